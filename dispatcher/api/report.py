@@ -85,7 +85,7 @@ class FirstFailure(Value):
     rank: str | None = None
     host: str | None = None
     last_lines: tuple[str, ...] = ()
-    facts: Mapping[str, Any] = field(default_factory=dict, compare=False)
+    facts: Mapping[str, Any] = field(default_factory=dict)
 
 
 @value

@@ -1,0 +1,100 @@
+"""``exec``: what each host answered, over this machine by its names."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import dispatcher
+from dispatcher.api import exec as module
+from dispatcher.api.exec import Answer, Answers
+from dispatcher.api.transports import TransportPool, nobody
+from dispatcher.model.errors import UsageError
+from dispatcher.plan.exec_plan import ExecLimits
+from dispatcher.transport.base import ALIVE_INTERVAL, Keepalive
+
+ON_TWO = ["localhost", "127.0.0.1"]
+
+
+def test_what_each_host_answered() -> None:
+    found = dispatcher.exec(ON_TWO, ["sh", "-c", "printf 'out\\377'; echo error >&2; exit 3"])
+    assert [one.host for one in found.hosts] == ON_TWO
+    for one in found.hosts:
+        assert (one.ok, one.code, one.words) == (False, 3, "exit code 3")
+        assert (one.stdout, one.stderr, one.dropped) == (b"out\xff", b"error\n", 0)
+        assert one.text == "out\ufffd"
+        assert 0 < one.seconds < 60
+    assert (found.ok, found.exit_code, found.largest_code) == (False, 1, 3)
+    assert found.verdict[0] == "error: 2 of 2 hosts failed"
+
+
+def test_all_went_well() -> None:
+    found = dispatcher.exec(ON_TWO, ["true"], limits=ExecLimits(serial=1))
+    assert (found.ok, found.exit_code, found.largest_code, found.verdict) == (True, 0, 0, ())
+    assert all(one.ok and one.code == 0 for one in found.hosts)
+
+
+def test_a_command_that_does_not_exit_by_itself() -> None:
+    limits = ExecLimits(command=0.3, grace=0.5)
+    found = dispatcher.exec("localhost", ["sleep", "50"], limits=limits)
+    (one,) = found.hosts
+    assert (one.ok, one.code, found.exit_code, found.largest_code) == (False, None, 124, 124)
+    assert one.seconds >= 0.2
+
+
+def test_what_is_too_much_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = "head -c 5000000 /dev/zero; head -c 4200000 /dev/zero >&2"
+    (one,) = dispatcher.exec("localhost", ["sh", "-c", text]).hosts
+    assert 0 <= len(one.stdout) - (4 << 20) < 100  # with a note at the end
+    assert one.dropped == 5000000 + 4200000 - (8 << 20)
+
+
+def test_some_hosts_failed() -> None:
+    good = Answer("n1", True, 0, "", b"", b"", 0, 0.0)
+    bad = Answer("n2", False, 1, "", b"", b"", 0, 0.0)
+    assert Answers((good, good), 0, 0, ()).ok
+    assert not Answers((good, bad), 1, 1, ()).ok
+    assert Answers((), 0, 0, ()).ok
+
+
+@pytest.mark.parametrize(
+    ("hosts", "argv", "more", "said"),
+    [
+        ("localhost", "echo a b", {}, "argv: a list of words, not a text"),
+        ("n[", ["a"], {}, ""),
+        ("-", ["a"], {}, "hosts: standard input is not read here"),
+        (["n1"], ["a"], {"ways": dispatcher.Ways("slurm", host_keys="strict")}, "--host-keys is"),
+    ],
+)
+def test_refused_before_any_host(hosts: Any, argv: Any, more: Any, said: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        dispatcher.exec(hosts, argv, **more)
+    assert caught.value.message.startswith(said)
+    if isinstance(argv, str):
+        assert caught.value.hint == "['echo', 'a', 'b']"
+
+
+def test_how_hosts_are_reached(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[Any] = []
+    real = TransportPool
+
+    def pool(*given: Any) -> Any:
+        made.append(given)
+        return real(*given)
+
+    def ask(prompt: str) -> str:
+        return "secret"
+
+    monkeypatch.setattr(module, "TransportPool", pool)
+    ways = dispatcher.Ways("ssh", ssh_config="/dev/null")
+    assert dispatcher.exec("localhost", ["true"]).ok
+    with pytest.raises(UsageError):
+        dispatcher.exec("nosuch", ["true"], ways=dispatcher.Ways("slurm", host_keys="strict"))
+    (first,) = made
+    assert (first[0], first[1]) == (dispatcher.Ways(), nobody)
+    assert first[2] == Keepalive(otherwise=ALIVE_INTERVAL)
+    rsh = dispatcher.Ways(rsh="sh -c {command}")
+    assert dispatcher.exec("n7", ["true"], ways=rsh, ask=ask).ok
+    assert made[-1][:2] == (rsh, ask)
+    assert ways.chosen == "ssh"

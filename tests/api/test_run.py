@@ -1,0 +1,314 @@
+"""A job from a program's point of view, over this machine."""
+
+from __future__ import annotations
+
+import json
+import logging
+import signal
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import dispatcher
+from dispatcher.api import run as module
+from dispatcher.api.run import Line, _Feed
+from dispatcher.api.transports import TransportPool, nobody
+from dispatcher.core.events.run_events import Entry, Event, OutputEnded, RanksPlaced
+from dispatcher.model.errors import UsageError
+from dispatcher.plan.job.placement import FIRST
+
+SLEEP = ["sh", "-c", "echo up; exec sleep 1000"]
+
+
+def ranks(argv: list[str], count: int = 2, **fields: Any) -> dispatcher.Request:
+    return dispatcher.request(f"localhost:{count}", argv, kind="command", **fields)
+
+
+@pytest.mark.parametrize(
+    ("line", "text", "shown"),
+    [
+        (Line("3", "stdout", b"a b"), "a b", "[3] a b"),
+        (Line("1.0", "stderr", b"\xff\x1b]0;x"), "\ufffd\x1b]0;x", "[1.0] \\xff\\x1b]0;x"),
+    ],
+)
+def test_a_line(line: Line, text: str, shown: str) -> None:
+    assert (line.text, str(line)) == (text, shown)
+
+
+# -- what a program reads -------------------------------------------------------------------
+
+
+class Fed:
+    """A feed, and what it put."""
+
+    def __init__(self, *, lines: bool = True, events: bool = False) -> None:
+        self.put: list[tuple[Any, int]] = []
+        self.said: list[str] = []
+        self.one = _Feed(
+            lambda item, size: self.put.append((item, size)), self.said.append,
+            lines=lines, events=events,
+        )  # fmt: skip
+
+    def event(self, event: Event) -> None:
+        self.one.event(Entry(1, 0.0, event))
+
+    @property
+    def lines(self) -> list[tuple[str, str, bytes]]:
+        return [(one.rank, one.stream, one.data) for one, _ in self.put if isinstance(one, Line)]
+
+
+def test_lines_are_whole_and_in_order() -> None:
+    fed = Fed()
+    fed.one.output(0, 1, b"a\nb")
+    fed.one.output(FIRST, 2, b"x\n")
+    fed.one.output(0, 2, b"error")
+    fed.one.output(0, 1, b"c\n\nd")
+    assert fed.lines == [
+        ("0", "stdout", b"a"),
+        ("1.0", "stderr", b"x"),
+        ("0", "stdout", b"bc"),
+        ("0", "stdout", b""),
+    ]
+    assert [size for _, size in fed.put] == [1, 1, 2, 0]
+    fed.event(OutputEnded(0, 0, 2, 5, 5))
+    assert fed.lines[-1] == ("0", "stderr", b"error")
+    fed.event(OutputEnded(0, 0, 2, 5, 5))
+    fed.event(OutputEnded(0, 7, 1, 0, 0))
+    assert len(fed.lines) == 5
+    fed.one.close()
+    assert fed.lines[5:] == [("0", "stdout", b"d")]
+    assert fed.said == []
+
+
+def test_what_ranks_had_begun_ends_when_they_start_again() -> None:
+    fed = Fed(events=True)
+    fed.one.output(0, 1, b"half")
+    placed = RanksPlaced(2, "n1", 1, 1)
+    fed.event(placed)
+    assert [one for one, _ in fed.put] == [
+        Line("0", "stdout", b"half"), Entry(1, 0.0, placed),
+    ]  # fmt: skip
+    fed.one.output(0, 1, b"new\n")
+    assert fed.lines[-1] == ("0", "stdout", b"new")
+
+
+@pytest.mark.parametrize(("lines", "events", "count"), [(True, False, 1), (False, True, 1)])
+def test_only_what_is_wanted(lines: bool, events: bool, count: int) -> None:
+    fed = Fed(lines=lines, events=events)
+    fed.one.output(0, 1, b"a\n")
+    fed.event(OutputEnded(0, 0, 1, 2, 2))
+    assert len(fed.put) == count
+    assert isinstance(fed.put[0][0], Line) is lines
+
+
+def test_a_line_has_any_length() -> None:
+    fed = Fed()
+    for _ in range(20):
+        fed.one.output(0, 1, b"x" * 50_000)
+    fed.one.output(0, 1, b"y\r\nz\n")
+    fed.one.close()
+    (first, size), (second, _) = fed.put
+    assert first.data == b"x" * 1_000_000 + b"y"
+    assert size == 1_000_001
+    assert second.data == b"z"
+
+
+def test_what_has_no_room_is_said() -> None:
+    fed = Fed()
+    fed.one._spill.words = lambda: ["the disk is full"]  # type: ignore[method-assign]
+    fed.one.close()
+    assert fed.said == ["note: the disk is full"]
+
+
+# -- over this machine -----------------------------------------------------------------------
+
+
+def test_lines_and_events_are_given_here() -> None:
+    lines: list[str] = []
+    names: list[str] = []
+    notes: list[str] = []
+    threads = set()
+
+    def on_line(line: Line) -> None:
+        threads.add(threading.current_thread())
+        lines.append(str(line))
+
+    report = dispatcher.run(
+        ranks(["sh", "-c", "echo $RANK"]), on_line=on_line,
+        on_event=lambda entry: names.append(entry.event.name), on_note=notes.append,
+    )  # fmt: skip
+    assert report.ok
+    assert sorted(lines) == ["[0] 0", "[1] 1"]
+    assert threads == {threading.current_thread()}
+    assert names.count("rank.exited") == 2
+    assert notes == []
+    assert report.log_dir is None
+
+
+@pytest.mark.parametrize("heard", ["on_line", "on_event"])
+def test_one_of_the_two(heard: str) -> None:
+    told: list[Any] = []
+    more: dict[str, Any] = {heard: told.append}
+    assert dispatcher.run(ranks(["echo", "x"], 1), **more).ok
+    assert told
+    assert {type(one) for one in told} == {Line if heard == "on_line" else Entry}
+
+
+def test_files_are_kept(tmp_path: Path) -> None:
+    notes: list[str] = []
+    report = dispatcher.run(
+        ranks(["sh", "-c", "echo out; echo error >&2; exit 3"], 1),
+        log_dir=tmp_path / "logs", on_note=notes.append,
+    )  # fmt: skip
+    folder = report.log_dir
+    assert folder is not None
+    assert folder.parent == tmp_path / "logs"
+    assert (folder / "rank-00000.out").read_text() == "out\n"
+    assert json.loads((folder / "report.json").read_text())["exit_code"] == 3
+    assert json.loads((folder / "plan.json").read_text())
+    assert report.cause is not None
+    assert report.cause.last_lines == ("error",)
+    assert report.ranks[0].stdout == 4
+
+
+def test_who_looks_on_may_stop_it() -> None:
+    with dispatcher.start(ranks(SLEEP), lines=True) as running:
+        first = next(iter(running))
+        assert isinstance(first, Line)
+        assert first.data == b"up"
+        assert running.plan.world_size == 2
+        running.stop()
+        report = running.wait()
+    assert report.exit_code == 128 + signal.SIGINT
+    assert report.cause is not None
+    assert report.cause.kind == "Interrupted"
+
+
+def test_leaving_ends_the_job() -> None:
+    with dispatcher.start(ranks(SLEEP, 1), lines=True) as running:
+        next(iter(running))
+    assert running.wait().exit_code == 128 + signal.SIGINT
+
+
+def test_an_error_in_a_callback_ends_the_job_and_is_raised() -> None:
+    def broken(line: Line) -> None:
+        raise ZeroDivisionError(line.text)
+
+    with pytest.raises(ZeroDivisionError, match="up"):
+        dispatcher.run(ranks(SLEEP, 1), on_line=broken)
+
+
+def test_signals_are_taken_only_if_that_is_wanted() -> None:
+    import os
+
+    before = signal.getsignal(signal.SIGTERM)
+
+    def on_line(line: Line) -> None:
+        assert signal.getsignal(signal.SIGTERM) is not before
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    report = dispatcher.run(ranks(SLEEP, 1), on_line=on_line, signals=True)
+    assert report.exit_code == 128 + signal.SIGTERM
+    assert signal.getsignal(signal.SIGTERM) is before
+    seen: list[Any] = []
+    report = dispatcher.run(
+        ranks(["echo", "x"], 1), on_line=lambda line: seen.append(signal.getsignal(signal.SIGTERM))
+    )
+    assert seen == [before]
+
+
+def test_signals_are_for_the_main_thread() -> None:
+    caught: list[str] = []
+
+    def body() -> None:
+        try:
+            dispatcher.run(ranks(["true"]), signals=True)
+        except UsageError as error:
+            caught.append(error.message)
+
+    thread = threading.Thread(target=body)
+    thread.start()
+    thread.join(60)
+    assert caught == ["signals: only the main thread can take them"]
+
+
+@pytest.mark.parametrize(
+    ("job", "how", "said"),
+    [
+        (("n1:1", ["a"]), {"ways": dispatcher.Ways("slurm", host_keys="strict")}, "--host-keys is"),
+        (("n1:1", ["a"]), {"agent_python": "a b"}, "--agent-python"),
+        (("n1:1", ["a"]), {"log_dir": "/dev/null/x"}, "--log-dir /dev/null/x: not a directory"),
+        (("n1:1", []), {}, ""),
+    ],
+)
+def test_refused_before_any_host(job: Any, how: dict[str, Any], said: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        dispatcher.run(dispatcher.request(*job), **how)
+    assert caught.value.message.startswith(said)
+
+
+def test_a_plan_is_a_job_too(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / "hosts").write_text("localhost\nlocalhost\n")
+    plan = dispatcher.plan_job(dispatcher.request(tmp_path / "hosts", ["true"], kind="command"))
+    assert plan.notices
+    notes: list[str] = []
+    assert dispatcher.run(plan, on_note=notes.append).ok
+    assert notes[0] == f"note: {plan.notices[0]}"
+    with caplog.at_level(logging.INFO, "dispatcher"):
+        report = dispatcher.run(plan)
+    assert report.run_id == plan.run_id
+    assert caplog.messages[0] == plan.notices[0]
+
+
+@pytest.mark.parametrize(
+    ("line", "level", "text"),
+    [
+        ("note: a: b", logging.INFO, "a: b"),
+        ("error: a: b", logging.ERROR, "a: b"),
+        ("n1: 100 %s", logging.INFO, "n1: 100 %s"),
+        ("nothing", logging.INFO, "nothing"),
+    ],
+)
+def test_notes_go_to_a_logger(
+    line: str, level: int, text: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.DEBUG, "dispatcher"):
+        module._log(line)
+    assert caplog.record_tuples == [("dispatcher", level, text)]
+
+
+def test_how_it_is_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[Any] = []
+    sessions: list[Any] = []
+
+    class Session:
+        def __init__(self, *given: Any, **more: Any) -> None:
+            sessions.append((given, more))
+
+        def tell(self, event: Any) -> None: ...
+
+    def pool(*given: Any) -> Any:
+        made.append(given)
+        return real(*given)
+
+    real = TransportPool
+    monkeypatch.setattr(module, "TransportPool", pool)
+    monkeypatch.setattr(module, "RunSession", Session)
+    job = dispatcher.request("n1:1,n2:1,n3:1", ["a"], spares=1)
+
+    def ask(prompt: str) -> None: ...
+
+    ways = dispatcher.Ways("ssh")
+    module._prepared(job, False, False, {"ways": ways, "ask": ask})
+    module._prepared(job, True, False, {"check": False, "agent_python": sys.executable})
+    assert made == [(ways, ask), (dispatcher.Ways(), nobody)]
+    (_, first), (given, second) = sessions
+    assert (first["check"], first["agent_python"], first["paths"]) == (True, None, None)
+    assert (second["check"], second["agent_python"]) == (False, sys.executable)
+    assert len(given[2]) == 2
+    assert len(sessions[0][0][2]) == 1
+    notes = given[2][0]
+    assert list(notes._hosts) == ["n1", "n2", "n3"]

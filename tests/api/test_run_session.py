@@ -1,0 +1,399 @@
+"""One run from the first connection to its report: files, what closes a journal, its thread."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rig import wait_for
+
+from dispatcher.api.find_processes import FinalCleanup
+from dispatcher.api.report import replay
+from dispatcher.api.request import plan_job, request
+from dispatcher.api.run_session import (
+    MOST_BYTES,
+    MOST_WAITING,
+    BackgroundRun,
+    RunSession,
+    open_files,
+)
+from dispatcher.core.events.run_events import Entry, Sink
+from dispatcher.core.events.verdicts import NodeFailed, Rejected, Verdict
+from dispatcher.model.errors import UsageError
+from dispatcher.model.failure import Failure, Kind
+from dispatcher.model.host import Host
+from dispatcher.model.paths import Rotation, RunPaths
+from dispatcher.output.buffered import BufferedSink
+from dispatcher.output.files.journal import Journal
+from dispatcher.output.files.rank_logs import MergedLog, RankFiles
+from dispatcher.output.text.stacks_text import Stacks
+from dispatcher.plan.job.reassignment import Exclusion
+from dispatcher.plan.job.request import Limits
+from dispatcher.transport.process.command import LocalTransport
+
+
+def plan_of(argv: list[str], hosts: str = "localhost:2", **fields: Any) -> Any:
+    return plan_job(request(hosts, argv, kind="command", **fields))
+
+
+# -- files -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("how", "kinds"),
+    [
+        ({}, [Journal, RankFiles]),
+        ({"merge": True}, [Journal, MergedLog]),
+        ({"overflow": "spool"}, [Journal, BufferedSink]),
+        ({"overflow": "drop"}, [Journal, BufferedSink]),
+    ],
+)
+def test_which_files_there_are(tmp_path: Path, how: dict[str, Any], kinds: list[type]) -> None:
+    plan = plan_of(["a"])
+    sinks = open_files(plan, RunPaths(tmp_path), lambda line: None, **how)
+    assert [type(sink) for sink in sinks] == kinds
+    for sink in sinks:
+        sink.output(0, 1, b"x\n")
+    files: Any = sinks[1]
+    if "overflow" in how:
+        assert (files._spool is not None) is (how["overflow"] == "spool")
+    for sink in sinks:
+        sink.close()
+    written = tmp_path / ("merged.log" if how.get("merge") else "rank-00000.out")
+    assert b"x\n" in written.read_bytes()
+    assert json.loads((tmp_path / "plan.json").read_text())["run_id"] == plan.run_id
+
+
+@pytest.mark.parametrize("merge", [False, True])
+def test_files_come_in_pieces(tmp_path: Path, merge: bool) -> None:
+    sinks = open_files(
+        plan_of(["a"]), RunPaths(tmp_path), lambda line: None, merge=merge, rotation=Rotation(4096)
+    )
+    for number in range(300):
+        sinks[1].output(0, 1, b"%060d\n" % number)
+    for sink in sinks:
+        sink.close()
+    assert len(list(tmp_path.glob("*.1"))) == 1
+
+
+@pytest.mark.parametrize(("seconds", "kept"), [(0.0, False), (60.0, True)])
+def test_stacks_are_kept_where_silence_is_limited(
+    tmp_path: Path, seconds: float, kept: bool
+) -> None:
+    plan = plan_of(["a"], "n1:1,n2:1,n3:1", spares=1, limits=Limits(hang_timeout=seconds))
+    sinks = open_files(plan, RunPaths(tmp_path), lambda line: None)
+    found: list[Any] = [sink for sink in sinks if isinstance(sink, Stacks)]
+    assert len(found) == kept
+    for one in found:
+        assert (one._hosts, one._folder) == (["n1", "n2", "n3"], tmp_path)
+        assert one._answer(1, ["x"]) is None
+    for sink in sinks:
+        sink.close()
+
+
+def test_files_that_cannot_be_made(tmp_path: Path) -> None:
+    (tmp_path / "plan.json").write_text("")
+    with pytest.raises(UsageError) as caught:
+        open_files(plan_of(["a"]), RunPaths(tmp_path), lambda line: None)
+    assert caught.value.message == f"--log-dir {tmp_path.parent}: File exists"
+
+
+# -- a run -------------------------------------------------------------------------------
+
+
+class Heard(Sink):
+    def __init__(self) -> None:
+        self.names: list[str] = []
+
+    def event(self, entry: Entry) -> None:
+        self.names.append(entry.event.name)
+
+
+class Ran:
+    """A session over this machine, run to its end."""
+
+    def __init__(self, plan: Any, sinks: tuple[Sink, ...] = (), **how: Any) -> None:
+        self.said: list[str] = []
+        transport = LocalTransport()
+        self.session = RunSession(
+            plan, lambda host: transport, list(sinks), say=self.said.append, **how
+        )
+        try:
+            self.report = self.session.run(())
+        finally:
+            transport.close()
+
+
+def test_the_journal_says_all_that_the_report_does(tmp_path: Path) -> None:
+    paths = RunPaths(tmp_path)
+    plan = plan_of(["sh", "-c", "echo last >&2; exit 3"], "localhost:1")
+    files = open_files(plan, paths, print)
+    ran = Ran(plan, tuple(files), paths=paths)
+    assert ran.said == []
+    report = ran.report
+    assert (report.exit_code, report.log_dir) == (3, tmp_path)
+    assert report.cause is not None
+    assert report.cause.last_lines == ("last",)
+    assert replay(paths.journal) == report
+    kept = json.loads(paths.report.read_text())
+    assert kept == json.loads(json.dumps(report.plain()))
+    last = json.loads(paths.journal.read_text().splitlines()[-1])
+    assert last["name"] == "run.closed"
+    seqs = [json.loads(line)["seq"] for line in paths.journal.read_text().splitlines()]
+    assert seqs == sorted(set(seqs))
+    assert 0 < report.seconds < 60
+    assert report.began > 1e9
+    assert (ran.session.home(0), ran.session.host_of(0)) == ((0, 0), "localhost")
+    assert ran.session.plan.world_size == 1
+
+
+def test_a_report_is_worth_more_than_its_file(tmp_path: Path) -> None:
+    paths = RunPaths(tmp_path)
+    plan = plan_of(["true"], "localhost:1")
+    files = open_files(plan, paths, print)
+    paths.report.mkdir()
+    ran = Ran(plan, tuple(files), paths=paths)
+    assert ran.report.ok
+    assert ran.said == [f"error: {paths.report}: file exists"]
+    paths.report.rmdir()
+
+
+def test_a_sink_that_fails_is_told_of_and_holds_nobody() -> None:
+    class Broken(Sink):
+        def event(self, entry: Entry) -> None:
+            raise ZeroDivisionError("a bug")
+
+    heard = Heard()
+    ran = Ran(plan_of(["true"], "localhost:1"), (Broken(), heard))
+    assert ran.report.ok
+    assert ran.said == ["error: Broken: a bug"]
+    assert "run.finished" in heard.names
+    failed: list[Any] = []
+    ran = Ran(
+        plan_of(["true"], "localhost:1"), (Broken(),),
+        sink_failed=lambda sink, error: failed.append((type(sink).__name__, str(error))),
+    )  # fmt: skip
+    assert (ran.said, failed) == ([], [("Broken", "a bug")])
+
+
+def test_what_nccl_says_is_heard(monkeypatch: pytest.MonkeyPatch) -> None:
+    line = "h:1:2 [0] NCCL INFO Using network Socket"
+    plan = plan_of(["echo", line], "localhost:1", exports=("NCCL_NET=IB",))
+    ran = Ran(plan)
+    assert ran.report.nccl["localhost"].net == "Socket"
+    assert any("NCCL_NET=IB" in one for one in ran.report.verdict)
+    elsewhere = Ran(plan_of(["echo", line], "localhost:1"), elsewhere=(Host("n9"),))
+    assert elsewhere.report.nccl == {}
+
+
+FAILURE = Failure(Kind.CHECK, "memory: bad", "add")
+
+
+def test_a_verdict_that_is_known_is_told_and_nothing_is_run() -> None:
+    heard = Heard()
+    excluded = (Exclusion("n2", "bad"),)
+    verdict = Verdict(Rejected({0: FAILURE}), 125, 2)
+    ran = Ran(plan_of(["a"], "n1:1,n2:1"), (heard,), verdict=verdict, excluded=excluded)
+    assert ran.report.exit_code == 125
+    assert ran.report.excluded == excluded
+    assert "host.excluded" not in heard.names  # the verdict says it
+    assert not any(name.startswith("node.") for name in heard.names)
+    assert any("memory: bad" in line for line in ran.report.verdict)
+
+
+def test_hosts_that_are_left_out_are_told_of() -> None:
+    heard = Heard()
+    ran = Ran(plan_of(["true"], "localhost:1"), (heard,), excluded=(Exclusion("n2", "bad", "n3"),))
+    assert heard.names.count("host.excluded") == 1
+    assert ran.report.verdict == ("note: n2: left out, not fit: bad; n3 takes its place",)
+    assert ran.report.ok
+
+
+def test_hosts_where_others_started_ranks_are_looked_at_after_a_failure(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cleaned: list[Any] = []
+
+    def clean(self: Any, handled: Any, also: Any = ()) -> list[str]:
+        cleaned.append((handled, [host.name for host in also]))
+        return ["note: n9: killed 1 process: sh 1, left behind"]
+
+    monkeypatch.setattr(FinalCleanup, "clean", clean)
+    for argv, also in ((["true"], []), (["false"], ["n9"])):
+        ran = Ran(plan_of(argv, "localhost:1"), elsewhere=(Host("n9"),))
+        assert cleaned.pop() == ((), also)
+        assert ran.report.verdict[-1] == "note: n9: killed 1 process: sh 1, left behind"
+
+
+@pytest.mark.parametrize("known", [False, True])
+def test_the_host_above_is_asked_for_only_where_one_was_lost(known: bool) -> None:
+    asked: list[Any] = []
+
+    def above(hosts: Any) -> dict[int, list[int]]:
+        asked.append([host.name for host in hosts])
+        return {0: [], 1: [0]}
+
+    lost = Failure(Kind.LOST, "gone")
+    cause: Any = NodeFailed(1, lost) if known else Rejected({0: FAILURE})
+    verdict = Verdict(cause, 125, 2, lost={0: lost, 1: lost})
+    ran = Ran(plan_of(["a"], "n1:1,n2:1"), verdict=verdict, above=above)
+    assert asked == ([["n1", "n2"]] if known else [])
+    assert ran.report.cause is not None
+    if known:
+        assert ran.report.cause.host == "n1"
+
+
+def test_what_this_machine_knows_is_said() -> None:
+    verdict = Verdict(Rejected({0: Failure(Kind.DNS, "who?")}), 125, 1)
+    ran = Ran(
+        plan_of(["a"], "n1:1"), verdict=verdict,
+        advise=lambda trouble: f"advice about {trouble}",
+    )  # fmt: skip
+    assert any("advice about name not found" in line for line in ran.report.verdict)
+
+
+# -- for a program that looks on -----------------------------------------------------------
+
+
+def started(work: Any, tell: Any) -> BackgroundRun[Any, Any]:
+    run: BackgroundRun[Any, Any] = BackgroundRun(lambda: work(run), tell)
+    return run
+
+
+def test_the_result_and_what_was_put() -> None:
+    def work(run: BackgroundRun[Any, Any]) -> str:
+        for number in range(3):
+            run.put(number)
+        return "result"
+
+    run = started(work, lambda event: None)
+    with run as same:
+        assert same is run
+        assert list(run.start()) == [0, 1, 2]
+        assert run.wait() == "result"
+        assert list(run) == []
+
+
+def test_an_error_is_raised_where_one_waits() -> None:
+    def work(run: BackgroundRun[Any, Any]) -> None:
+        raise UsageError("no such way")
+
+    run = started(work, lambda event: None)
+    with run:
+        assert list(run.start()) == []
+        with pytest.raises(UsageError, match="no such way"):
+            run.wait()
+
+
+def test_one_that_was_never_begun() -> None:
+    told: list[Any] = []
+    with started(lambda run: None, told.append):
+        pass
+    assert told == []
+
+
+def test_leaving_ends_it_and_waits_for_that() -> None:
+    over = threading.Event()
+    told: list[Any] = []
+
+    def tell(event: Any) -> None:
+        told.append(event)
+        over.set()
+
+    def work(run: BackgroundRun[Any, Any]) -> None:
+        assert over.wait(30)
+        time.sleep(0.05)
+        told.append("ended")
+
+    run = started(work, tell)
+    with run.start():
+        pass
+    assert len(told) == 2
+    assert told[-1] == "ended"
+    with started(lambda run: None, told.append).start() as ended:
+        ended.wait()
+    assert len(told) == 2  # what has ended is not stopped
+
+
+def test_a_further_ctrl_c_kills_and_one_more_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
+    orders: list[bool] = []
+    over = threading.Event()
+    run = started(lambda run: over.wait(30), lambda event: None)
+
+    def stop(*, now: bool = False) -> None:
+        orders.append(now)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(run, "stop", stop)
+    with pytest.raises(KeyboardInterrupt), run.start():
+        pass
+    assert orders == [False, True]
+    over.set()
+    run._thread.join(10)
+
+
+@pytest.mark.parametrize(("now", "count"), [(False, 1), (True, 2)])
+def test_stop(now: bool, count: int) -> None:
+    told: list[Any] = []
+    run = started(lambda run: None, told.append)
+    run.stop(now=now)
+    assert len(told) == count
+
+
+def test_who_reads_slowly_finds_few_things_waiting() -> None:
+    given: list[int] = []
+
+    def work(run: BackgroundRun[Any, Any]) -> None:
+        for number in range(MOST_WAITING + 50):
+            run.put(number)
+            given.append(number)
+
+    run = started(work, lambda event: None)
+    things: Iterator[int] = iter(run.start())
+    assert next(things) == 0
+    wait_for(lambda: len(given) >= MOST_WAITING, 20, lambda: "the queue is full")
+    assert len(given) <= MOST_WAITING + 1
+    assert list(things) == list(range(1, MOST_WAITING + 50))
+    run.wait()
+
+
+def test_and_few_bytes() -> None:
+    given: list[int] = []
+
+    def work(run: BackgroundRun[Any, Any]) -> None:
+        for number in range(12):
+            run.put(number, MOST_BYTES // 4)
+            given.append(number)
+
+    run = started(work, lambda event: None)
+    things = iter(run.start())
+    for number in range(12):
+        assert next(things) == number
+        least = min(12, number + 4)
+        wait_for(lambda least=least: len(given) >= least, 20, lambda: "there is room")  # type: ignore[misc]
+        assert len(given) <= number + 5
+    assert list(things) == []
+
+
+def test_what_is_larger_than_all_room_is_given_alone() -> None:
+    def work(run: BackgroundRun[Any, Any]) -> None:
+        for word in "abc":
+            run.put(word, 2 * MOST_BYTES)
+
+    assert list(started(work, lambda event: None).start()) == ["a", "b", "c"]
+
+
+def test_what_nobody_reads_holds_nobody() -> None:
+    def work(run: BackgroundRun[Any, Any]) -> str:
+        for number in range(2 * MOST_WAITING):
+            run.put(number)
+        return "done"
+
+    run = started(work, lambda event: None)
+    assert run.start().wait() == "done"
+    assert (run._thread.name, run._thread.daemon) == ("dispatch", True)
