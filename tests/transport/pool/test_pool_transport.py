@@ -5,124 +5,33 @@ from __future__ import annotations
 import socket
 import threading
 import time
-from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 from rig import wait_for
 
-from dispatcher.model.failure import Ending, Failure, Kind
+from dispatcher.model.failure import Failure, Kind
 from dispatcher.remote.protocol import mux
-from dispatcher.remote.protocol.mux import Frames, frame
-from dispatcher.transport.base import Call, Keepalive, Link, LinkClosed, Target, Transport, Window
+from dispatcher.remote.protocol.mux import frame
+from dispatcher.transport.base import Call, Keepalive, Link, Target, Window
 from dispatcher.transport.pool import daemon_socket, pool_transport
 from dispatcher.transport.pool.daemon_socket import (
     ACCEPTED,
     FAILED,
-    LARGEST,
-    LIST,
     NOT_POOLED,
     OPENING,
-    RESIZE,
     fields,
     message,
 )
-from dispatcher.transport.pool.pool_transport import PoolConnection, PoolLink, PoolTransport
+from dispatcher.transport.pool.pool_transport import PoolLink, PoolTransport
 
 from ..far_link import FarLink
+from .conftest import World
 
 NODE = Target("n1", "me", 2222)
-
-
-class Played:
-    """The daemon's end of the socket."""
-
-    def __init__(self, link: socket.socket) -> None:
-        link.settimeout(10)
-        self.link = link
-        self._frames = Frames(LARGEST)
-        self._heard: deque[tuple[int, int, bytes]] = deque()
-
-    def hear(self) -> tuple[int, int, bytes]:
-        """The next frame of the launcher's."""
-        while not self._heard:
-            data = self.link.recv(1 << 16)
-            assert data, "the launcher hung up"
-            self._heard.extend(self._frames.feed(data))
-        return self._heard.popleft()
-
-    def say(self, *frames: bytes) -> None:
-        self.link.sendall(b"".join(frames))
-
-
-class Direct(Transport):
-    """Gives what it was told to, to whoever asks."""
-
-    name = "direct"
-
-    def __init__(self, gives: Link | Failure) -> None:
-        self.gives = gives
-        self.asked: list[tuple[Target, str, float, Window | None]] = []
-        self.prepared: list[str] = []
-        self.closed = 0
-
-    def open(
-        self, target: Target, command: str, deadline: float, window: Window | None = None
-    ) -> Link | Failure:
-        self.asked.append((target, command, deadline, window))
-        return self.gives
-
-    def prepare(self, command: str) -> None:
-        self.prepared.append(command)
-
-    def close(self) -> None:
-        self.closed += 1
-
-
-class World:
-    """One daemon at most to be called, and one other way; how often each was looked for."""
-
-    def __init__(self) -> None:
-        ours, theirs = socket.socketpair()
-        self.ours: socket.socket | None = ours
-        self.daemon = Played(theirs)
-        self.direct = Direct(FarLink())
-        self.dialled = self.made = 0
-
-    def dial(self) -> socket.socket | None:
-        self.dialled += 1
-        return self.ours
-
-    def make_direct(self) -> Transport:
-        self.made += 1
-        return self.direct
-
-    def transport(self, **options: Any) -> PoolTransport:
-        return PoolTransport(self.make_direct, **options)
-
-
-@pytest.fixture
-def world(monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
-    made = World()
-    monkeypatch.setattr(daemon_socket, "dial", made.dial)
-    ours = made.ours
-    yield made
-    made.daemon.link.close()
-    if ours is not None:
-        ours.close()
-
-
-@pytest.fixture
-def without(world: World) -> World:
-    """Nobody keeps connections."""
-    assert world.ours is not None
-    world.ours.close()
-    world.ours = None
-    return world
 
 
 @contextmanager
@@ -287,6 +196,21 @@ def test_a_daemon_that_has_gone_is_done_without(world: World) -> None:
     assert world.direct.closed == 1
 
 
+def test_an_order_is_not_waited_for_when_the_daemon_has_gone(world: World) -> None:
+    """However much time there is."""
+    transport, got = world.transport(), list[object]()
+    asking = threading.Thread(
+        target=lambda: got.append(transport.open(NODE, "true", time.monotonic() + 600)),
+        daemon=True,
+    )
+    asking.start()
+    world.daemon.hear()
+    world.daemon.link.close()
+    asking.join(20)
+    assert got == [world.direct.gives]
+    transport.close()
+
+
 class TestCall:
     """An order that nobody waits for."""
 
@@ -362,136 +286,3 @@ class TestCall:
 
     def test_there_is_no_daemon(self, without: World, until: float) -> None:
         assert without.transport().call(NODE, "true", until, b"") is None
-
-
-# -- the connection and its links -----------------------------------------------------
-
-
-@pytest.fixture
-def line(world: World) -> Iterator[PoolConnection]:
-    assert world.ours is not None
-    made = PoolConnection(world.ours)
-    yield made
-    made.close()
-
-
-def test_each_link_gets_what_is_its_own(world: World, line: PoolConnection) -> None:
-    first, second, closed = (line.order(host=name) for name in ("n1", "n2", "n3"))
-    assert [fields(world.daemon.hear()[2])["host"] for _ in range(3)] == ["n1", "n2", "n3"]
-    closed.close()
-    world.daemon.say(
-        message(ACCEPTED, 2, address="b"), message(ACCEPTED, 1, address="a"),
-        frame(3, 200, b"to nobody"), frame(2, mux.OUTPUT, b"two"), frame(1, mux.OUTPUT, b"one"),
-    )  # fmt: skip
-    assert [link.answer(10) for link in (first, second)] == [
-        (ACCEPTED, b'{"address": "a"}'), (ACCEPTED, b'{"address": "b"}'),
-    ]  # fmt: skip
-    assert wait_for(lambda: first.read(9), 10, "output") == b"one"
-    assert second.read(9) == b"two"
-    first.resize(Window(columns=70, rows=20))
-    assert world.daemon.hear() == (3, mux.CLOSE, b"")
-    number, kind, body = world.daemon.hear()
-    assert (number, kind, fields(body)) == (1, RESIZE, {"columns": 70, "rows": 20})
-
-
-@pytest.mark.parametrize(
-    ("said", "ending", "lost"),
-    [
-        ({"code": 3, "signal": None, "silence": None}, Ending(3), None),
-        ({"code": None, "signal": "KILL", "silence": None}, Ending(None, "KILL"), None),
-        ({"code": None, "signal": None, "silence": "no answer for 9 s"}, Ending(None),
-         Failure(Kind.UNREACHABLE, "no answer for 9 s")),
-        ({}, Ending(None), None),
-    ],
-)  # fmt: skip
-def test_how_a_command_ended(
-    world: World,
-    line: PoolConnection,
-    said: dict[str, Any],
-    ending: Ending,
-    lost: Failure | None,
-) -> None:
-    link = line.order()
-    assert not link.gone()
-    world.daemon.say(message(ACCEPTED, 1), message(mux.ENDED, 1, **said))
-    assert link.ending(10) == ending
-    assert (link.failure(0), link.gone()) == (lost, True)
-
-
-def breaks_off(daemon: Played) -> None:
-    daemon.link.close()
-
-
-def speaks_of_too_much(daemon: Played) -> None:
-    daemon.say(mux.HEADER.pack(1, mux.OUTPUT, LARGEST + 1))
-
-
-def answers_twice(daemon: Played) -> None:
-    daemon.say(message(ACCEPTED, 1), message(NOT_POOLED, 1))
-
-
-def says_what_is_no_answer(daemon: Played) -> None:
-    daemon.say(message(LIST, 1))
-
-
-@pytest.mark.parametrize(
-    "act", [breaks_off, speaks_of_too_much, answers_twice, says_what_is_no_answer]
-)
-def test_the_end_of_the_connection_is_the_end_of_all(
-    world: World, line: PoolConnection, act: Callable[[Played], None]
-) -> None:
-    links = [line.order() for _ in range(2)]
-    act(world.daemon)
-    for link in links:
-        assert link.ending(10) == Ending(None)
-        assert (link.gone(), link.read(9), link.failure(0)) == (True, b"", None)
-        with pytest.raises(LinkClosed):
-            link.write(b"x")
-    assert links[1].answer(10) == (NOT_POOLED, b"")
-    with pytest.raises(LinkClosed):
-        line.order()
-    line.close()  # has ended already
-
-
-def test_closing_it_ends_its_links_and_frees_the_socket(world: World) -> None:
-    assert world.ours is not None
-    line = PoolConnection(world.ours)
-    link = line.order()
-    world.daemon.hear()
-    line.close()
-    assert (link.gone(), link.read(9)) == (True, b"")
-    assert world.daemon.link.recv(1) == b""
-    wait_for(lambda: world.ours is not None and world.ours.fileno() == -1, 10, "it is free")
-
-
-def test_an_order_is_not_waited_for_when_the_daemon_has_gone(world: World) -> None:
-    """However much time there is."""
-    transport, got = world.transport(), list[object]()
-    asking = threading.Thread(
-        target=lambda: got.append(transport.open(NODE, "true", time.monotonic() + 600)),
-        daemon=True,
-    )
-    asking.start()
-    world.daemon.hear()
-    world.daemon.link.close()
-    asking.join(20)
-    assert got == [world.direct.gives]
-    transport.close()
-
-
-def test_its_thread_has_a_name_and_keeps_nobody_alive(line: PoolConnection) -> None:
-    named = [one for one in threading.enumerate() if one.name == "transport:pool:read"]
-    assert named
-    assert all(thread.daemon for thread in named)
-
-
-def test_an_answer_is_waited_for_no_longer_than_told(line: PoolConnection) -> None:
-    assert line.order().answer(0.01) is None
-
-
-def test_a_socket_with_a_limit_waits_for_ever_all_the_same(world: World) -> None:
-    assert world.ours is not None
-    world.ours.settimeout(0.01)
-    line = PoolConnection(world.ours)
-    assert world.ours.gettimeout() is None
-    line.close()

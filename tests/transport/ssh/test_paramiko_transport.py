@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import errno
-import os
 import threading
 import time
 from collections.abc import Callable
@@ -16,19 +14,13 @@ import pytest
 from dispatcher.model.failure import Failure, Kind
 from dispatcher.transport.base import Keepalive, Link, Steps, Target, Window
 from dispatcher.transport.ssh import paramiko_transport as module
-from dispatcher.transport.ssh.paramiko_transport import ParamikoTransport, preload, why_broken
+from dispatcher.transport.ssh.paramiko_transport import ParamikoTransport, preload
 from dispatcher.transport.ssh.shared_sessions import Route, SessionPool
-from dispatcher.transport.ssh_auth.ssh_agent import AgentError
 from dispatcher.transport.ssh_config.host_config import HostConfig
 
 preload()
-from paramiko.ssh_exception import (  # noqa: E402 - paramiko is imported by preload alone
-    IncompatiblePeer,
-    SSHException,
-)
 
 from dispatcher.transport.ssh.paramiko_link import ParamikoLink  # noqa: E402
-from dispatcher.transport.ssh.session import HostKeyRefused  # noqa: E402
 
 NODE = Target("n1")
 
@@ -405,76 +397,3 @@ def test_policies() -> None:
         ParamikoTransport(config="none", host_keys=policy).close()
     with pytest.raises(ValueError, match="host_keys: 'ask'"):
         ParamikoTransport(config="none", host_keys="ask")
-
-
-# -- why not ------------------------------------------------------------------------------------
-
-
-def broken(
-    problem: Exception | None = None,
-    *,
-    active: bool = False,
-    late: bool = False,
-    banner: str = "",
-    goodbye: str = "",
-    words: str = "",
-) -> Failure:
-    session: Any = Played()
-    session.steps = Steps("key exchange")
-    session.problem, session.active = problem, active
-    session.preferred_keys = ("ssh-ed25519", "x" * 300)
-    session.before_banner, session.goodbye = banner, goodbye
-    session.stream.words = lambda: words
-    return why_broken(session, time.monotonic() + (-1 if late else 20))
-
-
-REFUSED = Failure(Kind.HOST_KEY_CHANGED, "another", "look")
-TYPES = ("ssh-ed25519, " + "x" * 300)[:200]
-
-
-@pytest.mark.parametrize(
-    ("problem", "state", "failure"),
-    [
-        (HostKeyRefused(REFUSED), {"late": True, "active": True}, REFUSED),
-        (None, {"late": True, "active": True},
-         Failure(Kind.TIMEOUT, "key exchange: no answer in time")),
-        (SSHException("x"), {"late": True},  # it was over before that
-         Failure(Kind.PROTOCOL, "key exchange: x")),
-        (SSHException("y" * 300), {}, Failure(Kind.PROTOCOL, "key exchange: " + "y" * 200)),
-        (IncompatiblePeer("no acceptable host key"), {},
-         Failure(Kind.HOST_KEY_UNKNOWN,
-                 f"it has no host key of a type that is on file ({TYPES})")),
-        (IncompatiblePeer("No acceptable Ciphers"), {},
-         Failure(Kind.PROTOCOL, "no acceptable ciphers", module._SSH_HINT)),
-        (AgentError("ssh-agent refuses to sign"), {},
-         Failure(Kind.AUTH, "ssh-agent refuses to sign")),
-        (OSError(errno.ECONNRESET, os.strerror(errno.ECONNRESET)), {},
-         Failure(DROPPED, "key exchange: connection reset by peer", retryable=True)),
-        (EOFError(), {}, Failure(DROPPED, "key exchange: closed by the host", retryable=True)),
-        (None, {"active": True},
-         Failure(DROPPED, "key exchange: closed by the host", retryable=True)),
-    ],
-)  # fmt: skip
-def test_what_broke_a_connection(
-    problem: Exception | None, state: dict[str, Any], failure: Failure
-) -> None:
-    assert broken(problem, **state) == failure
-
-
-@pytest.mark.parametrize(
-    ("said", "failure"),
-    [
-        ({"banner": "busy", "goodbye": "bye", "words": "proxy: x"},
-         Failure(DROPPED, "key exchange: closed by the host: busy; bye; proxy: x",
-                 retryable=True)),
-        ({"words": "z" * 400},
-         Failure(DROPPED, "key exchange: closed by the host: " + "z" * 300, retryable=True)),
-        # trying again prolongs it
-        ({"banner": "Not allowed at this time"},
-         Failure(DROPPED, "key exchange: closed by the host: Not allowed at this time")),
-        ({"goodbye": "Too many authentication failures"},
-         Failure(Kind.AUTH, "the host hung up: Too many authentication failures")),
-    ],
-)  # fmt: skip
-def test_the_last_words_of_a_host(said: dict[str, Any], failure: Failure) -> None:
-    assert broken(EOFError(), **said) == failure

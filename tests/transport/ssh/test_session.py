@@ -1,24 +1,15 @@
-"""A session's own part: what it asks a host for, how long it waits, when a host is given up.
-
-No host: what is sent is noted, and the test answers as paramiko would.
-"""
+"""A session's own part: what it asks a host for, and how long it waits for an answer."""
 
 from __future__ import annotations
 
-import errno
-import os
 import threading
 import time
-from collections.abc import Callable
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
 from dispatcher.model.failure import Failure, Kind
-from dispatcher.transport.base import ALIVE_COUNT, Steps, Window
+from dispatcher.transport.base import Window
 from dispatcher.transport.ssh import paramiko_transport
-from dispatcher.transport.ssh.byte_stream import ByteStream
 
 paramiko_transport.preload()
 from paramiko.message import Message  # noqa: E402 - paramiko is imported by preload alone
@@ -30,97 +21,21 @@ from paramiko.ssh_exception import (  # noqa: E402
 
 from dispatcher.transport.ssh import session as module  # noqa: E402
 from dispatcher.transport.ssh.paramiko_internals import (  # noqa: E402
-    SILENCE_CHECK,
     WINDOW,
     Misbehaved,
-    SshChannel,
 )
 from dispatcher.transport.ssh.session import (  # noqa: E402
-    FRESH,
     HostKeyRefused,
-    HostUnresponsive,
     Session,
     offers,
 )
 
-GLOBAL, OPEN, REQUEST = 80, 90, 98
-
-
-class Check:
-    """Trusts a host's key, or does not."""
-
-    def __init__(self) -> None:
-        self.seen: list[tuple[bytes, str]] = []
-        self.failure: Failure | None = None
-
-    def wanted_types(self, offered: tuple[str, ...]) -> tuple[str, ...]:
-        return offered[:1]
-
-    def verify(self, blob: bytes, kind: str) -> Failure | None:
-        self.seen.append((blob, kind))
-        return self.failure
-
-
-class Quiet(Session):
-    """Sends nothing: ``heard`` has it, and ``reply`` is what the host does about it."""
-
-    def __init__(self) -> None:
-        socket = SimpleNamespace(settimeout=self._limited, send=len, recv=lambda size: b"")
-        self.limits: list[float] = []
-        stream = ByteStream(socket, lambda: None, lambda: None)
-        self.judge = Check()
-        check: Any = self.judge
-        super().__init__(stream, check, offers({}), Steps("start"))
-        self.limits.clear()
-        self.heard: list[Message] = []
-        self.reply: Callable[[], object] = lambda: None
-        self.fails: Exception | None = None
-        self.authenticated = True
-        self.active = True
-        self.clear_to_send.set()
-        self.packetizer.last_received = time.monotonic()
-
-    def _limited(self, seconds: float) -> None:
-        self.limits.append(seconds)
-
-    def _send_user_message(self, data: Message) -> None:
-        if self.fails is not None:
-            raise self.fails
-        self.heard.append(Message(data.asbytes()))
-        self.reply()
-
-    def is_authenticated(self) -> bool:
-        return self.authenticated
-
-    def kinds(self) -> list[int]:
-        return [message.asbytes()[0] for message in self.heard]
-
-    def channel(self) -> SshChannel:
-        """One that is open."""
-        made = self.new_channel(threading.Event())
-        made._set_remote_channel(77, WINDOW, 32768)
-        return made
+from .quiet import OPEN, REQUEST, Quiet, opens, soon  # noqa: E402
 
 
 @pytest.fixture
 def session() -> Quiet:
     return Quiet()
-
-
-def soon() -> float:
-    return time.monotonic() + 20
-
-
-def newest(session: Quiet) -> Any:
-    """The channel that was asked for last."""
-    return session._channels.get(max(session.channel_events))
-
-
-def opens(session: Quiet) -> None:
-    """The host opens what was asked for."""
-    number = max(session.channel_events)
-    session._channels.get(number)._set_remote_channel(77, WINDOW, 32768)
-    session.channel_events.pop(number).set()
 
 
 # -- what is offered --------------------------------------------------------------------
@@ -333,225 +248,6 @@ def test_a_command(session: Quiet, what: str, expected: str) -> None:
         assert (message.get_byte(), message.get_int()) == (bytes((REQUEST,)), 77)
         assert (message.get_text(), message.get_boolean()) == ("exec", True)
         assert message.get_text() == "run it"
-
-
-# -- a command that is started ahead ----------------------------------------------------------
-
-
-def started(session: Quiet, command: str = "sh") -> Any:
-    """The channel where ``command`` waits."""
-
-    def answer_open() -> None:
-        session.reply = answer_exec
-        opens(session)
-
-    def answer_exec() -> None:
-        session.reply = lambda: None
-        channel._request_success(None)
-
-    session.reply = lambda: None
-    session.stand_by(command)
-    channel = newest(session)
-    session.reply = answer_exec
-    opens(session)
-    session.reply = lambda: None
-    return channel
-
-
-def test_a_command_waits_for_its_one_user(session: Quiet) -> None:
-    assert not session.has_standby("sh")
-    assert session.take_standby("sh", soon()) is None
-    channel = started(session)
-    assert session.kinds() == [OPEN, REQUEST]
-    session.stand_by("another")
-    assert session.kinds() == [OPEN, REQUEST]  # one waits
-    assert session.has_standby("sh")
-    assert not session.has_standby("another")
-    assert session.take_standby("another", soon()) is None
-    assert session.take_standby("sh", 0.0) is channel
-    assert (session.has_standby("sh"), session.take_standby("sh", soon())) == (False, None)
-    started(session)  # and so for the next
-    assert session.has_standby("sh")
-
-
-def test_what_has_not_started_yet_is_waited_for(session: Quiet) -> None:
-    session.stand_by("sh")
-    channel = newest(session)
-    assert not session.has_standby("sh")
-    taken: list[object] = []
-    taking = threading.Thread(target=lambda: taken.append(session.take_standby("sh", soon())))
-    taking.start()
-    opens(session)
-    channel._request_success(None)
-    taking.join(20)
-    assert taken == [channel]
-
-
-@pytest.mark.parametrize("opened", [False, True])
-def test_what_does_not_start_in_time_is_given_up(session: Quiet, opened: bool) -> None:
-    session.stand_by("sh")
-    channel = newest(session)
-    if opened:
-        opens(session)
-    assert session.take_standby("sh", time.monotonic() + 0.01) is None
-    assert channel.closed is opened
-
-
-def test_one_that_was_refused_is_not_tried_again(session: Quiet) -> None:
-    session.stand_by("sh")
-    message = Message()
-    for number in (max(session.channel_events), 1):
-        message.add_int(number)
-    message.add_string("one session only")
-    session._parse_channel_open_failure(Message(message.asbytes()))
-    assert session.kinds() == [OPEN]
-    assert session.take_standby("sh", soon()) is None
-    assert not session.has_standby("sh")
-
-
-@pytest.mark.parametrize("how", ["ended", "closed"])
-def test_one_that_has_ended_is_none(session: Quiet, how: str) -> None:
-    channel = started(session)
-    if how == "ended":
-        channel.status_event.set()
-    else:
-        channel._handle_close(Message())
-    assert not session.has_standby("sh")
-    assert session.take_standby("sh", soon()) is None
-
-
-def test_during_a_new_exchange_of_keys_nothing_is_started(session: Quiet) -> None:
-    session.clear_to_send.clear()
-    started(session)
-    assert session.kinds() == [OPEN]
-    assert session.take_standby("sh", time.monotonic() + 0.01) is None
-
-
-# -- does it live? --------------------------------------------------------------------------
-
-
-def heard_ago(session: Quiet, seconds: float) -> None:
-    session.packetizer.last_received = time.monotonic() - seconds
-
-
-def test_one_that_was_heard_just_now_lives(session: Quiet) -> None:
-    heard_ago(session, FRESH - 1)
-    assert session.answers(0.0)
-    assert session.heard == []
-
-
-@pytest.mark.parametrize("answers", [False, True])
-def test_one_that_was_not_is_asked(session: Quiet, answers: bool) -> None:
-    started(session)
-    session.heard.clear()
-    heard_ago(session, FRESH + 1)
-    assert not session.has_standby("sh")  # not without a question
-    session.reply = (lambda: session._parse_request_failure(None)) if answers else lambda: None
-    for _ in range(2):
-        assert session.answers(time.monotonic() + (20 if answers else 0.01)) is answers
-    assert (session.take_standby("sh", time.monotonic() + 0.01) is not None) is answers
-    assert session.kinds()[:3] == [GLOBAL] * 3
-    message = session.heard[0]
-    message.get_byte()
-    assert (message.get_text(), message.get_boolean()) == ("keepalive@openssh.com", True)
-
-
-def test_one_that_has_gone_does_not_live(session: Quiet) -> None:
-    heard_ago(session, FRESH + 1)
-    session.fails = EOFError()
-    session._answered.set()
-    assert not session.answers(soon())
-
-
-def test_a_silent_host_is_asked_and_given_up(session: Quiet) -> None:
-    session.set_keepalive(10.0, 2)
-    asked = 0
-    for seconds, due in ((9.0, 0), (10.0, 1), (19.0, 1), (20.0, 2), (29.0, 2)):
-        session.on_silence(seconds)
-        assert len(session.heard) == due, seconds
-        asked = due
-    with pytest.raises(HostUnresponsive, match="no answer for 31 s"):
-        session.on_silence(30.6)
-    assert len(session.heard) == asked
-
-
-def test_whoever_was_heard_is_asked_anew(session: Quiet) -> None:
-    session.set_keepalive(10.0, 1)
-    session.on_silence(10.0)
-    session.packetizer.last_received += 1
-    session.on_silence(5.0)
-    assert len(session.heard) == 1
-    session.on_silence(10.0)
-    assert len(session.heard) == 2
-
-
-def test_nobody_is_given_up_unasked(session: Quiet) -> None:
-    """However late we look: the machine may have slept."""
-    session.set_keepalive(10.0, 2)
-    for count in (1, 2):
-        session.on_silence(1000.0)
-        assert len(session.heard) == count
-    with pytest.raises(HostUnresponsive):
-        session.on_silence(1001.0)
-
-
-def test_what_is_under_way_is_a_question_too(session: Quiet) -> None:
-    session.set_keepalive(10.0, 1)
-    sending, go = threading.Event(), threading.Event()
-
-    def send() -> None:
-        with session.packetizer._Packetizer__write_lock:
-            sending.set()
-            go.wait(20)
-
-    sender = threading.Thread(target=send)
-    sender.start()
-    assert sending.wait(20)
-    session.on_silence(10.0)
-    assert session.packetizer.sends()
-    go.set()
-    sender.join(20)
-    for _ in range(2):
-        assert not session.packetizer.sends()
-    assert session.heard == []
-    with pytest.raises(HostUnresponsive):
-        session.on_silence(20.0)
-
-
-@pytest.mark.parametrize("state", ["not logged in", "keys are exchanged", "never"])
-def test_silence_that_means_nothing(session: Quiet, state: str) -> None:
-    session.set_keepalive(0.0 if state == "never" else 10.0, 0)
-    session.authenticated = state != "not logged in"
-    if state == "keys are exchanged":
-        session.clear_to_send.clear()
-    session.on_silence(1e6)
-    assert session.heard == []
-
-
-@pytest.mark.parametrize(("interval", "limits"), [(0.0, []), (3.0, [3.0]), (60.0, [SILENCE_CHECK])])
-def test_how_often_silence_is_looked_at(
-    session: Quiet, interval: float, limits: list[float]
-) -> None:
-    session.set_keepalive(interval, ALIVE_COUNT)
-    assert session.limits == limits
-
-
-@pytest.mark.parametrize(
-    ("problem", "seen"),
-    [
-        (None, None),
-        (HostUnresponsive("no answer for 9 s"), "no answer for 9 s"),
-        *((OSError(code, "x"), os.strerror(code).lower())
-          for code in (errno.ETIMEDOUT, errno.EHOSTUNREACH, errno.ENETUNREACH)),
-        (OSError(errno.ECONNRESET, "x"), None),
-        (EOFError(), None),
-    ],
-)  # fmt: skip
-def test_what_was_seen_of_a_silent_host(
-    session: Quiet, problem: Exception | None, seen: str | None
-) -> None:
-    session.saved_exception = problem
-    assert session.silence() == seen
 
 
 # -- what paramiko tells ----------------------------------------------------------------------
