@@ -182,6 +182,8 @@ def test_a_channel_that_is_not_opened(session: Quiet, what: str, problem: str) -
     session.fails = EOFError() if what == "breaks" else None
     deadline = time.monotonic() + (0.01 if what == "late" else 20)
     assert session.open_ssh_channel(deadline) == (None, problem)
+    if what.startswith("refuses"):
+        assert len(session._channels) == 0  # a jump host may refuse many
 
 
 def test_a_refusal_of_what_was_not_asked_for_is_nothing(session: Quiet) -> None:

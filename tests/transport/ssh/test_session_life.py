@@ -38,10 +38,6 @@ def session() -> Quiet:
 def started(session: Quiet, command: str = "sh") -> Any:
     """The channel where ``command`` waits."""
 
-    def answer_open() -> None:
-        session.reply = answer_exec
-        opens(session)
-
     def answer_exec() -> None:
         session.reply = lambda: None
         channel._request_success(None)

@@ -1,0 +1,234 @@
+"""A new connection up to its login: which keys are shown to a host, how often, and by when.
+
+Called by ``ParamikoTransport.open`` in ``paramiko_transport``; the session is played.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from dispatcher.model.failure import Failure, Kind
+from dispatcher.transport.base import Steps, Target
+from dispatcher.transport.ssh import byte_stream, paramiko_transport
+from dispatcher.transport.ssh.paramiko_transport import ParamikoTransport
+from dispatcher.transport.ssh_auth.host_keys import HostKeyCheck
+from dispatcher.transport.ssh_auth.identities import MAX_TRIES, Candidate
+from dispatcher.transport.ssh_config.host_config import HostConfig
+
+paramiko_transport.preload()
+from dispatcher.transport.ssh import session as session_module  # noqa: E402
+
+NODE = Target("n1", "me")
+#: of a login that is not made: what comes after it is another test's
+AFTER = Failure(Kind.BOOT, "logged in")
+
+
+class Session:
+    """Lets in who has ``opens``; the newest is ``last``."""
+
+    last: Session
+    says: dict[str, str] = {}  # noqa: RUF012 - of each key: what comes of it
+    offers: tuple[str, ...] = ("publickey",)
+    handshakes = True
+
+    def __init__(
+        self, stream: Any, check: HostKeyCheck, offered: dict[str, Any], steps: Steps
+    ) -> None:
+        Session.last = self
+        self.stream, self.check, self.algorithms, self.steps = stream, check, offered, steps
+        self.typed = 0.0
+        self.active = True
+        self.ended = 0
+        self.offered: tuple[str, ...] = ()
+        self.tried: list[tuple[str, str | None, float]] = []
+        self.until = 0.0
+        self.before_banner = self.goodbye = ""
+
+    def handshake(self, deadline: float) -> bool:
+        self.until = deadline
+        return self.handshakes
+
+    def try_key(self, user: str, key: str, deadline: float) -> str:
+        self.tried.append((user, key, deadline))
+        self.offered = self.offers
+        return self.says.get(key, "refused")
+
+    def try_none(self, user: str, deadline: float) -> str:
+        self.tried.append((user, None, deadline))
+        self.offered = self.offers
+        return self.says.get("none", "refused")
+
+    def get_exception(self) -> None:
+        return None
+
+    def end(self) -> None:
+        self.active = False
+        self.ended += 1
+
+
+class Keys:
+    """Those that there are, in their order."""
+
+    there: list[Candidate] = []  # noqa: RUF012 - set by each test
+    seconds = 0.0
+
+    def __init__(self, ask: object = None) -> None:
+        self.notices: list[str] = []
+        self.good: list[Candidate] = []
+
+    def candidates(self, config: HostConfig) -> list[Candidate]:
+        return self.there
+
+    def load_first(self, config: HostConfig) -> float:
+        return self.seconds
+
+    def worked(self, candidate: Candidate) -> None:
+        self.good.append(candidate)
+
+    def missing(self, config: HostConfig) -> str:
+        return "nothing"
+
+    def close(self) -> None: ...
+
+
+class Way(ParamikoTransport):
+    """Goes no further than the login."""
+
+    def _start(self, *_: Any) -> Failure:
+        return AFTER
+
+
+Make = Callable[..., ParamikoTransport]
+
+
+@pytest.fixture
+def to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Make:
+    """A transport whose host is there, and lets in who has the key ``good``."""
+
+    def make(*keys: str | None, text: str = "", **says: str) -> ParamikoTransport:
+        path = tmp_path / "config"
+        path.write_text(f"IdentityAgent none\nUserKnownHostsFile none\n{text}")
+        there = [Candidate(str(key), lambda key=key: key) for key in keys]  # type: ignore[misc]
+        monkeypatch.setattr(Keys, "there", there)
+        monkeypatch.setattr(Session, "says", {"good": "in", **says})
+        return Way(config=str(path))
+
+    monkeypatch.setattr(paramiko_transport, "Identities", Keys)
+    monkeypatch.setattr(session_module, "Session", Session)
+    monkeypatch.setattr(paramiko_transport, "dial", lambda *_, **__: "a socket")
+    monkeypatch.setattr(byte_stream, "over_socket", lambda sock: f"over {sock}")
+    return make
+
+
+def soon() -> float:
+    return time.monotonic() + 20
+
+
+def tried() -> list[str | None]:
+    return [key for _, key, _ in Session.last.tried]
+
+
+def test_a_login(to: Make) -> None:
+    transport, until = to("bad", None, "good", "never"), soon()
+    assert transport.open(NODE, "run it", until) == AFTER
+    session = Session.last
+    assert [(user, key) for user, key, _ in session.tried] == [("me", "bad"), ("me", "good")]
+    assert [deadline >= until for _, _, deadline in session.tried] == [True, True]
+    keys: Any = transport._identities
+    assert [one.label for one in keys.good] == ["good"]
+    assert (session.stream, session.until) == ("over a socket", until)
+    assert session.algorithms == session_module.offers({})
+
+
+@pytest.mark.parametrize(
+    ("policy", "text", "expected"),
+    [
+        (None, "", "strict"),
+        (None, "StrictHostKeyChecking accept-new", "accept-new"),
+        ("strict", "StrictHostKeyChecking accept-new", "strict"),
+        ("accept-new", "", "accept-new"),
+    ],
+)
+def test_whose_policy_holds(to: Make, policy: str | None, text: str, expected: str) -> None:
+    transport = to("good", text=text)
+    transport._host_keys = policy
+    transport.open(NODE, "run it", soon())
+    assert Session.last.check._policy == expected
+
+
+def test_no_more_keys_are_shown_than_a_host_bears(to: Make) -> None:
+    transport = to(*["bad"] * 9, "good")
+    failure = transport.open(NODE, "run it", soon())
+    assert isinstance(failure, Failure)
+    assert (failure.kind, len(tried())) == (Kind.AUTH, MAX_TRIES)
+    assert failure.why.startswith("me: refused: bad, bad, ")
+    assert Session.last.ended == 1
+
+
+def test_a_host_that_takes_no_keys_is_shown_one(to: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Session, "offers", ("password",))
+    failure = to("bad", "good").open(NODE, "run it", soon())
+    assert isinstance(failure, Failure)
+    assert failure.why == "me: this host takes no keys, only password"
+    assert tried() == ["bad"]
+
+
+@pytest.mark.parametrize(("says", "lets_in"), [("in", True), ("refused", False)])
+def test_without_a_key_the_host_says_what_it_takes(to: Make, says: str, lets_in: bool) -> None:
+    opened = to(None, none=says).open(NODE, "run it", soon())
+    assert tried() == [None]
+    assert (opened == AFTER) is lets_in
+    assert Session.last.ended == (not lets_in)
+
+
+@pytest.mark.parametrize(
+    ("outcome", "kind", "why"),
+    [
+        ("partial", Kind.AUTH, "me: a key is not enough for this host: it wants publickey"),
+        ("late", Kind.DROPPED, "known hosts and keys: closed by the host"),
+        ("gone", Kind.DROPPED, "known hosts and keys: closed by the host"),
+    ],
+)
+def test_what_ends_all_tries(
+    to: Make, monkeypatch: pytest.MonkeyPatch, outcome: str, kind: Kind, why: str
+) -> None:
+    words = SimpleNamespace(words=lambda: "")
+    monkeypatch.setattr(byte_stream, "over_socket", lambda sock: words)
+    failure = to("first", "good", first=outcome).open(NODE, "run it", soon())
+    assert isinstance(failure, Failure)
+    assert (failure.kind, failure.why[: len(why)]) == (kind, why)
+    assert (tried(), Session.last.ended) == (["first"], 1)
+
+
+def test_no_login_without_a_handshake(to: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Session, "handshakes", False)
+    failure = to("good").open(NODE, "run it", time.monotonic() - 1)
+    assert failure == Failure(Kind.TIMEOUT, "known hosts and keys: no answer in time")
+    assert (tried(), Session.last.ended) == ([], 1)
+
+
+def test_what_the_user_types_is_not_the_host_s_time(
+    to: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    transport, until = to("good"), soon()
+    monkeypatch.setattr(Keys, "seconds", 5.0)
+    now = time.monotonic()
+    clock = SimpleNamespace(monotonic=lambda: now)
+    monkeypatch.setattr(paramiko_transport, "time", clock)
+
+    def types() -> str:
+        nonlocal now
+        now += 7.0
+        return "good"
+
+    Keys.there[0] = Candidate("typed", types)
+    assert transport.open(NODE, "run it", until) == AFTER
+    assert Session.last.until == until + 5.0
+    assert Session.last.tried == [("me", "good", until + 12.0)]
+    assert Session.last.typed == 12.0
