@@ -7,6 +7,7 @@ import os
 import shutil
 import stat
 import subprocess
+import zlib
 from pathlib import Path
 
 import pytest
@@ -24,7 +25,7 @@ from dispatcher.bootstrap.payload import (
     payload,
 )
 from dispatcher.model.errors import UsageError
-from dispatcher.model.failure import Kind
+from dispatcher.model.failure import Ending, Kind
 from dispatcher.remote.protocol.frames import SYNC, control
 
 HERE = Path(bootstrap.__file__).parents[1]
@@ -87,6 +88,80 @@ class TestCommand:
             assert agent.errors == b""
         finally:
             agent.close()
+
+    @pytest.mark.parametrize(
+        ("run_id", "tag"),
+        [
+            ("20260131-1-a", "export DISPATCH_RUN_ID=20260131-1-a; "),
+            ("a b", ""),
+            ("", ""),
+            (None, ""),
+        ],
+    )
+    def test_the_run_is_named_in_the_agent_s_environment(
+        self, run_id: str | None, tag: str
+    ) -> None:
+        assert command(run_id=run_id) == command().replace("-c '", f"-c '{tag}", 1)
+
+    def test_all_names_that_are_usual(self) -> None:
+        words = command().rpartition("'")[2].split()
+        newer = [f"python3.{minor}" for minor in range(14, 7, -1)]
+        assert words == ["sh", "python3", *newer, "/usr/bin/python3"]
+
+
+class TestCopies:
+    """What begins a host's end of a copy: Python if it can, else the shell."""
+
+    SCRIPT = 'echo "by sh: $1 $2"; cat'
+
+    def begun(self, path: Path, sent: bytes) -> bytes:
+        done = subprocess.run(
+            bootstrap.copy_command(self.SCRIPT, ["a b", "$HOME"]),
+            input=sent, capture_output=True, check=True, timeout=30, env={"PATH": str(path)},
+        )  # fmt: skip
+        assert done.stderr == b""
+        return done.stdout
+
+    @pytest.fixture
+    def tools(self, tmp_path: Path) -> Path:
+        tools = tmp_path / "tools"
+        shim(tools, "cat", "/bin/cat")
+        return tools
+
+    def test_python_takes_the_first_line_and_all_that_follows(
+        self, tools: Path, newest: str
+    ) -> None:
+        shim(tools, "python3", newest)
+        line = b"import os;os.write(1,b'read on: '+f.read(4)+b' '+os.fsencode(sys.argv[-1]))\n"
+        assert self.begun(tools, line + b"1234") == bootstrap.PYTHON + b"read on: 1234 $HOME"
+
+    def test_without_python_the_shell_does(self, tools: Path) -> None:
+        assert self.begun(tools, b"tar") == bootstrap.SHELL + b"by sh: a b $HOME\ntar"
+
+    def test_a_python_that_is_too_old_is_none(self, tools: Path, too_old: str, newest: str) -> None:
+        shim(tools, "python3", too_old)
+        assert self.begun(tools, b"tar") == bootstrap.SHELL + b"by sh: a b $HOME\ntar"
+        shim(tools, "python3.9", newest)
+        assert self.begun(tools, b"pass\n") == bootstrap.PYTHON
+
+    def test_what_is_sent_to_it(self) -> None:
+        """For a tree also what passes files on."""
+        for tree, names in ((False, bootstrap.COPY), (True, bootstrap.COPY + bootstrap.COPY_TREE)):
+            line, _, packed = bootstrap.copy_payload(tree).partition(b"\n")
+            sources = zlib.decompress(packed).decode().split("\0")
+            assert tuple(sources[1::2]) == names
+            assert sources[2] == bootstrap.source(names[0])
+            assert f"len(b)<{len(packed)}:".encode() in line
+            assert "copy_main" in sources[0]
+        assert bootstrap.copy_payload() == bootstrap.copy_payload(False)
+
+    def test_parts_go_by_their_whole_names(self) -> None:
+        found = bootstrap.parts(["probe.usage", "agent.rank_stdin"])
+        assert found == {
+            f"dispatcher.remote.{name}": bootstrap.source(name)
+            for name in ("probe.usage", "agent.rank_stdin")
+        }
+        assert '"""' not in found["dispatcher.remote.probe.usage"]
 
 
 class TestNoPython:
@@ -304,6 +379,59 @@ class TestBootFailure:
         assert failure.why == (
             "the link ended before the agent answered; remote said: This account is not available."
         )
+
+    @pytest.mark.parametrize(
+        ("said", "status", "why"),
+        [
+            ("python3 python3.14", 127, "looked for python3 python3.14"),
+            ("/bin/python3 is 3.6, at least 3.8 is needed", 127,
+             "/bin/python3 is 3.6, at least 3.8 is needed"),
+            ("python3 python3.14", 1, "python3 python3.14"),
+            ("x" * 999, 1, "x" * 400),
+        ],
+    )  # fmt: skip
+    def test_no_python_among_other_words(self, said: str, status: int, why: str) -> None:
+        errors = f"banner\nsh: {NO_PYTHON_MARK}{said}\nmore\n".encode()
+        failure = boot_failure("gpu01", b"noise", errors, status)
+        assert (failure.kind, failure.why) == (Kind.NO_PYTHON, why)
+        assert failure.hint == (
+            "put a python3 of version 3.8 or later on the PATH of non-interactive logins there, "
+            "or name one with --agent-python"
+        )
+
+    @pytest.mark.parametrize(
+        ("said", "message"),
+        [
+            (b"", ""),
+            (b" \n\n", ""),
+            (b"one\n", "; remote said: one"),
+            (b"1\n2\n3\n4", "; remote said: 2; 3; 4"),
+            (b"x" * 999, "; remote said: " + "x" * 400),
+            (b"a" + b"y" * 400, "; remote said: " + "y" * 400),
+            (b"\xff", "; remote said: \\xff"),
+        ],
+    )
+    def test_last_words(self, said: bytes, message: str) -> None:
+        assert bootstrap.remote_message(said) == message
+
+    @pytest.mark.parametrize(
+        ("code", "signal", "errors", "why"),
+        [
+            (None, None, b"", "the link ended"),
+            (255, None, b"", "ssh ended with 255"),
+            (0, None, b"", "ssh ended with 0"),
+            (None, "KILL", b"", "ssh was killed by SIGKILL"),
+            (255, "KILL", b"", "ssh was killed by SIGKILL"),
+            (255, None, b"one\ntwo\n\n", "ssh ended with 255; it said: two"),
+            (None, None, b"x" * 999, "the link ended; it said: " + "x" * 400),
+            (None, None, b"\xff", "the link ended; it said: \\xff"),
+        ],
+    )
+    def test_a_link_that_ended(
+        self, code: int | None, signal: str | None, errors: bytes, why: str
+    ) -> None:
+        failure = bootstrap.link_ended("ssh", Ending(code, signal), errors)
+        assert (failure.kind, failure.why, failure.hint) == (Kind.LOST, why, None)
 
     def test_quotes_no_more_than_a_few_words(self) -> None:
         for start in (NO_PYTHON_MARK.encode(), b"noise "):

@@ -4,6 +4,7 @@ as ``/bin/sh`` and as login shell.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import signal
@@ -211,6 +212,52 @@ def test_any_login_shell_knows_the_wrapper(
     if sudo is not None:
         assert far.process.stderr is not None
         assert far.process.stderr.readline() == b"TOKEN%%: nobody\n"
+
+
+def test_a_terminal_passes_all_bytes_until_the_command_starts(start: type[Started]) -> None:
+    """Nothing of the opening is echoed; and then it is what it was, with line ends of its own."""
+    ours, theirs = os.openpty()
+    wrapper = lifeline.wrapper("TOKEN", terminal=True)
+    process = subprocess.Popen(
+        ["/bin/sh", "-c", wrapper.command], stdin=theirs, stdout=theirs, stderr=theirs,
+        start_new_session=True,
+    )  # fmt: skip
+    os.close(theirs)
+    try:
+        seen = b""
+        while not seen.endswith(wrapper.ready):
+            seen += os.read(ours, 99)
+        assert seen == wrapper.ready
+        words = ["sh", "-c", 'stty -a | tr " " "\\n" | grep -x "echo;*"; echo "$1"', "sh", "a\003b"]
+        os.write(ours, lifeline.opening(words, terminal=True))
+        seen = b""
+        with contextlib.suppress(OSError):  # its end
+            while True:
+                seen += os.read(ours, 99)
+        assert seen == SYNC + b"echo\r\na\003b\r\n"
+        assert process.wait(10) == 0
+    finally:
+        process.kill()
+        process.wait(10)
+        os.close(ours)
+
+
+@pytest.mark.parametrize("terminal", [False, True])
+def test_a_wrapped_command_line_says_nothing_of_what_is_awaited(terminal: bool) -> None:
+    for sudo in (None, "nobody"):
+        wrapper = lifeline.wrapper("TOKEN", terminal=terminal, sudo=sudo)
+        assert (wrapper.ready, wrapper.prompt) == (b"ready-TOKEN-", b"TOKEN%:")
+        assert ("stty" in wrapper.command) == terminal
+        assert ("sudo -S -p TOKEN%%: -u nobody" in wrapper.command) == (sudo is not None)
+        for text in (wrapper.ready, wrapper.prompt):
+            assert text not in wrapper.command.encode()
+
+
+def test_what_is_written_after_the_script() -> None:
+    text = lifeline.opening(["x", "y z"], [("A", "1 2"), ("B", "")])
+    assert text.split(b"\n")[1:] == [b"export A='1 2' B='' ;set -- x 'y z'", b""]
+    assert lifeline.opening(["x"]).split(b"\n")[1:] == [b"set -- x", b""]
+    assert lifeline.order("TERM") == b"TERM\n"
 
 
 RUN = "20260131-142501-k3f9x2"
