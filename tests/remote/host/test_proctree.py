@@ -164,6 +164,7 @@ class Undying:
 
     def _sleep(self, seconds: float) -> None:
         self.pauses.append(seconds)
+        assert len(self.pauses) < 5000
         self.now += seconds
 
     def kill(self, *limit: float) -> tuple[set[int], list[int]]:
