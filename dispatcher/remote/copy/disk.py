@@ -119,17 +119,16 @@ def sweep(folder: str) -> None:
         if not name.startswith((STAGE, PART, STAGE_HERE)):
             continue
         path = os.path.join(folder, name)
-        fd = -1
         try:
             fd = os.open(path, FOR_READING)
-            age = time.time() - os.fstat(fd).st_mtime
-            if locked(fd) and age > (STALE if name.startswith(PART) else DEAD):
-                remove(path)
+            try:
+                age = time.time() - os.fstat(fd).st_mtime
+                if locked(fd) and age > (STALE if name.startswith(PART) else DEAD):
+                    remove(path)
+            finally:
+                os.close(fd)
         except OSError:
             pass  # another user's, or just gone
-        finally:
-            if fd >= 0:
-                os.close(fd)
 
 
 def remove(path: str) -> None:
@@ -249,28 +248,33 @@ def give(
     ours the file is given from its beginning. more: of a file that still grows, waits
     until there are more bytes than these; False if there never will be.
     """
-    fd = -1
     try:
         fd = os.open(path, FOR_READING)
-        known, at = sha256(), 0
-        while at < start and more(at) and (data := os.read(fd, min(CHUNK, start - at))):
-            known.update(data)
-            at += len(data)
-        if start and (at < start or known.hexdigest() != seen):
-            known, at = sha256(), os.lseek(fd, 0, os.SEEK_SET)
-        if start:
-            yield frame(0, START, at.to_bytes(8, "big"))
-        while at < size and more(at) and (data := os.read(fd, min(CHUNK, size - at))):
-            known.update(data)
-            at += len(data)
-            yield frame(0, DATA, data)
-        if at < size or os.read(fd, 1):
-            yield frame(0, BROKEN, os.fsencode(path) + b": changed while it was copied")
-        else:
-            yield frame(0, END, known.digest())
+        try:
+            yield from _given(fd, path, size, start, seen, more)
+        finally:
+            os.close(fd)
     except OSError as error:
         why = f"{path}: {(error.strerror or str(error)).lower()}"
         yield frame(0, BROKEN, os.fsencode(why))
-    finally:
-        if fd >= 0:
-            os.close(fd)
+
+
+def _given(
+    fd: int, path: str, size: int, start: int, seen: str, more: Callable[[int], bool]
+) -> Iterator[bytes]:
+    known, at = sha256(), 0
+    while at < start and more(at) and (data := os.read(fd, min(CHUNK, start - at))):
+        known.update(data)
+        at += len(data)
+    if start and (at < start or known.hexdigest() != seen):
+        known, at = sha256(), os.lseek(fd, 0, os.SEEK_SET)
+    if start:
+        yield frame(0, START, at.to_bytes(8, "big"))
+    while at < size and more(at) and (data := os.read(fd, min(CHUNK, size - at))):
+        known.update(data)
+        at += len(data)
+        yield frame(0, DATA, data)
+    if at < size or os.read(fd, 1):
+        yield frame(0, BROKEN, os.fsencode(path) + b": changed while it was copied")
+    else:
+        yield frame(0, END, known.digest())

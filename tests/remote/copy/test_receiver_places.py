@@ -162,6 +162,25 @@ class TestNeeded:
         assert report == {"sent": 2, "equal": 1, "bytes": 6, "found": 0}
         assert names(tmp_path) == ["t", "t/new", "t/other", "t/same"]
 
+    def test_a_tree_that_is_new_is_not_looked_at_file_by_file(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        looked: list[str] = []
+        really = os.lstat
+
+        def lstat(path: str) -> os.stat_result:
+            looked.append(path)
+            return really(path)
+
+        one = receiver(
+            f"{tmp_path}/", [folder("t"), *(file(f"t/{n}") for n in range(5)), file("u")]
+        )
+        monkeypatch.setattr(os, "lstat", lstat)
+        assert one.needs()["need"] == "1 2 3 4 5 6"
+        monkeypatch.undo()
+        one.close(keep=False)
+        assert looked == [f"{tmp_path}/t", f"{tmp_path}/u"]
+
     def test_parts_only_of_large_files(self, tmp_path: Path) -> None:
         entries = [Entry(f"0/{n}", "f", 0o640, WORTH - 1 + n, NS) for n in (0, 1)]
         one = receiver(f"{tmp_path}/", entries)
