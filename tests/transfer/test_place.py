@@ -108,6 +108,15 @@ class TestPlace:
         found = (inner / "f").stat()
         assert (found.st_mode & 0o7777, found.st_mtime) == (0o755, 5)
 
+    def test_folders_that_nobody_listed_are_made(self, tmp_path: Path, place: Place) -> None:
+        fd, name = place.create()
+        place.finish(fd, name, ["a", "x", "f"], 0o600, 0)
+        os.close(fd)
+        place.link(["b", "y", "l"], "../f")
+        made = tmp_path / "in" / "n1"
+        assert (made / "a" / "x" / "f").is_file()
+        assert (made / "b" / "y" / "l").is_symlink()
+
     def test_its_stage_goes_with_it(self, tmp_path: Path) -> None:
         folder = tmp_path / "n1"
         place = Place(str(folder), {"a"})

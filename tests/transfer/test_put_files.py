@@ -182,6 +182,27 @@ class TestSending:
         assert sending.copies[0] == told
         sources.close()
 
+    def test_how_far_it_is_can_be_seen_meanwhile(self, tmp_path: Path) -> None:
+        seen: list[tuple[int, int]] = []
+
+        class Watched(FarLink):
+            def write(self, data: bytes) -> None:
+                seen.append((sending.copies[0].bytes, sending.copies[0].wanted))
+
+        size = 600_000
+        (tmp_path / "f").write_bytes(bytes(size))
+        group = ("/x/", (str(tmp_path / "f"),))
+        sources = Sources([group], checksum=False)
+        sending = self.sending(sources, (group,))
+        self.said(sending, 0, payload.PYTHON + NEED_ALL, wire=Watched())
+        assert seen[0] == (0, 0)
+        copied = [done for done, _ in seen[1:]]
+        assert {wanted for _, wanted in seen[1:]} == {size}
+        assert copied == sorted(copied)
+        assert 0 < copied[1] < size
+        assert sending.copies[0].bytes == size  # what frames take besides does not count
+        sources.close()
+
     def test_why_a_host_hung_up_is_heard(self, tmp_path: Path) -> None:
         class Gone(FarLink):
             def write(self, data: bytes) -> None:
