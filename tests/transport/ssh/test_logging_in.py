@@ -33,6 +33,7 @@ class Session:
     """Lets in who has ``opens``; the newest is ``last``."""
 
     last: Session
+    made: list[Session]
     says: dict[str, str] = {}  # noqa: RUF012 - of each key: what comes of it
     offers: tuple[str, ...] = ("publickey",)
     handshakes = True
@@ -41,6 +42,7 @@ class Session:
         self, stream: Any, check: HostKeyCheck, offered: dict[str, Any], steps: Steps
     ) -> None:
         Session.last = self
+        Session.made.append(self)
         self.stream, self.check, self.algorithms, self.steps = stream, check, offered, steps
         self.typed = 0.0
         self.active = True
@@ -48,6 +50,7 @@ class Session:
         self.offered: tuple[str, ...] = ()
         self.tried: list[tuple[str, str | None, float]] = []
         self.until = 0.0
+        self.forwards: list[tuple[str, int]] = []
         self.before_banner = self.goodbye = ""
 
     def handshake(self, deadline: float) -> bool:
@@ -63,6 +66,13 @@ class Session:
         self.tried.append((user, None, deadline))
         self.offered = self.offers
         return self.says.get("none", "refused")
+
+    def open_ssh_channel(self, deadline: float, forward: tuple[str, int]) -> tuple[Any, str]:
+        self.forwards.append(forward)
+        line = SimpleNamespace(
+            settimeout=lambda seconds: None, send=len, recv=bytes, close=lambda: None
+        )
+        return line, ""
 
     def get_exception(self) -> None:
         return None
@@ -121,6 +131,7 @@ def to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Make:
 
     monkeypatch.setattr(paramiko_transport, "Identities", Keys)
     monkeypatch.setattr(session_module, "Session", Session)
+    monkeypatch.setattr(Session, "made", [], raising=False)
     monkeypatch.setattr(paramiko_transport, "dial", lambda *_, **__: "a socket")
     monkeypatch.setattr(byte_stream, "over_socket", lambda sock: f"over {sock}")
     return make
@@ -232,3 +243,29 @@ def test_what_the_user_types_is_not_the_host_s_time(
     assert Session.last.until == until + 5.0
     assert Session.last.tried == [("me", "good", until + 12.0)]
     assert Session.last.typed == 12.0
+
+
+def test_hosts_behind_a_jump_host_share_its_connection(to: Make) -> None:
+    transport = to("good", text="Port 23\nHost n?\n  ProxyJump gate\n")
+    for name in ("n1", "n2"):
+        assert transport.open(Target(name, "me"), "run it", soon()) == AFTER
+    gate, *behind = Session.made
+    assert gate.stream == "over a socket"
+    assert gate.forwards == [("n1", 23), ("n2", 23)]
+    assert [type(one.stream) for one in behind] == [byte_stream.ByteStream] * 2
+    assert [one.ended for one in Session.made] == [0, 1, 1]
+    assert [name for name, _ in behind[0].steps.taken()][-1] == "jump host"
+    transport.close()
+    assert gate.ended == 1
+    assert transport.open(Target("n1", "me"), "run it", soon()) == AFTER
+    assert len(Session.made) == 5  # another to each of the two
+
+
+def test_a_proxy_command_leads_to_the_host(to: Make) -> None:
+    transport = to("good", text="ProxyCommand cat\n")
+    assert transport.open(NODE, "run it", soon()) == AFTER
+    stream = Session.last.stream
+    assert isinstance(stream, byte_stream.ProxyStream)
+    assert Session.last.steps.name == "proxy command"
+    stream.close()
+    transport.close()

@@ -13,6 +13,7 @@ from dispatcher.transport.ssh import paramiko_transport
 
 paramiko_transport.preload()
 from paramiko.message import Message  # noqa: E402 - paramiko is imported by preload alone
+from paramiko.packet import NeedRekeyException  # noqa: E402
 from paramiko.ssh_exception import (  # noqa: E402
     BadAuthenticationType,
     PartialAuthentication,
@@ -301,3 +302,24 @@ def test_a_packet_that_is_too_large_is_not_waited_for(session: Quiet) -> None:
     session.stream.give_back(b"x" * (1 << 18))
     assert len(session.packetizer.read_all(1 << 18)) == 1 << 18
     assert session.packetizer.last_received > before
+
+
+@pytest.mark.parametrize("asks_for_keys", [False, True])
+def test_a_packet_is_read_to_its_end_before_keys_are_exchanged(
+    session: Quiet, monkeypatch: pytest.MonkeyPatch, asks_for_keys: bool
+) -> None:
+    pieces: list[bytes] = [b"", b"pack", b"et"]
+
+    def recv(size: int) -> bytes:
+        piece = pieces.pop(0)
+        if not piece:
+            raise TimeoutError
+        return piece
+
+    monkeypatch.setattr(session.stream, "recv", recv)
+    session.packetizer._Packetizer__need_rekey = True
+    if asks_for_keys:
+        with pytest.raises(NeedRekeyException):
+            session.packetizer.read_all(6, True)
+    else:
+        assert session.packetizer.read_all(6) == b"packet"
