@@ -6,6 +6,7 @@ Only our own options are touched; what follows the program is the program's.
   dispatch.toml likewise). Help, manual and completion know the new name alone.
 * ``--sudo`` may stand for ``--sudo=USER``: click would take the next word for the value, and with
   it the program. So a bare one is given its value here.
+* ``-np``, as every mpirun has it, is ``--np``, for commands that have that.
 * A short option gets its long name: click looks for ``-w`` among the long ones first, and loads
   difflib and the user's language for an error that nobody sees: 3 ms of every start.
 """
@@ -33,6 +34,9 @@ RENAMED = {
     "tree": "fanout-tree",
 }
 
+#: what mpirun calls ``--np``, and everybody types: else it would be ``-n`` with the value ``p``
+_MPIRUNS = "-np"
+
 
 def current(name: str) -> str:
     """The name that the option ``name``, with dashes or underscores, has now; without ``--``."""
@@ -58,8 +62,11 @@ def is_hostfile(value: str) -> bool:
 def respelled(command: click.Command, words: Sequence[str]) -> list[str]:
     """``words`` with today's names of our options; a note tells each that had an older one."""
     found = list(words)
+    has_np = any("--np" in option.opts for option in _options(command))
     for at, valued in own_options(command, words, bare_of(command)):
         name, equals, value = words[at].partition("=")
+        if name == _MPIRUNS and has_np:
+            found[at] = "--np"
         if not name.startswith("--"):
             continue
         new = "--" + current(name[2:])
@@ -140,6 +147,8 @@ def _wants_more(word: str, takes: set[str]) -> bool:
     """Whether the value of the option ``word`` is the next word."""
     if word.startswith("--"):
         return "--" + current(word[2:]) in takes
+    if word == _MPIRUNS and "--np" in takes:
+        return True
     for at in range(1, len(word)):
         if "-" + word[at] in takes:
             return at == len(word) - 1  # else the rest is the value

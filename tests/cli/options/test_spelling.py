@@ -51,6 +51,20 @@ def dispatch(
     return call
 
 
+@pytest.mark.parametrize(
+    ("name", "words", "wanted"),
+    [
+        ("run", ["-np", "4", "--tree", "a.py", "-np", "5"],
+         ["--np", "4", "--fanout-tree", "a.py", "-np", "5"]),
+        ("run", ["-x", "-np", "a.py"], ["-x", "-np", "a.py"]),  # the value of an option
+        ("run", ["-H", "n1", "--", "-np"], ["-H", "n1", "--", "-np"]),
+        ("exec", ["-np", "22", "true"], ["-np", "22", "true"]),  # -n and -p 22
+    ],
+)  # fmt: skip
+def test_mpirun_s_own_spelling(name: str, words: list[str], wanted: list[str]) -> None:
+    assert respelled(load(name), words) == wanted
+
+
 def test_a_name_is_old_or_in_use() -> None:
     assert {old for _, old, _ in OLD} == set(RENAMED)
     for name in COMMANDS:

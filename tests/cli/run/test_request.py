@@ -35,6 +35,8 @@ def _nothing_around(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         ([], "np", None),
         (["--np", "3"], "np", 3),
         (["-n", "3"], "np", 3),
+        (["-np", "3"], "np", 3),  # as every mpirun has it
+        (["-n3", "-np", "4"], "np", 4),
         (["--nnodes", "2"], "nnodes", 2),
         (["--nproc-per-node", "2"], "nproc_per_node", 2),
         (["--nproc-per-node", "gpu"], "nproc_per_node", "gpu"),
