@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import subprocess
+from pathlib import Path
 
 import click
 import pytest
 
+from dispatcher import cli
 from dispatcher.cli import COMMANDS
 from dispatcher.cli.entry import load
 from dispatcher.cli.tools import man
@@ -73,11 +76,65 @@ def test_no_text_is_taken_for_an_order(page: list[str]) -> None:
     assert man.escaped(r".so \fBx\fR 'é' -") == r"\&.so \efBx\efR \(aq\[u00E9]\(aq \-"
 
 
+@pytest.fixture
+def reader() -> None:
+    """man; small images have a script in its place that says where to get it."""
+    if shutil.which("man") is None:
+        pytest.skip("no man on this machine")
+    done = subprocess.run(["man", "--version"], capture_output=True, text=True, check=False)
+    if not done.stdout.startswith("man "):
+        pytest.skip("man is left out of this image")
+
+
+@pytest.fixture
+def folder(tmp_path: Path, page: list[str]) -> Path:
+    """All pages, where man looks for them."""
+    (tmp_path / "man1").mkdir()
+    pages = {"dispatch": page, **{f"dispatch-{name}": man.page_of(name) for name in COMMANDS}}
+    for name, lines in pages.items():
+        (tmp_path / "man1" / f"{name}.1").write_text("\n".join(lines) + "\n")
+    return tmp_path
+
+
 @pytest.mark.skipif(shutil.which("groff") is None, reason="no groff here")
-def test_it_is_roff(page: list[str]) -> None:
+def test_pages_are_roff(folder: Path) -> None:
+    pages = sorted(map(str, (folder / "man1").iterdir()))
     done = subprocess.run(
-        ["groff", "-ww", "-man", "-Tascii"],
-        input="\n".join(page), capture_output=True, text=True, timeout=60, check=False,
+        ["groff", "-ww", "-man", "-Tascii", *pages],
+        capture_output=True, text=True, timeout=120, check=False,
     )  # fmt: skip
     assert (done.returncode, done.stderr) == (0, "")
     assert "torchrun" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("name", "synopsis", "examples"),
+    [
+        ("dispatch", "dispatch [OPTIONS] PROGRAM [ARGS]...", load("run").kind.examples),
+        ("dispatch-exec", "dispatch exec [OPTIONS] [--] COMMAND [ARGS]...",
+         load("exec").kind.examples),
+        ("dispatch-hosts", "dispatch hosts [OPTIONS] [LIST]...", load("hosts").kind.examples),
+    ],
+)  # fmt: skip
+def test_man_shows_a_page_whose_examples_can_be_pasted(
+    folder: Path, reader: None, name: str, synopsis: str, examples: tuple[tuple[str, str], ...]
+) -> None:
+    done = subprocess.run(
+        ["man", "-M", str(folder), "-P", "cat", name],
+        env={**os.environ, "MANWIDTH": "100", "MAN_KEEP_FORMATTING": "", "LC_ALL": "C.UTF-8"},
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    lines = [line.strip() for line in done.stdout.splitlines()]
+    assert synopsis in lines
+    assert [line for line, _ in examples if line not in lines] == []
+
+
+def test_a_page_of_one_command(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["man", "exec"]) == 0
+    said = capsys.readouterr().out
+    assert said.startswith(".TH DISPATCH\\-EXEC 1 ")
+    assert ".SH SEE ALSO\ndispatch(1)\n" in said
+    assert r"\fB\-\-sudo\fR\fI[=USER]\fR" in said
+    assert cli.main(["man", "exce"]) == 2
+    assert capsys.readouterr().err.endswith("hint: dispatch man exec\n")
