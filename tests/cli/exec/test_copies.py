@@ -3,15 +3,27 @@
 from __future__ import annotations
 
 import gc
+import os
 from pathlib import Path
 
 import pytest
 
 from dispatcher import cli
-from dispatcher.cli.exec import get
+from dispatcher.cli.exec import get, run_copy
+from dispatcher.cli.exec.get import GetOptions
 from dispatcher.cli.exec.run_copy import here, there
+from dispatcher.core.events.exec_events import (
+    Exited,
+    Failed,
+    Interrupted,
+    NotCopied,
+    Outcome,
+    TimedOut,
+)
 from dispatcher.model.errors import UsageError
+from dispatcher.model.failure import Failure, Kind
 from dispatcher.transfer.get_files import Group
+from dispatcher.transfer.host_copy import HostCopy
 
 
 @pytest.mark.parametrize(
@@ -113,3 +125,124 @@ def test_what_a_host_lacks_is_not_good(tmp_path: Path, capsys: pytest.CaptureFix
     assert cli.main(["get", "-w", "localhost", absent, folder]) != 0
     assert "absent" in capsys.readouterr().err
     assert not (tmp_path / "in" / "localhost" / "absent").exists()
+
+
+# -- what became of which hosts --------------------------------------------------------------
+
+
+BAD = Failed(Failure(Kind.LOST, "gone"))
+
+
+@pytest.mark.parametrize(
+    ("outcome", "copy", "became", "code"),
+    [
+        (Exited(0), HostCopy(python=True, sent=1), Exited(0), 0),
+        (Exited(0), HostCopy(python=False), Exited(0), 0),
+        (Exited(0), HostCopy(python=True), NotCopied("it ended before all was copied"), 1),
+        (Exited(0), HostCopy(python=True, sent=1, error="full"), NotCopied("full"), 1),
+        (Exited(3), HostCopy(python=True, error="full"), NotCopied("full"), 1),
+        (Exited(0), HostCopy(error="bad\x1b", hostile=True),
+         Failed(Failure(Kind.PROTOCOL, "bad\x1b")), 125),
+        (BAD, HostCopy(python=True), BAD, 125),
+        (Interrupted(2), HostCopy(error="full"), Interrupted(2), 130),
+        (TimedOut("total", 3.0), HostCopy(error="full"), TimedOut("total", 3.0), 124),
+    ],
+)  # fmt: skip
+def test_what_a_copy_ends_with(
+    outcome: Outcome, copy: HostCopy, became: Outcome, code: int,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    outcomes = [outcome, Exited(0)]
+    copies = [copy, HostCopy(python=True, sent=2, bytes=2048)]
+    options = GetOptions(lists=("n1",))
+    assert run_copy.conclude(["n1", "n2"], outcomes, copies, 2.0, "fetched", options) == code
+    assert outcomes == [became, Exited(0)]
+    err = capsys.readouterr().err
+    assert ("error: 1 of 2 hosts failed" in err) is (code != 0)
+    assert "n2: 2 files fetched, 0 equal" in err
+    assert "2.0 KiB in 2.0 s" in err
+    assert "\x1b" not in err
+
+
+# -- get, over this machine --------------------------------------------------------------------
+
+
+@pytest.fixture
+def sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "there" / "sub").mkdir(parents=True)
+    for name in ("a", "0.log", "1.log", "localhost", "127.0.0.1", "sub/deep"):
+        (tmp_path / "there" / name).write_text(f"{name}\n")
+    return tmp_path / "there"
+
+
+def files(folder: Path) -> dict[str, str]:
+    return {
+        str(path.relative_to(folder)): path.read_text()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+    }
+
+
+@pytest.mark.parametrize(
+    ("words", "found"),
+    [
+        (["{there}/a", "in"], {"localhost/a": "a\n", "127.0.0.1/a": "a\n"}),
+        (["{there}/sub/", "in"], {"localhost/sub/deep": "sub/deep\n",
+                                  "127.0.0.1/sub/deep": "sub/deep\n"}),
+        (["{there}/{{host}}", "{there}/a", "in/of-{{host}}"],
+         {"of-localhost/localhost": "localhost\n", "of-localhost/a": "a\n",
+          "of-127.0.0.1/127.0.0.1": "127.0.0.1\n", "of-127.0.0.1/a": "a\n"}),
+        (["{there}/{{rank}}.log", "in/rank-{{rank}}"],
+         {"rank-0/0.log": "0.log\n", "rank-1/1.log": "1.log\n"}),
+    ],
+)  # fmt: skip
+def test_each_host_s_into_a_folder_of_its_own(
+    sources: Path, words: list[str], found: dict[str, str], capfd: pytest.CaptureFixture[str]
+) -> None:
+    paths = [word.format(there=sources) for word in words]
+    assert cli.main(["get", "-w", "localhost:1,127.0.0.1:1", *paths]) == 0
+    assert files(sources.parent / "in") == found
+    assert "127.0.0.1,localhost: " in capfd.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (["get", "{there}/a", "{there}/a", "in"], 2, "error: get: two of the same name"),
+        (["get", "{there}/a", "in/{{rank}}"], 2, "error: {{rank}}: how many ranks has"),
+        (["get", "{there}/a", "{there}/a/x"], 2, "error: get: "),
+        (["get", "--max-size", "1X", "{there}/a", "in"], 2, "error: --max-size: not a size"),
+        (["get", "--max-size", "3", "{there}/localhost", "in"], 125, ""),
+        (["get", "{there}/none", "in"], 1, ""),
+    ],
+)
+def test_what_is_not_fetched(
+    sources: Path, words: list[str], code: int, said: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    line = [word.format(there=sources) for word in words]
+    found = cli.main([line[0], "-w", "localhost", *line[1:]])
+    assert found == code or (code == 125 and found == 1)
+    assert capfd.readouterr().err.startswith(said.format())
+    assert files(sources.parent / "in") == {}
+
+
+def test_what_is_here_already_is_not_fetched(
+    sources: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    words = ["get", "-w", "localhost", f"{sources}/a", "in"]
+    said = []
+    for more in ([], [], ["--checksum"], ["--no-resume", "-v"]):
+        assert cli.main([*words, *more]) == 0
+        said.append(capfd.readouterr().err)
+    assert "1 file fetched, 0 equal" in said[0]
+    assert "0 files fetched, 1 equal" in said[1]
+    assert "0 files fetched, 1 equal" in said[2]
+    assert len(said[3].splitlines()) > 1
+
+
+def test_what_cannot_be_copied_is_told(sources: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    os.mkfifo(sources / "pipe")
+    assert cli.main(["get", "-w", "localhost", str(sources), "in"]) == 0
+    assert "note: localhost: left out " in capfd.readouterr().err
+    assert "pipe" not in "".join(files(sources.parent / "in"))

@@ -28,6 +28,7 @@ from dispatcher.core.events.exec_events import Exited, Failed, Killed, Outcome
 from dispatcher.model.errors import UsageError
 from dispatcher.model.failure import Failure, Kind
 from dispatcher.model.host import Host
+from dispatcher.output.exec import host_blocks
 from dispatcher.plan.exec_plan import ExecLimits, ExecPlan
 
 from ..conftest import Given, Parsed, Terminal
@@ -386,6 +387,23 @@ def test_progress_stands_below_the_lines(terminal: Terminal) -> None:
     assert shown.count("line") == 3
     assert "3 hosts" in shown or "/3" in shown
     assert "\x1b[" in shown
+
+
+def test_what_is_gathered_early_goes_where_output_goes(
+    terminal: Terminal, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To a file, though the progress stands on the terminal."""
+    monkeypatch.setattr(host_blocks, "WAIT", 0.2)
+    terminal.take()
+    with open(tmp_path / "out", "wb") as file:
+        os.dup2(file.fileno(), 1)
+    text = "mkdir one 2>/dev/null && sleep 0.8; echo x"
+    assert cli.main([*ON_THREE, "-b", "--shell", text]) == 0
+    shown = terminal.leave()
+    out = (tmp_path / "out").read_text()
+    assert "(2 of 3)" in out
+    assert out.count("\nx\n") == 1  # the other one's is as above
+    assert "x\r\n" not in shown
 
 
 @pytest.mark.parametrize("words", [["-q"], ["-I"], ["--sudo"]])

@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
+import io
+import os
+import stat
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
 
+from dispatcher import cli
 from dispatcher.cli.exec import shell
 from dispatcher.cli.exec.shell import Aim, Command, Help, Order, Quit, Show, order
 from dispatcher.model.errors import UsageError
 from dispatcher.model.host import Host
+from dispatcher.plan.exec_plan import ExecLimits
 
-from ..conftest import Parsed
+from ..conftest import Parsed, Terminal
 
 N1, N2, N3 = Host("n1", user="ml"), Host("n2"), Host("n3")
 FIRST, NOW = (N1, N2), (N2, N3)
@@ -73,10 +83,13 @@ class TestObey:
 
         def carry_out(plan: Any, options: Any, reach: Any) -> int:
             self.ran.append(([h.name for h in plan.hosts], plan.words, options.gather))
+            assert (plan.sudo, plan.limits) == ("ml", ExecLimits(command=5.0))
+            assert (reach, options.lists, options.verbose) == ("reach", ("n1",), True)
             return 7
 
         monkeypatch.setattr(shell, "carry_out", carry_out)
-        return shell.Shell(FIRST, parsed("shell", "-w", "n1"), reach=None)  # type: ignore[arg-type]
+        options = parsed("shell", "-w", "n1", "--sudo=ml", "-u", "5", "-v")
+        return shell.Shell(FIRST, options, reach="reach")  # type: ignore[arg-type]
 
     @pytest.mark.parametrize(("line", "goes_on"), [("quit", False), ("", True), ("=n2", True)])
     def test_it_goes_on_until_quit(self, one: shell.Shell, line: str, goes_on: bool) -> None:
@@ -116,3 +129,252 @@ class TestObey:
         words = one.words()
         assert {"n1", "+n1", "-n1", "=n1", "b-bbb", "quit", "=all"} <= set(words)
         assert words == sorted(set(words))
+
+    @pytest.mark.parametrize(("words", "gathers"), [([], True), (["--no-gather"], False)])
+    def test_whether_equal_output_is_gathered(
+        self, parsed: Parsed, monkeypatch: pytest.MonkeyPatch, words: list[str], gathers: bool
+    ) -> None:
+        seen: list[bool] = []
+
+        def carry_out(plan: Any, options: Any, reach: Any) -> int:
+            seen.append(options.gather)
+            return 0
+
+        monkeypatch.setattr(shell, "carry_out", carry_out)
+        reach: Any = None
+        one = shell.Shell(FIRST, parsed("shell", "-w", "n1", *words), reach)
+        one.obey("date")
+        one.obey(":gather")
+        one.obey("date")
+        assert seen == [gathers, True]
+
+    @pytest.mark.parametrize("typed", [True, False])
+    def test_hosts_are_named_to_who_types(
+        self, one: shell.Shell, typed: bool, monkeypatch: pytest.MonkeyPatch,
+        capsys: pytest.CaptureFixture[str],
+    ) -> None:  # fmt: skip
+        monkeypatch.setattr(os, "isatty", lambda fd: typed and fd == 0)
+        assert one.obey("=n[1-3]")
+        assert capsys.readouterr().out == ("n[1-3] (3)\n" if typed else "")
+
+    def test_ctrl_c_is_a_local_command_s_own(
+        self, one: shell.Shell, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        class Process:
+            def __init__(self, argv: list[str]) -> None:
+                assert argv == ["/bin/sh", "-c", "sleep 9"]
+                self.codes: list[int | None] = [None, None, 4]
+
+            def wait(self) -> int:
+                code = self.codes.pop(0)
+                if code is None:
+                    raise KeyboardInterrupt
+                return code
+
+        monkeypatch.setattr(shell.subprocess, "Popen", Process)  # type: ignore[attr-defined]
+        assert one.obey("!sleep 9")
+        assert one.code == 4
+
+
+# -- at a terminal ------------------------------------------------------------------------
+
+
+class Reach:
+    """Notes what is made ready for the next command."""
+
+    def __init__(self) -> None:
+        self.prepared: list[str] = []
+
+    def prepare(self, command: str) -> None:
+        self.prepared.append(command)
+
+
+@pytest.mark.parametrize(
+    ("typed", "obeyed", "kept", "out"),
+    [
+        (["date", "quit", "never"], ["date", "quit"], 2, ""),
+        (["date", EOFError, "never"], ["date"], 1, "\n"),
+        ([KeyboardInterrupt, "quit"], ["quit"], 1, "\n"),
+    ],
+)
+def test_lines_are_read_until_the_user_leaves(
+    parsed: Parsed, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+    typed: list[Any], obeyed: list[str], kept: int, out: str,
+) -> None:  # fmt: skip
+    lines, seen, saved, prompts = list(typed), [], [], []
+
+    def read(prompt: str) -> str:
+        prompts.append(prompt)
+        line = lines.pop(0)
+        if not isinstance(line, str):
+            raise line
+        return line
+
+    def obey(line: str) -> bool:
+        seen.append(line)
+        return line != "quit"
+
+    reach: Any = Reach()
+    one = shell.Shell(FIRST, parsed("shell", "-w", "n1"), reach)
+    monkeypatch.setattr("builtins.input", read)
+    monkeypatch.setattr(one, "obey", obey)
+    one.talk(lambda: saved.append(1))
+    assert (seen, len(saved)) == (obeyed, kept)
+    assert set(prompts) == {"n[1-2]> "}
+    assert len(reach.prepared) == len(prompts)
+    assert capsys.readouterr().out == out
+
+
+@pytest.fixture
+def readline(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """In the place of Python's: what is told to it, what it was asked to remember."""
+    module: Any = ModuleType("readline")
+    module.told = []
+    module.completer = None
+    module.buffer, module.begin = "", 0
+
+    def read_history_file(path: Path) -> None:
+        module.told.append(("read", Path(path).read_text()))
+
+    def write_history_file(path: Path) -> None:
+        with open(path, "a") as file:
+            file.write("line\n")
+
+    def set_completer(function: Any) -> None:
+        module.completer = function
+
+    module.read_history_file = read_history_file
+    module.write_history_file = write_history_file
+    module.set_completer = set_completer
+    for name in ("set_history_length", "set_completer_delims", "parse_and_bind"):
+        setattr(module, name, lambda value, name=name: module.told.append((name, value)))
+    module.get_line_buffer = lambda: module.buffer
+    module.get_begidx = lambda: module.begin
+    monkeypatch.setitem(sys.modules, "readline", module)
+    return module
+
+
+def test_lines_are_remembered_for_the_user_alone(
+    readline: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    history = tmp_path / "dispatch" / "shell_history"
+    for known in (False, True):
+        with shell.edited(lambda: ["n1"]) as save:
+            assert (("read", "line\n") in readline.told) is known
+            assert readline.completer is not None
+            save()
+        assert readline.completer is None
+    assert stat.S_IMODE(history.stat().st_mode) == 0o600
+    assert history.read_text() == "line\nline\n"
+    assert ("set_history_length", shell.MOST_LINES) in readline.told
+    assert ("parse_and_bind", "tab: complete") in readline.told
+    with pytest.raises(ZeroDivisionError), shell.edited(list):
+        raise ZeroDivisionError
+    assert readline.completer is None
+
+
+def test_a_history_that_cannot_be_kept_is_none(
+    readline: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    (tmp_path / "elsewhere").write_text("mine\n")
+    (tmp_path / "dispatch").mkdir(mode=0o700)
+    (tmp_path / "dispatch" / "shell_history").symlink_to(tmp_path / "elsewhere")
+    with shell.edited(list) as save:
+        save()
+    assert (tmp_path / "elsewhere").read_text() == "mine\n"
+
+
+def test_without_readline_lines_are_read_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "readline", None)
+    with shell.edited(list) as save:
+        assert callable(save)
+        save()
+
+
+@pytest.mark.parametrize(
+    ("buffer", "begin", "text", "found"),
+    [
+        ("n", 0, "n", ["n1", "n2"]),
+        ("x n1", 2, "n1", ["n1"]),
+        ("", 0, "", ["+n1", "n1", "n2", "quit"]),
+        ("prog", 0, "prog", ["prog-a", "prog-b"]),  # programs at the start of a line alone
+        ("  prog", 2, "prog", ["prog-a", "prog-b"]),
+        ("x prog", 2, "prog", []),
+        ("zz", 0, "zz", []),
+    ],
+)
+def test_what_completes_a_word(
+    readline: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, buffer: str, begin: int,
+    text: str, found: list[str],
+) -> None:  # fmt: skip
+    for folder, names in {"a": ["prog-a", "other"], "b": ["prog-b", "prog-a"]}.items():
+        (tmp_path / folder).mkdir()
+        for name in names:
+            (tmp_path / folder / name).write_text("")
+    monkeypatch.setenv("PATH", f"{tmp_path}/a:{tmp_path}/none:{tmp_path}/b")
+    complete = shell._completer(lambda: ["+n1", "n1", "n2", "quit"], readline)
+    readline.buffer, readline.begin = buffer, begin
+    words: list[str] = []
+    while (word := complete(text, len(words))) is not None:
+        words.append(word)
+    assert words == found
+
+
+# -- over this machine ----------------------------------------------------------------------
+
+
+Typed = Callable[[str], "tuple[int, str, str]"]
+
+
+@pytest.fixture
+def piped(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Typed:
+    """``piped(text)``: the shell reads that, and not from a terminal."""
+
+    def call(text: str) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "stdin", io.StringIO(text))
+        monkeypatch.setattr(os, "isatty", lambda fd: False)
+        code = cli.main(["shell", "-w", "localhost,127.0.0.1"])
+        out, err = capfd.readouterr()
+        return code, out, err
+
+    return call
+
+
+def test_lines_of_a_pipe_are_commands(piped: Typed) -> None:
+    code, out, err = piped("echo x\n:no-gather\n=localhost\necho y; exit 5\n")
+    assert code == 1
+    assert out.endswith("127.0.0.1,localhost (2)\n---------------\nx\nlocalhost: y\n")
+    assert "localhost" in err
+
+
+def test_the_last_command_counts_and_quit_leaves(piped: Typed) -> None:
+    assert piped("exit 3\ntrue\nquit\nexit 4\n")[0] == 0
+    assert piped("")[0] == 0
+
+
+@pytest.mark.parametrize("words", [["-u", "x"], ["--sudo=a b"], ["--keep=0"], []])
+def test_refusals(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    where = ["-w", "localhost"] if words else []
+    assert cli.main(["shell", *where, *words]) == 2
+    assert capsys.readouterr().err.startswith("error: ")
+
+
+def test_a_prompt(terminal: Terminal, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    monkeypatch.setitem(sys.modules, "readline", None)
+    terminal.take()
+
+    def type_() -> None:
+        for prompt, line in (("localhost> ", "echo t$((1+1))\n"), ("t2", "+127.0.0.1\n"),
+                             ("(2)", "quit\n")):  # fmt: skip
+            terminal.until(prompt)
+            terminal.type(line)
+
+    typist = threading.Thread(target=type_)
+    typist.start()
+    assert cli.main(["shell", "-w", "localhost"]) == 0
+    typist.join(40)
+    terminal.leave()
+    assert "127.0.0.1,localhost> " in terminal.plain

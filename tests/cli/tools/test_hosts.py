@@ -22,11 +22,18 @@ from dispatcher.cli import main
         (["--sort", "-S", " ", "n10,n2,a1"], "a1 n2 n10\n"),
         (["n[1-3]", "-c"], "3\n"),
         (["n2,n1,n2"], "n2\nn1\n"),
+        (["-S", "\\t", "n1", "n2"], "n1\tn2\n"),
+        (["-S", "\\n\\n", "n1", "n2"], "n1\n\nn2\n"),
+        (["-f", "n[1-9]", "-i", "n[2-5]", "-i", "n[4-9]"], "n[4-5]\n"),
+        (["-f", "n1:4", "n2:2222"], "n[1-2]\n"),
+        (["--sort", "-f", "n10,n2"], "n[2,10]\n"),
     ],
 )
 def test_says(words: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["hosts", *words]) == 0
-    assert capsys.readouterr().out == said
+    out, err = capsys.readouterr()
+    assert out == said
+    assert "slot" not in err  # how many each has is no matter
 
 
 def test_reads_hostfiles_and_standard_input(
@@ -45,3 +52,17 @@ def test_reads_hostfiles_and_standard_input(
 def test_refuses(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["hosts", *words]) == 2
     assert capsys.readouterr().err.startswith("error: ")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["-f", "-c", "n1"], "-f and -c exclude each other"),
+        (["n1", "-i", "n2"], "no host is left after -i"),
+        (["n1", "-i", "n["], "-i: '[' without its ']'"),
+        (["--for", "jobs"], "--for: 'jobs' is none of exec, put"),
+    ],
+)
+def test_why(words: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["hosts", *words]) == 2
+    assert capsys.readouterr().err.startswith(f"error: {said}")
