@@ -336,6 +336,10 @@ def test_where_hosts_can_be_called() -> None:
             ["port", "call", ["free_port"], 2.0, 4096],
         ]
     ]
+    silent = Played(lambda host, asked: None)
+    _, problems = find_addresses(hosts[:1], None, lambda host: silent, seconds=0.2, connect=5.0)
+    assert problems == {0: "no answer within 0 s"}  # twice as long as one reading
+    assert all(4 < seconds <= 5 for seconds in played.connect)
     _, problems = find_addresses(hosts[3:4], None, lambda host: played, seconds=2.0, connect=5.0)
     assert problems == {0: "no address to call"}
 
@@ -365,6 +369,7 @@ def test_all_pairs_of_a_round_measure_at_once() -> None:
         Pair(7, 8, None, None, None, "connection refused: no"),
     ]
     assert "n0" not in played.asked
+    assert all(4 < seconds <= 5 for seconds in played.connect)
     (asked,) = played.asked["n4"]
     table = {
         "3": ["call", "10.0.0.1", 4001], "0": ["listen", "10.0.0.1", 4001],

@@ -1,0 +1,215 @@
+"""How large each figure of a report may be, and what becomes of those that need not be there."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from dispatcher.core.events import mpi_events
+from dispatcher.core.events import run_events as ev
+from dispatcher.core.events.monitor_events import Flight, NodeSampled, NodeStacks, RankSample
+from dispatcher.remote.protocol.packing import pack
+from dispatcher.runner.run import reports
+from dispatcher.runner.run.reports import (
+    BODY_LIMIT,
+    ERROR_LIMIT,
+    LIST_LIMIT,
+    MOST_GPU,
+    STACK_LIMIT,
+    TEXT_LIMIT,
+    ReportError,
+)
+from runner.test_reports import FACTS, GOOD, RANKS, read
+
+
+def is_taken(type: str, **fields: Any) -> bool:
+    try:
+        return bool(read(type, **{**GOOD[type], **fields}))
+    except ReportError:
+        return False
+
+
+@pytest.mark.parametrize(
+    ("type", "field", "least", "most"),
+    [
+        ("failed", "errno", 0, 4095), ("exited", "status", -64, 255),
+        ("input_closed", "taken", 0, 1 << 62), ("pmi_abort", "code", 0, 255),
+        ("pmi_fence", "world", 0, 1 << 32), ("pmi_fence", "epoch", 0, 1 << 32),
+        ("mpi", "size", 0, 1 << 32), ("stacks", "number", 0, 1 << 32),
+        ("swept", "killed", 0, 1 << 32), ("swept", "mark", 0, None), ("sample", "mark", 0, None),
+        ("ready", "attempt", 0, 1 << 16),
+    ],
+)  # fmt: skip
+def test_figures(type: str, field: str, least: int, most: int | None) -> None:
+    assert is_taken(type, **{field: least})
+    assert not is_taken(type, **{field: least - 1})
+    assert is_taken(type, **{field: (1 << 63) - 1 if most is None else most})
+    if most is not None:
+        assert not is_taken(type, **{field: most + 1})
+
+
+@pytest.mark.parametrize(
+    ("field", "least", "most"),
+    [("pid", 0, 1 << 32), ("cores", 1, 1 << 16), ("gpus", 0, MOST_GPU), ("port", 1, 65535),
+     ("mark", 0, None), ("script", 0, (1 << 32) - 1), ("tmp", 0, None), ("shm", 0, None)],
+)  # fmt: skip
+def test_figures_of_a_host(field: str, least: int, most: int | None) -> None:
+    def fits(value: int) -> bool:
+        return is_taken("ready", facts={**FACTS, field: value})
+
+    assert [fits(least), fits(least - 1)] == [True, False]
+    assert fits((1 << 63) - 1 if most is None else most)
+    assert most is None or not fits(most + 1)
+
+
+@pytest.mark.parametrize(
+    ("value", "fits"),
+    [(0.0, True), (999_999_999.0, True), (1e9, False), (-0.001, False), (7, False)],
+)  # fmt: skip
+def test_durations(value: float, fits: bool) -> None:
+    assert is_taken("sample", at=value) == fits
+    assert is_taken("pmi_waiting", seconds=value) == fits
+
+
+@pytest.mark.parametrize(
+    ("row", "fits"),
+    [
+        ([4, "R", 0, 0, 0, 0, None, None], True),
+        ([4, "R", 1, 1 << 62, 1 << 62, 1 << 62, None, None], True),
+        ([4, "R", 1, (1 << 62) + 1, 1, 1, None, None], False),
+        ([4, "R", 1, -1, 1, 1, None, None], False),
+        ([4, "R", 1e15, 1, 1, 1, None, None], False), ([4, "R", 9e14, 1, 1, 1, None, None], True),
+        ([4, "RR", 1, 1, 1, 1, None, None], False), ([4, "1", 1, 1, 1, 1, None, None], False),
+        ([4, "R", True, 1, 1, 1, None, None], False),
+        ([4, "R", 1, 1, 1, 1, [MOST_GPU], []], True),
+        ([4, "R", 1, 1, 1, 1, [MOST_GPU + 1], []], False),
+        ([4, "R", 1, 1, 1, 1, None, [0] * MOST_GPU], True),
+        ([4, "R", 1, 1, 1, 1, None, [0] * (MOST_GPU + 1)], False),
+    ],
+)  # fmt: skip
+def test_the_sample_of_a_rank(row: list[Any], fits: bool) -> None:
+    assert is_taken("sample", ranks=[row]) == fits
+
+
+def test_what_a_sample_brings() -> None:
+    (sample,) = read("sample", at=1.5, late=True, mark=7, gpus=[],
+                     ranks=[[4, "S", 2, 3, 5, 6, [0, 1], None]])  # fmt: skip
+    rank = RankSample(4, "S", 2.0, 3, 5, 6, (0, 1), None)
+    assert sample == NodeSampled(3, 1.5, (rank,), (), late=True, mark=7)
+    assert is_taken("sample", gpus=[[MOST_GPU, *[None] * 7]])
+    assert not is_taken("sample", gpus=[[MOST_GPU + 1, *[None] * 7]])
+
+
+def test_what_need_not_be_told_of_a_host() -> None:
+    facts = {**FACTS, "mark": 5, "visible": "0,1", "tmp": 6, "shm": 7}
+    (ready,) = read("ready", facts=facts, problems=[["a", "b"]], attempt=4)
+    assert isinstance(ready, ev.NodeReady)
+    assert (ready.facts.mark, ready.facts.visible, ready.facts.room) == (5, "0,1", (6, 7))
+    assert (ready.attempt, ready.problems) == (4, (("a", "b"),))
+    needed = {name: FACTS[name] for name in ("hostname", "pid", "python", "cores", "gpus",
+              "addresses", "machine")}  # fmt: skip
+    (ready,) = read("ready", facts=needed, problems=[])
+    assert isinstance(ready, ev.NodeReady)
+    assert (ready.facts.mark, ready.facts.visible, ready.facts.script) == (None, None, None)
+    assert (ready.facts.room, ready.attempt) == ((None, None), 0)
+
+
+def test_what_need_not_be_told_of_a_sweep() -> None:
+    assert read("swept", killed=2, left=[9], mark=7) == [ev.NodeSwept(3, 2, (9,), 7)]
+    assert read("swept", killed=0, left=[]) == [ev.NodeSwept(3, 0, (), None)]
+
+
+@pytest.mark.parametrize(
+    ("rank", "fits"),
+    [
+        ([4, 0, "S", "proc", b""], True), ([4, 1, "-", "proc", b"x" * STACK_LIMIT], True),
+        ([4, 1, "S", "proc", b"x" * (STACK_LIMIT + 1)], False), ([4, -1, "S", "proc", b""], False),
+        ([4, 1, "SS", "proc", b""], False), ([4, 1, "1", "proc", b""], False),
+        ([4, 1, "", "proc", b""], False), ([4, 1, "S", "gdb", b""], False),
+        ([9, 1, "S", "proc", b""], False), ([4, 1, "S", "proc"], False),
+        ([4, True, "S", "proc", b""], False), ([4, 1, "S", "proc", "text"], False),
+        ((), False),
+    ],
+)  # fmt: skip
+def test_the_stack_of_a_rank(rank: Any, fits: bool) -> None:
+    assert is_taken("stacks", ranks=[rank]) == fits
+
+
+def test_dumps_of_a_flight_recorder() -> None:
+    path = "p" * (TEXT_LIMIT + 5)
+    (stacks,) = read("stacks", number=1, ranks=[], ras=b"r", flights=[[5, path, 7, b"data"]])
+    assert stacks == NodeStacks(3, 1, (), b"r", (Flight(5, path[:TEXT_LIMIT], 7, b"data"),))
+    for bad in ([9, "p", 1, b""], [5, "p", -1, b""], [5, "p", 1, b"x" * (STACK_LIMIT + 1)]):
+        assert not is_taken("stacks", flights=[bad])
+    assert is_taken("stacks", ras=b"x" * STACK_LIMIT)
+    assert not is_taken("stacks", ras=b"x" * (STACK_LIMIT + 1))
+
+
+def test_lists_and_texts_and_files_are_bounded() -> None:
+    assert is_taken("probed", reached=["a"] * LIST_LIMIT)
+    (probed,) = read("probed", reached=["a" * (TEXT_LIMIT + 1)])
+    assert probed == ev.NodeProbed(3, ("a" * TEXT_LIMIT,))
+    assert is_taken("exited", error=b"x" * ERROR_LIMIT)
+    assert not is_taken("exited", error=b"x" * (ERROR_LIMIT + 1))
+    for name in ("service", "address"):
+        assert is_taken("pmi_name", **{name: b"x" * TEXT_LIMIT})
+        assert not is_taken("pmi_name", **{name: b"x" * (TEXT_LIMIT + 1)})
+        assert not is_taken("pmi_name", **{name: b"a\nb"})
+
+
+def test_a_report_as_long_as_may_be() -> None:
+    body = pack({"type": "beat", "x": b""})
+    fill = BODY_LIMIT - len(body)
+    longest = next(
+        packed
+        for less in range(12)
+        if len(packed := pack({"type": "beat", "x": bytes(fill - less)})) <= BODY_LIMIT
+    )
+    assert reports.read(3, RANKS, longest) == [ev.NodeHeard(3)]
+    with pytest.raises(ReportError, match="report too long"):
+        reports.read(3, RANKS, longest + bytes(BODY_LIMIT + 1 - len(longest)))
+
+
+@pytest.mark.parametrize(
+    ("segment", "fits"),
+    [
+        ([0, [b"p"], []], True), ([1 << 31, [b"p"], []], True),
+        ([(1 << 31) + 1, [b"p"], []], False),
+        ([-1, [b"p"], []], False), ([1, [b"p\0"], []], False), ([1, ["p"], []], False),
+        ([1, b"p", []], False), ([1, [b"p"], [[b"k"]]], False),
+        ([1, [b"p"], [[b"k", b"v", b"w"]]], False),
+        ([1, [b"p"], [[b"k", "v"]]], False), ([1, [b"p"], b"kv"], False),
+        ([1, [b"a"] * 2 * LIST_LIMIT, []], True), ([1, [b"a"] * (2 * LIST_LIMIT + 1), []], False),
+        ([1, [b"p"], [[b"k", b"v"]] * LIST_LIMIT], True),
+        ([1, [b"p"], [[b"k", b"v"]] * (LIST_LIMIT + 1)], False),
+    ],
+)  # fmt: skip
+def test_a_part_of_a_spawn(segment: list[Any], fits: bool) -> None:
+    assert is_taken("pmi_spawn", segments=[segment]) == fits
+
+
+def test_what_a_spawn_begins_with_are_pairs() -> None:
+    (asked,) = read("pmi_spawn", rank=4, segments=[], preput=[b"a", b"b", b"c", b"d", b"odd"])
+    assert isinstance(asked, mpi_events.PmiSpawnAsked)
+    assert asked.preput == ((b"a", b"b"), (b"c", b"d"))
+
+
+@pytest.mark.parametrize("some", [None, True, False])
+def test_whether_all_are_named_that_are_awaited(some: bool | None) -> None:
+    fields = {"never": [], "absent": [4], "seconds": 1.0}
+    (waiting,) = read("pmi_waiting", **fields, **({} if some is None else {"some": some}))
+    assert isinstance(waiting, mpi_events.PmiWaiting)
+    assert waiting.some == bool(some)
+    assert not is_taken("pmi_waiting", never=[9])
+    assert not is_taken("pmi_waiting", absent=[9])
+
+
+def test_which_library_a_rank_is_inside() -> None:
+    libraries = [["PMI-1", "/a", "A"], ["PMIx", "/b", ""]]
+    (inside,) = read("mpi_inside", inside=[[4, 1], [5, 0]], over=[], libraries=libraries)
+    assert isinstance(inside, mpi_events.MpiInside)
+    assert inside.inside == {4: ("PMIx", "/b"), 5: ("PMI-1", "/a")}
+    assert inside.versions == {("PMI-1", "/a"): "A"}
+    for number in (-1, 2):
+        assert not is_taken("mpi_inside", inside=[[4, number]], libraries=libraries)
