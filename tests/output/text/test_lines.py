@@ -216,3 +216,111 @@ def test_a_line_in_pieces_is_made_as_harmless(line: bytes, cuts: list[int]) -> N
 def test_every_coloured_line_ends_plain() -> None:
     block = b"\x1b[31mred\nplain\n\x1b[1mbold\x1b[0m\n"
     assert sanitize_lines(block) == b"\x1b[31mred\x1b[0m\nplain\n\x1b[1mbold\x1b[0m\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "at", "edge"),
+    [
+        (b"abc", 3, 3), (b"abc", 0, 0), ("é".encode(), 2, 2), ("é".encode(), 1, 0),
+        ("a€".encode(), 4, 4), ("a€".encode(), 3, 1), ("a€".encode(), 2, 1),
+        ("\U0001f600".encode(), 4, 4), ("\U0001f600".encode(), 3, 0),
+        ("a\U0001f600".encode(), 2, 1),
+        (b"\x80\x80\x80\x80", 4, 4), (b"\x80", 1, 1), (b"ab\xff", 3, 2), (b"\xc3", 1, 0),
+    ],
+)  # fmt: skip
+def test_where_a_text_may_be_cut(text: bytes, at: int, edge: int) -> None:
+    assert character_edge(text, at) == edge
+
+
+@pytest.mark.parametrize(
+    ("line", "shown"),
+    [
+        (b"\x1b[" + b"1" * 64 + b"m", "\x1b[" + "1" * 64 + "m\x1b[0m"),
+        (b"\x1b[" + b"1" * 65 + b"m", "\\x1b[" + "1" * 65 + "m"),
+        (b"\x1b[38:5:1mx", "\x1b[38:5:1mx\x1b[0m"), (b"\x1b[m", "\x1b[m\x1b[0m"),
+        (b"\x7f\x0b\t", "\\x7f\\x0b\t"), ("\u2028\ufeff\u061c".encode(), "\\u2028\\ufeff\\u061c"),
+        ("\u0085".encode(), "\\x85"),
+    ],
+)  # fmt: skip
+def test_edges_of_what_passes(line: bytes, shown: str) -> None:
+    assert sanitize(line).decode() == shown
+
+
+def test_a_line_in_pieces_ends_plain_once() -> None:
+    assert list(sanitize_pieces([b"\x1b[31mred", b" more"]))[-1] == b"\x1b[0m"
+    assert b"".join(sanitize_pieces([b"\x1b[31mred\x1b[", b"0m"])) == b"\x1b[31mred\x1b[0m"
+    assert b"".join(sanitize_pieces([])) == b""
+    assert b"".join(sanitize_pieces([b"plain"])) == b"plain"
+
+
+@pytest.mark.parametrize(
+    ("fed", "state"),
+    [
+        (b"half", b"half"), (b"\rhalf", b"half"), (b"half\r", b"half"), (b"a\n", b""),
+        (b"   ", b""), (b"\r\x1b[2K", b""), ("h\u00e9".encode()[:-1], b"h"),
+    ],
+)  # fmt: skip
+def test_the_state_of_a_line_leaves_it_as_it_is(fed: bytes, state: bytes) -> None:
+    lines = LineAssembler()
+    lines.feed(fed)
+    for _ in range(2):
+        assert lines.state() == (state + CONTINUED + b"\n" if state else b"")
+    rest = lines.rest
+    assert lines.feed(b"x\n") == (rest + b"x\n" if not fed.endswith(b"\r") else b"x\n")
+
+
+def test_what_was_flushed_does_not_come_again() -> None:
+    lines = LineAssembler()
+    lines.feed(b"one")
+    assert lines.flush() == b"one" + CONTINUED + b"\n"
+    assert (lines.flush(), lines.finish(), lines.rest) == (b"", b"", b"")
+    lines.feed(b"two")
+    assert lines.finish() == b"two\n"
+    assert lines.finish() == b""
+
+
+def long_lines(limit: int = 8) -> tuple[LineAssembler, list[tuple[bytes, bytes]], Spill]:
+    """An assembler that gives away lines of more than ``limit`` bytes, and what it gave."""
+    given_: list[tuple[bytes, bytes]] = []
+    spill = Spill()
+    lines = LineAssembler(
+        lambda pieces, end: given_.append((b"".join(pieces), end)), spill, limit=limit
+    )
+    return lines, given_, spill
+
+
+@pytest.mark.parametrize(
+    ("chunks", "given_", "shown"),
+    [
+        ([b"x" * 20, b"y" * 20, b"\nnext\n"], [(b"x" * 20 + b"y" * 20, b"\n")], b"next\n"),
+        ([b"x" * 20, b"\r\nnext\n"], [(b"x" * 20, b"\n")], b"next\n"),
+        ([b"x" * 20, b"\rover\n"], [], b"over\n"),
+        ([b"a\n" + b"x" * 20, b"\n"], [(b"x" * 20, b"\n")], b"a\n"),
+        ([b"x" * 20 + b"\n", b"y\n"], [], b"x" * 20 + b"\ny\n"),  # whole at once
+    ],
+)
+def test_long_lines_are_given_away_whole(
+    chunks: list[bytes],
+    given_: list[tuple[bytes, bytes]],
+    shown: bytes,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("dispatcher.output.files.spool.BLOCK", 8)
+    lines, told, spill = long_lines()
+    assert b"".join(map(lines.feed, chunks)) == shown
+    assert told == given_
+    assert spill.broken == 0
+    spill.close()
+
+
+@pytest.mark.parametrize("end", ["flush", "finish"])
+def test_a_long_line_that_is_cut_short(end: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dispatcher.output.files.spool.BLOCK", 8)
+    lines, told, spill = long_lines()
+    lines.feed(b"x" * 20)
+    assert lines.state() == b""  # it comes whole
+    assert getattr(lines, end)() == b""
+    assert told == [(b"x" * 20, (CONTINUED if end == "flush" else b"") + b"\n")]
+    assert lines.feed(b"rest\n") == b"rest\n"
+    assert len(told) == 1
+    spill.close()
