@@ -6,6 +6,7 @@ for the other ranks.
 
 from __future__ import annotations
 
+import faulthandler
 import os
 import signal
 import subprocess
@@ -61,6 +62,8 @@ def run(tmp_path: Path) -> Run:
 
 
 FINALIZED = "MPI_Finalize\n"
+#: a standard input that cannot be closed, for one reason or the other
+CLOSES = "class Stdin:\n    def close(self):\n        raise {}\nsys.stdin = Stdin()\nexit(5)"
 
 
 @pytest.mark.parametrize(
@@ -81,6 +84,8 @@ FINALIZED = "MPI_Finalize\n"
         ("quit(6)", 6, ""),
         ("exit()", 0, FINALIZED),
         ("sys.stdin = None\nexit(5)", 5, ""),
+        (CLOSES.format("OSError"), 5, ""),
+        (CLOSES.format("ValueError"), 5, ""),
         ("raise ValueError", 1, ""),
         ("raise KeyboardInterrupt", -signal.SIGINT, FINALIZED),
         # what is caught is no exit
@@ -96,6 +101,7 @@ FINALIZED = "MPI_Finalize\n"
         ("atexit.register(print, 'bye')\nsys.stdout.write('last ')\nsys.exit(3)", 3, "last bye\n"),
         ("sys.stdout = None\nsys.exit(3)", 3, ""),
         ("sys.stdout.close()\nsys.exit(3)", 3, ""),
+        ("sys.stdout = open('/dev/full', 'w')\nsys.stdout.write('x')\nsys.exit(3)", 3, ""),
     ],
 )
 def test_only_a_rank_that_ends_well_finalizes_mpi(
@@ -222,6 +228,12 @@ def test_a_name_that_ends_with_nul_is_shown_without() -> None:
     assert raised.value.name == "mpi4py.MPI"
 
 
+def test_an_mpi4py_without_its_heart_is_told_as_ever(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "site/mpi4py/MPI.py").unlink()
+    done = run("import mpi4py.MPI", PMI_FD="9", PMI_SIZE="2")
+    assert done.stderr.endswith("ModuleNotFoundError: No module named 'mpi4py.MPI'\n")
+
+
 def test_other_imports_go_their_own_way(run: Run) -> None:
     done = run("import json, mpi4py\nimport mpi4py.absent", PMI_FD="9", PMI_SIZE="2")
     assert done.stderr.endswith("ModuleNotFoundError: No module named 'mpi4py.absent'\n")
@@ -285,6 +297,17 @@ def test_a_folder_that_is_not_there_harms_nobody(run: Run, place: str) -> None:
 def test_without_a_folder_nobody_is_asked(run: Run) -> None:
     done = run("import faulthandler; print(faulthandler.unregister(62))")
     assert done.stdout == "False\n"
+
+
+@pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")  # it is kept for faulthandler
+def test_a_python_that_cannot_be_asked_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sitecustomize.show_stacks(str(tmp_path), 9999)  # no signal
+    (tmp_path / f"stack-{os.getpid()}").unlink()
+    monkeypatch.delattr(faulthandler, "register")  # as some are built
+    sitecustomize.show_stacks(str(tmp_path))
+    assert os.listdir(tmp_path) == [f"stack-{os.getpid()}"]
 
 
 def test_a_file_that_is_there_is_nobody_s_to_write_to(tmp_path: Path) -> None:
