@@ -244,9 +244,10 @@ def _seconds(values: _Values, keyword: str) -> float | None:
     if text.lower() == "none":
         return 0.0
     place = values.place(keyword)
-    if not re.fullmatch(r"(\d{1,9}[smhdwSMHDW]?)+", text):
+    # each unit ends its number, so there is one way to match, however long the text is
+    if not text or not re.fullmatch(r"(?:[0-9]{1,10}[smhdwSMHDW])*(?:[0-9]{1,10})?", text):
         raise ConfigProblem(f"{place}: bad time {text[:40]!r}")
-    parts = re.findall(r"(\d+)([smhdwSMHDW]?)", text)
+    parts = re.findall(r"([0-9]+)([smhdwSMHDW]?)", text)
     return float(sum(int(number) * _SECONDS[unit.lower()] for number, unit in parts))
 
 
