@@ -239,6 +239,8 @@ def test_a_leaf_is_reached_through_the_host_above(
     known, *words = two.head.hear(1, mux.OPEN).decode().split("\0")
     assert known == f"n2 {key(2)}\n"
     assert words[0] == "ssh"
+    # three quarters of its time are for the way through the other
+    assert {"ConnectTimeout=15", "ConnectTimeout=16"} & set(words)
     assert words[-3:] == ["--", "n2", tree_transport.COMMAND]
     first = two.head.hear(1, mux.INPUT)
     assert first.startswith(b"printf '")
