@@ -120,6 +120,40 @@ def test_values_of_one_shape_are_told_apart() -> None:
 def test_what_an_earlier_release_did_not_write_has_its_default() -> None:
     line = b'{"seq": 1, "t": 0, "name": "node.connecting", "context": {"node": 3}}'
     assert codec.decode(line) == Entry(1, 0, ev.NodeConnecting(3))
+    line = (
+        b'{"seq": 1, "t": 0, "name": "run.restarting", "context": {"number": 1, "most": 2, '
+        b'"seconds": 0.0, "cause": {"kind": "Rejected", "failures": {}}}}'
+    )
+    assert codec.decode(line) == Entry(1, 0, ev.RunRestarting(Rejected({}, 125, {}), 1, 2, 0.0))
+
+
+@pytest.mark.parametrize(
+    ("event", "defaults"),
+    [
+        (ev.NodeConnecting(0), {"attempt": 1}),
+        (ev.NodeConnected(0, None, "ssh"), {"steps": []}),
+        (ev.NodeSwept(0, 0), {"attempt": 0, "left": [], "mark": None, "stuck": []}),
+        (ev.NodeLost(0, Failure(Kind.DNS, "x")), {"ending": None}),
+        (ev.RankExited(0, 0, 0), {"error": None, "hint": "", "mpi": ""}),
+        (ev.RanksPlaced(1, "a", 1), {"restart": 0}),
+        (ev.HostExcluded("a", "x"), {"by": None}),
+        (monitor_events.NodeSampled(0, 0.0, ()), {"gpus": [], "late": False, "mark": None}),
+        (monitor_events.OutputSeen(0.0), {"progress": False}),
+        (monitor_events.NodeStacks(0, 1, ()), {"ras": "", "flights": []}),
+        (monitor_events.StacksGathered(1, ()), {"late": []}),
+        (mpi_events.MpiFound(0, "", ""), {"rank": 0, "size": 0}),
+        (mpi_events.PmiWaiting(0, (), (), 1.0), {"some": False}),
+        (mpi_events.PmiAborted(0, 0, 1, ""), {"error": None}),
+    ],
+    ids=lambda one: getattr(one, "name", ""),
+)
+def test_what_nobody_said_of_an_event(event: Event, defaults: dict[str, object]) -> None:
+    assert event.context().items() >= defaults.items()
+
+
+def test_only_what_comes_without_end_is_frequent() -> None:
+    frequent = {cls.name for cls in EVENTS if cls.is_frequent}
+    assert frequent == {"node.heard", "node.sampled"}
 
 
 INSIDE = (
