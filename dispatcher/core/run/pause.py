@@ -51,7 +51,6 @@ class Pause:
     def tick(self, hosts: Collection[int], now: float, *, reaching: bool = False) -> list[Action]:
         """What is due, with ``hosts`` and ``reaching`` as for ``begin``."""
         if self._wanted and not reaching:
-            self._wanted = False
             return self.begin(hosts, now)
         return self._suspend() if self.deadline is not None and self.deadline <= now else []
 

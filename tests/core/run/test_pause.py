@@ -118,3 +118,31 @@ def test_whoever_was_paused_is_resumed(steps: list[tuple[str, object]]) -> None:
                 assert pause.end(range(4)) == [ResumeRanks(host) for host in sorted(paused)]
                 paused.clear()
         assert open_since is None or pause.deadline == open_since + LIMIT
+
+
+def test_a_pause_that_waited_for_hosts_is_made_once() -> None:  # Z-3
+    pause = Pause()
+    assert (pause.begin({0}, 1.0, reaching=True), pause.deadline) == ([], None)
+    assert pause.tick({0}, 2.0, reaching=True) == []
+    assert pause.tick({0, 1}, 3.0) == [PauseRanks(0), PauseRanks(1)]
+    assert pause.deadline == 3.0 + LIMIT
+    assert pause.begin({0}, 3.5, reaching=True) == []  # it is under way
+    assert pause.tick({0, 1}, 3.0 + LIMIT - 0.1) == []
+    assert pause.tick({0, 1}, 3.0 + LIMIT) == [Suspend()]
+    assert pause.tick({0, 1}, 9.0) == []
+    assert pause.stopped(0) == []
+
+
+def test_time_in_which_we_were_stopped_is_nobody_s() -> None:
+    pause, other = Pause(), Pause()
+    pause.begin({0}, 1.0)
+    for one in (pause, other):
+        one.extend_deadlines(5.0)
+    assert [pause.deadline, other.deadline] == [6.0 + LIMIT, None]
+
+
+def test_only_who_still_answers_goes_on_and_once() -> None:  # Z-2
+    pause = Pause()
+    pause.begin({0, 1, 2}, 1.0)
+    assert pause.end({3, 2, 0}) == [ResumeRanks(0), ResumeRanks(2)]
+    assert pause.end({0, 1, 2}) == []
