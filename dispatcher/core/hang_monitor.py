@@ -160,8 +160,9 @@ class HangMonitor:
 
     def _check(self, now: float) -> list[Action]:
         due = self._due
-        if self._hang is None or due is None or self._hung_since is not None:
+        if due is None or self._hung_since is not None:
             return []
+        assert self._hang is not None, "else nothing would be due"
         if not self._hang.hangs(now):
             self._judged = due if due <= now else None  # the next sample may show it
             settled = due + 2 * every(self._timeout) <= now  # the samples are of the whole time
