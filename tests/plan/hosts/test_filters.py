@@ -195,6 +195,7 @@ def test_a_filter_that_is_wrong(text: str, said: str, hint: str | None) -> None:
         ("w0", "w0:GPU-a,MIG-b/1/0", {"w0": "GPU-a,MIG-b/1/0"}),
         ("w[0-1],x", "w[0-1],x", {"w0": "?", "w1": "?", "x": "?"}),
         ("w0 gpus=5,6", "w0:6", {"w0": "6"}),
+        ("w0 gpus=GPU-a", "w0:0", {"w0": "GPU-a"}),
     ],
 )
 def test_slots_as_they_may_be_written(hosts: str, text: str, result: dict[str, str]) -> None:
