@@ -51,7 +51,10 @@ def load(name: str) -> Command:
 
 
 def _help_options() -> list[click.Parameter]:
-    told = (("-h", "Show the most used options and exit."), ("--help", "Show this and exit."))
+    told = (
+        ("-h", "Show the most used options and exit."),
+        ("--help", "Show all options and exit."),
+    )
     return [
         Option([name], is_flag=True, is_eager=True, expose_value=False, callback=_help, help=text)
         for name, text in told

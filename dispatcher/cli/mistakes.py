@@ -112,6 +112,10 @@ def is_shell_text(word: str, *, surely: bool = True) -> bool:
 
 def no_hosts(words: Sequence[str]) -> UsageError | None:
     """What is wrong with ``words`` where nothing says which hosts; None: that alone."""
+    if not words and not click.get_current_context().obj:
+        return UsageError(
+            "no hosts given, and no program", hint="dispatch -h  # examples, and what else there is"
+        )
     near = near_command(words)
     if near is not None:
         return UsageError(f"{shown(words[0])}: no such command, and no such script here", hint=near)

@@ -212,6 +212,7 @@ def test_text_for_a_shell(word: str, surely: bool, anyhow: bool) -> None:
          "dispatch --hosts n1 train.py x"),
         (["exce", "true"], "'exce': no such command, and no such script here",
          "dispatch exec true"),
+        ([], "no hosts given, and no program", "dispatch -h  # examples, and what else there is"),
     ],
 )  # fmt: skip
 def test_hosts_that_nobody_named(parsed: Parsed, words: list[str], said: str, hint: str) -> None:
@@ -222,7 +223,7 @@ def test_hosts_that_nobody_named(parsed: Parsed, words: list[str], said: str, hi
     assert found.hint == hint
 
 
-@pytest.mark.parametrize("words", [["train.py"], ["train.py", "-H"], ["frobnicate", "x"], []])
+@pytest.mark.parametrize("words", [["train.py"], ["train.py", "-H"], ["frobnicate", "x"], ["-q"]])
 def test_hosts_that_nobody_named_and_no_more_to_say(parsed: Parsed, words: list[str]) -> None:
     assert mistakes.no_hosts(parsed("run", *words).words) is None
 

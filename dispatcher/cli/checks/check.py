@@ -22,7 +22,7 @@ class ReadingOptions(Options, section="Checks"):
     chdir: str | None = option(
         metavar="DIR",
         help="Check this folder, in which the ranks will run.",
-        usual="the folder that you are in",
+        usual="this folder",
     )
     iface: str | None = option(
         metavar="NAME", help="Check this network interface, which the ranks will use."
@@ -96,7 +96,7 @@ class FindingOptions(Options, section="Output"):
         section="Connections",
         default=10.0,
         metavar="SECONDS",
-        help="Give up a host that is not reached within SECONDS, login included.",
+        help="Give up on a host that is not reached within SECONDS, login included.",
         usual="10",
     )
 
@@ -111,7 +111,7 @@ class CheckOptions(
     """
 
     examples = (
-        ("dispatch check -H hostfile train.py", "what costs nothing; seconds"),
+        ("dispatch check -H hostfile train.py", "a quick look, which costs nothing"),
         ("dispatch check -H hostfile --full --json", "GPUs, kernel log, InfiniBand; for a program"),
         ("dispatch check -H hostfile --pairs --svg map.svg", "find slow links and slow hosts"),
         ("dispatch check -H hostfile --nccl --apply nccl.env", "settings for --env-file nccl.env"),

@@ -88,7 +88,10 @@ class ExecOptions(
         ("dispatch exec -H hostfile -- nvidia-smi -L", "a command and its arguments"),
         ("dispatch exec -w 'n[01-16]' -x n07 --shell 'dmesg | tail -1'", "text for a shell"),
         ("dispatch exec -H hostfile -b uname -r", "hosts with the same answer together"),
-        ("dispatch exec -w @gpu --serial 4 --stop-after 1 -- systemctl restart munge", "in turn"),
+        (
+            "dispatch exec -w @gpu --serial 4 --stop-after 1 -- systemctl restart munge",
+            "4 at a time",
+        ),
     )
     brief = (
         "hostfile", "lists", "excluded", "shell", "stdin", "sudo", "connect_timeout",

@@ -20,7 +20,7 @@ from dispatcher.model import errors
 from dispatcher.model.errors import UsageError
 
 
-class AttachOptions(LineOptions):
+class AttachOptions(LineOptions, section="Output"):
     """Show the output of a job from now on, and its verdict.
 
     JOB is the beginning of an id that dispatch jobs lists, or latest. If only one job runs you
@@ -102,7 +102,8 @@ class StopOptions(Options):
     Its ranks get TERM, then time to end by themselves (--grace of the run), then KILL.
 
     JOB is the beginning of an id that dispatch jobs lists, or latest. If only one job runs you
-    need not name it. Ctrl-C does not wait any longer; the job ends all the same.
+    need not name it. After Ctrl-C it does not wait any longer; the job ends all
+    the same.
     """
 
     examples = (

@@ -44,7 +44,7 @@ def tell(seen: Look, say: Callable[[str], None]) -> int:
     return 125 if seen.failures else int(bool(left))
 
 
-class SweepOptions(WhereOptions, LoginOptions):
+class SweepOptions(WhereOptions, LoginOptions, section="Leftovers"):
     """List what runs of yours have left on the hosts, if their launcher is gone.
 
     Processes are found by the run id in their environment, never by a name, and an agent's private

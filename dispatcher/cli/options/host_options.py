@@ -35,7 +35,7 @@ TAKERS = ("exec", "put", "get", "shell", "connect", "check", "sweep")
 
 def verbose_option() -> Any:
     """``-v``, for whoever shows many lines of notes."""
-    return option("-v", help="Say every step on standard error.")
+    return option("-v", help="Show every step on standard error.")
 
 
 class HostOptions(Options, section="Hosts"):
@@ -92,7 +92,7 @@ class LoginOptions(Options, section="Connections"):
     )
     rsh: str | None = option(
         metavar="COMMAND",
-        help="Reach hosts by a command of your own, such as 'kubectl exec -i {host} --' or "
+        help="Reach hosts with a command of your own, such as 'kubectl exec -i {host} --' or "
         "'ssh -J gate {host}'.",
     )
     host_keys: Literal["strict", "accept-new"] | None = option(
@@ -121,7 +121,7 @@ class TreeOptions(Options, section="Connections"):
         metavar="[=K]",
         bare="auto",
         help="Reach hosts through other hosts: each connects to at most K more by its own ssh. "
-        "Without K it is the least that makes do with two levels.",
+        "Without K the tree has two levels.",
     )
 
 
@@ -131,7 +131,7 @@ class LimitOptions(Options, section="Limits"):
     connect_timeout: float | None = option(
         "-t",
         metavar="SECONDS",
-        help="Give up a host that is not reached within SECONDS, login included.",
+        help="Give up on a host that is not reached within SECONDS, login included.",
         usual="10",
     )
     command_timeout: float | None = option(
@@ -172,7 +172,8 @@ class SudoOptions(Options, section="Command"):
     sudo: str | None = option(
         metavar="[=USER]",
         bare="root",
-        help="Run it by sudo as USER, or as root. You are asked for one password, for all hosts.",
+        help="Run the command with sudo as USER, or as root. You are asked for one password, for "
+        "all hosts.",
     )
     ask_sudo_password: bool = option(
         help="Ask for the password of sudo at the start, not when a host wants it."

@@ -27,7 +27,7 @@ class FilterOptions(Options, section="Hosts"):
     spares: int | None = option(
         metavar="N",
         help="Keep N more hosts ready to replace hosts that fail.",
-        usual="those that the hostfile marks so",
+        usual="the hosts that the hostfile marks as spare",
     )
 
 
@@ -81,7 +81,7 @@ class RankOptions(Options, section="Ranks"):
         "{master_port}, {address}, {host}, {is_first_node}, {run_id}, {restart}."
     )
     rdzv: bool = option(
-        help="Start PROGRAM by torchrun on each host, and fill in torchrun's rendezvous options."
+        help="Start PROGRAM with torchrun on each host, and fill in torchrun's rendezvous options."
     )
     map_by: Literal["slot", "node"] = option(
         default="slot",
@@ -97,8 +97,8 @@ class EnvironmentOptions(Options, section="Environment"):
         "-x",
         "--export",
         metavar="NAME[=VALUE]",
-        help="Give the ranks this variable, as mpirun does. May be repeated. (In dispatch exec and "
-        "others, -x leaves hosts out, as in pdsh; here --exclude does that.)",
+        help="Export this variable to the ranks, as mpirun does. May be repeated. (In dispatch "
+        "exec and others, -x leaves hosts out, as in pdsh; here --exclude does that.)",
     )
     env_files: tuple[str, ...] = option(
         "--env-file",
@@ -177,12 +177,12 @@ class AgentOptions(TreeOptions, section="Connections"):
     )
     connect_timeout: float | None = option(
         metavar="SECONDS",
-        help="Give up a host that is not reached within SECONDS, login included.",
+        help="Give up on a host that is not reached within SECONDS, login included.",
         usual="10",
     )
     boot_timeout: float | None = option(
         metavar="SECONDS",
-        help="Give up a host whose agent does not answer within SECONDS.",
+        help="Give up on a host whose agent does not answer within SECONDS.",
         usual="30",
     )
 
@@ -192,9 +192,9 @@ class PreflightOptions(Options, section="Checks before the start"):
 
     check: Literal["quick", "full", "none"] = option(
         default="quick",
-        help="Check the hosts before the ranks start. quick: what costs nothing, which is whether "
-        "folder, program, script and interface are there, the hosts are distinct, and host 0 can "
-        "be reached; full: all that dispatch check --full checks; none: nothing.",
+        help="Check the hosts before the ranks start. quick: what costs nothing (folder, program, "
+        "script and interface are there, hosts are distinct, host 0 can be reached); full: all "
+        "that dispatch check --full checks; none: nothing.",
     )
     exclude_unhealthy: bool = option(
         help="Do all of dispatch check first, and run without the hosts that are not fit."
@@ -209,25 +209,25 @@ class FailureOptions(Options, section="Failures"):
 
     grace: float | None = option(
         metavar="SECONDS",
-        help="Give ranks that are to end SECONDS between TERM and KILL.",
+        help="Wait SECONDS between TERM and KILL when ranks are ended.",
         usual="10",
     )
     heartbeat: float | None = option(
-        metavar="SECONDS", help="Let every host show that it lives every SECONDS.", usual="5"
+        metavar="SECONDS", help="Have every host send a heartbeat every SECONDS.", usual="5"
     )
     max_missed_heartbeats: int | None = option(
-        metavar="N", help="Take a host for lost that misses N heartbeats.", usual="3"
+        metavar="N", help="Give up on a host that misses N heartbeats.", usual="3"
     )
     lease: float | None = option(
         metavar="SECONDS",
-        help="End ranks that have not heard of dispatch for SECONDS.",
+        help="End the ranks of a host that has not heard from dispatch for SECONDS.",
         usual="30",
     )
     hang_timeout: float | None = option(
         metavar="SECONDS",
         help="End the job when it hangs for SECONDS. That is when no rank writes, computes or uses "
-        "its GPU; with --progress-line or --progress-file, when there is no progress. It is shown "
-        "where each rank was.",
+        "its GPU; with --progress-line or --progress-file, when there is no progress. You are "
+        "shown where each rank was.",
         usual="never",
     )
 
@@ -252,7 +252,7 @@ class RestartOptions(Options, section="Restarts"):
         usual="1",
     )
     max_host_failures: int | None = option(
-        metavar="K", help="Leave out a host on which K attempts ended.", usual="3"
+        metavar="K", help="Leave out a host on which K attempts have failed.", usual="3"
     )
     progress_line: str | None = option(
         metavar="REGEX",
@@ -324,7 +324,9 @@ class RunOptions(
         help="Write to FILE where the time went. dispatch report draws it, or ui.perfetto.dev.",
     )
     dry_run: bool = option(help="Print what would run where, and touch no host.")
-    as_json: bool = option("--json", help="Print that as JSON, with --dry-run; secrets are hidden.")
+    as_json: bool = option(
+        "--json", help="Print the plan as JSON, with --dry-run. Secrets are hidden."
+    )
     version: bool = option(
         section="Other",
         help="Show the version and exit.",

@@ -16,7 +16,7 @@ from dispatcher.cli.options.host_options import (
 )
 
 
-class HostsOptions(WhereOptions):
+class HostsOptions(WhereOptions, section="Output"):
     """Print the hosts that LISTs, -H and -w name, each once, in the order in which you wrote them.
 
     Lists may hold ranges n[01-16/2] and @groups. From left to right, a comma adds hosts, ! takes
@@ -35,11 +35,13 @@ class HostsOptions(WhereOptions):
     common: tuple[str, ...] = option(
         "-i",
         "--intersect",
+        section="Hosts",
         metavar="LIST",
         help="Print only hosts that are in LIST too. May be repeated.",
     )
     taker: str | None = option(
         "--for",
+        section="Hosts",
         type=OneOf(TAKERS),
         metavar="COMMAND",
         help=f"Print the hosts that COMMAND would take ({', '.join(TAKERS)}), to which "

@@ -89,6 +89,12 @@ MEANT = "  # did you mean this?"
          "dispatch exec --help"),
         ("dispatch status", "'status': no such command, and no such script here", "dispatch jobs"),
         # forgotten
+        ("dispatch", "no hosts given, and no program",
+         "dispatch -h  # examples, and what else there is"),
+        ("dispatch run", "no hosts given, and no program",
+         "dispatch -h  # examples, and what else there is"),
+        ("dispatch -q", "no hosts given",
+         "dispatch -H hostfile train.py, or on this machine: dispatch -H localhost:2 ..."),
         ("dispatch -H n1 --np", "--np: needs a value", "dispatch --help"),
         ("dispatch -H n1 --watch=yes a.py", "--watch: takes no value", "dispatch --help"),
         ("dispatch report", "missing argument 'TRACE'", "dispatch report --help"),
