@@ -126,10 +126,10 @@ def bar(part: float) -> Text:
 
 def drawn(lines: Sequence[Text], columns: int) -> list[tuple[bytes, int]]:
     """Each line as bytes for a terminal, and how many columns it takes."""
+    # of a ``Text`` rich takes nothing for markup, emoji or numbers to be coloured
     console = Console(
-        file=io.StringIO(), width=columns, force_terminal=True, color_system="standard",
-        highlight=False, markup=False, emoji=False, legacy_windows=False,
-    )  # fmt: skip
+        file=io.StringIO(), width=columns, force_terminal=True, color_system="standard"
+    )
     found = []
     for line in lines:
         with console.capture() as captured:

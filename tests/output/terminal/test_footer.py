@@ -6,6 +6,7 @@ import re
 from typing import Any
 
 import pytest
+from rich.text import Text
 
 from dispatcher.output.monitor.run_progress import (
     CHECKED,
@@ -188,3 +189,14 @@ def test_what_is_grave_is_red() -> None:
     assert found["1 lost"] == b"31"
     assert found["3 running"] == b"32"
     assert found["2 failed"] == found["ending"] == b"1;31"
+
+
+def test_nothing_of_a_line_is_taken_for_markup() -> None:
+    words = "[red]7 of 9[/red] :smile: 'a' /x http://n1:80"
+    ((line, _),) = drawn([Text(words)], 80)
+    assert line.decode() == words
+
+
+def test_a_line_is_cut_at_the_edge_and_never_wrapped() -> None:
+    ((line, columns),) = drawn([Text("word " * 9)], 20)
+    assert (line.decode(), columns) == ("word word word word ", 45)
