@@ -11,12 +11,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dispatcher.core.events.run_events import Entry, OutputEnded, RanksPlaced
+from dispatcher.core.events.run_events import Entry, NodeBooted, OutputEnded, RanksPlaced
 from dispatcher.model.errors import UsageError
 from dispatcher.model.paths import Rotation
 from dispatcher.output.files import rank_logs
-from dispatcher.output.files.rank_logs import PART, HostFiles, LogFile, MergedLog, RankFiles, mark
+from dispatcher.output.files.rank_logs import (
+    PART,
+    HostFiles,
+    LogFile,
+    MergedLog,
+    RankFiles,
+    mark,
+    stamp,
+)
 from dispatcher.output.files.spool import Spill
+from dispatcher.plan.job.placement import FIRST
 
 
 def silent(text: str) -> None:
@@ -206,3 +215,116 @@ def test_hosts_have_a_file_each_and_none_of_an_earlier_command(tmp_path: Path) -
     assert os.listdir(tmp_path / "one") == []
     with pytest.raises(UsageError, match="n9: file exists"):
         HostFiles({1: folders[1] / "n9"}, ["n1"], said.append)
+
+
+class Ticks:
+    """A clock that goes on by a quarter of a second at each look."""
+
+    def __init__(self) -> None:
+        self.now = 1_000_000.0
+
+    def __call__(self) -> float:
+        self.now += 0.25
+        return self.now
+
+
+def lines_of(path: Path) -> list[str]:
+    return path.read_text().splitlines()
+
+
+def test_what_stands_before_a_merged_line(tmp_path: Path) -> None:
+    merged = MergedLog(tmp_path / "merged.log", silent, clock=Ticks())
+    merged.output(0, 1, b"a\nb\n")
+    merged.output(FIRST + 3, 2, b"c\n")
+    merged.output(0, 1, b"d")
+    merged.close()
+    day = "1970-01-12T13:46:40"
+    assert lines_of(tmp_path / "merged.log") == [
+        f"{day}.250000Z 0 out F a", f"{day}.250000Z 0 out F b", f"{day}.500000Z 1.3 err F c",
+        f"{day}.750000Z 0 out P d",
+    ]  # fmt: skip
+    assert (tmp_path / "merged.log").stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0.0, "1970-01-01T00:00:00.000000Z"), (1.5, "1970-01-01T00:00:01.500000Z"),
+     (1_769_869_501.123456, "2026-01-31T14:25:01.123456Z")],
+)  # fmt: skip
+def test_stamps(seconds: float, text: str) -> None:
+    assert stamp(seconds) == text
+
+
+def test_a_stream_that_ends_ends_its_line_and_no_other(tmp_path: Path) -> None:
+    merged = MergedLog(tmp_path / "merged.log", silent)
+    for rank, stream in ((0, 1), (0, 2), (1, 1)):
+        merged.output(rank, stream, b"half")
+    merged.event(Entry(1, 0.0, OutputEnded(0, 0, 1, 4, 4)))
+    merged.event(Entry(1, 0.0, OutputEnded(0, 5, 1, 0, 0)))
+    merged.event(Entry(1, 0.0, NodeBooted(0, 0)))
+    for rank, stream in ((0, 2), (1, 1)):
+        merged.output(rank, stream, b" and half\n")
+    merged.close()
+    assert taken_apart(tmp_path / "merged.log") == {
+        (b"0", b"out"): b"half", (b"0", b"err"): b"half and half\n",
+        (b"1", b"out"): b"half and half\n",
+    }  # fmt: skip
+    tags = [line.split(" ")[3] for line in lines_of(tmp_path / "merged.log")]
+    assert tags == ["P", "F", "F"]
+
+
+def test_bytes_that_were_left_out_of_a_merged_log(tmp_path: Path) -> None:
+    said: list[str] = []
+    merged = MergedLog(tmp_path / "merged.log", said.append)
+    merged.output(0, 1, b"a\nhalf")
+    merged.output(1, 1, b"other")
+    merged.gap({(0, 1): 5000, (FIRST, 2): 7})
+    merged.output(0, 1, b"rest\n")
+    merged.output(1, 1, b" line\n")
+    merged.close()
+    assert [line.split(" ", 1)[1] for line in lines_of(tmp_path / "merged.log")] == [
+        "0 out F a", "0 out P half", "0 out X ... 5,000 bytes of rank 0 left out",
+        "1.0 err X ... 7 bytes of rank 1.0 left out", "0 out F rest", "1 out F other line",
+    ]  # fmt: skip
+    assert said == [f"{tmp_path / 'merged.log'}: 5,007 bytes of output are missing"]
+
+
+def test_a_merged_log_on_a_disk_that_refuses(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said: list[str] = []
+    merged = MergedLog(tmp_path / "merged.log", said.append)
+
+    def refuse(fd: int, data: bytes) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(rank_logs, "write_all", refuse)
+    for _ in range(3):
+        merged.output(0, 1, b"abc\n")
+    merged.output(0, 1, b"de")
+    merged.close()
+    path = tmp_path / "merged.log"
+    assert said == [
+        f"{path}: cannot be written: No space left on device",
+        f"{path}: 14 bytes of output are missing",
+    ]
+
+
+@pytest.mark.parametrize(("size", "is_held"), [(PART - 1, True), (PART, False)])
+def test_how_much_of_a_line_waits_in_memory(tmp_path: Path, size: int, is_held: bool) -> None:
+    merged = MergedLog(tmp_path / "merged.log", silent)
+    merged.output(0, 1, b"x" * size)
+    assert (sum(map(len, merged._rest.values())) == size) == is_held
+    merged.output(0, 1, b"\nnext\n")
+    merged.close()
+    assert [len(line.split(" ", 4)[4]) for line in lines_of(tmp_path / "merged.log")] == [size, 4]
+    assert merged._heads == {}
+
+
+def test_a_merged_log_gives_all_descriptors_back(tmp_path: Path) -> None:
+    before = len(os.listdir("/proc/self/fd"))
+    merged = MergedLog(tmp_path / "merged.log", silent)
+    merged.output(0, 1, b"x" * 3 * PART)  # which waits in a file of its own
+    assert len(os.listdir("/proc/self/fd")) == before + 2
+    merged.close()
+    assert len(os.listdir("/proc/self/fd")) == before

@@ -257,6 +257,15 @@ def test_long_lines_keep_their_place_among_folded_ones(log: int) -> None:
     assert len(lines[1]) == len(lines[3]) == len(LONG) + 27
 
 
+def test_where_long_lines_waited_is_given_back(log: int) -> None:
+    before = len(os.listdir("/proc/self/fd"))
+    screen = Screen(ZERO, Writer({1: log}))
+    screen.output(0, 1, LONG)
+    assert len(os.listdir("/proc/self/fd")) == before + 1
+    screen.close()
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
 def test_grep_looks_into_long_lines(log: int) -> None:
     view = LineFormat(lambda rank: f"[{rank}]", grep=re.compile(rb"^1x.*end$"))
     screen = Screen(view, Writer({1: log}))
