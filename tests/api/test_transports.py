@@ -148,8 +148,9 @@ def test_room_for_open_files(
 
 
 def test_no_room_for_open_files(limits: list[tuple[int, int]]) -> None:
-    with pytest.raises(UsageError, match="235 hosts need 1004 open files, at most 1000"):
+    with pytest.raises(UsageError, match="235 hosts need 1004 open files, at most 1000") as caught:
         allow_open_files(235)
+    assert (caught.value.hint or "").startswith("ulimit -n 1004")
     limits[0] = (resource.RLIM_INFINITY, resource.RLIM_INFINITY)
     allow_open_files(10**6)
     assert len(limits) == 1
