@@ -18,12 +18,17 @@ from dispatcher.jobs.status import StacksServer
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Of the record of a job whose launcher is the test."""
+    """Of the record of a job whose launcher is the test; its socket is ``control`` from here.
+
+    Its whole name may be longer than the 107 bytes that a socket's can have.
+    """
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
-    return registry.enroll(
+    made = registry.enroll(
         "20260131-142501-k3f9x2", program=["a"], hosts=[], ranks=1, logs=None, detached=True,
         reach={},
     )  # fmt: skip
+    monkeypatch.chdir(made)
+    return made
 
 
 def stacks_server(folder: Path, ask: Callable[[], None] = lambda: None) -> StacksServer:
@@ -55,7 +60,7 @@ def test_one_caller_after_the_other_is_told_where_the_ranks_are(folder: Path) ->
     def call(pieces: list[bytes]) -> dict[str, Any]:
         with socket.socket(socket.AF_UNIX) as link:
             link.settimeout(20)
-            link.connect(str(folder / "control"))
+            link.connect("control")
             for piece in pieces:
                 link.sendall(piece)
             assert asked.acquire(timeout=20)
@@ -81,7 +86,7 @@ def test_who_wants_anything_else_is_hung_up_on(folder: Path, said: bytes) -> Non
     server = stacks_server(folder, lambda: asked.append(None))
     with socket.socket(socket.AF_UNIX) as link:
         link.settimeout(20)
-        link.connect(str(folder / "control"))
+        link.connect("control")
         try:
             link.sendall(said)
             link.shutdown(socket.SHUT_WR)

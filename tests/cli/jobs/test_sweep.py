@@ -241,7 +241,7 @@ def test_a_launcher_that_ends_by_itself_is_left_to_do_so(
     assert known is not None
     one = launched(run_id=ALIVE, code=None, detached=False)
     of_record(one.folder, launcher=[known.pid, known.started, known.boot])
-    monkeypatch.setattr(time, "sleep", lambda seconds: process.kill() or process.wait(10))
+    monkeypatch.setattr(time, "sleep", lambda seconds: process.kill() or process.wait())
     looks.killed = {"n1": [tagged("left", ALIVE)], "n2": []}
     assert cli.main(["kill", "aaaaaa"]) == 1
     said = "n1: error: could not kill 1 process: python 1\n"

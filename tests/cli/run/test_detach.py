@@ -234,7 +234,7 @@ def test_the_launcher_tells_its_end_whatever_happens(
 
 #: run by a Python of its own, since only a process without threads can put itself in the background
 DETACHED = """
-import os, signal, sys
+import os, signal, sys, time
 from pathlib import Path
 from dispatcher.cli.run.detach import background
 from dispatcher.core.events.run_events import Entry, RanksPlaced, RankSpawned
@@ -242,6 +242,9 @@ from dispatcher.model.paths import RunPaths
 
 def launcher(word):
     print("to the log", flush=True)
+    end = time.monotonic() + 20
+    while os.getppid() == os.getsid(0) and time.monotonic() < end:
+        time.sleep(0.01)  # the leader of the session is about to end
     alone = os.getsid(0) != os.getppid() and os.getsid(0) != os.getpid()
     print(alone, os.getsid(0) != first, signal.getsignal(signal.SIGHUP) == signal.SIG_IGN,
           os.read(0, 1), file=sys.stderr, flush=True)
