@@ -133,7 +133,8 @@ def describe(
             )
         case verdicts.Interrupted(signum):
             lines.append(f"error: ended by {signal.Signals(signum).name}")
-    return lines + _consequences(verdict, nodes, names, last, pids)
+    rest = _consequences(verdict, nodes, names, last, pids)
+    return lines + [line for line in rest if line not in lines or "  hint: " not in line]
 
 
 def left_words(cause: verdicts.LeftMpi) -> str:

@@ -139,7 +139,11 @@ def test_hosts_that_were_lost_besides() -> None:
     lost = {0: gone, 1: gone, 2: Failure(Kind.LOST, "other")}
     assert said(verdicts.NodeFailed(1, gone), lost=lost)[1:] == [
         "  hint: ping it", "  then error: n0: host lost: gone",
-        "  then error: n2: host lost: other", "  hint: ping it",
+        "  then error: n2: host lost: other",
+    ]  # fmt: skip
+    other = {0: Failure(Kind.LOST, "gone", "mend it")}
+    assert said(verdicts.NodeFailed(1, gone), lost=other)[1:] == [
+        "  hint: ping it", "  then error: n0: host lost: gone", "  hint: mend it",
     ]  # fmt: skip
 
 
