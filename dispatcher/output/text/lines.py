@@ -240,7 +240,8 @@ class Tail(Sink):
 
     def _keep(self, key: tuple[int, int], block: bytes) -> None:
         if block:
-            lines = block[:-1].rsplit(b"\n", N_LINES)[-N_LINES:]
+            # one more than are kept: all that stands before these, which they push out
+            lines = block[:-1].rsplit(b"\n", N_LINES)
             self._lines[key].extend(line[:LINE_BYTES] for line in lines)
 
     def written(self) -> list[tuple[int, int, int]]:
