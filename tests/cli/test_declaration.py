@@ -174,6 +174,27 @@ def test_help_says_what_a_value_is(name: str) -> None:
             assert one.metavar, (name, one.name)
 
 
+#: options that change nothing unless they are given
+SILENT = {
+    "apply", "error-dir", "events", "exclude", "failed-to", "fanout-tree", "for", "grep",
+    "hostfile", "include", "iface", "keep", "local-rank-arg", "log", "log-dir", "metrics",
+    "only-ranks", "output-dir", "profile", "progress-file", "progress-line", "rank",
+    "retry-failed", "rsh", "shell", "site-checks", "ssh-config", "ssh-port", "step-line", "sudo",
+    "svg", "trace", "user", "xid-table",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_help_says_what_is_usual(name: str) -> None:
+    """Of all options with a value that do something where nobody gives them."""
+    for one in load(name).params:
+        if isinstance(one, Option) and not one.is_flag and not one.multiple:
+            silent = one.opts[-1].removeprefix("--") in SILENT
+            assert one.usual or silent, (name, one.opts)
+            told = one.told("x")
+            assert told == (f"x [default: {one.usual}]" if one.usual else "x")
+
+
 #: of all options and words that have one: what they are where nobody says it
 USUAL = {
     "run": {
