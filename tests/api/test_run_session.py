@@ -148,7 +148,6 @@ def test_the_journal_says_all_that_the_report_does(tmp_path: Path) -> None:
     assert seqs == sorted(set(seqs))
     assert seqs[-1] == seqs[-2] + 1
     assert last["t"] == round(report.seconds, 6)
-    assert 0 < report.seconds < 60
     assert report.began > 1e9
     assert (ran.session.home(0), ran.session.host_of(0)) == ((0, 0), "localhost")
     assert ran.session.plan.world_size == 1

@@ -1,10 +1,8 @@
-"""``exec`` over this machine by three of its names: what is run, shown, kept and returned."""
+"""``exec`` over this machine by three of its names: what is run, on whom again, and returned."""
 
 from __future__ import annotations
 
-import json
 import os
-import re
 import threading
 from pathlib import Path
 from typing import Any
@@ -22,14 +20,15 @@ from dispatcher.cli.exec.run_exec import (
     terminal_size,
     write,
 )
+from dispatcher.cli.options import sudo
 from dispatcher.cli.options.connect_options import WINDOW
 from dispatcher.cli.options.host_options import LimitOptions
 from dispatcher.core.events.exec_events import Exited, Failed, Killed, Outcome
 from dispatcher.model.errors import UsageError
 from dispatcher.model.failure import Failure, Kind
 from dispatcher.model.host import Host
-from dispatcher.output.exec import host_blocks
 from dispatcher.plan.exec_plan import ExecLimits, ExecPlan
+from dispatcher.runner.exec import exec_loop
 
 from ..conftest import Given, Parsed, Terminal
 
@@ -39,82 +38,6 @@ ON_THREE = ["exec", "-w", "localhost,127.0.0.1", "-H", "::1"]
 @pytest.fixture(autouse=True)
 def _here(nothing_around: Path) -> None:
     """No batch job, an empty folder."""
-
-
-def test_lines_are_labelled(capfd: pytest.CaptureFixture[str]) -> None:
-    assert cli.main([*ON_THREE, "--shell", "echo out; echo error >&2"]) == 0
-    out, err = capfd.readouterr()
-    names = ["127.0.0.1", "::1", "localhost"]
-    assert sorted(out.splitlines()) == [f"{name}: out" for name in names]
-    assert sorted(err.splitlines()) == [f"{name}: error" for name in names]
-
-
-@pytest.mark.parametrize(
-    ("words", "out", "err"),
-    [
-        ([], "localhost: out\n", "localhost: error\n"),
-        (["-N"], "out\n", "error\n"),
-        (["-b"], "---------------\nlocalhost (1)\n---------------\nout\n", "localhost: error\n"),
-        (["-b", "-N"], "out\n", "error\n"),
-        (["-B"], "---------------\nlocalhost (1)\n---------------\nout\n",
-         "---------------\nlocalhost (1), standard error\n---------------\nerror\n"),
-    ],
-)  # fmt: skip
-def test_how_it_is_shown(
-    words: list[str], out: str, err: str, capfd: pytest.CaptureFixture[str]
-) -> None:
-    line = ["exec", "-w", "localhost", *words, "--shell", "echo out; echo error >&2"]
-    assert cli.main(line) == 0
-    assert capfd.readouterr() == (out, err)
-
-
-def test_how_output_differs_from_that_of_most(capfd: pytest.CaptureFixture[str]) -> None:
-    text = "mkdir one 2>/dev/null && echo odd || echo same; echo end"
-    assert cli.main([*ON_THREE, "--serial", "1", "--diff", "--shell", text]) == 0
-    out, err = capfd.readouterr()
-    assert err == ""
-    assert [line for line in out.splitlines() if line[:1] in "+-" and line[1:2].isalpha()] == [
-        "-same", "+odd",
-    ]  # fmt: skip
-    assert "::1" in out
-
-
-def test_the_time_before_every_line(capfd: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["exec", "-w", "localhost", "-T", "echo", "x"]) == 0
-    assert re.fullmatch(r"\d\d:\d\d:\d\d\S* localhost: x\n", capfd.readouterr().out)
-
-
-def test_for_programs(capfd: pytest.CaptureFixture[str]) -> None:
-    text = "echo out; echo error >&2; exit 3"
-    assert cli.main([*ON_THREE, "--json", "--shell", text]) == 1
-    out, err = capfd.readouterr()
-    rows = [json.loads(line) for line in out.splitlines()]
-    assert [row["host"] for row in rows] == ["::1", "localhost", "127.0.0.1"]
-    assert {(row["stdout"], row["stderr"], row["code"]) for row in rows} == {
-        ("out\n", "error\n", 3)
-    }
-    assert err.startswith("error: 3 of 3 hosts failed\n")
-
-
-@pytest.mark.parametrize("other", ["-b", "-B", "--diff"])
-def test_json_is_alone(other: str, capfd: pytest.CaptureFixture[str]) -> None:
-    assert cli.main([*ON_THREE, "--json", other, "true"]) == 2
-    assert capfd.readouterr().err == "error: --json cannot be used with -b, -B or --diff\n"
-
-
-def test_what_is_kept_in_files(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    text = "echo out; echo error >&2"
-    words = [*ON_THREE, "-o", "out", "-e", "err", "--events", "events", "--shell", text]
-    assert cli.main(words) == 0
-    assert capfd.readouterr().out.count("out") == 3
-    for folder, said in (("out", "out\n"), ("err", "error\n")):
-        found = {path.name: path.read_text() for path in (tmp_path / folder).iterdir()}
-        assert found == dict.fromkeys(("127.0.0.1", "::1", "localhost"), said)
-    names = [json.loads(line)["name"] for line in (tmp_path / "events").read_text().splitlines()]
-    assert names.count("host.done") == 3
-    (tmp_path / "one").mkdir()
-    assert cli.main(["exec", "-w", "localhost", "-o", "one", "echo", "x"]) == 0
-    assert [path.name for path in (tmp_path / "one").iterdir()] == ["localhost"]
 
 
 @pytest.mark.parametrize(
@@ -172,13 +95,6 @@ def test_standard_input_is_for_each(given: Given, capfd: pytest.CaptureFixture[s
     assert capfd.readouterr().out == ""
 
 
-def test_every_step_is_told_by_v(capfd: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["exec", "-v", "-w", "localhost", "true"]) == 0
-    assert "localhost" in capfd.readouterr().err
-    assert cli.main(["exec", "-w", "localhost", "true"]) == 0
-    assert capfd.readouterr().err == ""
-
-
 def test_no_more_hosts_at_once_than_that(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """Each says how many there are; and after the first failure nobody is begun."""
     text = "mkdir here && sleep 0.05 && rmdir here"
@@ -187,6 +103,52 @@ def test_no_more_hosts_at_once_than_that(tmp_path: Path, capfd: pytest.CaptureFi
     code = cli.main([*ON_THREE, "--serial", "1", "--stop-after", "1", "--shell", "echo x; exit 3"])
     assert code == 1
     assert capfd.readouterr().out == "::1: x\n"
+
+
+def test_standard_input_that_cannot_be_read(capfd: pytest.CaptureFixture[str]) -> None:
+    kept, folder = os.dup(0), os.open(".", os.O_RDONLY)
+    os.dup2(folder, 0)
+    try:
+        assert cli.main(["exec", "-w", "localhost", "-I", "cat"]) == 1
+        assert cli.main(["exec", "-w", "localhost", "-I", "-S", "--shell", "cat; exit 7"]) == 7
+    finally:
+        os.dup2(kept, 0)
+        for fd in (kept, folder):
+            os.close(fd)
+    assert capfd.readouterr().err.count("is a directory") == 2
+
+
+def test_a_password_is_asked_for_where_sudo_wants_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And the progress stands still while it is typed."""
+    seen: list[Any] = []
+
+    class Runner:
+        typing = staticmethod(lambda began: None)
+
+        def __init__(self, plan: Any, transport_for: Any, sinks: Any, **more: Any) -> None:
+            seen.append((plan, more))
+
+        def run(self) -> Any:
+            return [Exited(0)]
+
+    monkeypatch.setattr(exec_loop, "ExecRunner", Runner)
+    monkeypatch.setattr(sudo, "Asking", lambda prompt: Ask(seen, prompt))
+    assert cli.main(["exec", "-w", "localhost", "--sudo", "-l", "ml", "-N", "true"]) == 0
+    prompt, (plan, more) = seen
+    assert prompt == "password of ml for sudo: "
+    assert (plan.sudo, more["ask"](), more["stdio"]) == ("root", b"secret", None)
+
+
+class Ask:
+    """In the place of a terminal."""
+
+    def __init__(self, seen: list[Any], prompt: str) -> None:
+        seen.append(prompt)
+
+    def ask(self) -> bytes:
+        return b"secret"
+
+    def close(self) -> None: ...
 
 
 # -- lists of hosts that failed ------------------------
@@ -357,9 +319,6 @@ def test_whose_terminal_it_is(
     assert not is_our_terminal(ExecOptions(**options), ExecPlan(places, ("true",)))
 
 
-# -- before a terminal ------------------------
-
-
 def test_a_command_on_the_user_s_terminal(terminal: Terminal) -> None:
     terminal.take()
     text = "stty size; read -r a; echo got $a; [ -t 0 ] && [ -t 1 ] && exit 5"
@@ -377,50 +336,3 @@ def test_a_command_on_the_user_s_terminal(terminal: Terminal) -> None:
     assert "24 80" in shown
     assert "got words" in shown
     assert "localhost: " not in shown
-
-
-def test_progress_stands_below_the_lines(terminal: Terminal) -> None:
-    terminal.take()
-    text = "echo line; exec sleep 0.6"
-    assert cli.main([*ON_THREE, "--shell", text]) == 0
-    shown = terminal.leave()
-    assert shown.count("line") == 3
-    assert "3 hosts" in shown or "/3" in shown
-    assert "\x1b[" in shown
-
-
-def test_what_is_gathered_early_goes_where_output_goes(
-    terminal: Terminal, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """To a file, though the progress stands on the terminal."""
-    monkeypatch.setattr(host_blocks, "WAIT", 0.2)
-    terminal.take()
-    with open(tmp_path / "out", "wb") as file:
-        os.dup2(file.fileno(), 1)
-    text = "mkdir one 2>/dev/null && sleep 0.8; echo x"
-    assert cli.main([*ON_THREE, "-b", "--shell", text]) == 0
-    shown = terminal.leave()
-    out = (tmp_path / "out").read_text()
-    assert "(2 of 3)" in out
-    assert out.count("\nx\n") == 1  # the other one's is as above
-    assert "x\r\n" not in shown
-
-
-@pytest.mark.parametrize("words", [["-q"], ["-I"], ["--sudo"]])
-def test_no_progress_where_it_would_be_in_the_way(
-    words: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from dispatcher.cli.exec import exec_output
-
-    monkeypatch.setattr(exec_output, "may_draw", lambda environ: True)
-    monkeypatch.setattr(os, "isatty", lambda fd: fd == 0)
-    kinds = {"-q": {"quiet": True}, "-I": {"stdin": True}, "--sudo": {"sudo": "root"}}
-    draw = exec_output._may_draw
-    assert draw(ExecOptions())
-    assert not draw(ExecOptions(**kinds[words[0]]))  # type: ignore[arg-type]
-    # the password is known already; what is read is no terminal
-    assert draw(ExecOptions(sudo="root", ask_sudo_password=True))
-    monkeypatch.setattr(os, "isatty", lambda fd: fd != 0)
-    assert draw(ExecOptions(stdin=True))
-    monkeypatch.setattr(exec_output, "may_draw", lambda environ: False)
-    assert not draw(ExecOptions())

@@ -1,0 +1,212 @@
+"""How ``exec`` shows and keeps output, over this machine by three of its names."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dispatcher import cli
+from dispatcher.cli.exec.exec import ExecOptions
+from dispatcher.output.exec import host_blocks
+from dispatcher.output.exec.exec_notes import ExecNotes
+
+from ..conftest import Terminal
+
+ON_THREE = ["exec", "-w", "localhost,127.0.0.1", "-H", "::1"]
+
+
+@pytest.fixture(autouse=True)
+def _here(nothing_around: Path) -> None:
+    """No batch job, an empty folder."""
+
+
+def test_lines_are_labelled(capfd: pytest.CaptureFixture[str]) -> None:
+    assert cli.main([*ON_THREE, "--shell", "echo out; echo error >&2"]) == 0
+    out, err = capfd.readouterr()
+    names = ["127.0.0.1", "::1", "localhost"]
+    assert sorted(out.splitlines()) == [f"{name}: out" for name in names]
+    assert sorted(err.splitlines()) == [f"{name}: error" for name in names]
+
+
+@pytest.mark.parametrize(
+    ("words", "out", "err"),
+    [
+        ([], "localhost: out\n", "localhost: error\n"),
+        (["-N"], "out\n", "error\n"),
+        (["-b"], "---------------\nlocalhost (1)\n---------------\nout\n", "localhost: error\n"),
+        (["-b", "-N"], "out\n", "error\n"),
+        (["-B"], "---------------\nlocalhost (1)\n---------------\nout\n",
+         "---------------\nlocalhost (1), standard error\n---------------\nerror\n"),
+    ],
+)  # fmt: skip
+def test_how_it_is_shown(
+    words: list[str], out: str, err: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    line = ["exec", "-w", "localhost", *words, "--shell", "echo out; echo error >&2"]
+    assert cli.main(line) == 0
+    assert capfd.readouterr() == (out, err)
+
+
+def test_how_output_differs_from_that_of_most(capfd: pytest.CaptureFixture[str]) -> None:
+    text = "mkdir one 2>/dev/null && echo odd || echo same; echo end"
+    assert cli.main([*ON_THREE, "--serial", "1", "--diff", "--shell", text]) == 0
+    out, err = capfd.readouterr()
+    assert err == ""
+    assert [line for line in out.splitlines() if line[:1] in "+-" and line[1:2].isalpha()] == [
+        "-same", "+odd",
+    ]  # fmt: skip
+    assert "::1" in out
+
+
+def test_the_time_before_every_line(capfd: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["exec", "-w", "localhost", "-T", "echo", "x"]) == 0
+    assert re.fullmatch(r"\d\d:\d\d:\d\d\S* localhost: x\n", capfd.readouterr().out)
+
+
+def test_for_programs(capfd: pytest.CaptureFixture[str]) -> None:
+    text = "echo out; echo error >&2; exit 3"
+    assert cli.main([*ON_THREE, "--json", "--shell", text]) == 1
+    out, err = capfd.readouterr()
+    rows = [json.loads(line) for line in out.splitlines()]
+    assert [row["host"] for row in rows] == ["::1", "localhost", "127.0.0.1"]
+    assert {(row["stdout"], row["stderr"], row["code"]) for row in rows} == {
+        ("out\n", "error\n", 3)
+    }
+    assert err.startswith("error: 3 of 3 hosts failed\n")
+
+
+@pytest.mark.parametrize("other", ["-b", "-B", "--diff"])
+def test_json_is_alone(other: str, capfd: pytest.CaptureFixture[str]) -> None:
+    assert cli.main([*ON_THREE, "--json", other, "true"]) == 2
+    assert capfd.readouterr().err == "error: --json cannot be used with -b, -B or --diff\n"
+
+
+def test_what_is_kept_in_files(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    text = "echo out; echo error >&2"
+    words = [*ON_THREE, "-o", "out", "-e", "err", "--events", "events", "--shell", text]
+    assert cli.main(words) == 0
+    assert capfd.readouterr().out.count("out") == 3
+    for folder, said in (("out", "out\n"), ("err", "error\n")):
+        found = {path.name: path.read_text() for path in (tmp_path / folder).iterdir()}
+        assert found == dict.fromkeys(("127.0.0.1", "::1", "localhost"), said)
+    names = [json.loads(line)["name"] for line in (tmp_path / "events").read_text().splitlines()]
+    assert names.count("host.done") == 3
+    (tmp_path / "one").mkdir()
+    assert cli.main(["exec", "-w", "localhost", "-o", "one", "echo", "x"]) == 0
+    assert [path.name for path in (tmp_path / "one").iterdir()] == ["localhost"]
+
+
+def test_every_step_is_told_by_v(capfd: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["exec", "-v", "-w", "localhost", "true"]) == 0
+    assert "localhost" in capfd.readouterr().err
+    assert cli.main(["exec", "-w", "localhost", "true"]) == 0
+    assert capfd.readouterr().err == ""
+
+
+# -- before a terminal ------------------------
+
+
+def test_progress_stands_below_the_lines(terminal: Terminal) -> None:
+    terminal.take()
+    text = "echo line; exec sleep 0.6"
+    assert cli.main([*ON_THREE, "--shell", text]) == 0
+    shown = terminal.leave()
+    assert shown.count("line") == 3
+    assert "3 hosts" in shown or "/3" in shown
+    assert "\x1b[" in shown
+
+
+def test_what_is_gathered_early_goes_where_output_goes(
+    terminal: Terminal, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To a file, though the progress stands on the terminal."""
+    monkeypatch.setattr(host_blocks, "WAIT", 0.2)
+    terminal.take()
+    with open(tmp_path / "out", "wb") as file:
+        os.dup2(file.fileno(), 1)
+    text = "mkdir one 2>/dev/null && sleep 0.8; echo x"
+    assert cli.main([*ON_THREE, "-b", "--shell", text]) == 0
+    shown = terminal.leave()
+    out = (tmp_path / "out").read_text()
+    assert "(2 of 3)" in out
+    assert out.count("\nx\n") == 1  # the other one's is as above
+    assert "x\r\n" not in shown
+
+
+@pytest.mark.parametrize("words", [["-q"], ["-I"], ["--sudo"]])
+def test_no_progress_where_it_would_be_in_the_way(
+    words: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from dispatcher.cli.exec import exec_output
+
+    monkeypatch.setattr(exec_output, "may_draw", lambda environ: True)
+    monkeypatch.setattr(os, "isatty", lambda fd: fd == 0)
+    kinds = {"-q": {"quiet": True}, "-I": {"stdin": True}, "--sudo": {"sudo": "root"}}
+    draw = exec_output._may_draw
+    assert draw(ExecOptions())
+    assert not draw(ExecOptions(**kinds[words[0]]))  # type: ignore[arg-type]
+    # the password is known already; what is read is no terminal
+    assert draw(ExecOptions(sudo="root", ask_sudo_password=True))
+    monkeypatch.setattr(os, "isatty", lambda fd: fd != 0)
+    assert draw(ExecOptions(stdin=True))
+    monkeypatch.setattr(exec_output, "may_draw", lambda environ: False)
+    assert not draw(ExecOptions())
+
+
+# -- what goes wrong beside the hosts ----------------------------------------------------------
+
+
+@pytest.fixture
+def nobody_reads() -> Iterator[Callable[[], None]]:
+    """Calling it leaves standard output without a reader."""
+    kept = os.dup(1)
+
+    def close() -> None:
+        source, end = os.pipe()
+        os.close(source)
+        os.dup2(end, 1)
+        os.close(end)
+
+    yield close
+    os.dup2(kept, 1)
+    os.close(kept)
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [([], 141), (["-N"], 141), (["-b"], 0), (["--json"], 0), (["--diff"], 0)],
+)
+def test_nobody_reads(
+    words: list[str], code: int, nobody_reads: Callable[[], None],
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    """Who would write line by line ends, as a writer to a pipe does; what was kept is dropped."""
+    monkeypatch.setattr(sys, "stdout", sys.stdout)
+    nobody_reads()
+    text = "i=0; while [ $i -lt 20 ]; do echo x; sleep 0.02; i=$((i+1)); done"
+    assert cli.main(["exec", "-w", "localhost", *words, "--shell", text]) == code
+    if sys.stdout.name == os.devnull:
+        sys.stdout.close()
+    assert "Traceback" not in capfd.readouterr().err
+
+
+def test_a_sink_that_fails_is_told_of(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def event(self: ExecNotes, entry: Any) -> None:
+        raise ZeroDivisionError("a bug")
+
+    monkeypatch.setattr(ExecNotes, "event", event)
+    assert cli.main(["exec", "-w", "localhost", "echo", "x"]) == 0
+    out, err = capfd.readouterr()
+    assert out == "localhost: x\n"
+    assert "error: ExecNotes: a bug\n" in err
+    assert cli.main(["put", "-w", "localhost", "/etc/hostname", os.getcwd() + "/"]) == 0
+    assert "error: ExecNotes: a bug\n" in capfd.readouterr().err
