@@ -198,7 +198,7 @@ def test_a_bug_of_ours_leaves_nobody_behind(monkeypatch: pytest.MonkeyPatch) -> 
         played.run()
     assert all(agent.closed.is_set() for agent in played.agents)
     assert played.heard.closed
-    assert threading.active_count() == before
+    assert threading.active_count() <= before
 
 
 def test_the_plan_is_closed_once_gpus_were_counted() -> None:

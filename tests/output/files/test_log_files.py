@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
@@ -11,6 +10,7 @@ from dispatcher.core.events.run_events import Entry, OutputEnded, RanksPlaced
 from dispatcher.model.paths import Rotation
 from dispatcher.output.files.rank_logs import LogFile, RankFiles, mark
 from dispatcher.plan.job.placement import FIRST
+from output.descriptors import open_below
 from output.files.test_rank_logs import pieces, silent
 
 
@@ -42,14 +42,13 @@ def test_a_folder_of_an_attempt_that_cannot_be_made_is_told(tmp_path: Path) -> N
 
 def test_a_stream_that_ended_gives_its_descriptor_back(tmp_path: Path) -> None:
     files = RankFiles(tmp_path, silent)
-    before = len(os.listdir("/proc/self/fd"))
     for stream in (1, 2):
         files.output(0, stream, b"x")
     files.event(Entry(1, 0.0, OutputEnded(0, 0, 1, 1, 1)))
-    assert len(os.listdir("/proc/self/fd")) == before + 1
+    assert open_below(tmp_path) == ["rank-00000.err"]
     files.event(Entry(1, 0.0, OutputEnded(0, 7, 1, 0, 0)))  # it never wrote
     files.close()
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert open_below(tmp_path) == []
 
 
 def test_a_gap_in_a_file_that_cannot_be_written_is_counted_once() -> None:

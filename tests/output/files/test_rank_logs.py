@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import tempfile
 from itertools import pairwise
 from pathlib import Path
 
@@ -26,6 +27,7 @@ from dispatcher.output.files.rank_logs import (
 )
 from dispatcher.output.files.spool import Spill
 from dispatcher.plan.job.placement import FIRST
+from output.descriptors import open_below
 
 
 def silent(text: str) -> None:
@@ -321,10 +323,12 @@ def test_how_much_of_a_line_waits_in_memory(tmp_path: Path, size: int, is_held: 
     assert merged._heads == {}
 
 
-def test_a_merged_log_gives_all_descriptors_back(tmp_path: Path) -> None:
-    before = len(os.listdir("/proc/self/fd"))
+def test_a_merged_log_gives_all_descriptors_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     merged = MergedLog(tmp_path / "merged.log", silent)
     merged.output(0, 1, b"x" * 3 * PART)  # which waits in a file of its own
-    assert len(os.listdir("/proc/self/fd")) == before + 2
+    assert open_below(tmp_path) == ["(deleted)", "merged.log"]
     merged.close()
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert open_below(tmp_path) == []

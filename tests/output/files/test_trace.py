@@ -15,6 +15,7 @@ from dispatcher.core.events.run_events import Entry
 from dispatcher.model.failure import Failure, Kind
 from dispatcher.output.files import trace
 from dispatcher.output.files.trace import Trace
+from output.descriptors import open_below
 
 FACTS = ev.Facts("h", 1, "3.11", 4, 0, ("10.0.0.1",), "m")
 
@@ -188,7 +189,7 @@ def test_it_is_written_anew(tmp_path: Path) -> None:
 def test_a_disk_that_refuses_in_the_middle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     said: list[str] = []
     writing = Trace(str(tmp_path / "t"), ["n1"], 0.0, said.append)
-    before = len(os.listdir("/proc/self/fd"))
+    assert open_below(tmp_path) == ["t"]
 
     def refuse(fd: int, data: bytes) -> None:
         raise OSError(28, "No space left on device")
@@ -196,6 +197,6 @@ def test_a_disk_that_refuses_in_the_middle(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr(trace, "write_all", refuse)
     for number in range(3):
         writing.event(Entry(number, 0.0, ev.NodeNoticed(0, "x")))
-    assert len(os.listdir("/proc/self/fd")) == before - 1
+    assert open_below(tmp_path) == []
     writing.close()
     assert said == [f"{tmp_path / 't'}: trace cannot be written: no space left on device"]

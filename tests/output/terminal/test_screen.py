@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from dispatcher.output.files.spool import BLOCK, Spill
 from dispatcher.output.terminal.screen import LineFormat, Screen, Writer
 from dispatcher.output.text.fold import Folding, fold_numbers
 from dispatcher.output.text.lines import CONTINUED, LINE_LIMIT
+from output.descriptors import open_below
 
 
 @pytest.fixture
@@ -257,13 +259,15 @@ def test_long_lines_keep_their_place_among_folded_ones(log: int) -> None:
     assert len(lines[1]) == len(lines[3]) == len(LONG) + 27
 
 
-def test_where_long_lines_waited_is_given_back(log: int) -> None:
-    before = len(os.listdir("/proc/self/fd"))
+def test_where_long_lines_waited_is_given_back(
+    log: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     screen = Screen(ZERO, Writer({1: log}))
     screen.output(0, 1, LONG)
-    assert len(os.listdir("/proc/self/fd")) == before + 1
+    assert open_below(tmp_path) == ["(deleted)", "log"]
     screen.close()
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert open_below(tmp_path) == ["log"]
 
 
 def test_grep_looks_into_long_lines(log: int) -> None:
