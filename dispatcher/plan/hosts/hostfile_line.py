@@ -314,7 +314,7 @@ def _add(
 def _slots(text: str, key: str) -> int:
     if not text:
         raise BadName("a number is missing after ':'", -1)
-    if text.isascii() and text.isdigit() and not text.strip("0"):
+    if not text.strip("0"):
         raise BadName(f"{key}=0: a host without slots takes no rank", hint="remove the host")
     hint = "a comment needs a blank before its '#'" if "#" in text else None
     return digits(text, key, 1, MOST_SLOTS, hint)

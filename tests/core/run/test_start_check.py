@@ -94,6 +94,7 @@ class TestMeetingPlace:
     def test_one_address_for_all_of_those_that_were_asked_about(self) -> None:
         check = StartCheck(make_plan(3), prove=True)
         assert judged(check, *three()) == ProbeNodes((1, 2), ("10.0.0.1",), 4000, 1.0)
+        assert check.ready(ev.NodeReady(1, facts(1))) is None  # that is known by now
         assert check.waiting == {1, 2}
         assert check.probed(ev.NodeProbed(1, ("10.0.0.1",))) is None
         assert check.probed(ev.NodeProbed(1, ())) is None  # it has said so already

@@ -206,6 +206,15 @@ def test_many_mistakes_are_cut_short(wrong: int) -> None:
     assert (problems[-1].message == stopped) == (wrong >= MOST_PROBLEMS)
 
 
+def test_of_mistakes_and_contradictions_the_first_are_told() -> None:
+    with pytest.raises(HostfileError) as caught:
+        parse("a slots=1\n" * 60 + "-bad\n" * 60)
+    problems = caught.value.problems
+    assert [problem.line for problem in problems] == list(range(2, MOST_PROBLEMS + 2))
+    assert problems[58].message.startswith("a is already on line 1")
+    assert problems[59].message.startswith("host name starts with")
+
+
 @pytest.mark.parametrize(
     ("text", "column"),
     [

@@ -1,0 +1,177 @@
+"""How a run ends: who is told to finish, who is given up, and what is told of them."""
+
+from __future__ import annotations
+
+import signal
+
+import pytest
+
+from dispatcher.core.events import run_events as ev
+from dispatcher.core.events import verdicts
+from dispatcher.core.events.actions import (
+    Action,
+    CloseLink,
+    End,
+    Finish,
+    Sweep,
+    Tell,
+)
+from dispatcher.core.run import run_machine
+from dispatcher.core.run.attempt import SWEEP_LIMIT
+from dispatcher.model.failure import Ending, Failure, Kind
+
+from ..conftest import facts, make_plan
+from .test_run_machine import GONE, World, started
+
+WHY = "unreachable: no route to host"
+
+
+def since(world: World, event: ev.Event) -> list[Action]:
+    """What ``event`` leads to."""
+    at = len(world.done)
+    world.tell(event)
+    return world.done[at:]
+
+
+def end_well(world: World) -> None:
+    for rank in list(world.homes):
+        world.exits(rank, 0)
+    for _ in range(2):
+        if world.ended is None:
+            world.swept()
+
+
+class TestEnd:
+    def test_who_never_answered_is_not_waited_for(self) -> None:
+        world = World(2, spares=1)
+        world.ready(0, 1)
+        world.probed(1)
+        for rank in range(4):
+            world.exits(rank, 0)
+        world.sweep(0)
+        orders = since(world, ev.NodeSwept(1, 0))
+        assert [order for order in orders if not isinstance(order, Tell)][:2] == [
+            CloseLink(1), CloseLink(2),
+        ]  # fmt: skip
+        assert world.ended is not None
+
+    def test_a_spare_that_is_silent_at_the_end_is_left(self) -> None:
+        world = started(2, spares=1)
+        world.mute.add(2)
+        for rank in range(4):
+            world.exits(rank, 0)
+        world.sweep(0, 1)
+        assert world.run.next_deadline() == world.now + SWEEP_LIMIT
+        at = len(world.done)
+        world.take(world.run.tick(world.now + SWEEP_LIMIT - 0.1))
+        assert world.ended is None
+        world.take(world.run.tick(world.now + SWEEP_LIMIT))
+        assert world.done[at] == CloseLink(2)
+        assert isinstance(world.done[-1], End)
+        assert world.run.next_deadline() is None
+        assert world.run.state == run_machine.OVER
+
+    @pytest.mark.parametrize("how", ["lost", "dying", "swept"])
+    def test_its_last_word_of_any_kind_is_the_end(self, how: str) -> None:
+        world = started(2, spares=1)
+        end = {
+            "lost": ev.NodeLost(2, GONE),
+            "dying": ev.NodeDying(2, "x"),
+            "swept": ev.NodeSwept(2, 0),
+        }  # fmt: skip
+        for rank in range(4):
+            world.exits(rank, 0)
+        world.sweep(0, 1)
+        assert since(world, ev.NodeReady(2, facts(2))) == []  # late
+        assert since(world, ev.NodeHeard(2)) == []
+        actions = since(world, end[how])
+        assert actions[0] == CloseLink(2)
+        assert isinstance(actions[-1], End)
+        assert not world.told(ev.HostLeftOut)
+        assert world.ended is not None
+        assert world.ended.ok
+
+    def test_a_signal_at_the_end_leaves_at_once(self) -> None:
+        world = started(2, spares=2)
+        for rank in range(4):
+            world.exits(rank, 0)
+        world.sweep(0, 1)
+        assert since(world, ev.SignalReceived(signal.SIGUSR1)) == []
+        actions = since(world, ev.SignalReceived(signal.SIGTERM))
+        assert actions[:2] == [CloseLink(2), CloseLink(3)]
+        assert world.ended is not None
+        assert world.ended.ok
+        for event in (ev.SignalReceived(signal.SIGTERM), ev.NodeHeard(2), ev.NodeSwept(2, 0)):
+            assert since(world, event) == []  # R-1
+        assert world.run.tick(9999.0) == []
+
+    def test_the_third_signal_leaves_spares_too(self) -> None:
+        world = started(2, spares=1)
+        for _ in range(3):
+            world.tell(ev.SignalReceived(signal.SIGINT))
+        assert world.ended is not None
+        assert world.done[-1] == End(world.ended)
+        assert CloseLink(2) in world.done
+        assert Finish(2) in world.done
+
+    def test_who_is_to_blame_is_not_told_as_left_out(self) -> None:
+        world = World(2, spares=1)
+        world.ready(0)
+        world.tell(ev.NodeLost(2, GONE))
+        world.tell(ev.NodeLost(1, GONE))
+        world.sweep(0)
+        world.sweep(0)
+        assert world.ended is not None
+        assert isinstance(world.ended.cause, verdicts.Rejected)
+        assert set(world.ended.cause.failures) == {1}
+        assert world.ended.left_out == {"n2": WHY}
+
+    def test_without_restarts_a_lost_host_is_the_end(self) -> None:
+        world = started(2, spares=1)
+        world.lose(1, Ending(None, "KILL"))
+        world.killed(0, 1)
+        assert Sweep(0) not in world.done
+        assert Finish(0) in world.done
+        world.sweep(0)
+        world.sweep(2)
+        assert world.ended is not None
+        assert world.ended.cause == verdicts.NodeFailed(1, GONE)
+        assert (world.ended.no_restart, world.checks()) == (None, [])
+
+    def test_where_fewer_may_go_on_a_rejected_host_is_dropped(self) -> None:
+        world = World(3, most=1, min_nodes=2)
+        world.ready(0, 1)
+        world.tell(ev.NodeLost(2, GONE))
+        world.sweep(0, 1)
+        assert world.told(ev.HostLeftOut) == [ev.HostLeftOut(2, WHY)]
+        assert world.told(ev.WorldShrunk) == [ev.WorldShrunk((0, 1), (2, 2))]
+        world = World(3, most=1)
+        world.ready(0, 1)
+        world.tell(ev.NodeLost(2, GONE))
+        world.sweep(0, 1)
+        assert world.ended is not None
+        assert world.ended.no_restart is None
+
+
+def test_hosts_that_an_open_plan_does_not_need_are_let_go() -> None:
+    from dispatcher.core.run.run_machine import RunMachine
+
+    run = RunMachine(make_plan(3, None, np=2))
+    run.begin()
+    for host in range(3):
+        actions = run.handle(ev.NodeReady(host, facts(host, gpus=2)), 0.0)
+    assert [action for action in actions if isinstance(action, CloseLink)] == [
+        CloseLink(1), CloseLink(2),
+    ]  # fmt: skip
+    assert run.handle(ev.NodeLost(1, Failure(Kind.LOST, "x")), 1.0) == []
+    assert run.rank_hosts == {0: 0, 1: 0}
+    run.handle(ev.RankExited(0, 0, 0), 1.0)
+    run.handle(ev.RankExited(0, 1, 0), 1.0)
+    for rank in (0, 1):
+        for stream in (1, 2):
+            actions = run.handle(ev.OutputEnded(0, rank, stream, 0, 0), 1.0)
+    assert actions == [Finish(0)]
+    (close, end) = run.handle(ev.NodeSwept(0, 0), 1.0)
+    assert close == CloseLink(0)
+    assert isinstance(end, End)
+    assert end.verdict.ok
