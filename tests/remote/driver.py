@@ -38,6 +38,16 @@ def noting(into: list[Any], answer: Any = None) -> Callable[..., Any]:
     return note
 
 
+class Os:
+    """``os`` with some functions of the test's, for one module alone: pytest wants its own."""
+
+    def __init__(self, **own: Any) -> None:
+        self.__dict__.update(own)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(os, name)
+
+
 @cache
 def interpreters() -> dict[tuple[int, int], str]:
     """(major, minor) -> path of a Python of that version, whatever is found here."""

@@ -21,6 +21,7 @@ from rig import gone, wait_for
 
 from dispatcher.remote.agent import guardian
 from dispatcher.remote.agent.guardian import Guardian, GuardianPipe
+from remote.driver import Os, noting
 
 #: a guardian whose agent is a shell with the pipe as its descriptor 3. argv: the text, first words
 WATCH = """
@@ -157,8 +158,8 @@ class TestPatience:
         sent: list[tuple[int, int]] = []
         monkeypatch.setattr(guardian, "monotonic", lambda: waits.now)
         monkeypatch.setattr(select, "poll", lambda: waits)
-        monkeypatch.setattr(os, "kill", lambda *what: sent.append(what))
-        monkeypatch.setattr(os, "read", lambda fd, size: said.pop(0))
+        own = Os(kill=noting(sent), read=lambda fd, size: said.pop(0))
+        monkeypatch.setattr(guardian, "os", own)
         one = Guardian(4321, self.LINK, self.PIPE, b"10 3 /folder\n")
         answer = one._wait()
         monkeypatch.undo()
@@ -235,7 +236,7 @@ class TestPipe:
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         sent: list[tuple[int, int]] = []
-        monkeypatch.setattr(os, "kill", lambda *what: sent.append(what))
+        monkeypatch.setattr(guardian, "os", Os(kill=noting(sent)))
         GuardianPipe(os.getppid() + 1, -1).leave()  # its number may be somebody else's
         assert sent == []
         GuardianPipe(os.getppid(), -1).leave()
@@ -275,7 +276,7 @@ def test_the_first_words(
 
     say_more()
     with monkeypatch.context() as patch:
-        patch.setattr(os, "read", hear)
+        patch.setattr(guardian, "os", Os(read=hear))
         assert guardian._first_words(pipe, link.fileno()) == heard
     for fd in (pipe, agent):
         with suppress(OSError):

@@ -16,7 +16,7 @@ from rig import wait_for
 
 from dispatcher.core.events import stack_frames
 from dispatcher.remote.host import failure_info, proctree
-from remote.driver import Agent, noting
+from remote.driver import Agent, Os, noting
 
 #: as Linux 6.1 and NVIDIA's driver 535 wrote them
 LOG = [
@@ -51,11 +51,8 @@ class TestExamine:
     @pytest.fixture
     def host(self, monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
         host = SimpleNamespace(driver=False, log=LOG, kills=0, since=[])
-        exists = os.path.exists
-        monkeypatch.setattr(
-            os.path, "exists",
-            lambda path: host.driver if path == "/proc/driver/nvidia" else exists(path),
-        )  # fmt: skip
+        path = SimpleNamespace(exists=lambda path: host.driver and path == "/proc/driver/nvidia")
+        monkeypatch.setattr(failure_info, "os", Os(path=path))
         put = monkeypatch.setattr
         put(failure_info, "kernel_log", lambda since: noting(host.since, host.log)(since))
         put(failure_info, "oom_kills", lambda: host.kills)
@@ -97,28 +94,23 @@ class TestKernelLog:
     def records(self, monkeypatch: pytest.MonkeyPatch) -> list[bytes | OSError]:
         records: list[bytes | OSError] = []
 
-        class Os:
-            """``os`` with the log alone to be opened."""
+        def opened(path: str, flags: int) -> int:
+            assert (path, flags) == ("/dev/kmsg", os.O_RDONLY | os.O_NONBLOCK)
+            if records and isinstance(records[0], PermissionError):
+                raise records[0]
+            return 77
 
-            def __getattr__(self, name: str) -> object:
-                return getattr(os, name)
+        def read(fd: int, size: int) -> bytes:
+            record = records.pop(0) if records else BlockingIOError()
+            if isinstance(record, OSError):
+                raise record
+            return record[:size]
 
-            def open(self, path: str, flags: int) -> int:
-                assert (path, flags) == ("/dev/kmsg", os.O_RDONLY | os.O_NONBLOCK)
-                if records and isinstance(records[0], PermissionError):
-                    raise records[0]
-                return 77
+        def close(fd: int) -> None:
+            records.append(b"closed")
 
-            def read(self, fd: int, size: int) -> bytes:
-                record = records.pop(0) if records else BlockingIOError()
-                if isinstance(record, OSError):
-                    raise record
-                return record[:size]
-
-            def close(self, fd: int) -> None:
-                records.append(b"closed")
-
-        monkeypatch.setattr(failure_info, "os", Os())
+        own = Os(open=opened, read=read, close=close)
+        monkeypatch.setattr(failure_info, "os", own)
         return records
 
     def test_those_since_then_by_their_text(self, records: list[bytes | OSError]) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from dispatcher.remote.host import host_facts
-from remote.driver import noting
+from remote.driver import Os, noting
 
 ELF = b"\x7fELF"
 
@@ -79,7 +79,7 @@ def test_one_that_can_be_run_is_enough(folder: Path) -> None:
 
 def test_a_script_that_may_not_be_read(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[tuple[bytes, int]] = []
-    monkeypatch.setattr(os, "access", noting(asked, False))
+    monkeypatch.setattr(host_facts, "os", Os(access=noting(asked, False)))
     found = host_facts.find_problems({"script": b"train.py"}, os.fsencode(folder), None)
     assert found == [["not executable", f"{folder}/train.py: cannot be read"]]
     assert asked == [(os.fsencode(folder / "train.py"), os.R_OK)]
@@ -103,8 +103,12 @@ class Host:
         self.folders: dict[str, list[str]] = {}
         self.links: dict[str, str] = {}
         monkeypatch.setattr(host_facts, "open", self._open, raising=False)
-        monkeypatch.setattr(os, "listdir", lambda path: self._of(self.folders, path))
-        monkeypatch.setattr(os, "readlink", lambda path: self._of(self.links, path))
+        own = Os(
+            listdir=lambda path: self._of(self.folders, path),
+            readlink=lambda path: self._of(self.links, path),
+            access=lambda path, mode: mode == os.R_OK | os.W_OK,
+        )
+        monkeypatch.setattr(host_facts, "os", own)
 
     def _open(self, path: str) -> io.StringIO:
         return io.StringIO(self._of(self.files, path))
@@ -244,7 +248,6 @@ def test_gpus_of_the_driver(
     driver: list[str] | None,
     count: int,
 ) -> None:
-    monkeypatch.setattr(os, "access", lambda path, mode: mode == os.R_OK | os.W_OK)
     folders = {"/dev": devices, "/proc/driver/nvidia/gpus": driver}
     host.folders = {path: names for path, names in folders.items() if names is not None}
     assert host_facts.count_gpus() == count
@@ -253,7 +256,7 @@ def test_gpus_of_the_driver(
 def test_room_is_what_a_usual_user_has(monkeypatch: pytest.MonkeyPatch) -> None:
     there = SimpleNamespace(f_bavail=3, f_bfree=5, f_frsize=512, f_blocks=9)
     asked: list[bytes] = []
-    monkeypatch.setattr(os, "statvfs", noting(asked, there))
+    monkeypatch.setattr(host_facts, "os", Os(statvfs=noting(asked, there)))
     assert host_facts.free_space(b"/x") == 3 * 512
     there.f_bavail = 0
     assert host_facts.free_space(b"/x") == 0

@@ -15,6 +15,7 @@ from typing import Any, ClassVar
 import pytest
 
 from dispatcher.remote.host import process
+from remote.driver import Os
 
 
 class TestLookUp:
@@ -85,7 +86,7 @@ class TestLookUp:
             asked.append(what)
             raise OSError(refusals[len(asked) - 1], "refused")
 
-        monkeypatch.setattr(os, "execve", refuse)
+        monkeypatch.setattr(process, "os", Os(execve=refuse))
         env = {b"PATH": b"/a:/b"}
         with pytest.raises(OSError, match=r".") as raised:
             process.execute([b"tool", b"x"], env)
@@ -179,7 +180,7 @@ class TestSpawn:
             raise OSError(number, "full")
 
         before = open_fds()
-        monkeypatch.setattr(os, broken, refuse)
+        monkeypatch.setattr(process, "os", Os(**{broken: refuse}))
         with pytest.raises(process.SpawnError) as raised:
             process.spawn(3, [b"true"], self.ENV, b"/")
         found = raised.value

@@ -13,6 +13,7 @@ import pytest
 from rig import gone, wait_for
 
 from dispatcher.remote.host import proctree
+from remote.driver import Os
 
 HOUSE = str(Path(proctree.__file__).parents[3])
 
@@ -135,7 +136,7 @@ def test_all_that_have_ended_are_collected(monkeypatch: pytest.MonkeyPatch) -> N
             raise found
         return found
 
-    monkeypatch.setattr(os, "waitpid", wait)
+    monkeypatch.setattr(proctree, "os", Os(waitpid=wait))
     assert list(proctree.reaped()) == [(7, 0), (8, 256)]
     waiting.append(ChildProcessError())
     assert list(proctree.reaped()) == [(9, 0)]

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from dispatcher.remote.host import workdir
+from remote.driver import Os
 
 
 def test_it_goes_with_all_below_it_and_follows_no_link(
@@ -63,7 +64,7 @@ def test_where_it_is_made(
             raise OSError(errno.ENOSPC, "full")
 
     monkeypatch.setenv("TMPDIR", temporary)
-    monkeypatch.setattr(os, "mkdir", mkdir)
+    monkeypatch.setattr(workdir, "os", Os(mkdir=mkdir))
     found = workdir.make("run-1", lambda path: steps.append(("told", path)))
     assert [what for what, _ in steps] == ["told", "made"] * (len(refused) + (made is not None))
     assert all(told[1] == tried[1] for told, tried in zip(steps[::2], steps[1::2], strict=True))

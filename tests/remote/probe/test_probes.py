@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from dispatcher.remote.probe import probes
-from remote.driver import noting
+from remote.driver import Os, noting
 
 #: what a call opens goes with the process that a survey makes for it
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
@@ -36,7 +36,7 @@ class TestReadings:
         )
         looked: list[bytes] = []
         monkeypatch.setenv("TMPDIR", temporary)
-        monkeypatch.setattr(os, "statvfs", noting(looked, there))
+        monkeypatch.setattr(probes, "os", Os(statvfs=noting(looked, there)))
         assert probes.space(folder) == [51200, 3584, 50, 4]
         assert looked == [asked]
 
@@ -153,10 +153,12 @@ class TestReadings:
 
         put = monkeypatch.setattr
         driver = [True]
-        put(os.path, "exists", lambda path: driver[0] and path == "/proc/driver/nvidia")
-        put(os, "listdir", listed)
-        put(os, "readlink", link)
-        put(os, "stat", lambda path: SimpleNamespace(st_uid=1000 + int(path.split("/")[2])))
+        known = Os(
+            listdir=listed, readlink=link, path=SimpleNamespace(
+                exists=lambda path: driver[0] and path == "/proc/driver/nvidia"
+            ), stat=lambda path: SimpleNamespace(st_uid=1000 + int(path.split("/")[2])),
+        )  # fmt: skip
+        put(probes, "os", known)
         put(
             probes, "open",
             lambda path: io.StringIO(f"name of {path.split('/')[2]}{'x' * 99}\n"), raising=False,

@@ -17,7 +17,7 @@ from dispatcher.remote.host import proctree
 from dispatcher.remote.probe import sampler, stack_dump, usage
 from dispatcher.remote.protocol.frames import CONTROL, Decoder, control, encode
 from dispatcher.remote.protocol.packing import unpack
-from remote.driver import noting
+from remote.driver import Os, noting
 
 
 class TestGpus:
@@ -178,7 +178,7 @@ class TestSampling:
             taken.append(data[:3])
             return len(taken[-1])
 
-        monkeypatch.setattr(os, "write", write)
+        monkeypatch.setattr(sampler, "os", Os(write=write))
         sampler.write(7, b"12345678")
         monkeypatch.undo()
         assert taken == [b"123", b"456", b"78"]
@@ -269,7 +269,7 @@ class TestHeard:
 
         one.stop()
         before = len(os.listdir("/proc/self/fd"))
-        monkeypatch.setattr(os, "fork", refuse)
+        monkeypatch.setattr(sampler, "os", Os(fork=refuse))
         with pytest.raises(OSError, match="no more"):
             one.begin({"seconds": 1.0}, {})
         assert len(os.listdir("/proc/self/fd")) == before

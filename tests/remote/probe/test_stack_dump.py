@@ -18,6 +18,7 @@ from rig import wait_for
 from dispatcher.remote.probe import stack_dump, usage
 from dispatcher.remote.protocol.frames import Decoder
 from dispatcher.remote.protocol.packing import unpack
+from remote.driver import Os, noting
 
 
 class TestWhoIsAsked:
@@ -187,7 +188,7 @@ class TestBySignal:
         put(stack_dump, "monotonic", lambda: self.now)
         put(stack_dump, "where", lambda pid: "T" if pid == 54 else "S")
         put(stack_dump, "listens", lambda pid, path: pid != 53)
-        put(os, "kill", lambda *what: self.asked.append(what))
+        put(stack_dump, "os", Os(kill=noting(self.asked)))
         return writes
 
     def heard(
@@ -270,7 +271,7 @@ class TestByKernel:
         def read(folder: str, thread: int, name: str) -> str:
             return f"name{thread}" if name == "comm" else stack if thread == 7 else "-"
 
-        monkeypatch.setattr(os, "listdir", listed)
+        monkeypatch.setattr(stack_dump, "os", Os(listdir=listed))
         monkeypatch.setattr(stack_dump, "where", lambda thread, folder: f"S {folder[6:8]}.{thread}")
         monkeypatch.setattr(stack_dump, "read", read)
         lines = stack_dump.by_kernel(51, [50, 51, 52]).decode().splitlines()
@@ -422,5 +423,5 @@ class TestNccl:
         ]  # fmt: skip
         born.clear()  # nobody knows how old it is
         assert len(stack_dump.flights(trees)) == 4
-        monkeypatch.setattr(os, "geteuid", lambda: 4242)
+        monkeypatch.setattr(stack_dump, "os", Os(geteuid=lambda: 4242))
         assert stack_dump.flights(trees) == []

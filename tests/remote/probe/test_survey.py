@@ -22,7 +22,7 @@ from dispatcher.remote.probe import probes
 from dispatcher.remote.probe import survey as survey_code
 from dispatcher.remote.protocol.packing import pack, unpack
 from dispatcher.runner.surveys import NEEDS
-from remote.driver import noting
+from remote.driver import Os, noting
 
 SOURCE = payload.standalone("probe.survey", NEEDS)
 
@@ -44,7 +44,7 @@ class TestReading:
     ) -> None:  # fmt: skip
         reading = survey_code.Reading(9.0, most)
         left = list(pieces)
-        monkeypatch.setattr(os, "read", lambda fd, size: left.pop(0))
+        monkeypatch.setattr(survey_code, "os", Os(read=lambda fd, size: left.pop(0)))
         while not reading.take(7):
             pass
         monkeypatch.undo()
@@ -76,8 +76,8 @@ class TestReading:
         killed: list[Any] = []
         left = list(waits)
         put(survey_code, "monotonic", lambda: now[0])
-        put(os, "waitpid", lambda pid, options: left.pop(0))
-        put(os, "killpg", noting(killed))
+        waits_for = Os(waitpid=lambda pid, options: left.pop(0), killpg=noting(killed))
+        put(survey_code, "os", waits_for)
         put(select, "select", pause)
         reading = survey_code.Reading(1.0, 5)
         reading.pid, reading.cut = 77, cut
@@ -96,7 +96,7 @@ class TestReading:
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         killed: list[Any] = []
-        monkeypatch.setattr(os, "killpg", noting(killed))
+        monkeypatch.setattr(survey_code, "os", Os(killpg=noting(killed)))
         survey_code.kill(0)
         survey_code.kill(5)
         assert killed == [(5, signal.SIGKILL)]
@@ -169,7 +169,7 @@ def test_which_command_is_run_where(
 
     monkeypatch.setenv("DISPATCH_HOST", "n7")
     monkeypatch.setenv("PATH", "/mine")
-    monkeypatch.setattr(os, "execvpe", refuse)
+    monkeypatch.setattr(survey_code, "os", Os(execvpe=refuse))
     monkeypatch.setattr(survey_code, "write", noting(written))
     assert survey_code.execute(argument) == status
     ((program, words, env),) = asked

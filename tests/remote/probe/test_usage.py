@@ -28,7 +28,7 @@ from dispatcher.remote.probe.usage import (
 from dispatcher.remote.probe.usage import given as given_gpus
 from dispatcher.remote.protocol.frames import Decoder
 from dispatcher.remote.protocol.packing import unpack
-from remote.driver import noting
+from remote.driver import Os, noting
 
 STAT = (
     b"4711 (a) b (c) R 17 4711 4700 0 -1 4194304 100 200 0 0 50 25 10 5 20 0 7 0 123456 "
@@ -223,7 +223,8 @@ def test_processes_that_there_are() -> None:
 
 
 def test_a_host_with_very_many_processes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "listdir", lambda path: ["self", *map(str, range(1, 20)), "net"])
+    names = ["self", *map(str, range(1, 20)), "net"]
+    monkeypatch.setattr(usage, "os", Os(listdir=lambda path: names))
     monkeypatch.setattr(
         usage, "stat_of", lambda pid: None if pid == 2 else ("S", 1, 1, 0, 1, 1, pid)
     )
@@ -335,9 +336,10 @@ def test_where_nvidia_smi_is_looked_for(tmp_path: Path, monkeypatch: pytest.Monk
     assert read is not None
     assert read() == parse(SMI)
     assert asked == [[f"{tmp_path}/b/nvidia-smi", *usage.QUERY]]
-    monkeypatch.setattr(os, "access", lambda path, mode: path == "/usr/bin/nvidia-smi")
+    there = ["/usr/bin/nvidia-smi"]
+    monkeypatch.setattr(usage, "os", Os(access=lambda path, mode: path in there))
     assert usage.program() is not None
-    monkeypatch.setattr(os, "access", lambda path, mode: False)
+    there.clear()
     assert usage.program() is None
 
 
@@ -377,8 +379,7 @@ def test_readings_come_in_time_until_there_is_no_gpu(
     put(usage, "program", lambda: read if by else None)
     put(usage, "monotonic", lambda: now[0])
     put(usage, "sleep", noting(pauses))
-    put(os, "write", noting(written))
-    put(os, "_exit", end)
+    put(usage, "os", Os(write=noting(written), _exit=end))
     with pytest.raises(Ended, match="0"):
         usage.read_gpus(7, 5.0)
     said = [unpack(frame.body) for _, data in written for frame in Decoder().feed(data)]

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from types import SimpleNamespace
 
 import pytest
 
 from dispatcher.remote.rank import pair
+from remote.driver import Os
 
 
 class Clock:
@@ -17,7 +17,7 @@ class Clock:
         self.now = 100.0
         looks = dict.fromkeys(("monotonic", "perf_counter"), lambda: self.now)
         monkeypatch.setattr(pair, "time", SimpleNamespace(**looks))
-        monkeypatch.setattr(os, "sched_yield", self.pass_by)
+        monkeypatch.setattr(pair, "os", Os(sched_yield=self.pass_by))
 
     def pass_by(self, seconds: float = 1.0) -> None:
         self.now += seconds

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 import threading
 from array import array
@@ -14,6 +13,7 @@ from typing import Any
 import pytest
 
 from dispatcher.remote.rank import pair
+from remote.driver import Os
 from remote.rank.conftest import Clock
 
 
@@ -273,7 +273,7 @@ class TestResult:
             def start(self) -> None:
                 timers.append((self.seconds, self.daemon, self.call))
 
-        monkeypatch.setattr(os, "_exit", codes.append)
+        monkeypatch.setattr(pair, "os", Os(_exit=codes.append))
         monkeypatch.setattr(pair, "threading", SimpleNamespace(Timer=Timer, Lock=threading.Lock))
         result = pair.Result()
         result.doing = "small all-reduces"
