@@ -306,8 +306,7 @@ def _hash_name(name: str) -> str:
 
 def _append(path: str, line: str) -> None:
     os.makedirs(os.path.dirname(path) or ".", mode=0o700, exist_ok=True)
-    flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
-    descriptor = os.open(path, flags, 0o600)
+    descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o600)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)  # another dispatch may be at it too
         size = os.fstat(descriptor).st_size

@@ -128,6 +128,14 @@ def test_a_socket_that_was_left_behind_is_replaced(listener: socket.socket) -> N
     daemon_socket.forget()  # is gone already
 
 
+def test_a_lock_that_leads_elsewhere_is_not_followed(runtime: Path, tmp_path: Path) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    (daemon_socket.folder() / f"{daemon_socket.name()}.lock").symlink_to(elsewhere)
+    with pytest.raises(OSError):
+        daemon_socket.listen()
+    assert not elsewhere.exists()
+
+
 def test_a_path_may_be_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Longer than an address of a socket."""
     runtime = tmp_path / ("x" * 120)

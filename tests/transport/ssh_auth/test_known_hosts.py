@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import fcntl
 import os
 import shutil
 import subprocess
@@ -19,6 +20,7 @@ from dispatcher.transport.ssh_auth import known_hosts
 from dispatcher.transport.ssh_auth.host_keys import HostKeyCheck
 from dispatcher.transport.ssh_auth.known_hosts import (
     KnownHosts,
+    KnownHostsFiles,
     _hash_name,
     fingerprint,
     lookup_name,
@@ -305,6 +307,48 @@ def test_learning_after_an_open_last_line(tmp_path: Path) -> None:
     again = KnownHosts([str(path)])
     assert numbers(again, "old") == [1]
     assert numbers(again, "new") == [2]
+
+
+def test_what_is_learned_is_on_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, synced = tmp_path / "known_hosts", list[str]()
+    see = lambda fd: synced.append(Path(f"/proc/self/fd/{fd}").read_text())  # noqa: E731
+    monkeypatch.setattr(os, "fsync", see)
+    KnownHosts([]).learn(str(path), "new", "ssh-ed25519", blob(2), hashed=False)
+    assert synced == [path.read_text()] == [f"new {key(2)}\n"]
+    with path.open("a") as file:
+        file.write("somebody else\n")
+    KnownHosts([]).learn(str(path), "newer", "ssh-ed25519", blob(3), hashed=False)
+    assert path.read_text() == f"new {key(2)}\nsomebody else\nnewer {key(3)}\n"
+
+
+def test_another_who_writes_is_waited_for(tmp_path: Path) -> None:
+    path = tmp_path / "known_hosts"
+    learn = KnownHosts([]).learn
+    with path.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        learning = threading.Thread(
+            target=learn, args=(str(path), "new", "ssh-ed25519", blob(2)), kwargs={"hashed": False}
+        )
+        learning.start()
+        learning.join(0.1)
+        assert learning.is_alive()
+        assert path.read_text() == ""
+    learning.join(20)
+    assert path.read_text() == f"new {key(2)}\n"
+
+
+def test_files_are_read_once_and_their_notices_gathered(tmp_path: Path) -> None:
+    one, two = tmp_path / "one", tmp_path / "two"
+    one.write_text("a broken\n")
+    two.write_text(f"b {key(2)}\n@strange c {key(3)}\n")
+    files = KnownHostsFiles()
+    first = files.index(str(path) for path in (one, two))
+    assert files.index([str(one), str(two)]) is first
+    assert files.index([str(two)]) is not first
+    assert numbers(first, "b") == [2]
+    assert [notice.partition(": skipped: ")[0] for notice in files.notices] == [
+        f"{one}:1", f"{two}:2", f"{two}:2",
+    ]  # fmt: skip
 
 
 def test_what_cannot_be_written_is_not_trusted(tmp_path: Path) -> None:
