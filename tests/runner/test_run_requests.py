@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -15,6 +16,7 @@ from dispatcher.core.events import run_events as ev
 from dispatcher.core.events.actions import CheckOrphans
 from dispatcher.core.events.monitor_events import (
     NodeSampled,
+    OutputSeen,
     RanksHung,
     SamplesWanted,
     StacksGathered,
@@ -291,6 +293,26 @@ def test_ranks_that_neither_write_nor_compute_hang() -> None:
     (hung,) = played.heard.of(RanksHung)
     assert hung.seconds >= 1.0
     assert [o["signum"] for o in agent.orders if o["type"] == "signal"] == [15, 18]
+
+
+def test_ranks_that_write_do_not_hang_however_little_they_compute() -> None:
+    def start(agent: Agent, order: Order) -> None:
+        agent.spawned(order)
+        threading.Thread(target=writes, args=(agent,), daemon=True).start()
+
+    def writes(agent: Agent) -> None:
+        for beat in range(30):  # half as long again as they may be silent
+            time.sleep(0.1)
+            agent.writes(0, b"step\n")
+            ranks = [[rank, "S", 0.5, 1, 1, 1, None, None] for rank in (0, 1)]
+            agent.report("sample", at=0.1 * beat, ranks=ranks, gpus=[], late=False)
+        _exits_all(agent, {})
+
+    (agent,) = agents_with(1, start=start)
+    played = Played(plan_of(1, limits=Limits(hang_timeout=2.0)), agent)
+    assert played.run().cause is None
+    assert played.heard.of(RanksHung) == []
+    assert played.heard.of(OutputSeen)  # told when they would else be thought to hang
 
 
 # -- Ctrl-Z, input, sinks ---------------------------------------------------------------
