@@ -101,6 +101,23 @@ class TestGive:
         (first, *_) = given(tmp_path / "f", 100, 50, sha(data[:50]).hex(), until=0)
         assert first == (START, bytes(8))
 
+    @pytest.mark.parametrize(("start", "asked"), [(0, [0]), (50, [0, 50]), (100, [0])])
+    def test_what_will_never_come_is_not_waited_for(
+        self, tmp_path: Path, start: int, asked: list[int]
+    ) -> None:
+        data = bytes(range(100))
+        (tmp_path / "f").write_bytes(data)
+        waited: list[int] = []
+
+        def more(at: int) -> bool:
+            waited.append(at)
+            return True
+
+        seen = sha(data[:start]).hex()
+        pieces = list(give(str(tmp_path / "f"), 100, start, seen, more))
+        assert waited == asked
+        assert pieces[-1].endswith(sha(data))
+
     def test_one_that_cannot_be_read_is_told_of(self, tmp_path: Path) -> None:
         absent = tmp_path / "absent"
         told = os.fsencode(absent) + b": no such file or directory"

@@ -133,7 +133,17 @@ class TestNeeded:
         (tmp_path / "real").mkdir()
         (tmp_path / "f").symlink_to("real")
         put(f"{tmp_path}/", [file("f")])
+        assert not (tmp_path / "f").is_symlink()
+        assert (tmp_path / "f").read_bytes() == b"new"
         assert names(tmp_path) == ["f", "real"]
+
+    def test_a_link_to_a_folder_may_lead_to_another(self, tmp_path: Path) -> None:
+        for name in ("v1", "v2"):
+            (tmp_path / name).mkdir()
+        (tmp_path / "now").symlink_to("v1")
+        put(f"{tmp_path}/", [link("now", "v2")])
+        assert os.readlink(tmp_path / "now") == "v2"
+        assert names(tmp_path) == ["now", "v1", "v2"]
 
     @pytest.mark.parametrize(
         ("there", "entries", "why"),
