@@ -216,6 +216,13 @@ class TestEnds:
         ((_, _, fields),) = say(told, 0, b"cmd=barrier_in")
         assert fields["epoch"] == 1
 
+    def test_a_host_whose_ranks_have_all_ended_enters_no_fence(self) -> None:
+        told = server()
+        for rank in (0, 1):
+            say(told, rank, INITIATE, b"cmd=barrier_in")
+        told.release(b"WORLD:0", 0, [])
+        assert [told.ended(rank) for rank in (0, 1)] == [[], []]
+
     def test_a_fence_of_others_is_no_business_of_its(self) -> None:
         told = server(size=3, ranks=[0, 1, 2])
         for rank in (0, 1, 2):
