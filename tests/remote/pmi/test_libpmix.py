@@ -207,6 +207,12 @@ def test_without_a_port_it_is_of_no_use(
         told.library.register(b"kvs", HOSTS, 0, b"/folder")
 
 
+def test_the_port_is_the_first_that_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    said = [b"PMIX_SERVER_URI%d=a;tcp4://127.0.0.1:%d" % (number, number) for number in (7, 8)]
+    told = Told(Calls((*said, b"HOME=/")), monkeypatch)
+    assert told.library.register(b"kvs", HOSTS, 0, b"/folder") == 7
+
+
 @pytest.mark.parametrize(
     ("call", "before"),
     [("register_nspace", 1), ("setup_local_support", 2), ("register_client", 3), ("setup_fork", 5)],
