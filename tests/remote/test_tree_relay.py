@@ -1,10 +1,11 @@
-"""The relay of a tree as a process, spoken to by its link alone: real commands, no hosts."""
+"""A relay as a process (``tree_relay``, ``tree_command``): its link, real commands, no hosts."""
 
 from __future__ import annotations
 
 import os
 import resource
 import select
+import signal
 import subprocess
 import sys
 import time
@@ -245,7 +246,7 @@ def test_input_for_who_reads_no_more_is_dropped(relay: Relay) -> None:
     relay.open(2, "true")
     assert relay.over(2) == 0
     (pid,) = relay.children()
-    os.kill(pid, 9)
+    os.kill(pid, signal.SIGKILL)
     assert relay.over(1) == -9
 
 
@@ -335,6 +336,24 @@ def _lives(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
     except OSError:
         return False
+
+
+def test_it_ends_with_who_started_it() -> None:
+    """Also while its input is open, and it is stopped and cannot see the end of that."""
+    text = '"$0" -c "$1" <&0 & echo $! >&2; wait'
+    parent = subprocess.Popen(
+        ["sh", "-c", text, sys.executable, PROGRAM], bufsize=0,
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
+    with parent:
+        assert parent.stdout is not None
+        assert parent.stderr is not None
+        pid = int(parent.stderr.readline())
+        assert parent.stdout.read(len(SYNC)) == SYNC
+        os.kill(pid, signal.SIGSTOP)
+        parent.kill()
+        parent.wait()
+        wait_for(lambda: not _lives(pid))
 
 
 def test_a_command_that_cannot_be_started_is_told_of() -> None:
