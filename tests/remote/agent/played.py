@@ -22,6 +22,8 @@ from remote.driver import noting
 
 #: beyond any pid that a kernel gives
 FIRST_PID = 1 << 23
+#: what an order says of a world that may speak PMI
+MPI = {"name": b"kvs", "size": 2, "mapping": b"(vector,(0,1,2))", "patience": 30.0}
 PREPARE = {
     "run_id": "test", "node": 0, "check": {}, "path": b"/usr/bin:/bin", "cwd": b"/",
     "reserve": None, "token": b"T" * 16, "heartbeat": 60.0, "lease": 60.0, "lifeline_grace": 0.5,

@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 import pytest
 
 from dispatcher.remote.host import process
-from remote.driver import Os
+from remote.driver import Os, descriptors
 
 
 class TestLookUp:
@@ -102,10 +102,6 @@ def read_all(fd: int) -> bytes:
         return file.read()
 
 
-def open_fds() -> int:
-    return len(os.listdir("/proc/self/fd"))
-
-
 class TestSpawn:
     """A rank started by this process."""
 
@@ -120,11 +116,11 @@ class TestSpawn:
             b"cat; pwd; env | grep -c .; echo $ONLY; echo kept >/proc/self/fd/%d; echo bad >&2"
             % outer
         )
-        before = open_fds()
+        before = descriptors()
         rank = process.spawn(
             7, [b"sh", b"-c", text], self.ENV, os.fsencode(tmp_path), keep=outer, stdin=given
         )
-        assert (rank.rank, rank.status, open_fds() - before) == (7, None, 2)
+        assert (rank.rank, rank.status, len(descriptors() - before)) == (7, None, 2)
         os.close(outer)
         os.close(given)
         assert rank.pipes.keys() == rank.counts.keys() == {1, 2}
@@ -158,13 +154,13 @@ class TestSpawn:
     def test_one_that_does_not_start_leaves_nothing(
         self, argv: list[bytes], cwd: bytes, step: str, number: int, what: str
     ) -> None:
-        before = open_fds()
+        before = descriptors()
         with pytest.raises(process.SpawnError) as raised:
             process.spawn(0, argv, self.ENV, cwd)
         error = raised.value
         assert (error.step, error.errno, error.what) == (step, number, what)
         assert str(error) == f"{step}: {what}: {os.strerror(number)}"
-        assert open_fds() == before
+        assert not descriptors() - before
 
     @pytest.mark.parametrize("broken", ["fork", "pipe"])
     @pytest.mark.parametrize("number", [errno.EAGAIN, None])
@@ -179,13 +175,13 @@ class TestSpawn:
                 return usual()
             raise OSError(number, "full")
 
-        before = open_fds()
+        before = descriptors()
         monkeypatch.setattr(process, "os", Os(**{broken: refuse}))
         with pytest.raises(process.SpawnError) as raised:
             process.spawn(3, [b"true"], self.ENV, b"/")
         found = raised.value
         assert (found.step, found.errno, found.what) == ("fork", number or errno.EIO, "rank 3")
-        assert open_fds() == before
+        assert not descriptors() - before
 
     def test_what_is_there_now(self) -> None:
         out, into = os.pipe()

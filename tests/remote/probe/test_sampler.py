@@ -17,7 +17,7 @@ from dispatcher.remote.host import proctree
 from dispatcher.remote.probe import sampler, stack_dump, usage
 from dispatcher.remote.protocol.frames import CONTROL, Decoder, control, encode
 from dispatcher.remote.protocol.packing import unpack
-from remote.driver import Os, noting
+from remote.driver import Os, descriptors, noting
 
 
 class TestGpus:
@@ -268,11 +268,11 @@ class TestHeard:
             raise OSError(11, "no more")
 
         one.stop()
-        before = len(os.listdir("/proc/self/fd"))
+        before = descriptors()
         monkeypatch.setattr(sampler, "os", Os(fork=refuse))
         with pytest.raises(OSError, match="no more"):
             one.begin({"seconds": 1.0}, {})
-        assert len(os.listdir("/proc/self/fd")) == before
+        assert not descriptors() - before
         assert one.fd == -1
 
 

@@ -28,7 +28,7 @@ from dispatcher.remote.probe.usage import (
 from dispatcher.remote.probe.usage import given as given_gpus
 from dispatcher.remote.protocol.frames import Decoder
 from dispatcher.remote.protocol.packing import unpack
-from remote.driver import Os, noting
+from remote.driver import Os, descriptors, noting
 
 STAT = (
     b"4711 (a) b (c) R 17 4711 4700 0 -1 4194304 100 200 0 0 50 25 10 5 20 0 7 0 123456 "
@@ -345,13 +345,13 @@ def test_where_nvidia_smi_is_looked_for(tmp_path: Path, monkeypatch: pytest.Monk
 
 def test_what_a_program_writes_is_taken_as_far_as_it_may() -> None:
     children = Path(f"/proc/self/task/{os.getpid()}/children")
-    fds, before = len(os.listdir("/proc/self/fd")), children.read_text()
+    fds, before = descriptors(), children.read_text()
     text = "cat; echo out; echo err >&2; sleep 0.05; echo more"
     assert output(["/bin/sh", "-c", text]) == b"out\nmore\n"
     assert output(["/bin/sh", "-c", "exit 3"]) == output(["/no/such/program"]) == b""
     most = output(["/bin/sh", "-c", "head -c 1000000 /dev/zero"])
     assert MOST_TEXT <= len(most) < 2 * MOST_TEXT
-    assert len(os.listdir("/proc/self/fd")) == fds
+    assert not descriptors() - fds
     assert children.read_text() == before  # all were waited for
 
 

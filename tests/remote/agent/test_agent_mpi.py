@@ -1,0 +1,163 @@
+"""What the loop of ``agent_loop`` does for ranks that speak MPI, in this process."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from dispatcher.remote.host import shm
+from remote.agent.played import FIRST_PID, MPI, Played
+
+KILL, TERM = 9, 15
+
+
+class Connected:
+    """In the place of ``PmiConnections``: notes what it is asked, and answers as it was told."""
+
+    def __init__(self) -> None:
+        self.fds: dict[int, int] = {}
+        self.others: dict[int, Any] = {}
+        self.mpis: dict[int, tuple[str, str, int]] = {}
+        self.way = ""
+        self.asked: list[Any] = []
+        self.answer: list[Any] = []
+        self.pid = 0
+
+    def serving(self) -> int:
+        return self.pid
+
+    def __getattr__(self, name: str) -> Any:
+        def note(*what: Any) -> Any:
+            self.asked.append((name, *what))
+            return self.answer
+
+        return note
+
+
+@pytest.fixture
+def connected(played: Played) -> Connected:
+    played.prepare()
+    played.start([b"a"], [b"b"], [b"c"])
+    played.hear()
+    played.loop.pmi = one = Connected()  # type: ignore[assignment]
+    return one
+
+
+class TestMpi:
+    def test_ranks_are_heard_and_answered(self, played: Played) -> None:
+        played.prepare()
+        played.start([b"a"], [b"b"], pmi={**MPI, "hook": b"hook"})
+        folder = os.fsencode(played.all_of("ready")[0]["facts"]["error_folder"])
+        assert played.started[1].env[b"PYTHONPATH"].split(b":")[0] == folder
+        assert Path(os.fsdecode(folder), "sitecustomize.py").read_bytes() == b"hook"
+        keep = played.started[1].keep
+        os.write(keep, b"cmd=init pmi_version=1 pmi_subversion=1\n")
+        played.turn()
+        assert os.read(keep, 99).startswith(b"cmd=response_to_init rc=0")
+        played.exits(1)
+        assert played.all_of("exited")[0]["mpi"] == "open"  # it may be through, and cannot say so
+        played.exits(0)
+        assert played.all_of("exited")[1]["mpi"] == "never"
+
+    def test_a_second_world_is_added_to_the_first(self, played: Played) -> None:
+        played.prepare()
+        played.start([b"a"], pmi={**MPI, "size": 1})
+        spawned = {**MPI, "size": 1, "world": 1, "first": 1 << 20}
+        ranks = [[1 << 20, [b"b"], []]]
+        played.order("spawn", ranks=ranks, common=[], scrub=[], pmi=spawned)
+        assert set(played.started) == {0, 1 << 20}
+        assert played.loop.pmi is not None
+        assert set(played.loop.pmi.worlds) == {0, 1}
+
+    def test_whoever_comes_by_another_way_is_heard(
+        self, played: Played, connected: Connected
+    ) -> None:
+        heard: list[Any] = []
+        out, into = os.pipe()
+
+        def hear(fd: int, now: float) -> list[Any]:
+            heard.append((fd, now))
+            return [("send", "notice", {"text": "heard"})]
+
+        connected.others[out] = hear
+        played.loop.serve(out, 1)
+        os.close(out)
+        os.close(into)
+        assert heard == [(out, played.now)]
+        assert played.one("notice")["text"] == "heard"
+
+    def test_orders_go_to_whoever_serves(self, played: Played, connected: Connected) -> None:
+        given: list[Any] = []
+
+        def order(message: dict[str, Any]) -> list[Any]:
+            given.append(message["type"])
+            return [("send", "mpi_inside", {})]
+
+        connected.answer = SimpleNamespace(order=order)  # type: ignore[assignment]
+        played.order("mpi_look")
+        assert (given, len(played.all_of("mpi_inside"))) == (["mpi_look"], 1)
+        played.loop.pmi = None
+        played.order("mpi_look")
+        assert (given, played.all_of("notice")) == (["mpi_look"], [])
+
+    def test_a_library_is_told_once(
+        self, played: Played, connected: Connected, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        there = {
+            FIRST_PID: ("/a/libmpi.so", 10), FIRST_PID + 1: ("/a/libmpi.so", 10),
+            FIRST_PID + 2: ("", 0),
+        }  # fmt: skip
+        monkeypatch.setattr(shm, "library", there.__getitem__)
+        for rank in range(3):
+            played.loop.act([("mpi", rank, "PMI-1", "/said.so")])
+        played.loop.act([("mpi", 9, "PMI-1")])  # it has ended meanwhile
+        told = [(one["rank"], one["library"], one["size"]) for one in played.all_of("mpi")]
+        assert told == [(0, "/a/libmpi.so", 10), (2, "/said.so", 0)]
+        assert all(one["served"] == "PMI-1" for one in played.all_of("mpi"))
+        assert connected.mpis[1] == ("PMI-1", "/a/libmpi.so", FIRST_PID + 1)
+        played.loop.act([("mpi", 1, "PMIx")])
+        assert played.all_of("mpi")[2]["served"] == "PMIx"
+
+    def test_one_that_makes_no_sense_is_killed(self, played: Played, connected: Connected) -> None:
+        connected.answer = SimpleNamespace(name="1.{}".format)  # type: ignore[assignment]
+        played.loop.act([("break", 2, "it stutters")])
+        assert played.one("notice")["text"] == "rank 1.2 was killed: MPI: it stutters"
+        assert played.signals == [(-FIRST_PID - 2, KILL)]
+        played.loop.act([("break", 7, "it stutters")])  # nobody
+        connected.answer = []
+        played.exits(2)
+        connected.answer = SimpleNamespace(name="1.{}".format)  # type: ignore[assignment]
+        played.loop.act([("break", 2, "it stutters")])  # its number may be another's
+        assert len(played.signals) == 1
+        played.loop.pmi = None
+        played.loop.act([("break", 0, "x")])
+        assert played.all_of("notice")[-1]["text"] == "rank 0 was killed: MPI: x"
+
+    @pytest.mark.parametrize(("code", "way", "told"), [(0, "open", "open"), (0, "", None),
+                                                       (1, "open", None)])  # fmt: skip
+    def test_how_a_rank_stood_is_told_of_one_that_ended_well(
+        self, played: Played, connected: Connected, code: int, way: str, told: str | None
+    ) -> None:
+        connected.way = way
+        connected.answer = [("send", "notice", {"text": "last words"})]
+        played.exits(1, code=code)
+        assert connected.asked == [("ended", 1, code, played.now)]
+        assert played.one("exited").get("mpi") == told
+        assert played.one("notice")["text"] == "last words"
+
+    def test_segments_are_noted_before_a_signal_and_go_when_all_are_dead(
+        self, played: Played, connected: Connected
+    ) -> None:
+        played.order("signal", ranks=[0], signum=TERM)
+        assert connected.asked == [("note_segments",)]
+        played.left = [44]
+        played.order("sweep")
+        assert connected.asked == [("note_segments",)] * 2
+        played.left, played.found, connected.pid = [], {60, 61}, 60
+        played.order("sweep")
+        assert connected.asked[2:] == [("note_segments",), ("remove_segments",)]
+        assert [one["killed"] for one in played.all_of("swept")] == [0, 1]
