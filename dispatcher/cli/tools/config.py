@@ -86,4 +86,4 @@ def _value(value: Any) -> str:
     if isinstance(value, str):
         name, equals, _ = value.partition("=")
         return json.dumps(f"{name}={HIDDEN}" if equals and is_secret(name) else value)
-    return "none" if value is None else json.dumps(value, default=str)
+    return "none" if value is None else json.dumps(value)

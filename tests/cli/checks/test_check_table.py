@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 
+import pytest
 from checks.samples import GIB, call, host, said
 
+from dispatcher.checks.check import Finding, Level
 from dispatcher.checks.report import QUICK, CheckReport, make_report
 from dispatcher.cli.checks import check_table
 
@@ -85,3 +87,48 @@ def test_why_is_the_gravest() -> None:
     assert found.why("b03").startswith("clock: 7.1 s")
     assert found.why("b15") == "unreachable: no route"
     assert (found.why("b01"), found.fit("b01"), found.fit("b16")) == ("", True, False)
+
+
+def leveled(**levels: str) -> CheckReport:
+    """``n1="CW."``: that host's checks a, b and c are critical, a warning and fine."""
+    of = {"C": Level.CRITICAL, "W": Level.WARN, "I": Level.INCOMPLETE, ".": Level.OK}
+    found = {
+        host: {
+            name: Finding(of[one], f"{name} {one}") for name, one in zip("abc", row, strict=True)
+        }
+        for host, row in levels.items()
+    }
+    return CheckReport(("a", "b", "c"), found, {}, {})
+
+
+def test_rows_come_by_their_gravest_then_by_all_then_the_rarest_first() -> None:
+    hosts = {"n1": "W..", "n2": "CC.", "n3": "C..", "n4": "CW.", "n5": ".W.", "n6": ".W.",
+             "n7": "I..", "n8": "..."}  # fmt: skip
+    shown = check_table.lines(leveled(**hosts), 0, colour=False, every=False)
+    rows = [line.split()[0] for line in shown[2:9]]
+    assert rows == ["n2", "n4", "n3", "n7", "n1", "n[5-6]", "n8"]
+    assert shown[1].split() == ["a", "b"]
+    assert shown[9] == "fine everywhere: c"
+    every = check_table.lines(leveled(**hosts), 0, colour=False, every=True)
+    assert every[1].split() == ["a", "b", "c"]
+
+
+def test_a_picture_has_so_many_rows() -> None:
+    most = check_table.MOST_ROWS
+    found = {
+        f"n{number:02}": {str(at): Finding(Level(bool(number >> at & 1))) for at in range(6)}
+        for number in range(most + 3)
+    }
+    report = CheckReport(tuple(map(str, range(6))), found, {}, {})
+    shown = check_table.lines(report, 0, colour=False, every=False)
+    at = next(n for n, line in enumerate(shown) if line.startswith("and "))
+    assert at == most + 2
+    assert shown[at].endswith(", which have something too")
+    assert len(shown[at].split("n")) > 1
+
+
+@pytest.mark.parametrize("level", list(Level))
+def test_words_and_their_colours(level: Level) -> None:
+    found = check_table.painted("x", level)
+    assert found == ("x" if level is Level.OK else f"\x1b[{check_table.COLOURS[level]}mx\x1b[0m")
+    assert check_table.plain("x", level) == "x"

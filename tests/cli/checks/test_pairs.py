@@ -44,6 +44,12 @@ def test_the_picture() -> None:
     assert "usual: 4.0 GB/s" in drawn
     for name in ("n1", "n&lt;2&gt;", "node3"):
         assert len(re.findall(f">{name}</text>", drawn)) == 2
+    names = re.findall(r'<text x="(\d+)" y="(\d+)"[^>]*>(n1|n&lt;2&gt;|node3)</text>', drawn)
+    assert names == [
+        ("84", "103", "n1"), ("103", "84", "n1"), ("84", "121", "n&lt;2&gt;"),
+        ("121", "84", "n&lt;2&gt;"), ("84", "139", "node3"), ("139", "84", "node3"),
+    ]  # fmt: skip
+    assert 'transform="rotate(-60 121 84)"' in drawn
     assert drawn.count('font-weight="bold"') == 2  # the culprit's name, twice
     cells = re.findall(
         r'<rect x="(\d+)" y="(\d+)" width="17" height="17" fill="([^"]*)"><title>(.*?)</title>',

@@ -8,6 +8,7 @@ import pytest
 
 from dispatcher import cli
 from dispatcher.cli.tools import completion
+from dispatcher.cli.tools.completion_words import Item
 
 KNOWN_HOSTS = """\
 # a comment
@@ -132,3 +133,79 @@ def test_an_instruction_that_is_none(
 )
 def test_words_as_a_shell_sees_them(text: str, words: list[str]) -> None:
     assert completion.split(text) == words
+
+
+@pytest.mark.parametrize(
+    ("words", "cursor", "shell", "before", "typed"),
+    [
+        ("dispatch ex -w n1", "1", "bash", [], "ex"),  # what stands behind the cursor is not asked
+        ("dispatch exec -w n1", "3", "zsh", ["exec", "-w"], "n1"),
+        ("dispatch exec ", "2", "bash", ["exec"], ""),
+        ("dispatch exec", "x", "bash", ["exec"], ""),
+        ("dispatch exec", "", "bash", ["exec"], ""),
+        ("", "", "bash", [], ""),
+        ("dispatch exec -w", "-w", "fish", ["exec"], "-w"),
+        ("dispatch exec ", "", "fish", ["exec"], ""),
+        ("dispatch exec -w", "n1", "fish", ["exec", "-w"], "n1"),
+    ],
+)
+def test_how_older_scripts_ask(
+    words: str, cursor: str, shell: str, before: list[str], typed: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.setenv("COMP_WORDS", words)
+    monkeypatch.setenv("COMP_CWORD", cursor)
+    monkeypatch.delenv("_DISPATCH_LINE", raising=False)
+    assert completion._line(shell) == (before, typed, 0)
+
+
+@pytest.mark.parametrize(
+    ("line", "word", "found"),
+    [
+        ("dispatch exec -w n1", None, (["exec", "-w"], "n1", 0)),
+        ("dispatch exec ", None, (["exec"], "", 0)),
+        ("dispatch", None, ([], "", 0)),
+        ("dispatch --map-by=no", "no", (["--map-by=no"][:0], "--map-by=no", 9)),
+        ("dispatch -w 'a,b", "'a,b", (["-w"], "a,b", 0)),
+        ("dispatch -w a,b", "other", (["-w"], "a,b", 0)),
+        ("dispatch -w a,b", "", (["-w"], "a,b", 3)),
+    ],
+)
+def test_what_stands_before_the_cursor(
+    line: str, word: str | None, found: tuple[list[str], str, int],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.setenv("_DISPATCH_LINE", line)
+    if word is None:
+        monkeypatch.delenv("_DISPATCH_WORD", raising=False)
+    else:
+        monkeypatch.setenv("_DISPATCH_WORD", word)
+    assert completion._line("bash") == found
+
+
+@pytest.mark.parametrize(
+    ("shell", "item", "shown"),
+    [
+        ("bash", Item("a:b", told="Words."), "plain,a:b"),
+        ("fish", Item("a:b", told="Some\n  words."), "plain,a:b\tSome words."),
+        ("fish", Item("a"), "plain,a"),
+        ("zsh", Item("a:b", told="Words."), "plain\na\\:b\nWords."),
+        ("zsh", Item("a:b"), "plain\na:b\n_"),
+        ("zsh", Item("x", "dir"), "dir\nx\n_"),
+        ("fish", Item("a", told="x" * 78), "plain,a\t" + "x" * 78),
+        ("fish", Item("a", told="x" * 79), "plain,a\t" + "x" * 75 + "..."),
+    ],
+)
+def test_a_word_in_each_shell_s_way(shell: str, item: Item, shown: str) -> None:
+    assert completion._shown(shell, item) == shown
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_a_shell_may_ask_for_its_script(
+    shell: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["completion", shell]) == 0
+    printed = capsys.readouterr().out
+    monkeypatch.setenv("_DISPATCH_COMPLETE", f"{shell}_source")
+    assert cli.main([]) == 0
+    assert capsys.readouterr().out == printed

@@ -6,12 +6,13 @@ import os
 import re
 import shutil
 import subprocess
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import click
 import pytest
 
-from dispatcher import cli
+from dispatcher import __version__, cli
 from dispatcher.cli import COMMANDS
 from dispatcher.cli.entry import load
 from dispatcher.cli.tools import man
@@ -138,3 +139,87 @@ def test_a_page_of_one_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert r"\fB\-\-sudo\fR\fI[=USER]\fR" in said
     assert cli.main(["man", "exce"]) == 2
     assert capsys.readouterr().err.endswith("hint: dispatch man exec\n")
+
+
+HEAD = """\
+.TH {name} 1 1970-01-02 "dispatch {version}"
+.nh
+.ad l
+.SH NAME
+{shown} \\- {said}
+.SH SYNOPSIS
+"""
+
+
+@pytest.mark.parametrize(
+    ("lines", "name", "said"),
+    [
+        (man.page, "dispatch", r"start one process per GPU on every host over SSH"),
+        (lambda: man.page_of("exec"), r"dispatch\-exec", "run a command once on every host"),
+        (lambda: man.page_of("put"), r"dispatch\-put", "copy files from here to every host"),
+    ],
+)
+def test_how_a_page_begins(
+    lines: Callable[[], Iterator[str]], name: str, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SOURCE_DATE_EPOCH", "86400")
+    text = "\n".join(lines())
+    head = HEAD.format(name=name.upper(), version=__version__, shown=name, said=said)
+    assert text.startswith(head)
+
+
+def test_the_parts_of_a_page(page: list[str]) -> None:
+    def parts(lines: Iterable[str]) -> list[str]:
+        return [line.removeprefix(".SH ") for line in lines if line.startswith(".SH ")]
+
+    assert parts(page) == [
+        "NAME", "SYNOPSIS", "DESCRIPTION", "EXAMPLES", "COMMANDS", "OPTIONS", "EXIT STATUS",
+        "OPTIONS OF COMMANDS", "FILES", "SEE ALSO",
+    ]  # fmt: skip
+    assert parts(man.page_of("exec")) == [
+        "NAME", "SYNOPSIS", "DESCRIPTION", "EXAMPLES", "OPTIONS", "FILES", "SEE ALSO",
+    ]  # fmt: skip
+    assert r"\fBdispatch\fR \fI[OPTIONS] PROGRAM [ARGS]...\fR" in page
+    assert r"\fBdispatch\fR \fICOMMAND\fR [\fIOPTIONS\fR]..." in page
+    told = sorted(shown(line) for line in page if line.startswith(".SS "))
+    assert told == sorted(f".SS dispatch {name}" for name in COMMANDS if name != "run")
+
+
+@pytest.mark.parametrize(
+    ("record", "roff"),
+    [
+        ("-H, --hosts FILE", r"\fB\-H,\fR \fB\-\-hosts\fR \fIFILE\fR"),
+        ("--watch", r"\fB\-\-watch\fR"),
+        ("--keep[=S]", r"\fB\-\-keep\fR\fI[=S]\fR"),
+        ("--label [rank|host]", r"\fB\-\-label\fR \fI[rank|host]\fR"),
+        ("-x LIST|^FILE OR MORE", r"\fB\-x\fR \fILIST|\(haFILE OR MORE\fR"),
+    ],
+)
+def test_names_are_bold_and_values_are_not(record: str, roff: str) -> None:
+    assert man._names(record) == roff
+
+
+@pytest.mark.parametrize(
+    ("text", "lines"),
+    [
+        (None, []),
+        ("One\n  two.", ["One two."]),
+        ("One.\n\nTwo.", ["One.", ".PP", "Two."]),
+        (
+            "One:\n\b\na  b\n  c\n\nTwo.",
+            ["One:", ".PP", ".nf", "a  b", "  c", ".fi", ".PP", "Two."],
+        ),
+        ("x" * 40 + " " + "y-" * 20, ["x" * 40, r"y\-" * 20]),
+    ],
+)
+def test_paragraphs(text: str | None, lines: list[str]) -> None:
+    assert list(man._prose(text)) == lines
+
+
+def test_examples_keep_their_lines(page: list[str]) -> None:
+    at = page.index(".SH EXAMPLES")
+    (line, said), *_ = load("run").kind.examples
+    assert page[at + 1 : at + 4] == [
+        ".nf", man.escaped(f"# {said}"), rf"\fB{man.escaped(line)}\fR",
+    ]  # fmt: skip
+    assert ".fi" in page[at:]
