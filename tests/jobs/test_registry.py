@@ -129,8 +129,8 @@ def test_a_name_that_fits_several_is_answered_with_the_last_ones() -> None:
     with pytest.raises(UsageError, match="'2026' could be any of 4 jobs") as told:
         registry.find("2026")
     assert told.value.hint == ", ".join(f"20260131-142501-{letter * 6}" for letter in "bcd")
-    with pytest.raises(UsageError, match="no job 'latets' is on record here") as near:
-        registry.find("latets")
+    with pytest.raises(UsageError, match="no job 'latesst' is on record here") as near:
+        registry.find("latesst")
     assert near.value.hint == "latest  # did you mean this job?"
     with pytest.raises(UsageError, match="no job 'x' is on record here") as none:
         registry.find("x")
