@@ -26,6 +26,7 @@ from dispatcher.cli.help import sections  # noqa: E402
 from dispatcher.model import errors  # noqa: E402
 from dispatcher.model.failure import Kind  # noqa: E402
 from dispatcher.model.frozen import Value  # noqa: E402
+from dispatcher.model.messages import HOSTS, REFUSALS, RUN  # noqa: E402
 from dispatcher.plan import variables  # noqa: E402
 
 if TYPE_CHECKING:
@@ -66,6 +67,7 @@ def on_page_markdown(markdown: str, **_: object) -> str:
 def pages() -> dict[str, str]:
     """Place below docs/ -> Markdown of every generated page."""
     found = {f"{FOLDER}/commands/{name}.md": _joined(command(name)) for name in COMMANDS}
+    found[f"{FOLDER}/messages.md"] = _joined(messages())
     found[f"{FOLDER}/exit-codes.md"] = _joined(exit_codes())
     found[f"{FOLDER}/environment.md"] = _joined(environment())
     found[f"{FOLDER}/python.md"] = _joined(python())
@@ -132,6 +134,39 @@ def prose(text: str) -> Iterator[str]:
 # -- tables -----------------------------------------------------------------------------
 
 
+def messages() -> Iterator[str]:
+    """Every message that ends a run or refuses a command."""
+    yield "# Messages"
+    yield ""
+    yield (
+        "The code stands in brackets behind a message, and as `message_code` in JSON. It does not "
+        "change; the words may. `dispatch explain CODE` prints the same."
+    )
+    yield ""
+    for title, group in (
+        ("What ends a run", RUN),
+        ("Why a host cannot be used", HOSTS),
+        ("What refuses a command", REFUSALS),
+    ):
+        yield f"## {title}"
+        yield ""
+        for one in group:
+            yield f"### {one.code}"
+            yield ""
+            yield f"**{plain(one.what)}** {plain(one.why)}"
+            yield ""
+            for part in re.split(r"\n\s*\n", one.do):
+                if part.startswith("    "):
+                    yield "```sh"
+                    yield textwrap.dedent(part)
+                    yield "```"
+                else:
+                    yield plain(" ".join(part.split()))
+                yield ""
+            yield f"Exit code: {plain(one.exit_code)}"
+            yield ""
+
+
 def exit_codes() -> Iterator[str]:
     """What dispatch exits with, and what is said of hosts that cannot be used."""
     yield "# Exit codes"
@@ -148,12 +183,12 @@ def exit_codes() -> Iterator[str]:
     yield ""
     yield "## Why a host could not be used"
     yield ""
-    yield "These words stand beside the host in the table of failed hosts, and in JSON."
+    yield "These words stand beside the host in the table of failed hosts, and as `kind` in JSON."
     yield ""
-    yield "| in JSON | on the screen |"
+    yield "| words | message |"
     yield "|---|---|"
     for kind in Kind:
-        yield f"| `{kind.name.lower()}` | {kind.value} |"
+        yield f"| {kind.value} | [{kind.code}](messages.md#{kind.code}) |"
 
 
 def _rows(text: str) -> list[tuple[str, str]]:

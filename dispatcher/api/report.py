@@ -39,8 +39,9 @@ from dispatcher.core.events.verdicts import (
     MpisDiffer,
     RankFailed,
     Verdict,
+    message_code,
 )
-from dispatcher.model.errors import DispatchError
+from dispatcher.model.errors import DispatchError, JournalUnusable
 from dispatcher.model.failure import Failure
 from dispatcher.model.frozen import Value, value
 from dispatcher.model.paths import create, write_all
@@ -65,11 +66,15 @@ if TYPE_CHECKING:
 
 @value
 class HostFailure(Value):
-    """Why a host could not be used: ``kind`` is one word (``unreachable``, ``lost``, ...)."""
+    """Why a host could not be used: ``kind`` in words (``unreachable``, ``host lost``, ...).
+
+    message_code: what ``dispatch explain`` knows it by.
+    """
 
     kind: str
     why: str
     hint: str | None = None
+    message_code: str = ""
 
 
 @value
@@ -79,6 +84,7 @@ class FirstFailure(Value):
     kind: RankFailed, MpiAborted, LeftMpi, MpisDiffer, RankNotStarted, NodeFailed, Rejected,
     Impossible, OutputLost, Hung or Interrupted. rank, host: where, as far as it was at one
     place. last_lines: what that rank said last. facts: all that ``report.json`` has of it.
+    message_code: what ``dispatch explain`` knows it by.
     """
 
     kind: str
@@ -86,6 +92,7 @@ class FirstFailure(Value):
     host: str | None = None
     last_lines: tuple[str, ...] = ()
     facts: Mapping[str, Any] = field(default_factory=dict)
+    message_code: str = ""
 
 
 @value
@@ -186,7 +193,7 @@ class Report(Value):
         return {
             **told,
             "ok": self.ok,
-            "cause": None if cause is None else {"kind": cause.kind, **cause.facts},
+            "cause": None if cause is None else _plain(cause),
             "statuses": self.statuses,
             "seconds": round(self.seconds, 3),
         }
@@ -238,9 +245,11 @@ class Fold(Sink):
         """How the run ended. Raises: DispatchError unless all of its events have been seen."""
         began, closed = self._began, self._closed
         if began is None:
-            raise DispatchError("no run.began: not the whole journal of a run")
+            raise JournalUnusable("no run.began: not the whole journal of a run")
         if closed is None:
-            raise DispatchError("no run.closed: the run has not ended, or its launcher was killed")
+            raise JournalUnusable(
+                "no run.closed: the run has not ended, or its launcher was killed"
+            )
         hosts, nodes = began.hosts, closed.nodes
         names = [node.host for node in nodes]
         verdict, behind = closed.verdict, []
@@ -315,13 +324,13 @@ def replay(journal: Path) -> Report:
     for entry in read(journal):
         fold.event(entry)
         if isinstance(entry.event, RunBegan) and entry.event.version != VERSION:
-            raise DispatchError(f"{journal}: of version {entry.event.version}, not {VERSION}")
+            raise JournalUnusable(f"{journal}: of version {entry.event.version}, not {VERSION}")
     try:
         return fold.report()
     except DispatchError as error:
-        raise DispatchError(f"{journal}: {error.message}") from None
+        raise JournalUnusable(f"{journal}: {error.message}") from None
     except (LookupError, OverflowError) as error:  # numbers that fit no host or rank
-        raise DispatchError(f"{journal}: its events do not fit together: {error}") from None
+        raise JournalUnusable(f"{journal}: its events do not fit together: {error}") from None
 
 
 def _last(known: LastWords | None) -> Last:
@@ -339,6 +348,7 @@ def _cause(
     verdict: Verdict, names: Sequence[str], pids: Mapping[int, int], last: Last
 ) -> FirstFailure:
     cause = verdict.cause
+    assert cause is not None
     facts = dict(vars(cause))
     if isinstance(cause, Hung):
         facts["groups"] = [_group(group) for group in cause.groups]
@@ -372,7 +382,12 @@ def _cause(
         facts["last_lines"] = list(said)
     if isinstance(cause, RankFailed):
         facts["same"] = alike(cause, verdict.statuses, last)
-    return FirstFailure(type(cause).__name__, rank, host, tuple(said), facts)
+    code = message_code(cause)
+    return FirstFailure(type(cause).__name__, rank, host, tuple(said), facts, code)
+
+
+def _plain(cause: FirstFailure) -> dict[str, Any]:
+    return {"kind": cause.kind, "message_code": cause.message_code, **cause.facts}
 
 
 def _group(group: Group) -> dict[str, Any]:
@@ -382,7 +397,7 @@ def _group(group: Group) -> dict[str, Any]:
 
 
 def _failure(failure: Failure) -> HostFailure:
-    return HostFailure(failure.kind.value, failure.why, failure.hint)
+    return HostFailure(failure.kind.value, failure.why, failure.hint, failure.kind.code)
 
 
 def write_json(path: Path, value: Any) -> None:

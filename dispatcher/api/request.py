@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypedDict
 
-from dispatcher.model.errors import UsageError
+from dispatcher.model.errors import NoHosts, UsageError
 from dispatcher.model.host import Hostlist
 from dispatcher.plan.hosts.hostfile import MOST_BYTES, parse_inline, read_hosts
 from dispatcher.plan.job.request import Limits, Nproc, Program, Request, Restarts, Stdin
@@ -91,7 +91,7 @@ def hosts_of(hosts: Hosts) -> Hostlist:
     if hosts is None:
         found = allocated()
         if found is None:
-            raise UsageError("no hosts given", hint="hosts='localhost:2'")
+            raise NoHosts("no hosts given", hint="hosts='localhost:2'")
         return found
     if isinstance(hosts, Hostlist):
         return hosts

@@ -30,7 +30,7 @@ from dispatcher.api.report import Fold, Report, write_json
 from dispatcher.core.events.report_events import NcclNetwork, RunBegan, RunClosed, placed
 from dispatcher.core.events.run_events import Entry, Event, HostExcluded, SignalReceived, Sink
 from dispatcher.core.events.verdicts import NodeFailed, Verdict
-from dispatcher.model.errors import UsageError
+from dispatcher.model.errors import FileUnusable
 from dispatcher.model.host import Host
 from dispatcher.model.paths import Rotation, RunPaths
 from dispatcher.output.monitor.nccl_listener import NcclListener
@@ -72,7 +72,7 @@ def open_files(
         write_json(paths.plan, describe_plan(plan))
         found = [Journal(paths.journal, say), _output(paths, say, merge, overflow, rotation)]
     except OSError as error:
-        raise UsageError(f"--log-dir {paths.folder.parent}: {error.strerror}") from None
+        raise FileUnusable(f"--log-dir {paths.folder.parent}: {error.strerror}") from None
     if plan.limits.hang_timeout:
         from dispatcher.output.text.stacks_text import Stacks
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from types import TracebackType
 from typing import TYPE_CHECKING, Literal
 
-from dispatcher.model.errors import UsageError
+from dispatcher.model.errors import ConflictingOptions, TooFewOpenFiles
 from dispatcher.model.frozen import Value, value
 from dispatcher.model.host import Host
 from dispatcher.transport.base import UNLESS_CONFIGURED, Keepalive, Transport
@@ -40,7 +40,7 @@ class Ways(Value):
 
     def __post_init__(self) -> None:
         if self.rsh is not None and self.transport != "auto":
-            raise UsageError("--rsh and --transport exclude each other")
+            raise ConflictingOptions("--rsh and --transport exclude each other")
 
     @property
     def chosen(self) -> str:
@@ -149,11 +149,11 @@ def check_reachable(ways: Ways, hosts: Iterable[Host]) -> None:
         return
     flag = "--rsh" if ways.rsh is not None else "--transport slurm"
     if ways.host_keys is not None:
-        raise UsageError(f"--host-keys is for SSH: {flag} has its own ways")
+        raise ConflictingOptions(f"--host-keys is for SSH: {flag} has its own ways")
     for host in hosts:
         for field, asked in (("user", host.user), ("port", host.port)):
             if asked is not None and not any(f"{{{field}}}" in word for word in template):
-                raise UsageError(
+                raise ConflictingOptions(
                     f"{host.name}: {field} {asked} is asked for, which {flag} does not use",
                     hint=f"--rsh '... {{{field}}} ... {{host}}'",
                 )
@@ -176,7 +176,7 @@ def allow_open_files(n_hosts: int) -> None:
     if needed <= soft or soft == resource.RLIM_INFINITY:
         return
     if hard != resource.RLIM_INFINITY and needed > hard:
-        raise UsageError(
+        raise TooFewOpenFiles(
             f"{n_hosts} hosts need {needed} open files, at most {hard} are allowed",
             hint=f"ulimit -n {needed}  # or ask who set the limit",
         )

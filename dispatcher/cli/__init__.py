@@ -42,6 +42,7 @@ COMMANDS = {
     "report": ("tools.report:ReportOptions", "tools.report:report"),
     "config": ("tools.config:ConfigOptions", "tools.config:config"),
     "completion": ("tools.completion:CompletionOptions", "tools.completion:completion"),
+    "explain": ("tools.explain:ExplainOptions", "tools.explain:explain"),
     "man": ("tools.man:ManOptions", "tools.man:man"),
     "hosts": ("tools.hosts:HostsOptions", "tools.hosts:hosts"),
     "import": ("tools.import_:ImportOptions", "tools.import_:translated"),
@@ -89,7 +90,8 @@ def named(path: str) -> Any:
 
 def complain(error: DispatchError) -> int:
     """Tell ``error`` on standard error; its exit code."""
-    sys.stderr.write(f"error: {error.message}\n")
+    first, newline, rest = error.message.partition("\n")
+    sys.stderr.write(f"error: {first} [{error.code}]{newline}{rest}\n")
     if error.hint:
         sys.stderr.write(f"  hint: {error.hint}\n")
     return error.exit_code

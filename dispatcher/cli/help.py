@@ -54,6 +54,7 @@ PURPOSES: dict[str, dict[str, str]] = {
     "Settings and manuals": {
         "config": "Show the defaults that dispatch.toml sets.",
         "completion": "Print what lets the Tab key complete dispatch's words.",
+        "explain": "Say why a message comes, and what to do.",
         "man": "Print the manual page.",
     },
 }

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import click
 
 from dispatcher.api.request import cwd_of, is_program
-from dispatcher.model.errors import UsageError
+from dispatcher.model.errors import NotAScript, UnknownCommand, UsageError
 from dispatcher.model.names import nearest, shown
 from dispatcher.plan.variables import HIDDEN, is_secret
 
@@ -51,7 +51,7 @@ def script(words: Sequence[str], run: RunOptions) -> None:
     _launcher(words, run)
     if _PYTHON.match(os.path.basename(name)):
         why = "not a script: dispatch itself starts scripts with Python"
-        raise UsageError(f"{shown(name)}: {why}", hint=_bare(words))
+        raise NotAScript(f"{shown(name)}: {why}", hint=_bare(words))
     _neighbours(words, last_list(run))
     first, *rest = _split(name)
     path = os.path.join(folder, first)
@@ -59,14 +59,14 @@ def script(words: Sequence[str], run: RunOptions) -> None:
         hint = line([*options(), first, *rest, *words[1:]])
         raise _one_word(name, "script", hint)
     if here or ("/" not in name and usual and _is_on_path(name)):
-        raise UsageError(
+        raise NotAScript(
             f"{shown(name)}: a program, not a Python script",
             hint=line([*options(), "--no-python", *words]),
         )
     near = None if {"/", "."} & set(name) or _name() != "dispatch" else near_command(words)
     if near is not None:
         hint = f"{near}  # or, if the hosts have such a script: dispatch run {name}"
-        raise UsageError(f"{shown(name)}: no such command, and no such script here", hint=hint)
+        raise UnknownCommand(f"{shown(name)}: no such command, and no such script here", hint=hint)
 
 
 def module(words: Sequence[str]) -> None:
@@ -118,12 +118,14 @@ def no_hosts(words: Sequence[str]) -> UsageError | None:
         )
     near = near_command(words)
     if near is not None:
-        return UsageError(f"{shown(words[0])}: no such command, and no such script here", hint=near)
+        return UnknownCommand(
+            f"{shown(words[0])}: no such command, and no such script here", hint=near
+        )
     for at, word in enumerate(words[:-1]):
         if at and word in _HOSTS:
             moved = [*options(), word, words[at + 1], *words[:at], *words[at + 2 :]]
             why = f"no hosts: {word} stands behind the program, and so is the program's own"
-            return UsageError(why, hint=line(moved))
+            return NotAScript(why, hint=line(moved))
     return None
 
 
@@ -134,7 +136,7 @@ def check_command(name: str) -> None:
     if name not in COMMANDS:
         near = nearest(name, COMMANDS)
         hint = respelled(name, near) if near else f"known: {', '.join(COMMANDS)}"
-        raise UsageError(f"{shown(name)}: no such command", hint=hint)
+        raise UnknownCommand(f"{shown(name)}: no such command", hint=hint)
 
 
 def near_command(words: Sequence[str]) -> str | None:
@@ -182,7 +184,7 @@ def _neighbours(words: Sequence[str], listed: str | None) -> None:
     if more and listed is not None:
         why = "a host, not a script: put commas between the hosts of a list"
         whole = words if len(more) < len(words) else [*words, "train.py"]
-        raise UsageError(f"{shown(words[0])}: {why}", hint=with_neighbours(whole, more, listed))
+        raise NotAScript(f"{shown(words[0])}: {why}", hint=with_neighbours(whole, more, listed))
 
 
 def _launcher(words: Sequence[str], run: RunOptions) -> None:
@@ -194,7 +196,7 @@ def _launcher(words: Sequence[str], run: RunOptions) -> None:
     name = shown(words[0])
     if run.per_node:
         hint = line([*options(), "--no-python", *words])
-        raise UsageError(f"{name}: a program, not a Python script", hint=hint)
+        raise NotAScript(f"{name}: a program, not a Python script", hint=hint)
     if step:
         hint = _bare(_behind(words)) + "  # --transport slurm has srun start it"
     else:
@@ -202,7 +204,7 @@ def _launcher(words: Sequence[str], run: RunOptions) -> None:
         hosts = ["-H", named] if named else []
         hint = shlex.join(["dispatch", "import", *hosts, "--", *words])
         hint += "  # prints the line for dispatch"
-    raise UsageError(f"{name}: a launcher, and so is dispatch", hint=hint)
+    raise NotAScript(f"{name}: a launcher, and so is dispatch", hint=hint)
 
 
 def _behind(words: Sequence[str]) -> Sequence[str]:
@@ -234,7 +236,7 @@ def _is_on_path(name: str) -> bool:
 
 
 def _one_word(word: str, what: str, hint: str) -> UsageError:
-    return UsageError(f"{shown(word)}: a single word, taken as the name of a {what}", hint=hint)
+    return NotAScript(f"{shown(word)}: a single word, taken as the name of a {what}", hint=hint)
 
 
 def _split(word: str) -> list[str]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from dispatcher.model.errors import UsageError
+from dispatcher.model.errors import FileUnusable
 
 
 def read(who: str, path: str, most: int) -> bytes:
@@ -24,7 +24,7 @@ def read(who: str, path: str, most: int) -> bytes:
 
     found = _worded(who, reading)
     if len(found) > most:
-        raise UsageError(f"{who}: larger than {most >> 20} MiB")
+        raise FileUnusable(f"{who}: larger than {most >> 20} MiB")
     return found
 
 
@@ -43,6 +43,6 @@ def _worded(who: str, work: Callable[[], bytes]) -> bytes:
     try:
         return work()
     except OSError as error:
-        raise UsageError(f"{who}: {(error.strerror or str(error)).lower()}") from None
+        raise FileUnusable(f"{who}: {(error.strerror or str(error)).lower()}") from None
     except ValueError as error:  # a NUL byte in its name
-        raise UsageError(f"{who}: {error}") from None
+        raise FileUnusable(f"{who}: {error}") from None

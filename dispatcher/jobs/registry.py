@@ -29,7 +29,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from dispatcher.model.errors import DispatchError, UsageError
+from dispatcher.model.errors import (
+    AmbiguousJob,
+    DispatchError,
+    JobElsewhere,
+    LauncherKilled,
+    LauncherSilent,
+    NoSuchJob,
+)
 from dispatcher.model.frozen import Value, value
 from dispatcher.model.names import nearest
 from dispatcher.model.paths import is_run_id, private, state_folder, write_new
@@ -207,7 +214,7 @@ def find(name: str | None, *, foreground: bool = False) -> Job:
     """
     known = jobs()
     if not known:
-        raise UsageError("no job is on record here", hint="dispatch run --detach -H hostfile ...")
+        raise NoSuchJob("no job is on record here", hint="dispatch run --detach -H hostfile ...")
     if name == "latest":
         return known[-1]
     if name is None:
@@ -216,15 +223,15 @@ def find(name: str | None, *, foreground: bool = False) -> Job:
         ] or known
         if len(running) == 1:
             return running[0]
-        raise UsageError(f"which of {len(running)} jobs?", hint="dispatch jobs, or: latest")
+        raise AmbiguousJob(f"which of {len(running)} jobs?", hint="dispatch jobs, or: latest")
     fits = [job for job in known if job.run_id.startswith(name)]
     fits = fits or [job for job in known if name and job.run_id.split("-")[-1].startswith(name)]
     if not fits:
         near = nearest(name, [*(job.run_id.split("-")[-1] for job in known), "latest"])
         hint = f"{near}  # did you mean this job?" if near else "dispatch jobs"
-        raise UsageError(f"no job {name!r} is on record here", hint=hint)
+        raise NoSuchJob(f"no job {name!r} is on record here", hint=hint)
     if len(fits) > 1:
-        raise UsageError(
+        raise AmbiguousJob(
             f"{name!r} could be any of {len(fits)} jobs",
             hint=", ".join(job.run_id for job in fits[-3:]),
         )
@@ -301,12 +308,12 @@ def not_running(job: Job) -> DispatchError:
     while job.detached and job.state == RUNNING and time.monotonic() < until:
         time.sleep(0.02)  # the kernel closes its socket before it is gone
     if job.state == DEAD:
-        return DispatchError(
+        return LauncherKilled(
             f"job {job.run_id}: its launcher (pid {job.launcher.pid}) was killed: no verdict",
             hint=f"dispatch kill {job.run_id}  # ends what it may have left on its hosts",
         )
     if job.state == ELSEWHERE:
-        return DispatchError(f"job {job.run_id}: it belongs to {job.node}", hint=f"ssh {job.node}")
+        return JobElsewhere(f"job {job.run_id}: it belongs to {job.node}", hint=f"ssh {job.node}")
     if not job.detached:
-        return DispatchError(f"job {job.run_id}: not in the background; its terminal has it")
-    return DispatchError(f"job {job.run_id}: its launcher does not answer")
+        return JobElsewhere(f"job {job.run_id}: not in the background; its terminal has it")
+    return LauncherSilent(f"job {job.run_id}: its launcher does not answer")

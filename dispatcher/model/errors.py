@@ -19,13 +19,17 @@ A rank may itself exit with 124-127; the verdict and ``report.json`` say whose
 code it is. Source of 124-127: timeout(1), env(1); of 128+n: sh(1); of 93: the
 launcher of NVIDIA's resiliency extension, which takes it for the same request.
 
-Each error owns its exit code and its hint::
+Each error owns its exit code, its hint, and the code of its message, which is made of the class's
+name and does not change: ``NoSuchJob`` is ``no-such-job``. ``model.messages`` explains every code::
 
     DispatchError            125  dispatch or the cluster failed
     |- UsageError              2  bad input; no host was touched
     |   |- HostfileError       2  one or more bad lines of a hostfile
-    |   `- PlanError           2  the hosts cannot hold what was asked for
-    `- InternalError         125  our bug; shown with a traceback
+    |   |- PlanError           2  the hosts cannot hold what was asked for
+    |   |   `- NoHosts, TooManyRanks, ...
+    |   `- ConflictingOptions, FileUnusable, NoSuchJob, ...
+    |- InternalError         125  our bug; shown with a traceback
+    `- JobEnded, LauncherKilled, ...
 
 What goes wrong on a remote host is not an exception: it is a value
 (``model.failure``) and then an event.
@@ -33,6 +37,7 @@ What goes wrong on a remote host is not an exception: it is a value
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from dispatcher.model.frozen import Value, value
@@ -56,6 +61,11 @@ class DispatchError(Exception):
     """``message`` reads ``who: what: why`` in lower case; ``hint`` is one line to paste."""
 
     exit_code = CLUSTER
+    code = "dispatch-failed"
+
+    def __init_subclass__(cls) -> None:
+        if "code" not in vars(cls):
+            cls.code = "-".join(re.findall(r"[A-Z][a-z]*", cls.__name__)).lower()
 
     def __init__(self, message: str, *, hint: str | None = None) -> None:
         super().__init__(message)
@@ -63,18 +73,157 @@ class DispatchError(Exception):
         self.hint = hint
 
 
+class InternalError(DispatchError):
+    """A state that must not happen; the message carries the last events."""
+
+
 class UsageError(DispatchError):
     """The command line or a file it names is wrong; nothing was started."""
 
     exit_code = USAGE
+    code = "bad-value"
 
 
 class PlanError(UsageError):
     """The request is well formed but these hosts cannot satisfy it."""
 
+    code = "plan-impossible"
 
-class InternalError(DispatchError):
-    """A state that must not happen; the message carries the last events."""
+
+# -- what the user typed ----------------------------------------------------------------
+
+
+class UnknownCommand(UsageError):
+    """There is no such command, and no such script here."""
+
+
+class UnknownCode(UsageError):
+    """No message has that code."""
+
+
+class UnknownOption(UsageError):
+    """The command has no such option."""
+
+
+class MissingArgument(UsageError):
+    """A word is missing: the program, the command, what to copy."""
+
+
+class UnexpectedArgument(UsageError):
+    """A word too many."""
+
+
+class ConflictingOptions(UsageError):
+    """Two options that cannot be used together, or one that needs another."""
+
+
+class NotAScript(UsageError):
+    """What stands where the program belongs is no Python script."""
+
+
+class CannotTranslate(UsageError):
+    """A line of another launcher for which dispatch has no equal."""
+
+
+class MpirunCannot(UsageError):
+    """``--launcher mpirun`` was asked for what mpirun cannot do."""
+
+
+# -- files ------------------------------------------------------------------------------
+
+
+class FileUnusable(UsageError):
+    """A file or folder that was named cannot be read or written, or holds something else."""
+
+
+class UnsafeFolder(UsageError):
+    """A folder that must be yours alone is not."""
+
+
+class BadConfig(UsageError):
+    """``dispatch.toml`` cannot be read, or says what no command knows."""
+
+
+class ConfigNotTrusted(UsageError):
+    """A ``dispatch.toml`` or ``.deepspeed_env`` of the current folder says what it may not say."""
+
+
+class CannotCopy(UsageError):
+    """``put`` or ``get`` cannot do this."""
+
+
+class JournalUnusable(DispatchError):
+    """A run's journal is cut off, or of another version."""
+
+
+# -- hosts and ranks --------------------------------------------------------------------
+
+
+class NoHosts(PlanError):
+    """No host was named, or none is left."""
+
+
+class UnknownHost(PlanError):
+    """A filter names a host or a slot that is not among the hosts."""
+
+
+class HostsDisagree(UsageError):
+    """Two batch systems, or files, name different hosts."""
+
+
+class BadBatchJob(UsageError):
+    """What a batch system says of its job cannot be understood."""
+
+
+class TooFewHosts(PlanError):
+    """More hosts are asked for than there are."""
+
+
+class TooManyRanks(PlanError):
+    """More ranks are asked for than the hosts have slots."""
+
+
+class NoGpu(PlanError):
+    """A GPU is asked for that the host does not have."""
+
+
+class TooFewOpenFiles(UsageError):
+    """So many hosts need more open files than this machine allows."""
+
+
+# -- jobs -------------------------------------------------------------------------------
+
+
+class NoSuchJob(UsageError):
+    """No job of that name is on record on this machine."""
+
+
+class AmbiguousJob(UsageError):
+    """Several jobs fit."""
+
+
+class JobEnded(DispatchError):
+    """The job has ended already."""
+
+
+class JobElsewhere(DispatchError):
+    """The job belongs to another machine, or to a terminal."""
+
+
+class LauncherKilled(DispatchError):
+    """The job's launcher was killed, so there is no verdict."""
+
+
+class LauncherSilent(DispatchError):
+    """The job's launcher does not answer."""
+
+
+class NoLogFiles(DispatchError):
+    """The job keeps no files, or they are gone."""
+
+
+class NoConnectionDaemon(DispatchError):
+    """The process that keeps connections cannot be started or reached."""
 
 
 #: characters that are shown before a mistake far to the right
@@ -115,6 +264,8 @@ class Problem(Value):
 
 class HostfileError(UsageError):
     """All mistakes of a hostfile at once, in line order; ``problems`` is never empty."""
+
+    code = "bad-hostfile"
 
     def __init__(self, problems: Sequence[Problem]) -> None:
         self.problems = tuple(problems)

@@ -27,6 +27,11 @@ class Kind(str, enum.Enum):
     PROTOCOL = "protocol error"
     LOST = "host lost"
 
+    @property
+    def code(self) -> str:
+        """Of its message, see ``model.messages``: ``host-key-unknown``."""
+        return self.value.replace(" ", "-")
+
 
 @value
 class Failure(Value):

@@ -31,7 +31,7 @@ import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from dispatcher.model.errors import UsageError
+from dispatcher.model.errors import FileUnusable, UnsafeFolder, UsageError
 from dispatcher.model.frozen import Value, value
 from dispatcher.model.host import Host
 
@@ -81,7 +81,7 @@ class RunPaths(Value):
             base.mkdir(parents=True, exist_ok=True)
             folder.mkdir(mode=0o700)
         except OSError as error:
-            raise UsageError(f"--log-dir {log_dir}: {(error.strerror or '').lower()}") from None
+            raise FileUnusable(f"--log-dir {log_dir}: {(error.strerror or '').lower()}") from None
         link = base / f".latest-{run_id}"
         with contextlib.suppress(OSError):  # a file system without links still has the folder
             link.symlink_to(run_id)
@@ -191,11 +191,11 @@ def private(folder: Path) -> Path:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         found = folder.lstat()
     except OSError as error:
-        raise UsageError(f"{folder}: {(error.strerror or '').lower()}") from None
+        raise FileUnusable(f"{folder}: {(error.strerror or '').lower()}") from None
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():
-        raise UsageError(f"{folder}: is not a folder of yours")
+        raise UnsafeFolder(f"{folder}: is not a folder of yours")
     if found.st_mode & 0o022:
-        raise UsageError(f"{folder}: others may write there", hint=f"chmod 700 {folder}")
+        raise UnsafeFolder(f"{folder}: others may write there", hint=f"chmod 700 {folder}")
     return folder
 
 

@@ -20,7 +20,7 @@ import statistics
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from dispatcher.model.errors import UsageError
+from dispatcher.model.errors import FileUnusable
 
 #: the picture's process of the launcher; a host's line 0 is its link, the others its ranks
 LAUNCHER, LINK = 0, 0
@@ -105,12 +105,12 @@ def read(text: str, source: str) -> Timeline:
         except (ValueError, KeyError, TypeError, RecursionError):
             if number == len(rows) and not ended:
                 break  # the run was killed in the middle of a line
-            raise UsageError(
+            raise FileUnusable(
                 f"{source}:{number}: not a line of a trace",
                 hint="dispatch --trace run.json -H hostfile train.py  # writes one",
             ) from None
     if not spans:
-        raise UsageError(f"{source}: no trace in it", hint="dispatch --trace run.json ...")
+        raise FileUnusable(f"{source}: no trace in it", hint="dispatch --trace run.json ...")
     spans.sort(key=lambda span: (span.since, span.until))
     return Timeline(tuple(spans), tuple(moments), hosts, lines, ended)
 

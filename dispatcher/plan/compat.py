@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from dispatcher.model.errors import UsageError
+from dispatcher.model.errors import CannotTranslate, UsageError
 
 #: the values of a flag to words for dispatch; None: it is not needed there
 Becomes = Callable[..., Sequence[str] | None]
@@ -59,7 +59,7 @@ def translate(words: Sequence[str]) -> Line:
     name, rest = _launcher(words)
     if name not in _LAUNCHERS:
         known = ", ".join(key for key in _LAUNCHERS if "." not in key)
-        raise UsageError(f"not a launcher that is known here: {name!r}; known: {known}")
+        raise CannotTranslate(f"not a launcher that is known here: {name!r}; known: {known}")
     return _LAUNCHERS[name](rest)
 
 
@@ -86,7 +86,7 @@ def program(words: Sequence[str], who: str) -> tuple[list[str], list[str]]:
     Raises: UsageError when there is none.
     """
     if not words:
-        raise UsageError(f"{who}: no program in it")
+        raise CannotTranslate(f"{who}: no program in it")
     name = words[0].rpartition("/")[2]
     rest = list(words[1:])
     while rest[:1] == ["-u"]:  # dispatch starts Python so anyway
@@ -110,18 +110,20 @@ def _read(
         name, equals, value = rest[0].partition("=")
         flag = table.get(name.replace("_", "-"))
         if flag is None:
-            raise UsageError(f"{who}: {name}: not known here", hint="leave it out and ask again")
+            raise CannotTranslate(
+                f"{who}: {name}: not known here", hint="leave it out and ask again"
+            )
         if equals and flag.values != 1:
-            raise UsageError(f"{who}: {name} takes no value after =")
+            raise CannotTranslate(f"{who}: {name} takes no value after =")
         count = 1 if equals else 1 + flag.values
         if len(rest) < count:
-            raise UsageError(f"{who}: {name}: its value is missing")
+            raise CannotTranslate(f"{who}: {name}: its value is missing")
         written, rest = tuple(rest[:count]), rest[count:]
         try:
             became = flag.becomes(*([value] if equals else written[1:])) or ()
         except UsageError as error:
             message = f"{who}: {' '.join(written)}: {error.message}"
-            raise UsageError(message, hint=error.hint) from None
+            raise CannotTranslate(message, hint=error.hint) from None
         reasons.append(Reason(written, tuple(became), flag.why))
         options += became
     return options, rest[1:] if rest[:1] == ["--"] else rest, reasons
@@ -142,7 +144,7 @@ def _script_line(
     """
     options, rest, reasons = _read(words, table, who)
     if not rest:
-        raise UsageError(f"{who}: no script in it")
+        raise CannotTranslate(f"{who}: no script in it")
     given = {reason.written[0].replace("_", "-") for reason in reasons}
     added = []
     if one_rank and "--nproc-per-node" not in options:
@@ -158,13 +160,15 @@ def _script_line(
 
 def _accelerate_line(words: Sequence[str]) -> Line:
     if not words or words[0] != "launch":
-        raise UsageError("accelerate: only its launch command starts ranks")
+        raise CannotTranslate("accelerate: only its launch command starts ranks")
     return _script_line(words[1:], who="accelerate launch", table=ACCELERATE)
 
 
 def _mpirun_line(words: Sequence[str]) -> Line:
     if ":" in words:
-        raise UsageError("mpirun: more than one program (:): dispatch runs one", hint="two jobs")
+        raise CannotTranslate(
+            "mpirun: more than one program (:): dispatch runs one", hint="two jobs"
+        )
     options, rest, reasons = _read(words, MPIRUN, "mpirun")
     how, what = program(rest, "mpirun")
     return Line((*options, *how), tuple(what), tuple(reasons))
@@ -188,7 +192,7 @@ def _gone(*_: str) -> None:
 
 def _refuse(hint: str) -> Becomes:
     def becomes(*_: str) -> Sequence[str]:
-        raise UsageError("cannot be met by dispatch", hint=hint)
+        raise CannotTranslate("cannot be met by dispatch", hint=hint)
 
     return becomes
 
@@ -206,7 +210,7 @@ def _nnodes(value: str) -> Sequence[str]:
 
 def _endpoint(value: str) -> None:
     if not value:
-        raise UsageError("an empty endpoint")
+        raise CannotTranslate("an empty endpoint")
 
 
 def _map_by(value: str) -> Sequence[str] | None:

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import ClassVar
 
-from dispatcher.model.errors import PlanError, UsageError
+from dispatcher.model.errors import MissingArgument, NoHosts, UsageError
 from dispatcher.model.frozen import Renamed, Value, value
 from dispatcher.model.host import Host, Hostlist
 
@@ -71,7 +71,7 @@ class ExecPlan(Value):
 
     def __post_init__(self) -> None:
         if not self.words or not self.words[0]:
-            raise UsageError("no command given")
+            raise MissingArgument("no command given")
         for word in (*self.words, *(word for tail in self.tails for word in tail)):
             if "\0" in word:
                 raise UsageError("a NUL byte in the command: no program can be given one")
@@ -120,5 +120,5 @@ def target_hosts(
     gone = frozenset(excluded)
     left = [host for host in first.values() if host.name not in gone]
     if not left:
-        raise PlanError(f"no host is left after {option}" if gone else "no hosts", hint=hint)
+        raise NoHosts(f"no host is left after {option}" if gone else "no hosts", hint=hint)
     return tuple(replace(host, user=host.user or user, port=host.port or port) for host in left)

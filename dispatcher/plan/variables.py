@@ -238,6 +238,8 @@ _COMMENT = re.compile(r"(?:^|[ \t])#")
 class EnvFileError(UsageError):
     """All mistakes of an environment file at once, in line order."""
 
+    code = UsageError.code
+
     def __init__(self, problems: Sequence[Problem]) -> None:
         self.problems = tuple(problems)
         super().__init__("\n".join(str(problem) for problem in self.problems))

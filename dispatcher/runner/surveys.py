@@ -39,6 +39,8 @@ NEEDS = ("protocol.packing", "probe.probes")
 class Stopped(DispatchError):
     """dispatch was told by a signal to stop before all hosts had answered."""
 
+    code = "interrupted"
+
     def __init__(self, signum: int) -> None:
         super().__init__(f"ended by {signal.Signals(signum).name} while hosts were looked at")
         self.exit_code = errors.SIGNAL_BASE + signum

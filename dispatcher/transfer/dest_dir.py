@@ -21,7 +21,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import BinaryIO
 
-from dispatcher.model.errors import UsageError
+from dispatcher.model.errors import CannotCopy
 from dispatcher.remote.copy.disk import STAGE_HERE, locked, sweep
 
 MOST_MEMBERS = 1_000_000
@@ -217,9 +217,9 @@ def names_of(paths: Sequence[str]) -> list[str]:
     for path in paths:
         name = os.path.basename(os.path.abspath(path))
         if not name:
-            raise UsageError(f"{path}: cannot be sent as a whole")
+            raise CannotCopy(f"{path}: cannot be sent as a whole")
         if name in names:
-            raise UsageError(f"{path}: there are two of that name: {name}")
+            raise CannotCopy(f"{path}: there are two of that name: {name}")
         names.append(name)
     return names
 
@@ -249,7 +249,7 @@ def _add(archive: tarfile.TarFile, path: str, name: str) -> None:
         member = archive.gettarinfo(path, name)
         if member is None or not (member.isreg() or member.isdir() or member.issym()):
             if member is None or not member.islnk():
-                raise UsageError(f"{path}: not a file, a folder or a link")
+                raise CannotCopy(f"{path}: not a file, a folder or a link")
             member.type, member.size = tarfile.REGTYPE, os.stat(path).st_size
         member.uid = member.gid = 0
         member.uname = member.gname = ""
@@ -263,7 +263,7 @@ def _add(archive: tarfile.TarFile, path: str, name: str) -> None:
             for entry in sorted(os.listdir(path)):
                 _add(archive, os.path.join(path, entry), f"{name}/{entry}")
     except OSError as error:
-        raise UsageError(f"{path}: {(error.strerror or str(error)).lower()}") from None
+        raise CannotCopy(f"{path}: {(error.strerror or str(error)).lower()}") from None
 
 
 BLOCK = 512

@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from typing import Any, BinaryIO
 
 from dispatcher.bootstrap import payload, shell
-from dispatcher.model.errors import UsageError
+from dispatcher.model.errors import CannotCopy
 from dispatcher.model.host import Host
 from dispatcher.remote.copy.disk import NotGiven, digest, give, scan
 from dispatcher.remote.protocol import copy_frames
@@ -71,10 +71,10 @@ class Sources:
                 self.add_digests()
             self._read_all()
         except NotGiven as error:
-            raise UsageError(str(error)) from None
+            raise CannotCopy(str(error)) from None
         except OSError as error:
             why = (error.strerror or str(error)).lower()
-            raise UsageError(f"{error.filename or 'temporary file'}: {why}") from None
+            raise CannotCopy(f"{error.filename or 'temporary file'}: {why}") from None
 
     def _add_group(self, number: int, paths: Sequence[str]) -> None:
         for path, name in zip(paths, names_of(paths), strict=True):
@@ -92,7 +92,7 @@ class Sources:
                     entry.more = digest(path)
         except OSError as error:
             why = (error.strerror or str(error)).lower()
-            raise UsageError(f"{error.filename}: {why}") from None
+            raise CannotCopy(f"{error.filename}: {why}") from None
 
     def _read_all(self) -> None:
         """Keep the small files; see that the others can be read."""
@@ -257,7 +257,7 @@ class Sending(CopyHandler):
     def _by_tar(self, node: int, link: Link) -> None:
         sources, groups = self._plans[node]
         if len(groups) > 1:
-            raise UsageError("{rank} in a destination needs a python3 there")
+            raise CannotCopy("{rank} in a destination needs a python3 there")
         with self._lock:
             tar = sources.tar().fileno()
         at = 0

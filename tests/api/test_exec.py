@@ -26,7 +26,7 @@ def test_what_each_host_answered() -> None:
         assert one.text == "out\ufffd"
         assert 0 < one.seconds < 60
     assert (found.ok, found.exit_code, found.largest_code) == (False, 1, 3)
-    assert found.verdict[0] == "error: 2 of 2 hosts failed"
+    assert found.verdict[0] == "error: 2 of 2 hosts failed [hosts-failed]"
 
 
 def test_all_went_well() -> None:

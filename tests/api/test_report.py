@@ -55,6 +55,7 @@ from dispatcher.core.events.verdicts import (
     Rejected,
     UsedMpi,
     Verdict,
+    message_code,
 )
 from dispatcher.model.errors import DispatchError
 from dispatcher.model.failure import Failure, Kind
@@ -152,7 +153,7 @@ def test_hosts_stand_by_name() -> None:
                   Attempt(1, ("n1",), 1, Interrupted(15), False)),
     )  # fmt: skip
     report = folded(BEGAN, closed(verdict, nccl={2: network}, notes=("note: swept",)))
-    assert report.lost == {"n2": HostFailure("host lost", "no heartbeat", "look")}
+    assert report.lost == {"n2": HostFailure("host lost", "no heartbeat", "look", "host-lost")}
     assert (report.unkillable, report.stuck) == ({"n1": (7, 8)}, {"n1": ("state D",)})
     assert (report.swept, report.left_out) == ({"n2": 2}, {"n9": "bad"})
     assert (report.no_restart, report.nccl) == ("too few hosts", {"n3": network})
@@ -223,9 +224,11 @@ GROUP = Group((0, FIRST), "py-spy", "S", (Frame("f", "a.py", 3),))
         (RankNotStarted(0, 1, 2, "exec", "prog"), "1", "n1",
          {"rank": 1, "host": "n1", "errno": 2, "step": "exec", "what": "prog"}),
         (NodeFailed(1, LOST), None, "n2",
-         {"host": "n2", "failure": {"kind": "host lost", "why": "no heartbeat", "hint": "look"}}),
+         {"host": "n2", "failure": {"kind": "host lost", "why": "no heartbeat", "hint": "look",
+         "message_code": "host-lost"}}),
         (Rejected({1: LOST}, 125, {1: frozenset({"cwd", "a"})}), None, None,
-         {"failures": {"n2": {"kind": "host lost", "why": "no heartbeat", "hint": "look"}},
+         {"failures": {"n2": {"kind": "host lost", "why": "no heartbeat", "hint": "look",
+         "message_code": "host-lost"}},
           "exit_code": 125, "problems": {"n2": ["a", "cwd"]}}),
         (Impossible("too few", "more"), None, None, {"message": "too few", "hint": "more"}),
         (Interrupted(15), None, None, {"signum": 15}),
@@ -235,8 +238,14 @@ def test_what_ended_it(
     cause: Cause, rank: str | None, host: str | None, facts: Mapping[str, Any]
 ) -> None:
     report = folded(*START, closed(failed(cause)))
-    assert report.cause == FirstFailure(type(cause).__name__, rank, host, (), facts)
-    assert report.plain()["cause"] == {"kind": type(cause).__name__, **facts}
+    assert report.cause == FirstFailure(
+        type(cause).__name__, rank, host, (), facts, message_code(cause)
+    )
+    assert report.plain()["cause"] == {
+        "kind": type(cause).__name__,
+        "message_code": message_code(cause),
+        **facts,
+    }
 
 
 @pytest.mark.parametrize(("node", "rank"), [(None, None), (0, 1)])

@@ -11,9 +11,13 @@ from dispatcher.model.errors import DispatchError, UsageError
 @pytest.mark.parametrize(
     ("error", "said", "code"),
     [
-        (UsageError("who: what"), "error: who: what\n", 2),
-        (UsageError("who: what", hint="do this"), "error: who: what\n  hint: do this\n", 2),
-        (DispatchError("lost"), "error: lost\n", 125),
+        (UsageError("who: what"), "error: who: what [bad-value]\n", 2),
+        (
+            UsageError("who: what", hint="do this"),
+            "error: who: what [bad-value]\n  hint: do this\n",
+            2,
+        ),
+        (DispatchError("lost"), "error: lost [dispatch-failed]\n", 125),
     ],
 )
 def test_an_error_in_words_and_its_code(

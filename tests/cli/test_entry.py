@@ -52,11 +52,11 @@ def test_what_a_command_returns(does: Does, found: int | None, code: int) -> Non
 @pytest.mark.parametrize(
     ("error", "code", "said"),
     [
-        (UsageError("who: why", hint="do"), 2, "error: who: why\n  hint: do\n"),
-        (DispatchError("who: why"), 125, "error: who: why\n"),
+        (UsageError("who: why", hint="do"), 2, "error: who: why [bad-value]\n  hint: do\n"),
+        (DispatchError("who: why"), 125, "error: who: why [dispatch-failed]\n"),
         (click.exceptions.Abort(), 130, ""),
         (click.UsageError("No such thing."), 2,
-         "error: no such thing\n  hint: dispatch jobs --help\n"),
+         "error: no such thing [unexpected-argument]\n  hint: dispatch jobs --help\n"),
     ],
 )  # fmt: skip
 def test_an_error(

@@ -25,7 +25,7 @@ from dispatcher.plan.job.request import Limits, Restarts
 from .conftest import Parsed
 
 #: options that ``-h`` shows at most, and lines of ``dispatch -h`` on a terminal of 80 columns
-MOST_BRIEF, MOST_LINES = 16, 74
+MOST_BRIEF, MOST_LINES = 16, 75
 
 
 def context_of(name: str) -> click.Context:

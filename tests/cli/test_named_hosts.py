@@ -152,7 +152,7 @@ def test_who_took_the_last_host(
     (folder / "dispatch.toml").write_text(config)
     assert cli.main(words) == 2
     told = capsys.readouterr().err.splitlines()
-    assert told[0] == f"error: no host is left after {said}"
+    assert told[0] == f"error: no host is left after {said} [no-hosts]"
     assert ("DISPATCH_CONFIG=" in "".join(told[1:])) == ("dispatch.toml" in said)
 
 
@@ -240,7 +240,7 @@ def test_retry_failed_of_a_file_gives_way_to_hosts_that_are_typed(
     assert taken("exec") == "n2"
     (folder / "failed").unlink()
     assert cli.main(["exec", "true"]) == 2
-    said = f"error: {own} [exec]: retry-failed: failed: no such file or directory\n"
+    said = f"error: {own} [exec]: retry-failed: failed: no such file or directory [file-unusable]\n"
     assert capsys.readouterr().err == said
 
 
@@ -304,7 +304,7 @@ def test_an_error_names_who_said_it(
 ) -> None:
     (folder / "dispatch.toml").write_text(f"[all]\n{config}\n")
     assert cli.main(words) == 2
-    assert capsys.readouterr().err.splitlines()[0] == f"error: {said}"
+    assert capsys.readouterr().err.splitlines()[0].rpartition(" [")[0] == f"error: {said}"
 
 
 def test_a_hint_is_about_the_hosts_that_were_taken(
@@ -329,8 +329,8 @@ def test_the_shell_blames_the_line(
     monkeypatch.setattr("os.isatty", lambda fd: False)
     assert cli.main(["shell", "-w", "localhost"]) == 2
     said = capsys.readouterr().err.splitlines()
-    assert "error: group '@nosuch' is unknown or empty" in said
-    assert "error: '[' without its ']'" in said
+    assert "error: group '@nosuch' is unknown or empty [bad-hostfile]" in said
+    assert "error: '[' without its ']' [bad-hostfile]" in said
 
 
 @pytest.mark.parametrize(

@@ -266,7 +266,7 @@ def test_exec_tells_what_became_of_each_host() -> None:
         "localhost", 3, "out\n", b"error\n",
     )  # fmt: skip
     assert (answers.ok, answers.exit_code, answers.largest_code) == (False, 1, 3)
-    assert answers.verdict[0] == "error: 1 of 1 host failed"
+    assert answers.verdict[0] == "error: 1 of 1 host failed [hosts-failed]"
 
 
 def test_old_names_of_fields_are_still_taken() -> None:

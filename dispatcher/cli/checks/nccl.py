@@ -16,7 +16,7 @@ from dispatcher.checks.nccl_model import READINGS, HostNet, Message, from_text, 
 from dispatcher.cli import named_files, say
 from dispatcher.cli.checks.check import CheckOptions
 from dispatcher.cli.options.host_options import find_hosts, hosts_typed
-from dispatcher.model.errors import UsageError
+from dispatcher.model.errors import ConflictingOptions, FileUnusable
 from dispatcher.model.hostset import fold
 from dispatcher.output.text.sanitize import sanitize_text
 from dispatcher.plan.exec_plan import ExecPlan
@@ -31,7 +31,9 @@ REPLY_TIMEOUT = 15.0
 def run(options: CheckOptions) -> int:
     """Advise on what the options name; the exit code. Raises: UsageError."""
     if options.texts and hosts_typed():
-        raise UsageError("--from has the texts of all hosts: -H and -w cannot be given as well")
+        raise ConflictingOptions(
+            "--from has the texts of all hosts: -H and -w cannot be given as well"
+        )
     # what crosses to the ranks by itself goes before what the hosts have
     ours = {n: v for n, v in os.environ.items() if n.startswith(("NCCL_", "GLOO_")) and crosses(n)}
     if options.texts:
@@ -59,7 +61,7 @@ def _pasted(paths: Sequence[str]) -> dict[str, HostNet]:
         name = os.path.basename(path)
         name = name.partition(".")[0] or name
         if name in hosts:
-            raise UsageError(f"--from {path}: there is a text of {name} already")
+            raise FileUnusable(f"--from {path}: there is a text of {name} already")
         hosts[name] = from_text(_read(path, "--from", MOST_TEXT))
     return hosts
 
@@ -99,7 +101,7 @@ def _compared(path: str, advice: Advice) -> list[Message]:
     """What a log says that was not to be expected."""
     logged = nccl_log.read(_read(path, "--log", MOST_LOG).splitlines())
     if not logged:
-        raise UsageError(f"--log {path}: no lines of NCCL in it", hint="-x NCCL_DEBUG=INFO")
+        raise FileUnusable(f"--log {path}: no lines of NCCL in it", hint="-x NCCL_DEBUG=INFO")
     expected = {
         name: (will.net or "", tuple(port.name for port in will.ports))
         for name, will in advice.now.items()
@@ -115,7 +117,7 @@ def _write(path: str, advice: Advice) -> None:
     if advice.own:
         some = next(iter(advice.own))
         words = " ".join(f"env={name}={value}" for name, value in advice.own[some].items())
-        raise UsageError(
+        raise FileUnusable(
             f"--apply {path}: the hosts need different settings; put them into the hostfile",
             hint=f"{some} {words}",
         )

@@ -25,7 +25,7 @@ from dispatcher.cli.hints import Advice
 from dispatcher.cli.options.connect_options import TransportPool
 from dispatcher.cli.options.host_options import find_hosts
 from dispatcher.model import errors
-from dispatcher.model.errors import UsageError
+from dispatcher.model.errors import ConflictingOptions, UnexpectedArgument, UsageError
 from dispatcher.model.host import Host
 
 if TYPE_CHECKING:
@@ -53,9 +53,9 @@ def run(options: CheckOptions) -> int:
         if wanted
     ]
     if len(kinds) > 1:
-        raise UsageError(f"--{kinds[0]} and --{kinds[1]} exclude each other")
+        raise ConflictingOptions(f"--{kinds[0]} and --{kinds[1]} exclude each other")
     if options.words and kinds and not options.full:
-        raise UsageError(f"--{kinds[0]} looks at no script")
+        raise ConflictingOptions(f"--{kinds[0]} looks at no script")
     for option, given, kind in (
         ("--backend", options.backend, "pairs"),
         ("--rounds", options.rounds, "pairs"),
@@ -66,7 +66,7 @@ def run(options: CheckOptions) -> int:
         ("--log", options.log, "nccl"),
     ):
         if given and kind not in kinds:
-            raise UsageError(f"{option} needs --{kind}")
+            raise ConflictingOptions(f"{option} needs --{kind}")
     if options.nccl:
         from dispatcher.cli.checks import nccl
 
@@ -81,7 +81,7 @@ def run(options: CheckOptions) -> int:
 def _by_host(options: CheckOptions) -> int:
     words = options.words
     if len(words) > 1:
-        raise UsageError(f"one script at most: {words[1]!r} is a second word")
+        raise UnexpectedArgument(f"one script at most: {words[1]!r} is a second word")
     full = options.full
     targets = find_hosts(options, say, slots=full)
     time_limit, chosen = (
@@ -127,7 +127,7 @@ def checks(
     if not full:
         for option, given in (("--xid-table", xid_table), ("--site-checks", site_checks)):
             if given:
-                raise UsageError(f"{option} needs the full check")
+                raise ConflictingOptions(f"{option} needs the full check")
         return report.QUICK
     levels: Mapping[int, str] = {}
     if xid_table:

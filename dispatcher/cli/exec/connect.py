@@ -13,7 +13,10 @@ from dispatcher.cli.options.host_options import (
     WhereOptions,
     verbose_option,
 )
-from dispatcher.model.errors import DispatchError, UsageError
+from dispatcher.model.errors import (
+    ConflictingOptions,
+    NoConnectionDaemon,
+)
 
 
 class KeptOptions(KeepOptions, section="Connections"):
@@ -76,14 +79,14 @@ def _ask(options: ConnectOptions) -> int:
     from dispatcher.transport.pool.daemon_socket import DROP, LIST, ask
 
     if options.listing and options.closing:
-        raise UsageError("--list and --close exclude each other")
+        raise ConflictingOptions("--list and --close exclude each other")
     hosts = None
     if options.closing and hosts_typed():
         hosts = [host.name for host in find_hosts(options, say)]
     try:
         answer = ask(DROP, hosts=hosts) if options.closing else ask(LIST)
     except (OSError, Malformed) as error:
-        raise DispatchError(f"the process that holds connections: {error}") from None
+        raise NoConnectionDaemon(f"the process that holds connections: {error}") from None
     names = sorted(map(str, answer["hosts"])) if answer is not None else []
     if answer is None or (options.listing and not names):
         say("note: no connections are kept")

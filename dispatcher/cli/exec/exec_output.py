@@ -15,7 +15,7 @@ from dispatcher.cli.hints import Advice
 from dispatcher.cli.run.run_sinks import may_draw, terminals, unhurried
 from dispatcher.core.events.exec_events import Outcome
 from dispatcher.core.events.run_events import Sink
-from dispatcher.model.errors import UsageError
+from dispatcher.model.errors import ConflictingOptions, FileUnusable
 from dispatcher.model.paths import write_all
 from dispatcher.output.buffered import Filtered
 from dispatcher.output.exec.exec_notes import ExecNotes, Passthrough, describe, outcome_text
@@ -56,7 +56,7 @@ class ExecOutput:
     ) -> None:
         gather = options.gather or options.gather_all
         if options.as_json and (gather or options.diff):
-            raise UsageError("--json cannot be used with -b, -B or --diff")
+            raise ConflictingOptions("--json cannot be used with -b, -B or --diff")
         self._options = options
         self._names = names
         self._say = say
@@ -96,7 +96,7 @@ class ExecOutput:
         options = self._options
         out, err, events = options.output_dir, options.error_dir, options.events
         if out is not None and err is not None and os.path.realpath(out) == os.path.realpath(err):
-            raise UsageError("-o and -e: both name the same folder")
+            raise ConflictingOptions("-o and -e: both name the same folder")
         folders = {n: Path(text) for n, text in ((1, out), (2, err)) if text is not None}
         if folders:
             from dispatcher.output.files.rank_logs import HostFiles
@@ -109,7 +109,7 @@ class ExecOutput:
                 found.append(Journal(Path(events), say))
             except OSError as error:
                 why = (error.strerror or "").lower()
-                raise UsageError(f"--events {events}: {why}") from None
+                raise FileUnusable(f"--events {events}: {why}") from None
         return found
 
     def _screen(self, streams: frozenset[int], nobody_reads: Callable[[], None]) -> Sink:

@@ -14,7 +14,7 @@ from dispatcher.cli.options.declaration import argument, option
 from dispatcher.cli.options.host_options import find_hosts, verbose_option
 from dispatcher.core.events.exec_events import is_good
 from dispatcher.model import paths as placeholders
-from dispatcher.model.errors import UsageError
+from dispatcher.model.errors import CannotCopy, MissingArgument, UsageError
 from dispatcher.model.paths import HOST, RANK
 from dispatcher.plan.exec_plan import ExecPlan
 from dispatcher.transfer.get_files import Fetching, Group
@@ -55,7 +55,7 @@ class GetOptions(CopyOptions, section="Files"):
 def get(options: GetOptions) -> int:
     """Ask every host for the files; the exit code. Raises: UsageError before that."""
     if len(options.paths) < 2:
-        raise UsageError(
+        raise MissingArgument(
             "get: needs what to fetch, and a folder to put it in",
             hint="dispatch get -H hostfile /FILE DIR",
         )
@@ -97,29 +97,29 @@ def _named(path: str) -> tuple[str, str]:
     """A path there, and the name it gets here. Raises: UsageError when it has none."""
     base = path.rpartition("/")[2]
     if path.startswith("~") and base == path:
-        raise UsageError(
+        raise CannotCopy(
             f"get: {path!r}: a home folder cannot be fetched as a whole",
             hint=f"name what is in it: {path}/.bashrc",
         )
     if base in ("", ".", "..") or "\0" in path:
-        raise UsageError(f"get: {path!r}: cannot be fetched as a whole")
+        raise CannotCopy(f"get: {path!r}: cannot be fetched as a whole")
     return there(path), base
 
 
 def _check_places(groups: Sequence[Group]) -> None:
     """Raises: UsageError when two things would lie in one place."""
     if any(len(group.names) < len(group.paths) for group in groups):
-        raise UsageError("get: two of the same name would lie in one place")
+        raise CannotCopy("get: two of the same name would lie in one place")
     places = [os.path.normpath(group.place) for group in groups]
     if len(set(places)) < len(places):
-        raise UsageError("get: files of two hosts would lie in one place")
+        raise CannotCopy("get: files of two hosts would lie in one place")
 
 
 def _make(folder: str) -> None:
     try:
         os.makedirs(folder, exist_ok=True)
     except OSError as error:
-        raise UsageError(f"get: {folder}: {(error.strerror or '').lower()}") from None
+        raise CannotCopy(f"get: {folder}: {(error.strerror or '').lower()}") from None
 
 
 def _size(text: str) -> int:

@@ -16,7 +16,7 @@ from dispatcher.cli.options.declaration import argument, option
 from dispatcher.cli.options.host_options import find_hosts, verbose_option
 from dispatcher.core.events.exec_events import Exited, Interrupted, NotStarted, Outcome, TimedOut
 from dispatcher.model import paths as placeholders
-from dispatcher.model.errors import UsageError
+from dispatcher.model.errors import CannotCopy, ConflictingOptions, MissingArgument
 from dispatcher.model.host import Host
 from dispatcher.model.hostset import fold
 from dispatcher.model.names import parse_count
@@ -69,13 +69,13 @@ class PutOptions(CopyOptions, section="Files"):
 def put(options: PutOptions) -> int:
     """List the sources, then send them; the exit code. Raises: UsageError before that."""
     if len(options.paths) < 2:
-        raise UsageError(
+        raise MissingArgument(
             "put: needs what to send, and where to put it",
             hint="dispatch put -H hostfile FILE /DEST/",
         )
     *sources, dest = options.paths
     if not dest or "\0" in dest:
-        raise UsageError("put: an empty destination")
+        raise CannotCopy("put: an empty destination")
     hosts = find_hosts(options, say, slots=placeholders.uses("".join(options.paths), RANK))
     wanted = placeholders.groups(sources, there(dest), hosts)
     listed: dict[tuple[tuple[str, ...], ...], Sources] = {}
@@ -118,11 +118,11 @@ def _branches(options: PutOptions, hosts: int, size: int | None) -> int:
             else put_files.BRANCHES
         )
     if one_by_one:
-        raise UsageError(
+        raise ConflictingOptions(
             "--fanout-tree serves hosts at once; --serial and --stop-after do not go with it"
         )
     if size is None:
-        raise UsageError(
+        raise CannotCopy(
             "--fanout-tree: every host must get the same files, and none be this machine"
         )
     wanted = parse_count(given, "--fanout-tree") if given else put_files.BRANCHES

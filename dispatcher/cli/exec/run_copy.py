@@ -30,7 +30,7 @@ from dispatcher.core.events.exec_events import (
     is_good,
 )  # fmt: skip
 from dispatcher.core.events.run_events import SignalReceived, Sink
-from dispatcher.model.errors import UsageError
+from dispatcher.model.errors import CannotCopy
 from dispatcher.model.failure import Failure, Kind
 from dispatcher.output.exec.exec_notes import ExecNotes, describe, summary
 from dispatcher.output.terminal.screen import LineFormat, Screen, Writer
@@ -66,7 +66,7 @@ def there(path: str) -> str:
     Raises: UsageError where ``~`` begins what cannot be a user's name.
     """
     if path.startswith("~") and not _HOME.match(path):
-        raise UsageError(
+        raise CannotCopy(
             f"{path}: what follows ~ is no user's name",
             hint=f"for a file of that name: {shlex.quote('./' + path)}",
         )
@@ -81,7 +81,7 @@ def here(path: str) -> str:
     try:
         return at_home(there(path))
     except NotGiven as bad:
-        raise UsageError(str(bad)) from None
+        raise CannotCopy(str(bad)) from None
 
 
 def run(

@@ -27,7 +27,7 @@ from dispatcher.cli.options.host_options import (
 )
 from dispatcher.cli.options.option_defaults import typed, value_origin
 from dispatcher.core.events.exec_events import Outcome, is_good
-from dispatcher.model.errors import UsageError
+from dispatcher.model.errors import ConflictingOptions, MissingArgument, UsageError
 from dispatcher.model.host import Host, Hostlist
 from dispatcher.output.exec.exec_notes import outcome_text
 from dispatcher.plan.exec_plan import ExecLimits, ExecPlan
@@ -76,16 +76,20 @@ def run(options: ExecOptions) -> int:
     Raises: UsageError before any host is touched.
     """
     if options.stdin and options.no_stdin:
-        raise UsageError("-I and -n exclude each other")
+        raise ConflictingOptions("-I and -n exclude each other")
     if hosts_typed():
         if typed("retry_failed"):
-            raise UsageError("--retry-failed names the hosts: -H and -w cannot be given as well")
+            raise ConflictingOptions(
+                "--retry-failed names the hosts: -H and -w cannot be given as well"
+            )
         options = replace(
             options, retry_failed=None
         )  # a file's, and the typed hosts are the only ones
     options = only_typed(options, elsewhere=options.retry_failed is not None)
     if options.stdin and options.hostfile == "-":
-        raise UsageError(f"-I and {value_origin('hostfile', '-H')} - both want standard input")
+        raise ConflictingOptions(
+            f"-I and {value_origin('hostfile', '-H')} - both want standard input"
+        )
     words = _words(options)
     left: tuple[Hostlist, ...] = ()
     if options.retry_failed is not None:
@@ -104,7 +108,7 @@ def run(options: ExecOptions) -> int:
         terminal=terminal_size(options),
     )
     if options.pty and options.fanout_tree is not None:
-        raise UsageError("--fanout-tree and --pty exclude each other")
+        raise ConflictingOptions("--fanout-tree and --pty exclude each other")
     tree = fanout(options, exec_plan.hosts)
     allow_open_files(len(exec_plan.hosts))
     from dispatcher.cli.options.connect_options import TransportPool
@@ -117,14 +121,14 @@ def _words(options: ExecOptions) -> tuple[str, ...]:
     words = options.words
     if options.shell is not None:
         if words:
-            raise UsageError(
+            raise ConflictingOptions(
                 "--shell takes the whole command, so no further words", hint=repr(words[0])
             )
         if not options.shell.strip():
             raise UsageError("--shell: an empty text")
         return ("/bin/sh", "-c", options.shell)
     if not words or not words[0]:
-        raise UsageError("no command given", hint="dispatch exec -H hostfile -- uptime")
+        raise MissingArgument("no command given", hint="dispatch exec -H hostfile -- uptime")
     mistakes.exec_words(words)
     return words
 
@@ -156,7 +160,7 @@ def terminal_size(options: ExecOptions) -> tuple[int, int] | None:
     if not options.pty:
         return None
     if options.stdin:
-        raise UsageError("-I and --pty: a terminal is no pipe, it would change the bytes")
+        raise ConflictingOptions("-I and --pty: a terminal is no pipe, it would change the bytes")
     for fd in (1, 0, 2):
         try:
             found = os.get_terminal_size(fd)

@@ -46,7 +46,7 @@ from dispatcher.cli.options.host_options import (
     verbose_option,
 )
 from dispatcher.cli.options.spelling import current, renamed
-from dispatcher.model.errors import DispatchError, UsageError
+from dispatcher.model.errors import DispatchError, NoHosts, UsageError
 from dispatcher.model.host import Host, Hostlist
 from dispatcher.model.hostset import fold
 from dispatcher.model.paths import private, state_folder
@@ -165,7 +165,7 @@ def _aimed(mark: str, rest: str, hosts: Sequence[Host], first: Sequence[Host]) -
     if mark == "=" and rest == "all":
         return tuple(first)
     if not rest:
-        raise UsageError(f"{mark}: which hosts?", hint=f"{mark}n[1-4], or ? for help")
+        raise NoHosts(f"{mark}: which hosts?", hint=f"{mark}n[1-4], or ? for help")
     named = parse_inline("@" + rest if mark == "@" else rest, "", slots=False).hosts
     # a host that was there before is reached as it was: with its user and its port
     known = {host.name: host for host in (*first, *hosts)}
@@ -174,7 +174,7 @@ def _aimed(mark: str, rest: str, hosts: Sequence[Host], first: Sequence[Host]) -
     if mark == "-":
         left = tuple(host for host in hosts if host.name not in names)
         if not left:
-            raise UsageError("no host would be left")
+            raise NoHosts("no host would be left")
         return left
     if mark == "+":
         there = {host.name for host in hosts}

@@ -17,7 +17,7 @@ from dispatcher.cli.options.output_options import LineOptions, ShowOptions, sett
 from dispatcher.jobs import registry
 from dispatcher.jobs.job_socket import JobConnection
 from dispatcher.model import errors
-from dispatcher.model.errors import UsageError
+from dispatcher.model.errors import ConflictingOptions
 
 
 class AttachOptions(LineOptions, section="Output"):
@@ -51,7 +51,7 @@ def attach(options: AttachOptions) -> int:
     found = registry.find(options.job)
     from_start = options.from_start
     if from_start and options.timestamps:
-        raise UsageError("--timestamps: the times of earlier lines are not known here")
+        raise ConflictingOptions("--timestamps: the times of earlier lines are not known here")
     watch = Watch(found, settings(converted(options, ShowOptions), found.ranks))
     try:
         if found.state == registry.ENDED:

@@ -21,7 +21,7 @@ from dispatcher.core.events import run_events as ev
 from dispatcher.core.events.run_events import Entry, Sink
 from dispatcher.jobs import registry
 from dispatcher.jobs.job_socket import JobConnection, Malformed
-from dispatcher.model.errors import DispatchError
+from dispatcher.model.errors import NoLogFiles
 from dispatcher.model.paths import RunPaths
 from dispatcher.output.files.log_reader import LogReader, MergedLogReader, RankLogReader, rest_of
 from dispatcher.output.monitor.run_progress import RemoteProgress
@@ -177,9 +177,9 @@ def written(job: registry.Job, only: int | None = None, until: float | None = No
     Raises: DispatchError if there are no files.
     """
     if job.logs is None:
-        raise DispatchError(f"job {job.run_id}: it keeps no files", hint="--log-dir DIR")
+        raise NoLogFiles(f"job {job.run_id}: it keeps no files", hint="--log-dir DIR")
     if not job.logs.is_dir():
-        raise DispatchError(f"job {job.run_id}: its files are gone: {job.logs}")
+        raise NoLogFiles(f"job {job.run_id}: its files are gone: {job.logs}")
     merged = RunPaths(job.logs).merged
     if merged.exists() or any(job.logs.glob(f"{merged.name}.*")):
         return MergedLogReader(merged, only, until)

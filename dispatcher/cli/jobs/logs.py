@@ -8,7 +8,7 @@ from dispatcher.cli.options.declaration import Options, argument, option
 from dispatcher.core.events.run_events import Sink
 from dispatcher.jobs import registry
 from dispatcher.model import errors
-from dispatcher.model.errors import DispatchError, UsageError
+from dispatcher.model.errors import NoLogFiles, UsageError
 
 #: seconds between two looks at the files
 LOOK = 0.2
@@ -56,7 +56,7 @@ def logs(options: LogsOptions) -> int:
     finally:
         screen.close()
     if only is not None and not any(reader.taken.values()):
-        raise DispatchError(f"rank {only}: has written nothing")
+        raise NoLogFiles(f"rank {only}: has written nothing")
     return 0
 
 

@@ -19,7 +19,7 @@ from dispatcher.core.hang_monitor import GATHER
 from dispatcher.jobs import registry
 from dispatcher.jobs.job_socket import JobConnection, Malformed
 from dispatcher.model import errors
-from dispatcher.model.errors import DispatchError
+from dispatcher.model.errors import JobEnded, LauncherSilent
 from dispatcher.output.text.sanitize import sanitize_text
 
 
@@ -107,7 +107,7 @@ def stacks(options: StacksOptions) -> int:
     """Print the stacks; the exit code. Raises: DispatchError."""
     found = registry.find(options.job, foreground=True)
     if found.state == registry.ENDED:
-        raise DispatchError(
+        raise JobEnded(
             f"job {found.run_id}: it has ended, exit code {found.exit_code}",
             hint=f"dispatch logs {found.run_id}",
         )
@@ -123,7 +123,7 @@ def stacks(options: StacksOptions) -> int:
                         say(f"note: job {found.run_id} ended, exit code {code}")
                         return errors.CLUSTER
                 if time.monotonic() > until:
-                    raise DispatchError(f"job {found.run_id}: its launcher does not answer")
+                    raise LauncherSilent(f"job {found.run_id}: its launcher does not answer")
     except (OSError, Malformed):
         pass  # the launcher is gone; the record says what became of it
     raise registry.not_running(registry.find(found.run_id))

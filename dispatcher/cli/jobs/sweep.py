@@ -17,7 +17,7 @@ from dispatcher.cli.options.declaration import Options, argument, option
 from dispatcher.cli.options.host_options import LoginOptions, WhereOptions, find_hosts
 from dispatcher.jobs import registry
 from dispatcher.model import paths
-from dispatcher.model.errors import DispatchError, UsageError
+from dispatcher.model.errors import AmbiguousJob, DispatchError, NoSuchJob
 from dispatcher.model.host import Host
 from dispatcher.model.hostset import fold
 
@@ -66,7 +66,7 @@ def sweep(options: SweepOptions) -> int:
     """List, or end, what is left over; the exit code. Raises: UsageError."""
     run_id = options.run_id
     if run_id is not None and not paths.is_run_id(run_id):
-        raise UsageError(f"not a run id: {run_id!r}", hint="dispatch sweep lists them")
+        raise NoSuchJob(f"not a run id: {run_id!r}", hint="dispatch sweep lists them")
     hosts = find_hosts(options, say)
     seen = look(hosts, [run_id] if run_id else [], options, kill=False)
     states = {job.run_id: job.state for job in registry.jobs()}
@@ -124,7 +124,7 @@ class KillOptions(Options):
 def kill(options: KillOptions) -> int:
     """End what the jobs have on their hosts; the exit code. Raises: UsageError."""
     if options.everything == (options.job is not None):
-        raise UsageError("kill wants one JOB, or --all", hint="dispatch jobs")
+        raise AmbiguousJob("kill wants one JOB, or --all", hint="dispatch jobs")
     jobs = registry.jobs() if options.job is None else [registry.find(options.job)]
     if options.everything:
         jobs = [one for one in jobs if one.state in (registry.RUNNING, registry.DEAD)]

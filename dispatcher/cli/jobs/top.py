@@ -16,7 +16,7 @@ from dispatcher.cli.run.monitoring import is_screen
 from dispatcher.jobs import registry
 from dispatcher.jobs.job_socket import LEAST_EVERY, JobConnection, Malformed
 from dispatcher.model import errors
-from dispatcher.model.errors import DispatchError
+from dispatcher.model.errors import JobEnded
 from dispatcher.output.monitor.live_table import Snapshot
 from dispatcher.output.terminal.alt_screen import AltScreen, TableView
 
@@ -58,7 +58,7 @@ def top(options: TopOptions) -> int:
     """
     found = registry.find(options.job)
     if found.state == registry.ENDED:
-        raise DispatchError(
+        raise JobEnded(
             f"job {found.run_id}: it has ended, exit code {found.exit_code}",
             hint=f"dispatch logs {found.run_id}",
         )

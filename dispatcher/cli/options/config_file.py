@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dispatcher.cli.options.spelling import current
-from dispatcher.model.errors import UsageError
+from dispatcher.model.errors import BadConfig
 from dispatcher.model.names import nearest
 
 if sys.version_info >= (3, 11):
@@ -92,23 +92,23 @@ def parse(text: str, source: str, commands: Iterable[str], *, loose: bool = Fals
     try:
         found = tomllib.loads(text)
     except (tomllib.TOMLDecodeError, RecursionError) as error:
-        raise UsageError(f"{source}: {str(error)[:200].lower()}") from None
+        raise BadConfig(f"{source}: {str(error)[:200].lower()}") from None
     profiles = found.pop(PROFILE, {})
     if not isinstance(profiles, dict):
-        raise UsageError(f"{source}: {PROFILE} is not a table", hint="[profile.NAME.run]")
+        raise BadConfig(f"{source}: {PROFILE} is not a table", hint="[profile.NAME.run]")
     known = (EVERY, *commands)
     for tables, where in ((found, ""), *((t, f"profile.{n}.") for n, t in profiles.items())):
         if not isinstance(tables, dict):
-            raise UsageError(f"{source}: {where[:-1]} is not a table", hint="[profile.NAME.run]")
+            raise BadConfig(f"{source}: {where[:-1]} is not a table", hint="[profile.NAME.run]")
         for name, table in tables.items():
             if not isinstance(table, dict):
-                raise UsageError(
+                raise BadConfig(
                     f"{source}: {where}{name} is outside any command's table",
                     hint=f"put it under [{where}run], or [{where}{EVERY}]",
                 )
             if name not in known:
                 near = nearest(name, known)
-                raise UsageError(
+                raise BadConfig(
                     f"{source}: [{where}{name}]: no such command",
                     hint=f"[{where}{near}]" if near else f"known: {', '.join(known)}",
                 )
@@ -133,5 +133,5 @@ def chosen(files: Iterable[Defaults], command: str, profile: str | None) -> dict
         known = f"there are: {', '.join(sorted(names))}" if names else "dispatch config --help"
         near = nearest(profile, sorted(names))
         hint = f"--profile {near}  # did you mean this?" if near else known
-        raise UsageError(f"--profile {profile}: no such profile", hint=hint)
+        raise BadConfig(f"--profile {profile}: no such profile", hint=hint)
     return {**found, **named}

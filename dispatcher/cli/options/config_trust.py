@@ -19,7 +19,7 @@ import click
 
 from dispatcher.cli import say
 from dispatcher.cli.options.spelling import current
-from dispatcher.model.errors import UsageError
+from dispatcher.model.errors import BadConfig, ConfigNotTrusted
 from dispatcher.model.names import BadName
 from dispatcher.plan.variables import check_folders_variable
 
@@ -96,12 +96,12 @@ def read(path: str, *, must_be: bool = False) -> bytes | None:
             text = file.read(MOST_BYTES + 1)
     except (FileNotFoundError, NotADirectoryError):
         if must_be:
-            raise UsageError(f"{path}: no such file") from None
+            raise BadConfig(f"{path}: no such file") from None
         return None
     except OSError as error:
-        raise UsageError(f"{path}: {(error.strerror or '').lower()}") from None
+        raise BadConfig(f"{path}: {(error.strerror or '').lower()}") from None
     if len(text) > MOST_BYTES:
-        raise UsageError(f"{path}: more than {MOST_BYTES >> 20} MiB")
+        raise BadConfig(f"{path}: more than {MOST_BYTES >> 20} MiB")
     return text
 
 
@@ -126,7 +126,7 @@ def check(file: Defaults, command: click.Command, profile: str | None, own: str)
         why = _why_refused(option, value) if file.loose else _why_relative(option, value)
         if why:
             hint = f"put it into [{table}] of {own}, or type it: --{option}"
-            raise UsageError(
+            raise ConfigNotTrusted(
                 f"{file.place(table, name)}: {option}: {why}",
                 hint=hint if file.loose else "write the path from /",
             )
@@ -173,7 +173,7 @@ def hosts(found: Hostlist, setting: Setting | None) -> Hostlist:
                 why = f"env: {bad.message}"
         if why:
             hint = f"{setting.origin} names it; if you trust it, name it yourself: -H FILE"
-            raise UsageError(f"{host.origin}: {why}", hint=hint)
+            raise ConfigNotTrusted(f"{host.origin}: {why}", hint=hint)
     return found
 
 

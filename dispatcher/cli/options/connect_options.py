@@ -16,7 +16,7 @@ from dispatcher.cli.options.host_options import (
     TreeOptions,
     ways,
 )
-from dispatcher.model.errors import UsageError
+from dispatcher.model.errors import ConflictingOptions, UsageError
 from dispatcher.model.frozen import Value, value
 from dispatcher.model.host import Host
 from dispatcher.model.hostset import fold
@@ -36,7 +36,7 @@ def keep_seconds(options: LoginOptions) -> float | None:
     if not isinstance(options, KeepOptions) or options.keep is None:
         return None
     if options.transport not in ("auto", "paramiko") or options.rsh is not None:
-        raise UsageError(
+        raise ConflictingOptions(
             "--keep is for SSH in process", hint="ControlPersist of ssh_config keeps ssh's own"
         )
     found = parse_seconds(options.keep, "--keep")
@@ -178,9 +178,9 @@ def fanout(
 
     branches = parse_branches(options.fanout_tree)
     if options.rsh is not None or options.transport == "slurm":
-        raise UsageError("--fanout-tree is for SSH: hosts open each other by ssh")
+        raise ConflictingOptions("--fanout-tree is for SSH: hosts open each other by ssh")
     if isinstance(options, KeepOptions) and options.keep:
-        raise UsageError("--fanout-tree and --keep exclude each other")
+        raise ConflictingOptions("--fanout-tree and --keep exclude each other")
     from dispatcher.api.transports import is_local
 
     remote = tuple(host for host in hosts if not is_local(host))

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from dispatcher.cli.options.declaration import Options, option, replace
 from dispatcher.cli.options.option_defaults import WITHOUT, origin, setting_of, typed, value_origin
-from dispatcher.model.errors import UsageError
+from dispatcher.model.errors import NoHosts, UsageError
 
 if TYPE_CHECKING:
     from dispatcher.api.transports import Ways
@@ -215,7 +215,7 @@ def find_hosts(
     if not lists and not hosts_typed():
         lists += _allocated()
     if not lists:
-        raise UsageError("no hosts given", hint="-H hostfile, or -w 'n[01-16]', or -w localhost")
+        raise NoHosts("no hosts given", hint="-H hostfile, or -w 'n[01-16]', or -w localhost")
     for notice in dict.fromkeys(notice for one in lists for notice in one.notices):
         say(f"note: {notice}")
     reached = options if isinstance(options, LoginOptions) else LoginOptions()

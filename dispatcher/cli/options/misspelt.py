@@ -15,7 +15,12 @@ import click
 from dispatcher.cli import COMMANDS, mistakes, named
 from dispatcher.cli.options import option_defaults
 from dispatcher.cli.options.declaration import NotAChoice, declared
-from dispatcher.model.errors import UsageError
+from dispatcher.model.errors import (
+    MissingArgument,
+    UnexpectedArgument,
+    UnknownOption,
+    UsageError,
+)
 from dispatcher.model.names import nearest, shown
 
 #: what torchrun, deepspeed, mpirun, srun and accelerate call what we have
@@ -38,6 +43,12 @@ FOREIGN = {
     "timestamp-output": "timestamps",
     "wdir": "chdir",
 }
+#: click's errors as ours; the first that fits counts
+_KINDS: dict[type[click.ClickException], type[UsageError]] = {
+    click.MissingParameter: MissingArgument,
+    click.BadParameter: UsageError,
+    click.UsageError: UnexpectedArgument,
+}
 #: what stands behind a line that is only guessed
 MEANT = "  # did you mean this?"
 
@@ -56,7 +67,8 @@ def explained(error: click.ClickException, shown_name: str) -> UsageError:
             what = "takes no value" if "does not take" in error.message else "needs a value"
             return UsageError(f"{error.option_name}: {what}", hint=help_line)
     text = error.format_message().rstrip(".")
-    return UsageError(text[:1].lower() + text[1:], hint=help_line)
+    kind = next((ours for theirs, ours in _KINDS.items() if isinstance(error, theirs)), UsageError)
+    return kind(text[:1].lower() + text[1:], hint=help_line)
 
 
 def _no_such_option(name: str, context: click.Context, help_line: str) -> UsageError:
@@ -75,12 +87,12 @@ def _no_such_option(name: str, context: click.Context, help_line: str) -> UsageE
         takers = list(fields.values())
     if near is not None:
         hint = _mended(name, near, context.obj or ())
-        return UsageError(f"{name}: no such option", hint=f"{hint}{MEANT}")
+        return UnknownOption(f"{name}: no such option", hint=f"{hint}{MEANT}")
     if takers:
         others = " and ".join(f"dispatch {taker}" for taker in takers[:2])
         have = "has" if len(takers) == 1 else "have"
-        return UsageError(f"{name}: no such option here; {others} {have} it", hint=help_line)
-    return UsageError(f"{name}: no such option", hint=help_line)
+        return UnknownOption(f"{name}: no such option here; {others} {have} it", hint=help_line)
+    return UnknownOption(f"{name}: no such option", hint=help_line)
 
 
 def _names(command: click.Command) -> dict[str, str]:

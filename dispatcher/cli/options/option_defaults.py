@@ -18,7 +18,7 @@ from click.core import ParameterSource
 
 from dispatcher.cli.options import config_trust
 from dispatcher.cli.options.spelling import RENAMED, renamed
-from dispatcher.model.errors import UsageError
+from dispatcher.model.errors import BadConfig, UsageError
 
 if TYPE_CHECKING:
     from dispatcher.cli.options.config_file import Defaults, Setting
@@ -137,7 +137,7 @@ def settings(
         files = read()
     if not files:
         if profile is not None:
-            raise UsageError(f"--profile {profile}: there is no {NAME}", hint=_place())
+            raise BadConfig(f"--profile {profile}: there is no {NAME}", hint=_place())
         return {}
     from dispatcher.cli.options.config_file import EVERY, chosen
 
@@ -164,7 +164,7 @@ def _no_such_option(command: click.Command, name: str, setting: Setting) -> Usag
 
     names = [name[2:] for param in command.params for name in param.opts if name[:2] == "--"]
     near = nearest(name, names)
-    return UsageError(
+    return BadConfig(
         f"{setting.origin}: {name}: {command.name} has no such option",
         hint=f"did you mean {near}?" if near else f"dispatch {command.name} --help",
     )
@@ -216,9 +216,9 @@ def _text(path: str, *, must_be: bool) -> str | None:
         text = config_trust.read(path, must_be=must_be)
         return None if text is None else text.decode()
     except UnicodeDecodeError as error:
-        raise UsageError(f"{path}: not UTF-8 at byte {error.start}") from None
+        raise BadConfig(f"{path}: not UTF-8 at byte {error.start}") from None
     except UsageError as error:
-        raise UsageError(
+        raise type(error)(
             f"DISPATCH_CONFIG: {error.message}" if must_be else error.message
         ) from None
 
@@ -247,4 +247,4 @@ def _fitted(parameter: click.Option, name: str, setting: Setting) -> Any:
         return str(value)
     else:
         wanted = "a text or a number"
-    raise UsageError(f"{setting.origin}: {name}: must be {wanted}, not {value!r}"[:300])
+    raise BadConfig(f"{setting.origin}: {name}: must be {wanted}, not {value!r}"[:300])

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal
 
 from dispatcher.cli.options.declaration import Options, option
 from dispatcher.cli.options.host_options import verbose_option
-from dispatcher.model.errors import UsageError
+from dispatcher.model.errors import ConflictingOptions, UsageError
 from dispatcher.model.frozen import Value, value
 
 if TYPE_CHECKING:
@@ -147,7 +147,7 @@ class OutputSettings(Value):
 def settings(options: ShowOptions, world_size: int | None) -> OutputSettings:
     """What the options say. world_size: None if it is not known yet. Raises: UsageError."""
     if options.quiet and options.verbose:
-        raise UsageError("--quiet and --verbose exclude each other")
+        raise ConflictingOptions("--quiet and --verbose exclude each other")
     if not options.log_dir:
         _alone(options)
     return OutputSettings(
@@ -181,7 +181,7 @@ def _alone(options: ShowOptions) -> None:
         ("--log-keep", options.log_keep is not None),
     ):
         if given:
-            raise UsageError(f"{name} needs --log-dir")
+            raise ConflictingOptions(f"{name} needs --log-dir")
 
 
 def _sample(options: ShowOptions) -> float | None:
@@ -203,7 +203,7 @@ def _rotation(options: ShowOptions) -> Rotation:
 
     size, keep = options.log_size, options.log_keep
     if keep is not None and size is None:
-        raise UsageError("--log-keep needs --log-size")
+        raise ConflictingOptions("--log-keep needs --log-size")
     if keep is not None and not (keep.isascii() and keep.isdigit() and len(keep) < 7):
         raise UsageError(f"--log-keep: not a count: {keep!r}", hint="--log-keep 4")
     return Rotation(
@@ -230,7 +230,7 @@ def _only(options: ShowOptions, world_size: int | None) -> Ranks | None:
     from dispatcher.output.buffered import parse_ranks
 
     if options.rank0 and options.only_ranks is not None:
-        raise UsageError("--rank0 and --only-ranks exclude each other")
+        raise ConflictingOptions("--rank0 and --only-ranks exclude each other")
     if options.rank0:
         return parse_ranks("0", "--rank0")
     if options.only_ranks is not None:

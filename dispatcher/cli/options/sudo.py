@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from dispatcher.cli.options.host_options import SudoOptions
-from dispatcher.model.errors import UsageError
+from dispatcher.model.errors import ConflictingOptions, UsageError
 from dispatcher.model.names import BadName, check_user
 
 
@@ -23,7 +23,9 @@ def user(options: SudoOptions) -> str | None:
     name: str | None = options.sudo
     if name is None:
         if options.ask_sudo_password:
-            raise UsageError("--ask-sudo-password needs --sudo", hint="--sudo, or --sudo=USER")
+            raise ConflictingOptions(
+                "--ask-sudo-password needs --sudo", hint="--sudo, or --sudo=USER"
+            )
         return None
     try:
         check_user(name)

@@ -35,7 +35,7 @@ from dispatcher.cli.options.output_options import OutputSettings, settings
 from dispatcher.cli.run.run import RunOptions
 from dispatcher.core.events.run_events import Entry, RankSpawned, RanksPlaced, Sink
 from dispatcher.model import errors
-from dispatcher.model.errors import DispatchError, UsageError
+from dispatcher.model.errors import ConflictingOptions, DispatchError, UsageError
 from dispatcher.model.paths import RunPaths, private, state_folder
 from dispatcher.plan.job.job_plan import JobPlan
 
@@ -64,7 +64,9 @@ def detach(
 def check(options: RunOptions) -> None:
     """Raises: UsageError for what cannot be had in the background."""
     if options.stdin != "none":
-        raise UsageError("--stdin: a job in the background reads no standard input", hint="< FILE")
+        raise ConflictingOptions(
+            "--stdin: a job in the background reads no standard input", hint="< FILE"
+        )
     for option, given in (
         ("--only-ranks", options.only_ranks),
         ("--grep", options.grep),
@@ -72,7 +74,7 @@ def check(options: RunOptions) -> None:
         ("--rank0", options.rank0),
     ):
         if given:
-            raise UsageError(
+            raise ConflictingOptions(
                 f"{option} needs a screen, and --detach has none",
                 hint="dispatch attach JOB shows every rank; dispatch logs JOB --rank N one",
             )

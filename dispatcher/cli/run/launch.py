@@ -21,7 +21,7 @@ from dispatcher.cli.options.host_options import check_reachable
 from dispatcher.cli.run.mpirun_launcher import MpirunLauncher
 from dispatcher.cli.run.mpirun_launcher import check as check_launcher
 from dispatcher.cli.run.request import request
-from dispatcher.model.errors import UsageError
+from dispatcher.model.errors import ConflictingOptions, FileUnusable
 from dispatcher.plan.job.job_plan import JobPlan, plan_job
 
 if TYPE_CHECKING:
@@ -106,7 +106,7 @@ def launch(options: RunOptions) -> int:
         show(MpirunLauncher(plan, options).plan, tree, as_json=options.as_json)
         return 0
     if options.as_json:
-        raise UsageError("--json needs --dry-run")
+        raise ConflictingOptions("--json needs --dry-run")
     from dispatcher.bootstrap import payload
     from dispatcher.cli.options.output_options import settings
     from dispatcher.cli.run.preflight import wants
@@ -197,7 +197,7 @@ def _run(
         try:
             sinks.append(Trace(options.trace, hosts, _age(), screen.say))
         except OSError as error:
-            raise UsageError(f"--trace {options.trace}: {error.strerror}") from None
+            raise FileUnusable(f"--trace {options.trace}: {error.strerror}") from None
     sinks += monitoring.metrics(screen.say)
     # from here on nothing is wrong with what the user typed: the run is worth a record
     registration = JobRegistration(

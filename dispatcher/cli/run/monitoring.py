@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from dispatcher.cli.options.output_options import OutputSettings
 from dispatcher.core.events.run_events import TICK, Event, Sink
-from dispatcher.model.errors import UsageError
+from dispatcher.model.errors import ConflictingOptions, FileUnusable
 from dispatcher.output.terminal.screen import Screen, same_file
 from dispatcher.plan.job.job_plan import JobPlan
 from dispatcher.remote.protocol.frames import STDERR, STDOUT
@@ -36,14 +36,16 @@ def is_screen() -> bool:
 def check(options: RunOptions) -> None:
     """Raises: UsageError where there is no screen for a table."""
     if options.detach:
-        raise UsageError("--watch needs a screen, and --detach has none", hint="dispatch top")
+        raise ConflictingOptions(
+            "--watch needs a screen, and --detach has none", hint="dispatch top"
+        )
     if not is_screen():
-        raise UsageError(
+        raise ConflictingOptions(
             "--watch: standard output and standard error are not one terminal",
             hint="--sample 5 --log-dir DIR keeps the figures in a file",
         )
     if options.stdin != "none" and os.isatty(0):
-        raise UsageError("--watch and --stdin would both read what is typed", hint="< FILE")
+        raise ConflictingOptions("--watch and --stdin would both read what is typed", hint="< FILE")
 
 
 def open_table(plan: JobPlan, slow: Callable[[], tuple[str, ...]]) -> Table:
@@ -63,7 +65,7 @@ class WatchTable:
         try:
             self._view = TableView(AltScreen(STDOUT), hosts, table.snapshot)
         except OSError as error:
-            raise UsageError(f"--watch: the terminal: {(error.strerror or '').lower()}") from None
+            raise FileUnusable(f"--watch: the terminal: {(error.strerror or '').lower()}") from None
         self._sink: WatchScreen | None = None
 
     def over(self, screen: Screen) -> Sink:
@@ -139,7 +141,7 @@ class Monitoring:
             sink = Metrics(lambda: exposition(table.snapshot(), self._run_id), warn, every, path)
         except OSError as error:
             why = (error.strerror or str(error)).lower()
-            raise UsageError(f"--metrics {path}: {why}") from None
+            raise FileUnusable(f"--metrics {path}: {why}") from None
         return [BufferedSink(sink, "metrics")]  # a slow disk or caller holds nobody
 
     def over(self, screen: Screen) -> Sink:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from dispatcher.cli.options.host_options import ways
 from dispatcher.cli.run.run import RunOptions
-from dispatcher.model.errors import UsageError
+from dispatcher.model.errors import ConflictingOptions, MpirunCannot
 from dispatcher.model.host import Host
 from dispatcher.model.paths import create, write_all
 from dispatcher.plan.job.job_plan import JobPlan
@@ -80,7 +80,7 @@ class MpirunLauncher:
                 os.close(fd)
             except OSError as error:
                 why = (error.strerror or "").lower()
-                raise UsageError(f"--launcher: {path.parent}: {why}") from None
+                raise MpirunCannot(f"--launcher: {path.parent}: {why}") from None
         return self
 
     def __exit__(
@@ -110,13 +110,13 @@ def _checked(plan: JobPlan, options: RunOptions) -> Launcher:
         ("--watch", options.watch),
     ):
         if given:
-            raise UsageError(
+            raise MpirunCannot(
                 f"{option}: dispatch does not know whose line is whose with --launcher"
             )
     if options.label == "host":
-        raise UsageError("--label host: mpirun labels by rank", hint="--label none")
+        raise MpirunCannot("--label host: mpirun labels by rank", hint="--label none")
     if options.fanout_tree is not None:
-        raise UsageError("--fanout-tree and --launcher exclude each other")
+        raise ConflictingOptions("--fanout-tree and --launcher exclude each other")
     mpirun_plan.check(plan)
     return _found(options.launcher)
 
@@ -127,18 +127,18 @@ def _found(name: str) -> Launcher:
 
     program = shutil.which(name)
     if program is None:
-        raise UsageError(f"--launcher {name}: not found on this machine")
+        raise MpirunCannot(f"--launcher {name}: not found on this machine")
     try:
         done = subprocess.run(
             [program, "--version"], stdin=subprocess.DEVNULL, capture_output=True,
             timeout=_ANSWER, check=False,
         )  # fmt: skip
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise UsageError(f"--launcher {name}: {error}") from None
+        raise MpirunCannot(f"--launcher {name}: {error}") from None
     text = done.stdout.decode("utf-8", "replace")
     kind = family(text)
     if kind is None:
-        raise UsageError(f"--launcher {name}: neither Open MPI's, MPICH's nor Intel MPI's mpirun")
+        raise MpirunCannot(f"--launcher {name}: neither Open MPI's, MPICH's nor Intel MPI's mpirun")
     number = re.search(r"[0-9]+(\.[0-9]+)+[^\s,]*", text)
     who = "Hydra" if kind == "hydra" else "Open MPI"
     return Launcher(os.path.abspath(program), kind, f"{who} {number[0]}" if number else who)
@@ -176,7 +176,7 @@ def _folder() -> Path:
 
     folder = private(state_folder())
     if any(char.isspace() or char in ":,;" for char in str(folder)):  # mpirun takes it apart
-        raise UsageError(
+        raise MpirunCannot(
             f"--launcher: {folder}: mpirun cannot be told of such a path",
             hint="XDG_STATE_HOME=/a/plain/path",
         )

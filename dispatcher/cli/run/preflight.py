@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from dispatcher.core.events import verdicts
 from dispatcher.model import errors
-from dispatcher.model.errors import UsageError
+from dispatcher.model.errors import ConflictingOptions
 from dispatcher.model.failure import Failure, Kind
 from dispatcher.model.frozen import Value, value
 from dispatcher.model.hostset import fold
@@ -59,9 +59,9 @@ class Decision(Value):
 def wants(options: RunOptions) -> bool:
     """Whether the options ask for a check of its own. Raises: UsageError if they contradict."""
     if options.exclude_unhealthy and options.check == "none":
-        raise UsageError("--exclude-unhealthy needs a check, and --check none does none")
+        raise ConflictingOptions("--exclude-unhealthy needs a check, and --check none does none")
     if options.check_timeout is not None and not asks(options):
-        raise UsageError("--check-timeout needs --check full or --exclude-unhealthy")
+        raise ConflictingOptions("--check-timeout needs --check full or --exclude-unhealthy")
     return asks(options)
 
 

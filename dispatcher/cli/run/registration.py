@@ -11,7 +11,7 @@ from dispatcher.core.events.run_events import Event, Sink
 from dispatcher.jobs import registry
 from dispatcher.jobs.status import Phase
 from dispatcher.model import errors
-from dispatcher.model.errors import DispatchError, UsageError
+from dispatcher.model.errors import DispatchError, FileUnusable
 from dispatcher.model.host import Host
 from dispatcher.model.paths import RunPaths
 from dispatcher.plan.job.job_plan import JobPlan
@@ -90,7 +90,7 @@ class JobRegistration:
         except (OSError, DispatchError) as error:
             if word is not None:
                 why = error.message if isinstance(error, DispatchError) else error.strerror
-                raise UsageError(f"--detach: the job cannot be written down: {why}") from None
+                raise FileUnusable(f"--detach: the job cannot be written down: {why}") from None
 
     def _serve_stacks(
         self, plan: JobPlan, paths: RunPaths | None, tell: Callable[[Event], None]
@@ -133,7 +133,7 @@ class JobRegistration:
     ) -> None:
         """A run that could not even be begun has ended, too."""
         if isinstance(error, DispatchError):
-            self.conclude(error.exit_code, [f"error: {error.message}"])
+            self.conclude(error.exit_code, [f"error: {error.message} [{error.code}]"])
         elif error is not None:
             self.conclude(errors.CLUSTER, [f"error: {type(error).__name__}: {error}"])
 

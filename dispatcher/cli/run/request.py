@@ -15,7 +15,13 @@ from dispatcher.cli.options.declaration import given
 from dispatcher.cli.options.host_options import hosts_typed, named_hosts, only_typed
 from dispatcher.cli.options.option_defaults import WITHOUT, origin, typed, value_origin
 from dispatcher.cli.run.run import RunOptions
-from dispatcher.model.errors import PlanError, UsageError
+from dispatcher.model.errors import (
+    ConfigNotTrusted,
+    ConflictingOptions,
+    MissingArgument,
+    NoHosts,
+    UsageError,
+)
 from dispatcher.model.host import Hostlist
 from dispatcher.model.names import parse_count
 from dispatcher.plan.hosts.filters import choose, fitting
@@ -50,7 +56,9 @@ def request(options: RunOptions) -> Request:
     include, exclude = _filters(options, hosts)
     per_node = options.per_node or options.rdzv
     if options.per_node and options.nproc_per_node is not None:
-        raise UsageError("--per-node is one process a host: --nproc-per-node contradicts it")
+        raise ConflictingOptions(
+            "--per-node is one process a host: --nproc-per-node contradicts it"
+        )
     environ = dict(os.environ)
     return Request(
         hosts=hosts,
@@ -93,7 +101,7 @@ def _allocated(words: tuple[str, ...]) -> Hostlist:
     if found is None:
         from dispatcher.cli.mistakes import no_hosts
 
-        raise no_hosts(words) or UsageError(
+        raise no_hosts(words) or NoHosts(
             "no hosts given",
             hint="dispatch -H hostfile train.py, or on this machine: dispatch -H localhost:2 ...",
         )
@@ -133,7 +141,7 @@ def _filters(options: RunOptions, hosts: Hostlist) -> tuple[str | None, str | No
     texts = {"include": options.include, "exclude": options.exclude}
     given = {name: text for name, text in texts.items() if text is not None}
     if len(given) == 2 and all(map(typed, given)):
-        raise UsageError("--include and --exclude exclude each other")
+        raise ConflictingOptions("--include and --exclude exclude each other")
     found: dict[str, str | None] = {**given}
     for name in filter(origin, given):
         option = value_origin(name, f"--{name}")
@@ -143,16 +151,16 @@ def _filters(options: RunOptions, hosts: Hostlist) -> tuple[str | None, str | No
         nobody = "include" in given and include is None
         if nobody or not choose(hosts.hosts, include, exclude):
             filters = " and ".join(value_origin(name, f"--{name}") for name in given)
-            raise PlanError(f"no host is left after {filters}", hint=WITHOUT)
+            raise NoHosts(f"no host is left after {filters}", hint=WITHOUT)
     return include, exclude
 
 
 def _program(options: RunOptions) -> Program:
     words = options.words
     if options.module and options.no_python:
-        raise UsageError("--module and --no-python exclude each other")
+        raise ConflictingOptions("--module and --no-python exclude each other")
     if not words or not words[0]:
-        raise UsageError(
+        raise MissingArgument(
             "no program given",
             hint="dispatch -H hostfile train.py, or --no-python hostname",
         )
@@ -196,7 +204,7 @@ def _stdin(options: RunOptions) -> Stdin:
     if chosen == "none" or options.dry_run:
         return chosen
     if options.hostfile == "-":
-        raise UsageError(
+        raise ConflictingOptions(
             f"--stdin {chosen}: -H - takes the hosts from standard input",
             hint="-H FILE",
         )
@@ -207,7 +215,7 @@ def _stdin(options: RunOptions) -> Stdin:
 
 def _pmi_port(options: RunOptions) -> bool:
     if options.pmi_port and options.mpi == "none":
-        raise UsageError("--pmi-port and --mpi none exclude each other")
+        raise ConflictingOptions("--pmi-port and --mpi none exclude each other")
     return bool(options.pmi_port)
 
 
@@ -246,9 +254,8 @@ def _check_text(text: bytes, path: str) -> None:
     try:
         parse_env_file(text, path, check_folders_variable)
     except EnvFileError as error:
-        raise UsageError(
-            error.message, hint=f"if you trust it: --env-file {path}; or ~/{path}"
-        ) from None
+        hint = f"if you trust it: --env-file {path}; or ~/{path}"
+        raise ConfigNotTrusted(error.message, hint=hint) from None
 
 
 def _limits(options: RunOptions) -> Limits:

@@ -59,12 +59,12 @@ def hosts(options: HostsOptions) -> int:
     """Print the hosts that are meant; the exit code. Raises: UsageError, PlanError."""
     from dispatcher.cli.options.option_defaults import file_values
     from dispatcher.model import hostset
-    from dispatcher.model.errors import PlanError, UsageError
+    from dispatcher.model.errors import ConflictingOptions, NoHosts, UsageError
     from dispatcher.model.names import BadName
     from dispatcher.plan.hosts.hostfile import parse_inline
 
     if options.fold_them and options.count:
-        raise UsageError("-f and -c exclude each other")
+        raise ConflictingOptions("-f and -c exclude each other")
     if options.taker:
         options = replace(options, **file_values(options.taker, NAMES))
     elif takers := _elsewhere(options):
@@ -79,7 +79,7 @@ def hosts(options: HostsOptions) -> int:
             raise UsageError(f"-i: {bad.message}", hint=bad.hint) from None
         names = [name for name in names if name in wanted]
     if not names:
-        raise PlanError("no host is left after -i")
+        raise NoHosts("no host is left after -i")
     if options.sort:
         names.sort(key=hostset.natural)
     if options.count:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import signal
 from collections.abc import Mapping
 from dataclasses import field
 from typing import TYPE_CHECKING
@@ -261,6 +262,38 @@ def exit_code(cause: Cause | None) -> int:
         case Hung():
             return errors.TIME_LIMIT
     return errors.CLUSTER
+
+
+def message_code(cause: Cause) -> str:
+    """The code of the message that tells ``cause``, see ``model.messages``."""
+    match cause:
+        case RankFailed(status=status):
+            return "rank-failed" if status >= 0 else "rank-killed"
+        case MpiAborted():
+            return "mpi-aborted"
+        case LeftMpi():
+            return "mpi-left-early"
+        case MpisDiffer():
+            return "mpi-libraries-differ"
+        case RankNotStarted():
+            return {
+                errors.NOT_FOUND: "program-not-found",
+                errors.NOT_EXECUTABLE: "program-not-executable",
+            }[exit_code(cause)]
+        case NodeFailed(failure=failure):
+            return failure.kind.code
+        case Rejected():
+            return "hosts-rejected"
+        case Impossible():
+            return errors.PlanError.code
+        case OutputLost():
+            return "output-lost"
+        case Hung():
+            return "job-hung"
+        case Interrupted(signum=signal.SIGPIPE):
+            return "reader-left"
+        case Interrupted():
+            return "interrupted"
 
 
 @value

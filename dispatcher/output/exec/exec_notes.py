@@ -122,7 +122,7 @@ def describe(
     failed = sum(len(hosts) for hosts, _ in groups)
     rows = [(fold(hosts), one.why) for hosts, one in groups]
     wide = min(40, max(len(row[0]) for row in rows))
-    lines = [f"error: {failed} of {plural(len(names), 'host')} failed"]
+    lines = [f"error: {failed} of {plural(len(names), 'host')} failed [hosts-failed]"]
     lines += [f"  {hosts:<{wide}}  {text}" for hosts, text in rows]
     return lines + hints(groups, advise)
 

@@ -132,6 +132,7 @@ def record(
     name: str, index: int, outcome: exec_events.Outcome, outputs: HostOutput, words: str
 ) -> dict[str, Any]:
     """One host as plain values for JSON. Output that is not UTF-8 comes as base64."""
+    failure = outcome.failure if isinstance(outcome, exec_events.Failed) else None
     found: dict[str, Any] = {
         "host": name,
         "index": index,
@@ -139,7 +140,8 @@ def record(
         "outcome": _KINDS[type(outcome)],
         "code": outcome.code if isinstance(outcome, exec_events.Exited) else None,
         "signal": outcome.signal if isinstance(outcome, exec_events.Killed) else None,
-        "kind": outcome.failure.kind.value if isinstance(outcome, exec_events.Failed) else None,
+        "kind": failure.kind.value if failure else None,
+        "message_code": failure.kind.code if failure else None,
         "words": words,
         "seconds": round(outputs.seconds.get(index, 0.0), 3),
     }

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from dispatcher.core.events import codec
 from dispatcher.core.events.run_events import Entry, Sink
-from dispatcher.model.errors import DispatchError
+from dispatcher.model.errors import JournalUnusable
 from dispatcher.model.paths import create, write_all
 
 
@@ -69,6 +69,6 @@ def read(path: Path) -> Iterator[Entry]:
                 yield codec.decode(line)
                 number += 1
     except codec.Malformed as error:
-        raise DispatchError(f"{path}:{number}: {error}") from None
+        raise JournalUnusable(f"{path}:{number}: {error}") from None
     except OSError as error:
-        raise DispatchError(f"{path}: {(error.strerror or '').lower()}") from None
+        raise JournalUnusable(f"{path}: {(error.strerror or '').lower()}") from None

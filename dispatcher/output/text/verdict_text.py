@@ -133,6 +133,8 @@ def describe(
             )
         case verdicts.Interrupted(signum):
             lines.append(f"error: ended by {signal.Signals(signum).name}")
+    if cause is not None:
+        lines[0] += f" [{verdicts.message_code(cause)}]"
     rest = _consequences(verdict, nodes, names, last, pids)
     return lines + [line for line in rest if line not in lines or "  hint: " not in line]
 

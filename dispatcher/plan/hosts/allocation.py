@@ -27,7 +27,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from dispatcher.model.errors import UsageError
+from dispatcher.model.errors import BadBatchJob, HostsDisagree
 from dispatcher.model.host import Host, Hostlist, parse_gpus
 from dispatcher.model.hostset import LIMIT, expand, fold, split_list
 from dispatcher.model.names import BadName, shown
@@ -85,7 +85,7 @@ def slurm(place: Surroundings) -> Grant | None:
         return None
     who = _job(place, "Slurm", "SLURM_JOB_ID" if get("SLURM_JOB_ID") else "SLURM_JOBID")
     if _number(get("SLURM_STEP_NUM_TASKS")) > 1 and get("SLURM_PROCID") is not None:
-        raise UsageError(
+        raise BadBatchJob(
             f"{who}: srun started dispatch {get('SLURM_STEP_NUM_TASKS')} times: once is enough",
             hint="call dispatch from the batch script itself, without srun",
         )
@@ -98,7 +98,7 @@ def slurm(place: Surroundings) -> Grant | None:
         if nodes is None:
             words, nodes = "SLURM_NODELIST", get("SLURM_NODELIST")
         if not nodes:
-            raise UsageError(
+            raise BadBatchJob(
                 f"{who}: SLURM_JOB_NODELIST{part} is not set",
                 hint='name the hosts: -H "$(squeue -h -j $SLURM_JOB_ID -o %N)"',
             )
@@ -138,7 +138,7 @@ def lsf(place: Surroundings) -> Grant | None:
     who, words = _job(place, "LSF", "LSB_JOBID"), text.split()
     lines = [f"{name} slots={count}" for name, count in zip(words[::2], words[1::2], strict=False)]
     if len(words) % 2 or not all(count.isdigit() for count in words[1::2]):
-        raise UsageError(f"{who}: LSB_MCPU_HOSTS: not names and numbers in turn: {shown(text)}")
+        raise BadBatchJob(f"{who}: LSB_MCPU_HOSTS: not names and numbers in turn: {shown(text)}")
     return _first_given(place, _parsed(who, "LSB_MCPU_HOSTS", "\n".join(lines).encode()))
 
 
@@ -163,7 +163,7 @@ def flux(place: Surroundings) -> Grant | None:
     try:
         nodes = place.ask(words.split()).strip()
     except OSError as error:
-        raise UsageError(
+        raise BadBatchJob(
             f"Flux: FLUX_URI is set, but {words}: {error.strerror or error}",
             hint="name the hosts with -H, or: env -u FLUX_URI dispatch ...",
         ) from None
@@ -187,7 +187,7 @@ def mpi_operator(place: Surroundings) -> Grant | None:
     try:
         text = place.ask([MPI_OPERATOR_SCRIPT]).encode()
     except OSError as error:
-        raise UsageError(
+        raise BadBatchJob(
             f"{who}: neither {MPI_OPERATOR} nor {MPI_OPERATOR_SCRIPT} names a host: "
             f"{error.strerror or error}"
         ) from None
@@ -240,12 +240,12 @@ def _contents(place: Surroundings, who: str, variable: str, path: str) -> bytes:
     try:
         text = place.read(path)
     except OSError as error:
-        raise UsageError(
+        raise BadBatchJob(
             f"{who}: {variable}: {shown(path)}: {error.strerror or error}",
             hint=f"name the hosts with -H, or: env -u {variable} dispatch ...",
         ) from None
     if len(text) > MOST_BYTES:
-        raise UsageError(f"{who}: {shown(path)}: more than {MOST_BYTES >> 20} MiB, not a hostfile")
+        raise BadBatchJob(f"{who}: {shown(path)}: more than {MOST_BYTES >> 20} MiB, not a hostfile")
     return text
 
 
@@ -264,7 +264,7 @@ def _expanded(who: str, words: str, nodes: str) -> list[str]:
     try:
         return expand(nodes)
     except BadName as bad:
-        raise UsageError(f"{who}: {words}: {bad.message}", hint=bad.hint) from None
+        raise BadBatchJob(f"{who}: {words}: {bad.message}", hint=bad.hint) from None
 
 
 def _tasks(who: str, text: str | None, nodes: int) -> list[int]:
@@ -276,10 +276,12 @@ def _tasks(who: str, text: str | None, nodes: int) -> list[int]:
         match = _COUNT.match(piece)
         times = int(match[2] or 1) if match else 0
         if match is None or times > LIMIT:
-            raise UsageError(f"{who}: SLURM_TASKS_PER_NODE: not of the form 8(x3),4: {shown(text)}")
+            raise BadBatchJob(
+                f"{who}: SLURM_TASKS_PER_NODE: not of the form 8(x3),4: {shown(text)}"
+            )
         counts += [int(match[1])] * times
     if len(counts) != nodes:
-        raise UsageError(
+        raise BadBatchJob(
             f"{who}: SLURM_TASKS_PER_NODE is for {len(counts)} nodes, the node list has {nodes}",
             hint='name the hosts with their slots: -H "$SLURM_JOB_NODELIST:8"',
         )
@@ -327,7 +329,7 @@ def discover(place: Surroundings) -> Hostlist | None:
     for other in grants:
         why = _difference(best, other)
         if why is not None:
-            raise UsageError(
+            raise HostsDisagree(
                 f"two sources of hosts disagree: {_source(best)} and {_source(other)}: {why}",
                 hint=f"choose: -H {_as_option(best)}, or -H {_as_option(other)}",
             )

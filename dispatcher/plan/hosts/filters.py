@@ -22,7 +22,7 @@ import re
 from collections.abc import Sequence
 
 from dispatcher.model import hostset
-from dispatcher.model.errors import PlanError, UsageError
+from dispatcher.model.errors import PlanError, UnknownHost, UsageError
 from dispatcher.model.frozen import Value, value
 from dispatcher.model.host import Host
 from dispatcher.model.names import BadName, is_ipv6, nearest, shown
@@ -122,7 +122,7 @@ def _slot(host: Host, slots: tuple[str, ...], name: str) -> str:
     if name.isdigit() and not slots[0].isdigit() and int(name) < len(slots):
         return slots[int(name)]
     known = ",".join(slots) if len(slots) < 9 else f"{slots[0]} to {slots[-1]}"
-    raise PlanError(f"{host.name}: no slot {shown(name)} (it has {known})")
+    raise UnknownHost(f"{host.name}: no slot {shown(name)} (it has {known})")
 
 
 def _parsed(
@@ -192,7 +192,7 @@ def _unknown(name: str, known: set[str], flag: str) -> PlanError:
     near = nearest(name, sorted(known))
     names = hostset.fold(sorted(known))
     names = names if len(names) <= 300 else names[:300] + "..."
-    return PlanError(
+    return UnknownHost(
         f"{flag}: no host {shown(name)} (known: {names})",
         hint=f"did you mean {near}?" if near else None,
     )

@@ -25,7 +25,7 @@ import shlex
 from collections.abc import Callable
 from dataclasses import replace
 
-from dispatcher.model.errors import HostfileError, Problem, UsageError
+from dispatcher.model.errors import FileUnusable, HostfileError, Problem, UsageError
 from dispatcher.model.frozen import Value, value
 from dispatcher.model.host import Host, Hostlist
 from dispatcher.model.hostset import LIMIT, Resolve, fold
@@ -112,7 +112,7 @@ def read_hosts(
     if "\0" in spec:
         raise UsageError(f"{option}: a NUL byte in the value")
     if os.path.isdir(spec):
-        raise UsageError(
+        raise FileUnusable(
             f"{option}: {shown(spec)} is a directory",
             hint=f"name the file in it; to mean a host of that name, write {spec}:SLOTS",
         )
@@ -129,7 +129,7 @@ def read_hostfile(
     Raises: UsageError when it cannot be read; HostfileError when its text is wrong.
     """
     if not os.path.lexists(path):
-        raise UsageError(
+        raise FileUnusable(
             f"{option}: {shown(path)}: no such file",
             hint=f"look in its folder: ls {shlex.quote(os.path.dirname(path) or '.')}"
             if len(path) < 200
@@ -139,13 +139,13 @@ def read_hostfile(
         with open(path, "rb") as file:
             text = _bounded(file.read(MOST_BYTES + 1), shown(path), option)
     except OSError as error:
-        raise UsageError(f"{option}: {shown(path)}: {error.strerror or error}") from error
+        raise FileUnusable(f"{option}: {shown(path)}: {error.strerror or error}") from error
     return parse_hostfile(text, os.fsdecode(os.fsencode(path)), resolve, slots=slots)
 
 
 def _bounded(found: bytes, source: str, option: str) -> bytes:
     if len(found) > MOST_BYTES:
-        raise UsageError(f"{option}: {source}: more than {MOST_BYTES >> 20} MiB, not a hostfile")
+        raise FileUnusable(f"{option}: {source}: more than {MOST_BYTES >> 20} MiB, not a hostfile")
     return found
 
 

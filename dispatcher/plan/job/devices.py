@@ -21,7 +21,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from dispatcher.model.errors import PlanError
+from dispatcher.model.errors import TooManyRanks
 from dispatcher.model.frozen import Value, value
 from dispatcher.model.host import Host, visible
 from dispatcher.model.names import shown
@@ -104,7 +104,7 @@ def check_one_each(nodes: Sequence[NodePlan]) -> None:
     for node in nodes:
         if node.gpus and len(node.ranks) > len(node.gpus):
             names = ",".join(node.gpus)
-            raise PlanError(
+            raise TooManyRanks(
                 f"{node.host.name}: --devices rank: {len(node.ranks)} ranks, "
                 f"but only GPUs {names} are chosen there",
                 hint=f"--nproc-per-node {len(node.gpus)}, or --oversubscribe to share",

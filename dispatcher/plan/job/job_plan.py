@@ -26,7 +26,14 @@ from itertools import groupby
 from typing import Literal
 
 from dispatcher.model import names
-from dispatcher.model.errors import InternalError, PlanError
+from dispatcher.model.errors import (
+    InternalError,
+    NoGpu,
+    NoHosts,
+    PlanError,
+    TooFewHosts,
+    TooManyRanks,
+)
 from dispatcher.model.frozen import Value, value
 from dispatcher.model.host import Host
 from dispatcher.model.hostset import fold
@@ -178,11 +185,11 @@ def plan_job(request: Request, run_id: str) -> JobPlan:
     if not choices:
         filters = {"--include": request.include, "--exclude": request.exclude}
         flags = " and ".join(flag for flag, text in filters.items() if text is not None)
-        raise PlanError(f"no host is left after {flags}")
+        raise NoHosts(f"no host is left after {flags}")
     choices, spares = divide(choices, request.nnodes, request.spares)
     least = request.restarts.min_nodes
     if least is not None and least > len(choices):
-        raise PlanError(f"--min-nodes {least}: only {_plural(len(choices), 'host')} to start on")
+        raise TooFewHosts(f"--min-nodes {least}: only {_plural(len(choices), 'host')} to start on")
     nodes = [
         NodePlan(index, _completed(choice.host, request), choice.slots or (), named=choice.named)
         for index, choice in enumerate((*choices, *spares))
@@ -215,9 +222,9 @@ def _placed(plan: JobPlan, gpu_counts: Mapping[int, int]) -> JobPlan:
     most = [node.host.max_slots for node in nodes]
     n_ranks = sum(free) if plan.np is None else plan.np
     if isinstance(plan.stdin, int) and plan.stdin >= n_ranks:
-        raise PlanError(f"--stdin {plan.stdin}: there are only {_plural(n_ranks, 'rank')}")
+        raise TooManyRanks(f"--stdin {plan.stdin}: there are only {_plural(n_ranks, 'rank')}")
     if n_ranks > names.MOST_RANKS:
-        raise PlanError(f"{n_ranks} ranks: at most {names.MOST_RANKS} can be placed")
+        raise TooManyRanks(f"{n_ranks} ranks: at most {names.MOST_RANKS} can be placed")
     try:
         counts = placement.shares(
             free, n_ranks, map_by=plan.map_by, most=most, oversubscribe=plan.oversubscribe
@@ -262,7 +269,7 @@ def _counted(plan: JobPlan, gpu_counts: Mapping[int, int]) -> list[NodePlan]:
             without.append(node.host.name)
         nodes.append(node)
     if without:
-        raise PlanError(
+        raise NoGpu(
             f"--nproc-per-node gpu: no GPU on {fold(without)}",
             hint="CUDA_VISIBLE_DEVICES there hides them; give it another value with -x"
             if devices.hidden(nodes)
@@ -278,7 +285,7 @@ def _check_chosen(node: NodePlan, count: int) -> None:
     """
     missing = [slot for slot in node.slots if slot.isdigit() and int(slot) >= count]
     if missing and count:
-        raise PlanError(f"{node.host.name}: no GPU {missing[0]}: it has {_plural(count, 'GPU')}")
+        raise NoGpu(f"{node.host.name}: no GPU {missing[0]}: it has {_plural(count, 'GPU')}")
 
 
 def _capacity(plan: JobPlan, nodes: Sequence[NodePlan]) -> list[int]:
@@ -289,12 +296,12 @@ def _capacity(plan: JobPlan, nodes: Sequence[NodePlan]) -> list[int]:
     for node in nodes:
         most = node.host.max_slots
         if most is not None and wanted > most:
-            raise PlanError(f"--nproc-per-node {wanted}: {node.host.name} takes at most {most}")
+            raise TooManyRanks(f"--nproc-per-node {wanted}: {node.host.name} takes at most {most}")
     full = [node for node in nodes if node.slots and wanted > len(node.slots)]
     if full and not plan.oversubscribe:
         slots = sorted({len(node.slots) for node in full})
         names = fold(node.host.name for node in full)
-        raise PlanError(
+        raise TooManyRanks(
             f"--nproc-per-node {wanted}: {names}: only {_plural(slots[0], 'slot')}",
             hint=f"--oversubscribe, or --nproc-per-node {slots[0]}",
         )
@@ -306,10 +313,10 @@ def _too_few_slots(
 ) -> PlanError:
     names = fold(node.host.name for node in nodes)
     if asked:
-        return PlanError(
+        return TooManyRanks(
             f"{_plural(full.asked, 'rank')} but {names} take at most {full.most} (max_slots)"
         )
-    return PlanError(
+    return TooManyRanks(
         f"{_plural(full.asked, 'rank')} but only {_plural(full.free, 'slot')} on {names}",
         hint=f"--oversubscribe, or --np {full.free}",
     )

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from dispatcher.model.errors import UsageError
+from dispatcher.model.errors import MpirunCannot
 from dispatcher.model.host import Host
 from dispatcher.model.hostset import fold
 from dispatcher.plan.job.job_plan import JobPlan, NodePlan
@@ -66,7 +66,7 @@ def check(plan: JobPlan) -> None:
     """Nothing, if another launcher can do what ``plan`` says. Raises: UsageError."""
     if plan.is_open:
         names = fold(node.host.name for node in plan.nodes if not node.slots)
-        raise UsageError(
+        raise MpirunCannot(
             f"--launcher: how many ranks on {names}? GPUs are not counted with --launcher",
             hint="slots=N in the hostfile, or --nproc-per-node N",
         )
@@ -81,14 +81,14 @@ def check(plan: JobPlan) -> None:
         (f"--stdin {plan.stdin}", plan.stdin not in ("none", 0)),
     ):
         if asked:
-            raise UsageError(f"{what}: needs ranks that dispatch starts itself, not --launcher")
+            raise MpirunCannot(f"{what}: needs ranks that dispatch starts itself, not --launcher")
     hosts = [node.host.name for node in plan.nodes]
     for node in plan.nodes:
         for what, text in (("env", node.host.env), ("python", node.host.python)):
             if text:
-                raise UsageError(f"{node.host.name}: {what}=: mpirun treats all hosts alike")
+                raise MpirunCannot(f"{node.host.name}: {what}=: mpirun treats all hosts alike")
         if hosts.count(node.host.name) > 1:
-            raise UsageError(f"{node.host.name}: two ports of one name: mpirun knows names only")
+            raise MpirunCannot(f"{node.host.name}: two ports of one name: mpirun knows names only")
 
 
 def words(
@@ -142,7 +142,7 @@ def _hydra_hosts(plan: JobPlan) -> str:
     counts = [len(node.ranks) for node in plan.nodes]
     if plan.map_by == "node":  # with one slot each it begins again at the first host
         if len(set(counts)) > 1:
-            raise UsageError(
+            raise MpirunCannot(
                 "--map-by node: Hydra deals ranks round to equal hosts only", hint="--map-by slot"
             )
         counts = [1] * len(counts)

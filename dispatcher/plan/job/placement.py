@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from dispatcher.model.errors import PlanError
+from dispatcher.model.errors import NoHosts, PlanError, TooFewHosts
 from dispatcher.model.hostset import fold
 from dispatcher.plan.hosts.filters import Choice
 
@@ -117,7 +117,7 @@ def divide(
     marked = tuple(choice for choice in choices if choice.host.spare)
     others = tuple(choice for choice in choices if not choice.host.spare)
     if not others:
-        raise PlanError(f"{fold(c.host.name for c in marked)}: only spares, no host to start on")
+        raise NoHosts(f"{fold(c.host.name for c in marked)}: only spares, no host to start on")
     wanted = spares or 0
     if nnodes is None:
         if wanted >= len(others):
@@ -135,7 +135,7 @@ def divide(
 def _too_few(asked: str, choices: Sequence[Choice]) -> PlanError:
     count = len(choices)
     names = fold(choice.host.name for choice in choices)
-    return PlanError(f"{asked}: only {count} host{'s' if count != 1 else ''}: {names}")
+    return TooFewHosts(f"{asked}: only {count} host{'s' if count != 1 else ''}: {names}")
 
 
 #: where spawned ranks begin; above placement.MOST_RANKS

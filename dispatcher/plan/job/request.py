@@ -14,7 +14,7 @@ from dataclasses import field
 from typing import ClassVar, Literal, cast
 
 from dispatcher.model import names
-from dispatcher.model.errors import UsageError
+from dispatcher.model.errors import ConflictingOptions, MissingArgument, UsageError
 from dispatcher.model.frozen import Renamed, Value, value
 from dispatcher.model.host import Hostlist
 from dispatcher.model.names import BadName, check_host, check_interface, check_user, digits, shown
@@ -228,14 +228,14 @@ def check(request: Request, run_id: str) -> None:
         raise UsageError(f"run id: letters, digits and -_. only: {shown(run_id)}")
     program = request.program
     if not program.argv or not program.argv[0]:
-        raise UsageError("no program to run", hint="dispatch -H hostfile train.py")
+        raise MissingArgument("no program to run", hint="dispatch -H hostfile train.py")
     for text in (*program.argv, request.python, request.cwd):
         if "\0" in text:
             raise UsageError(f"a NUL byte in {shown(text)}: no program can be given one")
     if not request.python or request.python.startswith("-"):
         raise UsageError(f"--python: not a program: {shown(request.python)}")
     if request.stdin != "none" and request.restarts.most:
-        raise UsageError(
+        raise ConflictingOptions(
             f"--stdin {request.stdin}: input is read once, so ranks cannot be started again",
             hint="leave out --max-restarts, or have the ranks read a file",
         )

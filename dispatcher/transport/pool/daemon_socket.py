@@ -29,7 +29,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from dispatcher.model.errors import DispatchError
+from dispatcher.model.errors import NoConnectionDaemon
 from dispatcher.model.paths import private, state_folder
 from dispatcher.remote.protocol.mux import OWN, Frames, Malformed, frame
 
@@ -110,7 +110,7 @@ def call() -> socket.socket:
         if link is not None:
             return link
         time.sleep(0.01)  # another's daemon may be the one that comes up
-    raise DispatchError("no process to hold connections could be started")
+    raise NoConnectionDaemon("no process to hold connections could be started")
 
 
 def listen() -> socket.socket | None:

@@ -80,10 +80,13 @@ def test_a_text_that_cannot_be_read(
     texts: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert cli.main(["check", "--nccl", "--from", "none.txt"]) == 2
-    assert capsys.readouterr().err == "error: --from none.txt: no such file or directory\n"
+    assert (
+        capsys.readouterr().err
+        == "error: --from none.txt: no such file or directory [file-unusable]\n"
+    )
     (tmp_path / "large").write_bytes(b"#" * (nccl.MOST_TEXT + 1))
     assert cli.main(["check", "--nccl", "--from", "large"]) == 2
-    assert capsys.readouterr().err == "error: --from large: larger than 4 MiB\n"
+    assert capsys.readouterr().err == "error: --from large: larger than 4 MiB [file-unusable]\n"
     (tmp_path / ".b").write_bytes(HOST.format(n=3).encode() + b"\xff")
     assert cli.main(["check", "--nccl", "--from", ".b", "--json"]) == 0
     assert list(json.loads(capsys.readouterr().out)["hosts"]) == [".b"]
@@ -104,7 +107,7 @@ def test_a_log_is_compared(
     (tmp_path / "log").write_text("nothing of it\n")
     assert cli.main(["check", "--nccl", *texts, "--log", "log"]) == 2
     assert capsys.readouterr().err == (
-        "error: --log log: no lines of NCCL in it\n  hint: -x NCCL_DEBUG=INFO\n"
+        "error: --log log: no lines of NCCL in it [file-unusable]\n  hint: -x NCCL_DEBUG=INFO\n"
     )
 
 
@@ -112,7 +115,7 @@ def test_advice_that_cannot_be_written(
     texts: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert cli.main(["check", "--nccl", *texts, "--apply", "no/where"]) == 2
-    said = "error: --apply no/where: no such file or directory\n"
+    said = "error: --apply no/where: no such file or directory [file-unusable]\n"
     assert capsys.readouterr().err == said
 
 

@@ -54,13 +54,16 @@ def test_a_process_that_does_not_answer(
 
     monkeypatch.setattr(daemon_socket, "ask", ask)
     assert cli.main(["connect", "--list"]) == 125
-    said = f"error: the process that holds connections: {error}\n"
+    said = f"error: the process that holds connections: {error} [no-connection-daemon]\n"
     assert capsys.readouterr().err == said
 
 
 def test_one_of_the_two(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["connect", "--list", "--close"]) == 2
-    assert capsys.readouterr().err == "error: --list and --close exclude each other\n"
+    assert (
+        capsys.readouterr().err
+        == "error: --list and --close exclude each other [conflicting-options]\n"
+    )
 
 
 def test_hosts_are_connected_by_running_nothing(

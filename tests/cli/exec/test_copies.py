@@ -158,7 +158,7 @@ def test_what_a_copy_ends_with(
     assert run_copy.conclude(["n1", "n2"], outcomes, copies, 2.0, "fetched", options) == code
     assert outcomes == [became, Exited(0)]
     err = capsys.readouterr().err
-    assert ("error: 1 of 2 hosts failed" in err) is (code != 0)
+    assert ("error: 1 of 2 hosts failed [hosts-failed]" in err) is (code != 0)
     assert "n2: 2 files fetched, 0 equal" in err
     assert "2.0 KiB in 2.0 s" in err
     assert "\x1b" not in err

@@ -79,13 +79,16 @@ def test_for_programs(capfd: pytest.CaptureFixture[str]) -> None:
     assert {(row["stdout"], row["stderr"], row["code"]) for row in rows} == {
         ("out\n", "error\n", 3)
     }
-    assert err.startswith("error: 3 of 3 hosts failed\n")
+    assert err.startswith("error: 3 of 3 hosts failed [hosts-failed]\n")
 
 
 @pytest.mark.parametrize("other", ["-b", "-B", "--diff"])
 def test_json_is_alone(other: str, capfd: pytest.CaptureFixture[str]) -> None:
     assert cli.main([*ON_THREE, "--json", other, "true"]) == 2
-    assert capfd.readouterr().err == "error: --json cannot be used with -b, -B or --diff\n"
+    assert (
+        capfd.readouterr().err
+        == "error: --json cannot be used with -b, -B or --diff [conflicting-options]\n"
+    )
 
 
 def test_what_is_kept_in_files(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

@@ -83,7 +83,7 @@ def test_the_exit_code(
     words: list[str], text: str, code: int, capfd: pytest.CaptureFixture[str]
 ) -> None:
     assert cli.main(["exec", "-w", "localhost", *words, "--shell", text]) == code
-    assert ("error: 1 of 1 host failed" in capfd.readouterr().err) == (code != 0)
+    assert ("error: 1 of 1 host failed [hosts-failed]" in capfd.readouterr().err) == (code != 0)
 
 
 def test_standard_input_is_for_each(given: Given, capfd: pytest.CaptureFixture[str]) -> None:

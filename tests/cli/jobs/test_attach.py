@@ -192,7 +192,7 @@ def test_nobody_answers(
     monkeypatch.setattr(registry, "DYING", 0.0)
     on_record()
     assert cli.main([command]) == 125
-    said = f"error: job {RUN_ID}: its launcher does not answer\n"
+    said = f"error: job {RUN_ID}: its launcher does not answer [launcher-silent]\n"
     assert capfd.readouterr().err == said
 
 

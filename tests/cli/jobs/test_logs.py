@@ -47,12 +47,20 @@ def test_what_was_written(
 @pytest.mark.parametrize(
     ("words", "code", "said"),
     [
-        (["--rank", "2"], 125, "error: rank 2: has written nothing\n"),
-        (["--rank", "7"], 125, "error: rank 7: has written nothing\n"),
-        (["--rank", "x"], 2, "error: --rank: not a rank: 'x'\n  hint: --rank 0\n"),
-        (["--rank", "-1"], 2, "error: --rank: not a rank: '-1'\n  hint: --rank 0\n"),
-        (["--rank", "12345678"], 2, "error: --rank: not a rank: '12345678'\n  hint: --rank 0\n"),
-        (["--rank", "\u0663"], 2, "error: --rank: not a rank: '\u0663'\n  hint: --rank 0\n"),
+        (["--rank", "2"], 125, "error: rank 2: has written nothing [no-log-files]\n"),
+        (["--rank", "7"], 125, "error: rank 7: has written nothing [no-log-files]\n"),
+        (["--rank", "x"], 2, "error: --rank: not a rank: 'x' [bad-value]\n  hint: --rank 0\n"),
+        (["--rank", "-1"], 2, "error: --rank: not a rank: '-1' [bad-value]\n  hint: --rank 0\n"),
+        (
+            ["--rank", "12345678"],
+            2,
+            "error: --rank: not a rank: '12345678' [bad-value]\n  hint: --rank 0\n",
+        ),
+        (
+            ["--rank", "\u0663"],
+            2,
+            "error: --rank: not a rank: '\u0663' [bad-value]\n  hint: --rank 0\n",
+        ),
     ],
 )
 def test_no_such_rank(

@@ -78,7 +78,8 @@ def test_a_job_that_ends_meanwhile(launched: Launched, capsys: pytest.CaptureFix
 def test_a_job_that_has_ended(on_record: OnRecord, capsys: pytest.CaptureFixture[str]) -> None:
     registry.conclude(on_record(), 3, [])
     assert cli.main(["stacks", "latest"]) == 125
-    said = f"error: job {RUN_ID}: it has ended, exit code 3\n  hint: dispatch logs {RUN_ID}\n"
+    said = f"error: job {RUN_ID}: it has ended, exit code 3 [job-ended]\n"
+    said += f"  hint: dispatch logs {RUN_ID}\n"
     assert capsys.readouterr().err == said
 
 
@@ -92,4 +93,7 @@ def test_a_launcher_that_does_not_answer(
     began = time.monotonic()
     assert cli.main(["stacks"]) == 125
     assert time.monotonic() - began >= 0.4
-    assert capsys.readouterr().err == f"error: job {RUN_ID}: its launcher does not answer\n"
+    assert (
+        capsys.readouterr().err
+        == f"error: job {RUN_ID}: its launcher does not answer [launcher-silent]\n"
+    )

@@ -164,7 +164,7 @@ class TestSweep:
 
     def test_no_run_id(self, looks: Looks, capsys: pytest.CaptureFixture[str]) -> None:
         assert cli.main([*SWEEP, "k3f9x2"]) == 2
-        said = "error: not a run id: 'k3f9x2'\n  hint: dispatch sweep lists them\n"
+        said = "error: not a run id: 'k3f9x2' [no-such-job]\n  hint: dispatch sweep lists them\n"
         assert capsys.readouterr().err == said
         assert looks.calls == []
 
@@ -261,7 +261,7 @@ def test_all_that_run_and_all_that_died(
     assert sorted(looks.calls) == [(["n1"], [DEAD], True), (["n2"], [ALIVE], True)]
     capsys.readouterr()
     assert cli.main(["kill", FOREIGN]) == 125
-    said = f"error: job {FOREIGN}: it belongs to elsewhere.example\n"
+    said = f"error: job {FOREIGN}: it belongs to elsewhere.example [job-elsewhere]\n"
     assert capsys.readouterr().err.startswith(said)
 
 
@@ -279,7 +279,7 @@ def test_one_job_or_all(
 ) -> None:
     on_record()
     assert cli.main(["kill", *words]) == 2
-    said = "error: kill wants one JOB, or --all\n  hint: dispatch jobs\n"
+    said = "error: kill wants one JOB, or --all [ambiguous-job]\n  hint: dispatch jobs\n"
     assert capsys.readouterr().err == said
 
 

@@ -88,7 +88,8 @@ def test_a_job_that_ends_meanwhile(launched: Launched, capsys: pytest.CaptureFix
 def test_a_job_that_has_ended(on_record: OnRecord, capsys: pytest.CaptureFixture[str]) -> None:
     registry.conclude(on_record(), 3, [])
     assert cli.main(["top"]) == 125
-    said = f"error: job {RUN_ID}: it has ended, exit code 3\n  hint: dispatch logs {RUN_ID}\n"
+    said = f"error: job {RUN_ID}: it has ended, exit code 3 [job-ended]\n"
+    said += f"  hint: dispatch logs {RUN_ID}\n"
     assert capsys.readouterr().err == said
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Callable
 from pathlib import Path
@@ -20,7 +21,7 @@ Asked = Callable[[str], list[str]]
 def asked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Asked:
-    """The lines of standard error, without ``error: `` and ``  hint: ``, of a line refused."""
+    """The lines of standard error, without ``error: ``, code and ``  hint: ``."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
@@ -30,7 +31,8 @@ def asked(
         assert cli.main(shlex.split(line)[1:]) == 2
         out, err = capsys.readouterr()
         assert out == ""
-        return err.replace("error: ", "", 1).replace("  hint: ", "", 1).splitlines()
+        told = re.sub(r"^error: (.*) \[[a-z-]+\]$", r"\1", err, count=1, flags=re.M)
+        return told.replace("  hint: ", "", 1).splitlines()
 
     return ask
 

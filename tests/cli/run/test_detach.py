@@ -62,9 +62,9 @@ def test_a_launcher_that_ends_before_shows_what_it_said(
     told: Callable[..., int], words: list[dict[str, Any]], code: int, tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
-    RunPaths(tmp_path).launcher.write_text("error: it failed\n")
+    RunPaths(tmp_path).launcher.write_text("error: it failed [dispatch-failed]\n")
     assert told(*words) == code
-    assert capsys.readouterr().err == "error: it failed\n"
+    assert capsys.readouterr().err == "error: it failed [dispatch-failed]\n"
 
 
 def test_a_launcher_that_said_nothing(
@@ -201,7 +201,7 @@ class Left(BaseException):
     ("error", "code", "said"),
     [
         (None, 7, ""),
-        (UsageError("who: what"), 2, "error: who: what\n"),
+        (UsageError("who: what"), 2, "error: who: what [bad-value]\n"),
         (KeyboardInterrupt(), 130, ""),
         (ZeroDivisionError("a bug"), 125, "a bug"),
         (SystemExit(9), 125, "SystemExit"),

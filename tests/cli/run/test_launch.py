@@ -17,6 +17,7 @@ from dispatcher.cli.run import launch, preflight, run_sinks
 from dispatcher.core.events.verdicts import Rejected, Verdict
 from dispatcher.jobs import registry
 from dispatcher.model.failure import Failure, Kind
+from dispatcher.output.terminal import live_terminal
 from dispatcher.plan.job.reassignment import Exclusion
 
 from ..conftest import Terminal
@@ -227,8 +228,9 @@ def test_lines_of_another_launcher_have_its_labels(
     [(["--no-python", "true"], 0, False), (FAIL, 3, True), (["-q", *FAIL], 3, False)],
 )
 def test_the_verdict_below_the_lines(
-    terminal: Terminal, words: list[str], code: int, panel: bool
+    terminal: Terminal, monkeypatch: pytest.MonkeyPatch, words: list[str], code: int, panel: bool
 ) -> None:
+    monkeypatch.setattr(live_terminal, "FIRST", 1000.0)  # however long a short run takes
     terminal.take()
     assert cli.main(["-H", "localhost:1", *words]) == code
     terminal.leave()

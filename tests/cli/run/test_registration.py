@@ -89,8 +89,8 @@ def test_how_many_ranks_is_not_known_yet() -> None:
     ("error", "code", "lines"),
     [
         (None, None, None),
-        (UsageError("who: what"), 2, ["error: who: what"]),
-        (DispatchError("lost"), 125, ["error: lost"]),
+        (UsageError("who: what"), 2, ["error: who: what [bad-value]"]),
+        (DispatchError("lost"), 125, ["error: lost [dispatch-failed]"]),
         (ZeroDivisionError("a bug"), 125, ["error: ZeroDivisionError: a bug"]),
         (KeyboardInterrupt(), 125, ["error: KeyboardInterrupt: "]),
     ],

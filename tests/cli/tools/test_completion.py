@@ -48,7 +48,7 @@ def asked(
 @pytest.mark.parametrize(
     ("words", "at", "wanted"),
     [
-        ("dispatch ex", "1", ["file,ex", "plain,exec"]),
+        ("dispatch exe", "1", ["file,exe", "plain,exec"]),
         ("dispatch tr", "1", ["file,tr"]),
         ("dispatch --max-r", "1", ["plain,--max-restarts"]),
         ("dispatch run --max-r", "2", ["plain,--max-restarts"]),
@@ -67,8 +67,8 @@ def test_bash(asked: object, words: str, at: str, wanted: list[str]) -> None:
 
 def test_fish_names_the_word_itself(asked: object) -> None:
     assert callable(asked)
-    assert [line.partition("\t")[0] for line in asked("dispatch ex", "ex", "fish")] == [
-        "file,ex",
+    assert [line.partition("\t")[0] for line in asked("dispatch exe", "exe", "fish")] == [
+        "file,exe",
         "plain,exec",
     ]
 

@@ -38,11 +38,11 @@ def offered(line: str) -> list[str]:
 @pytest.mark.parametrize(
     ("line", "wanted"),
     [
-        ("ex", [FILES, "exec"]),
+        ("exe", [FILES, "exec"]),
         ("he", [FILES, "help"]),
         ("help exe", ["exec"]),
         ("help exec ", []),
-        ("config ex", ["exec"]),
+        ("config exe", ["exec"]),
         ("man ", [name for name in COMMANDS if name]),
         ("man exec ", []),
         # names of options, each once unless it may be repeated

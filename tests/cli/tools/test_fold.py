@@ -132,5 +132,5 @@ def test_it_does_not_wait_for_the_end() -> None:
 
 def test_bad_window(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["fold", "--window", "x"]) == 2
-    said = "error: --window: not a number of seconds: 'x'\n"
+    said = "error: --window: not a number of seconds: 'x' [bad-value]\n"
     assert capsys.readouterr().err.startswith(said)

@@ -58,9 +58,12 @@ def test_another_page_or_none(trace: Path, capsys: pytest.CaptureFixture[str]) -
     ("words", "said"),
     [
         ([], "error: missing argument"),
-        (["none"], "error: none: no such file or directory\n"),
-        (["bad"], "error: bad:1: not a line of a trace\n"),
-        (["run.json", "-o", "none/page"], "error: none/page: no such file or directory\n"),
+        (["none"], "error: none: no such file or directory [file-unusable]\n"),
+        (["bad"], "error: bad:1: not a line of a trace [file-unusable]\n"),
+        (
+            ["run.json", "-o", "none/page"],
+            "error: none/page: no such file or directory [file-unusable]\n",
+        ),
     ],
 )
 def test_refusals(

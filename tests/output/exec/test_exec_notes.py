@@ -113,7 +113,7 @@ def test_who_failed_and_what_to_do() -> None:
         return {"exit code 127": "install it"}.get(trouble)
 
     assert describe(outcomes, names, advise) == [
-        "error: 4 of 5 hosts failed",
+        "error: 4 of 5 hosts failed [hosts-failed]",
         "  n[2,5]  exit code 127",
         "  n3      connection refused: no\\x1b[2J",
         "  n4      " + "x" * 300,
@@ -122,7 +122,7 @@ def test_who_failed_and_what_to_do() -> None:
     ]
     assert asked == ["exit code 127", "connection refused", ""]
     assert describe([Exited(0)], ["n1"]) == []
-    assert describe([Exited(1)], ["n1"])[0] == "error: 1 of 1 host failed"
+    assert describe([Exited(1)], ["n1"])[0] == "error: 1 of 1 host failed [hosts-failed]"
 
 
 def test_names_of_hosts_take_no_more_than_so_many_columns() -> None:

@@ -114,15 +114,16 @@ def test_what_is_beyond_the_bound_is_counted_by_stream(monkeypatch: pytest.Monke
         (exec_events.Exited(3), {"ok": False, "outcome": "exited", "code": 3}),
         (exec_events.Killed("KILL"), {"outcome": "killed", "signal": "KILL"}),
         (exec_events.Failed(Failure(Kind.DNS, "x")),
-         {"outcome": "failed", "kind": "name not found"}),
+         {"outcome": "failed", "kind": "name not found", "message_code": "name-not-found"}),
         (exec_events.TimedOut("total", 1.0), {"outcome": "timeout"}),
         (exec_events.Interrupted(2), {"outcome": "interrupted"}),
         (exec_events.NotStarted("x"), {"outcome": "not started"}),
     ],
 )  # fmt: skip
 def test_one_host_in_json(outcome: exec_events.Outcome, told: dict[str, object]) -> None:
-    plain = {"ok": False, "code": None, "signal": None, "kind": None, "seconds": 0.0,
-             "host": "n1", "index": 4, "words": "words", "stdout": "", "stderr": ""}  # fmt: skip
+    plain = {"ok": False, "code": None, "signal": None, "kind": None, "message_code": None,
+             "seconds": 0.0, "host": "n1", "index": 4, "words": "words", "stdout": "",
+             "stderr": ""}  # fmt: skip
     assert record("n1", 4, outcome, HostOutput(frozenset()), "words") == {**plain, **told}
 
 

@@ -57,7 +57,7 @@ class TestOneRow:
             Verdict(cause, 125, 200), placed(plan), {}, lambda rank: ("stderr", [])
         )
         assert found == [
-            "error: 200 hosts of 200 cannot be used; nothing was started",
+            "error: 200 hosts of 200 cannot be used; nothing was started [hosts-rejected]",
             f"  n[001-200]  {kind}  {why}",
             *told(hint),
         ]
@@ -75,7 +75,7 @@ class TestOneRow:
     def test_of_a_fan_out(self, fail, kind, why, hint) -> None:  # type: ignore[no-untyped-def]
         found = exec_notes.describe([exec_events.Failed(fail(name)) for name in NAMES], NAMES)
         assert found == [
-            "error: 200 of 200 hosts failed",
+            "error: 200 of 200 hosts failed [hosts-failed]",
             f"  n[001-200]  {kind}: {why}",
             *told(hint),
         ]

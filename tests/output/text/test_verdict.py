@@ -33,7 +33,7 @@ def test_success_says_nothing(plan: JobPlan) -> None:
 def test_failed_rank_and_consequences(plan: JobPlan) -> None:
     statuses = {0: -15, 1: -15, 2: -15, 3: 42, 4: 1, 5: 1, 6: -15, 7: 0}
     assert told(verdicts.RankFailed(1, 3, 42), plan, statuses=statuses) == (
-        "error: rank 3 on n01, pid 77: exit code 42\n"
+        "error: rank 3 on n01, pid 77: exit code 42 [rank-failed]\n"
         "  last lines of its stderr:\n"
         "    boom\n"
         "  then ranks 0-2,6: killed by SIGTERM (signal 15)\n"
@@ -47,7 +47,7 @@ def test_what_the_host_knows_and_the_error_file(plan: JobPlan) -> None:
     said = told(cause, plan, statuses={3: -9})
     assert "\x1b" not in said
     assert said.splitlines()[0].startswith("error: rank 3 on n01, pid 77: killed by SIGKILL")
-    assert said.splitlines()[0].endswith("(signal 9): ValueError: \\x1b[2J")
+    assert said.splitlines()[0].endswith("(signal 9): ValueError: \\x1b[2J [rank-killed]")
     assert said.splitlines()[1] == "  the OOM killer: \\x1b]0;"
     assert said.splitlines()[2:5] == ["  its traceback:", "    Traceback", "      x"]
 
@@ -77,7 +77,7 @@ def test_equal_failures_are_one_row_with_one_hint(plan: JobPlan) -> None:
         3: Failure(Kind.TIMEOUT, "no answer"),
     }
     assert told(verdicts.Rejected(failures), plan) == (
-        "error: 3 hosts of 4 cannot be used; nothing was started\n"
+        "error: 3 hosts of 4 cannot be used; nothing was started [hosts-rejected]\n"
         "  n[00-01]  authentication failed  me: refused\n"
         "  n03       timeout                no answer\n"
         "  hint: ssh -v n00"
@@ -92,11 +92,11 @@ def test_equal_failures_are_one_row_with_one_hint(plan: JobPlan) -> None:
         (verdicts.OutputLost(0, 1, 5, 6), "output lost: 5 of 6 bytes arrived"),
         (verdicts.Interrupted(2), "ended by SIGINT"),
         (verdicts.Interrupted(13), "nobody reads standard output any more"),
-        (verdicts.Impossible("no room", "less"), "error: no room\n  hint: less"),
+        (verdicts.Impossible("no room", "less"), "error: no room [plan-impossible]\n  hint: less"),
         (
             verdicts.LeftMpi(0, 1, True, (1, 3), (0, 2, 4, 5)),
-            "error: ranks 1,3 on n[00-01] exited 0 without MPI_Init; ranks 0,2,4-5 wait in it\n"
-            "  hint: --mpi none",
+            "error: ranks 1,3 on n[00-01] exited 0 without MPI_Init; ranks 0,2,4-5 wait in it "
+            "[mpi-left-early]\n  hint: --mpi none",
         ),
         (
             verdicts.LeftMpi(0, 1, False, (1,), (0,)),
@@ -132,7 +132,10 @@ def test_texts_of_hosts_are_harmless(plan: JobPlan) -> None:
 def test_an_abort_tells_its_error_file(plan: JobPlan) -> None:
     error = ErrorFile("ValueError: no", "Traceback\n  deep\nValueError: no")
     text = told(MpiAborted(1, 3, 9, "", error), plan)
-    assert "rank 3 on n01: called MPI_Abort(9): ValueError: no\n  its traceback:\n" in text
+    assert (
+        "rank 3 on n01: called MPI_Abort(9): ValueError: no [mpi-aborted]\n  its traceback:\n"
+        in text
+    )
 
 
 def test_leftovers_and_unkillable(plan: JobPlan) -> None:

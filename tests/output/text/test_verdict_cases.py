@@ -79,7 +79,8 @@ def said(
     ],
 )  # fmt: skip
 def test_a_cause_in_all_its_words(cause: Cause, lines: list[str]) -> None:
-    assert said(cause) == lines
+    first, *others = lines
+    assert said(cause) == [f"{first} [{verdicts.message_code(cause)}]", *others]
 
 
 def test_the_last_words_of_who_left_mpi_are_told_where_there_are_any() -> None:
@@ -162,7 +163,7 @@ def test_who_cannot_be_used_is_a_table_of_columns() -> None:
 
     verdict = Verdict(cause, 127, 8)
     assert describe(verdict, NODES, {}, lambda rank: ("", []), advise) == [
-        "error: 3 hosts of 4 cannot be used; nothing was started",
+        "error: 3 hosts of 4 cannot be used; nothing was started [hosts-rejected]",
         f"  n0  {Kind.CHECK.value}  no prog",
         f"  n1  {Kind.CHECK.value}  no folder",
         f"  n3  {Kind.LOST.value:<{len(Kind.CHECK.value)}}  x",
@@ -173,10 +174,10 @@ def test_who_cannot_be_used_is_a_table_of_columns() -> None:
     assert advice_on(Verdict(verdicts.Interrupted(2), 130, 8), advise) == {}
     attempts = (verdicts.Attempt(0, ("n0",), 2, RankFailed(0, 0, 1), True),)
     again = describe(Verdict(cause, 127, 8, attempts=attempts), NODES, {}, lambda rank: ("", []))
-    assert again[0].endswith("; the ranks were not started again")
+    assert again[0].endswith("; the ranks were not started again [hosts-rejected]")
     not_begun = (verdicts.Attempt(0, ("n0",), 2, RankFailed(0, 0, 1), False),)
     again = describe(Verdict(cause, 127, 8, attempts=not_begun), NODES, {}, lambda rank: ("", []))
-    assert again[0].endswith("; nothing was started")
+    assert again[0].endswith("; nothing was started [hosts-rejected]")
 
 
 def test_what_was_swept_and_what_would_not_die() -> None:

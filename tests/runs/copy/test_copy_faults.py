@@ -125,7 +125,7 @@ def test_a_full_disk_and_a_read_only_one(cluster: Cluster, tmp_path: Path) -> No
         done = cluster.run([*DISPATCH, "put", "-w", "n[1-4]", str(big), f"{there}/"])
         assert done.returncode == 1
         lines = done.stderr.splitlines()
-        assert "error: 3 of 4 hosts failed" in lines
+        assert "error: 3 of 4 hosts failed [hosts-failed]" in lines
         (full,) = [line for line in lines if "no space left on device" in line]
         assert full.split()[0] == "n[2,4]"
         (fixed,) = [line for line in lines if "read-only file system" in line]
@@ -160,7 +160,7 @@ def test_a_host_that_is_lost_in_the_middle(cluster: Cluster, endless: Path) -> N
         process.send_signal(signal.SIGINT)
         _, errors = process.communicate(timeout=60)
     assert process.returncode in (125, 130), errors
-    assert "error: 2 of 2 hosts failed" in errors
+    assert "error: 2 of 2 hosts failed [hosts-failed]" in errors
     for host in ("n1", "n2"):
         wait_for(partial(idle, host), 20, f"{host} is idle")
         names = cluster.run(["ls", "-A", there], host).stdout.split()

@@ -73,7 +73,9 @@ def test_shell_text_is_opt_in() -> None:
 def test_stderr_stays_apart_and_codes_count() -> None:
     done = run("-w", "localhost", "--shell", "echo out; echo err >&2; exit 7")
     assert (done.returncode, done.stdout) == (1, "localhost: out\n")
-    assert done.stderr == ("localhost: err\nerror: 1 of 1 host failed\n  localhost  exit code 7\n")
+    assert done.stderr == (
+        "localhost: err\nerror: 1 of 1 host failed [hosts-failed]\n  localhost  exit code 7\n"
+    )
     assert run("-S", "-w", "localhost", "--shell", "exit 7").returncode == 7
     killed = run("-S", "-w", "localhost", "--shell", "kill -SEGV $$")
     assert killed.returncode == 128 + signal.SIGSEGV

@@ -47,7 +47,7 @@ def test_kinds_of_failure_are_kept_apart(cluster: Cluster, transport: str) -> No
     done = run(cluster, *words)
     assert done.returncode == 125
     lines = done.stderr.splitlines()
-    assert "error: 5 of 5 hosts failed" in lines
+    assert "error: 5 of 5 hosts failed [hosts-failed]" in lines
     assert any(line.split() == ["n1", "exit", "code", "3"] for line in lines)
     who = "n2" if transport == "paramiko" else "n[2-3]"  # ssh says 255 for a signal too
     assert any(line.split() == [who, "exit", "code", "255"] for line in lines)

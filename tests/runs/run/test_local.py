@@ -498,5 +498,7 @@ def test_a_report_that_cannot_be_written_does_not_change_the_exit_code(desk: Des
 def test_a_trace_that_cannot_be_written_is_an_error_before_the_start(desk: Desk) -> None:
     done = desk.run("--trace", "/no/such/file", "-H", "localhost", "--no-python", "touch", "mark")
     assert done.returncode == 2
-    assert done.stderr == "error: --trace /no/such/file: No such file or directory\n"
+    assert (
+        done.stderr == "error: --trace /no/such/file: No such file or directory [file-unusable]\n"
+    )
     assert not (desk.folder / "mark").exists()

@@ -1,0 +1,508 @@
+"""Every message that ends a run or refuses a command: its code, why it comes, what to do.
+
+The code stands behind the message on the screen, in ``report.json`` and in ``exec --json``. It does
+not change; the words may. ``dispatch explain CODE`` prints an entry, and the site has a page of
+all.
+Where a message is made of a class of ``model.errors``, the class's name is the code; of a host that
+cannot be used, the words of ``model.failure.Kind`` are.
+
+Never imported where a run or a command is at work: only who explains needs the texts.
+"""
+
+from __future__ import annotations
+
+from dispatcher.model.frozen import Value, value
+
+
+@value
+class Message(Value):
+    """One message. what: in a line. why, do: paragraphs; indented lines of ``do`` can be pasted.
+
+    exit_code: what dispatch exits with, in words where it depends.
+    """
+
+    code: str
+    exit_code: str
+    what: str
+    why: str
+    do: str
+
+
+def _message(code: str, exit_code: str | int, what: str, why: str, do: str) -> Message:
+    return Message(code, str(exit_code), what, _joined(why), do.strip("\n"))
+
+
+def _joined(text: str) -> str:
+    return " ".join(text.split())
+
+
+_USAGE = 2
+_CLUSTER = 125
+
+RUN = (
+    _message(
+        "rank-failed", "the rank's own", "A rank ended with an exit code that is not 0.",
+        """The program of that rank ended with an error. It was the first to fail; all other ranks
+        were ended because of it, and what they say afterwards is a consequence.""",
+        """
+Read the last lines that the rank wrote, below the message. Its whole output is in a file if the
+run had --log-dir:
+
+    dispatch -H hostfile --log-dir logs train.py
+    less logs/latest/rank-00003.err
+""",
+    ),
+    _message(
+        "rank-killed", "128+n for signal n", "A rank was ended by a signal.",
+        """Nobody ended it on dispatch's behalf. SIGKILL is often the kernel's, because the host ran
+        out of memory; a line below the message says so where the kernel's log tells. SIGSEGV,
+        SIGBUS
+        and SIGABRT mean that native code crashed.""",
+        """
+Out of memory: smaller batches, fewer data loaders, or watch what the ranks take:
+
+    dispatch -H hostfile --sample 5 --log-dir logs train.py
+    dispatch top
+
+A crash: let the host keep a core file (ulimit -c unlimited), or run with PYTHONFAULTHANDLER=1:
+
+    dispatch -H hostfile -x PYTHONFAULTHANDLER=1 train.py
+""",
+    ),
+    _message(
+        "mpi-aborted", "that of MPI_Abort; 1 for 0", "A rank called MPI_Abort.",
+        """The program, or a library in it, gave up and asked MPI to end the whole job. An exception
+        that nobody catches does the same under mpi4py.run and dispatcher.comm.""",
+        "Read the last lines that the rank wrote, below the message.",
+    ),
+    _message(
+        "mpi-left-early", 1, "A rank exited with 0 without MPI_Init or MPI_Finalize.",
+        """Other ranks are in MPI and wait for it; they would wait for ever. Usually one rank takes
+        a
+        path on which the program ends early: sys.exit(0), a return, an exception that is
+        caught.""",
+        """
+Look for the place where that rank leaves. If the ranks use MPI each by itself, or not at all:
+
+    dispatch -H hostfile --mpi none train.py
+""",
+    ),
+    _message(
+        "mpi-libraries-differ", _CLUSTER, "The ranks use different MPI libraries.",
+        """They find each other in different ways, so each sees a world of its own and they would
+        wait for ever. One host's PATH or LD_LIBRARY_PATH leads to another library.""",
+        """
+See which host has which, and make them equal:
+
+    dispatch exec -b -H hostfile --shell 'command -v mpichversion ompi_info; echo $LD_LIBRARY_PATH'
+""",
+    ),
+    _message(
+        "program-not-found", 127, "The program was not found on a host.",
+        "The first word of what the ranks should run is no program there.",
+        """
+Name it with its path, or copy it:
+
+    dispatch put -H hostfile ./a.out "$PWD/"
+""",
+    ),
+    _message(
+        "program-not-executable", 126, "The program cannot be executed on a host.",
+        """It is there, but execve(2) refused: no x permission, a script without a first line
+        #!/..., a program for another processor, or too few open files or processes are allowed.""",
+        """
+    dispatch exec -b -H hostfile -- ls -l /path/to/program
+    dispatch exec -b -H hostfile --shell 'ulimit -n -u'
+""",
+    ),
+    _message(
+        "hosts-rejected", "125; 126 or 127 for a program",
+        "Some hosts cannot be used, so nothing was started.",
+        """dispatch looks at every host before it starts a rank on any of them. The table below the
+        message has the reason for each host.""",
+        """
+Do what the hint below the table says; or go on without these hosts; or keep spares:
+
+    dispatch -H hostfile --exclude-unhealthy train.py
+    dispatch check -H hostfile train.py
+""",
+    ),
+    _message(
+        "output-lost", _CLUSTER, "Bytes of a rank's output did not arrive.",
+        """The agent on that host counts what it reads from the rank, and dispatch what arrives. The
+        numbers differ, so output was lost on the way; a job whose output is not whole has
+        failed.""",
+        "This should not happen. Please report it, with dispatch.jsonl of the log folder.",
+    ),
+    _message(
+        "job-hung", 124, "Nothing happened for as long as --hang-timeout allows.",
+        """No rank wrote, computed or used its GPU. Usually one rank has taken another path and the
+        others wait for it in a collective. The lines below say where each rank was; the odd one
+        stands first.""",
+        """
+Look at the odd one. If the program may be silent and idle for longer, allow more, or say what
+progress looks like:
+
+    dispatch -H hostfile --hang-timeout 1800 train.py
+    dispatch -H hostfile --hang-timeout 600 --progress-line 'step \\d+' train.py
+""",
+    ),
+    _message(
+        "interrupted", "128+n; 130 for Ctrl-C", "dispatch itself was told to end.",
+        "A signal came: Ctrl-C, a closed terminal, dispatch stop, or a batch system's time limit.",
+        """
+To let a job go on when the terminal closes:
+
+    dispatch --detach -H hostfile train.py
+""",
+    ),
+    _message(
+        "reader-left", 141, "Nobody reads standard output any more.",
+        "The program behind the pipe has ended, as head does when it has seen enough.",
+        """
+To let the run go on in such a case, keep its output in files:
+
+    dispatch -H hostfile --log-dir logs train.py | head
+""",
+    ),
+    _message(
+        "hosts-failed", "1, 124 or 125; with -S the largest",
+        "A command did not succeed on some hosts.",
+        """The lines below name the hosts, equal ones together: the command's own exit code, a time
+        limit, or why the host could not be reached.""",
+        """
+Try the failed ones again:
+
+    dispatch exec -H hostfile --failed-to failed.txt -- COMMAND
+    dispatch exec --retry-failed failed.txt -- COMMAND
+""",
+    ),
+)  # fmt: skip
+
+HOSTS = (
+    _message(
+        "name-not-found", _CLUSTER, "The host's name has no address.",
+        "It is neither in DNS, in /etc/hosts, nor a Host of ~/.ssh/config with a HostName.",
+        "    getent hosts NAME",
+    ),
+    _message(
+        "unreachable", _CLUSTER, "There is no way to the host.",
+        "The kernel knows no route, or a router on the way says so: the host is down or elsewhere.",
+        "    ping NAME",
+    ),
+    _message(
+        "connection-refused", _CLUSTER, "The host answers, but nothing listens on that port.",
+        "sshd does not run there, or on another port, or a firewall refuses.",
+        """
+    dispatch exec -w NAME -p 2222 hostname       # or NAME:2222 in the hostfile
+""",
+    ),
+    _message(
+        "timeout", _CLUSTER, "The host did not answer in time.",
+        """The message says at which step: the connection, the login, or the agent's first word. A
+        firewall that drops packets looks like this, and so do slow login files.""",
+        """
+    time ssh NAME true
+    dispatch -H hostfile --connect-timeout 30 --boot-timeout 60 train.py
+""",
+    ),
+    _message(
+        "connection-dropped", _CLUSTER, "The connection ended before the command began.",
+        """sshd drops new connections when too many come at once (MaxStartups), or locks out who
+        failed too often; a host that restarts does it, too. dispatch has tried several times.""",
+        """
+    dispatch -H hostfile --fanout 16 train.py    # fewer at once
+    journalctl -u ssh                            # on that host
+""",
+    ),
+    _message(
+        "authentication-failed", _CLUSTER, "The host does not let you in.",
+        "It knows none of the keys that were offered, or you are another user there.",
+        """
+    ssh -v NAME true                             # says which keys are offered
+    ssh-copy-id NAME
+    dispatch -H hostfile --user NAME train.py
+""",
+    ),
+    _message(
+        "sudo-refused", _CLUSTER, "sudo on the host said no.",
+        "The password was wrong, or sudoers does not allow you this command there.",
+        "    dispatch exec -H hostfile --sudo -- true",
+    ),
+    _message(
+        "host-key-unknown", _CLUSTER, "The host's key is not in known_hosts.",
+        """A host proves by its key that it is the one you mean. Like ssh with
+        StrictHostKeyChecking,
+        dispatch talks to no host whose key it does not know, and it does not ask.""",
+        """
+Best, get the keys from whoever runs the cluster. Or take those that the hosts show now on trust,
+once:
+
+    dispatch exec -H hostfile --host-keys accept-new true
+""",
+    ),
+    _message(
+        "host-key-changed", _CLUSTER, "The host shows another key than the one in known_hosts.",
+        """Either the host was installed anew, or somebody else answers at its address. The message
+        names the file and the line.""",
+        """
+Find out which, first. If it was installed anew:
+
+    ssh-keygen -R NAME
+    dispatch exec -w NAME --host-keys accept-new true
+""",
+    ),
+    _message(
+        "host-key-revoked", _CLUSTER, "The host's key is marked @revoked in known_hosts.",
+        "Somebody has declared that this key must not be trusted any more.",
+        "Give the host a new key; do not remove the mark.",
+    ),
+    _message(
+        "bad-ssh-configuration", _CLUSTER, "ssh_config says something that cannot be done.",
+        "A ProxyCommand that is no program, jump hosts in a circle, algorithms that nobody has.",
+        "    ssh -G NAME                                  # what ssh makes of it",
+    ),
+    _message(
+        "no-usable-python", _CLUSTER, "The host has no Python 3.8 or later.",
+        """The agent that starts the ranks there is a small Python program. Any Python from 3.8
+        will do;
+        it need not be the ranks' own. dispatch exec, put and get work without.""",
+        """
+    dispatch -H hostfile --agent-python /opt/python/bin/python3 train.py
+""",
+    ),
+    _message(
+        "agent-did-not-start", _CLUSTER, "The agent ended before it had said a word.",
+        """The message quotes what the host said instead: a login shell that refuses commands, a
+        full disk, a policy that kills it.""",
+        "    dispatch exec -w NAME --shell 'python3 -V; df -h /tmp'",
+    ),
+    _message(
+        "check-failed", _CLUSTER, "The host is not fit for this run.",
+        """Its folder, script, program or interface is missing there, or dispatch check found what
+        is
+        critical. The message says which.""",
+        "    dispatch check -w NAME train.py",
+    ),
+    _message(
+        "protocol-error", _CLUSTER, "The host sent something that its agent never says.",
+        """Something on the way changes bytes, or the host is not to be trusted. dispatch ends the
+        connection and believes nothing of it.""",
+        "Look at what stands between you and the host: a proxy, a wrapper of ssh, login files "
+        "that print.",
+    ),
+    _message(
+        "host-lost", _CLUSTER, "The host fell silent, or its connection ended.",
+        """It lost its power, its network, or its agent was killed. Ranks there end by themselves
+        when
+        they have not heard of dispatch for --lease seconds.""",
+        """
+    dispatch check -w NAME
+    dispatch -H hostfile --max-restarts 3 --spares 1 train.py
+""",
+    ),
+)  # fmt: skip
+
+REFUSALS = (
+    _message(
+        "bad-value", _USAGE, "A value cannot be what it stands for.",
+        "The message names the option, or the file and its line, and what was expected.",
+        "    dispatch COMMAND --help",
+    ),
+    _message(
+        "unknown-command", _USAGE, "There is no such command.",
+        "The first word is neither a command of dispatch nor a script in this folder.",
+        "    dispatch --help                              # all commands",
+    ),
+    _message(
+        "unknown-code", _USAGE, "No message has that code.",
+        "dispatch explain knows the words in brackets behind a message.",
+        "    dispatch explain                             # lists all",
+    ),
+    _message(
+        "unknown-option", _USAGE, "The command has no such option.",
+        "Options of dispatch stand before the program; all behind it belong to the program.",
+        "    dispatch COMMAND --help",
+    ),
+    _message(
+        "missing-argument", _USAGE, "A word is missing.",
+        "The program to run, the command, or what to copy and where.",
+        "    dispatch -H hostfile train.py",
+    ),
+    _message(
+        "unexpected-argument", _USAGE, "There is a word too many.",
+        "Often blanks in a value that is not quoted.",
+        "    dispatch COMMAND --help",
+    ),
+    _message(
+        "conflicting-options", _USAGE, "Options that do not go together.",
+        "One excludes the other, or needs another one that is not there. The message names both.",
+        "Leave one of them out. If it was not typed, it stands in dispatch.toml: dispatch config",
+    ),
+    _message(
+        "not-a-script", _USAGE, "The program is no Python script.",
+        """dispatch starts Python scripts. Other programs need --no-python, modules -m; and
+        launchers
+        such as torchrun are not needed, since dispatch is one.""",
+        """
+    dispatch -H hostfile --no-python ./a.out
+    dispatch -H hostfile -m package.train
+    dispatch import -- torchrun --nproc-per-node 8 train.py
+""",
+    ),
+    _message(
+        "cannot-translate", _USAGE, "dispatch import does not know this line.",
+        "A flag of the other launcher that dispatch has no equal for, or that is none of its "
+        "flags.",
+        "Leave the flag out and ask again; the message names it.",
+    ),
+    _message(
+        "mpirun-cannot", _USAGE, "mpirun cannot do what was asked for.",
+        "With --launcher mpirun starts the ranks, and some things only dispatch itself can do.",
+        "Leave --launcher out, or the option that the message names.",
+    ),
+    _message(
+        "file-unusable", _USAGE, "A file or folder cannot be used.",
+        "It is not there, may not be read or written, or holds something else than it should.",
+        "    ls -ld PATH",
+    ),
+    _message(
+        "unsafe-folder", _USAGE, "A folder that must be yours alone is not.",
+        "Whoever may write there could take over what dispatch keeps in it.",
+        "    chmod 700 PATH",
+    ),
+    _message(
+        "bad-config", _USAGE, "dispatch.toml cannot be used.",
+        "It is no TOML, or has a table or an option that no command knows.",
+        "    dispatch config                              # the form, and where each value comes "
+        "from",
+    ),
+    _message(
+        "config-not-trusted", _USAGE, "A file of the current folder says what only you may say.",
+        """A dispatch.toml or .deepspeed_env that merely lies in a folder may have come with
+        somebody's
+        repository. It may not name programs, keys, or variables by which code is loaded.""",
+        "Put the line into ~/.config/dispatch/dispatch.toml, or on the command line, if you "
+        "trust it.",
+    ),
+    _message(
+        "cannot-copy", _USAGE, "put or get cannot do this.",
+        "Two files would lie in one place, or what was named is no file, folder or link.",
+        "    dispatch put --help",
+    ),
+    _message(
+        "journal-unusable", _CLUSTER, "The journal of a run cannot be read.",
+        "It is cut off, of another version of dispatch, or no journal.",
+        "    ls logs/latest/                              # dispatch.jsonl is the journal",
+    ),
+    _message(
+        "bad-hostfile", _USAGE, "A hostfile has mistakes.",
+        "All of them are shown at once, each with its line and column.",
+        """
+    dispatch hosts -H hostfile                   # what dispatch makes of it
+""",
+    ),
+    _message(
+        "no-hosts", _USAGE, "No host was named, or none is left.",
+        "There is no -H, no -w and no batch job; or the filters leave out all hosts.",
+        """
+    dispatch -H hostfile train.py
+    dispatch -H localhost:2 train.py
+""",
+    ),
+    _message(
+        "unknown-host", _USAGE, "A filter names a host or slot that is not there.",
+        "--include, --exclude and -x only name hosts that -H or -w has.",
+        "    dispatch hosts -H hostfile",
+    ),
+    _message(
+        "hosts-disagree", _USAGE, "Two sources name different hosts.",
+        "dispatch was called without -H in a place where two batch systems, or files, name hosts.",
+        "Choose one with -H; the message has both.",
+    ),
+    _message(
+        "bad-batch-job", _USAGE, "What the batch system says cannot be understood.",
+        "A variable or file that should name the job's hosts is missing or of another form.",
+        "Name the hosts with -H; the message has a line for it.",
+    ),
+    _message(
+        "plan-impossible", _USAGE, "These hosts cannot do what was asked for.",
+        "The request is well formed, but does not fit the hosts.",
+        "    dispatch -H hostfile --dry-run train.py",
+    ),
+    _message(
+        "too-few-hosts", _USAGE, "More hosts are asked for than there are.",
+        "--nnodes, --spares and --min-nodes together need more than -H has.",
+        "    dispatch hosts -c -H hostfile",
+    ),
+    _message(
+        "too-many-ranks", _USAGE, "More ranks are asked for than the hosts have slots.",
+        "A slot is room for one rank. The message says how many there are.",
+        """
+    dispatch -H hostfile --oversubscribe --np 64 train.py
+""",
+    ),
+    _message(
+        "no-gpu", _USAGE, "A GPU is asked for that a host does not have.",
+        "Its driver shows none, or CUDA_VISIBLE_DEVICES there hides it.",
+        "    dispatch exec -b -H hostfile -- nvidia-smi -L",
+    ),
+    _message(
+        "too-few-open-files", _USAGE, "So many hosts need more open files than are allowed.",
+        "Every connection takes some. The message says how many are needed.",
+        "    ulimit -n 65536",
+    ),
+    _message(
+        "no-such-job", _USAGE, "No job of that name is on record on this machine.",
+        "Jobs are known on the machine that they were started on, the last hundred of them.",
+        "    dispatch jobs -a",
+    ),
+    _message(
+        "ambiguous-job", _USAGE, "Several jobs fit.",
+        "More than one runs, or the id is too short.",
+        "    dispatch jobs                                # then: dispatch attach ID, or latest",
+    ),
+    _message(
+        "job-ended", _CLUSTER, "The job has ended already.",
+        "There is nobody left who could be asked.",
+        "    dispatch logs JOB",
+    ),
+    _message(
+        "job-elsewhere", _CLUSTER, "The job is not to be reached from here.",
+        "It belongs to another machine, or to the terminal that it was started in.",
+        "Go to that machine or terminal; or start jobs with --detach.",
+    ),
+    _message(
+        "launcher-killed", _CLUSTER, "The job's launcher was killed, so there is no verdict.",
+        "kill -9, the kernel for want of memory, or a power cut. Its ranks end by themselves.",
+        "    dispatch kill JOB                            # ends what it may have left",
+    ),
+    _message(
+        "launcher-silent", _CLUSTER, "The job's launcher does not answer.",
+        "It is stopped, or its machine is very busy.",
+        "    dispatch jobs                                # paused?",
+    ),
+    _message(
+        "no-log-files", _CLUSTER, "There are no files of that job, or of that rank.",
+        "The job was started without --log-dir, the files were removed, or the rank wrote nothing.",
+        "    dispatch --log-dir logs -H hostfile train.py",
+    ),
+    _message(
+        "no-connection-daemon", _CLUSTER, "The process that keeps connections cannot be used.",
+        "It could not be started, or it does not answer.",
+        "    dispatch connect --close",
+    ),
+    _message(
+        "dispatch-failed", _CLUSTER, "dispatch could not do its own part.",
+        "The message says what was in the way.",
+        "    dispatch -v ...                              # every step, on standard error",
+    ),
+    _message(
+        "internal-error", _CLUSTER, "A mistake in dispatch itself.",
+        "It came into a state that must not happen.",
+        "Please report it, with the whole message and dispatch.jsonl of the log folder.",
+    ),
+)  # fmt: skip
+
+#: code -> its message
+MESSAGES = {one.code: one for one in (*RUN, *HOSTS, *REFUSALS)}
