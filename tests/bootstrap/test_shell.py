@@ -91,6 +91,62 @@ def start() -> Iterator[type[Started]]:
         one.close()
 
 
+@pytest.mark.parametrize("terminal", [False, True])
+def test_a_wrapped_command_line_says_nothing_of_what_is_awaited(terminal: bool) -> None:
+    for sudo in (None, "nobody"):
+        wrapper = lifeline.wrapper("TOKEN", terminal=terminal, sudo=sudo)
+        assert (wrapper.ready, wrapper.prompt) == (b"ready-TOKEN-", b"TOKEN%:")
+        assert ("stty" in wrapper.command) == terminal
+        assert ("sudo -S -p TOKEN%%: -u nobody" in wrapper.command) == (sudo is not None)
+        for text in (wrapper.ready, wrapper.prompt):
+            assert text not in wrapper.command.encode()
+
+
+def test_what_is_written_after_the_script() -> None:
+    text = lifeline.opening(["x", "y z"], [("A", "1 2"), ("B", "")])
+    assert text.split(b"\n")[1:] == [b"export A='1 2' B='' ;set -- x 'y z'", b""]
+    assert lifeline.opening(["x"]).split(b"\n")[1:] == [b"set -- x", b""]
+    assert lifeline.order("TERM") == b"TERM\n"
+
+
+RUN = "20260131-142501-k3f9x2"
+
+
+@pytest.mark.parametrize(
+    ("line", "found"),
+    [
+        (f"found 12 {RUN} python3", lifeline.Tagged("found", 12, RUN, "python3")),
+        (f"killed 1 {RUN} a b", lifeline.Tagged("killed", 1, RUN, "a b")),
+        (f"left 9999999999 {RUN} {'n' * 16}", lifeline.Tagged("left", 9999999999, RUN, "n" * 15)),
+        (f"left 99999999999 {RUN} x", None),
+        (f"removed 12 {RUN} x", None),
+        (f"removed - {RUN} {'n' * 256}", lifeline.Tagged("removed", None, RUN, "n" * 255)),
+        (f"found - {RUN} x", lifeline.Tagged("found", None, RUN, "x")),
+        (f"kept - {RUN} x", lifeline.Tagged("kept", None, RUN, "x")),
+        (f"killed - {RUN} x", None),
+        (f"found \u0663 {RUN} x", None),
+        ("found 12 nothing x", None),
+        ("noise", None),
+    ],
+)
+def test_what_a_look_tells(line: str, found: lifeline.Tagged | None) -> None:
+    assert lifeline.parse(f"noise\n{line}\n".encode()) == ([] if found is None else [found])
+
+
+def test_a_process_that_is_killed_in_two_rounds_counts_once() -> None:
+    lines = [f"killed 12 {RUN} sleep", f"killed 13 {RUN} sleep", f"killed 12 {RUN} sleep"]
+    found = lifeline.parse("\n".join([*lines, f"left 12 {RUN} sleep"]).encode())
+    assert [(one.what, one.pid) for one in found] == [("killed", 12), ("killed", 13), ("left", 12)]
+
+
+def test_a_look_tells_no_more_than_so_much() -> None:
+    text = b"".join(b"found %d %s x\n" % (n, RUN.encode()) for n in range(lifeline.MOST + 5))
+    assert len(lifeline.parse(text)) == lifeline.MOST
+
+
+# -- real shells ---------------------------------------------------------------------------
+
+
 @pytest.mark.parametrize("leader", [True, False])
 def test_words_arrive_exactly(shell: list[str], start: type[Started], leader: bool) -> None:
     far = start(shell, lifeline.opening(["printf", "<%s>", *WORDS]), leader)
@@ -240,56 +296,3 @@ def test_a_terminal_passes_all_bytes_until_the_command_starts(start: type[Starte
         process.kill()
         process.wait(10)
         os.close(ours)
-
-
-@pytest.mark.parametrize("terminal", [False, True])
-def test_a_wrapped_command_line_says_nothing_of_what_is_awaited(terminal: bool) -> None:
-    for sudo in (None, "nobody"):
-        wrapper = lifeline.wrapper("TOKEN", terminal=terminal, sudo=sudo)
-        assert (wrapper.ready, wrapper.prompt) == (b"ready-TOKEN-", b"TOKEN%:")
-        assert ("stty" in wrapper.command) == terminal
-        assert ("sudo -S -p TOKEN%%: -u nobody" in wrapper.command) == (sudo is not None)
-        for text in (wrapper.ready, wrapper.prompt):
-            assert text not in wrapper.command.encode()
-
-
-def test_what_is_written_after_the_script() -> None:
-    text = lifeline.opening(["x", "y z"], [("A", "1 2"), ("B", "")])
-    assert text.split(b"\n")[1:] == [b"export A='1 2' B='' ;set -- x 'y z'", b""]
-    assert lifeline.opening(["x"]).split(b"\n")[1:] == [b"set -- x", b""]
-    assert lifeline.order("TERM") == b"TERM\n"
-
-
-RUN = "20260131-142501-k3f9x2"
-
-
-@pytest.mark.parametrize(
-    ("line", "found"),
-    [
-        (f"found 12 {RUN} python3", lifeline.Tagged("found", 12, RUN, "python3")),
-        (f"killed 1 {RUN} a b", lifeline.Tagged("killed", 1, RUN, "a b")),
-        (f"left 9999999999 {RUN} {'n' * 16}", lifeline.Tagged("left", 9999999999, RUN, "n" * 15)),
-        (f"left 99999999999 {RUN} x", None),
-        (f"removed 12 {RUN} x", None),
-        (f"removed - {RUN} {'n' * 256}", lifeline.Tagged("removed", None, RUN, "n" * 255)),
-        (f"found - {RUN} x", lifeline.Tagged("found", None, RUN, "x")),
-        (f"kept - {RUN} x", lifeline.Tagged("kept", None, RUN, "x")),
-        (f"killed - {RUN} x", None),
-        (f"found \u0663 {RUN} x", None),
-        ("found 12 nothing x", None),
-        ("noise", None),
-    ],
-)
-def test_what_a_look_tells(line: str, found: lifeline.Tagged | None) -> None:
-    assert lifeline.parse(f"noise\n{line}\n".encode()) == ([] if found is None else [found])
-
-
-def test_a_process_that_is_killed_in_two_rounds_counts_once() -> None:
-    lines = [f"killed 12 {RUN} sleep", f"killed 13 {RUN} sleep", f"killed 12 {RUN} sleep"]
-    found = lifeline.parse("\n".join([*lines, f"left 12 {RUN} sleep"]).encode())
-    assert [(one.what, one.pid) for one in found] == [("killed", 12), ("killed", 13), ("left", 12)]
-
-
-def test_a_look_tells_no_more_than_so_much() -> None:
-    text = b"".join(b"found %d %s x\n" % (n, RUN.encode()) for n in range(lifeline.MOST + 5))
-    assert len(lifeline.parse(text)) == lifeline.MOST
