@@ -140,7 +140,7 @@ def test_without_links_there_still_is_a_folder(
     def refuse(*_: object) -> None:
         raise PermissionError(1, "Operation not permitted")
 
-    monkeypatch.setattr(os, "symlink", refuse)
+    monkeypatch.setattr(Path, "symlink_to", refuse)
     assert RunPaths.create(str(tmp_path), "run-1").folder.is_dir()
     assert os.listdir(tmp_path) == ["run-1"]
 

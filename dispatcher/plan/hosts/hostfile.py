@@ -209,7 +209,7 @@ def _merged(
                 problems.append(clash)
             else:
                 counted = True
-    if not counted or problems or not slots:
+    if not counted or not slots:
         return [repeated[0].host for repeated in by_place.values()]
     many = [group[0].host.name for group in by_place.values() if len(group) > 1]
     notices.append(f"{source}: hosts are repeated, so each line counts one slot: {fold(many)}")
