@@ -103,6 +103,8 @@ class TestRule:
         [
             (0.0, lambda t: gpu(90, 600), None),  # ranks sleep while their GPUs work
             (0.0, lambda t: gpu(0, 70), 10),
+            (0.0, lambda t: gpu(90 if t < 1 else 0, 70), 10),  # what was done at first is over
+            (0.0, lambda t: gpu(90 if t < 2 else 0, 70), 11),
             (
                 1.0,
                 lambda t: gpu(100, 600 if t < 5 else 90),

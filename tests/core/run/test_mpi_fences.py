@@ -61,11 +61,50 @@ def test_nobody_waits_for_a_node_whose_members_have_ended() -> None:
         (0, "WORLD:0", 1), (0, "WORLD:0", -1), (9, "WORLD:0", 0), (0, "WORLD", 0),
         (0, "NODE:0", 0), (0, ":0", 0), (0, "0,9:0", 0), (0, "2,3:0", 0), (0, "-1:0", 0),
         (0, "0,²:0", 0), (0, "0,2:x", 0), (0, "", 0), (0, "0,1000000000000:1", 0),
+        (0, "WORLD:123456789012", 0), (0, "0,1000000000:1", 0), (0, "0,:1", 0),
     ],
 )  # fmt: skip
 def test_what_a_node_may_not_commit(node: int, name: str, epoch: int) -> None:
     with pytest.raises(FenceError):
         Fences(TWO).commit(node, name, epoch, b"")
+
+
+def test_names_of_barriers_may_be_as_long_as_numbers_are() -> None:
+    fences = Fences({0: (0,), 1: (123456789,)})
+    assert fences.commit(0, "WORLD:99999999999", 0, b"") is None
+    assert fences.commit(0, "0,123456789:1", 0, b"") is None
+    assert fences.missing("0,123456789:1", 0) == [1]
+
+
+def test_only_in_the_present_epoch_somebody_is_missing() -> None:
+    fences = Fences({0: (0, 1), 1: (2,), 2: (3,)})
+    assert fences.missing("WORLD:0", 0) == []  # nobody has come
+    fences.commit(0, "WORLD:0", 0, b"a")
+    assert fences.missing("WORLD:0", 0) == [1, 2]
+    assert fences.missing("WORLD:0", 1) == []
+    assert fences.missing("WORLD:1", 0) == []
+    assert fences.ended(2) == []
+    assert fences.missing("WORLD:0", 0) == [2]
+    assert fences.commit(2, "WORLD:0", 0, b"c") == Release("WORLD:0", 0, (0, 2), (b"a", b"c"))
+    assert fences.missing("WORLD:0", 0) == fences.missing("WORLD:0", 1) == []
+
+
+def test_packets_count_for_one_epoch() -> None:
+    fences = Fences(TWO)
+    for epoch in range(3):
+        fences.commit(0, "WORLD:0", epoch, b"x" * (FENCE_LIMIT - 1))
+        assert fences.commit(1, "WORLD:0", epoch, b"x") is not None
+    with pytest.raises(FenceError, match="not a barrier"):
+        fences.commit(0, "WORLD", 0, b"")
+
+
+def test_a_refused_commit_leaves_nothing_behind() -> None:
+    fences = Fences(TWO)
+    for _ in range(2):
+        with pytest.raises(FenceError, match="out of turn"):
+            fences.commit(0, "2,3:0", 0, b"")
+    assert fences.missing("2,3:0", 0) == []
+    assert fences.ended(0) == fences.ended(1) == []
 
 
 def test_a_second_commit_and_too_many_bytes_are_refused() -> None:

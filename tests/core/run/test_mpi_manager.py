@@ -21,7 +21,8 @@ from dispatcher.core.events.actions import (
     Tell,
 )
 from dispatcher.core.run.attempt import AttemptMachine
-from dispatcher.core.run.mpi_manager import MOST_NAMES
+from dispatcher.core.run.mpi_manager import MOST_NAMES, MpiManager
+from dispatcher.core.run.tables import RankTable
 from dispatcher.plan.job.placement import number
 
 from ..conftest import facts, make_plan
@@ -138,6 +139,20 @@ class TestEnds:
         assert commit(running, 0) == commit(running, 1) == spawn(running) == []
 
 
+class TestOthers:
+    """Words of ranks that nobody knows, as only a broken host sends them."""
+
+    def test_they_change_nothing(self) -> None:
+        plan, ranks = make_plan(), RankTable()
+        manager = MpiManager(plan, ranks, {})
+        stranger = number(7, 0)
+        assert manager.started(stranger) == []
+        assert manager.ended(stranger, 0) == []
+        assert manager.not_started(ev.RankFailedToStart(0, stranger, 2, "exec", "x")) is None
+        assert manager.not_started(ev.RankFailedToStart(0, 1, 2, "exec", "x")) is None
+        assert manager.late(7, "WORLD:0", 0, 30.0) == []
+
+
 class TestNames:
     def ask(
         self, job: AttemptMachine, verb: str, service: bytes = b"door", port: bytes = b""
@@ -153,6 +168,19 @@ class TestNames:
         assert self.ask(running, "lookup") == b"cmd=lookup_result rc=0 port=here#1\n"
         assert b"rc=0" in self.ask(running, "unpublish")
         assert b"rc=1" in self.ask(running, "unpublish")
+
+    def test_each_is_said_no_in_its_own_words(self, running: AttemptMachine) -> None:
+        assert self.ask(running, "lookup") == b"cmd=lookup_result rc=1 msg=service_not_found\n"
+        assert self.ask(running, "unpublish") == (
+            b"cmd=unpublish_result rc=1 msg=service_not_found\n"
+        )
+        assert self.ask(running, "publish") == (
+            b"cmd=publish_result rc=1 msg=cannot_be_published\n"
+        )
+        assert b"rc=1" in self.ask(running, "lookup")  # so it was not kept
+        self.ask(running, "publish", port=b"a")
+        self.ask(running, "publish", port=b"b")
+        assert self.ask(running, "lookup") == b"cmd=lookup_result rc=0 port=b\n"
 
     def test_names_are_bounded(self, running: AttemptMachine) -> None:
         for index in range(MOST_NAMES):
@@ -245,6 +273,20 @@ class TestSpawn:
         verdict = finish(running)
         assert verdict.ok
         assert verdict.statuses == dict.fromkeys(range(4), 0)
+
+    def test_its_ranks_are_killed_host_by_host(self, running: AttemptMachine) -> None:
+        three = (TWO[1], mpi_events.Segment(2, (b"prog",), ((b"host", b"n0"),)))
+        spawn(running, *three, node=1, rank=2)
+        failed = ev.RankFailedToStart(1, number(1, 0), 13, "exec", "x")
+        actions = running.handle(failed, 1.0)
+        assert actions[:2] == [
+            SignalRanks(0, signal.SIGKILL, (number(1, 1), number(1, 2))),
+            SignalRanks(1, signal.SIGKILL, (number(1, 0),)),
+        ]
+        why = "n1: exec x: permission denied"
+        assert actions[2:] == [
+            Tell(mpi_events.SpawnRefused(1, 2, why)), AnswerRank(1, 2, BAD),
+        ]  # fmt: skip
 
     def test_the_asker_hears_of_one_failure_only(self, running: AttemptMachine) -> None:
         spawn(running, *TWO)
