@@ -88,7 +88,6 @@ class HangRule:
     def ended(self, rank: int, now: float) -> None:
         """Something has happened: the others may be about to do what it was waited for."""
         if self._nodes.pop(rank, None) is not None:
-            self._used.pop(rank, None)
             self._sign = max(self._sign, now)
 
     def wrote(self, when: float, *, progress: bool = False) -> None:
@@ -208,5 +207,4 @@ def _is_low(gpu: GpuSample, most: float) -> bool:
         return False
     if gpu.watts < POWER * most:
         return True
-    known = gpu.traffic is not None and gpu.limit is not None
-    return known and gpu.watts < LOW * (gpu.limit or 0.0)
+    return gpu.traffic is not None and gpu.watts < LOW * (gpu.limit or 0.0)

@@ -460,13 +460,13 @@ class AttemptMachine:
         if key in ("sweep", "finish"):  # J-7: whoever has not answered is given up
             late = self._waiting if key == "finish" else set(self._ranks.living())
             return self._give_up(late, f"no answer for {SWEEP_LIMIT:.0f} s while ending", now)
-        if isinstance(key, tuple) and key[0] == "fence":
-            if self._mpi is None or self.state != RUNNING:
-                return []
-            _, world, fence, epoch = key
-            return self._mpi.late(world, fence, epoch, self.plan.limits.mpi_stall_warning)
-        if isinstance(key, tuple) and key[0] == "silent":
-            return self._give_up({key[1]}, self.plan.limits.silence_text, now)
+        match key:
+            case ("fence", int(world), str(fence), int(epoch)):
+                if self._mpi is None or self.state != RUNNING:
+                    return []
+                return self._mpi.late(world, fence, epoch, self.plan.limits.mpi_stall_warning)
+            case ("silent", int(node)):
+                return self._give_up({node}, self.plan.limits.silence_text, now)
         return []
 
     def _give_up(self, nodes: set[int], why: str, now: float) -> list[Action]:

@@ -242,6 +242,14 @@ class TestVerdict:
         assert verdict.world_size == 4
         assert verdict.statuses == {0: 3, 1: -9, 2: -9}
 
+    def test_what_was_left_without_anything_killed_is_told_too(
+        self, running: AttemptMachine
+    ) -> None:
+        exit_all(running, range(4), 0)
+        running.handle(ev.NodeSwept(0, 0, (77,)), 2.0)
+        verdict = verdict_of(running.handle(ev.NodeSwept(1, 0), 2.0))
+        assert (verdict.unkillable, verdict.swept) == ({0: (77,)}, {})
+
     def test_nothing_is_left_where_nothing_was_found(self, running: AttemptMachine) -> None:
         exit_all(running, range(4), 0)
         verdict = finish(running)
@@ -285,6 +293,16 @@ class TestVerdict:
             running.handle(ev.RunFinished(0, ""), 1.0)
         for event in (ev.NodeNoticed(0, "x"), ev.RankLeaked(0, 0), ev.InputBroken("x")):
             assert running.handle(event, 1.0) == []
+
+
+def test_two_deadlines_may_fall_on_one_moment(running: AttemptMachine) -> None:
+    for node in (0, 1):
+        running.handle(ev.NodeHeard(node), 5.0)
+    exited(running, 0, 3, 10.0)
+    assert {running.deadlines[key] for key in (("silent", 1), "kill")} == {20.0}
+    actions = running.tick(20.0)
+    assert CloseLink(0) in actions
+    assert CloseLink(1) in actions
 
 
 def test_deadlines_are_met_in_their_order() -> None:

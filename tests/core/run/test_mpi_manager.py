@@ -123,8 +123,10 @@ class TestEnds:
     ) -> None:
         commit(running, 0)
         exited(running, 1, 2)
-        running.handle(ev.RankExited(1, 3, 0, mpi="never"), 1.0)
-        assert commit(running, 0, 0) != []  # out of turn: it is still in the first one
+        assert running.handle(ev.RankExited(1, 3, 0, mpi="never"), 1.0) == []
+        for node in (0, 1):
+            running.handle(ev.NodeHeard(node), 30.0)
+        assert running.tick(31.0) == [AskWaiting(1, 0, "WORLD:0", 0, 30.0)]
 
     @pytest.mark.parametrize(("node", "rank"), [(0, 2), (1, 9), (1, number(1, 0))])
     def test_an_abort_of_a_rank_that_is_not_there_is_nothing(
