@@ -204,8 +204,9 @@ class AttemptMachine:
         return [] if self._mpi is None else self._mpi.started(event.rank)
 
     def _on_rank_failed_to_start(self, event: ev.RankFailedToStart, now: float) -> list[Action]:
-        if self._mpi is None or not self._ranks.absent(event.rank, event.node):
+        if not self._ranks.absent(event.rank, event.node):
             return []
+        assert self._mpi is not None, "ranks are awaited once they are placed"
         refused = self._mpi.not_started(event)
         if refused is not None:  # J-9
             return refused + self._conclude(now)
@@ -213,8 +214,9 @@ class AttemptMachine:
         return self.stop(cause, now)
 
     def _on_rank_exited(self, event: ev.RankExited, now: float) -> list[Action]:
-        if self._mpi is None or not self._ranks.exited(event.rank, event.node, event.status):
+        if not self._ranks.exited(event.rank, event.node, event.status):
             return []
+        assert self._mpi is not None, "ranks are awaited once they are placed"
         freed = self._mpi.ended(event.rank, event.status, event.mpi)
         if event.status != 0 and freed is not None:  # J-9
             return self._failed(
@@ -287,8 +289,9 @@ class AttemptMachine:
     # -- MPI ---------------------------------------------------------------------------
 
     def _on_pmi_committed(self, event: mpi_events.PmiCommitted, now: float) -> list[Action]:
-        if self._mpi is None or self.state != RUNNING:
+        if self.state != RUNNING:
             return []
+        assert self._mpi is not None, "ranks that run were placed"
         try:
             actions = self._mpi.commit(event)
         except FenceError as error:
@@ -312,8 +315,9 @@ class AttemptMachine:
         event: mpi_events.PmiAsked | mpi_events.PmiSpawnAsked | mpi_events.PmixWanted,
         now: float,
     ) -> list[Action]:
-        if self._mpi is None or self.state != RUNNING:
+        if self.state != RUNNING:
             return []  # J-2
+        assert self._mpi is not None, "ranks that run were placed"
         return self._mpi.request(event)
 
     def _on_mpi_found(self, event: mpi_events.MpiFound, now: float) -> list[Action]:
@@ -462,8 +466,9 @@ class AttemptMachine:
             return self._give_up(late, f"no answer for {SWEEP_LIMIT:.0f} s while ending", now)
         match key:
             case ("fence", int(world), str(fence), int(epoch)):
-                if self._mpi is None or self.state != RUNNING:
+                if self.state != RUNNING:
                     return []
+                assert self._mpi is not None, "ranks that run were placed"
                 return self._mpi.late(world, fence, epoch, self.plan.limits.mpi_stall_warning)
             case ("silent", int(node)):
                 return self._give_up({node}, self.plan.limits.silence_text, now)

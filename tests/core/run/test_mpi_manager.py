@@ -118,6 +118,15 @@ class TestEnds:
         verdict = finish(running)
         assert (verdict.ok, verdict.exit_code) == (False, 1)
 
+    def test_nobody_is_asked_for_whom_he_waits_while_all_ends(
+        self, running: AttemptMachine
+    ) -> None:
+        commit(running, 0)
+        for node in (0, 1):
+            running.handle(ev.NodeHeard(node), 30.0)
+        running.handle(ev.SignalReceived(signal.SIGTERM), 30.5)
+        assert running.tick(31.0) == []
+
     def test_a_barrier_waits_for_a_rank_that_ended_without_mpi_init(
         self, running: AttemptMachine
     ) -> None:
