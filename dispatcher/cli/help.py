@@ -94,7 +94,8 @@ class Page(click.HelpFormatter):
                 self.write(begun + "\n")
                 begun = f"{'':{self.current_indent}}"
             indent = f"{'':{self.current_indent + column}}"
-            self.write(f"{begun:{len(indent)}}" + f"\n{indent}".join(lines) + "\n")
+            said = f"\n{indent}".join(lines)
+            self.write(f"{begun:{len(indent)}}{said}".rstrip() + "\n")
 
     def write_examples(self, examples: Sequence[tuple[str, str]]) -> None:
         """Write lines to paste; what each does stands behind it, or above if that is too wide."""

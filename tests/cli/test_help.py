@@ -15,7 +15,7 @@ import pytest
 from dispatcher import cli
 from dispatcher.cli import COMMANDS, named
 from dispatcher.cli.entry import load, shown_name
-from dispatcher.cli.help import PURPOSES, page, sections
+from dispatcher.cli.help import PURPOSES, Page, page, sections
 from dispatcher.cli.options.declaration import Option
 from dispatcher.cli.options.host_options import LimitOptions
 from dispatcher.cli.run.run import RunOptions
@@ -224,3 +224,73 @@ def test_sections_know_every_option_that_is_shown() -> None:
     assert "--sudo[=USER]" in shown
     assert "-x, --exclude LIST|^FILE" in shown
     assert LimitOptions.examples == ()
+
+
+# -- how pages are filled --------------------------------------------------------------------
+
+
+def test_a_page_to_the_letter(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "60")
+    assert (
+        page(context_of("logs"), brief=True)
+        == """\
+Usage: dispatch logs [OPTIONS] [JOB]
+
+  Show what the ranks of a job have written so far, one
+  rank after the other.
+
+Examples:
+  # all ranks
+  dispatch logs latest | less
+  # one rank, without labels
+  dispatch logs k3f9x2 --rank 0
+  # what there is, then what comes
+  dispatch logs -f
+
+Options:
+  -f, --follow  Go on with what comes, until the job ends.
+  --rank N      Show rank N alone, without labels.
+
+All options: dispatch logs --help"""
+    )
+
+
+def test_rows_paragraphs_and_examples_are_filled() -> None:
+    formatter = Page(width=40)
+    formatter.indent()
+    formatter.write_dl([
+        ("-a", "Words with --a-long-option in them that do not fit."),
+        ("--a-name-that-is-wider-than-its-column", "Below. [default: 10]"),
+        ("-bc", ""),
+    ])  # fmt: skip
+    formatter.write_text("One two\nthree.\n\n\b\nkept\n  as it is\n\nmore")
+    formatter.write_examples([("ls", "short"), ("ls -l", "x" * 28)])
+    formatter.write_examples([("ls", "short"), ("ls -l", "x" * 30)])
+    assert formatter.getvalue().splitlines() == [
+        "  -a   Words with --a-long-option in",
+        "       them that do not fit.",
+        "  --a-name-that-is-wider-than-its-column",
+        "       Below. [default: 10]",
+        "  -bc",
+        "  One two three.",
+        "",
+        "  kept",
+        "    as it is",
+        "",
+        "  more",
+        "  ls     # short",
+        f"  ls -l  # {'x' * 28}",
+        "  # short",
+        "  ls",
+        f"  # {'x' * 30}",
+        "  ls -l",
+    ]
+
+
+def test_a_default_stays_on_the_line_of_its_word() -> None:
+    formatter = Page(width=26)
+    formatter.write_dl([("-a", "Words to fill. [default: 10]")])
+    assert formatter.getvalue() == "-a  Words to fill.\n    [default: 10]\n"
+    formatter = Page(width=10)  # there are always twenty columns
+    formatter.write_dl([("-a", "Words to fill a line of twenty and more.")])
+    assert formatter.getvalue() == ("-a  Words to fill a line\n    of twenty and more.\n")

@@ -58,10 +58,10 @@ def explained(error: click.ClickException, shown_name: str) -> UsageError:
     help_line = f"{shown_name} --help"
     match error:
         case click.NoSuchOption(ctx=click.Context() as context):
-            with context.scope(cleanup=False):
+            with context.scope():
                 return _no_such_option(error.option_name, context, help_line)
         case NotAChoice(ctx=click.Context() as context, param=click.Parameter() as parameter):
-            with context.scope(cleanup=False):
+            with context.scope():
                 return _not_a_choice(error, parameter, help_line)
         case click.BadOptionUsage():
             what = "takes no value" if "does not take" in error.message else "needs a value"

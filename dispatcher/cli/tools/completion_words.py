@@ -7,7 +7,6 @@ in it (``none|N|all``) or whether a file is wanted, and the few options that tak
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
@@ -45,7 +44,7 @@ def following(words: Sequence[str], typed: str) -> list[Item]:
     if not words and not typed.startswith("-"):
         helping = Item("help", told="Show all commands, or all about one.")
         return [Item(typed, "file"), *_begun([*_commands(), helping], typed)]
-    if words[0:1] == ["help"]:
+    if words[:1] == ["help"]:
         return _begun(_commands(), typed) if len(words) == 1 else []
     name = words[0] if words and words[0] in COMMANDS else ""
     return _Line(load(name or "run"), words[bool(name) :]).following(typed)
@@ -121,7 +120,7 @@ class _Line:
         else:
             names = known_names.hosts(self._value("-F"))
             hostfile = self._value("-H")
-            if hostfile is not None and os.path.isfile(hostfile):
+            if hostfile is not None:
                 names = list(dict.fromkeys([*known_names.hosts_of(hostfile), *names]))
         there = re.split(f"[{re.escape(between)}]", before)
         return [
