@@ -120,9 +120,9 @@ class MuxLink(Link):
 
     def _take(self, kind: int, limit: int) -> bytes | None:
         with self._changed:
-            data = self._held[kind].take(limit)
-            grants = data and not self._held[kind].ended()
-            more = self._credit[kind].taken(len(data or b"")) if grants else b""
+            data, more = self._held[kind].take(limit), b""
+            if data and not self._held[kind].ended():
+                more = self._credit[kind].taken(len(data))
         if more:
             self._send(_MORE[kind], more)
         return data
