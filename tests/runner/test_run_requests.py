@@ -70,7 +70,7 @@ def test_a_spare_takes_the_place_of_a_host_that_is_lost() -> None:
     hosts = tuple(Host(f"n{number}", slots=1) for number in range(3))
     request = Request(
         Hostlist(hosts), Program("command", ("prog",)), "/w", np=2, spares=1,
-        restarts=Restarts(most=1), limits=Limits(heartbeat=0.2, lease=0.6),
+        restarts=Restarts(most=1),
     )  # fmt: skip
     plan = plan_job(request, "20260131-142501-k3f9x2")
     looked: list[CheckOrphans] = []
