@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -13,11 +13,7 @@ import pytest
 from rig import wait_for
 
 from dispatcher.bootstrap import payload
-from dispatcher.remote.agent.agent_loop import Loop
-from dispatcher.remote.agent.guardian import GuardianPipe
 from dispatcher.remote.agent.node import EXIT_LIFELINE
-from dispatcher.remote.host.process import Process
-from dispatcher.remote.protocol.frames import ENDED, OUTPUT, Decoder
 from remote.driver import Agent
 
 #: leaves a process behind that made its own session and has forgotten its parents
@@ -37,39 +33,6 @@ def gather(*given):
 def ready(agent: Agent, *ranks: int) -> None:
     """Wait until each of ``ranks`` has said that it is up."""
     agent.until(lambda: all(b"up" in agent.output.get((rank, 1), b"") for rank in ranks or (0,)))
-
-
-class Pipes:
-    """A loop in this process, without credit, whose ranks are pipes that the test fills."""
-
-    def __init__(self) -> None:
-        self.loop = Loop(0, 1, GuardianPipe(os.getppid(), -1))
-        self.loop.pace()
-        self._ends: dict[int, tuple[int, int]] = {}
-
-    def add(self, rank: int) -> None:
-        out, out_end = os.pipe()
-        err, err_end = os.pipe()
-        self._ends[rank] = (out_end, err_end)
-        member = self.loop.ranks[rank] = Process(rank, os.getpid(), out, err)
-        for stream, fd in member.pipes.items():
-            os.set_blocking(fd, False)
-            self.loop.readable[fd] = (member, stream)
-
-    def write(self, rank: int, data: bytes) -> None:
-        os.write(self._ends[rank][0], data)
-
-    def close(self) -> None:
-        for fd in [*self.loop.readable, *(fd for ends in self._ends.values() for fd in ends)]:
-            os.close(fd)
-        self.loop.poll.close()
-
-
-@pytest.fixture
-def pipes() -> Iterator[Pipes]:
-    pipes = Pipes()
-    yield pipes
-    pipes.close()
 
 
 class TestNothingSurvives:
@@ -221,18 +184,6 @@ class TestOutput:
         agent.order("credit", count=1 << 20)
         assert len(agent.text()) == 50_000
 
-    def test_little_credit_is_shared_by_all_ranks(self, pipes: Pipes) -> None:
-        """Each portion of credit is used up by the first pipe read: it must not be the same."""
-        for rank in range(4):
-            pipes.add(rank)
-            pipes.write(rank, b"x" * 50_000)
-        for _ in range(8):
-            pipes.loop.do_credit(1000)
-            for fd, _ in pipes.loop.poll.poll(0):
-                pipes.loop.read_rank(fd)
-        sizes = {rank: member.counts[1] for rank, member in pipes.loop.ranks.items()}
-        assert sizes == dict.fromkeys(range(4), 2000)
-
     def test_a_leaked_pipe_is_cut_with_exact_counts(self, agent: Agent) -> None:
         agent.prepare()
         agent.start(["sh", "-c", "echo mine; echo bad >&2; sleep 300 & exit 5"])
@@ -242,18 +193,6 @@ class TestOutput:
         assert agent.text(0, 1) == b"mine\n"
         assert agent.text(0, 2) == b"bad\n"
         assert agent.finish()["killed"] == 1
-
-    @pytest.mark.parametrize("size", [0, 10, 50_000])
-    def test_a_cut_loses_nothing_the_rank_wrote(self, pipes: Pipes, size: int) -> None:
-        """Another process still holds the pipe, and no credit was left to read it before."""
-        pipes.add(0)
-        pipes.write(0, b"x" * size)
-        pipes.loop.do_cut(0)
-        frames = Decoder().feed(b"".join(pipes.loop.second))
-        sizes = [len(f.body) for f in frames if f.kind == OUTPUT]
-        assert sum(sizes) == size
-        counts = {f.stream: int.from_bytes(f.body, "big") for f in frames if f.kind == ENDED}
-        assert counts == {1: size, 2: 0}
 
     def test_a_stray_print_cannot_corrupt_frames(self, boot: Callable[..., Agent]) -> None:
         modules = payload.sources()
@@ -270,6 +209,25 @@ class TestOutput:
         agent.prepare()
         assert bytes(agent.scanner.noise) == b"WELCOME\n\0DISP"
         agent.finish()
+
+
+def cpu_ticks(pid: int) -> int:
+    """What the process has used so far; a second has some hundred. Source: proc(5)."""
+    words = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return int(words[11]) + int(words[12])
+
+
+def test_who_has_nothing_to_do_takes_no_time(agent: Agent) -> None:
+    """Whatever has come is taken from where it lay, or the poll would not wait any more."""
+    pid = agent.prepare()["facts"]["pid"]
+    agent.start(["sh", "-c", "echo up"], ["sleep", "300"], ["sh", "-c", "exec >&- 2>&-; sleep 300"])
+    assert (agent.text(0), agent.status(0)) == (b"up\n", 0)
+    agent.order("ping")
+    before, end = cpu_ticks(pid), time.monotonic() + 1.0
+    while time.monotonic() < end:
+        agent.hear(0.1)
+    assert cpu_ticks(pid) - before < os.sysconf("SC_CLK_TCK") // 10
+    agent.finish()
 
 
 class TestErrorFolder:
