@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import gc
 import os
+import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,15 +17,21 @@ from dispatcher.cli.exec.run_copy import here, there
 from dispatcher.core.events.exec_events import (
     Exited,
     Failed,
+    HostDone,
     Interrupted,
     NotCopied,
     Outcome,
     TimedOut,
 )
+from dispatcher.core.events.run_events import Entry
 from dispatcher.model.errors import UsageError
 from dispatcher.model.failure import Failure, Kind
+from dispatcher.model.host import Host
+from dispatcher.plan.exec_plan import ExecPlan
 from dispatcher.transfer.get_files import Group
 from dispatcher.transfer.host_copy import HostCopy
+
+from ..conftest import Terminal
 
 
 @pytest.mark.parametrize(
@@ -246,3 +254,45 @@ def test_what_cannot_be_copied_is_told(sources: Path, capfd: pytest.CaptureFixtu
     assert cli.main(["get", "-w", "localhost", str(sources), "in"]) == 0
     assert "note: localhost: left out " in capfd.readouterr().err
     assert "pipe" not in "".join(files(sources.parent / "in"))
+
+
+@pytest.mark.parametrize("quiet", [False, True])
+def test_progress_stands_on_a_terminal_alone(
+    quiet: bool, terminal: Terminal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All that a host copies counts, and lines of hosts stand above it."""
+    copies = [HostCopy(bytes=1 << 20, wanted=4 << 20), HostCopy(wanted=4 << 20)]
+    asked: list[Any] = []
+
+    class Runner:
+        typing = staticmethod(lambda began: None)
+
+        def __init__(self, plan: Any, transport_for: Any, sinks: Any, **more: Any) -> None:
+            asked.append((plan, more["stdio"]))
+            self._sinks = sinks
+
+        def run(self) -> Any:
+            for sink in self._sinks:
+                sink.event(Entry(1, 0.0, HostDone(0, Exited(0))))
+                sink.output(1, 2, b"a line\n")
+            for _ in range(200):
+                for sink in self._sinks:
+                    sink.tick(time.monotonic())
+                if "1.0 MiB of 8.0 MiB" in terminal.plain:
+                    break
+                time.sleep(0.02)
+            return "outcomes"
+
+    monkeypatch.setattr(run_copy, "ExecRunner", Runner)
+    if quiet:
+        monkeypatch.setenv("NO_COLOR", "1")
+        monkeypatch.setattr(time, "sleep", lambda seconds: None)
+    terminal.take()
+    plan = ExecPlan((Host("n1"), Host("n2")), ("true",))
+    talk: Any = object()
+    outcomes: Any = run_copy.run(plan, GetOptions(), talk, copies)
+    terminal.leave()
+    assert outcomes == "outcomes"
+    assert asked == [(plan, talk)]
+    assert "n2: a line" in terminal.plain
+    assert ("1.0 MiB of 8.0 MiB" in terminal.plain) is not quiet

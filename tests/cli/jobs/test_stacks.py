@@ -41,6 +41,16 @@ def test_ranks_are_counted_on_each_host_and_anew_after_a_restart(tmp_path: Path)
     assert (homes.home(2), homes.host_of(2)) == ((2, 0), "n3")
 
 
+def test_what_was_read_is_not_counted_again(tmp_path: Path) -> None:
+    journal = tmp_path / "dispatch.jsonl"
+    homes = JournalLocations(journal, ["n1"])
+    for rank in range(3):
+        with journal.open("a") as file:
+            file.write(line("rank.spawned", node=0, rank=rank))
+        assert homes.home(rank) == (0, rank)
+    assert [homes.home(rank) for rank in range(3)] == [(0, 0), (0, 1), (0, 2)]
+
+
 # -- the command ------------------------
 
 RUN_ID = "20260131-142501-k3f9x2"

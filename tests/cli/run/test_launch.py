@@ -105,7 +105,7 @@ def test_one_file_for_all_ranks_in_pieces(
     capfd.readouterr()
     pieces = sorted(path.name for path in (tmp_path / "logs" / "latest").glob("merged.log*"))
     assert pieces[0] == "merged.log"
-    assert len(pieces) <= 3  # one of them may be about to go
+    assert 2 <= len(pieces) <= 3  # one of them may be about to go
     assert "merged.log.1" not in pieces
 
 
