@@ -148,6 +148,8 @@ class _Line:
         files = [Item(typed, "file")]
         if self._command.name == "hosts":
             return self._hosts(typed, HOSTS["lists"])
+        if self._command.name == "explain":
+            return [] if self._rest else _begun(_codes(), typed)
         if self._command.name == "import" and not self._rest:
             return [*files, *_begun(map(Item, _LAUNCHERS), typed)]
         return files
@@ -165,6 +167,12 @@ def _jobs() -> list[Item]:
         *(Item(run_id.rpartition("-")[2], told=told) for run_id, told in known_names.jobs()),
         latest,
     ]
+
+
+def _codes() -> list[Item]:
+    from dispatcher.model.messages import MESSAGES
+
+    return [Item(one.code, told=one.what) for one in MESSAGES.values()]
 
 
 def _run_ids() -> list[Item]:

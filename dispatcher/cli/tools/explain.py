@@ -30,7 +30,7 @@ class ExplainOptions(Options):
         ("dispatch explain", "all messages"),
     )
 
-    as_json: bool = option("--json", help="As JSON: one object, or a list of all.")
+    as_json: bool = option("--json", help="Print JSON: one object, or a list of all.")
     words: tuple[str, ...] = argument(metavar="[CODE]")
 
 

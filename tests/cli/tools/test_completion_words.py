@@ -97,6 +97,8 @@ def offered(line: str) -> list[str]:
         ("import -- t", [FILES, "torchrun"]),
         ("import -- torchrun t", [FILES]),
         ("report ", [FILES]),
+        ("explain rank-f", ["rank-failed"]),
+        ("explain rank-failed ", []),
         ("connect x", []),
     ],
 )

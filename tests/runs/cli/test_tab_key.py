@@ -50,6 +50,7 @@ TYPED = [
     # a word of another command's, and what nothing follows
     ("dispatch import -- torch", ["import", "--", "torchrun"]),
     ("dispatch man exe", ["man", "exec"]),
+    ("dispatch explain rank-f", ["explain", "rank-failed"]),
     ("dispatch exec --no-such", ["exec", "--no-such"]),
 ]
 #: how each is started without anybody's own settings, and reads a script
