@@ -151,15 +151,16 @@ def test_an_answer_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_hosts_that_are_not_reached_are_lost() -> None:
     failure = Failure(Kind.REFUSED, "nobody listens", "is it up?")
 
-    def answers(host: str, asked: list[Any]) -> Spoken | Failure | None:
-        return {"n0": failure, "n1": None}.get(host, packed({}))
+    def answers(host: str, asked: list[Any]) -> Spoken | Failure:
+        return failure if host == "n0" else packed({})
 
-    refused, silent, well = survey(answers, 3, seconds=0.6)
+    refused, well = survey(answers, 2)
     assert (refused.problem, refused.lost, refused.hint) == (
         "connection refused: nobody listens", True, "is it up?",
     )  # fmt: skip
-    assert (silent.problem, silent.lost) == ("no answer within 1 s", True)
     assert (well.problem, well.lost) == ("", False)
+    (silent,) = survey(lambda host, asked: None, seconds=0.6)
+    assert (silent.problem, silent.lost) == ("no answer within 1 s", True)
 
 
 def test_who_stops_dispatch_gets_no_half_answer() -> None:
@@ -203,7 +204,7 @@ class Cluster:
         hosts = [Host(f"n{number}", slots=number + 1) for number in range(count)]
         checks = [Check(name, "", self._look) for name in names or ("any",)]
         want = Want(Asked("/w", iface=how.pop("iface", None)), "python3", {}, 9.0, full)
-        return examine(hosts, want, checks, lambda host: self.played, seconds=20.0, **how)
+        return examine(hosts, want, checks, lambda host: self.played, seconds=60.0, **how)
 
 
 def test_all_hosts_are_visited_twice() -> None:
@@ -217,7 +218,7 @@ def test_all_hosts_are_visited_twice() -> None:
     assert second.value("meet", later=True) == [["10.0.0.0", ""]]
     names = [one[2] for one in cluster.played.asked["n1"][0] if one[0] == "names"]
     assert names == [["resolve", ["n0"]]]
-    want = Want(Asked("/w"), "python3", {}, 3.0)  # half of the three tenths
+    want = Want(Asked("/w"), "python3", {}, 9.0)  # half of the three tenths
     later = second_readings(want, ["10.0.0.0", "10.0.0.7", "10.9.0.7"], 4711)
     for name in ("n0", "n1"):
         assert cluster.played.asked[name][1] == unpack(pack(later))
@@ -229,7 +230,7 @@ def test_a_port_that_the_user_has_chosen_goes_before_a_free_one() -> None:
     assert cluster.played.asked["n1"][1][0][2][2] == 29500
 
 
-@pytest.mark.parametrize(("connect", "seconds"), [(10.0, [6.0, 1.8]), (1.0, [1.0, 1.0])])
+@pytest.mark.parametrize(("connect", "seconds"), [(10.0, [10.0, 5.4]), (30.0, [18.0, 5.4])])
 def test_time_is_divided_between_the_visits(connect: float, seconds: list[float]) -> None:
     cluster = Cluster()
     cluster.examine(2, connect=connect)
