@@ -90,7 +90,7 @@ def unpack(data: bytes) -> Any:
         value, end = _unpack(data, 0, 0)
     except PackError:
         raise
-    except (ValueError, IndexError, OverflowError) as error:
+    except ValueError as error:
         raise PackError("malformed: %s" % error) from None
     if end != len(data):
         raise PackError("%d bytes after the value" % (len(data) - end))
