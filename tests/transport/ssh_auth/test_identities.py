@@ -209,7 +209,7 @@ def test_a_file_is_read_once_for_all_hosts(tmp_path: Path) -> None:
 def test_a_passphrase(
     tmp_path: Path, answers: list[str | None] | None, asked: int, notice: str | None
 ) -> None:
-    file = keygen(tmp_path / "locked", "-N", "secret")
+    file = keygen(tmp_path / "locked", "-N", "secret", "-a", "1")  # quick to try
     prompts: list[str] = []
 
     def ask(prompt: str) -> str | None:

@@ -54,8 +54,9 @@ class Played:
                     answer = self.answers.pop(0)
                     if answer is None:
                         break
-                    for at in range(0, len(answer), 7):  # in pieces
+                    for at in range(0, 70, 7):  # in pieces
                         link.sendall(answer[at : at + 7])
+                    link.sendall(answer[70:])
 
     def close(self) -> None:
         self._listener.shutdown(socket.SHUT_RDWR)
