@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
+import pty
 import re
 import shlex
+import struct
+import subprocess
+import sys
+import termios
 from collections.abc import Iterator
 from dataclasses import fields
 from pathlib import Path
@@ -294,3 +301,36 @@ def test_a_default_stays_on_the_line_of_its_word() -> None:
     formatter = Page(width=10)  # there are always twenty columns
     formatter.write_dl([("-a", "Words to fill a line of twenty and more.")])
     assert formatter.getvalue() == ("-a  Words to fill a line\n    of twenty and more.\n")
+
+
+@pytest.mark.parametrize(
+    ("columns", "widest"),
+    [("60", 58), ("100", 98), ("400", 98), ("20", 50), ("", 78), ("0", 78), ("many", 78)],
+)
+def test_how_wide_a_page_is(columns: str, widest: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where standard output is no terminal; COLUMNS says more than a terminal would."""
+    with open(os.devnull, "w") as nowhere:
+        monkeypatch.setattr(sys, "__stdout__", nowhere)
+        monkeypatch.setenv("COLUMNS", columns)
+        found = {len(line) for line in page(context_of("stop"), brief=False).splitlines()}
+    assert widest - 8 < max(found) <= widest
+
+
+def test_a_page_is_as_wide_as_its_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    master, slave = pty.openpty()
+    fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("4H", 24, 66, 0, 0))
+    with open(slave, "w") as terminal:
+        monkeypatch.setattr(sys, "__stdout__", terminal)
+        monkeypatch.delenv("COLUMNS", raising=False)
+        found = {len(line) for line in page(context_of("stop"), brief=False).splitlines()}
+    os.close(master)
+    assert 56 < max(found) <= 64
+
+
+def test_help_loads_no_compressors() -> None:
+    probe = (
+        "import sys\nfrom dispatcher.cli import main\nmain(['--help'])\n"
+        "print(sorted({'lzma', 'shutil', 'subprocess', 'difflib'} & set(sys.modules)))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "[]"
