@@ -245,14 +245,13 @@ class AttemptMachine:
         self.deadlines.pop(("silent", node), None)
         if self.state == CONNECTING:
             return self._go_on(self._check.lost(node, event.failure), now)
-        if self.state == FINISHING and node in self._waiting:
+        if node in self._waiting:
             # its ranks had all ended; without its answer nobody knows what it left behind
             self._lost.setdefault(node, event.failure)
             self._waiting.discard(node)
             return [CloseLink(node), *self._conclude(now)]
         self._lost.setdefault(node, event.failure)
         self._ranks.lose(node)
-        self._waiting.discard(node)
         return [CloseLink(node), *self.stop(verdicts.NodeFailed(node, event.failure), now)]
 
     def _on_node_dying(self, event: ev.NodeDying, now: float) -> list[Action]:

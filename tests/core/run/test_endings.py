@@ -184,6 +184,19 @@ class TestSteps:
         assert verdict.lost == {1: Failure(Kind.LOST, "no answer for 8 s while ending")}
         assert verdict.cause == verdicts.RankFailed(0, 0, 3)
 
+    def test_who_is_given_up_is_not_late_in_another_way_as_well(
+        self, running: AttemptMachine
+    ) -> None:
+        exit_all(running, (0, 1), 3)
+        heard(running, 10.0)
+        assert running.tick(11.0) == [Sweep(1)]
+        actions = running.tick(30.0)  # long after: the sweep was due at 19, the beats at 25
+        assert actions[:3] == [CloseLink(1), Finish(0), CloseLink(0)]
+        assert verdict_of(actions).lost == {
+            1: Failure(Kind.LOST, "no answer for 8 s while ending"),
+            0: Failure(Kind.LOST, "no heartbeat for 15 s"),
+        }
+
     def test_who_does_not_answer_to_the_end_is_given_up(self, running: AttemptMachine) -> None:
         exit_all(running, range(4), 0)
         heard(running, 8.0)
