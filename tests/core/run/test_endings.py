@@ -94,6 +94,8 @@ class TestProbes:
         assert job.handle(ev.NodeLost(1, UNREACHABLE), 1.0) == []
         assert job.handle(ev.NodeHeard(1), 1.0) == []
         assert (silent(job), job.cause) == ({0}, None)
+        exit_all(job, (0, 1), 0)
+        assert finish(job, (0,)).world_size == job.plan.world_size == 2
 
 
 class TestSilence:
@@ -300,6 +302,14 @@ class TestVerdict:
             assert running.handle(event, 2.0) == []
         assert running.tick(999.0) == []
         assert running.cause is before
+
+    def test_an_end_without_a_rank_s_status_is_our_bug(  # J-6
+        self, running: AttemptMachine
+    ) -> None:
+        exit_all(running, range(4), 0)
+        running._ranks.statuses.pop(3)
+        with pytest.raises(InternalError, match="without all ranks' statuses"):
+            finish(running)
 
     def test_an_event_without_a_rule_is_our_bug(self, running: AttemptMachine) -> None:
         with pytest.raises(InternalError, match="no rule for RunFinished"):
