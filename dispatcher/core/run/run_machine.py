@@ -195,7 +195,7 @@ class RunMachine:
             actions += self._lose(host, self.plan.limits.silence_text, now)
         if self._deadlines.get(RESUME, now + 1) <= now:
             actions += self._resume(now)
-        if self._deadlines.get(CLOSE, now + 1) <= now and self.state == CLOSING:
+        if self._deadlines.get(CLOSE, now + 1) <= now:
             actions += self._leave(ANSWERED)
         return actions
 
@@ -403,7 +403,7 @@ class RunMachine:
         return assign_hosts(
             self.plan,
             assigned,
-            bad={host for host in assigned if host in hosts.out or host not in hosts.linked},
+            bad={host for host in assigned if host in hosts.out},  # also who was given up
             faulty={
                 host for host in assigned if hosts.faults[host] >= self._rules.max_host_failures
             },

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from typing import Any
 
 import pytest
 
@@ -13,12 +14,15 @@ from dispatcher.core.events.actions import (
     CloseLink,
     End,
     Finish,
+    Prepare,
     Sweep,
     Tell,
 )
 from dispatcher.core.run import run_machine
 from dispatcher.core.run.attempt import SWEEP_LIMIT
+from dispatcher.core.run.run_machine import RunMachine
 from dispatcher.model.failure import Ending, Failure, Kind
+from dispatcher.plan.job.request import Restarts
 
 from ..conftest import facts, make_plan
 from .test_run_machine import GONE, World, started
@@ -153,10 +157,9 @@ class TestEnd:
         assert world.ended.no_restart is None
 
 
-def test_hosts_that_an_open_plan_does_not_need_are_let_go() -> None:
-    from dispatcher.core.run.run_machine import RunMachine
-
-    run = RunMachine(make_plan(3, None, np=2))
+def opened(**fields: Any) -> RunMachine:
+    """Three hosts with two GPUs each, of which two ranks need one."""
+    run = RunMachine(make_plan(3, None, np=2, **fields))
     run.begin()
     for host in range(3):
         actions = run.handle(ev.NodeReady(host, facts(host, gpus=2)), 0.0)
@@ -165,13 +168,31 @@ def test_hosts_that_an_open_plan_does_not_need_are_let_go() -> None:
     ]  # fmt: skip
     assert run.handle(ev.NodeLost(1, Failure(Kind.LOST, "x")), 1.0) == []
     assert run.rank_hosts == {0: 0, 1: 0}
-    run.handle(ev.RankExited(0, 0, 0), 1.0)
-    run.handle(ev.RankExited(0, 1, 0), 1.0)
-    for rank in (0, 1):
+    return run
+
+
+def ended(run: RunMachine, *statuses: int) -> list[Action]:
+    """Both ranks exit, their output arrives; what the last of it leads to."""
+    for rank, status in enumerate(statuses):
+        run.handle(ev.RankExited(0, rank, status), 1.0)
         for stream in (1, 2):
             actions = run.handle(ev.OutputEnded(0, rank, stream, 0, 0), 1.0)
-    assert actions == [Finish(0)]
+    return actions
+
+
+def test_hosts_that_an_open_plan_does_not_need_are_let_go() -> None:
+    run = opened()
+    assert ended(run, 0, 0) == [Finish(0)]
     (close, end) = run.handle(ev.NodeSwept(0, 0), 1.0)
     assert close == CloseLink(0)
     assert isinstance(end, End)
     assert end.verdict.ok
+
+
+def test_nor_does_it_need_them_when_its_ranks_start_again() -> None:
+    run = opened(restarts=Restarts(most=1))
+    assert ended(run, 3, -15) == [Sweep(0)]
+    told, prepare = run.handle(ev.NodeSwept(0, 0), 1.0)
+    assert isinstance(told, Tell)
+    assert isinstance(told.event, ev.RunRestarting)
+    assert prepare == Prepare(0, 1)

@@ -18,6 +18,7 @@ from dispatcher.core.events.actions import (
     ServePmix,
     SignalRanks,
     SpawnRanks,
+    Sweep,
     Tell,
 )
 from dispatcher.core.run import restart, run_machine
@@ -108,6 +109,17 @@ class TestSpares:
         world.tell(ev.NodeHeard(0))
         assert world.run.next_deadline() == 16.0 + 15.0
 
+    def test_who_was_told_to_rest_and_never_said_so_may_do_so(self) -> None:
+        world = started(2, spares=1, most=1)
+        world.tell(ev.SignalReceived(signal.SIGTSTP))
+        world.lose(1)
+        world.tell(ev.SignalReceived(signal.SIGCONT))
+        world.killed(0, 1)
+        world.swept()
+        world.swept()
+        assert world.ended is not None
+        assert world.ended.no_restart == "n1: lost while stopped, so its ranks may still be there"
+
     def test_what_came_before_a_host_said_that_it_rests_does_not_wake_it(self) -> None:
         world = started(2, spares=1, most=1)
         world.tell(ev.SignalReceived(signal.SIGTSTP))
@@ -189,6 +201,32 @@ class TestOrders:
         assert world.ended is None
 
 
+class TestWhileRanksRun:
+    def test_a_host_that_falls_silent_is_replaced(self) -> None:
+        world = started(2, spares=1, most=1)
+        world.mute.add(1)
+        world.wait(14.9)
+        assert not world.told(ev.JobStopping)
+        world.wait(0.1)
+        assert world.told(ev.JobStopping) == [ev.JobStopping("NodeFailed")]
+        assert CloseLink(1) in world.done
+        assert SignalRanks(0, signal.SIGTERM) in world.done
+        assert world.run.next_deadline() == world.now + 10.0  # the grace of the others
+        world.wait(10.0)
+        assert world.done[-1] == Sweep(0)
+
+    def test_a_host_that_is_dying_is_let_go_when_its_ranks_have_ended(self) -> None:
+        world = started(2, spares=1, most=1)
+        world.tell(ev.NodeDying(1, "told to"))
+        world.killed(0, 1, 2, 3)
+        assert CloseLink(1) not in world.done
+        at = len(world.done)
+        world.sweep(0, 1)
+        assert world.orders(at)[0] == CloseLink(1)
+        assert world.told(ev.HostReplaced) == [ev.HostReplaced(1, 2, (2, 3), "host lost: told to")]
+        assert world.told(ev.RunRestarting)[0].seconds == 0.0  # nothing of ours is there
+
+
 class TestBetween:
     def test_the_next_attempt_begins_when_the_pause_is_over(self) -> None:
         world = started(2, most=5, delay=4.0)
@@ -217,6 +255,28 @@ class TestBetween:
         assert world.ended is not None
         assert world.ended.no_restart == "no host can take the place of n1"
         assert world.ended.cause == verdicts.RankFailed(0, 0, 3)
+
+    def test_one_that_is_lost_when_its_ranks_were_swept_needs_no_fence(self) -> None:
+        world = started(2, spares=1, most=5, delay=4.0)
+        world.fail(0)
+        again(world)
+        world.fail(0)
+        world.lose(1)
+        world.wait(4.0)
+        assert world.told(ev.HostReplaced) == [ev.HostReplaced(1, 2, (2, 3), WHY)]
+        assert world.orders()[-2:] == [Prepare(0, 2), Prepare(2, 2)]
+        assert not world.checks()
+
+    def test_all_that_nobody_can_replace_are_named_in_order(self) -> None:
+        world = started(9, most=1)
+        world.lose(8)
+        world.lose(1)
+        for rank in list(world.homes):
+            world.exits(rank, -15)
+        world.swept()
+        world.swept()
+        assert world.ended is not None
+        assert world.ended.no_restart == "no host can take the place of n1, n8"
 
     def test_time_in_which_we_were_stopped_is_no_pause(self) -> None:
         world = started(2, most=5, delay=4.0)

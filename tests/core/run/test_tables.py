@@ -109,8 +109,11 @@ class TestHosts:
         hosts.leave_out(1, "second")
         assert hosts.out == {1: "first"}
         assert hosts.waiting([0]) == [2]
-        hosts.linked.add(3)
-        assert hosts.waiting([0]) == [2, 3]
+        hosts.linked |= {3, 8}
+        assert hosts.waiting([0]) == [2, 3, 8]
+        hosts.linked = {8, 1, 0}
+        hosts.out.clear()
+        assert hosts.waiting([0]) == [1, 8]
 
     def test_silence(self) -> None:
         hosts = table(2)
