@@ -11,6 +11,7 @@ import os
 import shlex
 import sys
 import time
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -76,13 +77,19 @@ def show(plan: JobPlan, tree: Fanout | None = None, *, as_json: bool) -> None:
     for line in tree.lines() if tree is not None else ():
         console.print(escape(line))
     console.print(f"folder      {escape(plan.cwd)}")
+    from dispatcher.plan.job.rank_environment import describe_plan
+
+    described = describe_plan(plan)
+
+    def variables(title: str, of: Mapping[str, str]) -> None:
+        for name, value in sorted(of.items()):
+            console.print(f"{title:<12}{escape(name)}={escape(value)}")
+            title = ""
+
+    variables("all ranks", described["exports"])
     if plan.ranks:
         console.print(f"rank 0      {escape(shlex.join(plan.argv(0)))}")
-        from dispatcher.plan.job.rank_environment import describe_plan
-
-        environment = describe_plan(plan)["ranks"][0]["environment"]
-        for name, value in sorted(environment.items()):
-            console.print(f"            {escape(name)}={escape(value)}")
+        variables("", described["ranks"][0]["environment"])
 
 
 def _spans(ranks: tuple[int, ...]) -> str:

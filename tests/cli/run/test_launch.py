@@ -297,10 +297,14 @@ def test_a_plan_for_people(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     assert "world size  3" in lines
     assert "folder      /work[dir]" in lines
     assert "rank 0      prog 'a b'" in lines
-    environment = dict(line.split("=", 1) for line in lines if line.startswith("            "))
-    found = {name.strip(): value for name, value in environment.items()}
-    assert (found["RANK"], found["WORLD_SIZE"]) == ("0", "3")
-    assert list(found) == sorted(found)
+    at = lines.index("rank 0      prog 'a b'")
+    own = [line.strip().partition("=")[::2] for line in lines[at + 1 :]]
+    assert {("RANK", "0"), ("WORLD_SIZE", "3")} <= set(own)
+    assert own == sorted(own)
+    (first,) = [n for n, line in enumerate(lines) if line.startswith("all ranks   ")]
+    shared = [line[12:].partition("=")[::2] for line in lines[first:at]]
+    assert {("API_TOKEN", "<hidden>"), ("LR", "[1]")} <= set(shared)
+    assert shared == sorted(shared)
     assert "abc" not in "".join(lines)
 
 
@@ -311,6 +315,7 @@ def test_a_plan_whose_ranks_are_not_counted_yet(capsys: pytest.CaptureFixture[st
     assert "world size  counted at the start" in out
     assert out.count("counted at the start") == 3
     assert "rank 0" not in out
+    assert "all ranks   " in out
 
 
 @pytest.mark.parametrize(
