@@ -109,7 +109,7 @@ def run(
         sinks.append(progress)
         writer = CopyTerminal(progress, 2, nobody_reads)
     # standard output is the copy's own wire; standard error is for people
-    view = LineFormat(lambda node: f"{names[node]}:", terminals=terminals(), mark_errors=False)
+    view = LineFormat(lambda node: f"{names[node]}:", terminals=terminals())
     screen = Screen(view, writer)
     with TransportPool(options) as reach:
         runner = ExecRunner(

@@ -118,10 +118,11 @@ def test_every_step_is_told_by_v(capfd: pytest.CaptureFixture[str]) -> None:
 
 def test_progress_stands_below_the_lines(terminal: Terminal) -> None:
     terminal.take()
-    text = "echo line; exec sleep 1.5"
+    text = "echo line; echo oops >&2; exec sleep 1.5"
     assert cli.main([*ON_THREE, "--shell", text]) == 0
     shown = terminal.leave()
     assert shown.count("line") == 3
+    assert terminal.plain.count(": oops") == 3  # as it is, though both streams end here
     assert "3 hosts" in shown or "/3" in shown
     assert "\x1b[" in shown
 
