@@ -16,8 +16,11 @@ HERE = Path(__file__).parent
 
 #: what ``--fast`` leaves out: tests with processes, connections and clusters
 REAL = (
-    "bootstrap", "comm", "faults", "remote/agent", "remote/copy", "remote/host", "remote/pmi",
-    "remote/probe", "runs", "scripts", "transfer", "transport",
+    "api/test_exec.py", "api/test_run.py", "api/test_run_session.py", "bootstrap",
+    "cli/exec/test_copies.py", "cli/exec/test_exec_output.py", "cli/exec/test_put.py",
+    "cli/exec/test_run_exec.py", "cli/run/test_launch.py", "comm", "faults", "remote/agent",
+    "remote/copy", "remote/host", "remote/pmi", "remote/probe", "runs", "scripts", "transfer",
+    "transport",
 )  # fmt: skip
 
 #: why a test may be skipped: what it says -> why that is no loss
@@ -62,7 +65,7 @@ def configure(config: pytest.Config) -> None:
 
 def ignores(path: Path, config: pytest.Config) -> bool | None:
     """Whether collection passes by ``path``; None leaves that to others."""
-    if config.getoption("--fast") and any(path == HERE / folder for folder in REAL):
+    if config.getoption("--fast") and any(path == HERE / one for one in REAL):
         return True
     return None
 
