@@ -23,6 +23,7 @@ BIN = Path(sys.executable).parent
 SESSION = """
 exec 2>&1
 export PATH={bin}:"$PATH"
+unset DISPATCH_CONFIG
 cd "$(cat ~/.folder 2>&- || echo ~)"
 {command}
 code=$?
