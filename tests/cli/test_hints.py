@@ -223,7 +223,9 @@ def test_hosts_that_nobody_named(parsed: Parsed, words: list[str], said: str, hi
     assert found.hint == hint
 
 
-@pytest.mark.parametrize("words", [["train.py"], ["train.py", "-H"], ["frobnicate", "x"], ["-q"]])
+@pytest.mark.parametrize(
+    "words", [["--"], ["train.py"], ["train.py", "-H"], ["frobnicate", "x"], ["-q"]]
+)
 def test_hosts_that_nobody_named_and_no_more_to_say(parsed: Parsed, words: list[str]) -> None:
     assert mistakes.no_hosts(parsed("run", *words).words) is None
 
