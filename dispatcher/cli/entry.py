@@ -43,7 +43,6 @@ def load(name: str) -> Command:
             "allow_interspersed_args": not any(one.is_last for one in fields.values()),
             # options may be spelled with dashes or underscores
             "token_normalize_func": lambda word: word.replace("_", "-"),
-            "max_content_width": 100,
         },
     )
     command.kind = kind

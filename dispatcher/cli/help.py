@@ -64,6 +64,8 @@ PURPOSES: dict[str, dict[str, str]] = {
 #: what a section is called that stands alone
 _ALONE = "Options"
 _NO_BREAK = "\N{NO-BREAK SPACE}"
+#: columns of a terminal that are used: longer lines are hard to read
+_WIDEST = 100
 #: where a sentence ends
 _SENTENCE = re.compile(r"(?<=[.?])\s+(?=[A-Z(\"'])")
 
@@ -126,7 +128,7 @@ def page(context: click.Context, *, brief: bool) -> str:
     command, overview = context.command, context.info_name == "dispatch"
     assert isinstance(command, Command)
     examples = command.kind.examples
-    formatter = Page(width=_width(context.max_content_width))
+    formatter = Page(width=_width())
     _usage(command, context, formatter, overview=overview)
     said = command.help or ""
     with _paragraph(formatter):
@@ -181,7 +183,7 @@ def brief_rows(command: Command, context: click.Context) -> list[tuple[str, str]
     return rows
 
 
-def _width(most: int | None) -> int:
+def _width() -> int:
     """Characters of a line: of the terminal, or what COLUMNS says; 78 where neither is known.
 
     Not by shutil, which click asks: with its compressors it takes 3 ms.
@@ -193,7 +195,7 @@ def _width(most: int | None) -> int:
             wide = os.get_terminal_size(sys.__stdout__.fileno()).columns
         except (OSError, ValueError):
             wide = 0
-    return max(min(wide or 80, most or 80) - 2, 50)
+    return max(min(wide or 80, _WIDEST) - 2, 50)
 
 
 def _usage(

@@ -269,9 +269,10 @@ def test_rows_paragraphs_and_examples_are_filled() -> None:
         ("-a", "Words with --a-long-option in them that do not fit."),
         ("--a-name-that-is-wider-than-its-column", "Below. [default: 10]"),
         ("-bc", ""),
+        ("-d", f"Not torn: {'x' * 40}"),
     ])  # fmt: skip
     formatter.write_text("One two\nthree.\n\n\b\nkept\n  as it is\n\nmore")
-    formatter.write_examples([("ls", "short"), ("ls -l", "x" * 28)])
+    formatter.write_examples([("ls", "short"), ("ls -l", "x" * 29)])
     formatter.write_examples([("ls", "short"), ("ls -l", "x" * 30)])
     assert formatter.getvalue().splitlines() == [
         "  -a   Words with --a-long-option in",
@@ -279,6 +280,8 @@ def test_rows_paragraphs_and_examples_are_filled() -> None:
         "  --a-name-that-is-wider-than-its-column",
         "       Below. [default: 10]",
         "  -bc",
+        "  -d   Not torn:",
+        f"       {'x' * 40}",
         "  One two three.",
         "",
         "  kept",
@@ -286,7 +289,7 @@ def test_rows_paragraphs_and_examples_are_filled() -> None:
         "",
         "  more",
         "  ls     # short",
-        f"  ls -l  # {'x' * 28}",
+        f"  ls -l  # {'x' * 29}",
         "  # short",
         "  ls",
         f"  # {'x' * 30}",
