@@ -159,7 +159,7 @@ class ExecMachine:
         actions: list[Action] = []
         for key, when in sorted(self.deadlines.items(), key=lambda item: item[1]):
             due = when <= now and self.deadlines.get(key) == when and self._runs(key)
-            if due and not self._over:
+            if due:  # at the end none is
                 del self.deadlines[key]
                 actions += self._due(key, now)
         return actions
@@ -200,8 +200,8 @@ class ExecMachine:
         if self._at[DONE] == len(self._hosts) and not self._over:
             self._over = True
             self.deadlines.clear()
-            never = exec_events.NotStarted("never")
-            actions.append(Finished(tuple(host.outcome or never for host in self._hosts)))
+            outcomes = [host.outcome for host in self._hosts if host.outcome is not None]
+            actions.append(Finished(tuple(outcomes)))
         return actions
 
     def _begin(self, node: int, now: float) -> Action:
@@ -290,14 +290,16 @@ class ExecMachine:
     def _due(self, key: Hashable, now: float) -> list[Action]:
         match key:
             case "total":
-                seconds = self._limits.total or 0.0
-                return self._stop_all(exec_events.TimedOut("total", seconds), "time was up", now)
+                assert self._limits.total is not None
+                why = exec_events.TimedOut("total", self._limits.total)
+                return self._stop_all(why, "time was up", now)
             case ("again", int(node)):
                 self._queue.appendleft(node)
                 return self._go_on(now)
             case ("command", int(node)):
-                seconds = self._limits.command or 0.0
-                return self._stop(node, exec_events.TimedOut("command", seconds), _ENDING, now)
+                assert self._limits.command is not None
+                why = exec_events.TimedOut("command", self._limits.command)
+                return self._stop(node, why, _ENDING, now)
             case ("kill", int(node)):
                 return self._escalate(node, now)
             case ("connect", int(node)):

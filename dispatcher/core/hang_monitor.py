@@ -80,7 +80,7 @@ class HangMonitor:
         """What ``event`` calls for; an old attempt's calls for nothing."""
         self._wake(now)
         attempt = getattr(event, "attempt", self._attempt)
-        if isinstance(event, ev.OfAttempt) and attempt != self._attempt:
+        if attempt != self._attempt:
             if attempt < self._attempt or not isinstance(event, ev.RankSpawned):
                 return []
             self._begin(attempt, now)

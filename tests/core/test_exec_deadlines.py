@@ -161,6 +161,7 @@ class TestCommand:
 
 class TestAll:
     def test_time_is_up_for_all(self) -> None:
+        assert machine(1, total=5.0).next_deadline() == 105.0
         made = machine(4, total=5.0, fanout=2, grace=3.0)
         made.handle(up(0), 101.0)  # now hosts 1 and 2 connect
         made.handle(ev.NodeLost(1, DROPPED), 104.95)
@@ -174,6 +175,12 @@ class TestAll:
         assert made.next_deadline() == 108.0
         end = made.handle(exec_events.CommandEnded(0, 9), 106.0)
         assert end == [*done(0, why), Finished((why, why, why, left))]
+
+    def test_nothing_is_due_when_all_is_over(self) -> None:
+        made = machine(1, total=50.0)
+        made.handle(ev.NodeLost(0, REFUSED), 101.0)
+        assert made.next_deadline() is None
+        assert made.tick(150.0) == []
 
     def test_after_so_many_failures_nobody_new_begins(self) -> None:
         made = machine(5, serial=2, stop_after=2)

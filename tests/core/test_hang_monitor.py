@@ -162,6 +162,12 @@ class TestGathering:
         found = gathered(monitor.tick(7.0 + GATHER))
         assert (found.late, [group.ranks for group in found.groups]) == ((0,), [(1,)])
 
+    def test_who_is_late_is_told_in_order(self) -> None:
+        monitor = HangMonitor(0.0, shows_progress=False, attempt=0, living={0: 8, 1: 1, 2: 3})
+        assert monitor.handle(StacksWanted(), 2.0) == asked(1, 3, 8)
+        monitor.handle(NodeStacks(3, 1, ()), 2.0)
+        assert gathered(monitor.tick(2.0 + GATHER)).late == (1, 8)
+
     def test_a_host_that_is_lost_meanwhile_answers_by_that(self) -> None:
         monitor = watching(hang=0.0)
         monitor.handle(StacksWanted(), 2.0)
@@ -203,6 +209,16 @@ class TestHang:
         assert monitor.next_deadline() is None  # V-4
         monitor.hung = None
         assert asleep(monitor, 13, 40) == []
+
+    def test_its_length_is_counted_from_the_last_sign_of_life(self) -> None:
+        monitor = watching()
+        monitor.handle(OutputSeen(0.5), 3.5)
+        assert asleep(monitor, 4, 12) == []
+        assert asleep(monitor, 13, 13) == [Tell(RanksHung(S)), *asked(0, 1)]
+        monitor.handle(stacks(0, 1, 0), 14.0)
+        monitor.handle(stacks(1, 1, 1), 15.0)
+        assert monitor.hung is not None
+        assert monitor.hung.seconds == 12.0
 
     @pytest.mark.parametrize(
         ("odd", "rank"), [((), None), ((1,), 1), ((0, 1), None), ((0, 1, 2, 3), None)]
@@ -285,6 +301,11 @@ class TestDoubt:
         assert self.course(monitor, 12, 40) == [Tell(RanksWait(12.0, (0,), (1,)))]
         monitor.handle(OutputSeen(0.0), 40.5)
         assert self.course(monitor, 41, 60) == [Tell(RanksWait(12.5, (0,), (1,)))]
+
+    def test_it_is_told_two_samples_later_than_a_hang(self) -> None:
+        monitor = watching(hang=20.0)  # a sample every two seconds
+        assert self.course(monitor, 0, 23) == []
+        assert self.course(monitor, 24, 24) == [Tell(RanksWait(24.0, (0,), (1,)))]
 
     def test_while_it_lasts_there_is_no_time_to_wait_for(self) -> None:
         monitor = watching()

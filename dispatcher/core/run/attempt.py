@@ -456,7 +456,8 @@ class AttemptMachine:
             actions = self._half_finalized.query(now)
             self._set_query()
             return actions
-        if key == "doubt" and self._doubted is not None:
+        if key == "doubt":
+            assert self._doubted is not None, "the deadline of a doubt ends with it"
             return self.stop(self._doubted, now)
         if key == "probe":
             return self._give_up(self._check.waiting, "no answer to the check in time", now)

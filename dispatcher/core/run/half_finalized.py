@@ -76,7 +76,7 @@ class HalfFinalized:
         """Ask who is inside; those who have not answered the last time are not waited for."""
         self.due = None
         nodes = self._ranks.living()
-        if not self._is_asked() or not nodes:
+        if not nodes:
             return []
         self._answers = []
         self._awaited = set(nodes)

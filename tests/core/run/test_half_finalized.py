@@ -183,7 +183,7 @@ class TestWithoutFinalize:
     ) -> None:
         found(running, 0)
         left(running, 1, "open")
-        look(running, 1.0 + MOMENT)
+        assert look(running, 1.0 + MOMENT) == [QueryInside(0, True, ()), QueryInside(1, True, ())]
         tell(running, dict.fromkeys(over, MPICH), over)
         assert running.cause is None
         assert "look" not in running.deadlines
@@ -288,6 +288,14 @@ class TestTwoMpis:
             verdicts.UsedMpi(known[MPICH], MPICH[1], "PMI-1", (0, 1)),
             verdicts.UsedMpi(known[OTHER], OTHER[1], "PMI-1", (2, 3)),
         ))  # fmt: skip
+
+    def test_they_are_told_by_rank_whoever_came_first(self, running: AttemptMachine) -> None:
+        found(running, 2, OPEN)
+        found(running, 0, MPICH)
+        look(running, 1.0 + MOMENT)
+        tell(running, {3: OPEN, 1: MPICH})
+        assert isinstance(running.cause, verdicts.MpisDiffer)
+        assert [one.ranks for one in running.cause.used] == [(0, 1), (2, 3)]
 
     def test_one_file_everywhere_is_not_looked_at(self, running: AttemptMachine) -> None:
         found(running, 0)

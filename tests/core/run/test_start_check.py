@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -161,6 +162,15 @@ class TestMeetingPlace:
             assert isinstance(found, Start)
             assert (found.address, found.port) == meets
 
+    @pytest.mark.parametrize(("n_nodes", "address"), [(1, "127.0.0.1"), (2, "10.0.0.1")])
+    def test_this_machine_alone_meets_at_its_own_address(self, n_nodes: int, address: str) -> None:
+        plan = make_plan(n_nodes)
+        here = replace(plan.nodes[0], host=replace(plan.nodes[0].host, name="localhost"))
+        plan = replace(plan, nodes=(here, *plan.nodes[1:]))
+        found = judged(StartCheck(plan, prove=False), *three()[:n_nodes])
+        assert isinstance(found, Start)
+        assert found.address == address
+
     def test_one_host_probes_nothing(self) -> None:
         found = judged(StartCheck(make_plan(1), prove=True), facts(0))
         assert isinstance(found, Start)
@@ -236,6 +246,13 @@ class TestRejection:
         }  # fmt: skip
         assert {one.kind for one in found.failures.values()} == {Kind.CHECK}
         assert "--check none" in (found.failures[1].hint or "")
+
+    def test_names_are_compared_when_all_are_there(self) -> None:
+        check = StartCheck(make_plan(3), prove=True)
+        check.lost(2, GONE)
+        found = judged(check, facts(0), facts(1, machine="machine 0"))
+        assert isinstance(found, verdicts.Rejected)
+        assert found.failures == {2: GONE}
 
     def test_what_the_hosts_cannot_hold_says_what_would_help(self) -> None:
         plan = make_plan(1, slots=None, np=4)
