@@ -165,10 +165,10 @@ class Relay:
     def _open(self, number: int, body: bytes) -> None:
         lines, *words = body.split(b"\0")
         known = -1
-        if lines:
-            known, name = in_memory(lines)
-            words = [word + name if word == KNOWN else word for word in words]
         try:
+            if lines:
+                known, name = in_memory(lines)
+                words = [word + name if word == KNOWN else word for word in words]
             pid, fds = start(words)
         except OSError as error:
             self._send(number, ERRORS, os.fsencode("%s\n" % error))

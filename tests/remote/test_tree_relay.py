@@ -37,6 +37,7 @@ from dispatcher.remote.protocol.mux import (
     Frames,
     frame,
 )
+from dispatcher.remote.tree_command import in_memory
 from dispatcher.remote.tree_relay import KEEP, KEPT, KNOWN, PULSE, STATUS
 
 SYNC = b"here I am"
@@ -356,15 +357,58 @@ def test_it_ends_with_who_started_it() -> None:
         wait_for(lambda: not _lives(pid))
 
 
-def test_a_command_that_cannot_be_started_is_told_of() -> None:
-    relay = Relay(files=12)
-    relay.open(1, "true", known=b"n2 key")
-    assert relay.over(1) == 126
-    assert b"Too many open files" in relay.of(1, ERRORS)
-    relay.open(2, "true")
-    assert relay.over(2) == 126
+@pytest.mark.parametrize("files", [12, 8])
+def test_a_command_that_cannot_be_started_is_told_of(files: int) -> None:
+    """However many: what was opened for one of them is closed."""
+    relay = Relay(files)
+    for number in range(6):
+        relay.open(number, "true", known=b"n2 key" if number else b"")
+        assert relay.over(number) == 126
+        assert b"Too many open files" in relay.of(number, ERRORS)
     assert relay.end() == (0, b"")
     relay.close()
+
+
+def test_a_link_that_takes_no_more_is_at_its_end() -> None:
+    relay = Relay()
+    relay.open(1, "sh", "-c", "echo $$; exec yes", known=b"n2 key")
+    relay.until(lambda: b"\n" in relay.of(1, OUTPUT))
+    pid = int(relay.of(1, OUTPUT).split()[0])
+    relay.come.close()
+    assert relay.process.wait(LIMIT) == 0
+    assert relay.process.stderr is not None
+    assert relay.process.stderr.read() == b""
+    wait_for(lambda: not _lives(pid))
+    relay.close()
+
+
+@pytest.mark.parametrize("error", [None, AttributeError, OSError])
+def test_lines_are_kept_where_nobody_else_finds_them(
+    error: type[Exception] | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In memory, or, on old kernels, in a file without a name."""
+    opened: list[tuple[str, int, int]] = []
+    lines = b"n2 ssh-ed25519 AAAA\n" * 20_000
+
+    def fail(name: str) -> int:
+        assert error is not None
+        raise error
+
+    def nameless(path: str, flags: int, mode: int) -> int:
+        opened.append((path, flags, mode))
+        with open(tmp_path / "f", "w+b") as file:
+            return os.dup(file.fileno())
+
+    if error is not None:
+        monkeypatch.setattr(os, "memfd_create", fail)
+        monkeypatch.setattr(os, "open", nameless)
+    fd, name = in_memory(lines)
+    monkeypatch.undo()
+    assert name == b"/proc/%d/fd/%d" % (os.getpid(), fd)
+    assert Path(os.fsdecode(name)).read_bytes() == lines
+    os.close(fd)
+    if error is not None:
+        assert opened == [("/tmp", os.O_TMPFILE | os.O_RDWR, 0o600)]
 
 
 def pulse(relay: Relay, *numbers: int) -> None:
