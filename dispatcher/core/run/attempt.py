@@ -139,7 +139,7 @@ class AttemptMachine:
         actions: list[Action] = []
         late = [(when, key) for key, when in self.deadlines.items() if when <= now]
         for when, key in sorted(late, key=lambda item: item[0]):
-            if self.deadlines.get(key) == when and self.state != OVER:
+            if self.deadlines.get(key) == when:  # an earlier one may have undone it, or all
                 del self.deadlines[key]
                 actions += self._due(key, now)
         return actions
