@@ -58,6 +58,13 @@ def test_a_rank_that_begins_again_is_seen_anew() -> None:
     assert hang.busy(10.0) == []
 
 
+def test_who_is_busy_is_told_by_rank() -> None:
+    hang = HangRule(S, 0.0)
+    for rank in (3, 1, 2):
+        hang.began(rank, 0, 0.0)
+    assert hang.busy(1.0) == [1, 2, 3]
+
+
 def test_how_often_samples_are_needed() -> None:
     assert [every(seconds) for seconds in (1.0, 2.5, 10.0, 600.0)] == [0.25, 0.25, 1.0, 60.0]
 

@@ -131,6 +131,15 @@ class TestWithoutInit:
         left(running, 3, "never", 2.1)  # who is asked already is not asked sooner
         assert running.deadlines["query"] == 1.0 + MOMENT + AGAIN
 
+    def test_what_was_said_to_an_earlier_question_is_old(self, running: AttemptMachine) -> None:
+        found(running, 0)
+        left(running, 2, "never")
+        look(running, 1.0 + MOMENT)
+        running.handle(mpi_events.MpiInside(0, {0: MPICH}, (), {}), 2.0)
+        look(running, 1.0 + MOMENT + AGAIN)
+        tell(running, {}, now=4.5)  # meanwhile rank 0 has finalized and gone on
+        assert running.cause is None
+
     def test_a_node_that_ends_meanwhile_is_not_waited_for(self, running: AttemptMachine) -> None:
         found(running, 0)
         left(running, 2, "never")
