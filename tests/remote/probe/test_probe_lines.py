@@ -83,16 +83,33 @@ class TestMeeting:
         assert probes.await_calls(port, 0, soon()) == []
         assert probes.await_calls(port, 1, soon(0.2)) == []
 
-    def test_who_cannot_listen_says_why(self, port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    @pytest.mark.parametrize(
+        ("last", "why"), [("it is taken", "it is taken"), (None, "cannot listen")]
+    )
+    def test_who_cannot_listen_says_why(
+        self, port: int, monkeypatch: pytest.MonkeyPatch, last: str | None, why: str
+    ) -> None:
+        """The last reason counts: where there is no IPv6, the first says only that."""
         asked: list[str] = []
 
         def refuse(address: str, port: int) -> None:
             asked.append(address)
-            raise OSError(errno.EADDRINUSE, "Address already in use" if address else "")
+            raise OSError(errno.EADDRINUSE, "no such family" if address else last)
 
         monkeypatch.setattr(probes, "listener", refuse)
-        assert probes.await_calls(port, 1, soon()) == [["", "cannot listen"]]
+        assert probes.await_calls(port, 1, soon()) == [["", why]]
         assert asked == ["::", ""]
+
+    @pytest.mark.parametrize(("said", "why"), [("no way", "no way"), (None, "no answer")])
+    def test_who_cannot_call_says_why(
+        self, port: int, monkeypatch: pytest.MonkeyPatch, said: str | None, why: str
+    ) -> None:
+        def refuse(*_: object) -> None:
+            raise OSError(errno.EHOSTUNREACH, said)
+
+        monkeypatch.setattr(probes, "connect", refuse)
+        assert probes.announce("a", port, soon()) == why
+        assert probes.pair({"2": ["call", "a", port]}, 0.1, 20.0) == [None, None, why]
 
     def test_a_caller_says_who_it_is(self, port: int) -> None:
         with closing(probes.listener("127.0.0.1", port)) as door:
