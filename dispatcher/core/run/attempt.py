@@ -472,7 +472,7 @@ class AttemptMachine:
                 return self._mpi.late(world, fence, epoch, self.plan.limits.mpi_stall_warning)
             case ("silent", int(node)):
                 return self._give_up({node}, self.plan.limits.silence_text, now)
-        return []
+        raise InternalError(f"job: no rule for deadline {key!r}")
 
     def _give_up(self, nodes: set[int], why: str, now: float) -> list[Action]:
         actions: list[Action] = []

@@ -318,6 +318,20 @@ class TestVerdict:
             assert running.handle(event, 1.0) == []
 
 
+def test_hosts_are_told_in_order() -> None:
+    answered = [0, 2, 3, 4, 5, 6, 7]
+    job = begun(make_plan(9), *(ev.NodeReady(node, facts(node)) for node in answered))
+    told = orders(job.handle(ev.SignalReceived(signal.SIGINT), 1.0))
+    assert told == [*map(Finish, answered), CloseLink(1), CloseLink(8)]
+
+
+def test_a_deadline_without_a_rule_is_our_bug() -> None:
+    job = begun(make_plan())
+    job.deadlines["tea"] = 5.0
+    with pytest.raises(InternalError, match="no rule for deadline 'tea'"):
+        job.tick(5.0)
+
+
 def test_two_deadlines_may_fall_on_one_moment(running: AttemptMachine) -> None:
     for node in (0, 1):
         running.handle(ev.NodeHeard(node), 5.0)
