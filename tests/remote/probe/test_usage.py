@@ -343,7 +343,9 @@ def test_where_nvidia_smi_is_looked_for(tmp_path: Path, monkeypatch: pytest.Monk
     assert usage.program() is None
 
 
-def test_what_a_program_writes_is_taken_as_far_as_it_may() -> None:
+def test_what_a_program_writes_is_taken_as_far_as_it_may(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
     children = Path(f"/proc/self/task/{os.getpid()}/children")
     fds, before = descriptors(), children.read_text()
     text = "cat; echo out; echo err >&2; sleep 0.05; echo more"
@@ -353,6 +355,7 @@ def test_what_a_program_writes_is_taken_as_far_as_it_may() -> None:
     assert MOST_TEXT <= len(most) < 2 * MOST_TEXT
     assert not descriptors() - fds
     assert children.read_text() == before  # all were waited for
+    assert capfd.readouterr().err == ""
 
 
 @pytest.mark.parametrize("by", ["library", "program", None])
@@ -410,6 +413,8 @@ class Old:
         return 0
     def nvmlDeviceGetUUID(self, gpu, name, size):
         return 3
+if sys.argv[1] == "-1":
+    del Old.nvmlInit_v2
 ctypes.CDLL = Old
 read = usage.library()
 print(read and read())
@@ -418,7 +423,7 @@ print(read and read())
 
 @pytest.mark.parametrize(
     ("fails", "count", "said"),
-    [(0, 1, str([[0, *[None] * 8]])), (1, 1, "None"), (0, 0, "[]"), (0, 70, None)],
+    [(0, 1, str([[0, *[None] * 8]])), (1, 1, "None"), (-1, 1, "None"), (0, 0, "[]"), (0, 70, None)],
 )
 def test_a_library_of_which_little_works(fails: int, count: int, said: str | None) -> None:
     done = subprocess.run(
