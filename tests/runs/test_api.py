@@ -20,6 +20,7 @@ from rig import wait_for
 import dispatcher
 from dispatcher.api.request import Fields
 from dispatcher.api.run_session import MOST_BYTES, BackgroundRun
+from dispatcher.model import errors
 from dispatcher.plan.job.rank_environment import describe_plan
 
 from .conftest import Desk
@@ -152,10 +153,10 @@ class TestBadInput:
             ("n1:x", ["a"], {}, dispatcher.HostfileError),
             ("-", ["a"], {}, dispatcher.UsageError),
             (["n1", "n[1"], ["a"], {}, dispatcher.HostfileError),
-            (Path("/no/such/file"), ["a"], {}, dispatcher.UsageError),
-            ("n1:2", [], {}, dispatcher.UsageError),
+            (Path("/no/such/file"), ["a"], {}, errors.FileUnusable),
+            ("n1:2", [], {}, errors.MissingArgument),
             ("n1:2", "train.py --lr 1", {}, dispatcher.UsageError),
-            ("n1:2", ["a"], {"np": 3}, dispatcher.PlanError),
+            ("n1:2", ["a"], {"np": 3}, errors.TooManyRanks),
             ("n1:2", ["a"], {"map_by": "moon"}, dispatcher.UsageError),
         ],
     )

@@ -115,7 +115,9 @@ def test_first_failure_ends_all_hosts_in_two_seconds(cluster: Cluster, transport
     assert time.monotonic() - began < 2 + 8
     assert done.returncode == 42
     assert "error: rank 5 on n3, pid " in done.stderr
-    assert ": exit code 42\n  last lines of its stderr:\n    last words\n" in done.stderr
+    assert (
+        ": exit code 42 [rank-failed]\n  last lines of its stderr:\n    last words\n" in done.stderr
+    )
     assert "ranks 0-4,6-7: killed by SIGTERM" in done.stderr
     clean(cluster, 1.0)
 

@@ -301,7 +301,8 @@ class TestEnding:
         words = ("--log-dir", "logs", "-H", "localhost:2", script(desk.folder, program), how)
         done = desk.run(*words, timeout=20)
         assert done.returncode == 9
-        assert f"{said}: ValueError: no luck\n  its traceback:\n" in done.stderr
+        code = "rank-failed" if how == "exit" else "mpi-aborted"
+        assert f"{said}: ValueError: no luck [{code}]\n  its traceback:\n" in done.stderr
         cause = json.loads((desk.folder / "logs/latest/report.json").read_text())["cause"]
         assert cause["error"]["message"] == "ValueError: no luck"
         assert cause["error"]["traceback"].endswith("deep\nValueError: no luck")
