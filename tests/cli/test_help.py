@@ -31,6 +31,7 @@ from dispatcher.plan.job.request import Limits, Restarts
 
 from .conftest import Parsed
 
+DOCS = Path(__file__).parents[2] / "docs"
 #: options that ``-h`` shows at most, and lines of ``dispatch -h`` on a terminal of 80 columns
 MOST_BRIEF, MOST_LINES = 16, 75
 
@@ -142,6 +143,31 @@ def examples() -> Iterator[Any]:
             yield pytest.param(name, line, said, id=line)
 
 
+def dispatched(line: str) -> Iterator[list[str]]:
+    """The words of each call of dispatch in a line of shell; what other programs do is theirs."""
+    lexer = shlex.shlex(line, posix=True, punctuation_chars="|<>;&")
+    lexer.whitespace_split = True
+    commands: list[list[str]] = [[]]
+    for word in lexer:
+        if set(word) <= set("|;&"):
+            commands.append([])
+        elif set(word) <= set("<>"):
+            lexer.get_token()  # the file
+        elif commands[-1] or word not in {"exec", "do", "then", "nohup"}:
+            commands[-1].append(word)
+    yield from (words[1:] for words in commands if words[:1] == ["dispatch"])
+
+
+def shell_lines() -> Iterator[Any]:
+    """Each line with dispatch in the blocks of shell of all pages; those of consoles are typed."""
+    for path in sorted(DOCS.rglob("*.md")):
+        text = path.read_text(encoding="utf-8")
+        for block in re.findall(r"^ *```sh\n(.*?)^ *```$", text, re.M | re.S):
+            for line in block.replace("\\\n", " ").splitlines():
+                if "dispatch " in line.partition(" #")[0]:
+                    yield pytest.param(line.strip(), id=f"{path.stem}: {line.strip()}")
+
+
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Files that examples name, and no settings of anybody's."""
@@ -167,25 +193,23 @@ def test_each_command_has_a_few(name: str) -> None:
 def test_examples_are_lines_that_dispatch_takes(
     name: str, line: str, said: str, folder: Path, parsed: Parsed
 ) -> None:
-    """Each as a shell would take it apart; what other programs do is theirs."""
     assert said
     assert len(line) <= 90
-    lexer = shlex.shlex(line, posix=True, punctuation_chars="|<>")
-    lexer.whitespace_split = True
-    commands: list[list[str]] = [[]]
-    for word in lexer:
-        if set(word) <= set("|"):
-            commands.append([])
-        elif set(word) <= set("<>"):
-            lexer.get_token()  # the file
-        else:
-            commands[-1].append(word)
-    ours = [words[1:] for words in commands if words[0] == "dispatch"]
+    ours = list(dispatched(line))
     assert ours
     for words in ours:
         command = words.pop(0) if words and words[0] in COMMANDS else "run"
         taken = parsed(command, *words)
         assert isinstance(taken, named(COMMANDS[command][0]))
+
+
+@pytest.mark.parametrize("line", list(shell_lines()))
+def test_lines_of_the_pages_are_taken(line: str, folder: Path, parsed: Parsed) -> None:
+    calls = list(dispatched(line))
+    assert calls
+    for words in calls:
+        command = words.pop(0) if words and words[0] in COMMANDS else "run"
+        assert isinstance(parsed(command, *words), named(COMMANDS[command][0]))
 
 
 @pytest.mark.parametrize(
