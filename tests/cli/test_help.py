@@ -155,7 +155,11 @@ def dispatched(line: str) -> Iterator[list[str]]:
             lexer.get_token()  # the file
         elif commands[-1] or word not in {"exec", "do", "then", "nohup"}:
             commands[-1].append(word)
-    yield from (words[1:] for words in commands if words[:1] == ["dispatch"])
+    for words in commands:
+        if words[:1] == ["uvx"]:
+            words = words[words.index("dispatch") :]
+        if words[:1] == ["dispatch"]:
+            yield words[1:]
 
 
 def shell_lines() -> Iterator[Any]:
