@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -309,6 +310,24 @@ def test_what_leads_to_another_host_is_killed_when_closed(relay: Relay) -> None:
     relay.open(2, "true")
     assert relay.over(2) == 0
     assert [n for n, _, _ in relay.said[said:] if n != 2] == []  # nobody wants to hear of it
+
+
+def test_what_waited_for_one_that_is_closed_leaves_nothing_to_the_next(relay: Relay) -> None:
+    """Which gets its descriptors."""
+
+    def started(number: int) -> bool:
+        return relay.of(number, OUTPUT) == b"ready\n"
+
+    for number in (1, 2, 3):
+        relay.open(number, "sh", "-c", "echo ready; read -r x; wc -c")
+        relay.until(partial(started, number))
+        for _ in range(INPUT_WINDOW // LARGEST):
+            relay.say(number, INPUT, bytes(LARGEST))
+        if number < 3:
+            relay.say(number, CLOSE)
+    relay.say(3, INPUT, b"\n")
+    relay.say(3, INPUT_END)
+    assert relay.over(3) == 0
 
 
 def test_another_command_sees_the_end_of_its_input_when_closed(
