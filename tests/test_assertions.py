@@ -22,7 +22,13 @@ HELPERS = {
     "finish": ["remote/driver.py"],
     "is_gone": ["remote/driver.py"],
     "refused": ["transport/conftest.py"],
-    "until": ["remote/driver.py", "runs/seat.py", "transport/conftest.py", "typist.py"],
+    "until": [
+        "remote/driver.py",
+        "remote/relay_driver.py",
+        "runs/seat.py",
+        "transport/conftest.py",
+        "typist.py",
+    ],
     "wait_for": ["cluster.py"],
 }
 

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import os
-import resource
-import select
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 from rig import wait_for
@@ -22,7 +19,6 @@ from dispatcher.remote.protocol.mux import (
     COUNT,
     ENDED,
     ERRORS,
-    ERRORS_END,
     ERRORS_WINDOW,
     INPUT,
     INPUT_END,
@@ -31,100 +27,14 @@ from dispatcher.remote.protocol.mux import (
     MORE_ERRORS,
     MORE_INPUT,
     MORE_OUTPUT,
-    OPEN,
     OUTPUT,
-    OUTPUT_END,
     OUTPUT_WINDOW,
-    Frames,
     frame,
 )
 from dispatcher.remote.tree_command import in_memory
-from dispatcher.remote.tree_relay import KEEP, KEPT, KNOWN, PULSE, STATUS
+from dispatcher.remote.tree_relay import KEEP, KEPT, KNOWN
 
-SYNC = b"here I am"
-PROGRAM = f"from dispatcher.remote.tree_relay import serve; serve({SYNC!r})"
-LIMIT = 20.0
-#: says on one output what it reads, and gives a sign of life on the other for each ping
-ANSWERS = "while read -r x; do echo $x; case $x in ping) printf '\\000' >&2;; esac; done"
-
-
-class Relay:
-    """A relay, and what it has said so far, by channel."""
-
-    def __init__(self, files: int | None = None) -> None:
-        def limit() -> None:
-            if files is not None:
-                resource.setrlimit(resource.RLIMIT_NOFILE, (files, files))
-
-        self.process = subprocess.Popen(
-            [sys.executable, "-c", PROGRAM], bufsize=0,
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-            preexec_fn=limit,
-        )  # fmt: skip
-        assert self.process.stdin is not None
-        assert self.process.stdout is not None
-        self.come, self.go = self.process.stdout, self.process.stdin
-        sync = b""
-        while len(sync) < len(SYNC):
-            sync += self.come.read(len(SYNC) - len(sync)) or b"!"
-        assert sync == SYNC
-        self.frames = Frames()
-        self.said: list[tuple[int, int, bytes]] = []
-
-    def say(self, number: int, kind: int, body: bytes = b"") -> None:
-        self.go.write(frame(number, kind, body))
-
-    def open(self, number: int, *words: str | bytes, known: bytes = b"") -> None:
-        parts = [word.encode() if isinstance(word, str) else word for word in words]
-        self.say(number, OPEN, b"\0".join([known, *parts]))
-
-    def hear(self, seconds: float) -> bool:
-        """Take what it says within ``seconds``; False at its end."""
-        if select.select([self.come], [], [], seconds)[0]:
-            data = self.come.read(1 << 16)
-            self.said += self.frames.feed(data or b"")
-            return bool(data)
-        return True
-
-    def until(self, true: Callable[[], Any]) -> None:
-        """Hear until ``true()``. Raises: AssertionError."""
-        end = time.monotonic() + LIMIT
-        while not true():
-            assert time.monotonic() < end, self.said[-20:]
-            assert self.hear(0.05), self.said[-20:]
-
-    def of(self, number: int, kind: int) -> bytes:
-        return b"".join(body for n, k, body in self.said if (n, k) == (number, kind))
-
-    def kinds(self, number: int) -> list[int]:
-        return [k for n, k, _ in self.said if n == number]
-
-    def over(self, number: int) -> int:
-        """The exit code of a command of which everything was told."""
-        ends = {ENDED, OUTPUT_END, ERRORS_END}
-        self.until(lambda: ends <= set(self.kinds(number)))
-        assert all(self.kinds(number).count(end) == 1 for end in ends)
-        code: int = STATUS.unpack(self.of(number, ENDED))[0]
-        return code
-
-    def children(self) -> list[int]:
-        place = f"/proc/{self.process.pid}/task/{self.process.pid}/children"
-        return list(map(int, Path(place).read_text().split()))
-
-    def end(self) -> tuple[int, bytes]:
-        """End the link: (exit code, errors) of the relay."""
-        self.go.close()
-        while self.hear(LIMIT):
-            pass
-        assert self.process.stderr is not None
-        return self.process.wait(LIMIT), self.process.stderr.read()
-
-    def close(self) -> None:
-        self.process.kill()
-        self.process.wait()
-        for one in (self.process.stdin, self.process.stdout, self.process.stderr):
-            assert one is not None
-            one.close()
+from .relay_driver import LIMIT, PROGRAM, SYNC, Relay
 
 
 @pytest.fixture
@@ -428,61 +338,3 @@ def test_lines_are_kept_where_nobody_else_finds_them(
     os.close(fd)
     if error is not None:
         assert opened == [("/tmp", os.O_TMPFILE | os.O_RDWR, 0o600)]
-
-
-def pulse(relay: Relay, *numbers: int) -> None:
-    relay.say(0, PULSE, COUNT.pack(5) + b"ping\n" + b"".join(map(COUNT.pack, numbers)))
-
-
-def test_signs_of_life_are_gathered_and_are_no_errors(relay: Relay) -> None:
-    for number in (1, 2):
-        relay.open(number, "sh", "-c", ANSWERS)
-    relay.open(3, "sh", "-c", "cat >&2")
-    relay.open(4, "sh", "-c", "printf '\\000' >&2; exec sleep 600")
-    relay.until(lambda: relay.of(4, ERRORS) == b"\0")  # not asked, so it is an error
-    pulse(relay, 1, 2, 3, 8)
-    relay.until(lambda: relay.of(0, PULSE))
-    relay.until(lambda: relay.of(3, ERRORS) == b"ping\n")
-    heard = relay.of(0, PULSE)
-    assert {number for (number,) in COUNT.iter_unpack(heard)} <= {1, 2}
-    relay.until(lambda: {n for (n,) in COUNT.iter_unpack(relay.of(0, PULSE))} == {1, 2})
-    assert relay.of(1, ERRORS) == b""
-    assert relay.of(1, OUTPUT) == b"ping\n"
-
-
-def test_a_ping_takes_no_credit_of_the_input(relay: Relay) -> None:
-    relay.open(1, "cat")
-    for _ in range(50):
-        pulse(relay, 1)
-    relay.until(lambda: len(relay.of(1, OUTPUT)) == 250)
-    for _ in range(INPUT_WINDOW // LARGEST):
-        relay.say(1, INPUT, bytes(LARGEST))
-    relay.say(1, MORE_OUTPUT, COUNT.pack(250))
-    relay.until(lambda: len(relay.of(1, OUTPUT)) == 250 + INPUT_WINDOW)
-    granted = sum(COUNT.unpack(body)[0] for _, kind, body in relay.said if kind == MORE_INPUT)
-    assert granted <= INPUT_WINDOW
-
-
-def test_who_does_not_read_is_not_pinged_without_end(relay: Relay) -> None:
-    relay.open(1, "sh", "-c", "echo $$; read -r x; exec wc -c")
-    relay.until(lambda: relay.of(1, OUTPUT))
-    big = COUNT.pack(LARGEST - 100) + bytes(LARGEST - 100) + COUNT.pack(1)
-    for _ in range(20):
-        relay.say(0, PULSE, big)
-    relay.say(1, INPUT, b"\n")
-    relay.say(1, INPUT_END)
-    assert relay.over(1) == 0
-    taken = int(relay.of(1, OUTPUT).split()[-1])
-    assert taken <= INPUT_WINDOW + 2 * LARGEST + (64 << 10)  # and what the pipe holds
-
-
-def test_an_end_passes_output_that_waits(relay: Relay) -> None:
-    relay.open(1, "sh", "-c", "head -c 900000 /dev/zero; exec sleep 600")
-    relay.open(2, "sh", "-c", "read -r x; exit 5")
-    wait_for(lambda: len(relay.children()) == 2)
-    # nothing is heard meanwhile: the link is full
-    relay.say(2, INPUT, b"\n")
-    wait_for(lambda: len(relay.children()) == 1)  # reaped, so its end is told
-    relay.until(lambda: ENDED in relay.kinds(2))
-    assert len(relay.of(1, OUTPUT)) < 600_000
-    relay.until(lambda: len(relay.of(1, OUTPUT)) == 900_000)  # the others come, too
