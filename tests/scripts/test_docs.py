@@ -48,3 +48,12 @@ def test_code_in_tables_has_no_backslash(site: Path) -> None:
     text = (site / "guides" / "exec.html").read_text()
     assert "| dshbak -c</code>" in text
     assert r"\|" not in text
+
+
+def test_the_tests_that_pages_name_are_there() -> None:
+    named = re.compile(r"`([\w/]+/test_\w+)`: `(\w+)`")
+    text = (ROOT / "docs" / "concepts" / "faults.md").read_text(encoding="utf-8")
+    found = named.findall(text)
+    assert len(found) > 20
+    for place, name in found:
+        assert f"def test_{name}(" in (ROOT / "tests" / f"{place}.py").read_text(), (place, name)
