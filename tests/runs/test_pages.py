@@ -22,12 +22,13 @@ BIN = Path(sys.executable).parent
 #: where one command left off, the next goes on
 SESSION = """
 exec 2>&1
-export PATH={bin}:"$PATH"
+export PATH="{bin}:$PATH"
+export XDG_STATE_HOME={own}/state XDG_CONFIG_HOME={own}/config
 unset DISPATCH_CONFIG
-cd "$(cat ~/.folder 2>&- || echo ~)"
+cd "$(cat {own}/folder 2>&- || echo {own}/start)"
 {command}
 code=$?
-pwd > ~/.folder
+pwd > {own}/folder
 exit $code
 """
 #: begins a block with its language and title, or a hidden command
@@ -108,11 +109,13 @@ def test_there_are_pages() -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(DOCS)))
-def test_a_page(page: Path, new_cluster: Callable[..., Cluster]) -> None:
+def test_a_page(page: Path, new_cluster: Callable[..., Cluster], tmp_path: Path) -> None:
     cluster = new_cluster(3)
+    for host in ("login", *cluster.hosts):  # on each its own: no folder is shared
+        cluster.run(["mkdir", "-p", str(tmp_path / "start")], host=host, check=True)
 
     def type_in(command: str, text: str = "") -> tuple[int, str]:
-        script = SESSION.format(bin=shlex.quote(str(BIN)), command=command)
+        script = SESSION.format(bin=BIN, own=tmp_path, command=command)
         done = cluster.run(["bash", "-c", script], input=text, timeout=120)
         return done.returncode, done.stdout
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import getpass
 import socket
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -32,6 +33,12 @@ from dispatcher.transport.tree import tree_transport
 from dispatcher.transport.tree.topology import Topology, plan_tree
 
 N = [Host(f"n{number}") for number in range(1, 8)]
+
+
+@pytest.fixture(autouse=True)
+def _no_daemon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody keeps connections here already, whatever other tests have left to idle."""
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
 
 
 # -- kept connections ------------------------

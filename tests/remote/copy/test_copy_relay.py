@@ -178,7 +178,7 @@ def test_an_inner_host_that_fails_tells_no_more(tmp_path: Path) -> None:
     ("argv", "why"),
     [
         (["sh", "-c", "echo first >&2; echo no route >&2; exit 3"], "no route"),
-        (["sh", "-c", "exec >&-; cat"], "it ended early"),
+        (["sh", "-c", "exec >&-; exec cat >/dev/null"], "it ended early"),
         (["/nowhere/ssh"], "/nowhere/ssh"),
         (played(SYNC, b"S\n"), "no python3 there"),
         (played(READY, message({"error": "disk full"})), "disk full"),

@@ -52,8 +52,8 @@ ROWS: dict[str, tuple[list[str], str]] = {
 
 
 def test_every_row_of_the_table_is_here() -> None:
-    rows = re.findall(r"^\| ([a-z][^|]*?) \|", DOC.read_text(), re.M)
-    assert rows[0] == "want"
+    table = DOC.read_text().partition("| want | pdsh")[2].partition("\n\n")[0]
+    rows = ["want", *re.findall(r"^\| ([a-z][^|]*?) \|", table, re.M)]
     # below, and in tests of their own
     elsewhere = {
         "a group",
