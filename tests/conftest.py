@@ -63,6 +63,19 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 @pytest.fixture(autouse=True)
+def _environment_is_given_back() -> Iterator[None]:
+    """What a test, or the product in its process, sets in the environment reaches no other test.
+
+    ``init_torch`` names the interface for gloo there, and ranks of later tests would get it.
+    """
+    before = os.environ.copy()
+    yield
+    if os.environ != before:
+        os.environ.clear()
+        os.environ.update(before)
+
+
+@pytest.fixture(autouse=True)
 def _journals_replay(request: pytest.FixtureRequest) -> Iterator[None]:
     """Each run of a test that kept its files says the same again when its journal is replayed."""
     yield
