@@ -25,24 +25,7 @@ from dispatcher.model.failure import Ending, Failure, Kind
 from dispatcher.plan.job.request import Restarts
 
 from ..conftest import facts, make_plan
-from .test_run_machine import GONE, World, started
-
-WHY = "unreachable: no route to host"
-
-
-def since(world: World, event: ev.Event) -> list[Action]:
-    """What ``event`` leads to."""
-    at = len(world.done)
-    world.tell(event)
-    return world.done[at:]
-
-
-def end_well(world: World) -> None:
-    for rank in list(world.homes):
-        world.exits(rank, 0)
-    for _ in range(2):
-        if world.ended is None:
-            world.swept()
+from .test_run_machine import GONE, WHY, World, started
 
 
 class TestEnd:
@@ -53,7 +36,7 @@ class TestEnd:
         for rank in range(4):
             world.exits(rank, 0)
         world.sweep(0)
-        orders = since(world, ev.NodeSwept(1, 0))
+        orders = world.since(ev.NodeSwept(1, 0))
         assert [order for order in orders if not isinstance(order, Tell)][:2] == [
             CloseLink(1), CloseLink(2),
         ]  # fmt: skip
@@ -86,9 +69,9 @@ class TestEnd:
         for rank in range(4):
             world.exits(rank, 0)
         world.sweep(0, 1)
-        assert since(world, ev.NodeReady(2, facts(2))) == []  # late
-        assert since(world, ev.NodeHeard(2)) == []
-        actions = since(world, end[how])
+        assert world.since(ev.NodeReady(2, facts(2))) == []  # late
+        assert world.since(ev.NodeHeard(2)) == []
+        actions = world.since(end[how])
         assert actions[0] == CloseLink(2)
         assert isinstance(actions[-1], End)
         assert not world.told(ev.HostLeftOut)
@@ -100,13 +83,13 @@ class TestEnd:
         for rank in range(4):
             world.exits(rank, 0)
         world.sweep(0, 1)
-        assert since(world, ev.SignalReceived(signal.SIGUSR1)) == []
-        actions = since(world, ev.SignalReceived(signal.SIGTERM))
+        assert world.since(ev.SignalReceived(signal.SIGUSR1)) == []
+        actions = world.since(ev.SignalReceived(signal.SIGTERM))
         assert actions[:2] == [CloseLink(2), CloseLink(3)]
         assert world.ended is not None
         assert world.ended.ok
         for event in (ev.SignalReceived(signal.SIGTERM), ev.NodeHeard(2), ev.NodeSwept(2, 0)):
-            assert since(world, event) == []  # R-1
+            assert world.since(event) == []  # R-1
         assert world.run.tick(9999.0) == []
 
     def test_the_third_signal_leaves_spares_too(self) -> None:

@@ -9,7 +9,6 @@ import pytest
 from dispatcher.core.events import mpi_events, verdicts
 from dispatcher.core.events import run_events as ev
 from dispatcher.core.events.actions import (
-    Action,
     AnswerRank,
     CloseLink,
     Finish,
@@ -25,24 +24,7 @@ from dispatcher.core.run import restart, run_machine
 from dispatcher.plan.job.placement import number
 
 from ..conftest import facts
-from .test_run_machine import GONE, World, again, started
-
-WHY = "unreachable: no route to host"
-
-
-def since(world: World, event: ev.Event) -> list[Action]:
-    """What ``event`` leads to."""
-    at = len(world.done)
-    world.tell(event)
-    return world.done[at:]
-
-
-def end_well(world: World) -> None:
-    for rank in list(world.homes):
-        world.exits(rank, 0)
-    for _ in range(2):
-        if world.ended is None:
-            world.swept()
+from .test_run_machine import GONE, WHY, World, again, started
 
 
 class TestSpares:
@@ -52,26 +34,26 @@ class TestSpares:
 
     def test_one_that_is_lost_is_told_and_closed(self) -> None:
         world = started(2, spares=1)
-        assert since(world, ev.NodeLost(2, GONE)) == [
+        assert world.since(ev.NodeLost(2, GONE)) == [
             CloseLink(2), Tell(ev.HostLeftOut(2, WHY)),
         ]  # fmt: skip
-        assert since(world, ev.NodeLost(2, GONE)) == []  # R-5
-        assert since(world, ev.NodeReady(2, facts(2))) == []
-        end_well(world)
+        assert world.since(ev.NodeLost(2, GONE)) == []  # R-5
+        assert world.since(ev.NodeReady(2, facts(2))) == []
+        world.end_well()
         assert Finish(2) not in world.done
         assert world.ended is not None
         assert world.ended.left_out == {"n2": WHY}
 
     def test_one_that_is_dying_is_lost(self) -> None:
         world = started(2, spares=1)
-        assert since(world, ev.NodeDying(2, "told to")) == [
+        assert world.since(ev.NodeDying(2, "told to")) == [
             CloseLink(2), Tell(ev.HostLeftOut(2, "told to")),
         ]  # fmt: skip
 
     def test_one_that_is_not_fit_is_told_and_stays_until_the_end(self) -> None:
         world = World(2, spares=1, most=1)
         wrong = (("cwd", "no folder"), ("iface", "no eth9"))
-        assert since(world, ev.NodeReady(2, facts(2), wrong)) == [
+        assert world.since(ev.NodeReady(2, facts(2), wrong)) == [
             Tell(ev.HostLeftOut(2, "no folder; no eth9"))
         ]
         world.ready(0, 1)
@@ -159,21 +141,21 @@ class TestOrders:
         asked = mpi_events.PmiSpawnAsked(
             2, 0, (mpi_events.Segment(2, (b"p",)), mpi_events.Segment(1, ())), attempt=1
         )
-        refused, answer = since(world, asked)
+        refused, answer = world.since(asked)
         assert isinstance(refused, Tell)
         assert isinstance(refused.event, mpi_events.SpawnRefused)
         assert (refused.event.node, refused.event.rank) == (2, 0)
         assert isinstance(answer, AnswerRank)
         assert answer.node == 2
         asked = mpi_events.PmiSpawnAsked(2, 0, (mpi_events.Segment(3, (b"p",)),), attempt=1)
-        told, *orders = since(world, asked)
+        told, *orders = world.since(asked)
         first = number(1, 0)
         assert told == Tell(mpi_events.WorldPlaced(1, 0, first, (2, 2, 1)))
         assert [world.run.home(first + rank) for rank in range(3)] == [(2, 0), (2, 1), (1, 2)]
         assert [order.node for order in orders if isinstance(order, SpawnRanks)] == [0, 1]
 
     def test_pmix_is_served_on_the_plan_s_node(self, world: World) -> None:
-        assert since(world, mpi_events.PmixWanted(2, attempt=1)) == [ServePmix(0)]
+        assert world.since(mpi_events.PmixWanted(2, attempt=1)) == [ServePmix(0)]
 
     def test_whom_a_hang_is_blamed_on_is_a_node(self, world: World) -> None:
         world.take(world.run.end_hung(verdicts.Hung(9.0, (), None, 3), world.now))
@@ -197,7 +179,7 @@ class TestOrders:
         for event in (
             ev.NodeHeard(0), ev.NodeReady(0, facts(0)), ev.NodeLost(0, GONE), ev.NodeSwept(0, 1),
         ):  # fmt: skip
-            assert since(world, event) == []
+            assert world.since(event) == []
         assert world.ended is None
 
 
@@ -297,7 +279,7 @@ class TestBetween:
         world.fail(0)
         again(world)
         world.fail(0)
-        assert since(world, ev.SignalReceived(signum)) == []
+        assert world.since(ev.SignalReceived(signum)) == []
         assert world.run.state == run_machine.PAUSED
 
     def test_an_interrupt_ends_it_with_all_attempts(self) -> None:
@@ -305,7 +287,7 @@ class TestBetween:
         world.fail(0)
         again(world)
         world.fail(1)
-        orders = since(world, ev.SignalReceived(signal.SIGINT))
+        orders = world.since(ev.SignalReceived(signal.SIGINT))
         assert orders == [Finish(0), Finish(1), Finish(2)]
         world.sweep(0, 1, 2)
         assert world.ended is not None
@@ -326,7 +308,7 @@ class TestBetween:
         again(world)
         world.fail(0)
         again(world)
-        end_well(world)
+        world.end_well()
         assert world.ended is not None
         assert [(one.restart, one.started) for one in world.ended.attempts] == [
             (0, False), (0, True),
@@ -373,14 +355,14 @@ class TestBetween:
 
 def test_a_remark_is_nobody_s_business() -> None:
     world = started(2)
-    assert since(world, ev.Remark()) == []
+    assert world.since(ev.Remark()) == []
 
 
 def test_news_of_the_launcher_s_own_count_while_an_attempt_lasts() -> None:
     world = started(2, most=2, delay=4.0)
-    assert since(world, ev.InputBroken("x")) == []
+    assert world.since(ev.InputBroken("x")) == []
     world.fail(0)
     again(world)
     world.fail(0)
     assert world.run.state == run_machine.PAUSED
-    assert since(world, ev.InputBroken("x")) == []
+    assert world.since(ev.InputBroken("x")) == []

@@ -36,6 +36,8 @@ from dispatcher.plan.job.request import Restarts
 from ..conftest import facts, make_plan
 
 GONE = Failure(Kind.UNREACHABLE, "no route to host")
+#: how it is told
+WHY = "unreachable: no route to host"
 
 
 class World:
@@ -57,6 +59,20 @@ class World:
         self.attempts: dict[int, int] = {}  # host -> the attempt its link is at
         self.homes: dict[int, int] = {}  # living rank -> host
         self.take(self.run.begin())
+
+    def since(self, event: ev.Event) -> list[Action]:
+        """What ``event`` leads to."""
+        at = len(self.done)
+        self.tell(event)
+        return self.done[at:]
+
+    def end_well(self) -> None:
+        """Every rank exits with 0, and nothing is left."""
+        for rank in list(self.homes):
+            self.exits(rank, 0)
+        for _ in range(2):
+            if self.ended is None:
+                self.swept()
 
     def tell(self, event: ev.Event) -> None:
         self.take(self.run.handle(event, self.now))
