@@ -4,7 +4,8 @@ The facts are those of the verdict on the screen. Hosts stand by name, ranks by 
 names as well: ``3``, or ``1.0`` for one that was spawned.
 
 A report is a fold over the run's events (``Fold``), and over nothing else: a run makes it of those
-that it sees, ``replay`` of those that its journal holds.
+that it sees, ``replay`` of those that its journal holds. Longer than other modules: the values and
+the fold that makes them are read together.
 """
 
 from __future__ import annotations
