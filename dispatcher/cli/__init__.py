@@ -122,6 +122,8 @@ def console() -> None:
     try:
         sys.stdout.flush()
         sys.stderr.flush()
+    except BrokenPipeError:
+        code = code or 128 + 13  # nobody reads it any more: ``| head``
     except OSError:
         code = code or 1  # what we had to say did not arrive
     os._exit(code)

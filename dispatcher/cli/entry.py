@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from dispatcher.cli import COMMANDS, complain, named
+from dispatcher.cli import COMMANDS, complain, named, say
 from dispatcher.cli.options import option_defaults
 from dispatcher.cli.options.declaration import Command, Option, Options, declared
 from dispatcher.cli.options.spelling import filled, respelled
@@ -82,7 +82,14 @@ def enter(name: str, words: Sequence[str]) -> int:
         command = load(name or "run")
         typed = respelled(command, words)
         args = filled(command, typed)
-        code = command.main(args=args, prog_name=shown, standalone_mode=False, obj=tuple(typed))
+        # not click's ``main``, which ends the process with 1 when nobody reads what it writes
+        with command.make_context(shown, args, obj=tuple(typed)) as context:
+            code = command.invoke(context)
+    except click.exceptions.Exit as left:
+        return left.exit_code
+    except (EOFError, KeyboardInterrupt):
+        say("")  # the terminal shows ^C in the line
+        return errors.SIGNAL_BASE + 2
     except click.exceptions.Abort:
         return errors.SIGNAL_BASE + 2
     except click.ClickException as error:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import signal
+import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -74,6 +75,19 @@ def test_nobody_reads(does: Does, monkeypatch: pytest.MonkeyPatch) -> None:
     assert enter("jobs", []) == 141
     with sys.stdout:
         assert sys.stdout.name == os.devnull
+
+
+def test_a_reader_that_has_gone() -> None:
+    """As with ``| head -1``: ends as if by SIGPIPE, also if only the flush fails."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    command = [sys.executable, "-m", "dispatcher"]
+    for words in (["hosts", "n1"], ["hosts", "n[1-9999]"], ["explain", "--json"], ["--help"]):
+        done = subprocess.run(
+            [*command, *words], stdout=writer, stderr=subprocess.PIPE, check=False
+        )
+        assert (words, done.returncode, done.stderr) == (words, 141, b"")
+    os.close(writer)
 
 
 @pytest.mark.parametrize(
@@ -230,13 +244,17 @@ def test_the_process_ends_at_once(
     assert ("Traceback" in err) == (code == 125)
 
 
-@pytest.mark.parametrize(("code", "told"), [(0, 1), (4, 4)])
+@pytest.mark.parametrize(
+    ("error", "code", "told"),
+    [(OSError(), 0, 1), (OSError(), 4, 4), (BrokenPipeError(), 0, 141), (BrokenPipeError(), 4, 4)],
+)
 def test_words_that_do_not_arrive(
-    does: Does, left: list[int], code: int, told: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    does: Does, left: list[int], error: OSError, code: int, told: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
     class Full:
         def flush(self) -> None:
-            raise OSError
+            raise error
 
     does(lambda options: code)
     monkeypatch.setattr(sys, "stdout", Full())
