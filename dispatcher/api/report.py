@@ -35,6 +35,7 @@ from dispatcher.core.events.run_events import (
 )
 from dispatcher.core.events.verdicts import (
     Hung,
+    Impossible,
     LeftMpi,
     MpiAborted,
     MpisDiffer,
@@ -384,6 +385,8 @@ def _cause(
     if isinstance(cause, RankFailed):
         facts["same"] = alike(cause, verdict.statuses, last)
     code = message_code(cause)
+    if isinstance(cause, Impossible):
+        del facts["code"]  # is the message's
     return FirstFailure(type(cause).__name__, rank, host, tuple(said), facts, code)
 
 

@@ -142,10 +142,14 @@ class Rejected(OneOf):
 
 @value
 class Impossible(OneOf):
-    """Nothing was started: the plan does not fit what the hosts have."""
+    """Nothing was started: the plan does not fit what the hosts have.
+
+    code: that of the error, ``no-gpu`` for one.
+    """
 
     message: str
     hint: str | None = None
+    code: str = errors.PlanError.code
 
 
 @value
@@ -284,8 +288,8 @@ def message_code(cause: Cause) -> str:
             return failure.kind.code
         case Rejected():
             return "hosts-rejected"
-        case Impossible():
-            return errors.PlanError.code
+        case Impossible(code=code):
+            return code
         case OutputLost():
             return "output-lost"
         case Hung():

@@ -150,7 +150,7 @@ class StartCheck:
                 plan.nodes, plan.devices, plan.exports, counts, variables
             )
         except UsageError as error:
-            return verdicts.Impossible(error.message, error.hint)
+            return verdicts.Impossible(error.message, error.hint, error.code)
         return self._meet()
 
     def _same_machine(self) -> dict[int, Failure]:

@@ -258,7 +258,7 @@ class TestRejection:
         plan = make_plan(1, slots=None, np=4)
         found = judged(StartCheck(plan, prove=True), facts(0, gpus=2))
         assert found == verdicts.Impossible(
-            "4 ranks but only 2 slots on n0", "--oversubscribe, or --np 2"
+            "4 ranks but only 2 slots on n0", "--oversubscribe, or --np 2", "too-many-ranks"
         )
 
 
