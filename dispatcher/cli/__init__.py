@@ -76,7 +76,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _call(words: list[str]) -> int:
     if "_DISPATCH_COMPLETE" in os.environ:  # a shell asks what may follow
         return int(named("tools.completion:answer")(os.environ["_DISPATCH_COMPLETE"]))
-    if words[:1] == ["help"]:  # as git, docker and kubectl have it; ``help exec`` too
+    if words == ["help"]:  # as git, docker and kubectl have it
+        print(named("help:commands")())
+        return 0
+    if words[:1] == ["help"]:
         words = [*words[1:2], "--help"]
     command = words.pop(0) if words and words[0] in COMMANDS else ""
     return int(named("entry:enter")(command, words))

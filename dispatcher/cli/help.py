@@ -2,7 +2,7 @@
 
 ``-h`` is short: what the command does, lines to paste, and the options that most people need, a
 sentence each (``brief`` of the command's class). ``--help`` is all there is. ``dispatch`` alone
-is the command ``run``, and says what other commands there are.
+is the command ``run``, and names the other commands; ``dispatch help`` has a line on each.
 
 Lines are filled by ``Page``, since click's own breaks ``--log-dir`` behind its hyphens.
 """
@@ -143,20 +143,37 @@ def page(context: click.Context, *, brief: bool) -> str:
         for title, rows in sections(command, context).items():
             with formatter.section(title):
                 formatter.write_dl(rows)
-    if overview:
-        widest = max(len(name) for commands in PURPOSES.values() for name in commands)
-        for purpose, commands in PURPOSES.items():
-            with formatter.section(purpose):
-                formatter.write_dl((f"{name:{widest}}", said) for name, said in commands.items())
+    if brief and overview:
+        with formatter.section("Commands"):
+            formatter.write_dl((what, ", ".join(names)) for what, names in PURPOSES.items())
+    elif overview:
+        _commands(formatter)
     if brief:
         formatter.write_paragraph()
         formatter.write(f"All options: dispatch {command.name} --help\n")
         if overview:
-            formatter.write("Of another command: dispatch COMMAND -h\n")
+            formatter.write("All commands: dispatch help, and then dispatch COMMAND -h\n")
     elif command.epilog:
         with _paragraph(formatter):
             formatter.write_text(command.epilog)
     return formatter.getvalue().rstrip("\n")
+
+
+def commands() -> str:
+    """What ``dispatch help`` says: a line on each command."""
+    formatter = Page(width=_width())
+    formatter.write_usage("dispatch", "COMMAND [OPTIONS] ...")
+    _commands(formatter)
+    formatter.write_paragraph()
+    formatter.write("Of one of them: dispatch COMMAND -h, or --help for all of its options\n")
+    return formatter.getvalue().rstrip("\n")
+
+
+def _commands(formatter: Page) -> None:
+    widest = max(len(name) for names in PURPOSES.values() for name in names)
+    for purpose, names in PURPOSES.items():
+        with formatter.section(purpose):
+            formatter.write_dl((f"{name:{widest}}", said) for name, said in names.items())
 
 
 def sections(command: click.Command, context: click.Context) -> dict[str, list[tuple[str, str]]]:

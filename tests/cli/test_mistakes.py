@@ -219,9 +219,3 @@ def test_secrets_are_not_repeated(asked: Asked) -> None:
     ):
         assert "dispatch -H n1 -x A=1 -x 'API_KEY=" in said
         assert "abc" not in said
-
-
-def test_help_is_a_command(capsys: pytest.CaptureFixture[str]) -> None:
-    for words, usage in ((["help"], "dispatch [OPTIONS]"), (["help", "put"], "dispatch put ")):
-        assert cli.main(words) == 0
-        assert capsys.readouterr().out.startswith(f"Usage: {usage}")
