@@ -22,7 +22,7 @@ import click  # noqa: E402
 import dispatcher  # noqa: E402
 from dispatcher.cli import COMMANDS  # noqa: E402
 from dispatcher.cli.entry import load, shown_name  # noqa: E402
-from dispatcher.cli.help import sections  # noqa: E402
+from dispatcher.cli.help import PURPOSES, sections  # noqa: E402
 from dispatcher.model import errors  # noqa: E402
 from dispatcher.model.failure import Kind  # noqa: E402
 from dispatcher.model.frozen import Value  # noqa: E402
@@ -40,8 +40,12 @@ _MARKUP = re.compile(r"([\\*_\[\]<>|#~^])")
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
     """Put the generated pages into the navigation, where ``GENERATED`` stands in it."""
-    made = [{"Commands": [uri for uri in pages() if "/commands/" in uri]}]
-    made += [uri for uri in pages() if "/commands/" not in uri]  # type: ignore[misc]
+    made: list[Any] = [uri for uri in pages() if "/commands/" not in uri]
+    by_purpose = [
+        {purpose: [f"{FOLDER}/commands/{name}.md" for name in names]}
+        for purpose, names in PURPOSES.items()
+    ]
+    made.insert(0, {"Commands": [f"{FOLDER}/commands/index.md", *by_purpose]})
     for entry in config.nav or []:
         for title, children in entry.items() if isinstance(entry, dict) else ():
             if isinstance(children, list) and "GENERATED" in children:
@@ -67,6 +71,7 @@ def on_page_markdown(markdown: str, **_: object) -> str:
 def pages() -> dict[str, str]:
     """Place below docs/ -> Markdown of every generated page."""
     found = {f"{FOLDER}/commands/{name}.md": _joined(command(name)) for name in COMMANDS}
+    found[f"{FOLDER}/commands/index.md"] = _joined(commands())
     found[f"{FOLDER}/messages.md"] = _joined(messages())
     found[f"{FOLDER}/exit-codes.md"] = _joined(exit_codes())
     found[f"{FOLDER}/environment.md"] = _joined(environment())
@@ -84,6 +89,17 @@ def plain(text: str) -> str:
 
 
 # -- commands ---------------------------------------------------------------------------
+
+
+def commands() -> Iterator[str]:
+    """All commands by purpose, a line each: what ``dispatch help`` says."""
+    yield "# Commands"
+    for purpose, names in PURPOSES.items():
+        yield ""
+        yield f"## {purpose}"
+        yield ""
+        for name, said in names.items():
+            yield f"* [dispatch {name}]({name}.md): {plain(said)}"
 
 
 def command(name: str) -> Iterator[str]:
