@@ -44,6 +44,17 @@ def test_a_browser_fetches_nothing_from_elsewhere(site: Path) -> None:
     assert [place for place in sorted(fetched) if "//" in place] == []
 
 
+def test_pictures_are_whole_and_a_command_makes_each() -> None:
+    command = (ROOT / "scripts" / "screenshots").read_text()
+    pages = "".join(page.read_text() for page in (ROOT / "docs").rglob("*.md"))
+    for picture in (ROOT / "docs" / "img").iterdir():
+        drawn = picture.read_text().replace('xmlns="http://www.w3.org/2000/svg"', "")
+        assert "://" not in drawn, f"{picture.name} needs something from elsewhere"
+        assert len(drawn) < 50_000
+        assert f'"{picture.stem}"' in command
+        assert f"img/{picture.name})" in pages
+
+
 def test_code_in_tables_has_no_backslash(site: Path) -> None:
     text = (site / "guides" / "exec.html").read_text()
     assert "| dshbak -c</code>" in text
