@@ -207,16 +207,18 @@ def _nobody_else() -> Transport:
 
 
 @pytest.fixture(scope="session")
-def own_daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """A daemon of connections for these tests alone, ended after them."""
-    before = os.environ.get("XDG_RUNTIME_DIR")
-    os.environ["XDG_RUNTIME_DIR"] = str(tmp_path_factory.mktemp("runtime"))
-    yield
-    end_daemon()
-    if before is None:
-        del os.environ["XDG_RUNTIME_DIR"]
-    else:
-        os.environ["XDG_RUNTIME_DIR"] = before
+def _runtime_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    folder = str(tmp_path_factory.mktemp("runtime"))
+    yield folder
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_RUNTIME_DIR", folder)
+        end_daemon()
+
+
+@pytest.fixture
+def own_daemon(_runtime_folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A daemon of connections for these tests alone, ended after all of them."""
+    monkeypatch.setenv("XDG_RUNTIME_DIR", _runtime_folder)
 
 
 def end_daemon() -> None:
