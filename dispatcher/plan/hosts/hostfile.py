@@ -175,17 +175,18 @@ def _read(
         return [Problem(source, 1, 1, "", "the text is UTF-16", hint)], notices, mentions
     for number, line in lines(decoded(text)):
         number = 0 if typed else number
-        found = parse_line(line, LIMIT - len(mentions), resolve, slots=slots)
+        where = source if typed else f"{source}:{number}"
+        left = LIMIT - len(mentions)
+        found = parse_line(line, left, resolve, slots=slots, origin=where)
         for bad in found.mistakes:
             problems.append(problem(source, number, line, bad))
         if len(problems) >= MOST_PROBLEMS:
             message = f"more than {MOST_PROBLEMS} mistakes: stopped reading here"
             problems[MOST_PROBLEMS - 1 :] = [Problem(source, number, 1, display(line), message)]
             break
-        where = source if typed else f"{source}:{number}"
         notices += [f"{where}: {notice}" if where else notice for notice in found.notices]
         for host, offset in zip(found.hosts, found.offsets, strict=True):
-            mentions.append(_Mention(replace(host, origin=where), number, offset + 1, line))
+            mentions.append(_Mention(host, number, offset + 1, line))
     return problems, notices, mentions
 
 

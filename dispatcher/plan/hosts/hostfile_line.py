@@ -60,7 +60,7 @@ _NOT_TEXT = re.compile("[\0-\x08\x0a-\x1f\x7f-\x9f\ud800-\udfff\u2028\u2029]")
 
 
 class Line:
-    """What a line says: hosts (origin not yet set), their columns, mistakes, notices.
+    """What a line says: hosts, their columns, mistakes, notices.
 
     slots: whether they matter to who reads it, and so are worth a notice.
     """
@@ -86,22 +86,28 @@ class _Item(Value):
 
 
 def parse_line(
-    text: str, limit: int, resolve: hostset.Resolve | None = None, *, slots: bool = True
+    text: str,
+    limit: int,
+    resolve: hostset.Resolve | None = None,
+    *,
+    slots: bool = True,
+    origin: str = "-H",
 ) -> Line:
     """What ``text`` says; mistakes are returned, not raised, so that all can be shown.
 
     limit: the most hosts the line may name. slots: False leaves their numbers out.
+    origin: of its hosts.
     """
     line = Line(slots)
     try:
-        _parse(text, limit, resolve, line)
+        _parse(text, limit, resolve, line, origin)
     except BadName as bad:
         line.mistakes.append(bad)
     line.mistakes.sort(key=lambda bad: bad.offset)
     return line
 
 
-def _parse(text: str, limit: int, resolve: hostset.Resolve | None, line: Line) -> None:
+def _parse(text: str, limit: int, resolve: hostset.Resolve | None, line: Line, origin: str) -> None:
     if len(text) > LONGEST_LINE:
         raise BadName(f"a line of {len(text)} characters (at most {LONGEST_LINE})")
     bad_char = _NOT_TEXT.search(text)
@@ -120,13 +126,14 @@ def _parse(text: str, limit: int, resolve: hostset.Resolve | None, line: Line) -
                 if item.is_address
                 else hostset.expand(item.expression, left, resolve)
             )
-        for name in names:
-            host = Host(name, slots=item.slots, user=item.user, port=item.port)
-            host = _with(host, options)
-            if not line.slots:
-                host = replace(host, slots=None, max_slots=None, gpus=None)
-            line.hosts.append(host)
-            line.offsets.append(item.offset)
+        if not names:
+            continue
+        host = Host(names[0], slots=item.slots, user=item.user, port=item.port, origin=origin)
+        host = _with(host, options)
+        if not line.slots:
+            host = replace(host, slots=None, max_slots=None, gpus=None)
+        line.hosts += (host, *(replace(host, name=name) for name in names[1:]))
+        line.offsets += [item.offset] * len(names)
 
 
 def _not_text(char: str) -> str:
