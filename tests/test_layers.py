@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
 
-import pytest
+from cases import cases
 
 ROOT = Path(__file__).parents[1]
 HOUSE = ROOT / "dispatcher"
@@ -86,16 +86,20 @@ def tree_of(name: str) -> ast.Module:
     return ast.parse(MODULES[name].read_text(encoding="utf-8"))
 
 
-def nodes(tree: ast.AST, *, types: bool) -> Iterator[ast.AST]:
-    """Every node; types: also those that only a type checker runs."""
-    for node in ast.iter_child_nodes(tree):
+def statements(tree: ast.Module, *, types: bool) -> Iterator[ast.stmt]:
+    """Every statement; types: also those that only a type checker runs."""
+    left: list[ast.stmt] = [*tree.body]
+    while left:
+        node = left.pop()
         yield node
         if isinstance(node, ast.If) and not types:
             name = getattr(node.test, "attr", getattr(node.test, "id", ""))
             if name == "TYPE_CHECKING":
-                yield from nodes(ast.Module(node.orelse, []), types=types)
+                left += node.orelse
                 continue
-        yield from nodes(node, types=types)
+        for inner in (node, *getattr(node, "handlers", ()), *getattr(node, "cases", ())):
+            for block in ("body", "orelse", "finalbody"):
+                left += getattr(inner, block, ())
 
 
 @cache
@@ -105,7 +109,7 @@ def names_imported(name: str, *, types: bool = False) -> frozenset[str]:
     if MODULES[name].name != "__init__.py":
         package = package[:-1]
     found = set()
-    for node in nodes(tree_of(name), types=types):
+    for node in statements(tree_of(name), types=types):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
@@ -230,7 +234,7 @@ def test_what_travels_imports_only_itself_and_a_few_standard_modules() -> None:
     assert offenders(others, "remote") == {}
 
 
-@pytest.mark.parametrize(
+@cases(
     ("name", "beside"),
     [
         ("remote.tree_relay", {"dispatcher.remote.protocol.mux", "dispatcher.remote.tree_command"}),
@@ -278,7 +282,7 @@ def test_the_core_has_no_clock_and_no_threads() -> None:
     assert offenders(lambda name: tops(name) & edges, "core", "plan", "checks") == {}
 
 
-@pytest.mark.parametrize(
+@cases(
     ("text", "seen"),
     [
         ("if TYPE_CHECKING:\n    import one\nelse:\n    import two", {"two"}),
@@ -288,7 +292,7 @@ def test_the_core_has_no_clock_and_no_threads() -> None:
 )
 def test_the_reading_passes_by_what_only_types_need(text: str, seen: set[str]) -> None:
     def imported(types: bool) -> set[str]:
-        found = nodes(ast.parse(text), types=types)
+        found = statements(ast.parse(text), types=types)
         return {
             alias.name for node in found if isinstance(node, ast.Import) for alias in node.names
         }

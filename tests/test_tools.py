@@ -13,6 +13,7 @@ from typing import Any, cast
 
 import pytest
 import tiers
+from cases import cases
 
 ROOT = Path(__file__).parents[1]
 TEST = (ROOT / "scripts/test").read_text()
@@ -122,7 +123,7 @@ def test_it():
 """
 
 
-@pytest.mark.parametrize(
+@cases(
     ("reason", "options", "code"),
     [
         ("needs root: hosts with more users than one", [], 0),
@@ -145,7 +146,7 @@ def test_a_skip_that_no_list_allows_fails_the_run(
     assert ("which no list allows" in done.stdout) == bool(code)
 
 
-@pytest.mark.parametrize("page", ["CONTRIBUTING.md", "SECURITY.md"])
+@cases("page", ["CONTRIBUTING.md", "SECURITY.md"])
 def test_files_that_a_page_names_are_there(page: str) -> None:
     text = (ROOT / page).read_text()
     named = re.findall(r"`((?:dispatcher|tests|scripts|docs)/[\w./-]*)", text)

@@ -20,7 +20,7 @@ REAL = (
     "cli/exec/test_copies.py", "cli/exec/test_exec_output.py", "cli/exec/test_put.py",
     "cli/exec/test_run_exec.py", "cli/run/test_launch.py", "comm", "faults", "remote/agent",
     "remote/copy", "remote/host", "remote/pmi", "remote/probe", "runs", "scripts", "transfer",
-    "transport",
+    "test_tools.py", "transport",
 )  # fmt: skip
 
 #: why a test may be skipped: what it says -> why that is no loss

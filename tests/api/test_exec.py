@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from cases import cases
 
 import dispatcher
 from dispatcher.api import exec as module
@@ -58,7 +59,7 @@ def test_some_hosts_failed() -> None:
     assert Answers((), 0, 0, ()).ok
 
 
-@pytest.mark.parametrize(
+@cases(
     ("hosts", "argv", "more", "said"),
     [
         ("localhost", "echo a b", {}, "argv: a list of words, not a text"),

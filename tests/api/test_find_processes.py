@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
+from cases import cases
 
 from dispatcher.api import find_processes
 from dispatcher.api.find_processes import (
@@ -52,7 +53,7 @@ def test_answers_are_kept_by_host_and_bounded() -> None:
     assert len(answers.text[0]) == MOST + 1
 
 
-@pytest.mark.parametrize(
+@cases(
     ("found", "whats", "lines"),
     [
         ({"n1": []}, ["found"], []),
@@ -119,7 +120,7 @@ class Cleanup:
         return [host.name for host in self.one.hosts]
 
 
-@pytest.mark.parametrize(
+@cases(
     ("events", "left"),
     [
         ([], []),

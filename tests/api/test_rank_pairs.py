@@ -9,6 +9,7 @@ import time
 from typing import Any
 
 import pytest
+from cases import cases
 
 from dispatcher.api import rank_pairs
 from dispatcher.api.rank_pairs import MOST, PROBES, SECONDS, MpiPairs, PairOutput
@@ -30,7 +31,7 @@ def result(**found: Any) -> str:
     return MARK + json.dumps(found)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("text", "found"),
     [
         (b"", NOTHING),
@@ -72,7 +73,7 @@ def report(cause: FirstFailure | None = None, *verdict: str) -> Report:
     return Report("run-1", 0, cause, verdict, 0.0, 0.0, 2)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("ended", "why"),
     [
         (report(), "it told nothing"),
@@ -208,7 +209,7 @@ def test_ctrl_c_ends_all(jobs: Jobs, played: MpiPairs, monkeypatch: pytest.Monke
     assert real((0, 3)) == Pair(0, 3, why="not measured")  # and nobody begins any more
 
 
-@pytest.mark.parametrize("over", list(PROBES))
+@cases("over", list(PROBES))
 def test_the_job_of_a_pair(over: str, monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[Any] = []
     monkeypatch.setattr(rank_pairs, "RunSession", lambda *given, **more: made.append((given, more)))

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cases import cases
 
 from dispatcher.api.report import (
     FailedAttempt,
@@ -205,7 +206,7 @@ def test_what_a_rank_said_last() -> None:
 GROUP = Group((0, FIRST), "py-spy", "S", (Frame("f", "a.py", 3),))
 
 
-@pytest.mark.parametrize(
+@cases(
     ("cause", "rank", "host", "facts"),
     [
         (RankFailed(1, 2, 3, ErrorFile("why", "tb"), "hint"), "2", "n2",
@@ -248,7 +249,7 @@ def test_what_ended_it(
     }
 
 
-@pytest.mark.parametrize(("node", "rank"), [(None, None), (0, 1)])
+@cases(("node", "rank"), [(None, None), (0, 1)])
 def test_where_ranks_were_when_they_hung(node: int | None, rank: int | None) -> None:
     report = folded(*START, closed(failed(Hung(60.0, (GROUP,), node, rank))))
     assert report.cause is not None
@@ -276,7 +277,7 @@ def test_for_programs() -> None:
     assert folded(BEGAN, closed(failed(None))).plain()["cause"] is None
 
 
-@pytest.mark.parametrize(
+@cases(
     ("events", "said"),
     [
         ((), "no run.began: not the whole journal of a run"),
@@ -307,7 +308,7 @@ def test_a_journal_is_replayed(tmp_path: Path) -> None:
     assert replay(journal(tmp_path, *events)) == folded(*events, folder=tmp_path)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("events", "said"),
     [
         ((BEGAN,), "{path}: no run.closed"),

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cases import cases
 
 from dispatcher.api.request import allocated, cwd_of, hosts_of, is_program, python_of, request
 from dispatcher.model.errors import UsageError
@@ -20,7 +21,7 @@ def _no_batch_job(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("hosts", "names"),
     [
         ("n1,n2:3", [("n1", None), ("n2", 3)]),
@@ -42,7 +43,7 @@ def test_hosts(
     assert [(host.name, host.slots) for host in hosts_of(hosts).hosts] == names
 
 
-@pytest.mark.parametrize(
+@cases(
     ("hosts", "said"),
     [
         (None, "no hosts given"),
@@ -98,7 +99,7 @@ def test_words_are_a_list() -> None:
     assert caught.value.hint == "['train.py', 'x']"
 
 
-@pytest.mark.parametrize(
+@cases(
     ("environ", "wanted"),
     [
         ({}, sys.executable),
@@ -119,7 +120,7 @@ def test_the_ranks_python(tmp_path: Path, environ: dict[str, str], wanted: str) 
     assert python_of(told) == wanted.format(**folders)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("mark", "wanted"),
     [("pipx_metadata.json", "python3"), ("uv-receipt.toml", "python3"), ("x", sys.executable)],
 )
@@ -149,7 +150,7 @@ def test_the_folder_keeps_the_name_that_the_shell_has_for_it(
         assert cwd_of("/abs") == "/abs"
 
 
-@pytest.mark.parametrize(
+@cases(
     ("name", "content", "is_one"),
     [
         ("a.sh", b"echo", True),

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cases import cases
 
 import dispatcher
 from dispatcher.api import run as module
@@ -27,7 +28,7 @@ def ranks(argv: list[str], count: int = 2, **fields: Any) -> dispatcher.Request:
     return dispatcher.request(f"localhost:{count}", argv, kind="command", **fields)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("line", "text", "shown"),
     [
         (Line("3", "stdout", b"a b"), "a b", "[3] a b"),
@@ -95,7 +96,7 @@ def test_what_ranks_had_begun_ends_when_they_start_again() -> None:
     assert fed.lines[-1] == ("0", "stdout", b"new")
 
 
-@pytest.mark.parametrize(("lines", "events", "count"), [(True, False, 1), (False, True, 1)])
+@cases(("lines", "events", "count"), [(True, False, 1), (False, True, 1)])
 def test_only_what_is_wanted(lines: bool, events: bool, count: int) -> None:
     fed = Fed(lines=lines, events=events)
     fed.one.output(0, 1, b"a\n")
@@ -148,7 +149,7 @@ def test_lines_and_events_are_given_here() -> None:
     assert report.log_dir is None
 
 
-@pytest.mark.parametrize("heard", ["on_line", "on_event"])
+@cases("heard", ["on_line", "on_event"])
 def test_one_of_the_two(heard: str) -> None:
     told: list[Any] = []
     more: dict[str, Any] = {heard: told.append}
@@ -235,7 +236,7 @@ def test_signals_are_for_the_main_thread() -> None:
     assert caught == ["signals: only the main thread can take them"]
 
 
-@pytest.mark.parametrize(
+@cases(
     ("job", "how", "said"),
     [
         (("n1:1", ["a"]), {"ways": dispatcher.Ways("slurm", host_keys="strict")}, "--host-keys is"),

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cases import cases
 from rig import wait_for
 
 from dispatcher.api.find_processes import FinalCleanup
@@ -44,7 +45,7 @@ def plan_of(argv: list[str], hosts: str = "localhost:2", **fields: Any) -> Any:
 # -- files -------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@cases(
     ("how", "kinds"),
     [
         ({}, [Journal, RankFiles]),
@@ -69,7 +70,7 @@ def test_which_files_there_are(tmp_path: Path, how: dict[str, Any], kinds: list[
     assert json.loads((tmp_path / "plan.json").read_text())["run_id"] == plan.run_id
 
 
-@pytest.mark.parametrize("merge", [False, True])
+@cases("merge", [False, True])
 def test_files_come_in_pieces(tmp_path: Path, merge: bool) -> None:
     sinks = open_files(
         plan_of(["a"]), RunPaths(tmp_path), lambda line: None, merge=merge, rotation=Rotation(4096)
@@ -81,7 +82,7 @@ def test_files_come_in_pieces(tmp_path: Path, merge: bool) -> None:
     assert len(list(tmp_path.glob("*.1"))) == 1
 
 
-@pytest.mark.parametrize(("seconds", "kept"), [(0.0, False), (60.0, True)])
+@cases(("seconds", "kept"), [(0.0, False), (60.0, True)])
 def test_stacks_are_kept_where_silence_is_limited(
     tmp_path: Path, seconds: float, kept: bool
 ) -> None:
@@ -231,7 +232,7 @@ def test_hosts_where_others_started_ranks_are_looked_at_after_a_failure(
         assert ran.report.verdict[-1] == "note: n9: killed 1 process: sh 1, left behind"
 
 
-@pytest.mark.parametrize("known", [False, True])
+@cases("known", [False, True])
 def test_the_host_above_is_asked_for_only_where_one_was_lost(known: bool) -> None:
     asked: list[Any] = []
 
@@ -338,7 +339,7 @@ def test_a_further_ctrl_c_kills_and_one_more_is_raised(monkeypatch: pytest.Monke
     run._thread.join(10)
 
 
-@pytest.mark.parametrize(("now", "count"), [(False, 1), (True, 2)])
+@cases(("now", "count"), [(False, 1), (True, 2)])
 def test_stop(now: bool, count: int) -> None:
     told: list[Any] = []
     run = started(lambda run: None, told.append)

@@ -6,6 +6,7 @@ import resource
 from typing import Any
 
 import pytest
+from cases import cases
 
 from dispatcher.api.transports import (
     FILES_PER_HOST,
@@ -25,7 +26,7 @@ from dispatcher.transport.ssh.paramiko_transport import ParamikoTransport
 HERE, THERE = Host("localhost"), Host("n1")
 
 
-@pytest.mark.parametrize(
+@cases(
     ("ways", "host", "kind"),
     [
         (Ways(), HERE, LocalTransport),
@@ -74,7 +75,7 @@ def test_the_user_is_seen_to_type() -> None:
     assert nobody("passphrase: ") is None
 
 
-@pytest.mark.parametrize(
+@cases(
     ("ways", "chosen", "template"),
     [
         (Ways(), "auto", None),
@@ -96,7 +97,7 @@ def test_ways_that_contradict_each_other() -> None:
     assert Ways("auto", rsh="x {host}").chosen == "rsh"
 
 
-@pytest.mark.parametrize(
+@cases(
     ("ways", "host", "said"),
     [
         (Ways(), Host("n1", user="ml", port=1), None),

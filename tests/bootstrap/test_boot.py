@@ -12,6 +12,7 @@ import zlib
 from pathlib import Path
 
 import pytest
+from cases import cases
 from remote.driver import Agent, interpreters, new_enough
 
 from dispatcher.bootstrap import payload as bootstrap
@@ -56,7 +57,7 @@ class TestCommand:
         assert quoted.isascii()
         assert line.isprintable()
 
-    @pytest.mark.parametrize("name", ["py thon", "a'b", "$(id)", "-c", "", "a;b", "p!", "~/p", "ü"])
+    @cases("name", ["py thon", "a'b", "$(id)", "-c", "", "a;b", "p!", "~/p", "ü"])
     def test_a_name_that_needs_quotes_is_refused(self, name: str) -> None:
         with pytest.raises(UsageError, match="--agent-python"):
             command(first=[name])
@@ -84,7 +85,7 @@ class TestCommand:
         finally:
             agent.close()
 
-    @pytest.mark.parametrize(
+    @cases(
         ("run_id", "tag"),
         [
             ("20260131-1-a", "export DISPATCH_RUN_ID=20260131-1-a; "),

@@ -8,6 +8,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from cases import cases
 from hypothesis import given
 from hypothesis import strategies as st
 from remote.driver import Agent, interpreters, new_enough
@@ -91,7 +92,7 @@ class TestBootFailure:
             "the link ended before the agent answered; remote said: This account is not available."
         )
 
-    @pytest.mark.parametrize(
+    @cases(
         ("said", "status", "why"),
         [
             ("python3 python3.14", 127, "looked for python3 python3.14"),
@@ -110,7 +111,7 @@ class TestBootFailure:
             "or name one with --agent-python"
         )
 
-    @pytest.mark.parametrize(
+    @cases(
         ("said", "message"),
         [
             (b"", ""),
@@ -125,7 +126,7 @@ class TestBootFailure:
     def test_last_words(self, said: bytes, message: str) -> None:
         assert bootstrap.remote_message(said) == message
 
-    @pytest.mark.parametrize(
+    @cases(
         ("code", "signal", "errors", "why"),
         [
             (None, None, b"", "the link ended"),
@@ -163,7 +164,7 @@ class TestPayload:
     def test_is_small(self) -> None:
         assert len(payload()) <= 24 << 10
 
-    @pytest.mark.parametrize("path", SENT, ids=lambda path: f"{path.parent.name}.{path.stem}")
+    @cases("path", SENT, ids=lambda path: f"{path.parent.name}.{path.stem}")
     def test_what_travels_means_the_same_and_stands_in_the_same_lines(self, path: Path) -> None:
         source = path.read_text(encoding="utf-8")
         whole, sent = ast.parse(source), ast.parse(bootstrap.lean(source))
@@ -181,7 +182,7 @@ class TestPayload:
         lines = [node.lineno for node in ast.walk(sent) if isinstance(node, ast.stmt)]
         assert lines == [node.lineno for node in ast.walk(whole) if isinstance(node, ast.stmt)]
 
-    @pytest.mark.parametrize(
+    @cases(
         ("source", "sent"),
         [
             ("def f(a: int) -> None:  # so", "def f(a: int) -> None:"),
@@ -249,7 +250,7 @@ class TestPayload:
         finally:
             agent.close()
 
-    @pytest.mark.parametrize("python", new_enough(), ids="{0[0]}.{0[1]}".format)
+    @cases("python", new_enough(), ids="{0[0]}.{0[1]}".format)
     def test_its_tracebacks_show_the_source(self, python: tuple[int, int]) -> None:
         agent = Agent(interpreters()[python])
         try:

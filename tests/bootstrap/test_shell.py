@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from cases import cases
 from rig import gone, wait_for
 
 from dispatcher.bootstrap import shell as lifeline
@@ -91,7 +92,7 @@ def start() -> Iterator[type[Started]]:
         one.close()
 
 
-@pytest.mark.parametrize("terminal", [False, True])
+@cases("terminal", [False, True])
 def test_a_wrapped_command_line_says_nothing_of_what_is_awaited(terminal: bool) -> None:
     for sudo in (None, "nobody"):
         wrapper = lifeline.wrapper("TOKEN", terminal=terminal, sudo=sudo)
@@ -112,7 +113,7 @@ def test_what_is_written_after_the_script() -> None:
 RUN = "20260131-142501-k3f9x2"
 
 
-@pytest.mark.parametrize(
+@cases(
     ("line", "found"),
     [
         (f"found 12 {RUN} python3", lifeline.Tagged("found", 12, RUN, "python3")),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from cases import cases
 
 from checks.samples import HUNG, MISSING, call, files, said
 from dispatcher.checks.check import (
@@ -32,7 +33,7 @@ def test_which_hosts_can_be_used() -> None:
     assert sorted([CRITICAL, OK, INCOMPLETE, WARN]) == [OK, WARN, INCOMPLETE, CRITICAL]
 
 
-@pytest.mark.parametrize(
+@cases(
     ("reading", "value", "why"),
     [
         (call([1, b"\xff", {"a": b"b"}, None]), [1, "\\xff", {"a": "b"}, None], "exit code 0: "),
@@ -68,7 +69,7 @@ def test_what_is_read_of_a_host() -> None:
     assert one.output("run") == "x\n"
 
 
-@pytest.mark.parametrize(
+@cases(
     ("ask", "why"),
     [
         (lambda one: one.reading("absent"), "not read"),
@@ -93,7 +94,7 @@ def test_what_cannot_be_read(ask: Any, why: str) -> None:
     assert str(told.value) == why
 
 
-@pytest.mark.parametrize(
+@cases(
     ("error", "text"),
     [
         (Unread("why"), "could not be read: why"),
@@ -126,7 +127,7 @@ def test_findings() -> None:
     assert ok() == Finding(OK) == Finding(OK, "", None, "")
 
 
-@pytest.mark.parametrize(
+@cases(
     ("texts", "how", "line"),
     [
         ([], {}, ""), (["a"], {}, "a"), (["a", "b", "c"], {}, "a, b, c"),
@@ -139,9 +140,7 @@ def test_a_few_of_many(texts: list[str], how: Any, line: str) -> None:
     assert a_few(texts, **how) == line
 
 
-@pytest.mark.parametrize(
-    ("values", "common"), [([], None), (["a"], "a"), (["b", "a", "a"], "a"), (["b", "a"], "b")]
-)
+@cases(("values", "common"), [([], None), (["a"], "a"), (["b", "a", "a"], "a"), (["b", "a"], "b")])
 def test_the_usual_value(values: list[str], common: str | None) -> None:
     assert mode(values) == common
     assert mode(iter(values)) == common

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from cases import cases
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -60,7 +61,7 @@ BARE = replace(smi_ended(MISSING), readings={
 UNKNOWN = "[Unknown Error]"
 
 
-@pytest.mark.parametrize(
+@cases(
     ("check", "seen", "level", "words"),
     [
         (gpu.inventory, smi_host(), OK, ""),
@@ -152,7 +153,7 @@ def log(text: str = "", journal: Reading = MISSING, **changed: Reading) -> Seen:
     return host("n2", **readings)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("seen", "level", "words"),
     [
         (log(), OK, ""),
@@ -198,7 +199,7 @@ def test_one_line_in_any_place_is_enough_for_the_worst(lines: list[str]) -> None
     assert (found.level, found.text) == (CRITICAL, "SXid 20034 of 0000:a9:00.0")
 
 
-@pytest.mark.parametrize("line", ["79", "79 fatal", "x warn", "79 warn now", "\u0667\u0669 warn"])
+@cases("line", ["79", "79 fatal", "x warn", "79 warn now", "\u0667\u0669 warn"])
 def test_a_bad_table_names_its_line(line: str) -> None:
     with pytest.raises(UsageError, match="t:2: not a number and a level"):
         xid.parse_table(f"79 warn\n{line}\n", "t")
@@ -226,7 +227,7 @@ def counted(before: dict[str, str], after: dict[str, str]) -> Seen:
     return replace(host(ib_counters=first), later={"ib counters": second})
 
 
-@pytest.mark.parametrize(
+@cases(
     ("check", "seen", "level", "words"),
     [
         (network.ports, host(rdma=rdma(("mlx5_0", *NDR), ("mlx5_1", *NDR))), OK, ""),
@@ -251,7 +252,7 @@ def test_fabric(check: CheckHost, seen: Seen, level: Level, words: str) -> None:
     assert (found.level, words in found.text) == (level, True), found
 
 
-@pytest.mark.parametrize(
+@cases(
     ("reading", "level"),
     [
         (said(b"active\n"), OK),
@@ -299,7 +300,7 @@ def test_mounts() -> None:
     assert health.parse(r"x /mnt/a\040b nfs rw 0 0")[0][1] == "/mnt/a b"
 
 
-@pytest.mark.parametrize(
+@cases(
     ("reading", "level", "words"),
     [
         (said(b'noise\n{"level": "OK"}\n'), OK, ""),
@@ -330,7 +331,7 @@ def test_a_site_check_that_one_host_has_not() -> None:
     assert site.site({"a": host("a")})["a"].level == INCOMPLETE
 
 
-@pytest.mark.parametrize("check", report.full({}, site_checks=True), ids=lambda check: check.name)
+@cases("check", report.full({}, site_checks=True), ids=lambda check: check.name)
 def test_what_was_not_read_is_never_ok(check: object) -> None:
     everything = [*report.first_readings(report.Want(host().asked, "p", {}, 1.0, full=True), [])]
     rubbish = {one[0]: Reading(0, b"\x00rubbish") for one in everything}

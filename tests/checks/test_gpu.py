@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from cases import cases
 
 from checks.samples import HUNG, MISSING, host, kernel, said
 from checks.test_full import CORE, MORE, gpu_lines, smi_host
@@ -14,7 +15,7 @@ from dispatcher.checks.check import CheckHost, Level, Reading, Seen, Unread, che
 OK, WARN, INCOMPLETE, CRITICAL = Level.OK, Level.WARN, Level.INCOMPLETE, Level.CRITICAL
 
 
-@pytest.mark.parametrize(
+@cases(
     ("check", "last", "level", "text"),
     [
         (gpu.ecc, {"errors": "3", "ecc": "Disabled"}, CRITICAL,
@@ -65,7 +66,7 @@ def test_a_reset_that_waits_has_no_remedy_but_itself() -> None:
     assert (found.level, found.text) == (WARN, "gpu 7: ECC will be Disabled after a reset")
 
 
-@pytest.mark.parametrize(
+@cases(
     ("watt", "level", "text", "value"),
     [
         ("700.00", OK, "", "700 W"),
@@ -121,7 +122,7 @@ def test_a_short_list_of_fields_serves_old_drivers() -> None:
         gpu.gpus(host(smi=said(b"x", 2), smi_core=said(b"failed", 9)))
 
 
-@pytest.mark.parametrize(
+@cases(
     ("smi", "core", "level", "text"),
     [
         (MISSING, HUNG, CRITICAL, "nvidia-smi hangs"),
@@ -139,7 +140,7 @@ def test_nvidia_smi_that_does_not_answer(
     assert (checked(gpu.inventory, bare).text == "no GPU") == (smi == core == MISSING)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("text", "rows"),
     [
         ("", []), ("\n1, 2\n", [["1", "2"]]), ("No running processes found\n", []),
@@ -151,7 +152,7 @@ def test_rows(text: str, rows: list[list[str]]) -> None:
     assert gpu.rows(text, 2) == rows
 
 
-@pytest.mark.parametrize(
+@cases(
     ("text", "value"),
     [("12", 12.0), ("0x10", 16.0), ("1.5", 1.5), ("[N/A]", None), ("N/A", None), ("", None),
      ("[Not Supported]", None), ("[Deprecated]", None)],
@@ -160,7 +161,7 @@ def test_figures(text: str, value: float | None) -> None:
     assert gpu.number(text) == value
 
 
-@pytest.mark.parametrize("text", ["[Unknown Error]", "ERR!", "0xzz"])
+@cases("text", ["[Unknown Error]", "ERR!", "0xzz"])
 def test_what_is_no_figure(text: str) -> None:
     with pytest.raises(Unread, match="nvidia-smi says"):
         gpu.number(text)
@@ -170,7 +171,7 @@ def remap(text: bytes, status: int = 0) -> Seen:
     return host(smi_remap=said(text, status))
 
 
-@pytest.mark.parametrize(
+@cases(
     ("seen", "level", "text"),
     [
         (remap(b"GPU-1, 0, 1, Yes, Yes\n"), CRITICAL, "GPU-1: no spare rows left"),
@@ -198,7 +199,7 @@ LINKS = (
 )
 
 
-@pytest.mark.parametrize(
+@cases(
     ("seen", "level", "text", "value"),
     [
         (host(smi_nvlink=said(LINKS % b"26.5 GB/s")), OK, "", "4"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-import pytest
+from cases import cases
 
 from checks.test_nccl_model import NETDEVS, PORTS
 from dispatcher.checks import nccl_log
@@ -110,7 +110,7 @@ ONE = [
 ]
 
 
-@pytest.mark.parametrize(("settings", "level", "words"), ONE)
+@cases(("settings", "level", "words"), ONE)
 def test_what_is_wrong_with_settings(settings: dict[str, str], level: str, words: str) -> None:
     advice = advise(cluster({"settings": settings}, {"settings": settings}))
     assert any(lv == level and words in text for lv, _, text in said(advice)), said(advice)
@@ -242,7 +242,7 @@ def test_messages_come_with_the_gravest_first() -> None:
     assert levels[0] == Level.CRITICAL
 
 
-@pytest.mark.parametrize(
+@cases(
     ("settings", "remedy"),
     [
         ({"NCCL_SOCKET_IFNAME": "eth9"}, "name one that is up with an address; there is: "),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
+from cases import cases
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -63,7 +63,7 @@ TABLE: dict[str, tuple[list[Any], dict[str, str], list[tuple[tuple[int, ...], st
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("case", TABLE)
+@cases("case", TABLE)
 def test_who_is_odd(case: str) -> None:
     said, given_, odd = TABLE[case]
     networks = Networks([given_] * len(said))
@@ -74,7 +74,7 @@ def test_who_is_odd(case: str) -> None:
     assert [(one.nodes, one.what) for one in networks.differing()] == odd
 
 
-@pytest.mark.parametrize("setting", ["", "NCCL_IB_DISABLE", "NCCL_IB_HCA"])
+@cases("setting", ["", "NCCL_IB_DISABLE", "NCCL_IB_HCA"])
 def test_ports_that_a_check_has_seen(setting: str) -> None:
     networks = Networks([{setting: "^mlx5"}] * 3, {0: "2 x InfiniBand 400 Gb/s"})
     for node in range(3):
@@ -96,7 +96,7 @@ def test_a_host_is_judged_by_the_rank_that_fell_back() -> None:
     assert (hosts[1].net, hosts[1].version) == ("Socket", "2.21.5+cuda12.4")
 
 
-@pytest.mark.parametrize(
+@cases(
     ("words", "understood", "use"),
     [
         ("NCCL INFO NET/IB : Using [0]a:1/IB [1]b:2/RoCE; OOB e:[3]c:1<0>", True,
@@ -152,7 +152,7 @@ def test_what_most_ranks_of_a_host_say_is_the_host_s() -> None:
     assert networks.hosts()[0].devices == ("mlx5_1:1", "mlx5_3:1")
 
 
-@pytest.mark.parametrize(
+@cases(
     ("settings", "why"),
     [
         ({}, ""), ({"NCCL_NET": "IB", "NCCL_IB_HCA": "x"}, "NCCL_NET=IB"),
@@ -165,7 +165,7 @@ def test_which_setting_asks_for_a_network(settings: dict[str, str], why: str) ->
     assert meant(settings) == why
 
 
-@pytest.mark.parametrize(
+@cases(
     ("said", "given_", "odd"),
     [
         ([IB, IB, SOCKET, SOCKET, SOCKET], {}, [((2, 3, 4),
@@ -196,7 +196,7 @@ def test_how_it_is_told(
     assert [(one.nodes, one.what) for one in networks.differing()] == odd
 
 
-@pytest.mark.parametrize(
+@cases(
     ("expected", "used", "odd"),
     [
         (("IB", ("a:1", "b:1")), NetworkUse("IB", ("b:1", "c:1", "d:1")),

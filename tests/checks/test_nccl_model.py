@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import pytest
+from cases import cases
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -58,7 +58,7 @@ TABLE = [
 ]
 
 
-@pytest.mark.parametrize(("settings", "expected"), TABLE)
+@cases(("settings", "expected"), TABLE)
 def test_the_truth_table(settings: dict[str, str], expected: str) -> None:
     found = predict(PORTS, NETDEVS, settings)
     if found.fatal:
@@ -121,7 +121,7 @@ def test_any_filter_is_one_and_turns_round(text: str, name: str) -> None:
         assert parse_filter("^" + text).passes(name, 1) != found.passes(name, 1)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("text", "name", "port", "passes"),
     [
         ("", "mlx5_0", 1, True), ("=", "mlx5_0", 1, True), ("^", "mlx5_0", 1, False),
@@ -139,7 +139,7 @@ def test_filters(text: str, name: str, port: int, passes: bool) -> None:
         assert parse_filter(text).passes(name) == passes
 
 
-@pytest.mark.parametrize(
+@cases(
     ("text", "on"),
     [("1", True), ("0", False), ("", False), ("yes", False), ("0x0", False), ("0x1", True),
      ("-1", True), ("00", False)],
@@ -148,7 +148,7 @@ def test_numbers_that_switch_something_on(text: str, on: bool) -> None:
     assert is_on(text) == on
 
 
-@pytest.mark.parametrize(
+@cases(
     ("settings", "line"),
     [
         ({"NCCL_NET": "ib", "NCCL_IB_HCA": "=mlx5_1,mlx5_3"},
@@ -189,7 +189,7 @@ def test_no_more_ports_and_interfaces_than_nccl_takes() -> None:
     assert predict(PORTS[:1] + (Port("x", 1, "ACTIVE"),), NETDEVS, {}).gbps == 100.0
 
 
-@pytest.mark.parametrize(
+@cases(
     ("names", "taken"),
     [
         (["lo", "docker0", "virbr0"], ["docker0"]), (["lo", "virbr0"], ["lo"]),
@@ -245,7 +245,7 @@ def test_a_host_s_settings_and_what_hides_them() -> None:
     assert host.netdevs[0].name == "eth0"
 
 
-@pytest.mark.parametrize(
+@cases(
     ("line", "field", "value"),
     [
         ("SSH_CONNECTION=10.0.0.9 50000 fe80::1%eth0 22", "login", "fe80::1"),

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-import pytest
+from cases import cases
 
 from checks.test_nccl_advice import HOST, cluster, said
 from dispatcher.checks.nccl_advice import DEBUGGING, advise
@@ -36,7 +36,7 @@ def test_nothing_is_said_of_a_plain_host() -> None:
     assert told({}) == told({}, count=1) == []
 
 
-@pytest.mark.parametrize(
+@cases(
     ("settings", "changes", "level", "text", "remedy"),
     [
         ({"NCCL_SOCKET_IFNAME": "eth9"}, {}, "CRITICAL",
@@ -105,7 +105,7 @@ def test_one_trouble(
     assert told(settings, **changes) == [(level, text, remedy)]
 
 
-@pytest.mark.parametrize(
+@cases(
     ("settings", "changes"),
     [
         ({"NCCL_IB_HCA": "x", "NCCL_NET": "Socket"}, {}),  # it was said what is meant
@@ -141,7 +141,7 @@ def test_what_cannot_be_read_of_a_host_is_all_that_is_said_of_it() -> None:
     assert (list(advice.now), list(advice.then)) == (["h1"], ["h1"])
 
 
-@pytest.mark.parametrize(
+@cases(
     ("odd", "level", "text"),
     [
         ({"settings": {"NCCL_NET": "Socket"}}, "CRITICAL",
@@ -198,7 +198,7 @@ def test_infiniband_goes_before_faster_roce_and_roce_before_sockets() -> None:
     assert "NCCL_NET" not in advise({"h0": replace(PLAIN, ports=())}).settings
 
 
-@pytest.mark.parametrize(
+@cases(
     ("changes", "hca"),
     [
         ({"login": "10.0.0.5"}, "=r2"), ({"login": None, "route": "eno1"}, "=r2"),
@@ -218,7 +218,7 @@ LO, DOCKER = Netdev("lo", True, ("127.0.0.1",)), Netdev("docker0", True, ("172.1
 E1, E2 = Netdev("e1", True, ("10.1.0.1",)), Netdev("e2", True, ("10.2.0.1",))
 
 
-@pytest.mark.parametrize(
+@cases(
     ("netdevs", "login", "route", "name"),
     [
         ((LO, DOCKER, E1, E2), None, None, "e1"), ((LO, DOCKER, E1, E2), None, "e2", "e2"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import pytest
+from cases import cases
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -93,7 +93,7 @@ TABLE = [
 ]
 
 
-@pytest.mark.parametrize(("text", "expected"), TABLE)
+@cases(("text", "expected"), TABLE)
 def test_the_notations(text: str, expected: tuple[Port, ...]) -> None:
     assert network.parse_ports(text) == expected
     assert network.parse_ports("some banner\n" + text + "$ \n") == expected
@@ -104,7 +104,7 @@ def test_two_texts_of_the_same_ports_are_joined() -> None:
     assert found[0] == Port("mlx5_0", 1, "ACTIVE", "LINKUP", 100.0, ROCE, ("ens1f0",))
 
 
-@pytest.mark.parametrize("text", [IBSTATUS, RDMA, RDMA_JSON, IBDEV, SYSFS])
+@cases("text", [IBSTATUS, RDMA, RDMA_JSON, IBDEV, SYSFS])
 def test_a_text_that_breaks_off_tells_of_whole_ports_only(text: str) -> None:
     whole = {port.device: port.state for port in network.parse_ports(text)}
     told = 0
@@ -177,7 +177,7 @@ def test_the_default_route() -> None:
     assert network.default_route("10.0.0.0/24 dev eno1\n") is None
 
 
-@pytest.mark.parametrize(
+@cases(
     ("line", "port"),
     [
         ("a/ports/2|2: INIT|5: LinkUp|200 Gb/sec (4X HDR)|Ethernet|", Port("a", 2, "INIT", "LINKUP",
@@ -247,7 +247,7 @@ def test_lines_of_sysfs_are_made_of_single_files() -> None:
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize(
+@cases(
     ("text", "device"),
     [
         ("netdev e flags=1043 mtu=9000 type=1 addresses=10.0.0.5",
@@ -289,7 +289,7 @@ def test_addresses_belong_to_the_interface_above_them() -> None:
     assert Netdev("a", True).address == ""
 
 
-@pytest.mark.parametrize(
+@cases(
     ("text", "name"),
     [
         ("default dev ppp0 scope link", "ppp0"),
@@ -319,7 +319,7 @@ def rdma_of(*ports: tuple[str, str, str, str, str]) -> Reading:
     return files(found)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("ports", "level", "text", "value"),
     [
         ([("a", "4: ACTIVE", "5: LinkUp", NDR, "InfiniBand"), ("b", "4: ACTIVE", "5: LinkUp", HDR,
@@ -361,7 +361,7 @@ def risen(**counts: tuple[int, int]) -> Seen:
     return replace(host(ib_counters=files(before)), later={"ib counters": files(after)})
 
 
-@pytest.mark.parametrize(
+@cases(
     ("counts", "level", "text"),
     [
         (
@@ -393,7 +393,7 @@ def test_a_counter_that_was_not_there_before_has_not_risen() -> None:
     assert network.counters(replace(seen, readings={"ib counters": files({})})).level == Level.OK
 
 
-@pytest.mark.parametrize(
+@cases(
     ("reading", "level", "text"),
     [
         (said(b"active\n"), Level.OK, ""),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from xml.etree import ElementTree
 
-import pytest
+from cases import cases
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -92,7 +92,7 @@ def test_a_bad_link_is_no_bad_host() -> None:
     assert (found.culprits, found.links) == ((), ((0, 1),))
 
 
-@pytest.mark.parametrize("pairs", [[], [Pair(0, 1, why="no answer")]])
+@cases("pairs", [[], [Pair(0, 1, why="no answer")]])
 def test_little_is_known(pairs: list[Pair]) -> None:
     found = rank_pairs(pairs, 0.5)
     assert (found.culprits, found.median) == ((), 0.0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
+from cases import cases
 
 from checks.samples import HUNG, host, said
 from dispatcher.checks import gpu, health, report
@@ -127,7 +127,7 @@ def test_the_worst_that_a_site_s_checks_say_is_told_with_its_name() -> None:
     assert well == Finding(OK, value="1")
 
 
-@pytest.mark.parametrize(
+@cases(
     ("reading", "why"),
     [
         (HUNG, "could not be read: no answer in time"),

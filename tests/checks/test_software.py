@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import pytest
+from cases import cases
 
 from checks.samples import HUNG, MISSING, VERSIONS, call, files, host, kernel, said
 from dispatcher.checks import gpu, health
@@ -24,7 +24,7 @@ def odd(check: CheckHosts, one: Seen, n_others: int = 3) -> Finding:
 OLD = said(VERSIONS.replace(b"2.9.1", b"2.4.0").replace(b"3.11.2", b"3.10.1"))
 
 
-@pytest.mark.parametrize(
+@cases(
     ("check", "one", "level", "words"),
     [
         (health.python, host(), OK, ""),
@@ -82,7 +82,7 @@ def test_the_usual_value_needs_somebody_who_has_it() -> None:
     assert found["a"].level == INCOMPLETE
 
 
-@pytest.mark.parametrize(
+@cases(
     ("said_", "versions"),
     [
         (VERSIONS, {"python": "3.11.2", "torch": "2.9.1", "nccl": "2.27.5"}),
@@ -97,7 +97,7 @@ def test_versions(said_: bytes, versions: dict[str, str]) -> None:
     assert health.versions(host(python=said(said_))) == versions
 
 
-@pytest.mark.parametrize(("status", "why"), [(127, "not installed"), (126, "exit code 126")])
+@cases(("status", "why"), [(127, "not installed"), (126, "exit code 126")])
 def test_a_python_that_is_not_there_says_what_to_do(status: int, why: str) -> None:
     found = odd(health.python, host(python=Reading(status, b"")))
     assert (found.level, found.text, found.value) == (CRITICAL, f"the ranks' Python: {why}", "none")
@@ -117,7 +117,7 @@ def test_a_script_is_known_by_its_bytes() -> None:
     assert gone["a"].remedy == "copy it there, as by dispatch put"
 
 
-@pytest.mark.parametrize(
+@cases(
     ("dev", "proc", "count"),
     [(b"nvidia0\nnvidia1\nnvidia-uvm\nnvidiactl", b"a b c", 2), (b"null", b"a\nb\nc", 3),
      (b"null", None, 0), (b"nvidia10\nxnvidia1\nnvidia1x", None, 1)],
@@ -137,7 +137,7 @@ def gpus_of(*counts: int, slots: int | None = None) -> dict[str, Finding]:
     return gpu.enough(hosts)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("counts", "slots", "texts"),
     [
         ((8, 8, 4), None, ["", "", "4 GPUs here, 8 elsewhere"]),
@@ -207,7 +207,7 @@ def test_shared_file_systems_that_most_hosts_have() -> None:
     assert mounts_of(many, many, none)["h2"].text.endswith("/m2 (nfs), /m3 (nfs)")
 
 
-@pytest.mark.parametrize(
+@cases(
     ("cwd", "text"),
     [
         ("/home/me", "/home is mounted read-only, and /home/me is on it"),
@@ -223,7 +223,7 @@ def test_a_working_directory_that_cannot_be_written(cwd: str, text: str) -> None
     assert (found.text, found.level) == (text, WARN if text else OK)
 
 
-@pytest.mark.parametrize(("first", "second", "level"), [("ro", "rw", OK), ("rw", "ro", WARN)])
+@cases(("first", "second", "level"), [("ro", "rw", OK), ("rw", "ro", WARN)])
 def test_of_two_mounts_on_one_place_the_last_counts(first: str, second: str, level: Level) -> None:
     """As with an automounter, whose own mount stays below."""
     text = f"auto /home autofs {first} 0 0\nnas:/h /home ext4 {second} 0 0\n".encode()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import pytest
+from cases import cases
 
 from checks.samples import GIB, HUNG, MEMINFO, call, host, kernel, met, said
 from checks.samples import files as files_of
@@ -25,7 +25,7 @@ def of(soft: str, hard: str, what: str) -> Reading:
     return kernel(limits=line.encode())
 
 
-@pytest.mark.parametrize(
+@cases(
     ("check", "seen", "level", "words"),
     [
         (health.memory, host(), OK, "858.3 GiB of 1007.8 GiB free"),
@@ -79,7 +79,7 @@ def test_levels(check: CheckHost, seen: Seen, level: Level, words: str) -> None:
     assert found.remedy or level in (OK, INCOMPLETE)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("total", "free", "level"),
     [
         (10_000_000, 1_000_000, OK),
@@ -99,7 +99,7 @@ def test_how_much_memory_is_little(total: int, free: int, level: Level) -> None:
 MIB = 1 << 20
 
 
-@pytest.mark.parametrize(
+@cases(
     ("total", "free", "level"),
     [
         (GIB, 16 * MIB, WARN),
@@ -118,7 +118,7 @@ def test_how_much_room_is_little(total: int, free: int, level: Level) -> None:
     assert health.tmp(host(space_tmp=call([total, free, 0, 0]))).level == level
 
 
-@pytest.mark.parametrize(
+@cases(
     ("files", "free", "level"),
     [(20, 10, OK), (20, 9, CRITICAL), (1000, 16, OK), (1000, 15, CRITICAL), (10**6, 5000, OK),
      (10**6, 4999, CRITICAL), (0, 0, OK)],
@@ -129,7 +129,7 @@ def test_how_few_inodes_are_none(files: int, free: int, level: Level) -> None:
     assert (f"{free} of {files}" in found.text) == (level == CRITICAL)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("n_bytes", "text"),
     [
         (0, "0 MiB"),
@@ -160,7 +160,7 @@ def test_room_is_told_with_where_and_what_to_do() -> None:
 NO_GPU = {"version": None}
 
 
-@pytest.mark.parametrize(
+@cases(
     ("soft", "hard", "gpu", "level", "remedy"),
     [
         ("4096", "4096", True, OK, None),
@@ -204,7 +204,7 @@ def of_limits(soft: str) -> bytes:
     return ("Max locked memory".ljust(26) + soft.ljust(21) + "1".ljust(21) + "bytes\n").encode()
 
 
-@pytest.mark.parametrize(
+@cases(
     ("files", "has"),
     [({"version": b"1"}, True), ({"version": None}, False),
      ({"version": None, "gpus": b""}, True)],
@@ -217,7 +217,7 @@ def test_a_host_with_the_driver_has_gpus(files: dict[str, bytes | None], has: bo
     assert health.has_gpus(host(kernel=files_of(there))) == has
 
 
-@pytest.mark.parametrize(
+@cases(
     ("names", "text", "remedy"),
     [
         ([["n2", [], 9.0], ["n1", [], 9.0]], "cannot resolve n2, n1", "add it to /etc/hosts"),
@@ -249,7 +249,7 @@ def test_where_host_0_is_not_reached_another_address_may_do() -> None:
     assert health.meeting(met(host("n1"), [["", "in use"]])).remedy == "name a free --master-port"
 
 
-@pytest.mark.parametrize(
+@cases(
     ("ahead", "text"),
     [((0.5, 0.7), "within 0.70 s"), ((-0.9, -0.2), "within 0.90 s"),
      ((3.0, 4.0), "3.5 s ahead of this machine's clock, to 0.50 s"),
@@ -259,7 +259,7 @@ def test_how_far_a_clock_is_off(ahead: tuple[float, float], text: str) -> None:
     assert health.clock(replace(host(), ahead=ahead)).text == text
 
 
-@pytest.mark.parametrize(
+@cases(
     ("ahead", "level"),
     [
         ((-0.01, 0.02), OK),
@@ -289,7 +289,7 @@ def test_a_healthy_cluster_is_healthy() -> None:
         assert {f.level for f in check.find(hosts).values()} == {OK}, check.name
 
 
-@pytest.mark.parametrize("check", QUICK, ids=lambda check: check.name)
+@cases("check", QUICK, ids=lambda check: check.name)
 def test_what_was_not_read_is_never_ok(check: object) -> None:
     """With one host of which nothing was read, or only rubbish, among healthy ones."""
     for readings in ({}, {name: Reading(0, b"\x00rubbish") for name in host().readings}):

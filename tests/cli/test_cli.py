@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import pytest
+from cases import cases
 
 from dispatcher.cli import complain, say
 from dispatcher.model.errors import DispatchError, UsageError
 
 
-@pytest.mark.parametrize(
+@cases(
     ("error", "said", "code"),
     [
         (UsageError("who: what"), "error: who: what [bad-value]\n", 2),

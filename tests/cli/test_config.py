@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from cases import cases
 
 from dispatcher import cli
 from dispatcher.cli import COMMANDS
@@ -120,6 +121,6 @@ def test_config_tells_origins(
     assert cli.main(["config", "nosuch"]) == 2
 
 
-@pytest.mark.parametrize("name", [name for name in COMMANDS if name != "config"])
+@cases("name", [name for name in COMMANDS if name != "config"])
 def test_every_command_can_be_asked_about(name: str, capfd: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["config", "--all", name]) == 0

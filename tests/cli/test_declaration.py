@@ -9,6 +9,7 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import click
 import pytest
+from cases import cases
 
 import dispatcher
 from dispatcher.cli import COMMANDS, named
@@ -88,7 +89,7 @@ class TimedOptions(Options):
     tries: int | None = option(metavar="N", most=9, help="Times.")
 
 
-@pytest.mark.parametrize(
+@cases(
     ("words", "wanted"),
     [
         (["-d", "0.5", "--tries", "9"], {"delay": 0.5, "tries": 9}),
@@ -126,7 +127,7 @@ def parameters() -> Iterator[Any]:
                 yield pytest.param(name, parameter, id=f"{name} {parameter.name}")
 
 
-@pytest.mark.parametrize("name", COMMANDS)
+@cases("name", COMMANDS)
 def test_what_carries_a_command_out_takes_its_class(name: str) -> None:
     kind, function = map(named, COMMANDS[name])
     assert function.__annotations__ == {"options": kind.__name__, "return": "int"}
@@ -149,7 +150,7 @@ def without_none(kind: Any) -> Any:
     return parts[0] if type(None) in get_args(kind) else kind
 
 
-@pytest.mark.parametrize(("name", "parameter"), list(parameters()))
+@cases(("name", "parameter"), list(parameters()))
 def test_an_option_and_its_annotation_agree(name: str, parameter: click.Parameter) -> None:
     """The annotation is read as text, and at a start nobody looks whether it is a type."""
     kind, field = named(COMMANDS[name][0]), parameter.name or ""
@@ -162,7 +163,7 @@ def test_an_option_and_its_annotation_agree(name: str, parameter: click.Paramete
     assert value is not None or said != bare or parameter.required
 
 
-@pytest.mark.parametrize("name", COMMANDS)
+@cases("name", COMMANDS)
 def test_help_says_what_a_value_is(name: str) -> None:
     """A word for it, or its choices; never the name that a field has here."""
     for one in load(name).params:
@@ -184,7 +185,7 @@ SILENT = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", COMMANDS)
+@cases("name", COMMANDS)
 def test_help_says_what_is_usual(name: str) -> None:
     """Of all options with a value that do something where nobody gives them."""
     for one in load(name).params:
@@ -216,7 +217,7 @@ USUAL = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", COMMANDS)
+@cases("name", COMMANDS)
 def test_what_nobody_says(name: str) -> None:
     found = names_of(named(COMMANDS[name][0]))
     assert {field: value for field, value in found.items() if value} == USUAL.get(name, {})
@@ -253,7 +254,7 @@ def test_variables_that_stand_for_options() -> None:
     assert len(with_config) == 8
 
 
-@pytest.mark.parametrize(
+@cases(
     ("name", "option"),
     [("run", "--ssh-port"), ("exec", "-p"), ("run", "--master-port"), ("check", "--master-port")],
 )

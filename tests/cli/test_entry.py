@@ -14,6 +14,7 @@ from typing import Any
 
 import click
 import pytest
+from cases import cases
 
 from dispatcher import cli
 from dispatcher.cli import COMMANDS
@@ -90,7 +91,7 @@ def test_a_reader_that_has_gone() -> None:
     os.close(writer)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("words", "hint"),
     [
         (["--nosuch"], "dispatch --help"),
@@ -120,7 +121,7 @@ def test_what_follows_the_program_is_the_program_s() -> None:
     assert last == {"run", "exec", "import"}
 
 
-@pytest.mark.parametrize("name", COMMANDS)
+@cases("name", COMMANDS)
 def test_what_all_commands_have(name: str) -> None:
     command = load(name)
     assert command.name == name
@@ -139,7 +140,7 @@ def test_dashes_and_underscores_are_one(capsys: pytest.CaptureFixture[str]) -> N
         assert "world size  1" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("words", [["--version"], ["run", "--version"], ["--np", "0", "--version"]])
+@cases("words", [["--version"], ["run", "--version"], ["--np", "0", "--version"]])
 def test_the_version(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     """Whatever else is wrong."""
     from dispatcher import __version__
@@ -155,7 +156,7 @@ def test_a_script_of_a_command_s_name_is_reached_by_run(
     assert "rank 0" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(
+@cases(
     ("words", "usage"),
     [(["help"], "dispatch "), (["help", "put"], "dispatch put "), (["help", "put", "x"],
      "dispatch put ")],

@@ -18,6 +18,7 @@ from typing import Any
 
 import click
 import pytest
+from cases import cases
 
 from dispatcher import cli
 from dispatcher.cli import COMMANDS, named
@@ -55,7 +56,7 @@ def test_every_command_has_its_place_and_a_line_that_fits_a_terminal() -> None:
         assert len(said) <= 82, name
 
 
-@pytest.mark.parametrize("name", ["", *COMMANDS])
+@cases("name", ["", *COMMANDS])
 def test_the_short_help_is_short_and_names_the_whole(name: str) -> None:
     context = context_of(name)
     short = page(context, brief=True).splitlines()
@@ -88,8 +89,8 @@ def test_the_short_help_names_every_command_and_help_has_a_line_on_each() -> Non
     assert "All commands: dispatch help" in short
 
 
-@pytest.mark.parametrize("columns", [80, 100, 140])
-@pytest.mark.parametrize("name", ["", *COMMANDS])
+@cases("columns", [80, 100, 140])
+@cases("name", ["", *COMMANDS])
 def test_no_line_is_wider_than_the_terminal(
     name: str, columns: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -103,7 +104,7 @@ def test_no_line_is_wider_than_the_terminal(
         assert not [line for line in lines if re.search(r"--\w+(-\w+)*-$", line)], "torn apart"
 
 
-@pytest.mark.parametrize("name", COMMANDS)
+@cases("name", COMMANDS)
 def test_texts_are_sentences_whose_first_stands_alone(name: str) -> None:
     for option in options(name).values():
         text = option.help or ""
@@ -114,7 +115,7 @@ def test_texts_are_sentences_whose_first_stands_alone(name: str) -> None:
         assert " S " not in f"{option.metavar} ", "a unit is written out"
 
 
-@pytest.mark.parametrize("name", COMMANDS)
+@cases("name", COMMANDS)
 def test_choices_show_their_default(name: str) -> None:
     for option in options(name).values():
         if isinstance(option.type, click.Choice) and option.metavar is None:
@@ -130,7 +131,7 @@ def defaults() -> Iterator[tuple[str, dict[str, Any], Any]]:
     yield "exec", options("exec"), ExecLimits()
 
 
-@pytest.mark.parametrize(("name", "shown", "values"), list(defaults()))
+@cases(("name", "shown", "values"), list(defaults()))
 def test_the_defaults_that_are_shown_are_those_that_hold(
     name: str, shown: dict[str, Option], values: Any
 ) -> None:
@@ -194,7 +195,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize("name", COMMANDS)
+@cases("name", COMMANDS)
 def test_each_command_has_a_few(name: str) -> None:
     found = load(name).kind.examples
     assert 2 <= len(found) <= 4
@@ -344,7 +345,7 @@ def test_a_default_stays_on_the_line_of_its_word() -> None:
     assert formatter.getvalue() == ("-a  Words to fill a line\n    of twenty and more.\n")
 
 
-@pytest.mark.parametrize(
+@cases(
     ("columns", "widest"),
     [("60", 58), ("100", 98), ("400", 98), ("20", 50), ("", 78), ("0", 78), ("many", 78)],
 )

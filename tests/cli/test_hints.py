@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cases import cases
 
 from dispatcher.cli import mistakes
 from dispatcher.cli.hints import Advice
@@ -193,7 +194,7 @@ def test_what_may_be_a_script_is_left_to_the_hosts(parsed: Parsed, words: list[s
     assert mistakes.options() == ["-H", "n1"]
 
 
-@pytest.mark.parametrize(
+@cases(
     ("word", "surely", "anyhow"),
     [("ls", False, False), ("ls -l", True, True), ("a|b", True, True), ("/a b", False, True),
      ("./a b", False, True), (" ", False, False), ("echo 'a/b c'", True, True), ("a*", True, True)],

@@ -5,18 +5,19 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from cases import cases
 
 from dispatcher.cli import named_files
 from dispatcher.model.errors import UsageError
 
 
-@pytest.mark.parametrize("size", [0, 1, 1 << 20])
+@cases("size", [0, 1, 1 << 20])
 def test_read(tmp_path: Path, size: int) -> None:
     (tmp_path / "f").write_bytes(b"\xff" * size)
     assert named_files.read("--opt f", str(tmp_path / "f"), 1 << 20) == b"\xff" * size
 
 
-@pytest.mark.parametrize(
+@cases(
     ("path", "said"),
     [
         ("large", "--opt: larger than 2 MiB"),

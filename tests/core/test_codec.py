@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
+from cases import cases
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -127,7 +128,7 @@ def test_what_an_earlier_release_did_not_write_has_its_default() -> None:
     assert codec.decode(line) == Entry(1, 0, ev.RunRestarting(Rejected({}, 125, {}), 1, 2, 0.0))
 
 
-@pytest.mark.parametrize(
+@cases(
     ("event", "defaults"),
     [
         (ev.NodeConnecting(0), {"attempt": 1}),
@@ -163,7 +164,7 @@ INSIDE = (
 LINE = '{"seq": 1, "t": 0.5, "name": "rank.exited", "context": %s}'
 
 
-@pytest.mark.parametrize(
+@cases(
     ("line", "why"),
     [
         ("", "not JSON, or cut off"),
@@ -253,7 +254,7 @@ def test_a_line_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 HUNG = '{"seq": 1, "t": 0, "name": "ranks.hung", "context": {"seconds": %s}}'
 
 
-@pytest.mark.parametrize(
+@cases(
     ("text", "seconds"),
     [
         ("1.5", 1.5), ("3", 3), ('"inf"', float("inf")), ('"-inf"', -float("inf")),
@@ -276,7 +277,7 @@ STACK = (
 )
 
 
-@pytest.mark.parametrize(
+@cases(
     ("text", "data"),
     [
         ('"a\\n\u00e4"', "a\n\u00e4".encode()),

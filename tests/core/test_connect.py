@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from cases import cases
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -23,7 +24,7 @@ def room(policy: ConnectPolicy, now: float = 0.0) -> int:
 
 
 # (most, what becomes of hosts 0, 1 ... that connect one after the other, room after that): C-1
-@pytest.mark.parametrize(
+@cases(
     ("most", "course", "left"),
     [
         (8, "", 8),
@@ -55,7 +56,7 @@ def test_the_window(most: int, course: str, left: int) -> None:
 
 
 # (random number, seconds between a drop and the next attempt): C-3
-@pytest.mark.parametrize(
+@cases(
     ("chance", "pauses"),
     [(0.0, [0.05, 0.1, 0.2, 0.4]), (0.5, [0.1, 0.2, 0.4, 0.8]), (1.0, [0.15, 0.3, 0.6, 1.2])],
 )
@@ -67,7 +68,7 @@ def test_the_pauses(chance: float, pauses: list[float]) -> None:
         now += pause
 
 
-@pytest.mark.parametrize(
+@cases(
     ("failure", "seconds", "is_final"),
     [(FINAL, 60.0, True), (DROPPED, 60.0, False), (DROPPED, 0.05, True), (DROPPED, 0.1, True)],
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-import pytest
+from cases import cases
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -23,7 +23,7 @@ TORCH = {
 }
 
 
-@pytest.mark.parametrize(
+@cases(
     ("content", "expected"),
     [
         (TORCH, ErrorFile("ValueError: no luck", "Traceback\n  x\nValueError: no")),
@@ -41,9 +41,7 @@ def test_contents(content: object, expected: ErrorFile) -> None:
     assert read_error_file(json.dumps(content).encode()) == expected
 
 
-@pytest.mark.parametrize(
-    "data", [b"{", b"\xff\xfe{", b"[" * 60000, json.dumps(TORCH).encode()[:-1]]
-)
+@cases("data", [b"{", b"\xff\xfe{", b"[" * 60000, json.dumps(TORCH).encode()[:-1]])
 def test_what_is_not_json(data: bytes) -> None:
     assert read_error_file(data) == ErrorFile("its error file is not JSON, or too long")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 
 import pytest
+from cases import cases
 
 from dispatcher.core.events import exec_events
 from dispatcher.core.events import run_events as ev
@@ -102,7 +103,7 @@ class TestConnecting:
         with pytest.raises(InternalError, match="exec machine: no rule for NodeDying"):
             machine(1).handle(ev.NodeDying(0, "x"), 101.0)
 
-    @pytest.mark.parametrize("how", ["ended", "lost"])
+    @cases("how", ["ended", "lost"])
     def test_nothing_is_due_of_who_is_done(self, how: str) -> None:
         made = machine(2, command=5.0)
         made.handle(up(0), 101.0)
@@ -125,7 +126,7 @@ class TestCommand:
         late = TimedOut("command", 5.0, ended=False)
         assert made.tick(112.0 + LAST_WAIT) == [*done(0, late), Finished((late,))]
 
-    @pytest.mark.parametrize(
+    @cases(
         ("end", "outcome"),
         [
             (exec_events.CommandEnded(0, 0), Exited(0)),

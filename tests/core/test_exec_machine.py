@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 
-import pytest
+from cases import cases
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -218,7 +218,7 @@ def test_one_ctrl_c_climbs_the_ladder_by_itself() -> None:
     assert table.signals == [(0, "TERM")]
 
 
-@pytest.mark.parametrize(
+@cases(
     ("outcomes", "code", "largest"),
     [
         ([exec_events.Exited(0)], 0, 0),

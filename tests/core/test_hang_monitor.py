@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import pytest
+from cases import cases
 
 from dispatcher.core.events import run_events as ev
 from dispatcher.core.events.actions import Action, CloseLink, GatherStacks, Tell
@@ -28,7 +28,7 @@ from dispatcher.plan.job.request import Limits
 from .conftest import facts, make_plan
 
 
-@pytest.mark.parametrize(
+@cases(
     ("told_at", "ago", "lost_at"),
     [(14.0, 0.0, 29.0), (14.0, 9.0, 20.0), (14.0, 14.0, 15.0), (3.0, 20.0, 15.0)],
 )
@@ -50,8 +50,8 @@ def test_beats_told_late_count_from_when_they_came(
     assert CloseLink(0) in run.tick(lost_at)
 
 
-@pytest.mark.parametrize("hang_timeout", [0.0, 600.0])
-@pytest.mark.parametrize(
+@cases("hang_timeout", [0.0, 600.0])
+@cases(
     "remark",
     [
         RanksStalled((0,), 60.0),
@@ -220,9 +220,7 @@ class TestHang:
         assert monitor.hung is not None
         assert monitor.hung.seconds == 12.0
 
-    @pytest.mark.parametrize(
-        ("odd", "rank"), [((), None), ((1,), 1), ((0, 1), None), ((0, 1, 2, 3), None)]
-    )
+    @cases(("odd", "rank"), [((), None), ((1,), 1), ((0, 1), None), ((0, 1, 2, 3), None)])
     def test_one_rank_alone_is_named(self, odd: tuple[int, ...], rank: int | None) -> None:
         monitor = watching(4)
         asleep(monitor, 0, 10, 4)
@@ -238,7 +236,7 @@ class TestHang:
         assert monitor.tick(10.0) == [Tell(RanksHung(S)), *asked(0, 1)]
         assert monitor.tick(10.1) == []
 
-    @pytest.mark.parametrize("how", ["output", "exit", "pause"])
+    @cases("how", ["output", "exit", "pause"])
     def test_a_sign_of_life_undoes_it_and_not_the_answer(self, how: str) -> None:  # V-3
         monitor = watching()
         asleep(monitor, 0, 10)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-import pytest
+from cases import cases
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -153,7 +153,7 @@ WORKING: dict[str, list[list[Course]]] = {
 }
 
 
-@pytest.mark.parametrize("name", WORKING)
+@cases("name", WORKING)
 def test_who_works_is_not_ended(name: str) -> None:
     assert told(WORKING[name]) is None
 
@@ -186,7 +186,7 @@ HANGING: dict[str, tuple[list[list[Course]], float]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", HANGING)
+@cases("name", HANGING)
 def test_who_hangs_is_told_in_time(name: str) -> None:
     hosts, since = HANGING[name]
     when = told(hosts)
@@ -195,9 +195,7 @@ def test_who_hangs_is_told_in_time(name: str) -> None:
     assert when <= since + BOUND
 
 
-@pytest.mark.parametrize(
-    "course", [then(CAPPED_WAITS), then((STOPS, TRAINS), At(1.0, 0, 75)), then(UNTOLD)]
-)
+@cases("course", [then(CAPPED_WAITS), then((STOPS, TRAINS), At(1.0, 0, 75)), then(UNTOLD)])
 def test_what_might_be_work_is_left_alone(course: Course) -> None:
     """These hang, and nothing that is seen of them says so: ``--progress-line`` does."""
     assert told(same(course, 1, 8)) is None

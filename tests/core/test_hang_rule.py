@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 
-import pytest
+from cases import cases
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -74,7 +74,7 @@ class TestRule:
                 return t
         return None
 
-    @pytest.mark.parametrize(
+    @cases(
         ("cpu", "when"),
         [
             (lambda rank, t: 5.0, 10),  # all sleep from the start
@@ -91,14 +91,14 @@ class TestRule:
     def test_cpu(self, cpu: object, when: int | None) -> None:
         assert self.first(cpu) == when
 
-    @pytest.mark.parametrize(
+    @cases(
         ("wrote", "when"),
         [((3.0,), 13), ((3.0, 12.9), 23), ((9.9, 19.8, 29.7, 39.6), None), ((3.25, 3.75), 14)],
     )
     def test_output(self, wrote: tuple[float, ...], when: int | None) -> None:
         assert self.first(lambda rank, t: 0.0, wrote=wrote) == when
 
-    @pytest.mark.parametrize(
+    @cases(
         ("cpu", "gpus", "when"),
         [
             (0.0, lambda t: gpu(90, 600), None),  # ranks sleep while their GPUs work
@@ -186,7 +186,7 @@ MAIN = (
 
 
 class TestFrames:
-    @pytest.mark.parametrize(("how", "text"), [("py-spy", SPY), ("faulthandler", FAULT)])
+    @cases(("how", "text"), [("py-spy", SPY), ("faulthandler", FAULT)])
     def test_the_main_thread_is_read(self, how: str, text: bytes) -> None:
         found = read(how, text)
         assert tuple((frame.function, frame.line) for frame in found) == MAIN
@@ -198,12 +198,12 @@ class TestFrames:
         assert frame.words == "state S in ep_poll, system call epoll_wait (python)"
         assert read("proc", b"- - - x86_64 a") == ()
 
-    @pytest.mark.parametrize("how", ["py-spy", "faulthandler", "proc"])
-    @pytest.mark.parametrize("text", [b"", b"\xff\n\n", b"Thread 0x1\nx", b"a (b)\n" * 9999])
+    @cases("how", ["py-spy", "faulthandler", "proc"])
+    @cases("text", [b"", b"\xff\n\n", b"Thread 0x1\nx", b"a (b)\n" * 9999])
     def test_other_texts_have_no_frames(self, how: str, text: bytes) -> None:
         assert read(how, text) == ()
 
-    @pytest.mark.parametrize(
+    @cases(
         ("places", "states", "odd"),
         [
             ("wwwl", "SSSS", {3}),  # the others wait in a collective
@@ -325,7 +325,7 @@ class TestHangMonitor:
         assert world.machine._job.cause is None
         assert told(world.sleep(S + 2), RanksHung)
 
-    @pytest.mark.parametrize("how", ["excused", "paused"])
+    @cases("how", ["excused", "paused"])
     def test_time_in_which_all_was_stopped_does_not_count(self, how: str) -> None:
         world = Played()
         world.sleep(S - 1)

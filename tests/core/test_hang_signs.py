@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import pytest
+from cases import cases
 
 from dispatcher.core.events.monitor_events import GpuSample, NodeSampled, RankSample
 from dispatcher.core.hang_rule import LOW, POWER, TRAFFIC, WAITING, WORKING, HangRule, every
@@ -73,7 +73,7 @@ def test_how_often_samples_are_needed() -> None:
 MOST, LIMIT = 600.0, 700.0
 
 
-@pytest.mark.parametrize(
+@cases(
     ("used", "watts", "traffic", "limit", "at_work_before", "waits"),
     [
         (WAITING, POWER * MOST - 1, None, None, True, True),

@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 import pytest
+from cases import cases
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -47,7 +48,7 @@ def test_a_stream_of_anything_is_frames_or_malformed(data: bytes) -> None:
     assert all(isinstance(fields, dict) for fields, _ in heard)
 
 
-@pytest.mark.parametrize(
+@cases(
     "sent",
     [b'{"size": -1}\n', b'{"size": 9}\n123456789', b'{"size": "x"}\n', b'{"size": null}\n',
      b'{"size": []}\n', b"[]\n", b"\n", b"3\n", b"\xff\n", b"[" * 9 + b"\n", b"x" * 65],
@@ -85,7 +86,7 @@ def test_any_fields_beside_an_order_are_its_own(fields: dict[str, Any], name: st
             parse_order(line)
 
 
-@pytest.mark.parametrize(
+@cases(
     "line",
     [b"", b"null", b'{"order": ["attach"]}', b'{"order": "kill"}', b"[" * 4000, b" " * 5000,
      b'{"order": "attach"}'.ljust(job_socket.LONGEST_ORDER + 1)],
@@ -105,7 +106,7 @@ def test_who_wants_output() -> None:
     assert not wants_output(parse_order(b'{"order": "stop", "output": true}'))
 
 
-@pytest.mark.parametrize(
+@cases(
     ("asked", "seconds"),
     [(0.2, 0.2), (0.19, None), (3600, 3600.0), (3600.5, None), (True, None), ("2", None),
      (None, None), (2, 2.0)],

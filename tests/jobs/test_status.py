@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-import pytest
+from cases import cases
 
 from dispatcher.core.events import run_events as ev
 from dispatcher.core.events.run_events import Entry
@@ -21,7 +21,7 @@ STOP = ev.JobStopping("x")
 RESTART = ev.RunRestarting(Interrupted(2), 1, 1, 0.0)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("events", "word"),
     [
         ([], "connecting"),
@@ -51,7 +51,7 @@ def test_what_it_is_doing(tmp_path: Path, events: list[ev.Event], word: str) -> 
     assert registry._doing(tmp_path) == word
 
 
-@pytest.mark.parametrize("text", ["", "[]", '{"phase": 3}', '{"phase": "\\u001b[2J"}', "{}"])
+@cases("text", ["", "[]", '{"phase": 3}', '{"phase": "\\u001b[2J"}', "{}"])
 def test_a_file_that_says_nothing(tmp_path: Path, text: str) -> None:
     (tmp_path / "phase.json").write_text(text)
     assert registry._doing(tmp_path) == "running"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import pytest
+from cases import cases
 
 from dispatcher.model import errors
 from dispatcher.model.errors import (
@@ -16,7 +16,7 @@ from dispatcher.model.errors import (
 )
 
 
-@pytest.mark.parametrize(("status", "code"), [(0, 0), (3, 3), (255, 255), (-1, 129), (-9, 137)])
+@cases(("status", "code"), [(0, 0), (3, 3), (255, 255), (-1, 129), (-9, 137)])
 def test_a_rank_s_status_is_our_exit_code(status: int, code: int) -> None:
     assert from_status(status) == code
 
@@ -30,7 +30,7 @@ def test_each_error_has_its_exit_code() -> None:
     assert (errors.NO_RESTART, errors.TIME_LIMIT) == (93, 124)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("problem", "told"),
     [
         (Problem("hf", 2, 4, "n1 x", "why"), "hf:2:4: why\n  n1 x\n     ^"),
@@ -45,7 +45,7 @@ def test_the_caret_stands_below_the_mistake(problem: Problem, told: str) -> None
     assert str(HostfileError([problem, problem])) == f"{told}\n{told}"
 
 
-@pytest.mark.parametrize(("column", "cut"), [(100, False), (120, False), (121, True), (500, True)])
+@cases(("column", "cut"), [(100, False), (120, False), (121, True), (500, True)])
 def test_of_a_long_line_what_stands_around_it_is_shown(column: int, cut: bool) -> None:
     text = "." * (column - 1) + "X" + "." * 20
     _, shown, caret = str(Problem("hf", 1, column, text, "why")).split("\n")

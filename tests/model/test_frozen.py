@@ -12,6 +12,7 @@ from functools import cached_property
 from typing import Any, ClassVar
 
 import pytest
+from cases import cases
 
 from dispatcher.model.failure import Ending, Failure, Kind
 from dispatcher.model.frozen import OneOf, Renamed, Value, fields_of, value
@@ -183,7 +184,7 @@ class Shape(OneOf):
     side: int
 
 
-@pytest.mark.parametrize(
+@cases(
     ("given", "plain"),
     [
         (None, None),
@@ -216,7 +217,7 @@ def test_fields_as_plain_values(given: Any, plain: object) -> None:
     assert fields_of(Holder(given)) == {"one": plain}
 
 
-@pytest.mark.parametrize("given", [object(), Colour.RED, 1j, iter(())])
+@cases("given", [object(), Colour.RED, 1j, iter(())])
 def test_what_no_event_may_hold(given: Any) -> None:
     with pytest.raises(TypeError, match="no event may hold such a thing"):
         fields_of(Point(given))

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import pytest
+from cases import cases
 
 from dispatcher.model.host import Host, Hostlist, parse_gpus, visible
 from dispatcher.model.names import BadName
 
 
-@pytest.mark.parametrize(
+@cases(
     ("text", "gpus"),
     [
         ("0", ("0",)),
@@ -23,7 +24,7 @@ def test_gpus(text: str, gpus: tuple[str, ...]) -> None:
     assert parse_gpus(text, 4) == gpus
 
 
-@pytest.mark.parametrize(
+@cases(
     ("text", "why"),
     [
         ("", "not a GPU: ''"),
@@ -47,7 +48,7 @@ def test_what_is_refused_as_gpus(text: str, why: str) -> None:
     assert ("nvidia-smi -L" in (caught.value.hint or "")) == why.startswith("not a GPU")
 
 
-@pytest.mark.parametrize(
+@cases(
     ("text", "count", "left"),
     [
         ("0,1", 2, ("0", "1")),

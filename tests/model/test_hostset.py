@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
+from cases import cases
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -85,12 +86,12 @@ VECTORS = [
 ]
 
 
-@pytest.mark.parametrize(("text", "names"), VECTORS)
+@cases(("text", "names"), VECTORS)
 def test_expands(text: str, names: str) -> None:
     assert expand(text, resolve=members) == names.split()
 
 
-@pytest.mark.parametrize(
+@cases(
     ("text", "count"),
     [("node[9-100]", 92), ("node[01-16,20]", 17), ("node[1-17/02]", 9), ("node[09-100]", 92)],
 )
@@ -102,7 +103,7 @@ def test_counts(text: str, count: int) -> None:
 ANOTHER_MEANING = {"node[00-0]", "node1[9-10]", "node01[9-10]", "node[001-3]", "node[08-101/31]"}
 
 
-@pytest.mark.parametrize(
+@cases(
     "text",
     [
         text
@@ -140,7 +141,7 @@ def test_the_limit_is_inclusive() -> None:
         expand(f"n[0-{LIMIT}]")
 
 
-@pytest.mark.parametrize(
+@cases(
     ("text", "offset"),
     [
         ("node1,,node2", 6),
@@ -177,7 +178,7 @@ def test_an_error_points_at_its_place(text: str, offset: int) -> None:
     assert caught.value.offset == offset
 
 
-@pytest.mark.parametrize(
+@cases(
     ("text", "said", "hint"),
     [
         ("", "empty host list", "name a host, a range n[1-4], or a group @rack1"),
@@ -227,7 +228,7 @@ def test_what_operands_add_up_to_is_bounded_and_no_more() -> None:
     assert len(expand(f"n[{10**17}-{10**17 + 2}]", limit=3)) == 3
 
 
-@pytest.mark.parametrize("text", ["[[1]]", "n[1[2]]", "a,[[", "n[1-[2]]"])
+@cases("text", ["[[1]]", "n[1[2]]", "a,[[", "n[1-[2]]"])
 def test_brackets_do_not_nest(text: str) -> None:
     with pytest.raises(HostsetError, match=r"a '\[' inside brackets"):
         expand(text)
@@ -300,7 +301,7 @@ FOLDS = [
 ]
 
 
-@pytest.mark.parametrize(("names", "short"), FOLDS)
+@cases(("names", "short"), FOLDS)
 def test_folds(names: str, short: str) -> None:
     assert fold(names.split()) == short
 
@@ -373,7 +374,7 @@ def test_split_list_keeps_brackets_whole() -> None:
         assert caught.value.offset == offset
 
 
-@pytest.mark.parametrize(
+@cases(
     ("text", "has"),
     [("n1!n2", True), ("a&b", True), ("a^b", True), ("a,n[1!2]", False), ("", False)],
 )
@@ -395,7 +396,7 @@ def test_names_sort_by_their_numbers() -> None:
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize(
+@cases(
     "name",
     ["n1", "N1", "a.b.c", "a.b.", "a_b", "10.0.0.1", "::1", "fe80::1%eth0", "1", "x" * 253, "a--b"],
 )

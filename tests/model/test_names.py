@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from cases import cases
 
 from dispatcher.model.errors import UsageError
 from dispatcher.model.names import (
@@ -26,7 +27,7 @@ from dispatcher.model.names import (
 )
 
 
-@pytest.mark.parametrize(
+@cases(
     ("name", "offset", "hint"),
     [
         ("", 0, None),
@@ -62,7 +63,7 @@ def test_the_dot_of_the_root_takes_no_room() -> None:
     assert check_host(name + ".") == name + "."
 
 
-@pytest.mark.parametrize(
+@cases(
     ("name", "offset"),
     [
         ("", 0), ("u" * (LONGEST_USER + 1), 0), ("-l", 0), ("a b", 1), ("ab\x7f", 2), ("\u00e4", 0),
@@ -76,12 +77,12 @@ def test_a_user_name_that_is_none(name: str, offset: int) -> None:
     assert (caught.value.hint == "write user@host") == (name == "")
 
 
-@pytest.mark.parametrize("name", ["u" * LONGEST_USER, "a.b-c_d+e", "0"])
+@cases("name", ["u" * LONGEST_USER, "a.b-c_d+e", "0"])
 def test_a_user_name(name: str) -> None:
     assert check_user(name) == name
 
 
-@pytest.mark.parametrize(
+@cases(
     ("name", "offset"),
     [("", 0), ("a" * 16, 0), ("eth0,eth1", 4), ("eth 0", 3), ("a/b", 1), ("^lo", 0), ("\x7f", 0)],
 )
@@ -91,12 +92,12 @@ def test_an_interface_that_is_none(name: str, offset: int) -> None:
     assert caught.value.offset == offset
 
 
-@pytest.mark.parametrize("name", ["e", "a" * 15, "eth0.10", "br-1f", "!~"])
+@cases("name", ["e", "a" * 15, "eth0.10", "br-1f", "!~"])
 def test_an_interface(name: str) -> None:
     assert check_interface(name) == name
 
 
-@pytest.mark.parametrize(
+@cases(
     ("text", "is_one"),
     [
         ("::", True), ("fe80::1%eth0", True), ("fe80::1%", False), ("fe80::1%a b", False),
@@ -107,12 +108,12 @@ def test_ipv6(text: str, is_one: bool) -> None:
     assert is_ipv6(text) is is_one
 
 
-@pytest.mark.parametrize(("text", "number"), [("2", 2), ("9", 9), ("007", 7), ("0" * 17 + "3", 3)])
+@cases(("text", "number"), [("2", 2), ("9", 9), ("007", 7), ("0" * 17 + "3", 3)])
 def test_digits(text: str, number: int) -> None:
     assert digits(text, "-x", 2, 9) == number
 
 
-@pytest.mark.parametrize(
+@cases(
     ("text", "said", "hinted"),
     [
         ("1", "-x: 1 is not between 2 and 9", True),
@@ -175,7 +176,7 @@ def test_a_mistake_in_a_line_is_shown_with_what_follows() -> None:
     assert found.text == "ab" * 270 + "..."
 
 
-@pytest.mark.parametrize(
+@cases(
     ("word", "known", "meant"),
     [
         ("exce", ["exec", "check"], "exec"),

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from cases import cases
 
 from dispatcher.model import paths
 from dispatcher.model.errors import UsageError
@@ -27,7 +28,7 @@ from dispatcher.model.paths import (
 HOSTS = (Host("n1", slots=2), Host("n2", slots=1))
 
 
-@pytest.mark.parametrize(
+@cases(
     ("sources", "dest", "wanted"),
     [
         (["a"], "/x", [(("/x", ("a",)),), (("/x", ("a",)),)]),
@@ -49,7 +50,7 @@ def test_what_goes_where(sources: list[str], dest: str, wanted: list[object]) ->
     assert groups(sources, dest, HOSTS) == wanted
 
 
-@pytest.mark.parametrize("text", ["{user}", "/x/{Host}", "{rank}{_x}"])
+@cases("text", ["{user}", "/x/{Host}", "{rank}{_x}"])
 def test_an_unknown_placeholder(text: str) -> None:
     with pytest.raises(UsageError, match="unknown placeholder") as caught:
         groups(["a"], text, HOSTS)
@@ -62,7 +63,7 @@ def test_ranks_must_be_known() -> None:
     assert "n3:1" in (caught.value.hint or "")
 
 
-@pytest.mark.parametrize("name", ["..", ".", "", "a/b", "a\0b"])
+@cases("name", ["..", ".", "", "a/b", "a\0b"])
 def test_no_host_name_leads_elsewhere(name: str) -> None:
     with pytest.raises(UsageError, match="cannot be part of a path"):
         fill("/data/{host}/x", name)
@@ -80,7 +81,7 @@ def test_a_host_with_no_rank_takes_nothing_by_rank() -> None:
     assert ranges == [range(2), range(2, 2), range(2, 3)]
 
 
-@pytest.mark.parametrize(
+@cases(
     ("text", "is_one"),
     [
         ("20260131-142501-k3f9x2", True),
@@ -156,7 +157,7 @@ def test_the_files_of_a_run() -> None:
     }
 
 
-@pytest.mark.parametrize(
+@cases(
     ("base", "folder"),
     [
         ("/var/state", "/var/state/dispatch"),
@@ -183,7 +184,7 @@ def test_a_private_folder_is_made_and_used_again(tmp_path: Path) -> None:
     assert mode(folder) == 0o700
 
 
-@pytest.mark.parametrize(("rights", "refused"), [
+@cases(("rights", "refused"), [
     (0o700, False), (0o755, False), (0o500, False), (0o720, True), (0o702, True), (0o777, True),
 ])  # fmt: skip
 def test_a_folder_that_others_may_write_to_is_not_private(

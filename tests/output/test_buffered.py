@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from cases import cases
 from rig import wait_for
 
 from dispatcher.core.events.run_events import Counts, Entry, NodeHeard, OutputEnded, Sink
@@ -335,7 +336,7 @@ def test_who_waits_for_a_sink_that_fails_is_told() -> None:
 # -- what a sink gets -------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@cases(
     ("text", "size", "ranks"),
     [("0", None, [0]), ("0,3-5", 6, [0, 3, 4, 5]), (" 1 , 2-2", None, [1, 2]), ("none", 4, []),
      ("5", 6, [5]), ("3,1", None, [1, 3])],
@@ -345,7 +346,7 @@ def test_a_set_of_ranks(text: str, size: int | None, ranks: list[int]) -> None:
     assert [rank for rank in range(9) if rank in wanted] == ranks
 
 
-@pytest.mark.parametrize(
+@cases(
     ("text", "size", "why", "hint"),
     [
         ("", None, "--only: not a list of ranks: ''", "--only 0,3-5"),

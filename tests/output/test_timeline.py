@@ -8,6 +8,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
+from cases import cases
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -103,7 +104,7 @@ def test_names_are_text() -> None:
     assert "b" not in balance.seen
 
 
-@pytest.mark.parametrize("cut", range(1, 40))
+@cases("cut", range(1, 40))
 def test_a_trace_that_breaks_off(cut: int) -> None:
     whole = trace(*RECORDS, end="")
     timeline = read(whole[:-cut], "t")
@@ -111,7 +112,7 @@ def test_a_trace_that_breaks_off(cut: int) -> None:
     assert "breaks off" in page(timeline, "t")
 
 
-@pytest.mark.parametrize(
+@cases(
     ("text", "said"),
     [
         ("", "t: no trace in it"),
@@ -237,7 +238,7 @@ def test_the_summary_and_the_table() -> None:
     assert len(set(colours)) == len(colours) == 4
 
 
-@pytest.mark.parametrize("line", ["[", "", "]"])
+@cases("line", ["[", "", "]"])
 def test_lines_that_say_nothing(line: str) -> None:
     whole = trace(*RECORDS)
     assert read(whole.replace(",\n", f",\n{line}\n", 1), "t") == read(whole, "t")

@@ -7,6 +7,7 @@ import shlex
 from pathlib import Path
 
 import pytest
+from cases import cases
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -31,12 +32,12 @@ def test_the_document_has_its_rows() -> None:
     assert len(ROWS) == 19
 
 
-@pytest.mark.parametrize(("line", "wanted"), ROWS, ids=[row[0][:40] for row in ROWS])
+@cases(("line", "wanted"), ROWS, ids=[row[0][:40] for row in ROWS])
 def test_the_document(line: str, wanted: str) -> None:
     assert translate(shlex.split(line)).words == tuple(shlex.split(wanted))
 
 
-@pytest.mark.parametrize(("line", "wanted"), ROWS, ids=[row[0][:40] for row in ROWS])
+@cases(("line", "wanted"), ROWS, ids=[row[0][:40] for row in ROWS])
 def test_dispatch_takes_what_it_is_told(line: str, wanted: str) -> None:
     words = shlex.split(wanted)[1:]
     with RUN.make_context("dispatch", words) as context:
@@ -45,7 +46,7 @@ def test_dispatch_takes_what_it_is_told(line: str, wanted: str) -> None:
         assert context.params["words"] == program
 
 
-@pytest.mark.parametrize("who", TABLES)
+@cases("who", TABLES)
 def test_every_flag_becomes_options_that_exist(who: str) -> None:
     known = {name for param in RUN.params for name in (*param.opts, *param.secondary_opts)}
     for name, flag in TABLES[who].items():
@@ -57,7 +58,7 @@ def test_every_flag_becomes_options_that_exist(who: str) -> None:
         assert set(options) <= known, name
 
 
-@pytest.mark.parametrize(
+@cases(
     ("line", "said"),
     [
         ("", "not a launcher"),
@@ -81,7 +82,7 @@ def test_refused(line: str, said: str) -> None:
     assert said in caught.value.message
 
 
-@pytest.mark.parametrize(
+@cases(
     ("line", "wanted"),
     [
         ("python -u -B -m torch.distributed.run --nnodes 1:4 t.py",
@@ -151,7 +152,7 @@ def test_every_word_has_its_reason() -> None:
     assert "deepspeed gives scripts --local_rank=N" in found.reasons[0].why
 
 
-@pytest.mark.parametrize(
+@cases(
     ("line", "known"),
     [
         ("torchrun", True), ("/opt/bin/torchrun x", True), ("mpirun.openmpi", True), ("", False),
@@ -164,7 +165,7 @@ def test_which_launchers_are_known(line: str, known: bool) -> None:
     assert compat.is_known(shlex.split(line)) is known
 
 
-@pytest.mark.parametrize(
+@cases(
     ("line", "hint"),
     [
         ("torchrun --nosuch 1 t.py", "leave it out and ask again"),

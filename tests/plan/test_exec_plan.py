@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from cases import cases
 
 from dispatcher.model.errors import PlanError, UsageError
 from dispatcher.model.host import Host, Hostlist
@@ -23,7 +24,7 @@ def test_what_nobody_said() -> None:
     assert (plan.sudo, plan.terminal) == (None, None)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("limits", "is_good"),
     [
         ({"grace": 0}, True),
@@ -60,7 +61,7 @@ def test_the_limit_of_connections_had_another_name() -> None:
         assert ExecLimits(fan_out=3).fanout == 3  # type: ignore[call-arg]
 
 
-@pytest.mark.parametrize(
+@cases(
     ("words", "tails", "why"),
     [
         ((), (), "no command given"),

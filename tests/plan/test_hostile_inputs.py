@@ -6,6 +6,7 @@ import time
 from pathlib import Path
 
 import pytest
+from cases import cases
 
 from dispatcher.model import errors
 from dispatcher.model.errors import UsageError
@@ -46,9 +47,7 @@ def give(hostile: Hostile) -> None:
     plan_job(request, "run")
 
 
-@pytest.mark.parametrize(
-    "hostile", HOSTILE, ids=[f"{h.kind}-{ascii(h.value)[:40]}" for h in HOSTILE]
-)
+@cases("hostile", HOSTILE, ids=[f"{h.kind}-{ascii(h.value)[:40]}" for h in HOSTILE])
 def test_ends_as_a_usage_error_that_says_why(
     hostile: Hostile, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from cases import cases
 
 from dispatcher.model.errors import UsageError
 from dispatcher.model.names import MOST_PROBLEMS, BadName
@@ -22,7 +23,7 @@ from dispatcher.plan.variables import (
 )
 
 
-@pytest.mark.parametrize(
+@cases(
     ("name", "offset", "hint"),
     [
         ("", 0, "write NAME=VALUE"),
@@ -44,12 +45,12 @@ def test_a_name_that_cannot_be_given(name: str, offset: int, hint: str | None) -
     assert (caught.value.offset, caught.value.hint) == (offset, hint)
 
 
-@pytest.mark.parametrize("name", ["A", "_", "a1.b-c", "PMI", "RANK_", "DISPATCH"])
+@cases("name", ["A", "_", "a1.b-c", "PMI", "RANK_", "DISPATCH"])
 def test_a_name_that_can(name: str) -> None:
     assert check_variable(name) == name
 
 
-@pytest.mark.parametrize(
+@cases(
     ("value", "offset", "why"),
     [("ab\0c", 2, "a NUL byte"), ("abc\ud800", 3, "not text"), ("\udcff\udbff", 1, "not text")],
 )
@@ -59,12 +60,12 @@ def test_a_value_no_environment_can_hold(value: str, offset: int, why: str) -> N
     assert caught.value.offset == offset
 
 
-@pytest.mark.parametrize("value", ["", "a b\n=", "\udcff", "\u00e4\U0001f600"])
+@cases("value", ["", "a b\n=", "\udcff", "\u00e4\U0001f600"])
 def test_a_value(value: str) -> None:
     assert check_value("A", value) == value
 
 
-@pytest.mark.parametrize(
+@cases(
     ("name", "does"),
     [
         ("PATH", True),
@@ -93,7 +94,7 @@ def test_nor_what_nobody_may() -> None:
         check_folders_variable("RANK")
 
 
-@pytest.mark.parametrize(
+@cases(
     ("name", "crossing", "scrubbed"),
     [
         ("PATH", True, False),
@@ -114,7 +115,7 @@ def test_what_crosses_and_what_is_removed(name: str, crossing: bool, scrubbed: b
     assert (crosses(name), is_scrubbed(name)) == (crossing, scrubbed)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("name", "hidden"),
     [
         ("API_KEY", True),
@@ -132,7 +133,7 @@ def test_secrets(name: str, hidden: bool) -> None:
     assert redacted({name: "v"}) == {name: HIDDEN if hidden else "v"}
 
 
-@pytest.mark.parametrize(
+@cases(
     ("line", "column", "why", "hint"),
     [
         ("  A", 3, "no '=' in the line", "write NAME=VALUE"),
@@ -159,7 +160,7 @@ def test_a_mistake_in_a_file_has_its_place(
     assert problem.hint == hint
 
 
-@pytest.mark.parametrize(
+@cases(
     ("line", "value"),
     [
         ("A=x \t", "x"),
@@ -175,7 +176,7 @@ def test_values_in_a_file(line: str, value: str | None) -> None:
     assert parse_env_file(line, "f") == ({"exportA": "1"} if value is None else {"A": value})
 
 
-@pytest.mark.parametrize("wrong", [MOST_PROBLEMS - 1, MOST_PROBLEMS, MOST_PROBLEMS + 5])
+@cases("wrong", [MOST_PROBLEMS - 1, MOST_PROBLEMS, MOST_PROBLEMS + 5])
 def test_so_many_mistakes_are_reported_and_no_more(wrong: int) -> None:
     with pytest.raises(EnvFileError) as caught:
         parse_env_file("B\n" * wrong, "f")
@@ -191,7 +192,7 @@ def test_what_may_be_set_is_for_the_caller_to_say() -> None:
     assert parse_env_file("RANK=1", "f", str) == {"RANK": "1"}
 
 
-@pytest.mark.parametrize(
+@cases(
     ("item", "said", "hint"),
     [
         ("1A=x", "-x: not a variable name: '1A'", "write NAME=VALUE"),

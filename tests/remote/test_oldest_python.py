@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from cases import cases
 
 from dispatcher import remote
 from dispatcher.bootstrap import payload
@@ -39,7 +40,7 @@ def test_nothing_is_used_that_a_newer_python_brought() -> None:
     assert violations(SENT) == ""
 
 
-@pytest.mark.parametrize(
+@cases(
     "newer", ["'a'.removeprefix('b')", "import math; math.lcm(1, 2)", "zip('a', 'b', strict=True)"]
 )
 def test_and_it_would_be_seen(tmp_path: Path, newer: str) -> None:
@@ -54,7 +55,7 @@ def test_it_is_in_the_words_of_the_oldest() -> None:
     assert len(sources) > 20
 
 
-@pytest.mark.parametrize("python", new_enough(), ids="{0[0]}.{0[1]}".format)
+@cases("python", new_enough(), ids="{0[0]}.{0[1]}".format)
 def test_every_module_loads(python: tuple[int, int]) -> None:
     sources = {name: payload.source(name) for name in ALL}
     program = f"""{payload.LOADER}

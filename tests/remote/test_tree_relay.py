@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from cases import cases
 from rig import wait_for
 
 from dispatcher.remote.protocol.mux import (
@@ -286,7 +287,7 @@ def test_it_ends_with_who_started_it() -> None:
         wait_for(lambda: not _lives(pid))
 
 
-@pytest.mark.parametrize("files", [12, 8])
+@cases("files", [12, 8])
 def test_a_command_that_cannot_be_started_is_told_of(files: int) -> None:
     """However many: what was opened for one of them is closed."""
     relay = Relay(files)
@@ -311,7 +312,7 @@ def test_a_link_that_takes_no_more_is_at_its_end() -> None:
     relay.close()
 
 
-@pytest.mark.parametrize("error", [None, AttributeError, OSError])
+@cases("error", [None, AttributeError, OSError])
 def test_lines_are_kept_where_nobody_else_finds_them(
     error: type[Exception] | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-import pytest
+from cases import cases
 
 from dispatcher.bootstrap import shell
 from dispatcher.core.events import run_events as ev
@@ -220,7 +220,7 @@ class SudoHosts(Hosts):
         return link
 
 
-@pytest.mark.parametrize("given", [b"secret", None])
+@cases("given", [b"secret", None])
 def test_sudo_s_password_is_asked_for_once(given: bytes | None) -> None:
     asked: list[None] = []
 

@@ -6,6 +6,7 @@ import math
 from typing import Any
 
 import pytest
+from cases import cases
 
 from dispatcher.bootstrap import shell
 from dispatcher.core.events import run_events as ev
@@ -412,7 +413,7 @@ def test_a_call_that_nobody_wants_any_more_is_closed(clock: Clock) -> None:
     assert call.closed
 
 
-@pytest.mark.parametrize(
+@cases(
     ("options", "never"),
     [({}, True), ({"wrapper": WRAPPER}, False), ({"stdio": Talks()}, False),
      ({"window": Window()}, False)],

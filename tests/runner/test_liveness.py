@@ -6,6 +6,7 @@ import itertools
 from typing import Any
 
 import pytest
+from cases import cases
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -139,7 +140,7 @@ def test_samples_are_asked_for_once_ranks_were_started_and_as_often_as_anybody_w
     }  # fmt: skip
 
 
-@pytest.mark.parametrize("every", [None, 3.0])
+@cases("every", [None, 3.0])
 def test_who_samples_also_finds_out_where_the_ranks_are(every: float | None) -> None:
     host = Asked(0)
     Sampling(every).gather(host, 7, 6.0)  # type: ignore[arg-type]

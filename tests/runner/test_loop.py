@@ -10,6 +10,7 @@ from contextlib import suppress
 from itertools import pairwise
 
 import pytest
+from cases import cases
 from rig import wait_for
 
 from dispatcher.core.events.run_events import TICK, Entry, NodeHeard, SignalReceived, Sink
@@ -173,7 +174,7 @@ def test_signals_that_are_passed_over_do_nothing() -> None:
     assert signal.getsignal(signal.SIGUSR2) == signal.SIG_IGN
 
 
-@pytest.mark.parametrize(
+@cases(
     ("orders", "count"),
     [([False], 1), ([False, False], 1), ([True], 2), ([False, True], 2), ([True, True, False], 2)],
 )
@@ -219,7 +220,7 @@ def test_who_wants_to_leave_is_heard_among_late_news() -> None:
     assert loop._wait(time.monotonic()) == []  # nobody will look at those any more
 
 
-@pytest.mark.parametrize(
+@cases(
     ("hosts", "credit"), [(1, 1 << 20), (64, 1 << 20), (128, 512 << 10), (1024, 64 << 10),
     (9999, 64 << 10)],
 )  # fmt: skip
@@ -241,7 +242,7 @@ def entering(gate: ConnectGate, host: int) -> threading.Event:
     return entered
 
 
-@pytest.mark.parametrize("how", ["reached", "given up", "failed"])
+@cases("how", ["reached", "given up", "failed"])
 def test_who_is_past_the_gate_lets_the_next_one_in(how: str) -> None:
     gate = ConnectGate(1, 60.0)
     first = gate.enter(0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-import pytest
+from cases import cases
 
 from dispatcher.bootstrap import payload
 from dispatcher.core.events.actions import QueryInside
@@ -89,7 +89,7 @@ def test_who_a_node_is_and_what_it_looks_at() -> None:
     assert (plain["reserve"], plain["watch"]) == (0, None)  # any port
 
 
-@pytest.mark.parametrize(
+@cases(
     ("fields", "check"),
     [
         ({}, {"program": b"prog"}),
@@ -118,7 +118,7 @@ def test_a_host_s_own_python_and_path_go_before_the_plan_s() -> None:
     assert prepared(plan_of("a"))["path"] is None
 
 
-@pytest.mark.parametrize(
+@cases(
     ("fields", "parts"),
     [
         ({}, []),
@@ -180,7 +180,7 @@ def test_on_the_first_host_ranks_are_reached_where_all_meet() -> None:
     assert not common.keys() & {*orders.SEGMENTS}  # its agent has no folder
 
 
-@pytest.mark.parametrize(
+@cases(
     ("mpi", "np", "is_offered", "is_served"),
     [("auto", 2, True, True), ("auto", 1, False, True), ("pmi1", 2, False, True),
      ("none", 2, False, False)],
@@ -224,7 +224,7 @@ def test_gpus_that_ranks_may_use_are_told() -> None:
     assert told(replace(plan, nodes=(some,)), 4) == "2"
 
 
-@pytest.mark.parametrize(
+@cases(
     ("slots", "gpus", "addr", "words"),
     [
         (2, 8, "10.0.0.1", "2 1 2 10.0.0.1:4000 10.0.0.2 b 0 run-1-5"),
@@ -314,7 +314,7 @@ def test_a_world_that_was_spawned() -> None:
     assert env(head["common"])["PMI_HOSTNAME"] == "10.0.0.1"
 
 
-@pytest.mark.parametrize(
+@cases(
     ("program", "has_hook"),
     [(b"python", True), (b"/usr/bin/python3.11", True), (b"pypy3", True), (b"prog", False),
      (b"/python/prog", False)],

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from cases import cases
 
 from dispatcher.model.host import Host, Hostlist
 from dispatcher.plan.job.job_plan import plan_job
@@ -34,7 +35,7 @@ def test_what_was_taken_makes_room_and_goes_back_in_portions() -> None:
         assert credit.taken(400 + CUT) == 400 + CUT
 
 
-@pytest.mark.parametrize(
+@cases(
     ("hosts", "window"), [(1, 4 << 20), (8, 4 << 20), (16, 2 << 20), (512, 64 << 10),
     (9999, 64 << 10)],
 )  # fmt: skip

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from cases import cases
 
 from dispatcher.core.events import mpi_events
 from dispatcher.core.events import run_events as ev
@@ -30,7 +31,7 @@ def is_taken(type: str, **fields: Any) -> bool:
         return False
 
 
-@pytest.mark.parametrize(
+@cases(
     ("type", "field", "least", "most"),
     [
         ("failed", "errno", 0, 4095), ("exited", "status", -64, 255),
@@ -49,7 +50,7 @@ def test_figures(type: str, field: str, least: int, most: int | None) -> None:
         assert not is_taken(type, **{field: most + 1})
 
 
-@pytest.mark.parametrize(
+@cases(
     ("field", "least", "most"),
     [("pid", 0, 1 << 32), ("cores", 1, 1 << 16), ("gpus", 0, MOST_GPU), ("port", 1, 65535),
      ("mark", 0, None), ("script", 0, (1 << 32) - 1), ("tmp", 0, None), ("shm", 0, None)],
@@ -63,7 +64,7 @@ def test_figures_of_a_host(field: str, least: int, most: int | None) -> None:
     assert most is None or not fits(most + 1)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("value", "fits"),
     [(0.0, True), (999_999_999.0, True), (1e9, False), (-0.001, False), (7, False)],
 )  # fmt: skip
@@ -72,7 +73,7 @@ def test_durations(value: float, fits: bool) -> None:
     assert is_taken("pmi_waiting", seconds=value) == fits
 
 
-@pytest.mark.parametrize(
+@cases(
     ("row", "fits"),
     [
         ([4, "R", 0, 0, 0, 0, None, None], True),
@@ -120,7 +121,7 @@ def test_what_need_not_be_told_of_a_sweep() -> None:
     assert read("swept", killed=0, left=[]) == [ev.NodeSwept(3, 0, (), None)]
 
 
-@pytest.mark.parametrize(
+@cases(
     ("rank", "fits"),
     [
         ([4, 0, "S", "proc", b""], True), ([4, 1, "-", "proc", b"x" * STACK_LIMIT], True),
@@ -171,7 +172,7 @@ def test_a_report_as_long_as_may_be() -> None:
         reports.read(3, RANKS, longest + bytes(BODY_LIMIT + 1 - len(longest)))
 
 
-@pytest.mark.parametrize(
+@cases(
     ("segment", "fits"),
     [
         ([0, [b"p"], []], True), ([1 << 31, [b"p"], []], True),
@@ -195,7 +196,7 @@ def test_what_a_spawn_begins_with_are_pairs() -> None:
     assert asked.preput == ((b"a", b"b"), (b"c", b"d"))
 
 
-@pytest.mark.parametrize("some", [None, True, False])
+@cases("some", [None, True, False])
 def test_whether_all_are_named_that_are_awaited(some: bool | None) -> None:
     fields = {"never": [], "absent": [4], "seconds": 1.0}
     (waiting,) = read("pmi_waiting", **fields, **({} if some is None else {"some": some}))

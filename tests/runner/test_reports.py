@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from cases import cases
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -142,7 +143,7 @@ def read(type: str, **fields: Any) -> list[ev.Event]:
     return reports.read(3, RANKS, pack({"type": type, **fields}))
 
 
-@pytest.mark.parametrize("type", GOOD)
+@cases("type", GOOD)
 def test_a_good_report_is_its_events(type: str) -> None:
     assert read(type, **GOOD[type]) == EVENTS[type]
 
@@ -162,7 +163,7 @@ def test_where_an_exit_left_mpi() -> None:
             read("exited", rank=4, status=0, mpi=bad)
 
 
-@pytest.mark.parametrize(
+@cases(
     "wrong",
     [
         {"inside": [[4, 2]]}, {"inside": [[6, 0]]}, {"over": [6]},
@@ -228,7 +229,7 @@ FINE: dict[str, list[Any]] = {
 }
 
 
-def cases() -> list[Any]:
+def wrong_fields() -> list[Any]:
     found = []
     for type, fields in GOOD.items():
         for name in fields:
@@ -251,13 +252,13 @@ def cases() -> list[Any]:
     return found
 
 
-@pytest.mark.parametrize(("type", "fields"), cases())
+@cases(("type", "fields"), wrong_fields())
 def test_a_wrong_field_is_refused(type: str, fields: dict[str, Any]) -> None:
     with pytest.raises(ReportError):
         read(type, **fields)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("type", "fields"),
     [
         ("exited", {"rank": 3, "status": 0}),  # another node's
@@ -299,7 +300,7 @@ def test_a_lie_is_refused(type: str, fields: dict[str, Any]) -> None:
         read(type, **fields)
 
 
-@pytest.mark.parametrize("message", [None, 1, "exited", [], ["exited"], {}, {"type": 1}, b"x"])
+@cases("message", [None, 1, "exited", [], ["exited"], {}, {"type": 1}, b"x"])
 def test_what_is_no_report_is_refused(message: Any) -> None:
     with pytest.raises(ReportError):
         reports.read(3, RANKS, pack(message))

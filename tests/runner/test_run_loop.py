@@ -9,6 +9,7 @@ import threading
 from typing import Any
 
 import pytest
+from cases import cases
 
 from dispatcher.bootstrap import payload
 from dispatcher.core.events import run_events as ev
@@ -68,7 +69,7 @@ def test_what_the_agents_are_told_first() -> None:
     assert starts[0] != starts[1]
 
 
-@pytest.mark.parametrize(
+@cases(
     ("name", "agent_python", "first"),
     [("played", None, []), ("local", None, [sys.executable]), ("local", "/opt/py", ["/opt/py"]),
      ("played", "/opt/py", ["/opt/py"])],

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import pytest
+from cases import cases
 
 from dispatcher.core.events import mpi_events, verdicts
 from dispatcher.core.events import run_events as ev
@@ -251,7 +252,7 @@ def test_where_the_ranks_are() -> None:
     assert len(played.heard.of(NodeSampled)) == 2
 
 
-@pytest.mark.parametrize(("every", "hang", "seconds"), [(2.0, 0.0, 2.0), (None, 0.0, None),
+@cases(("every", "hang", "seconds"), [(2.0, 0.0, 2.0), (None, 0.0, None),
     (None, 30.0, 3.0), (2.0, 30.0, 2.0), (5.0, 30.0, 3.0)])  # fmt: skip
 def test_how_often_ranks_are_looked_at(
     every: float | None, hang: float, seconds: float | None

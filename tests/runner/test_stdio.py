@@ -12,6 +12,7 @@ from fcntl import ioctl
 from pathlib import Path
 
 import pytest
+from cases import cases
 from hypothesis import given
 from hypothesis import strategies as st
 from rig import wait_for
@@ -37,7 +38,7 @@ READY, PROMPT = WRAPPER.ready, WRAPPER.prompt
 # -- prompts ----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@cases(
     ("pieces", "found", "rest", "said"),
     [
         ([(1, b"motd")], [Prompt.NOTHING], b"", (b"motd", b"")),
@@ -76,7 +77,7 @@ def test_of_noise_the_last_is_kept() -> None:
 # -- keys -------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@cases(
     ("typed", "sent"),
     [
         (b"ls\r", b"ls\r"), (b"~~", b"~"), (b"~x", b"~x"), (b"a~.", b"a~."), (b"\r~~.", b"\r~."),

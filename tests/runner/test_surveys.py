@@ -12,6 +12,7 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 import pytest
+from cases import cases
 from rig import wait_for
 
 from dispatcher.bootstrap import payload
@@ -116,7 +117,7 @@ def test_a_clock_is_ahead_by_no_more_than_the_answer_took() -> None:
     assert one.ahead == (-1.0, 2.0)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("said", "problem"),
     [
         ((b"", b"warning\nTraceback: no\n", 1), "the survey failed; it said: Traceback: no"),
@@ -230,7 +231,7 @@ def test_a_port_that_the_user_has_chosen_goes_before_a_free_one() -> None:
     assert cluster.played.asked["n1"][1][0][2][2] == 29500
 
 
-@pytest.mark.parametrize(("connect", "seconds"), [(10.0, [10.0, 5.4]), (30.0, [18.0, 5.4])])
+@cases(("connect", "seconds"), [(10.0, [10.0, 5.4]), (30.0, [18.0, 5.4])])
 def test_time_is_divided_between_the_visits(connect: float, seconds: list[float]) -> None:
     cluster = Cluster()
     cluster.examine(2, connect=connect)
@@ -278,7 +279,7 @@ netdev ib0 flags=1043 addresses=10.2.0.7,fd00::7
 """
 
 
-@pytest.mark.parametrize(
+@cases(
     ("reached", "iface", "addresses"),
     [
         (None, None, ["10.0.0.7", "10.2.0.7", "fd00::7"]),

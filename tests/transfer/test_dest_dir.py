@@ -9,6 +9,7 @@ import tempfile
 from pathlib import Path
 
 import pytest
+from cases import cases
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -69,7 +70,7 @@ def test_files_folders_links_modes_and_times(tmp_path: Path) -> None:
     assert (place / "b").read_bytes() == b"second"
 
 
-@pytest.mark.parametrize(
+@cases(
     "members",
     [
         [member("../x")],
@@ -136,7 +137,7 @@ def test_the_place_of_a_host_may_not_be_a_link(tmp_path: Path) -> None:
     assert not list((tmp_path / "victim").iterdir())
 
 
-@pytest.mark.parametrize("cut", [1, 511, 513, 700])
+@cases("cut", [1, 511, 513, 700])
 def test_half_an_archive_is_no_archive(cut: int, tmp_path: Path) -> None:
     with pytest.raises(BadArchive):
         take(tar(member("a", b"y" * 2000))[:cut], tmp_path)
@@ -155,9 +156,7 @@ def test_any_bytes(noise: bytes, at: int) -> None:
         assert {n for n in everything(Path(folder)) if not n.startswith("in/n1")} <= {"in"}
 
 
-@pytest.mark.parametrize(
-    ("error", "why"), [(OSError(28, "No space left"), "no space left"), (OSError("odd"), "")]
-)
+@cases(("error", "why"), [(OSError(28, "No space left"), "no space left"), (OSError("odd"), "")])
 def test_why_a_disk_refuses(error: OSError, why: str) -> None:
     assert dest_dir._why(error) == why
 
@@ -214,9 +213,7 @@ class TestBounds:
         with pytest.raises(BadArchive, match="more than 2 members"):
             take(three, tmp_path)
 
-    @pytest.mark.parametrize(
-        ("mtime", "kept"), [(-5.0, 0), (1.5, 1.5), (1e300, 2.0**33), (0.0, 0), (1e10, 2.0**33)]
-    )
+    @cases(("mtime", "kept"), [(-5.0, 0), (1.5, 1.5), (1e300, 2.0**33), (0.0, 0), (1e10, 2.0**33)])
     def test_times(self, tmp_path: Path, mtime: float, kept: float) -> None:
         take(tar(member("a", mtime=mtime)), tmp_path)
         assert (tmp_path / "in" / "n1" / "a").stat().st_mtime == kept

@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 import pytest
+from cases import cases
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from transport.far_link import FarLink
@@ -63,7 +64,7 @@ def test_what_is_honest_comes_whole(tmp_path: Path) -> None:
     assert not wire.closed
 
 
-@pytest.mark.parametrize(
+@cases(
     "entries",
     [
         [Entry("0//etc/x", "f", 0o644, 1, 1)],
@@ -129,7 +130,7 @@ def test_the_place_may_be_no_link(tmp_path: Path) -> None:
     assert list((tmp_path / "victim").iterdir()) == []
 
 
-@pytest.mark.parametrize(
+@cases(
     ("said", "why"),
     [
         (
@@ -150,7 +151,7 @@ def test_a_file_that_is_not_what_was_listed(said: bytes, why: str, tmp_path: Pat
     assert names(tmp_path) <= {"in", "in/n1"}
 
 
-@pytest.mark.parametrize(
+@cases(
     "said",
     [
         b"HTTP/1.1 200",
@@ -240,7 +241,7 @@ def test_bounds_of_a_list(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     assert told.error == "a member of negative size"
 
 
-@pytest.mark.parametrize("number", ["0123456789", "٣", "", "x", "2"])
+@cases("number", ["0123456789", "٣", "", "x", "2"])
 def test_a_group_that_was_not_asked_for(tmp_path: Path, number: str) -> None:
     with pytest.raises(BadArchive, match="not asked for"):
         Receiving(

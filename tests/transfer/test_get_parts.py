@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cases import cases
 from transport.far_link import FarLink
 
 from dispatcher.bootstrap import payload
@@ -46,7 +47,7 @@ def values(wire: FarLink) -> list[Any]:
     return [unpack(body) for _, _, body in copy_frames.frames(1 << 20).feed(text)]
 
 
-@pytest.mark.parametrize("checksum", [False, True])
+@cases("checksum", [False, True])
 def test_what_a_host_is_asked_for(tmp_path: Path, checksum: bool) -> None:
     one = fetching(tmp_path, "n1", "n2", checksum=checksum)
     listed = listing(Entry("0/a", "f", 0o644, 1, 1), Entry("1/b", "f", 0o644, 2, 1))

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable
 
 import pytest
+from cases import cases
 from rig import wait_for
 from transport.far_link import FarLink
 
@@ -141,7 +142,7 @@ def talked(said: bytes, act: Callable[[str], None]) -> tuple[HostCopy, Wire]:
     return handler.copies[1], wire
 
 
-@pytest.mark.parametrize(
+@cases(
     ("said", "python", "way"),
     [(payload.PYTHON, True, ["python 1"]), (payload.SHELL, False, ["tar 1"])],
 )
@@ -160,7 +161,7 @@ def test_who_says_something_else_is_left() -> None:
     assert wire.closed
 
 
-@pytest.mark.parametrize(
+@cases(
     ("error", "why", "hostile"),
     [
         (Malformed("a frame of 9 bytes"), "a frame of 9 bytes", True),
@@ -182,7 +183,7 @@ def test_what_goes_wrong_is_told_and_ends_the_link(
     assert (wire.closed, wire.input_ended) == (True, False)
 
 
-@pytest.mark.parametrize("error", [Ended(), LinkClosed()])
+@cases("error", [Ended(), LinkClosed()])
 def test_the_end_of_its_command_says_more_than_we_could(error: Exception) -> None:
     def act(way: str) -> None:
         raise error

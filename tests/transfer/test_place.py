@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from cases import cases
 
 from dispatcher.model.errors import UsageError
 from dispatcher.remote.copy.disk import DEAD, STAGE_HERE
@@ -178,7 +179,7 @@ class TestPlace:
         assert os.listdir(tmp_path / "in" / "n1") == []
 
 
-@pytest.mark.parametrize(
+@cases(
     ("given", "kept"),
     [(5, 5), (-5, 0), (0, 0), (2**33 * SECOND, 2**33), (2**33 * SECOND + SECOND, 2**33)],
 )
@@ -196,7 +197,7 @@ class TestNames:
         monkeypatch.chdir(tmp_path)
         assert names_of(["/x/a", "b/", "."]) == ["a", "b", tmp_path.name]
 
-    @pytest.mark.parametrize(
+    @cases(
         ("paths", "why"),
         [
             (["/"], "/: cannot be sent as a whole"),

@@ -8,7 +8,7 @@ from io import BytesIO
 from pathlib import Path
 from typing import Any
 
-import pytest
+from cases import cases
 from transport.far_link import FarLink
 
 from dispatcher.bootstrap import payload
@@ -72,7 +72,7 @@ def test_an_inner_host_speaks_for_those_below_it(tmp_path: Path) -> None:
     assert (told[1].sent, told[1].error, told[1].relay_error) == (None, None, "Permission denied")
 
 
-@pytest.mark.parametrize(
+@cases(
     "said",
     [
         b"HTTP/1.1 200",
@@ -159,7 +159,7 @@ class TestSending:
         assert [copy.bytes for copy in sending.copies] == [100, len(tars[1])]
         sources.close()
 
-    @pytest.mark.parametrize(
+    @cases(
         ("report", "told"),
         [
             ({"sent": 1, "equal": 2, "bytes": 5, "found": 3}, HostCopy(True, 5, 5, 3, 1, 2)),

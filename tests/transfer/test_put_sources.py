@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cases import cases
 
 from dispatcher.model.errors import UsageError
 from dispatcher.model.host import Host
@@ -91,7 +92,7 @@ class TestSources:
         assert rest == SMALL.to_bytes(8, "big") + data[SMALL:]
         sources.close()
 
-    @pytest.mark.parametrize("checksum", [False, True])
+    @cases("checksum", [False, True])
     def test_digests_if_they_are_wanted(self, tmp_path: Path, checksum: bool) -> None:
         data = self.tree(tmp_path)
         sources = self.sources(tmp_path, "t", checksum=checksum)
@@ -121,11 +122,11 @@ class TestSources:
         }  # fmt: skip
         sources.close()
 
-    @pytest.mark.parametrize(
+    @cases(
         ("path", "why"),
         [("absent", "no such file or directory"), ("fifo", "not a file, a folder or a link")],
     )
-    @pytest.mark.parametrize("checksum", [False, True])
+    @cases("checksum", [False, True])
     def test_what_cannot_be_sent_is_said_before(
         self, tmp_path: Path, path: str, why: str, checksum: bool
     ) -> None:
@@ -135,7 +136,7 @@ class TestSources:
             self.sources(tmp_path, path, checksum=checksum)
         assert len(os.listdir("/proc/self/fd")) == before
 
-    @pytest.mark.parametrize("size", [5, SMALL + 1])
+    @cases("size", [5, SMALL + 1])
     def test_what_cannot_be_read_is_said_before(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int
     ) -> None:
@@ -198,7 +199,7 @@ def entries(*kinds: str) -> list[Entry]:
     return [Entry(f"0/{n}", kind, 0o644, 7, 1) for n, kind in enumerate(kinds)]
 
 
-@pytest.mark.parametrize(
+@cases(
     ("answer", "needed", "starts"),
     [
         ({"need": "", "start": "", "seen": ""}, [], {}),
@@ -212,7 +213,7 @@ def test_what_a_host_may_want(
     assert needs_of(answer, entries("f", "d", "f")) == (needed, starts)
 
 
-@pytest.mark.parametrize(
+@cases(
     "answer",
     [
         {"need": "2 0", "start": "", "seen": ""}, {"need": "3", "start": "", "seen": ""},

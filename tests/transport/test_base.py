@@ -6,6 +6,7 @@ import threading
 from types import SimpleNamespace
 
 import pytest
+from cases import cases
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -122,9 +123,7 @@ def test_the_end_is_waited_for() -> None:
 # -- what all are told alike ------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("size", "count"), [(0, 1), (1, 1), (32 << 10, 1), ((32 << 10) + 1, 2), (70_000, 3)]
-)
+@cases(("size", "count"), [(0, 1), (1, 1), (32 << 10, 1), ((32 << 10) + 1, 2), (70_000, 3)])
 def test_common_bytes_are_cut_once(size: int, count: int) -> None:
     data = (bytes(range(251)) * 300)[:size]
     common = Common(data)
@@ -140,15 +139,13 @@ def test_common_bytes_are_cut_once(size: int, count: int) -> None:
 # -- names ------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "name", ["n1", "N-1.a_b", "10.0.0.1", "::1", "fe80::1%eth0", "x" * 255, "a-", "%h"]
-)
+@cases("name", ["n1", "N-1.a_b", "10.0.0.1", "::1", "fe80::1%eth0", "x" * 255, "a-", "%h"])
 def test_a_host(name: str) -> None:
     assert valid_host(name)
     assert bad_target(Target(name)) is None
 
 
-@pytest.mark.parametrize(
+@cases(
     "name",
     ["", "-n1", "-", "a b", "a\n", "a@b", "a/b", "a;b", "$(id)", "`id`", "a\\", "ä", "x" * 256],
 )
@@ -158,7 +155,7 @@ def test_no_host(name: str) -> None:
     assert failure == Failure(Kind.CONFIG, f"bad host name: {name[:80]!r}")
 
 
-@pytest.mark.parametrize(
+@cases(
     "name", ["me", "me@realm.org", "DOM\\me", "a+b=c", "a~b", "%u", "x" * 255, "a-", "a,b/c!*?#^"]
 )
 def test_a_user(name: str) -> None:
@@ -166,16 +163,14 @@ def test_a_user(name: str) -> None:
     assert bad_target(Target("n1", name)) is None
 
 
-@pytest.mark.parametrize(
-    "name", ["", "-me", "me\\", "a b", "me\n", "a;b", "$(id)", "`id`", "a'b", 'a"b', "x" * 256]
-)
+@cases("name", ["", "-me", "me\\", "a b", "me\n", "a;b", "$(id)", "`id`", "a'b", 'a"b', "x" * 256])
 def test_no_user(name: str) -> None:
     assert not valid_user(name)
     failure = bad_target(Target("n1", name))
     assert failure == Failure(Kind.CONFIG, f"bad user name: {name[:80]!r}")
 
 
-@pytest.mark.parametrize(
+@cases(
     ("port", "good"),
     [(None, True), (1, True), (65535, True), (0, False), (-1, False), (65536, False)],
 )
@@ -184,7 +179,7 @@ def test_a_port(port: int | None, good: bool) -> None:
     assert bad_target(Target("n1", None, port)) == (None if good else bad)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("text", "safe"),
     [
         ("", True), ("abc", True), ("a_b.c:1%h@x+y=z,/-", True), ("a b", False), ("~", False),
@@ -212,7 +207,7 @@ def test_steps_and_their_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
     assert steps.taken() == (("lookup", 2.0), ("connection", 3.0), ("banner", 0.5))
 
 
-@pytest.mark.parametrize(
+@cases(
     ("said", "interval", "count", "limits"),
     [
         (Keepalive(), None, None, (0.0, base.ALIVE_COUNT)),
@@ -229,7 +224,7 @@ def test_who_says_when_a_silent_host_is_asked(
     assert said.limits(interval, count) == limits
 
 
-@pytest.mark.parametrize(
+@cases(
     ("silent", "interval", "most", "due"),
     [
         (0.0, 15, 3, 0), (14.9, 15, 3, 0), (15, 15, 3, 1), (59.9, 15, 3, 3), (60, 15, 3, None),

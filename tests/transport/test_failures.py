@@ -10,6 +10,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+from cases import cases
 
 from dispatcher.model.failure import Failure, Kind
 from dispatcher.transport.base import Link, Target
@@ -182,7 +183,7 @@ def test_max_startups(tmp_path: Path, attempt: Try) -> None:
         assert failure.retryable
 
 
-@pytest.mark.parametrize(
+@cases(
     ("option", "kind_", "words"),
     [
         ("Ciphers aes128-cbc,aes256-cbc", Kind.PROTOCOL, "cipher"),
@@ -216,7 +217,7 @@ def test_sshd_dies_under_a_link(tmp_path: Path, kind: str) -> None:
     server.stop()
 
 
-@pytest.mark.parametrize(
+@cases(
     ("words", "kind_", "retryable"),
     [
         ("ssh: Could not resolve hostname x: Name or service not known", Kind.DNS, False),

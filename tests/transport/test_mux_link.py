@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable
 
 import pytest
+from cases import cases
 from hypothesis import given
 from hypothesis import strategies as st
 from rig import wait_for
@@ -147,7 +148,7 @@ def test_a_connection_that_is_lost_after_the_end_changes_nothing() -> None:
     assert (link.ending(0), link.failure(0), link.read(1)) == (Ending(5), None, b"")
 
 
-@pytest.mark.parametrize(
+@cases(
     ("ends", "said"),
     [
         ((), [(7, mux.CLOSE, b""), (7, -1, b"")]),
@@ -185,9 +186,7 @@ def test_what_is_under_way_at_a_close_is_nobody_s() -> None:
     assert (link.read(9), link.ending(0)) == (b"", Ending(None))
 
 
-@pytest.mark.parametrize(
-    ("first", "again"), [(mux.OUTPUT_END, mux.OUTPUT), (mux.ERRORS_END, mux.ERRORS)]
-)
+@cases(("first", "again"), [(mux.OUTPUT_END, mux.OUTPUT), (mux.ERRORS_END, mux.ERRORS)])
 def test_nothing_comes_after_an_end(first: int, again: int) -> None:
     link = Plain(Wire(), 7)
     link.take(first, b"")
@@ -256,7 +255,7 @@ def test_input_waits_for_credit() -> None:
     assert max(len(body) for _, _, body in wire.said) == 32 << 10
 
 
-@pytest.mark.parametrize(
+@cases(
     "end", [MuxLink.close, MuxLink.end_input, lambda link: link.lose(None)],
     ids=["closed", "input ended", "lost"],
 )  # fmt: skip
@@ -290,7 +289,7 @@ def test_input_ends_once() -> None:
     assert wire.said == []
 
 
-@pytest.mark.parametrize(
+@cases(
     ("ask", "end", "expected"),
     [
         (lambda link: link.ending(20), lambda link: link.take(mux.ENDED, b"\4"), Ending(4)),
@@ -310,15 +309,13 @@ def test_the_end_is_waited_for(
     assert got == [expected]
 
 
-@pytest.mark.parametrize("kind", [mux.OPEN, mux.INPUT, mux.CLOSE, mux.MORE_OUTPUT, 99])
+@cases("kind", [mux.OPEN, mux.INPUT, mux.CLOSE, mux.MORE_OUTPUT, 99])
 def test_what_a_far_end_does_not_say(kind: int) -> None:
     with pytest.raises(Malformed):
         Plain(Wire(), 7).take(kind, b"")
 
 
-@pytest.mark.parametrize(
-    ("kind", "window"), [(mux.OUTPUT, mux.OUTPUT_WINDOW), (mux.ERRORS, mux.ERRORS_WINDOW)]
-)
+@cases(("kind", "window"), [(mux.OUTPUT, mux.OUTPUT_WINDOW), (mux.ERRORS, mux.ERRORS_WINDOW)])
 def test_a_far_end_keeps_within_its_window(kind: int, window: int) -> None:
     link = Plain(Wire(), 7)
     link.take(kind, bytes(window))

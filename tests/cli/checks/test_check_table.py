@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 
-import pytest
+from cases import cases
 from checks.samples import GIB, call, host, said
 
 from dispatcher.checks.check import Finding, Level
@@ -127,7 +127,7 @@ def test_a_picture_has_so_many_rows() -> None:
     assert len(shown[at].split("n")) > 1
 
 
-@pytest.mark.parametrize("level", list(Level))
+@cases("level", list(Level))
 def test_words_and_their_colours(level: Level) -> None:
     found = check_table.painted("x", level)
     assert found == ("x" if level is Level.OK else f"\x1b[{check_table.COLOURS[level]}mx\x1b[0m")

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cases import cases
 
 from dispatcher import cli
 from dispatcher.checks.check import Level
@@ -181,7 +182,7 @@ def test_advice_for_programs() -> None:
     }
 
 
-@pytest.mark.parametrize(
+@cases(
     ("answer", "code", "unread"),
     [
         (surveys.Answer(lost=True, problem="unreachable: no\x1b route"), 125, "lost: unreachable"),

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cases import cases
 
 from dispatcher import cli
 from dispatcher.api import rank_pairs
@@ -27,12 +28,12 @@ def test_a_row_sends_and_a_column_receives() -> None:
     assert text(NAMES, PAIRS[:1], RANKING) == ["   n1  █·", " n<2> ▒ · <", "node3 ·· "]
 
 
-@pytest.mark.parametrize("usual", [0.0, 1e12])
+@cases("usual", [0.0, 1e12])
 def test_the_least_shade_is_still_a_shade(usual: float) -> None:
     assert text(["a", "b"], PAIRS[:1], PairRanking((), (), frozenset(), usual)) == ["a  ░", "b ░ "]
 
 
-@pytest.mark.parametrize(("count", "lines"), [(MOST_SHOWN, MOST_SHOWN), (MOST_SHOWN + 1, 0)])
+@cases(("count", "lines"), [(MOST_SHOWN, MOST_SHOWN), (MOST_SHOWN + 1, 0)])
 def test_a_screen_holds_so_many(count: int, lines: int) -> None:
     assert len(text([f"n{i}" for i in range(count)], [], RANKING)) == lines
 
@@ -65,7 +66,7 @@ def test_the_picture() -> None:
     ]
 
 
-@pytest.mark.parametrize(
+@cases(
     ("rate", "words"),
     [(1e9, "1.0 GB/s"), (999e6, "999.0 MB/s"), (1e6, "1.0 MB/s"), (999e3, "999 kB/s"),
      (0, "0 kB/s")],
@@ -84,7 +85,7 @@ FAILED = Pair(1, 2, why="Refused\x1b")
 MUTE = Pair(2, 3)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("pair", "words"),
     [
         (GOOD, "n1-n2 4.0 GB/s, back 4.0 GB/s, 1.0 ms"),

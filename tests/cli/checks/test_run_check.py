@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cases import cases
 
 from dispatcher import cli
 from dispatcher.checks import report
@@ -32,7 +33,7 @@ def _here(nothing_around: Path) -> None:
     """No batch job, an empty folder."""
 
 
-@pytest.mark.parametrize(
+@cases(
     ("words", "said"),
     [
         (["--full", "--pairs"], "--full and --pairs exclude each other"),
@@ -76,7 +77,7 @@ def test_which_of_them(
     assert run_check.run(options) == 7
 
 
-@pytest.mark.parametrize(
+@cases(
     ("seconds", "full", "found"),
     [(None, False, QUICK), (None, True, FULL), (1.0, False, 1.0), (99.0, True, 99.0)],
 )
@@ -114,12 +115,12 @@ def test_what_must_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
     assert want.asked.script == "/abs.py"
 
 
-@pytest.mark.parametrize(
+@cases(
     ("options", "connect"),
     [(CheckOptions(), 10.0), (CheckOptions(connect_timeout=3.0), 3.0), (RunOptions(), 10.0),
      (RunOptions(connect_timeout=4.0), 4.0)],
 )  # fmt: skip
-@pytest.mark.parametrize("script", ["", "train.py"])
+@cases("script", ["", "train.py"])
 def test_hosts_are_visited(
     options: Any, connect: float, script: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -149,7 +150,7 @@ def report_of(**levels: Level) -> CheckReport:
 LOST = CheckReport(("memory",), {"n1": {}, "n2": {}}, {"n1": "no route"}, {"n2": "no python"})
 
 
-@pytest.mark.parametrize(
+@cases(
     ("found", "code"),
     [
         (report_of(n1=Level.OK, n2=Level.OK), 0),
@@ -159,7 +160,7 @@ LOST = CheckReport(("memory",), {"n1": {}, "n2": {}}, {"n1": "no route"}, {"n2":
         (LOST, 125),
     ],
 )
-@pytest.mark.parametrize("as_json", [False, True])
+@cases("as_json", [False, True])
 def test_the_exit_code(
     found: CheckReport, code: int, as_json: bool, monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],

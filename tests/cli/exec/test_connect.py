@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from cases import cases
 
 from dispatcher import cli
 from dispatcher.cli.exec import run_exec
@@ -16,7 +17,7 @@ from dispatcher.transport.pool.daemon_socket import DROP, LIST
 Answer = dict[str, Any] | Exception | None
 
 
-@pytest.mark.parametrize(
+@cases(
     ("words", "answer", "order", "shown"),
     [
         (["--list"], {"hosts": ["n2", "n10", "n1"], "idle": 600.0}, (LIST, {}),
@@ -45,7 +46,7 @@ def test_list_and_close(
     assert capsys.readouterr() == shown
 
 
-@pytest.mark.parametrize("error", [OSError("gone"), Malformed("rubbish")])
+@cases("error", [OSError("gone"), Malformed("rubbish")])
 def test_a_process_that_does_not_answer(
     error: Exception, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cases import cases
 
 from dispatcher import cli
 from dispatcher.cli.exec import get, run_copy
@@ -34,7 +35,7 @@ from dispatcher.transfer.host_copy import HostCopy
 from ..conftest import Terminal
 
 
-@pytest.mark.parametrize(
+@cases(
     ("path", "named"),
     [("a/b", "a/b"), ("-r", "./-r"), ("~/x", "~/x"), ("~", "~"), ("~ml/x", "~ml/x"), ("/a", "/a")],
 )
@@ -42,7 +43,7 @@ def test_a_path_there(path: str, named: str) -> None:
     assert there(path) == named
 
 
-@pytest.mark.parametrize("path", ["~1/x", "~a b", "~$HOME"])
+@cases("path", ["~1/x", "~a b", "~$HOME"])
 def test_no_user_has_that_name(path: str) -> None:
     with pytest.raises(UsageError, match="what follows ~ is no user's name"):
         there(path)
@@ -55,7 +56,7 @@ def test_a_path_here(monkeypatch: pytest.MonkeyPatch) -> None:
         here("~nobody-of-that-name/x")
 
 
-@pytest.mark.parametrize(
+@cases(
     ("text", "size"),
     [("0", 0), ("12", 12), ("3k", 3 << 10), ("3K", 3 << 10), ("2M", 2 << 20), ("16G", 16 << 30),
      ("1T", 1 << 40), ("999999999999", 999999999999)],
@@ -64,13 +65,13 @@ def test_a_size(text: str, size: int) -> None:
     assert get._size(text) == size
 
 
-@pytest.mark.parametrize("text", ["", "K", "1.5G", "-1", "1P", "1KB", "9999999999999", "\u0663"])
+@cases("text", ["", "K", "1.5G", "-1", "1P", "1KB", "9999999999999", "\u0663"])
 def test_no_size(text: str) -> None:
     with pytest.raises(UsageError, match="--max-size: not a size"):
         get._size(text)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("path", "named"),
     [("/a/b", ("/a/b", "b")), ("c", ("c", "c")), ("-c", ("./-c", "-c")), ("~/d", ("~/d", "d"))],
 )
@@ -78,13 +79,13 @@ def test_what_is_fetched_has_its_last_name(path: str, named: tuple[str, str]) ->
     assert get._named(path) == named
 
 
-@pytest.mark.parametrize("path", ["~", "~ml", "/", "a/..", ".", "", "a\0b"])
+@cases("path", ["~", "~ml", "/", "a/..", ".", "", "a\0b"])
 def test_what_has_no_name_cannot_be_fetched(path: str) -> None:
     with pytest.raises(UsageError, match="cannot be fetched as a whole"):
         get._named(path)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("groups", "why"),
     [
         ([Group("in/n1", (("/a/x", "x"), ("/b/x", "x")))], "two of the same name"),
@@ -113,7 +114,7 @@ def test_there_and_back(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
     capsys.readouterr()
 
 
-@pytest.mark.parametrize(
+@cases(
     ("words", "said"),
     [
         (["get", "-w", "localhost", "/a"], "get: needs what to fetch, and a folder"),
@@ -141,7 +142,7 @@ def test_what_a_host_lacks_is_not_good(tmp_path: Path, capsys: pytest.CaptureFix
 BAD = Failed(Failure(Kind.LOST, "gone"))
 
 
-@pytest.mark.parametrize(
+@cases(
     ("outcome", "copy", "became", "code"),
     [
         (Exited(0), HostCopy(python=True, sent=1), Exited(0), 0),

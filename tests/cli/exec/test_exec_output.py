@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cases import cases
 
 from dispatcher import cli
 from dispatcher.cli.exec.exec import ExecOptions
@@ -35,7 +36,7 @@ def test_lines_are_labelled(capfd: pytest.CaptureFixture[str]) -> None:
     assert sorted(err.splitlines()) == [f"{name}: error" for name in names]
 
 
-@pytest.mark.parametrize(
+@cases(
     ("words", "out", "err"),
     [
         ([], "localhost: out\n", "localhost: error\n"),
@@ -82,7 +83,7 @@ def test_for_programs(capfd: pytest.CaptureFixture[str]) -> None:
     assert err.startswith("error: 3 of 3 hosts failed [hosts-failed]\n")
 
 
-@pytest.mark.parametrize("other", ["-b", "-B", "--diff"])
+@cases("other", ["-b", "-B", "--diff"])
 def test_json_is_alone(other: str, capfd: pytest.CaptureFixture[str]) -> None:
     assert cli.main([*ON_THREE, "--json", other, "true"]) == 2
     assert (
@@ -144,7 +145,7 @@ def test_what_is_gathered_early_goes_where_output_goes(
     assert "x\r\n" not in shown
 
 
-@pytest.mark.parametrize("words", [["-q"], ["-I"], ["--sudo"]])
+@cases("words", [["-q"], ["-I"], ["--sudo"]])
 def test_no_progress_where_it_would_be_in_the_way(
     words: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cases import cases
 
 from dispatcher import cli
 from dispatcher.cli.exec import put as command
@@ -29,7 +30,7 @@ GIB = 1 << 30
 MANY = 64
 
 
-@pytest.mark.parametrize(
+@cases(
     ("given", "hosts", "size", "branches"),
     [
         ({}, MANY, 8 * GIB, BRANCHES),
@@ -50,7 +51,7 @@ def test_how_many_branches(
     assert command._branches(PutOptions(**given), hosts, size) == branches
 
 
-@pytest.mark.parametrize(
+@cases(
     ("given", "size", "said"),
     [
         ({"branches": "2", "serial": 1}, 1, "--fanout-tree serves hosts at once"),

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cases import cases
 
 from dispatcher import cli
 from dispatcher.cli.exec import run_exec
@@ -40,7 +41,7 @@ def _here(nothing_around: Path) -> None:
     """No batch job, an empty folder."""
 
 
-@pytest.mark.parametrize(
+@cases(
     ("words", "said"),
     [
         (["-o", "x", "-e", "./x"], "-o and -e: both name the same folder"),
@@ -61,13 +62,13 @@ def test_refusals(words: list[str], said: str, capfd: pytest.CaptureFixture[str]
     assert capfd.readouterr().err.startswith(f"error: {said}")
 
 
-@pytest.mark.parametrize("words", [[], ["--shell", " "], ["--", ""]])
+@cases("words", [[], ["--shell", " "], ["--", ""]])
 def test_no_command(words: list[str], capfd: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["exec", "-w", "localhost", *words]) == 2
     assert capfd.readouterr().err.startswith("error: ")
 
 
-@pytest.mark.parametrize(
+@cases(
     ("words", "text", "code"),
     [
         ([], "exit 3", 1),
@@ -170,7 +171,7 @@ def test_the_hosts_that_failed_are_written_and_tried_again(
     assert capfd.readouterr() == ("", "note: failed: no host failed the last time\n")
 
 
-@pytest.mark.parametrize("text", ["exit 0", "exit 3"])
+@cases("text", ["exit 0", "exit 3"])
 def test_a_list_that_cannot_be_written(text: str, capfd: pytest.CaptureFixture[str]) -> None:
     words = ["exec", "-w", "localhost", "-S", "--failed-to", "no/where", "--shell", text]
     assert cli.main(words) == (3 if "3" in text else 1)
@@ -196,7 +197,7 @@ def test_each_line_of_a_list_says_why(tmp_path: Path) -> None:
     assert [one.name for one in tmp_path.iterdir()] == ["failed"]
 
 
-@pytest.mark.parametrize(
+@cases(
     ("text", "hosts"),
     [("# a\n\n  # b\n", None), ("# a\nn1\n", ["n1"]), ("n1 # why\n\nn2\n", ["n1", "n2"])],
 )
@@ -206,7 +207,7 @@ def test_a_list_is_read(tmp_path: Path, text: str, hosts: list[str] | None) -> N
     assert (found if found is None else [host.name for host in found.hosts]) == hosts
 
 
-@pytest.mark.parametrize(
+@cases(
     ("text", "said"),
     [("", ""), (None, "--retry-failed: f: no such file or directory"), ("n[", "f:1:")],
 )
@@ -221,7 +222,7 @@ def test_a_list_that_is_none(tmp_path: Path, text: str | None, said: str) -> Non
 # -- what the options mean ------------------------
 
 
-@pytest.mark.parametrize(
+@cases(
     ("options", "meant"),
     [
         (LimitOptions(), ExecLimits()),
@@ -269,7 +270,7 @@ def test_what_is_run(
     assert reach.transport_for(plan.hosts[0]).name == "local"
 
 
-@pytest.mark.parametrize(
+@cases(
     ("sizes", "size"),
     [
         ({}, USUAL_SIZE),
@@ -294,7 +295,7 @@ def test_the_size_of_a_terminal(
     assert terminal_size(ExecOptions()) is None
 
 
-@pytest.mark.parametrize(
+@cases(
     ("hosts", "terminals", "options", "ours"),
     [
         (1, {0, 1}, {}, True),

@@ -13,6 +13,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from cases import cases
 
 from dispatcher import cli
 from dispatcher.cli.exec import shell
@@ -27,7 +28,7 @@ N1, N2, N3 = Host("n1", user="ml"), Host("n2"), Host("n3")
 FIRST, NOW = (N1, N2), (N2, N3)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("line", "ordered"),
     [
         ("", None),
@@ -59,7 +60,7 @@ def test_orders(line: str, ordered: Order | None) -> None:
     assert order(line, NOW, FIRST) == ordered
 
 
-@pytest.mark.parametrize(
+@cases(
     ("line", "said"),
     [
         (":frob", ":frob: there is no such word"),
@@ -354,7 +355,7 @@ def test_the_last_command_counts_and_quit_leaves(piped: Typed) -> None:
     assert piped("")[0] == 0
 
 
-@pytest.mark.parametrize("words", [["-u", "x"], ["--sudo=a b"], ["--keep=0"], []])
+@cases("words", [["-u", "x"], ["--sudo=a b"], ["--keep=0"], []])
 def test_refusals(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     where = ["-w", "localhost"] if words else []
     assert cli.main(["shell", *where, *words]) == 2

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cases import cases
 
 from dispatcher import cli
 from dispatcher.cli.jobs.jobs import RECENT, WIDEST, age
@@ -105,7 +106,7 @@ def test_for_programs(on_record: OnRecord, capsys: pytest.CaptureFixture[str]) -
     assert (row["ended"], row["logs"], row["exit_code"]) == (None, None, None)
 
 
-@pytest.mark.parametrize(("words", "shown"), [([], ("", "no jobs\n")), (["--json"], ("[]\n", ""))])
+@cases(("words", "shown"), [([], ("", "no jobs\n")), (["--json"], ("[]\n", ""))])
 def test_none(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
     words: list[str], shown: tuple[str, str],
@@ -115,7 +116,7 @@ def test_none(
     assert capsys.readouterr() == shown
 
 
-@pytest.mark.parametrize(
+@cases(
     ("seconds", "words"),
     [(-5, "0s"), (0, "0s"), (59.9, "59s"), (60, "1m"), (3599, "59m"), (3600, "1h00m"),
      (3 * 3600 + 5 * 60 + 59, "3h05m"), (86399, "23h59m"), (86400, "1d00h"),

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cases import cases
 from rig import wait_for
 
 from dispatcher import cli
@@ -169,7 +170,7 @@ class TestSweep:
         assert looks.calls == []
 
 
-@pytest.mark.parametrize(
+@cases(
     ("found", "failures", "lines", "code"),
     [
         ({"n1": [], "n2": []}, [], ["n[1-2]: nothing found"], 0),

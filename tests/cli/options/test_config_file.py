@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from cases import cases
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -31,7 +32,7 @@ chdir = "/d"
 """
 
 
-@pytest.mark.parametrize(
+@cases(
     ("command", "profile", "wanted"),
     [
         ("run", None, {"user": "ml", "grace": 4, "hostfile": "hosts"}),
@@ -62,7 +63,7 @@ def test_both_spellings_are_one_name() -> None:
     assert {n: s.value for n, s in chosen([file], "run", None).items()} == {"ssh-port": 2}
 
 
-@pytest.mark.parametrize(
+@cases(
     ("text", "said"),
     [
         ("[run", "f: "),
@@ -100,7 +101,7 @@ def test_any_text_is_read_or_refused(text: str) -> None:
         assert chosen([file], "run", None)["user"].value == "ml"
 
 
-@pytest.mark.parametrize(
+@cases(
     ("text", "place"),
     [
         ("[run]\nrsh = 'x'", "f.toml:2"),

@@ -10,6 +10,7 @@ from typing import Any
 
 import click
 import pytest
+from cases import cases
 
 from dispatcher import cli
 from dispatcher.cli import COMMANDS
@@ -72,8 +73,8 @@ def test_a_file_of_ours(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
     assert capsys.readouterr().err == ""
 
 
-@pytest.mark.parametrize("mode", [0o664, 0o646, 0o666])
-@pytest.mark.parametrize("must_be", [False, True])
+@cases("mode", [0o664, 0o646, 0o666])
+@cases("must_be", [False, True])
 def test_a_file_that_others_could_write(
     tmp_path: Path, mode: int, must_be: bool, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -85,7 +86,7 @@ def test_a_file_that_others_could_write(
     assert capsys.readouterr().err == f"note: {path} is not read: {why}\n"
 
 
-@pytest.mark.parametrize(("uid", "why"), [(0, ""), ("own", ""), (65533, "it is of user 65533")])
+@cases(("uid", "why"), [(0, ""), ("own", ""), (65533, "it is of user 65533")])
 def test_whose_it_is(uid: Any, why: str, tmp_path: Path) -> None:
     path = tmp_path / "f"
     path.write_text("x")
@@ -117,7 +118,7 @@ def test_what_is_no_file_is_not_waited_for(
     closer.join()
 
 
-@pytest.mark.parametrize("beyond", [0, 1])
+@cases("beyond", [0, 1])
 def test_a_large_file(tmp_path: Path, beyond: int) -> None:
     path = tmp_path / "f"
     path.write_bytes(b"#" * (config_trust.MOST_BYTES + beyond))
@@ -130,7 +131,7 @@ def test_a_large_file(tmp_path: Path, beyond: int) -> None:
         assert len(config_trust.read(str(path)) or b"") == config_trust.MOST_BYTES
 
 
-@pytest.mark.parametrize(
+@cases(
     ("path", "must_be", "said"),
     [
         ("none", False, None),
@@ -159,7 +160,7 @@ def test_a_file_that_cannot_be_read(
 # -- what they may say ------------------------
 
 
-@pytest.mark.parametrize(
+@cases(
     ("text", "said"),
     [
         ("[run]\ngrace = 1", ""),
@@ -185,7 +186,7 @@ def test_what_a_folder_s_file_may_say(text: str, said: str) -> None:
     assert caught.value.hint == f"put it into [run] of /own, or type it: --{option}"
 
 
-@pytest.mark.parametrize(
+@cases(
     ("setting", "path"),
     [
         ("ssh-config = 'c'", "c"),
@@ -220,7 +221,7 @@ PYTHON = Hostlist((*HOSTS.hosts, Host("n2", python="/evil", origin="f:2")))
 LOADS = Hostlist((Host("n3", env=(("A", "1"), ("LD_PRELOAD", "x")), origin="f:3"),))
 
 
-@pytest.mark.parametrize(
+@cases(
     ("found", "setting", "said"),
     [
         (HOSTS, None, ""),

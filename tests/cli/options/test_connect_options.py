@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cases import cases
 
 from dispatcher.bootstrap import payload
 from dispatcher.cli.exec.exec import ExecOptions
@@ -44,7 +45,7 @@ def _no_daemon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 # -- kept connections ------------------------
 
 
-@pytest.mark.parametrize(
+@cases(
     ("options", "seconds"),
     [
         (LoginOptions(), None),
@@ -57,7 +58,7 @@ def test_how_long_connections_are_kept(options: LoginOptions, seconds: float | N
     assert keep_seconds(options) == seconds
 
 
-@pytest.mark.parametrize(
+@cases(
     ("options", "said", "hint"),
     [
         (ExecOptions(keep="0"), "--keep=0: connections cannot be kept for 0 s",
@@ -136,7 +137,7 @@ def test_who_keeps_nothing_asks_nobody(daemon: Daemon) -> None:
     assert daemon.asked == []
 
 
-@pytest.mark.parametrize(
+@cases(
     ("options", "found"),
     [
         (LoginOptions(), UNLESS_CONFIGURED),
@@ -173,7 +174,7 @@ def test_through_whom_each_is_reached() -> None:
     assert Fanout(ports, Topology((None, 0))).above(ports) == {0: (), 1: (0,)}
 
 
-@pytest.mark.parametrize(
+@cases(
     ("options", "there_is"),
     [
         (LoginOptions(), False),
@@ -193,7 +194,7 @@ def test_a_tree_only_if_it_is_wanted(options: Any, there_is: bool) -> None:
         assert tree.topology == plan_tree(7, branches)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("options", "said"),
     [
         ({"fanout_tree": "1"}, "--fanout-tree=1: a chain"),
@@ -286,7 +287,7 @@ def test_whom_a_secret_is_asked_of(monkeypatch: pytest.MonkeyPatch) -> None:
     assert TransportPool(ExecOptions(), lambda prompt: "there")._ask("x: ") == "there"
 
 
-@pytest.mark.parametrize("there", [False, True])
+@cases("there", [False, True])
 def test_nobody_is_asked_without_a_terminal(there: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     import os
 

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from cases import cases
 
 from dispatcher import cli
 from dispatcher.cli import COMMANDS
@@ -151,7 +152,7 @@ def test_every_command_has_words_that_are_not_misspelt_others() -> None:
     assert not set(_ELSEWHERE) & {*COMMANDS, "help"}
 
 
-@pytest.mark.parametrize(
+@cases(
     ("excluded", "noted"),
     [
         ("n7", "note: -x n7: none of the hosts; did you mean n07?\n"),

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 import pytest
+from cases import cases
 
 from dispatcher import cli
 from dispatcher.cli.entry import load
@@ -230,7 +231,7 @@ def test_a_name_that_the_command_does_not_have(parsed: Parsed) -> None:
         typed("hostfile")
 
 
-@pytest.mark.parametrize(
+@cases(
     ("command", "name", "there"),
     [("exec", "user", True), ("exec", "nosuch", False), ("run", "version", False),
      ("exec", "profile", False)],

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from cases import cases
 
 from dispatcher.cli.options.output_options import ShowOptions, parse_size, settings
 from dispatcher.model.errors import UsageError
@@ -15,7 +16,7 @@ def shown(world_size: int | None = None, **given: Any) -> Any:
     return settings(ShowOptions(**given), world_size)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("field", "usual", "given", "meant"),
     [
         ("label", "rank", {"label": "host"}, "host"),
@@ -51,7 +52,7 @@ def test_what_an_option_means(field: str, usual: Any, given: dict[str, Any], mea
     assert getattr(shown(**given), field) == meant
 
 
-@pytest.mark.parametrize(
+@cases(
     ("given", "world_size", "ranks"),
     [
         ({}, 4, None),
@@ -75,7 +76,7 @@ def test_patterns_are_of_bytes() -> None:
     assert found.step_line.search(b"step 7: 0.5")[1] == b"0.5"
 
 
-@pytest.mark.parametrize(
+@cases(
     ("given", "world_size", "said"),
     [
         ({"quiet": True, "verbose": True}, None, "--quiet and --verbose exclude each other"),
@@ -103,7 +104,7 @@ def test_refusals(given: dict[str, Any], world_size: int | None, said: str) -> N
     assert caught.value.message.startswith(said)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("given", "hint"),
     [
         ({"sample": 0.1}, "--sample 0.2"),
@@ -117,7 +118,7 @@ def test_hints(given: dict[str, Any], hint: str) -> None:
     assert caught.value.hint == hint
 
 
-@pytest.mark.parametrize(
+@cases(
     ("text", "size"),
     [("4096", 4096), ("4k", 4096), ("4K", 4096), ("4KB", 4096), ("4KiB", 4096), ("4096B", 4096),
      ("10M", 10 << 20), ("1g", 1 << 30), ("2T", 2 << 40), ("1" * 15, int("1" * 15))],
@@ -126,9 +127,7 @@ def test_a_size(text: str, size: int) -> None:
     assert parse_size(text, "--size") == size
 
 
-@pytest.mark.parametrize(
-    "text", ["", "0", "4095", "3K", "1P", "-5M", "1.5M", "M", "5 M", "1" * 16, "\u0665M", "5MM"]
-)
+@cases("text", ["", "0", "4095", "3K", "1P", "-5M", "1.5M", "M", "5 M", "1" * 16, "\u0665M", "5MM"])
 def test_no_size(text: str) -> None:
     with pytest.raises(UsageError, match="--size: not a size of at least 4096 bytes"):
         parse_size(text, "--size")

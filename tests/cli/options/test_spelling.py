@@ -10,6 +10,7 @@ from pathlib import Path
 
 import click
 import pytest
+from cases import cases
 
 from dispatcher import cli
 from dispatcher.cli import COMMANDS
@@ -51,7 +52,7 @@ def dispatch(
     return call
 
 
-@pytest.mark.parametrize(
+@cases(
     ("name", "words", "wanted"),
     [
         ("run", ["-np", "4", "--tree", "a.py", "-np", "5"],
@@ -71,7 +72,7 @@ def test_a_name_is_old_or_in_use() -> None:
         assert not names(load(name)) & set(RENAMED), name
 
 
-@pytest.mark.parametrize(("name", "old", "new"), OLD)
+@cases(("name", "old", "new"), OLD)
 def test_an_old_name_is_taken_with_a_note(
     name: str, old: str, new: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -155,7 +156,7 @@ def test_a_folders_file_may_say_no_more_by_an_old_name() -> None:
     assert not set(RENAMED) & classified
 
 
-@pytest.mark.parametrize("name", COMMANDS)
+@cases("name", COMMANDS)
 def test_no_help_shows_an_old_name(name: str) -> None:
     about = load(name)
     context = click.Context(about, info_name=name, **about.context_settings)

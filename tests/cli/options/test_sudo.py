@@ -7,6 +7,7 @@ import threading
 from typing import Any
 
 import pytest
+from cases import cases
 from rig import wait_for
 
 from dispatcher.cli.exec.exec import ExecOptions
@@ -16,7 +17,7 @@ from dispatcher.model.errors import UsageError
 from ..conftest import Terminal
 
 
-@pytest.mark.parametrize(
+@cases(
     ("options", "name"),
     [(ExecOptions(), None), (ExecOptions(sudo="root"), "root"),
      (ExecOptions(sudo="ml", ask_sudo_password=True), "ml")],
@@ -25,7 +26,7 @@ def test_as_whom(options: ExecOptions, name: str | None) -> None:
     assert sudo.user(options) == name
 
 
-@pytest.mark.parametrize(
+@cases(
     ("options", "said", "hint"),
     [
         (ExecOptions(ask_sudo_password=True), "--ask-sudo-password needs --sudo",
@@ -62,7 +63,7 @@ class Asked:
         self.closed += 1
 
 
-@pytest.mark.parametrize(
+@cases(
     ("options", "count", "user"),
     [
         (ExecOptions(), 0, None),
@@ -158,7 +159,7 @@ def test_it_is_called_off_from_another_thread(tty: Terminal) -> None:
     assert tty.leave().count("password: ") == 1
 
 
-@pytest.mark.parametrize("path", ["/dev/null", "/dev/null/none"])
+@cases("path", ["/dev/null", "/dev/null/none"])
 def test_no_terminal(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     real = os.open
     monkeypatch.setattr(

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cases import cases
 from rig import wait_for
 
 from dispatcher.api.request import plan_job, request
@@ -102,7 +103,7 @@ def test_it_asks_for_the_launcher(
 # -- what cannot be had in the background ------------------------
 
 
-@pytest.mark.parametrize(
+@cases(
     ("given", "said"),
     [
         ({"stdin": "all"}, "--stdin: a job in the background reads no standard input"),
@@ -125,7 +126,7 @@ def test_what_needs_a_screen(given: dict[str, Any], said: str) -> None:
     assert caught.value.hint
 
 
-@pytest.mark.parametrize("log_dir", [None, "logs"])
+@cases("log_dir", [None, "logs"])
 def test_a_job_keeps_its_files_somewhere(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, log_dir: str | None
 ) -> None:
@@ -177,7 +178,7 @@ def test_the_foreground_hears_when_all_ranks_run() -> None:
     word.tell(ended=4)  # the foreground has left, the job goes on
 
 
-@pytest.mark.parametrize(
+@cases(
     ("answer", "told"),
     [(b'{"answer": "abc"}\n', "abc"), (b'{"answer": null}\n', None), (b"rubbish\n", None),
      (b"", None)],
@@ -197,7 +198,7 @@ class Left(BaseException):
     """The process would be gone."""
 
 
-@pytest.mark.parametrize(
+@cases(
     ("error", "code", "said"),
     [
         (None, 7, ""),
@@ -258,7 +259,7 @@ sys.exit(background(launcher, RunPaths(Path(sys.argv[1])), "run-1"))
 """
 
 
-@pytest.mark.parametrize(("does", "code"), [("runs", 0), ("ends", 3)])
+@cases(("does", "code"), [("runs", 0), ("ends", 3)])
 def test_a_process_of_its_own(tmp_path: Path, does: str, code: int) -> None:
     argv = [sys.executable, "-c", DETACHED, str(tmp_path), does]
     done = subprocess.run(

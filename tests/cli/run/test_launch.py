@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cases import cases
 
 from dispatcher import cli
 from dispatcher.cli.run import launch, preflight, run_sinks
@@ -57,7 +58,7 @@ def test_a_rank_that_fails(capfd: pytest.CaptureFixture[str]) -> None:
     assert all(line in err for line in (job.end or {})["verdict"])
 
 
-@pytest.mark.parametrize(
+@cases(
     ("words", "out"),
     [
         (["--label", "host"], ["[localhost:0] out 0", "[localhost:1] out 1"]),
@@ -75,7 +76,7 @@ def test_which_lines_and_how(
     assert sorted(capfd.readouterr().out.splitlines()) == out
 
 
-@pytest.mark.parametrize("quiet", [False, True])
+@cases("quiet", [False, True])
 def test_what_is_kept(tmp_path: Path, quiet: bool, capfd: pytest.CaptureFixture[str]) -> None:
     words = ["--log-dir", "logs", "--trace", "trace.json", "--metrics", "metrics",
              "--sample", "0.2", *(["-q"] if quiet else [])]  # fmt: skip
@@ -109,7 +110,7 @@ def test_one_file_for_all_ranks_in_pieces(
     assert "merged.log.1" not in pieces
 
 
-@pytest.mark.parametrize(
+@cases(
     ("words", "said"),
     [
         (["--trace", "no/where"], "--trace no/where: No such file or directory"),
@@ -151,7 +152,7 @@ def test_ranks_that_are_silent_are_named(capfd: pytest.CaptureFixture[str]) -> N
     assert "rank 0" in capfd.readouterr().err
 
 
-@pytest.mark.parametrize("quiet", [False, True])
+@cases("quiet", [False, True])
 def test_slow_ranks_are_named_at_the_end(
     quiet: bool, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -163,7 +164,7 @@ def test_slow_ranks_are_named_at_the_end(
     assert ("note: rank 1 is slow\n" in capfd.readouterr().err) is not quiet
 
 
-@pytest.mark.parametrize(("words", "steps"), [([], False), (["-v"], True)])
+@cases(("words", "steps"), [([], False), (["-v"], True)])
 def test_every_step_is_told_by_v(
     words: list[str], steps: bool, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -192,7 +193,7 @@ def test_a_run_that_is_rejected_touches_no_host(
     assert registry.jobs()[0].exit_code == 125
 
 
-@pytest.mark.parametrize("quiet", [False, True])
+@cases("quiet", [False, True])
 def test_a_check_s_notes(
     quiet: bool, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -249,7 +250,7 @@ while not os.path.exists("go") and time.monotonic() < end:
 """
 
 
-@pytest.mark.parametrize(("words", "code"), [([], 128 + signal.SIGPIPE), (["--log-dir", "d"], 0)])
+@cases(("words", "code"), [([], 128 + signal.SIGPIPE), (["--log-dir", "d"], 0)])
 def test_nobody_reads(
     words: list[str], code: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -318,7 +319,7 @@ def test_a_plan_whose_ranks_are_not_counted_yet(capsys: pytest.CaptureFixture[st
     assert "all ranks   " in out
 
 
-@pytest.mark.parametrize(
+@cases(
     ("ranks", "text"),
     [((), ""), ((3,), "3"), ((0, 1), "0-1"), ((2, 3, 4), "2-4"), ((0, 2), "0,2"),
      ((0, 1, 3), "0,1,3")],

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cases import cases
 
 from dispatcher.api.request import plan_job
 from dispatcher.api.request import request as asked
@@ -30,7 +31,7 @@ def made(**given: Any) -> Monitoring:
     return Monitoring(PLAN, settings(ShowOptions(**given), None), HOSTS, lambda event: None)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("environ", "terminals", "same", "is_one"),
     [
         ({"TERM": "xterm"}, {1, 2}, True, True),
@@ -55,7 +56,7 @@ def test_whether_there_is_a_screen(
     assert is_screen() is is_one
 
 
-@pytest.mark.parametrize(
+@cases(
     ("options", "screen", "typed", "said"),
     [
         (RunOptions(watch=True), True, True, ""),
@@ -79,7 +80,7 @@ def test_what_watch_needs(
     assert caught.value.hint
 
 
-@pytest.mark.parametrize(
+@cases(
     ("given", "kinds"),
     [
         ({}, []),

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cases import cases
 
 from dispatcher.api.request import plan_job
 from dispatcher.api.request import request as asked
@@ -164,7 +165,7 @@ def test_what_is_started_in_its_place(mpirun: Any, label: Any) -> None:
     assert way(Host("n2")) == "way to n2"  # type: ignore[comparison-overlap]
 
 
-@pytest.mark.parametrize(
+@cases(
     ("given", "words"),
     [
         ({"rsh": "hop -p {port} {user}@{host}"}, ["hop", "-p", "22", "me@NAME", "COMMAND"]),
@@ -176,7 +177,7 @@ def test_hosts_are_reached_by_the_user_s_command(given: dict[str, Any], words: l
     assert argv_of(Host("n1", user="me", port=22), "NAME", "COMMAND") == words
 
 
-@pytest.mark.parametrize(
+@cases(
     ("given", "has", "lacks"),
     [
         ({}, ["ConnectTimeout=10"], ["accept-new", "-F"]),
@@ -202,7 +203,7 @@ def test_a_command_that_cannot_be_one() -> None:
         module._argv_of(RunOptions(rsh="hop no placeholder {what}"))
 
 
-@pytest.mark.parametrize("name", ["a b", "a:b", "a,b", "a;b"])
+@cases("name", ["a b", "a:b", "a,b", "a;b"])
 def test_a_folder_that_mpirun_would_take_apart(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from cases import cases
 
 from dispatcher.api.request import plan_job
 from dispatcher.api.request import request as asked
@@ -41,7 +42,7 @@ def report(**levels: Level) -> CheckReport:
     return CheckReport(("rdma", "memory"), found, {}, {})
 
 
-@pytest.mark.parametrize(
+@cases(
     ("options", "there_is"),
     [
         (RunOptions(), False),
@@ -57,7 +58,7 @@ def test_whether_there_is_one(options: RunOptions, there_is: bool) -> None:
     assert asks(options) is there_is
 
 
-@pytest.mark.parametrize(
+@cases(
     ("options", "said"),
     [
         (RunOptions(check="none", exclude_unhealthy=True), "--exclude-unhealthy needs a check"),
@@ -136,7 +137,7 @@ def test_the_run_goes_on_without_it(found: Any) -> None:
     assert any("n2" in line for line in decision.notes)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("options", "kind", "full", "seconds", "script", "missing"),
     [
         (RunOptions(check="full"), "script", True, 60.0, "train.py", set()),

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cases import cases
 from rig import wait_for
 
 from dispatcher.api.request import plan_job
@@ -85,7 +86,7 @@ def test_how_many_ranks_is_not_known_yet() -> None:
     made.one.conclude(0, [])
 
 
-@pytest.mark.parametrize(
+@cases(
     ("error", "code", "lines"),
     [
         (None, None, None),
@@ -184,7 +185,7 @@ def test_without_a_record_a_run_goes_on_and_a_job_does_not(
     assert caught.value.message.startswith("--detach: the job cannot be written down: ")
 
 
-@pytest.mark.parametrize(("hang", "kept"), [(0.0, True), (60.0, False)])
+@cases(("hang", "kept"), [(0.0, True), (60.0, False)])
 def test_stacks_are_kept_beside_the_logs(tmp_path: Path, hang: float, kept: bool) -> None:
     """With a limit for silence they are written anyway, by another."""
     from dispatcher.cli.run import registration

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cases import cases
 
 from dispatcher.cli.options.output_options import OutputSettings, ShowOptions, settings
 from dispatcher.cli.run import run_sinks
@@ -52,7 +53,7 @@ class Locations:
         return ["n1", "n2"][self.home(rank)[0]]
 
 
-@pytest.mark.parametrize(
+@cases(
     ("kind", "one", "spawned", "many", "hues"),
     [
         ("rank", "[2]", "[1.0]", "[0-2]", [0, 1, 2, FIRST]),
@@ -158,7 +159,7 @@ def test_how_lines_look(
     assert view.timestamps is False
 
 
-@pytest.mark.parametrize(
+@cases(
     ("given", "world", "speakers"),
     [
         ({"fold": True}, 4, 4),
@@ -244,7 +245,7 @@ def plain(text: str) -> str:
     return re.sub(r"\x1b\[[0-9;]*m", "", text)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("lines", "seconds", "says"),
     [
         ([], SHOWN_AFTER - 0.1, False),
@@ -266,7 +267,7 @@ def test_the_end_of_a_footer(
         assert max(map(len, plain(err).splitlines())) == (79 if lines else 29)
 
 
-@pytest.mark.parametrize(("columns", "wide"), [(60, 59), (10, 20)])
+@cases(("columns", "wide"), [(60, 59), (10, 20)])
 def test_the_end_of_a_footer_is_as_wide_as_the_terminal(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], columns: int, wide: int
 ) -> None:
@@ -291,7 +292,7 @@ def test_a_footer_is_made_once() -> None:
     assert all(width <= 80 for _, width in first)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("given", "kept"),
     [
         ({}, True),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from cases import cases
 
 from dispatcher import cli
 from dispatcher.cli.tools import completion
@@ -73,7 +74,7 @@ def test_fish_names_the_word_itself(asked: object) -> None:
     ]
 
 
-@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+@cases("shell", ["bash", "zsh", "fish"])
 def test_what_a_shell_loads(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["completion", shell]) == 0
     assert f"_DISPATCH_COMPLETE={shell}_complete" in capsys.readouterr().out
@@ -111,7 +112,7 @@ def test_zsh_gets_three_lines_a_word(asked: object, monkeypatch: pytest.MonkeyPa
     assert asked("", "", "zsh") == ["plain", "node", "_"]
 
 
-@pytest.mark.parametrize("instruction", ["tcsh_complete", "bash_sing", "bash", ""])
+@cases("instruction", ["tcsh_complete", "bash_sing", "bash", ""])
 def test_an_instruction_that_is_none(
     instruction: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -120,7 +121,7 @@ def test_an_instruction_that_is_none(
     assert capsys.readouterr().out == ""
 
 
-@pytest.mark.parametrize(
+@cases(
     ("text", "words"),
     [
         ("a b", ["a", "b"]),
@@ -135,7 +136,7 @@ def test_words_as_a_shell_sees_them(text: str, words: list[str]) -> None:
     assert completion.split(text) == words
 
 
-@pytest.mark.parametrize(
+@cases(
     ("words", "cursor", "shell", "before", "typed"),
     [
         ("dispatch ex -w n1", "1", "bash", [], "ex"),  # what stands behind the cursor is not asked
@@ -159,7 +160,7 @@ def test_how_older_scripts_ask(
     assert completion._line(shell) == (before, typed, 0)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("line", "word", "found"),
     [
         ("dispatch exec -w n1", None, (["exec", "-w"], "n1", 0)),
@@ -183,7 +184,7 @@ def test_what_stands_before_the_cursor(
     assert completion._line("bash") == found
 
 
-@pytest.mark.parametrize(
+@cases(
     ("shell", "item", "shown"),
     [
         ("bash", Item("a:b", told="Words."), "plain,a:b"),
@@ -200,7 +201,7 @@ def test_a_word_in_each_shell_s_way(shell: str, item: Item, shown: str) -> None:
     assert completion._shown(shell, item) == shown
 
 
-@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+@cases("shell", ["bash", "zsh", "fish"])
 def test_a_shell_may_ask_for_its_script(
     shell: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from cases import cases
 
 from dispatcher.cli import COMMANDS
 from dispatcher.cli.options import known_names
@@ -35,7 +36,7 @@ def offered(line: str) -> list[str]:
     return [{"file": FILES, "dir": DIRS}.get(one.kind, one.value) for one in found]
 
 
-@pytest.mark.parametrize(
+@cases(
     ("line", "wanted"),
     [
         ("exe", [FILES, "exec"]),

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cases import cases
 
 from dispatcher import cli
 from dispatcher.cli.tools.explain import lines
@@ -17,9 +18,7 @@ from dispatcher.model.messages import MESSAGES
 PLACEHOLDERS = {"COMMAND", "...", "JOB", "NAME", "PATH"}
 
 
-@pytest.mark.parametrize(
-    "words", [["rank-failed"], ["[rank-failed]"], ["rank", "failed"], ["Rank failed"]]
-)
+@cases("words", [["rank-failed"], ["[rank-failed]"], ["rank", "failed"], ["Rank failed"]])
 def test_a_code_or_its_words(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["explain", *words]) == 0
     said = capsys.readouterr().out
@@ -44,7 +43,7 @@ def test_as_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert one in json.loads(capsys.readouterr().out)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("typed", "hint"),
     [
         ("rank-faild", "dispatch explain rank-failed  # did you mean this?"),
@@ -57,7 +56,7 @@ def test_no_such_code(typed: str, hint: str, capsys: pytest.CaptureFixture[str])
     assert capsys.readouterr().err == said
 
 
-@pytest.mark.parametrize("columns", [20, 60, 200])
+@cases("columns", [20, 60, 200])
 def test_text_is_filled_and_commands_are_kept(columns: int) -> None:
     wide = max(40, min(columns, 80))
     for one in MESSAGES.values():

@@ -6,6 +6,7 @@ import subprocess
 import sys
 
 import pytest
+from cases import cases
 
 from dispatcher import cli
 from dispatcher.cli.tools.fold import Labels, named
@@ -67,7 +68,7 @@ def test_a_line_that_is_too_long_to_be_kept_is_whole(
         assert out == text
 
 
-@pytest.mark.parametrize(
+@cases(
     ("line", "off"),
     [
         (b"[3] x y", ("3", 1, b"x y")),
@@ -101,7 +102,7 @@ def test_a_label_is_put_on_as_it_was() -> None:
     assert labels.on([""], 1) == b""
 
 
-@pytest.mark.parametrize(
+@cases(
     ("labels", "text"),
     [(["0", "1", "2"], "0-2"), (["2", "0", "2"], "0,2"), (["n1", "n2"], "n[1-2]"),
      (["1", "n1"], "1,n1"), (["123456789"], "123456789"), (["\u0661"], "\u0661")],

@@ -6,11 +6,12 @@ import io
 import sys
 
 import pytest
+from cases import cases
 
 from dispatcher.cli import main
 
 
-@pytest.mark.parametrize(
+@cases(
     ("words", "said"),
     [
         (["n[1-3]"], "n1\nn2\nn3\n"),
@@ -46,15 +47,13 @@ def test_reads_hostfiles_and_standard_input(
     assert capsys.readouterr().out == "n[1-3]\n"
 
 
-@pytest.mark.parametrize(
-    "words", [[], ["n[3-1]"], ["n1", "-x", "n1"], ["n1", "-i", "n2"], ["-f", "-c", "n1"]]
-)
+@cases("words", [[], ["n[3-1]"], ["n1", "-x", "n1"], ["n1", "-i", "n2"], ["-f", "-c", "n1"]])
 def test_refuses(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["hosts", *words]) == 2
     assert capsys.readouterr().err.startswith("error: ")
 
 
-@pytest.mark.parametrize(
+@cases(
     ("words", "said"),
     [
         (["-f", "-c", "n1"], "-f and -c exclude each other"),

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import pytest
+from cases import cases
 
 from dispatcher import cli
 
 
-@pytest.mark.parametrize(
+@cases(
     ("words", "line", "hosts_missing"),
     [
         (["torchrun", "--nproc-per-node", "2", "train.py", "--lr", "1"],
@@ -49,7 +50,7 @@ def test_a_reason_says_what_became_of_each_word(capsys: pytest.CaptureFixture[st
     assert any(one.startswith("  --nproc-per-node=2  ->  --nproc-per-node 2") for one in reasons)
 
 
-@pytest.mark.parametrize("words", [["torchrun", "--nosuch", "a.py"], ["frob", "x"], []])
+@cases("words", [["torchrun", "--nosuch", "a.py"], ["frob", "x"], []])
 def test_what_is_not_known(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["import", "--", *words]) == 2
     assert capsys.readouterr().err.startswith("error: ")

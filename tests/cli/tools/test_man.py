@@ -11,6 +11,7 @@ from pathlib import Path
 
 import click
 import pytest
+from cases import cases
 
 from dispatcher import __version__, cli
 from dispatcher.cli import COMMANDS
@@ -151,7 +152,7 @@ HEAD = """\
 """
 
 
-@pytest.mark.parametrize(
+@cases(
     ("lines", "name", "said"),
     [
         (man.page, "dispatch", r"start one process per GPU on every host over SSH"),
@@ -185,7 +186,7 @@ def test_the_parts_of_a_page(page: list[str]) -> None:
     assert told == sorted(f".SS dispatch {name}" for name in COMMANDS if name != "run")
 
 
-@pytest.mark.parametrize(
+@cases(
     ("record", "roff"),
     [
         ("-H, --hosts FILE", r"\fB\-H,\fR \fB\-\-hosts\fR \fIFILE\fR"),
@@ -199,7 +200,7 @@ def test_names_are_bold_and_values_are_not(record: str, roff: str) -> None:
     assert man._names(record) == roff
 
 
-@pytest.mark.parametrize(
+@cases(
     ("text", "lines"),
     [
         (None, []),

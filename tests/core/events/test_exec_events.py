@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import pytest
+from cases import cases
 
 from dispatcher.core.events.exec_events import (
     CommandEnded,
@@ -23,7 +23,7 @@ from dispatcher.model.failure import Failure, Kind
 GONE = Failed(Failure(Kind.LOST, "gone"))
 
 
-@pytest.mark.parametrize(
+@cases(
     ("outcome", "code"),
     [
         (Exited(0), 0),
@@ -43,7 +43,7 @@ def test_one_host(outcome: Outcome, code: int) -> None:
     assert exit_code([Exited(0), outcome], largest=True) == code
 
 
-@pytest.mark.parametrize(
+@cases(
     ("outcomes", "code"),
     [
         ([], 0),

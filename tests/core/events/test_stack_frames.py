@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import pytest
+from cases import cases
 
 from dispatcher.core.events.stack_frames import (
     LONGEST,
@@ -16,7 +16,7 @@ from dispatcher.core.events.stack_frames import (
 )
 
 
-@pytest.mark.parametrize(
+@cases(
     ("text", "words"),
     [
         ("D nfs_wait 74 x86_64", "state D in nfs_wait, system call fsync"),
@@ -38,7 +38,7 @@ def test_what_the_kernel_says_in_words(text: str, words: str) -> None:
     assert in_words(text) == words
 
 
-@pytest.mark.parametrize(
+@cases(
     ("text", "frames"),
     [
         # without a main thread the first one stands for the rank
@@ -55,7 +55,7 @@ def test_py_spy(text: bytes, frames: tuple[Frame, ...]) -> None:
     assert read("py-spy", text) == frames
 
 
-@pytest.mark.parametrize(
+@cases(
     ("text", "frames"),
     [
         (b'Thread 0x1 (most recent call first):\n  File "a.py", line 3 in f\n'
@@ -89,7 +89,7 @@ def test_what_hosts_send_is_bounded() -> None:
     assert found[0].file.endswith("d/.py")
 
 
-@pytest.mark.parametrize(
+@cases(
     ("frame", "words"),
     [
         (Frame("f", "/a/b.py", 3), "f at b.py:3"),
@@ -105,7 +105,7 @@ LIBRARY, OWN = Frame("g", "/usr/lib/python3.11/x.py", 1), Frame("mine", "t.py", 
 WAITS = Frame("all_reduce", "/x/site-packages/torch/d.py", 3)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("frames", "place", "waits"),
     [
         ((), "a place that nobody could see", False),
@@ -138,7 +138,7 @@ def test_groups_stand_with_the_odd_ones_first_then_by_size() -> None:
     assert grouped({}) == ()
 
 
-@pytest.mark.parametrize(
+@cases(
     ("states", "odd"),
     [
         ("SS", set()), ("tS", {0}), ("tT", set()), ("TTTS", {0, 1, 2}), ("RS", set()),
@@ -156,9 +156,7 @@ def test_a_stopped_rank_in_a_collective_waits_for_nobody() -> None:
     assert [(group.ranks, group.odd) for group in found] == [((0,), True), ((1, 2), False)]
 
 
-@pytest.mark.parametrize(
-    ("counts", "odd"), [((3, 2), set()), ((4, 2), set()), ((5, 2), {1}), ((3, 1, 1), {1, 2})]
-)
+@cases(("counts", "odd"), [((3, 2), set()), ((4, 2), set()), ((5, 2), {1}), ((3, 1, 1), {1, 2})])
 def test_few_among_many_are_odd_where_nobody_waits(counts: tuple[int, ...], odd: set[int]) -> None:
     places = [place for place, count in enumerate(counts) for _ in range(count)]
     stacks = {

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 
 import pytest
+from cases import cases
 
 from dispatcher.core.events import mpi_events
 from dispatcher.core.events.verdicts import (
@@ -28,7 +29,7 @@ from dispatcher.model.failure import Failure, Kind
 GONE = Failure(Kind.LOST, "gone")
 
 
-@pytest.mark.parametrize(
+@cases(
     ("cause", "code"),
     [
         (None, 0),
@@ -55,7 +56,7 @@ def test_exit_codes(cause: Cause | None, code: int) -> None:
     assert Verdict(cause, code, 1).ok == (cause is None)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("library", "tried", "kind", "said"),
     [
         ("", "", Kind.LOST, "libpmix, which served its MPI ranks, has ended"),

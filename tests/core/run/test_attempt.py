@@ -7,6 +7,7 @@ import signal
 from collections.abc import Iterable
 
 import pytest
+from cases import cases
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -122,7 +123,7 @@ class TestStart:
         actions = job.handle(ev.NodeProbed(1, ("6.6.6.6",)), 1.0)
         assert not any(isinstance(action, StartRanks) for action in actions)
 
-    @pytest.mark.parametrize("fields", [{"check": False}, {}])
+    @cases("fields", [{"check": False}, {}])
     def test_no_probe_when_not_asked_or_fixed(self, fields: dict[str, bool]) -> None:
         plan = make_plan(master_addr=None if fields else "head")
         job = begun(plan, ev.NodeReady(0, facts(0)), **fields)
@@ -139,7 +140,7 @@ class TestStart:
         assert set(verdict.cause.failures) == {0, 1}
         assert verdict.exit_code == 125
 
-    @pytest.mark.parametrize(
+    @cases(
         ("problems", "code"),
         [
             ((("missing", "prog: not found"),), 127),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 
 import pytest
+from cases import cases
 
 from dispatcher.core.events import run_events as ev
 from dispatcher.core.events import verdicts
@@ -37,7 +38,7 @@ def silent(job: AttemptMachine) -> set[int]:
     return {key[1] for key in job.deadlines if isinstance(key, tuple) and key[0] == "silent"}
 
 
-@pytest.mark.parametrize(
+@cases(
     ("cause", "grace", "steps"),
     [
         (CTRL_C, 10.0, [(2, 10.0), (15, 2.0)]),
@@ -122,7 +123,7 @@ class TestSilence:
         exit_all(running, (0, 1), -15)
         assert finish(running, (0,)).lost == {1: UNREACHABLE}
 
-    @pytest.mark.parametrize("events", [[], READY])
+    @cases("events", [[], READY])
     def test_one_that_dies_before_the_ranks_start_is_lost(self, events: list[ev.Event]) -> None:
         job = begun(make_plan(), *events)
         actions = orders(job.handle(ev.NodeDying(1, "told to"), 1.0))

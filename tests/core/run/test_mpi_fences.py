@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from cases import cases
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -55,7 +56,7 @@ def test_nobody_waits_for_a_node_whose_members_have_ended() -> None:
     assert fences.commit(0, "WORLD:0", 1, b"") == Release("WORLD:0", 1, (0,), (b"",))
 
 
-@pytest.mark.parametrize(
+@cases(
     ("node", "name", "epoch"),
     [
         (0, "WORLD:0", 1), (0, "WORLD:0", -1), (9, "WORLD:0", 0), (0, "WORLD", 0),
@@ -116,7 +117,7 @@ def test_a_second_commit_and_too_many_bytes_are_refused() -> None:
         fences.commit(1, "WORLD:0", 0, b"xx")
 
 
-@pytest.mark.parametrize(
+@cases(
     ("nodes", "text"),
     [
         ([0], "(vector,(0,1,1))"),

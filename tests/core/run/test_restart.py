@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import pytest
+from cases import cases
 
 from dispatcher.core.events import verdicts
 from dispatcher.core.events.actions import CheckOrphans
@@ -25,7 +25,7 @@ GONE = Failure(Kind.LOST, "gone")
 FAILED = verdicts.RankFailed(1, 2, 3)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("cause", "why"),
     [
         (FAILED, None),
@@ -48,7 +48,7 @@ def test_what_must_not_be_tried_again(cause: verdicts.Cause, why: str | None) ->
     assert refusal(cause) == why
 
 
-@pytest.mark.parametrize(
+@cases(
     ("cause", "most", "interrupted", "why"),
     [
         (None, 2, False, None),
@@ -69,7 +69,7 @@ def test_why_none_follows(
     assert why_not(cause, most, interrupted) == why
 
 
-@pytest.mark.parametrize(
+@cases(
     ("cause", "node", "by_host"),
     [
         (FAILED, 1, replace(FAILED, node=5)),
@@ -120,7 +120,7 @@ class TestBudget:
             assert (budget.pause, budget.verdict) == (0.0, None)
         assert attempt(budget, 0.0, 1.0) == 0.0
 
-    @pytest.mark.parametrize("shows", [True, False])
+    @cases("shows", [True, False])
     def test_attempts_without_progress_are_counted_where_it_is_shown(self, shows: bool) -> None:
         rules = Restarts(most=9, progress_line="x" if shows else None)
         budget = RestartBudget(rules)
@@ -131,7 +131,7 @@ class TestBudget:
         last = f"{MOST_FRUITLESS} attempts without progress" if shows else None
         assert said == [None, None, None, None, None, last]
 
-    @pytest.mark.parametrize(
+    @cases(
         ("before", "after", "progressed"),
         [(None, None, False), (None, 5, True), (5, 5, False), (5, 6, True), (5, None, False)],
     )

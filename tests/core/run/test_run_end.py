@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 from typing import Any
 
-import pytest
+from cases import cases
 
 from dispatcher.core.events import run_events as ev
 from dispatcher.core.events import verdicts
@@ -58,7 +58,7 @@ class TestEnd:
         assert world.run.next_deadline() is None
         assert world.run.state == run_machine.OVER
 
-    @pytest.mark.parametrize("how", ["lost", "dying", "swept"])
+    @cases("how", ["lost", "dying", "swept"])
     def test_its_last_word_of_any_kind_is_the_end(self, how: str) -> None:
         world = started(2, spares=1)
         end = {

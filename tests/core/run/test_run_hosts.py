@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 
 import pytest
+from cases import cases
 
 from dispatcher.core.events import mpi_events, verdicts
 from dispatcher.core.events import run_events as ev
@@ -273,7 +274,7 @@ class TestBetween:
         world.take(world.run.tick(world.now))
         assert world.run.state == run_machine.PAUSED
 
-    @pytest.mark.parametrize("signum", [signal.SIGUSR1, signal.SIGUSR2])
+    @cases("signum", [signal.SIGUSR1, signal.SIGUSR2])
     def test_a_signal_to_pass_on_finds_nobody(self, signum: int) -> None:
         world = started(2, most=5, delay=4.0)
         world.fail(0)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cases import cases
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -276,7 +277,7 @@ class TestRestart:
             world.probed(1)
         assert world.ended is None
 
-    @pytest.mark.parametrize("at", ["running", "stopping", "paused", "gathering"])
+    @cases("at", ["running", "stopping", "paused", "gathering"])
     def test_an_interrupt_is_the_end(self, at: str) -> None:
         world = started(most=9, delay=5.0)
         if at == "stopping":
@@ -361,7 +362,7 @@ class TestLostHosts:
         world.wait(200)
         assert world.checks() == looks  # once is enough
 
-    @pytest.mark.parametrize("machine", ["machine 0", "machine 2", ""])
+    @cases("machine", ["machine 0", "machine 2", ""])
     def test_a_host_that_may_be_another_one_is_not_looked_at(self, machine: str) -> None:
         world = World(2, spares=1, most=1, check=False)
         world.ready(0, 2)

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 import pytest
+from cases import cases
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -38,7 +39,7 @@ def limited(*hosts: tuple[int, int | None]) -> JobPlan:
     return plan_job(request, "run-1")
 
 
-@pytest.mark.parametrize(
+@cases(
     ("load", "wanted", "nodes"),
     [
         ((2, 2), 1, (0,)),  # all slots taken: in turn
@@ -65,7 +66,7 @@ def test_each_segment_sees_those_before_it() -> None:
     assert world.ranks_of() == {0: (0, 2), 1: (1, 3)}
 
 
-@pytest.mark.parametrize(
+@cases(
     ("info", "nodes"),
     [
         ({"host": "n1"}, (1, 1)),
@@ -79,7 +80,7 @@ def test_info(info: dict[str, str], nodes: tuple[int, ...]) -> None:
     assert placed(make_plan(), segment(2, **info), load=(2, 2)).nodes == nodes
 
 
-@pytest.mark.parametrize(
+@cases(
     ("info", "words"),
     [
         ({"host": "n7"}, "n7: not a host of this job, which has n0,n1"),
@@ -103,7 +104,7 @@ def test_max_slots_bound_it() -> None:
         placed(plan, segment(4), load=(1, 1))
 
 
-@pytest.mark.parametrize(
+@cases(
     ("segments", "fields", "words"),
     [
         ([segment(placement.MOST_SPAWNED + 1)], {}, "4097 processes wanted: at most 4096"),

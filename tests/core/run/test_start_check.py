@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-import pytest
+from cases import cases
 
 from core.conftest import facts, make_plan
 from dispatcher.core.events import run_events as ev
@@ -26,7 +26,7 @@ from dispatcher.model.failure import Failure, Kind
 SCRIPT = "its script is not the one that most hosts have"
 
 
-@pytest.mark.parametrize(
+@cases(
     ("scripts", "odd"),
     [
         ((None, None, None), []),
@@ -43,7 +43,7 @@ def test_scripts(scripts: tuple[int | None, ...], odd: list[int]) -> None:
     assert host_warnings(there) == [(node, SCRIPT) for node in odd]
 
 
-@pytest.mark.parametrize(
+@cases(
     ("room", "told"),
     [
         ((None, None), []),
@@ -58,7 +58,7 @@ def test_room(room: tuple[int | None, int | None], told: list[str]) -> None:
     assert [text for _, text in host_warnings({0: facts(0, room=room)})] == told
 
 
-@pytest.mark.parametrize("check", [True, False])
+@cases("check", [True, False])
 def test_a_doubt_is_told_before_the_ranks_start(check: bool) -> None:
     job = AttemptMachine(make_plan(), check=check)
     job.begin()
@@ -137,7 +137,7 @@ class TestMeetingPlace:
         assert isinstance(found, verdicts.Rejected)
         assert found.failures[1].why == "cannot reach node 0 at 10.0.0.1"
 
-    @pytest.mark.parametrize(
+    @cases(
         ("fields", "prove", "head", "meets"),
         [
             ({"master_addr": "head"}, True, {}, ("head", 4000)),
@@ -162,7 +162,7 @@ class TestMeetingPlace:
             assert isinstance(found, Start)
             assert (found.address, found.port) == meets
 
-    @pytest.mark.parametrize(("n_nodes", "address"), [(1, "127.0.0.1"), (2, "10.0.0.1")])
+    @cases(("n_nodes", "address"), [(1, "127.0.0.1"), (2, "10.0.0.1")])
     def test_this_machine_alone_meets_at_its_own_address(self, n_nodes: int, address: str) -> None:
         plan = make_plan(n_nodes)
         here = replace(plan.nodes[0], host=replace(plan.nodes[0].host, name="localhost"))
@@ -199,7 +199,7 @@ class TestRejection:
         assert check.ready_nodes == frozenset()
         assert isinstance(check.ready(ev.NodeReady(1, facts(1))), verdicts.Rejected)
 
-    @pytest.mark.parametrize(
+    @cases(
         ("wrong", "hint"),
         [
             ("iface|cwd", "dispatch put"),
@@ -218,7 +218,7 @@ class TestRejection:
         assert (found.failures[0].hint is None) == (hint is None)
         assert (hint or "") in (found.failures[0].hint or "")
 
-    @pytest.mark.parametrize(
+    @cases(
         ("failed", "problems", "code"),
         [
             ([0], {0: {"missing"}}, 127),

@@ -6,7 +6,7 @@ import math
 from dataclasses import replace
 from typing import Any
 
-import pytest
+from cases import cases
 
 from dispatcher.core.events.actions import Finish, ReleaseFence, SignalRanks
 from dispatcher.core.run import restart
@@ -58,7 +58,7 @@ class TestHosts:
         hosts.cleared(0)
         assert (hosts.fences(), hosts.dead_at()) == ({}, 0.0)
 
-    @pytest.mark.parametrize("armed", [True, False])
+    @cases("armed", [True, False])
     def test_whose_agent_was_seen_to_end_is_noted(self, armed: bool) -> None:
         hosts = table()
         if armed:
@@ -83,7 +83,7 @@ class TestHosts:
         assert hosts.dead_at() == math.inf
         assert hosts.fences()[0] == 5.0 + FENCE
 
-    @pytest.mark.parametrize(
+    @cases(
         ("machines", "alone"),
         [
             ({0: "a", 1: "b"}, True),
@@ -219,7 +219,7 @@ class TestAssignment:
         found = assigned(make_plan(3), (0, 1, 2), bad={0, 2}, free=(3, 4))
         assert (found.hosts, found.swaps) == ((3, 1, 4), ((0, 3, (0, 1)), (2, 4, (4, 5))))
 
-    @pytest.mark.parametrize(
+    @cases(
         ("least", "bad", "hosts", "dropped", "vacant"),
         [
             (None, {1}, (0, 1, 2), (), {1}),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import pytest
+from cases import cases
 
 from dispatcher.core.events.exec_events import Exited, HostDone
 from dispatcher.core.events.run_events import Entry, NodeBooted
@@ -44,7 +44,7 @@ def test_most_hosts_first_and_the_rest_at_the_end() -> None:
     assert table.written == [rule + b"n[1-3] (3 of 5)\n" + rule + b"same\n"]
 
 
-@pytest.mark.parametrize("said", [[b"a\n", b"a\n"], [b"a\n", b"b\n", b"a\n", b"b\n"], [b""] * 4])
+@cases("said", [[b"a\n", b"a\n"], [b"a\n", b"b\n", b"a\n", b"b\n"], [b""] * 4])
 def test_no_block_that_may_not_be_the_usual_one(said: list[bytes]) -> None:
     table = Table()
     for node, text in enumerate(said):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-import pytest
+from cases import cases
 
 from dispatcher.core.events import exec_events
 from dispatcher.core.events import run_events as ev
@@ -44,7 +44,7 @@ def said(*events: ev.Event, verbose: bool = False) -> list[str]:
     return lines
 
 
-@pytest.mark.parametrize(
+@cases(
     ("event", "text"),
     [
         (ev.NodeConnecting(1, 2), "n2: connection was dropped, attempt 2"),
@@ -57,7 +57,7 @@ def test_what_is_always_told(event: ev.Event, text: str) -> None:
     assert said(event) == said(event, verbose=True) == [f"note: {text}"]
 
 
-@pytest.mark.parametrize(
+@cases(
     ("event", "text"),
     [
         (ev.NodeConnecting(1, 1), None),
@@ -80,7 +80,7 @@ def test_who_holds_an_output_open_is_named_at_the_end() -> None:
     assert said(held[1]) == []
 
 
-@pytest.mark.parametrize(
+@cases(
     ("outcome", "text"),
     [
         (Exited(3), "exit code 3"),

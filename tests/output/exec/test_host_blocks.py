@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
+from cases import cases
 
 from dispatcher.core.events import exec_events
 from dispatcher.core.events import run_events as ev
@@ -107,7 +108,7 @@ def test_what_is_beyond_the_bound_is_counted_by_stream(monkeypatch: pytest.Monke
     assert "stderr_dropped" not in told
 
 
-@pytest.mark.parametrize(
+@cases(
     ("outcome", "told"),
     [
         (exec_events.Exited(0), {"ok": True, "outcome": "exited", "code": 0}),

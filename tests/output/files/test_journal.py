@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from cases import cases
 
 from dispatcher.core.events import codec
 from dispatcher.core.events import run_events as ev
@@ -58,9 +59,7 @@ def test_what_is_added_later_follows_no_link(tmp_path: Path) -> None:
     assert (tmp_path / "real").read_bytes() == b""
 
 
-@pytest.mark.parametrize(
-    "bad", [b"noise\n", b"{}\n", b'{"seq": 1\n', b"x" * (codec.LINE_LIMIT + 9)]
-)
+@cases("bad", [b"noise\n", b"{}\n", b'{"seq": 1\n', b"x" * (codec.LINE_LIMIT + 9)])
 def test_what_is_no_event_is_named_by_its_line(tmp_path: Path, bad: bytes) -> None:
     path = tmp_path / "dispatch.jsonl"
     path.write_bytes(codec.encode(ENTRIES[0]) + codec.encode(ENTRIES[1]) + bad)

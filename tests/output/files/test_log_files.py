@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from cases import cases
 
 from dispatcher.core.events.run_events import Entry, OutputEnded, RanksPlaced
 from dispatcher.model.paths import Rotation
@@ -61,7 +62,7 @@ def test_a_gap_in_a_file_that_cannot_be_written_is_counted_once() -> None:
     assert len(said) == 2
 
 
-@pytest.mark.parametrize(
+@cases(
     ("writes", "found"),
     [
         ([b"1234567890"], [b"1234567890"]),  # just as much as fits
@@ -83,7 +84,7 @@ def test_where_a_file_is_cut(tmp_path: Path, writes: list[bytes], found: list[by
     assert [piece.read_bytes() for piece in pieces(tmp_path / "x")] == found
 
 
-@pytest.mark.parametrize(("size", "count"), [(4, 1), (6, 1), (7, 2)])
+@cases(("size", "count"), [(4, 1), (6, 1), (7, 2)])
 def test_what_belongs_together_begins_a_new_piece(tmp_path: Path, size: int, count: int) -> None:
     file = LogFile(tmp_path / "x", Rotation(10))
     file.reserve(99)  # an empty piece is as good as a new one
@@ -98,7 +99,7 @@ def test_what_belongs_together_begins_a_new_piece(tmp_path: Path, size: int, cou
     assert len(pieces(tmp_path / "y")) == 1
 
 
-@pytest.mark.parametrize(
+@cases(
     ("keep", "names", "gone"),
     [(0, ["x.5", "x"], 50), (1, ["x.4", "x.5", "x"], 40),
      (4, ["x.1", "x.2", "x.3", "x.4", "x.5", "x"], 10),

@@ -6,7 +6,7 @@ import threading
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-import pytest
+from cases import cases
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -86,7 +86,7 @@ def test_a_cut_that_was_never_finished_is_read_all_the_same(tmp_path: Path) -> N
     assert taken(RotatedReader(tmp_path / "x")) == (0, b"three")
 
 
-@pytest.mark.parametrize("keep", [None, 2])
+@cases("keep", [None, 2])
 def test_while_it_is_written(tmp_path: Path, keep: int | None) -> None:
     path = tmp_path / "x"
     line = b"%06d\n"

@@ -9,6 +9,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from cases import cases
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -127,8 +128,8 @@ def test_a_merged_file_can_be_taken_apart(
     assert taken_apart(path) == wrote
 
 
-@pytest.mark.parametrize("end", [b"\n", b""])
-@pytest.mark.parametrize("size", [None, 200_000, 4096])
+@cases("end", [b"\n", b""])
+@cases("size", [None, 200_000, 4096])
 def test_a_merged_line_of_any_length_is_whole(tmp_path: Path, end: bytes, size: int | None) -> None:
     merged = MergedLog(tmp_path / "merged.log", silent, Rotation(size))
     for _ in range(50):
@@ -248,7 +249,7 @@ def test_what_stands_before_a_merged_line(tmp_path: Path) -> None:
     assert (tmp_path / "merged.log").stat().st_mode & 0o777 == 0o600
 
 
-@pytest.mark.parametrize(
+@cases(
     ("seconds", "text"),
     [(0.0, "1970-01-01T00:00:00.000000Z"), (1.5, "1970-01-01T00:00:01.500000Z"),
      (1_769_869_501.123456, "2026-01-31T14:25:01.123456Z")],
@@ -312,7 +313,7 @@ def test_a_merged_log_on_a_disk_that_refuses(
     ]
 
 
-@pytest.mark.parametrize(("size", "is_held"), [(PART - 1, True), (PART, False)])
+@cases(("size", "is_held"), [(PART - 1, True), (PART, False)])
 def test_how_much_of_a_line_waits_in_memory(tmp_path: Path, size: int, is_held: bool) -> None:
     merged = MergedLog(tmp_path / "merged.log", silent)
     merged.output(0, 1, b"x" * size)

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cases import cases
 
 from dispatcher.core.events import run_events as ev
 from dispatcher.core.events.run_events import Counts, Entry, Sink
@@ -197,7 +198,7 @@ def test_a_merged_log_up_to_a_bound(tmp_path: Path) -> None:
 LINE = b"2026-01-31T14:25:01.123456Z 12 out F text\n"
 
 
-@pytest.mark.parametrize(
+@cases(
     ("line", "told"),
     [
         (LINE, [(12, 1, b"text\n")]),
@@ -250,9 +251,7 @@ def test_where_the_beginning_was_removed_the_time_makes_the_seam(tmp_path: Path)
     assert heard.told[-2] == (0, 1, b"line 007\n")
 
 
-@pytest.mark.parametrize(
-    ("missing", "rest"), [(0, b""), (-2, b""), (2, b"ef"), (6, b"abcdef"), (9, b"abcdef")]
-)
+@cases(("missing", "rest"), [(0, b""), (-2, b""), (2, b"ef"), (6, b"abcdef"), (9, b"abcdef")])
 def test_the_end_of_a_line_that_no_file_has(missing: int, rest: bytes) -> None:
     assert rest_of({(0, 1): b"abcdef"}, (0, 1), missing) == rest
     assert rest_of({}, (0, 1), missing) == b""

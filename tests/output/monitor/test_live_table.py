@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 import pytest
+from cases import cases
 from emulator import Emulator
 from hypothesis import given
 from hypothesis import strategies as st
@@ -87,7 +88,7 @@ def test_a_rank_that_is_started_again_has_no_share_of_its_old_process() -> None:
     assert run.row(1).cpu == 0.0  # less than before is nothing, not less
 
 
-@pytest.mark.parametrize(
+@cases(
     ("own", "seen"),
     [
         (((0,), (1,)), [0, 1]),
@@ -114,7 +115,7 @@ def test_gpus_that_do_not_answer_are_named() -> None:
     assert run.table.snapshot().late == ()
 
 
-@pytest.mark.parametrize(
+@cases(
     ("chunks", "last"),
     [
         ([b"a\nb"], "b"),
@@ -275,8 +276,8 @@ def test_hostile_lines_and_markup_stay_text() -> None:
     assert "[red]\\x1b[2J\\x1b]0;title\\x07 red" in lines[2]
 
 
-@pytest.mark.parametrize("columns", [1, 5, 40, 300])
-@pytest.mark.parametrize("rows", [1, 2, 3, 50])
+@cases("columns", [1, 5, 40, 300])
+@cases("rows", [1, 2, 3, 50])
 def test_it_fits_into_any_window(columns: int, rows: int) -> None:
     run = Run()
     run.table.output(0, 1, b"wide " * 100)
@@ -313,7 +314,7 @@ def test_sorting_and_choosing() -> None:
 # -- keys ----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@cases(
     ("data", "names"),
     [
         (b"qs/", ["q", "s", "/"]),

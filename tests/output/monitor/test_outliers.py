@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-import pytest
+from cases import cases
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -24,7 +24,7 @@ from dispatcher.output.monitor.outliers import (
 HOSTS = ["n1", "n2", "n3", "n4"]
 
 
-@pytest.mark.parametrize(
+@cases(
     ("usual", "noise", "odd", "ranks", "found"),
     [
         (12.0, 3.0, {5: 98.0}, 8, {5}),
@@ -150,7 +150,7 @@ def test_the_gpu_of_a_rank() -> None:
     assert (event.what, event.ranks) == ("GPU", (5,))
 
 
-@pytest.mark.parametrize(
+@cases(
     ("figures", "how", "found"),
     [
         ([10, 10, 10, 15], {"share": 0.5}, [3]), ([10, 10, 10, 14.9], {"share": 0.5}, []),
@@ -215,7 +215,7 @@ def test_ranks_above_and_below_are_told_apart() -> None:
             if isinstance(event, RanksApart)] == [((5,), 250, 100), ((2,), 10, 100)]  # fmt: skip
 
 
-@pytest.mark.parametrize(
+@cases(
     ("event", "text"),
     [
         (RanksApart("GPU", (2, 3), (1,), 20.4, 97.0, 9.6),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from cases import cases
 
 from dispatcher.core.events import run_events as ev
 from dispatcher.core.events.monitor_events import NodeSampled, RankSample, RanksStalled
@@ -41,7 +42,7 @@ class Run:
         return self.progress.picture()
 
 
-@pytest.mark.parametrize(
+@cases(
     ("event", "state", "pending"),
     [
         (ev.NodeConnecting(1), CONNECTING, True),

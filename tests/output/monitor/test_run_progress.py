@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-import pytest
+from cases import cases
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -21,7 +21,7 @@ from dispatcher.output.monitor.run_progress import (
 PICTURE = Picture({RUNNING: 2, LOST: 1}, (2,), {"running": 4}, 12, 3.5, 0.5, (1, 3), 2.0, "x")
 
 
-@pytest.mark.parametrize("picture", [PICTURE, Picture({}, (), {}, 0, 0.0, None)])
+@cases("picture", [PICTURE, Picture({}, (), {}, 0, 0.0, None)])
 def test_it_arrives_as_it_was_sent(picture: Picture) -> None:
     assert decode_picture(json.loads(json.dumps(encode_picture(picture)))) == picture
 
@@ -32,7 +32,7 @@ WRONG: list[dict[str, Any]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("fields", WRONG)
+@cases("fields", WRONG)
 def test_what_is_no_picture(fields: dict[str, Any]) -> None:
     assert decode_picture({**encode_picture(PICTURE), **fields}) is None
 

@@ -6,6 +6,7 @@ import random
 import re
 
 import pytest
+from cases import cases
 
 from dispatcher.core.events.run_events import Entry, RankSpawned, RanksPlaced
 from dispatcher.output.monitor.outliers import FRESH, LEAST_STEPS, MOST_LINE, StepLines, Steps
@@ -26,8 +27,8 @@ def steps_of(count: int, ranks: int, slow: dict[int, float], kind: str) -> Steps
     return steps
 
 
-@pytest.mark.parametrize("kind", ["told", "before the wait", "alone"])
-@pytest.mark.parametrize("slow", [{}, {5: 1.8}, {0: 1.8}, {5: 3.0, 2: 2.0}, {4: 1.2}])
+@cases("kind", ["told", "before the wait", "alone"])
+@cases("slow", [{}, {5: 1.8}, {0: 1.8}, {5: 3.0, 2: 2.0}, {4: 1.2}])
 def test_who_is_slow(kind: str, slow: dict[int, float]) -> None:
     found = steps_of(30, 8, slow, kind).slow()
     wanted = {rank: ratio for rank, ratio in slow.items() if ratio > 1.5}
@@ -37,7 +38,7 @@ def test_who_is_slow(kind: str, slow: dict[int, float]) -> None:
     assert ratios == sorted(ratios, reverse=True)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("count", "ranks", "kind"),
     [(4, 8, "told"), (5, 8, "alone"), (30, 2, "told"), (30, 8, "after the wait")],
 )
@@ -71,7 +72,7 @@ def said(lines: StepLines, rank: int, *took: str) -> None:
     lines.output(rank, 1, b"".join(b"step %s\n" % one.encode() for one in took))
 
 
-@pytest.mark.parametrize(
+@cases(
     ("figure", "counts"),
     [("0", True), ("999999999", True), ("1e9", False), ("-0.1", False), ("nan", False)],
 )

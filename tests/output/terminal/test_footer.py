@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-import pytest
+from cases import cases
 from rich.text import Text
 
 from dispatcher.output.monitor.run_progress import (
@@ -49,7 +49,7 @@ def shown(*bars: tuple[str, bytes], columns: int = 200, **fields: Any) -> list[s
 HEAD = "\N{BLACK RIGHT-POINTING SMALL TRIANGLE} "
 
 
-@pytest.mark.parametrize(
+@cases(
     ("fields", "status"),
     [
         ({}, "4 hosts: 4 running · 8 ranks: 8 running · 0:00:05"),
@@ -81,7 +81,7 @@ def test_hosts_that_are_awaited_are_named_and_counted() -> None:
     assert len(shown(pending=(0,), stopping="why")) == 1
 
 
-@pytest.mark.parametrize(
+@cases(
     ("silent", "idle", "words"),
     [
         ((1, 3), (), "no output for 61 s: ranks 1,3"),
@@ -118,7 +118,7 @@ def test_the_rate_is_of_the_last_seconds() -> None:
     assert rates[7] > rates[8] > 0
 
 
-@pytest.mark.parametrize(
+@cases(
     ("seconds", "text"),
     [(0, "0:00:00"), (59.9, "0:00:59"), (60, "0:01:00"), (3599, "0:59:59"), (3661, "1:01:01"),
      (360000, "100:00:00")],
@@ -127,7 +127,7 @@ def test_clock(seconds: float, text: str) -> None:
     assert clock(seconds) == text
 
 
-@pytest.mark.parametrize(
+@cases(
     ("seconds", "text"),
     [(0.25, "0.25 s"), (1, "1 s"), (119.4, "119 s"), (120, "2 min"), (7199, "120 min"),
      (7200, "2 h")],
@@ -136,7 +136,7 @@ def test_durations(seconds: float, text: str) -> None:
     assert duration(seconds) == text
 
 
-@pytest.mark.parametrize(("part", "full"), [(0.0, 0), (0.5, BAR // 2), (0.99, BAR - 1), (1.0, BAR)])
+@cases(("part", "full"), [(0.0, 0), (0.5, BAR // 2), (0.99, BAR - 1), (1.0, BAR)])
 def test_a_bar(part: float, full: int) -> None:
     text = bar(part).plain
     assert text.count("\N{BOX DRAWINGS HEAVY HORIZONTAL}") == full
@@ -149,7 +149,7 @@ def styles(line: bytes) -> dict[str, bytes]:
     return {text.decode().strip(): style for style, text in found if style != b"0"}
 
 
-@pytest.mark.parametrize(("code", "colour"), [(0, b"32"), (3, b"31")])
+@cases(("code", "colour"), [(0, b"32"), (3, b"31")])
 def test_the_end_is_as_wide_as_the_terminal_or_its_longest_line(code: int, colour: bytes) -> None:
     lines = ["error: x", "  hint: " + "y" * 50, "  note: z", "said error: no"]
     found = closing(lines, exit_code=code, hosts=1, ranks=1, seconds=1.0, columns=40)

@@ -10,6 +10,7 @@ from functools import partial
 from itertools import pairwise
 
 import pytest
+from cases import cases
 from emulator import Emulator
 
 from dispatcher.core.events import run_events as ev
@@ -301,7 +302,7 @@ PAYLOADS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("payload", PAYLOADS, ids=range(len(PAYLOADS)))
+@cases("payload", PAYLOADS)
 def test_nothing_from_a_rank_is_obeyed_however_it_is_split(payload: bytes) -> None:
     tty = Tty(100, 30)
     for cut in range(len(payload) + 1):
@@ -324,7 +325,7 @@ def test_nothing_from_a_rank_is_obeyed_however_it_is_split(payload: bytes) -> No
         os.close(fd)
 
 
-@pytest.mark.parametrize("payload", PAYLOADS, ids=range(len(PAYLOADS)))
+@cases("payload", PAYLOADS)
 def test_nor_in_the_footer_and_the_end(payload: bytes) -> None:
     text = payload.decode("utf-8", "surrogateescape")
     footer = Footer([text, "[red]n2[/red]"])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import pytest
+from cases import cases
 
 from dispatcher.core.events import mpi_events, verdicts
 from dispatcher.core.events import run_events as ev
@@ -67,20 +67,20 @@ IN_DETAIL = [
 ]
 
 
-@pytest.mark.parametrize(("event", "text"), ALWAYS)
+@cases(("event", "text"), ALWAYS)
 def test_what_is_always_told(event: ev.Event, text: str) -> None:
     for verbose in (False, True):
         (line,) = said(event, verbose=verbose)
         assert line.startswith(f"note: {text}")
 
 
-@pytest.mark.parametrize(("event", "text"), IN_DETAIL)
+@cases(("event", "text"), IN_DETAIL)
 def test_what_is_told_with_verbose(event: ev.Event, text: str | None) -> None:
     assert said(event) == []
     assert said(event, verbose=True) == ([] if text is None else [f"note: 1.250 s: {text}"])
 
 
-@pytest.mark.parametrize("count", [MOST_MAPPED, MOST_MAPPED + 1])
+@cases("count", [MOST_MAPPED, MOST_MAPPED + 1])
 def test_of_a_large_world_the_first_hosts_are_named(count: int) -> None:
     (line,) = said(ev.WorldShrunk(tuple(range(count)), (2,) * count))
     assert line.startswith(f"note: {count} hosts and {2 * count} ranks go on: n0:2, n1:2")

@@ -6,7 +6,7 @@ import termios
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import pytest
+from cases import cases
 
 from dispatcher.core.events import run_events as ev
 from dispatcher.core.events.run_events import Counts, Entry, Sink
@@ -196,7 +196,7 @@ def test_while_the_table_stands_lines_are_counted_and_notes_kept() -> None:
     assert told[5:] == ["close"]
 
 
-@pytest.mark.parametrize("error", [OSError("gone"), termios.error("gone")])
+@cases("error", [OSError("gone"), termios.error("gone")])
 def test_a_terminal_that_goes_away_leaves_lines(error: Exception) -> None:
     watching = Watching().begin()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-import pytest
+from cases import cases
 
 from dispatcher.output.monitor.live_table import Row, Snapshot
 from dispatcher.output.monitor.run_progress import RUNNING, Picture
@@ -38,7 +38,7 @@ def cells(**fields: Any) -> dict[str, str]:
     return found
 
 
-@pytest.mark.parametrize(
+@cases(
     ("fields", "title", "cell"),
     [
         ({"rank": FIRST}, "RANK", "1.0"), ({"pid": None}, "PID", "-"), ({"cpu": None}, "CPU", "-"),
@@ -80,7 +80,7 @@ def style_of(row: Row, title: str, sort: str = "") -> str:
     return " ".join(str(span.style) for span in line.spans if span.start <= at < span.end)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("fields", "title", "style"),
     [
         ({}, "RANK", "cyan"), ({}, "STATE", ""), ({}, "HOST", ""),
@@ -118,7 +118,7 @@ ROWS = [
 ]
 
 
-@pytest.mark.parametrize(
+@cases(
     ("sort", "ranks"),
     [("rank", [0, 1, 11]), ("cpu", [11, 0, 1]), ("rss", [1, 11, 0]), ("silence", [11, 0, 1])],
 )
@@ -126,7 +126,7 @@ def test_who_comes_first(sort: str, ranks: list[int]) -> None:
     assert [row.rank for row in selected(ROWS, ViewState(sort))] == ranks
 
 
-@pytest.mark.parametrize(
+@cases(
     ("wanted", "ranks"),
     [("", [0, 1, 11]), ("n", [0, 1, 11]), ("n2", [11]), ("1", [1]), ("11", [11])],
 )
@@ -174,7 +174,7 @@ def test_one_may_scroll_to_the_last_row_and_no_further() -> None:
     assert lines(ViewState(top=3), count=2)[1].top == 0
 
 
-@pytest.mark.parametrize(
+@cases(
     ("view", "status"),
     [
         (ViewState(filter="n0"), "1-5 of 9 with 'n0', by rank"),
@@ -187,7 +187,7 @@ def test_the_status(view: ViewState, status: str) -> None:
     assert lines(view)[0][-1].startswith(status)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("view", "key", "after"),
     [
         (ViewState(), "down", ViewState(top=1)), (ViewState(top=5), "up", ViewState(top=4)),
@@ -213,7 +213,7 @@ def test_one_key(view: ViewState, key: str, after: ViewState) -> None:
     assert view.pressed(key, 10) == after
 
 
-@pytest.mark.parametrize(
+@cases(
     ("data", "names"),
     [(b"\x1b[1~\x1b[4~\x1bOH\x1bOF", ["home", "end", "home", "end"]),
      (b"\n\x08", ["enter", "back"]),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-import pytest
+from cases import cases
 
 from dispatcher.core.events import codec, verdicts
 from dispatcher.core.events import run_events as ev
@@ -33,14 +33,14 @@ CAUSES: list[tuple[verdicts.Cause, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("cause", "words"), CAUSES)
+@cases(("cause", "words"), CAUSES)
 def test_a_cause_in_one_line(cause: verdicts.Cause, words: str) -> None:
     assert headline(cause, HOSTS) == words
     told = Entry(1, 0.5, ev.RunRestarting(cause, 1, 2, 0.0))
     assert codec.decode(codec.encode(told)) == told  # the journal takes it
 
 
-@pytest.mark.parametrize(
+@cases(
     ("event", "words"),
     [
         (

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import pytest
+from cases import cases
 
 from dispatcher.core.events.verdicts import Interrupted, NodeFailed, Verdict
 from dispatcher.model.failure import Failure, Kind
@@ -13,7 +13,7 @@ GONE = Failure(Kind.LOST, "gone")
 ABOVE = {0: (), 1: (0,), 2: (0,), 3: (2, 0), 4: ()}
 
 
-@pytest.mark.parametrize(
+@cases(
     ("first", "also", "cause", "behind"),
     [
         (3, (0, 1, 2), 0, [1, 2, 3]),

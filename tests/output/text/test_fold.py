@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from cases import cases
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -15,14 +16,12 @@ def test_blocks() -> None:
     assert gather(blocks) == [(["n1", "n3"], b"a\n"), (["n2"], b"b\n")]
 
 
-@pytest.mark.parametrize(
-    ("numbers", "text"), [([], ""), ([3], "3"), ([3, 1, 2, 7], "1-3,7"), (range(64), "0-63")]
-)
+@cases(("numbers", "text"), [([], ""), ([3], "3"), ([3, 1, 2, 7], "1-3,7"), (range(64), "0-63")])
 def test_numbers(numbers: list[int], text: str) -> None:
     assert fold_numbers(numbers) == text
 
 
-@pytest.mark.parametrize(
+@cases(
     ("line", "text"),
     [
         (b"step 3 loss 2.31", b"step # loss #"),
@@ -145,7 +144,7 @@ def test_numbers_that_only_look_equal() -> None:
         assert masked(line) == shown
 
 
-@pytest.mark.parametrize(
+@cases(
     ("count", "noun", "many", "text"),
     [(1, "host", None, "1 host"), (0, "host", None, "0 hosts"), (2, "process", "processes",
      "2 processes"), (1, "process", "processes", "1 process")],

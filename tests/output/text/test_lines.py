@@ -6,6 +6,7 @@ import re
 from itertools import pairwise
 
 import pytest
+from cases import cases
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -34,7 +35,7 @@ def listed(block: bytes) -> list[bytes]:
     return block.split(b"\n")[:-1]
 
 
-@pytest.mark.parametrize(
+@cases(
     ("data", "lines"),
     [
         (b"", []),
@@ -110,7 +111,7 @@ def test_a_line_of_any_length_is_whole_where_there_is_room(
     assert (shown != expected) <= (0 < broken <= data.count(b"\n") + 1)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("data", "line"),
     [
         (b"one\r\x1b[2Ktwo\n", b"two\n"),
@@ -165,7 +166,7 @@ def test_edges_of_characters(text: str, at: int) -> None:
     assert min(at, len(data)) - 3 <= edge <= at
 
 
-@pytest.mark.parametrize(
+@cases(
     ("line", "shown"),
     [
         (b"plain \t text", "plain \t text"),
@@ -218,7 +219,7 @@ def test_every_coloured_line_ends_plain() -> None:
     assert sanitize_lines(block) == b"\x1b[31mred\x1b[0m\nplain\n\x1b[1mbold\x1b[0m\n"
 
 
-@pytest.mark.parametrize(
+@cases(
     ("text", "at", "edge"),
     [
         (b"abc", 3, 3), (b"abc", 0, 0), ("é".encode(), 2, 2), ("é".encode(), 1, 0),
@@ -232,7 +233,7 @@ def test_where_a_text_may_be_cut(text: bytes, at: int, edge: int) -> None:
     assert character_edge(text, at) == edge
 
 
-@pytest.mark.parametrize(
+@cases(
     ("line", "shown"),
     [
         (b"\x1b[" + b"1" * 64 + b"m", "\x1b[" + "1" * 64 + "m\x1b[0m"),
@@ -253,7 +254,7 @@ def test_a_line_in_pieces_ends_plain_once() -> None:
     assert b"".join(sanitize_pieces([b"plain"])) == b"plain"
 
 
-@pytest.mark.parametrize(
+@cases(
     ("fed", "state"),
     [
         (b"half", b"half"), (b"\rhalf", b"half"), (b"half\r", b"half"), (b"a\n", b""),
@@ -289,7 +290,7 @@ def long_lines(limit: int = 8) -> tuple[LineAssembler, list[tuple[bytes, bytes]]
     return lines, given_, spill
 
 
-@pytest.mark.parametrize(
+@cases(
     ("chunks", "given_", "shown"),
     [
         ([b"x" * 20, b"y" * 20, b"\nnext\n"], [(b"x" * 20 + b"y" * 20, b"\n")], b"next\n"),
@@ -313,7 +314,7 @@ def test_long_lines_are_given_away_whole(
     spill.close()
 
 
-@pytest.mark.parametrize("end", ["flush", "finish"])
+@cases("end", ["flush", "finish"])
 def test_a_long_line_that_is_cut_short(end: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dispatcher.output.files.spool.BLOCK", 8)
     lines, told, spill = long_lines()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import stat
 from pathlib import Path
 
-import pytest
+from cases import cases
 
 from dispatcher.core.events.monitor_events import Flight, NodeStacks, RankStack, StacksGathered
 from dispatcher.core.events.run_events import Entry, Event
@@ -22,7 +22,7 @@ def group(
     return Group(ranks, "py-spy", state, frames, odd)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("one", "lines"),
     [
         (group(1), ["rank 1 on n1 is in f0 at a.py"]),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import pytest
+from cases import cases
 
 from dispatcher.core.events import run_events as ev
 from dispatcher.core.events.run_events import Entry
@@ -54,7 +54,7 @@ def test_bytes_are_counted_by_rank_and_stream() -> None:
     assert Tail().written() == []
 
 
-@pytest.mark.parametrize(("restart", "lines"), [(0, ["old"]), (1, [])])
+@cases(("restart", "lines"), [(0, ["old"]), (1, [])])
 def test_a_further_attempt_begins_anew(restart: int, lines: list[str]) -> None:
     tail = Tail()
     tail.output(0, 1, b"old\nhalf")

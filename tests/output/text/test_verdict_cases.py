@@ -5,7 +5,7 @@ from __future__ import annotations
 from errno import EMFILE, ENOENT
 from typing import Any
 
-import pytest
+from cases import cases
 
 from dispatcher.core.events import verdicts
 from dispatcher.core.events.report_events import LastWords, placed
@@ -42,7 +42,7 @@ def said(
     return describe(verdict, NODES, pids or {}, last)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("cause", "lines"),
     [
         (RankFailed(1, 3, 2), ["error: rank 3 on n1: exit code 2", "  rank 3 wrote nothing"]),
@@ -88,7 +88,7 @@ def test_the_last_words_of_who_left_mpi_are_told_where_there_are_any() -> None:
     assert lines[1:] == ["  last lines of its stdout:", "    bye"]
 
 
-@pytest.mark.parametrize(
+@cases(
     ("error", "last", "lines"),
     [
         (None, [], ["  rank 3 wrote nothing"]),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-import pytest
+from cases import cases
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -265,9 +265,7 @@ GIVEN: list[tuple[str, Surroundings, dict[str, int | None], str]] = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("place", "hosts", "notice"), [row[1:] for row in GIVEN], ids=[row[0] for row in GIVEN]
-)
+@cases(("place", "hosts", "notice"), [row[1:] for row in GIVEN], ids=[row[0] for row in GIVEN])
 def test_given(place: Surroundings, hosts: dict[str, int | None], notice: str) -> None:
     found = discover(place)
     assert slots(found) == hosts
@@ -314,7 +312,7 @@ def test_slurm_tasks_are_read_back(groups: list[tuple[int, int]]) -> None:
     assert got == (wanted if max(wanted) > 1 else [None] * len(wanted))
 
 
-@pytest.mark.parametrize(
+@cases(
     ("environ", "files", "granted"),
     [
         ({**SLURM, "SLURMD_NODENAME": "n1", "SLURM_JOB_GPUS": "4,5"}, {}, {"n1": ("4", "5")}),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from cases import cases
 
 from dispatcher.model.errors import UsageError
 from dispatcher.plan.hosts.allocation import Surroundings, discover
@@ -128,9 +129,7 @@ WRONG: list[tuple[str, Surroundings, list[str]]] = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("place", "words"), [row[1:] for row in WRONG], ids=[row[0] for row in WRONG]
-)
+@cases(("place", "words"), [row[1:] for row in WRONG], ids=[row[0] for row in WRONG])
 def test_wrong(place: Surroundings, words: list[str]) -> None:
     with pytest.raises(UsageError) as caught:
         discover(place)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from cases import cases
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -23,7 +24,7 @@ def chosen(hosts: str, include: str | None = None, exclude: str | None = None) -
     }
 
 
-@pytest.mark.parametrize(
+@cases(
     ("hosts", "include", "exclude", "result"),
     [
         (H1, None, None, {"w0": "0,1,2,3"}),
@@ -65,7 +66,7 @@ def test_filters(
     assert list(found) == list(result), "the hostfile's order wins"
 
 
-@pytest.mark.parametrize(
+@cases(
     ("hosts", "include", "exclude", "result"),
     [
         ("w[0-3]", "w[1-3]", "w2", {"w1": "?", "w3": "?"}),
@@ -81,7 +82,7 @@ def test_both_leave_what_is_in_one_and_not_in_the_other(
     assert chosen(hosts, include, exclude) == result
 
 
-@pytest.mark.parametrize(
+@cases(
     ("text", "left"),
     [
         ("w0", "w0"),
@@ -102,8 +103,8 @@ def test_of_a_filter_for_others_what_fits_is_left(text: str, left: str | None) -
         fitting("m1", hosts, "f", strict=True)
 
 
-@pytest.mark.parametrize("flag", ["include", "exclude"])
-@pytest.mark.parametrize(
+@cases("flag", ["include", "exclude"])
+@cases(
     ("text", "message"),
     [
         ("jeff", r"no host 'jeff' \(known: w\[0-1\]\)"),
@@ -144,7 +145,7 @@ def test_include_and_exclude_of_the_same_filter_share_everything(
         assert sorted(map(int, together)) == list(range(8))
 
 
-@pytest.mark.parametrize(
+@cases(
     ("hosts", "include", "exclude", "named"),
     [
         ("w0 slots=4", None, None, False),
@@ -163,7 +164,7 @@ def test_whether_gpus_were_named(
     assert choice.named is named
 
 
-@pytest.mark.parametrize(
+@cases(
     ("text", "said", "hint"),
     [
         ("", "--include: empty filter", "leave it out, or: --include host:0,1"),
@@ -187,7 +188,7 @@ def test_a_filter_that_is_wrong(text: str, said: str, hint: str | None) -> None:
     assert (caught.value.message, caught.value.hint) == (said, hint)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("hosts", "text", "result"),
     [
         ("w0", "w0:4096", {"w0": "4096"}),
@@ -202,7 +203,7 @@ def test_slots_as_they_may_be_written(hosts: str, text: str, result: dict[str, s
     assert chosen(hosts, text) == result
 
 
-@pytest.mark.parametrize(
+@cases(
     ("hosts", "text", "has"),
     [
         ("w0 slots=8", "w0:8", "0,1,2,3,4,5,6,7"),
@@ -212,7 +213,7 @@ def test_slots_as_they_may_be_written(hosts: str, text: str, result: dict[str, s
         ("w0 gpus=5,6", "w0:0", "5,6"),
     ],
 )
-@pytest.mark.parametrize("flag", ["include", "exclude"])
+@cases("flag", ["include", "exclude"])
 def test_a_slot_that_is_not_there(hosts: str, text: str, has: str, flag: str) -> None:
     name = text.partition(":")[2]
     with pytest.raises(PlanError) as caught:

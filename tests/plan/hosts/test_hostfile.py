@@ -8,6 +8,7 @@ import threading
 from pathlib import Path
 
 import pytest
+from cases import cases
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -39,7 +40,7 @@ def brief(found: Hostlist) -> list[tuple[str, int | None]]:
     return [(host.name, host.slots) for host in found.hosts]
 
 
-@pytest.mark.parametrize(
+@cases(
     ("text", "hosts"),
     [
         # DeepSpeed, as its tests and its users write them
@@ -88,7 +89,7 @@ def test_dialects(text: bytes | str, hosts: list[tuple[str, int | None]]) -> Non
     assert brief(parse(text)) == hosts
 
 
-@pytest.mark.parametrize(
+@cases(
     ("text", "host"),
     [
         ("train@n1:2222", Host("n1", user="train", port=2222, origin="hf:1")),
@@ -123,7 +124,7 @@ def test_two_ports_of_one_name_are_two_hosts() -> None:
     assert [host.port for host in found.hosts] == [2201, 2202]
 
 
-@pytest.mark.parametrize(
+@cases(
     ("text", "notice"),
     [
         ("h:22", "read as 22 slots; for a port write: h port=22"),
@@ -139,7 +140,7 @@ def test_notices(text: str, notice: str) -> None:
     assert notice in found.notices[0]
 
 
-@pytest.mark.parametrize(
+@cases(
     ("text", "notices"),
     [
         ("h,h", ()),
@@ -156,7 +157,7 @@ def test_where_nobody_asks_for_slots(text: str, notices: tuple[str, ...]) -> Non
     assert found.notices == notices
 
 
-@pytest.mark.parametrize(
+@cases(
     ("source", "text", "said"),
     [
         ("-w", "n[1-", "-w: '[' without its ']'\n  n[1-\n   ^"),
@@ -172,7 +173,7 @@ def test_what_was_typed_has_no_line(source: str, text: str, said: str) -> None:
     assert caught.value.message.startswith(said)
 
 
-@pytest.mark.parametrize("text", ["h:8", "u@h:22", "[::1]:22", "h slots=22", "a\nb", "h gpus=0"])
+@cases("text", ["h:8", "u@h:22", "[::1]:22", "h slots=22", "a\nb", "h gpus=0"])
 def test_no_notice_where_nothing_is_odd(text: str) -> None:
     assert parse(text).notices == ()
 
@@ -195,7 +196,7 @@ def test_all_mistakes_come_together_each_with_its_place() -> None:
     assert "the other reads: ok slots=2" in shown
 
 
-@pytest.mark.parametrize("wrong", [MOST_PROBLEMS - 1, MOST_PROBLEMS, MOST_PROBLEMS + 5])
+@cases("wrong", [MOST_PROBLEMS - 1, MOST_PROBLEMS, MOST_PROBLEMS + 5])
 def test_many_mistakes_are_cut_short(wrong: int) -> None:
     with pytest.raises(HostfileError) as caught:
         parse("-bad\n" * wrong)
@@ -215,7 +216,7 @@ def test_of_mistakes_and_contradictions_the_first_are_told() -> None:
     assert problems[59].message.startswith("host name starts with")
 
 
-@pytest.mark.parametrize(
+@cases(
     ("text", "column"),
     [
         ("ok,-bad", 4),
@@ -331,7 +332,7 @@ def test_there_is_an_example_of_each_dialect() -> None:
     }  # fmt: skip
 
 
-@pytest.mark.parametrize(
+@cases(
     ("name", "n_hosts", "n_slots"),
     [
         ("localhost", 1, 2),
@@ -395,7 +396,7 @@ def test_all_dialects_of_one_list_say_the_same(hosts: list[tuple[int, int]]) -> 
     assert brief(parse(openmpi)) == brief(parse(mpich)) == brief(parse_inline(inline)) == wanted
 
 
-@pytest.mark.parametrize(
+@cases(
     ("spec", "is_one"),
     [
         ("-", False), ("-/x", False), ("n1", False), ("n[0-8/2]", False), ("n[0/2", False),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import pytest
+from cases import cases
 
 from dispatcher.model.host import Host
 from dispatcher.model.names import LONGEST_LINE
@@ -15,7 +15,7 @@ def mistakes(text: str, limit: int = 9) -> list[tuple[int, str, str | None]]:
     return [(bad.offset, bad.message, bad.hint) for bad in found.mistakes]
 
 
-@pytest.mark.parametrize(
+@cases(
     ("text", "notices"),
     [
         ("u@h:16", ["'u@h:16': read as port 16, because of user@; for slots write: "
@@ -42,7 +42,7 @@ def test_what_is_odd_is_said(text: str, notices: list[str]) -> None:
         assert said.startswith(wanted)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("text", "said"),
     [
         ("n1 8", [(3, "a second word without '=': '8'",
@@ -101,7 +101,7 @@ def test_mistakes_come_in_order_and_not_without_end() -> None:
     assert len(mistakes("-n1" + " x" * (MOST_MISTAKES + 5))) == MOST_MISTAKES + 1
 
 
-@pytest.mark.parametrize(
+@cases(
     ("text", "hosts"),
     [
         ("", []),

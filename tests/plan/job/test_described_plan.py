@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from cases import cases
 
 from dispatcher.plan.hosts.hostfile import parse_hostfile
 from dispatcher.plan.job.job_plan import JobPlan, plan_job
@@ -74,7 +75,7 @@ def test_an_open_plan() -> None:
     assert shown["spares"] == [{"host": "n3", "slots": None}]
 
 
-@pytest.mark.parametrize(
+@cases(
     ("bound", "limits", "found"),
     [
         (BOUND, Limits(), {}),

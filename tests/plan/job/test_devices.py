@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from cases import cases
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -36,7 +37,7 @@ def seen(plan: JobPlan) -> list[str | None]:
     return [rank_environment(plan, place.rank, BOUND).get(NAME) for place in plan.ranks]
 
 
-@pytest.mark.parametrize(
+@cases(
     ("text", "count", "found"),
     [
         ("6,7", 8, ("6", "7")),
@@ -61,7 +62,7 @@ def test_what_cuda_makes_of_its_variable(text: str, count: int, found: tuple[str
     assert visible(text, count) == found
 
 
-@pytest.mark.parametrize(
+@cases(
     ("hosts", "flags", "count", "text", "ranks"),
     [
         # the host's own environment: the caller's on localhost, a step's, what login gives
@@ -113,7 +114,7 @@ def test_which_gpus_a_rank_finds(
     assert seen(again) == ranks  # after a restart
 
 
-@pytest.mark.parametrize(
+@cases(
     ("granted", "count", "text", "ranks"),
     [
         ("4,5", 8, None, ["4,5"] * 2),  # all devices can be opened: the numbers are the node's
@@ -148,7 +149,7 @@ def test_one_gpu_each_needs_as_many_as_are_chosen() -> None:
     assert "hides them" in (caught.value.hint or "")
 
 
-@pytest.mark.parametrize(
+@cases(
     ("hosts", "flags", "text", "told"),
     [
         ("n1", {}, "6,7", []),
@@ -177,7 +178,7 @@ def test_what_may_not_be_expected_is_told(
     ] == told
 
 
-@pytest.mark.parametrize(("text", "fits"), [(None, True), ("6,7", True), ("6", False), ("", False)])
+@cases(("text", "fits"), [(None, True), ("6,7", True), ("6", False), ("", False)])
 def test_a_spare_needs_as_many_chosen_gpus_as_the_seat(text: str | None, fits: bool) -> None:
     spare = NodePlan(1, parse_inline("s").hosts[0], ())
     found = reassignment.with_host(planned("n1:2"), 0, spare, 8, text)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import pytest
+from cases import cases
 
 from dispatcher.plan.job.reassignment import Exclusion, Fitness, without
 from dispatcher.plan.job.request import Restarts
 from plan.job.test_reassignment import names, planned
 
 
-@pytest.mark.parametrize(
+@cases(
     ("hosts", "flags", "unfit", "shrink", "left", "spares", "by"),
     [
         ("n[1-3]:2", {}, [1], True, ["n1", "n3"], [], {"n2": None}),
@@ -50,7 +50,7 @@ def test_nobody_is_unfit() -> None:
     assert without(plan, {}, shrink=True).plan == plan
 
 
-@pytest.mark.parametrize(
+@cases(
     ("least", "unfit", "shrink", "vacant"),
     [
         (2, [1], False, ()),

@@ -7,6 +7,7 @@ from dataclasses import FrozenInstanceError
 from typing import Any
 
 import pytest
+from cases import cases
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -42,7 +43,7 @@ def ranks(plan: JobPlan) -> dict[str, tuple[int, ...]]:
     return {node.host.name: node.ranks for node in plan.nodes}
 
 
-@pytest.mark.parametrize(
+@cases(
     ("hosts", "flags", "found"),
     [
         ("n[1-2] slots=2", {}, {"n1": (0, 1), "n2": (2, 3)}),
@@ -78,7 +79,7 @@ def test_ranks_by_flags(
     assert [node.index for node in plan.nodes] == list(range(len(plan.nodes)))
 
 
-@pytest.mark.parametrize(
+@cases(
     ("hosts", "flags", "message", "hint"),
     [
         ("n[1-2] slots=2", {"np": 5}, "5 ranks but only 4 slots on n[1-2]", "--np 4"),
@@ -205,7 +206,7 @@ class TestOpenPlans:
             planned("n[1-2]").resolved({0: 1})
 
 
-@pytest.mark.parametrize(
+@cases(
     ("program", "argv"),
     [
         (TRAIN, ("python3", "-u", "train.py", "--lr", "3e-4")),
@@ -228,7 +229,7 @@ def test_a_rank_may_be_told_its_local_rank() -> None:
     assert list(plan.argv(1)) == wanted
 
 
-@pytest.mark.parametrize(
+@cases(
     "word",
     ["", " ", "a  b", "$HOME", "%h %n %u %%", "--x=", "it's", '"', "\n", "-", "\udcff", "*", "\\"],
 )
@@ -236,7 +237,7 @@ def test_arguments_are_never_altered(word: str) -> None:
     assert planned("n1 slots=1", Program("command", ("x", word))).argv(0) == ("x", word)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("flags", "message"),
     [
         ({"np": 0}, "--np: 0"),
@@ -267,13 +268,13 @@ def test_values_no_cluster_could_honour(flags: dict[str, Any], message: str) -> 
     assert message in caught.value.message
 
 
-@pytest.mark.parametrize("argv", [(), ("",), ("a\0b",), ("a", "b\0")])
+@cases("argv", [(), ("",), ("a\0b",), ("a", "b\0")])
 def test_a_program_must_be_one(argv: tuple[str, ...]) -> None:
     with pytest.raises(UsageError):
         planned("n1:1", Program("command", argv))
 
 
-@pytest.mark.parametrize("run_id", ["", "a b", "../x", "a\n", "\u00e4"])
+@cases("run_id", ["", "a b", "../x", "a\n", "\u00e4"])
 def test_a_run_id_is_a_word(run_id: str) -> None:
     with pytest.raises(UsageError, match="run id"):
         plan_job(Request(parse_inline("n1:1"), TRAIN, "/"), run_id)
@@ -322,7 +323,7 @@ def test_closing_a_plan_gives_each_gpu_one_rank(counts: list[int]) -> None:
     assert [len(node.ranks) for node in plan.nodes] == [max(1, count) for count in counts]
 
 
-@pytest.mark.parametrize(
+@cases(
     ("hosts", "flags", "rank_hosts"),
     [
         ("n[1-2] slots=2", {}, "n1:2,n2:2"),
@@ -337,7 +338,7 @@ def test_rank_hosts_names_hosts_in_rank_order(
     assert planned(hosts, **flags).rank_hosts == rank_hosts
 
 
-@pytest.mark.parametrize(
+@cases(
     ("hosts", "flags", "found"),
     [
         ("n1 slots=2 max_slots=3", {"nproc_per_node": 3, "oversubscribe": True}, 3),
@@ -350,7 +351,7 @@ def test_just_as_many_as_there_is_room_for(hosts: str, flags: dict[str, Any], fo
     assert planned(hosts, **flags).world_size == found
 
 
-@pytest.mark.parametrize(
+@cases(
     ("hosts", "flags", "is_open"),
     [
         ("n1 slots=2", {}, False),
@@ -414,7 +415,7 @@ class TestGpusThatWereCounted:
         assert plan.resolved({0: 2}) is plan
 
 
-@pytest.mark.parametrize(("length", "shown"), [(1, True), (0, False)])
+@cases(("length", "shown"), [(1, True), (0, False)])
 def test_names_of_hosts_are_told_up_to_a_length(length: int, shown: bool) -> None:
     """Each host takes ``nNNNNN:1`` and a comma: 9 characters, and the last one 8."""
     count = (LONGEST_RANK_HOSTS + 1) // 9

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cases import cases
 
 from dispatcher.model.errors import UsageError
 from dispatcher.model.host import Host
@@ -34,7 +35,7 @@ def told(plan: JobPlan, family: Any, **how: Any) -> list[str]:
     return list(words[1:at])
 
 
-@pytest.mark.parametrize(
+@cases(
     ("said", "family"),
     [
         ("mpirun (Open MPI) 4.1.4\n\nReport bugs", "openmpi"),
@@ -116,7 +117,7 @@ def test_map_by_node_with_equal_hosts_is_a_round_a_host_for_hydra() -> None:
     assert "-hosts n1:1,n2:1 " in " ".join(told(planned("n1:3,n2:3", map_by="node"), "hydra"))
 
 
-@pytest.mark.parametrize(
+@cases(
     ("family", "fields", "variables"),
     [
         ("openmpi", {}, {"OMPI_COMM_WORLD_RANK": "3", "OMPI_COMM_WORLD_SIZE": "4",
@@ -151,7 +152,7 @@ def test_ranks_that_are_not_used_are_not_told() -> None:
     assert "-H n1:2,n2:1 " in " ".join(told(planned("n1:2,n2:2,n3:2", np=3), "openmpi"))
 
 
-@pytest.mark.parametrize(
+@cases(
     ("hosts", "fields", "why"),
     [
         ("n1,n2", {}, "how many ranks on n"),
@@ -187,7 +188,7 @@ def test_gpus_are_not_counted_and_only_those_hosts_are_named() -> None:
     assert caught.value.hint == "slots=N in the hostfile, or --nproc-per-node N"
 
 
-@pytest.mark.parametrize(
+@cases(
     "fields",
     [
         {},
@@ -203,7 +204,7 @@ def test_what_it_can_do(fields: Any) -> None:
     assert mpirun_plan.check(planned(**fields)) is None  # type: ignore[func-returns-value]
 
 
-@pytest.mark.parametrize(
+@cases(
     ("restarts", "left"),
     [
         (Restarts(), Restarts()),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import pytest
+from cases import cases
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -11,7 +11,7 @@ from dispatcher.plan.job.rank_environment import NAMES, filled, torchrun
 VALUES: dict[str, object] = {name: f"<{name}>" for name in NAMES}
 
 
-@pytest.mark.parametrize(
+@cases(
     ("word", "wanted"),
     [
         ("{node_rank}", "<node_rank>"),

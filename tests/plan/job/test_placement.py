@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 
 import pytest
+from cases import cases
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -15,7 +16,7 @@ from dispatcher.plan.job import placement
 from dispatcher.plan.job.placement import TooFewSlots, divide, ranks_of, shares
 
 
-@pytest.mark.parametrize(
+@cases(
     ("room", "n_ranks", "map_by", "ranks"),
     [
         ([2, 2], 4, "block", [(0, 1), (2, 3)]),
@@ -35,7 +36,7 @@ def test_ranks_go_where_the_mapping_says(
     assert list(ranks_of(shares(room, n_ranks, map_by=map_by), map_by)) == ranks
 
 
-@pytest.mark.parametrize(
+@cases(
     ("room", "most", "n_ranks", "counts"),
     [
         ([2, 2], [None, None], 6, (3, 3)),
@@ -44,7 +45,7 @@ def test_ranks_go_where_the_mapping_says(
         ([1, 4], [2, 4], 6, (2, 4)),
     ],
 )
-@pytest.mark.parametrize("map_by", ["block", "node"])
+@cases("map_by", ["block", "node"])
 def test_extra_ranks_are_dealt_out_in_turn(
     room: list[int], most: list[int | None], n_ranks: int, counts: tuple[int, ...], map_by: str
 ) -> None:
@@ -109,7 +110,7 @@ def test_oversubscription_respects_every_bound(
             assert all(count >= slots for count, slots in zip(counts, room, strict=True))
 
 
-@pytest.mark.parametrize("map_by", ["block", "node"])
+@cases("map_by", ["block", "node"])
 def test_a_lopsided_cluster_is_placed_fast(map_by: str) -> None:
     room = [4096] + [1] * 65535
     started = time.process_time()
@@ -122,7 +123,7 @@ def named(hosts: tuple[Choice, ...]) -> list[str]:
     return [choice.host.name for choice in hosts]
 
 
-@pytest.mark.parametrize(
+@cases(
     ("nnodes", "spares", "used", "spared"),
     [
         (None, None, "abcd", "s"),
@@ -143,7 +144,7 @@ def test_hosts_to_use_and_to_spare(
     assert tuple(map(named, found)) == (list(used), list(spared))
 
 
-@pytest.mark.parametrize(
+@cases(
     ("hosts", "nnodes", "spares", "said"),
     [
         ("ab", None, 2, "--spares 2: no host is left to start on: only 2 hosts: a,b"),
@@ -163,7 +164,7 @@ def test_too_few_hosts(hosts: str, nnodes: int | None, spares: int | None, said:
 FIRST, MOST = placement.FIRST, placement.MOST_SPAWNED
 
 
-@pytest.mark.parametrize(
+@cases(
     ("world", "rank", "number", "name"),
     [
         (0, 0, 0, "0"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from cases import cases
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -39,7 +40,7 @@ def planned(hosts: str = "n1:2,n2:2", **flags: object) -> JobPlan:
     return plan_job(request, "run-1")
 
 
-@pytest.mark.parametrize(
+@cases(
     "name",
     [
         "PATH", "LD_LIBRARY_PATH", "VIRTUAL_ENV", "PYTHONPATH", "PYTHONUNBUFFERED", "CUDA_HOME",
@@ -53,7 +54,7 @@ def test_crosses(name: str) -> None:
     assert exported({name: "v"}) == {name: "v"}
 
 
-@pytest.mark.parametrize(
+@cases(
     "name",
     [
         "HOME", "USER", "SHELL", "TERM", "DISPLAY", "SSH_AUTH_SOCK", "TMPDIR", "XDG_RUNTIME_DIR",
@@ -106,7 +107,7 @@ def test_an_explicit_name_crosses_even_if_it_would_stay() -> None:
     assert exported(environ, list(environ)) == environ
 
 
-@pytest.mark.parametrize("name", sorted(RESERVED_NAMES) + ["PMI_FD", "PMIX_RANK", "DISPATCH_X"])
+@cases("name", sorted(RESERVED_NAMES) + ["PMI_FD", "PMIX_RANK", "DISPATCH_X"])
 def test_what_dispatch_sets_cannot_be_given(name: str) -> None:
     assert is_reserved(name)
     with pytest.raises(UsageError, match=f"{name} is set by dispatch"):
@@ -167,7 +168,7 @@ def test_placeholders_stand_for_what_only_the_hosts_know() -> None:
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize(
+@cases(
     ("hosts", "flags", "seen"),
     [
         ("n1:2", {}, ["0,1", "0,1"]),
@@ -220,7 +221,7 @@ def test_secrets_are_hidden_for_display() -> None:
     assert [name for name in env if shown[name] == env[name]] == ["TOKENIZERS_PARALLELISM", "PATH"]
 
 
-@pytest.mark.parametrize(
+@cases(
     ("text", "found"),
     [
         ("A=b=c", {"A": "b=c"}),

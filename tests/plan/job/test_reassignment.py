@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from cases import cases
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -22,7 +23,7 @@ def names(nodes: tuple[NodePlan, ...]) -> list[str]:
     return [node.host.name for node in nodes]
 
 
-@pytest.mark.parametrize(
+@cases(
     ("hosts", "flags", "used", "spared"),
     [
         ("n[1-4]:2", {"spares": 1}, ["n1", "n2", "n3"], ["n4"]),
@@ -42,7 +43,7 @@ def test_who_is_spared(
     assert [spare.index for spare in plan.spares] == list(range(len(used), len(used) + len(spared)))
 
 
-@pytest.mark.parametrize(
+@cases(
     ("hosts", "flags", "message"),
     [
         ("n[1-2]:1", {"spares": 2}, "--spares 2: no host is left to start on: only 2 hosts"),
@@ -63,7 +64,7 @@ def test_the_hostfile_says_spare_in_any_place() -> None:
         parse_hostfile("a spare spare\n", "f")
 
 
-@pytest.mark.parametrize(
+@cases(
     ("spare", "gpus", "slots"),
     [
         ("s:2", 0, ("0", "1")),
@@ -101,7 +102,7 @@ def test_a_smaller_world_is_a_world(counts: list[int], map_by: str, data: st.Dat
     assert [place.rank for place in less.ranks] == list(range(sum(counts[i] for i in kept)))
 
 
-@pytest.mark.parametrize(
+@cases(
     "flags",
     [{"delay": -1.0}, {"delay": float("nan")}, {"progress_line": "("}, {"progress_file": ""}],
 )
@@ -118,7 +119,7 @@ def test_in_an_open_plan_any_host_has_room() -> None:
     assert found == NodePlan(1, spare.host, ("0",), (), named=True)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("spare", "gpus", "variable", "slots"),
     [
         ("s", 2, None, ("0", "1")),  # just as many
@@ -151,7 +152,7 @@ def test_with_all_gpus_of_the_node_the_variable_bounds_nothing() -> None:
     assert reassignment.with_host(plan, 0, spare, 1, "1") is None
 
 
-@pytest.mark.parametrize(
+@cases(
     ("flags", "spare", "slots"),
     [
         ({"np": 2}, "s:1", None),  # both ranks are on the first host, with two slots
@@ -185,7 +186,7 @@ def test_nodes_are_replaced_by_their_index() -> None:
     assert reassignment.replaced(plan, {1: other}).nodes == (plan.nodes[0], other)
 
 
-@pytest.mark.parametrize(("np", "left"), [(None, None), (3, 2)])
+@cases(("np", "left"), [(None, None), (3, 2)])
 def test_a_smaller_plan_has_fewer_ranks_and_keeps_the_rest(
     np: int | None, left: int | None
 ) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from cases import cases
 
 from dispatcher.model.errors import UsageError
 from dispatcher.model.host import Host, Hostlist
@@ -27,7 +28,7 @@ def request(**fields: Any) -> Request:
     return Request(**{**own, "program": Program("script", ("t.py",)), **fields})
 
 
-@pytest.mark.parametrize(
+@cases(
     ("field", "flag", "high"),
     [
         ("np", "--np", MOST_RANKS),
@@ -56,7 +57,7 @@ def test_numbers_are_from_1_to_what_makes_sense(field: str, flag: str, high: int
         assert caught.value.message == f"{flag}: {number} is not between 1 and {high}"
 
 
-@pytest.mark.parametrize(
+@cases(
     ("field", "flag", "known"),
     [
         ("nproc_per_node", "--nproc-per-node", ["auto", "gpu"]),
@@ -73,7 +74,7 @@ def test_words_are_among_the_known(field: str, flag: str, known: list[str]) -> N
     assert caught.value.message == f"{flag}: 'core' is not one of {', '.join(known)}"
 
 
-@pytest.mark.parametrize(
+@cases(
     ("fields", "run_id", "said", "hint"),
     [
         ({}, "", "run id: letters, digits and -_. only: ''", None),
@@ -109,7 +110,7 @@ def test_what_no_hosts_could_honour(
     assert (caught.value.message, caught.value.hint) == (said, hint)
 
 
-@pytest.mark.parametrize(
+@cases(
     "fields",
     [
         {"stdin": "none", "restarts": Restarts(most=1)},
@@ -157,7 +158,7 @@ def test_old_names_are_still_taken() -> None:
         assert request(send_equal_once=True).dedup_output
 
 
-@pytest.mark.parametrize(
+@cases(
     ("fields", "refused"),
     [
         ({"grace": 0}, None),
@@ -196,7 +197,7 @@ def test_silence_is_so_many_heartbeats() -> None:
     assert (limits.silence, limits.silence_text) == (8.0, "no heartbeat for 8 s")
 
 
-@pytest.mark.parametrize(
+@cases(
     ("fields", "said"),
     [
         ({"delay": -0.1}, "--restart-delay: -0.1 is not a sensible time"),
@@ -212,7 +213,7 @@ def test_rules_of_restarts(fields: dict[str, Any], said: str) -> None:
     assert caught.value.message.startswith(said)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("fields", "shows"),
     [({}, False), ({"progress_file": "x"}, True), ({"progress_line": "\udcff"}, True)],
 )
@@ -220,7 +221,7 @@ def test_whether_progress_is_shown(fields: dict[str, Any], shows: bool) -> None:
     assert Restarts(**fields).shows_progress is shows
 
 
-@pytest.mark.parametrize(
+@cases(
     ("delay", "pauses"),
     [
         (0.0, [0, 0, 0, 0]),
@@ -235,7 +236,7 @@ def test_pauses(delay: float, pauses: list[float]) -> None:
     assert Restarts(delay=1e-9).pause(10**6) == 2**30 * 1e-9
 
 
-@pytest.mark.parametrize(
+@cases(
     ("text", "found"),
     [("auto", "auto"), ("gpu", "gpu"), ("1", 1), (str(MOST_RANKS), MOST_RANKS)],
 )
@@ -243,7 +244,7 @@ def test_nproc(text: str, found: int | str) -> None:
     assert parse_nproc(text) == found
 
 
-@pytest.mark.parametrize(
+@cases(
     ("text", "found"),
     [("none", "none"), ("all", "all"), ("0", 0), (str(MOST_RANKS - 1), MOST_RANKS - 1)],
 )
@@ -251,7 +252,7 @@ def test_stdin(text: str, found: int | str) -> None:
     assert parse_stdin(text) == found
 
 
-@pytest.mark.parametrize(
+@cases(
     ("text", "said", "hint"),
     [
         ("0", "--nproc-per-node: 0 is not between 1 and 1000000",
@@ -270,7 +271,7 @@ def test_nproc_that_is_none(text: str, said: str, hint: str) -> None:
     assert caught.value.hint == "--stdin takes none, all or the number of a rank"
 
 
-@pytest.mark.parametrize(
+@cases(
     ("text", "seconds"),
     [("0", 0.0), ("1.5", 1.5), ("1e3", 1000.0), (" 2 ", 2.0), ("9999999", 9999999.0)],
 )
@@ -278,7 +279,7 @@ def test_seconds(text: str, seconds: float) -> None:
     assert parse_seconds(text, "--grace") == seconds
 
 
-@pytest.mark.parametrize("text", ["", "x", "-1", "nan", "inf", "1_0", "\u0661", str(LONGEST)])
+@cases("text", ["", "x", "-1", "nan", "inf", "1_0", "\u0661", str(LONGEST)])
 def test_what_is_no_number_of_seconds(text: str) -> None:
     with pytest.raises(UsageError) as caught:
         parse_seconds(text, "--grace")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import pytest
+from cases import cases
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -18,7 +18,7 @@ def test_a_number_says_its_world_and_fits_a_frame(world: int, rank: int) -> None
     assert names.MOST_RANKS <= worlds.FIRST <= number < 1 << 32
 
 
-@pytest.mark.parametrize("rank", [0, 7, names.MOST_RANKS - 1])
+@cases("rank", [0, 7, names.MOST_RANKS - 1])
 def test_a_planned_rank_is_its_own_number(rank: int) -> None:
     assert worlds.number(0, rank) == rank
     assert worlds.place(rank) == (0, rank)

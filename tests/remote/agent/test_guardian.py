@@ -17,6 +17,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from cases import cases
 from rig import gone, wait_for
 
 from dispatcher.remote.agent import guardian
@@ -243,7 +244,7 @@ class TestPipe:
         assert sent == [(os.getppid(), signal.SIGCONT)]
 
 
-@pytest.mark.parametrize(
+@cases(
     ("said", "ends", "heard"),
     [
         ([b"1 1 /f\n\n"], "", b"1 1 /f\n\n"),

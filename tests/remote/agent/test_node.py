@@ -5,7 +5,7 @@ from __future__ import annotations
 from signal import SIGCONT, SIGSTOP, SIGTERM
 from typing import Any
 
-import pytest
+from cases import cases
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
@@ -45,7 +45,7 @@ class TestOrders:
         swept = ("send", "swept", {"killed": 0, "left": []})
         assert node.handle(("swept", 0, []), 1.0) == [swept, ("exit", EXIT_OK)]
 
-    @pytest.mark.parametrize("kind", ["prepare", "start", "probe", "nonsense", None])
+    @cases("kind", ["prepare", "start", "probe", "nonsense", None])
     def test_an_order_out_of_place_is_a_notice(self, kind: str | None) -> None:
         node = running(0)
         (action,) = node.handle(("order", {**PREPARE, "type": kind}), 0.0)
@@ -98,7 +98,7 @@ class TestOrders:
         (told,) = running(3).handle(("exited", 3, 1, {"hint": "x"}), 0.0)
         assert told == ("send", "exited", {"rank": 3, "status": 1, "hint": "x"})
 
-    @pytest.mark.parametrize("state", ["fresh", "prepared", "running"])
+    @cases("state", ["fresh", "prepared", "running"])
     def test_which_orders_are_carried_out_when(self, state: str) -> None:
         node = Node(0.0) if state == "fresh" else running(0)
         if state == "prepared":
@@ -159,7 +159,7 @@ class TestN5:
 
 
 class TestN1:
-    @pytest.mark.parametrize("ending", [("lifeline", "link"), order("finish")])
+    @cases("ending", [("lifeline", "link"), order("finish")])
     def test_nothing_starts_after_the_end_began(self, ending: Any) -> None:
         node = Node(0.0)
         node.handle(("order", PREPARE), 0.0)

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from cases import cases
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -176,7 +177,7 @@ def test_nobody_is_woken_who_has_nothing_to_write(two: Readers) -> None:
     assert two.closed == {}
 
 
-@pytest.mark.parametrize("size", [PORTION - 1, PORTION, PORTION + 1])
+@cases("size", [PORTION - 1, PORTION, PORTION + 1])
 def test_credit_goes_back_in_portions(size: int) -> None:
     readers = Readers(0)
     try:

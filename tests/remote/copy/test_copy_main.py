@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cases import cases
 
 from dispatcher.bootstrap import payload, shell
 from dispatcher.remote.copy.disk import PART
@@ -127,7 +128,7 @@ def test_just_what_is_needed_is_given(tmp_path: Path) -> None:
     assert starts == [CHUNK.to_bytes(8, "big")]
 
 
-@pytest.mark.parametrize("checksum", [True, False])
+@cases("checksum", [True, False])
 def test_a_list_has_digests_if_they_are_wanted(tmp_path: Path, checksum: bool) -> None:
     (tmp_path / "t").mkdir()
     (tmp_path / "t" / "f").write_text("hello")

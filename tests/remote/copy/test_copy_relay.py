@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cases import cases
 from rig import wait_for
 
 from dispatcher.bootstrap import payload, shell
@@ -129,7 +130,7 @@ class Root:
         self.sources.close()
 
 
-@pytest.mark.parametrize(("hosts", "branches"), [(3, 8), (4, 1)])
+@cases(("hosts", "branches"), [(3, 8), (4, 1)])
 def test_all_below_get_the_files_while_they_come(tmp_path: Path, hosts: int, branches: int) -> None:
     root = Root(tmp_path, hosts, branches)
     for kind, body in root.frames():

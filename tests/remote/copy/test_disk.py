@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
+from cases import cases
 
 from dispatcher.remote.copy import disk
 from dispatcher.remote.copy.disk import (
@@ -56,7 +57,7 @@ def names(folder: Path) -> list[str]:
 
 
 class TestGive:
-    @pytest.mark.parametrize("size", [0, 1, CHUNK, CHUNK + 1, 3 * CHUNK])
+    @cases("size", [0, 1, CHUNK, CHUNK + 1, 3 * CHUNK])
     def test_all_of_it_and_its_digest(self, tmp_path: Path, size: int) -> None:
         data = os.urandom(size)
         (tmp_path / "f").write_bytes(data)
@@ -67,7 +68,7 @@ class TestGive:
             min(CHUNK, size - at) for at in range(0, size, CHUNK)
         ]
 
-    @pytest.mark.parametrize("start", [1, CHUNK - 1, CHUNK, CHUNK + 1, 2 * CHUNK])
+    @cases("start", [1, CHUNK - 1, CHUNK, CHUNK + 1, 2 * CHUNK])
     def test_what_is_there_is_compared_and_not_sent(self, tmp_path: Path, start: int) -> None:
         data = os.urandom(2 * CHUNK)
         (tmp_path / "f").write_bytes(data)
@@ -83,7 +84,7 @@ class TestGive:
             come = given(tmp_path / "f", len(data), start, seen)
             assert come == [(START, bytes(8)), (DATA, data), (END, sha(data))]
 
-    @pytest.mark.parametrize(("size", "listed"), [(9, 10), (11, 10), (0, 1), (1, 0)])
+    @cases(("size", "listed"), [(9, 10), (11, 10), (0, 1), (1, 0)])
     def test_a_file_of_another_size_has_changed(
         self, tmp_path: Path, size: int, listed: int
     ) -> None:
@@ -101,7 +102,7 @@ class TestGive:
         (first, *_) = given(tmp_path / "f", 100, 50, sha(data[:50]).hex(), until=0)
         assert first == (START, bytes(8))
 
-    @pytest.mark.parametrize(("start", "asked"), [(0, [0]), (50, [0, 50]), (100, [0])])
+    @cases(("start", "asked"), [(0, [0]), (50, [0, 50]), (100, [0])])
     def test_what_will_never_come_is_not_waited_for(
         self, tmp_path: Path, start: int, asked: list[int]
     ) -> None:
@@ -160,9 +161,7 @@ class TestScan:
             list(scan(str(tmp_path / "x"), "x"))
 
 
-@pytest.mark.parametrize(
-    ("size", "known"), [(-1, b"hello"), (0, b""), (4, b"hell"), (5, b"hello"), (6, None)]
-)
+@cases(("size", "known"), [(-1, b"hello"), (0, b""), (4, b"hell"), (5, b"hello"), (6, None)])
 def test_a_digest_of_all_or_of_the_beginning(
     tmp_path: Path, size: int, known: bytes | None
 ) -> None:
@@ -178,7 +177,7 @@ def test_a_digest_of_more_than_one_piece(tmp_path: Path) -> None:
 
 
 class TestHome:
-    @pytest.mark.parametrize("path", ["a/~", "/x", "./~", ""])
+    @cases("path", ["a/~", "/x", "./~", ""])
     def test_other_paths_stay_as_they_are(self, path: str) -> None:
         assert at_home(path) == path
 
@@ -253,7 +252,7 @@ class TestNames:
         merge(str(staged), str(final))
         assert (final / "f").read_text() == "x"
 
-    @pytest.mark.parametrize("link", [False, True])
+    @cases("link", [False, True])
     def test_over_a_mount_point_it_is_copied_beside_and_renamed(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, link: bool
     ) -> None:
@@ -303,7 +302,7 @@ class TestSweep:
         at = time.time() - seconds
         os.utime(path, (at, at))
 
-    @pytest.mark.parametrize(
+    @cases(
         ("name", "age", "goes"),
         [
             (STAGE + "1", DEAD + 30, True), (STAGE + "1", DEAD - 30, False),
@@ -389,7 +388,7 @@ class TestIncoming:
         path.write_bytes(data)
         return Incoming(os.open(path, os.O_RDWR), str(path))
 
-    @pytest.mark.parametrize("size", [0, 5, CHUNK + 5])
+    @cases("size", [0, 5, CHUNK + 5])
     def test_it_goes_on_behind_what_is_there(self, tmp_path: Path, size: int) -> None:
         data = os.urandom(size)
         come = self.opened(tmp_path / "f", data)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cases import cases
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -209,7 +210,7 @@ def test_a_folder_that_may_not_be_written_to(tmp_path: Path, dest: Path) -> None
     assert (dest / "tree").stat().st_mtime_ns == tree.stat().st_mtime_ns
 
 
-@pytest.mark.parametrize(
+@cases(
     ("there", "here", "same"),
     [(5, 5, True), (5, 6, False), (10**9, 10**9 + 7, True), (10**9, 2 * 10**9, False)],
 )
@@ -217,7 +218,7 @@ def test_times_kept_in_whole_seconds_are_the_same(there: int, here: int, same: b
     assert same_time(there, here) is same
 
 
-@pytest.mark.parametrize(
+@cases(
     "answer",
     [
         {},

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cases import cases
 
 from dispatcher.remote.copy.disk import PART, NotTaken
 from dispatcher.remote.copy.receiver import WORTH, Receiver
@@ -55,7 +56,7 @@ def names(place: Path) -> list[str]:
 class TestDestination:
     """dest as the user wrote it, and where one file ``f`` goes then."""
 
-    @pytest.mark.parametrize(
+    @cases(
         ("dest", "place"),
         [("new", "new"), ("there", "there/f"), ("new/", "new/f"), ("a/b/new", "a/b/new"),
          ("a/b/", "a/b/f"), ("old", "old")],
@@ -92,7 +93,7 @@ class TestDestination:
 
 
 class TestNeeded:
-    @pytest.mark.parametrize(
+    @cases(
         ("data", "mtime", "checksum", "needed"),
         [
             (b"new", NS, False, False), (b"old", NS, False, False),  # size and time are enough
@@ -115,7 +116,7 @@ class TestNeeded:
             assert (found.st_mode & 0o7777, found.st_mtime_ns) == (0o640, NS)
         assert place.read_bytes() == data
 
-    @pytest.mark.parametrize("kind", ["link", "fifo"])
+    @cases("kind", ["link", "fifo"])
     def test_what_is_no_file_is_replaced(self, tmp_path: Path, kind: str) -> None:
         place = tmp_path / "f"
         if kind == "link":
@@ -145,7 +146,7 @@ class TestNeeded:
         assert os.readlink(tmp_path / "now") == "v2"
         assert names(tmp_path) == ["now", "v1", "v2"]
 
-    @pytest.mark.parametrize(
+    @cases(
         ("there", "entries", "why"),
         [
             ("folder", [file("t")], "t: is a directory"),
@@ -220,9 +221,7 @@ class TestArriving:
         one.close(keep=False)
         assert os.listdir(tmp_path) == []
 
-    @pytest.mark.parametrize(
-        ("data", "digest"), [(b"ne", b"ne"), (b"new", b"old"), (b"old", b"old")]
-    )
+    @cases(("data", "digest"), [(b"ne", b"ne"), (b"new", b"old"), (b"old", b"old")])
     def test_what_is_not_what_was_listed(self, tmp_path: Path, data: bytes, digest: bytes) -> None:
         known = hashlib.sha256(b"new").hexdigest()
         one = receiver(f"{tmp_path}/", [file("f", more=known)])

@@ -12,6 +12,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from cases import cases
 from rig import wait_for
 
 from dispatcher.core.events import stack_frames
@@ -208,7 +209,7 @@ class TestWhereItHangs:
         assert code == 0
 
 
-@pytest.mark.parametrize(
+@cases(
     ("text", "words"),
     [
         ("D nfs_wait 74 x86_64", "state D in nfs_wait, system call fsync"),

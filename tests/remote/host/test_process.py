@@ -13,13 +13,14 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
+from cases import cases
 
 from dispatcher.remote.host import process
 from remote.driver import Os, descriptors
 
 
 class TestLookUp:
-    @pytest.mark.parametrize(
+    @cases(
         ("name", "path", "places"),
         [
             (b"tool", b"/a:/b", [b"/a/tool", b"/b/tool"]),
@@ -46,7 +47,7 @@ class TestLookUp:
         assert process.found([b"tool", b"-x"], here + b"/a") == [b"tool", b"-x"]
         assert process.found([b"ls"]) == process.found([b"ls"], b"") == [b"ls"]
 
-    @pytest.mark.parametrize(
+    @cases(
         ("scrub", "left"),
         [
             ([], "ABC ABX AB X"),
@@ -62,7 +63,7 @@ class TestLookUp:
         kept = process.scrubbed(environ, scrub)
         assert kept == {name.encode(): b"=" + name.encode() for name in left.split()}
 
-    @pytest.mark.parametrize(
+    @cases(
         ("refusals", "number", "tried"),
         [
             ((errno.ENOENT, errno.ENOENT), errno.ENOENT, 2),
@@ -142,7 +143,7 @@ class TestSpawn:
         assert out == b"True b'' /dev/null\n"
         assert os.waitpid(rank.pid, 0)[1] == 0
 
-    @pytest.mark.parametrize(
+    @cases(
         ("argv", "cwd", "step", "number", "what"),
         [
             ([b"no-such-program"], b"/", "exec", errno.ENOENT, "no-such-program"),
@@ -162,8 +163,8 @@ class TestSpawn:
         assert str(error) == f"{step}: {what}: {os.strerror(number)}"
         assert not descriptors() - before
 
-    @pytest.mark.parametrize("broken", ["fork", "pipe"])
-    @pytest.mark.parametrize("number", [errno.EAGAIN, None])
+    @cases("broken", ["fork", "pipe"])
+    @cases("number", [errno.EAGAIN, None])
     def test_a_host_that_is_full(
         self, monkeypatch: pytest.MonkeyPatch, broken: str, number: int | None
     ) -> None:
@@ -213,7 +214,7 @@ print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
 """
 
 
-@pytest.mark.parametrize(
+@cases(
     ("text", "other", "said", "errors"),
     [
         ("pass", 0, "['0', '1', '2', '3', '6'] 0\n1\n", ""),

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from cases import cases
 from rig import gone, wait_for
 
 from dispatcher.remote.host import proctree
@@ -108,7 +109,7 @@ def test_all_are_killed(parent: Parent) -> None:
     assert parent.told("kill") == ["0", "0"]
 
 
-@pytest.mark.parametrize(
+@cases(
     ("status", "code"),
     [(0, 0), (3 << 8, 3), (255 << 8, 255), (9, -9), (15, -15), (11 | 0x80, -11)],
 )
@@ -200,7 +201,7 @@ def test_a_child_whose_parent_has_gone_is_told_so() -> None:
     assert not proctree.signal_with_parent(os.getppid() + 1, 0)
 
 
-@pytest.mark.parametrize("what", ["dies", "lives"])
+@cases("what", ["dies", "lives"])
 def test_a_child_may_follow_its_parent(what: str) -> None:
     """The signal it asks for at its parent's death, and none if it does not ask."""
     ask = "proctree.signal_with_parent(parent, 9)" if what == "dies" else "pass"

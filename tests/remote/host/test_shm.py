@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from cases import cases
 
 from dispatcher.remote.host import shm
 
@@ -115,7 +116,7 @@ def test_the_library_that_a_process_has_loaded(processes: dict[int, bytes], tmp_
     assert shm.library(6) == ("", 0)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("content", "keeps"),
     [(b"..mpich_shm_..", True), (b"..Intel_MPI_..", False), (b"", False), (None, True)],
 )

@@ -8,6 +8,7 @@ import uuid
 from pathlib import Path
 
 import pytest
+from cases import cases
 
 from dispatcher.remote.host import workdir
 from remote.driver import Os
@@ -40,7 +41,7 @@ def test_it_goes_with_all_below_it_and_follows_no_link(
     workdir.remove(made)  # what is not there is no error
 
 
-@pytest.mark.parametrize(
+@cases(
     ("temporary", "refused", "made"),
     [
         ("/scratch", (), "/scratch"),

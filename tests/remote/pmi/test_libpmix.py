@@ -7,6 +7,7 @@ import os
 from typing import Any
 
 import pytest
+from cases import cases
 
 from dispatcher.remote.pmi import libpmix
 from dispatcher.remote.pmi.libpmix import (
@@ -195,7 +196,7 @@ def test_a_job_is_made_known_whole(told: Told, calls: Calls) -> None:
     ]
 
 
-@pytest.mark.parametrize(
+@cases(
     "environ",
     [None, (), (b"HOME=/",), (b"PMIX_SERVER_URI2=a;tcp6://[::1]:1",), (b"OTHER=tcp4://h:2",)],
 )
@@ -235,7 +236,7 @@ def test_what_has_succeeded_at_once_has_succeeded(told: Told, calls: Calls) -> N
         told.library.begin(b"kvs_srv", b"/folder")
 
 
-@pytest.mark.parametrize("missing", ["PMIx_Get_version", "PMIx_server_register_nspace"])
+@cases("missing", ["PMIx_Get_version", "PMIx_server_register_nspace"])
 def test_another_library_is_none(missing: str, monkeypatch: pytest.MonkeyPatch) -> None:
     class Other:
         def __init__(self) -> None:
@@ -303,7 +304,7 @@ def test_fences_of_other_jobs_are_not_served(told: Told) -> None:
     assert told.fences == []
 
 
-@pytest.mark.parametrize("data", [b"", b"all that came\0"])
+@cases("data", [b"", b"all that came\0"])
 def test_an_answer_gives_its_own_copy_of_the_data(data: bytes) -> None:
     given: list[Any] = []
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cases import cases
 
 from dispatcher.remote.pmi import mpi_library
 from dispatcher.remote.pmi.mpi_library import LIMIT, MARK, Found, version
@@ -82,7 +83,7 @@ def test_who_has_given_its_segment_up_is_through(ranks: Ranks, tmp_path: Path) -
         holder.stdout.close()
 
 
-@pytest.mark.parametrize("path", ["", "/nowhere/libmpi.so", sys.executable])
+@cases("path", ["", "/nowhere/libmpi.so", sys.executable])
 def test_what_tells_no_version(path: str) -> None:
     assert version(path) == ""
 

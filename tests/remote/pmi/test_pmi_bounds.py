@@ -7,6 +7,7 @@ import zlib
 from typing import Any
 
 import pytest
+from cases import cases
 
 from dispatcher.remote.pmi import pmi_server
 from dispatcher.remote.pmi.pmi_server import KEY_LIMIT, LINE_LIMIT, NAME_LIMIT, VALUE_LIMIT, Server
@@ -28,14 +29,14 @@ def reads(told: Server, key: bytes) -> bytes | None:
     return line.partition(b"value=")[2].rstrip(b"\n") if b"rc=0" in line else None
 
 
-@pytest.mark.parametrize("size", [1, KEY_LIMIT])
+@cases("size", [1, KEY_LIMIT])
 def test_keys_of_every_allowed_length_are_kept(size: int) -> None:
     told = server()
     assert say(told, 0, put(b"k" * size, b"v")) == [("reply", 0, DONE)]
     assert reads(told, b"k" * size) == b"v"
 
 
-@pytest.mark.parametrize(
+@cases(
     ("line", "why"),
     [
         (b"cmd=put kvsname=%s value=v" % NAME, b"key_length"),
@@ -103,7 +104,7 @@ def test_what_other_hosts_put_takes_the_place_of_what_was_there() -> None:
     assert (reads(told, b"a"), reads(told, b"b")) == (b"3", b"2")
 
 
-@pytest.mark.parametrize("value", [7, [b"a", 7], {"a": b"1"}, [b"a"], ["a", "b"]])
+@cases("value", [7, [b"a", 7], {"a": b"1"}, [b"a"], ["a", "b"]])
 def test_keys_of_another_form_break_all_who_wait(value: Any) -> None:
     told = server()
     for rank in (1, 0):
@@ -124,8 +125,8 @@ def test_an_answer_that_is_none_is_an_empty_one() -> None:
     assert told.answer(0, None) == [("reply", 0, b"")]
 
 
-@pytest.mark.parametrize("size", [1, VALUE_LIMIT])
-@pytest.mark.parametrize("verb", ["publish", "lookup", "unpublish"])
+@cases("size", [1, VALUE_LIMIT])
+@cases("verb", ["publish", "lookup", "unpublish"])
 def test_names_of_every_allowed_length_are_asked_for(verb: str, size: int) -> None:
     told = server()
     service, port = b"s" * size, b"p" * size
@@ -136,14 +137,14 @@ def test_names_of_every_allowed_length_are_asked_for(verb: str, size: int) -> No
     assert told.answer(0, b"late") == []
 
 
-@pytest.mark.parametrize(
+@cases(
     "words", [b"service=s port=" + b"p" * (VALUE_LIMIT + 1), b"service=" + b"s" * (VALUE_LIMIT + 1)]
 )
 def test_longer_names_break(words: bytes) -> None:
     assert say(server(), 0, b"cmd=publish_name " + words)[0][:2] == ("break", 0)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("words", "code", "text"),
     [
         (b"exitcode=2 message=abort", 2, ""),
@@ -160,7 +161,7 @@ def test_what_an_abort_tells(words: bytes, code: int, text: str) -> None:
 
 
 class TestGroups:
-    @pytest.mark.parametrize(
+    @cases(
         ("group", "fence"),
         [
             (b"0,2:7", "0,2:7"),
@@ -173,9 +174,7 @@ class TestGroups:
         ((_, _, fields),) = say(server(ranks=[0]), 0, b"cmd=barrier_in group=" + group)
         assert fields["fence"] == fence
 
-    @pytest.mark.parametrize(
-        "group", [b"0,0000000001:1", b"0,1:999999999999", b"0,4:1", b"0,1", b"0,x:1", b"2,3:1"]
-    )
+    @cases("group", [b"0,0000000001:1", b"0,1:999999999999", b"0,4:1", b"0,1", b"0,x:1", b"2,3:1"])
     def test_what_is_none(self, group: bytes) -> None:
         assert say(server(), 0, b"cmd=barrier_in group=" + group)[0][:2] == ("break", 0)
 

@@ -6,7 +6,7 @@ import math
 import zlib
 from typing import Any
 
-import pytest
+from cases import cases
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -82,7 +82,7 @@ def test_garbage_ends_that_rank_at_most(noise: bytes, rank: int) -> None:
     assert say(told, 1 - rank, b"cmd=get_appnum")[0][0] == "reply"
 
 
-@pytest.mark.parametrize(
+@cases(
     "line",
     [
         b"hello", b"cmd=", b"cmd=nonsense", b"cmd", b"", b"cmd=get_maxes stray",
@@ -113,7 +113,7 @@ def test_a_line_of_ten_megabytes_breaks_early() -> None:
     assert told.peers[0].buffer == b""
 
 
-@pytest.mark.parametrize(
+@cases(
     ("line", "why"),
     [
         (put(b"k", b"v", b"other"), b"wrong_kvsname"),
@@ -190,7 +190,7 @@ class TestFence:
     def test_entering_twice_breaks(self) -> None:
         assert say(server(), 0, b"cmd=barrier_in", b"cmd=barrier_in")[0][:2] == ("break", 0)
 
-    @pytest.mark.parametrize("epoch", [-1, 1, 7])
+    @cases("epoch", [-1, 1, 7])
     def test_a_release_of_another_epoch_is_nothing(self, epoch: int) -> None:
         told = server(ranks=[0])
         assert told.release(b"WORLD:0", 0, []) == []
@@ -198,7 +198,7 @@ class TestFence:
         assert told.release(b"WORLD:0", epoch, []) == []
         assert len(told.release(b"WORLD:0", 0, [])) == 1
 
-    @pytest.mark.parametrize("bad", [b"", b"x", zlib.compress(b"zzz"), packet(b"odd")])
+    @cases("bad", [b"", b"x", zlib.compress(b"zzz"), packet(b"odd")])
     def test_keys_that_cannot_be_read_break(self, bad: bytes) -> None:
         told = server(ranks=[0])
         say(told, 0, b"cmd=barrier_in")
@@ -226,7 +226,7 @@ def test_finalize_and_a_second_life() -> None:
     assert b"rc=0" in say(told, 0, INIT[0][0])[0][2]
 
 
-@pytest.mark.parametrize(
+@cases(
     ("words", "code", "text"),
     [(b"exitcode=7", 7, ""), (b"exitcode=-1 message=why", 255, "why"), (b"", 1, ""),
      (b"exitcode=zzz", 1, ""), (b"exitcode=263", 7, "")],
@@ -279,7 +279,7 @@ class TestSpawn:
             say(told, 0, *self.SEGMENT, b"spawnssofar=%d" % number, b"endcmd")
         assert say(told, 0, b"mcmd=spawn")[0][:2] == ("break", 0)
 
-    @pytest.mark.parametrize("line", [b"nonsense", b"nprocs=1", b"endcmd", b"a\0b", b"x" * 70000])
+    @cases("line", [b"nonsense", b"nprocs=1", b"endcmd", b"a\0b", b"x" * 70000])
     def test_garbage_within_a_request_breaks(self, line: bytes) -> None:
         told = server()
         assert say(told, 0, b"mcmd=spawn", b"nprocs=x", line)[0][:2] == ("break", 0)

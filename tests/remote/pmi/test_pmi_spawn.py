@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from cases import cases
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -83,7 +84,7 @@ def test_an_argument_of_several_lines() -> None:
 ONE = [b"nprocs=1", b"execname=p", b"totspawns=1", b"spawnssofar=1"]
 
 
-@pytest.mark.parametrize(
+@cases(
     "lines",
     [
         [b"hello"], [b"cmd=get_maxes"], [b"nprocs=1", b"nprocs=1"], [b"arg1=x", b"arg1=y"],
@@ -142,7 +143,7 @@ def test_items_keep_their_numbers_order() -> None:
     assert found.segments == [[1, [b"p", b"one", b"two"], [[b"A", b"a"], [b"B", b"b"]]]]
 
 
-@pytest.mark.parametrize(
+@cases(
     ("lines", "why"),
     [
         ([b"arg1=a\0b"], "a NUL byte"),

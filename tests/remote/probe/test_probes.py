@@ -15,6 +15,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from cases import cases
 
 from dispatcher.remote.probe import probes
 from remote.driver import Os, noting
@@ -24,7 +25,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
 
 
 class TestReadings:
-    @pytest.mark.parametrize(
+    @cases(
         ("folder", "temporary", "asked"),
         [(b"/data", "/scratch", b"/data"), (b"", "/scratch", b"/scratch"), (b"", "", b"/tmp")],
     )

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from cases import cases
 
 from dispatcher.remote.host import proctree
 from dispatcher.remote.probe import sampler, stack_dump, usage
@@ -183,7 +184,7 @@ class TestSampling:
         monkeypatch.undo()
         assert taken == [b"123", b"456", b"78"]
 
-    @pytest.mark.parametrize(
+    @cases(
         ("seconds", "stacks", "done"),
         [
             (0.0, {"number": 1}, ["stacks"]),

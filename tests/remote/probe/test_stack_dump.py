@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
+from cases import cases
 from rig import wait_for
 
 from dispatcher.remote.probe import stack_dump, usage
@@ -36,7 +37,7 @@ class TestWhoIsAsked:
         40: ("S", 1, 40, 0, 1, 1, 5),
     }
 
-    @pytest.mark.parametrize(
+    @cases(
         ("pythons", "trees"),
         [
             (set(), {0: (10, [10, 11, 12]), 1: (20, [20, 21])}),

@@ -15,6 +15,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from cases import cases
 from rig import wait_for
 
 from dispatcher.bootstrap import payload
@@ -28,7 +29,7 @@ SOURCE = payload.standalone("probe.survey", NEEDS)
 
 
 class TestReading:
-    @pytest.mark.parametrize(
+    @cases(
         ("most", "pieces", "output", "cut", "asked"),
         [
             (5, [b"ab", b"cde", b""], b"abcde", False, 3),
@@ -51,7 +52,7 @@ class TestReading:
         assert (reading.output, reading.cut) == (output, cut)
         assert len(pieces) - len(left) == asked
 
-    @pytest.mark.parametrize(
+    @cases(
         ("waits", "cut", "status", "looks"),
         [
             ([(0, 0), (0, 0), (77, 3 << 8)], False, 3, 3),
@@ -148,7 +149,7 @@ class TestFiles:
         assert survey_code.spread(none) == [["s", "file", [b"/no/such/"], 3.0, 4], asked[0]]
 
 
-@pytest.mark.parametrize(
+@cases(
     ("argument", "error", "status", "said"),
     [
         ([b"tool", b"x"], FileNotFoundError(2, "none"), 127, b""),
@@ -340,7 +341,7 @@ def test_two_hosts_measure_each_other(python: str) -> None:
     assert min(caller[1], listener[1]) > 1000
 
 
-@pytest.mark.parametrize("seconds", [0.10, 0.11, 0.12, 0.13])
+@cases("seconds", [0.10, 0.11, 0.12, 0.13])
 def test_the_end_of_a_measurement_is_no_failure(
     seconds: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cases import cases
 from hypothesis import given
 from hypothesis import strategies as st
 from rig import wait_for
@@ -49,7 +50,7 @@ def test_what_a_stat_says() -> None:
     assert parse_stat(STAT) == ("R", 17, 4700, 90, 7, 321, 123456)
 
 
-@pytest.mark.parametrize("cut", [0, 1, 10, 17, 60, 80])
+@cases("cut", [0, 1, 10, 17, 60, 80])
 def test_a_stat_that_is_not_whole(cut: int) -> None:
     assert parse_stat(STAT[:cut]) is None
 
@@ -82,7 +83,7 @@ def test_what_nvidia_smi_says() -> None:
     ]
 
 
-@pytest.mark.parametrize(
+@cases(
     "text",
     [
         b"",
@@ -121,7 +122,7 @@ GPUS = [
 ]
 
 
-@pytest.mark.parametrize(
+@cases(
     ("place", "own", "every"),
     [
         (None, None, None),
@@ -184,7 +185,7 @@ def with_field(index: int, value: bytes) -> bytes:
     return front + b") " + b" ".join(words)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("field", "value", "place", "found"),
     [
         (3, b"D", 0, "D"),
@@ -243,7 +244,7 @@ def test_what_a_process_was_started_with() -> None:
     assert usage.environ(child.pid) == {}
 
 
-@pytest.mark.parametrize(
+@cases(
     ("words", "place"),
     [
         ({"MPI_LOCALRANKID": "2", "MPI_LOCALNRANKS": "4"}, (None, 2, 4)),
@@ -286,7 +287,7 @@ def test_a_tree_is_known_by_parents_and_by_the_session() -> None:
 # -- GPUs --------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@cases(
     ("word", "value"),
     [
         (b"0", 0.0),
@@ -308,7 +309,7 @@ def test_numbers(word: bytes, value: float | None) -> None:
     assert number(word) == value
 
 
-@pytest.mark.parametrize(
+@cases(
     ("index", "is_gpu"),
     [(b"1023", True), (b"1024", False), (b"1.5", False), (b"1.0", True), (b"x", False)],
 )
@@ -358,7 +359,7 @@ def test_what_a_program_writes_is_taken_as_far_as_it_may(
     assert capfd.readouterr().err == ""
 
 
-@pytest.mark.parametrize("by", ["library", "program", None])
+@cases("by", ["library", "program", None])
 def test_readings_come_in_time_until_there_is_no_gpu(
     monkeypatch: pytest.MonkeyPatch, by: str | None
 ) -> None:
@@ -421,7 +422,7 @@ print(read and read())
 """
 
 
-@pytest.mark.parametrize(
+@cases(
     ("fails", "count", "said"),
     [(0, 1, str([[0, *[None] * 8]])), (1, 1, "None"), (-1, 1, "None"), (0, 0, "[]"), (0, 70, None)],
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from cases import cases
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -39,7 +40,7 @@ def test_what_is_there_already() -> None:
     assert starts_of({"start": "3 100 5 7", "seen": "aa bb"}) == {3: (100, "aa"), 5: (7, "bb")}
 
 
-@pytest.mark.parametrize(
+@cases(
     "answer",
     [
         {}, {"start": ""}, {"seen": ""}, {"start": "x", "seen": ""}, {"start": 1, "seen": ""},
@@ -78,8 +79,8 @@ def test_a_list_is_its_columns() -> None:
     assert rows(columns([])) == []
 
 
-@pytest.mark.parametrize("name", LISTED)
-@pytest.mark.parametrize("value", [None, 7, "absent", "5 x", "1 2 3", "a\0b\0c\0"])
+@cases("name", LISTED)
+@cases("value", [None, 7, "absent", "5 x", "1 2 3", "a\0b\0c\0"])
 def test_a_list_with_a_broken_column_is_none(name: str, value: Any) -> None:
     listed: dict[str, Any] = {**LISTED, name: value}
     if value == "absent":
@@ -88,9 +89,7 @@ def test_a_list_with_a_broken_column_is_none(name: str, value: Any) -> None:
         rows(listed)
 
 
-@pytest.mark.parametrize(
-    ("kind", "body"), [(DATA, pack({})), (VALUE, b"x"), (VALUE, pack([])), (VALUE, pack(None))]
-)
+@cases(("kind", "body"), [(DATA, pack({})), (VALUE, b"x"), (VALUE, pack([])), (VALUE, pack(None))])
 def test_what_holds_no_dictionary(kind: int, body: bytes) -> None:
     with pytest.raises(Malformed):
         value_of(kind, body)

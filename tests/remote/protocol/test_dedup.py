@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from cases import cases
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -170,7 +171,7 @@ def alike(held: bytes, data: bytes, least: int, before: int = 0) -> int:
     return window.alike(memoryview(data), before, least)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("held", "data", "least", "same"),
     [
         (b"one line\nsecond", b"one line\nsecond and more", 99, 15),  # all that is held
@@ -185,7 +186,7 @@ def alike(held: bytes, data: bytes, least: int, before: int = 0) -> int:
         (b"x" * (LONGEST - 1) + b"a", b"x" * (LONGEST - 1) + b"b", 9, 0),
     ],
 )
-@pytest.mark.parametrize("before", [0, 7])
+@cases("before", [0, 7])
 def test_how_much_is_alike(held: bytes, data: bytes, least: int, same: int, before: int) -> None:
     assert alike(held, data, least, before) == same
 
@@ -199,7 +200,7 @@ def test_no_more_and_no_less_is_alike(size: int, least: int, lines: int) -> None
     assert found == (expected if size >= least and expected >= least else 0)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("data", "at", "line"),
     [
         (b"a long line that is whole and not short\nnext\n", 0, 40),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from cases import cases
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -59,7 +60,7 @@ def test_byte_by_byte_gives_the_same_frames(sent: list[Frame]) -> None:
     assert list(map(as_bytes, heard)) == list(map(as_bytes, sent))
 
 
-@pytest.mark.parametrize(
+@cases(
     ("kind", "stream", "size"),
     [
         (0, 0, 0),

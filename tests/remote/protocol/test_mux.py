@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from cases import cases
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -47,7 +48,7 @@ def test_hostile_bytes_are_frames_or_malformed_and_never_held_without_bound(
         pass
 
 
-@pytest.mark.parametrize(("frames", "most"), [(Frames(), mux.LARGEST), (Frames(10, {1: 99}), 99)])
+@cases(("frames", "most"), [(Frames(), mux.LARGEST), (Frames(10, {1: 99}), 99)])
 def test_a_body_that_is_too_large_is_refused_before_it_comes(frames: Frames, most: int) -> None:
     assert frames.feed(mux.HEADER.pack(7, 1, most)) == []
     assert frames.feed(bytes(most)) == [(7, 1, bytes(most))]
@@ -75,7 +76,7 @@ def test_both_ends_count_the_same(steps: list[tuple[bool, int]]) -> None:
         assert ours.left or waiting > 75  # nobody waits for credit that is not about to come
 
 
-@pytest.mark.parametrize("body", [b"", b"xxxxx", COUNT.pack(1), COUNT.pack(2**32 - 1)])
+@cases("body", [b"", b"xxxxx", COUNT.pack(1), COUNT.pack(2**32 - 1)])
 def test_credit_is_not_given_for_nothing(body: bytes) -> None:
     with pytest.raises(Malformed):
         Credit(100).grant(body)

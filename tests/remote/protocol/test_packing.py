@@ -6,6 +6,7 @@ import os
 from typing import Any
 
 import pytest
+from cases import cases
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -79,7 +80,7 @@ def test_garbage_raises_only_pack_errors(data: bytes) -> None:
     assert same(unpack(pack(value)), value)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("data", "why"),
     [
         (b"NN", "1 bytes after the value"),
@@ -106,16 +107,14 @@ def test_what_is_wrong_with_it_is_said(data: bytes, why: str) -> None:
         unpack(data)
 
 
-@pytest.mark.parametrize(
-    ("head", "most", "end"), [(b"i", 23, b";"), (b"f", 39, b";"), (b"b", 11, b":")]
-)
+@cases(("head", "most", "end"), [(b"i", 23, b";"), (b"f", 39, b";"), (b"b", 11, b":")])
 def test_numbers_are_looked_for_so_far_and_no_farther(head: bytes, most: int, end: bytes) -> None:
     assert not unpack(head + b"0" * most + end)
     with pytest.raises(PackError, match="malformed"):
         unpack(head + b"0" * (most + 1) + end)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("value", "data"),
     [
         (None, b"N"), (True, b"T"), (False, b"F"), (-5, b"i-5;"), (0.5, b"f0.5;"),
@@ -129,7 +128,7 @@ def test_each_has_one_spelling(value: Any, data: bytes) -> None:
     assert same(unpack(data), value)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("value", "why"),
     [
         (INT_LIMIT, "integer beyond 64 bits"), (-INT_LIMIT - 1, "integer beyond 64 bits"),
@@ -143,7 +142,7 @@ def test_why_it_cannot_be_packed(value: Any, why: str) -> None:
         pack([value])
 
 
-@pytest.mark.parametrize("number", [b"", b"-", b"+1", b" 1", b"1 ", b"1_0", b"--1", b"0x1", b"1.0"])
+@cases("number", [b"", b"-", b"+1", b" 1", b"1 ", b"1_0", b"--1", b"0x1", b"1.0"])
 def test_a_number_is_written_in_one_way(number: bytes) -> None:
     for data in (b"i%s;" % number, b"b%s:x" % number):
         with pytest.raises(PackError):
@@ -158,7 +157,7 @@ def test_a_cut_value_is_no_value(value: Any, data: st.DataObject) -> None:
         unpack(packed[:end])
 
 
-@pytest.mark.parametrize("bomb", [b"l" * 100_000, b"ds1:a" * 100_000, b"l" * 50 + b"e" * 50])
+@cases("bomb", [b"l" * 100_000, b"ds1:a" * 100_000, b"l" * 50 + b"e" * 50])
 def test_depth_is_bounded(bomb: bytes) -> None:
     with pytest.raises(PackError, match="too deep"):
         unpack(bomb)
@@ -180,7 +179,7 @@ def test_a_list_that_holds_itself_is_refused() -> None:
         pack(loop)
 
 
-@pytest.mark.parametrize(
+@cases(
     "value",
     [INT_LIMIT, -INT_LIMIT - 1, float("nan"), float("inf"), {1: 2}, type, {1}, "\ud800"],
     ids=repr,

@@ -12,6 +12,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from cases import cases
 
 from dispatcher.remote.rank import pair
 from remote.driver import noting
@@ -156,7 +157,7 @@ class TestTorch:
         assert pair.lack(backend) == lack
         assert asked == ["torch", "torch.distributed", "mpi4py", "dispatcher.comm"]
 
-    @pytest.mark.parametrize(
+    @cases(
         ("error", "line"),
         [(ImportError("No module named x\nmore"), "No module named x"), (OSError(), "OSError"),
          (RuntimeError("  \n"), "RuntimeError"), (ImportError("y" * 999), "y" * 300)],

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cases import cases
 
 import dispatcher
 from dispatcher.model.errors import DispatchError
@@ -75,7 +76,7 @@ def test_a_relative_folder_is_not_looked_into(
     assert not daemon_socket.there()
 
 
-@pytest.mark.parametrize(
+@cases(
     ("node", "ending"),
     [
         ("n1.example-2.org", "-n1.example-2.org"),

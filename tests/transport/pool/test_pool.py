@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cases import cases
 from rig import Cluster, kill_left, wait_for
 
 from dispatcher.model.errors import UsageError
@@ -362,7 +363,7 @@ def test_a_folder_of_others_is_refused(tmp_path: Path, monkeypatch: pytest.Monke
         daemon_socket.dial()
 
 
-@pytest.mark.parametrize(
+@cases(
     ("words", "said"),
     [
         (("exec", "--keep=0", "-w", "n1", "true"), "cannot be kept for 0 s"),

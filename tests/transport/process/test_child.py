@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cases import cases
 from rig import gone, wait_for
 
 from dispatcher.model.failure import Ending, Failure, Kind
@@ -104,9 +105,7 @@ def test_one_that_goes_on_has_not_ended(children: Children) -> None:
     assert not link.errors_ended()
 
 
-@pytest.mark.parametrize(
-    ("number", "name"), [(9, "KILL"), (15, "TERM"), (34, "RTMIN"), (50, "50"), (1000, "1000")]
-)
+@cases(("number", "name"), [(9, "KILL"), (15, "TERM"), (34, "RTMIN"), (50, "50"), (1000, "1000")])
 def test_names_of_signals(number: int, name: str) -> None:
     assert signal_name(number) == name
 

@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator
 
 import pytest
+from cases import cases
 
 from dispatcher.model.errors import UsageError
 from dispatcher.model.failure import Failure, Kind
@@ -29,7 +30,7 @@ def said(transport: CommandTransport, target: Target, command: str = "run it") -
     return opened
 
 
-@pytest.mark.parametrize(
+@cases(
     ("words", "target", "output"),
     [
         (ALL, Target("n1", "me", 2222), "n1|me|2222|run it|xn1y2222|"),
@@ -42,7 +43,7 @@ def test_the_words_of_a_program(words: tuple[str, ...], target: Target, output: 
     assert said(CommandTransport(words), target) == output
 
 
-@pytest.mark.parametrize(
+@cases(
     ("words", "target", "why"),
     [
         (ALL, Target("n1", "me"), "the transport command wants {port}, which is not given"),
@@ -63,7 +64,7 @@ def test_a_program_gives_no_terminal() -> None:
     assert opened == Failure(Kind.CONFIG, "the transport command gives no terminal")
 
 
-@pytest.mark.parametrize(
+@cases(
     ("words", "why"),
     [
         ((), "transport command: the template is empty"),
@@ -109,13 +110,13 @@ def test_this_machine_gives_a_terminal(local: LocalTransport) -> None:
     link.close()
 
 
-@pytest.mark.parametrize("make", [LocalTransport, lambda: CommandTransport(("true",))])
+@cases("make", [LocalTransport, lambda: CommandTransport(("true",))])
 def test_without_time_nothing_is_started(make: type[LocalTransport]) -> None:
     opened = make().open(Target("n1"), "true", time.monotonic())
     assert opened == Failure(Kind.TIMEOUT, "no time left to start the command")
 
 
-@pytest.mark.parametrize("make", [LocalTransport, lambda: CommandTransport(("sh", "-c"))])
+@cases("make", [LocalTransport, lambda: CommandTransport(("sh", "-c"))])
 def test_closing_ends_the_thread_that_reads(make: type[LocalTransport]) -> None:
     before, transport = set(threading.enumerate()), make()
     link = transport.open(Target("n1"), "echo up; cat", time.monotonic() + 20)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cases import cases
 
 from dispatcher.model.failure import Ending, Failure, Kind
 from dispatcher.transport.base import Keepalive, Link, RecvBuffer, Target, Window
@@ -30,7 +31,7 @@ def options_of(argv: list[str]) -> dict[str, str]:
     return found
 
 
-@pytest.mark.parametrize(
+@cases(
     ("how", "terminal", "more"),
     [
         ({}, "-T", {}),
@@ -51,7 +52,7 @@ def test_options(how: dict[str, Any], terminal: str, more: dict[str, str]) -> No
     assert "-F" not in argv
 
 
-@pytest.mark.parametrize(
+@cases(
     ("target", "words"),
     [
         (Target("n1"), []),
@@ -67,9 +68,7 @@ def test_where_to(target: Target, words: list[str]) -> None:
     assert argv[after:] == [*words, "--", "n1", "echo 'a b'"]
 
 
-@pytest.mark.parametrize(
-    ("seconds", "text"), [(0.0, "1"), (0.2, "1"), (1.0, "1"), (1.01, "2"), (60.0, "60")]
-)
+@cases(("seconds", "text"), [(0.0, "1"), (0.2, "1"), (1.0, "1"), (1.01, "2"), (60.0, "60")])
 def test_whole_seconds_to_connect(seconds: float, text: str) -> None:
     assert connect_timeout(seconds) == text
 
@@ -199,7 +198,7 @@ def test_it_is_started_with_its_words(
     link.close()
 
 
-@pytest.mark.parametrize(
+@cases(
     ("target", "late", "kind"),
     [(Target("-n1"), 0.0, Kind.CONFIG), (NODE, 0.0, Kind.TIMEOUT), (NODE, -1.0, Kind.TIMEOUT)],
 )
@@ -218,7 +217,7 @@ def test_no_ssh_here() -> None:
 # -- its words --------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@cases(
     ("line", "kind", "retryable"),
     [
         ("ssh: Could not resolve hostname x: try again", Kind.DNS, True),
@@ -264,7 +263,7 @@ def test_the_worst_is_told_whatever_comes_last() -> None:
     assert classify(lines, "x").kind is Kind.HOST_KEY_CHANGED
 
 
-@pytest.mark.parametrize(
+@cases(
     ("errors", "why"),
     [
         ("", "ssh failed without a word"),
@@ -278,7 +277,7 @@ def test_words_that_nobody_knows(errors: str, why: str) -> None:
     assert classify(errors, "x") == Failure(Kind.LOST, why)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("line", "hint"),
     [
         ("REMOTE HOST IDENTIFICATION HAS CHANGED!",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 
 import pytest
+from cases import cases
 
 from dispatcher.model.errors import UsageError
 from dispatcher.transport.process.command import SRUN, CommandTransport, template
@@ -12,7 +13,7 @@ from dispatcher.transport.process.command import SRUN, CommandTransport, templat
 COMMAND = "{command}"
 
 
-@pytest.mark.parametrize(
+@cases(
     ("text", "words"),
     [
         ("ssh", ("ssh", "{host}", COMMAND)),
@@ -39,7 +40,7 @@ def test_template(text: str, words: tuple[str, ...]) -> None:
     CommandTransport(words).close()
 
 
-@pytest.mark.parametrize(
+@cases(
     ("text", "said", "hint"),
     [
         ("", "--by: an empty command", "--by 'kubectl exec -i {host} --'"),
@@ -60,7 +61,7 @@ def test_srun_is_a_template() -> None:
     CommandTransport(SRUN).close()
 
 
-@pytest.mark.parametrize("text", ["ssh {hots}", "ssh {host} {0}", "ssh {host", "ssh {host.x}"])
+@cases("text", ["ssh {hots}", "ssh {host} {0}", "ssh {host", "ssh {host.x}"])
 def test_unknown_fields_are_refused(text: str) -> None:
     with pytest.raises(UsageError):
         CommandTransport(template(text))

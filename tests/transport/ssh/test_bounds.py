@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from cases import cases
 
 from dispatcher.model.failure import Ending, Failure, Kind
 from dispatcher.transport.base import Link, Target
@@ -159,7 +160,7 @@ def test_nothing_weak_is_offered() -> None:
         assert not any(bad in name for bad in ("cbc", "3des", "sha1", "md5", "group1-", "arcfour"))
 
 
-@pytest.mark.parametrize(
+@cases(
     ("config", "left"),
     [
         (None, CIPHERS),

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from cases import cases
 from hypothesis import given
 from hypothesis import strategies as st
 from rig import gone, wait_for
@@ -158,7 +159,7 @@ def test_each_read_is_acknowledged_until_that_is_ended() -> None:
     assert len(times) == 2
 
 
-@pytest.mark.parametrize("problem", [None, OSError(), EOFError()])
+@cases("problem", [None, OSError(), EOFError()])
 def test_a_wire_is_shut_at_any_time_and_freed_once(problem: Exception | None) -> None:
     done: list[str] = []
 
@@ -218,7 +219,7 @@ def identify(*pieces: bytes | Exception) -> tuple[tuple[str, str], bytes]:
 SLOW = BlockingIOError(errno.EAGAIN, "not yet")
 
 
-@pytest.mark.parametrize(
+@cases(
     ("pieces", "line", "before", "left"),
     [
         ((b"SSH-2.0-x\r\n",), "SSH-2.0-x", "", b""),
@@ -235,7 +236,7 @@ def test_who_is_there(
     assert identify(*pieces) == ((line, before), left)
 
 
-@pytest.mark.parametrize(
+@cases(
     ("pieces", "words"),
     [
         ((), ""),
@@ -250,7 +251,7 @@ def test_who_has_gone_before_that(pieces: tuple[bytes | Exception, ...], words: 
     assert str(caught.value) == words
 
 
-@pytest.mark.parametrize(
+@cases(
     ("pieces", "why"),
     [
         ((b"line\n" * 50,), "no ssh banner in what it sends: line"),

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from cases import cases
 
 from dispatcher.model.failure import Failure, Kind
 from dispatcher.transport.base import Steps
@@ -141,9 +142,7 @@ def test_resolver_that_never_answers(monkeypatch: pytest.MonkeyPatch) -> None:
     assert time.monotonic() - started < 6
 
 
-@pytest.mark.parametrize(
-    ("code", "retryable"), [(socket.EAI_AGAIN, True), (socket.EAI_NONAME, False)]
-)
+@cases(("code", "retryable"), [(socket.EAI_AGAIN, True), (socket.EAI_NONAME, False)])
 def test_resolver_says_no(monkeypatch: pytest.MonkeyPatch, code: int, retryable: bool) -> None:
     def no(*_: object) -> list[object]:
         raise socket.gaierror(code, "no such luck")
@@ -187,7 +186,7 @@ class Failing(socket.socket):
         return self.codes[address[0]]
 
 
-@pytest.mark.parametrize(
+@cases(
     ("codes", "kind", "retryable"),
     [
         ({"127.0.0.43": errno.ECONNREFUSED}, Kind.REFUSED, False),
@@ -285,7 +284,7 @@ def test_a_late_start_is_no_start(server: socket.socket) -> None:
 # -- looking up -----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["a..b", "x" * 70 + ".org", "\udc80"])
+@cases("name", ["a..b", "x" * 70 + ".org", "\udc80"])
 def test_what_is_no_name_at_all(name: str) -> None:
     failure = dial(name, 22, time.monotonic() + 20)
     assert isinstance(failure, Failure)

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
-import pytest
+from cases import cases
 
 from dispatcher.transport.ssh import paramiko_transport
 
@@ -83,7 +83,7 @@ def instance_names(owner: type) -> set[str]:
     return names
 
 
-@pytest.mark.parametrize(("owner", "name"), [*named(PRIVATE), *named(UNDOCUMENTED)])
+@cases(("owner", "name"), [*named(PRIVATE), *named(UNDOCUMENTED)])
 def test_this_paramiko_has_the_name(owner: str, name: str) -> None:
     found = hasattr(CLASSES[owner], name) or name in instance_names(CLASSES[owner])
     assert found, (
@@ -137,7 +137,7 @@ def test_the_list_has_every_private_name() -> None:
     assert in_internals() & paramikos() == {name for _, name in named(PRIVATE)}
 
 
-@pytest.mark.parametrize(
+@cases(
     "path",
     [path for path in sorted(ROOM.rglob("*.py")) if path != INTERNALS],
     ids=lambda path: str(path.relative_to(ROOM)),

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from cases import cases
 
 from dispatcher.model.failure import Ending, Failure, Kind
 from dispatcher.transport.base import LinkClosed, RecvBuffer, Window
@@ -207,7 +208,7 @@ def test_a_silent_host(one: Open) -> None:
     assert one.link.failure(0) == Failure(Kind.UNREACHABLE, "no answer for 9 s")
 
 
-@pytest.mark.parametrize(
+@cases(
     ("kept", "has_ended", "active", "comes_back"),
     [
         (True, True, True, True),

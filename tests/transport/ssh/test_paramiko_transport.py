@@ -14,6 +14,7 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
+from cases import cases
 
 from dispatcher.model.failure import Failure, Kind
 from dispatcher.transport.base import Keepalive, Link, Steps, Target, Window
@@ -424,8 +425,8 @@ class Finder(MetaPathFinder, Loader):
             raise ImportError
 
 
-@pytest.mark.parametrize("fails", [False, True])
-@pytest.mark.parametrize("there", [False, True])
+@cases("fails", [False, True])
+@cases("there", [False, True])
 def test_what_paramiko_need_not_load_is_hidden_from_it(
     monkeypatch: pytest.MonkeyPatch, there: bool, fails: bool
 ) -> None:

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from cases import cases
 
 from dispatcher.model.failure import Failure, Kind
 from dispatcher.transport.base import ALIVE_COUNT, ALIVE_INTERVAL
@@ -224,7 +225,7 @@ class TestJumpHost:
         assert isinstance(jump.reach(BEHIND, soon()), ByteStream)
         assert len(second.asked) == 1
 
-    @pytest.mark.parametrize(
+    @cases(
         ("problem", "kind", "why", "retryable"),
         [
             ("late", Kind.TIMEOUT, "no answer in time", False),

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from cases import cases
 from rig import wait_for
 
 from dispatcher.bootstrap import shell
@@ -91,7 +92,7 @@ def test_a_host_of_one_session_refuses(tmp_path: Path) -> None:
         server.stop()
 
 
-@pytest.mark.parametrize(
+@cases(
     ("silent", "interval", "due"),
     [(14.9, 15, 0), (15, 15, 1), (59, 15, 3), (60, 15, None), (1e9, 0, 0), (1.0, 0.5, 2)],
 )

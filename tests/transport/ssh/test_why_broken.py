@@ -8,7 +8,7 @@ import time
 from types import SimpleNamespace
 from typing import Any
 
-import pytest
+from cases import cases
 
 from dispatcher.model.failure import Failure, Kind
 from dispatcher.transport.base import Steps
@@ -46,7 +46,7 @@ REFUSED = Failure(Kind.HOST_KEY_CHANGED, "another", "look")
 TYPES = ("ssh-ed25519, " + "x" * 300)[:200]
 
 
-@pytest.mark.parametrize(
+@cases(
     ("problem", "state", "failure"),
     [
         (HostKeyRefused(REFUSED), {"late": True, "active": True}, REFUSED),
@@ -75,7 +75,7 @@ def test_what_broke_a_connection(
     assert broken(problem, **state) == failure
 
 
-@pytest.mark.parametrize(
+@cases(
     ("said", "failure"),
     [
         ({"banner": "busy", "goodbye": "bye", "words": "proxy: x"},

@@ -6,7 +6,7 @@ from base64 import b64encode
 from pathlib import Path
 from typing import Any
 
-import pytest
+from cases import cases
 
 from dispatcher.model.failure import Failure, Kind
 from dispatcher.transport.ssh_auth.host_keys import HostKeyCheck, unknown_key
@@ -43,7 +43,7 @@ RSA_LINE = (
 )
 
 
-@pytest.mark.parametrize(
+@cases(
     ("text", "port", "wanted"),
     [
         ("", 22, OFFERED),
@@ -78,7 +78,7 @@ def test_an_unknown_host(tmp_path: Path) -> None:
     assert judge.file.read_text().count("\n") == 2  # nothing is learned
 
 
-@pytest.mark.parametrize("files", [(), ("~/my hosts",)])
+@cases("files", [(), ("~/my hosts",)])
 def test_where_a_key_is_to_be_put(tmp_path: Path, files: tuple[str, ...]) -> None:
     judge = Judge(tmp_path, "", user_known_hosts=files, port=22)
     failure = judge.says(1)
@@ -138,7 +138,7 @@ def test_a_revoked_key(tmp_path: Path) -> None:
         assert judge.says(1) is None
 
 
-@pytest.mark.parametrize("blob", [b"", key(1)[:-1], ssh_string(b"x-cert-v01@openssh.com")])
+@cases("blob", [b"", key(1)[:-1], ssh_string(b"x-cert-v01@openssh.com")])
 def test_a_certificate_that_cannot_be_read(tmp_path: Path, blob: bytes) -> None:
     judge = Judge(tmp_path, line("*", 1, "@cert-authority"))
     failure = judge.check.verify(blob, "ssh-ed25519-cert-v01@openssh.com")
@@ -147,7 +147,7 @@ def test_a_certificate_that_cannot_be_read(tmp_path: Path, blob: bytes) -> None:
     assert failure.why.startswith("the host's certificate is not accepted: it cannot be read: ")
 
 
-@pytest.mark.parametrize(
+@cases(
     ("port", "choice", "hint"),
     [
         (None, False, "ssh-keyscan n1 >> f  # after checking the fingerprint"),

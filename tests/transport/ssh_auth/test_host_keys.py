@@ -10,6 +10,7 @@ from pathlib import Path
 from string import Template
 
 import pytest
+from cases import cases
 
 from dispatcher.model.failure import Kind
 from dispatcher.transport.base import Link
@@ -82,7 +83,7 @@ def certify(authority: Path, key: Path, *options: str) -> Path:
     return key.with_name(key.name + "-cert.pub")
 
 
-@pytest.mark.parametrize("kind", ["ed25519", "ecdsa", "rsa"])
+@cases("kind", ["ed25519", "ecdsa", "rsa"])
 def test_host_certificate(tmp_path: Path, kind: str) -> None:
     authority = keygen(tmp_path / "authority", "-t", kind)
     host_key = keygen(tmp_path / "host", "-t", kind)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cases import cases
 
 from dispatcher.model.failure import Kind
 from dispatcher.transport.ssh.paramiko_transport import preload
@@ -194,7 +195,7 @@ def test_a_file_is_read_once_for_all_hosts(tmp_path: Path) -> None:
     assert keys.notices == []
 
 
-@pytest.mark.parametrize(
+@cases(
     ("answers", "asked", "notice"),
     [
         (["secret"], 1, None),
@@ -226,7 +227,7 @@ def test_a_passphrase(
     assert keys.notices == ([] if notice is None else [f"{file}: {notice}"])
 
 
-@pytest.mark.parametrize(
+@cases(
     ("text", "why"),
     [
         ("", "not a private key"),
@@ -291,7 +292,7 @@ def test_what_there_is_instead_of_a_key(
         assert "does not answer" in Identities().missing(usual)  # nobody has asked it
 
 
-@pytest.mark.parametrize(
+@cases(
     ("offered", "named"),
     [
         (["publickey", "password"], ("publickey", "password")),
@@ -309,7 +310,7 @@ OTHER = "or is it another user there? --user NAME"
 NO_TYPING = "PubkeyAuthentication yes  # in its sshd_config: nobody types a password for dispatch"
 
 
-@pytest.mark.parametrize(
+@cases(
     ("offered", "more", "why", "hint"),
     [
         (("password",), True, "me: a key is not enough for this host: it wants password as well",
@@ -366,7 +367,7 @@ def test_a_login_with_keys_that_cannot_be_used(tmp_path: Path) -> None:
     assert many.why == "me: /0: broken; /1: broken; /2: broken"
 
 
-@pytest.mark.parametrize(
+@cases(
     ("login", "port", "offered", "file", "hint"),
     [
         ("me@n1", None, ("publickey", "password"), "", f"ssh-copy-id me@n1  # {OTHER}"),

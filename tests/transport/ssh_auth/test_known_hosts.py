@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cases import cases
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -77,7 +78,7 @@ def test_forms_of_a_line(tmp_path: Path) -> None:
     assert found.notices == []
 
 
-@pytest.mark.parametrize(
+@cases(
     "line",
     [
         "host",

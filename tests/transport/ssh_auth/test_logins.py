@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 
 import pytest
+from cases import cases
 
 from dispatcher.model.failure import Kind
 from dispatcher.transport.base import Link, Target
@@ -41,7 +42,7 @@ def test_kinds_of_keys(sshd: Sshd, tmp_path: Path, options: tuple[str, ...]) -> 
     accepted(sshd.config(key=key))
 
 
-@pytest.mark.parametrize("kind", ["ed25519", "rsa"])
+@cases("kind", ["ed25519", "rsa"])
 def test_user_certificate(tmp_path: Path, kind: str) -> None:
     authority = keygen(tmp_path / "authority")
     public = authority.with_suffix(".pub")

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from cases import cases
 
 from dispatcher.model.failure import Failure, Kind
 from dispatcher.transport.process.openssh import classify
@@ -118,7 +119,7 @@ def test_a_key_that_is_not_enough(tmp_path: Path) -> None:
     assert (failure.hint or "").startswith("AuthenticationMethods publickey  # in its sshd_config")
 
 
-@pytest.mark.parametrize(
+@cases(
     ("offered", "hint"),
     [
         ("publickey,password", "ssh-copy-id me@n1  # or is it another user there? --user NAME"),

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cases import cases
 
 from dispatcher.model.failure import Failure, Kind
 from dispatcher.transport.base import Target
@@ -179,7 +180,7 @@ def test_the_command_line_is_where_a_bad_name_comes_from(read: Read) -> None:
     assert failure.why == "command line: user: bad user name '50%'"
 
 
-@pytest.mark.parametrize(
+@cases(
     ("text", "jumps"),
     [
         ("none", ()),
@@ -193,7 +194,7 @@ def test_jumps(text: str, jumps: tuple[Target, ...]) -> None:
     assert jump_list(text, "here") == jumps
 
 
-@pytest.mark.parametrize("text", ["", "a b", "a,", "u@", "a:x", "a:0", "a:70000", "-a", "u;v@a"])
+@cases("text", ["", "a b", "a,", "u@", "a:x", "a:0", "a:70000", "-a", "u;v@a"])
 def test_no_jumps(text: str) -> None:
     with pytest.raises(ConfigProblem, match=r"^here: "):
         jump_list(text, "here")
@@ -217,7 +218,7 @@ def test_tokens() -> None:
     assert named["k"] == "as"
 
 
-@pytest.mark.parametrize(
+@cases(
     ("text", "allowed", "expanded"),
     [
         ("", FILES, ""), ("plain", FILES, "plain"), ("%%", HOSTNAME, "%"),
@@ -229,7 +230,7 @@ def test_expansion(text: str, allowed: str, expanded: str) -> None:
     assert expand(text, VALUES, allowed, "here") == expanded
 
 
-@pytest.mark.parametrize(
+@cases(
     ("text", "allowed"),
     [("%n", HOSTNAME), ("%u", PROXY), ("%", FILES), ("a%", FILES), ("% h", FILES)],
 )
@@ -253,7 +254,7 @@ def test_variables() -> None:
         expand_variables("${NONE}", ENVIRON, "here")
 
 
-@pytest.mark.parametrize(
+@cases(
     ("path", "expanded"),
     [
         ("a/~", "a/~"), ("~", "/home/me/"), ("~/", "/home/me/"), ("~/x", "/home/me/x"),

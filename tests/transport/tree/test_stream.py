@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import pytest
+from cases import cases
 
 from dispatcher.bootstrap.payload import NOISE_LIMIT
 from dispatcher.model.failure import Ending, Failure, Kind
@@ -207,7 +208,7 @@ def test_what_a_stream_is() -> None:
         assert (stream.is_behind(), stream.shares, stream.by) == (behind, True, "tree")
 
 
-@pytest.mark.parametrize("cut", [1, 3, len(SYNC) - 1, len(SYNC)])
+@cases("cut", [1, 3, len(SYNC) - 1, len(SYNC)])
 def test_the_marker_is_no_output(cut: int) -> None:
     stream = through()
     now = time.monotonic()
@@ -252,16 +253,14 @@ def test_the_marker_is_given_back_as_credit() -> None:
     assert branch.said == [(7, mux.MORE_OUTPUT, mux.COUNT.pack(quarter))]
 
 
-@pytest.mark.parametrize(
-    ("status", "ending"), [(0, Ending(0)), (3, Ending(3)), (-9, Ending(None, "KILL"))]
-)
+@cases(("status", "ending"), [(0, Ending(0)), (3, Ending(3)), (-9, Ending(None, "KILL"))])
 def test_a_status(status: int, ending: Ending) -> None:
     for stream in (own(), through()):
         ends(stream, status)
         assert (stream.ending(0), stream.failure(0)) == (ending, None)
 
 
-@pytest.mark.parametrize("body", [b"", b"\0\0\0", b"\0\0\0\0\0"])
+@cases("body", [b"", b"\0\0\0", b"\0\0\0\0\0"])
 def test_what_is_no_status(body: bytes) -> None:
     with pytest.raises(mux.Malformed):
         say(own(), (mux.ENDED, body))
@@ -270,7 +269,7 @@ def test_what_is_no_status(body: bytes) -> None:
 DENIED = b"me@n2: Permission denied (publickey).\n"
 
 
-@pytest.mark.parametrize(
+@cases(
     ("status", "errors", "kind", "why"),
     [
         (255, DENIED, Kind.AUTH, "ssh says: me@n2: Permission denied (publickey)"),
@@ -301,7 +300,7 @@ def test_an_inner_host_that_was_lost_meanwhile() -> None:
     assert reached.arrived(time.monotonic()) is None
 
 
-@pytest.mark.parametrize(
+@cases(
     ("make", "status", "errors", "ending"),
     [
         (through, 255, b"Connection to n2 closed by remote host.\n", Ending(None)),
@@ -327,7 +326,7 @@ def test_pings_are_the_branch_s() -> None:
     assert branch.pulses == [(7, b"ping", 3.0, beat)]
 
 
-@pytest.mark.parametrize(
+@cases(
     ("common", "data", "said"),
     [
         (b"", b"own", [(mux.INPUT, b"own")]),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from itertools import pairwise
 
 import pytest
+from cases import cases
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -12,7 +13,7 @@ from dispatcher.model.errors import UsageError
 from dispatcher.transport.tree.topology import parse_branches, plan_tree, two_levels
 
 
-@pytest.mark.parametrize(
+@cases(
     ("count", "branches", "parents"),
     [
         (0, 2, ()),

@@ -11,6 +11,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from types import SimpleNamespace
 
 import pytest
+from cases import cases
 from rig import wait_for
 
 from dispatcher.model.failure import Ending, Failure, Kind
@@ -345,7 +346,7 @@ def test_what_is_begun_after_the_close_ends_at_once(tree: Tree) -> None:
     wait_for(lambda: tree.head.closed or not tree.direct.asked, 20, "it is not left open")
 
 
-@pytest.mark.parametrize(
+@cases(
     ("kind", "hint"),
     [
         (Kind.AUTH, "ssh n1 ssh n2 true  # "),
