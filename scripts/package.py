@@ -1,9 +1,11 @@
 """The distribution: built from a copy of the sources, checked, tried in an empty environment.
 
 Called by scripts/build. The archive of the sources is made first and the wheel out of that, so an
-archive that lacks something is no archive. "Tried" is: an environment of its own, outside the
-checkout, in which pip finds nothing but the wheel and what the wheel asks for; there every file of
-ours is compiled with warnings as errors, and ``dispatch`` runs two ranks on this machine.
+archive that lacks something is no archive. With both come the manual pages and what shells load to
+complete words, as ``dispatch man`` and ``dispatch completion`` print them. "Tried" is: an
+environment of its own, outside the checkout, in which pip finds nothing but the wheel and what the
+wheel asks for; there every file of ours is compiled with warnings as errors, and ``dispatch`` runs
+two ranks on this machine.
 
 Without the index (``--offline``) the wheel is built with the setuptools of this environment, and
 what it asks for is copied from here, file by file as the wheel's own metadata names it: what the
@@ -37,6 +39,14 @@ SOURCES = (PRODUCT, "pyproject.toml", "MANIFEST.in", "README.md", "CHANGELOG.md"
 #: seconds for any one program that is started here; an index may be far
 LIMIT = 300
 TWO_RANKS = ("-H", "localhost:2", "--no-python", "sh", "-c", "echo up as $RANK of $WORLD_SIZE")
+#: of what lies beside the product: what an installed dispatch prints to the letter
+BESIDE = {
+    "share/man/man1/dispatch.1": ("man",),
+    "share/man/man1/dispatch-exec.1": ("man", "exec"),
+    "share/bash-completion/completions/dispatch": ("completion", "bash"),
+    "share/fish/vendor_completions.d/dispatch.fish": ("completion", "fish"),
+    "share/zsh/site-functions/_dispatch": ("completion", "zsh"),
+}
 
 
 class Wrong(Exception):
@@ -64,10 +74,27 @@ def product_files(root: Path) -> set[str]:
     }
 
 
+def shared() -> dict[str, str]:
+    """Manual pages and completions: place below an environment -> text."""
+    from dispatcher.cli import COMMANDS
+    from dispatcher.cli.tools.completion import SCRIPTS
+    from dispatcher.cli.tools.man import page, page_of
+
+    found = {
+        "share/bash-completion/completions/dispatch": SCRIPTS["bash"],
+        "share/fish/vendor_completions.d/dispatch.fish": SCRIPTS["fish"],
+        "share/zsh/site-functions/_dispatch": SCRIPTS["zsh"],
+        "share/man/man1/dispatch.1": "\n".join([*page(), ""]),
+    }
+    for name in COMMANDS:
+        found[f"share/man/man1/dispatch-{name}.1"] = "\n".join([*page_of(name), ""])
+    return found
+
+
 def build(out: Path, *, offline: bool = False) -> tuple[Path, Path]:
     """The wheel and the archive of the sources, in ``out``. Raises: Wrong."""
-    with tempfile.TemporaryDirectory(prefix="dispatch-build-") as name:
-        place = Path(name)
+    with tempfile.TemporaryDirectory(prefix="dispatch-build-") as folder:
+        place = Path(folder)
         for source in SOURCES:
             if (ROOT / source).is_dir():
                 shutil.copytree(
@@ -75,6 +102,9 @@ def build(out: Path, *, offline: bool = False) -> tuple[Path, Path]:
                 )
             else:
                 shutil.copy2(ROOT / source, place)
+        for name, text in shared().items():
+            (place / name).parent.mkdir(parents=True, exist_ok=True)
+            (place / name).write_text(text)
         made = place / "made"
         isolation = ["--no-isolation"] if offline else []
         run(sys.executable, "-m", "build", *isolation, "--outdir", made, place)
@@ -96,14 +126,16 @@ def check_files(wheel: Path, archive: Path) -> None:
     with zipfile.ZipFile(wheel) as file:
         packed = set(file.namelist())
     about = {name for name in packed if name.partition("/")[0].endswith(".dist-info")}
-    differ("wheel", packed - about, wanted)
+    beside = set(shared())
+    placed = {re.sub(r"^[^/]+\.data/data/", "", name) for name in packed - about}
+    differ("wheel", placed, wanted | beside)
     for end in ("METADATA", "RECORD", "entry_points.txt", "licenses/LICENSE"):
         if not any(name.endswith(f".dist-info/{end}") for name in about):
             raise Wrong(f"{wheel.name}: has no {end}")
     with tarfile.open(archive) as tar:
         names = [member.name.partition("/")[2] for member in tar if member.isfile()]
     ours = {name for name in names if not re.match(r"PKG-INFO$|setup\.cfg$|[^/]+\.egg-info/", name)}
-    differ("archive", ours, wanted | set(SOURCES[1:]))
+    differ("archive", ours, wanted | beside | set(SOURCES[1:]))
 
 
 def differ(what: str, found: set[str], wanted: set[str]) -> None:
@@ -219,6 +251,10 @@ class Environment:
             said = self.run(self.dispatch, *words)
             if sorted(said.splitlines()) != wanted:
                 raise Wrong(f"dispatch {' '.join(words)}: said {said!r}")
+        for name, printed in BESIDE.items():
+            said, kept = self.run(self.dispatch, *printed), (self.folder / name).read_text()
+            if said.splitlines()[1:] != kept.splitlines()[1:]:  # a page begins with its day
+                raise Wrong(f"{name}: is not what dispatch {' '.join(printed)} prints")
 
 
 def pythons() -> list[str]:

@@ -143,6 +143,8 @@ def is_program(path: str) -> bool:
 
 #: what pipx and ``uv tool`` put into an environment that they made for one program alone
 _TOOL_MARKS = ("pipx_metadata.json", "uv-receipt.toml")
+#: how the folder begins in which uvx keeps such environments, which have no mark
+_UVX = "archive-v"
 
 
 def python_of(environ: Mapping[str, str]) -> str:
@@ -155,7 +157,8 @@ def python_of(environ: Mapping[str, str]) -> str:
         folder = environ.get(name)
         if folder and os.access(path := os.path.join(folder, "bin", "python"), os.X_OK):
             return path
-    if any(os.path.exists(os.path.join(sys.prefix, mark)) for mark in _TOOL_MARKS):
+    by_uvx = os.path.basename(os.path.dirname(sys.prefix)).startswith(_UVX)
+    if by_uvx or any(os.path.exists(os.path.join(sys.prefix, mark)) for mark in _TOOL_MARKS):
         return "python3"
     return sys.executable or "python3"
 

@@ -122,13 +122,16 @@ def test_the_ranks_python(tmp_path: Path, environ: dict[str, str], wanted: str) 
 
 @cases(
     ("mark", "wanted"),
-    [("pipx_metadata.json", "python3"), ("uv-receipt.toml", "python3"), ("x", sys.executable)],
-)
+    [("pipx_metadata.json", "python3"), ("uv-receipt.toml", "python3"), ("x", sys.executable),
+     ("archive-v0/x", "python3")],
+)  # fmt: skip
 def test_an_environment_for_dispatch_alone_is_not_the_ranks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mark: str, wanted: str
 ) -> None:
+    (tmp_path / mark).parent.mkdir(exist_ok=True)
     (tmp_path / mark).write_text("")
-    monkeypatch.setattr(sys, "prefix", str(tmp_path))
+    prefix = tmp_path / mark if "/" in mark else tmp_path
+    monkeypatch.setattr(sys, "prefix", str(prefix))
     assert python_of({}) == wanted
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin" / "python").symlink_to(sys.executable)

@@ -167,9 +167,10 @@ def dispatched(line: str) -> Iterator[list[str]]:
         elif commands[-1] or word not in {"exec", "do", "then", "nohup"}:
             commands[-1].append(word)
     for words in commands:
-        if words[:1] == ["uvx"]:
-            words = words[words.index("dispatch") :]
-        if words[:1] == ["dispatch"]:
+        for runner in (["uvx"], ["pipx", "run"]):
+            if words[: len(runner)] == runner:
+                words = words[len(runner) :]
+        if words[:1] in (["dispatch"], ["dispatch-launcher"]):
             yield words[1:]
 
 

@@ -19,8 +19,10 @@ import dispatcher
 from dispatcher.bootstrap import payload
 
 ABOUT = "dispatch_launcher-1.0.dist-info"
+SHARED = [f"dispatch_launcher-1.0.data/data/{name}" for name in package.shared()]
 WHOLE = (
     *package.product_files(ROOT),
+    *SHARED,
     *(f"{ABOUT}/{name}" for name in ("METADATA", "RECORD", "entry_points.txt", "licenses/LICENSE")),
 )
 
@@ -34,6 +36,8 @@ def packed(folder: Path, names: set[str]) -> tuple[Path, Path]:
     with tarfile.open(archive, "w:gz") as tar:
         for name in (*package.product_files(ROOT), *package.SOURCES[1:]):
             tar.add(ROOT / name, f"a-1.0/{name}")
+        for name in package.shared():
+            tar.add(ROOT / "LICENSE", f"a-1.0/{name}")
         tar.add(ROOT / "LICENSE", "a-1.0/PKG-INFO")
     return wheel, archive
 
@@ -46,6 +50,7 @@ def packed(folder: Path, names: set[str]) -> tuple[Path, Path]:
         ("dispatcher/remote/agent/main.py", "", "missing: dispatcher/remote/agent/main.py"),
         (f"{ABOUT}/licenses/LICENSE", "", "has no licenses/LICENSE"),
         (f"{ABOUT}/entry_points.txt", "", "has no entry_points.txt"),
+        (SHARED[0], "", "missing: share/bash-completion/completions/dispatch"),
         ("", "tests/test_tools.py", "too many: tests/test_tools.py"),
         ("", "dispatcher/new.py", "too many: dispatcher/new.py"),
     ],
