@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
+import promises
 import pytest
 import tiers
 import workers
@@ -76,8 +77,10 @@ def _environment_is_given_back() -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True)
-def _journals_replay(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Each run of a test that kept its files says the same again when its journal is replayed."""
+def _files_are_as_promised(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Each run of a test that kept its files keeps to the schemas, and says the same again when its
+    journal is replayed.
+    """
     yield
     # an item that was interrupted has none any more
     folder = (getattr(request.node, "funcargs", None) or {}).get("tmp_path")
@@ -87,6 +90,7 @@ def _journals_replay(request: pytest.FixtureRequest) -> Iterator[None]:
             told = json.loads(path.read_text())
             again = replay(journal).plain()
             assert json.loads(json.dumps(again)) == told, f"{journal} tells another report"
+            promises.keep_files(path.parent)
 
 
 @pytest.fixture(scope="session")

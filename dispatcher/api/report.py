@@ -193,6 +193,7 @@ class Report(Value):
         told = {name: value for name, value in asdict(self).items() if name != "log_dir"}
         cause = self.cause
         return {
+            "schema": "report/1",
             **told,
             "ok": self.ok,
             "cause": None if cause is None else _plain(cause),

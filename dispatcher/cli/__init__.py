@@ -106,6 +106,13 @@ def say(line: str) -> None:
     sys.stderr.flush()
 
 
+def tell(value: object, indent: int | None = 2) -> None:
+    """``value`` as JSON on standard output, for programs; ``model.formats`` has its form."""
+    import json  # most commands print none
+
+    sys.stdout.write(json.dumps(value, indent=indent) + "\n")
+
+
 def console() -> None:
     """``main`` as a process: exits with its code, without tearing the interpreter down.
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 from typing import Any
+
+import promises
 
 from . import conftest
 from .conftest import Desk
@@ -31,7 +32,7 @@ def dispatch(*words: str, **options: Any) -> subprocess.CompletedProcess[str]:
 
 
 def jobs() -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = json.loads(dispatch("jobs", "--json").stdout)
+    found: list[dict[str, Any]] = promises.told(dispatch("jobs", "--json").stdout)
     return found
 
 

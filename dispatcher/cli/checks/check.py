@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from dispatcher.cli.options.declaration import Options, argument, option
+from dispatcher.cli.options.declaration import Options, argument, json_option, option
 from dispatcher.cli.options.host_options import LoginOptions, WhereOptions
 
 
@@ -90,7 +90,7 @@ class FindingOptions(Options, section="Output"):
     """What is shown of it."""
 
     verbose: bool = option("-v", help="Also show checks that are fine on all hosts.")
-    as_json: bool = option("--json", help="Print the result as one JSON object.")
+    as_json: bool = json_option("the result")
     connect_timeout: float = option(
         "-t",
         section="Connections",

@@ -7,13 +7,16 @@ so that a thousand healthy hosts are one line and a sick one is seen at once. Pu
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 from dispatcher.checks.check import Finding, Level
 from dispatcher.checks.report import CheckReport
 from dispatcher.model.hostset import fold
 from dispatcher.output.text.fold import Advise, Trouble, grouped, hints, no_advice
 from dispatcher.output.text.sanitize import sanitize_text
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from dispatcher.model import formats
 
 #: how a level stands in the matrix, and its colour
 CELLS = {Level.OK: "ok", Level.WARN: "warn", Level.INCOMPLETE: "?", Level.CRITICAL: "FAIL"}
@@ -119,9 +122,10 @@ def _details(report: CheckReport, paint: Callable[[str, Level], str]) -> list[st
     return out
 
 
-def record(report: CheckReport, seconds: float) -> dict[str, Any]:
-    """The report for programs; its form stays as it is, fields may be added."""
+def record(report: CheckReport, seconds: float) -> formats.Check:
+    """The report for programs."""
     return {
+        "schema": "check/1",
         "format": 1,
         "fit": all(report.fit(host) for host in report.hosts),
         "seconds": round(seconds, 3),
@@ -138,7 +142,7 @@ def record(report: CheckReport, seconds: float) -> dict[str, Any]:
     }
 
 
-def _finding(one: Finding) -> dict[str, Any]:
+def _finding(one: Finding) -> formats.Finding:
     return {
         "level": one.level.name, "text": one.text, "value": one.value, "remedy": one.remedy,
     }  # fmt: skip

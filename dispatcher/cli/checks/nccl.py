@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from collections.abc import Mapping, Sequence
@@ -13,7 +12,7 @@ from dispatcher.checks import nccl_log
 from dispatcher.checks.check import Level
 from dispatcher.checks.nccl_advice import Advice, advise
 from dispatcher.checks.nccl_model import READINGS, HostNet, Message, from_text, text_of
-from dispatcher.cli import named_files, say
+from dispatcher.cli import named_files, say, tell
 from dispatcher.cli.checks.check import CheckOptions
 from dispatcher.cli.options.host_options import find_hosts, hosts_typed
 from dispatcher.model.errors import ConflictingOptions, FileUnusable
@@ -21,6 +20,10 @@ from dispatcher.model.hostset import fold
 from dispatcher.output.text.sanitize import sanitize_text
 from dispatcher.plan.exec_plan import ExecPlan
 from dispatcher.plan.variables import crosses
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from dispatcher.model import formats
 
 #: bytes of a pasted text, and of a log
 MOST_TEXT, MOST_LOG = 4 << 20, 1 << 30
@@ -37,7 +40,15 @@ def run(options: CheckOptions) -> int:
     # what crosses to the ranks by itself goes before what the hosts have
     ours = {n: v for n, v in os.environ.items() if n.startswith(("NCCL_", "GLOO_")) and crosses(n)}
     if options.texts:
+        if options.dry_run:
+            raise ConflictingOptions("--from touches no host: --dry-run is for asking them")
         hosts = _pasted(options.texts)
+    elif options.dry_run:
+        from dispatcher.cli.options.connect_options import show_only
+
+        does = "read network interfaces, InfiniBand, GPUs and variables of NCCL"
+        show_only(options, "check", ((host, does) for host in find_hosts(options, say)))
+        return 0
     else:
         hosts = _asked(options, ours)
     advice = advise(hosts)
@@ -47,7 +58,7 @@ def run(options: CheckOptions) -> int:
     if options.apply is not None:
         _write(options.apply, advice)
     if options.as_json:
-        sys.stdout.write(json.dumps(record(advice, messages), indent=2) + "\n")
+        tell(record(advice, messages))
     else:
         sys.stdout.write("".join(f"{line}\n" for line in lines(advice, messages)))
     if any(host.unread.startswith("lost: ") for host in hosts.values()):
@@ -165,13 +176,14 @@ def _block(title: str, predictions: Mapping[str, Any]) -> list[str]:
     return [f"{title}: {fold(hosts)}: {first[key]}" for key, hosts in groups.items()]
 
 
-def record(advice: Advice, messages: Sequence[Message]) -> dict[str, Any]:
+def record(advice: Advice, messages: Sequence[Message]) -> formats.CheckNccl:
     """The advice for programs."""
     return {
-        "settings": advice.settings,
+        "schema": "check-nccl/1",
+        "settings": dict(advice.settings),
         "hosts": {
             name: {
-                "settings": advice.own.get(name, {}),
+                "settings": dict(advice.own.get(name, {})),
                 "now": advice.now[name].line(),
                 "then": advice.then[name].line(),
             }

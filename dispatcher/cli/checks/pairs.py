@@ -7,13 +7,11 @@ measured is left empty; what failed is marked.
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from html import escape
-from typing import Any
 
 from dispatcher.api.request import python_of
 from dispatcher.api.transports import allow_open_files
@@ -25,9 +23,9 @@ from dispatcher.checks.pair_ranking import (
     rank_pairs,
     tournament,
 )
-from dispatcher.cli import named_files, say
+from dispatcher.cli import named_files, say, tell
 from dispatcher.cli.checks.check import CheckOptions
-from dispatcher.cli.options.connect_options import TransportPool
+from dispatcher.cli.options.connect_options import TransportPool, show_only
 from dispatcher.cli.options.host_options import find_hosts
 from dispatcher.model import errors
 from dispatcher.model.errors import UsageError
@@ -36,6 +34,10 @@ from dispatcher.model.hostset import fold
 from dispatcher.model.names import parse_count
 from dispatcher.output.text.sanitize import sanitize_text
 from dispatcher.plan.exec_plan import ExecPlan
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from dispatcher.model import formats
 
 SHADES = " ░▒▓█"
 FAILED, NOT_MEASURED = "x", "·"
@@ -155,6 +157,9 @@ def run(options: CheckOptions) -> int:
         raise UsageError(f"--pairs: {len(targets)} hosts, {MOST_HOSTS} at most at once")
     slow = SLOW if options.slow is None else options.slow
     rounds = _rounds(options.rounds)
+    does = f"measure the network by {options.backend or 'tcp'} with one partner after the other"
+    if show_only(options, "check", ((host, does) for host in targets)):
+        return 0
     allow_open_files(len(targets))
     connect = options.connect_timeout
     began = time.monotonic()
@@ -168,8 +173,7 @@ def run(options: CheckOptions) -> int:
     if options.svg is not None:
         named_files.write(f"--svg {options.svg}", options.svg, svg(names, pairs, ranking))
     if options.as_json:
-        found = record(names, pairs, problems, ranking, played, took)
-        sys.stdout.write(json.dumps(found, indent=2) + "\n")
+        tell(record(names, pairs, problems, ranking, played, took))
     else:
         shown = lines(names, pairs, problems, ranking, played, took)
         sys.stdout.write("".join(f"{line}\n" for line in shown))
@@ -290,9 +294,10 @@ def record(
     ranking: PairRanking,
     rounds: int,
     seconds: float,
-) -> dict[str, Any]:
+) -> formats.CheckPairs:
     """What was found, for programs."""
     return {
+        "schema": "check-pairs/1",
         "format": 1,
         "seconds": round(seconds, 3),
         "rounds": rounds,

@@ -5,7 +5,6 @@ All hosts stand before all checks; what comes out is which of them are fit for a
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 import time
@@ -18,11 +17,11 @@ from dispatcher.checks import report
 from dispatcher.checks.check import Asked, Check
 from dispatcher.checks.report import CheckReport
 from dispatcher.checks.xid import parse_table
-from dispatcher.cli import named_files, say
+from dispatcher.cli import named_files, say, tell
 from dispatcher.cli.checks import check_table
 from dispatcher.cli.checks.check import CheckOptions
 from dispatcher.cli.hints import Advice
-from dispatcher.cli.options.connect_options import TransportPool
+from dispatcher.cli.options.connect_options import TransportPool, show_only
 from dispatcher.cli.options.host_options import find_hosts
 from dispatcher.model import errors
 from dispatcher.model.errors import ConflictingOptions, UnexpectedArgument, UsageError
@@ -90,6 +89,9 @@ def _by_host(options: CheckOptions) -> int:
     )
     asked = Asked(cwd_of(options.chdir), words[0] if words else "", options.iface)
     want = wanted(targets, asked, options.python, time_limit, options.site_checks, full=full)
+    does = f"look for {', '.join(check.name for check in chosen)}"
+    if show_only(options, "check", ((host, does) for host in targets)):
+        return 0
     began = time.monotonic()
     found = examined(
         targets, want, chosen, options, time_limit,
@@ -97,7 +99,7 @@ def _by_host(options: CheckOptions) -> int:
     )  # fmt: skip
     took = time.monotonic() - began
     if options.as_json:
-        sys.stdout.write(json.dumps(check_table.record(found, took), indent=2) + "\n")
+        tell(check_table.record(found, took))
     else:
         colour = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
         shown = check_table.lines(

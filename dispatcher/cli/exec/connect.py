@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 
-from dispatcher.cli import say
-from dispatcher.cli.options.declaration import converted, option
+from dispatcher.cli import say, tell
+from dispatcher.cli.options.declaration import converted, json_option, option
 from dispatcher.cli.options.host_options import (
     KeepOptions,
     LimitOptions,
@@ -18,6 +18,10 @@ from dispatcher.model.errors import (
     NoConnectionDaemon,
 )
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from dispatcher.model import formats
+
 
 class KeptOptions(KeepOptions, section="Connections"):
     """Which connections stay open."""
@@ -28,6 +32,7 @@ class KeptOptions(KeepOptions, section="Connections"):
         help="Close a connection that has been idle for SECONDS.",
     )
     listing: bool = option("--list", help="List the hosts that are connected.")
+    as_json: bool = json_option("that list, or what became of each host,")
     closing: bool = option(
         "--close", help="Close all connections, or only those to the hosts of -H and -w."
     )
@@ -60,13 +65,16 @@ def connect(options: ConnectOptions) -> int:
     from dispatcher.api.transports import allow_open_files
     from dispatcher.cli.exec.exec import ExecOptions
     from dispatcher.cli.exec.run_exec import carry_out, limits
-    from dispatcher.cli.options.connect_options import TransportPool
+    from dispatcher.cli.options.connect_options import TransportPool, show_only
     from dispatcher.cli.options.host_options import find_hosts
     from dispatcher.plan.exec_plan import ExecPlan
 
     hosts = find_hosts(options, say)
+    does = f"connect, and stay connected until {options.keep} idle seconds have passed"
+    if show_only(options, "connect", ((host, does) for host in hosts)):
+        return 0
     allow_open_files(len(hosts))
-    shown = converted(options, ExecOptions, gather=True)
+    shown = converted(options, ExecOptions, gather=not options.as_json)
     with TransportPool(options) as reach:
         return carry_out(ExecPlan(hosts, ("true",), limits=limits(options)), shown, reach)
 
@@ -80,6 +88,8 @@ def _ask(options: ConnectOptions) -> int:
 
     if options.listing and options.closing:
         raise ConflictingOptions("--list and --close exclude each other")
+    if options.dry_run:
+        raise ConflictingOptions("--list and --close touch no host: --dry-run is for connecting")
     hosts = None
     if options.closing and hosts_typed():
         hosts = [host.name for host in find_hosts(options, say)]
@@ -88,7 +98,11 @@ def _ask(options: ConnectOptions) -> int:
     except (OSError, Malformed) as error:
         raise NoConnectionDaemon(f"the process that holds connections: {error}") from None
     names = sorted(map(str, answer["hosts"])) if answer is not None else []
-    if answer is None or (options.listing and not names):
+    if options.as_json:
+        idle = None if answer is None else float(answer["idle"])
+        kept: formats.Connections = {"schema": "connections/1", "hosts": names, "idle": idle}
+        tell(kept)
+    elif answer is None or (options.listing and not names):
         say("note: no connections are kept")
     elif options.listing:
         print(f"{fold(names)} ({len(names)}), for {answer['idle']:g} idle seconds")

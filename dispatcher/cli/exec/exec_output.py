@@ -18,7 +18,7 @@ from dispatcher.core.events.run_events import Sink
 from dispatcher.model.errors import ConflictingOptions, FileUnusable
 from dispatcher.model.paths import write_all
 from dispatcher.output.buffered import Filtered
-from dispatcher.output.exec.exec_notes import ExecNotes, Passthrough, describe, outcome_text
+from dispatcher.output.exec.exec_notes import ExecNotes, Passthrough, describe
 from dispatcher.output.exec.host_blocks import (
     EarlyBlock,
     HostOutput,
@@ -151,7 +151,7 @@ class ExecOutput:
         try:
             if self._options.as_json:
                 for node, (name, outcome) in enumerate(zip(self._names, outcomes, strict=True)):
-                    found = record(name, node, outcome, self._kept, outcome_text(outcome))
+                    found = record(name, node, outcome, self._kept)
                     write_all(1, (json.dumps(found) + "\n").encode())
             else:
                 self._show_blocks()

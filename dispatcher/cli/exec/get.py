@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import time
 from collections.abc import Sequence
 
@@ -10,6 +11,7 @@ from dispatcher.bootstrap import payload, shell
 from dispatcher.cli import say
 from dispatcher.cli.exec.run_copy import CopyOptions, conclude, here, run, there
 from dispatcher.cli.exec.run_exec import limits
+from dispatcher.cli.options.connect_options import show_only
 from dispatcher.cli.options.declaration import argument, option
 from dispatcher.cli.options.host_options import find_hosts, verbose_option
 from dispatcher.core.events.exec_events import is_good
@@ -76,6 +78,8 @@ def get(options: GetOptions) -> int:
         for name, groups in zip(names, wanted, strict=True)
     ]
     _check_places([group for groups in plans for group in groups])
+    if show_only(options, "get", zip(hosts, map(_deed, plans), strict=True)):
+        return 0
     if not own:
         _make(folder)
     fetching = Fetching(plans, limit=limit, checksum=options.checksum, resume=not options.no_resume)
@@ -91,6 +95,14 @@ def get(options: GetOptions) -> int:
         for left in told.left_out:
             say(f"note: {name}: left out {left}")
     return conclude(names, outcomes, fetching.copies, time.monotonic() - began, "fetched", options)
+
+
+def _deed(groups: Sequence[Group]) -> str:
+    """What would be fetched from one host, in words."""
+    return "fetch " + ", ".join(
+        f"{shlex.join(path for path, _ in group.paths)} into {shlex.quote(group.place)}"
+        for group in groups
+    )
 
 
 def _named(path: str) -> tuple[str, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
@@ -12,6 +13,7 @@ from dispatcher.bootstrap import payload, shell
 from dispatcher.cli import say
 from dispatcher.cli.exec.run_copy import CopyOptions, conclude, run, there
 from dispatcher.cli.exec.run_exec import limits
+from dispatcher.cli.options.connect_options import show_only
 from dispatcher.cli.options.declaration import argument, option
 from dispatcher.cli.options.host_options import find_hosts, verbose_option
 from dispatcher.core.events.exec_events import Exited, Interrupted, NotStarted, Outcome, TimedOut
@@ -21,6 +23,7 @@ from dispatcher.model.host import Host
 from dispatcher.model.hostset import fold
 from dispatcher.model.names import parse_count
 from dispatcher.model.paths import RANK
+from dispatcher.output.exec.exec_notes import size
 from dispatcher.output.text.sanitize import sanitize_text
 from dispatcher.plan.exec_plan import ExecPlan
 from dispatcher.transfer import put_files
@@ -87,6 +90,8 @@ def put(options: PutOptions) -> int:
                 listed[paths] = Sources(groups, checksum=options.checksum)
                 files.callback(listed[paths].close)
             plans.append((listed[paths], groups))
+        if show_only(options, "put", zip(hosts, map(_deed, plans), strict=True)):
+            return 0
         copies = [HostCopy(wanted=sent.size) for sent, _ in plans]
         shared = len(listed) == 1 and all(host.name not in LOCAL_NAMES for host in hosts)
         branches = _branches(options, len(hosts), plans[0][0].size if shared else None)
@@ -102,6 +107,12 @@ def put(options: PutOptions) -> int:
             "sent",
             options,
         )
+
+
+def _deed(plan: tuple[Sources, tuple[Group, ...]]) -> str:
+    """What one host would get, in words."""
+    groups = ", ".join(f"{shlex.join(paths)} to {shlex.quote(dest)}" for dest, paths in plan[1])
+    return f"copy {groups} ({size(plan[0].size)})"
 
 
 def _branches(options: PutOptions, hosts: int, size: int | None) -> int:

@@ -9,10 +9,10 @@ import signal
 from collections.abc import Sequence
 
 from dispatcher.api.transports import allow_open_files
-from dispatcher.cli import say
+from dispatcher.cli import say, tell
 from dispatcher.cli.hints import Advice
 from dispatcher.cli.options.connect_options import TransportPool
-from dispatcher.cli.options.declaration import Options, option
+from dispatcher.cli.options.declaration import Options, json_option, option
 from dispatcher.cli.options.host_options import (
     KeepOptions,
     LimitOptions,
@@ -33,12 +33,17 @@ from dispatcher.core.events.run_events import SignalReceived, Sink
 from dispatcher.model.errors import CannotCopy
 from dispatcher.model.failure import Failure, Kind
 from dispatcher.output.exec.exec_notes import ExecNotes, describe, summary
+from dispatcher.output.exec.host_blocks import about
 from dispatcher.output.terminal.screen import LineFormat, Screen, Writer
 from dispatcher.plan.exec_plan import ExecPlan
 from dispatcher.remote.copy.disk import NotGiven, at_home
 from dispatcher.runner.exec.exec_loop import ExecRunner
 from dispatcher.runner.exec.stdio import StdioHandler
 from dispatcher.transfer.host_copy import HostCopy
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from dispatcher.model import formats
 
 
 class FileOptions(Options, section="Files"):
@@ -53,6 +58,7 @@ class FileOptions(Options, section="Files"):
 class CopyOptions(WhereOptions, LimitOptions, FileOptions, KeepOptions, LoginOptions):
     """What ``put`` and ``get`` share."""
 
+    as_json: bool = json_option("what became of each host, an object a line,")
     paths: tuple[str, ...] = ()
     verbose: bool = False
 
@@ -140,6 +146,17 @@ def conclude(
             outcomes[node] = Failed(failure) if one.hostile else NotCopied(one.error)
         elif is_good(outcome) and one.python and one.sent is None:
             outcomes[node] = NotCopied("it ended before all was copied")
+    if options.as_json:
+        for node, (name, outcome, one) in enumerate(zip(names, outcomes, copies, strict=True)):
+            found: formats.Copied = {
+                "schema": "copy/1",
+                **about(name, node, outcome),
+                "files": one.sent,
+                "equal": one.equal,
+                "bytes": one.bytes,
+                "left_out": one.left_out,
+            }
+            tell(found, indent=None)
     for line in describe(outcomes, names, Advice(options)):
         say(line)
     for line in summary(names, outcomes, copies, seconds, verb):

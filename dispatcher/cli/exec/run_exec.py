@@ -8,6 +8,7 @@ may be edited like any hostfile. When nothing failed it holds only its first com
 from __future__ import annotations
 
 import os
+import shlex
 import signal
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -16,7 +17,7 @@ from dispatcher.api.transports import allow_open_files
 from dispatcher.cli import mistakes, named_files, say
 from dispatcher.cli.exec.exec import ExecOptions
 from dispatcher.cli.options import sudo
-from dispatcher.cli.options.connect_options import WINDOW, fanout
+from dispatcher.cli.options.connect_options import WINDOW, fanout, show_only
 from dispatcher.cli.options.declaration import given, replace
 from dispatcher.cli.options.host_options import (
     LimitOptions,
@@ -110,6 +111,9 @@ def run(options: ExecOptions) -> int:
     if options.pty and options.fanout_tree is not None:
         raise ConflictingOptions("--fanout-tree and --pty exclude each other")
     tree = fanout(options, exec_plan.hosts)
+    does = f"run {shlex.join(words)}" + (f" as {exec_plan.sudo}" if exec_plan.sudo else "")
+    if show_only(options, "exec", ((host, does) for host in hosts), tree):
+        return 0
     allow_open_files(len(exec_plan.hosts))
     from dispatcher.cli.options.connect_options import TransportPool
 

@@ -33,7 +33,7 @@ from dispatcher.cli import complain, say
 from dispatcher.cli.exec.exec import ExecOptions
 from dispatcher.cli.exec.run_exec import carry_out, limits
 from dispatcher.cli.options import sudo
-from dispatcher.cli.options.connect_options import TransportPool
+from dispatcher.cli.options.connect_options import TransportPool, show_only
 from dispatcher.cli.options.declaration import Options, converted, option
 from dispatcher.cli.options.host_options import (
     KeepOptions,
@@ -192,6 +192,8 @@ def run(options: ShellOptions) -> int:
     hosts = find_hosts(options, say)
     sudo.user(options)
     limits(options)
+    if show_only(options, "shell", ((host, "run what you type") for host in hosts)):
+        return 0
     allow_open_files(len(hosts))
     with TransportPool(options, keep=True) as reach:
         shell = Shell(hosts, options, reach)

@@ -12,12 +12,13 @@ import signal
 
 from dispatcher.cli import say
 from dispatcher.cli.jobs.job_screen import Watch, follow, tell_end, written
-from dispatcher.cli.options.declaration import Options, argument, converted, option
+from dispatcher.cli.options.declaration import Options, argument, converted, dry_run_option, option
 from dispatcher.cli.options.output_options import LineOptions, ShowOptions, settings
 from dispatcher.jobs import registry
 from dispatcher.jobs.job_socket import JobConnection
 from dispatcher.model import errors
 from dispatcher.model.errors import ConflictingOptions
+from dispatcher.model.host import Host
 
 
 class AttachOptions(LineOptions, section="Output"):
@@ -115,6 +116,7 @@ class StopOptions(Options):
 
     job: str | None = argument()
     now: bool = option(help="Kill the ranks at once, as a second Ctrl-C does.")
+    dry_run: bool = dry_run_option()
 
 
 def stop(options: StopOptions) -> int:
@@ -122,6 +124,12 @@ def stop(options: StopOptions) -> int:
     found = registry.find(options.job)
     if found.state == registry.ENDED:
         tell_end(found)
+        return 0
+    from dispatcher.cli.options.connect_options import show_only
+
+    does = f"{'kill' if options.now else 'end'} the ranks of {found.run_id}"
+    hosts = [Host(name, user=user, port=port) for name, user, port in found.hosts]
+    if show_only(options, "stop", ((host, does) for host in hosts)):
         return 0
     try:
         with JobConnection(found) as call:

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 import time
-from typing import Any
 
 import click
 
-from dispatcher.cli.options.declaration import Options, option
+from dispatcher.cli import tell
+from dispatcher.cli.options.declaration import Options, json_option, option
 from dispatcher.jobs import registry
 from dispatcher.model.hostset import fold
 from dispatcher.output.text.sanitize import sanitize_text
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from dispatcher.model import formats
 
 #: characters of a program and of hosts in a row
 WIDEST = 32
@@ -38,14 +41,14 @@ class JobsOptions(Options):
     everything: bool = option(
         "-a", "--all", help="List runs of the foreground too, and older ones."
     )
-    as_json: bool = option("--json", help="Print a JSON list.")
+    as_json: bool = json_option("the list")
 
 
 def jobs(options: JobsOptions) -> int:
     """Print the table of jobs; the exit code."""
     found = [job for job in registry.jobs() if options.everything or _is_of_interest(job)]
     if options.as_json:
-        click.echo(json.dumps([_plain(job) for job in found], indent=2))
+        tell([_plain(job) for job in found])
     elif not found:
         click.echo("no jobs", err=True)
     else:
@@ -90,8 +93,9 @@ def age(seconds: float) -> str:
     return f"{whole // 86400}d{whole % 86400 // 3600:02d}h"
 
 
-def _plain(job: registry.Job) -> dict[str, Any]:
+def _plain(job: registry.Job) -> formats.Job:
     return {
+        "schema": "job/1",
         "id": job.run_id,
         "state": job.phase,
         "exit_code": job.exit_code,

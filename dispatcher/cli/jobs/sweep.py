@@ -6,20 +6,30 @@ import contextlib
 import os
 import signal
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import click
 
 from dispatcher.api.find_processes import Look, look_by, summary
-from dispatcher.cli import say
-from dispatcher.cli.options.connect_options import TransportPool
-from dispatcher.cli.options.declaration import Options, argument, option
+from dispatcher.cli import say, tell
+from dispatcher.cli.options.connect_options import TransportPool, show_only
+from dispatcher.cli.options.declaration import (
+    Options,
+    argument,
+    dry_run_option,
+    json_option,
+    option,
+)
 from dispatcher.cli.options.host_options import LoginOptions, WhereOptions, find_hosts
 from dispatcher.jobs import registry
 from dispatcher.model import paths
 from dispatcher.model.errors import AmbiguousJob, DispatchError, NoSuchJob
 from dispatcher.model.host import Host
 from dispatcher.model.hostset import fold
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from dispatcher.model import formats
 
 #: seconds that a launcher gets to end by itself, once its ranks are dead
 LAUNCHER = 10.0
@@ -33,7 +43,7 @@ def look(hosts: Sequence[Host], run_ids: Sequence[str], reach: LoginOptions, *, 
         return look_by(transports.transport_for, hosts, run_ids, kill=kill)
 
 
-def tell(seen: Look, say: Callable[[str], None]) -> int:
+def ended(seen: Look, say: Callable[[str], None]) -> int:
     """Say what a killing look ended and could not; 0, 1 if something is left, 125 for hosts."""
     lines = summary(seen.found, "killed", "removed")
     left = summary(seen.found, "left", "kept")
@@ -42,6 +52,24 @@ def tell(seen: Look, say: Callable[[str], None]) -> int:
     if not (lines or left or seen.failures):
         say(f"{fold(seen.found)}: nothing found")
     return 125 if seen.failures else int(bool(left))
+
+
+def record(states: Mapping[str, str], left: Sequence[str], looks: Sequence[Look]) -> formats.Swept:
+    """What was found, and what became of it, for programs. states: of runs; left: left over."""
+    return {
+        "schema": "swept/1",
+        "runs": [
+            {"run_id": one, "state": state, "left_over": one in left}
+            for one, state in states.items()
+        ],
+        "found": [
+            {"host": host, "run_id": one.run_id, "what": one.what, "pid": one.pid, "name": one.name}
+            for seen in looks
+            for host, tagged in seen.found.items()
+            for one in tagged
+        ],
+        "failures": [line for seen in looks for line in seen.failures],
+    }
 
 
 class SweepOptions(WhereOptions, LoginOptions, section="Leftovers"):
@@ -60,6 +88,7 @@ class SweepOptions(WhereOptions, LoginOptions, section="Leftovers"):
 
     run_id: str | None = argument(metavar="[RUN_ID]")
     kills: bool = option("--kill", help="Kill and remove what is left over.")
+    as_json: bool = json_option("what is found")
 
 
 def sweep(options: SweepOptions) -> int:
@@ -68,6 +97,12 @@ def sweep(options: SweepOptions) -> int:
     if run_id is not None and not paths.is_run_id(run_id):
         raise NoSuchJob(f"not a run id: {run_id!r}", hint="dispatch sweep lists them")
     hosts = find_hosts(options, say)
+    does = f"look for what {run_id or 'any run of yours'} has left"
+    if options.kills:
+        does += ", then kill and remove what is left over"
+    if show_only(options, "sweep", ((host, does) for host in hosts)):
+        return 0
+    out = (lambda line: None) if options.as_json else click.echo
     seen = look(hosts, [run_id] if run_id else [], options, kill=False)
     states = {job.run_id: job.state for job in registry.jobs()}
     ids = sorted({one.run_id for tagged in seen.found.values() for one in tagged})
@@ -78,28 +113,30 @@ def sweep(options: SweepOptions) -> int:
             found == run_id and state != registry.RUNNING
         ):
             left.append(found)
-            click.echo(f"{found}: left over")
+            out(f"{found}: left over")
         elif state == registry.RUNNING:
-            click.echo(f"{found}: its launcher lives")
+            out(f"{found}: its launcher lives")
         else:
-            click.echo(f"{found}: its launcher is not known here; not touched without its id")
+            out(f"{found}: its launcher is not known here; not touched without its id")
         own = {host: [one for one in all_ if one.run_id == found]
                for host, all_ in seen.found.items()}  # fmt: skip
         for line in summary(own, "found"):
-            click.echo(f"  {line}")
+            out(f"  {line}")
     for line in seen.failures:
         say(line)
-    if not left:
-        if not ids and not seen.failures:
-            click.echo("nothing left over")
-        return 125 if seen.failures else 0
-    if not options.kills:
+    code, looks = 125 if seen.failures else 0, [seen]
+    if not ids and not seen.failures:
+        out("nothing left over")
+    elif left and options.kills:
+        names = {n for n, tagged in seen.found.items() if any(t.run_id in left for t in tagged)}
+        where = [host for host, name in zip(hosts, seen.found, strict=True) if name in names]
+        looks.append(look(where, left, options, kill=True))
+        code = max(ended(looks[1], out), code)
+    elif left:
         say("note: --kill kills what is left over")
-        return 125 if seen.failures else 0
-    names = {name for name, tagged in seen.found.items() if any(t.run_id in left for t in tagged)}
-    where = [host for host, name in zip(hosts, seen.found, strict=True) if name in names]
-    killed: Look = look(where, left, options, kill=True)
-    return max(tell(killed, click.echo), 125 if seen.failures else 0)
+    if options.as_json:
+        tell(record({one: states.get(one, "unknown") for one in ids}, left, looks))
+    return code
 
 
 class KillOptions(Options):
@@ -119,6 +156,8 @@ class KillOptions(Options):
 
     job: str | None = argument()
     everything: bool = option("--all", help="Kill all jobs that run here, and dead ones.")
+    as_json: bool = json_option("what was killed")
+    dry_run: bool = dry_run_option()
 
 
 def kill(options: KillOptions) -> int:
@@ -128,13 +167,26 @@ def kill(options: KillOptions) -> int:
     jobs = registry.jobs() if options.job is None else [registry.find(options.job)]
     if options.everything:
         jobs = [one for one in jobs if one.state in (registry.RUNNING, registry.DEAD)]
-    codes = [_kill(one) for one in jobs]
     if not jobs:
-        click.echo("no jobs", err=True)
-    return max(codes, default=0)
+        say("no jobs")
+    deeds = [(host, f"kill all processes of {job.run_id}") for job in jobs for host in _hosts(job)]
+    if show_only(options, "kill", deeds):
+        return 0
+    states = {job.run_id: job.state for job in jobs}
+    out = (lambda line: None) if options.as_json else click.echo
+    looks: list[Look] = []
+    code = max([_kill(one, looks, out) for one in jobs], default=0)
+    if options.as_json:
+        tell(record(states, list(states), looks))
+    return code
 
 
-def _kill(job: registry.Job) -> int:
+def _hosts(job: registry.Job) -> list[Host]:
+    return [Host(name, user=user, port=port) for name, user, port in job.hosts]
+
+
+def _kill(job: registry.Job, looks: list[Look], out: Callable[[str], None]) -> int:
+    """End what ``job`` has on its hosts; the exit code. looks: gets what was found."""
     from dispatcher.jobs.job_socket import JobConnection
 
     if job.state == registry.ELSEWHERE:
@@ -143,14 +195,13 @@ def _kill(job: registry.Job) -> int:
         if job.state == registry.RUNNING and job.detached:
             with JobConnection(job) as call:
                 call.order("stop", now=True)  # so that it starts nothing again
-    hosts = [Host(name, user=user, port=port) for name, user, port in job.hosts]
-    way = LoginOptions(**job.reach)
-    code = tell(look(hosts, [job.run_id], way, kill=True), click.echo)
+    looks.append(look(_hosts(job), [job.run_id], LoginOptions(**job.reach), kill=True))
+    code = ended(looks[-1], out)
     end = time.monotonic() + LAUNCHER
     while job.launcher.lives:
         if time.monotonic() > end:
             os.kill(job.launcher.pid, signal.SIGKILL)
-            click.echo(f"launcher: killed pid {job.launcher.pid}, which did not end by itself")
+            out(f"launcher: killed pid {job.launcher.pid}, which did not end by itself")
             break
         time.sleep(0.05)
     return code

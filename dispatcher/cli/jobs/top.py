@@ -10,8 +10,8 @@ from types import FrameType
 
 import click
 
-from dispatcher.cli import say
-from dispatcher.cli.options.declaration import Options, argument, option
+from dispatcher.cli import say, tell
+from dispatcher.cli.options.declaration import Options, argument, json_option, option
 from dispatcher.cli.run.monitoring import is_screen
 from dispatcher.jobs import registry
 from dispatcher.jobs.job_socket import LEAST_EVERY, JobConnection, Malformed
@@ -19,6 +19,11 @@ from dispatcher.model import errors
 from dispatcher.model.errors import JobEnded
 from dispatcher.output.monitor.live_table import Snapshot
 from dispatcher.output.terminal.alt_screen import AltScreen, TableView
+from dispatcher.plan.job.placement import name
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from dispatcher.model import formats
 
 #: seconds after which a launcher that shows no table is not waited for
 REPLY_TIMEOUT = 10.0
@@ -49,6 +54,7 @@ class TopOptions(Options):
         "goes on with that.",
         usual="2",
     )
+    as_json: bool = json_option("the table once")
 
 
 def top(options: TopOptions) -> int:
@@ -65,8 +71,11 @@ def top(options: TopOptions) -> int:
     try:
         with JobConnection(found) as call:
             call.order("attach", output=False, table=options.sample)
-            once = _once(3 * options.sample + 2)
-            ended = _live(found, call) if is_screen() else _follow(found, call, once)
+            if is_screen() and not options.as_json:
+                ended = _live(found, call)
+            else:
+                show = tell_ranks if options.as_json else print_table
+                ended = _follow(found, call, _once(show, 3 * options.sample + 2))
     except KeyboardInterrupt:
         return errors.SIGNAL_BASE + signal.SIGINT
     if ended is not None:
@@ -100,8 +109,47 @@ def _live(job: registry.Job, call: JobConnection) -> int | None:
         view.alt_screen.close()
 
 
-def _once(patience: float) -> Shown:
-    """Prints a table in which every rank has figures, or the first after ``patience`` seconds."""
+def print_table(snapshot: Snapshot) -> None:
+    """The table for people."""
+    from dispatcher.output.terminal.watch_table import table
+
+    for line in table(snapshot.rows, snapshot.rows):
+        click.echo(line.plain.rstrip())
+
+
+def tell_ranks(snapshot: Snapshot) -> None:
+    """The table for programs."""
+    ranks: list[formats.TopRank] = []
+    for row in snapshot.rows:
+        used, memory, watts = row.gpu or (None, None, None)
+        ranks.append(
+            {
+                "rank": name(row.rank),
+                "host": row.host,
+                "local_rank": row.local,
+                "pid": row.pid,
+                "state": row.state,
+                "alive": row.alive,
+                "cpu": row.cpu,
+                "rss": row.rss,
+                "gpu_used": used,
+                "gpu_memory": memory,
+                "gpu_watts": watts,
+                "silence": row.silence,
+                "last_line": row.last,
+            }
+        )
+    shown: formats.Top = {
+        "schema": "top/1",
+        "ranks": ranks,
+        "late_gpus": list(snapshot.late),
+        "slow": list(snapshot.slow),
+    }
+    tell(shown)
+
+
+def _once(write: Callable[[Snapshot], None], patience: float) -> Shown:
+    """Writes a table in which every rank has figures, or the first after ``patience`` seconds."""
     until = time.monotonic() + patience
 
     def show(snapshot: Snapshot | None) -> bool:
@@ -110,10 +158,7 @@ def _once(patience: float) -> Shown:
         known = all(row.cpu is not None for row in snapshot.rows if row.alive)
         if not known and time.monotonic() < until:
             return True
-        from dispatcher.output.terminal.watch_table import table
-
-        for line in table(snapshot.rows, snapshot.rows):
-            click.echo(line.plain.rstrip())
+        write(snapshot)
         return False
 
     return show

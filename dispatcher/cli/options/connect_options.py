@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING
 
 from dispatcher.api import transports
 from dispatcher.api.transports import Ask
-from dispatcher.cli import say
+from dispatcher.cli import say, tell
+from dispatcher.cli.options.declaration import Options
 from dispatcher.cli.options.host_options import (
     KeepOptions,
     LimitOptions,
@@ -20,10 +21,12 @@ from dispatcher.model.errors import ConflictingOptions, UsageError
 from dispatcher.model.frozen import Value, value
 from dispatcher.model.host import Host
 from dispatcher.model.hostset import fold
+from dispatcher.output.text.sanitize import sanitize_text
 from dispatcher.plan.job.request import parse_seconds
 from dispatcher.transport.base import ALIVE_INTERVAL, UNLESS_CONFIGURED, Keepalive, Transport
 
 if TYPE_CHECKING:
+    from dispatcher.model import formats
     from dispatcher.transport.base import Target, Transport
     from dispatcher.transport.tree.topology import Topology
 
@@ -189,6 +192,39 @@ def fanout(
     )
 
 
+def show_only(
+    options: Options, command: str, deeds: Iterable[tuple[Host, str]], tree: Fanout | None = None
+) -> bool:
+    """Whether this is a dry run; then it is printed what ``command`` would do on each host.
+
+    deeds: hosts, and what would be done there; equal ones are shown once.
+    """
+    if not getattr(options, "dry_run", False):
+        return False
+    deeds = list(deeds)
+    if getattr(options, "as_json", False):
+        shown: formats.DryRun = {
+            "schema": "dry-run/1",
+            "command": command,
+            "hosts": [
+                {"host": host.name, "user": host.user, "port": host.port, "does": does}
+                for host, does in deeds
+            ],
+            "parents": {} if tree is None else tree.parents(),
+        }
+        tell(shown)
+        return True
+    groups: dict[str, list[str]] = {}
+    for host, does in deeds:
+        groups.setdefault(does, []).append(host.name)
+    for does, names in groups.items():
+        print(f"{fold(names)} ({len(names)}): {sanitize_text(does)}")
+    for line in tree.lines() if tree is not None else ():
+        print(line)
+    say("note: a dry run: no host was contacted")
+    return True
+
+
 class TransportPool(transports.TransportPool):
     """Transports by host; closes them all at the end of the context.
 
@@ -206,6 +242,7 @@ class TransportPool(transports.TransportPool):
         tree: Fanout | None = None,
         say: Callable[[str], None] = say,
     ) -> None:
+        assert not options.dry_run, "a dry run contacts no host"
         check_keep(options)
         super().__init__(ways(options), ask or ask_here, alive(options))
         self._options = options

@@ -184,6 +184,20 @@ def option(
     return declared
 
 
+def json_option(what: str) -> Any:
+    """The field ``as_json``: ``--json``, which prints ``what`` by ``cli.tell``."""
+    return option("--json", help=f"Print {what} as JSON.")
+
+
+def dry_run_option() -> Any:
+    """The field ``dry_run``, for whoever touches hosts; see ``connect_options.show_only``."""
+    return option(
+        "--dry-run",
+        section=Option.section,
+        help="Show what would be done on which hosts, and contact none.",
+    )
+
+
 def argument(
     *, default: Any = None, last: bool = False, required: bool = False, **settings: Any
 ) -> Any:

@@ -15,7 +15,7 @@ import sys
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
-from dispatcher.cli.options.declaration import Options, option, replace
+from dispatcher.cli.options.declaration import Options, dry_run_option, option, replace
 from dispatcher.cli.options.option_defaults import WITHOUT, origin, setting_of, typed, value_origin
 from dispatcher.model.errors import NoHosts, UsageError
 
@@ -100,6 +100,7 @@ class LoginOptions(Options, section="Connections"):
         "(accept-new).",
         usual="as ssh_config says, else strict",
     )
+    dry_run: bool = dry_run_option()
 
 
 class KeepOptions(Options, section="Connections"):

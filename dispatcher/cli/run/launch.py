@@ -6,7 +6,6 @@ With ``--dry-run`` to the plan and no further: a table for people, or JSON for p
 from __future__ import annotations
 
 import io
-import json
 import os
 import shlex
 import sys
@@ -16,7 +15,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from dispatcher.api.transports import allow_open_files
-from dispatcher.cli import say
+from dispatcher.cli import say, tell
 from dispatcher.cli.options.connect_options import TransportPool, fanout
 from dispatcher.cli.options.host_options import check_reachable
 from dispatcher.cli.run.mpirun_launcher import MpirunLauncher
@@ -41,7 +40,7 @@ def show(plan: JobPlan, tree: Fanout | None = None, *, as_json: bool) -> None:
         described = describe_plan(plan)
         if tree is not None:
             described["parents"] = tree.parents()
-        sys.stdout.write(json.dumps(described, indent=2) + "\n")
+        tell(described)
         return
     if isinstance(sys.stdout, io.TextIOWrapper):  # arguments may hold bytes that are no text
         sys.stdout.reconfigure(errors="backslashreplace")

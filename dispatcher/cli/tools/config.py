@@ -8,11 +8,15 @@ from typing import Any
 
 import click
 
-from dispatcher.cli import COMMANDS, mistakes, named
+from dispatcher.cli import COMMANDS, mistakes, named, tell
 from dispatcher.cli.entry import load
-from dispatcher.cli.options.declaration import Options, argument, names_of, option
+from dispatcher.cli.options.declaration import Options, argument, json_option, names_of, option
 from dispatcher.cli.options.option_defaults import settings
 from dispatcher.plan.variables import HIDDEN, is_secret
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from dispatcher.model import formats
 
 
 class ConfigOptions(Options):
@@ -49,6 +53,7 @@ class ConfigOptions(Options):
         help="Take the defaults of this name in dispatch.toml.",
     )
     everything: bool = option("-a", "--all", help="Show what has its built-in default, too.")
+    as_json: bool = json_option("the list")
 
 
 def config(options: ConfigOptions) -> int:
@@ -57,7 +62,7 @@ def config(options: ConfigOptions) -> int:
     about = load(options.name)
     found = settings(about, options.profile)
     usual = names_of(named(COMMANDS[options.name][0]))
-    rows = []
+    found_all: list[tuple[str, Any, str]] = []  # option, value, origin
     for parameter in about.params:
         if not isinstance(parameter, click.Option) or not parameter.expose_value:
             continue
@@ -65,12 +70,20 @@ def config(options: ConfigOptions) -> int:
         context = click.Context(about)
         by_variable = parameter.value_from_envvar(context)
         if by_variable is not None:
-            rows.append((shown, _value(by_variable), f"variable {parameter.envvar}"))
+            found_all.append((shown, by_variable, f"variable {parameter.envvar}"))
         elif parameter.name in found:
             setting = found[parameter.name]
-            rows.append((shown, _value(setting.value), setting.origin))
+            found_all.append((shown, setting.value, setting.origin))
         elif options.everything:
-            rows.append((shown, _value(usual[parameter.name or ""]), "built in"))
+            found_all.append((shown, usual[parameter.name or ""], "built in"))
+    if options.as_json:
+        listed: list[formats.Setting] = [
+            {"schema": "setting/1", "option": name, "value": _open(value), "origin": origin}
+            for name, value, origin in found_all
+        ]
+        tell(listed)
+        return 0
+    rows = [(name, _value(value), origin) for name, value, origin in found_all]
     widths = [max((len(row[i]) for row in rows), default=0) for i in range(2)]
     for row in rows:
         sys.stdout.write(f"{row[0]:<{widths[0]}}  {row[1]:<{widths[1]}}  {row[2]}\n")
@@ -79,11 +92,16 @@ def config(options: ConfigOptions) -> int:
     return 0
 
 
-def _value(value: Any) -> str:
-    """A value for eyes; what looks like a secret is hidden."""
+def _open(value: Any) -> Any:
+    """A value, but what looks like a secret is hidden."""
     if isinstance(value, (list, tuple)):
-        return "[" + ", ".join(_value(one) for one in value) + "]"
+        return [_open(one) for one in value]
     if isinstance(value, str):
         name, equals, _ = value.partition("=")
-        return json.dumps(f"{name}={HIDDEN}" if equals and is_secret(name) else value)
-    return "none" if value is None else json.dumps(value)
+        return f"{name}={HIDDEN}" if equals and is_secret(name) else value
+    return value
+
+
+def _value(value: Any) -> str:
+    """The same for eyes."""
+    return "none" if value is None else json.dumps(_open(value))

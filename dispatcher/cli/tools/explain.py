@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import textwrap
 from collections.abc import Iterator
 
 import click
 
+from dispatcher.cli import tell
 from dispatcher.cli.mistakes import line
-from dispatcher.cli.options.declaration import Options, argument, option
+from dispatcher.cli.options.declaration import Options, argument, json_option
 from dispatcher.cli.options.misspelt import MEANT
 from dispatcher.model.errors import UnknownCode
 from dispatcher.model.messages import MESSAGES, Message
@@ -30,7 +30,7 @@ class ExplainOptions(Options):
         ("dispatch explain", "all messages"),
     )
 
-    as_json: bool = option("--json", help="Print JSON: one object, or a list of all.")
+    as_json: bool = json_option("the message, or the list,")
     words: tuple[str, ...] = argument(metavar="[CODE]")
 
 
@@ -38,7 +38,7 @@ def explain(options: ExplainOptions) -> int:
     """Print it; the exit code. Raises: UnknownCode."""
     if not options.words:
         if options.as_json:
-            click.echo(json.dumps([vars(one) for one in MESSAGES.values()], indent=2))
+            tell([{"schema": "message/1", **vars(one)} for one in MESSAGES.values()])
             return 0
         wide = max(map(len, MESSAGES))
         for one in MESSAGES.values():
@@ -51,7 +51,7 @@ def explain(options: ExplainOptions) -> int:
         hint = f"{line([near])}{MEANT}" if near else "dispatch explain  # lists all"
         raise UnknownCode(f"{shown(code)}: no message has that code", hint=hint)
     if options.as_json:
-        click.echo(json.dumps(vars(found), indent=2))
+        tell({"schema": "message/1", **vars(found)})
     else:
         click.echo("\n".join(lines(found, shutil.get_terminal_size((80, 24)).columns)))
     return 0

@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-from dispatcher.cli import say
-from dispatcher.cli.options.declaration import OneOf, argument, option, replace
+from dispatcher.cli import say, tell
+from dispatcher.cli.options.declaration import OneOf, argument, json_option, option, replace
 from dispatcher.cli.options.host_options import (
     NAMES,
     TAKERS,
@@ -14,6 +14,10 @@ from dispatcher.cli.options.host_options import (
     find_hosts,
     hosts_typed,
 )
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from dispatcher.model import formats
 
 
 class HostsOptions(WhereOptions, section="Output"):
@@ -52,6 +56,7 @@ class HostsOptions(WhereOptions, section="Output"):
     separator: str = option(
         "-S", default="\n", metavar="TEXT", help="Print TEXT between names.", usual="a new line"
     )
+    as_json: bool = json_option("the list")
     sort: bool = option(help="Sort by names and their numbers.", usual="as written")
 
 
@@ -63,8 +68,8 @@ def hosts(options: HostsOptions) -> int:
     from dispatcher.model.names import BadName
     from dispatcher.plan.hosts.hostfile import parse_inline
 
-    if options.fold_them and options.count:
-        raise ConflictingOptions("-f and -c exclude each other")
+    if options.fold_them + options.count + options.as_json > 1:
+        raise ConflictingOptions("-f, -c and --json exclude each other")
     if options.taker:
         options = replace(options, **file_values(options.taker, NAMES))
     elif takers := _elsewhere(options):
@@ -82,6 +87,14 @@ def hosts(options: HostsOptions) -> int:
         raise NoHosts("no host is left after -i")
     if options.sort:
         names.sort(key=hostset.natural)
+    if options.as_json:
+        first = {host.name: host for host in reversed(found)}
+        listed: list[formats.Host] = [
+            {"schema": "host/1", "host": name, "user": first[name].user, "port": first[name].port}
+            for name in names
+        ]
+        tell(listed)
+        return 0
     if options.count:
         text = str(len(names))
     elif options.fold_them:

@@ -5,10 +5,15 @@ from __future__ import annotations
 import os
 import sys
 
-from dispatcher.cli import named_files, say
-from dispatcher.cli.options.declaration import Options, argument, option
+from dispatcher.cli import named_files, say, tell
+from dispatcher.cli.options.declaration import Options, argument, json_option, option
+from dispatcher.model.errors import ConflictingOptions
 from dispatcher.output.text.sanitize import sanitize_text
 from dispatcher.output.timeline import page, phases, read
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from dispatcher.model import formats
 
 #: bytes of a trace; some million spans
 MOST_TRACE = 1 << 29
@@ -31,6 +36,7 @@ class ReportOptions(Options):
     output: str | None = option(
         "-o", metavar="FILE|-", help="Write the page to FILE.", usual="TRACE with .html at its end"
     )
+    as_json: bool = json_option("the phases, and write a page only with -o,")
 
 
 def report(options: ReportOptions) -> int:
@@ -39,12 +45,25 @@ def report(options: ReportOptions) -> int:
         named_files.read(options.trace, options.trace, MOST_TRACE).decode("utf-8", "replace"),
         options.trace,
     )
+    if options.as_json:
+        if options.output == "-":
+            raise ConflictingOptions("--json and -o - both want standard output")
+        listed: list[formats.Phase] = [
+            {"schema": "phase/1", **vars(one)}  # type: ignore[typeddict-item]
+            for one in phases(timeline)
+        ]
+        tell(listed)
+        if options.output is None:
+            return 0
     text = page(timeline, os.path.basename(options.trace))
     if options.output == "-":
         sys.stdout.write(text)
         return 0
     path = options.output or os.path.splitext(options.trace)[0] + ".html"
     named_files.write(path, path, text)
+    say(f"note: wrote {path}")
+    if options.as_json:
+        return 0
     rows: list[tuple[str, ...]] = [("phase", "times", "shortest", "median", "longest", "slowest")]
     rows += [
         (
@@ -59,5 +78,4 @@ def report(options: ReportOptions) -> int:
     for row in rows:
         cells = [cell.rjust(width) for cell, width in zip(row[1:5], widths[1:], strict=True)]
         sys.stdout.write("  ".join([row[0].ljust(widths[0]), *cells, row[5]]) + "\n")
-    say(f"note: wrote {path}")
     return 0

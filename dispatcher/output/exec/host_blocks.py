@@ -19,9 +19,14 @@ from typing import Any
 from dispatcher.core.events import exec_events
 from dispatcher.core.events.run_events import Entry, Sink
 from dispatcher.model.hostset import fold
+from dispatcher.output.exec.exec_notes import outcome_text
 from dispatcher.output.text.fold import gather
 from dispatcher.output.text.lines import LineAssembler
 from dispatcher.output.text.sanitize import sanitize_lines
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from dispatcher.model import formats
 
 #: bytes kept of one stream of one host
 MOST = 4 << 20
@@ -128,12 +133,10 @@ def _lines(block: bytes) -> list[bytes]:
     return sanitize_lines(assembler.feed(block) + assembler.finish()).split(b"\n")[:-1]
 
 
-def record(
-    name: str, index: int, outcome: exec_events.Outcome, outputs: HostOutput, words: str
-) -> dict[str, Any]:
-    """One host as plain values for JSON. Output that is not UTF-8 comes as base64."""
+def about(name: str, index: int, outcome: exec_events.Outcome) -> formats.HostOutcome:
+    """What became of one host, for programs."""
     failure = outcome.failure if isinstance(outcome, exec_events.Failed) else None
-    found: dict[str, Any] = {
+    return {
         "host": name,
         "index": index,
         "ok": exec_events.is_good(outcome),
@@ -142,7 +145,17 @@ def record(
         "signal": outcome.signal if isinstance(outcome, exec_events.Killed) else None,
         "kind": failure.kind.value if failure else None,
         "message_code": failure.kind.code if failure else None,
-        "words": words,
+        "words": outcome_text(outcome),
+    }
+
+
+def record(
+    name: str, index: int, outcome: exec_events.Outcome, outputs: HostOutput
+) -> dict[str, Any]:
+    """One host as plain values for JSON. Output that is not UTF-8 comes as base64."""
+    found: dict[str, Any] = {
+        "schema": "exec/1",
+        **about(name, index, outcome),
         "seconds": round(outputs.seconds.get(index, 0.0), 3),
     }
     for stream, title in ((1, "stdout"), (2, "stderr")):
@@ -163,6 +176,7 @@ _KINDS: Mapping[type, str] = {
     exec_events.TimedOut: "timeout",
     exec_events.Interrupted: "interrupted",
     exec_events.NotStarted: "not started",
+    exec_events.NotCopied: "not copied",
 }
 
 

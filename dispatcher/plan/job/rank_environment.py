@@ -31,7 +31,7 @@ from __future__ import annotations
 import posixpath
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from dispatcher.model.frozen import Value, value
 from dispatcher.plan.job import devices
@@ -46,6 +46,7 @@ from dispatcher.plan.variables import (
 )
 
 if TYPE_CHECKING:
+    from dispatcher.model import formats
     from dispatcher.plan.job.job_plan import JobPlan
 
 
@@ -186,7 +187,7 @@ def _threads(plan: JobPlan, bound: Bound | None) -> str | None:
     return None if bound.omp_threads is None else str(bound.omp_threads)
 
 
-def describe_plan(plan: JobPlan) -> dict[str, Any]:
+def describe_plan(plan: JobPlan) -> formats.Plan:
     """Hosts, ranks, commands and environments, JSON-ready, secrets hidden.
 
     Environments hold placeholders ``<...>`` where only the hosts know. An open
@@ -199,6 +200,7 @@ def describe_plan(plan: JobPlan) -> dict[str, Any]:
         return ((name, value) for name, value in every if shared.get(name) != value)
 
     return {
+        "schema": "plan/1",
         "run_id": plan.run_id,
         "world_size": plan.world_size or None,
         "cwd": plan.cwd,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 
+import promises
 from cases import cases
 from checks.samples import GIB, call, host, said
 
@@ -67,7 +68,7 @@ def test_a_thousand_healthy_hosts_are_one_line() -> None:
 
 
 def test_json_names_every_host_and_check() -> None:
-    said_ = json.loads(json.dumps(check_table.record(report(), 1.0)))
+    said_ = promises.told(json.dumps(check_table.record(report(), 1.0)))
     assert said_["format"] == 1
     assert said_["fit"] is False
     assert said_["hosts"]["b03"]["checks"]["clock"]["level"] == "CRITICAL"

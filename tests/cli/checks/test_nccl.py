@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
+import promises
 import pytest
 from cases import cases
 
@@ -55,7 +55,7 @@ def test_settings_are_printed_and_written_only_where_that_is_wanted(
 
 def test_for_programs(texts: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["check", "--nccl", *texts, "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
+    found = promises.told(capsys.readouterr().out)
     assert found["settings"].items() >= SETTINGS.items()
     assert sorted(found["hosts"]) == ["b1", "b2"]
 
@@ -90,7 +90,7 @@ def test_a_text_that_cannot_be_read(
     assert capsys.readouterr().err == "error: --from large: larger than 4 MiB [file-unusable]\n"
     (tmp_path / ".b").write_bytes(HOST.format(n=3).encode() + b"\xff")
     assert cli.main(["check", "--nccl", "--from", ".b", "--json"]) == 0
-    assert list(json.loads(capsys.readouterr().out)["hosts"]) == [".b"]
+    assert list(promises.told(capsys.readouterr().out)["hosts"]) == [".b"]
 
 
 def test_a_log_is_compared(
@@ -173,6 +173,7 @@ def test_advice_for_programs() -> None:
     found = advice(settings={"A": "1"}, own={"b1": {"B": "2"}}, now={"b1": NOW, "b2": THEN},
                    then={"b1": NOW, "b2": NOW})  # fmt: skip
     assert nccl.record(found, [Message(Level.WARN, ("b1",), "slow", "do")]) == {
+        "schema": "check-nccl/1",
         "settings": {"A": "1"},
         "hosts": {
             "b1": {"settings": {"B": "2"}, "now": NOW.line(), "then": NOW.line()},
@@ -216,4 +217,4 @@ def test_this_machine_is_asked(
     assert "NCCL_SOCKET_IFNAME=nosuch7" in capfd.readouterr().out
     monkeypatch.delenv("NCCL_SOCKET_IFNAME")
     cli.main(["check", "--nccl", "-w", "localhost", "--json"])
-    assert list(json.loads(capfd.readouterr().out)["hosts"]) == ["localhost"]
+    assert list(promises.told(capfd.readouterr().out)["hosts"]) == ["localhost"]

@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+import promises
 import pytest
 from cases import cases
 
@@ -137,7 +138,8 @@ def test_for_programs() -> None:
     ranking = PairRanking((2,), ((0, 2),), frozenset({(0, 2)}), 4e9)
     found = pairs.record(HOSTS, [GOOD, SLOW, FAILED], {3: "x"}, ranking, 2, 1.23456)
     assert found == {
-        "format": 1, "seconds": 1.235, "rounds": 2, "usual": 4e9, "culprits": ["n3"],
+        "schema": "check-pairs/1", "format": 1, "seconds": 1.235, "rounds": 2, "usual": 4e9,
+        "culprits": ["n3"],
         "links": [["n1", "n3"]], "problems": {"n4": "x"},
         "pairs": [
             {"hosts": ["n1", "n2"], "latency": 1e-3, "there": 4e9, "back": 4e9, "why": "",
@@ -148,6 +150,7 @@ def test_for_programs() -> None:
              "why": "Refused\x1b", "bad": False},
         ],
     }  # fmt: skip
+    assert promises.told(json.dumps(found)) == found
 
 
 # -- rounds --------------------------------------------------------------------------------
@@ -220,7 +223,7 @@ def test_how_many_rounds(
     played: Played, rounds: str, played_: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert cli.main(["check", "--pairs", "-w", "n[1-4]", "--rounds", rounds, "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
+    found = promises.told(capsys.readouterr().out)
     assert (found["rounds"], len(played.rounds)) == (played_, played_)
     if rounds == "all":
         assert len(found["pairs"]) == 6

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 from typing import Any
 
+import promises
 import pytest
 from cases import cases
 
@@ -170,7 +170,7 @@ def test_the_exit_code(
     out, err = capsys.readouterr()
     assert err == ""
     if as_json:
-        assert json.loads(out)["fit"] is (code == 0)
+        assert promises.told(out)["fit"] is (code == 0)
         assert out.startswith("{\n  ")
     else:
         fit = sum(found.fit(host) for host in found.hosts)
@@ -224,7 +224,7 @@ def test_each_host_by_v_and_advice(
 def test_this_machine(capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("")
     code = cli.main(["check", "-w", "localhost", "--json", "--chdir", str(tmp_path), "train.py"])
-    found = json.loads(capfd.readouterr().out)
+    found = promises.told(capfd.readouterr().out)
     assert code == (0 if found["fit"] else 1)
     host = found["hosts"]["localhost"]
     assert (host["lost"], host["problem"]) == (False, None)

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import promises
 import pytest
 from cases import cases
 
@@ -75,7 +76,7 @@ def test_for_programs(capfd: pytest.CaptureFixture[str]) -> None:
     text = "echo out; echo error >&2; exit 3"
     assert cli.main([*ON_THREE, "--json", "--shell", text]) == 1
     out, err = capfd.readouterr()
-    rows = [json.loads(line) for line in out.splitlines()]
+    rows = [promises.told(line) for line in out.splitlines()]
     assert [row["host"] for row in rows] == ["::1", "localhost", "127.0.0.1"]
     assert {(row["stdout"], row["stderr"], row["code"]) for row in rows} == {
         ("out\n", "error\n", 3)

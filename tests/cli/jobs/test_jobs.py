@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import promises
 import pytest
 from cases import cases
 
@@ -92,17 +93,18 @@ def test_for_programs(on_record: OnRecord, capsys: pytest.CaptureFixture[str]) -
     folder = on_record(program=("a", "b c"), logs=Path("/logs"), detached=True)
     registry.conclude(folder, 3, [])
     assert cli.main(["jobs", "--json"]) == 0
-    (row,) = json.loads(capsys.readouterr().out)
+    (row,) = promises.told(capsys.readouterr().out)
     job = registry.jobs()[0]
     assert row == {
-        "id": job.run_id, "state": "ended", "exit_code": 3, "ranks": 2, "hosts": "n[1-2]",
-        "program": ["a", "b c"], "pid": job.launcher.pid, "node": job.node, "began": job.began,
+        "schema": "job/1", "id": job.run_id, "state": "ended", "exit_code": 3, "ranks": 2,
+        "hosts": "n[1-2]", "program": ["a", "b c"],
+        "pid": job.launcher.pid, "node": job.node, "began": job.began,
         "ended": job.end["ended"] if job.end else None, "logs": "/logs", "detached": True,
     }  # fmt: skip
     (folder / "end.json").unlink()
     told(folder, logs=None)
     assert cli.main(["jobs", "--json"]) == 0
-    (row,) = json.loads(capsys.readouterr().out)
+    (row,) = promises.told(capsys.readouterr().out)
     assert (row["ended"], row["logs"], row["exit_code"]) == (None, None, None)
 
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import promises
 import pytest
 from cases import cases
 from rig import wait_for
@@ -120,6 +121,21 @@ class TestSweep:
         assert looks.calls[1:] == [(["n2"], [DEAD], True)]
         assert f"{DEAD}: left over\n" in capsys.readouterr().out
 
+    def test_for_programs(self, looks: Looks, capsys: pytest.CaptureFixture[str]) -> None:
+        looks.found = {"n1": [tagged("found", ALIVE), tagged("found", ENDED)], "n2": []}
+        looks.killed = {"n1": [tagged("removed", ENDED, "/tmp", None)]}
+        looks.failures = ["n2: unreachable"]
+        assert cli.main([*SWEEP, "--kill", "--json"]) == 125
+        told = promises.told(capsys.readouterr().out)
+        assert told["runs"] == [
+            {"run_id": ENDED, "state": "ended", "left_over": True},
+            {"run_id": ALIVE, "state": "running", "left_over": False},
+        ]
+        assert [(one["what"], one["pid"]) for one in told["found"]] == [
+            ("found", 7), ("found", 7), ("removed", None),
+        ]  # fmt: skip
+        assert told["failures"] == ["n2: unreachable"]
+
     @pytest.mark.parametrize(("run_id", "killed"), [(FOREIGN, True), (ALIVE, False)])
     def test_a_run_that_is_named(
         self, looks: Looks, run_id: str, killed: bool, capsys: pytest.CaptureFixture[str]
@@ -189,7 +205,7 @@ def test_what_was_done_is_told(
     found: dict[str, list[Tagged]], failures: list[str], lines: list[str], code: int
 ) -> None:
     said: list[str] = []
-    assert command.tell(Look(found, failures), said.append) == code
+    assert command.ended(Look(found, failures), said.append) == code
     assert said == lines
 
 
@@ -260,6 +276,11 @@ def test_all_that_run_and_all_that_died(
     looks.killed = {"n1": [tagged("left", DEAD)]}
     assert cli.main(["kill", "--all"]) == 1
     assert sorted(looks.calls) == [(["n1"], [DEAD], True), (["n2"], [ALIVE], True)]
+    capsys.readouterr()
+    assert cli.main(["kill", "--all", "--json"]) == 1
+    told = promises.told(capsys.readouterr().out)
+    assert [run["run_id"] for run in told["runs"]] == [DEAD, ALIVE]
+    assert {one["what"] for one in told["found"]} == {"left"}
     capsys.readouterr()
     assert cli.main(["kill", FOREIGN]) == 125
     said = f"error: job {FOREIGN}: it belongs to elsewhere.example [job-elsewhere]\n"

@@ -8,6 +8,7 @@ import threading
 import time
 from dataclasses import replace
 
+import promises
 import pytest
 
 from dispatcher import cli
@@ -15,7 +16,7 @@ from dispatcher.cli.jobs import top as command
 from dispatcher.core.events.run_events import Entry, RankSpawned, RanksPlaced
 from dispatcher.jobs import registry
 from dispatcher.jobs.job_socket import frame
-from dispatcher.output.monitor.live_table import Snapshot, Table
+from dispatcher.output.monitor.live_table import Row, Snapshot, Table
 
 from ..conftest import Launched, OnRecord, Terminal
 
@@ -57,6 +58,21 @@ def test_a_table_is_printed_once_all_figures_are_known(
     assert "ended" not in err
 
 
+def test_the_table_for_programs(launched: Launched, capsys: pytest.CaptureFixture[str]) -> None:
+    launched(table(33.0, 12.5), ENDED)
+    assert cli.main(["top", "--json"]) == 0
+    ranks = promises.told(capsys.readouterr().out)["ranks"]
+    assert [(row["rank"], row["host"], row["pid"], row["cpu"]) for row in ranks] == [
+        ("0", "n1", 71, 33.0), ("1", "n2", 72, 12.5),
+    ]  # fmt: skip
+    gpu = Row(1 << 20, "n1", 0, None, "runs", gpu=(90.0, 2e9, None))
+    command.tell_ranks(replace(snapshot(1.0, 1.0), rows=(gpu,)))
+    (rank,) = promises.told(capsys.readouterr().out)["ranks"]
+    assert (rank["rank"], rank["gpu_used"], rank["gpu_memory"], rank["gpu_watts"]) == (
+        "1.0", 90.0, 2e9, None,
+    )  # fmt: skip
+
+
 def test_a_rank_that_is_no_more_has_no_figures(
     launched: Launched, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -70,7 +86,7 @@ def test_figures_that_do_not_come_are_not_waited_for(
 ) -> None:
     now = [100.0]
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
-    show = command._once(8.0)
+    show = command._once(command.print_table, 8.0)
     waits = []
     for now[0] in (100.0, 107.9, 108.0):
         waits.append(show(snapshot(None, 1.0)))

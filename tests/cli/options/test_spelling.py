@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import io
-import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import click
+import promises
 import pytest
 from cases import cases
 
@@ -188,7 +188,7 @@ def test_help_shows_options_by_subject() -> None:
 
 def hosts_of_run(dispatch: Dispatch, *words: str) -> tuple[list[str], str]:
     code, out, err = dispatch(*words, "--dry-run", "--json", "--no-python", "true")
-    plan = json.loads(out) if code == 0 else {"nodes": []}
+    plan = promises.told(out) if code == 0 else {"nodes": []}
     return [f"{node['host']}:{len(node['ranks'])}" for node in plan["nodes"]], err
 
 

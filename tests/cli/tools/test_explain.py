@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 from pathlib import Path
 from typing import Any
 
+import promises
 import pytest
 from cases import cases
 
@@ -37,10 +37,10 @@ def test_all(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_as_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["explain", "--json", "job-hung"]) == 0
-    one = json.loads(capsys.readouterr().out)
-    assert one.keys() == {"code", "exit_code", "what", "why", "do"}
+    one = promises.told(capsys.readouterr().out)
+    assert one.keys() == {"schema", "code", "exit_code", "what", "why", "do"}
     assert cli.main(["explain", "--json"]) == 0
-    assert one in json.loads(capsys.readouterr().out)
+    assert one in promises.told(capsys.readouterr().out)
 
 
 @cases(

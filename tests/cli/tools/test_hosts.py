@@ -56,7 +56,7 @@ def test_refuses(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
 @cases(
     ("words", "said"),
     [
-        (["-f", "-c", "n1"], "-f and -c exclude each other"),
+        (["-f", "-c", "n1"], "-f, -c and --json exclude each other"),
         (["n1", "-i", "n2"], "no host is left after -i"),
         (["n1", "-i", "n["], "-i: '[' without its ']'"),
         (["--for", "jobs"], "--for: 'jobs' is none of exec, put"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import promises
 import pytest
 
 from dispatcher import cli
@@ -52,6 +53,20 @@ def test_another_page_or_none(trace: Path, capsys: pytest.CaptureFixture[str]) -
     out, err = capsys.readouterr()
     assert (out, err) == ((trace.parent / "page").read_text(), "")
     assert sorted(path.name for path in trace.parent.iterdir()) == ["page", "run.json"]
+
+
+def test_phases_for_programs(trace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["report", str(trace), "--json"]) == 0
+    told = promises.told(capsys.readouterr().out)
+    assert [(one["name"], one["count"], one["median"]) for one in told] == [
+        ("connect", 2, 0.375), ("start", 1, 2.0),
+    ]  # fmt: skip
+    assert [path.name for path in trace.parent.iterdir()] == ["run.json"]
+    assert cli.main(["report", str(trace), "--json", "-o", "page"]) == 0
+    out, err = capsys.readouterr()
+    assert (json.loads(out), err) == (told, "note: wrote page\n")
+    assert (trace.parent / "page").exists()
+    assert cli.main(["report", str(trace), "--json", "-o", "-"]) == 2
 
 
 @pytest.mark.parametrize(

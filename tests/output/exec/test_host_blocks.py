@@ -12,6 +12,7 @@ from dispatcher.core.events import run_events as ev
 from dispatcher.core.events.run_events import Entry
 from dispatcher.model.failure import Failure, Kind
 from dispatcher.output.exec import host_blocks
+from dispatcher.output.exec.exec_notes import outcome_text
 from dispatcher.output.exec.host_blocks import (
     HostOutput,
     blocks_of,
@@ -70,11 +71,11 @@ def test_differences_are_told_from_the_block_of_most() -> None:
 def test_json_keeps_kinds_apart_and_bytes_whole() -> None:
     sink = kept(b"text\n", b"\xff\0")
     sink.event(Entry(1, 2.5, exec_events.HostDone(0, exec_events.Exited(3))))
-    first = record("n1", 0, exec_events.Exited(3), sink, "exit code 3")
+    first = record("n1", 0, exec_events.Exited(3), sink)
     assert (first["outcome"], first["code"], first["stdout"], first["seconds"]) == (
         "exited", 3, "text\n", 2.5,
     )  # fmt: skip
-    second = record("n2", 1, exec_events.Failed(Failure(Kind.AUTH, "no")), sink, "x")
+    second = record("n2", 1, exec_events.Failed(Failure(Kind.AUTH, "no")), sink)
     assert (second["outcome"], second["kind"]) == ("failed", "authentication failed")
     assert second["stdout_base64"] == "/wA="
     assert "stdout" not in second
@@ -103,7 +104,7 @@ def test_what_is_beyond_the_bound_is_counted_by_stream(monkeypatch: pytest.Monke
     assert (sink.dropped(0, STDOUT), sink.dropped(0, STDERR), sink.dropped(1, STDOUT)) == (7, 0, 0)
     assert sink.block(0, STDOUT) == b"12345123\n[7 bytes more]\n"
     assert sink.block(0, STDERR) == b"12345678"
-    told = record("n1", 0, exec_events.Exited(0), sink, "exit code 0")
+    told = record("n1", 0, exec_events.Exited(0), sink)
     assert (told["stdout"], told["stdout_dropped"], told["stderr"]) == ("12345123", 7, "12345678")
     assert "stderr_dropped" not in told
 
@@ -119,19 +120,20 @@ def test_what_is_beyond_the_bound_is_counted_by_stream(monkeypatch: pytest.Monke
         (exec_events.TimedOut("total", 1.0), {"outcome": "timeout"}),
         (exec_events.Interrupted(2), {"outcome": "interrupted"}),
         (exec_events.NotStarted("x"), {"outcome": "not started"}),
+        (exec_events.NotCopied("x"), {"outcome": "not copied"}),
     ],
 )  # fmt: skip
 def test_one_host_in_json(outcome: exec_events.Outcome, told: dict[str, object]) -> None:
-    plain = {"ok": False, "code": None, "signal": None, "kind": None, "message_code": None,
-             "seconds": 0.0, "host": "n1", "index": 4, "words": "words", "stdout": "",
-             "stderr": ""}  # fmt: skip
-    assert record("n1", 4, outcome, HostOutput(frozenset()), "words") == {**plain, **told}
+    plain = {"schema": "exec/1", "ok": False, "code": None, "signal": None, "kind": None,
+             "message_code": None, "seconds": 0.0, "host": "n1", "index": 4,
+             "words": outcome_text(outcome), "stdout": "", "stderr": ""}  # fmt: skip
+    assert record("n1", 4, outcome, HostOutput(frozenset())) == {**plain, **told}
 
 
 def test_seconds_are_rounded() -> None:
     sink = HostOutput(frozenset())
     sink.event(Entry(1, 1.23456, exec_events.HostDone(0, exec_events.Exited(0))))
-    assert record("n1", 0, exec_events.Exited(0), sink, "")["seconds"] == 1.235
+    assert record("n1", 0, exec_events.Exited(0), sink)["seconds"] == 1.235
 
 
 def test_the_head_of_a_block() -> None:

@@ -33,13 +33,14 @@ def test_a_whole_plan() -> None:
         "n1 slots=2 user=me port=22 env=API_KEY=s env=A=2\nn2 slots=1\nn3 slots=1 spare",
         exports=("A=1", "B_TOKEN=s"),
     )
-    shown = describe_plan(plan)
+    shown: dict[str, Any] = {**describe_plan(plan)}
     ranks = shown.pop("ranks")
     assert (
         shown.pop("limits").items() >= {"beats_lost": 3, "connect_window": 64, "grace": 10}.items()
     )
     assert shown.pop("restarts").items() >= {"most": 0, "host_faults": 3}.items()
     assert shown == {
+        "schema": "plan/1",
         "run_id": "run-1",
         "world_size": 3,
         "cwd": "/w",

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 from pathlib import Path
 
+import promises
 import pytest
 
 HOST = """\
@@ -50,7 +50,7 @@ def test_advice_from_pasted_texts_is_an_env_file(tmp_path: Path) -> None:
 def test_json_and_a_fatal_setting(tmp_path: Path) -> None:
     words = pasted(tmp_path, 3, "NCCL_SOCKET_IFNAME=eth9\n")
     done = check("--nccl", *words, "--json", cwd=tmp_path)
-    found = json.loads(done.stdout)
+    found = promises.told(done.stdout)
     assert done.returncode == 1
     assert found["messages"][0] == {
         "level": "CRITICAL",
@@ -115,9 +115,9 @@ def test_different_settings_do_not_fit_into_one_file(tmp_path: Path) -> None:
 def test_this_machine_is_looked_at(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("pass")
     done = check("-w", "localhost", "train.py", "--json", cwd=tmp_path)
-    said = json.loads(done.stdout)
+    said = promises.told(done.stdout)
     here = said["hosts"]["localhost"]
-    assert set(said) == {"format", "fit", "seconds", "checks", "hosts"}
+    assert set(said) == {"schema", "format", "fit", "seconds", "checks", "hosts"}
     assert set(here) == {"level", "problem", "lost", "checks"}
     assert set(here["checks"]["script"]) == {"level", "text", "value", "remedy"}
     assert list(here["checks"]) == said["checks"]
@@ -140,7 +140,7 @@ def test_a_site_s_own_check(tmp_path: Path) -> None:
     (mine / "fw").chmod(0o755)
     words = ("-w", "localhost", "--full", "--site-checks", str(mine), "--json")
     done = check(*words, cwd=tmp_path)
-    found = json.loads(done.stdout)["hosts"]["localhost"]["checks"]["site"]
+    found = promises.told(done.stdout)["hosts"]["localhost"]["checks"]["site"]
     assert (done.returncode, found["level"], found["text"]) == (1, "CRITICAL", "fw: old")
 
 
@@ -148,6 +148,6 @@ def test_a_host_that_is_not_reached(tmp_path: Path) -> None:
     config = tmp_path / "config"
     config.write_text("Host nowhere\n  HostName 127.0.0.1\n  Port 1\n")
     done = check("-w", "nowhere", "-F", str(config), "--json", cwd=tmp_path)
-    found = json.loads(done.stdout)["hosts"]["nowhere"]
+    found = promises.told(done.stdout)["hosts"]["nowhere"]
     assert (done.returncode, found["lost"], found["level"]) == (125, True, "CRITICAL")
     assert "connection refused" in found["problem"]

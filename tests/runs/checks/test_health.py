@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import promises
 import pytest
 from rig import Cluster
 
@@ -87,7 +88,7 @@ def test_three_defects_among_sixteen_hosts_are_named(new_cluster: Callable[..., 
     assert "critical: n5: tmp: the folder for temporary files: full: 0 MiB of 0 MiB free" in text
     assert "critical: n9: clock: 7." in text
     assert " s ahead of this machine's clock" in text
-    said = json.loads(
+    said = promises.told(
         dispatch(
             cluster, "check", "-H", cluster.hostfile(), *ENOUGH, "train.py", "--json", cwd=folder
         ).stdout
@@ -179,7 +180,7 @@ def test_the_throttled_host_and_the_cut_one_are_found(new_cluster: Callable[...,
     # far below any noise of a loaded machine, far above 4 Mbit/s of hundreds of MB/s
     words = ("check", "-H", cluster.hostfile(), "--pairs", "--slow", "0.05", "--json")
     done = dispatch(cluster, *words, "--svg", str(picture), cwd=Path("/"))
-    said = json.loads(done.stdout)
+    said = promises.told(done.stdout)
     assert (done.returncode, said["problems"]) == (1, {}), done
     assert {"n3", "n5"} <= set(said["culprits"]), said
     best: dict[str, float] = {}  # what each reaches with its best partner

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import sys
 
+import promises
 import pytest
 from rig import Cluster
 
@@ -21,7 +21,7 @@ def test_two_hosts(cluster: Cluster, isolated: None) -> None:
     words = "-w", "n1,n2", "--pairs", "--backend", "mpi", "--rounds", "1", "--json"
     done = cluster.run([sys.executable, "-m", "dispatcher", "check", *words], timeout=150)
     assert done.returncode == 0, done
-    (pair,) = json.loads(done.stdout)["pairs"]
+    (pair,) = promises.told(done.stdout)["pairs"]
     assert (pair["hosts"], pair["why"]) == (["n1", "n2"], "")
     assert all(pair[figure] > 0 for figure in ("latency", "there", "back"))
 

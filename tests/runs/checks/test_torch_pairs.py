@@ -11,6 +11,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import promises
 import pytest
 from rig import Cluster
 
@@ -24,7 +25,7 @@ def check(cluster: Cluster, *words: str) -> tuple[int, dict[str, Any]]:
     pairs = "-w", "n1,n2", "--pairs", "--rounds", "1", "--json", *words
     done = cluster.run([sys.executable, "-m", "dispatcher", "check", *pairs], timeout=150)
     assert done.stdout, done
-    return done.returncode, json.loads(done.stdout)
+    return done.returncode, promises.told(done.stdout)
 
 
 @pytest.mark.torch

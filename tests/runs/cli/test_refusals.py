@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import promises
 import pytest
 from rig import Cluster
 
@@ -103,5 +103,5 @@ def test_each_hosts_own_words_are_told_by_v(cluster: Cluster) -> None:
 
 def test_programs_still_read_each_hosts_own_words(cluster: Cluster) -> None:
     done = cluster.run([*PROGRAM, "check", "--json", "-w", "nosuch[1-2]"])
-    hosts = json.loads(done.stdout)["hosts"]
+    hosts = promises.told(done.stdout)["hosts"]
     assert hosts["nosuch2"]["problem"].startswith("name not found: nosuch2: ")

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import promises
 import pytest
 from rig import Cluster
 
@@ -59,7 +59,7 @@ def sums(cluster: Cluster) -> set[str]:
     text = f"cd {THERE} && find . -type f -exec sha256sum {{}} + | sort; readlink */link"
     done = cluster.run([*DISPATCH, "exec", "-N", "--json", "-w", "n[1-4]", "--shell", text])
     assert done.returncode == 0
-    return {json.loads(line)["stdout"] for line in done.stdout.splitlines()}
+    return {promises.told(line)["stdout"] for line in done.stdout.splitlines()}
 
 
 def contacted(done: subprocess.CompletedProcess[str]) -> set[str]:

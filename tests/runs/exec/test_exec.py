@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import promises
 import pytest
 from rig import wait_for
 
@@ -225,7 +226,7 @@ class TestTelling:
     def test_json(self) -> None:
         done = run("--json", "-w", "localhost", "--shell", "echo out; echo err >&2; exit 4")
         assert done.returncode == 1
-        found = json.loads(done.stdout)
+        found = promises.told(done.stdout)
         assert (found["host"], found["outcome"], found["code"]) == ("localhost", "exited", 4)
         assert (found["stdout"], found["stderr"]) == ("out\n", "err\n")
 

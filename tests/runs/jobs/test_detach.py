@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import json
 import os
 import pty
 import re
@@ -19,6 +18,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import promises
 import pytest
 from rig import Cluster, wait_for
 
@@ -315,7 +315,7 @@ def test_on_hosts(cluster: Cluster) -> None:
     command = ["env", *(f"{k}={v}" for k, v in mine.items()), *run]
     done = cluster.run([*command, "--detach", "-H", "n[1-2]:1", "--no-python", "sleep", "300"])
     assert done.returncode == 0, done.stderr
-    row = json.loads(cluster.run([*command, "jobs", "--json"]).stdout)[-1]
+    row = promises.told(cluster.run([*command, "jobs", "--json"]).stdout)[-1]
     assert (row["hosts"], row["state"]) == ("n[1-2]", "running")
     killed = cluster.run([*command, "sweep", row["id"], "-w", "n[1-2]", "--kill"])
     assert "its launcher lives" in killed.stdout

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
 from collections.abc import Callable
 from typing import Any
 
+import promises
 import pytest
 from rig import Cluster, wait_for
 
@@ -43,7 +43,7 @@ class Login:
         return str(self.jobs()[-1]["id"])
 
     def jobs(self) -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = json.loads(self.dispatch("jobs", "--json").stdout)
+        found: list[dict[str, Any]] = promises.told(self.dispatch("jobs", "--json").stdout)
         return found
 
     def living(self, run_id: str) -> dict[str, int]:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import json
-
+import promises
 import pytest
 
 from ..conftest import Desk
@@ -45,6 +44,7 @@ def test_gpus_that_were_chosen_stay_chosen(
 def test_a_dry_run_does_not_promise_what_a_host_decides(desk: Desk) -> None:
     done = desk.run("-H", "localhost:2", "--dry-run", *SHOW, env={NAME: "6,7"})
     assert f"{NAME}=<0,1, unless localhost has chosen others>" in done.stdout
-    told = json.loads(desk.run("-H", "n1", "--devices", "node", "--include", "n1:1,3", "--dry-run",
-                               "--json", *SHOW).stdout)  # fmt: skip
+    done = desk.run("-H", "n1", "--devices", "node", "--include", "n1:1,3", "--dry-run", "--json",
+                    *SHOW)  # fmt: skip
+    told = promises.told(done.stdout)
     assert told["ranks"][0]["environment"][NAME] == "1,3"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
@@ -10,6 +9,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import promises
 import pytest
 from rig import Cluster, wait_for
 
@@ -35,7 +35,7 @@ def test_who_opens_whom_is_told_before_any_host_is_touched(cluster: Cluster) -> 
     assert "tree        2 levels; from here n[1,3]" in shown
     assert "n3 opens n4" in shown
     shown = cluster.run([*words[:-1], "--json", "train.py"]).stdout
-    assert json.loads(shown)["parents"] == {"n2": "n1", "n4": "n3"}
+    assert promises.told(shown)["parents"] == {"n2": "n1", "n4": "n3"}
 
 
 def test_a_host_its_parent_cannot_reach_is_connected_from_here(cluster: Cluster) -> None:

@@ -10,6 +10,7 @@ import subprocess
 import time
 from pathlib import Path
 
+import promises
 import pytest
 from rig import wait_for
 
@@ -468,7 +469,7 @@ class TestDryRun:
             "1",
         )
         assert done.returncode == 0, done.stderr
-        plan = json.loads(done.stdout)
+        plan = promises.told(done.stdout)
         assert plan["world_size"] == 4
         assert [node["host"] for node in plan["nodes"]] == ["far1.invalid", "far2.invalid"]
         assert plan["ranks"][3]["environment"]["RANK"] == "3"

@@ -1,0 +1,470 @@
+"""What dispatch writes for programs: the form of each file and of each ``--json``.
+
+A promise to those who read it: docs/reference/formats.md says what may change, and how. The schemas
+in docs/reference/schemas/ are made of these classes, and of the events and the ``Report`` for the
+journal and report.json (``scripts/schemas.py``); docstrings say what each field means. ``schema``
+has the name and the version.
+
+Imported by type checkers and tests alone, so that no command pays for it.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal, TypedDict
+
+# -- a run ------------------------------------------------------------------------------
+
+
+class PlannedNode(TypedDict):
+    """A host of a plan, and its ranks.
+
+    index: its number. user, port: where to log in, if that is not as usual. origin: where it was
+    named, such as hostfile:3. slots: names of the GPUs, or numbers; null if they are counted at the
+    start. environment: variables of the ranks on this host alone.
+    """
+
+    index: int
+    host: str
+    user: str | None
+    port: int | None
+    origin: str
+    slots: list[str] | None
+    ranks: list[int]
+    environment: dict[str, str]
+
+
+class Spare(TypedDict):
+    """A host that waits until another is lost. slots: as those of a node."""
+
+    host: str
+    slots: list[str] | None
+
+
+class PlannedRank(TypedDict):
+    """What one rank runs. argv: program and arguments. environment: beside ``exports``."""
+
+    rank: int
+    host: str
+    local_rank: int
+    argv: list[str]
+    environment: dict[str, str]
+
+
+class _Plan(TypedDict):
+    schema: Literal["plan/1"]
+    run_id: str
+    world_size: int | None
+    cwd: str
+    nodes: list[PlannedNode]
+    spares: list[Spare]
+    exports: dict[str, str]
+    ranks: list[PlannedRank]
+    limits: dict[str, Any]
+    restarts: dict[str, Any]
+    notices: list[str]
+
+
+class Plan(_Plan, total=False):
+    """What will run where: plan.json, and ``dispatch --dry-run --json``. Secrets are hidden.
+
+    world_size: null while GPUs have yet to be counted; ranks is empty then. cwd: the folder of the
+    ranks. exports: variables that all ranks get. limits, restarts: seconds and numbers, as options
+    set them. notices: what you should know. parents: with ``--fanout-tree``, host -> the one it is
+    reached through.
+    """
+
+    parents: dict[str, str]
+
+
+class _Cause(TypedDict):
+    kind: str
+    message_code: str
+
+
+class Cause(_Cause, total=False):
+    """What ended a run. Which fields there are depends on ``kind``.
+
+    kind: RankFailed, MpiAborted, LeftMpi, MpisDiffer, RankNotStarted, NodeFailed, Rejected,
+    Impossible, OutputLost, Hung or Interrupted. message_code: what ``dispatch explain`` knows it
+    by. rank, host, pid: where; a rank that was spawned is a text, 1.0. status: exit code, or -n for
+    signal n. error: what the rank wrote about its failure, with message and traceback. last_lines:
+    what it said last. same: other ranks that failed alike. hint: what to do. code, text: of
+    MPI_Abort. never: whether MPI was never begun. ranks, waiting: who left MPI, and who waits.
+    used: the different MPIs. errno, step, what: why a program could not be started. failure,
+    failures: of a host, and by host. problems: by host, what does not fit. exit_code: of dispatch.
+    message: why the plan is impossible. received, sent: bytes. seconds: of the hang. groups: where
+    the ranks were. signum: the signal that dispatch got.
+    """
+
+    rank: int | str
+    host: str
+    pid: int | None
+    status: int
+    error: dict[str, Any] | None
+    last_lines: list[str]
+    same: list[int]
+    hint: str | None
+    code: int
+    text: str
+    never: bool
+    ranks: list[str]
+    waiting: list[str]
+    used: list[dict[str, Any]]
+    errno: int
+    step: str
+    what: str
+    failure: dict[str, Any]
+    failures: dict[str, dict[str, Any]]
+    problems: dict[str, list[str]]
+    exit_code: int
+    message: str
+    received: int
+    sent: int
+    seconds: float
+    groups: list[dict[str, Any]]
+    signum: int
+
+
+class Report(TypedDict):
+    """How a run ended: report.json. Hosts stand by name, ranks by theirs: 3, or 1.0 if spawned.
+
+    ok: whether every planned rank exited with 0. cause: what ended the run; null if it went as
+    planned. statuses: rank -> exit code, or -n for signal n.
+    """
+
+    schema: Literal["report/1"]
+    ok: bool
+    cause: Cause | None
+    statuses: dict[str, int]
+
+
+# -- commands on hosts ------------------------------------------------------------------
+
+
+class Deed(TypedDict):
+    """A host, and what would be done there. user, port: if they are not as usual."""
+
+    host: str
+    user: str | None
+    port: int | None
+    does: str
+
+
+class DryRun(TypedDict):
+    """What a command would do: ``--dry-run --json`` of all commands but run, which shows its plan.
+
+    parents: with ``--fanout-tree``, host -> the one it is reached through.
+    """
+
+    schema: Literal["dry-run/1"]
+    command: str
+    hosts: list[Deed]
+    parents: dict[str, str]
+
+
+class HostOutcome(TypedDict):
+    """What became of one host.
+
+    index: its number in the list. ok: whether all went well. outcome: exited, killed, failed,
+    timeout, interrupted, not started or not copied. code: the exit code of the command. signal:
+    what ended it, such as KILL. kind: why the host could not be used, in words. message_code: what
+    ``dispatch explain`` knows that by. words: all of it, for people.
+    """
+
+    host: str
+    index: int
+    ok: bool
+    outcome: str
+    code: int | None
+    signal: str | None
+    kind: str | None
+    message_code: str | None
+    words: str
+
+
+class _Exec(HostOutcome):
+    schema: Literal["exec/1"]
+    seconds: float
+
+
+class Exec(_Exec, total=False):
+    """A line of ``dispatch exec --json``: one host, when all have ended.
+
+    seconds: from the start of dispatch until the host was done. stdout, stderr: what the command
+    wrote; stdout_base64, stderr_base64 in their place if that is no UTF-8; stdout_dropped,
+    stderr_dropped: bytes that were too many to be kept.
+    """
+
+    stdout: str
+    stderr: str
+    stdout_base64: str
+    stderr_base64: str
+    stdout_dropped: int
+    stderr_dropped: int
+
+
+class Copied(HostOutcome):
+    """A line of ``dispatch put --json`` and ``get --json``: one host, when all have ended.
+
+    files: how many were copied, null if that is not known; equal: how many were the same already.
+    bytes: that were copied. left_out: what was not copied, and why.
+    """
+
+    schema: Literal["copy/1"]
+    files: int | None
+    equal: int
+    bytes: int
+    left_out: list[str]
+
+
+class Connections(TypedDict):
+    """``dispatch connect --list --json``: hosts to which connections are open.
+
+    idle: seconds after which one is closed that nobody uses; null if there is none.
+    """
+
+    schema: Literal["connections/1"]
+    hosts: list[str]
+    idle: float | None
+
+
+# -- checks -----------------------------------------------------------------------------
+
+
+class Finding(TypedDict):
+    """What a check says of a host.
+
+    level: OK, WARN, INCOMPLETE or CRITICAL. value: what was measured. remedy: what to do about it.
+    """
+
+    level: str
+    text: str
+    value: str
+    remedy: str | None
+
+
+class CheckedHost(TypedDict):
+    """One host.
+
+    level: the gravest of its findings. problem: why it could not be read. lost: whether it was not
+    reached.
+    """
+
+    level: str
+    problem: str | None
+    lost: bool
+    checks: dict[str, Finding]
+
+
+class Check(TypedDict):
+    """``dispatch check --json``. fit: whether all hosts are. format: the version, as in schema."""
+
+    schema: Literal["check/1"]
+    format: Literal[1]
+    fit: bool
+    seconds: float
+    checks: list[str]
+    hosts: dict[str, CheckedHost]
+
+
+class MeasuredPair(TypedDict):
+    """Two hosts. latency: seconds there and back. there, back: bytes per second, null if it failed.
+
+    why: it failed. bad: whether it is far below the usual.
+    """
+
+    hosts: list[str]
+    latency: float | None
+    there: float | None
+    back: float | None
+    why: str
+    bad: bool
+
+
+class CheckPairs(TypedDict):
+    """``dispatch check --pairs --json``. format: the version, as in schema.
+
+    usual: bytes per second. culprits: hosts that are bad with most. links: pairs of good hosts that
+    are bad together. problems: host -> why it was not measured.
+    """
+
+    schema: Literal["check-pairs/1"]
+    format: Literal[1]
+    seconds: float
+    rounds: int
+    usual: float
+    culprits: list[str]
+    links: list[list[str]]
+    problems: dict[str, str]
+    pairs: list[MeasuredPair]
+
+
+class NcclHost(TypedDict):
+    """A host. settings: for it alone. now, then: what NCCL uses, for people."""
+
+    settings: dict[str, str]
+    now: str
+    then: str
+
+
+class NcclMessage(TypedDict):
+    """What is to be known of some hosts. level: as that of a finding. remedy: what to do."""
+
+    level: str
+    hosts: list[str]
+    text: str
+    remedy: str | None
+
+
+class CheckNccl(TypedDict):
+    """``dispatch check --nccl --json``. settings: variables for all hosts."""
+
+    schema: Literal["check-nccl/1"]
+    settings: dict[str, str]
+    hosts: dict[str, NcclHost]
+    messages: list[NcclMessage]
+
+
+# -- jobs -------------------------------------------------------------------------------
+
+
+class Job(TypedDict):
+    """An element of ``dispatch jobs --json``.
+
+    state: connecting, starting, running, stopping, restarting, paused, ended, dead or elsewhere.
+    exit_code: null while it has none. hosts: in short, n[1-3]. pid, node: of its launcher. began,
+    ended: seconds since 1970. logs: the folder of its files.
+    """
+
+    schema: Literal["job/1"]
+    id: str
+    state: str
+    exit_code: int | None
+    ranks: int | None
+    hosts: str
+    program: list[str]
+    pid: int
+    node: str
+    began: float
+    ended: float | None
+    logs: str | None
+    detached: bool
+
+
+class TopRank(TypedDict):
+    """A rank. cpu: percent of one CPU. rss, gpu_memory: bytes. gpu_used: percent.
+
+    silence: seconds since it was heard last. What is not known is null.
+    """
+
+    rank: str
+    host: str
+    local_rank: int
+    pid: int | None
+    state: str
+    alive: bool
+    cpu: float | None
+    rss: int | None
+    gpu_used: float | None
+    gpu_memory: float | None
+    gpu_watts: float | None
+    silence: float | None
+    last_line: str
+
+
+class Top(TypedDict):
+    """``dispatch top --json``.
+
+    late_gpus: hosts whose GPUs do not answer. slow: which ranks are slow, in words.
+    """
+
+    schema: Literal["top/1"]
+    ranks: list[TopRank]
+    late_gpus: list[str]
+    slow: list[str]
+
+
+class SweptRun(TypedDict):
+    """A run of which something was found. state: as dispatch jobs has it, or unknown.
+
+    left_over: whether nobody looks after it any more.
+    """
+
+    run_id: str
+    state: str
+    left_over: bool
+
+
+class SweptProcess(TypedDict):
+    """A process or, where pid is null, a folder in ``name``.
+
+    what: found, killed, removed; left or kept if it could not be.
+    """
+
+    host: str
+    run_id: str
+    what: str
+    pid: int | None
+    name: str
+
+
+class Swept(TypedDict):
+    """``dispatch sweep --json`` and ``kill --json``.
+
+    failures: hosts that did not answer, in words.
+    """
+
+    schema: Literal["swept/1"]
+    runs: list[SweptRun]
+    found: list[SweptProcess]
+    failures: list[str]
+
+
+# -- tools ------------------------------------------------------------------------------
+
+
+class Host(TypedDict):
+    """An element of ``dispatch hosts --json``. user, port: where it was named with them."""
+
+    schema: Literal["host/1"]
+    host: str
+    user: str | None
+    port: int | None
+
+
+class Setting(TypedDict):
+    """An element of ``dispatch config --json``. origin: the file, or the variable."""
+
+    schema: Literal["setting/1"]
+    option: str
+    value: Any
+    origin: str
+
+
+class Message(TypedDict):
+    """``dispatch explain --json``: a message, or a list of all.
+
+    what: in a line. why, do: paragraphs. exit_code: what dispatch exits with, in words.
+    """
+
+    schema: Literal["message/1"]
+    code: str
+    exit_code: str
+    what: str
+    why: str
+    do: str
+
+
+class Phase(TypedDict):
+    """An element of ``dispatch report --json``: one kind of span of a trace, in seconds.
+
+    count: how many there were. slowest: whose took longest.
+    """
+
+    schema: Literal["phase/1"]
+    name: str
+    count: int
+    shortest: float
+    median: float
+    longest: float
+    slowest: str
