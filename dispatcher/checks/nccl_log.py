@@ -25,8 +25,8 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from dispatcher.checks.nccl_model import Filter, is_on, parse_filter
 
@@ -40,7 +40,11 @@ _NETWORK = re.compile(
     r"(?:Using network|(?:Initialized|Assigned) NET plugin) ([A-Za-z][\w.-]{0,39}(?: Libfabric)?)"
 )
 _VIA = re.compile(r"via NET/([A-Za-z][\w .-]{0,39})/")
-_DEVICE = re.compile(r"\[\d+\]([\w.-]{1,64}:\d{1,4})\b")  # and /IB or /RoCE, by most versions
+# and /IB or /RoCE, by most versions. From 2.21 to 2.24 ports that were merged into one stand in
+# braces, "[0]={[0] mlx5_0:1/RoCE, [1] mlx5_1:1/RoCE}"; "_dma" is NCCL's own word for a port's
+# second, direct path to GPUs (net_ib.cc, net_ib/init.cc), and no device of the host
+_DEVICE = re.compile(r"\[\d+\] ?([\w.-]{1,64}?)(?:_dma)?(:\d{1,4})\b")
+_ADDRESS = re.compile(r"(?:OOB|Bootstrap ?: Using) [\w.-]{1,32}:([0-9a-fA-F:.]{2,45})(?:%\w+)?<")
 _VERSION = re.compile(r"NCCL version (\d[\w.+-]{0,39})")
 
 
@@ -48,18 +52,22 @@ _VERSION = re.compile(r"NCCL version (\d[\w.+-]{0,39})")
 class NetworkUse:
     """What one host's ranks said. net: the network, the last word counts; devices: of IB.
 
-    version: NCCL's; its first rank prints it and others need not.
+    version: NCCL's; its first rank prints it and others need not. address: where its ranks meet.
     """
 
     net: str = ""
     devices: tuple[str, ...] = ()
     version: str = ""
+    address: str = field(default="", compare=False)
 
 
 def understand(words: str, use: NetworkUse) -> bool:
     """Keep in ``use`` what ``words``, a line of NCCL's without its head, tell; if they do."""
+    if address := _ADDRESS.search(words):
+        use.address = address[1]
     if using := _USING.search(words):
-        devices = tuple(_DEVICE.findall(using[2].partition("; OOB")[0])[:MOST_DEVICES])
+        named = _DEVICE.findall(using[2].partition("; OOB")[0])
+        devices = tuple(dict.fromkeys(name + port for name, port in named))[:MOST_DEVICES]
         if using[1] == "Socket":
             use.net = "Socket"
         elif devices:
@@ -82,6 +90,28 @@ def read(lines: Iterable[str]) -> dict[str, NetworkUse]:
         if match is not None:
             understand(match[2], found.setdefault(match[1], NetworkUse()))
     return {host: use for host, use in found.items() if use.net}
+
+
+def by_host(
+    use: Mapping[str, NetworkUse], hosts: Mapping[str, Collection[str]]
+) -> dict[str, NetworkUse]:
+    """What the log says of ``hosts`` (name -> its addresses), by our names for them.
+
+    NCCL writes a host's own name up to its first dot. We may know the host by a longer name, by
+    an alias, or by an address: then the address over which its ranks met tells who it is.
+    """
+    found = {}
+    for host, addresses in hosts.items():
+        short = host.partition(".")[0]
+        alike = [name for name in hosts if name.partition(".")[0] == short]
+        there = [one for one in use.values() if one.address and one.address in {host, *addresses}]
+        if host in use:
+            found[host] = use[host]
+        elif len(there) == 1:
+            found[host] = there[0]
+        elif short in use and alike == [host] and not short.isdigit():
+            found[host] = use[short]
+    return found
 
 
 def differences(

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from dispatcher.checks.nccl_log import (
     Networks,
     NetworkUse,
+    by_host,
     differences,
     meant,
     read,
@@ -101,6 +102,14 @@ def test_a_host_is_judged_by_the_rank_that_fell_back() -> None:
     [
         ("NCCL INFO NET/IB : Using [0]a:1/IB [1]b:2/RoCE; OOB e:[3]c:1<0>", True,
          NetworkUse("IB", ("a:1", "b:2"))),
+        # NIC merging: https://github.com/NVIDIA/nccl net_ib.cc of v2.21.5-1 to v2.23.4-1
+        ("NCCL INFO NET/IB : Using [0]={[0] mlx5_0:1/RoCE, [1] mlx5_1:1/RoCE} [1]={[2] mlx5_2:1/"
+         "RoCE, [3] mlx5_3:1/RoCE} [RO]; OOB bond0:172.21.17.82<0>", True,
+         NetworkUse("IB", ("mlx5_0:1", "mlx5_1:1", "mlx5_2:1", "mlx5_3:1"))),
+        # a port twice, once by its direct path, and with rail and plane: net_ib/init.cc of v2.30.7
+        ("NCCL INFO NET/IB : Using [0]mlx5_0:1:0:1/IB [1]mlx5_0_dma:1:0:1/IB [2]mlx5_1:1::1/IB "
+         "[3]mlx5_1_dma:1/IB [RO]; OOB eth0:10.0.0.2<0>", True,
+         NetworkUse("IB", ("mlx5_0:1", "mlx5_1:1"))),
         ("NCCL INFO NET/IB : Using [RO]; OOB e<0>", False, NetworkUse()),
         ("NCCL INFO NET/Socket: Using [0]e:10.0.0.1<0>", True, NetworkUse("Socket")),
         ("NCCL INFO Initialized NET plugin IB", True, NetworkUse("IB")),
@@ -213,6 +222,28 @@ def test_what_is_not_as_expected(
 ) -> None:
     found = differences({"n1": expected, "n2": ("IB", ())}, {"n1": used, "n3": used})
     assert found == [("n1", what) for what in odd]
+
+
+@cases(
+    ("head", "words", "hosts", "whose"),
+    [
+        ("b07", "", {"b07": []}, "b07"),
+        ("b07", "", {"b07.cluster.example": [], "b08.cluster.example": []}, "b07.cluster.example"),
+        ("b07", "", {"b07.a": [], "b07.b": []}, None),  # which of the two?
+        ("b07", "OOB e:10.0.0.7<0>", {"b07.a": ["10.0.0.7"], "b07.b": ["10.0.0.8"]}, "b07.a"),
+        ("dgxh100-4", "OOB enp220s0np0:11.1.128.136<0>", {"11.1.128.136": []}, "11.1.128.136"),
+        ("ip-10-0-0-7", "OOB eth0:10.0.0.7<0>", {"gpu7": ["172.16.0.7", "10.0.0.7"]}, "gpu7"),
+        ("x", "OOB e:fe80::1%e<0>", {"gpu7": ["fe80::1"]}, "gpu7"),
+        ("10", "", {"10.0.0.7": []}, None),  # an address has no short name
+        ("other", "OOB e:10.0.0.9<0>", {"b07": ["10.0.0.7"]}, None),
+    ],
+)
+def test_nccl_s_name_of_a_host_and_ours(
+    head: str, words: str, hosts: dict[str, list[str]], whose: str | None
+) -> None:
+    logged = read([f"{head}:1:2 [0] NCCL INFO NET/IB : Using [0]mlx5_0:1/IB [RO]; {words}"])
+    assert list(logged) == [head]
+    assert list(by_host(logged, hosts)) == ([whose] if whose else [])
 
 
 def test_a_log_may_have_anything_before_nccl_s_words() -> None:

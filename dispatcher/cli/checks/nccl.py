@@ -54,7 +54,7 @@ def run(options: CheckOptions) -> int:
     advice = advise(hosts)
     messages = list(advice.messages)
     if options.log is not None:
-        messages += _compared(options.log, advice)
+        messages += _compared(options.log, advice, hosts)
     if options.apply is not None:
         _write(options.apply, advice)
     if options.as_json:
@@ -108,19 +108,28 @@ def _asked(options: CheckOptions, ours: Mapping[str, str]) -> dict[str, HostNet]
     return found
 
 
-def _compared(path: str, advice: Advice) -> list[Message]:
-    """What a log says that was not to be expected."""
+def _compared(path: str, advice: Advice, hosts: Mapping[str, HostNet]) -> list[Message]:
+    """What a log says that was not to be expected, and of whom it says nothing."""
     logged = nccl_log.read(_read(path, "--log", MOST_LOG).splitlines())
     if not logged:
         raise FileUnusable(f"--log {path}: no lines of NCCL in it", hint="-x NCCL_DEBUG=INFO")
+    places = {
+        name: [address for netdev in host.netdevs for address in netdev.addresses]
+        for name, host in hosts.items()
+    }
+    known = nccl_log.by_host(logged, places)
+    if not known:
+        raise FileUnusable(f"--log {path}: it is of other hosts: {fold(list(logged))}")
     expected = {
         name: (will.net or "", tuple(port.name for port in will.ports))
         for name, will in advice.now.items()
     }
     groups: dict[str, list[str]] = {}
-    for host, what in nccl_log.differences(expected, logged):
+    for host, what in nccl_log.differences(expected, known):
         groups.setdefault(what, []).append(host)
-    return [Message(Level.CRITICAL, tuple(hosts), what) for what, hosts in groups.items()]
+    found = [Message(Level.CRITICAL, tuple(hosts), what) for what, hosts in groups.items()]
+    silent = tuple(name for name in expected if name not in known)
+    return [*found, Message(Level.WARN, silent, f"not in {path}")] if silent else found
 
 
 def _write(path: str, advice: Advice) -> None:

@@ -105,6 +105,17 @@ def test_a_log_is_compared(
     assert cli.main(["check", "--nccl", *texts, "--log", "log"]) == 1
     out = capsys.readouterr().out
     assert out.count("critical: b[1-2]: ") == 1
+    (tmp_path / "log").write_text(text.replace("b2:", "b9:"))
+    assert cli.main(["check", "--nccl", *texts, "--log", "log"]) == 1
+    out = capsys.readouterr().out
+    assert "critical: b1: " in out
+    assert "warn: b2: not in log\n" in out
+    (tmp_path / "log").write_text(text.replace("b1:", "a1:").replace("b2:", "a2:"))
+    assert cli.main(["check", "--nccl", *texts, "--log", "log"]) == 2
+    assert (
+        capsys.readouterr().err
+        == "error: --log log: it is of other hosts: a[1-2] [file-unusable]\n"
+    )
     (tmp_path / "log").write_text("nothing of it\n")
     assert cli.main(["check", "--nccl", *texts, "--log", "log"]) == 2
     assert capsys.readouterr().err == (
