@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import json
 import re
 import sys
 import textwrap
@@ -15,9 +16,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT))
+sys.path[:0] = [str(ROOT), str(ROOT / "scripts")]
 
 import click  # noqa: E402
+import schemas  # noqa: E402
 
 import dispatcher  # noqa: E402
 from dispatcher.cli import COMMANDS  # noqa: E402
@@ -34,6 +36,8 @@ if TYPE_CHECKING:
     from mkdocs.structure.files import Files
 
 FOLDER = "reference"
+#: the documents that most programs read stand first
+_FIRST = ("report-1", "plan-1", schemas.JOURNAL, "job-1", "exec-1", "copy-1", "dry-run-1")
 #: what Markdown would take for markup in a text that is plain
 _MARKUP = re.compile(r"([\\*_\[\]<>|#~^])")
 
@@ -72,6 +76,7 @@ def pages() -> dict[str, str]:
     """Place below docs/ -> Markdown of every generated page."""
     found = {f"{FOLDER}/commands/{name}.md": _joined(command(name)) for name in COMMANDS}
     found[f"{FOLDER}/commands/index.md"] = _joined(commands())
+    found[f"{FOLDER}/json.md"] = _joined(documents())
     found[f"{FOLDER}/messages.md"] = _joined(messages())
     found[f"{FOLDER}/exit-codes.md"] = _joined(exit_codes())
     found[f"{FOLDER}/environment.md"] = _joined(environment())
@@ -270,6 +275,76 @@ def environment() -> Iterator[str]:
             starts = " ".join(f"`{prefix}*`" for prefix in sorted(prefixes))
             yield f"And all that begin so: {starts}"
             yield ""
+
+
+# -- JSON -------------------------------------------------------------------------------
+
+
+def documents() -> Iterator[str]:
+    """Every field of every document for programs, and the events of the journal."""
+    yield "# JSON: every field"
+    yield ""
+    yield (
+        "Files and `--json`, by the `schema` that each names. [What stays](formats.md) says how "
+        "they may change. A field with \\* need not be there."
+    )
+    yield ""
+    found = schemas.schemas()
+    for name in dict.fromkeys((*_FIRST, *found)):
+        schema = found[name]
+        yield f"## {schema['title']}"
+        yield ""
+        yield f"{_about(schema)} JSON Schema: [{name}.json](schemas/{name}.json)"
+        yield ""
+        yield from _fields(schema)
+        if name == schemas.JOURNAL:
+            yield from _events(schema)
+            continue
+        for part, of in schema.get("$defs", {}).items():
+            yield f"`{part}`: {_about(of)}"
+            yield ""
+            yield from _fields(of)
+
+
+def _about(schema: schemas.Schema) -> str:
+    return plain(schema.get("description", "")).replace("\\`", "`")
+
+
+def _fields(schema: schemas.Schema) -> Iterator[str]:
+    if schema["properties"]:
+        yield "| field | type | meaning |"
+        yield "|---|---|---|"
+    for name, of in schema["properties"].items():
+        mark = "" if name in schema["required"] else "\\*"
+        yield f"| `{name}`{mark} | {_kind(of)} | {_about(of)} |"
+    yield ""
+
+
+def _kind(schema: schemas.Schema) -> str:
+    """The type of a field in a few words."""
+    if "$ref" in schema:
+        return f"`{schema['$ref'].rpartition('/')[2]}`"
+    if "const" in schema:
+        return f"`{json.dumps(schema['const'])}`"
+    if "anyOf" in schema:
+        return " or ".join(map(_kind, schema["anyOf"]))
+    if "items" in schema and "prefixItems" not in schema:
+        return f"array of {_kind(schema['items'])}"
+    if isinstance(schema.get("additionalProperties"), dict):
+        return f"object of {_kind(schema['additionalProperties'])}".removesuffix(" of any")
+    kinds = schema.get("type", "any")
+    return kinds if isinstance(kinds, str) else " or ".join(kinds)
+
+
+def _events(schema: schemas.Schema) -> Iterator[str]:
+    yield "| name | what happened | context |"
+    yield "|---|---|---|"
+    for rule in schema["allOf"]:
+        name = rule["if"]["properties"]["name"]["const"]
+        of = schema["$defs"][_kind(rule["then"]["properties"]["context"]).strip("`")]
+        facts = " ".join(f"`{one}`" for one in of["properties"])
+        yield f"| `{name}` | {_about(of)} | {facts} |"
+    yield ""
 
 
 # -- Python -----------------------------------------------------------------------------

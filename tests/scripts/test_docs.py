@@ -36,6 +36,15 @@ def test_every_command_has_its_page(site: Path) -> None:
         assert 'id="profile"' in text  # the anchor of an option that all have
 
 
+def test_every_form_is_shown_and_its_schema_published(site: Path) -> None:
+    text = (site / "reference" / "json.html").read_text()
+    for path in (ROOT / "docs" / "reference" / "schemas").iterdir():
+        assert f'href="schemas/{path.name}"' in text
+        assert (site / "reference" / "schemas" / path.name).read_text() == path.read_text()
+    for shown in ("<code>RankEnding</code>", "<code>rank.exited</code>", "seconds since 1970."):
+        assert shown in text
+
+
 def test_a_browser_fetches_nothing_from_elsewhere(site: Path) -> None:
     pages = sorted(site.rglob("*.html"))
     assert len(pages) > 40
