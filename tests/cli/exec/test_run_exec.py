@@ -197,7 +197,7 @@ def test_each_line_of_a_list_says_why(tmp_path: Path) -> None:
     assert [one.name for one in tmp_path.iterdir()] == ["failed"]
 
 
-@cases(
+@pytest.mark.parametrize(
     ("text", "hosts"),
     [("# a\n\n  # b\n", None), ("# a\nn1\n", ["n1"]), ("n1 # why\n\nn2\n", ["n1", "n2"])],
 )
@@ -207,7 +207,7 @@ def test_a_list_is_read(tmp_path: Path, text: str, hosts: list[str] | None) -> N
     assert (found if found is None else [host.name for host in found.hosts]) == hosts
 
 
-@cases(
+@pytest.mark.parametrize(
     ("text", "said"),
     [("", ""), (None, "--retry-failed: f: no such file or directory"), ("n[", "f:1:")],
 )

@@ -77,7 +77,7 @@ def test_which_lines_and_how(
     assert sorted(capfd.readouterr().out.splitlines()) == out
 
 
-@cases("quiet", [False, True])
+@pytest.mark.parametrize("quiet", [False, True])
 def test_what_is_kept(tmp_path: Path, quiet: bool, capfd: pytest.CaptureFixture[str]) -> None:
     words = ["--log-dir", "logs", "--trace", "trace.json", "--metrics", "metrics",
              "--sample", "0.2", *(["-q"] if quiet else [])]  # fmt: skip
