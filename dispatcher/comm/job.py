@@ -16,7 +16,7 @@ from dispatcher.comm import groups, mpi
 from dispatcher.comm.errors import CommWarning, GroupError
 from dispatcher.comm.exchange import Exchange
 from dispatcher.comm.groups import Groups
-from dispatcher.comm.nccl import communicator, cuda
+from dispatcher.comm.nccl import cuda, start
 from dispatcher.comm.nccl.communicator import Communicator
 from dispatcher.comm.nccl.library import Library, UniqueId, load
 from dispatcher.comm.roll_call import RankInfo, labels
@@ -98,10 +98,8 @@ class Job:
         def step() -> bytes:
             nonlocal library
             library = self._library = self._library or load()
-            per_id = communicator.RANKS_PER_ID if ranks_per_id is None else ranks_per_id
-            return b"%d" % (
-                1 if given else communicator.how_many(self.size, library.version, per_id)
-            )
+            per_id = start.RANKS_PER_ID if ranks_per_id is None else ranks_per_id
+            return b"%d" % (1 if given else start.how_many(self.size, library.version, per_id))
 
         # rank 0 alone knows of an id of its own, so its count is everybody's
         count = self._exchange.assemble(
@@ -113,11 +111,11 @@ class Job:
             torch: Any = sys.modules.get("torch")
             if torch is not None:
                 torch.cuda.set_device(self.gpu)
-        ids = communicator.share_ids(self._exchange, library, int(count), limit, given)
+        ids = start.share_ids(self._exchange, library, int(count), limit, given)
         hint = "export NCCL_DEBUG=INFO and run again"
         if self.gpu is None:
             hint = "no rank sees a gpu: job.init_torch() uses gloo there"
-        self._nccl = communicator.start(self._exchange, library, ids, limit, hint=hint)
+        self._nccl = start.start(self._exchange, library, ids, limit, hint=hint)
         return self._nccl
 
     def init_torch(self, *, timeout: float = 600.0) -> None:

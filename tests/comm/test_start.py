@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dispatcher.comm.nccl.communicator import how_many, roots
+from dispatcher.comm.nccl.start import how_many, roots
 
 from .conftest import MpiExec
 
@@ -19,7 +19,6 @@ from mpi4py import MPI
 import numpy as np
 import dispatcher.comm as comm
 from dispatcher.comm import Buffer
-from dispatcher.comm.nccl.communicator import start
 from fake_nccl import FakeNccl
 job = comm.init(timeout=20, device="cpu")
 
@@ -59,13 +58,13 @@ class TestReal:
             """
             import logging, sys
             import dispatcher.comm as comm
-            from dispatcher.comm.nccl import communicator, library
+            from dispatcher.comm.nccl import library, start
             logging.basicConfig(level="DEBUG", stream=sys.stderr, format="%(message)s")
             job = comm.init()
             nccl = library.load()
-            (one,) = communicator.share_ids(job._exchange, nccl, 1, 20)
-            many = communicator.share_ids(job._exchange, nccl, 2, 20)
-            foreign = communicator.share_ids(job._exchange, nccl, 1, 20, comm.UniqueId(b"7" * 128))
+            (one,) = start.share_ids(job._exchange, nccl, 1, 20)
+            many = start.share_ids(job._exchange, nccl, 2, 20)
+            foreign = start.share_ids(job._exchange, nccl, 1, 20, comm.UniqueId(b"7" * 128))
             assert bytes(foreign[0]) == b"7" * 128
             print(one.digest, *(each.digest for each in many), flush=True)
             assert bytes(one).hex()[:16] not in repr(one)

@@ -1,4 +1,4 @@
-"""NCCL communicators: how the world's starts, and collectives with a deadline on every call.
+"""NCCL communicators: collectives with a deadline on every call.
 
 All calls are made without blocking: NCCL answers "in progress", and ``finish`` asks
 for its state until it is done or the deadline passes. So a rank never sits inside
@@ -10,25 +10,20 @@ A collective is queued on a CUDA stream, as a kernel is: the call returns before
 data is there, ``torch.cuda.synchronize()`` or the stream's order waits for it.
 
 Source: https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/api.html.
-
-The world's communicator starts by ids over MPI, then on all ranks or none
-(``docs/guides/comm.md``). An id is made only when a communicator is wanted: one that is never used
-keeps a thread and a port for the life of the process.
 """
 
 from __future__ import annotations
 
 import ctypes
-import logging
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 from dispatcher.comm.errors import NcclError
-from dispatcher.comm.exchange import Exchange, Pause
+from dispatcher.comm.exchange import Pause
 from dispatcher.comm.nccl.buffers import OPERATIONS, Buffer, as_buffer, current_stream
-from dispatcher.comm.nccl.library import IN_PROGRESS, NO_COLOR, SCALABLE, SIZE, Library, UniqueId
+from dispatcher.comm.nccl.library import IN_PROGRESS, NO_COLOR, Library
 
 
 class Communicator:
@@ -245,88 +240,3 @@ def _code(op: str) -> int:
         return OPERATIONS[op]
     except KeyError:
         raise ValueError(f"no reduction {op!r}: one of {', '.join(OPERATIONS)}") from None
-
-
-log = logging.getLogger("dispatcher.comm")
-
-#: How many ranks one id (one listening thread in one rank) serves; torch's number too.
-RANKS_PER_ID = 128
-
-
-def roots(size: int, count: int) -> list[int]:
-    """The ranks that make the ids, in the order NCCL wants them: [0, 3, 5] for 7 ranks, 3 ids.
-
-    The first size % count ids serve one rank more than the others; each is made by
-    the first rank it serves.
-    """
-    each, more = divmod(size, count)
-    first = [0]
-    for index in range(count - 1):
-        first.append(first[-1] + each + (index < more))
-    return first
-
-
-def how_many(size: int, version: int, ranks_per_id: int = RANKS_PER_ID) -> int:
-    """Ids for a world of this size with this NCCL: one, or one for each ``ranks_per_id`` ranks."""
-    return 1 if version < SCALABLE else max(1, -(-size // ranks_per_id))
-
-
-def share_ids(
-    exchange: Exchange, library: Library, count: int, timeout: float, given: UniqueId | None = None
-) -> list[UniqueId]:
-    """The same ids on every rank; if one cannot be made, every rank raises that rank's reason.
-
-    given is rank 0's own id, made by another binding, and goes with count 1.
-    """
-    if count == 1:
-        raw = exchange.share(
-            lambda: bytes(given or library.unique_id()), "sharing the nccl id", timeout
-        )
-    else:
-        makers = roots(exchange.size, count)
-        mine = exchange.rank in makers
-        parts = exchange.gather(
-            lambda: bytes(library.unique_id()) if mine else b"", "sharing the nccl ids", timeout
-        )
-        raw = b"".join(parts)
-    ids = [UniqueId(raw[start : start + SIZE]) for start in range(0, len(raw), SIZE)]
-    log.debug("%s: nccl ids %s", exchange.who, " ".join(each.digest for each in ids))
-    return ids
-
-
-def start(
-    exchange: Exchange,
-    library: Library,
-    ids: list[UniqueId],
-    timeout: float,
-    *,
-    hint: str = "export NCCL_DEBUG=INFO and run again",
-) -> Communicator:
-    """The communicator of all ranks, ready on every one of them.
-
-    Raises the same NcclError, or RollCallError naming who was not ready after ``timeout``
-    seconds, on every rank; what was started is aborted then.
-    """
-    handle = ctypes.c_void_p()
-    started: list[int] = []
-
-    def step() -> bytes | None:
-        if started:
-            code = library.state(handle)
-        else:
-            code = library.init_rank(handle, exchange.size, ids, exchange.rank)
-            started.append(code)
-        if code == IN_PROGRESS:
-            return None
-        if code:
-            why = library.why(code)
-            raise NcclError(f"nccl: ncclCommInitRank: {why}", code=code, hint=hint)
-        return b""
-
-    try:
-        exchange.assemble("starting nccl", timeout, step=step, hint=hint)
-    except BaseException:
-        if handle.value:  # null until NCCL has written it
-            library.call("ncclCommAbort", handle)
-        raise
-    return Communicator(library, handle, who=exchange.who, timeout=timeout)
