@@ -32,7 +32,7 @@ from dispatcher.comm.errors import (
 )
 from dispatcher.comm.exchange import Exchange
 from dispatcher.comm.job import Job
-from dispatcher.comm.mpi import arm, check_world, open_mpi, take_others_along
+from dispatcher.comm.mpi import abort_first, arm, check_world, open_mpi, take_others_along
 from dispatcher.comm.nccl import cuda, library
 from dispatcher.comm.roll_call import RankInfo, first_number
 
@@ -84,7 +84,10 @@ def init(
     if rank == 0:
         for text in comparison.warnings:
             warnings.warn(text, CommWarning, stacklevel=2)
-    return Job(exchange, ranks, timeout)
+    job = Job(exchange, ranks, timeout)
+    if abort_on_exception:
+        abort_first(job.abort)
+    return job
 
 
 def _roll_call(world: Exchange, host: str, timeout: float) -> RankInfo:

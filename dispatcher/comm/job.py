@@ -38,8 +38,8 @@ class Job:
         self._timeout = timeout
         self._library: Library | None = None
         self._nccl: Communicator | None = None
+        self._communicators: list[Communicator] = []  # all that are open, in order of their making
         self._torch: Any = None
-        self._groups: list[Groups] = []
         self.ranks = tuple(ranks)
         self.rank = exchange.rank
         self.size = exchange.size
@@ -59,8 +59,7 @@ class Job:
         if error is None:
             self.close()
             return
-        if self._nccl is not None:
-            self._nccl.abort()
+        self.abort()
         if isinstance(error, SystemExit):
             mpi.exit_with(error)
 
@@ -115,7 +114,9 @@ class Job:
         hint = "export NCCL_DEBUG=INFO and run again"
         if self.gpu is None:
             hint = "no rank sees a gpu: job.init_torch() uses gloo there"
-        self._nccl = start.start(self._exchange, library, ids, limit, hint=hint)
+        self._nccl = start.start(
+            self._exchange, library, ids, limit, hint=hint, family=self._communicators
+        )
         return self._nccl
 
     def init_torch(self, *, timeout: float = 600.0) -> None:
@@ -162,7 +163,7 @@ class Job:
         for text in groups.check_hosts(plan, labels(self.ranks)):
             if self.rank == 0:
                 warnings.warn(text, CommWarning, stacklevel=2)
-        made = groups.build(
+        return groups.build(
             plan,
             self.rank,
             [info.host for info in self.ranks],
@@ -171,8 +172,6 @@ class Job:
             nccl=self._nccl,
             device_type="cpu" if self.gpu is None else "cuda",
         )
-        self._groups.append(made)
-        return made
 
     def _agree(self, asked: dict[str, object]) -> None:
         mine = json.dumps(asked, sort_keys=True).encode()
@@ -187,11 +186,16 @@ class Job:
 
     def close(self) -> None:
         """Take down what was built, in order; all ranks call this. MPI itself goes at exit."""
-        for made in self._groups:
-            made.close()
-        self._groups.clear()
-        if self._nccl is not None:
-            self._nccl.close()
+        for each in reversed(list(self._communicators)):
+            each.close()
         if self._torch is not None and self._torch.distributed.is_initialized():
             self._torch.distributed.destroy_process_group()
         self._torch = None
+
+    def abort(self) -> None:
+        """Free every NCCL communicator that came of this job, on this rank alone, at once.
+
+        Whatever runs on them ends; those that ``split`` made go too. May be called twice.
+        """
+        for each in reversed(list(self._communicators)):
+            each.abort()

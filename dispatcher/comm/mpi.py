@@ -18,7 +18,8 @@ from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Mapping
+import threading
+from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Any
 
@@ -94,6 +95,7 @@ class _Ways:
     who = ""
     mpi: Any = None
     exchange: Exchange | None = None
+    abort: Callable[[], None] | None = None
 
 
 def arm(who: str) -> None:
@@ -123,6 +125,11 @@ def take_others_along(mpi: Any, exchange: Exchange) -> None:
     _Ways.who, _Ways.mpi, _Ways.exchange = exchange.who, mpi, exchange
 
 
+def abort_first(abort: Callable[[], None]) -> None:
+    """What a rank calls before it leaves in good order after a failure; it may hang."""
+    _Ways.abort = abort
+
+
 def exit_with(error: SystemExit) -> None:
     """End the whole job with the code of a ``sys.exit`` that says failure; success returns."""
     code = error.code
@@ -140,6 +147,10 @@ def _leave(shared: bool) -> None:
     mpi, exchange = _Ways.mpi, _Ways.exchange
     if exchange is None or not mpi.Is_initialized() or mpi.Is_finalized():
         return
+    if shared and _Ways.abort is not None:  # a kernel that waits for ever would hold up the exit
+        thread = threading.Thread(target=_Ways.abort, daemon=True)
+        thread.start()
+        thread.join(_TOGETHER)
     if not (shared and exchange.barrier(_TOGETHER)):
         mpi.COMM_WORLD.Abort(1)
 

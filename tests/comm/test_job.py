@@ -309,6 +309,28 @@ class TestLeaving:
         with pytest.raises(KeyError), made():
             raise KeyError
 
+    def test_all_that_came_of_the_world_ends_with_the_job(self) -> None:
+        def build(one: Job) -> list[Any]:
+            world = one.nccl_communicator()
+            half = world.split(0)
+            assert half is not None
+            one.parallel()
+            return [world, half, half.split(0)]
+
+        one = with_nccl(made(), nccl := Nccl())
+        members = build(one)
+        with pytest.raises(KeyError), one:
+            raise KeyError
+        assert all(member.closed for member in members)
+        assert nccl.calls.count("ncclCommAbort") == len(nccl.splits) + 1
+        again = build(one)
+        again[1].close()
+        one.close()
+        assert all(member.closed for member in again)
+        assert nccl.calls.count("ncclCommDestroy") == nccl.calls.count("ncclCommFinalize")
+        assert nccl.calls.count("ncclCommAbort") == len(nccl.splits) // 2 + 1
+        assert one._communicators == []
+
     def test_an_exit_ends_the_job(self, monkeypatch: pytest.MonkeyPatch) -> None:
         fake = Mpi(1)
         monkeypatch.setattr(mpi._Ways, "mpi", fake)

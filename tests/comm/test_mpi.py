@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import sys
+import threading
 from types import SimpleNamespace
 from typing import Any
 
@@ -129,7 +130,8 @@ def test_a_world_of_another_size(size: int, words: str, name: str) -> None:
 @pytest.fixture
 def ways(monkeypatch: pytest.MonkeyPatch) -> None:
     """As in a process that has not called ``init``."""
-    for name, value in (("armed", False), ("who", ""), ("mpi", None), ("exchange", None)):
+    fields = {"armed": False, "who": "", "mpi": None, "exchange": None, "abort": None}
+    for name, value in fields.items():
         monkeypatch.setattr(mpi._Ways, name, value)
     monkeypatch.setattr(mpi, "_TOGETHER", 0.05)
     monkeypatch.setattr(sys, "excepthook", sys.__excepthook__)
@@ -206,6 +208,21 @@ class TestUncaught:
         take_others_along(fake, exchange)
         assert fail(CommError("x", shared=True)) is None
         assert fake.aborted == []
+
+    def test_who_leaves_in_good_order_lets_go_of_its_gpu_first(self) -> None:
+        fake, exchange = world()
+        mpi.arm("a rank on h")
+        take_others_along(fake, exchange)
+        calls: list[str] = []
+        mpi.abort_first(lambda: calls.append("abort"))
+        assert fail(CommError("mine")) == 1  # MPI_Abort needs none
+        assert calls == []
+        assert fail(CommError("x", shared=True)) is None
+        assert calls == ["abort"]
+        never = threading.Event()
+        mpi.abort_first(lambda: (never.wait(), None)[1])
+        assert fail(CommError("x", shared=True)) is None  # it is not waited for without a limit
+        never.set()
 
 
 @pytest.mark.usefixtures("ways")

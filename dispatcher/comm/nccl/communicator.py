@@ -15,9 +15,10 @@ Source: https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/api.html.
 from __future__ import annotations
 
 import ctypes
+import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from dispatcher.comm.errors import NcclError
@@ -26,11 +27,25 @@ from dispatcher.comm.nccl.buffers import OPERATIONS, Buffer, as_buffer, current_
 from dispatcher.comm.nccl.library import IN_PROGRESS, NO_COLOR, Library
 
 
+class _Group(threading.local):
+    """The group that is open in this thread: NCCL has one a thread, whoever opened it."""
+
+    depth = 0
+    error: NcclError | None = None
+
+    def __init__(self) -> None:
+        self.members: list[Communicator] = []
+
+
+_GROUP = _Group()
+
+
 class Communicator:
     """The ranks of one group. ``rank`` and ``size`` count in it, ``name`` is for messages.
 
     Every method raises NcclError, naming this rank, when NCCL says no or is not done
-    after ``timeout`` seconds; the communicator is aborted by then.
+    after ``timeout`` seconds; the communicator is aborted by then. ``family`` lists those that
+    are open of all that came of one start, this one and its splits too.
     """
 
     def __init__(
@@ -41,14 +56,16 @@ class Communicator:
         who: str,
         name: str = "world",
         timeout: float = 600.0,
+        family: list[Communicator] | None = None,
     ) -> None:
         self._library = library
         self._handle = handle
         self._who = who
-        self._grouped = 0
+        self._family = [] if family is None else family
         self.name = name
         self.timeout = timeout
         self.rank, self.size = library.place(handle)
+        self._family.append(self)
 
     def __repr__(self) -> str:
         state = "closed" if self.closed else f"rank {self.rank} of {self.size}"
@@ -110,16 +127,41 @@ class Communicator:
 
     @contextmanager
     def group(self) -> Iterator[None]:
-        """Calls inside start together at its end, so a ring of sends cannot wait in a circle."""
+        """Calls inside start together at its end, so a ring of sends cannot wait in a circle.
+
+        They may be those of several communicators. When one fails all of them are aborted, at
+        the end, as NCCL frees nothing inside a group; what is raised is the first failure.
+        """
         self._check(self._library.call("ncclGroupStart"), "ncclGroupStart")
-        self._grouped += 1
+        _GROUP.depth += 1
         try:
             yield
-        finally:
-            self._grouped -= 1
-            code = self._library.call("ncclGroupEnd")
-            if not self._grouped and not self.closed:  # else a call inside has said why
-                self._settle(code, "ncclGroupEnd")
+        except BaseException:
+            with suppress(NcclError):  # which follows from what is raised
+                self._end_group()
+            raise
+        self._end_group()
+
+    def _end_group(self) -> None:
+        _GROUP.depth -= 1
+        code = self._library.call("ncclGroupEnd")
+        if _GROUP.depth:
+            self._check(0 if code == IN_PROGRESS else code, "ncclGroupEnd")
+            return
+        members, failure = dict.fromkeys(_GROUP.members), _GROUP.error
+        _GROUP.members, _GROUP.error = [], None
+        try:
+            if not members:
+                self._check(code, "ncclGroupEnd")
+            for each in members:
+                what = f"{each._who}: {each.name}: ncclGroupEnd"
+                finish(each._library, each._open(), code, what, each.timeout)
+        except NcclError as error:
+            failure = failure or error
+        if failure is not None:
+            for each in members:
+                each.abort()
+            raise failure
 
     # ------------------------------------------------------------------ life
 
@@ -134,10 +176,7 @@ class Communicator:
         self._settle(code, "ncclCommSplit")
         if color is None:
             return None
-        name = name or f"{self.name}/{color}"
-        what = f"{self._who}: {name}: ncclCommSplit"
-        finish(self._library, child, IN_PROGRESS, what, self.timeout)
-        return Communicator(self._library, child, who=self._who, name=name, timeout=self.timeout)
+        return self._child(child, name or f"{self.name}/{color}", "ncclCommSplit")
 
     def check(self) -> None:
         """Raises NcclError if the communicator broke since (a peer died, a link went down)."""
@@ -152,8 +191,8 @@ class Communicator:
 
     def abort(self) -> None:
         """Free it now, whatever runs on it, on this rank alone; may be called twice."""
-        if not self.closed:
-            handle, self._handle = self._handle, ctypes.c_void_p()
+        handle = self._let_go()
+        if handle.value:
             self._library.call("ncclCommAbort", handle)
 
     def close(self) -> None:
@@ -161,12 +200,34 @@ class Communicator:
         if self.closed:
             return
         self._settle(self._library.call("ncclCommFinalize", self._handle), "ncclCommFinalize")
-        handle, self._handle = self._handle, ctypes.c_void_p()
-        code = self._library.call("ncclCommDestroy", handle)
+        code = self._library.call("ncclCommDestroy", self._let_go())
         if code != IN_PROGRESS:
             self._check(code, "ncclCommDestroy")
 
     # ------------------------------------------------------------------ below
+
+    def _let_go(self) -> ctypes.c_void_p:
+        handle, self._handle = self._handle, ctypes.c_void_p()
+        if self in self._family:
+            self._family.remove(self)
+        return handle
+
+    def _child(self, handle: ctypes.c_void_p, name: str, call: str) -> Communicator:
+        """The communicator that ``call`` has begun to make of this one."""
+        what = f"{self._who}: {name}: {call}"
+        try:
+            finish(self._library, handle, IN_PROGRESS, what, self.timeout)
+        except BaseException:
+            self._library.call("ncclCommAbort", handle)
+            raise
+        return Communicator(
+            self._library,
+            handle,
+            who=self._who,
+            name=name,
+            timeout=self.timeout,
+            family=self._family,
+        )
 
     def _open(self) -> ctypes.c_void_p:
         if self.closed:
@@ -192,33 +253,41 @@ class Communicator:
         self, call: str, source: Buffer, target: Buffer, *rest: int, stream: int | None
     ) -> None:
         where = current_stream(source.device) if stream is None else stream
-        code = self._library.call(call, source.address, target.address, *rest, self._open(), where)
-        self._settle(code, call)
+        self._call(call, source.address, target.address, *rest, self._open(), where)
 
     def _point_to_point(self, call: str, data: Any, peer: int, stream: int | None) -> None:
         self._peer(peer)
         buffer = as_buffer(data, on_host=self._library.on_host)
         where = current_stream(buffer.device) if stream is None else stream
-        code = self._library.call(
-            call, buffer.address, buffer.count, buffer.code, peer, self._open(), where
-        )
-        self._settle(code, call)
+        self._call(call, buffer.address, buffer.count, buffer.code, peer, self._open(), where)
+
+    def _call(self, call: str, *arguments: object) -> None:
+        """Begin it and wait until it is queued; inside a group its end waits for all."""
+        if not _GROUP.depth:
+            self._settle(self._library.call(call, *arguments), call)
+            return
+        _GROUP.members.append(self)
+        code = self._library.call(call, *arguments)
+        if code not in (0, IN_PROGRESS):
+            _GROUP.error = _GROUP.error or self._error(code, call)
+            raise _GROUP.error
 
     def _settle(self, code: int, call: str) -> None:
-        """Wait until the call is done; inside a group its end does that."""
-        if self._grouped and code in (0, IN_PROGRESS):
-            return
+        """Wait until the call is done, or abort."""
         what = f"{self._who}: {self.name}: {call}"
         try:
             finish(self._library, self._open(), code, what, self.timeout)
-        except Exception:
+        except BaseException:
             self.abort()
             raise
 
     def _check(self, code: int, call: str) -> None:
         if code:
-            why = self._library.why(code)
-            raise NcclError(f"{self._who}: {self.name}: {call}: {why}", code=code)
+            raise self._error(code, call)
+
+    def _error(self, code: int, call: str) -> NcclError:
+        why = self._library.why(code)
+        return NcclError(f"{self._who}: {self.name}: {call}: {why}", code=code)
 
 
 def finish(library: Library, handle: ctypes.c_void_p, code: int, what: str, timeout: float) -> None:

@@ -68,6 +68,7 @@ def start(
     timeout: float,
     *,
     hint: str = "export NCCL_DEBUG=INFO and run again",
+    family: list[Communicator] | None = None,
 ) -> Communicator:
     """The communicator of all ranks, ready on every one of them.
 
@@ -96,4 +97,4 @@ def start(
         if handle.value:  # null until NCCL has written it
             library.call("ncclCommAbort", handle)
         raise
-    return Communicator(library, handle, who=exchange.who, timeout=timeout)
+    return Communicator(library, handle, who=exchange.who, timeout=timeout, family=family)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 from typing import Any
 
@@ -21,8 +22,10 @@ class Calls:
         self.states: list[int] = []
         self.code = 0
         self.made: list[tuple[Any, ...]] = []
+        self.asked: list[int | None] = []
 
-    def state(self, handle: object) -> int:
+    def state(self, handle: ctypes.c_void_p) -> int:
+        self.asked.append(handle.value)
         return self.states.pop(0) if self.states else IN_PROGRESS
 
     def split(self, parent: object, color: int, key: int, child: ctypes.c_void_p) -> int:
@@ -50,9 +53,15 @@ def calls() -> Calls:
     return Calls()
 
 
+def made(calls: Calls, number: int = 7, **more: Any) -> Communicator:
+    library: Any = calls
+    options = {"who": "rank 1 on n1", "timeout": 0.2, **more}
+    return Communicator(library, ctypes.c_void_p(number), **options)
+
+
 @pytest.fixture
 def communicator(calls: Calls) -> Communicator:
-    return Communicator(calls, ctypes.c_void_p(7), who="rank 1 on n1", timeout=0.2)  # type: ignore[arg-type]
+    return made(calls)
 
 
 SOME = Buffer(0x1000, 8)
@@ -203,15 +212,73 @@ def test_ranks_that_there_are_not(communicator: Communicator, calls: Calls, rank
     assert calls.made == []
 
 
-def test_an_error_inside_a_group_is_told_at_once(calls: Calls, communicator: Communicator) -> None:
-    def fail() -> None:
-        with communicator.group():
-            calls.code = 4
-            communicator.send(SOME, 0)
+class TestGroupThatFails:
+    """Communicators of one thread share its group: all are waited for, and aborted together."""
 
-    with pytest.raises(NcclError, match="ncclSend: reason 4"):
-        fail()
-    assert calls.names == ["ncclGroupStart", "ncclSend", "ncclCommAbort", "ncclGroupEnd"]
+    @pytest.fixture
+    def other(self, calls: Calls) -> Communicator:
+        return made(calls, 9, name="tp")
+
+    def test_the_call_that_failed_is_named(
+        self, calls: Calls, communicator: Communicator, other: Communicator
+    ) -> None:
+        def fail() -> None:
+            with communicator.group():
+                other.send(SOME, 2)
+                calls.code = 4
+                communicator.send(SOME, 0)
+
+        with pytest.raises(NcclError, match="rank 1 on n1: world: ncclSend: reason 4"):
+            fail()
+        ends = ["ncclGroupEnd", "ncclCommAbort", "ncclCommAbort"]  # nothing is freed inside
+        assert calls.names == ["ncclGroupStart", "ncclSend", "ncclSend", *ends]
+        assert (communicator.closed, other.closed) == (True, True)
+        calls.code = 0
+        with made(calls, 11).group():  # and nothing is left of it
+            pass
+
+    def test_a_failure_that_the_program_passes_by_is_raised_at_the_end(
+        self, calls: Calls, communicator: Communicator
+    ) -> None:
+        def fail() -> None:
+            with communicator.group():
+                calls.code = 4
+                with contextlib.suppress(NcclError):
+                    communicator.send(SOME, 0)
+                calls.code = 0
+
+        with pytest.raises(NcclError, match="world: ncclSend: reason 4"):
+            fail()
+        assert communicator.closed
+
+    def test_every_communicator_is_waited_for(
+        self, calls: Calls, communicator: Communicator, other: Communicator
+    ) -> None:
+        def fail() -> None:
+            with communicator.group():
+                calls.code = IN_PROGRESS
+                communicator.send(SOME, 2)
+                other.send(SOME, 2)
+
+        calls.states = [0, IN_PROGRESS, 6]
+        with pytest.raises(NcclError, match="rank 1 on n1: tp: ncclGroupEnd: reason 6"):
+            fail()
+        assert calls.asked == [7, 9, 9]
+        assert (communicator.closed, other.closed) == (True, True)
+
+    def test_what_the_program_raised_is_kept(
+        self, calls: Calls, communicator: Communicator, other: Communicator
+    ) -> None:
+        def fail(code: int) -> None:
+            with communicator.group():
+                other.send(SOME, 2)
+                calls.code = code
+                communicator.send(SOME, 99)
+
+        for code, closed in ((0, False), (4, True)):
+            with pytest.raises(ValueError, match="world: no rank 99 among 4"):
+                fail(code)
+            assert other.closed == closed
 
 
 def test_groups_within_groups_wait_at_the_end_of_the_outer(
@@ -243,6 +310,7 @@ def test_a_split_has_a_name_and_the_parents_time(calls: Calls, communicator: Com
     with pytest.raises(NcclError, match="rank 1 on n1: tp: ncclCommSplit: reason 5") as caught:
         communicator.split(0, name="tp")
     assert caught.value.code == 5
+    assert [words[1].value for words in calls.made if words[0] == "ncclCommAbort"] == [8]
 
 
 def test_a_split_that_fails_aborts(calls: Calls, communicator: Communicator) -> None:
