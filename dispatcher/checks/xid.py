@@ -21,15 +21,18 @@ from dispatcher.model.errors import UsageError
 
 CRITICAL, WARN, IGNORE = _RANKING = ("critical", "warn", "ignore")
 
-#: drain and reset: 46 ... 158; reboot: 79; uncorrected memory: 48; NVLink: 74, 144-150; 54: power
+#: drain and reset: 46 ... 158; reboot: 79; uncorrected memory: 48; NVLink: 74; 54: power
 #: cable; 167: PCIe; 151: the virtual machine has to be started anew
 _CRITICAL = (
-    46, 48, 54, 62, 64, 74, 79, 95, 109, 110, 119, 120, 136, 140, 143, *range(144, 152), 155, 156,
-    158, 167,
+    46, 48, 54, 62, 64, 74, 79, 95, 109, 110, 119, 120, 136, 140, 143, 151, 155, 156, 158, 167,
 )  # fmt: skip
 _IGNORE = (
-    37, 38, 43, 44, 45, 63, 66, 67, 92, 93, 106, 107, 121, 137, 141, 152, 153, 154, 157, 160, 161,
+    37, 38, 43, 44, 45, 63, 66, 67, 92, 93, 106, 107, 121, 137, 141, 152, 153, 157, 160, 161,
 )  # fmt: skip
+#: NVLink 5 (Blackwell): these say themselves whether they are ``Fatal`` or ``Nonfatal``
+_NVLINK5 = range(144, 151)
+#: what the driver now wants to be done with the GPU; the last such line of a GPU counts
+_RECOVERY = 154
 #: "can be safely ignored" (Fabric Manager's guide, D.4): healthy hosts log them as links come up
 _HARMLESS_SXID = frozenset({22013})
 TABLE: Mapping[int, str] = {**dict.fromkeys(_CRITICAL, CRITICAL), **dict.fromkeys(_IGNORE, IGNORE)}
@@ -42,10 +45,11 @@ MEANING = {
     48: "double-bit ECC error", 62: "micro-controller halted", 63: "row remapped",
     64: "no spare rows left", 74: "NVLink error", 79: "GPU has fallen off the bus",
     94: "contained ECC error", 95: "uncontained ECC error", 119: "GSP does not answer",
-    120: "GSP error",
+    120: "GSP error", **dict.fromkeys(_NVLINK5, "NVLink error"),
 }  # fmt: skip
 
-_XID = re.compile(r"NVRM: Xid \((?:PCI:)?([0-9a-fA-F:.]+)\): (\d{1,5})")
+_XID = re.compile(r"NVRM: Xid \((?:PCI:)?([0-9a-fA-F:.]+)\): (\d{1,5})(?:, (.{0,200}))?")
+_ACTION = re.compile(r"recovery action changed from .* to 0x[0-9a-fA-F]+ \(([\w -]{1,40})\)")
 _SXID = re.compile(
     r"nvidia-nvswitch\d*: SXid \(PCI:([\w:.]+)\): (\d{1,6}), (Fatal|Severity (\d{1,3})|Data)?"
 )
@@ -89,6 +93,8 @@ def xid(table: Mapping[int, str]) -> CheckHost:
             event = _event(line, table)
             if event is not None:
                 what, level, times = event
+                for old in [one for one in counts if _supersedes(what, one)]:
+                    del counts[old]
                 counts[what] = counts.get(what, 0) + times
                 levels[what] = min(level, levels.get(what, level), key=_RANKING.index)
         return _finding(counts, levels)
@@ -112,10 +118,16 @@ def _event(line: str, table: Mapping[int, str]) -> tuple[tuple[str, str], str, i
     """(what, where), its level, and how many more of them a line tells; None for other lines."""
     match = _XID.search(line)
     if match:
-        number = int(match[2])
-        means = MEANING.get(number)
+        number, words = int(match[2]), match[3] or ""
+        means, default = MEANING.get(number), WARN
+        if number in _NVLINK5:
+            default = WARN if "Nonfatal" in words.split() else CRITICAL
+        elif number == _RECOVERY:
+            action = _ACTION.search(words)
+            means = action[1] if action else "the driver wants something done"
+            default = IGNORE if means == "None" else CRITICAL
         what = f"Xid {number}" + (f" ({means})" if means else "")
-        return (what, match[1]), table.get(number, WARN), 1
+        return (what, match[1]), table.get(number, default), 1
     match = _SXID.search(line)
     if match:
         number, word, severity = int(match[2]), match[3], match[4]
@@ -129,6 +141,12 @@ def _event(line: str, table: Mapping[int, str]) -> tuple[tuple[str, str], str, i
     if match:
         return ("PCIe bandwidth limited by " + match[2][:60], match[1]), WARN, 1
     return None
+
+
+def _supersedes(new: tuple[str, str], old: tuple[str, str]) -> bool:
+    """Whether ``new`` makes ``old`` out of date: another action for the same GPU."""
+    head = f"Xid {_RECOVERY} "
+    return new[1] == old[1] and new[0].startswith(head) and old[0].startswith(head)
 
 
 def _finding(

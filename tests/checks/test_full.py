@@ -140,6 +140,28 @@ Sub-engine instance 00
 0x00000000, 0x0000002c, 0x80005302, 0x00000000, 0x00000000, 0x00000000, 0x00000000}
 """
 FIRST, SEVERITY, DATA = FATAL_SXID.splitlines(keepends=True)
+#: Blackwell: https://github.com/leptonai/gpud components/accelerator/nvidia/xid/kmsg_test.go
+NVLINK5 = (
+    "[999167.620236] NVRM: Xid (PCI:0009:01:00): 149, NETIR_LINK_EVT  Fatal   XC0 i0 Link 01 "
+    "(0x021425c6 0x00000000 0x00000000 0x00000000 0x00000000 0x00000000)\n"
+)
+NONFATAL = (  # health_state_test.go there
+    "[999167.7] NVRM: Xid (PCI:0008:06:00): 145, RLW_REMAP Nonfatal XC0 i0 Link 0 (0x00000004 "
+    "0x00000001 0x00000000 0x00000000 0x00000000 0x00000000)\n"
+)
+DRAIN = (
+    "[999167.621162] NVRM: Xid (PCI:0009:01:00): 154, GPU recovery action changed from 0x0 (None) "
+    "to 0x4 (Drain and Reset)\n"
+)
+RESET = (
+    "[999167.897562] NVRM: Xid (PCI:0009:01:00): 154, GPU recovery action changed from 0x4 (Drain "
+    "and Reset) to 0x1 (GPU Reset Required)\n"
+)
+#: https://github.com/NVIDIA/open-gpu-kernel-modules/issues/1150
+AFTER_149 = (
+    "[999168.0] NVRM: Xid (PCI:0000:dc:00): 45, pid=1818990, name=python3, Ch 00000001 caused by "
+    "previous Xid 149\n"
+)
 NARROW = (
     "[999167.00] mlx5_core 0000:9c:00.0: 252.056 Gb/s available PCIe bandwidth, limited by 32.0 "
     "GT/s PCIe x8 link at 0000:97:01.0 (capable of 504.112 Gb/s with 32.0 GT/s PCIe x16 link)\n"
@@ -170,6 +192,16 @@ def log(text: str = "", journal: Reading = MISSING, **changed: Reading) -> Seen:
         (log(SEVERITY + DATA), CRITICAL, "SXid 20034 of 0000:a9:00.0"),  # the rest was overwritten
         (log(BOOT_SXID * 30), OK, ""),
         (log(BOOT_SXID.replace("Non-fatal", "Fatal")), CRITICAL, "SXid 22013"),
+        (log(NVLINK5), CRITICAL, "Xid 149 (NVLink error) of 0009:01:00"),
+        (log(NONFATAL), WARN, "Xid 145 (NVLink error) of 0008:06:00"),
+        (log(NONFATAL + NVLINK5), CRITICAL, "Xid 149"),
+        (log(AFTER_149), OK, ""),
+        (log(DRAIN), CRITICAL, "Xid 154 (Drain and Reset) of 0009:01:00"),
+        (log(DRAIN + RESET), CRITICAL, "Xid 154 (GPU Reset Required) of 0009:01:00"),
+        (log(DRAIN + RESET.replace("0x1 (GPU Reset Required)", "0x0 (None)")), OK, ""),
+        (log(RESET.replace("0009", "0008") + DRAIN.replace("0x4 (Drain and Reset)", "0x0 (None)")),
+         CRITICAL, "Xid 154 (GPU Reset Required) of 0008:01:00"),
+        (log(DRAIN[:70]), CRITICAL, "Xid 154 (the driver wants something done)"),  # cut off
         (log(NARROW), WARN, "PCIe bandwidth limited by 32.0 GT/s PCIe x8 link of 0000:9c:00.0"),
         (log("[999999.0] NVRM: Xid (PCI:0000:0f:00): 7"[:37]), OK, ""),  # cut off in mid-line
         (host(dmesg=CLOSED, journal=said(("begin\n" + XID_64).encode())), CRITICAL, "Xid 64"),
@@ -191,6 +223,8 @@ def test_a_site_overrules_the_table() -> None:
     fatal = xid.xid({**xid.TABLE, **xid.parse_table("20034 warn\n22013 critical\n", "t")})
     assert checked(fatal, log(FATAL_SXID)).level == WARN
     assert checked(fatal, log(BOOT_SXID)).level == CRITICAL
+    links = xid.xid({**xid.TABLE, **xid.parse_table("149 warn\n145 ignore\n154 ignore\n", "t")})
+    assert checked(links, log(NVLINK5 + NONFATAL + DRAIN)).level == WARN
 
 
 @given(st.permutations((FATAL_SXID + BOOT_SXID * 2 + SXID + XID_94).splitlines(keepends=True)))
