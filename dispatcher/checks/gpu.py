@@ -16,6 +16,7 @@ from dispatcher.checks.check import (
     NOT_FOUND,
     Finding,
     Level,
+    Reading,
     Seen,
     Unread,
     a_few,
@@ -71,6 +72,8 @@ def users(seen: Seen) -> Finding:
     reading = seen.reading("gpu apps")
     if reading.hung:
         return HANG
+    if refused := refusal(seen, reading):
+        return refused
     if reading.status != NOT_FOUND:
         for row in rows(seen.output("gpu apps"), 3):
             there.setdefault(int(row[0]), row[1].rsplit("/", 1)[-1])
@@ -92,6 +95,8 @@ CORE_FIELDS = (
 )  # fmt: skip
 #: asked of newer ones as well
 MORE_FIELDS = ("clocks_event_reasons.active", "fabric.state", "fabric.status")
+#: alone, since drivers before 565 refuse a query that has it
+RECOVERY_FIELDS = ("index", "pci.bus_id", "gpu_recovery_action")
 REMAP_FIELDS = (
     "gpu_uuid", "remapped_rows.correctable", "remapped_rows.uncorrectable",
     "remapped_rows.pending", "remapped_rows.failure",
@@ -145,6 +150,52 @@ def number(text: str) -> float | None:
         raise Unread(f"nvidia-smi says {text[:40]!r}") from None
 
 
+#: what nvidia-smi says instead of an answer: the words, what they mean, what to do about it
+_REFUSALS = (
+    (
+        re.compile(r"device handle for GPU ?([0-9A-Fa-f:.]+): (?:GPU is lost|Unknown Error)"),
+        "gpu {0}: lost: the driver cannot reach it",
+        "dmesg -T | grep -i xid; reboot the host; again: power cables, riser, the card",
+    ),
+    (
+        re.compile(r"Driver/library version mismatch(?:\s+NVML library version: ([\d.]+))?"),
+        "the driver that runs is {driver}, its library {0}",
+        "an update of the driver took place: reboot, or unload and load its modules",
+    ),
+    (
+        re.compile(r"couldn't communicate with the NVIDIA driver"),
+        "the driver is not loaded",
+        "modprobe nvidia; after a new kernel: dkms autoinstall, and reboot",
+    ),
+    (
+        re.compile(r"Failed to initialize NVML: (Unknown Error)"),
+        "the driver cannot be asked: {0}",
+        "in a container: start it anew; else dmesg -T | grep -i nvrm, and reboot",
+    ),
+)  # fmt: skip
+#: values of a field that say that the GPU itself does not answer
+_GONE = ("gpu is lost", "requires reset", "is in an unrecoverable state")
+
+
+def refusal(seen: Seen, reading: Reading) -> Finding | None:
+    """What is wrong with the driver or a GPU when nvidia-smi refuses to answer; None if it is not.
+
+    seen: its host, for the version of the driver.
+    """
+    if "No devices were found" in reading.text and count(seen):
+        return critical(
+            f"nvidia-smi finds none of {count(seen)} GPUs",
+            "dmesg -T | grep -i -e NVRM -e RmInitAdapter; reset or reboot; container: --gpus all",
+        )
+    for pattern, means, remedy in _REFUSALS:
+        match = pattern.search(reading.text)
+        if match and (reading.status != 0 or "handle for" in match[0]):
+            driver = seen.files("kernel").get("/sys/module/nvidia/version", "").strip()[:32]
+            words = (group or "another" for group in match.groups())
+            return critical(means.format(*words, driver=driver or "another"), remedy)
+    return None
+
+
 def of_gpus(check: Callable[[list[dict[str, str]]], Finding]) -> Callable[[Seen], Finding]:
     """A check of one host out of one of its GPUs: absent without a driver, HANG if it hangs."""
 
@@ -156,7 +207,7 @@ def of_gpus(check: Callable[[list[dict[str, str]]], Finding]) -> Callable[[Seen]
             return ok(text="no GPU")
         if any(reading.hung for reading in readings):
             return HANG
-        return check(gpus(seen))
+        return refusal(seen, readings[0]) or refusal(seen, readings[1]) or check(gpus(seen))
 
     return one
 
@@ -170,6 +221,49 @@ def each_gpu(check: Callable[[dict[str, str]], Finding | None]) -> Callable[[See
         return max(found, key=lambda one: one.level, default=ok())
 
     return all_of_them
+
+
+def listed(seen: Seen) -> Finding:
+    """nvidia-smi lists every GPU that has a device, and each of them answers."""
+    found = _listed(seen)
+    expected = count(seen)
+    if found.value and int(found.value) < expected:
+        text = f"nvidia-smi lists {found.value} of {expected} GPUs"
+        return critical(text, "dmesg -T | grep -i -e NVRM -e xid; reset or reboot", found.value)
+    return found
+
+
+@of_gpus
+def _listed(there: list[dict[str, str]]) -> Finding:
+    for gpu in there:
+        words = next((v for v in gpu.values() if any(one in v.lower() for one in _GONE)), None)
+        if words is not None:
+            text = f"gpu {gpu['index']} ({gpu['pci.bus_id']}): {words.strip('[]')}"
+            return critical(text, "drain the host; reset the GPU or reboot")
+    return ok(str(len(there)))
+
+
+def recovery(seen: Seen) -> Finding:
+    """What the driver itself wants to be done with a GPU; newer ones say so (NVIDIA/DCGM#263)."""
+    reading = seen.reading("smi recovery")
+    if reading.hung:
+        return HANG
+    if reading.status == NOT_FOUND:
+        return ok(text="no GPU")
+    if refused := refusal(seen, reading):
+        return refused
+    if "not a valid field" in reading.text:
+        return ok(text="the driver is too old to say")
+    wanted = [
+        row
+        for row in rows(seen.output("smi recovery"), len(RECOVERY_FIELDS))
+        if row[2].lower() not in ("none", *ABSENT)
+    ]
+    if not wanted:
+        return ok()
+    texts = [f"gpu {index} ({bus}): {action[:40]}" for index, bus, action in wanted]
+    remedy = "drain the host, and do that: nvidia-smi --gpu-reset -i INDEX, or reboot"
+    return critical(f"the driver asks for it: {a_few(texts)}", remedy)
 
 
 @of_gpus
@@ -264,6 +358,8 @@ def remapped(seen: Seen) -> Finding:
         return HANG
     if reading.status == NOT_FOUND:
         return ok(text="no GPU")
+    if refused := refusal(seen, reading):
+        return refused
     if "not supported" in reading.text.lower():
         return ok(text="this GPU has none")
     found = [ok()]
@@ -277,26 +373,3 @@ def remapped(seen: Seen) -> Finding:
         elif pending.lower() not in ("no", "0", *ABSENT):
             raise Unread(f"nvidia-smi says {pending[:40]!r}")
     return max(found, key=lambda one: one.level)
-
-
-def nvlink(seen: Seen) -> Finding:
-    """NVLinks: one that is inactive halves what goes through it."""
-    reading = seen.reading("smi nvlink")
-    if reading.hung:
-        return HANG
-    if reading.status == NOT_FOUND:
-        return ok(text="no GPU")
-    inactive, active, gpu = [], 0, ""
-    for line in seen.output("smi nvlink").splitlines():
-        words = line.split()
-        if line.startswith("GPU ") and len(words) > 1:
-            gpu = words[1].rstrip(":")
-        elif "inactive" in line:
-            inactive.append(f"gpu {gpu} link {words[1].rstrip(':')}")
-        elif "GB/s" in line:
-            active += 1
-    if not gpu:
-        raise Unread("nvidia-smi nvlink listed no GPU")
-    if inactive and active:
-        return critical(f"inactive: {a_few(inactive)}", "drain the host; reset GPUs")
-    return ok(str(active))

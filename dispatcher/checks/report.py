@@ -22,6 +22,7 @@ from typing import Any
 
 from dispatcher.checks import gpu, health, network, xid
 from dispatcher.checks.check import Asked, Check, Finding, Level, Seen, Unread, checked, each, equal
+from dispatcher.checks.hardware import nvlink
 
 PREFIX = "site/"
 #: characters of a text that are kept
@@ -90,6 +91,8 @@ def full(xid_levels: Mapping[int, str], *, site_checks: bool) -> tuple[Check, ..
     """The checks that ``--full`` adds. xid_levels: what a site says of Xid numbers."""
     reset = "nvidia-smi -q, on both"
     found = [
+        Check("listed", "nvidia-smi lists every GPU", each(gpu.listed)),
+        Check("recovery", "the driver asks for no reset or reboot", each(gpu.recovery)),
         Check("model", "equal GPUs: name, memory, VBIOS", equal(gpu.inventory, Level.WARN, reset)),
         Check("used", "nobody holds GPU memory", each(gpu.used)),
         Check("ecc", "no uncorrected memory errors", each(gpu.ecc)),
@@ -97,7 +100,12 @@ def full(xid_levels: Mapping[int, str], *, site_checks: bool) -> tuple[Check, ..
         Check("clocks", "nothing slows the GPUs down", each(gpu.clocks)),
         Check("power", "equal power limits", equal(gpu.power, Level.WARN, "nvidia-smi -pl WATTS")),
         Check("pcie", "all PCIe lanes", each(gpu.pcie)),
-        Check("nvlink", "all NVLinks", equal(gpu.nvlink, Level.CRITICAL, "nvidia-smi nvlink -s")),
+        Check(
+            "nvlink",
+            "all NVLinks, at full speed",
+            equal(nvlink.links, Level.CRITICAL, "nvidia-smi nvlink -s"),
+        ),
+        Check("linkerrors", "no errors of NVLinks", each(nvlink.errors)),
         Check("nvswitch", "the GPUs have joined the fabric", each(gpu.fabric)),
         Check("manager", "the fabric manager runs", each(network.manager)),
         Check("xid", "no Xid in the kernel's log", each(xid.xid({**xid.TABLE, **xid_levels}))),
@@ -167,7 +175,9 @@ def _full_readings(want: Want) -> list[list[Any]]:
         ["smi", "run", _smi(query + ",".join((*gpu.CORE_FIELDS, *gpu.MORE_FIELDS)), csv)],
         ["smi core", "run", _smi(query + ",".join(gpu.CORE_FIELDS), csv)],
         ["smi remap", "run", _smi("--query-remapped-rows=" + ",".join(gpu.REMAP_FIELDS), csv)],
+        ["smi recovery", "run", _smi(query + ",".join(gpu.RECOVERY_FIELDS), csv)],
         ["smi nvlink", "run", _smi("nvlink", "-s")],
+        nvlink_errors(),
         ["dmesg", "run", _log("dmesg")],
         ["journal", "run", _log("journalctl -k -b -o short-monotonic --no-pager")],
         ["fabric manager", "run", [b"systemctl", b"is-active", b"nvidia-fabricmanager"]],
@@ -189,6 +199,11 @@ def counters() -> list[Any]:
     return ["ib counters", "file", [place + b"counters/*", place + b"hw_counters/*"]]
 
 
+def nvlink_errors() -> list[Any]:
+    """The reading of the NVLinks' error counters, less its limits."""
+    return ["smi nvlink errors", "run", _smi("nvlink", "-e")]
+
+
 def second_readings(want: Want, addresses: list[str], port: int) -> list[list[Any]]:
     """What the second visit reads: whether all reach host 0, and the counters once more."""
     limit = want.seconds
@@ -196,7 +211,7 @@ def second_readings(want: Want, addresses: list[str], port: int) -> list[list[An
         ["meet", "call", ["meet", addresses, port, 0.8 * limit], limit, 16 << 10]
     ]
     if want.full:
-        found.append([*counters(), limit, 1 << 20])
+        found += [[*one, limit, 1 << 20] for one in (counters(), nvlink_errors())]
     return found
 
 
@@ -254,18 +269,25 @@ class CheckReport:
 
     @property
     def sections(self) -> list[tuple[Level, str, Finding, list[str]]]:
-        """(level, check, finding, hosts) of all that is not OK, the gravest first.
+        """(level, checks, finding, hosts) of all that is not OK, the gravest first.
 
-        Hosts with equal findings stand together, rare findings before common ones.
+        Hosts with equal findings stand together, and so do checks that find the same of the same
+        hosts (``ecc, rows``); rare findings before common ones.
         """
         groups: dict[tuple[str, Finding], list[str]] = {}
         for host, found in self.findings.items():
             for check, one in found.items():
                 if one.level > Level.OK:
                     groups.setdefault((check, one), []).append(host)
-        found_all = [(one.level, check, one, hosts) for (check, one), hosts in groups.items()]
         order = {check: at for at, check in enumerate(self.checks)}
-        return sorted(found_all, key=lambda row: (-row[0], len(row[3]), order[row[1]]))
+        alike: dict[tuple[Finding, tuple[str, ...]], list[str]] = {}
+        for (check, one), hosts in sorted(groups.items(), key=lambda item: order[item[0][0]]):
+            alike.setdefault((one, tuple(hosts)), []).append(check)
+        found_all = [
+            (one.level, ", ".join(checks), one, list(hosts))
+            for (one, hosts), checks in alike.items()
+        ]
+        return sorted(found_all, key=lambda row: (-row[0], len(row[3])))
 
 
 def make_report(

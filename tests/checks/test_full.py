@@ -56,7 +56,7 @@ def old_driver(**last: str) -> Seen:
 
 BARE = replace(smi_ended(MISSING), readings={
     **smi_ended(MISSING).readings, "kernel": kernel(version=None), "smi remap": MISSING,
-    "smi nvlink": MISSING,
+    "smi nvlink": MISSING, "smi nvlink errors": MISSING, "smi recovery": MISSING,
 })  # fmt: skip
 UNKNOWN = "[Unknown Error]"
 
@@ -70,8 +70,6 @@ UNKNOWN = "[Unknown Error]"
         (gpu.inventory, smi_ended(MISSING), INCOMPLETE, "not installed"),
         (gpu.inventory, smi_ended(HUNG), CRITICAL, "nvidia-smi hangs"),
         (gpu.inventory, smi_ended(said(b"0, GPU-1, 0000")), INCOMPLETE, "3 fields instead of 2"),
-        (gpu.inventory, smi_ended(said(b"Unable to determine the device handle for GPU0000:05:00.0:"
-         b" Unknown Error\n", 15)), INCOMPLETE, "exit code 15: Unable to determine"),
         (gpu.ecc, smi_host(), OK, ""),
         (gpu.ecc, smi_host(errors="2"), CRITICAL, "gpu 7: 2 uncorrected"),
         (gpu.ecc, smi_host(ecc="Disabled", pending="Disabled"), WARN, "gpu 7: ECC is off"),
@@ -101,12 +99,6 @@ UNKNOWN = "[Unknown Error]"
         (gpu.remapped, host(smi_remap=said(b"GPU-1, 0, 0, [Unknown Error], No")), INCOMPLETE, "U"),
         (gpu.remapped, host(smi_remap=HUNG), CRITICAL, "nvidia-smi hangs"),
         (gpu.remapped, BARE, OK, "no GPU"),
-        (gpu.nvlink, BARE, OK, "no GPU"),
-        (gpu.nvlink, host(smi_nvlink=HUNG), CRITICAL, "hangs"),
-        (gpu.nvlink, host(smi_nvlink=said(
-            b"GPU 0: NVIDIA H100 80GB HBM3 (UUID: GPU-1)\n\t Link 0: 26.562 GB/s\n"
-            b"\t Link 1: <inactive>\n")), CRITICAL, "inactive: gpu 0 link 1"),
-        (gpu.nvlink, host(smi_nvlink=said(b"GPU 0: NVIDIA A2\n")), OK, ""),
     ],
 )  # fmt: skip
 def test_nvidia_smi(check: CheckHost, seen: Seen, level: Level, words: str) -> None:

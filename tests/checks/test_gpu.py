@@ -11,6 +11,7 @@ from checks.samples import HUNG, MISSING, host, kernel, said
 from checks.test_full import CORE, MORE, gpu_lines, smi_host
 from dispatcher.checks import gpu
 from dispatcher.checks.check import CheckHost, Level, Reading, Seen, Unread, checked
+from dispatcher.checks.hardware import nvlink
 
 OK, WARN, INCOMPLETE, CRITICAL = Level.OK, Level.WARN, Level.INCOMPLETE, Level.CRITICAL
 
@@ -193,24 +194,98 @@ def test_remapped_rows(seen: Seen, level: Level, text: str) -> None:
     assert (found.level, found.text[: len(text)], bool(found.text)) == (level, text, bool(text))
 
 
-LINKS = (
-    b"GPU 0: H100 (UUID: a)\n\t Link 0: 26.5 GB/s\n\t Link 1: 26.5 GB/s\n"
-    b"GPU 1: H100 (UUID: b)\n\t Link 0: 26.5 GB/s\n\t Link 1: %s\n"
-)
+def refused(text: bytes, status: int = 9) -> Seen:
+    """A host of which every call of nvidia-smi ends so."""
+    reading = said(text, status)
+    names = ("smi", "smi core", "smi remap", "smi recovery", "smi nvlink",
+             "smi nvlink errors", "gpu apps")  # fmt: skip
+    one = host()
+    return replace(one, readings={**one.readings, **dict.fromkeys(names, reading)})
+
+
+#: with where it was seen
+REFUSED = {
+    # https://github.com/marian-nmt/marian/issues/251
+    b"Unable to determine the device handle for GPU 0000:03:00.0: GPU is lost.  Reboot the system "
+    b"to recover this GPU\n": ("gpu 0000:03:00.0: lost: the driver cannot reach it", "power cab"),
+    # https://github.com/pdbear/syno_nvidia_gpu_driver/issues/22
+    b"Unable to determine the device handle for GPU0000:07:00.0: Unknown Error\n":
+        ("gpu 0000:07:00.0: lost: the driver cannot reach it", "reboot the host"),
+    # https://github.com/intel/llvm/issues/17614
+    b"Failed to initialize NVML: Driver/library version mismatch\nNVML library version: 550.144\n":
+        ("the driver that runs is 570.86.15, its library 550.144", "an update of the driver"),
+    # https://github.com/gqqnbig/shine-cluster/issues/30: older ones do not say which
+    b"Failed to initialize NVML: Driver/library version mismatch\n":
+        ("the driver that runs is 570.86.15, its library another", "an update of the driver"),
+    b"NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver. Make sure that "
+    b"the latest NVIDIA driver is installed and running.\n":
+        ("the driver is not loaded", "modprobe nvidia"),
+    b"Failed to initialize NVML: Unknown Error\n":
+        ("the driver cannot be asked: Unknown Error", "in a container: start it anew"),
+    b"No devices were found\n": ("nvidia-smi finds none of 8 GPUs", "RmInitAdapter"),
+}  # fmt: skip
+
+
+@cases("text", REFUSED)
+def test_what_nvidia_smi_says_instead_of_an_answer(text: bytes) -> None:
+    means, remedy = REFUSED[text]
+    checks = (gpu.users, gpu.listed, gpu.ecc, gpu.remapped, gpu.recovery, nvlink.links,
+              nvlink.errors)  # fmt: skip
+    for status in (9, 0) if b"No devices" in text or b"handle" in text else (9,):
+        for check in checks:
+            found = checked(check, refused(text, status))
+            assert (found.level, found.text) == (CRITICAL, means), check
+            assert remedy in str(found.remedy)
+
+
+def test_a_host_without_gpus_may_say_that_it_has_none() -> None:
+    none = said(b"No devices were found\n")
+    bare = host(kernel=kernel(dev=b"null", version=None), smi=none, smi_core=none)
+    assert (checked(gpu.listed, bare).level, checked(gpu.listed, bare).value) == (OK, "0")
+
+
+def listing(lines: bytes) -> Seen:
+    return host(smi=said(lines), smi_core=MISSING)
 
 
 @cases(
-    ("seen", "level", "text", "value"),
+    ("seen", "level", "text"),
     [
-        (host(smi_nvlink=said(LINKS % b"26.5 GB/s")), OK, "", "4"),
-        (host(smi_nvlink=said(LINKS % b"<inactive>")), CRITICAL, "inactive: gpu 1 link 1", ""),
-        (host(smi_nvlink=said((LINKS % b"<inactive>").replace(b"26.5 GB/s", b"<inactive>"))),
-         OK, "", "0"),  # none is in use
-        (host(smi_nvlink=said(b"GPU\n")), INCOMPLETE,
-         "could not be read: nvidia-smi nvlink listed no GPU", ""),
-        (host(smi_nvlink=said(b"no", 2)), INCOMPLETE, "could not be read: exit code 2: no", ""),
+        (smi_host(), OK, ""),
+        (listing(gpu_lines(CORE + MORE, {}, 7)), CRITICAL, "nvidia-smi lists 7 of 8 GPUs"),
+        (listing(gpu_lines(CORE + MORE, {}, 9)), OK, ""),  # /dev of a container may have fewer
+        (smi_host(used="[GPU is lost]"), CRITICAL, "gpu 7 (00000000:07:00.0): GPU is lost"),
+        (smi_host(heat="[GPU requires reset]"), CRITICAL,
+         "gpu 7 (00000000:07:00.0): GPU requires reset"),
     ],
 )  # fmt: skip
-def test_nvlinks(seen: Seen, level: Level, text: str, value: str) -> None:
-    found = checked(gpu.nvlink, seen)
-    assert (found.level, found.text, found.value) == (level, text, value)
+def test_every_gpu_is_listed_and_answers(seen: Seen, level: Level, text: str) -> None:
+    found = checked(gpu.listed, seen)
+    assert (found.level, found.text) == (level, text)
+
+
+#: https://github.com/NVIDIA/DCGM/issues/263, with the bus ids that are asked as well
+ACTIONS = b"0, 00000000:18:00.0, None\n1, 00000000:2A:00.0, %s\n2, 00000000:3A:00.0, None\n"
+
+
+@cases(
+    ("seen", "level", "text"),
+    [
+        (host(smi_recovery=said(ACTIONS % b"None")), OK, ""),
+        (host(smi_recovery=said(ACTIONS % b"[N/A]")), OK, ""),
+        (host(smi_recovery=said(ACTIONS % b"Reset")), CRITICAL,
+         "the driver asks for it: gpu 1 (00000000:2A:00.0): Reset"),
+        (host(smi_recovery=said(ACTIONS % b"Drain and Reset")), CRITICAL,
+         "the driver asks for it: gpu 1 (00000000:2A:00.0): Drain and Reset"),
+        (host(smi_recovery=said(
+            b'Field "gpu_recovery_action" is not a valid field to query.\n', 2)), OK,
+         "the driver is too old to say"),
+        (host(smi_recovery=said(b"no", 3)), INCOMPLETE, "could not be read: exit code 3: no"),
+        (host(smi_recovery=HUNG), CRITICAL,
+         "nvidia-smi hangs: a GPU or its driver does not answer"),
+        (host(smi_recovery=MISSING), OK, "no GPU"),
+    ],
+)  # fmt: skip
+def test_what_the_driver_asks_for(seen: Seen, level: Level, text: str) -> None:
+    found = checked(gpu.recovery, seen)
+    assert (found.level, found.text) == (level, text)

@@ -54,8 +54,8 @@ def test_what_a_full_check_reads_besides() -> None:
     quick, full = (by_name(report.first_readings(want(full=f), [])) for f in (False, True))
     more = {name: one for name, one in full.items() if name not in quick}
     assert list(more) == [
-        "smi", "smi core", "smi remap", "smi nvlink", "dmesg", "journal", "fabric manager", "rdma",
-        "ib counters",
+        "smi", "smi core", "smi remap", "smi recovery", "smi nvlink", "smi nvlink errors", "dmesg",
+        "journal", "fabric manager", "rdma", "ib counters",
     ]  # fmt: skip
     assert {(one[2], one[3]) for one in more.values()} == {(5.0, 1 << 20)}
     fields = ",".join((*gpu.CORE_FIELDS, *gpu.MORE_FIELDS)).encode()
@@ -88,7 +88,10 @@ def test_what_the_second_visit_reads() -> None:
         5.0,
         1 << 20,
     ]
-    assert report.second_readings(want(full=True), ["10.0.0.1"], 4000) == [meet, counters]
+    assert report.second_readings(want(full=True), ["10.0.0.1"], 4000) == [
+        meet, counters,
+        ["smi nvlink errors", "run", [b"nvidia-smi", b"nvlink", b"-e"], 5.0, 1 << 20],
+    ]  # fmt: skip
 
 
 def test_a_site_s_checks_come_last_and_on_request() -> None:
@@ -209,3 +212,13 @@ def test_the_gravest_and_the_rarest_come_first() -> None:
         (WARN, "two", HOT, ["a"]),
         (WARN, "one", HOT, ["b", "c"]),
     ]
+
+
+def test_checks_that_find_the_same_of_the_same_hosts_are_told_together() -> None:
+    checks = [
+        Check(name, "", lambda seen, one=one: {"a": one, "b": one})  # type: ignore[misc]
+        for name, one in (("one", COLD), ("two", HOT), ("three", COLD))
+    ]
+    told = make_report(checks, {name: Seen(name) for name in "ab"}, ["a", "b"], {}, {})
+    both = ["a", "b"]
+    assert told.sections == [(CRITICAL, "one, three", COLD, both), (WARN, "two", HOT, both)]

@@ -41,9 +41,8 @@ def test_odd_hosts_come_first_and_names_are_folded() -> None:
         "  hint: chronyc makestep, or timedatectl set-ntp true",
         "critical: b[05-06]: tmp: the folder for temporary files: full: 0 MiB of 1.0 GiB free",
         "  hint: remove old files, or set TMPDIR",
-        "incomplete: b08: python: could not be read: the ranks' Python did not print its version",
-        "incomplete: b08: torch: could not be read: the ranks' Python did not print its version",
-        "incomplete: b08: nccl: could not be read: the ranks' Python did not print its version",
+        "incomplete: b08: python, torch, nccl: could not be read: the ranks' Python did not print "
+        "its version",
     ]
 
 

@@ -1,0 +1,152 @@
+"""NVLinks: all there, all at full speed, none with errors; pure.
+
+``nvidia-smi nvlink -s`` lists a GPU's links, a dead one as ``<inactive>`` or not at all. A GPU
+without any that is active has a sentence instead. Cards for PCIe may be joined by bridges, two by
+two: one without a bridge is well. So how many there must be is asked only of kinds that have an
+NVSwitch (``machines``).
+
+``nvidia-smi nvlink -e`` counts since the driver was loaded. Its words differ: Hopper and older have
+Replay, Recovery and CRC errors, Blackwell has others. What rises while we look is a fault now.
+A link of a GB200 that recovered 505 times in five days was seen to fail for good on the sixth
+(marin-community/marin#9086).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from dispatcher.checks.check import (
+    NOT_FOUND,
+    Finding,
+    Reading,
+    Seen,
+    Unread,
+    a_few,
+    critical,
+    mode,
+    ok,
+    warn,
+)
+from dispatcher.checks.gpu import HANG, refusal
+from dispatcher.checks.hardware.machines import machine
+
+#: below this share of the usual speed a link is slow
+SLOW = 0.9
+#: words of counters of which each is a link that was lost for a while
+LOST = ("Recovery Errors", "Link recovery")
+
+_GPU = re.compile(r"GPU (\d+): ([^(\n]{1,80})")
+_LINK = re.compile(r"\s*Link (\d+): (?:([\d.]+) GB/s|<inactive>)")
+_COUNT = re.compile(r"\s*Link (\d+): ([A-Z][\w ]{1,40}(?:Errors|events|discards)): (\d{1,20})$")
+
+#: link -> GB/s, None for one that is inactive
+Links = Mapping[int, float | None]
+
+
+def parse(text: str) -> dict[str, tuple[str, Links]]:
+    """GPU -> its name, and its links, of what ``nvidia-smi nvlink -s`` prints. Raises: Unread."""
+    found: dict[str, tuple[str, dict[int, float | None]]] = {}
+    links: dict[int, float | None] = {}
+    for line in text.splitlines():
+        if gpu := _GPU.match(line.strip()):
+            links = {}
+            found[gpu[1]] = gpu[2].strip(), links
+        elif found and (link := _LINK.match(line)):
+            links[int(link[1])] = float(link[2]) if link[2] else None
+    if not found:
+        raise Unread("nvidia-smi nvlink listed no GPU")
+    return dict(found)
+
+
+def links(seen: Seen) -> Finding:
+    """One that is inactive or slow halves what goes through it."""
+    reading = seen.reading("smi nvlink")
+    if trouble := _trouble(seen, reading):
+        return trouble
+    found = parse(seen.output("smi nvlink"))
+    speeds = [speed for _, there in found.values() for speed in there.values() if speed]
+    remedy = "drain the host; reset its GPUs, or reboot"
+    counts = {gpu: sum(1 for speed in there.values() if speed) for gpu, (_, there) in found.items()}
+    kinds = {gpu: machine(name) for gpu, (name, _) in found.items()}
+    if not speeds:
+        if len(found) > 1 and all(kinds.values()):
+            return warn("no NVLink is active", "systemctl status nvidia-fabricmanager")
+        return ok("0")
+    inactive = [
+        f"gpu {gpu} link {link}"
+        for gpu, (_, there) in found.items()
+        for link, speed in there.items()
+        if speed is None and counts[gpu]
+    ]
+    if inactive:
+        return critical(f"inactive: {a_few(inactive)}", remedy)
+    few = [
+        f"gpu {gpu}: {counts[gpu] or 'no'} active links of {kind.links}"
+        for gpu, kind in kinds.items()
+        if kind is not None and counts[gpu] < kind.links
+    ]
+    if few:
+        return critical(a_few(few), remedy)
+    usual = float(mode(str(speed) for speed in speeds) or 0)
+    slow = []
+    for gpu, (_, there) in found.items():
+        kind = kinds[gpu]
+        due = kind.link_rate if kind is not None else usual
+        slow += [
+            f"gpu {gpu} link {link}: {speed:g} GB/s of {due:g}"
+            for link, speed in there.items()
+            if speed and speed < SLOW * due
+        ]
+    if slow:
+        return critical(f"slow: {a_few(slow)}", remedy)
+    return ok(f"{len(speeds)} x {usual:g} GB/s")
+
+
+def errors(seen: Seen) -> Finding:
+    """Error counters, and above all those that rose between the two visits."""
+    reading = seen.reading("smi nvlink errors")
+    if trouble := _trouble(seen, reading):
+        return trouble
+    before = _counts(seen.output("smi nvlink errors"))
+    again = seen.later.get("smi nvlink errors")
+    after = before if again is None or again.status != 0 else _counts(again.text)
+    rises = {key: after[key] - n for key, n in before.items() if after.get(key, n) > n}
+    lost = [key for key in rises if key[1].startswith(LOST)]
+    remedy = "drain the host; nvidia-smi nvlink -e; is it the same link again?"
+    if lost:
+        return critical(a_few([f"{_words(key)} +{rises[key]}" for key in lost]), remedy)
+    if rises:
+        return warn(a_few([f"{_words(key)} +{n}" for key, n in rises.items()]), remedy)
+    there = [f"{_words(key)} {n}" for key, n in after.items() if n]
+    if there:
+        return warn(
+            f"since the driver was loaded: {a_few(there)}", "look again later: do they rise?"
+        )
+    return ok()
+
+
+def _trouble(seen: Seen, reading: Reading) -> Finding | None:
+    if reading.hung:
+        return HANG
+    if reading.status == NOT_FOUND:
+        return ok(text="no GPU")
+    return refusal(seen, reading)
+
+
+def _counts(text: str) -> dict[tuple[str, str], int]:
+    """(GPU and link, counter) -> its value. Raises: Unread."""
+    found: dict[tuple[str, str], int] = {}
+    gpu = ""
+    for line in text.splitlines():
+        if head := _GPU.match(line.strip()):
+            gpu = head[1]
+        elif (count := _COUNT.match(line)) and not count[2].startswith("Total"):
+            found[f"gpu {gpu} link {count[1]}", count[2]] = int(count[3])
+    if not gpu:
+        raise Unread("nvidia-smi nvlink listed no GPU")
+    return found
+
+
+def _words(key: tuple[str, str]) -> str:
+    return f"{key[0]}: {key[1]}"
