@@ -223,13 +223,14 @@ def breaks(old: Any, new: Any, where: str = "") -> Iterator[str]:
     """What of ``new`` a reader of ``old`` could not have expected; fields and events may come."""
     key = where.rpartition("/")[2]
     if isinstance(old, dict) and isinstance(new, dict):
-        for name in old.keys() - {"description"}:
+        for name in sorted(old.keys() - {"description"}):
             if name in new:
                 yield from breaks(old[name], new[name], f"{where}/{name}")
             else:
                 yield f"{where}/{name} is gone"
         if key not in ("properties", "$defs", ""):
-            yield from (f"{where}/{name} is new" for name in new.keys() - old.keys())
+            added = new.keys() - old.keys() - {"description"}
+            yield from (f"{where}/{name} is new" for name in sorted(added))
     elif key in ("required", "allOf"):
         yield from (f"{where}: {one} is gone" for one in old if one not in new)
     elif old != new:

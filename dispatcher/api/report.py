@@ -63,7 +63,7 @@ from dispatcher.plan.job.reassignment import Exclusion
 TYPE_CHECKING = False
 
 if TYPE_CHECKING:
-    from dispatcher.core.events.stack_frames import Group
+    pass
 
 
 @value
@@ -354,7 +354,7 @@ def _cause(
     assert cause is not None
     facts = dict(vars(cause))
     if isinstance(cause, Hung):
-        facts["groups"] = [_group(group) for group in cause.groups]
+        facts["groups"] = [group.plain() for group in cause.groups]
         if cause.rank is None:
             del facts["rank"], facts["node"]
     if isinstance(cause, MpisDiffer):
@@ -393,12 +393,6 @@ def _cause(
 
 def _plain(cause: FirstFailure) -> dict[str, Any]:
     return {"kind": cause.kind, "message_code": cause.message_code, **cause.facts}
-
-
-def _group(group: Group) -> dict[str, Any]:
-    frames = [vars(frame) for frame in group.frames]
-    ranks = [placement.name(rank) for rank in group.ranks]
-    return {**vars(group), "ranks": ranks, "frames": frames, "place": group.place}
 
 
 def _failure(failure: Failure) -> HostFailure:

@@ -77,7 +77,7 @@ def open_files(
         from dispatcher.output.text.stacks_text import Stacks
 
         hosts = [node.host.name for node in (*plan.nodes, *plan.spares)]
-        found.append(Stacks(hosts, paths.folder, lambda number, lines: None, say))
+        found.append(Stacks(hosts, paths.folder, lambda *_: None, say))
     return found
 
 

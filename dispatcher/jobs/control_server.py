@@ -24,6 +24,10 @@ from dispatcher.core.events.run_events import Counts, Entry, OutputEnded, RanksP
 from dispatcher.jobs import job_socket
 from dispatcher.jobs.job_socket import MOST_CLIENTS, frame, is_ours, listen
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from dispatcher.model.formats import Gathered
+
 #: bytes that may wait for one client; notes that a newcomer is told
 LIMIT = 4 << 20
 MOST_NOTES = 20
@@ -223,12 +227,12 @@ class ControlServer(Sink):
             self._tell_all(frame(type="say", line=line))
         self._wake()
 
-    def stacks(self, number: int, lines: list[str]) -> None:
-        """Where the ranks are, in words, for who has asked."""
+    def stacks(self, number: int, lines: list[str], found: Gathered) -> None:
+        """Where the ranks are, in words and for programs, for who has asked."""
         with self._lock:
             asked = [client for client in self._clients if client.wants_stacks]
             for client in asked:
-                client.put(frame(type="stacks", number=number, lines=lines))
+                client.put(frame(type="stacks", number=number, lines=lines, found=found))
         self._wake()
 
     # -- on the main thread ----------------------------------------------------------------

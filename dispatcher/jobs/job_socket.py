@@ -20,7 +20,8 @@ The launcher sends frames: a line of JSON, and after it ``size`` bytes, if it sa
     {"type": "placed", "world_size": 8, "restart": 0}    also when the ranks are started again
     {"type": "picture", "picture": {...}}       for a footer; see ``output.monitor.run_progress``
     {"type": "table", "table": {...}}           see ``output.monitor.live_table``
-    {"type": "stacks", "number": 1, "lines": []}    in words; 1 is the number of its file
+    {"type": "stacks", "number": 1, "lines": [], "found": {}}    in words and for programs
+                                       (``formats.Gathered``); 1 is the number of its file
     {"type": "say", "line": "note: ..."}
     {"type": "verdict", "exit_code": 0, "lines": []}
 

@@ -31,6 +31,10 @@ from dispatcher.core.events.run_events import Entry, Sink
 from dispatcher.jobs import job_socket, registry
 from dispatcher.jobs.job_socket import frame, is_ours, listen
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from dispatcher.model.formats import Gathered
+
 CONNECTING, STARTING, RUNNING, STOPPING, RESTARTING = registry.PHASES
 
 
@@ -74,8 +78,8 @@ class Phase(Sink):
 #: seconds that a caller has to say what it wants, and to read the answer; and that the answer has
 CLIENT_TIMEOUT, ANSWER_TIMEOUT = 5.0, 20.0
 
-#: is given an answer: its number and its words
-OnAnswer = Callable[[int, list[str]], None]
+#: is given an answer: its number, its words, and what it has for programs
+OnAnswer = Callable[[int, list[str], "Gathered"], None]
 
 
 class StacksServer(Sink):
@@ -116,8 +120,8 @@ class StacksServer(Sink):
             self._thread.join(timeout=CLIENT_TIMEOUT)
         (self._folder / "control").unlink(missing_ok=True)
 
-    def _answered(self, number: int, lines: list[str]) -> None:
-        self._answers.put(frame(type="stacks", number=number, lines=lines))
+    def _answered(self, number: int, lines: list[str], found: Gathered) -> None:
+        self._answers.put(frame(type="stacks", number=number, lines=lines, found=found))
 
     def _run(self) -> None:
         while not self._over.is_set():

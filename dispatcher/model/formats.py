@@ -76,6 +76,30 @@ class Plan(_Plan, total=False):
     parents: dict[str, str]
 
 
+class StackFrame(TypedDict):
+    """A function, and where it stands. line: 0 if that is not known."""
+
+    function: str
+    file: str
+    line: int
+
+
+class StackGroup(TypedDict):
+    """Ranks that are in the same place.
+
+    how: by what that was found: py-spy, faulthandler or proc. state: a letter of proc(5). frames:
+    innermost first. odd: whether the others are elsewhere, and wait, or are far more. place: the
+    frame that says most, in words.
+    """
+
+    ranks: list[str]
+    how: str
+    state: str
+    frames: list[StackFrame]
+    odd: bool
+    place: str
+
+
 class _Cause(TypedDict):
     kind: str
     message_code: str
@@ -121,7 +145,7 @@ class Cause(_Cause, total=False):
     received: int
     sent: int
     seconds: float
-    groups: list[dict[str, Any]]
+    groups: list[StackGroup]
     signum: int
 
 
@@ -349,6 +373,26 @@ class Job(TypedDict):
     ended: float | None
     logs: str | None
     detached: bool
+
+
+class Gathered(TypedDict):
+    """Where ranks are. hosts: rank -> its host. late: hosts that did not answer in time."""
+
+    groups: list[StackGroup]
+    hosts: dict[str, str]
+    late: list[str]
+
+
+class Stacks(Gathered):
+    """``dispatch stacks --json``: where the ranks of a job are.
+
+    hosts: rank -> its host. late: hosts that did not answer in time. file: the whole stacks, as
+    text for people; null if there is none.
+    """
+
+    schema: Literal["stacks/1"]
+    run_id: str
+    file: str | None
 
 
 class TopRank(TypedDict):

@@ -29,7 +29,6 @@ NO_JSON = {
     "logs": "the ranks' own output",
     "man": "a page",
     "shell": "a prompt; exec has it",
-    "stacks": "the journal has them: stacks.gathered",
     "stop": "the verdict, which report.json has",
 }
 HERE = ["-w", "localhost"]

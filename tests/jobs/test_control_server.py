@@ -19,6 +19,7 @@ from dispatcher.jobs.control_server import (
     ControlServer,
 )
 from dispatcher.jobs.job_socket import LONGEST_ORDER, MOST_CLIENTS, Frames
+from dispatcher.model.formats import Gathered
 
 Heard = list[tuple[dict[str, Any], bytes]]
 
@@ -149,6 +150,9 @@ def test_pictures_and_tables_are_for_who_wants_them(
     assert plain.heard == []
 
 
+FOUND: Gathered = {"groups": [], "hosts": {}, "late": ["n1"]}
+
+
 def test_stacks_are_for_who_asked(serving: Made, tmp_path: Path) -> None:
     asked: list[None] = []
     server = serving(gather=lambda: asked.append(None))
@@ -156,8 +160,10 @@ def test_stacks_are_for_who_asked(serving: Made, tmp_path: Path) -> None:
     for one in (other, viewer):
         one.until("hello")
     wait_for(lambda: asked, 10, "the stacks are asked for")
-    server.stacks(3, ["rank 0: here"])
-    assert viewer.until("stacks") == {"type": "stacks", "number": 3, "lines": ["rank 0: here"]}
+    server.stacks(3, ["rank 0: here"], FOUND)
+    assert viewer.until("stacks") == {
+        "type": "stacks", "number": 3, "lines": ["rank 0: here"], "found": FOUND,
+    }  # fmt: skip
     server.say("note: x")
     assert other.until("say")["line"] == "note: x"
     assert other.heard == []

@@ -13,7 +13,8 @@ import pytest
 from dispatcher.core.events.run_events import Entry, Event, Sink
 from dispatcher.jobs import registry
 from dispatcher.jobs.job_socket import LONGEST_ORDER, Frames, JobConnection
-from dispatcher.jobs.status import StacksServer
+from dispatcher.jobs.status import OnAnswer, StacksServer
+from dispatcher.model.formats import Gathered
 
 
 @pytest.fixture
@@ -37,19 +38,23 @@ def stacks_server(folder: Path, ask: Callable[[], None] = lambda: None) -> Stack
     return server
 
 
+FOUND: Gathered = {"groups": [], "hosts": {}, "late": []}
+
+
 class Answering(Sink):
     """Answers, with how many of them there were, once it hears an event."""
 
     made = 0
 
-    def __init__(self, answer: Callable[[int, list[str]], None]) -> None:
+    def __init__(self, answer: OnAnswer) -> None:
         Answering.made += 1
         self._answer = answer
         self._number = 0
 
     def event(self, entry: Entry) -> None:
         self._number += 1
-        self._answer(self._number, [f"asked {self._number}, made {Answering.made}"])
+        lines = [f"asked {self._number}, made {Answering.made}"]
+        self._answer(self._number, lines, FOUND)
 
 
 def test_one_caller_after_the_other_is_told_where_the_ranks_are(folder: Path) -> None:
@@ -71,7 +76,9 @@ def test_one_caller_after_the_other_is_told_where_the_ranks_are(folder: Path) ->
             return fields
 
     whole = b'{"order": "stacks"}\n'
-    assert call([whole]) == {"type": "stacks", "number": 1, "lines": ["asked 1, made 1"]}
+    assert call([whole]) == {
+        "type": "stacks", "number": 1, "lines": ["asked 1, made 1"], "found": FOUND,
+    }  # fmt: skip
     server.event(Entry(3, 0.0, Event()))  # an answer that nobody waits for any more
     assert call([whole[:7], whole[7:]])["number"] == 3
     server.finish(0)

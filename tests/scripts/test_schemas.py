@@ -45,6 +45,7 @@ BASE: dict[str, Any] = {
         ("properties/z", {"type": "string"}, ""),
         ("$defs/Z", {"type": "string"}, ""),
         ("properties/a/description", "y", ""),
+        ("properties/b/description", "z", ""),
         ("required", ["a", "b"], ""),
         ("required", [], "/required: a is gone"),
         ("properties/a", None, "/properties/a is gone"),

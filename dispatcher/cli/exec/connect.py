@@ -32,7 +32,7 @@ class KeptOptions(KeepOptions, section="Connections"):
         help="Close a connection that has been idle for SECONDS.",
     )
     listing: bool = option("--list", help="List the hosts that are connected.")
-    as_json: bool = json_option("that list, or what became of each host,")
+    as_json: bool = json_option("that list, or what became of each host")
     closing: bool = option(
         "--close", help="Close all connections, or only those to the hosts of -H and -w."
     )

@@ -34,7 +34,7 @@ class GatherOptions(Options, section="Output"):
     gather: bool = option("-b", help="Show equal output once, below all hosts that gave it.")
     gather_all: bool = option("-B", help="As -b, and standard error as well.")
     diff: bool = option(help="Show how the output differs from that of most hosts.")
-    as_json: bool = json_option("what became of each host, an object a line,")
+    as_json: bool = json_option("what became of each host", ", an object a line")
     timestamps: bool = option("-T", help="Begin lines with the time at which they arrived.")
     output_dir: str | None = option(
         "-o", metavar="DIR", help="Keep each host's standard output in DIR/HOST."

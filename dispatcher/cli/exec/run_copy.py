@@ -58,7 +58,7 @@ class FileOptions(Options, section="Files"):
 class CopyOptions(WhereOptions, LimitOptions, FileOptions, KeepOptions, LoginOptions):
     """What ``put`` and ``get`` share."""
 
-    as_json: bool = json_option("what became of each host, an object a line,")
+    as_json: bool = json_option("what became of each host", ", an object a line")
     paths: tuple[str, ...] = ()
     verbose: bool = False
 

@@ -10,17 +10,22 @@ import os
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import click
 
-from dispatcher.cli import say
-from dispatcher.cli.options.declaration import Options, argument
+from dispatcher.cli import say, tell
+from dispatcher.cli.options.declaration import Options, argument, json_option
 from dispatcher.core.hang_monitor import GATHER
 from dispatcher.jobs import registry
 from dispatcher.jobs.job_socket import JobConnection, Malformed
 from dispatcher.model import errors
 from dispatcher.model.errors import JobEnded, LauncherSilent
 from dispatcher.output.text.sanitize import sanitize_text
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from dispatcher.model import formats
 
 
 class JournalLocations:
@@ -101,6 +106,7 @@ class StacksOptions(Options):
     )
 
     job: str | None = argument()
+    as_json: bool = json_option("the stacks")
 
 
 def stacks(options: StacksOptions) -> int:
@@ -118,7 +124,12 @@ def stacks(options: StacksOptions) -> int:
             for fields, _ in call.frames():
                 match fields:
                     case {"type": "stacks", "number": int(number), "lines": list(lines)}:
-                        return _show(found, number, [str(line) for line in lines])
+                        whole = _file(found, number)
+                        if options.as_json:
+                            tell(record(found.run_id, fields.get("found"), whole))
+                        else:
+                            _show([str(line) for line in lines], whole)
+                        return 0
                     case {"type": "verdict", "exit_code": int(code)}:
                         say(f"note: job {found.run_id} ended, exit code {code}")
                         return errors.CLUSTER
@@ -129,10 +140,31 @@ def stacks(options: StacksOptions) -> int:
     raise registry.not_running(registry.find(found.run_id))
 
 
-def _show(job: registry.Job, number: int, lines: Sequence[str]) -> int:
+def _file(job: registry.Job, number: int) -> str | None:
+    """The file of the whole stacks, if there is one."""
+    path = "" if job.logs is None else os.path.join(job.logs, f"stacks-{number}.txt")
+    return path if os.path.exists(path) else None
+
+
+def _show(lines: Sequence[str], whole: str | None) -> None:
     for line in lines:
         click.echo(sanitize_text(line))
-    path = None if job.logs is None else os.path.join(job.logs, f"stacks-{number}.txt")
-    if path is not None and os.path.exists(path):
-        say(f"note: whole stacks in {path}")
-    return 0
+    if whole is not None:
+        say(f"note: whole stacks in {whole}")
+
+
+def record(run_id: str, found: Any, whole: str | None) -> formats.Stacks:
+    """What the launcher has ``found``, for programs. whole: the file of the whole stacks.
+
+    Raises: LauncherSilent if it has that in words alone.
+    """
+    if not isinstance(found, dict):
+        raise LauncherSilent(f"job {run_id}: its launcher is of a dispatch without stacks --json")
+    return {
+        "schema": "stacks/1",
+        "run_id": run_id,
+        "groups": found["groups"],
+        "hosts": found["hosts"],
+        "late": found["late"],
+        "file": whole,
+    }

@@ -54,7 +54,7 @@ class TopOptions(Options):
         "goes on with that.",
         usual="2",
     )
-    as_json: bool = json_option("the table once")
+    as_json: bool = json_option("the table", ", once")
 
 
 def top(options: TopOptions) -> int:

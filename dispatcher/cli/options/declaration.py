@@ -184,9 +184,9 @@ def option(
     return declared
 
 
-def json_option(what: str) -> Any:
+def json_option(what: str, how: str = "") -> Any:
     """The field ``as_json``: ``--json``, which prints ``what`` by ``cli.tell``."""
-    return option("--json", help=f"Print {what} as JSON.")
+    return option("--json", help=f"Print {what} as JSON{how}.")
 
 
 def dry_run_option() -> Any:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from dispatcher.cli.run.detach import ForegroundLink
     from dispatcher.cli.run.run import RunOptions
     from dispatcher.jobs.control_server import ControlServer
-    from dispatcher.jobs.status import StacksServer
+    from dispatcher.jobs.status import OnAnswer, StacksServer
 
 
 class JobRegistration:
@@ -155,7 +155,7 @@ def _nobody(line: str) -> None:
 def _stacks(
     plan: JobPlan,
     paths: RunPaths | None,
-    told: Callable[[int, list[str]], None],
+    told: OnAnswer,
     warn: Callable[[str], None],
 ) -> Sink:
     """What finds the answer of who asks where the ranks are, and writes the whole of it down."""

@@ -30,7 +30,7 @@ class ExplainOptions(Options):
         ("dispatch explain", "all messages"),
     )
 
-    as_json: bool = json_option("the message, or the list,")
+    as_json: bool = json_option("the message or the list")
     words: tuple[str, ...] = argument(metavar="[CODE]")
 
 

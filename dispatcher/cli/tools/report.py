@@ -36,7 +36,7 @@ class ReportOptions(Options):
     output: str | None = option(
         "-o", metavar="FILE|-", help="Write the page to FILE.", usual="TRACE with .html at its end"
     )
-    as_json: bool = json_option("the phases, and write a page only with -o,")
+    as_json: bool = json_option("the phases", ", and write a page only with -o")
 
 
 def report(options: ReportOptions) -> int:

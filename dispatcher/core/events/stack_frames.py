@@ -20,6 +20,11 @@ import re
 from collections.abc import Mapping, Sequence
 
 from dispatcher.model.frozen import Value, value
+from dispatcher.plan.job import placement
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from dispatcher.model.formats import StackGroup
 
 #: the system calls in which processes hang, by machine; x86-64 has numbers of its own
 _CALLS = {
@@ -113,6 +118,20 @@ class Group(Value):
     state: str
     frames: tuple[Frame, ...]
     odd: bool = False
+
+    def plain(self) -> StackGroup:
+        """The group as reports have it."""
+        return {
+            "ranks": [placement.name(rank) for rank in self.ranks],
+            "how": self.how,
+            "state": self.state,
+            "frames": [
+                {"function": one.function, "file": one.file, "line": one.line}
+                for one in self.frames
+            ],
+            "odd": self.odd,
+            "place": self.place,
+        }
 
     @property
     def waits(self) -> bool:

@@ -18,6 +18,10 @@ from dispatcher.output.text.fold import fold_ranks, plural
 from dispatcher.output.text.sanitize import sanitize_text
 from dispatcher.plan.job.placement import name
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from dispatcher.model.formats import Gathered
+
 #: groups that are told in words, and frames of the odd one
 MOST_GROUPS, MOST_FRAMES = 6, 8
 
@@ -40,7 +44,8 @@ def stack_lines(groups: Sequence[Group], host_of: Callable[[int], str]) -> list[
 
 
 class Stacks(Sink):
-    """Files in ``folder`` (None: none) of each gathering; its number and its words to ``answer``.
+    """Files in ``folder`` (None: none) of each gathering; its number to ``answer``, and what it has
+    in words and for programs.
 
     hosts: number -> name. warn: hears of a disk that refuses.
     """
@@ -49,7 +54,7 @@ class Stacks(Sink):
         self,
         hosts: Sequence[str],
         folder: Path | None,
-        answer: Callable[[int, list[str]], None],
+        answer: Callable[[int, list[str], Gathered], None],
         warn: Callable[[str], None],
     ) -> None:
         self._hosts = hosts
@@ -76,7 +81,14 @@ class Stacks(Sink):
                     self._write(number, lines, groups, seen)
                 except OSError as error:
                     self._warn(f"{self._folder}: stacks cannot be written: {error.strerror}")
-                self._answer(number, lines)
+                found: Gathered = {
+                    "groups": [one.plain() for one in groups],
+                    "hosts": {
+                        name(rank): self._hosts[node] for rank, node in sorted(homes.items())
+                    },
+                    "late": [self._hosts[node] for node in late],
+                }
+                self._answer(number, lines, found)
 
     def _write(
         self, number: int, lines: list[str], groups: Sequence[Group], seen: list[NodeStacks]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import promises
 import pytest
 from cases import cases
 
@@ -46,6 +47,19 @@ def test_list_and_close(
     assert capsys.readouterr() == shown
 
 
+def test_connections_for_programs(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for answer, hosts, idle in (
+        ({"hosts": ["n2", "n1"], "idle": 600}, ["n1", "n2"], 600.0), (None, [], None),
+    ):  # fmt: skip
+        monkeypatch.setattr(daemon_socket, "ask", lambda kind, answer=answer, **more: answer)
+        for way in ("--list", "--close"):
+            assert cli.main(["connect", way, "--json"]) == 0
+            told = promises.told(capsys.readouterr().out)
+            assert (told["hosts"], told["idle"]) == (hosts, idle)
+
+
 @cases("error", [OSError("gone"), Malformed("rubbish")])
 def test_a_process_that_does_not_answer(
     error: Exception, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -85,3 +99,5 @@ def test_hosts_are_connected_by_running_nothing(
     assert plan.limits.connect == 3.0
     assert (shown.gather, shown.verbose, shown.lists) == (True, True, ("localhost,127.0.0.1",))
     assert reach._options.keep == "60"
+    assert cli.main([*words, "--json"]) == 7
+    assert (seen[1][1].gather, seen[1][1].as_json) == (False, True)

@@ -101,6 +101,7 @@ def test_what_is_kept_in_files(tmp_path: Path, capfd: pytest.CaptureFixture[str]
     for folder, said in (("out", "out\n"), ("err", "error\n")):
         found = {path.name: path.read_text() for path in (tmp_path / folder).iterdir()}
         assert found == dict.fromkeys(("127.0.0.1", "::1", "localhost"), said)
+    promises.keep_journal(tmp_path / "events")
     names = [json.loads(line)["name"] for line in (tmp_path / "events").read_text().splitlines()]
     assert names.count("host.done") == 3
     (tmp_path / "one").mkdir()

@@ -6,11 +6,13 @@ import json
 import time
 from pathlib import Path
 
+import promises
 import pytest
 
 from dispatcher import cli
 from dispatcher.cli.jobs import stacks
 from dispatcher.cli.jobs.stacks import JournalLocations
+from dispatcher.core.events.stack_frames import Frame, Group
 from dispatcher.jobs import registry
 from dispatcher.jobs.job_socket import frame
 
@@ -68,6 +70,27 @@ def test_an_answer_is_printed_and_its_file_named(
     assert capsys.readouterr() == (
         "0-1: in train.py:3\nbad\\x1b]0;x\n", f"note: whole stacks in {tmp_path}/stacks-2.txt\n",
     )  # fmt: skip
+
+
+def test_an_answer_for_programs(
+    launched: Launched, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "stacks-2.txt").write_text("all of it")
+    groups = [Group((1,), "py-spy", "S", (Frame("load", "a.py", 3),), odd=True).plain()]
+    found = {"groups": groups, "hosts": {"1": "n2"}, "late": ["n1"], "more": 1}
+    launched(frame(type="stacks", number=2, lines=[], found=found), logs=tmp_path)
+    assert cli.main(["stacks", "--json"]) == 0
+    told = promises.told(capsys.readouterr().out)
+    assert (told["groups"], told["hosts"], told["late"]) == (groups, {"1": "n2"}, ["n1"])
+    assert (told["run_id"], told["file"]) == (RUN_ID, f"{tmp_path}/stacks-2.txt")
+
+
+def test_a_launcher_that_has_words_alone(
+    launched: Launched, capsys: pytest.CaptureFixture[str]
+) -> None:
+    launched(ANSWER)
+    assert cli.main(["stacks", "--json"]) == 125
+    assert "its launcher is of a dispatch without stacks --json" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("with_logs", [False, True])

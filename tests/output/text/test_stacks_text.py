@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import stat
 from pathlib import Path
+from typing import Any
 
 from cases import cases
 
@@ -50,10 +51,13 @@ def test_so_much_is_told() -> None:
 class Gathering:
     def __init__(self, folder: Path | None) -> None:
         self.answers: list[tuple[int, list[str]]] = []
+        self.found: list[Any] = []
         self.warnings: list[str] = []
-        self.sink = Stacks(
-            HOSTS, folder, lambda *answer: self.answers.append(answer), self.warnings.append
-        )
+        self.sink = Stacks(HOSTS, folder, self._answer, self.warnings.append)
+
+    def _answer(self, number: int, lines: list[str], found: Any) -> None:
+        self.answers.append((number, lines))
+        self.found.append(found)
 
     def tell(self, *events: Event) -> None:
         for event in events:
@@ -72,6 +76,8 @@ def test_the_files_of_a_gathering(tmp_path: Path) -> None:
     gathering.tell(old, HERE, StacksGathered(2, (group(0, frames=DEEP[:2]),), (1,)))
     lines = ["rank 0 on n0 is in f0 at a.py", "n1: no answer in time"]
     assert gathering.answers == [(2, lines)]
+    assert [gathering.found[0][key] for key in ("hosts", "late")] == [{"0": "n0"}, ["n1"]]
+    assert gathering.found[0]["groups"] == [group(0, frames=DEEP[:2]).plain()]
     assert (tmp_path / "stacks-2.txt").read_text() == (
         "\n".join(lines) + "\n\n== rank 0, by py-spy, state S\n  f0 at a.py\n  f1 at a.py:1\n"
         "-- rank 0 on n0, pid 70, state S, by py-spy\nThread 1\n\n"

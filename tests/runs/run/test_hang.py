@@ -9,6 +9,7 @@ import sys
 import time
 from pathlib import Path
 
+import promises
 import pytest
 from rig import Cluster, wait_for
 
@@ -153,6 +154,10 @@ def test_a_run_in_the_foreground_answers_another_shell(desk: Desk, state: Path) 
     desk.lines(process, 3)
     done = dispatch("stacks")
     assert (done.returncode, " on localhost " in done.stdout) == (0, True), done.stderr
+    told = promises.told(dispatch("stacks", "--json").stdout)
+    assert told["hosts"] == dict.fromkeys("012", "localhost")
+    assert sorted(rank for group in told["groups"] for rank in group["ranks"]) == ["0", "1", "2"]
+    assert told["file"].endswith("/stacks-2.txt")
     text = (desk.folder / "logs/latest/stacks-1.txt").read_text()
     assert text.count(", by proc\n") == 3
     other = dispatch("stop", "latest")  # it has its own terminal for that
