@@ -164,16 +164,18 @@ def fork_guardian(link: int) -> GuardianPipe:
     """
     pipe_in, pipe_out = os.pipe()
     guardian = os.getpid()
+    # until ``watch`` can pass them on: once the agent has told its first word we may be told to
+    # end, and on a busy machine that is before our own fork returns
+    before = pthread_sigmask(SIG_BLOCK, (SIGTERM, SIGHUP, SIGINT))
     pid = os.fork()
     if pid:
-        # until ``watch`` can pass them on: what has told its first word may be told to end
-        pthread_sigmask(SIG_BLOCK, (SIGTERM, SIGHUP, SIGINT))
         os.close(pipe_out)
         code = 1
         try:
             code = Guardian(pid, link, pipe_in, _first_words(pipe_in, link)).watch()
         finally:
             os._exit(code)
+    pthread_sigmask(SIG_SETMASK, before)
     os.close(pipe_in)
     os.setsid()
     proctree.become_subreaper()

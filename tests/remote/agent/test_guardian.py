@@ -43,10 +43,33 @@ os._exit(Guardian(pid, 0, pipe_in, os.fsencode(sys.argv[2])).watch())
 """
 
 
+#: one that is told to end before its own fork has returned; its agent ends as one that has swept
+EARLY = """
+import os, signal
+from dispatcher.remote.agent import guardian
+told, tell = os.pipe()
+fork = os.fork
+def slow():
+    pid = fork()
+    if pid:
+        os.read(told, 1)
+    return pid
+os.fork = slow
+pipe = guardian.fork_guardian(0)
+signal.signal(signal.SIGTERM, lambda *_: os._exit(3))
+pipe.expect(60, 60, "")
+pipe.alive()
+os.kill(os.getppid(), signal.SIGTERM)
+os.write(tell, b"x")
+while True:
+    signal.pause()
+"""
+
+
 class Watched:
-    def __init__(self, text: str, first: str = "") -> None:
+    def __init__(self, text: str, first: str = "", program: str = WATCH) -> None:
         self.process = subprocess.Popen(
-            [sys.executable, "-c", WATCH, text, first], text=True, stdin=subprocess.PIPE,
+            [sys.executable, "-c", program, text, first], text=True, stdin=subprocess.PIPE,
             stdout=subprocess.PIPE, stderr=subprocess.PIPE,
             env={**os.environ, "PYTHONPATH": str(Path(guardian.__file__).parents[3])},
         )  # fmt: skip
@@ -121,6 +144,11 @@ class TestWatch:
         wait_for((tmp_path / "up").exists)
         one.process.terminate()
         assert one.end() == (0, "")
+
+    def test_a_signal_that_comes_with_the_first_word_as_well(
+        self, watch: Callable[..., Watched]
+    ) -> None:
+        assert watch("", "", EARLY).end() == (3, "")
 
 
 class Waits:
