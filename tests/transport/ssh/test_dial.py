@@ -9,6 +9,7 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -257,17 +258,20 @@ def test_those_who_are_silent_are_named(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(socket, "socket", Silent)
     monkeypatch.setattr(module, "_STAGGER", 0.3)
 
+    now = [100.0]
+
     class Deaf:
         """Nobody answers."""
 
         def register(self, *_: object) -> None: ...
 
         def poll(self, milliseconds: float) -> list[tuple[int, int]]:
-            threading.Event().wait(milliseconds / 1000)
+            now[0] += milliseconds / 1000
             return []
 
     monkeypatch.setattr(select, "poll", Deaf)
-    failure = dial("name", 22, time.monotonic() + 0.4)
+    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    failure = dial("name", 22, now[0] + 0.4)
     assert failure == Failure(
         Kind.TIMEOUT,
         "connection: no answer from 127.0.0.43, 127.0.0.44, 127.0.0.45 port 22; "
