@@ -22,7 +22,7 @@ from typing import Any
 
 from dispatcher.checks import gpu, health, network, xid
 from dispatcher.checks.check import Asked, Check, Finding, Level, Seen, Unread, checked, each, equal
-from dispatcher.checks.hardware import nvlink
+from dispatcher.checks.hardware import dcgm, gpudirect, nvlink
 
 PREFIX = "site/"
 #: characters of a text that are kept
@@ -107,10 +107,13 @@ def full(xid_levels: Mapping[int, str], *, site_checks: bool) -> tuple[Check, ..
         ),
         Check("linkerrors", "no errors of NVLinks", each(nvlink.errors)),
         Check("nvswitch", "the GPUs have joined the fabric", each(gpu.fabric)),
+        Check("dcgm", "DCGM's short test, where it is installed", each(dcgm.dcgm)),
         Check("manager", "the fabric manager runs", each(network.manager)),
         Check("xid", "no Xid in the kernel's log", each(xid.xid({**xid.TABLE, **xid_levels}))),
         Check("rdma", "equal RDMA ports, ACTIVE", equal(network.ports, Level.CRITICAL, "ibstatus")),
         Check("errors", "no new errors of RDMA ports", each(network.counters)),
+        Check("gpudirect", "RDMA reaches the GPUs' memory", each(gpudirect.gpudirect)),
+        Check("acs", "PCIe switches leave what GPUs send to cards alone", each(gpudirect.acs)),
         Check("mounts", "shared file systems are mounted", health.mounts),
     ]
     if site_checks:
@@ -178,6 +181,12 @@ def _full_readings(want: Want) -> list[list[Any]]:
         ["smi recovery", "run", _smi(query + ",".join(gpu.RECOVERY_FIELDS), csv)],
         ["smi nvlink", "run", _smi("nvlink", "-s")],
         nvlink_errors(),
+        ["dcgm", "run", [word.encode() for word in dcgm.COMMAND]],
+        ["gpudirect", "file", [
+            path.encode() for path in
+            (*gpudirect.MODULES, gpudirect.EFA, gpudirect.DRIVER, gpudirect.LINUX)
+        ]],
+        ["lspci", "run", [b"/bin/sh", b"-c", gpudirect.LSPCI.encode()]],
         ["dmesg", "run", _log("dmesg")],
         ["journal", "run", _log("journalctl -k -b -o short-monotonic --no-pager")],
         ["fabric manager", "run", [b"systemctl", b"is-active", b"nvidia-fabricmanager"]],

@@ -1,0 +1,91 @@
+"""What DCGM's short test says of the GPUs, where it is installed: ``dcgmi diag -r 1 -j``; pure.
+
+The JSON is of two forms: up to 3.x ``DCGM GPU Diagnostic``, tests with results that have a status;
+from 4.0 ``DCGM Diagnostic``, with a summary of each test as well. What failed is told by the
+exit status too, which is one of DCGM's own (226: the test found something): only the JSON counts.
+A failure of which DCGM says that it is a setting (persistence mode, say) or asks only to watch it
+keeps nobody from using the GPU (``DCGM_ERROR_CONFIG``, ``DCGM_ERROR_MONITOR`` of dcgm_errors.h).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+from dispatcher.checks.check import (
+    NOT_FOUND,
+    Finding,
+    Level,
+    Seen,
+    Unread,
+    a_few,
+    critical,
+    ok,
+    warn,
+)
+
+COMMAND = ("dcgmi", "diag", "-r", "1", "-j")
+NAMES = ("DCGM Diagnostic", "DCGM GPU Diagnostic")
+#: statuses of a result; skipped tests say nothing
+GRAVE = {"fail": Level.CRITICAL, "warn": Level.WARN, "pass": Level.OK, "skip": Level.OK}
+
+#: severities of warnings that leave the GPU usable: to be watched, to be set otherwise
+MILD = {1, 5}
+
+
+def dcgm(seen: Seen) -> Finding:
+    """The gravest results of DCGM's short test."""
+    reading = seen.reading("dcgm")
+    if reading.status == NOT_FOUND:
+        return ok(text="DCGM is not installed")
+    if "unable to establish a connection" in reading.text.lower():
+        return warn("DCGM is installed, but does not run", "systemctl start nvidia-dcgm")
+    if reading.hung:
+        raise Unread("dcgmi: no answer in time")
+    tests = list(_tests(_report(reading.text)))
+    if not tests:
+        raise Unread(f"dcgmi: no test in its report; {reading.why()}")
+    worst = max(level for level, _ in tests)
+    texts = list(dict.fromkeys(text for level, text in tests if level == worst))
+    remedy = "dcgmi diag -r 3 tells more, and takes the GPUs for half an hour"
+    if worst == Level.CRITICAL:
+        return critical(a_few(texts, between="; "), remedy)
+    return warn(a_few(texts, between="; "), "dcgmi diag -r 1 -v") if worst else ok(str(len(tests)))
+
+
+def _report(text: str) -> Any:
+    start = text.find("{")
+    if start < 0:
+        raise Unread(f"dcgmi: {text.strip()[:100] or 'it said nothing'}")
+    found = json.JSONDecoder().raw_decode(text, start)[0]
+    report: Any = next((found[name] for name in NAMES if name in found), {})
+    if report.get("runtime_error"):
+        raise Unread(f"dcgmi: {str(report['runtime_error'])[:200]}")
+    return report
+
+
+def _tests(report: Any) -> Iterator[tuple[Level, str]]:
+    """Level and words of each result."""
+    for category in report.get("test_categories", []):
+        for test in category.get("tests", []):
+            for result in test.get("results") or [test.get("test_summary", {})]:
+                status = str(result.get("status", "")).lower()
+                if status not in GRAVE:
+                    raise Unread(f"dcgmi: status {status[:40]!r}")
+                said = result.get("warnings", [])
+                said = [one if isinstance(one, dict) else {"warning": one} for one in _list(said)]
+                mild = bool(said) and all(one.get("error_severity") in MILD for one in said)
+                level = min(GRAVE[status], Level.WARN) if mild else GRAVE[status]
+                yield level, str(test.get("name", "?"))[:60] + _why(result, said)
+
+
+def _list(said: Any) -> list[Any]:
+    return said if isinstance(said, list) else [said]
+
+
+def _why(result: Any, said: list[dict[str, Any]]) -> str:
+    """Which GPU, and what DCGM says of it; "" where it says neither."""
+    gpu = result.get("gpu_id", result.get("entity_id"))
+    words = " ".join(" ".join(str(one.get("warning", "")) for one in said).split())[:160]
+    return ("" if gpu is None else f" of gpu {gpu}") + (f": {words}" if words else "")
