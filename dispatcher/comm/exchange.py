@@ -30,12 +30,15 @@ from __future__ import annotations
 
 import json
 import struct
+import threading
 import time
 from array import array
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from dispatcher.comm.errors import CommError, RollCallError, describe
+
+T = TypeVar("T")
 
 HEADER = struct.Struct("!4sBBI")
 _MAGIC = b"dspc"
@@ -130,6 +133,37 @@ class Pause:
     def __call__(self) -> None:
         time.sleep(self._seconds)
         self._seconds = min(0.002, self._seconds * 1.5 + 0.00002)
+
+
+class Aside(Generic[T]):
+    """Work that may block, in a thread of its own. Called, it gives the result; None till then.
+
+    So it is a step, and the other ranks' failures and the deadline are seen meanwhile. What the
+    work raises is raised by the call. Work that never ends holds up nobody, not even the exit.
+    """
+
+    def __init__(self, work: Callable[[], T], name: str) -> None:
+        self._result: T | None = None
+        self._error: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, args=(work,), name=name, daemon=True)
+        self._thread.start()
+
+    def _run(self, work: Callable[[], T]) -> None:
+        try:
+            self._result = work()
+        except BaseException as error:  # noqa: BLE001 - it is raised by the thread that asks
+            self._error = error
+
+    def __call__(self) -> T | None:
+        if self._thread.is_alive():
+            return None
+        if self._error is not None:
+            raise self._error
+        return self._result
+
+    def wait(self, seconds: float) -> None:
+        """Until it has ended, but not longer than that."""
+        self._thread.join(seconds)
 
 
 class Exchange:

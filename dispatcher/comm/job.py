@@ -79,14 +79,21 @@ class Job:
         return "gloo" if self.gpu is None else "nccl"
 
     def nccl_communicator(
-        self, *, timeout: float | None = None, id: object = None, ranks_per_id: int | None = None
+        self,
+        *,
+        timeout: float | None = None,
+        id: object = None,
+        ranks_per_id: int | None = None,
+        blocking: bool = True,
     ) -> Communicator:
         """NCCL's communicator of all ranks, built at the first call.
 
         timeout in seconds for the start and then for each of its calls (``init``'s without
         it). id, on rank 0, is an id made by another binding. ranks_per_id: above so many
-        ranks several ids are used. Raises EnvironmentMissing or NcclError, the same on all
-        ranks, naming the rank and NCCL's own reason; on ranks without a GPU that is CUDA's.
+        ranks several ids are used. blocking, NCCL's default: see ``nccl.communicator`` for what
+        speaks for either; ``NCCL_COMM_BLOCKING`` overrules it. Raises EnvironmentMissing or
+        NcclError, the same on all ranks, naming the rank and NCCL's own reason; on ranks without
+        a GPU that is CUDA's.
         """
         if self._nccl is not None and not self._nccl.closed:
             return self._nccl
@@ -115,7 +122,14 @@ class Job:
         if self.gpu is None:
             hint = "no rank sees a gpu: job.init_torch() uses gloo there"
         self._nccl = start.start(
-            self._exchange, library, ids, limit, hint=hint, family=self._communicators
+            self._exchange,
+            library,
+            ids,
+            limit,
+            device=self.gpu,
+            blocking=blocking,
+            hint=hint,
+            family=self._communicators,
         )
         return self._nccl
 

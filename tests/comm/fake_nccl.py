@@ -39,7 +39,15 @@ class FakeNccl:
         self.calls.append("unique_id")
         return UniqueId(bytes([self._world.rank]) * 128)
 
-    def init_rank(self, handle: ctypes.c_void_p, size: int, ids: list[UniqueId], rank: int) -> int:
+    def init_rank(
+        self,
+        handle: ctypes.c_void_p,
+        size: int,
+        ids: list[UniqueId],
+        rank: int,
+        *,
+        blocking: bool = True,
+    ) -> int:
         self.calls.append("init_rank")
         self.ids = list(ids)
         assert (rank, size) == (self._world.rank, self._world.size)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable
 from functools import partial
@@ -12,9 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dispatcher.comm import CommError, NcclError, RollCallError, errors, exchange
-from dispatcher.comm.exchange import Exchange, Pause
+from dispatcher.comm.exchange import Aside, Exchange, Pause
 
-from .fake_mpi import Mpi, together
+from .fake_mpi import LIMIT, Mpi, together
 
 
 @given(st.binary(max_size=300))
@@ -347,3 +348,24 @@ def test_pauses_grow_to_two_milliseconds(monkeypatch: pytest.MonkeyPatch) -> Non
     pause.again()
     pause()
     assert slept[-1] == 0.0
+
+
+def test_work_aside_is_a_step_that_others_need_not_wait_for() -> None:
+    go, refused = threading.Event(), CommError("no")
+
+    def work() -> bytes:
+        assert go.wait(LIMIT)
+        return b"done"
+
+    def fail() -> bytes:
+        raise refused
+
+    step, failing = Aside(work, "work"), Aside(fail, "fail")
+    assert step() is None
+    go.set()
+    step.wait(LIMIT)
+    failing.wait(LIMIT)
+    assert (step(), step()) == (b"done", b"done")
+    with pytest.raises(CommError) as caught:
+        failing()
+    assert caught.value is refused

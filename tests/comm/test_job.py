@@ -11,14 +11,23 @@ from typing import Any
 
 import pytest
 
-from dispatcher.comm import CommWarning, GroupError, NcclError, UniqueId, job, mpi, torch_bridge
+from dispatcher.comm import (
+    CommWarning,
+    GroupError,
+    NcclError,
+    RollCallError,
+    UniqueId,
+    job,
+    mpi,
+    torch_bridge,
+)
 from dispatcher.comm.exchange import Exchange
 from dispatcher.comm.groups import AXES
 from dispatcher.comm.job import Job
 from dispatcher.comm.nccl.library import IN_PROGRESS
 from dispatcher.comm.roll_call import RankInfo
 
-from .fake_mpi import Aborted, Mpi, together
+from .fake_mpi import LIMIT, Aborted, Mpi, together
 
 
 class Nccl:
@@ -28,6 +37,8 @@ class Nccl:
 
     def __init__(self, **codes: int) -> None:
         self.codes = codes
+        self.stuck, self.aborted = False, threading.Event()
+        self.ways: list[bool] = []  # blocking or not, of each start
         self.calls: list[str] = []
         self.ids: list[UniqueId] = []
         self.splits: list[tuple[int, int]] = []
@@ -36,9 +47,21 @@ class Nccl:
         self.calls.append("unique_id")
         return UniqueId(b"%03d" % len(self.calls) + bytes(125))
 
-    def init_rank(self, handle: ctypes.c_void_p, size: int, ids: list[UniqueId], rank: int) -> int:
+    def init_rank(
+        self,
+        handle: ctypes.c_void_p,
+        size: int,
+        ids: list[UniqueId],
+        rank: int,
+        *,
+        blocking: bool,
+    ) -> int:
         self.ids, handle.value = ids, 1000
-        return self.codes.get("init_rank", IN_PROGRESS)
+        self.ways.append(blocking)
+        if self.stuck:
+            self.aborted.wait(LIMIT)  # as a call that blocks: an abort ends it
+            return 3
+        return self.codes.get("init_rank", 0 if blocking else IN_PROGRESS)
 
     def state(self, handle: object) -> int:
         return self.codes.get("state", 0)
@@ -56,6 +79,8 @@ class Nccl:
 
     def call(self, name: str, *arguments: Any) -> int:
         self.calls.append(name)
+        if name == "ncclCommAbort":
+            self.aborted.set()
         return self.codes.get(name, 0)
 
 
@@ -104,6 +129,23 @@ class TestNccl:
         assert second.timeout == 20.0
         assert nccl.calls.count("unique_id") == 2
 
+    def test_it_blocks_as_nccls_do_unless_asked_otherwise(self) -> None:
+        nccl = Nccl()
+        with_nccl(made(), nccl).nccl_communicator()
+        with_nccl(made(), nccl).nccl_communicator(blocking=False)
+        assert nccl.ways == [True, False]
+
+    def test_a_start_that_blocks_for_ever_is_named_and_aborted(self) -> None:
+        def work(exchange: Exchange) -> tuple[Any, list[str]]:
+            one = with_nccl(Job(exchange, [info(0), info(1)], 20.0), nccl := Nccl())
+            nccl.stuck = exchange.rank == 1
+            with pytest.raises(RollCallError) as caught:
+                one.nccl_communicator(timeout=0.3)
+            return caught.value.missing, nccl.calls
+
+        ended = [((1,), ["unique_id", "ncclCommAbort"]), ((1,), ["ncclCommAbort"])]
+        assert together(2, work) == ended
+
     @pytest.mark.parametrize(("per_id", "count"), [(None, 1), (1, 2), (2, 1)])
     def test_as_many_ids_as_ranks_need(self, per_id: int | None, count: int) -> None:
         def work(exchange: Exchange) -> int:
@@ -143,9 +185,9 @@ class TestNccl:
         torch = SimpleNamespace(cuda=SimpleNamespace(set_device=lambda i: current.append(f"t{i}")))
         monkeypatch.setitem(sys.modules, "torch", torch)
         with_nccl(made(info(0, gpu="G", gpu_index=3)), Nccl()).nccl_communicator()
-        assert current == [3, "t3"]
+        assert current == [3, "t3", 3]  # NCCL's start has a thread of its own
         with_nccl(made(), Nccl()).nccl_communicator()
-        assert len(current) == 2
+        assert len(current) == 3
 
     def test_the_library_is_loaded_once(self, monkeypatch: pytest.MonkeyPatch) -> None:
         loaded: list[Nccl] = []

@@ -1,8 +1,11 @@
 """NCCL communicators: collectives with a deadline on every call.
 
-All calls are made without blocking: NCCL answers "in progress", and ``finish`` asks
-for its state until it is done or the deadline passes. So a rank never sits inside
-NCCL: it can abort a communicator from the thread that uses it.
+Calls block, as NCCL's and torch's do by default, and a watchdog aborts the communicator of one
+that is late, which ends the call. A communicator made without blocking answers "in progress", and
+``finish`` asks for its state until it is done or the deadline passes. No rank sits inside NCCL
+then, and NCCL's manual ("Fault Tolerance") promises a safe abort for this way alone; but NCCL
+starts a thread for each call (2.30.7, ``ncclGroupEndInternal``), and torch 2.7.1 left it again for
+hangs that came and went (pytorch#153960, #154055).
 
 Order the calls alike on all ranks of a communicator, and those of several
 communicators alike too. Do not wait in MPI while a collective runs on the device.
@@ -17,7 +20,7 @@ from __future__ import annotations
 import ctypes
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -25,6 +28,10 @@ from dispatcher.comm.errors import NcclError
 from dispatcher.comm.exchange import Pause
 from dispatcher.comm.nccl.buffers import OPERATIONS, Buffer, as_buffer, current_stream
 from dispatcher.comm.nccl.library import IN_PROGRESS, NO_COLOR, Library
+from dispatcher.comm.nccl.watchdog import Watchdog
+
+_WATCHDOG = Watchdog()
+_LOCK = threading.Lock()
 
 
 class _Group(threading.local):
@@ -45,7 +52,8 @@ class Communicator:
 
     Every method raises NcclError, naming this rank, when NCCL says no or is not done
     after ``timeout`` seconds; the communicator is aborted by then. ``family`` lists those that
-    are open of all that came of one start, this one and its splits too.
+    are open of all that came of one start, this one and its splits too; ``device`` is its GPU,
+    as ``job.gpu`` counts, None if that is not known.
     """
 
     def __init__(
@@ -56,6 +64,7 @@ class Communicator:
         who: str,
         name: str = "world",
         timeout: float = 600.0,
+        device: int | None = None,
         family: list[Communicator] | None = None,
     ) -> None:
         self._library = library
@@ -64,6 +73,7 @@ class Communicator:
         self._family = [] if family is None else family
         self.name = name
         self.timeout = timeout
+        self.device = device
         self.rank, self.size = library.place(handle)
         self._family.append(self)
 
@@ -144,13 +154,15 @@ class Communicator:
 
     def _end_group(self) -> None:
         _GROUP.depth -= 1
-        code = self._library.call("ncclGroupEnd")
         if _GROUP.depth:
+            code = self._library.call("ncclGroupEnd")
             self._check(0 if code == IN_PROGRESS else code, "ncclGroupEnd")
             return
-        members, failure = dict.fromkeys(_GROUP.members), _GROUP.error
+        members, failure = tuple(dict.fromkeys(_GROUP.members)), _GROUP.error
         _GROUP.members, _GROUP.error = [], None
         try:
+            end = "ncclGroupEnd"
+            code = self._run(end, self._library.call, end, others=members)
             if not members:
                 self._check(code, "ncclGroupEnd")
             for each in members:
@@ -172,8 +184,9 @@ class Communicator:
         """
         child = ctypes.c_void_p()
         number = NO_COLOR if color is None else color
-        code = self._library.split(self._open(), number, key, child)
-        self._settle(code, "ncclCommSplit")
+        call = "ncclCommSplit"
+        code = self._run(call, self._library.split, self._open(), number, key, child)
+        self._settle(code, call)
         if color is None:
             return None
         return self._child(child, name or f"{self.name}/{color}", "ncclCommSplit")
@@ -199,7 +212,8 @@ class Communicator:
         """Finish what is queued and free it; all its ranks call this. May be called twice."""
         if self.closed:
             return
-        self._settle(self._library.call("ncclCommFinalize", self._handle), "ncclCommFinalize")
+        call = "ncclCommFinalize"
+        self._settle(self._run(call, self._library.call, call, self._handle), call)
         code = self._library.call("ncclCommDestroy", self._let_go())
         if code != IN_PROGRESS:
             self._check(code, "ncclCommDestroy")
@@ -207,9 +221,11 @@ class Communicator:
     # ------------------------------------------------------------------ below
 
     def _let_go(self) -> ctypes.c_void_p:
-        handle, self._handle = self._handle, ctypes.c_void_p()
-        if self in self._family:
-            self._family.remove(self)
+        """The handle, to one thread only; the communicator is closed from then on."""
+        with _LOCK:
+            handle, self._handle = self._handle, ctypes.c_void_p()
+            if self in self._family:
+                self._family.remove(self)
         return handle
 
     def _child(self, handle: ctypes.c_void_p, name: str, call: str) -> Communicator:
@@ -226,6 +242,7 @@ class Communicator:
             who=self._who,
             name=name,
             timeout=self.timeout,
+            device=self.device,
             family=self._family,
         )
 
@@ -235,11 +252,20 @@ class Communicator:
         return self._handle
 
     def _pair(self, send: Any, receive: Any) -> tuple[Buffer, Buffer]:
-        source = as_buffer(send, on_host=self._library.on_host)
-        target = source if receive is None else as_buffer(receive, on_host=self._library.on_host)
+        source = self._buffer(send)
+        target = source if receive is None else self._buffer(receive)
         if source.dtype != target.dtype:
             raise TypeError(f"send is {source.dtype}, receive is {target.dtype}")
         return source, target
+
+    def _buffer(self, data: Any) -> Buffer:
+        buffer = as_buffer(data, on_host=self._library.on_host)
+        if None not in (buffer.device, self.device) and buffer.device != self.device:
+            raise ValueError(
+                f"{self.name}: the memory is on gpu {buffer.device}, the communicator is of gpu"
+                f" {self.device}"
+            )
+        return buffer
 
     def _same(self, call: str, needed: int, given: int) -> None:
         if needed != given:
@@ -257,23 +283,43 @@ class Communicator:
 
     def _point_to_point(self, call: str, data: Any, peer: int, stream: int | None) -> None:
         self._peer(peer)
-        buffer = as_buffer(data, on_host=self._library.on_host)
+        buffer = self._buffer(data)
         where = current_stream(buffer.device) if stream is None else stream
         self._call(call, buffer.address, buffer.count, buffer.code, peer, self._open(), where)
 
     def _call(self, call: str, *arguments: object) -> None:
         """Begin it and wait until it is queued; inside a group its end waits for all."""
+        if _GROUP.depth:
+            _GROUP.members.append(self)
+        code = self._run(call, self._library.call, call, *arguments)
         if not _GROUP.depth:
-            self._settle(self._library.call(call, *arguments), call)
-            return
-        _GROUP.members.append(self)
-        code = self._library.call(call, *arguments)
-        if code not in (0, IN_PROGRESS):
+            self._settle(code, call)
+        elif code not in (0, IN_PROGRESS):
             _GROUP.error = _GROUP.error or self._error(code, call)
             raise _GROUP.error
 
+    def _run(
+        self, name: str, call: Callable[..., int], *words: Any, others: Sequence[Communicator] = ()
+    ) -> int:
+        """NCCL's answer; a call that is late ends, as this communicator and the others abort."""
+        late = False
+
+        def abort() -> None:
+            nonlocal late
+            late = True
+            for each in (self, *others):
+                each.abort()
+
+        code = _WATCHDOG.run(self.timeout, abort, call, *words)
+        if late:
+            what = f"{self._who}: {self.name}: {name}"
+            raise NcclError(f"{what}: not done after {self.timeout:g} s", code=IN_PROGRESS)
+        return code
+
     def _settle(self, code: int, call: str) -> None:
         """Wait until the call is done, or abort."""
+        if not code:
+            return
         what = f"{self._who}: {self.name}: {call}"
         try:
             finish(self._library, self._open(), code, what, self.timeout)

@@ -99,9 +99,9 @@ class _Config(ctypes.Structure):
     )
 
 
-def _non_blocking() -> _Config:
+def _config(blocking: bool) -> _Config:
     used = _Config.blocking.offset + ctypes.sizeof(_Int)
-    return _Config(used, 0xCAFEBEEF, _OLDEST, 0)
+    return _Config(used, 0xCAFEBEEF, _OLDEST, int(blocking))
 
 
 _SIGNATURES: dict[str, tuple[object, ...]] = {
@@ -175,11 +175,21 @@ class Library:
         return UniqueId(bytes(raw.internal))
 
     def init_rank(
-        self, handle: ctypes.c_void_p, size: int, ids: Iterable[UniqueId], rank: int
+        self,
+        handle: ctypes.c_void_p,
+        size: int,
+        ids: Iterable[UniqueId],
+        rank: int,
+        *,
+        blocking: bool = True,
     ) -> int:
-        """Starts a communicator without waiting; several ids need NCCL >= 2.23."""
+        """Starts a communicator; several ids need NCCL >= 2.23.
+
+        blocking: its calls return when they are done, this one when all ranks are in; else with
+        ``IN_PROGRESS``. ``NCCL_COMM_BLOCKING`` in the environment has the last word.
+        """
         raw = [_Id.from_buffer_copy(bytes(each)) for each in ids]
-        config = _non_blocking()
+        config = _config(blocking)
         into, how = ctypes.byref(handle), ctypes.byref(config)
         if len(raw) == 1:
             return int(self._calls.ncclCommInitRankConfig(into, size, raw[0], rank, how))
@@ -188,15 +198,13 @@ class Library:
         return int(scalable(into, size, rank, len(raw), array, how))
 
     def split(self, parent: ctypes.c_void_p, color: int, key: int, child: ctypes.c_void_p) -> int:
-        """Starts a split; ``child`` stays null for ``NO_COLOR``. Needs NCCL >= 2.18."""
+        """Splits, in the parent's way; ``child`` stays null for ``NO_COLOR``. NCCL >= 2.18."""
         if self.version < _SPLIT:
             raise EnvironmentMissing(
                 f"nccl: {self.path}: is {spell(self.version)}, groups need 2.18 or later",
                 hint="pip install nvidia-nccl-cu13",
             )
-        config = _non_blocking()
-        into, how = ctypes.byref(child), ctypes.byref(config)
-        return int(self._calls.ncclCommSplit(parent, color, key, into, how))
+        return int(self._calls.ncclCommSplit(parent, color, key, ctypes.byref(child), None))
 
     def state(self, handle: ctypes.c_void_p) -> int:
         """The communicator's asynchronous state: 0 well, ``IN_PROGRESS``, else what broke."""

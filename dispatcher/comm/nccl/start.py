@@ -10,7 +10,8 @@ import ctypes
 import logging
 
 from dispatcher.comm.errors import NcclError
-from dispatcher.comm.exchange import Exchange
+from dispatcher.comm.exchange import Aside, Exchange
+from dispatcher.comm.nccl import cuda
 from dispatcher.comm.nccl.communicator import Communicator
 from dispatcher.comm.nccl.library import IN_PROGRESS, SCALABLE, SIZE, Library, UniqueId
 
@@ -18,6 +19,8 @@ log = logging.getLogger("dispatcher.comm")
 
 #: How many ranks one id (one listening thread in one rank) serves; torch's number too.
 RANKS_PER_ID = 128
+#: Seconds for the abort of a start that failed.
+_ABORT = 5.0
 
 
 def roots(size: int, count: int) -> list[int]:
@@ -67,24 +70,32 @@ def start(
     ids: list[UniqueId],
     timeout: float,
     *,
+    device: int | None = None,
+    blocking: bool = True,
     hint: str = "export NCCL_DEBUG=INFO and run again",
     family: list[Communicator] | None = None,
 ) -> Communicator:
     """The communicator of all ranks, ready on every one of them.
 
+    device is this rank's GPU. blocking: see ``Library.init_rank``; the call is made in a thread
+    of its own, so that the other ranks are heard meanwhile.
     Raises the same NcclError, or RollCallError naming who was not ready after ``timeout``
     seconds, on every rank; what was started is aborted then.
     """
     handle = ctypes.c_void_p()
-    started: list[int] = []
+
+    def begin() -> int:
+        if device is not None:
+            cuda.make_current(device)  # for this thread; the communicator is this GPU's
+        return library.init_rank(handle, exchange.size, ids, exchange.rank, blocking=blocking)
+
+    call = Aside(begin, "nccl-start")
 
     def step() -> bytes | None:
-        if started:
-            code = library.state(handle)
-        else:
-            code = library.init_rank(handle, exchange.size, ids, exchange.rank)
-            started.append(code)
+        code = call()
         if code == IN_PROGRESS:
+            code = library.state(handle)
+        if code is None or code == IN_PROGRESS:
             return None
         if code:
             why = library.why(code)
@@ -95,6 +106,10 @@ def start(
         exchange.assemble("starting nccl", timeout, step=step, hint=hint)
     except BaseException:
         if handle.value:  # null until NCCL has written it
-            library.call("ncclCommAbort", handle)
+            # a call that blocks ends by this; and if one of the two does not, nobody waits for it
+            Aside(lambda: library.call("ncclCommAbort", handle), "nccl-abort").wait(_ABORT)
+            call.wait(_ABORT)
         raise
-    return Communicator(library, handle, who=exchange.who, timeout=timeout, family=family)
+    return Communicator(
+        library, handle, who=exchange.who, timeout=timeout, family=family, device=device
+    )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import threading
 from typing import Any
 
 import pytest
@@ -23,6 +24,7 @@ class Calls:
         self.code = 0
         self.made: list[tuple[Any, ...]] = []
         self.asked: list[int | None] = []
+        self.blocks, self.aborted = "", threading.Event()
 
     def state(self, handle: ctypes.c_void_p) -> int:
         self.asked.append(handle.value)
@@ -38,6 +40,11 @@ class Calls:
 
     def call(self, name: str, *arguments: object) -> int:
         self.made.append((name, *arguments))
+        if name == self.blocks:
+            assert self.aborted.wait(30)  # as a call that waits for a peer: an abort ends it
+            return 6
+        if name == "ncclCommAbort":
+            self.aborted.set()
         return self.code
 
     def why(self, code: int) -> str:
@@ -87,6 +94,68 @@ def test_the_deadline_aborts(calls: Calls, communicator: Communicator) -> None:
     assert communicator.closed
     with pytest.raises(NcclError, match="the communicator is closed"):
         communicator.all_reduce(SOME)
+
+
+class TestACallThatBlocks:
+    """NCCL waits inside it for a peer: the watchdog aborts the communicator, which ends it."""
+
+    def test_a_collective(self, calls: Calls, communicator: Communicator) -> None:
+        calls.blocks = "ncclAllReduce"
+        with pytest.raises(
+            NcclError, match=r"world: ncclAllReduce: not done after 0.2 s"
+        ) as caught:
+            communicator.all_reduce(SOME)
+        assert (caught.value.code, calls.asked) == (IN_PROGRESS, [])
+        assert calls.names == ["ncclAllReduce", "ncclCommAbort"]
+        assert communicator.closed
+
+    def test_the_end_of_a_group_with_all_that_are_in_it(
+        self, calls: Calls, communicator: Communicator
+    ) -> None:
+        calls.blocks, other = "ncclGroupEnd", made(calls, 9, name="tp")
+
+        def fail() -> None:
+            with communicator.group():
+                other.send(SOME, 2)
+
+        with pytest.raises(NcclError, match=r"world: ncclGroupEnd: not done after 0.2 s"):
+            fail()
+        assert (communicator.closed, other.closed) == (True, True)
+
+    def test_the_last_word(self, calls: Calls, communicator: Communicator) -> None:
+        calls.blocks = "ncclCommFinalize"
+        with pytest.raises(NcclError, match=r"world: ncclCommFinalize: not done after 0.2 s"):
+            communicator.close()
+        assert calls.names == ["ncclCommFinalize", "ncclCommAbort"]
+
+    def test_a_split(
+        self, calls: Calls, communicator: Communicator, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def split(*_: object) -> int:
+            assert calls.aborted.wait(30)
+            return 6
+
+        monkeypatch.setattr(calls, "split", split)
+        with pytest.raises(NcclError, match=r"world: ncclCommSplit: not done after 0.2 s"):
+            communicator.split(0)
+        assert communicator.closed
+
+
+def test_memory_of_another_gpu_is_refused(calls: Calls) -> None:
+    one, elsewhere = made(calls, device=3), Buffer(0x1000, 8, device=0)
+    with pytest.raises(ValueError, match="world: the memory is on gpu 0, the communicator is of"):
+        one.all_reduce(elsewhere)
+    with pytest.raises(ValueError, match="gpu 3"):
+        one.send(elsewhere, 0)
+    one.send(Buffer(0x1000, 8, device=3), 0)
+    one.all_reduce(SOME)  # nobody knows where that is
+    with pytest.raises(ValueError, match="gpu 0"):
+        one.all_reduce(SOME, elsewhere)
+    assert calls.names == ["ncclSend", "ncclAllReduce"]
+    calls.states = [0, 0]
+    child = one.split(0)
+    assert child is not None
+    assert child.device == 3
 
 
 def test_a_refusal_aborts_in_nccls_words(calls: Calls, communicator: Communicator) -> None:
@@ -247,7 +316,7 @@ class TestGroupThatFails:
                     communicator.send(SOME, 0)
                 calls.code = 0
 
-        with pytest.raises(NcclError, match="world: ncclSend: reason 4"):
+        with pytest.raises(NcclError, match=r"world: ncclSend: reason 4"):
             fail()
         assert communicator.closed
 
@@ -315,7 +384,7 @@ def test_a_split_has_a_name_and_the_parents_time(calls: Calls, communicator: Com
 
 def test_a_split_that_fails_aborts(calls: Calls, communicator: Communicator) -> None:
     calls.states = [2]
-    with pytest.raises(NcclError, match="world: ncclCommSplit: reason 2"):
+    with pytest.raises(NcclError, match=r"world: ncclCommSplit: reason 2"):
         communicator.split(0)
     assert calls.names == ["split", "ncclCommAbort"]
     assert repr(communicator) == "Communicator(world: closed)"

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cases import cases
 
 from dispatcher.comm import EnvironmentMissing, NcclError, UniqueId
 from dispatcher.comm.nccl import library
@@ -130,12 +131,14 @@ def test_nccls_own_words(
     assert loaded(nccl, monkeypatch).why(code) == why
 
 
-@pytest.mark.parametrize("count", [1, 2])
-def test_a_start_does_not_wait(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+@cases(("count", "way"), [(1, {}), (2, {}), (1, {"blocking": False}), (2, {"blocking": True})])
+def test_a_start_is_of_the_way_asked_for(
+    count: int, way: dict[str, bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
     nccl = Nccl(code=IN_PROGRESS)
     handle = ctypes.c_void_p()
     ids = [UniqueId(RAW), UniqueId(RAW[::-1])][:count]
-    assert loaded(nccl, monkeypatch).init_rank(handle, 8, ids, 3) == IN_PROGRESS
+    assert loaded(nccl, monkeypatch).init_rank(handle, 8, ids, 3, **way) == IN_PROGRESS
     ((name, arguments),) = nccl.made
     if count == 1:
         into, size, raw, rank, how = arguments
@@ -150,18 +153,18 @@ def test_a_start_does_not_wait(count: int, monkeypatch: pytest.MonkeyPatch) -> N
     config = how._obj
     # nccl.h of 2.14: size_t, two unsigned, and ``blocking``, the last field there is
     assert (config.size, config.magic, config.version, config.blocking) == (
-        20, 0xCAFEBEEF, 21400, 0,
+        20, 0xCAFEBEEF, 21400, int(way.get("blocking", True)),
     )  # fmt: skip
 
 
-def test_a_split_does_not_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_split_is_in_the_parents_way(monkeypatch: pytest.MonkeyPatch) -> None:
     nccl = Nccl(21800, code=IN_PROGRESS)
     parent, child = ctypes.c_void_p(7), ctypes.c_void_p()
     assert loaded(nccl, monkeypatch).split(parent, 2, 5, child) == IN_PROGRESS
     ((name, (given, color, key, into, how)),) = nccl.made
     assert (name, given, color, key) == ("ncclCommSplit", parent, 2, 5)
     assert into._obj is child
-    assert how._obj.blocking == 0
+    assert how is None
     older = loaded(Nccl(21799), monkeypatch)
     with pytest.raises(EnvironmentMissing, match=r"is 2.17.99, groups need 2.18 or later"):
         older.split(parent, 0, 0, child)
