@@ -42,7 +42,9 @@ _LOCAL = frozenset(
 #: Ranks that differ here choose different transports or algorithms, and hang.
 _MUST_AGREE = ("NCCL_ALGO", "NCCL_IB_DISABLE", "NCCL_NET", "NCCL_PROTO")
 _MULTI_RANK = "NCCL_MULTI_RANK_GPU_ENABLE"
-_MULTI_RANK_SINCE = 23000
+#: the first release that knows it; those before and after compare hosts first, by NCCL_HOSTID where
+#: it is set (init.cc of 2.18.3 to 2.30.7)
+_MULTI_RANK_SINCE = 23003
 
 
 @dataclass(frozen=True)
@@ -53,7 +55,7 @@ class RankInfo:
     local_rank and local_size are None until they are told by the launcher or counted;
     nccl is the library's version as ncclGetVersion gives it, None without one; driver is
     the CUDA driver's, 1000 * major + 10 * minor; settings maps NCCL_* names to digests;
-    shares_gpu: several ranks a GPU allowed;
+    shares_gpu: several ranks a GPU allowed; nccl_host: a digest of NCCL_HOSTID;
     expected: GPUs that the launcher has found for the ranks of this host, if any are wanted.
     """
 
@@ -67,6 +69,7 @@ class RankInfo:
     driver: int | None = None
     nccl: int | None = None
     shares_gpu: bool = False
+    nccl_host: str = ""
     expected: int = 0
     settings: Mapping[str, str] = field(default_factory=dict)
 
@@ -152,13 +155,18 @@ def gather(
         driver=gpu.driver if gpu else None,
         nccl=nccl,
         shares_gpu=env.get(_MULTI_RANK, "0") not in ("", "0"),
+        nccl_host=_digest(env.get("NCCL_HOSTID", "")),
         expected=int(there) if there.isdecimal() and wanted and not hidden else 0,
         settings={
-            name: hashlib.sha256(value.encode(errors="surrogateescape")).hexdigest()[:8]
+            name: _digest(value)
             for name, value in env.items()
             if name.startswith("NCCL_") and name not in _LOCAL
         },
     )
+
+
+def _digest(value: str) -> str:
+    return hashlib.sha256(value.encode(errors="surrogateescape")).hexdigest()[:8]
 
 
 @dataclass(frozen=True)
@@ -208,10 +216,10 @@ def labels(ranks: Sequence[RankInfo]) -> dict[int, str]:
 
 
 def _shared_gpus(ranks: Sequence[RankInfo]) -> list[tuple[str, str]]:
-    by_gpu: dict[str, list[RankInfo]] = defaultdict(list)
+    by_gpu: dict[tuple[str, str], list[RankInfo]] = defaultdict(list)
     for info in ranks:
         if info.gpu is not None:
-            by_gpu[info.gpu].append(info)
+            by_gpu[info.gpu, info.nccl_host].append(info)
     hint = "export CUDA_VISIBLE_DEVICES=$LOCAL_RANK, or fewer slots on that host"
     return [
         (
@@ -219,7 +227,7 @@ def _shared_gpus(ranks: Sequence[RankInfo]) -> list[tuple[str, str]]:
             " one rank a gpu is allowed",
             hint,
         )
-        for gpu, those in by_gpu.items()
+        for (gpu, _), those in by_gpu.items()
         if len(those) > 1
         and not all(info.shares_gpu and (info.nccl or 0) >= _MULTI_RANK_SINCE for info in those)
     ]

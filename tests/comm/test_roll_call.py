@@ -59,8 +59,20 @@ def test_two_ranks_on_one_gpu_when_nccl_was_told_so() -> None:
     both = {"gpu": "GPU-0", "shares_gpu": True}
     assert compare(world(both, both)).refusals == ()
     assert compare(world(both, {**both, "shares_gpu": False})).refusals
-    old = {**both, "nccl": 22700}
-    assert compare(world(old, old)).refusals
+    for old in ({**both, "nccl": 22907}, {**both, "nccl": 23000}):
+        assert compare(world(old, old)).refusals
+
+
+def test_two_ranks_on_one_gpu_on_hosts_that_nccl_is_told_are_two() -> None:
+    def rank(name: str) -> dict[str, object]:
+        return {
+            "gpu": "GPU-0",
+            "nccl_host": gather(RankInfo(0, "n", "k"), {"NCCL_HOSTID": name}, None, None).nccl_host,
+        }
+
+    assert compare(world(rank("a"), rank("b"))).refusals == ()
+    ((text, _),) = compare(world(rank("a"), rank("b"), rank("a"))).refusals
+    assert "chosen by rank 0 on gpu0 and rank 2 on gpu1" in text
 
 
 def test_unequal_nccl_versions() -> None:
