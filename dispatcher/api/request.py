@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Literal, TypedDict
 from dispatcher.model.errors import NoHosts, UsageError
 from dispatcher.model.host import Hostlist
 from dispatcher.plan.hosts.hostfile import MOST_BYTES, parse_inline, read_hosts
+from dispatcher.plan.job.binding import BindTo, MemBind
 from dispatcher.plan.job.request import Limits, Nproc, Program, Request, Restarts, Stdin
 
 if TYPE_CHECKING:
@@ -63,6 +64,9 @@ class Fields(TypedDict, total=False):
     spares: int | None
     local_rank_arg: str | None
     per_node: bool
+    bind_to: BindTo
+    mem_bind: MemBind
+    near_hca: bool
 
 
 def request(

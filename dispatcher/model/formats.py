@@ -61,6 +61,8 @@ class _Plan(TypedDict):
     ranks: list[PlannedRank]
     limits: dict[str, Any]
     restarts: dict[str, Any]
+    bind_to: Literal["auto", "none", "core", "numa", "gpu"]
+    mem_bind: Literal["none", "local"]
     notices: list[str]
 
 
@@ -69,7 +71,8 @@ class Plan(_Plan, total=False):
 
     world_size: null while GPUs have yet to be counted; ranks is empty then. cwd: the folder of the
     ranks. exports: variables that all ranks get. limits, restarts: seconds and numbers, as options
-    set them. notices: what you should know. parents: with ``--fanout-tree``, host -> the one it is
+    set them. bind_to, mem_bind: as the options have them; hosts tell CPUs only when asked. notices:
+    what you should know. parents: with ``--fanout-tree``, host -> the one it is
     reached through.
     """
 

@@ -220,6 +220,18 @@ def _map_by(value: str) -> Sequence[str] | None:
     return ("--map-by", word) if word in ("slot", "node") else None
 
 
+def _bind_to(value: str) -> Sequence[str] | None:
+    word = _TARGETS.get(value.partition(":")[0])
+    return ("--bind-to", word) if word else None
+
+
+def _numa_binding(value: str) -> Sequence[str]:
+    known = {"node": "gpu", "exclusive": "core"}
+    if value not in known:
+        raise CannotTranslate("cannot be met by dispatch", hint="--bind-to gpu or core")
+    return ("--bind-to", known[value])
+
+
 def _mca(name: str, value: str) -> Sequence[str] | None:
     if name in ("plm_rsh_agent", "plm_ssh_agent"):
         return ("--rsh", value)
@@ -238,7 +250,11 @@ def _variables(value: str) -> Sequence[str]:
 _ALL = "dispatch starts every node from one command"
 _RENDEZVOUS = "dispatch proves an address of host 0 and keeps a port free there"
 _LAUNCHER = "dispatch is the launcher"
-_BINDING = "dispatch binds no cores"
+#: mpirun's and Hydra's words for what ranks are bound to
+_TARGETS = {
+    "none": "none", "core": "core", "hwthread": "core", "cpu": "core", "numa": "numa",
+    "socket": "numa", "package": "numa", "board": "none",
+}  # fmt: skip
 
 TORCHRUN = _by_name({
     "--nnodes": Flag(_nnodes, "a range is the least and the most number of hosts"),
@@ -259,7 +275,7 @@ TORCHRUN = _by_name({
     "-m --module": Flag(_to("-m"), values=0),
     "--no-python": Flag(_to("--no-python"), values=0),
     "--run-path": Flag(_refuse("name the script itself"), values=0),
-    "--numa-binding": Flag(_refuse("bind in the script, or by --no-python numactl ...")),
+    "--numa-binding": Flag(_numa_binding, "node is gpu, exclusive is core; without numactl"),
     "--virtual-local-rank": Flag(_to("--devices", "rank"), "each rank sees one GPU", 0),
 })  # fmt: skip
 
@@ -284,8 +300,8 @@ DEEPSPEED = _by_name({
     "--ssh-port": Flag(_to("--ssh-port")),
     "--log-level": Flag(_gone),
     "-q --quiet": Flag(_to("--quiet"), values=0),
-    "--bind-cores-to-rank": Flag(_gone, f"{_BINDING}; --omp sets threads", 0),
-    "--bind-core-list": Flag(_gone, _BINDING),
+    "--bind-cores-to-rank": Flag(_to("--bind-to", "core"), "cores of its own, and threads", 0),
+    "--bind-core-list": Flag(_gone, "by taskset -c on the host; ranks stay inside"),
     "--venv-script": Flag(_refuse("--python /path/to/venv/bin/python")),
     "--autotuning": Flag(_refuse("run the tuner by deepspeed itself")),
     "--elastic-training": Flag(_to("--max-restarts", "100"), values=0),
@@ -306,6 +322,7 @@ ACCELERATE = _by_name({
     "--mixed-precision": Flag(_variable("ACCELERATE_MIXED_PRECISION")),
     "--dynamo-backend": Flag(lambda v: ("-x", f"ACCELERATE_DYNAMO_BACKEND={v.upper()}")),
     "--gradient-accumulation-steps": Flag(_variable("ACCELERATE_GRADIENT_ACCUMULATION_STEPS")),
+    "--enable-cpu-affinity": Flag(_to("--bind-to", "gpu"), values=0),
     "--cpu": Flag(_variable("ACCELERATE_USE_CPU", "true"), values=0),
     "--use-deepspeed": Flag(_variable("ACCELERATE_USE_DEEPSPEED", "true"), values=0),
     "--deepspeed-config-file": Flag(_variable("ACCELERATE_DEEPSPEED_CONFIG_FILE")),
@@ -340,8 +357,8 @@ MPIRUN = _by_name({
     "-bynode --bynode": Flag(_to("--map-by", "node"), values=0),
     "-byslot --byslot": Flag(_to("--map-by", "slot"), values=0),
     "-rank-by --rank-by": Flag(_gone, "ranks count along the hosts"),
-    "-bind-to --bind-to": Flag(_gone, _BINDING),
-    "-report-bindings --report-bindings": Flag(_gone, _BINDING, 0),
+    "-bind-to --bind-to": Flag(_bind_to, "core is a share of the cores, not one of them"),
+    "-report-bindings --report-bindings": Flag(_to("--verbose"), values=0),
     "-oversubscribe --oversubscribe": Flag(_to("--oversubscribe"), values=0),
     "-mca --mca --gmca -gmca --prtemca": Flag(_mca, "a variable for the library", 2),
     "--allow-run-as-root -allow-run-as-root": Flag(_gone, "nobody asks", 0),

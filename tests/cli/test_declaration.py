@@ -200,8 +200,8 @@ def test_help_says_what_is_usual(name: str) -> None:
 USUAL = {
     "run": {
         "stdin": "none", "launcher": "dispatch", "map_by": "slot", "devices": "auto",
-        "omp": "auto", "mpi": "auto", "transport": "auto", "check": "quick", "label": "rank",
-        "screen_overflow": "auto", "log_overflow": "block",
+        "bind_to": "auto", "mem_bind": "none", "omp": "auto", "mpi": "auto", "transport": "auto",
+        "check": "quick", "label": "rank", "screen_overflow": "auto", "log_overflow": "block",
     },
     "exec": {"screen_overflow": "auto", "transport": "auto"},
     "attach": {"label": "rank"},

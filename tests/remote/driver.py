@@ -146,6 +146,7 @@ class Agent:
         common: Sequence[Sequence[bytes]] = (),
         envs: Mapping[int, Sequence[Sequence[bytes]]] | None = None,
         scrub: Sequence[bytes] = (),
+        **fields: object,
     ) -> dict[int, int]:
         """Start a rank for each of ``argvs``; rank -> pid of those that run."""
         ranks = [
@@ -153,7 +154,7 @@ class Agent:
              list((envs or {}).get(rank, ()))]
             for rank, argv in enumerate(argvs)
         ]  # fmt: skip
-        self.order("start", ranks=ranks, common=list(common), scrub=list(scrub))
+        self.order("start", ranks=ranks, common=list(common), scrub=list(scrub), **fields)
         return dict(self.report("spawned")["pids"])
 
     def close_input(self) -> None:

@@ -12,6 +12,7 @@ from dispatcher.core.events.actions import QueryInside
 from dispatcher.core.events.mpi_events import Segment, World
 from dispatcher.core.events.run_events import Facts
 from dispatcher.model.host import Host, Hostlist
+from dispatcher.plan.job.binding import Topology
 from dispatcher.plan.job.job_plan import JobPlan, plan_job
 from dispatcher.plan.job.placement import number
 from dispatcher.plan.job.request import Limits, Program, Request, Restarts
@@ -26,7 +27,8 @@ COMMAND = Program("command", ("prog",))
 
 def plan_of(*names: str, slots: int | None = 2, **fields: Any) -> JobPlan:
     hosts = Hostlist(tuple(Host(name, slots=slots) for name in names))
-    return plan_job(Request(hosts, fields.pop("program", COMMAND), "/w", **fields), "run-1")
+    fields = {"bind_to": "none", "program": COMMAND, **fields}
+    return plan_job(Request(hosts, fields.pop("program"), "/w", **fields), "run-1")
 
 
 def facts_of(cores: int = 8, gpus: int = 0, *addresses: str, folder: str | None = None) -> Facts:
@@ -98,6 +100,11 @@ def test_who_a_node_is_and_what_it_looks_at() -> None:
         ({"program": Program("module", ("m",)), "python": "p9"}, {"program": b"p9"}),
         ({"mpi": "pmi1"}, {"program": b"prog", "mpi": b"pmi1"}),
         ({"mpi": "pmi1", "np": 1}, {"program": b"prog"}),  # alone it needs nobody
+        ({"bind_to": "auto"}, {"program": b"prog", "bind": b"auto"}),
+        (
+            {"bind_to": "core", "near_hca": True, "exports": ("CUDA_VISIBLE_DEVICES=GPU-7",)},
+            {"program": b"prog", "bind": b"core nics uuid"},
+        ),
         ({"mpi": "pmi1", "program": Program("module", ("m",))}, {"program": b"python3"}),
     ],
 )
@@ -109,7 +116,7 @@ def test_a_host_s_own_python_and_path_go_before_the_plan_s() -> None:
     own = Host("a", slots=1, python="/own/py", env=(("PATH", "/host"),))
     request = Request(
         Hostlist((own, Host("b", slots=1), )), Program("module", ("m",)), "/w",
-        exports=("PATH=/all",),
+        exports=("PATH=/all",), bind_to="none",
     )  # fmt: skip
     plan = plan_job(request, "run-1")
     first, second = prepared(plan, 0), prepared(plan, 1)
@@ -127,6 +134,8 @@ def test_a_host_s_own_python_and_path_go_before_the_plan_s() -> None:
         ({"pmi_port": True}, ["pmi.pmi_port"]),
         ({"pmi_port": True, "mpi": "none"}, []),
         ({"dedup_output": True}, ["protocol.dedup"]),
+        ({"bind_to": "auto"}, ["host.binding"]),
+        ({"near_hca": True}, ["host.binding"]),
     ],
 )
 def test_an_agent_gets_the_parts_that_the_run_needs(
@@ -167,6 +176,59 @@ def test_what_ranks_are_started_with() -> None:
     assert own[0].keys() == own[1].keys()
     assert not common.keys() & own[0].keys()
     assert "DISPATCH_GPUS" not in common
+
+
+TWO_NODES = Topology(
+    "0-7", ((0, "0-1,4-5"), (1, "2-3,6-7")), gpus=(("", 1, "pci0/a"), ("", 0, "pci1/b")),
+    nics=(("mlx5_0", 0, "pci1/c"), ("mlx5_1", 1, "pci2/d")),
+)  # fmt: skip
+
+
+@cases(
+    ("fields", "bind", "threads", "hca"),
+    [
+        ({}, [[0, [2, 3, 6, 7], []], [1, [0, 1, 4, 5], []]], "4 4", "None None"),
+        ({"mem_bind": "local"}, [[0, [2, 3, 6, 7], [1]], [1, [0, 1, 4, 5], [0]]], "4 4",
+         "None None"),
+        ({"near_hca": True, "bind_to": "none", "omp": 3}, [], "3 3", "=mlx5_1 =mlx5_0"),
+        ({"near_hca": True, "bind_to": "none", "exports": ("NCCL_IB_HCA=^x",)}, [], "4 4",
+         "^x ^x"),
+        # named twice: CUDA shows none of them, so nobody has a GPU
+        ({"nproc_per_node": 3, "bind_to": "gpu", "exports": ("CUDA_VISIBLE_DEVICES=1,1",)},
+         [], "2 2 2", "None None None"),
+        ({"nproc_per_node": 4, "bind_to": "numa", "oversubscribe": True},
+         [[0, [2, 3, 6, 7], []], [1, [0, 1, 4, 5], []], [2, [2, 3, 6, 7], []],
+          [3, [0, 1, 4, 5], []]], "2 2 2 2", "None None None None"),
+    ],
+)  # fmt: skip
+def test_what_ranks_are_bound_to_and_their_threads(
+    fields: dict[str, Any], bind: list[Any], threads: str, hca: str
+) -> None:
+    how = {"bind_to": "auto", "oversubscribe": True, **fields}
+    facts = replace(facts_of(8, 2), topology=TWO_NODES)
+    plan = plan_of("a", **how).resolved({0: 2})
+    order = started(plan, 0, facts)
+    assert order["bind"] == bind
+    for name, wanted in (("OMP_NUM_THREADS", threads), ("NCCL_IB_HCA", hca)):
+        all_ranks = env(order["common"])
+        found = [{**all_ranks, **env(own)}.get(name) for _, _, own in order["ranks"]]
+        assert " ".join(map(str, found)) == wanted
+
+
+@cases(
+    ("bind_to", "there", "told"),
+    [
+        ("auto", None, None), ("none", TWO_NODES, None),
+        ("auto", TWO_NODES, ((("CPUs 2-3,6-7 of NUMA node 1", (0,)),
+                              ("CPUs 0-1,4-5 of NUMA node 0", (1,))), (), False)),
+        ("auto", replace(TWO_NODES, gpus=()), ((), (("no GPU at NUMA node 0,1", (0, 1)),), False)),
+        ("gpu", None, ((), (("not asked", (0, 1)),), True)),
+    ],
+)  # fmt: skip
+def test_what_is_told_of_bindings(bind_to: Any, there: Any, told: Any) -> None:
+    facts = replace(facts_of(8, 2), topology=there)
+    found = orders.ranks_bound(plan_of("a", bind_to=bind_to), 0, facts)
+    assert (found and (found.bound, found.unbound, found.is_asked)) == told
 
 
 def test_on_the_first_host_ranks_are_reached_where_all_meet() -> None:

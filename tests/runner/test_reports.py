@@ -21,6 +21,7 @@ from dispatcher.core.events.monitor_events import (
 )
 from dispatcher.core.events.mpi_events import MpiFound, PmixFailed, PmixWanted
 from dispatcher.core.events.verdicts import ErrorFile
+from dispatcher.plan.job.binding import Topology
 from dispatcher.remote.protocol.packing import pack
 from dispatcher.runner.run import reports
 from dispatcher.runner.run.reports import LIST_LIMIT, TEXT_LIMIT, ReportError
@@ -32,6 +33,10 @@ FACTS: dict[str, Any] = {
     "cores": 64, "gpus": 8, "addresses": ["10.0.0.1", "fd00::1"], "machine": "boot net pid",
     "error_folder": "/tmp/d", "port": 4000, "script": 7,
     "tmp": 1 << 40, "shm": None,
+    "topology": {
+        "allowed": "0-3", "nodes": [[0, "0-3"]], "cores": ["0-1", "2-3"],
+        "gpus": [["GPU-1", 0, "pci0"]], "nics": [["mlx5_0", -1, ""]],
+    },
 }  # fmt: skip
 
 GOOD: dict[str, dict[str, Any]] = {
@@ -86,6 +91,8 @@ EVENTS: dict[str, list[ev.Event]] = {
                 hostname="gpu01", pid=7, python="3.8.18", cores=64, gpus=8,
                 addresses=("10.0.0.1", "fd00::1"), machine="boot net pid", error_folder="/tmp/d",
                 port=4000, script=7, room=(1 << 40, None),
+                topology=Topology("0-3", ((0, "0-3"),), ("0-1", "2-3"), (("GPU-1", 0, "pci0"),),
+                                  (("mlx5_0", -1, ""),)),
             ),
             (("missing", "x: not found"),),
         )
@@ -155,6 +162,20 @@ def test_a_host_without_port_or_folder_is_fine() -> None:
     assert (ready.facts.port, ready.facts.error_folder, ready.problems) == (None, None, ())
 
 
+@cases(
+    "wrong",
+    [
+        {"allowed": "x"}, {"allowed": 7}, {"nodes": [[0, "0-9000"]]}, {"nodes": [[-1, "0"]]},
+        {"cores": ["0-8191", "0-8191"]}, {"gpus": [["", -2, ""]]}, {"gpus": [[7, 0, ""]]},
+        {"nics": [["", 0]]}, {"nics": None},
+    ],
+)  # fmt: skip
+def test_a_topology_is_what_a_kernel_says(wrong: dict[str, Any]) -> None:
+    facts = {**FACTS, "topology": {**FACTS["topology"], **wrong}}
+    with pytest.raises(ReportError):
+        read("ready", facts=facts, problems=[])
+
+
 def test_where_an_exit_left_mpi() -> None:
     for way in ("", "never", "inside", "open"):
         assert read("exited", rank=4, status=0, mpi=way) == [ev.RankExited(3, 4, 0, mpi=way)]
@@ -197,6 +218,7 @@ WRONG: list[Any] = [
 
 #: wrong values that some field takes all the same
 FINE: dict[str, list[Any]] = {
+    "topology": [None],
     "error_folder": [None, "word"],
     "port": [None],
     "script": [None],

@@ -51,7 +51,7 @@ REFUSED = {
 ALLOWED = frozenset(
     # which hosts, and as which account: strangers among them are refused by their keys
     "hostfile hosts exclude include intersect user ssh-port spares nnodes np nproc-per-node "
-    "min-nodes map-by oversubscribe per-node iface master-port "
+    "min-nodes map-by oversubscribe per-node iface master-port bind-to mem-bind near-hca "
     # what the program of the command line gets; variables are looked at one by one
     "chdir export devices omp module no-python stdin no-stdin mpi pmi-port pty "
     # how long, how many, how often

@@ -22,6 +22,7 @@ from dispatcher.cli.run.mpirun_launcher import MpirunLauncher
 from dispatcher.cli.run.mpirun_launcher import check as check_launcher
 from dispatcher.cli.run.request import request
 from dispatcher.model.errors import ConflictingOptions, FileUnusable
+from dispatcher.plan.job.binding import TARGETS
 from dispatcher.plan.job.job_plan import JobPlan, plan_job
 
 if TYPE_CHECKING:
@@ -76,6 +77,8 @@ def show(plan: JobPlan, tree: Fanout | None = None, *, as_json: bool) -> None:
     for line in tree.lines() if tree is not None else ():
         console.print(escape(line))
     console.print(f"folder      {escape(plan.cwd)}")
+    memory = ", for memory too" if plan.mem_bind == "local" else ""
+    console.print(f"bound to    {TARGETS[plan.bind_to]}{memory}")
     from dispatcher.plan.job.rank_environment import describe_plan
 
     described = describe_plan(plan)

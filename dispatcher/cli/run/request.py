@@ -89,6 +89,9 @@ def request(options: RunOptions) -> Request:
         limits=_limits(options),
         restarts=_restarts(options),
         spares=options.spares,
+        bind_to=options.bind_to,
+        mem_bind=options.mem_bind,
+        near_hca=options.near_hca,
         local_rank_arg=_local_rank_arg(options.local_rank_arg),
         per_node=per_node,
     )

@@ -88,6 +88,23 @@ class RankOptions(Options, section="Ranks"):
         help="Fill one host after the other (slot), or give the hosts a rank each in turn (node).",
     )
     oversubscribe: bool = option(help="Allow more ranks than slots.")
+    bind_to: Literal["auto", "none", "core", "numa", "gpu"] = option(
+        default="auto",
+        help="Bind each rank to CPUs. gpu: to those of its GPU's NUMA node; numa: to the same, and "
+        "ranks without a GPU to a NUMA node each in blocks; core: to cores of its own, an equal "
+        "share of these; none: to no CPUs; auto: as gpu, where every rank has one GPU and every "
+        "NUMA node has GPUs. Only CPUs that the login, batch system or container allows are used. "
+        "-v shows the outcome.",
+    )
+    mem_bind: Literal["none", "local"] = option(
+        default="none",
+        help="Take memory of bound ranks only from their NUMA nodes (local), or from others too "
+        "where these are full (none).",
+    )
+    near_hca: bool = option(
+        help="Set NCCL_IB_HCA of each rank to the RDMA devices nearest to its GPU. By itself NCCL "
+        "finds its way among all."
+    )
 
 
 class EnvironmentOptions(Options, section="Environment"):

@@ -19,6 +19,7 @@ from dispatcher.model.frozen import Value, fields_of, value
 
 if TYPE_CHECKING:  # a fan-out command has none of these
     from dispatcher.core.events.verdicts import Cause, ErrorFile
+    from dispatcher.plan.job.binding import Topology
 
 
 @value
@@ -169,6 +170,19 @@ class RankSpawned(OfAttempt):
     node: int
     rank: int
     pid: int
+
+
+@value
+class RanksBound(OfAttempt):
+    """The ranks of the node are being started, on these CPUs.
+
+    bound, unbound: (where in words, or why not; ranks). is_asked: the user wants them bound.
+    """
+
+    node: int
+    bound: tuple[tuple[str, tuple[int, ...]], ...]
+    unbound: tuple[tuple[str, tuple[int, ...]], ...] = ()
+    is_asked: bool = False
 
 
 @value
@@ -346,7 +360,7 @@ class Facts(Value):
     mark: when the progress file was last changed, in ns; None where there is none.
     script: CRC-32 of the script's beginning, None without a script. room: bytes that are
     free for temporary files and in shared memory, None where not known. visible:
-    CUDA_VISIBLE_DEVICES as the agent found it.
+    CUDA_VISIBLE_DEVICES as the agent found it. topology: None where nothing is to be chosen by it.
     """
 
     hostname: str
@@ -362,6 +376,7 @@ class Facts(Value):
     script: int | None = None
     room: tuple[int | None, int | None] = (None, None)
     visible: str | None = None
+    topology: Topology | None = None
 
 
 @value

@@ -55,6 +55,10 @@ class Notes(Sink):
         match event:
             case ev.NodeNoticed(node, text):
                 return f"{self._hosts[node]}: {sanitize_text(text)}"
+            case ev.RanksBound(node, bound, unbound, is_asked) if unbound and is_asked:
+                parts = [f"{fold_ranks(ranks)}: {why}" for why, ranks in unbound[:MOST_MAPPED]]
+                rest = " (the others are)" if bound else ""
+                return f"{self._hosts[node]}: not bound{rest}: {'; '.join(parts)}"
             case ev.RankLeaked(node, rank):
                 return (
                     f"rank {name(rank)} on {self._hosts[node]} ended, but a process it started "
@@ -135,6 +139,11 @@ class Notes(Sink):
             case MpiFound(node, library, served):
                 what = sanitize_text(library) or "not told by what the rank has loaded"
                 return f"{self._hosts[node]}: MPI is {what}, served by {sanitize_text(served)}"
+            case ev.RanksBound(node, bound, unbound):
+                parts = [f"{fold_ranks(ranks)} on {where}" for where, ranks in bound]
+                parts += [f"{fold_ranks(ranks)} not bound: {why}" for why, ranks in unbound]
+                more = "; ..." if len(parts) > MOST_MAPPED else ""
+                return f"{self._hosts[node]}: {'; '.join(parts[:MOST_MAPPED])}{more}"
             case ev.RankSpawned(node, rank, pid):
                 return f"rank {name(rank)} on {self._hosts[node]}: started, pid {pid}"
             case ev.RankExited(node, rank, status):

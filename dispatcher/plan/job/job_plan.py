@@ -40,6 +40,7 @@ from dispatcher.model.hostset import fold
 from dispatcher.model.names import parse_count
 from dispatcher.plan.hosts.filters import choose
 from dispatcher.plan.job import devices, placement
+from dispatcher.plan.job.binding import BindTo, MemBind
 from dispatcher.plan.job.devices import NodePlan
 from dispatcher.plan.job.placement import divide
 from dispatcher.plan.job.request import (
@@ -101,6 +102,9 @@ class JobPlan(Value):
     spares: tuple[NodePlan, ...] = ()  # without ranks, numbered after the nodes
     local_rank_arg: str | None = None  # its first argument is this and =LOCAL_RANK
     per_node: bool = False  # one process a node; its words have placeholders, see ``per_node``
+    bind_to: BindTo = "auto"
+    mem_bind: MemBind = "none"
+    near_hca: bool = False  # NCCL_IB_HCA of each rank names what is near to its GPU
     notices: tuple[str, ...] = ()
 
     @property

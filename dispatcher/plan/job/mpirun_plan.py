@@ -78,6 +78,8 @@ def check(plan: JobPlan) -> None:
         ("--devices rank", plan.devices == "rank"),
         ("--local-rank-arg", plan.local_rank_arg is not None),
         (f"--mpi {plan.mpi}", plan.mpi not in ("auto", "none")),
+        ("--bind-to gpu", plan.bind_to == "gpu"),
+        ("--mem-bind and --near-hca", plan.mem_bind != "none" or plan.near_hca),
         (f"--stdin {plan.stdin}", plan.stdin not in ("none", 0)),
     ):
         if asked:
@@ -107,6 +109,7 @@ def words(
             "-genvlist", ",".join(dict.fromkeys(names)), "-wdir", plan.cwd,
         ]  # fmt: skip
         options += ["-iface", plan.iface] if plan.iface else []
+        options += ["-bind-to", _bind_to(plan)] if _bind_to(plan) != "none" else []
         options += ["-prepend-rank"] if labels else []
     else:
         options = _open_mpi(plan, agent, kind)
@@ -130,12 +133,16 @@ def _open_mpi(plan: JobPlan, agent: str, kind: Family) -> list[str]:
         # the daemons there look for the agent's first word too, though they never use it
         flag, f"{layer}_agent", f"sh {agent}", flag, f"{layer}_no_tree_spawn", "1",
         flag, f"{own}_keep_fqdn_hostnames", "1", "--leave-session-attached",
-        "-H", counts, "--map-by", place, "--bind-to", "none", "--wdir", plan.cwd,
+        "-H", counts, "--map-by", place, "--bind-to", _bind_to(plan), "--wdir", plan.cwd,
     ]  # fmt: skip
     if plan.iface:
         name = "oob_tcp_if_include" if kind == "openmpi" else "prte_if_include"
         options += [flag, name, plan.iface, "--mca", "btl_tcp_if_include", plan.iface]
     return options
+
+
+def _bind_to(plan: JobPlan) -> str:
+    return plan.bind_to if plan.bind_to in ("core", "numa") else "none"
 
 
 def _hydra_hosts(plan: JobPlan) -> str:
@@ -177,6 +184,9 @@ def delegated(plan: JobPlan, argv: Sequence[str]) -> JobPlan:
         mpi="none",
         pmi_port=False,
         dedup_output=False,
+        bind_to="none",
+        mem_bind="none",
+        near_hca=False,
         master_addr=None,
         master_port=None,
         restarts=replace(plan.restarts, min_nodes=None) if plan.restarts.most else Restarts(),

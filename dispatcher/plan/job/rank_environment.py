@@ -15,8 +15,8 @@ where also the host's own counts) and ``OMP_NUM_THREADS``, when any of the level
 
 ``PMI_RANK``, ``PMI_SIZE`` and ``PMI_FD`` are not set here: the agent adds them,
 which has the server behind them. ``PMI_HOSTNAME`` says by which address MPICH
-should be reached. A spawned rank gets the same, without what would lie to it (see
-``spawned_environment``). Reads no
+should be reached. With ``--near-hca`` there is NCCL_IB_HCA, too, where the user gives none. A
+spawned rank gets the same, without what would lie to it (see ``spawned_environment``). Reads no
 ``os.environ``: the environment is an argument.
 
 With ``--per-node``, one process a node, its words have placeholders: ``--node-rank {node_rank}``
@@ -65,7 +65,7 @@ class Bound(Value):
     or None to leave the variable alone. error_file: where torch writes the
     rank's exception, or None for no such variable. hostname: an address of the
     rank's host by which MPI there may be reached, or None if it has none. gpus: how many
-    its ranks may use.
+    its ranks may use. nics: RDMA devices near to the rank's GPU.
     """
 
     master_addr: str
@@ -74,6 +74,7 @@ class Bound(Value):
     error_file: str | None = None
     hostname: str | None = None
     gpus: int = 0
+    nics: tuple[str, ...] = ()
 
 
 def omp_threads(cores: int, local_ranks: int) -> int:
@@ -160,6 +161,9 @@ def spawned_environment(
         if bound is None and not place.named and plan.devices != "node":
             gpus = f"<{gpus}, unless {place.host.name} has chosen others>"
         env.setdefault(devices.VARIABLE, gpus)
+    if plan.near_hca and (bound is None or bound.nics):
+        near = "<those near to its GPU>" if bound is None else ",".join(bound.nics)
+        env.setdefault("NCCL_IB_HCA", f"={near}")  # NCCL takes = for exact names
     threads = _threads(plan, bound)
     if threads is not None:
         env.setdefault("OMP_NUM_THREADS", threads)
@@ -233,6 +237,8 @@ def describe_plan(plan: JobPlan) -> formats.Plan:
         ],
         "limits": plan.limits.written(),
         "restarts": plan.restarts.written(),
+        "bind_to": plan.bind_to,
+        "mem_bind": plan.mem_bind,
         "notices": list(plan.notices),
     }
 

@@ -18,7 +18,8 @@ from dispatcher.model.errors import ConflictingOptions, MissingArgument, UsageEr
 from dispatcher.model.frozen import Renamed, Value, value
 from dispatcher.model.host import Hostlist
 from dispatcher.model.names import BadName, check_host, check_interface, check_user, digits, shown
-from dispatcher.plan.job import placement
+from dispatcher.plan.job import binding, placement
+from dispatcher.plan.job.binding import BindTo, MemBind
 
 #: seconds between two attempts at most
 LONGEST_DELAY = 60.0
@@ -183,6 +184,9 @@ class Request(Renamed):
     spares: int | None = None
     local_rank_arg: str | None = None
     per_node: bool = False
+    bind_to: BindTo = "auto"
+    mem_bind: MemBind = "none"
+    near_hca: bool = False
 
 
 def parse_nproc(text: str, flag: str = "--nproc-per-node") -> Nproc:
@@ -239,6 +243,13 @@ def check(request: Request, run_id: str) -> None:
             f"--stdin {request.stdin}: input is read once, so ranks cannot be started again",
             hint="leave out --max-restarts, or have the ranks read a file",
         )
+    if request.per_node and request.bind_to not in ("auto", "none"):
+        raise ConflictingOptions(
+            f"--bind-to {request.bind_to}: with one process a host, the ranks are not dispatch's",
+            hint="bind by what PROGRAM offers: torchrun --numa-binding node",
+        )
+    if request.mem_bind == "local" and request.bind_to == "none":
+        raise ConflictingOptions("--mem-bind local needs ranks that are bound, not --bind-to none")
     for flag, number, high in (
         ("--np", request.np, names.MOST_RANKS),
         ("--nnodes", request.nnodes, names.MOST_RANKS),
@@ -258,6 +269,8 @@ def check(request: Request, run_id: str) -> None:
         ("--omp-threads", "auto" if isinstance(omp, int) else omp, ("auto", "keep")),
         ("--map-by", request.map_by, placement.MAPPINGS),
         ("--devices", request.devices, POLICIES),
+        ("--bind-to", request.bind_to, tuple(binding.TARGETS)),
+        ("--mem-bind", request.mem_bind, binding.POLICIES),
     )
     for flag, word, known in words:
         if word not in known:

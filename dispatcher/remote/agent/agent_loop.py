@@ -96,6 +96,7 @@ class Loop:
         self.rendezvous: RendezvousPort | None = None
         self.pmi: PmiConnections | None = None
         self.stdin: Stdin | None = None
+        self.bind: dict[int, list[list[int]]] = {}  # rank -> its CPUs, and NUMA nodes
         self.sampler: Sampler | None = None
         self.exit_code: int | None = None
         self.poll = select.epoll()
@@ -250,6 +251,7 @@ class Loop:
             from dispatcher.remote.agent.rank_stdin import Stdin
 
             self.stdin = Stdin(self.poll, message["stdin"])
+        self.bind = {rank: where for rank, *where in message.get("bind") or ()}
         self.do_spawn(message)
 
     def do_spawn(self, message: dict[str, Any]) -> None:
@@ -311,7 +313,15 @@ class Loop:
                 env.update(known)
             if self.stdin is not None and rank in self.stdin.readers:
                 stdin = self.stdin.open(rank)
-            return process.spawn(rank, argv, env, cwd, keep, stdin)
+            if rank not in self.bind:
+                return process.spawn(rank, argv, env, cwd, keep, stdin)
+            from dispatcher.remote.host.binding import Bound
+
+            with Bound(*self.bind[rank]) as bound:
+                if bound.refused:
+                    text = "rank %d is not bound as planned: %s" % (rank, bound.refused)
+                    self.do_send("notice", {"text": text})
+                return process.spawn(rank, argv, env, cwd, keep, stdin)
         except (process.SpawnError, OSError) as error:
             if self.pmi is not None:
                 self.pmi.leave(rank)

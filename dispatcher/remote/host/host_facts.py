@@ -22,12 +22,20 @@ def gather(check: dict[str, bytes], cwd: bytes) -> dict[str, Any]:
     check: see ``find_problems``; with an ``iface`` only the addresses of that one count.
     """
     iface = check.get("iface")
+    gpus = count_gpus()
+    wanted = check.get("bind", b"").split()
+    topology = None
+    if wanted and (gpus or wanted != [b"auto"]):
+        from dispatcher.remote.host.binding import topology as read_topology
+
+        topology = read_topology(wanted, gpus)
     return {
         "hostname": os.uname().nodename,
         "pid": os.getpid(),
         "python": "%d.%d.%d" % sys.version_info[:3],
         "cores": len(os.sched_getaffinity(0)),
-        "gpus": count_gpus(),
+        "gpus": gpus,
+        "topology": topology,
         "visible": os.environ.get("CUDA_VISIBLE_DEVICES"),
         "addresses": addresses() if iface is None else addresses_of(iface),
         "machine": identity(),

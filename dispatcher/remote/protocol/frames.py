@@ -49,7 +49,8 @@ start      spawn ``ranks`` (each rank, argv, env) with the ``common`` environmen
            patience; ``port``: whether ranks come to a port; ``pmix``: variables that lead to
            the port of PMIx), and ``hook``: source that Python
            ranks load first, or None.
-           stdin: the ranks that read what INPUT frames bring; the others read /dev/null
+           stdin: the ranks that read what INPUT frames bring; the others read /dev/null.
+           bind: each [rank, CPUs, NUMA nodes for its memory or none], of ranks that are bound
 spawn      spawn ranks of one more world; as ``start``, but that each of ``ranks`` has besides
            its folder and where to look for its program (both may be empty), and ``pmi`` has
            ``apps`` (ranks of each program) and ``preput`` (keys and values in turn)

@@ -21,8 +21,10 @@ from typing import TypeVar
 from dispatcher.bootstrap import payload
 from dispatcher.core.events.actions import QueryInside
 from dispatcher.core.events.mpi_events import World
-from dispatcher.core.events.run_events import Facts
+from dispatcher.core.events.run_events import Facts, RanksBound
 from dispatcher.core.run.mpi_manager import process_mapping
+from dispatcher.plan.job.binding import Binding, bindings, grouped
+from dispatcher.plan.job.devices import VARIABLE
 from dispatcher.plan.job.job_plan import JobPlan, NodePlan
 from dispatcher.plan.job.rank_environment import (
     PER_NODE,
@@ -147,6 +149,10 @@ def prepare_order(
         check["script"] = raw(program.argv[0])
     if plan.iface is not None:
         check["iface"] = raw(plan.iface)
+    if _looks_where(plan):
+        words = [plan.bind_to, *["nics"] * plan.near_hca]
+        uuid = any("GPU-" in name for name in (*place.slots, exports.get(VARIABLE, "")))
+        check["bind"] = raw(" ".join(words + ["uuid"] * uuid))
     limits = plan.limits
     return control(
         "prepare",
@@ -174,8 +180,29 @@ def _parts(plan: JobPlan) -> list[str]:
         "agent.rank_stdin": plan.stdin != "none",
         "pmi.pmi_port": plan.mpi != "none" and plan.pmi_port,
         "protocol.dedup": plan.dedup_output,
+        "host.binding": _looks_where(plan),
     }
     return [name for name, is_wanted in wanted.items() if is_wanted]
+
+
+def _looks_where(plan: JobPlan) -> bool:
+    return plan.bind_to != "none" or plan.near_hca
+
+
+def bindings_of(plan: JobPlan, node: int, facts: Facts) -> list[Binding]:
+    """Where each rank of ``node`` runs on its host, which said ``facts``."""
+    place, there = plan.nodes[node], facts.topology
+    return bindings(plan.bind_to, plan.devices, place, facts.gpus, there)
+
+
+def ranks_bound(plan: JobPlan, node: int, facts: Facts) -> RanksBound | None:
+    """What is to be told of ``bindings_of``; None for nothing."""
+    is_asked = plan.bind_to not in ("auto", "none")
+    if plan.bind_to == "none" or (facts.topology is None and not is_asked):
+        return None
+    found, members = bindings_of(plan, node, facts), plan.nodes[node].ranks
+    bound, unbound = (grouped(found, members, bound=which) for which in (True, False))
+    return RanksBound(node, bound, unbound, is_asked)
 
 
 def start_order(
@@ -191,15 +218,19 @@ def start_order(
     members = plan.nodes[node].ranks
     environments = []
     words = []
-    for rank in members:
+    bound_to = bindings_of(plan, node, facts)
+    for rank, binding in zip(members, bound_to, strict=True):
         folder = facts.error_folder
         bound = Bound(
             master_addr=addr,
             master_port=port,
-            omp_threads=omp_threads(facts.cores, len(members)),
+            omp_threads=omp_threads(len(binding.cpus), binding.sharers)
+            if binding.cpus
+            else omp_threads(facts.cores, len(members)),
             error_file=f"{folder}/rank-{rank}.json" if folder else None,
             hostname=addr if node == 0 else next(iter(facts.addresses), None),
             gpus=_gpus(plan.nodes[node], facts),
+            nics=binding.nics,
         )
         environment = rank_environment(plan, rank, bound, restart=restart)
         if is_offered(plan):
@@ -218,6 +249,11 @@ def start_order(
         common=common,
         scrub=SCRUB,
         stdin=[rank for rank in members if plan.reads_stdin(rank)],
+        bind=[
+            [rank, one.cpus, one.nodes if plan.mem_bind == "local" else ()]
+            for rank, one in zip(members, bound_to, strict=True)
+            if one.cpus
+        ],
         pmi=None if plan.mpi == "none" else pmi_job(plan, kvs_name),
     )
 

@@ -22,14 +22,15 @@ from dispatcher.core.events.monitor_events import (
     RankStack,
 )
 from dispatcher.core.events.stack_frames import HOW, in_words
+from dispatcher.plan.job.binding import Device, Topology
 from dispatcher.remote.protocol.packing import PackError, unpack
 
 #: bytes of one report; two bytes can become an object of a hundred, so this is far below a frame's
 BODY_LIMIT = 1 << 20
 TEXT_LIMIT = 4096
 LIST_LIMIT = 4096
-#: a GPU's index at most
-MOST_GPU = 1 << 10
+#: a GPU's index at most, and a NUMA node's
+MOST_GPU = MOST_NODE = 1 << 10
 #: bytes of a rank's error file
 ERROR_LIMIT = 64 << 10
 #: bytes of one stack or dump
@@ -175,11 +176,40 @@ def _ready(fields: Fields, node: int) -> list[ev.Event]:
                     facts.optional_integer("shm", 0, 1 << 63),
                 ),
                 visible=facts.optional_text("visible"),
+                topology=_topology(facts),
             ),
             tuple(problems),
             attempt=fields.optional_integer("attempt", 0, 1 << 16) or 0,
         )
     ]
+
+
+def _topology(facts: Fields) -> Topology | None:
+    if not facts.has("topology"):
+        return None
+    there = facts.fields("topology")
+
+    def devices(name: str) -> tuple[Device, ...]:
+        return tuple(
+            (_text(who, name), _integer(node, name, -1, MOST_NODE), _text(path, name))
+            for who, node, path in there.rows(name, 3)
+        )
+
+    try:
+        found = Topology(
+            there.text("allowed"),
+            tuple(
+                (_integer(number, "nodes", 0, MOST_NODE), _text(cpus, "nodes"))
+                for number, cpus in there.rows("nodes", 2)
+            ),
+            tuple(_text(cpus, "cores") for cpus in there.items("cores")),
+            devices("gpus"),
+            devices("nics"),
+        )
+        found.check()
+    except ValueError as error:
+        raise ReportError(f"topology: {error}") from None
+    return found
 
 
 def _probed(fields: Fields, node: int) -> list[ev.Event]:

@@ -31,7 +31,7 @@ from dispatcher.remote.protocol.frames import control
 from dispatcher.runner.loop import JOIN_LIMIT, ConnectGate, EventLoop, signals_to
 from dispatcher.runner.run.host_thread import HostThread
 from dispatcher.runner.run.liveness import Heartbeats, Sampling
-from dispatcher.runner.run.orders import prepare_order, release_order, start_order
+from dispatcher.runner.run.orders import prepare_order, ranks_bound, release_order, start_order
 from dispatcher.runner.run.output_intake import bodies, window_of
 from dispatcher.runner.run.stdin_reader import StdinReader
 from dispatcher.transport.base import Target, Transport
@@ -363,6 +363,8 @@ class Runner(EventLoop):
             plan, action.node, facts, action.master_addr, action.master_port, self._kvs(),
             action.restart,
         )  # fmt: skip
+        if (told := ranks_bound(plan, action.node, facts)) is not None:
+            self._record(told)
         host.send(order)
         self._sampling.started(host)
         self._master_addr = action.master_addr

@@ -33,6 +33,8 @@ ALWAYS = [
     (mpi_events.PmiWaiting(1, (2,), (3, 4), 30.0, some=True),
      "MPI: waiting for rank 2 on n1 (never called MPI_Init) and some of ranks 3-4 on n1 since "
      "30 s"),
+    (ev.RanksBound(1, (("CPUs 0 of NUMA node 0", (3,)),), (("too few", (1, 2)),), is_asked=True),
+     "n1: not bound (the others are): ranks 1-2: too few"),
     (RanksStalled((0,), 2.5), "rank 0: no output for 2.5 s"),
     (RanksHung(61.0), "no sign of life from any rank for 61 s; looking where they are"),
     (RanksWait(60.0, (0,), (1, 2)), "no output for 60 s; rank 0: no CPU; ranks 1-2: busy, which "
@@ -57,6 +59,15 @@ IN_DETAIL = [
     (ev.NodeBooted(0, 9), "n0: agent is up after 9 bytes of noise"),
     (ev.NodeReady(1, FACTS), "n1: node-a, python 3.11.7, 8 cores, 4 GPUs"),
     (ev.RanksPlaced(8, "10.0.0.1", 4000), "8 ranks start, meeting at 10.0.0.1:4000"),
+    (
+        ev.RanksBound(1, (("CPUs 0-3 of NUMA node 0", (3, 4)),), (("odd", (1,)),)),
+        "n1: ranks 3-4 on CPUs 0-3 of NUMA node 0; rank 1 not bound: odd",
+    ),
+    (ev.RanksBound(1, (("CPUs 0", (0,)),), is_asked=True), "n1: rank 0 on CPUs 0"),
+    (
+        ev.RanksBound(1, tuple((f"CPUs {n}", (n,)) for n in range(33))),
+        "n1: " + "; ".join(f"rank {n} on CPUs {n}" for n in range(32)) + "; ...",
+    ),
     (ev.RankSpawned(0, 1, 77), "rank 1 on n0: started, pid 77"),
     (ev.RankExited(0, 1, 0), "rank 1 on n0: exit code 0"),
     (ev.RankExited(0, 1, -9), "rank 1 on n0: killed by SIGKILL (signal 9)"),

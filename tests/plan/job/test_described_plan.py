@@ -57,6 +57,8 @@ def test_a_whole_plan() -> None:
         ],
         "spares": [{"host": "n3", "slots": ["0"]}],
         "exports": {"A": "1", "B_TOKEN": "<hidden>"},
+        "bind_to": "auto",
+        "mem_bind": "none",
         "notices": [],
     }  # fmt: skip
     assert [(one["rank"], one["host"], one["local_rank"]) for one in ranks] == [

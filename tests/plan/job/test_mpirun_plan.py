@@ -99,6 +99,14 @@ def test_prrte_has_other_words_for_the_same() -> None:
     )
 
 
+@cases("family", ["openmpi", "prrte", "hydra"])
+def test_mpirun_binds_to_what_was_asked(family: Any) -> None:
+    for asked, word in (("core", "core"), ("numa", "numa"), ("none", "none"), ("auto", "none")):
+        words = " ".join(told(planned(bind_to=asked), family))
+        by_default = family == "hydra" and word == "none"  # it binds nothing by itself
+        assert (f"-bind-to {word} " in words) != by_default
+
+
 def test_a_name_is_told_once() -> None:
     plan = planned(iface="eth1", exports=("GLOO_SOCKET_IFNAME=eth2", "A=1"))
     assert told(plan, "openmpi").count("GLOO_SOCKET_IFNAME") == 1
@@ -165,6 +173,9 @@ def test_ranks_that_are_not_used_are_not_told() -> None:
         ("n1:2", {"restarts": Restarts(most=1, progress_file="x")}, "--progress-file"),
         ("n1:2", {"local_rank_arg": "--local_rank"}, "--local-rank-arg"),
         ("n1:2", {"stdin": 1}, "--stdin 1"),
+        ("n1:2", {"bind_to": "gpu"}, "--bind-to gpu"),
+        ("n1:2", {"mem_bind": "local"}, "--mem-bind and --near-hca"),
+        ("n1:2", {"near_hca": True}, "--mem-bind and --near-hca"),
         ("n1 slots=2 env=A=1", {}, "n1: env=: mpirun treats all hosts alike"),
         ("n1 slots=2 python=/p", {}, "n1: python=: mpirun treats all hosts alike"),
         ("[::1]:1,[::1]:2 slots=1", {}, "::1: two ports of one name"),

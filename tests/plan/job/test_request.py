@@ -64,14 +64,16 @@ def test_numbers_are_from_1_to_what_makes_sense(field: str, flag: str, high: int
         ("omp", "--omp-threads", ["auto", "keep"]),
         ("map_by", "--map-by", ["block", "node"]),
         ("devices", "--devices", ["auto", "node", "rank", "none"]),
+        ("bind_to", "--bind-to", ["auto", "none", "core", "numa", "gpu"]),
+        ("mem_bind", "--mem-bind", ["none", "local"]),
     ],
 )
 def test_words_are_among_the_known(field: str, flag: str, known: list[str]) -> None:
     for word in known:
         assert check(request(**{field: word}), "run") is None  # type: ignore[func-returns-value]
     with pytest.raises(UsageError) as caught:
-        check(request(**{field: "core"}), "run")
-    assert caught.value.message == f"{flag}: 'core' is not one of {', '.join(known)}"
+        check(request(**{field: "board"}), "run")
+    assert caught.value.message == f"{flag}: 'board' is not one of {', '.join(known)}"
 
 
 @cases(
@@ -96,6 +98,11 @@ def test_words_are_among_the_known(field: str, flag: str, known: list[str]) -> N
         ({"stdin": 0, "restarts": Restarts(most=1)}, "r",
          "--stdin 0: input is read once, so ranks cannot be started again",
          "leave out --max-restarts, or have the ranks read a file"),
+        ({"bind_to": "gpu", "per_node": True}, "r",
+         "--bind-to gpu: with one process a host, the ranks are not dispatch's",
+         "bind by what PROGRAM offers: torchrun --numa-binding node"),
+        ({"bind_to": "none", "mem_bind": "local"}, "r",
+         "--mem-bind local needs ranks that are bound, not --bind-to none", None),
         ({"user": ""}, "r", "--user: empty user name", "write user@host"),
         ({"master_addr": "n{1}"}, "r", "--master-addr: '{' has no place in a host name: 'n{1}'",
          "ranges are written n[1-3]"),
@@ -115,6 +122,7 @@ def test_what_no_hosts_could_honour(
     [
         {"stdin": "none", "restarts": Restarts(most=1)},
         {"stdin": "all"},
+        {"bind_to": "none", "per_node": True},
         {"user": "me", "master_addr": "::1", "iface": "eth0"},
         {"python": "/opt/py -x"},
         {"program": Program("command", ("a", "", "\n"))},

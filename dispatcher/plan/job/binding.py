@@ -1,0 +1,238 @@
+"""On which CPUs each rank runs, and which RDMA devices are near to its GPU. Pure.
+
+By ``--bind-to``, never outside the CPUs that the host's agent may run on, which are those of the
+login, of the batch system's step, of a container:
+
+====  =============================================================================
+none  where it likes
+gpu   the CPUs of the NUMA node of its GPU
+numa  the same; ranks without a GPU are dealt to the NUMA nodes in blocks
+core  whole cores of its own: an equal share, with the other ranks there, of those that ``numa``
+      gives
+auto  as ``gpu``, where that can do no harm: each rank has one GPU, and every NUMA node has GPUs,
+      so that no CPU is left idle
+====  =============================================================================
+
+Which GPU is a rank's: the one that is its local rank's among those it may see, as ``torchrun``
+has it. A device whose NUMA node the host does not tell binds nobody, nor does a MIG instance.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+from dispatcher.model.frozen import Value, value
+from dispatcher.plan.job.devices import NodePlan, visible_devices
+
+#: --bind-to, --mem-bind
+BindTo = Literal["auto", "none", "core", "numa", "gpu"]
+MemBind = Literal["none", "local"]
+POLICIES = ("none", "local")
+#: what each --bind-to means, before the hosts have told what they have
+TARGETS = {
+    "auto": "the NUMA node of its GPU, where each rank has one and no CPU would be left idle",
+    "none": "no CPUs",
+    "core": "cores of its own, in the NUMA node of its GPU if it has one",
+    "numa": "the NUMA node of its GPU, or else one by its local rank",
+    "gpu": "the NUMA node of its GPU",
+}
+
+#: more CPUs than any machine has
+MOST_CPUS = 1 << 13
+
+#: name or UUID, NUMA node or -1, the PCI addresses on the way to it, host bridge first
+Device = tuple[str, int, str]
+
+
+@value
+class Topology(Value):
+    """Where things sit on a host: ``remote.host.binding.topology``, checked. CPUs are sets as text.
+
+    nodes: NUMA node -> its CPUs. gpus: in CUDA's order.
+    """
+
+    allowed: str
+    nodes: tuple[tuple[int, str], ...] = ()
+    cores: tuple[str, ...] = ()
+    gpus: tuple[Device, ...] = ()
+    nics: tuple[Device, ...] = ()
+
+    def check(self) -> None:
+        """Nothing, if all of it is what a kernel says. Raises: ValueError."""
+        for texts in ([text for _, text in self.nodes], self.cores, [self.allowed]):
+            total = 0
+            for text in texts:  # they share no CPU
+                total += len(cpu_set(text))
+                if total > MOST_CPUS:
+                    raise ValueError(f"more than {MOST_CPUS} CPUs")
+
+
+@value
+class Binding(Value):
+    """cpus: what a rank is bound to, () for nothing, ``why``. nodes: the NUMA nodes of these.
+
+    sharers: how many ranks of its host run on the same CPUs. nics: RDMA devices near to its GPU.
+    """
+
+    cpus: tuple[int, ...] = ()
+    nodes: tuple[int, ...] = ()
+    why: str = ""
+    sharers: int = 1
+    nics: tuple[str, ...] = ()
+
+
+def cpu_set(text: str) -> frozenset[int]:
+    """The CPUs of ``0-3,8``. Raises: ValueError for another text, and too large numbers."""
+    found: set[int] = set()
+    for part in text.split(",") if text else ():
+        first, _, last = part.partition("-")
+        low, high = int(first), int(last or first)
+        if not 0 <= low <= high < MOST_CPUS or high in found:
+            raise ValueError(f"not CPUs: {part[:40]!r}")
+        found.update(range(low, high + 1))
+    return frozenset(found)
+
+
+def cpu_text(cpus: Sequence[int]) -> str:
+    """``0-3,8`` of CPUs in order."""
+    runs: list[list[int]] = []
+    for cpu in cpus:
+        if runs and cpu == runs[-1][1] + 1:
+            runs[-1][1] = cpu
+        else:
+            runs.append([cpu, cpu])
+    return ",".join(str(low) if low == high else f"{low}-{high}" for low, high in runs)
+
+
+def bindings(
+    target: BindTo, policy: str, node: NodePlan, gpus: int, there: Topology | None
+) -> list[Binding]:
+    """For each rank of ``node``, in order of local rank, where it runs.
+
+    policy: of ``--devices``. gpus: how many the host has. there: None where the host told nothing.
+    """
+    if there is None or target == "none":
+        chosen = [Binding(why="not asked") for _ in node.ranks]
+    else:
+        chosen = _Chooser(there, _own_gpus(policy, node, gpus, there)).choose(target)
+    if there is None or not there.nics:
+        return chosen
+    own = _own_gpus(policy, node, gpus, there)
+    return [
+        Binding(one.cpus, one.nodes, one.why, one.sharers, near(there.nics, *its[:1]))
+        for one, its in zip(chosen, own, strict=True)
+    ]
+
+
+def _own_gpus(policy: str, node: NodePlan, gpus: int, there: Topology) -> list[list[Device]]:
+    """The GPUs of each rank: none, or its own first; more where there are more than ranks."""
+    found = []
+    for local in range(len(node.ranks)):
+        text = visible_devices(policy, node, local)
+        names = (text.split(",") if text else node.gpus or [*map(str, range(gpus))]) or [""]
+        own = names[local % len(names)]
+        more = [name for name in names if name != own] if len(names) > len(node.ranks) else []
+        devices = [_gpu(there, name) for name in ([own, *more] if node.gpus != () else ())]
+        found.append([one for one in devices if one is not None] if devices[:1] != [None] else [])
+    return found
+
+
+def _gpu(there: Topology, name: str) -> Device | None:
+    if name.isdigit():
+        return there.gpus[int(name)] if int(name) < len(there.gpus) else None
+    named = [one for one in there.gpus if name.startswith("GPU-") and one[0].startswith(name)]
+    return named[0] if len(named) == 1 else None
+
+
+def near(nics: Sequence[Device], gpu: Device | None = None) -> tuple[str, ...]:
+    """Names of those of ``nics`` nearest to ``gpu``: below the same PCI switch, else its node's."""
+    if gpu is None:
+        return ()
+
+    def shared(nic: Device) -> int:
+        """PCI bridges on the way to both, the host bridge among them."""
+        pairs = zip(nic[2].split("/"), gpu[2].split("/"), strict=False)
+        same = [first == second != "" for first, second in pairs]
+        return (same + [False]).index(False)
+
+    most = max(map(shared, nics), default=0)
+    if most:
+        return tuple(nic[0] for nic in nics if shared(nic) == most)
+    return tuple(nic[0] for nic in nics if nic[1] == gpu[1] != -1)
+
+
+class _Chooser:
+    """own: the GPUs of each rank."""
+
+    def __init__(self, there: Topology, own: list[list[Device]]) -> None:
+        allowed = cpu_set(there.allowed)
+        nodes = there.nodes or ((0, there.allowed),)
+        cpus = {number: cpu_set(text) & allowed for number, text in nodes}
+        self.nodes = {number: usable for number, usable in cpus.items() if usable}
+        self.there = there
+        self.own = own
+
+    def choose(self, target: BindTo) -> list[Binding]:
+        if target == "auto" and (why := self.harm()):
+            return [Binding(why=why) for _ in self.own]
+        homes: list[int | str] = [self.home(local) for local in range(len(self.own))]
+        if target in ("numa", "core"):
+            order = sorted(self.nodes)
+            for local, home in enumerate(homes):
+                if isinstance(home, str) and order:
+                    homes[local] = order[local * len(order) // len(homes)]
+        return [
+            Binding(why=home)
+            if isinstance(home, str)
+            else self.share(homes, local, home)
+            if target == "core"
+            else Binding(
+                tuple(sorted(self.nodes[home])), (home,), sharers=homes.count(home)
+            )
+            for local, home in enumerate(homes)
+        ]  # fmt: skip
+
+    def harm(self) -> str:
+        """Why nobody should be bound who has not asked for it; "" for no reason."""
+        if len(self.nodes) < 2:
+            return "one NUMA node only"
+        if any(len(its) > 1 for its in self.own):
+            return "more GPUs than ranks"
+        idle = sorted(self.nodes.keys() - {node for _, node, _ in self.there.gpus})
+        return f"no GPU at NUMA node {','.join(map(str, idle))}" if idle else ""
+
+    def home(self, local: int) -> int | str:
+        """The NUMA node of the rank's GPU; or why it is not known."""
+        if not self.own[local]:
+            return "no GPU that is known"
+        number = self.own[local][0][1]
+        if number == -1 and len(self.nodes) == 1:
+            return next(iter(self.nodes))
+        if number == -1:
+            return "its GPU's NUMA node is not known"
+        return number if number in self.nodes else f"no CPU allowed at NUMA node {number}"
+
+    def share(self, homes: list[int | str], local: int, home: int) -> Binding:
+        """The cores at ``home`` for the rank ``local``, which shares them with others evenly."""
+        usable = [cpu_set(text) & self.nodes[home] for text in self.there.cores]
+        cores = sorted((core for core in usable if core), key=min)
+        count, place = homes.count(home), homes[:local].count(home)
+        if len(cores) < count:
+            return Binding(
+                why=f"fewer cores ({len(cores)}) than ranks ({count}) at NUMA node {home}"
+            )
+        mine = cores[place * len(cores) // count : (place + 1) * len(cores) // count]
+        return Binding(tuple(sorted(frozenset().union(*mine))), (home,))
+
+
+def grouped(
+    found: Sequence[Binding], ranks: Sequence[int], *, bound: bool
+) -> tuple[tuple[str, tuple[int, ...]], ...]:
+    """(in words, ranks) of those that are bound alike, or are not for one reason, in order."""
+    groups: dict[str, list[int]] = {}
+    for rank, one in zip(ranks, found, strict=True):
+        if bound == bool(one.cpus):
+            where = f"CPUs {cpu_text(one.cpus)} of NUMA node {','.join(map(str, one.nodes))}"
+            groups.setdefault(where if bound else one.why, []).append(rank)
+    return tuple((words, tuple(members)) for words, members in groups.items())
