@@ -94,6 +94,7 @@ def init_torch(
 def _store(exchange: Exchange, torch: Any, one_host: bool, timeout: float) -> Any:
     """The store that rank 0 hosts, as each rank's client of it."""
     hosted: list[Any] = []
+    ours = LOOPBACK  # our end of the connection
 
     def host() -> bytes:
         token = secrets.token_hex(8)
@@ -110,10 +111,11 @@ def _store(exchange: Exchange, torch: Any, one_host: bool, timeout: float) -> An
     offer = json.loads(exchange.share(host, "opening the store", timeout))
 
     def connect() -> bytes:
+        nonlocal ours
         if exchange.rank == 0:
             return b""
         port = offer["port"]
-        address, local = reach(offer["addresses"], port, _CONNECT)
+        address, ours = reach(offer["addresses"], port, _CONNECT)
         store = _join(torch, address, port, timeout)
         if store.get(_TOKEN).decode() != offer["token"]:
             raise CommError(
@@ -121,12 +123,10 @@ def _store(exchange: Exchange, torch: Any, one_host: bool, timeout: float) -> An
                 hint="export MASTER_ADDR=<an address of rank 0's host that the others reach>",
             )
         hosted.append(store)
-        _tell_gloo(local)
         return address.encode()
 
     used = exchange.assemble("reaching the store", timeout, step=connect, answer=_most_used)
-    if exchange.rank == 0:
-        _tell_gloo(used.decode() or LOOPBACK)
+    _tell_gloo(used.decode(), ours)
     return hosted[0]
 
 
@@ -160,15 +160,21 @@ def _join(torch: Any, address: str, port: int, timeout: float) -> Any:
 
 
 def _most_used(reports: list[bytes]) -> list[bytes]:
-    """For each rank the address of rank 0 that most ranks took."""
-    taken = [report for report in reports if report]
+    """For each rank the address of rank 0 that most ranks took, of those on other hosts."""
+    loopback = (b"127.", b"::1")
+    taken = [report for report in reports if report and not report.startswith(loopback)]
+    taken = taken or [report for report in reports if report]
     best = max(taken, key=taken.count) if taken else b""
     return [best] * len(reports)
 
 
-def _tell_gloo(local: str) -> None:
-    """gloo uses the interface that reached rank 0, unless the user named one."""
-    name = interface_of(local)
+def _tell_gloo(used: str, ours: str) -> None:
+    """gloo uses the interface over which ranks reached rank 0, unless the user named one.
+
+    That has the address they took where it is this host's: a rank beside rank 0 may have come by
+    another, as Debian's ``/etc/hosts`` gives a host's own name 127.0.1.1. Else it has our end.
+    """
+    name = interface_of(used) or interface_of(ours)
     if name is not None:
         os.environ.setdefault("GLOO_SOCKET_IFNAME", name)
 

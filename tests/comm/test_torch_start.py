@@ -11,6 +11,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from cases import cases
 
 from dispatcher.comm import CommError, EnvironmentMissing, Unreachable, torch_bridge
 from dispatcher.comm import exchange as exchange_module
@@ -260,6 +261,25 @@ class TestAddresses:
         assert torch_bridge.interface_of(address) == name
 
 
+    @cases(
+        "used, ours, name",
+        [
+            ("10.0.0.2", "127.0.0.1", "eth0"),  # beside rank 0, reached by a name that is 127.0.1.1
+            ("10.0.0.9", "10.0.0.1", "ib0"),  # on another host
+            ("127.0.0.1", "127.0.0.1", "lo"),
+            ("", "127.0.0.1", "lo"),
+            ("10.0.0.9", "fd00::7", None),
+        ],
+    )  # fmt: skip
+    def test_gloo_uses_the_interface_that_others_come_by(
+        self, used: str, ours: str, name: str | None, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        environ: dict[str, str] = {}
+        monkeypatch.setattr(os, "environ", environ)
+        torch_bridge._tell_gloo(used, ours)
+        assert environ.get("GLOO_SOCKET_IFNAME") == name
+
+
 def test_interfaces_without_an_address_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[bytes] = []
 
@@ -288,10 +308,15 @@ def test_what_each_address_answered_is_said() -> None:
         reach([], port, 2)
 
 
-@pytest.mark.parametrize(
-    ("reports", "used"),
-    [([b"", b"a", b"b", b"b"], b"b"), ([b"", b"a", b"b"], b"a"), ([b"", b""], b""), ([b""], b"")],
-)
+@cases(
+    "reports, used",
+    [
+        ([b"", b"a", b"b", b"b"], b"b"), ([b"", b"a", b"b"], b"a"), ([b"", b""], b""), ([b""], b""),
+        # three ranks beside rank 0, whose host has its own name as 127.0.1.1, and one elsewhere
+        ([b"", b"127.0.1.1", b"127.0.1.1", b"::1", b"10.0.0.1"], b"10.0.0.1"),
+        ([b"", b"127.0.0.1"], b"127.0.0.1"),
+    ],
+)  # fmt: skip
 def test_rank_0_goes_by_what_most_ranks_took(reports: list[bytes], used: bytes) -> None:
     assert torch_bridge._most_used(reports) == [used] * len(reports)
 
