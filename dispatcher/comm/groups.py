@@ -30,6 +30,7 @@ from math import prod
 from typing import Any
 
 from dispatcher.comm.errors import GroupError
+from dispatcher.comm.nccl.alone import Alone
 from dispatcher.comm.nccl.communicator import Communicator
 
 ORDER = "tp-cp-ep-dp-pp"
@@ -332,29 +333,37 @@ def build(
     *,
     axes: Sequence[str] = AXES,
     torch: Any = None,
+    timeout: float = 600.0,
     nccl: Communicator | None = None,
     device_type: str = "cpu",
 ) -> Groups:
-    """This rank's groups over ``axes``; every rank calls it with the same layout and axes."""
-    process_groups: dict[Ranks, Any] = {}
+    """This rank's groups over ``axes``; every rank calls it with the same layout and axes.
+
+    timeout, in seconds, is that of torch's groups. A group of one rank has a communicator that
+    starts when it is used.
+    """
+    process_groups: dict[tuple[Ranks, ...], Any] = {}
     communicators: dict[tuple[Ranks, ...], Communicator | None] = {}
     mine: dict[str, Group] = {}
     for name in axes:
         everyone = layout.groups(name)
         number, ranks = layout.group_of(name, rank)
-        if torch is not None:
-            for each in everyone:
-                if each not in process_groups:
-                    process_groups[each] = torch.distributed.new_group(list(each))
+        if torch is not None and everyone not in process_groups:
+            from dispatcher.comm.torch_bridge import process_group
+
+            process_groups[everyone] = process_group(torch, everyone, rank, timeout)
         if nccl is not None and everyone not in communicators:
-            communicators[everyone] = nccl.split(number, rank, name=name)
+            alone = len(ranks) == 1
+            communicators[everyone] = (
+                Alone(nccl, name) if alone else nccl.split(number, rank, name=name)
+            )
         mine[name] = Group(
             name,
             number,
             ranks,
             ranks.index(rank),
             tuple(dict.fromkeys(host_of[member] for member in ranks)),
-            process_groups.get(ranks),
+            process_groups.get(everyone),
             communicators.get(everyone),
         )
     return Groups(layout, mine, torch, device_type)

@@ -40,6 +40,7 @@ class Job:
         self._nccl: Communicator | None = None
         self._communicators: list[Communicator] = []  # all that are open, in order of their making
         self._torch: Any = None
+        self._torch_timeout = 600.0
         self.ranks = tuple(ranks)
         self.rank = exchange.rank
         self.size = exchange.size
@@ -136,8 +137,11 @@ class Job:
     def init_torch(self, *, timeout: float = 600.0) -> None:
         """``torch.distributed``'s process group of all ranks: nccl on GPUs, gloo without.
 
-        timeout, in seconds, is the group's. Raises the same CommError on every rank when
-        torch cannot be imported, or rank 0 cannot be reached, on any of them.
+        backend, as torch spells it: "cpu:gloo,cuda:nccl" takes tensors of both kinds. timeout,
+        in seconds, is the group's, and that of the groups ``parallel`` makes. Raises the same
+        CommError on every rank when on any of them torch cannot be imported, rank 0 not be
+        reached, or the group not be joined in time, or when the backend needs GPUs and there
+        are none.
         """
         from dispatcher.comm import torch_bridge
 
@@ -148,6 +152,7 @@ class Job:
             one_host=self.local_size == self.size,
             timeout=timeout,
         )
+        self._torch_timeout = timeout
 
     def parallel(
         self,
@@ -183,6 +188,7 @@ class Job:
             [info.host for info in self.ranks],
             axes=tuple(dict.fromkeys(groups.AXES + tuple(also))),
             torch=self._torch,
+            timeout=self._torch_timeout,
             nccl=self._nccl,
             device_type="cpu" if self.gpu is None else "cuda",
         )

@@ -91,6 +91,31 @@ def init_torch(
     return torch
 
 
+def process_group(torch: Any, everyone: Sequence[Sequence[int]], rank: int, timeout: float) -> Any:
+    """This rank's group out of ``everyone``, equal groups that hold each rank of the world once.
+
+    All ranks call it alike; timeout, in seconds, is the groups' own. One split of the world's
+    communicator makes them all where torch can do that (all backends split, NCCL is bound to a
+    device, and there is ``ProcessGroup.split_group``, as in torch 2.13). Else there is a
+    ``new_group`` for each; but a rank alone makes only its own where no NCCL is split for it.
+    """
+    distributed = torch.distributed
+    limit = datetime.timedelta(seconds=timeout)
+    world = distributed.group.WORLD
+    bound = getattr(world, "bound_device_id", None)
+    if bound and hasattr(world, "split_group") and _all_split(world):
+        return distributed.split_group(split_ranks=[list(each) for each in everyone], timeout=limit)
+    if not bound and len(everyone[0]) == 1:
+        return distributed.new_group([rank], timeout=limit, use_local_synchronization=True)
+    made = [distributed.new_group(list(each), timeout=limit) for each in everyone]
+    return next(group for group, each in zip(made, everyone, strict=True) if rank in each)
+
+
+def _all_split(world: Any) -> bool:
+    backends = (world._get_backend(kind) for kind in world._device_types)
+    return all(getattr(backend, "supports_splitting", False) for backend in backends)
+
+
 def _store(exchange: Exchange, torch: Any, one_host: bool, timeout: float) -> Any:
     """The store that rank 0 hosts, as each rank's client of it."""
     hosted: list[Any] = []

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from datetime import timedelta
 from itertools import product
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from cases import cases
 from hypothesis import given
 from hypothesis import strategies as st
 
 from dispatcher.comm import GroupError
 from dispatcher.comm.groups import AXES as BUILT
 from dispatcher.comm.groups import ORDER, Box, Groups, build, check_hosts, plan
+from dispatcher.comm.nccl.alone import Alone
 
 AXES = ("tp", "cp", "ep", "dp", "pp")
 
@@ -202,19 +205,42 @@ def test_no_rank_of_a_world() -> None:
 
 
 class Torch:
-    """torch.distributed as far as groups are made of it."""
+    """torch.distributed as far as groups are made of it. splits: as NCCL bound to a GPU does."""
 
     int = "int"
 
-    def __init__(self) -> None:
+    def __init__(self, *, bound: bool = False, splits: bool = False) -> None:
         self.made: list[list[int]] = []
+        self.local: list[list[int]] = []
+        self.split: list[Any] = []
+        self.limits: set[float] = set()
         self.meshes: list[tuple[Any, ...]] = []
+        self.rank = -1
         mesh = SimpleNamespace(DeviceMesh=SimpleNamespace(from_group=self.from_group))
-        self.distributed = SimpleNamespace(new_group=self.new_group, device_mesh=mesh)
+        world = SimpleNamespace(
+            bound_device_id="cuda:0" if bound else None,
+            _device_types=["cuda", "cpu"],
+            _get_backend=lambda kind: SimpleNamespace(supports_splitting=splits or kind == "cuda"),
+            split_group=None,
+        )
+        self.distributed = SimpleNamespace(
+            group=SimpleNamespace(WORLD=world),
+            new_group=self.new_group,
+            split_group=self.split_group,
+            device_mesh=mesh,
+        )
 
-    def new_group(self, ranks: list[Any]) -> tuple[Any, ...]:
-        self.made.append(ranks)
+    def new_group(
+        self, ranks: list[Any], *, timeout: timedelta, use_local_synchronization: bool = False
+    ) -> tuple[Any, ...]:
+        (self.local if use_local_synchronization else self.made).append(ranks)
+        self.limits.add(timeout.total_seconds())
         return tuple(ranks)
+
+    def split_group(self, *, split_ranks: list[Any], timeout: timedelta) -> tuple[Any, ...]:
+        self.split.append(split_ranks)
+        self.limits.add(timeout.total_seconds())
+        return next(tuple(ranks) for ranks in split_ranks if self.rank in ranks)
 
     def arange(self, size: Any, dtype: str) -> Any:
         return SimpleNamespace(reshape=lambda shape: (size, dtype, shape))
@@ -236,7 +262,10 @@ class Child:
 class Nccl:
     """A communicator that notes its splits."""
 
+    _library, _who, timeout, device = None, "rank 5 on n1", 7.0, None
+
     def __init__(self) -> None:
+        self._family: list[Any] = []
         self.splits: list[tuple[int, int, str]] = []
         self.children: list[Child] = []
 
@@ -263,26 +292,47 @@ class TestBuild:
         assert [groups[axes].axes for axes in BUILT] == list(BUILT)
         assert (groups.tp.process_group, groups.tp.nccl) == (None, None)
 
-    def test_all_ranks_make_all_of_torchs_groups_once_in_one_order(self) -> None:
+    @cases("bound, splits", [(False, False), (True, False), (True, True)])
+    def test_all_ranks_make_all_of_torchs_groups_once_in_one_order(
+        self, bound: bool, splits: bool
+    ) -> None:
         orders = []
         for rank in range(8):
-            groups = built(rank, torch=(torch := Torch()))
-            orders.append(torch.made)
+            torch = Torch(bound=bound, splits=splits)
+            torch.rank = rank
+            groups = built(rank, torch=torch, timeout=3600.0)
+            orders.append((torch.made, torch.split))
             for axes in BUILT:
                 assert groups[axes].process_group == groups[axes].ranks
+            assert torch.limits == {3600.0}  # not torch's own half hour
+            # a rank alone asks nobody, unless NCCL would split the world for it
+            assert torch.local == ([] if bound else [[rank]])
         assert all(order == orders[0] for order in orders)
-        assert len(orders[0]) == len({tuple(ranks) for ranks in orders[0]})
-        assert orders[0][:4] == [[0, 1], [2, 3], [4, 5], [6, 7]]
+        singly, split = orders[0]
+        assert len(singly) == len({tuple(ranks) for ranks in singly})
+        if splits:
+            assert (singly, len(split)) == ([], 5)  # one an axis, of those that differ
+            assert split[0] == [[0, 1], [2, 3], [4, 5], [6, 7]]
+        else:
+            assert singly[:4] == [[0, 1], [2, 3], [4, 5], [6, 7]]
+            assert [0] not in singly or bound
 
     def test_axes_with_the_same_groups_share_a_communicator(self) -> None:
         nccl = Nccl()
         groups = built(nccl=nccl)
-        assert [split[2] for split in nccl.splits] == ["tp", "cp", "dp", "pp", "tp-pp"]
+        assert [split[2] for split in nccl.splits] == ["tp", "dp", "pp", "tp-pp"]
         assert nccl.splits[0] == (2, 5, "tp")
         assert groups.dp.nccl is groups["dp-cp"].nccl
         assert groups.cp.nccl is groups.ep.nccl
         groups.close()
-        assert [child.closed for child in nccl.children] == [1] * 5
+        assert [child.closed for child in nccl.children] == [1] * 4
+
+    def test_a_group_of_one_rank_costs_nothing_before_it_is_used(self) -> None:
+        groups = built(nccl=Nccl())
+        alone = groups.cp.nccl
+        assert isinstance(alone, Alone)
+        assert (alone.closed, groups.ep.nccl) == (False, alone)
+        assert (alone.rank, alone.size, alone.name, alone.timeout) == (0, 1, "cp", 7.0)
 
     def test_only_the_axes_asked_for(self) -> None:
         groups = built(axes=("tp", "tp-dp"))

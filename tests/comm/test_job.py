@@ -10,8 +10,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from cases import cases
 
 from dispatcher.comm import (
+    Buffer,
     CommWarning,
     GroupError,
     NcclError,
@@ -54,7 +56,7 @@ class Nccl:
         ids: list[UniqueId],
         rank: int,
         *,
-        blocking: bool,
+        blocking: bool = True,
     ) -> int:
         self.ids, handle.value = ids, 1000
         self.ways.append(blocking)
@@ -82,6 +84,9 @@ class Nccl:
         if name == "ncclCommAbort":
             self.aborted.set()
         return self.codes.get(name, 0)
+
+
+SOME = Buffer(0x1000, 8)
 
 
 def info(rank: int, host: str = "h", **fields: Any) -> RankInfo:
@@ -212,7 +217,8 @@ def test_torch_is_told_what_the_job_knows(monkeypatch: pytest.MonkeyPatch) -> No
 
     monkeypatch.setattr(torch_bridge, "init_torch", init_torch)
     made().init_torch()
-    made(info(0, gpu="G", gpu_index=1), info(1, "h2")).init_torch(timeout=5)
+    one = made(info(0, gpu="G", gpu_index=1), info(1, "h2"))
+    one.init_torch(timeout=5)
     assert asked == [
         {"backend": "gloo", "device": None, "one_host": True, "timeout": 600.0},
         {"backend": "nccl", "device": 1, "one_host": False, "timeout": 5},
@@ -286,19 +292,57 @@ class TestParallel:
         ranks = together(2, work)
         assert warned == [(ranks[0], CommWarning)]
 
-    def test_nccls_communicators_are_split_and_closed(self) -> None:
+    def test_a_communicator_of_one_rank_starts_when_it_is_used(self) -> None:
         nccl = Nccl()
         one = with_nccl(made(), nccl)
         world = one.nccl_communicator()
-        groups = one.parallel()
-        assert groups.tp.nccl is not None
-        assert groups.tp.nccl is groups.dp.nccl  # the same ranks
-        assert nccl.splits == [(0, 0)]
+        tp = one.parallel().tp.nccl
+        assert tp is not None
+        assert (nccl.splits, nccl.calls, tp.closed) == ([], ["unique_id"], False)
+        inside, end = ["ncclGroupStart", "ncclAllReduce"], "ncclGroupEnd"
+        with world.group(), pytest.raises(NcclError, match="tp: starts with its first call"):
+            tp.all_reduce(SOME)
+        with tp.group():
+            tp.all_reduce(SOME)
+        assert nccl.calls[1:] == ["ncclGroupStart", end, "unique_id", *inside, end]
         one.close()
-        assert (groups.tp.nccl.closed, world.closed) == (True, True)
-        assert nccl.calls[1:] == ["ncclCommFinalize", "ncclCommDestroy"] * 2
-        one.close()  # nothing is left to do
-        assert len(nccl.calls) == 5
+        assert (tp.closed, world.closed) == (True, True)
+        assert nccl.calls[-4:] == ["ncclCommFinalize", "ncclCommDestroy"] * 2
+        with pytest.raises(NcclError, match="tp: the communicator is closed"):
+            tp.all_reduce(SOME)
+
+    @cases("end", ["close", "abort"])
+    def test_one_that_was_not_used_has_nothing_to_end(self, end: str) -> None:
+        one = with_nccl(made(), nccl := Nccl())
+        one.nccl_communicator()
+        tp = one.parallel().tp.nccl
+        assert tp is not None
+        before = list(nccl.calls)
+        getattr(tp, end)()
+        assert (tp.closed, nccl.calls) == (True, before)
+
+    def test_one_that_cannot_start_says_why(self) -> None:
+        one = with_nccl(made(), nccl := Nccl())
+        one.nccl_communicator()
+        tp = one.parallel().tp.nccl
+        assert tp is not None
+        nccl.codes["init_rank"] = 2
+        with pytest.raises(NcclError, match="rank 0 on h: tp: ncclCommInitRank: reason 2"):
+            tp.all_reduce(SOME)
+        assert (tp.closed, nccl.calls[-1]) == (True, "ncclCommAbort")
+
+    def test_torchs_groups_have_the_time_of_its_start(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        given: list[float] = []
+        monkeypatch.setattr(torch_bridge, "init_torch", lambda exchange, **options: "torch")
+        monkeypatch.setattr(
+            torch_bridge, "process_group", lambda torch, all, rank, time: given.append(time)
+        )
+        one = made()
+        one.init_torch(timeout=3600)
+        one.parallel()
+        assert given == [3600]
 
     def test_the_mesh_is_of_the_ranks_device(self, monkeypatch: pytest.MonkeyPatch) -> None:
         kinds: list[str] = []

@@ -62,6 +62,8 @@ class TestRanks:
                 dist.all_reduce(x, group=group.process_group)
                 assert x.item() == sum(2.0 ** rank for rank in group.ranks), (group, x)
                 assert dist.get_rank(group.process_group) == group.rank
+                backend = group.process_group._get_backend(torch.device("cpu"))
+                assert backend.options._timeout.total_seconds() == 60
             mesh = groups.mesh()
             assert mesh is groups.mesh()
             assert mesh.mesh_dim_names == ("pp", "dp", "cp", "tp")

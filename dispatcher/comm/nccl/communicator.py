@@ -34,7 +34,7 @@ _WATCHDOG = Watchdog()
 _LOCK = threading.Lock()
 
 
-class _Group(threading.local):
+class Group(threading.local):
     """The group that is open in this thread: NCCL has one a thread, whoever opened it."""
 
     depth = 0
@@ -44,7 +44,7 @@ class _Group(threading.local):
         self.members: list[Communicator] = []
 
 
-_GROUP = _Group()
+OPEN_GROUP = Group()
 
 
 class Communicator:
@@ -142,8 +142,9 @@ class Communicator:
         They may be those of several communicators. When one fails all of them are aborted, at
         the end, as NCCL frees nothing inside a group; what is raised is the first failure.
         """
+        self._open()
         self._check(self._library.call("ncclGroupStart"), "ncclGroupStart")
-        _GROUP.depth += 1
+        OPEN_GROUP.depth += 1
         try:
             yield
         except BaseException:
@@ -153,13 +154,13 @@ class Communicator:
         self._end_group()
 
     def _end_group(self) -> None:
-        _GROUP.depth -= 1
-        if _GROUP.depth:
+        OPEN_GROUP.depth -= 1
+        if OPEN_GROUP.depth:
             code = self._library.call("ncclGroupEnd")
             self._check(0 if code == IN_PROGRESS else code, "ncclGroupEnd")
             return
-        members, failure = tuple(dict.fromkeys(_GROUP.members)), _GROUP.error
-        _GROUP.members, _GROUP.error = [], None
+        members, failure = tuple(dict.fromkeys(OPEN_GROUP.members)), OPEN_GROUP.error
+        OPEN_GROUP.members, OPEN_GROUP.error = [], None
         try:
             end = "ncclGroupEnd"
             code = self._run(end, self._library.call, end, others=members)
@@ -289,14 +290,14 @@ class Communicator:
 
     def _call(self, call: str, *arguments: object) -> None:
         """Begin it and wait until it is queued; inside a group its end waits for all."""
-        if _GROUP.depth:
-            _GROUP.members.append(self)
+        if OPEN_GROUP.depth:
+            OPEN_GROUP.members.append(self)
         code = self._run(call, self._library.call, call, *arguments)
-        if not _GROUP.depth:
+        if not OPEN_GROUP.depth:
             self._settle(code, call)
         elif code not in (0, IN_PROGRESS):
-            _GROUP.error = _GROUP.error or self._error(code, call)
-            raise _GROUP.error
+            OPEN_GROUP.error = OPEN_GROUP.error or self._error(code, call)
+            raise OPEN_GROUP.error
 
     def _run(
         self, name: str, call: Callable[..., int], *words: Any, others: Sequence[Communicator] = ()
