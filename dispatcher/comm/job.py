@@ -134,7 +134,7 @@ class Job:
         )
         return self._nccl
 
-    def init_torch(self, *, timeout: float = 600.0) -> None:
+    def init_torch(self, *, backend: str | None = None, timeout: float = 600.0) -> None:
         """``torch.distributed``'s process group of all ranks: nccl on GPUs, gloo without.
 
         backend, as torch spells it: "cpu:gloo,cuda:nccl" takes tensors of both kinds. timeout,
@@ -147,7 +147,7 @@ class Job:
 
         self._torch = torch_bridge.init_torch(
             self._exchange,
-            backend=self.backend,
+            backend=backend or self.backend,
             device=self.gpu,
             one_host=self.local_size == self.size,
             timeout=timeout,

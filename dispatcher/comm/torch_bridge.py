@@ -20,7 +20,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dispatcher.comm.errors import CommError, EnvironmentMissing, Unreachable
-from dispatcher.comm.exchange import Exchange
+from dispatcher.comm.exchange import Aside, Exchange
 
 _TOKEN = "dispatch/token"  # noqa: S105 - the key's name
 _CONNECT = 5.0
@@ -28,6 +28,11 @@ _SIOCGIFADDR = 0x8915
 LOOPBACK = "127.0.0.1"
 #: Bridges of this host alone: the same address may exist on the other host too.
 _LAST = ("docker", "virbr", "br-", "veth", "lxc", "cni")
+
+
+def uses_nccl(backend: str) -> bool:
+    """Whether torch's ``nccl`` or ``cpu:gloo,cuda:nccl`` needs GPUs."""
+    return "nccl" in (part.rpartition(":")[2] for part in backend.lower().split(","))
 
 
 def load_torch(backend: str) -> Any:
@@ -39,7 +44,7 @@ def load_torch(backend: str) -> Any:
         raise EnvironmentMissing(
             f"torch: cannot be imported: {error}", hint="pip install torch"
         ) from error
-    if backend == "nccl" and not (torch.cuda.is_available() and distributed.is_nccl_available()):
+    if uses_nccl(backend) and not (torch.cuda.is_available() and distributed.is_nccl_available()):
         raise EnvironmentMissing(
             f"torch: version {torch.__version__} sees no gpu, though the driver does",
             hint="a torch built for cuda, or comm.init(device='cpu')",
@@ -52,28 +57,36 @@ def init_torch(
 ) -> Any:
     """The process group of all ranks, ready on every one of them; gives the module torch.
 
-    device is this rank's GPU, None for gloo; timeout is the group's own, in seconds.
-    Raises the same CommError on every rank if any cannot import torch, reach rank 0 or join.
+    device is this rank's GPU, None without one; timeout is the group's own, in seconds, and the
+    limit of each step here. Raises the same CommError on every rank if any cannot import torch,
+    reach rank 0 or join in time, or wants another backend than rank 0.
     """
     loaded: list[Any] = []
 
     def load() -> bytes:
+        if device is None and uses_nccl(backend):
+            raise EnvironmentMissing(
+                f"torch: backend {backend!r}: needs gpus, and no rank has one",
+                hint="comm.init(require_gpu=True) says why; without backend it is gloo",
+            )
         loaded.append(load_torch(backend))
-        return b""
+        return backend.encode()
 
-    exchange.assemble("importing torch", timeout, step=load)
+    exchange.assemble("importing torch", timeout, step=load, answer=_agreed)
     torch = loaded[0]
     store = _store(exchange, torch, one_host, timeout)
     distributed = torch.distributed
     if distributed.is_initialized():
         raise CommError("comm: torch: the process group exists already")
     options: dict[str, Any] = {}
-    if backend == "nccl":
+    if uses_nccl(backend):
         options["device_id"] = torch.device("cuda", device)
         torch.cuda.set_device(device)
 
     def join() -> bytes:
         try:
+            if options:
+                torch.cuda.set_device(device)  # for this thread, too
             distributed.init_process_group(
                 backend,
                 store=distributed.PrefixStore("default_pg", store),
@@ -82,13 +95,29 @@ def init_torch(
                 timeout=datetime.timedelta(seconds=timeout),
                 **options,
             )
-        except RuntimeError as error:
+        except (RuntimeError, ValueError) as error:
             raise CommError(f"torch: process group: {str(error).splitlines()[0]}") from error
         return b""
 
-    # who is connected may close, or end, and gloo would fail in ranks that connect to it still
-    exchange.assemble("joining the process group", timeout, step=join)
+    # who is connected may close, or end, and gloo would fail in ranks that connect to it still;
+    # NCCL starts in here and knows no deadline, so it has a thread that can be left behind
+    exchange.assemble(
+        "joining the process group",
+        timeout,
+        step=Aside(join, "torch-join"),
+        hint="export NCCL_DEBUG=INFO and run again" if options else None,
+    )
     return torch
+
+
+def _agreed(backends: list[bytes]) -> list[bytes]:
+    for rank, backend in enumerate(backends):
+        if backend != backends[0]:
+            raise CommError(
+                f"comm: torch: rank {rank} asks for the backend {backend.decode()!r},"
+                f" rank 0 for {backends[0].decode()!r}"
+            )
+    return backends
 
 
 def process_group(torch: Any, everyone: Sequence[Sequence[int]], rank: int, timeout: float) -> Any:

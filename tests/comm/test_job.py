@@ -219,9 +219,11 @@ def test_torch_is_told_what_the_job_knows(monkeypatch: pytest.MonkeyPatch) -> No
     made().init_torch()
     one = made(info(0, gpu="G", gpu_index=1), info(1, "h2"))
     one.init_torch(timeout=5)
+    one.init_torch(backend="cpu:gloo,cuda:nccl")
     assert asked == [
         {"backend": "gloo", "device": None, "one_host": True, "timeout": 600.0},
         {"backend": "nccl", "device": 1, "one_host": False, "timeout": 5},
+        {"backend": "cpu:gloo,cuda:nccl", "device": 1, "one_host": False, "timeout": 600.0},
     ]
 
 

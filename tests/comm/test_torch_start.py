@@ -6,6 +6,7 @@ import datetime
 import importlib
 import os
 import socket
+import threading
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,12 +14,12 @@ from typing import Any
 import pytest
 from cases import cases
 
-from dispatcher.comm import CommError, EnvironmentMissing, Unreachable, torch_bridge
+from dispatcher.comm import CommError, EnvironmentMissing, RollCallError, Unreachable, torch_bridge
 from dispatcher.comm import exchange as exchange_module
 from dispatcher.comm.exchange import Exchange
 from dispatcher.comm.torch_bridge import candidates, init_torch, load_torch, reach
 
-from .fake_mpi import Mpi, together
+from .fake_mpi import LIMIT, Mpi, together
 
 
 class Store:
@@ -54,6 +55,8 @@ class Torch:
         self.pairs: dict[str, str] = {}
         self.refuses = False
         self.fails: str | None = None
+        self.hangs: tuple[int, ...] = ()  # ranks whose NCCL waits for ever
+        self.end = threading.Event()
         self.joined: dict[int, tuple[Any, dict[str, Any]]] = {}
         self.current: list[Any] = []
         self.cuda = SimpleNamespace(is_available=lambda: gpus, set_device=self.current.append)
@@ -71,6 +74,8 @@ class Torch:
     def join(self, backend: str, **options: Any) -> None:
         if self.fails:
             raise RuntimeError(self.fails)
+        if options["rank"] in self.hangs:
+            assert self.end.wait(LIMIT)
         self.joined[options["rank"]] = (backend, options)
 
     def close(self) -> None:
@@ -115,7 +120,38 @@ class TestStart:
     def test_a_gpu_is_the_current_one_and_the_groups(self, torch: Torch) -> None:
         assert started(1, backend="nccl", device=3) == [torch]
         backend, options = torch.joined[0]
-        assert (backend, options["device_id"], torch.current) == ("nccl", "cuda:3", [3])
+        assert (backend, options["device_id"]) == ("nccl", "cuda:3")
+        assert torch.current == [3, 3]  # of the thread that joins, too
+
+    def test_gpu_and_cpu_tensors_in_one_group(self, torch: Torch) -> None:
+        assert started(1, backend="cpu:gloo,cuda:nccl", device=3) == [torch]
+        backend, options = torch.joined[0]
+        assert (backend, options["device_id"]) == ("cpu:gloo,cuda:nccl", "cuda:3")
+
+    @cases("backend", ["nccl", "cpu:gloo,cuda:nccl"])
+    def test_nccl_without_a_gpu_is_refused(self, backend: str) -> None:
+        for error in started(2, backend=backend):
+            assert isinstance(error, EnvironmentMissing)
+            assert f"backend {backend!r}: needs gpus, and no rank has one" in error.message
+
+    @pytest.mark.usefixtures("torch")
+    def test_ranks_must_want_the_same_backend(self) -> None:
+        def start(ranks: Exchange) -> Any:
+            backend = "cpu:gloo" if ranks.rank else "gloo"
+            return init_torch(ranks, backend=backend, device=None, one_host=True, timeout=20.0)
+
+        for error in together(2, start):
+            assert isinstance(error, CommError)
+            assert "rank 1 asks for the backend 'cpu:gloo', rank 0 for 'gloo'" in error.message
+
+    def test_a_join_that_hangs_is_named_by_all(self, torch: Torch) -> None:
+        torch.hangs = (1,)
+        errors = started(2, timeout=0.5)
+        torch.end.set()
+        for error in errors:
+            assert isinstance(error, RollCallError)
+            assert error.missing == (1,)
+            assert "joining the process group: rank 1 on an unknown host" in error.message
 
     def test_over_hosts_it_is_reached_from_outside(
         self, torch: Torch, monkeypatch: pytest.MonkeyPatch
@@ -259,7 +295,6 @@ class TestAddresses:
     )
     def test_whose_address_it_is(self, address: str, name: str | None) -> None:
         assert torch_bridge.interface_of(address) == name
-
 
     @cases(
         "used, ours, name",
