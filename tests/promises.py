@@ -8,6 +8,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from dispatcher.api.report import replay
+
 SCHEMAS = Path(__file__).parents[1] / "docs" / "reference" / "schemas"
 
 
@@ -28,15 +30,21 @@ def keep(name: str, value: Any, part: str = "") -> None:
     assert wrong is None, f"{name}: {wrong.json_path}: {wrong.message[:300]}"
 
 
-def keep_files(folder: Path) -> None:
-    """Nothing, if the files of a run are as promised."""
-    for file, name in (("plan.json", "plan/1"), ("report.json", "report/1")):
-        if (folder / file).exists():
-            value = json.loads((folder / file).read_text())
-            assert value["schema"] == name
-            keep(name, value)
-    if (folder / "dispatch.jsonl").exists():
-        keep_journal(folder / "dispatch.jsonl")
+def keep_run(folder: Path) -> None:
+    """Nothing, if the files of a run are as promised and its journal tells the same report.
+
+    One that was killed has no report, and nothing is looked at.
+    """
+    report, journal = folder / "report.json", folder / "dispatch.jsonl"
+    if not (report.exists() and journal.exists()):
+        return
+    told = json.loads(report.read_text())
+    again = replay(journal).plain()
+    assert json.loads(json.dumps(again)) == told, f"{journal} tells another report"
+    keep("report/1", told)
+    keep_journal(journal)
+    if (folder / "plan.json").exists():
+        keep("plan/1", json.loads((folder / "plan.json").read_text()))
 
 
 def keep_journal(path: Path) -> None:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import promises
 import pytest
 from rig import Cluster, kill_left, wait_for
 
@@ -136,6 +137,7 @@ class Job:
         if self.process.poll() is None:
             self.process.kill()
         self.process.wait(timeout=10)
+        promises.keep_run(Path(self.logs, "latest"))
         kill_left(process.outer for process in self.cluster.census())
 
 

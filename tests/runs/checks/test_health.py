@@ -145,6 +145,7 @@ def test_unhealthy_hosts_are_left_out(new_cluster: Callable[..., Cluster], check
     report = json.loads((logs / "b" / "latest" / "report.json").read_text())
     assert [(one["host"], one["by"]) for one in report["excluded"]] == [("n2", "n4")]
     assert any("n2: left out" in line for line in report["verdict"])
+    promises.keep_run(logs / "b" / "latest")
     journal = (logs / "b" / "latest" / "dispatch.jsonl").read_text()
     assert '"host.excluded"' in journal
 
