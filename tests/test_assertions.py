@@ -41,13 +41,20 @@ def functions(path: Path) -> Iterator[Function]:
             yield node
 
 
+def dotted(node: ast.AST) -> str:
+    """``pytest.raises`` of the node that says so; of other expressions their last words."""
+    if isinstance(node, ast.Attribute):
+        return f"{dotted(node.value)}.{node.attr}"
+    return node.id if isinstance(node, ast.Name) else ""
+
+
 def asserts(function: Function) -> bool:
     for node in ast.walk(function):
         if isinstance(node, ast.Assert):
             return True
         if isinstance(node, ast.Raise) and node.exc and "AssertionError" in ast.unparse(node.exc):
             return True
-        if isinstance(node, ast.Call) and ast.unparse(node.func) in (
+        if isinstance(node, ast.Call) and dotted(node.func) in (
             "pytest.raises", "pytest.warns", "pytest.fail",
         ):  # fmt: skip
             return True
@@ -57,7 +64,7 @@ def asserts(function: Function) -> bool:
 def called(function: Function) -> set[str]:
     """The last words of what it calls: ``wait_for``; ``until`` of ``agent.until(...)``."""
     calls = (node.func for node in ast.walk(function) if isinstance(node, ast.Call))
-    return {ast.unparse(one).split(".")[-1] for one in calls}
+    return {dotted(one).split(".")[-1] for one in calls}
 
 
 def helped(path: Path, function: Function, own: set[str]) -> bool:
