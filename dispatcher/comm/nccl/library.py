@@ -9,8 +9,10 @@ cupy's (a tuple of 128 ints) and plain bytes; ``bytes(id)`` gives them back.
 
 ``load()`` finds the library and gives its calls with types. Searched in this order, so that a
 rank uses the very library torch has or will load (two ranks with two versions cannot talk):
-``$DISPATCH_NCCL_LIB``; the libnccl this process has already mapped; ``nvidia/nccl/lib`` of the
-installed packages; ``libnccl.so.2`` as the system's loader finds it.
+``$DISPATCH_NCCL_LIB``; the libnccl this process has already mapped; ``nvidia/nccl/lib`` beside
+torch, then of the other installed packages; ``libnccl.so.2`` as the system's loader finds it.
+Another than torch's own is loaded after torch: the loader goes by the SONAME, so the first
+``libnccl.so.2`` of a process is what torch gets, and an older one breaks its import.
 
 Only the stable part of the interface is declared, and the configuration struct is
 sent in its first form (2.14), which every later library fills up with its own
@@ -20,8 +22,11 @@ Source: nccl.h, https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/api.ht
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import hashlib
+import importlib
+import importlib.util
 import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping
@@ -72,6 +77,7 @@ class UniqueId:
         raise TypeError("a unique id is a secret and is not pickled: send bytes(id) over MPI")
 
 
+_IN_WHEELS = os.path.join("nvidia", "nccl", "lib", "libnccl.so.2")
 IN_PROGRESS = 7
 NO_COLOR = -1
 _OLDEST = 21400
@@ -243,7 +249,8 @@ def spell(version: int) -> str:
 def load() -> Library:
     """The first libnccl of the search; EnvironmentMissing if there is none."""
     tried: list[str] = []
-    for path in candidates(os.environ, _mapped(), sys.path):
+    roots = [*_before_torch(), *sys.path]
+    for path in candidates(os.environ, _mapped(), roots):
         tried.append(path)
         if os.path.sep in path and not os.path.exists(path):
             continue
@@ -268,10 +275,27 @@ def candidates(
         return
     yield from mapped
     for root in roots:
-        path = os.path.join(root, "nvidia", "nccl", "lib", "libnccl.so.2")
+        path = os.path.join(root, _IN_WHEELS)
         if os.path.exists(path):
             yield path
     yield "libnccl.so.2"
+
+
+def _before_torch() -> list[str]:
+    """Where torch has its NCCL, if it will be imported later and would take that one.
+
+    Else it is imported here, so that it finds its own before another is there.
+    """
+    spec = None if "torch" in sys.modules else importlib.util.find_spec("torch")
+    home = os.path.dirname(spec.origin or "") if spec else ""
+    if not os.path.exists(os.path.join(home, "lib", "libtorch_cuda.so")):
+        return []  # it is loaded, is not there, or is one for the CPU, which has no NCCL
+    root = os.path.dirname(home)
+    if "DISPATCH_NCCL_LIB" not in os.environ and os.path.exists(os.path.join(root, _IN_WHEELS)):
+        return [root]
+    with contextlib.suppress(Exception):  # a torch that is broken says so when it is used
+        importlib.import_module("torch")
+    return []
 
 
 def _mapped() -> Iterator[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import importlib
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -225,6 +226,55 @@ class TestLoad:
         self.wheel.touch()
         with pytest.raises(EnvironmentMissing, match=f"{self.wheel}: cannot be loaded"):
             load()  # one that is there and cannot be used is not passed over
+
+    @cases(
+        "built, beside, named, order",
+        [
+            ("libtorch_cuda.so", True, False, ["beside"]),
+            # its libnccl is elsewhere, or the user wants another: it gets its own first
+            ("libtorch_cuda.so", False, False, ["torch", "wheel"]),
+            ("libtorch_cuda.so", True, True, ["torch", "named"]),
+            ("libtorch_cpu.so", True, False, ["wheel"]),  # needs none
+        ],
+    )
+    def test_torch_gets_the_library_it_was_built_for(
+        self,
+        built: str,
+        beside: bool,
+        named: bool,
+        order: list[str],
+        monkeypatch: pytest.MonkeyPatch,
+        tmp_path: Path,
+    ) -> None:
+        site, loaded = tmp_path / "site", list[str]()
+        library = Path("nvidia/nccl/lib/libnccl.so.2")
+        names = {tmp_path / library: "wheel", tmp_path / "mine.so": "named"}
+        names |= {site / library: "beside"} if beside else {}
+        for path in (*names, site / "torch" / "lib" / built):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.touch()
+        (site / "torch" / "__init__.py").write_text("raise RuntimeError('it is broken')")
+        really = importlib.import_module
+
+        def load_it(name: str) -> None:
+            loaded.append(name)
+            really(name)
+
+        def open_it(path: str) -> Nccl:
+            loaded.append(names[Path(path)])
+            return Nccl()
+
+        monkeypatch.delitem(sys.modules, "torch", raising=False)
+        monkeypatch.setattr(sys, "path", [str(tmp_path), str(site)])
+        monkeypatch.setattr(ctypes, "CDLL", open_it)
+        monkeypatch.setattr(importlib, "import_module", load_it)
+        if named:
+            monkeypatch.setenv("DISPATCH_NCCL_LIB", str(tmp_path / "mine.so"))
+        load()
+        assert loaded == order
+        monkeypatch.setitem(sys.modules, "torch", object())  # which has its own by now
+        load()
+        assert loaded[len(order) :] == ["named" if named else "wheel"]
 
     @pytest.mark.parametrize("name", ["libmine.so", "/nowhere/libmine.so"])
     def test_one_that_was_named_is_the_only_one(
