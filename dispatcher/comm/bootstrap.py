@@ -45,6 +45,7 @@ def init(
     timeout: float = 120.0,
     thread_level: str = "multiple",
     device: int | str | None = None,
+    require_gpu: bool = False,
     abort_on_exception: bool = True,
 ) -> Job:
     """The job this rank is part of, once all ranks are there and fit together.
@@ -54,6 +55,7 @@ def init(
     device: the number of this rank's GPU among those visible to it; None takes the local
     rank's (or the only one visible), "cpu" none at all. Asked for by number it must be there;
     with None the job goes on without GPUs where no rank sees one.
+    require_gpu: a rank without a GPU ends the job, with the reason, instead.
     abort_on_exception: an uncaught exception in one rank ends the job, instead of leaving
     the others in MPI for ever.
 
@@ -62,6 +64,8 @@ def init(
     ranks on one GPU, ranks with and without GPUs, unequal NCCL versions, or NCCL settings
     that must agree and do not.
     """
+    if require_gpu and device == "cpu":
+        raise CommError("comm: init: require_gpu goes with no device='cpu'")
     name = os.environ.get("DISPATCH_HOST") or socket.gethostname()
     if abort_on_exception:
         arm(f"a rank on {name}")
@@ -74,7 +78,7 @@ def init(
         take_others_along(mpi, world)
     me = _roll_call(world, name, timeout)
     exchange = world.duplicate(timeout)
-    ranks = _compare_ranks(exchange, me, device, timeout)
+    ranks = _compare_ranks(exchange, me, device, require_gpu, timeout)
     exchange.hosts = {info.rank: info.host for info in ranks}
     comparison = roll_call.compare(ranks)
     if comparison.refusals:
@@ -139,18 +143,18 @@ def _host_key() -> str:
 
 
 def _compare_ranks(
-    exchange: Exchange, me: RankInfo, device: int | str | None, timeout: float
+    exchange: Exchange, me: RankInfo, device: int | str | None, required: bool, timeout: float
 ) -> list[RankInfo]:
     """What every rank has, in rank order."""
 
     def mine() -> bytes:
-        gpu, wanted = _gpu(device, me.local_rank or 0), device != "cpu"
+        gpu, wanted = _gpu(device, me.local_rank or 0, required), device != "cpu"
         return roll_call.gather(me, os.environ, gpu, _nccl(), wanted=wanted).encode()
 
     return [RankInfo.decode(text) for text in exchange.gather(mine, "comparing ranks", timeout)]
 
 
-def _gpu(device: int | str | None, local_rank: int) -> cuda.Gpu | None:
+def _gpu(device: int | str | None, local_rank: int, required: bool) -> cuda.Gpu | None:
     if isinstance(device, str):
         if device == "cpu":
             return None
@@ -158,7 +162,7 @@ def _gpu(device: int | str | None, local_rank: int) -> cuda.Gpu | None:
         if kind != "cuda" or not number.isdigit():
             raise CommError(f"comm: device {device!r}: is neither 'cpu', a number nor 'cuda:0'")
         device = int(number)
-    return cuda.find(device, local_rank)
+    return cuda.find(device, local_rank, required=required)
 
 
 def _nccl() -> int | None:

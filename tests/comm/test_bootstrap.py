@@ -26,7 +26,7 @@ def outside(monkeypatch: pytest.MonkeyPatch) -> None:
             monkeypatch.delenv(name)
     for name in (*bootstrap._LOCAL_RANK, *bootstrap._LOCAL_SIZE, "WORLD_SIZE", "PMI_SIZE"):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(cuda, "find", lambda index, local_rank: None)
+    monkeypatch.setattr(cuda, "find", lambda index, local_rank, required: None)
     monkeypatch.setattr(bootstrap, "_nccl", lambda: None)
     monkeypatch.setattr(exchange_module, "_SETTLE", 0.1)
 
@@ -103,7 +103,9 @@ def test_a_world_of_another_size_than_was_started(
 
 @pytest.mark.usefixtures("hooks")
 def test_who_shares_a_gpu_is_refused_with_all_the_reasons(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cuda, "find", lambda index, local: cuda.Gpu(0, "GPU-1", 12080 + 10 * local))
+    monkeypatch.setattr(
+        cuda, "find", lambda index, local, required: cuda.Gpu(0, "GPU-1", 12080 + 10 * local)
+    )
     versions = iter([23007, 22907])
     monkeypatch.setattr(bootstrap, "_nccl", lambda: next(versions))
     errors = Ranks(2, monkeypatch).init()
@@ -133,7 +135,8 @@ def test_which_gpu_is_asked_for(
 ) -> None:
     found: list[Any] = []
 
-    def find(index: int | None, local_rank: int) -> cuda.Gpu:
+    def find(index: int | None, local_rank: int, *, required: bool) -> cuda.Gpu:
+        assert not required
         found.append((index, local_rank))
         return cuda.Gpu(5, "GPU-5", 12080)
 
@@ -151,6 +154,22 @@ def test_a_device_that_is_none(device: str, monkeypatch: pytest.MonkeyPatch) -> 
     (error,) = Ranks(1, monkeypatch).init(device=device)
     assert isinstance(error, CommError)
     assert f"device {device!r}: is neither 'cpu', a number nor 'cuda:0'" in error.message
+
+
+@pytest.mark.usefixtures("hooks")
+def test_all_ranks_end_where_one_has_not_the_gpu_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:
+    def find(index: int | None, local_rank: int, *, required: bool) -> cuda.Gpu | None:
+        if required and local_rank == 1:
+            raise CommError("comm: gpu: no cuda driver here")
+        return None
+
+    monkeypatch.setattr(cuda, "find", find)
+    for error in Ranks(2, monkeypatch).init(require_gpu=True):
+        assert isinstance(error, CommError)
+        assert error.shared
+        assert error.message == f"rank 1 on {HOST}: gpu: no cuda driver here"
+    with pytest.raises(CommError, match="require_gpu goes with no device='cpu'"):
+        init(require_gpu=True, device="cpu")
 
 
 def test_nccl_is_looked_for_and_may_be_missing(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,7 +6,7 @@ not do: it ignores ``CUDA_VISIBLE_DEVICES`` and so counts other devices than CUD
 and NCCL use too. Source: CUDA driver API reference (cuDeviceGetUuid_v2 gives a MIG
 instance's own uuid, cuDeviceGetUuid that of the whole GPU).
 
-No driver or no GPU is no error (``find`` gives None) unless one was asked for by number.
+No driver or no GPU is no error (``find`` gives None) unless one was asked for.
 """
 
 from __future__ import annotations
@@ -30,24 +30,24 @@ class Gpu:
     driver: int  # CUDA version of the driver, 1000 * major + 10 * minor
 
 
-def find(index: int | None, local_rank: int) -> Gpu | None:
+def find(index: int | None, local_rank: int, *, required: bool = False) -> Gpu | None:
     """The GPU this rank is to use, or None where there is no driver or no visible GPU.
 
     index None means: the local rank's, or the only one if just one is visible.
-    Raises CommError if the driver is broken, or GPU ``index`` is not to be had.
+    Raises CommError if the driver is broken, GPU ``index`` is not to be had, or one is required.
     """
     try:
         driver = ctypes.CDLL("libcuda.so.1")
     except OSError as error:
-        return _without(index, f"no cuda driver here: {error}")
+        return _without(index, required, f"no cuda driver here: {error}")
     code = driver.cuInit(0)
     if code == _NO_DEVICE:
-        return _without(index, "the cuda driver sees none")
+        return _without(index, required, "the cuda driver sees none")
     _check(driver, code, "cuInit")
     count = ctypes.c_int()
     _check(driver, driver.cuDeviceGetCount(ctypes.byref(count)), "cuDeviceGetCount")
     if count.value == 0:
-        return _without(index, "the cuda driver sees none")
+        return _without(index, required, "the cuda driver sees none")
     if index is None:
         index = 0 if count.value == 1 else local_rank
     if not 0 <= index < count.value:
@@ -62,14 +62,16 @@ def find(index: int | None, local_rank: int) -> Gpu | None:
     return Gpu(index, f"GPU-{uuid.UUID(bytes=bytes(identity))}", version.value)
 
 
-def _without(index: int | None, why: str) -> Gpu | None:
-    """None, for a rank that takes what there is; CommError for one that wants GPU ``index``."""
-    if index is None:
+def _without(index: int | None, required: bool, why: str) -> Gpu | None:
+    """None, for a rank that takes what there is; CommError for one that wants a GPU."""
+    if index is None and not required:
         return None
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is not None:
         why += f" (CUDA_VISIBLE_DEVICES={visible!r})"
-    raise CommError(f"comm: gpu {index}: {why}", hint="nvidia-smi; or comm.init(device='cpu')")
+    which = "gpu" if index is None else f"gpu {index}"
+    without = "comm.init(device='cpu')" if index is not None else "comm.init() without require_gpu"
+    raise CommError(f"comm: {which}: {why}", hint=f"nvidia-smi; or {without}")
 
 
 def make_current(index: int) -> None:

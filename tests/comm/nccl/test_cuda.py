@@ -6,6 +6,7 @@ import ctypes
 from typing import Any
 
 import pytest
+from cases import cases
 
 from dispatcher.comm import CommError
 from dispatcher.comm.nccl import cuda
@@ -64,26 +65,32 @@ def test_who_wants_any_gpu_goes_without_where_there_is_none(load: Any, driver: A
     assert cuda.find(None, 0) is None
 
 
-@pytest.mark.parametrize(
+@cases(
     ("driver", "index", "words"),
     [
+        (MISSING, None, "comm: gpu: no cuda driver here: libcuda.so.1: cannot open"),
+        (HIDDEN, None, "comm: gpu: the cuda driver sees none (CUDA_VISIBLE_DEVICES='')"),
         (MISSING, 0, "comm: gpu 0: no cuda driver here: libcuda.so.1: cannot open"),
         (NO_DEVICE, 1, "comm: gpu 1: the cuda driver sees none"),
         (HIDDEN, 0, "comm: gpu 0: the cuda driver sees none (CUDA_VISIBLE_DEVICES='')"),
         (TWO, 2, "comm: gpu 2: 2 visible here"),
     ],
 )
-def test_who_wants_a_certain_gpu_is_refused_without_it(
-    load: Any, driver: Any, index: int, words: str, monkeypatch: pytest.MonkeyPatch
+def test_who_wants_a_certain_gpu_or_needs_one_is_refused_without_it(
+    load: Any, driver: Any, index: int | None, words: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     if "VISIBLE" in words:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     load(driver)
     with pytest.raises(CommError) as caught:
-        cuda.find(index, 0)
+        cuda.find(index, 0, required=index is None)
     assert caught.value.message.startswith(words)
-    assert caught.value.hint
+    ways = ("comm.init() without require_gpu", "comm.init(device='cpu')")
+    usual = f"nvidia-smi; or {ways[index is not None]}"
+    assert caught.value.hint == (
+        usual if "visible here" not in words else "echo $CUDA_VISIBLE_DEVICES"
+    )
 
 
 @pytest.mark.parametrize(("index", "local", "found"), [(None, 1, 1), (0, 1, 0), (1, 0, 1)])
