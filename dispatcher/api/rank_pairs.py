@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from dispatcher.api.report import Report
-from dispatcher.api.request import plan_job, request
+from dispatcher.api.request import Fields, plan_job, request
 from dispatcher.api.run_session import RunSession
-from dispatcher.checks.pair_ranking import Pair
+from dispatcher.checks.pair_ranking import Inside, Pair
 from dispatcher.core.events.run_events import Sink
 from dispatcher.model.host import Host, Hostlist
 from dispatcher.plan.job.request import Limits
@@ -40,17 +40,19 @@ class Probe:
 
     start: seconds for Python, its modules and MPI_Init on the hosts. limit: seconds for all else.
     grace: seconds in which a rank whose partner has failed may still say what its host lacks.
+    every_gpu: a rank for each GPU of a host, or for each of its slots; else one.
     """
 
     start: float
     limit: float
     grace: float
+    every_gpu: bool = False
 
 
 #: torch is large and may lie on a shared disk; NCCL builds its rings before the first byte
 PROBES = {
     "mpi": Probe(30.0, 10.0, 1.0),
-    "nccl": Probe(90.0, 20.0, 20.0),
+    "nccl": Probe(90.0, 60.0, 20.0, every_gpu=True),
     "gloo": Probe(90.0, 20.0, 20.0),
 }
 
@@ -59,6 +61,7 @@ class MpiPairs:
     """Plays rounds on ``hosts``. over: of ``PROBES``. python: of the ranks. iface: as the option.
 
     connect: seconds to reach a host. problems: hosts, by number, that cannot take part, and why.
+    inside: what the GPUs of a host, by number, reach among themselves at best.
     """
 
     def __init__(
@@ -72,6 +75,7 @@ class MpiPairs:
         connect: float,
     ) -> None:
         self.problems: dict[int, str] = {}
+        self.inside: dict[int, Inside] = {}
         self._hosts = hosts
         self._transport_for = transport_for
         self._python = python
@@ -127,26 +131,39 @@ class MpiPairs:
             if end["lack"]:
                 with self._lock:
                     self.problems[host] = end["lack"]
+        for node, host in enumerate(pair):
+            measured = output.inside(node)
+            with self._lock:
+                known = self.inside.get(host)
+                if measured is not None and (known is None or measured.rate > known.rate):
+                    self.inside[host] = measured
         why = next((end["why"] for end in ends if end["why"]), "") or _why(report)
         there, back = ends[0]["rate"], ends[1]["rate"]
         if there is not None and back is not None:
             why = ""  # whatever came after it
-        return Pair(a, b, ends[0]["latency"], there, back, why)
+        return Pair(a, b, ends[0]["latency"], there, back, why, output.rails())
 
     def _session(self, pair: tuple[int, int], output: PairOutput) -> RunSession:
-        hosts = [replace(self._hosts[one], slots=1, max_slots=None, gpus=None) for one in pair]
+        hosts = [replace(self._hosts[one], spare=False) for one in pair]
+        fields: Fields = {
+            "cwd": "/",
+            "iface": self._iface,
+            "limits": Limits(connect_timeout=self._connect, grace=self._probe.grace),
+        }
+        if not self._probe.every_gpu:
+            hosts = [replace(host, slots=1, max_slots=None, gpus=None) for host in hosts]
+            fields = {**fields, "nproc_per_node": 1, "devices": "none"}
         figures = str(SECONDS), str(self._probe.limit)
         words = [self._python, "-c", self._program, self._backend, *figures]
-        job = request(
-            Hostlist(tuple(replace(host, spare=False) for host in hosts)), words,
-            kind="command", cwd="/", nproc_per_node=1, devices="none", iface=self._iface,
-            limits=Limits(connect_timeout=self._connect, grace=self._probe.grace),
-        )  # fmt: skip
+        job = request(Hostlist(tuple(hosts)), words, kind="command", **fields)
         return RunSession(plan_job(job), self._transport_for, [output], say=lambda line: None)
 
 
 class PairOutput(Sink):
-    """What the two ranks of a pair said; whatever else they wrote is passed over."""
+    """What the ranks of a pair said; whatever else they wrote is passed over.
+
+    Who names no node has its rank for one: of two ranks, rank 1 is on the second host.
+    """
 
     def __init__(self) -> None:
         self._text: dict[int, bytes] = {}
@@ -155,17 +172,43 @@ class PairOutput(Sink):
         if stream == 1:
             self._text[rank] = (self._text.get(rank, b"") + data)[:MOST]
 
-    def of(self, rank: int) -> dict[str, Any]:
-        """The result of ``rank``: latency and rate or None, why and lack or ""."""
-        answer: Mapping[str, Any] = {}
-        for line in self._text.get(rank, b"").splitlines():
-            head, found, text = line.partition(program.MARK.encode())
-            if found and not head:
-                answer = _object(text)
-        return {
-            **{name: _figure(answer.get(name)) for name in ("latency", "rate")},
-            **{name: str(answer.get(name) or "")[:400] for name in ("why", "lack")},
+    def of(self, node: int) -> dict[str, Any]:
+        """The result of ``node``'s ranks: latency and rate or None, why and lack or ""."""
+        answers = self._answers(node) or [{}]
+        words = {
+            name: [str(one.get(name) or "")[:400] for one in answers] for name in ("why", "lack")
         }
+        return {
+            **{name: _figure(answers[0].get(name)) for name in ("latency", "rate")},
+            **{name: next(filter(None, texts), "") for name, texts in words.items()},
+        }
+
+    def rails(self) -> tuple[float | None, ...]:
+        """Bytes/s of each rail, by the slower of its ends; () where nothing was measured."""
+        ends = [[_figure(one.get("rail")) for one in self._answers(node)] for node in (0, 1)]
+        found = [None if None in both else min(both) for both in zip(*ends, strict=False)]
+        return tuple(found) if any(found) else ()
+
+    def inside(self, node: int) -> Inside | None:
+        """What the GPUs of ``node`` reach among themselves; None for one GPU, or none measured."""
+        answers = self._answers(node)
+        figures = [rate for one in answers if (rate := _figure(one.get("inside")))]
+        if not figures or len(figures) < len(answers):
+            return None
+        return Inside(min(figures), str(answers[0].get("gpu") or "")[:80], len(answers))
+
+    def _answers(self, node: int) -> list[Mapping[str, Any]]:
+        """What the ranks of ``node`` said, in their order."""
+        found = ((rank, self._answer(text)) for rank, text in sorted(self._text.items()))
+        return [answer for rank, answer in found if answer and answer.get("node", rank) == node]
+
+    def _answer(self, text: bytes) -> Mapping[str, Any]:
+        answer: Mapping[str, Any] = {}
+        for line in text.splitlines():
+            head, found, words = line.partition(program.MARK.encode())
+            if found and not head:
+                answer = _object(words)
+        return answer
 
 
 def _object(text: bytes) -> Mapping[str, Any]:

@@ -11,8 +11,10 @@ from __future__ import annotations
 
 import statistics
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+
+from dispatcher.checks.hardware.machines import floor
 
 #: a latency this many times the usual one, and this much above it (s), is bad
 LATE_FACTOR, LATE = 10.0, 0.005
@@ -22,7 +24,8 @@ LATE_FACTOR, LATE = 10.0, 0.005
 class Pair:
     """What hosts ``a`` and ``b`` (numbers) measured. latency: s, there and back.
 
-    there, back: bytes/s from a to b, and from b to a; None with ``why`` where it failed.
+    there, back: bytes/s from a to b, and from b to a; None with ``why`` where it failed. rails:
+    bytes/s between their first GPUs, their second ones, ..., all at once; () for one GPU each.
     """
 
     a: int
@@ -31,6 +34,7 @@ class Pair:
     there: float | None = None
     back: float | None = None
     why: str = ""
+    rails: tuple[float | None, ...] = ()
 
     @property
     def rate(self) -> float | None:
@@ -113,6 +117,44 @@ def _culprits(bad: set[tuple[int, int]], good: set[tuple[int, int]]) -> set[int]
         if not suspects:
             return found
         found.add(min(suspects, key=lambda h: (cleared[h] - blamed[h], cleared[h], h)))
+
+
+@dataclass(frozen=True)
+class Inside:
+    """What the GPUs of one host reach among themselves. rate: busbw, bytes/s; gpu: their name."""
+
+    rate: float
+    gpu: str
+    gpus: int
+
+
+def slow_rails(pairs: Sequence[Pair], slow: float) -> list[tuple[int, int, float, float]]:
+    """(host, rail, its best rate, the usual one) where that is below ``slow`` of the usual.
+
+    A rail has two ends: what counts is the best that a host's end reaches with any partner.
+    """
+    best: dict[tuple[int, int], float] = {}
+    for pair in pairs:
+        for rail, rate in enumerate(pair.rails):
+            for host in (pair.a, pair.b):
+                best[host, rail] = max(rate or 0.0, best.get((host, rail), 0.0))
+    usual = statistics.median_high(best.values()) if best else 0.0
+    return [(*who, rate, usual) for who, rate in sorted(best.items()) if rate < slow * usual]
+
+
+def below(inside: Mapping[int, Inside], slow: float) -> dict[int, float]:
+    """Hosts whose GPUs reach less among themselves than they should -> the least, bytes/s.
+
+    Machines that are known have a floor, others ``slow`` (a share) of what is usual here.
+    """
+    usual = statistics.median_high(one.rate for one in inside.values()) if inside else 0.0
+    found = {}
+    for host, one in sorted(inside.items()):
+        known = floor(one.gpu, one.gpus)
+        due = slow * usual if known is None else known * 1e9
+        if one.rate < due:
+            found[host] = due
+    return found
 
 
 def next_round(

@@ -14,7 +14,7 @@ from cases import cases
 from dispatcher.api import rank_pairs
 from dispatcher.api.rank_pairs import MOST, PROBES, SECONDS, MpiPairs, PairOutput
 from dispatcher.api.report import FirstFailure, Report
-from dispatcher.checks.pair_ranking import Pair
+from dispatcher.checks.pair_ranking import Inside, Pair
 from dispatcher.core.events.run_events import SignalReceived
 from dispatcher.model.host import Host
 from dispatcher.remote.rank.pair import MARK
@@ -67,6 +67,43 @@ def test_a_rank_that_says_much_is_cut() -> None:
         output.output(0, 1, b"x" * (MOST // 2))
     output.output(0, 1, b"\n" + said(result(rate=1)))
     assert output.of(0) == NOTHING
+
+
+def rank(node: int, local: int, **found: Any) -> bytes:
+    return said(result(node=node, local=local, **found))
+
+
+@cases(
+    ("says", "rails", "inside"),
+    [
+        ({}, (), None),
+        ({0: said(result(rate=1.0)), 1: said(result(rate=1.0))}, (), None),
+        ({0: rank(0, 0, rail=4e9, inside=4.8e11, gpu="NVIDIA H100 80GB HBM3"),
+          1: rank(0, 1, rail=3e9, inside=4.7e11),
+          2: rank(1, 0, rail=2e9, inside=1.0), 3: rank(1, 1, rail=5e9, inside=1.0)},
+         (2e9, 3e9), Inside(4.7e11, "NVIDIA H100 80GB HBM3", 2)),
+        ({0: rank(0, 0, rail=4e9), 1: rank(0, 1, rail=3e9), 2: rank(1, 0), 3: rank(1, 1, rail=5e9)},
+         (None, 3e9), None),  # one of them has not measured
+        ({0: rank(0, 0, inside=1e9), 1: rank(0, 1, why="late"), 2: rank(1, 0)}, (), None),
+        ({0: rank(0, 0, rail=4e9, inside=2.0), 1: rank(0, 1, rail=4e9, inside=1.0),
+          2: rank(1, 0, rail=4e9)}, (4e9,), Inside(1.0, "", 2)),
+    ],
+)  # fmt: skip
+def test_what_several_ranks_of_a_host_said(
+    says: dict[int, bytes], rails: tuple[float | None, ...], inside: Inside | None
+) -> None:
+    output = PairOutput()
+    for number, text in says.items():
+        output.output(number, 1, text)
+    assert (output.rails(), output.inside(0)) == (rails, inside)
+
+
+def test_any_rank_of_a_host_may_say_what_went_wrong() -> None:
+    output = PairOutput()
+    output.output(2, 1, rank(1, 0, rate=2.0))
+    output.output(3, 1, rank(1, 1, rate=1.0, why="wrong sums"))
+    output.output(0, 1, rank(0, 0, rate=3.0))
+    assert output.of(1) == {**NOTHING, "rate": 2.0, "why": "wrong sums"}
 
 
 def report(cause: FirstFailure | None = None, *verdict: str) -> Report:
@@ -170,6 +207,18 @@ def test_what_went_wrong(jobs: Jobs, played: MpiPairs, says: dict[int, bytes], w
     assert pair.why == why
 
 
+def test_what_a_host_reaches_by_itself_is_its_best(jobs: Jobs, played: MpiPairs) -> None:
+    def ends(inside: float) -> dict[int, bytes]:
+        found: dict[str, Any] = {"rate": 1.0, "rail": 2.0, "inside": inside}
+        return {at: rank(at // 2, at % 2, **found) for at in range(4)}
+
+    jobs.says = {(0, 1): ends(5.0), (2, 0): ends(7.0), (1, 3): ends(3.0)}
+    for chosen in jobs.says:
+        (pair,) = played.play([chosen])
+        assert pair.rails == (2.0, 2.0)
+    assert {host: one.rate for host, one in played.inside.items()} == {0: 7, 1: 5, 2: 7, 3: 3}
+
+
 def test_hosts_that_cannot_take_part_spoil_nobody_else(jobs: Jobs, played: MpiPairs) -> None:
     good = {0: said(result(rate=1)), 1: said(result(rate=1))}
     jobs.says = {(0, 1): {1: said(result(lack="no mpi4py"))}, (2, 3): good}
@@ -221,13 +270,17 @@ def test_the_job_of_a_pair(over: str, monkeypatch: pytest.MonkeyPatch) -> None:
     (((plan, way, sinks), more),) = made
     assert (way, sinks) == (transport, [output])
     assert [node.host.name for node in plan.nodes] == ["n3", "n1"]
-    assert all(node.host.gpus is None and len(node.ranks) == 1 for node in plan.nodes)
     assert plan.spares == ()
     probe = PROBES[over]
+    if probe.every_gpu:  # those of the hostfile, and where nobody has said any, all that there are
+        assert (plan.is_open, plan.nodes[1].slots) == (True, ("0", "1"))
+    else:
+        assert all(node.host.gpus is None and len(node.ranks) == 1 for node in plan.nodes)
     words = plan.program.argv
     assert words[:2] == ("/py", "-c")
     assert MARK in words[2] or "MARK" in words[2]
     assert words[3:] == (over, str(SECONDS), str(probe.limit))
-    assert (plan.cwd, plan.devices, plan.iface) == ("/", "none", "ib0")
+    devices = "auto" if probe.every_gpu else "none"
+    assert (plan.cwd, plan.devices, plan.iface) == ("/", devices, "ib0")
     assert (plan.limits.connect_timeout, plan.limits.grace) == (3.0, probe.grace)
     assert more["say"]("x") is None

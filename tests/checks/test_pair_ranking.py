@@ -4,16 +4,20 @@ from __future__ import annotations
 
 from xml.etree import ElementTree
 
+import pytest
 from cases import cases
 from hypothesis import given
 from hypothesis import strategies as st
 
 from dispatcher.checks.pair_ranking import (
+    Inside,
     Pair,
     PairRanking,
+    below,
     doubtful,
     next_round,
     rank_pairs,
+    slow_rails,
     tournament,
 )
 from dispatcher.cli.checks import pairs as heatmap
@@ -133,3 +137,43 @@ def test_json() -> None:
     assert (said["format"], said["culprits"]) == (1, ["n<3>"])
     assert said["problems"] == {"n4": "unreachable"}
     assert sum(one["bad"] for one in said["pairs"]) >= 3
+
+
+@cases(
+    ("rates", "slow"),
+    [
+        ({}, []),
+        ({(0, 1): (48.0, 47.0), (2, 3): (46.0, 48.0)}, []),
+        ({(0, 1): (48.0, 12.0), (0, 2): (48.0, 47.0), (1, 2): (48.0, 11.0)}, [(1, 1, 12.0, 48.0)]),
+        ({(0, 1): (48.0, None), (0, 2): (48.0, 47.0), (1, 2): (48.0, None)}, [(1, 1, 0.0, 48.0)]),
+        # two ends of a rail that was measured once: nobody knows which of them it is
+        ({(0, 1): (48.0, 12.0)}, [(0, 1, 12.0, 48.0), (1, 1, 12.0, 48.0)]),
+        ({(0, 1): (), (1, 2): (48.0,)}, []),
+    ],
+)
+def test_rails_far_below_the_usual(
+    rates: dict[tuple[int, int], tuple[float | None, ...]], slow: list[object]
+) -> None:
+    measured = [Pair(a, b, 1e-5, 1.0, 1.0, rails=rails) for (a, b), rails in rates.items()]
+    assert slow_rails(measured, 0.5) == slow
+
+
+H100, OTHER = "NVIDIA H100 80GB HBM3", "NVIDIA RTX A6000"
+
+
+@cases(
+    ("inside", "short"),
+    [
+        ([], {}),
+        ([(4.6e11, H100, 8)], {}),
+        ([(4.59e11, H100, 8)], {0: 4.6e11}),  # also where all are alike
+        ([(3.7e11, H100, 4)], {}),  # of four of them nothing is known
+        ([(4.4e11, "NVIDIA H200", 8), (2.2e11, "NVIDIA A100-SXM4-80GB", 8)], {1: 2.28e11}),
+        ([(1e11, OTHER, 2), (1e11, OTHER, 2), (4e10, OTHER, 2)], {2: 5e10}),
+    ],
+)
+def test_hosts_that_are_slow_by_themselves(
+    inside: list[tuple[float, str, int]], short: dict[int, float]
+) -> None:
+    measured = {host: Inside(*one) for host, one in enumerate(inside)}
+    assert below(measured, 0.5) == pytest.approx(short)

@@ -49,3 +49,9 @@ def machine(name: str) -> Machine | None:
     Cards for PCIe (``H100 PCIe``, ``H100 NVL``) are joined by bridges or not at all: not known.
     """
     return next((one for pattern, one in _KNOWN if pattern.search(name)), None)
+
+
+def floor(name: str, gpus: int) -> float | None:
+    """GB/s of busbw that an all-reduce over ``gpus`` GPUs ``name`` of one host should reach."""
+    known = machine(name)
+    return known.floor if known is not None and known.gpus == gpus else None

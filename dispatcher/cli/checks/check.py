@@ -53,7 +53,7 @@ class PairOptions(Options, section="Pairs of hosts"):
 
     pairs: bool = option(help="Measure the network between hosts, two by two, and find slow hosts.")
     backend: Literal["tcp", "mpi", "nccl", "gloo"] | None = option(
-        help="Measure by plain TCP, or by ranks of --python with MPI, NCCL on GPU 0, or gloo on "
+        help="Measure by plain TCP, or by ranks of --python with MPI, NCCL on all GPUs, or gloo on "
         "CPUs.",
         usual="tcp",
     )

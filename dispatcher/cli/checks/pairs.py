@@ -8,19 +8,24 @@ measured is left empty; what failed is marked.
 from __future__ import annotations
 
 import os
+import statistics
 import sys
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from html import escape
+from types import MappingProxyType
 
 from dispatcher.api.request import python_of
 from dispatcher.api.transports import allow_open_files
 from dispatcher.checks.pair_ranking import (
+    Inside,
     Pair,
     PairRanking,
+    below,
     doubtful,
     next_round,
     rank_pairs,
+    slow_rails,
     tournament,
 )
 from dispatcher.cli import named_files, say, tell
@@ -149,7 +154,7 @@ MOST_NAMED = 3
 
 def run(options: CheckOptions) -> int:
     """Measure the pairs of what the options name; the exit code. Raises: UsageError."""
-    targets = find_hosts(options, say)
+    targets = find_hosts(options, say, slots=options.backend == "nccl")
     names = ExecPlan(targets, ("true",)).names
     if len(targets) < 2:
         raise UsageError("--pairs: one host makes no pair")
@@ -163,7 +168,7 @@ def run(options: CheckOptions) -> int:
     allow_open_files(len(targets))
     connect = options.connect_timeout
     began = time.monotonic()
-    pairs, problems, played = _measured(targets, options, rounds, slow, connect)
+    pairs, problems, played, inside = _measured(targets, options, rounds, slow, connect)
     if problems:
         met = {host for pair in pairs for host in (pair.a, pair.b)}
         for host in set(range(len(targets))) - met - problems.keys():
@@ -173,13 +178,13 @@ def run(options: CheckOptions) -> int:
     if options.svg is not None:
         named_files.write(f"--svg {options.svg}", options.svg, svg(names, pairs, ranking))
     if options.as_json:
-        tell(record(names, pairs, problems, ranking, played, took))
+        tell(record(names, pairs, problems, ranking, played, took, inside, slow))
     else:
-        shown = lines(names, pairs, problems, ranking, played, took)
+        shown = lines(names, pairs, problems, ranking, played, took, inside, slow)
         sys.stdout.write("".join(f"{line}\n" for line in shown))
     if problems:
         return errors.CLUSTER
-    return 1 if ranking.bad else 0
+    return 1 if ranking.bad or slow_rails(pairs, slow) or below(inside, slow) else 0
 
 
 def _rounds(text: str | None) -> int | None:
@@ -195,8 +200,9 @@ def _measured(
     rounds: int | None,
     slow: float,
     connect: float,
-) -> tuple[list[Pair], dict[int, str], int]:
-    """The pairs, the hosts that could not take part and why, and how many rounds there were."""
+) -> tuple[list[Pair], dict[int, str], int, dict[int, Inside]]:
+    """The pairs, who could not take part and why, how many rounds there were, and what was
+    measured inside hosts."""
     from dispatcher.runner.surveys import find_addresses, play_round
 
     pairs: list[Pair] = []
@@ -204,7 +210,8 @@ def _measured(
         places, problems = find_addresses(
             targets, options.iface, reach.transport_for, seconds=LIMIT, connect=connect
         )
-        play = _by_ranks(targets, options, reach, problems, connect)
+        inside: dict[int, Inside] = {}
+        play = _by_ranks(targets, options, reach, problems, inside, connect)
         hosts = sorted(places)
         most = len(hosts) - 1 + len(hosts) % 2 if rounds is None else rounds
         for nth in range(most):
@@ -212,15 +219,15 @@ def _measured(
             if rounds is None:
                 chosen = tournament(hosts, nth)
             elif nth > 1 and not doubtful(hosts, rank_pairs(pairs, slow)):
-                return pairs, problems, nth
+                return pairs, problems, nth, inside
             else:
                 chosen = next_round(hosts, pairs, nth, slow)
             if not chosen:
-                return pairs, problems, nth
+                return pairs, problems, nth, inside
             pairs += play(chosen) if play is not None else play_round(
                 targets, places, chosen, reach.transport_for, limit=LIMIT, connect=connect
             )  # fmt: skip
-    return pairs, problems, most
+    return pairs, problems, most, inside
 
 
 def _by_ranks(
@@ -228,9 +235,10 @@ def _by_ranks(
     options: CheckOptions,
     reach: TransportPool,
     problems: dict[int, str],
+    inside: dict[int, Inside],
     connect: float,
 ) -> Callable[[Sequence[tuple[int, int]]], list[Pair]] | None:
-    """What plays a round by ranks, if that is wanted; its problems join the others."""
+    """What plays a round by ranks, if that is wanted; ``problems`` and ``inside`` grow by it."""
     if options.backend in (None, "tcp"):
         return None
     from dispatcher.api.rank_pairs import MpiPairs
@@ -244,6 +252,7 @@ def _by_ranks(
     def play(chosen: Sequence[tuple[int, int]]) -> list[Pair]:
         found = played.play(chosen)
         problems.update(played.problems)
+        inside.update(played.inside)
         return found
 
     return play
@@ -256,6 +265,8 @@ def lines(
     ranking: PairRanking,
     rounds: int,
     seconds: float,
+    inside: Mapping[int, Inside] = MappingProxyType({}),
+    slow: float = SLOW,
 ) -> list[str]:
     """What was found, for people: the map, then who is to blame."""
     median = rate_words(ranking.median)
@@ -275,7 +286,20 @@ def lines(
     for a, b in ranking.links:
         pair = next(p for p in pairs if (p.a, p.b) == (a, b))
         out.append(f"critical: {names[a]} and {names[b]}: bad together: {_words(names, pair)}")
-    return out if len(out) > 1 or ranking.bad else [*out, "all pairs are alike"]
+    for host, rail, rate, usual in slow_rails(pairs, slow):
+        words = f"rail {rail}: {rate_words(rate)} at best, usual is {rate_words(usual)}"
+        out.append(f"critical: {names[host]}: {words}")
+        out.append(f"  hint: the card near its GPU {rail}, by nvidia-smi topo -m, and its cable")
+    for host, due in below(inside, slow).items():
+        one = inside[host]
+        words = f"{rate_words(one.rate)} among its {one.gpus} GPUs ({one.gpu or 'CPU'})"
+        out.append(f"critical: {names[host]}: {words}, at least {rate_words(due)} is usual")
+        out.append("  hint: dispatch check --full looks at its NVLinks, clocks and power")
+    alike = len(out) == 1 and not ranking.bad
+    if inside:
+        middle = statistics.median_high(one.rate for one in inside.values())
+        out.insert(1, f"inside {len(inside)} hosts: usual {rate_words(middle)}")
+    return [*out, "all pairs are alike"] if alike else out
 
 
 def _words(names: Sequence[str], pair: Pair) -> str:
@@ -294,8 +318,11 @@ def record(
     ranking: PairRanking,
     rounds: int,
     seconds: float,
+    inside: Mapping[int, Inside] = MappingProxyType({}),
+    slow: float = SLOW,
 ) -> formats.CheckPairs:
     """What was found, for programs."""
+    short = below(inside, slow)
     return {
         "schema": "check-pairs/1",
         "format": 1,
@@ -313,7 +340,18 @@ def record(
                 "back": pair.back,
                 "why": pair.why,
                 "bad": (pair.a, pair.b) in ranking.bad,
+                "rails": list(pair.rails),
             }
             for pair in pairs
         ],
+        "slow_rails": [[names[host], rail] for host, rail, *_ in slow_rails(pairs, slow)],
+        "inside": {
+            names[host]: {
+                "rate": one.rate,
+                "gpu": one.gpu,
+                "gpus": one.gpus,
+                "below": short.get(host),
+            }
+            for host, one in sorted(inside.items())
+        },
     }

@@ -6,17 +6,22 @@ double in size until one takes long enough: so a slow link needs few bytes and a
 measured by its latency, and nothing is left under way when it is over. The round is over when the
 other end has all of it and said so. Nothing is waited for beyond the deadline: requests are tested.
 
-``nccl`` or ``gloo``: by all-reduces of torch, on GPU 0 of each host or on the CPU: apart from the
-device it is one path, that of a training job, started by ``dispatcher.comm``. Latency is the median
-time of an all-reduce of 8 bytes. Bandwidth is busbw as nccl-tests have it, which between two ranks
-is bytes / time: tensors double in size, then the number of all-reduces does, until a round takes
-long enough for the slower of the two ranks, whose time counts. The sums are looked at: a wrong one
-is a failure. Whoever waits there, torch or CUDA, cannot be asked to stop: when time is up a thread
+``nccl`` or ``gloo``: by all-reduces of torch, on GPUs or on the CPU: apart from the device it is
+one path, that of a training job, started by ``dispatcher.comm``. Latency is the median time of an
+all-reduce of 8 bytes. Bandwidth is busbw as nccl-tests have it, bytes / time * 2 (n - 1) / n:
+tensors double in size, then the number of all-reduces does, until a round takes long enough for
+the slowest rank, whose time counts. The sums are looked at: a wrong one is a failure. Where a host
+has several ranks, one a GPU, three things are measured: all of them together; those of each host
+by themselves, with tensors up to ``HUGE`` bytes, which NVLinks need; and all *rails* at once. A
+rail is one local rank on both hosts; they reach each other by the card that is near their GPUs.
+Whoever waits there, torch or CUDA, cannot be asked to stop: when time is up a thread
 of its own tells what was being done, and ends the process. MPI_Init has the deadline of the job.
 
 The result is a line of standard output, ``MARK`` and JSON: latency (s, there and back), rate
-(bytes/s that this end sent), why (what went wrong), lack (what this host itself lacks). argv: mpi,
-nccl or gloo, seconds for a direction, seconds for all once MPI is up.
+(bytes/s that this end sent), why (what went wrong), lack (what this host itself lacks), and by
+torch also node, local (which rank this is there), gpu (its name), gpus (ranks of this host), inside
+and rail (bytes/s; left out for a host with one rank). argv: mpi, nccl or gloo, seconds for a
+direction, seconds for all once MPI is up.
 """
 
 from __future__ import annotations
@@ -42,6 +47,8 @@ FIRST = 1 << 16
 PIECE, MOST, AHEAD = 1 << 22, 1 << 30, 4
 #: bytes of the largest tensor, and how many of those in a round at most
 LARGEST, REPEATS = 1 << 28, 64
+#: inside a host, where GPUs have four times as much free
+HUGE = 1 << 33
 #: how a training environment gets ``dispatcher.comm``, and nothing that only a launcher needs
 _INSTALL = "pip install --no-deps dispatch-launcher there"
 
@@ -194,12 +201,14 @@ def lack(backend: str) -> str:
 
 
 class TorchEnd:
-    """This end of the pair, in ``job``, whose process group is up."""
+    """This end, in ``job``, whose process group is up. ranks: those that reduce together; all."""
 
-    def __init__(self, torch: Any, job: Any) -> None:
+    def __init__(self, torch: Any, job: Any, ranks: Any = None, group: Any = None) -> None:
         self._torch = torch
         self._distributed = torch.distributed
         self._job = job
+        self._group = group
+        self._ranks = list(range(job.size) if ranks is None else ranks)
         self._sync = torch.cuda.synchronize if job.backend == "nccl" else lambda: None
 
     def latency(self) -> float:
@@ -208,37 +217,82 @@ class TorchEnd:
         self._timed(data, 1)  # the first one builds what the others use
         return sorted(self._timed(data, 1) for _ in range(PINGS))[PINGS // 2]
 
-    def rate(self, seconds: float) -> float:
-        """busbw, bytes/s. Raises: ArithmeticError."""
+    def rate(self, seconds: float, largest: int = 0) -> float:
+        """busbw, bytes/s. largest: bytes of a tensor; 0: ``LARGEST``. Raises: ArithmeticError."""
         size, times = FIRST, 1
+        n = len(self._ranks)
+        total = sum(rank + 1.0 for rank in self._ranks)
         while True:
             data = self._torch.full((size // 4,), self._job.rank + 1.0, device=self._job.device)
-            self._distributed.all_reduce(data)
-            if not bool((data == 3).all()):
+            self._distributed.all_reduce(data, group=self._group)
+            if not bool((data == total).all()):
                 raise ArithmeticError(f"wrong sums in an all-reduce of {size} bytes")
             data.zero_()
             took = self._slower(self._timed(data, times))
             if took * times > seconds / 2 or times >= REPEATS:
-                return size / took
-            if size < LARGEST:
+                return size / took * 2 * (n - 1) / n
+            if size * 2 <= (largest or LARGEST):
                 size *= 2
             else:
                 times *= 2
+
+    def huge(self) -> int:
+        """Bytes of the largest tensor inside a host."""
+        if self._job.backend != "nccl":
+            return LARGEST
+        free = self._torch.cuda.mem_get_info()[0]
+        return int(min(HUGE, max(LARGEST, free // 4)))
 
     def _timed(self, data: Any, times: int) -> float:
         """Seconds of one of ``times`` all-reduces."""
         self._sync()
         began = time.perf_counter()
         for _ in range(times):
-            self._distributed.all_reduce(data)
+            self._distributed.all_reduce(data, group=self._group)
         self._sync()
         return max(time.perf_counter() - began, 1e-9) / times
 
     def _slower(self, seconds: float) -> float:
-        """The larger figure of both ranks: so they decide alike."""
+        """The largest figure of the ranks: so they decide alike."""
         figure = self._torch.tensor([seconds], dtype=self._torch.float64, device=self._job.device)
-        self._distributed.all_reduce(figure, op=self._distributed.ReduceOp.MAX)
+        highest = self._distributed.ReduceOp.MAX
+        self._distributed.all_reduce(figure, op=highest, group=self._group)
         return float(figure.item())
+
+
+def place(size: int) -> tuple[int, int, list[list[int]]]:
+    """Our node, our number there, and the ranks of both nodes, in a world of ``size``.
+
+    As the environment of the rank has it; without one there are two ranks, on a node each.
+    """
+    local, here = (
+        int(os.environ.get(f"LOCAL_{n}", d)) for n, d in (("RANK", 0), ("WORLD_SIZE", 1))
+    )
+    node = int(os.environ.get("NODE_RANK", "0"))
+    first = size - here if node else here
+    return node, local, [list(range(first)), list(range(first, size))]
+
+
+def measure_several(
+    result: Result, job: Any, nodes: list[list[int]], mine: tuple[int, int], seconds: float
+) -> None:
+    """Each host by itself, and then all rails at once; ``mine``: our node and number there."""
+    torch: Any = sys.modules["torch"]
+    found, new_group = result.found, torch.distributed.new_group
+    node, local = mine
+    rails = list(zip(*nodes))
+    # every rank makes all groups, in one order
+    inside = [TorchEnd(torch, job, ranks, new_group(ranks)) for ranks in nodes]
+    between = [TorchEnd(torch, job, ranks, new_group(list(ranks))) for ranks in rails]
+    if job.backend == "nccl":
+        found["gpu"] = torch.cuda.get_device_name()
+    if len(nodes[node]) > 1:
+        result.doing = "all-reduces inside the host"
+        found["inside"] = inside[node].rate(seconds, inside[node].huge())
+    result.doing = "all rails at once"
+    TorchEnd(torch, job).latency()  # all begin together
+    if local < len(rails):
+        found["rail"] = between[local].rate(seconds)
 
 
 def measure_torch(result: Result, backend: str, seconds: float, limit: float) -> None:
@@ -254,19 +308,23 @@ def measure_torch(result: Result, backend: str, seconds: float, limit: float) ->
         return
     comm: Any = import_module("dispatcher.comm")
     try:
-        device = 0 if backend == "nccl" else "cpu"
+        device = int(os.environ.get("LOCAL_RANK", "0")) if backend == "nccl" else "cpu"
         job = comm.init(timeout=limit, device=device, abort_on_exception=False)
         result.doing = f"starting {backend}"
         result.until(limit)
-        if job.size != 2 or job.backend != backend:
+        node, local, nodes = place(job.size)
+        if not all(nodes) or job.backend != backend:
             found["lack"] = f"{job.size} ranks have met for {job.backend}, not 2 for {backend}"
             return
+        found.update(node=node, local=local, gpus=len(nodes[node]))
         job.init_torch(timeout=limit)
         end = TorchEnd(sys.modules["torch"], job)
         result.doing = "small all-reduces"
         found["latency"] = end.latency()
         result.doing = "large all-reduces"
         found["rate"] = end.rate(seconds)
+        if job.size > 2:
+            measure_several(result, job, nodes, (node, local), seconds)
         result.tell()
         job.close()
     except comm.EnvironmentMissing as error:

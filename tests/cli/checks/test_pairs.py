@@ -13,7 +13,7 @@ from cases import cases
 
 from dispatcher import cli
 from dispatcher.api import rank_pairs
-from dispatcher.checks.pair_ranking import Pair, PairRanking
+from dispatcher.checks.pair_ranking import Inside, Pair, PairRanking
 from dispatcher.cli.checks import pairs
 from dispatcher.cli.checks.pairs import MOST_SHOWN, rate_words, rates, svg, text
 from dispatcher.runner import surveys
@@ -143,13 +143,45 @@ def test_for_programs() -> None:
         "links": [["n1", "n3"]], "problems": {"n4": "x"},
         "pairs": [
             {"hosts": ["n1", "n2"], "latency": 1e-3, "there": 4e9, "back": 4e9, "why": "",
-             "bad": False},
+             "bad": False, "rails": []},
             {"hosts": ["n1", "n3"], "latency": 1e-3, "there": 1e9, "back": 4e9, "why": "",
-             "bad": True},
+             "bad": True, "rails": []},
             {"hosts": ["n2", "n3"], "latency": None, "there": None, "back": None,
-             "why": "Refused\x1b", "bad": False},
+             "why": "Refused\x1b", "bad": False, "rails": []},
         ],
+        "slow_rails": [], "inside": {},
     }  # fmt: skip
+    assert promises.told(json.dumps(found)) == found
+
+
+RAILS = (48e9, 47e9)
+SLOW_RAIL = [Pair(0, 1, 1e-5, 4e11, 4e11, rails=RAILS), Pair(2, 3, 1e-5, 4e11, 4e11, rails=RAILS),
+             Pair(0, 2, 1e-5, 4e11, 4e11, rails=(48e9, 12e9)),
+             Pair(1, 2, 1e-5, 4e11, 4e11, rails=(48e9, 11e9))]  # fmt: skip
+H100 = "NVIDIA H100 80GB HBM3"
+
+
+def test_rails_and_hosts_by_themselves_are_told() -> None:
+    ranking = PairRanking((), (), frozenset(), 4e11)
+    inside = {host: Inside(4.78e11, H100, 8) for host in range(4)}
+    measured = SLOW_RAIL[:1] + SLOW_RAIL[2:]
+    shown = pairs.lines(HOSTS, measured, {}, ranking, 2, 1.0, inside)
+    assert shown[1] == "inside 4 hosts: usual 478.0 GB/s"
+    assert shown[6:] == [
+        "critical: n3: rail 1: 12.0 GB/s at best, usual is 48.0 GB/s",
+        "  hint: the card near its GPU 1, by nvidia-smi topo -m, and its cable",
+    ]
+    inside[1] = Inside(3.1e11, H100, 8)
+    shown = pairs.lines(HOSTS, SLOW_RAIL, {}, ranking, 2, 1.0, inside)
+    assert shown[6:] == [
+        f"critical: n2: 310.0 GB/s among its 8 GPUs ({H100}), at least 460.0 GB/s is usual",
+        "  hint: dispatch check --full looks at its NVLinks, clocks and power",
+    ]
+    found = pairs.record(HOSTS, measured, {}, ranking, 2, 1.0, inside)
+    assert found["slow_rails"] == [["n3", 1]]
+    assert found["inside"]["n1"] == {"rate": 4.78e11, "gpu": H100, "gpus": 8, "below": None}
+    assert found["inside"]["n2"]["below"] == 4.6e11
+    assert found["pairs"][0]["rails"] == [48e9, 47e9]
     assert promises.told(json.dumps(found)) == found
 
 
@@ -272,6 +304,7 @@ def test_rounds_by_ranks(
     class Pairs:
         def __init__(self, hosts: Any, transport_for: Any, **how: Any) -> None:
             self.problems: dict[int, str] = {}
+            self.inside: dict[int, Inside] = {}
             made.append((len(hosts), how))
 
         def play(self, chosen: Any) -> list[Pair]:

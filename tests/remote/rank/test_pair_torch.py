@@ -46,6 +46,7 @@ class Torch:
     def __init__(self, clock: Clock, slow: float = 1e-6, other: float = 1.0) -> None:
         self.clock, self.slow, self.other, self.adds = clock, slow, other, 2.0
         self.reduced: list[int] = []
+        self.groups: set[object] = set()
         self.synced = 0
         self.gpus, self.has_nccl = True, True
         self.distributed = SimpleNamespace(
@@ -57,7 +58,8 @@ class Torch:
     def sync(self) -> None:
         self.synced += 1
 
-    def all_reduce(self, data: Tensor, op: str | None = None) -> None:
+    def all_reduce(self, data: Tensor, op: str | None = None, group: object = None) -> None:
+        self.groups.add(group)
         if op == "max":
             data.value *= self.other
             return
@@ -77,7 +79,7 @@ class Torch:
 
 
 def torch_end(torch: Torch, backend: str = "gloo") -> pair.TorchEnd:
-    job = SimpleNamespace(backend=backend, device="cpu", rank=0)
+    job = SimpleNamespace(backend=backend, device="cpu", rank=0, size=2)
     return pair.TorchEnd(torch, job)
 
 
@@ -93,9 +95,9 @@ class TestTorch:
         durations = iter([9.0] + [1.0] * 10 + [2.0] + [7.0] * 9)
         usual = torch.all_reduce
 
-        def slower(data: Tensor, op: str | None = None) -> None:
+        def slower(data: Tensor, op: str | None = None, group: object = None) -> None:
             torch.slow = next(durations) / 2
-            usual(data, op)
+            usual(data, op, group)
 
         torch.distributed.all_reduce = slower
         assert torch_end(torch).latency() == pytest.approx(2.0)
@@ -130,6 +132,28 @@ class TestTorch:
         torch.adds = 2.5
         with pytest.raises(ArithmeticError, match="wrong sums in an all-reduce of 65536 bytes"):
             torch_end(torch).rate(0.5)
+
+    @cases(("n", "factor"), [(2, 1.0), (8, 1.75), (16, 1.875)])
+    def test_bandwidth_is_busbw_of_a_group(self, clock: Clock, n: int, factor: float) -> None:
+        """As nccl-tests' PERFORMANCE.md has it for an all-reduce: 2 (n - 1) / n."""
+        torch = Torch(clock, slow=1e-4)
+        torch.adds = float(sum(range(2, n + 1)))
+        job = SimpleNamespace(backend="gloo", device="cpu", rank=0, size=64)
+        rate = pair.TorchEnd(torch, job, range(n), "group").rate(0.5)
+        assert rate == pytest.approx(4 / 1e-4 * factor)
+        assert torch.groups == {"group"}
+
+    @cases(
+        ("backend", "free", "largest"),
+        [("gloo", 1 << 40, 1 << 28), ("nccl", 79 << 30, 1 << 33), ("nccl", 8 << 30, 1 << 31),
+         ("nccl", 1 << 20, 1 << 28)],
+    )  # fmt: skip
+    def test_how_large_a_tensor_is_inside_a_host(
+        self, clock: Clock, backend: str, free: int, largest: int
+    ) -> None:
+        torch = Torch(clock)
+        torch.cuda.mem_get_info = lambda: (free, 80 << 30)
+        assert torch_end(torch, backend).huge() == largest
 
     @pytest.mark.parametrize(
         ("backend", "state", "lack"),
@@ -203,6 +227,8 @@ class TestMeasured:
         put(pair, "import_module", {"dispatcher.comm": comm}.__getitem__)
         put(pair, "lack", lambda backend: "")
         put(pair.TorchEnd, "__init__", lambda self, torch, job: None)
+        for name in ("LOCAL_RANK", "LOCAL_WORLD_SIZE", "NODE_RANK"):
+            monkeypatch.delenv(name, raising=False)
         put(pair.TorchEnd, "latency", lambda self: 0.25)
         put(pair.TorchEnd, "rate", lambda self, seconds: 100.0 * seconds)
         put(pair.Result, "until", lambda self, limit: comm.steps.append(("until", limit)))
@@ -220,7 +246,9 @@ class TestMeasured:
     ) -> None:
         comm.backend = backend
         result = self.measured(backend)
-        assert result.found == {"latency": 0.25, "rate": 200.0, "why": "", "lack": ""}
+        assert result.found == {
+            "latency": 0.25, "rate": 200.0, "why": "", "lack": "", "node": 0, "local": 0, "gpus": 1,
+        }  # fmt: skip
         assert comm.steps == [
             ("init", {"timeout": 9.0, "device": device, "abort_on_exception": False}),
             ("until", 9.0), ("init_torch", {"timeout": 9.0}), ("close", {}),
@@ -248,7 +276,7 @@ class TestMeasured:
     @pytest.mark.parametrize(
         ("size", "backend", "lack"),
         [
-            (3, "gloo", "3 ranks have met for gloo, not 2 for gloo"),
+            (1, "gloo", "1 ranks have met for gloo, not 2 for gloo"),
             (2, "nccl", "2 ranks have met for nccl, not 2 for gloo"),
         ],
     )
@@ -271,3 +299,72 @@ class TestMeasured:
         assert {name: found[name] for name in ("why", "lack")} == {
             "why": "", "lack": "", field: "broken",
         }  # fmt: skip
+
+
+@cases(
+    ("env", "size", "found"),
+    [
+        ({}, 2, (0, 0, [[0], [1]])),
+        ({"NODE_RANK": "1"}, 2, (1, 0, [[0], [1]])),
+        ({"LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2"}, 4, (0, 1, [[0, 1], [2, 3]])),
+        ({"LOCAL_RANK": "2", "LOCAL_WORLD_SIZE": "3", "NODE_RANK": "1"}, 5,
+         (1, 2, [[0, 1], [2, 3, 4]])),
+        ({"LOCAL_WORLD_SIZE": "4"}, 4, (0, 0, [[0, 1, 2, 3], []])),
+    ],
+)  # fmt: skip
+def test_where_a_rank_is(
+    monkeypatch: pytest.MonkeyPatch, env: dict[str, str], size: int, found: object
+) -> None:
+    for name in ("LOCAL_RANK", "LOCAL_WORLD_SIZE", "NODE_RANK"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in env.items():
+        monkeypatch.setenv(name, value)
+    assert pair.place(size) == found
+
+
+@cases(
+    ("node", "local", "backend", "found"),
+    [
+        (0, 1, "nccl", {"gpu": "NVIDIA H200", "inside": [0, 1], "rail": [1, 3]}),
+        (1, 0, "gloo", {"inside": [2, 3, 4], "rail": [0, 2]}),
+        (1, 2, "gloo", {"inside": [2, 3, 4]}),  # nobody on the other host is its counterpart
+    ],
+)
+def test_a_host_by_itself_and_then_its_rail(
+    monkeypatch: pytest.MonkeyPatch, node: int, local: int, backend: str, found: dict[str, Any]
+) -> None:
+    """Every rank makes all groups, as torch asks for it, and measures in its own two."""
+    made: list[list[int]] = []
+
+    class End:
+        def __init__(self, torch: Any, job: Any, ranks: Any = None, group: Any = None) -> None:
+            self.ranks = None if ranks is None else list(ranks)
+            assert group == self.ranks
+
+        def huge(self) -> int:
+            return 9
+
+        def latency(self) -> float:
+            assert self.ranks is None
+            return 1.0
+
+        def rate(self, seconds: float, largest: int = 0) -> Any:
+            return self.ranks
+
+    def new_group(ranks: list[int]) -> list[int]:
+        made.append(ranks)
+        return ranks
+
+    torch = SimpleNamespace(
+        distributed=SimpleNamespace(new_group=new_group),
+        cuda=SimpleNamespace(get_device_name=lambda: "NVIDIA H200"),
+    )
+    monkeypatch.setitem(sys.modules, "torch", torch)
+    monkeypatch.setattr(pair, "TorchEnd", End)
+    result = pair.Result()
+    job = SimpleNamespace(backend=backend)
+    pair.measure_several(result, job, [[0, 1], [2, 3, 4]], (node, local), 0.4)
+    assert made == [[0, 1], [2, 3, 4], [0, 2], [1, 3]]
+    nothing = {"latency": None, "rate": None, "why": "", "lack": ""}
+    assert result.found == {**nothing, **found}
+    assert result.doing == "all rails at once"

@@ -38,6 +38,35 @@ def test_two_hosts(cluster: Cluster, isolated: None) -> None:
     assert pair["there"] == pair["back"] > 0
 
 
+#: a stand-in for hosts with two GPUs each: what is played by NCCL on GPUs, by gloo on two slots
+TWO_EACH = """
+import dataclasses, sys
+from dispatcher import cli
+from dispatcher.api import rank_pairs
+from dispatcher.cli.checks import pairs
+rank_pairs.PROBES["gloo"] = dataclasses.replace(rank_pairs.PROBES["nccl"])
+find_hosts = pairs.find_hosts
+pairs.find_hosts = lambda *words, slots: find_hosts(*words, slots=True)
+sys.exit(cli.main(sys.argv[1:]))
+"""
+
+
+@pytest.mark.torch
+@needs_ranks
+def test_two_hosts_with_several_ranks_each(cluster: Cluster, isolated: None) -> None:
+    """Their rails, and what they reach by themselves."""
+    hostfile = Path(cluster.shared, "two-each")
+    hostfile.write_text("n1 slots=2\nn2 slots=2\n")
+    words = "--pairs", "--rounds", "1", "--json", "--backend", "gloo", "-H", str(hostfile)
+    done = cluster.run([sys.executable, "-c", TWO_EACH, "check", *words], timeout=200)
+    found = json.loads(done.stdout)
+    (pair,) = found["pairs"]
+    assert (pair["hosts"], pair["why"], len(pair["rails"])) == (["n1", "n2"], "", 2)
+    assert min(pair["rails"]) > 0
+    assert {name: one["gpus"] for name, one in found["inside"].items()} == {"n1": 2, "n2": 2}
+    assert all(one["rate"] > 0 for one in found["inside"].values())
+
+
 @needs_ranks
 def test_a_host_without_torch_is_told(cluster: Cluster, isolated: None) -> None:
     python = Path(cluster.shared, "python-without")
