@@ -5,7 +5,8 @@ in docs/reference/schemas/ are made of these classes, and of the events and the 
 journal and report.json (``scripts/schemas.py``); docstrings say what each field means. ``schema``
 has the name and the version.
 
-Imported by type checkers and tests alone, so that no command pays for it.
+Imported by type checkers and tests alone, so that no command pays for it. Longer than other
+modules, since it is one list.
 """
 
 from __future__ import annotations
