@@ -22,7 +22,7 @@ from typing import Any
 
 from dispatcher.checks import gpu, health, network, xid
 from dispatcher.checks.check import Asked, Check, Finding, Level, Seen, Unread, checked, each, equal
-from dispatcher.checks.hardware import dcgm, gpudirect, nvlink
+from dispatcher.checks.hardware import affinity, dcgm, gpudirect, nvlink
 
 PREFIX = "site/"
 #: characters of a text that are kept
@@ -105,6 +105,11 @@ def full(xid_levels: Mapping[int, str], *, site_checks: bool) -> tuple[Check, ..
             "all NVLinks, at full speed",
             equal(nvlink.links, Level.CRITICAL, "nvidia-smi nvlink -s"),
         ),
+        Check(
+            "affinity",
+            "GPUs, CPUs and network cards near to each other as on other hosts",
+            equal(affinity.affinity, Level.WARN, "nvidia-smi topo -m, on both"),
+        ),
         Check("linkerrors", "no errors of NVLinks", each(nvlink.errors)),
         Check("nvswitch", "the GPUs have joined the fabric", each(gpu.fabric)),
         Check("dcgm", "DCGM's short test, where it is installed", each(dcgm.dcgm)),
@@ -181,6 +186,7 @@ def _full_readings(want: Want) -> list[list[Any]]:
         ["smi recovery", "run", _smi(query + ",".join(gpu.RECOVERY_FIELDS), csv)],
         ["smi nvlink", "run", _smi("nvlink", "-s")],
         nvlink_errors(),
+        ["smi topo", "run", _smi("topo", "-m")],
         ["dcgm", "run", [word.encode() for word in dcgm.COMMAND]],
         ["gpudirect", "file", [
             path.encode() for path in

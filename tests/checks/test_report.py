@@ -54,8 +54,9 @@ def test_what_a_full_check_reads_besides() -> None:
     quick, full = (by_name(report.first_readings(want(full=f), [])) for f in (False, True))
     more = {name: one for name, one in full.items() if name not in quick}
     assert list(more) == [
-        "smi", "smi core", "smi remap", "smi recovery", "smi nvlink", "smi nvlink errors", "dcgm",
-        "gpudirect", "lspci", "dmesg", "journal", "fabric manager", "rdma", "ib counters",
+        "smi", "smi core", "smi remap", "smi recovery", "smi nvlink", "smi nvlink errors",
+        "smi topo", "dcgm", "gpudirect", "lspci", "dmesg", "journal", "fabric manager",
+        "rdma", "ib counters",
     ]  # fmt: skip
     assert {(one[2], one[3]) for one in more.values()} == {(5.0, 1 << 20)}
     fields = ",".join((*gpu.CORE_FIELDS, *gpu.MORE_FIELDS)).encode()

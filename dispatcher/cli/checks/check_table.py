@@ -6,6 +6,7 @@ so that a thousand healthy hosts are one line and a sick one is seen at once. Pu
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 
 from dispatcher.checks.check import Finding, Level
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 #: how a level stands in the matrix, and its colour
 CELLS = {Level.OK: "ok", Level.WARN: "warn", Level.INCOMPLETE: "?", Level.CRITICAL: "FAIL"}
 COLOURS = {Level.OK: "", Level.WARN: "33", Level.INCOMPLETE: "35", Level.CRITICAL: "1;31"}
+#: different texts of a check with which all is well, at most
+MOST_SAID = 4
 #: rows of the matrix at most; more sick hosts than that need no picture
 MOST_ROWS = 40
 
@@ -48,6 +51,7 @@ def lines(
         *_matrix(report, paint, every=every),
         *_unseen(report, paint, advise, every=every),
         *_details(report, paint),
+        *(_said(report, paint) if every else ()),
     ]
 
 
@@ -120,6 +124,29 @@ def _details(report: CheckReport, paint: Callable[[str, Level], str]) -> list[st
         if one.remedy:
             out.append(f"  hint: {sanitize_text(one.remedy)}")
     return out
+
+
+def _said(report: CheckReport, paint: Callable[[str, Level], str]) -> list[str]:
+    """What checks say of hosts with which all is well; those that say the same together.
+
+    What is not the same on more than a few (free memory) is left to --json.
+    """
+    groups: dict[tuple[str, str], list[str]] = {}  # check, text -> hosts
+    for host, found in report.findings.items():
+        for check, one in found.items():
+            if one.level == Level.OK and one.text:
+                groups.setdefault((check, one.text), []).append(host)
+    together: dict[tuple[str, str], list[str]] = {}  # hosts, text -> checks
+    differing = Counter(check for check, _ in groups)
+    for (check, text), hosts in groups.items():
+        if differing[check] > MOST_SAID:
+            continue
+        together.setdefault((fold(hosts), text), []).append(check)
+    word = paint(Level.OK.name.lower(), Level.OK)
+    return [
+        f"{word}: {hosts}: {' '.join(checks)}: {sanitize_text(text)}"
+        for (hosts, text), checks in together.items()
+    ]
 
 
 def record(report: CheckReport, seconds: float) -> formats.Check:

@@ -62,8 +62,19 @@ def test_a_thousand_healthy_hosts_are_one_line() -> None:
         "1000 of 1000 hosts fit, 16 checks, 2.0 s"
     ]
     rows = check_table.lines(all_fine, 2.0, colour=True, every=True)
-    assert len(rows) == 3
     assert rows[2].startswith("n[0000-0999] ok     ok")
+    assert "ok: n[0000-0999]: tmp cwd: 60.0 GiB of 100.0 GiB free" in rows[3:]  # alike: once
+    assert len(rows) == 8
+
+
+def test_what_differs_from_host_to_host_is_not_told_of_each() -> None:
+    def shown(texts: str) -> list[str]:
+        found = {f"n{n}": {"c": Finding(Level.OK, text)} for n, text in enumerate(texts)}
+        report = CheckReport(("c",), found, {}, {})
+        return check_table.lines(report, 0, colour=False, every=True)[3:]
+
+    assert shown("aab") == ["ok: n[0-1]: c: a", "ok: n2: c: b"]
+    assert shown("abcde") == []
 
 
 def test_json_names_every_host_and_check() -> None:
