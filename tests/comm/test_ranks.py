@@ -134,17 +134,17 @@ def test_worlds_of_one_are_not_taken_for_the_job(mpiexec: MpiExec) -> None:
     ("change", "reason"),
     [
         (
-            "boot.cuda.find = lambda index, local: cuda.Gpu(0, 'GPU-1', 12080)",
+            "boot.cuda.find = lambda index, local, **_: cuda.Gpu(0, 'GPU-1', 12080)",
             f"gpu GPU-1: chosen by rank 0 on {HOST} and rank 1 on {HOST}: one rank a gpu",
         ),
         (
-            "boot.cuda.find = lambda index, local: cuda.Gpu(0, f'GPU-{local}', 12080)\n"
+            "boot.cuda.find = lambda index, local, **_: cuda.Gpu(0, f'GPU-{local}', 12080)\n"
             "boot._nccl = lambda: 23007 if rank else 22907",
             "nccl: versions differ: 2.29.7",
         ),
         ("os.environ['NCCL_ALGO'] = str(rank)", "NCCL_ALGO: differs"),
         (
-            "def find(*_): raise comm.CommError('comm: gpu: cuInit: broken (999)')\n"
+            "def find(*_, **__): raise comm.CommError('comm: gpu: cuInit: broken (999)')\n"
             "if rank == 1: boot.cuda.find = find",
             f"rank 1 on {HOST}: gpu: cuInit: broken (999)",
         ),

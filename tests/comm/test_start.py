@@ -233,9 +233,10 @@ def test_groups_are_communicators_too(mpiexec: MpiExec, fake: str) -> None:
         4,
         fake
         + """
-job._library = FakeNccl(MPI)
+job._library = fake = FakeNccl(MPI)
 job.nccl_communicator()
 groups = job.parallel(tp=2, also=["tp-dp"])
+assert (fake.calls.count("init_rank"), fake.calls.count("split")) == (1, 3)
 for group in (groups.tp, groups.dp, groups.pp, groups["tp-dp"], groups.ep):
     x = np.array([2.0 ** job.rank], dtype=np.float32)
     group.nccl.all_reduce(buffer(x))
