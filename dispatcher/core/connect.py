@@ -11,13 +11,14 @@ and what was dropped waits before it comes again. Rules, with their ids:
   1.5, and not in the window, where it would hold up others
 * C-4  a host's limit counts from its first attempt; no attempt begins after it, and the failure
   of the last one before it stands
+* C-5  an attempt that the limit cut off says only that; if one before it was dropped, that stands
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from dispatcher.model.failure import Failure
+from dispatcher.model.failure import Failure, Kind
 from dispatcher.model.frozen import Value, value
 
 #: seconds before the second attempt; doubled each time, times a random 0.5 to 1.5
@@ -46,6 +47,7 @@ class ConnectPolicy:
         self._window = float(most)
         self._connecting: set[int] = set()
         self._attempts: dict[int, Attempt] = {}  # host -> its latest
+        self._dropped: dict[int, Failure] = {}  # host -> why it came to another attempt
 
     @property
     def can_begin(self) -> bool:
@@ -66,17 +68,20 @@ class ConnectPolicy:
     def reached(self, host: int) -> None:
         """``host`` is connected."""
         self._connecting.discard(host)
+        self._dropped.pop(host, None)
         self._window = min(self._window + 1, self._most)
 
-    def failed(self, host: int, failure: Failure, now: float) -> float | None:
-        """Seconds after which ``host`` is to be tried again; None: ``failure`` is final."""
+    def failed(self, host: int, failure: Failure, now: float) -> float | Failure:
+        """Seconds after which ``host`` is to be tried again; or the failure that is final."""
         self._connecting.discard(host)
-        if not failure.retryable:  # C-2
-            return None
-        self._window = max(1.0, self._window / 2)
         attempt = self._attempts[host]
+        if not failure.retryable:  # C-2
+            cut_off = failure.kind is Kind.TIMEOUT and now >= attempt.until
+            return self._dropped.get(host, failure) if cut_off else failure  # C-5
+        self._dropped[host] = failure
+        self._window = max(1.0, self._window / 2)
         pause = FIRST_PAUSE * 2 ** (attempt.number - 1) * (0.5 + self._random())
-        return pause if now + pause < attempt.until else None  # C-4
+        return pause if now + pause < attempt.until else failure  # C-4
 
     def given_up(self, host: int) -> None:
         """Nobody waits for the connection to ``host`` any more."""

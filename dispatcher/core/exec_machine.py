@@ -226,12 +226,13 @@ class ExecMachine:
         if host.state not in (CONNECTING, RUNNING):
             return []
         if host.state == CONNECTING:  # E-4
-            pause = self._connect.failed(node, failure, now)
-            if pause is not None:
+            again = self._connect.failed(node, failure, now)
+            if not isinstance(again, Failure):
                 self._move(node, WAITING)
                 self.deadlines.pop(("connect", node), None)
-                self.deadlines["again", node] = now + pause
+                self.deadlines["again", node] = now + again
                 return self._go_on(now)
+            failure = again
         return self._finish(node, host.why or exec_events.Failed(failure), now)
 
     def _await_password(self, node: int, now: float) -> list[Action]:

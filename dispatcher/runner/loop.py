@@ -248,8 +248,8 @@ class ConnectGate:
             self._policy.reached(host)
             self._room.notify(2)  # its own room, and what the window has grown by
 
-    def failed(self, host: int, failure: Failure) -> float | None:
-        """Seconds after which to ``enter`` once more; None: ``failure`` is final."""
+    def failed(self, host: int, failure: Failure) -> float | Failure:
+        """Seconds after which to ``enter`` once more; or the failure that is final."""
         with self._room:
             self._room.notify()
             return self._policy.failed(host, failure, time.monotonic())

@@ -12,6 +12,7 @@ from dispatcher.model.failure import Failure, Kind
 
 DROPPED = Failure(Kind.DROPPED, "MaxStartups", retryable=True)
 FINAL = Failure(Kind.AUTH, "no")
+LATE = Failure(Kind.TIMEOUT, "ssh banner: no answer in time")
 
 
 def room(policy: ConnectPolicy, now: float = 0.0) -> int:
@@ -75,16 +76,38 @@ def test_the_pauses(chance: float, pauses: list[float]) -> None:
 def test_what_is_final(failure: Failure, seconds: float, is_final: bool) -> None:  # C-2, C-4
     policy = ConnectPolicy(4, seconds, lambda: 0.5)
     policy.begin(0, 0.0)
-    assert (policy.failed(0, failure, 0.0) is None) == is_final
+    assert (policy.failed(0, failure, 0.0) is failure) == is_final
     assert policy.was_tried(0)
     assert not policy.was_tried(1)
+
+
+@cases(
+    ("last", "at", "stands"),
+    [
+        (LATE, 5.0, DROPPED),  # the limit cut it off
+        (LATE, 4.9, LATE),  # an address that is silent before that
+        (FINAL, 5.0, FINAL),
+    ],
+)
+def test_what_a_cut_off_attempt_says(last: Failure, at: float, stands: Failure) -> None:  # C-5
+    policy = ConnectPolicy(4, 5.0, lambda: 0.5)
+    policy.begin(0, 0.0)
+    policy.failed(0, DROPPED, 1.0)
+    policy.begin(1, 0.0)
+    policy.begin(0, 1.2)
+    assert policy.failed(0, last, at) is stands
+    assert policy.failed(1, last, at) is last  # was never dropped
+    policy.begin(0, 6.0)
+    policy.reached(0)
+    policy.begin(0, 9.0)
+    assert policy.failed(0, last, 20.0) is last  # was reached since
 
 
 def test_time_in_which_the_user_typed_is_no_hosts() -> None:
     policy = ConnectPolicy(4, 10.0, lambda: 0.5)
     policy.begin(0, 0.0)
     policy.extend(30.0)
-    assert policy.failed(0, DROPPED, 35.0) is not None
+    assert policy.failed(0, DROPPED, 35.0) is not DROPPED
     assert policy.begin(0, 36.0) == Attempt(2, 40.0)
 
 
@@ -115,7 +138,7 @@ def test_any_course(most: int, seconds: float, course: list[tuple[str, int, floa
                 policy.given_up(host)
             else:
                 pause = policy.failed(host, DROPPED if step == "d" else FINAL, now)
-                if pause is None:
+                if isinstance(pause, Failure):
                     ready[host] = float("inf")
                 else:
                     assert step == "d"  # C-2

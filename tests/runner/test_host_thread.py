@@ -277,7 +277,7 @@ def test_a_host_that_fails_gives_its_room_to_the_next() -> None:
 
     threading.Thread(target=enter, daemon=True).start()
     assert not entered.wait(0.1)
-    assert gate.failed(0, Failure(Kind.AUTH, "no")) is None
+    assert isinstance(gate.failed(0, Failure(Kind.AUTH, "no")), Failure)
     assert entered.wait(10)
 
 

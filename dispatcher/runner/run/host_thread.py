@@ -210,8 +210,10 @@ class HostThread(threading.Thread):
             if isinstance(opened, Link):
                 self._gate.reached(self.node)
                 return opened
-            pause = self._gate.failed(self.node, opened)
-            if pause is None or self._closed.wait(pause):
+            again = self._gate.failed(self.node, opened)
+            if isinstance(again, Failure):
+                return again
+            if self._closed.wait(again):
                 return opened
 
     def _serve(self, link: Link) -> Failure | None:
