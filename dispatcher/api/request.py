@@ -14,6 +14,7 @@ import errno
 import os
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypedDict
 
@@ -87,7 +88,29 @@ def request(
     if fields.get("per_node"):  # launchers of their own kind look after these themselves
         own.update({"nproc_per_node": 1, "omp": "keep", "mpi": "none"})
     given = {**own, **Request.current(fields)}
-    return Request(hosts_of(hosts), Program(kind, tuple(argv)), **given)
+    return Request(granted_here(hosts_of(hosts), environ), Program(kind, tuple(argv)), **given)
+
+
+def granted_here(hosts: Hostlist, environ: Mapping[str, str]) -> Hostlist:
+    """``hosts`` with the GPUs that Slurm has given to the job around us on this machine.
+
+    They count for localhost, which somebody typed within the job, as for a host of the allocation.
+    On a login node, where salloc leaves its variables, they are those of another machine.
+    """
+    if not (environ.get("SLURM_STEP_GPUS") or environ.get("SLURM_JOB_GPUS")):
+        return hosts
+    from dispatcher.api.transports import is_local
+    from dispatcher.plan.hosts.allocation import slurm_gpus
+
+    own = environ.get("SLURMD_NODENAME")
+    given = slurm_gpus(environ) if own else None
+    found = (
+        replace(host, granted=given)
+        if host.granted is None and (is_local(host) or host.name == own)
+        else host
+        for host in hosts.hosts
+    )
+    return replace(hosts, hosts=tuple(found))
 
 
 def hosts_of(hosts: Hosts) -> Hostlist:

@@ -10,7 +10,15 @@ from typing import Any
 import pytest
 from cases import cases
 
-from dispatcher.api.request import allocated, cwd_of, hosts_of, is_program, python_of, request
+from dispatcher.api.request import (
+    allocated,
+    cwd_of,
+    granted_here,
+    hosts_of,
+    is_program,
+    python_of,
+    request,
+)
 from dispatcher.model.errors import UsageError
 from dispatcher.model.host import Host, Hostlist
 
@@ -64,6 +72,29 @@ def test_a_batch_job_s_hosts_are_taken(monkeypatch: pytest.MonkeyPatch, tmp_path
     monkeypatch.setenv("PBS_JOBID", "7")
     monkeypatch.setenv("PBS_NODEFILE", str(tmp_path / "nodes"))
     assert [(host.name, host.slots) for host in hosts_of(None).hosts] == [("n4", 2), ("n5", 1)]
+
+
+@cases(
+    ("environ", "granted"),
+    [
+        ({"SLURMD_NODENAME": "n1", "SLURM_JOB_GPUS": "4,5"}, {"localhost": ("4", "5"),
+                                                              "n1": ("4", "5")}),
+        ({"SLURMD_NODENAME": "n1", "SLURM_JOB_GPUS": "4,5", "SLURM_STEP_GPUS": "5"},
+         {"localhost": ("5",), "n1": ("5",)}),
+        ({"SLURM_JOB_GPUS": "4,5"}, {}),  # after salloc, on the login node
+        ({"SLURMD_NODENAME": "n1", "SLURM_JOB_GPUS": "?"}, {}),
+        ({"SLURMD_NODENAME": "n1"}, {}),
+    ],
+)  # fmt: skip
+def test_localhost_within_a_job_of_slurm_has_the_job_s_gpus(
+    environ: dict[str, str], granted: dict[str, tuple[str, ...]]
+) -> None:
+    names = ["localhost", "n1", "n2"]
+    found = request(names, ["train.py"], environ=environ).hosts.hosts
+    assert [host.name for host in found] == names
+    assert {host.name: host.granted for host in found if host.granted is not None} == granted
+    kept = Hostlist((Host("localhost", granted=("7",)),))
+    assert granted_here(kept, environ) == kept
 
 
 def test_a_request_is_completed_from_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
-from dispatcher.api.request import cwd_of, python_of
+from dispatcher.api.request import cwd_of, granted_here, python_of
 from dispatcher.cli import named_files, say
 from dispatcher.cli.options import config_trust
 from dispatcher.cli.options.connect_options import WINDOW
@@ -61,7 +61,7 @@ def request(options: RunOptions) -> Request:
         )
     environ = dict(os.environ)
     return Request(
-        hosts=hosts,
+        hosts=granted_here(hosts, environ),
         program=program,
         cwd=cwd_of(options.chdir),
         np=options.np,

@@ -112,7 +112,7 @@ def slurm(place: Surroundings) -> Grant | None:
             counted = "SLURM_GPUS_ON_NODE"
         hosts += [Host(n, slots=s, origin=words) for n, s in zip(names, slots, strict=True)]
     own = get("SLURMD_NODENAME")
-    given = _gpus(get("SLURM_STEP_GPUS") or get("SLURM_JOB_GPUS"))
+    given = slurm_gpus(place.environ)
     hosts = [replace(h, granted=given) if h.name == own else h for h in hosts]
     return Grant(who, words, _once(hosts), counted)
 
@@ -226,6 +226,11 @@ def _first_given(place: Surroundings, grant: Grant) -> Grant:
     """``grant``, its first host, where these systems run the script, with the script's GPUs."""
     given = _gpus(place.environ.get("CUDA_VISIBLE_DEVICES"))
     return replace(grant, hosts=(replace(grant.hosts[0], granted=given), *grant.hosts[1:]))
+
+
+def slurm_gpus(environ: Mapping[str, str]) -> tuple[str, ...] | None:
+    """The GPUs of this host that Slurm gave to the step or job around us; None for none."""
+    return _gpus(environ.get("SLURM_STEP_GPUS") or environ.get("SLURM_JOB_GPUS"))
 
 
 def _gpus(text: str | None) -> tuple[str, ...] | None:

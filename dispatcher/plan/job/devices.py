@@ -10,7 +10,8 @@ Somebody is, the first of these that has said anything:
 * the user, by ``--devices node``: all GPUs of the host
 * the host: the ``CUDA_VISIBLE_DEVICES`` of the environment that the agent finds there, which is the
   caller's own on localhost, a step's under ``srun``, and else what login gives
-* the batch system, by what it told the launcher of the host that this runs on (``Host.granted``)
+* the batch system, by what it told the launcher of the host that this runs on (``Host.granted``),
+  of localhost too
 
 Slots that are only counted are positions among the chosen ones: two slots beside
 ``CUDA_VISIBLE_DEVICES=4,5,6,7`` are GPUs 4 and 5. What hides all GPUs stays as it is.
