@@ -82,6 +82,12 @@ class FakeNccl:
             self._new(child, made)
         return IN_PROGRESS
 
+    def shrink(self, parent: ctypes.c_void_p, lost: list[int], child: ctypes.c_void_p) -> int:
+        self.calls.append("shrink")
+        self._left[parent.value] = _POLLS
+        left = self._open[parent.value].group.Excl(lost)
+        return self._new(child, self._open[parent.value].Create_group(left))
+
     def place(self, handle: ctypes.c_void_p) -> tuple[int, int]:
         communicator = self._open[handle.value]
         return communicator.rank, communicator.size

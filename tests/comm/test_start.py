@@ -255,3 +255,22 @@ assert groups.tp.nccl.closed
         "(2, 3) (0, 2) (2,)",
         "(2, 3) (1, 3) (3,)",
     ]
+
+
+def test_ranks_go_on_without_one_that_is_lost(mpiexec: MpiExec, fake: str) -> None:
+    ended = mpiexec(
+        3,
+        fake
+        + """
+job._library = fake = FakeNccl(MPI)
+world = job.nccl_communicator()
+if job.rank != 1:
+    rest = world.shrink([1])
+    x = np.array([job.rank + 1.0], dtype=np.float32)
+    rest.all_reduce(buffer(x))
+    print(rest.name, rest.rank, rest.size, x[0], world.closed, flush=True)
+    rest.close()
+""",
+    )
+    assert ended.code == 0, ended.err
+    assert ended.lines == ["world without 1 0 2 4.0 True", "world without 1 1 2 4.0 True"]

@@ -20,11 +20,11 @@ from __future__ import annotations
 import ctypes
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from dispatcher.comm.errors import NcclError
+from dispatcher.comm.errors import NcclError, fold
 from dispatcher.comm.exchange import Pause
 from dispatcher.comm.nccl.buffers import OPERATIONS, Buffer, as_buffer, current_stream
 from dispatcher.comm.nccl.library import IN_PROGRESS, NO_COLOR, Library
@@ -191,6 +191,25 @@ class Communicator:
         if color is None:
             return None
         return self._child(child, name or f"{self.name}/{color}", "ncclCommSplit")
+
+    def shrink(self, lost: Iterable[int], *, name: str = "") -> Communicator:
+        """The ranks that are left without ``lost``, numbered anew; this communicator is aborted.
+
+        Only those that are left call it, with the same ranks, from a thread that no call on this
+        communicator holds. What runs on it ends, and the data it was at is of no use. Needs NCCL
+        >= 2.27, else EnvironmentMissing.
+        """
+        gone = sorted(set(lost))
+        for rank in gone:
+            self._peer(rank)
+        if not gone or self.rank in gone:
+            raise ValueError(f"{self.name}: shrink without {gone} on rank {self.rank}")
+        child, call = ctypes.c_void_p(), "ncclCommShrink"
+        code = self._run(call, self._library.shrink, self._open(), gone, child)
+        self._settle(code, call)
+        made = self._child(child, name or f"{self.name} without {fold(gone)}", call)
+        self.abort()
+        return made
 
     def check(self) -> None:
         """Raises NcclError if the communicator broke since (a peer died, a link went down)."""

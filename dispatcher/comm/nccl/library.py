@@ -29,7 +29,7 @@ import importlib
 import importlib.util
 import os
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from dispatcher.comm.errors import EnvironmentMissing, NcclError
@@ -82,6 +82,8 @@ IN_PROGRESS = 7
 NO_COLOR = -1
 _OLDEST = 21400
 _SPLIT = 21800
+_SHRINK = 22700
+_SHRINK_ABORT = 1
 #: From this version on a communicator can start from several ids.
 SCALABLE = 22300
 
@@ -117,6 +119,7 @@ _SIGNATURES: dict[str, tuple[object, ...]] = {
     "ncclCommInitRankScalable": (_Pointer, _Int, _Int, _Int, ctypes.POINTER(_Id), _Pointer),
     "ncclCommGetAsyncError": (_Pointer, ctypes.POINTER(_Int)),
     "ncclCommSplit": (_Pointer, _Int, _Int, _Pointer, _Pointer),
+    "ncclCommShrink": (_Pointer, ctypes.POINTER(_Int), _Int, _Pointer, _Pointer, _Int),
     "ncclCommCount": (_Pointer, ctypes.POINTER(_Int)),
     "ncclCommUserRank": (_Pointer, ctypes.POINTER(_Int)),
     "ncclCommFinalize": (_Pointer,),
@@ -131,7 +134,7 @@ _SIGNATURES: dict[str, tuple[object, ...]] = {
     "ncclSend": (_Pointer, _Size, _Int, _Int, _Pointer, _Pointer),
     "ncclRecv": (_Pointer, _Size, _Int, _Int, _Pointer, _Pointer),
 }
-_NEWER = ("ncclCommInitRankScalable", "ncclCommSplit")
+_NEWER = ("ncclCommInitRankScalable", "ncclCommShrink", "ncclCommSplit")
 
 
 class Library:
@@ -205,12 +208,25 @@ class Library:
 
     def split(self, parent: ctypes.c_void_p, color: int, key: int, child: ctypes.c_void_p) -> int:
         """Splits, in the parent's way; ``child`` stays null for ``NO_COLOR``. NCCL >= 2.18."""
-        if self.version < _SPLIT:
+        self._needs(_SPLIT, "groups need 2.18")
+        return int(self._calls.ncclCommSplit(parent, color, key, ctypes.byref(child), None))
+
+    def shrink(self, parent: ctypes.c_void_p, lost: Sequence[int], child: ctypes.c_void_p) -> int:
+        """Makes a communicator of the others, in the parent's way, and ends what runs on that.
+
+        Only the others call it. Needs NCCL >= 2.27.
+        """
+        self._needs(_SHRINK, "going on without lost ranks needs 2.27")
+        ranks = (_Int * len(lost))(*lost)
+        shrink = self._calls.ncclCommShrink
+        return int(shrink(parent, ranks, len(lost), ctypes.byref(child), None, _SHRINK_ABORT))
+
+    def _needs(self, version: int, what: str) -> None:
+        if self.version < version:
             raise EnvironmentMissing(
-                f"nccl: {self.path}: is {spell(self.version)}, groups need 2.18 or later",
+                f"nccl: {self.path}: is {spell(self.version)}, {what} or later",
                 hint="pip install nvidia-nccl-cu13",
             )
-        return int(self._calls.ncclCommSplit(parent, color, key, ctypes.byref(child), None))
 
     def state(self, handle: ctypes.c_void_p) -> int:
         """The communicator's asynchronous state: 0 well, ``IN_PROGRESS``, else what broke."""

@@ -8,6 +8,7 @@ import threading
 from typing import Any
 
 import pytest
+from cases import cases
 
 from dispatcher.comm import Buffer, Communicator, NcclError
 from dispatcher.comm.nccl.library import IN_PROGRESS
@@ -34,6 +35,11 @@ class Calls:
         self.made.append(("split", color, key))
         child.value = None if color == -1 else 8
         return IN_PROGRESS
+
+    def shrink(self, parent: object, lost: list[int], child: ctypes.c_void_p) -> int:
+        self.made.append(("shrink", lost))
+        child.value = 8
+        return self.code
 
     def place(self, handle: object) -> tuple[int, int]:
         return 1, self.size
@@ -415,3 +421,29 @@ def test_a_state_that_is_well_is_no_error(calls: Calls, communicator: Communicat
     communicator.abort()
     with pytest.raises(NcclError, match="world: the communicator is closed"):
         communicator.check()
+
+
+class TestShrink:
+    def test_the_rest_goes_on_and_the_old_one_is_aborted(
+        self, calls: Calls, communicator: Communicator
+    ) -> None:
+        calls.states = [0]
+        rest = communicator.shrink([3, 0, 3])
+        assert (rest.name, rest.timeout, rest.closed) == ("world without 0,3", 0.2, False)
+        assert calls.made[0] == ("shrink", [0, 3])
+        assert (calls.names[1:], communicator.closed) == (["ncclCommAbort"], True)
+        assert rest in rest._family
+        assert communicator not in rest._family
+
+    def test_one_that_fails_says_so(self, calls: Calls, communicator: Communicator) -> None:
+        calls.code = 6
+        with pytest.raises(NcclError, match="rank 1 on n1: world: ncclCommShrink: reason 6"):
+            communicator.shrink([0], name="rest")
+        assert communicator.closed
+
+    @cases("lost", [[], [1], [0, 1], [4], [-1]])
+    def test_ranks_that_cannot_be_lost(self, lost: list[int]) -> None:
+        calls = Calls()
+        with pytest.raises(ValueError, match="world: "):
+            made(calls).shrink(lost)
+        assert calls.made == []

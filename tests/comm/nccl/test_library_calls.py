@@ -171,6 +171,19 @@ def test_a_split_is_in_the_parents_way(monkeypatch: pytest.MonkeyPatch) -> None:
         older.split(parent, 0, 0, child)
 
 
+def test_a_shrink_ends_what_runs_and_is_for_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    nccl = Nccl(22700, code=IN_PROGRESS)
+    parent, child = ctypes.c_void_p(7), ctypes.c_void_p()
+    assert loaded(nccl, monkeypatch).shrink(parent, [1, 3], child) == IN_PROGRESS
+    ((name, (given, ranks, count, into, how, flags)),) = nccl.made
+    assert (name, given, list(ranks), count) == ("ncclCommShrink", parent, [1, 3], 2)
+    assert into._obj is child
+    assert (how, flags) == (None, 1)  # the parent's configuration, NCCL_SHRINK_ABORT
+    older = loaded(Nccl(22699, lacks=("ncclCommShrink",)), monkeypatch)
+    with pytest.raises(EnvironmentMissing, match=r"is 2.26.99, going on without lost ranks needs"):
+        older.shrink(parent, [1], child)
+
+
 def test_the_state_and_the_place(monkeypatch: pytest.MonkeyPatch) -> None:
     one = loaded(Nccl(), monkeypatch)
     assert one.state(ctypes.c_void_p(7)) == 6
