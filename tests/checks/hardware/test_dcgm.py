@@ -79,7 +79,7 @@ NO_ENGINE = said(
         (said(b"Segmentation fault", 139), INCOMPLETE, "could not be read: dcgmi: Segmentation"),
         (said(b'{"DCGM Diag'), INCOMPLETE, "could not be understood: "),
         (said(b""), INCOMPLETE, "could not be read: dcgmi: it said nothing"),
-        (HUNG, INCOMPLETE, "could not be read: dcgmi: no answer in time"),
+        (HUNG, WARN, "DCGM's test has not ended in time"),
         (MISSING, OK, "DCGM is not installed"),
     ],
 )  # fmt: skip
