@@ -34,11 +34,23 @@ def test_ring(mpi: str) -> None:
 @pytest.mark.torch
 @pytest.mark.usefixtures("torch_ranks")
 def test_bandwidth(mpi: str) -> None:
-    lines = run(mpi, 2, "nccl_over_mpi.py", "--largest", "128K", "--repeat", "2")
-    assert "# all values right" in lines
+    lines = run(mpi, 3, "nccl_over_mpi.py", "--largest", "128K", "--repeat", "2")
+    assert "# Out of bounds values : 0 OK" in lines
+    assert "# Floor                : none is known for 3 x CPU on 1 hosts" in lines
+    half = ["time", "algbw", "busbw", "#wrong"]  # as nccl-tests have it
+    (head,) = [line.split() for line in lines if "redop" in line]
+    assert head == ["#", "size", "count", "type", "redop", "root", *half, *half]
     rows = [line.split() for line in lines if not line.startswith("#")]
-    assert [row[0] for row in rows] == ["65536", "131072"]
-    assert all(row[2] == row[3] for row in rows)  # two ranks: the factor is 1
+    assert [row[:5] for row in rows] == [
+        ["65536", "16384", "float", "sum", "-1"],
+        ["131072", "32768", "float", "sum", "-1"],
+    ]
+    for length, *_, us, algbw, busbw, wrong in [
+        row[:1] + row[at : at + 4] for row in rows for at in (5, 9)
+    ]:
+        assert wrong == "0"
+        assert float(algbw) == pytest.approx(int(length) / float(us) / 1e3, abs=0.02)
+        assert float(busbw) == pytest.approx(float(algbw) * 4 / 3, abs=0.02)  # 2 (n-1) / n
 
 
 @pytest.mark.torch
