@@ -262,7 +262,7 @@ class Child:
 class Nccl:
     """A communicator that notes its splits."""
 
-    _library, _who, timeout, device = None, "rank 5 on n1", 7.0, None
+    _library, _who, _blocking, timeout, device = None, "rank 5 on n1", True, 7.0, None
 
     def __init__(self) -> None:
         self._family: list[Any] = []

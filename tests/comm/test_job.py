@@ -137,8 +137,13 @@ class TestNccl:
     def test_it_blocks_as_nccls_do_unless_asked_otherwise(self) -> None:
         nccl = Nccl()
         with_nccl(made(), nccl).nccl_communicator()
-        with_nccl(made(), nccl).nccl_communicator(blocking=False)
+        one = with_nccl(made(), nccl)
+        one.nccl_communicator(blocking=False)
         assert nccl.ways == [True, False]
+        alone = one.parallel().tp.nccl
+        assert alone is not None
+        alone.all_reduce(SOME)
+        assert nccl.ways == [True, False, False]
 
     def test_a_start_that_blocks_for_ever_is_named_and_aborted(self) -> None:
         def work(exchange: Exchange) -> tuple[Any, list[str]]:

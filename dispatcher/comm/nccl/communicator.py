@@ -65,6 +65,7 @@ class Communicator:
         name: str = "world",
         timeout: float = 600.0,
         device: int | None = None,
+        blocking: bool = True,
         family: list[Communicator] | None = None,
     ) -> None:
         self._library = library
@@ -74,6 +75,7 @@ class Communicator:
         self.name = name
         self.timeout = timeout
         self.device = device
+        self._blocking = blocking
         self.rank, self.size = library.place(handle)
         self._family.append(self)
 
@@ -263,6 +265,7 @@ class Communicator:
             name=name,
             timeout=self.timeout,
             device=self.device,
+            blocking=self._blocking,
             family=self._family,
         )
 

@@ -111,5 +111,11 @@ def start(
             call.wait(_ABORT)
         raise
     return Communicator(
-        library, handle, who=exchange.who, timeout=timeout, family=family, device=device
+        library,
+        handle,
+        who=exchange.who,
+        timeout=timeout,
+        device=device,
+        blocking=blocking,
+        family=family,
     )
