@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+import socket
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from dispatcher.api.transports import allow_open_files
+from dispatcher.api.transports import LOCAL_NAMES, allow_open_files
 from dispatcher.checks import nccl_log
 from dispatcher.checks.check import Level
 from dispatcher.checks.nccl_advice import Advice, advise
@@ -117,6 +118,9 @@ def _compared(path: str, advice: Advice, hosts: Mapping[str, HostNet]) -> list[M
         name: [address for netdev in host.netdevs for address in netdev.addresses]
         for name, host in hosts.items()
     }
+    for name in LOCAL_NAMES & places.keys() - logged.keys():
+        if own := logged.get(socket.gethostname().partition(".")[0]):
+            logged[name] = own  # NCCL writes the name that this machine has for others
     known = nccl_log.by_host(logged, places)
     if not known:
         raise FileUnusable(f"--log {path}: it is of other hosts: {fold(list(logged))}")

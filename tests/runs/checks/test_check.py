@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -68,8 +69,12 @@ def test_a_log_that_does_not_fit(tmp_path: Path) -> None:
 
 
 def test_this_machine(tmp_path: Path) -> None:
-    done = check("--nccl", "-w", "localhost", cwd=tmp_path)
+    """Also in a log, where NCCL gives it the name that it has for others."""
+    name = socket.gethostname().partition(".")[0]
+    (tmp_path / "log").write_text(f"{name}:1:2 [0] NCCL INFO Using network IB\n")
+    done = check("--nccl", "-w", "localhost", "--log", "log", cwd=tmp_path)
     assert "now: localhost: NET/" in done.stdout, done.stderr
+    assert "not in log" not in done.stdout
 
 
 @pytest.mark.parametrize(
