@@ -1,0 +1,186 @@
+"""Where ``scripts/gpu`` runs its commands, what is kept of them, what has to be carried there."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import zipfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+
+ROOT = Path(__file__).resolve().parents[1]
+STAND_INS = ROOT / "tests" / "scripts" / "gpu_stand_ins"
+#: seconds for everything, less what the last step may need to end
+LIMIT = 570.0
+#: what is carried: megabytes at most; requirements, in the versions of scripts/constraints.txt
+MOST = 60.0
+CARRIED = ("paramiko", "ClusterShell", "click", "rich", "mpi4py", "mpich")
+PLATFORMS = [f"manylinux_2_{n}_x86_64" for n in (34, 28, 17)] + ["manylinux2014_x86_64"]
+#: runs the real one, and keeps what it says under the name of its words
+RECORDER = """#!/bin/sh
+name=$(printf %s "$*" | tr -c 'A-Za-z0-9.=-' _ | cut -c1-120)
+at="{keep}/nvidia-smi/$name"
+"{real}" "$@" >"$at.$$" 2>&1; code=$?
+cat "$at.$$"; mv "$at.$$" "$at.txt"
+echo "$code: nvidia-smi $*" >>"{keep}/nvidia-smi/codes"
+exit $code
+"""
+#: as another host to NCCL, which the ranks are told by their own number
+OTHER_HOSTS = ("--no-python", "sh", "-c", 'NCCL_HOSTID=host$RANK exec "$0" "$@"', sys.executable)
+SOCKET = {"NCCL_NET": "Socket", "NCCL_SOCKET_IFNAME": "lo"}
+#: what a process says that did not end well, whatever its exit code
+BROKEN = re.compile(
+    r"terminate called|core dumped|Aborted|Segmentation fault|Traceback|ImportError"
+)
+NOTHING: Mapping[str, str] = MappingProxyType({})
+
+
+class Surprise(Exception):
+    """It was not as expected; the text is what was seen."""
+
+
+class Impossible(Exception):
+    """It cannot be run here; the text says why, and what to do."""
+
+
+class Unseen(Exception):
+    """It cannot be seen here; the text says why."""
+
+
+@dataclass(frozen=True)
+class Done:
+    """How a command ended (code None: it was late), all it said, and after how many seconds."""
+
+    code: int | None
+    text: str
+    seconds: float
+
+    def must(self, wanted: bool, what: str) -> None:
+        """Raises: Surprise, with ``what`` was wanted and the last words, unless it was so."""
+        if not wanted:
+            words = " / ".join(self.text.strip().splitlines()[-3:])
+            raise Surprise(f"not {what}: exit {self.code}, {self.seconds:.0f} s: {words[-400:]}")
+
+    def well(self) -> Done:
+        """Itself. Raises: Surprise, unless it ended with 0 and nothing broke on the way."""
+        self.must(self.code == 0, "exit 0")
+        self.must(not BROKEN.search(self.text), "a quiet end")
+        return self
+
+
+@dataclass
+class Place:
+    """Where it runs: the folder of what is kept, the ranks' variables, when it must be over."""
+
+    keep: Path
+    env: dict[str, str]
+    end: float
+    played: bool = False
+    hang: int = 30  # seconds, of --hang-timeout
+    repeat: int = 20
+    nccl: tuple[int, ...] = ()
+
+    def run(self, name: str, *argv: str, limit: float = 60) -> Done:
+        """A command, all it says in NAME.log; killed with what it started when it is late."""
+        began = time.monotonic()
+        left = min(limit, self.end - began)
+        if left < 1:
+            raise Surprise("no time was left for it")
+        log = self.keep / f"{name}.log"
+        with open(log, "ab") as file:
+            process = subprocess.Popen(
+                argv, stdin=subprocess.DEVNULL, stdout=file, stderr=file,
+                env=self.env, cwd=self.keep, start_new_session=True,
+            )  # fmt: skip
+            try:
+                code: int | None = process.wait(left)
+            except subprocess.TimeoutExpired:
+                code = None
+                process.send_signal(signal.SIGTERM)  # dispatch then ends its ranks
+                try:
+                    process.wait(10)
+                except subprocess.TimeoutExpired:
+                    os.killpg(process.pid, signal.SIGKILL)
+                    process.wait()
+        text = log.read_text(errors="replace")
+        return Done(code, text, time.monotonic() - began)
+
+    def python(self, name: str, *argv: str) -> Done:
+        """A Python program."""
+        return self.run(name, sys.executable, *argv)
+
+    def dispatch(self, name: str, *words: str, limit: float = 60) -> Done:
+        """A command of dispatch."""
+        return self.run(name, sys.executable, "-m", "dispatcher", *words, limit=limit)
+
+    def ranks(
+        self, name: str, count: int, *words: str, limit: float = 60, before: Sequence[str] = (),
+        hosts: bool = False, env: Mapping[str, str] = NOTHING,
+    ) -> Done:  # fmt: skip
+        """The ranks of a program on this host and GPU 0. hosts: as two hosts, to NCCL."""
+        told = (*SOCKET.items(), *env.items()) if count > 1 else env.items()
+        exports = [word for pair in told for word in ("-x", "=".join(pair))]
+        how = (*exports, *before, *(OTHER_HOSTS if hosts else ()))
+        return self.dispatch(name, "-H", f"localhost:{count}", *how, *words, limit=limit)
+
+
+def prepare(keep: Path, *, played: bool) -> Place:
+    """The folder, a nvidia-smi that keeps what it says, all variables. Raises: Impossible."""
+    env = {n: v for n, v in os.environ.items() if not n.startswith(("NCCL_", "DISPATCH_", "PMI"))}
+    path = f"{STAND_INS}:{env['PATH']}" if played else env["PATH"]
+    real = shutil.which("nvidia-smi", path=path)
+    if real is None:
+        raise Impossible(
+            "gpu: nvidia-smi: not found: a GPU and its driver are needed\n"
+            "  hint: scripts/gpu --stand-ins shows the table without them"
+        )
+    (keep / "nvidia-smi").mkdir(parents=True, exist_ok=True)
+    (keep / "bin").mkdir(exist_ok=True)
+    recorder = keep / "bin" / "nvidia-smi"
+    recorder.write_text(RECORDER.format(keep=keep, real=real))
+    recorder.chmod(0o755)
+    places = [str(STAND_INS), str(ROOT / "tests" / "comm")] if played else []
+    if (wheels := ROOT / "wheels").is_dir():
+        site = ROOT / "site"
+        for wheel in sorted(wheels.glob("*.whl")):
+            with zipfile.ZipFile(wheel) as file:
+                file.extractall(site)
+        (library,) = site.glob("mpich-*.data/data/lib/libmpi.so.12")
+        env["MPI4PY_LIBMPI"] = str(library)
+        places.append(str(site))
+    env["PYTHONPATH"] = ":".join([*places, str(ROOT), *filter(None, [env.get("PYTHONPATH")])])
+    env["PATH"] = f"{keep / 'bin'}:{path}"
+    env.update(CUDA_VISIBLE_DEVICES="0", OMP_NUM_THREADS="1")
+    return Place(keep, env, time.monotonic() + LIMIT, played)
+
+
+def pack(folder: Path, python: str) -> str:
+    """Fill ``folder`` with what has to be carried; the command to run there. Raises: Impossible."""
+    wheels = folder / "wheels"
+    shutil.rmtree(folder, ignore_errors=True)
+    wheels.mkdir(parents=True)
+    platforms = [word for name in PLATFORMS for word in ("--platform", name)]
+    subprocess.run(
+        [sys.executable, "-m", "pip", "download", "-q", "--disable-pip-version-check",
+         "--only-binary=:all:", "--python-version", python, "--implementation", "cp", *platforms,
+         "-c", str(ROOT / "scripts" / "constraints.txt"), "-d", str(wheels), *CARRIED],
+        check=True,
+    )  # fmt: skip
+    for name in ("dispatcher", "examples"):
+        ignored = shutil.ignore_patterns("__pycache__")
+        shutil.copytree(ROOT / name, folder / name, ignore=ignored)
+    (folder / "scripts").mkdir()
+    for script in ("gpu", "gpu_place.py", "gpu_ranks.py"):
+        shutil.copy2(ROOT / "scripts" / script, folder / "scripts")
+    size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file()) / 1e6
+    if size > MOST:
+        raise Impossible(f"gpu: {folder}: {size:.0f} MB, at most {MOST:.0f} can be carried")
+    print(f"{size:.0f} MB in {folder}; there, with a Python {python} that has torch, run")
+    return f"python3 {folder.name}/scripts/gpu --keep {folder.name}-kept"
