@@ -118,6 +118,9 @@ _FIRST_TAG, _TAGS = 7300, 8192
 _MARGIN = 5.0
 #: How long rank 0 waits for the others to have heard of a failure.
 _SETTLE = 2.0
+#: The same where who has not reported is late already: the others leave, and wait no longer for
+#: rank 0 than ``mpi._TOGETHER``.
+_LATE = 0.2
 
 
 class Pause:
@@ -269,7 +272,7 @@ class Exchange:
                     hint=hint,
                     missing=tuple(absent),
                 )
-                return self._dismiss(err(late), reports)
+                return self._dismiss(err(late), reports, _LATE)
             if found is None:
                 pause()
         try:
@@ -281,12 +284,15 @@ class Exchange:
             self._send(ok(answers[rank]), rank, self._verdict)
         return ok(answers[0])
 
-    def _dismiss(self, verdict: bytes, reports: dict[int, bytes]) -> bytes:
+    def _dismiss(
+        self, verdict: bytes, reports: dict[int, bytes], seconds: float | None = None
+    ) -> bytes:
         """Tell the failure to all, and take the reports still under way, for a moment."""
         for rank in range(1, self.size):
             self._send(verdict, rank, self._verdict)
         reports[0] = verdict
-        deadline, pause = time.monotonic() + _SETTLE, Pause()
+        limit = _SETTLE if seconds is None else seconds
+        deadline, pause = time.monotonic() + limit, Pause()
         while len(reports) < self.size and time.monotonic() < deadline:
             found = self._take(self._mpi.ANY_SOURCE, self._report)
             if found is None:

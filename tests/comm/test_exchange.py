@@ -189,7 +189,7 @@ class TestAssemble:
         assert verdicts([first, third]) == {(RollCallError, message, None, 0, (1,))}
 
     def test_one_that_is_late_hears_the_verdict(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(exchange, "_SETTLE", 20.0)
+        monkeypatch.setattr(exchange, "_LATE", 20.0)
 
         mpi = Mpi(2)
 
