@@ -222,7 +222,7 @@ def test_what_ranks_are_bound_to_and_their_threads(
         ("auto", TWO_NODES, ((("CPUs 2-3,6-7 of NUMA node 1", (0,)),
                               ("CPUs 0-1,4-5 of NUMA node 0", (1,))), (), False)),
         ("auto", replace(TWO_NODES, gpus=()), ((), (("no GPU at NUMA node 0,1", (0, 1)),), False)),
-        ("gpu", None, ((), (("not asked", (0, 1)),), True)),
+        ("gpu", None, ((), (("the host does not tell", (0, 1)),), True)),
     ],
 )  # fmt: skip
 def test_what_is_told_of_bindings(bind_to: Any, there: Any, told: Any) -> None:

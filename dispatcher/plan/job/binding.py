@@ -19,7 +19,9 @@ has it. A device whose NUMA node the host does not tell binds nobody, nor does a
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Literal
 
 from dispatcher.model.frozen import Value, value
@@ -43,6 +45,8 @@ MOST_CPUS = 1 << 13
 
 #: name or UUID, NUMA node or -1, the PCI addresses on the way to it, host bridge first
 Device = tuple[str, int, str]
+#: the GPUs of each rank; more than one where there are more than ranks
+Own = tuple[tuple[Device, ...], ...]
 
 
 @value
@@ -112,36 +116,40 @@ def bindings(
 
     policy: of ``--devices``. gpus: how many the host has. there: None where the host told nothing.
     """
-    if there is None or target == "none":
-        chosen = [Binding(why="not asked") for _ in node.ranks]
-    else:
-        chosen = _Chooser(there, _own_gpus(policy, node, gpus, there)).choose(target)
-    if there is None or not there.nics:
-        return chosen
-    own = _own_gpus(policy, node, gpus, there)
-    return [
-        Binding(one.cpus, one.nodes, one.why, one.sharers, near(there.nics, *its[:1]))
-        for one, its in zip(chosen, own, strict=True)
-    ]
+    if there is None:
+        return [Binding(why="the host does not tell") for _ in node.ranks]
+    return list(_chosen(target, there, _own_gpus(policy, node, gpus, there)))
 
 
-def _own_gpus(policy: str, node: NodePlan, gpus: int, there: Topology) -> list[list[Device]]:
-    """The GPUs of each rank: none, or its own first; more where there are more than ranks."""
-    found = []
+@functools.lru_cache(maxsize=16)
+def _chosen(target: BindTo, there: Topology, own: Own) -> tuple[Binding, ...]:
+    """``bindings`` for ranks with these GPUs; most hosts of a cluster are alike."""
+    chosen = [Binding(why="not asked") for _ in own]
+    if target != "none":
+        chosen = _Chooser(there, own).choose(target)
+    return tuple(
+        replace(one, nics=near(there.nics, *its[:1])) for one, its in zip(chosen, own, strict=True)
+    )
+
+
+def _own_gpus(policy: str, node: NodePlan, gpus: int, there: Topology) -> Own:
+    """The GPUs of each rank, its own first: none if one is not known."""
+    found: list[tuple[Device, ...]] = []
     for local in range(len(node.ranks)):
         text = visible_devices(policy, node, local)
         names = (text.split(",") if text else node.gpus or [*map(str, range(gpus))]) or [""]
         own = names[local % len(names)]
         more = [name for name in names if name != own] if len(names) > len(node.ranks) else []
         devices = [_gpu(there, name) for name in ([own, *more] if node.gpus != () else ())]
-        found.append([one for one in devices if one is not None] if devices[:1] != [None] else [])
-    return found
+        known = tuple(one for one in devices if one is not None)
+        found.append(known if len(known) == len(devices) else ())
+    return tuple(found)
 
 
 def _gpu(there: Topology, name: str) -> Device | None:
     if name.isdigit():
         return there.gpus[int(name)] if int(name) < len(there.gpus) else None
-    named = [one for one in there.gpus if name.startswith("GPU-") and one[0].startswith(name)]
+    named = [one for one in there.gpus if one[0].startswith(name)]
     return named[0] if len(named) == 1 else None
 
 
@@ -165,7 +173,7 @@ def near(nics: Sequence[Device], gpu: Device | None = None) -> tuple[str, ...]:
 class _Chooser:
     """own: the GPUs of each rank."""
 
-    def __init__(self, there: Topology, own: list[list[Device]]) -> None:
+    def __init__(self, there: Topology, own: Own) -> None:
         allowed = cpu_set(there.allowed)
         nodes = there.nodes or ((0, there.allowed),)
         cpus = {number: cpu_set(text) & allowed for number, text in nodes}
@@ -178,7 +186,7 @@ class _Chooser:
             return [Binding(why=why) for _ in self.own]
         homes: list[int | str] = [self.home(local) for local in range(len(self.own))]
         if target in ("numa", "core"):
-            order = sorted(self.nodes)
+            order = list(self.nodes)
             for local, home in enumerate(homes):
                 if isinstance(home, str) and order:
                     homes[local] = order[local * len(order) // len(homes)]

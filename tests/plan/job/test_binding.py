@@ -39,6 +39,7 @@ def read(machine: Machine, root: Path, *words: bytes) -> Topology:
 THREADS = Topology("0-3,5-7,16", ((0, "0-1,4-5"), (1, "2-3,6-7")), ("0,4", "1,5", "2,6", "3,7"),
                    (("", 1, ""), ("", 0, "")))  # fmt: skip
 #: what a kernel without NUMA tells
+MANY = Topology("0-11", (), tuple(sorted(map(str, range(12)))))
 PLAIN = Topology("2-5", (), ("0", "1", "2", "3", "4", "5"))
 
 
@@ -60,11 +61,13 @@ PLAIN = Topology("2-5", (), ("0", "1", "2", "3", "4", "5"))
         # one rank may use all eight, so only who asks is bound
         (NDV5, 1, "auto", {}, "more GPUs than ranks x1"),
         (NDV5, 1, "gpu", {}, "48-95 x1"),
+        (NDV5, 1, "auto", {"gpus": ("0", "MIG-1")}, "no GPU that is known x1"),
         (NDV5, 16, "auto", {}, "48-95 x8 | 0-47 x8"),  # two a GPU
         (replace(NDV5, allowed="0-63"), 8, "auto", {}, "48-63 x4 | 0-47 x4"),
         (replace(NDV5, allowed="0-31"), 8, "auto", {}, "one NUMA node only x8"),
         (replace(NDV5, allowed="0-31"), 8, "gpu", {},
          "no CPU allowed at NUMA node 0 x4 | 0-31 x4"),
+        (replace(NDV5, allowed="200"), 1, "numa", {}, "no CPU allowed at NUMA node 0 x1"),
         (with_idle_node(NDV5), 8, "auto", {}, "no GPU at NUMA node 1 x8"),
         (with_idle_node(NDV5), 8, "gpu", {}, "48-95 x8"),
         (DGX_A100, 8, "auto", {}, "no GPU at NUMA node 0,2,4,6 x8"),
@@ -80,6 +83,7 @@ PLAIN = Topology("2-5", (), ("0", "1", "2", "3", "4", "5"))
         (THREADS, 4, "core", {}, "2,6 x1 | 0 x1 | 3,7 x1 | 1,5 x1"),
         (THREADS, 5, "core", {},
          "fewer cores (2) than ranks (3) at NUMA node 1 x3 | 0 x1 | 1,5 x1"),
+        (MANY, 3, "core", {}, "0-3 x1 | 4-7 x1 | 8-11 x1"),
         (PLAIN, 3, "core", {}, "2 x1 | 3 x1 | 4-5 x1"),
         (PLAIN, 3, "numa", {}, "2-5 x3"),
         (replace(PLAIN, gpus=(("", -1, ""),)), 1, "gpu", {}, "2-5 x1"),
@@ -97,7 +101,7 @@ def test_where_ranks_run(
 
 def test_a_host_that_told_nothing_binds_nobody() -> None:
     node = NodePlan(0, Host("n1"), (), (0, 1))
-    assert bindings("gpu", "auto", node, 8, None) == [Binding(why="not asked")] * 2
+    assert bindings("gpu", "auto", node, 8, None) == [Binding(why="the host does not tell")] * 2
 
 
 def test_how_many_share_the_cpus_of_a_rank(tmp_path: Path) -> None:
@@ -105,6 +109,7 @@ def test_how_many_share_the_cpus_of_a_rank(tmp_path: Path) -> None:
     found = bindings("numa", "auto", node, 6, read(NDV5, tmp_path))
     assert [one.sharers for one in found] == [4, 4, 4, 4, 2, 2]
     assert [one.nodes for one in found] == [(0,)] * 4 + [(1,)] * 2
+    assert [one.sharers for one in bindings("core", "auto", node, 2, THREADS)[3:]] == [1] * 3
 
 
 @cases(
@@ -143,6 +148,11 @@ def test_sets_of_cpus_as_the_kernel_writes_them(text: str, cpus: list[int] | Non
     else:
         assert sorted(cpu_set(text)) == cpus
         assert cpu_set(cpu_text(cpus)) == cpu_set(text)
+
+
+def test_the_most_that_a_kernel_may_say() -> None:
+    there = Topology("0-8191", tuple((n, f"{n * 4096}-{n * 4096 + 4095}") for n in (0, 1)))
+    assert there.check() is None  # type: ignore[func-returns-value]
 
 
 @cases(
