@@ -125,6 +125,7 @@ def _become(
         os.setsid()
         if not proctree.signal_with_parent(parent, SIGKILL):
             os._exit(SIGKILL)
+        proctree.allow_tracing(parent)
         os.dup2(os.open("/dev/null", os.O_RDONLY) if stdin < 0 else stdin, 0)
         os.dup2(out, 1)
         os.dup2(err, 2)

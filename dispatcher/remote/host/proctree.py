@@ -16,6 +16,7 @@ from time import monotonic, sleep
 
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
+PR_SET_PTRACER = 0x59616D61
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -52,6 +53,15 @@ def signal_with_parent(parent: int, signum: int) -> bool:
     """In a fresh child: ask for ``signum`` at ``parent``'s death; False if it is dead already."""
     _prctl(PR_SET_PDEATHSIG, signum, 0, 0, 0)
     return os.getppid() == parent
+
+
+def allow_tracing(tracer: int) -> None:
+    """Let ``tracer`` and all below it look into this process, as a debugger does.
+
+    With Yama's ``ptrace_scope=1`` none but the parents of a process may; elsewhere this does
+    nothing. It outlives execve, not fork. Source: security/yama/yama_lsm.c, prctl(2).
+    """
+    _prctl(PR_SET_PTRACER, tracer, 0, 0, 0)
 
 
 def descendants(root: int) -> list[int]:

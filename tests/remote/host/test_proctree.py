@@ -13,7 +13,7 @@ import pytest
 from cases import cases
 from rig import gone, wait_for
 
-from dispatcher.remote.host import proctree
+from dispatcher.remote.host import process, proctree
 from remote.driver import Os
 
 HOUSE = str(Path(proctree.__file__).parents[3])
@@ -199,6 +199,22 @@ def test_who_cannot_be_killed_is_told_in_time(monkeypatch: pytest.MonkeyPatch) -
 def test_a_child_whose_parent_has_gone_is_told_so() -> None:
     assert proctree.signal_with_parent(os.getppid(), 0)
     assert not proctree.signal_with_parent(os.getppid() + 1, 0)
+
+
+def test_a_rank_lets_the_agent_look_into_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Which of no Linux without Yama can be read back, so the call itself is noted."""
+    noted = tmp_path / "noted"
+
+    def note(*words: int) -> None:
+        with noted.open("a") as file:
+            print(*words, file=file)
+
+    monkeypatch.setattr(proctree, "_prctl", note)
+    rank = process.spawn(0, [b"/bin/true"], {}, b"/")
+    os.waitpid(rank.pid, 0)
+    assert f"{0x59616D61} {os.getpid()} 0 0 0" in noted.read_text().splitlines()
 
 
 @cases("what", ["dies", "lives"])
