@@ -357,6 +357,11 @@ def _cause(
     facts = dict(vars(cause))
     if isinstance(cause, Hung):
         facts["groups"] = [group.plain() for group in cause.groups]
+        facts["collective"] = None if cause.collective is None else cause.collective.plain()
+        facts["signals"] = [
+            {"name": one.name, "ranks": [placement.name(rank) for rank in one.ranks]}
+            for one in cause.signals
+        ]
         if cause.rank is None:
             del facts["rank"], facts["node"]
     if isinstance(cause, MpisDiffer):

@@ -21,16 +21,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from dispatcher.core import hang_verdict
+from dispatcher.core.events import collectives, ras_reply, stack_frames
 from dispatcher.core.events import run_events as ev
-from dispatcher.core.events import stack_frames
 from dispatcher.core.events.actions import Action, GatherStacks, Tell
 from dispatcher.core.events.monitor_events import (
     NodeSampled,
     NodeStacks,
     OutputSeen,
+    RankCalledDead,
     RanksHung,
     RankStack,
     RanksWait,
+    RasWarned,
     StacksGathered,
     StacksWanted,
 )
@@ -40,6 +43,8 @@ from dispatcher.core.run.run_machine import TRYING, RunMachine
 
 #: seconds for the hosts to tell where the ranks are, and of them for one to find it out
 GATHER, LOOK = 10.0, 6.0
+#: hosts that ask NCCL's RAS, each of which would ask all ranks of the job
+ASKERS = 2
 
 
 class HangMonitor:
@@ -50,7 +55,7 @@ class HangMonitor:
     """
 
     #: events that are nobody else's business
-    OWN = (NodeSampled, NodeStacks, OutputSeen, StacksWanted)
+    OWN = (NodeSampled, NodeStacks, OutputSeen, RasWarned, StacksWanted)
 
     def __init__(
         self,
@@ -74,6 +79,9 @@ class HangMonitor:
         self._awaited: set[int] = set()  # hosts asked and not yet heard
         self._until: float | None = None  # when the gathering ends at the latest
         self._stacks: dict[int, RankStack] = {}
+        self._answers: list[NodeStacks] = []
+        self._pids: dict[int, int] = {}  # rank -> process, as it was started
+        self._called_dead: set[ras_reply.Process] = set()
         self._hung_since: float | None = None  # the gathering is about a hang that began then
 
     def handle(self, event: ev.Event, now: float) -> list[Action]:
@@ -85,8 +93,8 @@ class HangMonitor:
                 return []
             self._begin(attempt, now)
         match event:
-            case ev.RankSpawned(node, rank):
-                self._living[rank] = node
+            case ev.RankSpawned(node, rank, pid):
+                self._living[rank], self._pids[rank] = node, pid
                 if self._hang is not None:
                     self._hang.began(rank, node, now)
             case ev.RankExited(_, rank):
@@ -106,7 +114,10 @@ class HangMonitor:
             case NodeStacks(node, number, ranks) if number == self._number and self._awaited:
                 known = {s.rank: s for s in ranks if self._living.get(s.rank) == node}
                 self._stacks.update(known)
+                self._answers.append(event)
                 return self._answered(node, now)
+            case RasWarned(_, text):
+                return self._warn(ras_reply.read(text))
         return []
 
     def tick(self, now: float) -> list[Action]:
@@ -142,6 +153,7 @@ class HangMonitor:
     def _begin(self, attempt: int, now: float) -> None:
         self._attempt = attempt
         self._living.clear()
+        self._pids.clear()
         self._forget()
         self.hung, self._reported = None, False
         if self._timeout:
@@ -179,6 +191,18 @@ class HangMonitor:
         self._doubted = due
         return [Tell(RanksWait(now - due + self._timeout, tuple(still), tuple(busy)))]
 
+    def _warn(self, reply: ras_reply.RasReply) -> list[Action]:
+        """Name each process that RAS calls dead, once."""
+        actions: list[Action] = []
+        for process in reply.dead:
+            if process not in self._called_dead:
+                self._called_dead.add(process)
+                one = ras_reply.RasReply((process,))
+                rank, *_ = (*hang_verdict.ranks_of(one, self._pids), None)
+                if rank is None or rank in self._living:
+                    actions.append(Tell(RankCalledDead(process.pid, process.host, rank)))
+        return actions
+
     # -- where the ranks are ----------------------------------------------------------------
 
     def _gather(self, now: float) -> list[Action]:
@@ -186,9 +210,14 @@ class HangMonitor:
             return []  # V-1
         self._number += 1
         self._stacks.clear()
+        self._answers.clear()
         self._awaited = set(self._living.values())
         self._until = now + GATHER
-        asked: list[Action] = [GatherStacks(h, self._number, LOOK) for h in sorted(self._awaited)]
+        hung = self._hung_since is not None
+        asked: list[Action] = [
+            GatherStacks(host, self._number, LOOK, hung, place < ASKERS)
+            for place, host in enumerate(sorted(self._awaited))
+        ]
         return asked or self._conclude(now)
 
     def _answered(self, host: int, now: float) -> list[Action]:
@@ -203,20 +232,37 @@ class HangMonitor:
             {
                 s.rank: (s.how, s.state, stack_frames.read(s.how, s.text))
                 for s in self._stacks.values()
-            }
+            },
+            {each.rank: each.text for one in self._answers for each in one.natives},
         )
         late, since = tuple(sorted(self._awaited)), self._hung_since
-        actions: list[Action] = [Tell(StacksGathered(self._number, groups, late))]
+        collective = self._collective()
+        actions: list[Action] = [Tell(StacksGathered(self._number, groups, late, collective))]
+        ras, idle = self._blamed_by_ras(), () if self._hang is None else self._hang.idle_gpus(now)
         self._forget()
         if since is not None and self._due == since + self._timeout:  # V-3
             self._reported = True  # V-4
-            apart = [rank for group in groups if group.odd for rank in group.ranks]
-            self.hung = Hung(now - since, groups, rank=apart[0] if len(apart) == 1 else None)
+            self.hung = hang_verdict.hung(now - since, groups, collective, ras, idle)
         return actions
+
+    def _collective(self) -> collectives.Collective | None:
+        texts = {
+            each.rank: each.text
+            for one in self._answers
+            for each in one.recorders
+            if self._living.get(each.rank) == one.node
+        }
+        return collectives.stuck(texts)
+
+    def _blamed_by_ras(self) -> tuple[int, ...]:
+        pids = self._pids | {rank: stack.pid for rank, stack in self._stacks.items()}
+        text = next((one.ras for one in self._answers if one.ras), b"")
+        return hang_verdict.ranks_of(ras_reply.read(text), pids)
 
     def _forget(self) -> None:
         self._awaited.clear()
         self._stacks.clear()
+        self._answers.clear()
         self._until = self._hung_since = None
 
 

@@ -171,6 +171,15 @@ class HangRule:
         """The ranks that are not still, or of which nothing is known."""
         return sorted(rank for rank in self._nodes if not self._is_still(rank, now))
 
+    def idle_gpus(self, now: float) -> tuple[int, ...]:
+        """The ranks none of whose GPUs wait, where those of others do; () if that names nobody."""
+        seen = {rank: own for rank, (own, _) in self._gpus.items() if own and rank in self._nodes}
+        fresh = {
+            r for r in seen if now - self._gpus_seen.get(self._nodes[r], -self._old) <= self._old
+        }
+        waits = {r for r in fresh if any((self._nodes[r], gpu) in self._waits for gpu in seen[r])}
+        return tuple(sorted(fresh - waits)) if waits else ()
+
     def _gpu_works(self, now: float) -> bool:
         """Whether one works that ranks may use; on a host where that is not known, any."""
         for (node, index), when in self._at_work.items():

@@ -93,7 +93,7 @@ class StackGroup(TypedDict):
 
     how: by what that was found: py-spy, faulthandler or proc. state: a letter of proc(5). frames:
     innermost first. odd: whether the others are elsewhere, and wait, or are far more. place: the
-    frame that says most, in words.
+    frame that says most, in words. native: the innermost function of C that says something, or "".
     """
 
     ranks: list[str]
@@ -102,6 +102,31 @@ class StackGroup(TypedDict):
     frames: list[StackFrame]
     odd: bool
     place: str
+    native: str
+
+
+class NamedRanks(TypedDict):
+    """Ranks, and what was called by them, or who names them."""
+
+    name: str
+    ranks: list[str]
+
+
+class HungCollective(TypedDict):
+    """A collective that does not end, as torch's flight recorders have it.
+
+    group: of processes. sequence: its number there. name: what was called, with its tensors.
+    entered: who is in it. missing: who has not called it. unknown: of whom no recorder tells.
+    differing: who called something else.
+    """
+
+    group: str
+    sequence: int
+    name: str
+    entered: list[str]
+    missing: list[str]
+    unknown: list[str]
+    differing: list[NamedRanks]
 
 
 class _Cause(TypedDict):
@@ -121,7 +146,8 @@ class Cause(_Cause, total=False):
     used: the different MPIs. errno, step, what: why a program could not be started. failure,
     failures: of a host, and by host. problems: by host, what does not fit. exit_code: of dispatch.
     message: why the plan is impossible. received, sent: bytes. seconds: of the hang. groups: where
-    the ranks were. signum: the signal that dispatch got.
+    the ranks were. collective: the one they hang in. signals: what names ranks that hold the others
+    back, the one that knows most first. signum: the signal that dispatch got.
     """
 
     rank: int | str
@@ -150,6 +176,8 @@ class Cause(_Cause, total=False):
     sent: int
     seconds: float
     groups: list[StackGroup]
+    collective: HungCollective | None
+    signals: list[NamedRanks]
     signum: int
 
 

@@ -137,8 +137,8 @@ Do what the hint below the table says; or go on without these hosts; or keep spa
     _message(
         "job-hung", 124, "Nothing happened for as long as --hang-timeout allows.",
         """No rank wrote, computed or used its GPU. Usually one rank has taken another path and the
-        others wait for it in a collective. The lines below say where each rank was; the odd one
-        stands first.""",
+        others wait for it in a collective. The lines below say which, where torch knows it, by
+        what that is known, and where each rank was; the odd one stands first.""",
         """
 Look at the odd one. If the program may be silent and idle for longer, allow more, or say what
 progress looks like:

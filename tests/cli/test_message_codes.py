@@ -246,7 +246,7 @@ def _idle(agent: Agent, order: Order) -> None:
 def _where(agent: Agent, order: Order) -> None:
     if "stacks" in order:
         ranks = [[rank, 7, "S", "proc", b""] for rank in sorted(agent.living)]
-        agent.report("stacks", number=1, ranks=ranks, flights=[], ras=b"")
+        agent.report("stacks", number=1, ranks=ranks, flights=[], recorders=[], natives=[], ras=b"")
 
 
 #: code -> what the played agents do otherwise than usual, and fields of the request

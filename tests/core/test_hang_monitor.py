@@ -6,21 +6,26 @@ from cases import cases
 
 from dispatcher.core.events import run_events as ev
 from dispatcher.core.events.actions import Action, CloseLink, GatherStacks, Tell
+from dispatcher.core.events.collectives import Collective
 from dispatcher.core.events.monitor_events import (
     NetworksDiffer,
     NodeSampled,
     NodeStacks,
     OutputSeen,
+    RankCalledDead,
     RankSample,
     RanksApart,
     RanksHung,
     RanksStalled,
     RankStack,
     RanksWait,
+    RankText,
+    RasWarned,
     StacksGathered,
     StacksWanted,
 )
-from dispatcher.core.hang_monitor import GATHER, LOOK, HangMonitor, MonitoredRun
+from dispatcher.core.events.verdicts import Signal
+from dispatcher.core.hang_monitor import ASKERS, GATHER, LOOK, HangMonitor, MonitoredRun
 from dispatcher.core.run.run_machine import RunMachine
 from dispatcher.model.failure import Failure, Kind
 from dispatcher.plan.job.request import Limits
@@ -108,8 +113,10 @@ def stacks(node: int, number: int, *ranks: int, text: bytes = WAITS) -> NodeStac
     )
 
 
-def asked(*hosts: int, number: int = 1) -> list[Action]:
-    return [GatherStacks(host, number, LOOK) for host in hosts]
+def asked(*hosts: int, number: int = 1, hung: bool = False) -> list[Action]:
+    return [
+        GatherStacks(host, number, LOOK, hung, place < ASKERS) for place, host in enumerate(hosts)
+    ]
 
 
 def gathered(actions: list[Action]) -> StacksGathered:
@@ -198,7 +205,7 @@ class TestHang:
         assert not monitor.is_quiet(S - 0.1)
         assert monitor.is_quiet(S)
         assert asleep(monitor, 0, 9) == []
-        assert asleep(monitor, 10, 10) == [Tell(RanksHung(S)), *asked(0, 1)]
+        assert asleep(monitor, 10, 10) == [Tell(RanksHung(S)), *asked(0, 1, hung=True)]
         assert monitor.is_quiet(0.0)
         assert monitor.next_deadline() == 10.0 + GATHER
         assert monitor.handle(stacks(0, 1, 0, text=WORKS), 11.0) == []
@@ -214,7 +221,7 @@ class TestHang:
         monitor = watching()
         monitor.handle(OutputSeen(0.5), 3.5)
         assert asleep(monitor, 4, 12) == []
-        assert asleep(monitor, 13, 13) == [Tell(RanksHung(S)), *asked(0, 1)]
+        assert asleep(monitor, 13, 13) == [Tell(RanksHung(S)), *asked(0, 1, hung=True)]
         monitor.handle(stacks(0, 1, 0), 14.0)
         monitor.handle(stacks(1, 1, 1), 15.0)
         assert monitor.hung is not None
@@ -233,7 +240,7 @@ class TestHang:
         monitor = watching()
         asleep(monitor, 0, 9)
         assert monitor.tick(9.9) == []
-        assert monitor.tick(10.0) == [Tell(RanksHung(S)), *asked(0, 1)]
+        assert monitor.tick(10.0) == [Tell(RanksHung(S)), *asked(0, 1, hung=True)]
         assert monitor.tick(10.1) == []
 
     @cases("how", ["output", "exit", "pause"])
@@ -349,3 +356,49 @@ def test_nobody_watches_where_nobody_asked() -> None:
     assert run.handle(StacksWanted(), 1.0) == asked(0)
     run.extend_deadlines(5.0)
     assert run.next_deadline() == 1.0 + GATHER + 5.0
+
+
+class TestEvidence:
+    """What flight recorders and NCCL's RAS say, from the hosts to the verdict."""
+
+    WAITS = b'{"rank": 0, "groups": [["0", "", 2, [[1, "all_reduce", false]]]]}'
+    LATE = b'{"rank": 1, "groups": []}'
+    DEAD = b"DEAD\n  1 job process is considered dead\n  Process 8 on node 10.0.0.2 managing\n"
+
+    def hung(self, *, ras: bytes = b"") -> HangMonitor:
+        monitor = watching()
+        asleep(monitor, 0, 10)
+        for rank, said in ((0, self.WAITS), (1, self.LATE)):
+            ranks = (RankStack(rank, 7 + rank, "S", "py-spy", WAITS),)
+            texts = (RankText(rank, said), RankText(1 - rank, b""))  # a host speaks for its own
+            native = (RankText(rank, b"#0  0x1 in ncclAllReduce (comm=...) from /n.so\n"),)
+            answer = NodeStacks(rank, 1, ranks, ras, recorders=texts, natives=native)
+            actions = monitor.handle(answer, 11.0)
+        found = gathered(actions)
+        assert monitor.hung is not None
+        assert found.collective == monitor.hung.collective
+        assert monitor.hung.groups[0].native == "ncclAllReduce"
+        return monitor
+
+    def test_the_collective_and_who_is_not_in_it(self) -> None:
+        hung = self.hung().hung
+        assert hung is not None
+        assert hung.collective == Collective("group 0", 1, "all_reduce", (0,), (1,))
+        assert (hung.rank, hung.signals) == (1, (Signal("flight recorder", (1,)),))
+
+    def test_ras_knows_processes_by_their_stacks(self) -> None:
+        hung = self.hung(ras=self.DEAD).hung
+        assert hung is not None
+        assert hung.signals[1] == Signal("RAS", (1,))
+
+    def test_a_rank_that_ras_calls_dead_is_named_once_and_the_job_goes_on(self) -> None:
+        monitor = HangMonitor(S, shows_progress=False)
+        for rank, pid in enumerate((7, 8, 9)):
+            monitor.handle(ev.RankSpawned(rank, rank, pid), 0.0)
+        warned = RasWarned(0, self.DEAD)
+        assert monitor.handle(warned, 1.0) == [Tell(RankCalledDead(8, "10.0.0.2", 1))]
+        assert monitor.handle(warned, 6.0) == []
+        more = RasWarned(0, self.DEAD + b"  Process 5 on node 10.0.0.3\n  Process 9 on node b\n")
+        monitor.handle(ev.RankExited(2, 2, 0), 7.0)  # it has ended, as everybody knows
+        assert monitor.handle(more, 8.0) == [Tell(RankCalledDead(5, "10.0.0.3"))]
+        assert monitor.hung is None

@@ -292,7 +292,7 @@ class TestHangMonitor:
         assert not told(world.sleep(S - 1), RanksHung)
         done = world.sleep(3)
         assert [a for a in done if isinstance(a, GatherStacks)] == [
-            GatherStacks(0, 1, 6.0), GatherStacks(1, 1, 6.0)
+            GatherStacks(0, 1, 6.0, hung=True), GatherStacks(1, 1, 6.0, hung=True)
         ]  # fmt: skip
         assert len(told(done, RanksHung)) == 1
         assert world.answer(0) == []
@@ -383,7 +383,7 @@ class TestHangMonitor:
         world.start()
         assert not told(world.sleep(S - 1), RanksHung)
         done = world.sleep(3)
-        assert GatherStacks(0, 2, 6.0) in done
+        assert GatherStacks(0, 2, 6.0, hung=True) in done
         assert told(done, RanksHung)
 
     def test_whoever_asks_is_answered_in_a_run_without_limit(self) -> None:

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dispatcher.bootstrap import payload
+from dispatcher.core.events.actions import GatherStacks
 from dispatcher.core.events.run_events import NodesHeard
 from dispatcher.remote.protocol.frames import Decoder
 from dispatcher.remote.protocol.packing import unpack
@@ -143,11 +144,24 @@ def test_samples_are_asked_for_once_ranks_were_started_and_as_often_as_anybody_w
 @cases("every", [None, 3.0])
 def test_who_samples_also_finds_out_where_the_ranks_are(every: float | None) -> None:
     host = Asked(0)
-    Sampling(every).gather(host, 7, 6.0)  # type: ignore[arg-type]
+    order = GatherStacks(0, 7, 6.0, hung=True, ras=False)
+    Sampling(every).gather(host, order)  # type: ignore[arg-type]
+    parts = ("probe.sampler", "probe.usage", "probe.nccl_state", "probe.stack_dump")
     assert host.orders == [{
-        "type": "sample", "seconds": every or 0.0, "stacks": {"number": 7, "seconds": 6.0},
-        "parts": payload.parts(("probe.sampler", "probe.usage", "probe.stack_dump")),
+        "type": "sample", "seconds": every or 0.0, "parts": payload.parts(parts),
+        "stacks": {"number": 7, "seconds": 6.0, "hung": True, "ras": False},
     }]  # fmt: skip
+
+
+def test_one_host_asks_nccl_all_the_while() -> None:
+    sampling, hosts = Sampling(2.0, ras=True), [Asked(0), Asked(1)]
+    for host in hosts:
+        sampling.started(host)  # type: ignore[arg-type]
+        sampling.gather(host, GatherStacks(host.node, 1, 6.0))  # type: ignore[arg-type]
+    assert [[order.get("ras") for order in host.orders] for host in hosts] == [
+        [True, True], [None, None],
+    ]  # fmt: skip
+    assert "dispatcher.remote.probe.nccl_state" in hosts[0].orders[0]["parts"]
 
 
 def test_a_heartbeat_from_the_future_is_of_now(clock: Clock) -> None:

@@ -9,7 +9,13 @@ from cases import cases
 
 from dispatcher.core.events import mpi_events
 from dispatcher.core.events import run_events as ev
-from dispatcher.core.events.monitor_events import Flight, NodeSampled, NodeStacks, RankSample
+from dispatcher.core.events.monitor_events import (
+    Flight,
+    NodeSampled,
+    NodeStacks,
+    RankSample,
+    RankText,
+)
 from dispatcher.remote.protocol.packing import pack
 from dispatcher.runner.run import reports
 from dispatcher.runner.run.reports import (
@@ -139,8 +145,24 @@ def test_the_stack_of_a_rank(rank: Any, fits: bool) -> None:
 
 def test_dumps_of_a_flight_recorder() -> None:
     path = "p" * (TEXT_LIMIT + 5)
-    (stacks,) = read("stacks", number=1, ranks=[], ras=b"r", flights=[[5, path, 7, b"data"]])
-    assert stacks == NodeStacks(3, 1, (), b"r", (Flight(5, path[:TEXT_LIMIT], 7, b"data"),))
+    (stacks,) = read(
+        "stacks",
+        number=1,
+        ranks=[],
+        ras=b"r",
+        flights=[[5, path, 7, b"data"]],
+        recorders=[[4, b"{}"]],
+        natives=[[5, b"#0"]],
+    )
+    assert stacks == NodeStacks(
+        3,
+        1,
+        (),
+        b"r",
+        (Flight(5, path[:TEXT_LIMIT], 7, b"data"),),
+        (RankText(4, b"{}"),),
+        (RankText(5, b"#0"),),
+    )
     for bad in ([9, "p", 1, b""], [5, "p", -1, b""], [5, "p", 1, b"x" * (STACK_LIMIT + 1)]):
         assert not is_taken("stacks", flights=[bad])
     assert is_taken("stacks", ras=b"x" * STACK_LIMIT)

@@ -18,6 +18,8 @@ from dispatcher.core.events.monitor_events import (
     NodeStacks,
     RankSample,
     RankStack,
+    RankText,
+    RasWarned,
 )
 from dispatcher.core.events.mpi_events import MpiFound, PmixFailed, PmixWanted
 from dispatcher.core.events.verdicts import ErrorFile
@@ -63,7 +65,10 @@ GOOD: dict[str, dict[str, Any]] = {
         "ranks": [[4, 100, "S", "py-spy", b"Thread"], [5, 101, "-", "proc", b""]],
         "ras": b"ok",
         "flights": [[5, "/tmp/nccl_trace_rank_5", 9, b""]],
+        "recorders": [[4, b"{}"]],
+        "natives": [[5, b"#0 f ()"]],
     },
+    "ras": {"dead": b"DEAD"},
     "pmi_fence": {"world": 1, "fence": "WORLD:0", "epoch": 2, "keys": b"packet"},
     "pmi_abort": {"rank": 4, "code": 7, "text": "why"},
     "pmi_name": {"rank": 5, "verb": "publish", "service": b"s", "address": b"tag#0$"},
@@ -119,9 +124,11 @@ EVENTS: dict[str, list[ev.Event]] = {
             3, 2,
             (RankStack(4, 100, "S", "py-spy", b"Thread"), RankStack(5, 101, "-", "proc", b"")),
             b"ok", (Flight(5, "/tmp/nccl_trace_rank_5", 9, b""),),
+            (RankText(4, b"{}"),), (RankText(5, b"#0 f ()"),),
         )
     ],
     "swept": [ev.NodeSwept(3, 2, (9, 8), None, ("state D in x, system call fsync",))],
+    "ras": [RasWarned(3, b"DEAD")],
     "notice": [ev.NodeNoticed(3, "hello")],
     "pmi_fence": [mpi_events.PmiCommitted(3, 1, "WORLD:0", 2, b"packet")],
     "pmi_abort": [mpi_events.PmiAborted(3, 4, 7, "why")],
@@ -231,7 +238,7 @@ FINE: dict[str, list[Any]] = {
     "at": [1.5],
     "late": [True],
     "some": [None, True],
-    **{name: [b"bytes"] for name in ("keys", "service", "address", "ras")},
+    **{name: [b"bytes"] for name in ("keys", "service", "address", "ras", "dead")},
     **{
         name: ["word"]
         for name in (

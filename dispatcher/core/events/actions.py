@@ -157,11 +157,17 @@ class AskWaiting(Action):
 
 @value
 class GatherStacks(Action):
-    """Have the node tell within ``seconds`` where its living ranks are: gathering ``number``."""
+    """Have the node tell within ``seconds`` where its living ranks are: gathering ``number``.
+
+    hung: they are thought to hang, so they may be halted to look at their frames in C.
+    ras: NCCL's RAS, which any host can ask about all, is to be asked there.
+    """
 
     node: int
     number: int
     seconds: float
+    hung: bool = False
+    ras: bool = True
 
 
 @value

@@ -105,12 +105,13 @@ def reader(wanted: Any) -> _Reader:
 
 def types_of(cls: type[Value]) -> dict[str, Any]:
     """Field -> its type, also where the module of ``cls`` imports that for type checkers only."""
-    from dispatcher.core.events import stack_frames, verdicts
+    from dispatcher.core.events import collectives, stack_frames, verdicts
     from dispatcher.plan.job.binding import Topology
 
     later = {name: vars(verdicts)[name] for name in ("Cause", "ErrorFile")}
-    others = {"Group": stack_frames.Group, "Topology": Topology}
-    return typing.get_type_hints(cls, localns={**later, **others})
+    later |= {"Group": stack_frames.Group, "Topology": Topology}
+    later["Collective"] = collectives.Collective
+    return typing.get_type_hints(cls, localns=later)
 
 
 def _read_value(cls: type[Value]) -> _Reader:

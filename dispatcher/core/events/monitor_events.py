@@ -8,6 +8,7 @@ others: a sink tells, and nobody decides on it.
 
 from __future__ import annotations
 
+from dispatcher.core.events.collectives import Collective
 from dispatcher.core.events.run_events import Event, OfAttempt, Remark
 from dispatcher.core.events.stack_frames import Group
 from dispatcher.model.frozen import Value, value
@@ -128,6 +129,14 @@ class RankStack(Value):
 
 
 @value
+class RankText(Value):
+    """What somebody says of a rank, in that one's own words, cut."""
+
+    rank: int
+    text: bytes
+
+
+@value
 class Flight(Value):
     """A dump of torch's flight recorder: ``size`` bytes at ``path`` there; data: b"" if too many.
 
@@ -142,22 +151,49 @@ class Flight(Value):
 
 @value
 class NodeStacks(OfAttempt):
-    """The answer of a host to gathering ``number``. ras: what NCCL's RAS says, b"" for nothing."""
+    """The answer of a host to gathering ``number``. ras: what NCCL's RAS says, b"" for nothing.
+
+    recorders: what flight recorders hold, see ``collectives.read``. natives: frames of main
+    threads with those of C.
+    """
 
     node: int
     number: int
     ranks: tuple[RankStack, ...]
     ras: bytes = b""
     flights: tuple[Flight, ...] = ()
+    recorders: tuple[RankText, ...] = ()
+    natives: tuple[RankText, ...] = ()
+
+
+@value
+class RasWarned(OfAttempt):
+    """What NCCL's RAS said of dead processes while the job ran; read by ``ras_reply``."""
+
+    node: int
+    text: bytes
+
+
+@value
+class RankCalledDead(Event):
+    """NCCL's RAS has given up process ``pid`` on ``host``, which is that of ``rank`` if known."""
+
+    pid: int
+    host: str
+    rank: int | None = None
 
 
 @value
 class StacksGathered(Event):
-    """Gathering ``number`` is over. late: hosts that have not answered in time."""
+    """Gathering ``number`` is over. late: hosts that have not answered in time.
+
+    collective: the one that does not end, as torch's flight recorders tell.
+    """
 
     number: int
     groups: tuple[Group, ...]
     late: tuple[int, ...] = ()
+    collective: Collective | None = None
 
 
 @value

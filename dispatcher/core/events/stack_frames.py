@@ -9,6 +9,9 @@ Of a process that cannot be killed an agent says ``D nfs_wait_on_request 74 x86_
 kernel function it waits in and the number of its system call, as /proc showed them; "-" or "0" for
 what it could not see (the kernel hides it from other users, and in some containers).
 
+Of a hang there may be frames of C as well (``py-spy --native``, ``gdb``): the innermost that says
+something stands beside those of Python, and does not part groups.
+
 Texts come from hosts: at most ``MOST`` frames of ``LONGEST`` characters are kept, and whoever
 shows them sanitizes them.
 """
@@ -18,6 +21,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from dispatcher.model.frozen import Value, value
 from dispatcher.plan.job import placement
@@ -82,11 +86,16 @@ WAITS = frozenset({
     "Barrier", "Bcast", "Gather", "Reduce", "Scatter", "Recv", "Send", "Waitall", "allreduce",
     "allgather", "alltoall", "bcast", "init_process_group", "destroy_process_group",
 })  # fmt: skip
+#: those that only torch's own code, or that of a library in C, waits for others in
+TORCH_WAITS = frozenset({"cpu", "item", "clip_grad_norm_", "wait", "wait_tensor"})
+#: functions of C that say where a rank waits: of NCCL, CUDA, MPI, torch's groups
+_TELLING = re.compile(r"p?nccl[A-Z]|cuda[A-Z]|cu[A-Z][a-z]+[A-Z]|P?MPI_|c10d::|gloo::")
 #: how many of the innermost frames may be on the way from there into the library
 NEAR = 6
 
 _PY_SPY = re.compile(r"\s+(.{1,400}?) \((.{1,400}?)(?::(\d+))?\)\s*$")
 _FAULT = re.compile(r'\s+File "(.{1,400}?)", line (\d+) in (.{1,400})$')
+_GDB = re.compile(r"#\d+ +(?:0x[0-9a-f]+ in )?(.{1,400}?) \(")
 _LIBRARY = re.compile(r"/lib/python3|/site-packages/|/dist-packages/|^<")
 
 
@@ -110,7 +119,8 @@ class Frame(Value):
 class Group(Value):
     """Ranks that are in the same place. frames: innermost first; state: a letter of proc(5).
 
-    odd: the others are elsewhere, and wait, or are far more.
+    odd: the others are elsewhere, and wait, or are far more. native: the innermost function of C
+    that says something, "" where that is not known.
     """
 
     ranks: tuple[int, ...]
@@ -118,6 +128,7 @@ class Group(Value):
     state: str
     frames: tuple[Frame, ...]
     odd: bool = False
+    native: str = ""
 
     def plain(self) -> StackGroup:
         """The group as reports have it."""
@@ -131,22 +142,32 @@ class Group(Value):
             ],
             "odd": self.odd,
             "place": self.place,
+            "native": self.native,
         }
 
     @property
     def waits(self) -> bool:
         """Whether these ranks wait for others, as far as their stack tells."""
-        return any(frame.function in WAITS for frame in self.frames[:NEAR])
+        return any(_waits(frame) for frame in self.frames[:NEAR])
+
+    @property
+    def own(self) -> Frame | None:
+        """The user's innermost code, None where no library's was called from it."""
+        return next((frame for frame in self.frames if not _LIBRARY.search(frame.file)), None)
 
     @property
     def place(self) -> str:
         """The one frame that says most: the call that waits, else the user's innermost code."""
         for frame in self.frames[:NEAR]:
-            if frame.function in WAITS:
+            if _waits(frame):
                 return frame.words
-        own = [frame for frame in self.frames if not _LIBRARY.search(frame.file)]
-        chosen = (own or self.frames)[:1]
-        return chosen[0].words if chosen else "a place that nobody could see"
+        chosen = self.own or next(iter(self.frames), None)
+        return "a place that nobody could see" if chosen is None else chosen.words
+
+
+def _waits(frame: Frame) -> bool:
+    inside = "/torch/" in frame.file and frame.function in TORCH_WAITS
+    return inside or frame.function in WAITS
 
 
 def read(how: str, text: bytes) -> tuple[Frame, ...]:
@@ -178,6 +199,18 @@ def _faulthandler(lines: Sequence[str]) -> list[Frame]:
     return next((frames for frames in reversed(blocks) if frames), [])
 
 
+def innermost(text: bytes) -> str:
+    """The innermost function of the main thread that says what it waits for in C, "" for none.
+
+    text: from ``gdb``, or from py-spy.
+    """
+    lines = text.decode("utf-8", "backslashreplace").splitlines()
+    found = [match[1] for line in lines if (match := _GDB.match(line))]
+    found = found or [frame.function for frame in _py_spy(lines)]
+    telling = (name.partition("(")[0][:LONGEST] for name in found if _TELLING.match(name))
+    return next(telling, "")
+
+
 def _proc(lines: Sequence[str]) -> list[Frame]:
     """Lines ``state wchan syscall machine command``, of the main thread first."""
     for line in lines:
@@ -192,20 +225,26 @@ def _frame(function: str, file: str, line: str | None) -> Frame:
     return Frame(function[:LONGEST], file[-LONGEST:], number)
 
 
-def grouped(stacks: Mapping[int, tuple[str, str, tuple[Frame, ...]]]) -> tuple[Group, ...]:
+def grouped(
+    stacks: Mapping[int, tuple[str, str, tuple[Frame, ...]]],
+    natives: Mapping[int, bytes] | None = None,
+) -> tuple[Group, ...]:
     """Ranks of the same frames together, odd ones first, then by size.
 
-    stacks: rank -> how it is known, its process's state, its frames. Odd are those that do not
+    stacks: rank -> how it is known, its process's state, its frames. natives: rank -> what
+    ``innermost`` reads. Odd are those that do not
     wait where others do; where all do, or none, those that are fewer than half as many as the
     largest group. A stopped process is always odd unless all are.
     """
+    natives = natives or {}
     by_place: dict[tuple[bool, tuple[Frame, ...]], list[int]] = {}
     for rank, (_, state, frames) in sorted(stacks.items()):
         by_place.setdefault((state in "Tt", frames), []).append(rank)
     groups = []
     for ranks in by_place.values():
         how, state, frames = stacks[ranks[0]]
-        groups.append(Group(tuple(ranks), how, state, frames))
+        native = next((innermost(natives[rank]) for rank in ranks if rank in natives), "")
+        groups.append(Group(tuple(ranks), how, state, frames, native=native))
     most = max((len(group.ranks) for group in groups), default=0)
     waiting = sum(len(group.ranks) for group in groups if group.waits and group.state not in "Tt")
     found = []
@@ -218,5 +257,5 @@ def grouped(stacks: Mapping[int, tuple[str, str, tuple[Frame, ...]]]) -> tuple[G
             odd = not group.waits
         else:
             odd = 2 * len(group.ranks) < most
-        found.append(Group(group.ranks, group.how, group.state, group.frames, odd))
+        found.append(replace(group, odd=odd))
     return tuple(sorted(found, key=lambda g: (not g.odd, -len(g.ranks), g.ranks)))

@@ -14,6 +14,7 @@ from dispatcher.model.failure import Failure
 from dispatcher.model.frozen import OneOf, Value, value
 
 if TYPE_CHECKING:
+    from dispatcher.core.events.collectives import Collective
     from dispatcher.core.events.stack_frames import Group
 
 
@@ -163,16 +164,27 @@ class OutputLost(OneOf):
 
 
 @value
+class Signal(Value):
+    """What names ``ranks`` as those that hold the others back: ``hang_verdict`` has the names."""
+
+    name: str
+    ranks: tuple[int, ...]
+
+
+@value
 class Hung(OneOf):
     """No rank had shown a sign of life for ``seconds``; groups: where they were then.
 
-    node, rank: the one rank that is elsewhere than all others, if there is such a one.
+    node, rank: the one rank that holds the others back, if there is such a one. collective: the
+    one that they stand still in. signals: what names anybody, the one that knows most first.
     """
 
     seconds: float
     groups: tuple[Group, ...] = ()
     node: int | None = None
     rank: int | None = None
+    collective: Collective | None = None
+    signals: tuple[Signal, ...] = ()
 
 
 @value

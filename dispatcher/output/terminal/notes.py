@@ -8,6 +8,7 @@ from dispatcher.core.events import mpi_events
 from dispatcher.core.events import run_events as ev
 from dispatcher.core.events.monitor_events import (
     NetworksDiffer,
+    RankCalledDead,
     RanksApart,
     RanksHung,
     RanksStalled,
@@ -85,6 +86,11 @@ class Notes(Sink):
                 return outlier_text(event, self._hosts)
             case RanksHung(seconds):
                 return f"no sign of life from any rank for {seconds:.0f} s; looking where they are"
+            case RankCalledDead(pid, host, rank):
+                who = f"process {pid} on {sanitize_text(host)}"
+                if rank is not None:
+                    who = f"rank {name(rank)} ({who})"
+                return f"{who}: NCCL's RAS calls it dead: out of reach for a minute"
             case RanksWait(seconds, still, busy):
                 return (
                     f"no output for {seconds:.0f} s; {fold_ranks(still)}: no CPU; "

@@ -9,9 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from dispatcher.core.events.collectives import Collective
 from dispatcher.core.events.monitor_events import NodeStacks, StacksGathered
 from dispatcher.core.events.run_events import Entry, Sink
 from dispatcher.core.events.stack_frames import Group
+from dispatcher.core.events.verdicts import Signal
 from dispatcher.model.hostset import fold
 from dispatcher.model.paths import write_new
 from dispatcher.output.text.fold import fold_ranks, plural
@@ -33,7 +35,12 @@ def stack_lines(groups: Sequence[Group], host_of: Callable[[int], str]) -> list[
         where = fold(dict.fromkeys(host_of(rank) for rank in group.ranks[:4096]))
         stopped = " (stopped)" if group.state in ("T", "t") else ""
         verb = "is" if len(group.ranks) == 1 else "are"
-        place = sanitize_text(group.place)
+        place, own = group.place, group.own
+        if own is not None and own.words != place:
+            place += f", called in {own.words}"
+        if group.native:
+            place += f"; innermost {group.native}"
+        place = sanitize_text(place)
         lines.append(f"{fold_ranks(group.ranks)} on {where} {verb} in {place}{stopped}")
         if group.odd and len(group.frames) > 1:
             lines += ["  " + sanitize_text(f.words) for f in group.frames[:MOST_FRAMES]]
@@ -41,6 +48,40 @@ def stack_lines(groups: Sequence[Group], host_of: Callable[[int], str]) -> list[
         rest = sum(len(group.ranks) for group in groups[MOST_GROUPS:])
         lines.append(f"{plural(rest, 'rank')} elsewhere, in {len(groups) - MOST_GROUPS} places")
     return lines
+
+
+def collective_line(one: Collective, host_of: Callable[[int], str]) -> str:
+    """``rank 1 on n3 has not called gloo:all_reduce Float[8], number 4 of default_pg (0); ...``."""
+
+    def where(ranks: Sequence[int]) -> str:
+        return f"{fold_ranks(ranks)} on {fold(dict.fromkeys(map(host_of, ranks[:4096])))}"
+
+    called = sanitize_text(f"{one.name}, number {one.sequence} of {one.group}")
+    some = "waits" if len(one.entered) == 1 else "wait"
+    if one.missing:
+        have = "has" if len(one.missing) == 1 else "have"
+        line = f"{where(one.missing)} {have} not called {called}"
+        line += f"; {fold_ranks(one.entered)} {some} in it"
+    elif one.differing:
+        others = "; ".join(f"{where(r)}: {sanitize_text(name)}" for name, r in one.differing)
+        line = f"ranks have called different collectives: {called}, but {others}"
+    elif one.unknown:
+        line = f"{fold_ranks(one.entered)} {some} in {called}"
+    else:
+        line = f"all of {fold_ranks(one.entered)} are in {called}, which does not end"
+    return line + (f"; nothing is known of {where(one.unknown)}" if one.unknown else "")
+
+
+def signals_line(signals: Sequence[Signal]) -> str:
+    """``flight recorder and stacks agree; RAS: rank 3``."""
+    first, *rest = signals
+    agree = [first.name, *(one.name for one in rest if one.ranks == first.ranks)]
+    others = [f"{o.name}: {fold_ranks(o.ranks)}" for o in rest if o.ranks != first.ranks]
+    if agree[1:]:
+        same = f"{', '.join(agree[:-1])} and {agree[-1]} agree"
+    else:
+        same = f"by {agree[0]} alone"
+    return "; ".join([same, *others])
 
 
 class Stacks(Sink):
@@ -67,11 +108,17 @@ class Stacks(Sink):
         match entry.event:
             case NodeStacks() as stacks:
                 self._seen.append(stacks)
-            case StacksGathered(number, groups, late):
+            case StacksGathered(number, groups, late, collective):
                 seen = [one for one in self._seen if one.number == number]
                 self._seen.clear()
                 homes = {stack.rank: one.node for one in seen for stack in one.ranks}
-                lines = stack_lines(groups, lambda rank: self._hosts[homes[rank]])
+
+                def host_of(rank: int) -> str:
+                    return self._hosts[homes[rank]] if rank in homes else "another host"
+
+                lines = stack_lines(groups, host_of)
+                if collective is not None:
+                    lines.insert(0, collective_line(collective, host_of))
                 if late:
                     names = fold(self._hosts[node] for node in late)
                     lines.append(f"{names}: no answer in time")
@@ -105,12 +152,14 @@ class Stacks(Sink):
                 where = f"rank {name(stack.rank)} on {self._hosts[one.node]}, pid {stack.pid}"
                 heading = f"-- {where}, state {stack.state}, by {stack.how}\n"
                 body += heading.encode() + stack.text.rstrip() + b"\n\n"
+            for kind, texts in (("flight recorder", one.recorders), ("frames of C", one.natives)):
+                for each in texts:
+                    body += f"-- {kind} of rank {name(each.rank)}\n".encode()
+                    body += each.text.rstrip() + b"\n\n"
             for flight in one.flights:
                 where = f"{self._hosts[one.node]}:{sanitize_text(flight.path)}"
                 size = plural(flight.size, "byte")
-                body += (
-                    f"-- flight recorder of rank {name(flight.rank)}: {where}, {size}\n".encode()
-                )
+                body += f"-- torch's dump of rank {name(flight.rank)}: {where}, {size}\n".encode()
                 if flight.data:
                     write_new(
                         self._folder / f"flight-{number}-rank-{flight.rank:05d}.bin", flight.data

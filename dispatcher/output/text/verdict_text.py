@@ -122,10 +122,21 @@ def describe(
         case verdicts.OutputLost(node, rank, received, sent):
             lines.append(f"{who(node, rank)}: output lost: {received} of {sent} bytes arrived")
         case verdicts.Hung(seconds, groups):
-            from dispatcher.output.text.stacks_text import stack_lines  # few runs hang
+            # few runs hang
+            from dispatcher.output.text.stacks_text import (
+                collective_line,
+                signals_line,
+                stack_lines,
+            )
+
+            def host_of(rank: int) -> str:
+                return homes.get(rank, "another host")
 
             lines.append(f"error: no rank has shown a sign of life for {seconds:.0f} s")
-            found = stack_lines(groups, lambda rank: homes.get(rank, "another host"))
+            found = [] if cause.collective is None else [collective_line(cause.collective, host_of)]
+            if cause.signals and (cause.collective or cause.signals[1:]):
+                found.append(signals_line(cause.signals))
+            found += stack_lines(groups, host_of)
             lines += ["  " + line for line in found]
         case verdicts.Interrupted(signal.SIGPIPE):
             lines.append(

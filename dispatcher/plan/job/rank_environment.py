@@ -30,6 +30,7 @@ from __future__ import annotations
 
 import posixpath
 import re
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -127,6 +128,8 @@ def rank_environment(
         "TORCHELASTIC_RESTART_COUNT": str(restart),
         "TORCHELASTIC_MAX_RESTARTS": str(plan.restarts.most),
     }
+    if plan.limits.hang_timeout:
+        env.setdefault("NCCL_RAS_ADDR", ras_address(plan.run_id))
     if plan.rank_hosts is not None:
         env["DISPATCH_HOSTS"] = plan.rank_hosts
     if bound is None:
@@ -142,6 +145,17 @@ def rank_environment(
             if plan.limits.hang_timeout:
                 env["DISPATCH_STACKS"] = posixpath.dirname(bound.error_file)
     return env
+
+
+def ras_address(run_id: str) -> str:
+    """Where NCCL's RAS listens on each host of this run, and of no other one.
+
+    Any 127.*.*.* is this machine's own, so that the port may be NCCL's usual one: there is none
+    to be searched for on every host, and nobody else's jobs are at the same place.
+    """
+    digest = zlib.crc32(run_id.encode())
+    first, second, third = (digest >> shift & 255 for shift in (16, 8, 0))
+    return f"127.{1 + first % 254}.{second}.{1 + third % 254}:28028"
 
 
 def spawned_environment(

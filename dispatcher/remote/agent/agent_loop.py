@@ -288,7 +288,7 @@ class Loop:
             pairs.append([rank, started.pid])
         self.tell(("spawned", pairs))
         if self.sampler is not None:
-            self.do_sample({"seconds": self.sampler.seconds})
+            self.do_sample({"seconds": self.sampler.seconds, "ras": self.sampler.ras})
 
     def do_sample(self, message: dict[str, Any]) -> None:
         """Sample the ranks that there are now."""

@@ -1,8 +1,9 @@
-"""Where the ranks of this host are in their programs, and what NCCL and torch know: one report.
+"""Where the ranks of this host are in their programs: one report, with what NCCL and torch know.
 
 Taken by the sampler's process, so that the agent never waits, and bounded in time and bytes. All
 ranks are asked at once: by py-spy, else by faulthandler at ``SIGNAL``, which is sent only to a
 process that catches it and has the file for it open, else /proc (``docs/design/hangs.md``).
+Ranks that hang are halted as well for their frames of C, by ``py-spy --native`` or ``gdb``.
 A rank's Python is the first one below its process: the program may be a script that starts it.
 """
 
@@ -10,39 +11,33 @@ from __future__ import annotations
 
 import os
 import select
-from _signal import SIGKILL  # type: ignore[import-not-found]
-from _socket import AF_INET, SOCK_STREAM, socket
-from time import CLOCK_BOOTTIME, clock_gettime, monotonic, sleep, time
+from _signal import SIGCONT, SIGKILL  # type: ignore[import-not-found]
+from time import monotonic, sleep
 
 from dispatcher.remote.host.proctree import where
-from dispatcher.remote.probe import usage
+from dispatcher.remote.probe import nccl_state, usage
 from dispatcher.remote.protocol.frames import control
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Dict, List, Tuple
+    from typing import Any
 
-    #: rank -> (pid, its tree)
-    Trees = Dict[int, Tuple[int, List[int]]]
+    from dispatcher.remote.probe.nccl_state import Trees
 
 #: what makes a rank that knows our folder write its stacks there: far from those that others use
 SIGNAL = 62
-#: bytes of all texts, of one at most, and of all dumps of torch's
-TEXTS, TEXT, FLIGHTS = 512 << 10, 64 << 10, 256 << 10
-#: threads of a rank, and bytes of what RAS says, that are told
-THREADS, RAS = 64, 64 << 10
-RAS_ADDRESS = "localhost:28028"
-#: where torch dumps, by variables old and new, else there
-FLIGHT_VARIABLES = ("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE")
-FLIGHT = "/tmp/nccl_trace_rank_"  # noqa: S108 - torch's own choice
-FLIGHT_PIPE = "TORCH_NCCL_DEBUG_INFO_PIPE_FILE"
+#: bytes of all texts, of one at most, and of frames of C
+TEXTS, TEXT, NATIVE = 512 << 10, 64 << 10, 16 << 10
+#: threads of a rank that are told, and ranks that are asked for their frames of C
+THREADS, NATIVES = 64, 8
 
 
 def gather(order: dict[str, Any], ranks: dict[int, int], folder: str | None) -> bytes:
     """The frame ``stacks`` that answers ``order``. ranks: rank -> pid. folder: the ranks' own."""
     end = monotonic() + order["seconds"]
     trees = trees_of(ranks, folder)
-    ask_flights(trees)
+    nccl_state.ask_flights(trees)
+    asked = nccl_state.ask_recorders(trees, folder)
     most = min(TEXT, TEXTS // max(1, len(trees)))
     texts = {rank: ("py-spy", text) for rank, text in by_spy(trees, end - 2.5, most).items()}
     rest = {rank: tree for rank, tree in trees.items() if rank not in texts}
@@ -52,8 +47,17 @@ def gather(order: dict[str, Any], ranks: dict[int, int], folder: str | None) -> 
     for rank, (pid, tree) in trees.items():
         how, text = texts.get(rank) or ("proc", by_kernel(pid, tree)[:most])
         found.append([rank, pid, where(pid)[:1], how, text])
-    ras = ask_ras(trees, min(end, monotonic() + 2.0))
-    return control("stacks", number=order["number"], ranks=found, ras=ras, flights=flights(trees))
+    pids = [pid for pid, _ in trees.values()]
+    until = min(end, monotonic() + 2.0)
+    return control(
+        "stacks",
+        number=order["number"],
+        ranks=found,
+        recorders=nccl_state.recorders(asked, until),
+        ras=nccl_state.ask_ras(pids, until) if order.get("ras", True) else b"",
+        natives=by_native(trees, end) if order.get("hung") else [],
+        flights=nccl_state.flights(trees),
+    )
 
 
 # -- which process ------------------------------------------------------------------------
@@ -93,14 +97,44 @@ def is_python(pid: int, folder: str | None) -> bool:
 
 def by_spy(trees: Trees, end: float, most: int) -> dict[int, bytes]:
     """rank -> what py-spy says of it, where it says anything until ``end``."""
-    running: dict[int, tuple[int, int]] = {}  # fd -> (rank, py-spy's pid)
+    asked = ["dump", "--nonblocking", "--full-filenames", "--pid"]
+    spies = {rank: (spy_of(pid), pid) for rank, (pid, _) in trees.items()}
+    found = outputs(
+        {r: [spy, *asked, str(pid)] for r, (spy, pid) in spies.items() if spy}, end, most
+    )
+    return {rank: text for rank, text in found.items() if b"Thread " in text}
+
+
+def by_native(trees: Trees, end: float) -> list[list[Any]]:
+    """[rank, its main thread's frames with those of C], where somebody can tell until ``end``."""
+    gdb = next(filter(lambda path: os.access(path, os.X_OK), _on_path("gdb")), None)
+    programs = {}
+    for rank, (pid, _) in sorted(trees.items())[: min(NATIVES, os.cpu_count() or 1)]:
+        spy = spy_of(pid)
+        if where(pid)[:1] in "Tt":
+            continue
+        if spy:
+            programs[rank] = [spy, "dump", "--native", "--pid", str(pid)]
+        elif gdb:
+            quiet = ["set debuginfod enabled off", "set print frame-arguments none"]
+            words = [word for each in quiet for word in ("-iex", each)]
+            programs[rank] = [gdb, "-nx", "-batch", *words, "-p", str(pid), "-ex", "bt 32"]
+    found = outputs(programs, end, NATIVE)
+    for rank in programs.keys() - found.keys():
+        try:
+            os.kill(trees[rank][0], SIGCONT)  # who died over it may have left it stopped
+        except OSError:
+            pass
+    return [[rank, text] for rank, text in sorted(found.items())]
+
+
+def outputs(programs: dict[int, list[str]], end: float, most: int) -> dict[int, bytes]:
+    """rank -> what its program writes, where it ends well until ``end``."""
+    running: dict[int, tuple[int, int]] = {}  # fd -> (rank, pid)
     output: dict[int, bytes] = {}
-    for rank, (pid, _) in trees.items():
-        program = spy_of(pid)
-        if program is not None:
-            asked = ["dump", "--nonblocking", "--full-filenames", "--pid", str(pid)]
-            out, child = usage.start([program, *asked])
-            running[out] = (rank, child)
+    for rank, argv in programs.items():
+        out, child = usage.start(argv)
+        running[out] = (rank, child)
     while running and monotonic() < end:
         ready = select.select(list(running), [], [], max(0.0, end - monotonic()))[0]
         for fd in ready:
@@ -117,7 +151,7 @@ def by_spy(trees: Trees, end: float, most: int) -> dict[int, bytes]:
         output.pop(rank, None)
         os.kill(child, SIGKILL)
         os.close(fd)
-    return {rank: text for rank, text in output.items() if b"Thread " in text}
+    return output
 
 
 def spy_of(pid: int) -> str | None:
@@ -129,11 +163,13 @@ def spy_of(pid: int) -> str | None:
             own = os.path.dirname(os.fsdecode(file.read(4096).split(b"\0")[0]))
     except OSError:
         return None
-    for folder in os.environ.get("PATH", "").split(":") + [own]:
-        path = os.path.join(folder, "py-spy")
-        if folder.startswith("/") and os.access(path, os.X_OK):
-            return path
-    return None
+    places = [*_on_path("py-spy"), *([own + "/py-spy"] if own.startswith("/") else [])]
+    return next((path for path in places if os.access(path, os.X_OK)), None)
+
+
+def _on_path(name: str) -> list[str]:
+    folders = os.environ.get("PATH", "").split(":")
+    return [os.path.join(folder, name) for folder in folders if folder.startswith("/")]
 
 
 # -- faulthandler -------------------------------------------------------------------------
@@ -209,75 +245,3 @@ def read(folder: str, thread: int, name: str) -> str:
             return file.read(4096).strip()
     except (OSError, UnicodeDecodeError):
         return "-"
-
-
-# -- NCCL and torch -----------------------------------------------------------------------
-
-
-def ask_ras(trees: Trees, end: float) -> bytes:
-    """What NCCL's RAS says of all communicators, b"" where nobody listens. Source: NCCL's docs."""
-    address = RAS_ADDRESS
-    for pid, _ in trees.values():
-        address = usage.environ(pid).get("NCCL_RAS_ADDR") or address
-        break
-    host, _, port = address.rpartition(":")
-    if host.strip("[]") not in ("localhost", "127.0.0.1") or not port.isdigit():
-        return b""
-    link = socket(AF_INET, SOCK_STREAM)
-    output = b""
-    try:
-        link.settimeout(0.5)
-        link.connect(("127.0.0.1", int(port)))
-        link.send(b"client protocol 2\ntimeout 1\nverbose status\n")
-        while len(output) < RAS and monotonic() < end:
-            link.settimeout(max(0.01, end - monotonic()))
-            data = link.recv(65536)
-            if not data:
-                break
-            output += data
-    except OSError:
-        pass
-    finally:
-        link.close()
-    return output[:RAS]
-
-
-def ask_flights(trees: Trees) -> None:
-    """Have torch dump its flight recorders where it listens for that."""
-    for rank, (pid, _) in trees.items():
-        pipe = usage.environ(pid).get(FLIGHT_PIPE)
-        if pipe:
-            try:
-                fd = os.open("%s%d.pipe" % (pipe, rank), os.O_WRONLY | os.O_NONBLOCK)
-                os.write(fd, b"1\n")
-                os.close(fd)
-            except OSError:
-                pass
-
-
-def flights(trees: Trees) -> list[list[Any]]:
-    """[rank, path, size, bytes] of each rank's dump that is younger than the rank."""
-    found: list[list[Any]] = []
-    left = FLIGHTS
-    for rank, (pid, _) in trees.items():
-        known = usage.environ(pid)
-        prefix = next(filter(None, map(known.get, FLIGHT_VARIABLES)), FLIGHT)
-        path = "%s%d" % (prefix, rank)
-        stat = usage.stat_of(pid)
-        try:
-            fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
-        except OSError:
-            continue
-        try:
-            about = os.fstat(fd)
-            born = 0.0 if stat is None else stat[6] / os.sysconf("SC_CLK_TCK")
-            old = clock_gettime(CLOCK_BOOTTIME) - born
-            if about.st_mtime >= time() - old - 1.0 and about.st_uid == os.geteuid():
-                data = os.read(fd, about.st_size) if about.st_size <= left else b""
-                left -= len(data)
-                found.append([rank, path, about.st_size, data])
-        except OSError:
-            pass
-        finally:
-            os.close(fd)
-    return found

@@ -116,7 +116,8 @@ sample     what was seen ``at`` a time of the host's own clock: ``ranks``, each 
            answer; ``mark``: when the file that shows progress was changed, or None
 stacks     gathering ``number``: ``ranks``, each [rank, pid, state, what says it, its text],
            ``ras``: what NCCL's RAS says, ``flights``: torch's dumps, each [rank, path, size,
-           bytes]
+           bytes], ``recorders``: what these hold, and ``natives``: frames of C, each [rank, text]
+ras        ``dead``: what NCCL's RAS says of such processes while the ranks run
 swept      ``killed``: processes that had to be killed at the end; ``left``: unkillable ones,
            ``stuck``: where the first of these hang (``proctree.where``)
 notice     text for the user

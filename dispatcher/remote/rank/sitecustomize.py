@@ -15,6 +15,11 @@ of all threads are written to a file there when a signal asks for them, by fault
 also while the interpreter is stuck. The variable is taken away, so that only the first
 Python of a rank does so.
 
+**Collectives.** With the same folder, once the rank has begun with torch.distributed, a thread
+writes what torch's flight recorder holds to ``flight-PID.json`` there when somebody writes to the
+pipe ``flight-PID``. torch can tell that as JSON since 2.5; the pickle that older ones make is not
+read, not even here. The thread waits in C, and answers unless the rank holds Python's lock.
+
 The file travels to the hosts and lies in a private folder that is first in
 PYTHONPATH. It takes itself out of ``sys.path`` and PYTHONPATH and loads the
 ``sitecustomize`` it stands before, so neither the program nor its children find
@@ -29,11 +34,12 @@ import atexit
 import builtins
 import os
 import sys
-from _thread import get_ident
+from _thread import get_ident, start_new_thread
 from importlib import import_module
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Any, NoReturn
 
 
@@ -158,11 +164,15 @@ def _status(code: Any) -> int:
 
 
 class ImportHook:
-    """Sees ``mpi4py.MPI`` come in, and turns back an MPI that left its ranks alone."""
+    """Sees ``name`` come in, and does ``then`` with the module as soon as it is loaded."""
+
+    def __init__(self, name: str, then: Callable[[Any], None]) -> None:
+        self.name = name
+        self.then = then
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
-        """How others would load the module, and a check behind it; for ``sys.meta_path``."""
-        if name != "mpi4py.MPI":
+        """How others would load the module, and ``then`` behind it; for ``sys.meta_path``."""
+        if name != self.name:
             return None
         from importlib.util import find_spec
 
@@ -173,7 +183,7 @@ class ImportHook:
 
             def exec_module(module: Any) -> None:
                 load(module)
-                check_library(module)
+                self.then(module)
 
             spec.loader.exec_module = exec_module  # type: ignore[method-assign]
         return spec
@@ -210,10 +220,122 @@ def show_stacks(folder: str, signum: int = 62) -> None:
         pass  # nobody can ask us then
 
 
+def allow_tracing() -> None:
+    """Let the agent's py-spy and gdb look at us where Yama allows that to parents only.
+
+    The agent does so for the process it starts; this is for a Python that one has started.
+    """
+    try:
+        with open("/proc/sys/kernel/yama/ptrace_scope") as file:
+            if file.read().strip() != "1":
+                return
+        with open(f"/proc/{os.getsid(0)}/stat") as file:
+            agent = int(file.read().rpartition(")")[2].split()[1])
+    except (OSError, ValueError, IndexError):
+        return
+    from ctypes import CDLL, c_ulong
+
+    CDLL(None).prctl(0x59616D61, c_ulong(agent), 0, 0, 0)  # PR_SET_PTRACER
+
+
+#: of a process group: collectives that are done, and others, that are told; bytes of all
+DONE, OPEN, MOST = 4, 16, 60 << 10
+
+
+def show_collectives(folder: str, distributed: Any) -> None:
+    """Have ``folder`` hear of our collectives once ``torch.distributed`` has begun.
+
+    distributed: the module ``torch.distributed.distributed_c10d``.
+    """
+    from functools import update_wrapper
+
+    begin = distributed.init_process_group
+    path = os.path.join(folder, f"flight-{os.getpid()}")
+
+    def init_process_group(*args: Any, **kwargs: Any) -> Any:
+        names = ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE")
+        if not any(name in os.environ for name in names) and not hasattr(
+            distributed.torch._C._distributed_c10d, "_dump_fr_trace_json"
+        ):
+            os.environ[names[1]] = "2000"  # as torch has it by itself since 2.7
+        try:
+            return begin(*args, **kwargs)
+        finally:
+            if not os.path.exists(path):
+                try:
+                    os.mkfifo(path, 0o600)
+                    pipe = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+                    start_new_thread(answer, (pipe, path, distributed))
+                except (OSError, RuntimeError):
+                    pass  # nobody can ask us then
+
+    update_wrapper(init_process_group, begin)
+    distributed.init_process_group = init_process_group
+
+
+def answer(pipe: int, path: str, distributed: Any) -> None:
+    """Write ``path``.json whenever something comes through ``pipe``."""
+    while os.read(pipe, 64):
+        try:
+            text = collectives(distributed)
+            with open(path + ".new", "wb") as file:
+                file.write(text)
+            os.rename(path + ".new", path + ".json")
+        except Exception:  # noqa: BLE001, S112 - torch may be of any version, or half ended
+            continue
+
+
+def collectives(distributed: Any) -> bytes:
+    """The last collectives of each group, as ``core.events.collectives.read`` reads them."""
+    import json
+
+    c10d = distributed.torch._C._distributed_c10d
+    dump = getattr(c10d, "_dump_fr_trace_json", None) or getattr(
+        c10d, "_dump_nccl_trace_json", None
+    )
+    told = json.loads(dump()) if dump else {}
+    groups: dict[str, list[Any]] = {}
+    for key, one in told.get("pg_config", {}).items():
+        groups[key] = [one["desc"], json.loads(one["ranks"]), []]
+    world = distributed._world
+    for group, key in world.pg_names.items():
+        members = sorted(world.pg_group_ranks[group])
+        groups[key] = [getattr(group, "group_desc", ""), members, []]
+    for entry in told.get("entries", []):
+        key, description = (*entry.get("process_group", ("", "")), "")[:2]
+        if not entry.get("is_p2p"):
+            calls = groups.setdefault(key, [description, [], []])[2]
+            tensors = zip(entry.get("input_dtypes", []), entry.get("input_sizes", []))
+            words = [entry["profiling_name"], *(f"{kind}{size}" for kind, size in tensors)]
+            done = bool(entry.get("retired")) or entry["state"] == "completed"
+            calls.append([entry["collective_seq_id"], " ".join(words)[:100], done])
+    rows = []
+    for key, (description, members, calls) in groups.items():
+        is_first = members == list(range(len(members)))
+        kept = [call for call in calls if call[2]][-DONE:] + [c for c in calls if not c[2]][:OPEN]
+        kept += [call for call in calls[-1:] if call not in kept]
+        if calls:
+            rows.append([key, description, len(members) if is_first else members, kept])
+    text = json.dumps({"rank": distributed.get_rank(), "groups": rows})
+    while len(text) > MOST:
+        rows.remove(max(rows, key=lambda row: len(row[2]) if isinstance(row[2], list) else 0))
+        text = json.dumps({"rank": distributed.get_rank(), "groups": rows})
+    return text.encode()
+
+
 if __name__ == "sitecustomize":
     Ending().watch()
-    if "DISPATCH_STACKS" in os.environ:
-        show_stacks(os.environ.pop("DISPATCH_STACKS"))
+    stacks_folder = os.environ.pop("DISPATCH_STACKS", "")
+    if stacks_folder:
+        show_stacks(stacks_folder)
+        allow_tracing()
+        sys.meta_path.insert(
+            0,
+            ImportHook(
+                "torch.distributed.distributed_c10d",
+                lambda module: show_collectives(stacks_folder, module),
+            ),
+        )
     if "PMI_FD" in os.environ or "PMI_PORT" in os.environ:
-        sys.meta_path.insert(0, ImportHook())
+        sys.meta_path.insert(0, ImportHook("mpi4py.MPI", check_library))
     step_aside()

@@ -9,8 +9,10 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable
+from typing import Any
 
 from dispatcher.bootstrap import payload
+from dispatcher.core.events.actions import GatherStacks
 from dispatcher.core.events.run_events import NodesHeard
 from dispatcher.remote.protocol.frames import control
 from dispatcher.runner.run.host_thread import HostThread
@@ -106,6 +108,8 @@ class ProgressLine:
 
 #: modules of the agent that take samples
 PARTS = ("probe.sampler", "probe.usage")
+#: and what these ask NCCL and torch
+NCCL = ("probe.nccl_state",)
 
 
 class Sampling:
@@ -113,11 +117,12 @@ class Sampling:
 
     The one who samples also finds out where the ranks are, when that is asked for: then it gets
     the modules for that and begins anew. every: seconds between two samples of a host; None
-    until somebody wants some.
+    until somebody wants some. ras: whether the first host asks NCCL's RAS for dead ranks.
     """
 
-    def __init__(self, every: float | None) -> None:
+    def __init__(self, every: float | None, *, ras: bool = False) -> None:
         self._every = every
+        self._ras = ras
         self._started: dict[int, HostThread] = {}
 
     def started(self, host: HostThread) -> None:
@@ -133,12 +138,13 @@ class Sampling:
             for host in self._started.values():
                 self._order(host)
 
-    def gather(self, host: HostThread, number: int, seconds: float) -> None:
-        """Have ``host`` tell within ``seconds`` where its ranks are; see ``NodeStacks``."""
-        order = {"number": number, "seconds": seconds}
-        parts = payload.parts((*PARTS, "probe.stack_dump"))
-        host.send(control("sample", seconds=self._every or 0.0, parts=parts, stacks=order))
+    def gather(self, host: HostThread, asked: GatherStacks) -> None:
+        """Have ``host`` tell where its ranks are; see ``NodeStacks``."""
+        order = {name: getattr(asked, name) for name in ("number", "seconds", "hung", "ras")}
+        self._order(host, *NCCL, "probe.stack_dump", stacks=order)
 
-    def _order(self, host: HostThread) -> None:
-        parts = payload.parts(PARTS)
-        host.send(control("sample", seconds=float(self._every or 0), parts=parts))
+    def _order(self, host: HostThread, *more: str, **fields: Any) -> None:
+        if self._ras and host.node == 0:
+            more, fields["ras"] = more or NCCL, True
+        parts = payload.parts((*PARTS, *more))
+        host.send(control("sample", seconds=float(self._every or 0), parts=parts, **fields))

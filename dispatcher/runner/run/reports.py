@@ -20,6 +20,8 @@ from dispatcher.core.events.monitor_events import (
     NodeStacks,
     RankSample,
     RankStack,
+    RankText,
+    RasWarned,
 )
 from dispatcher.core.events.stack_frames import HOW, in_words
 from dispatcher.plan.job.binding import Device, Topology
@@ -289,7 +291,13 @@ def _stacks(fields: Fields, node: int) -> list[ev.Event]:
         rank, path, size, data = _row(item, (int, str, int, bytes))
         flights.append(Flight(fields.own(rank), path[:TEXT_LIMIT], size, data))
     number, ras = fields.integer("number"), fields.bytes("ras", STACK_LIMIT)
-    return [NodeStacks(node, number, tuple(ranks), ras, tuple(flights))]
+    recorders, natives = (_rank_texts(fields, name) for name in ("recorders", "natives"))
+    return [NodeStacks(node, number, tuple(ranks), ras, tuple(flights), recorders, natives)]
+
+
+def _rank_texts(fields: Fields, name: str) -> tuple[RankText, ...]:
+    rows = (_row(item, (int, bytes)) for item in fields.items(name))
+    return tuple(RankText(fields.own(rank), text) for rank, text in rows)
 
 
 def _row(item: Any, kinds: tuple[type, ...]) -> list[Any]:
@@ -415,6 +423,7 @@ _READERS: dict[str, Callable[[Fields, int], list[ev.Event]]] = {
     "mpi_inside": _mpi_inside,
     "sample": _sample,
     "stacks": _stacks,
+    "ras": lambda fields, node: [RasWarned(node, fields.bytes("dead", TEXT_LIMIT))],
     "swept": _swept,
     "notice": lambda fields, node: [ev.NodeNoticed(node, fields.text("text"))],
 }

@@ -107,7 +107,7 @@ class Runner(EventLoop):
             sample_every = often if sample_every is None else min(sample_every, often)
         self._agent_python = agent_python
         self._lent = lent
-        self._sampling = Sampling(sample_every)
+        self._sampling = Sampling(sample_every, ras=bool(plan.limits.hang_timeout))
         self._beats = Heartbeats()
         self._hosts: dict[int, HostThread] = {}
         self._facts: dict[int, ev.Facts] = {}
@@ -303,8 +303,8 @@ class Runner(EventLoop):
                     self._send(
                         node, "pmi_who", world=world, fence=fence, epoch=epoch, seconds=seconds
                     )
-                case act.GatherStacks(node, number, seconds):
-                    self._sampling.gather(self._hosts[node], number, seconds)
+                case act.GatherStacks(node):
+                    self._sampling.gather(self._hosts[node], action)
                 case CheckOrphans():
                     self._look_again(action)
                 case act.Finish(node):

@@ -12,6 +12,7 @@ from dispatcher.core.events.stack_frames import (
     Group,
     grouped,
     in_words,
+    innermost,
     read,
 )
 
@@ -164,3 +165,40 @@ def test_few_among_many_are_odd_where_nobody_waits(counts: tuple[int, ...], odd:
     }
     found = grouped(stacks)
     assert {group.frames[0].line for group in found if group.odd} == odd
+
+
+@cases(
+    ("text", "found"),
+    [
+        # gdb of a rank in all_reduce, of torch 2.13.0 on CPUs
+        (b"#0  __futex_abstimed_wait_common64 (private=0) at ./nptl/futex-internal.c:57\n"
+         b"#2  0x00007f7bcdea3f7b in __GI___futex_abstimed_wait (futex_word=0) at ./nptl/f.c:139\n"
+         b"#5  0x00007f7b in std::condition_variable::wait(std::unique_lock<m>&) () from /s\n"
+         b"#6  0x00007f7b in c10d::Work::wait(std::chrono::duration<long, std::ratio<1l, 1000l> >) "
+         b"() from /t/libtorch_cpu.so\n#9  0x1 in cudaStreamSynchronize () from /c\n",
+         "c10d::Work::wait"),
+        (b'Thread 1 (idle): "MainThread"\n    poll (libc.so.6)\n    ncclGroupEnd (libnccl.so.2)\n',
+         "ncclGroupEnd"),
+        (b"#0  0x1 in clock_nanosleep () from /libc\n#1  0x2 in pysleep (t=1) at time.c:1\n", ""),
+        (b"", ""),
+    ],
+)  # fmt: skip
+def test_the_innermost_function_that_says_something(text: bytes, found: str) -> None:
+    assert innermost(text) == found
+
+
+@cases(
+    ("file", "function", "waits"),
+    [("/p/site-packages/torch/nn/utils/clip_grad.py", "clip_grad_norm_", True),
+     ("/p/torch/_tensor.py", "item", True), ("/usr/lib/python3.11/threading.py", "wait", False),
+     ("/home/u/mine.py", "cpu", False), ("/home/u/mine.py", "all_reduce", True)],
+)  # fmt: skip
+def test_some_wait_in_torch_s_own_code_only(file: str, function: str, waits: bool) -> None:
+    assert Group((0,), "py-spy", "S", (Frame(function, file, 1),)).waits == waits
+
+
+def test_the_user_s_code_behind_a_library_s() -> None:
+    frames = (Frame("all_reduce", "/p/site-packages/torch/d.py", 9), Frame("step", "/h/t.py", 4))
+    one = Group((0,), "py-spy", "S", frames)
+    assert (one.own, one.place) == (frames[1], "all_reduce at d.py:9")
+    assert Group((0,), "py-spy", "S", frames[:1]).own is None

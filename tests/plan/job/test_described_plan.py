@@ -15,6 +15,7 @@ from dispatcher.plan.job.rank_environment import (
     describe_plan,
     filled,
     rank_environment,
+    ras_address,
     spawned_environment,
     torchrun,
 )
@@ -105,6 +106,19 @@ def test_what_only_the_host_knows(
     names = ("TORCHELASTIC_ERROR_FILE", "DISPATCH_STACKS", "PMI_HOSTNAME", "DISPATCH_GPUS",
              "OMP_NUM_THREADS")  # fmt: skip
     assert {name: env[name] for name in names if name in env} == found
+
+
+def test_nccl_s_ras_listens_at_a_place_of_the_run_s_own() -> None:
+    assert "NCCL_RAS_ADDR" not in rank_environment(planned(), 0, BOUND)
+    hung = Limits(hang_timeout=60)
+    env = rank_environment(planned(limits=hung), 0, BOUND)
+    assert env["NCCL_RAS_ADDR"] == ras_address(env["DISPATCH_RUN_ID"])
+    chosen = planned(limits=hung, exports=("NCCL_RAS_ADDR=localhost:1",))
+    assert rank_environment(chosen, 0, BOUND)["NCCL_RAS_ADDR"] == "localhost:1"
+    places = {ras_address(f"run-{n}") for n in range(1000)}
+    assert len(places) == 1000
+    numbers = [[*map(int, place.partition(":")[0].split("."))] for place in places]
+    assert all(len(n) == 4 and n[0] == 127 and max(n) < 256 and n[3] > 0 for n in numbers)
 
 
 def test_without_mpi_nobody_needs_a_name_for_it() -> None:

@@ -16,7 +16,7 @@ from dispatcher.bootstrap import payload
 from dispatcher.runner.run import orders
 from remote.driver import Agent
 
-PARTS = ("probe.sampler", "probe.usage", "probe.stack_dump")
+PARTS = ("probe.sampler", "probe.usage", "probe.stack_dump", "probe.nccl_state")
 
 SLEEPER = """
 import os, sys, time

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import select
 import signal
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -139,7 +140,7 @@ class TestSampling:
             def latest(self, now: float) -> list[list[Any]]:
                 return [[0, 1, 2, 3, 4, 5, 6, 7, "GPU-x"]]
 
-            def wait(self, until: float) -> None:
+            def wait(self, until: float, *aside: object) -> None:
                 waits.append(until)
                 now[0] = max(now[0], until)
 
@@ -212,6 +213,18 @@ class TestSampling:
         monkeypatch.setattr(sampler, "write", lambda out, data: steps.append(data.decode()))
         sampler.work(7, seconds, ranks, "/folder", lambda: None, stacks)
         assert steps == done
+
+
+def test_what_comes_aside_is_passed_on_at_once_and_its_end_harms_nobody() -> None:
+    out, into = os.pipe()
+    told: list[bytes] = []
+    os.write(into, b"frame")
+    os.close(into)
+    began = time.monotonic()
+    sampler.Gpus(1.0).wait(began + 0.2, told.append, out)
+    assert told == [b"frame", b""]
+    assert time.monotonic() - began >= 0.2
+    os.close(out)
 
 
 class TestHeard:

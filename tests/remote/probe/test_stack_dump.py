@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -16,7 +14,7 @@ import pytest
 from cases import cases
 from rig import wait_for
 
-from dispatcher.remote.probe import stack_dump, usage
+from dispatcher.remote.probe import nccl_state, stack_dump, usage
 from dispatcher.remote.protocol.frames import Decoder
 from dispatcher.remote.protocol.packing import unpack
 from remote.driver import Os, descriptors, noting
@@ -47,7 +45,7 @@ class TestWhoIsAsked:
         ],
     )
     def test_the_oldest_python_of_a_tree(
-        self, monkeypatch: pytest.MonkeyPatch, pythons: set[int], trees: stack_dump.Trees
+        self, monkeypatch: pytest.MonkeyPatch, pythons: set[int], trees: nccl_state.Trees
     ) -> None:
         monkeypatch.setattr(usage, "process_table", lambda: self.TABLE)
         monkeypatch.setattr(
@@ -71,30 +69,35 @@ class TestWhoIsAsked:
         trees = {n: (50 + n, [50 + n, 90]) for n in range(3)}
         asked: dict[str, Any] = {}
 
-        def way(name: str, answer: Any) -> None:
+        def way(name: str, answer: Any, module: Any = stack_dump) -> None:
             def note(*what: Any) -> Any:
                 asked[name] = what
                 return answer
 
-            monkeypatch.setattr(stack_dump, name, note)
+            monkeypatch.setattr(module, name, note)
 
         monkeypatch.setattr(stack_dump, "monotonic", lambda: 100.0)
         monkeypatch.setattr(stack_dump, "TEXT", 1000)
         way("trees_of", trees)
-        way("ask_flights", None)
+        way("ask_flights", None, nccl_state)
+        way("ask_recorders", {0: ("/f/flight-50.json", 0)}, nccl_state)
+        way("recorders", [[0, b"{}"]], nccl_state)
         way("by_spy", {0: b"spy"})
         way("by_signal", {1: b"own"})
         way("by_kernel", b"k" * 5000)
         way("where", "S wait")
-        way("ask_ras", b"ras")
-        way("flights", [[0, "/dump", 1, b"x"]])
-        (frame,) = Decoder().feed(stack_dump.gather({"seconds": 6.0, "number": 7}, {0: 5}, "/f"))
+        way("ask_ras", b"ras", nccl_state)
+        way("by_native", [[1, b"#0 f ()"]])
+        way("flights", [[0, "/dump", 1, b"x"]], nccl_state)
+        order = {"seconds": 6.0, "number": 7, "hung": True, "ras": True}
+        (frame,) = Decoder().feed(stack_dump.gather(order, {0: 5}, "/f"))
         assert unpack(frame.body) == {
             "type": "stacks", "number": 7, "ras": b"ras", "flights": [[0, "/dump", 1, b"x"]],
             "ranks": [
                 [0, 50, "S", "py-spy", b"spy"], [1, 51, "S", "faulthandler", b"own"],
                 [2, 52, "S", "proc", b"k" * 1000],
             ],
+            "recorders": [[0, b"{}"]], "natives": [[1, b"#0 f ()"]],
         }  # fmt: skip
         rest = {n: trees[n] for n in (1, 2)}
         assert asked["trees_of"] == ({0: 5}, "/f")
@@ -102,13 +105,18 @@ class TestWhoIsAsked:
         assert asked["by_spy"] == (trees, 103.5, 1000)
         assert asked["by_signal"] == (rest, "/f", 105.0, 1000)
         assert asked["by_kernel"] == (52, [52, 90])
-        assert asked["ask_ras"] == (trees, 102.0)
+        assert asked["ask_ras"] == ([50, 51, 52], 102.0)
+        assert asked["ask_recorders"] == (trees, "/f")
+        assert asked["recorders"] == ({0: ("/f/flight-50.json", 0)}, 102.0)
+        assert asked["by_native"] == (trees, 106.0)
         monkeypatch.setattr(stack_dump, "TEXTS", 600)
         stack_dump.gather({"seconds": 1.0, "number": 7}, {0: 5}, "/f")
         assert (asked["by_spy"][2], asked["ask_ras"][1]) == (200, 101.0)
         way("trees_of", {})
-        (frame,) = Decoder().feed(stack_dump.gather({"seconds": 1.0, "number": 8}, {}, None))
-        assert unpack(frame.body)["ranks"] == []
+        order = {"seconds": 1.0, "number": 8, "hung": False, "ras": False}
+        (frame,) = Decoder().feed(stack_dump.gather(order, {}, None))
+        told = unpack(frame.body)
+        assert (told["ranks"], told["ras"], told["natives"]) == ([], b"", [])
 
 
 class TestBySpy:
@@ -293,136 +301,3 @@ class TestByKernel:
         names = ("comm", "odd", "none", "long")
         found = [stack_dump.read(str(tmp_path), 7, name) for name in names]
         assert found == ["name", "-", "-", "x" * 4096]
-
-
-class TestNccl:
-    """What is asked at a port of this host, and what files are taken for dumps."""
-
-    @pytest.fixture
-    def known(self, monkeypatch: pytest.MonkeyPatch) -> dict[int, dict[str, str]]:
-        known: dict[int, dict[str, str]] = {}
-        monkeypatch.setattr(usage, "environ", lambda pid: known.get(pid, {}))
-        return known
-
-    TREES: ClassVar[stack_dump.Trees] = {0: (50, [50]), 1: (51, [51])}
-
-    @pytest.mark.parametrize(
-        ("address", "asked"),
-        [("localhost:PORT", True), ("127.0.0.1:PORT", True), ("[localhost]:PORT", True),
-         ("10.0.0.7:PORT", False), ("PORT", False), ("localhost:x", False), ("", False)],
-    )  # fmt: skip
-    def test_only_this_host_is_asked(
-        self, known: dict[int, dict[str, str]], monkeypatch: pytest.MonkeyPatch, address: str,
-        asked: bool,
-    ) -> None:  # fmt: skip
-        with socket.create_server(("127.0.0.1", 0)) as server:
-            port = str(server.getsockname()[1])
-            monkeypatch.setattr(stack_dump, "RAS_ADDRESS", "elsewhere:1")
-            known[50] = {"NCCL_RAS_ADDR": address.replace("PORT", port)}
-            known[51] = {"NCCL_RAS_ADDR": "localhost:1"}
-
-            def answer() -> bytes:
-                link, _ = server.accept()
-                with link:
-                    heard = b""
-                    while not heard.endswith(b"verbose status\n"):
-                        heard += link.recv(99)
-                    link.sendall(b"all is well\n")
-                return heard
-
-            with ThreadPoolExecutor(1) as beside:
-                heard = beside.submit(answer) if asked else None
-                said = stack_dump.ask_ras(self.TREES, time.monotonic() + 20.0)
-        assert said == (b"all is well\n" if asked else b"")
-        if heard is not None:
-            assert heard.result() == b"client protocol 2\ntimeout 1\nverbose status\n"
-
-    def test_without_a_choice_it_is_nccl_s_own_place(
-        self, known: dict[int, dict[str, str]], monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        with socket.create_server(("127.0.0.1", 0)) as server:
-            monkeypatch.setattr(stack_dump, "RAS_ADDRESS", f"localhost:{server.getsockname()[1]}")
-            monkeypatch.setattr(stack_dump, "RAS", 6)
-            with ThreadPoolExecutor(1) as beside:
-                said = beside.submit(stack_dump.ask_ras, {}, time.monotonic() + 20.0)
-                link, _ = server.accept()
-                with link:
-                    link.sendall(b"0123456789")
-                    assert said.result() == b"012345"
-
-    def test_one_that_says_nothing_is_left_in_time(
-        self, known: dict[int, dict[str, str]], monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        with socket.create_server(("127.0.0.1", 0)) as server:
-            monkeypatch.setattr(stack_dump, "RAS_ADDRESS", f"localhost:{server.getsockname()[1]}")
-            assert stack_dump.ask_ras({}, time.monotonic() + 0.2) == b""
-            port = server.getsockname()[1]
-        monkeypatch.setattr(stack_dump, "RAS_ADDRESS", f"localhost:{port}")
-        assert stack_dump.ask_ras({}, time.monotonic() + 20.0) == b""  # nobody
-
-    def test_torch_is_asked_where_it_listens(
-        self, known: dict[int, dict[str, str]], tmp_path: Path
-    ) -> None:
-        os.mkfifo(tmp_path / "p1.pipe")
-        known[50] = known[51] = {stack_dump.FLIGHT_PIPE: str(tmp_path / "p")}
-        reader = os.open(tmp_path / "p1.pipe", os.O_RDONLY | os.O_NONBLOCK)
-        stack_dump.ask_flights(self.TREES)
-        assert os.read(reader, 99) == b"1\n"
-        os.close(reader)
-        stack_dump.ask_flights(self.TREES)  # nobody reads now
-        known.clear()
-        stack_dump.ask_flights(self.TREES)
-        assert os.listdir(tmp_path) == ["p1.pipe"]
-
-    @pytest.fixture
-    def born(self, monkeypatch: pytest.MonkeyPatch) -> dict[int, float]:
-        """pid -> seconds since the boot; the host was booted a thousand seconds ago."""
-        born = {50: 100.0, 51: 900.0}
-        tick = os.sysconf("SC_CLK_TCK")
-        put = monkeypatch.setattr
-        put(stack_dump, "clock_gettime", lambda clock: 1000.0)
-        put(stack_dump, "time", lambda: 5000.0)
-        put(
-            usage, "stat_of",
-            lambda pid: ("S", 1, 1, 0, 1, 1, int(born[pid] * tick)) if pid in born else None,
-        )  # fmt: skip
-        return born
-
-    @pytest.mark.parametrize(
-        ("written", "ranks"),
-        [(4899.5, [0, 1]), (4898.5, [0]), (4099.5, [0]), (4098.5, [])],
-    )
-    def test_a_dump_that_is_older_than_its_rank_is_another_s(
-        self, known: dict[int, dict[str, str]], born: dict[int, float], tmp_path: Path,
-        written: float, ranks: list[int],
-    ) -> None:  # fmt: skip
-        known[50] = {stack_dump.FLIGHT_VARIABLES[1]: str(tmp_path / "t")}
-        known[51] = {
-            stack_dump.FLIGHT_VARIABLES[0]: str(tmp_path / "t"),
-            stack_dump.FLIGHT_VARIABLES[1]: "/nowhere",
-        }
-        for rank in (0, 1):
-            (tmp_path / f"t{rank}").write_bytes(b"dump")
-            os.utime(tmp_path / f"t{rank}", (written, written))
-        found = stack_dump.flights(self.TREES)
-        assert found == [[rank, str(tmp_path / f"t{rank}"), 4, b"dump"] for rank in ranks]
-
-    def test_dumps_are_bounded_and_files_of_ours(
-        self, known: dict[int, dict[str, str]], born: dict[int, float], tmp_path: Path,
-        monkeypatch: pytest.MonkeyPatch,
-    ) -> None:  # fmt: skip
-        monkeypatch.setattr(stack_dump, "FLIGHT", str(tmp_path / "t"))
-        monkeypatch.setattr(stack_dump, "FLIGHTS", 10)
-        trees = {rank: (50, [50]) for rank in range(6)}
-        for rank, size in ((0, 6), (1, 5), (2, 4), (3, 1)):
-            (tmp_path / f"t{rank}").write_bytes(b"x" * size)
-        (tmp_path / "t4").symlink_to(tmp_path / "t0")
-        found = stack_dump.flights(trees)
-        # the second is told of, and what it would have taken is left to the others
-        assert [(rank, size, len(data)) for rank, _, size, data in found] == [
-            (0, 6, 6), (1, 5, 0), (2, 4, 4), (3, 1, 0),
-        ]  # fmt: skip
-        born.clear()  # nobody knows how old it is
-        assert len(stack_dump.flights(trees)) == 4
-        monkeypatch.setattr(stack_dump, "os", Os(geteuid=lambda: 4242))
-        assert stack_dump.flights(trees) == []

@@ -7,14 +7,18 @@ for the other ranks.
 from __future__ import annotations
 
 import faulthandler
+import json
 import os
 import signal
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+from rig import wait_for
 
 from dispatcher.remote.rank import sitecustomize
 from dispatcher.runner.run import orders
@@ -292,6 +296,7 @@ def test_stacks_are_written_when_asked_for(run: Run, tmp_path: Path) -> None:
 def test_a_folder_that_is_not_there_harms_nobody(run: Run, place: str) -> None:
     done = run("print('runs')", DISPATCH_STACKS=place)
     assert (done.returncode, done.stdout, done.stderr) == (0, "runs\n", "")
+    assert list(Path().glob("stack-*")) == []
 
 
 def test_without_a_folder_nobody_is_asked(run: Run) -> None:
@@ -315,3 +320,142 @@ def test_a_file_that_is_there_is_nobody_s_to_write_to(tmp_path: Path) -> None:
     (tmp_path / f"stack-{os.getpid()}").write_text("theirs")
     sitecustomize.show_stacks(str(tmp_path), 62)
     assert (tmp_path / f"stack-{os.getpid()}").read_text() == "theirs"
+
+
+# -- collectives ----------------------------------------------------------------------------
+
+
+def entry(number: int, *, done: bool = True, key: str = "0", **more: Any) -> dict[str, Any]:
+    """As torch 2.13.0 writes it in JSON, less what is not read."""
+    return {
+        "collective_seq_id": number, "is_p2p": False, "process_group": [key, "default_pg"],
+        "profiling_name": "gloo:all_reduce", "input_sizes": [[8]], "input_dtypes": ["Float"],
+        "retired": done, "state": "scheduled", **more,
+    }  # fmt: skip
+
+
+class Group:
+    """A process group as torch keeps it."""
+
+    def __init__(self, description: str) -> None:
+        self.group_desc = description
+
+
+class Torch:
+    """``distributed_c10d`` of rank 2 of 3, with what its recorder holds, and ways to ask for it."""
+
+    def __init__(self, told: dict[str, Any], *ways: str) -> None:
+        c10d = SimpleNamespace(**dict.fromkeys(ways, lambda: json.dumps(told).encode()))
+        self.torch = SimpleNamespace(_C=SimpleNamespace(_distributed_c10d=c10d))
+        world, pair = Group("default_pg"), Group("undefined")
+        members = {world: {0: 0, 1: 1, 2: 2}, pair: {2: 0, 0: 1}}
+        self._world = SimpleNamespace(pg_names={world: "0", pair: "7"}, pg_group_ranks=members)
+
+    def init_process_group(self, backend: str) -> str:
+        """How torch begins."""
+        return f"begun with {backend}"
+
+    def get_rank(self) -> int:
+        return 2
+
+
+@pytest.mark.parametrize(
+    "ways",
+    [("_dump_fr_trace_json", "_dump_nccl_trace"), ("_dump_nccl_trace_json", "_dump_nccl_trace")],
+)
+def test_collectives_of_each_group(ways: tuple[str, ...]) -> None:
+    """By the ways of torch 2.13 and 2.5; NCCL marks by its state what is done."""
+    told = {
+        "pg_config": {"9": {"name": "9", "desc": "tp", "ranks": "[1, 2]"}},
+        "entries": [
+            *(entry(n) for n in range(1, 8)), entry(8, done=False), entry(8, is_p2p=True),
+            entry(1, key="7", done=False, state="completed"), entry(1, key="9", done=False),
+        ],
+    }  # fmt: skip
+    name = "gloo:all_reduce Float[8]"
+    assert json.loads(sitecustomize.collectives(Torch(told, *ways))) == {
+        "rank": 2,
+        "groups": [
+            ["9", "tp", [1, 2], [[1, name, False]]],
+            ["0", "default_pg", 3, [*([n, name, True] for n in range(4, 8)), [8, name, False]]],
+            ["7", "undefined", [0, 2], [[1, name, True]]],
+        ],
+    }  # fmt: skip
+
+
+def test_torch_before_2_5_has_nothing_but_a_pickle() -> None:
+    told = sitecustomize.collectives(Torch({"entries": [entry(1)]}, "_dump_nccl_trace"))
+    assert json.loads(told) == {"rank": 2, "groups": []}
+
+
+def test_of_many_collectives_the_first_open_ones_and_the_last_are_told() -> None:
+    told = {"entries": [entry(n, done=n < 5) for n in range(1, 1000)]}
+    found = json.loads(sitecustomize.collectives(Torch(told, "_dump_fr_trace_json")))
+    assert [call[0] for call in found["groups"][0][3]] == [*range(1, 5), *range(5, 21), 999]
+
+
+def test_what_is_told_is_bounded() -> None:
+    groups = {
+        str(n): {"name": str(n), "desc": "x", "ranks": str([*range(1, 4000)])} for n in range(9)
+    }
+    told = {"pg_config": groups, "entries": [entry(1, key=str(n)) for n in range(9)]}
+    text = sitecustomize.collectives(Torch(told, "_dump_fr_trace_json"))
+    assert len(text) <= sitecustomize.MOST
+    assert json.loads(text)["groups"][0][:3] == ["0", "default_pg", 3]
+
+
+@pytest.mark.parametrize(
+    ("ways", "set_before", "found"),
+    [(("_dump_fr_trace_json",), {}, None), (("_dump_nccl_trace_json",), {}, "2000"),
+     (("_dump_nccl_trace_json",), {"TORCH_NCCL_TRACE_BUFFER_SIZE": "0"}, "0"),
+     (("_dump_nccl_trace_json",), {"TORCH_FR_BUFFER_SIZE": "9"}, None)],
+)  # fmt: skip
+def test_a_rank_answers_through_its_pipe_once_torch_has_begun(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ways: tuple[str, ...],
+    set_before: dict[str, str], found: str | None,
+) -> None:  # fmt: skip
+    """And has a recorder: by itself since torch 2.7, when that is told to older ones."""
+    for name in ("TORCH_NCCL_TRACE_BUFFER_SIZE", "TORCH_FR_BUFFER_SIZE"):
+        monkeypatch.setenv(name, set_before.get(name, ""))  # so that it is as before at the end
+        if name not in set_before:
+            del os.environ[name]
+    torch = Torch({"entries": [entry(1)]}, *ways)
+    sitecustomize.show_collectives(str(tmp_path), torch)
+    assert os.listdir(tmp_path) == []
+    assert torch.init_process_group("gloo") == "begun with gloo"
+    assert torch.init_process_group("nccl") == "begun with nccl"  # once more is well
+    assert os.environ.get("TORCH_NCCL_TRACE_BUFFER_SIZE") == found
+    pipe, answer = tmp_path / f"flight-{os.getpid()}", tmp_path / f"flight-{os.getpid()}.json"
+    for _ in range(2):
+        pipe.write_bytes(b"1")
+        wait_for(answer.exists)
+        assert json.loads(answer.read_bytes())["rank"] == 2
+        answer.unlink()
+
+
+def test_a_rank_whose_folder_is_gone_begins_all_the_same(tmp_path: Path) -> None:
+    torch = Torch({}, "_dump_fr_trace_json")
+    sitecustomize.show_collectives(str(tmp_path / "gone"), torch)
+    assert torch.init_process_group("gloo") == "begun with gloo"
+    assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize(("scope", "asked"), [("1\n", True), ("0\n", False), ("2\n", False)])
+def test_the_agent_may_look_into_a_python_that_its_rank_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, scope: str, asked: bool
+) -> None:
+    """With Yama, whose file this machine may lack; the session's first process is the rank."""
+    (tmp_path / "scope").write_text(scope)
+    paths = {"/proc/sys/kernel/yama/ptrace_scope": tmp_path / "scope"}
+
+    def opened(path: str) -> Any:
+        return Path(paths.get(path, path)).open()
+
+    monkeypatch.setattr(sitecustomize, "open", opened, raising=False)
+    monkeypatch.setattr(os, "getsid", lambda pid: os.getpid())
+    calls: list[Any] = []
+    library = SimpleNamespace(prctl=lambda *words: calls.append(words))
+    monkeypatch.setattr("ctypes.CDLL", lambda name: library)
+    sitecustomize.allow_tracing()
+    seen = [(option, tracer.value) for option, tracer, *_ in calls]
+    assert seen == [(0x59616D61, os.getppid())] * asked

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import signal
@@ -180,3 +181,50 @@ def test_a_rank_that_sleeps_in_a_step_is_found_among_four_hosts(cluster: Cluster
     assert done.returncode == 124, done.stderr
     assert "  rank 2 on n3 is in load_batch at stuck.py:14\n" in done.stderr
     assert "  ranks 0-1,3 on n[1-2,4] are in all_reduce at " in done.stderr
+
+
+#: rank 1 leaves a pair waiting for it, and rank 2 waits for that pair
+GLOO = """
+import time
+import torch
+import torch.distributed as dist
+def load_batch():
+    time.sleep(1000)
+def step(group):
+    dist.all_reduce(torch.ones(8), group=group)
+dist.init_process_group("gloo")
+rank, world, pair = dist.get_rank(), dist.group.WORLD, dist.new_group([0, 1])
+step(world)
+if rank < 2:
+    step(pair)
+load_batch() if rank == 1 else step(pair if rank == 0 else world)
+"""
+
+
+@pytest.mark.torch
+@pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="needs torch")
+def test_the_collective_of_torch_is_named_with_who_has_not_called_it(desk: Desk) -> None:
+    """By torch's own flight recorder, of gloo on CPUs."""
+    done = desk.run(
+        *HOSTS, "--hang-timeout", "5", "--log-dir", "logs", "--grace", "1",
+        script(desk.folder, GLOO),
+    )  # fmt: skip
+    assert done.returncode == 124, done.stderr
+    verdict = done.stderr[done.stderr.index("error: ") :].splitlines()
+    assert verdict[1:4] == [
+        "  rank 1 on localhost has not called gloo:all_reduce Float[8], number 2 of group 1; "
+        "rank 0 waits in it",
+        "  flight recorder and stacks agree",
+        "  rank 1 on localhost is in load_batch at prog.py:6",
+    ]
+    assert "called in step at prog.py:8" in done.stderr
+    latest = desk.folder / "logs/latest"
+    cause = json.loads((latest / "report.json").read_text())["cause"]
+    assert (cause["rank"], cause["signals"]) == (1, [
+        {"name": "flight recorder", "ranks": ["1"]}, {"name": "stacks", "ranks": ["1"]},
+    ])  # fmt: skip
+    assert cause["collective"] == {
+        "group": "group 1", "sequence": 2, "name": "gloo:all_reduce Float[8]", "entered": ["0"],
+        "missing": ["1"], "unknown": [], "differing": [],
+    }  # fmt: skip
+    assert (latest / "stacks-1.txt").read_text().count("-- flight recorder of rank ") == 3

@@ -1,0 +1,213 @@
+"""What NCCL and torch know of the ranks of this host: RAS, flight recorders, torch's own dumps.
+
+**RAS** is a thread in each process that uses NCCL (2.24 and later). One answers at NCCL_RAS_ADDR
+for the whole job, and knows which processes are out of reach. All ranks of a host listen at the
+same address (SO_REUSEPORT), so who is asked may be one that is stopped: then ask another time.
+Source: ``src/ras/client_support.cc`` of NCCL 2.30.7.
+
+**Flight recorders** hold the collectives that a rank has called last. ``sitecustomize`` has a rank
+write them, as JSON, to ``flight-PID.json`` in the ranks' folder when somebody writes to the pipe
+``flight-PID`` there. What torch dumps by itself is a pickle: it is kept as it is.
+"""
+
+from __future__ import annotations
+
+import os
+from _socket import AF_INET, AF_INET6, SOCK_STREAM, socket, timeout
+from time import CLOCK_BOOTTIME, clock_gettime, monotonic, sleep, time
+
+from dispatcher.remote.probe import usage
+from dispatcher.remote.protocol.frames import control
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Dict, List, NoReturn, Tuple
+
+    #: rank -> (pid, its tree)
+    Trees = Dict[int, Tuple[int, List[int]]]
+    #: rank -> (path of its answer, the inode that was there before)
+    Asked = Dict[int, Tuple[str, int]]
+
+#: bytes of what RAS says, and of what it says of the dead, which fits into a pipe in one piece
+RAS, DEAD = 64 << 10, 3 << 10
+#: seconds between two questions while a job runs, for an answer, and for its first words
+RAS_EVERY, RAS_WITHIN, RAS_GREETING = 5.0, 3.5, 0.7
+RAS_ADDRESS = "localhost:28028"
+#: bytes of a flight recorder that are told, and of all dumps of torch's
+RECORDER, FLIGHTS = 64 << 10, 256 << 10
+#: the type of a file in its mode, as inode(7) has it
+TYPE, FIFO, FILE = 0o170000, 0o010000, 0o100000
+#: where torch dumps, by variables old and new, else there: since 2.9, and before
+FLIGHT_VARIABLES = ("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE")
+FLIGHT_CACHE, FLIGHT = "torch/comm_lib_trace_rank_", "/tmp/nccl_trace_rank_"  # noqa: S108 - torch's
+FLIGHT_PIPE = "TORCH_NCCL_DEBUG_INFO_PIPE_FILE"
+
+
+# -- RAS ----------------------------------------------------------------------------------
+
+
+def ask_ras(pids: list[int], end: float, words: bytes = b"verbose status") -> bytes:
+    """What RAS says of all communicators, b"" where nobody on this host listens."""
+    known = (usage.environ(pid).get("NCCL_RAS_ADDR") for pid in pids[:1])
+    host, _, port = (next(known, None) or RAS_ADDRESS).rpartition(":")
+    host = host.strip("[]")
+    places = {"localhost": ("127.0.0.1", "::1"), "::1": ("::1",)}.get(host, (host,))
+    if not port.isdigit() or not (places[0].startswith("127.") or places[0] == "::1"):
+        return b""
+    while monotonic() < end:
+        answers = [_converse(place, int(port), end, words) for place in places]
+        if any(answers) or None not in answers:
+            return next(filter(None, answers), b"")
+    return b""
+
+
+def _converse(host: str, port: int, end: float, words: bytes) -> bytes | None:
+    """The answer to ``words``; b"" where nobody listens, None where one listens and is silent."""
+    output = b""
+    try:
+        link = socket(AF_INET6 if ":" in host else AF_INET, SOCK_STREAM)
+    except OSError:
+        return b""
+    try:
+        link.settimeout(0.5)
+        link.connect((host, port))
+        link.send(b"client protocol 2\ntimeout 1\n%s\n" % words)
+        while len(output) < RAS and monotonic() < end:
+            left = max(0.01, end - monotonic())
+            link.settimeout(left if output else min(left, RAS_GREETING))
+            data = link.recv(65536)
+            if not data:
+                break
+            output += data
+    except timeout:
+        return output[:RAS] or None
+    except OSError:
+        pass
+    finally:
+        link.close()
+    return output[:RAS]
+
+
+def watch_ras(out: int, ranks: dict[int, int]) -> NoReturn:
+    """Write a frame ``ras`` to ``out`` whenever RAS calls other processes dead than before."""
+    told = b""
+    while True:
+        sleep(RAS_EVERY)
+        dead = dead_in(ask_ras(list(ranks.values()), monotonic() + RAS_WITHIN, b"status"))
+        if dead and dead != told:
+            os.write(out, control("ras", dead=dead))
+            told = dead
+
+
+def dead_in(text: bytes) -> bytes:
+    """The paragraph of ``text`` that lists dead processes, b"" if there is none."""
+    _, found, rest = text.partition(b"\nDEAD\n")
+    return b"DEAD\n" + rest.partition(b"\n\n")[0][:DEAD].rstrip() + b"\n" if found else b""
+
+
+# -- flight recorders ---------------------------------------------------------------------
+
+
+def ask_recorders(trees: Trees, folder: str | None) -> Asked:
+    """Have the ranks that can do so write what their flight recorders hold."""
+    asked = {}
+    for rank, (pid, _) in trees.items() if folder is not None else ():
+        path = "%s/flight-%d" % (folder, pid)
+        try:
+            fd = os.open(path, os.O_WRONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+        except OSError:
+            continue  # it has not begun with torch.distributed
+        try:
+            if os.fstat(fd).st_mode & TYPE == FIFO:
+                before = _inode(path + ".json")
+                os.write(fd, b"1")
+                asked[rank] = path + ".json", before
+        except OSError:
+            pass
+        finally:
+            os.close(fd)
+    return asked
+
+
+def recorders(asked: Asked, end: float) -> list[list[Any]]:
+    """[rank, its answer] of each that answers until ``end``; a new file is there as a whole."""
+    left, found = dict(asked), []
+    while left:
+        for rank, (path, before) in list(left.items()):
+            if _inode(path) not in (0, before):
+                del left[rank]
+                data = _content(path)
+                if data:
+                    found.append([rank, data])
+        if not left or monotonic() >= end:
+            break
+        sleep(0.05)
+    return sorted(found)
+
+
+def _inode(path: str) -> int:
+    try:
+        return os.lstat(path).st_ino
+    except OSError:
+        return 0
+
+
+def _content(path: str) -> bytes:
+    """A file's bytes, b"" if it is too long, or no file."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError:
+        return b""
+    try:
+        about = os.fstat(fd)
+        fits = about.st_mode & TYPE == FILE and about.st_size <= RECORDER
+        return os.read(fd, RECORDER) if fits else b""
+    finally:
+        os.close(fd)
+
+
+# -- torch's own dumps --------------------------------------------------------------------
+
+
+def ask_flights(trees: Trees) -> None:
+    """Have torch dump its flight recorders where it listens for that."""
+    for rank, (pid, _) in trees.items():
+        pipe = usage.environ(pid).get(FLIGHT_PIPE)
+        if pipe:
+            try:
+                fd = os.open("%s%d.pipe" % (pipe, rank), os.O_WRONLY | os.O_NONBLOCK)
+                os.write(fd, b"1\n")
+                os.close(fd)
+            except OSError:
+                pass
+
+
+def flights(trees: Trees) -> list[list[Any]]:
+    """[rank, path, size, bytes] of each rank's dump that is younger than the rank."""
+    found: list[list[Any]] = []
+    left = FLIGHTS
+    for rank, (pid, _) in trees.items():
+        known = usage.environ(pid)
+        cache = known.get("XDG_CACHE_HOME") or "%s/.cache" % known.get("HOME", "")
+        chosen = next(filter(None, map(known.get, FLIGHT_VARIABLES)), None)
+        prefixes = [chosen] if chosen else ["%s/%s" % (cache, FLIGHT_CACHE), FLIGHT]
+        paths = ["%s%d" % (prefix, rank) for prefix in prefixes]
+        path = next(filter(os.path.exists, paths), paths[-1])
+        stat = usage.stat_of(pid)
+        try:
+            fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+        except OSError:
+            continue
+        try:
+            about = os.fstat(fd)
+            born = 0.0 if stat is None else stat[6] / os.sysconf("SC_CLK_TCK")
+            old = clock_gettime(CLOCK_BOOTTIME) - born
+            if about.st_mtime >= time() - old - 1.0 and about.st_uid == os.geteuid():
+                data = os.read(fd, about.st_size) if about.st_size <= left else b""
+                left -= len(data)
+                found.append([rank, path, about.st_size, data])
+        except OSError:
+            pass
+        finally:
+            os.close(fd)
+    return found
