@@ -84,6 +84,8 @@ def rank(node: int, local: int, **found: Any) -> bytes:
          (2e9, 3e9), Inside(4.7e11, "NVIDIA H100 80GB HBM3", 2)),
         ({0: rank(0, 0, rail=4e9), 1: rank(0, 1, rail=3e9), 2: rank(1, 0), 3: rank(1, 1, rail=5e9)},
          (None, 3e9), None),  # one of them has not measured
+        ({0: rank(0, 0, rail=4e9, inside=1.0, gpu="x" * 99), 1: said("no result"),
+          2: rank(1, 0, rail=4e9)}, (4e9,), Inside(1.0, "x" * 80, 1)),
         ({0: rank(0, 0, inside=1e9), 1: rank(0, 1, why="late"), 2: rank(1, 0)}, (), None),
         ({0: rank(0, 0, rail=4e9, inside=2.0), 1: rank(0, 1, rail=4e9, inside=1.0),
           2: rank(1, 0, rail=4e9)}, (4e9,), Inside(1.0, "", 2)),
@@ -93,7 +95,7 @@ def test_what_several_ranks_of_a_host_said(
     says: dict[int, bytes], rails: tuple[float | None, ...], inside: Inside | None
 ) -> None:
     output = PairOutput()
-    for number, text in says.items():
+    for number, text in reversed(says.items()):  # whoever writes first
         output.output(number, 1, text)
     assert (output.rails(), output.inside(0)) == (rails, inside)
 

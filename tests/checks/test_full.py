@@ -205,6 +205,7 @@ def log(text: str = "", journal: Reading = MISSING, **changed: Reading) -> Seen:
 def test_xid(seen: Seen, level: Level, words: str) -> None:
     found = checked(xid.xid(xid.TABLE), seen)
     assert (found.level, words in found.text) == (level, True), found
+    assert ("drain the host" in str(found.remedy)) == (level == CRITICAL)
 
 
 def test_a_site_overrules_the_table() -> None:

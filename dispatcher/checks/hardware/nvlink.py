@@ -52,7 +52,7 @@ def parse(text: str) -> dict[str, tuple[str, Links]]:
         if gpu := _GPU.match(line.strip()):
             links = {}
             found[gpu[1]] = gpu[2].strip(), links
-        elif found and (link := _LINK.match(line)):
+        elif link := _LINK.match(line):
             links[int(link[1])] = float(link[2]) if link[2] else None
     if not found:
         raise Unread("nvidia-smi nvlink listed no GPU")

@@ -19,6 +19,7 @@ OPEN = (
 CLOSED = (
     b"NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.129.03  Thu Oct 19 18:56:32 UTC 2023\n"
 )
+NO_GPU = {name: text for name, text in KERNEL.items() if "nvidia" not in name}
 PEERMEM, NV_PEER_MEM, _ = gpudirect.MODULES
 
 
@@ -50,8 +51,7 @@ def test_the_way_into_the_gpus_memory(reading: Reading, level: Level, value: str
 
 def test_it_is_asked_only_where_there_are_gpus_and_cards() -> None:
     no_card = {**KERNEL, "/sys/class/infiniband/": b""}
-    no_gpu = {n: v for n, v in KERNEL.items() if "nvidia" not in n}
-    for kernel, text in ((no_card, "no RDMA device"), (no_gpu, "no GPU")):
+    for kernel, text in ((no_card, "no RDMA device"), (NO_GPU, "no GPU")):
         found = checked(gpudirect.gpudirect, host(kernel=files(kernel), gpudirect=HUNG))
         assert (found.level, found.text) == (OK, text)
 
@@ -92,6 +92,7 @@ def lspci(text: str, gpus: bytes = b"0000:82:00.0", status: int = 0) -> Seen:
         (lspci(NOT_ROOT, status=0), OK, "only root may read it"),
         (lspci("", status=1), INCOMPLETE, "could not be read: lspci: exit code 1"),
         (host(lspci=MISSING), OK, "lspci is not installed"),
+        (host(kernel=files(NO_GPU), lspci=HUNG), OK, "no GPU"),
         (host(lspci=HUNG), INCOMPLETE, "could not be read: lspci: no answer in time"),
     ],
 )  # fmt: skip
