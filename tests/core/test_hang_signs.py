@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from cases import cases
 
 from dispatcher.core.events.monitor_events import GpuSample, NodeSampled, RankSample
@@ -137,3 +139,23 @@ def test_a_rank_waits_when_all_its_gpus_do() -> None:
             ranks = (RankSample(0, "R", float(t), 1, 1, 1, own, (0, 1)),)
             hang.sampled(NodeSampled(0, float(t), ranks, (waits, idle)), float(t))
         assert hang.busy(11.0) == ([] if still else [0])
+
+
+def test_whose_gpu_does_nothing_while_others_wait() -> None:
+    """One who has nothing on it is not in the collective that the others are in."""
+    idle, waits = (
+        GpuSample(n, used, 1.0, 2.0, 100.0, 40.0, LIMIT, 0.0) for n, used in ((0, 0.0), (1, 100.0))
+    )
+    for gpus, late, named in (
+        ((idle, waits), 0.0, (0,)), ((replace(waits, index=0), waits), 0.0, ()),
+        ((idle,), 0.0, ()), ((idle, waits), 99.0, ()),
+    ):  # fmt: skip
+        hang = HangRule(S, 0.0)
+        for rank in range(3):
+            hang.began(rank, 0, 0.0)
+        owned = enumerate(((0,), (1,), None))
+        ranks = tuple(RankSample(rank, "S", 0.0, 1, 1, 1, own, own) for rank, own in owned)
+        hang.sampled(NodeSampled(0, 1.0, ranks, gpus), 1.0)
+        assert hang.idle_gpus(1.0 + late) == named
+        hang.ended(0, 1.0)
+        assert hang.idle_gpus(1.0) == ()

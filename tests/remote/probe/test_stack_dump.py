@@ -174,6 +174,42 @@ class TestBySpy:
         assert os.waitstatus_to_exitcode(os.waitpid(int(late), 0)[1]) == -signal.SIGKILL
 
 
+class TestByNative:
+    """Frames of C, of ranks that may be halted for it."""
+
+    @pytest.fixture
+    def gdb(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+        """What stands for gdb, beside nothing else; two ranks, of which the second is stopped."""
+        monkeypatch.setenv("PATH", f"{tmp_path}:/usr/nowhere")
+        monkeypatch.setattr(stack_dump, "where", lambda pid: "T" if pid == 51 else "S")
+        monkeypatch.setattr(stack_dump, "spy_of", lambda pid: None)
+        return tmp_path / "gdb"
+
+    TREES: ClassVar[nccl_state.Trees] = {0: (50, [50]), 1: (51, [51])}
+
+    def test_by_gdb(self, gdb: Path) -> None:
+        assert stack_dump.by_native(self.TREES, time.monotonic() + 30.0) == []  # there is none
+        gdb.write_text("#!/bin/sh\necho $*\n")
+        gdb.chmod(0o755)
+        ((rank, said),) = stack_dump.by_native(self.TREES, time.monotonic() + 30.0)
+        assert rank == 0
+        assert said.startswith(b"-nx -batch -iex set debuginfod enabled off")
+        assert said.endswith(b"-p 50 -ex bt 32\n")
+
+    def test_by_py_spy_where_it_is(self, gdb: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(stack_dump, "spy_of", lambda pid: "/bin/echo")
+        found = stack_dump.by_native(self.TREES, time.monotonic() + 30.0)
+        assert found == [[0, b"dump --native --pid 50\n"]]
+
+    def test_who_died_over_it_is_sent_on(self, gdb: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        sent: list[tuple[int, int]] = []
+        monkeypatch.setattr(stack_dump, "os", Os(kill=noting(sent)))
+        gdb.write_text("#!/bin/sh\nexit 1\n")
+        gdb.chmod(0o755)
+        assert stack_dump.by_native(self.TREES, time.monotonic() + 30.0) == []
+        assert sent == [(50, signal.SIGCONT)]
+
+
 class TestBySignal:
     @pytest.fixture
     def ranks(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[int, list[bytes]]:

@@ -228,3 +228,37 @@ def test_the_collective_of_torch_is_named_with_who_has_not_called_it(desk: Desk)
         "missing": ["1"], "unknown": [], "differing": [],
     }  # fmt: skip
     assert (latest / "stacks-1.txt").read_text().count("-- flight recorder of rank ") == 3
+
+
+#: rank 0 answers as NCCL's RAS does, at the place that the run has for it, and says that 1 is dead
+RAS = """
+import os, socket, time
+from pathlib import Path
+here = Path("pid-" + os.environ["RANK"])
+here.with_suffix(".new").write_text(str(os.getpid()))
+here.with_suffix(".new").rename(here)
+while not Path("pid-1").exists():
+    time.sleep(0.05)
+if os.environ["RANK"] == "0":
+    host, _, port = os.environ["NCCL_RAS_ADDR"].partition(":")
+    with socket.create_server((host, int(port))) as server:
+        link, _ = server.accept()
+        with link:
+            link.recv(999)
+            dead = "DEAD\\n  1 job process is considered dead (unreachable via the RAS network)\\n"
+            dead += "  Process %s on node 10.0.0.2 managing GPU 5\\n" % Path("pid-1").read_text()
+            link.sendall(("SERVER PROTOCOL 2\\nOK\\nErrors\\n======\\n\\n" + dead).encode())
+    time.sleep(1)
+    Path("over").touch()
+while not Path("over").exists():
+    time.sleep(0.05)
+"""
+
+
+def test_a_rank_that_nccl_calls_dead_is_named_while_the_job_runs(desk: Desk) -> None:
+    """Nothing listens there when the ranks start: NCCL begins with its first communicator."""
+    done = desk.run("-H", "localhost:2", "--hang-timeout", "600", script(desk.folder, RAS))
+    assert done.returncode == 0, done.stderr
+    pid = (desk.folder / "pid-1").read_text()
+    assert f"note: rank 1 (process {pid} on 10.0.0.2): NCCL's RAS calls it dead" in done.stderr
+    assert done.stderr.count("calls it dead") == 1
