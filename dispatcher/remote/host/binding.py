@@ -53,7 +53,7 @@ def topology(wanted: list[bytes], gpus: int, root: str = "") -> dict[str, Any] |
             device = root + "/sys/class/infiniband/%s/device" % name
             nics.append([name, _node_of(device), _path(device)])
     return {
-        "allowed": _field(root + "/proc/self/status", "Cpus_allowed_list") or "",
+        "allowed": _field(root + "/proc/self/status", "Cpus_allowed_list"),
         "nodes": nodes,
         "cores": sorted(cores),
         "gpus": _gpus(root, gpus, b"uuid" in wanted),
@@ -71,10 +71,10 @@ def _gpus(root: str, count: int, by_uuid: bool) -> list[list[Any]]:
         uuid = ""
         if ask:
             about = "%s/%s/information" % (folder, address)
-            device = root + "/dev/nvidia%s" % (_field(about, "Device Minor") or "")
+            device = root + "/dev/nvidia" + _field(about, "Device Minor")
             if not os.access(device, os.R_OK | os.W_OK):
                 continue
-            uuid = _field(about, "GPU UUID") or ""
+            uuid = _field(about, "GPU UUID")
         device = root + "/sys/bus/pci/devices/" + address.lower()
         found.append([uuid, _node_of(device), _path(device)])
     return found if len(found) == count else []
@@ -82,7 +82,7 @@ def _gpus(root: str, count: int, by_uuid: bool) -> list[list[Any]]:
 
 def _node_of(device: str) -> int:
     try:
-        return max(-1, int(_read(device + "/numa_node")))
+        return int(_read(device + "/numa_node"))
     except ValueError:
         return -1
 
@@ -113,7 +113,7 @@ def _read(path: str) -> str:
 
 
 def _field(path: str, name: str) -> str:
-    """The value of a line ``name: value``."""
+    """The value of a line ``name: value``; "" for none."""
     for line in _read(path).splitlines():
         if line.partition(":")[0] == name:
             return line.partition(":")[2].strip()
@@ -134,14 +134,14 @@ class _Call(_ctypes.CFuncPtr):
     _argtypes_ = (_Long,) * 6
 
 
-def _policy(which: int, mode: int, mask: Any, flags: int = 0) -> None:
+def _policy(which: int, mode: int, mask: Any) -> None:
     """set_mempolicy (0), mode a value, or get_mempolicy (1), mode an address. Raises: OSError."""
     numbers = POLICY_CALLS.get(os.uname().machine)
     if numbers is None:
         raise OSError(38, "no memory policy is known for this kind of machine")
     program = _ctypes.dlopen(None, 0)  # type: ignore[arg-type]
     call = _Call(_ctypes.dlsym(program, "syscall"))
-    if call(numbers[which], mode, _ctypes.addressof(mask), 64 * WORDS, flags, 0) < 0:
+    if call(numbers[which], mode, _ctypes.addressof(mask), 64 * WORDS, 0, 0) < 0:
         number = _ctypes.get_errno()
         raise OSError(number, os.strerror(number))
 
