@@ -90,10 +90,11 @@ def test_what_is_taken_from_here_is_what_was_asked_for_and_no_more() -> None:
     assert sorted(package.closure(about)) == ["clustershell", "pyyaml"]
 
 
+@pytest.mark.timeout(400)  # it compiles, packs and installs
 def test_one_command_builds_it_and_tries_it(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, str(ROOT / "scripts" / "package.py"), "--offline", "--out", str(tmp_path)],
-        cwd=tmp_path, capture_output=True, text=True, timeout=100, check=False,
+        cwd=tmp_path, capture_output=True, text=True, timeout=380, check=False,
     )  # fmt: skip
     assert (done.returncode, done.stderr) == (0, "")
     version = dispatcher.__version__
