@@ -67,24 +67,27 @@ def read(text: bytes) -> RasReply:
     behind: dict[Process, None] = {}
     section = ""
     counts: dict[Process, int] | None = None  # of those listed of one kind of collective
-    most = count = 0
+    every: set[int] = set()  # all counts of that kind
+    count = 0
 
     def close() -> None:
-        behind.update(dict.fromkeys(p for p, own in (counts or {}).items() if own < most))
+        for process, own in (counts or {}).items():
+            if own == min(every) < max(every):
+                behind[process] = None
 
     for line in text.decode("utf-8", "backslashreplace").splitlines():
         if not line.startswith("  ") or "ranks have different" in line:
             close()
-            counts, most = {} if line.endswith("operation counts") else None, 0
+            counts, every = {} if line.endswith("operation counts") else None, set()
             if line and line[0] != " ":
                 section = line
         elif (match := _COUNT.match(line)) and counts is not None:
             count = int(match[1] or 0)
-            most = max(most, count)
+            every.add(count)
         elif (match := _RANK.match(line)) and counts is not None:
             own = int(match[1]) if match[1] else 0 if match[2] else count
             counts[Process(int(match[3]), match[4])] = own
-            most = max(most, own)
+            every.add(own)
         elif (match := _PROCESS.match(line)) and section in found:
             found[section][Process(int(match[1]), match[2])] = None
     close()

@@ -56,6 +56,12 @@ LABEL = "group 0 (default_pg)"
         # the program numbers its ranks in another order than we do
         ({0: told(1, p0=([0, 1], calls(3, 4))), 1: told(0, p0=([0, 1], calls(3)))},
          Collective(LABEL, 4, REDUCE, (0,), (1,))),
+        ({0: told(2, p0=(3, calls(1))), 1: told(1, p0=(3, calls(1)), p7=([0, 1], calls(0, 1))),
+          2: told(0, p0=(3, calls(1)))}, Collective("group 7", 1, REDUCE, (1,), (2,))),
+        # of two that have nothing to do with each other the greater
+        ({0: told(0, p9=([0, 1, 2], calls(0, 1))), 1: told(1, p9=([0, 1, 2], calls(0, 1))),
+          2: told(2, p9=([0, 1, 2], [])), 3: told(3, p1=([3, 4], calls(0, 1))),
+          4: told(4, p1=([3, 4], []))}, Collective("group 9", 1, REDUCE, (0, 1), (2,))),
         # nothing is under way
         (world(calls(3), calls(2)), None), ({}, None), ({0: b""}, None),
     ],

@@ -25,6 +25,7 @@ AHEAD = """#0-0 (9e17999afaa87dbb) MISMATCH
   Communicator ranks have different AllReduce operation counts
   7 ranks have launched up to operation 5
   Rank 4 has launched up to operation 6 -- GPU 4 managed by process 507289 on node 172.16.64.210
+  Rank 5 has launched up to operation 7 -- GPU 5 managed by process 507290 on node 172.16.64.210
 """
 #: by kind of collective, as from 2.26 on
 KINDS = """#0-0 (9e17999afaa87dbb) MISMATCH
@@ -90,6 +91,8 @@ def test_the_gravest_counts() -> None:
     assert reply.behind
     assert read((DEAD + "\n" + BEHIND).encode()).blamed == ONE
     assert read(BEHIND.encode()).blamed == reply.behind
+    both = RasReply(dead=(Process(1, "a"),), silent=ONE)
+    assert both.blamed == both.dead
 
 
 def test_it_is_bounded() -> None:
