@@ -36,6 +36,7 @@ class Notes(Sink):
         self._hosts = hosts
         self._say = say
         self._verbose = verbose
+        self._unbound: set[frozenset[str]] = set()  # why ranks are not bound, as told of one host
 
     def event(self, entry: Entry) -> None:
         text = self._always(entry.event)
@@ -57,9 +58,14 @@ class Notes(Sink):
             case ev.NodeNoticed(node, text):
                 return f"{self._hosts[node]}: {sanitize_text(text)}"
             case ev.RanksBound(node, bound, unbound, is_asked) if unbound and is_asked:
+                reasons = frozenset(why for why, _ in unbound)
+                if reasons in self._unbound:
+                    return None
+                self._unbound.add(reasons)
                 parts = [f"{fold_ranks(ranks)}: {why}" for why, ranks in unbound[:MOST_MAPPED]]
                 rest = " (the others are)" if bound else ""
-                return f"{self._hosts[node]}: not bound{rest}: {'; '.join(parts)}"
+                more = " (-v also tells of other hosts)" if len(self._hosts) > 1 else ""
+                return f"{self._hosts[node]}: not bound{rest}: {'; '.join(parts)}{more}"
             case ev.RankLeaked(node, rank):
                 return (
                     f"rank {name(rank)} on {self._hosts[node]} ended, but a process it started "

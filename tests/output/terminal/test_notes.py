@@ -34,7 +34,7 @@ ALWAYS = [
      "MPI: waiting for rank 2 on n1 (never called MPI_Init) and some of ranks 3-4 on n1 since "
      "30 s"),
     (ev.RanksBound(1, (("CPUs 0 of NUMA node 0", (3,)),), (("too few", (1, 2)),), is_asked=True),
-     "n1: not bound (the others are): ranks 1-2: too few"),
+     "n1: not bound (the others are): ranks 1-2: too few (-v also tells of other hosts)"),
     (RanksStalled((0,), 2.5), "rank 0: no output for 2.5 s"),
     (RanksHung(61.0), "no sign of life from any rank for 61 s; looking where they are"),
     (RankCalledDead(77, "10.0.0.2", 3), "rank 3 (process 77 on 10.0.0.2): NCCL's RAS calls it "
@@ -100,3 +100,14 @@ def test_of_a_large_world_the_first_hosts_are_named(count: int) -> None:
     (line,) = said(ev.WorldShrunk(tuple(range(count)), (2,) * count))
     assert line.startswith(f"note: {count} hosts and {2 * count} ranks go on: n0:2, n1:2")
     assert line.endswith(f"n{MOST_MAPPED - 1}:2" + (", ..." if count > MOST_MAPPED else ""))
+
+
+def test_a_reason_not_to_bind_is_told_of_one_host() -> None:
+    lines: list[str] = []
+    notes = Notes(HOSTS, lines.append, verbose=False)
+    for node, why in ((0, "a"), (1, "a"), (2, "b"), (3, "a")):
+        event = ev.RanksBound(node, (), ((why, (node,)),), is_asked=True)
+        notes.event(ev.Entry(1, 0.0, event))
+    assert [line.partition(" (")[0] for line in lines] == [
+        "note: n0: not bound: rank 0: a", "note: n2: not bound: rank 2: b",
+    ]  # fmt: skip
