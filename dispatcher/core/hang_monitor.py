@@ -83,6 +83,7 @@ class HangMonitor:
         self._pids: dict[int, int] = {}  # rank -> process, as it was started
         self._called_dead: set[ras_reply.Process] = set()
         self._hung_since: float | None = None  # the gathering is about a hang that began then
+        self._seen_at = 0.0  # and was seen then
 
     def handle(self, event: ev.Event, now: float) -> list[Action]:
         """What ``event`` calls for; an old attempt's calls for nothing."""
@@ -179,7 +180,7 @@ class HangMonitor:
             self._judged = due if due <= now else None  # the next sample may show it
             settled = due + 2 * every(self._timeout) <= now  # the samples are of the whole time
             return self._doubt(due, now) if settled else []
-        self._hung_since = due - self._timeout
+        self._hung_since, self._seen_at = due - self._timeout, now
         return [Tell(RanksHung(now - self._hung_since)), *self._gather(now)]
 
     def _doubt(self, due: float, now: float) -> list[Action]:
@@ -242,7 +243,7 @@ class HangMonitor:
         self._forget()
         if since is not None and self._due == since + self._timeout:  # V-3
             self._reported = True  # V-4
-            self.hung = hang_verdict.hung(now - since, groups, collective, ras, idle)
+            self.hung = hang_verdict.hung(self._seen_at - since, groups, collective, ras, idle)
         return actions
 
     def _collective(self) -> collectives.Collective | None:

@@ -173,7 +173,7 @@ class Signal(Value):
 
 @value
 class Hung(OneOf):
-    """No rank had shown a sign of life for ``seconds``; groups: where they were then.
+    """No rank had shown a sign of life for ``seconds`` when that was seen; groups: where they were.
 
     node, rank: the one rank that holds the others back, if there is such a one. collective: the
     one that they stand still in. signals: what names anybody, the one that knows most first.
