@@ -32,9 +32,10 @@ cat "$at.$$"; mv "$at.$$" "$at.txt"
 echo "$code: nvidia-smi $*" >>"{keep}/nvidia-smi/codes"
 exit $code
 """
-#: as another host to NCCL, which the ranks are told by their own number
+#: each rank as a host of its own, to NCCL: what gpu_ranks.py is told, and for other programs
+TWO_HOSTS = {"GPU_TWO_HOSTS": "1"}
 OTHER_HOSTS = ("--no-python", "sh", "-c", 'NCCL_HOSTID=host$RANK exec "$0" "$@"', sys.executable)
-SOCKET = {"NCCL_NET": "Socket", "NCCL_SOCKET_IFNAME": "lo"}
+SOCKET = {"NCCL_NET": "Socket", "NCCL_SOCKET_IFNAME": "lo", "NCCL_MNNVL_ENABLE": "0"}
 #: what a process says that did not end well, whatever its exit code
 BROKEN = re.compile(
     r"terminate called|core dumped|Aborted|Segmentation fault|Traceback|ImportError"
@@ -125,9 +126,9 @@ class Place:
         hosts: bool = False, env: Mapping[str, str] = NOTHING,
     ) -> Done:  # fmt: skip
         """The ranks of a program on this host and GPU 0. hosts: as two hosts, to NCCL."""
-        told = (*SOCKET.items(), *env.items()) if count > 1 else env.items()
-        exports = [word for pair in told for word in ("-x", "=".join(pair))]
-        how = (*exports, *before, *(OTHER_HOSTS if hosts else ()))
+        told = {**(SOCKET if count > 1 else {}), **(TWO_HOSTS if hosts else {}), **env}
+        exports = [word for pair in told.items() for word in ("-x", "=".join(pair))]
+        how = (*exports, *before)
         return self.dispatch(name, "-H", f"localhost:{count}", *how, *words, limit=limit)
 
 
@@ -148,7 +149,7 @@ def prepare(keep: Path, *, played: bool) -> Place:
     recorder.chmod(0o755)
     places = [str(STAND_INS), str(ROOT / "tests" / "comm")] if played else []
     if (wheels := ROOT / "wheels").is_dir():
-        site = ROOT / "site"
+        site = Path(f"{keep}-site")
         for wheel in sorted(wheels.glob("*.whl")):
             with zipfile.ZipFile(wheel) as file:
                 file.extractall(site)

@@ -140,6 +140,38 @@ def hang() -> None:
     _sum(job, nccl)
 
 
+def torch_hang() -> None:
+    """Rank 1 never calls torch's second all-reduce."""
+    import torch
+    import torch.distributed as dist
+
+    import dispatcher.comm as comm
+
+    job = comm.init()
+    job.init_torch()
+    data = torch.ones(8, device=job.device)
+    dist.all_reduce(data)
+    print(f"the first gave {data[0].item()}", flush=True)
+    if job.rank == 1:
+        prepare_data()
+    dist.all_reduce(data)
+    print(data[0].item(), flush=True)
+
+
+def shrink() -> None:
+    """Rank 0 goes on without rank 1, which looks on."""
+    import dispatcher.comm as comm
+
+    job = comm.init()
+    nccl = job.nccl_communicator()
+    both = _sum(job, nccl)
+    if job.rank == 0:
+        rest = nccl.shrink([1])
+        print(f"{both}, then {_sum(job, rest)} by {rest.size}", flush=True)
+    job.mpi.Barrier()
+    job.abort()
+
+
 def prepare_data() -> None:
     """Where rank 1 must be found."""
     time.sleep(1000)
@@ -174,4 +206,6 @@ def nvml() -> None:
 
 
 if __name__ == "__main__":
+    if os.environ.get("GPU_TWO_HOSTS"):
+        os.environ["NCCL_HOSTID"] = f"host{os.environ['RANK']}"
     globals()[sys.argv[1]]()

@@ -90,12 +90,27 @@ def test_what_breaks_behind_a_good_exit_code(gpu: Any, text: str, well: bool) ->
         done.well()
 
 
-def test_older_nccls_do_not_know_the_variable(gpu: Any, tmp_path: Path) -> None:
-    place = gpu.Place(tmp_path, {}, 0.0, nccl=(2, 29, 7))
-    with pytest.raises(gpu.Unseen, match=r"2\.29\.7"):
-        gpu.one_variable(place)
-    with pytest.raises(gpu.Surprise, match="no time"):  # it would start ranks
-        gpu.one_variable(gpu.Place(tmp_path, {}, 0.0, nccl=(2, 30, 3)))
+@cases(("cpus", "numbers"), [("3", {3}), ("0-2,8", {0, 1, 2, 8}), ("0-1,4-5", {0, 1, 4, 5})])
+def test_lists_of_cpus(gpu: Any, cpus: str, numbers: set[int]) -> None:
+    assert gpu._numbers(cpus) == numbers
+
+
+@cases(
+    ("step", "nccl", "said"),
+    [
+        ("one_variable", (2, 29, 7), r"2\.29\.7, this came with 2\.30\.3"),
+        ("one_variable", (2, 30, 3), ""),
+        ("shrinking", (2, 26, 2), r"2\.26\.2, this came with 2\.27"),
+        ("shrinking", (2, 27, 0), ""),
+    ],
+)
+def test_what_older_nccls_do_not_have(
+    gpu: Any, tmp_path: Path, step: str, nccl: tuple[int, ...], said: str
+) -> None:
+    place = gpu.Place(tmp_path, {}, 0.0, nccl=nccl)
+    # without time no ranks are started
+    with pytest.raises(gpu.Unseen if said else gpu.Surprise, match=said or "no time was left"):
+        getattr(gpu, step)(place)
 
 
 def test_what_is_carried(gpu: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -39,6 +39,7 @@ def load() -> Any:
         print(f"{name}:1:2 [0] NCCL INFO Using network Socket", flush=True)
     if torch := sys.modules.get("torch"):
         torch.cuda.set_device = torch.cuda.synchronize = lambda *_: None
+        torch.cuda.get_device_name = lambda *_: "NVIDIA H100 80GB HBM3"
     return FakeNccl(mpi)
 
 
