@@ -40,6 +40,7 @@ def rehearse(*words: str, **env: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.torch
+@pytest.mark.timeout(240)
 @pytest.mark.usefixtures("mpich")
 def test_the_table_with_stand_ins(tmp_path: Path) -> None:
     """Three steps by nvidia-smi, two ranks over MPI, and NVML that is not there."""
