@@ -23,6 +23,7 @@ from dispatcher.api.report import (
     replay,
     write_json,
 )
+from dispatcher.core.events.collectives import Collective
 from dispatcher.core.events.mpi_events import MpiFound, WorldPlaced
 from dispatcher.core.events.report_events import (
     LastWords,
@@ -54,6 +55,7 @@ from dispatcher.core.events.verdicts import (
     RankFailed,
     RankNotStarted,
     Rejected,
+    Signal,
     UsedMpi,
     Verdict,
     message_code,
@@ -251,13 +253,21 @@ def test_what_ended_it(
 
 @cases(("node", "rank"), [(None, None), (0, 1)])
 def test_where_ranks_were_when_they_hung(node: int | None, rank: int | None) -> None:
-    report = folded(*START, closed(failed(Hung(60.0, (GROUP,), node, rank))))
+    late = Collective("group 0", 4, "all_reduce", (0, FIRST), (1,), (), (("bcast", (1,)),))
+    hung = Hung(60.0, (GROUP,), node, rank, late, (Signal("RAS", (FIRST,)),))
+    report = folded(*START, closed(failed(hung)))
     assert report.cause is not None
     facts = dict(report.cause.facts)
     (group,) = facts.pop("groups")
     assert group["ranks"] == ["0", "1.0"]
     assert group["frames"] == [vars(GROUP.frames[0])]
     assert group["place"] == GROUP.place
+    assert group["native"] == GROUP.native
+    assert facts.pop("collective") == {
+        "group": "group 0", "sequence": 4, "name": "all_reduce", "entered": ["0", "1.0"],
+        "missing": ["1"], "unknown": [], "differing": [{"name": "bcast", "ranks": ["1"]}],
+    }  # fmt: skip
+    assert facts.pop("signals") == [{"name": "RAS", "ranks": ["1.0"]}]
     expected: dict[str, Any] = {"seconds": 60.0}
     if rank is not None:
         expected |= {"rank": 1, "host": "n1"}
