@@ -18,7 +18,7 @@ import time
 import torch
 
 import dispatcher.comm as comm
-from dispatcher.checks.hardware.machines import floor
+from dispatcher.checks.hardware.nvlink import floor
 
 UNITS = {"K": 2**10, "M": 2**20, "G": 2**30}
 

@@ -4,7 +4,7 @@
     scripts/schemas.py       # write docs/reference/schemas/, which the site publishes
 
 A file there is a promise: what would break a reader of that version is refused, and wants the next
-version in ``dispatcher/model/formats.py`` or, for the journal, in ``report_events.VERSION``.
+version in ``dispatcher/model/formats.py`` or, for the journal, in ``monitor_events.VERSION``.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from dispatcher.api.report import FirstFailure, Report  # noqa: E402
-from dispatcher.core.events import codec, report_events  # noqa: E402
+from dispatcher.core.events import codec, monitor_events  # noqa: E402
 from dispatcher.model import formats  # noqa: E402
 from dispatcher.model.frozen import OneOf, Value  # noqa: E402
 
 FOLDER = ROOT / "docs" / "reference" / "schemas"
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
-JOURNAL = f"journal-{report_events.VERSION}"
+JOURNAL = f"journal-{monitor_events.VERSION}"
 
 #: characters of a line of a file, if it can be helped
 WIDE = 110

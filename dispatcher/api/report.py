@@ -17,14 +17,14 @@ from dataclasses import asdict, field
 from pathlib import Path
 from typing import Any
 
-from dispatcher.core.events.mpi_events import MpiFound, WorldPlaced
-from dispatcher.core.events.report_events import (
+from dispatcher.core.events.monitor_events import (
     VERSION,
     LastWords,
     NcclNetwork,
     RunBegan,
     RunClosed,
 )
+from dispatcher.core.events.mpi_events import MpiFound, WorldPlaced
 from dispatcher.core.events.run_events import (
     Entry,
     HostExcluded,

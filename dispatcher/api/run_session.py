@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Generic, Literal, TypeVar
 
 from dispatcher.api.find_processes import FinalCleanup
 from dispatcher.api.report import Fold, Report, write_json
-from dispatcher.core.events.report_events import NcclNetwork, RunBegan, RunClosed, placed
+from dispatcher.core.events.monitor_events import NcclNetwork, RunBegan, RunClosed, placed
 from dispatcher.core.events.run_events import Entry, Event, HostExcluded, SignalReceived, Sink
 from dispatcher.core.events.verdicts import NodeFailed, Verdict
 from dispatcher.model.errors import FileUnusable

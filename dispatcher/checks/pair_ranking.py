@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from dispatcher.checks.hardware.machines import floor
+from dispatcher.checks.hardware.nvlink import floor
 
 #: a latency this many times the usual one, and this much above it (s), is bad
 LATE_FACTOR, LATE = 10.0, 0.005

@@ -74,9 +74,9 @@ class Advice:
 
 def _known_host(options: HostOptions) -> str | None:
     """The line in which a host is called as ssh's files have it."""
-    from dispatcher.cli.options import known_names
+    from dispatcher.cli.tools import completion_words
 
-    known = known_names.hosts(getattr(options, "ssh_config", None))
+    known = completion_words.known_hosts(getattr(options, "ssh_config", None))
     for text in filter(None, (options.hostfile, *options.lists)):
         names = text.split(",")
         for at, name in enumerate(names):

@@ -30,8 +30,8 @@ from math import prod
 from typing import Any
 
 from dispatcher.comm.errors import GroupError
-from dispatcher.comm.nccl.alone import Alone
 from dispatcher.comm.nccl.communicator import Communicator
+from dispatcher.comm.nccl.start import Alone
 
 ORDER = "tp-cp-ep-dp-pp"
 _AXES = ("tp", "cp", "ep", "dp", "pp")

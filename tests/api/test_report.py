@@ -24,14 +24,14 @@ from dispatcher.api.report import (
     write_json,
 )
 from dispatcher.core.events.collectives import Collective
-from dispatcher.core.events.mpi_events import MpiFound, WorldPlaced
-from dispatcher.core.events.report_events import (
+from dispatcher.core.events.monitor_events import (
     LastWords,
     NcclNetwork,
     PlacedNode,
     RunBegan,
     RunClosed,
 )
+from dispatcher.core.events.mpi_events import MpiFound, WorldPlaced
 from dispatcher.core.events.run_events import (
     Entry,
     Event,

@@ -26,7 +26,7 @@ from dispatcher.api.report import replay
 from dispatcher.api.transports import allow_open_files
 from dispatcher.cli.run import detach
 from dispatcher.core.events import run_events as ev
-from dispatcher.core.events.report_events import placed
+from dispatcher.core.events.monitor_events import placed
 from dispatcher.core.run.attempt import AttemptMachine
 from dispatcher.jobs import registry
 from dispatcher.model.errors import DispatchError

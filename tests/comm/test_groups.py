@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from dispatcher.comm import GroupError
 from dispatcher.comm.groups import AXES as BUILT
 from dispatcher.comm.groups import ORDER, Box, Groups, build, check_hosts, plan
-from dispatcher.comm.nccl.alone import Alone
+from dispatcher.comm.nccl.start import Alone
 
 AXES = ("tp", "cp", "ep", "dp", "pp")
 

@@ -3,18 +3,34 @@
 ``nvidia-smi nvlink -s`` lists a GPU's links, a dead one as ``<inactive>`` or not at all. A GPU
 without any that is active has a sentence instead. Cards for PCIe may be joined by bridges, two by
 two: one without a bridge is well. So how many there must be is asked only of kinds that have an
-NVSwitch (``machines``).
+NVSwitch (``Machine``).
 
 ``nvidia-smi nvlink -e`` counts since the driver was loaded. Its words differ: Hopper and older have
 Replay, Recovery and CRC errors, Blackwell has others. What rises while we look is a fault now.
 A link of a GB200 that recovered 505 times in five days was seen to fail for good on the sixth
 (marin-community/marin#9086).
+
+Of known GPUs that are joined by NVSwitches it is known how many links there are, how fast each is,
+as ``nvidia-smi nvlink -s`` prints it on healthy machines, and what NCCL reaches: the floor is busbw
+of an all-reduce over all GPUs of one host, for large tensors. Sources, as read in 2026:
+
+======  =====================================================================================
+links   A100: gpud, ``nvidia-smi.nvlink.status.a100``. H100, H200: 26.562 GB/s, NVIDIA's data
+        sheets (18 links, 900 GB/s both ways). Blackwell: NVIDIA/k8s-test-infra#371 (GB200)
+floors  Azure/azurehpc-health-checks, ``conf/``, at 16 GiB: nd96asr_v4 and nd96amsr_a100_v4 228,
+        nd96isr_h100_v5 460, nd96isr_h200_v5 431. B200: nobody has published a floor; 8 of them
+        reached "830+" (NVIDIA/nccl#1807), of which this is nine tenths
+======  =====================================================================================
+
+What NVIDIA itself expects of 8 H100 is about 480 (NVIDIA/nccl-tests#212), for tensors larger than
+256 MB.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 from dispatcher.checks.check import (
     NOT_FOUND,
@@ -29,7 +45,6 @@ from dispatcher.checks.check import (
     warn,
 )
 from dispatcher.checks.gpu import HANG, refusal
-from dispatcher.checks.hardware.machines import machine
 
 #: below this share of the usual speed a link is slow
 SLOW = 0.9
@@ -150,3 +165,39 @@ def _counts(text: str) -> dict[tuple[str, str], int]:
 
 def _words(key: tuple[str, str]) -> str:
     return f"{key[0]}: {key[1]}"
+
+
+@dataclass(frozen=True)
+class Machine:
+    """GPUs of one kind. links: NVLinks of each; link_rate: GB/s of one, one way.
+
+    floor: GB/s of busbw that an all-reduce over ``gpus`` of them in one host should reach.
+    """
+
+    kind: str
+    links: int
+    link_rate: float
+    floor: float
+    gpus: int = 8
+
+
+_KNOWN = (
+    (re.compile(r"A100-SXM"), Machine("A100", 12, 25.0, 228.0)),
+    (re.compile(r"H100 80GB HBM3$"), Machine("H100", 18, 26.562, 460.0)),
+    (re.compile(r"H200$"), Machine("H200", 18, 26.562, 431.0)),
+    (re.compile(r"\bB200$"), Machine("B200", 18, 53.125, 747.0)),
+)
+
+
+def machine(name: str) -> Machine | None:
+    """What is known of the GPU that nvidia-smi or CUDA calls ``name``; None for nothing.
+
+    Cards for PCIe (``H100 PCIe``, ``H100 NVL``) are joined by bridges or not at all: not known.
+    """
+    return next((one for pattern, one in _KNOWN if pattern.search(name)), None)
+
+
+def floor(name: str, gpus: int) -> float | None:
+    """GB/s of busbw that an all-reduce over ``gpus`` GPUs ``name`` of one host should reach."""
+    known = machine(name)
+    return known.floor if known is not None and known.gpus == gpus else None

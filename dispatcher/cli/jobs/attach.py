@@ -1,4 +1,4 @@
-"""``dispatch attach`` and ``stop``: the screen of a job in the background, until it ends or Ctrl-C.
+"""``dispatch attach``, ``logs`` and ``stop``: what a job shows, has written, and how it is ended.
 
 Ctrl-C detaches, as it ends ``kubectl logs -f`` and ``journalctl -f`` and not what they show. In
 ``docker attach`` and under ``srun`` it goes to the program; but who attaches to a training job
@@ -9,15 +9,17 @@ from __future__ import annotations
 
 import contextlib
 import signal
+import time
 
 from dispatcher.cli import say
 from dispatcher.cli.jobs.job_screen import Watch, follow, tell_end, written
 from dispatcher.cli.options.declaration import Options, argument, converted, dry_run_option, option
 from dispatcher.cli.options.output_options import LineOptions, ShowOptions, settings
+from dispatcher.core.events.run_events import Sink
 from dispatcher.jobs import registry
 from dispatcher.jobs.job_socket import JobConnection
 from dispatcher.model import errors
-from dispatcher.model.errors import ConflictingOptions
+from dispatcher.model.errors import ConflictingOptions, NoLogFiles, UsageError
 from dispatcher.model.host import Host
 
 
@@ -139,3 +141,59 @@ def stop(options: StopOptions) -> int:
         say(f"\nnote: job {found.run_id} is being ended; dispatch attach shows it")
         return errors.SIGNAL_BASE + 2
     return 0
+
+
+#: seconds between two looks at the files
+LOOK = 0.2
+
+
+class LogsOptions(Options):
+    """Show what the ranks of a job have written so far, one rank after the other.
+
+    JOB is the beginning of an id that dispatch jobs lists, or latest. If only one job is known you
+    need not name it. Lines of a job with --log-merge come in the order in which they were written.
+    """
+
+    examples = (
+        ("dispatch logs latest | less", "all ranks"),
+        ("dispatch logs k3f9x2 --rank 0", "one rank, without labels"),
+        ("dispatch logs -f", "what there is, then what comes"),
+    )
+
+    job: str | None = argument()
+    follow: bool = option("-f", help="Go on with what comes, until the job ends.")
+    rank: str | None = option(metavar="N", help="Show rank N alone, without labels.")
+
+
+def logs(options: LogsOptions) -> int:
+    """Show the files of the job; the exit code. Raises: UsageError, DispatchError."""
+    from dispatcher.cli.jobs.job_screen import Watch, written
+    from dispatcher.cli.options.output_options import ShowOptions, settings
+
+    found = registry.find(options.job)
+    only = None if options.rank is None else _rank(options.rank)
+    shown = ShowOptions(quiet=True, label="rank" if only is None else "none")
+    screen: Sink = Watch(found, settings(shown, None)).screen
+    reader = written(found, only)
+    try:
+        while True:
+            live = options.follow and registry.find(found.run_id).state == registry.RUNNING
+            any_new = reader.read(screen)
+            screen.tick(time.monotonic())
+            if not live:
+                break
+            if not any_new:
+                time.sleep(LOOK)
+    except KeyboardInterrupt:
+        return errors.SIGNAL_BASE + 2
+    finally:
+        screen.close()
+    if only is not None and not any(reader.taken.values()):
+        raise NoLogFiles(f"rank {only}: has written nothing")
+    return 0
+
+
+def _rank(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and len(text) < 8):
+        raise UsageError(f"--rank: not a rank: {text!r}", hint="--rank 0")
+    return int(text)

@@ -3,12 +3,17 @@
 Everything is asked of the declarations that run, too: a choice has its words, a metavar the words
 in it (``none|N|all``) or whether a file is wanted, and the few options that take hosts are
 ``HOSTS``. No host is touched and no line is judged; a line that is wrong has nothing to follow.
+
+Names that this machine knows are for suggestions as well. Hosts come from ssh's own files, read as
+plain text: names that are hashed there, or patterns, are nobody's to know. What cannot be read is
+not known.
 """
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import click
@@ -16,9 +21,9 @@ import click
 from dispatcher.cli import COMMANDS
 from dispatcher.cli.entry import load
 from dispatcher.cli.help import PURPOSES
-from dispatcher.cli.options import known_names
 from dispatcher.cli.options.declaration import Command
 from dispatcher.cli.options.spelling import bare_of, current, own_options
+from dispatcher.model.errors import UsageError
 
 #: fields whose values are lists of hosts, and what stands between two
 HOSTS = {
@@ -106,7 +111,7 @@ class _Line:
             files = [Item(typed, "file")] if name == "hostfile" else []
             return [*files, *self._hosts(typed, HOSTS[name])]
         if name == "profile":
-            return _begun(map(Item, known_names.profiles()), typed)
+            return _begun(map(Item, profiles()), typed)
         kind = "dir" if "DIR" in metavar else "file"
         wanted = [Item(typed, kind)] if re.search("FILE|PATH|DIR|TEXT", metavar) else []
         return [*wanted, *_begun(map(Item, _LITERAL.findall(metavar)), typed)]
@@ -116,12 +121,12 @@ class _Line:
         end = max(typed.rfind(sign) for sign in between) + 1
         before, last = typed[:end], typed[end:]
         if last.startswith("@"):
-            names = known_names.groups(last)
+            names = groups(last)
         else:
-            names = known_names.hosts(self._value("-F"))
+            names = known_hosts(self._value("-F"))
             hostfile = self._value("-H")
             if hostfile is not None:
-                names = list(dict.fromkeys([*known_names.hosts_of(hostfile), *names]))
+                names = list(dict.fromkeys([*hosts_of(hostfile), *names]))
         there = re.split(f"[{re.escape(between)}]", before)
         return [
             Item(before + name) for name in names if name.startswith(last) and name not in there
@@ -164,7 +169,7 @@ def _commands() -> list[Item]:
 def _jobs() -> list[Item]:
     latest = Item("latest", told="The job that was started last.")
     return [
-        *(Item(run_id.rpartition("-")[2], told=told) for run_id, told in known_names.jobs()),
+        *(Item(run_id.rpartition("-")[2], told=told) for run_id, told in jobs()),
         latest,
     ]
 
@@ -176,7 +181,7 @@ def _codes() -> list[Item]:
 
 
 def _run_ids() -> list[Item]:
-    return [Item(run_id, told=told) for run_id, told in known_names.jobs()]
+    return [Item(run_id, told=told) for run_id, told in jobs()]
 
 
 #: the argument of some commands -> what may stand for it
@@ -189,3 +194,85 @@ _ARGUMENTS: dict[str, Callable[[], list[Item]]] = {
 
 def _begun(items: Iterable[Item], typed: str) -> list[Item]:
     return [one for one in items if one.value.startswith(typed)]
+
+
+_MOST_BYTES = 4 << 20
+_PLAIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*\Z")
+_ADDRESS = re.compile(r"[0-9.]+\Z")
+#: of a line of a hostfile, in any dialect, its first word
+_FIRST = re.compile(r"\s*(?:[\w.-]+@)?([A-Za-z0-9][\w.-]*)")
+
+
+def known_hosts(config: str | None = None) -> list[str]:
+    """Names of hosts in known_hosts and ssh_config, sorted. config: the file of ``-F``."""
+    folder = os.path.expanduser("~/.ssh")
+    config = config or os.environ.get("DISPATCH_SSH_CONFIG")
+    files = (
+        (_of_known_hosts, "/etc/ssh/ssh_known_hosts"),
+        (_of_known_hosts, os.path.join(folder, "known_hosts")),
+        (_of_config, "/etc/ssh/ssh_config"),
+        (_of_config, config or os.path.join(folder, "config")),
+    )
+    names: dict[str, None] = {}
+    for reader, path in files:
+        names |= dict.fromkeys(name for name in reader(_lines(path)) if _PLAIN.match(name))
+    return sorted(names)
+
+
+def hosts_of(hostfile: str) -> list[str]:
+    """The first word of each line of ``hostfile``, where that may be a host."""
+    found = (_FIRST.match(line.partition("#")[0]) for line in _lines(hostfile))
+    return [match[1] for match in found if match]
+
+
+def groups(typed: str = "@") -> list[str]:
+    """Groups of ClusterShell's files, as ``@name``; with a source if ``typed`` begins with one."""
+    from dispatcher.model.hostset import group_names
+
+    return group_names(typed)
+
+
+def jobs() -> list[tuple[str, str]]:
+    """(run id, state and program) of each job on record, the newest first."""
+    from dispatcher.jobs import registry
+    from dispatcher.output.text.sanitize import sanitize_text
+
+    return [
+        (job.run_id, f"{job.phase}: {sanitize_text(' '.join(job.program))}")
+        for job in reversed(registry.jobs())
+    ]
+
+
+def profiles() -> list[str]:
+    """Profiles of the files that there are."""
+    from dispatcher.cli.options.option_defaults import read
+
+    try:
+        return sorted({name for file in read() for name in file.profiles})
+    except UsageError:
+        return []
+
+
+def _lines(path: str) -> list[str]:
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            return file.read(_MOST_BYTES).splitlines()
+    except (OSError, ValueError):
+        return []
+
+
+def _of_known_hosts(lines: Sequence[str]) -> Iterator[str]:
+    for line in lines:
+        words = line.split()
+        if words and words[0].startswith("@"):
+            words = words[1:]
+        if words and not words[0].startswith(("#", "|")):
+            for name in words[0].split(","):
+                yield name.partition("]")[0].lstrip("[")
+
+
+def _of_config(lines: Sequence[str]) -> Iterator[str]:
+    for line in lines:
+        words = re.split(r"[\s=]+", line.strip())
+        if words[0].lower() == "host":
+            yield from words[1:]

@@ -1,4 +1,6 @@
-"""``dispatch man``: manual pages, of the same definitions as every ``--help``.
+"""``dispatch man`` and ``explain``: what a terminal shows of commands, and of messages by code.
+
+Manual pages are made of the same definitions as every ``--help``.
 
 dispatch(1) tells all commands: the options of ``run`` where a reader of manuals looks for
 options, the others below their names. dispatch-exec(1) and its like tell one. roff is made here in
@@ -10,6 +12,7 @@ from __future__ import annotations
 import inspect
 import os
 import re
+import shutil
 import textwrap
 import time
 from collections.abc import Iterator
@@ -17,10 +20,15 @@ from collections.abc import Iterator
 import click
 
 from dispatcher import __version__
-from dispatcher.cli import mistakes
+from dispatcher.cli import mistakes, tell
 from dispatcher.cli.entry import load, shown_name
 from dispatcher.cli.help import PURPOSES, sections
-from dispatcher.cli.options.declaration import Command, Options, argument
+from dispatcher.cli.mistakes import line
+from dispatcher.cli.options.declaration import Command, Options, argument, json_option
+from dispatcher.cli.options.misspelt import MEANT
+from dispatcher.model.errors import UnknownCode
+from dispatcher.model.messages import MESSAGES, Message
+from dispatcher.model.names import nearest, shown
 
 #: characters of a line of the source; manuals are read by people, too
 WIDTH = 72
@@ -202,3 +210,64 @@ def escaped(text: str) -> str:
     plain = plain.replace("`", r"\(ga").replace("^", r"\(ha").replace("~", r"\(ti")
     plain = "".join(c if c.isascii() else rf"\[u{ord(c):04X}]" for c in plain)
     return rf"\&{plain}" if plain.startswith(".") else plain
+
+
+class ExplainOptions(Options):
+    """Explain a message of dispatch: why it comes, and what to do.
+
+    CODE stands in brackets behind the message, and as message_code in JSON. The words for a host
+    that could not be used will do as well. Without CODE all messages are listed.
+    """
+
+    examples = (
+        ("dispatch explain rank-failed", "why it comes, what to do"),
+        ("dispatch explain host key unknown", "the words will do"),
+        ("dispatch explain", "all messages"),
+    )
+
+    as_json: bool = json_option("the message or the list")
+    words: tuple[str, ...] = argument(metavar="[CODE]")
+
+
+def explain(options: ExplainOptions) -> int:
+    """Print it; the exit code. Raises: UnknownCode."""
+    if not options.words:
+        if options.as_json:
+            tell([{"schema": "message/1", **vars(one)} for one in MESSAGES.values()])
+            return 0
+        wide = max(map(len, MESSAGES))
+        for one in MESSAGES.values():
+            click.echo(f"{one.code:<{wide}}  {one.what}")
+        return 0
+    code = "-".join(" ".join(options.words).strip("[]").lower().split())
+    found = MESSAGES.get(code)
+    if found is None:
+        near = nearest(code, MESSAGES)
+        hint = f"{line([near])}{MEANT}" if near else "dispatch explain  # lists all"
+        raise UnknownCode(f"{shown(code)}: no message has that code", hint=hint)
+    if options.as_json:
+        tell({"schema": "message/1", **vars(found)})
+    else:
+        click.echo("\n".join(lines(found, shutil.get_terminal_size((80, 24)).columns)))
+    return 0
+
+
+def parts(text: str, wide: int) -> Iterator[str]:
+    """The paragraphs of ``text``, filled, each with a blank line; indented ones as they stand."""
+    for paragraph in text.split("\n\n"):
+        kept = paragraph.startswith("    ")
+        yield from paragraph.splitlines() if kept else textwrap.wrap(paragraph, wide)
+        yield ""
+
+
+def lines(message: Message, columns: int) -> list[str]:
+    """``message`` as a terminal of so many columns shows it."""
+    wide = max(40, min(columns, 80))
+    return [
+        f"{message.code}: {message.what}",
+        "",
+        *textwrap.wrap(message.why, wide),
+        "",
+        *parts(message.do, wide),
+        f"exit code: {message.exit_code}",
+    ]

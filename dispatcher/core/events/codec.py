@@ -75,9 +75,9 @@ _Reader = Callable[[Any, str], Any]
 @cache
 def _classes() -> dict[str, type[Event]]:
     """Every event that there is, by name."""
-    from dispatcher.core.events import exec_events, monitor_events, mpi_events, report_events
+    from dispatcher.core.events import exec_events, monitor_events, mpi_events
 
-    modules = (run_events, exec_events, monitor_events, mpi_events, report_events)
+    modules = (run_events, exec_events, monitor_events, mpi_events)
     members = [one for module in modules for one in vars(module).values()]
     found = [one for one in members if isinstance(one, type) and issubclass(one, Event)]
     bases = {base for cls in found for base in cls.__bases__}

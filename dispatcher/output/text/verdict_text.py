@@ -19,7 +19,7 @@ from errno import EMFILE
 from typing import Any
 
 from dispatcher.core.events import verdicts
-from dispatcher.core.events.report_events import LastWords, PlacedNode
+from dispatcher.core.events.monitor_events import LastWords, PlacedNode
 from dispatcher.core.events.verdicts import NodeFailed, Verdict
 from dispatcher.model.failure import Failure
 from dispatcher.model.hostset import fold

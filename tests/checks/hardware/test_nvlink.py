@@ -9,7 +9,7 @@ from cases import cases
 from checks.samples import HUNG, MISSING, host, said
 from dispatcher.checks.check import Level, Seen, checked
 from dispatcher.checks.hardware import nvlink
-from dispatcher.checks.hardware.machines import machine
+from dispatcher.checks.hardware.nvlink import machine
 
 OK, WARN, INCOMPLETE, CRITICAL = Level.OK, Level.WARN, Level.INCOMPLETE, Level.CRITICAL
 

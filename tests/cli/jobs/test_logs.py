@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from dispatcher import cli
-from dispatcher.cli.jobs import logs as command
+from dispatcher.cli.jobs import attach as command
 from dispatcher.jobs import registry
 
 from ..conftest import OnRecord

@@ -8,7 +8,7 @@ import pytest
 from cases import cases
 
 from dispatcher.cli import COMMANDS
-from dispatcher.cli.options import known_names
+from dispatcher.cli.tools import completion_words
 from dispatcher.cli.tools.completion_words import HOSTS, Item, following
 
 
@@ -19,10 +19,10 @@ def names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "hf").write_text("n1\nn2 slots=8\n")
     hosts = {None: ["gpu01", "login"], "own": ["mine"]}
     jobs = [("20260131-142501-k3f9x2", "running: train.py")]
-    monkeypatch.setattr(known_names, "hosts", lambda config=None: hosts[config])
-    monkeypatch.setattr(known_names, "groups", lambda typed: ["@gpu", "@all"])
-    monkeypatch.setattr(known_names, "jobs", lambda: jobs)
-    monkeypatch.setattr(known_names, "profiles", lambda: ["day", "night"])
+    monkeypatch.setattr(completion_words, "known_hosts", lambda config=None: hosts[config])
+    monkeypatch.setattr(completion_words, "groups", lambda typed: ["@gpu", "@all"])
+    monkeypatch.setattr(completion_words, "jobs", lambda: jobs)
+    monkeypatch.setattr(completion_words, "profiles", lambda: ["day", "night"])
 
 
 FILES = "<file>"

@@ -10,7 +10,7 @@ import pytest
 from dispatcher.checks.report import CheckReport
 from dispatcher.cli.checks import check_table
 from dispatcher.core.events import exec_events, verdicts
-from dispatcher.core.events.report_events import placed
+from dispatcher.core.events.monitor_events import placed
 from dispatcher.core.events.verdicts import Verdict
 from dispatcher.model.failure import Failure, Kind
 from dispatcher.output.exec import exec_notes

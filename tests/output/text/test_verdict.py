@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dispatcher.core.events import verdicts
-from dispatcher.core.events.report_events import placed
+from dispatcher.core.events.monitor_events import placed
 from dispatcher.core.events.verdicts import Cause, ErrorFile, MpiAborted, Verdict
 from dispatcher.model.failure import Failure, Kind
 from dispatcher.model.host import Host, Hostlist

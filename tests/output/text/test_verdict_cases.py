@@ -8,7 +8,7 @@ from typing import Any
 from cases import cases
 
 from dispatcher.core.events import verdicts
-from dispatcher.core.events.report_events import LastWords, placed
+from dispatcher.core.events.monitor_events import LastWords, placed
 from dispatcher.core.events.stack_frames import Frame, Group
 from dispatcher.core.events.verdicts import Cause, ErrorFile, MpiAborted, RankFailed, Verdict
 from dispatcher.model.failure import Failure, Kind
