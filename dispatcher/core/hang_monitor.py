@@ -21,8 +21,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from dispatcher.core import hang_verdict
-from dispatcher.core.events import collectives, ras_reply, stack_frames
+from dispatcher.core import hang_rule
+from dispatcher.core.events import collectives, stack_frames
 from dispatcher.core.events import run_events as ev
 from dispatcher.core.events.actions import Action, GatherStacks, Tell
 from dispatcher.core.events.monitor_events import (
@@ -81,7 +81,7 @@ class HangMonitor:
         self._stacks: dict[int, RankStack] = {}
         self._answers: list[NodeStacks] = []
         self._pids: dict[int, int] = {}  # rank -> process, as it was started
-        self._called_dead: set[ras_reply.Process] = set()
+        self._called_dead: set[collectives.Process] = set()
         self._hung_since: float | None = None  # the gathering is about a hang that began then
         self._seen_at = 0.0  # and was seen then
 
@@ -118,7 +118,7 @@ class HangMonitor:
                 self._answers.append(event)
                 return self._answered(node, now)
             case RasWarned(_, text):
-                return self._warn(ras_reply.read(text))
+                return self._warn(collectives.read_ras(text))
         return []
 
     def tick(self, now: float) -> list[Action]:
@@ -192,14 +192,14 @@ class HangMonitor:
         self._doubted = due
         return [Tell(RanksWait(now - due + self._timeout, tuple(still), tuple(busy)))]
 
-    def _warn(self, reply: ras_reply.RasReply) -> list[Action]:
+    def _warn(self, reply: collectives.RasReply) -> list[Action]:
         """Name each process that RAS calls dead, once."""
         actions: list[Action] = []
         for process in reply.dead:
             if process not in self._called_dead:
                 self._called_dead.add(process)
-                one = ras_reply.RasReply((process,))
-                rank, *_ = (*hang_verdict.ranks_of(one, self._pids), None)
+                one = collectives.RasReply((process,))
+                rank, *_ = (*hang_rule.ranks_of(one, self._pids), None)
                 if rank is None or rank in self._living:
                     actions.append(Tell(RankCalledDead(process.pid, process.host, rank)))
         return actions
@@ -243,7 +243,7 @@ class HangMonitor:
         self._forget()
         if since is not None and self._due == since + self._timeout:  # V-3
             self._reported = True  # V-4
-            self.hung = hang_verdict.hung(self._seen_at - since, groups, collective, ras, idle)
+            self.hung = hang_rule.hung(self._seen_at - since, groups, collective, ras, idle)
         return actions
 
     def _collective(self) -> collectives.Collective | None:
@@ -258,7 +258,7 @@ class HangMonitor:
     def _blamed_by_ras(self) -> tuple[int, ...]:
         pids = self._pids | {rank: stack.pid for rank, stack in self._stacks.items()}
         text = next((one.ras for one in self._answers if one.ras), b"")
-        return hang_verdict.ranks_of(ras_reply.read(text), pids)
+        return hang_rule.ranks_of(collectives.read_ras(text), pids)
 
     def _forget(self) -> None:
         self._awaited.clear()

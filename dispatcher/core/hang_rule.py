@@ -26,13 +26,28 @@ Whoever spins is taken for one who computes unless its GPU or H-4 tells otherwis
 CPU in a spinning wait looks like one at work, and ending a job that works is the worse
 mistake. For the same reason a rank of which nothing is known is not still: one whose host
 sends no samples, or has sent them for less than ``seconds``. Ctrl-Z begins everything anew.
+
+One verdict is made of all that is found then. Each signal names the ranks that it takes to hold
+the others back, or nobody. The one that knows most decides; which of the others agree is told with
+it, and which do not::
+
+    torch's flight recorders   who has not called the collective that the others are in
+    NCCL's RAS                 who is dead, does not answer, or has launched fewer collectives
+    stacks                     who is elsewhere (``stack_frames.grouped``)
+    GPUs                       whose GPU does not wait while others' do, by power and use
+
+That nobody writes or computes is what the hang was told by, so it names nobody.
 """
 
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
 
+from dispatcher.core.events.collectives import Collective, RasReply
 from dispatcher.core.events.monitor_events import GpuSample, NodeSampled
+from dispatcher.core.events.stack_frames import Group
+from dispatcher.core.events.verdicts import Hung, Signal
 
 #: share of one CPU that threads which only look at the clock may take
 IDLE = 0.02
@@ -217,3 +232,37 @@ def _is_low(gpu: GpuSample, most: float) -> bool:
     if gpu.watts < POWER * most:
         return True
     return gpu.traffic is not None and gpu.watts < LOW * (gpu.limit or 0.0)
+
+
+RECORDER, RAS, STACKS, GPUS = "flight recorder", "RAS", "stacks", "GPUs"
+
+
+def ranks_of(reply: RasReply, pids: Mapping[int, int]) -> tuple[int, ...]:
+    """The ranks that RAS blames. pids: rank -> process; one that two hosts have names nobody."""
+    by_pid: dict[int, list[int]] = {}
+    for rank, pid in pids.items():
+        by_pid.setdefault(pid, []).append(rank)
+    found = (by_pid.get(process.pid, []) for process in reply.blamed)
+    return tuple(sorted(ranks[0] for ranks in found if len(ranks) == 1))
+
+
+def hung(
+    seconds: float,
+    groups: Sequence[Group],
+    collective: Collective | None,
+    ras: Iterable[int],
+    idle_gpus: Iterable[int],
+) -> Hung:
+    """The cause to end a job with that has hung for ``seconds``.
+
+    ras: whom it blames. idle_gpus: ranks whose GPUs do not wait where others' do.
+    """
+    odd = tuple(sorted(rank for group in groups if group.odd for rank in group.ranks))
+    named = (
+        (RECORDER, () if collective is None else collective.blamed),
+        (RAS, tuple(sorted(ras))), (STACKS, odd), (GPUS, tuple(sorted(idle_gpus))),
+    )  # fmt: skip
+    signals = tuple(Signal(name, ranks) for name, ranks in named if ranks)
+    blamed = signals[0].ranks if signals else ()
+    one = blamed[0] if len(blamed) == 1 else None
+    return Hung(seconds, tuple(groups), rank=one, collective=collective, signals=signals)

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from cases import cases
 
-from dispatcher.core.events.collectives import Collective
-from dispatcher.core.events.ras_reply import Process, RasReply
+from dispatcher.core.events.collectives import Collective, Process, RasReply
 from dispatcher.core.events.stack_frames import Group
 from dispatcher.core.events.verdicts import Signal
-from dispatcher.core.hang_verdict import hung, ranks_of
+from dispatcher.core.hang_rule import hung, ranks_of
 
 ODD = (Group((3,), "proc", "S", (), odd=True), Group((0, 1, 2), "proc", "S", ()))
 LATE = Collective("group 0", 4, "all_reduce", (0, 2, 3), (1,))

@@ -178,7 +178,7 @@ class NodeStacks(OfAttempt):
 
 @value
 class RasWarned(OfAttempt):
-    """What NCCL's RAS said of dead processes while the job ran; read by ``ras_reply``."""
+    """What NCCL's RAS said of dead processes while the job ran; read by ``collectives``."""
 
     node: int
     text: bytes

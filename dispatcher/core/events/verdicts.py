@@ -165,7 +165,7 @@ class OutputLost(OneOf):
 
 @value
 class Signal(Value):
-    """What names ``ranks`` as those that hold the others back: ``hang_verdict`` has the names."""
+    """What names ``ranks`` as those that hold the others back: ``hang_rule`` has the names."""
 
     name: str
     ranks: tuple[int, ...]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from cases import cases
 
-from dispatcher.core.events.ras_reply import MOST, Process, RasReply, read
+from dispatcher.core.events.collectives import MOST, Process, RasReply, read_ras
 
 BEHIND = """Warnings
 ========
@@ -82,19 +82,19 @@ SAMPLES = [
 
 @cases(("text", "reply"), SAMPLES)
 def test_what_it_says(text: str, reply: RasReply) -> None:
-    assert read(text.encode()) == reply
+    assert read_ras(text.encode()) == reply
 
 
 def test_the_gravest_counts() -> None:
-    reply = read((BEHIND + "\n" + SILENT).encode())
+    reply = read_ras((BEHIND + "\n" + SILENT).encode())
     assert reply.blamed == ONE
     assert reply.behind
-    assert read((DEAD + "\n" + BEHIND).encode()).blamed == ONE
-    assert read(BEHIND.encode()).blamed == reply.behind
+    assert read_ras((DEAD + "\n" + BEHIND).encode()).blamed == ONE
+    assert read_ras(BEHIND.encode()).blamed == reply.behind
     both = RasReply(dead=(Process(1, "a"),), silent=ONE)
     assert both.blamed == both.dead
 
 
 def test_it_is_bounded() -> None:
     lines = "".join(f"  Process {n} on node a\n" for n in range(1, 1000))
-    assert len(read(f"DEAD\n{lines}\xff".encode("latin1")).dead) == MOST
+    assert len(read_ras(f"DEAD\n{lines}\xff".encode("latin1")).dead) == MOST
