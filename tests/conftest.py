@@ -25,7 +25,7 @@ from rig import Cluster, hear_signals, wait_for, why_not
 settings.register_profile(
     "steady", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
 )
-settings.register_profile("fast", settings.get_profile("steady"), max_examples=30)
+settings.register_profile("fast", settings.get_profile("steady"), max_examples=15)
 settings.register_profile("search", deadline=None, max_examples=2000)
 
 

@@ -83,7 +83,7 @@ LINT = ["ruff check", "ruff format --check", "codespell ", "mypy "]
     ("words", "ran"),
     [
         ("", ["setup --dev", *LINT, "pytest -q -rs -n 5"]),
-        ("--fast", ["setup --dev", *LINT, "pytest -q -rs -n 2 --fast"]),
+        ("--fast", ["setup --dev", *LINT, "pytest -q -rs -n 3 --fast"]),
         ("-k wire", ["setup --dev", "pytest -q -rs -k wire"]),
         ("tests/plan", ["setup --dev", "pytest -q -rs tests/plan"]),
         ("--install", ["setup --dev nccl", *LINT, "pytest -q -rs --complete -n 5"]),

@@ -18,9 +18,9 @@ HERE = Path(__file__).parent
 REAL = (
     "api/test_exec.py", "api/test_run.py", "api/test_run_session.py", "bootstrap",
     "cli/exec/test_copies.py", "cli/exec/test_exec_output.py", "cli/exec/test_put.py",
-    "cli/exec/test_run_exec.py", "cli/run/test_launch.py", "comm", "faults", "remote/agent",
-    "remote/copy", "remote/host", "remote/pmi", "remote/probe", "runs", "scripts", "transfer",
-    "test_tools.py", "transport",
+    "cli/exec/test_run_exec.py", "cli/run/test_launch.py", "cli/test_message_codes.py", "comm",
+    "faults", "remote/agent", "remote/copy", "remote/host", "remote/pmi", "remote/probe", "runs",
+    "scripts", "transfer", "test_tools.py", "transport",
 )  # fmt: skip
 
 #: why a test may be skipped: what it says -> why that is no loss

@@ -293,7 +293,10 @@ def test_stacks_are_written_when_asked_for(run: Run, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("place", ["/no/such/folder", ""])
-def test_a_folder_that_is_not_there_harms_nobody(run: Run, place: str) -> None:
+def test_a_folder_that_is_not_there_harms_nobody(
+    run: Run, place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
     done = run("print('runs')", DISPATCH_STACKS=place)
     assert (done.returncode, done.stdout, done.stderr) == (0, "runs\n", "")
     assert list(Path().glob("stack-*")) == []
