@@ -196,6 +196,14 @@ def refusal(seen: Seen, reading: Reading) -> Finding | None:
     return None
 
 
+def silent(seen: Seen, probe: str) -> Finding | None:
+    """Why ``probe``, a call of nvidia-smi, told nothing of a GPU; None where it did."""
+    reading = seen.reading(probe)
+    if reading.hung:
+        return HANG
+    return ok(text="no GPU") if reading.status == NOT_FOUND else refusal(seen, reading)
+
+
 def of_gpus(check: Callable[[list[dict[str, str]]], Finding]) -> Callable[[Seen], Finding]:
     """A check of one host out of one of its GPUs: absent without a driver, HANG if it hangs."""
 
@@ -245,13 +253,9 @@ def _listed(there: list[dict[str, str]]) -> Finding:
 
 def recovery(seen: Seen) -> Finding:
     """What the driver itself wants to be done with a GPU; newer ones say so (NVIDIA/DCGM#263)."""
+    if trouble := silent(seen, "smi recovery"):
+        return trouble
     reading = seen.reading("smi recovery")
-    if reading.hung:
-        return HANG
-    if reading.status == NOT_FOUND:
-        return ok(text="no GPU")
-    if refused := refusal(seen, reading):
-        return refused
     if "not a valid field" in reading.text:
         return ok(text="the driver is too old to say")
     wanted = [
@@ -353,13 +357,9 @@ def fabric(gpu: dict[str, str]) -> Finding | None:
 
 def remapped(seen: Seen) -> Finding:
     """Memory rows that were replaced by spare ones: pending wants a reset, failure a new GPU."""
+    if trouble := silent(seen, "smi remap"):
+        return trouble
     reading = seen.reading("smi remap")
-    if reading.hung:
-        return HANG
-    if reading.status == NOT_FOUND:
-        return ok(text="no GPU")
-    if refused := refusal(seen, reading):
-        return refused
     if "not supported" in reading.text.lower():
         return ok(text="this GPU has none")
     found = [ok()]

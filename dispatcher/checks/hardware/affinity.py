@@ -20,8 +20,8 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from dispatcher.checks.check import NOT_FOUND, Finding, Seen, Unread, ok
-from dispatcher.checks.gpu import HANG, refusal
+from dispatcher.checks.check import Finding, Seen, Unread, ok
+from dispatcher.checks.gpu import silent
 from dispatcher.model.hostset import fold
 
 NEAREST = ("PIX", "PXB", "PHB", "NODE", "SYS")
@@ -63,12 +63,7 @@ def _home(words: list[str]) -> str:
 
 def affinity(seen: Seen) -> Finding:
     """Where the GPUs sit; value: NUMA node and way to the nearest cards of each."""
-    reading = seen.reading("smi topo")
-    if reading.hung:
-        return HANG
-    if reading.status == NOT_FOUND:
-        return ok(text="no GPU")
-    if trouble := refusal(seen, reading):
+    if trouble := silent(seen, "smi topo"):
         return trouble
     there = parse(seen.output("smi topo"))
     if not there:

@@ -33,9 +33,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from dispatcher.checks.check import (
-    NOT_FOUND,
     Finding,
-    Reading,
     Seen,
     Unread,
     a_few,
@@ -44,7 +42,7 @@ from dispatcher.checks.check import (
     ok,
     warn,
 )
-from dispatcher.checks.gpu import HANG, refusal
+from dispatcher.checks.gpu import silent
 
 #: below this share of the usual speed a link is slow
 SLOW = 0.9
@@ -76,8 +74,7 @@ def parse(text: str) -> dict[str, tuple[str, Links]]:
 
 def links(seen: Seen) -> Finding:
     """One that is inactive or slow halves what goes through it."""
-    reading = seen.reading("smi nvlink")
-    if trouble := _trouble(seen, reading):
+    if trouble := silent(seen, "smi nvlink"):
         return trouble
     found = parse(seen.output("smi nvlink"))
     speeds = [speed for _, there in found.values() for speed in there.values() if speed]
@@ -120,8 +117,7 @@ def links(seen: Seen) -> Finding:
 
 def errors(seen: Seen) -> Finding:
     """Error counters, and above all those that rose between the two visits."""
-    reading = seen.reading("smi nvlink errors")
-    if trouble := _trouble(seen, reading):
+    if trouble := silent(seen, "smi nvlink errors"):
         return trouble
     before = _counts(seen.output("smi nvlink errors"))
     again = seen.later.get("smi nvlink errors")
@@ -139,14 +135,6 @@ def errors(seen: Seen) -> Finding:
             f"since the driver was loaded: {a_few(there)}", "look again later: do they rise?"
         )
     return ok()
-
-
-def _trouble(seen: Seen, reading: Reading) -> Finding | None:
-    if reading.hung:
-        return HANG
-    if reading.status == NOT_FOUND:
-        return ok(text="no GPU")
-    return refusal(seen, reading)
 
 
 def _counts(text: str) -> dict[tuple[str, str], int]:
