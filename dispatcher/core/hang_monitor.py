@@ -193,10 +193,10 @@ class HangMonitor:
         return [Tell(RanksWait(now - due + self._timeout, tuple(still), tuple(busy)))]
 
     def _warn(self, reply: collectives.RasReply) -> list[Action]:
-        """Name each process that RAS calls dead, once."""
+        """Name each process that RAS calls dead, once; not more than a host may make up."""
         actions: list[Action] = []
         for process in reply.dead:
-            if process not in self._called_dead:
+            if process not in self._called_dead and len(self._called_dead) < collectives.MOST:
                 self._called_dead.add(process)
                 one = collectives.RasReply((process,))
                 rank, *_ = (*hang_rule.ranks_of(one, self._pids), None)

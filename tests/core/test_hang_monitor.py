@@ -401,4 +401,8 @@ class TestEvidence:
         more = RasWarned(0, self.DEAD + b"  Process 5 on node 10.0.0.3\n  Process 9 on node b\n")
         monitor.handle(ev.RankExited(2, 2, 0), 7.0)  # it has ended, as everybody knows
         assert monitor.handle(more, 8.0) == [Tell(RankCalledDead(5, "10.0.0.3"))]
+        lines = [b"  Process %d on node liar\n" % n for n in range(400)]
+        told = [monitor.handle(RasWarned(0, b"DEAD\n" + b"".join(part)), 9.0)
+                for part in (lines[:200], lines[200:])]  # fmt: skip
+        assert 200 < sum(map(len, told)) < 256  # a host may make up only so many
         assert monitor.hung is None

@@ -42,6 +42,8 @@ if TYPE_CHECKING:
 
 #: groups of a rank, collectives of a group and characters of a name that are read at most
 MOST_GROUPS, MOST_CALLS, LONGEST = 256, 64, 120
+#: members of all groups of a rank together; a few bytes can claim any number
+MOST_MEMBERS = 1 << 18
 
 
 @value
@@ -86,10 +88,13 @@ def _names(ranks: Iterable[int]) -> list[str]:
 
 @value
 class Recording(Value):
-    """What one rank tells of one group. calls: sequence number -> (name, whether it is done)."""
+    """What one rank tells of one group. calls: sequence number -> (name, whether it is done).
+
+    members: a ``range`` for the first so many ranks, as those of the world are.
+    """
 
     group: str
-    members: tuple[int, ...]
+    members: range | tuple[int, ...]
     calls: Mapping[int, tuple[str, bool]]
 
     @property
@@ -112,17 +117,23 @@ def read(text: bytes) -> tuple[int, dict[str, Recording]]:
     try:
         content = json.loads(text)
         rank, groups = content["rank"], content["groups"][:MOST_GROUPS]
-        found = {}
+        found, left = {}, MOST_MEMBERS
         for key, description, members, calls in groups:
-            if isinstance(members, int):
-                members = range(min(members, 1 << 20))
+            members = (
+                range(_number(members))
+                if isinstance(members, int)
+                else tuple(_number(one) for one in members)
+            )
+            left -= len(members)
+            if left < 0:
+                raise ValueError(f"more than {MOST_MEMBERS} members")
             known = str(description)[:LONGEST] not in ("", "undefined")
             label = f"group {str(key)[:LONGEST]}" + f" ({description})"[:LONGEST] * known
             called = {
                 _number(n): (str(name)[:LONGEST], bool(done))
                 for n, name, done in calls[-MOST_CALLS:]
             }
-            found[str(key)] = Recording(label, tuple(_number(one) for one in members), called)
+            found[str(key)] = Recording(label, members, called)
         return _number(rank), found
     except (LookupError, TypeError, RecursionError) as error:
         raise ValueError(f"not what a flight recorder's rank writes: {error}") from None
@@ -151,7 +162,8 @@ def stuck(texts: Mapping[int, bytes]) -> Collective | None:
     found = []
     for key in dict.fromkeys(key for groups in told.values() for key in groups):
         within = {rank: groups[key] for rank, groups in told.items() if key in groups}
-        members = {by_torch.get(one, one) for each in within.values() for one in each.members}
+        said = {each.members for each in within.values()}  # most ranks of a group say the same
+        members = {by_torch.get(one, one) for each in said for one in each}
         one = _stuck_in(within, members, told)
         if one is not None:
             found.append(one)

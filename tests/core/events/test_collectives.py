@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from cases import cases
 
-from dispatcher.core.events.collectives import LONGEST, Collective, read, stuck
+from dispatcher.core.events.collectives import LONGEST, MOST_MEMBERS, Collective, read, stuck
 
 REDUCE, CAST = "nccl:all_reduce Float[8]", "nccl:broadcast Float[8]"
 
@@ -98,9 +98,16 @@ def test_what_is_no_recording(text: bytes) -> None:
 
 def test_what_a_rank_sends_is_bounded() -> None:
     many = [[n, "x" * 999, False] for n in range(1000)]
-    _, groups = read(told(0, p0=(1 << 40, many)))
+    _, groups = read(told(0, p0=(MOST_MEMBERS, many)))
     assert len(groups["0"].calls) == 64
     assert {len(name) for name, _ in groups["0"].calls.values()} == {LONGEST}
-    assert len(groups["0"].members) == 1 << 20
+    assert groups["0"].members == range(MOST_MEMBERS)  # a few bytes claim them; none is made
+    claims: list[dict[str, Any]] = [
+        {"p0": (1 << 40, [])},
+        {"p0": (MOST_MEMBERS, []), "p1": ([7], [])},
+    ]
+    for claim in claims:
+        with pytest.raises(ValueError, match="members"):
+            read(told(0, **claim))
     _, groups = read(told(0, **{f"p{n}": (1, []) for n in range(999)}))
     assert len(groups) == 256
