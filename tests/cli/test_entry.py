@@ -83,7 +83,8 @@ def test_a_reader_that_has_gone() -> None:
     reader, writer = os.pipe()
     os.close(reader)
     command = [sys.executable, "-m", "dispatcher"]
-    for words in (["hosts", "n1"], ["hosts", "n[1-9999]"], ["explain", "--json"], ["--help"]):
+    dry = ["-H", "localhost", "--dry-run", "--no-python", "true"]
+    for words in (["hosts", "n1"], ["hosts", "n[1-9999]"], ["explain", "--json"], ["--help"], dry):
         done = subprocess.run(
             [*command, *words], stdout=writer, stderr=subprocess.PIPE, check=False
         )

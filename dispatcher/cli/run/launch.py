@@ -50,6 +50,7 @@ def show(plan: JobPlan, tree: Fanout | None = None, *, as_json: bool) -> None:
     from rich.table import Table
 
     console = Console(highlight=False, soft_wrap=True)
+    console.begin_capture()  # by itself rich would end us with 1 when the reader has gone
     table = Table(title=f"run {plan.run_id}", title_justify="left", box=None, pad_edge=False)
     for heading in ("node", "host", "user", "port", "slots", "ranks"):
         table.add_column(heading, justify="right" if heading in ("node", "port") else "left")
@@ -92,6 +93,7 @@ def show(plan: JobPlan, tree: Fanout | None = None, *, as_json: bool) -> None:
     if plan.ranks:
         console.print(f"rank 0      {escape(shlex.join(plan.argv(0)))}")
         variables("", described["ranks"][0]["environment"])
+    sys.stdout.write(console.end_capture())
 
 
 def _spans(ranks: tuple[int, ...]) -> str:
