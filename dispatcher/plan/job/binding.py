@@ -241,6 +241,7 @@ def grouped(
     groups: dict[str, list[int]] = {}
     for rank, one in zip(ranks, found, strict=True):
         if bound == bool(one.cpus):
-            where = f"CPUs {cpu_text(one.cpus)} of NUMA node {','.join(map(str, one.nodes))}"
+            which = f"CPU{'s' * (len(one.cpus) > 1)} {cpu_text(one.cpus)}"
+            where = f"{which} of NUMA node {','.join(map(str, one.nodes))}"
             groups.setdefault(where if bound else one.why, []).append(rank)
     return tuple((words, tuple(members)) for words, members in groups.items())

@@ -33,7 +33,7 @@ ALWAYS = [
     (mpi_events.PmiWaiting(1, (2,), (3, 4), 30.0, some=True),
      "MPI: waiting for rank 2 on n1 (never called MPI_Init) and some of ranks 3-4 on n1 since "
      "30 s"),
-    (ev.RanksBound(1, (("CPUs 0 of NUMA node 0", (3,)),), (("too few", (1, 2)),), is_asked=True),
+    (ev.RanksBound(1, (("CPU 0 of NUMA node 0", (3,)),), (("too few", (1, 2)),), is_asked=True),
      "n1: not bound (the others are): ranks 1-2: too few (-v also tells of other hosts)"),
     (RanksStalled((0,), 2.5), "rank 0: no output for 2.5 s"),
     (RanksHung(61.0), "no sign of life from any rank for 61 s; looking where they are"),

@@ -39,11 +39,11 @@ def test_ranks_run_beside_their_gpus(desk: Desk, tmp_path: Path) -> None:
     with_idle_node(SMALL).write(tmp_path / "one")
     free = [Path("/proc/self/status").read_text().partition("allowed_list:\t")[2].split()[0]] * 2
     for root, words, cpus, told in (
-        ("two", (), ("0", "1"), "rank 0 on CPUs 0 of NUMA node 0; rank 1 on CPUs 1 of NUMA node 1"),
-        ("two", ("-x", "CUDA_VISIBLE_DEVICES=1,0"), ("1", "0"), "rank 0 on CPUs 1 of NUMA node 1"),
+        ("two", (), ("0", "1"), "rank 0 on CPU 0 of NUMA node 0; rank 1 on CPU 1 of NUMA node 1"),
+        ("two", ("-x", "CUDA_VISIBLE_DEVICES=1,0"), ("1", "0"), "rank 0 on CPU 1 of NUMA node 1"),
         ("two", ("--bind-to", "none"), free, "2 ranks start"),
         ("one", (), free, "ranks 0-1 not bound: no GPU at NUMA node 1"),
-        ("one", ("--bind-to", "gpu"), ("0", "0"), "ranks 0-1 on CPUs 0 of NUMA node 0"),
+        ("one", ("--bind-to", "gpu"), ("0", "0"), "ranks 0-1 on CPU 0 of NUMA node 0"),
     ):
         done = on(tmp_path / root, desk, *words)
         assert done.returncode == 0, done.stderr
@@ -57,7 +57,7 @@ def test_nobody_leaves_the_cpus_that_dispatch_may_use(desk: Desk) -> None:
     mine = sorted(os.sched_getaffinity(0))
     for cpus, told in (
         (mine[-1:], "note: localhost: not bound: ranks 0-1: fewer cores (1) than ranks (2) at"),
-        (mine[:2], "localhost: rank 0 on CPUs 0 of NUMA node 0; rank 1 on CPUs 1 of"),
+        (mine[:2], "localhost: rank 0 on CPU 0 of NUMA node 0; rank 1 on CPU 1 of"),
     ):
         done = desk.run("-H", "localhost:2", "-v", "--bind-to", "core", *SHOW,
                         preexec_fn=lambda cpus=cpus: os.sched_setaffinity(0, cpus))  # fmt: skip
