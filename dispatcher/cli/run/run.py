@@ -92,8 +92,8 @@ class RankOptions(Options, section="Ranks"):
         default="auto",
         help="Bind each rank to CPUs. gpu: to those of its GPU's NUMA node; numa: to the same, and "
         "ranks without a GPU to a NUMA node each in blocks; core: to cores of its own, an equal "
-        "share of these; none: to no CPUs; auto: as gpu, where every rank has one GPU and every "
-        "NUMA node has GPUs. Only CPUs that the login, batch system or container allows are used. "
+        "share of these; none: to no CPUs; auto: as gpu, but not a rank whose GPUs are at several "
+        "NUMA nodes. Only CPUs that the login, batch system or container allows are used. "
         "-v shows the outcome.",
     )
     mem_bind: Literal["none", "local"] = option(

@@ -9,8 +9,8 @@ gpu   the CPUs of the NUMA node of its GPU
 numa  the same; ranks without a GPU are dealt to the NUMA nodes in blocks
 core  whole cores of its own: an equal share, with the other ranks there, of those that ``numa``
       gives
-auto  as ``gpu``, where that can do no harm: each rank has one GPU, and every NUMA node has GPUs,
-      so that no CPU is left idle
+auto  as ``gpu``, but nobody whose GPUs are at several NUMA nodes, and nobody is told of ranks
+      that are not bound
 ====  =============================================================================
 
 Which GPU is a rank's: the one that is its local rank's among those it may see, as ``torchrun``
@@ -33,7 +33,7 @@ MemBind = Literal["none", "local"]
 POLICIES = ("none", "local")
 #: what each --bind-to means, before the hosts have told what they have
 TARGETS = {
-    "auto": "the NUMA node of its GPU, where each rank has one and no CPU would be left idle",
+    "auto": "the NUMA node of its GPU, where the host tells it",
     "none": "no CPUs",
     "core": "cores of its own, in the NUMA node of its GPU if it has one",
     "numa": "the NUMA node of its GPU, or else one by its local rank",
@@ -182,9 +182,7 @@ class _Chooser:
         self.own = own
 
     def choose(self, target: BindTo) -> list[Binding]:
-        if target == "auto" and (why := self.harm()):
-            return [Binding(why=why) for _ in self.own]
-        homes: list[int | str] = [self.home(local) for local in range(len(self.own))]
+        homes = [self.home(local, target) for local in range(len(self.own))]
         if target in ("numa", "core"):
             order = list(self.nodes)
             for local, home in enumerate(homes):
@@ -201,17 +199,12 @@ class _Chooser:
             for local, home in enumerate(homes)
         ]  # fmt: skip
 
-    def harm(self) -> str:
-        """Why nobody should be bound who has not asked for it; "" for no reason."""
-        if len(self.nodes) < 2:
+    def home(self, local: int, target: BindTo) -> int | str:
+        """The NUMA node of the rank's GPU; or why it is not known or not to be bound to."""
+        if target == "auto" and len(self.nodes) < 2:
             return "one NUMA node only"
-        if any(len(its) > 1 for its in self.own):
-            return "more GPUs than ranks"
-        idle = sorted(self.nodes.keys() - {node for _, node, _ in self.there.gpus})
-        return f"no GPU at NUMA node {','.join(map(str, idle))}" if idle else ""
-
-    def home(self, local: int) -> int | str:
-        """The NUMA node of the rank's GPU; or why it is not known."""
+        if target == "auto" and len({node for _, node, _ in self.own[local]}) > 1:
+            return "its GPUs are at several NUMA nodes"
         if not self.own[local]:
             return "no GPU that is known"
         number = self.own[local][0][1]

@@ -59,7 +59,8 @@ PLAIN = Topology("2-5", (), ("0", "1", "2", "3", "4", "5"))
         (NDV5, 3, "auto", {"devices": "rank", "slots": ("1", "2", "7")}, "48-95 x2 | 0-47 x1"),
         (NDV5, 2, "auto", {"devices": "none", "gpus": ("7",)}, "0-47 x2"),
         # one rank may use all eight, so only who asks is bound
-        (NDV5, 1, "auto", {}, "more GPUs than ranks x1"),
+        (NDV5, 1, "auto", {}, "its GPUs are at several NUMA nodes x1"),
+        (NDV5, 1, "auto", {"gpus": ("4", "6")}, "0-47 x1"),
         (NDV5, 1, "gpu", {}, "48-95 x1"),
         (NDV5, 1, "auto", {"gpus": ("0", "MIG-1")}, "no GPU that is known x1"),
         (NDV5, 16, "auto", {}, "48-95 x8 | 0-47 x8"),  # two a GPU
@@ -68,10 +69,8 @@ PLAIN = Topology("2-5", (), ("0", "1", "2", "3", "4", "5"))
         (replace(NDV5, allowed="0-31"), 8, "gpu", {},
          "no CPU allowed at NUMA node 0 x4 | 0-31 x4"),
         (replace(NDV5, allowed="200"), 1, "numa", {}, "no CPU allowed at NUMA node 0 x1"),
-        (with_idle_node(NDV5), 8, "auto", {}, "no GPU at NUMA node 1 x8"),
-        (with_idle_node(NDV5), 8, "gpu", {}, "48-95 x8"),
-        (DGX_A100, 8, "auto", {}, "no GPU at NUMA node 0,2,4,6 x8"),
-        (DGX_A100, 8, "gpu", {}, "48-63,176-191 x2 | 16-31,144-159 x2 | 112-127,240-255 x2 | "
+        (with_idle_node(NDV5), 8, "auto", {}, "48-95 x8"),
+        (DGX_A100, 8, "auto", {}, "48-63,176-191 x2 | 16-31,144-159 x2 | 112-127,240-255 x2 | "
          "80-95,208-223 x2"),
         # who has no GPU: in blocks, whatever the host has
         (replace(NDV5, gpus={}), 4, "numa", {}, "48-95 x2 | 0-47 x2"),

@@ -42,8 +42,8 @@ def test_ranks_run_beside_their_gpus(desk: Desk, tmp_path: Path) -> None:
         ("two", (), ("0", "1"), "rank 0 on CPU 0 of NUMA node 0; rank 1 on CPU 1 of NUMA node 1"),
         ("two", ("-x", "CUDA_VISIBLE_DEVICES=1,0"), ("1", "0"), "rank 0 on CPU 1 of NUMA node 1"),
         ("two", ("--bind-to", "none"), free, "2 ranks start"),
-        ("one", (), free, "ranks 0-1 not bound: no GPU at NUMA node 1"),
-        ("one", ("--bind-to", "gpu"), ("0", "0"), "ranks 0-1 on CPU 0 of NUMA node 0"),
+        ("two", ("--per-node",), free[:1], "rank 0 not bound: its GPUs are at several NUMA nodes"),
+        ("one", (), ("0", "0"), "ranks 0-1 on CPU 0 of NUMA node 0"),
     ):
         done = on(tmp_path / root, desk, *words)
         assert done.returncode == 0, done.stderr
