@@ -425,17 +425,22 @@ class Job(TypedDict):
 
 
 class Gathered(TypedDict):
-    """Where ranks are. hosts: rank -> its host. late: hosts that did not answer in time."""
+    """Where ranks are. hosts: rank -> its host. late: hosts that did not answer in time.
+
+    collective: one that some ranks wait in and others have not called; null where none is known.
+    """
 
     groups: list[StackGroup]
     hosts: dict[str, str]
     late: list[str]
+    collective: HungCollective | None
 
 
 class Stacks(Gathered):
     """``dispatch stacks --json``: where the ranks of a job are.
 
-    hosts: rank -> its host. late: hosts that did not answer in time. file: the whole stacks, as
+    hosts: rank -> its host. late: hosts that did not answer in time. collective: one that some
+    ranks wait in and others have not called; null where none is known. file: the whole stacks, as
     text for people; null if there is none.
     """
 

@@ -150,7 +150,7 @@ def test_pictures_and_tables_are_for_who_wants_them(
     assert plain.heard == []
 
 
-FOUND: Gathered = {"groups": [], "hosts": {}, "late": ["n1"]}
+FOUND: Gathered = {"groups": [], "hosts": {}, "late": ["n1"], "collective": None}
 
 
 def test_stacks_are_for_who_asked(serving: Made, tmp_path: Path) -> None:

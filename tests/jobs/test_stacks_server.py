@@ -38,7 +38,7 @@ def stacks_server(folder: Path, ask: Callable[[], None] = lambda: None) -> Stack
     return server
 
 
-FOUND: Gathered = {"groups": [], "hosts": {}, "late": []}
+FOUND: Gathered = {"groups": [], "hosts": {}, "late": [], "collective": None}
 
 
 class Answering(Sink):

@@ -166,5 +166,6 @@ def record(run_id: str, found: Any, whole: str | None) -> formats.Stacks:
         "groups": found["groups"],
         "hosts": found["hosts"],
         "late": found["late"],
+        "collective": found.get("collective"),
         "file": whole,
     }

@@ -134,6 +134,7 @@ class Stacks(Sink):
                         name(rank): self._hosts[node] for rank, node in sorted(homes.items())
                     },
                     "late": [self._hosts[node] for node in late],
+                    "collective": None if collective is None else collective.plain(),
                 }
                 self._answer(number, lines, found)
 

@@ -83,6 +83,7 @@ def test_an_answer_for_programs(
     told = promises.told(capsys.readouterr().out)
     assert (told["groups"], told["hosts"], told["late"]) == (groups, {"1": "n2"}, ["n1"])
     assert (told["run_id"], told["file"]) == (RUN_ID, f"{tmp_path}/stacks-2.txt")
+    assert told["collective"] is None  # as of a launcher that was started before there was one
 
 
 def test_a_launcher_that_has_words_alone(

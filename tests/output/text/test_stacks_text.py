@@ -158,6 +158,7 @@ def test_the_collective_comes_first_and_what_told_it_is_kept(tmp_path: Path) -> 
     gathering.tell(here, StacksGathered(2, (), collective=LATE))
     (first,) = gathering.answers[0][1][:1]
     assert first == f"rank 1 on another host has not called {CALLED}; ranks 0,2 wait in it"
+    assert gathering.found[0]["collective"] == LATE.plain()
     kept = (tmp_path / "stacks-2.txt").read_text()
     assert "-- flight recorder of rank 0\n{}\n\n-- frames of C of rank 0\n#0 f ()\n\n" in kept
 
