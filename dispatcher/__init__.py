@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from dispatcher.api.run import Line as Line
     from dispatcher.api.run import Running as Running
     from dispatcher.api.run import run as run
+    from dispatcher.api.run import run_async as run_async
     from dispatcher.api.run import start as start
     from dispatcher.api.transports import Ways as Ways
     from dispatcher.model.errors import DispatchError as DispatchError
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
     from dispatcher.model.errors import InternalError as InternalError
     from dispatcher.model.errors import PlanError as PlanError
     from dispatcher.model.errors import UsageError as UsageError
+    from dispatcher.model.errors import WrongArgument as WrongArgument
     from dispatcher.plan.exec_plan import ErrandLimits as ErrandLimits
     from dispatcher.plan.exec_plan import ExecLimits as ExecLimits
     from dispatcher.plan.job.job_plan import JobPlan as JobPlan
@@ -59,6 +61,7 @@ __version__ = "0.2.0"
 #: what a program may use -> the module that has it, loaded when it is asked for
 _HOMES = {
     "run": "api.run",
+    "run_async": "api.run",
     "start": "api.run",
     "Running": "api.run",
     "Line": "api.run",
@@ -85,6 +88,7 @@ _HOMES = {
     "HostfileError": "model.errors",
     "PlanError": "model.errors",
     "InternalError": "model.errors",
+    "WrongArgument": "model.errors",
 }
 
 

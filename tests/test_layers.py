@@ -32,7 +32,7 @@ MAY: dict[str, tuple[str, ...]] = {
     ),
     "api": (
         "model", "remote.protocol", "remote.rank", "bootstrap", "plan", "checks", "core.events",
-        "transport", "output", "runner",
+        "transport", "output", "jobs", "runner",
     ),
     "cli": (
         "", "model", "remote.protocol", "remote.copy", "bootstrap", "plan", "checks", "core",

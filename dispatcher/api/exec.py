@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypedDict
 
-from dispatcher.api.request import Hosts, hosts_of
+from dispatcher.api.request import Hosts, check_words, hosts_of
 from dispatcher.api.run_session import BackgroundRun
 from dispatcher.api.transports import (
     Ask,
@@ -19,7 +20,7 @@ from dispatcher.api.transports import (
     nobody,
 )
 from dispatcher.core.events.exec_events import Exited, Outcome, exit_code, is_good, own_code
-from dispatcher.model.errors import UsageError
+from dispatcher.model.arguments import check_types
 from dispatcher.output.exec.exec_notes import describe, outcome_text
 from dispatcher.output.exec.host_blocks import HostOutput
 from dispatcher.plan.exec_plan import ExecLimits, ExecPlan, target_hosts
@@ -68,6 +69,11 @@ class Answers:
         return all(answer.ok for answer in self.hosts)
 
 
+class _Settings(TypedDict, total=False):
+    limits: ExecLimits
+    ways: Ways
+
+
 def exec(
     hosts: Hosts,
     argv: Sequence[str],
@@ -81,8 +87,9 @@ def exec(
     ways: how hosts are reached. ask: asks for a passphrase; by default nobody is asked.
     Raises: UsageError (HostfileError, PlanError) before any host is touched.
     """
-    if isinstance(argv, str):
-        raise UsageError("argv: a list of words, not a text", hint=f"{argv.split()!r}")
+    check_words(argv)
+    given = {name: item for name, item in (("limits", limits), ("ways", ways)) if item is not None}
+    check_types("exec", _Settings, given)
     ways = ways or Ways()
     places = target_hosts([hosts_of(hosts)], ())
     exec_plan = ExecPlan(places, tuple(argv), limits=limits or ExecLimits())

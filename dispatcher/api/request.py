@@ -18,7 +18,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypedDict
 
-from dispatcher.model.errors import NoHosts, UsageError
+from dispatcher.model.arguments import check_names, check_types
+from dispatcher.model.errors import NoHosts, UsageError, WrongArgument
 from dispatcher.model.host import Hostlist
 from dispatcher.plan.hosts.hostfile import MOST_BYTES, parse_inline, read_hosts
 from dispatcher.plan.job.binding import BindTo, MemBind
@@ -79,16 +80,31 @@ def request(
 ) -> Request:
     """The request to run ``argv`` as ranks on ``hosts``.
 
-    kind: what argv[0] is. Raises: UsageError; HostfileError for the text of a hostfile.
+    kind: what argv[0] is. Raises: UsageError, WrongArgument for a name or a type that this does
+    not take; HostfileError for the text of a hostfile.
     """
-    if isinstance(argv, str):
-        raise UsageError("argv: a list of words, not a text", hint=f"{argv.split()!r}")
+    check_words(argv)
+    known = (*Fields.__annotations__, *Request.renamed)
+    check_names("request", ("hosts", "argv", "kind", *known), fields)
+    check_types("request", Program, {"kind": kind})
+    check_types("request", Fields, fields)
     environ = fields.get("environ", dict(os.environ))
     own: Fields = {"cwd": cwd_of(None), "environ": environ, "python": python_of(environ)}
     if fields.get("per_node"):  # launchers of their own kind look after these themselves
         own.update({"nproc_per_node": 1, "omp": "keep", "mpi": "none"})
     given = {**own, **Request.current(fields)}
     return Request(granted_here(hosts_of(hosts), environ), Program(kind, tuple(argv)), **given)
+
+
+def check_words(argv: object) -> None:
+    """Nothing, if ``argv`` is a list of texts. Raises: UsageError."""
+    if isinstance(argv, str):
+        raise UsageError("argv: a list of words, not a text", hint=f"{argv.split()!r}")
+    if not isinstance(argv, Sequence):
+        raise WrongArgument(f"argv: takes a list of texts, not {argv!r}")
+    for at, word in enumerate(argv):
+        if not isinstance(word, str):
+            raise WrongArgument(f"argv[{at}]: takes a text, not {word!r}", hint=repr(str(word)))
 
 
 def granted_here(hosts: Hostlist, environ: Mapping[str, str]) -> Hostlist:
@@ -128,6 +144,8 @@ def hosts_of(hosts: Hosts) -> Hostlist:
         if hosts == "-":
             raise UsageError("hosts: standard input is not read here", hint="hosts='hostfile'")
         return read_hosts(hosts, bytes)
+    if not isinstance(hosts, Sequence) or not all(isinstance(host, str) for host in hosts):
+        raise WrongArgument(f"hosts: takes a hostfile or names of hosts, not {hosts!r}")
     return parse_inline(",".join(hosts), "hosts")
 
 

@@ -1,4 +1,4 @@
-"""``run`` and ``start``: a job, from a program's point of view.
+"""``run``, ``run_async`` and ``start``: a job, from a program's point of view.
 
 ::
 
@@ -9,6 +9,8 @@
             ...
         report = running.wait()
 
+    report = await dispatcher.run_async(request)
+
 Nothing is written to the terminal and no signal is taken unless asked for.
 """
 
@@ -16,11 +18,12 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Literal, TypedDict
+from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
+from dispatcher.api.registration import JobRecord
 from dispatcher.api.report import Report
 from dispatcher.api.request import plan_job
 from dispatcher.api.run_session import BackgroundRun, RunSession, open_files
@@ -40,7 +43,8 @@ from dispatcher.core.events.run_events import (
     SignalReceived,
     Sink,
 )
-from dispatcher.model.errors import UsageError
+from dispatcher.model.arguments import check_names, check_types
+from dispatcher.model.errors import UsageError, WrongArgument
 from dispatcher.model.paths import RunPaths
 from dispatcher.output.files.spool import Spill
 from dispatcher.output.terminal.notes import Notes
@@ -99,9 +103,10 @@ class Running(BackgroundRun[Report, Line | Entry]):
             sinks += open_files(plan, paths, say)
         if lines or events:
             sinks.append(_Feed(self.put, say, lines=lines, events=events))
+        self._paths, self._recorded = paths, _Recorded()
         self._session = RunSession(
-            plan, reach.transport_for, sinks, say=say, paths=paths, check=check,
-            agent_python=agent_python,
+            plan, reach.transport_for, [*sinks, self._recorded], say=say, paths=paths,
+            check=check, agent_python=agent_python,
         )  # fmt: skip
         super().__init__(self._carry_out, self.tell)
 
@@ -115,8 +120,23 @@ class Running(BackgroundRun[Report, Line | Entry]):
         self._session.tell(event)
 
     def _carry_out(self) -> Report:
-        with self._reach:
-            return self._session.run(())
+        ways = {str(name): getattr(self._reach.ways, name) for name in Ways.__match_args__}
+        record = JobRecord(self.plan, ways, self._paths, self._session.tell, by_program=True)
+        self._recorded.sinks = record.sinks
+        with record, self._reach:
+            report = self._session.run(())
+        record.conclude(report.exit_code, report.verdict)
+        return report
+
+
+class _Recorded(Sink):
+    """Tells the sinks of the run's record, which is made when the run begins."""
+
+    sinks: Sequence[Sink] = ()
+
+    def event(self, entry: Entry) -> None:
+        for sink in self.sinks:
+            sink.event(entry)
 
 
 class _Feed(Sink):
@@ -224,16 +244,49 @@ def run(
     taken = loop.signals_to(lambda n: running.tell(SignalReceived(n)), HANDLED if signals else ())
     with taken, running:
         for told in running.start():
-            if isinstance(told, Line):
-                if on_line is not None:
-                    on_line(told)
-            elif on_event is not None:
-                on_event(told)
+            _tell(on_line, on_event, told)
         return running.wait()
 
 
+async def run_async(
+    job: Request | JobPlan,
+    *,
+    on_line: Callable[[Line], None] | None = None,
+    on_event: Callable[[Entry], None] | None = None,
+    **how: Unpack[How],
+) -> Report:
+    """``run`` for programs with an asyncio loop: ``report = await dispatcher.run_async(job)``.
+
+    on_line, on_event: called on the loop, whose other tasks go on meanwhile. how: see ``How``.
+    Cancelling it, as ``asyncio.timeout`` and ``wait_for`` do, ends the job on all hosts before
+    CancelledError comes out of it; cancelling it a second time kills the ranks at once. An error
+    in a callback ends the job in the same way and is then raised here.
+
+    Raises: UsageError (HostfileError, PlanError) before any host is touched.
+    """
+    running = _prepared(job, on_line is not None, on_event is not None, how)
+    return await running.run_async(partial(_tell, on_line, on_event))
+
+
+def _tell(
+    on_line: Callable[[Line], None] | None,
+    on_event: Callable[[Entry], None] | None,
+    told: Line | Entry,
+) -> None:
+    heard: Callable[[Any], None] | None = on_line if isinstance(told, Line) else on_event
+    if heard is not None:
+        heard(told)
+
+
 def _prepared(job: Request | JobPlan, lines: bool, events: bool, how: How) -> Running:
-    """The run of ``job``, judged and not started."""
+    """The run of ``job``, judged and not started. Raises: UsageError."""
+    check_names("run", ("on_line", "on_event", *How.__annotations__), how)
+    check_types("run", How, how)
+    if not isinstance(job, Request | JobPlan):
+        raise WrongArgument(
+            f"run: job takes a Request or a JobPlan, not {job!r}",
+            hint='dispatcher.request("hostfile", ["train.py"])',
+        )
     plan = plan_job(job) if isinstance(job, Request) else job
     say, ways = how.get("on_note", _log), how.get("ways", Ways())
     places = (*plan.nodes, *plan.spares)

@@ -44,6 +44,8 @@ from dispatcher.runner.run.run_loop import Runner
 from dispatcher.transport.base import Transport
 
 if TYPE_CHECKING:
+    import asyncio
+
     from typing_extensions import Self
 
 
@@ -264,6 +266,7 @@ class BackgroundRun(Generic[T, Item]):
         self._error: BaseException | None = None
         self._deaf = False
         self._done = threading.Event()
+        self._wake: Callable[[], None] = lambda: None  # after each thing that is put, and the end
         self._thread = threading.Thread(target=self._run, name="dispatch", daemon=True)
 
     def stop(self, *, now: bool = False) -> None:
@@ -315,6 +318,54 @@ class BackgroundRun(Generic[T, Item]):
                 if interrupts > 1:
                     raise
 
+    async def run_async(self, tell: Callable[[Item], None]) -> T:
+        """Begin, and have ``tell`` given what was put, on the asyncio loop; the result.
+
+        Cancelled, or left by an error of ``tell``, it ends the job first; cancelled again it kills.
+        """
+        import asyncio
+
+        loop, news = asyncio.get_running_loop(), asyncio.Event()
+
+        def wake() -> None:
+            with contextlib.suppress(RuntimeError):  # the loop has been closed
+                loop.call_soon_threadsafe(news.set)
+
+        self._wake = wake
+        self.start()
+        try:
+            while not (self._done.is_set() and self._queue.empty()):
+                await news.wait()
+                news.clear()
+                while not self._queue.empty():
+                    item, size = self._queue.get_nowait()
+                    self._read += size
+                    self._room.set()
+                    if item is not None:
+                        tell(item)
+        except BaseException:
+            self._deaf = True
+            await self._end_async(news)
+            raise
+        return self.wait()
+
+    async def _end_async(self, news: asyncio.Event) -> None:
+        """End the job, and wait for that. news: set at the end, and maybe before."""
+        import asyncio
+
+        cancelled = 0
+        while True:
+            news.clear()
+            if self._done.is_set():
+                return
+            try:
+                self.stop(now=cancelled > 0)
+                await news.wait()
+            except asyncio.CancelledError:
+                cancelled += 1
+                if cancelled > 1:
+                    raise
+
     def start(self) -> Self:
         """Begin; itself."""
         self._thread.start()
@@ -328,6 +379,7 @@ class BackgroundRun(Generic[T, Item]):
         finally:
             self.put(None)
             self._done.set()
+            self._wake()
 
     def put(self, item: Item | None, size: int = 0) -> None:
         """Tell the program, once there is room for it; None is the end. From our own threads.
@@ -343,4 +395,5 @@ class BackgroundRun(Generic[T, Item]):
             with contextlib.suppress(queue.Full):
                 self._queue.put((item, size), timeout=POLL)
                 self._given += size
+                self._wake()
                 break

@@ -64,7 +64,7 @@ class TransportPool:
     """
 
     def __init__(self, ways: Ways, ask: Ask = nobody, alive: Keepalive = UNLESS_CONFIGURED) -> None:
-        self._ways = ways
+        self.ways = ways
         self._ask_whom = ask
         #: told when the user begins (True) and ends to type; on the thread of a link
         self.typing: Callable[[bool], None] = lambda began: None
@@ -74,14 +74,14 @@ class TransportPool:
 
     def transport_for(self, host: Host) -> Transport:
         """What reaches ``host``."""
-        choice = self._ways.chosen
+        choice = self.ways.chosen
         name = choice if choice != "auto" else ("local" if is_local(host) else "paramiko")
         if name not in self._made:
             self._made[name] = self._make(name)
         return self._made[name]
 
     def _make(self, name: str) -> Transport:
-        ways = self._ways
+        ways = self.ways
         if name == "local":
             from dispatcher.transport.process.command import LocalTransport
 
@@ -117,8 +117,8 @@ class TransportPool:
         from dispatcher.transport.ssh.paramiko_transport import ParamikoTransport
 
         return ParamikoTransport(
-            config=self._ways.ssh_config,
-            host_keys=self._ways.host_keys,
+            config=self.ways.ssh_config,
+            host_keys=self.ways.host_keys,
             ask=self._ask,
             keep=keep,
             alive=self._alive,

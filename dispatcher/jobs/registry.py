@@ -98,6 +98,7 @@ class Job(Value):
 
     hosts: (name, user, port). reach: the flags that say how hosts are reached.
     end: None while there is no ``end.json``. doing: one of ``PHASES``, as it last said.
+    by_program: begun by a program that imports dispatcher; no terminal shows it.
     """
 
     folder: Path
@@ -113,6 +114,7 @@ class Job(Value):
     reach: Mapping[str, Any]
     end: Mapping[str, Any] | None
     doing: str = RUNNING
+    by_program: bool = False
 
     @property
     def state(self) -> str:
@@ -145,6 +147,7 @@ def enroll(
     logs: Path | None,
     detached: bool,
     reach: Mapping[str, Any],
+    by_program: bool = False,
 ) -> Path:
     """Write down that this process is the launcher of ``run_id``; the folder of the record.
 
@@ -169,6 +172,7 @@ def enroll(
             "began": time.time(),
             "logs": None if logs is None else _text(os.path.abspath(logs)),
             "detached": detached,
+            "by_program": by_program,
             "reach": dict(reach),
         },
     )
@@ -258,6 +262,7 @@ def _read(folder: Path) -> Job | None:
             reach=dict(record["reach"]),
             end=end,
             doing=_doing(folder),
+            by_program=bool(record.get("by_program")),
         )
     except (OSError, ValueError, KeyError, TypeError):
         return None
@@ -315,5 +320,6 @@ def not_running(job: Job) -> DispatchError:
     if job.state == ELSEWHERE:
         return JobElsewhere(f"job {job.run_id}: it belongs to {job.node}", hint=f"ssh {job.node}")
     if not job.detached:
-        return JobElsewhere(f"job {job.run_id}: not in the background; its terminal has it")
+        whose = f"program (pid {job.launcher.pid})" if job.by_program else "terminal"
+        return JobElsewhere(f"job {job.run_id}: not in the background; its {whose} has it")
     return LauncherSilent(f"job {job.run_id}: its launcher does not answer")

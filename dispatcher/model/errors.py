@@ -113,6 +113,10 @@ class UnexpectedArgument(UsageError):
     """A word too many."""
 
 
+class WrongArgument(UsageError, TypeError):
+    """A function of this package was called with a name or a type that it does not take."""
+
+
 class ConflictingOptions(UsageError):
     """Two options that cannot be used together, or one that needs another."""
 

@@ -335,6 +335,16 @@ REFUSALS = (
         "    dispatch COMMAND --help",
     ),
     _message(
+        "wrong-argument", _USAGE, "A function was called with what it does not take.",
+        """A program that imports dispatcher gave an argument of a name that is not known, or a
+        value of another type. The message has the name, and what it takes.""",
+        """
+See docs/guides/python.md for the arguments. Programs can catch dispatcher.UsageError:
+
+    dispatcher.request("hostfile", ["train.py"], nnodes=4)
+""",
+    ),
+    _message(
         "conflicting-options", _USAGE, "Options that do not go together.",
         "One excludes the other, or needs another one that is not there. The message names both.",
         "Leave one of them out. If it was not typed, it stands in dispatch.toml: dispatch config",

@@ -11,15 +11,16 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import ClassVar
 
+from dispatcher.model.arguments import Arguments
 from dispatcher.model.errors import MissingArgument, NoHosts, UsageError
-from dispatcher.model.frozen import Renamed, Value, value
+from dispatcher.model.frozen import Value, value
 from dispatcher.model.host import Host, Hostlist
 
 LONGEST = 10**7  # seconds; four months
 
 
 @value
-class ExecLimits(Renamed):
+class ExecLimits(Arguments):
     """How long to wait (seconds; None: for ever), and how many hosts at once (None: all).
 
     connect: one host's name, TCP, key exchange, login and start of the command.

@@ -19,7 +19,7 @@ from dispatcher.api.request import (
     python_of,
     request,
 )
-from dispatcher.model.errors import UsageError
+from dispatcher.model.errors import UsageError, WrongArgument
 from dispatcher.model.host import Host, Hostlist
 
 
@@ -198,3 +198,28 @@ def test_what_python_cannot_run(tmp_path: Path, name: str, content: bytes, is_on
     (tmp_path / name).write_bytes(content)
     assert is_program(str(tmp_path / name)) is is_one
     assert is_program(str(tmp_path / "absent.sh")) is False
+
+
+@cases(
+    ("fields", "said", "hint"),
+    [
+        ({"nodes": 9}, "request: takes no argument 'nodes'", "nnodes=...  # did you mean this?"),
+        ({"np": "4"}, "request: np takes a whole number or None, not '4'", None),
+        ({"np": True}, "request: np takes a whole number or None, not True", None),
+        ({"kind": "scribe"}, "request: kind takes 'script' or 'module' or 'command', not 'scribe'",
+         None),
+        ({"exports": "A=1"}, "request: exports takes a list of texts, not 'A=1'", None),
+        ({"limits": {"grace": 3}}, "request: limits takes Limits, not {'grace': 3}", None),
+        ({"environ": 3}, "request: environ takes a dictionary, not 3", None),
+        ({"argv": ["a", 3]}, "argv[1]: takes a text, not 3", "'3'"),
+        ({"argv": 3}, "argv: takes a list of texts, not 3", None),
+        ({"hosts": 3}, "hosts: takes a hostfile or names of hosts, not 3", None),
+        ({"hosts": [3]}, "hosts: takes a hostfile or names of hosts, not [3]", None),
+    ],
+)  # fmt: skip
+def test_a_wrong_argument_names_itself(fields: dict[str, Any], said: str, hint: str | None) -> None:
+    with pytest.raises(WrongArgument) as caught:
+        request(**{"hosts": "n1:2", "argv": ["a"], **fields})
+    assert (caught.value.message, caught.value.hint) == (said, hint)
+    assert isinstance(caught.value, UsageError)
+    assert isinstance(caught.value, TypeError)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 import signal
@@ -16,8 +17,10 @@ from cases import cases
 import dispatcher
 from dispatcher.api import run as module
 from dispatcher.api.run import Line, _Feed
+from dispatcher.api.run_session import BackgroundRun
 from dispatcher.api.transports import TransportPool, nobody
-from dispatcher.core.events.run_events import Entry, Event, OutputEnded, RanksPlaced
+from dispatcher.core.events.run_events import Entry, Event, OutputEnded, RankSpawned, RanksPlaced
+from dispatcher.jobs import registry
 from dispatcher.model.errors import UsageError
 from dispatcher.plan.job.placement import FIRST
 
@@ -202,6 +205,91 @@ def test_an_error_in_a_callback_ends_the_job_and_is_raised() -> None:
         dispatcher.run(ranks(SLEEP, 1), on_line=broken)
 
 
+def test_a_program_with_a_loop_awaits_it() -> None:
+    lines: list[str] = []
+    names: list[str] = []
+    turns: list[int] = []
+
+    async def others() -> None:
+        while True:
+            turns.append(1)
+            await asyncio.sleep(0.01)
+
+    async def main() -> dispatcher.Report:
+        beside = asyncio.create_task(others())
+        report = await dispatcher.run_async(
+            ranks(["sh", "-c", "echo $RANK; sleep 0.2"]),
+            on_line=lambda line: lines.append(str(line)),
+            on_event=lambda entry: names.append(entry.event.name),
+        )
+        beside.cancel()
+        return report
+
+    report = asyncio.run(main())
+    assert report.ok
+    assert sorted(lines) == ["[0] 0", "[1] 1"]
+    assert names.count("rank.exited") == 2
+    assert len(turns) > 3  # the loop went on meanwhile
+    found = registry.find(report.run_id)
+    assert (found.state, found.exit_code, found.by_program) == ("ended", 0, True)
+
+
+def test_cancelling_ends_the_job_first() -> None:
+    up = asyncio.Event()
+    pids: list[int] = []
+
+    def on_event(entry: Entry) -> None:
+        if isinstance(entry.event, RankSpawned):
+            pids.append(entry.event.pid)
+            up.set()
+
+    async def main() -> None:
+        job = ranks(["sleep", "1000"], 1)
+        task = asyncio.create_task(dispatcher.run_async(job, on_event=on_event))
+        await up.wait()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(main())
+    (pid,) = pids
+    assert not Path(f"/proc/{pid}").exists()
+
+
+def test_an_error_on_the_loop_ends_the_job_and_is_raised() -> None:
+    def broken(line: Line) -> None:
+        raise ZeroDivisionError(line.text)
+
+    with pytest.raises(ZeroDivisionError, match="up"):
+        asyncio.run(dispatcher.run_async(ranks(SLEEP, 1), on_line=broken))
+
+
+def test_cancelling_twice_kills_and_three_times_leaves() -> None:
+    told: list[str] = []
+    over = threading.Event()
+
+    def work() -> None:
+        over.wait(60)
+
+    class Job(BackgroundRun[None, int]):
+        def stop(self, *, now: bool = False) -> None:
+            told.append("kill" if now else "stop")
+
+    async def main() -> None:
+        job = Job(work, lambda event: None)
+        task = asyncio.create_task(job.run_async(lambda item: None))
+        for _ in range(3):
+            await asyncio.sleep(0)
+            task.cancel()
+            await asyncio.sleep(0)
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(main())
+    over.set()
+    assert told == ["stop", "kill"]
+
+
 def test_signals_are_taken_only_if_that_is_wanted() -> None:
     import os
 
@@ -309,7 +397,7 @@ def test_how_it_is_run(monkeypatch: pytest.MonkeyPatch) -> None:
     (_, first), (given, second) = sessions
     assert (first["check"], first["agent_python"], first["paths"]) == (True, None, None)
     assert (second["check"], second["agent_python"]) == (False, sys.executable)
-    assert len(given[2]) == 2
-    assert len(sessions[0][0][2]) == 1
+    assert len(given[2]) == 3
+    assert len(sessions[0][0][2]) == 2
     notes = given[2][0]
     assert list(notes._hosts) == ["n1", "n2", "n3"]

@@ -33,7 +33,7 @@ class JobsOptions(Options):
     """
 
     examples = (
-        ("dispatch jobs", "jobs in the background, of the last 7 days"),
+        ("dispatch jobs", "jobs in the background and of programs, of the last 7 days"),
         ("dispatch jobs -a", "all that are on record"),
         ("dispatch jobs -a --json | jq -r '.[] | select(.state == \"dead\").id'", "for programs"),
     )
@@ -62,7 +62,7 @@ def jobs(options: JobsOptions) -> int:
 def _is_of_interest(job: registry.Job) -> bool:
     if job.state in (registry.ENDED, registry.DEAD) and time.time() - job.began > RECENT:
         return False
-    return job.detached or job.state == registry.DEAD
+    return job.detached or job.by_program or job.state == registry.DEAD
 
 
 def _row(job: registry.Job) -> tuple[str, ...]:

@@ -14,8 +14,9 @@ from dataclasses import field
 from typing import ClassVar, Literal, cast
 
 from dispatcher.model import names
+from dispatcher.model.arguments import Arguments
 from dispatcher.model.errors import ConflictingOptions, MissingArgument, UsageError
-from dispatcher.model.frozen import Renamed, Value, value
+from dispatcher.model.frozen import Value, value
 from dispatcher.model.host import Hostlist
 from dispatcher.model.names import BadName, check_host, check_interface, check_user, digits, shown
 from dispatcher.plan.job import binding, placement
@@ -30,7 +31,7 @@ MOST_FRUITLESS = 3
 
 
 @value
-class Restarts(Renamed):
+class Restarts(Arguments):
     """The rules of starting again.
 
     most: restarts at most, TORCHELASTIC_MAX_RESTARTS. delay: seconds before the
@@ -95,7 +96,7 @@ class Program(Value):
 
 
 @value
-class Limits(Renamed):
+class Limits(Arguments):
     """Every duration in seconds that a run waits, and how many links open at once."""
 
     renamed: ClassVar[Mapping[str, str]] = {
@@ -144,7 +145,7 @@ class Limits(Renamed):
 
 
 @value
-class Request(Renamed):
+class Request(Arguments):
     """Everything the flags say, not yet judged against the hosts.
 
     environ is the login node's environment; exports the values of ``-x``;

@@ -188,11 +188,11 @@ def test_without_a_record_a_run_goes_on_and_a_job_does_not(
 @cases(("hang", "kept"), [(0.0, True), (60.0, False)])
 def test_stacks_are_kept_beside_the_logs(tmp_path: Path, hang: float, kept: bool) -> None:
     """With a limit for silence they are written anyway, by another."""
-    from dispatcher.cli.run import registration
+    from dispatcher.api.registration import stacks_sink
     from dispatcher.plan.job.request import Limits
 
     plan = plan_job(asked("n1:1", ["a"], limits=Limits(hang_timeout=hang)))
-    made: Any = registration._stacks(plan, RunPaths(tmp_path), lambda *_: None, lambda _: None)
+    made: Any = stacks_sink(plan, RunPaths(tmp_path), lambda *_: None, lambda _: None)
     assert made._folder == (tmp_path if kept else None)
-    nowhere: Any = registration._stacks(plan, None, lambda *_: None, lambda _: None)
+    nowhere: Any = stacks_sink(plan, None, lambda *_: None, lambda _: None)
     assert nowhere._folder is None

@@ -1,0 +1,128 @@
+"""A run on record: written down when it begins and ends, so that ``dispatch jobs`` lists it, with a
+socket at which other shells ask where its ranks are.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Mapping, Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from dispatcher.core.events.run_events import Event, Sink
+from dispatcher.jobs import registry
+from dispatcher.jobs.status import Phase
+from dispatcher.model import errors
+from dispatcher.model.errors import DispatchError
+from dispatcher.model.host import Host
+from dispatcher.model.paths import RunPaths
+from dispatcher.plan.job.job_plan import JobPlan
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+    from dispatcher.jobs.status import OnAnswer, StacksServer
+
+
+class JobRecord:
+    """The record of ``plan``; ``sinks`` are to be told of the run, ``conclude`` of its end.
+
+    reach: the flags that say how hosts are reached. paths: of its files, if it keeps any.
+    tell: lets the run know of an event. elsewhere: hosts where ranks run that are not in the
+    plan. detached: it runs in the background. by_program: a program has begun it, no shell.
+
+    A run goes on without a record where none can be written (a home that is full or read-only).
+    """
+
+    def __init__(
+        self,
+        plan: JobPlan,
+        reach: Mapping[str, Any],
+        paths: RunPaths | None,
+        tell: Callable[[Event], None],
+        elsewhere: Sequence[Host] = (),
+        *,
+        detached: bool = False,
+        by_program: bool = False,
+    ) -> None:
+        self._stacks_server: StacksServer | None = None
+        self.sinks: list[Sink] = []
+        self._folder = None
+        try:
+            self._folder = registry.enroll(
+                plan.run_id,
+                program=plan.program.argv,
+                hosts=[
+                    (host.name, host.user, host.port)
+                    for host in (*(n.host for n in (*plan.nodes, *plan.spares)), *elsewhere)
+                ],
+                ranks=None if plan.is_open else plan.world_size,
+                logs=None if paths is None else paths.folder,
+                detached=detached,
+                by_program=by_program,
+                reach=reach,
+            )
+            self.sinks = [Phase(self._folder)]
+            self._serve(plan, paths, tell)
+        except (OSError, DispatchError) as error:
+            self._unrecorded(error)
+
+    def _serve(self, plan: JobPlan, paths: RunPaths | None, tell: Callable[[Event], None]) -> None:
+        """Let other shells ask where the ranks are. Raises: OSError."""
+        from dispatcher.jobs.status import StacksServer
+
+        assert self._folder is not None
+
+        def ask() -> None:
+            from dispatcher.core.events.monitor_events import StacksWanted
+
+            tell(StacksWanted())
+
+        self._stacks_server = StacksServer(
+            self._folder, ask, lambda told: stacks_sink(plan, paths, told, _nobody)
+        )
+        self.sinks.append(self._stacks_server)
+
+    def _unrecorded(self, error: OSError | DispatchError) -> None:
+        """There is no record, or nobody can ask: the run is worth more."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """A run that could not even be begun has ended, too."""
+        if isinstance(error, DispatchError):
+            self.conclude(error.exit_code, [f"error: {error.message} [{error.code}]"])
+        elif error is not None:
+            self.conclude(errors.CLUSTER, [f"error: {type(error).__name__}: {error}"])
+
+    def conclude(self, exit_code: int, lines: Sequence[str]) -> None:
+        """Write down the end, and tell it to whoever has asked."""
+        if self._folder is not None:
+            with contextlib.suppress(OSError):  # the exit code is worth more than the file
+                registry.conclude(self._folder, exit_code, lines)
+        if self._stacks_server is not None:
+            self._stacks_server.finish(exit_code)
+
+
+def _nobody(line: str) -> None:
+    """A disk that refuses: who asks sees that no file is named."""
+
+
+def stacks_sink(
+    plan: JobPlan,
+    paths: RunPaths | None,
+    told: OnAnswer,
+    warn: Callable[[str], None],
+) -> Sink:
+    """What finds the answer of who asks where the ranks are, and writes the whole of it down."""
+    from dispatcher.output.text.stacks_text import Stacks
+
+    # with a limit for silence the files are written anyway
+    at = paths.folder if paths is not None and not plan.limits.hang_timeout else None
+    return Stacks([node.host.name for node in (*plan.nodes, *plan.spares)], at, told, warn)

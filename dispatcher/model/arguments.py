@@ -1,0 +1,102 @@
+"""What programs give to public functions, judged by name and type: ``request(nodes=4)`` is refused
+as a mistake of the caller's that names itself, as a misspelt option of the command line is.
+
+Types are looked at where a program gives values by hand; what the command line has parsed is not
+looked at again, since a start would pay for it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from types import NoneType, UnionType
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+
+from dispatcher.model.errors import WrongArgument
+from dispatcher.model.frozen import Renamed
+from dispatcher.model.names import nearest
+
+
+class Arguments(Renamed):
+    """Base of values that programs make: what they are given wrongly is a ``WrongArgument``."""
+
+    def __init__(self, *args: Any, **named: Any) -> None:
+        owner = type(self).__name__
+        check_names(owner, [*self._defaults, *self.renamed], named)
+        named = self.current(named)
+        try:
+            super().__init__(*args, **named)
+        except TypeError as error:
+            by_position = dict(zip(self.__match_args__, args, strict=False))
+            check_types(owner, type(self), {**by_position, **named})
+            raise WrongArgument(str(error)) from None
+
+
+def check_names(owner: str, known: Sequence[str], given: Mapping[str, object]) -> None:
+    """Nothing, if all names of ``given`` are ``known``. Raises: WrongArgument."""
+    for name in given:
+        if name not in known:
+            near = nearest(name, known)
+            raise WrongArgument(
+                f"{owner}: takes no argument {name!r}",
+                hint=f"{near}=...  # did you mean this?" if near else ", ".join(sorted(known)),
+            )
+
+
+def check_types(owner: str, declared: type, given: Mapping[str, object]) -> None:
+    """Nothing, if each of ``given`` is what ``declared``, a class, annotates that name with.
+
+    Raises: WrongArgument.
+    """
+    hints = get_type_hints(declared)
+    for name, value in given.items():
+        if name in hints and not fits(value, hints[name]):
+            text = repr(value)
+            shown = text if len(text) <= 60 else f"{text[:60]}..."
+            raise WrongArgument(f"{owner}: {name} takes {words(hints[name])}, not {shown}")
+
+
+def fits(value: object, hint: Any) -> bool:
+    """Whether ``value`` is of the type ``hint``; lists do where tuples are asked for."""
+    origin, inner = get_origin(hint), get_args(hint)
+    if hint is Any:
+        return True
+    if origin in (Union, UnionType):
+        return any(fits(value, one) for one in inner)
+    if origin is Literal:
+        return any(value == one and type(value) is type(one) for one in inner)
+    if origin is tuple:
+        if not isinstance(value, tuple | list):
+            return False
+        kinds = [inner[0]] * len(value) if inner[1:] == (...,) else inner
+        return len(value) == len(kinds) and all(map(fits, value, kinds))
+    if hint is bool:
+        return isinstance(value, int)
+    if hint in (int, float):
+        numbers = int if hint is int else (int, float)
+        return isinstance(value, numbers) and not isinstance(value, bool)
+    if origin is Callable or hint is Callable:
+        return callable(value)
+    return isinstance(value, origin or hint)
+
+
+_WORDS: dict[Any, str] = {
+    NoneType: "None", bool: "True or False", int: "a whole number", float: "a number",
+    str: "a text", bytes: "bytes", Mapping: "a dictionary", os.PathLike: "a path",
+    Callable: "a function",
+}  # fmt: skip
+
+
+def words(hint: Any) -> str:
+    """What a value of the type ``hint`` is, in words."""
+    origin, inner = get_origin(hint), get_args(hint)
+    if origin in (Union, UnionType):
+        several = [words(one) for one in inner]
+        return ", ".join(several[:-1]) + " or " + several[-1]
+    if origin is Literal:
+        return " or ".join(map(repr, inner))
+    if origin is tuple:
+        plural = "texts" if inner[0] is str else "pairs"
+        return f"a list of {plural}"
+    kind = origin or hint
+    return _WORDS.get(kind) or str(getattr(kind, "__name__", kind))
