@@ -283,8 +283,8 @@ class MonitoredRun:
         """The actions that ``event``, observed at ``now``, calls for."""
         if isinstance(event, StacksWanted):
             self._keep_watch()
-        if self._monitor is None:
-            return [] if isinstance(event, NodeSampled) else self._run.handle(event, now)
+        if self._monitor is None:  # samples are shown; a host may also tell what nobody asked for
+            return [] if isinstance(event, HangMonitor.OWN) else self._run.handle(event, now)
         actions = self._watch(self._monitor.handle(event, now), now)
         if isinstance(event, self._monitor.OWN):
             return actions
