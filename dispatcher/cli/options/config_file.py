@@ -33,6 +33,8 @@ else:  # pragma: no cover
 
 EVERY = "all"
 PROFILE = "profile"
+#: characters of a line: tomllib takes a key of many parts in time that grows with their square
+LONGEST_LINE = 8192
 
 
 @dataclass(frozen=True)
@@ -87,8 +89,11 @@ def _plain(key: str) -> str:
 def parse(text: str, source: str, commands: Iterable[str], *, loose: bool = False) -> Defaults:
     """The tables of a file; ``loose`` as in ``Setting``.
 
-    Raises: UsageError for bad TOML, an unknown table, a key outside.
+    Raises: UsageError for bad TOML, an unknown table, a key outside, too long a line.
     """
+    for number, line in enumerate(text.split("\n"), 1):
+        if len(line) > LONGEST_LINE:
+            raise BadConfig(f"{source}:{number}: a line of more than {LONGEST_LINE} characters")
     try:
         found = tomllib.loads(text)
     except (tomllib.TOMLDecodeError, RecursionError) as error:

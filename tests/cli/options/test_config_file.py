@@ -73,6 +73,7 @@ def test_both_spellings_are_one_name() -> None:
         ("[profile.a.rnu]\nuser = 'x'", "f: [profile.a.rnu]: no such command"),
         ("profile = 3", "f: profile is not a table"),
         ("[profile]\na = 3", "f: profile.a is not a table"),
+        ("[run]\n[profile" + ".x" * 100_000 + "]", "f:2: a line of more than 8192 characters"),
     ],
 )
 def test_wrong(text: str, said: str) -> None:
