@@ -5,7 +5,7 @@
 
 ``bare`` is the same Python doing nothing; the difference is ours. ``paramiko`` is what every run
 and exec over SSH imports after that: as it comes, and by ``paramiko_transport.preload``, which
-hides ``invoke`` from it. Not a test.
+hides from it what it need not load. Not a test.
 """
 
 from __future__ import annotations

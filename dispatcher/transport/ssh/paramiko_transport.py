@@ -14,11 +14,13 @@ host's config needs more, the failure's hint names ``--transport ssh``.
 from __future__ import annotations
 
 import dataclasses
+import importlib
+import os
 import sys
 import threading
 import time
 from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from dispatcher.model.failure import Failure, Kind
 from dispatcher.transport.base import (
@@ -52,26 +54,44 @@ _SSH_HINT = "--transport ssh  # the system's ssh can do more of these"
 _import_lock = threading.Lock()
 
 
+class _Versions(ModuleType):
+    """Stands in for ``importlib.metadata``: a version by the name of the folder that holds it."""
+
+    def version(self, name: str) -> str:
+        import glob
+
+        for folder in sys.path:
+            for path in glob.iglob(f"{glob.escape(folder or '.')}/{name}-*.dist-info"):
+                return os.path.basename(path)[len(name) + 1 : -len(".dist-info")]
+        return str(self.__getattr__("version")(name))
+
+    def __getattr__(self, name: str) -> Any:
+        if sys.modules.get(self.__name__) is self:
+            del sys.modules[self.__name__]
+        return getattr(importlib.import_module(self.__name__), name)
+
+
 def preload() -> None:
     """Import paramiko now, so that the first ``open`` need not; safe from any thread.
 
-    paramiko imports ``invoke`` if it can, for a feature of its config reader that is
-    not used here: 40 % of its import, in which every run and exec waits (67 of 145 ms;
-    ``scripts/bench/import_time.py`` measures both). It treats invoke as optional, so for the
-    time of the import invoke is declared absent; it can be imported as usual afterwards.
+    Two thirds of its import, in which every run and exec waits, are for what is not used here
+    (``scripts/bench/import_time.py`` measures it), so these are hidden from it meanwhile:
+    ``invoke``, which its config reader can do without, and ``importlib.metadata``, which it asks
+    for its own version, and which loads the reading of mails and of zip files.
     """
     with _import_lock:
         if "paramiko" in sys.modules:
             return
-        hidden = "invoke" not in sys.modules
-        absent: dict[str, ModuleType | None] = sys.modules  # type: ignore[assignment]
-        if hidden:
-            absent["invoke"] = None  # the documented way to make an import fail
+        stand_ins = {"invoke": None, "importlib.metadata": _Versions("importlib.metadata")}
+        modules: dict[str, ModuleType | None] = sys.modules  # type: ignore[assignment]
+        hidden = {name: module for name, module in stand_ins.items() if name not in modules}
+        modules.update(hidden)  # None is the documented way to make an import fail
         try:
             import paramiko  # noqa: F401
         finally:
-            if hidden:
-                del absent["invoke"]
+            for name, module in hidden.items():
+                if modules.get(name) is module:
+                    del modules[name]
 
 
 class ParamikoTransport(Transport):

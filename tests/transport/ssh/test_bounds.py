@@ -245,15 +245,16 @@ def test_importing_the_transport_does_not_import_paramiko() -> None:
     assert _run(code) == "False\n"
 
 
-def test_preload_leaves_invoke_importable() -> None:
+def test_preload_leaves_all_importable() -> None:
     code = (
         "import sys, threading; from dispatcher.transport.ssh.paramiko_transport import preload\n"
         "threads = [threading.Thread(target=preload) for _ in range(4)]\n"
         "[t.start() for t in threads]; [t.join() for t in threads]\n"
-        "assert 'paramiko' in sys.modules and 'invoke' not in sys.modules\n"
-        "import invoke; print('ok')"
+        "assert not {'invoke', 'importlib.metadata', 'email'} & set(sys.modules)\n"
+        "import invoke, paramiko; from importlib.metadata import version\n"
+        "print(version('paramiko') == paramiko.__version__)"
     )
-    assert _run(code) == "ok\n"
+    assert _run(code) == "True\n"
 
 
 def test_a_failed_connection_writes_nothing_to_the_terminal(sshd: Sshd) -> None:

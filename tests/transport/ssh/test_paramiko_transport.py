@@ -19,7 +19,7 @@ from cases import cases
 from dispatcher.model.failure import Failure, Kind
 from dispatcher.transport.base import Keepalive, Link, Steps, Target, Window
 from dispatcher.transport.ssh import paramiko_transport as module
-from dispatcher.transport.ssh.paramiko_transport import ParamikoTransport, preload
+from dispatcher.transport.ssh.paramiko_transport import ParamikoTransport, _Versions, preload
 from dispatcher.transport.ssh.shared_sessions import Route, SessionPool
 from dispatcher.transport.ssh_config.host_config import HostConfig
 
@@ -446,3 +446,21 @@ def test_what_paramiko_need_not_load_is_hidden_from_it(
         assert sys.modules.get("invoke") is (invoke if there else None)
         assert ("invoke" in sys.modules) is there
     assert finder.seen == [invoke if there else None] * (2 if fails else 1)
+
+
+def test_a_version_is_that_of_its_folder_or_asked_for_as_usual(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    import importlib.metadata as usual
+
+    stand_in = _Versions("importlib.metadata")
+    tmp_path.joinpath("made-2.0.dist-info").mkdir()
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    assert (stand_in.version("made"), stand_in.version("paramiko")) == (
+        "2.0", usual.version("paramiko"),
+    )  # fmt: skip
+    with pytest.raises(usual.PackageNotFoundError):
+        stand_in.version("made-by-nobody")
+    monkeypatch.setitem(sys.modules, "importlib.metadata", stand_in)
+    assert stand_in.distribution("paramiko").version == usual.version("paramiko")
+    assert sys.modules["importlib.metadata"] is not stand_in
