@@ -215,18 +215,20 @@ class Stop:
     """Ctrl-C by a program: ``stop()``, or ``stop(now=True)`` as the second one, which kills.
 
     tell: puts an event into the inbox. That second one may be the first that comes; there is
-    never a third, which would leave before the ranks are seen to be dead.
+    never a third, which would leave before the ranks are seen to be dead. by: the command that
+    orders it.
     """
 
-    def __init__(self, tell: Callable[[SignalReceived], None]) -> None:
+    def __init__(self, tell: Callable[[SignalReceived], None], by: str = "") -> None:
         self._tell = tell
+        self._by = by
         self._orders = 0
 
     def __call__(self, *, now: bool = False) -> None:
         wanted = 2 if now else 1
         while self._orders < wanted:
             self._orders += 1
-            self._tell(SignalReceived(signal.SIGINT))
+            self._tell(SignalReceived(signal.SIGINT, self._by))
 
 
 class ConnectGate:

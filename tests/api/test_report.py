@@ -234,7 +234,7 @@ GROUP = Group((0, FIRST), "py-spy", "S", (Frame("f", "a.py", 3),))
          "message_code": "host-lost"}},
           "exit_code": 125, "problems": {"n2": ["a", "cwd"]}}),
         (Impossible("too few", "more"), None, None, {"message": "too few", "hint": "more"}),
-        (Interrupted(15), None, None, {"signum": 15}),
+        (Interrupted(15), None, None, {"signum": 15, "by": ""}),
     ],
 )  # fmt: skip
 def test_what_ended_it(

@@ -115,7 +115,7 @@ def sweep(options: SweepOptions) -> int:
             left.append(found)
             out(f"{found}: left over")
         elif state == registry.RUNNING:
-            out(f"{found}: its launcher lives")
+            out(f"{found}: still running")
         else:
             out(f"{found}: its launcher is not known here; not touched without its id")
         own = {host: [one for one in all_ if one.run_id == found]

@@ -59,7 +59,7 @@ class JobRegistration(JobRecord):
         from dispatcher.runner.loop import Stop
 
         assert self._folder is not None
-        stop = Stop(tell)
+        stop = Stop(tell, "dispatch stop")
         table = open_table(plan, self._slow)
         self.control = ControlServer(
             self._folder, lambda how: stop(now=how == "kill"),

@@ -264,9 +264,10 @@ class Remark(Event):
 
 @value
 class SignalReceived(Event):
-    """dispatch itself got signal ``signum``."""
+    """dispatch itself got signal ``signum``; by: the command that has it act as if, or ""."""
 
     signum: int
+    by: str = ""
 
 
 @value

@@ -189,9 +189,10 @@ class Hung(OneOf):
 
 @value
 class Interrupted(OneOf):
-    """dispatch was told to stop by signal ``signum``."""
+    """dispatch was told to stop by signal ``signum``; by: the command that did, "" for none."""
 
     signum: int
+    by: str = ""
 
 
 Cause = (
@@ -235,6 +236,8 @@ class Verdict(Value):
     attempts: those before the last one, in order; all else here is of the last.
     left_out: hosts by name that were not used to the end, and why.
     no_restart: why the ranks were not started again, where the user allowed that.
+    before: ranks that had exited 0 when the cause was seen. ended: rank -> the last signal that
+    dispatch had sent it when it ended, of those that ended after one.
     """
 
     cause: Cause | None
@@ -248,6 +251,8 @@ class Verdict(Value):
     attempts: tuple[Attempt, ...] = ()
     left_out: Mapping[str, str] = field(default_factory=dict)
     no_restart: str | None = None
+    before: tuple[int, ...] = ()
+    ended: Mapping[int, int] = field(default_factory=dict)
 
     @property
     def ok(self) -> bool:

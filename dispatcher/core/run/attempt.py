@@ -116,6 +116,9 @@ class AttemptMachine:
         self._mpi: MpiManager | None = None  # once the ranks are placed
         self._half_finalized = HalfFinalized(self._ranks)
         self._doubted: verdicts.Cause | None = None  # the first failure, which may be a consequence
+        self._before: tuple[int, ...] = ()  # ranks that had exited 0 when the cause was seen
+        self._sent = 0  # the last signal to all ranks, for good
+        self._ended: dict[int, int] = {}  # rank -> what ``_sent`` was when it ended
 
     # -- entry points --------------------------------------------------------------
 
@@ -216,6 +219,8 @@ class AttemptMachine:
     def _on_rank_exited(self, event: ev.RankExited, now: float) -> list[Action]:
         if not self._ranks.exited(event.rank, event.node, event.status):
             return []
+        if self._sent:
+            self._ended[event.rank] = self._sent
         assert self._mpi is not None, "ranks are awaited once they are placed"
         freed = self._mpi.ended(event.rank, event.status, event.mpi)
         if event.status != 0 and freed is not None:  # J-9
@@ -268,7 +273,7 @@ class AttemptMachine:
             return self._signal_all(event.signum) if self.state in (RUNNING, STOPPING) else []
         self.n_signals += 1
         if self.n_signals == 1:
-            return self.stop(verdicts.Interrupted(event.signum), now)
+            return self.stop(verdicts.Interrupted(event.signum, event.by), now)
         if self.n_signals == 2 and self.state == STOPPING:
             self._kill_steps = []
             return self._escalate(now)
@@ -364,6 +369,8 @@ class AttemptMachine:
             self.deadlines.pop("query", None)
             self.deadlines.pop("doubt", None)
             self.cause = cause
+            done = (rank for rank, status in self._ranks.statuses.items() if status == 0)
+            self._before = tuple(sorted(done))
             actions.append(Tell(ev.JobStopping(type(cause).__name__)))
         if self.state in (CONNECTING, PROBING):  # J-1, J-2: no rank has been started
             self.state = STOPPING
@@ -379,12 +386,14 @@ class AttemptMachine:
         """The next kill step; after the last one, kill everything."""
         if self._kill_steps:
             signum, grace = self._kill_steps.pop(0)
+            self._sent = signum
             self.deadlines["kill"] = now + grace
             actions = self._signal_all(signum)
             # a stopped rank acts on no signal but KILL until it is continued
             return actions + self._signal_all(signal.SIGCONT)
         self.deadlines.pop("kill", None)
         self.deadlines["sweep"] = now + SWEEP_LIMIT
+        self._sent = signal.SIGKILL
         return [Sweep(node) for node in self._ranks.living()]
 
     def _signal_all(self, signum: int) -> list[Action]:
@@ -446,6 +455,8 @@ class AttemptMachine:
             unkillable={n: sweep.left for n, sweep in self._sweeps.items() if sweep.left},
             stuck={n: sweep.stuck for n, sweep in self._sweeps.items() if sweep.stuck},
             swept={n: sweep.killed for n, sweep in self._sweeps.items() if sweep.killed},
+            before=self._before,
+            ended=dict(self._ended),
         )
         return [*(CloseLink(node) for node in sorted(self._live)), End(verdict)]
 

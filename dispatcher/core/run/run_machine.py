@@ -472,7 +472,7 @@ class RunMachine:
         if self.state == CLOSING:
             return self._leave(INTERRUPTED)
         self._note_attempt()
-        cause = verdicts.Interrupted(event.signum)
+        cause = verdicts.Interrupted(event.signum, event.by)
         size = len(self.plan.ranks)
         self._verdict = verdicts.Verdict(cause, verdicts.exit_code(cause), size)
         return self._close(INTERRUPTED, None, now)

@@ -19,7 +19,8 @@ from dispatcher.core.events.run_events import Entry, Sink
 from dispatcher.model.hostset import fold
 from dispatcher.output.text.fold import fold_ranks, plural
 from dispatcher.output.text.sanitize import sanitize_text
-from dispatcher.output.text.verdict_text import headline, status_words
+from dispatcher.output.text.story import status_words
+from dispatcher.output.text.verdict_text import headline
 from dispatcher.plan.job.placement import name
 
 #: hosts of a rank map that are shown one by one

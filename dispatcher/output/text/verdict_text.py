@@ -33,6 +33,7 @@ from dispatcher.output.text.fold import (
     plural,
 )
 from dispatcher.output.text.sanitize import sanitize_text
+from dispatcher.output.text.story import after, before, interrupted, status_words
 from dispatcher.plan.job.placement import name
 from dispatcher.plan.job.reassignment import Exclusion
 
@@ -142,11 +143,17 @@ def describe(
             lines.append(
                 "error: nobody reads standard output any more; --log-dir keeps a run going"
             )
-        case verdicts.Interrupted(signum):
-            lines.append(f"error: ended by {signal.Signals(signum).name}")
+        case verdicts.Interrupted():
+            lines.append(f"error: {interrupted(cause)}")
     if cause is not None:
         lines[0] += f" [{verdicts.message_code(cause)}]"
-    rest = _consequences(verdict, nodes, names, last, pids)
+        lines[1:1] = before(verdict, homes)
+    reported = (
+        {cause.rank} if isinstance(cause, (verdicts.RankFailed, verdicts.MpiAborted)) else set()
+    )
+    if isinstance(cause, verdicts.RankFailed):
+        reported.update(alike(cause, verdict.statuses, last))
+    rest = after(verdict, reported, nodes, pids)
     return lines + [line for line in rest if line not in lines or "  hint: " not in line]
 
 
@@ -192,53 +199,6 @@ def alike(cause: verdicts.RankFailed, statuses: Mapping[int, int], last: Last) -
 
 def _shape(rank: int, last: Last) -> list[str]:
     return [_NUMBER.sub("0", line) for line in last(rank)[1]]
-
-
-def _consequences(
-    verdict: Verdict,
-    nodes: Sequence[PlacedNode],
-    names: list[str],
-    last: Last,
-    pids: Mapping[int, int],
-) -> list[str]:
-    lines = []
-    cause = verdict.cause
-    reported = (
-        {cause.rank} if isinstance(cause, (verdicts.RankFailed, verdicts.MpiAborted)) else set()
-    )
-    if isinstance(cause, verdicts.RankFailed):
-        reported.update(alike(cause, verdict.statuses, last))
-    by_status: dict[int, list[int]] = {}
-    for rank, status in sorted(verdict.statuses.items()):
-        if rank not in reported and status != 0:
-            by_status.setdefault(status, []).append(rank)
-    for status, ranks in by_status.items():
-        lines.append(f"  then {fold_ranks(ranks)}: {status_words(status)}")
-    blamed = cause.node if isinstance(cause, verdicts.NodeFailed) else None
-    lost = grouped(
-        Trouble(names[node], failure.kind.value, failure.why, failure.hint)
-        for node, failure in verdict.lost.items()
-        if node != blamed
-    )
-    lines += [f"  then error: {fold(hosts)}: {one.kind}: {one.why}" for hosts, one in lost]
-    lines += hints(lost)
-    for node, left in verdict.unkillable.items():
-        own = {pids[rank]: rank for rank in nodes[node].ranks if rank in pids}
-        stuck = [sanitize_text(text) for text in verdict.stuck.get(node, ())]
-        about = [
-            [f"rank {name(own[pid])}" if pid in own else "", *stuck[at : at + 1]]
-            for at, pid in enumerate(left)
-        ]
-        named = (
-            f"{pid} ({': '.join(filter(None, words))})" if any(words) else f"{pid}"
-            for pid, words in zip(left, about, strict=True)
-        )
-        lines.append(f"error: {names[node]}: processes that would not die: {', '.join(named)}")
-    swept = sum(verdict.swept.values())
-    if swept:
-        where = fold(names[node] for node in verdict.swept)
-        lines.append(f"note: {where}: killed {plural(swept, 'process', 'processes')} left behind")
-    return lines
 
 
 def _table(
@@ -301,16 +261,6 @@ def _last_lines(rank: int, last: Last) -> list[str]:
     return [f"  last lines of its {stream}:", *("    " + line for line in lines)]
 
 
-def status_words(status: int) -> str:
-    """``exit code 3``, ``killed by SIGKILL (signal 9)``."""
-    if status >= 0:
-        return f"exit code {status}"
-    try:
-        return f"killed by {signal.Signals(-status).name} (signal {-status})"
-    except ValueError:
-        return f"killed by signal {-status}"
-
-
 def headline(cause: verdicts.Cause, names: Sequence[str]) -> str:
     """``rank 3 on n2: exit code 1``: the cause in one line. names: node -> host."""
     match cause:
@@ -335,8 +285,8 @@ def headline(cause: verdicts.Cause, names: Sequence[str]) -> str:
             return f"no sign of life for {seconds:.0f} s"
         case verdicts.Impossible(message):
             return message
-        case verdicts.Interrupted(signum):
-            return f"ended by {signal.Signals(signum).name}"
+        case verdicts.Interrupted():
+            return interrupted(cause)
 
 
 def left_out(excluded: Sequence[Exclusion]) -> list[str]:

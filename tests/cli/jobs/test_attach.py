@@ -248,7 +248,7 @@ def test_ctrl_c_ends_the_job_only_if_that_was_asked_for(
                 if nth < 2:
                     orders.append(json.loads(lines.readline()))
             if presses < 3:
-                registry.conclude(folder, 130, ["error: ended by SIGINT"])
+                registry.conclude(folder, 130, ["error: interrupted"])
                 link.sendall(VERDICT)
             lines.read()
 
@@ -266,7 +266,7 @@ def test_ctrl_c_ends_the_job_only_if_that_was_asked_for(
     if presses < 3:
         assert "note: ending the job; again to kill it\n" in err
         assert ("note: killing the job\n" in err) == (presses == 2)
-        assert f"error: ended by SIGINT\nnote: job {RUN_ID} ended, exit code 130\n" in err
+        assert f"error: interrupted\nnote: job {RUN_ID} ended, exit code 130\n" in err
 
 
 # -- stop ------------------------
@@ -276,10 +276,10 @@ def test_ctrl_c_ends_the_job_only_if_that_was_asked_for(
 def test_stop_waits_for_the_end(
     launched: Launched, words: list[str], now: bool, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    one = launched(HELLO, VERDICT, code=3, lines=("error: ended by SIGINT",))
+    one = launched(HELLO, VERDICT, code=3, lines=("error: interrupted",))
     assert cli.main(["stop", *words]) == 0
     assert one.orders == [{"order": "stop", "now": now}]
-    assert capfd.readouterr() == ("", f"error: ended by SIGINT\n{CODE}")
+    assert capfd.readouterr() == ("", f"error: interrupted\n{CODE}")
 
 
 def test_stop_of_a_job_that_has_ended(

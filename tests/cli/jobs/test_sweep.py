@@ -100,7 +100,7 @@ class TestSweep:
             f"{ENDED}: left over",
             "  n1: found 1 process: python 1",
             "  n2: found 1 process: sh 1",
-            f"{ALIVE}: its launcher lives",
+            f"{ALIVE}: still running",
             "  n[1-2]: found 1 process: python 1",
             f"{FOREIGN}: its launcher is not known here; not touched without its id",
             "  n1: found 1 process: python 1",

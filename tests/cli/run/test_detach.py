@@ -295,7 +295,7 @@ def test_threads_would_be_lost() -> None:
 
 def test_ctrl_c_is_for_the_launcher(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Which ends what has begun, and says so; nobody is told before it has said who it is."""
-    RunPaths(tmp_path).launcher.write_text("error: ended by SIGINT\n")
+    RunPaths(tmp_path).launcher.write_text("error: interrupted\n")
     killed: list[tuple[int, int]] = []
     monkeypatch.setattr(os, "kill", lambda pid, number: killed.append((pid, number)))
 

@@ -175,6 +175,19 @@ class TestSteps:
         assert exited(running, 3, 5) == [Finish(0), Finish(1)]
         assert running.deadlines.keys() == {("silent", 0), ("silent", 1), "finish"}
 
+    def test_who_ended_before_and_after_which_signal(self, running: AttemptMachine) -> None:
+        exited(running, 3, 0)
+        exited(running, 0, 3, 1.0)
+        exited(running, 2, -15, 1.5)
+        heard(running, 10.0)
+        assert running.tick(11.0) == [Sweep(0)]
+        exited(running, 1, -9, 11.5)
+        verdict = finish(running)
+        assert (verdict.before, verdict.ended) == ((3,), {2: signal.SIGTERM, 1: signal.SIGKILL})
+        by = begun(make_plan(), *READY)
+        by.handle(ev.SignalReceived(signal.SIGINT, "dispatch stop"), 1.0)
+        assert by.cause == verdicts.Interrupted(signal.SIGINT, "dispatch stop")
+
     def test_who_does_not_answer_to_the_sweep_is_given_up(self, running: AttemptMachine) -> None:
         exited(running, 0, 3, 1.0)
         heard(running, 10.0)

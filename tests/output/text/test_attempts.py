@@ -24,7 +24,7 @@ CAUSES: list[tuple[verdicts.Cause, str]] = [
     (verdicts.Rejected({1: LOST, 2: LOST}), "n[2-3] cannot be used"),
     (verdicts.OutputLost(1, 3, 1, 2), "rank 3 on n2: output lost"),
     (verdicts.Impossible("8 ranks but only 4 slots"), "8 ranks but only 4 slots"),
-    (verdicts.Interrupted(2), "ended by SIGINT"),
+    (verdicts.Interrupted(2), "interrupted"),
     (
         verdicts.LeftMpi(1, 3, True, (3,), (0, 1)),
         "rank 3 on n2: exited 0 without MPI_Init; ranks 0-1 wait in it",

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
+from cases import cases
 
 from dispatcher.core.events import verdicts
 from dispatcher.core.events.monitor_events import placed
@@ -10,7 +13,8 @@ from dispatcher.core.events.verdicts import Cause, ErrorFile, MpiAborted, Verdic
 from dispatcher.model.failure import Failure, Kind
 from dispatcher.model.host import Host, Hostlist
 from dispatcher.output.text.fold import fold_ranks
-from dispatcher.output.text.verdict_text import describe, status_words
+from dispatcher.output.text.story import status_words
+from dispatcher.output.text.verdict_text import describe
 from dispatcher.plan.job.job_plan import JobPlan, plan_job
 from dispatcher.plan.job.request import Program, Request
 
@@ -39,6 +43,34 @@ def test_failed_rank_and_consequences(plan: JobPlan) -> None:
         "  then ranks 0-2,6: killed by SIGTERM (signal 15)\n"
         "  then ranks 4-5: exit code 1"
     )
+
+
+@cases(
+    ("cause", "fields", "lines"),
+    [
+        (verdicts.RankFailed(1, 3, 1), {"statuses": {0: 0, 1: 0, 3: 1}, "before": (0, 1)},
+         ["  ranks 0-1 on n00 had exited 0 before", "  last lines of its stderr:", "    boom"]),
+        # who ended by the signal that dispatch had sent, or by one before that, did not fail
+        (verdicts.RankFailed(1, 3, 1),
+         {"statuses": {0: -15, 1: 143, 2: -9, 3: 1, 4: 0, 5: 1, 6: -11, 7: -15},
+          "ended": {0: 15, 1: 15, 2: 9, 4: 15, 5: 15, 6: 15, 7: 9}},
+         ["  last lines of its stderr:", "    boom", "  1 rank the same: rank 5",
+          "  then rank 6: killed by SIGSEGV (signal 11)",
+          "  dispatch then ended ranks 0-1,7 (SIGTERM)",
+          "  dispatch then ended rank 2 (SIGKILL), which had not ended on a gentler signal",
+          "  rank 4 exited 0 after SIGTERM"]),
+        # one that the kernel killed meanwhile did
+        (verdicts.Interrupted(2), {"statuses": {0: -2, 1: -9}, "ended": {0: 2, 1: 15}},
+         ["  then rank 1: killed by SIGKILL (signal 9)", "  dispatch then ended rank 0 (SIGINT)"]),
+        # that it exited 0 is the cause itself there
+        (verdicts.LeftMpi(0, 1, False, (1,)), {"statuses": {1: 0}, "before": (1,)},
+         ["  last lines of its stderr:", "    boom"]),
+    ],
+)  # fmt: skip
+def test_what_was_before_and_what_dispatch_did_itself(
+    plan: JobPlan, cause: Cause, fields: dict[str, Any], lines: list[str]
+) -> None:
+    assert told(cause, plan, **fields).splitlines()[1:] == lines
 
 
 def test_what_the_host_knows_and_the_error_file(plan: JobPlan) -> None:
@@ -90,7 +122,7 @@ def test_equal_failures_are_one_row_with_one_hint(plan: JobPlan) -> None:
         (verdicts.NodeFailed(2, Failure(Kind.LOST, "silent")), "error: n02 (ranks 4-5): host lost"),
         (verdicts.RankNotStarted(0, 1, 2, "exec", "x"), "rank 1 on n00: exec x: no such file"),
         (verdicts.OutputLost(0, 1, 5, 6), "output lost: 5 of 6 bytes arrived"),
-        (verdicts.Interrupted(2), "ended by SIGINT"),
+        (verdicts.Interrupted(2), "error: interrupted ["),
         (verdicts.Interrupted(13), "nobody reads standard output any more"),
         (verdicts.Impossible("no room", "less"), "error: no room [plan-impossible]\n  hint: less"),
         (

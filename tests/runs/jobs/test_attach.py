@@ -122,5 +122,5 @@ def test_ctrl_c_ends_the_job_only_if_that_was_asked_for(
         if stubborn:
             os.kill(one.pid, signal.SIGINT)
         assert one.wait(timeout=20) == 130
-        assert "ended by SIGINT" in one.stderr.read()
+        assert "stopped by dispatch stop" in one.stderr.read()
     assert jobs()[-1]["state"] == "ended"

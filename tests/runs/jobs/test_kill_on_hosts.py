@@ -149,7 +149,7 @@ def test_sweep_ends_what_dead_launchers_left(login: Login, who: str, user: list[
     listed = login.dispatch("sweep", *reach).stdout
     assert "n[1-2]: found 1 folder in /tmp" in listed
     assert f"{lost}: left over" in listed
-    assert f"{lives}: its launcher lives" in listed
+    assert f"{lives}: still running" in listed
     assert f"{unknown}: its launcher is not known here" in listed
     assert strangers not in listed
     done = login.dispatch("sweep", "--kill", *reach)
