@@ -49,6 +49,7 @@ class SinkThread:
 
     taken: called with (node, number of bytes) after all sinks have taken them.
     failed: called once with the exception of a sink; that sink is then left out.
+    told: called with each event that all sinks have.
     """
 
     def __init__(
@@ -56,10 +57,12 @@ class SinkThread:
         sinks: Sequence[Sink],
         taken: Callable[[int, int], None],
         failed: Callable[[Sink, Exception], None],
+        told: Callable[[Event], None] = lambda event: None,
     ) -> None:
         self._sinks = list(sinks)
         self._taken = taken
         self._failed = failed
+        self._told = told
         self._queue: queue.SimpleQueue[_Output | Entry | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="sinks", daemon=True)
 
@@ -108,6 +111,7 @@ class SinkThread:
     def _take(self, item: _Output | Entry) -> None:
         if isinstance(item, Entry):
             self._tell_all(lambda sink: sink.event(item))
+            self._told(item.event)
         else:
             node, rank, stream, data = item
             self._tell_all(lambda sink: sink.output(rank, stream, data))
@@ -144,7 +148,7 @@ class EventLoop(abc.ABC):
         self, sinks: Sequence[Sink], sink_failed: Callable[[Sink, Exception], None], n_hosts: int
     ) -> None:
         self._inbox: queue.SimpleQueue[Event] = queue.SimpleQueue()
-        self._feed = SinkThread(sinks, self._taken, sink_failed)
+        self._feed = SinkThread(sinks, self._taken, sink_failed, self._told)
         self._credit = min(CREDIT_MOST, max(CREDIT_LEAST, CREDIT_TOTAL // n_hosts))
         self._seq = 0
         self._began = time.monotonic()
@@ -173,6 +177,9 @@ class EventLoop(abc.ABC):
     @abc.abstractmethod
     def _taken(self, node: int, nbytes: int) -> None:
         """All sinks have taken ``nbytes`` of ``node``; from their thread."""
+
+    def _told(self, event: Event) -> None:  # noqa: B027 - commands of a fan-out tell no floods
+        """All sinks have ``event``; from their thread."""
 
     def _asks_to_leave(self) -> bool:
         """Whether a signal is in what nobody will look at any more; empties the inbox."""

@@ -32,6 +32,8 @@ from dispatcher.transport.base import Transport
 
 #: bytes of one host's answer
 MOST = 4 << 20
+#: values in it
+MOST_VALUES = 1 << 16
 #: modules of the agent that a survey needs
 NEEDS = ("protocol.packing", "probe.probes")
 
@@ -147,7 +149,7 @@ def _answer(outcome: Outcome, node: int, answers: _Answers) -> Answer:
 
 def _checked(data: bytes) -> dict[str, Reading]:
     """The readings of an answer. Raises: ValueError for anything else."""
-    value = unpack(data)
+    value = unpack(data, MOST_VALUES)
     if not isinstance(value, dict):
         raise PackError("not a dict")
     found = {}

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 
 import pytest
+from rig import wait_for
 
 from dispatcher.bootstrap import payload
 from dispatcher.core.events import run_events as ev
@@ -29,6 +30,7 @@ from dispatcher.remote.protocol.frames import (
 )
 from dispatcher.remote.protocol.packing import unpack
 from dispatcher.runner.loop import ConnectGate
+from dispatcher.runner.run import report_intake
 from dispatcher.runner.run.host_thread import HostThread
 from dispatcher.runner.run.output_intake import dedup_body
 from dispatcher.transport.base import Link, LinkClosed, Target, Transport
@@ -205,6 +207,44 @@ def test_hostile_agents_lose_their_link(
     assert failure.kind is Kind.PROTOCOL
     assert why in failure.why
     assert link.closed.wait(5)
+
+
+def test_a_flood_is_left_in_the_link_and_then_ends_it(
+    watch: Callable[..., Watched], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(report_intake, "PATIENCE", 0.2)
+    monkeypatch.setattr(report_intake, "BURST", 200 << 10)
+    chunk = control("mpi_inside", inside=[], over=[], libraries=[]) * 10_000
+    link = ScriptedLink([SYNC + READY, chunk])
+    watched = watch(link)
+    told = watched.until(ev.NodeLost)
+    lost = told[-1]
+    assert isinstance(lost, ev.NodeLost)
+    assert lost.failure.kind is Kind.PROTOCOL
+    assert "a flood: " in lost.failure.why
+    assert " mpi.inside in " in lost.failure.why
+    assert 100 < len(told) < 5_000
+    assert link.closed.wait(5)
+
+
+def test_what_nobody_takes_is_held_back_and_nobody_is_late_for_that(
+    watch: Callable[..., Watched], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(report_intake, "MOST_WAITING", 100 * report_intake.REPORT)
+    one = control("mpi_inside", inside=[], over=[], libraries=[])
+    watched = watch(ScriptedLink([SYNC + READY, one * 1000]), heartbeat=0.02)
+    told: list[ev.Event] = []
+
+    def arrived() -> bool:
+        while not watched.events.empty():
+            told.append(watched.events.get())
+        return len(watched.beats) > 3
+
+    wait_for(arrived)
+    assert len(told) < 110
+    for event in told:
+        watched.host.done(event)
+    wait_for(lambda: not watched.events.empty())
 
 
 @pytest.mark.parametrize(

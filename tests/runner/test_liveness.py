@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from dispatcher.bootstrap import payload
 from dispatcher.core.events.actions import GatherStacks
+from dispatcher.core.events.monitor_events import NodeStacks
 from dispatcher.core.events.run_events import NodesHeard
 from dispatcher.remote.protocol.frames import Decoder
 from dispatcher.remote.protocol.packing import unpack
@@ -112,12 +113,17 @@ class Asked:
     def __init__(self, node: int) -> None:
         self.node = node
         self.orders: list[dict[str, Any]] = []
+        self.answers: list[type[NodeStacks]] = []
 
     def send(self, frame: bytes) -> None:
         (one,) = Decoder().feed(frame)
         order = unpack(one.body)
         assert isinstance(order, dict)
         self.orders.append(order)
+
+    def ask(self, frame: bytes, answer: type[NodeStacks]) -> None:
+        self.answers.append(answer)
+        self.send(frame)
 
     def seconds(self) -> list[float]:
         return [order["seconds"] for order in self.orders]
@@ -151,6 +157,7 @@ def test_who_samples_also_finds_out_where_the_ranks_are(every: float | None) -> 
         "type": "sample", "seconds": every or 0.0, "parts": payload.parts(parts),
         "stacks": {"number": 7, "seconds": 6.0, "hung": True, "ras": False},
     }]  # fmt: skip
+    assert host.answers == [NodeStacks]
 
 
 def test_one_host_asks_nccl_all_the_while() -> None:

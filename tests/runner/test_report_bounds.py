@@ -236,3 +236,8 @@ def test_which_library_a_rank_is_inside() -> None:
     assert inside.versions == {("PMI-1", "/a"): "A"}
     for number in (-1, 2):
         assert not is_taken("mpi_inside", inside=[[4, number]], libraries=libraries)
+
+
+def test_a_report_of_very_many_values_is_none() -> None:
+    with pytest.raises(ReportError, match="malformed report: too many values"):
+        reports.read(3, RANKS, pack({"type": "notice", "text": [[]] * reports.MOST_VALUES}))

@@ -183,10 +183,11 @@ class Frame:
 
 
 class Decoder:
-    """Turns any chunking of a byte stream into frames."""
+    """Turns any chunking of a byte stream into frames; most: bytes of a CONTROL frame's body."""
 
-    def __init__(self) -> None:
+    def __init__(self, most: int = CONTROL_LIMIT) -> None:
         self._buffer = bytearray()
+        self._most = most
 
     @property
     def pending(self) -> int:
@@ -205,7 +206,7 @@ class Decoder:
         while len(buffer) - at >= HEADER.size:
             kind, stream, unused, rank, size = HEADER.unpack_from(buffer, at)
             streams, least, most = _SIZES.get(kind, ((), 0, 0))
-            if unused or stream not in streams or not least <= size <= most:
+            if unused or stream not in streams or not least <= size <= min(most, self._most):
                 raise WireError("bad frame: kind %d, stream %d, size %d" % (kind, stream, size))
             end = at + HEADER.size + size
             if end > len(buffer):

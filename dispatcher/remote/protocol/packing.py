@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 DEPTH_LIMIT = 16
 INT_LIMIT = 1 << 63
+#: values in one that is unpacked, where nobody says less
+MOST_VALUES = 1 << 24
 _INFINITE = float("inf")
 _VALUES: dict[bytes, bool | None] = {b"N": None, b"T": True, b"F": False}
 _TAGS = {value: tag for tag, value in _VALUES.items()}
@@ -81,13 +83,14 @@ def _pack(value: object, parts: list[bytes], depth: int) -> None:
         raise PackError("cannot pack %s" % type(value).__name__)
 
 
-def unpack(data: bytes) -> Any:
+def unpack(data: bytes, most: int = MOST_VALUES) -> Any:
     """The value that ``data`` (bytes, exactly one packed value) stands for.
 
+    most: values in it, those in lists and dicts included: two bytes may become an object of 70.
     Raises: PackError on anything else; never any other exception.
     """
     try:
-        value, end = _unpack(data, 0, 0)
+        value, end = _unpack(data, 0, 0, [most])
     except PackError:
         raise
     except ValueError as error:
@@ -97,9 +100,12 @@ def unpack(data: bytes) -> Any:
     return value
 
 
-def _unpack(data: bytes, at: int, depth: int) -> tuple[Any, int]:
+def _unpack(data: bytes, at: int, depth: int, left: list[int]) -> tuple[Any, int]:
+    left[0] -= 1
     if depth > DEPTH_LIMIT:
         raise PackError("nested too deep")
+    if left[0] < 0:
+        raise PackError("too many values")
     tag = data[at : at + 1]
     at += 1
     if tag in (b"s", b"b"):
@@ -120,7 +126,7 @@ def _unpack(data: bytes, at: int, depth: int) -> tuple[Any, int]:
     if tag == b"l":
         items = []
         while data[at : at + 1] != b"e":
-            item, at = _unpack(data, at, depth + 1)
+            item, at = _unpack(data, at, depth + 1, left)
             items.append(item)
         return items, at + 1
     if tag == b"d":
@@ -128,10 +134,10 @@ def _unpack(data: bytes, at: int, depth: int) -> tuple[Any, int]:
         while data[at : at + 1] != b"e":
             if data[at : at + 1] != b"s":
                 raise PackError("dict key is not a string")
-            key, at = _unpack(data, at, depth + 1)
+            key, at = _unpack(data, at, depth + 1, left)
             if key in pairs:
                 raise PackError("dict key twice")
-            pairs[key], at = _unpack(data, at, depth + 1)
+            pairs[key], at = _unpack(data, at, depth + 1, left)
         return pairs, at + 1
     if tag in _VALUES:
         return _VALUES[tag], at

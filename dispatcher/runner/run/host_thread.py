@@ -17,6 +17,7 @@ import math
 import queue
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 
 from dispatcher.bootstrap import payload
@@ -26,6 +27,7 @@ from dispatcher.model.failure import Ending, Failure, Kind
 from dispatcher.remote.protocol.frames import (
     CONTROL,
     COUNT,
+    ENDED,
     HEADER,
     INPUT,
     OUTPUT,
@@ -39,10 +41,13 @@ from dispatcher.remote.protocol.frames import (
 from dispatcher.runner.loop import ConnectGate
 from dispatcher.runner.run import reports
 from dispatcher.runner.run.output_intake import Body, Credit, literal
+from dispatcher.runner.run.report_intake import Notices, Quota, Turns
 from dispatcher.transport.base import Link, LinkClosed, Target, Transport
 
 READ_SIZE = 256 << 10
 ERRORS_LIMIT = 64 << 10
+#: reads that empty what a link holds of standard error
+_READS = 8
 #: seconds that the end of a link may come after it has ceased to take our frames
 LAST_WORDS = 2.0
 
@@ -126,7 +131,10 @@ class HostThread(threading.Thread):
         self._finishing = False  # the agent's next ``swept`` is its last word
         self._scanner = SyncScanner()
         self._synced = False  # the agent was heard
-        self._decoder = Decoder()
+        self._decoder = Decoder(reports.BODY_LIMIT)
+        self._frames: deque[Frame] = deque()  # decoded, and left for when the quota has room
+        self._quota, self._turns, self._notices = Quota(), Turns(), Notices()
+        self._unread = False  # the link has something that the quota has no room for
         self._errors = bytearray()
         self._ending: Ending | None = None  # as it was told
         self._received: dict[tuple[int, int], int] = {}
@@ -154,6 +162,16 @@ class HostThread(threading.Thread):
         """The sinks took ``nbytes`` of this host's output; give credit back in large portions."""
         if count := self._credit.taken(nbytes):
             self.send(control("credit", count=count))
+
+    def done(self, event: ev.Event) -> None:
+        """All sinks have ``event``; it may be another host's."""
+        if self._quota.done(event):
+            self._wake()
+
+    def ask(self, frame: bytes, answer: type[ev.Event]) -> None:
+        """As ``send``; one ``answer`` may come for it."""
+        self._turns.ask(answer)
+        self.send(frame)
 
     def again(self, prepare: bytes, attempt: int) -> None:
         """Have the agent prepare ``attempt``; its answer divides old frames from new ones."""
@@ -197,6 +215,8 @@ class HostThread(threading.Thread):
 
     def _lose(self, failure: Failure) -> None:
         if not self._stopping:
+            for left in self._notices.left_out(self.node):
+                self._tell(left)
             self._tell(ev.NodeLost(self.node, failure, self._ending))
 
     def _connect(self) -> Link | Failure:
@@ -226,13 +246,17 @@ class HostThread(threading.Thread):
             if item is _CLOSE:
                 return None
             if item is _READABLE:
-                self._readable = False
+                self._readable, self._unread = False, True
+            if self._unread and not self._quota.wait(time.monotonic()):
+                self._unread = False
                 failure = self._read(link)
                 if failure is not None:
                     return failure
             frames = item if isinstance(item, bytes) else b""
             is_due = time.monotonic() >= self._due
             if self._state == SERVING and (self._beat or is_due):
+                if self._unread:  # it may have said long ago that it lives
+                    self._note_heartbeat()
                 frames += _PING
                 self._expect_heartbeat()
                 if self._pulsed or link.pulse(_PING_ASIDE, self._heartbeat, self._note_heartbeat):
@@ -245,7 +269,10 @@ class HostThread(threading.Thread):
     def _next_item(self) -> object:
         """What is for us next, input when there is nothing else; None when something is due."""
         has_input = self._state != DEAF and not self._input.empty()
-        wait = 0.0 if has_input else max(0.0, self._due - time.monotonic())
+        now = time.monotonic()
+        wait = 0.0 if has_input else max(0.0, self._due - now)
+        if self._unread:
+            wait = min(wait, self._quota.wait(now))
         try:
             return self._inbox.get(timeout=min(wait, threading.TIMEOUT_MAX))
         except queue.Empty:
@@ -271,28 +298,44 @@ class HostThread(threading.Thread):
             self._inbox.put(_READABLE)
 
     def _read(self, link: Link) -> Failure | None:
-        """Take what is there now; a Failure when the stream ended or broke the protocol."""
-        self._take_errors(link)
-        while (data := link.read(READ_SIZE)) is not None:
-            if not data:
-                return self._end_of(link)
-            if not self._synced:
-                rest = self._scanner.feed(data)
-                if rest is None:
-                    continue
-                self._tell(ev.NodeBooted(self.node, len(self._scanner.noise)))
-                self._synced, data = True, rest
-            try:
-                self._take_all(self._decoder.feed(data))
-            except (WireError, reports.ReportError) as error:
-                return Failure(Kind.PROTOCOL, str(error))
+        """Take what is there now, as far as the quota has room for it; the rest waits."""
+        try:
+            self._take_errors(link)
+            while not self._unread:
+                if self._frames:
+                    self._take_all()
+                elif (data := link.read(READ_SIZE)) is None:
+                    return None
+                elif not data:
+                    return self._end_of(link)
+                else:
+                    self._feed(data)
+        except (WireError, reports.ReportError) as error:
+            return Failure(Kind.PROTOCOL, str(error))
         return None
 
-    def _take_all(self, frames: list[Frame]) -> None:
-        """Take ``frames``; output of one stream that came together goes on together."""
+    def _feed(self, data: bytes) -> None:
+        if not self._synced:
+            rest = self._scanner.feed(data)
+            if rest is None:
+                self._charge("login noise", len(data))
+                return
+            self._tell(ev.NodeBooted(self.node, len(self._scanner.noise)))
+            self._synced, data = True, rest
+        self._frames.extend(self._decoder.feed(data))
+
+    def _charge(self, what: str, nbytes: int) -> None:
+        """``what`` came; nothing more is read while there is no room for it."""
+        now = time.monotonic()
+        self._quota.said(what, nbytes, now)
+        self._unread = self._quota.is_full
+
+    def _take_all(self) -> None:
+        """Take the frames; output of one stream that came together goes on together."""
         together: dict[tuple[int, int], list[bytes]] = {}
         try:
-            for frame in frames:
+            while self._frames and not self._unread:
+                frame = self._frames.popleft()
                 if frame.kind in (OUTPUT, SAME):
                     self._check_output(frame)
                     body = self._body(frame)
@@ -318,21 +361,17 @@ class HostThread(threading.Thread):
 
     def _take(self, frame: Frame) -> None:
         if frame.body == _HEARTBEAT and frame.kind == CONTROL and not self._rests:
+            self._charge("heartbeats", len(frame.body))
             self._beat = True
             self._note_heartbeat()
             return
         if frame.kind == CONTROL:
-            for event in reports.read(self.node, self.ranks, frame.body):
-                if isinstance(event, ev.NodeReady):
-                    self._begin(event.attempt)
-                elif self.attempt and isinstance(event, ev.OfAttempt):
-                    event = dataclasses.replace(event, attempt=self.attempt)
-                if isinstance(event, (ev.NodePaused, ev.NodeHeard)):
-                    self._rests = isinstance(event, ev.NodePaused)
-                if isinstance(event, ev.NodeSwept) and self._finishing:
-                    self._stopping = True
-                self._tell(event)
+            found = reports.read(self.node, self.ranks, frame.body)
+            self._charge(found[0].name if found else "reports", len(frame.body))
+            for event in self._notices.passed(self.node, found, time.monotonic()):
+                self._report(event, len(frame.body))
             return
+        self._charge("ends of output" if frame.kind == ENDED else "credit", len(frame.body))
         if frame.kind == TAKEN:
             (count,) = COUNT.unpack(frame.body)
             if count > self._input_unpaid:
@@ -349,6 +388,20 @@ class HostThread(threading.Thread):
         received = self._received.get(key, 0)
         self._tell(ev.OutputEnded(self.node, *key, received, sent, attempt=self.attempt))
 
+    def _report(self, event: ev.Event, nbytes: int) -> None:
+        """Tell ``event``, which was made of so many bytes, if it is in turn."""
+        if isinstance(event, ev.NodeReady):
+            self._begin(event.attempt)
+        elif self.attempt and isinstance(event, ev.OfAttempt):
+            event = dataclasses.replace(event, attempt=self.attempt)
+        self._turns.check(event)
+        if isinstance(event, (ev.NodePaused, ev.NodeHeard)):
+            self._rests = isinstance(event, ev.NodePaused)
+        if isinstance(event, ev.NodeSwept) and self._finishing:
+            self._stopping = True
+        self._quota.told(event, nbytes)
+        self._tell(event)
+
     def _begin(self, attempt: int) -> None:
         """From here on the frames are of ``attempt``."""
         if attempt != self._ordered or attempt <= self._prepared:
@@ -359,6 +412,7 @@ class HostThread(threading.Thread):
             self._expect_heartbeat()
         self._received.clear()
         self._ended.clear()
+        self._turns.begin()
 
     def _note_heartbeat(self) -> None:
         if not self._rests:
@@ -370,28 +424,39 @@ class HostThread(threading.Thread):
         self._due = time.monotonic() + self._heartbeat * _LATE
 
     def _take_errors(self, link: Link) -> None:
-        while data := link.read_errors(READ_SIZE):
-            self._errors += data
-            del self._errors[:-ERRORS_LIMIT]
+        while not self._unread and (size := self._read_errors(link)):
+            self._charge("pieces of standard error", size)
+
+    def _read_errors(self, link: Link) -> int:
+        data = link.read_errors(READ_SIZE)
+        self._errors += data
+        del self._errors[:-ERRORS_LIMIT]
+        return len(data)
+
+    def _last_errors(self, link: Link) -> bytes:
+        """What it said on standard error, with what a link holds of that; more may follow."""
+        for _ in range(_READS):
+            if not self._read_errors(link):
+                break
+        return bytes(self._errors)
 
     def _end_of(self, link: Link) -> Failure:
         """Why the stream ended."""
         status = link.ending(1.0)
         if status not in (Ending(None), Ending(_SSH_FAILED)):
             self._ending = status
-        self._take_errors(link)
+        errors = self._last_errors(link)
         known = link.failure(0.0)
         if known is not None:
             return known
         if not self._synced:
             noise = self._scanner.finish()
-            return boot_failure(self._target.host, noise, bytes(self._errors), status.code)
-        return link_ended("the agent", status, bytes(self._errors))
+            return boot_failure(self._target.host, noise, errors, status.code)
+        return link_ended("the agent", status, errors)
 
     def _late(self, link: Link) -> Failure:
         """The agent did not answer in time; quote what the host said instead."""
-        self._take_errors(link)
-        last_words = remote_message(bytes(self._errors) or self._scanner.finish())
+        last_words = remote_message(self._last_errors(link) or self._scanner.finish())
         return Failure(
             Kind.TIMEOUT,
             f"no answer from the agent within {self._boot_timeout:.0f} s{last_words}",

@@ -13,6 +13,7 @@ from typing import Any
 
 from dispatcher.bootstrap import payload
 from dispatcher.core.events.actions import GatherStacks
+from dispatcher.core.events.monitor_events import NodeStacks
 from dispatcher.core.events.run_events import NodesHeard
 from dispatcher.remote.protocol.frames import control
 from dispatcher.runner.run.host_thread import HostThread
@@ -147,4 +148,8 @@ class Sampling:
         if self._ras and host.node == 0:
             more, fields["ras"] = more or NCCL, True
         parts = payload.parts((*PARTS, *more))
-        host.send(control("sample", seconds=float(self._every or 0), parts=parts, **fields))
+        order = control("sample", seconds=float(self._every or 0), parts=parts, **fields)
+        if "stacks" in fields:
+            host.ask(order, NodeStacks)
+        else:
+            host.send(order)

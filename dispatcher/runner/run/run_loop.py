@@ -234,6 +234,11 @@ class Runner(EventLoop):
         if self._flow is not None:
             self._flow.taken(nbytes)
 
+    def _told(self, event: ev.Event) -> None:
+        host = self._hosts.get(getattr(event, "node", -1))
+        if host is not None:
+            host.done(event)
+
     def _counted(self, output: Output) -> Output:
         flow = self._flow
         assert flow is not None

@@ -191,3 +191,13 @@ def test_what_cannot_be_packed_is_refused(value: Any) -> None:
 
 def test_tuples_arrive_as_lists() -> None:
     assert unpack(pack(((1, 2), ()))) == [[1, 2], []]
+
+
+@cases(
+    ("value", "count"),
+    [(None, 1), ([], 1), ([[], []], 3), ({"a": 1}, 3), ([1, "x", b"", {"k": [0.5]}], 8)],
+)
+def test_values_are_counted(value: Any, count: int) -> None:
+    assert unpack(pack(value), count) == value
+    with pytest.raises(PackError, match="too many values"):
+        unpack(pack(value), count - 1)

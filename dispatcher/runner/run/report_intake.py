@@ -1,0 +1,169 @@
+"""Reports on their way in: how fast, how many may wait, what is in turn, which notices pass.
+
+Output needs credit; all else that a host says does not, since an order, a heartbeat or an exit must
+never wait. So a host that lies could fill our memory with reports, or our time. ``Quota`` is the
+one bound of all of it, whatever is told: what comes too fast, or faster than the sinks take it, is
+left in the link, whose window then holds the host back. Whoever goes on and on is no host of ours.
+
+``Turns``: what an honest agent says once, it says once. ``Notices``: a flood of them is counted.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections import Counter, deque
+from collections.abc import Sequence
+
+from dispatcher.core.events import mpi_events
+from dispatcher.core.events import run_events as ev
+from dispatcher.core.events.monitor_events import NodeStacks
+from dispatcher.runner.run.reports import ReportError
+
+#: what a report counts beside its bytes, in bytes
+REPORT = 2 << 10
+#: bytes a second that pass for ever, and how many may come at once
+RATE, BURST = 1 << 20, 4 << 20
+#: what passes at once when there is room again: else each report would wake its thread
+SLICE = 64 << 10
+#: seconds of more than that after which the link ends
+PATIENCE = 5.0
+#: what a byte of a report may become while it waits, and how much of one host's may wait
+GROWTH, MOST_WAITING = 8, 8 << 20
+
+
+class Quota:
+    """What one host may say besides output. ``done`` is called by the sinks' thread."""
+
+    def __init__(self) -> None:
+        self._level, self._at = 0.0, 0.0
+        self._since: float | None = None  # when it began to be too much
+        self._said: Counter[str] = Counter()  # what, since then or since it was last little
+        self._waiting: deque[tuple[ev.Event, int]] = deque()
+        self._size = 0
+        self._lock = threading.Lock()
+
+    def said(self, what: str, nbytes: int, now: float) -> None:
+        """``what`` came, of so many bytes. Raises: ReportError if it has been too much for long."""
+        self._drain(now)
+        self._level += nbytes + REPORT
+        self._said[what] += 1
+        if self._level <= BURST:
+            return
+        self._since = now if self._since is None else self._since
+        if now - self._since > PATIENCE:
+            most, count = self._said.most_common(1)[0]
+            raise ReportError(
+                f"a flood: {count:,} {most} in {now - self._since:.0f} s, more than any job brings"
+            )
+
+    def told(self, event: ev.Event, nbytes: int) -> None:
+        """``event``, made of so many bytes, is on its way to the sinks."""
+        with self._lock:
+            self._waiting.append((event, GROWTH * nbytes + REPORT))
+            self._size += self._waiting[-1][1]
+
+    def done(self, event: ev.Event) -> bool:
+        """The sinks have taken ``event``, which may be another's; whether there is room again."""
+        with self._lock:
+            if not self._waiting or self._waiting[0][0] is not event:
+                return False
+            before = self._size
+            self._size -= self._waiting.popleft()[1]
+            return self._size < MOST_WAITING <= before
+
+    @property
+    def is_full(self) -> bool:
+        """Whether to leave the link unread from now on; ``wait`` says for how long."""
+        return self._level > BURST or self._size >= MOST_WAITING
+
+    def wait(self, now: float) -> float:
+        """Seconds to leave the link unread; infinity: until ``done`` says that there is room."""
+        if self._size >= MOST_WAITING:
+            return math.inf
+        self._drain(now)
+        return max(0.0, (self._level - BURST + SLICE) / RATE)
+
+    def _drain(self, now: float) -> None:
+        self._level = max(0.0, self._level - (now - self._at) * RATE)
+        self._at = now
+        if self._level < BURST // 2:
+            self._since = None
+            self._said.clear()
+
+
+#: reports of which a rank has one an attempt
+_ONCE = (ev.RankExited, ev.RankLeaked, ev.InputClosed)
+#: others of which a host has few, of all that a rank or a restart can bring about
+_FEW = (ev.NodeProbed, ev.NodeDying, mpi_events.PmixWanted, mpi_events.PmixFailed)
+
+
+class Turns:
+    """What an agent has said of the present attempt, and what it was asked for."""
+
+    def __init__(self) -> None:
+        self._seen: set[tuple[type[ev.Event], int]] = set()
+        self._few: Counter[type[ev.Event]] = Counter()
+        self._asked: Counter[type[ev.Event]] = Counter()
+
+    def ask(self, kind: type[ev.Event]) -> None:
+        """One answer of ``kind`` may come."""
+        self._asked[kind] += 1
+
+    def begin(self) -> None:
+        """Another attempt: all may be said again."""
+        self._seen.clear()
+        self._few.clear()
+
+    def check(self, event: ev.Event) -> None:
+        """Note ``event``. Raises: ReportError if it cannot be, after what was said and asked."""
+        if isinstance(event, (ev.RankSpawned, ev.RankFailedToStart)):
+            self._once(ev.RankSpawned, event.rank, event.name)
+        elif isinstance(event, _ONCE):
+            self._once(type(event), event.rank, event.name)
+        elif isinstance(event, _FEW):
+            self._few[type(event)] += 1
+            if self._few[type(event)] > 2:
+                raise ReportError(f"{event.name} for the third time")
+        elif isinstance(event, NodeStacks):
+            if not self._asked[NodeStacks]:
+                raise ReportError("stacks that nobody asked for")
+            self._asked[NodeStacks] -= 1
+
+    def _once(self, kind: type[ev.Event], rank: int, name: str) -> None:
+        if (kind, rank) in self._seen:
+            raise ReportError(f"{name} of rank {rank} for the second time")
+        self._seen.add((kind, rank))
+
+
+#: notices of a host that pass at once, and seconds until the next of those that do not
+AT_ONCE, SECONDS = 20, 10.0
+
+
+class Notices:
+    """A host's notices: those beyond ``AT_ONCE`` pass one in ``SECONDS``, the rest is counted."""
+
+    def __init__(self) -> None:
+        self._room, self._at = float(AT_ONCE), 0.0
+        self._left_out = 0
+
+    def passed(self, node: int, events: Sequence[ev.Event], now: float) -> list[ev.Event]:
+        """What of ``events`` is told, and how many were left out before it."""
+        found: list[ev.Event] = []
+        for event in events:
+            if not isinstance(event, (ev.NodeNoticed, mpi_events.PmiWaiting)):
+                found.append(event)
+                continue
+            self._room = min(AT_ONCE, self._room + (now - self._at) / SECONDS)
+            self._at = now
+            if self._room < 1:
+                self._left_out += 1
+                continue
+            self._room -= 1
+            found += [*self.left_out(node), event]
+        return found
+
+    def left_out(self, node: int) -> list[ev.Event]:
+        """How many notices were left out since this was last told, if any were."""
+        count, self._left_out = self._left_out, 0
+        return [ev.NodeNoticed(node, f"{count:,} more notices were left out")] if count else []
