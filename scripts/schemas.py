@@ -233,6 +233,9 @@ def breaks(old: Any, new: Any, where: str = "") -> Iterator[str]:
             yield from (f"{where}/{name} is new" for name in sorted(added))
     elif key in ("required", "allOf"):
         yield from (f"{where}: {one} is gone" for one in old if one not in new)
+    elif key == "anyOf" and isinstance(old, list):  # a further kind of a thing that says its kind
+        yield from (f"{where}: {one} is gone" for one in old if one not in new)
+        yield from (f"{where}: {one} is new" for one in new if one not in old and "$ref" not in one)
     elif old != new:
         yield f"{where}: {new}, was {old}"
 

@@ -84,7 +84,7 @@ class FirstFailure(Value):
     """What ended the run.
 
     kind: RankFailed, MpiAborted, LeftMpi, MpisDiffer, RankNotStarted, NodeFailed, Rejected,
-    Impossible, OutputLost, Hung or Interrupted. rank, host: where, as far as it was at one
+    Impossible, OutputLost, Hung, TimeUp or Interrupted. rank, host: where, as far as it was at one
     place. last_lines: what that rank said last. facts: all that ``report.json`` has of it.
     message_code: what ``dispatch explain`` knows it by.
     """

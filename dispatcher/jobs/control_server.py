@@ -158,7 +158,8 @@ class StreamPositions:
 
 
 class ControlServer(Sink):
-    """Listens at ``folder``/control. stop: called with "stop" or "kill" when a client orders it.
+    """Listens at ``folder``/control. stop: called with "stop", "kill" or the number of the signal
+    to stop with when a client orders it.
 
     picture: how far the run is, as plain values, or None for nothing to tell. table: likewise,
     what each rank does. sample: called with seconds when somebody wants samples every so often.
@@ -368,7 +369,7 @@ class ControlServer(Sink):
                     client.wants_stacks = True
                 self._gather()
             if order["order"] == "stop":
-                self._stop("kill" if order.get("now") is True else "stop")
+                self._stop(job_socket.way_to_stop(order))
         return True
 
     def _greet(self, client: Client, order: Mapping[str, Any]) -> None:

@@ -5,7 +5,9 @@ A client sends one line, its order::
     {"order": "attach", "output": true}    output and notes from now on, then the verdict;
                                        "rests": also lines begun before; "picture": pictures;
                                        "table": 2.0: tables, and samples every so many seconds
-    {"order": "stop", "now": false}    as Ctrl-C, or as its second; then as attach, no output
+    {"order": "stop", "now": false}    as Ctrl-C, or as its second; then as attach, no output;
+                                       "signal": 15: what the ranks get first,
+                                       0: --stop-signal, else TERM
     {"order": "stacks"}                where the ranks are, once; then as attach, no output
 
 The launcher sends frames: a line of JSON, and after it ``size`` bytes, if it says so::
@@ -52,6 +54,8 @@ LARGEST = 64 << 20
 LEAST_EVERY, MOST_EVERY = 0.2, 3600.0
 
 ORDERS = ("attach", "stop", "stacks")
+#: signals that a job may be stopped with: all but those that no program can handle
+PASSED_ON = frozenset(range(65)) - {9, 19, 32, 33}
 
 
 class Malformed(ValueError):
@@ -77,6 +81,15 @@ def parse_order(line: bytes) -> Mapping[str, Any]:
 def wants_output(order: Mapping[str, Any]) -> bool:
     """Whether the client wants to see what the ranks write."""
     return order["order"] == "attach" and order.get("output") is not False
+
+
+def way_to_stop(order: Mapping[str, Any]) -> str:
+    """What a ``stop`` asks for: "stop", "kill" or the number of the first signal."""
+    number = order.get("signal")
+    if order.get("now") is True:
+        return "kill"
+    known = isinstance(number, int) and not isinstance(number, bool) and number in PASSED_ON
+    return str(number) if known else "stop"
 
 
 def wants_table(order: Mapping[str, Any]) -> float | None:

@@ -138,16 +138,16 @@ class Cause(_Cause, total=False):
     """What ended a run. Which fields there are depends on ``kind``.
 
     kind: RankFailed, MpiAborted, LeftMpi, MpisDiffer, RankNotStarted, NodeFailed, Rejected,
-    Impossible, OutputLost, Hung or Interrupted. message_code: what ``dispatch explain`` knows it
-    by. rank, host, pid: where; a rank that was spawned is a text, 1.0. status: exit code, or -n for
-    signal n. error: what the rank wrote about its failure, with message and traceback. last_lines:
-    what it said last. same: other ranks that failed alike. hint: what to do. code, text: of
-    MPI_Abort. never: whether MPI was never begun. ranks, waiting: who left MPI, and who waits.
-    used: the different MPIs. errno, step, what: why a program could not be started. failure,
+    Impossible, OutputLost, Hung, TimeUp or Interrupted. message_code: what ``dispatch explain``
+    knows it by. rank, host, pid: where; a rank that was spawned is a text, 1.0. status: exit code,
+    or -n for signal n. error: what the rank wrote about its failure, with message and traceback.
+    last_lines: what it said last. same: other ranks that failed alike. hint: what to do. code,
+    text: of MPI_Abort. never: whether MPI was never begun. ranks, waiting: who left MPI, and who
+    waits. used: the different MPIs. errno, step, what: why a program could not be started. failure,
     failures: of a host, and by host. problems: by host, what does not fit. exit_code: of dispatch.
-    message: why the plan is impossible. received, sent: bytes. seconds: of the hang. groups: where
-    the ranks were. collective: the one they hang in. signals: what names ranks that hold the others
-    back, the one that knows most first. signum: the signal that dispatch got.
+    message: why the plan is impossible. received, sent: bytes. seconds: of the hang, or of the time
+    limit. groups: where the ranks were. collective: the one they hang in. signals: what names ranks
+    that hold the others back, the one that knows most first. signum: the signal that dispatch got.
     """
 
     rank: int | str

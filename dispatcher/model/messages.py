@@ -148,6 +148,16 @@ progress looks like:
 """,
     ),
     _message(
+        "time-limit", 124, "The job has run for as long as --time-limit allows.",
+        """Its ranks were told to end and, after --grace, killed. MPIEXEC_TIMEOUT in the environment
+        is such a limit as well.""",
+        """
+Let the program save its work before that, and go on from there:
+
+    dispatch -H hostfile --time-limit 04:00:00 --signal USR1@300 train.py
+""",
+    ),
+    _message(
         "interrupted", "128+n; 130 for Ctrl-C", "dispatch itself was told to end.",
         "A signal came: Ctrl-C, a closed terminal, dispatch stop, or a batch system's time limit.",
         """

@@ -231,11 +231,15 @@ class Stop:
         self._by = by
         self._orders = 0
 
-    def __call__(self, *, now: bool = False) -> None:
+    def __call__(self, *, now: bool = False, first: int | None = None) -> None:
+        """End the job. first: the signal that its ranks get first, 0 for the run's
+        own; None: as Ctrl-C does it.
+        """
         wanted = 2 if now else 1
         while self._orders < wanted:
             self._orders += 1
-            self._tell(SignalReceived(signal.SIGINT, self._by))
+            begins = first if self._orders == 1 else None
+            self._tell(SignalReceived(signal.SIGINT, self._by, begins))
 
 
 class ConnectGate:

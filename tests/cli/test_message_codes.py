@@ -267,6 +267,7 @@ RUNS: dict[str, tuple[dict[str, Callable[[Agent, Order], None]], dict[str, Any]]
     "host-lost": (started(Agent.hangs_up), {}),
     "protocol-error": (started(lambda agent: agent.report("nonsense")), {}),
     "no-gpu": ({}, {"nproc_per_node": "gpu"}),
+    "time-limit": (started(lambda agent: None), {"limits": Limits(time_limit=0.2)}),
     "job-hung": (
         {**started(lambda agent: None), "ping": _idle, "sample": _where},
         {"limits": Limits(hang_timeout=1.0, heartbeat=0.2)},

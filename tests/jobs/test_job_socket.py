@@ -19,6 +19,7 @@ from dispatcher.jobs.job_socket import (
     parse_order,
     wants_output,
     wants_table,
+    way_to_stop,
 )
 
 
@@ -104,6 +105,23 @@ def test_who_wants_output() -> None:
     assert wants_output(parse_order(b'{"order": "attach"}'))
     assert not wants_output(parse_order(b'{"order": "attach", "output": false}'))
     assert not wants_output(parse_order(b'{"order": "stop", "output": true}'))
+
+
+@cases(
+    ("fields", "how"),
+    [
+        ("", "stop"),
+        (', "now": false, "signal": 0', "0"),
+        (', "signal": 10', "10"),
+        (', "signal": 10, "now": true', "kill"),
+        (', "signal": 9', "stop"),
+        (', "signal": true', "stop"),
+        (', "signal": [15]', "stop"),
+        (', "signal": 65', "stop"),
+    ],
+)
+def test_how_a_job_is_to_be_stopped(fields: str, how: str) -> None:
+    assert way_to_stop(parse_order(b'{"order": "stop"%s}' % fields.encode())) == how
 
 
 @cases(

@@ -13,7 +13,13 @@ import pytest
 from cases import cases
 from rig import wait_for
 
-from dispatcher.core.events.run_events import TICK, Entry, NodeHeard, SignalReceived, Sink
+from dispatcher.core.events.run_events import (
+    TICK,
+    Entry,
+    NodeHeard,
+    SignalReceived,
+    Sink,
+)
 from dispatcher.model.failure import Failure, Kind
 from dispatcher.runner.loop import (
     ConnectGate,
@@ -184,6 +190,18 @@ def test_a_program_may_stop_a_run_and_then_kill_it(orders: list[bool], count: in
     for now in orders:
         stop(now=now)
     assert told == [SignalReceived(signal.SIGINT)] * count
+
+
+def test_only_the_first_stop_may_say_what_ranks_get_first() -> None:
+    told: list[SignalReceived] = []
+    stop = Stop(told.append)
+    for _ in range(2):
+        stop(first=signal.SIGUSR1)
+    stop(now=True)
+    assert told == [
+        SignalReceived(signal.SIGINT, first=signal.SIGUSR1),
+        SignalReceived(signal.SIGINT),
+    ]
 
 
 # -- the inbox --------------------------------------------------------------------------

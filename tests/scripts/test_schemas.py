@@ -35,7 +35,10 @@ def test_every_field_of_a_document_says_its_schema_first() -> None:
 BASE: dict[str, Any] = {
     "properties": {"a": {"type": "string", "description": "x"}, "b": {"type": ["integer", "null"]}},
     "required": ["a"],
-    "$defs": {"C": {"properties": {"d": {"const": 1}}}},
+    "$defs": {
+        "C": {"properties": {"d": {"const": 1}}},
+        "E": {"anyOf": [{"$ref": "#/$defs/C"}, {"type": "null"}]},
+    },
 }
 
 
@@ -54,6 +57,10 @@ BASE: dict[str, Any] = {
         ("properties/b/type", ["integer", "null", "string"],
          "/properties/b/type: ['integer', 'null', 'string'], was ['integer', 'null']"),
         ("$defs/C/properties/d/const", 2, "/$defs/C/properties/d/const: 2, was 1"),
+        ("$defs/E/anyOf", [{"$ref": "#/$defs/F"}, {"$ref": "#/$defs/C"}, {"type": "null"}], ""),
+        ("$defs/E/anyOf", [{"$ref": "#/$defs/C"}], "/$defs/E/anyOf: {'type': 'null'} is gone"),
+        ("$defs/E/anyOf", [{"$ref": "#/$defs/C"}, {"type": "null"}, {"type": "string"}],
+         "/$defs/E/anyOf: {'type': 'string'} is new"),
     ],
 )  # fmt: skip
 def test_what_breaks_a_promise(place: str, value: Any, broken: str) -> None:

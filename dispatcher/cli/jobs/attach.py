@@ -102,7 +102,8 @@ def _ended(watch: Watch, from_start: bool) -> int:
 class StopOptions(Options):
     """End a job, wait until it has ended, and show the verdict.
 
-    Its ranks get TERM, then time to end by themselves (--grace of the run), then KILL.
+    Its ranks get SIGTERM (or the run's --stop-signal), then time to end by themselves (--grace of
+    the run), then SIGKILL.
 
     JOB is the beginning of an id that dispatch jobs lists, or latest. If only one job runs you
     need not name it. After Ctrl-C it does not wait any longer; the job ends all
@@ -112,17 +113,24 @@ class StopOptions(Options):
     examples = (
         ("dispatch stop", "the only job that runs"),
         ("dispatch stop k3f9x2", "the job whose id has this part"),
+        ("dispatch stop --signal USR1", "to a program that saves and ends on SIGUSR1"),
         ("dispatch stop latest --now", "kill at once"),
     )
     epilog = "Exit code: 0 when the job has ended, 130 after Ctrl-C."
 
     job: str | None = argument()
     now: bool = option(help="Kill the ranks at once, as a second Ctrl-C does.")
+    signal: str | None = option(
+        metavar="SIGNAL",
+        help="Send this signal first. Ranks that go on in spite of it get SIGTERM after --grace.",
+        usual="that of the run's --stop-signal, else TERM",
+    )
     dry_run: bool = dry_run_option()
 
 
 def stop(options: StopOptions) -> int:
     """End the job and wait for it; the exit code. Raises: DispatchError."""
+    first = _first_signal(options)
     found = registry.find(options.job)
     if found.state == registry.ENDED:
         tell_end(found)
@@ -135,12 +143,23 @@ def stop(options: StopOptions) -> int:
         return 0
     try:
         with JobConnection(found) as call:
-            call.order("stop", now=options.now)
+            call.order("stop", now=options.now, **({} if options.now else {"signal": first}))
             follow(Watch(found, settings(ShowOptions(quiet=True), None)), call)
     except KeyboardInterrupt:
         say(f"\nnote: job {found.run_id} is being ended; dispatch attach shows it")
         return errors.SIGNAL_BASE + 2
     return 0
+
+
+def _first_signal(options: StopOptions) -> int:
+    """What the ranks get first; 0: the run knows. Raises: UsageError."""
+    if options.signal is None:
+        return 0
+    if options.now:
+        raise ConflictingOptions("--now kills at once: --signal contradicts it")
+    from dispatcher.plan.job.request import parse_signal
+
+    return parse_signal(options.signal, "--signal")
 
 
 #: seconds between two looks at the files

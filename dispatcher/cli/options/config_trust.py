@@ -58,7 +58,7 @@ ALLOWED = frozenset(
     "boot-timeout check-timeout command-timeout connect-timeout deadline fanout fanout-tree "
     "grace hang-timeout heartbeat keep lease max-host-failures max-missed-heartbeats max-restarts "
     "max-size mpi-stall-warning partial-after restart-delay rounds sample serial "
-    "server-alive-interval slow stall-after stop-after window detach "
+    "server-alive-interval signal slow stall-after stop-after stop-signal time-limit window detach "
     # what is looked at
     "check checksum exclude-unhealthy from full log nccl no-resume backend pairs progress-file "
     "progress-line step-line xid-table "

@@ -62,7 +62,8 @@ class JobRegistration(JobRecord):
         stop = Stop(tell, "dispatch stop")
         table = open_table(plan, self._slow)
         self.control = ControlServer(
-            self._folder, lambda how: stop(now=how == "kill"),
+            self._folder,
+            lambda how: stop(now=how == "kill", first=int(how) if how.isdigit() else None),
             lambda: encode_picture(table.picture()),
             heads=self._options.log_merge,
             table=lambda: table.snapshot().plain(),

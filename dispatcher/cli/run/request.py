@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from typing import Literal
+from typing import Any, Literal
 
 from dispatcher.api.request import cwd_of, granted_here, python_of
 from dispatcher.cli import named_files, say
@@ -34,7 +34,11 @@ from dispatcher.plan.job.request import (
     Restarts,
     Stdin,
     parse_nproc,
+    parse_seconds,
+    parse_signal,
     parse_stdin,
+    parse_time,
+    parse_warning,
 )
 from dispatcher.plan.variables import EnvFileError, check_folders_variable, parse_env_file
 
@@ -263,14 +267,43 @@ def _check_text(text: bytes, path: str) -> None:
 
 def _limits(options: RunOptions) -> Limits:
     """The options that have the names of limits, and what follows from them."""
+    own = ("time_limit", "stop_signal")
     names = [name for name in Limits.__match_args__ if hasattr(RunOptions, name)]
-    found = given(**{name: getattr(options, name) for name in names})
+    found = given(**{name: getattr(options, name) for name in names if name not in own})
+    found |= _end_of_time(options)
+    if options.stop_signal is not None:
+        found["stop_signal"] = parse_signal(options.stop_signal, "--stop-signal")
     if options.fanout_tree is not None:
         found.setdefault("fanout", WINDOW)
     # slower heartbeats need a lease that still outlives the missed ones
     beat = found.get("heartbeat", Limits.heartbeat)
     silence = beat * found.get("max_missed_heartbeats", Limits.max_missed_heartbeats)
     return Limits(**{"lease": max(Limits.lease, 2 * silence), **found})
+
+
+def _end_of_time(options: RunOptions) -> dict[str, Any]:
+    """The limits about the end of the time that the run has. Raises: UsageError."""
+    found: dict[str, Any] = {}
+    known = os.environ.get("MPIEXEC_TIMEOUT", "")
+    if options.time_limit is not None:
+        found["time_limit"] = parse_time(options.time_limit, "--time-limit")
+    elif known:  # as MPICH's and Open MPI's mpiexec take it
+        found["time_limit"] = parse_seconds(known, "MPIEXEC_TIMEOUT")
+        say(f"note: time limit of {found['time_limit']:g} s, from MPIEXEC_TIMEOUT")
+    if options.warning is None:
+        return found
+    if not found.get("time_limit"):
+        raise MissingArgument(
+            "--signal says what comes before the time limit, and there is none",
+            hint="--time-limit 04:00:00",
+        )
+    found["warn_signal"], before = parse_warning(options.warning, "--signal")
+    before = Limits.warn_before if before is None else before
+    if not 0 < before < found["time_limit"]:
+        raise ConflictingOptions(
+            f"--signal: {before:g} s before the end of {found['time_limit']:g} s is no time"
+        )
+    return found | {"warn_before": before}
 
 
 def _restarts(options: RunOptions) -> Restarts:

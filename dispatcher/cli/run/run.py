@@ -229,6 +229,24 @@ class FailureOptions(Options, section="Failures"):
         help="Wait SECONDS between TERM and KILL when ranks are ended.",
         usual="10",
     )
+    stop_signal: str | None = option(
+        metavar="SIGNAL",
+        help="Send the ranks this signal first when they are ended, then, after --grace, TERM.",
+        usual="TERM; INT for Ctrl-C",
+    )
+    time_limit: str | None = option(
+        metavar="TIME",
+        help="End the job when it has run for TIME: seconds, or 90m, 4h, 04:00:00, 1-12:00:00. "
+        "The exit code is 124.",
+        usual="MPIEXEC_TIMEOUT, in seconds; else never",
+    )
+    warning: str | None = option(
+        "--signal",
+        metavar="SIGNAL[@SECONDS]",
+        help="Send all ranks SIGNAL as many SECONDS before the time limit, as Slurm's --signal "
+        "does.",
+        usual="none; 60 seconds",
+    )
     heartbeat: float | None = option(
         metavar="SECONDS", help="Have every host send a heartbeat every SECONDS.", usual="5"
     )

@@ -264,10 +264,15 @@ class Remark(Event):
 
 @value
 class SignalReceived(Event):
-    """dispatch itself got signal ``signum``; by: the command that has it act as if, or ""."""
+    """dispatch itself got signal ``signum``; by: the command that has it act as if, or "".
+
+    first: the signal that the ranks are to get first, if the job ends for this; 0: the one that the
+    run was told to stop with, else SIGTERM; None: nothing is said.
+    """
 
     signum: int
     by: str = ""
+    first: int | None = None
 
 
 @value
@@ -288,6 +293,26 @@ class JobStopping(Event):
     """The job is being ended; ``why`` is the cause in words."""
 
     why: str
+
+
+@value
+class TimeShort(Event):
+    """``seconds`` before the time limit all ranks are sent ``signum``."""
+
+    signum: int
+    seconds: float
+
+
+@value
+class RanksAwaited(Event):
+    """These ``ranks`` have not ended since they were told to; in ``seconds`` they are killed.
+
+    sooner: what kills them at once, if a person has ended the job.
+    """
+
+    ranks: tuple[int, ...]
+    seconds: float
+    sooner: str = ""
 
 
 @value

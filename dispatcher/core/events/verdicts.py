@@ -188,6 +188,13 @@ class Hung(OneOf):
 
 
 @value
+class TimeUp(OneOf):
+    """The run had gone on for ``seconds``, which is its limit."""
+
+    seconds: float
+
+
+@value
 class Interrupted(OneOf):
     """dispatch was told to stop by signal ``signum``; by: the command that did, "" for none."""
 
@@ -206,6 +213,7 @@ Cause = (
     | Impossible
     | OutputLost
     | Hung
+    | TimeUp
     | Interrupted
 )
 
@@ -280,7 +288,7 @@ def exit_code(cause: Cause | None) -> int:
             return code
         case Impossible():
             return errors.USAGE
-        case Hung():
+        case Hung() | TimeUp():
             return errors.TIME_LIMIT
     return errors.CLUSTER
 
@@ -311,6 +319,8 @@ def message_code(cause: Cause) -> str:
             return "output-lost"
         case Hung():
             return "job-hung"
+        case TimeUp():
+            return "time-limit"
         case Interrupted(signum=signal.SIGPIPE):
             return "reader-left"
         case Interrupted():

@@ -74,17 +74,24 @@ SWEEP_LIMIT = 8.0
 #: seconds that a failure waits for what hosts say of the MPIs in use
 DOUBT_LIMIT = 5.0
 
+#: seconds after which those are named that have not ended yet
+AWAITED = 1.0
+
 #: signals that are only passed on; the others end the run
 PASSED_SIGNALS = frozenset({signal.SIGUSR1, signal.SIGUSR2})
 
 
-def kill_steps(cause: verdicts.Cause, grace: float) -> list[tuple[int, float]]:
+def kill_steps(cause: verdicts.Cause, grace: float, first: int = 0) -> list[tuple[int, float]]:
     """(signal, seconds until the next) of each kill step that ends a job for ``cause``.
 
     After the last one everything is killed. Ctrl-C is passed on as INT first, since programs
     save their work on it; every other cause starts with TERM. The time between TERM and KILL
-    after an unanswered INT is short: those ranks had their grace.
+    after an unanswered INT is short: those ranks had their grace. first: the signal to start
+    with instead, if the user has said one.
     """
+    if first:
+        last = [(signal.SIGTERM, min(grace, 2.0))] if first != signal.SIGTERM else []
+        return [(first, grace), *last]
     match cause:
         case verdicts.Interrupted(signum=signal.SIGINT):
             return [(signal.SIGINT, grace), (signal.SIGTERM, min(grace, 2.0))]
@@ -106,6 +113,7 @@ class AttemptMachine:
         self.cause: verdicts.Cause | None = None
         self.deadlines: dict[Hashable, float] = {}
         self.n_signals = 0
+        self.stop_signal = plan.limits.stop_signal
         self._check = StartCheck(plan, prove=check)
         self._live = {node.index for node in plan.nodes}  # a link is open or being opened
         self._waiting: set[int] = set()  # nodes whose last word is awaited
@@ -270,7 +278,7 @@ class AttemptMachine:
 
     def _on_signal(self, event: ev.SignalReceived, now: float) -> list[Action]:
         if event.signum in PASSED_SIGNALS:
-            return self._signal_all(event.signum) if self.state in (RUNNING, STOPPING) else []
+            return self.pass_on(event.signum)
         self.n_signals += 1
         if self.n_signals == 1:
             return self.stop(verdicts.Interrupted(event.signum, event.by), now)
@@ -377,8 +385,9 @@ class AttemptMachine:
             return actions + self._conclude(now)
         if self.state == RUNNING:
             self.state = STOPPING
-            self._kill_steps = kill_steps(self.cause, self.plan.limits.grace)
+            self._kill_steps = kill_steps(self.cause, self.plan.limits.grace, self.stop_signal)
             if self._ranks.living():
+                self.deadlines["awaited"] = now + AWAITED
                 actions += self._escalate(now)
         return actions + self._conclude(now)
 
@@ -396,6 +405,22 @@ class AttemptMachine:
         self._sent = signal.SIGKILL
         return [Sweep(node) for node in self._ranks.living()]
 
+    def pass_on(self, signum: int) -> list[Action]:
+        """Send ``signum`` to all ranks, if they run."""
+        return self._signal_all(signum) if self.state in (RUNNING, STOPPING) else []
+
+    def _await(self, now: float) -> list[Action]:
+        """Say for whom we wait, and how long we will."""
+        if self.state != STOPPING or "kill" not in self.deadlines:
+            return []
+        left = self.deadlines["kill"] - now + sum(grace for _, grace in self._kill_steps)
+        if left < AWAITED:
+            return []
+        sooner = ""
+        if isinstance(self.cause, verdicts.Interrupted):
+            sooner = f"{self.cause.by} --now" if self.cause.by else "Ctrl-C again"
+        return [Tell(ev.RanksAwaited(tuple(sorted(self._ranks.alive())), left, sooner))]
+
     def _signal_all(self, signum: int) -> list[Action]:
         return [SignalRanks(node, signum) for node in self._ranks.living()]
 
@@ -411,6 +436,7 @@ class AttemptMachine:
             self.state = FINISHING
             self.deadlines.pop("query", None)
             self.deadlines.pop("kill", None)
+            self.deadlines.pop("awaited", None)
             self.deadlines.pop("sweep", None)
             self._waiting = self._live & self._check.ready_nodes
             self.deadlines["finish"] = now + SWEEP_LIMIT
@@ -463,6 +489,8 @@ class AttemptMachine:
     def _due(self, key: Hashable, now: float) -> list[Action]:
         if key == "kill":
             return self._escalate(now)
+        if key == "awaited":
+            return self._await(now)
         if key == "query":
             actions = self._half_finalized.query(now)
             self._set_query()

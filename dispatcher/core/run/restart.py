@@ -38,6 +38,8 @@ def refusal(cause: verdicts.Cause) -> str | None:
     match cause:
         case verdicts.Interrupted():
             return "it was interrupted"
+        case verdicts.TimeUp():
+            return "its time is up"
         case verdicts.Impossible():
             return "the hosts cannot hold it"
         case verdicts.OutputLost():
@@ -55,7 +57,7 @@ def refusal(cause: verdicts.Cause) -> str | None:
 
 def why_not(cause: verdicts.Cause | None, most: int, interrupted: bool) -> str | None:
     """Why no restart follows ``cause``, where the user allowed ``most`` of them."""
-    if not most or cause is None or isinstance(cause, verdicts.Interrupted):
+    if not most or cause is None or isinstance(cause, verdicts.Interrupted | verdicts.TimeUp):
         return None
     if interrupted:
         return "it was interrupted"

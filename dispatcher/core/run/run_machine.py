@@ -69,7 +69,7 @@ INTERRUPTED = "interrupted"
 ANSWERED = "every agent has answered, or time is up"
 
 #: what a deadline is for
-RESUME, CLOSE = "resume", "close"
+RESUME, CLOSE, WARN, LIMIT = "resume", "close", "warn", "limit"
 
 #: (state, what happened) -> state
 TABLE = {
@@ -108,6 +108,7 @@ class RunMachine:
         self._attempts: list[verdicts.Attempt] = []
         self._verdict: verdicts.Verdict | None = None  # of the latest attempt
         self._not_before = 0.0
+        self._is_time_up = False
 
     @property
     def plan(self) -> JobPlan:
@@ -134,8 +135,13 @@ class RunMachine:
 
     # -- entry points --------------------------------------------------------------
 
-    def begin(self) -> list[Action]:
-        """The first actions."""
+    def begin(self, now: float = 0.0) -> list[Action]:
+        """The first actions, of a run that begins ``now``."""
+        limits = self.plan.limits
+        if limits.time_limit:
+            self._deadlines[LIMIT] = now + limits.time_limit
+            if limits.warn_signal:
+                self._deadlines[WARN] = self._deadlines[LIMIT] - limits.warn_before
         spares = range(len(self._assigned), len(self.hosts.planned))
         self.hosts.linked.update(spares)
         return self._carry(self._job.begin(), 0.0) + [OpenLink(host) for host in spares]
@@ -193,6 +199,11 @@ class RunMachine:
         actions += self._orphans.tick(now) if self.state == PAUSED else []
         for host in self.hosts.overdue(now) if self.state != OVER else ():
             actions += self._lose(host, self.plan.limits.silence_text, now)
+        if self._deadlines.get(WARN, now + 1) <= now:
+            del self._deadlines[WARN]
+            actions += self._warn()
+        if self._deadlines.get(LIMIT, now + 1) <= now:
+            actions += self._end_of_time(now)
         if self._deadlines.get(RESUME, now + 1) <= now:
             actions += self._resume(now)
         if self._deadlines.get(CLOSE, now + 1) <= now:
@@ -326,7 +337,8 @@ class RunMachine:
     def _may_go_on(self) -> bool:
         """Whether another attempt may follow the one that is ending now."""
         job = self._job
-        if job.cause is None or job.n_signals or restart.refusal(job.cause) is not None:
+        over = job.n_signals or self._is_time_up
+        if job.cause is None or over or restart.refusal(job.cause) is not None:
             return False
         if isinstance(job.cause, verdicts.Rejected):  # R-6
             more = len(self.hosts.planned) > len(self._assigned)
@@ -354,6 +366,8 @@ class RunMachine:
         if blamed is not None:
             self.hosts.faults[self._assigned[blamed]] += 1
         why_not = restart.why_not(self._job.cause, self._rules.most, bool(self._job.n_signals))
+        if self._is_time_up and why_not is not None:
+            why_not = "its time is up"
         if not self._may_go_on() or cause is None:
             return actions + self._close(ENDED, why_not, now)
         self._budget.failed(now)
@@ -458,6 +472,8 @@ class RunMachine:
     # -- the end --------------------------------------------------------------------------
 
     def _on_signal(self, event: ev.SignalReceived, now: float) -> list[Action]:
+        if event.first is not None:
+            self._job.stop_signal = event.first or self._job.stop_signal or signal.SIGTERM
         if event.signum == signal.SIGTSTP:
             return self._stop_with_us(self._pause.begin, now)
         if event.signum == signal.SIGCONT:
@@ -471,11 +487,31 @@ class RunMachine:
             return []
         if self.state == CLOSING:
             return self._leave(INTERRUPTED)
+        return self._interrupt(verdicts.Interrupted(event.signum, event.by), now)
+
+    def _interrupt(self, cause: verdicts.Cause, now: float) -> list[Action]:
+        """The run ends for ``cause`` between two attempts (R-2)."""
         self._note_attempt()
-        cause = verdicts.Interrupted(event.signum, event.by)  # R-2
         size = len(self.plan.ranks)
         self._verdict = verdicts.Verdict(cause, verdicts.exit_code(cause), size)
         return self._close(INTERRUPTED, None, now)
+
+    def _warn(self) -> list[Action]:
+        """Tell the ranks that their time will be up."""
+        limits = self.plan.limits
+        if not self.has_running_ranks:
+            return []
+        told = Tell(ev.TimeShort(limits.warn_signal, limits.warn_before))
+        return [told, *self._carry(self._job.pass_on(limits.warn_signal), 0.0)]
+
+    def _end_of_time(self, now: float) -> list[Action]:
+        """The time is up: what runs is ended, and nothing starts any more."""
+        del self._deadlines[LIMIT]
+        self._is_time_up = True
+        cause = verdicts.TimeUp(self.plan.limits.time_limit)
+        if self.state == TRYING:
+            return self._carry(self._job.stop(cause, now), now)
+        return self._interrupt(cause, now) if self.state == PAUSED else []
 
     def _stop_with_us(self, when: Callable[..., list[Action]], now: float) -> list[Action]:
         """What ``when``, a method of ``Pause``, calls for."""

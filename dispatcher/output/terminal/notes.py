@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable, Sequence
 
 from dispatcher.core.events import mpi_events
@@ -93,6 +94,12 @@ class Notes(Sink):
                 return outlier_text(event, self._hosts)
             case RanksHung(seconds):
                 return f"no sign of life from any rank for {seconds:.0f} s; looking where they are"
+            case ev.TimeShort(signum, seconds):
+                return f"{seconds:g} s are left: all ranks get {signal.Signals(signum).name}"
+            case ev.RanksAwaited(ranks, seconds, sooner):
+                now = f"; {sooner} kills them now" if sooner else ""
+                wait = f"in {seconds:.0f} s they are killed{now}"
+                return f"waiting for {fold_ranks(ranks)} to end; {wait}"
             case RankCalledDead(pid, host, rank):
                 who = f"process {pid} on {sanitize_text(host)}"
                 if rank is not None:

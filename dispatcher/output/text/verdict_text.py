@@ -139,6 +139,8 @@ def describe(
                 found.append(signals_line(cause.signals))
             found += stack_lines(groups, host_of)
             lines += ["  " + line for line in found]
+        case verdicts.TimeUp():
+            lines.append(f"error: {headline(cause, names)}")
         case verdicts.Interrupted(signal.SIGPIPE):
             lines.append(
                 "error: nobody reads standard output any more; --log-dir keeps a run going"
@@ -283,6 +285,8 @@ def headline(cause: verdicts.Cause, names: Sequence[str]) -> str:
             return f"rank {name(rank)} on {names[node]}: output lost"
         case verdicts.Hung(seconds):
             return f"no sign of life for {seconds:.0f} s"
+        case verdicts.TimeUp(seconds):
+            return f"the time limit of {seconds:g} s is up"
         case verdicts.Impossible(message):
             return message
         case verdicts.Interrupted():

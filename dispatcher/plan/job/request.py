@@ -80,6 +80,10 @@ Nproc = int | Literal["auto", "gpu"]
 Stdin = int | Literal["none", "all"]
 
 LONGEST = 10**7  # seconds; four months
+#: limits of which 0 says never, nothing or at once
+MAY_BE_ZERO = frozenset(
+    ("grace", "lifeline_grace", "hang_timeout", "time_limit", "warn_signal", "stop_signal")
+)
 SHORTEST_HANG = 1.0  # seconds
 
 
@@ -97,7 +101,9 @@ class Program(Value):
 
 @value
 class Limits(Arguments):
-    """Every duration in seconds that a run waits, and how many links open at once."""
+    """Every duration in seconds that a run waits, what ranks are told at its end, and how many
+    links open at once.
+    """
 
     renamed: ClassVar[Mapping[str, str]] = {
         "beats_lost": "max_missed_heartbeats",
@@ -114,6 +120,10 @@ class Limits(Arguments):
     lifeline_grace: float = 1.0  # TERM to KILL when the master is gone
     mpi_stall_warning: float = 30.0  # ranks awaited by others in MPI are named after this
     hang_timeout: float = 0.0  # ranks without a sign of life are ended after this; 0 never
+    time_limit: float = 0.0  # the run is ended after this; 0 never
+    warn_signal: int = 0  # what ranks get ``warn_before`` seconds before that; 0 nothing
+    warn_before: float = 60.0
+    stop_signal: int = 0  # what ranks get first when they are ended; 0: see ``kill_steps``
     fanout: int = 64  # hosts being connected at once
 
     @property
@@ -129,7 +139,7 @@ class Limits(Arguments):
     def __post_init__(self) -> None:
         for name, seconds in vars(self).items():
             least = 1 if name in ("max_missed_heartbeats", "fanout") else 0
-            positive = seconds > 0 or name in ("grace", "lifeline_grace", "hang_timeout")
+            positive = seconds > 0 or name in MAY_BE_ZERO
             if not (least <= seconds < LONGEST and positive):  # also refuses nan
                 raise UsageError(f"{name}: {seconds} is not a sensible limit")
         if 0 < self.hang_timeout < SHORTEST_HANG:
@@ -220,6 +230,60 @@ def parse_seconds(text: str, flag: str) -> float:
     if not 0 <= value < LONGEST:
         raise UsageError(f"{flag}: not a number of seconds: {text!r}", hint=f"{flag} 10")
     return value
+
+
+#: seconds of each part of a time with colons, from the right
+_SIXTIES = (1, 60, 3600)
+_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+
+
+def parse_time(text: str, flag: str) -> float:
+    """Seconds of ``90``, ``30m``, ``2h``, ``1d``, or as batch systems write it: ``04:00:00``,
+    ``90:00`` (minutes, seconds), ``1-12`` (days, hours), ``1-12:30:00``.
+
+    Unlike Slurm's, a bare number is of seconds, as for all other options. Raises: UsageError.
+    """
+    bad = UsageError(f"{flag}: not a time: {text!r}", hint=f"{flag} 04:00:00, or {flag} 4h")
+    days, dash, rest = text.rpartition("-")
+    parts = rest.split(":")
+    if dash:  # after days come hours
+        parts += ["0"] * (3 - len(parts))
+    plain = [*parts, days] if dash else parts
+    if dash or len(parts) > 1:
+        if len(parts) > 3 or not all(p.isascii() and p.isdigit() and len(p) < 9 for p in plain):
+            raise bad
+        seconds = sum(int(p) * n for p, n in zip(reversed(parts), _SIXTIES, strict=False))
+        seconds += int(days or 0) * 86400
+        return parse_seconds(str(seconds), flag)
+    unit = _UNITS.get(text[-1:])
+    try:
+        return parse_seconds(text[: -1 if unit else None], flag) * (unit or 1)
+    except UsageError:
+        raise bad from None
+
+
+def parse_signal(text: str, flag: str) -> int:
+    """The number of ``USR1``, ``SIGUSR1`` or ``10``. Raises: UsageError."""
+    import signal
+
+    names_of = {one.name.removeprefix("SIG"): one.value for one in signal.Signals}
+    name = text.upper().removeprefix("SIG")
+    number = names_of.get(name) or (int(text) if text.isascii() and text.isdigit() else 0)
+    if number not in names_of.values() or number in (signal.SIGKILL, signal.SIGSTOP):
+        raise UsageError(
+            f"{flag}: not a signal that a program can handle: {text!r}", hint=f"{flag} USR1"
+        )
+    return int(number)
+
+
+def parse_warning(text: str, flag: str) -> tuple[int, float | None]:
+    """(signal, seconds before the limit or None) of ``USR1@120``.
+
+    The ``B:`` of Slurm's ``--signal``, which means the batch script, is taken and says nothing
+    here. Raises: UsageError.
+    """
+    name, at, seconds = text.removeprefix("B:").partition("@")
+    return parse_signal(name, flag), parse_seconds(seconds, flag) if at else None
 
 
 def check(request: Request, run_id: str) -> None:

@@ -159,7 +159,7 @@ class Runner(EventLoop):
                 for event in known:
                     self._record(event)
                 self._verdict = verdict
-                self._do(self._run.begin() if verdict is None else ())
+                self._do(self._run.begin(self._began) if verdict is None else ())
                 while self._verdict is None:
                     self._step()
                 for event in self._stdin.close() if self._stdin else ():

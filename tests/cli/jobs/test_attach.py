@@ -8,6 +8,7 @@ import signal
 import threading
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 from rig import wait_for
@@ -272,14 +273,27 @@ def test_ctrl_c_ends_the_job_only_if_that_was_asked_for(
 # -- stop ------------------------
 
 
-@pytest.mark.parametrize(("words", "now"), [([], False), (["--now"], True), (["latest"], False)])
+@pytest.mark.parametrize(
+    ("words", "how"),
+    [
+        ([], {"now": False, "signal": 0}),
+        (["--now"], {"now": True}),
+        (["latest"], {"now": False, "signal": 0}),
+        (["--signal", "USR1"], {"now": False, "signal": 10}),
+    ],
+)
 def test_stop_waits_for_the_end(
-    launched: Launched, words: list[str], now: bool, capfd: pytest.CaptureFixture[str]
+    launched: Launched, words: list[str], how: dict[str, Any], capfd: pytest.CaptureFixture[str]
 ) -> None:
     one = launched(HELLO, VERDICT, code=3, lines=("error: interrupted",))
     assert cli.main(["stop", *words]) == 0
-    assert one.orders == [{"order": "stop", "now": now}]
+    assert one.orders == [{"order": "stop", **how}]
     assert capfd.readouterr() == ("", f"error: interrupted\n{CODE}")
+
+
+def test_stop_at_once_begins_with_no_signal(capfd: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["stop", "--now", "--signal", "USR1"]) == 2
+    assert "--now kills at once: --signal contradicts it" in capfd.readouterr().err
 
 
 def test_stop_of_a_job_that_has_ended(

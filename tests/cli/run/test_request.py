@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cases import cases
 
 from dispatcher.cli.run.request import MOST_ENV_FILE, request
 from dispatcher.model.errors import PlanError, UsageError
@@ -92,6 +93,13 @@ def test_what_an_option_becomes(parsed: Parsed, words: list[str], field: str, va
         (["--heartbeat", "10"], Limits(heartbeat=10.0, lease=60.0)),  # the lease outlives 3 missed
         (["--heartbeat", "10", "--lease", "40"], Limits(heartbeat=10.0, lease=40.0)),
         (["--hang-timeout", "600"], Limits(hang_timeout=600.0)),
+        (["--stop-signal", "USR1"], Limits(stop_signal=10)),
+        (["--time-limit", "90"], Limits(time_limit=90.0)),
+        (
+            ["--time-limit", "1-12", "--signal", "B:USR1@300"],
+            Limits(time_limit=129600.0, warn_signal=10, warn_before=300.0),
+        ),
+        (["--time-limit", "2h", "--signal", "term"], Limits(time_limit=7200.0, warn_signal=15)),
         (["--fanout", "5"], Limits(fanout=5)),
         (["--fanout-tree=2"], Limits(fanout=1024)),  # inner hosts do the work
         (["--fanout-tree=2", "--fanout", "7"], Limits(fanout=7)),
@@ -99,6 +107,36 @@ def test_what_an_option_becomes(parsed: Parsed, words: list[str], field: str, va
 )
 def test_limits(parsed: Parsed, words: list[str], limits: Limits) -> None:
     assert request(parsed("run", "-H", "n1", *words, *PROGRAM)).limits == limits
+
+
+@cases(
+    ("words", "said"),
+    [
+        (["--signal", "USR1"], "--signal says what comes before the time limit, and there is none"),
+        (["--time-limit", "60", "--signal", "USR1"], "--signal: 60 s before the end of 60 s is no"),
+        (["--time-limit", "60", "--signal", "9"], "--signal: not a signal that a program can"),
+        (["--time-limit", "1:2:3:4"], "--time-limit: not a time: '1:2:3:4'"),
+        (["--stop-signal", "NONE"], "--stop-signal: not a signal that a program can handle"),
+    ],
+)
+def test_what_is_no_end_of_time(parsed: Parsed, words: list[str], said: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        request(parsed("run", "-H", "n1", *words, *PROGRAM))
+    assert caught.value.message.startswith(said)
+
+
+def test_the_time_limit_of_mpiexec_counts_where_none_is_typed(
+    parsed: Parsed, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("MPIEXEC_TIMEOUT", "30")
+    assert request(parsed("run", "-H", "n1", *PROGRAM)).limits == Limits(time_limit=30.0)
+    assert "note: time limit of 30 s, from MPIEXEC_TIMEOUT" in capfd.readouterr().err
+    typed = parsed("run", "-H", "n1", "--time-limit", "5", *PROGRAM)
+    assert request(typed).limits == Limits(time_limit=5.0)
+    monkeypatch.setenv("MPIEXEC_TIMEOUT", "soon")
+    with pytest.raises(UsageError) as caught:
+        request(parsed("run", "-H", "n1", *PROGRAM))
+    assert caught.value.message == "MPIEXEC_TIMEOUT: not a number of seconds: 'soon'"
 
 
 @pytest.mark.parametrize(

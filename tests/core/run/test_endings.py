@@ -51,6 +51,8 @@ def silent(job: AttemptMachine) -> set[int]:
 )
 def test_kill_steps(cause: verdicts.Cause, grace: float, steps: list[tuple[int, float]]) -> None:
     assert kill_steps(cause, grace) == steps
+    assert kill_steps(cause, grace, signal.SIGUSR1) == [(10, grace), (15, min(grace, 2.0))]
+    assert kill_steps(cause, grace, signal.SIGTERM) == [(15, grace)]
 
 
 class TestProbes:

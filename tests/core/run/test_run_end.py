@@ -15,6 +15,7 @@ from dispatcher.core.events.actions import (
     End,
     Finish,
     Prepare,
+    SignalRanks,
     Sweep,
     Tell,
 )
@@ -22,7 +23,7 @@ from dispatcher.core.run import run_machine
 from dispatcher.core.run.attempt import SWEEP_LIMIT
 from dispatcher.core.run.run_machine import RunMachine
 from dispatcher.model.failure import Ending, Failure, Kind
-from dispatcher.plan.job.request import Restarts
+from dispatcher.plan.job.request import Limits, Restarts
 
 from ..conftest import facts, make_plan
 from .test_run_machine import GONE, WHY, World, started
@@ -179,3 +180,119 @@ def test_nor_does_it_need_them_when_its_ranks_start_again() -> None:
     assert isinstance(told, Tell)
     assert isinstance(told.event, ev.RunRestarting)
     assert prepare == Prepare(0, 1)
+
+
+LIMITED = Limits(time_limit=100.0, warn_signal=signal.SIGUSR1, warn_before=30.0)
+UP = verdicts.TimeUp(100.0)
+
+
+def signals(world: World, since: int = 0) -> list[int]:
+    return [a.signum for a in world.done[since:] if isinstance(a, SignalRanks) and a.node == 0]
+
+
+class TestTimeLimit:
+    def test_ranks_are_warned_then_ended_and_nothing_follows(self) -> None:
+        world = started(2, most=3, limits=LIMITED)
+        world.wait(69.0)
+        assert signals(world) == []
+        world.wait(1.0)
+        assert signals(world) == [signal.SIGUSR1]
+        assert world.told(ev.TimeShort) == [ev.TimeShort(signal.SIGUSR1, 30.0)]
+        world.wait(29.0)
+        assert world.told(ev.JobStopping) == []
+        world.wait(1.0)
+        assert signals(world)[1:] == [signal.SIGTERM, signal.SIGCONT]
+        world.killed(0, 1, 2, 3)
+        world.sweep(0, 1)
+        assert world.ended is not None
+        assert (world.ended.cause, world.ended.exit_code) == (UP, 124)
+        assert (world.ended.attempts, world.ended.no_restart) == ((), None)
+
+    def test_while_hosts_are_reached_nobody_is_warned_and_nothing_starts(self) -> None:
+        world = World(2, limits=LIMITED)
+        world.ready(0)
+        world.wait(100.0)
+        world.swept()
+        assert world.ended is not None
+        assert world.ended.cause == UP
+        assert (world.told(ev.TimeShort), signals(world), world.starts()) == ([], [], [])
+
+    def test_between_two_attempts_the_run_ends_at_once(self) -> None:
+        world = started(2, most=9, delay=200.0, limits=LIMITED)
+        world.fail(0)
+        world.ready(0, 1)
+        world.probed(1)
+        world.fail(0)
+        assert world.run.state == run_machine.PAUSED
+        world.wait(100.0)
+        world.swept()
+        assert world.ended is not None
+        assert world.ended.cause == UP
+        assert len(world.ended.attempts) == 2
+
+    def test_an_attempt_that_ends_as_the_time_does_is_the_last(self) -> None:
+        world = started(2, most=9, limits=LIMITED)
+        world.wait(99.0)
+        world.exits(0, 3)
+        world.wait(2.0)
+        world.killed(1, 2, 3)
+        world.sweep(0, 1)
+        world.swept()
+        assert world.ended is not None
+        assert world.ended.cause == verdicts.RankFailed(0, 0, 3)
+        assert world.ended.no_restart == "its time is up"
+
+    def test_after_the_end_the_time_is_nobodys(self) -> None:
+        world = started(2, limits=LIMITED)
+        world.end_well()
+        assert world.run.next_deadline() is None
+
+    def test_the_launchers_own_stop_does_not_count(self) -> None:
+        world = started(2, limits=LIMITED)
+        world.run.extend_deadlines(1000.0)
+        world.now = 1000.0
+        world.wait(99.0)
+        assert (signals(world), world.told(ev.JobStopping)) == ([signal.SIGUSR1], [])
+
+
+@cases(
+    ("own", "asked", "steps"),
+    [
+        (0, 0, [(signal.SIGTERM, 10.0)]),
+        (0, signal.SIGUSR1, [(signal.SIGUSR1, 10.0), (signal.SIGTERM, 2.0)]),
+        (signal.SIGUSR2, 0, [(signal.SIGUSR2, 10.0), (signal.SIGTERM, 2.0)]),
+        (signal.SIGUSR2, signal.SIGTERM, [(signal.SIGTERM, 10.0)]),
+    ],
+)
+def test_who_stops_a_job_may_say_what_comes_first(
+    own: int, asked: int, steps: list[tuple[int, float]]
+) -> None:
+    world = started(2, limits=Limits(stop_signal=own))
+    world.tell(ev.SignalReceived(signal.SIGINT, first=asked))
+    for signum, seconds in steps:
+        assert signals(world)[-2:] == [signum, signal.SIGCONT]
+        world.wait(seconds)
+    assert Sweep(0) in world.done
+    assert [type(one) for one in world.told(ev.JobStopping)] == [ev.JobStopping]
+
+
+@cases(
+    ("event", "left", "sooner"),
+    [
+        (ev.SignalReceived(signal.SIGINT), 11.0, "Ctrl-C again"),
+        (ev.SignalReceived(signal.SIGINT, "dispatch stop", 0), 9.0, "dispatch stop --now"),
+        (ev.RankExited(0, 0, 3), 9.0, ""),
+    ],
+)
+def test_who_waits_is_told_for_whom_and_how_long(event: ev.Event, left: float, sooner: str) -> None:
+    world = started(2)
+    world.tell(event)
+    if not sooner:
+        del world.homes[0]
+    world.killed(1)
+    assert world.told(ev.RanksAwaited) == []
+    world.wait(1.0)
+    waiting = (2, 3) if not sooner else (0, 2, 3)
+    assert world.told(ev.RanksAwaited) == [ev.RanksAwaited(waiting, left, sooner)]
+    world.wait(8.0)
+    assert len(world.told(ev.RanksAwaited)) == 1

@@ -194,8 +194,10 @@ class TestWhileRanksRun:
         assert world.told(ev.JobStopping) == [ev.JobStopping("NodeFailed")]
         assert CloseLink(1) in world.done
         assert SignalRanks(0, signal.SIGTERM) in world.done
-        assert world.run.next_deadline() == world.now + 10.0  # the grace of the others
-        world.wait(10.0)
+        assert world.run.next_deadline() == world.now + 1.0  # then who is waited for is named
+        world.wait(9.9)
+        assert Sweep(0) not in world.done
+        world.wait(0.1)  # the grace of the others
         assert world.done[-1] == Sweep(0)
 
     def test_a_host_that_is_dying_is_let_go_when_its_ranks_have_ended(self) -> None:

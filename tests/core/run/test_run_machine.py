@@ -32,7 +32,7 @@ from dispatcher.core.events.actions import (
 from dispatcher.core.run import restart, run_machine
 from dispatcher.core.run.run_machine import RunMachine
 from dispatcher.model.failure import Ending, Failure, Kind
-from dispatcher.plan.job.request import Restarts
+from dispatcher.plan.job.request import Limits, Restarts
 
 from ..conftest import facts, make_plan
 
@@ -49,9 +49,15 @@ class World:
 
     def __init__(
         self, n_hosts: int = 2, *, spares: int = 0, np: int | None = None, check: bool = True,
-        **rules: Any,
+        limits: Limits | None = None, **rules: Any,
     ) -> None:  # fmt: skip
-        plan = make_plan(n_hosts + spares, spares=spares or None, np=np, restarts=Restarts(**rules))
+        plan = make_plan(
+            n_hosts + spares,
+            spares=spares or None,
+            np=np,
+            limits=limits or Limits(),
+            restarts=Restarts(**rules),
+        )
         self.run = RunMachine(plan, check=check)
         self.now = 0.0
         self.done: list[Action] = []

@@ -82,6 +82,19 @@ IN_DETAIL = [
 ]
 
 
+ALWAYS += [
+    (ev.TimeShort(10, 60.0), "60 s are left: all ranks get SIGUSR1"),
+    (
+        ev.RanksAwaited((0, 1, 3), 9.2, "Ctrl-C again"),
+        "waiting for ranks 0-1,3 to end; in 9 s they are killed; Ctrl-C again kills them now",
+    ),
+    (
+        ev.RanksAwaited((2,), 9.0),
+        "waiting for rank 2 to end; in 9 s they are killed",
+    ),
+]
+
+
 @cases(("event", "text"), ALWAYS)
 def test_what_is_always_told(event: ev.Event, text: str) -> None:
     for verbose in (False, True):

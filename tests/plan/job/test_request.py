@@ -19,7 +19,10 @@ from dispatcher.plan.job.request import (
     check,
     parse_nproc,
     parse_seconds,
+    parse_signal,
     parse_stdin,
+    parse_time,
+    parse_warning,
 )
 
 
@@ -148,7 +151,8 @@ def test_what_nobody_said() -> None:
     assert vars(Limits()) == {
         "connect_timeout": 10.0, "boot_timeout": 30.0, "heartbeat": 5.0, "max_missed_heartbeats": 3,
         "lease": 30.0, "grace": 10.0, "lifeline_grace": 1.0, "mpi_stall_warning": 30.0,
-        "hang_timeout": 0.0, "fanout": 64,
+        "hang_timeout": 0.0, "time_limit": 0.0, "warn_signal": 0, "warn_before": 60.0,
+        "stop_signal": 0, "fanout": 64,
     }  # fmt: skip
     assert vars(Restarts()) == {
         "most": 0, "delay": 1.0, "min_nodes": None, "max_host_failures": 3, "progress_file": None,
@@ -285,6 +289,41 @@ def test_nproc_that_is_none(text: str, said: str, hint: str) -> None:
 )
 def test_seconds(text: str, seconds: float) -> None:
     assert parse_seconds(text, "--grace") == seconds
+
+
+@cases(
+    ("text", "seconds"),
+    [
+        ("90", 90.0), ("1.5", 1.5), ("90s", 90.0), ("90m", 5400.0), ("2h", 7200.0), ("1d", 86400.0),
+        ("1.5h", 5400.0), ("90:00", 5400.0), ("04:00:00", 14400.0), ("1-12", 129600.0),
+        ("1-0:30", 88200.0), ("2-01:00:01", 176401.0),
+    ],
+)  # fmt: skip
+def test_time(text: str, seconds: float) -> None:
+    assert parse_time(text, "--time-limit") == seconds
+
+
+@cases(
+    "text", ["", "h", "-1", "1-", "-12", "1:", ":1", "1:x", "1:2:3:4", "1-1:2:3:4", "9d9", "nan"]
+)
+def test_what_is_no_time(text: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        parse_time(text, "--time-limit")
+    assert caught.value.message == f"--time-limit: not a time: {text!r}"
+
+
+@cases(("text", "number"), [("USR1", 10), ("sigterm", 15), ("10", 10), ("INT", 2)])
+def test_signal(text: str, number: int) -> None:
+    assert parse_signal(text, "--signal") == number
+    assert parse_warning(f"B:{text}@30", "--signal") == (number, 30.0)
+    assert parse_warning(text, "--signal") == (number, None)
+
+
+@cases("text", ["", "KILL", "9", "STOP", "0", "99", "USR3", "\u0661"])
+def test_what_is_no_signal(text: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        parse_signal(text, "--signal")
+    assert caught.value.message.startswith("--signal: not a signal that a program can handle")
 
 
 @cases("text", ["", "x", "-1", "nan", "inf", "1_0", "\u0661", str(LONGEST)])
