@@ -228,7 +228,8 @@ BARE = {
     **{(name, "--keep"): "600" for name in ("run", "exec", "put", "get", "shell", "connect")},
     ("connect", "--keep"): None,
     ("run", "--fanout-tree"): "auto", ("exec", "--fanout-tree"): "auto",
-    ("put", "--fanout-tree"): "", ("exec", "--sudo"): "root", ("shell", "--sudo"): "root",
+    ("run", "--sync"): ".", ("put", "--fanout-tree"): "",
+    ("exec", "--sudo"): "root", ("shell", "--sudo"): "root",
 }  # fmt: skip
 
 

@@ -53,7 +53,7 @@ ALLOWED = frozenset(
     "hostfile hosts exclude include intersect user ssh-port spares nnodes np nproc-per-node "
     "min-nodes map-by oversubscribe per-node iface master-port bind-to mem-bind near-hca "
     # what the program of the command line gets; variables are looked at one by one
-    "chdir export devices omp module no-python stdin no-stdin mpi pmi-port pty "
+    "chdir sync export devices omp module no-python stdin no-stdin mpi pmi-port pty "
     # how long, how many, how often
     "boot-timeout check-timeout command-timeout connect-timeout deadline fanout fanout-tree "
     "grace hang-timeout heartbeat keep lease max-host-failures max-missed-heartbeats max-restarts "
@@ -135,6 +135,8 @@ def check(file: Defaults, command: click.Command, profile: str | None, own: str)
 def _why_refused(option: str, value: Any) -> str:
     if option not in ALLOWED:
         return f"{_MAY_NOT} {REFUSED.get(option, 'say that')}"
+    if option == "sync" and value != ".":
+        return f"{_MAY_NOT} name a folder to write to"
     if option == "export":
         for item in value if isinstance(value, list) else [value]:
             try:

@@ -115,6 +115,10 @@ def launch(options: RunOptions) -> int:
         say(f"note: {notice}")
     if options.dry_run:
         show(MpirunLauncher(plan, options).plan, tree, as_json=options.as_json)
+        if options.sync is not None:
+            from dispatcher.cli.run import sync
+
+            say(f"note: --sync: would send {sync.describe(options, plan)}")
         return 0
     if options.as_json:
         raise ConflictingOptions("--json needs --dry-run")
@@ -168,6 +172,11 @@ def _run(
     from dispatcher.runner.loop import pass_over
     from dispatcher.runner.run.run_loop import HANDLED
 
+    folder = None
+    if options.sync is not None:
+        from dispatcher.cli.run import sync
+
+        folder = sync.working_folder(options)
     decision = preflight(plan, options)
     mpirun = MpirunLauncher(decision.plan, options)
     plan = mpirun.plan
@@ -227,8 +236,11 @@ def _run(
         registration,
         mpirun,
         monitoring,
-        TransportPool(options, ask, tree=tree, say=heard) as reach,
+        TransportPool(options, ask, keep=folder is not None, tree=tree, say=heard) as reach,
     ):
+        verdict = decision.verdict
+        if folder is not None and verdict is None:
+            verdict = sync.send(folder, decision.plan, reach, heard)
         session = RunSession(
             plan,
             mpirun.way(reach.transport_for),
@@ -238,7 +250,7 @@ def _run(
             paths=paths,
             excluded=decision.excluded,
             rdma=decision.rdma,
-            verdict=decision.verdict,
+            verdict=verdict,
             check=options.check != "none",
             agent_python=options.agent_python,
             sample_every=output.sample,

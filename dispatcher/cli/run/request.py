@@ -67,7 +67,7 @@ def request(options: RunOptions) -> Request:
     return Request(
         hosts=granted_here(hosts, environ),
         program=program,
-        cwd=cwd_of(options.chdir),
+        cwd=_cwd(options),
         np=options.np,
         nnodes=options.nnodes,
         nproc_per_node=1 if per_node else _nproc(options.nproc_per_node),
@@ -99,6 +99,15 @@ def request(options: RunOptions) -> Request:
         local_rank_arg=_local_rank_arg(options.local_rank_arg),
         per_node=per_node,
     )
+
+
+def _cwd(options: RunOptions) -> str:
+    """Where the ranks run: with --sync=DIR there, else where we are; then --chdir."""
+    if options.sync is None:
+        return cwd_of(options.chdir)
+    from dispatcher.cli.run.sync import dest_of
+
+    return os.path.join(dest_of(options) or "", options.chdir or "").rstrip("/") or "/"
 
 
 def _allocated(words: tuple[str, ...]) -> Hostlist:

@@ -51,6 +51,14 @@ class ProgramOptions(Options, section="Program"):
         help="Run in DIR on every host.",
         usual="this folder",
     )
+    sync: str | None = option(
+        metavar="[=DIR]",
+        bare=".",
+        help="Send this folder to the same path on every host before the start, or to DIR and run "
+        "there. Only what differs is sent; what .gitignore and .dispatchignore leave out is not, "
+        "and nothing is removed there.",
+        usual="nothing is sent",
+    )
     stdin: str = option(
         default="none",
         metavar="none|N|all",

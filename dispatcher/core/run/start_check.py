@@ -195,8 +195,10 @@ class StartCheck:
 
 #: what an agent may find wrong, the gravest first, and what to do about it
 _HINTS = {
-    ("cwd", "no script"): "copy the folder there with dispatch put, or name one every host has "
-    "with --chdir",
+    (
+        "cwd",
+        "no script",
+    ): "--sync sends your folder there before the start; or name one every host has with --chdir",
     ("missing", "not executable"): "install it there; for a Python elsewhere: --python, or python= "
     "in the hostfile",
     ("open mpi",): "leave --mpi pmi1 out; or --mpi none, if its ranks do not meet",

@@ -1,0 +1,159 @@
+"""``--sync``: the working folder is sent to all hosts of a run before its ranks start.
+
+By the means of ``dispatch put``: one list a host, compared there by size and time, and of what
+differs each file gets its name at once when all of it has arrived, so that ranks of another job
+that read it meanwhile have the old one or the new one. Nothing is removed on hosts. The
+connections are the run's own: what was reached for this is not reached again.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from contextlib import closing
+from typing import TYPE_CHECKING
+
+from dispatcher.api import transports
+from dispatcher.api.request import cwd_of
+from dispatcher.api.transports import LOCAL_NAMES
+from dispatcher.bootstrap import payload, shell
+from dispatcher.core.events import exec_events, verdicts
+from dispatcher.model import errors
+from dispatcher.model.errors import CannotCopy
+from dispatcher.model.failure import Failure, Kind
+from dispatcher.model.hostset import fold
+from dispatcher.output.exec.exec_notes import ExecNotes, outcome_text, size
+from dispatcher.output.text.sanitize import sanitize_text
+from dispatcher.plan.exec_plan import ExecLimits, ExecPlan
+from dispatcher.plan.job.job_plan import JobPlan
+from dispatcher.runner.exec.exec_loop import ExecRunner
+from dispatcher.transfer.host_copy import HostCopy
+from dispatcher.transfer.put_files import Sending
+from dispatcher.transfer.working_folder import WorkingFolder
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from dispatcher.cli.options.connect_options import TransportPool
+    from dispatcher.cli.run.run import RunOptions
+    from dispatcher.plan.job.job_plan import NodePlan
+
+#: what ``--sync`` without a folder stands for: the path that the working folder has here
+SAME = "."
+
+
+def dest_of(options: RunOptions) -> str | None:
+    """The folder on the hosts that the working folder is sent to; None: nothing is sent.
+
+    Raises: UsageError for one that is not the same from everywhere.
+    """
+    if options.sync is None:
+        return None
+    if options.sync == SAME:
+        return cwd_of(None)
+    if not options.sync.startswith("/"):
+        raise CannotCopy(
+            f"--sync={options.sync}: a folder on the hosts, written from /",
+            hint="--sync for the path that this folder has here",
+        )
+    return os.path.normpath(options.sync)
+
+
+def working_folder(options: RunOptions) -> WorkingFolder | None:
+    """What is to be sent, listed, to be closed; None: nothing. Raises: UsageError."""
+    dest = dest_of(options)
+    return None if dest is None else WorkingFolder(cwd_of(None), dest)
+
+
+def describe(options: RunOptions, plan: JobPlan) -> str:
+    """What ``--dry-run`` says of it. Raises: UsageError."""
+    folder = working_folder(options)
+    if folder is None:
+        return "nothing"
+    with closing(folder):
+        hosts = fold(node.host.name for node in _places(folder, plan))
+        what = f"{folder.files} files ({size(folder.size)}) of {folder.source}"
+        to = f"to {folder.dest} on {hosts}"
+    return f"what differs of {what} {to}" if hosts else f"nothing: {folder.source} is here already"
+
+
+def send(
+    folder: WorkingFolder, plan: JobPlan, reach: TransportPool, tell: Callable[[str], None]
+) -> verdicts.Verdict | None:
+    """Send ``folder`` to the hosts of ``plan``, and close it; the verdict if not all have it.
+
+    tell: takes a line about it.
+    """
+    with closing(folder):
+        return _sent(folder, plan, reach, tell)
+
+
+def _sent(
+    folder: WorkingFolder, plan: JobPlan, reach: TransportPool, tell: Callable[[str], None]
+) -> verdicts.Verdict | None:
+    places = _places(folder, plan)
+    if not places:
+        return None
+    began = time.monotonic()
+    copies = [HostCopy(wanted=folder.size) for _ in places]
+    groups = tuple(folder.groups)
+    exec_plan = ExecPlan(
+        tuple(node.host for node in places),
+        payload.copy_command(shell.PUT),
+        stdin=True,
+        limits=ExecLimits(connect=plan.limits.connect_timeout, fanout=plan.limits.fanout),
+        tails=((groups[0][0], SAME),) * len(places),
+    )
+    runner = ExecRunner(
+        exec_plan,
+        lambda host: transports.TransportPool.transport_for(reach, host),  # not by a tree
+        [ExecNotes(exec_plan.names, tell, verbose=False)],
+        stdio=Sending([(folder, groups)] * len(places), checksum=False, resume=True, copies=copies),
+    )
+    reach.typing = runner.typing
+    outcomes = runner.run()
+    reach.typing = lambda began: None
+    for outcome in outcomes:
+        if isinstance(outcome, exec_events.Interrupted):
+            cause = verdicts.Interrupted(outcome.signum)
+            return verdicts.Verdict(cause, verdicts.exit_code(cause), plan.world_size)
+    failures = {
+        node.index: failure
+        for node, outcome, copy in zip(places, outcomes, copies, strict=True)
+        if (failure := _failure(outcome, copy)) is not None
+    }
+    if failures:
+        rejected = verdicts.Rejected(failures, errors.CLUSTER)
+        return verdicts.Verdict(rejected, errors.CLUSTER, plan.world_size)
+    tell(f"note: {_summary(folder, exec_plan.names, copies)}, {time.monotonic() - began:.2f} s")
+    return None
+
+
+def _places(folder: WorkingFolder, plan: JobPlan) -> Sequence[NodePlan]:
+    """The nodes of all hosts to send to: not of this one, where it is the very folder."""
+    same = os.path.realpath(folder.dest) == os.path.realpath(folder.source)
+    every = (*plan.nodes, *plan.spares)
+    return [node for node in every if not (same and node.host.name in LOCAL_NAMES)]
+
+
+def _failure(outcome: exec_events.Outcome, copy: HostCopy) -> Failure | None:
+    """Why a host does not have the files, or None."""
+    if copy.error is not None:
+        kind = Kind.PROTOCOL if copy.hostile else Kind.CHECK
+        return Failure(kind, f"--sync: {sanitize_text(copy.error)}")
+    if isinstance(outcome, exec_events.Failed):
+        return outcome.failure
+    if not exec_events.is_good(outcome):
+        return Failure(Kind.CHECK, f"--sync: {outcome_text(outcome)}")
+    return None if copy.sent is not None else Failure(Kind.CHECK, "--sync: it ended before its end")
+
+
+def _summary(folder: WorkingFolder, names: Sequence[str], copies: Sequence[HostCopy]) -> str:
+    """``sync: 3 of 2000 files (4.1 KiB) sent to n[1-4]``."""
+    changed = [name for name, copy in zip(names, copies, strict=True) if copy.sent]
+    if not changed:
+        return f"--sync: all {folder.files} files are the same on {fold(names)}"
+    most = max(copies, key=lambda copy: copy.bytes)
+    what = f"{max(copy.sent or 0 for copy in copies)} of {folder.files} files ({size(most.bytes)})"
+    return f"--sync: {what} sent to {fold(changed)}"

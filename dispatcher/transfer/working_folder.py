@@ -1,0 +1,199 @@
+"""What ``--sync`` sends: the working folder, less what its ignore files leave out.
+
+The same as ``put`` in all but three things. Entries are listed by ``ignored`` rules: those of
+``.gitignore`` and, behind them, ``.dispatchignore`` of each folder, of the folders above as far as
+the repository goes, and of ``.git/info/exclude``; ``.git`` itself is never sent. Files are
+read only when a host wants one, since mostly none does. And each name in the folder is a name of
+its own to the other end, so that it stages what comes within the folder, which is the user's,
+and not beside it, where the user may not write.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import threading
+from collections.abc import Iterator, Sequence
+from typing import BinaryIO
+
+from dispatcher.model.errors import CannotCopy
+from dispatcher.remote.copy.disk import KINDS, PART, STAGE, STAGE_HERE, give
+from dispatcher.remote.protocol.copy_frames import FILE, FOLDER, OTHER, Entry
+from dispatcher.transfer.ignore import Rules
+from dispatcher.transfer.put_files import SMALL, Group, Sources
+
+#: the ignore files of a folder, the one that decides last
+IGNORE_FILES = (".gitignore", ".dispatchignore")
+MOST_RULES = 1 << 20  # bytes of an ignore file
+_OURS = (STAGE, PART, STAGE_HERE)
+
+#: a folder's depth below the outermost one that has rules -> its rules
+Chain = tuple[tuple[int, Rules], ...]
+
+
+class WorkingFolder(Sources):
+    """The files of ``folder`` as they are to be at ``dest`` on hosts; both are absolute.
+
+    Raises: UsageError when one cannot be listed, or there is none.
+    """
+
+    def __init__(self, folder: str, dest: str) -> None:
+        self.source, self.dest = folder, dest
+        self._reading = threading.Lock()
+        super().__init__([(os.path.join(dest, ""), ())], checksum=False)
+
+    def _list(self, checksum: bool) -> None:
+        for entry, path in listed(self.source):
+            self.entries.append(entry)
+            self._paths.append(path)
+        if not self.entries:
+            raise CannotCopy(
+                f"--sync: {self.source}: nothing to send",
+                hint="cd into the folder of your code; what .gitignore names is not sent",
+            )
+        names = (entry.path[2:] for entry in self.entries if entry.path.count("/") == 1)
+        self.groups: Sequence[Group] = [(self.groups[0][0], tuple(names))]
+        self._spans = [(0, 0)] * len(self.entries)
+        self._end = 0
+
+    @property
+    def files(self) -> int:
+        """How many files there are."""
+        return sum(entry.kind == FILE for entry in self.entries)
+
+    def pieces(self, needed: Sequence[int], starts: dict[int, tuple[int, str]]) -> Iterator[bytes]:
+        """As of ``Sources``; the small ones of ``needed`` are read now, if no host wanted them."""
+        with self._reading:
+            for index in needed:
+                entry, span = self.entries[index], self._spans[index]
+                if entry.size <= SMALL and span[0] == span[1]:
+                    self._spans[index] = (self._end, self._end + self._keep(index))
+                    self._end = self._spans[index][1]
+            self._run.flush()
+        return super().pieces(needed, starts)
+
+    def _keep(self, index: int) -> int:
+        size = 0
+        for piece in give(self._paths[index], self.entries[index].size):
+            self._run.write(piece)
+            size += len(piece)
+        return size
+
+    def tar(self) -> BinaryIO:
+        """Raises: CannotCopy, since a host without Python is no host for ranks."""
+        raise CannotCopy("--sync needs a python3 there")
+
+
+def listed(folder: str) -> Iterator[tuple[Entry, str]]:
+    """Entries of what ``folder`` has, as ``remote.copy.disk.scan`` has them, and where each is.
+
+    Paths of entries begin with the number of their group, 0. Sockets and the like are left out.
+    Raises: CannotCopy for what cannot be read.
+    """
+    above = _above(folder)
+    inside = os.path.relpath(folder, above)
+    prefix = "" if inside == "." else inside + "/"
+    chain: Chain = ()
+    if prefix:
+        chain = _chain((), above, 0, _exclude(above))
+        for place in _places(prefix):
+            chain = _chain(chain, os.path.join(above, place), len(place) + 1)
+    yield from _walk(folder, "0", prefix, chain, () if prefix else _exclude(above))
+
+
+def _walk(
+    folder: str, name: str, inside: str, chain: Chain, first: tuple[bytes, ...]
+) -> Iterator[tuple[Entry, str]]:
+    """inside: the path of ``folder`` below the outermost, with a slash behind, or empty.
+
+    first: texts of rules before the folder's own ones.
+    """
+    try:
+        with os.scandir(folder) as found:
+            items = sorted(found, key=lambda item: item.name)
+    except OSError as error:
+        raise _unreadable(folder, error) from None
+    if first or any(item.name in IGNORE_FILES for item in items):
+        chain = _chain(chain, folder, len(inside), first)
+    for item in items:
+        if item.name == ".git" or item.name.startswith(_OURS):
+            continue
+        path, below = f"{folder}/{item.name}", inside + item.name
+        is_folder = item.is_dir(follow_symlinks=False)
+        if chain and _ignored(chain, below, folder=is_folder):
+            continue
+        try:
+            status = item.stat(follow_symlinks=False)
+            kind = KINDS.get(stat.S_IFMT(status.st_mode), OTHER)
+            target = os.readlink(path) if item.is_symlink() else ""
+        except OSError as error:
+            raise _unreadable(path, error) from None
+        if kind == OTHER:
+            continue
+        size = status.st_size if kind == FILE else 0
+        own, mode = f"{name}/{item.name}", status.st_mode & 0o7777
+        yield Entry(own, kind, mode, size, status.st_mtime_ns, target), path
+        if kind == FOLDER:
+            yield from _walk(path, own, below + "/", chain, ())
+
+
+def _ignored(chain: Chain, path: str, *, folder: bool) -> bool:
+    name = os.fsencode(path)
+    for depth, rules in chain:  # the innermost first
+        # depth counts characters of the folder's path, which may have more bytes
+        own = name if depth == 0 else os.fsencode(path[depth:])
+        found = rules.ignored(own, folder=folder)
+        if found is not None:
+            return found
+    return False
+
+
+def _chain(chain: Chain, folder: str, depth: int, first: tuple[bytes, ...] = ()) -> Chain:
+    """``chain`` with the rules of ``folder`` before it. depth: characters of its path."""
+    texts = [text for name in IGNORE_FILES if (text := _text(f"{folder}/{name}"))]
+    rules = Rules(*first, *texts)
+    return ((depth, rules), *chain) if rules else chain
+
+
+def _places(inside: str) -> list[str]:
+    """The folders between the outermost and ``inside``, without both: ``a/b/c/``: a, a/b."""
+    parts = inside.strip("/").split("/")
+    return ["/".join(parts[:count]) for count in range(1, len(parts))]
+
+
+def _above(folder: str) -> str:
+    """The root of the repository that ``folder`` is in, itself outside any."""
+    place = folder
+    while not os.path.lexists(os.path.join(place, ".git")):
+        outer = os.path.dirname(place)
+        if outer == place:
+            return folder
+        place = outer
+    return place
+
+
+def _exclude(folder: str) -> tuple[bytes, ...]:
+    text = _text(os.path.join(folder, ".git", "info", "exclude"))
+    return (text,) if text else ()
+
+
+def _text(path: str) -> bytes:
+    """The rules in ``path``, no rules where there is no such file; a link is none, as for git."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError:
+        return b""
+    with open(fd, "rb") as file:
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            return b""
+        text = file.read(MOST_RULES + 1)
+    if len(text) > MOST_RULES:
+        raise CannotCopy(f"{path}: more than {MOST_RULES >> 20} MiB of rules")
+    return text
+
+
+def _unreadable(path: str, error: OSError) -> CannotCopy:
+    why = (error.strerror or str(error)).lower()
+    return CannotCopy(
+        f"--sync: {path}: {why}", hint="name it in .dispatchignore, and it is left out"
+    )

@@ -1,0 +1,115 @@
+"""``--sync``: where to, what is said of it, and what becomes of a host that does not take it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from cases import cases
+
+from dispatcher.api.request import plan_job
+from dispatcher.cli.options.config_trust import _why_refused
+from dispatcher.cli.run import sync
+from dispatcher.cli.run.request import request
+from dispatcher.core.events import exec_events
+from dispatcher.model.errors import CannotCopy
+from dispatcher.model.failure import Failure, Kind
+from dispatcher.transfer.host_copy import HostCopy
+
+from ..conftest import Parsed
+
+
+@pytest.fixture(autouse=True)
+def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PWD", str(tmp_path))
+    (tmp_path / "train.py").write_text("print()\n")
+    (tmp_path / "sub").mkdir()
+
+
+def words(given: str | None, chdir: str | None = None) -> list[str]:
+    sync = [] if given is None else ["--sync"] if given == "." else [f"--sync={given}"]
+    return [
+        "run",
+        "-w",
+        "n1,n2,localhost",
+        *sync,
+        *(["--chdir", chdir] if chdir else []),
+        "train.py",
+    ]
+
+
+@cases(
+    ("given", "chdir", "dest", "cwd"),
+    [
+        (None, None, None, "{here}"),
+        (".", None, "{here}", "{here}"),
+        (".", "sub", "{here}", "{here}/sub"),
+        ("/opt/job/", None, "/opt/job", "/opt/job"),
+        ("/opt//job", "sub", "/opt/job", "/opt/job/sub"),
+        ("/opt/job", "/else", "/opt/job", "/else"),
+        ("/", None, "/", "/"),
+    ],
+)
+def test_where_to(
+    parsed: Parsed, given: str | None, chdir: str | None, dest: str | None, cwd: str
+) -> None:
+    one = parsed(*words(given, chdir))
+    assert sync.dest_of(one) == (None if dest is None else dest.format(here=Path.cwd()))
+    assert request(one).cwd == cwd.format(here=Path.cwd())
+
+
+@cases("given", ["job", "~/job", "", "./job"])
+def test_a_folder_is_written_from_the_root(parsed: Parsed, given: str) -> None:
+    with pytest.raises(CannotCopy, match="a folder on the hosts, written from /"):
+        request(parsed(*words(given)))
+
+
+@cases(
+    ("value", "refused"), [(".", False), ("/root", True), ("", True), (True, True), (["."], True)]
+)
+def test_a_file_of_the_folder_names_no_folder_to_write_to(value: object, refused: bool) -> None:
+    assert bool(_why_refused("sync", value)) is refused
+
+
+@cases(
+    ("given", "said"),
+    [
+        (".", "what differs of 1 files (8 B) of {here} to {here} on n[1-2]"),
+        ("/opt", "what differs of 1 files (8 B) of {here} to /opt on localhost,n[1-2]"),
+    ],
+)
+def test_what_a_dry_run_says(parsed: Parsed, given: str, said: str) -> None:
+    one = parsed(*words(given))
+    assert sync.describe(one, plan_job(request(one))) == said.format(here=Path.cwd())
+
+
+def test_where_everything_is_here_nothing_is_sent(parsed: Parsed, tmp_path: Path) -> None:
+    one = parsed("run", "-w", "localhost", "--sync", "train.py")
+    plan = plan_job(request(one))
+    assert sync.describe(one, plan) == f"nothing: {tmp_path} is here already"
+    folder = sync.working_folder(one)
+    assert folder is not None
+    reach, told = None, None
+    assert sync.send(folder, plan, reach, told) is None  # type: ignore[arg-type]
+
+
+LOST = Failure(Kind.LOST, "gone")
+
+
+@cases(
+    ("outcome", "copy", "failure"),
+    [
+        (exec_events.Exited(0), HostCopy(sent=0), None),
+        (exec_events.Failed(LOST), HostCopy(), LOST),
+        (exec_events.Exited(1), HostCopy(error="full\x1b"), (Kind.CHECK, "--sync: full\\x1b")),
+        (exec_events.Exited(1), HostCopy(error="x", hostile=True), (Kind.PROTOCOL, "--sync: x")),
+        (exec_events.Exited(0), HostCopy(), (Kind.CHECK, "--sync: it ended before its end")),
+        (exec_events.Exited(7), HostCopy(), (Kind.CHECK, "--sync: exit code 7")),
+    ],
+)
+def test_why_a_host_does_not_have_the_files(
+    outcome: exec_events.Outcome, copy: HostCopy, failure: Failure | tuple[Kind, str] | None
+) -> None:
+    want = Failure(*failure) if isinstance(failure, tuple) else failure
+    assert sync._failure(outcome, copy) == want
