@@ -32,7 +32,7 @@ PURPOSES: dict[str, dict[str, str]] = {
         "logs": "Show what the ranks of a job have written so far.",
         "top": "Show CPU, memory, GPU and last line of every rank.",
         "stacks": "Show where in its program each rank is.",
-        "report": "Draw where the time of a run went, from a file of --trace.",
+        "report": "Draw a run as one HTML page that can be sent to others.",
     },
     "End jobs": {
         "stop": "End a job gently and wait until it has ended.",

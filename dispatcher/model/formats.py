@@ -554,7 +554,7 @@ class Message(TypedDict):
 
 
 class Phase(TypedDict):
-    """An element of ``dispatch report --json``: one kind of span of a trace, in seconds.
+    """An element of ``dispatch report --json``: one kind of span of a run, in seconds.
 
     count: how many there were. slowest: whose took longest.
     """

@@ -1,29 +1,33 @@
-"""A run's trace (``--trace``) read back and drawn: ``read``, then ``phases``, then ``page``. Pure.
+"""What took time in a run, and what its ranks did meanwhile; ``page`` draws it. Pure.
 
-``read`` gives the spans and moments of a trace, whether or not its run has ended. The format is
-the "Trace Event Format" of the Chromium project as far as ``output.files.trace`` writes it:
-complete events (X), instants (i) and names (M), one a line, times in microseconds. A run that was
-killed leaves the array open; whole lines count.
+``read`` gives the spans and moments of a trace (``--trace``), whether or not its run has ended. The
+format is the "Trace Event Format" of the Chromium project as far as ``output.files.trace`` writes
+it: complete events (X), instants (i) and names (M), one a line, times in microseconds. A run that
+was killed leaves the array open; whole lines count.
+
+``History`` is the same of a journal, which knows more: attempts, how each rank ended, and what
+samples saw, as a ``Heat`` for each figure.
 
 ``phases`` says where the time went: each phase over all hosts or ranks, and who was slowest.
-
-``page`` is one HTML page, complete in itself: a table of phases, and every host's line drawn to
-scale. It has two pictures where that makes a difference: the start alone, which is over in a
-second, and the whole run. No script, no font and nothing else is loaded.
 """
 
 from __future__ import annotations
 
-import html
 import json
+import math
 import statistics
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
+from dispatcher.core.events import run_events as ev
+from dispatcher.core.events.monitor_events import NodeSampled, RunBegan, RunClosed
+from dispatcher.core.events.run_events import Entry
 from dispatcher.model.errors import FileUnusable
-
-#: the picture's process of the launcher; a host's line 0 is its link, the others its ranks
-LAUNCHER, LINK = 0, 0
+from dispatcher.output.files.trace import LAUNCHER, LINK, Spans
+from dispatcher.output.heat_map import FIGURES, Heat
+from dispatcher.output.monitor.outliers import Outlier, outliers
+from dispatcher.output.monitor.run_progress import CpuShares
 
 
 @dataclass(frozen=True)
@@ -154,124 +158,177 @@ def owner(timeline: Timeline, process: int, line: int) -> str:
     return f"{timeline.lines.get((process, line), f'line {line}')} on {host}"
 
 
-#: colours of phases, in the order they appear; told apart by people who see few colours
-_COLOURS = (
-    "#4477aa", "#ee6677", "#228833", "#ccbb44", "#66ccee", "#aa3377",
-    "#bbbbbb", "#ee8866", "#44bb99", "#99ddff", "#7f5f00", "#000000",
-)  # fmt: skip
-_LEFT, _WIDTH, _ROW, _THIN = 170, 1000, 14, 5  # pixels; _THIN is the row of a rank
-_STYLE = """
-body { font: 14px/1.4 system-ui, sans-serif; margin: 2em; max-width: 1220px; color: #222 }
-table { border-collapse: collapse } td, th { padding: .15em .8em; text-align: right }
-td:first-child, th:first-child, td:last-child, th:last-child { text-align: left }
-tr:nth-child(even) { background: #f4f4f4 } svg { display: block; margin: .5em 0 }
-svg text { font: 11px system-ui, sans-serif } i { display: inline-block; width: 1em; height: .8em;
-margin-right: .4em } h2 { margin-top: 1.5em }
-@media (prefers-color-scheme: dark) { body { background: #181818; color: #ddd }
-tr:nth-child(even) { background: #222 } svg text { fill: #ddd } }
-"""
+#: a sample stands for the time since the last one of its rank, unless that is this often as long
+#: as the shortest such time was: then nothing is known of the time between
+GAP = 4.0
 
 
-def page(timeline: Timeline, title: str) -> str:
-    """The page as text."""
-    names = list(dict.fromkeys(span.name for span in timeline.spans))
-    colours = {name: _COLOURS[i % len(_COLOURS)] for i, name in enumerate(names)}
-    parts = [
-        "<!doctype html><html lang=en><meta charset=utf-8>",
-        f"<title>{_text(title)}</title><style>{_STYLE}</style><h1>{_text(title)}</h1>",
-        f"<p>{_text(_summary(timeline))}</p>",
-        *_table(timeline, colours),
-    ]
-    start = min(timeline.seconds, timeline.start * 1.02)
-    if start < 0.8 * timeline.seconds:
-        parts += [f"<h2>The start: {_seconds(start)}</h2>", *_picture(timeline, start, colours)]
-    parts += [
-        f"<h2>The run: {_seconds(timeline.seconds)}</h2>",
-        *_picture(timeline, timeline.seconds, colours),
-        "</html>\n",
-    ]
-    return "\n".join(parts)
+@dataclass
+class RankLife:
+    """A rank of one attempt; until, status: None while it has not been seen to end."""
+
+    node: int
+    since: float
+    until: float | None = None
+    status: int | None = None
 
 
-def _summary(timeline: Timeline) -> str:
-    hosts = len([process for process in timeline.hosts if process != LAUNCHER])
-    ranks = len([line for _, line in timeline.lines if line != LINK])
-    ended = "" if timeline.ended else "; the trace breaks off: dispatch was killed, or still runs"
-    return (
-        f"{hosts} hosts, {ranks} ranks; the last rank ran after {_seconds(timeline.start)}, "
-        f"the end came after {_seconds(timeline.seconds)}{ended}"
-    )
+@dataclass
+class Try:
+    """An attempt: when its ranks were placed, how many, and what they did.
+
+    first: the first rank to fail, if one did before the attempt was being ended.
+    """
+
+    restart: int
+    since: float
+    world_size: int
+    ranks: dict[int, RankLife] = field(default_factory=dict)
+    until: float | None = None
+    first: int | None = None
+    why: str = ""
+
+    def hosts(self, now: float) -> list[tuple[int, float, float]]:
+        """(node, when its first rank began, when the last ended), ``now`` for what goes on."""
+        found: dict[int, tuple[float, float]] = {}
+        for life in self.ranks.values():
+            since, until = found.get(life.node, (life.since, life.since))
+            ended = now if life.until is None else life.until
+            found[life.node] = min(since, life.since), max(until, ended)
+        return [(node, *span) for node, span in sorted(found.items())]
 
 
-def _table(timeline: Timeline, colours: dict[str, str]) -> Iterator[str]:
-    yield "<table><tr><th>phase<th>times<th>shortest<th>median<th>longest<th>slowest"
-    for phase in phases(timeline):
-        yield (
-            f"<tr><td><i style='background:{colours[phase.name]}'></i>{_text(phase.name)}"
-            f"<td>{phase.count}<td>{_seconds(phase.shortest)}<td>{_seconds(phase.median)}"
-            f"<td>{_seconds(phase.longest)}<td>{_text(phase.slowest)}"
-        )
-    yield "</table>"
+GIB = 2.0**30
 
 
-def _picture(timeline: Timeline, until: float, colours: dict[str, str]) -> Iterator[str]:
-    """All lines as one SVG: a host's link, then its ranks as thin rows below it."""
-    rows: dict[tuple[int, int], float] = {}
-    height = 20.0
-    for process in sorted(timeline.hosts):
-        mine = sorted({span.line for span in timeline.spans if span.process == process} | {LINK})
-        for line in mine:
-            rows[process, line] = height
-            height += _ROW if line == LINK else _THIN
-        height += 2
-    scale = _WIDTH / max(until, 1e-9)
-    yield f"<svg width='{_LEFT + _WIDTH + 10}' height='{height + 6:.0f}'>"
-    for tick in range(11):
-        x = _LEFT + _WIDTH * tick / 10
-        yield f"<line x1='{x}' x2='{x}' y1='16' y2='{height:.0f}' stroke='#8884'/>"
-        yield f"<text x='{x}' y='12' text-anchor='middle'>{_seconds(until * tick / 10)}</text>"
-    for process, name in sorted(timeline.hosts.items()):
-        y = rows[process, LINK] + _ROW - 4
-        shown = name if len(name) <= 24 else name[:23] + "…"
-        yield f"<text x='{_LEFT - 6}' y='{y:.0f}' text-anchor='end'>{_text(shown)}</text>"
-    for span in timeline.spans:
-        if span.since < until and (span.process, span.line) in rows:
-            yield _bar(timeline, span, rows[span.process, span.line], scale, until, colours)
-    for moment in timeline.moments:
-        if moment.at <= until and (moment.process, LINK) in rows:
-            x = _LEFT + moment.at * scale
-            y = rows[moment.process, LINK]
-            title = f"{_text(moment.name)}, at {_seconds(moment.at)}"
-            yield (
-                f"<line x1='{x:.1f}' x2='{x:.1f}' y1='{y:.0f}' y2='{y + _ROW - 2:.0f}' "
-                f"stroke='#d00'><title>{title}</title></line>"
-            )
-    yield "</svg>"
+class History(Spans):
+    """A run of its journal. ``timeline`` may be asked at any time; the others grow.
+
+    began, closed: the journal's first and last event. tries: the attempts. lost: (when, host).
+    """
+
+    first = "run"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.began: RunBegan | None = None
+        self.closed: RunClosed | None = None
+        self.tries: list[Try] = []
+        self.heats = {name: Heat(100.0 * unit.startswith("%")) for name, unit in FIGURES.items()}
+        self.lost: list[tuple[float, int]] = []
+        self.seconds = 0.0
+        self._kept: list[Span] = []
+        self._moments: list[Moment] = []
+        self._hosts: dict[int, str] = {}
+        self._lines: dict[tuple[int, int], str] = {}
+        self._shares = CpuShares()
+        self._seen: dict[
+            int, tuple[float, float]
+        ] = {}  # rank -> last sample, shortest time between
+
+    def complete(
+        self, line: tuple[int, int], name: str, since: float, until: float, **details: Any
+    ) -> None:
+        self._kept.append(Span(*line, name, since, max(since, until)))
+
+    def instant(self, line: tuple[int, int], name: str, now: float, **details: Any) -> None:
+        if line[0] == LAUNCHER:
+            self._moments.append(Moment(line[0], name, now))
+
+    def names(self, process: int, name: str, line: int | None = None) -> None:
+        if line is None:
+            self._hosts[process] = name
+        else:
+            self._lines[process, line] = name
+
+    def event(self, entry: Entry) -> None:
+        super().event(entry)
+        event, now = entry.event, entry.t
+        self.seconds = max(self.seconds, now) if math.isfinite(now) else self.seconds
+        match event:
+            case RunBegan():
+                self.began = event
+                self.begin(event.hosts)
+            case RunClosed():
+                self.closed = event
+            case ev.RanksPlaced(size, restart=restart):
+                self._over(now)
+                self.tries.append(Try(restart, now, size))
+                self._seen.clear()
+            case ev.RankSpawned(node, rank) if self.tries:
+                self._shares.forget(rank)
+                self.tries[-1].ranks[rank] = RankLife(node, now)
+            case ev.RankExited(node, rank, status) if self.tries:
+                life = self.tries[-1].ranks.setdefault(rank, RankLife(node, now))
+                life.until, life.status = now, status
+                last = self.tries[-1]
+                if status and last.first is None and not last.why:
+                    last.first = rank
+            case ev.JobStopping(why) if self.tries and not self.tries[-1].why:
+                self.tries[-1].why = why
+            case ev.NodeLost(node):
+                self.lost.append((now, node))
+            case ev.RunRestarting() | ev.RunFinished():
+                self._over(now)
+            case NodeSampled():
+                self._sampled(event, now)
+
+    def _over(self, now: float) -> None:
+        if self.tries and self.tries[-1].until is None:
+            self.tries[-1].until = now
+
+    def _sampled(self, sample: NodeSampled, now: float) -> None:
+        self._shares.take(sample)
+        gpus = {gpu.index: gpu for gpu in sample.gpus}
+        for rank in sample.ranks:
+            before, usual = self._seen.get(rank.rank, (now, math.inf))
+            usual = min(usual, now - before) if now > before else usual
+            self._seen[rank.rank] = now, usual
+            since = before if now - before <= GAP * usual else now
+            gpu = gpus.get(rank.own[0]) if rank.own else None
+            if gpu and gpu.memory and math.isfinite(gpu.memory):
+                used = self.heats["GPU memory"]
+                used.top = max(used.top, gpu.memory / GIB)
+            figures = {
+                "CPU": self._shares.of.get(rank.rank),
+                "memory": rank.rss / GIB,
+                "GPU": gpu.utilisation if gpu else None,
+                "GPU memory": gpu.used / GIB if gpu and gpu.used is not None else None,
+            }
+            for figure, value in figures.items():
+                if value is not None and math.isfinite(value):
+                    self.heats[figure].add(rank.rank, since, now, value)
+
+    def timeline(self) -> Timeline:
+        """Its spans so far; what is under way ends with what is known."""
+        self.end(self.seconds)
+        spans = sorted(self._kept, key=lambda span: (span.since, span.until))
+        return Timeline(
+            tuple(spans), tuple(self._moments), dict(self._hosts), dict(self._lines),
+            self.closed is not None,
+        )  # fmt: skip
+
+    def apart(self) -> list[tuple[str, Outlier]]:
+        """(figure, rank with its mean and the median of all), of ranks unlike the others."""
+        least = {"CPU": 25.0, "GPU": 25.0, "memory": 0.25, "GPU memory": 0.5}
+        return [
+            (figure, one)
+            for figure, heat in self.heats.items()
+            for one in _few(outliers(
+                heat.means(), 0.25, fewest=4, least=least[figure], sigmas=5.0
+            ), len(heat.cells))
+        ]  # fmt: skip
 
 
-def _bar(
-    timeline: Timeline, span: Span, y: float, scale: float, until: float, colours: dict[str, str]
-) -> str:
-    width = max(0.5, (min(span.until, until) - span.since) * scale)
-    tall = (_ROW if span.line == LINK else _THIN) - 1
-    title = (
-        f"{owner(timeline, span.process, span.line)}: {span.name}, {_seconds(span.seconds)} "
-        f"from {_seconds(span.since)}"
-    )
-    return (
-        f"<rect x='{_LEFT + span.since * scale:.1f}' y='{y:.0f}' width='{width:.1f}' "
-        f"height='{tall}' fill='{colours[span.name]}'><title>{_text(title)}</title></rect>"
-    )
+def _few(found: list[Outlier], count: int) -> Iterable[Outlier]:
+    """``found``, unless it is so many that ranks have different parts in the job."""
+    return found if len(found) <= count / 4 else ()
 
 
-def _text(text: str) -> str:
-    """Text for HTML; a host's words may hold anything."""
-    return html.escape("".join(char if char.isprintable() else "\ufffd" for char in text))
-
-
-def _seconds(value: float) -> str:
-    if value < 1:
-        return f"{value * 1000:.3g} ms"
-    if value < 120:
-        return f"{value:.3g} s"
-    return f"{value / 60:.3g} min"
+def host_of(history: History, rank: int) -> str:
+    """The name of the host where ``rank`` ran last; "" for one that never did."""
+    names: Mapping[int, str] = dict(enumerate(history.began.hosts if history.began else ()))
+    for one in reversed(history.tries):
+        if rank in one.ranks:
+            return names.get(one.ranks[rank].node, "")
+    return ""

@@ -229,6 +229,28 @@ def redacted(environment: Mapping[str, str]) -> dict[str, str]:
     return {name: HIDDEN if is_secret(name) else value for name, value in environment.items()}
 
 
+def redacted_words(words: Sequence[str]) -> list[str]:
+    """``words`` of a command line without what is called like a secret; for display only.
+
+    ``--hf-token X``, ``--hf-token=X`` and ``HF_TOKEN=X`` each lose X, and ``https://me:X@host``
+    what stands before the @.
+    """
+    found: list[str] = []
+    hide = False
+    for word in words:
+        shown = _USERINFO.sub(rf"\1{HIDDEN}@", word)
+        match = _ASSIGNED.match(word)
+        if hide and not word.startswith("-"):
+            shown = HIDDEN
+        elif match is not None and is_secret(match[1]):
+            shown = f"{match[0]}{HIDDEN}"
+        hide = word.startswith("-") and "=" not in word and is_secret(word)
+        found.append(shown)
+    return found
+
+
+_ASSIGNED = re.compile(r"-{0,2}([A-Za-z_][\w.-]*)=")
+_USERINFO = re.compile(r"(://)[^/@\s]+@")
 _EXPORT = re.compile(r"export[ \t]+")
 _DOUBLE = re.compile(r'"((?:[^"\\]|\\.)*)"', re.S)
 _SINGLE = re.compile(r"'([^']*)'")

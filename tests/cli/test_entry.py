@@ -99,7 +99,7 @@ def test_a_reader_that_has_gone() -> None:
         (["exec", "--nosuch"], "dispatch exec --help"),
         (["run", "--nosuch"], "dispatch run --help"),
         (["completion", "tcsh"], "dispatch completion --help"),
-        (["report"], "dispatch report --help"),
+        (["report", "a", "b"], "dispatch report --help"),
         (["completion"], "dispatch completion --help"),
         (["hosts", "--for", "run"], "dispatch hosts --help"),
         (["jobs", "extra"], "dispatch jobs --help"),

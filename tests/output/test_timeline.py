@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 from dispatcher import cli
 from dispatcher.model.errors import UsageError
-from dispatcher.output.timeline import owner, page, phases, read
+from dispatcher.output.page import trace_page as page
+from dispatcher.output.timeline import owner, phases, read
 
 
 def trace(*records: dict[str, object], end: str = "\n]\n") -> str:
@@ -142,7 +143,8 @@ def test_any_text_is_drawn_or_refused(text: str) -> None:
 
 def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "run.json"
-    words = ["-H", "localhost:2", "--trace", str(path), "--quiet", "--no-python", "true"]
+    words = ["-H", "localhost:2", "--trace", str(path), "--log-dir", str(tmp_path / "logs")]
+    words += ["--sample", "0.2", "--quiet", "--no-python", "sleep", "0.7"]
     assert cli.main(words) == 0
     assert cli.main(["report", str(path)]) == 0
     told = capsys.readouterr()
@@ -150,6 +152,11 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert re.search(r"^boot +1 +\d", told.out, re.M)
     text = (tmp_path / "run.html").read_text()
     assert "rank 1 on localhost" in text
+    assert cli.main(["report", str(tmp_path / "logs/latest")]) == 0
+    text = (tmp_path / "logs/latest/report.html").read_text()
+    assert "succeeded</span>" in text
+    assert text.count("<image ") >= 2  # CPU and memory
+    assert "<title>rank 1 on localhost: " in text
     assert cli.main(["report", str(tmp_path / "gone.json")]) == 2
     assert "no such file" in capsys.readouterr().err
 
@@ -204,13 +211,13 @@ def test_moments_and_ticks_and_names() -> None:
     text = picture(span(1, 0, "boot", 0.0, 200.0), moment(1, "probed", 50.0), host(2, "x" * 30),
                    host(3, "y" * 24))  # fmt: skip
     assert "<title>probed, at 50 s</title>" in text
-    assert re.search(r"<line x1='420.0' x2='420.0' y1='\d+' y2='\d+' stroke='#d00'>", text)
+    assert re.search(r"<line class=mark x1='420.0' x2='420.0' y1='\d+' y2='\d+'>", text)
     ticks = re.findall(r"text-anchor='middle'>([^<]*)<", text)
-    assert ticks == ["0 ms", *(f"{n} s" for n in (20, 40, 60, 80, 100)), "2 min", "2.33 min",
+    assert ticks == ["0", *(f"{n} s" for n in (20, 40, 60, 80, 100)), "2 min", "2.33 min",
                      "2.67 min", "3 min", "3.33 min"]  # fmt: skip
     assert "x" * 23 + "…<" in text
     assert "y" * 24 + "<" in text
-    assert re.findall(r"<svg width='(\d+)'", text) == ["1180"]
+    assert re.findall(r"<svg viewBox='0 0 (\d+)", text) == ["1200"]
 
 
 def test_the_start_alone_shows_what_is_in_it() -> None:

@@ -20,6 +20,7 @@ from dispatcher.plan.variables import (
     loads_code,
     parse_env_file,
     redacted,
+    redacted_words,
 )
 
 
@@ -131,6 +132,25 @@ def test_what_crosses_and_what_is_removed(name: str, crossing: bool, scrubbed: b
 def test_secrets(name: str, hidden: bool) -> None:
     assert is_secret(name) is hidden
     assert redacted({name: "v"}) == {name: HIDDEN if hidden else "v"}
+
+
+@cases(
+    ("words", "shown"),
+    [
+        (["a.py", "--lr", "1"], ["a.py", "--lr", "1"]),
+        (
+            ["--hf-token", "X", "--api_key=X", "y"],
+            ["--hf-token", HIDDEN, f"--api_key={HIDDEN}", "y"],
+        ),
+        (["env", "WANDB_API_KEY=X", "A=1"], ["env", f"WANDB_API_KEY={HIDDEN}", "A=1"]),
+        (["--use-token", "--lr", "1"], ["--use-token", "--lr", "1"]),
+        (["--tokenizer", "gpt2"], ["--tokenizer", "gpt2"]),
+        (["s3://me:X@h/p", "git@h:p"], [f"s3://{HIDDEN}@h/p", "git@h:p"]),
+        (["--password"], ["--password"]),
+    ],
+)
+def test_secrets_of_a_command_line(words: list[str], shown: list[str]) -> None:
+    assert redacted_words(words) == shown
 
 
 @cases(

@@ -147,10 +147,10 @@ class _Line:
             return []
         if isinstance(argument.type, click.Choice):
             return _begun(map(Item, argument.type.choices), typed)
+        files = [Item(typed, "file")]
         own = _ARGUMENTS.get(argument.name or "")
         if own is not None:
-            return _begun(own(), typed)
-        files = [Item(typed, "file")]
+            return [*(files if self._command.name == "report" else []), *_begun(own(), typed)]
         if self._command.name == "hosts":
             return self._hosts(typed, HOSTS["lists"])
         if self._command.name == "explain":

@@ -1,69 +1,105 @@
-"""``dispatch report``: a run's trace as one HTML page, and its phases on the terminal."""
+"""``dispatch report``: a run as one HTML page, and its phases on the terminal."""
 
 from __future__ import annotations
 
 import os
+import shlex
 import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
 
+from dispatcher import __version__
+from dispatcher.api.report import Fold
 from dispatcher.cli import named_files, say, tell
 from dispatcher.cli.options.declaration import Options, argument, json_option, option
-from dispatcher.model.errors import ConflictingOptions
+from dispatcher.core.events.monitor_events import VERSION, RunBegan, RunClosed
+from dispatcher.jobs import registry
+from dispatcher.model.errors import ConflictingOptions, FileUnusable, JournalUnusable, NoLogFiles
+from dispatcher.model.hostset import fold
+from dispatcher.model.paths import RunPaths
+from dispatcher.output.files import journal
+from dispatcher.output.page import Told, run_page, trace_page
+from dispatcher.output.terminal.notes import Notes
 from dispatcher.output.text.sanitize import sanitize_text
-from dispatcher.output.timeline import page, phases, read
+from dispatcher.output.timeline import History, Phase, Timeline, phases, read
+from dispatcher.plan.job import placement
+from dispatcher.plan.variables import CROSSING_PREFIXES, redacted, redacted_words
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from dispatcher.core.events.verdicts import Cause
     from dispatcher.model import formats
 
-#: bytes of a trace; some million spans
-MOST_TRACE = 1 << 29
+#: bytes of a trace, some million spans; of a plan; of the end of a rank's file, and its lines
+MOST_TRACE, MOST_PLAN, MOST_TAIL, MOST_LINES = 1 << 29, 1 << 26, 16 << 10, 40
 
 
 class ReportOptions(Options):
-    """Draw where the time of a run went, from the file that dispatch run --trace wrote.
+    """Draw a run as one HTML page that can be sent to others: its verdict, the hosts and attempts
+    over time, what its ranks used (with --sample), who was unlike the others, its command.
 
-    The page is one HTML file; the phases are printed as well.
+    JOB is the beginning of an id that dispatch jobs lists, or latest, whose run had --log-dir; or
+    the folder of such a run. If only one job is there you need not name it. Of a file that
+    --trace wrote, the page shows where the time went. The phases of the run are printed as well.
+
+    Nothing is loaded by the page, and nothing runs in it. Values of variables and of arguments
+    whose names speak of a secret are hidden; what ranks have written is not.
     """
 
     examples = (
-        ("dispatch --trace run.json -H hostfile train.py", "a run that writes the file"),
-        ("dispatch report run.json", "draw it in run.html"),
-        ("dispatch report run.json -o - > page.html", "the page on standard output"),
+        ("dispatch report", "the only job"),
+        ("dispatch report latest -o run.html", "the last one"),
+        ("dispatch report logs/latest", "from the files of a run"),
+        ("dispatch report run.json", "the file of --trace run.json"),
     )
-    epilog = "Exit code: 0; 2 if the file is no trace, or the command line is wrong."
+    epilog = "Exit code: 0; 2 if there is no such run or file, or the command line is wrong."
 
-    trace: str = argument(required=True, metavar="TRACE")
+    job: str | None = argument(metavar="JOB|FOLDER|TRACE")
     output: str | None = option(
-        "-o", metavar="FILE|-", help="Write the page to FILE.", usual="TRACE with .html at its end"
+        "-o",
+        metavar="FILE|-",
+        help="Write the page to FILE.",
+        usual="report.html in the run's folder, or TRACE with .html at its end",
     )
     as_json: bool = json_option("the phases", ", and write a page only with -o")
 
 
 def report(options: ReportOptions) -> int:
     """Write the page and print the phases; the exit code. Raises: UsageError."""
-    timeline = read(
-        named_files.read(options.trace, options.trace, MOST_TRACE).decode("utf-8", "replace"),
-        options.trace,
-    )
+    if options.as_json and options.output == "-":
+        raise ConflictingOptions("--json and -o - both want standard output")
+    found = options.job
+    if found is not None and os.path.isfile(found) and not found.endswith(".jsonl"):
+        usual = os.path.splitext(found)[0] + ".html"
+        text = named_files.read(found, found, MOST_TRACE).decode("utf-8", "replace")
+        timeline = read(text, found)
+        page = trace_page(timeline, os.path.basename(found))
+    else:
+        paths, state = _run_of(found)
+        usual = str(paths.folder / "report.html")
+        timeline, page = _drawn(paths, state)
+    told = phases(timeline)
     if options.as_json:
-        if options.output == "-":
-            raise ConflictingOptions("--json and -o - both want standard output")
         listed: list[formats.Phase] = [
             {"schema": "phase/1", **vars(one)}  # type: ignore[typeddict-item]
-            for one in phases(timeline)
+            for one in told
         ]
         tell(listed)
         if options.output is None:
             return 0
-    text = page(timeline, os.path.basename(options.trace))
     if options.output == "-":
-        sys.stdout.write(text)
+        sys.stdout.write(page)
         return 0
-    path = options.output or os.path.splitext(options.trace)[0] + ".html"
-    named_files.write(path, path, text)
+    path = options.output or usual
+    named_files.write(path, path, page)
     say(f"note: wrote {path}")
-    if options.as_json:
-        return 0
+    if not options.as_json:
+        _print(told)
+    return 0
+
+
+def _print(told: Sequence[Phase]) -> None:
     rows: list[tuple[str, ...]] = [("phase", "times", "shortest", "median", "longest", "slowest")]
     rows += [
         (
@@ -72,10 +108,141 @@ def report(options: ReportOptions) -> int:
             *(f"{seconds:.3f}" for seconds in (p.shortest, p.median, p.longest)),
             sanitize_text(p.slowest),
         )
-        for p in phases(timeline)
+        for p in told
     ]
     widths = [max(len(row[i]) for row in rows) for i in range(5)]
     for row in rows:
         cells = [cell.rjust(width) for cell, width in zip(row[1:5], widths[1:], strict=True)]
         sys.stdout.write("  ".join([row[0].ljust(widths[0]), *cells, row[5]]) + "\n")
-    return 0
+
+
+def _run_of(found: str | None) -> tuple[RunPaths, str]:
+    """The files of a run, and what it is doing, for one without an end. Raises: UsageError."""
+    if found is not None and (os.path.exists(found) or "/" in found or "." in found):
+        folder = Path(found).resolve()
+        paths = RunPaths(folder if folder.is_dir() else folder.parent)
+        if not folder.exists():
+            named_files.read(found, found, MOST_TRACE)  # says why
+        if not paths.journal.is_file():
+            raise FileUnusable(f"{found}: no run left files there: no {paths.journal.name}")
+        return paths, "still runs, or its launcher was killed"
+    job = registry.find(found, foreground=True)
+    if job.logs is None:
+        raise NoLogFiles(
+            f"job {job.run_id}: it keeps no files", hint="dispatch --log-dir DIR --sample 5 ..."
+        )
+    state = {registry.DEAD: "its launcher was killed"}.get(job.state, "still runs")
+    return RunPaths(job.logs), state
+
+
+def _drawn(paths: RunPaths, state: str) -> tuple[Timeline, str]:
+    """What took time in a run, and its page. state: of one without an end."""
+    history, report = History(), Fold(paths.folder)
+    notes: list[tuple[float, str]] = []
+    told: Notes | None = None
+    for entry in journal.read(paths.journal):
+        event = entry.event
+        if isinstance(event, RunBegan):
+            if event.version != VERSION:
+                raise JournalUnusable(f"{paths.journal}: version {event.version}, not {VERSION}")
+            told = Notes(event.hosts, lambda line: notes.append((history.seconds, line)),
+                         verbose=False)  # fmt: skip
+        elif told is None:
+            raise JournalUnusable(f"{paths.journal}: no run.began: not the journal of a run")
+        try:
+            for sink in (history, report, told):
+                sink.event(entry)
+        except (LookupError, OverflowError) as error:  # numbers that fit no host
+            why = f"its events do not fit together: {error}"
+            raise JournalUnusable(f"{paths.journal}:{entry.seq}: {why}") from None
+    if told is None:
+        raise JournalUnusable(f"{paths.journal}: no run.began: not the journal of a run")
+    ok: bool | None = None
+    lines: Sequence[str] = ()
+    if history.closed is not None:
+        done = report.report()
+        ok, lines = done.ok, done.verdict
+        state = "succeeded" if done.ok else f"exit code {done.exit_code}"
+    command, settings = _plan(paths)
+    page = run_page(
+        history,
+        Told(state, ok, lines, notes, _tails(paths, history.closed), command, settings,
+             __version__),
+    )  # fmt: skip
+    return history.timeline(), page
+
+
+def _tails(paths: RunPaths, closed: RunClosed | None) -> list[tuple[str, list[str]]]:
+    """The last lines of the rank that failed first in each attempt, as far as files have them."""
+    if closed is None:
+        return []
+    verdict = closed.verdict
+    failed: list[tuple[int, Cause | None]] = [
+        (one.restart, one.cause) for one in verdict.attempts if one.started
+    ]
+    failed.append((len(failed), verdict.cause))
+    found = []
+    for restart, cause in failed:
+        rank = getattr(cause, "rank", None)
+        if rank is None:
+            continue
+        world, own = placement.place(rank)
+        which = f"{world}." if world else ""
+        for side, stream in (("err", "stderr"), ("out", "stdout")):
+            folder = paths.folder / f"restart-{restart}" if restart else paths.folder
+            lines = _tail(folder / f"rank-{which}{own:05d}.{side}")
+            if lines:
+                attempt = f" of attempt {restart + 1}" if len(failed) > 1 else ""
+                title = f"Last lines of rank {placement.name(rank)}{attempt} ({stream})"
+                found.append((title, lines))
+                break
+    return found
+
+
+def _tail(path: Path) -> list[str]:
+    try:
+        with open(path, "rb") as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - MOST_TAIL))
+            data = file.read(MOST_TAIL)
+    except OSError:
+        return []
+    text = data.decode("utf-8", "replace").replace("\r\n", "\n")
+    return [line.rpartition("\r")[2] for line in text.rstrip().split("\n")][-MOST_LINES:]
+
+
+def _plan(paths: RunPaths) -> tuple[str, list[tuple[str, str]]]:
+    """The command and what else was set, as plan.json has them, secrets hidden once more."""
+    try:
+        plan = _object(named_files.read(str(paths.plan), str(paths.plan), MOST_PLAN))
+        ranks, nodes = plan.get("ranks") or [], plan.get("nodes") or []
+        command = (
+            shlex.join(redacted_words([str(word) for word in ranks[0]["argv"]])) if ranks else ""
+        )
+        exports = {str(name): str(value) for name, value in plan.get("exports", {}).items()}
+        known = redacted({n: v for n, v in exports.items() if n.startswith(CROSSING_PREFIXES)})
+        rest = sorted(exports.keys() - known.keys())
+        settings = {
+            "folder": plan.get("cwd"),
+            "hosts": fold(str(node["host"]) for node in nodes),
+            "spares": fold(str(one["host"]) for one in plan.get("spares") or []),
+            **dict(plan.get("limits") or {}),
+            **{f"restarts: {name}": value for name, value in (plan.get("restarts") or {}).items()},
+            **{name: plan.get(name) for name in ("bind_to", "mem_bind")},
+            **dict(zip(known, redacted_words(list(known.values())), strict=True)),
+            "other variables": ", ".join(rest),
+        }
+    except (OSError, ValueError, LookupError, TypeError, AttributeError):
+        return "", []
+    return command, [(w.replace("_", " ") if w.islower() else w, str(value)) for w, value in
+                     settings.items() if value not in (None, "", False, 0, [], {})]  # fmt: skip
+
+
+def _object(data: bytes) -> Mapping[str, Any]:
+    """The object that ``data`` is, {} for another value. Raises: ValueError."""
+    import json
+
+    try:
+        found = json.loads(data)
+    except RecursionError:
+        raise ValueError("nested too deep") from None
+    return found if isinstance(found, dict) else {}

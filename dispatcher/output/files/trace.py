@@ -31,7 +31,101 @@ LAUNCHER = 0
 LINK = 0
 
 
-class Trace(Sink):
+class Spans(Sink):
+    """What took time in a run, of its events; a subclass keeps it: ``complete``, ``instant``.
+
+    A line is (process, line of it); times are seconds since the run began.
+    """
+
+    #: what a rank does first
+    first = "start"
+
+    def __init__(self) -> None:
+        self._spans: dict[tuple[int, int], tuple[str, float]] = {}  # line -> (name, since)
+        self._places: dict[int, tuple[int, int]] = {}  # rank -> its line
+        self._open_streams: dict[int, int] = {}
+        self._silent: set[int] = set()  # ranks whose first byte has not come
+
+    def complete(
+        self, line: tuple[int, int], name: str, since: float, until: float, **details: Any
+    ) -> None:
+        """``name`` took that long on ``line``."""
+
+    def instant(self, line: tuple[int, int], name: str, now: float, **details: Any) -> None:
+        """``name`` happened on ``line``."""
+
+    def names(self, process: int, name: str, line: int | None = None) -> None:
+        """``process``, or a line of it, is called ``name``."""
+
+    def begin(self, hosts: Sequence[str]) -> None:
+        """Name the lines that every run has. hosts: names of the nodes."""
+        self.names(LAUNCHER, "dispatch")
+        for node, host in enumerate(hosts):
+            self.names(node + 1, host)
+            self.names(node + 1, "link", LINK)
+
+    def end(self, now: float) -> None:
+        """Whatever is under way ends now."""
+        for line in list(self._spans):
+            self._end(line, now)
+
+    def event(self, entry: Entry) -> None:
+        event, now = entry.event, entry.t
+        match event:
+            case ev.NodeConnecting(node):
+                self._turn((node + 1, LINK), "connect", now)
+            case ev.NodeConnected(node, steps=steps):
+                at = now - sum(seconds for _, seconds in steps)
+                for name, seconds in steps:
+                    self.complete((node + 1, LINK), name, at, at + seconds)
+                    at += seconds
+                self._turn((node + 1, LINK), "boot", now)
+            case ev.NodeBooted(node):
+                self._turn((node + 1, LINK), "check", now)
+            case ev.NodeReady(node):
+                self._turn((node + 1, LINK), "wait for others", now)
+            case ev.NodeProbed(node):
+                self.instant((node + 1, LINK), "probed", now)
+            case ev.RanksPlaced():
+                for line in [line for line in self._spans if line[1] == LINK]:
+                    self._turn(line, "spawn", now)
+                self.instant((LAUNCHER, LINK), event.name, now)
+            case ev.RankSpawned(node, rank):
+                if self._spans.get((node + 1, LINK), ("",))[0] == "spawn":
+                    self._turn((node + 1, LINK), "ranks", now)
+                self._places[rank] = (node + 1, rank + 1)
+                self.names(node + 1, f"rank {placement.name(rank)}", rank + 1)
+                self._open_streams[rank] = 2
+                self._silent.add(rank)
+                self._turn(self._places[rank], self.first, now)
+            case ev.RankExited(rank=rank, status=status) if rank in self._places:
+                self._turn(self._places[rank], "drain", now, status=status)
+            case ev.OutputEnded(rank=rank) if rank in self._places:
+                self._open_streams[rank] -= 1
+                if self._open_streams[rank] == 0:
+                    self._end(self._places.pop(rank), now)
+            case ev.NodeSwept(node) | ev.NodeLost(node):
+                self._end((node + 1, LINK), now)
+                self.instant((node + 1, LINK), event.name, now)
+            case ev.NodeNoticed(node, text):
+                self.instant((node + 1, LINK), text, now)
+            case mpi_events.PmiCommitted(node, fence=fence):
+                self.instant((node + 1, LINK), f"MPI barrier {fence}", now)
+            case ev.JobStopping() | ev.SignalReceived() | ev.RunFinished():
+                self.instant((LAUNCHER, LINK), event.name, now, **vars(event))
+
+    def _turn(self, line: tuple[int, int], name: str, now: float, **details: Any) -> None:
+        """What was under way on ``line`` is over; ``name`` begins."""
+        self._end(line, now, **details)
+        self._spans[line] = (name, now)
+
+    def _end(self, line: tuple[int, int], now: float, **details: Any) -> None:
+        if line in self._spans:
+            name, since = self._spans.pop(line)
+            self.complete(line, name, since, now, **details)
+
+
+class Trace(Spans):
     """Writes to ``path``, anew, mode 0600; ``warn`` hears once of a disk that refuses.
 
     hosts: names of the nodes. before: seconds from the start of the process to the start
@@ -46,69 +140,21 @@ class Trace(Sink):
         warn: Callable[[str], None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        super().__init__()
         self._path = path
         self._warn = warn
         self._clock = clock
         self._before = before
         self._began: float | None = None  # by the clock
-        self._spans: dict[tuple[int, int], tuple[str, float]] = {}  # line -> (name, since)
-        self._places: dict[int, tuple[int, int]] = {}  # rank -> its line
-        self._open_streams: dict[int, int] = {}
-        self._silent: set[int] = set()  # ranks whose first byte has not come
         self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
         self._lines = 0
-        self._name(LAUNCHER, "dispatch")
-        for node, host in enumerate(hosts):
-            self._name(node + 1, host)
-            self._name(node + 1, "link", LINK)
-        self._complete((LAUNCHER, LINK), "load and plan", -before, 0.0)
+        self.begin(hosts)
+        self.complete((LAUNCHER, LINK), "load and plan", -before, 0.0)
 
     def event(self, entry: Entry) -> None:
-        event, now = entry.event, entry.t
         if self._began is None:
-            self._began = self._clock() - now
-        match event:
-            case ev.NodeConnecting(node):
-                self._turn((node + 1, LINK), "connect", now)
-            case ev.NodeConnected(node, steps=steps):
-                at = now - sum(seconds for _, seconds in steps)
-                for name, seconds in steps:
-                    self._complete((node + 1, LINK), name, at, at + seconds)
-                    at += seconds
-                self._turn((node + 1, LINK), "boot", now)
-            case ev.NodeBooted(node):
-                self._turn((node + 1, LINK), "check", now)
-            case ev.NodeReady(node):
-                self._turn((node + 1, LINK), "wait for others", now)
-            case ev.NodeProbed(node):
-                self._instant((node + 1, LINK), "probed", now)
-            case ev.RanksPlaced():
-                for line in [line for line in self._spans if line[1] == LINK]:
-                    self._turn(line, "spawn", now)
-                self._instant((LAUNCHER, LINK), event.name, now)
-            case ev.RankSpawned(node, rank):
-                if self._spans.get((node + 1, LINK), ("",))[0] == "spawn":
-                    self._turn((node + 1, LINK), "ranks", now)
-                self._places[rank] = (node + 1, rank + 1)
-                self._name(node + 1, f"rank {placement.name(rank)}", rank + 1)
-                self._open_streams[rank] = 2
-                self._silent.add(rank)
-                self._turn(self._places[rank], "start", now)
-            case ev.RankExited(rank=rank, status=status) if rank in self._places:
-                self._turn(self._places[rank], "drain", now, status=status)
-            case ev.OutputEnded(rank=rank) if rank in self._places:
-                self._open_streams[rank] -= 1
-                if self._open_streams[rank] == 0:
-                    self._end(self._places.pop(rank), now)
-            case ev.NodeSwept(node) | ev.NodeLost(node):
-                self._end((node + 1, LINK), now)
-                self._instant((node + 1, LINK), event.name, now)
-            case ev.NodeNoticed(node, text):
-                self._instant((node + 1, LINK), text, now)
-            case mpi_events.PmiCommitted(node, fence=fence):
-                self._instant((node + 1, LINK), f"MPI barrier {fence}", now)
-            case ev.JobStopping() | ev.SignalReceived() | ev.RunFinished():
-                self._instant((LAUNCHER, LINK), event.name, now, **vars(event))
+            self._began = self._clock() - entry.t
+        super().event(entry)
 
     def output(self, rank: int, stream: int, data: bytes) -> None:
         if rank in self._silent and self._began is not None:
@@ -118,35 +164,22 @@ class Trace(Sink):
 
     def close(self) -> None:
         if self._began is not None:
-            for line in list(self._spans):
-                self._end(line, self._clock() - self._began)
+            self.end(self._clock() - self._began)
         self._write(None)
         if self._fd >= 0:
             os.close(self._fd)
 
-    # -- spans ------------------------------------------------------------------
-
-    def _turn(self, line: tuple[int, int], name: str, now: float, **details: Any) -> None:
-        """What was under way on ``line`` is over; ``name`` begins."""
-        self._end(line, now, **details)
-        self._spans[line] = (name, now)
-
-    def _end(self, line: tuple[int, int], now: float, **details: Any) -> None:
-        if line in self._spans:
-            name, since = self._spans.pop(line)
-            self._complete(line, name, since, now, **details)
-
-    def _complete(
+    def complete(
         self, line: tuple[int, int], name: str, since: float, until: float, **details: Any
     ) -> None:
         span = {"ph": "X", "name": name, **self._at(line, since)}
         self._write(span | {"dur": round(max(0.0, until - since) * 1e6), "args": details})
 
-    def _instant(self, line: tuple[int, int], name: str, now: float, **details: Any) -> None:
+    def instant(self, line: tuple[int, int], name: str, now: float, **details: Any) -> None:
         point = {"ph": "i", "s": "p", "name": name, **self._at(line, now)}
         self._write(point | {"args": details})
 
-    def _name(self, process: int, name: str, line: int | None = None) -> None:
+    def names(self, process: int, name: str, line: int | None = None) -> None:
         about = {"pid": process, "tid": line or 0, "args": {"name": name}}
         self._write({"ph": "M", "name": "process_name" if line is None else "thread_name"} | about)
 

@@ -100,7 +100,6 @@ MEANT = "  # did you mean this?"
          "dispatch -H hostfile train.py, or on this machine: dispatch -H localhost:2 ..."),
         ("dispatch -H n1 --np", "--np: needs a value", "dispatch --help"),
         ("dispatch -H n1 --watch=yes a.py", "--watch: takes no value", "dispatch --help"),
-        ("dispatch report", "missing argument 'TRACE'", "dispatch report --help"),
     ],
 )  # fmt: skip
 def test_what_may_be_meant(asked: Asked, line: str, said: str, hint: str) -> None:

@@ -97,7 +97,7 @@ def offered(line: str) -> list[str]:
         ("completion zsh ", []),
         ("import -- t", [FILES, "torchrun"]),
         ("import -- torchrun t", [FILES]),
-        ("report ", [FILES]),
+        ("report ", [FILES, "k3f9x2", "latest"]),
         ("explain rank-f", ["rank-failed"]),
         ("explain rank-failed ", []),
         ("connect x", []),

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import promises
 import pytest
 
 from dispatcher import cli
 from dispatcher.cli.tools import report as command
+from dispatcher.core.events import codec, verdicts
+from dispatcher.core.events import monitor_events as mon
+from dispatcher.core.events import run_events as ev
+from dispatcher.core.events.run_events import Entry
+from dispatcher.jobs import registry
 
 
 def span(name: str, process: int, since: float, seconds: float) -> str:
@@ -72,8 +78,11 @@ def test_phases_for_programs(trace: Path, capsys: pytest.CaptureFixture[str]) ->
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ([], "error: missing argument"),
-        (["none"], "error: none: no such file or directory [file-unusable]\n"),
+        ([], "error: no job is on record here [no-such-job]\n"),
+        (["none"], "error: no job is on record here [no-such-job]\n"),
+        (["none.json"], "error: none.json: no such file or directory [file-unusable]\n"),
+        (["."], "error: .: no run left files there: no dispatch.jsonl [file-unusable]\n"),
+        (["run.json", "--json", "-o", "-"], "error: --json and -o - both want standard output"),
         (["bad"], "error: bad:1: not a line of a trace [file-unusable]\n"),
         (
             ["run.json", "-o", "none/page"],
@@ -82,8 +91,13 @@ def test_phases_for_programs(trace: Path, capsys: pytest.CaptureFixture[str]) ->
     ],
 )
 def test_refusals(
-    trace: Path, words: list[str], said: str, capsys: pytest.CaptureFixture[str]
+    trace: Path,
+    words: list[str],
+    said: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(trace.parent / "state"))
     (trace.parent / "bad").write_text("{}\n]\n")
     assert cli.main(["report", *words]) == 2
     assert capsys.readouterr().err.startswith(said)
@@ -98,3 +112,105 @@ def test_bytes_that_are_no_text_and_a_trace_that_is_too_large(
     monkeypatch.setattr(command, "MOST_TRACE", trace.stat().st_size - 1)
     assert cli.main(["report", "run.json"]) == 2
     assert "error: run.json: larger than" in capsys.readouterr().err
+
+
+PLAN: dict[str, Any] = {
+    "cwd": "/work", "nodes": [{"host": "n1"}, {"host": "n2"}],
+    "ranks": [{"argv": ["python", "a.py", "--hf-token", "X1", "--url", "http://me:X2@h/"]}],
+    "exports": {"NCCL_DEBUG": "INFO", "NCCL_SECRET": "X3", "MINE": "X4"},
+    "limits": {"hang_timeout": 60}, "restarts": {"most": 2},
+}  # fmt: skip
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    """The files of a run: its second attempt ended with 3 in rank 1."""
+    cause = verdicts.RankFailed(1, 1, 3)
+    before = verdicts.Attempt(0, ("n1", "n2"), 2, verdicts.RankFailed(0, 0, -9), started=True)
+    nodes = (mon.PlacedNode("n1", (0,)), mon.PlacedNode("n2", (1,)))
+    happened: list[ev.Event] = [
+        mon.RunBegan("20260131-142501-k3f9x2", 1.0e9, ("n1", "n2")), ev.NodeConnecting(0),
+        ev.NodeConnected(0, None, "ssh"), ev.RanksPlaced(2, "", 1), ev.RankSpawned(0, 0, 7),
+        ev.NodeNoticed(1, "a <b> notice"),
+        mon.RunClosed(verdicts.Verdict(cause, 3, 2, {1: 3}, attempts=(before,)), 9.0, nodes),
+    ]  # fmt: skip
+    lines = [codec.encode(Entry(at, float(at), event)) for at, event in enumerate(happened, 1)]
+    folder = tmp_path / "run"
+    (folder / "restart-1").mkdir(parents=True)
+    (folder / "dispatch.jsonl").write_bytes(b"".join(lines))
+    (folder / "plan.json").write_text(json.dumps(PLAN))
+    (folder / "rank-00000.out").write_bytes(b"first\r\nbar 1%\rbar 2%\n\xff")
+    (folder / "restart-1" / "rank-00001.err").write_text("Boom: <i>\n")
+    return folder
+
+
+def test_the_page_of_a_run(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["report", str(run)]) == 0
+    out, err = capsys.readouterr()
+    told = [line.split()[0] for line in out.splitlines()]
+    assert told == ["phase", "connect", "boot", "spawn", "ranks", "run"]
+    assert err == f"note: wrote {run}/report.html\n"
+    page = (run / "report.html").read_text()
+    for said in (
+        "20260131-142501-k3f9x2", "exit code 3", "error: rank 1 on n2", "n2: a &lt;b&gt; notice",
+        "Last lines of rank 0 of attempt 1 (stdout)", "<pre>first\nbar 2%\n\ufffd</pre>",
+        "Last lines of rank 1 of attempt 2 (stderr)", "<pre>Boom: &lt;i&gt;</pre>",
+        "<td>hosts<td>n[1-2]", "<td>hang timeout<td>60", "<td>restarts: most<td>2",
+        "<td>NCCL_DEBUG<td>INFO", "<td>other variables<td>MINE", "--hf-token &#x27;&lt;hidden&gt;",
+    ):  # fmt: skip
+        assert said in page
+    assert not {f"X{n}" for n in range(1, 5) if f"X{n}" in page}
+
+
+def test_a_job_by_its_name(
+    run: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(run.parent / "state"))
+    for logs, id in ((run, "20260131-142501-k3f9x2"), (None, "20260131-142502-aaaaaa")):
+        record = registry.enroll(
+            id, program=["a.py"], hosts=[], ranks=2, logs=logs, detached=False, reach={}
+        )
+        registry.conclude(record, 3, [])
+    assert cli.main(["report", "k3f9", "-o", "-"]) == 0
+    assert "exit code 3" in capsys.readouterr().out
+    assert cli.main(["report", "latest"]) == 125
+    assert "aaaaaa: it keeps no files [no-log-files]" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("keep", "plan", "said"),
+    [
+        (6, "{}", "still runs, or its launcher was killed</span>"),
+        (7, "[1]", "exit code 3</span>"),
+        (7, '{"ranks": 3, "nodes": [0]}', "exit code 3</span>"),
+        (7, "[" * 100_000, "exit code 3</span>"),
+    ],
+)
+def test_what_is_there_is_drawn(run: Path, keep: int, plan: str, said: str) -> None:
+    journal = run / "dispatch.jsonl"
+    journal.write_bytes(b"".join(journal.read_bytes().splitlines(keepends=True)[:keep]))
+    (run / "plan.json").write_text(plan)
+    assert cli.main(["report", str(journal), "-o", str(run / "page")]) == 0
+    assert said in (run / "page").read_text()
+
+
+@pytest.mark.parametrize(
+    ("event", "said"),
+    [
+        (ev.NodeConnecting(0), "no run.began: not the journal of a run"),
+        (mon.RunBegan("x", 0.0, ("n1",), version=99), "version 99, not 1"),
+    ],
+)
+def test_no_journal_of_a_run(
+    run: Path, event: ev.Event, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (run / "dispatch.jsonl").write_bytes(codec.encode(Entry(1, 0.0, event)))
+    assert cli.main(["report", str(run)]) == 125
+    assert said in capsys.readouterr().err
+
+
+def test_numbers_that_fit_no_host(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with (run / "dispatch.jsonl").open("ab") as file:
+        file.write(codec.encode(Entry(8, 1.0, ev.NodeNoticed(7, "x"))))
+    assert cli.main(["report", str(run)]) == 125
+    assert "dispatch.jsonl:8: its events do not fit together" in capsys.readouterr().err

@@ -1,0 +1,475 @@
+"""A run as one HTML page that people send each other; and a trace as one. Pure.
+
+Why no charting library: the smallest that draws heat maps is larger than all of such a page, and
+wants a script. So a picture here is SVG, and a heat map a PNG of 16 colours inside of it, at most a
+point a rank and column: its size has a bound whatever the figures are. Nothing is loaded and
+nothing runs: the page forbids that itself by its Content-Security-Policy, and it may be opened from
+a mail, printed, and kept.
+
+Texts come from hosts and programs, and may hold any bytes. They enter through ``escaped`` alone;
+attributes are ours, but for titles of a picture's parts, which are elements.
+"""
+
+from __future__ import annotations
+
+import base64
+import html
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from dispatcher.output.files.trace import LAUNCHER, LINK
+from dispatcher.output.heat_map import FIGURES, LEVELS, Heat, hexadecimal, levels, png
+from dispatcher.output.text.fold import plural
+from dispatcher.output.text.story import status_words
+from dispatcher.output.timeline import (
+    History,
+    RankLife,
+    Span,
+    Timeline,
+    host_of,
+    owner,
+    phases,
+)
+from dispatcher.plan.job.placement import name
+
+_POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
+_STYLE = """
+:root { color-scheme: light dark; --ink: #1c2128; --dim: #667; --line: #d5d8de; --soft: #f3f4f7;
+--paper: #fff; --bad: #c5221f; --good: #1a7f37 }
+@media (prefers-color-scheme: dark) { :root { --ink: #dde1e6; --dim: #99a; --line: #3a3f47;
+--soft: #22262c; --paper: #16191d; --bad: #ff7b72; --good: #56d364 } }
+@media print { :root { color-scheme: light; --ink: #000; --dim: #444; --line: #bbb; --soft: #eee;
+--paper: #fff; --bad: #b00; --good: #060 } figure, tr, pre { break-inside: avoid } }
+* { print-color-adjust: exact; -webkit-print-color-adjust: exact }
+body { font: 14px/1.45 system-ui, sans-serif; color: var(--ink); background: var(--paper);
+margin: 2em auto; max-width: 1180px; padding: 0 1em }
+h1 { font-size: 1.5em; margin: 0 0 .3em } h2 { font-size: 1.15em; margin: 1.8em 0 .4em }
+h3 { font-size: 1em; margin: 1em 0 .2em; font-weight: 600 }
+.badge { font-size: .75em; padding: .15em .6em; border-radius: 1em; border: 1px solid; margin-left:
+.5em; white-space: nowrap } .good { color: var(--good) } .bad { color: var(--bad) }
+.dim, figcaption { color: var(--dim) } figure { margin: .3em 0 1em }
+pre { background: var(--soft); padding: .7em 1em; overflow-x: auto; font: 12.5px/1.45
+ui-monospace, Menlo, Consolas, "DejaVu Sans Mono", monospace; white-space: pre-wrap;
+overflow-wrap: anywhere }
+table { border-collapse: collapse; font-variant-numeric: tabular-nums }
+td, th { padding: .15em .9em .15em 0; text-align: right; vertical-align: top }
+th { color: var(--dim); font-weight: 500 }
+td:first-child, th:first-child, td:last-child, th:last-child, .left td, .left th {
+text-align: left }
+.left td:last-child { overflow-wrap: anywhere }
+tr + tr { border-top: 1px solid var(--line) }
+i { display: inline-block; width: .9em; height: .8em; margin-right: .4em }
+svg { display: block; width: 100%; height: auto } svg text { font: 11px system-ui, sans-serif;
+fill: var(--ink) } svg .dim { fill: var(--dim) } .grid { stroke: var(--line) }
+.mark { stroke: var(--bad); stroke-width: 2 } .stop { stroke: var(--bad); stroke-dasharray: 3 3 }
+.try { fill: var(--good); opacity: .3 } .try.bad { fill: var(--bad) }
+.frame { fill: none; stroke: var(--line) } .row { fill: transparent }
+.row:hover { fill: #8886 } image { image-rendering: pixelated } summary { cursor: pointer }
+"""
+#: colours of phases, in the order they appear; told apart by people who see few colours
+_COLOURS = (
+    "#4477aa", "#ee6677", "#228833", "#ccbb44", "#66ccee", "#aa3377",
+    "#bbbbbb", "#ee8866", "#44bb99", "#99ddff", "#7f5f00", "#000000",
+)  # fmt: skip
+#: the same for the phases of a run's hosts; whatever else a transport tells is part of connecting
+_PHASES = {
+    "connect": "#4477aa", "boot": "#66ccee", "check": "#ccbb44", "wait for others": "#bbbbbb",
+    "spawn": "#ee8866", "ranks": "#44aa88",
+}  # fmt: skip
+_LEFT, _WIDTH, _ROW, _THIN = 170, 1000, 14, 5  # units; _THIN is the row of a rank
+#: notes that are told, hosts whose bars say what they are
+MOST_NOTES, MOST_TITLED = 200, 128
+_SGR = re.compile(r"\x1b\[[0-9;:]{0,64}m")
+
+
+@dataclass(frozen=True)
+class Told:
+    """What a page says beside the history of its run.
+
+    state: how it ended, in a few words. ok: whether well; None: not yet. verdict: its lines.
+    notes: (seconds, line). tails: (whose, lines) of those who failed. command: as a shell has it.
+    settings: (what, value). version: of dispatch.
+    """
+
+    state: str
+    ok: bool | None
+    verdict: Sequence[str] = ()
+    notes: Sequence[tuple[float, str]] = ()
+    tails: Sequence[tuple[str, Sequence[str]]] = ()
+    command: str = ""
+    settings: Sequence[tuple[str, str]] = ()
+    version: str = ""
+
+
+def escaped(text: str) -> str:
+    """Text for HTML; a host's words may hold anything. Colours of a terminal are left out."""
+    plain = _SGR.sub("", text).replace("\t", "    ")
+    return html.escape("".join(char if char.isprintable() else "\ufffd" for char in plain))
+
+
+def seconds_text(value: float) -> str:
+    """``250 ms``, ``12.5 s``, ``3.1 min``, ``2.5 h``."""
+    if value < 1:
+        return f"{value * 1000:.3g} ms"
+    if value < 120:
+        return f"{value:.3g} s"
+    return f"{value / 60:.3g} min" if value < 7200 else f"{value / 3600:.3g} h"
+
+
+def document(title: str, parts: Iterable[str]) -> str:
+    """A whole page. title: plain text; parts: HTML."""
+    return "\n".join([
+        "<!doctype html><html lang=en><head><meta charset=utf-8>",
+        f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">',
+        '<meta name=viewport content="width=device-width">',
+        f"<title>{escaped(title)}</title><style>{_STYLE}</style></head><body>",
+        *parts,
+        "</body></html>\n",
+    ])  # fmt: skip
+
+
+def trace_page(timeline: Timeline, title: str) -> str:
+    """The page of a trace: a table of its phases, and every line drawn to scale."""
+    names = list(dict.fromkeys(span.name for span in timeline.spans))
+    colours = {phase: _COLOURS[i % len(_COLOURS)] for i, phase in enumerate(names)}
+    parts = [
+        f"<h1>{escaped(title)}</h1><p>{escaped(_summary(timeline))}</p>",
+        *_phase_table(timeline, colours),
+        *_pictures(timeline, colours),
+    ]
+    return document(title, parts)
+
+
+def run_page(history: History, told: Told) -> str:
+    """The page of a run."""
+    run_id = history.began.run_id if history.began else "?"
+    timeline = _hosts_only(history)
+    kind = {True: "good", False: "bad", None: "dim"}[told.ok]
+    state = f"<span class='badge {kind}'>{escaped(told.state)}</span>"
+    parts = [f"<h1>{escaped(run_id)} {state}</h1>", f"<p>{escaped(_facts(history))}</p>"]
+    if told.verdict:
+        parts += ["<h2>Verdict</h2>", _block(told.verdict)]
+    for whose, lines in told.tails:
+        parts += [f"<h3>{escaped(whose)}</h3>", _block(lines)]
+    parts += [*_pictures(timeline, _PHASES, history), *_phase_table(timeline, _PHASES)]
+    parts += [*_heat_maps(history), *_apart_table(history), *_note_list(told.notes)]
+    parts += [*_settings(told), *_rank_table(history)]
+    if told.version:
+        parts.append(f"<p class=dim>dispatch {escaped(told.version)}</p>")
+    return document(f"{run_id}: {told.state}", parts)
+
+
+def _block(lines: Iterable[str]) -> str:
+    return "<pre>" + "\n".join(map(escaped, lines)) + "</pre>"
+
+
+def _facts(history: History) -> str:
+    import time
+
+    began, last = history.began, history.tries[-1] if history.tries else None
+    size = 0 if last is None else last.world_size
+    words = [plural(len(began.hosts) if began else 0, "host"), plural(size, "rank")]
+    words += [plural(len(history.tries), "attempt")] if len(history.tries) > 1 else []
+    if began is not None:
+        try:
+            at = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(began.at))
+        except (OverflowError, ValueError, OSError):
+            at = "no time"
+        words.append(f"began {at}")
+    closed = history.closed
+    words.append(f"took {seconds_text(closed.seconds if closed else history.seconds)}")
+    return ", ".join(words)
+
+
+# -- what took time ---------------------------------------------------------
+
+
+def _hosts_only(history: History) -> Timeline:
+    """What hosts did: a transport's steps as one phase, ranks from the first to the last."""
+    timeline = history.timeline()
+    kept: dict[int, list[Span]] = {}
+    for span in timeline.spans:
+        if span.line == LINK and span.process != LAUNCHER and span.name != "ranks":
+            phase = span.name if span.name in _PHASES else "connect"
+            mine = kept.setdefault(span.process, [])
+            if mine and mine[-1].name == phase and span.since - mine[-1].until < 1e-3:
+                until = max(mine[-1].until, span.until)
+                mine[-1] = replace(mine[-1], until=until)
+            else:
+                mine.append(replace(span, name=phase))
+    for one in history.tries:
+        for node, since, until in one.hosts(history.seconds):
+            kept.setdefault(node + 1, []).append(Span(node + 1, LINK, "ranks", since, until))
+    spans = sorted((one for mine in kept.values() for one in mine), key=lambda one: one.since)
+    hosts = {process: host for process, host in timeline.hosts.items() if process in kept}
+    return replace(timeline, spans=tuple(spans), moments=(), hosts=hosts)
+
+
+def _summary(timeline: Timeline) -> str:
+    hosts = len([process for process in timeline.hosts if process != LAUNCHER])
+    ranks = len([line for _, line in timeline.lines if line != LINK])
+    ended = "" if timeline.ended else "; the trace breaks off: dispatch was killed, or still runs"
+    return (
+        f"{hosts} hosts, {ranks} ranks; the last rank ran after {seconds_text(timeline.start)}, "
+        f"the end came after {seconds_text(timeline.seconds)}{ended}"
+    )
+
+
+def _phase_table(timeline: Timeline, colours: Mapping[str, str]) -> Iterator[str]:
+    if not timeline.spans:
+        return
+    yield "<table><tr><th>phase<th>times<th>shortest<th>median<th>longest<th>slowest</tr>"
+    for phase in phases(timeline):
+        yield (
+            f"<tr><td><i style='background:{colours[phase.name]}'></i>{escaped(phase.name)}"
+            f"<td>{phase.count}<td>{seconds_text(phase.shortest)}<td>{seconds_text(phase.median)}"
+            f"<td>{seconds_text(phase.longest)}<td>{escaped(phase.slowest)}</tr>"
+        )
+    yield "</table>"
+
+
+def _pictures(
+    timeline: Timeline, colours: Mapping[str, str], history: History | None = None
+) -> Iterator[str]:
+    """All of it, and the start alone where that is over too soon to be seen in it."""
+    if not timeline.spans:
+        return
+    seconds = max(timeline.seconds, history.seconds if history else 0.0)
+    start = min(seconds, timeline.start * 1.02)
+    if history is not None:
+        begun = [life.since for life in history.tries[0].ranks.values()] if history.tries else []
+        start = min(seconds, max(begun, default=seconds) * 1.05)
+    if start < 0.8 * seconds:
+        yield f"<h2>The start: {seconds_text(start)}</h2>"
+        yield from _picture(timeline, start, colours)
+    yield f"<h2>The run: {seconds_text(seconds)}</h2>"
+    yield from _picture(timeline, seconds, colours, history)
+
+
+def _picture(
+    timeline: Timeline, until: float, colours: Mapping[str, str], history: History | None = None
+) -> Iterator[str]:
+    """All lines as one SVG: a host's link, then its ranks as thin rows below it."""
+    rows: dict[tuple[int, int], float] = {}
+    hosts = [process for process in timeline.hosts if process != LAUNCHER]
+    tall = max(3, min(_ROW, 450 // max(1, len(hosts))))
+    height = 20.0 + (18 if history is not None else 0)
+    for process in sorted(timeline.hosts):
+        mine = sorted({span.line for span in timeline.spans if span.process == process} | {LINK})
+        for line in mine:
+            rows[process, line] = height
+            height += tall if line == LINK else _THIN
+        height += 2 if tall == _ROW else 0
+    scale = _WIDTH / max(until, 1e-9)
+    yield f"<figure><svg viewBox='0 0 {_LEFT + _WIDTH + 30} {height + 6:.0f}'>"
+    yield from _axis(until, scale, height)
+    labelled = -11.0
+    for process, host in sorted(timeline.hosts.items()):
+        y = rows[process, LINK] + tall - (4 if tall == _ROW else 0)
+        if y - labelled >= 11:
+            labelled = y
+            yield _label(host, y)
+    for span in timeline.spans:
+        wide = (min(span.until, until) - span.since) * scale
+        if span.since < until and (span.process, span.line) in rows:
+            if history is not None and wide < 0.2:
+                continue  # it is seen in the picture of the start
+            title = (
+                f"<title>{escaped(owner(timeline, span.process, span.line))}: {escaped(span.name)},"
+                f" {seconds_text(span.seconds)} from {seconds_text(span.since)}</title>"
+            )
+            yield (
+                f"<rect x='{_LEFT + span.since * scale:.1f}' "
+                f"y='{rows[span.process, span.line]:.0f}' width='{max(0.5, wide):.1f}' "
+                f"height='{(tall if span.line == LINK else _THIN) - 1}' "
+                f"fill='{colours[span.name]}'>{title if len(hosts) <= MOST_TITLED else ''}</rect>"
+            )
+    for moment in timeline.moments:
+        if moment.at <= until and (moment.process, LINK) in rows:
+            title = f"{escaped(moment.name)}, at {seconds_text(moment.at)}"
+            yield _mark(moment.at * scale, rows[moment.process, LINK], tall - 2, title)
+    if history is not None:
+        yield from _tries(history, rows, scale, height, tall)
+    yield "</svg></figure>"
+
+
+def _tries(
+    history: History, rows: Mapping[tuple[int, int], float], scale: float, height: float, tall: int
+) -> Iterator[str]:
+    """The attempts above the hosts, and who failed first, and which hosts were lost."""
+    for number, one in enumerate(history.tries, 1):
+        until = history.seconds if one.until is None else one.until
+        x, wide = _LEFT + one.since * scale, max(1.0, (until - one.since) * scale)
+        failed = one.first is not None or bool(one.why)
+        said = f"attempt {number} of {plural(one.world_size, 'rank')}" + (
+            f": {escaped(one.why)}" if one.why else ""
+        )
+        yield (
+            f"<rect class='try{' bad' if failed else ''}' x='{x:.1f}' y='19' width='{wide:.1f}' "
+            f"height='15'><title>{said}</title></rect>"
+        )
+        if wide > 70:
+            yield f"<text x='{x + 4:.1f}' y='30'>attempt {number}</text>"
+        if number > 1:
+            yield f"<line class=stop x1='{x:.1f}' x2='{x:.1f}' y1='19' y2='{height:.0f}'/>"
+        life = one.ranks.get(one.first) if one.first is not None else None
+        if one.first is not None and life is not None and (life.node + 1, LINK) in rows:
+            y, at = rows[life.node + 1, LINK], life.until or life.since
+            said = f"rank {name(one.first)}: {_status(life)}, at {seconds_text(at)}"
+            yield _mark(at * scale, y, tall - 1, said)
+    for at, node in history.lost:
+        if (node + 1, LINK) in rows:
+            said = f"host lost, at {seconds_text(at)}"
+            yield _mark(at * scale, rows[node + 1, LINK], tall - 1, said)
+
+
+def _axis(until: float, scale: float, height: float) -> Iterator[str]:
+    step = next((one for one in _STEPS if until / one <= 12), _STEPS[-1])
+    step = max(step, until / 100)
+    at = 0.0
+    while at <= until:
+        x = _LEFT + at * scale
+        yield f"<line class=grid x1='{x:.1f}' x2='{x:.1f}' y1='16' y2='{height:.0f}'/>"
+        said = "0" if at == 0 else seconds_text(at)
+        yield f"<text class=dim x='{x:.1f}' y='12' text-anchor='middle'>{said}</text>"
+        at += step
+
+
+#: seconds between two ticks
+_STEPS = (
+    *(base * 10.0**power for power in (-3, -2, -1, 0) for base in (1, 2, 5)), 10, 20, 30, 60, 120,
+    300, 600, 1200, 1800, 3600, 7200, 10800, 21600, 43200, 86400, 604800,
+)  # fmt: skip
+
+
+def _label(text: str, y: float) -> str:
+    shown = text if len(text) <= 24 else text[:23] + "…"
+    return f"<text x='{_LEFT - 6}' y='{y:.0f}' text-anchor='end'>{escaped(shown)}</text>"
+
+
+def _mark(x: float, y: float, tall: float, title: str) -> str:
+    x += _LEFT
+    return (
+        f"<line class=mark x1='{x:.1f}' x2='{x:.1f}' y1='{y:.0f}' y2='{y + tall:.0f}'>"
+        f"<title>{title}</title></line>"
+    )
+
+
+# -- what the ranks did -----------------------------------------------------
+
+
+def _heat_maps(history: History) -> Iterator[str]:
+    found = {figure: heat for figure, heat in history.heats.items() if heat.columns > 0}
+    if found:
+        yield "<h2>Ranks over time</h2>"
+    for figure, heat in found.items():
+        yield from _heat_map(history, figure, heat)
+
+
+def _heat_map(history: History, figure: str, heat: Heat) -> Iterator[str]:
+    members, rows = heat.rows()
+    group = len(members[0])
+    most = max((value for row in rows for value in row.values()), default=0.0)
+    top = max(most, heat.top) or 1.0
+    tall = max(1, min(14, 440 // len(rows)))
+    height = 20 + tall * len(rows)
+    seconds = max(history.seconds, heat.width)
+    scale = _WIDTH / seconds
+    data = base64.b64encode(png(levels(rows, heat.columns, top))).decode()
+    yield f"<h3>{figure} <span class=dim>({FIGURES[figure]})</span></h3>"
+    yield f"<figure><svg viewBox='0 0 {_LEFT + _WIDTH + 30} {height + 4}'>"
+    yield from _axis(seconds, scale, 20)
+    yield (
+        f"<image x='{_LEFT}' y='20' width='{heat.columns * heat.width * scale:.1f}' "
+        f"height='{tall * len(rows)}' preserveAspectRatio='none' "
+        f"href='data:image/png;base64,{data}'/>"
+    )
+    yield f"<rect class=frame x='{_LEFT}' y='20' width='{_WIDTH}' height='{tall * len(rows)}'/>"
+    labelled, last = 0.0, ""
+    for number, few in enumerate(members):
+        y, host = 20 + number * tall, host_of(history, few[0])
+        if host != last and y - labelled >= 11:
+            labelled = y
+            yield _label(host, y + min(11, max(tall, 8)))
+        last = host
+        mean = sum(rows[number].values()) / max(1, len(rows[number]))
+        who = f"rank {name(few[0])}" + (f" to {name(few[-1])}" if group > 1 else "")
+        yield (
+            f"<rect class=row x='{_LEFT}' y='{y}' width='{_WIDTH}' height='{tall}'>"
+            f"<title>{who} on {escaped(host)}: {mean:.3g} on average</title></rect>"
+        )
+    at_row = {rank: number for number, few in enumerate(members) for rank in few}
+    for one in history.tries:
+        x = _LEFT + one.since * scale
+        if one.restart:
+            yield f"<line class=stop x1='{x:.1f}' x2='{x:.1f}' y1='20' y2='{height}'/>"
+        if one.first in at_row and one.first in one.ranks:
+            life = one.ranks[one.first]
+            said = f"rank {name(one.first)}: {_status(life)}"
+            y = 20 + at_row[one.first] * tall - (2 if tall < 5 else 0)
+            yield _mark((life.until or 0.0) * scale, y, max(tall, 5), said)
+    yield "</svg><figcaption>0 "
+    yield "".join(
+        f"<i style='background:{hexadecimal(level)};margin:0'></i>" for level in range(LEVELS)
+    )
+    more = f"; {group} ranks a row, shown by the one that is farthest from the median" * (group > 1)
+    yield f" {top:.4g}{more}</figcaption></figure>"
+
+
+def _apart_table(history: History) -> Iterator[str]:
+    found = history.apart()
+    if found:
+        yield "<h2>Ranks unlike the others</h2><table class=left>"
+        yield "<tr><th>rank<th>host<th>figure<th>its mean<th>median of all</tr>"
+    for figure, one in found[:50]:
+        yield (
+            f"<tr><td>{name(one.rank)}<td>{escaped(host_of(history, one.rank))}<td>{figure}"
+            f"<td>{one.value:.3g}<td>{one.usual:.3g} <span class=dim>{FIGURES[figure]}</span></tr>"
+        )
+    if found:
+        yield "</table>"
+
+
+def _note_list(notes: Sequence[tuple[float, str]]) -> Iterator[str]:
+    if not notes:
+        return
+    yield "<h2>What was noted</h2><table class=left>"
+    for at, line in notes[:MOST_NOTES]:
+        yield f"<tr><td>{seconds_text(at)}<td>{escaped(line)}</tr>"
+    yield "</table>"
+    if len(notes) > MOST_NOTES:
+        yield f"<p class=dim>and {len(notes) - MOST_NOTES} more</p>"
+
+
+def _settings(told: Told) -> Iterator[str]:
+    if told.command:
+        yield f"<h2>The command</h2><pre>{escaped(told.command)}</pre>"
+    if told.settings:
+        yield "<details open><summary>Settings</summary><table class=left>"
+        for what, value in told.settings:
+            yield f"<tr><td>{escaped(what)}<td>{escaped(value)}</tr>"
+        yield "</table></details>"
+
+
+def _rank_table(history: History) -> Iterator[str]:
+    ranks = history.tries[-1].ranks if history.tries else {}
+    if not ranks:
+        return
+    written = {rank: rest for rank, *rest in history.closed.written} if history.closed else {}
+    yield f"<details><summary>{plural(len(ranks), 'rank')} of the last attempt</summary><table>"
+    yield "<tr><th>rank<th>host<th>began<th>ended<th>stdout<th>stderr<th>end</tr>"
+    for rank, life in sorted(ranks.items()):
+        out, err = written.get(rank, ("", ""))
+        ended = "" if life.until is None else seconds_text(life.until)
+        yield (
+            f"<tr><td>{name(rank)}<td>{escaped(host_of(history, rank))}"
+            f"<td>{seconds_text(life.since)}<td>{ended}<td>{out}<td>{err}<td>{_status(life)}</tr>"
+        )
+    yield "</table></details>"
+
+
+def _status(life: RankLife) -> str:
+    if life.status is None:
+        return "not seen to end"
+    return "0" if life.status == 0 else status_words(life.status)

@@ -1,0 +1,264 @@
+"""The page of a run: its bounds, its pictures, and that no text leaves its place."""
+
+from __future__ import annotations
+
+import random
+import re
+import struct
+import zlib
+from collections.abc import Iterator
+from html.parser import HTMLParser
+
+from cases import cases
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from dispatcher.core.events import monitor_events as mon
+from dispatcher.core.events import run_events as ev
+from dispatcher.core.events import verdicts
+from dispatcher.core.events.run_events import Entry
+from dispatcher.output.heat_map import LEVELS, MOST_COLUMNS, MOST_ROWS, Heat, levels, png
+from dispatcher.output.page import Told, escaped, run_page
+from dispatcher.output.timeline import History, phases
+
+FACTS = ev.Facts("h", 1, "3.11", 4, 2, ("10.0.0.1",), "m")
+#: the rank that is busier than the others
+BUSY = 2
+
+
+def a_run(text: str = "plain") -> Iterator[Entry]:
+    """Two hosts of four ranks; rank 5 is killed, then all succeed. text: in all names and words."""
+    hosts = (f"a{text}", f"b{text}")
+    happened: list[tuple[float, ev.Event]] = [(0.0, mon.RunBegan(f"id{text}", 1.0e9, hosts))]
+    for node in (0, 1):
+        happened += [
+            (0.1, ev.NodeConnecting(node)),
+            (0.3, ev.NodeConnected(node, None, "ssh", ((f"kex{text}", 0.1),))),
+            (0.4, ev.NodeBooted(node, 0)), (0.5, ev.NodeReady(node, FACTS)),
+            (0.6, ev.NodeNoticed(node, text)),
+        ]  # fmt: skip
+    for restart, (begin, end) in enumerate([(1.0, 8.0), (12.0, 20.0)]):
+        happened.append((begin, ev.RanksPlaced(8, "10.0.0.1", 29500, restart)))
+        happened += [(begin, ev.RankSpawned(rank // 4, rank, 100 + rank)) for rank in range(8)]
+        for step in range(1, int(end - begin)):
+            for node in (0, 1):
+                ranks = tuple(
+                    mon.RankSample(r, "R", step * (0.9 if r == BUSY else 0.1), 1 << 30, 1, 1,
+                                   (r % 4,))
+                    for r in range(4 * node, 4 * node + 4)
+                )  # fmt: skip
+                gpus = tuple(mon.GpuSample(g, 50.0, 2.0**30, 2.0**34, 1, 1) for g in range(4))
+                sample = mon.NodeSampled(node, begin + step, ranks, gpus)
+                happened.append((begin + step, sample))
+        if restart == 0:
+            cause = verdicts.RankFailed(1, 5, -9)
+            happened += [
+                (end, ev.RankExited(1, 5, -9)), (end, ev.JobStopping(f"rank 5 {text}")),
+                *((end + 1, ev.RankExited(r // 4, r, -15)) for r in range(8) if r != 5),
+                (end + 2, ev.RunRestarting(cause, 1, 3, 0.0)), (end + 2, ev.HostLeftOut(1, text)),
+            ]  # fmt: skip
+        else:
+            happened += [(end, ev.RankExited(rank // 4, rank, 0)) for rank in range(8)]
+    nodes = tuple(mon.PlacedNode(h, tuple(range(4 * n, 4 * n + 4))) for n, h in enumerate(hosts))
+    ended = verdicts.Verdict(None, 0, 8, dict.fromkeys(range(8), 0))
+    happened += [(21.0, ev.RunFinished(0, text)), (22.0, mon.RunClosed(ended, 22.0, nodes))]
+    return (Entry(seq, at, event) for seq, (at, event) in enumerate(happened, 1))
+
+
+def history(text: str = "plain") -> History:
+    found = History()
+    for entry in a_run(text):
+        found.event(entry)
+    return found
+
+
+def page(text: str = "plain") -> str:
+    told = Told(
+        f"state{text}", False, [f"error: {text}", text], [(1.0, f"note: {text}")],
+        [(f"whose {text}", [text, text])], f"python {text}", [(f"what{text}", f"value{text}")], "1",
+    )  # fmt: skip
+    return run_page(history(text), told)
+
+
+class Skeleton(HTMLParser):
+    """Tags and attributes of a page with the values of those that are ours; not its texts."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.bones: list[object] = []
+        self.texts: list[str] = []
+        self.feed(text)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.bones.append((tag, attrs))
+
+    def handle_endtag(self, tag: str) -> None:
+        self.bones.append(tag)
+
+    def handle_comment(self, data: str) -> None:
+        self.bones.append(("comment", data))
+
+    def handle_decl(self, decl: str) -> None:
+        self.bones.append(("declaration", decl))
+
+    def handle_pi(self, data: str) -> None:
+        self.bones.append(("instruction", data))
+
+    def handle_data(self, data: str) -> None:
+        self.texts.append(data)
+
+
+PLAIN = Skeleton(page())
+
+
+@given(
+    st.text(max_size=40)
+    | st.binary(max_size=40).map(lambda b: b.decode("utf-8", "surrogateescape"))
+)
+@example("</title><script>alert(1)</script>")
+@example("'><img src=x onerror=alert(1)><b a='")
+@example("]]></svg></style></pre></table><!-- --><?php &lt;")
+@example("\x1b[31m\x1b]0;title\x07\u202e\u2028\ud800\0\n")
+def test_no_text_leaves_its_place(text: str) -> None:
+    found = page(text)
+    assert Skeleton(found).bones == PLAIN.bones
+    found.encode("utf-8")  # a lone surrogate could not be written
+
+
+def test_the_page_runs_and_loads_nothing() -> None:
+    text = page()
+    assert "default-src 'none'" in text
+    tags = {bone[0] for bone in PLAIN.bones if isinstance(bone, tuple)}
+    assert not tags & {"script", "link", "iframe", "object", "embed", "form", "base", "a"}
+    assert set(re.findall(r"(?:src|href)=.(.{22})", text)) == {"data:image/png;base64,"}
+    assert not re.search(r"url\(|@import| on[a-z]+=", text)
+
+
+@cases(
+    ("text", "want"),
+    [
+        ("a < b & 'c' \"d\"", "a &lt; b &amp; &#x27;c&#x27; &quot;d&quot;"),
+        ("\x1b[1;31mred\x1b[0m", "red"),
+        ("a\tb\0\u202ec\n", "a    b\ufffd\ufffdc\ufffd"),
+    ],
+)
+def test_what_a_text_becomes(text: str, want: str) -> None:
+    assert escaped(text) == want
+
+
+def test_attempts_and_who_failed_first() -> None:
+    found = history()
+    assert [(one.restart, one.since, one.until, one.first) for one in found.tries] == [
+        (0, 1.0, 10.0, 5), (1, 12.0, 21.0, None),
+    ]  # fmt: skip
+    assert found.tries[0].hosts(99.0) == [(0, 1.0, 9.0), (1, 1.0, 9.0)]
+    text = page()
+    assert "<title>attempt 1 of 8 ranks: rank 5 plain</title>" in text
+    assert "<title>rank 5: killed by SIGKILL (signal 9), at 8 s</title>" in text
+    assert "2 hosts, 8 ranks, 2 attempts, began 2001-09-09 01:46:40 UTC, took 22 s" in text
+
+
+def test_a_rank_unlike_the_others_is_told() -> None:
+    ((figure, one),) = history().apart()
+    assert (figure, one.rank, round(one.value), round(one.usual)) == ("CPU", BUSY, 90, 10)
+    assert "<tr><td>2<td>aplain<td>CPU<td>90<td>10" in page()
+
+
+def test_a_run_that_goes_on_is_drawn_to_what_is_known() -> None:
+    found = History()
+    for entry in list(a_run())[:40]:
+        found.event(entry)
+    text = run_page(found, Told("still runs", None))
+    assert "<span class='badge dim'>still runs</span>" in text
+    assert "not seen to end" in text
+    assert {one.name for one in phases(found.timeline())} >= {"boot", "run"}
+
+
+def test_nothing_at_all_is_a_page() -> None:
+    assert run_page(History(), Told("nothing", None)).endswith("</html>\n")
+
+
+@cases(
+    ("spans", "width", "row"),
+    [
+        ([(0.0, 0.1, 4.0)], 0.125, {0: 4.0}),
+        ([(0.0, 0.25, 4.0), (0.25, 0.374, 8.0)], 0.125, {0: 4.0, 1: 4.0, 2: 8.0}),
+        ([(0.0, 40.0, 2.0), (40.0, 59.9, 6.0)], 0.25, {0: 2.0, 159: 2.0, 161: 6.0, 239: 6.0}),
+        ([(0.0, 1.0, 1.0), (3599.0, 3600.0, 9.0)], 16.0, {0: 1.0, 224: 9.0, 225: 9.0}),
+    ],
+)
+def test_columns_are_joined_when_the_run_is_long(
+    spans: list[tuple[float, float, float]], width: float, row: dict[int, float]
+) -> None:
+    heat = Heat()
+    for since, until, value in spans:
+        heat.add(3, since, until, value)
+    found = heat.row(3)
+    assert heat.width == width
+    assert heat.columns <= MOST_COLUMNS
+    assert {at: round(found[at], 6) for at in row} == row
+
+
+def test_more_ranks_than_rows_show_the_odd_one() -> None:
+    heat = Heat()
+    heat.cells = {rank: {0: (50.0 + 40 * (rank == 700), 1.0)} for rank in range(2 * MOST_ROWS)}
+    members, rows = heat.rows()
+    assert len(rows) == MOST_ROWS
+    assert members[350] == [700, 701]
+    assert [at for at, row in enumerate(rows) if row[0] == 90.0] == [350]
+
+
+def points(data: bytes) -> list[list[int]]:
+    """The levels of a picture, read as a viewer reads it."""
+    assert data.startswith(b"\x89PNG\r\n\x1a\n")
+    chunks, at = {}, 8
+    while at < len(data):
+        (size,) = struct.unpack_from(">I", data, at)
+        kind, body = data[at + 4 : at + 8], data[at + 8 : at + 8 + size]
+        assert struct.unpack_from(">I", data, at + 8 + size)[0] == zlib.crc32(kind + body)
+        chunks[kind] = body
+        at += 12 + size
+    width, height, depth, colour = struct.unpack_from(">IIBB", chunks[b"IHDR"])
+    assert (depth, colour, len(chunks[b"PLTE"])) == (4, 3, 3 * (LEVELS + 1))
+    lines, wide = zlib.decompress(chunks[b"IDAT"]), 1 + -(-width // 2)
+    assert len(lines) == height * wide
+    rows = [lines[y * wide + 1 : (y + 1) * wide] for y in range(height)]
+    return [[byte >> shift & 15 for byte in row for shift in (4, 0)][:width] for row in rows]
+
+
+def of_width(wide: int) -> st.SearchStrategy[list[list[int]]]:
+    row = st.lists(st.integers(0, LEVELS), min_size=wide, max_size=wide)
+    return st.lists(row, min_size=1, max_size=5)
+
+
+@given(st.integers(1, 9).flatmap(of_width))
+def test_a_picture_is_what_was_drawn(rows: list[list[int]]) -> None:
+    assert points(png(rows)) == rows
+
+
+@cases(
+    ("value", "level"),
+    [(None, 0), (0.0, 1), (6.6, 1), (6.7, 2), (99.9, 15), (100.0, 15), (-3.0, 1)],
+)
+def test_levels(value: float | None, level: int) -> None:
+    row = {} if value is None else {0: value}
+    assert levels([row], 1, 100.0) == [[level]]
+
+
+def test_a_large_page_is_small() -> None:
+    """512 ranks on 64 hosts, every figure noise, which cannot be compressed: the worst there is."""
+    chance = random.Random(1)
+    found = History()
+    found.event(Entry(1, 0.0, mon.RunBegan("id", 0.0, tuple(f"gpu{n:03}" for n in range(64)))))
+    found.event(Entry(2, 1.0, ev.RanksPlaced(512, "", 1)))
+    for rank in range(512):
+        found.event(Entry(3, 1.0, ev.RankSpawned(rank // 8, rank, rank)))
+    cells = {
+        rank: {at: (chance.random() * 100, 1.0) for at in range(MOST_COLUMNS)}
+        for rank in range(512)
+    }
+    found.seconds = 30.0
+    for heat in found.heats.values():
+        heat.cells = cells
+    assert len(run_page(found, Told("still runs", None))) < 1_000_000
