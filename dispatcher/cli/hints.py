@@ -147,8 +147,8 @@ def _no_program(options: RunOptions) -> str | None:
 def _not_found(options: ExecOptions) -> str | None:
     """A command of ``exec`` that no host has, when it was meant otherwise."""
     words = options.words
-    if not words:  # --shell, or a command whose words are not its user's
-        return None
+    if not words or (len(words) == 1 and mistakes.is_quoted(words[0])):
+        return None  # --shell, words that are not the user's, or a shell that has said what
     if mistakes.is_shell_text(words[0], surely=False) or words[0] in _BUILTINS or "=" in words[0]:
         return mistakes.as_shell_text(words)
     listed = mistakes.last_list(options)

@@ -31,6 +31,8 @@ _HOSTS = ("-H", "--hostfile", "-w", "--hosts")
 _PYTHON = re.compile(r"python[0-9.]*\Z")
 #: what means something to a shell, and stands in the name of no program
 _SHELL = frozenset(" \t\n;|&*$<>`")
+#: what a shell takes for more than itself (POSIX.1-2017, XCU 2.2), though a name may have it
+_QUOTED = _SHELL | frozenset("()\\\"'?[~")
 _NUMBER = re.compile(r"[0-9]+")
 #: what other tools call commands of ours, where no program of this machine has the name
 _ELSEWHERE = {
@@ -83,7 +85,7 @@ def command(words: Sequence[str]) -> None:
 
 
 def exec_words(words: Sequence[str]) -> None:
-    """Refuse ``words``, what every host is to run, if the first is text for a shell."""
+    """Refuse ``words``, a program and its arguments, if the first is text for a shell."""
     if is_shell_text(words[0]):
         raise _one_word(words[0], "program", as_shell_text(words))
 
@@ -97,7 +99,13 @@ def apart(words: Sequence[str]) -> str:
 
 def as_shell_text(words: Sequence[str]) -> str:
     """The line of ``exec`` with ``words`` as pdsh, clush and ssh would take them."""
-    return line([*options(), "--shell", " ".join(words)])
+    text = " ".join(words)
+    return line([*options(), *(() if is_quoted(text) else ("--shell",)), text])
+
+
+def is_quoted(word: str) -> bool:
+    """Whether ``word``, the only one that hosts are to run, is text for their shells."""
+    return bool(word.strip() and _QUOTED.intersection(word))
 
 
 def is_shell_text(word: str, *, surely: bool = True) -> bool:

@@ -94,7 +94,7 @@ Look for the place where that rank leaves. If the ranks use MPI each by itself, 
         """
 See which host has which, and make them equal:
 
-    dispatch exec -b -H hostfile --shell 'command -v mpichversion ompi_info; echo $LD_LIBRARY_PATH'
+    dispatch exec -b -H hostfile 'command -v mpichversion ompi_info; echo $LD_LIBRARY_PATH'
 """,
     ),
     _message(
@@ -112,7 +112,7 @@ Name it with its path, or copy it:
         #!/..., a program for another processor, or too few open files or processes are allowed.""",
         """
     dispatch exec -b -H hostfile -- ls -l /path/to/program
-    dispatch exec -b -H hostfile --shell 'ulimit -n -u'
+    dispatch exec -b -H hostfile 'ulimit -n -u'
 """,
     ),
     _message(
@@ -285,7 +285,7 @@ Find out which, first. If it was installed anew:
         "agent-did-not-start", _CLUSTER, "The agent ended before it had said a word.",
         """The message quotes what the host said instead: a login shell that refuses commands, a
         full disk, a policy that kills it.""",
-        "    dispatch exec -w NAME --shell 'python3 -V; df -h /tmp'",
+        "    dispatch exec -w NAME 'python3 -V; df -h /tmp'",
     ),
     _message(
         "check-failed", _CLUSTER, "The host is not fit for this run.",

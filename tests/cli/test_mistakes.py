@@ -104,11 +104,8 @@ def asked(
         ("dispatch chekc -H hostfile", "dispatch check -H hostfile"),
         ("dispatch train.py --lr 1 -H hostfile", "dispatch -H hostfile train.py --lr 1"),
         ("dispatch --np 2 train.py --hosts n1", "dispatch --np 2 --hosts n1 train.py"),
-        ("dispatch exec -w n1 'uname -r'", "dispatch exec -w n1 --shell 'uname -r'"),
-        ("dispatch exec --sudo -w n1 -- 'ls /tmp|wc'",
-         "dispatch exec --sudo -w n1 --shell 'ls /tmp|wc'"),
-        ("dispatch exec -w n1 'ls -l' /tmp", "dispatch exec -w n1 --shell 'ls -l /tmp'"),
-        ("dispatch exec -w n1 '*.sh'", "dispatch exec -w n1 --shell '*.sh'"),
+        ("dispatch exec -w n1 'ls -l' /tmp", "dispatch exec -w n1 'ls -l /tmp'"),
+        ("dispatch exec --sudo -w n1 -- 'ls|wc' x", "dispatch exec --sudo -w n1 'ls|wc x'"),
     ],
 )  # fmt: skip
 def test_refused_before_any_host(asked: Asked, line: str, hint: str) -> None:
@@ -139,6 +136,9 @@ def test_refused_before_any_host(asked: Asked, line: str, hint: str) -> None:
         "dispatch exec -w n1 echo '$HOME' 'a b'",
         "dispatch exec -w n1 find . -name '*.py'",
         "dispatch exec -w n1 --shell 'uname -r'",
+        "dispatch exec -w n1 'uname -r'",
+        "dispatch exec -w n1 '/bin/uname -r'",
+        "dispatch exec -w n1 '*.sh'",
     ],
 )
 def test_what_may_be_meant_so_goes_on(asked: Asked, line: str) -> None:
@@ -185,10 +185,10 @@ def test_a_script_that_is_here_is_one_whatever_its_name(
          "dispatch exec -H hostfile uname  # there is no such file here; did you mean this?"),
         ("dispatch exec -w hostfile uname", "name not found",
          "dispatch exec -H hostfile uname  # it is a file here, and -w takes lists"),
-        ("dispatch exec -w n1 '/bin/uname -r'", "exit code 127",
-         "dispatch exec -w n1 --shell '/bin/uname -r'"),
-        ("dispatch exec -w n1 cd /tmp", "exit code 127", "dispatch exec -w n1 --shell 'cd /tmp'"),
-        ("dispatch exec -w n1 A=1 b", "exit code 127", "dispatch exec -w n1 --shell 'A=1 b'"),
+        ("dispatch exec -w n1 '/bin/uname -r'", "exit code 127", ""),
+        ("dispatch exec -w n1 cd", "exit code 127", "dispatch exec -w n1 --shell cd"),
+        ("dispatch exec -w n1 cd /tmp", "exit code 127", "dispatch exec -w n1 'cd /tmp'"),
+        ("dispatch exec -w n1 A=1 b", "exit code 127", "dispatch exec -w n1 'A=1 b'"),
         ("dispatch exec -w n1 n2 uname", "exit code 127", "dispatch exec -w n1,n2 uname"),
         ("dispatch exec -w n1 nosuch", "exit code 127", ""),
         ("dispatch exec -w n1 --shell nosuch", "exit code 127", ""),

@@ -20,7 +20,12 @@ class CommandOptions(Options, section="Command"):
     """What runs."""
 
     shell: str | None = option(
-        metavar="TEXT", help="Run TEXT with /bin/sh, pipes and all, instead of COMMAND."
+        metavar="TEXT", help="Run TEXT with /bin/sh, whatever it holds, instead of COMMAND."
+    )
+    percent: bool = option(
+        "-P",
+        help="Replace %h in COMMAND by the host's name, %n by its number, from 0, and %u by the "
+        "user who logs in, as pdsh does; %% is a percent sign.",
     )
     stdin: bool = option("-I", help="Give every command a copy of standard input.")
     no_stdin: bool = option("-n", help="Leave standard input alone, as is the default.")
@@ -33,6 +38,11 @@ class GatherOptions(Options, section="Output"):
     no_label: bool = option("-N", help="Show lines without the names of hosts.")
     gather: bool = option("-b", help="Show equal output once, below all hosts that gave it.")
     gather_all: bool = option("-B", help="As -b, and standard error as well.")
+    line_mode: bool = option(
+        "-L",
+        help="Show output when all is there, in the order of hosts, a name in every line; "
+        "with -b equal output once.",
+    )
     diff: bool = option(help="Show how the output differs from that of most hosts.")
     as_json: bool = json_option("what became of each host", ", an object a line")
     timestamps: bool = option("-T", help="Begin lines with the time at which they arrived.")
@@ -78,7 +88,10 @@ class ExecOptions(
     KeepOptions,
     LoginOptions,
 ):
-    """Run COMMAND once on every host, as it stands, and show its lines with the hosts' names.
+    """Run COMMAND once on every host, and show its lines with the hosts' names.
+
+    One word with blanks, quotes or |&;<>()$`*?[~ in it is text for the shell /bin/sh there, as for
+    ssh. Several words are a program and its arguments, which get there as they stand.
 
     The hosts need no Python. Ctrl-C, a time limit or the end of dispatch end the command on all
     hosts.
@@ -86,7 +99,7 @@ class ExecOptions(
 
     examples = (
         ("dispatch exec -H hostfile -- nvidia-smi -L", "a command and its arguments"),
-        ("dispatch exec -w 'n[01-16]' -x n07 --shell 'dmesg | tail -1'", "text for a shell"),
+        ("dispatch exec -w 'n[01-16]' -x n07 'dmesg | tail -1'", "text for a shell"),
         ("dispatch exec -H hostfile -b uname -r", "hosts with the same answer together"),
         (
             "dispatch exec -w @gpu --serial 4 --stop-after 1 -- systemctl restart munge",

@@ -25,6 +25,7 @@ from dispatcher.output.exec.host_blocks import (
     blocks_of,
     differences,
     gathered,
+    lines_of,
     record,
 )
 from dispatcher.output.terminal.screen import LineFormat, Screen, Writer
@@ -55,12 +56,12 @@ class ExecOutput:
         through: bool = False,
     ) -> None:
         gather = options.gather or options.gather_all
-        if options.as_json and (gather or options.diff):
-            raise ConflictingOptions("--json cannot be used with -b, -B or --diff")
+        if options.as_json and (gather or options.diff or options.line_mode):
+            raise ConflictingOptions("--json cannot be used with -b, -B, -L or --diff")
         self._options = options
         self._names = names
         self._say = say
-        whole = gather or options.diff
+        whole = gather or options.diff or options.line_mode
         both = options.as_json or options.gather_all
         kept = BOTH if both else frozenset({1}) if whole else frozenset()
         self._kept = HostOutput(kept)
@@ -86,7 +87,9 @@ class ExecOutput:
             def write(text: bytes) -> None:
                 screen.say(text.decode("utf-8", "surrogateescape").removesuffix("\n"))
 
-        self._early = EarlyBlock(self._kept, names, write, label=label) if gather else None
+        self._early: EarlyBlock | None = None
+        if gather and not options.line_mode:
+            self._early = EarlyBlock(self._kept, names, write, label=label)
         if self._early is not None:
             self.sinks.append(self._early)
         self.sinks.append(screen)  # closed last: it shows what the others say
@@ -163,12 +166,20 @@ class ExecOutput:
     def _show_blocks(self) -> None:
         options, blocks = self._options, blocks_of(self._kept, self._names)
         label = not options.no_label
-        if self._early is not None:
+        if options.line_mode:
+            gather = options.gather or options.gather_all
+            for piece in lines_of(blocks, label=label, gather=gather):
+                write_all(1, piece)
+        elif self._early is not None:
             for piece in gathered(blocks, label=label, early=self._early.early):
                 write_all(1, piece)
         if options.gather_all:
             said = blocks_of(self._kept, self._names, STDERR)
-            for piece in gathered(said, label=label, what=", standard error"):
+            for piece in (
+                lines_of(said, label=label, gather=True)
+                if options.line_mode
+                else gathered(said, label=label, what=", standard error")
+            ):
                 write_all(2, piece)
         if options.diff:
             for piece in differences(blocks):

@@ -8,6 +8,7 @@ may be edited like any hostfile. When nothing failed it holds only its first com
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import signal
 from collections.abc import Sequence
@@ -100,19 +101,27 @@ def run(options: ExecOptions) -> int:
             return 0
         left = (failed,)
     hosts = find_hosts(options, say, left)
+    tails: tuple[tuple[str, ...], ...] = ()
+    if options.percent:
+        tails = tuple(_percent(words[1:], node, host) for node, host in enumerate(hosts))
+        words = words[:1]
     exec_plan = ExecPlan(
         hosts,
         words,
         options.stdin,
         limits(options),
+        tails,
         sudo=sudo.user(options),
         terminal=terminal_size(options),
     )
     if options.pty and options.fanout_tree is not None:
         raise ConflictingOptions("--fanout-tree and --pty exclude each other")
+    if options.fanout == 1 and options.serial is None and typed("fanout"):
+        say("note: -f 1 connects to one host at a time; to run on one at a time: --serial 1")
     tree = fanout(options, exec_plan.hosts)
-    does = f"run {shlex.join(words)}" + (f" as {exec_plan.sudo}" if exec_plan.sudo else "")
-    if show_only(options, "exec", ((host, does) for host in hosts), tree):
+    user = f" as {exec_plan.sudo}" if exec_plan.sudo else ""
+    deeds = (f"run {shlex.join(exec_plan.words_for(node))}{user}" for node in range(len(hosts)))
+    if show_only(options, "exec", zip(hosts, deeds, strict=True), tree):
         return 0
     allow_open_files(len(exec_plan.hosts))
     from dispatcher.cli.options.connect_options import TransportPool
@@ -133,8 +142,18 @@ def _words(options: ExecOptions) -> tuple[str, ...]:
         return ("/bin/sh", "-c", options.shell)
     if not words or not words[0]:
         raise MissingArgument("no command given", hint="dispatch exec -H hostfile -- uptime")
+    if len(words) == 1 and mistakes.is_quoted(words[0]):
+        return ("/bin/sh", "-c", words[0])
     mistakes.exec_words(words)
     return words
+
+
+def _percent(words: Sequence[str], node: int, host: Host) -> tuple[str, ...]:
+    """``words`` for ``host``, the percent signs in them replaced as pdsh does (pipecmd.c)."""
+    import getpass
+
+    told = {"h": host.name, "n": str(node), "u": host.user or getpass.getuser(), "%": "%"}
+    return tuple(re.sub("%([hnu%])", lambda found: told[found[1]], word) for word in words)
 
 
 def limits(options: LimitOptions) -> ExecLimits:

@@ -64,9 +64,9 @@ ALLOWED = frozenset(
     "progress-line step-line xid-table "
     # what is shown, and kept in a new folder of its own
     "count diff dry-run fold fold-numbers follow for from-start gather gather-all grep json label "
-    "list log-dir log-keep log-merge log-overflow log-size max-code no-gather no-label numbers "
-    "only-ranks profile quiet rank rank0 screen-overflow dedup-output separator sort timestamps "
-    "verbose watch".split()
+    "line-mode list log-dir log-keep log-merge log-overflow log-size max-code no-gather no-label "
+    "numbers only-ranks percent profile quiet rank rank0 screen-overflow dedup-output separator "
+    "sort timestamps verbose watch".split()
 )
 
 #: of the user's own file: options whose value would be another file in every folder

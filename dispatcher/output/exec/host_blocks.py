@@ -91,6 +91,19 @@ def gathered(
         yield headed(names, block, label=label, what=what)
 
 
+def lines_of(
+    blocks: Mapping[str, bytes], *, label: bool = True, gather: bool = False
+) -> Iterator[bytes]:
+    """Every block with a name in each line, as ``clush -L``; hosts in order.
+
+    gather: equal blocks once, in the lines the folded names; most hosts first.
+    """
+    groups = _by_size(blocks) if gather else [([name], block) for name, block in blocks.items()]
+    for names, block in groups:
+        head = f"{fold(names)}: ".encode() if label else b""
+        yield b"".join(head + line + b"\n" for line in _lines(block))
+
+
 def headed(
     names: Sequence[str], block: bytes, *, label: bool = True, what: str = "", of: int | None = None
 ) -> bytes:

@@ -84,12 +84,12 @@ def test_for_programs(capfd: pytest.CaptureFixture[str]) -> None:
     assert err.startswith("error: 3 of 3 hosts failed [hosts-failed]\n")
 
 
-@cases("other", ["-b", "-B", "--diff"])
+@cases("other", ["-b", "-B", "-L", "--diff"])
 def test_json_is_alone(other: str, capfd: pytest.CaptureFixture[str]) -> None:
     assert cli.main([*ON_THREE, "--json", other, "true"]) == 2
     assert (
         capfd.readouterr().err
-        == "error: --json cannot be used with -b, -B or --diff [conflicting-options]\n"
+        == "error: --json cannot be used with -b, -B, -L or --diff [conflicting-options]\n"
     )
 
 
@@ -147,6 +147,25 @@ def test_what_is_gathered_early_goes_where_output_goes(
     assert "x\r\n" not in shown
 
 
+@cases(
+    ("words", "out", "said"),
+    [
+        (["-L"], "::1: 1\n::1: 1b\nlocalhost: 2\n127.0.0.1: 2\n", 3),
+        (["-bL"], "127.0.0.1,localhost: 2\n::1: 1\n::1: 1b\n", 3),
+        (["-BL"], "127.0.0.1,localhost: 2\n::1: 1\n::1: 1b\n", 1),
+        (["-bLN"], "2\n1\n1b\n", 3),
+    ],
+)
+def test_a_name_in_every_line_of_what_was_kept(
+    words: list[str], out: str, said: int, capfd: pytest.CaptureFixture[str]
+) -> None:
+    text = "echo e >&2; case $DISPATCH_INDEX in 0) sleep 0.2; echo 1; echo 1b;; *) echo 2; esac"
+    assert cli.main([*ON_THREE, *words, text]) == 0
+    told = capfd.readouterr()
+    assert told.out == out
+    assert len(re.findall(r"(?m)\be$", told.err)) == said
+
+
 @cases("words", [["-q"], ["-I"], ["--sudo"]])
 def test_no_progress_where_it_would_be_in_the_way(
     words: list[str], monkeypatch: pytest.MonkeyPatch
@@ -188,7 +207,7 @@ def nobody_reads() -> Iterator[Callable[[], None]]:
 
 @pytest.mark.parametrize(
     ("words", "code"),
-    [([], 141), (["-N"], 141), (["-b"], 0), (["--json"], 0), (["--diff"], 0)],
+    [([], 141), (["-N"], 141), (["-b"], 0), (["-L"], 0), (["--json"], 0), (["--diff"], 0)],
 )
 def test_nobody_reads(
     words: list[str], code: int, nobody_reads: Callable[[], None],

@@ -247,8 +247,13 @@ def test_limits(options: Any, meant: ExecLimits) -> None:
         (["echo", "a b"], ("echo", "a b")),
         (["--", "-x"], ("-x",)),
         (["--shell", "echo $A"], ("/bin/sh", "-c", "echo $A")),
+        (["echo $A"], ("/bin/sh", "-c", "echo $A")), (["~/x"], ("/bin/sh", "-c", "~/x")),
+        (["echo", "$A"], ("echo", "$A")), (["/bin/x-1.2_3"], ("/bin/x-1.2_3",)),
+        (["-P", "echo %h-%n %u %% %d %%h"],
+         ("/bin/sh", "-c", "echo localhost-0 me % %d %h")),
+        (["-P", "echo", "%h"], ("echo", "localhost")),
     ],
-)
+)  # fmt: skip
 def test_what_is_run(
     parsed: Parsed, words: list[str], argv: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -260,9 +265,10 @@ def test_what_is_run(
 
     monkeypatch.setattr(run_exec, "carry_out", carry_out)
     options = parsed("exec", "-w", "localhost:3", "--sudo=ml", "-u", "5", *words)
+    monkeypatch.setenv("LOGNAME", "me")
     assert run_exec.run(options) == 7
     ((plan, shown, reach),) = seen
-    assert plan.words == argv
+    assert plan.words_for(0) == argv
     assert (plan.sudo, plan.stdin, plan.terminal) == ("ml", False, None)
     assert plan.limits == ExecLimits(command=5.0)
     assert plan.names == ["localhost"]
