@@ -250,7 +250,11 @@ def test_variables_that_stand_for_options() -> None:
         for one in load(name).params
         if one.envvar is not None
     }
-    assert found == {("--ssh-config", "DISPATCH_SSH_CONFIG"), ("--profile", "DISPATCH_PROFILE")}
+    assert found == {
+        ("--hostfile", "DISPATCH_HOSTFILE"),
+        ("--ssh-config", "DISPATCH_SSH_CONFIG"),
+        ("--profile", "DISPATCH_PROFILE"),
+    }
     with_config = {name for name in COMMANDS if "ssh_config" in names_of(named(COMMANDS[name][0]))}
     assert len(with_config) == 8
 

@@ -12,6 +12,7 @@ from io import BytesIO, TextIOWrapper
 from pathlib import Path
 
 import pytest
+from cases import cases
 
 from dispatcher import cli
 from dispatcher.cli import COMMANDS
@@ -182,7 +183,9 @@ def test_hosts_shows_what_the_others_take(
     config = f"[all]\nhosts = ['n[1-3]']\n{own}[hosts]\nhostfile = 'm1'\nfold = true\n"
     wanted = taken(way, *where.split(), config=config)
     assert cli.main(["hosts", "--for", name, *where.split()]) == 0
-    assert capsys.readouterr() == (wanted + "\n", "")
+    shown = capsys.readouterr()
+    assert shown.out == wanted + "\n"
+    assert ("note: hosts of dispatch.toml [" in shown.err) == (not where)
 
 
 def test_the_preview_of_words(taken: Taken, capsys: pytest.CaptureFixture[str]) -> None:
@@ -211,7 +214,46 @@ def test_the_preview_says_who_takes_others(
     (folder / "dispatch.toml").write_text(f"[all]\nhosts = ['n3']\nexclude = ['n9']\n{config}\n")
     assert cli.main(["hosts", *words]) == 0
     note = f"note: dispatch.toml has other hosts for {takers}\n" if takers else ""
+    if not words or "--for" in words:
+        note += "note: hosts of dispatch.toml [all]: hosts\n"
     assert capsys.readouterr().err == note
+
+
+@cases(
+    ("words", "variables", "config", "hosts", "said"),
+    [
+        ("", {}, "", "", "no hosts given"),
+        ("", {"WCOLL": "other"}, "", "n3", "hosts of WCOLL"),
+        ("", {"WCOLL": "other"}, "[all]\nhosts = 'm1'", "m1",
+         "hosts of dispatch.toml [all]: hosts"),
+        ("", {"WCOLL": "other", "PBS_NODEFILE": "hf"}, "", "n[1-9]", "hosts of PBS"),
+        ("", {"DISPATCH_HOSTFILE": "other"}, "[all]\nhostfile = 'hf'", "n3",
+         "hosts of DISPATCH_HOSTFILE"),
+        ("-w n5", {"DISPATCH_HOSTFILE": "other", "WCOLL": "other"}, "", "n5", ""),
+        ("-w ^other -w m5", {}, "", "m5,n3", ""),
+        ("-w ^none", {}, "", "", "-w: 'none': no such file"),
+        ("-w - -w n5", {}, "", "i[1-2],n5", ""),
+        ("", {"WCOLL": "none"}, "", "", "WCOLL: 'none': no such file"),
+        ("", {"DISPATCH_HOSTFILE": "./no"}, "", "", "DISPATCH_HOSTFILE: './no': no such file"),
+    ],
+)  # fmt: skip
+def test_whose_hosts_they_are(
+    words: str, variables: dict[str, str], config: str, hosts: str, said: str,
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    for name in ("WCOLL", "DISPATCH_HOSTFILE", "PBS_NODEFILE"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    for name, text in {"hf": "n[1-9]\n", "other": "n3\n", "dispatch.toml": config}.items():
+        (folder / name).write_text(text)
+    monkeypatch.chdir(folder)
+    monkeypatch.setattr(sys, "stdin", TextIOWrapper(BytesIO(b"i1\ni2\n")))
+    assert cli.main(["hosts", "-f", *words.split()]) == (0 if hosts else 2)
+    shown = capsys.readouterr()
+    assert shown.out == (f"{hosts}\n" if hosts else "")
+    assert said in shown.err
+    assert said or not shown.err
 
 
 # -- lists of hosts that failed -------------------------------------------------------------

@@ -4,13 +4,16 @@
 do, and adds to it. ``-x`` takes hosts away, as theirs does, but in a run it exports a variable,
 as mpirun's does; whoever confuses the two is told (``run_options``, and ``_excluded`` here).
 
-Hosts on the command line are the only ones: those of a ``dispatch.toml`` are for when
-none are named. What a file takes away (``exclude``) is gone either way: who keeps a
-broken host out wants it kept out of ``-w 'n[1-9]'`` too, and fewer hosts do less harm.
+Hosts on the command line are the only ones. Where none are named, the first of these counts:
+``DISPATCH_HOSTFILE``, ``dispatch.toml``, the batch job, and for commands (not for runs) pdsh's
+``WCOLL``, which stands in many a ``.bashrc`` and means no job. What a file takes away
+(``exclude``) is gone either way: who keeps a broken host out wants it kept out of
+``-w 'n[1-9]'`` too, and fewer hosts do less harm.
 """
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
@@ -44,15 +47,17 @@ class HostOptions(Options, section="Hosts"):
     hostfile: str | None = option(
         "-H",
         metavar="FILE|LIST|-",
+        envvar="DISPATCH_HOSTFILE",
         help="Take the hosts from FILE. It may be a hostfile of any launcher or a list of hosts, "
-        "and - stands for standard input.",
+        "and - stands for standard input. The variable DISPATCH_HOSTFILE does the same.",
         usual="those of the batch job that you are in",
     )
     lists: tuple[str, ...] = option(
         "-w",
         "--hosts",
-        metavar="LIST",
-        help="Take these hosts: n1,n2 or 'n[01-16]' or @group or 'n[1-9]!n5'. May be repeated.",
+        metavar="LIST|^FILE|-",
+        help="Take these hosts: n1,n2 or 'n[01-16]' or @group or 'n[1-9]!n5', or those of a "
+        "hostfile, or of standard input. May be repeated.",
     )
 
 
@@ -214,7 +219,7 @@ def find_hosts(
     options = only_typed(options, elsewhere=bool(more))
     lists = [*named_hosts(options, slots=slots), *more]
     if not lists and not hosts_typed():
-        lists += _allocated()
+        lists += _allocated() or _wcoll()
     if not lists:
         raise NoHosts("no hosts given", hint="-H hostfile, or -w 'n[01-16]', or -w localhost")
     for notice in dict.fromkeys(notice for one in lists for notice in one.notices):
@@ -252,7 +257,7 @@ def named_hosts(options: HostOptions, *, slots: bool) -> list[Hostlist]:
     Raises: UsageError for a file that cannot be read, HostfileError for a text that is wrong.
     """
     from dispatcher.cli.options import config_trust
-    from dispatcher.plan.hosts.hostfile import parse_inline, read_hosts
+    from dispatcher.plan.hosts.hostfile import parse_inline, read_hostfile, read_hosts
 
     lists: list[Hostlist] = []
     if options.hostfile:
@@ -260,16 +265,20 @@ def named_hosts(options: HostOptions, *, slots: bool) -> list[Hostlist]:
         named = read_hosts(options.hostfile, _standard_input, option=option, slots=slots)
         lists.append(config_trust.hosts(named, setting_of("hostfile")))
     option = value_origin("lists", "-w")
-    lists += [
-        config_trust.hosts(parse_inline(text, option, slots=slots), setting_of("lists"))
-        for text in options.lists
-    ]
+    for text in options.lists:
+        if text == "-":
+            found = read_hosts(text, _standard_input, option=option, slots=slots)
+        elif text.startswith("^"):
+            found = read_hostfile(text[1:], option, slots=slots)
+        else:
+            found = parse_inline(text, option, slots=slots)
+        lists.append(config_trust.hosts(found, setting_of("lists")))
     return lists
 
 
 def _standard_input() -> bytes:
     if sys.stdin is None:  # <&-
-        raise UsageError("-H -: standard input is closed", hint="-H FILE")
+        raise UsageError("hosts from -: standard input is closed", hint="-H FILE")
     return sys.stdin.buffer.read()
 
 
@@ -278,6 +287,21 @@ def _allocated() -> list[Hostlist]:
 
     found = allocated()
     return [] if found is None else [found]
+
+
+def _wcoll() -> list[Hostlist]:
+    from dispatcher.plan.hosts.hostfile import read_hostfile
+
+    path = os.environ.get("WCOLL")
+    return [read_hostfile(path, "WCOLL", slots=False)] if path else []
+
+
+def usual_source(options: HostOptions) -> str:
+    """Who names the hosts where the command line names none; "" for a batch job, which says so."""
+    if options.hostfile or options.lists:
+        name = "hostfile" if options.hostfile else "lists"
+        return value_origin(name, name)
+    return "" if _allocated() else "WCOLL"
 
 
 def login(options: LoginOptions) -> tuple[str | None, int | None]:

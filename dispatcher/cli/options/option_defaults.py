@@ -79,15 +79,22 @@ def setting_of(name: str) -> Setting | None:
 
 
 def value_origin(name: str, option: str) -> str:
-    """Who says the value of the parameter ``name``: ``option``, if no file does."""
+    """Who says the value of the parameter ``name``: ``option``, if no file or variable does."""
+    if _source(name) is ParameterSource.ENVIRONMENT:
+        return str(_parameter_called(name).envvar)
     return origin(name) or option
 
 
 def _source(name: str) -> ParameterSource | None:
-    context = click.get_current_context()
-    known = any(parameter.name == name for parameter in context.command.params)
-    assert known, f"{context.command.name} has no option {name!r}"
-    return context.get_parameter_source(name)
+    _parameter_called(name)
+    return click.get_current_context().get_parameter_source(name)
+
+
+def _parameter_called(name: str) -> click.Parameter:
+    command = click.get_current_context().command
+    found = next((one for one in command.params if one.name == name), None)
+    assert found is not None, f"{command.name} has no option {name!r}"
+    return found
 
 
 def _filled() -> _Filled:

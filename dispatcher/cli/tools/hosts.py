@@ -13,6 +13,7 @@ from dispatcher.cli.options.host_options import (
     WhereOptions,
     find_hosts,
     hosts_typed,
+    usual_source,
 )
 
 TYPE_CHECKING = False
@@ -76,6 +77,8 @@ def hosts(options: HostsOptions) -> int:
         say(f"note: dispatch.toml has other hosts for {', '.join(takers)}: --for {takers[0]}")
     words = tuple(parse_inline(text, "", slots=False) for text in options.words)
     found = find_hosts(options, say, words)
+    if not words and not hosts_typed() and (where := usual_source(options)):
+        say(f"note: hosts of {where}")
     names = list(dict.fromkeys(host.name for host in found))
     for text in options.common:
         try:
