@@ -23,6 +23,7 @@ from runner.played import Agent, Order, Played, agents_with, plan_of
 
 from dispatcher import cli
 from dispatcher.api.report import replay
+from dispatcher.api.request import request
 from dispatcher.api.transports import allow_open_files
 from dispatcher.cli.run import detach
 from dispatcher.core.events import run_events as ev
@@ -167,6 +168,7 @@ OTHERS: dict[str, Callable[..., Any]] = {
     "dispatch-failed": lambda *_: _detached(),
     "unsafe-folder": lambda folder, on_record, patch: _open_to_all(on_record),
     "journal-unusable": lambda folder, *_: _a_journal_cut_off(folder),
+    "wrong-argument": lambda *_: request("n1", ["x"], nosuch=1),  # type: ignore[call-arg]
     "too-few-open-files": lambda folder, on_record, patch: _few_files(patch),
     "internal-error": lambda *_: AttemptMachine(plan_of()).handle(object(), 0.0),  # type: ignore[arg-type]
 }

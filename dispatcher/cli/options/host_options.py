@@ -262,12 +262,14 @@ def named_hosts(options: HostOptions, *, slots: bool) -> list[Hostlist]:
     lists: list[Hostlist] = []
     if options.hostfile:
         option = value_origin("hostfile", "-H")
-        named = read_hosts(options.hostfile, _standard_input, option=option, slots=slots)
+        named = read_hosts(
+            options.hostfile, lambda: _standard_input("-H"), option=option, slots=slots
+        )
         lists.append(config_trust.hosts(named, setting_of("hostfile")))
     option = value_origin("lists", "-w")
     for text in options.lists:
         if text == "-":
-            found = read_hosts(text, _standard_input, option=option, slots=slots)
+            found = read_hosts(text, lambda: _standard_input("-w"), option=option, slots=slots)
         elif text.startswith("^"):
             found = read_hostfile(text[1:], option, slots=slots)
         else:
@@ -276,9 +278,9 @@ def named_hosts(options: HostOptions, *, slots: bool) -> list[Hostlist]:
     return lists
 
 
-def _standard_input() -> bytes:
+def _standard_input(option: str) -> bytes:
     if sys.stdin is None:  # <&-
-        raise UsageError("hosts from -: standard input is closed", hint="-H FILE")
+        raise UsageError(f"{option} -: standard input is closed", hint="-H FILE")
     return sys.stdin.buffer.read()
 
 
