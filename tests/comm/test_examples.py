@@ -15,6 +15,7 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 def run(mpi: str, count: int, *command: str) -> list[str]:
     # unbuffered, a line is two writes, and mpiexec puts another rank's between them
     environ = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    environ["OMP_NUM_THREADS"] = "1"  # threads of several ranks would wait for each other's cores
     ended = subprocess.run(
         [mpi, "-n", str(count), sys.executable, str(EXAMPLES / command[0]), *command[1:]],
         capture_output=True,

@@ -315,11 +315,12 @@ def test_output_of_all_hosts_is_complete(cluster: Cluster, transport: str, tmp_p
 
 
 @pytest.mark.torch
-def test_the_example_trains_on_four_hosts(cluster: Cluster) -> None:
+def test_the_example_trains_on_two_hosts(cluster: Cluster) -> None:
     pytest.importorskip("torch")
     out = os.path.join(cluster.shared, "train")
     words = (
-        "-H", "n[1-4]", os.path.join(EXAMPLES, "train_topics.py"), "--out", out,
+        "-H", "n[1-2]", "-x", "OMP_NUM_THREADS=1",  # each host believes that all cores are its own
+        os.path.join(EXAMPLES, "train_topics.py"), "--out", out,
     )  # fmt: skip
     done = dispatch(cluster, *words, "--steps", "12", timeout=110)
     assert done.returncode == 0, done.stderr
@@ -329,4 +330,4 @@ def test_the_example_trains_on_four_hosts(cluster: Cluster) -> None:
         if "loss " in line
     ]
     assert losses[-1] < losses[0] - 0.3
-    assert {line.split()[0] for line in done.stdout.splitlines()} == {f"[{r}]" for r in range(4)}
+    assert {line.split()[0] for line in done.stdout.splitlines()} == {f"[{r}]" for r in range(2)}

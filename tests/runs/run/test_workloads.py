@@ -1,4 +1,4 @@
-"""Programs as people have them, unchanged, on two hosts with two ranks each.
+"""Programs as people have them, unchanged, on two hosts with one or two ranks each.
 
 Those that need accelerate, DeepSpeed or Lightning run where these can be imported; PYTHONPATH
 may name a folder that has them.
@@ -23,36 +23,33 @@ def run(cluster: Cluster, *words: str, limit: float = 110) -> subprocess.Complet
     return cluster.run([*DISPATCH, "-H", "n1:2,n2:2", "--label", "none", *words], timeout=limit)
 
 
-def torch_run(cluster: Cluster, name: str, *words: str) -> subprocess.CompletedProcess[str]:
+def torch_run(
+    cluster: Cluster, name: str, *words: str, each: int = 2
+) -> subprocess.CompletedProcess[str]:
     pytest.importorskip("torch")
-    return run(cluster, "--iface", "eth0", str(HERE / name), *words)
+    ways = ["--iface", "eth0", "--nproc-per-node", str(each)]
+    return run(cluster, *ways, str(HERE / name), *words)
 
 
-def test_groups_in_megatrons_order(cluster: Cluster) -> None:
-    done = torch_run(cluster, "groups.py")
-    assert done.returncode == 0, done.stderr
+def test_groups_in_megatrons_order_and_a_recorded_error(cluster: Cluster) -> None:
+    done = torch_run(cluster, "groups.py", "fail")
     assert sorted(done.stdout.splitlines()) == [
         "rank 0: tp 1 dp 2", "rank 1: tp 1 dp 4", "rank 2: tp 5 dp 2", "rank 3: tp 5 dp 4",
     ]  # fmt: skip
-
-
-def test_a_recorded_error_is_the_verdict(cluster: Cluster) -> None:
-    done = torch_run(cluster, "groups.py", "fail")
     assert done.returncode in (1, 134)  # gloo may abort on its way out
     assert "error: rank 3 on n2" in done.stderr
     assert "ValueError: planted in rank 3" in done.stderr
 
 
 def test_a_sharded_model_on_a_mesh(cluster: Cluster) -> None:
-    done = torch_run(cluster, "mesh.py")
+    done = torch_run(cluster, "mesh.py", each=1)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.count("learnt True on 4\n") == 4
+    assert done.stdout.count("learnt True on 2\n") == 2
 
 
-def test_teacher_and_students(cluster: Cluster) -> None:
-    done = torch_run(cluster, "teacher.py")
-    assert done.returncode == 0, done.stderr
-    assert sorted(done.stdout.splitlines()) == [f"student {n} heard {2 * n}" for n in (1, 2, 3)]
+def test_teacher_and_student(cluster: Cluster) -> None:
+    done = torch_run(cluster, "teacher.py", each=1)
+    assert (done.returncode, done.stdout) == (0, "student 1 heard 2\n"), done.stderr
 
 
 def needs(package: str) -> None:
@@ -98,11 +95,19 @@ def test_lightning(cluster: Cluster) -> None:
 
 
 def test_a_launcher_of_launchers(cluster: Cluster) -> None:
+    """Which meet; that ranks of such launchers meet, too, is in test_per_node."""
     needs("torch")
+    script = Path(cluster.shared, "place.py")
+    names = "RANK", "WORLD_SIZE", "GROUP_RANK", "LOCAL_RANK", "MASTER_ADDR"
+    script.write_text(
+        f"import os, sys\nsys.stdout.write(' '.join(map(os.environ.get, {names})) + '\\n')\n"
+    )
     words = ["--per-node", "--iface", "eth0", "--no-python", "sh", str(HERE / "factory.sh")]
-    done = run(cluster, *words, sys.executable, str(HERE / "mesh.py"))
+    done = run(cluster, *words, sys.executable, str(script))
     assert done.returncode == 0, done.stderr
-    assert done.stdout.count("learnt True on 4\n") == 4
+    head = cluster.address("n1")
+    expected = [f"{rank} 4 {rank // 2} {rank % 2} {head}" for rank in range(4)]
+    assert sorted(done.stdout.splitlines()) == expected
 
 
 def test_no_python_at_all(cluster: Cluster) -> None:

@@ -21,10 +21,11 @@ def main() -> None:
                     total = torch.tensor([float(rank)])
                     dist.all_reduce(total, group=group)
                     sums.append(int(total.item()))
+    sys.stdout.write(f"rank {rank}: tp {sums[0]} dp {sums[1]}\n")
+    sys.stdout.flush()
+    dist.barrier()
     if sys.argv[1:] == ["fail"] and rank == 3:
         raise ValueError("planted in rank 3")
-    sys.stdout.write(f"rank {rank}: tp {sums[0]} dp {sums[1]}\n")
-    dist.barrier()
     dist.destroy_process_group()
 
 

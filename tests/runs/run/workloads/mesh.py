@@ -9,7 +9,7 @@ from torch.distributed import barrier
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
-mesh = init_device_mesh("cpu", (4,))
+mesh = init_device_mesh("cpu", (int(os.environ["WORLD_SIZE"]),))
 torch.manual_seed(0)
 model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 1))
 for layer in model:
