@@ -1,0 +1,139 @@
+"""What a target is, and what counts as a finding.
+
+A target reads bytes and may raise its own errors. A finding is any other exception, time that
+grows faster than the input, and memory beyond a bound.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+import traceback
+import tracemalloc
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+#: CPU seconds that an input of up to ``SHORT`` bytes may take
+MOST_SECONDS, SHORT = 0.25, 4096
+#: bytes of the two long inputs whose times are compared, and how many times longer the second may
+#: take: it is 4 times as long, so 4 is linear and 16 is quadratic
+LENGTHS, MOST_GROWTH = (16 << 10, 64 << 10), 9.0
+#: seconds below which no growth is believed
+LEAST_SECONDS = 0.1
+#: bytes held at most at any time: what one host may cost, and so many for each byte of the input
+FIXED, EACH = 16 << 20, 256
+
+
+@dataclass(frozen=True)
+class Target:
+    """``run`` reads bytes and raises one of ``own``, or nothing.
+
+    seeds: inputs that are right, for the fuzzer to begin with. long: whether inputs that repeat
+    themselves are tried too; not where each byte costs a file.
+    """
+
+    name: str
+    about: str
+    run: Callable[[bytes], object]
+    own: tuple[type[Exception], ...] = ()
+    seeds: tuple[bytes, ...] = ()
+    long: bool = True
+
+
+@dataclass(frozen=True)
+class Finding:
+    """``key``: the same for inputs that fail alike; ``text``: for people."""
+
+    key: str
+    text: str
+    data: bytes
+
+
+def judge(target: Target, data: bytes, *, memory: bool = False) -> Finding | None:
+    """What is wrong with how ``target`` takes ``data``; memory is measured only if asked for."""
+    seconds, wrong = _timed(target, data)
+    if wrong is not None:
+        return wrong
+    most = MOST_SECONDS * max(1.0, len(data) / SHORT)
+    if seconds > most:
+        seconds = min(seconds, *(_timed(target, data)[0] for _ in range(2)))
+        if seconds > most:
+            return Finding("slow", f"{seconds:.2f} s for {len(data)} bytes", data)
+    return _held(target, data) if memory else None
+
+
+def judge_growth(target: Target, data: bytes) -> Finding | None:
+    """What is wrong with how ``target`` takes inputs that repeat a piece of ``data``."""
+    for piece in pieces(data):
+        times = []
+        for length in LENGTHS:
+            longer = pumped(data, piece, length)
+            seconds, wrong = _timed(target, longer)
+            if wrong is not None:
+                return wrong
+            if length == LENGTHS[-1] and seconds > LEAST_SECONDS:
+                seconds = min(seconds, _timed(target, longer)[0])
+            times.append(seconds)
+        if times[1] > max(LEAST_SECONDS, MOST_GROWTH * times[0]):
+            times[0] = min(_timed(target, pumped(data, piece, LENGTHS[0]))[0] for _ in range(3))
+            times[1] = min(_timed(target, longer)[0] for _ in range(2))
+            if times[1] > max(LEAST_SECONDS, MOST_GROWTH * times[0]):
+                text = f"{times[0]:.3f} s for {LENGTHS[0]} bytes, {times[1]:.3f} s for {LENGTHS[1]}"
+                return Finding("grows", text, longer)
+        wrong = _held(target, longer)
+        if wrong is not None:
+            return wrong
+    return None
+
+
+def pieces(data: bytes) -> Iterator[tuple[int, int]]:
+    """Where two pieces of ``data`` begin and end, chosen by its digest: always the same two."""
+    if not data:
+        return
+    digest = hashlib.sha256(data).digest()
+    for at in (0, 4):
+        begin = int.from_bytes(digest[at : at + 2], "big") % len(data)
+        size = 1 + int.from_bytes(digest[at + 2 : at + 4], "big") % min(32, len(data) - begin)
+        yield begin, begin + size
+
+
+def pumped(data: bytes, piece: tuple[int, int], length: int) -> bytes:
+    """``data`` with a piece of it repeated, so that all is about ``length`` bytes."""
+    begin, end = piece
+    times = max(1, (length - len(data)) // (end - begin))
+    return data[:begin] + data[begin:end] * times + data[end:]
+
+
+def _timed(target: Target, data: bytes) -> tuple[float, Finding | None]:
+    begun = time.thread_time()
+    try:
+        target.run(data)
+    except target.own:
+        pass
+    except (Exception, SystemExit) as error:
+        return 0.0, Finding(_where(error), _told(error), data)
+    return time.thread_time() - begun, None
+
+
+def _held(target: Target, data: bytes) -> Finding | None:
+    tracemalloc.start()
+    try:
+        wrong = _timed(target, data)[1]
+        most = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    if wrong is None and most > FIXED + EACH * len(data):
+        return Finding("memory", f"{most} bytes held for {len(data)} bytes", data)
+    return wrong
+
+
+def _where(error: BaseException) -> str:
+    """The type of ``error`` and the innermost line of ours that it came through."""
+    frames = traceback.extract_tb(error.__traceback__)
+    ours = [frame for frame in frames if "/dispatcher/" in frame.filename] or frames
+    path = ours[-1].filename.rpartition("/dispatcher/")[2]
+    return f"{type(error).__name__} {path}:{ours[-1].lineno}"
+
+
+def _told(error: BaseException) -> str:
+    return f"{_where(error)}: {str(error)[:200]!r}"

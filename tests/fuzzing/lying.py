@@ -1,0 +1,495 @@
+"""An agent that speaks the protocol and lies, and the judgement of what came of it.
+
+A script is a seed: the bytes that it makes decide what becomes of each frame the liar would have
+sent (``Lies``), or of what the command of a fan-out says (``LyingCommand``). The launcher is the
+real one, in this process; the honest hosts are played beside it. Judged: it ends, in time; no
+thread of ours breaks; what honest hosts' ranks wrote and how they ended is what it is without the
+liar; nobody honest is blamed; the terminal obeys nothing; the liar's host is named; no file is
+made outside the run's folder.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+import shutil
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from runner.played import Agent, Command, Heard, Order, plan_of
+from runner.test_reports import GOOD
+
+from dispatcher.api.report import Report
+from dispatcher.api.run_session import RunSession, open_files
+from dispatcher.core.events import run_events as ev
+from dispatcher.core.events.exec_events import Exited
+from dispatcher.model.failure import Ending, Failure, Kind
+from dispatcher.model.host import Host
+from dispatcher.model.paths import RunPaths
+from dispatcher.output.terminal.notes import Notes
+from dispatcher.output.terminal.screen import LineFormat, Screen, Writer
+from dispatcher.output.text.lines import Tail
+from dispatcher.plan.exec_plan import ExecLimits, ExecPlan
+from dispatcher.plan.job.request import Limits
+from dispatcher.remote.protocol.frames import (
+    CONTROL,
+    COUNT,
+    ENDED,
+    HEADER,
+    INPUT,
+    OUTPUT,
+    SAME,
+    SPAN,
+    SYNC,
+    TAKEN,
+    encode,
+)
+from dispatcher.remote.protocol.packing import pack, unpack
+from dispatcher.runner.exec.exec_loop import ExecRunner
+from dispatcher.runner.run.reports import TEXT_LIMIT
+from dispatcher.transport.base import Link, RecvBuffer, Target, Transport, Window
+
+from .choices import Choices
+from .texts import harmless
+
+#: seconds until a run with a liar must have ended, on a machine that does nothing else
+MOST_SECONDS = 30.0
+#: and until a host that says nothing is given up
+LIMITS = Limits(
+    connect_timeout=5.0, boot_timeout=1.5, heartbeat=0.5, max_missed_heartbeats=6, lease=5.0,
+    grace=0.3, mpi_stall_warning=0.5,
+)  # fmt: skip
+#: what a run's folder may hold
+OURS = re.compile(r"(dispatch\.jsonl|(plan|report)\.json|rank-\d{5}\.(out|err)|stacks.*\.txt)\Z")
+HOSTS = 3
+#: characters of a verdict: two texts of a host, each byte of which may be shown as four characters
+MOST_TEXT = 2 * 4 * TEXT_LIMIT
+
+
+class Harm(AssertionError):
+    """What a liar did to others."""
+
+
+class Lies(RecvBuffer):
+    """What an agent says, on its way to the launcher. others: ranks that run elsewhere."""
+
+    def __init__(self, take: Choices, own: Sequence[int], others: Sequence[int]) -> None:
+        super().__init__()
+        self._take = take
+        self._own = own
+        self._others = others
+        self._often = take.one((256, 100, 40, 16))  # of 256 frames so many may be lies
+        self._held: list[bytes] = []
+        self.closed_early = False
+        self.told: list[str] = []  # what was made of the frames, for people
+
+    def feed(self, data: bytes) -> None:
+        if self.closed_early:
+            return
+        take = self._take
+        how = take.below(48) if take.left and take.chance(self._often) else 0
+        if how < 24:
+            self._say(data)
+        elif how < 44:
+            LIES[how - 24](self, data)
+        else:
+            for _ in range(1 + take.below(4)):
+                self._say(self._invented())
+            self._say(data)
+        if how >= 24:
+            self.told.append(f"{how}")
+
+    def _say(self, *frames: bytes) -> None:
+        for frame in (*frames, *self._held):
+            super().feed(frame)
+        self._held = []
+
+    def _hang_up(self) -> None:
+        self.closed_early = True
+        self.close()
+
+    # -- lies about one frame ---------------------------------------------------------------
+
+    def drop(self, data: bytes) -> None: ...
+
+    def repeat(self, data: bytes) -> None:
+        self._say(*[data] * self._take.one((2, 3, 50)))
+
+    def hold(self, data: bytes) -> None:
+        self._held.append(data)
+
+    def change(self, data: bytes) -> None:
+        """The same report with a part changed."""
+        value = self._report(data)
+        if value is None:
+            self._say(self._output_lie())
+            return
+        self._say(encode(CONTROL, pack(self._take.changed(value))))
+
+    def change_rank(self, data: bytes) -> None:
+        """The same about ranks of others."""
+        kind, stream, *_ = HEADER.unpack_from(data) if len(data) > 11 else (0, 0)
+        value = self._report(data)
+        other = self._take.one((*self._others, 99, 1 << 31, 1 << 33))
+        if value is None and kind in (OUTPUT, ENDED):
+            self._say(encode(kind, data[HEADER.size :], other & 0xFFFFFFFF, stream))
+        elif value is not None and "rank" in value:
+            self._say(encode(CONTROL, pack({**value, "rank": other})))
+        elif value is not None and "pids" in value:
+            self._say(encode(CONTROL, pack({**value, "pids": [[other, 5]]})))
+        else:
+            self._say(data)
+
+    def replace(self, data: bytes) -> None:
+        self._say(self._invented())
+
+    def half(self, data: bytes) -> None:
+        self._say(data[: self._take.below(max(1, len(data)))])
+        self._hang_up()
+
+    def garbage(self, data: bytes) -> None:
+        self._say(self._take.blob() + data)
+
+    def huge(self, data: bytes) -> None:
+        size = self._take.one((1 << 20, 16 << 20, (16 << 20) + 1, (1 << 32) - 1))
+        self._say(HEADER.pack(self._take.one((CONTROL, OUTPUT, 9)), 0, 0, 0, size), bytes(1 << 16))
+
+    def flood(self, data: bytes) -> None:
+        frame = self._take.one((self._invented, lambda: data, self._output_lie))()
+        self._say(*[frame] * 400)
+
+    def hang_up(self, data: bytes) -> None:
+        self._say(data)
+        self._hang_up()
+
+    def say_nothing_more(self, data: bytes) -> None:
+        self.closed_early = True
+
+    def notice(self, data: bytes) -> None:
+        text = self._take.text() * self._take.one((1, 1, 2000))
+        kind, name = self._take.one((("notice", "text"), ("dying", "why")))
+        self._say(encode(CONTROL, pack({"type": kind, name: text})), data)
+
+    def other_output(self, data: bytes) -> None:
+        self._say(self._output_lie(), data)
+
+    # -- what lies are made of ------------------------------------------------------------
+
+    def _report(self, data: bytes) -> dict[str, Any] | None:
+        if len(data) <= HEADER.size or data[0] != CONTROL:
+            return None
+        try:
+            value = unpack(data[HEADER.size :])
+        except ValueError:
+            return None
+        return value if isinstance(value, dict) and "type" in value else None
+
+    def _rank(self) -> int:
+        take = self._take
+        return take.one(self._others) if take.chance(60) else take.one(self._own)
+
+    def _invented(self) -> bytes:
+        """A report that nobody asked for, right in its form or nearly so."""
+        take = self._take
+        kind = take.one(sorted(GOOD))
+        value = self._with_ranks({"type": kind, **GOOD[kind]})
+        if kind == "pmi_fence":
+            value |= {"world": take.below(2), "epoch": take.below(2)}
+        return encode(CONTROL, pack(take.changed(value) if take.chance(100) else value))
+
+    def _with_ranks(self, value: Any) -> Any:
+        """The ranks of the example (4 and 5) made ranks of this run."""
+        if isinstance(value, dict):
+            return {
+                name: self._rank() if name == "rank" else self._with_ranks(item)
+                for name, item in value.items()
+            }
+        if isinstance(value, list):
+            if value and value[0] in (4, 5) and not isinstance(value[0], bool):
+                return [self._rank(), *map(self._with_ranks, value[1:])]
+            return [self._with_ranks(item) for item in value]
+        return value
+
+    def _output_lie(self) -> bytes:
+        take = self._take
+        kind = take.one((OUTPUT, SAME, ENDED, TAKEN, INPUT))
+        count = take.one((0, 1, 5, 1 << 20, (1 << 64) - 1))
+        body = {
+            OUTPUT: take.blob() or b"x", SAME: SPAN.pack(count, 5), ENDED: COUNT.pack(count),
+            TAKEN: COUNT.pack(count), INPUT: b"x",
+        }[kind]  # fmt: skip
+        stream = 0 if kind in (TAKEN, INPUT) else take.one((1, 2))
+        return encode(kind, body, 0 if kind in (TAKEN, INPUT) else self._rank(), stream)
+
+
+LIES: tuple[Callable[[Lies, bytes], None], ...] = (
+    Lies.drop, Lies.repeat, Lies.hold, Lies.change, Lies.change, Lies.change, Lies.change_rank,
+    Lies.change_rank, Lies.replace, Lies.half, Lies.garbage, Lies.huge, Lies.flood, Lies.hang_up,
+    Lies.say_nothing_more, Lies.notice, Lies.notice, Lies.other_output, Lies.other_output,
+    Lies.change,
+)  # fmt: skip
+
+
+class Honest(Agent):
+    """As ``Agent``; slow: its ranks end at the second heartbeat, or when they are told to.
+
+    ended: rank -> the status that was reported.
+    """
+
+    def __init__(self, number: int, *, slow: bool) -> None:
+        super().__init__(number, **({"start": _begin, "ping": _live} if slow else {}))
+        self.ended: dict[int, int] = {}
+
+    def exits(self, rank: int, status: int = 0, **fields: Any) -> None:
+        self.ended[rank] = status
+        super().exits(rank, status, **fields)
+
+
+def _begin(agent: Agent, order: Order) -> None:
+    agent.spawned(order)
+    for rank, *_ in order["ranks"]:
+        agent.writes(rank, b"hello from %d\n" % rank)
+
+
+def _live(agent: Agent, order: Order) -> None:
+    agent.report("beat")
+    if len([one for one in agent.orders if one["type"] == "ping"]) > 1:
+        for rank in sorted(agent.living):
+            agent.exits(rank)
+
+
+class Way(Transport):
+    """To each agent once: who looks for leftovers later does not reach it."""
+
+    name = "played"
+
+    def __init__(self, links: Sequence[Link]) -> None:
+        self._links: list[Link | None] = list(links)
+        self._lock = threading.Lock()
+
+    def open(
+        self, target: Target, command: str, deadline: float, window: Window | None = None
+    ) -> Link | Failure:
+        number = int(target.host[1:])
+        with self._lock:
+            link, self._links[number] = self._links[number], None
+        return link or Failure(Kind.REFUSED, "it takes no second connection")
+
+
+def script(seed: int) -> Choices:
+    """What the liar of this seed decides by."""
+    return Choices(random.Random(seed).randbytes(600))
+
+
+@contextmanager
+def unbroken() -> Iterator[None]:
+    """No thread ends with an exception meanwhile. Raises: Harm."""
+    broken: list[str] = []
+    before = threading.excepthook
+    threading.excepthook = lambda args: broken.append(f"{args.exc_type.__name__}: {args.exc_value}")
+    try:
+        yield
+    finally:
+        threading.excepthook = before
+    if broken:
+        raise Harm(f"a thread broke: {broken[0]}")
+
+
+class Stage:
+    """The folder of a run, and what it shows."""
+
+    def __init__(self) -> None:
+        self.base = Path(tempfile.mkdtemp(prefix="dispatch-liar-"))
+        self.shown = os.open(self.base / "shown", os.O_RDWR | os.O_CREAT)
+        (self.base / "run").mkdir()
+        self.failed: list[str] = []
+
+    def screen(self) -> Screen:
+        return Screen(LineFormat(lambda rank: f"[{rank}]"), Writer({1: self.shown, 2: self.shown}))
+
+    def text(self) -> bytes:
+        return (self.base / "shown").read_bytes()
+
+    def check(self) -> None:
+        """Raises: Harm."""
+        harmless(self.text())
+        extra = {path.name for path in self.base.iterdir()} - {"shown", "run"}
+        extra |= {path.name for path in (self.base / "run").iterdir() if not OURS.match(path.name)}
+        if extra:
+            raise Harm(f"files beside the run's own: {sorted(extra)}")
+        if self.failed:
+            raise Harm(f"a sink failed: {self.failed[0]}")
+
+    def close(self) -> None:
+        os.close(self.shown)
+        shutil.rmtree(self.base)
+
+
+def judge_run(seed: int) -> str:
+    """Run script ``seed`` of a job; what came of it in a word. Raises: Harm."""
+    take = script(seed)
+    liar = take.below(HOSTS)
+    plan = plan_of(HOSTS, limits=LIMITS)
+    ranks = {node.index: node.ranks for node in plan.nodes}
+    others = [rank for node, own in ranks.items() if node != liar for rank in own]
+    slow = take.chance(50)
+    agents = [Honest(number, slow=slow) for number in range(HOSTS)]
+    agents[liar]._out = lies = Lies(take, ranks[liar], others)
+    stage, heard = Stage(), Heard()
+    begun = time.monotonic()
+    try:
+        with unbroken():
+            way = Way(agents)
+            screen = stage.screen()
+            names = [node.host.name for node in plan.nodes]
+            paths = RunPaths(stage.base / "run")
+            session = RunSession(
+                plan, lambda host: way,
+                [Notes(names, screen.say, verbose=True), screen, heard,
+                 *open_files(plan, paths, screen.say)],
+                say=screen.say, paths=paths,
+                sink_failed=lambda sink, error: stage.failed.append(f"{sink}: {error!r}"),
+            )  # fmt: skip
+            report = _run(session)
+            for line in report.verdict:
+                screen.say(line)
+        if time.monotonic() - begun > MOST_SECONDS:
+            raise Harm(f"it took {time.monotonic() - begun:.0f} s")
+        stage.check()
+        _judge(report, heard, agents, liar, names, others, stage)
+    except AssertionError as harm:
+        raise Harm(f"script {seed}, liar n{liar} ({' '.join(lies.told)}): {harm}") from harm
+    finally:
+        stage.close()
+    return "ok" if report.ok else "ended"
+
+
+def _run(session: RunSession) -> Report:
+    """To the end; after ``MOST_SECONDS`` as if somebody had pressed Ctrl-C three times."""
+
+    def leave() -> None:
+        for _ in range(3):
+            session.tell(ev.SignalReceived(2))
+
+    late = threading.Timer(MOST_SECONDS, leave)
+    late.daemon = True
+    late.start()
+    try:
+        return session.run(())
+    finally:
+        late.cancel()
+
+
+def _judge(
+    report: Report, heard: Heard, agents: Sequence[Honest], liar: int, names: Sequence[str],
+    others: Sequence[int], stage: Stage,
+) -> None:  # fmt: skip
+    lost = {event.node: event.failure for event in heard.of(ev.NodeLost)}
+    for node, failure in lost.items():
+        if "internal error" in failure.why:
+            raise Harm(f"{names[node]}: {failure.why}")
+        if node != liar:
+            raise Harm(f"honest {names[node]} was lost: {failure.why}")
+    for node, agent in enumerate(agents):
+        if node == liar:
+            continue
+        began = [order for order in agent.orders if order["type"] == "start"]
+        if [order for order in agent.orders if order["type"] == "spawn"]:
+            raise Harm(f"{names[node]} was told to start programs that no rank asked for by MPI")
+        for rank in (one[0] for order in began for one in order["ranks"]):
+            wrote, want = heard.text.get((rank, 1), b""), b"hello from %d\n" % rank
+            if wrote != want:
+                raise Harm(f"rank {rank} of {names[node]} wrote {want!r}; kept were {wrote!r}")
+            log = stage.base / "run" / f"rank-{rank:05d}.out"
+            if log.read_bytes() != want:
+                raise Harm(f"the log of rank {rank} of {names[node]}: {log.read_bytes()!r}")
+            statuses = [e.status for e in heard.of(ev.RankExited) if e.rank == rank]
+            if statuses != [agent.ended.get(rank)]:
+                told = agent.ended.get(rank)
+                raise Harm(f"rank {rank} of {names[node]} ended with {told}; heard: {statuses}")
+        if not began and any((rank, 1) in heard.text for rank in others if rank in agent.living):
+            raise Harm(f"output of {names[node]}, where nothing ran")
+    if report.ok:
+        return
+    if report.exit_code not in range(1, 256):
+        raise Harm(f"exit code {report.exit_code}")
+    text = "\n".join(report.verdict)
+    if names[liar] not in text:
+        raise Harm(f"the verdict does not name {names[liar]}: {text}")
+    if len(report.verdict) > 60 or len(text) > MOST_TEXT:
+        raise Harm(f"a verdict of {len(report.verdict)} lines, {len(text)} characters")
+
+
+# -- fan-out commands ---------------------------------------------------------------------
+
+
+class LyingCommand(Command):
+    """A host's command that says what its script decides, and ends how and when that does."""
+
+    def __init__(self, take: Choices) -> None:
+        super().__init__(lambda data: None)
+        self._take = take
+
+    def write(self, data: bytes) -> None:
+        if self._opened:
+            if self._take.chance(128):
+                self._end(Ending(None, "TERM"))
+            return
+        self._opened = True
+        take = self._take
+        for _ in range(take.below(6)):
+            how = take.below(6)
+            if how == 0:
+                self._out.feed(SYNC)
+            elif how == 1:
+                self._out.feed(SYNC[: take.below(len(SYNC))])
+            elif how == 2:
+                self._out.feed(take.blob() * take.one((1, 1, 3000)))
+            elif how == 3:
+                self._errors += take.blob() * take.one((1, 1, 3000))
+            else:
+                self._out.feed(take.text().encode("utf-8", "surrogateescape") + b"\n")
+        if take.chance(200):
+            code = take.one((0, 1, 127, 255, 256, -1, None))
+            self._end(Ending(code, take.one((None, take.text()))))
+
+
+def judge_exec(seed: int) -> str:
+    """Run script ``seed`` of a fan-out command; what came of the liar. Raises: Harm."""
+    take = script(seed)
+    liar = take.below(HOSTS)
+    links: list[Link] = [Command(lambda data: (b"fine\n", b"oops\n", 3)) for _ in range(HOSTS)]
+    links[liar] = LyingCommand(take)
+    limits = ExecLimits(connect=1.5, command=1.0, grace=0.2)
+    plan = ExecPlan(tuple(Host(f"n{n}") for n in range(HOSTS)), ("x",), limits=limits)
+    heard, way, stage = Heard(), Way(links), Stage()
+    try:
+        with unbroken():
+            screen = stage.screen()
+            outcomes = ExecRunner(
+                plan, lambda host: way, [heard, Tail(), screen],
+                sink_failed=lambda sink, error: stage.failed.append(repr(error)),
+            ).run(())  # fmt: skip
+        stage.check()
+        for node in range(HOSTS):
+            if node == liar:
+                continue
+            kept = [heard.text.get((node, stream), b"") for stream in (1, 2)]
+            if outcomes[node] != Exited(3) or kept != [b"fine\n", b"oops\n"]:
+                raise Harm(f"honest n{node} ended with {outcomes[node]}, kept were {kept}")
+    except AssertionError as harm:
+        raise Harm(f"script {seed}, liar n{liar}: {harm}") from harm
+    finally:
+        stage.close()
+    return type(outcomes[liar]).__name__
+
+
+def judge_script(seed: int) -> str:
+    """Script ``seed``: of every six one is a fan-out command, the others are jobs. Raises: Harm."""
+    return judge_exec(seed) if seed % 6 == 5 else judge_run(seed)

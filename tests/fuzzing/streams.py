@@ -1,0 +1,486 @@
+"""Targets: what comes over a link from somebody who may not be honest."""
+
+from __future__ import annotations
+
+import io
+import os
+import shutil
+import struct
+import zlib
+from collections.abc import Iterator
+from contextlib import suppress
+from functools import cache
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import patch
+
+from runner.test_reports import GOOD, RANKS
+from transport.far_link import FarLink
+
+from dispatcher.bootstrap import payload
+from dispatcher.core.events import codec
+from dispatcher.core.events.run_events import Entry
+from dispatcher.core.run.mpi_manager import FenceError, Fences
+from dispatcher.model.failure import Ending, Failure, Kind
+from dispatcher.remote import tree_relay
+from dispatcher.remote.copy.disk import NotGiven, NotTaken
+from dispatcher.remote.copy.receiver import Receiver
+from dispatcher.remote.pmi.pmi_server import Server
+from dispatcher.remote.pmi.pmix_bridge import PmixBridge
+from dispatcher.remote.protocol import copy_frames, mux, packing
+from dispatcher.remote.protocol.copy_frames import Entry as Listed
+from dispatcher.remote.protocol.frames import (
+    CONTROL,
+    ENDED,
+    OUTPUT,
+    SAME,
+    SYNC,
+    Decoder,
+    WireError,
+    encode,
+)
+from dispatcher.runner import surveys
+from dispatcher.runner.run import reports
+from dispatcher.runner.run.output_intake import Credit, dedup_body
+from dispatcher.transfer.dest_dir import BadArchive, unpack
+from dispatcher.transfer.get_files import Fetching, Group, Receiving
+from dispatcher.transfer.host_copy import Ended, HostCopy
+from dispatcher.transfer.put_files import Sending
+from dispatcher.transport.pool.daemon_socket import fields
+from dispatcher.transport.pool.pool_transport import PoolLink
+from dispatcher.transport.ssh.byte_stream import read_identification
+from dispatcher.transport.ssh_auth.ssh_agent import AgentError, SshAgent
+from dispatcher.transport.tree.branch import Branch
+
+from .choices import Choices
+from .texts import TARGETS, folder, target
+
+__all__ = ["TARGETS"]
+
+
+def chunks(data: bytes) -> Iterator[bytes]:
+    """``data`` in pieces; its first byte says how large."""
+    size = 1 + (data[0] if data else 0) * 3
+    for at in range(1, len(data), size):
+        yield data[at : at + size]
+
+
+# -- agents and the launcher ------------------------------------------------------------
+
+
+@target(
+    "packing", "packed values", packing.pack({"a": [1, 2.5, None, b"x", "y"]}),
+    own=(packing.PackError,),
+)  # fmt: skip
+def packed(data: bytes) -> None:
+    value = packing.unpack(data)
+    assert packing.unpack(packing.pack(value)) == value
+
+
+@target(
+    "wire", "frames of an agent, with what stands for bytes sent before",
+    b"\x10" + encode(CONTROL, b"de") + encode(OUTPUT, b"hello\n", 4, 1),
+    b"\0" + encode(OUTPUT, b"hello\n" * 9, 4, 1) + encode(SAME, struct.pack("!QI", 0, 6), 5, 1)
+    + encode(ENDED, bytes(8), 4, 1), own=(WireError, reports.ReportError),
+)  # fmt: skip
+def wire(data: bytes) -> None:
+    decoder, body, credit = Decoder(), dedup_body(4096), Credit(1 << 16)
+    for chunk in chunks(data):
+        for frame in decoder.feed(chunk):
+            if frame.kind in (OUTPUT, SAME):
+                credit.given(len(body(frame)), 2)
+    assert decoder.pending <= len(data)
+
+
+REPORTS = tuple(packing.pack({"type": kind, **rest}) for kind, rest in GOOD.items())
+
+
+def told(body: bytes) -> None:
+    for event in reports.read(3, RANKS, body):
+        codec.decode(codec.encode(Entry(1, 0.5, event)))
+
+
+@target("report-bytes", "reports of an agent, as bytes", *REPORTS, own=(reports.ReportError,))
+def report_bytes(data: bytes) -> None:
+    told(data)
+
+
+@target(
+    "reports", "reports of an agent, each changed a little; and the journal of them",
+    *(bytes((number, 0)) for number in range(len(GOOD))), own=(reports.ReportError,), long=False,
+)  # fmt: skip
+def changed_reports(data: bytes) -> None:
+    take = Choices(data)
+    kind = take.one(sorted(GOOD))
+    report = {"type": kind, **GOOD[kind]}
+    for _ in range(1 + take.below(3)):
+        report = take.changed(report)
+    told(packing.pack(report))
+
+
+@target(
+    "survey", "the readings of a check", packing.pack({"a": [0, b"x", False]}), own=(ValueError,)
+)  # fmt: skip
+def survey(data: bytes) -> None:
+    for name, reading in surveys._checked(data).items():
+        assert reading.why() != name + "\0"
+        reading.value()
+
+
+@target("noise", "what a host says before the agent does", b"Welcome\n" + SYNC + b"x")
+def noise(data: bytes) -> None:
+    scanner = payload.SyncScanner()
+    for chunk in chunks(data):
+        if scanner.feed(chunk) is not None:
+            return
+    payload.boot_failure("n1", scanner.finish(), data, 1)
+
+
+# -- channels: trees and the pool of connections -----------------------------------------
+
+
+def nothing(*_: Any) -> None: ...
+
+
+@target(
+    "tree-near", "what a relay passes on, as the launcher reads it",
+    b"\xff" + SYNC + mux.frame(1, mux.OUTPUT, b"x") + mux.frame(1, mux.ENDED, bytes(4)),
+    b"\xff" + SYNC + mux.frame(2, mux.OUTPUT, SYNC + b"y")
+    + mux.frame(2, mux.MORE_INPUT, bytes(8)) + mux.frame(0, mux.OWN, mux.COUNT.pack(1)),
+)  # fmt: skip
+def tree_near(data: bytes) -> None:
+    branch = Branch("n1", b"", lambda: Failure(Kind.LOST, "no thread of its own here"))
+    branch._thread.join()
+    branch.failure = None
+    streams = [branch.stream(["sh"], "n1"), branch.stream(["ssh"], "n2", known="n2 key")]
+    streams[0].pulse(b"ping", 1e9, lambda: None)
+    link = FarLink()
+    link.ending = lambda timeout: Ending(None)  # type: ignore[method-assign]
+    failure = None
+    for chunk in chunks(data):
+        link.say(chunk)
+        while failure is None and link._said:
+            failure = branch._read(link)
+        for stream in streams:
+            stream.read(1 << 16)
+            stream.read_errors(1 << 16)
+            stream.gone()
+    for stream in streams:
+        stream.ending(0.0)
+        stream.lose(failure)
+
+
+@target(
+    "tree-far", "what an inner host is told, as its relay reads it",
+    mux.frame(1, mux.OPEN, b"\0sh\0-c\0true") + mux.frame(1, mux.INPUT, b"x")
+    + mux.frame(7, tree_relay.KEEP, b"abc") + mux.frame(1, tree_relay.KEPT, mux.COUNT.pack(7))
+    + mux.frame(1, mux.CLOSE),
+    # it has one root, whom it serves; what is no frame of it ends the relay, in any way
+    own=(ValueError, KeyError, struct.error),
+)  # fmt: skip
+def tree_far(data: bytes) -> None:
+    come, into = os.pipe()
+    out, go = os.pipe()
+    relay = tree_relay.Relay(come, go)
+    opened: list[int] = []
+
+    def nobody(words: list[bytes]) -> tuple[int, tuple[int, ...]]:
+        """A command that is none: it takes all, and says nothing."""
+        opened.extend(os.open("/dev/null", os.O_RDWR) for _ in range(3))
+        return -1, tuple(opened[-3:])
+
+    with patch.object(tree_relay, "start", nobody):
+        try:
+            for at in range(0, min(len(data), 1 << 15), 4096):
+                os.write(into, data[at : at + 4096])
+                relay._obey()
+                for act in list(relay._ready.values()):
+                    act()
+                relay._going.clear()
+        finally:
+            for fd in (come, into, out, go, *opened):
+                with suppress(OSError):  # the relay has closed some
+                    os.close(fd)
+
+
+@target(
+    "pool", "the process that holds connections, and who uses it",
+    b"\xff" + mux.frame(1, mux.OWN + 1, b'{"address": "x"}') + mux.frame(1, mux.OUTPUT, b"x"),
+    b"\xff" + mux.frame(1, mux.OWN + 2, b'{"kind": "lost", "why": "x", "retryable": true}'),
+    own=(mux.Malformed,),
+)  # fmt: skip
+def pool(data: bytes) -> None:
+    wire = SimpleNamespace(send=nothing, forget=nothing)
+    link, frames = PoolLink(wire, 1), mux.Frames()  # type: ignore[arg-type]
+    for chunk in chunks(data):
+        for _, kind, body in frames.feed(chunk):
+            link.take(kind, body)
+            if kind == mux.OPEN:
+                fields(body)
+    link.lose(None)
+
+
+# -- MPI ---------------------------------------------------------------------------------
+
+PMI = (
+    b"cmd=init pmi_version=1 pmi_subversion=1\ncmd=get_maxes\ncmd=get_my_kvsname\n"
+    b"cmd=put kvsname=kvs_1_ab key=k value=v\ncmd=get kvsname=kvs_1_ab key=k\ncmd=barrier_in\n"
+    b"cmd=publish_name service=s port=p\ncmd=lookup_name service=s\ncmd=finalize\n"
+)
+SPAWN = (
+    b"cmd=init pmi_version=1 pmi_subversion=1\nmcmd=spawn\nnprocs=2\nexecname=/bin/x\n"
+    b"totspawns=1\nspawnssofar=1\narg1=-v\nargcnt=1\npreput_num=1\npreput_key_0=a\npreput_val_0=b\n"
+    b"info_num=1\ninfo_key_0=host\ninfo_val_0=n1\nendcmd\ncmd=abort exitcode=3 message=x\n"
+)
+
+
+@target("pmi", "what a rank says by PMI-1, and keys of other hosts", b"\x40" + PMI, b"\x40" + SPAWN)
+def pmi(data: bytes) -> None:
+    job = {"name": b"kvs_1_ab", "size": 4, "mapping": b"(vector,(0,2,2))", "patience": 30.0}
+    server = Server(job, [0, 1])
+    for number, chunk in enumerate(chunks(data)):
+        server.feed(number % 3 == 2, chunk, float(number))
+        server.tick(float(number))
+    for packet in (data, zlib.compress(data)):
+        server.release(b"WORLD:0", 0, [packet])
+    server.ended(0)
+    server.ended(1)
+
+
+@target(
+    "fences", "barriers of ranks, as the launcher counts them",
+    b"\0\0WORLD:0\n\1\0WORLD:0\n\0\1WORLD:0\n\0\0" + b"0,2:1\n", own=(FenceError,),
+)  # fmt: skip
+def fences(data: bytes) -> None:
+    found = Fences({0: (0, 1), 1: (2, 3)})
+    for line in data.split(b"\n"):
+        if len(line) > 2:
+            name = line[2:].decode("utf-8", "surrogateescape")
+            found.commit(line[0], name, line[1], line)
+            found.missing(name, line[1])
+
+
+def pmix_state() -> Any:
+    return SimpleNamespace(
+        connected=set(), finalized=set(), mpis={}, folder=folder(), others={},
+        poll=SimpleNamespace(register=nothing, modify=nothing, unregister=nothing),
+    )  # fmt: skip
+
+
+@target(
+    "pmix", "a fence of PMIx, as it comes back from the launcher",
+    zlib.compress(b"x" * 99), zlib.compress(b"") + b"tail", long=False,
+)  # fmt: skip
+def pmix(data: bytes) -> None:
+    world = SimpleNamespace(job={"patience": 30.0, "size": 4, "name": b"n"}, left={0}, never={1})
+    listener = SimpleNamespace(setblocking=nothing, fileno=lambda: 99)
+    bridge = PmixBridge(pmix_state(), world, listener, {}, lambda world, actions: actions)  # type: ignore[arg-type]
+    bridge.link = os.open("/dev/null", os.O_WRONLY)
+    try:
+        take = Choices(data)
+        ranks = take.one((None, [0, 1], [0], [3, 2, 1, 0], []))
+        bridge._fence(0.0, 7, ranks, data)
+        fence = next(iter(bridge.waiting), "x")
+        bridge._connected(0.0, take.below(4))
+        bridge._abort(0.0, take.below(4), take.number(), take.text())
+        order = {"type": "pmi_release", "fence": fence, "epoch": take.below(2), "keys": [data] * 2}
+        bridge.order(order)
+        bridge.order({**order, "type": "pmi_who", "seconds": 1.0})
+        bridge.tick(1e9)
+    finally:
+        os.close(bridge.link)
+
+
+# -- copies ------------------------------------------------------------------------------
+
+ENTRIES = [
+    Listed("0/a", "f", 0o644, 5, 10**9), Listed("0/b", "d", 0o755, 0, 10**9),
+    Listed("0/b/l", "l", 0o777, 0, 10**9, "../a"),
+]  # fmt: skip
+
+
+def sent(data: bytes) -> bytes:
+    known = copy_frames.sha256()
+    known.update(data)
+    return mux.frame(0, copy_frames.DATA, data) + mux.frame(0, copy_frames.END, known.digest())
+
+
+def place(name: str) -> str:
+    """A folder with nothing in it, inside one that must stay as it is."""
+    path = os.path.join(folder(), "copy", name)
+    shutil.rmtree(os.path.dirname(path), ignore_errors=True)
+    os.makedirs(path)
+    return path
+
+
+def only(name: str) -> None:
+    """Nothing was made beside the folder. Raises: AssertionError."""
+    assert os.listdir(os.path.join(folder(), "copy")) == [name]
+
+
+@target(
+    "get-near", "the files that a host sends",
+    copy_frames.message({"list": copy_frames.columns(ENTRIES)}) + sent(b"hello"),
+    own=(mux.Malformed, BadArchive, OSError), long=False,
+)  # fmt: skip
+def get_near(data: bytes) -> None:
+    frames = copy_frames.frames(1 << 20).feed(data)
+    if frames:
+        received(copy_frames.value_of(*frames[0][1:]).get("list"), frames[1:])
+
+
+@target(
+    "get-lists", "lists of files, each changed a little, and their bytes", b"\0" * 9, b"\1\4\4",
+    own=(mux.Malformed, BadArchive, OSError), long=False,
+)  # fmt: skip
+def get_lists(data: bytes) -> None:
+    take = Choices(data)
+    names = ("0/a", "0/A", "0/b", "0/b/c", "0/b/../a", "0/../x", "0//a", "1/a", "0/a/" + "x/" * 70)
+    entries = [
+        Listed(take.one(names) if take.chance(240) else take.text(), take.one("fdlo?"),
+               take.number(), take.one((0, 5, 5, 1 << 40, -1)), take.number(),
+               take.one(("", "a", "../a", "../../x", "b/..", "/etc", "b", take.text())))
+        for _ in range(1 + take.below(6))
+    ]  # fmt: skip
+    listed = copy_frames.columns(entries)
+    if take.chance(60):
+        listed = take.changed(listed)
+    frames = mux.Frames(1 << 20).feed(sent(b"hello") * len(entries))
+    received(listed, frames)
+
+
+def received(listed: object, frames: list[tuple[int, int, bytes]]) -> None:
+    inside = place("in")
+    group = Group(inside, (("/x/a", "a"), ("/x/b", "b")))
+    fetching = Fetching([(group,)], limit=1 << 20, checksum=False, resume=True)
+    receiving = Receiving(fetching._judged(listed), [group], checksum=False, resume=True)
+    try:
+        receiving.needs()
+        for _, kind, body in frames:
+            if not receiving.done:
+                receiving.take(kind, body)
+        if receiving.done:
+            receiving.settle()
+    finally:
+        receiving.close()
+        only("in")
+        for at, folders, files in os.walk(inside):
+            for name in (*folders, *files):
+                path = os.path.realpath(os.path.join(at, name))
+                assert path.startswith(os.path.realpath(inside) + "/"), f"leads outside: {path}"
+
+
+@cache
+def tar_seed() -> bytes:
+    import tarfile
+
+    held = io.BytesIO()
+    with tarfile.open(fileobj=held, mode="w") as archive:
+        for name, kind, link in (("a", b"0", ""), ("b", b"5", ""), ("b/l", b"2", "../a")):
+            member = tarfile.TarInfo(name)
+            member.type, member.linkname = kind, link
+            archive.addfile(member)
+    return held.getvalue()[:2560]
+
+
+@target(
+    "tar", "the tar of a host without Python", tar_seed(), own=(BadArchive, OSError), long=False
+)  # fmt: skip
+def tar(data: bytes) -> None:
+    inside = place("in")
+    try:
+        unpack(io.BytesIO(data), inside, ("a", "b"), 1 << 20)
+    finally:
+        only("in")
+
+
+@target(
+    "put-near", "what a host that takes files says",
+    copy_frames.message({"need": "0", "start": "", "seen": ""})
+    + copy_frames.message({"sent": 1, "equal": 0, "bytes": 5, "found": 0}),
+    copy_frames.message({"need": "", "start": "", "seen": ""})
+    + copy_frames.message({"of": [4], "failed": "x"}), own=(mux.Malformed,),
+)  # fmt: skip
+def put_near(data: bytes) -> None:
+    sources: Any = SimpleNamespace(
+        entries=ENTRIES, order=lambda *_, **__: b"", pieces=lambda needed, starts: [b"x"]
+    )
+    below = {0: ({"x": 1}, {4: HostCopy(), 5: HostCopy()})}
+    sending = Sending(
+        [(sources, ())], checksum=False, resume=True, copies=[HostCopy()], below=below
+    )
+    reader = sending._readers[0]
+    reader._rest = data
+    reader._chunks.put(b"")
+    try:
+        sending._by_python(0, FarLink())
+    except Ended:
+        pass
+
+
+@target(
+    "put-far", "an order to take files, and the files, as a host reads them",
+    copy_frames.message({
+        "do": "put", "list": copy_frames.columns(ENTRIES), "groups": [["in/", ["a", "b"]]],
+        "checksum": False, "resume": True,
+    }) + sent(b"hello"),
+    own=(mux.Malformed, NotTaken, NotGiven, OSError), long=False,
+)  # fmt: skip
+def put_far(data: bytes) -> None:
+    frames = copy_frames.frames(1 << 20).feed(data)
+    if not frames:
+        return
+    order = copy_frames.value_of(*frames[0][1:])
+    entries = copy_frames.rows(order.get("list") or {})
+    receiver = Receiver(entries, [[place("in") + "/", ["a", "b"]]], False, True)
+    try:
+        receiver.needs()
+        for _, kind, body in frames[1:]:
+            if not receiver.done:
+                receiver.take(kind, body)
+        if receiver.done:
+            receiver.commit()
+    finally:
+        receiver.close(False)
+
+
+@target(
+    "get-far", "an order to give files, as a host reads it",
+    packing.pack({"need": "0", "start": "", "seen": ""}), own=(ValueError, IndexError),
+)  # fmt: skip
+def get_far(data: bytes) -> None:
+    answer = copy_frames.value_of(copy_frames.VALUE, data)
+    copy_frames.starts_of(answer)
+    [ENTRIES[index] for index in copy_frames.numbers_of(answer.get("need", ""))]
+
+
+# -- SSH ---------------------------------------------------------------------------------
+
+
+@target(
+    "banner", "what a server says before it speaks SSH", b"hi\r\nSSH-2.0-x\r\n",
+    own=(EOFError, ValueError),
+)  # fmt: skip
+def banner(data: bytes) -> None:
+    held = io.BytesIO(data)
+    stream: Any = SimpleNamespace(recv=held.read, give_back=nothing)
+    read_identification(stream)
+
+
+@target(
+    "ssh-agent", "an ssh-agent's answers",
+    b"\0\0\0\x19\x0c\0\0\0\1\0\0\0\x0b" + b"ssh-ed25519" + b"\0\0\0\1c",
+    own=(AgentError, OSError, ValueError),
+)  # fmt: skip
+def ssh_agent(data: bytes) -> None:
+    held = io.BytesIO(data)
+    agent = SshAgent("/nowhere")
+    link: Any = SimpleNamespace(sendall=nothing, recv=held.read, close=nothing)
+    agent._socket = link
+    held_keys = agent.keys()
+    for key in held_keys:
+        try:
+            key.get_name()
+        except ValueError:
+            pass
+    agent.sign(b"", b"", "rsa-sha2-512")

@@ -1,0 +1,124 @@
+"""What fuzzing has found stays found, every target takes its seeds, and the judges would notice."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+from cases import cases
+
+from . import judging, streams, texts
+from .choices import Choices
+from .judging import FIXED, Target, judge, judge_growth
+from .lying import Harm, judge_script
+from .lying_process import judge_process
+
+TARGETS = {target.name: target for target in texts.TARGETS}
+
+#: target and input of every finding
+FOUND: list[tuple[str, bytes]] = [
+    ("config", b"[run]\n[profile.x" + b".le" * 20_000 + b"]"),
+]
+
+
+@cases(("name", "data"), FOUND)
+def test_found(name: str, data: bytes) -> None:
+    assert judge(TARGETS[name], data, memory=True) is None
+
+
+def test_every_target_takes_its_seeds() -> None:
+    assert streams.TARGETS is texts.TARGETS
+    assert len(TARGETS) == len(texts.TARGETS) > 40
+    for target in texts.TARGETS:
+        assert target.seeds, target.name
+        for seed in target.seeds:
+            for data in (seed, seed[: len(seed) // 2], seed[::-1]):
+                found = judge(target, data)
+                assert found is None, f"{target.name}: {found}"
+
+
+# -- would they notice? ---------------------------------------------------------------------
+
+
+class Clock:
+    """Stands for the time that a thread has spent: some for each byte, and each pair of bytes."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 0.0
+        monkeypatch.setattr(judging, "time", SimpleNamespace(thread_time=lambda: self.now))
+
+    def linear(self, data: bytes) -> None:
+        self.now += len(data) * 5e-6
+
+    def square(self, data: bytes) -> None:
+        self.now += len(data) ** 2 * 1e-8
+
+    def raises(self, data: bytes) -> None:
+        raise (KeyError if data.startswith(b"ab") else ValueError)(data)
+
+    def holds(self, data: bytes) -> None:
+        assert bytes(FIXED + 300 * len(data))
+
+
+@cases(
+    ("run", "data", "what"),
+    [
+        ("raises", b"x", None),
+        ("raises", b"abc", "KeyError"),
+        ("holds", b"x" * 100, "memory"),
+        ("linear", bytes(1 << 16), None),
+        ("square", bytes(4096), None),
+        ("square", bytes(1 << 19), "slow"),
+    ],
+)
+def test_judge(monkeypatch: pytest.MonkeyPatch, run: str, data: bytes, what: str | None) -> None:
+    target = Target("t", "", getattr(Clock(monkeypatch), run), (ValueError,))
+    found = judge(target, data, memory=True)
+    assert (found.key.split()[0] if found else None) == what
+
+
+@cases(("run", "what"), [("square", "grows"), ("linear", None), ("raises", "KeyError")])
+def test_judge_growth(monkeypatch: pytest.MonkeyPatch, run: str, what: str | None) -> None:
+    found = judge_growth(
+        Target("t", "", getattr(Clock(monkeypatch), run), (ValueError,)), b"abcdef"
+    )
+    assert (found.key.split()[0] if found else None) == what
+
+
+def test_choices_are_those_of_the_bytes() -> None:
+    data = bytes(range(200, 256)) * 9
+    made = [Choices(data[n:]).changed({"a": [1, b"x", {"b": 2.5}], "c": "d"}) for n in range(40)]
+    assert made == [
+        Choices(data[n:]).changed({"a": [1, b"x", {"b": 2.5}], "c": "d"}) for n in range(40)
+    ]
+    assert len({repr(one) for one in made}) > 10
+    assert Choices(b"").value() is None
+
+
+# -- agents that lie ------------------------------------------------------------------------
+
+
+def test_liars_harm_nobody() -> None:
+    ended = {judge_script(seed) for seed in range(2, 22)}
+    assert ended <= {"ok", "ended", "Exited", "Failed", "Killed", "TimedOut"}
+
+
+def test_harm_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A launcher that loses a byte of an honest rank's output."""
+    from dispatcher.runner.run.host_thread import HostThread
+
+    give = HostThread._give
+
+    def lossy(self: HostThread, together: dict[tuple[int, int], list[bytes]]) -> None:
+        for bodies in together.values():
+            bodies[-1] = bodies[-1][:-1]
+        give(self, together)
+
+    monkeypatch.setattr(HostThread, "_give", lossy)
+    with pytest.raises(Harm, match=r"wrote|does not name|was lost"):
+        judge_script(3)
+
+
+@pytest.mark.nightly
+def test_liars_harm_nobody_by_the_command() -> None:
+    assert {judge_process(seed) for seed in range(20, 23)} <= {"ok", "ended"}
