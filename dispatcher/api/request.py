@@ -69,6 +69,7 @@ class Fields(TypedDict, total=False):
     bind_to: BindTo
     mem_bind: MemBind
     near_hca: bool
+    allow_different_code: bool
 
 
 def request(

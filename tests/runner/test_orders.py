@@ -120,8 +120,8 @@ def test_a_host_s_own_python_and_path_go_before_the_plan_s() -> None:
     )  # fmt: skip
     plan = plan_job(request, "run-1")
     first, second = prepared(plan, 0), prepared(plan, 1)
-    assert (first["check"], first["path"]) == ({"program": b"/own/py"}, b"/host")
-    assert (second["check"], second["path"]) == ({"program": b"python3"}, b"/all")
+    assert (first["check"], first["path"]) == ({"program": b"/own/py", "code": b""}, b"/host")
+    assert (second["check"], second["path"]) == ({"program": b"python3", "code": b""}, b"/all")
     assert prepared(plan_of("a"))["path"] is None
 
 

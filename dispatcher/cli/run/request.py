@@ -96,6 +96,7 @@ def request(options: RunOptions) -> Request:
         bind_to=options.bind_to,
         mem_bind=options.mem_bind,
         near_hca=options.near_hca,
+        allow_different_code=options.allow_different_code,
         local_rank_arg=_local_rank_arg(options.local_rank_arg),
         per_node=per_node,
     )

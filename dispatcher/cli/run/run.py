@@ -221,6 +221,9 @@ class PreflightOptions(Options, section="Checks before the start"):
         "script and interface are there, hosts are distinct, host 0 can be reached); full: all "
         "that dispatch check --full checks; none: nothing.",
     )
+    allow_different_code: bool = option(
+        help="Start although a script, or a Python package beside it, is not the same on all hosts."
+    )
     exclude_unhealthy: bool = option(
         help="Do all of dispatch check first, and run without the hosts that are not fit."
     )

@@ -384,7 +384,8 @@ class Facts(Value):
     error_folder: where ranks may write error files on that host, None if nowhere.
     machine: equal for two agents only if they run on the same machine.
     mark: when the progress file was last changed, in ns; None where there is none.
-    script: CRC-32 of the script's beginning, None without a script. room: bytes that are
+    script: CRC-32 of the script's beginning, None without a script. code: the same of modules and
+    packages beside it, by name, where hosts are compared. room: bytes that are
     free for temporary files and in shared memory, None where not known. visible:
     CUDA_VISIBLE_DEVICES as the agent found it. topology: None where nothing is to be chosen by it.
     """
@@ -400,6 +401,7 @@ class Facts(Value):
     port: int | None = None
     mark: int | None = None
     script: int | None = None
+    code: tuple[tuple[str, int], ...] = ()
     room: tuple[int | None, int | None] = (None, None)
     visible: str | None = None
     topology: Topology | None = None

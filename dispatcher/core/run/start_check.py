@@ -4,14 +4,14 @@
 ``ProbeNodes``, ``Start``, or the cause why nothing can start.
 
 1. Every node is ready or has failed; all failures are reported together.
-2. No two nodes are one machine.
+2. No two nodes are one machine, and all have the same script and packages beside it.
 3. A plan that was open is closed with the number of GPUs counted.
 4. Every other node reaches node 0 at the address it was itself reached by, or,
    asked again, at one common address of all that node 0 has.
 
-What is odd but no reason to stop (no room left, another script) is a warning. These are the
-checks that cost a run nothing, since agents say what they need anyway; ``dispatch check`` and
-``--check full`` look further.
+What is odd but no reason to stop (no room left, another script where that is allowed) is a
+warning. These are the checks that cost a run nothing, since agents say what they need anyway;
+``dispatch check`` and ``--check full`` look further.
 """
 
 from __future__ import annotations
@@ -26,6 +26,8 @@ from dispatcher.model import errors
 from dispatcher.model.errors import UsageError
 from dispatcher.model.failure import Failure, Kind
 from dispatcher.model.frozen import Value, value
+from dispatcher.model.hostset import fold
+from dispatcher.model.names import shown as shown_path
 from dispatcher.plan.job import devices
 from dispatcher.plan.job.job_plan import JobPlan
 
@@ -138,7 +140,7 @@ class StartCheck:
         if self.waiting:
             return None
         if not self._failures and self._prove:
-            self._failures.update(self._same_machine())
+            self._failures.update(self._same_machine() or self._different_code())
         if self._failures:
             return rejection(self._failures, self._problems)
         try:
@@ -167,6 +169,24 @@ class StartCheck:
                     hint="keep one of the two names and add their slots, "
                     "or skip this with --check none",
                 )
+        return failures
+
+    def _different_code(self) -> dict[int, Failure]:
+        """Ranks of other code than most would compute something else, or wait for each other."""
+        if self._plan.allow_different_code:
+            return {}
+        argv = self._plan.program.argv
+        hosts = [node.host.name for node in self._plan.nodes]
+        failures = {}
+        for node, (names, fellows) in different_code(self._facts, argv[0]).items():
+            shown = [shown_path(name) for name in names[:MOST_NAMED]]
+            more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
+            failures[node] = Failure(
+                Kind.CHECK,
+                f"{', '.join(shown)}{more}: not the same as on {fold(hosts[n] for n in fellows)}",
+                hint="--sync sends your folder to all hosts before the start; if they are meant to "
+                "differ, --allow-different-code",
+            )
         return failures
 
     def _meet(self) -> Decision:
@@ -223,6 +243,36 @@ def host_warnings(facts: Mapping[int, Facts]) -> list[tuple[int, str]]:
                 found.append((node, f"{place} is full: {free >> 10} KiB free"))
         if one.script not in (None, common):
             found.append((node, "its script is not the one that most hosts have"))
+    return found
+
+
+#: names of what differs that a host's failure tells
+MOST_NAMED = 4
+
+
+def different_code(
+    facts: Mapping[int, Facts], script: str
+) -> dict[int, tuple[list[str], tuple[int, ...]]]:
+    """node -> names of what is not as on most nodes that have it, and those nodes.
+
+    Of two as frequent that of the first node is the right one. script: what the program's
+    own file is called.
+    """
+    sums: dict[str, dict[int, int]] = {}
+    for node, one in sorted(facts.items()):
+        if one.script is not None:
+            sums.setdefault(script, {})[node] = one.script
+        for name, known in one.code:
+            if name != script.rpartition("/")[2]:  # it has been told already
+                sums.setdefault(name, {})[node] = known
+    found: dict[int, tuple[list[str], tuple[int, ...]]] = {}
+    for name, by_node in sums.items():
+        common, _ = Counter(by_node.values()).most_common(1)[0]
+        fellows = tuple(node for node, known in by_node.items() if known == common)
+        for node, known in by_node.items():
+            if known != common:
+                names, _ = found.setdefault(node, ([], fellows))
+                names.append(name)
     return found
 
 

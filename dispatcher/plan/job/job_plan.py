@@ -105,6 +105,7 @@ class JobPlan(Value):
     bind_to: BindTo = "auto"
     mem_bind: MemBind = "none"
     near_hca: bool = False  # NCCL_IB_HCA of each rank names what is near to its GPU
+    allow_different_code: bool = False  # hosts may have other scripts and packages than others
     notices: tuple[str, ...] = ()
 
     @property

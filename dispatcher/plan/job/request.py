@@ -198,6 +198,7 @@ class Request(Arguments):
     bind_to: BindTo = "auto"
     mem_bind: MemBind = "none"
     near_hca: bool = False
+    allow_different_code: bool = False
 
 
 def parse_nproc(text: str, flag: str = "--nproc-per-node") -> Nproc:

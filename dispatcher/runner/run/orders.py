@@ -147,6 +147,10 @@ def prepare_order(
         check["program"] = raw(host.python or plan.python)
     if program.kind == "script":
         check["script"] = raw(program.argv[0])
+    if len(plan.nodes) > 1 and not plan.allow_different_code and program.kind != "command":
+        # the folder that Python looks in first
+        script = program.argv[0] if program.kind == "script" else ""
+        check["code"] = raw(os.path.dirname(script))
     if plan.iface is not None:
         check["iface"] = raw(plan.iface)
     if _looks_where(plan):

@@ -175,6 +175,10 @@ def _ready(fields: Fields, node: int) -> list[ev.Event]:
                 port=facts.optional_integer("port", 1, 65535),
                 mark=facts.optional_integer("mark", 0, 1 << 63),
                 script=facts.optional_integer("script", 0, (1 << 32) - 1),
+                code=tuple(
+                    (_text(name, "code"), _integer(sum, "code", 0, (1 << 32) - 1))
+                    for name, sum in (facts.rows("code", 2) if facts.has("code") else ())
+                ),
                 room=(
                     facts.optional_integer("tmp", 0, 1 << 63),
                     facts.optional_integer("shm", 0, 1 << 63),

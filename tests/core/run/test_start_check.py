@@ -18,6 +18,7 @@ from dispatcher.core.run.start_check import (
     ProbeNodes,
     Start,
     StartCheck,
+    different_code,
     host_warnings,
     rejection,
 )
@@ -60,7 +61,7 @@ def test_room(room: tuple[int | None, int | None], told: list[str]) -> None:
 
 @cases("check", [True, False])
 def test_a_doubt_is_told_before_the_ranks_start(check: bool) -> None:
-    job = AttemptMachine(make_plan(), check=check)
+    job = AttemptMachine(make_plan(allow_different_code=True), check=check)
     job.begin()
     job.handle(ev.NodeReady(0, facts(0, script=7)), 0.0)
     actions = job.handle(ev.NodeReady(1, facts(1, script=8)), 0.0)
@@ -70,6 +71,47 @@ def test_a_doubt_is_told_before_the_ranks_start(check: bool) -> None:
     assert sum(isinstance(action, StartRanks) for action in actions) == 2
     noticed = [a for a in actions if isinstance(a, Tell) and isinstance(a.event, ev.NodeNoticed)]
     assert len(noticed) == check
+
+
+A, B = ("a.py", 1), ("lib", 2)
+NEW_A, NEW_B = ("a.py", 10), ("lib", 20)
+
+
+@cases(
+    ("scripts", "code", "found"),
+    [
+        ((7, 7), ((A, B), (A, B)), {}),
+        ((7, 8), ((), ()), {1: (["src/train.py"], (0,))}),
+        ((8, 7, 7), ((), (), ()), {0: (["src/train.py"], (1, 2))}),
+        ((None, None, None), ((A, B), (A, NEW_B), (A, B)), {1: (["lib"], (0, 2))}),
+        ((7, 7, 9), ((A, B), (A, B), (NEW_A, NEW_B)),
+         {2: (["src/train.py", "a.py", "lib"], (0, 1))}),
+        ((None, None), ((A,), (B,)), {}),  # what one host alone has is compared with nothing
+        ((7, 7), ((("train.py", 1),), (("train.py", 2),)), {}),  # the script has been told
+        ((None, 7, 7), ((), (), ()), {}),
+    ],
+)  # fmt: skip
+def test_code_that_is_not_the_same(
+    scripts: tuple[int | None, ...], code: Any, found: dict[int, tuple[list[str], tuple[int, ...]]]
+) -> None:
+    there = {
+        node: facts(node, script=script, code=own)
+        for node, (script, own) in enumerate(zip(scripts, code, strict=True))
+    }
+    assert different_code(there, "src/train.py") == found
+
+
+def test_a_run_does_not_start_with_different_code() -> None:
+    many = tuple((f"m{n}.py", n) for n in range(6))
+    there = [facts(0, code=many), facts(1, code=tuple((name, 9) for name, _ in many))]
+    check = StartCheck(make_plan(), prove=True)
+    found = judged(check, *there)
+    assert isinstance(found, verdicts.Rejected)
+    (failure,) = found.failures.values()
+    assert failure.why == ("'m0.py', 'm1.py', 'm2.py', 'm3.py' and 2 more: not the same as on n0")
+    assert (failure.hint or "").startswith("--sync sends your folder to all hosts")
+    for plan, prove in ((make_plan(allow_different_code=True), True), (make_plan(), False)):
+        assert not isinstance(judged(StartCheck(plan, prove=prove), *there), verdicts.Rejected)
 
 
 GONE = Failure(Kind.UNREACHABLE, "no route to host")
@@ -202,8 +244,8 @@ class TestRejection:
     @cases(
         ("wrong", "hint"),
         [
-            ("iface|cwd", "dispatch put"),
-            ("no script", "dispatch put"),
+            ("iface|cwd", "--sync"),
+            ("no script", "--sync"),
             ("port|missing", "install it there"),
             ("not executable", "install it there"),
             ("open mpi", "--mpi pmi1"),

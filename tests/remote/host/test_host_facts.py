@@ -312,6 +312,46 @@ def test_the_script_and_the_room_are_told(tmp_path: Path) -> None:
     assert long == zlib.crc32(b"x" * (1 << 20))
 
 
+def test_the_code_beside_the_script_is_told(tmp_path: Path) -> None:
+    def told() -> dict[str, int]:
+        found = host_facts.gather({"code": b"src"}, os.fsencode(tmp_path))["code"]
+        assert found == sorted(found)
+        return dict(found)
+
+    src = tmp_path / "src"
+    assert told() == {}  # no such folder: others say that
+    for name in ("lib/__init__.py", "lib/deep/a.py", "data/a.py", "lib/__pycache__/x.py", "b.py"):
+        (src / name).parent.mkdir(parents=True, exist_ok=True)
+        (src / name).write_text(name)
+    (src / "lib" / "notes.txt").write_text("")
+    first = told()
+    assert set(first) == {"b.py", "lib"}
+    assert first["b.py"] == zlib.crc32(b"b.py")
+    (src / "lib" / "notes.txt").write_text("changed")
+    (src / "lib" / "__pycache__" / "x.py").write_text("changed")
+    assert told() == first
+    (src / "lib" / "deep" / "a.py").write_text("changed")
+    changed = told()
+    assert (changed["b.py"], changed["lib"] != first["lib"]) == (first["b.py"], True)
+    (src / "lib" / "deep" / "a.py").rename(src / "lib" / "deep" / "b.py")
+    assert told()["lib"] not in (first["lib"], changed["lib"])
+
+
+def test_no_more_code_is_told_than_there_is_time_and_room_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(5):
+        (tmp_path / f"m{number}.py").write_text("")
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "__init__.py").write_text("")
+    monkeypatch.setattr(host_facts, "MOST_CODE", 3)
+    folder = os.fsencode(tmp_path)
+    assert [name for name, _ in host_facts.code(folder)] == ["a", "m0.py", "m1.py"]
+    assert host_facts._package(folder, 0, 0.0) is None  # all of a package, or none
+    monkeypatch.setattr(host_facts, "CODE_SECONDS", -1.0)
+    assert host_facts.code(folder) == []
+
+
 def test_gpus_that_may_not_be_opened_are_not_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a batch system denies a job by a cgroup is still listed in /dev."""
     names = ["null", "nvidiactl", "nvidia-uvm", *(f"nvidia{n}" for n in range(8))]

@@ -194,7 +194,7 @@ def test_the_throttled_host_and_the_cut_one_are_found(new_cluster: Callable[...,
     assert picture.read_text().startswith("<svg ")
 
 
-def test_a_run_itself_notes_a_stale_script(new_cluster: Callable[..., Cluster]) -> None:
+def test_a_run_itself_refuses_a_stale_script(new_cluster: Callable[..., Cluster]) -> None:
     cluster = new_cluster(3)
     folder = Path(cluster.shared) / "job"
     folder.mkdir()
@@ -202,6 +202,10 @@ def test_a_run_itself_notes_a_stale_script(new_cluster: Callable[..., Cluster]) 
     hide(cluster, "n3", folder)
     stale = f"echo \"print('old')\" > {folder}/train.py"
     assert cluster.run(["sh", "-c", stale], host="n3").returncode == 0
-    done = dispatch(cluster, "-H", "n1,n2,n3", "train.py", cwd=folder)
+    refused = dispatch(cluster, "-H", "n1,n2,n3", "train.py", cwd=folder)
+    assert (refused.returncode, refused.stdout) == (125, ""), refused
+    assert "n3  check failed  'train.py': not the same as on n[1-2]" in refused.stderr
+    assert "hint: --sync" in refused.stderr
+    done = dispatch(cluster, "-H", "n1,n2,n3", "--allow-different-code", "train.py", cwd=folder)
     assert sorted(done.stdout.split()[1::2]) == ["new", "new", "old"], done
     assert done.stderr == "note: n3: its script is not the one that most hosts have\n"
