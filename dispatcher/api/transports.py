@@ -8,14 +8,11 @@ from typing import TYPE_CHECKING, Literal
 
 from dispatcher.model.errors import ConflictingOptions, TooFewOpenFiles
 from dispatcher.model.frozen import Value, value
-from dispatcher.model.host import Host
+from dispatcher.model.host import LOCAL_NAMES, Host
 from dispatcher.transport.base import UNLESS_CONFIGURED, Keepalive, Transport
 
 if TYPE_CHECKING:
     from typing_extensions import Self
-
-#: names that mean this machine; reached without SSH unless the user says how
-LOCAL_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
 
 #: prompt -> the secret, None where there is nobody to ask
 Ask = Callable[[str], str | None]

@@ -52,6 +52,9 @@ class Hostlist(Value):
     notices: tuple[str, ...] = ()
 
 
+#: names that mean this machine; reached without SSH unless the user says how
+LOCAL_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
+
 _GPU = re.compile(r"(?:[0-9]{1,4}|(?:GPU|MIG)-[A-Za-z0-9][A-Za-z0-9/-]{0,99})\Z")
 #: as CUDA takes them, a unique beginning is enough
 _NAME = re.compile(r"(?:GPU|MIG)-[A-Za-z0-9/-]{1,99}\Z", re.ASCII)

@@ -31,6 +31,13 @@ def facts(node: int, **fields: object) -> ev.Facts:
     return ev.Facts(**{**known, **fields})  # type: ignore[arg-type]
 
 
+def use_mpi(job: AttemptMachine, *nodes: int) -> None:
+    """Ranks of ``nodes`` have come to MPI."""
+    assert job._mpi is not None
+    for node in nodes:
+        job._mpi.uses(node)
+
+
 @pytest.fixture
 def plan() -> JobPlan:
     return make_plan()

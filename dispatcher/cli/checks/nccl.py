@@ -8,7 +8,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from dispatcher.api.transports import LOCAL_NAMES, allow_open_files
+from dispatcher.api.transports import allow_open_files
 from dispatcher.checks import nccl_log
 from dispatcher.checks.check import Level
 from dispatcher.checks.nccl_advice import Advice, advise
@@ -17,6 +17,7 @@ from dispatcher.cli import named_files, say, tell
 from dispatcher.cli.checks.check import CheckOptions
 from dispatcher.cli.options.host_options import find_hosts, hosts_typed
 from dispatcher.model.errors import ConflictingOptions, FileUnusable
+from dispatcher.model.host import LOCAL_NAMES
 from dispatcher.model.hostset import fold
 from dispatcher.output.text.sanitize import sanitize_text
 from dispatcher.plan.exec_plan import ExecPlan

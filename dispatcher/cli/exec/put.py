@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any
 
-from dispatcher.api.transports import LOCAL_NAMES
 from dispatcher.bootstrap import payload, shell
 from dispatcher.cli import say
 from dispatcher.cli.exec.run_copy import CopyOptions, conclude, run, there
@@ -19,7 +18,7 @@ from dispatcher.cli.options.host_options import find_hosts, verbose_option
 from dispatcher.core.events.exec_events import Exited, Interrupted, NotStarted, Outcome, TimedOut
 from dispatcher.model import paths as placeholders
 from dispatcher.model.errors import CannotCopy, ConflictingOptions, MissingArgument
-from dispatcher.model.host import Host
+from dispatcher.model.host import LOCAL_NAMES, Host
 from dispatcher.model.hostset import fold
 from dispatcher.model.names import parse_count
 from dispatcher.model.paths import RANK

@@ -307,8 +307,7 @@ class AttemptMachine:
         try:
             actions = self._mpi.commit(event)
         except FenceError as error:
-            lost = ev.NodeLost(event.node, Failure(Kind.PROTOCOL, f"MPI: {error}"))
-            return self._on_node_lost(lost, now)
+            return self._refuse(event.node, error, now)
         key = ("fence", event.world, event.fence, event.epoch)
         if actions:
             self.deadlines.pop(key, None)
@@ -330,9 +329,19 @@ class AttemptMachine:
         if self.state != RUNNING:
             return []  # J-2
         assert self._mpi is not None, "ranks that run were placed"
-        return self._mpi.request(event)
+        try:
+            return self._mpi.request(event)
+        except FenceError as error:
+            return self._refuse(event.node, error, now)
+
+    def _refuse(self, node: int, error: FenceError, now: float) -> list[Action]:
+        """What ``node`` says of MPI cannot be: its link cannot be trusted any more."""
+        failure = Failure(Kind.PROTOCOL, f"MPI: {error}")
+        return self._on_node_lost(ev.NodeLost(node, failure), now)
 
     def _on_mpi_found(self, event: mpi_events.MpiFound, now: float) -> list[Action]:
+        if self._mpi is not None:
+            self._mpi.uses(event.node)
         if self.state == RUNNING:
             self._half_finalized.found(event, now)
             self._set_query()

@@ -34,7 +34,7 @@ MOMENT, AGAIN = 1.0, 2.0
 
 PMI1 = "PMI-1"
 #: what a library calls itself, up to the second number: patches of one release go together
-_RELEASE = re.compile(r"(.*?)v?(\d+\.\d+)")
+_RELEASE = re.compile(r"(.*?)v?(\d{1,9}\.\d{1,9})")
 
 
 class HalfFinalized:

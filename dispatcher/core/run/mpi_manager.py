@@ -19,12 +19,16 @@ A spawn goes so::
 
 What a rank does with rc=1 is MPI's business (its error handler); a world that was
 given up is no failure of the job.
+
+Hosts of one job trust each other by MPI, and only by it: who asks for a world must have ranks that
+use MPI, and so must each host that gets ranks of it (``docs/design/security.md``).
 """
 
 from __future__ import annotations
 
 import os
 import signal
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
@@ -47,8 +51,10 @@ from dispatcher.model.frozen import Value, value
 from dispatcher.plan.job import placement
 from dispatcher.plan.job.job_plan import JobPlan
 
-#: names that one job may have published at once
-MOST_NAMES = 4096
+#: bytes of the names that ranks of one node may have published at once
+NAMES_LIMIT = 1 << 20
+#: refused spawns of a node that the user is told of
+MOST_TOLD = 20
 
 
 class _World:
@@ -75,12 +81,16 @@ class MpiManager:
         self._worlds = {0: _World({node.index: node.ranks for node in plan.nodes}, None)}
         self._n_worlds = 1
         self._serving: set[int] = set()  # nodes that were told to serve PMIx
-        self._names: dict[bytes, bytes] = {}
+        self._names: dict[bytes, tuple[bytes, int]] = {}  # service -> port, whose node
+        self._names_size: Counter[int] = Counter()  # node -> bytes
+        self._using: set[int] = set()  # nodes whose ranks have come to MPI
+        self._n_refused: Counter[int] = Counter()
 
     # -- fences -------------------------------------------------------------------
 
     def commit(self, event: mpi_events.PmiCommitted) -> list[Action]:
         """A node is in. Raises: FenceError if it may not be."""
+        self._using.add(event.node)
         world = self._worlds.get(event.world)
         if world is None:
             if event.world >= self._n_worlds:
@@ -100,11 +110,18 @@ class MpiManager:
     def request(
         self, event: mpi_events.PmiAsked | mpi_events.PmiSpawnAsked | mpi_events.PmixWanted
     ) -> list[Action]:
-        """What a rank's request calls for: an answer, a new world, or PMIx on its node."""
+        """What a rank's request calls for: an answer, a new world, or PMIx on its node.
+
+        Raises: FenceError for one that no rank can have made.
+        """
+        if self._plan.mpi == "none":
+            raise FenceError(f"{event.name} in a job without MPI")
         match event:
             case mpi_events.PmiAsked(node, rank):
                 return [AnswerRank(node, rank, self._answer(event))]
-            case mpi_events.PmiSpawnAsked():
+            case mpi_events.PmiSpawnAsked(node):
+                if node not in self._using:
+                    raise FenceError("it wants to spawn, and no rank there uses MPI")
                 return self._spawn(event)
             case mpi_events.PmixWanted(node) if node not in self._serving:
                 self._serving.add(node)
@@ -115,15 +132,30 @@ class MpiManager:
         """The answer to a rank's publish, lookup or unpublish."""
         service = event.service
         if event.verb == "publish":
-            if not event.port or len(self._names) >= MOST_NAMES:
+            size = len(service) + len(event.port) + NAMED
+            if not event.port or self._names_size[event.node] + size > NAMES_LIMIT:
                 return b"cmd=publish_result rc=1 msg=cannot_be_published\n"
-            self._names[service] = event.port
+            self._forget(service)
+            self._names[service] = event.port, event.node
+            self._names_size[event.node] += size
             return b"cmd=publish_result rc=0\n"
         if event.verb == "unpublish":
-            found = self._names.pop(service, None) is not None
+            found = self._forget(service)
             return b"cmd=unpublish_result rc=0\n" if found else _unknown(b"unpublish")
-        port = self._names.get(service)
+        port, _ = self._names.get(service, (None, 0))
         return _unknown(b"lookup") if port is None else b"cmd=lookup_result rc=0 port=%s\n" % port
+
+    def _forget(self, service: bytes) -> bool:
+        """The name is no more; whether it was."""
+        if service not in self._names:
+            return False
+        port, node = self._names.pop(service)
+        self._names_size[node] -= len(service) + len(port) + NAMED
+        return True
+
+    def uses(self, node: int) -> None:
+        """A rank of ``node`` has come to MPI."""
+        self._using.add(node)
 
     # -- spawns -------------------------------------------------------------------
 
@@ -135,10 +167,13 @@ class MpiManager:
         spawned = sum(rank >= placement.FIRST for rank in self._ranks.alive())
         try:
             world = spawn_placement.place(
-                event, index, self._plan, self._ranks.load(), spawned, self._hostnames
-            )
+                event, index, self._plan, self._ranks.load(), spawned, self._hostnames,
+                using=self._using,
+            )  # fmt: skip
         except spawn_placement.Refused as refused:
-            return _refused(event.node, event.rank, str(refused))
+            self._n_refused[event.node] += 1
+            told, answer = _refused(event.node, event.rank, str(refused))
+            return [told, answer] if self._n_refused[event.node] <= MOST_TOLD else [answer]
         self._n_worlds += 1
         ranks_of = world.ranks_of()
         self._worlds[index] = _World(ranks_of, (event.node, event.rank))
@@ -224,6 +259,9 @@ def _released(world: int, release: Release | None) -> list[Action]:
 
 #: bytes of all packets of one fence; with what else is in the order it fits a control frame
 FENCE_LIMIT = 15 << 20
+#: bytes that one node may have lying in fences that are not open yet, and in the names of fences
+#: that it was the first to come to; what a member of a group takes here, and a name beside itself
+NODE_LIMIT, MEMBER, NAMED = 4 << 20, 512, 128
 
 
 class FenceError(ValueError):
@@ -242,20 +280,25 @@ class Release(Value):
 
 @dataclass
 class _Fence:
-    """A group's barrier: its members by node, and who has committed in this epoch."""
+    """A group's barrier in one epoch: its members by node, and who has committed."""
 
     members: Mapping[int, frozenset[int]]
-    epoch: int = 0
+    epoch: int
+    cost: int  # for each node that is in, beside its packet
     packets: dict[int, bytes] = field(default_factory=dict)
     size: int = 0  # bytes of all packets
 
 
 class Fences:
-    """The fences of one job. ranks_of: node -> its ranks."""
+    """The fences of one world. ranks_of: node -> its ranks."""
 
     def __init__(self, ranks_of: Mapping[int, Sequence[int]]) -> None:
         self._nodes = {rank: node for node, ranks in ranks_of.items() for rank in ranks}
-        self._fences: dict[str, _Fence] = {}
+        self._world = {node: frozenset(ranks) for node, ranks in ranks_of.items() if ranks}
+        self._fences: dict[str, _Fence] = {}  # those that somebody waits in
+        self._epochs: dict[str, int] = {}  # of those that have opened
+        self._lying: Counter[int] = Counter()  # bytes, by node
+        self._named: Counter[int] = Counter()
         self._ended: set[int] = set()
 
     def commit(self, node: int, name: str, epoch: int, packet: bytes) -> Release | None:
@@ -264,22 +307,32 @@ class Fences:
         Raises: FenceError for a group that cannot be, one the node has no part
         in, an epoch that is not the present one, or too many bytes.
         """
-        fence = self._fences.get(name)
-        if fence is None:
-            fence = _Fence(self._members(name))
+        fence = self._fences.get(name) or self._new(name)
         if node not in fence.members or node in fence.packets or epoch != fence.epoch:
             raise FenceError(f"barrier {name[:60]} epoch {epoch}: out of turn")
         if fence.size + len(packet) > FENCE_LIMIT:
             raise FenceError(f"the keys of one barrier take more than {FENCE_LIMIT} bytes")
+        lying = self._lying[node] + fence.cost + len(packet)
+        named = self._named[node]
+        if name not in self._fences and name not in self._epochs:
+            named += len(name) + NAMED
+        if (lying > NODE_LIMIT and self._lying[node]) or named > NODE_LIMIT:
+            raise FenceError(f"its barriers take more than {NODE_LIMIT} bytes here")
+        self._lying[node], self._named[node] = lying, named
         self._fences[name] = fence
         fence.packets[node] = packet
         fence.size += len(packet)
         return self._complete(name, fence)
 
+    def _new(self, name: str) -> _Fence:
+        members = self._members(name)
+        cost = 0 if members is self._world else MEMBER * sum(map(len, members.values()))
+        return _Fence(members, self._epochs.get(name, 0), cost)
+
     def ended(self, rank: int) -> list[Release]:
         """``rank`` ended well; the fences that open because nobody else was missing."""
         self._ended.add(rank)
-        found = (self._complete(name, fence) for name, fence in self._fences.items())
+        found = [self._complete(name, fence) for name, fence in [*self._fences.items()]]
         return [release for release in found if release is not None]
 
     def missing(self, name: str, epoch: int) -> list[int]:
@@ -302,17 +355,20 @@ class Fences:
         release = Release(
             name, fence.epoch, tuple(sorted(fence.packets)), tuple(fence.packets.values())
         )
-        fence.packets, fence.size = {}, 0
-        fence.epoch += 1
+        for node, packet in fence.packets.items():
+            self._lying[node] -= fence.cost + len(packet)
+        del self._fences[name]
+        self._epochs[name] = fence.epoch + 1
         return release
 
-    def _members(self, name: str) -> dict[int, frozenset[int]]:
+    def _members(self, name: str) -> Mapping[int, frozenset[int]]:
         group, _, tag = name.rpartition(":")
         if not tag.isdigit() or len(tag) > 11:
             raise FenceError(f"not a barrier: {name[:60]}")
-        ranks = self._nodes.keys() if group == "WORLD" else _ranks(group)
+        if group == "WORLD":
+            return self._world
         members: dict[int, set[int]] = {}
-        for rank in ranks:
+        for rank in _ranks(group):
             if rank not in self._nodes:
                 raise FenceError(f"barrier {name[:60]}: no rank {rank}")
             members.setdefault(self._nodes[rank], set()).add(rank)

@@ -57,6 +57,7 @@ from dispatcher.core.run.attempt import (
 from dispatcher.core.run.pause import Pause
 from dispatcher.core.run.restart import OrphanCheck, RestartBudget
 from dispatcher.core.run.tables import Assignment, HostTable, assign_hosts, for_hosts
+from dispatcher.model.failure import Failure, Kind
 from dispatcher.plan.job.job_plan import JobPlan
 
 TRYING, PAUSED, CLOSING, OVER = "trying", "paused", "closing", "over"
@@ -158,7 +159,9 @@ class RunMachine:
                     self.handle(ev.NodeHeard(one), now - ago)  # which calls for nothing
             return []
         if isinstance(event, ev.NodePaused):
-            self.hosts.rests(event.node)
+            if not self.hosts.rests(event.node):
+                unasked = Failure(Kind.PROTOCOL, "it says that its ranks rest, unasked")
+                return self.handle(ev.NodeLost(event.node, unasked), now)
             return self._pause.stopped(event.node)
         host: int | None = getattr(event, "node", None)
         if host is None:  # the launcher's own news

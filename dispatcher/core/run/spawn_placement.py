@@ -12,9 +12,10 @@ ignore them would be a silent lie; all others are hints, which MPI lets us ignor
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from dispatcher.core.events.mpi_events import PmiSpawnAsked, Segment, World
+from dispatcher.model.host import LOCAL_NAMES
 from dispatcher.model.hostset import fold
 from dispatcher.plan.job import placement
 from dispatcher.plan.job.job_plan import JobPlan, NodePlan
@@ -37,11 +38,14 @@ def place(
     load: Mapping[int, int],
     spawned: int = 0,
     hostnames: Mapping[int, str] | None = None,
+    using: Collection[int] | None = None,
 ) -> World:
     """The world that ``event`` asks for, as number ``index``.
 
     load: living ranks of each node. spawned: how many of all are spawned ones.
     hostnames: node -> what the host calls itself, good in ``host`` like the plan's name.
+    using: nodes whose ranks use MPI; None: all. Others get no rank, and this machine none that
+    another host asks for.
 
     Raises: Refused.
     """
@@ -56,12 +60,20 @@ def place(
     words = sum(len(word) * s.nprocs for s in event.segments for word in s.argv)
     if words > MOST_WORDS:
         raise Refused(f"arguments of {words} bytes: at most {MOST_WORDS} for all processes")
+    asker = plan.nodes[event.node]
     taken = {node.index: load.get(node.index, 0) for node in plan.nodes}
     nodes: list[int] = []
     for segment in event.segments:
         if not segment.argv or not segment.argv[0]:
             raise Refused("no program is named")
-        selected = _selected(segment, plan, hostnames or {})
+        named = _selected(segment, plan, hostnames or {})
+        selected = [node for node in named if using is None or node.index in using]
+        if not selected:
+            raise Refused(f"no rank on {fold(node.host.name for node in named)} uses MPI")
+        if asker.host.name not in LOCAL_NAMES:
+            selected = [node for node in selected if node.host.name not in LOCAL_NAMES]
+        if not selected:
+            raise Refused("another host may start nothing on this machine")
         for node, count in _shares(segment.nprocs, selected, taken):
             nodes += [node] * count
             taken[node] += count

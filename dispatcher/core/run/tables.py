@@ -97,9 +97,11 @@ class HostTable:
         """``host`` is being told to let its lease rest."""
         self._resting[host] = False
 
-    def rests(self, host: int) -> None:
-        """``host`` said that its lease rests; it gives no beat until it goes on."""
-        self._resting[host] = True
+    def rests(self, host: int) -> bool:
+        """``host`` said that its lease rests: no beat until it goes on. False: nobody asked."""
+        if host in self._resting:
+            self._resting[host] = True
+        return host in self._resting
 
     def is_resting(self, host: int) -> bool:
         """Whether ``host`` said that its lease rests, and nothing since."""

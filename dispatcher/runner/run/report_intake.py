@@ -94,8 +94,11 @@ class Quota:
 
 #: reports of which a rank has one an attempt
 _ONCE = (ev.RankExited, ev.RankLeaked, ev.InputClosed)
-#: others of which a host has few, of all that a rank or a restart can bring about
-_FEW = (ev.NodeProbed, ev.NodeDying, mpi_events.PmixWanted, mpi_events.PmixFailed)
+#: others of which a host has few in an attempt, and how many
+_FEW: dict[type[ev.Event], int] = {
+    ev.NodeProbed: 2, ev.NodeDying: 2, ev.NodeSwept: 16, mpi_events.PmixWanted: 2,
+    mpi_events.PmixFailed: 2, mpi_events.MpiFound: 256,
+}  # fmt: skip
 
 
 class Turns:
@@ -121,10 +124,10 @@ class Turns:
             self._once(ev.RankSpawned, event.rank, event.name)
         elif isinstance(event, _ONCE):
             self._once(type(event), event.rank, event.name)
-        elif isinstance(event, _FEW):
+        elif type(event) in _FEW:
             self._few[type(event)] += 1
-            if self._few[type(event)] > 2:
-                raise ReportError(f"{event.name} for the third time")
+            if self._few[type(event)] > _FEW[type(event)]:
+                raise ReportError(f"{event.name} more often than it can be")
         elif isinstance(event, NodeStacks):
             if not self._asked[NodeStacks]:
                 raise ReportError("stacks that nobody asked for")

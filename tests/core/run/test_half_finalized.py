@@ -13,7 +13,7 @@ from dispatcher.core.run.attempt import DOUBT_LIMIT, AttemptMachine
 from dispatcher.core.run.half_finalized import AGAIN, MOMENT
 from dispatcher.plan.job.placement import number
 
-from ..conftest import facts, make_plan
+from ..conftest import facts, make_plan, use_mpi
 
 MPICH = ("PMI-1", "/a/libmpi.so.12")
 OTHER = ("PMI-1", "/b/libmpi.so.12")
@@ -108,6 +108,7 @@ class TestWithoutInit:
     def test_only_those_of_the_same_world_have_done_so_with_it(
         self, running: AttemptMachine
     ) -> None:
+        use_mpi(running, 0, 1)
         running.handle(mpi_events.PmiSpawnAsked(0, 0, (mpi_events.Segment(2, (b"p",)),)), 1.0)
         one, two = number(1, 0), number(1, 1)
         found(running, 1)
@@ -149,6 +150,7 @@ class TestWithoutInit:
         assert running.cause == verdicts.LeftMpi(1, 2, True, (2,), (0,))
 
     def test_a_world_that_was_spawned_is_another(self, running: AttemptMachine) -> None:
+        use_mpi(running, 0, 1)
         running.handle(mpi_events.PmiSpawnAsked(0, 0, (mpi_events.Segment(2, (b"p",)),)), 1.0)
         own = number(1, 0)
         found(running, 1)
@@ -282,6 +284,7 @@ class TestTwoMpis:
         assert [asked.versions for asked in look(running, 21.0)] == [(MPICH,), (OTHER, OPEN)]
 
     def test_a_spawned_rank_s_mpi_is_its_own_affair(self, running: AttemptMachine) -> None:
+        use_mpi(running, 0, 1)
         running.handle(mpi_events.PmiSpawnAsked(0, 0, (mpi_events.Segment(1, (b"p",)),)), 1.0)
         own = number(1, 0)
         found(running, 1)

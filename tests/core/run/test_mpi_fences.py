@@ -9,6 +9,9 @@ from hypothesis import strategies as st
 
 from dispatcher.core.run.mpi_manager import (
     FENCE_LIMIT,
+    MEMBER,
+    NAMED,
+    NODE_LIMIT,
     FenceError,
     Fences,
     Release,
@@ -93,7 +96,7 @@ def test_only_in_the_present_epoch_somebody_is_missing() -> None:
 def test_packets_count_for_one_epoch() -> None:
     fences = Fences(TWO)
     for epoch in range(3):
-        fences.commit(0, "WORLD:0", epoch, b"x" * (FENCE_LIMIT - 1))
+        fences.commit(0, "WORLD:0", epoch, b"x" * (FENCE_LIMIT - 1))  # a single one may
         assert fences.commit(1, "WORLD:0", epoch, b"x") is not None
     with pytest.raises(FenceError, match="not a barrier"):
         fences.commit(0, "WORLD", 0, b"")
@@ -115,6 +118,36 @@ def test_a_second_commit_and_too_many_bytes_are_refused() -> None:
         fences.commit(0, "WORLD:0", 0, b"")
     with pytest.raises(FenceError, match="bytes"):
         fences.commit(1, "WORLD:0", 0, b"xx")
+
+
+def test_what_lies_in_closed_fences_is_bounded_for_each_node() -> None:
+    fences, packet = Fences(TWO), b"x" * (1 << 20)
+    for tag in range(4):
+        fences.commit(0, f"WORLD:{tag}", 0, packet)
+    with pytest.raises(FenceError, match="its barriers take more than"):
+        fences.commit(0, "WORLD:9", 0, packet)
+    assert fences.missing("WORLD:9", 0) == []
+    fences.commit(1, "WORLD:9", 0, packet)  # another has room
+    for tag in range(4):
+        assert fences.commit(1, f"WORLD:{tag}", 0, b"") is not None
+    assert fences.commit(0, "WORLD:9", 0, packet) is not None
+    assert fences._lying == {0: 0, 1: 0}
+
+
+def test_groups_count_by_their_members_and_names_for_who_comes_first() -> None:
+    fences = Fences({0: tuple(range(500)), 1: (500,)})
+    group = ",".join(map(str, range(501)))
+    for tag in range(NODE_LIMIT // (501 * MEMBER)):
+        fences.commit(0, f"{group}:{tag}", 0, b"")
+    with pytest.raises(FenceError, match="its barriers take more than"):
+        fences.commit(0, f"{group}:99", 0, b"")
+    fences = Fences(TWO)
+    for tag in range(NODE_LIMIT // (NAMED + len("1,2:99999"))):
+        assert fences.commit(0, f"1,2:{10_000 + tag}", 0, b"") is None
+        assert fences.commit(1, f"1,2:{10_000 + tag}", 0, b"") is not None
+    with pytest.raises(FenceError, match="its barriers take more than"):
+        fences.commit(0, "1,2:1", 0, b"")
+    assert fences.commit(1, "0,3:1", 0, b"") is None  # the other one may still be the first
 
 
 @cases(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 
 import pytest
+from cases import cases
 
 from dispatcher.core.events import mpi_events, verdicts
 from dispatcher.core.events import run_events as ev
@@ -21,11 +22,11 @@ from dispatcher.core.events.actions import (
     Tell,
 )
 from dispatcher.core.run.attempt import AttemptMachine
-from dispatcher.core.run.mpi_manager import MOST_NAMES, MpiManager
+from dispatcher.core.run.mpi_manager import MOST_TOLD, FenceError, MpiManager
 from dispatcher.core.run.tables import RankTable
 from dispatcher.plan.job.placement import number
 
-from ..conftest import facts, make_plan
+from ..conftest import facts, make_plan, use_mpi
 
 GOOD = b"cmd=spawn_result rc=0\n"
 BAD = b"cmd=spawn_result rc=1 msg=refused_by_dispatch\n"
@@ -54,6 +55,7 @@ def exited(
 def spawn(
     job: AttemptMachine, *segments: mpi_events.Segment, node: int = 0, rank: int = 0
 ) -> list[Action]:
+    use_mpi(job, 0, 1)
     return job.handle(mpi_events.PmiSpawnAsked(node, rank, segments or (ONE,)), 1.0)
 
 
@@ -194,9 +196,60 @@ class TestNames:
         assert self.ask(running, "lookup") == b"cmd=lookup_result rc=0 port=b\n"
 
     def test_names_are_bounded(self, running: AttemptMachine) -> None:
-        for index in range(MOST_NAMES):
-            self.ask(running, "publish", b"%d" % index, b"p")
-        assert b"rc=1" in self.ask(running, "publish", b"one more", b"p")
+        for index in range(2):
+            assert b"rc=0" in self.ask(running, "publish", b"%d" % index, b"p" * 500_000)
+        assert b"rc=1" in self.ask(running, "publish", b"one more", b"p" * 500_000)
+        assert b"rc=0" in self.ask(running, "publish", b"1", b"p")  # in its place
+        assert b"rc=0" in self.ask(running, "publish", b"1", b"p" * 500_000)
+        other = mpi_events.PmiAsked(1, 2, "publish", b"others have room", b"p")
+        (answer,) = running.handle(other, 1.0)
+        assert isinstance(answer, AnswerRank)
+        assert b"rc=0" in answer.line
+        assert b"rc=0" in self.ask(running, "unpublish", b"0")
+        assert b"rc=0" in self.ask(running, "publish", b"one more", b"p" * 500_000)
+
+
+class TestTrust:
+    """Hosts trust each other by MPI alone."""
+
+    ASKED = mpi_events.PmiSpawnAsked(0, 0, TWO)
+
+    def test_who_does_not_use_mpi_loses_its_link(self, running: AttemptMachine) -> None:
+        assert CloseLink(0) in running.handle(self.ASKED, 1.0)
+        assert isinstance(running.cause, verdicts.NodeFailed)
+        assert running.cause.failure.why == "MPI: it wants to spawn, and no rank there uses MPI"
+
+    @cases(
+        "event",
+        [ASKED, mpi_events.PmiAsked(0, 0, "lookup", b"s", b""), mpi_events.PmixWanted(0)],
+    )
+    def test_nobody_asks_in_a_job_without_mpi(self, event: mpi_events.PmiSpawnAsked) -> None:
+        plan = make_plan(mpi="none")
+        manager = MpiManager(plan, RankTable(), {})
+        manager.uses(0)
+        with pytest.raises(FenceError, match="in a job without MPI"):
+            manager.request(event)
+
+    def test_no_program_is_started_where_nobody_uses_mpi(self, running: AttemptMachine) -> None:
+        running.handle(mpi_events.MpiFound(0, "", "PMI-1"), 1.0)
+        told, answer = running.handle(self.ASKED, 1.0)
+        refused = mpi_events.SpawnRefused(0, 0, "no rank on n1 uses MPI")
+        assert (told, answer) == (Tell(refused), AnswerRank(0, 0, BAD))
+        asked = mpi_events.PmiSpawnAsked(0, 0, (mpi_events.Segment(9, (b"prog",)),))
+        told, *orders = running.handle(asked, 1.0)
+        assert [order.node for order in orders if isinstance(order, SpawnRanks)] == [0]
+
+    def test_a_fence_shows_that_a_host_uses_mpi(self, running: AttemptMachine) -> None:
+        for node in (0, 1):
+            commit(running, node)
+        assert len(running.handle(self.ASKED, 1.0)) == 3
+
+    def test_refusals_are_told_some_times_and_answered_always(
+        self, running: AttemptMachine
+    ) -> None:
+        bad = mpi_events.Segment(1, ())
+        answers = [spawn(running, bad) for _ in range(MOST_TOLD + 5)]
+        assert [len(one) for one in answers] == [2] * MOST_TOLD + [1] * 5
 
 
 class TestSpawn:

@@ -24,7 +24,7 @@ from dispatcher.core.events.actions import (
 from dispatcher.core.run import restart, run_machine
 from dispatcher.plan.job.placement import number
 
-from ..conftest import facts
+from ..conftest import facts, use_mpi
 from .test_run_machine import GONE, WHY, World, again, started
 
 
@@ -139,6 +139,7 @@ class TestOrders:
         assert world.run.has_running_ranks
 
     def test_what_is_told_of_a_node_is_told_of_its_host(self, world: World) -> None:
+        use_mpi(world.run._job, 0, 1)
         asked = mpi_events.PmiSpawnAsked(
             2, 0, (mpi_events.Segment(2, (b"p",)), mpi_events.Segment(1, ())), attempt=1
         )

@@ -39,6 +39,17 @@ def limited(*hosts: tuple[int, int | None]) -> JobPlan:
     return plan_job(request, "run-1")
 
 
+def test_only_this_machine_starts_something_on_this_machine() -> None:
+    hosts = (Host("localhost", slots=4), Host("n1", slots=4), Host("n2", slots=4))
+    request = Request(Hostlist(hosts), Program("command", ("prog",)), "/w")
+    plan, wanted = plan_job(request, "run-1"), (segment(6),)
+    assert set(place(PmiSpawnAsked(1, 4, wanted), 1, plan, {}).nodes) == {1, 2}
+    assert set(place(PmiSpawnAsked(0, 0, wanted), 1, plan, {}).nodes) == {0, 1}
+    with pytest.raises(Refused, match="may start nothing on this machine"):
+        place(PmiSpawnAsked(1, 4, (segment(1, host="localhost"),)), 1, plan, {})
+    assert place(PmiSpawnAsked(1, 4, wanted), 1, plan, {}, using={2}).nodes == (2,) * 6
+
+
 @cases(
     ("load", "wanted", "nodes"),
     [
