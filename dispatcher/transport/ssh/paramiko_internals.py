@@ -11,7 +11,8 @@ What is changed, and why (paramiko 5):
 - no timer thread a handshake and no waiting in steps of 0.1 s;
 - the host key is judged inside the key exchange, before anything of ours is sent;
 - the receive window is enforced and the packet size bounded: a peer that sends
-  more than it was granted is disconnected (paramiko would buffer it all);
+  more than it was granted is disconnected (paramiko would buffer it all), and so is one
+  that goes on to send packets without data, asks for new keys, or counts to 2^32;
 - ``exit-signal`` is understood, as well as ``exit-status``;
 - what a channel says goes out in the order in which it was decided. paramiko decides
   under a lock and sends after it, so that a write may overtake the close it raced
@@ -38,6 +39,8 @@ from paramiko.common import (
     MSG_CHANNEL_DATA,
     MSG_CHANNEL_EXTENDED_DATA,
     MSG_CHANNEL_REQUEST,
+    MSG_CHANNEL_WINDOW_ADJUST,
+    MSG_KEXINIT,
     cMSG_CHANNEL_FAILURE,
     cMSG_CHANNEL_OPEN,
     cMSG_CHANNEL_REQUEST,
@@ -57,6 +60,10 @@ WINDOW = 1 << 20
 
 _MAX_PACKET = 32768
 _MAX_READ = 1 << 18  # no honest packet is larger: the protocol's own limit is 35000
+#: packets without data that a peer may send at once, and a second for ever; and how many of them
+#: one counts that asks for new keys (paid back for each MiB of data) or tells of its window
+ASIDES, ASIDES_RATE, _COSTS = 10_000, 500.0, {MSG_KEXINIT: 200.0, MSG_CHANNEL_WINDOW_ADJUST: 0.1}
+_MOST_EXTENSIONS = 64
 _STACK = 512 * 1024
 _REFUSALS = {1: "prohibited", 2: "connect failed", 3: "unknown kind", 4: "short of resources"}
 _stack_lock = threading.Lock()
@@ -80,6 +87,25 @@ class BoundedPacketizer(Packetizer):  # type: ignore[misc]
 
     last_received = 0.0  # when the last bytes came
     silent: Callable[[float], None]  # told the seconds for which nothing came
+    _asides, _asides_at = 0.0, 0.0
+
+    def read_message(self) -> Any:
+        """As paramiko's: the next packet. Raises: Misbehaved where too many bring no data."""
+        kind, message = super().read_message()
+        self._asides += _COSTS.get(kind, 1.0)
+        if self._asides > ASIDES:
+            now = time.monotonic()
+            self._asides = max(0.0, self._asides - (now - self._asides_at) * ASIDES_RATE)
+            self._asides_at = now
+            if self._asides > ASIDES:
+                raise Misbehaved(f"a flood: more than {ASIDES:,} packets without data")
+        return kind, message
+
+    def brought(self, nbytes: int) -> None:
+        """The last packet brought so much data."""
+        if nbytes:
+            paid = 1.0 + nbytes * _COSTS[MSG_KEXINIT] / (1 << 20)
+            self._asides = max(0.0, self._asides - paid)
 
     def read_all(self, n: int, check_rekey: bool = False) -> Any:
         """As paramiko's: the next ``n`` bytes. Raises: Misbehaved where no packet has so many."""
@@ -215,6 +241,7 @@ class SshChannel(Channel):  # type: ignore[misc]
         self._received += size
         if self._received > self._granted:
             raise Misbehaved("it sends more than its window allows")
+        self.transport.packetizer.brought(size)
 
     def on_data(self, m: Any) -> None:
         """Standard output has come. Raises: Misbehaved for more than was granted."""
@@ -231,12 +258,12 @@ class SshChannel(Channel):  # type: ignore[misc]
 
     def on_request(self, m: Any) -> None:
         """The host says how the command ended (RFC 4254, 6.10), or asks what we refuse."""
-        kind, wants_reply = m.get_text(), m.get_boolean()
-        if kind == "exit-status":
+        kind, wants_reply = m.get_binary(), m.get_boolean()
+        if kind == b"exit-status":
             self.exit_code = min(m.get_int(), 255)
             self._end_is_known()
-        elif kind == "exit-signal":
-            name = m.get_text()
+        elif kind == b"exit-signal":
+            name = m.get_binary()[:80].decode("utf-8", "replace")
             self.exit_signal = "".join(c for c in name[:20] if c.isalnum() or c in "@.-")
             self._end_is_known()
         if wants_reply:
@@ -413,6 +440,14 @@ class Connection(paramiko.Transport):  # type: ignore[misc]
         self.on_answer()
 
     _parse_request_failure = _parse_request_success  # sshd knows no request of ours, and says so
+
+    def _parse_ext_info(self, m: Any) -> None:
+        count = m.get_int()
+        if count > _MOST_EXTENSIONS:
+            raise Misbehaved(f"it names {count:,} extensions")
+        self.server_extensions = {
+            m.get_string().decode("utf-8", "replace"): m.get_string() for _ in range(count)
+        }
 
     def _parse_disconnect(self, m: Any) -> None:
         m.get_int()

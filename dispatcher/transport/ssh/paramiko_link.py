@@ -82,7 +82,9 @@ class ParamikoLink(Link):
         return bool(self._channel.in_stderr_buffer.spent)
 
     def failure(self, timeout: float) -> Failure | None:
-        seen = self._session.silence()
+        did, seen = self._session.broken_by(), self._session.silence()
+        if did is not None:
+            return Failure(Kind.PROTOCOL, did)
         return None if seen is None else Failure(Kind.UNREACHABLE, seen)
 
     def close(self) -> None:

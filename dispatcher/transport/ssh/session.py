@@ -43,6 +43,7 @@ from dispatcher.transport.ssh.paramiko_internals import (
     SUPPORTED,
     Connection,
     Login,
+    Misbehaved,
     SshChannel,
     request,
 )
@@ -327,6 +328,11 @@ class Session(Connection):
         if isinstance(problem, OSError) and problem.errno in _NOT_THERE:
             return os.strerror(problem.errno).lower()
         return None
+
+    def broken_by(self) -> str | None:
+        """What it did if the host broke a bound of ours, else None."""
+        problem = self.saved_exception
+        return str(problem) if isinstance(problem, Misbehaved) else None
 
     def end(self, timeout: float = 0.8) -> None:
         """End the connection and its thread; any thread, any number of times."""

@@ -32,6 +32,11 @@ class Slow:
         self.messages: list[Any] = []
         self.began, self.go = threading.Event(), threading.Event()
         self.unlinked: list[int] = []
+        self.packetizer = self
+        self.bytes_brought: list[int] = []
+
+    def brought(self, nbytes: int) -> None:
+        self.bytes_brought.append(nbytes)
 
     def get_log_channel(self) -> str:
         return "paramiko.test"
@@ -210,6 +215,13 @@ def test_no_more_than_was_granted_may_come(
     come(WINDOW)
     with pytest.raises(Misbehaved):
         come(1)
+
+
+def test_what_comes_pays_for_its_packet(channel: SshChannel, prompt: Slow) -> None:
+    channel.on_data(said(b"abc"))
+    channel.on_data(said(b""))
+    channel.on_extended_data(said(1, b"x"))
+    assert prompt.bytes_brought == [3, 0, 1]
 
 
 def test_what_is_taken_may_come_again(channel: SshChannel, prompt: Slow) -> None:

@@ -38,8 +38,8 @@ PRIVATE = {
     "Transport": """
         _active_check_timeout _channel_handler_table _channels _check_banner _cipher_info
         _filter_algorithm _kex_info _key_info _log _mac_info _next_channel
-        _parse_channel_open_failure _parse_debug _parse_disconnect _parse_request_failure
-        _parse_request_success _send_user_message _unlink_channel _verify_key
+        _parse_channel_open_failure _parse_debug _parse_disconnect _parse_ext_info
+        _parse_request_failure _parse_request_success _send_user_message _unlink_channel _verify_key
     """,
     "Channel": """
         _check_add_window _close_internal _event_pending _handle_close _log _send _send_eof
@@ -53,13 +53,14 @@ PRIVATE = {
 UNDOCUMENTED = {
     "Transport": """
         active auth_handler channel_events channels_seen clear_to_send initial_kex_done lock
-        packetizer preferred_keys remote_version run saved_exception stop_thread
+        packetizer preferred_keys remote_version run saved_exception server_extensions
+        stop_thread
     """,
     "Channel": """
         active chanid closed event event_ready in_buffer in_stderr_buffer in_window_threshold lock
         remote_chanid status_event timeout transport
     """,
-    "Packetizer": "close read_all start_handshake",
+    "Packetizer": "close read_all read_message start_handshake",
     "AuthHandler": "auth_none auth_publickey transport",
     "ChannelMap": "delete get put",
 }

@@ -60,6 +60,7 @@ class Session:
         self.ended = 0
         self.stream = SimpleNamespace(address="10.0.0.7")
         self.silent: str | None = None
+        self.broken: str | None = None
         self.resized: list[tuple[Channel, Window]] = []
 
     def end(self) -> None:
@@ -68,6 +69,9 @@ class Session:
 
     def silence(self) -> str | None:
         return self.silent
+
+    def broken_by(self) -> str | None:
+        return self.broken
 
     def resize(self, channel: Channel, window: Window) -> None:
         self.resized.append((channel, window))
@@ -206,6 +210,8 @@ def test_a_silent_host(one: Open) -> None:
     assert one.link.failure(0) is None
     one.session.silent = "no answer for 9 s"
     assert one.link.failure(0) == Failure(Kind.UNREACHABLE, "no answer for 9 s")
+    one.session.broken = "a flood"
+    assert one.link.failure(0) == Failure(Kind.PROTOCOL, "a flood")
 
 
 @cases(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from types import SimpleNamespace
 
 import pytest
 
@@ -13,15 +14,18 @@ from dispatcher.transport.ssh import paramiko_transport
 
 paramiko_transport.preload()
 from paramiko.message import Message  # noqa: E402 - paramiko is imported by preload alone
-from paramiko.packet import NeedRekeyException  # noqa: E402
+from paramiko.packet import NeedRekeyException, Packetizer  # noqa: E402
 from paramiko.ssh_exception import (  # noqa: E402
     BadAuthenticationType,
     PartialAuthentication,
     SSHException,
 )
 
+from dispatcher.transport.ssh import paramiko_internals as internals  # noqa: E402
 from dispatcher.transport.ssh import session as module  # noqa: E402
 from dispatcher.transport.ssh.paramiko_internals import (  # noqa: E402
+    ASIDES,
+    ASIDES_RATE,
     WINDOW,
     Misbehaved,
 )
@@ -302,6 +306,57 @@ def test_a_packet_that_is_too_large_is_not_waited_for(session: Quiet) -> None:
     session.stream.give_back(b"x" * (1 << 18))
     assert len(session.packetizer.read_all(1 << 18)) == 1 << 18
     assert session.packetizer.last_received > before
+
+
+@pytest.mark.parametrize(
+    ("kind", "each", "pays", "most"),
+    [
+        (2, 1.0, None, 2 * ASIDES), (20, 200.0, None, 2 * ASIDES // 200), (94, 1.0, 0, 2 * ASIDES),
+        (93, 0.1, None, None), (94, 1.0, 1, None), (20, 200.0, 1 << 20, None),
+    ],
+)  # fmt: skip
+def test_packets_without_data_are_counted(
+    session: Quiet, monkeypatch: pytest.MonkeyPatch, kind: int, each: float, pays: int | None,
+    most: int | None,
+) -> None:  # fmt: skip
+    monkeypatch.setattr(Packetizer, "read_message", lambda self: (kind, None))
+    clock = SimpleNamespace(monotonic=lambda: 1e6)
+    monkeypatch.setattr(internals, "time", clock)
+
+    def come(count: int) -> None:
+        for _ in range(count):
+            session.packetizer.read_message()
+            if pays is not None:
+                session.packetizer.brought(pays)
+
+    come(30_000 if most is None else most)
+    if most is not None:
+        with pytest.raises(Misbehaved, match="a flood: more than 10,000 packets without data"):
+            come(1 + round(1 / each))
+        clock.monotonic = lambda: 1e6 + ASIDES / ASIDES_RATE
+        come(1)
+        assert session.packetizer._asides < ASIDES
+
+
+def test_extensions_are_counted(session: Quiet) -> None:
+    message = Message()
+    message.add_int(1)
+    message.add_string("server-sig-algs")
+    message.add_string(b"\xff")
+    message.rewind()
+    session._parse_ext_info(message)
+    assert session.server_extensions == {"server-sig-algs": b"\xff"}
+    endless = Message()
+    endless.add_int((1 << 32) - 1)
+    endless.rewind()
+    with pytest.raises(Misbehaved, match="it names 4,294,967,295 extensions"):
+        session._parse_ext_info(endless)
+
+
+def test_who_broke_a_bound_is_told_so(session: Quiet) -> None:
+    assert session.broken_by() is None
+    session.saved_exception = Misbehaved("a flood")
+    assert session.broken_by() == "a flood"
 
 
 @pytest.mark.parametrize("asks_for_keys", [False, True])
