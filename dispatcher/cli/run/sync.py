@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING
 
 from dispatcher.api import transports
 from dispatcher.api.request import cwd_of
-from dispatcher.api.transports import LOCAL_NAMES
 from dispatcher.bootstrap import payload, shell
 from dispatcher.core.events import exec_events, verdicts
 from dispatcher.model import errors
 from dispatcher.model.errors import CannotCopy
 from dispatcher.model.failure import Failure, Kind
+from dispatcher.model.host import LOCAL_NAMES
 from dispatcher.model.hostset import fold
 from dispatcher.output.exec.exec_notes import ExecNotes, outcome_text, size
 from dispatcher.output.text.sanitize import sanitize_text
