@@ -56,7 +56,10 @@ _SXID = re.compile(
 _STAMP = re.compile(r"^(?:<\d+>)?\[ *(\d+\.\d+)\]")
 #: what journalctl says when it has, or shows us, nothing; it exits with 0 then
 _CLOSED = ("No journal files", "not seeing messages from other users")
-_NARROW = re.compile(r"(\S+): [\d.]+ Gb/s available PCIe bandwidth, limited by (.*? link)")
+#: from the beginning of a word on, and a bounded one: a host's line may be one word of 64 KiB
+_NARROW = re.compile(
+    r"(?<!\S)(\S{1,64}): [\d.]{1,16} Gb/s available PCIe bandwidth, limited by (.{0,80}? link)"
+)
 
 
 def parse_table(text: str, source: str) -> dict[int, str]:

@@ -76,7 +76,7 @@ class Choices:
         if kind == 7:
             return {self.text(): self.value(depth - 1) for _ in range(self.below(4))}
         if kind == 8:
-            return [self.value(depth - 1)] * self.one((0, 1, 2, 5, 300, 5000))
+            return [self.value(0)] * self.one((0, 1, 2, 5, 300, 5000))
         return [self.value(depth - 1) for _ in range(self.below(5))]
 
     def changed(self, value: Any) -> Any:
@@ -93,7 +93,8 @@ class Choices:
         if isinstance(value, bool):
             return not value
         if isinstance(value, int):
-            return value + self.one((1, -1)) if how < 8 else self.number()
+            near = value + self.one((1, -1))
+            return near if how < 8 and -(1 << 63) <= near < 1 << 63 else self.number()
         if isinstance(value, float):
             return self.one(FLOATS)
         if isinstance(value, str):
@@ -128,5 +129,6 @@ class Choices:
         elif how == 12:
             value.reverse()
         else:
-            value *= self.one((2, 3, 100, 5000))
+            times = self.one((2, 3, 100, 5000))
+            value *= times if len(repr(value)) * times < 1 << 20 else 2
         return value

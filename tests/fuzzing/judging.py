@@ -15,9 +15,9 @@ from dataclasses import dataclass
 
 #: CPU seconds that an input of up to ``SHORT`` bytes may take
 MOST_SECONDS, SHORT = 0.25, 4096
-#: bytes of the two long inputs whose times are compared, and how many times longer the second may
-#: take: it is 4 times as long, so 4 is linear and 16 is quadratic
-LENGTHS, MOST_GROWTH = (16 << 10, 64 << 10), 9.0
+#: bytes of long inputs whose times are compared, and how many times longer the next may take: it
+#: is 4 times as long, so 4 is linear and 16 is quadratic
+LENGTHS, MOST_GROWTH = (4 << 10, 16 << 10, 64 << 10), 9.0
 #: seconds below which no growth is believed
 LEAST_SECONDS = 0.1
 #: bytes held at most at any time: what one host may cost, and so many for each byte of the input
@@ -65,25 +65,27 @@ def judge(target: Target, data: bytes, *, memory: bool = False) -> Finding | Non
 def judge_growth(target: Target, data: bytes) -> Finding | None:
     """What is wrong with how ``target`` takes inputs that repeat a piece of ``data``."""
     for piece in pieces(data):
-        times = []
+        before = None
         for length in LENGTHS:
             longer = pumped(data, piece, length)
             seconds, wrong = _timed(target, longer)
             if wrong is not None:
                 return wrong
-            if length == LENGTHS[-1] and seconds > LEAST_SECONDS:
-                seconds = min(seconds, _timed(target, longer)[0])
-            times.append(seconds)
-        if times[1] > max(LEAST_SECONDS, MOST_GROWTH * times[0]):
-            times[0] = min(_timed(target, pumped(data, piece, LENGTHS[0]))[0] for _ in range(3))
-            times[1] = min(_timed(target, longer)[0] for _ in range(2))
-            if times[1] > max(LEAST_SECONDS, MOST_GROWTH * times[0]):
-                text = f"{times[0]:.3f} s for {LENGTHS[0]} bytes, {times[1]:.3f} s for {LENGTHS[1]}"
-                return Finding("grows", text, longer)
+            if before is not None and _grows(before[0], seconds):
+                first = min(_timed(target, before[1])[0] for _ in range(3))
+                again = min(_timed(target, longer)[0] for _ in range(2))
+                if _grows(first, again):
+                    text = f"{first:.3f} s for {len(before[1])} bytes, {again:.3f} s for {length}"
+                    return Finding("grows", text, longer)
+            before = seconds, longer
         wrong = _held(target, longer)
         if wrong is not None:
             return wrong
     return None
+
+
+def _grows(first: float, then: float) -> bool:
+    return then > max(LEAST_SECONDS, MOST_GROWTH * first)
 
 
 def pieces(data: bytes) -> Iterator[tuple[int, int]]:
