@@ -78,7 +78,7 @@ class RunPaths(Value):
         base = Path(log_dir)
         folder = base / run_id
         try:
-            base.mkdir(parents=True, exist_ok=True)
+            make_folders(base)
             folder.mkdir(mode=0o700)
         except OSError as error:
             raise FileUnusable(f"--log-dir {log_dir}: {(error.strerror or '').lower()}") from None
@@ -182,13 +182,29 @@ def state_folder() -> Path:
     return Path(base, "dispatch")
 
 
+def make_folders(path: str | Path, mode: int = 0o775) -> None:
+    """The folder ``path``, made with those above it that are missing.
+
+    Not everybody may write in what is made, whatever the umask: who may could put another folder
+    in its place. Raises: OSError; a folder that is there is as good as one made.
+    """
+    above = os.path.dirname(os.path.abspath(path))
+    if not os.path.lexists(above):
+        make_folders(above)
+    try:
+        os.mkdir(path, mode)
+    except FileExistsError:
+        if not os.path.isdir(path):
+            raise
+
+
 def private(folder: Path) -> Path:
     """``folder``, made with mode 0700 where it is missing.
 
     Raises: UsageError if it cannot be made, or belongs to others or is open to them.
     """
     try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_folders(folder, 0o700)
         found = folder.lstat()
     except OSError as error:
         raise FileUnusable(f"{folder}: {(error.strerror or '').lower()}") from None

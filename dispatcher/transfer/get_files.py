@@ -5,6 +5,9 @@ told which files are needed, and sends just those. A host without sends a tar, w
 kept in an unlinked file and taken apart when it is whole. One thread a host asks, judges
 and writes; the list, its sizes and every name are judged before anything is written.
 
+A list comes in pieces, each judged and then kept as it came: a long one on the disk. So what a
+host lists takes a byte an entry of memory, and the entries of one piece.
+
 Files are compared before they get their names. A large one comes into a *part* that stays when
 the connection is lost, so the next ``get`` goes on there; everything else comes into the stage
 of its place. What goes wrong because of the host is ``BadArchive``; a disk of ours raises
@@ -15,16 +18,20 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, BinaryIO
 
 from dispatcher.bootstrap import payload
-from dispatcher.remote.copy.disk import PART, Incoming, locked, needs, same_time
+from dispatcher.model.paths import make_folders
+from dispatcher.remote.copy.disk import PART, Incoming, needs, same_time
 from dispatcher.remote.copy.receiver import WORTH
 from dispatcher.remote.protocol import copy_frames
+from dispatcher.remote.protocol.copy_frames import LARGEST_PIECE, MOST_PARTS, Entry
 from dispatcher.remote.protocol.mux import Malformed
-from dispatcher.transfer.dest_dir import MOST_MEMBERS, BadArchive, Place, unpack
+from dispatcher.remote.protocol.packing import pack, unpack
+from dispatcher.transfer import tars
+from dispatcher.transfer.dest_dir import MOST_MEMBERS, BadArchive, Place
 from dispatcher.transfer.host_copy import CopyHandler, Ended, HostCopy
 from dispatcher.transport.base import Link
 
@@ -43,35 +50,89 @@ class Group:
         return frozenset(name for _, name in self.paths)
 
 
+#: bytes of a list that are kept in memory; and all that it may have, on the disk
+_IN_MEMORY, _LONGEST_LIST = 1 << 20, 256 << 20
+
+
 class Receiving:
     """The files of one host's list, into the places of its groups.
 
-    Raises: BadArchive for names that lead elsewhere; OSError when the disk refuses.
+    limit: bytes that they may have together. Raises: OSError when the disk refuses.
     """
 
     def __init__(
-        self,
-        entries: Sequence[copy_frames.Entry],
-        groups: Sequence[Group],
-        *,
-        checksum: bool,
-        resume: bool,
+        self, groups: Sequence[Group], *, limit: int, checksum: bool, resume: bool
     ) -> None:
-        self._entries = entries
+        self._limit = limit
         self._checksum = checksum
         self._resume = resume
-        self._needed: list[int] = []
+        self._ends: list[int] = []  # of each piece
+        self._wanted = bytearray()  # 1 for each entry whose bytes are to come
+        self._left = 0  # of these
+        self._links = False
         self._parts: dict[int, Incoming] = {}
-        self._turn = 0
-        self._file: Incoming | None = None  # whose turn it is, once it has begun
-        self.equal = self.bytes = self.wanted = self.found = 0
-        self._places = [Place(group.place, group.names) for group in groups]
-        self._where: list[tuple[Place, list[str]]] = []
+        self._turns: Iterator[tuple[int, Entry]] = iter(())
+        self._now: tuple[int, Entry] | None = None  # the file whose turn it is
+        self._file: Incoming | None = None  # once it has begun
+        self._begun = False  # whether the host has said where it begins
+        self.equal = self.sent = self.bytes = self.wanted = self.found = 0
+        self._places: list[Place] = []
         try:
-            self._where = [self._find(entry.path) for entry in entries]
-        except BaseException:
-            self.close()
+            for group in groups:
+                self._places.append(Place(group.place, group.names))
+        except OSError:
+            for place in self._places:
+                place.close()
             raise
+        self._pieces = tempfile.SpooledTemporaryFile(  # noqa: SIM115 - closed by close
+            _IN_MEMORY, prefix="dispatch-get-", dir=groups[0].place
+        )
+
+    # -- the list -----------------------------------------------------------------------
+
+    def offer(self, answer: dict[str, Any]) -> bool:
+        """The next piece of the list; whether there are more of them.
+
+        Raises: Malformed; BadArchive for names that lead elsewhere and for too much.
+        """
+        listed, more = answer.get("list"), answer.get("more") is True
+        if not isinstance(listed, dict) or not isinstance(listed.get("kinds"), str):
+            raise Malformed("no list")
+        if more and not listed["kinds"]:
+            raise Malformed("a list that never ends")
+        if len(self._wanted) + len(listed["kinds"]) > MOST_MEMBERS:
+            raise BadArchive(f"more than {MOST_MEMBERS} members")
+        for entry in copy_frames.rows(listed):
+            place, parts = self._find(entry.path)
+            if entry.size < 0:
+                raise BadArchive("a member of negative size")
+            wants = entry.kind == copy_frames.FILE and not self._same(entry, place, parts)
+            self._wanted.append(wants)
+            self._links = self._links or entry.kind == copy_frames.LINK
+            if wants:
+                self.sent += 1
+                self.wanted += entry.size
+                self._resumed(entry, place)
+            elif entry.kind == copy_frames.FILE:
+                self.equal += 1
+            elif entry.kind not in (copy_frames.FOLDER, copy_frames.LINK):
+                place.leave_out("/".join(parts), "not a file, folder or link")
+        if self.wanted > self._limit:
+            raise BadArchive(f"more than {self._limit} bytes (--max-size)")
+        self._ends.append((self._ends or [0])[-1] + self._pieces.write(pack(listed)))
+        if self._ends[-1] > _LONGEST_LIST:
+            raise BadArchive(f"a list of more than {_LONGEST_LIST} bytes")
+        return more
+
+    def _entries(self) -> Iterator[tuple[int, Entry]]:
+        """The entries of all pieces, which were judged when they came."""
+        index = at = 0
+        for end in self._ends:
+            self._pieces.seek(at)
+            for entry in copy_frames.rows(unpack(self._pieces.read(end - at))):
+                yield index, entry
+                index += 1
+            at = end
 
     def _find(self, path: str) -> tuple[Place, list[str]]:
         number, _, name = path.partition("/")
@@ -84,51 +145,55 @@ class Receiving:
 
     def close(self) -> None:
         """Close all; parts stay, if they may be gone on with."""
+        self._turns = iter(())
         for part in self._parts.values():
             os.close(part.fd)
         if self._file is not None and self._file not in self._parts.values():
             os.close(self._file.fd)
         for place in self._places:
             place.close()
+        self._pieces.close()
 
     @property
     def done(self) -> bool:
         """Whether every needed file has arrived."""
-        return self._turn == len(self._needed)
-
-    @property
-    def sent(self) -> int:
-        return len(self._needed)
+        return self._left == 0
 
     @property
     def left_out(self) -> list[str]:
         return [text for place in self._places for text in place.left_out]
 
     def needs(self) -> dict[str, Any]:
-        """Makes folders; says which files are to be sent, and what there is of them already."""
-        for index, (entry, (place, parts)) in enumerate(
-            zip(self._entries, self._where, strict=True)
-        ):
-            if entry.kind == copy_frames.FOLDER:
-                place.folder(parts, entry.mode, entry.mtime)
-            elif entry.kind == copy_frames.FILE and self._same(entry, place, parts):
-                self.equal += 1
-            elif entry.kind == copy_frames.FILE:
-                self._needed.append(index)
-                self.wanted += entry.size
-                part = self._open_part(entry, place) if entry.size >= WORTH else None
-                if part is not None:
-                    self._parts[index] = part
-            elif entry.kind != copy_frames.LINK:
-                place.leave_out("/".join(parts), "not a file, folder or link")
-        return needs(self._needed, self._parts)
+        """Which files are to be sent, and what there is of them already; the list is whole."""
+        self._left = self.sent
+        self._turns = self._entries()
+        self._next()
+        return needs(bytes(self._wanted), self._parts)
 
-    def _same(self, entry: copy_frames.Entry, place: Place, parts: list[str]) -> bool:
+    def _next(self) -> None:
+        """Make the folders up to the next file that is to come, and take that for its turn."""
+        self._now = self._file = None
+        self._begun = False
+        for index, entry in self._turns:
+            if entry.kind == copy_frames.FOLDER:
+                place, parts = self._find(entry.path)
+                place.folder(parts, entry.mode, entry.mtime)
+            elif self._wanted[index]:
+                self._now = (index, entry)
+                return
+
+    def _same(self, entry: Entry, place: Place, parts: list[str]) -> bool:
         there = place.status(parts)
         if there is None or there.st_mode & 0o170000 != 0o100000 or there.st_size != entry.size:
             return False
-        if not self._checksum:
-            return same_time(there.st_mtime_ns, entry.mtime)
+        if not (self._checksum or same_time(there.st_mtime_ns, entry.mtime)):
+            return False
+        if self._checksum and not self._same_contents(entry, place, parts):
+            return False
+        place.keep(there)
+        return True
+
+    def _same_contents(self, entry: Entry, place: Place, parts: list[str]) -> bool:
         try:
             with open(place.read(parts), "rb") as file:
                 known = copy_frames.sha256()
@@ -138,7 +203,10 @@ class Receiving:
             return False
         return bool(known.hexdigest() == entry.more)
 
-    def _open_part(self, entry: copy_frames.Entry, place: Place) -> Incoming | None:
+    def _part(self, entry: Entry, place: Place, *, make: bool) -> Incoming | None:
+        """The part of ``entry``, locked and read; None where it is not to have one."""
+        if entry.size < WORTH:
+            return None
         words = f"{entry.path}\0{entry.size}\0{entry.mtime}"
         known = copy_frames.sha256()
         known.update(words.encode("utf-8", "surrogateescape"))
@@ -146,30 +214,42 @@ class Receiving:
         if not self._resume:
             place.drop_part(name)
             return None
-        fd = place.part(name)
-        if not locked(fd):  # another copy is at it
-            os.close(fd)
+        fd = place.part(name, make=make)
+        if fd is None:
             return None
         part = Incoming(fd, name)
         part.resume(entry.size)
         return part
 
+    def _resumed(self, entry: Entry, place: Place) -> None:
+        """Keep the part of the entry that was judged last, if there is one."""
+        part = self._part(entry, place, make=False) if len(self._parts) < MOST_PARTS else None
+        if part is not None and part.size:
+            self._parts[len(self._wanted) - 1] = part
+        elif part is not None:
+            os.close(part.fd)
+
     # -- what arrives -------------------------------------------------------------------
 
     def take(self, kind: int, body: bytes) -> None:
-        """The next frame of the files."""
-        index = self._needed[self._turn]
-        entry, (place, _) = self._entries[index], self._where[index]
+        """The next frame of the files. Raises: Malformed, BadArchive, OSError."""
+        if self._now is None:
+            raise Malformed("more files than were asked for")
+        index, entry = self._now
         file = self._file
         if file is None:
-            file = self._file = self._parts.get(index) or Incoming(*place.create())
+            file = self._file = self._parts.get(index) or self._begin(index, entry)
             self.found += file.size
         if kind == copy_frames.DATA:
+            if not body:
+                raise Malformed("a frame of nothing")  # which would go on for ever
+            self._begun = True
             self.bytes += len(body)
             if file.size + len(body) > entry.size:
                 raise BadArchive(f"more bytes came than it has: {entry.path[:80]!r}")
             file.append(body)
-        elif kind == copy_frames.START:
+        elif kind == copy_frames.START and not self._begun:
+            self._begun = True
             if int.from_bytes(body[:8], "big") != file.size:
                 self.found -= file.size
                 file.restart()
@@ -180,29 +260,41 @@ class Receiving:
         else:
             raise Malformed(f"a frame of kind {kind!r}")
 
-    def _end(self, index: int, entry: copy_frames.Entry, file: Incoming, sent: bytes) -> None:
-        place, parts = self._where[index]
+    def _begin(self, index: int, entry: Entry) -> Incoming:
+        """What takes ``entry``, whose turn it is, from its first byte."""
+        place, _ = self._find(entry.path)
+        part = self._part(entry, place, make=True)
+        if part is None:
+            return Incoming(*place.create())
+        part.restart()  # the host knows nothing of what may be there
+        self._parts[index] = part
+        return part
+
+    def _end(self, index: int, entry: Entry, file: Incoming, sent: bytes) -> None:
+        place, parts = self._find(entry.path)
         if file.size != entry.size or file.hash.digest() != sent:
             if index in self._parts:
                 place.drop_part(file.path)
             raise BadArchive(f"it came damaged: {entry.path[:80]!r}")
         place.finish(file.fd, file.path, parts, entry.mode, entry.mtime, part=index in self._parts)
-        if index not in self._parts:
-            os.close(file.fd)
+        self._parts.pop(index, None)
         self._file = None
-        self._turn += 1
+        os.close(file.fd)
+        self._left -= 1
+        self._next()
 
     def settle(self) -> None:
-        """Make the links, and give folders their modes and times; all files must be there."""
-        for entry, (place, parts) in zip(self._entries, self._where, strict=True):
-            if entry.kind == copy_frames.LINK:
+        """Make the links, and give folders their times; all files must be there."""
+        for _, entry in self._entries() if self._links else ():
+            place, parts = self._find(entry.path)
+            if entry.kind == copy_frames.FOLDER:
+                place.folder(parts, entry.mode, entry.mtime)
+            elif entry.kind == copy_frames.LINK:
                 place.link(parts, entry.more)
         for place in self._places:
             place.settle()
 
 
-#: bytes of one list
-_LARGEST = 256 << 20
 #: how much larger a tar may be than what is in it: a block or two a member
 _TAR_OVERHEAD = 1 << 30
 
@@ -216,7 +308,7 @@ class Fetching(CopyHandler):
     def __init__(
         self, plans: Sequence[tuple[Group, ...]], *, limit: int, checksum: bool, resume: bool
     ) -> None:
-        super().__init__("get", _LARGEST, [HostCopy() for _ in plans])
+        super().__init__("get", LARGEST_PIECE, [HostCopy() for _ in plans])
         self._plans = plans
         self._limit = limit
         self._checksum = checksum
@@ -232,7 +324,7 @@ class Fetching(CopyHandler):
         try:
             with archive:
                 archive.seek(0)
-                done = unpack(archive, group.place, group.names, self._limit)
+                done = tars.unpack(archive, group.place, group.names, self._limit)
         except BadArchive as bad:
             copy.error, copy.hostile = str(bad), True
         except OSError as error:
@@ -251,14 +343,14 @@ class Fetching(CopyHandler):
         (group,) = self._plans[node]
         copy, reader = self.copies[node], self._readers[node]
         parent = os.path.dirname(os.path.abspath(group.place))
-        os.makedirs(parent, exist_ok=True)
+        make_folders(parent)
         file = tempfile.TemporaryFile(dir=parent, prefix=".dispatch-get-")  # noqa: SIM115 - kept
         self._archives[node] = file
         try:
             while True:
                 copy.bytes += file.write(reader.chunk())
                 if copy.bytes > self._limit + _TAR_OVERHEAD:
-                    raise BadArchive(f"more than {self._limit} bytes")
+                    raise BadArchive(f"more than {self._limit} bytes (--max-size)")
         except Ended:
             pass
 
@@ -275,31 +367,30 @@ class Fetching(CopyHandler):
         }
         link.write(payload.copy_payload() + copy_frames.message(order))
         answer = reader.value()
-        if isinstance(answer.get("error"), str):
-            copy.error = answer["error"][:500]
+        if _refuses(copy, answer):  # before anything is made here
             return
-        entries = self._judged(answer.get("list"))
-        receiving = Receiving(entries, groups, checksum=self._checksum, resume=self._resume)
+        receiving = Receiving(
+            groups, limit=self._limit, checksum=self._checksum, resume=self._resume
+        )
         try:
+            while receiving.offer(answer):
+                answer = reader.value()
+                if _refuses(copy, answer):
+                    return
             link.write(copy_frames.message(receiving.needs()))
-            copy.wanted, copy.found = receiving.wanted, receiving.found
+            copy.wanted = receiving.wanted
             while not receiving.done:
                 receiving.take(*reader.frame())
-                copy.bytes = receiving.bytes
+                copy.bytes, copy.found = receiving.bytes, receiving.found
             receiving.settle()
         finally:
             receiving.close()
         copy.sent, copy.equal, copy.left_out = receiving.sent, receiving.equal, receiving.left_out
 
-    def _judged(self, listed: object) -> list[copy_frames.Entry]:
-        """The entries of what a host lists; bounded before they are made."""
-        if not isinstance(listed, dict) or not isinstance(listed.get("kinds"), str):
-            raise Malformed("no list")
-        if len(listed["kinds"]) > MOST_MEMBERS:
-            raise BadArchive(f"more than {MOST_MEMBERS} members")
-        entries = copy_frames.rows(listed)
-        if any(entry.size < 0 for entry in entries):
-            raise BadArchive("a member of negative size")
-        if sum(entry.size for entry in entries) > self._limit:
-            raise BadArchive(f"more than {self._limit} bytes")
-        return entries
+
+def _refuses(copy: HostCopy, answer: dict[str, Any]) -> bool:
+    """Whether the host says why it cannot; it is kept."""
+    if isinstance(answer.get("error"), str):
+        copy.error = answer["error"][:500]
+        return True
+    return False

@@ -30,8 +30,8 @@ from dispatcher.remote.copy.disk import NotGiven, digest, give, scan
 from dispatcher.remote.protocol import copy_frames
 from dispatcher.remote.protocol.frames import SYNC
 from dispatcher.remote.protocol.mux import HEADER, Malformed
-from dispatcher.transfer.dest_dir import names_of, pack
 from dispatcher.transfer.host_copy import CopyHandler, HostCopy
+from dispatcher.transfer.tars import names_of, pack
 from dispatcher.transport.base import Link, LinkClosed
 
 #: a file of at most so many bytes is kept as frames
@@ -222,8 +222,8 @@ def _argv(host: Host) -> list[str]:
     return [*_SSH, *user, *port, "--", host.name, shell.COMMAND]
 
 
-#: bytes of one answer of a host
-_LARGEST = 64 << 20
+#: bytes of one answer of a host, besides a byte for each entry
+_LARGEST = 64 << 10
 _PACKED = 64 << 10
 
 
@@ -244,7 +244,8 @@ class Sending(CopyHandler):
         copies: Sequence[HostCopy],
         below: Mapping[int, tuple[dict[str, Any], dict[int, HostCopy]]] | None = None,
     ) -> None:
-        super().__init__("put", _LARGEST, copies)
+        most = max((len(sources.entries) for sources, _ in plans), default=0)
+        super().__init__("put", _LARGEST + most, copies)
         self._plans = plans
         self._below = below or {}
         self._checksum = checksum
@@ -338,16 +339,13 @@ def needs_of(
     answer: dict[str, Any], entries: Sequence[copy_frames.Entry]
 ) -> tuple[list[int], dict[int, tuple[int, str]]]:
     """Which entries a host wants, and what it has of them already. Raises: Malformed."""
-    try:
-        needed = copy_frames.numbers_of(answer["need"])
-    except (KeyError, ValueError, AttributeError):
-        raise Malformed("a broken answer") from None
-    last, wanted = -1, set(needed)
-    for index in needed:
-        if not last < index < len(entries) or entries[index].kind != copy_frames.FILE:
-            raise Malformed("it wants what was not offered")
-        last = index
+    needed = copy_frames.needed_of(answer)
+    if len(answer["need"]) != len(entries):
+        raise Malformed("an answer to another list")
+    if any(entries[index].kind != copy_frames.FILE for index in needed):
+        raise Malformed("it wants what was not offered")
     starts = copy_frames.starts_of(answer)
+    wanted = set(needed if starts else ())
     for index, (size, _) in starts.items():
         if index not in wanted or not 0 <= size <= entries[index].size:
             raise Malformed("it has more of a file than there is")

@@ -42,10 +42,11 @@ from dispatcher.remote.protocol.frames import (
 from dispatcher.runner import surveys
 from dispatcher.runner.run import reports
 from dispatcher.runner.run.output_intake import Credit, dedup_body
-from dispatcher.transfer.dest_dir import BadArchive, unpack
-from dispatcher.transfer.get_files import Fetching, Group, Receiving
+from dispatcher.transfer.dest_dir import BadArchive
+from dispatcher.transfer.get_files import Group, Receiving
 from dispatcher.transfer.host_copy import Ended, HostCopy
 from dispatcher.transfer.put_files import Sending
+from dispatcher.transfer.tars import unpack
 from dispatcher.transport.pool.daemon_socket import fields
 from dispatcher.transport.pool.pool_transport import PoolLink
 from dispatcher.transport.ssh.byte_stream import read_identification
@@ -326,7 +327,7 @@ def only(name: str) -> None:
 def get_near(data: bytes) -> None:
     frames = copy_frames.frames(1 << 20).feed(data)
     if frames:
-        received(copy_frames.value_of(*frames[0][1:]).get("list"), frames[1:])
+        received(copy_frames.value_of(*frames[0][1:]), frames[1:])
 
 
 @target(
@@ -346,15 +347,15 @@ def get_lists(data: bytes) -> None:
     if take.chance(60):
         listed = take.changed(listed)
     frames = mux.Frames(1 << 20).feed(sent(b"hello") * len(entries))
-    received(listed, frames)
+    received({"list": listed}, frames)
 
 
-def received(listed: object, frames: list[tuple[int, int, bytes]]) -> None:
+def received(answer: dict[str, Any], frames: list[tuple[int, int, bytes]]) -> None:
     inside = place("in")
     group = Group(inside, (("/x/a", "a"), ("/x/b", "b")))
-    fetching = Fetching([(group,)], limit=1 << 20, checksum=False, resume=True)
-    receiving = Receiving(fetching._judged(listed), [group], checksum=False, resume=True)
+    receiving = Receiving([group], limit=1 << 20, checksum=False, resume=True)
     try:
+        receiving.offer(answer)
         receiving.needs()
         for _, kind, body in frames:
             if not receiving.done:
@@ -396,9 +397,9 @@ def tar(data: bytes) -> None:
 
 @target(
     "put-near", "what a host that takes files says",
-    copy_frames.message({"need": "0", "start": "", "seen": ""})
+    copy_frames.message({"need": b"\1\0\0", "start": "", "seen": ""})
     + copy_frames.message({"sent": 1, "equal": 0, "bytes": 5, "found": 0}),
-    copy_frames.message({"need": "", "start": "", "seen": ""})
+    copy_frames.message({"need": bytes(3), "start": "", "seen": ""})
     + copy_frames.message({"of": [4], "failed": "x"}), own=(mux.Malformed,),
 )  # fmt: skip
 def put_near(data: bytes) -> None:
@@ -446,12 +447,12 @@ def put_far(data: bytes) -> None:
 
 @target(
     "get-far", "an order to give files, as a host reads it",
-    packing.pack({"need": "0", "start": "", "seen": ""}), own=(ValueError, IndexError),
+    packing.pack({"need": b"\1\0\1", "start": "", "seen": ""}), own=(ValueError, IndexError),
 )  # fmt: skip
 def get_far(data: bytes) -> None:
     answer = copy_frames.value_of(copy_frames.VALUE, data)
     copy_frames.starts_of(answer)
-    [ENTRIES[index] for index in copy_frames.numbers_of(answer.get("need", ""))]
+    [ENTRIES[index] for index in copy_frames.needed_of(answer)]
 
 
 # -- SSH ---------------------------------------------------------------------------------

@@ -126,6 +126,15 @@ def test_a_run_has_a_folder_of_its_own_and_latest_is_the_newest(tmp_path: Path) 
     assert sorted(os.listdir(base)) == ["latest", "run-1", "run-2"]
 
 
+@pytest.mark.usefixtures("open_mask")
+def test_not_everybody_may_write_in_folders_that_are_made(tmp_path: Path) -> None:
+    made = tmp_path / "a" / "b" / "c"
+    paths.make_folders(made, 0o700)
+    paths.make_folders(made)  # is there
+    found = [oct(folder.stat().st_mode & 0o777) for folder in (made.parents[1], made.parent, made)]
+    assert found == ["0o775", "0o775", "0o700"]
+
+
 def test_a_folder_that_is_there_is_not_taken(tmp_path: Path) -> None:
     RunPaths.create(str(tmp_path), "run-1")
     with pytest.raises(UsageError, match=f"--log-dir {tmp_path}: file exists"):

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import tracemalloc
 from pathlib import Path
+from typing import Any
 
 import pytest
 from cases import cases
@@ -36,8 +39,13 @@ def fetch(folder: Path, said: bytes, cut: int = 100_000) -> tuple[HostCopy, FarL
     return fetching.copies[0], wire
 
 
+def offered(*entries: Entry) -> dict[str, Any]:
+    """A list in one piece."""
+    return {"list": copy_frames.columns(entries)}
+
+
 def listing(*entries: Entry) -> bytes:
-    return payload.PYTHON + copy_frames.message({"list": copy_frames.columns(entries)})
+    return payload.PYTHON + copy_frames.message(offered(*entries))
 
 
 def file(name: str, size: int = 1, kind: str = "f", more: str = "") -> Entry:
@@ -47,7 +55,8 @@ def file(name: str, size: int = 1, kind: str = "f", more: str = "") -> Entry:
 def sent(data: bytes) -> bytes:
     known = copy_frames.sha256()
     known.update(data)
-    return frame(0, copy_frames.DATA, data) + frame(0, copy_frames.END, known.digest())
+    pieces = frame(0, copy_frames.DATA, data) if data else b""
+    return pieces + frame(0, copy_frames.END, known.digest())
 
 
 def names(folder: Path) -> set[str]:
@@ -143,6 +152,8 @@ def test_the_place_may_be_no_link(tmp_path: Path) -> None:
         (frame(0, copy_frames.BROKEN, b"/x/a: changed\n\x1b[2J"), "changed"),
         (HEADER.pack(0, copy_frames.DATA, 1 << 31), "a frame of"),
         (frame(0, copy_frames.START, b""), "damaged"),
+        (frame(0, copy_frames.START, bytes(8)) * 2, "a frame of kind"),
+        (frame(0, copy_frames.DATA, b""), "a frame of nothing"),
     ],
 )
 def test_a_file_that_is_not_what_was_listed(said: bytes, why: str, tmp_path: Path) -> None:
@@ -176,10 +187,67 @@ def test_what_makes_no_sense_is_an_error(said: bytes, tmp_path: Path) -> None:
     assert names(tmp_path) <= {"in", "in/n1"}
 
 
-def test_one_list_cannot_fill_our_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dispatcher.transfer.get_files.MOST_MEMBERS", 10)
-    told, _ = fetch(tmp_path, listing(*[file(f"a/{i}") for i in range(11)]))
-    assert told.error == "more than 10 members"
+def test_a_list_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(get_files, "_IN_MEMORY", 100)
+    tree = [file("a", 0, "d"), *(file(f"a/{n}", n % 2) for n in range(900)), file("b", 2)]
+    pieces = list(copy_frames.pieces(tree))
+    assert [piece["more"] for piece in pieces] == [True] * (len(pieces) - 1) + [False]
+    said = b"".join(map(copy_frames.message, pieces))
+    data = b"".join(sent(b"x" * (n % 2)) for n in range(900)) + sent(b"hi")
+    told, _ = fetch(tmp_path, payload.PYTHON + said + data)
+    assert (told.error, told.sent, told.bytes) == (None, 901, 452)
+    assert len(os.listdir(tmp_path / "in" / "n1" / "a")) == 900
+    assert names(tmp_path / "in" / "n1") >= {"a/0", "a/899", "b"}
+    empty = [file("a", 0, "d"), *(file(f"a/{n}") for n in range(1, 900, 2))]
+    for entry in empty:
+        entry.mtime = 10**9
+    said = b"".join(map(copy_frames.message, copy_frames.pieces(empty)))
+    told, _ = fetch(tmp_path, payload.PYTHON + said)
+    assert (told.error, told.sent, told.equal) == (None, 0, 450)
+
+
+@cases(
+    ("pieces", "error"),
+    [
+        ([{**offered(file("a", 0, "d")), "more": True}] * 11, "more than 10 members"),
+        ([{**offered(), "more": True}], "a list that never ends"),
+        ([{**offered(file("a")), "more": True}, {"list": 7}], "no list"),
+        ([{**offered(*[file("a/" + "n" * 200)] * 9), "junk": "x" * 200_000}], "a frame of"),
+    ],
+)
+def test_one_list_cannot_fill_our_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pieces: list[Any], error: str
+) -> None:
+    monkeypatch.setattr(get_files, "MOST_MEMBERS", 10)
+    told, wire = fetch(tmp_path, payload.PYTHON + b"".join(map(copy_frames.message, pieces)))
+    assert error in (told.error or "")
+    assert told.hostile
+    assert wire.closed
+
+
+def test_what_a_long_list_takes(tmp_path: Path) -> None:
+    """A list as long as any may be, each file large enough for a part of its own."""
+
+    def piece(at: int) -> dict[str, Any]:
+        deep = "/".join(["d" * 40] * 20)
+        return {
+            **offered(*(file(f"a/{deep}/{n}", 1 << 20) for n in range(at, at + 100))),
+            "more": True,
+        }
+
+    group = Group(str(tmp_path / "n1"), (("/a", "a"),))
+    before = len(os.listdir("/proc/self/fd"))
+    tracemalloc.start()
+    one = Receiving([group], limit=1 << 60, checksum=False, resume=True)
+    with contextlib.closing(one):
+        for at in range(0, 2000, 100):
+            one.offer(piece(at))
+        one.needs()
+        assert tracemalloc.get_traced_memory()[1] < 4 << 20
+        tracemalloc.stop()
+        assert one.sent == 2000
+        one.take(copy_frames.DATA, b"x")
+        assert len(os.listdir("/proc/self/fd")) < before + 9
 
 
 def test_an_odd_name_is_a_name(tmp_path: Path) -> None:
@@ -193,10 +261,12 @@ def test_a_file_goes_on_where_it_stopped(tmp_path: Path) -> None:
     entry = file("a", len(data))
 
     def receiving(resume: bool = True) -> Receiving:
-        return Receiving([entry], [group], checksum=False, resume=resume)
+        one = Receiving([group], limit=2 << 20, checksum=False, resume=resume)
+        assert not one.offer(offered(entry))
+        return one
 
     first = receiving()
-    assert first.needs() == {"need": "0", "start": "", "seen": ""}
+    assert first.needs() == {"need": b"\1", "start": "", "seen": ""}
     first.take(copy_frames.DATA, data[:300_000])
     first.close()
     (part,) = os.listdir(tmp_path / "n1")
@@ -236,16 +306,14 @@ def test_bounds_of_a_list(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     told, _ = fetch(tmp_path, listing(file("a", 0, "d"), file("b", 0, "d")))
     assert told.error is None
     told, _ = fetch(tmp_path, listing(file("a", LIMIT), file("b", 1)))
-    assert told.error == f"more than {LIMIT} bytes"
+    assert told.error == f"more than {LIMIT} bytes (--max-size)"
     told, _ = fetch(tmp_path, listing(file("a", LIMIT + 1), file("b", -1)))
     assert told.error == "a member of negative size"
 
 
 @cases("number", ["0123456789", "٣", "", "x", "2"])
 def test_a_group_that_was_not_asked_for(tmp_path: Path, number: str) -> None:
-    with pytest.raises(BadArchive, match="not asked for"):
-        Receiving(
-            [Entry(f"{number}/a", "f", 0o644, 1, 1)],
-            [Group(str(tmp_path / place), (("/a", "a"),)) for place in ("n1", "n2")],
-            checksum=False, resume=True,
-        )  # fmt: skip
+    groups = [Group(str(tmp_path / place), (("/a", "a"),)) for place in ("n1", "n2")]
+    receiving = Receiving(groups, limit=LIMIT, checksum=False, resume=True)
+    with contextlib.closing(receiving), pytest.raises(BadArchive, match="not asked for"):
+        receiving.offer(offered(Entry(f"{number}/a", "f", 0o644, 1, 1)))

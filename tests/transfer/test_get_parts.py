@@ -21,7 +21,7 @@ from dispatcher.transfer import get_files
 from dispatcher.transfer.dest_dir import BadArchive
 from dispatcher.transfer.get_files import Fetching, Group, Receiving
 
-from .test_get_files import LIMIT, fetch, file, listing, sent
+from .test_get_files import LIMIT, fetch, file, listing, offered, sent
 
 
 def fetching(folder: Path, *names: str, **how: Any) -> Fetching:
@@ -55,7 +55,7 @@ def test_what_a_host_is_asked_for(tmp_path: Path, checksum: bool) -> None:
     order, answer = values(wire)
     paths = [["/x/a", "0/a"], ["/x/b", "0/b"], ["/x/a", "1/a"], ["/x/b", "1/b"]]
     assert order == {"do": "get", "paths": paths, "checksum": checksum}
-    assert answer == {"need": "0 1", "start": "", "seen": ""}
+    assert answer == {"need": b"\1\1", "start": "", "seen": ""}
     assert (tmp_path / "n1" / "a").read_bytes() == b"x"
     assert (tmp_path / "n2" / "b").read_bytes() == b"yz"
     told = one.copies[0]
@@ -75,14 +75,15 @@ class TestEqual:
     def same(self, tmp_path: Path, entry: Entry, *, checksum: bool = False) -> bool:
         """Whether the file is not asked for."""
         receiving = Receiving(
-            [entry], [Group(str(tmp_path), (("/a", "a"),))], checksum=checksum, resume=True
+            [Group(str(tmp_path), (("/a", "a"),))], limit=LIMIT, checksum=checksum, resume=True
         )
+        receiving.offer(offered(entry))
         needed = receiving.needs()["need"]
         assert (receiving.equal, receiving.sent, receiving.wanted) == (
-            (1, 0, 0) if needed == "" else (0, 1, entry.size)
+            (1, 0, 0) if needed == b"\0" else (0, 1, entry.size)
         )
         receiving.close()
-        return bool(needed == "")
+        return bool(needed == b"\0")
 
     def test_by_size_and_time(self, tmp_path: Path) -> None:
         (tmp_path / "a").write_text("hello")
@@ -113,7 +114,9 @@ class TestEqual:
 def big(tmp_path: Path, data: bytes) -> Receiving:
     entry = file("a", len(data))
     group = Group(str(tmp_path / "n1"), (("/a", "a"),))
-    return Receiving([entry], [group], checksum=False, resume=True)
+    one = Receiving([group], limit=LIMIT, checksum=False, resume=True)
+    one.offer(offered(entry))
+    return one
 
 
 def test_a_part_of_another_file_is_begun_anew(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ from dispatcher.transfer.put_files import (
 )
 from dispatcher.transport.base import LinkClosed
 
-NEED_ALL = copy_frames.message({"need": "0", "start": "", "seen": ""})
+NEED_ALL = copy_frames.message({"need": b"\1", "start": "", "seen": ""})
 DONE = copy_frames.message({"sent": 1, "equal": 0, "bytes": 5, "found": 0})
 
 
@@ -76,7 +76,8 @@ def test_an_inner_host_speaks_for_those_below_it(tmp_path: Path) -> None:
     "said",
     [
         b"HTTP/1.1 200",
-        payload.PYTHON + copy_frames.message({"need": "1", "start": "", "seen": ""}),
+        payload.PYTHON + copy_frames.message({"need": b"\0", "start": "0 1", "seen": "a"}),
+        payload.PYTHON + copy_frames.message({"need": b"\1\1", "start": "", "seen": ""}),
         payload.PYTHON + HEADER.pack(0, copy_frames.VALUE, 0xFFFFFFFF),
         payload.PYTHON + NEED_ALL + copy_frames.message({"of": [0], "sent": 1, "equal": 0}),
         payload.PYTHON + NEED_ALL + copy_frames.message({"of": [8], "sent": 1, "equal": 0}),
@@ -177,7 +178,7 @@ class TestSending:
         group = ("/x/", (str(tmp_path / "f"),))
         sources = Sources([group], checksum=False)
         sending = self.sending(sources, (group,))
-        nothing = copy_frames.message({"need": "", "start": "", "seen": ""})
+        nothing = copy_frames.message({"need": b"\0", "start": "", "seen": ""})
         self.said(sending, 0, payload.PYTHON + nothing + copy_frames.message(report))
         assert sending.copies[0] == told
         sources.close()

@@ -202,9 +202,13 @@ def entries(*kinds: str) -> list[Entry]:
 @cases(
     ("answer", "needed", "starts"),
     [
-        ({"need": "", "start": "", "seen": ""}, [], {}),
-        ({"need": "0 2", "start": "", "seen": ""}, [0, 2], {}),
-        ({"need": "0 2", "start": "2 7 0 0", "seen": "a b"}, [0, 2], {2: (7, "a"), 0: (0, "b")}),
+        ({"need": b"\0\0\0", "start": "", "seen": ""}, [], {}),
+        ({"need": b"\1\0\1", "start": "", "seen": ""}, [0, 2], {}),
+        (
+            {"need": b"\1\0\7", "start": "2 7 0 0", "seen": "a b"},
+            [0, 2],
+            {2: (7, "a"), 0: (0, "b")},
+        ),
     ],
 )
 def test_what_a_host_may_want(
@@ -216,11 +220,16 @@ def test_what_a_host_may_want(
 @cases(
     "answer",
     [
-        {"need": "2 0", "start": "", "seen": ""}, {"need": "3", "start": "", "seen": ""},
-        {"need": "0", "start": "0 8", "seen": "a"}, {"need": "0", "start": "0 -1", "seen": "a"},
-        {"need": "0", "start": "2 1", "seen": "a"}, {"need": "0", "start": "0", "seen": "a"},
+        {"need": b"\1\1\0", "start": "", "seen": ""},
+        {"need": b"\1\0", "start": "", "seen": ""},
+        {"need": b"\1\0\0\0", "start": "", "seen": ""},
+        {"need": "101", "start": "", "seen": ""},
+        {"need": b"\1\0\0", "start": "0 8", "seen": "a"},
+        {"need": b"\1\0\0", "start": "0 -1", "seen": "a"},
+        {"need": b"\1\0\0", "start": "2 1", "seen": "a"},
+        {"need": b"\1\0\0", "start": "0", "seen": "a"},
     ],
-)  # fmt: skip
+)
 def test_what_it_may_not_want(answer: dict[str, Any]) -> None:
     with pytest.raises(Malformed):
         needs_of(answer, entries("f", "d", "f"))

@@ -129,7 +129,7 @@ def _check_places(groups: Sequence[Group]) -> None:
 
 def _make(folder: str) -> None:
     try:
-        os.makedirs(folder, exist_ok=True)
+        placeholders.make_folders(folder)
     except OSError as error:
         raise CannotCopy(f"get: {folder}: {(error.strerror or '').lower()}") from None
 

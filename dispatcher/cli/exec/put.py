@@ -26,9 +26,9 @@ from dispatcher.output.exec.exec_notes import size
 from dispatcher.output.text.sanitize import sanitize_text
 from dispatcher.plan.exec_plan import ExecPlan
 from dispatcher.transfer import put_files
-from dispatcher.transfer.dest_dir import names_of
 from dispatcher.transfer.host_copy import HostCopy
 from dispatcher.transfer.put_files import Group, Sending, Sources
+from dispatcher.transfer.tars import names_of
 
 
 class PutOptions(CopyOptions, section="Files"):

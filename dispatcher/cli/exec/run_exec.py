@@ -65,8 +65,8 @@ def write(path: str, hosts: Sequence[Host], outcomes: Sequence[Outcome]) -> None
         if host.port is not None:
             line += f" port={host.port}"
         lines.append(f"{line}  # {' '.join(outcome_text(outcome).split())}\n")
-    beside = f"{path}.{os.getpid()}.new"
-    fd = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+    beside = f"{path}.{os.urandom(6).hex()}.new"
+    fd = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
     with os.fdopen(fd, "w", encoding="utf-8", errors="backslashreplace") as file:
         file.writelines(lines)
     os.replace(beside, path)

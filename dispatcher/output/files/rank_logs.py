@@ -43,7 +43,7 @@ from pathlib import Path
 
 from dispatcher.core.events.run_events import Counts, Entry, OutputEnded, RanksPlaced, Sink
 from dispatcher.model.errors import FileUnusable
-from dispatcher.model.paths import Rotation, create, write_all, write_new
+from dispatcher.model.paths import Rotation, create, make_folders, write_all, write_new
 from dispatcher.output.files.spool import LongLine, Spill
 from dispatcher.plan.job import placement
 from dispatcher.plan.job.placement import name
@@ -232,7 +232,7 @@ class HostFiles(StreamFiles):
         self._names = names
         for folder in folders.values():
             try:
-                folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+                make_folders(folder, 0o700)
                 for name in names:
                     with contextlib.suppress(FileNotFoundError):
                         (folder / name).unlink()

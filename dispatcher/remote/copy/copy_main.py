@@ -1,7 +1,7 @@
 """A host's end of a copy: reads an order, answers, and does it.
 
 ``put``: order with the list of files; answer: which are needed; the files; a report.
-``get``: order with paths; answer: the list; which are needed; the files; a report.
+``get``: order with paths; answer: the list, in pieces; which are needed; the files.
 The report is the last word, and says what went wrong if anything did.
 """
 
@@ -16,10 +16,11 @@ from dispatcher.remote.copy.receiver import Receiver
 from dispatcher.remote.protocol.copy_frames import (
     CHUNK,
     FILE,
-    columns,
+    Entry,
     frames,
     message,
-    numbers_of,
+    needed_of,
+    pieces,
     rows,
     starts_of,
     value_of,
@@ -91,18 +92,24 @@ def _put(order: dict[str, Any], incoming: Frames, program: bytes) -> int:
 
 
 def _get(order: dict[str, Any], incoming: Frames) -> int:
-    entries, places = [], []
-    for path, name in order["paths"]:
-        for entry, place in scan(at_home(path), name):
-            if order["checksum"] and entry.kind == FILE:
-                entry.more = digest(place)
-            entries.append(entry)
-            places.append(place)
-    _send({"list": columns(entries)})
+    entries: list[Entry] = []
+    places: list[str] = []
+
+    def listed() -> Iterator[Entry]:
+        for path, name in order["paths"]:
+            for entry, place in scan(at_home(path), name):
+                if order["checksum"] and entry.kind == FILE:
+                    entry.more = digest(place)
+                entries.append(entry)
+                places.append(place)
+                yield entry
+
+    for part in pieces(listed()):
+        _send(part)
     answer = value_of(*next(incoming))
     starts = starts_of(answer)
     waiting, size = [], 0
-    for index in numbers_of(answer["need"]):
+    for index in needed_of(answer):
         at, seen = starts.get(index, (0, ""))
         for piece in give(places[index], entries[index].size, at, seen):
             waiting.append(piece)

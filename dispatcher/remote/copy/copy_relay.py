@@ -20,7 +20,7 @@ from dispatcher.remote.copy.disk import give
 from dispatcher.remote.protocol.copy_frames import (  # fmt: skip
     frames,
     message,
-    numbers_of,
+    needed_of,
     split,
     starts_of,
     value_of,
@@ -175,7 +175,7 @@ class Child:
         answer = next(incoming)
         if "error" in answer:
             raise ValueError(str(answer["error"])[:400])
-        for piece in self._relay.pieces(numbers_of(answer["need"]), starts_of(answer)):
+        for piece in self._relay.pieces(needed_of(answer), starts_of(answer)):
             write(piece)
         self.fed = True
         with self._relay.grown:

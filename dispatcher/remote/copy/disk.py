@@ -105,12 +105,32 @@ def locked(fd: int) -> bool:
     return True
 
 
-def same_file(fd: int, path: str) -> bool:
-    """Whether ``path`` is still the open file ``fd``."""
+def same_file(fd: int, path: str, folder: int | None = None) -> bool:
+    """Whether ``path``, in ``folder``, is still the open file ``fd``."""
     try:
-        return os.path.samestat(os.fstat(fd), os.lstat(path))
+        there = os.stat(path, dir_fd=folder, follow_symlinks=False)
+        return os.path.samestat(os.fstat(fd), there)
     except OSError:
         return False
+
+
+def open_part(path: str, folder: int | None = None, *, make: bool) -> int | None:
+    """The part ``path``, in ``folder``, open and locked; None if it cannot be ours alone.
+
+    So it is where it is missing and we are not to ``make`` it, where another copy is at it, and
+    where somebody else has put a file, a link or a second name of a file there.
+    """
+    flags = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK | (os.O_CREAT if make else 0)
+    try:
+        fd = os.open(path, flags, 0o600, dir_fd=folder)
+    except OSError:
+        return None
+    about = os.fstat(fd)
+    ours = about.st_mode & 0o170000 == 0o100000 and about.st_uid == os.geteuid()
+    if ours and about.st_nlink == 1 and locked(fd) and same_file(fd, path, folder):
+        return fd
+    os.close(fd)
+    return None
 
 
 def sweep(folder: str) -> None:
@@ -227,12 +247,11 @@ class Incoming:
             view = view[os.write(self.fd, view) :]
 
 
-def needs(needed: list[int], parts: dict[int, Incoming]) -> dict[str, Any]:
-    """The answer to a list: which files are ``needed``, and what there is of them already."""
-    begun = {index: part for index, part in parts.items() if part.size}
-    starts = [number for index, part in begun.items() for number in (index, part.size)]
-    seen = " ".join(part.hash.hexdigest() for part in begun.values())
-    return {"need": numbers(needed), "start": numbers(starts), "seen": seen}
+def needs(wanted: bytes, parts: dict[int, Incoming]) -> dict[str, Any]:
+    """The answer to a list: 1 for a file that is ``wanted``, and what there is of it already."""
+    starts = [number for index, part in parts.items() for number in (index, part.size)]
+    seen = " ".join(part.hash.hexdigest() for part in parts.values())
+    return {"need": wanted, "start": numbers(starts), "seen": seen}
 
 
 def give(

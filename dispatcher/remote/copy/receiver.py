@@ -20,6 +20,7 @@ from dispatcher.remote.copy.disk import (
     locked,
     merge,
     needs,
+    open_part,
     remove,
     rename,
     same_file,
@@ -33,6 +34,7 @@ from dispatcher.remote.protocol.copy_frames import (
     FILE,
     FOLDER,
     LINK,
+    MOST_PARTS,
     START,
     Entry,
     sha256,
@@ -110,16 +112,19 @@ class Receiver:
 
     def needs(self) -> dict[str, Any]:
         """Which entries' bytes are to be sent, and what there is of them already."""
+        wanted = bytearray(len(self._entries))
         for index, entry in enumerate(self._entries):
             if not self._wanted(entry):
                 continue
+            wanted[index] = True
             self._needed.append(index)
             self._wants.add(index)
-            if self._resume and entry.size >= WORTH:
-                part = self._open_part(entry)
-                if part is not None:
-                    self._parts[index] = part
-        return needs(self._needed, self._parts)
+            part = self._open_part(entry, make=False) if len(self._parts) < MOST_PARTS else None
+            if part is not None and part.size:
+                self._parts[index] = part
+            elif part is not None:
+                os.close(part.fd)
+        return needs(bytes(wanted), self._parts)
 
     def _wanted(self, entry: Entry) -> bool:
         """Whether bytes of ``entry`` are to be sent. Raises: NotTaken where it has no place."""
@@ -164,16 +169,17 @@ class Receiver:
         top, slash, rest = path.partition("/")
         return self._groups[int(number)], top, slash + rest
 
-    def _open_part(self, entry: Entry) -> Incoming | None:
-        """The part of ``entry``, locked and read; None when another copy is at it."""
+    def _open_part(self, entry: Entry, *, make: bool) -> Incoming | None:
+        """The part of ``entry``, locked and read; None where it is not to have one."""
+        if not self._resume or entry.size < WORTH:
+            return None
         group, top, rest = self._split(entry.path)
         known = sha256()
         words = f"{group.final(top) + rest}\0{entry.size}\0{entry.mtime}"
         known.update(os.fsencode(words))
         path = os.path.join(group.folder, PART + known.hexdigest()[:24])
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-        if not locked(fd) or not same_file(fd, path):
-            os.close(fd)
+        fd = open_part(path, make=make)
+        if fd is None:
             return None
         part = Incoming(fd, path)
         part.resume(entry.size)
@@ -200,7 +206,7 @@ class Receiver:
         file = self._file
         if file is None:
             self._sure = False
-            file = self._file = self._parts.get(index) or self._create(entry)
+            file = self._file = self._parts.get(index) or self._begin(index, entry)
         if kind == DATA:
             if file.size + len(body) > entry.size:
                 raise NotTaken(f"{entry.path}: more bytes came than it has")
@@ -217,6 +223,15 @@ class Receiver:
             raise NotTaken(os.fsdecode(body))
         else:
             raise NotTaken(f"a frame of kind {kind!r}")
+
+    def _begin(self, index: int, entry: Entry) -> Incoming:
+        """What takes ``entry``, whose turn it is, from its first byte."""
+        part = self._open_part(entry, make=True)
+        if part is None:
+            return self._create(entry)
+        part.restart()  # the sender knows nothing of what may be there
+        self._parts[index] = part
+        return part
 
     def _create(self, entry: Entry) -> Incoming:
         group, _, _ = self._split(entry.path)

@@ -19,7 +19,7 @@ from dispatcher.remote.protocol.packing import PackError, pack, unpack
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
     from typing import Any, TypeVar
 
     T = TypeVar("T")
@@ -29,6 +29,11 @@ VALUE, DATA, START, END, BROKEN = range(OWN, OWN + 5)
 #: bytes of a file in one frame, and most bytes of the body of any frame but a value's
 CHUNK = 256 << 10
 LARGEST = 1 << 20
+
+#: entries of one piece of a list, characters of their names, and bytes of a piece on the wire
+_ENTRIES, _TEXT, LARGEST_PIECE = 400, 8 << 10, 128 << 10
+#: files that are gone on with in one copy: each run that was cut off leaves one
+MOST_PARTS = 16
 
 #: kinds of entries; OTHER is a device or the like, which is not copied
 FILE, FOLDER, LINK, OTHER = "f", "d", "l", "o"
@@ -88,6 +93,19 @@ def columns(entries: Iterable[Entry]) -> dict[str, Any]:
     }
 
 
+def pieces(entries: Iterable[Entry]) -> Iterator[dict[str, Any]]:
+    """A list in values of at most ``LARGEST_PIECE`` bytes; all but the last say ``more``."""
+    held: list[Entry] = []
+    text = 0
+    for entry in entries:
+        if len(held) == _ENTRIES or text >= _TEXT:
+            yield {"list": columns(held), "more": True}
+            held, text = [], 0
+        held.append(entry)
+        text += len(entry.path) + len(entry.more)
+    yield {"list": columns(held), "more": False}
+
+
 def rows(value: dict[str, Any]) -> list[Entry]:
     """The entries in what ``columns`` made. Raises: Malformed."""
     try:
@@ -115,6 +133,14 @@ def numbers(values: Iterable[int]) -> str:
 def numbers_of(text: str) -> list[int]:
     """What ``numbers`` wrote. Raises: ValueError."""
     return list(map(int, text.split()))
+
+
+def needed_of(answer: dict[str, Any]) -> list[int]:
+    """The entries that an answer wants: it has a byte for each. Raises: Malformed."""
+    need = answer.get("need")
+    if not isinstance(need, bytes):
+        raise Malformed("a broken answer")
+    return [index for index, wanted in enumerate(need) if wanted]
 
 
 def starts_of(answer: dict[str, Any]) -> dict[int, tuple[int, str]]:

@@ -56,7 +56,7 @@ def get(paths: list[list[str]], *said: bytes, checksum: bool = False) -> tuple[i
 
 def test_what_is_wanted_is_listed_and_sent(tmp_path: Path) -> None:
     (tmp_path / "a").write_text("hello")
-    all_of_it = message({"need": "0", "start": "", "seen": ""})
+    all_of_it = message({"need": b"\1", "start": "", "seen": ""})
     code, heard = get([[str(tmp_path / "a"), "0/a"]], all_of_it)
     assert code == 0
     (entry,) = rows(value_of(*heard[0])["list"])
@@ -79,7 +79,7 @@ def test_a_home_of_nobody_is_told(tmp_path: Path) -> None:
 
 def test_an_answer_that_makes_no_sense_is_told(tmp_path: Path) -> None:
     (tmp_path / "a").write_text("hello")
-    code, heard = get([[str(tmp_path / "a"), "0/a"]], message({"need": "0"}))
+    code, heard = get([[str(tmp_path / "a"), "0/a"]], message({"need": b"\1"}))
     assert code != 0
     assert value_of(*heard[-1])["error"] == "a broken answer"
 
@@ -94,7 +94,7 @@ def test_what_is_sent_is_put_in_its_place(tmp_path: Path) -> None:
         "do": "put", "list": columns(sources.entries), "groups": [[f"{dest}/", ["a"]]],
         "checksum": False, "resume": True,
     }  # fmt: skip
-    needed, starts = needs_of({"need": "0", "start": "", "seen": ""}, sources.entries)
+    needed, starts = needs_of({"need": b"\1", "start": "", "seen": ""}, sources.entries)
     pieces = b"".join(sources.pieces(needed, starts))
     code, heard = spoken(shell.PUT, message(order), pieces, tail=(f"{dest}/", "a"))
     sources.close()
@@ -110,7 +110,7 @@ def test_just_what_is_needed_is_given(tmp_path: Path) -> None:
     for name, content in data.items():
         (tmp_path / name).write_bytes(content)
     known = hashlib.sha256(data["c"][:CHUNK]).hexdigest()
-    needs = {"need": "0 1 2", "start": f"2 {CHUNK}", "seen": known}
+    needs = {"need": b"\1\1\1\0", "start": f"2 {CHUNK}", "seen": known}
     paths = [[str(tmp_path / name), f"0/{name}"] for name in sizes]
     code, heard = get(paths, message(needs))
     assert code == 0
@@ -133,7 +133,7 @@ def test_a_list_has_digests_if_they_are_wanted(tmp_path: Path, checksum: bool) -
     (tmp_path / "t").mkdir()
     (tmp_path / "t" / "f").write_text("hello")
     (tmp_path / "t" / "l").symlink_to("f")
-    nothing = message({"need": "", "start": "", "seen": ""})
+    nothing = message({"need": b"\0\0\0", "start": "", "seen": ""})
     code, heard = get([[str(tmp_path / "t"), "0/t"]], nothing, checksum=checksum)
     ((kind, body),) = heard
     listed = rows(value_of(kind, body)["list"])
@@ -256,7 +256,7 @@ def test_an_inner_host_serves_those_below_it_and_then_reports(big: Path, tmp_pat
     code, heard = put.spoken(*put.said(), tree=True)
     assert code == 0
     first, *others, last = heard
-    assert first == {"need": "0", "start": "", "seen": ""}
+    assert first == {"need": b"\1", "start": "", "seen": ""}
     report = {"sent": 1, "equal": 0, "bytes": len(BIG), "found": 0}
     assert last == report
     assert {**report, "of": [3]} in others

@@ -62,8 +62,8 @@ def played(*said: bytes, first: str = "", then: str = "sys.stdin.buffer.read()")
 
 
 READY = SYNC + payload.PYTHON
-NEEDS = message({"need": "0", "start": "", "seen": ""})
-NOTHING = message({"need": "", "start": "", "seen": ""})
+NEEDS = message({"need": b"\1", "start": "", "seen": ""})
+NOTHING = message({"need": b"\0", "start": "", "seen": ""})
 DONE = {"sent": 0, "equal": 1, "bytes": 0, "found": 0}
 
 
@@ -184,8 +184,8 @@ def test_an_inner_host_that_fails_tells_no_more(tmp_path: Path) -> None:
         (played(SYNC, b"S\n"), "no python3 there"),
         (played(READY, message({"error": "disk full"})), "disk full"),
         (played(READY, message({"error": "x" * 900})), "x" * 400),
-        (played(READY, message({"need": "0"})), "a broken answer"),
-        (played(READY, message({})), "need"),
+        (played(READY, message({"need": b"\1"})), "a broken answer"),
+        (played(READY, message({})), "a broken answer"),
         (played(READY, b"x" * 99), "a frame of"),
         (played(READY, NEEDS, message({"error": "late"})), "late"),
         (played(READY, NOTHING, then=LEAVES), "it ended early"),

@@ -83,7 +83,7 @@ class TestDestination:
         entries = [Entry(f"{n}/f", "f", 0o640, 3, NS) for n in (0, 1)]
         groups = [[f"{tmp_path}/{n}/", ["f"]] for n in (0, 1)]
         one = Receiver(entries, groups, checksum=False, resume=True)
-        assert one.needs()["need"] == "0 1"
+        assert one.needs()["need"] == b"\1\1"
         for data in (b"one", b"two"):
             one.take(DATA, data)
             one.take(END, hashlib.sha256(data).digest())
@@ -109,7 +109,7 @@ class TestNeeded:
         os.utime(place, ns=(mtime, mtime))
         entry = file("f", more=hashlib.sha256(b"new").hexdigest())
         one = receiver(f"{tmp_path}/", [entry], checksum=checksum)
-        assert one.needs()["need"] == ("0" if needed else "")
+        assert one.needs()["need"] == bytes([needed])
         one.close(keep=False)
         found = place.stat()
         if not needed:  # what is the same looks the same
@@ -187,7 +187,7 @@ class TestNeeded:
             f"{tmp_path}/", [folder("t"), *(file(f"t/{n}") for n in range(5)), file("u")]
         )
         monkeypatch.setattr(os, "lstat", lstat)
-        assert one.needs()["need"] == "1 2 3 4 5 6"
+        assert one.needs()["need"] == b"\0" + b"\1" * 6
         monkeypatch.undo()
         one.close(keep=False)
         assert looked == [f"{tmp_path}/t", f"{tmp_path}/u"]
@@ -196,7 +196,12 @@ class TestNeeded:
         entries = [Entry(f"0/{n}", "f", 0o640, WORTH - 1 + n, NS) for n in (0, 1)]
         one = receiver(f"{tmp_path}/", entries)
         one.needs()
-        assert [name[: len(PART)] for name in os.listdir(tmp_path)] == [PART]
+        assert os.listdir(tmp_path) == []  # opened when its turn comes
+        for data in (bytes(WORTH - 1), b""):
+            one.take(DATA, data)
+            if data:
+                one.take(END, hashlib.sha256(data).digest())
+        assert sum(name.startswith(PART) for name in os.listdir(tmp_path)) == 1
         one.close(keep=True)
         assert os.listdir(tmp_path) == []  # an empty one is worth nothing
 

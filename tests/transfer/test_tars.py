@@ -6,6 +6,7 @@ import io
 import os
 import tarfile
 import tempfile
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -14,14 +15,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dispatcher.model.errors import UsageError
-from dispatcher.transfer import dest_dir
-from dispatcher.transfer.dest_dir import (
-    SECOND,
-    BadArchive,
-    Unpacked,
-    pack,
-    unpack,
-)
+from dispatcher.transfer import tars
+from dispatcher.transfer.dest_dir import SECOND, BadArchive
+from dispatcher.transfer.tars import Unpacked, pack, unpack
 
 
 def member(name: str, data: bytes = b"x", **fields: object) -> tuple[tarfile.TarInfo, bytes]:
@@ -42,6 +38,15 @@ def tar(*members: tuple[tarfile.TarInfo, bytes]) -> bytes:
         for info, data in members:
             archive.addfile(info, io.BytesIO(data))
     return file.getvalue()
+
+
+def raw(kind: bytes, data: bytes = b"", size: bytes = b"") -> bytes:
+    """A header of the file ``a`` with ``data`` behind it, as nobody's tar would write it."""
+    size = size or b"%011o\0" % len(data)
+    block = b"a".ljust(100, b"\0") + b"0000644\0" * 3 + size + b"00000000000\0"
+    block = (block + b" " * 8 + kind).ljust(512, b"\0")
+    block = block[:148] + b"%06o\0 " % sum(block) + block[156:]
+    return block + data + bytes(-len(data) % 512)
 
 
 def take(data: bytes, folder: Path, limit: int = 1 << 20) -> Unpacked:
@@ -156,11 +161,6 @@ def test_any_bytes(noise: bytes, at: int) -> None:
         assert {n for n in everything(Path(folder)) if not n.startswith("in/n1")} <= {"in"}
 
 
-@cases(("error", "why"), [(OSError(28, "No space left"), "no space left"), (OSError("odd"), "")])
-def test_why_a_disk_refuses(error: OSError, why: str) -> None:
-    assert dest_dir._why(error) == why
-
-
 class TestPack:
     def packed(self, *paths: Path) -> dict[str, tuple[tarfile.TarInfo, bytes]]:
         found = {}
@@ -207,9 +207,9 @@ class TestBounds:
 
     def test_members(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         three = tar(member("a", b"", type=tarfile.DIRTYPE), member("a/x"), member("b"))
-        monkeypatch.setattr(dest_dir, "MOST_MEMBERS", 3)
+        monkeypatch.setattr(tars, "MOST_MEMBERS", 3)
         assert take(three, tmp_path).files == 2
-        monkeypatch.setattr(dest_dir, "MOST_MEMBERS", 2)
+        monkeypatch.setattr(tars, "MOST_MEMBERS", 2)
         with pytest.raises(BadArchive, match="more than 2 members"):
             take(three, tmp_path)
 
@@ -226,6 +226,53 @@ class TestBounds:
     def test_nothing_is_no_archive_and_no_file(self, tmp_path: Path) -> None:
         assert take(b"", tmp_path) == Unpacked(0, 0, [])
         assert take(bytes(5000), tmp_path) == Unpacked(0, 0, [])
+
+    @cases(
+        "headers",
+        [
+            raw(b"L", b"n" * (1 << 20)),  # a name of a megabyte
+            raw(b"x", b"19 path=a/" + b"n" * (1 << 17)),
+            raw(b"x", b"10 path=a\n") * 9,  # each of which would be a call within the last
+            raw(b"x", b"99999999 path=a\n"), raw(b"x", b"3 x\n"), raw(b"x", b"path=a\n"),
+            raw(b"x", b"11 size=-1\n"), raw(b"x", b"11 size=1e\n"), raw(b"x", b"10 size=\xff\n"),
+            raw(b"x", b"22 GNU.sparse.major=1\n"), raw(b"S"),
+            raw(b"0", size=b"\x80" + b"\xff" * 11),
+        ],
+    )  # fmt: skip
+    def test_headers_that_claim_too_much(self, tmp_path: Path, headers: bytes) -> None:
+        tracemalloc.start()
+        with pytest.raises(BadArchive):
+            take(headers + raw(b"0") + bytes(1024), tmp_path)
+        assert tracemalloc.get_traced_memory()[1] < 4 << 20
+        tracemalloc.stop()
+
+    def test_many_members_take_no_memory(self, tmp_path: Path) -> None:
+        many = io.BytesIO(raw(b"5") * 1000)
+        tracemalloc.start()
+        unpack(many, str(tmp_path / "n1"), {"a"}, 1)
+        assert tracemalloc.get_traced_memory()[1] < 256 << 10
+        tracemalloc.stop()
+
+    @cases("flavour", [tarfile.GNU_FORMAT, tarfile.PAX_FORMAT, tarfile.USTAR_FORMAT])
+    def test_what_other_programs_write(self, tmp_path: Path, flavour: int) -> None:
+        long = "a/" + "d" * 90 + "/" + "n" * 80
+        file = io.BytesIO()
+        with tarfile.open(fileobj=file, mode="w", format=flavour) as archive:
+            for info, data in (
+                member("a/", b"", type=tarfile.DIRTYPE, mode=0o755),
+                member(long, b"hello", mtime=1_000_000_000, mode=0o640),
+                link("a/l", "d" * 90 + "/n"), link("a/h", long, tarfile.LNKTYPE),
+            ):  # fmt: skip
+                if flavour != tarfile.USTAR_FORMAT or info.type != tarfile.LNKTYPE:
+                    archive.addfile(info, io.BytesIO(data))
+        root = tmp_path / str(flavour)
+        file.seek(0)
+        unpack(file, str(root), {"a"}, 100)
+        found = root / long
+        assert (found.read_bytes(), found.stat().st_mode & 0o777) == (b"hello", 0o640)
+        assert found.stat().st_mtime == 1_000_000_000
+        assert os.readlink(root / "a" / "l") == "d" * 90 + "/n"
+        assert flavour == tarfile.USTAR_FORMAT or (root / "a" / "h").read_bytes() == b"hello"
 
     def test_a_negative_size_leads_nowhere(self, tmp_path: Path) -> None:
         whole = bytearray(tar(member("a", b"x")))

@@ -1,0 +1,277 @@
+"""Tars, for hosts without Python: packed here for ``put``, and taken apart here for ``get``.
+
+One to send is complete before any host is touched. One that has come is read by this module
+alone, a header at a time and nothing kept: what ``tarfile`` makes of long names, extended and
+sparse headers grows with what a host sends. Names, links and files go by the rules of
+``dest_dir``; devices and the like are left out.
+
+The format: POSIX.1-2017, pax (ustar and its extended headers); GNU tar's long names and its
+base-256 numbers, which busybox and toybox write, too.
+"""
+
+from __future__ import annotations
+
+import os
+import tarfile
+import tempfile
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import BinaryIO
+
+from dispatcher.model.errors import CannotCopy
+from dispatcher.transfer.dest_dir import MOST_MEMBERS, SECOND, BadArchive, Place
+
+
+def names_of(paths: Sequence[str]) -> list[str]:
+    """What the files and trees at ``paths`` are called there: their last parts.
+
+    Raises: UsageError for one that has none, or two that are the same.
+    """
+    names: list[str] = []
+    for path in paths:
+        name = os.path.basename(os.path.abspath(path))
+        if not name:
+            raise CannotCopy(f"{path}: cannot be sent as a whole")
+        if name in names:
+            raise CannotCopy(f"{path}: there are two of that name: {name}")
+        names.append(name)
+    return names
+
+
+def pack(paths: Sequence[str]) -> BinaryIO:
+    """A tar of the files and trees at ``paths``, each under its last part, in an unlinked file.
+
+    Links stay links; modes and times (whole seconds) are kept, owners are not.
+    Raises: UsageError when one cannot be read, is no file, folder or link, or
+    when two have the same name.
+    """
+    names = names_of(paths)
+    file = tempfile.TemporaryFile(prefix="dispatch-put-")  # noqa: SIM115 - it is our result
+    try:
+        with tarfile.open(fileobj=file, mode="w", format=tarfile.GNU_FORMAT) as archive:
+            for path, name in zip(paths, names, strict=True):
+                _add(archive, path, name)
+        file.flush()
+    except BaseException:
+        file.close()
+        raise
+    return file
+
+
+def _add(archive: tarfile.TarFile, path: str, name: str) -> None:
+    try:
+        member = archive.gettarinfo(path, name)
+        if member is None or not (member.isreg() or member.isdir() or member.issym()):
+            if member is None or not member.islnk():
+                raise CannotCopy(f"{path}: not a file, a folder or a link")
+            member.type, member.size = tarfile.REGTYPE, os.stat(path).st_size
+        member.uid = member.gid = 0
+        member.uname = member.gname = ""
+        member.mtime = int(member.mtime)
+        if not member.isreg():
+            archive.addfile(member)
+        else:
+            with open(path, "rb") as content:
+                archive.addfile(member, content)
+        if member.isdir():
+            for entry in sorted(os.listdir(path)):
+                _add(archive, os.path.join(path, entry), f"{name}/{entry}")
+    except OSError as error:
+        raise CannotCopy(f"{path}: {(error.strerror or str(error)).lower()}") from None
+
+
+BLOCK = 512
+_CHUNK = 1 << 20
+#: bytes of a long name, or of an extended header
+_LONGEST = 64 << 10
+_LARGEST = 1 << 60
+_FILES, _FOLDER, _SYMLINK, _HARD_LINK = (b"0", b"7", b"\0"), b"5", b"2", b"1"
+
+
+@dataclass
+class Unpacked:
+    """What came out: counts, and names left out with why (a few of them)."""
+
+    files: int = 0
+    bytes: int = 0
+    left_out: list[str] = field(default_factory=list)
+
+
+@dataclass
+class Member:
+    """One header, with what stood in those before it. mtime: nanoseconds."""
+
+    name: str
+    kind: bytes
+    mode: int
+    mtime: int
+    size: int
+    target: str
+
+
+def unpack(archive: BinaryIO, folder: str, names: Collection[str], limit: int) -> Unpacked:
+    """Take apart the tars that ``archive`` holds one behind the other, into ``folder``.
+
+    names: first parts that members may have. limit: bytes that all files
+    together may have. ``folder`` is made; files in it are replaced.
+    Raises: BadArchive; OSError when the disk refuses.
+    """
+    place, done = Place(folder, names), Unpacked()
+    try:
+        for count, member in enumerate(members(archive)):
+            if count >= MOST_MEMBERS:
+                raise BadArchive(f"more than {MOST_MEMBERS} members")
+            _take(archive, member, place, done, limit)
+        place.settle()
+    finally:
+        place.close()
+    done.left_out = place.left_out
+    return done
+
+
+def _take(archive: BinaryIO, member: Member, place: Place, done: Unpacked, limit: int) -> None:
+    parts = place.parts(member.name)
+    if member.kind == _FOLDER:
+        place.folder(parts, member.mode, member.mtime)
+    elif member.kind == _SYMLINK:
+        place.link(parts, member.target)
+    elif member.kind == _HARD_LINK:
+        try:
+            source = open(place.read(place.parts(member.target)), "rb")  # noqa: SIM115
+        except OSError:
+            raise BadArchive(f"a link to nothing: {member.name[:80]!r}") from None
+        with source:
+            member.size = os.fstat(source.fileno()).st_size
+            _file(source, member, parts, place, done, limit)
+    elif member.kind in _FILES:
+        _file(archive, member, parts, place, done, limit)
+    else:
+        place.leave_out(member.name, "not a file, folder or link")
+
+
+def _file(
+    content: BinaryIO, member: Member, parts: list[str], place: Place, done: Unpacked, limit: int
+) -> None:
+    done.bytes += member.size
+    if done.bytes > limit:
+        raise BadArchive(f"more than {limit} bytes (--max-size)")
+    fd, name = place.create()
+    try:
+        left = member.size
+        while left:
+            data = content.read(min(left, _CHUNK))
+            if not data:
+                raise BadArchive(f"it ends within a file: {member.name[:80]!r}")
+            left -= len(data)
+            view = memoryview(data)
+            while view:
+                view = view[os.write(fd, view) :]
+        place.finish(fd, name, parts, member.mode, member.mtime)
+    finally:
+        os.close(fd)
+    done.files += 1
+
+
+def members(archive: BinaryIO) -> Iterator[Member]:
+    """Each member; its content, if it has any, is what ``archive`` gives next.
+
+    Raises: BadArchive.
+    """
+    said: dict[str, str] = {}  # by headers before the member's own
+    ahead = 0
+    while block := archive.read(BLOCK):
+        if not block.strip(b"\0"):
+            continue
+        member = _header(block)
+        if member.kind in b"LKxg" and member.kind:
+            ahead += 1
+            if not 0 <= member.size <= _LONGEST or ahead > 8:
+                raise BadArchive("a header without end")
+            more = _exactly(archive, member.size)
+            archive.seek(-member.size % BLOCK, os.SEEK_CUR)
+            if member.kind == b"x":
+                said.update(_records(more))
+            elif member.kind != b"g":  # which says the same of all members: nothing that we use
+                said["path" if member.kind == b"L" else "linkpath"] = _text(more)
+            continue
+        _overrule(member, said)
+        at, said, ahead = archive.tell(), {}, 0
+        yield member
+        archive.seek(at + (member.size + BLOCK - 1) // BLOCK * BLOCK)
+
+
+def _header(block: bytes) -> Member:
+    if len(block) < BLOCK or not _sums_up(block):
+        raise BadArchive("not a proper tar")
+    name, kind = _text(block[:100]), block[156:157]
+    if block[257:263] == b"ustar\0" and block[345:346] != b"\0":
+        name = f"{_text(block[345:500])}/{name}"
+    if kind in _FILES and name.endswith("/"):
+        kind = _FOLDER  # as before POSIX
+    size = 0 if kind in (_FOLDER, _SYMLINK, _HARD_LINK) else _number(block[124:136])
+    mtime = _number(block[136:148]) * SECOND
+    return Member(name, kind, _number(block[100:108]), mtime, size, _text(block[157:257]))
+
+
+def _overrule(member: Member, said: dict[str, str]) -> None:
+    member.name = said.get("path", member.name)
+    member.target = said.get("linkpath", member.target)
+    if member.kind == _FOLDER:
+        member.name = member.name.rstrip("/")
+    try:
+        if "size" in said and member.kind in _FILES:
+            member.size = int(said["size"])
+        if "mtime" in said:
+            member.mtime = int(min(max(0.0, float(said["mtime"])), 1e11) * SECOND)
+    except (ValueError, OverflowError):
+        raise BadArchive("not a proper tar: a number") from None
+    if not 0 <= member.size < _LARGEST:
+        raise BadArchive("a member of negative size" if member.size < 0 else "a size beyond sense")
+    if member.kind == b"S" or "sparse" in said:
+        raise BadArchive(f"a file with holes that were left out: {member.name[:80]!r}")
+
+
+def _records(more: bytes) -> dict[str, str]:
+    """Of the records ``LENGTH KEY=VALUE`` of an extended header those that count here."""
+    found, at, end = {}, 0, len(more.rstrip(b"\0"))
+    while at < end:
+        blank = more.find(b" ", at, at + 6)
+        digits = more[at:blank] if blank > 0 else b""
+        after = at + (int(digits) if digits.isdigit() else 0)
+        key, equals, value = more[blank + 1 : after - 1].partition(b"=")
+        if not equals or after > end or more[after - 1 : after] != b"\n":
+            raise BadArchive("not a proper tar: an extended header")
+        if key in (b"path", b"linkpath", b"size", b"mtime"):
+            found[key.decode()] = os.fsdecode(value)
+        elif key.startswith(b"GNU.sparse."):
+            found["sparse"] = ""
+        at = after
+    return found
+
+
+def _sums_up(block: bytes) -> bool:
+    """Whether the header's sum is right; old tars took bytes for signed."""
+    told = _number(block[148:156])
+    rest = block[:148] + b" " * 8 + block[156:]
+    return told in (sum(rest), sum(rest) - 256 * sum(byte > 127 for byte in rest))
+
+
+def _number(digits: bytes) -> int:
+    """Octal, or GNU's base 256. Raises: BadArchive."""
+    if digits[0] in (0x80, 0xFF):
+        return int.from_bytes(digits if digits[0] == 0xFF else digits[1:], "big", signed=True)
+    text = digits.partition(b"\0")[0].strip()
+    if text.strip(b"01234567"):
+        raise BadArchive("not a proper tar: a number")
+    return int(text or b"0", 8)
+
+
+def _text(digits: bytes) -> str:
+    return os.fsdecode(digits.partition(b"\0")[0])
+
+
+def _exactly(archive: BinaryIO, size: int) -> bytes:
+    data = archive.read(size)
+    if len(data) < size:
+        raise BadArchive("it ends within a header")
+    return data
