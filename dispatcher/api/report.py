@@ -21,6 +21,7 @@ from dispatcher.core.events.monitor_events import (
     VERSION,
     LastWords,
     NcclNetwork,
+    RankError,
     RunBegan,
     RunClosed,
 )
@@ -28,6 +29,8 @@ from dispatcher.core.events.mpi_events import MpiFound, WorldPlaced
 from dispatcher.core.events.run_events import (
     Entry,
     HostExcluded,
+    NodeConnected,
+    NodeReady,
     RankExited,
     RankSpawned,
     RanksPlaced,
@@ -47,6 +50,7 @@ from dispatcher.model.errors import DispatchError, JournalUnusable
 from dispatcher.model.failure import Failure
 from dispatcher.model.frozen import Value, value
 from dispatcher.model.paths import create, write_all
+from dispatcher.output.text.story import signal_name
 from dispatcher.output.text.verdict_text import (
     Last,
     alike,
@@ -55,6 +59,7 @@ from dispatcher.output.text.verdict_text import (
     describe,
     history,
     left_out,
+    own_error,
     record,
 )
 from dispatcher.plan.job import placement
@@ -132,8 +137,25 @@ class MpiLibrary(Value):
 
 
 @value
+class RanksSaid(Value):
+    """What ``ranks`` wrote of their end, in a line; place: ``train.py:33`` in the user's code.
+
+    is_echo: it tells of another rank's end, as "Connection closed by peer" does. Numbers may
+    differ from rank to rank; they are those of the first.
+    """
+
+    ranks: tuple[str, ...]
+    error: str
+    place: str
+    is_echo: bool
+
+
+@value
 class FailedAttempt(Value):
-    """An attempt to run the ranks before the last one; started: whether ranks were."""
+    """An attempt to run the ranks before the last one; started: whether ranks were.
+
+    what: its cause in a line.
+    """
 
     restart: int
     started: bool
@@ -156,7 +178,9 @@ class Report(Value):
     unkillable: pids that survived SIGKILL, by host; stuck: where they hang. swept: processes
     left behind by ranks, and killed. left_out: hosts not used any more, and why. no_restart:
     why there was no further attempt. mpi: which one, by host. nccl: what it said
-    of its network, by host. log_dir: of the run's files.
+    of its network, by host. log_dir: of the run's files. errors: what ranks wrote of their end,
+    those of the cause first. before: ranks that had exited 0 before the cause. ended: rank -> the
+    last signal that dispatch had sent it when it ended, such as SIGTERM.
     """
 
     run_id: str
@@ -179,6 +203,9 @@ class Report(Value):
     mpi: Mapping[str, MpiLibrary] = field(default_factory=dict)
     nccl: Mapping[str, NcclNetwork] = field(default_factory=dict)
     log_dir: Path | None = None
+    errors: tuple[RanksSaid, ...] = ()
+    before: tuple[str, ...] = ()
+    ended: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def ok(self) -> bool:
@@ -222,6 +249,7 @@ class Fold(Sink):
         self._ended: dict[int, float] = {}
         self._spawned: list[WorldPlaced] = []
         self._mpi: dict[int, MpiFound] = {}
+        self._addresses: dict[int, set[str]] = {}  # host -> those it is known by
 
     def event(self, entry: Entry) -> None:
         self.seq = entry.seq
@@ -230,6 +258,10 @@ class Fold(Sink):
                 self._began = entry.event
             case RunClosed():
                 self._closed = entry.event
+            case NodeReady(node, facts):
+                self._addresses.setdefault(node, set()).update(facts.addresses)
+            case NodeConnected(node, str(address)):
+                self._addresses.setdefault(node, set()).add(address)
             case HostExcluded(host, why, by):
                 self._excluded.append(Exclusion(host, why, by))
             case RanksPlaced():  # of another attempt than what is known
@@ -262,12 +294,13 @@ class Fold(Sink):
             verdict, lost = blamed(verdict, closed.above)
             behind = behind_lines(verdict, names, lost)
         last = _last(closed.last_words)
-        lines = left_out(self._excluded) + history(verdict)
-        lines += describe(verdict, nodes, self._pids, last, closed.advice.get)
+        lines = left_out(self._excluded) + history(verdict, closed.attempt_errors)
+        known = {hosts[node]: each for node, each in self._addresses.items()}
+        lines += describe(verdict, nodes, self._pids, last, closed.advice.get, closed.errors, known)
         return Report(
             run_id=began.run_id,
             exit_code=verdict.exit_code,
-            cause=None if verdict.ok else _cause(verdict, names, self._pids, last),
+            cause=None if verdict.ok else _cause(verdict, names, self._pids, last, closed.errors),
             verdict=(*lines, *behind, *closed.notes),
             began=began.at,
             seconds=closed.seconds,
@@ -284,7 +317,7 @@ class Fold(Sink):
             stuck={names[node]: texts for node, texts in verdict.stuck.items()},
             attempts=tuple(
                 FailedAttempt(**{**one, "hosts": tuple(one["hosts"])})
-                for one in record(verdict)["attempts"]
+                for one in record(verdict, closed.attempt_errors)["attempts"]
             ),
             left_out=dict(verdict.left_out),
             no_restart=verdict.no_restart,
@@ -295,6 +328,13 @@ class Fold(Sink):
             },
             nccl={hosts[node]: one for node, one in closed.nccl.items()},
             log_dir=self._folder,
+            errors=tuple(
+                RanksSaid(tuple(map(placement.name, one.ranks)), one.text, one.place, one.is_echo)
+                for one in closed.errors
+                if one.text
+            ),
+            before=tuple(map(placement.name, verdict.before)),
+            ended={placement.name(rank): signal_name(sent) for rank, sent in verdict.ended.items()},
         )
 
     def _ranks(
@@ -350,7 +390,11 @@ def _last(known: LastWords | None) -> Last:
 
 
 def _cause(
-    verdict: Verdict, names: Sequence[str], pids: Mapping[int, int], last: Last
+    verdict: Verdict,
+    names: Sequence[str],
+    pids: Mapping[int, int],
+    last: Last,
+    errors: Sequence[RankError],
 ) -> FirstFailure:
     cause = verdict.cause
     assert cause is not None
@@ -390,8 +434,12 @@ def _cause(
         facts["pid"] = pids.get(cause.rank)
         facts["error"] = None if cause.error is None else vars(cause.error)
         facts["last_lines"] = list(said)
+        own = own_error(cause, errors)
+        facts["last_error"] = own.text or None if own is not None else None
+        facts["place"] = own.place or None if own is not None else None
+        facts["remedy"] = own.hint or None if own is not None else None
     if isinstance(cause, RankFailed):
-        facts["same"] = alike(cause, verdict.statuses, last)
+        facts["same"] = alike(cause, verdict, last, errors)
     code = message_code(cause)
     if isinstance(cause, Impossible):
         del facts["code"]  # is the message's

@@ -98,7 +98,9 @@ class Running(BackgroundRun[Report, Line | Entry]):
     ) -> None:
         self._reach = reach
         hosts = [node.host.name for node in (*plan.nodes, *plan.spares)]
-        sinks: list[Sink] = [Notes(hosts, say, verbose=False)]
+        sinks: list[Sink] = [
+            Notes(hosts, say, verbose=False, error_of=lambda cause: self._session.error_of(cause))
+        ]
         if paths is not None:
             sinks += open_files(plan, paths, say)
         if lines or events:

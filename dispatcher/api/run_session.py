@@ -29,13 +29,14 @@ from dispatcher.api.find_processes import FinalCleanup
 from dispatcher.api.report import Fold, Report, write_json
 from dispatcher.core.events.monitor_events import NcclNetwork, RunBegan, RunClosed, placed
 from dispatcher.core.events.run_events import Entry, Event, HostExcluded, SignalReceived, Sink
-from dispatcher.core.events.verdicts import NodeFailed, Verdict
+from dispatcher.core.events.verdicts import Cause, NodeFailed, Verdict
 from dispatcher.model.errors import FileUnusable
 from dispatcher.model.host import Host
 from dispatcher.model.paths import Rotation, RunPaths
 from dispatcher.output.monitor.nccl_listener import NcclListener
 from dispatcher.output.text.fold import Advise, no_advice
 from dispatcher.output.text.lines import Tail
+from dispatcher.output.text.story import errors_of
 from dispatcher.output.text.verdict_text import advice_on, last_words
 from dispatcher.plan.job.job_plan import JobPlan
 from dispatcher.plan.job.reassignment import Exclusion
@@ -186,6 +187,10 @@ class RunSession:
         """The name of that host."""
         return self._runner.host_of(rank)
 
+    def error_of(self, cause: Cause) -> str:
+        """Why the rank of ``cause`` ended, as it wrote, in a line; "" where that is not known."""
+        return self._tail.told(cause)
+
     def tell(self, event: Event) -> None:
         """Let the run know of ``event``; from any thread or signal handler."""
         self._runner.tell(event)
@@ -217,12 +222,13 @@ class RunSession:
         if self._above is not None and isinstance(verdict.cause, NodeFailed):
             hosts = [node.host for node in self.plan.nodes]
             above = {host: tuple(inner) for host, inner in self._above(hosts).items()}
+        errors = () if verdict.ok else errors_of(verdict, self._tail.error)
         closed = RunClosed(
             verdict,
             seconds,
             placed(self.plan),
             tuple(self._tail.written()),
-            last_words(verdict, self._tail.last),
+            last_words(verdict, self._tail.last, errors),
             above,
             advice_on(verdict, self._advise),
             (*cleaned, *self._nccl.lines(self._hosts)),
@@ -230,6 +236,8 @@ class RunSession:
                 node: NcclNetwork(one.net, one.devices, one.version)
                 for node, one in self._nccl.networks().items()
             },
+            errors,
+            dict(self._tail.errors),
         )
         return Entry(self._fold.seq + 1, round(seconds, 6), closed)
 

@@ -141,13 +141,16 @@ class Cause(_Cause, total=False):
     Impossible, OutputLost, Hung, TimeUp or Interrupted. message_code: what ``dispatch explain``
     knows it by. rank, host, pid: where; a rank that was spawned is a text, 1.0. status: exit code,
     or -n for signal n. error: what the rank wrote about its failure, with message and traceback.
-    last_lines: what it said last. same: other ranks that failed alike. hint: what to do. code,
-    text: of MPI_Abort. never: whether MPI was never begun. ranks, waiting: who left MPI, and who
-    waits. used: the different MPIs. errno, step, what: why a program could not be started. failure,
-    failures: of a host, and by host. problems: by host, what does not fit. exit_code: of dispatch.
-    message: why the plan is impossible. received, sent: bytes. seconds: of the hang, or of the time
-    limit. groups: where the ranks were. collective: the one they hang in. signals: what names ranks
-    that hold the others back, the one that knows most first. signum: the signal that dispatch got.
+    last_lines: what it said last. last_error: the line of its output that says why it ended; place:
+    where in the user's code, train.py:33; remedy: what to do about that. same: other ranks that
+    failed alike. hint: what to do, or what its host knows. code, text: of MPI_Abort. never: whether
+    MPI was never begun. ranks, waiting: who left MPI, and who waits. used: the different MPIs.
+    errno, step, what: why a program could not be started. failure, failures: of a host, and by
+    host. problems: by host, what does not fit. exit_code: of dispatch. message: why the plan is
+    impossible. received, sent: bytes. seconds: of the hang, or of the time limit. groups: where the
+    ranks were. collective: the one they hang in. signals: what names ranks that hold the others
+    back, the one that knows most first. signum: the signal that dispatch got; by: the command that
+    ended the job.
     """
 
     rank: int | str
@@ -156,6 +159,9 @@ class Cause(_Cause, total=False):
     status: int
     error: dict[str, Any] | None
     last_lines: list[str]
+    last_error: str | None
+    place: str | None
+    remedy: str | None
     same: list[int]
     hint: str | None
     code: int
@@ -179,6 +185,7 @@ class Cause(_Cause, total=False):
     collective: HungCollective | None
     signals: list[NamedRanks]
     signum: int
+    by: str
 
 
 class Report(TypedDict):

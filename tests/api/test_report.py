@@ -165,7 +165,7 @@ def test_hosts_stand_by_name() -> None:
     assert "rank 1" in first.what
     assert (second.started, second.cause, second.exit_code) == (False, "Interrupted", 143)
     text = "\n".join(report.verdict)
-    for words in ("note: start 1: ", "note: before a start: ", "n9: not used to the end: bad",
+    for words in ("note: attempt 1: ", "note: before a start: ", "n9: not used to the end: bad",
                   "not started again: too few hosts", "n2", "no heartbeat"):  # fmt: skip
         assert words in text
     assert report.verdict[-1] == "note: swept"
@@ -208,18 +208,22 @@ def test_what_a_rank_said_last() -> None:
 GROUP = Group((0, FIRST), "py-spy", "S", (Frame("f", "a.py", 3),))
 
 
+#: of a rank that wrote nothing of its end
+UNTOLD = {"last_error": None, "place": None, "remedy": None}
+
+
 @cases(
     ("cause", "rank", "host", "facts"),
     [
         (RankFailed(1, 2, 3, ErrorFile("why", "tb"), "hint"), "2", "n2",
          {"rank": 2, "host": "n2", "status": 3, "error": {"message": "why", "traceback": "tb"},
-          "hint": "hint", "pid": 72, "last_lines": [], "same": []}),
+          "hint": "hint", "pid": 72, "last_lines": [], **UNTOLD, "same": []}),
         (RankFailed(0, FIRST, 3), "1.0", "n1",
          {"rank": "1.0", "host": "n1", "status": 3, "error": None, "hint": "", "pid": None,
-          "last_lines": [], "same": []}),
+          "last_lines": [], **UNTOLD, "same": []}),
         (MpiAborted(0, 1, 7, "text"), "1", "n1",
          {"rank": 1, "host": "n1", "code": 7, "text": "text", "error": None, "pid": 71,
-          "last_lines": []}),
+          "last_lines": [], **UNTOLD}),
         (LeftMpi(0, 1, True, (1, FIRST), (2,)), "1", "n1",
          {"rank": 1, "host": "n1", "never": True, "ranks": ["1", "1.0"], "waiting": ["2"]}),
         (MpisDiffer((UsedMpi("4.0", "/lib", "PMI-1", (0,)),)), None, None,

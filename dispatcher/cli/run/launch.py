@@ -225,7 +225,12 @@ def _run(
     )
     if not output.quiet:
         sinks.append(
-            Notes(hosts, registration.shown_to_viewers(screen.say), verbose=output.verbose)
+            Notes(
+                hosts,
+                registration.shown_to_viewers(screen.say),
+                verbose=output.verbose,
+                error_of=lambda cause: session.error_of(cause),
+            )
         )
     sinks += [screen, *registration.sinks]
 

@@ -273,6 +273,21 @@ class LastWords(Value):
 
 
 @value
+class RankError(Value):
+    """Why ``ranks`` ended, as they wrote it themselves: ``text`` in a line, ``place`` in the code.
+
+    The words are those of the first of the ranks; numbers in them may differ from rank to rank.
+    is_echo: they tell of another rank's end. hint: the remedy, "" for none.
+    """
+
+    ranks: tuple[int, ...]
+    text: str
+    place: str = ""
+    is_echo: bool = False
+    hint: str = ""
+
+
+@value
 class NcclNetwork(Value):
     """The network ``net`` that NCCL said it uses, on which ``devices``, and its version if told."""
 
@@ -290,6 +305,8 @@ class RunClosed(Event):
     that failed, if one did. above: host -> those it was reached through, nearest first; None where
     all were reached directly. advice: trouble -> what the launcher's machine knows to do about it.
     notes: further lines of the verdict, on leftovers and networks. nccl: host -> its network.
+    errors: of the ranks of the last attempt, that of the cause first. attempt_errors: number of
+    restarts before an attempt -> why the rank that ended it did, in a line.
     """
 
     verdict: Verdict
@@ -301,6 +318,8 @@ class RunClosed(Event):
     advice: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     nccl: Mapping[int, NcclNetwork] = field(default_factory=dict)
+    errors: tuple[RankError, ...] = ()
+    attempt_errors: Mapping[int, str] = field(default_factory=dict)
 
 
 def placed(plan: JobPlan) -> tuple[PlacedNode, ...]:

@@ -17,6 +17,7 @@ from dispatcher.core.events.monitor_events import (
 )
 from dispatcher.core.events.mpi_events import MpiFound
 from dispatcher.core.events.run_events import Entry, Sink
+from dispatcher.core.events.verdicts import Cause
 from dispatcher.model.hostset import fold
 from dispatcher.output.text.fold import fold_ranks, plural
 from dispatcher.output.text.sanitize import sanitize_text
@@ -31,13 +32,21 @@ MOST_MAPPED = 32
 class Notes(Sink):
     """Says what the user should know at once; with ``verbose``, every step of every host.
 
-    hosts: node -> name. say: writes one line.
+    hosts: node -> name. say: writes one line. error_of: why the rank of a cause ended, as it wrote.
     """
 
-    def __init__(self, hosts: Sequence[str], say: Callable[[str], None], *, verbose: bool) -> None:
+    def __init__(
+        self,
+        hosts: Sequence[str],
+        say: Callable[[str], None],
+        *,
+        verbose: bool,
+        error_of: Callable[[Cause], str] = lambda cause: "",
+    ) -> None:
         self._hosts = hosts
         self._say = say
         self._verbose = verbose
+        self._error_of = error_of
         self._unbound: set[frozenset[str]] = set()  # why ranks are not bound, as told of one host
 
     def event(self, entry: Entry) -> None:
@@ -118,7 +127,8 @@ class Notes(Sink):
                 return f"{self._hosts[node]}: connection was dropped, attempt {attempt}"
             case ev.RunRestarting(cause, number, most, seconds):
                 when = f" in {seconds:.0f} s" if seconds >= 1 else ""
-                return f"{headline(cause, self._hosts)}; restart {number} of {most}{when}"
+                why = headline(cause, self._hosts, self._error_of(cause))
+                return f"{why}; restart {number} of {most}{when}"
             case ev.NodeCleared(node, killed):
                 left = f", {killed} were killed" if killed else ""
                 return (

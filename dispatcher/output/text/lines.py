@@ -10,19 +10,31 @@ the limit comes in pieces, each but the last with ``CONTINUED`` behind it. For a
 stay whole: then its beginning is put aside (``spill``), and it comes at its end, as pieces to be
 written one behind the other.
 
-``Tail`` keeps the last lines of every rank, and counts its bytes.
+``Tail`` keeps the end of what every rank wrote, for the verdict, and counts its bytes.
 """
 
 from __future__ import annotations
 
-from collections import deque
+import re
 from collections.abc import Callable, Iterator
 from itertools import chain
 
-from dispatcher.core.events.run_events import Entry, OutputEnded, RanksPlaced, Sink
+from dispatcher.core.events.run_events import (
+    Entry,
+    OutputEnded,
+    RanksPlaced,
+    RunRestarting,
+    Sink,
+)
 from dispatcher.output.files.spool import LongLine, Spill
 from dispatcher.output.text.sanitize import character_edge, sanitize
 from dispatcher.remote.protocol.frames import STDERR, STDOUT
+
+TYPE_CHECKING = False
+
+if TYPE_CHECKING:
+    from dispatcher.core.events.verdicts import Cause
+    from dispatcher.output.text.last_error import LastError
 
 LINE_LIMIT = 64 << 10
 CONTINUED = " \N{LEFTWARDS ARROW WITH HOOK}".encode()
@@ -202,47 +214,52 @@ def _split(block: bytes, limit: int) -> bytes:
     return b"\n".join(lines)
 
 
-#: lines kept of each stream, and bytes kept of each line
+#: lines of a stream that are told, and bytes of each
 N_LINES = 20
 LINE_BYTES = 512
-#: bytes of a chunk that can matter here; older ones would be pushed out anyway
-CHUNK_BYTES = 16 << 10
+#: bytes of a stream that are kept at least, and how many more before the oldest are dropped
+KEPT, SLACK = 32 << 10, 16 << 10
+
+#: a frame of a C++ stack, as torch and glibc write them: twenty of them push out what matters
+_FRAME = rb" *(?:frame #\d+: |#\d+ 0x|#\d+: )"
+#: so many frames one below the other are told as one line
+_MANY_FRAMES = 3
 
 
 class Tail(Sink):
-    """``last(rank)`` gives the lines that say most about how the rank ended.
+    """``last(rank)`` gives the lines that say most about how the rank ended, ``error`` why it did.
 
-    sizes: (rank, stream) -> bytes that came in the present attempt.
+    Bytes are kept as they come, and only those that are asked for become lines. sizes: (rank,
+    stream) -> bytes that came in the present attempt. errors: number of restarts before an attempt
+    -> why the rank that ended it did, in a line; of attempts before the present one.
     """
 
     def __init__(self) -> None:
         self.sizes: dict[tuple[int, int], int] = {}
-        self._assemblers: dict[tuple[int, int], LineAssembler] = {}
-        self._lines: dict[tuple[int, int], deque[bytes]] = {}
+        self.errors: dict[int, str] = {}
+        self._ends: dict[tuple[int, int], bytearray] = {}
+        self._over: set[tuple[int, int]] = set()
 
     def output(self, rank: int, stream: int, data: bytes) -> None:
         key = (rank, stream)
-        if key not in self._assemblers:
-            self._assemblers[key] = LineAssembler()
-            self._lines[key] = deque(maxlen=N_LINES)
         self.sizes[key] = self.sizes.get(key, 0) + len(data)
-        self._keep(key, self._assemblers[key].feed(data[-CHUNK_BYTES:]))
+        end = self._ends.get(key)
+        if end is None:
+            end = self._ends[key] = bytearray()
+        end += data[-KEPT:]
+        if len(end) > KEPT + SLACK:
+            del end[:-KEPT]
 
     def event(self, entry: Entry) -> None:
-        event = entry.event
-        if isinstance(event, RanksPlaced) and event.restart:
-            self.sizes.clear()
-            self._lines.clear()
-            self._assemblers.clear()
-        if isinstance(event, OutputEnded) and (event.rank, event.stream) in self._assemblers:
-            key = (event.rank, event.stream)
-            self._keep(key, self._assemblers[key].finish())
-
-    def _keep(self, key: tuple[int, int], block: bytes) -> None:
-        if block:
-            # one more than are kept: all that stands before these, which they push out
-            lines = block[:-1].rsplit(b"\n", N_LINES)
-            self._lines[key].extend(line[:LINE_BYTES] for line in lines)
+        match entry.event:
+            case RanksPlaced(restart=restart) if restart:
+                self.sizes.clear()
+                self._ends.clear()
+                self._over.clear()
+            case OutputEnded(_, rank, stream):
+                self._over.add((rank, stream))
+            case RunRestarting(cause, number):
+                self.errors[number - 1] = self.told(cause)
 
     def written(self) -> list[tuple[int, int, int]]:
         """(rank, bytes of its stdout, of its stderr) of each rank that wrote."""
@@ -255,7 +272,56 @@ class Tail(Sink):
     def last(self, rank: int) -> tuple[str, list[str]]:
         """("stderr" or "stdout", its last lines sanitized); stderr if it said anything."""
         for stream, name in ((STDERR, "stderr"), (STDOUT, "stdout")):
-            lines = self._lines.get((rank, stream))
+            lines = _without_frames(self._lines(rank, stream))[-N_LINES:]
             if lines:
-                return name, [sanitize(line).decode() for line in lines]
+                return name, [sanitize(line[:LINE_BYTES]).decode() for line in lines]
         return "stderr", []
+
+    def error(self, rank: int, status: int) -> LastError | None:
+        """What the rank, of ``status``, wrote about its end; on stdout if nothing on stderr."""
+        from dispatcher.output.text.last_error import last_error  # few runs fail
+
+        for stream in (STDERR, STDOUT):
+            lines = [line.decode("utf-8", "replace") for line in self._lines(rank, stream)]
+            found = last_error(lines, status)
+            if found is not None and (found.text or stream == STDOUT):
+                return found
+        return None
+
+    def told(self, cause: Cause) -> str:
+        """Why the rank of ``cause`` ended, as it wrote, in a line; "" where that is not known."""
+        from dispatcher.core.events.verdicts import MpiAborted, RankFailed
+
+        if not isinstance(cause, (RankFailed, MpiAborted)):
+            return ""
+        status = cause.status if isinstance(cause, RankFailed) else cause.code
+        found = self.error(cause.rank, status)
+        return "" if found is None else str(found)
+
+    def _lines(self, rank: int, stream: int) -> list[bytes]:
+        """The whole lines that are kept of a stream; the last may lack its end if that is over."""
+        end = self._ends.get((rank, stream))
+        if not end:
+            return []
+        assembler = LineAssembler()
+        block = assembler.feed(bytes(end))
+        if (rank, stream) in self._over:
+            block += assembler.finish()
+        lines = block.split(b"\n")[:-1]
+        cut = self.sizes[rank, stream] > len(end) and len(lines) > 1
+        return lines[1:] if cut else lines  # of the first, the beginning may be gone
+
+
+def _without_frames(lines: list[bytes]) -> list[bytes]:
+    """``lines`` with each long run of C++ frames as one."""
+    kept: list[bytes] = []
+    run: list[bytes] = []
+    for line in [*lines, b""]:
+        if re.match(_FRAME, line):
+            run.append(line)
+            continue
+        many = len(run) > _MANY_FRAMES
+        kept += [b"(%d frames of C++)" % len(run)] if many else run
+        run.clear()
+        kept.append(line)
+    return kept[:-1]

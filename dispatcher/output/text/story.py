@@ -3,20 +3,35 @@
 Pure, as ``verdict_text`` is, which tells the cause itself: ranks that had ended well before, what
 became of the others, and which of it was dispatch's own doing. Whatever is told is told once, with
 the ranks that it is true of.
+
+What a rank says of its end often tells of another's: ``Connection closed by peer [10.0.0.3]:414``.
+The addresses and the numbers in it are those of ranks and hosts that are known here (``peers``).
 """
 
 from __future__ import annotations
 
+import re
 import signal
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from dispatcher.core.events import verdicts
-from dispatcher.core.events.monitor_events import PlacedNode
+from dispatcher.core.events.monitor_events import PlacedNode, RankError
 from dispatcher.core.events.verdicts import Verdict
 from dispatcher.model.hostset import fold
 from dispatcher.output.text.fold import Trouble, fold_ranks, grouped, hints, plural
 from dispatcher.output.text.sanitize import sanitize_text
 from dispatcher.plan.job.placement import name
+
+TYPE_CHECKING = False
+
+if TYPE_CHECKING:
+    from dispatcher.output.text.last_error import LastError
+
+#: kinds of errors that are told of ranks other than the cause
+_MOST_KINDS = 6
+
+#: what differs between ranks that fail alike
+NUMBER = r"0x[0-9a-fA-F]+|[0-9]+"
 
 #: signals that dispatch ends ranks by, the gentlest first; each may be followed by those behind it
 _KILL_STEPS = (signal.SIGQUIT, signal.SIGINT, signal.SIGTERM, signal.SIGKILL)
@@ -30,15 +45,84 @@ def before(verdict: Verdict, homes: Mapping[int, str]) -> list[str]:
     return [f"  {fold_ranks(verdict.before)} on {where} had exited 0 before"]
 
 
+def errors_of(
+    verdict: Verdict, error: Callable[[int, int], LastError | None]
+) -> tuple[RankError, ...]:
+    """Why the ranks ended, as far as they wrote it; equal words once, those of the cause first.
+
+    error: what a rank of a status wrote about its end. Only the cause has a hint.
+    """
+    first = getattr(verdict.cause, "rank", None)
+    ranks = [rank for rank, status in verdict.statuses.items() if status and rank != first]
+    found: dict[str, tuple[LastError, list[int]]] = {}
+    for rank in [*([] if first is None else [first]), *sorted(ranks)]:
+        one = error(rank, verdict.statuses.get(rank, 1))
+        if one is not None and (one.text or rank == first):
+            found.setdefault(re.sub(NUMBER, "0", one.text), (one, []))[1].append(rank)
+    return tuple(
+        RankError(tuple(who), one.text, one.place, one.is_echo, one.hint if first in who else "")
+        for one, who in found.values()
+    )
+
+
+def in_words(error: RankError) -> str:
+    """``ValueError: no (train.py:33)``, sanitized."""
+    return sanitize_text(f"{error.text} ({error.place})" if error.place else error.text)
+
+
+def behind(cause: RankError, errors: Sequence[RankError], homes: Mapping[int, str]) -> list[str]:
+    """The line on who failed for a reason of its own, where ``cause`` only tells of others."""
+    own = next((one for one in errors if one.text and not one.is_echo), None)
+    if own is None or not cause.is_echo:
+        return []
+    where = fold(dict.fromkeys(homes[rank] for rank in own.ranks if rank in homes))
+    return [f"  likely behind it: {fold_ranks(own.ranks)} on {where}: {in_words(own)}"]
+
+
+# compiled where they are needed: few runs fail, and all of them load this
+_ADDRESS = r"(?<![\w.])(?:\d{1,3}\.){3}\d{1,3}(?![\w.]*\w)|(?<=\[)[0-9a-f:]*:[0-9a-f:]+(?=\])"
+_RANK = r"\b[Rr]anks? (\d+)\b|from \[(\d+)\] "
+#: ranks of a group of some ranks are counted otherwise
+_SUBGROUP = r"\bPG (?:ID )?[1-9]"
+
+
+def peers(
+    verdict: Verdict,
+    error: RankError,
+    nodes: Sequence[PlacedNode],
+    addresses: Mapping[str, Collection[str]],
+) -> list[str]:
+    """Lines on the hosts and ranks that ``error`` tells of. addresses: of each host by name."""
+    own = error.ranks[0]
+    lines = []
+    for address in dict.fromkeys(re.findall(_ADDRESS, error.text)):
+        for node in nodes:
+            if own not in node.ranks and address in addresses.get(node.host, ()):
+                ranks = fold_ranks(node.ranks)
+                lines.append(f"  {address} is {node.host} ({ranks}{_fate(verdict, node.ranks)})")
+    for match in () if re.search(_SUBGROUP, error.text) else re.finditer(_RANK, error.text):
+        rank = int(match[1] or match[2])
+        for node in nodes:
+            if rank != own and rank in node.ranks:
+                lines.append(f"  rank {rank} is on {node.host}{_fate(verdict, [rank])}")
+    return [*dict.fromkeys(lines)]
+
+
+def _fate(verdict: Verdict, ranks: Collection[int]) -> str:
+    """``, which had exited 0 before``, where that is true of all ``ranks``."""
+    return ", which had exited 0 before" if {*ranks} <= {*verdict.before} else ""
+
+
 def after(
     verdict: Verdict,
     reported: Collection[int],
     nodes: Sequence[PlacedNode],
     pids: Mapping[int, int],
+    errors: Sequence[RankError] = (),
 ) -> list[str]:
     """What became of the ranks and hosts that are not ``reported`` yet."""
     names = [node.host for node in nodes]
-    lines = _others(verdict, reported)
+    lines = _others(verdict, reported, errors)
     blamed = verdict.cause.node if isinstance(verdict.cause, verdicts.NodeFailed) else None
     lost = grouped(
         Trouble(names[node], failure.kind.value, failure.why, failure.hint)
@@ -67,13 +151,22 @@ def after(
     return lines
 
 
-def _others(verdict: Verdict, reported: Collection[int]) -> list[str]:
+def _others(verdict: Verdict, reported: Collection[int], errors: Sequence[RankError]) -> list[str]:
     """Ranks that failed by themselves after the cause."""
-    by_status: dict[int, list[int]] = {}
+    said = {rank: one for one in errors if one.text for rank in one.ranks}
+    kinds: dict[tuple[int, RankError | None], list[int]] = {}
     for rank, status in sorted(verdict.statuses.items()):
         if rank not in reported and status != 0 and not ended_by_us(verdict, rank):
-            by_status.setdefault(status, []).append(rank)
-    return [f"  then {fold_ranks(who)}: {status_words(how)}" for how, who in by_status.items()]
+            kinds.setdefault((status, said.get(rank)), []).append(rank)
+    lines = [
+        f"  then {fold_ranks(ranks)}: {status_words(status)}"
+        + (f": {in_words(error)}" if error else "")
+        for (status, error), ranks in kinds.items()
+    ]
+    if len(lines) <= _MOST_KINDS:
+        return lines
+    rest = [rank for ranks in [*kinds.values()][_MOST_KINDS - 1 :] for rank in ranks]
+    return [*lines[: _MOST_KINDS - 1], f"  then {fold_ranks(rest)}, each in another way"]
 
 
 def _ended_by_us(verdict: Verdict, reported: Collection[int]) -> list[str]:
@@ -85,13 +178,14 @@ def _ended_by_us(verdict: Verdict, reported: Collection[int]) -> list[str]:
             graceful.setdefault(sent, []).append(rank)
         elif rank not in reported and ended_by_us(verdict, rank):
             by_signal.setdefault(_signal(verdict.statuses[rank]), []).append(rank)
-    lines = []
+    lines = [
+        f"  {fold_ranks(ranks)} exited 0 after {signal_name(sent)}"
+        for sent, ranks in graceful.items()
+    ]
     for sent in sorted(by_signal, key=_KILL_STEPS.index):
-        who, how = fold_ranks(by_signal[sent]), signal.Signals(sent).name
+        who, how = fold_ranks(by_signal[sent]), signal_name(sent)
         more = ", which had not ended on a gentler signal" if sent == signal.SIGKILL else ""
         lines.append(f"  dispatch then ended {who} ({how}){more}")
-    for sent, ranks in graceful.items():
-        lines.append(f"  {fold_ranks(ranks)} exited 0 after {signal.Signals(sent).name}")
     return lines
 
 
@@ -112,10 +206,18 @@ def status_words(status: int) -> str:
     """``exit code 3``, ``killed by SIGKILL (signal 9)``."""
     if status >= 0:
         return f"exit code {status}"
+    named = signal_name(-status)
+    return (
+        f"killed by {named} (signal {-status})" if named.startswith("SIG") else f"killed by {named}"
+    )
+
+
+def signal_name(number: int) -> str:
+    """``SIGKILL``, or ``signal 63`` for one without a name."""
     try:
-        return f"killed by {signal.Signals(-status).name} (signal {-status})"
+        return signal.Signals(number).name
     except ValueError:
-        return f"killed by signal {-status}"
+        return f"signal {number}"
 
 
 def interrupted(cause: verdicts.Interrupted) -> str:
@@ -124,4 +226,4 @@ def interrupted(cause: verdicts.Interrupted) -> str:
         return f"stopped by {sanitize_text(cause.by)}"
     if cause.signum == signal.SIGINT:
         return "interrupted"
-    return f"interrupted by {signal.Signals(cause.signum).name}"
+    return f"interrupted by {signal_name(cause.signum)}"

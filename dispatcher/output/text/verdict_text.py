@@ -14,12 +14,13 @@ import dataclasses
 import os
 import re
 import signal
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from errno import EMFILE
+from types import MappingProxyType
 from typing import Any
 
 from dispatcher.core.events import verdicts
-from dispatcher.core.events.monitor_events import LastWords, PlacedNode
+from dispatcher.core.events.monitor_events import LastWords, PlacedNode, RankError
 from dispatcher.core.events.verdicts import NodeFailed, Verdict
 from dispatcher.model.failure import Failure
 from dispatcher.model.hostset import fold
@@ -33,7 +34,17 @@ from dispatcher.output.text.fold import (
     plural,
 )
 from dispatcher.output.text.sanitize import sanitize_text
-from dispatcher.output.text.story import after, before, interrupted, status_words
+from dispatcher.output.text.story import (
+    NUMBER,
+    after,
+    before,
+    behind,
+    ended_by_us,
+    in_words,
+    interrupted,
+    peers,
+    status_words,
+)
 from dispatcher.plan.job.placement import name
 from dispatcher.plan.job.reassignment import Exclusion
 
@@ -49,8 +60,6 @@ N_TRACEBACK = 30
 #: what hosts find missing that our own machine may know more about, the gravest first
 ASKED = ("cwd", "no script", "missing")
 
-_NUMBER = re.compile(r"0x[0-9a-fA-F]+|[0-9]+")
-
 
 def describe(
     verdict: Verdict,
@@ -58,11 +67,14 @@ def describe(
     pids: Mapping[int, int],
     last: Last,
     advise: Advise = no_advice,
+    errors: Sequence[RankError] = (),
+    addresses: Mapping[str, Collection[str]] = MappingProxyType({}),
 ) -> list[str]:
     """The lines of the verdict; [] for a run that went as planned.
 
     nodes: of the plan. pids: rank -> process id on its host. last: see ``output.text.lines``.
-    advise: what our machine knows to do about a host's trouble.
+    advise: what our machine knows to do about a host's trouble. errors: what ranks wrote of their
+    ends, the cause first. addresses: of hosts by name.
     """
     cause = verdict.cause
     names = [node.host for node in nodes]
@@ -77,17 +89,16 @@ def describe(
             pass
         case verdicts.RankFailed(node, rank, status):
             pid = f", pid {pids[rank]}" if rank in pids else ""
-            how = ": ".join(filter(None, (status_words(status), _message(cause))))
+            how = ": ".join(filter(None, (status_words(status), _message(cause, errors))))
             lines.append(f"{who(node, rank)}{pid}: {how}")
             if cause.hint:
                 lines.append(f"  {sanitize_text(cause.hint)}")
             lines += _traceback(cause, last) + _last_lines(rank, last)
-            same = alike(cause, verdict.statuses, last)
+            same = alike(cause, verdict, last, errors)
             if same:
-                noun = "rank" if len(same) == 1 else "ranks"
-                lines.append(f"  {len(same)} {noun} the same: {fold_ranks(same)}")
+                lines.append(f"  {plural(len(same), 'rank')} the same: {fold_ranks(same)}")
         case verdicts.MpiAborted(node, rank, code, text):
-            parts = (f"called MPI_Abort({code})", sanitize_text(text), _message(cause))
+            parts = (f"called MPI_Abort({code})", sanitize_text(text), _message(cause, errors))
             lines.append(f"{who(node, rank)}: {': '.join(filter(None, parts))}")
             lines += _traceback(cause, last) + _last_lines(rank, last)
         case verdicts.LeftMpi(_, rank):
@@ -149,13 +160,19 @@ def describe(
             lines.append(f"error: {interrupted(cause)}")
     if cause is not None:
         lines[0] += f" [{verdicts.message_code(cause)}]"
-        lines[1:1] = before(verdict, homes)
+        own = own_error(cause, errors)
+        told = before(verdict, homes)
+        if own is not None:
+            told += peers(verdict, own, nodes, addresses) + behind(own, errors, homes)
+            if own.hint and not getattr(cause, "hint", ""):
+                lines.append(f"  hint: {own.hint}")
+        lines[1:1] = told
     reported = (
         {cause.rank} if isinstance(cause, (verdicts.RankFailed, verdicts.MpiAborted)) else set()
     )
     if isinstance(cause, verdicts.RankFailed):
-        reported.update(alike(cause, verdict.statuses, last))
-    rest = after(verdict, reported, nodes, pids)
+        reported.update(alike(cause, verdict, last, errors))
+    rest = after(verdict, reported, nodes, pids, errors)
     return lines + [line for line in rest if line not in lines or "  hint: " not in line]
 
 
@@ -177,30 +194,65 @@ def _used(one: verdicts.UsedMpi, homes: Mapping[int, str]) -> str:
     return f"{fold_ranks(one.ranks)} on {where}: {library}{path} by {one.way}"
 
 
-def _message(cause: verdicts.RankFailed | verdicts.MpiAborted) -> str:
-    return sanitize_text(cause.error.message) if cause.error is not None else ""
+def own_error(cause: verdicts.Cause | None, errors: Sequence[RankError]) -> RankError | None:
+    """What the rank of ``cause`` wrote of its end."""
+    rank = getattr(cause, "rank", None)
+    return next((one for one in errors if rank is not None and rank == one.ranks[0]), None)
+
+
+def _message(cause: verdicts.RankFailed | verdicts.MpiAborted, errors: Sequence[RankError]) -> str:
+    """Why, in the words of its error file; of its output, if that says as much."""
+    filed = sanitize_text(cause.error.message) if cause.error is not None else ""
+    own = own_error(cause, errors)
+    said = in_words(own) if own is not None and own.text else ""
+    return said if filed in said else filed
 
 
 def _traceback(cause: verdicts.RankFailed | verdicts.MpiAborted, last: Last) -> list[str]:
     """The traceback of the rank's error file, unless its last lines end with the same."""
     text = cause.error.traceback.splitlines() if cause.error is not None else []
-    if not text or sanitize_text(text[-1]) in last(cause.rank)[1]:
-        return []
+    if not text or any(line.endswith(sanitize_text(text[-1])) for line in last(cause.rank)[1]):
+        return []  # torch puts the rank before its lines
     return ["  its traceback:", *("    " + sanitize_text(line) for line in text[-N_TRACEBACK:])]
 
 
-def alike(cause: verdicts.RankFailed, statuses: Mapping[int, int], last: Last) -> list[int]:
-    """Other ranks that ended as the cause did and said the same, numbers in it apart."""
-    own = _shape(cause.rank, last)
-    return [
-        rank
-        for rank, status in sorted(statuses.items())
-        if rank != cause.rank and status == cause.status and own and _shape(rank, last) == own
-    ]
+def alike(
+    cause: verdicts.RankFailed, verdict: Verdict, last: Last, errors: Sequence[RankError] = ()
+) -> list[int]:
+    """Other ranks that ended as the cause did and said the same, numbers in it apart.
+
+    One that dispatch ended meanwhile did if it wrote the same error, or was about to.
+    """
+    own, error = _shape(cause.rank, last), own_error(cause, errors)
+    if not own:
+        return []
+    same = set(error.ranks) if error is not None and error.text else set()
+    found = []
+    for rank, status in sorted(verdict.statuses.items()):
+        cut = ended_by_us(verdict, rank) and status != 0
+        if rank == cause.rank or not (cut or status == cause.status):
+            continue
+        said = _shape(rank, last)
+        if rank in same or (_begins(said, own) if cut else said == own):
+            found.append(rank)
+    return found
+
+
+def _begins(said: list[str], own: list[str]) -> bool:
+    """Whether ``said`` ends within the traceback that ``own`` has whole."""
+    heads = [at for at, line in enumerate(said) if _TRACEBACK in line]
+    begins = [at for at, line in enumerate(own) if _TRACEBACK in line]
+    if not heads or not begins or len(said) - heads[-1] < 3:
+        return False
+    part, whole = said[heads[-1] :], own[begins[-1] :]
+    return part == whole[: len(part)]
+
+
+_TRACEBACK = "Traceback (most recent call last):"
 
 
 def _shape(rank: int, last: Last) -> list[str]:
-    return [_NUMBER.sub("0", line) for line in last(rank)[1]]
+    return [re.sub(NUMBER, "0", line) for line in last(rank)[1]]
 
 
 def _table(
@@ -246,12 +298,12 @@ def advice_on(verdict: Verdict, advise: Advise) -> dict[str, str]:
     return {trouble: words for trouble, words in found.items() if words}
 
 
-def last_words(verdict: Verdict, last: Last) -> LastWords | None:
+def last_words(verdict: Verdict, last: Last, errors: Sequence[RankError] = ()) -> LastWords | None:
     """All that ``describe`` needs of ``last``: of the rank that failed, and who said the same."""
     cause = verdict.cause
     if not isinstance(cause, (verdicts.RankFailed, verdicts.MpiAborted, verdicts.LeftMpi)):
         return None
-    same = alike(cause, verdict.statuses, last) if isinstance(cause, verdicts.RankFailed) else []
+    same = alike(cause, verdict, last, errors) if isinstance(cause, verdicts.RankFailed) else []
     stream, lines = last(cause.rank)
     return LastWords((cause.rank, *same), stream, tuple(lines))
 
@@ -263,14 +315,20 @@ def _last_lines(rank: int, last: Last) -> list[str]:
     return [f"  last lines of its {stream}:", *("    " + line for line in lines)]
 
 
-def headline(cause: verdicts.Cause, names: Sequence[str]) -> str:
-    """``rank 3 on n2: exit code 1``: the cause in one line. names: node -> host."""
+def headline(cause: verdicts.Cause, names: Sequence[str], error: str = "") -> str:
+    """``rank 3 on n2: exit code 1: ValueError: no``: the cause in one line.
+
+    names: node -> host. error: what the rank wrote of its end.
+    """
+    rank = getattr(cause, "rank", None)
+    errors = [RankError((rank,), error)] if error and rank is not None else []
     match cause:
         case verdicts.RankFailed(node, rank, status):
-            how = ": ".join(filter(None, (status_words(status), _message(cause))))
+            how = ": ".join(filter(None, (status_words(status), _message(cause, errors))))
             return f"rank {name(rank)} on {names[node]}: {how}"
         case verdicts.MpiAborted(node, rank, code):
-            return f"rank {name(rank)} on {names[node]}: called MPI_Abort({code})"
+            how = ": ".join(filter(None, (f"called MPI_Abort({code})", _message(cause, errors))))
+            return f"rank {name(rank)} on {names[node]}: {how}"
         case verdicts.LeftMpi(node, rank):
             return f"rank {name(rank)} on {names[node]}: {left_words(cause)}"
         case verdicts.MpisDiffer():
@@ -302,12 +360,18 @@ def left_out(excluded: Sequence[Exclusion]) -> list[str]:
     return lines
 
 
-def history(verdict: verdicts.Verdict) -> list[str]:
-    """Lines for the verdict: the attempts before the last one, and why there was none after it."""
+def history(
+    verdict: verdicts.Verdict, errors: Mapping[int, str] = MappingProxyType({})
+) -> list[str]:
+    """Lines for the verdict: the attempts before the last one, and why there was none after it.
+
+    errors: number of restarts before an attempt -> why the rank that ended it did.
+    """
     lines = []
     for attempt in verdict.attempts:
-        which = f"start {attempt.restart + 1}" if attempt.started else "before a start"
-        lines.append(f"note: {which}: {headline(attempt.cause, attempt.names)}")
+        which = f"attempt {attempt.restart + 1}" if attempt.started else "before a start"
+        error = errors.get(attempt.restart, "") if attempt.started else ""
+        lines.append(f"note: {which}: {headline(attempt.cause, attempt.names, error)}")
     restarts = sum(attempt.started for attempt in verdict.attempts)
     if verdict.cause is None and restarts:
         lines.append(f"note: the job succeeded after {plural(restarts, 'restart')}")
@@ -318,8 +382,14 @@ def history(verdict: verdicts.Verdict) -> list[str]:
     return lines
 
 
-def record(verdict: verdicts.Verdict) -> dict[str, Any]:
+def record(
+    verdict: verdicts.Verdict, errors: Mapping[int, str] = MappingProxyType({})
+) -> dict[str, Any]:
     """The same for the report."""
+
+    def error(attempt: verdicts.Attempt) -> str:
+        return errors.get(attempt.restart, "") if attempt.started else ""
+
     return {
         "attempts": [
             {
@@ -328,7 +398,7 @@ def record(verdict: verdicts.Verdict) -> dict[str, Any]:
                 "world_size": attempt.world_size,
                 "hosts": list(attempt.names),
                 "cause": type(attempt.cause).__name__,
-                "what": headline(attempt.cause, attempt.names),
+                "what": headline(attempt.cause, attempt.names, error(attempt)),
                 "exit_code": verdicts.exit_code(attempt.cause),
             }
             for attempt in verdict.attempts

@@ -129,7 +129,8 @@ def test_what_only_happens_is_a_moment_on_its_host(tmp_path: Path) -> None:
     assert moments(elements) == [
         (2, "probed", 1.5, {}), (0, "ranks.placed", 2.5, {}), (1, "odd", 3.5, {}),
         (2, "MPI barrier WORLD:0", 4.5, {}), (1, "node.swept", 5.5, {}), (2, "node.lost", 6.5, {}),
-        (0, "job.stopping", 7.5, {"why": "why"}), (0, "signal.received", 8.5, {"signum": 2}),
+        (0, "job.stopping", 7.5, {"why": "why"}),
+        (0, "signal.received", 8.5, {"signum": 2, "by": "", "first": None}),
         (0, "run.finished", 9.5, {"exit_code": 3, "why": "RankFailed"}),
     ]  # fmt: skip
     assert {(e["s"], e["tid"]) for e in elements if e["ph"] == "i"} == {("p", 0)}

@@ -78,7 +78,7 @@ def test_the_verdict_lists_every_attempt() -> None:
     )  # fmt: skip
     assert history(verdict) == [
         "note: before a start: n2 cannot be used",
-        "note: start 1: rank 2 on n3: exit code 5",
+        "note: attempt 1: rank 2 on n3: exit code 5",
         "note: n2: not used to the end: host lost",
         "note: not started again: 1 restart was made, which is the most",
     ]

@@ -6,7 +6,8 @@ from cases import cases
 
 from dispatcher.core.events import run_events as ev
 from dispatcher.core.events.run_events import Entry
-from dispatcher.output.text.lines import CHUNK_BYTES, LINE_BYTES, N_LINES, Tail
+from dispatcher.core.events.verdicts import Interrupted, MpiAborted, RankFailed
+from dispatcher.output.text.lines import KEPT, LINE_BYTES, N_LINES, SLACK, Tail
 
 
 def ended(rank: int, stream: int) -> Entry:
@@ -38,12 +39,34 @@ def test_so_many_lines_are_kept_and_so_much_of_each() -> None:
     assert tail.last(2)[1] == ["x" * LINE_BYTES]
 
 
-def test_of_a_large_chunk_only_the_end_can_matter() -> None:
+@cases("size", [1, 1000, KEPT, KEPT + SLACK + 1])
+def test_of_a_large_output_only_the_end_is_kept(size: int) -> None:
     tail = Tail()
-    tail.output(0, 1, b"first\n" + b"x" * CHUNK_BYTES + b"\nlast\n")
+    text = b"first\n" + b"x" * (KEPT + SLACK) + b"\nlast\n"
+    for at in range(0, len(text), size):
+        tail.output(0, 1, text[at : at + size])
     lines = tail.last(0)[1]
     assert (lines[-1], "first" in lines) == ("last", False)
-    assert tail.sizes == {(0, 1): 6 + CHUNK_BYTES + 6}
+    assert tail.sizes == {(0, 1): len(text)}
+
+
+def test_frames_of_c_do_not_push_out_the_line_that_matters() -> None:
+    tail = Tail()
+    frames = [b"frame #%d: c10::f() + 0x9 (0x7f in libc10.so)" % n for n in range(30)]
+    tail.output(0, 2, b"\n".join([b"E: no", *frames, b"bye", *frames[:3]]) + b"\n")
+    told = ["E: no", "(30 frames of C++)", "bye", *(frame.decode() for frame in frames[:3])]
+    assert tail.last(0)[1] == told
+
+
+def test_why_a_rank_ended_is_kept_of_each_attempt() -> None:
+    tail = Tail()
+    tail.output(0, 1, b'Traceback (most recent call last):\n  File "/a.py", line 3, in f\nE: no\n')
+    tail.output(0, 2, b"a warning\n")
+    assert tail.told(RankFailed(0, 0, 1)) == tail.told(MpiAborted(0, 0, 2)) == "E: no (a.py:3)"
+    assert (tail.told(Interrupted(2)), tail.told(RankFailed(0, 7, 1))) == ("", "")
+    tail.event(Entry(1, 0.0, ev.RunRestarting(RankFailed(0, 0, 1), 3, 5, 0.0)))
+    tail.event(Entry(2, 0.0, ev.RanksPlaced(1, "a", 1, 3)))
+    assert (tail.errors, tail.last(0)[1]) == ({2: "E: no (a.py:3)"}, [])
 
 
 def test_bytes_are_counted_by_rank_and_stream() -> None:

@@ -56,9 +56,9 @@ def test_failed_rank_and_consequences(plan: JobPlan) -> None:
           "ended": {0: 15, 1: 15, 2: 9, 4: 15, 5: 15, 6: 15, 7: 9}},
          ["  last lines of its stderr:", "    boom", "  1 rank the same: rank 5",
           "  then rank 6: killed by SIGSEGV (signal 11)",
+          "  rank 4 exited 0 after SIGTERM",
           "  dispatch then ended ranks 0-1,7 (SIGTERM)",
-          "  dispatch then ended rank 2 (SIGKILL), which had not ended on a gentler signal",
-          "  rank 4 exited 0 after SIGTERM"]),
+          "  dispatch then ended rank 2 (SIGKILL), which had not ended on a gentler signal"]),
         # one that the kernel killed meanwhile did
         (verdicts.Interrupted(2), {"statuses": {0: -2, 1: -9}, "ended": {0: 2, 1: 15}},
          ["  then rank 1: killed by SIGKILL (signal 9)", "  dispatch then ended rank 0 (SIGINT)"]),

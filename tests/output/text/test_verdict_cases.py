@@ -120,13 +120,14 @@ def test_ranks_are_alike_by_status_and_words() -> None:
         return "stderr", words.get(rank, [])
 
     cause = RankFailed(1, 3, 1)
-    assert verdict_text.alike(cause, statuses, last) == [4]
+    assert verdict_text.alike(cause, Verdict(cause, 1, 8, statuses=statuses), last) == [4]
     lines = said(cause, last, statuses=statuses)
     assert lines[-3:] == [
         "  1 rank the same: rank 4", "  then ranks 5,7: exit code 1", "  then rank 6: exit code 2",
     ]  # fmt: skip
     # of ranks that said nothing nobody knows whether they are alike
-    assert verdict_text.alike(RankFailed(3, 7, 1), {7: 1, 8: 1}, last) == []
+    silent = RankFailed(3, 7, 1)
+    assert verdict_text.alike(silent, Verdict(silent, 1, 8, statuses={7: 1, 8: 1}), last) == []
 
 
 def test_what_follows_from_an_abort_and_from_others() -> None:
@@ -229,7 +230,7 @@ def test_a_job_that_came_through_in_the_end() -> None:
     )
     lines = history(Verdict(None, 0, 2, attempts=(failed, again)))
     assert lines == [
-        "note: start 1: rank 0 on n0: exit code 1", "note: start 2: rank 0 on n0: exit code 1",
+        "note: attempt 1: rank 0 on n0: exit code 1", "note: attempt 2: rank 0 on n0: exit code 1",
         "note: the job succeeded after 2 restarts",
     ]  # fmt: skip
     never = verdicts.Attempt(0, ("n0",), 2, RankFailed(0, 0, 1), False)

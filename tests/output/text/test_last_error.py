@@ -1,0 +1,76 @@
+"""What a rank wrote of its end, out of real endings: one line, where it happened, one remedy."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from cases import cases
+
+from dispatcher.output.text.last_error import MOST_TEXT, LastError, last_error
+from dispatcher.output.text.lines import Tail
+
+FOLDER = Path(__file__).with_name("endings")
+
+
+def ending(path: Path) -> tuple[dict[str, str], str]:
+    """What is expected of an ending, and the text that it is about."""
+    head, _, text = path.read_text().partition("\n\n")
+    return dict(line.split(": ", 1) for line in head.splitlines() if ": " in line), text
+
+
+@cases("path", sorted(FOLDER.glob("*.txt")), ids=lambda path: path.stem)
+def test_real_endings(path: Path) -> None:
+    wanted, text = ending(path)
+    assert wanted["source"]  # own, or where it was published
+    tail = Tail()
+    tail.output(0, 2, text.encode())
+    found = tail.error(0, int(wanted["status"])) or LastError("")
+    assert str(found) == wanted.get("error", "")
+    assert (found.hint, found.is_echo) == (wanted.get("hint", ""), "echo" in wanted)
+
+
+TRACEBACK = ["Traceback (most recent call last):", '  File "/job/a.py", line 3, in f', "E: no"]
+
+
+@cases(
+    ("lines", "status", "text"),
+    [
+        ([], 1, ""),
+        (["step 1", "step 2"], 1, ""),
+        # who was killed did not die of what it wrote
+        (TRACEBACK, -9, ""),
+        (TRACEBACK, 137, ""),
+        # nor who crashed long after
+        ([*TRACEBACK, *["step"] * 9], -11, ""),
+        (TRACEBACK, -11, "E: no"),
+        ([*TRACEBACK, *["step"] * 60], 1, "E: no"),
+        ([*TRACEBACK, *["step"] * 61], 1, ""),
+        # whom dispatch ended may have been about to end
+        (TRACEBACK, -15, "E: no"),
+        ([*TRACEBACK, *["step"] * 9], -15, ""),
+        # of several the last, and of an abort what the runtime says
+        ([*TRACEBACK, *TRACEBACK[:2], "F: also"], 1, "F: also"),
+        (["free(): invalid pointer", *TRACEBACK], -6, "free(): invalid pointer"),
+        # a traceback whose end is not there
+        (TRACEBACK[:2], 1, ""),
+        (["Fatal Python error: none_dealloc: x"], -6, "Fatal Python error: none_dealloc: x"),
+        (["terminate called without an active exception"], -6,
+         "terminate called without an active exception"),
+        (["Exception ignored in: <f>", *TRACEBACK], 1, ""),
+        (["Exception in thread T:", *TRACEBACK], 1, "E: no"),
+        (["error: " + "x" * 300], 1, ""),
+        (["bash: line 1: 7 Killed   python train.py"], 137, ""),
+    ],
+)  # fmt: skip
+def test_which_line_counts(lines: list[str], status: int, text: str) -> None:
+    found = last_error(lines, status)
+    assert (found.text if found else "") == text
+
+
+def test_it_is_one_line_of_bounded_length() -> None:
+    found = last_error([*TRACEBACK[:2], "E: " + "word " * 999], 1)
+    assert found is not None
+    assert (len(found.text), found.text[-1]) == (MOST_TEXT - 1, "\N{HORIZONTAL ELLIPSIS}")
+    long = last_error([*TRACEBACK[:2], "E: " + "a sentence. " * 99], 1)
+    assert long is not None
+    assert long.text.endswith("a sentence. \N{HORIZONTAL ELLIPSIS}")
