@@ -77,17 +77,21 @@ def product_files(root: Path) -> set[str]:
 def shared() -> dict[str, str]:
     """Manual pages and completions: place below an environment -> text."""
     from dispatcher.cli import COMMANDS
+    from dispatcher.cli.entry import shown_name
     from dispatcher.cli.tools.completion import SCRIPTS
     from dispatcher.cli.tools.man import page, page_of
 
     found = {
         "share/bash-completion/completions/dispatch": SCRIPTS["bash"],
+        "share/bash-completion/completions/dsx": SCRIPTS["bash"],
         "share/fish/vendor_completions.d/dispatch.fish": SCRIPTS["fish"],
+        "share/fish/vendor_completions.d/dsx.fish": SCRIPTS["fish"],
         "share/zsh/site-functions/_dispatch": SCRIPTS["zsh"],
         "share/man/man1/dispatch.1": "\n".join([*page(), ""]),
     }
     for name in COMMANDS:
-        found[f"share/man/man1/dispatch-{name}.1"] = "\n".join([*page_of(name), ""])
+        title = shown_name(name).replace(" ", "-")
+        found[f"share/man/man1/{title}.1"] = "\n".join([*page_of(name), ""])
     return found
 
 

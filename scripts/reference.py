@@ -104,7 +104,7 @@ def commands() -> Iterator[str]:
         yield f"## {purpose}"
         yield ""
         for name, said in names.items():
-            yield f"* [dispatch {name}]({name}.md): {plain(said)}"
+            yield f"* [{shown_name(name)}]({name}.md): {plain(said)}"
 
 
 def command(name: str) -> Iterator[str]:

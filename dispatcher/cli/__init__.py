@@ -1,6 +1,7 @@
 """The command line: options to plan to exit code. Thin; ``COMMANDS`` says which file has what.
 
-``console`` is the console script ``dispatch``, ``main`` the same as a function.
+``console`` is the console script ``dispatch``, ``dsx`` that of the short command, ``main`` the
+first as a function.
 The first word chooses the command; anything else is the main one, ``run``. A
 script of a command's name is reached by ``./exec`` or ``run exec``. ``help`` has all commands by
 purpose, and what each says of itself. Never here: what a program could want as well, which is in
@@ -28,6 +29,7 @@ if TYPE_CHECKING:  # nothing of ours, nor typing, is loaded before ``console`` h
 COMMANDS = {
     "run": ("run.run:RunOptions", "run.launch:launch"),
     "exec": ("exec.exec:ExecOptions", "exec.run_exec:run"),
+    "dsx": ("exec.dsx:DsxOptions", "exec.dsx:run"),
     "check": ("checks.check:CheckOptions", "checks.run_check:run"),
     "connect": ("exec.connect:ConnectOptions", "exec.connect:connect"),
     "jobs": ("jobs.jobs:JobsOptions", "jobs.jobs:jobs"),
@@ -111,6 +113,12 @@ def tell(value: object, indent: int | None = 2) -> None:
     import json  # most commands print none
 
     sys.stdout.write(json.dumps(value, indent=indent) + "\n")
+
+
+def dsx() -> None:
+    """``console`` of the short command."""
+    sys.argv.insert(1, "dsx")
+    console()
 
 
 def console() -> None:

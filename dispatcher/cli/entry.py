@@ -68,7 +68,7 @@ def _help(context: click.Context, option: click.Parameter, wanted: bool) -> None
 
 def shown_name(name: str) -> str:
     """What stands before the options of the command ``name``, in help and hints."""
-    return f"dispatch {name}".rstrip()
+    return name if name == "dsx" else f"dispatch {name}".rstrip()
 
 
 def enter(name: str, words: Sequence[str]) -> int:

@@ -41,6 +41,7 @@ PURPOSES: dict[str, dict[str, str]] = {
     },
     "Run commands on hosts": {
         "exec": "Run a command once on every host.",
+        "dsx": "The same with the options of pdsh and clush, as a short command.",
         "shell": "Type commands at a prompt, for all hosts.",
         "connect": "Keep connections open, so that the next commands start at once.",
         "fold": "Show equal lines of many hosts or ranks once.",
@@ -150,7 +151,8 @@ def page(context: click.Context, *, brief: bool) -> str:
         _commands(formatter)
     if brief:
         formatter.write_paragraph()
-        formatter.write(f"All options: dispatch {command.name} --help\n")
+        name = "dispatch run" if overview else context.info_name
+        formatter.write(f"All options: {name} --help\n")
         if overview:
             formatter.write("All commands: dispatch help, and then dispatch COMMAND -h\n")
     elif command.epilog:

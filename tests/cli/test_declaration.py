@@ -204,6 +204,7 @@ USUAL = {
         "check": "quick", "label": "rank", "screen_overflow": "auto", "log_overflow": "block",
     },
     "exec": {"screen_overflow": "auto", "transport": "auto"},
+    "dsx": {"screen_overflow": "auto", "transport": "auto"},
     "attach": {"label": "rank"},
     "check": {"connect_timeout": 10.0, "transport": "auto"},
     "connect": {"keep": "600", "transport": "auto"},
@@ -225,11 +226,11 @@ def test_what_nobody_says(name: str) -> None:
 
 #: (command, option) -> what it stands for without a value
 BARE = {
-    **{(name, "--keep"): "600" for name in ("run", "exec", "put", "get", "shell", "connect")},
-    ("connect", "--keep"): None,
+    **{(name, "--keep"): "600" for name in ("run", "exec", "dsx", "put", "get", "shell")},
     ("run", "--fanout-tree"): "auto", ("exec", "--fanout-tree"): "auto",
     ("run", "--sync"): ".", ("put", "--fanout-tree"): "",
     ("exec", "--sudo"): "root", ("shell", "--sudo"): "root",
+    ("dsx", "--fanout-tree"): "auto", ("dsx", "--sudo"): "root",
 }  # fmt: skip
 
 
@@ -240,7 +241,7 @@ def test_options_that_may_stand_without_a_value() -> None:
         for one in load(name).params
         if isinstance(one, Option) and one.bare is not None
     }
-    assert found == {key: bare for key, bare in BARE.items() if bare is not None}
+    assert found == BARE
 
 
 def test_variables_that_stand_for_options() -> None:
@@ -256,7 +257,7 @@ def test_variables_that_stand_for_options() -> None:
         ("--profile", "DISPATCH_PROFILE"),
     }
     with_config = {name for name in COMMANDS if "ssh_config" in names_of(named(COMMANDS[name][0]))}
-    assert len(with_config) == 8
+    assert len(with_config) == 9
 
 
 @cases(

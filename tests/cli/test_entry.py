@@ -119,7 +119,7 @@ def test_words_that_no_command_takes(
 def test_what_follows_the_program_is_the_program_s() -> None:
     settings = {name: load(name).context_settings for name in COMMANDS}
     last = {name for name, one in settings.items() if not one["allow_interspersed_args"]}
-    assert last == {"run", "exec", "import"}
+    assert last == {"run", "exec", "dsx", "import"}
 
 
 @cases("name", COMMANDS)
@@ -127,7 +127,8 @@ def test_what_all_commands_have(name: str) -> None:
     command = load(name)
     assert command.name == name
     assert [one.name for one in command.params].count("profile") == 1
-    assert (shown_name(name), shown_name("")) == (f"dispatch {name}", "dispatch")
+    shown = name if name == "dsx" else f"dispatch {name}"
+    assert (shown_name(name), shown_name("")) == (shown, "dispatch")
     assert command.help == (command.help or "").strip()
     for word in ("-h", "--help"):
         with pytest.raises(click.exceptions.Exit):

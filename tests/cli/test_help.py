@@ -63,7 +63,7 @@ def test_the_short_help_is_short_and_names_the_whole(name: str) -> None:
     whole = page(context, brief=False).splitlines()
     assert len(short) <= MOST_LINES
     assert len(short) < len(whole) + 2
-    assert f"All options: dispatch {name or 'run'} --help" in short
+    assert f"All options: {shown_name(name or 'run')} --help" in short
     brief = load(name or "run").kind.brief
     assert len(brief or options(name or "run")) <= MOST_BRIEF
     assert set(brief) <= set(options(name or "run"))
@@ -172,6 +172,8 @@ def dispatched(line: str) -> Iterator[list[str]]:
                 words = words[len(runner) :]
         if words[:1] in (["dispatch"], ["dispatch-launcher"]):
             yield words[1:]
+        elif words[:1] == ["dsx"]:
+            yield words
 
 
 def shell_lines() -> Iterator[Any]:

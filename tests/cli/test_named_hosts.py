@@ -167,6 +167,7 @@ def test_the_preview_is_for_every_command_that_takes_hosts_so() -> None:
     assert {name for name in COMMANDS if takes(name)} == {
         *host_options.TAKERS,
         "hosts",
+        "dsx",  # it takes those of exec
     }
 
 

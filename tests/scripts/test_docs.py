@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from dispatcher.cli import COMMANDS
+from dispatcher.cli.entry import shown_name
 
 ROOT = Path(__file__).parents[2]
 #: what a browser fetches by itself: scripts, styles, pictures, fonts; not what a reader may click
@@ -32,7 +33,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_every_command_has_its_page(site: Path) -> None:
     for name in COMMANDS:
         text = (site / "reference" / "commands" / f"{name}.html").read_text()
-        assert f"dispatch {name}" in text or name == "run"
+        assert shown_name(name) in text or name == "run"
         assert 'id="profile"' in text  # the anchor of an option that all have
 
 

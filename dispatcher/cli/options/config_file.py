@@ -33,6 +33,8 @@ else:  # pragma: no cover
 
 EVERY = "all"
 PROFILE = "profile"
+#: command -> others whose tables are its own as well
+_BESIDE = {"dsx": ("exec",)}
 #: characters of a line: tomllib takes a key of many parts in time that grows with their square
 LONGEST_LINE = 8192
 
@@ -66,7 +68,7 @@ class Defaults:
             (self.tables, ""),
             ({} if profile is None else self.profiles.get(profile, {}), f"{PROFILE}.{profile}."),
         ):
-            for name in (EVERY, command):
+            for name in (EVERY, *_BESIDE.get(command, ()), command):
                 for option, value in tables.get(name, {}).items():
                     yield where + name, option, value
 

@@ -42,7 +42,8 @@ REFUSED = {
     ),
     "env-file": "name a file of variables",
     **dict.fromkeys(
-        "apply error-dir events failed-to metrics output output-dir retry-failed svg trace".split(),
+        "apply copy dest error-dir events failed-to metrics output output-dir rcopy retry-failed "
+        "svg trace".split(),
         "name a file to write",
     ),
     **dict.fromkeys("all close kill now stop-on-interrupt".split(), "say what is ended"),
@@ -50,8 +51,9 @@ REFUSED = {
 
 ALLOWED = frozenset(
     # which hosts, and as which account: strangers among them are refused by their keys
-    "hostfile hosts exclude include intersect user ssh-port spares nnodes np nproc-per-node "
-    "min-nodes map-by oversubscribe per-node iface master-port bind-to mem-bind near-hca "
+    "hostfile hosts exclude group exclude-group include intersect user ssh-port spares nnodes np "
+    "nproc-per-node min-nodes map-by oversubscribe per-node iface master-port bind-to mem-bind "
+    "near-hca "
     # what the program of the command line gets; variables are looked at one by one
     "chdir sync export devices omp module no-python stdin no-stdin mpi pmi-port pty "
     # how long, how many, how often

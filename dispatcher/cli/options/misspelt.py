@@ -108,7 +108,7 @@ def _names(command: click.Command) -> dict[str, str]:
 def _elsewhere(context: click.Context) -> Iterator[tuple[str, dict[str, str]]]:
     """Every other command, and the name -> field of its options."""
     for command, (kind, _) in COMMANDS.items():
-        if command != context.command.name:
+        if command not in (context.command.name, "dsx"):  # which has those of exec
             options = [one.parameter(field) for field, one in declared(named(kind)).items()]
             yield command, _names(click.Command(command, params=options))
 

@@ -34,10 +34,10 @@ _BASH = r"""_dispatch_completion() {
             done < <(compgen -f -- "$2") ;;
     esac
 }
-complete -o nosort -F _dispatch_completion dispatch
+complete -o nosort -F _dispatch_completion dispatch dsx
 """
 
-_ZSH = r"""#compdef dispatch
+_ZSH = r"""#compdef dispatch dsx
 _dispatch_completion() {
     local -a plain told response
     local kind value text
@@ -56,13 +56,13 @@ _dispatch_completion() {
 if [[ $zsh_eval_context[-1] == loadautofunc ]]; then
     _dispatch_completion "$@"
 else
-    compdef _dispatch_completion dispatch
+    compdef _dispatch_completion dispatch dsx
 fi
 """
 
 _FISH = r"""function _dispatch_completion
     set -l line (commandline -cp | string collect)
-    for one in (_DISPATCH_COMPLETE=fish_complete _DISPATCH_LINE="$line" dispatch 2>/dev/null)
+    for one in (_DISPATCH_COMPLETE=fish_complete _DISPATCH_LINE="$line" $argv[1] 2>/dev/null)
         set -l parts (string split -m 1 "," -- $one)
         switch $parts[1]
             case dir
@@ -74,7 +74,9 @@ _FISH = r"""function _dispatch_completion
         end
     end
 end
-complete --no-files --command dispatch --arguments "(_dispatch_completion)"
+for one in dispatch dsx
+    complete --no-files --command $one --arguments "(_dispatch_completion $one)"
+end
 """
 
 SCRIPTS = {"bash": _BASH, "zsh": _ZSH, "fish": _FISH}
@@ -111,7 +113,9 @@ def _line(shell: str) -> tuple[list[str], str, int]:
     line = os.environ.get("_DISPATCH_LINE")
     if line is None:
         return (*_older(shell), 0)
-    _, *words = split(line + _CURSOR)
+    program, *words = split(line + _CURSOR)
+    if os.path.basename(program) == "dsx":
+        words.insert(0, "dsx")
     if not words:
         return [], "", 0
     *words, typed = words

@@ -84,7 +84,7 @@ def page() -> Iterator[str]:
         yield rf"\fI{escaped(purpose)}\fR"
         for name, said in commands.items():
             yield ".TP"
-            yield rf"\fBdispatch {escaped(name)}\fR"
+            yield rf"\fB{escaped(shown_name(name))}\fR"
             yield from _filled(said)
     yield ".SH OPTIONS"
     yield from _options(run)
@@ -95,7 +95,7 @@ def page() -> Iterator[str]:
         for name in commands:
             if name != "run":
                 one = load(name)
-                yield f".SS dispatch {escaped(name)}"
+                yield f".SS {escaped(shown_name(name))}"
                 yield from _usage(one, shown_name(name))
                 yield ".PP"
                 yield from _prose(one.help)
@@ -109,7 +109,7 @@ def page_of(name: str) -> Iterator[str]:
     """The lines of the manual page of the command ``name`` alone."""
     command = load(name)
     (said,) = (commands[name] for commands in PURPOSES.values() if name in commands)
-    yield from _head(f"dispatch-{name}", said[:1].lower() + said[1:].rstrip("."))
+    yield from _head(shown_name(name).replace(" ", "-"), said[:1].lower() + said[1:].rstrip("."))
     yield from _usage(command, shown_name(name))
     yield ".SH DESCRIPTION"
     yield from _prose(command.help)

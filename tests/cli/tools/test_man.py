@@ -15,7 +15,7 @@ from cases import cases
 
 from dispatcher import __version__, cli
 from dispatcher.cli import COMMANDS
-from dispatcher.cli.entry import load
+from dispatcher.cli.entry import load, shown_name
 from dispatcher.cli.tools import man
 
 MACROS = {"TH", "SH", "SS", "PP", "TP", "br", "nf", "fi", "nh", "ad l"}
@@ -40,7 +40,7 @@ def test_every_option_of_every_command_is_there(page: list[str]) -> None:
     options = page[page.index(".SH OPTIONS") : page.index(".SH FILES")]
     for line, following in zip(options, [*options[1:], ""], strict=True):
         if line.startswith(".SS "):
-            name = shown(line).removeprefix(".SS dispatch ")
+            name = shown(line).removeprefix(".SS ").removeprefix("dispatch ")
             about[name] = []
         elif line == ".TP":
             about[name].append(shown(following))
@@ -183,7 +183,7 @@ def test_the_parts_of_a_page(page: list[str]) -> None:
     assert r"\fBdispatch\fR \fI[OPTIONS] PROGRAM [ARGS]...\fR" in page
     assert r"\fBdispatch\fR \fICOMMAND\fR [\fIOPTIONS\fR]..." in page
     told = sorted(shown(line) for line in page if line.startswith(".SS "))
-    assert told == sorted(f".SS dispatch {name}" for name in COMMANDS if name != "run")
+    assert told == sorted(f".SS {shown_name(name)}" for name in COMMANDS if name != "run")
 
 
 @cases(

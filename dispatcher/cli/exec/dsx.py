@@ -1,0 +1,139 @@
+"""``dsx``: commands on many hosts in the grammar of pdsh and clush, in few letters.
+
+It is ``dispatch exec`` with their names of options, ``put`` with ``--copy``, ``get`` with
+``--rcopy``, and ``shell`` where no command is given. What a letter means is what it means to both
+of them (pdsh(1) 2.34, clush(1) 1.9); where they differ, what it means to clush, but ``-t`` and
+``-u``, which are the same to both, and ``-o``, which is pssh's.
+"""
+
+from __future__ import annotations
+
+import os
+
+import click
+from click.core import ParameterSource
+
+from dispatcher.cli.exec.exec import ExecOptions
+from dispatcher.cli.options.declaration import argument, converted, option, replace
+from dispatcher.model.errors import ConflictingOptions, MissingArgument
+
+
+class DsxOptions(ExecOptions, section="Hosts"):
+    """Run COMMAND once on every host, as pdsh and clush do; without COMMAND, ask for commands.
+
+    One word with blanks, quotes or |&;<>()$`*?[~ in it is text for the shell /bin/sh there, as for
+    ssh. Several words are a program and its arguments, which get there as they stand.
+
+    The letters are those of pdsh and clush. The rest is dispatch exec.
+    """
+
+    examples = (
+        ("dsx -w 'n[1-3]' uname -r", "a command and its arguments"),
+        ("dsx -bg gpu 'df -h | tail -1'", "hosts of a group; the same answer once"),
+        ("dsx -a -f 4 -- systemctl restart munge", "all groups, 4 hosts at a time"),
+        ("dsx -w 'n[1-3]' --copy node.conf --dest /etc/", "a file to all hosts"),
+    )
+    brief = (
+        "lists", "excluded", "everyone", "group", "left_out", "stdin", "sudo", "command_timeout",
+        "serial", "gather", "line_mode", "diff", "no_label", "copy", "dest",
+    )  # fmt: skip
+
+    words: tuple[str, ...] = argument(last=True, metavar="[--] [COMMAND] [ARGS]...")
+    everyone: bool = option("-a", "--all", help="Take the hosts of all groups: -w '@*'.")
+    group: tuple[str, ...] = option(
+        "-g",
+        metavar="NAME[,NAME]...",
+        help="Take the hosts of these groups: -w @NAME. May be repeated.",
+    )
+    left_out: tuple[str, ...] = option(
+        "-X",
+        "--exclude-group",
+        metavar="NAME[,NAME]...",
+        help="Leave the hosts of these groups out: -x @NAME. May be repeated.",
+    )
+    fanout: int | None = option(
+        metavar="N", section="Limits", help="Connect to at most N hosts at once.", usual="64"
+    )
+    serial: int | None = option(
+        "-f",
+        metavar="N",
+        section="Limits",
+        help="Run on at most N hosts at once, as pdsh -f and clush -f do. (In dispatch exec, -f "
+        "limits connecting alone.)",
+        usual="all hosts",
+    )
+    copy: bool = option(
+        "-c",
+        section="Files",
+        help="Copy the files that the words name to every host: dispatch put.",
+    )
+    rcopy: bool = option(
+        section="Files",
+        help="Copy the files that the words name from every host, to DIR/HOST/ here: dispatch get.",
+    )
+    dest: str | None = option(
+        section="Files",
+        metavar="PATH",
+        help="Where they are copied to, with --copy or --rcopy.",
+        usual="the folder of the first file",
+    )
+
+
+def run(options: DsxOptions) -> int:
+    """Do what the options say; the exit code. Raises: UsageError before any host is touched."""
+    options = _aimed(options)
+    if options.copy and options.rcopy:
+        raise ConflictingOptions("--copy and --rcopy exclude each other")
+    if options.copy or options.rcopy:
+        return _copied(options)
+    if options.dest is not None:
+        raise ConflictingOptions("--dest needs --copy or --rcopy")
+    if not options.words and options.shell is None:
+        from dispatcher.cli.exec import shell
+
+        return shell.run(converted(options, shell.ShellOptions))
+    from dispatcher.cli.exec import run_exec
+
+    return run_exec.run(options)
+
+
+def _aimed(options: DsxOptions) -> DsxOptions:
+    """``options`` with groups as the lists that they stand for."""
+    lists = [f"@{name}" for text in options.group for name in text.split(",")]
+    lists += ["@*"] * options.everyone
+    excluded = [f"@{name}" for text in options.left_out for name in text.split(",")]
+    context = click.get_current_context()
+    if lists:
+        options = replace(options, lists=(*options.lists * _typed(context, "lists"), *lists))
+        context.set_parameter_source("lists", ParameterSource.COMMANDLINE)
+    if excluded:
+        options = replace(options, excluded=(*options.excluded, *excluded))
+        context.set_parameter_source("excluded", ParameterSource.COMMANDLINE)
+    return options
+
+
+def _typed(context: click.Context, name: str) -> bool:
+    return context.get_parameter_source(name) is ParameterSource.COMMANDLINE
+
+
+def _copied(options: DsxOptions) -> int:
+    """``--copy`` or ``--rcopy``: among the words ``--dest`` may stand, as with clush."""
+    words, dest = list(options.words), options.dest
+    for at, word in enumerate(words):
+        name, equals, value = word.partition("=")
+        if name == "--dest" and (equals or at + 1 < len(words)):
+            dest = value if equals else words[at + 1]
+            del words[at : at + 1 + (not equals)]
+            break
+    what = "--copy" if options.copy else "--rcopy"
+    if not words:
+        raise MissingArgument(f"{what}: no file given", hint=f"dsx -w n1 {what} FILE --dest DIR")
+    if options.copy:
+        from dispatcher.cli.exec import put
+
+        there = dest or os.path.join(os.path.dirname(os.path.abspath(words[0])), "")
+        return put.put(converted(options, put.PutOptions, paths=(*words, there)))
+    from dispatcher.cli.exec import get
+
+    here = dest or os.path.dirname(words[0].rstrip("/")) or "."
+    return get.get(converted(options, get.GetOptions, paths=(*words, here)))

@@ -1,0 +1,129 @@
+"""``dsx``: the lines of pdsh and clush, and what dispatch's own commands would be for each."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cases import cases
+
+from dispatcher import cli
+from dispatcher.cli.exec import get, put, run_exec, shell
+from dispatcher.cli.options.declaration import converted
+
+N = "-w n[1-12]"
+
+
+@pytest.fixture(autouse=True)
+def _here(nothing_around: Path) -> None:
+    """No batch job, an empty folder."""
+
+
+@pytest.fixture
+def done(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, Any]]:
+    """What was to be done: the function, and its options."""
+    found: list[tuple[Any, Any]] = []
+    for module, name in ((run_exec, "run"), (put, "put"), (get, "get"), (shell, "run")):
+
+        def do(options: Any, module: Any = module) -> int:
+            found.append((module, options))
+            return 7
+
+        monkeypatch.setattr(module, name, do)
+    return found
+
+
+@cases(
+    ("short", "long"),
+    [
+        # pdsh's lines, with the program's name changed
+        ((*N.split(), "hostname"), ("exec", *N.split(), "hostname")),
+        ((*N.split(), "-x", "n3", "w", "-h"), ("exec", *N.split(), "-x", "n3", "w", "-h")),
+        (("-w", "^hf", "ls /etc/hos*"), ("exec", "-H", "hf", "ls /etc/hos*")),
+        ((*N.split(), "-S", "exit 7"), ("exec", *N.split(), "-S", "--shell", "exit 7")),
+        ((*N.split(), "-t", "5", "-u", "2", "sleep", "20"),
+         ("exec", *N.split(), "-t5", "-u2", "sleep", "20")),
+        ((*N.split(), "-N", "echo $HOME"), ("exec", *N.split(), "-N", "echo $HOME")),
+        ((*N.split(), "-P", "echo %h %n"), ("exec", *N.split(), "-P", "echo %h %n")),
+        (("-f", "1", *N.split(), "-l", "me", "x"),
+         ("exec", "--serial", "1", *N.split(), "-l", "me", "x")),
+        (N.split(), ("shell", *N.split())),
+        # clush's
+        (("-w", "n[1-3]", "-b", "x"), ("exec", "-w", "n[1-3]", "-b", "x")),
+        (("-bw", "@gpu", "x"), ("exec", "-b", "-w", "@gpu", "x")),
+        (("-a", "-b", "x"), ("exec", "-w", "@*", "-b", "x")),
+        (("-bg", "gpu", "df -h | tail -1"), ("exec", "-w", "@gpu", "-b", "df -h | tail -1")),
+        (("-g", "gpu,odd", "-X", "nested", "-L", "x"),
+         ("exec", "-w", "@gpu", "-w", "@odd", "-x", "@nested", "-L", "x")),
+        (("-g", "a", "-g", "b", "-w", "n1", "-x", "n2", "-X", "c,d", "x"),
+         ("exec", "-w", "n1", "-w", "@a", "-w", "@b", "-x", "n2", "-x", "@c", "-x", "@d", "x")),
+        ((*N.split(), "--diff", "x"), ("exec", *N.split(), "--diff", "x")),
+        ((*N.split(), "-I", "cat"), ("exec", *N.split(), "-I", "cat")),
+        ((*N.split(), "-S", "-q", "false"), ("exec", *N.split(), "-S", "-q", "false")),
+        ((*N.split(), "--copy", "a", "b", "--dest", "/etc/"),
+         ("put", *N.split(), "a", "b", "/etc/")),
+        ((*N.split(), "-c", "--dest=/etc/x", "a"), ("put", *N.split(), "a", "/etc/x")),
+        ((*N.split(), "--copy", "sub/a"), ("put", *N.split(), "sub/a", "{cwd}/sub/")),
+        ((*N.split(), "--rcopy", "/var/log/x", "--dest", "."),
+         ("get", *N.split(), "/var/log/x", ".")),
+        (("--dest", "logs", *N.split(), "--rcopy", "/a", "/b"),
+         ("get", *N.split(), "/a", "/b", "logs")),
+        ((*N.split(), "--rcopy", "/var/log/x/"), ("get", *N.split(), "/var/log/x/", "/var/log")),
+        # parallel-ssh's
+        (("-H", "hf", "-o", "out", "-e", "err", "-u", "5", "x"),
+         ("exec", "-H", "hf", "-o", "out", "-e", "err", "-u", "5", "x")),
+    ],
+)  # fmt: skip
+def test_a_line_and_what_it_means(
+    short: tuple[str, ...], long: tuple[str, ...], done: list[tuple[Any, Any]]
+) -> None:
+    Path("hf").write_text("n1\n")
+    done.clear()
+    long = tuple(word.replace("{cwd}", os.getcwd()) for word in long)
+    assert [cli.main(["dsx", *short]), cli.main([*long])] == [7, 7]
+    (module, given), (wanted_module, wanted) = done
+    assert module is wanted_module
+    given, wanted = converted(given, type(wanted)), wanted
+    for options in (given, wanted):  # two spellings of the same
+        vars(options).update(
+            {"lists": ("^hf",), "hostfile": None} if options.hostfile == "hf" else {},
+        )
+        if getattr(options, "shell", None):
+            vars(options).update(words=(options.shell,), shell=None)
+    assert given == wanted
+
+
+@cases(
+    ("words", "said"),
+    [
+        ("-w n1 --dest x true", "--dest needs --copy or --rcopy"),
+        ("-w n1 --copy --rcopy x", "--copy and --rcopy exclude each other"),
+        ("-w n1 --copy", "--copy: no file given"), ("-w n1 --rcopy --dest x", "--rcopy: no file"),
+        ("true", "no hosts given"), ("-w n1 --grup x true", "hint: dsx -w n1 --group x true"),
+    ],
+)  # fmt: skip
+def test_refusals(words: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["dsx", *words.split()]) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_it_is_called_by_its_name(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["dsx", "-h"]) == 0
+    told = capsys.readouterr().out
+    assert told.startswith("Usage: dsx [OPTIONS] [--] [COMMAND] [ARGS]...")
+    assert told.endswith("All options: dsx --help\n")
+    assert cli.main(["dsx", "-w", "n1", "ls -l", "/tmp"]) == 2
+    assert "hint: dsx -w n1 'ls -l /tmp'" in capsys.readouterr().err
+
+
+def test_hosts_of_a_file_are_for_when_no_group_is_typed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, done: list[tuple[Any, Any]]
+) -> None:
+    monkeypatch.setenv("DISPATCH_CONFIG", str(tmp_path / "own.toml"))
+    (tmp_path / "own.toml").write_text("[exec]\nhosts = 'n1'\ngather = true\n[dsx]\nuser = 'me'\n")
+    cli.main(["dsx", "x"])
+    cli.main(["dsx", "-g", "gpu", "x"])
+    assert [one.lists for _, one in done] == [("n1",), ("@gpu",)]
+    assert {(one.gather, one.user) for _, one in done} == {(True, "me")}
