@@ -29,8 +29,8 @@ def cases(
     other fixtures are one for all.
     """
     words = [word.strip() for word in names.split(",")] if isinstance(names, str) else list(names)
-    named = [_case(values, n, words, ids) for n, values in enumerate(rows)]
-    assert named, "a table without rows tests nothing"
+    table = [_case(values, words) for values in rows]
+    assert table, "a table without rows tests nothing"
 
     def decorate(test: Callable[..., None]) -> Callable[..., None]:
         signature = inspect.signature(test)
@@ -38,12 +38,12 @@ def cases(
         @functools.wraps(test)
         def over_all(*args: Any, **fixtures: Any) -> None:
             wrong: list[tuple[str, BaseException]] = []
-            for n, (name, values) in enumerate(named):
+            for n, (name, values) in enumerate(table):
                 with _anew(fixtures, n) as own:
                     try:
                         test(*args, **own, **values)
                     except (Exception, pytest.fail.Exception) as error:
-                        wrong.append((name, error))
+                        wrong.append((name or _name(values, n, ids), error))
             if wrong:
                 told = [f"row {name}: {type(error).__name__}: {error}" for name, error in wrong]
                 raise AssertionError("\n".join(told)) from wrong[0][1]
@@ -55,17 +55,21 @@ def cases(
     return decorate
 
 
-def _case(
-    values: Any, n: int, words: Sequence[str], ids: Sequence[str] | Callable[[Any], str] | None
-) -> tuple[str, dict[str, Any]]:
+def _case(values: Any, words: Sequence[str]) -> tuple[str | None, dict[str, Any]]:
+    """The name it was given, and the value of each word."""
     name = None
     if hasattr(values, "marks"):  # pytest.param
         values, name = values.values, values.id
     elif len(words) == 1:
         values = (values,)
-    if name is None and ids is not None:
-        name = "-".join(str(ids(value)) for value in values) if callable(ids) else ids[n]
-    return name or f"{n}: {values!r:.{_SHOWN}}", dict(zip(words, values, strict=True))
+    return name, dict(zip(words, values, strict=True))
+
+
+def _name(values: dict[str, Any], n: int, ids: Sequence[str] | Callable[[Any], str] | None) -> str:
+    """That of a row without one of its own. Only a row that failed needs it."""
+    if ids is None:
+        return f"{n}: {tuple(values.values())!r:.{_SHOWN}}"
+    return "-".join(str(ids(value)) for value in values.values()) if callable(ids) else ids[n]
 
 
 @contextmanager

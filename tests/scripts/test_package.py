@@ -19,12 +19,15 @@ import dispatcher
 from dispatcher.bootstrap import payload
 
 ABOUT = "dispatch_launcher-1.0.dist-info"
-SHARED = [f"dispatch_launcher-1.0.data/data/{name}" for name in package.shared()]
-WHOLE = (
-    *package.product_files(ROOT),
-    *SHARED,
-    *(f"{ABOUT}/{name}" for name in ("METADATA", "RECORD", "entry_points.txt", "licenses/LICENSE")),
-)
+DATA = "dispatch_launcher-1.0.data/data"
+BASH = "share/bash-completion/completions/dispatch"
+
+
+def whole() -> set[str]:
+    """What a wheel has."""
+    about = "METADATA", "RECORD", "entry_points.txt", "licenses/LICENSE"
+    shared = {f"{DATA}/{name}" for name in package.shared()}
+    return package.product_files(ROOT) | shared | {f"{ABOUT}/{name}" for name in about}
 
 
 def packed(folder: Path, names: set[str]) -> tuple[Path, Path]:
@@ -50,13 +53,17 @@ def packed(folder: Path, names: set[str]) -> tuple[Path, Path]:
         ("dispatcher/remote/agent/main.py", "", "missing: dispatcher/remote/agent/main.py"),
         (f"{ABOUT}/licenses/LICENSE", "", "has no licenses/LICENSE"),
         (f"{ABOUT}/entry_points.txt", "", "has no entry_points.txt"),
-        (SHARED[0], "", "missing: share/bash-completion/completions/dispatch"),
+        (
+            f"{DATA}/share/bash-completion/completions/dispatch",
+            "",
+            "missing: share/bash-completion/completions/dispatch",
+        ),
         ("", "tests/test_tools.py", "too many: tests/test_tools.py"),
         ("", "dispatcher/new.py", "too many: dispatcher/new.py"),
     ],
 )
 def test_a_wheel_has_what_the_checkout_has(tmp_path: Path, lacks: str, has: str, said: str) -> None:
-    wheel, archive = packed(tmp_path, {*WHOLE, *filter(None, [has])} - {lacks})
+    wheel, archive = packed(tmp_path, whole() - {lacks} | {*filter(None, [has])})
     if not said:
         package.check_files(wheel, archive)
         return
@@ -65,7 +72,7 @@ def test_a_wheel_has_what_the_checkout_has(tmp_path: Path, lacks: str, has: str,
 
 
 def test_an_archive_has_what_a_wheel_is_made_of(tmp_path: Path) -> None:
-    wheel, archive = packed(tmp_path, set(WHOLE))
+    wheel, archive = packed(tmp_path, whole())
     with tarfile.open(archive, "w:gz") as tar:
         tar.add(ROOT / "LICENSE", "a-1.0/LICENSE")
     with pytest.raises(Wrong, match=r"archive: other files(?s:.*)missing: pyproject.toml"):
