@@ -99,7 +99,13 @@ class Running(BackgroundRun[Report, Line | Entry]):
         self._reach = reach
         hosts = [node.host.name for node in (*plan.nodes, *plan.spares)]
         sinks: list[Sink] = [
-            Notes(hosts, say, verbose=False, error_of=lambda cause: self._session.error_of(cause))
+            Notes(
+                hosts,
+                say,
+                verbose=False,
+                error_of=lambda cause: self._session.error_of(cause),
+                reached=lambda: self._session.reached,
+            )
         ]
         if paths is not None:
             sinks += open_files(plan, paths, say)

@@ -191,6 +191,11 @@ class RunSession:
         """Why the rank of ``cause`` ended, as it wrote, in a line; "" where that is not known."""
         return self._tail.told(cause)
 
+    @property
+    def reached(self) -> str:
+        """What ``--progress-line`` found last in the ranks' output; "" for nothing yet."""
+        return self._runner.reached
+
     def tell(self, event: Event) -> None:
         """Let the run know of ``event``; from any thread or signal handler."""
         self._runner.tell(event)

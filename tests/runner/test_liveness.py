@@ -19,6 +19,7 @@ from dispatcher.remote.protocol.packing import unpack
 from dispatcher.runner.run import liveness
 from dispatcher.runner.run.liveness import (
     MOST_PENDING,
+    MOST_SHOWN,
     Flow,
     Heartbeats,
     ProgressLine,
@@ -82,18 +83,25 @@ def test_each_heartbeat_is_told_once_with_its_age(clock: Clock) -> None:
 @given(st.lists(st.integers(0, 40), max_size=8))
 def test_a_line_of_progress_in_any_pieces(cuts: list[int]) -> None:
     text = b"loss 3\nsaved step 12 of 40\r\nloss 2\n"
-    seen: list[tuple[int, int]] = []
-    watcher = ProgressLine(r"step \d+ of", lambda node, rank: seen.append((node, rank)))
+    seen: list[tuple[int, int, str, str]] = []
+    watcher = ProgressLine(r"step \d+ of", lambda *what: seen.append(what))
     edges = sorted({0, len(text), *(min(cut, len(text)) for cut in cuts)})
     for start, end in itertools.pairwise(edges):
         watcher.feed(1, 5, 1, text[start:end])
         watcher.feed(1, 6, 2, b"step by")  # another stream between the pieces
-    assert seen == [(1, 5)]
+    assert seen == [(1, 5, "step 12 of", "step 12 of")]
+
+
+def test_the_first_and_the_last_of_a_piece_are_told_and_cut() -> None:
+    seen: list[tuple[int, int, str, str]] = []
+    watcher = ProgressLine(r"(?:step|epoch) .*", lambda *what: seen.append(what))
+    watcher.feed(0, 3, 1, b"step 1\nno\nstep 2\nepoch \xff" + b"x" * 2 * MOST_SHOWN + b"\n")
+    assert seen == [(0, 3, "step 1", "epoch \ufffd" + "x" * (MOST_SHOWN - 7))]
 
 
 def test_lines_of_other_words_and_unfinished_ones_are_none() -> None:
     seen: list[tuple[int, int]] = []
-    watcher = ProgressLine("^step", lambda node, rank: seen.append((node, rank)))
+    watcher = ProgressLine("^step", lambda node, rank, *_: seen.append((node, rank)))
     watcher.feed(0, 0, 1, b"no step\nstep 1")
     assert seen == []
     watcher.feed(0, 0, 1, b"\n")
@@ -101,7 +109,7 @@ def test_lines_of_other_words_and_unfinished_ones_are_none() -> None:
 
 
 def test_memory_is_bounded() -> None:
-    watcher = ProgressLine("x", lambda node, rank: None)
+    watcher = ProgressLine("x", lambda *_: None)
     for _ in range(10):
         watcher.feed(0, 0, 1, b"." * (MOST_PENDING // 2))
     assert len(watcher._rests[0, 1]) <= MOST_PENDING
@@ -183,7 +191,7 @@ def test_a_heartbeat_from_the_future_is_of_now(clock: Clock) -> None:
 
 def test_a_line_longer_than_is_held_is_searched_in_pieces() -> None:
     seen: list[tuple[int, int]] = []
-    watcher = ProgressLine("needle", lambda node, rank: seen.append((node, rank)))
+    watcher = ProgressLine("needle", lambda node, rank, *_: seen.append((node, rank)))
     watcher.feed(0, 3, 1, b"needle" + b"." * (MOST_PENDING - 6))
     assert seen == []  # all of it is held
     watcher.feed(0, 3, 1, b".")

@@ -230,6 +230,7 @@ def _run(
                 registration.shown_to_viewers(screen.say),
                 verbose=output.verbose,
                 error_of=lambda cause: session.error_of(cause),
+                reached=lambda: session.reached,
             )
         )
     sinks += [screen, *registration.sinks]

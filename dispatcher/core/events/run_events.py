@@ -317,10 +317,11 @@ class RanksAwaited(Event):
 
 @value
 class RanksProgressed(OfAttempt):
-    """A rank wrote the line that shows that this attempt came further than the last."""
+    """A rank wrote the first line of this attempt that shows progress; what: as found there."""
 
     node: int
     rank: int
+    what: str = ""
 
 
 @value

@@ -33,6 +33,7 @@ class Notes(Sink):
     """Says what the user should know at once; with ``verbose``, every step of every host.
 
     hosts: node -> name. say: writes one line. error_of: why the rank of a cause ended, as it wrote.
+    reached: how far the ranks have come, as ``--progress-line`` found it.
     """
 
     def __init__(
@@ -42,11 +43,14 @@ class Notes(Sink):
         *,
         verbose: bool,
         error_of: Callable[[Cause], str] = lambda cause: "",
+        reached: Callable[[], str] = str,
     ) -> None:
         self._hosts = hosts
         self._say = say
         self._verbose = verbose
         self._error_of = error_of
+        self._reached = reached
+        self._restart = ""  # the last, as it was told
         self._unbound: set[frozenset[str]] = set()  # why ranks are not bound, as told of one host
 
     def event(self, entry: Entry) -> None:
@@ -128,7 +132,11 @@ class Notes(Sink):
             case ev.RunRestarting(cause, number, most, seconds):
                 when = f" in {seconds:.0f} s" if seconds >= 1 else ""
                 why = headline(cause, self._hosts, self._error_of(cause))
-                return f"{why}; restart {number} of {most}{when}"
+                self._restart = f"restart {number} of {most}"
+                reached = sanitize_text(self._reached())
+                return f"{why}; {self._restart}{when}{reached and f', after {reached}'}"
+            case ev.RanksProgressed(what=what) if what and self._restart:
+                return f"{self._restart} goes on at {sanitize_text(what)}"
             case ev.NodeCleared(node, killed):
                 left = f", {killed} were killed" if killed else ""
                 return (

@@ -206,6 +206,7 @@ def _python(lines: Sequence[str], head: int, found: list[_Found]) -> _Found | No
     if "Original Traceback" in lines[head]:
         caught = _NESTED.match(before.partition(": ")[2])
         one.text += f" (in {caught[1]})" if caught else ""
+        one.place = one.place or (found[-1].place if found else "")
     if "Exception Group" in lines[head]:
         inner = _members(lines, at + 1)
         one.text += f": {'; '.join(inner)}" if inner else ""
@@ -215,7 +216,7 @@ def _python(lines: Sequence[str], head: int, found: list[_Found]) -> _Found | No
 
 def _message(lines: Sequence[str], at: int, match: re.Match[str]) -> tuple[str, int]:
     """The exception of line ``at`` with what its message says in further lines, and its last."""
-    text = lines[at].strip()
+    text = _BUILT_AT.sub(": ", lines[at].strip(), count=1)
     if "ChildFailedError" in match[1]:
         return _child(lines, at, text)
     if "NCCL error in" in text or "NCCL error:" in text:
@@ -257,6 +258,10 @@ def _nccl(lines: Sequence[str], at: int) -> tuple[str, int]:
         return _cut(lines[at].strip(), MOST_TEXT), at
     told = f"{name}: NCCL{' ' + version[1] if version else ''}: {code}"
     return told, at + (more.index(said) + 1 if said else 1)
+
+
+#: where a line of C++ stood on the machine that built it
+_BUILT_AT = re.compile(r": \[\S+\.(?:cc|cpp|h):\d+\] ")
 
 
 def _child(lines: Sequence[str], at: int, text: str) -> tuple[str, int]:
@@ -430,7 +435,7 @@ _CRASH_HINTS: dict[int, str] = {
 
 #: (form in the text or the last lines, remedy), the most particular first
 _HINTS: tuple[tuple[str, str], ...] = (
-    (r"Bus error|shared memory \(shm\)|raise your shared memory limit|/dev/shm\b.*No space"
+    (r"Bus error|shared memory ?\(shm\)|raise your shared memory limit|/dev/shm\b.*No space"
      r"|No space.*/dev/shm|Error while creating shared memory",
      "shared memory (/dev/shm) is full there: a larger one (--shm-size of a container), or fewer "
      "DataLoader workers"),

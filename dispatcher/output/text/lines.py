@@ -272,7 +272,10 @@ class Tail(Sink):
     def last(self, rank: int) -> tuple[str, list[str]]:
         """("stderr" or "stdout", its last lines sanitized); stderr if it said anything."""
         for stream, name in ((STDERR, "stderr"), (STDOUT, "stdout")):
-            lines = _without_frames(self._lines(rank, stream))[-N_LINES:]
+            lines = _without_frames(self._lines(rank, stream))
+            while lines and not lines[-1].strip():
+                lines.pop()
+            lines = lines[-N_LINES:]
             if lines:
                 return name, [sanitize(line[:LINE_BYTES]).decode() for line in lines]
         return "stderr", []

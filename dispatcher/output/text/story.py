@@ -87,7 +87,6 @@ _SUBGROUP = r"\bPG (?:ID )?[1-9]"
 
 
 def peers(
-    verdict: Verdict,
     error: RankError,
     nodes: Sequence[PlacedNode],
     addresses: Mapping[str, Collection[str]],
@@ -99,18 +98,13 @@ def peers(
         for node in nodes:
             if own not in node.ranks and address in addresses.get(node.host, ()):
                 ranks = fold_ranks(node.ranks)
-                lines.append(f"  {address} is {node.host} ({ranks}{_fate(verdict, node.ranks)})")
+                lines.append(f"  {address} is {node.host} ({ranks})")
     for match in () if re.search(_SUBGROUP, error.text) else re.finditer(_RANK, error.text):
         rank = int(match[1] or match[2])
         for node in nodes:
             if rank != own and rank in node.ranks:
-                lines.append(f"  rank {rank} is on {node.host}{_fate(verdict, [rank])}")
+                lines.append(f"  rank {rank} is on {node.host}")
     return [*dict.fromkeys(lines)]
-
-
-def _fate(verdict: Verdict, ranks: Collection[int]) -> str:
-    """``, which had exited 0 before``, where that is true of all ``ranks``."""
-    return ", which had exited 0 before" if {*ranks} <= {*verdict.before} else ""
 
 
 def after(

@@ -163,7 +163,7 @@ def describe(
         own = own_error(cause, errors)
         told = before(verdict, homes)
         if own is not None:
-            told += peers(verdict, own, nodes, addresses) + behind(own, errors, homes)
+            told += peers(own, nodes, addresses) + behind(own, errors, homes)
             if own.hint and not getattr(cause, "hint", ""):
                 lines.append(f"  hint: {own.hint}")
         lines[1:1] = told

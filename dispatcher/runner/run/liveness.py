@@ -84,13 +84,19 @@ class Flow:
 MOST_PENDING = 64 << 10
 
 
+#: bytes of what a pattern found that are kept
+MOST_SHOWN = 80
+
+
 class ProgressLine:
-    """Calls ``seen`` with (node, rank) for output in which a line contains ``pattern``.
+    """Calls ``seen`` for output in which a line contains ``pattern``.
+
+    With (node, rank, what was found first there, and last).
 
     Each stream is fed by one thread only, so the pieces of its lines need no lock.
     """
 
-    def __init__(self, pattern: str, seen: Callable[[int, int], None]) -> None:
+    def __init__(self, pattern: str, seen: Callable[[int, int, str, str], None]) -> None:
         self._search = re.compile(pattern.encode("utf-8", "surrogateescape")).search
         self._seen = seen
         self._rests: dict[tuple[int, int], bytes] = {}
@@ -103,8 +109,12 @@ class ProgressLine:
             lines.append(rest)
             rest = b""
         self._rests[key] = rest
-        if any(map(self._search, lines)):
-            self._seen(node, rank)
+        found = [match for match in map(self._search, lines) if match]
+        if found:
+            first, last = (
+                match[0][:MOST_SHOWN].decode("utf-8", "replace") for match in (found[0], found[-1])
+            )
+            self._seen(node, rank, first, last)
 
 
 #: modules of the agent that take samples

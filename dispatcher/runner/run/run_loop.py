@@ -122,6 +122,7 @@ class Runner(EventLoop):
         )
         self._master_addr = ""
         self._seen_in = -1  # the attempt in which progress was last seen
+        self._reached = ""
         self._verdict: Verdict | None = None
 
     @property
@@ -253,13 +254,19 @@ class Runner(EventLoop):
         self._progress.feed(node, rank, stream, data)
         self._feed.output(node, rank, stream, data)
 
-    def _progressed(self, node: int, rank: int) -> None:
+    @property
+    def reached(self) -> str:
+        """What ``--progress-line`` found last, such as ``step 1200``; "" for nothing yet."""
+        return self._reached
+
+    def _progressed(self, node: int, rank: int, first: str, last: str) -> None:
+        self._reached = last
         if self._flow is not None:
             self._flow.progressed()
         attempt = self._hosts[node].attempt
         if attempt > self._seen_in:
             self._seen_in = attempt
-            self.tell(ev.RanksProgressed(node, rank, attempt=attempt))
+            self.tell(ev.RanksProgressed(node, rank, first, attempt=attempt))
 
     # -- actions ------------------------------------------------------------------------
 

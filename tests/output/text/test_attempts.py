@@ -66,6 +66,31 @@ def test_notes(event: ev.Event, words: str | None) -> None:
     assert lines == ([] if words is None else [f"note: {words}"])
 
 
+def test_a_restart_says_why_how_far_it_was_and_where_it_goes_on() -> None:
+    lines: list[str] = []
+    notes = Notes(
+        HOSTS, lines.append, verbose=False, reached=lambda: "step 54\x07",
+        error_of=lambda cause: "ValueError: no (train.py:33)",
+    )  # fmt: skip
+    progress = [ev.RanksProgressed(0, 0, "step 0"), ev.RanksProgressed(0, 0, "step 40")]
+    restart = ev.RunRestarting(verdicts.RankFailed(1, 3, 1), 1, 3, 2.0)
+    for event in (progress[0], restart, progress[1]):
+        notes.event(Entry(1, 0.0, event))
+    assert lines == [
+        "note: rank 3 on n2: exit code 1: ValueError: no (train.py:33); restart 1 of 3 in 2 s, "
+        "after step 54\\x07",
+        "note: restart 1 of 3 goes on at step 40",
+    ]
+    failed = verdicts.Attempt(0, ("n1", "n2"), 4, verdicts.RankFailed(1, 3, 1), True)
+    before = verdicts.Attempt(0, ("n1", "n2"), 4, verdicts.RankFailed(1, 3, 1), False)
+    verdict = verdicts.Verdict(None, 0, 4, attempts=(before, failed))
+    assert history(verdict, {0: "E: no"})[:2] == [
+        "note: before a start: rank 3 on n2: exit code 1",
+        "note: attempt 1: rank 3 on n2: exit code 1: E: no",
+    ]
+    assert record(verdict, {0: "E: no"})["attempts"][1]["what"].endswith("exit code 1: E: no")
+
+
 def test_the_verdict_lists_every_attempt() -> None:
     verdict = verdicts.Verdict(
         verdicts.RankFailed(0, 1, 3), 3, 4,
