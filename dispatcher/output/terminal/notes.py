@@ -46,7 +46,7 @@ class Notes(Sink):
         reached: Callable[[], str] = str,
     ) -> None:
         self._hosts = hosts
-        self._say = say
+        self._say = lambda line: say(sanitize_text(line))  # hosts have a part in most of them
         self._verbose = verbose
         self._error_of = error_of
         self._reached = reached
@@ -71,7 +71,7 @@ class Notes(Sink):
     def _always(self, event: ev.Event) -> str | None:
         match event:
             case ev.NodeNoticed(node, text):
-                return f"{self._hosts[node]}: {sanitize_text(text)}"
+                return f"{self._hosts[node]}: {text}"
             case ev.RanksBound(node, bound, unbound, is_asked) if unbound and is_asked:
                 reasons = frozenset(why for why, _ in unbound)
                 if reasons in self._unbound:
@@ -114,7 +114,7 @@ class Notes(Sink):
                 wait = f"in {seconds:.0f} s they are killed{now}"
                 return f"waiting for {fold_ranks(ranks)} to end; {wait}"
             case RankCalledDead(pid, host, rank):
-                who = f"process {pid} on {sanitize_text(host)}"
+                who = f"process {pid} on {host}"
                 if rank is not None:
                     who = f"rank {name(rank)} ({who})"
                 return f"{who}: NCCL's RAS calls it dead: out of reach for a minute"
@@ -126,7 +126,7 @@ class Notes(Sink):
                 )
             case mpi_events.SpawnRefused(node, rank, why):
                 who = f"rank {name(rank)} on {self._hosts[node]}"
-                return f"{who}: MPI_Comm_spawn: {sanitize_text(why)}"
+                return f"{who}: MPI_Comm_spawn: {why}"
             case ev.NodeConnecting(node, attempt) if attempt > 1:
                 return f"{self._hosts[node]}: connection was dropped, attempt {attempt}"
             case ev.RunRestarting(cause, number, most, seconds):
@@ -146,9 +146,9 @@ class Notes(Sink):
             case ev.HostReplaced(node, by, ranks, why):
                 place = f" with {fold_ranks(ranks)}" if ranks else ""
                 old, new = self._hosts[node], self._hosts[by]
-                return f"{new} takes the place of {old}{place} ({sanitize_text(why)})"
+                return f"{new} takes the place of {old}{place} ({why})"
             case ev.HostLeftOut(node, why):
-                return f"{self._hosts[node]}: not used any more: {sanitize_text(why)}"
+                return f"{self._hosts[node]}: not used any more: {why}"
             case ev.WorldShrunk(nodes, counts):
                 each = [f"{self._hosts[n]}:{count}" for n, count in zip(nodes, counts, strict=True)]
                 left = f"{plural(len(nodes), 'host')} and {plural(sum(counts), 'rank')}"
@@ -175,8 +175,8 @@ class Notes(Sink):
                 where = fold(dict.fromkeys(self._hosts[node] for node in nodes))
                 return f"rank {name(by)} spawns world {world}: {len(nodes)} ranks on {where}"
             case MpiFound(node, library, served):
-                what = sanitize_text(library) or "not told by what the rank has loaded"
-                return f"{self._hosts[node]}: MPI is {what}, served by {sanitize_text(served)}"
+                what = library or "not told by what the rank has loaded"
+                return f"{self._hosts[node]}: MPI is {what}, served by {served}"
             case ev.RanksBound(node, bound, unbound):
                 parts = [f"{fold_ranks(ranks)} on {where}" for where, ranks in bound]
                 parts += [f"{fold_ranks(ranks)} not bound: {why}" for why, ranks in unbound]
@@ -187,9 +187,9 @@ class Notes(Sink):
             case ev.RankExited(node, rank, status):
                 return f"rank {name(rank)} on {self._hosts[node]}: {status_words(status)}"
             case ev.NodeLost(node, failure):
-                return f"{self._hosts[node]}: {failure.kind.value}: {sanitize_text(failure.why)}"
+                return f"{self._hosts[node]}: {failure.kind.value}: {failure.why}"
             case ev.NodeDying(node, why):
-                return f"{self._hosts[node]}: {sanitize_text(why)}"
+                return f"{self._hosts[node]}: {why}"
             case ev.JobStopping(why):
                 return f"ending the job: {why}"
         return None

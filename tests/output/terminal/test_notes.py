@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from cases import cases
 
 from dispatcher.core.events import mpi_events, verdicts
@@ -62,6 +64,10 @@ IN_DETAIL = [
     (ev.NodeBooted(0, 0), "n0: agent is up"),
     (ev.NodeBooted(0, 9), "n0: agent is up after 9 bytes of noise"),
     (ev.NodeReady(1, FACTS), "n1: node-a, python 3.11.7, 8 cores, 4 GPUs"),
+    (
+        ev.NodeReady(1, replace(FACTS, hostname="a\4\nb")),
+        "n1: a\\x04\\x0ab, python 3.11.7, 8 cores, 4 GPUs",
+    ),
     (ev.RanksPlaced(8, "10.0.0.1", 4000), "8 ranks start, meeting at 10.0.0.1:4000"),
     (
         ev.RanksBound(1, (("CPUs 0-3 of NUMA node 0", (3, 4)),), (("odd", (1,)),)),
