@@ -39,7 +39,7 @@ from dispatcher.core.events.monitor_events import (
 )
 from dispatcher.core.events.verdicts import Hung
 from dispatcher.core.hang_rule import HangRule, every
-from dispatcher.core.run.run_machine import TRYING, RunMachine
+from dispatcher.core.run.run_machine import OVER, TRYING, RunMachine
 
 #: seconds for the hosts to tell where the ranks are, and of them for one to find it out
 GATHER, LOOK = 10.0, 6.0
@@ -281,6 +281,8 @@ class MonitoredRun:
 
     def handle(self, event: ev.Event, now: float) -> list[Action]:
         """The actions that ``event``, observed at ``now``, calls for."""
+        if self._run.state == OVER:
+            return []  # R-1
         if isinstance(event, StacksWanted):
             self._keep_watch()
         if self._monitor is None:  # samples are shown; a host may also tell what nobody asked for

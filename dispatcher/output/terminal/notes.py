@@ -46,12 +46,15 @@ class Notes(Sink):
         reached: Callable[[], str] = str,
     ) -> None:
         self._hosts = hosts
-        self._say = lambda line: say(sanitize_text(line))  # hosts have a part in most of them
+        self._tell = say
         self._verbose = verbose
         self._error_of = error_of
         self._reached = reached
         self._restart = ""  # the last, as it was told
         self._unbound: set[frozenset[str]] = set()  # why ranks are not bound, as told of one host
+
+    def _say(self, line: str) -> None:
+        self._tell(sanitize_text(line))  # hosts have a part in most of them
 
     def event(self, entry: Entry) -> None:
         text = self._always(entry.event)
