@@ -35,7 +35,9 @@ class CommandOptions(Options, section="Command"):
 class GatherOptions(Options, section="Output"):
     """What is shown of it."""
 
-    no_label: bool = option("-N", help="Show lines without the names of hosts.")
+    no_label: bool = option(
+        "-N", help="Show lines without the names of hosts. To a pipe or a file bytes go unchanged."
+    )
     gather: bool = option("-b", help="Show equal output once, below all hosts that gave it.")
     gather_all: bool = option("-B", help="As -b, and standard error as well.")
     line_mode: bool = option(

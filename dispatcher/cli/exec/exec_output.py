@@ -125,6 +125,10 @@ class ExecOutput:
             coloured=frozenset() if os.environ.get("NO_COLOR") else lookers,
             timestamps=self._options.timestamps,
             mark_errors=False,
+            exact=frozenset({STDOUT, STDERR}) - lookers
+            if bare and not self._options.timestamps
+            else frozenset(),
+            is_alone=len(names) == 1,
         )
         # notes go to standard error even where its lines are kept for the end
         fds = {stream: stream for stream in streams | {STDERR}}

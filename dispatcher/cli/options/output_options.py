@@ -29,7 +29,8 @@ class LineOptions(Options, section="Output"):
 
     label: Literal["rank", "host", "none"] = option(
         default="rank",
-        help="Begin lines with [rank], with [host:local rank], or with no label at all.",
+        help="Begin lines with [rank], with [host:local rank], or with no label at all. Without, "
+        "bytes go unchanged to a pipe or a file.",
     )
     timestamps: bool = option(help="Begin lines with the time at which they arrived.")
     only_ranks: str | None = option(

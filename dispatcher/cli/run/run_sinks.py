@@ -151,6 +151,7 @@ def unhurried(
 def view_of(output: OutputSettings, labels: Labels) -> LineFormat:
     """How lines look, and which are shown, on the standard streams as they are."""
     streams, after = terminals(), output.partial_after
+    is_changed = output.label != "none" or output.timestamps or output.fold or output.grep
     return LineFormat(
         labels.of,
         labels.hue,
@@ -162,6 +163,7 @@ def view_of(output: OutputSettings, labels: Labels) -> LineFormat:
         state_after=STATE if after is None else after,
         fold=_folding(output) if output.fold else None,
         fold_label=labels.of_many,
+        exact=frozenset() if is_changed else frozenset({STDOUT, STDERR}) - streams,
     )
 
 

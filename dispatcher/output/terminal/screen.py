@@ -21,7 +21,7 @@ from dispatcher.model.frozen import Value, value
 from dispatcher.model.paths import write_all
 from dispatcher.output.files.spool import Spill
 from dispatcher.output.text.fold import Folded, Folding
-from dispatcher.output.text.lines import LineAssembler
+from dispatcher.output.text.lines import ExactLines, LineAssembler
 from dispatcher.output.text.sanitize import sanitize_lines, sanitize_pieces
 from dispatcher.remote.protocol.frames import STDERR, STDOUT
 
@@ -49,7 +49,10 @@ class LineFormat(Value):
     before each line. grep: show only lines in which this is found. mark_errors: put ``!``
     behind the label of standard error where both streams end in the same place.
     fold: world size -> where equal lines of many ranks become one; None to show each.
-    fold_label: ranks -> their label.
+    fold_label: ranks -> their label. exact: streams whose bytes pass unchanged, since a program
+    reads them, and nothing above is to be done; ranks take turns at the ends of lines, and who has
+    left a line open gets a line end before another goes on. is_alone: there is one rank, whose
+    exact bytes wait for nothing.
     """
 
     label: Callable[[int], str]
@@ -63,6 +66,8 @@ class LineFormat(Value):
     mark_errors: bool = True
     fold: Callable[[int], Folding[int]] | None = None
     fold_label: Callable[[Sequence[int]], str] = lambda ranks: f"[{len(ranks)} ranks]"
+    exact: frozenset[int] = frozenset()
+    is_alone: bool = False
 
 
 class Screen(Sink):
@@ -86,6 +91,9 @@ class Screen(Sink):
         self._clock = clock
         self._folding: Folding[int] | None = None
         self._lines: dict[tuple[int, int], LineAssembler] = {}
+        self._exact: dict[tuple[int, int], ExactLines] = {}
+        #: stream -> who has left a line open there
+        self._open: dict[int, int] = {}
         self._prefixes: dict[tuple[int, int], bytes] = {}
         self._spill = Spill()
         #: streams with an unfinished line to be shown -> since when: it rests where it will be cut
@@ -99,6 +107,12 @@ class Screen(Sink):
 
     def output(self, rank: int, stream: int, data: bytes) -> None:
         key = (rank, stream)
+        if stream in self._view.exact:
+            exact = self._exact.get(key) or self._exact.setdefault(key, ExactLines(self._spill))
+            self._pass(rank, stream, exact.feed(data))
+            if self._view.is_alone:
+                self._pass(rank, stream, exact.finish())
+            return
         lines = self._lines.get(key) or self._begin(key)
         block = lines.feed(data)
         if block:
@@ -115,7 +129,10 @@ class Screen(Sink):
             case OutputEnded(_, rank, stream):
                 self._finish(rank, stream)
             case RanksPlaced(world_size):
-                for key in list(self._lines):  # of a host that was lost; they are started again
+                for key in [
+                    *self._lines,
+                    *self._exact,
+                ]:  # of a host that was lost; they are started again
                     self._finish(*key)
                 if self._folding is not None:
                     self._show_folded(self._folding.finish())
@@ -155,7 +172,7 @@ class Screen(Sink):
         self._writer.close()
 
     def close(self) -> None:
-        for key in list(self._lines):
+        for key in [*self._lines, *self._exact]:
             self._finish(*key)
         if self._folding is not None:
             self._show_folded(self._folding.finish())
@@ -189,12 +206,25 @@ class Screen(Sink):
         return 0.0 if self._footer is not None else self._view.state_after
 
     def _finish(self, rank: int, stream: int) -> None:
+        exact = self._exact.pop((rank, stream), None)
+        if exact is not None:
+            self._pass(rank, stream, exact.finish())
         lines = self._lines.pop((rank, stream), None)
         self._unfinished.pop((rank, stream), None)
         if lines is not None:
             self._show(rank, stream, lines.finish())
         if self._folding is not None and not {(rank, 1), (rank, 2)} & self._lines.keys():
             self._folding.leave()
+
+    def _pass(self, rank: int, stream: int, pieces: Iterator[bytes]) -> None:
+        """Write ``pieces`` as they are."""
+        for piece in filter(None, pieces):
+            if self._open.get(stream, rank) != rank:
+                self._write(stream, b"\n")
+            self._open.pop(stream, None)
+            self._write(stream, piece)
+            if not piece.endswith(b"\n"):
+                self._open[stream] = rank
 
     def _show(self, rank: int, stream: int, block: bytes) -> None:
         """Show ``block``, whole lines of one stream."""

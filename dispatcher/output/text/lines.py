@@ -167,6 +167,38 @@ class LineAssembler:
         return text, pieces
 
 
+class ExactLines:
+    """The bytes of one stream, unchanged, in pieces that end with a line: for programs.
+
+    What is longer than ``LINE_LIMIT`` without a line end waits in ``spill``.
+    """
+
+    def __init__(self, spill: Spill) -> None:
+        self._head = LongLine(spill)
+        self._rest = b""
+
+    def feed(self, data: bytes) -> Iterator[bytes]:
+        """The lines that ``data`` completes, or a piece of one that cannot be put aside."""
+        end = data.rfind(b"\n") + 1
+        if end:
+            yield from self.finish()
+            yield data[:end]
+        self._rest += data[end:]
+        if len(self._rest) > LINE_LIMIT:
+            left = self._head.take(self._rest)
+            if left is None:
+                yield from self.finish()
+            else:
+                self._rest = left
+
+    def finish(self) -> Iterator[bytes]:
+        """What waits."""
+        yield from self._head.pieces()
+        yield self._rest
+        self._head.drop()
+        self._rest = b""
+
+
 def _overwritten(block: bytes, redrawn: bool) -> bytes:
     """``block`` with only the last state of each line that holds a lone CR.
 

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from cases import cases
 
 from dispatcher.core.events.run_events import TICK, Entry, OutputEnded, RanksPlaced
 from dispatcher.output.files.spool import BLOCK, Spill
@@ -345,3 +346,35 @@ def test_equal_lines_of_many_ranks_are_shown_once(pipe: tuple[int, int]) -> None
     assert os.read(pipe[0], 4096) == b"[0-2] same\n"
     screen.close()
     assert os.read(pipe[0], 4096) == b"[2] own 1\n[0-1] own 0\n"
+
+
+@cases(
+    ("chunks", "seen"),
+    [
+        ([(0, b"a\r\xff\x1b[0m"), (0, b"b")], b"a\r\xff\x1b[0mb"),  # nothing added, nothing taken
+        ([(0, b"10%\r20%\r\n")], b"10%\r20%\r\n"),
+        ([(0, b"par"), (1, b"one\ntwo"), (0, b"tial\n")], b"one\npartial\ntwo"),
+        ([(0, b"a"), (1, b"b")], b"a\nb"),
+        ([(0, b"x" * 200_000), (1, b"one\n"), (0, b"y\n")], b"one\n" + b"x" * 200_000 + b"y\n"),
+        ([(0, b"\0\n\n\0")], b"\0\n\n\0"), ([], b""),
+    ],
+)  # fmt: skip
+def test_bytes_for_a_program_are_exact(chunks: list[tuple[int, bytes]], seen: bytes) -> None:
+    with tempfile.TemporaryFile() as file:
+        view = LineFormat(lambda rank: "", exact=frozenset({1}))
+        screen = Screen(view, Writer({1: file.fileno()}))
+        for rank, data in chunks:
+            screen.output(rank, 1, data)
+        for n in range(100):
+            screen.tick(float(n))
+        screen.event(ended(0, 1))
+        screen.close()
+        file.seek(0)
+        assert file.read() == seen
+
+
+def test_a_rank_that_is_alone_waits_for_no_line_end(pipe: tuple[int, int]) -> None:
+    view = LineFormat(lambda rank: "", exact=frozenset({1}), is_alone=True)
+    screen = Screen(view, Writer({1: pipe[1]}))
+    screen.output(0, 1, b"50%")
+    assert os.read(pipe[0], 9) == b"50%"
