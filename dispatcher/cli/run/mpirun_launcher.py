@@ -21,12 +21,14 @@ from dispatcher.model.errors import ConflictingOptions, MpirunCannot
 from dispatcher.model.host import Host
 from dispatcher.model.paths import create, write_all
 from dispatcher.plan.job.job_plan import JobPlan
+from dispatcher.plan.job.node_launchers import LAUNCHERS, check_even
 from dispatcher.transport.base import Transport
 
 if TYPE_CHECKING:
     from dispatcher.plan.job.mpirun_plan import Launcher
 
-OURS = "dispatch"
+#: what is no mpirun: dispatch itself, and what it starts once a host
+OURS = ("dispatch", *LAUNCHERS)
 #: seconds to say a version in
 _ANSWER = 20.0
 
@@ -43,7 +45,7 @@ class MpirunLauncher:
         self.hosts: tuple[Host, ...] = ()
         self.notes: list[str] = []
         self._script: tuple[Path, str] | None = None
-        if options.launcher == OURS:
+        if options.launcher in OURS:
             return
         from dispatcher.model.hostset import fold
         from dispatcher.plan.job import mpirun_plan
@@ -95,7 +97,9 @@ class MpirunLauncher:
 
 def check(plan: JobPlan, options: RunOptions) -> None:
     """Nothing, if the launcher of ``options`` is there and can do it. Raises: UsageError."""
-    if options.launcher != OURS:
+    if options.launcher in LAUNCHERS:
+        check_even(options.launcher, plan.nodes)
+    if options.launcher not in OURS:
         _checked(plan, options)
 
 

@@ -25,7 +25,7 @@ from dispatcher.model.errors import (
 from dispatcher.model.host import Hostlist
 from dispatcher.model.names import parse_count
 from dispatcher.plan.hosts.filters import choose, fitting
-from dispatcher.plan.job.rank_environment import torchrun
+from dispatcher.plan.job.node_launchers import LAUNCHERS, launched, with_slots
 from dispatcher.plan.job.request import (
     Limits,
     Nproc,
@@ -58,11 +58,14 @@ def request(options: RunOptions) -> Request:
     if options.python == "":
         raise UsageError("--python: an empty name")
     include, exclude = _filters(options, hosts)
-    per_node = options.per_node or options.rdzv
+    launcher = _launcher(options)
+    per_node = options.per_node or launcher is not None
     if options.per_node and options.nproc_per_node is not None:
         raise ConflictingOptions(
             "--per-node is one process a host: --nproc-per-node contradicts it"
         )
+    if launcher is not None:
+        hosts = with_slots(launcher, hosts, _nproc_of_launcher(options, launcher))
     environ = dict(os.environ)
     return Request(
         hosts=granted_here(hosts, environ),
@@ -79,7 +82,7 @@ def request(options: RunOptions) -> Request:
         user=options.user,
         port=options.ssh_port,
         environ=environ,
-        exports=options.exports,
+        exports=(*(LAUNCHERS[launcher].env if launcher else ()), *options.exports),
         env_files=_env_files(options.env_files, environ),
         devices=options.devices,
         omp="keep" if per_node and options.omp == "auto" else _omp(options.omp),
@@ -181,9 +184,11 @@ def _program(options: RunOptions) -> Program:
             "no program given",
             hint="dispatch -H hostfile train.py, or --no-python hostname",
         )
-    if options.rdzv:
+    launcher = _launcher(options)
+    if launcher is not None:
         _nproc(options.nproc_per_node)  # torchrun takes the same words
-        return Program("module", torchrun(words, options.nproc_per_node, _kind(options)))
+        nproc = options.nproc_per_node
+        return Program("module", launched(launcher, words, _kind(options), nproc))
     from dispatcher.cli import mistakes
 
     match _kind(options):
@@ -194,6 +199,26 @@ def _program(options: RunOptions) -> Program:
         case "command":
             mistakes.command(words)
     return Program(_kind(options), tuple(words))
+
+
+def _launcher(options: RunOptions) -> str | None:
+    """The framework's launcher that is started on each host; None for none. Raises: UsageError."""
+    if options.rdzv and options.launcher not in ("dispatch", "torchrun"):
+        raise ConflictingOptions("--rdzv is --launcher torchrun: name one launcher")
+    if options.launcher in LAUNCHERS:
+        return options.launcher
+    return "torchrun" if options.rdzv else None
+
+
+def _nproc_of_launcher(options: RunOptions, launcher: str) -> int | None:
+    """The slots that every host is to have; torchrun is told by a word. Raises: UsageError."""
+    nproc = None if launcher == "torchrun" else _nproc(options.nproc_per_node)
+    if nproc == "gpu":
+        raise UsageError(
+            f"--nproc-per-node gpu: --launcher {launcher} must know how many before the start",
+            hint="--nproc-per-node N",
+        )
+    return nproc if isinstance(nproc, int) else None
 
 
 def _local_rank_arg(text: str | None) -> str | None:

@@ -67,9 +67,12 @@ class ProgramOptions(Options, section="Program"):
     )
     launcher: str = option(
         default="dispatch",
-        metavar="mpirun|PATH",
-        help="Let mpirun or mpiexec of this machine start the ranks, on these hosts and over these "
-        "connections. For what dispatch cannot start itself; Open MPI, MPICH and Intel MPI are "
+        metavar="torchrun|accelerate|mpirun|PATH",
+        help="Start PROGRAM by another launcher. By a framework's: torchrun, accelerate, "
+        "deepspeed, lightning or llamafactory-cli, once on each host, with its options for hosts, "
+        "ranks and rendezvous filled in; others of its own stand before PROGRAM, behind --. By "
+        "mpirun or mpiexec of this machine, on these hosts and over these connections: for what "
+        "dispatch cannot start itself; Open MPI, MPICH and Intel MPI are "
         "known.",
     )
 
@@ -86,11 +89,9 @@ class RankOptions(Options, section="Ranks"):
     per_node: bool = option(
         help="Start one process per host, for a program that starts the ranks itself. Its "
         "arguments may contain {node_rank}, {nnodes}, {nproc_per_node}, {master_addr}, "
-        "{master_port}, {address}, {host}, {is_first_node}, {run_id}, {restart}."
+        "{master_port}, {address}, {host}, {is_first_node}, {world_size}, {run_id}, {restart}."
     )
-    rdzv: bool = option(
-        help="Start PROGRAM with torchrun on each host, and fill in torchrun's rendezvous options."
-    )
+    rdzv: bool = option(help="Start PROGRAM with torchrun on each host: --launcher torchrun.")
     map_by: Literal["slot", "node"] = option(
         default="slot",
         help="Fill one host after the other (slot), or give the hosts a rank each in turn (node).",

@@ -19,19 +19,14 @@ should be reached. With ``--near-hca`` there is NCCL_IB_HCA, too, where the user
 spawned rank gets the same, without what would lie to it (see ``spawned_environment``). Reads no
 ``os.environ``: the environment is an argument.
 
-With ``--per-node``, one process a node, its words have placeholders: ``--node-rank {node_rank}``
-becomes ``--node-rank 3``, since such programs are launchers themselves and want their place as
-arguments. Only the names below are known; every other brace stands as it is, so JSON passes.
-
 ``describe_plan`` shows a whole plan and what its ranks find, for ``--dry-run`` and ``plan.json``.
 """
 
 from __future__ import annotations
 
 import posixpath
-import re
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from dispatcher.model.frozen import Value, value
@@ -255,50 +250,3 @@ def describe_plan(plan: JobPlan) -> formats.Plan:
         "mem_bind": plan.mem_bind,
         "notices": list(plan.notices),
     }
-
-
-#: name -> what it stands for
-NAMES = {
-    "nnodes": "number of hosts",
-    "node_rank": "this host's number, from 0",
-    "nproc_per_node": "slots of this host, else its GPUs, else 1",
-    "master_addr": "address of host 0 that all others reach",
-    "master_port": "port kept free there",
-    "address": "this host's own address",
-    "host": "this host's name as the hostfile has it",
-    "is_first_node": "1 on host 0, else 0",
-    "run_id": "the run's id",
-    "restart": "number of this start, from 0",
-}
-#: variables that launchers started once a node look for, besides MASTER_ADDR and MASTER_PORT
-PER_NODE = ("NNODES", "NODE_RANK", "NPROC_PER_NODE")
-_FIELD = re.compile(r"\{([a-z_]+)\}")
-
-#: torchrun's own rendezvous, on the address and port that dispatch has proved
-_TORCHRUN = (
-    "torch.distributed.run", "--nnodes", "{nnodes}", "--nproc-per-node", "{nproc_per_node}",
-    "--rdzv-backend", "c10d", "--rdzv-endpoint", "{master_addr}:{master_port}",
-    "--rdzv-id", "{run_id}-{restart}", "--rdzv-conf", "is_host={is_first_node}",
-    "--local-addr", "{address}",
-)  # fmt: skip
-
-
-def torchrun(words: Sequence[str], nproc: str | None, kind: str) -> tuple[str, ...]:
-    """Module and arguments that start ``words`` by torchrun, one on every host.
-
-    nproc: ranks a host, as torchrun takes it; None for ``{nproc_per_node}``.
-    kind: ``script``, ``module`` or ``command``, as in ``Program``.
-    """
-    options = [nproc if nproc and word == "{nproc_per_node}" else word for word in _TORCHRUN]
-    how = {"script": [], "module": ["-m"], "command": ["--no-python"]}[kind]
-    return (*options, *how, *words)
-
-
-def filled(words: tuple[str, ...], values: Mapping[str, object]) -> tuple[str, ...]:
-    """``words`` with every known ``{name}`` replaced by its value.
-
-    Raises: KeyError when a name of ``NAMES`` has no value.
-    """
-    return tuple(
-        _FIELD.sub(lambda m: str(values[m[1]]) if m[1] in NAMES else m[0], word) for word in words
-    )

@@ -26,12 +26,11 @@ from dispatcher.core.run.mpi_manager import process_mapping
 from dispatcher.plan.job.binding import Binding, bindings, grouped
 from dispatcher.plan.job.devices import VARIABLE
 from dispatcher.plan.job.job_plan import JobPlan, NodePlan
+from dispatcher.plan.job.node_launchers import PER_NODE, filled, world
 from dispatcher.plan.job.rank_environment import (
-    PER_NODE,
     SCRUB_NAMES,
     SCRUB_PREFIXES,
     Bound,
-    filled,
     omp_threads,
     rank_environment,
     spawned_environment,
@@ -273,6 +272,7 @@ def _place(
     """The values of the placeholders for the one process of a node."""
     node = plan.nodes[plan.ranks[rank].node]
     return {
+        **world(plan, _gpus(node, facts) or 1),
         "nnodes": len(plan.nodes),
         "node_rank": node.index,
         "nproc_per_node": len(node.slots) or _gpus(node, facts) or 1,

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-import pytest
 from cases import cases
 
 from dispatcher.plan.hosts.hostfile import parse_hostfile
@@ -13,11 +12,9 @@ from dispatcher.plan.job.job_plan import JobPlan, plan_job
 from dispatcher.plan.job.rank_environment import (
     Bound,
     describe_plan,
-    filled,
     rank_environment,
     ras_address,
     spawned_environment,
-    torchrun,
 )
 from dispatcher.plan.job.request import Limits, Program, Request, Restarts
 
@@ -155,14 +152,3 @@ def test_a_spawned_rank_has_the_host_s_and_nothing_of_the_world() -> None:
         "GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME", "FI_TCP_IFACE", "FI_SOCKETS_IFACE",
         "UCX_NET_DEVICES", "MPIR_CVAR_NEMESIS_TCP_NETWORK_IFACE",
     }  # fmt: skip
-
-
-def test_torchrun_is_told_where_to_meet() -> None:
-    assert torchrun(("t.py",), None, "script") == (
-        "torch.distributed.run", "--nnodes", "{nnodes}", "--nproc-per-node", "{nproc_per_node}",
-        "--rdzv-backend", "c10d", "--rdzv-endpoint", "{master_addr}:{master_port}",
-        "--rdzv-id", "{run_id}-{restart}", "--rdzv-conf", "is_host={is_first_node}",
-        "--local-addr", "{address}", "t.py",
-    )  # fmt: skip
-    with pytest.raises(KeyError, match="host"):
-        filled(("{host}",), {})
