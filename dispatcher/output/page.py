@@ -18,18 +18,21 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from dispatcher.output.files.trace import LAUNCHER, LINK
-from dispatcher.output.heat_map import FIGURES, LEVELS, Heat, hexadecimal, levels, png
+from dispatcher.output.files.trace import LAUNCHER, LINK, Span, Timeline
 from dispatcher.output.text.fold import plural
 from dispatcher.output.text.story import status_words
 from dispatcher.output.timeline import (
+    FIGURES,
+    LEVELS,
+    Heat,
     History,
     RankLife,
-    Span,
-    Timeline,
+    hexadecimal,
     host_of,
+    levels,
     owner,
     phases,
+    png,
 )
 from dispatcher.plan.job.placement import name
 

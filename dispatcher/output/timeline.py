@@ -1,122 +1,29 @@
 """What took time in a run, and what its ranks did meanwhile; ``page`` draws it. Pure.
 
-``read`` gives the spans and moments of a trace (``--trace``), whether or not its run has ended. The
-format is the "Trace Event Format" of the Chromium project as far as ``output.files.trace`` writes
-it: complete events (X), instants (i) and names (M), one a line, times in microseconds. A run that
-was killed leaves the array open; whole lines count.
+``History`` is a fold over the journal: attempts, how each rank ended, and what samples saw, as a
+``Heat`` for each figure. ``phases`` says where the time went, of a run or of a trace: each phase
+over all hosts or ranks, and who was slowest.
 
-``History`` is the same of a journal, which knows more: attempts, how each rank ended, and what
-samples saw, as a ``Heat`` for each figure.
-
-``phases`` says where the time went: each phase over all hosts or ranks, and who was slowest.
+A heat map (ranks x time) is drawn as a PNG of at most ``MOST_ROWS`` x ``MOST_COLUMNS`` points of 4
+bits, 60 KB before it is compressed, whatever a run was like.
 """
 
 from __future__ import annotations
 
-import json
 import math
 import statistics
-from collections.abc import Iterable, Mapping
+import struct
+import zlib
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from dispatcher.core.events import run_events as ev
 from dispatcher.core.events.monitor_events import NodeSampled, RunBegan, RunClosed
 from dispatcher.core.events.run_events import Entry
-from dispatcher.model.errors import FileUnusable
-from dispatcher.output.files.trace import LAUNCHER, LINK, Spans
-from dispatcher.output.heat_map import FIGURES, Heat
+from dispatcher.output.files.trace import LAUNCHER, LINK, Moment, Span, Spans, Timeline
 from dispatcher.output.monitor.outliers import Outlier, outliers
 from dispatcher.output.monitor.run_progress import CpuShares
-
-
-@dataclass(frozen=True)
-class Span:
-    """Something that took time on one line of one process; seconds since the run's start."""
-
-    process: int
-    line: int
-    name: str
-    since: float
-    until: float
-
-    @property
-    def seconds(self) -> float:
-        """How long it took."""
-        return self.until - self.since
-
-
-@dataclass(frozen=True)
-class Moment:
-    """Something that happened; ``at`` in seconds."""
-
-    process: int
-    name: str
-    at: float
-
-
-@dataclass(frozen=True)
-class Timeline:
-    """A whole trace: spans in time order, names of processes and of their lines."""
-
-    spans: tuple[Span, ...]
-    moments: tuple[Moment, ...]
-    hosts: dict[int, str]
-    lines: dict[tuple[int, int], str]
-    ended: bool
-
-    @property
-    def seconds(self) -> float:
-        """From the launcher's start to the last thing known."""
-        ends = [span.until for span in self.spans] + [moment.at for moment in self.moments]
-        return max(ends, default=0.0)
-
-    @property
-    def start(self) -> float:
-        """When the last rank had begun to run, or all of it if none did."""
-        begun = [span.until for span in self.spans if span.name == "start"]
-        return max(begun, default=self.seconds)
-
-
-def read(text: str, source: str) -> Timeline:
-    """The timeline of a trace. Raises: UsageError naming the line that is none."""
-    spans: list[Span] = []
-    moments: list[Moment] = []
-    hosts: dict[int, str] = {}
-    lines: dict[tuple[int, int], str] = {}
-    rows = text.splitlines()
-    ended = bool(rows) and rows[-1].strip() == "]"
-    for number, row in enumerate(rows, 1):
-        row = row.strip().rstrip(",")
-        if row in ("", "[", "]"):
-            continue
-        try:
-            record = json.loads(row)
-            kind, process, line = record["ph"], int(record["pid"]), int(record["tid"])
-            name = str(record["name"])
-            if kind == "M":
-                label = str(record["args"]["name"])
-                if name == "process_name":
-                    hosts[process] = label
-                else:
-                    lines[process, line] = label
-                continue
-            at = float(record["ts"]) / 1e6
-            if kind == "X":
-                spans.append(Span(process, line, name, at, at + float(record["dur"]) / 1e6))
-            elif kind == "i":
-                moments.append(Moment(process, name, at))
-        except (ValueError, KeyError, TypeError, RecursionError):
-            if number == len(rows) and not ended:
-                break  # the run was killed in the middle of a line
-            raise FileUnusable(
-                f"{source}:{number}: not a line of a trace",
-                hint="dispatch --trace run.json -H hostfile train.py  # writes one",
-            ) from None
-    if not spans:
-        raise FileUnusable(f"{source}: no trace in it", hint="dispatch --trace run.json ...")
-    spans.sort(key=lambda span: (span.since, span.until))
-    return Timeline(tuple(spans), tuple(moments), hosts, lines, ended)
 
 
 @dataclass(frozen=True)
@@ -156,6 +63,140 @@ def owner(timeline: Timeline, process: int, line: int) -> str:
     if process == LAUNCHER or line == LINK:
         return host
     return f"{timeline.lines.get((process, line), f'line {line}')} on {host}"
+
+
+#: a figure -> its unit, in the order in which they are drawn
+FIGURES = {
+    "CPU": "% of one CPU",
+    "GPU": "% of the time in which it computed",
+    "memory": "GiB resident, of the rank and its children",
+    "GPU memory": "GiB used on its GPU",
+}
+#: rows and columns of a heat map at most, and the seconds of one before any are joined
+MOST_ROWS, MOST_COLUMNS, FINEST = 512, 240, 0.125
+
+
+class Heat:
+    """One figure of every rank over time, in columns of equal ``width`` (seconds).
+
+    The run's length is not known while it is folded: when the columns do not suffice, two are
+    joined everywhere, so that memory is bounded by ranks. A cell is the mean of what was added.
+    top: the least that a picture's scale ends with.
+    """
+
+    def __init__(self, top: float = 0.0) -> None:
+        self.top = top
+        self.width = FINEST
+        self.cells: dict[int, dict[int, tuple[float, float]]] = {}  # rank -> column -> sum, weight
+
+    def add(self, rank: int, since: float, until: float, value: float) -> None:
+        """``rank`` had ``value`` from ``since`` to ``until`` (seconds since the run began)."""
+        while until / self.width >= MOST_COLUMNS:
+            self._join()
+        row = self.cells.setdefault(rank, {})
+        for column in range(int(since / self.width), int(until / self.width) + 1):
+            first, last = column * self.width, (column + 1) * self.width
+            weight = max(min(until, last) - max(since, first), 1e-9)
+            total, before = row.get(column, (0.0, 0.0))
+            row[column] = total + value * weight, before + weight
+
+    def _join(self) -> None:
+        self.width *= 2
+        for rank, row in self.cells.items():
+            joined: dict[int, tuple[float, float]] = {}
+            for column, (total, weight) in row.items():
+                others = joined.get(column // 2, (0.0, 0.0))
+                joined[column // 2] = others[0] + total, others[1] + weight
+            self.cells[rank] = joined
+
+    @property
+    def columns(self) -> int:
+        """How many there are, from the run's beginning to the last figure."""
+        return 1 + max((max(row) for row in self.cells.values() if row), default=-1)
+
+    def row(self, rank: int) -> dict[int, float]:
+        """Column -> mean, of ``rank``."""
+        return {at: total / weight for at, (total, weight) in self.cells.get(rank, {}).items()}
+
+    def rows(self) -> tuple[list[list[int]], list[dict[int, float]]]:
+        """The rows of a picture: the ranks of each, and its means by column.
+
+        Of more than ``MOST_ROWS`` ranks some share a row; it shows the farthest from the median.
+        """
+        ranks = sorted(self.cells)
+        group = -(-len(ranks) // MOST_ROWS)
+        members = [ranks[at : at + group] for at in range(0, len(ranks), group)]
+        cells = {rank: self.row(rank) for rank in ranks}
+        if group == 1:
+            return members, [cells[few[0]] for few in members]
+        columns = {at for row in cells.values() for at in row}
+        usual = {
+            at: statistics.median(row[at] for row in cells.values() if at in row) for at in columns
+        }
+        return members, [_oddest([cells[rank] for rank in few], usual) for few in members]
+
+    def means(self) -> dict[int, float]:
+        """Rank -> mean over all its time."""
+        sums = {rank: [*map(sum, zip(*row.values(), strict=True))] for rank, row in
+                self.cells.items() if row}  # fmt: skip
+        return {rank: total / weight for rank, (total, weight) in sums.items()}
+
+
+#: of a heat map, from little to much: viridis, which stays in order in grey and for all eyes
+_STOPS = ((68, 1, 84), (59, 82, 139), (33, 145, 140), (94, 201, 98), (253, 231, 37))
+LEVELS = 15
+
+
+def _oddest(rows: Sequence[Mapping[int, float]], usual: Mapping[int, float]) -> dict[int, float]:
+    """Of several rows one: in each column what is farthest from the median of all ranks."""
+    columns = {at for row in rows for at in row}
+    return {
+        at: max((row[at] for row in rows if at in row), key=lambda value: abs(value - usual[at]))
+        for at in columns
+    }
+
+
+def _colour(level: int) -> tuple[int, ...]:
+    place = level / (LEVELS - 1) * (len(_STOPS) - 1)
+    low = min(int(place), len(_STOPS) - 2)
+    pairs = zip(_STOPS[low], _STOPS[low + 1], strict=True)
+    return tuple(round(a + (b - a) * (place - low)) for a, b in pairs)
+
+
+def hexadecimal(level: int) -> str:
+    """The colour of a level, 0 for the least, as CSS has it."""
+    return "#" + "".join(f"{part:02x}" for part in _colour(level))
+
+
+def levels(rows: Sequence[Mapping[int, float]], columns: int, top: float) -> list[list[int]]:
+    """``rows`` as ``png`` draws them, with ``top`` as the most."""
+    return [
+        [1 + max(0, min(LEVELS - 1, int(row[at] / top * LEVELS))) if at in row else 0
+         for at in range(columns)]
+        for row in rows
+    ]  # fmt: skip
+
+
+def png(points: Sequence[Sequence[int]]) -> bytes:
+    """A picture of rows of levels: 0 is transparent, the others are colours, little to much.
+
+    PNG, 4 bits a point with a palette: https://www.w3.org/TR/png-3/
+    """
+    width = len(points[0])
+    lines = bytearray()
+    for row in points:
+        even = [*row, *[0] * (width % 2)]
+        lines.append(0)  # no filter
+        lines += bytes(a << 4 | b for a, b in zip(even[::2], even[1::2], strict=True))
+    palette = bytes((0, 0, 0)) + b"".join(bytes(_colour(level)) for level in range(LEVELS))
+    chunks = (
+        (b"IHDR", struct.pack(">IIBBBBB", width, len(points), 4, 3, 0, 0, 0)), (b"PLTE", palette),
+        (b"tRNS", b"\0"), (b"IDAT", zlib.compress(bytes(lines), 9)), (b"IEND", b""),
+    )  # fmt: skip
+    return b"\x89PNG\r\n\x1a\n" + b"".join(
+        struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+        for kind, data in chunks
+    )
 
 
 #: a sample stands for the time since the last one of its rank, unless that is this often as long

@@ -29,7 +29,8 @@ import peers
 import turns
 
 sys.path.insert(0, turns.CHECKOUT)
-from dispatcher.output.timeline import phases, read
+from dispatcher.output.files.trace import read
+from dispatcher.output.timeline import phases
 
 PAGE = Path(turns.CHECKOUT, "docs", "design", "budget.md")
 

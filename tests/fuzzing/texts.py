@@ -23,6 +23,7 @@ from dispatcher.jobs import job_socket, registry
 from dispatcher.model import hostset
 from dispatcher.model.errors import DispatchError, UsageError
 from dispatcher.output import timeline
+from dispatcher.output.files.trace import read
 from dispatcher.output.page import trace_page
 from dispatcher.output.text.lines import LineAssembler
 from dispatcher.output.text.sanitize import sanitize_lines, sanitize_pieces
@@ -408,7 +409,7 @@ def journal(data: bytes) -> None:
     own=(DispatchError,),
 )  # fmt: skip
 def trace(data: bytes) -> None:
-    found = timeline.read(as_text(data), "trace.json")
+    found = read(as_text(data), "trace.json")
     timeline.phases(found)
     page = trace_page(found, "t")
     assert "<script" not in page

@@ -17,9 +17,17 @@ from dispatcher.core.events import monitor_events as mon
 from dispatcher.core.events import run_events as ev
 from dispatcher.core.events import verdicts
 from dispatcher.core.events.run_events import Entry
-from dispatcher.output.heat_map import LEVELS, MOST_COLUMNS, MOST_ROWS, Heat, levels, png
 from dispatcher.output.page import Told, escaped, run_page
-from dispatcher.output.timeline import History, phases
+from dispatcher.output.timeline import (
+    LEVELS,
+    MOST_COLUMNS,
+    MOST_ROWS,
+    Heat,
+    History,
+    levels,
+    phases,
+    png,
+)
 
 FACTS = ev.Facts("h", 1, "3.11", 4, 2, ("10.0.0.1",), "m")
 #: the rank that is busier than the others

@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 
 from dispatcher import cli
 from dispatcher.model.errors import UsageError
+from dispatcher.output.files.trace import read
 from dispatcher.output.page import trace_page as page
-from dispatcher.output.timeline import owner, phases, read
+from dispatcher.output.timeline import owner, phases
 
 
 def trace(*records: dict[str, object], end: str = "\n]\n") -> str:

@@ -19,10 +19,11 @@ from dispatcher.model.errors import ConflictingOptions, FileUnusable, JournalUnu
 from dispatcher.model.hostset import fold
 from dispatcher.model.paths import RunPaths
 from dispatcher.output.files import journal
+from dispatcher.output.files.trace import Timeline, read
 from dispatcher.output.page import Told, run_page, trace_page
 from dispatcher.output.terminal.notes import Notes
 from dispatcher.output.text.sanitize import sanitize_text
-from dispatcher.output.timeline import History, Phase, Timeline, phases, read
+from dispatcher.output.timeline import History, Phase, phases
 from dispatcher.plan.job import placement
 from dispatcher.plan.variables import CROSSING_PREFIXES, redacted, redacted_words
 
