@@ -32,6 +32,7 @@ PURPOSES: dict[str, dict[str, str]] = {
         "logs": "Show what the ranks of a job have written so far.",
         "top": "Show CPU, memory, GPU and last line of every rank.",
         "stacks": "Show where in its program each rank is.",
+        "debug": "Look into a running rank with pdb.",
         "report": "Draw a run as one HTML page that can be sent to others.",
     },
     "End jobs": {

@@ -24,6 +24,7 @@ RUN_ID = "20260131-142501-k3f9x2"
 NO_JSON = {
     "attach": "the ranks' own output",
     "completion": "a script",
+    "debug": "a prompt",
     "fold": "a filter of lines",
     "import": "a command line",
     "logs": "the ranks' own output",
@@ -60,7 +61,7 @@ def test_who_lists_has_json_and_who_touches_hosts_a_dry_run() -> None:
     assert {name for name, kind in kinds.items() if "as_json" not in names_of(kind)} == {*NO_JSON}
     dry = {name for name, kind in kinds.items() if "dry_run" in names_of(kind)}
     touching = {name for name, kind in kinds.items() if issubclass(kind, LoginOptions)}
-    assert dry == touching | {"kill", "stop"}
+    assert dry == touching | {"debug", "kill", "stop"}
 
 
 def test_what_is_printed_for_programs(

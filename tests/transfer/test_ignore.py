@@ -11,8 +11,7 @@ from cases import cases
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dispatcher.transfer.ignore import Rules
-from dispatcher.transfer.working_folder import listed
+from dispatcher.transfer.working_folder import Rules, listed
 
 
 @cases(

@@ -20,6 +20,10 @@ writes what torch's flight recorder holds to ``flight-PID.json`` there when some
 pipe ``flight-PID``. torch can tell that as JSON since 2.5; the pickle that older ones make is not
 read, not even here. The thread waits in C, and answers unless the rank holds Python's lock.
 
+**Debugger.** A signal, or ``breakpoint()`` in a rank that has no standard input, has the rank wait
+for ``dispatch debug`` at a socket in the folder of this file; see ``remote.rank.debugger``, which
+comes into that folder with the caller.
+
 The file travels to the hosts and lies in a private folder that is first in
 PYTHONPATH. It takes itself out of ``sys.path`` and PYTHONPATH and loads the
 ``sitecustomize`` it stands before, so neither the program nor its children find
@@ -238,6 +242,59 @@ def allow_tracing() -> None:
     CDLL(None).prctl(0x59616D61, c_ulong(agent), 0, 0, 0)  # PR_SET_PTRACER
 
 
+def await_debugger(folder: str, signum: int = 61) -> None:
+    """Let ``dispatch debug`` look into us: asked by ``signum``, or called for by breakpoint()."""
+
+    def asked(_: int, frame: Any) -> None:
+        answer_debugger(folder, frame, 10.0)
+
+    try:
+        # the module signal would load enum, which few ranks have by then
+        import_module("_signal").signal(signum, asked)
+        reads_nothing = os.fstat(0).st_rdev == os.stat(os.devnull).st_rdev
+    except (OSError, ValueError):
+        return
+    original = sys.breakpointhook
+
+    def breakpointhook(*args: Any, **kwargs: Any) -> Any:
+        if "PYTHONBREAKPOINT" in os.environ:
+            return original(*args, **kwargs)
+        frame = sys._getframe(1)
+        place = "%s:%d" % (frame.f_code.co_filename, frame.f_lineno)
+        known = os.environ.get("DISPATCH_RUN_ID", "JOB"), os.environ.get("RANK", "N")
+        sys.stderr.write("%s: waiting for: dispatch debug %s --rank %s\n" % (place, *known))
+        sys.stderr.flush()
+        return answer_debugger(folder, frame, None)
+
+    if reads_nothing:  # else it is the user's own way to talk with pdb
+        sys.breakpointhook = breakpointhook
+
+
+def answer_debugger(folder: str, frame: Any, seconds: float | None) -> None:
+    """Wait so many seconds for a caller, and let it look into ``frame``."""
+    from socket import AF_UNIX, socket
+
+    path = os.path.join(folder, "debug-%d" % os.getpid())
+    try:
+        with socket(AF_UNIX) as door:
+            door.bind(path)
+            try:
+                door.listen(1)
+                door.settimeout(seconds)
+                link = door.accept()[0]
+            finally:
+                os.unlink(path)
+        from importlib.util import module_from_spec, spec_from_file_location
+
+        source = os.path.join(folder, "debugger.py")
+        spec: Any = spec_from_file_location("_dispatch_debugger", source)
+        module: Any = module_from_spec(spec)
+        spec.loader.exec_module(module)
+        module.talk(frame, link)
+    except OSError:
+        pass  # nobody has come, or can
+
+
 #: of a process group: collectives that are done, and others, that are told; bytes of all
 DONE, OPEN, MOST = 4, 16, 60 << 10
 
@@ -325,6 +382,7 @@ def collectives(distributed: Any) -> bytes:
 
 if __name__ == "sitecustomize":
     Ending().watch()
+    await_debugger(os.path.dirname(os.path.abspath(__file__)))
     stacks_folder = os.environ.pop("DISPATCH_STACKS", "")
     if stacks_folder:
         show_stacks(stacks_folder)

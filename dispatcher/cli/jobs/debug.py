@@ -1,0 +1,109 @@
+"""``dispatch debug``: pdb of one rank of a running job, on this terminal.
+
+By the ways that the job itself has to its hosts. The first question, which host has the rank, goes
+to all of them, since ranks may have been placed anew; the second is a command on that host, with a
+terminal if we have one (``remote.rank.debugger`` is both).
+"""
+
+from __future__ import annotations
+
+import os
+
+from dispatcher.cli import say
+from dispatcher.cli.options.connect_options import TransportPool, show_only
+from dispatcher.cli.options.declaration import Options, argument, dry_run_option, option
+from dispatcher.jobs import registry
+from dispatcher.model import errors
+from dispatcher.model.errors import JobEnded, NoSuchJob, UsageError
+from dispatcher.model.host import Host, Hostlist
+from dispatcher.model.names import MOST_RANKS, BadName, digits
+
+#: the Python that brings the question to the rank; the rank answers with its own
+PYTHON = "python3"
+
+
+class DebugOptions(Options):
+    """Look into a running rank with pdb, on this terminal.
+
+    JOB is the beginning of an id that dispatch jobs -a lists, or latest. If only one job runs, in
+    the background or in another terminal, you need not name it.
+
+    The rank stops where it is and goes on when you type c or q, or hang up. A rank that has come to
+    breakpoint() waits for this command. It must run Python that dispatch has started, and be
+    between two lines of it: one that is stuck in C is shown by dispatch stacks. The other ranks
+    run on, and wait for this one in their next collective; --hang-timeout counts that.
+
+    No port is opened: it is your terminal, SSH and a socket in a folder that is yours alone.
+    """
+
+    examples = (
+        ("dispatch debug", "rank 0 of the only job that runs"),
+        ("dispatch debug k3f9x2 --rank 3", "rank 3 of another"),
+    )
+
+    job: str | None = argument()
+    rank: str = option(default="0", metavar="N", help="Look into rank N.")
+    dry_run: bool = dry_run_option()
+
+
+def debug(options: DebugOptions) -> int:
+    """Talk with the rank; the exit code. Raises: DispatchError."""
+    rank = _number(options.rank)
+    job = registry.find(options.job, foreground=True)
+    if job.state == registry.ENDED:
+        raise JobEnded(
+            f"job {job.run_id}: it has ended, exit code {job.exit_code}",
+            hint=f"dispatch logs {job.run_id}",
+        )
+    if job.state != registry.RUNNING:
+        raise registry.not_running(job)
+    hosts = tuple(Host(name, user=user, port=port) for name, user, port in job.hosts)
+    does = f"look for rank {rank} of {job.run_id}, and run pdb in it"
+    if show_only(options, "debug", ((host, does) for host in hosts)):
+        return 0
+    if job.ranks is not None and rank >= job.ranks:
+        raise NoSuchJob(
+            f"job {job.run_id}: it has no rank {rank}", hint=f"--rank 0 to {job.ranks - 1}"
+        )
+    return _attach(job, hosts, rank)
+
+
+def _number(text: str) -> int:
+    try:
+        return digits(text, "--rank", 0, MOST_RANKS - 1)
+    except BadName as bad:
+        raise UsageError(bad.message, hint="--rank 0") from None
+
+
+def _attach(job: registry.Job, hosts: tuple[Host, ...], rank: int) -> int:
+    from dispatcher.api import exec as answered
+    from dispatcher.api.transports import Ways
+    from dispatcher.bootstrap import payload
+    from dispatcher.cli.exec.exec import ExecOptions
+    from dispatcher.cli.exec.run_exec import carry_out, terminal_size
+    from dispatcher.plan.exec_plan import ExecPlan
+
+    with open(payload.path_of("rank.debugger"), encoding="utf-8") as file:
+        words = (PYTHON, "-c", file.read())
+    # under a rank we would carry its run id to what we start here
+    os.environ.pop("DISPATCH_RUN_ID", None)
+    answers = answered.exec(
+        Hostlist(hosts), (*words, "find", job.run_id, str(rank)), ways=Ways(**job.reach)
+    )
+    at = next((node for node, answer in enumerate(answers.hosts) if answer.code == 0), None)
+    if at is None:
+        for line in answers.verdict if answers.exit_code == errors.CLUSTER else ():
+            say(line)
+        raise NoSuchJob(
+            f"job {job.run_id}: no host has a rank {rank} that runs Python",
+            hint=f"dispatch stacks {job.run_id}",
+        )
+    say(f"note: rank {rank} on {hosts[at].name}; c or q: it goes on")
+    typed = os.isatty(0) and os.isatty(1)
+    options = ExecOptions(pty=typed, stdin=not typed, no_label=True, quiet=True, **job.reach)
+    plan = ExecPlan(
+        (hosts[at],), (*words, "attach", job.run_id, str(rank)), stdin=not typed,
+        terminal=terminal_size(options),
+    )  # fmt: skip
+    with TransportPool(options) as reach:
+        return carry_out(plan, options, reach)

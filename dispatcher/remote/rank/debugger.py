@@ -1,0 +1,231 @@
+"""pdb of a rank that runs, on the terminal of ``dispatch debug``: both ends on the rank's host.
+
+::
+
+    terminal == ssh == main() on the host -- unix socket in the rank's folder -- talk() in the rank
+
+``main`` is started on the host as ``python3 -c``. It finds the rank by the variables that it was
+started with, puts this very file into the private folder of the rank's agent and sends the rank a
+signal; ``sitecustomize`` there opens a socket in that folder, waits for a caller, and loads
+this file to talk with it. A rank in ``breakpoint()`` waits there already. No port is opened, and
+who is no user of the rank's reaches neither folder nor socket.
+
+Python 3.7 and the standard library; nothing of dispatch is imported. The signal is answered
+between two lines of Python: a rank that is stuck in C does not answer, and ``main`` says so.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from socket import socket
+    from types import FrameType
+    from typing import Any
+
+#: the signal that asks a rank; see ``sitecustomize.await_debugger``
+SIGNAL = 61
+#: seconds for a rank to answer
+ANSWER = 5.0
+#: exit codes: the rank is not on this host; it does not answer
+NOT_HERE, NO_ANSWER = 3, 4
+_MOST = 1 << 20
+
+
+# -- in the rank ------------------------------------------------------------------------------
+
+
+def talk(frame: FrameType, link: socket) -> None:
+    """Let whoever is at the other end of ``link`` look into ``frame``; back when it may go on."""
+    from pdb import Pdb
+
+    words = link.makefile("w", encoding="utf-8", errors="backslashreplace")
+
+    class Remote(Pdb):
+        """Ends with its caller; the rank goes on."""
+
+        def do_continue(self, arg: str) -> bool | None:
+            if not self.get_all_breaks():
+                self.leave()
+            return super().do_continue(arg)
+
+        def do_quit(self, arg: str) -> bool | None:
+            self.clear_all_breaks()
+            return self.do_continue(arg)
+
+        def leave(self) -> None:
+            try:
+                self.message("the rank goes on")
+                words.flush()
+                link.shutdown(2)
+            except (OSError, ValueError):
+                pass  # the caller has hung up
+
+        do_c = do_cont = do_continue
+        do_q = do_exit = do_EOF = do_quit
+
+    link.settimeout(None)
+    one = Remote(stdin=link.makefile("r", encoding="utf-8", errors="replace"), stdout=words,
+                 nosigint=True)  # fmt: skip
+    one.prompt = "(Pdb rank %s) " % os.environ.get("RANK", "?")
+    try:
+        one.reset()
+        # as Bdb.set_trace, but the caller looks before the next line: that may take hours to come
+        inner: Any = frame
+        while inner is not None:
+            inner.f_trace = one.trace_dispatch
+            one.botframe = inner
+            inner = inner.f_back
+        one.set_continue()
+        one.interaction(frame, None)
+        keep_locals(frame)
+        goes_on = one.stopframe is one.botframe and one.stoplineno == -1
+        if not goes_on or one.get_all_breaks():  # next, step, a breakpoint
+            inner = frame
+            while inner is not None:
+                inner.f_trace = one.trace_dispatch
+                inner = inner.f_back
+            sys.settrace(one.trace_dispatch)
+    except (OSError, ValueError):
+        sys.settrace(None)  # the caller has hung up
+
+
+def keep_locals(frame: FrameType) -> None:
+    """Let what was assigned to variables of ``frame`` hold; since 3.13 it does by itself."""
+    if sys.version_info >= (3, 13):
+        return
+    try:
+        from ctypes import c_int, py_object, pythonapi
+
+        pythonapi.PyFrame_LocalsToFast(py_object(frame), c_int(0))
+    except (ImportError, AttributeError):
+        pass  # another Python than CPython
+
+
+# -- on the rank's host -----------------------------------------------------------------------
+
+
+def main(argv: list[str]) -> int:
+    """``find`` or ``attach``, a run id and a rank; the exit code."""
+    do, run_id, rank = argv
+    folders = ranks_here(run_id.encode(), rank.encode())
+    if not folders:
+        return NOT_HERE
+    if do == "find":
+        return 0
+    from signal import SIG_IGN, SIGINT, signal
+
+    signal(SIGINT, SIG_IGN)  # of our terminal; the rank is not to be ended by it
+    pid = next((pid for pid in folders if os.path.exists(door(folders[pid], pid))), 0)
+    if not pid:
+        pid = next(pid for pid in folders if parent(pid) not in folders)
+    with open("/proc/self/cmdline", "rb") as file:
+        source = file.read(_MOST).split(b"\0")[2]
+    new = os.path.join(folders[pid], "debugger.%d" % os.getpid())
+    with open(new, "wb") as file:
+        file.write(source)
+    os.rename(new, os.path.join(folders[pid], "debugger.py"))
+    link = called(folders[pid], pid)
+    if link is None:
+        sys.stderr.write(
+            "error: rank %s (pid %d) does not answer: it is in C, or has replaced the signal\n"
+            "  hint: dispatch stacks shows where it is\n" % (rank, pid)
+        )
+        return NO_ANSWER
+    relay(link)
+    return 0
+
+
+def ranks_here(run_id: bytes, rank: bytes) -> dict[int, str]:
+    """pid -> private folder, of our processes of that rank that can be asked."""
+    found = {}
+    for name in os.listdir("/proc"):
+        if not name.isdigit():
+            continue
+        try:
+            with open("/proc/%s/environ" % name, "rb") as file:
+                variables = dict(
+                    item.split(b"=", 1) for item in file.read(_MOST).split(b"\0") if b"=" in item
+                )
+            if variables.get(b"DISPATCH_RUN_ID") != run_id or variables.get(b"RANK") != rank:
+                continue
+            folder = os.fsdecode(variables.get(b"PYTHONPATH", b"").split(b":")[0])
+            is_ours = os.path.basename(folder).startswith("dispatch-%s-" % run_id.decode())
+            if is_ours and catches(name) and os.stat(folder).st_uid == os.geteuid():
+                found[int(name)] = folder
+        except (OSError, ValueError):
+            continue  # it has ended, or is another user's
+    return found
+
+
+def catches(name: str) -> bool:
+    """Whether the process has a handler for the signal, which would end it otherwise."""
+    with open("/proc/%s/status" % name) as file:
+        for line in file:
+            if line.startswith("SigCgt:"):
+                return bool(int(line.split()[1], 16) >> SIGNAL - 1 & 1)
+    return False
+
+
+def parent(pid: int) -> int:
+    """The pid of its parent, 0 if it has ended."""
+    try:
+        with open("/proc/%d/stat" % pid) as file:
+            return int(file.read().rpartition(")")[2].split()[1])
+    except (OSError, ValueError):
+        return 0
+
+
+def door(folder: str, pid: int) -> str:
+    """Where a rank waits for a caller."""
+    return os.path.join(folder, "debug-%d" % pid)
+
+
+def called(folder: str, pid: int) -> socket | None:
+    """A connection to the rank, which is asked for one unless it waits already."""
+    from socket import AF_UNIX, socket
+    from time import monotonic, sleep
+
+    until, asked = monotonic() + ANSWER, False
+    while True:
+        link = socket(AF_UNIX)
+        try:
+            link.connect(door(folder, pid))
+        except OSError:
+            link.close()
+        else:
+            return link
+        if monotonic() > until:
+            return None
+        if not asked:
+            os.kill(pid, SIGNAL)
+            asked = True
+        sleep(0.02)
+
+
+def relay(link: socket) -> None:
+    """Pass on what is typed, and what comes back, until the rank hangs up."""
+    from select import select
+
+    typed = [0]
+    while True:
+        ready = select([link.fileno(), *typed], [], [])[0]
+        if link.fileno() in ready:
+            data = link.recv(65536)
+            if not data:
+                return
+            while data:
+                data = data[os.write(1, data) :]
+        elif ready:
+            data = os.read(0, 65536)
+            if data:
+                link.sendall(data)
+            else:
+                link.shutdown(1)
+                typed = []
+
+
+if __name__ == "__main__" and len(sys.argv) == 4:
+    sys.exit(main(sys.argv[1:]))
