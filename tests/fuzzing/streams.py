@@ -322,6 +322,8 @@ def only(name: str) -> None:
 @target(
     "get-near", "the files that a host sends",
     copy_frames.message({"list": copy_frames.columns(ENTRIES)}) + sent(b"hello"),
+    copy_frames.message({"list": copy_frames.columns(ENTRIES[1:]), "more": True})
+    + copy_frames.message({"list": copy_frames.columns(ENTRIES[:1])}) + sent(b"hello"),
     own=(mux.Malformed, BadArchive, OSError), long=False,
 )  # fmt: skip
 def get_near(data: bytes) -> None:
@@ -355,9 +357,11 @@ def received(answer: dict[str, Any], frames: list[tuple[int, int, bytes]]) -> No
     group = Group(inside, (("/x/a", "a"), ("/x/b", "b")))
     receiving = Receiving([group], limit=1 << 20, checksum=False, resume=True)
     try:
-        receiving.offer(answer)
+        come = iter(frames)
+        while receiving.offer(answer):
+            answer = copy_frames.value_of(*next(come, (0, 0, b""))[1:])
         receiving.needs()
-        for _, kind, body in frames:
+        for _, kind, body in come:
             if not receiving.done:
                 receiving.take(kind, body)
         if receiving.done:
@@ -367,7 +371,7 @@ def received(answer: dict[str, Any], frames: list[tuple[int, int, bytes]]) -> No
         only("in")
         for at, folders, files in os.walk(inside):
             for name in (*folders, *files):
-                path = os.path.realpath(os.path.join(at, name))
+                path = os.path.realpath(os.path.join(at, name)) + "/"
                 assert path.startswith(os.path.realpath(inside) + "/"), f"leads outside: {path}"
 
 

@@ -15,12 +15,16 @@ from .lying_process import judge_process
 
 TARGETS = {target.name: target for target in texts.TARGETS}
 
+(PUT,) = TARGETS["put-far"].seeds
 #: target and input of every finding
 FOUND: list[tuple[str, bytes]] = [
     ("config", b"[run]\n[profile.x" + b".le" * 20_000 + b"]"),
     ("nvidia-smi", b"x" * 140_000),
     ("site-checks", b'{"a": ' + b"[" * 100_000),
     ("xid", b"x" * (64 << 10)),
+    *(("put-far", PUT.replace(b"0/a", other)) for other in (b"4/a", b"99b", b"-1a", b"/ab")),
+    ("put-far", PUT.replace(b"fdl", b"fd)")),
+    ("put-far", PUT.replace(b"420 493 511", b"-20 493 511")),
 ]
 
 

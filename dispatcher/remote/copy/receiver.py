@@ -82,6 +82,21 @@ class Group:
             self.lock = -1
 
 
+def _is_possible(entry: Entry, groups: int) -> bool:
+    number = entry.path.partition("/")[0]
+    return (
+        number.isascii()
+        and number.isdigit()
+        and len(number) < 9
+        and int(number) < groups
+        and entry.kind in (FILE, FOLDER, LINK)
+        and 0 <= entry.mode <= 0o7777
+        and entry.size >= 0
+        and abs(entry.mtime) < 1 << 63
+        and "\0" not in entry.more
+    )
+
+
 class Receiver:
     """Takes the files of ``entries``, whose paths are ``GROUP/NAME/...``, to their destinations.
 
@@ -94,6 +109,8 @@ class Receiver:
     ) -> None:
         self._checksum = checksum
         self._resume = resume
+        if not all(_is_possible(entry, len(groups)) for entry in entries):
+            raise NotTaken("a list of files that cannot be")  # it may have come through others
         self._groups = [Group(dest, names) for dest, names in groups]
         for group in self._groups:
             sweep(group.folder)
