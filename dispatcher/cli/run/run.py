@@ -94,7 +94,7 @@ class RankOptions(Options, section="Ranks"):
     rdzv: bool = option(help="Start PROGRAM with torchrun on each host: --launcher torchrun.")
     map_by: Literal["slot", "node"] = option(
         default="slot",
-        help="Fill one host after the other (slot), or give the hosts a rank each in turn (node).",
+        help="Fill one host after the other (slot), or place ranks round-robin over hosts (node).",
     )
     oversubscribe: bool = option(help="Allow more ranks than slots.")
     bind_to: Literal["auto", "none", "core", "numa", "gpu"] = option(
@@ -171,8 +171,8 @@ class MpiOptions(Options, section="MPI"):
     )
     pmi_port: bool = option(
         help="Offer MPI at a port of 127.0.0.1, not at an inherited descriptor. For MPI behind a "
-        "wrapper that closes descriptors, as Python's subprocess does; other users can reach a "
-        "port."
+        "wrapper that closes descriptors, as Python's subprocess does; other users can connect to "
+        "it."
     )
     mpi_stall_warning: float | None = option(
         metavar="SECONDS",

@@ -352,7 +352,8 @@ def _native(lines: Sequence[str], at: int) -> _Found:
     elif how.startswith("after "):
         text = line.partition(how.removeprefix("after "))[2]
         text, end = text.partition(" (pc ")[0].partition(" at pc ")[0].rstrip(":"), len(lines) - 1
-    text = text.partition(", error stack:")[0]
+    if "Fatal error in" in text:  # MPICH puts in front who aborts, and how, which is told anyway
+        text = text[text.index("Fatal error in") :].partition(", error stack:")[0]
     found = _Found(text, at, after=end)
     found.is_native = True
     return found

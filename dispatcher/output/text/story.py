@@ -168,9 +168,11 @@ def _ended_by_us(verdict: Verdict, reported: Collection[int]) -> list[str]:
     by_signal: dict[int, list[int]] = {}
     graceful: dict[int, list[int]] = {}
     for rank, sent in sorted(verdict.ended.items()):
+        if rank in reported:
+            continue
         if verdict.statuses.get(rank) == 0:
             graceful.setdefault(sent, []).append(rank)
-        elif rank not in reported and ended_by_us(verdict, rank):
+        elif ended_by_us(verdict, rank):
             by_signal.setdefault(_signal(verdict.statuses[rank]), []).append(rank)
     lines = [
         f"  {fold_ranks(ranks)} exited 0 after {signal_name(sent)}"

@@ -98,7 +98,9 @@ def describe(
             if same:
                 lines.append(f"  {plural(len(same), 'rank')} the same: {fold_ranks(same)}")
         case verdicts.MpiAborted(node, rank, code, text):
-            parts = (f"called MPI_Abort({code})", sanitize_text(text), _message(cause, errors))
+            said = _message(cause, errors)
+            said = "" if "called MPI_Abort(" in said else said
+            parts = (f"called MPI_Abort({code})", sanitize_text(text), said)
             lines.append(f"{who(node, rank)}: {': '.join(filter(None, parts))}")
             lines += _traceback(cause, last) + _last_lines(rank, last)
         case verdicts.LeftMpi(_, rank):
@@ -221,10 +223,11 @@ def alike(
 ) -> list[int]:
     """Other ranks that ended as the cause did and said the same, numbers in it apart.
 
-    One that dispatch ended meanwhile did if it wrote the same error, or was about to.
+    One that dispatch ended meanwhile did if it wrote the same error, or was about to. Of those that
+    wrote nothing nobody knows, unless the same signal ended them.
     """
     own, error = _shape(cause.rank, last), own_error(cause, errors)
-    if not own:
+    if not own and cause.status >= 0:
         return []
     same = set(error.ranks) if error is not None and error.text else set()
     found = []

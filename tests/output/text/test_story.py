@@ -5,7 +5,7 @@ from __future__ import annotations
 from cases import cases
 
 from dispatcher.core.events.monitor_events import PlacedNode, RankError
-from dispatcher.core.events.verdicts import ErrorFile, RankFailed, Verdict
+from dispatcher.core.events.verdicts import ErrorFile, MpiAborted, RankFailed, Verdict
 from dispatcher.output.text.last_error import LastError
 from dispatcher.output.text.story import errors_of, peers
 from dispatcher.output.text.verdict_text import describe
@@ -107,6 +107,38 @@ def test_what_the_host_or_an_error_file_knows_comes_first() -> None:
     )
     lines = told(verdict, {3: TRACEBACK}, RankError((3,), "a warning"))
     assert lines[0].endswith(": exit code 1: ValueError: no [rank-failed]")
+
+
+@cases(
+    ("text", "headline"),
+    [
+        # no more than is told already
+        ("Abort(7) on node 0: application called MPI_Abort(MPI_COMM_WORLD, 7) - process 0",
+         "error: rank 3 on n3: called MPI_Abort(7) [mpi-aborted]"),
+        ("Fatal error in PMPI_Recv: Message truncated",
+         "error: rank 3 on n3: called MPI_Abort(7): Fatal error in PMPI_Recv: Message truncated "
+         "[mpi-aborted]"),
+    ],
+)  # fmt: skip
+def test_why_mpi_was_aborted(text: str, headline: str) -> None:
+    statuses, ended = {3: 0, 2: 0, 1: -15}, dict.fromkeys((3, 2, 1), 15)
+    verdict = Verdict(MpiAborted(2, 3, 7), 7, 4, statuses=statuses, ended=ended)
+    assert told(verdict, {}, RankError((3,), text)) == [
+        headline,
+        "  rank 3 wrote nothing",
+        "  rank 2 exited 0 after SIGTERM",
+        "  dispatch then ended rank 1 (SIGTERM)",
+    ]
+
+
+def test_ranks_that_crash_in_silence_are_alike() -> None:
+    statuses = {3: -11, 2: -11, 1: -7, 0: -11}
+    verdict = Verdict(RankFailed(2, 3, -11), 139, 4, statuses=statuses)
+    assert told(verdict, {0: ["a word"]})[-3:] == [
+        "  1 rank the same: rank 2",
+        "  then rank 0: killed by SIGSEGV (signal 11)",
+        "  then rank 1: killed by SIGBUS (signal 7)",
+    ]
 
 
 def test_of_many_kinds_of_errors_the_first_are_told() -> None:
