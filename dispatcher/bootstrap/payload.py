@@ -47,7 +47,7 @@ NEWER_PYTHONS = tuple(f"python3.{minor}" for minor in range(14, 7, -1))
 #: the agent: modules of ``dispatcher.remote``; each is compiled on the host when it is imported
 MODULES = (
     "protocol.packing", "protocol.frames", "host.proctree", "host.process",
-    "host.host_facts", "host.workdir", "agent.guardian", "agent.rendezvous_port",
+    "host.host_facts", "host.workdir", "host.ssh_peer", "agent.guardian", "agent.rendezvous_port",
     "agent.node", "pmi.pmi_server", "host.shm", "pmi.pmi_spawn", "pmi.pmi_state", "pmi.pmi_replies",
     "pmi.pmi_connections", "host.failure_info", "agent.agent_loop", "agent.main",
 )  # fmt: skip

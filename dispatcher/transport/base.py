@@ -156,6 +156,21 @@ class Link(abc.ABC):
         """
         return False
 
+    def expect_answers(self, seconds: float) -> bool:
+        """End the link when the host's kernel has answered nothing for ``seconds``; False where
+        nobody can tell.
+
+        Kernels ask and answer each second, so a program that is stopped or gets no CPU, at either
+        end, is no reason.
+        """
+        return False
+
+    def answers(self) -> bool:
+        """False while questions of ``expect_answers`` are open: what is written now would only
+        make that wait for its end begin anew.
+        """
+        return True
+
     def failure(self, timeout: float) -> Failure | None:
         """Why the host was never reached, when the stream ended before any byte came;
         or which other host, through which it was reached, has taken it along; or that it

@@ -6,8 +6,10 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
+from cases import cases
 from rig import wait_for
 
 from dispatcher.bootstrap import payload
@@ -56,6 +58,8 @@ class ScriptedLink(Link):
         self._status = status
         self.heard = bytearray()
         self.closed = threading.Event()
+        self.expected: list[float] = []
+        self.watchable = True
 
     def watch(self, ready: Callable[[], None]) -> None:
         self._told = ready
@@ -80,6 +84,10 @@ class ScriptedLink(Link):
 
     def end_input(self) -> None:
         pass
+
+    def expect_answers(self, seconds: float) -> bool:
+        self.expected.append(seconds)
+        return self.watchable
 
     def gone(self) -> bool:
         return not self._script
@@ -110,7 +118,11 @@ class Watched:
     """A host's thread with what it told and what came out of it."""
 
     def __init__(
-        self, *answers: Link | Failure, boot_timeout: float = 30.0, heartbeat: float = 100.0
+        self,
+        *answers: Link | Failure,
+        boot_timeout: float = 30.0,
+        heartbeat: float = 100.0,
+        **more: Any,
     ) -> None:
         self.events: queue.SimpleQueue[ev.Event] = queue.SimpleQueue()
         self.output: list[tuple[int, int, int, bytes]] = []
@@ -121,6 +133,7 @@ class Watched:
             gate=ConnectGate(1, 5.0), boot_timeout=boot_timeout,
             heartbeat=heartbeat, credit=1000, tell=self.events.put,
             output=lambda *told: self.output.append(told), on_heartbeat=self.beats.append,
+            **more,
         )  # fmt: skip
         self.host.start()
 
@@ -450,3 +463,25 @@ def test_a_beat_is_answered_and_is_no_event_unless_it_ends_a_rest(
     watched.host.join(timeout=10)
     sent = Decoder().feed(bytes(link.heard).partition(b"PREPARE")[2])
     assert {frame.body for frame in sent} == {control("ping")[HEADER.size :]}
+
+
+@cases(
+    ("more", "watchable", "expected", "watches"),
+    [
+        ({}, True, [], False),
+        ({"unreachable": 5.0}, True, [5.0], False),
+        ({"unreachable": 5.0, "self_fencing": True}, True, [5.0], True),
+        ({"unreachable": 5.0, "self_fencing": True}, False, [5.0], False),
+    ],
+)
+def test_both_ends_are_told_to_expect_answers_where_the_link_can_tell(
+    more: dict[str, Any], watchable: bool, expected: list[float], watches: bool
+) -> None:
+    link = ScriptedLink([])
+    link.watchable = watchable
+    watched = Watched(link, **more)
+    wait_for(lambda: link.heard.endswith(b"PREPARE"), 10, "the first order")
+    assert link.expected == expected
+    assert link.heard.endswith(control("watch") + b"PREPARE") == watches
+    watched.host.close()
+    watched.host.join(10)

@@ -260,7 +260,10 @@ class FailureOptions(Options, section="Failures"):
         usual="none; 60 seconds",
     )
     heartbeat: float | None = option(
-        metavar="SECONDS", help="Have every host send a heartbeat every SECONDS.", usual="5"
+        metavar="SECONDS",
+        help="Have every host send a heartbeat every SECONDS. A host whose network answers nothing "
+        "for as long (3 at least) is lost at once.",
+        usual="5",
     )
     max_missed_heartbeats: int | None = option(
         metavar="N", help="Give up on a host that misses N heartbeats.", usual="3"

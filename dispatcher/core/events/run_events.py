@@ -388,7 +388,8 @@ class Facts(Value):
     script: CRC-32 of the script's beginning, None without a script. code: the same of modules and
     packages beside it, by name, where hosts are compared. room: bytes that are
     free for temporary files and in shared memory, None where not known. visible:
-    CUDA_VISIBLE_DEVICES as the agent found it. topology: None where nothing is to be chosen by it.
+    CUDA_VISIBLE_DEVICES as the agent found it. self_fencing: whether it ends its ranks by itself
+    soon after our machine has ceased to answer. topology: None where nothing is to be chosen by it.
     """
 
     hostname: str
@@ -405,6 +406,7 @@ class Facts(Value):
     code: tuple[tuple[str, int], ...] = ()
     room: tuple[int | None, int | None] = (None, None)
     visible: str | None = None
+    self_fencing: bool = False
     topology: Topology | None = None
 
 

@@ -27,6 +27,9 @@ from dispatcher.plan.job.request import LONG_LIFE, MOST_FRUITLESS, Limits, Resta
 #: seconds beyond its lease that a stuck agent lives until its guardian kills it, that a sweep
 #: may take, and one for the way of the launcher's last word
 GUARDIAN, SWEEP, MARGIN = 8.0, 5.0, 1.0
+#: of a host that sees for itself that our machine does not answer: heartbeats until it doubts
+#: (``agent.node``), and seconds until it is certain (``host.ssh_peer``)
+LATE, DOUBT = 1.25, 4.0 + 1.0
 
 
 def refusal(cause: verdicts.Cause) -> str | None:
@@ -80,13 +83,18 @@ def outward(cause: verdicts.Cause, assigned: Sequence[int]) -> verdicts.Cause:
     return cause if node is None else replace(cause, node=assigned[node])  # type: ignore[arg-type]
 
 
-def fence(limits: Limits) -> float:
+def fence(limits: Limits, *, self_fencing: bool = False) -> float:
     """Seconds after which the ranks of a host that was given up are surely dead.
 
     The launcher has closed the link, so the agent hears nothing more: its lease runs
-    out, its ranks get TERM, then KILL. If it is stuck, its guardian does that.
+    out, its ranks get TERM, then KILL. If it is stuck, its guardian does that. One that is
+    ``self_fencing`` (N-7 of ``agent.node``) does not wait for its lease: the last ping came before
+    the host was given up, so it is in doubt after ``LATE`` heartbeats and certain ``DOUBT`` later.
     """
-    return limits.lease + max(limits.lifeline_grace, GUARDIAN) + SWEEP + MARGIN
+    by_lease = limits.lease + max(limits.lifeline_grace, GUARDIAN) + SWEEP + MARGIN
+    if not self_fencing:
+        return by_lease
+    return min(by_lease, LATE * limits.heartbeat + DOUBT + limits.lifeline_grace + MARGIN)
 
 
 class RestartBudget:

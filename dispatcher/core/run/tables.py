@@ -68,7 +68,9 @@ class HostTable:
         if host in self._armed:
             self._armed.discard(host)
             rests = host in self._resting
-            self._fences[host] = math.inf if rests else now + restart.fence(self._limits)
+            knows = host in self.facts and self.facts[host].self_fencing
+            after = restart.fence(self._limits, self_fencing=knows)
+            self._fences[host] = math.inf if rests else now + after
             if over:
                 self.over.add(host)
 

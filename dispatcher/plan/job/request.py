@@ -80,6 +80,8 @@ Nproc = int | Literal["auto", "gpu"]
 Stdin = int | Literal["none", "all"]
 
 LONGEST = 10**7  # seconds; four months
+#: seconds for which a network may be away, however often hosts give a heartbeat
+LEAST_UNREACHABLE = 3.0
 #: limits of which 0 says never, nothing or at once
 MAY_BE_ZERO = frozenset(
     ("grace", "lifeline_grace", "hang_timeout", "time_limit", "warn_signal", "stop_signal")
@@ -130,6 +132,11 @@ class Limits(Arguments):
     def silence(self) -> float:
         """Seconds without a heartbeat after which a host is lost."""
         return self.heartbeat * self.max_missed_heartbeats
+
+    @property
+    def unreachable(self) -> float:
+        """Seconds without an answer of its kernel after which a host is lost, busy or not."""
+        return max(LEAST_UNREACHABLE, self.heartbeat)
 
     @property
     def silence_text(self) -> str:

@@ -57,6 +57,7 @@ if TYPE_CHECKING:
     from dispatcher.remote.agent.rank_stdin import Stdin
     from dispatcher.remote.agent.rendezvous_port import RendezvousPort
     from dispatcher.remote.host.process import Process
+    from dispatcher.remote.host.ssh_peer import Question, SshPeer
     from dispatcher.remote.pmi.pmi_connections import PmiConnections
     from dispatcher.remote.probe.sampler import Sampler
 
@@ -64,6 +65,8 @@ if TYPE_CHECKING:
 LANE_LIMIT = 256 << 10
 #: what a pipe can hold at most (pipe-max-size of pipe(7))
 PIPE_LIMIT = 1 << 20
+#: heartbeats after which the guardian looks by itself whether the launcher's machine answers
+LATE_LIFE = 1.5
 #: what one write takes from the lanes
 BURST = 64 << 10
 
@@ -98,6 +101,8 @@ class Loop:
         self.stdin: Stdin | None = None
         self.bind: dict[int, list[list[int]]] = {}  # rank -> its CPUs, and NUMA nodes
         self.sampler: Sampler | None = None
+        self.peer: SshPeer | None = None  # whose answers count, if it is to be found
+        self.question: Question | None = None
         self.exit_code: int | None = None
         self.poll = select.epoll()
         self.writing = False
@@ -194,11 +199,18 @@ class Loop:
             workdir.remove(self.error_folder)
         expect = self.guardian.expect
         lease, grace = message["lease"], message["lifeline_grace"]
-        self.error_folder = workdir.make(message["run_id"], lambda path: expect(lease, grace, path))
+        late = 0.0
+        if self.peer is not None:
+            late = LATE_LIFE * message["heartbeat"]
+            self.node.watches = True
+        self.error_folder = workdir.make(
+            message["run_id"], lambda path: expect(lease, grace, late, path)
+        )
         self.no_failure_yet = True
         self.pmi = None
         found = host_facts.gather(message["check"], self.cwd)
         found["error_folder"] = self.error_folder
+        found["self_fencing"] = int(self.peer is not None)
         path = message["path"]
         if path is None:  # then the ranks get this host's own
             path = os.environb.get(b"PATH")
@@ -224,6 +236,28 @@ class Loop:
         )
         self.flush()
         self.guardian.alive()
+
+    def do_watch(self) -> None:
+        """From now on it matters whether the launcher's machine answers."""
+        from dispatcher.remote.host.ssh_peer import SshPeer
+
+        try:
+            self.peer = SshPeer()
+        except (OSError, ValueError, KeyError):
+            pass  # another way leads here than sshd's, or the kernel does not say
+
+    def do_watch_peer(self, on: bool) -> None:
+        """Let the guardian look at it as well, or not."""
+        self.guardian.watch_peer(on)
+
+    def do_ask_peer(self, first: bool) -> None:
+        """See whether the launcher's machine answers; first: the question is a new one."""
+        from dispatcher.remote.host.ssh_peer import Question
+
+        if self.peer is not None and (first or self.question is None):
+            self.question = Question(self.peer, monotonic())
+        if self.question is not None and self.question.look(monotonic()):
+            self.tell(("lifeline", "the launcher's machine does not answer"))
 
     def mark(self) -> int | None:
         """When the file that shows progress was changed, in ns; None where there is none."""

@@ -29,6 +29,10 @@ from time import monotonic
 
 from dispatcher.remote.host import proctree, workdir
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from dispatcher.remote.host.ssh_peer import Question
+
 
 class Guardian:
     """Watches ``agent`` (a pid) by ``pipe``, its signs of life, and by the ``link`` it serves.
@@ -41,6 +45,8 @@ class Guardian:
         self.link = link
         self.pipe = pipe
         self.silence = self.ending = 60.0
+        self.late = 0.0  # silence after which we look whether the launcher's machine answers
+        self.question: Question | None = None
         self.folder = b""
         self.buffer = b""
         self._take(first)
@@ -75,12 +81,19 @@ class Guardian:
         poll.register(self.pipe, select.POLLIN)
         poll.register(self.link, select.POLLRDHUP)
         end = monotonic() + self.silence
+        look = self._next_look()
         lost = False
         while True:
-            left = end - monotonic()
-            if left <= 0:
+            if end <= monotonic():
                 return False
-            for fd, _ in poll.poll(min(left, 1e6) * 1000):
+            if not lost and look <= monotonic():
+                look = monotonic() + 1.0
+                if self._is_cut(monotonic()):
+                    os.kill(self.agent, SIGCONT)
+                    os.kill(self.agent, SIGTERM)
+                    lost, end = True, monotonic() + self.ending - SLACK + 1.0
+            left = (end if lost else min(end, look)) - monotonic()
+            for fd, _ in poll.poll(max(0.0, min(left, 1e6)) * 1000):
                 if fd == self.link:
                     # the agent sees it as well, unless it was stopped
                     os.kill(self.agent, SIGCONT)
@@ -93,14 +106,34 @@ class Guardian:
                     return True
                 self._take(data)
                 if not lost:
-                    end = monotonic() + self.silence
+                    end, look = monotonic() + self.silence, self._next_look()
 
     def _take(self, data: bytes) -> None:
         lines = (self.buffer + data).split(b"\n")
         self.buffer = lines.pop()
         for line in filter(None, lines):
-            silence, ending, self.folder = line.split(b" ", 2)
-            self.silence, self.ending = float(silence), float(ending)
+            silence, ending, late, self.folder = line.split(b" ", 3)
+            self.silence, self.ending, self.late = float(silence), float(ending), float(late)
+
+    def _next_look(self) -> float:
+        """When to look whether the launcher's machine answers, if the agent says nothing."""
+        self.question = None
+        return monotonic() + self.late if self.late else float("inf")
+
+    def _is_cut(self, now: float) -> bool:
+        """Whether the launcher's machine has ceased to answer, which the agent should have seen."""
+        from dispatcher.remote.host.ssh_peer import Question, SshPeer
+
+        if self.question is None:
+            try:
+                self.question = Question(SshPeer(), now)
+            except (OSError, ValueError, KeyError):
+                return False
+        try:
+            os.write(2, b"\n")  # something to be acknowledged
+        except OSError:
+            pass
+        return self.question.look(now)
 
     def _print(self, text: str) -> None:
         try:
@@ -124,6 +157,7 @@ class GuardianPipe:
     def __init__(self, guardian: int, pipe: int) -> None:
         self.guardian = guardian
         self.pipe = pipe
+        self.expected = 60.0, 60.0, 0.0, ""
 
     def why(self, signum: int = 0) -> str:
         """Why the link ended, or why we may have been sent ``signum``."""
@@ -131,12 +165,19 @@ class GuardianPipe:
             return "the agent's guardian was killed"  # which may end the link as well
         return "the agent was sent signal %d" % signum if signum else "the link ended"
 
-    def expect(self, silence: float, lifeline_grace: float, folder: str) -> None:
+    def expect(self, silence: float, lifeline_grace: float, late: float, folder: str) -> None:
         """Say what to expect of us, and the ``folder`` that should not outlive us.
 
-        silence: seconds without a sign of life after which we are stuck.
+        silence: seconds without a sign of life after which we are stuck. late: those after which
+        it is to look by itself whether the launcher's machine answers; 0: never.
         """
-        words = "%f %f %s\n" % (silence + SLACK, lifeline_grace + SLACK, folder)
+        self.expected = silence + SLACK, lifeline_grace + SLACK, late, folder
+        self.watch_peer(True)
+
+    def watch_peer(self, on: bool) -> None:
+        """Whether to look at that now."""
+        silence, ending, late, folder = self.expected
+        words = "%f %f %f %s\n" % (silence, ending, late if on else 0.0, folder)
         self._write(os.fsencode(words))
 
     def alive(self, aside: bool = False) -> None:

@@ -21,6 +21,8 @@ Rules (named in tests):
 * N-4  a rank's pipes are cut ``DRAIN`` seconds after its exit when another
   process still holds them and output is not being held back for credit
 * N-5  a further attempt is prepared only when nothing of the last one is left
+* N-7  where the launcher asks for it (``watch``): when its pings are late and its machine
+  acknowledges nothing more, that is a lost lifeline as well, long before the lease runs out
 * N-6  from ``pause`` to ``resume`` the ranks are stopped and the lease does not run; the end
   of the link counts all the same
 
@@ -29,7 +31,8 @@ Events (tuples): ("order", message) · ("spawned", [[rank, pid]]) ·
 ("tick",).
 Actions (tuples): ("send", type, fields) · ("prepare", message) · ("probe", message) ·
 ("start", message) · ("spawn", message) · ("sample", message) · ("signal", ranks, signum) ·
-("sweep",) · ("credit", count) · ("cut", rank) · ("pmi", message) · ("alive",) · ("exit", code).
+("sweep",) · ("credit", count) · ("cut", rank) · ("pmi", message) · ("alive",) · ("exit", code) ·
+("watch",) · ("watch_peer", on) · ("ask_peer", first).
 """
 
 from __future__ import annotations
@@ -45,6 +48,8 @@ if TYPE_CHECKING:
 
 #: seconds a dead rank's pipes are read on while another process keeps them open
 DRAIN = 2.0
+#: heartbeats after which a ping of the launcher is late
+LATE = 1.25
 NEVER = float("inf")
 
 EXIT_OK = 0
@@ -75,6 +80,8 @@ class Node:
         self.draining: set[int] = set()  # ranks exited, pipes not yet ended
         self.paused = False  # the user stopped the launcher (N-6)
         self.held_back = False  # output waits for credit (the loop tells)
+        self.watches = False  # whether the launcher's machine answers (N-7; the loop tells)
+        self.in_doubt = False  # about that
         self.deadlines: dict[Key, float] = {"lease": now + lease}
 
     def handle(self, event: tuple[Any, ...], now: float) -> list[Action]:
@@ -103,7 +110,12 @@ class Node:
             self.deadlines["lease"] = now + self.lease
         if self.state in (DYING, OVER):
             return []  # N-1
+        self.in_doubt = False
+        if self.watches and not self.paused:
+            self.deadlines["peer"] = now + LATE * self.heartbeat
         kind = message.get("type")
+        if kind == "watch" and self.state == FRESH:
+            return [("watch",)]
         if kind == "ping":
             if not message.get("aside") or self.paused:
                 return []
@@ -138,11 +150,18 @@ class Node:
         if kind == "pause":
             self.paused = True
             self.deadlines.pop("lease", None)
-            return [("signal", sorted(self.alive), SIGSTOP), ("send", "paused", {})]
+            self.deadlines.pop("peer", None)
+            watch: list[Action] = [("watch_peer", False)] if self.watches else []
+            return [
+                *watch,
+                ("signal", sorted(self.alive), SIGSTOP),
+                ("send", "paused", {}),
+            ]
         if kind == "resume":
             self.paused = False
             self.deadlines["lease"] = now + self.lease
-            return [("signal", sorted(self.alive), SIGCONT), ("send", "beat", {})]
+            watch = [("watch_peer", True)] if self.watches else []
+            return [*watch, ("signal", sorted(self.alive), SIGCONT), ("send", "beat", {})]
         if kind == "finish":
             self.state = OVER
             self.deadlines.clear()
@@ -218,6 +237,12 @@ class Node:
             return self._on_lifeline(now, why)
         if name == "kill":
             return [("sweep",)]
+        if name == "peer":
+            first, self.in_doubt = not self.in_doubt, True
+            self.deadlines["peer"] = now + 1.0
+            return [("ask_peer", first), ("send", "beat", {})]
         self.deadlines["beat"] = now + self.heartbeat
+        if self.in_doubt:
+            return []  # of this the guardian thinks for itself
         # nobody reads while the launcher is stopped, and beats would pile up
         return [("alive",)] if self.paused else [("send", "beat", {}), ("alive",)]

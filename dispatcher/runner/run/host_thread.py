@@ -63,8 +63,11 @@ _CLOSE = object()
 BOOTING, SERVING, DEAF = "booting", "serving", "deaf"
 
 #: to show that we live; and the body of the frame by which an agent does
+_WATCH = control("watch")
 _PING, _PING_ASIDE = control("ping"), control("ping", aside=True)
 _HEARTBEAT = control("beat")[HEADER.size :]
+#: seconds until we look again whether a host's kernel answers
+_AGAIN = 0.5
 #: heartbeats after which we do not wait for one of its to show that we live
 _LATE = 1.25
 
@@ -75,9 +78,11 @@ class HostThread(threading.Thread):
     prepare: the agent's first order, sent right behind its source.
     gate: says when to connect, and when again. tell: takes events, from this
     thread. output: takes (node, rank, stream, data), from this thread.
-    heartbeat: seconds between two of the agent's. credit: output bytes that the
-    agent may have under way, as ``prepare`` grants them. input_taken: takes (node,
-    number of bytes) that the node's readers of standard input have taken, from this thread.
+    heartbeat: seconds between two of the agent's. unreachable: of silence of the host's kernel
+    until it is lost, where the link can tell; self_fencing: the agent is to see that as well.
+    credit: output bytes that the agent may have under way, as ``prepare`` grants them. input_taken:
+    takes (node, number of bytes) that the node's readers of standard input have taken, from this
+    thread.
     body: the bytes that a frame of output brings.
     on_heartbeat: takes the node when it gave a beat that nobody waits for, from this thread.
     """
@@ -99,6 +104,8 @@ class HostThread(threading.Thread):
         output: Callable[[int, int, int, bytes], None],
         input_taken: Callable[[int, int], None] = lambda node, nbytes: None,
         on_heartbeat: Callable[[int], None] = lambda node: None,
+        unreachable: float = math.inf,
+        self_fencing: bool = False,
         body: Body = literal,
     ) -> None:
         super().__init__(name=f"link:{target.host}", daemon=True)
@@ -111,6 +118,8 @@ class HostThread(threading.Thread):
         self._gate = gate
         self._boot_timeout = boot_timeout
         self._heartbeat = heartbeat
+        self._unreachable = unreachable
+        self._self_fencing = self_fencing
         self._credit = Credit(credit)
         self._tell = tell
         self._output = output
@@ -239,7 +248,9 @@ class HostThread(threading.Thread):
     def _serve(self, link: Link) -> Failure | None:
         """Carry frames until the link is closed (None) or fails."""
         self._due = time.monotonic() + self._boot_timeout
-        self._write(link, payload.payload() + self._prepare)
+        watched = self._unreachable < math.inf and link.expect_answers(self._unreachable)
+        watch = _WATCH if watched and self._self_fencing else b""
+        self._write(link, payload.payload() + watch + self._prepare)
         link.watch(self._wake)
         while True:
             item = self._next_item()
@@ -254,7 +265,9 @@ class HostThread(threading.Thread):
                     return failure
             frames = item if isinstance(item, bytes) else b""
             is_due = time.monotonic() >= self._due
-            if self._state == SERVING and (self._beat or is_due):
+            if self._state == SERVING and is_due and not self._beat and not link.answers():
+                self._due = time.monotonic() + _AGAIN
+            elif self._state == SERVING and (self._beat or is_due):
                 if self._unread:  # it may have said long ago that it lives
                     self._note_heartbeat()
                 frames += _PING

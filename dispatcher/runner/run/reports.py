@@ -184,6 +184,7 @@ def _ready(fields: Fields, node: int) -> list[ev.Event]:
                     facts.optional_integer("shm", 0, 1 << 63),
                 ),
                 visible=facts.optional_text("visible"),
+                self_fencing=bool(facts.optional_integer("self_fencing", 0, 1)),
                 topology=_topology(facts),
             ),
             tuple(problems),

@@ -350,6 +350,8 @@ class Runner(EventLoop):
             gate=self._gate,
             boot_timeout=limits.boot_timeout,
             heartbeat=limits.heartbeat,
+            unreachable=limits.unreachable,
+            self_fencing=bool(plan.restarts.most),
             credit=self._credit,
             tell=self.tell,
             output=self._output,

@@ -9,6 +9,7 @@ reused under a thread still waiting for it.
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import socket
@@ -20,11 +21,16 @@ from typing import Any
 
 from dispatcher.model.failure import Failure, Kind
 from dispatcher.transport.process.pump import Pump
+from dispatcher.transport.ssh.dial import USER_TIMEOUT_MS
 
 _CHUNK, _FULL = 64 << 10, 256 << 10  # bytes taken at once: usually, and while more is waiting
 _LINE = 1024
 _LAST_WORDS = 0.5  # seconds a program that hung up may take to end its standard error
 _ERRORS_LIMIT = 4096
+
+
+class Unanswered(OSError):
+    """The kernel gave the connection up; to Python and paramiko it looks like a wait that ended."""
 
 
 class ByteStream:
@@ -42,13 +48,22 @@ class ByteStream:
         self.address: str | None = None
         #: called after each read, while every answer of the peer's is waited for
         self.acknowledge: Callable[[], None] | None = None
+        #: takes seconds, or None for as long as usual: see ``Link.expect_answers``
+        self.expect_answers: Callable[[float | None], bool] = lambda seconds: False
+        #: whether the other kernel answers ours, as far as anybody knows
+        self.answers: Callable[[], bool] = lambda: True
         self.settimeout = stream.settimeout
         self.send = stream.send
 
     def recv(self, size: int) -> bytes:
         """Up to ``size`` bytes; ``b""`` at the end. Raises: TimeoutError as the stream does."""
         if not self._held:
-            self._held = self._stream.recv(max(size, self._chunk))
+            try:
+                self._held = self._stream.recv(max(size, self._chunk))
+            except TimeoutError as error:
+                if error.errno != errno.ETIMEDOUT:
+                    raise
+                raise Unanswered(error.errno, error.strerror) from None
             acknowledge = self.acknowledge  # another thread may just have ended it
             if acknowledge is not None:
                 acknowledge()
@@ -92,6 +107,8 @@ def over_socket(sock: socket.socket) -> ByteStream:
     """
     stream = ByteStream(sock, lambda: sock.shutdown(socket.SHUT_RDWR), sock.close)
     stream.settimeout = lambda seconds: _limit(sock, seconds)
+    stream.expect_answers = lambda seconds: _expect_answers(sock, seconds)
+    stream.answers = lambda: _answers(sock)
     stream.address = str(sock.getpeername()[0])
     if hasattr(socket, "TCP_QUICKACK"):
         stream.acknowledge = lambda: _acknowledge(sock)
@@ -104,6 +121,39 @@ def _acknowledge(sock: socket.socket) -> None:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 1)
     except OSError:
         pass  # it is being closed
+
+
+def _expect_answers(sock: socket.socket, seconds: float | None) -> bool:
+    """Have the kernel end the connection after ``seconds`` without an answer from the other one.
+
+    It asks when nothing was said for a second (tcp(7)), and judges at the next full one: so many
+    seconds at most, one less at least.
+    """
+    if not hasattr(socket, "TCP_USER_TIMEOUT"):
+        return False
+    most = USER_TIMEOUT_MS if seconds is None else int(1000 * (seconds - 0.5))
+    try:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, int(seconds is not None))
+        for name in (socket.TCP_KEEPIDLE, socket.TCP_KEEPINTVL):
+            sock.setsockopt(socket.IPPROTO_TCP, name, 1)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, most)
+    except OSError:
+        return False  # it is being closed
+    return True
+
+
+def _answers(sock: socket.socket) -> bool:
+    """Whether anything came in the last second and a half, in which we asked at least once."""
+    try:
+        info = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _LAST_HEARD.size)
+        heard: tuple[int, ...] = _LAST_HEARD.unpack(info)
+    except (OSError, struct.error):
+        return True
+    return min(heard) < 1500
+
+
+#: of ``struct tcp_info``: milliseconds since data came, and since an acknowledgement did
+_LAST_HEARD = struct.Struct("@52xII")
 
 
 def _limit(sock: socket.socket, seconds: float) -> None:

@@ -21,8 +21,8 @@ from dispatcher.model.failure import Failure, Kind
 from dispatcher.transport.base import Steps
 
 _STAGGER = 0.25
-#: Unacknowledged data ends the connection after this long; heartbeats decide sooner.
-_USER_TIMEOUT_MS = 120_000
+#: unacknowledged data ends the connection after this long, unless a link is told to expect more
+USER_TIMEOUT_MS = 120_000
 
 _Address = tuple[socket.AddressFamily, tuple[object, ...]]
 _RETRY_LATER = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.EADDRNOTAVAIL)
@@ -170,7 +170,7 @@ class _Race:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         user_timeout = getattr(socket, "TCP_USER_TIMEOUT", None)  # Linux
         if user_timeout is not None:
-            sock.setsockopt(socket.IPPROTO_TCP, user_timeout, _USER_TIMEOUT_MS)
+            sock.setsockopt(socket.IPPROTO_TCP, user_timeout, USER_TIMEOUT_MS)
         return sock
 
     def _failure(self) -> Failure:

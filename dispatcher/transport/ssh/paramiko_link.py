@@ -38,6 +38,7 @@ class ParamikoLink(Link):
         self._channel = channel
         self._release = release
         self._closed = False
+        self._watched = 0.0
         self.address = session.stream.address
 
     def watch(self, ready: Callable[[], None]) -> None:
@@ -75,6 +76,13 @@ class ParamikoLink(Link):
     def resize(self, window: Window) -> None:
         self._session.resize(self._channel, window)
 
+    def expect_answers(self, seconds: float) -> bool:
+        self._watched = seconds
+        return self._session.stream.expect_answers(seconds)
+
+    def answers(self) -> bool:
+        return not self._watched or self._session.stream.answers()
+
     def gone(self) -> bool:
         return bool(self._channel.status_event.is_set())
 
@@ -85,7 +93,11 @@ class ParamikoLink(Link):
         did, seen = self._session.broken_by(), self._session.silence()
         if did is not None:
             return Failure(Kind.PROTOCOL, did)
-        return None if seen is None else Failure(Kind.UNREACHABLE, seen)
+        if seen is None:
+            return None
+        if self._watched:
+            seen = f"no answer for {self._watched:g} s"
+        return Failure(Kind.UNREACHABLE, seen)
 
     def close(self) -> None:
         if self._closed:
@@ -95,6 +107,8 @@ class ParamikoLink(Link):
             self._session.end()
             return
         self._channel.close()
+        if self._watched:
+            self._session.stream.expect_answers(None)
         self._release(self._session)
 
     def ending(self, timeout: float) -> Ending:

@@ -9,6 +9,8 @@ from cases import cases
 from dispatcher.core.events import verdicts
 from dispatcher.core.events.actions import CheckOrphans
 from dispatcher.core.run.restart import (
+    DOUBT,
+    LATE,
     SWEEP,
     OrphanCheck,
     RestartBudget,
@@ -20,6 +22,8 @@ from dispatcher.core.run.restart import (
 )
 from dispatcher.model.failure import Failure, Kind
 from dispatcher.plan.job.request import LONG_LIFE, MOST_FRUITLESS, Limits, Restarts
+from dispatcher.remote.agent import node
+from dispatcher.remote.host import ssh_peer
 
 GONE = Failure(Kind.LOST, "gone")
 FAILED = verdicts.RankFailed(1, 2, 3)
@@ -94,6 +98,22 @@ def test_on_whom_the_blame_is_put(
 def test_the_fence_is_the_lease_and_whatever_comes_after() -> None:
     assert fence(Limits(lease=30.0, lifeline_grace=1.0)) == 30.0 + 8.0 + 5.0 + 1.0
     assert fence(Limits(lease=30.0, lifeline_grace=20.0)) == 30.0 + 20.0 + 5.0 + 1.0
+
+
+@cases(
+    ("limits", "seconds"),
+    [
+        (Limits(), 1.25 * 5 + 4 + 1 + 1 + 1),
+        (Limits(lifeline_grace=2.0), 14.25),
+        (Limits(heartbeat=1.0, lease=4.0), 8.25),
+        (Limits(heartbeat=20.0, lease=60.0), 32.0),
+        (Limits(heartbeat=100.0, max_missed_heartbeats=1, lease=100.0), 114.0),  # never more
+    ],
+)
+def test_who_sees_that_we_do_not_answer_needs_no_lease(limits: Limits, seconds: float) -> None:
+    assert fence(limits, self_fencing=True) == seconds
+    assert node.LATE == LATE
+    assert ssh_peer.UNANSWERED + ssh_peer.LOOK == DOUBT
 
 
 def attempt(budget: RestartBudget, began: float, ended: float, progress: bool = False) -> float:

@@ -41,6 +41,13 @@ class TestHosts:
         assert hosts.answering == {0, 1}
         assert hosts.name(3) == "n3"
 
+    def test_who_sees_that_we_do_not_answer_is_fenced_for_less(self) -> None:
+        hosts = table()
+        hosts.facts[0] = facts(0, self_fencing=True)
+        hosts.arm(0)
+        hosts.unlink(0, 5.0)
+        assert hosts.dead_at() == 5.0 + restart.fence(LIMITS, self_fencing=True) < 5.0 + FENCE
+
     def test_a_host_that_is_given_up_with_ranks_is_fenced(self) -> None:
         hosts = table()
         hosts.arm(0)

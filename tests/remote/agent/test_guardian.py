@@ -22,6 +22,7 @@ from rig import gone, wait_for
 
 from dispatcher.remote.agent import guardian
 from dispatcher.remote.agent.guardian import Guardian, GuardianPipe
+from dispatcher.remote.host import ssh_peer
 from remote.driver import Os, noting
 
 #: a guardian whose agent is a shell with the pipe as its descriptor 3. argv: the text, first words
@@ -57,7 +58,7 @@ def slow():
 os.fork = slow
 pipe = guardian.fork_guardian(0)
 signal.signal(signal.SIGTERM, lambda *_: os._exit(3))
-pipe.expect(60, 60, "")
+pipe.expect(60, 60, 0, "")
 pipe.alive()
 os.kill(os.getppid(), signal.SIGTERM)
 os.write(tell, b"x")
@@ -117,7 +118,7 @@ class TestWatch:
     ) -> None:
         """Only one that swept itself, and says so by its code, has removed its folder."""
         (tmp_path / "my folder").mkdir()
-        assert watch(text, f"60 60 {tmp_path}/my folder\n").end() == (code, said)
+        assert watch(text, f"60 60 0 {tmp_path}/my folder\n").end() == (code, said)
         assert (tmp_path / "my folder").exists() == (code in (0, 3))
 
     def test_what_a_dead_agent_left_is_killed(
@@ -133,7 +134,7 @@ class TestWatch:
         (tmp_path / "folder").mkdir()
         text = f"echo $$ > {tmp_path}/pid; exec sleep 300"
         # the words may come from the agent itself
-        said = watch(f"echo '0.5 60 {tmp_path}/folder' >&3; {text}").end()
+        said = watch(f"echo '0.5 60 0 {tmp_path}/folder' >&3; {text}").end()
         assert said == (1, "the agent was stopped or stuck\n")
         assert gone(int((tmp_path / "pid").read_text()))
         assert not (tmp_path / "folder").exists()
@@ -177,7 +178,10 @@ class TestPatience:
     LINK, PIPE = 90, 91
 
     def waited(
-        self, monkeypatch: pytest.MonkeyPatch, *steps: tuple[float, int | bytes]
+        self,
+        monkeypatch: pytest.MonkeyPatch,
+        *steps: tuple[float, int | bytes],
+        first: bytes = b"10 3 0 /folder\n",
     ) -> tuple[bool, list[float], list[tuple[int, int]]]:
         """steps: after so many seconds the link ends, or the agent says that. Its answer, how long
         it would have waited each time, and whom it sent which signal.
@@ -187,9 +191,11 @@ class TestPatience:
         sent: list[tuple[int, int]] = []
         monkeypatch.setattr(guardian, "monotonic", lambda: waits.now)
         monkeypatch.setattr(select, "poll", lambda: waits)
-        own = Os(kill=noting(sent), read=lambda fd, size: said.pop(0))
+        own = Os(
+            kill=noting(sent), read=lambda fd, size: said.pop(0), write=lambda fd, data: len(data)
+        )
         monkeypatch.setattr(guardian, "os", own)
-        one = Guardian(4321, self.LINK, self.PIPE, b"10 3 /folder\n")
+        one = Guardian(4321, self.LINK, self.PIPE, first)
         answer = one._wait()
         monkeypatch.undo()
         return answer, waits.limits, sent
@@ -204,7 +210,7 @@ class TestPatience:
         assert self.waited(monkeypatch, (10.0, -1)) == (False, [10.0], [])
 
     def test_new_words_count_from_then_on(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        found = self.waited(monkeypatch, (1.0, b"20 7 /f\n"), (1.0, self.LINK), (1.0, b"\n"))
+        found = self.waited(monkeypatch, (1.0, b"20 7 0 /f\n"), (1.0, self.LINK), (1.0, b"\n"))
         assert found == (False, [10.0, 20.0, 7.0, 6.0], [(4321, 18)])
 
     def test_after_the_link_no_sign_of_life_counts(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -215,9 +221,39 @@ class TestPatience:
             True, [10.0, 3.0], [(4321, 18)],
         )  # fmt: skip
 
+    @cases(
+        ("silence", "found"),
+        [
+            # looks from 3 s on, and then once a second; after four the agent is told to end, in 2 s
+            (99.0, (False, [3.0, 1.0, 1.0, 1.0, 1.0, 2.0], [(4321, 18), (4321, 15)])),
+            # it answers: then the agent has its whole time
+            (0.5, (False, [3.0, *[1.0] * 7], [])),
+            (None, (False, [3.0, *[1.0] * 7], [])),
+        ],
+    )
+    def test_a_silent_agent_is_ended_where_the_launchers_machine_does_not_answer(
+        self, silence: float | None, found: tuple[bool, list[float], list[tuple[int, int]]]
+    ) -> None:
+        class Peer:
+            def __init__(self) -> None:
+                if silence is None:
+                    raise ValueError
+
+            def silence(self) -> float:
+                assert silence is not None
+                return silence
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(ssh_peer, "SshPeer", Peer)
+            assert self.waited(patch, first=b"10 9 3 /f\n") == found
+
+    def test_a_sign_of_life_ends_the_question(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        found = self.waited(monkeypatch, (2.0, b"\n"), (1.0, b""), first=b"10 9 3 /f\n")
+        assert found == (True, [3.0, 3.0], [])
+
     def test_what_the_agent_says_may_come_in_any_pieces(self) -> None:
-        for at in range(len(b"12.5 3.5 /a folder\n\n")):
-            words = b"12.5 3.5 /a folder\n\n"
+        for at in range(len(b"12.5 3.5 0 /a folder\n\n")):
+            words = b"12.5 3.5 0 /a folder\n\n"
             one = Guardian(1, 2, 3, words[:at])
             one._take(words[at:])
             assert (one.silence, one.ending, one.folder) == (12.5, 3.5, b"/a folder")
@@ -238,13 +274,17 @@ class TestPipe:
 
     def test_what_it_says(self, ends: tuple[int, int], capfd: pytest.CaptureFixture[str]) -> None:
         pipe = GuardianPipe(os.getppid(), ends[1])
-        pipe.expect(30.0, 1.5, "/a folder")
+        pipe.expect(30.0, 1.5, 7.5, "/a folder")
         pipe.alive()
         assert capfd.readouterr().err == ""
         pipe.alive(True)
         assert capfd.readouterr().err == "\0"
-        words = b"%f %f /a folder\n\n\n" % (30.0 + guardian.SLACK, 1.5 + guardian.SLACK)
-        assert os.read(ends[0], 999) == words
+        known = 30.0 + guardian.SLACK, 1.5 + guardian.SLACK
+        words = b"%f %f %f /a folder\n"
+        assert os.read(ends[0], 999) == words % (*known, 7.5) + b"\n\n"
+        for on, late in ((False, 0.0), (True, 7.5)):
+            pipe.watch_peer(on)
+            assert os.read(ends[0], 999) == words % (*known, late)
 
     def test_nobody_who_reads_holds_it_up(self, ends: tuple[int, int]) -> None:
         pipe = GuardianPipe(os.getppid(), ends[1])

@@ -406,3 +406,43 @@ class AnyRun(RuleBasedStateMachine):
 
 AnyRun.TestCase.settings = settings(max_examples=150, stateful_step_count=30)
 TestAnyRun = AnyRun.TestCase
+
+
+class TestPeer:  # N-7
+    """The launcher's machine, which may cease to answer."""
+
+    def watching(self) -> Node:
+        node = Node(0.0)
+        assert node.handle(order("watch"), 0.0) == [("watch",)]
+        node.handle(("order", PREPARE), 0.0)
+        node.watches = True  # as the loop says when it has found the connection
+        node.handle(("order", START), 0.0)
+        node.handle(("spawned", [[0, 100]]), 0.0)
+        return node
+
+    def test_a_late_ping_is_a_doubt_and_the_next_one_its_end(self) -> None:
+        node = self.watching()
+        asks: list[Any] = [("ask_peer", True), ("send", "beat", {})]
+        beat: list[Any] = [("send", "beat", {}), ("alive",)]
+        assert node.tick(6.0) == beat
+        assert node.tick(6.25) == asks
+        assert node.tick(7.25) == [("ask_peer", False), ("send", "beat", {})]
+        assert node.tick(11.0)[-1] == ("send", "beat", {})  # the guardian hears nothing meanwhile
+        assert ("alive",) not in node.tick(16.0)
+        node.handle(order("ping"), 20.0)
+        node.tick(21.0)
+        assert node.tick(26.25)[-2:] == asks
+
+    def test_nobody_asks_where_the_launcher_did_not(self) -> None:
+        node = running(0)
+        assert "peer" not in node.deadlines
+        (action,) = node.handle(order("watch"), 1.0)
+        assert action[:2] == ("send", "notice")
+
+    def test_a_stopped_job_is_nobodys_doubt(self) -> None:
+        node = self.watching()
+        assert node.handle(order("pause"), 1.0)[0] == ("watch_peer", False)
+        assert not any(action[0] == "ask_peer" for action in node.tick(100.0))
+        assert node.handle(order("resume"), 100.0)[0] == ("watch_peer", True)
+        assert node.handle(order("ping"), 100.0) == []
+        assert node.deadlines["peer"] == 106.25

@@ -20,10 +20,12 @@ from dispatcher.model.failure import Failure, Kind
 from dispatcher.transport.process.pump import Pump
 from dispatcher.transport.ssh.byte_stream import (
     ByteStream,
+    Unanswered,
     over_command,
     over_socket,
     read_identification,
 )
+from dispatcher.transport.ssh.dial import USER_TIMEOUT_MS
 
 from ..open_files import open_files
 from ..zombies import zombies
@@ -340,3 +342,41 @@ def test_it_is_run_by_the_shell_of_the_user(
         assert isinstance(stream, ByteStream)
         assert stream.recv(99) == said
         stream.close()
+
+
+class TestAnswers:
+    """What the kernel finds out by itself."""
+
+    def test_it_asks_only_while_it_is_told_to(self) -> None:
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            sock = socket.create_connection(listener.getsockname())
+            stream = over_socket(sock)
+        usual = sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+        for seconds, asks, most in ((5.0, 1, 4500), (None, usual, USER_TIMEOUT_MS)):
+            assert stream.expect_answers(seconds)
+            assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == asks
+            assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == most
+        stream.close()
+        assert not stream.expect_answers(5.0)
+        assert stream.answers()
+
+    def test_a_silence_is_seen(self) -> None:
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            sock = socket.create_connection(listener.getsockname())
+            stream = over_socket(sock)
+            assert stream.answers()
+            wait_for(lambda: not stream.answers(), 10, "a second and a half without a word")
+            stream.close()
+
+    def test_an_end_by_the_kernel_is_no_wait_that_ended(self) -> None:
+        class Dead:
+            settimeout = send = None
+
+            def recv(self, size: int) -> bytes:
+                raise TimeoutError(errno.ETIMEDOUT, "Connection timed out")
+
+        stream = ByteStream(Dead(), lambda: None, lambda: None)
+        with pytest.raises(Unanswered) as caught:
+            stream.recv(1)
+        assert not isinstance(caught.value, TimeoutError)
+        assert caught.value.errno == errno.ETIMEDOUT
