@@ -18,6 +18,7 @@ from dispatcher.runner.run.report_intake import (
     PATIENCE,
     RATE,
     REPORT,
+    SECOND,
     SECONDS,
     Notices,
     Quota,
@@ -26,11 +27,11 @@ from dispatcher.runner.run.report_intake import (
 from dispatcher.runner.run.reports import ReportError
 
 
-def speak(quota: Quota, nbytes: int, seconds: float, every: float) -> float:
+def speak(quota: Quota, nbytes: int, seconds: float, every: float, took: float = 0.0) -> float:
     """Say so much every so often, as far as it is read; the seconds that it was held back."""
     now, end, held = 0.0, seconds, 0.0
     while now < end:
-        quota.said("notices", nbytes, now)
+        quota.said("notices", nbytes, now, took)
         if quota.is_full:
             wait = quota.wait(now)
             held += wait
@@ -52,10 +53,18 @@ def test_what_honest_hosts_say_is_never_held_back(
 @cases(("nbytes", "named"), [(0, "notices"), (40, "notices"), (64 << 10, "notices")])
 def test_a_flood_is_held_back_and_then_ends_the_link(nbytes: int, named: str) -> None:
     quota = Quota()
-    with pytest.raises(ReportError, match=rf"a flood: [\d,]+ {named} in 5 s, more than any job"):
+    words = rf"a flood: [\d.]+ MiB of {named} in [\d,]+ pieces within 5 s, more than any job"
+    with pytest.raises(ReportError, match=words):
         speak(quota, nbytes, 60.0, 0.0)
     taken = quota._said["notices"] * (nbytes + REPORT)
     assert taken <= BURST + (PATIENCE + 1) * RATE + 2 * (nbytes + REPORT)
+
+
+def test_the_time_that_it_takes_to_read_counts() -> None:
+    quota, took = Quota(), 0.01
+    with pytest.raises(ReportError, match="a flood"):
+        speak(quota, 100, 60.0, took, took)
+    assert quota._said["notices"] * took * 3 <= (BURST + (PATIENCE + 2) * RATE) / SECOND * 3
 
 
 def test_a_burst_passes_if_it_is_left_alone_then() -> None:

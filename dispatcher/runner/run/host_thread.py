@@ -337,10 +337,10 @@ class HostThread(threading.Thread):
             self._synced, data = True, rest
         self._frames.extend(self._decoder.feed(data))
 
-    def _charge(self, what: str, nbytes: int) -> None:
+    def _charge(self, what: str, nbytes: int, took: float = 0.0) -> None:
         """``what`` came; nothing more is read while there is no room for it."""
         now = time.monotonic()
-        self._quota.said(what, nbytes, now)
+        self._quota.said(what, nbytes, now, took)
         self._unread = self._quota.is_full
 
     def _take_all(self) -> None:
@@ -379,8 +379,10 @@ class HostThread(threading.Thread):
             self._note_heartbeat()
             return
         if frame.kind == CONTROL:
+            began = time.thread_time()
             found = reports.read(self.node, self.ranks, frame.body)
-            self._charge(found[0].name if found else "reports", len(frame.body))
+            took = time.thread_time() - began
+            self._charge(found[0].name if found else "reports", len(frame.body), took)
             for event in self._notices.passed(self.node, found, time.monotonic()):
                 self._report(event, len(frame.body))
             return
@@ -438,7 +440,7 @@ class HostThread(threading.Thread):
 
     def _take_errors(self, link: Link) -> None:
         while not self._unread and (size := self._read_errors(link)):
-            self._charge("pieces of standard error", size)
+            self._charge("standard error", size)
 
     def _read_errors(self, link: Link) -> int:
         data = link.read_errors(READ_SIZE)

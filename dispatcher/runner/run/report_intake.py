@@ -20,8 +20,9 @@ from dispatcher.core.events import run_events as ev
 from dispatcher.core.events.monitor_events import NodeStacks
 from dispatcher.runner.run.reports import ReportError
 
-#: what a report counts beside its bytes, in bytes
-REPORT = 2 << 10
+#: what a report counts beside its bytes, in bytes; and a second of reading it, which is a third of
+#: what it takes on its whole way: so ``RATE`` is a twentieth of a core
+REPORT, SECOND = 2 << 10, 64 << 20
 #: bytes a second that pass for ever, and how many may come at once
 RATE, BURST = 1 << 20, 4 << 20
 #: what passes at once when there is room again: else each report would wake its thread
@@ -38,23 +39,30 @@ class Quota:
     def __init__(self) -> None:
         self._level, self._at = 0.0, 0.0
         self._since: float | None = None  # when it began to be too much
-        self._said: Counter[str] = Counter()  # what, since then or since it was last little
+        #: pieces and bytes of each kind, since then or since it was last little
+        self._said: Counter[str] = Counter()
+        self._bytes: Counter[str] = Counter()
         self._waiting: deque[tuple[ev.Event, int]] = deque()
         self._size = 0
         self._lock = threading.Lock()
 
-    def said(self, what: str, nbytes: int, now: float) -> None:
-        """``what`` came, of so many bytes. Raises: ReportError if it has been too much for long."""
+    def said(self, what: str, nbytes: int, now: float, took: float = 0.0) -> None:
+        """``what`` came, of so many bytes. took: seconds of a core to read it.
+
+        Raises: ReportError if it has been too much for long.
+        """
         self._drain(now)
-        self._level += nbytes + REPORT
+        self._level += nbytes + REPORT + took * SECOND
         self._said[what] += 1
+        self._bytes[what] += nbytes
         if self._level <= BURST:
             return
         self._since = now if self._since is None else self._since
         if now - self._since > PATIENCE:
             most, count = self._said.most_common(1)[0]
             raise ReportError(
-                f"a flood: {count:,} {most} in {now - self._since:.0f} s, more than any job brings"
+                f"a flood: {self._bytes[most] / (1 << 20):.1f} MiB of {most} in {count:,} pieces "
+                f"within {now - self._since:.0f} s, more than any job brings"
             )
 
     def told(self, event: ev.Event, nbytes: int) -> None:
@@ -90,6 +98,7 @@ class Quota:
         if self._level < BURST // 2:
             self._since = None
             self._said.clear()
+            self._bytes.clear()
 
 
 #: reports of which a rank has one an attempt
