@@ -48,6 +48,9 @@ MEANING = {
     120: "GSP error", **dict.fromkeys(_NVLINK5, "NVLink error"),
 }  # fmt: skip
 
+#: characters of a line that are looked at
+MOST_LINE = 1024
+
 _XID = re.compile(r"NVRM: Xid \((?:PCI:)?([0-9a-fA-F:.]+)\): (\d{1,5})(?:, (.{0,200}))?")
 _ACTION = re.compile(r"recovery action changed from .* to 0x[0-9a-fA-F]+ \(([\w -]{1,40})\)")
 _SXID = re.compile(
@@ -119,6 +122,7 @@ def log(seen: Seen) -> str:
 
 def _event(line: str, table: Mapping[int, str]) -> tuple[tuple[str, str], str, int] | None:
     """(what, where), its level, and how many more of them a line tells; None for other lines."""
+    line = line[:MOST_LINE]
     match = _XID.search(line)
     if match:
         number, words = int(match[2]), match[3] or ""

@@ -199,3 +199,25 @@ def test_a_line_longer_than_is_held_is_searched_in_pieces() -> None:
     watcher.feed(0, 3, 1, b"needle\rneedle\n")
     assert seen == [(0, 3)] * 2  # once a piece
     assert watcher._rests[3, 1] == b""
+
+
+def test_a_pattern_sees_a_bounded_piece_at_once_and_misses_nothing_between_two() -> None:
+    seen: list[tuple[int, int]] = []
+    watcher = ProgressLine("needle", lambda node, rank, *_: seen.append((node, rank)))
+    for at in range(MOST_PENDING - 8, MOST_PENDING + 3):
+        watcher.feed(0, at, 1, b"." * at + b"needle" + b"." * 99_999 + b"\n")
+    assert len(seen) == 11
+    slow = ProgressLine("(x+x+)+y", lambda *_: None)
+    widest = max(len(line) for line in _pieces_seen(slow, b"." * 100_000 + b"\n"))
+    assert widest <= MOST_PENDING
+
+
+def _pieces_seen(watcher: ProgressLine, data: bytes) -> list[bytes]:
+    found: list[bytes] = []
+
+    def search(line: bytes, start: int, end: int) -> None:
+        found.append(line[start:end])
+
+    watcher._search = search  # type: ignore[assignment]
+    watcher.feed(0, 0, 1, data)
+    return found

@@ -49,9 +49,9 @@ SLOW = 0.9
 #: words of counters of which each is a link that was lost for a while
 LOST = ("Recovery Errors", "Link recovery")
 
-_GPU = re.compile(r"GPU (\d+): ([^(\n]{1,80})")
-_LINK = re.compile(r"\s*Link (\d+): (?:([\d.]+) GB/s|<inactive>)")
-_COUNT = re.compile(r"\s*Link (\d+): ([A-Z][\w ]{1,40}(?:Errors|events|discards)): (\d{1,20})$")
+_GPU = re.compile(r"GPU (\d{1,4}): ([^(\n]{1,80})")
+_LINK = re.compile(r"\s*Link (\d{1,4}): (?:([\d.]{1,20}) GB/s|<inactive>)")
+_COUNT = re.compile(r"\s*Link (\d{1,4}): ([A-Z][\w ]{1,40}(?:Errors|events|discards)): (\d{1,20})$")
 
 #: link -> GB/s, None for one that is inactive
 Links = Mapping[int, float | None]

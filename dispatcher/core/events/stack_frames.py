@@ -76,6 +76,8 @@ def in_words(text: str) -> str:
 PY_SPY, FAULTHANDLER, PROC = HOW = ("py-spy", "faulthandler", "proc")
 
 MOST, LONGEST = 64, 200
+#: characters of a name that is read at all
+_LONG = 400
 
 #: functions of Python in which a rank waits for others, whoever it is that they wait for
 WAITS = frozenset({
@@ -93,9 +95,8 @@ _TELLING = re.compile(r"p?nccl[A-Z]|cuda[A-Z]|cu[A-Z][a-z]+[A-Z]|P?MPI_|c10d::|g
 #: how many of the innermost frames may be on the way from there into the library
 NEAR = 6
 
-_PY_SPY = re.compile(r"\s+(.{1,400}?) \((.{1,400}?)(?::(\d+))?\)\s*$")
 _FAULT = re.compile(r'\s+File "(.{1,400}?)", line (\d+) in (.{1,400})$')
-_GDB = re.compile(r"#\d+ +(?:0x[0-9a-f]+ in )?(.{1,400}?) \(")
+_GDB = re.compile(r"#\d{1,6} {1,4}(?:0x[0-9a-f]{1,16} in )?(.{1,400}?) \(")
 _LIBRARY = re.compile(r"/lib/python3|/site-packages/|/dist-packages/|^<")
 
 
@@ -183,8 +184,12 @@ def _py_spy(lines: Sequence[str]) -> list[Frame]:
     for line in lines:
         if line.startswith("Thread "):
             blocks.append(('"MainThread"' in line, []))
-        elif blocks and (match := _PY_SPY.match(line)):
-            blocks[-1][1].append(_frame(match[1], match[2], match[3]))
+        elif blocks and line[:1].isspace() and (text := line.strip()).endswith(")"):
+            function, _, place = text[:-1].partition(" (")  # no pattern: it would go back and forth
+            file, _, number = place.rpartition(":")
+            file, number = (file, number) if file and number.isdecimal() else (place, "")
+            if 0 < len(function) <= _LONG and 0 < len(file) <= _LONG:
+                blocks[-1][1].append(_frame(function, file, number))
     return next((frames for main, frames in blocks if main), blocks[0][1] if blocks else [])
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from dispatcher.bootstrap import payload
@@ -80,8 +80,9 @@ class Flow:
         return found + ([(max(0.0, now - progress), True)] if progress > before[1] else [])
 
 
-#: bytes of a line that is not yet complete; what is longer is searched in pieces
-MOST_PENDING = 64 << 10
+#: bytes of a line that the pattern sees at once: longer ones are searched in pieces, each with the
+#: end of the last, since a pattern may take time by the square of what it sees
+MOST_PENDING, OVERLAP = 4 << 10, 512
 
 
 #: bytes of what a pattern found that are kept
@@ -107,14 +108,19 @@ class ProgressLine:
         *lines, rest = (self._rests.get(key, b"") + data).replace(b"\r", b"\n").split(b"\n")
         if len(rest) > MOST_PENDING:
             lines.append(rest)
-            rest = b""
+            rest = rest[-OVERLAP:]
         self._rests[key] = rest
-        found = [match for match in map(self._search, lines) if match]
+        found = [match for line in lines for match in self._matches(line)]
         if found:
             first, last = (
                 match[0][:MOST_SHOWN].decode("utf-8", "replace") for match in (found[0], found[-1])
             )
             self._seen(node, rank, first, last)
+
+    def _matches(self, line: bytes) -> Iterator[re.Match[bytes]]:
+        for at in range(0, max(1, len(line) - OVERLAP), MOST_PENDING - OVERLAP):
+            if match := self._search(line, at, at + MOST_PENDING):
+                yield match
 
 
 #: modules of the agent that take samples

@@ -67,12 +67,13 @@ _RULES: tuple[tuple[str, Kind, bool], ...] = (
 )
 
 
+_LONG = 1000  # characters of a line that are looked at
 _DENIED = re.compile(r"(?P<user>[^\s@]+)@\S+: Permission denied \((?P<methods>[\w,@.-]+)\)")
 
 
 def classify(errors: str, host: str) -> Failure:
     """The failure that ssh's error output speaks of; ``LOST`` when it says nothing known."""
-    lines = [line.strip() for line in errors.splitlines() if line.strip()]
+    lines = [line.strip()[:_LONG] for line in errors.splitlines() if line.strip()]
     for pattern, kind, retryable in _RULES:
         for line in lines:
             if re.search(pattern, line):

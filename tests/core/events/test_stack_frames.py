@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 from cases import cases
 
 from dispatcher.core.events.stack_frames import (
@@ -15,6 +17,9 @@ from dispatcher.core.events.stack_frames import (
     innermost,
     read,
 )
+
+#: bytes of one stack, as a host may send it
+STACK = 256 << 10
 
 
 @cases(
@@ -120,6 +125,25 @@ WAITS = Frame("all_reduce", "/x/site-packages/torch/d.py", 3)
 def test_the_place_that_says_most(frames: tuple[Frame, ...], place: str, waits: bool) -> None:
     group = Group((0,), "py-spy", "S", frames)
     assert (group.place, group.waits, group.odd) == (place, waits, False)
+
+
+@cases(
+    ("how", "piece"),
+    [
+        ("py-spy", b" "), ("py-spy", b" ("), ("py-spy", b" (:1"), ("py-spy", b" ()"),
+        ("faulthandler", b' File "'), ("faulthandler", b'", line 1 in '), ("faulthandler", b"1"),
+        ("proc", b"- "), ("gdb", b" "), ("gdb", b"0x1 in "), ("gdb", b"1"), ("gdb", b" ("),
+    ],
+)  # fmt: skip
+def test_no_text_takes_time_by_its_square(how: str, piece: bytes) -> None:
+    began = time.process_time()
+    for line in (piece * (STACK // len(piece)), (piece * (1000 // len(piece)) + b"\n ") * 256):
+        if how == "gdb":
+            innermost(b"#1 " + line)
+        else:
+            read(how, b'Thread 0x1 (most recent)\n  File "' + line)
+            read(how, b"Thread 1\n  " + line + b")")
+    assert time.process_time() - began < 2.0
 
 
 def test_groups_stand_with_the_odd_ones_first_then_by_size() -> None:
