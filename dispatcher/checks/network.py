@@ -149,7 +149,7 @@ def _rdma(device: str, number: int, words: list[str]) -> Port | None:
 
 
 def _json(text: str) -> Iterable[Port]:
-    for match in list(re.finditer(r"^\s*\[\s*\{", text, re.M))[:16]:
+    for match in list(re.finditer(r"^[ \t]*\[\s*\{", text, re.M))[:16]:
         try:
             items, _ = json.JSONDecoder().raw_decode(text, text.index("[", match.start()))
         except (ValueError, RecursionError):

@@ -113,7 +113,7 @@ class Frames:
             try:
                 fields = json.loads(self._rest[:end])
                 size = int(fields.get("size", 0))
-            except (ValueError, AttributeError, TypeError, RecursionError):
+            except (ValueError, AttributeError, TypeError, OverflowError, RecursionError):
                 raise Malformed("not a frame") from None
             if not 0 <= size <= LARGEST:
                 raise Malformed("too large a frame")

@@ -264,7 +264,7 @@ def _read(folder: Path) -> Job | None:
             doing=_doing(folder),
             by_program=bool(record.get("by_program")),
         )
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, OverflowError):
         return None
 
 
@@ -278,8 +278,12 @@ def _doing(folder: Path) -> str:
 
 
 def _load(path: Path) -> Any:
+    """Raises: OSError; ValueError for what is no JSON."""
     with open(path, "rb") as file:
-        return json.loads(file.read(LARGEST))
+        try:
+            return json.loads(file.read(LARGEST))
+        except RecursionError:
+            raise ValueError("nested too deep") from None
 
 
 def _write(path: Path, value: Any) -> None:

@@ -20,6 +20,9 @@ MOST_SECONDS, SHORT = 0.25, 4096
 LENGTHS, MOST_GROWTH = (4 << 10, 16 << 10, 64 << 10), 9.0
 #: seconds below which no growth is believed
 LEAST_SECONDS = 0.1
+#: what patterns are slow at, repeated
+USUAL = (b"\n", b" ", b"\t\n", b"x", b"0", b"[", b"{", b"(", b"<", b'"', b"\\", b"/", b"=", b": ",
+         b",", b"*", b"-", b"\x1b[", b"\xff", b"a.", b"a b", b"1,")  # fmt: skip
 #: bytes held at most at any time: what one host may cost, and so many for each byte of the input
 FIXED, EACH = 16 << 20, 256
 
@@ -64,10 +67,10 @@ def judge(target: Target, data: bytes, *, memory: bool = False) -> Finding | Non
 
 def judge_growth(target: Target, data: bytes) -> Finding | None:
     """What is wrong with how ``target`` takes inputs that repeat a piece of ``data``."""
-    for piece in pieces(data):
+    for whole, piece in pieces(data):
         before = None
         for length in LENGTHS:
-            longer = pumped(data, piece, length)
+            longer = pumped(whole, piece, length)
             seconds, wrong = _timed(target, longer)
             if wrong is not None:
                 return wrong
@@ -88,15 +91,19 @@ def _grows(first: float, then: float) -> bool:
     return then > max(LEAST_SECONDS, MOST_GROWTH * first)
 
 
-def pieces(data: bytes) -> Iterator[tuple[int, int]]:
-    """Where two pieces of ``data`` begin and end, chosen by its digest: always the same two."""
+def pieces(data: bytes) -> Iterator[tuple[bytes, tuple[int, int]]]:
+    """Texts, and where a piece of each begins and ends: one of ``data``, one of ``USUAL`` in it.
+
+    Both are chosen by its digest, so they are always the same.
+    """
     if not data:
         return
     digest = hashlib.sha256(data).digest()
-    for at in (0, 4):
-        begin = int.from_bytes(digest[at : at + 2], "big") % len(data)
-        size = 1 + int.from_bytes(digest[at + 2 : at + 4], "big") % min(32, len(data) - begin)
-        yield begin, begin + size
+    begin = int.from_bytes(digest[:2], "big") % len(data)
+    size = 1 + int.from_bytes(digest[2:4], "big") % min(32, len(data) - begin)
+    yield data, (begin, begin + size)
+    usual = USUAL[digest[4] % len(USUAL)]
+    yield data[:begin] + usual + data[begin:], (begin, begin + len(usual))
 
 
 def pumped(data: bytes, piece: tuple[int, int], length: int) -> bytes:

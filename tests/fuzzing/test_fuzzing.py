@@ -22,6 +22,15 @@ FOUND: list[tuple[str, bytes]] = [
     ("nvidia-smi", b"x" * 140_000),
     ("site-checks", b'{"a": ' + b"[" * 100_000),
     ("xid", b"x" * (64 << 10)),
+    ("network", b"\n" * (64 << 10)),
+    ("job-records", b"[" * 100_000),
+    (
+        "job-records",
+        b'{"launcher": [1, 2, "b"], "node": 1, "program": [], "hosts": [], "ranks": 1, '
+        b'"began": 1' + b"0" * 400 + b"}",
+    ),
+    ("job-socket", b'{"size": 1e999}\n'),
+    ("trace", b'[\n{"ph": "X", "pid": 1e999, "tid": 0, "name": "x", "ts": 1, "dur": 5},\n'),
     *(("put-far", PUT.replace(b"0/a", other)) for other in (b"4/a", b"99b", b"-1a", b"/ab")),
     ("put-far", PUT.replace(b"fdl", b"fd)")),
     ("put-far", PUT.replace(b"420 493 511", b"-20 493 511")),

@@ -81,7 +81,7 @@ class JournalLocations:
                     local = self._next.get(host, 0)
                     self._homes[rank] = (host, local)
                     self._next[host] = local + 1
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
             return
 
 

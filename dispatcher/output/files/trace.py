@@ -279,7 +279,7 @@ def read(text: str, source: str) -> Timeline:
                 spans.append(Span(process, line, name, at, at + float(record["dur"]) / 1e6))
             elif kind == "i":
                 moments.append(Moment(process, name, at))
-        except (ValueError, KeyError, TypeError, RecursionError):
+        except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
             if number == len(rows) and not ended:
                 break  # the run was killed in the middle of a line
             raise FileUnusable(
