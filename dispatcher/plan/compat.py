@@ -202,10 +202,7 @@ def _variable(name: str, fixed: str | None = None) -> Becomes:
 
 
 def _nnodes(value: str) -> Sequence[str]:
-    least, colon, most = value.partition(":")
-    if not colon:
-        return ("--nnodes", value)
-    return ("--nnodes", most, "--min-nodes", least, "--max-restarts", "3")
+    return ("--nnodes", value, "--max-restarts", "3") if ":" in value else ("--nnodes", value)
 
 
 def _endpoint(value: str) -> None:

@@ -86,7 +86,7 @@ def test_refused(line: str, said: str) -> None:
     ("line", "wanted"),
     [
         ("python -u -B -m torch.distributed.run --nnodes 1:4 t.py",
-         "--nnodes 4 --min-nodes 1 --max-restarts 3 --nproc-per-node 1 t.py"),
+         "--nnodes 1:4 --max-restarts 3 --nproc-per-node 1 t.py"),
         ("/opt/bin/python3.11 -m torch.distributed.launch --use_env t.py",
          "--nproc-per-node 1 t.py"),
         ("python -m torch.distributed.launch t.py",
@@ -149,12 +149,12 @@ def test_lines_beyond_the_document(line: str, wanted: str | None) -> None:
 def test_every_word_has_its_reason() -> None:
     found = translate(shlex.split("torchrun --nnodes=1:2 --node_rank 0 t.py"))
     assert [(one.written, one.words) for one in found.reasons] == [
-        (("--nnodes=1:2",), ("--nnodes", "2", "--min-nodes", "1", "--max-restarts", "3")),
+        (("--nnodes=1:2",), ("--nnodes", "1:2", "--max-restarts", "3")),
         (("--node_rank", "0"), ()),
         ((), ("--nproc-per-node", "1")),
     ]
     assert [bool(one.why) for one in found.reasons] == [True, True, True]
-    assert found.options == ("--nnodes", "2", "--min-nodes", "1", "--max-restarts", "3",
+    assert found.options == ("--nnodes", "1:2", "--max-restarts", "3",
                              "--nproc-per-node", "1")  # fmt: skip
     assert found.program == ("t.py",)
     found = translate(["deepspeed", "t.py"])

@@ -67,12 +67,13 @@ def request(options: RunOptions) -> Request:
     if launcher is not None:
         hosts = with_slots(launcher, hosts, _nproc_of_launcher(options, launcher))
     environ = dict(os.environ)
+    nnodes, least = _nnodes(options)
     return Request(
         hosts=granted_here(hosts, environ),
         program=program,
         cwd=_cwd(options),
         np=options.np,
-        nnodes=options.nnodes,
+        nnodes=nnodes,
         nproc_per_node=1 if per_node else _nproc(options.nproc_per_node),
         include=include,
         exclude=exclude,
@@ -94,7 +95,7 @@ def request(options: RunOptions) -> Request:
         stdin=stdin,
         dedup_output=options.dedup_output,
         limits=_limits(options),
-        restarts=_restarts(options),
+        restarts=_restarts(options, least),
         spares=options.spares,
         bind_to=options.bind_to,
         mem_bind=options.mem_bind,
@@ -341,11 +342,28 @@ def _end_of_time(options: RunOptions) -> dict[str, Any]:
     return found | {"warn_before": before}
 
 
-def _restarts(options: RunOptions) -> Restarts:
+def _nnodes(options: RunOptions) -> tuple[int | None, int | None]:
+    """How many hosts at most and at least; None where nothing is said. Raises: UsageError."""
+    if options.nnodes is None:
+        return None, options.min_nodes
+    least, colon, most = options.nnodes.partition(":")
+    if not colon:
+        return parse_count(least, "--nnodes"), options.min_nodes
+    if options.min_nodes is not None:
+        raise ConflictingOptions(
+            f"--nnodes {options.nnodes} says how few hosts are enough: --min-nodes contradicts it"
+        )
+    found = parse_count(most, "--nnodes"), parse_count(least, "--nnodes")
+    if found[0] < found[1]:
+        raise UsageError(f"--nnodes {options.nnodes}: MIN is more than MAX", hint="--nnodes 2:4")
+    return found
+
+
+def _restarts(options: RunOptions, least: int | None) -> Restarts:
     most = options.max_restarts
     found = given(
         most=None if most is None else 0 if most == "0" else parse_count(most, "--max-restarts"),
-        min_nodes=options.min_nodes,
+        min_nodes=least,
         max_host_failures=options.max_host_failures,
         delay=options.restart_delay,
         progress_file=options.progress_file,

@@ -23,7 +23,12 @@ class FilterOptions(Options, section="Hosts"):
     exclude: str | None = option(
         metavar="SPEC", help="Leave these hosts and slots out, written as for --include."
     )
-    nnodes: int | None = option(metavar="N", help="Use only the first N hosts.", usual="all")
+    nnodes: str | None = option(
+        metavar="N|MIN:MAX",
+        help="Use only the first N hosts. MIN:MAX, as for torchrun: the first MAX, or what there "
+        "is, and go on with MIN of them (--min-nodes).",
+        usual="all",
+    )
     spares: int | None = option(
         metavar="N",
         help="Keep N more hosts ready to replace hosts that fail.",

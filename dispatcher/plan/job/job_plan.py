@@ -191,8 +191,8 @@ def plan_job(request: Request, run_id: str) -> JobPlan:
         filters = {"--include": request.include, "--exclude": request.exclude}
         flags = " and ".join(flag for flag, text in filters.items() if text is not None)
         raise NoHosts(f"no host is left after {flags}")
-    choices, spares = divide(choices, request.nnodes, request.spares)
     least = request.restarts.min_nodes
+    choices, spares = divide(choices, request.nnodes, request.spares, least)
     if least is not None and least > len(choices):
         raise TooFewHosts(f"--min-nodes {least}: only {_plural(len(choices), 'host')} to start on")
     nodes = [

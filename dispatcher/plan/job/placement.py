@@ -105,12 +105,13 @@ def ranks_of(counts: Sequence[int], map_by: str = "block") -> tuple[tuple[int, .
 
 
 def divide(
-    choices: Sequence[Choice], nnodes: int | None, spares: int | None
+    choices: Sequence[Choice], nnodes: int | None, spares: int | None, least: int | None = None
 ) -> tuple[tuple[Choice, ...], tuple[Choice, ...]]:
     """Hosts to use and hosts to spare, both in the order given.
 
     Hosts that the hostfile calls ``spare`` are spares. ``--spares N`` adds the N that
-    follow the first ``--nnodes``, or the last N where that is not given.
+    follow the first ``--nnodes``, or the last N where that is not given. least: hosts that are
+    enough, where there are not so many.
 
     Raises: PlanError when there are too few.
     """
@@ -119,6 +120,9 @@ def divide(
     if not others:
         raise NoHosts(f"{fold(c.host.name for c in marked)}: only spares, no host to start on")
     wanted = spares or 0
+    room = len(others) - wanted
+    if nnodes is not None and least is not None and least <= room < nnodes:
+        nnodes = room
     if nnodes is None:
         if wanted >= len(others):
             raise _too_few(f"--spares {wanted}: no host is left to start on", others)

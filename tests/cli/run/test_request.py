@@ -39,6 +39,7 @@ def _nothing_around(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         (["-np", "3"], "np", 3),  # as every mpirun has it
         (["-n3", "-np", "4"], "np", 4),
         (["--nnodes", "2"], "nnodes", 2),
+        (["--nnodes", "2:4"], "nnodes", 4),
         (["--nproc-per-node", "2"], "nproc_per_node", 2),
         (["--nproc-per-node", "gpu"], "nproc_per_node", "gpu"),
         ([], "nproc_per_node", None),
@@ -125,6 +126,21 @@ def test_what_is_no_end_of_time(parsed: Parsed, words: list[str], said: str) -> 
     assert caught.value.message.startswith(said)
 
 
+@cases(
+    ("words", "said"),
+    [
+        (["--nnodes", "x"], "--nnodes: not a whole number: 'x'"),
+        (["--nnodes", "2:"], "--nnodes: not a whole number: ''"),
+        (["--nnodes", "4:2"], "--nnodes 4:2: MIN is more than MAX"),
+        (["--nnodes", "2:4", "--min-nodes", "3"], "--nnodes 2:4 says how few hosts are enough"),
+    ],
+)
+def test_what_is_no_number_of_hosts(parsed: Parsed, words: list[str], said: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        request(parsed("run", "-H", "n1", *words, *PROGRAM))
+    assert caught.value.message.startswith(said)
+
+
 def test_the_time_limit_of_mpiexec_counts_where_none_is_typed(
     parsed: Parsed, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -146,6 +162,8 @@ def test_the_time_limit_of_mpiexec_counts_where_none_is_typed(
         (["--max-restarts", "0"], Restarts(most=0)),
         (["--max-restarts", "3", "--restart-delay", "0.5"], Restarts(most=3, delay=0.5)),
         (["--min-nodes", "2"], Restarts(min_nodes=2)),
+        (["--nnodes", "2:4"], Restarts(min_nodes=2)),
+        (["--nnodes", "4", "--min-nodes", "3"], Restarts(min_nodes=3)),
         (["--progress-line", "step"], Restarts(progress_line="step")),
         (["--progress-file", "/ckpt"], Restarts(progress_file="/ckpt")),
     ],

@@ -145,6 +145,19 @@ def test_hosts_to_use_and_to_spare(
 
 
 @cases(
+    ("nnodes", "spares", "least", "used"),
+    [(6, None, 2, "abcd"), (6, None, 4, "abcd"), (3, None, 2, "abc"), (6, 1, 3, "abc")],
+)
+def test_a_range_takes_what_there_is(
+    nnodes: int, spares: int | None, least: int, used: str
+) -> None:
+    choices = [Choice(Host(name), None) for name in "abcd"]
+    assert named(divide(choices, nnodes, spares, least)[0]) == list(used)
+    with pytest.raises(PlanError):
+        divide(choices, 6, spares, 5)
+
+
+@cases(
     ("hosts", "nnodes", "spares", "said"),
     [
         ("ab", None, 2, "--spares 2: no host is left to start on: only 2 hosts: a,b"),
