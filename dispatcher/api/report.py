@@ -217,6 +217,25 @@ class Report(Value):
         """Rank -> exit code or -n, of every rank that was seen to end."""
         return {one.rank: one.status for one in self.ranks if one.status is not None}
 
+    def _repr_html_(self) -> str:
+        """What a notebook shows of it: the verdict."""
+        from dispatcher.api.notebook import as_html
+
+        return as_html(self.closing())
+
+    def closing(self) -> list[str]:
+        """How it ended, in lines: the verdict, then a line of numbers."""
+        from dispatcher.output.terminal.footer import clock
+        from dispatcher.output.text.fold import plural
+
+        hosts = len({one.host for one in self.ranks}) or len(self.lost)
+        size = f"{plural(self.world_size, 'rank')} on {plural(hosts, 'host')}"
+        mark = "\N{CHECK MARK}" if self.ok else f"exit code {self.exit_code} \N{MIDDLE DOT}"
+        return [
+            *self.verdict,
+            f"{mark} {size}, {clock(self.seconds)}",
+        ]
+
     def plain(self) -> dict[str, Any]:
         """The value of ``report.json``."""
         told = {name: value for name, value in asdict(self).items() if name != "log_dir"}

@@ -17,6 +17,7 @@ Nothing is written to the terminal and no signal is taken unless asked for.
 from __future__ import annotations
 
 import os
+import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -58,6 +59,8 @@ from dispatcher.runner.run.run_loop import HANDLED
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
+    from dispatcher.api.notebook import Cell
+
 Say = Callable[[str], None]
 
 
@@ -95,9 +98,10 @@ class Running(BackgroundRun[Report, Line | Entry]):
         check: bool,
         agent_python: str | None,
         say: Say,
+        cell: Cell | None = None,
     ) -> None:
-        self._reach = reach
-        hosts = [node.host.name for node in (*plan.nodes, *plan.spares)]
+        self._reach, self._cell = reach, cell
+        hosts = _hosts(plan)
         sinks: list[Sink] = [
             Notes(
                 hosts,
@@ -111,6 +115,8 @@ class Running(BackgroundRun[Report, Line | Entry]):
             sinks += open_files(plan, paths, say)
         if lines or events:
             sinks.append(_Feed(self.put, say, lines=lines, events=events))
+        if cell is not None:
+            sinks.append(cell)
         self._paths, self._recorded = paths, _Recorded()
         self._session = RunSession(
             plan, reach.transport_for, [*sinks, self._recorded], say=say, paths=paths,
@@ -134,7 +140,13 @@ class Running(BackgroundRun[Report, Line | Entry]):
         with record, self._reach:
             report = self._session.run(())
         record.conclude(report.exit_code, report.verdict)
+        if self._cell is not None:
+            self._cell.conclude(report.closing())
         return report
+
+
+def _hosts(plan: JobPlan) -> list[str]:
+    return [node.host.name for node in (*plan.nodes, *plan.spares)]
 
 
 class _Recorded(Sink):
@@ -207,7 +219,8 @@ class How(TypedDict, total=False):
     log_dir: keep files there, as --log-dir does. ways: how hosts are reached. check: prove
     before the start what costs nothing (default: True). agent_python: as the option. ask: asks
     for a passphrase; by default nobody is asked. on_note: is given what the user should know
-    meanwhile, a line at a time; by default the logger ``dispatcher`` is.
+    meanwhile, a line at a time; by default the logger ``dispatcher`` is. progress: show in a
+    notebook, below the cell, how far it is and how it ended (default: True).
     """
 
     log_dir: str | os.PathLike[str] | None
@@ -216,6 +229,7 @@ class How(TypedDict, total=False):
     agent_python: str | None
     ask: Ask
     on_note: Say
+    progress: bool
 
 
 def start(
@@ -296,13 +310,15 @@ def _prepared(job: Request | JobPlan, lines: bool, events: bool, how: How) -> Ru
             hint='dispatcher.request("hostfile", ["train.py"])',
         )
     plan = plan_job(job) if isinstance(job, Request) else job
-    say, ways = how.get("on_note", _log), how.get("ways", Ways())
+    ways = how.get("ways", Ways())
     places = (*plan.nodes, *plan.spares)
     check_reachable(ways, [node.host for node in places])
     allow_open_files(len(places))
     agent_python, log_dir = how.get("agent_python"), how.get("log_dir")
     if agent_python is not None:
         payload.command(first=[agent_python])  # judge it while no host is touched
+    cell = _cell(plan) if how.get("progress", True) and "ipykernel" in sys.modules else None
+    say = how.get("on_note", _log if cell is None else cell.say)
     for notice in plan.notices:
         say(f"note: {notice}")
     return Running(
@@ -314,7 +330,15 @@ def _prepared(job: Request | JobPlan, lines: bool, events: bool, how: How) -> Ru
         check=how.get("check", True),
         agent_python=agent_python,
         say=say,
+        cell=cell,
     )
+
+
+def _cell(plan: JobPlan) -> Cell | None:
+    from dispatcher.api.notebook import Cell, display_here
+
+    display = display_here()
+    return None if display is None else Cell(_hosts(plan), display)
 
 
 def _log(line: str) -> None:
