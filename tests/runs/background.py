@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import subprocess
 from typing import Any
 
 import promises
+
+from dispatcher import cli
 
 from . import conftest
 from .conftest import Desk
@@ -32,7 +36,10 @@ def dispatch(*words: str, **options: Any) -> subprocess.CompletedProcess[str]:
 
 
 def jobs() -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = promises.told(dispatch("jobs", "--json").stdout)
+    """As ``dispatch jobs --json`` lists them, in this process: it is asked again and again."""
+    with contextlib.redirect_stdout(io.StringIO()) as said:
+        assert cli.main(["jobs", "--json"]) == 0
+    found: list[dict[str, Any]] = promises.told(said.getvalue())
     return found
 
 

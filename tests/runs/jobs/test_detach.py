@@ -137,13 +137,15 @@ def test_a_caller_that_reads_nothing_does_not_slow_the_job(desk: Desk, state: Pa
     much = 'print(("x" * 79 + "\\n") * 200_000); print("done"'
     text = WAITS.replace('print("done"', much)
     row = detach(desk, "-H", "localhost:1", script(desk.folder, text), "0")
+    out = Path(row["logs"], "rank-00000.out")
+    first = len(b"up 0\n")  # written before it calls
+    wait_for(lambda: out.exists() and out.stat().st_size == first, 30, lambda: "the rank is up")
     with socket.socket(socket.AF_UNIX) as stuck:
         with inside(state / "dispatch" / "jobs" / row["id"]):
             stuck.connect("control")
         stuck.sendall(b'{"order": "attach"}\n')
         assert b"hello" in stuck.recv(4096, socket.MSG_PEEK)
         go(desk)
-        out = Path(row["logs"], "rank-00000.out")
         wait_for(lambda: b"done" in out.read_bytes()[-100:], 30, lambda: "the rank is done")
         # now it reads: what it got and what it is told to have missed is all there was
         stuck.settimeout(20)
@@ -155,7 +157,6 @@ def test_a_caller_that_reads_nothing_does_not_slow_the_job(desk: Desk, state: Pa
                     missed += sum(count for _, _, count in fields["missing"])
                 elif fields["type"] == "verdict":
                     end = fields["exit_code"]
-        first = len(b"up 0\n")  # written before it called
         assert end == 0
         assert missed > 0
         assert got + missed == out.stat().st_size - first

@@ -23,7 +23,9 @@ from rig import Cluster, Peak, wait_for
 
 from ..conftest import PROGRAM, Desk, script
 
-SHORT, LONG = 200_000, 50_000_000
+SHORT = 200_000
+#: two of which are more than the launcher may take of memory; and what is long enough to be spilled
+LONG, LONG_ENOUGH = 50_000_000, 5_000_000
 #: lines of ``SHORT`` bytes that each rank writes, and what the launcher may take of memory
 EACH, MOST_MIB = 20, 128
 MARK = " \N{LEFTWARDS ARROW WITH HOOK}"
@@ -31,11 +33,12 @@ MARK = " \N{LEFTWARDS ARROW WITH HOOK}"
 #: writes lines of JSON, one of them long, and after each a word on standard error
 WRITES = f"""
 import hashlib, json, os, random, sys
+LONG = int(sys.argv[1])
 who = os.environ.get("RANK") or os.environ["DISPATCH_HOST"]
 long = who in ("0", "1", "n1", "n2")
 dice = random.Random(who)
 for number in range({EACH} + long):
-    size = {LONG} if number == {EACH} // 2 and long else {SHORT}
+    size = LONG if number == {EACH} // 2 and long else {SHORT}
     text = dice.randbytes(500).hex() * (size // 1000)
     md5 = hashlib.md5(text.encode()).hexdigest()
     line = json.dumps({{"who": who, "number": number, "text": text, "md5": md5}}).encode()
@@ -76,13 +79,15 @@ def labelled(lines: Iterable[bytes]) -> Iterator[bytes]:
 
 
 @pytest.mark.parametrize(
-    ("how", "place"),
-    [("run", "pipe"), ("run bare", "file"), ("fold", "pipe"), ("merged", "file"),
-     ("exec", "file"), ("exec bare", "pipe")],
+    ("how", "place", "long"),
+    [("run", "pipe", LONG), ("run bare", "file", LONG_ENOUGH), ("fold", "pipe", LONG_ENOUGH),
+     ("merged", "file", LONG), ("exec", "file", LONG), ("exec bare", "pipe", LONG_ENOUGH)],
 )  # fmt: skip
 @pytest.mark.usefixtures("isolated")
 @pytest.mark.timeout(120)
-def test_every_line_is_whole(cluster: Cluster, tmp_path: Path, how: str, place: str) -> None:
+def test_every_line_is_whole(
+    cluster: Cluster, tmp_path: Path, how: str, place: str, long: int
+) -> None:
     program, hosts = Path(cluster.shared, "writes.py"), cluster.hostfile(slots=1)
     program.write_text(WRITES)
     words = {
@@ -96,7 +101,8 @@ def test_every_line_is_whole(cluster: Cluster, tmp_path: Path, how: str, place: 
     }[how]  # fmt: skip
     with open(tmp_path / "out", "wb") as out:
         pipe = subprocess.PIPE if place == "pipe" else out
-        with cluster.popen([*PROGRAM, *words], stdout=pipe, stderr=subprocess.STDOUT) as process:
+        argv = [*PROGRAM, *words, str(long)]
+        with cluster.popen(argv, stdout=pipe, stderr=subprocess.STDOUT) as process:
             peak = Peak(process)
             while process.stdout is not None and (data := process.stdout.read(1 << 20)):
                 out.write(data)
