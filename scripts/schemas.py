@@ -106,6 +106,12 @@ def _journal() -> Schema:
     }
 
 
+def _either(one: Schema, other: Schema) -> Schema:
+    """Of two classes with one name, as what stopped a run and what stopped a command."""
+    both = {**other, **one, "properties": {**other["properties"], **one["properties"]}}
+    return {**both, "required": [name for name in one["required"] if name in other["required"]]}
+
+
 class _Parts:
     """Schemas of types; those of classes become definitions. encoded: as events are written."""
 
@@ -113,6 +119,7 @@ class _Parts:
         self._plain = {**_PLAIN, **_ENCODED} if encoded else _PLAIN
         self._encoded = encoded
         self._defs: dict[str, Schema] = {}
+        self._named: set[Any] = set()
 
     def defs(self) -> Schema:
         """The definitions, if there are any."""
@@ -136,10 +143,11 @@ class _Parts:
             return self._plain[wanted]
         if issubclass(wanted, enum.Enum):
             return {"enum": [one.value for one in wanted]}
-        if wanted.__name__ not in self._defs:
-            self._defs[wanted.__name__] = {}  # it may hold itself
+        if wanted not in self._named:
+            self._named.add(wanted)  # it may hold itself
             make = self.typed if typing.is_typeddict(wanted) else self._value
-            self._defs[wanted.__name__] = make(wanted)
+            made, name = make(wanted), wanted.__name__
+            self._defs[name] = _either(self._defs[name], made) if name in self._defs else made
         return {"$ref": f"#/$defs/{wanted.__name__}"}
 
     def _mapping(self, key: Any, item: Any) -> Schema:

@@ -118,7 +118,7 @@ def test_first_failure_ends_all_hosts_in_two_seconds(cluster: Cluster, transport
     assert (
         ": exit code 42 [rank-failed]\n  last lines of its stderr:\n    last words\n" in done.stderr
     )
-    assert "ranks 0-4,6-7: killed by SIGTERM" in done.stderr
+    assert "dispatch then ended ranks 0-4,6-7 (SIGTERM)" in done.stderr
     clean(cluster, 1.0)
 
 

@@ -279,7 +279,7 @@ class TestEnding:
         assert done.returncode == code
         assert said in done.stderr
         assert "my last words" in done.stderr.partition("last lines of its stderr:")[2]
-        assert "ranks 0,2-3: killed by SIGTERM" in done.stderr
+        assert "dispatch then ended ranks 0,2-3 (SIGTERM)" in done.stderr
         assert desk.left() == []
 
     @pytest.mark.parametrize(
