@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 #: CPU seconds that an input of up to ``SHORT`` bytes may take
-MOST_SECONDS, SHORT = 0.25, 4096
+MOST_SECONDS, SHORT = 0.5, 4096
 #: bytes of long inputs whose times are compared, and how many times longer the next may take: it
 #: is 4 times as long, so 4 is linear and 16 is quadratic
 LENGTHS, MOST_GROWTH = (4 << 10, 16 << 10, 64 << 10), 9.0

