@@ -23,6 +23,8 @@ an answer would tell nothing, as what is sent to a host that has vanished waits 
 
 ``RecvBuffer``: what has arrived for a link and was not read yet, whoever reads the connection.
 
+``Asides``: how much a peer may say that brings nothing.
+
 ``Steps``: how long each step of reaching a host took, for traces and for the names of late steps.
 """
 
@@ -182,6 +184,30 @@ class Link(abc.ABC):
         host was reached, or the program still runs, or its words say nothing.
         """
         return None
+
+
+class Asides:
+    """What a peer says that brings no data, which no window holds back: ``most`` at once, and
+    ``rate`` a second for ever.
+    """
+
+    def __init__(self, most: int, rate: float) -> None:
+        self._most = most
+        self._rate = rate
+        self._count, self._at = 0.0, 0.0
+
+    def came(self, cost: float = 1.0) -> bool:
+        """One came, or so many; whether that is too much now."""
+        self._count += cost
+        if self._count > self._most:
+            now = time.monotonic()
+            self._count = max(0.0, self._count - (now - self._at) * self._rate)
+            self._at = now
+        return self._count > self._most
+
+    def paid(self, cost: float) -> None:
+        """What came brought data after all."""
+        self._count = max(0.0, self._count - cost)
 
 
 class RecvBuffer:

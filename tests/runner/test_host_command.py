@@ -31,6 +31,16 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return clock
 
 
+def test_endless_login_noise_is_no_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(host_command, "MOST_NOISE", 1 << 20)
+    host = Host()
+    host.command.open()
+    host.step(*[bytes(256 << 10)] * 8)
+    why = "a flood: 1 MiB of login noise"
+    assert host.told[-1] == ev.NodeLost(3, Failure(Kind.PROTOCOL, why))
+    assert host.command.over
+
+
 # -- the start --------------------------------------------------------------------------
 
 

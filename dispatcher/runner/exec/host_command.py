@@ -27,6 +27,8 @@ INTERRUPT = b"\x03"  # what a terminal takes for Ctrl-C
 STDOUT, STDERR = 1, 2
 #: bytes of standard error kept to explain a command that did not start
 ERRORS_LIMIT = 4096
+#: bytes of login noise after which no command is waited for
+MOST_NOISE = 16 << 20
 #: seconds of silence after the command's end until we stop waiting for who holds its output open
 HELD_OPEN = 1.0
 #: seconds between two looks at a link that does not tell when its command ended
@@ -282,7 +284,7 @@ class HostCommand:
                 continue
             self._errors = (self._errors + data)[-ERRORS_LIMIT:]
             self._give(STDERR, data)
-        while self._has_credit() and not self._ended:
+        while self._has_credit() and not self._ended and not self.over:
             data_or_none = link.read(READ_SIZE)
             if data_or_none is None:
                 break
@@ -317,6 +319,9 @@ class HostCommand:
         if self._scanner is not None:
             rest = self._scanner.feed(data)
             if rest is None:
+                if self._scanner.dropped > MOST_NOISE:
+                    why = f"a flood: {MOST_NOISE >> 20} MiB of login noise"
+                    self._end(ev.NodeLost(self._node, Failure(Kind.PROTOCOL, why)))
                 return
             self._tell(ev.NodeBooted(self._node, len(self._scanner.noise)))
             self._scanner = None

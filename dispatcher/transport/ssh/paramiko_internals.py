@@ -49,7 +49,7 @@ from paramiko.message import Message
 from paramiko.packet import Packetizer
 from paramiko.ssh_exception import SSHException
 
-from dispatcher.transport.base import RecvBuffer
+from dispatcher.transport.base import Asides, RecvBuffer
 from dispatcher.transport.ssh.byte_stream import ByteStream, read_identification
 from dispatcher.transport.ssh_auth.identities import methods
 
@@ -62,7 +62,8 @@ _MAX_PACKET = 32768
 _MAX_READ = 1 << 18  # no honest packet is larger: the protocol's own limit is 35000
 #: packets without data that a peer may send at once, and a second for ever; and how many of them
 #: one counts that asks for new keys (paid back for each MiB of data) or tells of its window
-ASIDES, ASIDES_RATE, _COSTS = 10_000, 500.0, {MSG_KEXINIT: 200.0, MSG_CHANNEL_WINDOW_ADJUST: 0.1}
+MOST_ASIDES, ASIDES_RATE = 10_000, 500.0
+_COSTS = {MSG_KEXINIT: 200.0, MSG_CHANNEL_WINDOW_ADJUST: 0.1}
 _MOST_EXTENSIONS = 64
 _STACK = 512 * 1024
 _REFUSALS = {1: "prohibited", 2: "connect failed", 3: "unknown kind", 4: "short of resources"}
@@ -87,25 +88,22 @@ class BoundedPacketizer(Packetizer):  # type: ignore[misc]
 
     last_received = 0.0  # when the last bytes came
     silent: Callable[[float], None]  # told the seconds for which nothing came
-    _asides, _asides_at = 0.0, 0.0
+
+    def __init__(self, stream: ByteStream) -> None:
+        super().__init__(stream)
+        self._asides = Asides(MOST_ASIDES, ASIDES_RATE)
 
     def read_message(self) -> Any:
         """As paramiko's: the next packet. Raises: Misbehaved where too many bring no data."""
         kind, message = super().read_message()
-        self._asides += _COSTS.get(kind, 1.0)
-        if self._asides > ASIDES:
-            now = time.monotonic()
-            self._asides = max(0.0, self._asides - (now - self._asides_at) * ASIDES_RATE)
-            self._asides_at = now
-            if self._asides > ASIDES:
-                raise Misbehaved(f"a flood: more than {ASIDES:,} packets without data")
+        if self._asides.came(_COSTS.get(kind, 1.0)):
+            raise Misbehaved(f"a flood: more than {MOST_ASIDES:,} packets without data")
         return kind, message
 
     def brought(self, nbytes: int) -> None:
         """The last packet brought so much data."""
         if nbytes:
-            paid = 1.0 + nbytes * _COSTS[MSG_KEXINIT] / (1 << 20)
-            self._asides = max(0.0, self._asides - paid)
+            self._asides.paid(1.0 + nbytes * _COSTS[MSG_KEXINIT] / (1 << 20))
 
     def read_all(self, n: int, check_rekey: bool = False) -> Any:
         """As paramiko's: the next ``n`` bytes. Raises: Misbehaved where no packet has so many."""

@@ -30,7 +30,7 @@ from dispatcher.bootstrap.payload import SyncScanner, boot_failure, link_ended
 from dispatcher.model.failure import Failure, Kind
 from dispatcher.remote.protocol import mux
 from dispatcher.remote.tree_relay import KEEP, KEPT, PULSE
-from dispatcher.transport.base import Common, Link, LinkClosed
+from dispatcher.transport.base import Asides, Common, Link, LinkClosed
 from dispatcher.transport.tree.stream import Stream
 
 #: places; a relay keeps so many chunks at most, four times what a stream may be ahead of another
@@ -66,6 +66,9 @@ _WRITE_SIZE = 64 << 10
 _ERRORS_LIMIT = 8192
 #: reads before what waits to be written has its turn
 _READS = 8
+#: frames of a relay without data at once, and a second; its standard error, in bytes: it has none
+_MOST_ASIDES, _ASIDES_RATE = 10_000, 500.0
+_MOST_ERRORS = 16 << 20
 #: seconds that the end of a link may come after it has ceased to take our frames
 _LAST_WORDS = 2.0
 _NOTHING = Common(b"")
@@ -110,7 +113,8 @@ class Branch:
         self._owed: set[int] = set()  # those of them that are to be pinged after it
         self._scanner: SyncScanner | None = SyncScanner()
         self._frames = mux.Frames()
-        self._errors = b""
+        self._asides = Asides(_MOST_ASIDES, _ASIDES_RATE)
+        self._errors, self._n_errors = b"", 0
         self._thread = threading.Thread(target=self._run, name=f"tree:{name}", daemon=True)
         self._thread.start()
 
@@ -283,13 +287,17 @@ class Branch:
                 on_heartbeat()
 
     def _read_errors(self, link: Link) -> None:
-        while errors := link.read_errors(_READ_SIZE):
+        while self._n_errors <= _MOST_ERRORS and (errors := link.read_errors(_READ_SIZE)):
             self._errors = (self._errors + errors)[-_ERRORS_LIMIT:]
+            self._n_errors += len(errors)
 
     def _read(self, link: Link) -> Failure | None:
         """Take what is there; a Failure when the link ended or broke the protocol."""
         for _ in range(_READS):
             self._read_errors(link)
+            noise = 0 if self._scanner is None else self._scanner.dropped
+            if max(self._n_errors, noise) > _MOST_ERRORS:
+                return Failure(Kind.PROTOCOL, f"a flood: {_MOST_ERRORS >> 20} MiB of noise")
             data = link.read(_READ_SIZE)
             if data is None:
                 return None
@@ -304,6 +312,10 @@ class Branch:
                 data = rest
             try:
                 for number, kind, body in self._frames.feed(data):
+                    brings = kind in (mux.OUTPUT, mux.ERRORS) and body and number in self._streams
+                    if not brings and self._asides.came():
+                        return Failure(Kind.PROTOCOL, f"a flood: more than {_MOST_ASIDES:,} "
+                                       "frames without data")  # fmt: skip
                     if kind == PULSE:
                         self._take_pulse(body)
                         continue

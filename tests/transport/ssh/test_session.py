@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from dispatcher.model.failure import Failure, Kind
+from dispatcher.transport import base
 from dispatcher.transport.base import Window
 from dispatcher.transport.ssh import paramiko_transport
 
@@ -21,11 +22,10 @@ from paramiko.ssh_exception import (  # noqa: E402
     SSHException,
 )
 
-from dispatcher.transport.ssh import paramiko_internals as internals  # noqa: E402
 from dispatcher.transport.ssh import session as module  # noqa: E402
 from dispatcher.transport.ssh.paramiko_internals import (  # noqa: E402
-    ASIDES,
     ASIDES_RATE,
+    MOST_ASIDES,
     WINDOW,
     Misbehaved,
 )
@@ -311,8 +311,9 @@ def test_a_packet_that_is_too_large_is_not_waited_for(session: Quiet) -> None:
 @pytest.mark.parametrize(
     ("kind", "each", "pays", "most"),
     [
-        (2, 1.0, None, 2 * ASIDES), (20, 200.0, None, 2 * ASIDES // 200), (94, 1.0, 0, 2 * ASIDES),
-        (93, 0.1, None, None), (94, 1.0, 1, None), (20, 200.0, 1 << 20, None),
+        (2, 1.0, None, 2 * MOST_ASIDES), (20, 200.0, None, 2 * MOST_ASIDES // 200),
+        (94, 1.0, 0, 2 * MOST_ASIDES), (93, 0.1, None, None), (94, 1.0, 1, None),
+        (20, 200.0, 1 << 20, None),
     ],
 )  # fmt: skip
 def test_packets_without_data_are_counted(
@@ -321,7 +322,7 @@ def test_packets_without_data_are_counted(
 ) -> None:  # fmt: skip
     monkeypatch.setattr(Packetizer, "read_message", lambda self: (kind, None))
     clock = SimpleNamespace(monotonic=lambda: 1e6)
-    monkeypatch.setattr(internals, "time", clock)
+    monkeypatch.setattr(base, "time", clock)
 
     def come(count: int) -> None:
         for _ in range(count):
@@ -333,9 +334,9 @@ def test_packets_without_data_are_counted(
     if most is not None:
         with pytest.raises(Misbehaved, match="a flood: more than 10,000 packets without data"):
             come(2 + round(1 / each))
-        clock.monotonic = lambda: 1e6 + ASIDES / ASIDES_RATE
+        clock.monotonic = lambda: 1e6 + MOST_ASIDES / ASIDES_RATE
         come(1)
-        assert session.packetizer._asides < ASIDES
+        assert session.packetizer._asides._count < MOST_ASIDES
 
 
 def test_extensions_are_counted(session: Quiet) -> None:

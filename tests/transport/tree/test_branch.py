@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 
 import pytest
+from cases import cases
 from rig import wait_for
 
 from dispatcher.model.failure import Ending, Failure, Kind
@@ -186,6 +187,25 @@ def test_signs_of_life_are_told_to_who_asked(far: Far, to: Make) -> None:
     assert beats == [2, 1, 2]
     far.say(frame(0, tree_relay.PULSE, b"\0\0\0"))
     assert ended(branch) == Failure(Kind.PROTOCOL, "n1 passes on: a pulse of 3 bytes")
+
+
+@cases(
+    ("said", "errors", "why"),
+    [
+        (frame(9, mux.MORE_INPUT, COUNT.pack(0)) * 60_000, b"", "more than 10,000 frames without"),
+        (frame(9, mux.OUTPUT, b"for nobody") * 60_000, b"", "more than 10,000 frames without"),
+        (b"", b"x" * ((16 << 20) + 1), "16 MiB of noise"),
+    ],
+    ids=["no data", "for nobody", "errors"],
+)
+def test_a_relay_that_floods(to: Make, said: bytes, errors: bytes, why: str) -> None:
+    far = Far()
+    far.errors += errors
+    branch = to(far)
+    far.say(SYNC + said)
+    failure = ended(branch)
+    assert failure.kind is Kind.PROTOCOL
+    assert failure.why.startswith(f"a flood: {why}")
 
 
 # -- how it ends -----------------------------------------------------------------------------
