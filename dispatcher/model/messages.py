@@ -296,8 +296,9 @@ Find out which, first. If it was installed anew:
     ),
     _message(
         "protocol-error", _CLUSTER, "The host sent something that its agent never says.",
-        """Something on the way changes bytes, or the host is not to be trusted. dispatch ends the
-        connection and believes nothing of it.""",
+        """Something on the way changes bytes, or the host is not to be trusted: it speaks of what
+        is not its own, or floods dispatch with far more than a job brings
+        (docs/design/security.md). dispatch ends the connection and believes nothing of it.""",
         "Look at what stands between you and the host: a proxy, a wrapper of ssh, login files "
         "that print.",
     ),

@@ -90,6 +90,8 @@ class MpiManager:
 
     def commit(self, event: mpi_events.PmiCommitted) -> list[Action]:
         """A node is in. Raises: FenceError if it may not be."""
+        if self._plan.mpi == "none":
+            raise FenceError(f"{event.name} in a job without MPI")
         self._using.add(event.node)
         world = self._worlds.get(event.world)
         if world is None:

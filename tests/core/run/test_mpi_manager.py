@@ -229,6 +229,8 @@ class TestTrust:
         manager.uses(0)
         with pytest.raises(FenceError, match="in a job without MPI"):
             manager.request(event)
+        with pytest.raises(FenceError, match="in a job without MPI"):
+            manager.commit(mpi_events.PmiCommitted(0, 0, "WORLD:0", 0, b""))
 
     def test_no_program_is_started_where_nobody_uses_mpi(self, running: AttemptMachine) -> None:
         running.handle(mpi_events.MpiFound(0, "", "PMI-1"), 1.0)
