@@ -1,4 +1,4 @@
-"""``cases``: a rule and the table of its cases, as one test.
+"""``cases``: a rule and the table of its cases, as one test. ``examples``: as many for a property.
 
 Written like ``pytest.mark.parametrize``, for rules that a function call can try: a case costs what
 the call costs, not a test's set-up, its reports and its place in every worker's collection. All
@@ -14,7 +14,10 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
+from hypothesis import settings
 
+#: examples of a property that does not say how many
+USUAL = 100
 _SHOWN = 200  # characters of a row that has no name
 
 
@@ -70,6 +73,11 @@ def _name(values: dict[str, Any], n: int, ids: Sequence[str] | Callable[[Any], s
     if ids is None:
         return f"{n}: {tuple(values.values())!r:.{_SHOWN}}"
     return "-".join(str(ids(value)) for value in values.values()) if callable(ids) else ids[n]
+
+
+def examples(count: int) -> settings:
+    """``count`` examples, and in the tiers that try fewer or more than ``USUAL``, as they do."""
+    return settings(max_examples=-(-count * settings().max_examples // USUAL), deadline=None)
 
 
 @contextmanager

@@ -70,10 +70,8 @@ def called(function: Function) -> set[str]:
 def helped(path: Path, function: Function, own: set[str]) -> bool:
     """Whether it calls a helper, and none that its own file has under that name."""
     name = str(path.relative_to(TESTS))
-    return any(
-        word in called(function) and (word not in own or name in places)
-        for word, places in HELPERS.items()
-    )
+    words = HELPERS.keys() & called(function)
+    return any(word not in own or name in HELPERS[word] for word in words)
 
 
 def test_each_test_asserts() -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from cases import cases
-from hypothesis import given, settings
+from cases import cases, examples
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dispatcher.checks.nccl_log import (
@@ -254,7 +254,7 @@ def test_a_log_may_have_anything_before_nccl_s_words() -> None:
 
 
 @given(st.lists(st.text(max_size=60), max_size=4), st.sampled_from([IB[0], SOCKET[2], OFI[0]]))
-@settings(max_examples=60)
+@examples(60)
 def test_any_text_is_bounded(parts: list[str], line: str) -> None:
     networks = Networks([{}, {}])
     for part in parts:

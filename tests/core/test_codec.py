@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
-from cases import cases
-from hypothesis import given, settings
+from cases import cases, examples
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dispatcher.core.events import codec, monitor_events, mpi_events
@@ -74,7 +74,7 @@ def test_names_are_unique() -> None:
 
 
 @pytest.mark.parametrize("cls", EVENTS, ids=lambda cls: cls.name)
-@settings(max_examples=25)
+@examples(25)
 @given(data=st.data())
 def test_every_event_comes_back(cls: type[Event], data: st.DataObject) -> None:
     entry = Entry(3, 0.25, data.draw(any_of(cls)))
@@ -227,7 +227,7 @@ def test_what_is_no_event_is_refused_in_words(line: str, why: str) -> None:
     assert str(error.value) == why
 
 
-@settings(max_examples=40)
+@examples(40)
 @given(st.binary(max_size=60) | st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(max_size=4),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner),

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import signal
 
-from cases import cases
-from hypothesis import given, settings
+from cases import cases, examples
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dispatcher.core.events import exec_events
@@ -254,7 +254,7 @@ EVENTS = st.one_of(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@examples(300)
 @given(
     st.lists(EVENTS, max_size=60),
     st.integers(1, 4),

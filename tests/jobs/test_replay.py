@@ -10,7 +10,8 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from cases import examples
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dispatcher.cli.jobs import job_screen
@@ -135,7 +136,7 @@ def run(
 
 
 @pytest.mark.parametrize("make", [by_rank, merged])
-@settings(deadline=None, max_examples=60)
+@examples(60)
 @given(
     chunks=CHUNKS,
     called=st.integers(0, 12),
@@ -164,7 +165,7 @@ def test_nothing_twice_and_nothing_left_out(
         assert b"\n" not in data[cut : cut + missing]
 
 
-@settings(deadline=None, max_examples=60)
+@examples(60)
 @given(chunks=CHUNKS, called=st.integers(0, 12), looked=st.integers(0, 12))
 def test_what_was_removed_is_counted(chunks: list[Chunk], called: int, looked: int) -> None:
     called, looked = min(called, len(chunks)), min(looked, len(chunks))

@@ -7,8 +7,8 @@ import signal
 from collections.abc import Iterable
 
 import pytest
-from cases import cases
-from hypothesis import given, settings
+from cases import cases, examples
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dispatcher.core.events import run_events as ev
@@ -383,7 +383,7 @@ _events = st.one_of(
 )
 
 
-@settings(max_examples=400, deadline=None)
+@examples(400)
 @given(st.lists(_events, max_size=40))
 def test_any_sequence_ends_once_and_starts_nothing_late(
     sequence: list[ev.Event | None],

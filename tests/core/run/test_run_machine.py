@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cases import cases
-from hypothesis import given, settings
+from cases import cases, examples
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dispatcher.core.events import run_events as ev
@@ -674,7 +674,7 @@ def sweep(world: Checked, host: int, left: tuple[int, ...]) -> None:
     world.at(ev.NodeSwept, host, 0, left)
 
 
-@settings(max_examples=400, deadline=None)
+@examples(400)
 @given(
     st.lists(_steps, max_size=50),
     st.sampled_from([0, 1, 5]),

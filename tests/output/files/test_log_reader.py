@@ -6,8 +6,8 @@ import threading
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from cases import cases
-from hypothesis import given, settings
+from cases import cases, examples
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dispatcher.model.paths import Rotation
@@ -21,7 +21,7 @@ def taken(pieces: RotatedReader, most: int | None = None) -> tuple[int, bytes]:
     return sum(missing for missing, _ in found), b"".join(data for _, data in found)
 
 
-@settings(deadline=None, max_examples=60)
+@examples(60)
 @given(
     writes=st.lists(st.binary(min_size=1, max_size=40), max_size=12),
     looks=st.lists(st.integers(0, 12), max_size=4),
