@@ -83,6 +83,11 @@ class ConnectPolicy:
         pause = FIRST_PAUSE * 2 ** (attempt.number - 1) * (0.5 + self._random())
         return pause if now + pause < attempt.until else failure  # C-4
 
+    def anew(self, host: int) -> None:
+        """What was tried before at ``host`` does not count any more."""
+        self._attempts.pop(host, None)
+        self._dropped.pop(host, None)
+
     def given_up(self, host: int) -> None:
         """Nobody waits for the connection to ``host`` any more."""
         self._connecting.discard(host)

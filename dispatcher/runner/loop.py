@@ -267,6 +267,11 @@ class ConnectGate:
             self._room.notify()
             return self._policy.failed(host, failure, time.monotonic())
 
+    def anew(self, host: int) -> None:
+        """``host`` is to be reached again, in the time of a first attempt."""
+        with self._room:
+            self._policy.anew(host)
+
     def given_up(self, host: int) -> None:
         """Nobody connects to ``host`` any more."""
         with self._room:

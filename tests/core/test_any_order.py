@@ -100,6 +100,9 @@ class AnyRun(RuleBasedStateMachine):
             ):  # fmt: skip
                 assert node not in hosts.lost, f"R-5: {action}"
             match action:
+                case act.OpenLink(node):  # also of one that was lost, to see whether it is back
+                    hosts.lost.discard(node)
+                    hosts.ordered[node], hosts.prepared[node] = 0, -1
                 case act.Prepare(node, attempt):
                     hosts.ordered[node] = attempt
                     hosts.ready.clear()

@@ -353,6 +353,21 @@ class HostLeftOut(Event):
 
 
 @value
+class HostReturned(Event):
+    """Host ``node``, which was lost, can be used again from the next attempt on."""
+
+    node: int
+
+
+@value
+class WorldGrown(Event):
+    """The run goes on with more hosts than before, since some are back; as ``WorldShrunk``."""
+
+    nodes: tuple[int, ...]
+    counts: tuple[int, ...]
+
+
+@value
 class WorldShrunk(Event):
     """The run goes on with fewer hosts: ``nodes``, with ``counts`` ranks on each, in order."""
 

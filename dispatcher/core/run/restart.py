@@ -30,6 +30,8 @@ GUARDIAN, SWEEP, MARGIN = 8.0, 5.0, 1.0
 #: of a host that sees for itself that our machine does not answer: heartbeats until it doubts
 #: (``agent.node``), and seconds until it is certain (``host.ssh_peer``)
 LATE, DOUBT = 1.25, 4.0 + 1.0
+#: seconds between two looks whether a lost host is back, the first and the longest
+FIRST_LOOK, LAST_LOOK = 15.0, 600.0
 
 
 def refusal(cause: verdicts.Cause) -> str | None:
@@ -95,6 +97,11 @@ def fence(limits: Limits, *, self_fencing: bool = False) -> float:
     if not self_fencing:
         return by_lease
     return min(by_lease, LATE * limits.heartbeat + DOUBT + limits.lifeline_grace + MARGIN)
+
+
+def look_for(tries: int) -> float:
+    """Seconds until we look whether a lost host is back, after ``tries`` times in vain."""
+    return min(FIRST_LOOK * 2.0 ** min(tries, 30), LAST_LOOK)
 
 
 class RestartBudget:

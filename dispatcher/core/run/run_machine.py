@@ -14,7 +14,8 @@ The machine is ``TABLE``; ``docs/design/restarts.md`` shows it. Rules, with thei
   swept them, or was given up so long ago that its lease has surely run out (``fence``), or
   was checked once more for orphans (``restart.OrphanCheck``)
 * R-4  what an agent says of an earlier attempt changes nothing
-* R-5  a host that was given up is never used again
+* R-5  a host that was given up is used again only over a new connection, made when its old ranks
+  are surely dead, and from the next attempt on
 * R-6  an attempt that started no rank costs no restart and no pause
 
 One file for the whole table: every state shares most of what happens in it. The books are
@@ -110,6 +111,8 @@ class RunMachine:
         self._verdict: verdicts.Verdict | None = None  # of the latest attempt
         self._not_before = 0.0
         self._is_time_up = False
+        #: the latest plan and its hosts, with nodes that were dropped; None where none are
+        self._whole: tuple[JobPlan, tuple[int, ...]] | None = None
 
     @property
     def plan(self) -> JobPlan:
@@ -200,6 +203,8 @@ class RunMachine:
         actions = self._stop_with_us(self._pause.tick, now) if self.state != OVER else []
         actions += self._carry(self._job.tick(now), now) if self.state == TRYING else []
         actions += self._orphans.tick(now) if self.state == PAUSED else []
+        if self.state in (TRYING, PAUSED):
+            actions += [OpenLink(host) for host in self.hosts.returning(now)]
         for host in self.hosts.overdue(now) if self.state != OVER else ():
             actions += self._lose(host, self.plan.limits.silence_text, now)
         if self._deadlines.get(WARN, now + 1) <= now:
@@ -216,6 +221,7 @@ class RunMachine:
     def next_deadline(self) -> float | None:
         """When ``tick`` wants to be called; None: for no reason yet."""
         whens = [*self._deadlines.values(), *self.hosts.silent.values()]
+        whens += self.hosts.next_return() if self.state in (TRYING, PAUSED) else []
         job = self._job.next_deadline() if self.state == TRYING else None
         others = (self._pause.deadline, job, self._orphans.deadline)
         return min([*whens, *(when for when in others if when is not None)], default=None)
@@ -310,7 +316,9 @@ class RunMachine:
                 if problems:
                     return self._drop(host, "; ".join(why for _, why in problems), now)
                 self.hosts.facts[host] = facts
-                return self._resume(now) if self.state == PAUSED else []
+                back: list[Action] = [Tell(ev.HostReturned(host))]
+                told = back if self.hosts.came_back(host) else []
+                return told + (self._resume(now) if self.state == PAUSED else [])
             case ev.NodeHeard():
                 self.hosts.expect_heartbeat(host, now)
             case ev.NodeLost(_, failure):
@@ -331,6 +339,10 @@ class RunMachine:
         return [CloseLink(host), *self._drop(host, why, now)]
 
     def _drop(self, host: int, why: str, now: float) -> list[Action]:
+        if self._rules.most:
+            self.hosts.await_return(host, now)
+        if host in self.hosts.out:
+            return []  # it is not back yet, which is no news
         self.hosts.leave_out(host, why)
         actions: list[Action] = [Tell(ev.HostLeftOut(host, why))]
         return actions + (self._resume(now) if self.state == PAUSED else [])
@@ -361,6 +373,8 @@ class RunMachine:
         failures = cause.failures if isinstance(cause, verdicts.Rejected) else {}
         for node, failure in (*verdict.lost.items(), *failures.items()):
             self.hosts.leave_out(self._assigned[node], f"{failure.kind.value}: {failure.why}")
+            if self._rules.most:
+                self.hosts.await_return(self._assigned[node], now)
         for host in (self._assigned[node] for node in verdict.lost):
             if host in self.hosts.linked:
                 self.hosts.unlink(host, now)
@@ -402,7 +416,8 @@ class RunMachine:
         """Begin the next attempt if everything is there; else wait for what is missing (R-3)."""
         assignment = self._next_assignment()
         if assignment.vacant and not assignment.awaited:
-            names = [self.plan.nodes[node].host.name for node in sorted(assignment.vacant)]
+            plan = self.plan if self._whole is None else self._whole[0]
+            names = [plan.nodes[node].host.name for node in sorted(assignment.vacant)]
             why = f"no host can take the place of {', '.join(names)}"
             return self._close(VACANT, why if self._rules.most else None, now)
         when = max(self._not_before, self.hosts.dead_at())
@@ -415,10 +430,11 @@ class RunMachine:
         return self._try_again(assignment, now)
 
     def _next_assignment(self) -> Assignment:
-        hosts, assigned = self.hosts, self._assigned
+        hosts = self.hosts
+        plan, assigned = self._whole or (self.plan, self._assigned)
         waiting = hosts.waiting(assigned)
         return assign_hosts(
-            self.plan,
+            plan,
             assigned,
             bad={host for host in assigned if host in hosts.out},  # also who was given up
             faulty={
@@ -439,6 +455,7 @@ class RunMachine:
         self._budget.next()
         self._kept.clear()
         self._assign(assignment.hosts)
+        self._whole = assignment.whole
         self._job = AttemptMachine(assignment.plan, check=self._prove)
         actions = self._carry(self._job.begin(), now)
         self.hosts.expect_nothing(self._assigned)
@@ -454,12 +471,13 @@ class RunMachine:
             self.hosts.leave_out(host, f"{faults} attempt{'s' * (faults != 1)} ended there")
         for old, new, ranks in assignment.swaps:
             actions.append(Tell(ev.HostReplaced(old, new, ranks, self.hosts.out[old])))
-        if assignment.dropped:
-            actions += [
-                Tell(ev.HostLeftOut(host, self.hosts.out[host])) for host in assignment.dropped
-            ]
-            counts = tuple(len(node.ranks) for node in assignment.plan.nodes)
+        counts = tuple(len(node.ranks) for node in assignment.plan.nodes)
+        gone = [host for host in assignment.dropped if host in self._assigned]
+        actions += [Tell(ev.HostLeftOut(host, self.hosts.out[host])) for host in gone]
+        if gone:
             actions.append(Tell(ev.WorldShrunk(assignment.hosts, counts)))
+        elif len(assignment.hosts) > len(self._assigned):
+            actions.append(Tell(ev.WorldGrown(assignment.hosts, counts)))
         return actions
 
     def _note_attempt(self) -> None:

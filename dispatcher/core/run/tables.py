@@ -42,6 +42,8 @@ class HostTable:
         self._armed: set[int] = set()
         self.over: set[int] = set()  # given up when their agent's process had ended
         self._fences: dict[int, float] = {}
+        self._back: dict[int, float] = {}  # lost host -> when to try whether it is back
+        self._tries: Counter[int] = Counter()
         self._resting: dict[int, bool] = {}  # told to rest its lease -> whether it said it does
 
     def name(self, host: int) -> str:
@@ -117,6 +119,31 @@ class HostTable:
     def leave_out(self, host: int, why: str) -> None:
         """``host`` will not be used any more, ``why``; the first reason stays."""
         self.out.setdefault(host, why)
+
+    def await_return(self, host: int, now: float) -> None:
+        """``host`` was lost: look now and then whether it is back, once its ranks are dead."""
+        dead = max(now, self._fences.get(host, now))
+        if dead < math.inf:
+            self._back[host] = dead + restart.look_for(self._tries[host])
+            self._tries[host] += 1
+
+    def returning(self, now: float) -> list[int]:
+        """Lost hosts that are to be reached again now; each is named once."""
+        due = [host for host, when in self._back.items() if when <= now]
+        for host in due:
+            del self._back[host]
+            self.facts.pop(host, None)
+            self.linked.add(host)
+        return due
+
+    def came_back(self, host: int) -> bool:
+        """``host`` is ready; whether it was out before, and now is no more."""
+        self.over.discard(host)
+        return self.out.pop(host, None) is not None
+
+    def next_return(self) -> list[float]:
+        """When ``returning`` has somebody."""
+        return list(self._back.values())
 
     def waiting(self, assigned: Collection[int]) -> list[int]:
         """Hosts without a node that may get one, also those whose agent has yet to answer."""
@@ -220,6 +247,8 @@ class Assignment(Value):
     whose nodes are no more. excluded: of both, those that still answer but where too many
     attempts have ended. vacant: nodes that no host can take and the run cannot do without;
     awaited: a host that may take one has yet to answer. With a vacant node nothing can begin.
+    whole: plan and hosts with the nodes that were dropped, where these were last; if one of these
+    hosts is back later, its node is as well.
     """
 
     plan: JobPlan
@@ -229,6 +258,7 @@ class Assignment(Value):
     excluded: tuple[int, ...] = ()
     vacant: frozenset[int] = frozenset()
     awaited: bool = False
+    whole: tuple[JobPlan, tuple[int, ...]] | None = None
 
 
 def assign_hosts(
@@ -275,8 +305,10 @@ def assign_hosts(
     gone = frozenset(unfilled[:n_spare])  # the bad ones come first
     remaining = [node for node in range(len(assigned)) if node not in gone]
     changed = [node for node in leaving if node in planned or node in gone]
+    full = reassignment.replaced(plan, planned)
     return Assignment(
-        plan=reassignment.shrunk(reassignment.replaced(plan, planned), gone),
+        plan=reassignment.shrunk(full, gone),
+        whole=(full, tuple(hosts[node] for node in range(len(assigned)))) if gone else None,
         hosts=tuple(hosts[node] for node in remaining),
         swaps=tuple((assigned[n], hosts[n], planned[n].ranks) for n in sorted(planned)),
         dropped=tuple(assigned[node] for node in sorted(gone)),

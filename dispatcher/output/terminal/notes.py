@@ -152,7 +152,9 @@ class Notes(Sink):
                 return f"{new} takes the place of {old}{place} ({why})"
             case ev.HostLeftOut(node, why):
                 return f"{self._hosts[node]}: not used any more: {why}"
-            case ev.WorldShrunk(nodes, counts):
+            case ev.HostReturned(node):
+                return f"{self._hosts[node]}: is back, and can be used at the next restart"
+            case ev.WorldShrunk(nodes, counts) | ev.WorldGrown(nodes, counts):
                 each = [f"{self._hosts[n]}:{count}" for n, count in zip(nodes, counts, strict=True)]
                 left = f"{plural(len(nodes), 'host')} and {plural(sum(counts), 'rank')}"
                 more = ", ..." if len(each) > MOST_MAPPED else ""

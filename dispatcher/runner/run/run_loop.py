@@ -359,6 +359,7 @@ class Runner(EventLoop):
             body=bodies(self._equal),
             **({} if self._stdin is None else {"input_taken": self._stdin.taken}),
         )
+        self._gate.anew(node)
         self._hosts[node] = host
         host.start()
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import signal
+from itertools import pairwise
+from typing import Any
 
 import pytest
 from cases import cases
@@ -178,6 +180,7 @@ class TestOrders:
         assert [placed.restart for placed in world.told(ev.RanksPlaced)] == [0, 1]
 
     def test_the_host_that_has_gone_says_nothing_any_more(self, world: World) -> None:
+        world.run.hosts.linked.discard(0)  # nobody looks just now whether it is back
         for event in (
             ev.NodeHeard(0), ev.NodeReady(0, facts(0)), ev.NodeLost(0, GONE), ev.NodeSwept(0, 1),
         ):  # fmt: skip
@@ -370,3 +373,71 @@ def test_news_of_the_launcher_s_own_count_while_an_attempt_lasts() -> None:
     world.fail(0)
     assert world.run.state == run_machine.PAUSED
     assert world.since(ev.InputBroken("x")) == []
+
+
+def lost_and_gone_on(**options: Any) -> World:
+    """Host 1 of two was lost, and the next attempt runs without it."""
+    world = started(2, most=3, **options)
+    world.lose(1)
+    world.killed(0, 1)
+    world.sweep(0)
+    world.wait(45.0)
+    again(world)
+    assert set(world.homes.values()) == ({0, 2} if options.get("spares") else {0})
+    return world
+
+
+class TestReturn:
+    def test_a_host_that_is_back_takes_a_place_at_the_next_restart(self) -> None:
+        world = lost_and_gone_on(spares=1)
+        at = len(world.done)
+        world.wait(15.0)
+        assert OpenLink(1) in world.done[at:]
+        world.mute.discard(1)
+        world.ready(1)
+        assert world.told(ev.HostReturned) == [ev.HostReturned(1)]
+        assert len(world.starts()) == 4  # nothing else happens to those that run
+        world.lose(2)
+        world.killed(*list(world.homes))
+        world.sweep(0)
+        world.wait(45.0)
+        again(world)
+        assert world.told(ev.HostReplaced)[-1] == ev.HostReplaced(2, 1, (2, 3), WHY)
+        assert set(world.homes.values()) == {0, 1}
+        world.end_well()
+        assert world.ended is not None
+        assert list(world.ended.left_out) == ["n2"]
+
+    def test_a_world_that_has_shrunk_grows_again(self) -> None:
+        world = lost_and_gone_on(min_nodes=1)
+        assert world.told(ev.WorldShrunk) == [ev.WorldShrunk((0,), (2,))]
+        world.wait(15.0)
+        world.mute.discard(1)
+        world.ready(1)
+        world.fail(0)
+        world.wait(1.0)
+        again(world)
+        assert world.told(ev.WorldGrown) == [ev.WorldGrown((0, 1), (2, 2))]
+        assert len(world.told(ev.WorldShrunk)) == 1
+        assert sorted(world.homes.items()) == [(0, 0), (1, 0), (2, 1), (3, 1)]
+
+    def test_one_that_is_not_back_is_no_news_and_is_looked_at_less_often(self) -> None:
+        world = lost_and_gone_on(spares=1)
+        found = []
+        for _ in range(400):
+            at = len(world.done)
+            world.wait(2.0)
+            if OpenLink(1) in world.done[at:]:
+                found.append(world.now)
+                assert world.since(ev.NodeLost(1, GONE)) == [CloseLink(1)]
+        pauses = [later - sooner for sooner, later in pairwise(found)]
+        assert pauses == [30.0, 60.0, 120.0, 240.0]
+        assert world.told(ev.HostLeftOut) == []
+        assert [restart.look_for(n) for n in (0, 1, 20)] == [15.0, 30.0, 600.0]
+
+    def test_a_run_that_starts_nothing_again_looks_at_nobody(self) -> None:
+        world = started(2, spares=1)
+        world.tell(ev.NodeLost(2, GONE))
+        at = len(world.done)
+        world.wait(900.0)
+        assert OpenLink(2) not in world.done[at:]

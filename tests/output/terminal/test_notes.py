@@ -89,6 +89,8 @@ IN_DETAIL = [
 
 
 ALWAYS += [
+    (ev.HostReturned(1), "n1: is back, and can be used at the next restart"),
+    (ev.WorldGrown((0, 1), (2, 2)), "2 hosts and 4 ranks go on: n0:2, n1:2"),
     (ev.TimeShort(10, 60.0), "60 s are left: all ranks get SIGUSR1"),
     (
         ev.RanksAwaited((0, 1, 3), 9.2, "Ctrl-C again"),
