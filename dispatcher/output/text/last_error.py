@@ -59,7 +59,7 @@ def last_error(lines: Sequence[str], status: int) -> LastError | None:
     signum = -status if status < 0 else max(0, status - 128)
     found = None
     if lines and signum != signal.SIGKILL:
-        bare = [*_bare(lines)]
+        bare = [*_bare(lines[_first(lines) :])]
         found = _chosen(_all(bare), bare, signum) or (_plain(bare) if not signum else None)
     if found is None:
         hint = _CRASH_HINTS.get(signum, "")
@@ -69,6 +69,21 @@ def last_error(lines: Sequence[str], status: int) -> LastError | None:
     return LastError(
         _cut(text, MOST_TEXT), found.place, bool(_ECHO.search(text)), _hint(whole, bare)
     )
+
+
+#: one of these is in every line that is looked for, or that begins what is
+_SIGNS = (
+    "Traceback", 'File "', "rror", "ERROR: ", "terminat", "(): ", "Assert", "panic", "Abort",
+    "ABORT", " detected", "double free", "corrupted ", "pure virtual", "glibc", "sh: ", "STOP",
+    "forrtl", "can't open", "not found", "] Check", "\nF", "Caught", "╰", "oom",
+)  # fmt: skip
+
+
+def _first(lines: Sequence[str]) -> int:
+    """The line to begin with: a little before the first that may tell anything."""
+    text = "\n".join(lines)
+    found = [at for at in map(text.find, _SIGNS) if at >= 0]
+    return max(0, text.count("\n", 0, min(found, default=len(text))) - 3)
 
 
 def _chosen(all_found: list[_Found], lines: Sequence[str], signum: int) -> _Found | None:

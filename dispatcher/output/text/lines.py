@@ -249,11 +249,15 @@ def _split(block: bytes, limit: int) -> bytes:
 #: lines of a stream that are told, and bytes of each
 N_LINES = 20
 LINE_BYTES = 512
+#: lines of a stream that are looked at
+MOST_LINES = 500
 #: bytes of a stream that are kept at least, and how many more before the oldest are dropped
 KEPT, SLACK = 32 << 10, 16 << 10
 
 #: a frame of a C++ stack, as torch and glibc write them: twenty of them push out what matters
 _FRAME = rb" *(?:frame #\d+: |#\d+ 0x|#\d+: )"
+#: characters of it that are looked for; a message may go on in a form of our own
+_PART = 40
 #: so many frames one below the other are told as one line
 _MANY_FRAMES = 3
 
@@ -271,6 +275,7 @@ class Tail(Sink):
         self.errors: dict[int, str] = {}
         self._ends: dict[tuple[int, int], bytearray] = {}
         self._over: set[tuple[int, int]] = set()
+        self._said: dict[int, str] = {}  # rank -> of the line that says why it ended
 
     def output(self, rank: int, stream: int, data: bytes) -> None:
         key = (rank, stream)
@@ -288,6 +293,7 @@ class Tail(Sink):
                 self.sizes.clear()
                 self._ends.clear()
                 self._over.clear()
+                self._said.clear()
             case OutputEnded(_, rank, stream):
                 self._over.add((rank, stream))
             case RunRestarting(cause, number):
@@ -302,12 +308,15 @@ class Tail(Sink):
         ]
 
     def last(self, rank: int) -> tuple[str, list[str]]:
-        """("stderr" or "stdout", its last lines sanitized); stderr if it said anything."""
+        """("stderr" or "stdout", its last lines sanitized); stderr if it said anything.
+
+        The last up to the one that says why it ended, if ``error`` has found one further up.
+        """
         for stream, name in ((STDERR, "stderr"), (STDOUT, "stdout")):
             lines = _without_frames(self._lines(rank, stream))
             while lines and not lines[-1].strip():
                 lines.pop()
-            lines = lines[-N_LINES:]
+            lines = _around(lines, self._said.get(rank, "").encode())
             if lines:
                 return name, [sanitize(line[:LINE_BYTES]).decode() for line in lines]
         return "stderr", []
@@ -317,9 +326,11 @@ class Tail(Sink):
         from dispatcher.output.text.last_error import last_error  # few runs fail
 
         for stream in (STDERR, STDOUT):
-            lines = [line.decode("utf-8", "replace") for line in self._lines(rank, stream)]
+            text = b"\n".join(self._lines(rank, stream)).decode("utf-8", "replace")
+            lines = text.split("\n") if text else []
             found = last_error(lines, status)
             if found is not None and (found.text or stream == STDOUT):
+                self._said[rank] = (found.text.partition(": ")[2] or found.text)[:_PART]
                 return found
         return None
 
@@ -334,7 +345,7 @@ class Tail(Sink):
         return "" if found is None else str(found)
 
     def _lines(self, rank: int, stream: int) -> list[bytes]:
-        """The whole lines that are kept of a stream; the last may lack its end if that is over."""
+        """The last whole lines of a stream; the very last may lack its end if that is over."""
         end = self._ends.get((rank, stream))
         if not end:
             return []
@@ -344,7 +355,19 @@ class Tail(Sink):
             block += assembler.finish()
         lines = block.split(b"\n")[:-1]
         cut = self.sizes[rank, stream] > len(end) and len(lines) > 1
-        return lines[1:] if cut else lines  # of the first, the beginning may be gone
+        # of the first, the beginning may be gone
+        return (lines[1:] if cut else lines)[-MOST_LINES:]
+
+
+def _around(lines: list[bytes], said: bytes) -> list[bytes]:
+    """The last ``N_LINES``, or as many up to the last one with ``said`` if none of those has it."""
+    tail = lines[-N_LINES:]
+    if not said or any(said in line for line in tail):
+        return tail
+    at = next((n for n in range(len(lines) - 1, -1, -1) if said in lines[n]), None)
+    if at is None:
+        return tail
+    return [*lines[max(0, at - N_LINES + 2) : at + 1], b"(%d more lines)" % (len(lines) - at - 1)]
 
 
 def _without_frames(lines: list[bytes]) -> list[bytes]:

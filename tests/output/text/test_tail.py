@@ -58,6 +58,19 @@ def test_frames_of_c_do_not_push_out_the_line_that_matters() -> None:
     assert tail.last(0)[1] == told
 
 
+def test_the_line_that_says_why_is_among_the_last_that_are_told() -> None:
+    tail = Tail()
+    rest = [b"  after %d" % n for n in range(N_LINES + 5)]
+    error = [b"Traceback (most recent call last):", b'  File "/a.py", line 3, in f', b"E: no luck"]
+    tail.output(0, 2, b"\n".join([*[b"step"] * 50, *error, *rest, b"  "]) + b"\n")
+    assert tail.last(0)[1] == [line.decode() for line in rest[5:]]
+    assert str(tail.error(0, 1)) == "E: no luck (a.py:3)"
+    told = tail.last(0)[1]
+    assert (told[-2:], len(told)) == (["E: no luck", f"({N_LINES + 5} more lines)"], N_LINES)
+    tail.event(Entry(1, 0.0, ev.RanksPlaced(1, "a", 1, 1)))
+    assert tail.last(0)[1] == []
+
+
 def test_why_a_rank_ended_is_kept_of_each_attempt() -> None:
     tail = Tail()
     tail.output(0, 1, b'Traceback (most recent call last):\n  File "/a.py", line 3, in f\nE: no\n')
