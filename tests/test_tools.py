@@ -25,7 +25,8 @@ def test_hooks_are_the_tools_of_the_environment() -> None:
     assert re.findall(r"repo: (\S+)", HOOKS) == ["local"]
     entries = re.findall(r"entry: (.+)", HOOKS)
     assert re.findall(r"language: (\S+)", HOOKS) == ["system"] * len(entries)
-    run = {line for line in TEST.splitlines() if line.split(" ")[0] in {*PINNED} - {"pytest"}}
+    lines = [line.strip() for line in TEST.splitlines()]
+    run = {line for line in lines if line.split(" ")[0] in {*PINNED} - {"pytest"}}
     assert run == {"ruff check", "ruff format --check", "codespell", "mypy"}
     plain = {entry.removeprefix(".venv/bin/").removesuffix(" --force-exclude") for entry in entries}
     assert plain == {line.removesuffix(" --check") for line in run}
@@ -83,7 +84,7 @@ LINT = ["ruff check", "ruff format --check", "codespell ", "mypy "]
     ("words", "ran"),
     [
         ("", ["setup --dev", *LINT, "pytest -q -rs -n 5"]),
-        ("--fast", ["setup --dev", *LINT, "pytest -q -rs -n 3 --fast"]),
+        ("--fast", ["setup --dev", "pytest -q -rs -n 5 --fast", *LINT]),
         ("-k wire", ["setup --dev", "pytest -q -rs -k wire"]),
         ("tests/plan", ["setup --dev", "pytest -q -rs tests/plan"]),
         ("--install", ["setup --dev nccl", *LINT, "pytest -q -rs --complete -n 5"]),
@@ -101,6 +102,17 @@ LINT = ["ruff check", "ruff format --check", "codespell ", "mypy "]
 def test_each_tier_runs_what_it_says(bare_machine: Run, words: str, ran: list[str]) -> None:
     done = bare_machine(*words.split())
     assert (done.returncode, done.stdout.splitlines()) == (0, ran), done.stderr
+
+
+@pytest.mark.parametrize("words", [[], ["--fast"]])
+@pytest.mark.parametrize("tool", ["ruff", "mypy", "pytest"])
+def test_each_tool_has_its_say(
+    tmp_path: Path, bare_machine: Run, words: list[str], tool: str
+) -> None:
+    (tmp_path / ".venv/bin" / tool).write_text("#!/bin/sh\necho $0 says no; exit 3\n")
+    done = bare_machine(*words)
+    assert f"/{tool} says no\n" in done.stdout
+    assert done.returncode == (3 if tool == "pytest" or not words else 1)
 
 
 @pytest.mark.parametrize("words", [[], ["--install"]])
