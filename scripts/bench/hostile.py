@@ -8,8 +8,8 @@
 
 A real launcher reaches two hosts by a command: an honest one, and one that speaks the protocol and
 lies (``--play``). Attacks below the protocol come from an SSH server of our own. *MiB* is how far
-its peak lies above that of the same job with an honest host in the liar's place, *CPU* its seconds
-beyond those, and *%* that per second of a core for as long as the attack lasted.
+its peak lies above that of the same job with an honest host in the liar's place, which comes first;
+*CPU s* and *s* are since the ranks ran: a job's end, which each has, takes 0.2 s of a core.
 """
 
 from __future__ import annotations
@@ -45,6 +45,8 @@ from dispatcher.remote.protocol.packing import unpack  # noqa: E402
 #: seconds of an attack, after which who has not been cut off ends as if all were well
 SECONDS = 10.0
 MIB = 1 << 20
+#: what the honest host's rank says
+RUNS = b"it stands"
 
 FACTS = {
     "hostname": "evil", "pid": 7, "python": "3.8.0", "cores": 2, "gpus": 0,
@@ -255,6 +257,12 @@ class Cost:
         self.curve: list[tuple[float, float]] = []
         self._began = time.monotonic()
         self.seconds = 0.0
+        self.started = (0.0, 0.0)  # seconds and CPU when the ranks ran
+
+    @property
+    def since(self) -> tuple[float, float]:
+        """(seconds of a core, seconds) since the ranks ran, which is when an attack begins."""
+        return self.cpu - self.started[1], self.seconds - self.started[0]
 
     def look(self) -> None:
         """Note where it stands."""
@@ -287,6 +295,8 @@ def run(argv: list[str], paused: bool) -> tuple[Cost, int, str]:
     os.set_blocking(source, False)
     while process.poll() is None:
         cost.look()
+        if not cost.started[0] and (RUNS in said or (paused and cost.seconds > 2)):
+            cost.started = cost.seconds, cost.cpu
         if not paused or cost.seconds > SECONDS + 3:
             try:
                 said += os.read(source, MIB)
@@ -312,7 +322,7 @@ def job(lie: str, paused: bool, folder: Path) -> tuple[Cost, int, str]:
     script.chmod(0o700)
     words = ["-H", "good:1,evil:1", "--rsh", f"{script} {{host}}", "--log-dir"]
     logs = folder / "logs"
-    program = ["sh", "-c", f"echo it stands; sleep {SECONDS:.0f}"]
+    program = ["sh", "-c", f"echo {RUNS.decode()}; sleep {SECONDS:.0f}"]
     return run([*words, str(logs), "--no-python", *program], paused)
 
 
@@ -349,18 +359,18 @@ def main() -> None:
     if asked.play:
         play(asked.play)
         return
-    every = [*LIES, "standard error", "noise", *(name for name in SERVERS if name != "rest")]
-    print(f"{'attack':16} {'MiB':>6} {'CPU s':>6} {'%':>5} {'s':>5} {'lines':>6} {'exit':>4}  said")
+    every = ["honest", *LIES, "standard error", "noise", *SERVERS]
+    print(f"{'attack':16} {'MiB':>6} {'CPU s':>5} {'s':>5} {'lines':>6} {'exit':>4}  said")
     base: dict[str, Cost] = {}
     for attack in asked.attacks or every:
         like = "rest" if attack in SERVERS else "honest"
         if like not in base:
             base[like] = attacked(like, asked.paused)[0]
         cost, code, said = attacked(attack, asked.paused)
-        more, cpu = cost.peak - base[like].peak, cost.cpu - base[like].cpu
+        more, (cpu, seconds) = cost.peak - base[like].peak, cost.since
         print(
-            f"{attack:16} {more:6.1f} {cpu:6.2f} {100 * cpu / cost.seconds:5.1f} "
-            f"{cost.seconds:5.1f} {len(said.splitlines()):6} {code:4}  {last_words(said)}",
+            f"{attack:16} {more:6.1f} {cpu:5.2f} "
+            f"{seconds:5.1f} {len(said.splitlines()):6} {code:4}  {last_words(said)}",
             flush=True,
         )
         if asked.curve:
