@@ -410,8 +410,8 @@ def _heat_map(history: History, figure: str, heat: Heat) -> Iterator[str]:
         if one.first in at_row and one.first in one.ranks:
             life = one.ranks[one.first]
             said = f"rank {name(one.first)}: {_status(life)}"
-            y = 20 + at_row[one.first] * tall - (2 if tall < 5 else 0)
-            yield _mark((life.until or 0.0) * scale, y, max(tall, 5), said)
+            y = 20 + at_row[one.first] * tall - (4 if tall < 9 else 0)  # to be seen among 512
+            yield _mark((life.until or 0.0) * scale, y, max(tall, 9), said)
     yield "</svg><figcaption>0 "
     yield "".join(
         f"<i style='background:{hexadecimal(level)};margin:0'></i>" for level in range(LEVELS)

@@ -21,9 +21,11 @@ from typing import Any
 from dispatcher.core.events import run_events as ev
 from dispatcher.core.events.monitor_events import NodeSampled, RunBegan, RunClosed
 from dispatcher.core.events.run_events import Entry
+from dispatcher.core.events.verdicts import NodeFailed
 from dispatcher.output.files.trace import LAUNCHER, LINK, Moment, Span, Spans, Timeline
 from dispatcher.output.monitor.outliers import Outlier, outliers
 from dispatcher.output.monitor.run_progress import CpuShares
+from dispatcher.output.text.verdict_text import headline
 
 
 @dataclass(frozen=True)
@@ -290,8 +292,10 @@ class History(Spans):
             case RunBegan():
                 self.began = event
                 self.begin(event.hosts)
-            case RunClosed():
+            case RunClosed(verdict, nodes=nodes):
                 self.closed = event
+                if verdict.cause is not None and self.tries:
+                    self.tries[-1].why = headline(verdict.cause, [node.host for node in nodes])
             case ev.RanksPlaced(size, restart=restart):
                 self._over(now)
                 self.tries.append(Try(restart, now, size))
@@ -308,15 +312,29 @@ class History(Spans):
             case ev.JobStopping(why) if self.tries and not self.tries[-1].why:
                 self.tries[-1].why = why
             case ev.NodeLost(node):
-                self.lost.append((now, node))
-            case ev.RunRestarting() | ev.RunFinished():
+                self._lose(node, now)
+            case ev.RunRestarting(cause) if self.tries and self.began is not None:
+                self._over(now)
+                self.tries[-1].why = headline(cause, self.began.hosts)
+                if isinstance(cause, NodeFailed):
+                    self._lose(cause.node, now)
+            case ev.HostReplaced(node) | ev.HostLeftOut(node):
+                self._end((node + 1, LINK), now)
+            case ev.RunFinished():
                 self._over(now)
             case NodeSampled():
                 self._sampled(event, now)
 
     def _over(self, now: float) -> None:
+        """The attempt is over; of ranks that nobody saw end, nothing is known from now on."""
         if self.tries and self.tries[-1].until is None:
             self.tries[-1].until = now
+            for life in self.tries[-1].ranks.values():
+                life.until = now if life.until is None else life.until
+
+    def _lose(self, node: int, now: float) -> None:
+        self.lost.append((now, node))
+        self._end((node + 1, LINK), now)
 
     def _sampled(self, sample: NodeSampled, now: float) -> None:
         self._shares.take(sample)

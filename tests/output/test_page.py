@@ -17,6 +17,7 @@ from dispatcher.core.events import monitor_events as mon
 from dispatcher.core.events import run_events as ev
 from dispatcher.core.events import verdicts
 from dispatcher.core.events.run_events import Entry
+from dispatcher.model.failure import Failure, Kind
 from dispatcher.output.page import Told, escaped, run_page
 from dispatcher.output.timeline import (
     LEVELS,
@@ -162,9 +163,33 @@ def test_attempts_and_who_failed_first() -> None:
     ]  # fmt: skip
     assert found.tries[0].hosts(99.0) == [(0, 1.0, 9.0), (1, 1.0, 9.0)]
     text = page()
-    assert "<title>attempt 1 of 8 ranks: rank 5 plain</title>" in text
+    assert (
+        "<title>attempt 1 of 8 ranks: rank 5 on bplain: killed by SIGKILL (signal 9)</title>"
+        in text
+    )
     assert "<title>rank 5: killed by SIGKILL (signal 9), at 8 s</title>" in text
     assert "2 hosts, 8 ranks, 2 attempts, began 2001-09-09 01:46:40 UTC, took 22 s" in text
+
+
+def test_a_host_that_is_lost_without_a_word() -> None:
+    """Its ranks were not seen to end; it is drawn until it was given up, and not in the next."""
+    found = History()
+    events: list[tuple[float, ev.Event]] = [
+        (0.0, mon.RunBegan("id", 1.0, ("a", "b", "c"))), (1.0, ev.RanksPlaced(2, "", 1)),
+        (1.0, ev.RankSpawned(0, 0, 7)), (1.0, ev.RankSpawned(1, 1, 7)),
+        (9.0, ev.RankExited(0, 0, -15)),
+        (10.0, ev.RunRestarting(verdicts.NodeFailed(1, Failure(Kind.LOST, "silent")), 1, 1, 5.0)),
+        (20.0, ev.HostReplaced(1, 2, (1,), "silent")), (20.0, ev.RanksPlaced(2, "", 1, 1)),
+        (30.0, ev.RunFinished(0, "")),
+    ]  # fmt: skip
+    for seq, (at, event) in enumerate(events, 1):
+        found.event(Entry(seq, at, event))
+    assert found.lost == [(10.0, 1)]
+    assert [one.hosts(99.0) for one in found.tries] == [[(0, 1.0, 9.0), (1, 1.0, 10.0)], []]
+    assert not [one for one in found.timeline().spans if (one.process, one.line) == (2, 0)]
+    text = run_page(found, Told("succeeded", True))
+    assert "attempt 1 of 2 ranks: b: host lost: silent</title>" in text
+    assert "<title>host lost, at 10 s</title>" in text
 
 
 def test_a_rank_unlike_the_others_is_told() -> None:

@@ -25,6 +25,7 @@ from dispatcher.output.terminal.notes import Notes
 from dispatcher.output.text.sanitize import sanitize_text
 from dispatcher.output.timeline import History, Phase, phases
 from dispatcher.plan.job import placement
+from dispatcher.plan.job.request import Limits, Restarts
 from dispatcher.plan.variables import CROSSING_PREFIXES, redacted, redacted_words
 
 TYPE_CHECKING = False
@@ -226,8 +227,8 @@ def _plan(paths: RunPaths) -> tuple[str, list[tuple[str, str]]]:
             "folder": plan.get("cwd"),
             "hosts": fold(str(node["host"]) for node in nodes),
             "spares": fold(str(one["host"]) for one in plan.get("spares") or []),
-            **dict(plan.get("limits") or {}),
-            **{f"restarts: {name}": value for name, value in (plan.get("restarts") or {}).items()},
+            **_others(plan.get("limits"), Limits(), ""),
+            **_others(plan.get("restarts"), Restarts(), "restarts: "),
             **{name: plan.get(name) for name in ("bind_to", "mem_bind")},
             **dict(zip(known, redacted_words(list(known.values())), strict=True)),
             "other variables": ", ".join(rest),
@@ -236,6 +237,12 @@ def _plan(paths: RunPaths) -> tuple[str, list[tuple[str, str]]]:
         return "", []
     return command, [(w.replace("_", " ") if w.islower() else w, str(value)) for w, value in
                      settings.items() if value not in (None, "", False, 0, [], {})]  # fmt: skip
+
+
+def _others(found: Any, usual: Limits | Restarts, before: str) -> dict[str, Any]:
+    """Of the fields that ``found`` has, those that are not as ``usual``."""
+    known = usual.written()
+    return {f"{before}{n}": v for n, v in dict(found or {}).items() if known.get(n) != v}
 
 
 def _object(data: bytes) -> Mapping[str, Any]:
