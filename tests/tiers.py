@@ -44,6 +44,7 @@ ALLOWED_BY_HAND = {
     r"is not installed|no \w+ on this machine": "a shell",
     r"slurm-wlm and munge": "Slurm",
     r"needs nccl|accelerate|deepspeed|lightning|Open MPI": "large, and none of our dependencies",
+    r"needs transformers|needs megatron|needs llamafactory": "the same: scripts/frameworks",
     r"gcc|C compiler|groff|needs unshare|needs git|iptables": "a tool",
 }
 

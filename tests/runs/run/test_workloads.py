@@ -1,7 +1,7 @@
 """Programs as people have them, unchanged, on two hosts with one or two ranks each.
 
-Those that need accelerate, DeepSpeed or Lightning run where these can be imported; PYTHONPATH
-may name a folder that has them.
+What needs DeepSpeed runs where that can be imported; PYTHONPATH may name a folder that has it.
+The recipes of frameworks are in test_frameworks.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from rig import Cluster
 
 DISPATCH = [sys.executable, "-m", "dispatcher"]
 HERE = Path(__file__).parent / "workloads"
+RECIPES = Path(__file__).parents[3] / "examples" / "frameworks"
 
 
 def run(cluster: Cluster, *words: str, limit: float = 110) -> subprocess.CompletedProcess[str]:
@@ -28,7 +29,8 @@ def torch_run(
 ) -> subprocess.CompletedProcess[str]:
     pytest.importorskip("torch")
     ways = ["--iface", "eth0", "--nproc-per-node", str(each)]
-    return run(cluster, *ways, str(HERE / name), *words)
+    script = next(path for path in (HERE / name, RECIPES / name) if path.exists())
+    return run(cluster, *ways, str(script), *words)
 
 
 def test_groups_in_megatrons_order_and_a_recorded_error(cluster: Cluster) -> None:
@@ -48,7 +50,7 @@ def test_a_sharded_model_on_a_mesh(cluster: Cluster) -> None:
 
 
 def test_teacher_and_student(cluster: Cluster) -> None:
-    done = torch_run(cluster, "teacher.py", each=1)
+    done = torch_run(cluster, "torch_rpc.py", each=1)
     assert (done.returncode, done.stdout) == (0, "student 1 heard 2\n"), done.stderr
 
 
@@ -56,16 +58,6 @@ def needs(package: str) -> None:
     pytest.importorskip("torch")
     if importlib.util.find_spec(package) is None:
         pytest.skip(f"needs {package}: pip install {package}")
-
-
-@pytest.mark.nightly
-def test_accelerate(cluster: Cluster) -> None:
-    needs("accelerate")
-    done = torch_run(cluster, "accelerated.py")
-    assert done.returncode == 0, done.stderr
-    assert sorted(line for line in done.stdout.splitlines() if line.startswith("process")) == [
-        f"process {rank} of 4: sum 4, learnt True" for rank in range(4)
-    ]
 
 
 @pytest.mark.nightly
@@ -81,16 +73,6 @@ def test_deepspeed(cluster: Cluster) -> None:
     assert done.returncode == 0, done.stderr
     assert sorted(line for line in done.stdout.splitlines() if line.startswith("rank")) == [
         f"rank {rank} of 4, local {rank % 2}: 4, heard" for rank in range(4)
-    ]
-
-
-@pytest.mark.nightly
-def test_lightning(cluster: Cluster) -> None:
-    needs("lightning")
-    done = torch_run(cluster, "lightened.py")
-    assert done.returncode == 0, done.stderr
-    assert sorted(line for line in done.stdout.splitlines() if line.startswith("rank")) == [
-        f"rank {rank} of 4 took 3 steps" for rank in range(4)
     ]
 
 
