@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dispatcher.core.events import run_events as ev
-from dispatcher.core.events.actions import PauseRanks, ResumeRanks, Suspend
+from dispatcher.core.events import verdicts
+from dispatcher.core.events.actions import CloseLink, PauseRanks, ResumeRanks, Suspend
 from dispatcher.core.run.pause import LIMIT, Pause
 
 from .test_run_machine import World, started
@@ -44,6 +45,15 @@ def test_nobody_is_waited_for_long() -> None:  # Z-1
     world.wait(LIMIT)
     assert world.done[-1] == Suspend()
     assert orders_of(world, ev.NodePaused(0)) == []
+
+
+def test_who_rests_unasked_loses_its_link_and_keeps_nobody_from_a_restart() -> None:
+    world = started(spares=1, most=1)
+    assert CloseLink(1) in world.since(ev.NodePaused(1))
+    assert isinstance(world.run._job.cause, verdicts.NodeFailed)
+    assert world.run._job.cause.failure.why == "it says that its ranks rest, unasked"
+    assert not world.run.hosts.is_resting(1)
+    assert world.run.hosts.undead() == []
 
 
 def test_spares_outlive_a_pause_too() -> None:
