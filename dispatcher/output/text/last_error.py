@@ -23,6 +23,11 @@ from dispatcher.model.frozen import Value, value
 
 #: characters of a text, and of what it was caused by; of one above ``LONG`` some sentences do
 MOST_TEXT, MOST_CAUSE, LONG = 240, 120, 160
+#: characters of a line that are looked at
+MOST_LINE = 2000
+
+#: errors in the last lines that are weighed
+MOST_FOUND = 20
 
 #: lines that may follow the end proper: of one that chose its exit code, of one that crashed
 _REST, _REST_OF_CRASH = 60, 4
@@ -88,13 +93,14 @@ def _first(lines: Sequence[str]) -> int:
 
 def _chosen(all_found: list[_Found], lines: Sequence[str], signum: int) -> _Found | None:
     room = _REST_OF_CRASH if signum else _REST
-    ends = [one for one in all_found if one.rank == 2 and _behind(lines, one.end) <= room]
+    few = all_found[-MOST_FOUND:]
+    ends = [one for one in few if one.rank == 2 and _behind(lines, one.end) <= room]
     if signum not in (0, signal.SIGTERM, signal.SIGINT):
         native = [one for one in ends if one.is_native]
         ends = native or ends
     usual = [one for one in ends if not _WRAPPER.match(one.text)]
-    minor = [one for one in all_found if one.rank == 1]
-    return next((few[-1] for few in (usual, minor, ends) if few), None)
+    minor = [one for one in few if one.rank == 1]
+    return next((those[-1] for those in (usual, minor, ends) if those), None)
 
 
 def _behind(lines: Sequence[str], at: int) -> int:
@@ -117,7 +123,7 @@ def _bare(lines: Sequence[str]) -> Iterator[str]:
     """``lines`` without what others put before them, and the bars of an exception group."""
     grouped = False
     for line in lines:
-        line = _PREFIX.sub("", line)
+        line = _PREFIX.sub("", line[:MOST_LINE])
         if "Exception Group Traceback" in line:
             grouped = True
         if grouped and not line.lstrip().startswith("+-"):
@@ -179,9 +185,11 @@ def _all(lines: Sequence[str]) -> list[_Found]:
             found.append(one)
             at = one.end
         at += 1
-    asserted = next((m for m in map(_KERNEL_ASSERT.search, lines) if m), None)
     for one in found:
-        if asserted is not None and "device-side assert" in one.text:
+        if "device-side assert" not in one.text:
+            continue
+        asserted = next((m for m in map(_KERNEL_ASSERT.search, lines) if m), None)
+        if asserted is not None:
             where = f"{asserted[1].rpartition('/')[2]}: {asserted[2]}"
             one.text = f"{_first_sentence(one.text)} ({where})"
     return found
@@ -285,9 +293,8 @@ def _child(lines: Sequence[str], at: int, text: str) -> tuple[str, int]:
     root = next((n for n, line in enumerate(lines[at:], at) if line.startswith("Root Cause")), at)
     said = [line.strip().partition(" : ") for line in lines[root : root + 8]]
     why = [value for key, _, value in said if key.strip() in ("traceback", "exitcode")]
-    signalled = [one for one in why if one.startswith("Signal")] or [f"exit code {why[0]}"] * bool(
-        why
-    )
+    signalled = [one for one in why if one.startswith("Signal")]
+    signalled = signalled or [f"exit code {one}" for one in why[:1]]
     return ": ".join([text.rstrip(": "), script, *signalled]), len(lines) - 1
 
 
@@ -322,7 +329,7 @@ def _faulthandler(lines: Sequence[str], at: int) -> _Found:
     return one
 
 
-_KERNEL_ASSERT = re.compile(r"([\w./-]+\.cuh?:\d+): .*?Assertion (`[^`']+[`']) failed")
+_KERNEL_ASSERT = re.compile(r"(?<![\w./-])([\w./-]+\.cuh?:\d+): .*?Assertion (`[^`']+[`']) failed")
 
 #: (form, how its text is made: the match, and the number of lines that belong to it)
 _FORMS: tuple[tuple[str, str], ...] = (

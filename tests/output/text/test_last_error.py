@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from cases import cases
+from hypothesis import given
+from hypothesis import strategies as st
 
 from dispatcher.output.text.last_error import MOST_TEXT, LastError, last_error
 from dispatcher.output.text.lines import Tail
@@ -65,6 +67,25 @@ TRACEBACK = ["Traceback (most recent call last):", '  File "/job/a.py", line 3, 
 def test_which_line_counts(lines: list[str], status: int, text: str) -> None:
     found = last_error(lines, status)
     assert (found.text if found else "") == text
+
+
+#: the beginnings, the middles and the ends of all forms, to be put together at random
+PARTS = sorted(
+    {line for path in FOLDER.glob("*.txt") for line in ending(path)[1].splitlines()}
+    | {"x" * 5000, "a/" * 3000, "Root Cause", "E:", ": ", "Last error:", "+-+---- 1 ----", "| E: a"}
+)
+
+
+@given(
+    st.lists(st.sampled_from(PARTS) | st.text(max_size=9), max_size=40),
+    st.sampled_from([-15, -11, -9, -7, -6, -2, 1, 2, 134, 139, 255]),
+)
+def test_whatever_a_rank_writes_it_is_a_line_or_nothing(lines: list[str], status: int) -> None:
+    found = last_error(lines, status)
+    if found is not None:
+        assert len(found.text) <= MOST_TEXT
+        assert "\n" not in found.text
+        assert found.text or found.hint
 
 
 def test_it_is_one_line_of_bounded_length() -> None:
