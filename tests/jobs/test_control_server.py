@@ -150,6 +150,24 @@ def test_pictures_and_tables_are_for_who_wants_them(
     assert plain.heard == []
 
 
+def test_large_tables_come_less_often(
+    serving: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(control_server, "PICTURE", 0.001)
+    turns: list[int] = []
+
+    def table() -> dict[str, list[int]]:
+        turns.append(server._turns)
+        return {"rows": [0] * 2 * control_server.MANY}
+
+    server = serving(picture=lambda: None, table=table)
+    viewer = Viewer(tmp_path, b'{"order": "attach", "table": 1.5}')
+    for _ in range(3):
+        viewer.until("table")
+    each = 3 * control_server.TABLE
+    assert [turn % each for turn in turns[1:]] == [0] * len(turns[1:])
+
+
 FOUND: Gathered = {"groups": [], "hosts": {}, "late": ["n1"], "collective": None}
 
 

@@ -193,6 +193,8 @@ class AltScreen:
 
 #: seconds between two pictures; and a pause that means that dispatch was stopped
 EVERY, STOPPED = 0.5, 2.0
+#: a picture comes half a second later for each so many ranks: to draw 512 takes 12 ms
+MANY = 256
 
 #: notes that are kept for the time after
 MOST_NOTES = 200
@@ -235,7 +237,9 @@ class TableView:
             self._next = now + EVERY
             columns, rows = self.alt_screen.size
             wide = max(1, columns - 1)  # a full line may leave the cursor in either of two places
-            lines, view = table.lines(self._shot(), view, notes, wide, rows)
+            shot = self._shot()
+            self._next += EVERY * (len(shot.rows) // MANY)
+            lines, view = table.lines(shot, view, notes, wide, rows)
             from dispatcher.output.terminal.footer import drawn
 
             self.alt_screen.draw([line for line, _ in drawn(lines, wide)])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import termios
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -90,6 +91,14 @@ def test_pictures_come_by_the_clock_and_by_keys() -> None:
     screen.keys = [b"q"]
     assert not view.turn(101.2, [])
     assert len(screen.drawn) == 4
+
+
+def test_large_tables_are_drawn_less_often() -> None:
+    screen, large = Looked(), dataclasses.replace(snapshot(), rows=snapshot().rows * 18)
+    view = TableView(screen, ["n0"], lambda: large)
+    for at, drawn in ((0.0, 1), (EVERY, 1), (3 * EVERY - 0.01, 1), (3 * EVERY, 2)):
+        view.turn(100.0 + at, [])
+        assert len(screen.drawn) == drawn
 
 
 def test_in_the_background_the_table_waits() -> None:
