@@ -43,10 +43,12 @@ RUN = (
     _message(
         "rank-failed", "the rank's own", "A rank ended with an exit code that is not 0.",
         """The program of that rank ended with an error. It was the first to fail; all other ranks
-        were ended because of it, and what they say afterwards is a consequence.""",
+        were ended because of it, and what they say afterwards is a consequence. Behind the exit
+        code stands why, where the rank's output says it. If that is only that a peer went away,
+        the lines below name the peer, and a rank that had a reason of its own.""",
         """
-Read the last lines that the rank wrote, below the message. Its whole output is in a file if the
-run had --log-dir:
+Read the last lines that the rank wrote, below the message, and the hint, if there is one. Its whole
+output is in a file if the run had --log-dir:
 
     dispatch -H hostfile --log-dir logs train.py
     less logs/latest/rank-00003.err
