@@ -87,7 +87,7 @@ def run(options: ExecOptions) -> int:
         options = replace(
             options, retry_failed=None
         )  # a file's, and the typed hosts are the only ones
-    options = only_typed(options, elsewhere=options.retry_failed is not None)
+    options = _typed_form(only_typed(options, elsewhere=options.retry_failed is not None))
     if options.stdin and options.hostfile == "-":
         raise ConflictingOptions(
             f"-I and {value_origin('hostfile', '-H')} - both want standard input"
@@ -128,6 +128,17 @@ def run(options: ExecOptions) -> int:
 
     with TransportPool(options, tree=tree) as reach:
         return carry_out(exec_plan, options, reach)
+
+
+def _typed_form(options: ExecOptions) -> ExecOptions:
+    """``options`` less what only a file says of the form of output, where ``--json`` was typed."""
+    if not (options.as_json and typed("as_json")):
+        return options
+    gather, gather_all, line_mode, diff = (
+        bool(getattr(options, name)) and typed(name)
+        for name in ("gather", "gather_all", "line_mode", "diff")
+    )
+    return replace(options, gather=gather, gather_all=gather_all, line_mode=line_mode, diff=diff)
 
 
 def _words(options: ExecOptions) -> tuple[str, ...]:

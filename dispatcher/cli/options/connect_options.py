@@ -221,6 +221,10 @@ def show_only(
         print(f"{fold(names)} ({len(names)}): {sanitize_text(does)}")
     for line in tree.lines() if tree is not None else ():
         print(line)
+    if serial := getattr(options, "serial", None):
+        print(f"on {serial} at a time (--serial)")
+    if failed := getattr(options, "stop_after", None):
+        print(f"no further host once {failed} failed (--stop-after)")
     say("note: a dry run: no host was contacted")
     return True
 

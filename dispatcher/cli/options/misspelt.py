@@ -71,6 +71,10 @@ def explained(error: click.ClickException, shown_name: str) -> UsageError:
     return kind(text[:1].lower() + text[1:], hint=help_line)
 
 
+#: command -> the one that does the same on hosts that are named
+AKIN = {"kill": "sweep", "stop": "sweep"}
+
+
 def _no_such_option(name: str, context: click.Context, help_line: str) -> UsageError:
     ours = _names(context.command)
     takers = []
@@ -84,11 +88,13 @@ def _no_such_option(name: str, context: click.Context, help_line: str) -> UsageE
         fields = {names[name]: taker for taker, names in _elsewhere(context) if name in names}
         long = [one for one, field in ours.items() if field in fields and one[:2] == "--"]
         near = long[0] if long else None
-        takers = list(fields.values())
+        takers = [taker for taker, names in _elsewhere(context) if name in names]
     if near is not None:
         hint = _mended(name, near, context.obj or ())
         return UnknownOption(f"{name}: no such option", hint=f"{hint}{MEANT}")
     if takers:
+        if (akin := AKIN.get(context.command.name or "")) in takers:
+            takers = [akin]
         others = " and ".join(f"dispatch {taker}" for taker in takers[:2])
         have = "has" if len(takers) == 1 else "have"
         return UnknownOption(f"{name}: no such option here; {others} {have} it", hint=help_line)
@@ -131,7 +137,7 @@ def _not_a_choice(error: NotAChoice, parameter: click.Parameter, help_line: str)
         who = help_line.split()[1]
     elif place := option_defaults.origin(parameter.name or ""):
         who = place
-    why = f"{who}: {shown(error.value)} is none of {', '.join(error.choices)}"
+    why = f"{who}: {shown(error.value)} is not one of: {', '.join(error.choices)}"
     if near is None:
         return UsageError(why, hint=help_line)
     return UsageError(why, hint=f"{_with_value(error, parameter, near)}{MEANT}")

@@ -73,6 +73,9 @@ def show(plan: JobPlan, tree: Fanout | None = None, *, as_json: bool) -> None:
             "spare",
         )
     console.print(table)
+    # rich fills the last column, too
+    shown = "".join(f"{line.rstrip()}\n" for line in console.end_capture().split("\n")[:-1])
+    console.begin_capture()
     size = plan.world_size or "counted at the start"
     console.print(f"world size  {size}")
     for line in tree.lines() if tree is not None else ():
@@ -93,7 +96,7 @@ def show(plan: JobPlan, tree: Fanout | None = None, *, as_json: bool) -> None:
     if plan.ranks:
         console.print(f"rank 0      {escape(shlex.join(plan.argv(0)))}")
         variables("", described["ranks"][0]["environment"])
-    sys.stdout.write(console.end_capture())
+    sys.stdout.write(shown + console.end_capture())
 
 
 def _spans(ranks: tuple[int, ...]) -> str:

@@ -84,6 +84,23 @@ def test_for_programs(capfd: pytest.CaptureFixture[str]) -> None:
     assert err.startswith("error: 3 of 3 hosts failed [hosts-failed]\n")
 
 
+def test_json_that_is_typed_wins_over_the_form_that_a_file_says(
+    capfd: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "dispatch.toml").write_text("[exec]\ngather = true\ndiff = true\n")
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(["exec", "-w", "localhost", "--json", "echo", "hi"]) == 0
+    assert promises.told(capfd.readouterr().out)["stdout"] == "hi\n"
+
+
+def test_a_dry_run_tells_how_many_at_a_time(capfd: pytest.CaptureFixture[str]) -> None:
+    words = ["--serial", "2", "--stop-after", "1", "--dry-run", "echo", "hi"]
+    assert cli.main([*ON_THREE, *words]) == 0
+    assert capfd.readouterr().out.splitlines()[1:] == [
+        "on 2 at a time (--serial)", "no further host once 1 failed (--stop-after)",
+    ]  # fmt: skip
+
+
 @cases("other", ["-b", "-B", "-L", "--diff"])
 def test_json_is_alone(other: str, capfd: pytest.CaptureFixture[str]) -> None:
     assert cli.main([*ON_THREE, "--json", other, "true"]) == 2

@@ -69,21 +69,23 @@ MEANT = "  # did you mean this?"
         ("dispatch --command-timeout 5 -H n1 a.py",
          "--command-timeout: no such option here; dispatch exec and dispatch connect have it",
          "dispatch --help"),
+        ("dispatch kill -H hf", "-H: no such option here; dispatch sweep has it",
+         "dispatch kill --help"),
         # nobody's
         ("dispatch -H n1 --xyzzy a.py", "--xyzzy: no such option", "dispatch --help"),
         ("dispatch fold -Z", "-Z: no such option", "dispatch fold --help"),
         # values
-        ("dispatch --map-by nod -H n1 a.py", "--map-by: 'nod' is none of slot, node",
+        ("dispatch --map-by nod -H n1 a.py", "--map-by: 'nod' is not one of: slot, node",
          f"dispatch --map-by node -H n1 a.py{MEANT}"),
         ("dispatch exec -w nod --transport=shh true",
-         "--transport: 'shh' is none of auto, paramiko, ssh, slurm",
+         "--transport: 'shh' is not one of: auto, paramiko, ssh, slurm",
          f"dispatch exec -w nod --transport=ssh true{MEANT}"),
         ("dispatch check -w n1 --backend infiniband",
-         "--backend: 'infiniband' is none of tcp, mpi, nccl, gloo", "dispatch check --help"),
-        ("dispatch completion bsh", "completion: 'bsh' is none of bash, zsh, fish",
+         "--backend: 'infiniband' is not one of: tcp, mpi, nccl, gloo", "dispatch check --help"),
+        ("dispatch completion bsh", "completion: 'bsh' is not one of: bash, zsh, fish",
          f"dispatch completion bash{MEANT}"),
         ("dispatch hosts --for exce n1",
-         "--for: 'exce' is none of exec, put, get, shell, connect, check, sweep",
+         "--for: 'exce' is not one of: exec, put, get, shell, connect, check, sweep",
          f"dispatch hosts --for exec n1{MEANT}"),
         # commands
         ("dispatch config exce", "'exce': no such command", "dispatch config exec"),
@@ -115,7 +117,7 @@ def test_names_of_other_launchers_are_not_ours_but_mean_what_is_ours() -> None:
 @pytest.mark.parametrize(
     ("text", "said", "hint"),
     [
-        ("[run]\nmap-by = 'nod'\n", "dispatch.toml [run]: map-by: 'nod' is none of slot, node",
+        ("[run]\nmap-by = 'nod'\n", "dispatch.toml [run]: map-by: 'nod' is not one of: slot, node",
          f"node{MEANT}"),
         ("[run]\nmax-restart = 3\n",
          "dispatch.toml [run]: max-restart: run has no such option", "did you mean max-restarts?"),
