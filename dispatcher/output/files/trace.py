@@ -274,9 +274,9 @@ def read(text: str, source: str) -> Timeline:
                 else:
                     lines[process, line] = label
                 continue
-            at = float(record["ts"]) / 1e6
+            at = _seconds(record["ts"])
             if kind == "X":
-                spans.append(Span(process, line, name, at, at + float(record["dur"]) / 1e6))
+                spans.append(Span(process, line, name, at, at + _seconds(record["dur"])))
             elif kind == "i":
                 moments.append(Moment(process, name, at))
         except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
@@ -290,3 +290,11 @@ def read(text: str, source: str) -> Timeline:
         raise FileUnusable(f"{source}: no trace in it", hint="dispatch --trace run.json ...")
     spans.sort(key=lambda span: (span.since, span.until))
     return Timeline(tuple(spans), tuple(moments), hosts, lines, ended)
+
+
+def _seconds(microseconds: Any) -> float:
+    """Raises: ValueError for what no clock shows, of which no picture could be drawn."""
+    seconds = float(microseconds) / 1e6
+    if not abs(seconds) < 1e12:
+        raise ValueError("no time")
+    return seconds
