@@ -30,7 +30,7 @@ def files(tmp_path: Path) -> Path:
     [
         ([], "[0] a\n[1] c\n[0] b\n", "[1] d\n"),
         (["latest"], "[0] a\n[1] c\n[0] b\n", "[1] d\n"),
-        (["--rank", "0"], "a\nb\n", ""),
+        (["--rank", "0"], "a\nb", ""),
         (["--rank", "1"], "c\n", "d\n"),
         (["-f"], "[0] a\n[1] c\n[0] b\n", "[1] d\n"),
     ],
@@ -113,4 +113,4 @@ def test_ctrl_c_shows_what_is_there(
     on_record(logs=files)
     monkeypatch.setattr(time, "sleep", sleep)
     assert cli.main(["logs", "-f", "--rank", "0"]) == 130
-    assert capfd.readouterr().out == "a\nb\n"
+    assert capfd.readouterr().out == "a\nb"
