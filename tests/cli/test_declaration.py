@@ -207,6 +207,7 @@ USUAL = {
     "dsx": {"screen_overflow": "auto", "transport": "auto"},
     "attach": {"label": "rank"},
     "check": {"connect_timeout": 10.0, "transport": "auto"},
+    "debug": {"rank": "0"},
     "connect": {"keep": "600", "transport": "auto"},
     "get": {"max_size": "16G", "transport": "auto"},
     "put": {"transport": "auto"},
