@@ -85,7 +85,10 @@ class RunPaths(Value):
         link = base / f".latest-{run_id}"
         with contextlib.suppress(OSError):  # a file system without links still has the folder
             link.symlink_to(run_id)
-            os.replace(link, base / "latest")
+            try:
+                os.replace(link, base / "latest")
+            except OSError:  # another user's, in a folder where each may remove but the own
+                link.unlink()
         return cls(folder)
 
 

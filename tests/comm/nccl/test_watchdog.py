@@ -28,6 +28,14 @@ def test_who_is_in_time_is_left_alone() -> None:
     assert watchdog._calls == {}
 
 
+def test_a_shorter_limit_is_looked_at_sooner(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dispatcher.comm.nccl.watchdog._LONGEST", 2 * LIMIT)
+    watchdog = Watchdog()
+    seen = threading.Event()
+    assert watchdog.run(20 * LIMIT, seen.set, abs, -1) == 1  # the next look is a minute away
+    assert watchdog.run(0.05, seen.set, seen.wait, LIMIT)
+
+
 def test_threads_are_watched_apart_and_a_hanging_abort_holds_up_none() -> None:
     watchdog = Watchdog()
     told: list[str] = []

@@ -55,6 +55,16 @@ def test_gpus_that_are_not_ours_do_not_count(tmp_path: Path) -> None:
     assert topology([b"gpu"], 3, str(tmp_path))["gpus"] == []  # type: ignore[index]
 
 
+def test_a_device_whose_node_the_kernel_does_not_tell(tmp_path: Path) -> None:
+    NDV5.write(tmp_path)
+    devices = sorted((tmp_path / "sys/bus/pci/devices").glob("*/numa_node"))
+    for text, path in zip(("", "-1\n", None), devices, strict=False):
+        path.write_text(text) if text is not None else path.unlink()
+    told = topology(EVERY, 8, str(tmp_path))
+    assert told is not None
+    assert [one[1] for one in (*told["gpus"], *told["nics"])].count(-1) == 3
+
+
 def test_a_host_without_any_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(binding, "os", Os(sched_getaffinity=lambda _: {*range(9)}))
     told = topology(EVERY, 0, str(tmp_path))
