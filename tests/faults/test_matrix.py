@@ -43,7 +43,7 @@ class TestRanks:
             ("exit", 3, "exit code 3"),  # row 1
             ("segv", 139, r"killed by SIGSEGV \(signal 11\)"),  # row 2
             ("kill", 137, r"killed by SIGKILL \(signal 9\)"),
-            ("raise", 1, "exit code 1"),
+            ("raise", 1, r"exit code 1: ValueError: rank 3 has no luck \(fault_rank.py:55\)"),
         ],
     )
     def test_a_failure_ends_all(self, job: Start, kind: str, code: int, how: str) -> None:

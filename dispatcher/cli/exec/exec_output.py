@@ -119,15 +119,14 @@ class ExecOutput:
         """What shows ``streams`` and says notes, whether or not somebody reads them."""
         lookers = terminals()
         bare, names = self._options.no_label, self._names
+        is_exact = bare and not self._options.timestamps and not self._options.pty
         view = LineFormat(
             lambda node: "" if bare else f"{names[node]}:",
             terminals=lookers,
             coloured=frozenset() if os.environ.get("NO_COLOR") else lookers,
             timestamps=self._options.timestamps,
             mark_errors=False,
-            exact=frozenset({STDOUT, STDERR}) - lookers
-            if bare and not self._options.timestamps
-            else frozenset(),
+            exact=frozenset({STDOUT, STDERR}) - lookers if is_exact else frozenset(),
             is_alone=len(names) == 1,
         )
         # notes go to standard error even where its lines are kept for the end
