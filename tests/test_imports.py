@@ -36,7 +36,7 @@ def names_in(module: str) -> set[str]:
         return set()
     found = {path.stem for path in Path(spec.origin).parent.iterdir()}
     for node in ast.walk(ast.parse(Path(spec.origin).read_text(encoding="utf-8"))):
-        if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
             found.add(node.name)
         elif isinstance(node, ast.alias):
             found.add(node.asname or node.name.split(".")[0])

@@ -248,7 +248,7 @@ def _fence(put: Put) -> None:
     """The next attempt does not wait for a host that was given up."""
     from dispatcher.core.run import restart
 
-    put(restart, "fence", lambda limits, *, self_fencing: 0.0)
+    put(restart, "fence", lambda limits, *, self_fencing=False: 0.0)
 
 
 def _orphan_check(put: Put) -> None:

@@ -221,7 +221,7 @@ def test_what_ranks_are_bound_to_and_their_threads(
         ("auto", None, None), ("none", TWO_NODES, None),
         ("auto", TWO_NODES, ((("CPUs 2-3,6-7 of NUMA node 1", (0,)),
                               ("CPUs 0-1,4-5 of NUMA node 0", (1,))), (), False)),
-        ("auto", replace(TWO_NODES, gpus=()), ((), (("no GPU at NUMA node 0,1", (0, 1)),), False)),
+        ("auto", replace(TWO_NODES, gpus=()), ((), (("no GPU that is known", (0, 1)),), False)),
         ("gpu", None, ((), (("the host does not tell", (0, 1)),), True)),
     ],
 )  # fmt: skip

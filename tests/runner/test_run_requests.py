@@ -183,6 +183,8 @@ def test_pmix_is_served_where_a_rank_asks_for_it() -> None:
 def test_a_world_that_a_rank_spawns() -> None:
     def start(agent: Agent, order: Order) -> None:
         agent.spawned(order)
+        first = 2 * agent.number
+        agent.report("mpi", library="/lib/libmpi.so.12", served="PMI-1", rank=first, size=4)
         if agent.number == 0:
             segments = [[2, [b"child", b"-x"], [[b"host", b"n1"], [b"wdir", b"/d"]]]]
             agent.report("pmi_spawn", rank=1, segments=segments, preput=[b"k", b"v"])

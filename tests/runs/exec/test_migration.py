@@ -20,7 +20,7 @@ ROWS: dict[str, tuple[list[str], str]] = {
         ["exec", "-w", "localhost,n[1-9]", "-x", "n[1-8]", "-x", "^{}/down", "echo", "x"],
         "localhost: x\n",
     ),
-    "shell text": (["exec", "-w", "localhost", "--shell", "echo a b | wc -w"], "localhost: 2\n"),
+    "shell text": (["exec", "-w", "localhost", "echo a b | wc -w"], "localhost: 2\n"),
     "at once": (
         ["exec", "-f", "8", "--serial", "2", "-w", "localhost", "echo", "x"],
         "localhost: x\n",
@@ -29,6 +29,14 @@ ROWS: dict[str, tuple[list[str], str]] = {
     "time of the command": (["exec", "-u", "20", "-w", "localhost", "echo", "x"], "localhost: x\n"),
     "no labels": (["exec", "-N", "-w", "localhost", "echo", "x"], "x\n"),
     "equal output once": (["exec", "-b", "-N", "-w", "localhost,127.0.0.1", "echo", "x"], "x\n"),
+    "sorted by hosts, a name in every line": (
+        ["exec", "-bL", "-w", "localhost,127.0.0.1", "echo", "x"],
+        "127.0.0.1,localhost: x\n",
+    ),
+    "the host's name in the command": (
+        ["exec", "-P", "-w", "localhost", "echo", "%h %n"],
+        "localhost: localhost 0\n",
+    ),
     "what differs": (["exec", "--diff", "-w", "localhost,127.0.0.1", "echo", "x"], ""),
     "a file a host": (
         ["exec", "-N", "-o", "{}/o", "-e", "{}/e", "-w", "localhost", "echo", "x"],
@@ -61,6 +69,7 @@ def test_every_row_of_the_table_is_here() -> None:
         "by sudo",
         "a prompt",
         "connections that stay",
+        "hosts where you name none",
         "how far it is",
     }
     assert set(rows[1:]) == {*ROWS, *elsewhere}

@@ -84,7 +84,8 @@ class Victim:
 @pytest.fixture(scope="module")
 def victim() -> Iterator[Victim]:
     """With a job in the background whose rank is up, and a socket of kept connections."""
-    folder = Path(tempfile.mkdtemp(prefix="dispatch-neighbours-"))
+    # not below TMPDIR, which may be ours alone: nobody could try anything there
+    folder = Path(tempfile.mkdtemp(prefix="dispatch-neighbours-", dir="/tmp"))
     folder.chmod(0o755)
     shared, patch = folder / "shared", pytest.MonkeyPatch()
     for name, mode in (("home", 0o755), ("run", 0o755), ("shared", 0o1777)):
