@@ -183,8 +183,9 @@ def test_pmix_is_served_where_a_rank_asks_for_it() -> None:
 def test_a_world_that_a_rank_spawns() -> None:
     def start(agent: Agent, order: Order) -> None:
         agent.spawned(order)
-        first = 2 * agent.number
-        agent.report("mpi", library="/lib/libmpi.so.12", served="PMI-1", rank=first, size=4)
+        agent.report("pmi_fence", world=0, fence="WORLD:0", epoch=0, keys=b"")  # MPI_Init
+
+    def begun(agent: Agent, order: Order) -> None:
         if agent.number == 0:
             segments = [[2, [b"child", b"-x"], [[b"host", b"n1"], [b"wdir", b"/d"]]]]
             agent.report("pmi_spawn", rank=1, segments=segments, preput=[b"k", b"v"])
@@ -196,7 +197,7 @@ def test_a_world_that_a_rank_spawns() -> None:
         for one in agents:
             _exits_all(one, order)
 
-    agents = agents_with(2, start=start, spawn=spawn, pmi_answer=answered)
+    agents = agents_with(2, start=start, pmi_release=begun, spawn=spawn, pmi_answer=answered)
     agents[1].facts["addresses"] = ["10.0.0.2", "10.9.9.9"]
     played = Played(plan_of(), *agents)
     assert played.run().cause is None
