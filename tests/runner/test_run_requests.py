@@ -157,7 +157,7 @@ def test_a_rank_is_answered() -> None:
         if order["line"].startswith(b"cmd=lookup"):
             _exits_all(agent, order)
 
-    (agent,) = agents_with(1, start=start, pmi_answer=answered)
+    (agent,) = agents_with(1, start=start, pmi_answer=_exits_all)
     assert Played(plan_of(1), agent).run().cause is None
     lines = [(o["rank"], o["line"]) for o in agent.orders if o["type"] == "pmi_answer"]
     assert lines == [
@@ -192,12 +192,9 @@ def test_a_world_that_a_rank_spawns() -> None:
 
     def spawn(agent: Agent, order: Order) -> None:
         agent.spawned(order)
+        _exits_all(agent, order)
 
-    def answered(agent: Agent, order: Order) -> None:
-        for one in agents:
-            _exits_all(one, order)
-
-    agents = agents_with(2, start=start, pmi_release=begun, spawn=spawn, pmi_answer=answered)
+    agents = agents_with(2, start=start, pmi_release=begun, spawn=spawn, pmi_answer=_exits_all)
     agents[1].facts["addresses"] = ["10.0.0.2", "10.9.9.9"]
     played = Played(plan_of(), *agents)
     assert played.run().cause is None
