@@ -227,7 +227,9 @@ def test_a_flood_is_left_in_the_link_and_then_ends_it(
 ) -> None:
     monkeypatch.setattr(report_intake, "PATIENCE", 0.2)
     monkeypatch.setattr(report_intake, "BURST", 200 << 10)
-    chunk = control("mpi_inside", inside=[], over=[], libraries=[]) * 10_000
+    chunk = (
+        control("mpi_inside", inside=[], over=[], libraries=[]) * 60_000
+    )  # seconds of what may be told
     link = ScriptedLink([SYNC + READY, chunk])
     watched = watch(link)
     told = watched.until(ev.NodeLost)

@@ -12,7 +12,7 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from typing import Any
 
 import pytest
@@ -294,8 +294,10 @@ class TestPair:
             line = socket.socket(fileno=door._accept()[0])  # type: ignore[attr-defined]
             line.recv(2)
             line.close()
-            for _ in range(2):
-                socket.socket(fileno=door._accept()[0]).close()  # type: ignore[attr-defined]
+            door.settimeout(5)  # the last call does not come if the one before broke at once
+            with suppress(TimeoutError):
+                for _ in range(2):
+                    socket.socket(fileno=door._accept()[0]).close()  # type: ignore[attr-defined]
             calls.result()
         assert found[0] is None
 
