@@ -10,11 +10,9 @@ from __future__ import annotations
 
 import os
 
-import click
-from click.core import ParameterSource
-
 from dispatcher.cli.exec.exec import ExecOptions
 from dispatcher.cli.options.declaration import argument, converted, option, replace
+from dispatcher.cli.options.option_defaults import set_typed, typed
 from dispatcher.model.errors import ConflictingOptions, MissingArgument
 
 
@@ -102,18 +100,15 @@ def _aimed(options: DsxOptions) -> DsxOptions:
     lists = [f"@{name}" for text in options.group for name in text.split(",")]
     lists += ["@*"] * options.everyone
     excluded = [f"@{name}" for text in options.left_out for name in text.split(",")]
-    context = click.get_current_context()
     if lists:
-        options = replace(options, lists=(*options.lists * _typed(context, "lists"), *lists))
-        context.set_parameter_source("lists", ParameterSource.COMMANDLINE)
+        own = options.lists if typed("lists") else ()
+        options = replace(options, lists=(*own, *lists))
+        how = [*["-w"] * bool(own), *["-a"] * options.everyone, *["-g"] * bool(options.group)]
+        set_typed("lists", ", ".join(how))
     if excluded:
+        set_typed("excluded", "-x, -X" if typed("excluded") else "-X")
         options = replace(options, excluded=(*options.excluded, *excluded))
-        context.set_parameter_source("excluded", ParameterSource.COMMANDLINE)
     return options
-
-
-def _typed(context: click.Context, name: str) -> bool:
-    return context.get_parameter_source(name) is ParameterSource.COMMANDLINE
 
 
 def _copied(options: DsxOptions) -> int:

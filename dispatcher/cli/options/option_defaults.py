@@ -80,9 +80,18 @@ def setting_of(name: str) -> Setting | None:
 
 def value_origin(name: str, option: str) -> str:
     """Who says the value of the parameter ``name``: ``option``, if no file or variable does."""
+    if named := click.get_current_context().meta.get(f"{__name__}.{name}"):
+        return str(named)
     if _source(name) is ParameterSource.ENVIRONMENT:
         return str(_parameter_called(name).envvar)
     return origin(name) or option
+
+
+def set_typed(name: str, option: str) -> None:
+    """Take the parameter ``name`` for typed, by another ``option`` that errors are to name."""
+    context = click.get_current_context()
+    context.set_parameter_source(name, ParameterSource.COMMANDLINE)
+    context.meta[f"{__name__}.{name}"] = option
 
 
 def _source(name: str) -> ParameterSource | None:

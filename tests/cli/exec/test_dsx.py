@@ -101,6 +101,9 @@ def test_a_line_and_what_it_means(
         ("-w n1 --dest x true", "--dest needs --copy or --rcopy"),
         ("-w n1 --copy --rcopy x", "--copy and --rcopy exclude each other"),
         ("-w n1 --copy", "--copy: no file given"), ("-w n1 --rcopy --dest x", "--rcopy: no file"),
+        ("-g nosuch true", "error: -g: group '@nosuch' is unknown"),
+        ("-w n1 -X nosuch true", "error: -X: group '@nosuch' is unknown"),
+        ("-w n1 -g nosuch true", "error: -w, -g: group"),
         ("true", "no hosts given"), ("-w n1 --grup x true", "hint: dsx -w n1 --group x true"),
     ],
 )  # fmt: skip
