@@ -28,7 +28,7 @@ MOST_MEMORY = 16 << 20
 NAMES = ("n0", "n1", "n2")
 LIMITS = (
     "--boot-timeout", "3", "--heartbeat", "0.5", "--max-missed-heartbeats", "8", "--lease", "5",
-    "--grace", "0.3", "--check", "none",
+    "--grace", "0.3", "--check", "none", "--time-limit", "20",
 )  # fmt: skip
 
 

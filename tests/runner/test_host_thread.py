@@ -32,7 +32,7 @@ from dispatcher.remote.protocol.frames import (
 )
 from dispatcher.remote.protocol.packing import unpack
 from dispatcher.runner.loop import ConnectGate
-from dispatcher.runner.run import report_intake
+from dispatcher.runner.run import output_intake, report_intake
 from dispatcher.runner.run.host_thread import HostThread
 from dispatcher.runner.run.output_intake import dedup_body
 from dispatcher.transport.base import Link, LinkClosed, Target, Transport
@@ -220,6 +220,19 @@ def test_hostile_agents_lose_their_link(
     assert failure.kind is Kind.PROTOCOL
     assert why in failure.why
     assert link.closed.wait(5)
+
+
+def test_the_end_of_output_that_never_comes_ends_the_link(
+    watch: Callable[..., Watched], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(output_intake, "ENDS_LIMIT", 0.1)
+    exited = control("exited", rank=6, status=0)
+    failure = watch(
+        ScriptedLink([SYNC + READY + encode(ENDED, COUNT.pack(0), 6, 1) + exited])
+    ).failure()
+    assert failure == Failure(
+        Kind.PROTOCOL, "rank 6 exited, and the rest of its output is not told"
+    )
 
 
 def test_a_flood_is_left_in_the_link_and_then_ends_it(

@@ -12,7 +12,7 @@ from dispatcher.plan.job.job_plan import plan_job
 from dispatcher.plan.job.request import Program, Request
 from dispatcher.remote.agent.agent_loop import PIPE_LIMIT
 from dispatcher.remote.protocol.frames import OUTPUT, OUTPUT_LIMIT, SAME, SPAN, Frame, WireError
-from dispatcher.runner.run.output_intake import Credit, bodies, window_of
+from dispatcher.runner.run.output_intake import ENDS_LIMIT, Credit, Ends, bodies, window_of
 from dispatcher.runner.run.reports import ReportError
 
 #: what an agent may read of one rank's two pipes when it lets go of them
@@ -56,3 +56,36 @@ def test_where_nothing_is_sent_once_a_frame_is_its_bytes() -> None:
     assert [read(Frame(OUTPUT, 1, 0, b"abc")), read(same)] == [b"abc", b"ab"]
     with pytest.raises(WireError):
         read(Frame(SAME, 1, 0, SPAN.pack(9, 2)))
+
+
+def test_a_rank_that_exited_ends_its_output_within_twice_the_limit() -> None:
+    ends = Ends()
+    assert ends.wait(5.0) == float("inf")
+    assert ends.late(1e9, is_free=True) == "", "nobody exited"
+    ends.exited(4, {(4, 1)}, 0.0)
+    assert ends.wait(3.0) == ENDS_LIMIT - 3.0
+    assert ends.late(ENDS_LIMIT - 0.1, is_free=True) == ""
+    # the first time we may have been stopped for as long
+    assert ends.late(500.0, is_free=True) == ""
+    assert ends.late(509.0, is_free=True) == ""
+    assert ends.late(510.0, is_free=True) == (
+        "rank 4 exited, and the rest of its output is not told"
+    )
+
+
+def test_output_that_moves_or_is_held_back_is_not_late() -> None:
+    ends = Ends()
+    ends.exited(4, set(), 0.0)
+    for now in range(0, 100, 9):
+        ends.moved(now)
+        assert ends.late(now + 9.0, is_free=True) == ""
+    for now in range(110, 300, 10):
+        assert ends.late(now, is_free=False) == "", "we do not read it"
+    ends.ended(4, 1)
+    assert ends.late(310.0, is_free=True) == ""
+    assert ends.late(320.0, is_free=True) != ""
+    ends.ended(4, 2)
+    assert ends.late(400.0, is_free=True) == ""
+    ends.exited(5, set(), 400.0)
+    ends.clear()
+    assert ends.wait(401.0) == float("inf")

@@ -24,7 +24,8 @@ Rules (their ids appear in tests and in comments):
 * J-5  the run ends with exactly one ``End``; nothing is ordered after it
 * J-6  exit code 0 only if every planned rank exited 0 and every byte arrived
 * J-7  the run ends in bounded time after it began to stop, whatever the hosts do,
-  unless their output is still being read
+  unless their output is still being read (the end of it that a host withholds is
+  ``output_intake.Ends``' affair)
 * J-8  a rank that called MPI_Init and ended with 0 is waited for by no MPI barrier; MPI_Abort
   ends the job at once, and is a failure whatever its code
 * J-9  a spawned rank counts like a planned one, unless its world could not be started: then

@@ -40,7 +40,7 @@ from dispatcher.remote.protocol.frames import (
 )
 from dispatcher.runner.loop import ConnectGate
 from dispatcher.runner.run import reports
-from dispatcher.runner.run.output_intake import Body, Credit, literal
+from dispatcher.runner.run.output_intake import Body, Credit, Ends, literal
 from dispatcher.runner.run.report_intake import Notices, Quota, Turns
 from dispatcher.transport.base import Link, LinkClosed, Target, Transport
 
@@ -148,6 +148,7 @@ class HostThread(threading.Thread):
         self._ending: Ending | None = None  # as it was told
         self._received: dict[tuple[int, int], int] = {}
         self._ended: set[tuple[int, int]] = set()
+        self._ends = Ends()
         self._ordered = 0  # the latest attempt that the agent was told to prepare
         self._prepared = -1  # the latest attempt that it was ready for
 
@@ -263,6 +264,9 @@ class HostThread(threading.Thread):
                 failure = self._read(link)
                 if failure is not None:
                     return failure
+            free = self._credit.is_free and not self._unread
+            if late := self._ends.late(time.monotonic(), is_free=free):
+                return Failure(Kind.PROTOCOL, late)
             frames = item if isinstance(item, bytes) else b""
             is_due = time.monotonic() >= self._due
             if self._state == SERVING and is_due and not self._beat and not link.answers():
@@ -283,7 +287,7 @@ class HostThread(threading.Thread):
         """What is for us next, input when there is nothing else; None when something is due."""
         has_input = self._state != DEAF and not self._input.empty()
         now = time.monotonic()
-        wait = 0.0 if has_input else max(0.0, self._due - now)
+        wait = 0.0 if has_input else max(0.0, min(self._due - now, self._ends.wait(now)))
         if self._unread:
             wait = min(wait, self._quota.wait(now))
         try:
@@ -362,6 +366,8 @@ class HostThread(threading.Thread):
 
     def _give(self, together: dict[tuple[int, int], list[bytes]]) -> None:
         """Hand output to the sinks, and forget it."""
+        if together:
+            self._ends.moved(time.monotonic())
         for (rank, stream), bodies in together.items():
             data = bodies[0] if len(bodies) == 1 else b"".join(bodies)
             self._received[rank, stream] = self._received.get((rank, stream), 0) + len(data)
@@ -399,6 +405,7 @@ class HostThread(threading.Thread):
         self._check_output(frame)
         key = (frame.rank, frame.stream)
         self._ended.add(key)
+        self._ends.ended(*key)
         (sent,) = COUNT.unpack(frame.body)
         received = self._received.get(key, 0)
         self._tell(ev.OutputEnded(self.node, *key, received, sent, attempt=self.attempt))
@@ -412,6 +419,8 @@ class HostThread(threading.Thread):
         self._turns.check(event)
         if isinstance(event, (ev.NodePaused, ev.NodeHeard)):
             self._rests = isinstance(event, ev.NodePaused)
+        if isinstance(event, ev.RankExited):
+            self._ends.exited(event.rank, self._ended, time.monotonic())
         if isinstance(event, ev.NodeSwept) and self._finishing:
             self._stopping = True
         self._quota.told(event, nbytes)
@@ -427,6 +436,7 @@ class HostThread(threading.Thread):
             self._expect_heartbeat()
         self._received.clear()
         self._ended.clear()
+        self._ends.clear()
         self._turns.begin()
 
     def _note_heartbeat(self) -> None:

@@ -12,6 +12,7 @@ from fcntl import F_GETPIPE_SZ, fcntl
 from pathlib import Path
 
 import pytest
+from rig import wait_for
 
 from dispatcher.core.events.run_events import TICK, Entry, OutputEnded, RanksPlaced
 from dispatcher.output.terminal import live_terminal
@@ -327,8 +328,8 @@ def test_a_terminal_whose_size_is_not_known_any_more(pipe: tuple[int, int]) -> N
 def test_whole_lines_that_were_typed_are_counted() -> None:
     user, tty = pty.openpty()
     os.write(user, b"ls\nhal")
-    found = typed(tty)
-    assert found == 3
+    wait_for(lambda: typed(tty) == 3)  # the kernel carries it over in its own time
+    assert typed(tty) == 3
     modes = termios.tcgetattr(tty)
     modes[3] &= ~termios.ECHO
     termios.tcsetattr(tty, termios.TCSANOW, modes)
