@@ -15,8 +15,8 @@ within brackets in rising order as Slurm prints them, duplicates once. A leading
 zero on the left bound sets the width: ``[01-3]`` is 01 02 03, ``[09-100]`` is 09
 to 100; a zero that only the right bound has (``[1-03]``) is refused.
 
-ClusterShell answers for groups and folds names for display; it is imported only
-then. Ranges are expanded here, because its parser reads ``node[1-2-3]`` as six
+ClusterShell answers for groups; it is imported only then. Names are folded in
+``hostset_fold``. Ranges are expanded here, because its parser reads ``node[1-2-3]`` as six
 hosts and ``node1[9-10]`` as 92 (1.9 and 1.10), takes any Unicode digit, and
 forgets the written order.
 """
@@ -26,19 +26,16 @@ from __future__ import annotations
 import itertools
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from dispatcher.model.frozen import Value, value
+from dispatcher.model.hostset_fold import MOST_DIGITS
+from dispatcher.model.hostset_fold import fold as fold
 from dispatcher.model.names import BadName, check_host, nearest, shown
 
 LIMIT = 65536  # hosts; far above what one login node can drive
 LONGEST_TEXT = 1 << 20
 _OPERATORS = ",!&^"
-_NUMBER = re.compile(r"[0-9]+")
-_LAST_NUMBER = re.compile(r"(.*?)([0-9]*)([^0-9]*)\Z", re.S)
-_MOST_DIGITS = 18
-_MOST_AXES_FOLDED = 256
-_SAFE_TO_FOLD = re.compile(r"[A-Za-z0-9_.:-]+\Z")
 _GROUP = re.compile(r"@(?:[A-Za-z0-9_.-]+:)?(?:[A-Za-z0-9_.-]+|\*)\Z")
 
 Resolve = Callable[[str], Sequence[str]]
@@ -257,8 +254,8 @@ def _span(item: str, offset: int) -> _Span:
             "a range is 1-16 or 0-14/2; several are separated by commas",
         )
     first, last, step = match[1], match[2] or match[1], match[3] or "1"
-    if max(len(first), len(last), len(step)) > _MOST_DIGITS:
-        raise HostsetError(f"a number of more than {_MOST_DIGITS} digits", offset)
+    if max(len(first), len(last), len(step)) > MOST_DIGITS:
+        raise HostsetError(f"a number of more than {MOST_DIGITS} digits", offset)
     padded = first.startswith("0")
     if len(last) > 1 and last.startswith("0") and len(last) != len(first):
         raise HostsetError(
@@ -329,47 +326,4 @@ def group_names(text: str = "@") -> list[str]:
 def natural(name: str) -> tuple[tuple[str, int, int], ...]:
     """A key that sorts names by their text and, within it, by their numbers: n2, n10."""
     parts = re.findall(r"([^0-9]*)([0-9]*)", name)
-    return tuple((text, int(number[:_MOST_DIGITS] or -1), len(number)) for text, number in parts)
-
-
-def fold(names: Iterable[str]) -> str:
-    """Short text for many names, ``n[03-07],login``; for display, so it never fails.
-
-    Names that only look like syntax stand as they are, after the others. Many
-    names of several numbers each fold by their last number only: folding all
-    axes of 4096 random ones takes ClusterShell seconds.
-    """
-    wanted = list(dict.fromkeys(names))
-    plain = [name for name in wanted if _is_foldable(name)]
-    others = [name for name in wanted if not _is_foldable(name)]
-    if len(plain) < 2:
-        return ",".join(wanted)
-    if len(plain) > _MOST_AXES_FOLDED and any(len(_NUMBER.findall(name)) > 1 for name in plain):
-        return ",".join([*_folded_by_last_number(plain), *others])
-    from ClusterShell.NodeSet import RESOLVER_NOGROUP, NodeSet
-
-    try:
-        short = str(NodeSet.fromlist(plain, resolver=RESOLVER_NOGROUP))
-    except Exception:  # noqa: BLE001 - display must not fail; the long form is right too
-        short = ",".join(plain)
-    return ",".join([short, *others])
-
-
-def _is_foldable(name: str) -> bool:
-    numbers = _NUMBER.findall(name)
-    return bool(_SAFE_TO_FOLD.match(name)) and all(len(n) <= _MOST_DIGITS for n in numbers)
-
-
-def _folded_by_last_number(names: Iterable[str]) -> list[str]:
-    from ClusterShell.RangeSet import RangeSet
-
-    groups: dict[tuple[str, str], list[str]] = {}
-    for name in names:
-        head, number, tail = _LAST_NUMBER.match(name).groups()  # type: ignore[union-attr]
-        groups.setdefault((head, tail), []).append(number)
-    return [
-        f"{head}[{RangeSet.fromlist(numbers)}]{tail}"
-        if len(numbers) > 1
-        else head + numbers[0] + tail
-        for (head, tail), numbers in sorted(groups.items())
-    ]
+    return tuple((text, int(number[:MOST_DIGITS] or -1), len(number)) for text, number in parts)
