@@ -114,12 +114,14 @@ def opening(
     *,
     stdin: bool = False,
     terminal: bool = False,
+    one_pipe: bool = False,
 ) -> bytes:
     """What is written to the host first, to run ``words`` exactly as they are.
 
     environment: names and values for the command. stdin: what is written next
     is the command's input; otherwise it has none and orders may follow.
     terminal: it came through a ``wrapper`` with one, which is the command's input.
+    one_pipe: standard error goes into standard output's pipe, as it was written between the rest.
     """
     stdin = stdin or terminal
     pairs = "".join(f"{name}={shlex.quote(value)} " for name, value in environment)
@@ -129,7 +131,7 @@ def opening(
     # the watcher starts when the command was read: it must not read any of it
     script = _GROUP + "IFS= read -r c;" + _more(lines)
     script += _WATCH_PARENT if stdin else _WATCH_ORDERS
-    redirect = "" if stdin else " </dev/null 3<&-"
+    redirect = ("" if stdin else " </dev/null 3<&-") + (" 2>&1" if one_pipe else "")
     restore = 'stty "$t";' if terminal else ""
     script += f'eval "$c";unset c s g n l o p;printf "{_SYNC_WORDS}";{restore}exec "$@"{redirect}'
     return (script + "\n" + text + "\n").encode("utf-8", "surrogateescape")

@@ -60,6 +60,8 @@ class ExecPlan(Value):
     stdin: each command reads a copy of our standard input; otherwise it has none.
     tails: words for each host alone, behind the common ones. sudo: the user that
     sudo makes it there. terminal: (columns, rows) of the terminal it gets there.
+    one_pipe: nobody is to tell standard error from standard output, so both come in one pipe,
+    in the order in which they were written; of two, sshd tells no order.
     """
 
     hosts: tuple[Host, ...]
@@ -69,6 +71,7 @@ class ExecPlan(Value):
     tails: tuple[tuple[str, ...], ...] = ()
     sudo: str | None = None
     terminal: tuple[int, int] | None = None
+    one_pipe: bool = False
 
     def __post_init__(self) -> None:
         if not self.words or not self.words[0]:

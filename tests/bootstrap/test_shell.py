@@ -107,6 +107,7 @@ def test_what_is_written_after_the_script() -> None:
     text = lifeline.opening(["x", "y z"], [("A", "1 2"), ("B", "")])
     assert text.split(b"\n")[1:] == [b"export A='1 2' B='' ;set -- x 'y z'", b""]
     assert lifeline.opening(["x"]).split(b"\n")[1:] == [b"set -- x", b""]
+    assert lifeline.opening(["x"], one_pipe=True).split(b"\n")[0].endswith(b" 2>&1")
     assert lifeline.order("TERM") == b"TERM\n"
 
 

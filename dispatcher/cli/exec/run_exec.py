@@ -113,6 +113,7 @@ def run(options: ExecOptions) -> int:
         tails,
         sudo=sudo.user(options),
         terminal=terminal_size(options),
+        one_pipe=is_one_pipe(options),
     )
     if options.pty and options.fanout_tree is not None:
         raise ConflictingOptions("--fanout-tree and --pty exclude each other")
@@ -203,6 +204,21 @@ def terminal_size(options: ExecOptions) -> tuple[int, int] | None:
         if found.columns > 0 and found.lines > 0:
             return found.columns, found.lines
     return USUAL_SIZE
+
+
+def is_one_pipe(options: ExecOptions) -> bool:
+    """Whether a command's standard output and standard error may come in one pipe.
+
+    They may where both are shown as they come, and end in the same place: there nobody could tell
+    them apart, but everybody sees in which order they stand.
+    """
+    from dispatcher.output.terminal.screen import same_file
+
+    apart = (
+        options.gather, options.gather_all, options.line_mode, options.diff, options.as_json,
+        options.output_dir, options.error_dir, options.pty,
+    )  # fmt: skip
+    return same_file(1, 2) and not any(apart)
 
 
 def is_our_terminal(options: ExecOptions, exec_plan: ExecPlan) -> bool:

@@ -31,7 +31,7 @@ from dispatcher.api.transports import allow_open_files
 from dispatcher.bootstrap import shell as lifeline
 from dispatcher.cli import complain, say
 from dispatcher.cli.exec.exec import ExecOptions
-from dispatcher.cli.exec.run_exec import carry_out, limits
+from dispatcher.cli.exec.run_exec import carry_out, is_one_pipe, limits
 from dispatcher.cli.options import sudo
 from dispatcher.cli.options.connect_options import TransportPool, show_only
 from dispatcher.cli.options.declaration import Options, converted, option
@@ -260,13 +260,14 @@ class Shell:
         return True
 
     def _run(self, text: str) -> int:
+        shown = converted(self._options, ExecOptions, gather=self._gather)
         exec_plan = ExecPlan(
             self._hosts,
             ("/bin/sh", "-c", text),
             limits=limits(self._options),
             sudo=sudo.user(self._options),
+            one_pipe=is_one_pipe(shown),
         )
-        shown = converted(self._options, ExecOptions, gather=self._gather)
         sys.stdout.flush()
         return carry_out(exec_plan, shown, self._reach)
 

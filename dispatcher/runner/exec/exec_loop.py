@@ -165,6 +165,7 @@ class ExecRunner(EventLoop):
                 exec_plan.environment(node),
                 stdin=exec_plan.stdin,
                 terminal=exec_plan.terminal is not None,
+                one_pipe=exec_plan.one_pipe,
             ),
             wrapper=self._wrapper,
             sudo=exec_plan.sudo is not None,

@@ -85,6 +85,25 @@ def test_stderr_stays_apart_and_codes_count() -> None:
     assert "killed by SIGSEGV" in killed.stderr
 
 
+def test_both_streams_keep_their_order_where_they_end_in_one_place(tmp_path: Path) -> None:
+    text = "for i in 1 2 3 4 5 6; do echo o$i; echo e$i >&2; done; exec nosuchprogram"
+    words = [*EXEC, "-N", "-w", "localhost", "--shell", text]
+
+    def lines(*more: str) -> list[str]:
+        done = subprocess.run(
+            [*words, *more], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT, text=True, timeout=60, check=False,
+        )  # fmt: skip
+        return done.stdout.splitlines()
+
+    found = lines()
+    assert found[:12] == [f"{letter}{i}" for i in range(1, 7) for letter in "oe"]
+    assert "nosuchprogram" in found[12]
+    lines("-e", str(tmp_path))  # here they are to be told apart
+    kept = (tmp_path / "localhost").read_text().splitlines()
+    assert kept[:-1] == [f"e{i}" for i in range(1, 7)]
+
+
 def test_large_output_of_both_streams_arrives_whole() -> None:
     size = 10 << 20
     text = f"head -c {size} /dev/zero | tr '\\0' x; head -c {size} /dev/zero | tr '\\0' y >&2"
