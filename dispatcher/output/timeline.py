@@ -73,7 +73,10 @@ FIGURES = {
     "GPU": "% of the time in which it computed",
     "memory": "GiB resident, of the rank and its children",
     "GPU memory": "GiB used on its GPU",
+    "silence": "seconds since it wrote anything",
 }
+#: what a scale ends with at least; a second or two without a line is no silence
+_LEAST_TOP = {"CPU": 100.0, "GPU": 100.0, "silence": 10.0}
 #: rows and columns of a heat map at most, and the seconds of one before any are joined
 MOST_ROWS, MOST_COLUMNS, FINEST = 512, 240, 0.125
 
@@ -257,7 +260,7 @@ class History(Spans):
         self.began: RunBegan | None = None
         self.closed: RunClosed | None = None
         self.tries: list[Try] = []
-        self.heats = {name: Heat(100.0 * unit.startswith("%")) for name, unit in FIGURES.items()}
+        self.heats = {name: Heat(_LEAST_TOP.get(name, 0.0)) for name in FIGURES}
         self.lost: list[tuple[float, int]] = []
         self.seconds = 0.0
         self._kept: list[Span] = []
@@ -353,6 +356,7 @@ class History(Spans):
                 "memory": rank.rss / GIB,
                 "GPU": gpu.utilisation if gpu else None,
                 "GPU memory": gpu.used / GIB if gpu and gpu.used is not None else None,
+                "silence": rank.silent,
             }
             for figure, value in figures.items():
                 if value is not None and math.isfinite(value):
@@ -368,14 +372,17 @@ class History(Spans):
         )  # fmt: skip
 
     def apart(self) -> list[tuple[str, Outlier]]:
-        """(figure, rank with its mean and the median of all), of ranks unlike the others."""
+        """(figure, rank with its mean and the median of all), of ranks unlike the others.
+
+        Not by silence: in most jobs rank 0 writes and the others do not.
+        """
         least = {"CPU": 25.0, "GPU": 25.0, "memory": 0.25, "GPU memory": 0.5}
         return [
             (figure, one)
-            for figure, heat in self.heats.items()
+            for figure, floor in least.items()
             for one in _few(outliers(
-                heat.means(), 0.25, fewest=4, least=least[figure], sigmas=5.0
-            ), len(heat.cells))
+                self.heats[figure].means(), 0.25, fewest=4, least=floor, sigmas=5.0
+            ), len(self.heats[figure].cells))
         ]  # fmt: skip
 
 

@@ -7,6 +7,7 @@ import re
 import struct
 import zlib
 from collections.abc import Iterator
+from dataclasses import replace
 from html.parser import HTMLParser
 
 from cases import cases
@@ -33,6 +34,8 @@ from dispatcher.output.timeline import (
 FACTS = ev.Facts("h", 1, "3.11", 4, 2, ("10.0.0.1",), "m")
 #: the rank that is busier than the others
 BUSY = 2
+#: the only rank that writes, as in most jobs
+WRITES = 0
 
 
 def a_run(text: str = "plain") -> Iterator[Entry]:
@@ -53,7 +56,7 @@ def a_run(text: str = "plain") -> Iterator[Entry]:
             for node in (0, 1):
                 ranks = tuple(
                     mon.RankSample(r, "R", step * (0.9 if r == BUSY else 0.1), 1 << 30, 1, 1,
-                                   (r % 4,))
+                                   (r % 4,), None, 0.0 if r == WRITES else float(step))
                     for r in range(4 * node, 4 * node + 4)
                 )  # fmt: skip
                 gpus = tuple(mon.GpuSample(g, 50.0, 2.0**30, 2.0**34, 1, 1) for g in range(4))
@@ -196,6 +199,20 @@ def test_a_rank_unlike_the_others_is_told() -> None:
     ((figure, one),) = history().apart()
     assert (figure, one.rank, round(one.value), round(one.usual)) == ("CPU", BUSY, 90, 10)
     assert "<tr><td>2<td>aplain<td>CPU<td>90<td>10" in page()
+
+
+def test_silence_is_drawn_and_blames_nobody() -> None:
+    """Samples of older journals do not tell it; then there is no such picture."""
+    heat = history().heats["silence"]
+    assert [max(heat.row(rank).values()) for rank in (WRITES, 1)] == [0.0, 7.0]
+    assert "<h3>silence <span class=dim>(seconds since it wrote anything)</span></h3>" in page()
+    old = History()
+    for entry in a_run():
+        if isinstance(entry.event, mon.NodeSampled):
+            ranks = tuple(replace(rank, silent=None) for rank in entry.event.ranks)
+            entry = Entry(entry.seq, entry.t, replace(entry.event, ranks=ranks))
+        old.event(entry)
+    assert "<h3>silence" not in run_page(old, Told("ok", True))
 
 
 def test_a_run_that_goes_on_is_drawn_to_what_is_known() -> None:

@@ -82,17 +82,19 @@ def test_durations(value: float, fits: bool) -> None:
 @cases(
     ("row", "fits"),
     [
-        ([4, "R", 0, 0, 0, 0, None, None], True),
-        ([4, "R", 1, 1 << 62, 1 << 62, 1 << 62, None, None], True),
-        ([4, "R", 1, (1 << 62) + 1, 1, 1, None, None], False),
-        ([4, "R", 1, -1, 1, 1, None, None], False),
-        ([4, "R", 1e15, 1, 1, 1, None, None], False), ([4, "R", 9e14, 1, 1, 1, None, None], True),
-        ([4, "RR", 1, 1, 1, 1, None, None], False), ([4, "1", 1, 1, 1, 1, None, None], False),
-        ([4, "R", True, 1, 1, 1, None, None], False),
-        ([4, "R", 1, 1, 1, 1, [MOST_GPU], []], True),
-        ([4, "R", 1, 1, 1, 1, [MOST_GPU + 1], []], False),
-        ([4, "R", 1, 1, 1, 1, None, [0] * MOST_GPU], True),
-        ([4, "R", 1, 1, 1, 1, None, [0] * (MOST_GPU + 1)], False),
+        ([4, "R", 0, 0, 0, 0, None, None, None], True),
+        ([4, "R", 1, 1 << 62, 1 << 62, 1 << 62, None, None, None], True),
+        ([4, "R", 1, (1 << 62) + 1, 1, 1, None, None, None], False),
+        ([4, "R", 1, -1, 1, 1, None, None, None], False),
+        ([4, "R", 1e15, 1, 1, 1, None, None, None], False),
+        ([4, "R", 9e14, 1, 1, 1, None, None, None], True),
+        ([4, "RR", 1, 1, 1, 1, None, None, None], False),
+        ([4, "1", 1, 1, 1, 1, None, None, None], False),
+        ([4, "R", True, 1, 1, 1, None, None, None], False),
+        ([4, "R", 1, 1, 1, 1, [MOST_GPU], [], None], True),
+        ([4, "R", 1, 1, 1, 1, [MOST_GPU + 1], [], None], False),
+        ([4, "R", 1, 1, 1, 1, None, [0] * MOST_GPU, None], True),
+        ([4, "R", 1, 1, 1, 1, None, [0] * (MOST_GPU + 1), None], False),
     ],
 )  # fmt: skip
 def test_the_sample_of_a_rank(row: list[Any], fits: bool) -> None:
@@ -101,8 +103,8 @@ def test_the_sample_of_a_rank(row: list[Any], fits: bool) -> None:
 
 def test_what_a_sample_brings() -> None:
     (sample,) = read("sample", at=1.5, late=True, mark=7, gpus=[],
-                     ranks=[[4, "S", 2, 3, 5, 6, [0, 1], None]])  # fmt: skip
-    rank = RankSample(4, "S", 2.0, 3, 5, 6, (0, 1), None)
+                     ranks=[[4, "S", 2, 3, 5, 6, [0, 1], None, 90]])  # fmt: skip
+    rank = RankSample(4, "S", 2.0, 3, 5, 6, (0, 1), None, 90.0)
     assert sample == NodeSampled(3, 1.5, (rank,), (), late=True, mark=7)
     assert is_taken("sample", gpus=[[MOST_GPU, *[None] * 7]])
     assert not is_taken("sample", gpus=[[MOST_GPU + 1, *[None] * 7]])

@@ -30,7 +30,8 @@ class RankSample(Value):
 
     cpu: seconds of CPU time so far, those of ended children included. rss: bytes. gpus: indices
     of those that it may use, own: of those that it is taken to use (that of its local rank, as
-    scripts choose it; all, of a rank that is alone there); None where nobody can tell.
+    scripts choose it; all, of a rank that is alone there); None where nobody can tell. silent:
+    seconds since it wrote anything, or began; None in older journals.
     """
 
     rank: int
@@ -41,6 +42,7 @@ class RankSample(Value):
     processes: int
     own: tuple[int, ...] | None = None
     gpus: tuple[int, ...] | None = None
+    silent: float | None = None
 
 
 @value

@@ -328,7 +328,7 @@ class Loop:
         """Sample the ranks that there are now."""
         from dispatcher.remote.probe.sampler import Sampler
 
-        self.sampler = self.sampler or Sampler(self.poll)
+        self.sampler = self.sampler or Sampler(self.poll, self.silence)
         ranks = {rank: member.pid for rank, member in self.ranks.items()}
         try:
             self.sampler.begin(message, ranks, self.error_folder, self.mark)
@@ -488,8 +488,18 @@ class Loop:
     def take_output(self, member: Process, stream: int, data: bytes) -> None:
         """Count and queue what a rank has written."""
         member.counts[stream] += len(data)
+        member.wrote = monotonic()
         self.credit -= len(data)
         self.queue_output(self.encode(OUTPUT, data, member.rank, stream))
+
+    def silence(self, rank: int) -> float | None:
+        """Seconds since ``rank`` wrote, or began; None when it is over.
+
+        What it writes while nobody takes it is not seen: then it counts as writing.
+        """
+        if rank not in self.ranks:
+            return None
+        return 0.0 if self.node.held_back else round(monotonic() - self.ranks[rank].wrote, 1)
 
     def end_stream(self, member: Process, stream: int) -> None:
         """An output of a rank has ended: close it, and say how long it was."""

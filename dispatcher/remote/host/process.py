@@ -19,6 +19,7 @@ from _signal import (  # type: ignore[import-not-found]
     set_wakeup_fd,
     signal,
 )
+from time import monotonic
 
 from dispatcher.remote.host import proctree
 from dispatcher.remote.protocol.frames import STDERR, STDOUT
@@ -42,7 +43,8 @@ class SpawnError(Exception):
 class Process:
     """A running rank: ``pid``, the read ends of its output ``pipes`` {stream: fd}, its ``counts``.
 
-    pipes: what is still open; counts: bytes read from each stream so far.
+    pipes: what is still open; counts: bytes read from each stream so far; wrote: when the last of
+    them were, its start before the first.
     """
 
     def __init__(self, rank: int, pid: int, out: int, err: int) -> None:
@@ -51,6 +53,7 @@ class Process:
         self.status: int | None = None
         self.pipes = {STDOUT: out, STDERR: err}
         self.counts = {STDOUT: 0, STDERR: 0}
+        self.wrote = monotonic()
 
 
 def spawn(

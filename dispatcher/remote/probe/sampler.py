@@ -41,10 +41,16 @@ MOST = 64 << 10
 
 
 class Sampler:
-    """The agent's side: ``fd`` is the pipe from the sampler, -1 while there is none."""
+    """The agent's side: ``fd`` is the pipe from the sampler, -1 while there is none.
 
-    def __init__(self, poll: select.epoll) -> None:
+    silence: tells for how long a rank has not written, which only the agent sees.
+    """
+
+    def __init__(
+        self, poll: select.epoll, silence: Callable[[int], float | None] = lambda rank: None
+    ) -> None:
         self.poll = poll
+        self.silence = silence
         self.fd = -1
         self.pid = 0
         self.ending: set[int] = set()  # what the last ``stop`` ended, which may not be reaped yet
@@ -98,6 +104,9 @@ class Sampler:
             if data:
                 bodies = [unpack(frame.body) for frame in self.decoder.feed(data)]
                 wanted = [body for body in bodies if not drop or body["type"] != "sample"]
+                for body in wanted:
+                    if body["type"] == "sample":
+                        body["ranks"] = [[*row, self.silence(row[0])] for row in body["ranks"]]
                 return [("send", body.pop("type"), body) for body in wanted]
         except BlockingIOError:
             return []

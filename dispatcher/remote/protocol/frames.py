@@ -110,10 +110,10 @@ pmi_waiting
            the others have waited ``seconds`` for ranks that ``never`` called MPI_Init, or are
            ``absent`` from a barrier; some: perhaps not all of these
 sample     what was seen ``at`` a time of the host's own clock: ``ranks``, each [rank, state,
-           CPU seconds, RSS, threads, processes, indices of its own GPUs, of all it may use],
-           and ``gpus``, each [index, utilisation in %, bytes used, bytes there are, watts,
-           degrees Celsius, watts at most, memory's utilisation in %]; ``late``: they do not
-           answer; ``mark``: when the file that shows progress was changed, or None
+           CPU seconds, RSS, threads, processes, indices of its own GPUs, of all it may use,
+           seconds since it wrote], and ``gpus``, each [index, utilisation in %, bytes used, bytes
+           there are, watts, degrees Celsius, watts at most, memory's utilisation in %]; ``late``:
+           they do not answer; ``mark``: when the file that shows progress was changed, or None
 stacks     gathering ``number``: ``ranks``, each [rank, pid, state, what says it, its text],
            ``ras``: what NCCL's RAS says, ``flights``: torch's dumps, each [rank, path, size,
            bytes], ``recorders``: what these hold, and ``natives``: frames of C, each [rank, text]

@@ -263,14 +263,14 @@ def _swept(fields: Fields, node: int) -> list[ev.Event]:
 
 def _sample(fields: Fields, node: int) -> list[ev.Event]:
     ranks, gpus = [], []
-    for rank, state, cpu, *counts, mine, every in fields.rows("ranks", 8):
+    for rank, state, cpu, *counts, mine, every, silent in fields.rows("ranks", 9):
         if not isinstance(state, str) or len(state) != 1 or not state.isalpha():
             raise ReportError("state: not a letter")
         rss, threads, processes = (_integer(n, "count", 0, 1 << 62) for n in counts)
         own, used = fields.own(rank), _number(cpu, "cpu")
-        ranks.append(
-            RankSample(own, state, used, rss, threads, processes, _indices(mine), _indices(every))
-        )
+        wrote = None if silent is None else _number(silent, "silent")
+        gpus_of = (_indices(mine), _indices(every))
+        ranks.append(RankSample(own, state, used, rss, threads, processes, *gpus_of, wrote))
     for index, *rest in fields.rows("gpus", 8):
         figures = (None if n is None else _number(n, "gpu") for n in rest)
         gpus.append(GpuSample(_integer(index, "gpu", 0, MOST_GPU), *figures))

@@ -7,6 +7,7 @@ import gc
 import os
 import socket
 from pathlib import Path
+from time import monotonic
 from typing import Any
 
 import pytest
@@ -336,7 +337,7 @@ class Sampling:
 
     made: list[Sampling]
 
-    def __init__(self, poll: object) -> None:
+    def __init__(self, poll: object, silence: object) -> None:
         self.fd, self.seconds, self.pid, self.ras = -1, 0.0, 70, False
         self.begun: list[Any] = []
         self.refuses = False
@@ -355,6 +356,20 @@ class Sampling:
 
     def stop(self) -> set[int]:
         return {self.pid}
+
+
+def test_for_how_long_a_rank_is_silent(played: Played, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a rank writes while nobody takes it is not seen: it does not count as silent then."""
+    played.prepare()
+    played.start([b"a"], [b"b"])
+    now = monotonic()
+    monkeypatch.setattr(agent_loop, "monotonic", lambda: now)
+    loop = played.loop
+    loop.ranks[0].wrote = loop.ranks[1].wrote = now - 12.34
+    loop.take_output(loop.ranks[1], 1, b"step 7\n")
+    assert [loop.silence(rank) for rank in (0, 1, 2)] == [12.3, 0.0, None]
+    loop.node.held_back = True
+    assert [loop.silence(rank) for rank in (0, 2)] == [0.0, None]
 
 
 class TestSamples:

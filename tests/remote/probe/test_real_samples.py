@@ -42,6 +42,7 @@ def test_samples_of_real_ranks(agent: Agent) -> None:
     assert idle <= 0.05
     assert rss > 0
     assert ranks[1][5] == 2
+    assert all(isinstance(rank[8], float) for rank in ranks)  # seconds of silence
     assert agent.finish()["killed"] == 1  # the loop in the background
 
 
@@ -104,7 +105,7 @@ def test_gpus_through_a_program(tmp_path: Path, boot: Callable[..., Agent]) -> N
     (gpus,) = {str(r["gpus"]) for r in agent.reports if r.get("gpus")}
     assert gpus == str([gpu[:8] for gpu in parse(SMI)])
     ranks = [r["ranks"] for r in agent.reports if r.get("gpus")]
-    assert [rank[6:] for rank in ranks[-1]] == [[[1], [1, 0]], [[0], [0]], [None, None]]
+    assert [rank[6:8] for rank in ranks[-1]] == [[[1], [1, 0]], [[0], [0]], [None, None]]
     assert agent.finish()["killed"] == 0
 
 

@@ -236,7 +236,7 @@ class TestHeard:
         monkeypatch.setattr(proctree, "descendants", lambda pid: [])
         monkeypatch.setattr(proctree, "send_signal", noting(self.signals))
         with select.epoll() as poll:
-            one = sampler.Sampler(poll)
+            one = sampler.Sampler(poll, {3: 1.5}.get)
             one.fd, self.said = os.pipe()
             one.pid, one.seconds = 1 << 23, 2.0
             os.set_blocking(one.fd, False)
@@ -248,9 +248,12 @@ class TestHeard:
 
     def test_what_it_says_is_passed_on(self, one: sampler.Sampler) -> None:
         assert one.read(False) == []
-        frames = control("sample", at=1.0) + control("stacks", number=7)
+        sample = control("sample", at=1.0, ranks=[[3, "S"], [4, "R"]])
+        frames = sample + control("stacks", number=7)
         os.write(self.said, frames[:-3])
-        assert one.read(False) == [("send", "sample", {"at": 1.0})]
+        # the agent adds for how long each has not written
+        told = {"at": 1.0, "ranks": [[3, "S", 1.5], [4, "R", None]]}
+        assert one.read(False) == [("send", "sample", told)]
         os.write(self.said, frames[-3:] + frames)
         # where nobody reads samples, what was asked for once still counts
         assert one.read(True) == [("send", "stacks", {"number": 7})] * 2
