@@ -2,14 +2,18 @@
 """How long a copy to many hosts takes: dispatch put beside pdcp, pscp, prsync and clush --copy.
 
     scripts/bench/put.py --hosts 16 --repeat 5
+    scripts/bench/put.py --hosts 16 --load unchanged
 
-Two loads: one file of 10 MB that does not compress, and a tree of 2000 files of 0.5 to 8 KB. All
-take turns in one run on one cluster (scripts/cluster), each turn in another order, to an empty
-folder. A turn counts only when it exits 0 and every host has as many bytes as the source. The
+``copy`` has two loads: one file of 10 MB that does not compress, and a tree of 2000 files of 0.5 to
+8 KB. All take turns in one run on one cluster (scripts/cluster), each turn in another order, to an
+empty folder. A turn counts only when it exits 0 and every host has as many bytes as the source. The
 peers get a cheap key exchange (curve25519), which makes them faster than they are by default.
 Wall time, and CPU of the client's process tree. Ratios to the best peer are the medians of the
 ratios within a turn. Not a test: times depend on the machine. Peers that are not installed are
 left out and named (Debian: pdsh pssh clustershell rsync).
+
+``unchanged`` is what --sync costs a start when that tree is on the hosts already: a start of one
+rank a host without it and with it, and beside them put and rsync, which then copy nothing.
 """
 
 from __future__ import annotations
@@ -19,6 +23,7 @@ import json
 import os
 import random
 import shutil
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -44,6 +49,23 @@ def commands(hosts: list[str], source: str) -> dict[str, list[str]]:
                    THERE + "/"],
         "clush": ["clush", "-f", "64", "-o", f"-o{KEX}", "-w", names, "-p", "-c", source,
                   "--dest", THERE],
+    }  # fmt: skip
+
+
+def unchanged(hosts: list[str], tree: str) -> dict[str, list[str]]:
+    """The argv of each way to find that ``tree`` is on every host, and of a start alone."""
+    names = ",".join(hosts)
+    start = [*peers.dispatch(), "-H", ":1,".join(hosts) + ":1", "--no-python"]
+    there = THERE + "/tree"
+    return {
+        "start": [*start, "--chdir", "/", "hostname"],
+        "dispatch --sync": [
+            *("sh", "-c", 'cd "$0" && exec "$@"', tree, *start),
+            *(f"--sync={there}", "--chdir", "/", "hostname"),
+        ],
+        "dispatch put": [*peers.dispatch(), "put", "-w", names, tree, THERE + "/"],
+        "prsync": ["parallel-rsync", "-p", "64", "-O", KEX, "-a", "-r", "-H", " ".join(hosts),
+                   tree, THERE + "/"],
     }  # fmt: skip
 
 
@@ -78,11 +100,21 @@ def make(place: str) -> dict[str, int]:
     return {"big": 10_000_000, "tree": total}
 
 
-def measure(hosts: list[str], repeat: int, only: list[str]) -> dict[str, turns.Result]:
+def measure(hosts: list[str], repeat: int, only: list[str], load: str) -> dict[str, turns.Result]:
     """Turns of every peer and load; runs on the login host."""
     result = {}
     with tempfile.TemporaryDirectory() as place:
         sizes = make(place)
+        if load == "unchanged":
+            tree = os.path.join(place, "tree")
+            argv = commands(hosts, tree)["dispatch"]
+            one_turn(argv, hosts, sizes["tree"])
+            ways = {
+                peer: partial(turns.one_turn, argv, 0)
+                for peer, argv in unchanged(hosts, tree).items()
+                if shutil.which(argv[0])
+            }
+            return {"2000 unchanged files": turns.take(ways, repeat, [])}
         for load, name in LOADS.items():
             found = commands(hosts, os.path.join(place, name))
             found = {peer: argv for peer, argv in found.items() if not only or peer in only}
@@ -101,18 +133,23 @@ def main() -> int:
     parser.add_argument("--hosts", type=int, default=16)
     parser.add_argument("--repeat", type=int, default=5)
     parser.add_argument("--only", action="append", default=[], metavar="PEER")
+    parser.add_argument("--load", choices=("copy", "unchanged"), default="copy")
     parser.add_argument("--json", metavar="FILE", help="write every turn there")
     parser.add_argument("--inside", metavar="DIR", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.inside:
         hosts = sys.stdin.read().split()
-        json.dump(measure(hosts, options.repeat, options.only), sys.stdout)
+        json.dump(measure(hosts, options.repeat, options.only, options.load), sys.stdout)
         return 0
     env = {"PDSH_SSH_ARGS_APPEND": f"-o{KEX}"}
     found = []
     for load, result in turns.on_login(__file__, options.hosts, env=env).items():
         print(f"{options.hosts} hosts, {load}, {options.repeat} turns, {os.cpu_count()} cores; s")
-        turns.show(result)
+        turns.show(result, "start" if options.load == "unchanged" else None)
+        if options.load == "unchanged":
+            pairs = zip(result["turns"]["start"], result["turns"]["dispatch --sync"], strict=False)
+            costs = [with_it["wall"] - without["wall"] for without, with_it in pairs]
+            print(f"--sync costs {statistics.median(costs):.2f} s, the median of the differences")
         del result["hung"]
         found.append(Series("copy", load, options.hosts, **result))
     if options.json:

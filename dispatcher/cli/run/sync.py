@@ -24,6 +24,7 @@ from dispatcher.model.failure import Failure, Kind
 from dispatcher.model.host import LOCAL_NAMES
 from dispatcher.model.hostset import fold
 from dispatcher.output.exec.exec_notes import ExecNotes, outcome_text, size
+from dispatcher.output.text.fold import plural
 from dispatcher.output.text.sanitize import sanitize_text
 from dispatcher.plan.exec_plan import ExecLimits, ExecPlan
 from dispatcher.plan.job.job_plan import JobPlan
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 
     from dispatcher.cli.options.connect_options import TransportPool
     from dispatcher.cli.run.run import RunOptions
+    from dispatcher.core.events.run_events import Sink
     from dispatcher.plan.job.job_plan import NodePlan
 
 #: what ``--sync`` without a folder stands for: the path that the working folder has here
@@ -73,24 +75,33 @@ def describe(options: RunOptions, plan: JobPlan) -> str:
         return "nothing"
     with closing(folder):
         hosts = fold(node.host.name for node in _places(folder, plan))
-        what = f"{folder.files} files ({size(folder.size)}) of {folder.source}"
+        what = f"{plural(folder.files, 'file')} ({size(folder.size)}) of {folder.source}"
         to = f"to {folder.dest} on {hosts}"
     return f"what differs of {what} {to}" if hosts else f"nothing: {folder.source} is here already"
 
 
 def send(
-    folder: WorkingFolder, plan: JobPlan, reach: TransportPool, tell: Callable[[str], None]
+    folder: WorkingFolder,
+    plan: JobPlan,
+    reach: TransportPool,
+    tell: Callable[[str], None],
+    *,
+    draws: bool = False,
 ) -> verdicts.Verdict | None:
     """Send ``folder`` to the hosts of ``plan``, and close it; the verdict if not all have it.
 
-    tell: takes a line about it.
+    tell: takes a line about it. draws: whether a terminal is to show how far it is.
     """
     with closing(folder):
-        return _sent(folder, plan, reach, tell)
+        return _sent(folder, plan, reach, tell, draws)
 
 
 def _sent(
-    folder: WorkingFolder, plan: JobPlan, reach: TransportPool, tell: Callable[[str], None]
+    folder: WorkingFolder,
+    plan: JobPlan,
+    reach: TransportPool,
+    tell: Callable[[str], None],
+    draws: bool,
 ) -> verdicts.Verdict | None:
     places = _places(folder, plan)
     if not places:
@@ -108,7 +119,9 @@ def _sent(
     runner = ExecRunner(
         exec_plan,
         lambda host: transports.TransportPool.transport_for(reach, host),  # not by a tree
-        [ExecNotes(exec_plan.names, tell, verbose=False)],
+        _shown(exec_plan.names, copies)
+        if draws
+        else [ExecNotes(exec_plan.names, tell, verbose=False)],
         stdio=Sending([(folder, groups)] * len(places), checksum=False, resume=True, copies=copies),
     )
     reach.typing = runner.typing
@@ -128,6 +141,19 @@ def _sent(
         return verdicts.Verdict(rejected, errors.CLUSTER, plan.world_size)
     tell(f"note: {_summary(folder, exec_plan.names, copies)}, {time.monotonic() - began:.2f} s")
     return None
+
+
+def _shown(names: Sequence[str], copies: Sequence[HostCopy]) -> list[Sink]:
+    """Who tells of the copy on a terminal, with its progress below the lines."""
+    from dispatcher.cli.run.run_sinks import terminals
+    from dispatcher.output.exec.exec_progress import CopyProgress, CopyTerminal
+    from dispatcher.output.terminal.screen import LineFormat, Screen
+    from dispatcher.remote.protocol.frames import STDERR
+
+    progress = CopyProgress(copies)
+    line = CopyTerminal(progress, STDERR, lambda: None)
+    screen = Screen(LineFormat(lambda node: names[node], terminals=terminals()), line)
+    return [ExecNotes(names, screen.say, verbose=False), screen, progress]
 
 
 def _places(folder: WorkingFolder, plan: JobPlan) -> Sequence[NodePlan]:
@@ -153,7 +179,8 @@ def _summary(folder: WorkingFolder, names: Sequence[str], copies: Sequence[HostC
     """``sync: 3 of 2000 files (4.1 KiB) sent to n[1-4]``."""
     changed = [name for name, copy in zip(names, copies, strict=True) if copy.sent]
     if not changed:
-        return f"--sync: all {folder.files} files are the same on {fold(names)}"
-    most = max(copies, key=lambda copy: copy.bytes)
-    what = f"{max(copy.sent or 0 for copy in copies)} of {folder.files} files ({size(most.bytes)})"
+        same = f"all {folder.files} files are" if folder.files > 1 else "the only file is"
+        return f"--sync: {same} the same on {fold(names)}"
+    most, every = max(copies, key=lambda copy: copy.bytes), plural(folder.files, "file")
+    what = f"{max(copy.sent or 0 for copy in copies)} of {every} ({size(most.bytes)})"
     return f"--sync: {what} sent to {fold(changed)}"

@@ -115,7 +115,8 @@ class Receiver:
         for group in self._groups:
             sweep(group.folder)
         self._entries = entries
-        self._fresh: set[str] = set()  # group and name of those of which nothing is there yet
+        self._tops: dict[str, str] = {}  # group and name -> the path that it gets in the end
+        self._fresh: set[str] = set()  # of these, those of which nothing is there yet
         self._needed: list[int] = []
         self._parts: dict[int, Incoming] = {}
         self._turn = 0  # which of the needed
@@ -145,9 +146,13 @@ class Receiver:
 
     def _wanted(self, entry: Entry) -> bool:
         """Whether bytes of ``entry`` are to be sent. Raises: NotTaken where it has no place."""
-        group, top, rest = self._split(entry.path)
-        final = group.final(top) + rest
-        key = entry.path[: len(entry.path) - len(rest)]
+        path = entry.path
+        at = path.find("/", path.find("/") + 1)
+        key, rest = (path, "") if at < 0 else (path[:at], path[at:])
+        if key not in self._tops:
+            group, top, _ = self._split(path)
+            self._tops[key] = group.final(top)
+        final = self._tops[key] + rest
         if key in self._fresh:
             return entry.kind == FILE
         try:
@@ -156,16 +161,18 @@ class Receiver:
             if not rest:
                 self._fresh.add(key)
             return entry.kind == FILE
-        folder = os.path.isdir(final)
+        mode = there.st_mode & 0o170000
+        is_link = mode == 0o120000
+        folder = mode == 0o040000 or (is_link and os.path.isdir(final))
         if entry.kind == FOLDER:
             if not folder:
                 raise NotTaken(f"{final}: is not a folder")
             return False
-        if folder and not os.path.islink(final):
+        if folder and not is_link:
             raise NotTaken(f"{final}: is a directory")
         if entry.kind == LINK:
             return False
-        return not (there.st_mode & 0o170000 == 0o100000 and self._same(entry, final, there))
+        return not (mode == 0o100000 and self._same(entry, final, there))
 
     def _same(self, entry: Entry, final: str, there: os.stat_result) -> bool:
         if there.st_size != entry.size:
@@ -305,13 +312,13 @@ class Receiver:
         folders: list[tuple[str, str, Entry]] = []
         tops: dict[str, str] = {}
         for index, entry in enumerate(self._entries):
+            if entry.kind == FILE and index not in self._places:
+                continue
             group, top, rest = self._split(entry.path)
             final = group.final(top) + rest
             if entry.kind == FOLDER and os.path.isdir(final):
                 continue
             if entry.kind == LINK and os.path.islink(final) and os.readlink(final) == entry.more:
-                continue
-            if entry.kind == FILE and index not in self._places:
                 continue
             staged = group.staged(top + rest)
             tops[group.staged(top)] = group.final(top)

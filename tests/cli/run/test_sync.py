@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -75,8 +76,8 @@ def test_a_file_of_the_folder_names_no_folder_to_write_to(value: object, refused
 @cases(
     ("given", "said"),
     [
-        (".", "what differs of 1 files (8 B) of {here} to {here} on n[1-2]"),
-        ("/opt", "what differs of 1 files (8 B) of {here} to /opt on localhost,n[1-2]"),
+        (".", "what differs of 1 file (8 B) of {here} to {here} on n[1-2]"),
+        ("/opt", "what differs of 1 file (8 B) of {here} to /opt on localhost,n[1-2]"),
     ],
 )
 def test_what_a_dry_run_says(parsed: Parsed, given: str, said: str) -> None:
@@ -92,6 +93,21 @@ def test_where_everything_is_here_nothing_is_sent(parsed: Parsed, tmp_path: Path
     assert folder is not None
     reach, told = None, None
     assert sync.send(folder, plan, reach, told) is None  # type: ignore[arg-type]
+
+
+@cases(
+    ("sent", "said"),
+    [
+        ((0, 0), "--sync: the only file is the same on n[1-2]"),
+        ((1, 0), "--sync: 1 of 1 file (8 B) sent to n1"),
+    ],
+)
+def test_what_is_said_of_it(parsed: Parsed, sent: tuple[int, int], said: str) -> None:
+    folder = sync.working_folder(parsed(*words(".")))
+    assert folder is not None
+    with closing(folder):
+        copies = [HostCopy(sent=count, bytes=8 * count) for count in sent]
+        assert sync._summary(folder, ["n1", "n2"], copies) == said
 
 
 LOST = Failure(Kind.LOST, "gone")
