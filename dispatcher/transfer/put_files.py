@@ -1,8 +1,4 @@
-"""Our end of ``put``: what is sent, who passes it on, and at what pace.
-
-What is sent (``Sources``) is listed before any host is touched, and read as it is sent. Small
-files are kept as one run of frames in an unlinked file, so sending many of them is sending one:
-no file is opened once a host. Large ones are read where they are.
+"""Our end of ``put``: who is sent what, who passes it on, and at what pace.
 
 In a tree the hosts are cut into as many runs as there are branches; the first of each run is
 its head, which we serve, and which does the same with the rest of its run. So bytes leave
@@ -17,159 +13,21 @@ writer thread a host; what hosts say is parsed on their own threads, bounded and
 from __future__ import annotations
 
 import os
-import tempfile
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, BinaryIO
+from typing import Any
 
 from dispatcher.bootstrap import payload, shell
 from dispatcher.model.errors import CannotCopy
 from dispatcher.model.host import Host
-from dispatcher.remote.copy.disk import NotGiven, digest, give, scan
 from dispatcher.remote.protocol import copy_frames
 from dispatcher.remote.protocol.frames import SYNC
-from dispatcher.remote.protocol.mux import HEADER, Malformed
+from dispatcher.remote.protocol.mux import Malformed
 from dispatcher.transfer.host_copy import CopyHandler, HostCopy
-from dispatcher.transfer.tars import names_of, pack
+from dispatcher.transfer.put_sources import Group, Sources
+from dispatcher.transfer.tars import names_of
 from dispatcher.transport.base import Link, LinkClosed
-
-#: a file of at most so many bytes is kept as frames
-SMALL = 256 << 10
-_CHUNK = 256 << 10
-
-#: (destination, local paths)
-Group = tuple[str, tuple[str, ...]]
-
-
-class Sources:
-    """The files of ``groups``: a list of them, and their bytes from any place in it.
-
-    checksum: whether the list holds each file's SHA-256.
-    Raises: UsageError when one cannot be read, is no file, folder or link, or when two of
-    a group have the same name.
-    """
-
-    def __init__(self, groups: Sequence[Group], *, checksum: bool) -> None:
-        self.groups = groups
-        self.entries: list[copy_frames.Entry] = []
-        self._paths: list[str] = []
-        self._spans: list[tuple[int, int]] = []  # in the run of small files: from, to
-        self._run = tempfile.TemporaryFile(prefix="dispatch-put-")  # noqa: SIM115 - ours
-        self._tar: BinaryIO | None = None
-        try:
-            self._list(checksum)
-        except BaseException:
-            self.close()
-            raise
-
-    def _list(self, checksum: bool) -> None:
-        try:
-            for number, (_, paths) in enumerate(self.groups):
-                self._add_group(number, paths)
-            if checksum:
-                self.add_digests()
-            self._read_all()
-        except NotGiven as error:
-            raise CannotCopy(str(error)) from None
-        except OSError as error:
-            why = (error.strerror or str(error)).lower()
-            raise CannotCopy(f"{error.filename or 'temporary file'}: {why}") from None
-
-    def _add_group(self, number: int, paths: Sequence[str]) -> None:
-        for path, name in zip(paths, names_of(paths), strict=True):
-            for entry, place in scan(path, f"{number}/{name}"):
-                if entry.kind == copy_frames.OTHER:
-                    raise NotGiven(f"{place}: not a file, a folder or a link")
-                self.entries.append(entry)
-                self._paths.append(place)
-
-    def add_digests(self) -> None:
-        """Put every file's SHA-256 into the list. Raises: UsageError."""
-        try:
-            for entry, path in zip(self.entries, self._paths, strict=True):
-                if entry.kind == copy_frames.FILE:
-                    entry.more = digest(path)
-        except OSError as error:
-            why = (error.strerror or str(error)).lower()
-            raise CannotCopy(f"{error.filename}: {why}") from None
-
-    def _read_all(self) -> None:
-        """Keep the small files; see that the others can be read."""
-        at = 0
-        for entry, path in zip(self.entries, self._paths, strict=True):
-            start = at
-            if entry.kind == copy_frames.FILE and entry.size > SMALL:
-                os.close(os.open(path, os.O_RDONLY | os.O_CLOEXEC))
-            elif entry.kind == copy_frames.FILE:
-                for piece in give(path, entry.size):
-                    if HEADER.unpack_from(piece)[1] == copy_frames.BROKEN:
-                        raise NotGiven(os.fsdecode(piece[HEADER.size :]))
-                    self._run.write(piece)
-                    at += len(piece)
-            self._spans.append((start, at))
-        self._run.flush()
-
-    def close(self) -> None:
-        """Give back the temporary files."""
-        self._run.close()
-        if self._tar is not None:
-            self._tar.close()
-
-    @property
-    def size(self) -> int:
-        """Bytes of all files."""
-        return sum(entry.size for entry in self.entries)
-
-    def order(
-        self,
-        groups: Sequence[Group],
-        *,
-        checksum: bool,
-        resume: bool,
-        more: Mapping[str, Any] | None = None,
-    ) -> bytes:
-        """The first frame for a host. groups: as ours, with the destinations of that host."""
-        return copy_frames.message(
-            {
-                "do": "put",
-                "list": copy_frames.columns(self.entries),
-                "groups": [[dest, names_of(paths)] for dest, paths in groups],
-                "checksum": checksum,
-                "resume": resume,
-                **(more or {}),
-            }
-        )
-
-    def pieces(self, needed: Sequence[int], starts: dict[int, tuple[int, str]]) -> Iterator[bytes]:
-        """Frames of the files ``needed``, rising indexes of entries.
-
-        starts: index -> bytes that are there already, and their SHA-256.
-        """
-        run: tuple[int, int] | None = None
-        for index in needed:
-            start, end = self._spans[index]
-            if run is not None and (start == end or start != run[1]):
-                yield from self._of_run(*run)
-                run = None
-            if start == end:
-                at, seen = starts.get(index, (0, ""))
-                yield from give(self._paths[index], self.entries[index].size, at, seen)
-            else:
-                run = (start if run is None else run[0], end)
-        if run is not None:
-            yield from self._of_run(*run)
-
-    def _of_run(self, start: int, end: int) -> Iterator[bytes]:
-        for at in range(start, end, _CHUNK):
-            yield os.pread(self._run.fileno(), min(_CHUNK, end - at), at)
-
-    def tar(self) -> BinaryIO:
-        """All of the first group as a tar, for hosts without Python; made when first wanted."""
-        if self._tar is None:
-            self._tar = pack(self.groups[0][1])
-        return self._tar
-
 
 #: branches when the user does not say
 BRANCHES = 8

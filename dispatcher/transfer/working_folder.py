@@ -7,18 +7,12 @@ read only when a host wants one, since mostly none does. And each name in the fo
 its own to the other end, so that it stages what comes within the folder, which is the user's,
 and not beside it, where the user may not write.
 
-Rules are those of gitignore(5), to the letter of git's ``dir.c`` and ``wildmatch.c``: names are
-bytes, so ``?`` is one byte; ``*`` and ``[...]`` match no slash, ``**`` between slashes does; the
-last rule that matches decides, of the deepest file that has one; and what lies in an ignored
-folder is ignored, whatever rules say of it. Unlike git no index is asked: a tracked file that a
-rule ignores is ignored. Each rule becomes a regular expression, and neighbouring rules of one kind
-are asked as one, so that a list of hundreds costs a file a few microseconds.
+Unlike git no index is asked: a tracked file that a rule ignores is ignored.
 """
 
 from __future__ import annotations
 
 import os
-import re
 import stat
 import threading
 from collections.abc import Iterator, Sequence
@@ -27,212 +21,13 @@ from typing import BinaryIO
 from dispatcher.model.errors import CannotCopy
 from dispatcher.remote.copy.disk import KINDS, PART, STAGE, STAGE_HERE, give
 from dispatcher.remote.protocol.copy_frames import FILE, FOLDER, OTHER, Entry
-from dispatcher.transfer.put_files import SMALL, Group, Sources
+from dispatcher.transfer.ignore_rules import Rules
+from dispatcher.transfer.put_sources import SMALL, Group, Sources
 
 #: the ignore files of a folder, the one that decides last
 IGNORE_FILES = (".gitignore", ".dispatchignore")
 MOST_RULES = 1 << 20  # bytes of an ignore file
 _OURS = (STAGE, PART, STAGE_HERE)
-
-# -- rules ------------------------------------------------------------------------------------
-
-#: what ends the literal beginning of a pattern
-_SPECIAL = b"*?[\\"
-_NEVER = b"(?!)"
-_CLASSES = {
-    b"alnum": b"0-9A-Za-z", b"alpha": b"A-Za-z", b"blank": b" \\t", b"cntrl": b"\\x00-\\x1f\\x7f",
-    b"digit": b"0-9", b"graph": b"!-~", b"lower": b"a-z", b"print": b" -~",
-    b"punct": b"!-/:-@\\[-`{-~", b"space": b" \\t-\\r", b"upper": b"A-Z", b"xdigit": b"0-9A-Fa-f",
-}  # fmt: skip
-
-
-class _Rule:
-    """One line. path: it is about a path, not a name alone. folders: about folders only."""
-
-    __slots__ = ("again", "folders", "path", "regex")
-
-    def __init__(self, line: bytes) -> None:
-        self.again = line.startswith(b"!")
-        pattern = line[1:] if self.again else line
-        self.folders = pattern.endswith(b"/")
-        if self.folders:
-            pattern = pattern[:-1]
-        self.path = b"/" in pattern
-        if self.path and pattern.startswith(b"/"):
-            pattern = pattern[1:]
-        literal = next((at for at, c in enumerate(pattern) if c in _SPECIAL), len(pattern))
-        # git looks for what ** stands beside only behind the literal beginning
-        self.regex = re.escape(pattern[:literal]) + translate(pattern[literal:], paths=self.path)
-
-
-class Rules:
-    """The rules of one folder's file, or files in their order. texts: of the files."""
-
-    def __init__(self, *texts: bytes) -> None:
-        rules = [_Rule(line) for text in texts for line in _lines(text)]
-        self._runs: list[tuple[bool, list[_Rule]]] = []  # the last one first
-        for rule in rules:
-            if not self._runs or self._runs[-1][0] != rule.again:
-                self._runs.append((rule.again, []))
-            self._runs[-1][1].append(rule)
-        self._runs.reverse()
-        self._compiled: dict[bool, list[tuple[bool, _Match, _Match]]] = {}
-
-    def __bool__(self) -> bool:
-        return bool(self._runs)
-
-    def ignored(self, path: bytes, *, folder: bool) -> bool | None:
-        """Whether ``path``, relative to the rules' folder, is ignored; None: they do not say.
-
-        folder: whether it is a folder, and no link to one.
-        """
-        if folder not in self._compiled:
-            self._compiled[folder] = [
-                (again, *_both([rule for rule in run if folder or not rule.folders]))
-                for again, run in self._runs
-            ]
-        name = path[path.rfind(b"/") + 1 :]
-        for again, of_name, of_path in self._compiled[folder]:
-            if (of_name is not None and of_name.fullmatch(name)) or (
-                of_path is not None and of_path.fullmatch(path)
-            ):
-                return not again
-        return None
-
-
-_Match = re.Pattern[bytes] | None
-
-
-def _both(run: Sequence[_Rule]) -> tuple[_Match, _Match]:
-    """What asks names, and what asks paths, for all rules of ``run``."""
-    found: list[_Match] = []
-    for path in (False, True):
-        regexes = [rule.regex for rule in run if rule.path == path]
-        whole = b"|".join(b"(?:%s)" % regex for regex in regexes)
-        found.append(re.compile(whole, re.DOTALL) if regexes else None)
-    return found[0], found[1]
-
-
-def _lines(text: bytes) -> list[bytes]:
-    """The lines that are rules."""
-    found = []
-    for line in text.removeprefix(b"\xef\xbb\xbf").split(b"\n"):
-        if line.startswith(b"#"):
-            continue
-        line = _trimmed(line.removesuffix(b"\r").partition(b"\0")[0])
-        if line:
-            found.append(line)
-    return found
-
-
-def _trimmed(line: bytes) -> bytes:
-    """``line`` without spaces at its end, unless a backslash keeps them."""
-    at = end = 0
-    while at < len(line):
-        if line[at : at + 1] == b"\\":
-            if at + 1 == len(line):
-                return line
-            at += 1
-            end = at + 1
-        elif line[at : at + 1] != b" ":
-            end = at + 1
-        at += 1
-    return line[:end]
-
-
-def translate(pattern: bytes, *, paths: bool) -> bytes:
-    """``pattern`` as a regular expression for a whole match. paths: a slash is not just a byte."""
-    out = []
-    at = 0
-    one, some = (b"[^/]", b"[^/]*") if paths else (b".", b".*")
-    while at < len(pattern):
-        char = pattern[at : at + 1]
-        if char == b"\\":
-            if at + 1 == len(pattern):
-                return _NEVER
-            out.append(re.escape(pattern[at + 1 : at + 2]))
-            at += 2
-        elif char == b"?":
-            out.append(one)
-            at += 1
-        elif char == b"*":
-            end = at
-            while pattern[end : end + 1] == b"*":
-                end += 1
-            begins = at == 0 or pattern[at - 1 : at] == b"/"
-            if end - at > 1 and paths and begins and pattern[end : end + 1] == b"/":
-                out.append(b"(?:.*/)?")
-                end += 1
-            elif end - at > 1 and paths and begins and pattern[end : end + 2] in (b"", b"\\/"):
-                out.append(b".*")
-            else:
-                out.append(some)
-            at = end
-        elif char == b"[":
-            inner, at = _bracket(pattern, at + 1)
-            out.append((b"(?!/)" if paths else b"") + inner)
-        else:
-            out.append(re.escape(char))
-            at += 1
-    return b"".join(out)
-
-
-def _bracket(pattern: bytes, at: int) -> tuple[bytes, int]:
-    """The regular expression of a bracket, and where it ends. at: behind ``[``."""
-    negated = pattern[at : at + 1] in (b"!", b"^")
-    at += negated
-    members: list[bytes] = []
-    before = -1  # the byte that a range could begin with
-    first = True
-    while first or pattern[at : at + 1] != b"]":
-        first = False
-        char = pattern[at : at + 1]
-        if char == b"\\":
-            at += 1
-            char = pattern[at : at + 1]
-            if not char:
-                return _NEVER, len(pattern)
-            members.append(_byte(char[0]))
-            before = char[0]
-        elif char == b"-" and before >= 0 and pattern[at + 1 : at + 2] not in (b"", b"]"):
-            at += 1
-            if pattern[at : at + 1] == b"\\":
-                at += 1
-            char = pattern[at : at + 1]
-            if not char:
-                return _NEVER, len(pattern)
-            if before <= char[0]:
-                members.append(_byte(before) + b"-" + _byte(char[0]))
-            before = -1
-        elif char == b"[" and pattern[at + 1 : at + 2] == b":":
-            close = pattern.find(b"]", at + 2)
-            if close < 0:
-                return _NEVER, len(pattern)
-            if close > at + 2 and pattern[close - 1 : close] == b":":
-                known = _CLASSES.get(pattern[at + 2 : close - 1])
-                if known is None:
-                    return _NEVER, len(pattern)
-                members.append(known)
-                before, at = -1, close
-            else:
-                members.append(b"\\[")
-                before = char[0]
-        elif not char:
-            return _NEVER, len(pattern)
-        else:
-            members.append(_byte(char[0]))
-            before = char[0]
-        at += 1
-    if not members:
-        return (b"." if negated else _NEVER), at + 1
-    return b"[" + (b"^" if negated else b"") + b"".join(members) + b"]", at + 1
-
-
-def _byte(value: int) -> bytes:
-    return b"\\x%02x" % value
-
-
-# -- the folder -------------------------------------------------------------------------------
 
 #: a folder's depth below the outermost one that has rules -> its rules
 Chain = tuple[tuple[int, Rules], ...]

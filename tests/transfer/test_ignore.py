@@ -11,7 +11,8 @@ from cases import cases
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dispatcher.transfer.working_folder import Rules, listed
+from dispatcher.transfer.ignore_rules import Rules
+from dispatcher.transfer.working_folder import listed
 
 
 @cases(

@@ -17,10 +17,8 @@ from dispatcher.remote.protocol.copy_frames import DATA, END, frames
 from dispatcher.remote.protocol.mux import HEADER, frame
 from dispatcher.remote.protocol.packing import unpack
 from dispatcher.transfer.host_copy import HostCopy
-from dispatcher.transfer.put_files import (
-    Sending,
-    Sources,
-)
+from dispatcher.transfer.put_files import Sending
+from dispatcher.transfer.put_sources import Sources
 from dispatcher.transport.base import LinkClosed
 
 NEED_ALL = copy_frames.message({"need": b"\1", "start": "", "seen": ""})

@@ -21,14 +21,13 @@ from dispatcher.remote.protocol.packing import unpack
 from dispatcher.transfer.put_files import (
     MANY_BYTES,
     MANY_HOSTS,
-    SMALL,
     Branch,
-    Sources,
     branches_of,
     instructions,
     needs_of,
     pays,
 )
+from dispatcher.transfer.put_sources import SMALL, Sources
 
 
 class TestSources:

@@ -27,7 +27,8 @@ from dispatcher.output.text.sanitize import sanitize_text
 from dispatcher.plan.exec_plan import ExecPlan
 from dispatcher.transfer import put_files
 from dispatcher.transfer.host_copy import HostCopy
-from dispatcher.transfer.put_files import Group, Sending, Sources
+from dispatcher.transfer.put_files import Sending
+from dispatcher.transfer.put_sources import Group, Sources
 from dispatcher.transfer.tars import names_of
 
 

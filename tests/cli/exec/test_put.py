@@ -24,7 +24,8 @@ from dispatcher.model.errors import UsageError
 from dispatcher.model.failure import Failure, Kind
 from dispatcher.model.host import Host
 from dispatcher.transfer.host_copy import HostCopy
-from dispatcher.transfer.put_files import BRANCHES, Sources
+from dispatcher.transfer.put_files import BRANCHES
+from dispatcher.transfer.put_sources import Sources
 
 GIB = 1 << 30
 MANY = 64

@@ -28,7 +28,8 @@ from dispatcher.remote.protocol.copy_frames import (
     value_of,
 )
 from dispatcher.remote.protocol.frames import SYNC
-from dispatcher.transfer.put_files import Sources, needs_of
+from dispatcher.transfer.put_files import needs_of
+from dispatcher.transfer.put_sources import Sources
 
 
 def spoken(

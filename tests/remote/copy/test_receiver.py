@@ -25,7 +25,8 @@ from dispatcher.remote.protocol.copy_frames import (
     rows,
 )
 from dispatcher.remote.protocol.mux import Malformed, frame
-from dispatcher.transfer.put_files import Sources, needs_of
+from dispatcher.transfer.put_files import needs_of
+from dispatcher.transfer.put_sources import Sources
 
 BIG = random.Random(1).randbytes(3 * WORTH)
 
