@@ -304,7 +304,10 @@ t=${d%/}/.dispatch-put-$$
 trap 'rm -rf -- "$t"' EXIT
 trap 'exit 1' HUP INT TERM
 tar -xopf - -C "$t" || exit
-for n do m "$t/$n" "${to:-${d%/}/$n}" || exit; done
+for n do
+  [ -e "$t/$n" ] || [ -L "$t/$n" ] || continue
+  m "$t/$n" "${to:-${d%/}/$n}" || exit
+done
 """
 )
 

@@ -25,6 +25,8 @@ SECOND = 10**9  # nanoseconds, as all times here are
 _LATEST = 2**33 * SECOND  # a time beyond this one is not believed; before 1970 neither
 #: names looked after where a folder takes two for one: 7 MiB of them
 _MOST_KNOWN = 100_000
+#: names that are told of those left out
+MOST_TOLD = 5
 
 
 class BadArchive(Exception):
@@ -47,8 +49,8 @@ class Place:
         self._last: tuple[list[str], int] = ([], os.dup(self._root))
         self._open: list[tuple[list[str], int]] = []  # folders we are in, and their times
         self._known: set[int] | None = set() if self._folds() else None  # inodes of this copy
-        #: names left out with why, a few of them
-        self.left_out: list[str] = []
+        self._left_out: list[str] = []
+        self._omitted = 0
 
     def _folds(self) -> bool:
         """Whether two names may be one file here; tried, since no system call tells."""
@@ -240,9 +242,15 @@ class Place:
         return True
 
     def leave_out(self, name: str, why: str) -> None:
-        """Remember that ``name`` is not taken, and why; only the first five of them."""
-        if len(self.left_out) < 5:
-            self.left_out.append(f"{name[:80]!r}: {why}")
+        """Remember that ``name`` is not taken, and why."""
+        self._omitted += 1
+        if len(self._left_out) < MOST_TOLD:
+            self._left_out.append(f"{name[:80]!r}: {why}")
+
+    @property
+    def left_out(self) -> list[str]:
+        """Names left out with why: the first of them, and how many more there are."""
+        return self._left_out + and_more(self._omitted)
 
     # -- what goes on another time --------------------------------------------------------
 
@@ -256,6 +264,11 @@ class Place:
             os.unlink(name, dir_fd=self._root)
         except FileNotFoundError:
             pass
+
+
+def and_more(count: int) -> list[str]:
+    """What stands behind the first ``MOST_TOLD`` of ``count`` names; [] if these are all."""
+    return [f"and {count - MOST_TOLD} more"] if count > MOST_TOLD else []
 
 
 def encoded(part: str) -> bytes:

@@ -90,7 +90,7 @@ class Sending(CopyHandler):
 
     plans: sources, and the groups with that host's destinations. copies: written as it goes.
     below: node -> what it is told to pass on (``tree.instructions``), and what is known
-    of those hosts, by the names it has for them.
+    of those hosts, by the names it has for them. owner: as of ``Sources.order``.
     """
 
     def __init__(
@@ -101,6 +101,7 @@ class Sending(CopyHandler):
         resume: bool,
         copies: Sequence[HostCopy],
         below: Mapping[int, tuple[dict[str, Any], dict[int, HostCopy]]] | None = None,
+        owner: str = "",
     ) -> None:
         most = max((len(sources.entries) for sources, _ in plans), default=0)
         super().__init__("put", _LARGEST + most, copies)
@@ -108,6 +109,7 @@ class Sending(CopyHandler):
         self._below = below or {}
         self._checksum = checksum
         self._resume = resume
+        self._owner = owner
         self._orders: dict[tuple[int, tuple[Group, ...]], bytes] = {}
         self._lock = threading.Lock()
 
@@ -117,6 +119,8 @@ class Sending(CopyHandler):
         sources, groups = self._plans[node]
         if len(groups) > 1:
             raise CannotCopy("{rank} in a destination needs a python3 there")
+        if self._owner:
+            raise CannotCopy("--owner needs a python3 there")
         with self._lock:
             tar = sources.tar().fileno()
         at = 0
@@ -163,14 +167,22 @@ class Sending(CopyHandler):
     def _order(self, node: int) -> bytes:
         sources, groups = self._plans[node]
         more, _ = self._below.get(node, (None, None))
+
+        def made() -> bytes:
+            return sources.order(
+                groups,
+                checksum=self._checksum,
+                resume=self._resume,
+                owner=self._owner,
+                more=more,
+            )
+
         if more:
-            return sources.order(groups, checksum=self._checksum, resume=self._resume, more=more)
+            return made()
         key = (id(sources), groups)
         with self._lock:
             if key not in self._orders:
-                self._orders[key] = sources.order(
-                    groups, checksum=self._checksum, resume=self._resume
-                )
+                self._orders[key] = made()
             return self._orders[key]
 
 

@@ -16,6 +16,7 @@ from dispatcher.model.errors import CannotCopy
 from dispatcher.remote.copy.disk import NotGiven, digest, give, scan
 from dispatcher.remote.protocol import copy_frames
 from dispatcher.remote.protocol.mux import HEADER
+from dispatcher.transfer.ignore_rules import Rules
 from dispatcher.transfer.tars import names_of, pack
 
 #: a file of at most so many bytes is kept as frames
@@ -29,13 +30,27 @@ Group = tuple[str, tuple[str, ...]]
 class Sources:
     """The files of ``groups``: a list of them, and their bytes from any place in it.
 
-    checksum: whether the list holds each file's SHA-256.
-    Raises: UsageError when one cannot be read, is no file, folder or link, or when two of
-    a group have the same name.
+    checksum: whether the list holds each file's SHA-256. ignore: rules for what is not sent, as a
+    .gitignore in DEST would have them. mode: the mode that files get; a folder can be entered by
+    whom it lets read.
+    Raises: UsageError when one cannot be read, when nothing is left, or when two of a group have
+    the same name.
     """
 
-    def __init__(self, groups: Sequence[Group], *, checksum: bool) -> None:
+    def __init__(
+        self,
+        groups: Sequence[Group],
+        *,
+        checksum: bool,
+        ignore: Rules | None = None,
+        mode: int | None = None,
+    ) -> None:
         self.groups = groups
+        #: paths that are no file, folder or link, and are not sent; how many names are ignored
+        self.odd: list[str] = []
+        self.ignored = 0
+        self._ignore = ignore or Rules()
+        self._mode = mode
         self.entries: list[copy_frames.Entry] = []
         self._paths: list[str] = []
         self._spans: list[tuple[int, int]] = []  # in the run of small files: from, to
@@ -51,6 +66,7 @@ class Sources:
         try:
             for number, (_, paths) in enumerate(self.groups):
                 self._add_group(number, paths)
+            self._check_any()
             if checksum:
                 self.add_digests()
             self._read_all()
@@ -60,13 +76,29 @@ class Sources:
             why = (error.strerror or str(error)).lower()
             raise CannotCopy(f"{error.filename or 'temporary file'}: {why}") from None
 
+    def _check_any(self) -> None:
+        if not self.entries and self.odd:
+            raise CannotCopy(f"{self.odd[0]}: not a file, a folder or a link")
+        if not self.entries:
+            raise CannotCopy("--ignore leaves nothing to send")
+
     def _add_group(self, number: int, paths: Sequence[str]) -> None:
         for path, name in zip(paths, names_of(paths), strict=True):
-            for entry, place in scan(path, f"{number}/{name}"):
+            for entry, place in scan(path, f"{number}/{name}", self._skip):
                 if entry.kind == copy_frames.OTHER:
-                    raise NotGiven(f"{place}: not a file, a folder or a link")
+                    self.odd.append(place)
+                    continue
+                if self._mode is not None and entry.kind != copy_frames.LINK:
+                    enter = (self._mode & 0o444) >> 2 if entry.kind == copy_frames.FOLDER else 0
+                    entry.mode = self._mode | enter
                 self.entries.append(entry)
                 self._paths.append(place)
+
+    def _skip(self, name: str, folder: bool) -> bool:
+        path = os.fsencode(name.partition("/")[2])
+        found = bool(self._ignore) and self._ignore.ignored(path, folder=folder) is True
+        self.ignored += found
+        return found
 
     def add_digests(self) -> None:
         """Put every file's SHA-256 into the list. Raises: UsageError."""
@@ -111,9 +143,13 @@ class Sources:
         *,
         checksum: bool,
         resume: bool,
+        owner: str = "",
         more: Mapping[str, Any] | None = None,
     ) -> bytes:
-        """The first frame for a host. groups: as ours, with the destinations of that host."""
+        """The first frame for a host. groups: as ours, with the destinations of that host.
+
+        owner: whom the files are to belong to (``remote.copy.receiver.owner_of``).
+        """
         return copy_frames.message(
             {
                 "do": "put",
@@ -121,6 +157,7 @@ class Sources:
                 "groups": [[dest, names_of(paths)] for dest, paths in groups],
                 "checksum": checksum,
                 "resume": resume,
+                **({"owner": owner} if owner else {}),
                 **(more or {}),
             }
         )
@@ -151,5 +188,6 @@ class Sources:
     def tar(self) -> BinaryIO:
         """All of the first group as a tar, for hosts without Python; made when first wanted."""
         if self._tar is None:
-            self._tar = pack(self.groups[0][1])
+            every = zip(self.entries, self._paths, strict=True)
+            self._tar = pack((entry, path) for entry, path in every if entry.path[:2] == "0/")
         return self._tar

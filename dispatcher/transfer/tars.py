@@ -14,11 +14,12 @@ from __future__ import annotations
 import os
 import tarfile
 import tempfile
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import BinaryIO
 
 from dispatcher.model.errors import CannotCopy
+from dispatcher.remote.protocol.copy_frames import FILE, FOLDER, Entry
 from dispatcher.transfer.dest_dir import MOST_MEMBERS, SECOND, BadArchive, Place
 
 
@@ -38,19 +39,17 @@ def names_of(paths: Sequence[str]) -> list[str]:
     return names
 
 
-def pack(paths: Sequence[str]) -> BinaryIO:
-    """A tar of the files and trees at ``paths``, each under its last part, in an unlinked file.
+def pack(entries: Iterable[tuple[Entry, str]]) -> BinaryIO:
+    """A tar of ``entries``, whose paths are ``GROUP/NAME/...``, in an unlinked file.
 
-    Links stay links; modes and times (whole seconds) are kept, owners are not.
-    Raises: UsageError when one cannot be read, is no file, folder or link, or
-    when two have the same name.
+    entries: each with the place where it is. Links stay links; modes and times (whole seconds) are
+    kept, owners are not. Raises: UsageError when one cannot be read.
     """
-    names = names_of(paths)
     file = tempfile.TemporaryFile(prefix="dispatch-put-")  # noqa: SIM115 - it is our result
     try:
         with tarfile.open(fileobj=file, mode="w", format=tarfile.GNU_FORMAT) as archive:
-            for path, name in zip(paths, names, strict=True):
-                _add(archive, path, name)
+            for entry, path in entries:
+                _add(archive, entry, path)
         file.flush()
     except BaseException:
         file.close()
@@ -58,24 +57,20 @@ def pack(paths: Sequence[str]) -> BinaryIO:
     return file
 
 
-def _add(archive: tarfile.TarFile, path: str, name: str) -> None:
+def _add(archive: tarfile.TarFile, entry: Entry, path: str) -> None:
+    member = tarfile.TarInfo(entry.path.partition("/")[2])
+    member.mode, member.mtime = entry.mode, entry.mtime // SECOND
     try:
-        member = archive.gettarinfo(path, name)
-        if member is None or not (member.isreg() or member.isdir() or member.issym()):
-            if member is None or not member.islnk():
-                raise CannotCopy(f"{path}: not a file, a folder or a link")
-            member.type, member.size = tarfile.REGTYPE, os.stat(path).st_size
-        member.uid = member.gid = 0
-        member.uname = member.gname = ""
-        member.mtime = int(member.mtime)
-        if not member.isreg():
-            archive.addfile(member)
-        else:
+        if entry.kind == FILE:
             with open(path, "rb") as content:
+                member.size = entry.size
                 archive.addfile(member, content)
-        if member.isdir():
-            for entry in sorted(os.listdir(path)):
-                _add(archive, os.path.join(path, entry), f"{name}/{entry}")
+                if content.read(1):
+                    raise CannotCopy(f"{path}: changed while it was copied")
+            return
+        member.type = tarfile.DIRTYPE if entry.kind == FOLDER else tarfile.SYMTYPE
+        member.linkname = "" if entry.kind == FOLDER else entry.more
+        archive.addfile(member)
     except OSError as error:
         raise CannotCopy(f"{path}: {(error.strerror or str(error)).lower()}") from None
 

@@ -124,6 +124,7 @@ def test_a_dry_run_contacts_nobody(
     capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
     (nothing_around / "file").write_text("words\n")
+    (nothing_around / "x.o").write_text("object\n")
     on_record(RUN_ID)
     where = ["-w", "n[1-2]"]
     for words, does in (
@@ -132,6 +133,10 @@ def test_a_dry_run_contacts_nobody(
         (["shell", *where], "run what you type"),
         (["connect", *where], "connect, and stay connected until 600 idle seconds have passed"),
         (["put", *where, "file", "/there/"], "copy file to /there/ (6 B)"),
+        (["put", *where, "--sudo=app", "--owner", "app:", "--mode", "640", "--ignore", "*.o",
+          "file", "x.o", "/there/"],
+         "copy file x.o to /there/ (6 B, less 1 that --ignore names) as app, owner app:, mode 640"),
+        (["get", *where, "--sudo", "/f", "in/{host}"], None),
         (["get", *where, "/there/{host}/file", "here/{host}"], None),
         (["check", *where], None),
         (["check", *where, "--full"], None),

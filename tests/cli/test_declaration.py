@@ -231,8 +231,8 @@ BARE = {
     **{(name, "--keep"): "600" for name in ("run", "exec", "dsx", "put", "get", "shell")},
     ("run", "--fanout-tree"): "auto", ("exec", "--fanout-tree"): "auto",
     ("run", "--sync"): ".", ("put", "--fanout-tree"): "",
-    ("exec", "--sudo"): "root", ("shell", "--sudo"): "root",
-    ("dsx", "--fanout-tree"): "auto", ("dsx", "--sudo"): "root",
+    **{(name, "--sudo"): "root" for name in ("exec", "dsx", "put", "get", "shell")},
+    ("dsx", "--fanout-tree"): "auto",
 }  # fmt: skip
 
 

@@ -18,6 +18,7 @@ from dispatcher.remote.protocol.copy_frames import END, Entry, frames
 from dispatcher.remote.protocol.frames import SYNC
 from dispatcher.remote.protocol.mux import Malformed
 from dispatcher.remote.protocol.packing import unpack
+from dispatcher.transfer.ignore_rules import Rules
 from dispatcher.transfer.put_files import (
     MANY_BYTES,
     MANY_HOSTS,
@@ -134,6 +135,44 @@ class TestSources:
         with pytest.raises(UsageError, match=f"^{tmp_path}/{path}: {why}$"):
             self.sources(tmp_path, path, checksum=checksum)
         assert len(os.listdir("/proc/self/fd")) == before
+
+    @cases(
+        ("rules", "sent"),
+        [
+            ((), "t t/a t/b.o t/sub t/sub/a t/sub/c.o"), (("*.o",), "t t/a t/sub t/sub/a"),
+            (("a",), "t t/b.o t/sub t/sub/c.o"),
+            (("/a", "/sub"), "t t/a t/b.o t/sub t/sub/a t/sub/c.o"),
+            (("t/a",), "t t/b.o t/sub t/sub/a t/sub/c.o"), (("sub/",), "t t/a t/b.o"),
+            (("t/**/a", "!t/a"), "t t/a t/b.o t/sub t/sub/c.o"), (("*", "!t", "!*.o"), "t t/b.o"),
+            (("*.o", "!/t/sub/c.o"), "t t/a t/sub t/sub/a t/sub/c.o"),
+        ],
+    )  # fmt: skip
+    def test_what_is_ignored_is_not_sent_and_counted(
+        self, tmp_path: Path, rules: tuple[str, ...], sent: str
+    ) -> None:
+        (tmp_path / "t" / "sub").mkdir(parents=True)
+        for name in ("a", "b.o", "sub/a", "sub/c.o"):
+            (tmp_path / "t" / name).write_text(name)
+        ignore = Rules(*(rule.encode() for rule in rules))
+        one = Sources([("/x/", (str(tmp_path / "t"),))], checksum=True, ignore=ignore)
+        assert " ".join(entry.path[2:] for entry in one.entries) == sent
+        assert bool(one.ignored) is (len(one.entries) < 6)
+        tar = one.tar()
+        tar.seek(0)
+        with tarfile.open(fileobj=tar) as archive:
+            assert " ".join(archive.getnames()) == sent
+        one.close()
+
+    @cases(
+        ("mode", "file", "folder"),
+        [(0o640, 0o640, 0o750), (0o400, 0o400, 0o500), (0o4755, 0o4755, 0o4755), (0, 0, 0)],
+    )
+    def test_a_mode_for_all(self, tmp_path: Path, mode: int, file: int, folder: int) -> None:
+        self.tree(tmp_path)
+        one = Sources([("/x/", (str(tmp_path / "t"),))], checksum=False, mode=mode)
+        assert [one.entries[0].mode, one.entries[1].mode] == [folder, file]
+        assert one.entries[7].mode == 0o777  # a link has none of its own
+        one.close()
 
     @cases("size", [5, SMALL + 1])
     def test_what_cannot_be_read_is_said_before(

@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dispatcher.model.errors import UsageError
+from dispatcher.remote.copy.disk import scan
 from dispatcher.transfer import tars
 from dispatcher.transfer.dest_dir import SECOND, BadArchive
 from dispatcher.transfer.tars import Unpacked, pack, unpack
@@ -164,7 +165,7 @@ def test_any_bytes(noise: bytes, at: int) -> None:
 class TestPack:
     def packed(self, *paths: Path) -> dict[str, tuple[tarfile.TarInfo, bytes]]:
         found = {}
-        with pack([str(path) for path in paths]) as file:
+        with pack(one for path in paths for one in scan(str(path), f"0/{path.name}")) as file:
             file.seek(0)
             with tarfile.open(fileobj=file) as archive:
                 for one in archive:
@@ -190,12 +191,20 @@ class TestPack:
         assert found["tree/l"][0].linkname == found["l"][0].linkname == "in/f"
         assert found["tree"][0].isdir()
 
-    def test_what_cannot_be_sent(self, tmp_path: Path) -> None:
-        os.mkfifo(tmp_path / "fifo")
-        with pytest.raises(UsageError, match=f"^{tmp_path}/fifo: not a file, a folder or a link$"):
-            pack([str(tmp_path / "fifo")])
-        with pytest.raises(UsageError, match=f"^{tmp_path}/no: no such file or directory$"):
-            pack([str(tmp_path / "no")])
+    @cases(
+        ("now", "why"),
+        [(None, "no such file"), ("short", "unexpected end"), ("longer than it", "changed")],
+    )
+    def test_what_has_changed_since_it_was_listed(
+        self, tmp_path: Path, now: str | None, why: str
+    ) -> None:
+        (tmp_path / "f").write_text("as listed")
+        listed = list(scan(str(tmp_path / "f"), "0/f"))
+        (tmp_path / "f").unlink()
+        if now is not None:
+            (tmp_path / "f").write_text(now)
+        with pytest.raises(UsageError, match=f"^{tmp_path}/f: {why}"):
+            pack(listed)
 
 
 class TestBounds:

@@ -12,11 +12,12 @@ import os
 
 from dispatcher.cli.exec.exec import ExecOptions
 from dispatcher.cli.options.declaration import argument, converted, option, replace
+from dispatcher.cli.options.host_options import SendOptions
 from dispatcher.cli.options.option_defaults import set_typed, typed
 from dispatcher.model.errors import ConflictingOptions, MissingArgument
 
 
-class DsxOptions(ExecOptions, section="Hosts"):
+class DsxOptions(ExecOptions, SendOptions, section="Hosts"):
     """Run COMMAND once on every host, as pdsh and clush do; without COMMAND, ask for commands.
 
     One word with blanks, quotes or |&;<>()$`*?[~ in it is text for the shell /bin/sh there, as for
@@ -86,6 +87,7 @@ def run(options: DsxOptions) -> int:
         return _copied(options)
     if options.dest is not None:
         raise ConflictingOptions("--dest needs --copy or --rcopy")
+    _only_copy(options)
     if not options.words and options.shell is None:
         from dispatcher.cli.exec import shell
 
@@ -111,6 +113,13 @@ def _aimed(options: DsxOptions) -> DsxOptions:
     return options
 
 
+def _only_copy(options: DsxOptions) -> None:
+    """Nothing, unless an option of ``--copy`` is given. Raises: UsageError."""
+    for name in ("owner", "mode", "ignore"):
+        if typed(name):
+            raise ConflictingOptions(f"--{name} needs --copy")
+
+
 def _copied(options: DsxOptions) -> int:
     """``--copy`` or ``--rcopy``: among the words ``--dest`` may stand, as with clush."""
     words, dest = list(options.words), options.dest
@@ -130,5 +139,6 @@ def _copied(options: DsxOptions) -> int:
         return put.put(converted(options, put.PutOptions, paths=(*words, there)))
     from dispatcher.cli.exec import get
 
+    _only_copy(options)
     here = dest or os.path.dirname(words[0].rstrip("/")) or "."
     return get.get(converted(options, get.GetOptions, paths=(*words, here)))

@@ -11,6 +11,7 @@ from dispatcher.bootstrap import payload, shell
 from dispatcher.cli import say
 from dispatcher.cli.exec.run_copy import CopyOptions, conclude, here, run, there
 from dispatcher.cli.exec.run_exec import limits
+from dispatcher.cli.options import sudo
 from dispatcher.cli.options.connect_options import show_only
 from dispatcher.cli.options.declaration import argument, option
 from dispatcher.cli.options.host_options import find_hosts, verbose_option
@@ -42,8 +43,8 @@ class GetOptions(CopyOptions, section="Files"):
         ("dispatch get -H hostfile '/out/{rank}.log' 'logs/rank-{rank}'", "a file of each rank"),
     )
     brief = (
-        "hostfile", "lists", "excluded", "connect_timeout", "deadline", "fanout", "checksum",
-        "no_resume", "max_size", "keep", "user",
+        "hostfile", "lists", "excluded", "sudo", "connect_timeout", "deadline", "fanout",
+        "checksum", "no_resume", "max_size", "keep", "user",
     )  # fmt: skip
     epilog = "Exit code: as for dispatch exec."
 
@@ -64,6 +65,7 @@ def get(options: GetOptions) -> int:
     *sources, folder = options.paths
     folder = here(folder)
     limit = _size(options.max_size)
+    user = sudo.user(options)
     hosts = find_hosts(options, say, slots=placeholders.uses("".join(options.paths), RANK))
     wanted = placeholders.groups(
         [source.rstrip("/") or source for source in sources], folder, hosts
@@ -78,14 +80,16 @@ def get(options: GetOptions) -> int:
         for name, groups in zip(names, wanted, strict=True)
     ]
     _check_places([group for groups in plans for group in groups])
-    if show_only(options, "get", zip(hosts, map(_deed, plans), strict=True)):
+    how = "" if user is None else f" as {user}"
+    deeds = (_deed(groups) + how for groups in plans)
+    if show_only(options, "get", zip(hosts, deeds, strict=True)):
         return 0
     if not own:
         _make(folder)
     fetching = Fetching(plans, limit=limit, checksum=options.checksum, resume=not options.no_resume)
     words = payload.copy_command(shell.GET)
     tails = tuple(tuple(path for path, _ in groups[0].paths) for groups in plans)
-    exec_plan = ExecPlan(hosts, words, stdin=True, limits=limits(options), tails=tails)
+    exec_plan = ExecPlan(hosts, words, stdin=True, limits=limits(options), tails=tails, sudo=user)
     began = time.monotonic()
     outcomes = list(run(exec_plan, options, fetching, fetching.copies))
     for node, outcome in enumerate(outcomes):

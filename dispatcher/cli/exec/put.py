@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import time
 from collections.abc import Mapping, Sequence
@@ -12,12 +13,14 @@ from dispatcher.bootstrap import payload, shell
 from dispatcher.cli import say
 from dispatcher.cli.exec.run_copy import CopyOptions, conclude, run, there
 from dispatcher.cli.exec.run_exec import limits
+from dispatcher.cli.options import sudo
 from dispatcher.cli.options.connect_options import show_only
 from dispatcher.cli.options.declaration import argument, option
-from dispatcher.cli.options.host_options import find_hosts, verbose_option
+from dispatcher.cli.options.host_options import SendOptions, find_hosts, verbose_option
+from dispatcher.cli.options.option_defaults import typed
 from dispatcher.core.events.exec_events import Exited, Interrupted, NotStarted, Outcome, TimedOut
 from dispatcher.model import paths as placeholders
-from dispatcher.model.errors import CannotCopy, ConflictingOptions, MissingArgument
+from dispatcher.model.errors import CannotCopy, ConflictingOptions, MissingArgument, UsageError
 from dispatcher.model.host import LOCAL_NAMES, Host
 from dispatcher.model.hostset import fold
 from dispatcher.model.names import parse_count
@@ -26,13 +29,15 @@ from dispatcher.output.exec.exec_notes import size
 from dispatcher.output.text.sanitize import sanitize_text
 from dispatcher.plan.exec_plan import ExecPlan
 from dispatcher.transfer import put_files
+from dispatcher.transfer.dest_dir import MOST_TOLD, and_more
 from dispatcher.transfer.host_copy import HostCopy
+from dispatcher.transfer.ignore_rules import Rules
 from dispatcher.transfer.put_files import Sending
 from dispatcher.transfer.put_sources import Group, Sources
 from dispatcher.transfer.tars import names_of
 
 
-class PutOptions(CopyOptions, section="Files"):
+class PutOptions(CopyOptions, SendOptions, section="Files"):
     """Copy files and folders SOURCE from here to DEST on every host.
 
     DEST is a folder if it ends in /, if there is such a folder, or if there are several SOURCEs. A
@@ -48,14 +53,14 @@ class PutOptions(CopyOptions, section="Files"):
     examples = (
         ("dispatch put -H hostfile train.py conf /opt/job/", "a file and a folder"),
         ("dispatch put -w 'n[01-16]' node.conf /etc/site.conf", "under another name"),
-        ("dispatch put -w 'n[01-16]' shard.tar '/data/{host}/'", "into another folder per host"),
         ("dispatch put -H hostfile 'shard-{rank}.bin' /data/", "each rank's file, on its host"),
+        ("dispatch put -H hostfile --sudo --owner munge: key /etc/munge/", "as root, for another"),
     )
     brief = (
-        "hostfile", "lists", "excluded", "connect_timeout", "deadline", "fanout", "serial",
-        "checksum", "no_resume", "branches", "keep", "user",
+        "hostfile", "lists", "excluded", "sudo", "owner", "mode", "ignore", "connect_timeout",
+        "fanout", "serial", "checksum", "no_resume", "branches", "keep", "user",
     )  # fmt: skip
-    epilog = "Exit code: as for dispatch exec."
+    epilog = "Exit code: as for dispatch exec. What is not sent is named, and is no failure."
 
     paths: tuple[str, ...] = argument(metavar="SOURCE... DEST")
     branches: str | None = option(
@@ -79,6 +84,11 @@ def put(options: PutOptions) -> int:
     *sources, dest = options.paths
     if not dest or "\0" in dest:
         raise CannotCopy("put: an empty destination")
+    _meant_hosts(options)
+    user, mode = sudo.user(options), _mode(options.mode)
+    if options.owner is not None:
+        _check_owner(options.owner)
+    ignore = Rules(*(os.fsencode(line) for line in options.ignore))
     hosts = find_hosts(options, say, slots=placeholders.uses("".join(options.paths), RANK))
     wanted = placeholders.groups(sources, there(dest), hosts)
     listed: dict[tuple[tuple[str, ...], ...], Sources] = {}
@@ -87,12 +97,16 @@ def put(options: PutOptions) -> int:
         for groups in wanted:
             paths = tuple(paths for _, paths in groups)
             if paths not in listed:
-                listed[paths] = Sources(groups, checksum=options.checksum)
-                files.callback(listed[paths].close)
+                sent = Sources(groups, checksum=options.checksum, ignore=ignore, mode=mode)
+                files.callback(sent.close)
+                listed[paths] = sent
             plans.append((listed[paths], groups))
-        if show_only(options, "put", zip(hosts, map(_deed, plans), strict=True)):
+        _say_odd(list(dict.fromkeys(path for sent in listed.values() for path in sent.odd)))
+        how = _how(options, user)
+        deeds = (_deed(sent, groups) + how for sent, groups in plans)
+        if show_only(options, "put", zip(hosts, deeds, strict=True)):
             return 0
-        copies = [HostCopy(wanted=sent.size) for sent, _ in plans]
+        copies = [HostCopy(wanted=sent.size, left_out=_left_out(sent.odd)) for sent, _ in plans]
         shared = len(listed) == 1 and all(host.name not in LOCAL_NAMES for host in hosts)
         branches = _branches(options, len(hosts), plans[0][0].size if shared else None)
         job = Putting(options, hosts, plans, copies)
@@ -109,10 +123,56 @@ def put(options: PutOptions) -> int:
         )
 
 
-def _deed(plan: tuple[Sources, tuple[Group, ...]]) -> str:
+def _deed(sent: Sources, groups: Sequence[Group]) -> str:
     """What one host would get, in words."""
-    groups = ", ".join(f"{shlex.join(paths)} to {shlex.quote(dest)}" for dest, paths in plan[1])
-    return f"copy {groups} ({size(plan[0].size)})"
+    what = ", ".join(f"{shlex.join(paths)} to {shlex.quote(dest)}" for dest, paths in groups)
+    ignored = f", less {sent.ignored} that --ignore names" if sent.ignored else ""
+    return f"copy {what} ({size(sent.size)}{ignored})"
+
+
+def _how(options: PutOptions, user: str | None) -> str:
+    """As whom it would be written, for whom, and with which mode: words behind a deed."""
+    words = "" if user is None else f" as {user}"
+    words += "" if options.owner is None else f", owner {options.owner}"
+    return words + ("" if options.mode is None else f", mode {options.mode}")
+
+
+def _say_odd(paths: Sequence[str]) -> None:
+    """Say what cannot be sent: how many, and two of them."""
+    if paths:
+        some = ", ".join(map(sanitize_text, paths[:2])) + (", ..." if len(paths) > 2 else "")
+        what = "that are not files, folders or links" if paths[1:] else "that is no file or folder"
+        say(f"note: left out: {len(paths)} {what}: {some}")
+
+
+def _left_out(paths: Sequence[str]) -> list[str]:
+    found = [f"{path!r}: not a file, folder or link" for path in paths[:MOST_TOLD]]
+    return found + and_more(len(paths))
+
+
+def _meant_hosts(options: PutOptions) -> None:
+    """Nothing, unless ``--exclude`` names files. Raises: UsageError."""
+    for text in options.excluded:
+        if typed("excluded") and not text.startswith("^") and set(text) & set("*?/"):
+            raise UsageError(
+                f"--exclude {text}: it leaves hosts out, and no host is called so",
+                hint=f"to leave files out: --ignore {shlex.quote(text)}",
+            )
+
+
+def _mode(text: str | None) -> int | None:
+    """Raises: UsageError for what is no mode in octal digits."""
+    if text is None:
+        return None
+    if not (2 < len(text) < 6 and set(text) <= set("01234567") and int(text, 8) <= 0o7777):
+        raise UsageError(f"--mode: not a mode in octal digits: {text!r}", hint="--mode 640")
+    return int(text, 8)
+
+
+def _check_owner(text: str) -> None:
+    """Raises: UsageError for what cannot be ``USER[:GROUP]``."""
+    if text.strip(":") == "" or text.count(":") > 1 or not text.isprintable():
+        raise UsageError(f"--owner: not USER[:GROUP]: {text!r}", hint="--owner munge:munge")
 
 
 def _branches(options: PutOptions, hosts: int, size: int | None) -> int:
@@ -121,6 +181,12 @@ def _branches(options: PutOptions, hosts: int, size: int | None) -> int:
     size: bytes for one host; None where hosts cannot pass on what they get.
     """
     given = options.branches
+    if options.sudo is not None:
+        if given is None:
+            return 0
+        raise ConflictingOptions(
+            "--fanout-tree and --sudo exclude each other: hosts log in to each other as you"
+        )
     one_by_one = options.serial is not None or options.stop_after is not None
     if given is None:
         return (
@@ -209,6 +275,7 @@ class Putting:
             resume=not options.no_resume,
             copies=[self._copies[node] for node in nodes],
             below=below,
+            owner=options.owner or "",
         )
         tails = tuple((groups[0][0], *names_of(groups[0][1])) for _, groups in plans)
         exec_plan = ExecPlan(
@@ -217,5 +284,7 @@ class Putting:
             stdin=True,
             limits=limits(options),
             tails=tails,
+            sudo=options.sudo,
         )
-        return dict(zip(nodes, run(exec_plan, options, sending, self._copies), strict=True))
+        outcomes = run(exec_plan, options, sending, self._copies)
+        return dict(zip(nodes, outcomes, strict=True))

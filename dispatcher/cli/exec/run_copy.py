@@ -11,12 +11,14 @@ from collections.abc import Sequence
 from dispatcher.api.transports import allow_open_files
 from dispatcher.cli import say, tell
 from dispatcher.cli.hints import Advice
+from dispatcher.cli.options import sudo
 from dispatcher.cli.options.connect_options import TransportPool
 from dispatcher.cli.options.declaration import Options, json_option, option
 from dispatcher.cli.options.host_options import (
     KeepOptions,
     LimitOptions,
     LoginOptions,
+    SudoOptions,
     WhereOptions,
 )
 from dispatcher.cli.run.run_sinks import may_draw, terminals
@@ -55,9 +57,17 @@ class FileOptions(Options, section="Files"):
     )
 
 
-class CopyOptions(WhereOptions, LimitOptions, FileOptions, KeepOptions, LoginOptions):
+class CopyOptions(
+    WhereOptions, LimitOptions, FileOptions, KeepOptions, LoginOptions, SudoOptions, section="Files"
+):
     """What ``put`` and ``get`` share."""
 
+    sudo: str | None = option(
+        metavar="[=USER]",
+        bare="root",
+        help="Read and write the files there with sudo as USER, or as root. You are asked for one "
+        "password, for all hosts.",
+    )
     as_json: bool = json_option("what became of each host", ", an object a line")
     paths: tuple[str, ...] = ()
     verbose: bool = False
@@ -108,7 +118,7 @@ def run(
 
     sinks: list[Sink] = []
     writer = Writer({2: 2}, nobody_reads)
-    if may_draw(os.environ):
+    if may_draw(os.environ) and (options.sudo is None or options.ask_sudo_password):
         from dispatcher.output.exec.exec_progress import CopyProgress, CopyTerminal
 
         progress = CopyProgress(copies)
@@ -117,12 +127,13 @@ def run(
     # standard output is the copy's own wire; standard error is for people
     view = LineFormat(lambda node: f"{names[node]}:", terminals=terminals())
     screen = Screen(view, writer)
-    with TransportPool(options) as reach:
+    with TransportPool(options) as reach, sudo.password(options) as ask:
         runner = ExecRunner(
             exec_plan,
             reach.transport_for,
             [ExecNotes(names, screen.say, verbose=options.verbose), screen, *sinks],
             stdio=talk,
+            ask=ask,
             sink_failed=lambda sink, error: say(f"error: {type(sink).__name__}: {error}"),
         )
         reach.typing = runner.typing

@@ -40,6 +40,7 @@ REFUSED = {
         "ask-sudo-password host-keys master-addr ssh-config sudo transport".split(),
         "say whom to trust or as whom to run",
     ),
+    **dict.fromkeys("mode owner".split(), "say whose files are, and who may read them"),
     "env-file": "name a file of variables",
     **dict.fromkeys(
         "apply copy dest error-dir events failed-to metrics output output-dir rcopy retry-failed "
@@ -62,8 +63,8 @@ ALLOWED = frozenset(
     "max-size mpi-stall-warning partial-after restart-delay rounds sample serial "
     "server-alive-interval signal slow stall-after stop-after stop-signal time-limit window detach "
     # what is looked at
-    "allow-different-code check checksum exclude-unhealthy from full log nccl no-resume backend "
-    "pairs progress-file progress-line step-line xid-table "
+    "allow-different-code check checksum exclude-unhealthy from full ignore log nccl no-resume "
+    "backend pairs progress-file progress-line step-line xid-table "
     # what is shown, and kept in a new folder of its own
     "count diff dry-run fold fold-numbers follow for from-start gather gather-all grep json label "
     "line-mode list log-dir log-keep log-merge log-overflow log-size max-code no-gather no-label "

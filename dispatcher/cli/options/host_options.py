@@ -186,6 +186,26 @@ class SudoOptions(Options, section="Command"):
     )
 
 
+class SendOptions(Options, section="Files"):
+    """Which files are sent, and whose they become."""
+
+    owner: str | None = option(
+        metavar="USER[:GROUP]",
+        help="Give what is sent to USER and GROUP, as chown does; :GROUP changes the group alone.",
+        usual="who writes them there",
+    )
+    mode: str | None = option(
+        metavar="MODE",
+        help="Give files this mode, such as 640. Folders can be entered by whom it lets read.",
+        usual="the mode that they have here",
+    )
+    ignore: tuple[str, ...] = option(
+        metavar="PATTERN",
+        help="Leave out what PATTERN names, as a line of a .gitignore in DEST would. May be "
+        "repeated; the last that matches decides.",
+    )
+
+
 def hosts_typed() -> bool:
     """Whether ``-H`` or ``-w`` stood on the command line, be it with nothing in it."""
     return typed("hostfile") or typed("lists")

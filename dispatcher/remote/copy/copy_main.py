@@ -64,7 +64,9 @@ def main(program: bytes) -> int:
 
 def _put(order: dict[str, Any], incoming: Frames, program: bytes) -> int:
     entries = rows(order["list"])
-    receiver = Receiver(entries, order["groups"], order["checksum"], order["resume"])
+    receiver = Receiver(
+        entries, order["groups"], order["checksum"], order["resume"], order.get("owner", "")
+    )
     keep, relay = False, None
     try:
         _send(receiver.needs())

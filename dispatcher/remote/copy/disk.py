@@ -181,20 +181,25 @@ def at_home(path: str) -> str:
     return found
 
 
-def scan(path: str, name: str) -> Iterator[tuple[Entry, str]]:
+def scan(
+    path: str, name: str, skip: Callable[[str, bool], bool] = lambda name, folder: False
+) -> Iterator[tuple[Entry, str]]:
     """Entries of the file or tree at ``path``, called ``name``, and where each is; folders first.
 
-    Raises: NotGiven for one that cannot be read.
+    skip: asked for each name, and whether it is a folder's; what it is true for is not listed, nor
+    what is in it. Raises: NotGiven for one that cannot be read.
     """
     try:
         status = os.lstat(path)
         kind = KINDS.get(status.st_mode & 0o170000, OTHER)
         size = status.st_size if kind == FILE else 0
         target = os.readlink(path) if kind == LINK else ""
+        if skip(name, kind == FOLDER):
+            return
         yield Entry(name, kind, status.st_mode & 0o7777, size, status.st_mtime_ns, target), path
         if kind == FOLDER:
             for inner in sorted(os.listdir(path)):
-                yield from scan(path + "/" + inner, name + "/" + inner)
+                yield from scan(path + "/" + inner, name + "/" + inner, skip)
     except OSError as error:
         raise NotGiven(f"{path}: {(error.strerror or str(error)).lower()}") from None
 

@@ -48,6 +48,38 @@ if TYPE_CHECKING:
 WORTH = 1 << 20
 
 
+def owner_of(text: str) -> tuple[int, int]:
+    """uid and gid of ``USER``, ``USER:GROUP``, ``USER:`` (its own group), ``:GROUP``, as chown(1).
+
+    -1: stays as it is. Raises: NotTaken for a name that this host does not know.
+    """
+    if not text:
+        return -1, -1
+    import grp
+    import pwd
+
+    user, colon, group = text.partition(":")
+    uid = gid = -1
+    try:
+        if user:
+            try:
+                found = pwd.getpwnam(user)
+                uid, gid = found.pw_uid, found.pw_gid if colon else -1
+            except KeyError:
+                uid = int(user)
+    except ValueError:
+        raise NotTaken(f"--owner {text}: no such user") from None
+    try:
+        if group:
+            try:
+                gid = grp.getgrnam(group).gr_gid
+            except KeyError:
+                gid = int(group)
+    except ValueError:
+        raise NotTaken(f"--owner {text}: no such group") from None
+    return uid, gid
+
+
 class Group:
     """Names that go to one destination ``dest``, and the folder where they are staged."""
 
@@ -101,14 +133,21 @@ class Receiver:
     """Takes the files of ``entries``, whose paths are ``GROUP/NAME/...``, to their destinations.
 
     groups: (destination, names). checksum: files are the same if their contents are, not
-    if size and time are. resume: whether parts are used and kept.
+    if size and time are. resume: whether parts are used and kept. owner: see ``owner_of``; of
+    files and links, and of folders that are made.
     """
 
     def __init__(
-        self, entries: list[Entry], groups: list[Any], checksum: bool, resume: bool
+        self,
+        entries: list[Entry],
+        groups: list[Any],
+        checksum: bool,
+        resume: bool,
+        owner: str = "",
     ) -> None:
         self._checksum = checksum
         self._resume = resume
+        self._owner = owner_of(owner)
         if not all(_is_possible(entry, len(groups)) for entry in entries):
             raise NotTaken("a list of files that cannot be")  # it may have come through others
         self._groups = [Group(dest, names) for dest, names in groups]
@@ -183,8 +222,21 @@ class Receiver:
             os.utime(final, ns=(entry.mtime, entry.mtime))
         elif not same_time(there.st_mtime_ns, entry.mtime):
             return False
-        if there.st_mode & 0o7777 != entry.mode:
+        if self._own(final, there) or there.st_mode & 0o7777 != entry.mode:
             os.chmod(final, entry.mode)
+        return True
+
+    def _own(self, path: str | int, there: os.stat_result | None = None) -> bool:
+        """Give ``path``, a link itself, to its owner, if it is not; before its mode is set."""
+        uid, gid = self._owner
+        if self._owner == (-1, -1):
+            return False
+        if there is not None and uid in (-1, there.st_uid) and gid in (-1, there.st_gid):
+            return False
+        if isinstance(path, int):
+            os.fchown(path, uid, gid)
+        else:
+            os.lchown(path, uid, gid)
         return True
 
     def _split(self, path: str) -> tuple[Group, str, str]:
@@ -274,6 +326,7 @@ class Receiver:
             if index in self._parts:
                 os.unlink(file.path)
             raise NotTaken(f"{entry.path}: came damaged, or changed while it was sent")
+        self._own(file.fd)
         os.fchmod(file.fd, entry.mode)
         os.utime(file.fd, ns=(entry.mtime, entry.mtime))
         if index not in self._parts:  # a part stays locked until it has its name
@@ -319,6 +372,7 @@ class Receiver:
             if entry.kind == FOLDER and os.path.isdir(final):
                 continue
             if entry.kind == LINK and os.path.islink(final) and os.readlink(final) == entry.more:
+                self._own(final)
                 continue
             staged = group.staged(top + rest)
             tops[group.staged(top)] = group.final(top)
@@ -330,9 +384,11 @@ class Receiver:
                 os.makedirs(os.path.dirname(staged), exist_ok=True)
             if entry.kind == LINK:
                 os.symlink(entry.more, staged)
+                self._own(staged)
             elif self._places[index] != staged:
                 rename(self._places[index], staged)
         for staged, _, entry in reversed(folders):
+            self._own(staged)
             os.chmod(staged, entry.mode | 0o700)  # a folder of ours that we may not write to stays
             os.utime(staged, ns=(entry.mtime, entry.mtime))
         for staged, final in tops.items():

@@ -64,6 +64,9 @@ def done(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, Any]]:
         ((*N.split(), "-S", "-q", "false"), ("exec", *N.split(), "-S", "-q", "false")),
         ((*N.split(), "--copy", "a", "b", "--dest", "/etc/"),
          ("put", *N.split(), "a", "b", "/etc/")),
+        ((*N.split(), "--sudo", "--owner", "u:", "--mode", "600", "--ignore", "*.o", "-c", "a"),
+         ("put", *N.split(), "--sudo", "--owner", "u:", "--mode", "600", "--ignore", "*.o", "a",
+          "{cwd}/")),
         ((*N.split(), "-c", "--dest=/etc/x", "a"), ("put", *N.split(), "a", "/etc/x")),
         ((*N.split(), "--copy", "sub/a"), ("put", *N.split(), "sub/a", "{cwd}/sub/")),
         ((*N.split(), "--rcopy", "/var/log/x", "--dest", "."),
@@ -99,6 +102,8 @@ def test_a_line_and_what_it_means(
     ("words", "said"),
     [
         ("-w n1 --dest x true", "--dest needs --copy or --rcopy"),
+        ("-w n1 --owner x true", "--owner needs --copy"), ("-w n1 --ignore x", "--ignore needs"),
+        ("-w n1 --rcopy --mode 600 x", "--mode needs --copy"),
         ("-w n1 --copy --rcopy x", "--copy and --rcopy exclude each other"),
         ("-w n1 --copy", "--copy: no file given"), ("-w n1 --rcopy --dest x", "--rcopy: no file"),
         ("-g nosuch true", "error: -g: group '@nosuch' is unknown"),

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import promises
 import pytest
 from cases import cases
 
@@ -44,6 +46,7 @@ MANY = 64
         ({"branches": "3"}, 2, 1, 3),
         ({"branches": "1"}, 2, 1, 1),
         ({"branches": "3"}, 1, 1, 0),
+        ({"sudo": "root"}, MANY, 8 * GIB, 0),
     ],
 )
 def test_how_many_branches(
@@ -60,6 +63,7 @@ def test_how_many_branches(
         ({"branches": "2"}, None, "--fanout-tree: every host must get the same files"),
         ({"branches": "0"}, 1, "--fanout-tree"),
         ({"branches": "x"}, 1, "--fanout-tree"),
+        ({"branches": "2", "sudo": "root"}, 1, "--fanout-tree and --sudo exclude each other"),
     ],
 )
 def test_no_tree(given: dict[str, Any], size: int | None, said: str) -> None:
@@ -191,8 +195,6 @@ def test_what_is_there_already_is_not_sent(folder: Path, capfd: pytest.CaptureFi
         said.append(capfd.readouterr().err)
     assert said[0] != said[1]
     (folder / "to" / "a").write_text("two\n")
-    import os
-
     os.utime(folder / "to" / "a", ns=(0, (folder / "a").stat().st_mtime_ns))
     assert cli.main(words) == 0  # of the same size and time
     assert found(folder / "to") == {"a": "two\n"}
@@ -211,6 +213,14 @@ def test_what_is_there_already_is_not_sent(folder: Path, capfd: pytest.CaptureFi
         (["put", "-w", "localhost", "a", "/{what}/"], 2, ""),
         (["put", "-w", "localhost,127.0.0.1", "--fanout-tree", "a", "to/"], 2, "--fanout-tree: "),
         (["put", "-w", "localhost", "a", "/proc/none/"], 1, ""),
+        (["put", "-w", "localhost", "--ignore", "[ab]", "a", "to/"], 2, "--ignore leaves nothing"),
+        (["put", "-w", "localhost", "-x", "*.o", "a", "to/"], 2, "--exclude *.o: it leaves hosts"),
+        (["put", "-w", "localhost", "--mode", "u+x", "a", "to/"], 2, "--mode: not a mode in octal"),
+        (["put", "-w", "localhost", "--mode", "10000", "a", "to/"], 2, "--mode: not a mode"),
+        (["put", "-w", "localhost", "--mode", "64", "a", "to/"], 2, "--mode: not a mode"),
+        (["put", "-w", "localhost", "--owner", ":", "a", "to/"], 2, "--owner: not USER[:GROUP]"),
+        (["put", "-w", "localhost", "--owner", "a:b:c", "a", "to/"], 2, "--owner: not USER"),
+        (["put", "-w", "localhost", "--owner", "nobody-is-called-so", "a", "to/"], 1, ""),
     ],
 )
 def test_refusals(
@@ -219,6 +229,29 @@ def test_refusals(
     assert cli.main(words) == code
     assert capfd.readouterr().err.startswith(f"error: {said}")
     assert found(folder / "to") == {}
+
+
+def test_what_is_ignored_or_odd_stays_here(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    for name in ("pipe", "queue", "x.fifo"):
+        os.mkfifo(folder / name)
+    (folder / "sub").mkdir()
+    (folder / "sub" / "b.o").write_text("object")
+    words = ["put", "-w", "localhost", "--json", "--mode", "640", "--ignore", "*.o"]
+    words += ["--ignore", "/sub/keep", "sub", "a", "pipe", "queue", "x.fifo"]
+    (folder / "sub" / "keep").write_text("")
+    assert cli.main([*words, f"{folder}/to/"]) == 0
+    assert found(folder / "to") == {"a": "one\n"}
+    assert (folder / "to" / "a").stat().st_mode & 0o7777 == 0o640
+    assert (folder / "to" / "sub").stat().st_mode & 0o7777 == 0o750
+    out, err = capfd.readouterr()
+    assert "note: left out: 3 that are not files, folders or links: pipe, queue, ...\n" in err
+    told = promises.told(out)
+    assert told["left_out"] == [f"'{name}': not a file, folder or link" for name in
+                                ("pipe", "queue", "x.fifo")]  # fmt: skip
+    (folder / "to" / "a").chmod(0o600)
+    assert cli.main(["put", "-w", "localhost", "--mode", "0644", "a", f"{folder}/to/"]) == 0
+    assert "0 files sent, 1 equal" in capfd.readouterr().err
+    assert (folder / "to" / "a").stat().st_mode & 0o7777 == 0o644
 
 
 def test_what_goes_to_which_host_by_a_tree(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import grp
 import hashlib
 import os
+import pwd
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +13,7 @@ import pytest
 from cases import cases
 
 from dispatcher.remote.copy.disk import PART, NotTaken
-from dispatcher.remote.copy.receiver import WORTH, Receiver
+from dispatcher.remote.copy.receiver import WORTH, Receiver, owner_of
 from dispatcher.remote.protocol.copy_frames import BROKEN, DATA, END, START, Entry
 
 NS = 1_000_000_007
@@ -32,7 +34,7 @@ def link(path: str, target: str) -> Entry:
 def receiver(dest: str, entries: list[Entry], **how: Any) -> Receiver:
     names = sorted({entry.path.split("/")[1] for entry in entries})
     checksum, resume = how.get("checksum", False), how.get("resume", True)
-    return Receiver(entries, [[dest, names]], checksum, resume)
+    return Receiver(entries, [[dest, names]], checksum, resume, how.get("owner", ""))
 
 
 def put(dest: str, entries: list[Entry], data: bytes = b"new", **how: Any) -> dict[str, Any]:
@@ -90,6 +92,56 @@ class TestDestination:
         one.commit()
         one.close(keep=False)
         assert [(tmp_path / str(n) / "f").read_bytes() for n in (0, 1)] == [b"one", b"two"]
+
+
+ME = pwd.getpwuid(os.getuid()).pw_name
+OWN, GROUP = pwd.getpwnam(ME).pw_gid, grp.getgrgid(0)
+
+
+class TestOwner:
+    @cases(
+        ("text", "ids"),
+        [
+            ("", (-1, -1)), (ME, (os.getuid(), -1)), (f"{ME}:", (os.getuid(), OWN)),
+            (f":{GROUP.gr_name}", (-1, 0)), (f"{ME}:{GROUP.gr_name}", (os.getuid(), 0)),
+            ("12345", (12345, -1)), ("12345:6", (12345, 6)), ("12345:", (12345, -1)),
+            (":7", (-1, 7)),
+        ],
+    )  # fmt: skip
+    def test_who_is_meant(self, text: str, ids: tuple[int, int]) -> None:
+        assert owner_of(text) == ids
+
+    @cases(
+        ("text", "why"),
+        [("nobody-is-called-so", "no such user"), (f"{ME}:no-group-is", "no such group")],
+    )
+    def test_whom_nobody_knows(self, tmp_path: Path, text: str, why: str) -> None:
+        with pytest.raises(NotTaken, match=f"^--owner {text}: {why}$"):
+            receiver(f"{tmp_path}/", [file("f")], owner=text)
+        assert names(tmp_path) == []
+
+    def test_what_is_made_and_what_is_equal_gets_it(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        given: list[tuple[str, int, int]] = []
+
+        def change(path: Any, uid: int, gid: int) -> None:
+            name = os.readlink(f"/proc/self/fd/{path}") if isinstance(path, int) else path
+            given.append((os.path.basename(name), uid, gid))
+
+        monkeypatch.setattr(os, "fchown", change)
+        monkeypatch.setattr(os, "lchown", change)
+        entries = [folder("d"), file("d/f"), link("d/l", "f")]
+        put(f"{tmp_path}/", entries, owner="12345:678")
+        assert given == [("f", 12345, 678), ("l", 12345, 678), ("d", 12345, 678)]
+        given.clear()
+        (tmp_path / "d" / "f").chmod(0o4640)
+        put(f"{tmp_path}/", entries, owner="12345:678")  # a folder that is there stays as it is
+        assert given == [("f", 12345, 678), ("l", 12345, 678)]
+        assert (tmp_path / "d" / "f").stat().st_mode & 0o7777 == 0o640
+        given.clear()
+        put(f"{tmp_path}/", [folder("d"), file("d/f")], owner=ME)
+        assert given == []
 
 
 class TestNeeded:

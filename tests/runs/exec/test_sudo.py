@@ -18,7 +18,8 @@ import pytest
 from rig import wait_for
 from typist import Typist
 
-EXEC = [sys.executable, "-m", "dispatcher", "exec", "-t", "60"]
+DISPATCH = [sys.executable, "-m", "dispatcher"]
+EXEC = [*DISPATCH, "exec", "-t", "60"]
 PASSWORD = "geheim wort"
 STAND_IN = f"""#!/bin/sh
 [ "$1 $2 $4 $6" = "-S -p -u --" ] || exit 99
@@ -87,8 +88,8 @@ def sudo(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 def sit(sudo: Sudo) -> Iterator[Any]:
     made: list[Typist] = []
 
-    def start(*words: str, **options: Any) -> Typist:
-        made.append(Typist([*sudo.before, *EXEC, *words], sudo.env, **options))
+    def start(*words: str, by: list[str] = EXEC, **options: Any) -> Typist:
+        made.append(Typist([*sudo.before, *by, *words], sudo.env, **options))
         return made[-1]
 
     yield start
@@ -156,6 +157,23 @@ def test_standard_input_reaches_the_command_untouched(sit: Any, tmp_path: Path) 
     assert one.wait() == 0
     assert (tmp_path / "localhost").read_bytes() == data
     assert (tmp_path / "127.0.0.1").read_bytes() == data
+
+
+def test_files_are_written_and_read_as_the_other_user(sit: Any, tmp_path: Path) -> None:
+    data = os.urandom(300_000)
+    (tmp_path / "f").write_bytes(data)
+    where = ("--sudo", "-t", "60", "-w", "localhost")
+    for words in (
+        ("put", *where, "--mode", "400", f"{tmp_path}/f", f"{tmp_path}/to/"),
+        ("get", *where, f"{tmp_path}/to/f", f"{tmp_path}/back"),
+    ):
+        one = sit(*words, by=DISPATCH)
+        one.until("for sudo: ")
+        one.type(PASSWORD + "\n")
+        assert one.wait() == 0
+        assert "1 file " in "\n".join(one.screen.lines())
+    assert (tmp_path / "to" / "f").stat().st_mode & 0o777 == 0o400
+    assert (tmp_path / "back" / "localhost" / "f").read_bytes() == data
 
 
 def test_the_password_shows_nowhere(sit: Any, tmp_path: Path) -> None:
