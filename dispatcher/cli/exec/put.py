@@ -58,7 +58,7 @@ class PutOptions(CopyOptions, SendOptions, section="Files"):
     )
     brief = (
         "hostfile", "lists", "excluded", "sudo", "owner", "mode", "ignore", "connect_timeout",
-        "fanout", "serial", "checksum", "no_resume", "branches", "keep", "user",
+        "fanout", "serial", "checksum", "branches", "keep", "user",
     )  # fmt: skip
     epilog = "Exit code: as for dispatch exec. What is not sent is named, and is no failure."
 
