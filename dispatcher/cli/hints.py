@@ -16,6 +16,7 @@ from dispatcher.cli import mistakes
 from dispatcher.cli.options.host_options import only_typed
 from dispatcher.model.failure import Kind
 from dispatcher.model.names import nearest
+from dispatcher.output.exec.exec_notes import NOT_STARTED
 
 if TYPE_CHECKING:
     from dispatcher.cli.exec.exec import ExecOptions
@@ -52,6 +53,10 @@ class Advice:
             return _no_program(options) if trouble == "missing" else None
         if isinstance(options, ExecOptions) and trouble == "exit code 127":
             return _not_found(options)
+        if isinstance(options, ExecOptions) and trouble == NOT_STARTED:
+            file = options.failed_to or options.retry_failed
+            line = f"--retry-failed {shlex.quote(file)}" if file else None
+            return f"{line}  # in the place of the hosts: goes on with these" if line else None
         return None
 
     # -- hosts ---------------------------------------------------------------------------

@@ -10,12 +10,15 @@ Rules (their ids appear in the tests):
 
 * E-1  a host is contacted only if nothing has stopped the fan-out before its turn
 * E-2  never more than ``fanout`` hosts connect (``connect``), and never more than ``serial`` are
-  at work
+  at work; a host begins only when all hosts of the batches before its own are done, and ``delay``
+  seconds have passed since
 * E-3  every host ends with exactly one outcome, and its first one stands
 * E-4  a dropped connection is tried again as ``connect`` says, before hosts that never were
 * E-5  the fan-out ends in bounded time after it was stopped, whatever the hosts do
 * E-6  the user is asked for sudo's password once, and typing it costs no host its time
 * E-7  nor does typing the passphrase of a key
+* E-8  once ``max_fail`` hosts have failed, or all of a batch where the batches are for that, all
+  hosts that were never contacted are left out, and no other
 """
 
 from __future__ import annotations
@@ -29,6 +32,7 @@ from dispatcher.core.connect import ConnectPolicy
 from dispatcher.core.events import exec_events
 from dispatcher.core.events import run_events as ev
 from dispatcher.core.events.actions import Action, Tell
+from dispatcher.model import errors
 from dispatcher.model.errors import InternalError
 from dispatcher.model.failure import Failure, Kind
 from dispatcher.model.frozen import value
@@ -109,6 +113,11 @@ class ExecMachine:
         self._connect = ConnectPolicy(exec_plan.limits.fanout, exec_plan.limits.connect, random)
         self._hosts = [_Host() for _ in exec_plan.hosts]
         self._queue = deque(range(len(self._hosts)))
+        self._at_once = exec_plan.limits.at_once(len(self._hosts))
+        self._batches = exec_plan.limits.batches(len(self._hosts))
+        self._batch = 0  # those that have begun
+        self._begun = 0  # how many hosts these have; they are the first of all
+        self._most_failures = exec_plan.limits.most_failures(len(self._hosts))
         self._at = {WAITING: len(self._hosts), CONNECTING: 0, RUNNING: 0, DONE: 0}
         self._failures = 0
         self._signals = 0
@@ -126,7 +135,7 @@ class ExecMachine:
         """The first actions."""
         if self._limits.total is not None:
             self.deadlines["total"] = now + self._limits.total
-        return self._go_on(now)
+        return [*self._next_batch(), *self._go_on(now)]
 
     def handle(self, event: ev.Event, now: float) -> list[Action]:
         """The actions that ``event``, observed at ``now``, calls for."""
@@ -189,12 +198,14 @@ class ExecMachine:
     def _go_on(self, now: float) -> list[Action]:
         """Start whose turn it is (E-2); end when all are done."""
         actions: list[Action] = []
-        most = self._limits.serial or len(self._hosts)
+        if self._at[DONE] == self._begun < len(self._hosts) and "batch" not in self.deadlines:
+            actions += self._end_batch(now)
         while (
             self._queue
+            and self._queue[0] < self._begun
             and not self._stopped
             and self._connect.can_begin
-            and self._at[CONNECTING] + self._at[RUNNING] < most
+            and self._at[CONNECTING] + self._at[RUNNING] < self._at_once
         ):
             actions.append(self._begin(self._queue.popleft(), now))
         if self._at[DONE] == len(self._hosts) and not self._over:
@@ -203,6 +214,27 @@ class ExecMachine:
             outcomes = [host.outcome for host in self._hosts if host.outcome is not None]
             actions.append(Finished(tuple(outcomes)))
         return actions
+
+    def _end_batch(self, now: float) -> list[Action]:
+        """All hosts of the batch that was at work are done, and others are left (E-2, E-8)."""
+        first = self._begun - self._batches[self._batch - 1]
+        good = any(
+            host.outcome == exec_events.Exited(0) for host in self._hosts[first : self._begun]
+        )
+        if self._limits.has_canaries and not good:
+            return self._leave_out(f"all of batch {self._batch} failed", errors.STOPPED)
+        if self._limits.delay:
+            self.deadlines["batch"] = now + self._limits.delay
+            return []
+        return self._next_batch()
+
+    def _next_batch(self) -> list[Action]:
+        first, self._begun = self._begun, self._begun + self._batches[self._batch]
+        self._batch += 1
+        if len(self._batches) == 1:
+            return []
+        nodes = tuple(range(first, self._begun))
+        return [Tell(exec_events.BatchStarted(self._batch, len(self._batches), nodes))]
 
     def _begin(self, node: int, now: float) -> Action:
         attempt = self._connect.begin(node, now)
@@ -276,8 +308,9 @@ class ExecMachine:
         actions: list[Action] = [Tell(exec_events.HostDone(node, outcome)), CloseHost(node)]
         if not exec_events.is_good(outcome):
             self._failures += 1
-            if self._failures == self._limits.stop_after:
-                actions += self._leave_out(f"stopped after {self._failures} failed")
+            if self._failures == self._most_failures:
+                why = f"stopped after {self._failures} failed"
+                actions += self._leave_out(why, errors.STOPPED)
         return actions + self._go_on(now)
 
     def _move(self, node: int, state: str) -> None:
@@ -294,6 +327,8 @@ class ExecMachine:
                 assert self._limits.total is not None
                 why = exec_events.TimedOut("total", self._limits.total)
                 return self._stop_all(why, "time was up", now)
+            case "batch":
+                return [*self._next_batch(), *self._go_on(now)]
             case ("again", int(node)):
                 self._queue.appendleft(node)
                 return self._go_on(now)
@@ -335,7 +370,7 @@ class ExecMachine:
         """End what runs, give up what connects, leave out what waits (E-1)."""
         signum = why.signum if isinstance(why, exec_events.Interrupted) else None
         signals = _SIGNALS.get(signal.Signals(signum), _ENDING) if signum else _ENDING
-        actions = self._leave_out(unstarted)
+        actions = self._leave_out(unstarted, exec_events.own_code(why))
         self._stopped = True
         for node, host in enumerate(self._hosts):
             if host.state == RUNNING:
@@ -367,13 +402,14 @@ class ExecMachine:
         self.deadlines["kill", node] = now + (self._limits.grace if host.signals else LAST_WAIT)
         return [SignalCommand(node, name)]
 
-    def _leave_out(self, why: str) -> list[Action]:
+    def _leave_out(self, why: str, code: int) -> list[Action]:
         """End hosts that were never contacted; one to be tried again keeps its turn."""
+        self._begun = len(self._hosts)  # no batch is left
         actions: list[Action] = []
         for node, host in enumerate(self._hosts):
             if host.state == WAITING and not self._connect.was_tried(node):
                 self._queue.remove(node)
                 self._move(node, DONE)
-                host.outcome = exec_events.NotStarted(why)
+                host.outcome = exec_events.NotStarted(why, code)
                 actions.append(Tell(exec_events.HostDone(node, host.outcome)))
         return actions

@@ -6,6 +6,8 @@ code   meaning
 0      every planned rank ran and exited 0
 1-..   the root cause's own exit code; 128+n when signal n ended that rank
 2      usage: bad flag, bad hostfile, impossible plan; no host was touched
+3      a command on many hosts was stopped by its failures: hosts are left that
+       it was not started on (--max-fail)
 93     a rank's own 93 means: do not start this job again (--max-restarts)
 124    a time limit of the run was reached
 125    dispatch or the cluster failed before or beside the ranks
@@ -44,6 +46,7 @@ from dispatcher.model.frozen import Value, value
 
 OK = 0
 USAGE = 2
+STOPPED = 3
 NO_RESTART = 93
 TIME_LIMIT = 124
 CLUSTER = 125

@@ -213,16 +213,26 @@ class Deed(TypedDict):
     does: str
 
 
-class DryRun(TypedDict):
-    """What a command would do: ``--dry-run --json`` of all commands but run, which shows its plan.
-
-    parents: with ``--fanout-tree``, host -> the one it is reached through.
-    """
-
+class _DryRun(TypedDict):
     schema: Literal["dry-run/1"]
     command: str
     hosts: list[Deed]
     parents: dict[str, str]
+
+
+class DryRun(_DryRun, total=False):
+    """What a command would do: ``--dry-run --json`` of all commands but run, which shows its plan.
+
+    parents: with ``--fanout-tree``, host -> the one it is reached through. Of commands that run or
+    copy on every host: batches: how many hosts each has, in the order of hosts. at_once: how many
+    are at work at most. delay: seconds between batches. max_fail: how many have failed when no
+    further one is begun, null for never.
+    """
+
+    batches: list[int]
+    at_once: int
+    delay: float
+    max_fail: int | None
 
 
 class HostOutcome(TypedDict):

@@ -178,12 +178,14 @@ To let the run go on in such a case, keep its output in files:
 """,
     ),
     _message(
-        "hosts-failed", "1, 124 or 125; with -S the largest",
+        "hosts-failed", "1, 3, 124 or 125; with -S the largest",
         "A command did not succeed on some hosts.",
         """The lines below name the hosts, equal ones together: the command's own exit code, a time
-        limit, or why the host could not be reached.""",
+        limit, or why the host could not be reached. Not started are those whose turn had not come
+        when it was stopped: by --max-fail, or since all hosts of a step of --serial had failed, and
+        then the exit code is 3.""",
         """
-Try the failed ones again:
+Try the failed ones again, and go on with those that were not started:
 
     dispatch exec -H hostfile --failed-to failed.txt -- COMMAND
     dispatch exec --retry-failed failed.txt -- COMMAND

@@ -12,9 +12,10 @@ from dataclasses import replace
 from typing import ClassVar
 
 from dispatcher.model.arguments import Arguments
-from dispatcher.model.errors import MissingArgument, NoHosts, UsageError
+from dispatcher.model.errors import ConflictingOptions, MissingArgument, NoHosts, UsageError
 from dispatcher.model.frozen import Value, value
 from dispatcher.model.host import Host, Hostlist
+from dispatcher.model.names import MOST_RANKS, parse_count
 
 LONGEST = 10**7  # seconds; four months
 
@@ -25,28 +26,81 @@ class ExecLimits(Arguments):
 
     connect: one host's name, TCP, key exchange, login and start of the command.
     command: from that start to its end. total: the whole command. grace: from a
-    signal to the next, harder one. fanout: hosts being connected. serial:
-    hosts being connected or running. stop_after: failed hosts after which no
-    further one is started.
+    signal to the next, harder one. fanout: hosts being connected.
+
+    serial: hosts being connected or running, as a number or a share of all hosts, rounded up:
+    4, "10%". As soon as one is done the next begins. With several, "1,10%,50%", or with a
+    ``delay``, they go in batches: the next begins ``delay`` seconds after the last host of
+    the one before is done, the last number holds for all that follow, and where several are named
+    none begins after a batch of which all hosts failed. max_fail: failed hosts, as a number or a
+    share of all hosts, after which no further one is started.
     """
 
-    renamed: ClassVar[Mapping[str, str]] = {"fan_out": "fanout"}
+    renamed: ClassVar[Mapping[str, str]] = {"fan_out": "fanout", "stop_after": "max_fail"}
 
     connect: float = 10.0
     command: float | None = None
     total: float | None = None
     grace: float = 5.0
     fanout: int = 64
-    serial: int | None = None
-    stop_after: int | None = None
+    serial: int | str | None = None
+    max_fail: int | str | None = None
+    delay: float = 0.0
 
     def __post_init__(self) -> None:
         for name, limit in vars(self).items():
-            least = 1 if name in ("fanout", "serial", "stop_after") else 0
+            if isinstance(limit, str) and name in ("serial", "max_fail"):
+                shares(limit, name, several=name == "serial")
+                continue
+            least = 1 if name in ("fanout", "serial", "max_fail") else 0
             if limit is not None and not (
-                least <= limit < LONGEST and (limit > 0 or name == "grace")
+                least <= limit < LONGEST
+                and (limit > 0 or name in ("grace", "delay"))
+                and (name not in ("serial", "max_fail") or limit == int(limit))
             ):
                 raise UsageError(f"{name}: {limit} is not a sensible limit")
+        if self.delay and self.serial is None:
+            raise ConflictingOptions("delay: needs serial")
+
+    @property
+    def has_canaries(self) -> bool:
+        """Whether the first batches are to show that the others may begin."""
+        return isinstance(self.serial, str) and "," in self.serial
+
+    def at_once(self, hosts: int) -> int:
+        """How many of ``hosts`` may be at work at the same time, whatever their batch."""
+        if self.serial is None:
+            return hosts
+        return max(share(one, hosts) for one in str(self.serial).split(","))
+
+    def batches(self, hosts: int) -> tuple[int, ...]:
+        """How many hosts each batch has, ``hosts`` in all; one where they go without batches."""
+        if not (self.delay or self.has_canaries):
+            return (hosts,)
+        sizes = [share(one, hosts) for one in str(self.serial).split(",")]
+        found: list[int] = []
+        while (left := hosts - sum(found)) > 0:
+            found.append(min(left, sizes[min(len(found), len(sizes) - 1)]))
+        return tuple(found)
+
+    def most_failures(self, hosts: int) -> int | None:
+        """How many of ``hosts`` have failed when no further one is started."""
+        return None if self.max_fail is None else share(str(self.max_fail), hosts)
+
+
+def shares(text: str, name: str, *, several: bool = False) -> None:
+    """Nothing, if ``text`` is a number or a share of hosts: ``4``, ``10%``. several: or a list.
+
+    Raises: UsageError that begins with ``name``.
+    """
+    for one in text.split(",") if several else [text]:
+        parse_count(one.removesuffix("%"), name, 100 if one.endswith("%") else MOST_RANKS)
+
+
+def share(text: str, hosts: int) -> int:
+    """How many of ``hosts`` are ``text``: ``4``, or ``10%`` of them, rounded up."""
+    number = int(text.removesuffix("%"))
+    return -(-number * hosts // 100) if text.endswith("%") else number
 
 
 #: the name that programs may still use

@@ -35,7 +35,7 @@ from dispatcher.remote.protocol.packing import PackError, pack
 from dispatcher.runner.run import reports
 
 from .conftest import facts, make_plan
-from .test_exec_machine import DROPPED, REFUSED, Table
+from .test_exec_machine import DROPPED, MAX_FAIL, REFUSED, SERIAL, Table
 
 GONE = Failure(Kind.UNREACHABLE, "no route to host")
 N_HOSTS, SPARES = 3, 1
@@ -323,20 +323,26 @@ class AnyRun(RuleBasedStateMachine):
 
 
 class AnyCommand(RuleBasedStateMachine):
-    """The machine of a fan-out command. Rules: E-1 to E-7 of ``core.exec_machine``."""
+    """The machine of a fan-out command. Rules: E-1 to E-8 of ``core.exec_machine``."""
 
     HOSTS = 5
 
     @initialize(
         fanout=st.integers(1, 4),
-        serial=st.none() | st.integers(1, 3),
-        stop_after=st.none() | st.integers(1, 3),
+        serial=SERIAL,
+        max_fail=MAX_FAIL,
+        delay=st.sampled_from([0.0, 3.0]),
         total=st.none() | st.floats(1.0, 30.0),
     )
     def begin(
-        self, fanout: int, serial: int | None, stop_after: int | None, total: float | None
+        self,
+        fanout: int,
+        serial: int | str | None,
+        max_fail: int | str | None,
+        delay: float,
+        total: float | None,
     ) -> None:
-        self.fanout, self.serial = fanout, serial
+        self.fanout = fanout
         self.stopped = False
         self.asked = 0
         self.typing = 0
@@ -344,7 +350,8 @@ class AnyCommand(RuleBasedStateMachine):
             self.HOSTS,
             fanout=fanout,
             serial=serial,
-            stop_after=stop_after,
+            max_fail=max_fail,
+            delay=0.0 if serial is None else delay,
             total=total,
             command=9.0,
         )
@@ -404,7 +411,6 @@ class AnyCommand(RuleBasedStateMachine):
             return
         table = self.table
         assert len(table.connecting) <= self.fanout, "E-2"
-        assert self.serial is None or len(table.connecting | table.running) <= self.serial, "E-2"
         assert self.asked <= 1 or self.table.result is not None, "E-6"
         done = [event.node for event in table.told if isinstance(event, exec_events.HostDone)]
         assert len(done) == len(set(done)), "E-3"

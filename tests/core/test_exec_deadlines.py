@@ -168,7 +168,7 @@ class TestAll:
         made.handle(ev.NodeLost(1, DROPPED), 104.95)
         assert made.tick(104.9) == []
         why = TimedOut("total", 5.0)
-        left = NotStarted("time was up")
+        left = NotStarted("time was up", 124)
         assert made.tick(105.0) == [
             Tell(exec_events.HostDone(3, left)), SignalCommand(0, "TERM"), *done(1, why),
             *done(2, why),
@@ -184,7 +184,7 @@ class TestAll:
         assert made.tick(150.0) == []
 
     def test_after_so_many_failures_nobody_new_begins(self) -> None:
-        made = machine(5, serial=2, stop_after=2)
+        made = machine(5, serial=2, max_fail=2)
         made.handle(ev.NodeLost(0, DROPPED), 101.0)  # comes again
         made.handle(ev.NodeLost(1, REFUSED), 101.0)
         left = NotStarted("stopped after 2 failed")
@@ -206,7 +206,7 @@ class TestAll:
         assert told == Tell(exec_events.StatusAsked((2, 3), (1,), (0, 4)))
         why = Interrupted(2)
         assert rest == [
-            Tell(exec_events.HostDone(4, NotStarted("interrupted"))), *done(0, why),
+            Tell(exec_events.HostDone(4, NotStarted("interrupted", 130))), *done(0, why),
             SignalCommand(1, "INT"), *done(2, why), *done(3, why),
         ]  # fmt: skip
 
@@ -236,7 +236,7 @@ class TestAll:
     def test_with_nobody_left_a_signal_is_the_end(self) -> None:
         made = machine(2, serial=1)
         actions = made.handle(ev.SignalReceived(signal.SIGHUP), 101.0)
-        left = NotStarted("interrupted")
+        left = NotStarted("interrupted", 129)
         assert actions[-1] == Finished((Interrupted(1), left))
 
 

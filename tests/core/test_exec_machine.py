@@ -41,6 +41,9 @@ class Table:
         )
         self.now = 100.0
         self.limits = exec_plan.limits
+        self.batches = exec_plan.limits.batches(hosts)
+        self.begun = [0] * hosts  # attempts
+        self.done: set[int] = set()
         self.rounds = ExecMachine(exec_plan, lambda: 0.5)
         self.connecting: set[int] = set()
         self.running: set[int] = set()
@@ -53,9 +56,14 @@ class Table:
         for action in actions:
             assert self.result is None, "nothing is ordered after the end"
             match action:
-                case StartCommand(node):
-                    assert node not in self.connecting | self.running
+                case StartCommand(node, attempt):
+                    assert node not in self.connecting | self.running | self.done, "E-3"
+                    self.begun[node] += 1
+                    assert attempt == self.begun[node]
                     self.connecting.add(node)
+                    assert self.before(node) <= self.done, "E-2"
+                    at_once = self.limits.at_once(len(self.begun))
+                    assert len(self.connecting | self.running) <= at_once, "E-2"
                 case SignalCommand(node, name):
                     self.signals.append((node, name))
                 case CloseHost(node):
@@ -63,8 +71,22 @@ class Table:
                     self.running.discard(node)
                 case Tell(event):
                     self.told.append(event)
+                    if isinstance(event, exec_events.HostDone):
+                        assert event.node not in self.done, "E-3"
+                        self.done.add(event.node)
                 case Finished(outcomes):
                     self.result = outcomes
+                    left = [isinstance(one, exec_events.NotStarted) for one in outcomes]
+                    assert left == [attempts == 0 for attempts in self.begun], "E-8"
+
+    def before(self, node: int) -> set[int]:
+        """The hosts of the batches before that of ``node``."""
+        begun = 0
+        for size in self.batches:
+            if node < begun + size:
+                break
+            begun += size
+        return set(range(begun))
 
     def see(self, *events: ev.Event) -> None:
         for event in events:
@@ -182,11 +204,11 @@ def test_the_deadline_ends_everything() -> None:
     table.wait(3.5)
     table.see(ended(0, 1))
     assert table.result is not None
-    assert table.result[2] == exec_events.NotStarted("time was up")
+    assert table.result[2] == exec_events.NotStarted("time was up", 124)
 
 
-def test_stop_after_k_failures() -> None:
-    table = Table(5, serial=1, stop_after=2)
+def test_max_fail_k_failures() -> None:
+    table = Table(5, serial=1, max_fail=2)
     table.see(up(0), ended(0, 1), up(1), ended(1, 0), up(2), ended(2, 1))
     assert table.result is not None
     assert table.result[3:] == (exec_events.NotStarted("stopped after 2 failed"),) * 2
@@ -204,7 +226,7 @@ def test_ctrl_c_once_twice_three_times() -> None:
     assert table.result == (
         exec_events.Interrupted(2, ended=False),
         exec_events.Interrupted(2),
-        exec_events.NotStarted("interrupted"),
+        exec_events.NotStarted("interrupted", 130),
     )
 
 
@@ -216,6 +238,61 @@ def test_one_ctrl_c_climbs_the_ladder_by_itself() -> None:
     table = Table(1)
     table.see(up(0), ev.SignalReceived(signal.SIGTERM))
     assert table.signals == [(0, "TERM")]
+
+
+class TestBatches:
+    """E-2 and E-8"""
+
+    def test_each_begins_when_the_one_before_is_done(self) -> None:
+        table = Table(7, serial="1,30%")
+        assert table.connecting == {0}
+        table.see(up(0), ended(0))
+        assert table.connecting == {1, 2, 3}
+        table.see(up(1), ended(1), up(2), ended(2, 1), ev.NodeLost(3, DROPPED))
+        assert table.connecting == set()  # one is to be tried again
+        table.wait(0.2)
+        table.see(up(3), ended(3))
+        assert table.connecting == {4, 5, 6}
+        began = [one for one in table.told if isinstance(one, exec_events.BatchStarted)]
+        assert began == [
+            exec_events.BatchStarted(1, 3, (0,)),
+            exec_events.BatchStarted(2, 3, (1, 2, 3)),
+            exec_events.BatchStarted(3, 3, (4, 5, 6)),
+        ]
+
+    def test_a_pause_is_between_batches_only(self) -> None:
+        table = Table(2, serial=1, delay=30.0)
+        table.see(up(0), ended(0, 1))  # without canaries nothing follows from a failure
+        assert table.rounds.next_deadline() == 130.0
+        table.wait(29.0)
+        assert table.connecting == set()
+        table.wait(1.0)
+        table.see(up(1), ended(1))
+        assert table.result == (exec_events.Exited(1), exec_events.Exited(0))
+
+    def test_nobody_follows_canaries_that_all_failed(self) -> None:
+        table = Table(4, serial="2,1", delay=5.0)
+        table.see(up(0), ended(0, 1), ev.NodeLost(1, REFUSED))
+        why = exec_events.NotStarted("all of batch 1 failed")
+        assert table.result is not None
+        assert table.result[2:] == (why, why)
+        assert exec_events.exit_code(table.result) == 3
+
+    def test_who_is_left_by_a_share_of_failures_is_who_never_began(self) -> None:
+        table = Table(10, serial="1,5", max_fail="20%")
+        table.see(up(0), ended(0), up(1), up(2), ended(1, 1), ended(2, 1))
+        assert table.connecting == {3, 4, 5}  # at work, and so they stay
+        table.see(up(3), up(4), up(5), ended(3), ended(4), ended(5, 1))
+        assert table.result is not None
+        assert table.result[6:] == (exec_events.NotStarted("stopped after 2 failed"),) * 4
+
+    def test_ctrl_c_and_the_deadline_between_two(self) -> None:
+        for event, code in ((ev.SignalReceived(signal.SIGINT), 130), (None, 124)):
+            table = Table(2, serial=1, delay=30.0, total=20.0)
+            table.see(up(0), ended(0), *filter(None, [event]))
+            table.wait(20.0)
+            assert table.result is not None
+            assert exec_events.exit_code(table.result) == code
 
 
 @cases(
@@ -234,7 +311,7 @@ def test_one_ctrl_c_climbs_the_ladder_by_itself() -> None:
             125,
             125,
         ),
-        ([exec_events.NotStarted("x"), exec_events.Exited(0)], 1, 1),
+        ([exec_events.NotStarted("x"), exec_events.Exited(0)], 3, 3),
         ([exec_events.Interrupted(2), exec_events.Failed(REFUSED)], 130, 130),
     ],
 )
@@ -254,22 +331,31 @@ EVENTS = st.one_of(
 )
 
 
+SERIAL = st.none() | st.integers(1, 3) | st.sampled_from(["34%", "1,2", "1,34%,3", "100%,1"])
+MAX_FAIL = st.none() | st.integers(1, 3) | st.just("50%")
+
+
 @examples(300)
 @given(
     st.lists(EVENTS, max_size=60),
     st.integers(1, 4),
-    st.one_of(st.none(), st.integers(1, 3)),
-    st.one_of(st.none(), st.integers(1, 3)),
+    SERIAL,
+    MAX_FAIL,
+    st.sampled_from([0.0, 0.0, 3.0]),
     st.one_of(st.none(), st.floats(1.0, 30.0)),
 )
 def test_any_sequence(
     events: list[ev.Event | float],
     fanout: int,
-    serial: int | None,
-    stop_after: int | None,
+    serial: int | str | None,
+    max_fail: int | str | None,
+    delay: float,
     total: float | None,
 ) -> None:
-    table = Table(6, fanout=fanout, serial=serial, stop_after=stop_after, total=total, command=9.0)
+    delay = delay if serial is not None else 0.0
+    table = Table(
+        6, fanout=fanout, serial=serial, max_fail=max_fail, delay=delay, total=total, command=9.0
+    )
     stopped = False
     for event in events:
         if table.result is not None:
@@ -283,7 +369,6 @@ def test_any_sequence(
                 assert table.connecting <= before  # E-1
             stopped = stopped or isinstance(event, ev.SignalReceived)
         assert len(table.connecting) <= fanout  # E-2
-        assert serial is None or len(table.connecting | table.running) <= serial
     if table.result is None:
         table.see(ev.SignalReceived(signal.SIGINT))
         table.wait(60.0)  # E-5

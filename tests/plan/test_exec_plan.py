@@ -17,7 +17,7 @@ HOSTS = (Host("n1"), Host("n2", port=2201), Host("n2", port=2202), Host("n3", po
 def test_what_nobody_said() -> None:
     assert vars(ExecLimits()) == {
         "connect": 10.0, "command": None, "total": None, "grace": 5.0, "fanout": 64,
-        "serial": None, "stop_after": None,
+        "serial": None, "max_fail": None, "delay": 0.0,
     }  # fmt: skip
     plan = ExecPlan(HOSTS, ("true",))
     assert (plan.stdin, plan.limits, plan.tails) == (False, ExecLimits(), ())
@@ -40,11 +40,13 @@ def test_what_nobody_said() -> None:
         ({"fanout": 0}, False),
         ({"serial": 1}, True),
         ({"serial": 0}, False),
-        ({"stop_after": 1}, True),
-        ({"stop_after": 0}, False),
+        ({"max_fail": 1}, True),
+        ({"max_fail": 0}, False),
         ({"fanout": 0.5}, False),
         ({"serial": 0.5}, False),
-        ({"stop_after": 0.5}, False),
+        ({"max_fail": 0.5}, False),
+        ({"max_fail": 1.5}, False),
+        ({"delay": -1}, False),
     ],
 )
 def test_limits(limits: dict[str, Any], is_good: bool) -> None:
@@ -56,9 +58,51 @@ def test_limits(limits: dict[str, Any], is_good: bool) -> None:
         ExecLimits(**limits)
 
 
-def test_the_limit_of_connections_had_another_name() -> None:
+def test_limits_had_other_names() -> None:
     with pytest.warns(DeprecationWarning, match="fan_out is now fanout"):
         assert ExecLimits(fan_out=3).fanout == 3  # type: ignore[call-arg]
+    with pytest.warns(DeprecationWarning, match="stop_after is now max_fail"):
+        assert ExecLimits(stop_after=3).max_fail == 3  # type: ignore[call-arg]
+
+
+@cases(
+    ("limits", "hosts", "batches", "at_once"),
+    [
+        ({}, 5, (5,), 5),
+        ({"serial": 2}, 5, (5,), 2),
+        ({"serial": "41%"}, 5, (5,), 3),
+        ({"serial": 2, "delay": 1}, 5, (2, 2, 1), 2),
+        ({"serial": "1,10%,50%"}, 20, (1, 2, 10, 7), 10),
+        ({"serial": "1,10%,50%"}, 2, (1, 1), 1),
+        ({"serial": "1,1"}, 3, (1, 1, 1), 1),
+        ({"serial": "100%,1"}, 3, (3,), 3),
+    ],
+)
+def test_batches(
+    limits: dict[str, Any], hosts: int, batches: tuple[int, ...], at_once: int
+) -> None:
+    found = ExecLimits(**limits)
+    assert (found.batches(hosts), found.at_once(hosts)) == (batches, at_once)
+
+
+@cases(("most", "hosts", "failures"), [(None, 9, None), (2, 9, 2), ("10%", 9, 1), ("34%", 9, 4)])
+def test_when_failures_end_it(most: Any, hosts: int, failures: int | None) -> None:
+    assert ExecLimits(max_fail=most).most_failures(hosts) == failures
+
+
+@cases(
+    ("limits", "said"),
+    [
+        ({"serial": "x"}, "serial: not a whole number: 'x'"),
+        ({"serial": "0%"}, "serial: 0 is not between 1 and 100"),
+        ({"max_fail": "1,2"}, "max_fail: not a whole number: '1,2'"),
+        ({"delay": 1.0}, "delay: needs serial"),
+    ],
+)
+def test_shares_that_are_none(limits: dict[str, Any], said: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        ExecLimits(**limits)
+    assert caught.value.message == said
 
 
 @cases(

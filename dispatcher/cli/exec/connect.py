@@ -71,7 +71,8 @@ def connect(options: ConnectOptions) -> int:
 
     hosts = find_hosts(options, say)
     does = f"connect, and stay connected until {options.keep} idle seconds have passed"
-    if show_only(options, "connect", ((host, does) for host in hosts)):
+    deeds = ((host, does) for host in hosts)
+    if show_only(options, "connect", deeds, limits=limits(options)):
         return 0
     allow_open_files(len(hosts))
     shown = converted(options, ExecOptions, gather=not options.as_json)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 
 from dispatcher.cli.exec.exec import ExecOptions
-from dispatcher.cli.options.declaration import argument, converted, option, replace
+from dispatcher.cli.options.declaration import Share, argument, converted, option, replace
 from dispatcher.cli.options.host_options import SendOptions
 from dispatcher.cli.options.option_defaults import set_typed, typed
 from dispatcher.model.errors import ConflictingOptions, MissingArgument
@@ -53,13 +53,14 @@ class DsxOptions(ExecOptions, SendOptions, section="Hosts"):
     fanout: int | None = option(
         metavar="N", section="Limits", help="Connect to at most N hosts at once.", usual="64"
     )
-    serial: int | None = option(
+    serial: str | None = option(
         "-f",
-        metavar="N",
+        metavar="N|P%[,...]",
         section="Limits",
-        help="Run on at most N hosts at once, as pdsh -f and clush -f do. (In dispatch exec, -f "
-        "limits connecting alone.)",
+        help="Run on at most N hosts at once, as pdsh -f and clush -f do, or on P% of them, or in "
+        "steps such as 1,10%,50%: --serial of dispatch exec. (There, -f limits connecting alone.)",
         usual="all hosts",
+        type=Share(several=True),
     )
     copy: bool = option(
         "-c",

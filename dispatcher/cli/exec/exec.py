@@ -72,10 +72,13 @@ class ResultOptions(Options, section="Results"):
         metavar="FILE", help="Write every event to FILE, which must be new, as JSON lines."
     )
     failed_to: str | None = option(
-        metavar="FILE", help="Write the hosts that failed to FILE, as a hostfile."
+        metavar="FILE",
+        help="Write the hosts that failed or were not started to FILE, as a hostfile.",
     )
     retry_failed: str | None = option(
-        metavar="FILE", help="Run only on the hosts in FILE, and leave there those that fail again."
+        metavar="FILE",
+        help="Run only on the hosts in FILE, and leave there those that fail again or are not "
+        "started: a rolling execution goes on where it stopped.",
     )
 
 
@@ -104,8 +107,8 @@ class ExecOptions(
         ("dispatch exec -w 'n[01-16]' -x n07 'dmesg | tail -1'", "text for a shell"),
         ("dispatch exec -H hostfile -b uname -r", "hosts with the same answer together"),
         (
-            "dispatch exec -w @gpu --serial 4 --stop-after 1 -- systemctl restart munge",
-            "4 at a time",
+            "dispatch exec -w @gpu --serial 1,10% --max-fail 2 -- systemctl restart munge",
+            "one first, then a tenth at a time",
         ),
     )
     brief = (
@@ -115,8 +118,8 @@ class ExecOptions(
     )  # fmt: skip
     epilog = """
     Exit code: 0 if every command exited with 0. 1: a command failed; with -S the largest exit code
-    of all hosts; 2: the command line is wrong, and no host was touched; 124: a time limit; 125: a
-    host failed; 130: Ctrl-C.
+    of all hosts; 2: the command line is wrong, and no host was touched; 3: so many failed that the
+    others were not started; 124: a time limit; 125: a host failed; 130: Ctrl-C.
     """
 
     words: tuple[str, ...] = argument(last=True, metavar="[--] COMMAND [ARGS]...")

@@ -82,7 +82,7 @@ def get(options: GetOptions) -> int:
     _check_places([group for groups in plans for group in groups])
     how = "" if user is None else f" as {user}"
     deeds = (_deed(groups) + how for groups in plans)
-    if show_only(options, "get", zip(hosts, deeds, strict=True)):
+    if show_only(options, "get", zip(hosts, deeds, strict=True), limits=limits(options)):
         return 0
     if not own:
         _make(folder)

@@ -18,7 +18,14 @@ from dispatcher.cli.options.connect_options import show_only
 from dispatcher.cli.options.declaration import argument, option
 from dispatcher.cli.options.host_options import SendOptions, find_hosts, verbose_option
 from dispatcher.cli.options.option_defaults import typed
-from dispatcher.core.events.exec_events import Exited, Interrupted, NotStarted, Outcome, TimedOut
+from dispatcher.core.events.exec_events import (
+    Exited,
+    Interrupted,
+    NotStarted,
+    Outcome,
+    TimedOut,
+    own_code,
+)
 from dispatcher.model import paths as placeholders
 from dispatcher.model.errors import CannotCopy, ConflictingOptions, MissingArgument, UsageError
 from dispatcher.model.host import LOCAL_NAMES, Host
@@ -104,7 +111,7 @@ def put(options: PutOptions) -> int:
         _say_odd(list(dict.fromkeys(path for sent in listed.values() for path in sent.odd)))
         how = _how(options, user)
         deeds = (_deed(sent, groups) + how for sent, groups in plans)
-        if show_only(options, "put", zip(hosts, deeds, strict=True)):
+        if show_only(options, "put", zip(hosts, deeds, strict=True), limits=limits(options)):
             return 0
         copies = [HostCopy(wanted=sent.size, left_out=_left_out(sent.odd)) for sent, _ in plans]
         shared = len(listed) == 1 and all(host.name not in LOCAL_NAMES for host in hosts)
@@ -187,7 +194,7 @@ def _branches(options: PutOptions, hosts: int, size: int | None) -> int:
         raise ConflictingOptions(
             "--fanout-tree and --sudo exclude each other: hosts log in to each other as you"
         )
-    one_by_one = options.serial is not None or options.stop_after is not None
+    one_by_one = options.serial is not None or options.max_fail is not None
     if given is None:
         return (
             0
@@ -196,7 +203,7 @@ def _branches(options: PutOptions, hosts: int, size: int | None) -> int:
         )
     if one_by_one:
         raise ConflictingOptions(
-            "--fanout-tree serves hosts at once; --serial and --stop-after do not go with it"
+            "--fanout-tree serves hosts at once; --serial and --max-fail do not go with it"
         )
     if size is None:
         raise CannotCopy(
@@ -246,7 +253,7 @@ class Putting:
             if copy.sent is not None or copy.error is not None:
                 outcomes[node] = Exited(0 if copy.error is None else 1)
             elif stopped:
-                outcomes[node] = NotStarted("interrupted")
+                outcomes[node] = NotStarted("interrupted", own_code(stopped[0]))
             else:
                 left.append(node)
         if left:

@@ -1,8 +1,9 @@
 """From options to a fan-out command: hosts, limits, terminal, transports, sinks, exit code.
 
-The hosts that failed can be kept as a hostfile, written by ``--failed-to`` and read by
-``--retry-failed``: each line has the host as it was named, and why it failed as a comment. It
-may be edited like any hostfile. When nothing failed it holds only its first comment.
+The hosts that failed, or were not started since others had, can be kept as a hostfile, written by
+``--failed-to`` and read by ``--retry-failed``: each line has the host as it was named, and why it
+failed as a comment. It may be edited like any hostfile. When nothing failed it holds only its first
+comment.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
     from dispatcher.runner.exec.stdio import Keyboard, StdinSpool
 
 
-_HEAD = "# hosts that failed, by dispatch exec\n"
+_HEAD = "# hosts that failed, or were not started, by dispatch exec\n"
 _MOST = 16 << 20
 
 
@@ -122,7 +123,7 @@ def run(options: ExecOptions) -> int:
     tree = fanout(options, exec_plan.hosts)
     user = f" as {exec_plan.sudo}" if exec_plan.sudo else ""
     deeds = (f"run {shlex.join(exec_plan.words_for(node))}{user}" for node in range(len(hosts)))
-    if show_only(options, "exec", zip(hosts, deeds, strict=True), tree):
+    if show_only(options, "exec", zip(hosts, deeds, strict=True), tree, exec_plan.limits):
         return 0
     allow_open_files(len(exec_plan.hosts))
     from dispatcher.cli.options.connect_options import TransportPool
@@ -170,6 +171,8 @@ def _percent(words: Sequence[str], node: int, host: Host) -> tuple[str, ...]:
 
 def limits(options: LimitOptions) -> ExecLimits:
     """The limits that the options set. Raises: UsageError."""
+    if options.delay is not None and options.serial is None:
+        raise ConflictingOptions("--delay needs --serial")
     by_tree = isinstance(options, TreeOptions) and options.fanout_tree is not None
     found = given(
         connect=options.connect_timeout,
@@ -178,7 +181,8 @@ def limits(options: LimitOptions) -> ExecLimits:
         grace=options.grace,
         fanout=options.fanout or (WINDOW if by_tree else None),
         serial=options.serial,
-        stop_after=options.stop_after,
+        max_fail=options.max_fail,
+        delay=options.delay,
     )
     return ExecLimits(**found)
 

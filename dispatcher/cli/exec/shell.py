@@ -191,8 +191,9 @@ def run(options: ShellOptions) -> int:
     """Read and run commands until the end; the last one's exit code. Raises: UsageError."""
     hosts = find_hosts(options, say)
     sudo.user(options)
-    limits(options)
-    if show_only(options, "shell", ((host, "run what you type") for host in hosts)):
+    bounds = limits(options)
+    deeds = ((host, "run what you type") for host in hosts)
+    if show_only(options, "shell", deeds, limits=bounds):
         return 0
     allow_open_files(len(hosts))
     with TransportPool(options, keep=True) as reach:

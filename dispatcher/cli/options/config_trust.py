@@ -58,10 +58,10 @@ ALLOWED = frozenset(
     # what the program of the command line gets; variables are looked at one by one
     "chdir sync export devices omp module no-python stdin no-stdin mpi pmi-port pty "
     # how long, how many, how often
-    "boot-timeout check-timeout command-timeout connect-timeout deadline fanout fanout-tree "
-    "grace hang-timeout heartbeat keep lease max-host-failures max-missed-heartbeats max-restarts "
-    "max-size mpi-stall-warning partial-after restart-delay rounds sample serial "
-    "server-alive-interval signal slow stall-after stop-after stop-signal time-limit window detach "
+    "boot-timeout check-timeout command-timeout connect-timeout deadline delay fanout fanout-tree "
+    "grace hang-timeout heartbeat keep lease max-fail max-host-failures max-missed-heartbeats "
+    "max-restarts max-size mpi-stall-warning partial-after restart-delay rounds sample serial "
+    "server-alive-interval signal slow stall-after stop-signal time-limit window detach "
     # what is looked at
     "allow-different-code check checksum exclude-unhealthy from full ignore log nccl no-resume "
     "backend pairs progress-file progress-line step-line xid-table "

@@ -21,12 +21,14 @@ from dispatcher.model.errors import ConflictingOptions, UsageError
 from dispatcher.model.frozen import Value, value
 from dispatcher.model.host import Host
 from dispatcher.model.hostset import fold
+from dispatcher.output.text.fold import plural
 from dispatcher.output.text.sanitize import sanitize_text
 from dispatcher.plan.job.request import parse_seconds
 from dispatcher.transport.base import ALIVE_INTERVAL, UNLESS_CONFIGURED, Keepalive, Transport
 
 if TYPE_CHECKING:
     from dispatcher.model import formats
+    from dispatcher.plan.exec_plan import ExecLimits
     from dispatcher.transport.base import Target, Transport
     from dispatcher.transport.tree.topology import Topology
 
@@ -192,12 +194,47 @@ def fanout(
     )
 
 
+#: batches that a dry run names one by one
+MOST_BATCHES = 10
+
+
+def _rolling_lines(limits: ExecLimits | None, names: Sequence[str]) -> list[str]:
+    """In which steps hosts would be served, and what would end that, in words."""
+    if limits is None:
+        return []
+    lines, begun, total = [], 0, len(names)
+    batches = limits.batches(total)
+    if len(batches) > 1:
+        for number, size in enumerate(batches[:MOST_BATCHES], 1):
+            hosts = fold(names[begun : begun + size])
+            begun += size
+            lines.append(f"batch {number} of {len(batches)}: {hosts} ({size})")
+        if begun < total:
+            lines.append(
+                f"and so on: {plural(len(batches) - MOST_BATCHES, 'batch', 'batches')} more"
+            )
+    elif limits.serial is not None:
+        lines.append(f"on {limits.at_once(total)} at a time (--serial)")
+    if limits.delay:
+        lines.append(f"{limits.delay:g} s after each batch (--delay)")
+    if limits.has_canaries:
+        lines.append("no further batch once all hosts of one failed (--serial)")
+    if (failed := limits.most_failures(total)) is not None:
+        lines.append(f"no further host once {failed} failed (--max-fail)")
+    return lines
+
+
 def show_only(
-    options: Options, command: str, deeds: Iterable[tuple[Host, str]], tree: Fanout | None = None
+    options: Options,
+    command: str,
+    deeds: Iterable[tuple[Host, str]],
+    tree: Fanout | None = None,
+    limits: ExecLimits | None = None,
 ) -> bool:
     """Whether this is a dry run; then it is printed what ``command`` would do on each host.
 
-    deeds: hosts, and what would be done there; equal ones are shown once.
+    deeds: hosts, and what would be done there; equal ones are shown once. limits: how many of
+    them at once, for a fan-out command.
     """
     if not getattr(options, "dry_run", False):
         return False
@@ -212,6 +249,11 @@ def show_only(
             ],
             "parents": {} if tree is None else tree.parents(),
         }
+        if limits is not None:
+            shown["batches"] = list(limits.batches(len(deeds)))
+            shown["at_once"] = limits.at_once(len(deeds))
+            shown["delay"] = limits.delay
+            shown["max_fail"] = limits.most_failures(len(deeds))
         tell(shown)
         return True
     groups: dict[str, list[str]] = {}
@@ -221,10 +263,8 @@ def show_only(
         print(f"{fold(names)} ({len(names)}): {sanitize_text(does)}")
     for line in tree.lines() if tree is not None else ():
         print(line)
-    if serial := getattr(options, "serial", None):
-        print(f"on {serial} at a time (--serial)")
-    if failed := getattr(options, "stop_after", None):
-        print(f"no further host once {failed} failed (--stop-after)")
+    for line in _rolling_lines(limits, [host.name for host, _ in deeds]):
+        print(line)
     say("note: a dry run: no host was contacted")
     return True
 

@@ -122,6 +122,23 @@ class _Count(click.ParamType):  # type: ignore[type-arg]
         return parse_count(value, param.opts[-1], self._most or MOST_RANKS)
 
 
+class Share(click.ParamType):  # type: ignore[type-arg]
+    """So many hosts, or a share of them: ``4``, ``10%``. several: or a list of these."""
+
+    name = "text"
+
+    def __init__(self, *, several: bool = False) -> None:
+        self._several = several
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Raises: UsageError."""
+        from dispatcher.plan.exec_plan import shares
+
+        if param is not None:
+            shares(str(value), param.opts[-1], several=self._several)
+        return str(value)
+
+
 class Declared:
     """What ``option`` and ``argument`` were told. names: None for an argument; see there."""
 

@@ -18,7 +18,7 @@ import sys
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
-from dispatcher.cli.options.declaration import Options, dry_run_option, option, replace
+from dispatcher.cli.options.declaration import Options, Share, dry_run_option, option, replace
 from dispatcher.cli.options.option_defaults import WITHOUT, origin, setting_of, typed, value_origin
 from dispatcher.model.errors import NoHosts, UsageError
 
@@ -163,11 +163,24 @@ class LimitOptions(Options, section="Limits"):
     fanout: int | None = option(
         "-f", metavar="N", help="Connect to at most N hosts at once.", usual="64"
     )
-    serial: int | None = option(
-        metavar="N", help="Run on at most N hosts at once, a rolling execution.", usual="all hosts"
+    serial: str | None = option(
+        metavar="N|P%[,...]",
+        help="Run on at most N hosts at once, or P% of them: a rolling execution. 1,10%,50% is one "
+        "host, then a tenth of all, then half of them at a time: a step begins when the one before "
+        "is done, and none begins after one in which all hosts failed.",
+        usual="all hosts",
+        type=Share(several=True),
     )
-    stop_after: int | None = option(
-        metavar="K", help="Start no more hosts after K of them have failed.", usual="never"
+    delay: float | None = option(
+        metavar="SECONDS",
+        help="Wait SECONDS after each step of --serial. All its hosts are done before the next.",
+        usual="0; without steps the next host begins as soon as one is done",
+    )
+    max_fail: str | None = option(
+        metavar="K|P%",
+        help="Start no more hosts once K of them have failed, or P% of all.",
+        usual="never",
+        type=Share(),
     )
 
 

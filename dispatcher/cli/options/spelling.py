@@ -31,6 +31,7 @@ RENAMED = {
     "mpi-patience": "mpi-stall-warning",
     "over": "backend",
     "send-equal-once": "dedup-output",
+    "stop-after": "max-fail",
     "tree": "fanout-tree",
 }
 

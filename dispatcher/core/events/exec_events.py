@@ -60,6 +60,18 @@ class StatusAsked(Event):
 
 
 @value
+class BatchStarted(Event):
+    """The hosts ``nodes``, which are batch ``number`` (from 1) of ``total``, may begin.
+
+    Told only of a rolling execution in more than one batch.
+    """
+
+    number: int
+    total: int
+    nodes: tuple[int, ...]
+
+
+@value
 class HostDone(Event):
     """The host's part is over."""
 
@@ -120,9 +132,13 @@ class NotCopied(OneOf):
 
 @value
 class NotStarted(OneOf):
-    """The host was never contacted: the fan-out had been stopped before its turn."""
+    """The host was never contacted: the fan-out had been stopped before its turn.
+
+    code: what dispatch exits with for what stopped it: 3 (too many had failed), 124, 128+n.
+    """
 
     why: str
+    code: int = errors.STOPPED
 
 
 Outcome = Exited | Killed | Failed | TimedOut | Interrupted | NotCopied | NotStarted
@@ -144,7 +160,9 @@ def own_code(outcome: Outcome) -> int:
             return errors.TIME_LIMIT
         case Interrupted(signum):
             return errors.SIGNAL_BASE + signum
-        case NotStarted() | NotCopied():
+        case NotStarted():
+            return outcome.code
+        case NotCopied():
             return 1
     return errors.CLUSTER
 
@@ -153,17 +171,21 @@ def exit_code(outcomes: Iterable[Outcome], *, largest: bool = False) -> int:
     """What dispatch exits with.
 
     0 when every command exited 0. Otherwise ``largest``: the largest of the
-    hosts' own codes. Else the gravest kind: 128+n interrupted, 125 a host
-    failed, 124 a time limit, 1 a command failed.
+    hosts' own codes. Else the gravest kind: 128+n interrupted, 3 stopped by failures
+    before all hosts were started, 125 a host failed, 124 a time limit, 1 a command failed.
     """
     bad = [outcome for outcome in outcomes if not is_good(outcome)]
     if not bad:
         return errors.OK
-    stopped = [outcome.signum for outcome in bad if isinstance(outcome, Interrupted)]
-    if stopped:
-        return errors.SIGNAL_BASE + stopped[0]
+    ends = [own_code(outcome) for outcome in bad if isinstance(outcome, Interrupted | NotStarted)]
+    interrupted = [code for code in ends if code > errors.SIGNAL_BASE]
+    if interrupted:
+        return interrupted[0]
     if largest:
         return max(map(own_code, bad))
+    if errors.STOPPED in ends:
+        return errors.STOPPED
     if any(isinstance(outcome, Failed) for outcome in bad):
         return errors.CLUSTER
-    return errors.TIME_LIMIT if any(isinstance(o, TimedOut) for o in bad) else 1
+    late = errors.TIME_LIMIT in ends or any(isinstance(o, TimedOut) for o in bad)
+    return errors.TIME_LIMIT if late else 1

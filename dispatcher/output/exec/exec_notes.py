@@ -7,6 +7,7 @@ full-screen program is what was asked for, and it needs the whole terminal.
 
 from __future__ import annotations
 
+import shlex
 import signal
 from collections.abc import Callable, Sequence
 from typing import Protocol
@@ -21,6 +22,8 @@ from dispatcher.output.text.sanitize import sanitize_text
 
 #: words of a line of the summary
 _WIDEST = 300
+#: the trouble of hosts that were never contacted, as advice is asked for it
+NOT_STARTED = "not started"
 
 
 class ExecNotes(Sink):
@@ -77,6 +80,8 @@ class ExecNotes(Sink):
             case ev.NodeBooted(node, noise):
                 after = f" after {noise} bytes of noise" if noise else ""
                 return f"{self._names[node]}: command started{after}"
+            case exec_events.BatchStarted(number, total, nodes):
+                return f"batch {number} of {total}: {fold(self._names[node] for node in nodes)}"
             case exec_events.HostDone(node, outcome):
                 return f"{self._names[node]}: {outcome_text(outcome)}"
         return None
@@ -112,27 +117,39 @@ def describe(
 
     advise: what our machine knows to do about a kind of failure, or ``exit code 127``.
     """
-    groups = grouped(
-        Trouble(name, *_trouble(outcome))
+    bad = [
+        (name, outcome)
         for name, outcome in zip(names, outcomes, strict=True)
         if not exec_events.is_good(outcome)
-    )
+    ]
+    rest = f"-w {shlex.quote(fold(name for name, _ in bad))}  # goes on with all of these"
+    groups = grouped(Trouble(name, *_trouble(outcome, rest)) for name, outcome in bad)
     if not groups:
         return []
-    failed = sum(len(hosts) for hosts, _ in groups)
     rows = [(fold(hosts), one.why) for hosts, one in groups]
     wide = min(40, max(len(row[0]) for row in rows))
-    lines = [f"error: {failed} of {plural(len(names), 'host')} failed [hosts-failed]"]
+    left = sum(isinstance(outcome, exec_events.NotStarted) for _, outcome in bad)
+    failed, total = len(bad) - left, plural(len(names), "host")
+    if failed:
+        head = f"{failed} of {total} failed" + (f", {left} {NOT_STARTED}" if left else "")
+    else:
+        head = f"{left} of {total} {NOT_STARTED}"
+    lines = [f"error: {head} [hosts-failed]"]
     lines += [f"  {hosts:<{wide}}  {text}" for hosts, text in rows]
     return lines + hints(groups, advise)
 
 
-def _trouble(outcome: exec_events.Outcome) -> tuple[str, str, str | None]:
-    """Kind, words and hint of what went wrong."""
+def _trouble(outcome: exec_events.Outcome, rest: str) -> tuple[str, str, str | None]:
+    """Kind, words and hint of what went wrong. rest: the hint where hosts were not started."""
     text = outcome_text(outcome)[:_WIDEST]
-    if isinstance(outcome, exec_events.Failed):
-        return outcome.failure.kind.value, text, outcome.failure.hint
-    return text if isinstance(outcome, exec_events.Exited) else "", text, None
+    match outcome:
+        case exec_events.Failed(failure):
+            return failure.kind.value, text, failure.hint
+        case exec_events.NotStarted():
+            return NOT_STARTED, text, rest if len(rest) <= _WIDEST else None
+        case exec_events.Exited():
+            return text, text, None
+    return "", text, None
 
 
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")

@@ -45,6 +45,7 @@ class ExecProgress(Sink):
         self._done: set[int] = set()
         self._failed = 0
         self._reached = False
+        self._batch = ""
 
     def event(self, entry: Entry) -> None:
         with self._lock:
@@ -58,6 +59,8 @@ class ExecProgress(Sink):
                     self._running.add(node)
                 case ev.NodeLost(node):
                     self._connecting.discard(node)
+                case exec_events.BatchStarted(number, total):
+                    self._batch = f" batch {number} of {total}"
                 case exec_events.HostDone(node, outcome):
                     self._connecting.discard(node)
                     self._running.discard(node)
@@ -82,7 +85,7 @@ class ExecProgress(Sink):
             if nodes:
                 named = f": {fold(self._names[n] for n in nodes)}" if seconds >= SLOW else ""
                 line.append(f" {len(nodes)} {word}{named}")
-        line.append(f" {clock(seconds)}")
+        line.append(f"{self._batch} {clock(seconds)}")
         return line
 
 

@@ -94,11 +94,34 @@ def test_json_that_is_typed_wins_over_the_form_that_a_file_says(
 
 
 def test_a_dry_run_tells_how_many_at_a_time(capfd: pytest.CaptureFixture[str]) -> None:
-    words = ["--serial", "2", "--stop-after", "1", "--dry-run", "echo", "hi"]
+    words = ["--serial", "50%", "--max-fail", "1%", "--dry-run", "echo", "hi"]
     assert cli.main([*ON_THREE, *words]) == 0
     assert capfd.readouterr().out.splitlines()[1:] == [
-        "on 2 at a time (--serial)", "no further host once 1 failed (--stop-after)",
+        "on 2 at a time (--serial)", "no further host once 1 failed (--max-fail)",
     ]  # fmt: skip
+
+
+@cases("command", ["exec", "put", "get"])
+def test_a_dry_run_tells_the_steps(
+    command: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "f").touch()
+    words = [str(tmp_path / "f"), "/there"]
+    line = [command, "-w", "n[1-24]", "--serial", "1,10%,2", "--delay", "5", "--dry-run"]
+    assert cli.main([*line, *words]) == 0
+    shown = capfd.readouterr().out.splitlines()
+    assert len(shown) == 13 + (24 if command == "get" else 1)
+    shown = shown[-13:]
+    assert shown[:3] == [
+        "batch 1 of 12: n1 (1)", "batch 2 of 12: n[2-4] (3)", "batch 3 of 12: n[5-6] (2)",
+    ]  # fmt: skip
+    assert shown[10:] == [
+        "and so on: 2 batches more", "5 s after each batch (--delay)",
+        "no further batch once all hosts of one failed (--serial)",
+    ]  # fmt: skip
+    assert cli.main([*line, "--max-fail", "10%", "--json", *words]) == 0
+    told = promises.told(capfd.readouterr().out)
+    assert (told["batches"], told["delay"], told["max_fail"]) == ([1, 3, *[2] * 10], 5.0, 3)
 
 
 @cases("other", ["-b", "-B", "-L", "--diff"])

@@ -21,6 +21,7 @@ from dispatcher.core.events.exec_events import (
     NotStarted,
     Outcome,
     TimedOut,
+    own_code,
 )
 from dispatcher.model.errors import UsageError
 from dispatcher.model.failure import Failure, Kind
@@ -41,7 +42,7 @@ MANY = 64
         ({}, 2, 8 * GIB, 0),
         ({}, MANY, None, 0),
         ({"serial": 1}, MANY, 8 * GIB, 0),
-        ({"stop_after": 1}, MANY, 8 * GIB, 0),
+        ({"max_fail": 1}, MANY, 8 * GIB, 0),
         ({"branches": ""}, 2, 1, BRANCHES),
         ({"branches": "3"}, 2, 1, 3),
         ({"branches": "1"}, 2, 1, 1),
@@ -59,7 +60,7 @@ def test_how_many_branches(
     ("given", "size", "said"),
     [
         ({"branches": "2", "serial": 1}, 1, "--fanout-tree serves hosts at once"),
-        ({"branches": "2", "stop_after": 1}, 1, "--fanout-tree serves hosts at once"),
+        ({"branches": "2", "max_fail": 1}, 1, "--fanout-tree serves hosts at once"),
         ({"branches": "2"}, None, "--fanout-tree: every host must get the same files"),
         ({"branches": "0"}, 1, "--fanout-tree"),
         ({"branches": "x"}, 1, "--fanout-tree"),
@@ -141,8 +142,8 @@ def test_who_was_not_begun_when_it_was_ended(path: Path, end: Outcome) -> None:
     job.copies[3].sent = 7
     outcomes = job.by_tree(1)
     job.sources.close()
-    assert outcomes == {0: end, 1: NotStarted("interrupted"), 2: NotStarted("interrupted"),
-                        3: Exited(0)}  # fmt: skip
+    left = NotStarted("interrupted", own_code(end))
+    assert outcomes == {0: end, 1: left, 2: left, 3: Exited(0)}
     assert len(job.calls) == 1
 
 

@@ -54,6 +54,10 @@ def _here(nothing_around: Path) -> None:
         (["--keep=0"], "--keep=0"),
         (["--shell", "x"], "--shell"),
         (["--serial", "0"], "--serial: 0 is not between"),
+        (["--serial", "1,101%"], "--serial: 101 is not between 1 and 100"),
+        (["--serial", "1,"], "--serial: not a whole number: ''"),
+        (["--max-fail", "1,2"], "--max-fail: not a whole number: '1,2'"),
+        (["--delay", "5"], "--delay needs --serial"),
         (["--grace", "x"], "--grace: not a number of seconds"),
     ],
 )
@@ -101,9 +105,47 @@ def test_no_more_hosts_at_once_than_that(tmp_path: Path, capfd: pytest.CaptureFi
     text = "mkdir here && sleep 0.05 && rmdir here"
     assert cli.main([*ON_THREE, "--serial", "1", "--shell", text]) == 0
     capfd.readouterr()
-    code = cli.main([*ON_THREE, "--serial", "1", "--stop-after", "1", "--shell", "echo x; exit 3"])
-    assert code == 1
-    assert capfd.readouterr().out == "::1: x\n"
+    words = [
+        "--serial",
+        "1",
+        "--stop-after",
+        "1",
+        "--failed-to",
+        "a b",
+        "--shell",
+        "echo x; exit 3",
+    ]
+    assert cli.main([*ON_THREE, *words]) == 3
+    out, err = capfd.readouterr()
+    assert out == "::1: x\n"
+    assert err.splitlines() == [
+        "note: --stop-after is now --max-fail",
+        "error: 1 of 3 hosts failed, 2 not started [hosts-failed]",
+        "  ::1                  exit code 3",
+        "  127.0.0.1,localhost  not started: stopped after 1 failed",
+        "  hint: --retry-failed 'a b'  # in the place of the hosts: goes on with these",
+    ]
+    assert (tmp_path / "a b").read_text().splitlines()[1:] == [
+        "::1  # exit code 3",
+        "localhost  # not started: stopped after 1 failed",
+        "127.0.0.1  # not started: stopped after 1 failed",
+    ]
+
+
+def test_where_it_stopped_it_goes_on(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """The canary fails; when it is mended, the file has who is left, and then nobody."""
+    text = "echo $DISPATCH_INDEX >> ran; [ -e mended ]"
+    words = ["--serial", "1,2", "-v", "--failed-to", "left", "--shell", text]
+    assert cli.main([*ON_THREE, *words]) == 3
+    assert (tmp_path / "ran").read_text() == "0\n"
+    assert ": batch 1 of 2: ::1\n" in (err := capfd.readouterr().err)
+    assert "127.0.0.1,localhost  not started: all of batch 1 failed" in err
+    (tmp_path / "mended").touch()
+    words[2:] = ["--delay", "0.01", "--retry-failed", "left", "--shell", text]
+    assert cli.main(["exec", *words]) == 0
+    assert (tmp_path / "ran").read_text().split() in (["0", "0", "1", "2"], ["0", "0", "2", "1"])
+    assert cli.main(["exec", *words]) == 0
+    assert capfd.readouterr().err == "note: left: no host failed the last time\n"
 
 
 def test_standard_input_that_cannot_be_read(capfd: pytest.CaptureFixture[str]) -> None:
@@ -161,12 +203,14 @@ def test_the_hosts_that_failed_are_written_and_tried_again(
     text = '[ "$(mktemp -u)" ] && mkdir one 2>/dev/null && exit 3; exit 0'
     assert cli.main([*ON_THREE, "--serial", "1", "--failed-to", "failed", "--shell", text]) == 1
     assert (tmp_path / "failed").read_text() == (
-        "# hosts that failed, by dispatch exec\n::1  # exit code 3\n"
+        "# hosts that failed, or were not started, by dispatch exec\n::1  # exit code 3\n"
     )
     capfd.readouterr()
     assert cli.main(["exec", "--retry-failed", "failed", "--shell", "echo again"]) == 0
     assert capfd.readouterr().out == "::1: again\n"
-    assert (tmp_path / "failed").read_text() == "# hosts that failed, by dispatch exec\n"
+    assert (tmp_path / "failed").read_text() == (
+        "# hosts that failed, or were not started, by dispatch exec\n"
+    )
     assert cli.main(["exec", "--retry-failed", "failed", "--shell", "echo again"]) == 0
     assert capfd.readouterr() == ("", "note: failed: no host failed the last time\n")
 
@@ -231,8 +275,9 @@ def test_a_list_that_is_none(tmp_path: Path, text: str | None, said: str) -> Non
         (LimitOptions(deadline=3.0), ExecLimits(total=3.0)),
         (LimitOptions(grace=0.0), ExecLimits(grace=0.0)),
         (LimitOptions(fanout=3), ExecLimits(fanout=3)),
-        (LimitOptions(serial=3), ExecLimits(serial=3)),
-        (LimitOptions(stop_after=3), ExecLimits(stop_after=3)),
+        (LimitOptions(serial="3"), ExecLimits(serial="3")),
+        (LimitOptions(max_fail="3%"), ExecLimits(max_fail="3%")),
+        (LimitOptions(serial="1,5%", delay=2.0), ExecLimits(serial="1,5%", delay=2.0)),
         (ExecOptions(fanout_tree="auto"), ExecLimits(fanout=WINDOW)),
         (ExecOptions(fanout_tree="auto", fanout=5), ExecLimits(fanout=5)),
     ],

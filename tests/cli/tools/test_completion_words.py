@@ -69,7 +69,7 @@ def offered(line: str) -> list[str]:
         ("hosts --for pu", ["put"]),
         ("--profile ", ["day", "night"]),
         # an old name, letters together, a value that may be left out
-        ("exec --fan-out 3 --sto", ["--stop-after"]),
+        ("exec --fan-out 3 --max-f", ["--max-fail"]),
         ("exec -vw lo", ["login"]),
         ("exec --sudo ls", [FILES]),
         ("exec --keep --seri", ["--serial"]),

@@ -34,7 +34,9 @@ GONE = Failed(Failure(Kind.LOST, "gone"))
         (TimedOut("command", 2.0), 124),
         (Interrupted(15), 143),
         (NotCopied("no"), 1),
-        (NotStarted("never"), 1),
+        (NotStarted("never"), 3),
+        (NotStarted("time was up", 124), 124),
+        (NotStarted("interrupted", 130), 130),
     ],
 )
 def test_one_host(outcome: Outcome, code: int) -> None:
@@ -52,6 +54,10 @@ def test_one_host(outcome: Outcome, code: int) -> None:
         ([TimedOut("total", 1.0), Exited(1)], 124),
         ([Exited(1), GONE, TimedOut("total", 1.0)], 125),
         ([GONE, Interrupted(2), Interrupted(15)], 130),
+        ([GONE, NotStarted("stopped"), TimedOut("command", 1.0)], 3),
+        ([Exited(0), NotStarted("time was up", 124)], 124),
+        ([GONE, NotStarted("time was up", 124)], 125),
+        ([Exited(1), NotStarted("interrupted", 130)], 130),
     ],
 )
 def test_the_gravest_kind_counts(outcomes: list[Outcome], code: int) -> None:

@@ -100,8 +100,8 @@ def test_broadcast_to_a_host_that_is_slow(cluster: Cluster) -> None:
 
 def test_rolling_one_by_one_stops_at_the_first_failure(cluster: Cluster) -> None:
     text = "echo $DISPATCH_INDEX; [ $DISPATCH_INDEX != 1 ]"
-    done = run(cluster, "--serial", "1", "--stop-after", "1", "-w", "n[1-4]", "--shell", text)
-    assert done.returncode == 1
+    done = run(cluster, "--serial", "1", "--max-fail", "1", "-w", "n[1-4]", "--shell", text)
+    assert done.returncode == 3
     assert done.stdout == "n1: 0\nn2: 1\n"
     assert "n[3-4]  not started: stopped after 1 failed" in done.stderr
 
