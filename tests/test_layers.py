@@ -54,6 +54,7 @@ PART_MODULES = {
     "remote.pmi.mpi_library": {"ctypes"},
     "remote.probe.usage": {"ctypes"},
     "remote.pmi.libpmix": {"ctypes"},
+    "remote.pmi.pmix_upcalls": {"ctypes"},
     "remote.pmi.pmix_server": {"_thread", "ctypes", "re"},
     "remote.tree_command": {"ctypes"},
     "remote.tree_relay": {"ctypes"},

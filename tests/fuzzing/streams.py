@@ -20,7 +20,7 @@ from transport.far_link import FarLink
 from dispatcher.bootstrap import payload
 from dispatcher.core.events import codec
 from dispatcher.core.events.run_events import Entry
-from dispatcher.core.run.mpi_manager import FenceError, Fences
+from dispatcher.core.run.fences import FenceError, Fences
 from dispatcher.model.failure import Ending, Failure, Kind
 from dispatcher.remote import tree_relay
 from dispatcher.remote.copy.disk import NotGiven, NotTaken
@@ -250,7 +250,8 @@ def pmi(data: bytes) -> None:
 
 @target(
     "fences", "barriers of ranks, as the launcher counts them",
-    b"\0\0WORLD:0\n\1\0WORLD:0\n\0\1WORLD:0\n\0\0" + b"0,2:1\n", own=(FenceError,),
+    b"\0\0WORLD:0\n\1\0WORLD:0\n\0\1WORLD:0\n\0\0" + b"0,2:1\n",
+    b"\0\0" + b"0-2:20000000007\n\1\0" + b"0-2:20000000007\n", own=(FenceError,),
 )  # fmt: skip
 def fences(data: bytes) -> None:
     found = Fences({0: (0, 1), 1: (2, 3)})
@@ -280,11 +281,18 @@ def pmix(data: bytes) -> None:
     try:
         take = Choices(data)
         ranks = take.one((None, [0, 1], [0], [3, 2, 1, 0], []))
-        bridge._fence(0.0, 7, ranks, data)
-        fence = next(iter(bridge.waiting), "x")
+        members: Any = take.one(([[b"n", ranks]], [[b"n", ranks], [b"o", None]], []))
+        if take.below(2):
+            bridge._fence(0.0, 7, members, data)
+        else:
+            bridge._group(0.0, 7, "construct", data[:512], members, data)
+        index, fence = next(iter(bridge.waiting), (0, "x"))
         bridge._connected(0.0, take.below(4))
         bridge._abort(0.0, take.below(4), take.number(), take.text())
-        order = {"type": "pmi_release", "fence": fence, "epoch": take.below(2), "keys": [data] * 2}
+        order = {
+            "type": "pmi_release", "world": index, "fence": fence, "epoch": take.below(2),
+            "keys": [data] * 2, "number": 1,
+        }  # fmt: skip
         bridge.order(order)
         bridge.order({**order, "type": "pmi_who", "seconds": 1.0})
         bridge.tick(1e9)

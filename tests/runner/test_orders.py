@@ -8,7 +8,7 @@ from typing import Any
 from cases import cases
 
 from dispatcher.bootstrap import payload
-from dispatcher.core.events.actions import QueryInside
+from dispatcher.core.events.actions import QueryInside, ReleaseFence
 from dispatcher.core.events.mpi_events import Segment, World
 from dispatcher.core.events.run_events import Facts
 from dispatcher.model.host import Host, Hostlist
@@ -333,8 +333,10 @@ def test_who_serves_pmix_knows_all_hosts() -> None:
 
 
 def test_orders_about_fences_and_who_is_inside() -> None:
-    assert read(orders.release_order(2, "WORLD:1", 7, [b"a", b"b"])) == {
-        "type": "pmi_release", "world": 2, "fence": "WORLD:1", "epoch": 7, "keys": [b"a", b"b"],
+    release = ReleaseFence((0, 1), 2, "WORLD:1", 7, (b"a", b"b"), 3)
+    assert read(orders.release_order(release)) == {
+        "type": "pmi_release", "world": 2, "fence": "WORLD:1", "epoch": 7, "number": 3,
+        "keys": [b"a", b"b"],
     }  # fmt: skip
     for over in (True, False):
         order = read(orders.query_order(QueryInside(1, over, (("PMI-1", "/lib/x"),))))

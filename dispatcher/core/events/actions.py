@@ -106,13 +106,17 @@ class Sweep(Action):
 
 @value
 class ReleaseFence(Action):
-    """Let the members of ``fence`` on ``nodes`` go, with the keys of all of these."""
+    """Let the members of ``fence`` on ``nodes`` go, with the keys of all of these.
+
+    number: of a group that is made by it, which no other of the job has.
+    """
 
     nodes: tuple[int, ...]
     world: int
     fence: str
     epoch: int
     packets: tuple[bytes, ...]
+    number: int = 0
 
 
 @value

@@ -56,8 +56,9 @@ from dispatcher.core.events.actions import (
     Sweep,
     Tell,
 )
+from dispatcher.core.run.fences import FenceError
 from dispatcher.core.run.half_finalized import HalfFinalized
-from dispatcher.core.run.mpi_manager import FenceError, MpiManager
+from dispatcher.core.run.mpi_manager import MpiManager
 from dispatcher.core.run.start_check import Decision, ProbeNodes, Start, StartCheck
 from dispatcher.core.run.tables import RankTable
 from dispatcher.model.errors import InternalError

@@ -3,11 +3,9 @@
 ``AttemptMachine`` hands it the events whose names begin with ``Pmi``, and what becomes of
 ranks; it carries out what is returned.
 
-Fences are where the hosts' keys meet. Each node commits once an epoch, when all its members
-of a group are in; when every node that has living members has committed, the fence opens and
-each of those nodes gets all the packets. A packet is opaque here: what one host packed only
-the others unpack, so this stays cheap and cannot be made to unpack a bomb. Groups are written
-as agents write them, ``WORLD:TAG`` or ``0,2,5:TAG``; those within one node never come here.
+Each world has its ``fences``. Those of ranks of several worlds, which PMIx knows, are among world
+0's, by the ranks' numbers in the job. What meets for once, as a group does that is made, gets a
+number that no other of the job has: MPI's context id.
 
 A spawn goes so::
 
@@ -30,7 +28,6 @@ import os
 import signal
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from itertools import groupby
 
 from dispatcher.core.events import mpi_events
@@ -46,8 +43,8 @@ from dispatcher.core.events.actions import (
     Tell,
 )
 from dispatcher.core.run import spawn_placement
+from dispatcher.core.run.fences import NAMED, FenceError, Fences, Release
 from dispatcher.core.run.tables import RankTable
-from dispatcher.model.frozen import Value, value
 from dispatcher.plan.job import placement
 from dispatcher.plan.job.job_plan import JobPlan
 
@@ -60,8 +57,13 @@ MOST_TOLD = 20
 class _World:
     """A world while ranks of it live: its fences, and how far its start has come."""
 
-    def __init__(self, ranks_of: Mapping[int, Sequence[int]], by: tuple[int, int] | None) -> None:
-        self.fences = Fences(ranks_of)
+    def __init__(
+        self,
+        ranks_of: Mapping[int, Sequence[int]],
+        by: tuple[int, int] | None,
+        others: Mapping[int, int] | None = None,
+    ) -> None:
+        self.fences = Fences(ranks_of, others)
         self.left = {rank for ranks in ranks_of.values() for rank in ranks}  # not yet ended
         self.waiting = set(self.left) if by else set()  # ordered, and not yet heard of
         self.by = by  # node and rank that await the answer
@@ -78,8 +80,10 @@ class MpiManager:
         self._plan = plan
         self._ranks = ranks
         self._hostnames = hostnames
-        self._worlds = {0: _World({node.index: node.ranks for node in plan.nodes}, None)}
+        planned = {node.index: node.ranks for node in plan.nodes}
+        self._worlds = {0: _World(planned, None, ranks.nodes)}
         self._n_worlds = 1
+        self._n_met = 0
         self._serving: set[int] = set()  # nodes that were told to serve PMIx
         self._names: dict[bytes, tuple[bytes, int]] = {}  # service -> port, whose node
         self._names_size: Counter[int] = Counter()  # node -> bytes
@@ -99,7 +103,7 @@ class MpiManager:
                 raise FenceError(f"a barrier of world {event.world}, which does not exist")
             return []
         release = world.fences.commit(event.node, event.fence, event.epoch, event.keys)
-        return _released(event.world, release)
+        return self._released(event.world, release)
 
     def late(self, index: int, fence: str, epoch: int, seconds: float) -> list[Action]:
         """Ask the nodes that ``fence`` still waits for whom they are waiting for."""
@@ -233,15 +237,27 @@ class MpiManager:
         if world.given_up:
             self._ranks.statuses.pop(rank, None)
             return None
-        releases = world.fences.ended(own) if status == 0 and mpi != "never" else []
-        return [action for release in releases for action in _released(index, release)]
+        if status != 0 or mpi == "never":
+            return []
+        releases = [(index, release) for release in world.fences.ended(own)]
+        if index:
+            releases += [(0, release) for release in self._worlds[0].fences.ended(rank)]
+        return [action for where in releases for action in self._released(*where)]
 
     def _leave(self, rank: int) -> None:
         index, own = placement.place(rank)
         world = self._worlds[index]
         world.left.discard(own)
-        if not world.left:
+        if not world.left and index:
             del self._worlds[index]
+
+    def _released(self, world: int, release: Release | None) -> list[Action]:
+        if release is None:
+            return []
+        self._n_met += release.once
+        number = self._n_met if release.once else 0
+        r = release
+        return [ReleaseFence(r.nodes, world, r.fence, r.epoch, r.packets, number)]
 
 
 def _refused(node: int, rank: int, why: str) -> list[Action]:
@@ -251,137 +267,6 @@ def _refused(node: int, rank: int, why: str) -> list[Action]:
 
 def _unknown(verb: bytes) -> bytes:
     return b"cmd=%s_result rc=1 msg=service_not_found\n" % verb
-
-
-def _released(world: int, release: Release | None) -> list[Action]:
-    if release is None:
-        return []
-    return [ReleaseFence(release.nodes, world, release.fence, release.epoch, release.packets)]
-
-
-#: bytes of all packets of one fence; with what else is in the order it fits a control frame
-FENCE_LIMIT = 15 << 20
-#: bytes that one node may have lying in fences that are not open yet, and in the names of fences
-#: that it was the first to come to; what a member of a group takes here, and a name beside itself
-NODE_LIMIT, MEMBER, NAMED = 4 << 20, 512, 128
-
-
-class FenceError(ValueError):
-    """A node committed what it may not; its link cannot be trusted any more."""
-
-
-@value
-class Release(Value):
-    """A fence that opens: each of ``nodes`` gets ``packets``."""
-
-    fence: str
-    epoch: int
-    nodes: tuple[int, ...]
-    packets: tuple[bytes, ...]
-
-
-@dataclass
-class _Fence:
-    """A group's barrier in one epoch: its members by node, and who has committed."""
-
-    members: Mapping[int, frozenset[int]]
-    epoch: int
-    cost: int  # for each node that is in, beside its packet
-    packets: dict[int, bytes] = field(default_factory=dict)
-    size: int = 0  # bytes of all packets
-
-
-class Fences:
-    """The fences of one world. ranks_of: node -> its ranks."""
-
-    def __init__(self, ranks_of: Mapping[int, Sequence[int]]) -> None:
-        self._nodes = {rank: node for node, ranks in ranks_of.items() for rank in ranks}
-        self._world = {node: frozenset(ranks) for node, ranks in ranks_of.items() if ranks}
-        self._fences: dict[str, _Fence] = {}  # those that somebody waits in
-        self._epochs: dict[str, int] = {}  # of those that have opened
-        self._lying: Counter[int] = Counter()  # bytes, by node
-        self._named: Counter[int] = Counter()
-        self._ended: set[int] = set()
-
-    def commit(self, node: int, name: str, epoch: int, packet: bytes) -> Release | None:
-        """``node`` is in with all its members; the release if that was the last one.
-
-        Raises: FenceError for a group that cannot be, one the node has no part
-        in, an epoch that is not the present one, or too many bytes.
-        """
-        fence = self._fences.get(name) or self._new(name)
-        if node not in fence.members or node in fence.packets or epoch != fence.epoch:
-            raise FenceError(f"barrier {name[:60]} epoch {epoch}: out of turn")
-        if fence.size + len(packet) > FENCE_LIMIT:
-            raise FenceError(f"the keys of one barrier take more than {FENCE_LIMIT} bytes")
-        lying = self._lying[node] + fence.cost + len(packet)
-        named = self._named[node]
-        if name not in self._fences and name not in self._epochs:
-            named += len(name) + NAMED
-        if (lying > NODE_LIMIT and self._lying[node]) or named > NODE_LIMIT:
-            raise FenceError(f"its barriers take more than {NODE_LIMIT} bytes here")
-        self._lying[node], self._named[node] = lying, named
-        self._fences[name] = fence
-        fence.packets[node] = packet
-        fence.size += len(packet)
-        return self._complete(name, fence)
-
-    def _new(self, name: str) -> _Fence:
-        members = self._members(name)
-        cost = 0 if members is self._world else MEMBER * sum(map(len, members.values()))
-        return _Fence(members, self._epochs.get(name, 0), cost)
-
-    def ended(self, rank: int) -> list[Release]:
-        """``rank`` ended well; the fences that open because nobody else was missing."""
-        self._ended.add(rank)
-        found = [self._complete(name, fence) for name, fence in [*self._fences.items()]]
-        return [release for release in found if release is not None]
-
-    def missing(self, name: str, epoch: int) -> list[int]:
-        """The nodes that the fence still waits for in ``epoch``; [] when it has opened."""
-        fence = self._fences.get(name)
-        if fence is None or fence.epoch != epoch or not fence.packets:
-            return []
-        return [node for node in fence.members if self._is_missing(fence, node)]
-
-    def _is_missing(self, fence: _Fence, node: int) -> bool:
-        return node not in fence.packets and not fence.members[node] <= self._ended
-
-    def _complete(self, name: str, fence: _Fence) -> Release | None:
-        if not fence.packets:
-            return None
-        if not self._ended and len(fence.packets) < len(fence.members):
-            return None  # the usual case, without a look at each node
-        if any(self._is_missing(fence, node) for node in fence.members):
-            return None
-        release = Release(
-            name, fence.epoch, tuple(sorted(fence.packets)), tuple(fence.packets.values())
-        )
-        for node, packet in fence.packets.items():
-            self._lying[node] -= fence.cost + len(packet)
-        del self._fences[name]
-        self._epochs[name] = fence.epoch + 1
-        return release
-
-    def _members(self, name: str) -> Mapping[int, frozenset[int]]:
-        group, _, tag = name.rpartition(":")
-        if not tag.isdigit() or len(tag) > 11:
-            raise FenceError(f"not a barrier: {name[:60]}")
-        if group == "WORLD":
-            return self._world
-        members: dict[int, set[int]] = {}
-        for rank in _ranks(group):
-            if rank not in self._nodes:
-                raise FenceError(f"barrier {name[:60]}: no rank {rank}")
-            members.setdefault(self._nodes[rank], set()).add(rank)
-        return {node: frozenset(own) for node, own in members.items()}
-
-
-def _ranks(group: str) -> list[int]:
-    words = group.split(",")
-    if not all(word.isascii() and word.isdigit() and len(word) < 10 for word in words):
-        raise FenceError(f"not a group: {group[:60]}")
-    return [int(word) for word in words]
 
 
 def process_mapping(node_of: Sequence[int]) -> str:

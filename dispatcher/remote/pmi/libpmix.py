@@ -20,9 +20,11 @@ if TYPE_CHECKING:
     from typing import Any, List, Tuple
 
     Pairs = List[Tuple[bytes, int, Any]]  # key, type, value
+    Members = List[List[Any]]  # of each namespace that takes part its ranks, None: all
 
-SUCCESS, NOT_SUPPORTED, SUCCEEDED_AT_ONCE = 0, -47, -157
-STRING, UINT16, UINT32, INFO, DATA_ARRAY, RANK = 3, 13, 14, 24, 39, 40
+SUCCESS, SUCCEEDED_AT_ONCE = 0, -157
+STRING, SIZE, UINT16, UINT32, PROC, INFO, BYTE_OBJECT, DATA_ARRAY = 3, 4, 13, 14, 22, 24, 27, 39
+RANK = 40
 #: ranks from here on mean more than one
 WILDCARD = 0xFFFFFFF0
 
@@ -69,12 +71,20 @@ class Infos:
             info.key = key
             info.value.type = type
             info.value.content[0] = self._content(type, value)
+            if type == BYTE_OBJECT:
+                info.value.content[1] = len(value)
 
     def _content(self, type: int, value: Any) -> int:
+        if type == BYTE_OBJECT:
+            return copied(value)
         if type == STRING:
             text = ctypes.create_string_buffer(value)
             self.kept.append(text)
             return ctypes.addressof(text)
+        if type == DATA_ARRAY and isinstance(value, ctypes.Array):
+            members = DataArray(PROC, len(value), ctypes.addressof(value))
+            self.kept += (value, members)
+            return ctypes.addressof(members)
         if type == DATA_ARRAY:
             inner = Infos(value)
             holder = DataArray(INFO, inner.size, ctypes.addressof(inner.array))
@@ -87,15 +97,18 @@ class Library:
     """libpmix at ``path``, set up to serve the ranks of one job.
 
     tell: takes ``connected`` or ``finalized`` with a rank, ``abort`` with rank, code and text.
-    fenced: takes what answers the fence, the ranks in it (None: all) and what they contribute.
-    Both are called by a thread of the library's own. Raises: LoadError.
+    asked: takes what ranks want (``fence``), what answers that, and fields. Both are called by a
+    thread of the library's own. upcalls: more functions for it to call, by their places.
+
+    Raises: LoadError.
     """
 
     def __init__(
         self,
         path: str,
         tell: Callable[..., None],
-        fenced: Callable[[Answer, list[int] | None, bytes], None],
+        asked: Callable[..., None],
+        upcalls: dict[int, Any],
     ) -> None:
         try:
             self.calls = ctypes.CDLL(path, ctypes.RTLD_GLOBAL)
@@ -121,15 +134,10 @@ class Library:
             return SUCCESS  # which promises an answer; the rank waits for its end
 
         def on_fenced(procs: Any, n: int, _: Any, __: int, data: Any, size: int, *how: Any) -> int:
-            members = [(procs[i].namespace, procs[i].rank) for i in range(n)]
-            if any(namespace != self.namespace for namespace, _ in members):
-                return NOT_SUPPORTED
-            ranks = [rank for _, rank in members]
             blob = ctypes.string_at(data, size) if data else b""
             if data:
-                _libc.free(data)
-            everybody = any(rank >= WILDCARD for rank in ranks)
-            fenced(Answer(*how), None if everybody else ranks, blob)
+                libc.free(data)
+            asked("fence", Answer(*how), members=members_of(procs, n), data=blob)
             return SUCCESS
 
         self.table = (ctypes.c_void_p * N_FUNCTIONS)()
@@ -138,6 +146,7 @@ class Library:
             FINALIZED: Connected(on_finalized),
             ABORT: Aborted(on_aborted),
             FENCE: Fenced(on_fenced),
+            **upcalls,
         }  # what has no function here is answered with PMIX_ERR_NOT_SUPPORTED by the library
         for place, function in self.functions.items():
             self.table[place] = ctypes.cast(function, ctypes.c_void_p).value
@@ -193,6 +202,13 @@ class Library:
             raise LoadError("PMIx_%s: %d" % (call, status))
 
 
+def copied(data: bytes) -> int:
+    """Where a copy of ``data`` is, for the library to free."""
+    memory = libc.malloc(max(1, len(data)))
+    ctypes.memmove(memory, data, len(data))
+    return int(memory)
+
+
 class Answer:
     """Lets the ranks of this host out of a fence."""
 
@@ -200,12 +216,21 @@ class Answer:
         self.function = Released(function)
         self.argument = argument
 
-    def give(self, status: int, data: bytes) -> None:
+    def give(self, status: int, data: bytes, number: int) -> None:
         """Let them go with ``data``, what all hosts contributed; the library frees its copy."""
-        memory = _libc.malloc(max(1, len(data)))
-        ctypes.memmove(memory, data, len(data))
-        free = ctypes.cast(_libc.free, ctypes.c_void_p)
+        memory = copied(data)
+        free = ctypes.cast(libc.free, ctypes.c_void_p)
         self.function(status, memory, len(data), self.argument, free, memory)
+
+
+def members_of(procs: Any, n: int) -> Members:
+    """Who the ``n`` structures at ``procs`` are."""
+    ranks: dict[bytes, list[int] | None] = {}
+    for proc in procs[:n]:
+        known = ranks.setdefault(proc.namespace, [])
+        if known is not None:
+            ranks[proc.namespace] = None if proc.rank >= WILDCARD else [*known, proc.rank]
+    return [[namespace, own] for namespace, own in ranks.items()]
 
 
 def _job(
@@ -253,7 +278,7 @@ def _job(
     return pairs
 
 
-_libc = ctypes.CDLL(None)
-_libc.malloc.restype = ctypes.c_void_p
-_libc.malloc.argtypes = (ctypes.c_size_t,)
-_libc.free.argtypes = (ctypes.c_void_p,)
+libc = ctypes.CDLL(None)
+libc.malloc.restype = ctypes.c_void_p
+libc.malloc.argtypes = (ctypes.c_size_t,)
+libc.free.argtypes = (ctypes.c_void_p,)

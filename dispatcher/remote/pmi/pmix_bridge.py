@@ -21,17 +21,20 @@ from dispatcher.remote.protocol.packing import PackError, unpack
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
     from typing import Any
 
+    from dispatcher.remote.pmi.libpmix import Members
     from dispatcher.remote.pmi.pmi_server import Action
     from dispatcher.remote.pmi.pmi_state import PmiState, World
 
-#: no tag of PMI-1's has eleven digits
-TAG = ":10000000000"
+#: no tag of PMI-1's has eleven digits; of what meets once, the tag has a number of its name's
+TAG, ONCE = ":10000000000", 20000000000
 #: bytes of a packet that a report can hold, of all that one fence may bring, and of a message
 PACKET_LIMIT, FENCE_LIMIT, PORTION = 960 << 10, 64 << 20, 1 << 20
-OUT_OF_RESOURCE = -29
+OUT_OF_RESOURCE, NOT_FOUND = -29, -46
+#: bytes of a fence's name that a report can hold
+NAME_LIMIT = 4096
 #: seconds that an abort waits: Open MPI's ranks abort when one that they talk to has died, and
 #: then its end is the cause, which its own agent tells. The rank waits in MPI_Abort meanwhile
 HESITATION = 0.5
@@ -68,8 +71,10 @@ class PmixBridge:
         self.stalls_at = NEVER  # when ranks that have not come are told
         self.aborts: list[tuple[float, Action]] = []  # when to tell of each
         self.served = self.mpi = ""  # what serves, and the MPI it was chosen for
-        self.epochs: dict[str, int] = {}
-        self.waiting: dict[str, int] = {}  # fence -> its number in the serving process
+        self.epochs: dict[tuple[int, str], int] = {}  # of fences of a world, by their names
+        self.waiting: dict[tuple[int, str], int] = {}  # fence -> its number in the serving process
+        #: namespace -> its world: index, number of its first rank, and size
+        self.spaces = {world.job["name"]: (0, 0, world.job["size"])}
         listener.setblocking(False)
         state.poll.register(listener.fileno(), select.EPOLLIN)
         state.others[listener.fileno()] = self.greet
@@ -148,15 +153,18 @@ class PmixBridge:
 
     def order(self, message: dict[str, Any]) -> list[Action] | None:
         """Carry out ``pmi_release`` or ``pmi_who`` of a fence of ours; None for those of PMI-1."""
-        fence, epoch = message["fence"], message["epoch"]
-        if not fence.endswith(TAG):
+        epoch = message["epoch"]
+        fence = message["world"], message["fence"]
+        tag = message["fence"].rpartition(":")[2]
+        if len(tag) < len(TAG) - 1:
             return None
         if message["type"] == "pmi_who":
             passed = fence in self.waiting or self.epochs.get(fence, 0) > epoch
             return [] if passed else self.who(message["seconds"])
-        if fence not in self.waiting or self.epochs[fence] != epoch:
+        if fence not in self.waiting or self.epochs.get(fence, 0) != epoch:
             return []
-        self.epochs[fence] += 1
+        if int(tag) < ONCE:
+            self.epochs[fence] = epoch + 1
         parts, left = [], FENCE_LIMIT
         try:
             for packet in message["keys"]:
@@ -165,7 +173,9 @@ class PmixBridge:
         except zlib.error:
             left = 0
         id = self.waiting.pop(fence)
-        return self._answer(id, *((0, b"".join(parts)) if left > 0 else (OUT_OF_RESOURCE, b"")))
+        if left <= 0:
+            return self._answer(id, OUT_OF_RESOURCE)
+        return self._answer(id, 0, b"".join(parts), message["number"])
 
     def who(self, seconds: float) -> list[Action]:
         """Report the ranks here that others wait for; libpmix does not tell which are in."""
@@ -216,20 +226,47 @@ class PmixBridge:
         self._set_due()
         return []
 
-    def _fence(self, now: float, id: int, ranks: list[int] | None, data: bytes) -> list[Action]:
-        size = self.world.job["size"]
-        if ranks is None or len(set(ranks)) == size:
-            fence = "WORLD" + TAG
-        else:
-            fence = ",".join("%d" % rank for rank in sorted(set(ranks))) + TAG
+    def _fence(self, now: float, id: int, members: Members, data: bytes) -> list[Action]:
+        return self._meet(id, members, TAG, data)
+
+    def _group(
+        self, now: float, id: int, verb: str, name: bytes, members: Members, data: bytes
+    ) -> list[Action]:
+        tag = zlib.crc32(b"%s %s" % (verb.encode(), name))
+        return self._meet(id, members, ":%d" % (ONCE + tag), data)
+
+    def _meet(self, id: int, members: Members, tag: str, data: bytes) -> list[Action]:
+        """All ranks of this host among ``members`` are in a fence, and bring ``data``."""
+        try:
+            world, group = self._who_meet(members)
+        except KeyError:
+            return self._answer(id, NOT_FOUND)
         packet = zlib.compress(data, 1)
-        if fence in self.waiting or len(packet) > PACKET_LIMIT:
-            text = "MPI: a fence of %d bytes cannot be sent" % len(packet)
-            return [("send", "notice", {"text": text}), *self._answer(id, OUT_OF_RESOURCE, b"")]
+        fence = world, group + tag
+        if fence in self.waiting or max(len(packet) - PACKET_LIMIT, len(fence[1]) - NAME_LIMIT) > 0:
+            text = "MPI: a fence of %d bytes cannot be sent" % (len(packet) + len(fence[1]))
+            return [("send", "notice", {"text": text}), *self._answer(id, OUT_OF_RESOURCE)]
         self.waiting[fence] = id
-        epoch = self.epochs.setdefault(fence, 0)
-        fields = {"world": 0, "fence": fence, "epoch": epoch, "keys": packet}
+        epoch = self.epochs.get(fence, 0)
+        fields = {"world": world, "fence": fence[1], "epoch": epoch, "keys": packet}
         return [("send", "pmi_fence", fields)]
+
+    def _who_meet(self, members: Members) -> tuple[int, str]:
+        """The world whose ranks meet, and which of them: 0 and the job's numbers if of several.
+
+        Raises: KeyError for a namespace that nobody knows here.
+        """
+        if len(members) == 1:
+            index, first, size = self.spaces[members[0][0]]
+            ranks = members[0][1]
+            if ranks is None or len(set(ranks)) == size:
+                return index, "WORLD"
+            return index, _spans(ranks)
+        numbers: list[int] = []
+        for namespace, ranks in members:
+            _, first, size = self.spaces[namespace]
+            numbers += [first + rank for rank in (range(size) if ranks is None else ranks)]
+        return 0, _spans(numbers)
 
     def _trouble(self, now: float, why: str, mpi: str) -> list[Action]:
         self.state.finalized |= self.state.connected or {-1}  # its end is no news any more
@@ -238,11 +275,11 @@ class PmixBridge:
             return [("send", "notice", {"text": text})]
         return [("send", "pmix_failed", {"library": mpi, "tried": why})]
 
-    def _answer(self, id: int, status: int, data: bytes) -> list[Action]:
-        """Let the ranks out of fence ``id``, with ``data`` if ``status`` is 0."""
+    def _answer(self, id: int, status: int, data: bytes = b"", number: int = 0) -> list[Action]:
+        """Answer what has ``id`` in the serving process, with ``data`` if ``status`` is 0."""
         for at in range(0, len(data), PORTION):
             self.outgoing += control("part", id=id, data=data[at : at + PORTION])
-        self.outgoing += control("release", id=id, status=status)
+        self.outgoing += control("release", id=id, status=status, number=number)
         self._write()
         return []
 
@@ -266,3 +303,14 @@ class PmixBridge:
         if self.state.finalized >= self.state.connected and self.state.finalized:
             return []
         return [("send", "pmix_failed", {"library": "", "tried": ""})]
+
+
+def _spans(ranks: Iterable[int]) -> str:
+    """``ranks`` in the fewest words: ``0-7,12``."""
+    spans: list[list[int]] = []
+    for rank in sorted(set(ranks)):
+        if spans and spans[-1][1] == rank - 1:
+            spans[-1][1] = rank
+        else:
+            spans.append([rank, rank])
+    return ",".join("%d-%d" % (a, b) if a < b else "%d" % a for a, b in spans)

@@ -10,9 +10,9 @@ but one socket. It dies with the agent; why it is there, ``docs/design/mpi.md`` 
 libpmix can only listen on ports it opened itself. So each connection to the port in the ranks'
 environment is let in here if it is of our own user, and carried over, byte for byte.
 
-Frames to the agent: up (mpi, pmix, version), connected and finalized (rank), fence (id,
-ranks or None, data), abort (rank, code, text), trouble (why, mpi). From it: part (id, data),
-release (id, status).
+Frames to the agent: up (mpi, pmix, version), connected and finalized (rank), abort
+(rank, code, text), trouble (why, mpi); fence (id, members, data) and what ``pmix_upcalls`` has,
+each with its id. From it: part (id, data), release (id, status, number).
 """
 
 from __future__ import annotations
@@ -24,8 +24,9 @@ from _socket import AF_INET, SOCK_STREAM, socket
 from _thread import allocate_lock
 
 from dispatcher.remote.pmi import mpi_library
-from dispatcher.remote.pmi.libpmix import Answer, Library, LoadError
+from dispatcher.remote.pmi.libpmix import Library, LoadError
 from dispatcher.remote.pmi.pmi_port import owner
+from dispatcher.remote.pmi.pmix_upcalls import functions
 from dispatcher.remote.protocol.frames import Decoder, control
 from dispatcher.remote.protocol.packing import unpack
 
@@ -60,9 +61,9 @@ class Serving:
         self.job = job
         self.found = found
         self.lock = allocate_lock()  # the library's thread speaks to the agent too
-        self.fences: dict[int, Answer] = {}
-        self.n_fences = 0
-        self.parts: dict[int, list[bytes]] = {}  # of what a fence brings
+        self.answers: dict[int, Any] = {}
+        self.n_asked = 0
+        self.parts: dict[int, list[bytes]] = {}  # of what an answer brings
         self.poll = select.epoll()
         self.across: dict[int, int] = {}  # descriptor -> where its bytes go
         self.waiting: dict[int, bytes] = {}  # descriptor -> bytes it does not take yet
@@ -122,7 +123,7 @@ class Serving:
 
         for _ in range(MOST_NEEDED):
             try:
-                return Library(path, self.tell, self.fenced)
+                return Library(path, self.tell, self.asked, functions(self.asked))
             except LoadError as error:
                 missing = re.match(r"(lib[^/:]+): cannot open shared object", str(error))
                 known = self.found.named(missing.group(1)) if missing else None
@@ -134,22 +135,23 @@ class Serving:
                     raise error from None
         raise LoadError("%s: it needs too many libraries" % path)
 
-    def fenced(self, answer: Answer, ranks: list[int] | None, data: bytes) -> None:
-        """All ranks of this host are in a fence, and bring ``data``; ``answer`` lets them out."""
-        if len(data) > FENCE_LIMIT:
-            answer.give(OUT_OF_RESOURCE, b"")
+    def asked(self, kind: str, answer: Any, **fields: Any) -> None:
+        """Ranks of this host want what ``kind`` says; ``answer`` is for them."""
+        if len(fields.get("data", b"")) > FENCE_LIMIT:
+            answer.give(OUT_OF_RESOURCE, b"", 0)
             return
-        self.n_fences += 1
-        self.fences[self.n_fences] = answer
-        self.tell("fence", id=self.n_fences, ranks=ranks, data=data)
+        self.n_asked += 1
+        self.answers[self.n_asked] = answer
+        self.tell(kind, id=self.n_asked, **fields)
 
     def release(self, message: dict[str, Any]) -> None:
-        """Let the ranks out of a fence, when all parts of what they get have come."""
+        """Answer what was asked, when all parts of what the ranks get have come."""
         id = message["id"]
         if message["type"] == "part":
             self.parts.setdefault(id, []).append(message["data"])
             return
-        self.fences.pop(id).give(message["status"], b"".join(self.parts.pop(id, ())))
+        data = b"".join(self.parts.pop(id, ()))
+        self.answers.pop(id).give(message["status"], data, message["number"])
 
     def tell(self, type: str, **fields: object) -> None:
         """Send a frame to the agent. Raises: OSError when that is gone."""

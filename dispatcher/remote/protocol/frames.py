@@ -63,7 +63,8 @@ credit     ``count`` more bytes of output may be sent
 ping       the launcher is alive; renews the lease. aside: answer with a NUL on standard error,
            which stands for a beat: who passes it on need not know our frames
 pmi_release
-           ``fence`` (GROUP:TAG) of ``world`` opens in ``epoch``; ``keys``: one packet of each host
+           ``fence`` (GROUP:TAG) of ``world`` opens in ``epoch``; ``keys``: one packet of each host;
+           number: of the group that is made by it, or 0
 pmi_answer ``line`` for ``rank``, the answer to its ``pmi_name`` or ``pmi_spawn``
 pmi_who    answer with ``pmi_waiting`` if ranks are missing in ``fence`` of ``world`` in ``epoch``;
            others have waited ``seconds``

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TypeVar
 
 from dispatcher.bootstrap import payload
-from dispatcher.core.events.actions import QueryInside
+from dispatcher.core.events.actions import QueryInside, ReleaseFence
 from dispatcher.core.events.mpi_events import World
 from dispatcher.core.events.run_events import Facts, RanksBound
 from dispatcher.core.run.mpi_manager import process_mapping
@@ -59,7 +59,10 @@ def once_a_plan(make: Callable[[JobPlan], T]) -> Callable[[JobPlan], T]:
 
 
 #: modules of the agent that serve PMIx
-PARTS = ("pmi.pmix_bridge", "pmi.pmix_server", "pmi.libpmix", "pmi.mpi_library", "pmi.pmi_port")
+PARTS = (
+    "pmi.pmix_bridge", "pmi.pmix_server", "pmi.libpmix", "pmi.pmix_upcalls", "pmi.mpi_library",
+    "pmi.pmi_port",
+)  # fmt: skip
 
 #: where to come, under the names by which versions 2 to 5 look
 URIS = tuple(f"PMIX_SERVER_URI{version}".encode() for version in ("2", "21", "3", "4", "41"))
@@ -286,9 +289,11 @@ def _place(
     }
 
 
-def release_order(world: int, fence: str, epoch: int, packets: Sequence[bytes]) -> Common:
+def release_order(release: ReleaseFence) -> Common:
     """The order to let the members of a fence go, the same for all nodes."""
-    return Common(control("pmi_release", world=world, fence=fence, epoch=epoch, keys=packets))
+    r = release
+    fields = {"world": r.world, "fence": r.fence, "epoch": r.epoch, "number": r.number}
+    return Common(control("pmi_release", **fields, keys=r.packets))
 
 
 def query_order(action: QueryInside) -> bytes:

@@ -296,8 +296,8 @@ class Runner(EventLoop):
                     self._suspend()
                 case act.Sweep(node):
                     self._send(node, "sweep")
-                case act.ReleaseFence(nodes, world, fence, epoch, packets):
-                    order = release_order(world, fence, epoch, packets)
+                case act.ReleaseFence(nodes):
+                    order = release_order(action)
                     for node in nodes:
                         self._hosts[node].send(order)
                 case act.AnswerRank(node, rank, line):

@@ -7,16 +7,17 @@ from cases import cases
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dispatcher.core.run.mpi_manager import (
+from dispatcher.core.run.fences import (
     FENCE_LIMIT,
     MEMBER,
     NAMED,
     NODE_LIMIT,
+    ONCE,
     FenceError,
     Fences,
     Release,
-    process_mapping,
 )
+from dispatcher.core.run.mpi_manager import process_mapping
 
 TWO = {0: (0, 1), 1: (2, 3)}
 
@@ -172,3 +173,35 @@ def test_mapping_says_each_rank_s_node(nodes: list[int]) -> None:
         first, n_nodes, each = map(int, block.split(","))
         told += [node for node in range(first, first + n_nodes) for _ in range(each)]
     assert told == nodes
+
+
+def test_a_meeting_is_forgotten_when_it_is_over() -> None:
+    fences = Fences(TWO)
+    for _ in range(2):  # the same again is a meeting of its own
+        assert fences.commit(0, f"0-2:{ONCE + 7}", 0, b"a") is None
+        opened = fences.commit(1, f"0-2:{ONCE + 7}", 0, b"b")
+        assert opened == Release(f"0-2:{ONCE + 7}", 0, (0, 1), (b"a", b"b"), once=True)
+    for number in range(3 * NODE_LIMIT // NAMED // 4 + 9):  # many that stayed would be too many
+        assert fences.commit(0, f"0:{ONCE + number}", 0, b"") is not None
+
+
+def test_ranks_of_several_worlds_meet_by_their_numbers() -> None:
+    fences = Fences(TWO, {0: 0, 1: 0, 2: 1, 3: 1, 1 << 20: 1, (1 << 20) + 1: 2})
+    name = f"3,1048576-1048577:{ONCE}"
+    assert fences.commit(1, name, 0, b"a") is None
+    assert fences.missing(name, 0) == [2]
+    with pytest.raises(FenceError):  # it has no rank there
+        fences.commit(0, name, 0, b"")
+    opened = fences.commit(2, name, 0, b"b")
+    assert opened is not None
+    assert opened.nodes == (1, 2)
+
+
+@cases(
+    "group",
+    ["0-4", "3-0", "0-1,1-2", "0-1,0-1", "0-", "-1", "0-1-2", "0-99999999999", "1,0-1"],
+)
+def test_spans_that_cannot_be(group: str) -> None:
+    fences = Fences(TWO)
+    with pytest.raises(FenceError):
+        fences.commit(1, f"{group}:{ONCE}", 0, b"")

@@ -22,7 +22,8 @@ from dispatcher.core.events.actions import (
     Tell,
 )
 from dispatcher.core.run.attempt import AttemptMachine
-from dispatcher.core.run.mpi_manager import MOST_TOLD, FenceError, MpiManager
+from dispatcher.core.run.fences import FenceError
+from dispatcher.core.run.mpi_manager import MOST_TOLD, MpiManager
 from dispatcher.core.run.tables import RankTable
 from dispatcher.plan.job.placement import number
 

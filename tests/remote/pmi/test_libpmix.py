@@ -9,14 +9,13 @@ from typing import Any
 import pytest
 from cases import cases
 
-from dispatcher.remote.pmi import libpmix
+from dispatcher.remote.pmi import libpmix, pmix_upcalls
 from dispatcher.remote.pmi.libpmix import (
     ABORT,
     CONNECTED,
     DATA_ARRAY,
     FENCE,
     FINALIZED,
-    NOT_SUPPORTED,
     RANK,
     STRING,
     SUCCEEDED_AT_ONCE,
@@ -32,6 +31,8 @@ from dispatcher.remote.pmi.libpmix import (
     Proc,
     Released,
 )
+from dispatcher.remote.pmi.pmix_upcalls import CONNECT, DISCONNECT, GROUP
+from dispatcher.remote.pmi.pmix_upcalls import Told as GroupTold
 
 HOSTS = [(b"a", [0, 2]), (b"b", [1, 3, 4])]
 
@@ -103,7 +104,7 @@ class Told:
 
     def __init__(self, calls: Calls, monkeypatch: pytest.MonkeyPatch) -> None:
         self.events: list[tuple[str, dict[str, Any]]] = []
-        self.fences: list[tuple[Answer, list[int] | None, bytes]] = []
+        self.asked: list[tuple[str, Any, dict[str, Any]]] = []
 
         def load(path: str, mode: int) -> Calls:
             assert (path, mode) == ("/lib/libpmix.so.2", ctypes.RTLD_GLOBAL)
@@ -114,9 +115,13 @@ class Told:
             self.library = Library(
                 "/lib/libpmix.so.2",
                 lambda type, **fields: self.events.append((type, fields)),
-                lambda *fence: self.fences.append(fence),
+                self.take,
+                pmix_upcalls.functions(self.take),
             )
         self.library.namespace = b"kvs_7"
+
+    def take(self, kind: str, answer: Any, **fields: Any) -> None:
+        self.asked.append((kind, answer, fields))
 
 
 @pytest.fixture
@@ -145,7 +150,7 @@ def test_it_listens_under_a_name_with_its_files_in_a_folder(told: Told, calls: C
         (b"pmix.srv.rank", RANK, 0),
     ]
     ours = [place for place, function in enumerate(table) if function]
-    assert ours == [CONNECTED, FINALIZED, ABORT, FENCE]
+    assert ours == [CONNECTED, FINALIZED, ABORT, FENCE, CONNECT, DISCONNECT, GROUP]
     assert len(table) == libpmix.N_FUNCTIONS
 
 
@@ -245,13 +250,13 @@ def test_another_library_is_none(missing: str, monkeypatch: pytest.MonkeyPatch) 
 
     monkeypatch.setattr(ctypes, "CDLL", lambda path, mode: Other())
     with pytest.raises(LoadError, match=missing):
-        Library("/lib/other.so", lambda: None, lambda *_: None)
+        Library("/lib/other.so", lambda: None, lambda *_: None, {})
 
 
 def test_a_library_that_is_not_there(tmp_path: Any) -> None:
     absent = str(tmp_path / "libpmix.so.2")
     with pytest.raises(LoadError, match=absent):
-        Library(absent, lambda: None, lambda *_: None)
+        Library(absent, lambda: None, lambda *_: None, {})
 
 
 def test_ranks_come_and_go(told: Told) -> None:
@@ -275,7 +280,7 @@ def fence(told: Told, procs: list[tuple[bytes, int]], data: bytes | None) -> int
     members = (Proc * len(procs))(*(Proc(*one) for one in procs))
     memory = None
     if data is not None:
-        memory = libpmix._libc.malloc(max(1, len(data)))
+        memory = libpmix.libc.malloc(max(1, len(data)))
         ctypes.memmove(memory, data, len(data))
     size = 0 if data is None else len(data)
     answer: int = told.library.functions[FENCE](members, len(procs), None, 0, memory, size, 1, 2)
@@ -295,13 +300,14 @@ def test_a_fence_brings_what_its_ranks_contribute(
     told: Told, ranks: list[int], known: list[int] | None, data: bytes | None
 ) -> None:
     assert fence(told, [(b"kvs_7", rank) for rank in ranks], data) == SUCCESS
-    ((_, members, blob),) = told.fences
-    assert (members, blob) == (known, data or b"")
+    ((kind, _, fields),) = told.asked
+    assert (kind, fields) == ("fence", {"members": [[b"kvs_7", known]], "data": data or b""})
 
 
-def test_fences_of_other_jobs_are_not_served(told: Told) -> None:
-    assert fence(told, [(b"kvs_7", 0), (b"kvs_8", 0)], None) == NOT_SUPPORTED
-    assert told.fences == []
+def test_ranks_of_two_namespaces_meet(told: Told) -> None:
+    assert fence(told, [(b"kvs_7", 0), (b"kvs_8", WILDCARD), (b"kvs_7", 2)], None) == SUCCESS
+    ((_, _, fields),) = told.asked
+    assert fields["members"] == [[b"kvs_7", [0, 2]], [b"kvs_8", None]]
 
 
 @cases("data", [b"", b"all that came\0"])
@@ -315,5 +321,72 @@ def test_an_answer_gives_its_own_copy_of_the_data(data: bytes) -> None:
     function = Released(released)
     address = ctypes.cast(function, ctypes.c_void_p).value
     assert address is not None
-    Answer(address, 99).give(-29, data)
+    Answer(address, 99).give(-29, data, 0)
     assert given == [(-29, data, 99, True)]
+
+
+def group(told: Told, verb: int, infos: libpmix.Infos, answered: Any) -> int:
+    """What the library is answered when ranks 0 and 2 make the group ``g``."""
+    members = (Proc * 2)(Proc(b"kvs_7", 0), Proc(b"kvs_7", 2))
+    address = ctypes.cast(answered, ctypes.c_void_p).value
+    function = told.library.functions[GROUP]
+    answer: int = function(verb, b"g", members, 2, infos.array, infos.size, address, 99)
+    return answer
+
+
+def test_a_group_brings_what_its_ranks_contribute_and_gets_a_number(told: Told) -> None:
+    given: list[Any] = []
+
+    def take(status: int, infos: int, size: int, argument: int, free: int, key: int) -> None:
+        for info in (Info * size).from_address(infos):
+            content = info.value.content
+            if info.value.type == libpmix.BYTE_OBJECT:
+                given.append((info.key, ctypes.string_at(content[0], content[1])))
+            elif info.value.type == DATA_ARRAY:
+                inner = DataArray.from_address(content[0])
+                procs = (Proc * inner.size).from_address(inner.array)
+                given.append((info.key, [(proc.namespace, proc.rank) for proc in procs]))
+            else:
+                given.append((info.key, content[0]))
+        ctypes.CFUNCTYPE(None, ctypes.c_void_p)(free)(key)  # as the library does
+
+    endpoints = libpmix.Infos([(b"pmix.grp.endpt", libpmix.BYTE_OBJECT, b"mi\0ne")])
+    answered = GroupTold(take)
+    assert group(told, 0, endpoints, answered) == SUCCESS
+    ((kind, answer, fields),) = told.asked
+    assert (kind, fields) == (
+        "group",
+        {"verb": "construct", "name": b"g", "members": [[b"kvs_7", [0, 2]]], "data": b"mi\0ne"},
+    )
+    answer.give(SUCCESS, b"al\0l", 7)
+    assert given == [
+        (b"pmix.grp.mbrs", [(b"kvs_7", 0), (b"kvs_7", 2)]),
+        (b"pmix.grp.ctxid", 7),
+        (b"pmix.grp.endpt", b"al\0l"),
+    ]
+    answer.give(-47, b"", 0)
+    assert len(given) == 3
+
+
+def test_a_group_of_one_host_is_the_library_s_own_affair(told: Told) -> None:
+    given: list[tuple[int, int]] = []
+    answered = GroupTold(lambda status, infos, size, *_: given.append((status, size)))
+    local = libpmix.Infos([(b"pmix.grp.lcl", 1, 1)])
+    assert group(told, 0, local, answered) == SUCCESS
+    assert group(told, 1, local, answered) == SUCCEEDED_AT_ONCE
+    assert (told.asked, given) == ([], [(SUCCESS, 1)])
+
+
+def test_worlds_connect_and_part(told: Told) -> None:
+    given: list[Any] = []
+    answered = ctypes.CFUNCTYPE(None, ctypes.c_int, ctypes.c_void_p)(
+        lambda status, argument: given.append((status, argument))
+    )
+    address = ctypes.cast(answered, ctypes.c_void_p).value
+    for place, verb in ((CONNECT, "connect"), (DISCONNECT, "disconnect")):
+        function = told.library.functions[place]
+        assert function(proc(WILDCARD), 1, None, 0, address, 99) == SUCCESS
+        kind, answer, fields = told.asked.pop()
+        assert (kind, fields["verb"], fields["members"]) == ("group", verb, [[b"kvs_7", None]])
+        answer.give(-46, b"", 0)
+        assert given.pop() == (-46, 99)

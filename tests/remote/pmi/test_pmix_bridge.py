@@ -80,7 +80,7 @@ def test_who_never_came_is_named_when_patience_ends(house: House) -> None:
     asked = {"type": "pmi_who", **FENCE, "seconds": 3.0}
     ((_, _, fields),) = house.connections.replies().order(asked)
     assert (fields["never"], fields["seconds"]) == ([0], 3.0)
-    there.epochs["WORLD" + TAG] = 1
+    there.epochs[0, "WORLD" + TAG] = 1
     assert house.connections.replies().order(asked) == []
     end.close()
 
@@ -152,7 +152,7 @@ class Played:
     version = ""
     port = 0
 
-    def __init__(self, path: str, tell: Any, fenced: Any) -> None:
+    def __init__(self, path: str, tell: Any, asked: Any, upcalls: Any) -> None:
         assert path == "/some/libpmix.so.2"
 
     def begin(self, name: bytes, folder: bytes) -> None:

@@ -31,8 +31,10 @@ class Played:
     version = "OpenPMIx 5.0.1"
     port = 0
 
-    def __init__(self, path: str, tell: Callable[..., None], fenced: Callable[..., None]) -> None:
-        self.path, self.tell, self.fenced = path, tell, fenced
+    def __init__(
+        self, path: str, tell: Callable[..., None], asked: Callable[..., None], _: Any
+    ) -> None:
+        self.path, self.tell, self.asked = path, tell, asked
         self.calls: list[Any] = []
         Played.made = self
 
@@ -48,11 +50,11 @@ class Heard:
     """In the place of ``Answer``: what the ranks of a fence are given."""
 
     def __init__(self) -> None:
-        self.given: list[tuple[int, bytes]] = []
+        self.given: list[tuple[int, bytes, int]] = []
         self.came = threading.Event()
 
-    def give(self, status: int, data: bytes) -> None:
-        self.given.append((status, data))
+    def give(self, status: int, data: bytes, number: int) -> None:
+        self.given.append((status, data, number))
         self.came.set()
 
 
@@ -179,19 +181,20 @@ def test_a_fence_is_told_and_its_parts_given_together(house: House) -> None:
     house.run(found(LIBRARY))
     assert house.heard()["type"] == "up"
     library, first, second = Played.made, Heard(), Heard()
-    library.fenced(first, None, b"mine")
-    library.fenced(second, [3, 2], b"")
+    library.asked("fence", first, members=[[b"kvs_7", None]], data=b"mine")
+    library.asked("group", second, name=b"g", data=b"")
     assert [house.heard(), house.heard()] == [
-        {"type": "fence", "id": 1, "ranks": None, "data": b"mine"},
-        {"type": "fence", "id": 2, "ranks": [3, 2], "data": b""},
+        {"type": "fence", "id": 1, "members": [[b"kvs_7", None]], "data": b"mine"},
+        {"type": "group", "id": 2, "name": b"g", "data": b""},
     ]
     words = [
         control("part", id=1, data=b"one"), control("part", id=1, data=b"two"),
-        control("release", id=2, status=-29), control("release", id=1, status=0),
+        control("release", id=2, status=-29, number=0),
+        control("release", id=1, status=0, number=7),
     ]  # fmt: skip
     house.agent.sendall(b"".join(words))
     assert first.came.wait(10)
-    assert (first.given, second.given) == ([(0, b"onetwo")], [(-29, b"")])
+    assert (first.given, second.given) == ([(0, b"onetwo", 7)], [(-29, b"", 0)])
     library.tell("connected", rank=3)
     assert house.heard() == {"type": "connected", "rank": 3}
 
@@ -201,9 +204,9 @@ def test_what_a_host_brings_to_a_fence_is_bounded(
 ) -> None:
     monkeypatch.setattr(pmix_server, "FENCE_LIMIT", 4)
     serving, answer = house.serving(found()), Heard()
-    serving.fenced(answer, None, b"12345")  # type: ignore[arg-type]
-    assert answer.given == [(OUT_OF_RESOURCE, b"")]
-    serving.fenced(answer, None, b"1234")  # type: ignore[arg-type]
+    serving.asked("fence", answer, data=b"12345")
+    assert answer.given == [(OUT_OF_RESOURCE, b"", 0)]
+    serving.asked("fence", answer, data=b"1234")
     assert house.heard()["data"] == b"1234"
     assert len(answer.given) == 1
     serving.poll.close()
@@ -241,7 +244,7 @@ class TestLoad:
         def opened(path: str) -> Any:
             if path in troubles:
                 raise LoadError(troubles[path])
-            return Played(path, serving.tell, serving.fenced)
+            return Played(path, serving.tell, serving.asked, {})
 
         serving.opened = opened  # type: ignore[method-assign]
         _, port = serving.load()
@@ -261,7 +264,7 @@ class TestLoad:
         """A libpmix that needs these, one after the other; what is loaded for it."""
         left, loaded = list(needed), list[str]()
 
-        def library(path: str, tell: Any, fenced: Any) -> Any:
+        def library(path: str, tell: Any, asked: Any, upcalls: Any) -> Any:
             if left:
                 raise LoadError(left.pop(0))
             return "loaded"

@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import subprocess
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,40 @@ from runs.mpi.test_mpi import COLLECTIVES, ENDING, LEAVING, LEFT, expected, mpi
 
 #: mpi4py's wheel takes any library; this one chooses
 OPEN_MPI = ("-x", "MPI4PY_MPIABI=openmpi")
+
+
+#: makes groups as MPI-4's sessions do: with all ranks, and with the first and the last
+GROUPS = """
+import ctypes, os
+class Proc(ctypes.Structure):
+    _fields_ = [("namespace", ctypes.c_char * 256), ("rank", ctypes.c_uint32)]
+class Info(ctypes.Structure):
+    _fields_ = [("key", ctypes.c_char * 512), ("flags", ctypes.c_uint64),
+                ("type", ctypes.c_uint64), ("content", ctypes.c_uint64 * 3)]
+pmix, me, none = ctypes.CDLL("libpmix.so.2", ctypes.RTLD_GLOBAL), Proc(), ctypes.c_size_t(0)
+assert pmix.PMIx_Init(ctypes.byref(me), None, none) == 0
+n = int(os.environ["PMI_SIZE"])
+for name, ranks in ((b"all", range(n)), (b"ends", (0, n - 1)), (b"all", range(n))):
+    if me.rank not in ranks:
+        continue
+    procs = (Proc * len(ranks))(*(Proc(me.namespace, rank) for rank in ranks))
+    numbered = Info(b"pmix.grp.actxid", 0, 1, (ctypes.c_uint64 * 3)(1))
+    found, size = ctypes.POINTER(Info)(), ctypes.c_size_t()
+    status = pmix.PMIx_Group_construct(
+        name, procs, ctypes.c_size_t(len(ranks)), ctypes.byref(numbered), ctypes.c_size_t(1),
+        ctypes.byref(found), ctypes.byref(size))
+    number = [info.content[0] for info in found[:size.value] if info.key == b"pmix.grp.ctxid"]
+    print(name.decode(), status, *number, pmix.PMIx_Group_destruct(name, None, none), flush=True)
+assert pmix.PMIx_Finalize(None, none) == 0
+"""
+
+
+def groups_made(stdout: str) -> list[tuple[str, int]]:
+    """Each group that was made, in order of its number, and by how many ranks."""
+    lines = [line.split()[1:] for line in stdout.splitlines()]
+    assert {(status, over) for _, status, _, over in lines} == {("0", "0")}
+    made = Counter((int(number), name) for name, _, number, _ in lines)
+    return [(name, count) for (_, name), count in sorted(made.items())]
 
 
 open_mpi = pytest.mark.usefixtures("openmpi")
@@ -100,6 +135,11 @@ from mpi4py import MPI
         assert "ranks 0-1 on localhost: MPICH Version: " in done.stderr
         assert "ranks 2-3 on localhost: Open MPI v" in done.stderr
 
+    def test_groups_are_made_and_numbered(self, desk: Desk) -> None:
+        done = desk.run("-H", "localhost:3", script(desk.folder, GROUPS))
+        assert done.returncode == 0, done.stderr
+        assert groups_made(done.stdout) == [("all", 3), ("ends", 2), ("all", 3)]
+
     def test_what_is_not_offered_is_refused_at_once(self, desk: Desk) -> None:
         text = """
 import sys
@@ -148,6 +188,11 @@ class TestHosts:
         done = cluster.run(self.argv(cluster, COLLECTIVES))
         assert done.returncode == 0, done.stderr
         assert words_of(done.stdout) == expected(8, 2)
+
+    def test_groups(self, cluster: Cluster) -> None:
+        done = cluster.run(self.argv(cluster, GROUPS))
+        assert done.returncode == 0, done.stderr
+        assert groups_made(done.stdout) == [("all", 8), ("ends", 2), ("all", 8)]
 
     @pytest.mark.parametrize("how", ["never", "collective", "spin"])
     def test_one_that_leaves_half_way_is_named(self, cluster: Cluster, how: str) -> None:
