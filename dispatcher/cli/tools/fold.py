@@ -143,7 +143,8 @@ def gathered(chunks: Iterable[bytes]) -> None:
     texts = list(numbers)
     for speakers, block in gather((who, lines_by[who].tobytes()) for who in lines_by):
         content = b"".join(texts[number] + b"\n" for number in array("Q", block))
-        head = f"{named(speakers)} ({len(speakers)})" if speakers != [""] else "no label"
+        count = f" ({len(speakers)})" if len(speakers) > 1 else ""
+        head = named(speakers) + count if speakers != [""] else "no label"
         write_all(1, b"%s\n%s\n%s\n%s" % (_RULE, head.encode(), _RULE, content))
 
 

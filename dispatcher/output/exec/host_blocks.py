@@ -108,9 +108,15 @@ def headed(
     names: Sequence[str], block: bytes, *, label: bool = True, what: str = "", of: int | None = None
 ) -> bytes:
     """``block`` below the names of its hosts, sanitized for a terminal. of: how many there are."""
-    count = f"{len(names)} of {of}" if of is not None else str(len(names))
-    head = f"{_RULE.decode()}\n{fold(names)} ({count}){what}\n{_RULE.decode()}\n" if label else ""
+    head = f"{_RULE.decode()}\n{_counted(names, of)}{what}\n{_RULE.decode()}\n" if label else ""
     return head.encode() + b"".join(line + b"\n" for line in _lines(block))
+
+
+def _counted(names: Sequence[str], of: int | None = None) -> str:
+    """``n[1-3] (3)``, and ``n3`` for one alone, as clush heads a block."""
+    if of is not None:
+        return f"{fold(names)} ({len(names)} of {of})"
+    return f"{fold(names)} ({len(names)})" if len(names) > 1 else fold(names)
 
 
 def differences(blocks: Mapping[str, bytes]) -> Iterator[bytes]:
@@ -121,9 +127,9 @@ def differences(blocks: Mapping[str, bytes]) -> Iterator[bytes]:
     import difflib  # for what few ask for
 
     largest, *others = groups
-    before, largest_name = _text_lines(largest[1]), fold(largest[0])
+    before, largest_name = _text_lines(largest[1]), _counted(largest[0])
     for names, block in others:
-        after, name = _text_lines(block), fold(names)
+        after, name = _text_lines(block), _counted(names)
         if max(len(before), len(after)) > MOST_LINES:
             yield f"{name} and {largest_name} differ\n".encode()
             continue

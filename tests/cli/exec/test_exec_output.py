@@ -42,10 +42,10 @@ def test_lines_are_labelled(capfd: pytest.CaptureFixture[str]) -> None:
     [
         ([], "localhost: out\n", "localhost: error\n"),
         (["-N"], "out\n", "error\n"),
-        (["-b"], "---------------\nlocalhost (1)\n---------------\nout\n", "localhost: error\n"),
+        (["-b"], "---------------\nlocalhost\n---------------\nout\n", "localhost: error\n"),
         (["-b", "-N"], "out\n", "error\n"),
-        (["-B"], "---------------\nlocalhost (1)\n---------------\nout\n",
-         "---------------\nlocalhost (1), standard error\n---------------\nerror\n"),
+        (["-B"], "---------------\nlocalhost\n---------------\nout\n",
+         "---------------\nlocalhost, standard error\n---------------\nerror\n"),
     ],
 )  # fmt: skip
 def test_how_it_is_shown(

@@ -235,7 +235,7 @@ class TestTelling:
         lines = [one.stdout.readline() for _ in range(4)]
         assert lines[1::2] == ["127.0.0.1,localhost (2 of 3)\n", "same\n"]
         (tmp_path / "go").touch()
-        assert one.stdout.read().splitlines()[1::2] == ["::1 (1)", "as above"]
+        assert one.stdout.read().splitlines()[1::2] == ["::1", "as above"]
         assert one.wait(20) == 0
 
     def test_gathered_with_standard_error(self) -> None:

@@ -166,5 +166,5 @@ class TestOverSsh:
         done = cluster.run([*SHELL, "-u", "1", "--grace", "0.3", "-w", "n[1-2]"], input=lines)
         assert done.returncode == 0, done.stderr
         assert "timeout" in done.stderr
-        assert "n1 (1)" in done.stdout
+        assert "\nn1\n" in done.stdout
         wait_for(lambda: not cluster.on_hosts(), 15, lambda: cluster.on_hosts())
