@@ -62,8 +62,8 @@ PART_MODULES = {
 
 #: the same for a host's end of a copy; those that cost most are loaded only where they must be
 COPY_MODULES = {
-    "__future__", "_hashlib", "errno", "fcntl", "grp", "hashlib", "os", "pwd", "shutil", "signal",
-    "subprocess", "threading", "time",
+    "__future__", "_hashlib", "errno", "fcntl", "fnmatch", "grp", "hashlib", "os", "pwd", "shutil",
+    "signal", "subprocess", "threading", "time",
 }  # fmt: skip
 
 #: what no part of the launcher may load or call: heavy, or able to run what a host sends

@@ -59,12 +59,13 @@ PARTS = (
     "pmi.pmix_server", "pmi.libpmix", "pmi.pmix_upcalls", "pmi.mpi_library", "host.binding",
 )  # fmt: skip
 
-#: a host's end of a copy, and what passes files on where there is a tree
+#: a host's end of a copy; what passes files on where there is a tree; what finds files by patterns
 COPY = (
     "protocol.packing", "protocol.mux", "protocol.copy_frames", "copy.disk", "copy.receiver",
     "copy.copy_main",
 )  # fmt: skip
 COPY_TREE = ("copy.copy_relay",)
+COPY_WILD = ("copy.wildcards",)
 
 #: who reads on where a copy is to begin
 PYTHON, SHELL = b"P\n", b"S\n"
@@ -195,9 +196,12 @@ def _payload() -> bytes:
 
 
 @functools.cache
-def copy_payload(tree: bool = False) -> bytes:
-    """What a host that said ``PYTHON`` is sent before the first frame. tree: it passes files on."""
-    names = (*COPY, *COPY_TREE) if tree else COPY
+def copy_payload(tree: bool = False, wild: bool = False) -> bytes:
+    """What a host that said ``PYTHON`` is sent before the first frame.
+
+    tree: it passes files on. wild: it finds some by wildcards.
+    """
+    names = COPY + COPY_TREE * tree + COPY_WILD * wild
     return payload_of({name: source(name) for name in names}, _START_COPY)
 
 

@@ -13,10 +13,11 @@ does, the second of two files is left out: nobody's file is replaced in silence.
 from __future__ import annotations
 
 import os
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
 from dispatcher.model.paths import make_folders
 from dispatcher.remote.copy.disk import STAGE_HERE, locked, open_part, sweep
+from dispatcher.remote.copy.wildcards import asked_for
 
 MOST_MEMBERS = 1_000_000
 MOST_DEPTH = 64
@@ -36,16 +37,20 @@ class BadArchive(Exception):
 class Place:
     """The folder ``path``, made if it is not there; it may be no link itself.
 
-    names: first parts that names may have. Raises: OSError when it cannot be opened.
+    names: first parts that names may have. patterns: parts with wildcards that other names may
+    begin with. Raises: OSError when it cannot be opened.
     """
 
-    def __init__(self, path: str, names: Collection[str]) -> None:
+    def __init__(
+        self, path: str, names: Collection[str], patterns: Sequence[Sequence[str]] = ()
+    ) -> None:
         make_folders(path, 0o700)
         self._root = os.open(path, _FOLDER)
         sweep(path)
         self._stage = ""
         self._staged = -1  # the stage's descriptor; locked, so that nobody sweeps it
         self._names = names
+        self._patterns = patterns
         self._last: tuple[list[str], int] = ([], os.dup(self._root))
         self._open: list[tuple[list[str], int]] = []  # folders we are in, and their times
         self._known: set[int] | None = set() if self._folds() else None  # inodes of this copy
@@ -83,11 +88,14 @@ class Place:
     def parts(self, name: str) -> list[str]:
         """``name`` in parts. Raises: BadArchive for one that may lead anywhere else."""
         parts = [part for part in name.split("/") if part != "."]
-        if not parts or parts[0] not in self._names:
+        known = bool(parts) and parts[0] in self._names
+        if not known and not (parts and self._patterns):
             raise BadArchive(f"a member that was not asked for: {name[:80]!r}")
         for part in parts:
             if part in ("", "..") or "\0" in part or len(encoded(part)) > 255:
                 raise BadArchive(f"a bad name: {name[:80]!r}")
+        if not known and not any(asked_for(parts, wild) for wild in self._patterns):
+            raise BadArchive(f"a member that was not asked for: {name[:80]!r}")
         if len(parts) > MOST_DEPTH:
             raise BadArchive(f"more than {MOST_DEPTH} folders deep")
         return parts

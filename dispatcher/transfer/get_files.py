@@ -23,9 +23,11 @@ from dataclasses import dataclass
 from typing import Any, BinaryIO
 
 from dispatcher.bootstrap import payload
+from dispatcher.model.errors import CannotCopy
 from dispatcher.model.paths import make_folders
 from dispatcher.remote.copy.disk import PART, Incoming, needs, same_time
 from dispatcher.remote.copy.receiver import WORTH
+from dispatcher.remote.copy.wildcards import has_wildcards, split
 from dispatcher.remote.protocol import copy_frames
 from dispatcher.remote.protocol.copy_frames import LARGEST_PIECE, MOST_PARTS, Entry
 from dispatcher.remote.protocol.mux import Malformed
@@ -40,7 +42,11 @@ _CHUNK = 256 << 10
 
 @dataclass(frozen=True)
 class Group:
-    """``paths`` there, each with the name it gets in the folder ``place`` here."""
+    """``paths`` there, each with the name it gets in the folder ``place`` here.
+
+    What a path with wildcards stands for has the names that it has there, from the first part
+    with one on.
+    """
 
     place: str
     paths: tuple[tuple[str, str], ...]
@@ -48,6 +54,11 @@ class Group:
     @property
     def names(self) -> frozenset[str]:
         return frozenset(name for _, name in self.paths)
+
+    @property
+    def patterns(self) -> tuple[Sequence[str], ...]:
+        """The parts of paths with wildcards that names may begin with."""
+        return tuple(split(path)[1] for path, _ in self.paths if has_wildcards(path))
 
 
 #: bytes of a list that are kept in memory; and all that it may have, on the disk
@@ -79,7 +90,7 @@ class Receiving:
         self._places: list[Place] = []
         try:
             for group in groups:
-                self._places.append(Place(group.place, group.names))
+                self._places.append(Place(group.place, group.names, group.patterns))
         except OSError:
             for place in self._places:
                 place.close()
@@ -336,11 +347,11 @@ class Fetching(CopyHandler):
     # -- one host ---------------------------------------------------------------------------
 
     def _by_tar(self, node: int, link: Link) -> None:
-        if len(self._plans[node]) > 1:
-            self.copies[node].error = "{rank} in the folder needs a python3 there"
-            link.close()
-            return
-        (group,) = self._plans[node]
+        group, *others = self._plans[node]
+        if others:
+            raise CannotCopy("{rank} in the folder needs a python3 there")
+        if group.patterns:
+            raise CannotCopy("wildcards in a name need a python3 there")
         copy, reader = self.copies[node], self._readers[node]
         parent = os.path.dirname(os.path.abspath(group.place))
         make_folders(parent)
@@ -356,16 +367,14 @@ class Fetching(CopyHandler):
 
     def _by_python(self, node: int, link: Link) -> None:
         groups, copy, reader = self._plans[node], self.copies[node], self._readers[node]
-        order = {
-            "do": "get",
-            "paths": [
-                [path, f"{number}/{name}"]
-                for number, group in enumerate(groups)
-                for path, name in group.paths
-            ],
-            "checksum": self._checksum,
-        }
-        link.write(payload.copy_payload() + copy_frames.message(order))
+        paths = [
+            [path, f"{number}/{name}"]
+            for number, group in enumerate(groups)
+            for path, name in group.paths
+        ]
+        wild = any(group.patterns for group in groups)
+        order = {"do": "get", "paths": paths, "checksum": self._checksum, "wild": wild}
+        link.write(payload.copy_payload(wild=wild) + copy_frames.message(order))
         answer = reader.value()
         if _refuses(copy, answer):  # before anything is made here
             return

@@ -362,7 +362,7 @@ def get_lists(data: bytes) -> None:
 
 def received(answer: dict[str, Any], frames: list[tuple[int, int, bytes]]) -> None:
     inside = place("in")
-    group = Group(inside, (("/x/a", "a"), ("/x/b", "b")))
+    group = Group(inside, (("/x/a", "a"), ("/x/b", "b"), ("/y/*/[cd]*", "[cd]*")))
     receiving = Receiving([group], limit=1 << 20, checksum=False, resume=True)
     try:
         come = iter(frames)

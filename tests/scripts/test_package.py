@@ -113,7 +113,13 @@ def test_one_command_builds_it_and_tries_it(tmp_path: Path) -> None:
     assert about["License-Expression"] == "Apache-2.0"
     with zipfile.ZipFile(wheel) as file:
         names = set(file.namelist())
-    for module in (*payload.MODULES, *payload.PARTS, *payload.COPY, *payload.COPY_TREE):
+    for module in (
+        *payload.MODULES,
+        *payload.PARTS,
+        *payload.COPY,
+        *payload.COPY_TREE,
+        *payload.COPY_WILD,
+    ):
         assert f"dispatcher/remote/{module.replace('.', '/')}.py" in names
     last = done.stdout.splitlines()[-1]
     size = re.match(r"runs on Python [\d.]+: ([\d.]+) MB: cryptography ", last)

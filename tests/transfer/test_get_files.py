@@ -26,9 +26,14 @@ from dispatcher.transfer.host_copy import HostCopy
 LIMIT = 1 << 20
 
 
-def fetch(folder: Path, said: bytes, cut: int = 100_000) -> tuple[HostCopy, FarLink]:
-    """What becomes of a host that says ``said``, asked for /x/a and /x/b."""
-    group = Group(str(folder / "in" / "n1"), (("/x/a", "a"), ("/x/b", "b")))
+BOTH = (("/x/a", "a"), ("/x/b", "b"))
+
+
+def fetch(
+    folder: Path, said: bytes, cut: int = 100_000, paths: tuple[tuple[str, str], ...] = BOTH
+) -> tuple[HostCopy, FarLink]:
+    """What becomes of a host that says ``said``, asked for /x/a and /x/b, or ``paths``."""
+    group = Group(str(folder / "in" / "n1"), paths)
     fetching = Fetching([(group,)], limit=LIMIT, checksum=False, resume=True)
     wire = FarLink()
     fetching.start(0, wire)
@@ -61,6 +66,29 @@ def sent(data: bytes) -> bytes:
 
 def names(folder: Path) -> set[str]:
     return {str(path.relative_to(folder)) for path in folder.rglob("*")}
+
+
+LOGS = (("/var/*.log", "*.log"), ("/d/*/out", "out"))
+
+
+@cases(
+    ("entry", "taken"),
+    [
+        (file("x.log"), True), (file("*.log"), True), (file("n/out"), True), (file("out"), True),
+        (file("n/out/deep"), True), (file(".x.log"), False), (file("x.txt"), False),
+        (file("n/other"), False), (file(".n/out"), False), (file("../x.log"), False),
+        (file("n/../x.log"), False), (file("x.log/../../y"), False), (file("/x.log"), False),
+        (file("n//out"), False), (file("x\0.log"), False), (file("n" * 252 + ".log"), False),
+        (file("./../x.log"), False), (file("\udcff/out"), True),
+    ],
+)  # fmt: skip
+def test_what_wildcards_let_a_host_send(tmp_path: Path, entry: Entry, taken: bool) -> None:
+    told, wire = fetch(tmp_path, listing(entry) + sent(b"x"), paths=LOGS)
+    found = {name for name in names(tmp_path) if not name.startswith("in/n1/")}
+    assert found == {"in", "in/n1"}
+    assert (told.sent == 1) is taken, told.error
+    assert told.hostile is wire.closed is not taken
+    assert bool(os.listdir(tmp_path / "in" / "n1")) is taken
 
 
 def test_what_is_honest_comes_whole(tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ from dispatcher.model import paths as placeholders
 from dispatcher.model.errors import CannotCopy, MissingArgument, UsageError
 from dispatcher.model.paths import HOST, RANK
 from dispatcher.plan.exec_plan import ExecPlan
+from dispatcher.remote.copy.wildcards import has_wildcards
 from dispatcher.transfer.get_files import Fetching, Group
 
 _SIZES = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
@@ -28,8 +29,10 @@ _SIZES = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 class GetOptions(CopyOptions, section="Files"):
     """Copy files and folders REMOTE from every host to DIR/HOST/ here.
 
-    Names are taken to the letter; only a ~ at the start means the home folder there. What a host
-    sends cannot leave its folder. A file whose size and time are the same here is not fetched, and
+    A ~ at the start is the home folder there. *, ? and [...] stand for names as in a shell there,
+    but no shell reads them, unless a file has just that name; what matches keeps its path from the
+    first of them on: '/data/*/log' becomes DIR/HOST/a/log, DIR/HOST/b/log. What a host sends
+    cannot leave its folder. A file whose size and time are the same here is not fetched, and
     an interrupted copy goes on where it stopped.
 
     {host} in a name stands for the host's name, and {rank} for each rank of the host in turn, as
@@ -37,7 +40,7 @@ class GetOptions(CopyOptions, section="Files"):
     """
 
     examples = (
-        ("dispatch get -H hostfile /var/log/syslog logs", "logs/n01/syslog, logs/n02/syslog, ..."),
+        ("dispatch get -H hostfile '/var/log/*.log' logs", "logs/n01/boot.log, ..."),
         ("dispatch get -w 'n[01-16]' '/data/{host}/out' .", "a folder with another name per host"),
         ("dispatch get -w 'n[01-16]' '~/out' outs", "quoted, ~ is your home on each host"),
         ("dispatch get -H hostfile '/out/{rank}.log' 'logs/rank-{rank}'", "a file of each rank"),
@@ -124,7 +127,10 @@ def _named(path: str) -> tuple[str, str]:
 
 def _check_places(groups: Sequence[Group]) -> None:
     """Raises: UsageError when two things would lie in one place."""
-    if any(len(group.names) < len(group.paths) for group in groups):
+    for group in groups:
+        names = [name for path, name in group.paths if not has_wildcards(path)]
+        if len(set(names)) == len(names):
+            continue
         raise CannotCopy("get: two of the same name would lie in one place")
     places = [os.path.normpath(group.place) for group in groups]
     if len(set(places)) < len(places):

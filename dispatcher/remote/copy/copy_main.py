@@ -98,8 +98,8 @@ def _get(order: dict[str, Any], incoming: Frames) -> int:
     places: list[str] = []
 
     def listed() -> Iterator[Entry]:
-        for path, name in order["paths"]:
-            for entry, place in scan(at_home(path), name):
+        for start, named in _named(order):
+            for entry, place in scan(start, named):
                 if order["checksum"] and entry.kind == FILE:
                     entry.more = digest(place)
                 entries.append(entry)
@@ -121,6 +121,34 @@ def _get(order: dict[str, Any], incoming: Frames) -> int:
                 waiting, size = [], 0
     _write(b"".join(waiting))
     return 0
+
+
+def _named(order: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    """What the order's paths stand for: where each is, and ``GROUP/NAME``, each name once.
+
+    A path with wildcards stands for itself where there is a file of just that name.
+    """
+    if not order.get("wild"):
+        for path, name in order["paths"]:
+            yield at_home(path), name
+        return
+    from dispatcher.remote.copy.wildcards import expand, has_wildcards, split
+
+    known: dict[str, str] = {}
+    for path, name in order["paths"]:
+        found = [(at_home(path), name)]
+        if has_wildcards(path) and not os.path.lexists(found[0][0]):
+            folder, parts = split(path)
+            group = name.partition("/")[0]
+            found = [(at, f"{group}/{inner}") for at, inner in expand(at_home(folder), parts)]
+            if not found:
+                raise NotGiven(f"{path}: no file there matches")
+        for place, named in found:
+            if named not in known:
+                known[named] = place
+                yield place, named
+            elif os.path.normpath(known[named]) != os.path.normpath(place):
+                raise NotGiven(f"{known[named]} and {place}: would lie in one place")
 
 
 def _receive(receiver: Receiver, incoming: Frames, relay: Relay | None) -> None:

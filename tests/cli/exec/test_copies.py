@@ -197,6 +197,9 @@ def files(folder: Path) -> dict[str, str]:
     ("words", "found"),
     [
         (["{there}/a", "in"], {"localhost/a": "a\n", "127.0.0.1/a": "a\n"}),
+        (["{there}/[0-9].log", "{there}/s*/d?ep", "in/of-{{host}}"],
+         {f"of-{host}/{name}": f"{name}\n" for host in ("localhost", "127.0.0.1")
+          for name in ("0.log", "1.log", "sub/deep")}),
         (["{there}/sub/", "in"], {"localhost/sub/deep": "sub/deep\n",
                                   "127.0.0.1/sub/deep": "sub/deep\n"}),
         (["{there}/{{host}}", "{there}/a", "in/of-{{host}}"],
@@ -224,6 +227,7 @@ def test_each_host_s_into_a_folder_of_its_own(
         (["get", "--max-size", "1X", "{there}/a", "in"], 2, "error: --max-size: not a size"),
         (["get", "--max-size", "3", "{there}/localhost", "in"], 125, ""),
         (["get", "{there}/none", "in"], 1, ""),
+        (["get", "{there}/*.txt", "in"], 1, "error: 1 of 1 host failed"),
     ],
 )
 def test_what_is_not_fetched(

@@ -37,11 +37,13 @@ def spoken(
     *said: bytes,
     tail: tuple[str, ...] = (),
     tree: bool = False,
+    wild: bool = False,
     before: Callable[[], None] | None = None,
 ) -> tuple[int, list[Any]]:
     """(exit code, [(kind, body)]) of the far end that is told ``said``."""
     done = subprocess.run(
-        [*payload.copy_command(command), *tail], input=payload.copy_payload(tree) + b"".join(said),
+        [*payload.copy_command(command), *tail],
+        input=payload.copy_payload(tree, wild) + b"".join(said),
         capture_output=True, timeout=60, check=False, preexec_fn=before,
     )  # fmt: skip
     assert done.stderr == b""
@@ -50,9 +52,11 @@ def spoken(
     return done.returncode, [(kind, body) for _, kind, body in heard]
 
 
-def get(paths: list[list[str]], *said: bytes, checksum: bool = False) -> tuple[int, list[Any]]:
-    order = message({"do": "get", "paths": paths, "checksum": checksum})
-    return spoken(shell.GET, order, *said, tail=tuple(path for path, _ in paths))
+def get(
+    paths: list[list[str]], *said: bytes, checksum: bool = False, wild: bool = False
+) -> tuple[int, list[Any]]:
+    order = message({"do": "get", "paths": paths, "checksum": checksum, "wild": wild})
+    return spoken(shell.GET, order, *said, tail=tuple(path for path, _ in paths), wild=wild)
 
 
 def test_what_is_wanted_is_listed_and_sent(tmp_path: Path) -> None:
@@ -70,6 +74,24 @@ def test_what_is_not_there_is_told_by_its_name(tmp_path: Path) -> None:
     code, ((kind, body),) = get([[absent, "0/absent"]])
     assert code != 0
     assert value_of(kind, body)["error"] == f"{absent}: no such file or directory"
+
+
+def test_wildcards_stand_for_what_is_there(tmp_path: Path) -> None:
+    for name in ("a/log", "b/log", "x.log", "[x].log"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(name)
+
+    def listed(*paths: str) -> str:
+        asked = [[f"{tmp_path}/{path}", f"0/{path.rpartition('/')[2]}"] for path in paths]
+        _, heard = get(asked, wild=True)
+        told = value_of(*heard[0])
+        found = told["error"] if "error" in told else told["list"]["paths"].replace("\0", " ")
+        return str(found)
+
+    assert listed("*.log", "x.log") == "0/[x].log 0/x.log "  # each once
+    assert listed("[x].log", "*/log") == "0/[x].log 0/a/log 0/b/log "
+    assert listed("*.txt", "x.log") == f"{tmp_path}/*.txt: no file there matches"
+    assert listed("a/*", "b/*") == f"{tmp_path}/a/log and {tmp_path}/b/log: would lie in one place"
 
 
 def test_a_home_of_nobody_is_told(tmp_path: Path) -> None:
