@@ -178,13 +178,17 @@ def record(
         "seconds": round(outputs.seconds.get(index, 0.0), 3),
     }
     for stream, title in ((1, "stdout"), (2, "stderr")):
-        data = outputs.block(index, stream)[:MOST]
+        data, dropped = outputs.block(index, stream)[:MOST], outputs.dropped(index, stream)
         try:
             found[title] = data.decode()
-        except UnicodeDecodeError:
-            found[f"{title}_base64"] = base64.b64encode(data).decode()
-        if outputs.dropped(index, stream):
-            found[f"{title}_dropped"] = outputs.dropped(index, stream)
+        except UnicodeDecodeError as bad:
+            if dropped and bad.reason == "unexpected end of data":  # a letter that was cut off
+                dropped += len(data) - bad.start
+                found[title] = data[: bad.start].decode()
+            else:
+                found[f"{title}_base64"] = base64.b64encode(data).decode()
+        if dropped:
+            found[f"{title}_dropped"] = dropped
     return found
 
 

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
+import shutil
+import subprocess
+from pathlib import Path
 
 import pytest
 from cases import cases
@@ -22,6 +26,8 @@ from dispatcher.output.exec.host_blocks import (
     record,
 )
 from dispatcher.remote.protocol.frames import STDERR, STDOUT
+
+GUIDE = Path(__file__).parents[3] / "docs" / "guides" / "exec.md"
 
 
 def kept(*said: bytes, streams: frozenset[int] = frozenset({STDOUT, STDERR})) -> HostOutput:
@@ -127,6 +133,53 @@ def test_one_host_in_json(outcome: exec_events.Outcome, told: dict[str, object])
              "message_code": None, "seconds": 0.0, "host": "n1", "index": 4,
              "words": outcome_text(outcome), "stdout": "", "stderr": ""}  # fmt: skip
     assert record("n1", 4, outcome, HostOutput(frozenset())) == {**plain, **told}
+
+
+def test_a_letter_that_was_cut_off_does_not_make_text_bytes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(host_blocks, "MOST", 3)
+    sink = HostOutput(frozenset({STDOUT, STDERR}))
+    sink.output(0, STDOUT, "aäöü".encode())
+    sink.output(0, STDERR, b"ab\xc3")
+    told = record("n1", 0, exec_events.Exited(0), sink)
+    assert (told["stdout"], told["stdout_dropped"], told["stderr_base64"]) == ("aä", 4, "YWLD")
+    sink.output(0, STDERR, b"\xa4")
+    told = record("n1", 0, exec_events.Exited(0), sink)
+    assert (told["stderr"], told["stderr_dropped"]) == ("ab", 2)
+
+
+@cases(
+    ("line", "shown"),
+    [
+        (r"""jq -r 'select(.ok | not) | "\(.host): \(.words)"'""", b"n3: exit code 3\n"),
+        (r"""jq -r 'select(.ok) | "\(.host) \(.seconds)"'""", b"n1 0\nn2 0\nn4 0\n"),
+        (r"""jq -r '.host + ": " + (.stdout // "(no text)" | split("\n")[0])'""",
+         b"n1: \\xff\nn2: (no text)\nn3: \xc3\xa4\nn4: \\xff\n"),
+        ("jq -sc 'group_by(.stdout)[] | [map(.host), .[0].stdout]'",
+         b'[["n2"],null]\n[["n1","n4"],"\\\\xff\\n"]\n[["n3"],"\xc3\xa4\\n\\u0000"]\n'),
+        ("jq -r '.stdout_base64 // (.stdout | @base64)'", b"\\xff\n\xff\n\xc3\xa4\n\0\\xff\n"),
+    ],
+)  # fmt: skip
+def test_what_the_guide_says_of_jq(line: str, shown: bytes) -> None:
+    """Byte 0xff and the four letters \\xff are never taken for one another."""
+    if shutil.which("jq") is None:
+        pytest.skip("jq is not installed")
+    written = re.findall(r"^(jq .*?') answers(.*?)(?: +#.*)?$", GUIDE.read_text(), re.M)
+    assert len(written) == 5
+    (rest,) = [rest for command, rest in written if command == line]
+    sink = HostOutput(frozenset({STDOUT}))
+    said = (b"\\xff\n", b"\xff\n", b"\xc3\xa4\n\0", b"\\xff\n")
+    for node, text in enumerate(said):
+        sink.output(node, STDOUT, text)
+    told = [
+        record(f"n{node + 1}", node, exec_events.Exited(3 * (node == 2)), sink) for node in range(4)
+    ]
+    done = subprocess.run(
+        ["sh", "-c", line + rest], input="".join(json.dumps(one) + "\n" for one in told).encode(),
+        capture_output=True, check=True,
+    )  # fmt: skip
+    assert done.stdout == shown
 
 
 def test_seconds_are_rounded() -> None:
