@@ -112,11 +112,13 @@ class Asked:
     """What the user wants to run, as far as he has said it.
 
     cwd, script: as they would be used; script "" for none. iface: the interface of the ranks.
+    needs_cwd: a job is to start in ``cwd``; otherwise it is only where the user happens to be.
     """
 
     cwd: str = ""
     script: str = ""
     iface: str | None = None
+    needs_cwd: bool = True
 
 
 @dataclass(frozen=True)

@@ -88,7 +88,8 @@ def disk(seen: Seen) -> Finding:
     if reading.hung:
         return critical(f"{where}: its file system does not answer", "look at its mount: dmesg -T")
     if "No such file" in reading.text and reading.status:
-        return critical(f"{where}: no such directory", "copy the folder there, or use --chdir")
+        judge = critical if seen.asked.needs_cwd else warn
+        return judge(f"{where}: no such directory", "copy the folder there, or use --chdir")
     return free_space(seen, "cwd", where, "remove old files there")
 
 

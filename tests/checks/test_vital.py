@@ -9,7 +9,7 @@ from cases import cases
 from checks.samples import GIB, HUNG, MEMINFO, call, host, kernel, met, said
 from checks.samples import files as files_of
 from dispatcher.checks import health
-from dispatcher.checks.check import CheckHost, Level, Reading, Seen, checked
+from dispatcher.checks.check import Asked, CheckHost, Level, Reading, Seen, checked
 from dispatcher.checks.report import QUICK
 
 OK, WARN, INCOMPLETE, CRITICAL = Level.OK, Level.WARN, Level.INCOMPLETE, Level.CRITICAL
@@ -48,6 +48,8 @@ def of(soft: str, hard: str, what: str) -> Reading:
         (health.tmp, host(space_tmp=call(["?"])), INCOMPLETE, "could not be understood"),
         (health.disk, host(), OK, ""),
         (health.disk, host(space_cwd=NO_DIR), CRITICAL, "/home/me: no such directory"),
+        (health.disk, replace(host(space_cwd=NO_DIR), asked=Asked("/here", needs_cwd=False)),
+         WARN, "/here: no such directory"),
         (health.disk, host(space_cwd=HUNG), CRITICAL, "its file system does not answer"),
         (health.disk, host(space_cwd=said(b"[Errno 13] Denied", 125)), INCOMPLETE, "Errno 13"),
         (health.open_files, host(), OK, ""),

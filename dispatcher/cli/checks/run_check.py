@@ -9,6 +9,7 @@ import os
 import sys
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from dispatcher.api.request import cwd_of, python_of
@@ -87,7 +88,10 @@ def _by_host(options: CheckOptions) -> int:
         limit(options.check_timeout, full=full),
         checks(options.xid_table, options.site_checks, full=full),
     )
-    asked = Asked(cwd_of(options.chdir), words[0] if words else "", options.iface)
+    asked = Asked(
+        cwd_of(options.chdir), words[0] if words else "", options.iface,
+        needs_cwd=bool(words) or options.chdir is not None,
+    )  # fmt: skip
     want = wanted(targets, asked, options.python, time_limit, options.site_checks, full=full)
     does = f"look for {', '.join(check.name for check in chosen)}"
     if show_only(options, "check", ((host, does) for host in targets)):
@@ -153,7 +157,7 @@ def wanted(
 
     script = os.path.join(asked.cwd, asked.script) if asked.script else ""
     return report.Want(
-        Asked(asked.cwd, script, asked.iface),
+        replace(asked, script=script),
         python or python_of(os.environ),
         {host.name: host.python for host in hosts if host.python},
         readings_limit(seconds),
