@@ -239,7 +239,7 @@ def breaks(old: Any, new: Any, where: str = "") -> Iterator[str]:
         if key not in ("properties", "$defs", ""):
             added = new.keys() - old.keys() - {"description"}
             yield from (f"{where}/{name} is new" for name in sorted(added))
-    elif key in ("required", "allOf"):
+    elif key in ("required", "allOf", "enum"):  # of an enum: further words may come
         yield from (f"{where}: {one} is gone" for one in old if one not in new)
     elif key == "anyOf" and isinstance(old, list):  # a further kind of a thing that says its kind
         yield from (f"{where}: {one} is gone" for one in old if one not in new)

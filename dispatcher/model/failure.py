@@ -23,6 +23,7 @@ class Kind(str, enum.Enum):
     CONFIG = "bad ssh configuration"
     NO_PYTHON = "no usable python"
     BOOT = "agent did not start"
+    START = "command did not start"
     CHECK = "check failed"
     PROTOCOL = "protocol error"
     LOST = "host lost"

@@ -292,6 +292,12 @@ Find out which, first. If it was installed anew:
         "    dispatch exec -w NAME 'python3 -V; df -h /tmp'",
     ),
     _message(
+        "command-did-not-start", _CLUSTER, "The login there ended before the command had begun.",
+        """The message quotes what the host said instead: an account that may not log in (nologin),
+        login files that exit, a forced command, a login shell that is gone.""",
+        "    ssh NAME true",
+    ),
+    _message(
         "check-failed", _CLUSTER, "The host is not fit for this run.",
         """Its folder, script, program or interface is missing there, or dispatch check found what
         is

@@ -133,14 +133,14 @@ def test_a_command_that_does_not_start_in_time(
 @pytest.mark.parametrize(
     ("options", "code", "known", "failure"),
     [
-        ({}, 127, None, Failure(Kind.BOOT, "exit code 127 before the command started" + SAID)),
-        ({}, None, None, Failure(Kind.BOOT, "the link ended before the command started" + SAID)),
+        ({}, 127, None, Failure(Kind.START, "exit code 127 before the command started" + SAID)),
+        ({}, None, None, Failure(Kind.START, "the link ended before the command started" + SAID)),
         ({}, 255, LOST, LOST),
         ({"wrapper": WRAPPER, "sudo": True}, 1, None, Failure(Kind.SUDO, "exit code 1" + SAID)),
         ({"wrapper": WRAPPER, "sudo": True}, None, None,
-         Failure(Kind.BOOT, "the link ended before the command started" + SAID)),
+         Failure(Kind.START, "the link ended before the command started" + SAID)),
         ({"wrapper": WRAPPER, "sudo": False}, 1, None,
-         Failure(Kind.BOOT, "exit code 1 before the command started" + SAID)),
+         Failure(Kind.START, "exit code 1 before the command started" + SAID)),
     ],
 )  # fmt: skip
 def test_a_link_that_ends_before_the_command_has_begun(

@@ -28,8 +28,8 @@ OF_START = {
     "no-usable-python": 'PATH= exec /bin/sh -c "$(echo "$*" | sed s,/usr/bin/python3,/none,)"',
     "agent-did-not-start": "exit 1",
 }
-SUDO, COMMAND = "sudo-refused", "hosts-failed"
-ELSEWHERE = {*OF_CONFIG, *OF_START, SUDO, COMMAND}
+SUDO, COMMAND, LOGIN = "sudo-refused", "hosts-failed", "command-did-not-start"
+ELSEWHERE = {*OF_CONFIG, *OF_START, SUDO, COMMAND, LOGIN}
 
 pytestmark = pytest.mark.usefixtures("isolated")
 
@@ -52,6 +52,14 @@ def test_hosts_that_cannot_be_reached(cluster: Cluster) -> None:
     assert told == {code: code for code in OF_CONFIG}, done.stderr
     assert f"{len(OF_CONFIG)} hosts failed [{COMMAND}]" in done.stderr
     assert done.returncode == 125
+
+
+def test_an_account_that_may_not_log_in(cluster: Cluster) -> None:
+    argv = [*DISPATCH, "exec", "--json", "--rsh", "echo not for {host}", "-w", "n1", "true"]
+    done = cluster.run(argv)
+    assert json.loads(done.stdout)["message_code"] == LOGIN, done.stderr
+    assert "command did not start: exit code 0 before the command started" in done.stderr
+    assert "not for n1" in done.stderr
 
 
 def test_a_host_whose_sudo_refuses(cluster: Cluster) -> None:

@@ -36,7 +36,7 @@ BASE: dict[str, Any] = {
     "properties": {"a": {"type": "string", "description": "x"}, "b": {"type": ["integer", "null"]}},
     "required": ["a"],
     "$defs": {
-        "C": {"properties": {"d": {"const": 1}}},
+        "C": {"properties": {"d": {"const": 1}, "k": {"enum": ["one", "two"]}}},
         "E": {"anyOf": [{"$ref": "#/$defs/C"}, {"type": "null"}]},
     },
 }
@@ -57,6 +57,8 @@ BASE: dict[str, Any] = {
         ("properties/b/type", ["integer", "null", "string"],
          "/properties/b/type: ['integer', 'null', 'string'], was ['integer', 'null']"),
         ("$defs/C/properties/d/const", 2, "/$defs/C/properties/d/const: 2, was 1"),
+        ("$defs/C/properties/k/enum", ["one", "three", "two"], ""),
+        ("$defs/C/properties/k/enum", ["one"], "/$defs/C/properties/k/enum: two is gone"),
         ("$defs/E/anyOf", [{"$ref": "#/$defs/F"}, {"$ref": "#/$defs/C"}, {"type": "null"}], ""),
         ("$defs/E/anyOf", [{"$ref": "#/$defs/C"}], "/$defs/E/anyOf: {'type': 'null'} is gone"),
         ("$defs/E/anyOf", [{"$ref": "#/$defs/C"}, {"type": "null"}, {"type": "string"}],

@@ -12,6 +12,7 @@ import math
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 
 from dispatcher.bootstrap import shell
 from dispatcher.bootstrap.payload import SyncScanner, remote_message
@@ -164,6 +165,8 @@ class HostCommand:
     def _arrived(self, opened: Link | Failure) -> None:
         self._deadline += self._typed() - self._typed_before
         if isinstance(opened, Failure):
+            if opened.kind is Kind.BOOT:  # which here is no agent's
+                opened = replace(opened, kind=Kind.START)
             self._end(ev.NodeLost(self._node, opened))
             return
         self._link = link = opened
@@ -371,7 +374,7 @@ class HostCommand:
         how = "the link ended" if code is None else f"exit code {code}"
         if self._prompts is not None and self._sudo and code is not None:
             return Failure(Kind.SUDO, how + self._last_words())
-        return Failure(Kind.BOOT, f"{how} before the command started{self._last_words()}")
+        return Failure(Kind.START, f"{how} before the command started{self._last_words()}")
 
     def _last_words(self) -> str:
         noise = self._scanner.finish() if self._scanner is not None else b""
