@@ -249,7 +249,7 @@ def _run(
     ):
         verdict = decision.verdict
         if folder is not None and verdict is None:
-            verdict = sync.send(folder, decision.plan, reach, heard, draws=progress is not None)
+            verdict = sync.send(folder, decision.plan, reach, heard, progress=progress)
         session = RunSession(
             plan,
             mpirun.way(reach.transport_for),

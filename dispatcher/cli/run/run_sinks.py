@@ -107,7 +107,7 @@ def open_screen(
 
         progress = Progress(len(hosts), time.monotonic)
         writer: Writer = Terminal(terminals(), STDERR, on_broken=on_broken)
-        screen = Screen(view, writer, footer=footer_of(hosts, progress.picture))
+        screen = Screen(view, writer, footer=footer_of(hosts, progress.picture, progress))
     else:
         writer = Writer(on_broken=on_broken)
         screen = Screen(view, writer)
@@ -215,7 +215,7 @@ def close_panel(
 
 
 def footer_of(
-    hosts: Sequence[str], picture: Callable[[], Picture]
+    hosts: Sequence[str], picture: Callable[[], Picture], progress: Progress | None = None
 ) -> Callable[[list[tuple[str, bytes]], int], list[tuple[bytes, int]]]:
     """What draws the footer of a run on ``hosts``; see ``Screen``."""
     made: list[Footer] = []
@@ -223,6 +223,8 @@ def footer_of(
     def draw(bars: list[tuple[str, bytes]], columns: int) -> list[tuple[bytes, int]]:
         from dispatcher.output.terminal import footer
 
+        if progress is not None and progress.instead is not None:
+            return progress.instead(columns)
         if not made:
             made.append(footer.Footer(hosts))
         return footer.drawn(made[0].lines(picture(), bars, columns), columns)

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from dispatcher.cli.options.connect_options import TransportPool
     from dispatcher.cli.run.run import RunOptions
     from dispatcher.core.events.run_events import Sink
+    from dispatcher.output.monitor.run_progress import Progress
     from dispatcher.plan.job.job_plan import NodePlan
 
 #: what ``--sync`` without a folder stands for: the path that the working folder has here
@@ -86,14 +87,14 @@ def send(
     reach: TransportPool,
     tell: Callable[[str], None],
     *,
-    draws: bool = False,
+    progress: Progress | None = None,
 ) -> verdicts.Verdict | None:
     """Send ``folder`` to the hosts of ``plan``, and close it; the verdict if not all have it.
 
-    tell: takes a line about it. draws: whether a terminal is to show how far it is.
+    tell: takes a line about it. progress: what feeds the run's footer, if there is one.
     """
     with closing(folder):
-        return _sent(folder, plan, reach, tell, draws)
+        return _sent(folder, plan, reach, tell, progress)
 
 
 def _sent(
@@ -101,7 +102,7 @@ def _sent(
     plan: JobPlan,
     reach: TransportPool,
     tell: Callable[[str], None],
-    draws: bool,
+    progress: Progress | None,
 ) -> verdicts.Verdict | None:
     places = _places(folder, plan)
     if not places:
@@ -116,17 +117,24 @@ def _sent(
         limits=ExecLimits(connect=plan.limits.connect_timeout, fanout=plan.limits.fanout),
         tails=((groups[0][0], SAME),) * len(places),
     )
+    sinks: list[Sink] = [ExecNotes(exec_plan.names, tell, verbose=False)]
+    if progress is not None:
+        from dispatcher.output.exec.exec_progress import CopyProgress
+
+        copying = CopyProgress(copies)
+        sinks.append(copying)
+        progress.instead = copying.lines
     runner = ExecRunner(
         exec_plan,
         lambda host: transports.TransportPool.transport_for(reach, host),  # not by a tree
-        _shown(exec_plan.names, copies)
-        if draws
-        else [ExecNotes(exec_plan.names, tell, verbose=False)],
+        sinks,
         stdio=Sending([(folder, groups)] * len(places), checksum=False, resume=True, copies=copies),
     )
     reach.typing = runner.typing
     outcomes = runner.run()
     reach.typing = lambda began: None
+    if progress is not None:
+        progress.instead = None
     for outcome in outcomes:
         if isinstance(outcome, exec_events.Interrupted):
             cause = verdicts.Interrupted(outcome.signum)
@@ -141,19 +149,6 @@ def _sent(
         return verdicts.Verdict(rejected, errors.CLUSTER, plan.world_size)
     tell(f"note: {_summary(folder, exec_plan.names, copies)}, {time.monotonic() - began:.2f} s")
     return None
-
-
-def _shown(names: Sequence[str], copies: Sequence[HostCopy]) -> list[Sink]:
-    """Who tells of the copy on a terminal, with its progress below the lines."""
-    from dispatcher.cli.run.run_sinks import terminals
-    from dispatcher.output.exec.exec_progress import CopyProgress, CopyTerminal
-    from dispatcher.output.terminal.screen import LineFormat, Screen
-    from dispatcher.remote.protocol.frames import STDERR
-
-    progress = CopyProgress(copies)
-    line = CopyTerminal(progress, STDERR, lambda: None)
-    screen = Screen(LineFormat(lambda node: names[node], terminals=terminals()), line)
-    return [ExecNotes(names, screen.say, verbose=False), screen, progress]
 
 
 def _places(folder: WorkingFolder, plan: JobPlan) -> Sequence[NodePlan]:

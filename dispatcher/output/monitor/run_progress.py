@@ -98,6 +98,8 @@ class Progress(Sink):
         self._began = clock()
         self._lock = threading.Lock()
         self._run = _Run([WAITING] * count)
+        #: what is shown while something else is done for the run: columns -> lines of a footer
+        self.instead: Callable[[int], list[tuple[bytes, int]]] | None = None
 
     def output(self, rank: int, stream: int, data: bytes) -> None:
         with self._lock:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+import time
 from contextlib import closing
 from pathlib import Path
 
@@ -9,12 +11,15 @@ import pytest
 from cases import cases
 
 from dispatcher.api.request import plan_job
+from dispatcher.api.transports import TransportPool, Ways
 from dispatcher.cli.options.config_trust import _why_refused
 from dispatcher.cli.run import sync
 from dispatcher.cli.run.request import request
+from dispatcher.cli.run.run_sinks import footer_of
 from dispatcher.core.events import exec_events
 from dispatcher.model.errors import CannotCopy
 from dispatcher.model.failure import Failure, Kind
+from dispatcher.output.monitor.run_progress import Progress
 from dispatcher.transfer.host_copy import HostCopy
 
 from ..conftest import Parsed
@@ -108,6 +113,37 @@ def test_what_is_said_of_it(parsed: Parsed, sent: tuple[int, int], said: str) ->
     with closing(folder):
         copies = [HostCopy(sent=count, bytes=8 * count) for count in sent]
         assert sync._summary(folder, ["n1", "n2"], copies) == said
+
+
+def test_the_footer_shows_the_copy_until_it_is_over(
+    parsed: Parsed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Here Ctrl-C ends it, and with it the run."""
+    drawn: list[str] = []
+    progress = Progress(3, time.monotonic)
+    draw = footer_of(["n1", "n2", "localhost"], progress.picture, progress)
+
+    class Played:
+        def __init__(self, *what: object, **more: object) -> None:
+            self.typing = lambda began: None
+
+        def run(self) -> list[exec_events.Outcome]:
+            drawn.extend(line.decode() for line, _ in draw([], 80))
+            return [exec_events.Interrupted(signal.SIGINT)] * 2
+
+    monkeypatch.setattr(sync, "ExecRunner", Played)
+    one = parsed(*words("."))
+    folder = sync.working_folder(one)
+    assert folder is not None
+    reach = TransportPool(Ways())
+    verdict = sync.send(folder, plan_job(request(one)), reach, drawn.append, progress=progress)  # type: ignore[arg-type]
+    assert verdict is not None
+    assert verdict.exit_code == 130
+    assert len(drawn) == 1
+    assert "0 of 2 hosts" in drawn[0]
+    assert "0 B of 16 B" in drawn[0]
+    assert progress.instead is None
+    assert "0 of 2 hosts" not in draw([], 80)[0][0].decode()
 
 
 LOST = Failure(Kind.LOST, "gone")
