@@ -4,10 +4,12 @@ dispatch -H n1:2,n2:2 examples/frameworks/hf_trainer.py
 dispatch -H n1:2,n2:2 --launcher accelerate -- --multi_gpu examples/frameworks/hf_trainer.py
 """
 
+import os
 import sys
 import tempfile
 
 import torch
+import torch.distributed as dist
 from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments
 
 torch.manual_seed(0)
@@ -24,3 +26,7 @@ with tempfile.TemporaryDirectory() as folder:
     loss = trainer.train().training_loss
 line = f"process {arguments.process_index} of {arguments.world_size}: 4 steps, loss {loss:.2f}\n"
 sys.stdout.write(line)
+sys.stdout.flush()
+if dist.is_initialized():
+    dist.barrier()
+os._exit(0)  # on an orderly way out one of gloo's threads aborts at times
