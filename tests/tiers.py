@@ -43,8 +43,8 @@ ALLOWED_BY_HAND = {
     r"the rig needs|needs ssh|needs OpenSSH|needs the ssh": "openssh",
     r"is not installed|no \w+ on this machine": "a shell",
     r"slurm-wlm and munge": "Slurm",
-    r"needs nccl|accelerate|deepspeed|lightning|Open MPI": "large, and none of our dependencies",
-    r"needs transformers|needs megatron|needs llamafactory": "the same: scripts/frameworks",
+    r"needs nccl|Open MPI": "large, and none of our dependencies",
+    r"needs (accelerate|deepspeed|lightning|transformers|megatron|llama)": "scripts/frameworks",
     r"gcc|C compiler|groff|needs unshare|needs git|iptables": "a tool",
 }
 

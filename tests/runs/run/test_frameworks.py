@@ -29,7 +29,7 @@ pytestmark = [pytest.mark.nightly, pytest.mark.timeout(600)]
 def needs(package: str) -> None:
     for one in ("torch", package):
         if importlib.util.find_spec(one) is None:
-            pytest.skip(f"needs {package}: pip install {package}")
+            pytest.skip(f"needs {package}: scripts/frameworks")
 
 
 def ranks(of: int, said: str) -> list[str]:
