@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from dispatcher.plan.exec_plan import ErrandLimits as ErrandLimits
     from dispatcher.plan.exec_plan import ExecLimits as ExecLimits
     from dispatcher.plan.job.job_plan import JobPlan as JobPlan
+    from dispatcher.plan.job.parts import Part as Part
     from dispatcher.plan.job.request import Limits as Limits
     from dispatcher.plan.job.request import Request as Request
     from dispatcher.plan.job.request import Restarts as Restarts
@@ -80,6 +81,7 @@ _HOMES = {
     "SpawnedWorld": "api.report",
     "FailedAttempt": "api.report",
     "Request": "plan.job.request",
+    "Part": "plan.job.parts",
     "Limits": "plan.job.request",
     "Restarts": "plan.job.request",
     "JobPlan": "plan.job.job_plan",

@@ -51,7 +51,7 @@ class JobRecord:
         try:
             self._folder = registry.enroll(
                 plan.run_id,
-                program=plan.program.argv,
+                program=plan.command,
                 hosts=[
                     (host.name, host.user, host.port)
                     for host in (*(n.host for n in (*plan.nodes, *plan.spares)), *elsewhere)

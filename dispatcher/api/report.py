@@ -106,7 +106,8 @@ class FirstFailure(Value):
 class RankEnding(Value):
     """One rank: exit code or -n for signal n, None if it was not seen to end.
 
-    stdout, stderr: bytes that came. began, ended: seconds since the run began.
+    stdout, stderr: bytes that came. began, ended: seconds since the run began. program: the name of
+    its own among several, else None.
     """
 
     rank: str
@@ -117,6 +118,7 @@ class RankEnding(Value):
     stderr: int
     began: float | None
     ended: float | None
+    program: str | None = None
 
 
 @value
@@ -269,6 +271,7 @@ class Fold(Sink):
         self._spawned: list[WorldPlaced] = []
         self._mpi: dict[int, MpiFound] = {}
         self._addresses: dict[int, set[str]] = {}  # host -> those it is known by
+        self._programs: tuple[str, ...] = ()  # of each rank, where there are several
 
     def event(self, entry: Entry) -> None:
         self.seq = entry.seq
@@ -283,7 +286,8 @@ class Fold(Sink):
                 self._addresses.setdefault(node, set()).add(address)
             case HostExcluded(host, why, by):
                 self._excluded.append(Exclusion(host, why, by))
-            case RanksPlaced():  # of another attempt than what is known
+            case RanksPlaced(parts=parts):  # of another attempt than what is known
+                self._programs = tuple(name for name, size in parts for _ in range(size))
                 for known in (self._pids, self._nodes, self._started, self._ended, self._mpi):
                     known.clear()
                 self._spawned.clear()
@@ -315,7 +319,10 @@ class Fold(Sink):
         last = _last(closed.last_words)
         lines = left_out(self._excluded) + history(verdict, closed.attempt_errors)
         known = {hosts[node]: each for node, each in self._addresses.items()}
-        lines += describe(verdict, nodes, self._pids, last, closed.advice.get, closed.errors, known)
+        lines += describe(
+            verdict, nodes, self._pids, last, closed.advice.get, closed.errors, known,
+            self._programs,
+        )  # fmt: skip
         return Report(
             run_id=began.run_id,
             exit_code=verdict.exit_code,
@@ -371,6 +378,7 @@ class Fold(Sink):
                 *written.get(rank, (0, 0)),
                 self._started.get(rank),
                 self._ended.get(rank),
+                self._programs[rank] if rank < len(self._programs) else None,
             )
             for rank, host in sorted(seated.items())
         )

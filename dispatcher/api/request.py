@@ -23,7 +23,8 @@ from dispatcher.model.errors import NoHosts, UsageError, WrongArgument
 from dispatcher.model.host import Hostlist
 from dispatcher.plan.hosts.hostfile import MOST_BYTES, parse_inline, read_hosts
 from dispatcher.plan.job.binding import BindTo, MemBind
-from dispatcher.plan.job.request import Limits, Nproc, Program, Request, Restarts, Stdin
+from dispatcher.plan.job.parts import Part, Program
+from dispatcher.plan.job.request import Limits, Nproc, Request, Restarts, Stdin
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -70,18 +71,22 @@ class Fields(TypedDict, total=False):
     mem_bind: MemBind
     near_hca: bool
     allow_different_code: bool
+    parts: tuple[Part, ...]
 
 
 def request(
     hosts: Hosts,
-    argv: Sequence[str],
+    argv: Sequence[str] = (),
     *,
     kind: Literal["script", "module", "command"] = "script",
     **fields: Unpack[Fields],
 ) -> Request:
     """The request to run ``argv`` as ranks on ``hosts``.
 
-    kind: what argv[0] is. Raises: UsageError, WrongArgument for a name or a type that this does
+    kind: what argv[0] is. parts: in place of argv, where the job has several programs: as in
+    ``parts=[Part(["actor.py"], np=1), Part(["learner.py"], np=7)]``.
+
+    Raises: UsageError, WrongArgument for a name or a type that this does
     not take; HostfileError for the text of a hostfile.
     """
     check_words(argv)
@@ -94,7 +99,13 @@ def request(
     if fields.get("per_node"):  # launchers of their own kind look after these themselves
         own.update({"nproc_per_node": 1, "omp": "keep", "mpi": "none"})
     given = {**own, **Request.current(fields)}
-    return Request(granted_here(hosts_of(hosts), environ), Program(kind, tuple(argv)), **given)
+    program = Program(kind, tuple(argv))
+    if parts := given.get("parts"):
+        if argv:
+            raise WrongArgument("request: argv and parts: the programs are those of parts alone")
+        program = parts[0].program
+        given["parts"] = tuple(parts)
+    return Request(granted_here(hosts_of(hosts), environ), program, **given)
 
 
 def check_words(argv: object) -> None:

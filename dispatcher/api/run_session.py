@@ -38,6 +38,7 @@ from dispatcher.output.text.fold import Advise, no_advice
 from dispatcher.output.text.lines import Tail
 from dispatcher.output.text.story import errors_of
 from dispatcher.output.text.verdict_text import advice_on, last_words
+from dispatcher.plan.job import placement
 from dispatcher.plan.job.job_plan import JobPlan
 from dispatcher.plan.job.reassignment import Exclusion
 from dispatcher.runner.loop import POLL, Stop
@@ -186,6 +187,11 @@ class RunSession:
     def host_of(self, rank: int) -> str:
         """The name of that host."""
         return self._runner.host_of(rank)
+
+    def program_of(self, rank: int) -> str:
+        """The name of the program that ``rank`` runs, of several; "" for one alone, or spawned."""
+        parts = self._runner.plan.parts
+        return self._runner.plan.part_of(rank).name if parts and rank < placement.FIRST else ""
 
     def error_of(self, cause: Cause) -> str:
         """Why the rank of ``cause`` ended, as it wrote, in a line; "" where that is not known."""

@@ -51,6 +51,15 @@ class PlannedRank(TypedDict):
     environment: dict[str, str]
 
 
+class PlannedPart(TypedDict):
+    """One of several programs. ranks: its own. cwd: their folder. argv: program and arguments."""
+
+    name: str
+    ranks: list[int]
+    cwd: str
+    argv: list[str]
+
+
 class _Plan(TypedDict):
     schema: Literal["plan/1"]
     run_id: str
@@ -74,10 +83,11 @@ class Plan(_Plan, total=False):
     ranks. exports: variables that all ranks get. limits, restarts: seconds and numbers, as options
     set them. bind_to, mem_bind: as the options have them; hosts tell CPUs only when asked. notices:
     what you should know. parents: with ``--fanout-tree``, host -> the one it is
-    reached through.
+    reached through. parts: the programs, where there are several.
     """
 
     parents: dict[str, str]
+    parts: list[PlannedPart]
 
 
 class StackFrame(TypedDict):

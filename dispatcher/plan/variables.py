@@ -85,7 +85,7 @@ RESERVED_NAMES = frozenset(
         "TORCHELASTIC_ERROR_FILE", "TORCHELASTIC_USE_AGENT_STORE",
     }
 )  # fmt: skip
-RESERVED_PREFIXES = ("DISPATCH_", "PMI_", "PMI2_", "PMIX_")
+RESERVED_PREFIXES = ("DISPATCH_", "PMI_", "PMI2_", "PMIX_", "OMPI_COMM_WORLD_")
 
 #: removed from the host's own environment before ours is added
 SCRUB_NAMES = tuple(
@@ -97,6 +97,11 @@ SCRUB_NAMES = tuple(
             "SLURM_NODEID", "SLURM_TASK_PID", "JSM_NAMESPACE_RANK", "JSM_NAMESPACE_SIZE",
             "FLUX_TASK_RANK", "FLUX_TASK_LOCAL_ID", "PALS_RANKID", "PALS_LOCAL_RANKID",
             "ALPS_APP_PE",
+            # a module's or a batch job's: where another launcher is to be asked, not us
+            "I_MPI_PMI_LIBRARY", "I_MPI_PMI", "I_MPI_PMI2", "OMPI_MCA_pmix", "OMPI_MCA_schizo",
+            # what Open MPI's mpirun leaves to what it starts
+            "OMPI_COMMAND", "OMPI_ARGV", "OMPI_FILE_LOCATION", "OMPI_NUM_APP_CTX",
+            "OMPI_FIRST_RANKS", "OMPI_MCA_initial_wdir",
         }
     )
 )  # fmt: skip

@@ -178,7 +178,7 @@ def test_help_says_what_a_value_is(name: str) -> None:
 
 #: options that change nothing unless they are given
 SILENT = {
-    "apply", "error-dir", "events", "exclude", "failed-to", "fanout-tree", "for", "grep",
+    "app", "apply", "error-dir", "events", "exclude", "failed-to", "fanout-tree", "for", "grep",
     "hostfile", "include", "iface", "keep", "local-rank-arg", "log", "log-dir", "metrics",
     "only-ranks", "output-dir", "profile", "progress-file", "progress-line", "rank",
     "retry-failed", "rsh", "shell", "site-checks", "ssh-config", "ssh-port", "step-line", "sudo",

@@ -14,6 +14,7 @@ from dispatcher.core.events.run_events import Facts
 from dispatcher.model.host import Host, Hostlist
 from dispatcher.plan.job.binding import Topology
 from dispatcher.plan.job.job_plan import JobPlan, plan_job
+from dispatcher.plan.job.parts import Part
 from dispatcher.plan.job.placement import number
 from dispatcher.plan.job.request import Limits, Program, Request, Restarts
 from dispatcher.remote.host.workdir import shared
@@ -171,11 +172,34 @@ def test_what_ranks_are_started_with() -> None:
     own = [env(pairs) for _, _, pairs in order["ranks"]]
     assert own[1] == {
         "RANK": "3", "LOCAL_RANK": "1", "ROLE_RANK": "3", "MPI_LOCALRANKID": "1",
+        "OMPI_COMM_WORLD_RANK": "3", "OMPI_COMM_WORLD_LOCAL_RANK": "1",
+        "OMPI_COMM_WORLD_NODE_RANK": "1",
         "PMIX_RANK": "3", "TORCHELASTIC_ERROR_FILE": "/tmp/d/rank-3.json",
     }  # fmt: skip
     assert own[0].keys() == own[1].keys()
     assert not common.keys() & own[0].keys()
     assert "DISPATCH_GPUS" not in common
+
+
+def test_programs_find_what_is_theirs() -> None:
+    parts = (
+        Part(("a.py",), np=1, cwd="sub", hosts=(("a", None),)),
+        Part(("b",), "command", np=3, exports=("PATH=/b",), hosts=(("b", None),)),
+        Part(("c",), "command", np=1, hosts=(("a", None),)),
+    )
+    plan = plan_of("a", "b", parts=parts, program=parts[0].program, nproc_per_node=None, slots=3)
+    there, elsewhere = prepared(plan, 0), prepared(plan, 1, head=False)
+    assert (there["cwd"], elsewhere["cwd"]) == (b"/w/sub", b"/w")
+    assert there["check"] == {"program": b"python3", "script": b"a.py", "code": b""}
+    assert there["more"] == [[b"/w", None, {"program": b"c"}]]
+    assert elsewhere["check"] == {}, "nothing is compared with hosts of another program"
+    assert elsewhere["more"] == [[b"/w", b"/b", {"program": b"b"}]]
+    order = started(plan, 0, facts_of())
+    assert [(rank, words[-1], cwd) for rank, words, _, cwd in order["ranks"]] == [
+        (0, b"a.py", b"/w/sub"), (4, b"c", b"/w"),
+    ]  # fmt: skip
+    assert order["pmi"]["apps"] == [1, 3, 1]
+    assert read(orders.pmix_order(plan, 1))["apps"] == [1, 3, 1]
 
 
 TWO_NODES = Topology(

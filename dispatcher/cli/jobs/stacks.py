@@ -21,6 +21,7 @@ from dispatcher.jobs import registry
 from dispatcher.jobs.job_socket import JobConnection, Malformed
 from dispatcher.model import errors
 from dispatcher.model.errors import JobEnded, LauncherSilent
+from dispatcher.model.names import MOST_RANKS
 from dispatcher.output.text.sanitize import sanitize_text
 
 TYPE_CHECKING = False
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 
 
 class JournalLocations:
-    """``home`` and ``host_of`` of each rank, read when somebody asks for one not yet known.
+    """Where each rank is and what it runs, read when somebody asks for one not yet known.
 
     hosts: their names by number. A journal that is gone, or not ours, tells of no rank.
     """
@@ -40,6 +41,7 @@ class JournalLocations:
         self._offset = 0
         self._homes: dict[int, tuple[int, int]] = {}
         self._next: dict[int, int] = {}  # host -> the local rank that is started next
+        self._programs: list[str] = []  # of each rank, where there are several
 
     def home(self, rank: int) -> tuple[int, int]:
         """The number of the rank's host, and the rank's number there."""
@@ -51,6 +53,11 @@ class JournalLocations:
         """The name of its host."""
         host = self.home(rank)[0]
         return self._hosts[host] if host < len(self._hosts) else "?"
+
+    def program_of(self, rank: int) -> str:
+        """The name of its program among several; "" where there is one."""
+        self.home(rank)
+        return self._programs[rank] if rank < len(self._programs) else ""
 
     def forget(self) -> None:
         """The ranks have been placed anew."""
@@ -75,6 +82,9 @@ class JournalLocations:
             name, context = record["name"], record["context"]
             if name == "ranks.placed":
                 self._next.clear()
+                parts = context.get("parts") or ()  # an older run's has none
+                names = [[str(name)] * min(size, MOST_RANKS) for name, size in parts]
+                self._programs = [sanitize_text(name) for own in names for name in own]
             elif name == "rank.spawned":
                 host, rank = int(context["node"]), int(context["rank"])
                 if 0 <= host < len(self._hosts):

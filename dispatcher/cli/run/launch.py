@@ -92,6 +92,11 @@ def show(plan: JobPlan, tree: Fanout | None = None, *, as_json: bool) -> None:
             console.print(f"{title:<12}{escape(name)}={escape(value)}")
             title = ""
 
+    for part in plan.parts:
+        which = f" on ranks {_spans(tuple(range(part.first, part.first + part.size)))}"
+        place = f" in {part.cwd}" if part.cwd != plan.cwd else ""
+        words = f"{shlex.join(part.program.argv)}{which if part.size else ''}{place}"
+        console.print(f"{escape(part.name):<11} {escape(words)}")
     variables("all ranks", described["exports"])
     if plan.ranks:
         console.print(f"rank 0      {escape(shlex.join(plan.argv(0)))}")

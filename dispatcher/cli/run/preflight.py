@@ -93,14 +93,15 @@ def _examined(plan: JobPlan, options: RunOptions) -> CheckReport:
     from dispatcher.cli.checks import run_check as health
 
     full = options.check == "full"
-    script = plan.program.argv[0] if plan.program.kind == "script" else ""
+    alone = plan.program.kind == "script" and not plan.parts
+    script = plan.program.argv[0] if alone else ""
     seconds = health.limit(options.check_timeout, full=full)
     hosts = tuple(place.host for place in (*plan.nodes, *plan.spares))
     want = health.wanted(
         hosts, Asked(plan.cwd, script, plan.iface), plan.python, seconds, full=full
     )
     chosen = health.checks(full=full)
-    if plan.program.kind == "command":  # no Python takes part in it
+    if all(part.program.kind == "command" for part in plan.every_part):  # Python is in none
         chosen = tuple(c for c in chosen if c.name not in ("python", "torch", "nccl"))
     return health.examined(hosts, want, chosen, options, seconds, plan.master_port)
 

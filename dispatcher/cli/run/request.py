@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from dispatcher.api.request import cwd_of, granted_here, python_of
 from dispatcher.cli import named_files, say
@@ -26,6 +26,7 @@ from dispatcher.model.host import Hostlist
 from dispatcher.model.names import parse_count
 from dispatcher.plan.hosts.filters import choose, fitting
 from dispatcher.plan.job.node_launchers import LAUNCHERS, launched, with_slots
+from dispatcher.plan.job.parts import Part
 from dispatcher.plan.job.request import (
     Limits,
     Nproc,
@@ -42,6 +43,9 @@ from dispatcher.plan.job.request import (
 )
 from dispatcher.plan.variables import EnvFileError, check_folders_variable, parse_env_file
 
+if TYPE_CHECKING:
+    from dispatcher.cli.run.parts import PartLine
+
 MOST_ENV_FILE = 1 << 20
 _DEEPSPEEDS = ".deepspeed_env"
 
@@ -49,16 +53,25 @@ _DEEPSPEEDS = ".deepspeed_env"
 def request(options: RunOptions) -> Request:
     """What the user asked for. Raises: UsageError for the first flag that is wrong."""
     options = only_typed(options)
+    lines: tuple[PartLine, ...] = ()
+    if options.app is not None or ":" in options.words:
+        from dispatcher.cli.run import parts
+
+        options, lines = parts.split(options, program_of)
     hosts = None if options.hostfile or options.lists else _allocated(options.words)
     # before hosts are read: "n1, n2" is not only a wrong list, "-" not read for nothing
-    program, stdin = _program(options), _stdin(options)
+    program, stdin = program_of(lines[0].options if lines else options), _stdin(options)
     if hosts is None:
         hosts = _together(named_hosts(options, slots=True))
+    if lines:
+        hosts = parts.with_hosts(hosts, lines)
     _check_exports(options.exports, hosts)
     if options.python == "":
         raise UsageError("--python: an empty name")
     include, exclude = _filters(options, hosts)
     launcher = _launcher(options)
+    if lines and launcher is not None:
+        raise ConflictingOptions(f"--launcher {launcher}: starts one program, not several")
     per_node = options.per_node or launcher is not None
     if options.per_node and options.nproc_per_node is not None:
         raise ConflictingOptions(
@@ -72,9 +85,9 @@ def request(options: RunOptions) -> Request:
         hosts=granted_here(hosts, environ),
         program=program,
         cwd=_cwd(options),
-        np=options.np,
+        np=None if lines else options.np,
         nnodes=nnodes,
-        nproc_per_node=1 if per_node else _nproc(options.nproc_per_node),
+        nproc_per_node=None if lines else 1 if per_node else _nproc(options.nproc_per_node),
         include=include,
         exclude=exclude,
         map_by={"slot": "block", "node": "node"}[options.map_by],
@@ -103,6 +116,28 @@ def request(options: RunOptions) -> Request:
         allow_different_code=options.allow_different_code,
         local_rank_arg=_local_rank_arg(options.local_rank_arg),
         per_node=per_node,
+        parts=tuple(map(_part, lines)),
+    )
+
+
+def _part(line: PartLine) -> Part:
+    """One program of several. Raises: UsageError."""
+    options, own = line.options, line.own
+    nproc = _nproc(options.nproc_per_node)
+    if nproc == "gpu":
+        raise UsageError(
+            "--nproc-per-node gpu: one program of several takes a number", hint="--nproc-per-node 8"
+        )
+    return Part(
+        options.words,
+        _kind(options),
+        options.np,
+        nproc if isinstance(nproc, int) else None,
+        tuple((host.name, host.slots) for host in line.hosts or ()),
+        own.get("chdir"),
+        own.get("python"),
+        own.get("exports", ()),
+        _named_env_files(own.get("env_files", ())),
     )
 
 
@@ -176,7 +211,8 @@ def _filters(options: RunOptions, hosts: Hostlist) -> tuple[str | None, str | No
     return include, exclude
 
 
-def _program(options: RunOptions) -> Program:
+def program_of(options: RunOptions) -> Program:
+    """What the ranks run. Raises: UsageError for what is surely no such thing."""
     words = options.words
     if options.module and options.no_python:
         raise ConflictingOptions("--module and --no-python exclude each other")
@@ -287,9 +323,14 @@ def _env_files(
             _check_text(text, path)
         found[path] = text
         say(f"note: environment from {path}")
-    for path in named:
-        found[path] = named_files.read(f"--env-file {path}", path, MOST_ENV_FILE)
-    return tuple(found.items())
+    return (*found.items(), *_named_env_files(named))
+
+
+def _named_env_files(paths: Sequence[str]) -> tuple[tuple[str, bytes], ...]:
+    return tuple(
+        (path, named_files.read(f"--env-file {path}", path, MOST_ENV_FILE))
+        for path in dict.fromkeys(paths)
+    )
 
 
 def _check_text(text: bytes, path: str) -> None:

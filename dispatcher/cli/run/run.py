@@ -39,6 +39,14 @@ class FilterOptions(Options, section="Hosts"):
 class ProgramOptions(Options, section="Program"):
     """What the ranks run."""
 
+    app: str | None = option(
+        metavar="FILE",
+        help="Take several programs from FILE, a line each, which run side by side in one world. "
+        "On the command line a lone : stands between them, as for mpirun: --np 1 a.py : --np 7 "
+        "b.py. Each may have --np, --nproc-per-node, -w, -H, -x, --env-file, --chdir, --python, -m "
+        "and --no-python of its own before it; what is for all stands before --app, or before one "
+        "more : in front. Behind -- a : is an argument.",
+    )
     module: bool = option("-m", help="PROGRAM is a Python module, as with python -m.")
     no_python: bool = option(help="Run PROGRAM as it is, without Python.")
     python: str | None = option(

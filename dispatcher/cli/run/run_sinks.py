@@ -44,10 +44,14 @@ if TYPE_CHECKING:
 
 
 class RankLocations(Protocol):
-    """Where ranks run: ``home`` is the host's number and the rank's own there."""
+    """Where ranks run: ``home`` is the host's number and the rank's own there.
+
+    program_of: the name of its program among several; "" where there is one.
+    """
 
     def home(self, rank: int) -> tuple[int, int]: ...
     def host_of(self, rank: int) -> str: ...
+    def program_of(self, rank: int) -> str: ...
 
 
 class RankLabels:
@@ -58,11 +62,14 @@ class RankLabels:
         self._runner = runner
 
     def of(self, rank: int) -> str:
-        """The label of one rank: ``[3]``, ``[n2:1]`` by host and local rank, or nothing."""
+        """The label of one rank: ``[3]``, ``[n2:1]`` by host and local rank, or nothing.
+
+        Of several programs each has its name there: ``[learner 3]``.
+        """
         if self._kind == "none":
             return ""
         if self._kind == "rank":
-            return f"[{name(rank)}]"
+            return f"[{' '.join(filter(None, (self._runner().program_of(rank), name(rank))))}]"
         runner = self._runner()
         own = name(rank) if rank >= FIRST else runner.home(rank)[1]
         return f"[{runner.host_of(rank)}:{own}]"
@@ -72,7 +79,11 @@ class RankLabels:
         if self._kind == "none":
             return ""
         if self._kind == "rank":
-            return f"[{fold_numbers(ranks, name)}]"
+            by_program: dict[str, list[int]] = {}
+            for rank in ranks:
+                by_program.setdefault(self._runner().program_of(rank), []).append(rank)
+            texts = (f"{who} {fold_numbers(own, name)}" for who, own in by_program.items())
+            return f"[{', '.join(text.strip() for text in texts)}]"
         runner = self._runner()
         return f"[{fold({runner.host_of(rank) for rank in ranks})}]"
 

@@ -279,13 +279,15 @@ class SignalReceived(Event):
 class RanksPlaced(Event):
     """The plan is final: ``world_size`` ranks meet at ``master_addr``:``master_port``.
 
-    restart: how often ranks of this run have been started before.
+    restart: how often ranks of this run have been started before. parts: name and number of ranks
+    of each program, in order of ranks, where there are several.
     """
 
     world_size: int
     master_addr: str
     master_port: int
     restart: int = 0
+    parts: tuple[tuple[str, int], ...] = ()
 
 
 @value

@@ -205,9 +205,10 @@ class AttemptMachine:
         for rank in plan.ranks:
             self._ranks.call(rank.rank, rank.node)
         self._mpi = MpiManager(plan, self._ranks, self._check.hostnames)
+        parts = tuple((part.name, part.size) for part in plan.parts)
         return [
             *(CloseLink(node) for node in surplus),
-            Tell(ev.RanksPlaced(len(plan.ranks), address, port)),
+            Tell(ev.RanksPlaced(len(plan.ranks), address, port, parts=parts)),
             *(StartRanks(plan, node.index, address, port) for node in plan.nodes),
         ]
 

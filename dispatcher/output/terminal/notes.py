@@ -174,8 +174,9 @@ class Notes(Sink):
                     f"{self._hosts[node]}: {facts.hostname}, python {facts.python}, "
                     f"{facts.cores} cores, {facts.gpus} GPUs"
                 )
-            case ev.RanksPlaced(size, addr, port):
-                return f"{size} ranks start, meeting at {addr}:{port}"
+            case ev.RanksPlaced(size, addr, port, parts=programs):
+                of = ", ".join(f"{count} of {program}" for program, count in programs)
+                return f"{size} ranks{of and f' ({of})'} start, meeting at {addr}:{port}"
             case mpi_events.WorldPlaced(world, by, _, nodes):
                 where = fold(dict.fromkeys(self._hosts[node] for node in nodes))
                 return f"rank {name(by)} spawns world {world}: {len(nodes)} ranks on {where}"

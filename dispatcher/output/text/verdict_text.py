@@ -69,12 +69,13 @@ def describe(
     advise: Advise = no_advice,
     errors: Sequence[RankError] = (),
     addresses: Mapping[str, Collection[str]] = MappingProxyType({}),
+    programs: Sequence[str] = (),
 ) -> list[str]:
     """The lines of the verdict; [] for a run that went as planned.
 
     nodes: of the plan. pids: rank -> process id on its host. last: see ``output.text.lines``.
     advise: what our machine knows to do about a host's trouble. errors: what ranks wrote of their
-    ends, the cause first. addresses: of hosts by name.
+    ends, the cause first. addresses: of hosts by name. programs: what each rank runs, of several.
     """
     cause = verdict.cause
     names = [node.host for node in nodes]
@@ -82,7 +83,8 @@ def describe(
     lines: list[str] = []
 
     def who(node: int, rank: int) -> str:
-        return f"error: rank {name(rank)} on {names[node]}"
+        which = f" ({programs[rank]})" if rank < len(programs) else ""
+        return f"error: rank {name(rank)}{which} on {names[node]}"
 
     match cause:
         case None:

@@ -40,13 +40,14 @@ from dispatcher.model.hostset import fold
 from dispatcher.model.names import parse_count
 from dispatcher.plan.hosts.filters import choose
 from dispatcher.plan.job import devices, placement
+from dispatcher.plan.job import parts as programs
 from dispatcher.plan.job.binding import BindTo, MemBind
 from dispatcher.plan.job.devices import NodePlan
+from dispatcher.plan.job.parts import PartPlan, Program
 from dispatcher.plan.job.placement import divide
 from dispatcher.plan.job.request import (
     Limits,
     Nproc,
-    Program,
     Request,
     Restarts,
     Stdin,
@@ -106,6 +107,7 @@ class JobPlan(Value):
     mem_bind: MemBind = "none"
     near_hca: bool = False  # NCCL_IB_HCA of each rank names what is near to its GPU
     allow_different_code: bool = False  # hosts may have other scripts and packages than others
+    parts: tuple[PartPlan, ...] = ()  # the programs, where there are several; program: the first
     notices: tuple[str, ...] = ()
 
     @property
@@ -143,16 +145,42 @@ class JobPlan(Value):
         """Whether ``rank`` is given the launcher's standard input."""
         return self.stdin in ("all", rank)
 
+    @cached_property
+    def every_part(self) -> tuple[PartPlan, ...]:
+        """The parts; of a job of one program that alone, and it has all ranks."""
+        alone = PartPlan("", self.program, self.python, self.cwd, self.exports)
+        return self.parts or (replace(alone, size=self.world_size),)
+
+    def part_of(self, rank: int) -> PartPlan:
+        """The part that ``rank`` belongs to."""
+        if not self.parts:
+            return self.every_part[0]
+        return next(part for part in self.parts if rank < part.first + part.size)
+
+    def parts_at(self, node: NodePlan) -> tuple[PartPlan, ...]:
+        """The parts with ranks on ``node``; while these are not known, those that may have some."""
+        if node.ranks and self.parts:
+            there = {self.part_of(rank).first for rank in node.ranks}
+            return tuple(part for part in self.parts if part.first in there)
+        return tuple(part for part in self.every_part if part.runs_on(node.host.name))
+
+    @property
+    def command(self) -> tuple[str, ...]:
+        """The program and its arguments; where there are several, with ``:`` between them."""
+        words = [word for part in self.every_part for word in (":", *part.program.argv)]
+        return tuple(words[1:])
+
     def argv(self, rank: int) -> tuple[str, ...]:
         """The exact argument list of ``rank``; on a host with its own Python, that one."""
-        words = self.program.argv
+        part = self.part_of(rank)
+        words = part.program.argv
         if self.local_rank_arg is not None:
             local = f"{self.local_rank_arg}={self.ranks[rank].local_rank}"
             words = (words[0], local, *words[1:])
-        if self.program.kind == "command":
+        if part.program.kind == "command":
             return words
-        python = self.nodes[self.ranks[rank].node].host.python or self.python
-        module = ("-m",) if self.program.kind == "module" else ()
+        python = self.nodes[self.ranks[rank].node].host.python or part.python
+        module = ("-m",) if part.program.kind == "module" else ()
         return (python, "-u", *module, *words)
 
     def resolved(
@@ -209,10 +237,53 @@ def plan_job(request: Request, run_id: str) -> JobPlan:
     # what was asked and is planned under one name needs no working out
     asked = {field.name for field in fields(Request)} & {field.name for field in fields(JobPlan)}
     plan = JobPlan(**{name: getattr(request, name) for name in asked} | ours)
+    if request.parts:
+        plan = _with_parts(plan, request)
+    numbered = plan.parts and all(part.nproc_per_node is not None for part in plan.parts)
     unsaid = request.nproc_per_node in (None, "auto") and any(not n.slots for n in plan.nodes)
-    if unsaid or request.nproc_per_node == "gpu":
-        return plan
+    if (unsaid and not numbered) or request.nproc_per_node == "gpu":
+        return _in_order(plan) if plan.parts else plan
     return _placed(plan, {})
+
+
+def _with_parts(plan: JobPlan, request: Request) -> JobPlan:
+    """``plan`` with the programs, which have no ranks as yet; less hosts that none may run on."""
+
+    def exports(part: programs.Part) -> tuple[tuple[str, str], ...]:
+        names = (*request.exports, *part.exports)
+        files = (*request.env_files, *part.env_files)
+        return tuple(exported(request.environ, names, files).items())
+
+    parts = tuple(
+        PartPlan(
+            name,
+            part.program,
+            part.python or request.python,
+            programs.folder(request.cwd, part.cwd),
+            exports(part),
+            part.np,
+            part.nproc_per_node,
+            tuple(part.hosts),
+        )
+        for name, part in zip(programs.names(request.parts), request.parts, strict=True)
+    )
+    programs.check_hosts(parts, [host.name for host in request.hosts.hosts])
+    return replace(plan, parts=parts, program=parts[0].program)
+
+
+def _in_order(plan: JobPlan) -> JobPlan:
+    """The open ``plan`` with hosts of the first program in front, and none that nobody names.
+
+    Their numbers must stay when GPUs have been counted, and rank 0 belongs on node 0.
+    """
+    order = programs.by_part(plan.parts, [node.host.name for node in plan.nodes])
+    idle = fold(node.host.name for at, node in enumerate(plan.nodes) if at not in order)
+    return replace(
+        plan,
+        nodes=tuple(replace(plan.nodes[at], index=index) for index, at in enumerate(order)),
+        spares=tuple(replace(one, index=at) for at, one in enumerate(plan.spares, len(order))),
+        notices=(*plan.notices, f"{idle}: left out: no program names it") if idle else plan.notices,
+    )
 
 
 def _completed(host: Host, request: Request) -> Host:
@@ -222,36 +293,65 @@ def _completed(host: Host, request: Request) -> Host:
 
 def _placed(plan: JobPlan, gpu_counts: Mapping[int, int]) -> JobPlan:
     """``plan`` with ranks; every node's room must be known or counted."""
-    nodes = _counted(plan, gpu_counts)
-    free = _capacity(plan, nodes)
-    most = [node.host.max_slots for node in nodes]
-    n_ranks = sum(free) if plan.np is None else plan.np
+    nodes = _counted(plan, gpu_counts) if gpu_counts or not plan.parts else [*plan.nodes]
+    parts = plan.parts
+    if parts:
+        parts, ranks = programs.placed(
+            parts, nodes, map_by=plan.map_by, oversubscribe=plan.oversubscribe
+        )
+    else:
+        ranks = _shared_out(plan, nodes)
+    n_ranks = sum(map(len, ranks))
     if isinstance(plan.stdin, int) and plan.stdin >= n_ranks:
         raise TooManyRanks(f"--stdin {plan.stdin}: there are only {_plural(n_ranks, 'rank')}")
     if n_ranks > names.MOST_RANKS:
-        raise TooManyRanks(f"{n_ranks} ranks: at most {names.MOST_RANKS} can be placed")
-    try:
-        counts = placement.shares(
-            free, n_ranks, map_by=plan.map_by, most=most, oversubscribe=plan.oversubscribe
-        )
-    except placement.TooFewSlots as full:
-        raise _too_few_slots(full, plan.oversubscribe, nodes) from None
-    used = [(node, count) for node, count in zip(nodes, counts, strict=True) if count]
-    ranks = placement.ranks_of([count for _, count in used], plan.map_by)
+        raise _too_many(n_ranks)
+    used = [(node, own) for node, own in zip(nodes, ranks, strict=True) if own]
     notices = plan.notices
     if len(used) < len(nodes):
-        idle = fold(n.host.name for n, count in zip(nodes, counts, strict=True) if not count)
-        notices += (f"{idle}: left out: --np {n_ranks} needs only {_plural(len(used), 'node')}",)
+        idle = fold(n.host.name for n, own in zip(nodes, ranks, strict=True) if not own)
+        why = "the programs need" if parts else f"--np {n_ranks} needs"
+        notices += (f"{idle}: left out: {why} only {_plural(len(used), 'node')}",)
+    used.sort(key=lambda one: one[1])  # rank 0 is on node 0, whatever hosts its program names
+    if gpu_counts and [node.index for node, _ in used] != [*range(len(used))]:
+        raise TooManyRanks(  # the hosts have their numbers: they have been counted
+            "the programs leave out a host in the middle, as only its GPUs could tell",
+            hint="slots=N in the hostfile, or fewer hosts",
+        )
     return replace(
         plan,
         nodes=tuple(
-            replace(node, index=index, ranks=ranks[index]) for index, (node, _) in enumerate(used)
+            replace(node, index=index, ranks=own) for index, (node, own) in enumerate(used)
         ),
         spares=tuple(
             replace(spare, index=index) for index, spare in enumerate(plan.spares, len(used))
         ),
+        parts=parts,
         notices=notices,
     )
+
+
+def _shared_out(plan: JobPlan, nodes: Sequence[NodePlan]) -> tuple[tuple[int, ...], ...]:
+    """The ranks of each of ``nodes``, of a job of one program."""
+    free = _capacity(plan, nodes)
+    n_ranks = sum(free) if plan.np is None else plan.np
+    if n_ranks > names.MOST_RANKS:
+        raise _too_many(n_ranks)
+    try:
+        counts = placement.shares(
+            free,
+            n_ranks,
+            map_by=plan.map_by,
+            most=[node.host.max_slots for node in nodes],
+            oversubscribe=plan.oversubscribe,
+        )
+    except placement.TooFewSlots as full:
+        raise _too_few_slots(full, plan.oversubscribe, nodes) from None
+    return placement.ranks_of(counts, plan.map_by)
+
+
+def _too_many(n_ranks: int) -> PlanError:
+    return TooManyRanks(f"{n_ranks} ranks: at most {names.MOST_RANKS} can be placed")
 
 
 def _counted(plan: JobPlan, gpu_counts: Mapping[int, int]) -> list[NodePlan]:

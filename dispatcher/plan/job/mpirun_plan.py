@@ -72,6 +72,7 @@ def check(plan: JobPlan) -> None:
         )
     for what, asked in (
         ("--per-node and --rdzv", plan.per_node),
+        ("several programs", plan.parts),
         ("--spares", plan.spares),
         ("--min-nodes", plan.restarts.min_nodes is not None),
         ("--progress-file", plan.restarts.progress_file is not None),

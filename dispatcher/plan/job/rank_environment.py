@@ -13,6 +13,10 @@ All of it goes on top of the host's own environment, from which the agent has
 removed ``SCRUB``. Two of ours yield to the user: ``CUDA_VISIBLE_DEVICES`` (see ``devices``,
 where also the host's own counts) and ``OMP_NUM_THREADS``, when any of the levels above gives them.
 
+Where the job has several programs, -x and env files are those of the rank's own, and ROLE_* speak
+of that: ROLE_RANK counts among its ranks. OMPI_COMM_WORLD_* are for scripts around a program that
+look at them, whichever MPI it uses; no MPI reads them.
+
 ``PMI_RANK``, ``PMI_SIZE`` and ``PMI_FD`` are not set here: the agent adds them,
 which has the server behind them. ``PMI_HOSTNAME`` says by which address MPICH
 should be reached. With ``--near-hca`` there is NCCL_IB_HCA, too, where the user gives none. A
@@ -107,22 +111,32 @@ def rank_environment(
     """
     place = plan.ranks[rank]
     node = plan.nodes[place.node]
-    env = spawned_environment(plan, place.node, place.local_rank, len(node.ranks), bound)
+    part = plan.part_of(rank)
+    local_size = len(node.ranks)
+    env = spawned_environment(plan, place.node, place.local_rank, local_size, bound, part.exports)
     env |= {
         "RANK": str(rank),
         "WORLD_SIZE": str(plan.world_size),
         "LOCAL_RANK": str(place.local_rank),
-        "LOCAL_WORLD_SIZE": str(len(node.ranks)),
+        "LOCAL_WORLD_SIZE": str(local_size),
         "NODE_RANK": str(node.index),
         "GROUP_RANK": str(node.index),
         "GROUP_WORLD_SIZE": str(len(plan.nodes)),
-        "ROLE_NAME": "default",
-        "ROLE_RANK": str(rank),
-        "ROLE_WORLD_SIZE": str(plan.world_size),
+        "ROLE_NAME": part.name or "default",
+        "ROLE_RANK": str(rank - part.first),
+        "ROLE_WORLD_SIZE": str(part.size),
         "TORCHELASTIC_RUN_ID": plan.run_id,
         "TORCHELASTIC_RESTART_COUNT": str(restart),
         "TORCHELASTIC_MAX_RESTARTS": str(plan.restarts.most),
     }
+    if plan.mpi != "none":
+        env |= {
+            "OMPI_COMM_WORLD_RANK": str(rank),
+            "OMPI_COMM_WORLD_SIZE": str(plan.world_size),
+            "OMPI_COMM_WORLD_LOCAL_RANK": str(place.local_rank),
+            "OMPI_COMM_WORLD_LOCAL_SIZE": str(local_size),
+            "OMPI_COMM_WORLD_NODE_RANK": str(place.local_rank),  # its number on its node
+        }
     if plan.limits.hang_timeout:
         env.setdefault("NCCL_RAS_ADDR", ras_address(plan.run_id))
     if plan.rank_hosts is not None:
@@ -154,7 +168,12 @@ def ras_address(run_id: str) -> str:
 
 
 def spawned_environment(
-    plan: JobPlan, node: int, local_rank: int, local_size: int, bound: Bound | None
+    plan: JobPlan,
+    node: int,
+    local_rank: int,
+    local_size: int,
+    bound: Bound | None,
+    exports: devices.Exports | None = None,
 ) -> dict[str, str]:
     """Every variable set for a rank that another one spawned on ``node``.
 
@@ -162,9 +181,11 @@ def spawned_environment(
     has what the plan gives programs on that host, but no RANK, WORLD_SIZE,
     MASTER_ADDR and their like: they speak of the planned world, and a spawned rank
     that believed them would join its parents' process group. MPI tells it who it is.
+    exports: the user's variables, if they are other than those of the whole job.
     """
     place = plan.nodes[node]
-    env = {**interface(plan.iface), **dict(plan.exports), **dict(place.host.env)}
+    user = dict(plan.exports if exports is None else exports)
+    env = {**interface(plan.iface), **user, **dict(place.host.env)}
     gpus = devices.visible_devices(plan.devices, place, local_rank)
     if gpus is not None:
         if bound is None and not place.named and plan.devices != "node":
@@ -212,7 +233,7 @@ def describe_plan(plan: JobPlan) -> formats.Plan:
         every = rank_environment(plan, rank).items()
         return ((name, value) for name, value in every if shared.get(name) != value)
 
-    return {
+    described: formats.Plan = {
         "schema": "plan/1",
         "run_id": plan.run_id,
         "world_size": plan.world_size or None,
@@ -250,3 +271,14 @@ def describe_plan(plan: JobPlan) -> formats.Plan:
         "mem_bind": plan.mem_bind,
         "notices": list(plan.notices),
     }
+    if plan.parts:
+        described["parts"] = [
+            {
+                "name": part.name,
+                "ranks": list(range(part.first, part.first + part.size)),
+                "cwd": part.cwd,
+                "argv": list(part.program.argv),
+            }
+            for part in plan.parts
+        ]
+    return described

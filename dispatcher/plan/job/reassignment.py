@@ -115,7 +115,9 @@ def without(plan: JobPlan, unfit: Mapping[int, str], *, shrink: bool) -> Fitness
         for spare in plan.spares
         if spare.index in unfit
     ]
-    least = plan.restarts.min_nodes or (1 if shrink else len(plan.nodes))
+    # of several programs one might be left without ranks
+    may_shrink = shrink and not plan.parts
+    least = plan.restarts.min_nodes or (1 if may_shrink else len(plan.nodes))
     if len(plan.nodes) - len(vacant) < least:
         return Fitness(plan, tuple(excluded), tuple(vacant))
     left = shrunk(replaced(plan, nodes), frozenset(vacant))

@@ -16,11 +16,13 @@ from typing import ClassVar, Literal, cast
 from dispatcher.model import names
 from dispatcher.model.arguments import Arguments
 from dispatcher.model.errors import ConflictingOptions, MissingArgument, UsageError
-from dispatcher.model.frozen import Value, value
+from dispatcher.model.frozen import value
 from dispatcher.model.host import Hostlist
 from dispatcher.model.names import BadName, check_host, check_interface, check_user, digits, shown
-from dispatcher.plan.job import binding, placement
+from dispatcher.plan.job import binding, parts, placement
 from dispatcher.plan.job.binding import BindTo, MemBind
+from dispatcher.plan.job.parts import Part as Part
+from dispatcher.plan.job.parts import Program as Program
 
 #: seconds between two attempts at most
 LONGEST_DELAY = 60.0
@@ -90,18 +92,6 @@ SHORTEST_HANG = 1.0  # seconds
 
 
 @value
-class Program(Value):
-    """What each rank runs: a Python script, a module (``-m``), or any command.
-
-    argv[0] is the script, the module's name, or the program; the rest are its
-    arguments, passed on byte for byte.
-    """
-
-    kind: Literal["script", "module", "command"]
-    argv: tuple[str, ...]
-
-
-@value
 class Limits(Arguments):
     """Every duration in seconds that a run waits, what ranks are told at its end, and how many
     links open at once.
@@ -167,7 +157,8 @@ class Request(Arguments):
 
     environ is the login node's environment; exports the values of ``-x``;
     env_files source and text of each file; user and port hold for hosts that
-    name none.
+    name none. parts: where there are several programs, each of them, of which
+    ``program`` is the first; see ``parts``.
     """
 
     renamed: ClassVar[Mapping[str, str]] = {"send_equal_once": "dedup_output"}
@@ -206,6 +197,7 @@ class Request(Arguments):
     mem_bind: MemBind = "none"
     near_hca: bool = False
     allow_different_code: bool = False
+    parts: tuple[Part, ...] = ()
 
 
 def parse_nproc(text: str, flag: str = "--nproc-per-node") -> Nproc:
@@ -303,6 +295,8 @@ def check(request: Request, run_id: str) -> None:
         char.isascii() and (char.isalnum() or char in "-_.") for char in run_id
     ):
         raise UsageError(f"run id: letters, digits and -_. only: {shown(run_id)}")
+    if request.parts:
+        _check_parts(request)
     program = request.program
     if not program.argv or not program.argv[0]:
         raise MissingArgument("no program to run", hint="dispatch -H hostfile train.py")
@@ -360,6 +354,19 @@ def check(request: Request, run_id: str) -> None:
                 check_name(name)
             except BadName as bad:
                 raise UsageError(f"{flag}: {bad.message}", hint=bad.hint) from None
+
+
+def _check_parts(request: Request) -> None:
+    """Nothing, if a job of these programs can be run as asked. Raises: UsageError."""
+    parts.check(request.parts, numbers=request.np is not None or request.nproc_per_node is not None)
+    one = "it is for one program"
+    for flag, asked, why in (
+        ("--per-node", request.per_node, one),
+        ("--local-rank-arg", request.local_rank_arg is not None, one),
+        ("--min-nodes", request.restarts.min_nodes is not None, "all of its hosts are needed"),
+    ):
+        if asked:
+            raise ConflictingOptions(f"{flag}: a job of several programs cannot have it: {why}")
 
 
 #: auto: all chosen GPUs of the node. node: all of the node. rank: a chosen one each. none: nothing

@@ -215,6 +215,10 @@ class Loop:
         if path is None:  # then the ranks get this host's own
             path = os.environb.get(b"PATH")
         problems = host_facts.find_problems(message["check"], self.cwd, path)
+        for cwd, where, check in message.get("more") or ():
+            where = os.environb.get(b"PATH") if where is None else where
+            found_there = host_facts.find_problems(check, cwd, where)
+            problems += [one for one in found_there if one not in problems]
         self.watched = message.get("watch") or b""
         found["mark"] = self.mark()
         wanted = message["reserve"]

@@ -164,16 +164,21 @@ class Library:
         self._check("server_init", ctypes.byref(self.table), infos.array, _S(infos.size))
 
     def register(
-        self, namespace: bytes, hosts: Sequence[tuple[bytes, list[int]]], node: int, folder: bytes
+        self,
+        namespace: bytes,
+        hosts: Sequence[tuple[bytes, list[int]]],
+        node: int,
+        folder: bytes,
+        apps: Sequence[int] = (),
     ) -> int:
         """Make a job known: its ``hosts``, each a name and its ranks; returns the library's port.
 
-        node: which of ``hosts`` this is. Raises: LoadError.
+        node: which of ``hosts`` this is. apps: how many ranks each program has. Raises: LoadError.
         """
         self.namespace = namespace
         size = sum(len(ranks) for _, ranks in hosts)
         local_ranks = hosts[node][1]
-        infos = Infos(_job(hosts, node, size, folder, namespace))
+        infos = Infos(_job(hosts, node, size, folder, namespace, apps or (size,)))
         name = ctypes.create_string_buffer(namespace, 256)
         array, n = infos.array, _S(infos.size)
         self._check("server_register_nspace", name, _I(len(local_ranks)), array, n, None, None)
@@ -234,7 +239,12 @@ def members_of(procs: Any, n: int) -> Members:
 
 
 def _job(
-    hosts: Sequence[tuple[bytes, list[int]]], node: int, size: int, folder: bytes, job: bytes
+    hosts: Sequence[tuple[bytes, list[int]]],
+    node: int,
+    size: int,
+    folder: bytes,
+    job: bytes,
+    apps: Sequence[int],
 ) -> Pairs:
     """What ranks may ask about the job, themselves and each other."""
     name, local_ranks = hosts[node]
@@ -245,7 +255,7 @@ def _job(
         (b"pmix.univ.size", UINT32, size),
         (b"pmix.job.size", UINT32, size),
         (b"pmix.max.size", UINT32, size),
-        (b"pmix.job.napps", UINT32, 1),
+        (b"pmix.job.napps", UINT32, len(apps)),
         (b"pmix.num.nodes", UINT32, len(hosts)),
         (b"pmix.nmap", STRING, node_map),
         (b"pmix.pmap", STRING, rank_map),
@@ -263,14 +273,18 @@ def _job(
         for index, (_, ranks) in enumerate(hosts)
         for local, rank in enumerate(ranks)
     }
+    firsts = [sum(apps[:app]) for app in range(len(apps))]
     for rank, (index, local) in sorted(places.items()):
+        app = max(at for at, first in enumerate(firsts) if first <= rank)
         own: Pairs = [
             (b"pmix.rank", RANK, rank),
-            (b"pmix.appnum", UINT32, 0),
+            (b"pmix.appnum", UINT32, app),
             (b"pmix.lrank", UINT16, local),
             (b"pmix.nrank", UINT16, local),
             (b"pmix.grank", RANK, rank),
-            (b"pmix.apprank", RANK, rank),
+            (b"pmix.apprank", RANK, rank - firsts[app]),
+            (b"pmix.app.size", UINT32, apps[app]),
+            (b"pmix.aldr", RANK, firsts[app]),
             (b"pmix.nodeid", UINT32, index),
             (b"pmix.hname", STRING, hosts[index][0]),
         ]

@@ -110,6 +110,7 @@ class PmixBridge:
             "name": self.world.job["name"],
             "node": self.message["node"],
             "hosts": self.message["hosts"],
+            "apps": self.message.get("apps"),
             "folder": folder + "/pmix",
         }
         ours, theirs = socketpair()

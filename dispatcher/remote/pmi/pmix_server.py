@@ -44,7 +44,8 @@ MOST_NEEDED = 16
 def main(link: int, listener: socket, client: int, job: dict[str, Any], pids: list[int]) -> None:
     """Serve ``client`` and those that come to ``listener`` until the agent closes ``link``.
 
-    job: name, node (which host this is), hosts [[name, ranks]], and the folder for files.
+    job: name, node (which host this is), hosts [[name, ranks]], apps (ranks of each program), and
+    the folder for files.
     pids: processes of the ranks, one of which has come.
     """
     Serving(link, listener, job, mpi_library.Found(pids)).run(client)
@@ -114,7 +115,9 @@ class Serving:
             folder, name = os.fsencode(self.job["folder"]), self.job["name"]
             library.begin(name + b"_srv", folder)
             hosts = [(host, ranks) for host, ranks in self.job["hosts"]]
-            return library, library.register(name, hosts, self.job["node"], folder)
+            return library, library.register(
+                name, hosts, self.job["node"], folder, self.job.get("apps") or ()
+            )
         raise LoadError("; ".join(tried))
 
     def opened(self, path: str) -> Library:

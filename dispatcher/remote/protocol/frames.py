@@ -41,19 +41,20 @@ prepare    the first order: who this node is and what to look at before a start
            nothing of the last one is left. equal: 0, or the bytes of the window in which output
            is looked for, to be sent once (``dedup``). watch: the file that shows progress.
            reserve: the port to keep free for the ranks' meeting, 0 for any, None on all nodes
-           but the first
+           but the first. more: [cwd, path, check] of each further program
 probe      connect to ``addresses`` at ``port`` within ``seconds``; answered by ``probed``
-start      spawn ``ranks`` (each rank, argv, env) with the ``common`` environment after
-           scrubbing the host's own of ``scrub`` names; answered by ``spawned`` or ``failed``.
+start      spawn ``ranks`` (each rank, argv, env, and perhaps its folder) with the ``common``
+           environment after scrubbing the host's own of ``scrub`` names; answered by
+           ``spawned`` or ``failed``.
            pmi: None, or what the PMI server needs (world, first, name, size, universe, mapping,
-           patience; ``port``: whether ranks come to a port; ``pmix``: variables that lead to
-           the port of PMIx), and ``hook``: source that Python
-           ranks load first, or None.
+           patience; ``apps``: ranks of each program in turn; ``port``: whether ranks come to a
+           port; ``pmix``: variables that lead to the port of PMIx), and ``hook``: source that
+           Python ranks load first, or None.
            stdin: the ranks that read what INPUT frames bring; the others read /dev/null.
            bind: each [rank, CPUs, NUMA nodes for its memory or none], of ranks that are bound
 spawn      spawn ranks of one more world; as ``start``, but that each of ``ranks`` has besides
            its folder and where to look for its program (both may be empty), and ``pmi`` has
-           ``apps`` (ranks of each program) and ``preput`` (keys and values in turn)
+           ``preput`` (keys and values in turn)
 sample     from now on report ``sample`` every ``seconds``; ``parts`` as in ``prepare``. stacks:
            if given, tell first, within its ``seconds``, ``stacks`` with its ``number``
 signal     send ``signum`` to the process groups of ``ranks`` (None: of all)
@@ -70,7 +71,8 @@ pmi_who    answer with ``pmi_waiting`` if ranks are missing in ``fence`` of ``wo
            others have waited ``seconds``
 mpi_look   answer with ``mpi_inside``, by ``parts``. over: whether to look who has finalized and not
            said so yet; versions: libraries that are to tell theirs, each [what serves it, path]
-pmix       serve PMIx by ``parts``; hosts: [name, its ranks] of each node, this one is ``node``
+pmix       serve PMIx by ``parts``; hosts: [name, its ranks] of each node, this one is ``node``;
+           ``apps`` as in ``start``
 finish     the job is over: kill whatever is left, answer ``swept`` and exit
 =========  ==================================================================
 

@@ -23,10 +23,12 @@ from dispatcher.core.events.actions import QueryInside, ReleaseFence
 from dispatcher.core.events.mpi_events import World
 from dispatcher.core.events.run_events import Facts, RanksBound
 from dispatcher.core.run.mpi_manager import process_mapping
+from dispatcher.model.host import Host
 from dispatcher.plan.job.binding import Binding, bindings, grouped
 from dispatcher.plan.job.devices import VARIABLE
 from dispatcher.plan.job.job_plan import JobPlan, NodePlan
 from dispatcher.plan.job.node_launchers import PER_NODE, filled, world
+from dispatcher.plan.job.parts import PartPlan
 from dispatcher.plan.job.rank_environment import (
     SCRUB_NAMES,
     SCRUB_PREFIXES,
@@ -118,7 +120,7 @@ def pmix_order(plan: JobPlan, node: int) -> bytes:
         [name.encode(), list(place.ranks)]
         for name, place in zip(hostnames(plan), plan.nodes, strict=True)
     ]
-    return control("pmix", parts=payload.parts(PARTS), node=node, hosts=hosts)
+    return control("pmix", parts=payload.parts(PARTS), node=node, hosts=hosts, **_apps(plan))
 
 
 def prepare_order(
@@ -139,20 +141,18 @@ def prepare_order(
     host = place.host
     watched = plan.restarts.progress_file
     exports = {**dict(plan.exports), **dict(host.env)}
-    program = plan.program
+    # a spare may have to run any of them
+    parts = plan.parts_at(place) if place.index < len(plan.nodes) else plan.every_part
+    first, more = parts[0], parts[1:]
     check: dict[str, bytes] = {}
-    if program.kind == "command":
-        check["program"] = raw(program.argv[0])
-        if plan.mpi == "pmi1" and plan.world_size != 1:
-            check["mpi"] = b"pmi1"
-    else:
-        check["program"] = raw(host.python or plan.python)
-    if program.kind == "script":
-        check["script"] = raw(program.argv[0])
-    if len(plan.nodes) > 1 and not plan.allow_different_code and program.kind != "command":
-        # the folder that Python looks in first
-        script = program.argv[0] if program.kind == "script" else ""
-        check["code"] = raw(os.path.dirname(script))
+    if first is plan.every_part[0]:
+        check, program = _needed(plan, host, first), first.program
+        if len(plan.nodes) > 1 and not plan.allow_different_code and program.kind != "command":
+            # the folder that Python looks in first
+            script = program.argv[0] if program.kind == "script" else ""
+            check["code"] = raw(os.path.dirname(script))
+    else:  # hosts compare what most of them run
+        more = parts
     if plan.iface is not None:
         check["iface"] = raw(plan.iface)
     if _looks_where(plan):
@@ -167,8 +167,8 @@ def prepare_order(
         node=place.index,
         attempt=attempt,
         check=check,
-        path=raw(exports["PATH"]) if "PATH" in exports else None,
-        cwd=raw(plan.cwd),
+        path=_path(first, host),
+        cwd=raw(first.cwd),
         reserve=(plan.master_port or 0) if head else None,
         watch=raw(watched) if head and watched is not None else None,
         token=token,
@@ -177,7 +177,30 @@ def prepare_order(
         lifeline_grace=limits.lifeline_grace,
         credit=credit,
         equal=equal,
+        **_further(plan, host, more),
     )
+
+
+def _further(plan: JobPlan, host: Host, parts: Sequence[PartPlan]) -> dict[str, object]:
+    """What must be on ``host`` for ``parts``, too; nothing for none."""
+    more = [[raw(part.cwd), _path(part, host), _needed(plan, host, part)] for part in parts]
+    return {"more": more} if more else {}
+
+
+def _needed(plan: JobPlan, host: Host, part: PartPlan) -> dict[str, bytes]:
+    """What must be on ``host`` for the ranks of ``part``."""
+    program = part.program
+    if program.kind != "command":
+        check = {"program": raw(host.python or part.python)}
+        return check | ({"script": raw(program.argv[0])} if program.kind == "script" else {})
+    check = {"program": raw(program.argv[0])}
+    return check | ({"mpi": b"pmi1"} if plan.mpi == "pmi1" and plan.world_size != 1 else {})
+
+
+def _path(part: PartPlan, host: Host) -> bytes | None:
+    """The PATH of the ranks of ``part``; None for the host's own."""
+    path = {**dict(part.exports), **dict(host.env)}.get("PATH")
+    return None if path is None else raw(path)
 
 
 def _parts(plan: JobPlan) -> list[str]:
@@ -251,7 +274,10 @@ def start_order(
     common, own = _common(environments)
     return control(
         "start",
-        ranks=list(zip(members, words, own, strict=True)),
+        ranks=[
+            [rank, argv, env, *([raw(plan.part_of(rank).cwd)] if plan.parts else [])]
+            for rank, argv, env in zip(members, words, own, strict=True)
+        ],
         common=common,
         scrub=SCRUB,
         stdin=[rank for rank in members if plan.reads_stdin(rank)],
@@ -315,8 +341,14 @@ def pmi_job(plan: JobPlan, kvs_name: str) -> dict[str, object]:
         "patience": plan.limits.mpi_stall_warning,
         "port": plan.pmi_port,
         "pmix": list(URIS) if is_offered(plan) else [],
-        "hook": None if plan.program.kind == "command" else hook(),
+        "hook": hook() if any(p.program.kind != "command" for p in plan.every_part) else None,
+        **_apps(plan),
     }
+
+
+def _apps(plan: JobPlan) -> dict[str, list[int]]:
+    """The ranks of each program in turn, of several: MPI_APPNUM is its place there."""
+    return {"apps": [part.size for part in plan.parts]} if plan.parts else {}
 
 
 @once_a_plan

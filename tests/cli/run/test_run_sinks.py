@@ -52,6 +52,23 @@ class Locations:
     def host_of(self, rank: int) -> str:
         return ["n1", "n2"][self.home(rank)[0]]
 
+    def program_of(self, rank: int) -> str:
+        return ""
+
+
+class Programs(Locations):
+    """Rank 0 acts, the others learn."""
+
+    def program_of(self, rank: int) -> str:
+        return "" if rank >= FIRST else "learner" if rank else "actor"
+
+
+def test_programs_have_their_names_in_labels() -> None:
+    labels = RankLabels("rank", Programs)
+    assert [labels.of(rank) for rank in (0, 2, FIRST)] == ["[actor 0]", "[learner 2]", "[1.0]"]
+    assert labels.of_many((0, 1, 2)) == "[actor 0, learner 1-2]"
+    assert labels.of_many((1, 2)) == "[learner 1-2]"
+
 
 @cases(
     ("kind", "one", "spawned", "many", "hues"),

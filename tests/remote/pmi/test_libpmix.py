@@ -193,12 +193,25 @@ def test_a_job_is_made_known_whole(told: Told, calls: Calls) -> None:
                 (b"pmix.nrank", UINT16, local),
                 (b"pmix.grank", RANK, rank),
                 (b"pmix.apprank", RANK, rank),
+                (b"pmix.app.size", UINT32, 5),
+                (b"pmix.aldr", RANK, 0),
                 (b"pmix.nodeid", UINT32, node),
                 (b"pmix.hname", STRING, host),
             ],
         )
         for rank, node, host, local in places
     ]
+
+
+def test_programs_are_told_apart(told: Told, calls: Calls) -> None:
+    told.library.register(b"kvs_8", HOSTS, 1, b"/folder", (2, 3))
+    (_, (_, _, infos, _)), *_ = calls.made
+    assert (b"pmix.job.napps", UINT32, 2) in infos
+    found = [{key: value for key, _, value in pairs} for key, _, pairs in infos[16:]]
+    wanted = ("pmix.appnum", "pmix.apprank", "pmix.app.size", "pmix.aldr")
+    assert [tuple(one[name.encode()] for name in wanted) for one in found] == [
+        (0, 0, 2, 0), (0, 1, 2, 0), (1, 0, 3, 2), (1, 1, 3, 2), (1, 2, 3, 2),
+    ]  # fmt: skip
 
 
 @cases(

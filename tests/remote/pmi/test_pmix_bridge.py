@@ -182,7 +182,7 @@ def test_a_process_serves_who_has_come_and_who_comes_later(
     folder = str(house.connections.folder)
     place = os.fsencode(folder) + b"/pmix"
     hosts = [(b"a", [0, 1]), (b"b", [2, 3])]
-    words = f"{b'kvs_7_srv'!r} in {place!r}, {(b'kvs_7', hosts, 1, place)!r}"
+    words = f"{b'kvs_7_srv'!r} in {place!r}, {(b'kvs_7', hosts, 1, place, ())!r}"
     assert bridge.served == f"{words} (/some/libpmix.so.2)"
     assert os.getsid(bridge.pid) == bridge.pid
     for made in (folder + "/pmix", workdir.shared(folder)):

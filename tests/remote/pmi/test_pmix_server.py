@@ -252,7 +252,7 @@ class TestLoad:
         assert os.environb[b"PMIX_MCA_gds"] == b"hash"
         assert Played.made.calls == [
             (b"kvs_7_srv", b"/f"),
-            (b"kvs_7", [(b"a", [0, 1]), (b"b", [2, 3])], 1, b"/f"),
+            (b"kvs_7", [(b"a", [0, 1]), (b"b", [2, 3])], 1, b"/f", ()),
         ]
         there.candidates = lambda: list(troubles)  # type: ignore[method-assign]
         with pytest.raises(LoadError) as caught:

@@ -81,6 +81,15 @@ NEVER = "rank {rank} on {host} exited 0 without MPI_Init; ranks {others} wait in
 UNFINISHED = "rank {rank} on {host} exited 0 without MPI_Finalize; ranks {others} are still in MPI"
 LEFT = {"never": NEVER, "collective": UNFINISHED, "spin": UNFINISHED}
 
+#: two programs, one world: which of them a rank is, and that all meet
+PROGRAMS = """
+import sys
+from mpi4py import MPI
+comm = MPI.COMM_WORLD
+print(sys.argv[1], comm.Get_attr(MPI.APPNUM), comm.rank, comm.size, comm.allreduce(1), flush=True)
+"""
+TOLD = ["[prog 0] a 0 0 3 3", "[prog#2 1] b 1 1 3 3", "[prog#2 2] b 1 2 3 3"]
+
 #: speaks the protocol itself, so it needs no MPI
 SPEAK = """
 import os, sys
@@ -114,6 +123,12 @@ class TestOneHost:
         assert done.returncode == 0, done.stderr
         assert words_of(done.stdout) == expected(4, 4)
         assert done.stderr == ""
+
+    @mpi
+    def test_programs_of_one_world(self, desk: Desk) -> None:
+        name = script(desk.folder, PROGRAMS)
+        done = desk.run("-H", "localhost:3", "-n", "1", name, "a", ":", name, "b")
+        assert (done.returncode, words_of(done.stdout)) == (0, TOLD), done.stderr
 
     @mpi
     def test_two_jobs_at_once(self, desk: Desk) -> None:

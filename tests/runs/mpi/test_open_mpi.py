@@ -13,7 +13,7 @@ import pytest
 from rig import Cluster, wait_for
 
 from runs.conftest import PROGRAM, Desk, script, words_of
-from runs.mpi.test_mpi import COLLECTIVES, ENDING, LEAVING, LEFT, expected, mpi
+from runs.mpi.test_mpi import COLLECTIVES, ENDING, LEAVING, LEFT, PROGRAMS, TOLD, expected, mpi
 
 #: mpi4py's wheel takes any library; this one chooses
 OPEN_MPI = ("-x", "MPI4PY_MPIABI=openmpi")
@@ -65,6 +65,12 @@ def left(folder: Path, run_id: str = "") -> list[str]:
 
 @open_mpi
 class TestOneHost:
+    def test_programs_of_one_world(self, desk: Desk) -> None:
+        name = script(desk.folder, PROGRAMS)
+        line = ("-H", "localhost:3", *OPEN_MPI, ":", "-n", "1", name, "a", ":", name, "b")
+        done = desk.run(*line)
+        assert (done.returncode, words_of(done.stdout)) == (0, TOLD), done.stderr
+
     def test_collectives_and_what_is_said_of_them(self, desk: Desk, tmp_path: Path) -> None:
         folder = tmp_path / "tmp"
         folder.mkdir()

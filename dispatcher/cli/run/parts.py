@@ -1,0 +1,261 @@
+"""Several programs in one job: ``a : b`` on the command line, or a line each of ``--app FILE``.
+
+What stands before a program and may be its own (``OWN``) is its own; all other options are the
+job's, and stand before the first program. Where nothing but options stands before the first ``:``,
+or with ``--app``, they are for all programs: each has its own besides.
+
+Behind ``--`` a ``:`` is a word as any other.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from dispatcher.cli.options.declaration import Option, declared, names_of, replace
+from dispatcher.cli.options.host_options import hosts_typed, named_hosts
+from dispatcher.cli.options.option_defaults import typed
+from dispatcher.cli.run.run import RunOptions
+from dispatcher.model.errors import (
+    ConflictingOptions,
+    DispatchError,
+    FileUnusable,
+    MissingArgument,
+    UnexpectedArgument,
+)
+
+if TYPE_CHECKING:
+    from dispatcher.model.host import Host, Hostlist
+
+#: between two programs, as for mpirun and Hydra
+BETWEEN = ":"
+#: the options that one program of several may have
+OWN = (
+    "hostfile", "lists", "np", "nproc_per_node", "module", "no_python", "python", "chdir",
+    "exports", "env_files",
+)  # fmt: skip
+_EXAMPLE = "dispatch -H hostfile --np 1 actor.py : --np 7 learner.py"
+MOST_FILE = 1 << 20
+
+
+@dataclass(frozen=True)
+class PartLine:
+    """What was typed of one program. options: all that hold for it; own: values that it has itself.
+
+    hosts: those that it names; None: all of the job's.
+    """
+
+    options: RunOptions
+    own: Mapping[str, Any]
+    hosts: tuple[Host, ...] | None
+
+
+#: refuses what is surely no program; raises UsageError
+Check = Callable[[RunOptions], object]
+
+
+def split(options: RunOptions, check: Check) -> tuple[RunOptions, tuple[PartLine, ...]]:
+    """The job's options, and the programs if there are several, or a file has them.
+
+    Raises: UsageError, also where ``check`` does for one of them.
+    """
+    if options.app is not None:
+        return options, _of_file(options, check)
+    words = options.words
+    if BETWEEN not in words or _is_escaped(words):
+        return options, ()
+    first, rest = _cut(words)
+    if not first:  # what stands before is for all of them
+        return options, _several(options, rest, check)
+    own = {name: getattr(options, name) for name in OWN if typed(name)}
+    job = replace(options, **{name: names_of(RunOptions)[name] for name in own})
+    job = replace(job, hostfile=options.hostfile, lists=options.lists)
+    lines = _several(job, rest, check)
+    hosts = None
+    if hosts_typed() and any(line.hosts is not None for line in lines):
+        hosts = tuple(host for one in named_hosts(options, slots=True) for host in one.hosts)
+    options = replace(options, words=first)
+    try:
+        _check_program(options, check)
+    except DispatchError as error:
+        if error.hint and error.hint.startswith("dispatch "):  # a line, and this is the rest of it
+            error.hint += f" {shlex.join([BETWEEN, *rest])}"
+        raise
+    return job, (PartLine(options, own, hosts), *lines)
+
+
+def _is_escaped(words: Sequence[str]) -> bool:
+    """Whether ``--`` stands before ``words``, the last of what was typed."""
+    context = click.get_current_context()
+    before = list(context.obj)[: len(context.obj) - len(words)]
+    return before[-1:] == ["--"]
+
+
+def _cut(words: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """What stands before the first ``:``, and behind it."""
+    at = list(words).index(BETWEEN) if BETWEEN in words else len(words)
+    return tuple(words[:at]), tuple(words[at + 1 :])
+
+
+def _several(job: RunOptions, words: Sequence[str], check: Check) -> tuple[PartLine, ...]:
+    """The programs of ``words``, with ``:`` between them. Raises: UsageError."""
+    found = []
+    rest: tuple[str, ...] | None = tuple(words)
+    while rest is not None:
+        line, rest = _one(job, rest, check)
+        found.append(line)
+    return tuple(found)
+
+
+def _one(
+    job: RunOptions, words: Sequence[str], check: Check
+) -> tuple[PartLine, tuple[str, ...] | None]:
+    """The first program of ``words``, and what stands behind its ``:``; None: nothing does."""
+    from dispatcher.cli.options.spelling import filled, respelled
+
+    command = _command()
+    told = respelled(command, words)
+    args = filled(command, told)
+    shown = f"dispatch ... {BETWEEN}"
+    try:
+        context = command.make_context(
+            shown, list(args), parent=click.get_current_context(), obj=tuple(told)
+        )
+    except click.NoSuchOption as error:
+        raise _not_its_own(error) from None
+    except click.ClickException as error:
+        from dispatcher.cli.options.misspelt import explained
+
+        raise explained(error, "dispatch") from None
+    with context:
+        own = {name: context.params[name] for name in OWN if typed(name)}
+        program, behind = tuple(context.params["words"]), None
+        if BETWEEN in program and not _is_escaped(program):
+            program, behind = _cut(program)
+        if not program:
+            what = f"{BETWEEN}: no program stands {'before' if behind is not None else 'behind'} it"
+            raise MissingArgument(what, hint=_EXAMPLE)
+        options = replace(job, **own, words=program)
+        lists = named_hosts(replace(options, **_only_hosts(own)), slots=True)
+        hosts = tuple(host for one in lists for host in one.hosts) if lists else None
+        _check_program(options, check)
+    return PartLine(options, own, hosts), behind
+
+
+def _only_hosts(own: Mapping[str, Any]) -> dict[str, Any]:
+    return {"hostfile": own.get("hostfile"), "lists": own.get("lists", ())}
+
+
+def _check_program(options: RunOptions, check: Check) -> None:
+    """What ``check`` does, with hints that are made of this program's words alone."""
+    context = click.get_current_context()
+    told, every = context.obj, context.params["words"]
+    context.obj = (*told[: len(told) - len(every)], *options.words)
+    context.params["words"] = options.words
+    try:
+        check(options)
+    finally:
+        context.obj, context.params["words"] = told, every
+
+
+def _command() -> click.Command:
+    """The options of one program, as a command that does nothing."""
+    known = declared(RunOptions)
+    parameters: list[click.Parameter] = []
+    for name in (*OWN, "words"):
+        parameter = known[name].parameter(name)
+        parameter.envvar = None  # it is for the job
+        parameters.append(parameter)
+    settings = {
+        "allow_interspersed_args": False,
+        "token_normalize_func": lambda word: word.replace("_", "-"),
+    }
+    return click.Command("run", params=parameters, add_help_option=False, context_settings=settings)
+
+
+def _not_its_own(error: click.NoSuchOption) -> DispatchError:
+    name = error.option_name
+    known = {one for param in _job_options() for one in param.opts}
+    if name in known:
+        return UnexpectedArgument(
+            f"{name}: for the whole job, and stands before the first of several programs",
+            hint=f"dispatch {name} ... --np 1 actor.py : --np 7 learner.py",
+        )
+    own = ", ".join(param.opts[-1] for param in _command().params if isinstance(param, Option))
+    return UnexpectedArgument(f"{name}: not an option of one program of several", hint=own)
+
+
+def _job_options() -> list[click.Parameter]:
+    context = click.get_current_context()
+    return context.find_root().command.params
+
+
+def _of_file(options: RunOptions, check: Check) -> tuple[PartLine, ...]:
+    """The programs of ``--app``. Raises: UsageError, with the line that is wrong."""
+    from dispatcher.cli import named_files
+
+    path = options.app or ""
+    if options.words:
+        raise ConflictingOptions(
+            f"--app {path}: the programs stand in it, and {options.words[0]} here",
+            hint=f"a line more in {path}, or --np 1 actor.py : --np 7 learner.py without --app",
+        )
+    text = named_files.read(f"--app {path}", path, MOST_FILE).decode("utf-8", "surrogateescape")
+    found: list[PartLine] = []
+    for number, line in app_lines(text):
+        where = f"--app {path}:{number}"
+        try:
+            words = shlex.split(line, comments=True)
+        except ValueError as error:
+            raise FileUnusable(f"{where}: {str(error).lower()}") from None
+        if not words:
+            continue
+        try:
+            found += _several(options, words, check)
+        except DispatchError as error:
+            raise type(error)(f"{where}: {error.message}", hint=error.hint) from None
+    if not found:
+        raise FileUnusable(f"--app {path}: no program in it", hint="--np 1 actor.py")
+    return tuple(found)
+
+
+def app_lines(text: str) -> list[tuple[int, str]]:
+    r"""(number, text) of each line of an app file; one that ends in ``\`` goes on in the next."""
+    found: list[tuple[int, str]] = []
+    begun: tuple[int, str] | None = None
+    for number, line in enumerate(text.splitlines(), 1):
+        at, before = begun or (number, "")
+        if line.endswith("\\"):
+            begun = at, f"{before}{line[:-1]} "
+            continue
+        begun = None
+        found.append((at, before + line))
+    return found if begun is None else [*found, begun]
+
+
+def with_hosts(hosts: Hostlist, lines: Sequence[PartLine]) -> Hostlist:
+    """``hosts`` and those that programs name besides.
+
+    A list that several of them give with slots counts for each, as for mpirun: ``-w n1:2 a : -w
+    n1:6 b`` are eight.
+    """
+    from dataclasses import replace as changed
+
+    named = [line.hosts for line in lines if line.hosts is not None]
+    of_first = bool(named) and named[0] == hosts.hosts  # they are its own, not everybody's
+    found = {host.place: host for host in hosts.hosts}
+    adds_up = {
+        place for place, host in found.items() if of_first and host.slots and host.origin[0] == "-"
+    }
+    for host in (host for own in named[of_first:] for host in own):
+        if host.place not in found:
+            found[host.place] = host
+            adds_up |= {host.place} if host.slots else set()
+        elif host.place in adds_up and host.slots:
+            before = found[host.place]
+            found[host.place] = changed(before, slots=(before.slots or 0) + host.slots)
+    return changed(hosts, hosts=tuple(found.values()))
