@@ -16,6 +16,10 @@ login shell (sh, bash, zsh, tcsh, fish) and nothing of it shows in a process
 list before the command runs. The script knows no program but sh, and ``sleep``
 when it has to kill; it runs under dash, bash, busybox ash, zsh and ksh.
 
+A script of ours, if the command is to run one (``SentScript``), is written by the same shell, which
+then waits for it, removes it and exits with its code (128+n for signal n). Where that shell is
+killed, too, the watcher removes it, from a session of its own.
+
 With ``stdin`` given to the command itself there is no line for orders: the watcher
 then looks once a second whether its parent (sshd) still lives, and a signal is
 sent by closing the connection.
@@ -74,7 +78,69 @@ _WATCH_PARENT = (
     "o=;(exec </dev/null >/dev/null 2>&1;trap '' HUP INT QUIT TERM;"
     "while { kill -0 $p||[ -d /proc/$p ]||ps -p $p;}&&kill -0 $$;do sleep 1;done;" + _END + ")&"
 )
+#: the same for a script of ours (``SentScript``), which they remove; in a session of their own,
+#: so that they survive who kills the whole group. $1: the leader, $2: the group, $3: the folder,
+#: $4: sshd
+_SCRIPT_END = (
+    'kill -0 $1||[ $o ]||{ rm -rf -- "$3";exit;};kill -TERM $2;sleep 1;rm -rf -- "$3";'
+    'kill -KILL $2;rm -rf -- "$3"'
+)
+_SCRIPT_ORDERS = (
+    'o=;while IFS= read -r s;do o=1;[ $s = KILL ]&&rm -rf -- "$3";kill -$s $2;done;' + _SCRIPT_END
+)
+_SCRIPT_PARENT = (
+    "o=;while { kill -0 $4||[ -d /proc/$4 ]||ps -p $4;}&&kill -0 $1;do sleep 1;done;" + _SCRIPT_END
+)
+#: the shell waits for the script, and so can remove it before anybody hears of its end; what the
+#: shell itself would say of a signal is not the script's
+_RUN_SCRIPT = 'unset d f u x;trap : HUP INT QUIT TERM;exec 4>&2 2>/dev/null;"$@"'
+_LEAVE_SCRIPT = 's=$?;rm -rf -- "$dispatch_folder";exit $s'
 _SYNC_WORDS = SYNC.replace(b"\0", b"\\000").replace(b"\n", b"\\n").decode()
+
+
+#: where a script may be kept on a host, the first that takes it
+_PLACES = '"${TMPDIR:-/tmp}" /tmp /var/tmp /dev/shm "$HOME"'
+
+
+@dataclass(frozen=True)
+class SentScript:
+    """A script of ours that the host has while it runs: ``name`` in a folder of mode 0700.
+
+    folder: that folder's name, which nobody can guess. at: which of the words stands for its path.
+    """
+
+    folder: str
+    name: str
+    content: bytes
+    at: int
+
+    def stage(self) -> str:
+        """Shell text, one line, that writes it: in ``f`` is its path, in a long name its folder.
+
+        Its bytes are written as one line of ASCII, so the locale means nothing and any byte may
+        be among them; a shell reads many lines in a time that grows with their square. They are
+        counted, since half a script must not run. Signals wait until it can be removed.
+        """
+        escaped = "".join(map(_ESCAPED.__getitem__, self.content))
+        return (
+            f"trap '' HUP INT QUIT TERM;u=$(umask);umask 077;x='{escaped}';"
+            f'for d in {_PLACES} "";do [ "$d" ]||break;d=$d/{self.folder};'
+            f'mkdir "$d"||continue;f=$d/{shlex.quote(self.name)};'
+            f'printf %b "$x" >"$f"&&[ $(($(wc -c <"$f"))) -eq {len(self.content)} ]&&'
+            'chmod 700 "$f"&&break;rm -rf -- "$d";done 2>/dev/null;umask "$u";'
+            '[ "$d" ]||{ echo "no folder takes the script: full, read-only or missing are" '
+            f"{_PLACES} >&2;exit 1;}};dispatch_folder=$d;"
+        )
+
+
+def _escaped(code: int) -> str:
+    """The byte ``code`` for ``printf %b``, between single quotes."""
+    known = {0x0A: "\\n", 0x5C: "\\\\"}
+    plain = 0x20 <= code < 0x7F and code != 0x27
+    return known.get(code) or (chr(code) if plain else f"\\0{code:03o}")
+
+
+_ESCAPED = [_escaped(code) for code in range(256)]
 
 
 @dataclass(frozen=True)
@@ -115,6 +181,7 @@ def opening(
     stdin: bool = False,
     terminal: bool = False,
     one_pipe: bool = False,
+    script: SentScript | None = None,
 ) -> bytes:
     """What is written to the host first, to run ``words`` exactly as they are.
 
@@ -122,19 +189,42 @@ def opening(
     is the command's input; otherwise it has none and orders may follow.
     terminal: it came through a ``wrapper`` with one, which is the command's input.
     one_pipe: standard error goes into standard output's pipe, as it was written between the rest.
+    script: written there first, and removed before its end is told, or before it is killed, or
+    when we are gone.
     """
     stdin = stdin or terminal
     pairs = "".join(f"{name}={shlex.quote(value)} " for name, value in environment)
     text = f"export {pairs};" if pairs else ""
-    text += f"set -- {shlex.join(words)}"
+    quoted = [shlex.quote(word) for word in words]
+    if script is not None:
+        quoted[script.at] = '"$f"'
+        text += script.stage()
+    text += f"set -- {' '.join(quoted)}"
     lines = text.count("\n")
     # the watcher starts when the command was read: it must not read any of it
-    script = _GROUP + "IFS= read -r c;" + _more(lines)
-    script += _WATCH_PARENT if stdin else _WATCH_ORDERS
-    redirect = ("" if stdin else " </dev/null 3<&-") + (" 2>&1" if one_pipe else "")
+    steps = _GROUP + "IFS= read -r c;" + _more(lines)
     restore = 'stty "$t";' if terminal else ""
-    script += f'eval "$c";unset c s g n l o p;printf "{_SYNC_WORDS}";{restore}exec "$@"{redirect}'
-    return (script + "\n" + text + "\n").encode("utf-8", "surrogateescape")
+    ready = f'unset c s g n l o p;printf "{_SYNC_WORDS}";{restore}'
+    no_input = "" if stdin else " </dev/null 3<&-"
+    if script is None:
+        steps += _WATCH_PARENT if stdin else _WATCH_ORDERS
+        errors = " 2>&1" if one_pipe else ""
+        steps += f'eval "$c";{ready}exec "$@"{no_input}{errors}'
+    else:
+        errors = "2>&1" if one_pipe else "2>&4"
+        steps += f'eval "$c";{_watch_script(stdin)}{ready}{_RUN_SCRIPT}{no_input} {errors} 4>&-;'
+        steps += _LEAVE_SCRIPT
+    return (steps + "\n" + text + "\n").encode("utf-8", "surrogateescape")
+
+
+def _watch_script(stdin: bool) -> str:
+    """Start the watcher of a script; where there is no ``setsid``, in the command's group."""
+    text, source = (_SCRIPT_PARENT, "</dev/null") if stdin else (_SCRIPT_ORDERS, "<&3 3<&-")
+    first = "" if stdin else "exec 3<&0;"
+    return (
+        f"{first}o=;command -v setsid >/dev/null 2>&1&&o=setsid;$o /bin/sh -c {shlex.quote(text)} "
+        f'sh $$ $g "$dispatch_folder" $p {source} >/dev/null 2>&1 &'
+    )
 
 
 def _more(lines: int) -> str:

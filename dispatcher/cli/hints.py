@@ -152,7 +152,8 @@ def _no_program(options: RunOptions) -> str | None:
 def _not_found(options: ExecOptions) -> str | None:
     """A command of ``exec`` that no host has, when it was meant otherwise."""
     words = options.words
-    if not words or (len(words) == 1 and mistakes.is_quoted(words[0])):
+    quoted = len(words) == 1 and mistakes.is_quoted(words[0])
+    if not words or quoted or options.script is not None:
         return None  # --shell, words that are not the user's, or a shell that has said what
     if mistakes.is_shell_text(words[0], surely=False) or words[0] in _BUILTINS or "=" in words[0]:
         return mistakes.as_shell_text(words)

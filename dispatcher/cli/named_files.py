@@ -24,7 +24,8 @@ def read(who: str, path: str, most: int) -> bytes:
 
     found = _worded(who, reading)
     if len(found) > most:
-        raise FileUnusable(f"{who}: larger than {most >> 20} MiB")
+        size = f"{most >> 20} MiB" if most >> 20 else f"{most >> 10} KiB"
+        raise FileUnusable(f"{who}: larger than {size}")
     return found
 
 

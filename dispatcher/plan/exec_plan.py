@@ -6,16 +6,23 @@ once on every host, each for itself: no ranks, no agent, no common environment.
 
 from __future__ import annotations
 
+import shlex
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import ClassVar
 
 from dispatcher.model.arguments import Arguments
-from dispatcher.model.errors import ConflictingOptions, MissingArgument, NoHosts, UsageError
+from dispatcher.model.errors import (
+    ConflictingOptions,
+    MissingArgument,
+    NoHosts,
+    NotAScript,
+    UsageError,
+)
 from dispatcher.model.frozen import Value, value
 from dispatcher.model.host import Host, Hostlist
-from dispatcher.model.names import MOST_RANKS, parse_count
+from dispatcher.model.names import MOST_RANKS, parse_count, shown
 
 LONGEST = 10**7  # seconds; four months
 
@@ -108,12 +115,47 @@ ErrandLimits = ExecLimits
 
 
 @value
+class Script(Value):
+    """A file of ours that is sent, run and removed: its ``name`` there, its bytes.
+
+    Raises: UsageError for what is no script.
+    """
+
+    name: str
+    content: bytes
+
+    def __post_init__(self) -> None:
+        if self.content.startswith(b"\x7fELF"):
+            hint = f"dispatch put -H hostfile {shlex.quote(self.name)} /tmp/"
+            raise NotAScript(f"{shown(self.name)}: a program, not a script", hint=hint)
+        if self._first_line.endswith(b"\r"):
+            why = "its lines end in \\r\\n, and no interpreter has such a name"
+            hint = f"sed -i 's/\\r$//' {shlex.quote(self.name)}"
+            raise NotAScript(f"{shown(self.name)}: {why}", hint=hint)
+
+    @property
+    def _first_line(self) -> bytes:
+        return self.content.split(b"\n", 1)[0] if self.content.startswith(b"#!") else b""
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """The argv with which a kernel would run it; the last word stands for its path there.
+
+        The interpreter is called by name, so the file needs no execute bit, nor a place without
+        ``noexec``. As on Linux, all behind the interpreter is one argument (execve(2)).
+        """
+        line = self._first_line[2:].decode("utf-8", "surrogateescape").strip(" \t")
+        return (*(line.split(None, 1) or ["/bin/sh"]), self.name)
+
+
+@value
 class ExecPlan(Value):
     """``words`` (an argv, never empty) once on each of ``hosts``.
 
     stdin: each command reads a copy of our standard input; otherwise it has none.
     tails: words for each host alone, behind the common ones. sudo: the user that
     sudo makes it there. terminal: (columns, rows) of the terminal it gets there.
+    script: of whose path one of the words is the name.
     one_pipe: nobody is to tell standard error from standard output, so both come in one pipe,
     in the order in which they were written; of two, sshd tells no order.
     """
@@ -125,6 +167,7 @@ class ExecPlan(Value):
     tails: tuple[tuple[str, ...], ...] = ()
     sudo: str | None = None
     terminal: tuple[int, int] | None = None
+    script: Script | None = None
     one_pipe: bool = False
 
     def __post_init__(self) -> None:

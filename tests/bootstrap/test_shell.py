@@ -298,3 +298,91 @@ def test_a_terminal_passes_all_bytes_until_the_command_starts(start: type[Starte
         process.kill()
         process.wait(10)
         os.close(ours)
+
+
+# -- scripts of ours -----------------------------------------------------------------------
+
+#: shows its name, its mode, its folder's, what it was given and what it is
+SHOWS = b"""echo ${0##*/} $(stat -c %a "$0" "${0%/*}") "$@"; cat "$0"; exit 41
+# """
+
+
+def sent(content: bytes, name: str = "a 'b'.sh") -> lifeline.SentScript:
+    return lifeline.SentScript("dispatch-0123", name, content, 1)
+
+
+def run_it(script: lifeline.SentScript, *words: str, stdin: bool = False) -> bytes:
+    return lifeline.opening(["/bin/sh", "x", *words], stdin=stdin, script=script)
+
+
+@pytest.fixture
+def places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where scripts lie meanwhile."""
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    return tmp_path
+
+
+def test_a_script_arrives_exactly_and_leaves_nothing(
+    shell: list[str], start: type[Started], places: Path
+) -> None:
+    content = SHOWS + bytes(range(256)) * 2
+    far = start(shell, run_it(sent(content), "a  b", "", "*"))
+    head, _, rest = far.output().partition(b"\n")
+    assert head + rest[: -len(content)] == SYNC.rstrip(b"\n") + b"a 'b'.sh 700 700 a  b  *\n"
+    assert rest.endswith(content)
+    assert far.process.wait(10) == 41
+    assert os.listdir(places) == []
+
+
+def test_a_script_reads_the_input(shell: list[str], start: type[Started], places: Path) -> None:
+    far = start(shell, run_it(sent(b"wc -c; no-such-program; exit 7"), stdin=True))
+    far.say(b"\0\xffx" * 50_000)
+    far.end()
+    assert far.output() == SYNC + b"150000\n"
+    assert far.process.wait(10) == 7
+    assert far.process.stderr is not None
+    assert b"no-such-program" in far.process.stderr.read()
+    assert os.listdir(places) == []
+
+
+@pytest.mark.parametrize("how", ["TERM", "KILL", "group", "link", "parent"])
+def test_a_script_that_is_killed_is_removed(how: str, start: type[Started], places: Path) -> None:
+    """By an order, by anybody who kills the whole group at once, and when we are gone."""
+    parent = (
+        "import subprocess,sys;p=subprocess.Popen(sys.argv[1:],start_new_session=True);"
+        "sys.stdin.close();p.wait()"
+    )
+    text = b"trap '' TERM; echo $$; sleep 1000" if how != "TERM" else b"echo $$; sleep 1000"
+    command = run_it(sent(text), stdin=how == "parent")
+    far = start(["python3", "-c", parent, "sh", "-c", 'IFS= read -r s;eval "$s"'], command)
+    assert far.line() == SYNC
+    pid = int(far.line())
+    assert os.listdir(places) == ["dispatch-0123"]
+    if how == "group":
+        os.killpg(os.getpgid(pid), signal.SIGKILL)
+        far.end()
+    elif how == "link":
+        far.end()
+    elif how == "parent":
+        far.process.kill()
+        far.process.wait(10)
+    else:
+        far.say(lifeline.order(how))
+    wait_for(lambda: gone(pid) and not os.listdir(places), 15, lambda: f"removed: {pid}")
+
+
+def test_a_script_lies_in_the_first_folder_that_takes_it(
+    start: type[Started], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "missing"))
+    script = lifeline.SentScript(f"dispatch-{os.urandom(8).hex()}", "s", b"echo ${0%/*}", 1)
+    shell = ["sh", "-c", 'IFS= read -r s;eval "$s"']
+    far = start(shell, run_it(script))
+    assert far.output() == SYNC + f"/tmp/{script.folder}\n".encode()
+    assert not os.path.exists(f"/tmp/{script.folder}")
+    monkeypatch.setattr(lifeline, "_PLACES", '"$TMPDIR"')
+    far = start(shell, run_it(script))
+    assert far.output() == b""
+    assert far.process.wait(10) == 1
+    assert far.process.stderr is not None
+    assert far.process.stderr.read().startswith(b"no folder takes the script: ")

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from cases import cases
 
-from dispatcher.model.errors import PlanError, UsageError
+from dispatcher.model.errors import NotAScript, PlanError, UsageError
 from dispatcher.model.host import Host, Hostlist
-from dispatcher.plan.exec_plan import LONGEST, ExecLimits, ExecPlan, target_hosts
+from dispatcher.plan.exec_plan import LONGEST, ExecLimits, ExecPlan, Script, target_hosts
 
 HOSTS = (Host("n1"), Host("n2", port=2201), Host("n2", port=2202), Host("n3", port=7))
 
@@ -88,6 +88,37 @@ def test_batches(
 @cases(("most", "hosts", "failures"), [(None, 9, None), (2, 9, 2), ("10%", 9, 1), ("34%", 9, 4)])
 def test_when_failures_end_it(most: Any, hosts: int, failures: int | None) -> None:
     assert ExecLimits(max_fail=most).most_failures(hosts) == failures
+
+
+@cases(
+    ("content", "words"),
+    [
+        (b"", ("/bin/sh", "s")),
+        (b"echo", ("/bin/sh", "s")),
+        (b"#!", ("/bin/sh", "s")),
+        (b"#!/bin/bash", ("/bin/bash", "s")),
+        (b"#! /bin/bash -eu \n", ("/bin/bash", "-eu", "s")),
+        (b"#!/usr/bin/env -S perl -w\n", ("/usr/bin/env", "-S perl -w", "s")),
+        (b"#!/\xff\tx y\nz", ("/\udcff", "x y", "s")),
+        (b"echo\r\n", ("/bin/sh", "s")),
+    ],
+)
+def test_who_runs_a_script(content: bytes, words: tuple[str, ...]) -> None:
+    assert Script("s", content).words == words
+
+
+@cases(
+    ("content", "said", "hint"),
+    [
+        (b"\x7fELF..", "'s': a program, not a script", "dispatch put -H hostfile s /tmp/"),
+        (b"#!/bin/sh\r\nid\r\n", r"'s': its lines end in \r\n, and", r"sed -i 's/\r$//' s"),
+    ],
+)
+def test_what_is_no_script(content: bytes, said: str, hint: str) -> None:
+    with pytest.raises(NotAScript) as caught:
+        Script("s", content)
+    assert caught.value.message.startswith(said)
+    assert caught.value.hint == hint
 
 
 @cases(

@@ -84,12 +84,14 @@ def run(options: DsxOptions) -> int:
     options = _aimed(options)
     if options.copy and options.rcopy:
         raise ConflictingOptions("--copy and --rcopy exclude each other")
+    if (options.copy or options.rcopy) and options.script is not None:
+        raise ConflictingOptions("--script runs a file, --copy and --rcopy copy files")
     if options.copy or options.rcopy:
         return _copied(options)
     if options.dest is not None:
         raise ConflictingOptions("--dest needs --copy or --rcopy")
     _only_copy(options)
-    if not options.words and options.shell is None:
+    if not options.words and options.shell is None and options.script is None:
         from dispatcher.cli.exec import shell
 
         return shell.run(converted(options, shell.ShellOptions))

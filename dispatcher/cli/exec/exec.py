@@ -22,6 +22,12 @@ class CommandOptions(Options, section="Command"):
     shell: str | None = option(
         metavar="TEXT", help="Run TEXT with /bin/sh, whatever it holds, instead of COMMAND."
     )
+    script: str | None = option(
+        metavar="FILE",
+        help="Send the script FILE to the hosts, run it with the words that follow as its "
+        "arguments, and remove it there, however it ends. Its first line says who runs it, /bin/sh "
+        "if it does not begin with #!.",
+    )
     percent: bool = option(
         "-P",
         help="Replace %h in COMMAND by the host's name, %n by its number, from 0, and %u by the "
@@ -112,7 +118,7 @@ class ExecOptions(
         ),
     )
     brief = (
-        "hostfile", "lists", "excluded", "shell", "stdin", "sudo", "connect_timeout",
+        "hostfile", "lists", "excluded", "script", "stdin", "sudo", "connect_timeout",
         "command_timeout", "fanout", "serial", "gather", "diff", "as_json", "max_code",
         "failed_to",
     )  # fmt: skip

@@ -33,7 +33,7 @@ from dispatcher.core.events.exec_events import Outcome, is_good
 from dispatcher.model.errors import ConflictingOptions, MissingArgument, UsageError
 from dispatcher.model.host import Host, Hostlist
 from dispatcher.output.exec.exec_notes import outcome_text
-from dispatcher.plan.exec_plan import ExecLimits, ExecPlan
+from dispatcher.plan.exec_plan import ExecLimits, ExecPlan, Script
 from dispatcher.plan.hosts.hostfile import parse_hostfile
 
 if TYPE_CHECKING:
@@ -43,6 +43,8 @@ if TYPE_CHECKING:
 
 _HEAD = "# hosts that failed, or were not started, by dispatch exec\n"
 _MOST = 16 << 20
+#: bytes of a script; a shell reads them one by one
+_MOST_SCRIPT = 256 << 10
 
 
 def read(path: str, option: str) -> Hostlist | None:
@@ -93,7 +95,8 @@ def run(options: ExecOptions) -> int:
         raise ConflictingOptions(
             f"-I and {value_origin('hostfile', '-H')} - both want standard input"
         )
-    words = _words(options)
+    script = _script(options)
+    words = _words(options) if script is None else (*script.words, *options.words)
     left: tuple[Hostlist, ...] = ()
     if options.retry_failed is not None:
         failed = read(options.retry_failed, value_origin("retry_failed", "--retry-failed"))
@@ -104,8 +107,9 @@ def run(options: ExecOptions) -> int:
     hosts = find_hosts(options, say, left)
     tails: tuple[tuple[str, ...], ...] = ()
     if options.percent:
-        tails = tuple(_percent(words[1:], node, host) for node, host in enumerate(hosts))
-        words = words[:1]
+        own = 1 if script is None else len(script.words)
+        tails = tuple(_percent(words[own:], node, host) for node, host in enumerate(hosts))
+        words = words[:own]
     exec_plan = ExecPlan(
         hosts,
         words,
@@ -114,6 +118,7 @@ def run(options: ExecOptions) -> int:
         tails,
         sudo=sudo.user(options),
         terminal=terminal_size(options),
+        script=script,
         one_pipe=is_one_pipe(options),
     )
     if options.pty and options.fanout_tree is not None:
@@ -122,7 +127,8 @@ def run(options: ExecOptions) -> int:
         say("note: -f 1 connects to one host at a time; to run on one at a time: --serial 1")
     tree = fanout(options, exec_plan.hosts)
     user = f" as {exec_plan.sudo}" if exec_plan.sudo else ""
-    deeds = (f"run {shlex.join(exec_plan.words_for(node))}{user}" for node in range(len(hosts)))
+    verb = f"send {options.script} and run" if script is not None else "run"
+    deeds = (f"{verb} {shlex.join(exec_plan.words_for(node))}{user}" for node in range(len(hosts)))
     if show_only(options, "exec", zip(hosts, deeds, strict=True), tree, exec_plan.limits):
         return 0
     allow_open_files(len(exec_plan.hosts))
@@ -141,6 +147,16 @@ def _typed_form(options: ExecOptions) -> ExecOptions:
         for name in ("gather", "gather_all", "line_mode", "diff")
     )
     return replace(options, gather=gather, gather_all=gather_all, line_mode=line_mode, diff=diff)
+
+
+def _script(options: ExecOptions) -> Script | None:
+    path = options.script
+    if path is None:
+        return None
+    if options.shell is not None:
+        raise ConflictingOptions("--script and --shell exclude each other")
+    content = named_files.read(f"--script: {path}", path, _MOST_SCRIPT)
+    return Script(os.path.basename(path), content)
 
 
 def _words(options: ExecOptions) -> tuple[str, ...]:

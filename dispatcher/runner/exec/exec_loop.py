@@ -69,6 +69,14 @@ class ExecRunner(EventLoop):
         self._ask = ask
         self._password: bytes | None = None
         special = exec_plan.sudo is not None or exec_plan.terminal is not None
+        sent = exec_plan.script
+        self._script = (
+            shell.SentScript(
+                "dispatch-" + os.urandom(16).hex(), sent.name, sent.content, len(sent.words) - 1
+            )
+            if sent is not None
+            else None
+        )
         self._wrapper = (
             shell.wrapper(
                 "dispatch" + os.urandom(8).hex(),
@@ -164,6 +172,7 @@ class ExecRunner(EventLoop):
                 exec_plan.words_for(node),
                 exec_plan.environment(node),
                 stdin=exec_plan.stdin,
+                script=self._script,
                 terminal=exec_plan.terminal is not None,
                 one_pipe=exec_plan.one_pipe,
             ),

@@ -53,6 +53,8 @@ def _here(nothing_around: Path) -> None:
         (["--retry-failed", "none"], "--retry-failed names the hosts"),
         (["--keep=0"], "--keep=0"),
         (["--shell", "x"], "--shell"),
+        (["--script", "x", "--shell", "x"], "--script and --shell exclude each other"),
+        (["--script", "none"], "--script: none: no such file or directory"),
         (["--serial", "0"], "--serial: 0 is not between"),
         (["--serial", "1,101%"], "--serial: 101 is not between 1 and 100"),
         (["--serial", "1,"], "--serial: not a whole number: ''"),
@@ -146,6 +148,25 @@ def test_where_it_stopped_it_goes_on(tmp_path: Path, capfd: pytest.CaptureFixtur
     assert (tmp_path / "ran").read_text().split() in (["0", "0", "1", "2"], ["0", "0", "2", "1"])
     assert cli.main(["exec", *words]) == 0
     assert capfd.readouterr().err == "note: left: no host failed the last time\n"
+
+
+def test_a_script_of_ours(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """Its arguments are its own, whatever they look like; %h is the host's name in them alone."""
+    (tmp_path / "large").write_bytes(bytes(range(256)) * 1025)
+    assert cli.main(["exec", "-w", "localhost", "--script", "large"]) == 2
+    assert "--script: large: larger than 256 KiB" in capfd.readouterr().err
+    (tmp_path / "%h").write_text('echo "${0##*/} $*"; exit $3')
+    words = ["-S", "-P", "--script", "%h", "--", "a|b", "%h", "0"]
+    assert cli.main(["exec", "-w", "localhost", *words]) == 0
+    assert capfd.readouterr().out == "localhost: %h a|b localhost 0\n"
+    assert cli.main(["exec", "-w", "localhost", "--dry-run", *words]) == 0
+    does = "send %h and run /bin/sh %h 'a|b' localhost 0"
+    assert capfd.readouterr().out == f"localhost (1): {does}\n"
+    words[-1] = "127"  # which says nothing about our command line
+    assert cli.main(["exec", "-w", "localhost", *words]) == 127
+    assert "hint" not in capfd.readouterr().err
+    assert cli.main(["dsx", "-w", "localhost", *words]) == 127
+    assert cli.main(["dsx", "-w", "localhost", "--copy", *words]) == 2
 
 
 def test_standard_input_that_cannot_be_read(capfd: pytest.CaptureFixture[str]) -> None:

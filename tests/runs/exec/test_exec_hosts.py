@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import promises
 import pytest
 from rig import Cluster, wait_for
 
@@ -57,19 +58,21 @@ def test_kinds_of_failure_are_kept_apart(cluster: Cluster, transport: str) -> No
         assert any("n3" in line and "SIGKILL" in line for line in lines)
 
 
-@pytest.mark.parametrize("how", ["ctrl-c", "killed", "stdin-killed"])
-def test_nothing_is_left(cluster: Cluster, transport: str, how: str) -> None:
+@pytest.mark.parametrize("how", ["ctrl-c", "killed", "stdin-killed", "script-killed"])
+def test_nothing_is_left(cluster: Cluster, transport: str, how: str, tmp_path: Path) -> None:
     if (transport, how) == ("ssh", "stdin-killed"):
         pytest.skip("an orphaned ssh waits for the command whose input has ended")
-    text = "sleep 1000 & (trap '' TERM INT; while :; do sleep 0.1; done) & echo up; wait"
+    text = "sleep 1000 & (trap '' TERM INT; while :; do sleep 0.1; done) & echo up $0; wait"
     words = ["-I"] if how == "stdin-killed" else []
-    command = [*EXEC, "--transport", transport, "--grace", "0.5", "-w", "n[1-2]", *words,
-               "--shell", text]  # fmt: skip
+    (tmp_path / "s.sh").write_text(text)
+    what = ["--script", f"{tmp_path}/s.sh"] if how == "script-killed" else ["--shell", text]
+    command = [*EXEC, "--transport", transport, "--grace", "0.5", "-w", "n[1-2]", *words, *what]
     with cluster.popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as one:
         assert one.stdout is not None
-        assert [one.stdout.readline().split()[1] for _ in range(2)] == ["up", "up"]
+        said = [one.stdout.readline().split() for _ in range(2)]
+        assert [line[1] for line in said] == ["up", "up"]
         if how == "ctrl-c":
             one.send_signal(signal.SIGINT)
             assert one.wait(20) == 130
@@ -77,6 +80,26 @@ def test_nothing_is_left(cluster: Cluster, transport: str, how: str) -> None:
             one.kill()
         one.communicate()
     wait_for(lambda: not cluster.on_hosts(), 15, lambda: cluster.on_hosts())
+    if how == "script-killed":
+        there = ("-S", "-w", "n[1-2]", "--", "ls", *(line[2] for line in said))
+        assert run(cluster, *there).returncode == 2
+
+
+def test_a_script_of_ours(cluster: Cluster, transport: str, tmp_path: Path) -> None:
+    script = tmp_path / "its name.py"
+    script.write_text(
+        "#!/usr/bin/env python3\nimport sys, os\nprint(sys.argv, os.getpid())\nexit(3)"
+    )
+    words = ["--transport", transport, "--serial", "1,1", "--json", "--script", str(script)]
+    done = run(cluster, *words, "-w", "n[1-2]", "a  b", "$HOME")
+    assert done.returncode == 3, done.stderr
+    one, other = map(promises.told, done.stdout.splitlines())
+    path, _, rest = one["stdout"].partition("', ")
+    assert path.startswith("['/tmp/dispatch-")
+    assert path.endswith("/its name.py")
+    assert rest.startswith("'a  b', '$HOME'] ")
+    assert (one["code"], other["outcome"]) == (3, "not started")
+    assert run(cluster, "-w", "n1", "--", "test", "-e", path[2:]).returncode == 1
 
 
 @pytest.mark.alone

@@ -116,6 +116,15 @@ def test_asked_once_for_all_hosts(sit: Any) -> None:
     assert one.echoes
 
 
+def test_a_script_of_ours_is_that_user_s(sit: Any, tmp_path: Path) -> None:
+    (tmp_path / "s").write_text('[ -O "$0" ] && [ -O "${0%/*}" ] && echo "mine, $*"')
+    one = sit("--sudo", "-w", "localhost", "--script", f"{tmp_path}/s", "a", "b")
+    one.until("for sudo: ")
+    one.type(PASSWORD + "\n")
+    assert one.wait() == 0
+    assert "localhost: mine, a b" in one.screen.lines()
+
+
 def test_a_wrong_password_is_tried_once(sit: Any, sudo: Sudo, request: Any) -> None:
     attempts = sudo.attempts() if "ATTEMPTS" in sudo.env else 0
     one = sit("--sudo", "--ask-sudo-password", *TWO, "--shell", "echo in")
