@@ -126,10 +126,12 @@ sys.exit(main(b"S=%r;exec(S)\\n" % S + b))
 
 _STAGE_ZERO = "import io;f=io.FileIO(0);exec(f.readline())"
 
-#: arguments: the loader, the script for hosts without Python, then the script's own
+#: arguments: the loader, the script for hosts without Python, then the script's own. A shim of
+#: pyenv or asdf is there even where the Python that it stands for is not, so it is asked first
 _COPY = """
-l=$1 s=$2; shift 2
-command -v python3 >/dev/null 2>&1 && exec python3 -I -S -X utf8 -c "$l" "$l" "$s" "$@"
+l=$1 s=$2 p=python3; shift 2
+case $PATH in */shims*) python3 -V </dev/null >/dev/null 2>&1 || p=/usr/bin/python3;; esac
+command -v $p >/dev/null 2>&1 && exec $p -I -S -X utf8 -c "$l" "$l" "$s" "$@"
 echo S; eval "$s"
 """
 _SHELL_ONLY = 's=$1; shift; echo S; eval "$s"'

@@ -5,6 +5,7 @@ The command lines of ``payload``; what they are sent: ``test_payload``.
 
 from __future__ import annotations
 
+import os
 import shutil
 import stat
 import subprocess
@@ -133,6 +134,18 @@ class TestCopies:
 
     def test_without_python_the_shell_does(self, tools: Path) -> None:
         assert self.begun(tools, b"tar") == bootstrap.SHELL + b"by sh: a b $HOME\ntar"
+
+    def test_a_shim_whose_python_is_gone_is_none(self, tmp_path: Path) -> None:
+        tools = tmp_path / "shims"
+        shim(tools, "cat", "/bin/cat")
+        (tools / "python3").write_text(
+            "#!/bin/sh\necho 'pyenv: python3: not found' >&2\nexit 127\n"
+        )
+        (tools / "python3").chmod(0o755)
+        usual = os.access("/usr/bin/python3", os.X_OK)  # which is asked next
+        line = b"import os;os.write(1,b'read on')\n"
+        wanted = bootstrap.PYTHON + b"read on" if usual else bootstrap.SHELL + b"by sh: a b $HOME\n"
+        assert self.begun(tools, line).startswith(wanted)
 
     def test_a_python_that_is_too_old_is_none(self, tools: Path, too_old: str, newest: str) -> None:
         shim(tools, "python3", too_old)
