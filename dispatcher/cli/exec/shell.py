@@ -3,6 +3,8 @@
 What a typed line means::
 
     uptime -p         a command for the hosts, as shell text
+    cd /tmp           where the commands to come begin;  cd  as at the start
+    !!                the last command again
     !ls               a command of this machine
     +n05  -n07        more hosts, fewer hosts
     @gpu  =n[1-4]     only these hosts;  =all those of the start
@@ -10,7 +12,8 @@ What a typed line means::
     :gather :no-gather    how output is shown
     quit              or Ctrl-D
 
-Every command is a fan-out command of its own, over connections that the shell keeps. The
+Every command is a fan-out command of its own, over connections that the shell keeps. So what one
+sets is gone with it, but for the folder: that is gone to anew before each. The
 standard library's readline edits the line; the history is the user's alone (0600).
 Where standard input is no terminal its lines are commands all the same.
 """
@@ -19,6 +22,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -74,6 +78,8 @@ class ShellOptions(
     \b
     At the prompt:
       uptime            a command for the hosts, as shell text; Ctrl-C ends it
+      cd /tmp           where commands begin from now on
+      !!                the last command again
       !ls               a command of this machine
       +n05  -n07        more hosts, fewer hosts
       @gpu  =n[1-4]     only these hosts;  =all  all those of the start
@@ -94,6 +100,8 @@ class ShellOptions(
 
 
 HELP = (__doc__ or "").partition("::\n\n")[2].rstrip()
+#: a cd and nothing else
+_ENTER = re.compile(r"cd(?:\s[^;&|<>\n]*)?\Z")
 WORDS = ("quit", "exit", ":gather", ":no-gather", ":quit", "=all", "?")
 
 
@@ -103,6 +111,18 @@ class Command:
 
     text: str
     local: bool = False
+
+
+@dataclass(frozen=True)
+class Again:
+    """Run the last command for the hosts once more."""
+
+
+@dataclass(frozen=True)
+class Enter:
+    """From now on commands begin where ``text``, a cd, leads; ``cd`` alone: as at the start."""
+
+    text: str
 
 
 @dataclass(frozen=True)
@@ -129,7 +149,7 @@ class Quit:
     """Leave."""
 
 
-Order = Command | Aim | Show | Help | Quit
+Order = Command | Again | Enter | Aim | Show | Help | Quit
 
 
 def order(line: str, hosts: Sequence[Host], first: Sequence[Host]) -> Order | None:
@@ -145,6 +165,10 @@ def order(line: str, hosts: Sequence[Host], first: Sequence[Host]) -> Order | No
         return Quit()
     if text == "?":
         return Help()
+    if text == "!!":
+        return Again()
+    if _ENTER.match(text):
+        return Enter(text)
     if mark == "!":
         return Command(rest, local=True) if rest else None
     if mark == ":":
@@ -217,6 +241,8 @@ class Shell:
         self._reach = reach
         self._login = login(options)
         self._gather = not options.no_gather
+        self._folders: tuple[str, ...] = ()  # the cds that lead to where commands begin
+        self._last = ""
         self.code = 0
 
     def talk(self, keep: Callable[[], None]) -> None:
@@ -254,13 +280,32 @@ class Shell:
                     print(f"{fold(host.name for host in hosts)} ({len(hosts)})")
                 case Command(text, local=True):
                     self.code = _local(text)
+                case Enter(text):
+                    self._enter(text)
+                case Again():
+                    if not self._last:
+                        raise UsageError("!!: there was no command yet")
+                    print(self._last, flush=True)
+                    self.code = self._run(self._last)
                 case Command(text):
+                    self._last = text
                     self.code = self._run(text)
         except DispatchError as error:
             self.code = complain(error)
         return True
 
+    def _enter(self, text: str) -> None:
+        """Go where ``text`` leads, if every host can; show where that is."""
+        before, target = self._folders, text[2:].strip()
+        is_new = not target or target.startswith(("/", "~", "$"))
+        self._folders = (text,) if is_new and target else () if is_new else (*before, text)
+        self.code = self._run("pwd")
+        if self.code:
+            self._folders = before
+
     def _run(self, text: str) -> int:
+        if self._folders:
+            text = f"{{ {' && '.join(self._folders)}; }} >/dev/null || exit\n{text}"
         shown = converted(self._options, ExecOptions, gather=self._gather)
         exec_plan = ExecPlan(
             self._hosts,
@@ -276,7 +321,8 @@ class Shell:
         names = fold(host.name for host in self._hosts)
         if len(names) > WIDEST:
             names = f"{len(self._hosts)} hosts"
-        return f"{names}> "
+        folders = "".join(f" {folder[2:].strip()}" for folder in self._folders)
+        return f"{names}{folders}> "
 
     def words(self) -> list[str]:
         """What may complete a word."""

@@ -30,6 +30,11 @@ N = tuple(Host(f"n{i}") for i in range(1, 4))
         (" echo '!x' ", sl.Command("echo '!x'")),
         ("!ls -l", sl.Command("ls -l", local=True)),
         ("!", None),
+        ("!!", sl.Again()),
+        ("cd", sl.Enter("cd")),
+        (" cd /tmp ", sl.Enter("cd /tmp")),
+        ("cd /tmp; ls", sl.Command("cd /tmp; ls")),
+        ("cdrecord x", sl.Command("cdrecord x")),
         ("?", sl.Help()),
         ("quit", sl.Quit()),
         ("exit", sl.Quit()),
@@ -81,6 +86,30 @@ def test_commands_and_the_last_code() -> None:
     ]  # fmt: skip
     assert done.returncode == 1
     assert "localhost  exit code 3" in done.stderr
+
+
+def test_a_folder_stays_and_the_last_command_comes_again(tmp_path: Path) -> None:
+    (tmp_path / "a b" / "c").mkdir(parents=True)
+    typed = f"""!!
+cd {tmp_path}
+cd 'a b'
+cd nosuch
+ls
+!!
+cd c
+cd -
+cd
+"""
+    done = subprocess.run(
+        [*SHELL, "-w", "localhost"], text=True, capture_output=True, timeout=60, input=typed,
+        check=False, cwd=tmp_path,
+    )  # fmt: skip
+    top = str(tmp_path)
+    assert [line for line in done.stdout.splitlines() if line not in ("-" * 15, "localhost")] == [
+        top, f"{top}/a b", "c", "ls", "c", f"{top}/a b/c", f"{top}/a b", top,
+    ]  # fmt: skip
+    assert "!!: there was no command yet" in done.stderr
+    assert done.stderr.count("nosuch") == 1
 
 
 def test_ctrl_c_ends_the_command_and_not_the_shell(sit: Any) -> None:
