@@ -6,13 +6,17 @@ from collections.abc import Callable, Iterable
 from types import TracebackType
 from typing import TYPE_CHECKING, Literal
 
-from dispatcher.model.errors import ConflictingOptions, TooFewOpenFiles
+from dispatcher.model.errors import ConflictingOptions, NoPassword, TooFewOpenFiles
 from dispatcher.model.frozen import Value, value
 from dispatcher.model.host import LOCAL_NAMES, Host
 from dispatcher.transport.base import UNLESS_CONFIGURED, Keepalive, Transport
 
 if TYPE_CHECKING:
     from typing_extensions import Self
+
+    from dispatcher.transport.ssh_auth.passwords import Who
+
+AT_A_TERMINAL = "run it at a terminal, or log in by a key: ssh-copy-id HOST"
 
 #: prompt -> the secret, None where there is nobody to ask
 Ask = Callable[[str], str | None]
@@ -27,6 +31,8 @@ def nobody(prompt: str) -> str | None:
 class Ways(Value):
     """What the options of the same names say; None is as ssh_config has it.
 
+    ask_pass: ask for a password before any host is touched, and for what hosts ask besides.
+
     Raises: UsageError for options that contradict each other.
     """
 
@@ -34,10 +40,17 @@ class Ways(Value):
     rsh: str | None = None
     ssh_config: str | None = None
     host_keys: Literal["strict", "accept-new"] | None = None
+    ask_pass: bool = False
 
     def __post_init__(self) -> None:
         if self.rsh is not None and self.transport != "auto":
             raise ConflictingOptions("--rsh and --transport exclude each other")
+        if self.ask_pass and self.chosen not in ("auto", "paramiko"):
+            way = "--rsh" if self.rsh is not None else f"--transport {self.transport}"
+            raise ConflictingOptions(
+                f"--ask-pass is for SSH in this process: {way} asks nobody",
+                hint="--ask-pass alone",
+            )
 
     @property
     def chosen(self) -> str:
@@ -56,12 +69,24 @@ class Ways(Value):
 class TransportPool:
     """Transports by host; closes them all at the end of the context.
 
-    ask: asks for a passphrase; called on the thread of a link. alive: when a silent host is
-    asked whether it lives.
+    ask: asks for what is typed to log in; called on the thread of a link. alive: when a silent
+    host is asked whether it lives. alone: there is one host, so that somebody who is there is
+    asked for its password without ``ask_pass``, as ssh does.
     """
 
-    def __init__(self, ways: Ways, ask: Ask = nobody, alive: Keepalive = UNLESS_CONFIGURED) -> None:
+    def __init__(
+        self,
+        ways: Ways,
+        ask: Ask = nobody,
+        alive: Keepalive = UNLESS_CONFIGURED,
+        *,
+        alone: bool = False,
+    ) -> None:
+        from dispatcher.transport.ssh_auth.passwords import Passwords
+
         self.ways = ways
+        who: Who = "all" if ways.ask_pass else "one" if alone else "nobody"
+        self._passwords = Passwords(self._ask, who)
         self._ask_whom = ask
         #: told when the user begins (True) and ends to type; on the thread of a link
         self.typing: Callable[[bool], None] = lambda began: None
@@ -116,12 +141,15 @@ class TransportPool:
         return ParamikoTransport(
             config=self.ways.ssh_config,
             host_keys=self.ways.host_keys,
-            ask=self._ask,
+            passwords=self._passwords,
             keep=keep,
             alive=self._alive,
         )
 
     def __enter__(self) -> Self:
+        """Asks for the password that is wanted in any case. Raises: NoPassword."""
+        if not self._passwords.begin():
+            raise NoPassword("--ask-pass: no password was given", hint=AT_A_TERMINAL)
         return self
 
     def __exit__(

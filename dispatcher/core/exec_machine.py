@@ -15,7 +15,8 @@ Rules (their ids appear in the tests):
 * E-3  every host ends with exactly one outcome, and its first one stands
 * E-4  a dropped connection is tried again as ``connect`` says, before hosts that never were
 * E-5  the fan-out ends in bounded time after it was stopped, whatever the hosts do
-* E-6  the user is asked for sudo's password once, and typing it costs no host its time
+* E-6  the user is asked for sudo's password once, and typing it costs no host its time; where it
+  was wrong, once more. It goes to one host first, and to others when it was right there
 * E-7  nor does typing the passphrase of a key
 * E-8  once ``max_fail`` hosts have failed, or all of a batch where the batches are for that, all
   hosts that were never contacted are left out, and no other
@@ -25,7 +26,7 @@ from __future__ import annotations
 
 import signal
 from collections import deque
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator
 from dataclasses import replace
 
 from dispatcher.core.connect import ConnectPolicy
@@ -44,6 +45,9 @@ WAITING, CONNECTING, RUNNING, DONE = "waiting", "connecting", "running", "done"
 LAST_WAIT = 2.0
 #: seconds over the connect limit after which a transport is not waited for any more
 CONNECT_SLACK = 2.0
+
+#: hosts that may fail after they were told sudo's password, before it is known to be right
+MOST_UNSETTLED = 3
 
 #: names, since a signal's number differs between systems
 _SIGNALS = {signal.SIGINT: ("INT", "TERM", "KILL")}
@@ -69,7 +73,9 @@ class SignalCommand(Action):
 
 @value
 class AskPassword(Action):
-    """Ask the user for the password that sudo wants; ordered once."""
+    """Ask the user for the password that sudo wants; ``again``: the one before was wrong."""
+
+    again: bool = False
 
 
 @value
@@ -92,6 +98,72 @@ class Finished(Action):
     """All hosts are done."""
 
     outcomes: tuple[exec_events.Outcome, ...]
+
+
+class _SudoPassword:
+    """Who wants sudo's password, and who may be told it (E-6).
+
+    A wrong one that goes to all hosts locks an account on each. So one host is told it first, and
+    the others when its command has started. Who asks again was told a wrong one.
+    """
+
+    def __init__(self) -> None:
+        self._waiting: list[int] = []
+        self._told: set[int] = set()
+        self._first: int | None = None  # who tries it for the others
+        self._asked = self._unsettled = 0
+        self._asking = self._known = self._proven = False
+        self._over = ""  # why nobody is told one any more
+        self._wrong: set[int] = set()
+
+    def wanted(self, node: int) -> None:
+        """sudo on ``node`` asks for it."""
+        again = node in self._told
+        if again:
+            self._told.discard(node)
+            if self._proven or self._asked > 1:
+                self._wrong.add(node)
+            if not self._proven:
+                self._first, self._known = None, False
+                if self._asked > 1:
+                    self._over = "the password was wrong elsewhere, and is not tried here"
+        if node not in self._waiting:
+            self._waiting.insert(0 if again else len(self._waiting), node)
+
+    def given(self, given: bool) -> None:
+        """The user was asked, and gave one or not."""
+        self._asking, self._known = False, given
+        self._over = self._over or ("" if given else "no password was given")
+
+    def left(self, node: int, *, started: bool) -> None:
+        """``node`` wants it no more; started: its command runs."""
+        if node in self._waiting:
+            self._waiting.remove(node)
+        if node in self._told and started:
+            self._proven = True
+        elif node == self._first and not self._proven:
+            self._first, self._unsettled = None, self._unsettled + 1
+            if self._unsettled == MOST_UNSETTLED:
+                self._over = "the first hosts that were told the password failed with it"
+        self._told.discard(node)
+
+    def orders(self) -> Iterator[AskPassword | int | tuple[int, Failure]]:
+        """What is to be done: ask; tell it to a host; that one has failed."""
+        waiting, self._waiting = self._waiting, []
+        for node in waiting:
+            if node in self._wrong:
+                yield node, Failure(Kind.SUDO, "wrong password")
+            elif self._over:
+                yield node, Failure(Kind.SUDO, self._over)
+            elif self._known and (self._proven or self._first is None):
+                self._first = node
+                self._told.add(node)
+                yield node
+            else:
+                self._waiting.append(node)
+        if self._waiting and not self._known and not self._asking:
+            self._asking, self._asked = True, self._asked + 1
+            yield AskPassword(again=self._asked > 1)
 
 
 class _Host:
@@ -121,8 +193,7 @@ class ExecMachine:
         self._at = {WAITING: len(self._hosts), CONNECTING: 0, RUNNING: 0, DONE: 0}
         self._failures = 0
         self._signals = 0
-        self._password: bool | None = None  # whether there is one; None: not known
-        self._awaiting: list[int] = []
+        self._sudo = _SudoPassword()
         self._typing = 0  # secrets that are being typed
         self._typing_since = 0.0
         self._stopped = False
@@ -155,9 +226,8 @@ class ExecMachine:
             case exec_events.PasswordAwaited(node):
                 return self._await_password(node, now)
             case exec_events.PasswordTold(given):
-                self._password = given
-                waiting, self._awaiting = self._awaiting, []
-                return [action for node in waiting for action in self._answer(node, now)]
+                self._sudo.given(given)
+                return self._answer(now)
             case exec_events.Typing(began):
                 self._typed(began, now)
                 return []
@@ -251,7 +321,8 @@ class ExecMachine:
         self._connect.reached(node)
         if self._limits.command is not None:
             self.deadlines["command", node] = now + self._limits.command
-        return self._go_on(now)
+        self._sudo.left(node, started=True)
+        return self._answer(now) + self._go_on(now)
 
     def _lost(self, node: int, failure: Failure, now: float) -> list[Action]:
         host = self._hosts[node]
@@ -272,20 +343,23 @@ class ExecMachine:
         if self._hosts[node].state != CONNECTING:
             return []
         self.deadlines.pop(("connect", node), None)
-        if self._password is not None:
-            return self._answer(node, now)
-        self._awaiting.append(node)
-        return [AskPassword()] if len(self._awaiting) == 1 else []
+        self._sudo.wanted(node)
+        return self._answer(now)
 
-    def _answer(self, node: int, now: float) -> list[Action]:
-        if self._hosts[node].state != CONNECTING:
-            return []
-        if not self._password:
-            failure = Failure(Kind.SUDO, "no password was given")
-            return self._finish(node, exec_events.Failed(failure), now)
-        seconds = self._limits.connect
-        self.deadlines["connect", node] = now + seconds + CONNECT_SLACK
-        return [SendPassword(node, seconds)]
+    def _answer(self, now: float) -> list[Action]:
+        """What is to be done about those who wait for sudo's password."""
+        actions: list[Action] = []
+        for order in list(self._sudo.orders()):
+            if isinstance(order, AskPassword):
+                actions.append(order)
+            elif isinstance(order, tuple):
+                node, failure = order
+                actions += self._finish(node, exec_events.Failed(failure), now)
+            else:
+                seconds = self._limits.connect
+                self.deadlines["connect", order] = now + seconds + CONNECT_SLACK
+                actions.append(SendPassword(order, seconds))
+        return actions
 
     def _ended(self, node: int, code: int | None, name: str | None, now: float) -> list[Action]:
         host = self._hosts[node]
@@ -302,6 +376,7 @@ class ExecMachine:
             return []
         self._move(node, DONE)
         self._connect.given_up(node)
+        self._sudo.left(node, started=False)
         host.outcome = outcome
         for key in ("connect", "command", "kill", "again"):
             self.deadlines.pop((key, node), None)
@@ -311,7 +386,7 @@ class ExecMachine:
             if self._failures == self._most_failures:
                 why = f"stopped after {self._failures} failed"
                 actions += self._leave_out(why, errors.STOPPED)
-        return actions + self._go_on(now)
+        return actions + self._answer(now) + self._go_on(now)
 
     def _move(self, node: int, state: str) -> None:
         host = self._hosts[node]

@@ -124,6 +124,10 @@ class ConflictingOptions(UsageError):
     """Two options that cannot be used together, or one that needs another."""
 
 
+class NoPassword(UsageError):
+    """A password was to be asked for at the start, and nobody gave one."""
+
+
 class NotAScript(UsageError):
     """What stands where the program belongs is no Python script."""
 

@@ -231,16 +231,21 @@ HOSTS = (
     ),
     _message(
         "authentication-failed", _CLUSTER, "The host does not let you in.",
-        "It knows none of the keys that were offered, or you are another user there.",
+        """It knows none of the keys that were offered, or you are another user there. The message
+        names what else it takes: a password, or answers to what it asks (keyboard-interactive), for
+        which --ask-pass has you asked. A password that was wrong on the first host is sent to no
+        other, so that it locks no accounts.""",
         """
     ssh -v NAME true                             # says which keys are offered
     ssh-copy-id NAME
     dispatch -H hostfile --user NAME train.py
+    dispatch exec -H hostfile --ask-pass uptime  # type the password, once for all
 """,
     ),
     _message(
         "sudo-refused", _CLUSTER, "sudo on the host said no.",
-        "The password was wrong, or sudoers does not allow you this command there.",
+        """The password was wrong, or sudoers does not allow you this command there. You are asked a
+        second time where it was wrong; one that is wrong twice is told to no other host.""",
         "    dispatch exec -H hostfile --sudo -- true",
     ),
     _message(
@@ -369,6 +374,16 @@ See docs/guides/python.md for the arguments. Programs can catch dispatcher.Usage
         "conflicting-options", _USAGE, "Options that do not go together.",
         "One excludes the other, or needs another one that is not there. The message names both.",
         "Leave one of them out. If it was not typed, it stands in dispatch.toml: dispatch config",
+    ),
+    _message(
+        "no-password", _USAGE, "A password was to be asked for, and nobody gave one.",
+        """--ask-pass and --ask-sudo-password ask at the terminal, before any host is touched. There
+        is no terminal, or nothing was typed. A password is taken from nowhere else: not from an
+        option, a variable or a file.""",
+        """
+    ssh-copy-id NAME                             # a key instead
+    ssh-add                                      # the passphrase of a key, asked now
+""",
     ),
     _message(
         "not-a-script", _USAGE, "The program is no Python script.",

@@ -371,6 +371,34 @@ _USER = re.compile(r"[A-Za-z0-9_.:%@+=~,/^!*?#\\-]{1,255}")
 _SHELL_SAFE = re.compile(r"[A-Za-z0-9_.:%@+=,/-]*")
 
 
+class PromptTimer:
+    """How long the user has typed secrets, which is time that no host is charged with.
+
+    Any thread may call.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._count = 0
+        self._since = 0.0
+        self._before = 0.0
+
+    def changed(self, began: bool) -> None:
+        """Another secret is being typed, or one no more."""
+        with self._lock:
+            now = self._clock()
+            if self._count:
+                self._before += now - self._since
+            self._since = now
+            self._count += 1 if began else -1
+
+    def seconds(self) -> float:
+        """For how long somebody typed so far."""
+        with self._lock:
+            return self._before + (self._clock() - self._since if self._count else 0.0)
+
+
 def valid_host(name: str) -> bool:
     """True for a host name or address that is safe as an argument and in a token."""
     return _HOST.fullmatch(name) is not None and not name.startswith("-")

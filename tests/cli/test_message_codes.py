@@ -34,6 +34,7 @@ from dispatcher.model.errors import DispatchError
 from dispatcher.model.failure import Kind
 from dispatcher.model.messages import HOSTS, MESSAGES, REFUSALS, RUN
 from dispatcher.model.paths import RunPaths
+from dispatcher.output.terminal.asking import Asking
 from dispatcher.output.text.verdict_text import describe
 from dispatcher.plan.job.request import Limits
 
@@ -68,6 +69,7 @@ LINES: dict[str, Sequence[str]] = {
     "launcher-killed": ["attach", GONE],
     "launcher-silent": ["attach", HERE],
     "no-log-files": ["logs", ENDED],
+    "no-password": ["exec", "-w", "n1", "--ask-pass", "true"],
 }
 #: the same where the environment says something
 UNDER: dict[str, tuple[dict[str, str], Sequence[str]]] = {
@@ -85,6 +87,7 @@ UNDER: dict[str, tuple[dict[str, str], Sequence[str]]] = {
 def folder(nothing_around: Path, on_record: OnRecord, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with files that are wrong, and jobs on record that do not answer."""
     monkeypatch.setattr(registry, "DYING", 0.0)
+    monkeypatch.setattr(Asking, "ask", lambda self, prompt: None)
     (nothing_around / "bad").write_text("n1 slots=many\n")
     (nothing_around / "train.py").write_text("")
     registry.conclude(on_record(ENDED), 3, [])

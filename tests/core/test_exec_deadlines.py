@@ -14,6 +14,7 @@ from dispatcher.core.events.exec_events import Exited, Failed, Interrupted, NotS
 from dispatcher.core.exec_machine import (
     CONNECT_SLACK,
     LAST_WAIT,
+    MOST_UNSETTLED,
     AskPassword,
     CloseHost,
     ExecMachine,
@@ -264,6 +265,46 @@ class TestPassword:
         none = Failed(Failure(Kind.SUDO, "no password was given"))
         assert made.handle(exec_events.PasswordTold(False), 102.0) == [
             *done(0, none), Finished((none,)),
+        ]  # fmt: skip
+
+    def test_one_host_tries_it_for_all(self) -> None:
+        made = machine(3, connect=7.0)
+        for node in range(3):
+            made.handle(exec_events.PasswordAwaited(node), 101.0)
+        assert made.handle(exec_events.PasswordTold(True), 102.0) == [SendPassword(0, 7.0)]
+        told = made.handle(up(0), 103.0)
+        assert told == [SendPassword(1, 7.0), SendPassword(2, 7.0)]
+        wrong = Failed(Failure(Kind.SUDO, "wrong password"))  # there it is another
+        assert made.handle(exec_events.PasswordAwaited(2), 104.0) == done(2, wrong)
+
+    def test_a_wrong_one_has_a_second_try_on_that_host(self) -> None:
+        made = machine(2, connect=7.0)
+        for node in range(2):
+            made.handle(exec_events.PasswordAwaited(node), 101.0)
+        made.handle(exec_events.PasswordTold(True), 102.0)
+        assert made.handle(exec_events.PasswordAwaited(0), 103.0) == [AskPassword(again=True)]
+        assert made.next_deadline() is None
+        assert made.handle(exec_events.PasswordTold(True), 300.0) == [SendPassword(0, 7.0)]
+        here, there = (
+            Failed(Failure(Kind.SUDO, why))
+            for why in ("wrong password", "the password was wrong elsewhere, and is not tried here")
+        )
+        end = made.handle(exec_events.PasswordAwaited(0), 301.0)
+        assert end == [*done(0, here), *done(1, there), Finished((here, there))]
+
+    def test_who_is_lost_with_it_proves_nothing(self) -> None:
+        made = machine(5, connect=7.0)
+        for node in range(5):
+            made.handle(exec_events.PasswordAwaited(node), 101.0)
+        made.handle(exec_events.PasswordTold(True), 102.0)
+        for node in range(MOST_UNSETTLED - 1):
+            following = SendPassword(node + 1, 7.0)
+            assert made.handle(ev.NodeLost(node, REFUSED), 103.0)[2:] == [following]
+        failed = Failed(
+            Failure(Kind.SUDO, "the first hosts that were told the password failed with it")
+        )
+        assert made.handle(ev.NodeLost(2, REFUSED), 104.0)[2:-1] == [
+            *done(3, failed), *done(4, failed),
         ]  # fmt: skip
 
 

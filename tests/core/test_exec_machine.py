@@ -24,7 +24,7 @@ from dispatcher.core.exec_machine import (
 from dispatcher.model.failure import Failure, Kind
 from dispatcher.model.host import Host
 from dispatcher.plan.exec_plan import ExecLimits, ExecPlan
-from dispatcher.runner.exec.stdio import PromptTimer
+from dispatcher.transport.base import PromptTimer
 
 DROPPED = Failure(Kind.DROPPED, "closed by the host", retryable=True)
 REFUSED = Failure(Kind.REFUSED, "no sshd")
@@ -419,14 +419,17 @@ class TestPassword:
         table.take(table.rounds.tick(table.now))
         assert table.connecting == {0, 1}
         answers = table.rounds.handle(exec_events.PasswordTold(True), 501.0)
-        assert answers == [SendPassword(0, 10.0), SendPassword(1, 10.0)]
-        table.take(table.rounds.tick(501.0 + 13))  # and now their time is up as well
+        assert answers == [SendPassword(0, 10.0)]
+        table.take(table.rounds.tick(501.0 + 13))  # its time is up as well: it is the other's turn
+        assert table.connecting == {1}
+        table.take(table.rounds.tick(501.0 + 26))
         assert table.result is not None
 
     def test_who_wants_it_later_gets_it_at_once(self) -> None:
         table = Table(2)
         table.rounds.handle(exec_events.PasswordAwaited(0), 101.0)
         table.rounds.handle(exec_events.PasswordTold(True), 102.0)
+        table.rounds.handle(ev.NodeBooted(0, 0), 102.5)
         assert table.rounds.handle(exec_events.PasswordAwaited(1), 103.0) == [SendPassword(1, 10.0)]
 
     def test_none_given(self) -> None:

@@ -222,16 +222,16 @@ class SudoHosts(Hosts):
 
 @cases("given", [b"secret", None])
 def test_sudo_s_password_is_asked_for_once(given: bytes | None) -> None:
-    asked: list[None] = []
+    asked: list[bool] = []
 
-    def ask() -> bytes | None:
-        asked.append(None)
+    def ask(again: bool) -> bytes | None:
+        asked.append(again)
         return given
 
     hosts, heard = SudoHosts(sudo), Heard()
     runner = ExecRunner(plan_of(2, sudo="root"), lambda host: hosts, [heard], ask=ask)
     outcomes = runner.run(())
-    assert len(asked) == 1
+    assert asked == [False]
     if given is None:
         assert [type(outcome).__name__ for outcome in outcomes] == ["Failed", "Failed"]
         assert heard.text == {}

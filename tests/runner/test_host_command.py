@@ -361,12 +361,12 @@ def test_what_follows_the_prompt_at_once_is_not_lost(clock: Clock) -> None:
     assert (host.text(), host.told[-1]) == (b"out", ev.NodeBooted(3, 5))
 
 
-def test_a_password_that_was_wrong_is_not_asked_for_again(clock: Clock) -> None:
+def test_a_password_that_was_wrong_is_wanted_again(clock: Clock) -> None:
     host = Host(wrapper=WRAPPER, sudo=True)
     host.command.open()
     host.step(errors=WRAPPER.prompt)
     host.step(errors=b"Sorry, try again.\n" + WRAPPER.prompt)
-    assert host.told[-1] == ev.NodeLost(3, Failure(Kind.SUDO, "wrong password"))
+    assert host.told[-2:] == [PasswordAwaited(3)] * 2
     assert math.isinf(host.command._deadline)
 
 

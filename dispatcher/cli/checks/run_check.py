@@ -183,7 +183,7 @@ def examined(
     connect = options.connect_timeout
     if connect is None:  # a run has a limit of its own
         connect = CheckOptions.connect_timeout
-    with TransportPool(options) as reach:
+    with TransportPool(options, alone=len(hosts) == 1) as reach:
         return examine(
             hosts, want, chosen, reach.transport_for, seconds=time_limit, connect=connect, port=port
         )

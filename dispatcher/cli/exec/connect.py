@@ -76,7 +76,7 @@ def connect(options: ConnectOptions) -> int:
         return 0
     allow_open_files(len(hosts))
     shown = converted(options, ExecOptions, gather=not options.as_json)
-    with TransportPool(options) as reach:
+    with TransportPool(options, alone=len(hosts) == 1) as reach:
         return carry_out(ExecPlan(hosts, ("true",), limits=limits(options)), shown, reach)
 
 

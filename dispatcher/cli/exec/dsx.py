@@ -62,6 +62,11 @@ class DsxOptions(ExecOptions, SendOptions, section="Hosts"):
         usual="all hosts",
         type=Share(several=True),
     )
+    ask_pass: bool = option(
+        section="Connections",
+        help="Ask at the terminal for a password, once for all hosts, and for what hosts ask "
+        "besides, such as one-time codes.",
+    )
     copy: bool = option(
         "-c",
         section="Files",

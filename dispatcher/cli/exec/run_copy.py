@@ -127,7 +127,8 @@ def run(
     # standard output is the copy's own wire; standard error is for people
     view = LineFormat(lambda node: f"{names[node]}:", terminals=terminals())
     screen = Screen(view, writer)
-    with TransportPool(options) as reach, sudo.password(options) as ask:
+    alone = len(names) == 1
+    with TransportPool(options, alone=alone) as reach, sudo.password(options) as ask:
         runner = ExecRunner(
             exec_plan,
             reach.transport_for,

@@ -134,7 +134,7 @@ def run(options: ExecOptions) -> int:
     allow_open_files(len(exec_plan.hosts))
     from dispatcher.cli.options.connect_options import TransportPool
 
-    with TransportPool(options, tree=tree) as reach:
+    with TransportPool(options, tree=tree, alone=len(hosts) == 1) as reach:
         return carry_out(exec_plan, options, reach)
 
 

@@ -220,7 +220,7 @@ def run(options: ShellOptions) -> int:
     if show_only(options, "shell", deeds, limits=bounds):
         return 0
     allow_open_files(len(hosts))
-    with TransportPool(options, keep=True) as reach:
+    with TransportPool(options, keep=True, alone=len(hosts) == 1) as reach:
         shell = Shell(hosts, options, reach)
         if not os.isatty(0):
             for line in sys.stdin:

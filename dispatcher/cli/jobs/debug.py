@@ -105,5 +105,5 @@ def _attach(job: registry.Job, hosts: tuple[Host, ...], rank: int) -> int:
         (hosts[at],), (*words, "attach", job.run_id, str(rank)), stdin=not typed,
         terminal=terminal_size(options),
     )  # fmt: skip
-    with TransportPool(options) as reach:
+    with TransportPool(options, alone=True) as reach:
         return carry_out(plan, options, reach)

@@ -37,7 +37,7 @@ REFUSED = {
         "say what is run",
     ),
     **dict.fromkeys(
-        "ask-sudo-password host-keys master-addr ssh-config sudo transport".split(),
+        "ask-pass ask-sudo-password host-keys master-addr ssh-config sudo transport".split(),
         "say whom to trust or as whom to run",
     ),
     **dict.fromkeys("mode owner".split(), "say whose files are, and who may read them"),

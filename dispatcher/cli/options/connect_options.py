@@ -274,7 +274,7 @@ class TransportPool(transports.TransportPool):
 
     ask: asks for a secret; by default at our terminal. keep: connections are used
     again by the next command. tree: who is reached through whom, if not all from here;
-    say: shows a line about it. Raises: UsageError.
+    say: shows a line about it. alone: there is a single host. Raises: UsageError.
     """
 
     def __init__(
@@ -285,10 +285,14 @@ class TransportPool(transports.TransportPool):
         keep: bool = False,
         tree: Fanout | None = None,
         say: Callable[[str], None] = say,
+        alone: bool = False,
     ) -> None:
+        from dispatcher.output.terminal.asking import Asking
+
         assert not options.dry_run, "a dry run contacts no host"
         check_keep(options)
-        super().__init__(ways(options), ask or ask_here, alive(options))
+        self._asking = Asking()
+        super().__init__(ways(options), ask or self._asking.ask, alive(options), alone=alone)
         self._options = options
         self._keep = keep
         self._tree = tree
@@ -309,6 +313,7 @@ class TransportPool(transports.TransportPool):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        self._asking.close()  # whoever still asks: nobody wants to know any more
         if self._by_tree is not None:
             self._by_tree.close()
         super().__exit__(kind, error, trace)
@@ -317,18 +322,3 @@ class TransportPool(transports.TransportPool):
         return transport(
             self._options, lambda: super(TransportPool, self).in_process(keep=keep or self._keep)
         )
-
-
-def ask_here(prompt: str) -> str | None:
-    """Ask the person at the terminal for a secret; None where there is nobody to ask."""
-    import getpass
-    import os
-
-    from dispatcher.output.terminal import alt_screen
-
-    try:
-        os.close(os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY))
-        with alt_screen.OURS.asking():
-            return getpass.getpass(prompt)
-    except (OSError, EOFError):
-        return None

@@ -105,6 +105,11 @@ class LoginOptions(Options, section="Connections"):
         "(accept-new).",
         usual="as ssh_config says, else strict",
     )
+    ask_pass: bool = option(
+        "-k",
+        help="Ask at the terminal for a password, once for all hosts, and for what hosts ask "
+        "besides, such as one-time codes.",
+    )
     dry_run: bool = dry_run_option()
 
 
@@ -274,7 +279,9 @@ def ways(options: LoginOptions) -> Ways:
     """What the options say of reaching hosts. Raises: UsageError."""
     from dispatcher.api.transports import Ways
 
-    return Ways(options.transport, options.rsh, options.ssh_config, options.host_keys)
+    return Ways(
+        options.transport, options.rsh, options.ssh_config, options.host_keys, options.ask_pass
+    )
 
 
 def check_reachable(options: LoginOptions, hosts: Iterable[Host]) -> None:

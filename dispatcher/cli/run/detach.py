@@ -12,9 +12,9 @@ was said before; what goes wrong until the ranks run is written to ``launcher.lo
 in the run's folder, and the foreground shows that and exits with the job's code.
 Both forks happen before any thread is started: a fork keeps only one.
 
-A passphrase is asked for by the foreground, which has the terminal and waits anyway, at
-the very moment when a host wants that key; the answer goes through the socket to the
-launcher, which keeps the opened key. Once the ranks run nobody can be asked any more.
+A passphrase or password is asked for by the foreground, which has the terminal and waits anyway,
+at the very moment when a host wants it; the answer goes through the socket to the
+launcher, which keeps it in memory alone. Once the ranks run nobody can be asked any more.
 """
 
 from __future__ import annotations
@@ -204,11 +204,11 @@ class _Foreground:
                     return self._ended(int(message["ended"]))
 
     def _ask(self, prompt: str) -> None:
-        from dispatcher.cli.options.connect_options import ask_here
+        from dispatcher.output.terminal.asking import Asking
 
         answer = None
         try:
-            answer = ask_here(prompt)
+            answer = Asking().ask(prompt)
             if answer is None:
                 self._unasked = prompt.rstrip(": ")
         except KeyboardInterrupt:

@@ -250,7 +250,9 @@ def _run(
         registration,
         mpirun,
         monitoring,
-        TransportPool(options, ask, keep=folder is not None, tree=tree, say=heard) as reach,
+        TransportPool(
+            options, ask, keep=folder is not None, tree=tree, say=heard, alone=len(plan.nodes) == 1
+        ) as reach,
     ):
         verdict = decision.verdict
         if folder is not None and verdict is None:

@@ -31,7 +31,7 @@ class CommandEnded(Event):
 
 @value
 class PasswordAwaited(Event):
-    """sudo on the host wants the user's password."""
+    """sudo on the host wants the user's password; again: what it was told was wrong."""
 
     node: int
 

@@ -1,4 +1,4 @@
-"""A terminal's other screen, the ``--watch`` table on it, and who may draw while a secret is asked.
+"""A terminal's other screen, and the ``--watch`` table on it.
 
 Theory. The descriptor is our own (the terminal opened once more by its name), so it can be
 made non-blocking without changing the user's shell: a paused terminal costs pictures, and
@@ -6,10 +6,6 @@ holds nobody. Echo and line mode are off while we draw, signals stay on, so Ctrl
 and Ctrl-S do what they always do. Only a process in the terminal's foreground may draw.
 What was changed is given back by ``leave``, which may be called by any thread, any number
 of times. Only SIGKILL leaves the terminal changed, as with any full-screen program: reset(1).
-
-The terminal that is drawn on is also where secrets are asked for: never both at once. Who asks
-waits until what is drawn was taken away; until the answer nothing is drawn. Lines are shown all
-the same. A process has one terminal, so there is one lock, ``OURS``.
 
 The table comes when the ranks are started: connecting may need a passphrase. While it stands, the
 ranks' lines are not shown; they are counted, and the files have them. What dispatch itself has to
@@ -36,45 +32,6 @@ from dispatcher.output.terminal.screen import Screen
 if TYPE_CHECKING:
     from dispatcher.output.monitor.live_table import Snapshot
     from dispatcher.output.terminal.watch_table import ViewState, WatchTable
-
-#: seconds that whoever asks waits for a painter who may be stuck in a paused terminal
-ASK_LIMIT = 1.0
-
-
-class TtyLock:
-    """Between those who ask, on any threads, and the painter on its own."""
-
-    def __init__(self) -> None:
-        self._state = threading.Condition()
-        self._asking = 0
-        self._drawn = False
-
-    @contextlib.contextmanager
-    def asking(self) -> Iterator[None]:
-        """Nothing is drawn below the lines, and nothing will be, in this context."""
-        with self._state:
-            self._asking += 1
-            self._state.wait_for(lambda: not self._drawn, ASK_LIMIT)
-        try:
-            yield
-        finally:
-            with self._state:
-                self._asking -= 1
-
-    def draws(self) -> bool:
-        """Whether the painter may draw; if so, something is drawn from now on."""
-        with self._state:
-            self._drawn = self._drawn or not self._asking
-            return not self._asking
-
-    def taken_away(self) -> None:
-        """Nothing is drawn any more."""
-        with self._state:
-            self._drawn = False
-            self._state.notify_all()
-
-
-OURS = TtyLock()
 
 #: the other screen, no cursor; and back
 ENTER, LEAVE = b"\x1b[?1049h\x1b[?25l\x1b[2J", b"\x1b[?25h\x1b[?1049l"

@@ -20,6 +20,7 @@ from dispatcher.core.events.run_events import TICK, Counts, Entry, OutputEnded, 
 from dispatcher.model.frozen import Value, value
 from dispatcher.model.paths import write_all
 from dispatcher.output.files.spool import Spill
+from dispatcher.output.terminal.asking import OURS
 from dispatcher.output.text.fold import Folded, Folding
 from dispatcher.output.text.lines import ExactLines, LineAssembler
 from dispatcher.output.text.sanitize import sanitize_lines, sanitize_pieces
@@ -331,6 +332,7 @@ class Writer:
             widen(fd)
         #: whether both streams end in the same place, where they must be told apart
         self.together = len(self._fds) == 2 and same_file(*self._fds.values())
+        self._terminals = frozenset(fd for fd in self._fds.values() if os.isatty(fd))
 
     def write(self, stream: int, batch: bytes) -> None:
         """Write ``batch``, whole lines."""
@@ -338,7 +340,11 @@ class Writer:
         if fd is None:
             return
         try:
-            write_all(fd, batch)
+            if fd in self._terminals:  # where a question may stand that waits for its answer
+                with OURS.lines() as (before, behind):
+                    write_all(fd, before + batch + behind)
+            else:
+                write_all(fd, batch)
             self.pace += 1
         except OSError:
             del self._fds[stream]

@@ -37,9 +37,9 @@ from dispatcher.core.exec_machine import (
 from dispatcher.model.host import Host
 from dispatcher.plan.exec_plan import ExecPlan
 from dispatcher.runner.exec.host_command import STDOUT, HostCommand
-from dispatcher.runner.exec.stdio import PromptTimer, StdioHandler
+from dispatcher.runner.exec.stdio import StdioHandler
 from dispatcher.runner.loop import JOIN_LIMIT, EventLoop, chance, signals_to
-from dispatcher.transport.base import Target, Transport, Window
+from dispatcher.transport.base import PromptTimer, Target, Transport, Window
 
 HANDLED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 
@@ -48,8 +48,8 @@ class ExecRunner(EventLoop):
     """Carries out one ``ExecPlan``. transport_for: host -> the way to reach it; sinks: who is told.
 
     stdio: who talks with the commands, or None. ask: asks the user for the password
-    that sudo wants, on a thread of its own; None when nobody answers. It is called once
-    at most.
+    that sudo wants, on a thread of its own; None when nobody answers. It is called once, and
+    once more, with True, if that was wrong.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class ExecRunner(EventLoop):
         sinks: Sequence[Sink],
         *,
         stdio: StdioHandler | None = None,
-        ask: Callable[[], bytes | None] = lambda: None,
+        ask: Callable[[bool], bytes | None] = lambda again: None,
         sink_failed: Callable[[Sink, Exception], None] = lambda sink, error: None,
     ) -> None:
         super().__init__(sinks, sink_failed, len(exec_plan.hosts))
@@ -141,8 +141,10 @@ class ExecRunner(EventLoop):
                     self._begin(action)
                 case SignalCommand(node, name):
                     self._commands[node].signal(name)
-                case AskPassword():
-                    threading.Thread(target=self._asking, name="asking", daemon=True).start()
+                case AskPassword(again):
+                    threading.Thread(
+                        target=self._asking, args=(again,), name="asking", daemon=True
+                    ).start()
                 case SendPassword(node, seconds):
                     assert self._password is not None
                     self._commands[node].answer(self._password, seconds)
@@ -154,9 +156,9 @@ class ExecRunner(EventLoop):
                 case Finished(outcomes):
                     self._outcomes = outcomes
 
-    def _asking(self) -> None:
+    def _asking(self, again: bool) -> None:
         try:
-            self._password = self._ask()
+            self._password = self._ask(again)
         finally:
             self.tell(PasswordTold(self._password is not None))
 

@@ -310,8 +310,6 @@ class HostCommand:
         elif found is Prompt.PASSWORD:
             self._deadline = math.inf  # until the user has answered
             self._tell(PasswordAwaited(self._node))
-        elif found is Prompt.WRONG:
-            self._end(ev.NodeLost(self._node, Failure(Kind.SUDO, "wrong password")))
         return rest
 
     def _take(self, link: Link, data: bytes) -> None:

@@ -13,7 +13,6 @@ import select
 import stat
 import termios
 import threading
-import time
 from collections.abc import Callable
 from typing import Any, Protocol
 
@@ -51,7 +50,6 @@ class Prompt(enum.Enum):
 
     NOTHING = enum.auto()
     PASSWORD = enum.auto()  # one is wanted
-    WRONG = enum.auto()  # the one that was given
     READY = enum.auto()  # for the opening
 
 
@@ -60,14 +58,12 @@ class PromptScanner:
 
     A terminal has to be made silent, and sudo may want a password (see ``bootstrap.shell``). Until
     the far side says that it is ready nothing of the user's is sent, least of all standard input:
-    sudo would take its lines for passwords. A password that is asked for twice was wrong; sudo
-    counts each attempt, so there is only one. ``said`` is what else the host said, by stream.
+    sudo would take its lines for passwords. ``said`` is what else the host said, by stream.
     """
 
     def __init__(self, wrapper: Wrapper) -> None:
         self._ready = wrapper.ready
         self._prompt = wrapper.prompt
-        self.asked = False
         self.said = {1: b"", 2: b""}
 
     def scan(self, stream: int, data: bytes) -> tuple[Prompt, bytes]:
@@ -79,8 +75,7 @@ class PromptScanner:
         found = Prompt.NOTHING
         while (at := text.find(self._prompt)) >= 0:
             text = text[:at] + text[at + len(self._prompt) :]
-            found = Prompt.WRONG if self.asked else Prompt.PASSWORD
-            self.asked = True
+            found = Prompt.PASSWORD
         self.said[stream] = text[-NOISE_LIMIT:]
         return found, b""
 
@@ -257,31 +252,3 @@ class Keys:
             keys += key
             self._at_start = key in (b"\r", b"\n")
         return keys
-
-
-class PromptTimer:
-    """How long the user has typed secrets, which is time that no host is charged with.
-
-    Any thread may call.
-    """
-
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
-        self._lock = threading.Lock()
-        self._count = 0
-        self._since = 0.0
-        self._before = 0.0
-
-    def changed(self, began: bool) -> None:
-        """Another secret is being typed, or one no more."""
-        with self._lock:
-            now = self._clock()
-            if self._count:
-                self._before += now - self._since
-            self._since = now
-            self._count += 1 if began else -1
-
-    def seconds(self) -> float:
-        """For how long somebody typed so far."""
-        with self._lock:
-            return self._before + (self._clock() - self._since if self._count else 0.0)

@@ -29,7 +29,12 @@ from dispatcher.transport.base import (
 from dispatcher.transport.process.child import ChildLink, start
 from dispatcher.transport.process.pump import Pump
 from dispatcher.transport.ssh_auth.host_keys import unknown_key
-from dispatcher.transport.ssh_auth.identities import methods, refused_key, takes_no_key
+from dispatcher.transport.ssh_auth.identities import (
+    ASK_NOT_BY_SSH,
+    methods,
+    refused_key,
+    takes_no_key,
+)
 
 #: What ssh itself exits with when the connection failed or broke.
 SSH_FAILED = 255
@@ -93,8 +98,8 @@ def _hint(kind: Kind, host: str, line: str) -> str | None:
     if denied := _DENIED.search(line):
         offered = methods(denied["methods"].split(","))
         if "publickey" in offered:
-            return refused_key(f"{denied['user']}@{host}", None, offered)
-        return takes_no_key(offered)
+            return refused_key(f"{denied['user']}@{host}", None, offered, ask=ASK_NOT_BY_SSH)
+        return takes_no_key(offered, ASK_NOT_BY_SSH)
     if kind in (Kind.AUTH, Kind.CONFIG):
         return f"ssh -v {host} true"
     return None

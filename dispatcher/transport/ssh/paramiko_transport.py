@@ -7,7 +7,7 @@ Every failure has a kind; what a busy sshd drops (MaxStartups) is retryable.
 Jump hosts: one connection to each, shared by all hosts behind it, through
 ``direct-tcpip`` channels; not more than a few dozen opened at once.
 
-Not here: passwords, GSSAPI, smart cards, forwarding of anything. Where a
+Not here: GSSAPI, smart cards, forwarding of anything. Where a
 host's config needs more, the failure's hint names ``--transport ssh``.
 """
 
@@ -36,12 +36,12 @@ from dispatcher.transport.process.pump import Pump
 from dispatcher.transport.ssh import byte_stream
 from dispatcher.transport.ssh.byte_stream import ByteStream
 from dispatcher.transport.ssh.dial import dial
+from dispatcher.transport.ssh.logging_in import SSH_HINT, log_in, why_broken
 from dispatcher.transport.ssh.shared_sessions import JumpHost, Route, SessionPool
-from dispatcher.transport.ssh_auth import identities
 from dispatcher.transport.ssh_auth.host_keys import HostKeyCheck
-from dispatcher.transport.ssh_auth.identities import MAX_TRIES, Ask, Candidate, Identities
+from dispatcher.transport.ssh_auth.identities import Ask, Identities
 from dispatcher.transport.ssh_auth.known_hosts import KnownHostsFiles
-from dispatcher.transport.ssh_config.host_config import HostConfig
+from dispatcher.transport.ssh_auth.passwords import Passwords
 from dispatcher.transport.ssh_config.ssh_config import SshConfig
 
 if TYPE_CHECKING:
@@ -49,7 +49,6 @@ if TYPE_CHECKING:
 
 _MAX_HOPS = 8
 _PROOF = 3.0  # seconds in which a kept connection must open a channel, or is given up
-_SSH_HINT = "--transport ssh  # the system's ssh can do more of these"
 
 _import_lock = threading.Lock()
 
@@ -99,7 +98,8 @@ class ParamikoTransport(Transport):
 
     config: as ``ssh -F``; ``None`` for the user's and the system's files.
     host_keys: ``strict`` or ``accept-new``; ``None`` for what the config says.
-    ask: asks the user for a passphrase; ``None`` when nobody is there. keep:
+    ask: asks the user for a passphrase; ``None`` when nobody is there. passwords: what else is
+    typed to log in, and by whose hand; in place of ``ask``. keep:
     connections whose command has ended serve the next one, until ``close``; or they
     go to and come from the caller's own. alive: when a silent host is asked whether it lives.
     """
@@ -112,6 +112,7 @@ class ParamikoTransport(Transport):
         config: SshConfig | str | None = None,
         host_keys: str | None = None,
         ask: Ask | None = None,
+        passwords: Passwords | None = None,
         keep: bool | SessionPool = False,
         alive: Keepalive = UNLESS_CONFIGURED,
     ) -> None:
@@ -121,7 +122,8 @@ class ParamikoTransport(Transport):
         self._host_keys = host_keys
         self._alive = alive
         self._known_hosts = KnownHostsFiles()
-        self._identities = Identities(ask)
+        self._passwords = passwords or Passwords(ask)
+        self._identities = Identities(self._passwords.ask)
         self._pump = Pump("transport:proxy:read")
         self._lock = threading.Lock()
         self._jump_hosts: dict[Route, JumpHost] = {}
@@ -243,8 +245,13 @@ class ParamikoTransport(Transport):
         self._identities.close()
         self._pump.close()
 
-    def connect(self, route: Route, deadline: float, steps: Steps) -> Session | Failure:
-        """A logged-in session with the last host of the route, through those before it."""
+    def connect(
+        self, route: Route, deadline: float, steps: Steps, *, jump: bool = False
+    ) -> Session | Failure:
+        """A logged-in session with the last host of the route, through those before it.
+
+        jump: it is to lead on to others.
+        """
         from dispatcher.transport.ssh.session import Session, offers
 
         config = route[-1]
@@ -254,22 +261,27 @@ class ParamikoTransport(Transport):
                 return Failure(
                     Kind.CONFIG,
                     f"ssh_config allows none of the {name} that we have",
-                    hint=_SSH_HINT,
+                    hint=SSH_HINT,
                 )
         index = self._known_hosts.index((*config.user_known_hosts, *config.global_known_hosts))
         policy = self._host_keys or config.host_keys
         check = HostKeyCheck(config, index, policy)
-        asked = self._identities.load_first(config)
+        asked = self._identities.load_first(config) if "publickey" in config.methods else 0.0
         deadline += asked  # the user's typing is not the host's delay
+        before = self._passwords.timer.seconds()
         stream = self._reach(route, deadline, steps)
         if isinstance(stream, Failure):
             return stream
+        typed = self._passwords.timer.seconds() - before  # for a jump host
+        deadline, asked = deadline + typed, asked + typed
         session = Session(stream, check, offered, steps)
         session.typed = asked
         failure = None
         if not session.handshake(deadline):
             failure = why_broken(session, deadline)
-        failure = failure or self._log_in(session, config, deadline)
+        failure = failure or log_in(
+            session, config, deadline, self._identities, self._passwords, jump=jump
+        )
         if failure is not None:
             session.end()
             return failure
@@ -319,79 +331,11 @@ class ParamikoTransport(Transport):
 
     def _jump_host(self, route: Route) -> JumpHost:
         def connect(deadline: float) -> Session | Failure:
-            return self.connect(route, deadline, Steps("jump host"))
+            return self.connect(route, deadline, Steps("jump host"), jump=True)
 
         with self._lock:
             if route not in self._jump_hosts:
-                self._jump_hosts[route] = JumpHost(route[-1].name, connect)
+                self._jump_hosts[route] = JumpHost(
+                    route[-1].name, connect, self._passwords.timer.seconds
+                )
             return self._jump_hosts[route]
-
-    def _log_in(self, session: Session, config: HostConfig, deadline: float) -> Failure | None:
-        tried: list[Candidate] = []
-        outcome = ""
-        for candidate in self._identities.candidates(config):
-            if len(tried) == MAX_TRIES or (session.offered and "publickey" not in session.offered):
-                break
-            started = time.monotonic()
-            key = candidate.load()
-            asked = time.monotonic() - started
-            deadline += asked
-            session.typed += asked
-            if key is None:
-                continue
-            tried.append(candidate)
-            outcome = session.try_key(config.user, key, deadline)
-            if outcome == "in":
-                self._identities.worked(candidate)
-            if outcome != "refused":
-                break
-        outcome = outcome or session.try_none(config.user, deadline)
-        if outcome == "in":
-            return None
-        if outcome in ("late", "gone"):
-            return why_broken(session, deadline)
-        more = outcome == "partial"
-        return identities.refused(config, self._identities, tried, session.offered, more=more)
-
-
-def why_broken(session: Session, deadline: float) -> Failure:
-    """Why a session did not come as far as it should have."""
-    from paramiko.ssh_exception import IncompatiblePeer, SSHException
-
-    from dispatcher.transport.ssh.session import HostKeyRefused
-    from dispatcher.transport.ssh_auth.ssh_agent import AgentError
-
-    problem = session.get_exception()
-    if isinstance(problem, HostKeyRefused):
-        return problem.failure
-    if session.active and time.monotonic() >= deadline:
-        return Failure(Kind.TIMEOUT, f"{session.steps.name}: no answer in time")
-    if isinstance(problem, IncompatiblePeer):
-        if "host key" in str(problem):
-            types = ", ".join(session.preferred_keys)
-            return Failure(
-                Kind.HOST_KEY_UNKNOWN,
-                f"it has no host key of a type that is on file ({types[:200]})",
-            )
-        return Failure(Kind.PROTOCOL, str(problem).lower(), hint=_SSH_HINT)
-    if isinstance(problem, AgentError):
-        return Failure(Kind.AUTH, str(problem))
-    if isinstance(problem, SSHException):
-        return Failure(Kind.PROTOCOL, f"{session.steps.name}: {str(problem)[:200]}")
-    return _dropped(session, problem)
-
-
-def _dropped(session: Session, problem: BaseException | None) -> Failure:
-    words = "; ".join(
-        part[:300]
-        for part in (session.before_banner, session.goodbye, session.stream.words())
-        if part
-    )
-    last_words = f": {words}" if words else ""
-    if "authentication failures" in session.goodbye.lower():
-        return Failure(Kind.AUTH, f"the host hung up{last_words}")
-    # An sshd that locks us out for a while says so; trying again prolongs it.
-    retryable = "not allowed at this time" not in words.lower()
-    reason = getattr(problem, "strerror", None)
-    how = reason.lower() if reason else "closed by the host"
-    return Failure(Kind.DROPPED, f"{session.steps.name}: {how}{last_words}", retryable=retryable)

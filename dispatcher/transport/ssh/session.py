@@ -196,6 +196,7 @@ class Session(Connection):
         self._host_key_blob: bytes | None = None
         self._standby: Standby | None = None
         self._answered = threading.Event()
+        self._heard = threading.Event()  # set when a login attempt has come to something
         self._alive = (0.0, base.ALIVE_COUNT)
         self._silent_since = 0.0
         self._questions = 0  # that the present silence was met with
@@ -216,22 +217,44 @@ class Session(Connection):
         """As ``try_key``, without a key: few hosts let us in so, all say what they want."""
         return self._log_in(lambda login, done: login.auth_none(user, done), deadline)
 
+    def try_password(self, user: str, password: bytes, deadline: float) -> str:
+        """As ``try_key``, by a password; or ``asked``: it was right, and is to be changed."""
+        return self._log_in(lambda login, done: login.auth_password(user, password, done), deadline)
+
+    def try_interactive(self, user: str, deadline: float) -> str:
+        """As ``try_key``; or ``asked``: ``question`` has what the host asks, see ``answer``."""
+        return self._log_in(lambda login, done: login.auth_interactive(user, None, done), deadline)
+
+    def answer(self, answers: Sequence[bytes], deadline: float) -> str:
+        """Answer the host's ``question``; what comes of it is as for ``try_interactive``."""
+        self.question = None
+        self._heard.clear()
+        return self._outcome(deadline) if self.send_answers(answers) else "gone"
+
     def _log_in(self, ask: Callable[[Any, threading.Event], None], deadline: float) -> str:
         self.steps.enter("authentication")
-        done = threading.Event()
+        self._heard = threading.Event()
+        self.question = None
         if not self.active:
             return "gone"
         self.auth_handler = Login(self)
         try:
-            ask(self.auth_handler, done)
+            ask(self.auth_handler, self._heard)
         except (SSHException, EOFError, OSError):
             return "gone"
-        if not self._wait(done, deadline):
+        outcome = self._outcome(deadline)
+        self.auth_handler.forget()
+        return outcome
+
+    def _outcome(self, deadline: float) -> str:
+        if not self._wait(self._heard, deadline):
             return "late"
         if self.is_authenticated():
             return "in"
         if not self.active:
             return "gone"
+        if self.question is not None:
+            return "asked"
         problem = self.get_exception()
         return "partial" if isinstance(problem, PartialAuthentication) else "refused"
 

@@ -115,12 +115,19 @@ _SAME_ANSWER = 2.0  # seconds in which a jump host's failure is not tried again
 class JumpHost:
     """The one connection to a jump host, made by whoever needs it first.
 
-    connect: logs in there by a deadline (``time.monotonic``).
+    connect: logs in there by a deadline (``time.monotonic``). typed: the seconds for which
+    somebody has typed so far, which cost nobody who waits for the connection.
     """
 
-    def __init__(self, name: str, connect: Callable[[float], Session | Failure]) -> None:
+    def __init__(
+        self,
+        name: str,
+        connect: Callable[[float], Session | Failure],
+        typed: Callable[[], float] = lambda: 0.0,
+    ) -> None:
         self._name = name
         self._connect = connect
+        self._typed = typed
         self._lock = threading.Lock()
         self._gate = threading.BoundedSemaphore(_CHANNELS_AT_ONCE)
         self._session: Session | None = None
@@ -130,12 +137,16 @@ class JumpHost:
     def reach(self, config: HostConfig, deadline: float) -> ByteStream | Failure:
         """A stream to a host behind this one."""
         late = Failure(Kind.TIMEOUT, f"jump host {self._name}: no answer in time")
-        if not self._lock.acquire(timeout=max(0.0, deadline - time.monotonic())):
-            return late
+        before, until = self._typed(), deadline
+        while not self._lock.acquire(timeout=max(0.0, until - time.monotonic())):
+            until = deadline + self._typed() - before
+            if until <= time.monotonic():
+                return late
         try:
-            session = self._connected(deadline)
+            session = self._connected(deadline + self._typed() - before)
         finally:
             self._lock.release()
+        deadline += self._typed() - before
         if isinstance(session, Failure):
             return dataclasses.replace(session, why=f"jump host {self._name}: {session.why}")
         if not self._gate.acquire(timeout=max(0.0, deadline - time.monotonic())):

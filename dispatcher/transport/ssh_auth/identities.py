@@ -11,8 +11,8 @@ for all hosts. Files that cannot serve (security keys, broken) are named in
 ``notices`` and left out.
 
 A login that is refused is explained in words to paste, the same for the built-in client and for
-the system's ``ssh``. That one is run with BatchMode and types no passwords either, so it is no
-way out for a host that takes nothing else.
+the system's ``ssh``. That one is run with BatchMode, and asks nobody, so it is no way out for a
+host that wants something typed: ``--ask-pass`` is.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from typing import Any
 from dispatcher.model.failure import Failure, Kind
 from dispatcher.transport.ssh_auth.known_hosts import Reader, fingerprint, kind_of, plain_key
 from dispatcher.transport.ssh_auth.ssh_agent import AgentKey, SshAgent
-from dispatcher.transport.ssh_config.host_config import HostConfig
+from dispatcher.transport.ssh_config.host_config import TYPED, HostConfig
 
 #: sshd's MaxAuthTries is 6 and the last try is answered with a disconnect.
 MAX_TRIES = 5
@@ -243,12 +243,13 @@ def _is_for(certificate: str, path: str) -> bool:
         return False
 
 
-#: a login by these needs somebody who types
-_TYPED = frozenset({"password", "keyboard-interactive"})
-_KEYS_ALONE = (
-    "AuthenticationMethods publickey  # in its sshd_config: nobody answers its prompts here"
-)
+_KEYS_ALONE = "AuthenticationMethods publickey  # in its sshd_config"
 _KERBEROS = "--transport ssh  # the system's ssh can log in by Kerberos"
+#: what has a password asked for, and what it is good for
+ASK = "--ask-pass  # to type the password, once for all hosts, and what else they ask"
+ASK_NOT_BY_SSH = "--ask-pass  # without --transport ssh, which asks nobody"
+_NOT_ASKED = "BatchMode no  # in ssh_config, which keeps us from asking for what this host wants"
+
 #: methods that a host is let name, and letters of each
 _MOST, _LONGEST = 8, 40
 
@@ -266,18 +267,26 @@ def refused(
     offered: tuple[str, ...],
     *,
     more: bool,
+    typed: str = "",
 ) -> Failure:
     """The failure of a login with the keys ``tried`` on a host that takes what it ``offered``.
 
-    more: a key was right, but not enough.
+    more: a key was right, but not enough. typed: what came of what was typed, if anything was.
     """
     user, login, port = config.user, f"{config.user}@{config.name}", config.port
+    named = ", ".join(offered)
+    if typed:
+        hint = "--user NAME  # or is it another user there?"
+        return Failure(Kind.AUTH, f"{user}: {typed}; the host takes {named}", hint)
+    wants_typed = TYPED.intersection(offered)
+    ask = ASK if wants_typed.intersection(config.methods) else _NOT_ASKED
     if more:
-        why = f"{user}: a key is not enough for this host: it wants {', '.join(offered)} as well"
-        return Failure(Kind.AUTH, why, _KERBEROS if _has_kerberos(offered) else _KEYS_ALONE)
+        why = f"{user}: a key is not enough for this host: it wants {named} as well"
+        other = _KERBEROS if _has_kerberos(offered) else _KEYS_ALONE
+        return Failure(Kind.AUTH, why, ask if wants_typed else other)
     if offered and "publickey" not in offered:
-        why = f"{user}: this host takes no keys, only {', '.join(offered)}"
-        return Failure(Kind.AUTH, why, takes_no_key(offered))
+        why = f"{user}: this host takes no keys, only {named}"
+        return Failure(Kind.AUTH, why, takes_no_key(offered, ask))
     unusable = {
         path: notice
         for notice in identities.notices
@@ -285,43 +294,59 @@ def refused(
         if notice.startswith((f"{path}:", f"{path}-cert.pub:"))
     }
     reasons = [f"refused: {', '.join(one.label for one in tried)}"] if tried else []
-    why = f"{user}: {'; '.join([*reasons, *list(unusable.values())[:3]])}"
+    reasons += list(unusable.values())[:3]
+    if wants_typed:
+        ways = ", ".join(name for name in offered if name in wants_typed)
+        reasons.append(f"the host also takes {ways}")
+    why = f"{user}: {'; '.join(reasons)}"
     for path, notice in unusable.items():
         if "passphrase" in notice:
             return Failure(Kind.AUTH, why, f"ssh-add {shlex.quote(path)}")
     if tried:
         files = [one.path for one in tried if one.path is not None]
-        return Failure(Kind.AUTH, why, refused_key(login, port, offered, files[0] if files else ""))
+        hint = refused_key(login, port, offered, files[0] if files else "", ask)
+        return Failure(Kind.AUTH, why, hint)
     if unusable:
         return Failure(Kind.AUTH, why, f"ssh -v {shlex.quote(config.name)} true")
-    why = f"{user}: there is no key to log in with: {identities.missing(config)}"
+    missing = f"there is no key to log in with: {identities.missing(config)}"
+    why = f"{user}: {'; '.join([missing, *reasons])}"
     hint = "ssh-keygen -t ed25519"
-    if _TYPED.intersection(offered):
-        hint += f" && {shlex.join(['ssh-copy-id', *_port(port), login])}"
+    if wants_typed:
+        hint += f" && {shlex.join(['ssh-copy-id', *_port(port), login])}  # or {_short(ask)}"
     else:
         hint += "  # and have its public half put into the authorized_keys there"
     return Failure(Kind.AUTH, why, hint)
 
 
-def refused_key(login: str, port: int | None, offered: Sequence[str], file: str = "") -> str:
+def refused_key(
+    login: str, port: int | None, offered: Sequence[str], file: str = "", ask: str = ASK
+) -> str:
     """What to do where all our keys were refused. login: ``me@n1``; file: of one of them."""
     user, _, host = login.rpartition("@")
     other = "or is it another user there? --user NAME"
     public = f"{file}.pub" if file and os.path.exists(f"{file}.pub") else ""
-    if _TYPED.intersection(offered):  # ssh-copy-id asks for what is to be typed
+    if TYPED.intersection(offered):  # ssh-copy-id asks for what is to be typed
         words = ["ssh-copy-id", *(("-i", public) if public else ()), *_port(port), login]
-        return f"{shlex.join(words)}  # {other}"
+        return f"{shlex.join(words)}  # or {_short(ask)}; {other}"
     if public:
         where = f"~{user}/.ssh/authorized_keys" if user else "authorized_keys"
         return f"cat {shlex.quote(public)}  # has to be a line of {where} there; {other}"
     return f"ssh -v {shlex.quote(host)} true  # {other}"
 
 
-def takes_no_key(offered: Sequence[str]) -> str:
+def takes_no_key(offered: Sequence[str], ask: str = ASK) -> str:
     """What to do about a host that lets nobody in by a key."""
+    if TYPED.intersection(offered):
+        return ask
     if _has_kerberos(offered):
         return _KERBEROS
-    return "PubkeyAuthentication yes  # in its sshd_config: nobody types a password for dispatch"
+    return "PubkeyAuthentication yes  # in its sshd_config"
+
+
+def _short(ask: str) -> str:
+    """``ask`` for a hint that has another remark."""
+    option, _, remark = ask.partition("  # ")
+    return f"{option} {remark.partition(',')[0]}" if ask == ASK_NOT_BY_SSH else option
 
 
 def _has_kerberos(offered: Sequence[str]) -> bool:

@@ -143,6 +143,10 @@ def _read_word(text: str, index: int, place: str) -> tuple[str, int]:
 
 #: Older spellings.
 ALIASES = {
+    **dict.fromkeys(
+        ("challengeresponseauthentication", "skeyauthentication", "tisauthentication"),
+        "kbdinteractiveauthentication",
+    ),
     "dsaauthentication": "pubkeyauthentication",
     "identityfile2": "identityfile",
     "hostbasedkeytypes": "hostbasedacceptedalgorithms",
@@ -156,6 +160,7 @@ SINGLE = frozenset(
     "identityagent port preferredauthentications pubkeyauthentication stricthostkeychecking tag "
     "user ciphers macs kexalgorithms hostkeyalgorithms pubkeyacceptedalgorithms "
     "canonicalizehostname pkcs11provider securitykeyprovider proxyusefdpass "
+    "batchmode passwordauthentication kbdinteractiveauthentication numberofpasswordprompts "
     "bindinterface revokedhostkeys serveralivecountmax serveraliveinterval sessiontype".split()
 )
 
@@ -182,23 +187,23 @@ REFUSED = {
 }
 
 SKIPPED = frozenset(
-    "addkeystoagent afstokenpassing batchmode canonicaldomains canonicalizefallbacklocal "
+    "addkeystoagent afstokenpassing canonicaldomains canonicalizefallbacklocal "
     "canonicalizemaxdots canonicalizepermittedcnames casignaturealgorithms "
-    "challengeresponseauthentication channeltimeout checkhostip cipher clearallforwardings "
+    "channeltimeout checkhostip cipher clearallforwardings "
     "compression compressionlevel connectionattempts controlmaster controlpath controlpersist "
     "dynamicforward enableescapecommandline enablesshkeysign escapechar exitonforwardfailure "
     "fallbacktorsh fingerprinthash forkafterauthentication forwardagent forwardx11 "
     "forwardx11timeout forwardx11trusted gatewayports globalknownhostsfile2 gssapiauthentication "
     "gssapiclientidentity gssapidelegatecredentials gssapikexalgorithms gssapikeyexchange "
     "gssapirenewalforcesrekey gssapiserveridentity gssapitrustdns hostbasedacceptedalgorithms "
-    "hostbasedauthentication ignoreunknown ipqos kbdinteractiveauthentication "
+    "hostbasedauthentication ignoreunknown ipqos "
     "kbdinteractivedevices keepalive kerberosauthentication kerberostgtpassing localcommand "
-    "localforward loglevel logverbose nohostauthenticationforlocalhost numberofpasswordprompts "
-    "obscurekeystroketiming passwordauthentication permitlocalcommand permitremoteopen protocol "
+    "localforward loglevel logverbose nohostauthenticationforlocalhost "
+    "obscurekeystroketiming permitlocalcommand permitremoteopen protocol "
     "refuseconnection rekeylimit remoteforward requesttty requiredrsasize rhostsauthentication "
     "rhostsrsaauthentication rsaauthentication sendenv "
-    "setenv skeyauthentication stdinnull streamlocalbindmask streamlocalbindunlink "
-    "syslogfacility tcpkeepalive tisauthentication tunnel tunneldevice updatehostkeys "
+    "setenv stdinnull streamlocalbindmask streamlocalbindunlink "
+    "syslogfacility tcpkeepalive tunnel tunneldevice updatehostkeys "
     "useprivilegedport userknownhostsfile2 useroaming usersh usekeychain verifyhostkeydns "
     "versionaddendum visualhostkey warnweakcrypto xauthlocation".split()
 )

@@ -16,7 +16,15 @@ DEFAULT_IDENTITIES = ("~/.ssh/id_ed25519", "~/.ssh/id_ecdsa", "~/.ssh/id_rsa")
 _USER_KNOWN_HOSTS = ("~/.ssh/known_hosts", "~/.ssh/known_hosts2")
 _GLOBAL_KNOWN_HOSTS = ("/etc/ssh/ssh_known_hosts", "/etc/ssh/ssh_known_hosts2")
 _HINT = "--transport ssh  # the system's ssh follows its own configuration"
-_HINT_LOGIN = "--transport ssh  # for Kerberos; passwords are typed for neither"
+_HINT_LOGIN = "--transport ssh  # the system's ssh can log in by Kerberos"
+#: ways to log in, in ssh's usual order, and the options that turn each off
+METHODS = {
+    "publickey": "pubkeyauthentication",
+    "keyboard-interactive": "kbdinteractiveauthentication",
+    "password": "passwordauthentication",
+}
+#: those by which somebody types
+TYPED = frozenset({"keyboard-interactive", "password"})
 _TRUE = ("yes", "true")
 _FALSE = ("no", "false")
 # "no" means "add new keys unasked" as well as "go on when a key changed"; the
@@ -38,6 +46,7 @@ class HostConfig:
 
     name: what the user called it; host: what is looked up and dialled.
     known_as: the name in known_hosts where it is another (HostKeyAlias).
+    methods: ways to log in, best first. second_try: whether a second password may be tried.
     identity_agent: socket path; ``None`` for the usual one, ``""`` for none.
     jumps: hosts to go through, first hop first.
     host_keys: ``strict`` or ``accept-new``.
@@ -50,6 +59,8 @@ class HostConfig:
     user: str
     port: int = 22
     known_as: str | None = None
+    methods: tuple[str, ...] = tuple(METHODS)
+    second_try: bool = True
     identity_files: tuple[str, ...] = ()
     certificate_files: tuple[str, ...] = ()
     identities_only: bool = False
@@ -155,6 +166,8 @@ def check(
         user=user,
         port=port,
         known_as=known_as.lower() if known_as else None,
+        methods=_methods(values),
+        second_try=_count(values, "numberofpasswordprompts") not in (0, 1),
         identity_files=_paths(
             raw.get("identityfile") or DEFAULT_IDENTITIES, "identityfile", file_name
         ),
@@ -189,21 +202,33 @@ def _refuse(values: _Values) -> None:
             raise ConfigProblem(
                 f"{values.place(keyword)}: the built-in ssh client cannot do this", hint=_HINT
             )
-    if not values.choice(
-        "pubkeyauthentication", {(*_TRUE, "unbound", "host-bound"): True, _FALSE: False}, True
-    ):
+
+
+def _methods(values: _Values) -> tuple[str, ...]:
+    """The ways to log in, in the order that the config prefers. Raises: ConfigProblem for none."""
+    preferred = (values.text("preferredauthentications") or ",".join(METHODS)).split(",")
+    batch = values.flag("batchmode", False)
+    found = tuple(
+        dict.fromkeys(
+            name
+            for name in preferred
+            if name in METHODS and _allows(values, name) and not (batch and name in TYPED)
+        )
+    )
+    if not found:
+        said = ("preferredauthentications", *METHODS.values(), "batchmode")
         raise ConfigProblem(
-            f"{values.place('pubkeyauthentication')}: "
-            "keys are the only login the built-in ssh client has",
+            f"{values.place(next(name for name in said if name in values.raw))}: "
+            f"none of the ways to log in that the built-in ssh client has: {', '.join(METHODS)}",
             hint=_HINT_LOGIN,
         )
-    methods = values.text("preferredauthentications")
-    if methods is not None and "publickey" not in methods.split(","):
-        raise ConfigProblem(
-            f"{values.place('preferredauthentications')}: "
-            "without publickey, the only login the built-in ssh client has",
-            hint=_HINT_LOGIN,
-        )
+    return found
+
+
+def _allows(values: _Values, method: str) -> bool:
+    return values.choice(
+        METHODS[method], {(*_TRUE, "unbound", "host-bound"): True, _FALSE: False}, True
+    )
 
 
 def _check_names(host: str, user: str, values: _Values) -> None:

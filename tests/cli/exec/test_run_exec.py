@@ -21,13 +21,13 @@ from dispatcher.cli.exec.run_exec import (
     terminal_size,
     write,
 )
-from dispatcher.cli.options import sudo
 from dispatcher.cli.options.connect_options import WINDOW
 from dispatcher.cli.options.host_options import LimitOptions
 from dispatcher.core.events.exec_events import Exited, Failed, Killed, Outcome
 from dispatcher.model.errors import UsageError
 from dispatcher.model.failure import Failure, Kind
 from dispatcher.model.host import Host
+from dispatcher.output.terminal import asking
 from dispatcher.plan.exec_plan import ExecLimits, ExecPlan
 from dispatcher.runner.exec import exec_loop
 
@@ -196,21 +196,22 @@ def test_a_password_is_asked_for_where_sudo_wants_it(monkeypatch: pytest.MonkeyP
             return [Exited(0)]
 
     monkeypatch.setattr(exec_loop, "ExecRunner", Runner)
-    monkeypatch.setattr(sudo, "Asking", lambda prompt: Ask(seen, prompt))
+    monkeypatch.setattr(asking, "Asking", lambda: Ask(seen))
     assert cli.main(["exec", "-w", "localhost", "--sudo", "-l", "ml", "-N", "true"]) == 0
-    prompt, (plan, more) = seen
-    assert prompt == "password of ml for sudo: "
-    assert (plan.sudo, more["ask"](), more["stdio"]) == ("root", b"secret", None)
+    [(plan, more)] = seen
+    assert (plan.sudo, more["ask"](False), more["stdio"]) == ("root", b"secret", None)
+    assert seen[1:] == ["password of ml for sudo: "]
 
 
 class Ask:
     """In the place of a terminal."""
 
-    def __init__(self, seen: list[Any], prompt: str) -> None:
-        seen.append(prompt)
+    def __init__(self, seen: list[Any]) -> None:
+        self.seen = seen
 
-    def ask(self) -> bytes:
-        return b"secret"
+    def ask(self, prompt: str) -> str:
+        self.seen.append(prompt)
+        return "secret"
 
     def close(self) -> None: ...
 

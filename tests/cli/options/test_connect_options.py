@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import getpass
 import socket
 from pathlib import Path
 from typing import Any
@@ -12,12 +11,10 @@ from cases import cases
 
 from dispatcher.bootstrap import payload
 from dispatcher.cli.exec.exec import ExecOptions
-from dispatcher.cli.options import connect_options
 from dispatcher.cli.options.connect_options import (
     Fanout,
     TransportPool,
     alive,
-    ask_here,
     check_keep,
     fanout,
     keep_seconds,
@@ -282,30 +279,8 @@ def test_what_the_options_say_reaches_the_transport(monkeypatch: pytest.MonkeyPa
 
 
 def test_whom_a_secret_is_asked_of(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connect_options, "ask_here", lambda prompt: f"here {prompt}")
+    monkeypatch.setattr(
+        "dispatcher.output.terminal.asking.Asking.ask", lambda self, prompt: f"here {prompt}"
+    )
     assert TransportPool(ExecOptions())._ask("x: ") == "here x: "
     assert TransportPool(ExecOptions(), lambda prompt: "there")._ask("x: ") == "there"
-
-
-@cases("there", [False, True])
-def test_nobody_is_asked_without_a_terminal(there: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    import os
-
-    real, opened = os.open, []
-
-    def open_(path: Any, *more: Any, **others: Any) -> int:
-        if path != "/dev/tty":
-            return real(path, *more, **others)
-        opened.append(more[0])
-        return real("/dev/null" if there else "/dev/null/none", os.O_RDWR)
-
-    monkeypatch.setattr(os, "open", open_)
-    monkeypatch.setattr(getpass, "getpass", lambda prompt: f"typed at {prompt}")
-    assert ask_here("secret: ") == ("typed at secret: " if there else None)
-    assert opened == [os.O_RDWR | os.O_NOCTTY]
-
-    def nothing(prompt: str) -> str:
-        raise EOFError
-
-    monkeypatch.setattr(getpass, "getpass", nothing)
-    assert ask_here("secret: ") is None

@@ -19,13 +19,13 @@ from cases import cases
 from rig import wait_for
 
 from dispatcher.api.request import plan_job, request
-from dispatcher.cli.options import connect_options
 from dispatcher.cli.run import detach as module
 from dispatcher.cli.run.detach import ForegroundLink, _Foreground, check
 from dispatcher.cli.run.run import RunOptions
 from dispatcher.core.events.run_events import Entry, RankSpawned, RanksPlaced
 from dispatcher.model.errors import DispatchError, UsageError
 from dispatcher.model.paths import RunPaths
+from dispatcher.output.terminal.asking import Asking
 
 
 @pytest.fixture
@@ -83,11 +83,11 @@ def test_it_asks_for_the_launcher(
     RunPaths(tmp_path).launcher.write_text("error: refused\n")
     asked: list[str] = []
 
-    def ask_here(prompt: str) -> str | None:
+    def ask(self: Asking, prompt: str) -> str | None:
         asked.append(prompt)
         return secret
 
-    monkeypatch.setattr(connect_options, "ask_here", ask_here)
+    monkeypatch.setattr(Asking, "ask", ask)
     words = {"ask": "passphrase of id: "}, {"ended": 125}
     if secret is None:
         with pytest.raises(
@@ -330,11 +330,11 @@ def test_ctrl_c_is_for_the_launcher(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 def test_ctrl_c_may_be_the_answer(
     told: Callable[..., int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ended: int, code: int
 ) -> None:
-    def ask_here(prompt: str) -> str:
+    def ask(self: Asking, prompt: str) -> str:
         raise KeyboardInterrupt
 
     killed: list[tuple[int, int]] = []
-    monkeypatch.setattr(connect_options, "ask_here", ask_here)
+    monkeypatch.setattr(Asking, "ask", ask)
     monkeypatch.setattr(os, "kill", lambda pid, number: killed.append((pid, number)))
     assert told({"pid": 77}, {"ask": "passphrase: "}, {"ended": ended}) == code
     assert killed == [(77, signal.SIGINT)]

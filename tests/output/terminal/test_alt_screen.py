@@ -14,12 +14,10 @@ from typing import Any
 import pytest
 from rig import wait_for
 
-from dispatcher.output.terminal import alt_screen
 from dispatcher.output.terminal.alt_screen import (
     ENTER,
     LEAVE,
     AltScreen,
-    TtyLock,
 )
 
 
@@ -197,41 +195,3 @@ def test_a_terminal_that_cannot_be_opened_by_its_name(monkeypatch: pytest.Monkey
     assert desk.shown() == LEAVE + b"ours"
     os.close(desk.user)
     os.close(desk.tty)
-
-
-# -- who asks for a secret --------------------------------------------------------------
-
-
-def test_who_asks_waits_until_nothing_is_drawn() -> None:
-    lock = TtyLock()
-    assert lock.draws()
-    entered = threading.Event()
-
-    def ask() -> None:
-        with lock.asking(), lock.asking():
-            entered.set()
-
-    asks = threading.Thread(target=ask)
-    asks.start()
-    assert not entered.wait(0.05)
-    wait_for(lambda: not lock.draws(), 10, "somebody asks")
-    lock.taken_away()
-    asks.join(10)
-    assert entered.is_set()
-    assert lock.draws()
-
-
-def test_a_painter_that_is_stuck_is_waited_for_so_long(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(alt_screen, "ASK_LIMIT", 0.02)
-    lock = TtyLock()
-    lock.draws()
-    with lock.asking():
-        assert not lock.draws()
-    assert lock.draws()
-
-
-def test_an_answer_that_fails_lets_others_draw() -> None:
-    lock = TtyLock()
-    with pytest.raises(KeyboardInterrupt), lock.asking():
-        raise KeyboardInterrupt
-    assert lock.draws()

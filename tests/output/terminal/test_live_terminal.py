@@ -18,7 +18,7 @@ from dispatcher.core.events.monitor_events import RanksStalled
 from dispatcher.core.events.run_events import Entry
 from dispatcher.model.failure import Failure, Kind
 from dispatcher.output.monitor.run_progress import Progress, StallDetector
-from dispatcher.output.terminal.alt_screen import TtyLock
+from dispatcher.output.terminal.asking import TtyLock
 from dispatcher.output.terminal.footer import Footer, closing, drawn
 from dispatcher.output.terminal.live_terminal import FIRST, STOPPED, Terminal
 from dispatcher.output.terminal.screen import LineFormat, Screen, Writer

@@ -16,7 +16,7 @@ from rig import wait_for
 
 from dispatcher.core.events.run_events import TICK, Entry, OutputEnded, RanksPlaced
 from dispatcher.output.terminal import live_terminal
-from dispatcher.output.terminal.alt_screen import TtyLock
+from dispatcher.output.terminal.asking import TtyLock
 from dispatcher.output.terminal.live_terminal import (
     EVERY,
     FIRST,

@@ -125,18 +125,24 @@ def test_a_script_of_ours_is_that_user_s(sit: Any, tmp_path: Path) -> None:
     assert "localhost: mine, a b" in one.screen.lines()
 
 
-def test_a_wrong_password_is_tried_once(sit: Any, sudo: Sudo, request: Any) -> None:
+@pytest.mark.parametrize("second", [PASSWORD, "wrong too"])
+def test_a_wrong_password_has_a_second_try_on_one_host(sit: Any, sudo: Sudo, second: str) -> None:
     attempts = sudo.attempts() if "ATTEMPTS" in sudo.env else 0
     one = sit("--sudo", "--ask-sudo-password", *TWO, "--shell", "echo in")
     one.until("for sudo: ")
     one.type("wrong\n")
-    assert one.wait() == 125
+    one.until("wrong, once more: password of ")
+    one.type(f"{second}\n")
+    right = second == PASSWORD
+    assert one.wait() == (0 if right else 125)
     shown = "\n".join(one.screen.lines())
-    assert "127.0.0.1,localhost  sudo refused: wrong password" in shown
-    assert shown.count("for sudo") == 1
-    assert ": in" not in shown
-    if "ATTEMPTS" in sudo.env:
-        assert sudo.attempts() == attempts + 2  # one a host
+    assert shown.count("for sudo") == 2
+    assert shown.count(": in") == (2 if right else 0)
+    if not right:
+        assert "sudo refused: wrong password" in shown
+        assert "sudo refused: the password was wrong elsewhere" in shown
+    if "ATTEMPTS" in sudo.env:  # two on one host, and the right one on the other
+        assert sudo.attempts() == attempts + (3 if right else 2)
 
 
 def test_no_password_no_attempt(sit: Any) -> None:

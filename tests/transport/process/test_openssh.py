@@ -288,9 +288,10 @@ def test_words_that_nobody_knows(errors: str, why: str) -> None:
         ("Too many authentication failures", "ssh -v n1 true"),
         ("Bad configuration option: x", "ssh -v n1 true"),
         ("me@10.0.0.1: Permission denied (publickey,password).",
-         "ssh-copy-id me@n1  # or is it another user there? --user NAME"),
+         "ssh-copy-id me@n1  # or --ask-pass without --transport ssh; or is it another user there? "
+         "--user NAME"),
         ("me@10.0.0.1: Permission denied (password).",
-         "PubkeyAuthentication yes  # in its sshd_config: nobody types a password for dispatch"),
+         "--ask-pass  # without --transport ssh, which asks nobody"),
         ("Connection refused", None),
     ],
 )  # fmt: skip

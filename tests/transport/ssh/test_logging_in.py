@@ -15,7 +15,7 @@ import pytest
 
 from dispatcher.model.failure import Failure, Kind
 from dispatcher.transport.base import Steps, Target
-from dispatcher.transport.ssh import byte_stream, paramiko_transport
+from dispatcher.transport.ssh import byte_stream, logging_in, paramiko_transport
 from dispatcher.transport.ssh.paramiko_transport import ParamikoTransport
 from dispatcher.transport.ssh_auth.host_keys import HostKeyCheck
 from dispatcher.transport.ssh_auth.identities import MAX_TRIES, Candidate
@@ -201,7 +201,6 @@ def test_without_a_key_the_host_says_what_it_takes(to: Make, says: str, lets_in:
 @pytest.mark.parametrize(
     ("outcome", "kind", "why"),
     [
-        ("partial", Kind.AUTH, "me: a key is not enough for this host: it wants publickey"),
         ("late", Kind.DROPPED, "known hosts and keys: closed by the host"),
         ("gone", Kind.DROPPED, "known hosts and keys: closed by the host"),
     ],
@@ -215,6 +214,15 @@ def test_what_ends_all_tries(
     assert isinstance(failure, Failure)
     assert (failure.kind, failure.why[: len(why)]) == (kind, why)
     assert (tried(), Session.last.ended) == (["first"], 1)
+
+
+def test_a_key_that_is_right_and_not_enough(to: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert to("first", "good", first="partial").open(NODE, "run it", soon()) == AFTER
+    assert tried() == ["first", "good"]
+    failure = to("first", first="partial").open(NODE, "run it", soon())
+    assert isinstance(failure, Failure)
+    assert failure.why == "me: a key is not enough for this host: it wants publickey as well"
+    assert failure.hint == "AuthenticationMethods publickey  # in its sshd_config"
 
 
 def test_no_login_without_a_handshake(to: Make, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -231,7 +239,8 @@ def test_what_the_user_types_is_not_the_host_s_time(
     monkeypatch.setattr(Keys, "seconds", 5.0)
     now = time.monotonic()
     clock = SimpleNamespace(monotonic=lambda: now)
-    monkeypatch.setattr(paramiko_transport, "time", clock)
+    for module in (paramiko_transport, logging_in):
+        monkeypatch.setattr(module, "time", clock)
 
     def types() -> str:
         nonlocal now

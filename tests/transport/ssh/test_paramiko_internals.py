@@ -46,7 +46,7 @@ PRIVATE = {
         _set_closed _set_transport _set_window _wait_for_send_window
     """,
     "Packetizer": "_Packetizer__write_lock _check_keepalive _log",
-    "AuthHandler": "_parse_userauth_failure",
+    "AuthHandler": "_parse_userauth_failure _parse_userauth_info_request",
 }
 
 #: names without an underscore that paramiko documents nowhere, or not as what we take them for
@@ -61,7 +61,10 @@ UNDOCUMENTED = {
         remote_chanid status_event timeout transport
     """,
     "Packetizer": "close read_all read_message start_handshake",
-    "AuthHandler": "auth_none auth_publickey transport",
+    "AuthHandler": """
+        auth_event auth_interactive auth_method auth_none auth_password auth_publickey authenticated
+        password transport
+    """,
     "ChannelMap": "delete get put",
 }
 

@@ -90,7 +90,7 @@ class Way(ParamikoTransport):
         self.gives: Any = Played()
         self.connected: list[tuple[Route, float]] = []
 
-    def connect(self, route: Route, deadline: float, steps: Steps) -> Any:
+    def connect(self, route: Route, deadline: float, steps: Steps, *, jump: bool = False) -> Any:
         self.connected.append((route, deadline))
         if isinstance(self.gives, Played):
             self.gives.steps = steps

@@ -107,6 +107,8 @@ def test_a_login(
         def __init__(self, transport: Session) -> None:
             assert transport is session
 
+        def forget(self) -> None: ...
+
         def auth_publickey(self, user: str, key: object, done: threading.Event) -> None:
             self._ask(done, user, key)
 

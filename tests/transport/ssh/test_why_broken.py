@@ -12,8 +12,8 @@ from cases import cases
 
 from dispatcher.model.failure import Failure, Kind
 from dispatcher.transport.base import Steps
-from dispatcher.transport.ssh import paramiko_transport as module
-from dispatcher.transport.ssh.paramiko_transport import preload, why_broken
+from dispatcher.transport.ssh.logging_in import SSH_HINT, why_broken
+from dispatcher.transport.ssh.paramiko_transport import preload
 from dispatcher.transport.ssh_auth.ssh_agent import AgentError
 
 preload()
@@ -59,7 +59,7 @@ TYPES = ("ssh-ed25519, " + "x" * 300)[:200]
          Failure(Kind.HOST_KEY_UNKNOWN,
                  f"it has no host key of a type that is on file ({TYPES})")),
         (IncompatiblePeer("No acceptable Ciphers"), {},
-         Failure(Kind.PROTOCOL, "no acceptable ciphers", module._SSH_HINT)),
+         Failure(Kind.PROTOCOL, "no acceptable ciphers", SSH_HINT)),
         (AgentError("ssh-agent refuses to sign"), {},
          Failure(Kind.AUTH, "ssh-agent refuses to sign")),
         (OSError(errno.ECONNRESET, os.strerror(errno.ECONNRESET)), {},

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from dispatcher.model.failure import Kind
 from dispatcher.transport.ssh.paramiko_transport import preload
 from dispatcher.transport.ssh_auth import identities as module
 from dispatcher.transport.ssh_auth.identities import (
+    ASK,
     Candidate,
     Identities,
     methods,
@@ -305,22 +307,24 @@ def test_ways_to_log_in_are_fit_for_a_message(offered: list[str], named: tuple[s
 
 
 KERBEROS = "--transport ssh  # the system's ssh can log in by Kerberos"
-ALONE = "AuthenticationMethods publickey  # in its sshd_config: nobody answers its prompts here"
+ALONE = "AuthenticationMethods publickey  # in its sshd_config"
 OTHER = "or is it another user there? --user NAME"
-NO_TYPING = "PubkeyAuthentication yes  # in its sshd_config: nobody types a password for dispatch"
+OR = f"or --ask-pass; {OTHER}"
 
 
 @cases(
     ("offered", "more", "why", "hint"),
     [
         (("password",), True, "me: a key is not enough for this host: it wants password as well",
+         ASK),
+        (("hostbased",), True, "me: a key is not enough for this host: it wants hostbased as well",
          ALONE),
         (("gssapi-with-mic",), True,
          "me: a key is not enough for this host: it wants gssapi-with-mic as well", KERBEROS),
         (("password", "hostbased"), False,
-         "me: this host takes no keys, only password, hostbased", NO_TYPING),
+         "me: this host takes no keys, only password, hostbased", ASK),
         (("gssapi-keyex", "password"), False,
-         "me: this host takes no keys, only gssapi-keyex, password", KERBEROS),
+         "me: this host takes no keys, only gssapi-keyex, password", ASK),
         (("publickey",), False,
          "me: there is no key to log in with: no ssh-agent, and there is no /missing",
          "ssh-keygen -t ed25519  # and have its public half put into the authorized_keys there"),
@@ -328,8 +332,9 @@ NO_TYPING = "PubkeyAuthentication yes  # in its sshd_config: nobody types a pass
          "me: there is no key to log in with: no ssh-agent, and there is no /missing",
          "ssh-keygen -t ed25519  # and have its public half put into the authorized_keys there"),
         (("publickey", "keyboard-interactive"), False,
-         "me: there is no key to log in with: no ssh-agent, and there is no /missing",
-         "ssh-keygen -t ed25519 && ssh-copy-id -p 2222 me@n1"),
+         "me: there is no key to log in with: no ssh-agent, and there is no /missing; the host "
+         "also takes keyboard-interactive",
+         "ssh-keygen -t ed25519 && ssh-copy-id -p 2222 me@n1  # or --ask-pass"),
     ],
 )  # fmt: skip
 def test_a_login_without_a_key(offered: tuple[str, ...], more: bool, why: str, hint: str) -> None:
@@ -370,10 +375,10 @@ def test_a_login_with_keys_that_cannot_be_used(tmp_path: Path) -> None:
 @cases(
     ("login", "port", "offered", "file", "hint"),
     [
-        ("me@n1", None, ("publickey", "password"), "", f"ssh-copy-id me@n1  # {OTHER}"),
-        ("me@n1", 22, ("keyboard-interactive",), "", f"ssh-copy-id me@n1  # {OTHER}"),
+        ("me@n1", None, ("publickey", "password"), "", f"ssh-copy-id me@n1  # {OR}"),
+        ("me@n1", 22, ("keyboard-interactive",), "", f"ssh-copy-id me@n1  # {OR}"),
         ("me@n1", 23, ("password",), "key",
-         f"ssh-copy-id -i {{key}}.pub -p 23 me@n1  # {OTHER}"),
+         f"ssh-copy-id -i {{key}}.pub -p 23 me@n1  # {OR}"),
         ("me@n1", 23, ("publickey",), "key",
          f"cat {{key}}.pub  # has to be a line of ~me/.ssh/authorized_keys there; {OTHER}"),
         ("n1", 23, ("publickey",), "key",
@@ -391,6 +396,13 @@ def test_what_to_do_about_refused_keys(
 
 
 def test_what_to_do_about_a_host_that_takes_no_keys() -> None:
-    assert takes_no_key(("password",)) == NO_TYPING
-    assert takes_no_key(("password", "gssapi-with-mic")) == KERBEROS
-    assert takes_no_key(()) == NO_TYPING
+    assert takes_no_key(("password", "gssapi-with-mic")) == ASK
+    assert takes_no_key(("hostbased", "gssapi-with-mic")) == KERBEROS
+    assert takes_no_key(()) == "PubkeyAuthentication yes  # in its sshd_config"
+
+
+def test_a_host_that_ssh_config_lets_nobody_type_for() -> None:
+    quiet = replace(config("/missing"), methods=("publickey",))
+    for more in (False, True):
+        failure = refused(quiet, Identities(), [], ("password",), more=more)
+        assert (failure.hint or "").startswith("BatchMode no  # in ssh_config")

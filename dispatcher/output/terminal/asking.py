@@ -1,0 +1,175 @@
+"""The terminal while a secret is asked there: ``Asking`` asks, ``TtyLock`` holds others off.
+
+Always at /dev/tty, so that neither standard input nor output need be the terminal. Not getpass: it
+cannot be called off from another thread, and a run that is ended meanwhile must not leave a
+terminal that echoes nothing.
+
+The rest goes on while somebody types. Where a footer or table is drawn, it is taken away first and
+not drawn before the answer. Lines are shown all the same: each wipes the prompt, which stands again
+below it, so that none of them goes on behind a prompt. A process has one terminal, so there is one
+lock, ``OURS``, and one question at a time.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import termios
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+#: seconds that whoever asks waits for a painter who may be stuck in a paused terminal
+ASK_LIMIT = 1.0
+_WIPE = b"\r\x1b[K"
+_PR_SET_DUMPABLE = 4  # prctl(2)
+
+
+class TtyLock:
+    """Between those who ask, on any threads, the painter on its own, and who writes lines."""
+
+    def __init__(self) -> None:
+        self._state = threading.Condition()
+        self._asking = 0
+        self._drawn = False
+        self._writing = threading.Lock()
+        self._prompt = b""
+        self.turn = threading.Lock()  # held by who asks
+
+    @contextlib.contextmanager
+    def asking(self) -> Iterator[None]:
+        """Nothing is drawn below the lines, and nothing will be, in this context."""
+        with self._state:
+            self._asking += 1
+            self._state.wait_for(lambda: not self._drawn, ASK_LIMIT)
+        try:
+            yield
+        finally:
+            with self._state:
+                self._asking -= 1
+
+    def draws(self) -> bool:
+        """Whether the painter may draw; if so, something is drawn from now on."""
+        with self._state:
+            self._drawn = self._drawn or not self._asking
+            return not self._asking
+
+    def taken_away(self) -> None:
+        """Nothing is drawn any more."""
+        with self._state:
+            self._drawn = False
+            self._state.notify_all()
+
+    @contextlib.contextmanager
+    def lines(self) -> Iterator[tuple[bytes, bytes]]:
+        """What goes before and behind whole lines for the terminal that are written in here."""
+        with self._writing:
+            yield (_WIPE, self._prompt) if self._prompt else (b"", b"")
+
+    def show(self, fd: int, prompt: bytes) -> None:
+        """Write ``prompt``, whose last line stays below what others write; raises: OSError."""
+        with self._writing:
+            os.write(fd, prompt)
+            self._prompt = prompt.rpartition(b"\n")[2]
+
+    def answered(self, fd: int) -> None:
+        """The prompt stands no more, and its line is ended. Raises: OSError."""
+        with self._writing:
+            self._prompt = b""
+            os.write(fd, b"\n")
+
+
+OURS = TtyLock()
+
+
+class Asking:
+    """Asks for what is not to be shown; ``close`` calls it off and makes the terminal echo again.
+
+    From the first question on our memory cannot be dumped to a file, nor read by other processes of
+    the user.
+    """
+
+    def __init__(self, tty_lock: TtyLock = OURS) -> None:
+        self._tty = tty_lock
+        self._lock = threading.Lock()
+        self._closed = False
+        self._silent: tuple[int, list[Any]] | None = None
+        self._wake: int | None = None
+
+    def ask(self, prompt: str) -> str | None:
+        """What was typed, be it nothing; None where nobody is there, or it was called off."""
+        try:
+            fd = os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY | os.O_CLOEXEC)
+        except OSError:
+            return None
+        wakes, wake = os.pipe2(os.O_CLOEXEC)
+        try:
+            with self._tty.turn, self._tty.asking():
+                with self._lock:
+                    if self._closed:
+                        return None
+                    self._wake = wake
+                    before = termios.tcgetattr(fd)
+                    self._silent = (fd, before)
+                    mode = termios.tcgetattr(fd)
+                    mode[3] &= ~termios.ECHO
+                    termios.tcsetattr(fd, termios.TCSAFLUSH, mode)
+                self._tty.show(fd, prompt.encode("utf-8", "backslashreplace"))
+                try:
+                    keep_memory_ours()
+                    line = _line(fd, wakes)
+                finally:
+                    with self._lock:
+                        self._restore()
+                    self._tty.answered(fd)
+                return None if line is None else line.decode("utf-8", "surrogateescape")
+        except (OSError, termios.error):
+            return None
+        finally:
+            with self._lock:
+                self._restore()
+                self._wake = None
+                for one in (fd, wakes, wake):
+                    os.close(one)
+
+    def close(self) -> None:
+        """Call it off, from another thread too: the terminal echoes again, ``ask`` gives None."""
+        with self._lock:
+            self._closed = True
+            self._restore()
+            if self._wake is not None:
+                os.write(self._wake, b"x")
+
+    def _restore(self) -> None:
+        if self._silent is not None:
+            fd, before = self._silent
+            self._silent = None
+            termios.tcsetattr(fd, termios.TCSANOW, before)
+
+
+def _line(fd: int, wakes: int) -> bytes | None:
+    """The line that is typed at ``fd``, without its end; None if something comes from ``wakes``."""
+    typed = b""
+    poller = select.poll()
+    for one in (fd, wakes):
+        poller.register(one, select.POLLIN)
+    while not typed.endswith(b"\n"):
+        if wakes in dict(poller.poll()):
+            return None
+        more = os.read(fd, 1024)
+        if not more:
+            break
+        typed += more
+    return typed.rstrip(b"\n")
+
+
+def keep_memory_ours() -> None:
+    """No core dump, no look at our memory by who is not root: prctl(2), as ssh-agent does it.
+
+    What we start is not concerned: it ends with exec. Where there is no prctl nothing is done.
+    """
+    import ctypes  # for what few are asked
+
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)

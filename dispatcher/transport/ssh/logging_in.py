@@ -1,0 +1,327 @@
+"""Logging in to one host: ``log_in`` tries the ways that the host takes, in ssh's order.
+
+Keys first, then keyboard-interactive, then a password, or as PreferredAuthentications has it. A
+host may want two of them (``AuthenticationMethods publickey,keyboard-interactive``): each step
+that it takes leaves the rest to do. What is typed is ``Passwords``' affair; here is when it is
+wanted.
+
+A question of keyboard-interactive that asks for the password is answered with it; any other is
+shown to the user. A host may ask ``MOST_ROUNDS`` times in an attempt, and have the user type
+``MOST_TYPED`` answers in all: then it is given up. Whatever was wrong has one second try.
+"""
+
+from __future__ import annotations
+
+import functools
+import time
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, TypeVar
+
+from dispatcher.model.failure import Failure, Kind
+from dispatcher.transport.ssh_auth.identities import MAX_TRIES, Candidate, Identities, refused
+from dispatcher.transport.ssh_auth.passwords import Outcome, Passwords, wants_password
+from dispatcher.transport.ssh_config.host_config import HostConfig
+
+if TYPE_CHECKING:
+    from dispatcher.transport.ssh.paramiko_internals import Question
+    from dispatcher.transport.ssh.session import Session
+
+#: steps of a login; questions of an attempt, with or without prompts; answers that the user types
+MOST_STEPS, MOST_ROUNDS, MOST_TYPED = 16, 16, 12
+#: of the tries that sshd grants, those that are left for what is typed
+_KEPT = 2
+#: where ssh_config or the host wants what is not here
+SSH_HINT = "--transport ssh  # the system's ssh can do more of these"
+_KEY, _ASKED, _PASSWORD, _NONE = "publickey", "keyboard-interactive", "password", "none"
+#: outcomes after which there is nothing more to try
+_LAST = ("in", "late", "gone")
+
+T = TypeVar("T")
+
+
+def log_in(
+    session: Session,
+    config: HostConfig,
+    deadline: float,
+    identities: Identities,
+    passwords: Passwords,
+    *,
+    jump: bool,
+) -> Failure | None:
+    """Why the session did not get in, or None. jump: it leads to a host on the way to others.
+
+    ``session.typed`` grows by the seconds that somebody typed meanwhile, which are not the host's.
+    """
+    return _Login(session, config, deadline, identities, passwords, jump).run()
+
+
+class _Login:
+    def __init__(
+        self,
+        session: Session,
+        config: HostConfig,
+        deadline: float,
+        identities: Identities,
+        passwords: Passwords,
+        jump: bool,
+    ) -> None:
+        self._session = session
+        self._config = config
+        self._deadline = deadline
+        self._identities = identities
+        self._passwords = passwords
+        self._types = passwords.may_ask(jump=jump)
+        self._password = passwords.of(config, jump=jump) if self._types else None
+        keys = identities.candidates(config) if _KEY in config.methods else []
+        self._keys: Iterator[Candidate] = iter(keys)
+        self._tried: list[Candidate] = []
+        self._spent: set[str] = set()
+        self._partial = False
+        self._refused = False  # the password was, here
+        self._open = False  # it was sent, and nothing has come of it yet
+        self._n_typed = 0
+        self._why = ""  # what came of what was typed
+
+    def run(self) -> Failure | None:
+        try:
+            outcome = self._run()
+        finally:
+            if self._open:  # others wait for what comes of it
+                self._came("unsettled")
+        if isinstance(outcome, Failure):
+            return outcome
+        if outcome == "in":
+            return None
+        if outcome in _LAST:
+            return why_broken(self._session, self._deadline)
+        return refused(
+            self._config,
+            self._identities,
+            self._tried,
+            self._session.offered,
+            more=self._partial,
+            typed=self._why,
+        )
+
+    def _run(self) -> str | Failure:
+        ways: dict[str, Callable[[], str | Failure]] = {
+            _KEY: self._by_key, _ASKED: self._by_answers, _PASSWORD: self._by_password,
+            _NONE: lambda: self._session.try_none(self._config.user, self._deadline),
+        }  # fmt: skip
+        for _ in range(MOST_STEPS):
+            way = self._next()
+            if way is None:
+                break
+            outcome = ways[way]()
+            if way == _NONE:
+                self._spent.add(_NONE)
+            if isinstance(outcome, Failure) or outcome in _LAST:
+                return outcome
+            if outcome == "partial":  # and what was right may be wanted once more
+                self._partial = True
+                self._spent.discard(way)
+        return "refused"
+
+    def _next(self) -> str | None:
+        """The way to try now, of those that are left; None: the host takes none of them.
+
+        Which it takes it says with its first refusal, and who shows no key first asks for that.
+        """
+        offered, asked = self._session.offered, _NONE in self._spent
+        for way in self._config.methods:
+            if way in self._spent or (offered and way not in offered):
+                continue
+            if offered or way == _KEY:
+                return way
+            break
+        return None if offered or asked else _NONE
+
+    def _waiting(self, call: Callable[[], T]) -> T:
+        """What ``call`` gives; time in which somebody typed is added to the host's."""
+        before = self._passwords.timer.seconds()
+        try:
+            return call()
+        finally:
+            typed = self._passwords.timer.seconds() - before
+            self._deadline += typed
+            self._session.typed += typed
+
+    # -- keys ------------------------------------------------------------------------------
+
+    def _by_key(self) -> str:
+        most = MAX_TRIES - (_KEPT if self._types else 0)
+        for candidate in self._keys if len(self._tried) < most else ():
+            started = time.monotonic()
+            key = candidate.load()
+            typed = time.monotonic() - started
+            self._deadline += typed
+            self._session.typed += typed
+            if key is None:
+                continue
+            self._tried.append(candidate)
+            outcome = self._session.try_key(self._config.user, key, self._deadline)
+            if outcome in ("in", "partial"):
+                self._identities.worked(candidate)
+            return outcome
+        self._spent.add(_KEY)
+        return ""
+
+    # -- a password ------------------------------------------------------------------------
+
+    def _by_password(self) -> str | Failure:
+        self._spent.add(_PASSWORD)
+        while (word := self._word()) is not None:
+            outcome = self._session.try_password(self._config.user, word, self._deadline)
+            if outcome == "asked":
+                self._came("right")
+                return Failure(
+                    Kind.AUTH,
+                    f"{self._config.user}: the password has expired, and the host wants another",
+                    hint=f"ssh {self._config.name}  # and change it there",
+                )
+            if not self._judged(outcome):
+                return outcome
+        return self._late() or "refused"
+
+    def _word(self) -> bytes | None:
+        """The password to send now; None where there is none for this host."""
+        password = self._password
+        if password is None or self._refused:
+            return None
+        word = self._waiting(lambda: password.take(self, self._deadline))
+        if word is None:
+            self._why = password.why(self._config.name)
+            return None
+        self._open = True
+        return word.encode("utf-8", "surrogateescape")
+
+    def _judged(self, outcome: str) -> bool:
+        """Tell what came of the password; whether to try another one here."""
+        if outcome in ("in", "partial"):
+            return self._came("right")
+        if outcome == "refused":
+            return self._came("wrong")
+        hung_up = "authentication failures" in self._session.goodbye.lower()
+        return self._came("wrong" if hung_up else "unsettled", again=False)
+
+    def _came(self, outcome: Outcome, *, again: bool = True) -> bool:
+        assert self._password is not None
+        self._open = False
+        name, again = self._config.name, again and self._config.second_try
+        if self._password.came(self, name, outcome, again=again):
+            return True
+        self._refused = outcome == "wrong"
+        if self._refused:
+            self._why = self._password.why(name)
+        return False
+
+    def _late(self) -> str:
+        return "late" if time.monotonic() >= self._deadline else ""
+
+    # -- questions -------------------------------------------------------------------------
+
+    def _by_answers(self) -> str | Failure:
+        self._spent.add(_ASKED)
+        if not self._types:
+            return "refused"
+        outcome = self._attempt()
+        if outcome == "again":
+            outcome = self._attempt()
+        return "refused" if outcome == "again" else outcome
+
+    def _attempt(self) -> str | Failure:
+        """One attempt; ``again``: it was refused, and another answer may be right."""
+        typed = self._n_typed
+        outcome = self._session.try_interactive(self._config.user, self._deadline)
+        for _ in range(MOST_ROUNDS):
+            question = self._session.question
+            if outcome != "asked" or question is None:
+                break
+            answers = self._answers(question)
+            if answers is None:
+                return self._late() or "refused"
+            outcome = self._session.answer(answers, self._deadline)
+        if outcome == "asked":
+            return Failure(Kind.PROTOCOL, f"it asks more than {MOST_ROUNDS} times to log in")
+        sent = self._open
+        again = sent and self._judged(outcome)
+        if outcome != "refused":
+            return outcome
+        if self._n_typed > typed:  # an answer was wrong, or the password: the host does not say
+            self._refused = False
+            what = "the password or an answer" if sent else "an answer"
+            self._why = f"{what} to its questions was refused"
+            return "again"
+        return "again" if again else "refused"
+
+    def _answers(self, question: Question) -> list[bytes] | None:
+        """What to answer; None: nobody does."""
+        answers: list[bytes] = []
+        word: bytes | None = None
+        above = question.above
+        for prompt, echo in question.prompts:
+            if wants_password(prompt, echo=echo):
+                if word is None:
+                    if self._open and not self._judged("refused"):
+                        return None  # it was sent before, and asked for once more: it was wrong
+                    word = self._word()
+                if word is None:
+                    return None
+                answers.append(word)
+                continue
+            self._n_typed += 1
+            if self._n_typed > MOST_TYPED:
+                self._why = f"it asks more than {MOST_TYPED} questions"
+                return None
+            answer = self._waiting(
+                functools.partial(self._passwords.answer, self._config.name, above, prompt)
+            )
+            if answer is None:
+                self._why = "it asks a question, and nobody answered"
+                return None
+            above = ()
+            answers.append(answer.encode("utf-8", "surrogateescape"))
+        return answers
+
+
+def why_broken(session: Session, deadline: float) -> Failure:
+    """Why a session did not come as far as it should have."""
+    from paramiko.ssh_exception import IncompatiblePeer, SSHException
+
+    from dispatcher.transport.ssh.session import HostKeyRefused
+    from dispatcher.transport.ssh_auth.ssh_agent import AgentError
+
+    problem = session.get_exception()
+    if isinstance(problem, HostKeyRefused):
+        return problem.failure
+    if session.active and time.monotonic() >= deadline:
+        return Failure(Kind.TIMEOUT, f"{session.steps.name}: no answer in time")
+    if isinstance(problem, IncompatiblePeer):
+        if "host key" in str(problem):
+            types = ", ".join(session.preferred_keys)
+            return Failure(
+                Kind.HOST_KEY_UNKNOWN,
+                f"it has no host key of a type that is on file ({types[:200]})",
+            )
+        return Failure(Kind.PROTOCOL, str(problem).lower(), hint=SSH_HINT)
+    if isinstance(problem, AgentError):
+        return Failure(Kind.AUTH, str(problem))
+    if isinstance(problem, SSHException):
+        return Failure(Kind.PROTOCOL, f"{session.steps.name}: {str(problem)[:200]}")
+    return _dropped(session, problem)
+
+
+def _dropped(session: Session, problem: BaseException | None) -> Failure:
+    words = "; ".join(
+        part[:300]
+        for part in (session.before_banner, session.goodbye, session.stream.words())
+        if part
+    )
+    last_words = f": {words}" if words else ""
+    if "authentication failures" in session.goodbye.lower():
+        return Failure(Kind.AUTH, f"the host hung up{last_words}")
+    # An sshd that locks us out for a while says so; trying again prolongs it.
+    retryable = "not allowed at this time" not in words.lower()
+    reason = getattr(problem, "strerror", None)
+    how = reason.lower() if reason else "closed by the host"
+    return Failure(Kind.DROPPED, f"{session.steps.name}: {how}{last_words}", retryable=retryable)

@@ -1,0 +1,201 @@
+"""What somebody types to log in: one password for all hosts, and what a host asks besides.
+
+Nothing of it is ever kept but in memory, and what a host asks is data: bounded, made harmless, and
+shown with the host's name before every line, so that it cannot pass for a question of ours.
+
+A wrong password that goes to 200 hosts locks 200 accounts. So one host is tried first, and the
+others wait for what comes of it: if it was right all get it, if not it is asked for once more and
+tried on that host alone, and if that was wrong too no other host ever sees it. A host that hangs up
+instead of an answer has settled nothing; the next is tried, ``MOST_UNSETTLED`` in all.
+
+A jump host has a password of its own, asked for by its name: to log in there is not to log in
+behind it, and nobody's password is told to another machine than the one it was typed for.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Literal
+
+from dispatcher.transport.base import PromptTimer
+
+if TYPE_CHECKING:
+    from dispatcher.transport.ssh_auth.identities import Ask
+    from dispatcher.transport.ssh_config.host_config import HostConfig
+
+#: hosts that may hang up on a password that is not known to be right
+MOST_UNSETTLED = 3
+#: of a host's words: columns of a line that are shown, lines of one question, characters in all
+WIDTH, MOST_LINES, MOST_TEXT = 60, 24, 4000
+
+#: who is asked: nobody; who connects to a single host, and jump hosts; all, by ``--ask-pass``
+Who = Literal["nobody", "one", "all"]
+#: what came of a password: it was right, it was wrong, the connection ended first
+Outcome = Literal["right", "wrong", "unsettled"]
+
+_PROMPT = re.compile(
+    r"(?:\([^()]{1,200}\) )?"  # sshd: (me@n1)
+    r"(?:\S{1,100}'s |"
+    r"(?:(?:enter|your|login|unix|ldap|kerberos|ad|windows|domain|account|ssh) ){1,4})?"
+    r"password(?: (?:for|of) \S{1,100})? ?: ?",
+    re.IGNORECASE,
+)
+
+
+def wants_password(prompt: str, *, echo: bool) -> bool:
+    """Whether a prompt of keyboard-interactive asks for the password, and for nothing else.
+
+    One that may mean anything else (``New password:``, ``One-time password:``) is the user's to
+    answer: the password is not sent on a guess.
+    """
+    return not echo and _PROMPT.fullmatch(prompt) is not None
+
+
+def harmless(text: str) -> list[str]:
+    """The lines of a host's ``text``, of printable characters alone, and not too many."""
+    lines: list[str] = []
+    for line in text[:MOST_TEXT].splitlines():
+        shown = "".join(c if c.isprintable() else "?" for c in line.replace("\t", " ")).rstrip()
+        lines += [shown[at : at + WIDTH] for at in range(0, len(shown), WIDTH)]
+    return lines[:MOST_LINES]
+
+
+class Password:
+    """One password for many hosts; see above. ask: asks for it; again: the last one was wrong."""
+
+    def __init__(self, ask: Callable[[bool], str | None], timer: PromptTimer) -> None:
+        self._ask = ask
+        self._timer = timer
+        self._changed = threading.Condition()
+        self._value: str | None = None
+        self._asked = 0
+        self._trying: object | None = None  # who tries it while it is not known to be right
+        self._proven = False
+        self._over = ""  # why there is none, or none any more
+        self._wrong_on = ""
+        self._unsettled = 0
+
+    def begin(self) -> bool:
+        """Ask for it now; whether somebody gave one."""
+        return self._asked_for()
+
+    def take(self, who: object, deadline: float) -> str | None:
+        """The password that ``who`` may try, who then has to tell what ``came`` of it.
+
+        None where there is none, as ``why`` says, or by ``deadline`` it is not known to be right;
+        time in which somebody types does not count.
+        """
+        before = self._timer.seconds()
+        with self._changed:
+            while not self._proven and self._trying not in (None, who) and not self._over:
+                left = deadline + self._timer.seconds() - before - time.monotonic()
+                if left <= 0:
+                    return None
+                self._changed.wait(left)
+            if self._proven:
+                return self._value
+            if self._over:
+                return None
+            self._trying = who
+            value = self._value
+        if value is None and not self._asked_for():
+            return None
+        return self._value
+
+    def came(self, who: object, name: str, outcome: Outcome, *, again: bool = True) -> bool:
+        """Tell what came of it on the host ``name``; whether ``who`` may ``take`` another one.
+
+        again: whether another can be tried there.
+        """
+        with self._changed:
+            if self._trying is not who:
+                return False  # another host has proved it: here it is another one
+            if outcome == "right":
+                self._proven = True
+            elif outcome == "wrong":
+                self._wrong_on, self._value = name, None
+                if again and self._asked < 2:
+                    return True
+                self._over = f"the password was wrong on {name}, so no other host was sent it"
+            else:
+                self._unsettled += 1
+                if self._unsettled >= MOST_UNSETTLED:
+                    self._over = f"{self._unsettled} hosts hung up when they were sent the password"
+            self._trying = None
+            self._changed.notify_all()
+        return False
+
+    def why(self, name: str) -> str:
+        """Why the host ``name`` did not get in by it."""
+        if self._proven or self._wrong_on == name:
+            return "the password was refused"
+        return self._over or "nobody knows yet whether the password is right"
+
+    def _asked_for(self) -> bool:
+        self._asked += 1
+        value = self._ask(self._asked > 1)
+        with self._changed:
+            self._value = value or None
+            if not value:
+                self._over, self._trying = "no password was given", None
+                self._changed.notify_all()
+        return bool(value)
+
+
+class Passwords:
+    """What is typed to log in, for all hosts of a run. ask: asks at the terminal; any thread."""
+
+    def __init__(self, ask: Ask | None = None, who: Who = "nobody") -> None:
+        self._ask_whom = ask
+        self._who = who
+        self._lock = threading.Lock()
+        self._known: dict[tuple[str, str], Password] = {}
+        self._turn = threading.Lock()
+        self.timer = PromptTimer()
+
+    def ask(self, prompt: str) -> str | None:
+        """What the user types; None where there is nobody to ask. One question at a time."""
+        if self._ask_whom is None:
+            return None
+        self.timer.changed(True)
+        try:
+            with self._turn:
+                return self._ask_whom(prompt)
+        finally:
+            self.timer.changed(False)
+
+    def begin(self) -> bool:
+        """Ask for the password of all hosts, if there is to be one; False: nobody gave it."""
+        return self._who != "all" or self._password(("", ""), "all hosts").begin()
+
+    def may_ask(self, *, jump: bool) -> bool:
+        """Whether somebody types for this host. jump: it is on the way to others."""
+        if self._ask_whom is None:
+            return False
+        return self._who != "nobody" or jump
+
+    def of(self, config: HostConfig, *, jump: bool) -> Password:
+        """The password of a host."""
+        if self._who == "all" and not jump:
+            return self._password(("", ""), "all hosts")
+        return self._password((config.user, config.name), f"{config.user} on {config.name}")
+
+    def answer(self, name: str, above: Sequence[str], prompt: str) -> str | None:
+        """What the user answers to a host's ``prompt``; None where nobody does.
+
+        above: what the host says before it.
+        """
+        lines = [line for text in above for line in harmless(text)]
+        *more, last = harmless(prompt) or [""]
+        text = "\n".join(f"{name}: {line}" for line in [*lines, *more, last][-MOST_LINES:])
+        return self.ask(text + " ")
+
+    def _password(self, key: tuple[str, str], whose: str) -> Password:
+        def ask(again: bool) -> str | None:
+            return self.ask(f"{'wrong, once more: ' if again else ''}password of {whose}: ")
+
+        with self._lock:
+            return self._known.setdefault(key, Password(ask, self.timer))

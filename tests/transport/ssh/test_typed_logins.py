@@ -1,0 +1,320 @@
+"""Passwords, and what else hosts ask: servers of paramiko's own, each with ways of its own.
+
+All over a real connection, up to the login; no command is run.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cases import cases
+
+from dispatcher.model.failure import Failure, Kind
+from dispatcher.transport.base import Target
+from dispatcher.transport.ssh import paramiko_transport
+from dispatcher.transport.ssh.logging_in import MOST_ROUNDS, MOST_TYPED
+from dispatcher.transport.ssh.paramiko_transport import ParamikoTransport
+from dispatcher.transport.ssh_auth.passwords import MOST_UNSETTLED, Passwords, Who
+
+from ..hostile import listener
+
+paramiko_transport.preload()
+import paramiko  # noqa: E402 - paramiko is imported by preload alone
+from paramiko import AUTH_FAILED, AUTH_PARTIALLY_SUCCESSFUL, AUTH_SUCCESSFUL  # noqa: E402
+from paramiko.server import InteractiveQuery  # noqa: E402
+
+AFTER = Failure(Kind.BOOT, "logged in")
+RIGHT = "sesame"
+OFFERED = {"k": "publickey", "i": "keyboard-interactive", "p": "password"}
+Round = list[tuple[str, bool]]
+
+
+class Way(ParamikoTransport):
+    """Goes no further than the login; ``kept`` are passwords that a connection still has then."""
+
+    kept: list[object]
+
+    def _start(self, route: Any, session: Any, *more: Any) -> Failure:
+        self.kept.append(session.auth_handler.password)
+        return AFTER
+
+
+class Server(paramiko.ServerInterface):  # type: ignore[misc]
+    """Lets in who did all ``steps``: letters of ways, a word for each step that may be next.
+
+    rounds: what it asks, and the right answers to the rounds. hangs_up: at a wrong password.
+    """
+
+    def __init__(self, host: Host) -> None:
+        self.host = host
+        self.left = list(host.steps)
+        self.round = 0
+
+    def get_allowed_auths(self, username: str) -> str:
+        return ",".join(OFFERED[way] for way in (self.left or ["k"])[0])
+
+    def _step(self, way: str, right: bool) -> Any:
+        if not right or not self.left or way not in self.left[0]:
+            return AUTH_FAILED
+        self.left.pop(0)
+        return AUTH_PARTIALLY_SUCCESSFUL if self.left else AUTH_SUCCESSFUL
+
+    def check_auth_publickey(self, username: str, key: Any) -> Any:
+        return self._step("k", self.host.takes_key)
+
+    def check_auth_password(self, username: str, password: str) -> Any:
+        self.host.sent.append(password)
+        if self.host.hangs_up:
+            raise ConnectionError
+        return self._step("p", password == RIGHT)
+
+    def check_auth_interactive(self, username: str, submethods: str) -> Any:
+        self.round = 0
+        return self._next_round() if "i" in (self.left or [""])[0] else AUTH_FAILED
+
+    def check_auth_interactive_response(self, responses: list[str]) -> Any:
+        self.host.sent.append(",".join(responses))
+        right = self.host.answers[self.round % len(self.host.answers)]
+        if right is not None and responses != right.split(","):
+            return AUTH_FAILED
+        self.round += 1
+        if self.round < len(self.host.rounds):
+            return self._next_round()
+        return self._step("i", right=True)
+
+    def _next_round(self) -> Any:
+        return InteractiveQuery("title", "instruction", *self.host.rounds[self.round])
+
+
+class Host:
+    """One server that is there for a test: what it was sent is in ``sent``."""
+
+    def __init__(
+        self,
+        *steps: str,
+        rounds: tuple[Round, ...] = ([("Password: ", False)],),
+        answers: tuple[str | None, ...] = (RIGHT,),
+        takes_key: bool = False,
+        hangs_up: bool = False,
+    ) -> None:
+        self.steps, self.rounds, self.answers = steps, rounds, answers
+        self.takes_key, self.hangs_up = takes_key, hangs_up
+        self.sent: list[str] = []
+
+    def serve(self, connection: Any) -> None:
+        transport = paramiko.Transport(connection)
+        transport.add_server_key(HOST_KEY)
+        transport.start_server(threading.Event(), Server(self))
+
+
+HOST_KEY = paramiko.ECDSAKey.generate()
+
+
+class User:
+    """Who is at the terminal: gives the answers in turn, then none."""
+
+    def __init__(self, *answers: str | None) -> None:
+        self.answers = list(answers)
+        self.asked: list[str] = []
+
+    def __call__(self, prompt: str) -> str | None:
+        self.asked.append(prompt)
+        return self.answers.pop(0) if self.answers else None
+
+
+Login = Callable[..., list[Failure]]
+
+
+@pytest.fixture
+def log_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Login]:
+    """Logs in to hosts n1, n2, ... one after the other; what came of it on each."""
+    monkeypatch.setattr(Way, "kept", [], raising=False)
+    key = tmp_path / "key"
+    paramiko.ECDSAKey.generate().write_private_key_file(str(key))
+    with ExitStack() as stack:
+
+        def call(
+            user: User | None, *hosts: Host, who: Who = "all", extra: str = ""
+        ) -> list[Failure]:
+            lines = [extra, "User me", "StrictHostKeyChecking accept-new", "IdentityAgent none",
+                     f"IdentityFile {key}", f"UserKnownHostsFile {tmp_path / 'known'}",
+                     "GlobalKnownHostsFile none", "HostName 127.0.0.41"]  # fmt: skip
+            for number, host in enumerate(hosts, 1):
+                port = stack.enter_context(listener(host.serve))
+                lines.insert(0, f"Host n{number}\n  Port {port}\nHost *")
+            (tmp_path / "config").write_text("\n".join(lines))
+            passwords = Passwords(user, who)
+            assert passwords.begin()
+            transport = Way(config=str(tmp_path / "config"), passwords=passwords)
+            stack.callback(transport.close)
+            return [
+                transport.open(Target(f"n{number}"), "run", time.monotonic() + 20)  # type: ignore[misc]
+                for number in range(1, len(hosts) + 1)
+            ]
+
+        yield call
+
+
+CODE = ([("Verification code: ", True)],)
+BOTH = ([("Password: ", False), ("Verification code: ", False)],)
+
+
+@cases(
+    ("steps", "more", "answers", "sent", "n_asked"),
+    [
+        (["kp"], {}, [RIGHT], [RIGHT], 1),
+        (["p"], {}, [RIGHT], [RIGHT], 1),
+        (["ki"], {}, [RIGHT], [RIGHT], 1),
+        (["ip"], {}, [RIGHT], [RIGHT], 1),  # once is enough
+        (["k", "i"], {"takes_key": True}, [RIGHT], [RIGHT], 1),
+        (["k", "p", "i"], {"takes_key": True, "rounds": CODE, "answers": ("42",)},
+         [RIGHT, "42"], [RIGHT, "42"], 2),
+        (["i"], {"rounds": BOTH, "answers": (RIGHT + ",42",)}, [RIGHT, "42"], [RIGHT + ",42"], 2),
+        (["i"], {"rounds": (*CODE, [("Password: ", False)]), "answers": ("42", RIGHT)},
+         [RIGHT, "42"], ["42", RIGHT], 2),
+        (["i"], {"rounds": ([],), "answers": (None,)}, [RIGHT], [""], 1),  # said, not asked
+        (["p"], {}, ["wrong", RIGHT], ["wrong", RIGHT], 2),
+        (["i"], {}, ["wrong", RIGHT], ["wrong", RIGHT], 2),
+        (["i"], {"rounds": CODE, "answers": ("42",)}, [RIGHT, "41", "42"], ["41", "42"], 3),
+        (["i"], {"rounds": BOTH, "answers": (RIGHT + ",42",)},
+         [RIGHT, "41", RIGHT, "42"], [RIGHT + ",41", RIGHT + ",42"], 4),
+        (["i"], {"rounds": ([("New password: ", False)],), "answers": ("x",)},
+         [RIGHT, "x"], ["x"], 2),
+    ],
+)  # fmt: skip
+def test_a_login(
+    log_in: Login, steps: list[str], more: dict[str, Any], answers: list[str], sent: list[str],
+    n_asked: int,
+) -> None:  # fmt: skip
+    host, user = Host(*steps, **more), User(*answers)
+    assert log_in(user, host) == [AFTER]
+    assert host.sent == sent
+    assert len(user.asked) == n_asked
+    assert user.asked[0] == "password of all hosts: "
+    assert not any(Way.kept)
+    assert Way.kept
+
+
+@cases(
+    ("steps", "more", "answers", "sent", "why"),
+    [
+        (["kp"], {}, ["a", "b"], ["a", "b"],
+         "me: the password was refused; the host takes publickey, password"),
+        (["ip"], {}, ["a", "b"], ["a", "b"],
+         "me: the password was refused; the host takes keyboard-interactive, password"),
+        (["p"], {"extra": "NumberOfPasswordPrompts 1"}, ["a", "b"], ["a"],
+         "me: the password was refused; the host takes password"),
+        (["i"], {"rounds": CODE, "answers": ("42",)}, [RIGHT, "1", "2", "3"], ["1", "2"],
+         "me: an answer to its questions was refused; the host takes keyboard-interactive"),
+        (["i"], {"rounds": CODE}, [RIGHT], [],
+         "me: it asks a question, and nobody answered; the host takes keyboard-interactive"),
+        (["i"], {"rounds": CODE * (MOST_TYPED + 1), "answers": (None,)}, ["x"] * 99,
+         ["x"] * MOST_TYPED, f"me: it asks more than {MOST_TYPED} questions; the host takes"),
+        (["i"], {"rounds": ([],) * (MOST_ROUNDS + 1), "answers": (None,)}, [RIGHT],
+         [""] * MOST_ROUNDS, f"it asks more than {MOST_ROUNDS} times to log in"),
+        (["i"], {"rounds": (CODE[0] * 10_000,)}, [RIGHT], [],
+         "authentication: it asks 10,000 questions at once"),
+        (["i"], {"rounds": ([("x" * 100_000, False)],)}, [RIGHT], [],
+         "authentication: it asks a question of 100,000 bytes"),
+        (["k", "p"], {"takes_key": True, "who": "nobody"}, [], [],
+         "me: a key is not enough for this host: it wants password as well"),
+        (["ip"], {"who": "nobody"}, [], [],
+         "me: this host takes no keys, only keyboard-interactive, password"),
+        (["ip"], {"extra": "BatchMode yes"}, [RIGHT], [],
+         "me: this host takes no keys, only keyboard-interactive, password"),
+    ],
+)  # fmt: skip
+def test_no_login(
+    log_in: Login, steps: list[str], more: dict[str, Any], answers: list[str], sent: list[str],
+    why: str,
+) -> None:  # fmt: skip
+    how = {name: more[name] for name in ("who", "extra") if name in more}
+    host = Host(*steps, **{name: more[name] for name in more if name not in how})
+    user = User(*answers)
+    [failure] = log_in(user, host, **how)
+    assert failure.why.startswith(why), failure
+    assert (failure.kind, host.sent) == (
+        Kind.PROTOCOL if why.startswith(("it asks", "authen")) else Kind.AUTH, sent,
+    )  # fmt: skip
+    if "who" in how:
+        assert (failure.hint or "").startswith("--ask-pass  # ")
+    assert not [prompt for prompt in user.asked if len(prompt) > 200]
+
+
+@cases(
+    ("preferred", "sent"),
+    [
+        ("password,keyboard-interactive", [RIGHT]),
+        ("keyboard-interactive,password", ["42", RIGHT]),
+        ("password,publickey", [RIGHT]),
+    ],
+)
+def test_the_order_is_ssh_config_s(log_in: Login, preferred: str, sent: list[str]) -> None:
+    host = Host("kip", rounds=CODE, answers=("no",), takes_key=preferred.endswith("key"))
+    extra = f"PreferredAuthentications {preferred}"
+    assert log_in(User(RIGHT, "42"), host, extra=extra) == [AFTER]
+    assert host.sent == sent
+
+
+def test_a_wrong_password_goes_to_one_host_only(log_in: Login) -> None:
+    hosts = [Host("p") for _ in range(4)]
+    first, *others = log_in(User("wrong", "wrong too"), *hosts)
+    assert [host.sent for host in hosts] == [["wrong", "wrong too"], [], [], []]
+    assert first.why == "me: the password was refused; the host takes password"
+    assert {failure.why for failure in others} == {
+        "me: the password was wrong on n1, so no other host was sent it; the host takes password"
+    }
+
+
+def test_the_second_one_is_for_all(log_in: Login) -> None:
+    hosts = [Host("p"), Host("i"), Host("kp")]
+    user = User("wrong", RIGHT)
+    assert log_in(user, *hosts) == [AFTER] * 3
+    assert [host.sent for host in hosts] == [["wrong", RIGHT], [RIGHT], [RIGHT]]
+    assert user.asked == [
+        "password of all hosts: ", "wrong, once more: password of all hosts: "
+    ]  # fmt: skip
+
+
+def test_another_password_there_has_no_second_try(log_in: Login) -> None:
+    other = Host("i", answers=("other",))
+    came = log_in(User(RIGHT), Host("p"), other, Host("p"))
+    assert [came[0], came[2]] == [AFTER, AFTER]
+    assert came[1].why == "me: the password was refused; the host takes keyboard-interactive"
+    assert other.sent == [RIGHT]
+
+
+def test_hosts_that_hang_up_settle_nothing(log_in: Login) -> None:
+    hosts = [Host("p", hangs_up=True) for _ in range(MOST_UNSETTLED + 2)]
+    came = log_in(User(RIGHT), *hosts)
+    assert [len(host.sent) for host in hosts] == [1] * MOST_UNSETTLED + [0, 0]
+    assert {failure.kind for failure in came[:MOST_UNSETTLED]} == {Kind.DROPPED}
+    words = f"{MOST_UNSETTLED} hosts hung up when they were sent the password"
+    assert words in came[-1].why
+
+
+@cases(
+    ("who", "asked"),
+    [("one", ["password of me on n1: "]), ("nobody", [])],
+)
+def test_a_single_host_asks_as_ssh_does(log_in: Login, who: Who, asked: list[str]) -> None:
+    user = User(RIGHT)
+    came = log_in(user, Host("kp"), who=who)
+    assert user.asked == asked
+    assert (came == [AFTER]) is bool(asked)
+
+
+def test_what_a_host_says_is_shown_under_its_name_and_harmless(log_in: Login) -> None:
+    prompt = "\x1b]0;title\x07\x1b[2J\npassphrase for /home/me/.ssh/id: " + "\u202e" * 70
+    host, user = Host("i", rounds=([(prompt, False)],), answers=("x",)), User(RIGHT, "x")
+    assert log_in(user, host) == [AFTER]
+    shown = user.asked[1]
+    assert all(line.startswith("n1: ") and len(line) < 70 for line in shown.split("\n"))
+    assert all(c.isprintable() or c == "\n" for c in shown)
+    assert shown.startswith("n1: title\nn1: instruction\nn1: ?]0;title?")
