@@ -65,15 +65,19 @@ class Os:
 @cache
 def interpreters() -> dict[tuple[int, int], str]:
     """(major, minor) -> path of a Python of that version, whatever is found here."""
-    named = [shutil.which(f"python3.{minor}") for minor in range(5, 15)]
     kept = sorted(glob.glob(os.path.expanduser("~/.pyenv/versions/*/bin/python3")))
-    paths = [*kept, *filter(None, named)]
+    found: dict[tuple[int, int], str] = {}
+    for path in kept:  # a folder of pyenv's has the name of its version
+        name = path.split("/")[-3].split(".")
+        if name[0] == "3" and name[1:2] and name[1].isdigit():
+            found.setdefault((3, int(name[1])), path)
+    named = [shutil.which(f"python3.{minor}") for minor in range(5, 15) if (3, minor) not in found]
+    paths = list(filter(None, named))
     ask = ["-I", "-S", "-c", "import sys; print('%d %d' % sys.version_info[:2])"]
     asked = [  # all at once
         subprocess.Popen([path, *ask], text=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
         for path in paths
     ]
-    found: dict[tuple[int, int], str] = {}
     for path, process in zip(paths, asked, strict=True):
         version = process.communicate()[0].split()
         if process.returncode == 0:
