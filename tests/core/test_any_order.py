@@ -100,9 +100,9 @@ class AnyRun(RuleBasedStateMachine):
             ):  # fmt: skip
                 assert node not in hosts.lost, f"R-5: {action}"
             match action:
-                case act.OpenLink(node):  # also of one that was lost, to see whether it is back
+                case act.OpenLink(node, attempt):  # also of one that was lost
                     hosts.lost.discard(node)
-                    hosts.ordered[node], hosts.prepared[node] = 0, -1
+                    hosts.ordered[node], hosts.prepared[node] = attempt, -1
                 case act.Prepare(node, attempt):
                     hosts.ordered[node] = attempt
                     hosts.ready.clear()

@@ -24,9 +24,10 @@ class Action(Value):
 
 @value
 class OpenLink(Action):
-    """Reach the node, start its agent, send ``prepare``."""
+    """Reach the node, start its agent, send ``prepare`` for ``attempt``."""
 
     node: int
+    attempt: int = 0
 
 
 @value

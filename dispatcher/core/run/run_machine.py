@@ -296,7 +296,7 @@ class RunMachine:
         if host in self.hosts.linked:
             return Prepare(host, self.attempt)
         self.hosts.linked.add(host)
-        return OpenLink(host)
+        return OpenLink(host, self.attempt)
 
     def _arm(self, plan: JobPlan, node: int, now: float) -> None:
         """The ranks of ``node`` are about to be started."""

@@ -75,7 +75,7 @@ _LATE = 1.25
 class HostThread(threading.Thread):
     """Reaches one node and carries frames both ways.
 
-    prepare: the agent's first order, sent right behind its source.
+    prepare: the agent's first order, for ``attempt``, sent right behind its source.
     gate: says when to connect, and when again. tell: takes events, from this
     thread. output: takes (node, rank, stream, data), from this thread.
     heartbeat: seconds between two of the agent's. unreachable: of silence of the host's kernel
@@ -106,6 +106,7 @@ class HostThread(threading.Thread):
         on_heartbeat: Callable[[int], None] = lambda node: None,
         unreachable: float = math.inf,
         self_fencing: bool = False,
+        attempt: int = 0,
         body: Body = literal,
     ) -> None:
         super().__init__(name=f"link:{target.host}", daemon=True)
@@ -149,7 +150,7 @@ class HostThread(threading.Thread):
         self._received: dict[tuple[int, int], int] = {}
         self._ended: set[tuple[int, int]] = set()
         self._ends = Ends()
-        self._ordered = 0  # the latest attempt that the agent was told to prepare
+        self._ordered = attempt  # the latest attempt that the agent was told to prepare
         self._prepared = -1  # the latest attempt that it was ready for
 
     @property

@@ -273,8 +273,8 @@ class Runner(EventLoop):
     def _do(self, actions: Sequence[act.Action]) -> None:
         for action in actions:
             match action:
-                case act.OpenLink(node):
-                    self._open(node)
+                case act.OpenLink(node, attempt):
+                    self._open(node, attempt)
                 case act.Prepare(node, attempt):
                     self._hosts[node].again(self._prepare(node, attempt), attempt)
                 case act.Probe(node, addresses, port, seconds):
@@ -331,7 +331,7 @@ class Runner(EventLoop):
     def _send(self, node: int, type: str, **fields: object) -> None:
         self._hosts[node].send(control(type, **fields))
 
-    def _open(self, node: int) -> None:
+    def _open(self, node: int, attempt: int) -> None:
         plan, place = self._plan, self._run.hosts.planned[node]
         limits = plan.limits
         transport = self._transport_for(place.host)
@@ -346,12 +346,13 @@ class Runner(EventLoop):
             command=payload.command(
                 first=first, last=[place.host.python or plan.python], run_id=plan.run_id
             ),
-            prepare=self._prepare(node, 0),
+            prepare=self._prepare(node, attempt),
             gate=self._gate,
             boot_timeout=limits.boot_timeout,
             heartbeat=limits.heartbeat,
             unreachable=limits.unreachable,
             self_fencing=bool(plan.restarts.most),
+            attempt=attempt,
             credit=self._credit,
             tell=self.tell,
             output=self._output,

@@ -387,6 +387,29 @@ def lost_and_gone_on(**options: Any) -> World:
     return world
 
 
+def test_a_host_lost_after_its_part_had_ended_is_reached_for_the_attempt_under_way() -> None:
+    """Its new agent would else answer for the first attempt, and be waited for without end."""
+    world = started(2, most=1)
+    world.exits(0, 0)
+    world.exits(1, 0)
+    world.exits(2, 1)
+    world.killed(3)
+    world.sweep(0)
+    world.lose(0)
+    at = len(world.done)
+    world.sweep(1)
+    world.wait(1.0)
+    assert [action for action in world.orders(at) if isinstance(action, (OpenLink, Prepare))] == [
+        OpenLink(0, 1), Prepare(1, 1),
+    ]  # fmt: skip
+    world.mute.discard(0)
+    again(world)
+    assert len(world.starts()) == 4
+    world.end_well()
+    assert world.ended is not None
+    assert world.ended.exit_code == 0
+
+
 class TestReturn:
     def test_a_host_that_is_back_takes_a_place_at_the_next_restart(self) -> None:
         world = lost_and_gone_on(spares=1)

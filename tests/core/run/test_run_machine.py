@@ -111,8 +111,12 @@ class World:
     def ready(self, *hosts: int, **fields: Any) -> None:
         """The hosts answer that they are ready (for the attempt they were last told of)."""
         for host in hosts:
-            told = [a.attempt for a in self.done if isinstance(a, Prepare) and a.node == host]
-            self.attempts[host] = told[-1] if told else 0
+            told = [
+                action.attempt
+                for action in self.done
+                if isinstance(action, (OpenLink, Prepare)) and action.node == host
+            ]
+            self.attempts[host] = told[-1]
             head = self.run.host_at(0) == host
             known = facts(host, port=4000 + self.attempts[host] if head else None, **fields)
             self.at(ev.NodeReady, host, known)
