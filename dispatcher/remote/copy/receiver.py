@@ -7,6 +7,7 @@ that is new in one step, otherwise file by file (``docs/design/exec.md``).
 
 from __future__ import annotations
 
+import errno
 import os
 
 from dispatcher.remote.copy.disk import (
@@ -87,7 +88,10 @@ class Group:
         dest = at_home(dest)
         self.to = None if dest.endswith("/") or len(names) > 1 or os.path.isdir(dest) else dest
         self.folder = (dest if self.to is None else os.path.dirname(dest)) or "."
-        os.makedirs(self.folder, exist_ok=True)
+        try:
+            os.makedirs(self.folder, exist_ok=True)
+        except FileExistsError:
+            raise OSError(errno.ENOTDIR, "not a folder", self.folder) from None
         self.stage = ""
         self.lock = -1
 

@@ -237,6 +237,15 @@ def test_what_comes_damaged_is_told_and_goes(big: Path, tmp_path: Path) -> None:
     assert os.listdir(tmp_path / "dest") == []
 
 
+def test_a_destination_that_is_no_folder_is_told(big: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    put = Put(big, tmp_path / "file")
+    order, *come = put.said()
+    code, heard = put.spoken(order, *come)
+    assert code == 1
+    assert heard[-1] == {"error": f"{tmp_path}/file/: not a folder"}
+
+
 def test_a_disk_that_takes_no_more_is_told_with_the_file(big: Path, tmp_path: Path) -> None:
     def full() -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (CHUNK, CHUNK))
