@@ -100,8 +100,12 @@ class _Seconds(click.ParamType):  # type: ignore[type-arg]
         """Raises: UsageError."""
         if not isinstance(value, str) or param is None:
             return value
+        from dispatcher.model.errors import UsageError
         from dispatcher.plan.job.request import parse_seconds
 
+        if "-t" in param.opts and value and not value.strip("t"):  # ssh -tt
+            hint = "for a terminal there: --pty"
+            raise UsageError(f"-t{value}: -t takes a number of seconds", hint=hint)
         return parse_seconds(value, param.opts[-1])
 
 
