@@ -79,7 +79,8 @@ class ResultOptions(Options, section="Results"):
     )
     failed_to: str | None = option(
         metavar="FILE",
-        help="Write the hosts that failed or were not started to FILE, as a hostfile.",
+        help="Write the hosts that failed or were not started to FILE, as a hostfile. It is right "
+        "at any time, should dispatch be killed.",
     )
     retry_failed: str | None = option(
         metavar="FILE",

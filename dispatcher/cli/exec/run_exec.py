@@ -1,10 +1,4 @@
-"""From options to a fan-out command: hosts, limits, terminal, transports, sinks, exit code.
-
-The hosts that failed, or were not started since others had, can be kept as a hostfile, written by
-``--failed-to`` and read by ``--retry-failed``: each line has the host as it was named, and why it
-failed as a comment. It may be edited like any hostfile. When nothing failed it holds only its first
-comment.
-"""
+"""From options to a fan-out command: hosts, limits, terminal, transports, sinks, exit code."""
 
 from __future__ import annotations
 
@@ -29,50 +23,32 @@ from dispatcher.cli.options.host_options import (
     only_typed,
 )
 from dispatcher.cli.options.option_defaults import typed, value_origin
-from dispatcher.core.events.exec_events import Outcome, is_good
 from dispatcher.model.errors import ConflictingOptions, MissingArgument, UsageError
 from dispatcher.model.host import Host, Hostlist
-from dispatcher.output.exec.exec_notes import outcome_text
 from dispatcher.plan.exec_plan import ExecLimits, ExecPlan, Script
 from dispatcher.plan.hosts.hostfile import parse_hostfile
 
 if TYPE_CHECKING:
     from dispatcher.cli.options.connect_options import TransportPool
+    from dispatcher.core.events.run_events import Sink
     from dispatcher.runner.exec.stdio import Keyboard, StdinSpool
 
 
-_HEAD = "# hosts that failed, or were not started, by dispatch exec\n"
 _MOST = 16 << 20
 #: bytes of a script; a shell reads them one by one
 _MOST_SCRIPT = 256 << 10
 
 
 def read(path: str, option: str) -> Hostlist | None:
-    """The hosts in the file of ``option``; None: there is none in it. Raises: UsageError."""
+    """The hosts in the file of ``option``, which ``output.files.hosts_left`` writes.
+
+    None: there is none in it. Raises: UsageError.
+    """
     text = named_files.read(f"{option}: {path}", path, _MOST)
     lines = (line.strip() for line in text.splitlines())
     if text and all(not line or line.startswith(b"#") for line in lines):
         return None
     return parse_hostfile(text, path, slots=False)
-
-
-def write(path: str, hosts: Sequence[Host], outcomes: Sequence[Outcome]) -> None:
-    """Replace the file by the hosts whose outcome was not good. Raises: OSError."""
-    lines = [_HEAD]
-    for host, outcome in zip(hosts, outcomes, strict=True):
-        if is_good(outcome):
-            continue
-        line = host.name
-        if host.user is not None:
-            line += f" user={host.user}"
-        if host.port is not None:
-            line += f" port={host.port}"
-        lines.append(f"{line}  # {' '.join(outcome_text(outcome).split())}\n")
-    beside = f"{path}.{os.urandom(6).hex()}.new"
-    fd = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
-    with os.fdopen(fd, "w", encoding="utf-8", errors="backslashreplace") as file:
-        file.writelines(lines)
-    os.replace(beside, path)
 
 
 def run(options: ExecOptions) -> int:
@@ -265,6 +241,7 @@ def carry_out(exec_plan: ExecPlan, options: ExecOptions, reach: TransportPool) -
     from dispatcher.cli.exec.exec_output import ExecOutput
     from dispatcher.core.events.exec_events import exit_code
     from dispatcher.core.events.run_events import SignalReceived
+    from dispatcher.output.files.hosts_left import HostsLeft, write
     from dispatcher.runner.exec.exec_loop import ExecRunner
 
     def nobody_reads() -> None:
@@ -272,6 +249,8 @@ def carry_out(exec_plan: ExecPlan, options: ExecOptions, reach: TransportPool) -
 
     interactive = is_our_terminal(options, exec_plan)
     output = ExecOutput(options, exec_plan.names, say, nobody_reads, through=interactive)
+    lists = sorted(set(filter(None, (options.failed_to, options.retry_failed))))
+    kept: list[Sink] = [HostsLeft(lists, exec_plan.hosts)] if lists else []
     stdio: StdinSpool | Keyboard | None = None
     if exec_plan.stdin:
         from dispatcher.runner.exec.stdio import StdinSpool
@@ -285,7 +264,7 @@ def carry_out(exec_plan: ExecPlan, options: ExecOptions, reach: TransportPool) -
         runner = ExecRunner(
             exec_plan,
             reach.transport_for,
-            output.sinks,
+            [*kept, *output.sinks],
             stdio=stdio,
             ask=ask,
             sink_failed=lambda sink, error: say(f"error: {type(sink).__name__}: {error}"),
@@ -294,7 +273,7 @@ def carry_out(exec_plan: ExecPlan, options: ExecOptions, reach: TransportPool) -
         outcomes = runner.run()
     output.conclude(outcomes)
     code = exit_code(outcomes, largest=options.max_code)
-    for path in filter(None, {options.failed_to, options.retry_failed}):
+    for path in lists:
         try:
             write(path, exec_plan.hosts, outcomes)
         except OSError as error:

@@ -21,6 +21,10 @@ ROWS: dict[str, tuple[list[str], str]] = {
         "localhost: x\n",
     ),
     "shell text": (["exec", "-w", "localhost", "echo a b | wc -w"], "localhost: 2\n"),
+    "a script of yours": (
+        ["exec", "--script", "{}/s.sh", "-w", "localhost", "x"],
+        "localhost: x\n",
+    ),
     "at once": (
         ["exec", "-f", "8", "--serial", "2", "-w", "localhost", "echo", "x"],
         "localhost: x\n",
@@ -79,6 +83,7 @@ def test_every_row_of_the_table_is_here() -> None:
 def test_the_row_is_true(row: str, tmp_path: Path) -> None:
     (tmp_path / "hosts").write_text("localhost slots=8 # first\n")
     (tmp_path / "down").write_text("n9\n")
+    (tmp_path / "s.sh").write_text("echo $1\n")
     words, said = ROWS[row]
     done = subprocess.run(
         [*DISPATCH, *(word.replace("{}", str(tmp_path)) for word in words)],

@@ -1,0 +1,86 @@
+"""The hosts of a fan-out command that are still to be served, as a hostfile to go on with.
+
+``--failed-to`` writes it and ``--retry-failed`` reads it: each line has the host as it was named,
+and as a comment why it is there. It may be edited like any hostfile; when nothing is left to do, it
+holds only its first comment.
+
+It is right at every moment, not only at the end: all hosts stand in it before the first is touched,
+and who is done leaves it. So a rolling execution whose launcher was killed goes on where it was.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Callable, Sequence
+
+from dispatcher.core.events.exec_events import HostDone, Outcome, is_good
+from dispatcher.core.events.run_events import Entry, Sink
+from dispatcher.model.errors import FileUnusable
+from dispatcher.model.host import Host
+from dispatcher.output.exec.exec_notes import outcome_text
+
+_HEAD = "# hosts that failed, or were not started, by dispatch exec\n"
+#: of the time, what may be spent on writing it anew
+_SHARE = 0.05
+
+
+class HostsLeft(Sink):
+    """Keeps ``paths`` up to date until the end, when whoever has all outcomes calls ``write``.
+
+    Raises: FileUnusable for a path that cannot be written.
+    """
+
+    def __init__(
+        self,
+        paths: Sequence[str],
+        hosts: Sequence[Host],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._paths = paths
+        self._hosts = hosts
+        self._clock = clock
+        self._outcomes: list[Outcome | None] = [None] * len(hosts)
+        self._changed = False
+        self._due = 0.0
+        for path in paths:
+            try:
+                write(path, hosts, self._outcomes)
+            except OSError as error:
+                raise FileUnusable(f"{path}: {(error.strerror or '').lower()}") from None
+
+    def event(self, entry: Entry) -> None:
+        if isinstance(entry.event, HostDone):
+            self._outcomes[entry.event.node] = entry.event.outcome
+            self._changed = True
+
+    def tick(self, now: float) -> bool:
+        if self._changed and now >= self._due:
+            began = self._clock()
+            for path in self._paths:
+                with contextlib.suppress(OSError):  # the disk may have room again at the end
+                    write(path, self._hosts, self._outcomes)
+            self._changed = False
+            self._due = now + (self._clock() - began) / _SHARE
+        return self._changed
+
+
+def write(path: str, hosts: Sequence[Host], outcomes: Sequence[Outcome | None]) -> None:
+    """Replace the file by the hosts whose outcome is not good, or None yet. Raises: OSError."""
+    lines = [_HEAD]
+    for host, outcome in zip(hosts, outcomes, strict=True):
+        if outcome is not None and is_good(outcome):
+            continue
+        line = host.name
+        if host.user is not None:
+            line += f" user={host.user}"
+        if host.port is not None:
+            line += f" port={host.port}"
+        why = "not done" if outcome is None else " ".join(outcome_text(outcome).split())
+        lines.append(f"{line}  # {why}\n")
+    beside = f"{path}.{os.urandom(6).hex()}.new"
+    fd = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+    with os.fdopen(fd, "w", encoding="utf-8", errors="backslashreplace") as file:
+        file.writelines(lines)
+    os.replace(beside, path)
