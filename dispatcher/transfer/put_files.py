@@ -80,8 +80,8 @@ def _argv(host: Host) -> list[str]:
     return [*_SSH, *user, *port, "--", host.name, shell.COMMAND]
 
 
-#: bytes of one answer of a host, besides a byte for each entry
-_LARGEST = 64 << 10
+#: bytes of one answer of a host, and for each entry: what of it is there, and its SHA-256
+_LARGEST, _EACH = 64 << 10, 128
 _PACKED = 64 << 10
 
 
@@ -104,7 +104,7 @@ class Sending(CopyHandler):
         owner: str = "",
     ) -> None:
         most = max((len(sources.entries) for sources, _ in plans), default=0)
-        super().__init__("put", _LARGEST + most, copies)
+        super().__init__("put", _LARGEST + _EACH * most, copies)
         self._plans = plans
         self._below = below or {}
         self._checksum = checksum

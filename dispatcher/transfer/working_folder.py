@@ -67,6 +67,8 @@ class WorkingFolder(Sources):
         """As of ``Sources``; the small ones of ``needed`` are read now, if no host wanted them."""
         with self._reading:
             for index in needed:
+                if self.is_there(index, starts):
+                    continue
                 entry, span = self.entries[index], self._spans[index]
                 if entry.size <= SMALL and span[0] == span[1]:
                     self._spans[index] = (self._end, self._end + self._keep(index))

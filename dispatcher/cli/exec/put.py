@@ -50,8 +50,8 @@ class PutOptions(CopyOptions, SendOptions, section="Files"):
     DEST is a folder if it ends in /, if there is such a folder, or if there are several SOURCEs. A
     quoted ~ at its start is your home folder there. A file gets its name when all of it has
     arrived and its SHA-256 was compared; modes and times are kept. A file whose size and time are
-    the same there is not sent. An interrupted copy goes on where it stopped; what it has left is
-    removed after a week.
+    the same there is not sent, nor one of which only the time differs. An interrupted copy goes on
+    where it stopped; what it has left is removed after a week.
 
     {host} in a name stands for the host's name, and {rank} for each rank of the host in turn, as
     the slots in the hostfile give them: in SOURCE for so many files, in DEST for a place of each.

@@ -252,11 +252,34 @@ class Incoming:
             view = view[os.write(self.fd, view) :]
 
 
-def needs(wanted: bytes, parts: dict[int, Incoming]) -> dict[str, Any]:
+class Present:
+    """A file that stands there with the size of the one that is wanted, but another time.
+
+    It is offered as if it were a part that has all bytes (``size``, ``seen``): if these are the
+    sender's, none of them is sent. about: of the file before it was read. Raises: OSError.
+    """
+
+    def __init__(self, path: str, about: os.stat_result) -> None:
+        self.path = path
+        self.size = about.st_size
+        self.seen = digest(path, self.size)
+        self._about = about
+
+    def is_still(self, sent: bytes) -> bool:
+        """Whether it is what was ``sent``, and nobody has changed it meanwhile. Raises: OSError."""
+        now, about = os.lstat(self.path), self._about
+        same = (now.st_ino, now.st_mtime_ns) == (about.st_ino, about.st_mtime_ns)
+        return same and bytes.fromhex(self.seen) == sent
+
+
+def needs(
+    wanted: bytes, parts: dict[int, Incoming], present: dict[int, Present] | None = None
+) -> dict[str, Any]:
     """The answer to a list: 1 for a file that is ``wanted``, and what there is of it already."""
-    starts = [number for index, part in parts.items() for number in (index, part.size)]
-    seen = " ".join(part.hash.hexdigest() for part in parts.values())
-    return {"need": wanted, "start": numbers(starts), "seen": seen}
+    found = [(index, part.size, part.hash.hexdigest()) for index, part in parts.items()]
+    found += [(index, there.size, there.seen) for index, there in (present or {}).items()]
+    starts = numbers(number for index, size, _ in found for number in (index, size))
+    return {"need": wanted, "start": starts, "seen": " ".join(seen for *_, seen in found)}
 
 
 def give(

@@ -16,6 +16,7 @@ from dispatcher.remote.copy.disk import (
     STAGE,
     Incoming,
     NotTaken,
+    Present,
     at_home,
     digest,
     locked,
@@ -162,6 +163,8 @@ class Receiver:
         self._fresh: set[str] = set()  # of these, those of which nothing is there yet
         self._needed: list[int] = []
         self._parts: dict[int, Incoming] = {}
+        self._alike: dict[str, Present] = {}  # by path: of the same size, not of the same time
+        self._present: dict[int, Present] = {}
         self._turn = 0  # which of the needed
         self._file: Incoming | None = None  # whose turn it is, once it has begun
         self._sure = False  # that its bytes so far are those of this file
@@ -180,12 +183,15 @@ class Receiver:
             wanted[index] = True
             self._needed.append(index)
             self._wants.add(index)
+            if entry.path in self._alike:
+                self._present[index] = self._alike.pop(entry.path)
+                continue
             part = self._open_part(entry, make=False) if len(self._parts) < MOST_PARTS else None
             if part is not None and part.size:
                 self._parts[index] = part
             elif part is not None:
                 os.close(part.fd)
-        return needs(bytes(wanted), self._parts)
+        return needs(bytes(wanted), self._parts, self._present)
 
     def _wanted(self, entry: Entry) -> bool:
         """Whether bytes of ``entry`` are to be sent. Raises: NotTaken where it has no place."""
@@ -225,6 +231,11 @@ class Receiver:
                 return False
             os.utime(final, ns=(entry.mtime, entry.mtime))
         elif not same_time(there.st_mtime_ns, entry.mtime):
+            if os.geteuid() in (0, there.st_uid):  # else it could not get its time
+                try:
+                    self._alike[entry.path] = Present(final, there)
+                except OSError:
+                    pass  # it cannot be read: it is sent
             return False
         if self._own(final, there) or there.st_mode & 0o7777 != entry.mode:
             os.chmod(final, entry.mode)
@@ -284,6 +295,13 @@ class Receiver:
         index = self._needed[self._turn]
         entry = self._entries[index]
         file = self._file
+        if file is None and index in self._present:
+            if kind == START and int.from_bytes(body, "big") == entry.size:
+                return  # they are the same; the end says so again
+            there = self._present.pop(index)
+            if kind == END:
+                self._stay(index, entry, there, body)
+                return
         if file is None:
             self._sure = False
             file = self._file = self._parts.get(index) or self._begin(index, entry)
@@ -323,6 +341,16 @@ class Receiver:
             os.makedirs(os.path.dirname(path), exist_ok=True)
             fd = os.open(path, flags, 0o600)
         return Incoming(fd, path)
+
+    def _stay(self, index: int, entry: Entry, there: Present, sent: bytes) -> None:
+        """A file is what it is to be, but for its time."""
+        if not there.is_still(sent):
+            raise NotTaken(f"{entry.path}: changed while it was compared")
+        os.utime(there.path, ns=(entry.mtime, entry.mtime))
+        if self._own(there.path) or os.lstat(there.path).st_mode & 0o7777 != entry.mode:
+            os.chmod(there.path, entry.mode)
+        self._wants.discard(index)
+        self._turn += 1
 
     def _end(self, index: int, entry: Entry, file: Incoming, sent: bytes) -> None:
         listed = entry.more in ("", file.hash.hexdigest())
@@ -404,10 +432,10 @@ class Receiver:
     def report(self) -> dict[str, Any]:
         """What was done: files sent and equal; bytes received, and found from another time."""
         files = sum(entry.kind == FILE for entry in self._entries)
-        needed = sum(self._entries[index].size for index in self._needed)
+        needed = sum(self._entries[index].size for index in self._wants)
         return {
-            "sent": len(self._needed),
-            "equal": files - len(self._needed),
+            "sent": len(self._wants),
+            "equal": files - len(self._wants),
             "bytes": self.bytes,
             "found": max(0, needed - self.bytes),
         }

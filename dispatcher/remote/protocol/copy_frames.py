@@ -62,6 +62,12 @@ def value_of(kind: int, body: bytes) -> dict[str, Any]:
     return value
 
 
+def whole(size: int, known: bytes) -> bytes:
+    """What is sent of a file of which all ``size`` bytes are there; known: their SHA-256."""
+    start = frame(0, START, size.to_bytes(8, "big")) if size else b""
+    return start + frame(0, END, known)
+
+
 class Entry:
     """A file, folder or link of a list.
 

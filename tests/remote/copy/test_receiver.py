@@ -292,6 +292,51 @@ def test_what_is_there_is_not_asked_for_again(tmp_path: Path, dest: Path) -> Non
     assert (report["sent"], report["equal"]) == (0, 1)
 
 
+@cases(
+    ("there", "sent"),
+    [
+        ({}, {"sent": 0, "equal": 3, "bytes": 0, "found": 0}),
+        ({"small": b"other"}, {"sent": 1, "equal": 2, "bytes": 5, "found": 0}),
+        ({"big": BIG[:-1] + b"!"}, {"sent": 1, "equal": 2, "bytes": len(BIG), "found": 0}),
+        ({"small": b"longer"}, {"sent": 1, "equal": 2, "bytes": 5, "found": 0}),
+    ],
+)
+def test_what_has_another_time_alone_is_not_sent(
+    there: dict[str, bytes], sent: dict[str, int], tmp_path: Path
+) -> None:
+    """Nor replaced: who has it open reads on. there: what differs there."""
+    tree, dest = tmp_path / "tree", tmp_path / "dest"
+    files = {"small": b"small", "big": BIG, "empty": b""}
+    for folder, texts in ((tree, files), (dest / "tree", {**files, **there})):
+        folder.mkdir(parents=True)
+        for at, (name, text) in enumerate(texts.items()):
+            (folder / name).write_bytes(text)
+            os.utime(folder / name, (at, at + (folder == tree)))
+    (tree / "small").chmod(0o750)
+    inodes = {name: (dest / "tree" / name).stat().st_ino for name in files}
+    assert Copy([tree], dest).all() == sent
+    for name, text in files.items():
+        now, source = (dest / "tree" / name).stat(), (tree / name).stat()
+        assert (dest / "tree" / name).read_bytes() == text
+        assert (now.st_mtime_ns, now.st_mode) == (source.st_mtime_ns, source.st_mode)
+        assert (now.st_ino == inodes[name]) == (name not in there)
+    assert Copy([tree], dest).all()["sent"] == 0
+
+
+def test_one_that_changes_while_it_is_compared(tmp_path: Path, dest: Path) -> None:
+    for folder in (tmp_path, dest):
+        (folder / "file").write_bytes(b"text")
+        os.utime(folder / "file", (1, folder == dest))
+    copy = Copy([tmp_path / "file"], dest)
+    come = copy.frames()
+    copy.some(come, 1)
+    (dest / "file").write_bytes(b"mine")
+    with pytest.raises(NotTaken, match="file: changed while it was compared"):
+        copy.some(come)
+    copy.close(keep=False)
+    assert (dest / "file").read_bytes() == b"mine"
+
+
 def test_bytes_may_be_passed_on_as_soon_as_they_are_here(big: Path, dest: Path) -> None:
     small = big.with_name("small")
     small.write_text("12345")
