@@ -1,11 +1,13 @@
 """A run on record: written down when it begins and ends, so that ``dispatch jobs`` lists it, with a
-socket at which other shells ask where its ranks are.
+socket at which other shells ask where its ranks are, and have them started again.
 """
 
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +15,7 @@ from dispatcher.core.events.run_events import Event, Sink
 from dispatcher.jobs import registry
 from dispatcher.jobs.status import Phase
 from dispatcher.model import errors
-from dispatcher.model.errors import DispatchError
+from dispatcher.model.errors import CannotRestart, DispatchError
 from dispatcher.model.host import Host
 from dispatcher.model.paths import RunPaths
 from dispatcher.plan.job.job_plan import JobPlan
@@ -21,15 +23,18 @@ from dispatcher.plan.job.job_plan import JobPlan
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-    from dispatcher.jobs.status import OnAnswer, StacksServer
+    from dispatcher.jobs.status import OnAnswer, OrderServer
+    from dispatcher.plan.job.job_plan import Change
+    from dispatcher.plan.job.parts import Program
 
 
 class JobRecord:
     """The record of ``plan``; ``sinks`` are to be told of the run, ``conclude`` of its end.
 
     reach: the flags that say how hosts are reached. paths: of its files, if it keeps any.
-    tell: lets the run know of an event. elsewhere: hosts where ranks run that are not in the
-    plan. detached: it runs in the background. by_program: a program has begun it, no shell.
+    tell: lets the run know of an event; restart: has its ranks started again. elsewhere: hosts
+    where ranks run that are not in the plan. detached: it runs in the background. by_program: a
+    program has begun it, no shell.
 
     A run goes on without a record where none can be written (a home that is full or read-only).
     """
@@ -40,12 +45,15 @@ class JobRecord:
         reach: Mapping[str, Any],
         paths: RunPaths | None,
         tell: Callable[[Event], None],
+        restart: Callable[[Change], None],
         elsewhere: Sequence[Host] = (),
         *,
         detached: bool = False,
         by_program: bool = False,
     ) -> None:
-        self._stacks_server: StacksServer | None = None
+        self._plan, self._restart = plan, restart
+        self._elsewhere, self._by_program = elsewhere, by_program
+        self._server: OrderServer | None = None
         self.sinks: list[Sink] = []
         self._folder = None
         try:
@@ -68,8 +76,9 @@ class JobRecord:
             self._unrecorded(error)
 
     def _serve(self, plan: JobPlan, paths: RunPaths | None, tell: Callable[[Event], None]) -> None:
-        """Let other shells ask where the ranks are. Raises: OSError."""
-        from dispatcher.jobs.status import StacksServer
+        """Let other shells ask and order what they may. Raises: OSError."""
+        from dispatcher.jobs.status import OrderServer
+        from dispatcher.runner.loop import Stop
 
         assert self._folder is not None
 
@@ -78,10 +87,50 @@ class JobRecord:
 
             tell(StacksWanted())
 
-        self._stacks_server = StacksServer(
-            self._folder, ask, lambda told: stacks_sink(plan, paths, told, _nobody)
+        self._server = OrderServer(
+            self._folder,
+            ask,
+            lambda told: stacks_sink(plan, paths, told, _nobody),
+            restart=self._order_restart,
+            stop=Stop(tell, "dispatch stop").ordered if self._by_program else None,
         )
-        self.sinks.append(self._stacks_server)
+        self.sinks.append(self._server)
+
+    def _order_restart(self, order: Mapping[str, Any]) -> None:
+        """Somebody wants the ranks to be started again. Raises: DispatchError, Malformed."""
+        from dispatcher.jobs.job_socket import restart_of
+        from dispatcher.plan.job.job_plan import Change
+        from dispatcher.plan.variables import exported
+
+        words, pairs = restart_of(order)
+        exports = exported({}, [f"{name}={text}" for name, text in pairs])
+        if self._elsewhere and (words or exports):
+            raise CannotRestart(
+                "its ranks are started by another launcher (--launcher), with the words it has",
+                hint="dispatch restart without arguments and -x",
+            )
+        if words and self._plan.parts:
+            raise CannotRestart(
+                "it has several programs, which only start again as they are",
+                hint="dispatch restart without arguments",
+            )
+        self._restart(Change(self._program(words) if words else None, tuple(exports.items())))
+
+    def _program(self, words: tuple[str, ...]) -> Program:
+        """What the ranks are to run. Raises: DispatchError."""
+        self._check_script(self._plan.program.argv[0], words[0], self._plan.cwd)
+        return replace(self._plan.program, argv=words)
+
+    def _check_script(self, old: str, new: str, folder: str) -> None:
+        """Refuse a ``new`` script that is not here, where the ``old`` one is, in ``folder``.
+
+        Hosts may have what this machine has not, but a script that nobody has would end the job.
+        """
+        if self._plan.program.kind == "command":
+            return
+        here = {name: os.path.exists(os.path.join(folder, name)) for name in (old, new)}
+        if here[old] and not here[new]:
+            raise CannotRestart(f"{new}: no such script in {folder}")
 
     def _unrecorded(self, error: OSError | DispatchError) -> None:
         """There is no record, or nobody can ask: the run is worth more."""
@@ -106,8 +155,8 @@ class JobRecord:
         if self._folder is not None:
             with contextlib.suppress(OSError):  # the exit code is worth more than the file
                 registry.conclude(self._folder, exit_code, lines)
-        if self._stacks_server is not None:
-            self._stacks_server.finish(exit_code)
+        if self._server is not None:
+            self._server.finish(exit_code)
 
 
 def _nobody(line: str) -> None:

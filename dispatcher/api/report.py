@@ -59,6 +59,7 @@ from dispatcher.output.text.verdict_text import (
     describe,
     history,
     left_out,
+    outcome,
     own_error,
     record,
 )
@@ -156,7 +157,8 @@ class RanksSaid(Value):
 class FailedAttempt(Value):
     """An attempt to run the ranks before the last one; started: whether ranks were.
 
-    what: its cause in a line.
+    cause: the kind of what ended it, RestartAsked where a person had the ranks started again. what:
+    that in a line.
     """
 
     restart: int
@@ -317,12 +319,14 @@ class Fold(Sink):
             verdict, lost = blamed(verdict, closed.above)
             behind = behind_lines(verdict, names, lost)
         last = _last(closed.last_words)
+        # in the order in which it happened
         lines = left_out(self._excluded) + history(verdict, closed.attempt_errors)
         known = {hosts[node]: each for node, each in self._addresses.items()}
         lines += describe(
             verdict, nodes, self._pids, last, closed.advice.get, closed.errors, known,
             self._programs,
         )  # fmt: skip
+        lines += outcome(verdict)
         return Report(
             run_id=began.run_id,
             exit_code=verdict.exit_code,

@@ -135,7 +135,10 @@ class Running(BackgroundRun[Report, Line | Entry]):
 
     def _carry_out(self) -> Report:
         ways = {str(name): getattr(self._reach.ways, name) for name in Ways.__match_args__}
-        record = JobRecord(self.plan, ways, self._paths, self._session.tell, by_program=True)
+        session = self._session
+        record = JobRecord(
+            self.plan, ways, self._paths, session.tell, session.restart, by_program=True
+        )
         self._recorded.sinks = record.sinks
         with record, self._reach:
             report = self._session.run(())

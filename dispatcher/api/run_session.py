@@ -39,7 +39,7 @@ from dispatcher.output.text.lines import Tail
 from dispatcher.output.text.story import errors_of
 from dispatcher.output.text.verdict_text import advice_on, last_words
 from dispatcher.plan.job import placement
-from dispatcher.plan.job.job_plan import JobPlan
+from dispatcher.plan.job.job_plan import Change, JobPlan
 from dispatcher.plan.job.reassignment import Exclusion
 from dispatcher.runner.loop import POLL, Stop
 from dispatcher.runner.run.run_loop import Runner
@@ -139,6 +139,7 @@ class RunSession:
         sink_failed: Callable[[Sink, Exception], None] | None = None,
         above: Callable[[Sequence[Host]], Mapping[int, Sequence[int]]] | None = None,
         rdma: Mapping[str, str] = MappingProxyType({}),
+        resend: Callable[[], None] | None = None,
         advise: Advise = no_advice,
     ) -> None:
         places = (*plan.nodes, *plan.spares)
@@ -169,6 +170,7 @@ class RunSession:
             ],
             check_orphans=self._cleanup.check_orphans,
             check=check,
+            resend=resend,
             agent_python=agent_python,
             sample_every=sample_every,
             lent=lent,
@@ -205,6 +207,10 @@ class RunSession:
     def tell(self, event: Event) -> None:
         """Let the run know of ``event``; from any thread or signal handler."""
         self._runner.tell(event)
+
+    def restart(self, change: Change) -> None:
+        """Have the ranks started again, with ``change``; from any thread."""
+        self._runner.restart(change)
 
     def run(self, handled: Sequence[signal.Signals]) -> Report:
         """Run to the end; how it ended. handled: signals that are the run's, () for none.

@@ -35,6 +35,7 @@ COMMANDS = {
     "jobs": ("jobs.jobs:JobsOptions", "jobs.jobs:jobs"),
     "attach": ("jobs.attach:AttachOptions", "jobs.attach:attach"),
     "logs": ("jobs.attach:LogsOptions", "jobs.attach:logs"),
+    "restart": ("jobs.restart:RestartOptions", "jobs.restart:restart"),
     "stop": ("jobs.attach:StopOptions", "jobs.attach:stop"),
     "top": ("jobs.top:TopOptions", "jobs.top:top"),
     "stacks": ("jobs.stacks:StacksOptions", "jobs.stacks:stacks"),

@@ -20,9 +20,26 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from dispatcher.core.events.run_events import Counts, Entry, OutputEnded, RanksPlaced, Sink
+from dispatcher.core.events.run_events import (
+    Counts,
+    Entry,
+    Event,
+    OutputEnded,
+    RanksPlaced,
+    RestartRefused,
+    RestartWanted,
+    Sink,
+)
 from dispatcher.jobs import job_socket
-from dispatcher.jobs.job_socket import MOST_CLIENTS, frame, is_ours, listen
+from dispatcher.jobs.job_socket import (
+    MOST_CLIENTS,
+    RestartAnswer,
+    frame,
+    is_ours,
+    listen,
+    refused,
+)
+from dispatcher.model.errors import DispatchError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -51,6 +68,7 @@ class Client:
         self.wants_picture = False
         self.wants_table = False
         self.wants_stacks = False
+        self.restarts = RestartAnswer()
         self.attached = False
         self._queue: deque[bytes] = deque()
         self._size = 0
@@ -161,7 +179,8 @@ class StreamPositions:
 
 class ControlServer(Sink):
     """Listens at ``folder``/control. stop: called with "stop", "kill" or the number of the signal
-    to stop with when a client orders it.
+    to stop with when a client orders it. restart: called with what a client orders, raises
+    DispatchError if it cannot be done.
 
     picture: how far the run is, as plain values, or None for nothing to tell. table: likewise,
     what each rank does. sample: called with seconds when somebody wants samples every so often.
@@ -180,7 +199,9 @@ class ControlServer(Sink):
         table: Callable[[], Mapping[str, Any] | None] = lambda: None,
         sample: Callable[[float], None] = lambda seconds: None,
         gather: Callable[[], None] = lambda: None,
+        restart: Callable[[Mapping[str, Any]], None] = lambda order: None,
     ) -> None:
+        self._restart = restart
         self._folder = folder
         self._stop = stop
         self._picture = picture
@@ -216,6 +237,10 @@ class ControlServer(Sink):
                 with self._lock:
                     self._positions.placed(world_size)
                     self._tell_all(frame(type="placed", world_size=world_size, restart=restart))
+                    self._answer(entry.event)
+            case RestartWanted() | RestartRefused():
+                with self._lock:
+                    self._answer(entry.event)
             case OutputEnded(_, rank, stream):
                 with self._lock:
                     self._positions.ended(rank, stream)
@@ -223,6 +248,11 @@ class ControlServer(Sink):
             case _:
                 return
         self._wake()
+
+    def _answer(self, event: Event) -> None:
+        for client in self._clients:
+            if (answer := client.restarts.take(event)) is not None:
+                client.put(answer)
 
     def say(self, line: str) -> None:
         """A note of dispatch itself, for everybody attached and for newcomers."""
@@ -375,7 +405,18 @@ class ControlServer(Sink):
                 self._gather()
             if order["order"] == "stop":
                 self._stop(job_socket.way_to_stop(order))
+            if order["order"] == "restart":
+                self._order_restart(client, order)
         return True
+
+    def _order_restart(self, client: Client, order: Mapping[str, Any]) -> None:
+        with self._lock:
+            client.restarts.order()
+        try:
+            self._restart(order)
+        except DispatchError as error:
+            with self._lock:
+                client.put(refused(error.message, error.hint))
 
     def _greet(self, client: Client, order: Mapping[str, Any]) -> None:
         output, every = job_socket.wants_output(order), job_socket.wants_table(order)

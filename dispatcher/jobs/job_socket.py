@@ -9,6 +9,8 @@ A client sends one line, its order::
                                        "signal": 15: what the ranks get first,
                                        0: --stop-signal, else TERM
     {"order": "stacks"}                where the ranks are, once; then as attach, no output
+    {"order": "restart", "words": ["train.py"], "exports": [["LR", "3e-4"]]}    start the ranks
+                                       again, with these if there are any; then as attach, no output
 
 The launcher sends frames: a line of JSON, and after it ``size`` bytes, if it says so::
 
@@ -24,6 +26,8 @@ The launcher sends frames: a line of JSON, and after it ``size`` bytes, if it sa
     {"type": "table", "table": {...}}           see ``output.monitor.live_table``
     {"type": "stacks", "number": 1, "lines": [], "found": {}}    in words and for programs
                                        (``formats.Gathered``); 1 is the number of its file
+    {"type": "restarted", "world_size": 8, "restart": 1}    as it was ordered
+    {"type": "refused", "why": "it is ending", "hint": null}    the restart that was ordered
     {"type": "say", "line": "note: ..."}
     {"type": "verdict", "exit_code": 0, "lines": []}
 
@@ -42,18 +46,24 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from dispatcher.core.events.run_events import TICK
+from dispatcher.core.events.run_events import (
+    TICK,
+    Event,
+    RanksPlaced,
+    RestartRefused,
+    RestartWanted,
+)
 from dispatcher.jobs.registry import Job, not_running
 
-#: bytes of an order, and of a frame's line and payload, at most
-LONGEST_ORDER = 4096
+#: bytes at most of an order, which may hold arguments, and of a frame's line and payload
+LONGEST_ORDER = 128 << 10
 LONGEST_LINE = 64 << 20
 LARGEST = 64 << 20
 
 #: seconds between two samples
 LEAST_EVERY, MOST_EVERY = 0.2, 3600.0
 
-ORDERS = ("attach", "stop", "stacks")
+ORDERS = ("attach", "stop", "stacks", "restart")
 #: signals that a job may be stopped with: all but those that no program can handle
 PASSED_ON = frozenset(range(65)) - {9, 19, 32, 33}
 
@@ -98,6 +108,48 @@ def wants_table(order: Mapping[str, Any]) -> float | None:
     if isinstance(seconds, bool) or not isinstance(seconds, (int, float)):
         return None
     return float(seconds) if LEAST_EVERY <= seconds <= MOST_EVERY else None
+
+
+def restart_of(order: Mapping[str, Any]) -> tuple[tuple[str, ...], tuple[tuple[str, str], ...]]:
+    """(program and arguments or (), variables) of a ``restart``. Raises: Malformed."""
+    words, exports = order.get("words", []), order.get("exports", [])
+    if not isinstance(words, list) or not isinstance(exports, list):
+        raise Malformed("not an order")
+    pairs = [tuple(pair) for pair in exports if isinstance(pair, list)]
+    texts = [*words, *(text for pair in pairs for text in pair)]
+    if not all(isinstance(text, str) for text in texts) or any(len(pair) != 2 for pair in pairs):
+        raise Malformed("not an order")
+    return tuple(words), tuple((name, text) for name, text in pairs)
+
+
+class RestartAnswer:
+    """What who has ordered a restart is told of it: once the run has heard the order."""
+
+    def __init__(self) -> None:
+        self._ordered = self._heard = False
+
+    def order(self) -> None:
+        """A restart has been ordered."""
+        self._ordered = True
+
+    def take(self, event: Event) -> bytes | None:
+        """The frame that ``event`` calls for."""
+        answer = None
+        match event:
+            case RestartWanted():
+                self._heard = self._ordered
+            case RestartRefused(why) if self._heard:
+                answer = refused(why)
+            case RanksPlaced(world_size, restart=restart) if self._heard:
+                answer = frame(type="restarted", world_size=world_size, restart=restart)
+        if answer is not None:
+            self._ordered = self._heard = False
+        return answer
+
+
+def refused(why: str, hint: str | None = None) -> bytes:
+    """The frame that a restart is not made."""
+    return frame(type="refused", why=why, hint=hint)
 
 
 class Frames:

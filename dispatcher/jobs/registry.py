@@ -184,6 +184,12 @@ def note_phase(folder: Path, phase: str) -> None:
     _write(folder / "phase.json", {"phase": phase})
 
 
+def note_program(folder: Path, program: Sequence[str]) -> None:
+    """Write down that the ranks run another program now. Raises: OSError, ValueError."""
+    record = _load(folder / "job.json")
+    _write(folder / "job.json", {**record, "program": [_text(word) for word in program]})
+
+
 def conclude(folder: Path, exit_code: int, lines: Sequence[str]) -> None:
     """Write down how the job ended; ``lines`` are its verdict. Raises: OSError."""
     _write(
@@ -209,10 +215,11 @@ def jobs() -> list[Job]:
     return found
 
 
-def find(name: str | None, *, foreground: bool = False) -> Job:
+def find(name: str | None, *, foreground: bool = False, programs: bool = False) -> Job:
     """The job that ``name`` means: the start of its id or of its last part, or ``latest``.
 
-    None is the only one that runs, or the only one there is; foreground: those count, too.
+    None is the only one that runs, or the only one there is; foreground: those count, too;
+    programs: of these, those that programs have begun.
 
     Raises: UsageError when that is none, or several.
     """
@@ -223,7 +230,10 @@ def find(name: str | None, *, foreground: bool = False) -> Job:
         return known[-1]
     if name is None:
         running = [
-            job for job in known if job.state == RUNNING and (job.detached or foreground)
+            job
+            for job in known
+            if job.state == RUNNING
+            and (job.detached or foreground or (programs and job.by_program))
         ] or known
         if len(running) == 1:
             return running[0]

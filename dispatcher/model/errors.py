@@ -217,6 +217,10 @@ class JobEnded(DispatchError):
     """The job has ended already."""
 
 
+class CannotRestart(DispatchError):
+    """The ranks of the job cannot be started again as it was asked."""
+
+
 class JobElsewhere(DispatchError):
     """The job belongs to another machine, or to a terminal."""
 

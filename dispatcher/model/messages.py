@@ -514,6 +514,15 @@ See docs/guides/python.md for the arguments. Programs can catch dispatcher.Usage
         "    dispatch logs JOB",
     ),
     _message(
+        "cannot-restart", _CLUSTER, "The ranks of the job cannot be started again as it was asked.",
+        "They have not been started yet, or end already; or what they are to run is not here.",
+        """
+The job goes on as it was. Once its ranks run:
+
+    dispatch restart JOB -- train.py --lr 1e-4
+""",
+    ),
+    _message(
         "job-elsewhere", _CLUSTER, "The job is not to be reached from here.",
         "It belongs to another machine, or to the terminal that it was started in.",
         "Go to that machine or terminal; or start jobs with --detach.",

@@ -316,7 +316,7 @@ class History(Spans):
                 self.tries[-1].why = why
             case ev.NodeLost(node):
                 self._lose(node, now)
-            case ev.RunRestarting(cause) if self.tries and self.began is not None:
+            case ev.RunRestarting(cause) if self._goes_on() and self.began is not None:
                 self._over(now)
                 self.tries[-1].why = headline(cause, self.began.hosts)
                 if isinstance(cause, NodeFailed):
@@ -327,6 +327,10 @@ class History(Spans):
                 self._over(now)
             case NodeSampled():
                 self._sampled(event, now)
+
+    def _goes_on(self) -> bool:
+        """Whether there is an attempt, whose end has not been told yet."""
+        return bool(self.tries) and self.tries[-1].until is None
 
     def _over(self, now: float) -> None:
         """The attempt is over; of ranks that nobody saw end, nothing is known from now on."""

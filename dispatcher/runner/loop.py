@@ -241,6 +241,10 @@ class Stop:
             begins = first if self._orders == 1 else None
             self._tell(SignalReceived(signal.SIGINT, self._by, begins))
 
+    def ordered(self, way: str) -> None:
+        """As another shell orders it: "stop", "kill" or the number of the first signal."""
+        self(now=way == "kill", first=int(way) if way.isdigit() else None)
+
 
 class ConnectGate:
     """``most`` hosts connect at once; each has ``seconds`` from its first attempt on."""

@@ -29,6 +29,7 @@ NO_JSON = {
     "import": "a command line",
     "logs": "the ranks' own output",
     "man": "a page",
+    "restart": "a word or two; report.json and the journal have it",
     "shell": "a prompt; exec has it",
     "stop": "the verdict, which report.json has",
 }
@@ -61,7 +62,7 @@ def test_who_lists_has_json_and_who_touches_hosts_a_dry_run() -> None:
     assert {name for name, kind in kinds.items() if "as_json" not in names_of(kind)} == {*NO_JSON}
     dry = {name for name, kind in kinds.items() if "dry_run" in names_of(kind)}
     touching = {name for name, kind in kinds.items() if issubclass(kind, LoginOptions)}
-    assert dry == touching | {"debug", "kill", "stop"}
+    assert dry == touching | {"debug", "kill", "restart", "stop"}
 
 
 def test_what_is_printed_for_programs(

@@ -25,6 +25,7 @@ from dispatcher import cli
 from dispatcher.api.report import replay
 from dispatcher.api.request import request
 from dispatcher.api.transports import allow_open_files
+from dispatcher.cli.jobs.restart import _follow
 from dispatcher.cli.run import detach
 from dispatcher.core.events import run_events as ev
 from dispatcher.core.events.monitor_events import placed
@@ -151,6 +152,14 @@ def _a_journal_cut_off(folder: Path) -> None:
     replay(folder / "dispatch.jsonl")
 
 
+def _no_restart() -> None:
+    class Refusing:
+        def frames(self) -> list[tuple[dict[str, str], bytes]]:
+            return [({"type": "refused", "why": "it is ending"}, b"")]
+
+    _follow(registry.find(ENDED), Refusing())  # type: ignore[arg-type]
+
+
 def _few_files(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(resource, "getrlimit", lambda which: (256, 256))
     allow_open_files(10_000)
@@ -171,6 +180,7 @@ OTHERS: dict[str, Callable[..., Any]] = {
     "dispatch-failed": lambda *_: _detached(),
     "unsafe-folder": lambda folder, on_record, patch: _open_to_all(on_record),
     "journal-unusable": lambda folder, *_: _a_journal_cut_off(folder),
+    "cannot-restart": lambda *_: _no_restart(),
     "wrong-argument": lambda *_: request("n1", ["x"], nosuch=1),  # type: ignore[call-arg]
     "too-few-open-files": lambda folder, on_record, patch: _few_files(patch),
     "internal-error": lambda *_: AttemptMachine(plan_of()).handle(object(), 0.0),  # type: ignore[arg-type]

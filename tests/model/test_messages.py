@@ -29,6 +29,7 @@ CAUSES: list[tuple[verdicts.Cause, str]] = [
     (verdicts.OutputLost(0, 0, 1, 2), "output-lost"),
     (verdicts.Hung(9.0), "job-hung"),
     (verdicts.TimeUp(9.0), "time-limit"),
+    (verdicts.RestartAsked(), "interrupted"),
     (verdicts.Interrupted(13), "reader-left"),
     (verdicts.Interrupted(2), "interrupted"),
 ]

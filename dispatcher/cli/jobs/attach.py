@@ -106,8 +106,8 @@ class StopOptions(Options):
     the run), then SIGKILL.
 
     JOB is the beginning of an id that dispatch jobs lists, or latest. If only one job runs you
-    need not name it. After Ctrl-C it does not wait any longer; the job ends all
-    the same.
+    need not name it. It may be one that a program has started. After Ctrl-C it does not wait any
+    longer; the job ends all the same.
     """
 
     examples = (
@@ -131,7 +131,7 @@ class StopOptions(Options):
 def stop(options: StopOptions) -> int:
     """End the job and wait for it; the exit code. Raises: DispatchError."""
     first = _first_signal(options)
-    found = registry.find(options.job)
+    found = registry.find(options.job, programs=True)
     if found.state == registry.ENDED:
         tell_end(found)
         return 0

@@ -192,13 +192,15 @@ def _kill(job: registry.Job, looks: list[Look], out: Callable[[str], None]) -> i
     if job.state == registry.ELSEWHERE:
         raise registry.not_running(job)
     with contextlib.suppress(DispatchError, OSError):  # it may be dead, or hang
-        if job.state == registry.RUNNING and job.detached:
+        if job.state == registry.RUNNING and (job.detached or job.by_program):
             with JobConnection(job) as call:
                 call.order("stop", now=True)  # so that it starts nothing again
     looks.append(look(_hosts(job), [job.run_id], LoginOptions(**job.reach), kill=True))
     code = ended(looks[-1], out)
     end = time.monotonic() + LAUNCHER
     while job.launcher.lives:
+        if job.by_program:  # it has other things to do, and ends when it likes
+            break
         if time.monotonic() > end:
             os.kill(job.launcher.pid, signal.SIGKILL)
             out(f"launcher: killed pid {job.launcher.pid}, which did not end by itself")

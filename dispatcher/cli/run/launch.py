@@ -229,8 +229,9 @@ def _run(
     sinks += monitoring.metrics(screen.say)
     # from here on nothing is wrong with what the user typed: the run is worth a record
     registration = JobRegistration(
-        plan, options, paths, word, lambda event: session.tell(event), monitoring.slow, mpirun.hosts
-    )
+        plan, options, paths, word, lambda event: session.tell(event),
+        lambda change: session.restart(change), monitoring.slow, mpirun.hosts,
+    )  # fmt: skip
     if not output.quiet:
         sinks.append(
             Notes(
@@ -255,8 +256,12 @@ def _run(
         ) as reach,
     ):
         verdict = decision.verdict
+        resend = None
         if folder is not None and verdict is None:
             verdict = sync.send(folder, decision.plan, reach, heard, progress=progress)
+            resend = sync.SendAgain(
+                options, decision.plan, reach, lambda event: session.tell(event), len(hosts)
+            )
         session = RunSession(
             plan,
             mpirun.way(reach.transport_for),
@@ -266,6 +271,7 @@ def _run(
             paths=paths,
             excluded=decision.excluded,
             rdma=decision.rdma,
+            resend=resend,
             verdict=verdict,
             check=options.check != "none",
             agent_python=options.agent_python,

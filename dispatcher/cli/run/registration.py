@@ -6,6 +6,8 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from dispatcher.api.registration import JobRecord, stacks_sink
+from dispatcher.api.request import cwd_of
+from dispatcher.cli.options.declaration import replace
 from dispatcher.core.events.run_events import Event
 from dispatcher.model.errors import DispatchError, FileUnusable
 from dispatcher.model.host import Host
@@ -16,6 +18,8 @@ if TYPE_CHECKING:
     from dispatcher.cli.run.detach import ForegroundLink
     from dispatcher.cli.run.run import RunOptions
     from dispatcher.jobs.control_server import ControlServer
+    from dispatcher.plan.job.job_plan import Change
+    from dispatcher.plan.job.parts import Program
 
 
 class JobRegistration(JobRecord):
@@ -35,6 +39,7 @@ class JobRegistration(JobRecord):
         paths: RunPaths | None,
         word: ForegroundLink | None,
         tell: Callable[[Event], None],
+        restart: Callable[[Change], None],
         slow: Callable[[], tuple[str, ...]],
         elsewhere: Sequence[Host] = (),
     ) -> None:
@@ -46,7 +51,7 @@ class JobRegistration(JobRecord):
             "ssh_config": options.ssh_config,
             "host_keys": options.host_keys,
         }
-        super().__init__(plan, reach, paths, tell, elsewhere, detached=word is not None)
+        super().__init__(plan, reach, paths, tell, restart, elsewhere, detached=word is not None)
 
     def _serve(self, plan: JobPlan, paths: RunPaths | None, tell: Callable[[Event], None]) -> None:
         if self._word is None:
@@ -59,19 +64,26 @@ class JobRegistration(JobRecord):
         from dispatcher.runner.loop import Stop
 
         assert self._folder is not None
-        stop = Stop(tell, "dispatch stop")
         table = open_table(plan, self._slow)
         self.control = ControlServer(
             self._folder,
-            lambda how: stop(now=how == "kill", first=int(how) if how.isdigit() else None),
+            Stop(tell, "dispatch stop").ordered,
             lambda: encode_picture(table.picture()),
             heads=self._options.log_merge,
             table=lambda: table.snapshot().plain(),
             sample=lambda seconds: tell(SamplesWanted(seconds)),
             gather=lambda: tell(StacksWanted()),
+            restart=self._order_restart,
         )  # fmt: skip
         stacks = stacks_sink(plan, paths, self.control.stacks, self.control.say)
         self.sinks += [table, stacks, self.control, self._word]
+
+    def _program(self, words: tuple[str, ...]) -> Program:
+        from dispatcher.cli.run.request import program_of
+
+        folder = cwd_of(self._options.chdir if self._options.sync is None else None)
+        self._check_script(self._options.words[0], words[0], folder)
+        return program_of(replace(self._options, words=words), is_typed=False)
 
     def _unrecorded(self, error: OSError | DispatchError) -> None:
         if self._word is not None:

@@ -211,8 +211,11 @@ def _filters(options: RunOptions, hosts: Hostlist) -> tuple[str | None, str | No
     return include, exclude
 
 
-def program_of(options: RunOptions) -> Program:
-    """What the ranks run. Raises: UsageError for what is surely no such thing."""
+def program_of(options: RunOptions, *, is_typed: bool = True) -> Program:
+    """What the ranks run. is_typed: the words are of our own command line.
+
+    Raises: UsageError for what is surely no such thing.
+    """
     words = options.words
     if options.module and options.no_python:
         raise ConflictingOptions("--module and --no-python exclude each other")
@@ -228,7 +231,7 @@ def program_of(options: RunOptions) -> Program:
         return Program("module", launched(launcher, words, _kind(options), nproc))
     from dispatcher.cli import mistakes
 
-    match _kind(options):
+    match _kind(options) if is_typed else "":
         case "script":
             mistakes.script(words, options)
         case "module":

@@ -9,6 +9,7 @@ connections are the run's own: what was reached for this is not reached again.
 from __future__ import annotations
 
 import os
+import threading
 import time
 from collections.abc import Callable
 from contextlib import closing
@@ -18,8 +19,9 @@ from dispatcher.api import transports
 from dispatcher.api.request import cwd_of
 from dispatcher.bootstrap import payload, shell
 from dispatcher.core.events import exec_events, verdicts
+from dispatcher.core.events.run_events import FolderSent
 from dispatcher.model import errors
-from dispatcher.model.errors import CannotCopy
+from dispatcher.model.errors import CannotCopy, DispatchError
 from dispatcher.model.failure import Failure, Kind
 from dispatcher.model.host import LOCAL_NAMES
 from dispatcher.model.hostset import fold
@@ -28,12 +30,13 @@ from dispatcher.output.text.fold import plural
 from dispatcher.output.text.sanitize import sanitize_text
 from dispatcher.plan.exec_plan import ExecLimits, ExecPlan
 from dispatcher.plan.job.job_plan import JobPlan
-from dispatcher.runner.exec.exec_loop import ExecRunner
+from dispatcher.runner.exec.exec_loop import HANDLED, ExecRunner
 from dispatcher.transfer.host_copy import HostCopy
 from dispatcher.transfer.put_files import Sending
 from dispatcher.transfer.working_folder import WorkingFolder
 
 if TYPE_CHECKING:
+    import signal
     from collections.abc import Sequence
 
     from dispatcher.cli.options.connect_options import TransportPool
@@ -94,7 +97,52 @@ def send(
     tell: takes a line about it. progress: what feeds the run's footer, if there is one.
     """
     with closing(folder):
-        return _sent(folder, plan, reach, tell, progress)
+        failures = _sent(folder, plan, reach, tell, progress)
+    if isinstance(failures, exec_events.Interrupted):
+        cause = verdicts.Interrupted(failures.signum)
+        return verdicts.Verdict(cause, verdicts.exit_code(cause), plan.world_size)
+    if failures:
+        rejected = verdicts.Rejected(failures, errors.CLUSTER)
+        return verdicts.Verdict(rejected, errors.CLUSTER, plan.world_size)
+    return None
+
+
+class SendAgain:
+    """Sends the working folder, as it is by then, to the hosts of a run that goes on.
+
+    tell: lets the run know how it went. n_hosts: how many the run itself has; with fewer than the
+    plan another launcher has reached the others.
+    """
+
+    def __init__(
+        self,
+        options: RunOptions,
+        plan: JobPlan,
+        reach: TransportPool,
+        tell: Callable[[FolderSent], None],
+        n_hosts: int,
+    ) -> None:
+        self._options, self._plan, self._reach = options, plan, reach
+        self._tell, self._n_hosts = tell, n_hosts
+
+    def __call__(self) -> None:
+        """Begin; comes back at once."""
+        threading.Thread(target=self._run, name="sync", daemon=True).start()
+
+    def _run(self) -> None:
+        notes: list[str] = []
+        try:
+            folder = working_folder(self._options)
+            assert folder is not None, "else nothing would be sent again"
+            with closing(folder):
+                failures = _sent(folder, self._plan, self._reach, notes.append, handled=())
+            assert isinstance(failures, dict), "no signal is taken here"
+        except Exception as error:  # noqa: BLE001 - the run waits for an answer
+            why = error.message if isinstance(error, DispatchError) else str(error)
+            failure = Failure(Kind.CHECK, f"--sync: {why or type(error).__name__}")
+            failures = dict.fromkeys(range(self._n_hosts), failure)
+        known = {min(node, self._n_hosts - 1): why for node, why in failures.items()}
+        self._tell(FolderSent(known, tuple(line.removeprefix("note: ") for line in notes)))
 
 
 def _sent(
@@ -102,11 +150,13 @@ def _sent(
     plan: JobPlan,
     reach: TransportPool,
     tell: Callable[[str], None],
-    progress: Progress | None,
-) -> verdicts.Verdict | None:
+    progress: Progress | None = None,
+    handled: Sequence[signal.Signals] = HANDLED,
+) -> dict[int, Failure] | exec_events.Interrupted:
+    """Why hosts, by number, do not have what is in ``folder``. handled: see ``ExecRunner``."""
     places = _places(folder, plan)
     if not places:
-        return None
+        return {}
     began = time.monotonic()
     copies = [HostCopy(wanted=folder.size) for _ in places]
     groups = tuple(folder.groups)
@@ -131,24 +181,20 @@ def _sent(
         stdio=Sending([(folder, groups)] * len(places), checksum=False, resume=True, copies=copies),
     )
     reach.typing = runner.typing
-    outcomes = runner.run()
+    outcomes = runner.run(handled)
     reach.typing = lambda began: None
     if progress is not None:
         progress.instead = None
-    for outcome in outcomes:
+    failures = {}
+    for node, outcome, copy in zip(places, outcomes, copies, strict=True):
         if isinstance(outcome, exec_events.Interrupted):
-            cause = verdicts.Interrupted(outcome.signum)
-            return verdicts.Verdict(cause, verdicts.exit_code(cause), plan.world_size)
-    failures = {
-        node.index: failure
-        for node, outcome, copy in zip(places, outcomes, copies, strict=True)
-        if (failure := _failure(outcome, copy)) is not None
-    }
-    if failures:
-        rejected = verdicts.Rejected(failures, errors.CLUSTER)
-        return verdicts.Verdict(rejected, errors.CLUSTER, plan.world_size)
-    tell(f"note: {_summary(folder, exec_plan.names, copies)}, {time.monotonic() - began:.2f} s")
-    return None
+            return outcome
+        if (failure := _failure(outcome, copy)) is not None:
+            failures[node.index] = failure
+    if not failures:
+        what = _summary(folder, exec_plan.names, copies)
+        tell(f"note: {what}, {time.monotonic() - began:.2f} s")
+    return failures
 
 
 def _places(folder: WorkingFolder, plan: JobPlan) -> Sequence[NodePlan]:

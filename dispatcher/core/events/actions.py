@@ -176,6 +176,11 @@ class GatherStacks(Action):
 
 
 @value
+class SendFolder(Action):
+    """Send the working folder to all hosts once more: ``FolderSent``."""
+
+
+@value
 class Finish(Action):
     """The node's part is over: let its agent sweep, answer and exit."""
 

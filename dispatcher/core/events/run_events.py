@@ -276,6 +276,32 @@ class SignalReceived(Event):
 
 
 @value
+class RestartWanted(Event):
+    """A person wants the ranks to be started again. words, names: as of ``RestartAsked``."""
+
+    words: tuple[str, ...] = ()
+    names: tuple[str, ...] = ()
+
+
+@value
+class RestartRefused(Event):
+    """They are not started again as a person wanted it: ``why``."""
+
+    why: str
+
+
+@value
+class FolderSent(Event):
+    """The working folder was sent once more. failures: host -> why it does not have it.
+
+    notes: what there is to say about it.
+    """
+
+    failures: Mapping[int, Failure] = dataclasses.field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+
+@value
 class RanksPlaced(Event):
     """The plan is final: ``world_size`` ranks meet at ``master_addr``:``master_port``.
 
@@ -328,12 +354,17 @@ class RanksProgressed(OfAttempt):
 
 @value
 class RunRestarting(Event):
-    """The ranks will be started again in ``seconds``: restart ``number`` of at most ``most``."""
+    """The ranks will be started again in ``seconds``: restart ``number``.
+
+    asked: how many of these restarts a person has asked for; of the others there are at most
+    ``most``.
+    """
 
     cause: Cause
     number: int
     most: int
     seconds: float
+    asked: int = 0
 
 
 @value

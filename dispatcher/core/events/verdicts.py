@@ -202,6 +202,18 @@ class Interrupted(OneOf):
     by: str = ""
 
 
+@value
+class RestartAsked(OneOf):
+    """A person had the ranks started again, which is no failure, and never how a run ends.
+
+    words: the program and arguments they have from then on, () for those they had. names: of
+    variables with new values. Words that are called like secrets are not told.
+    """
+
+    words: tuple[str, ...] = ()
+    names: tuple[str, ...] = ()
+
+
 Cause = (
     RankFailed
     | MpiAborted
@@ -215,6 +227,7 @@ Cause = (
     | Hung
     | TimeUp
     | Interrupted
+    | RestartAsked
 )
 
 
@@ -245,7 +258,8 @@ class Verdict(Value):
     left_out: hosts by name that were not used to the end, and why.
     no_restart: why the ranks were not started again, where the user allowed that.
     before: ranks that had exited 0 when the cause was seen. ended: rank -> the last signal that
-    dispatch had sent it when it ended, of those that ended after one.
+    dispatch had sent it when it ended, of those that ended after one. starts: how often ranks were
+    started; 0 where that is not known.
     """
 
     cause: Cause | None
@@ -261,6 +275,7 @@ class Verdict(Value):
     no_restart: str | None = None
     before: tuple[int, ...] = ()
     ended: Mapping[int, int] = field(default_factory=dict)
+    starts: int = 0
 
     @property
     def ok(self) -> bool:
@@ -323,7 +338,7 @@ def message_code(cause: Cause) -> str:
             return "time-limit"
         case Interrupted(signum=signal.SIGPIPE):
             return "reader-left"
-        case Interrupted():
+        case Interrupted() | RestartAsked():
             return "interrupted"
 
 

@@ -19,7 +19,8 @@ Rules (their ids appear in tests and in comments):
 
 * J-1  no rank starts unless every node is ready and every node reaches node 0
 * J-2  no rank starts after the job has begun to stop
-* J-3  the first failure is the cause; it never changes
+* J-3  the first failure is the cause; it never changes. A restart that a person asks for is none:
+  what it cannot have caused is the cause in its place
 * J-4  a rank is done when it exited and both its streams ended, or its node was lost
 * J-5  the run ends with exactly one ``End``; nothing is ordered after it
 * J-6  exit code 0 only if every planned rank exited 0 and every byte arrived
@@ -78,6 +79,11 @@ DOUBT_LIMIT = 5.0
 
 #: seconds after which those are named that have not ended yet
 AWAITED = 1.0
+
+#: what a rank's end by our own signals is not
+_INSTEAD = (
+    verdicts.Interrupted, verdicts.TimeUp, verdicts.NodeFailed, verdicts.OutputLost,
+)  # fmt: skip
 
 #: signals that are only passed on; the others end the run
 PASSED_SIGNALS = frozenset({signal.SIGUSR1, signal.SIGUSR2})
@@ -383,6 +389,8 @@ class AttemptMachine:
     def stop(self, cause: verdicts.Cause, now: float) -> list[Action]:
         """Note the cause (J-3) and begin to end the job, unless that is under way."""
         actions: list[Action] = []
+        if isinstance(self.cause, verdicts.RestartAsked) and isinstance(cause, _INSTEAD):
+            self.cause = cause
         if self.cause is None:
             if self._doubted is not None and not isinstance(cause, verdicts.MpisDiffer):
                 cause = self._doubted

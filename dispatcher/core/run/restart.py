@@ -37,8 +37,8 @@ FIRST_LOOK, LAST_LOOK = 15.0, 600.0
 def refusal(cause: verdicts.Cause) -> str | None:
     """Why ``cause`` must not be followed by a restart; None when it may be.
 
-    Interrupts are the user's wish. What would fail again in the same way, or must be
-    looked at by a person, is not tried again.
+    Interrupts are the user's wish, and so is ``RestartAsked``, after which ranks start again. What
+    would fail again in the same way, or must be looked at by a person, is not tried again.
     """
     match cause:
         case verdicts.Interrupted():

@@ -17,6 +17,8 @@ The machine is ``TABLE``; ``docs/design/restarts.md`` shows it. Rules, with thei
 * R-5  a host that was given up is used again only over a new connection, made when its old ranks
   are surely dead, and from the next attempt on
 * R-6  an attempt that started no rank costs no restart and no pause
+* R-7  a restart that a person asks for costs none either, and needs none to be allowed; only
+  ranks that run, or that wait for a restart, are started again
 
 One file for the whole table: every state shares most of what happens in it. The books are
 elsewhere (``tables``, ``restart``). Between two attempts links and agents stay: ``Finish``
@@ -39,6 +41,7 @@ from dispatcher.core.events.actions import (
     OpenLink,
     PauseRanks,
     Prepare,
+    SendFolder,
     ServePmix,
     SpawnRanks,
     StartRanks,
@@ -59,7 +62,7 @@ from dispatcher.core.run.pause import Pause
 from dispatcher.core.run.restart import OrphanCheck, RestartBudget
 from dispatcher.core.run.tables import Assignment, HostTable, assign_hosts, for_hosts
 from dispatcher.model.failure import Failure, Kind
-from dispatcher.plan.job.job_plan import JobPlan
+from dispatcher.plan.job.job_plan import Change, JobPlan
 
 TRYING, PAUSED, CLOSING, OVER = "trying", "paused", "closing", "over"
 
@@ -89,10 +92,11 @@ class RunMachine:
     """The state of one run of ``plan``. check: see ``AttemptMachine``.
 
     attempt: how often the hosts were gathered before. restarts: how often ranks were
-    started before this attempt.
+    started before this attempt. sync: the working folder is sent before a restart that a person
+    asks for.
     """
 
-    def __init__(self, plan: JobPlan, *, check: bool = True) -> None:
+    def __init__(self, plan: JobPlan, *, check: bool = True, sync: bool = False) -> None:
         self.state = TRYING
         self.attempt = 0
         self.restarts = 0
@@ -111,6 +115,10 @@ class RunMachine:
         self._verdict: verdicts.Verdict | None = None  # of the latest attempt
         self._not_before = 0.0
         self._is_time_up = False
+        self._sync = sync
+        self._sends = False  # the working folder
+        self._asked = 0  # restarts that persons asked for
+        self._change = Change()  # for the next attempt
         #: the latest plan and its hosts, with nodes that were dropped; None where none are
         self._whole: tuple[JobPlan, tuple[int, ...]] | None = None
 
@@ -166,6 +174,8 @@ class RunMachine:
                 unasked = Failure(Kind.PROTOCOL, "it says that its ranks rest, unasked")
                 return self.handle(ev.NodeLost(event.node, unasked), now)
             return self._pause.stopped(event.node)
+        if isinstance(event, ev.FolderSent):
+            return self._on_folder(event, now)
         host: int | None = getattr(event, "node", None)
         if host is None:  # the launcher's own news
             return self._carry(self._job.handle(event, now), now) if self.state == TRYING else []
@@ -239,6 +249,56 @@ class RunMachine:
         if hung.rank is not None:
             hung = replace(hung, node=self._job.node_of(hung.rank))
         return self._carry(self._job.stop(hung, now), now)
+
+    def restart(self, change: Change, wanted: ev.RestartWanted, now: float) -> list[Action]:
+        """A person wants the ranks to be started again with ``change``, which ``wanted`` tells."""
+        why = self._why_no_restart()
+        if why is not None:
+            return [Tell(ev.RestartRefused(why))]
+        self._change = change
+        asked = verdicts.RestartAsked(wanted.words, wanted.names)
+        if self.state == TRYING:
+            actions = self._carry(self._job.stop(asked, now), now)
+            if self._job.cause == asked or self.state != TRYING:
+                return actions
+            self._change = Change()  # a failure that is not settled yet is the cause
+            return [*actions, Tell(ev.RestartRefused("it is ending"))]
+        self._not_before = now
+        wait = max(0.0, self.hosts.dead_at() - now)
+        number, most = self.restarts + 1, self._rules.most
+        told = Tell(ev.RunRestarting(asked, number, most, wait, self._asked))
+        return [told, *self._send(), *self._resume(now)]
+
+    def _why_no_restart(self) -> str | None:
+        """Why a person cannot have the ranks started again now (R-7)."""
+        if self.plan.stdin != "none":
+            return "it reads standard input (--stdin), which is read once"
+        if self.has_running_ranks:
+            return None
+        if self.state not in (TRYING, PAUSED):
+            return "it is ending"
+        if isinstance(self._job.cause, verdicts.RestartAsked) or self._change != Change():
+            return "it is being restarted already"
+        if self.state == PAUSED and self._budget.began is not None:
+            return "it is being restarted already" if self._sends else None
+        awaited = self.state == PAUSED or self._job.state in (CONNECTING, PROBING)
+        return "its ranks have not been started yet" if awaited else "it is ending"
+
+    def _send(self) -> list[Action]:
+        """Have the working folder sent, where the run has it sent at all."""
+        self._sends = self._sync
+        return [SendFolder()] if self._sync else []
+
+    def _on_folder(self, event: ev.FolderSent, now: float) -> list[Action]:
+        """The hosts have the working folder; who has not cannot be used."""
+        if self.state != PAUSED or not self._sends:
+            return []
+        self._sends = False
+        actions: list[Action] = []
+        for host, failure in event.failures.items():
+            if self.state == PAUSED and host in self.hosts.linked:
+                actions += self._lose(host, f"{failure.kind.value}: {failure.why}", now)
+        return actions + (self._resume(now) if self.state == PAUSED else [])
 
     # -- to and from the job ------------------------------------------------------
 
@@ -358,7 +418,9 @@ class RunMachine:
         if isinstance(job.cause, verdicts.Rejected):  # R-6
             more = len(self.hosts.planned) > len(self._assigned)
             return more or self._rules.min_nodes is not None
-        return self.restarts < self._rules.most
+        if isinstance(job.cause, verdicts.RestartAsked):  # R-7
+            return True
+        return self.restarts - self._asked < self._rules.most
 
     def _ended(self, verdict: verdicts.Verdict, now: float) -> list[Action]:
         """The attempt is over: note who cannot be used again, and go on or close."""
@@ -387,18 +449,21 @@ class RunMachine:
             why_not = "its time is up"
         if not self._may_go_on() or cause is None:
             return actions + self._close(ENDED, why_not, now)
-        self._budget.failed(now)
-        if self._budget.verdict is not None:
-            return actions + self._close(ENDED, self._budget.verdict, now)
+        asked = isinstance(cause, verdicts.RestartAsked)
+        if not asked:
+            self._budget.failed(now)
+            if self._budget.verdict is not None:
+                return actions + self._close(ENDED, self._budget.verdict, now)
         undead = self.hosts.undead()
         if undead:  # R-3
             why = f"{', '.join(undead)}: lost while stopped, so its ranks may still be there"
+            self._give_up_restart([*verdict.lost, 0])
             return actions + self._close(ENDED, why, now)
         self._go(FAILED)
-        self._not_before = now + self._budget.pause
+        self._not_before = now if asked else now + self._budget.pause
         for host in self.hosts.facts:  # the limits of those that have yet to answer run elsewhere
             self.hosts.expect_heartbeat(host, now)
-        announced = self._announce(cause, now)
+        announced = self._announce(cause, now) + (self._send() if asked else [])
         following = self._resume(now)
         if self.state == PAUSED:
             following += self._orphans.plan(self.hosts.fences(), self.hosts.over, now)
@@ -410,7 +475,8 @@ class RunMachine:
         wait = max(self._not_before, self.hosts.dead_at()) - now
         known = restart.outward(cause, self._assigned)
         number = self.restarts + 1
-        return [Tell(ev.RunRestarting(known, number, self._rules.most, max(0.0, wait)))]
+        most, wait = self._rules.most, max(0.0, wait)
+        return [Tell(ev.RunRestarting(known, number, most, wait, self._asked))]
 
     def _resume(self, now: float) -> list[Action]:
         """Begin the next attempt if everything is there; else wait for what is missing (R-3)."""
@@ -419,15 +485,30 @@ class RunMachine:
             plan = self.plan if self._whole is None else self._whole[0]
             names = [plan.nodes[node].host.name for node in sorted(assignment.vacant)]
             why = f"no host can take the place of {', '.join(names)}"
+            self._give_up_restart(sorted(assignment.vacant))
             return self._close(VACANT, why if self._rules.most else None, now)
         when = max(self._not_before, self.hosts.dead_at())
         self._deadlines.pop(RESUME, None)
-        if assignment.awaited:
+        if assignment.awaited or self._sends:
             return []
         if now < when:
             self._deadlines[RESUME] = when
             return []
         return self._try_again(assignment, now)
+
+    def _give_up_restart(self, nodes: Sequence[int]) -> None:
+        """The restart that was asked for cannot be made for want of ``nodes``: the cause."""
+        verdict = self._verdict
+        assert verdict is not None
+        if isinstance(verdict.cause, verdicts.RestartAsked):
+            self._note_attempt()
+            why = self.hosts.out.get(self._assigned[nodes[0]], "it cannot be used any more")
+            known = verdict.lost.get(nodes[0], Failure(Kind.LOST, why))
+            cause = verdicts.NodeFailed(nodes[0], known)
+            code = verdicts.exit_code(cause)
+            self._verdict = replace(
+                verdict, cause=cause, exit_code=code, statuses={}, before=(), ended={}
+            )
 
     def _next_assignment(self) -> Assignment:
         hosts = self.hosts
@@ -450,13 +531,16 @@ class RunMachine:
         self._note_attempt()
         self._go(READY)
         changes = self._changes(assignment)
+        self._asked += isinstance(self._attempts[-1].cause, verdicts.RestartAsked)
         self.attempt += 1
         self.restarts += self._budget.began is not None
         self._budget.next()
         self._kept.clear()
         self._assign(assignment.hosts)
-        self._whole = assignment.whole
-        self._job = AttemptMachine(assignment.plan, check=self._prove)
+        whole, change = assignment.whole, self._change
+        self._whole = None if whole is None else (change.of(whole[0]), whole[1])
+        self._job = AttemptMachine(change.of(assignment.plan), check=self._prove)
+        self._change = Change()
         actions = self._carry(self._job.begin(), now)
         self.hosts.expect_nothing(self._assigned)
         for node in range(len(self._assigned)):
@@ -561,6 +645,7 @@ class RunMachine:
                 if host not in blamed
             },
             no_restart=no_restart,
+            starts=self.restarts + (self._budget.began is not None),
         )
         self._deadlines = {CLOSE: now + SWEEP_LIMIT}
         self.hosts.silent.clear()

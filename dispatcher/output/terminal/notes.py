@@ -17,7 +17,7 @@ from dispatcher.core.events.monitor_events import (
 )
 from dispatcher.core.events.mpi_events import MpiFound
 from dispatcher.core.events.run_events import Entry, Sink
-from dispatcher.core.events.verdicts import Cause
+from dispatcher.core.events.verdicts import Cause, RestartAsked
 from dispatcher.model.hostset import fold
 from dispatcher.output.text.fold import fold_ranks, plural
 from dispatcher.output.text.sanitize import sanitize_text
@@ -132,12 +132,18 @@ class Notes(Sink):
                 return f"{who}: MPI_Comm_spawn: {why}"
             case ev.NodeConnecting(node, attempt) if attempt > 1:
                 return f"{self._hosts[node]}: connection was dropped, attempt {attempt}"
-            case ev.RunRestarting(cause, number, most, seconds):
+            case ev.RunRestarting(cause, number, most, seconds, asked):
                 when = f" in {seconds:.0f} s" if seconds >= 1 else ""
                 why = headline(cause, self._hosts, self._error_of(cause))
-                self._restart = f"restart {number} of {most}"
+                self._restart = f"restart {number - asked} of {most}"
+                if isinstance(cause, RestartAsked):
+                    self._restart = f"attempt {number + 1}"
                 reached = sanitize_text(self._reached())
                 return f"{why}; {self._restart}{when}{reached and f', after {reached}'}"
+            case ev.FolderSent(notes=notes) if notes:
+                return "; ".join(notes)
+            case ev.RestartRefused(why):
+                return f"not restarted as dispatch restart wanted it: {why}"
             case ev.RanksProgressed(what=what) if what and self._restart:
                 return f"{self._restart} goes on at {sanitize_text(what)}"
             case ev.NodeCleared(node, killed):

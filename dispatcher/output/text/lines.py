@@ -297,7 +297,7 @@ class Tail(Sink):
             case OutputEnded(_, rank, stream):
                 self._over.add((rank, stream))
             case RunRestarting(cause, number):
-                self.errors[number - 1] = self.told(cause)
+                self.errors.setdefault(number - 1, self.told(cause))
 
     def written(self) -> list[tuple[int, int, int]]:
         """(rank, bytes of its stdout, of its stderr) of each rank that wrote."""

@@ -11,6 +11,7 @@ The addresses and the numbers in it are those of ranks and hosts that are known 
 from __future__ import annotations
 
 import re
+import shlex
 import signal
 from collections.abc import Callable, Collection, Mapping, Sequence
 
@@ -214,6 +215,13 @@ def signal_name(number: int) -> str:
         return signal.Signals(number).name
     except ValueError:
         return f"signal {number}"
+
+
+def restart_asked(cause: verdicts.RestartAsked) -> str:
+    """``restarted by dispatch restart -x LR -- train.py``."""
+    told = ["dispatch restart", *(f"-x {name}" for name in cause.names)]
+    told += ["--", shlex.join(cause.words)] if cause.words else []
+    return sanitize_text(f"restarted by {' '.join(told)}")
 
 
 def interrupted(cause: verdicts.Interrupted) -> str:

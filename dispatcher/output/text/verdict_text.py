@@ -43,6 +43,7 @@ from dispatcher.output.text.story import (
     in_words,
     interrupted,
     peers,
+    restart_asked,
     status_words,
 )
 from dispatcher.plan.job.placement import name
@@ -154,7 +155,7 @@ def describe(
                 found.append(signals_line(cause.signals))
             found += stack_lines(groups, host_of)
             lines += ["  " + line for line in found]
-        case verdicts.TimeUp():
+        case verdicts.TimeUp() | verdicts.RestartAsked():
             lines.append(f"error: {headline(cause, names)}")
         case verdicts.Interrupted(signal.SIGPIPE):
             lines.append(
@@ -354,6 +355,8 @@ def headline(cause: verdicts.Cause, names: Sequence[str], error: str = "") -> st
             return message
         case verdicts.Interrupted():
             return interrupted(cause)
+        case verdicts.RestartAsked():
+            return restart_asked(cause)
 
 
 def left_out(excluded: Sequence[Exclusion]) -> list[str]:
@@ -368,15 +371,22 @@ def left_out(excluded: Sequence[Exclusion]) -> list[str]:
 def history(
     verdict: verdicts.Verdict, errors: Mapping[int, str] = MappingProxyType({})
 ) -> list[str]:
-    """Lines for the verdict: the attempts before the last one, and why there was none after it.
+    """Lines for the verdict: the attempts before the last one.
 
     errors: number of restarts before an attempt -> why the rank that ended it did.
     """
     lines = []
+    of = f" of {verdict.starts}" if verdict.starts else ""
     for attempt in verdict.attempts:
-        which = f"attempt {attempt.restart + 1}" if attempt.started else "before a start"
+        which = f"attempt {attempt.restart + 1}{of}" if attempt.started else "before a start"
         error = errors.get(attempt.restart, "") if attempt.started else ""
         lines.append(f"note: {which}: {headline(attempt.cause, attempt.names, error)}")
+    return lines
+
+
+def outcome(verdict: verdicts.Verdict) -> list[str]:
+    """Lines for the verdict: what came of the attempts, and why there was no other."""
+    lines = []
     restarts = sum(attempt.started for attempt in verdict.attempts)
     if verdict.cause is None and restarts:
         lines.append(f"note: the job succeeded after {plural(restarts, 'restart')}")

@@ -207,6 +207,29 @@ class JobPlan(Value):
         return plan
 
 
+@value
+class Change(Value):
+    """What is new when a person has the ranks started again; all else is as it was.
+
+    program: None for the same. exports: variables over those that there are.
+    """
+
+    program: Program | None = None
+    exports: tuple[tuple[str, str], ...] = ()
+
+    def of(self, plan: JobPlan) -> JobPlan:
+        """``plan`` with what is new."""
+        if self == Change():
+            return plan
+
+        def over(exports: tuple[tuple[str, str], ...]) -> tuple[tuple[str, str], ...]:
+            return tuple((dict(exports) | dict(self.exports)).items())
+
+        parts = tuple(replace(part, exports=over(part.exports)) for part in plan.parts)
+        program = self.program or plan.program
+        return replace(plan, program=program, exports=over(plan.exports), parts=parts)
+
+
 def plan_job(request: Request, run_id: str) -> JobPlan:
     """The plan for ``request``; open if GPUs must be counted first.
 

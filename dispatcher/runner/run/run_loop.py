@@ -13,6 +13,7 @@ import os
 import signal
 import sys
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 
@@ -26,7 +27,8 @@ from dispatcher.core.events.verdicts import Verdict
 from dispatcher.core.hang_monitor import MonitoredRun
 from dispatcher.core.run.run_machine import RunMachine
 from dispatcher.model.host import Host
-from dispatcher.plan.job.job_plan import JobPlan
+from dispatcher.plan.job.job_plan import Change, JobPlan
+from dispatcher.plan.variables import redacted_words
 from dispatcher.remote.protocol.frames import control
 from dispatcher.runner.loop import JOIN_LIMIT, ConnectGate, EventLoop, signals_to
 from dispatcher.runner.run.host_thread import HostThread
@@ -66,7 +68,8 @@ class Runner(EventLoop):
     transports: host -> the way to reach it. sinks: who is told. check: see ``AttemptMachine``.
     check_orphans: carries out a ``CheckOrphans``; returns at once.
     agent_python: the interpreter to try first for the agent. sample_every: seconds between two
-    samples of the ranks; None for none.
+    samples of the ranks; None for none. resend: sends the working folder once more, and tells; it
+    returns at once. None: none is sent.
     lent: gives the terminal to the shell while dispatch is stopped.
     """
 
@@ -78,18 +81,21 @@ class Runner(EventLoop):
         *,
         check_orphans: Callable[[CheckOrphans], None] = lambda look: None,
         check: bool = True,
+        resend: Callable[[], None] | None = None,
         agent_python: str | None = None,
         sample_every: float | None = None,
         lent: Callable[[], AbstractContextManager[None]] = nullcontext,
         sink_failed: Callable[[Sink, Exception], None] = lambda sink, error: None,
     ) -> None:
-        self._run = RunMachine(plan, check=check)
+        self._run = RunMachine(plan, check=check, sync=resend is not None)
         n_hosts = len(self._run.hosts.planned)
         super().__init__(sinks, sink_failed, n_hosts)
         self._plan = plan
         self._machine = MonitoredRun(self._run)
         self._transport_for = transport_for
         self._look_again = check_orphans
+        self._resend = resend
+        self._changes: deque[Change] = deque()
         self._output: Output = self._feed.output
         if plan.restarts.progress_line is not None:
             from dispatcher.runner.run.liveness import ProgressLine
@@ -181,6 +187,15 @@ class Runner(EventLoop):
                 self._feed.finish(lambda: self._asks_to_leave() or time.monotonic() > late)
         return self._verdict
 
+    def restart(self, change: Change) -> None:
+        """Have the ranks started again, with ``change``; from any thread.
+
+        The journal is told of it without values of variables, and without secrets.
+        """
+        words = () if change.program is None else tuple(redacted_words(change.program.argv))
+        self._changes.append(change)
+        self.tell(ev.RestartWanted(words, tuple(name for name, _ in change.exports)))
+
     def _step(self) -> None:
         """Wait for events or the next deadline, and have the core decide."""
         self._tell_flow()
@@ -223,6 +238,9 @@ class Runner(EventLoop):
         self._record(event)
         if isinstance(event, SamplesWanted):
             self._sampling.ask(event.seconds)
+            return
+        if isinstance(event, ev.RestartWanted):
+            self._do(self._run.restart(self._changes.popleft(), event, time.monotonic()))
             return
         if isinstance(event, ev.NodeReady):
             self._facts[event.node] = event.facts
@@ -319,6 +337,9 @@ class Runner(EventLoop):
                     self._sampling.gather(self._hosts[node], action)
                 case CheckOrphans():
                     self._look_again(action)
+                case act.SendFolder():
+                    assert self._resend is not None
+                    self._resend()
                 case act.Finish(node):
                     self._hosts[node].finish()
                 case act.CloseLink(node):

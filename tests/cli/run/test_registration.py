@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,8 @@ from dispatcher.jobs.job_socket import JobConnection
 from dispatcher.model.errors import DispatchError, UsageError
 from dispatcher.model.host import Host
 from dispatcher.model.paths import RunPaths
+from dispatcher.plan.job.job_plan import Change
+from dispatcher.plan.job.parts import PartPlan, Program
 
 
 @pytest.fixture(autouse=True)
@@ -45,10 +48,11 @@ class Made:
         elsewhere: tuple[Host, ...] = (), options: RunOptions | None = None, **fields: Any,
     ) -> None:  # fmt: skip
         self.told: list[Event] = []
+        self.changes: list[Change] = []
         self.plan = plan_job(asked(hosts, ["train.py", "x"], **fields))
         self.one = JobRegistration(
             self.plan, options or RunOptions(), paths, word, self.told.append,
-            lambda: ("rank 1 is slow",), elsewhere,
+            self.changes.append, lambda: ("rank 1 is slow",), elsewhere,
         )  # fmt: skip
 
     @property
@@ -78,6 +82,44 @@ def test_what_is_written_down(tmp_path: Path) -> None:
     made.one.conclude(3, ["error: it failed"])
     assert (made.job.state, made.job.exit_code) == ("ended", 3)
     assert (made.job.end or {})["verdict"] == ["error: it failed"]
+
+
+@cases(
+    ("made", "order", "change"),
+    [
+        ({}, {}, Change()),
+        ({}, {"exports": [["A", "1"]]}, Change(None, (("A", "1"),))),
+        ({}, {"words": ["b.py", "y"]}, Change(Program("script", ("b.py", "y")))),
+        ({}, {"words": ["none.py"]}, "none.py: no such script in "),
+        ({}, {"exports": [["RANK", "1"]]}, "-x: RANK is set by dispatch"),
+        ({"elsewhere": (Host("n9"),)}, {"exports": [["A", "1"]]}, "its ranks are started by"),
+        ({"parts": True}, {"words": ["b.py"]}, "it has several programs"),
+        ({"launcher": "torchrun"}, {"words": ["b.py"]}, "torch.distributed.run"),
+    ],
+)  # fmt: skip
+def test_what_a_restart_is_made_of(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, made: dict[str, Any], order: dict[str, Any],
+    change: Change | str,
+) -> None:  # fmt: skip
+    monkeypatch.chdir(tmp_path)
+    for name in ("train.py", "b.py"):
+        (tmp_path / name).touch()
+    options = RunOptions(words=("train.py", "x"), launcher=made.get("launcher", "dispatch"))
+    one = Made(options=options, elsewhere=made.get("elsewhere", ()))
+    if "parts" in made:
+        part = PartPlan("", one.plan.program, "python3", "/", ())
+        one.one._plan = replace(one.plan, parts=(part, part))
+    if isinstance(change, str) and " " in change:
+        with pytest.raises(DispatchError) as refused:
+            one.one._order_restart(order)
+        assert refused.value.message.startswith(change)
+    else:
+        one.one._order_restart(order)
+    programs = [(found.program or Program("script", ())).argv for found in one.changes]
+    assert one.changes == [change] or [(argv[0], argv[-1]) for argv in programs] in (
+        [(change, "b.py")], [],
+    )  # fmt: skip
+    one.one.conclude(0, [])
 
 
 def test_how_many_ranks_is_not_known_yet() -> None:

@@ -127,7 +127,7 @@ def test_the_footer_shows_the_copy_until_it_is_over(
         def __init__(self, *what: object, **more: object) -> None:
             self.typing = lambda began: None
 
-        def run(self) -> list[exec_events.Outcome]:
+        def run(self, handled: object) -> list[exec_events.Outcome]:
             drawn.extend(line.decode() for line, _ in draw([], 80))
             return [exec_events.Interrupted(signal.SIGINT)] * 2
 

@@ -11,7 +11,7 @@ from dispatcher.core.events import run_events as ev
 from dispatcher.core.events.run_events import Entry
 from dispatcher.model.failure import Failure, Kind
 from dispatcher.output.terminal.notes import Notes
-from dispatcher.output.text.verdict_text import headline, history, record
+from dispatcher.output.text.verdict_text import headline, history, outcome, record
 
 HOSTS = ["n1", "n2", "n3", "n4"]
 LOST = Failure(Kind.LOST, "no heartbeat for 15 s")
@@ -83,10 +83,10 @@ def test_a_restart_says_why_how_far_it_was_and_where_it_goes_on() -> None:
     ]
     failed = verdicts.Attempt(0, ("n1", "n2"), 4, verdicts.RankFailed(1, 3, 1), True)
     before = verdicts.Attempt(0, ("n1", "n2"), 4, verdicts.RankFailed(1, 3, 1), False)
-    verdict = verdicts.Verdict(None, 0, 4, attempts=(before, failed))
+    verdict = verdicts.Verdict(None, 0, 4, attempts=(before, failed), starts=2)
     assert history(verdict, {0: "E: no"})[:2] == [
         "note: before a start: rank 3 on n2: exit code 1",
-        "note: attempt 1: rank 3 on n2: exit code 1: E: no",
+        "note: attempt 1 of 2: rank 3 on n2: exit code 1: E: no",
     ]
     assert record(verdict, {0: "E: no"})["attempts"][1]["what"].endswith("exit code 1: E: no")
 
@@ -104,6 +104,8 @@ def test_the_verdict_lists_every_attempt() -> None:
     assert history(verdict) == [
         "note: before a start: n2 cannot be used",
         "note: attempt 1: rank 2 on n3: exit code 5",
+    ]
+    assert outcome(verdict) == [
         "note: n2: not used to the end: host lost",
         "note: not started again: 1 restart was made, which is the most",
     ]
@@ -112,5 +114,5 @@ def test_the_verdict_lists_every_attempt() -> None:
 
 
 def test_a_plain_run_says_nothing() -> None:
-    assert history(verdicts.Verdict(None, 0, 4)) == []
-    assert history(verdicts.Verdict(verdicts.RankFailed(0, 1, 3), 3, 4)) == []
+    for cause in (None, verdicts.RankFailed(0, 1, 3)):
+        assert (history(one := verdicts.Verdict(cause, 0, 4)), outcome(one)) == ([], [])

@@ -24,6 +24,7 @@ from dispatcher.output.text.verdict_text import (
     history,
     last_words,
     left_out,
+    outcome,
     record,
 )
 from dispatcher.plan.job.job_plan import plan_job
@@ -225,16 +226,16 @@ def test_hosts_that_were_left_out() -> None:
 def test_a_job_that_came_through_in_the_end() -> None:
     failed = verdicts.Attempt(0, ("n0",), 2, RankFailed(0, 0, 1), True)
     again = verdicts.Attempt(1, ("n0",), 2, RankFailed(0, 0, 1), True)
-    assert history(Verdict(None, 0, 2, attempts=(failed,)))[-1] == (
+    assert outcome(Verdict(None, 0, 2, attempts=(failed,))) == [
         "note: the job succeeded after 1 restart"
-    )
-    lines = history(Verdict(None, 0, 2, attempts=(failed, again)))
-    assert lines == [
+    ]
+    verdict = Verdict(None, 0, 2, attempts=(failed, again))
+    assert history(verdict) + outcome(verdict) == [
         "note: attempt 1: rank 0 on n0: exit code 1", "note: attempt 2: rank 0 on n0: exit code 1",
         "note: the job succeeded after 2 restarts",
     ]  # fmt: skip
     never = verdicts.Attempt(0, ("n0",), 2, RankFailed(0, 0, 1), False)
-    assert len(history(Verdict(None, 0, 2, attempts=(never,)))) == 1
+    assert outcome(Verdict(None, 0, 2, attempts=(never,))) == []
 
 
 def test_attempts_as_data() -> None:

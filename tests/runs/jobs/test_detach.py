@@ -162,7 +162,9 @@ def test_a_caller_that_reads_nothing_does_not_slow_the_job(desk: Desk, state: Pa
         assert got + missed == out.stat().st_size - first
 
 
-@pytest.mark.parametrize("garbage", [b"\n", b"[]\n", b'{"order": "rm"}\n', b"x" * 9000, b"\xff\n"])
+@pytest.mark.parametrize(
+    "garbage", [b"\n", b"[]\n", b'{"order": "rm"}\n', b"x" * 140_000, b"\xff\n"]
+)
 def test_garbage_on_the_socket_is_hung_up_on(desk: Desk, state: Path, garbage: bytes) -> None:
     row = detach(desk, "-H", "localhost:1", script(desk.folder, WAITS), "0")
     with socket.socket(socket.AF_UNIX) as link:

@@ -66,7 +66,7 @@ def test_the_last_attempt_decides_and_all_are_told(desk: Desk) -> None:
     )  # fmt: skip
     assert done.returncode == 7
     assert [a["exit_code"] for a in report(desk)["attempts"]] == [5, 6]  # type: ignore[attr-defined]
-    assert "note: attempt 2: rank 0 on localhost: exit code 6\n" in done.stderr
+    assert "note: attempt 2 of 3: rank 0 on localhost: exit code 6\n" in done.stderr
     assert "note: not started again: 2 restarts were made, which is the most\n" in done.stderr
     assert "error: rank 0 on localhost" in done.stderr
 

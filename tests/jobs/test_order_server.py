@@ -1,19 +1,29 @@
-"""Where the ranks of a run in the foreground are: who asks is answered, one after the other."""
+"""What other shells ask and order of a run in the foreground, or of a program's."""
 
 from __future__ import annotations
 
 import socket
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
+from cases import cases
+from rig import wait_for
 
+from dispatcher.core.events import run_events as ev
 from dispatcher.core.events.run_events import Entry, Event, Sink
 from dispatcher.jobs import registry
-from dispatcher.jobs.job_socket import LONGEST_ORDER, Frames, JobConnection
-from dispatcher.jobs.status import OnAnswer, StacksServer
+from dispatcher.jobs.job_socket import (
+    LONGEST_ORDER,
+    Frames,
+    JobConnection,
+    Malformed,
+    restart_of,
+)
+from dispatcher.jobs.status import OnAnswer, OrderServer
+from dispatcher.model.errors import CannotRestart
 from dispatcher.model.formats import Gathered
 
 
@@ -32,9 +42,18 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return made
 
 
-def stacks_server(folder: Path, ask: Callable[[], None] = lambda: None) -> StacksServer:
-    server = StacksServer(folder, ask, Answering)
-    server.event(Entry(1, 0.0, Event()))
+def order_server(
+    folder: Path,
+    ask: Callable[[], None] = lambda: None,
+    make: Callable[[OnAnswer], Sink] | None = None,
+    restart: Callable[[Mapping[str, Any]], None] = lambda order: None,
+    stop: Callable[[str], None] | None = None,
+    *,
+    begun: bool = True,
+) -> OrderServer:
+    server = OrderServer(folder, ask, make or Answering, restart=restart, stop=stop)
+    if begun:
+        server.event(Entry(1, 0.0, Event()))
     return server
 
 
@@ -60,7 +79,7 @@ class Answering(Sink):
 def test_one_caller_after_the_other_is_told_where_the_ranks_are(folder: Path) -> None:
     Answering.made = 0
     asked = threading.Semaphore(0)
-    server = stacks_server(folder, asked.release)
+    server = order_server(folder, asked.release)
 
     def call(pieces: list[bytes]) -> dict[str, Any]:
         with socket.socket(socket.AF_UNIX) as link:
@@ -90,7 +109,7 @@ def test_one_caller_after_the_other_is_told_where_the_ranks_are(folder: Path) ->
 )
 def test_who_wants_anything_else_is_hung_up_on(folder: Path, said: bytes) -> None:
     asked: list[None] = []
-    server = stacks_server(folder, lambda: asked.append(None))
+    server = order_server(folder, lambda: asked.append(None))
     with socket.socket(socket.AF_UNIX) as link:
         link.settimeout(20)
         link.connect("control")
@@ -106,7 +125,7 @@ def test_who_wants_anything_else_is_hung_up_on(folder: Path, said: bytes) -> Non
 
 
 def test_a_run_that_ends_before_it_begins_has_nobody_to_ask(folder: Path) -> None:
-    server = StacksServer(folder, lambda: None, Answering)
+    server = order_server(folder, begun=False)
     assert (folder / "control").exists()
     server.finish(0)
     assert not (folder / "control").exists()
@@ -115,8 +134,7 @@ def test_a_run_that_ends_before_it_begins_has_nobody_to_ask(folder: Path) -> Non
 
 def test_who_waits_for_an_answer_is_told_that_the_run_has_ended(folder: Path) -> None:
     asked = threading.Event()
-    server = StacksServer(folder, asked.set, lambda told: Sink())
-    server.event(Entry(1, 0.0, Event()))
+    server = order_server(folder, asked.set, lambda told: Sink())
     with JobConnection(registry.find(None)) as stranger, JobConnection(registry.find(None)) as call:
         stranger.order("attach")
         assert list(stranger.frames())[-1:] in ([], [({}, b"")])  # hung up on
@@ -126,3 +144,58 @@ def test_who_waits_for_an_answer_is_told_that_the_run_has_ended(folder: Path) ->
         (told,) = (fields for fields, _ in call.frames() if fields)
     assert (told["type"], told["exit_code"]) == ("verdict", 3)
     assert not (folder / "control").exists()
+
+
+def _refuse(order: Mapping[str, Any]) -> None:
+    raise CannotRestart("no such script", hint="look")
+
+
+@pytest.mark.parametrize(
+    ("events", "told"),
+    [
+        ([ev.RestartRefused("over")], {"type": "refused", "why": "over", "hint": None}),
+        (
+            [ev.RanksPlaced(4, "n1", 1), ev.RestartWanted(), ev.RanksPlaced(8, "n1", 1, 2)],
+            {"type": "restarted", "world_size": 8, "restart": 2},
+        ),
+        ([], {"type": "refused", "why": "no such script", "hint": "look"}),
+    ],
+)  # fmt: skip
+def test_who_has_the_ranks_started_again_is_told_when_they_are(
+    folder: Path, events: list[Event], told: dict[str, Any]
+) -> None:
+    orders: list[Mapping[str, Any]] = []
+    server = order_server(folder, restart=orders.append if events else _refuse)
+    with JobConnection(registry.find(None)) as call:
+        call.order("restart", words=["a.py"], exports=[["LR", "3"]])
+        wait_for(lambda: bool(orders) or not events)
+        if len(events) == 1:
+            server.event(Entry(2, 0.0, ev.RestartWanted()))
+        for event in events:
+            server.event(Entry(2, 0.0, event))
+        assert [fields for fields, _ in call.frames() if fields] == [told]
+    if events:
+        assert restart_of(orders[0]) == (("a.py",), (("LR", "3"),))
+    server.finish(0)
+
+
+def test_a_programs_run_is_stopped_by_others_who_do_not_wait_for_each_other(folder: Path) -> None:
+    stopped: list[str] = []
+    server = order_server(folder, stop=stopped.append)
+    with JobConnection(registry.find(None)) as first, JobConnection(registry.find(None)) as second:
+        first.order("stop", signal=10)
+        wait_for(lambda: stopped == ["10"])
+        second.order("stop", now=True)
+        wait_for(lambda: stopped == ["10", "kill"])
+        first.__exit__()  # by Ctrl-C
+        wait_for(lambda: len(server._callers) == 1)
+        server.finish(130)
+        (told,) = (fields for fields, _ in second.frames() if fields)
+    assert (told["type"], told["exit_code"]) == ("verdict", 130)
+    assert server._callers == {}
+
+
+@cases("order", [{"words": "a.py"}, {"words": [3]}, {"exports": [["A"]]}, {"exports": [["A", 3]]}])
+def test_what_is_no_order_to_start_again(order: dict[str, Any]) -> None:
+    with pytest.raises(Malformed):
+        restart_of(order)

@@ -1,0 +1,132 @@
+"""``dispatch restart``: the ranks of a running job end and start again, with the code as it is now.
+
+Connections, agents and placement stay: what is saved is all that a stop and a new start cost.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+
+import click
+
+from dispatcher.cli import say
+from dispatcher.cli.options.declaration import Options, argument, dry_run_option, option
+from dispatcher.jobs import registry
+from dispatcher.jobs.job_socket import LONGEST_ORDER, JobConnection, Malformed
+from dispatcher.model import errors
+from dispatcher.model.errors import CannotRestart, JobEnded, UnexpectedArgument, UsageError
+from dispatcher.model.host import Host
+from dispatcher.output.text.fold import plural
+from dispatcher.output.text.sanitize import sanitize_text
+
+
+class RestartOptions(Options):
+    """End the ranks of a running job and start them again, with the code as it is now.
+
+    JOB is the beginning of an id that dispatch jobs -a lists, or latest. If only one job runs, in
+    the background or in another terminal, you need not name it.
+
+    The ranks get what dispatch stop gives them (--stop-signal and --grace of the run). They start
+    again on the hosts and connections that are there, as many as before; with --sync of the run
+    the working folder is sent once more. Behind -- stands what they run from then on, a script and
+    its arguments if they ran one. That is a further attempt of the job, which --max-restarts does
+    not count.
+    """
+
+    examples = (
+        ("dispatch restart", "the only job that runs, after its script was mended"),
+        ("dispatch restart k3f9x2 -- train.py --lr 1e-4", "with other arguments"),
+        ("dispatch restart latest -x NCCL_DEBUG=INFO", "with a variable more"),
+    )
+    epilog = (
+        "Exit code: 0 when the ranks start again, 125 if they do not, 130 after Ctrl-C, which "
+        "undoes nothing."
+    )
+
+    job: str | None = argument()
+    words: tuple[str, ...] = argument(metavar="[-- PROGRAM [ARGS]...]")
+    exports: tuple[str, ...] = option(
+        "-x",
+        "--export",
+        metavar="NAME[=VALUE]",
+        help="Give the ranks this variable, beside those of the run. May be repeated.",
+    )
+    dry_run: bool = dry_run_option()
+
+
+def restart(options: RestartOptions) -> int:
+    """Have the ranks started again; the exit code. Raises: DispatchError."""
+    from dispatcher.cli.options.connect_options import show_only
+    from dispatcher.plan.variables import exported
+
+    name, program = _apart(options, click.get_current_context().obj)
+    given = exported(os.environ, options.exports)
+    exports = [[name, given[name]] for name in dict.fromkeys(map(_name, options.exports))]
+    found = registry.find(name, foreground=True)
+    if found.state == registry.ENDED:
+        raise JobEnded(
+            f"job {found.run_id}: it has ended, exit code {found.exit_code}",
+            hint=f"dispatch logs {found.run_id}",
+        )
+    if found.state != registry.RUNNING:
+        raise registry.not_running(found)
+    does = f"end the ranks of {found.run_id} and start them again"
+    hosts = (Host(name, user=user, port=port) for name, user, port in found.hosts)
+    if show_only(options, "restart", ((host, does) for host in hosts)):
+        return 0
+    if len(json.dumps([program, exports])) > LONGEST_ORDER // 2:
+        raise UsageError(f"more than {LONGEST_ORDER >> 11} KiB of arguments and variables")
+    try:
+        with JobConnection(found) as call:
+            call.order("restart", words=program, exports=exports)
+            return _follow(found, call)
+    except KeyboardInterrupt:
+        say(f"\nnote: job {found.run_id} is being restarted all the same")
+        return errors.SIGNAL_BASE + 2
+
+
+def _name(export: str) -> str:
+    return export.partition("=")[0]
+
+
+def _apart(options: RestartOptions, typed: Sequence[str]) -> tuple[str | None, tuple[str, ...]]:
+    """JOB, and what stands behind ``--``. typed: the words of the command line."""
+    words = (*(() if options.job is None else (options.job,)), *options.words)
+    at = len(words)
+    if "--" in typed:
+        at -= len(typed) - 1 - typed.index("--")
+        if at == len(words):
+            raise UsageError("nothing stands behind --", hint="dispatch restart JOB -- train.py")
+    if at > 1:
+        raise UnexpectedArgument(
+            f"{words[1]}: what the ranks are to run stands behind --",
+            hint=f"dispatch restart {words[0]} -- {' '.join(words[1:])}",
+        )
+    return (words[0] if at else None), words[at:]
+
+
+def _follow(job: registry.Job, call: JobConnection) -> int:
+    """Say what the launcher does about it, until it is done; the exit code."""
+    try:
+        for fields, _ in call.frames():
+            match fields:
+                case {"type": "refused", "why": str(why)}:
+                    hint = fields.get("hint")
+                    raise CannotRestart(
+                        f"job {job.run_id}: {sanitize_text(why)}",
+                        hint=sanitize_text(hint) if isinstance(hint, str) else None,
+                    )
+                case {"type": "restarted", "world_size": int(size), "restart": int(number)}:
+                    starts = f"attempt {number + 1}, {plural(size, 'rank')}"
+                    say(f"note: job {job.run_id}: started again: {starts}")
+                    return 0
+                case {"type": "say", "line": str(line)}:
+                    say(sanitize_text(line))
+                case {"type": "verdict", "exit_code": int(code)}:
+                    say(f"note: job {job.run_id} ended, exit code {code}")
+                    return errors.CLUSTER
+    except (OSError, Malformed):
+        pass  # the launcher is gone; the record says what became of it
+    raise registry.not_running(registry.find(job.run_id))
