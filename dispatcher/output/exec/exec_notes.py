@@ -122,13 +122,14 @@ def describe(
         for name, outcome in zip(names, outcomes, strict=True)
         if not exec_events.is_good(outcome)
     ]
-    rest = f"-w {shlex.quote(fold(name for name, _ in bad))}  # goes on with all of these"
-    groups = grouped(Trouble(name, *_trouble(outcome, rest)) for name, outcome in bad)
-    if not groups:
+    if not bad:
         return []
+    left = sum(isinstance(outcome, exec_events.NotStarted) for _, outcome in bad)
+    rest = shlex.quote(fold(name for name, _ in bad)) if left else ""
+    hint = f"-w {rest}  # goes on with all of these"
+    groups = grouped(Trouble(name, *_trouble(outcome, hint)) for name, outcome in bad)
     rows = [(fold(hosts), one.why) for hosts, one in groups]
     wide = min(40, max(len(row[0]) for row in rows))
-    left = sum(isinstance(outcome, exec_events.NotStarted) for _, outcome in bad)
     failed, total = len(bad) - left, plural(len(names), "host")
     if failed:
         head = f"{failed} of {total} failed" + (f", {left} {NOT_STARTED}" if left else "")

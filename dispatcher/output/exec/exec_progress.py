@@ -65,7 +65,7 @@ class ExecProgress(Sink):
                     self._connecting.discard(node)
                     self._running.discard(node)
                     self._done.add(node)
-                    self._failed += not exec_events.is_good(outcome)
+                    self._failed += _has_failed(outcome)
 
     def lines(self, columns: int) -> list[tuple[bytes, int]]:
         """What to draw: one line, no wider than ``columns``, or none."""
@@ -87,6 +87,10 @@ class ExecProgress(Sink):
                 line.append(f" {len(nodes)} {word}{named}")
         line.append(f"{self._batch} {clock(seconds)}")
         return line
+
+
+def _has_failed(outcome: exec_events.Outcome) -> bool:
+    return not (exec_events.is_good(outcome) or isinstance(outcome, exec_events.NotStarted))
 
 
 def _head(done: int, failed: int, total: int, part: float) -> Text:
@@ -127,7 +131,7 @@ class CopyProgress(Sink):
     def event(self, entry: Entry) -> None:
         if isinstance(entry.event, exec_events.HostDone):
             self._done += 1
-            self._failed += not exec_events.is_good(entry.event.outcome)
+            self._failed += _has_failed(entry.event.outcome)
 
     def lines(self, columns: int) -> list[tuple[bytes, int]]:
         """The footer: one line, no wider than ``columns``."""

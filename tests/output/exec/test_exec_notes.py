@@ -125,6 +125,28 @@ def test_who_failed_and_what_to_do() -> None:
     assert describe([Exited(1)], ["n1"])[0] == "error: 1 of 1 host failed [hosts-failed]"
 
 
+@cases(
+    ("outcomes", "head", "hint"),
+    [
+        ([Exited(0), Exited(1), NotStarted("x")],
+         "1 of 3 hosts failed, 1 not started", "-w 'n[2-3]'"),
+        ([NotStarted("x")], "1 of 1 host not started", "-w n1"),
+        ([Exited(1), *[NotStarted("x")] * 200], "1 of 201 hosts failed, 200 not started", None),
+    ],
+)  # fmt: skip
+def test_who_was_not_started_is_counted_apart(
+    outcomes: list[exec_events.Outcome], head: str, hint: str | None
+) -> None:
+    """And with what the rest goes on: the hosts, where they are few words, or a file of them."""
+    names = [f"n{n}{'x' * (n % 2) * (hint is None)}" for n in range(1, len(outcomes) + 1)]
+    first, *lines = describe(outcomes, names)
+    assert first == f"error: {head} [hosts-failed]"
+    found = [line for line in lines if "hint: " in line]
+    assert found == ([f"  hint: {hint}  # goes on with all of these"] if hint else [])
+    told = describe(outcomes, names, {"not started": "by a file"}.get)
+    assert told[-1] == "  hint: by a file"
+
+
 def test_names_of_hosts_take_no_more_than_so_many_columns() -> None:
     names = [f"{letter}{'x' * 30}" for letter in "abc"]
     lines = describe([Exited(1), Exited(1), Exited(2)], names)

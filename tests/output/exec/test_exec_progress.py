@@ -42,6 +42,9 @@ def test_hosts_on_their_way() -> None:
     assert shown(progress) == "2 of 6 hosts (1 failed)  2 running 0:00:00"
     now += SLOW
     assert shown(progress) == "2 of 6 hosts (1 failed)  2 running: n[3-4] 0:00:05"
+    tell(exec_events.BatchStarted(2, 3, (2, 3)))
+    assert shown(progress).endswith("2 running: n[3-4] batch 2 of 3 0:00:05")
     assert len(shown(progress, 30)) <= 30
-    tell(*(exec_events.HostDone(node, exec_events.Exited(0)) for node in range(2, 6)))
-    assert shown(progress) == "6 of 6 hosts (1 failed)  0:00:05"
+    tell(*(exec_events.HostDone(node, exec_events.Exited(0)) for node in range(2, 5)))
+    tell(exec_events.HostDone(5, exec_events.NotStarted("stopped")))
+    assert shown(progress) == "6 of 6 hosts (1 failed)  batch 2 of 3 0:00:05"
