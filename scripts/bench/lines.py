@@ -77,7 +77,7 @@ ROWS = (
         change=((r"\[\d+\] [\d:]+ \[\w+\] (\w+)\n", r"\1: \1\n"),), differs="ours shows it, too"),
     Row("parallel-ssh -h hf -I -i <s.sh", "dsx -H hf -I sh <s.sh", change=_PSSH, differs=_LABELS),
     Row("ansible all -i hf -m shell -a 'df /|tail -1' -f 2", "dsx -H hf -f 2 'df /|tail -1'"),
-    Row("ansible all -i hf -m script -a s.sh", "dsx -H hf -I sh <s.sh"),
+    Row("ansible all -i hf -m script -a s.sh", "dsx -H hf --script s.sh"),
     Row("ansible all -i hf -b -a whoami", "dsx -H hf --sudo whoami"),
 )  # fmt: skip
 GROUPS = {
