@@ -287,6 +287,14 @@ def pmix(data: bytes) -> None:
         else:
             bridge._group(0.0, 7, "construct", data[:512], members, data)
         index, fence = next(iter(bridge.waiting), (0, "x"))
+        bridge.spread({
+            "name": data[:99], "world": take.below(3), "first": 1 << 20, "size": take.below(5),
+            "hosts": [], "nodes": [], "node": None, "apps": [],
+        })  # fmt: skip
+        bridge._name(0.0, 8, take.below(4), "lookup", data[:99], data, wait=True, once=False)
+        bridge._spawn(0.0, 9, take.below(4), [])
+        for ask in (8, 9, take.below(12)):
+            bridge.answer({"ask": ask, "line": b"cmd=x rc=0 port=" + data})
         bridge._connected(0.0, take.below(4))
         bridge._abort(0.0, take.below(4), take.number(), take.text())
         order = {

@@ -377,7 +377,16 @@ def spawned(plan: JobPlan, world: World, node: int, facts: Facts) -> dict[str, A
 def test_a_world_that_was_spawned() -> None:
     plan = plan_of("a", "b", mpi="auto", limits=Limits(mpi_stall_warning=9.0))
     segments = (
-        Segment(2, (b"/bin/child", b"-x"), ((b"wdir", b"/d"), (b"path", b"/p"))),
+        Segment(
+            2,
+            (b"/bin/child", b"-x"),
+            (
+                (b"wdir", b"/d"),
+                (b"path", b"/p"),
+                (b"env", b"A=1\nPMIX_RANK=7"),
+                (b"env", b"B=2=3\nC"),
+            ),
+        ),
         Segment(1, (b"/opt/python3.9", b"m.py")),
     )
     world = World(3, 1, segments, ((b"k", b"v"), (b"l", b"w")), (1, 0, 1))
@@ -387,15 +396,20 @@ def test_a_world_that_was_spawned() -> None:
         (first, [b"/bin/child", b"-x"], b"/d", b"/p"),
         (first + 2, [b"/opt/python3.9", b"m.py"], b"", b""),
     ]  # fmt: skip
-    assert [env(r[2])["MPI_LOCALRANKID"] for r in order["ranks"]] == ["0", "1"]
+    own = [env(r[2]) for r in order["ranks"]]
+    assert [one["MPI_LOCALRANKID"] for one in own] == ["0", "1"]
+    assert [one["PMIX_RANK"] for one in own] == ["0", "2"]
+    assert [(one.get("A"), one.get("B")) for one in own] == [("1", "2=3"), (None, None)]
     common = env(order["common"])
     assert (common["MPI_LOCALNRANKS"], common["PMI_HOSTNAME"]) == ("2", "10.0.0.2")
     assert common["OMP_NUM_THREADS"] == "4"
+    assert (common["PMIX_NAMESPACE"], common["PMIX_HOSTNAME"]) == ("kvs_3", "b")
     assert order["scrub"] == orders.SCRUB
     assert order["pmi"] == {
         "world": 3, "first": first, "name": b"kvs_3", "size": 3, "universe": 4,
         "mapping": b"(vector,(0,2,1),(0,1,1))", "patience": 9.0, "hook": orders.hook(),
         "apps": [2, 1], "preput": [b"k", b"v", b"l", b"w"],
+        "pmix": list(orders.URIS),
     }  # fmt: skip
     head = spawned(plan, world, 0, facts_of(8, 0, "192.168.0.1"))
     assert [r[0] for r in head["ranks"]] == [first + 1]
@@ -411,3 +425,13 @@ def test_a_spawned_python_loads_the_hook_too(program: bytes, has_hook: bool) -> 
     world = World(1, 0, (Segment(1, (program,)),), (), (0,))
     hook = spawned(plan_of("a"), world, 0, facts_of())["pmi"]["hook"]
     assert (hook is not None) == has_hook
+
+
+def test_who_serves_pmix_learns_of_a_world() -> None:
+    plan = plan_of("a", "b", "c", mpi="auto")
+    world = World(3, 1, (Segment(2, (b"x",)), Segment(1, (b"y",))), (), (2, 0, 2))
+    for node, here in ((0, 0), (1, None), (2, 1)):
+        assert read(orders.world_order(plan, world, node, "kvs")) == {
+            "type": "pmix_world", "world": 3, "first": number(3, 0), "name": b"kvs_3", "size": 3,
+            "hosts": [[b"a", [1]], [b"c", [0, 2]]], "nodes": [0, 2], "node": here, "apps": [2, 1],
+        }  # fmt: skip

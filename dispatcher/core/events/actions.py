@@ -122,11 +122,23 @@ class ReleaseFence(Action):
 
 @value
 class AnswerRank(Action):
-    """Give the rank the ``line`` that answers its ``PmiAsked`` or ``PmiSpawnAsked``."""
+    """Give the rank the ``line`` that answers its ``PmiAsked`` or ``PmiSpawnAsked``.
+
+    ask: the number that this has, if any.
+    """
 
     node: int
     rank: int
     line: bytes
+    ask: int = 0
+
+
+@value
+class ShareWorld(Action):
+    """Let those who serve PMIx on ``node`` know of ``world``, which has been spawned."""
+
+    node: int
+    world: World
 
 
 @value

@@ -39,13 +39,20 @@ class PmiAborted(OfAttempt):
 
 @value
 class PmiAsked(OfAttempt):
-    """The rank wants to ``publish``, ``lookup`` or ``unpublish`` ``service`` (at ``port``)."""
+    """The rank wants to ``publish``, ``lookup`` or ``unpublish`` ``service`` (at ``port``).
+
+    ask: by PMIx, its number for this request. wait: until somebody publishes it. once: it is
+    published for the first that looks it up.
+    """
 
     node: int
     rank: int
     verb: str
     service: bytes
     port: bytes
+    ask: int = 0
+    wait: bool = False
+    once: bool = False
 
 
 @value
@@ -59,12 +66,16 @@ class Segment(Value):
 
 @value
 class PmiSpawnAsked(OfAttempt):
-    """The rank wants a new world of ``segments``, whose keys begin with the pairs ``preput``."""
+    """The rank wants a new world of ``segments``, whose keys begin with the pairs ``preput``.
+
+    ask: by PMIx, its number for this request.
+    """
 
     node: int
     rank: int
     segments: tuple[Segment, ...]
     preput: tuple[tuple[bytes, bytes], ...] = ()
+    ask: int = 0
 
 
 @value

@@ -38,6 +38,7 @@ from dispatcher.core.events.actions import (
     AskWaiting,
     ReleaseFence,
     ServePmix,
+    ShareWorld,
     SignalRanks,
     SpawnRanks,
     Tell,
@@ -50,6 +51,8 @@ from dispatcher.plan.job.job_plan import JobPlan
 
 #: bytes of the names that ranks of one node may have published at once
 NAMES_LIMIT = 1 << 20
+#: lookups of a node that wait for somebody to publish
+MOST_WAITING = 4096
 #: refused spawns of a node that the user is told of
 MOST_TOLD = 20
 
@@ -60,13 +63,14 @@ class _World:
     def __init__(
         self,
         ranks_of: Mapping[int, Sequence[int]],
-        by: tuple[int, int] | None,
+        by: mpi_events.PmiSpawnAsked | None,
         others: Mapping[int, int] | None = None,
     ) -> None:
         self.fences = Fences(ranks_of, others)
         self.left = {rank for ranks in ranks_of.values() for rank in ranks}  # not yet ended
         self.waiting = set(self.left) if by else set()  # ordered, and not yet heard of
-        self.by = by  # node and rank that await the answer
+        self.by = by  # what awaits the answer
+        self.placed: mpi_events.World | None = None
         self.given_up = False
 
 
@@ -85,7 +89,8 @@ class MpiManager:
         self._n_worlds = 1
         self._n_met = 0
         self._serving: set[int] = set()  # nodes that were told to serve PMIx
-        self._names: dict[bytes, tuple[bytes, int]] = {}  # service -> port, whose node
+        self._names: dict[bytes, mpi_events.PmiAsked] = {}  # service -> who published it
+        self._awaited: list[mpi_events.PmiAsked] = []  # those that wait for a service
         self._names_size: Counter[int] = Counter()  # node -> bytes
         self._using: set[int] = set()  # nodes whose ranks have come to MPI
         self._n_refused: Counter[int] = Counter()
@@ -123,40 +128,52 @@ class MpiManager:
         if self._plan.mpi == "none":
             raise FenceError(f"{event.name} in a job without MPI")
         match event:
-            case mpi_events.PmiAsked(node, rank):
-                return [AnswerRank(node, rank, self._answer(event))]
+            case mpi_events.PmiAsked():
+                return self._answer(event)
             case mpi_events.PmiSpawnAsked(node):
                 if node not in self._using:
                     raise FenceError("it wants to spawn, and no rank there uses MPI")
                 return self._spawn(event)
             case mpi_events.PmixWanted(node) if node not in self._serving:
                 self._serving.add(node)
-                return [ServePmix(node)]
+                worlds = [world.placed for world in self._worlds.values() if world.placed]
+                return [ServePmix(node), *(ShareWorld(node, world) for world in worlds)]
         return []
 
-    def _answer(self, event: mpi_events.PmiAsked) -> bytes:
-        """The answer to a rank's publish, lookup or unpublish."""
+    def _answer(self, event: mpi_events.PmiAsked) -> list[Action]:
+        """The answer to a rank's publish, lookup or unpublish, and to those who waited for it."""
         service = event.service
         if event.verb == "publish":
             size = len(service) + len(event.port) + NAMED
             if not event.port or self._names_size[event.node] + size > NAMES_LIMIT:
-                return b"cmd=publish_result rc=1 msg=cannot_be_published\n"
+                return [_answer(event, b"cmd=publish_result rc=1 msg=cannot_be_published\n")]
             self._forget(service)
-            self._names[service] = event.port, event.node
+            self._names[service] = event
             self._names_size[event.node] += size
-            return b"cmd=publish_result rc=0\n"
+            waited = [one for one in self._awaited if one.service == service]
+            self._awaited = [one for one in self._awaited if one.service != service]
+            served = [action for one in waited for action in self._answer(one)]
+            return [_answer(event, b"cmd=publish_result rc=0\n"), *served]
         if event.verb == "unpublish":
             found = self._forget(service)
-            return b"cmd=unpublish_result rc=0\n" if found else _unknown(b"unpublish")
-        port, _ = self._names.get(service, (None, 0))
-        return _unknown(b"lookup") if port is None else b"cmd=lookup_result rc=0 port=%s\n" % port
+            line = b"cmd=unpublish_result rc=0\n" if found else _unknown(b"unpublish")
+            return [_answer(event, line)]
+        known = self._names.get(service)
+        if known is not None:
+            if known.once:
+                self._forget(service)
+            return [_answer(event, b"cmd=lookup_result rc=0 port=%s\n" % known.port)]
+        if event.wait and sum(one.node == event.node for one in self._awaited) < MOST_WAITING:
+            self._awaited.append(event)
+            return []
+        return [_answer(event, _unknown(b"lookup"))]
 
     def _forget(self, service: bytes) -> bool:
         """The name is no more; whether it was."""
-        if service not in self._names:
+        known = self._names.pop(service, None)
+        if known is None:
             return False
-        port, node = self._names.pop(service)
-        self._names_size[node] -= len(service) + len(port) + NAMED
+        self._names_size[known.node] -= len(service) + len(known.port) + NAMED
         return True
 
     def uses(self, node: int) -> None:
@@ -178,15 +195,19 @@ class MpiManager:
             )  # fmt: skip
         except spawn_placement.Refused as refused:
             self._n_refused[event.node] += 1
-            told, answer = _refused(event.node, event.rank, str(refused))
+            told, answer = _refused(event, str(refused))
             return [told, answer] if self._n_refused[event.node] <= MOST_TOLD else [answer]
         self._n_worlds += 1
         ranks_of = world.ranks_of()
-        self._worlds[index] = _World(ranks_of, (event.node, event.rank))
+        made = self._worlds[index] = _World(ranks_of, event)
         for rank, node in enumerate(world.nodes):
             self._ranks.call(world.number(rank), node)
         placed = mpi_events.WorldPlaced(index, event.rank, world.number(0), world.nodes)
-        return [Tell(placed), *(SpawnRanks(node, world) for node in sorted(ranks_of))]
+        shared: list[Action] = []
+        if event.ask:
+            made.placed = world
+            shared = [ShareWorld(node, world) for node in sorted(self._serving)]
+        return [Tell(placed), *shared, *(SpawnRanks(node, world) for node in sorted(ranks_of))]
 
     def started(self, rank: int) -> list[Action]:
         """``rank`` runs; the answer to its spawn if it was the last one awaited."""
@@ -197,8 +218,8 @@ class MpiManager:
         world.waiting.discard(own)
         if world.waiting or world.by is None or world.given_up:
             return []
-        node, asker = world.by
-        return [AnswerRank(node, asker, b"cmd=spawn_result rc=0\n")]
+        which = b" world=%d" % index if world.by.ask else b""
+        return [_answer(world.by, b"cmd=spawn_result rc=0%s\n" % which)]
 
     def not_started(self, event: ev.RankFailedToStart) -> list[Action] | None:
         """A rank could not be started: its world is given up. None for a planned rank."""
@@ -206,7 +227,6 @@ class MpiManager:
         world = self._worlds.get(index)
         if world is None or world.by is None:
             return None
-        node, asker = world.by
         first = not world.given_up
         world.given_up = True
         ranks: dict[int, list[int]] = {}
@@ -220,7 +240,7 @@ class MpiManager:
         kills = [SignalRanks(n, signal.SIGKILL, tuple(own)) for n, own in sorted(ranks.items())]
         host = self._plan.nodes[event.node].host.name
         why = f"{host}: {event.step} {event.what}: {os.strerror(event.errno).lower()}"
-        return [*kills, *_refused(node, asker, why)]
+        return [*kills, *_refused(world.by, why)]
 
     # -- ends ---------------------------------------------------------------------
 
@@ -248,6 +268,7 @@ class MpiManager:
         index, own = placement.place(rank)
         world = self._worlds[index]
         world.left.discard(own)
+        self._awaited = [one for one in self._awaited if one.rank != rank]
         if not world.left and index:
             del self._worlds[index]
 
@@ -260,9 +281,13 @@ class MpiManager:
         return [ReleaseFence(r.nodes, world, r.fence, r.epoch, r.packets, number)]
 
 
-def _refused(node: int, rank: int, why: str) -> list[Action]:
+def _refused(event: mpi_events.PmiSpawnAsked, why: str) -> list[Action]:
     line = b"cmd=spawn_result rc=1 msg=refused_by_dispatch\n"
-    return [Tell(mpi_events.SpawnRefused(node, rank, why)), AnswerRank(node, rank, line)]
+    return [Tell(mpi_events.SpawnRefused(event.node, event.rank, why)), _answer(event, line)]
+
+
+def _answer(event: mpi_events.PmiAsked | mpi_events.PmiSpawnAsked, line: bytes) -> AnswerRank:
+    return AnswerRank(event.node, event.rank, line, event.ask)
 
 
 def _unknown(verb: bytes) -> bytes:

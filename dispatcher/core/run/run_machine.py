@@ -43,6 +43,7 @@ from dispatcher.core.events.actions import (
     Prepare,
     SendFolder,
     ServePmix,
+    ShareWorld,
     SpawnRanks,
     StartRanks,
     Sweep,
@@ -317,7 +318,7 @@ class RunMachine:
                 case StartRanks(plan):
                     self._arm(plan, action.node, now)
                     out.append(replace(action, restart=self.restarts))
-                case SpawnRanks() | ServePmix():
+                case SpawnRanks() | ServePmix() | ShareWorld():
                     out.append(action)
                 case OpenLink(node):
                     out.append(self._gather(self._assigned[node]))

@@ -5,8 +5,8 @@ host by host, so that ranks which talk most share a host; what is left when all
 slots are taken is dealt out one a host in turn, beginning with the least loaded,
 never above a host's ``max_slots``. MPI has no word for "wait until there is room".
 
-Of the info keys ``host`` (or ``hosts``: names with commas between), ``wdir`` and
-``path`` are honoured. Keys that would choose other hosts are refused, since to
+Of the info keys ``host`` (or ``hosts``: names with commas between), ``wdir``, ``path`` and
+``env`` are honoured. Keys that would choose other hosts are refused, since to
 ignore them would be a silent lie; all others are hints, which MPI lets us ignore.
 """
 
@@ -58,6 +58,7 @@ def place(
             f"{wanted} processes wanted{living}: at most {placement.MOST_SPAWNED} at the same time"
         )
     words = sum(len(word) * s.nprocs for s in event.segments for word in s.argv)
+    words += sum(len(text) * s.nprocs for s in event.segments for _, text in s.info)
     if words > MOST_WORDS:
         raise Refused(f"arguments of {words} bytes: at most {MOST_WORDS} for all processes")
     asker = plan.nodes[event.node]

@@ -48,6 +48,22 @@ class Info(ctypes.Structure):
     _fields_ = [("key", ctypes.c_char * 512), ("flags", ctypes.c_uint32), ("value", Value)]
 
 
+class Published(ctypes.Structure):
+    _fields_ = [("proc", Proc), ("key", ctypes.c_char * 512), ("value", Value)]
+
+
+class App(ctypes.Structure):
+    _fields_ = [
+        ("program", ctypes.c_char_p),
+        ("argv", ctypes.POINTER(ctypes.c_char_p)),
+        ("env", ctypes.POINTER(ctypes.c_char_p)),
+        ("cwd", ctypes.c_char_p),
+        ("count", ctypes.c_int),
+        ("infos", ctypes.POINTER(Info)),
+        ("n_infos", ctypes.c_size_t),
+    ]
+
+
 class DataArray(ctypes.Structure):
     _fields_ = [("type", ctypes.c_uint16), ("size", ctypes.c_size_t), ("array", ctypes.c_void_p)]
 
@@ -58,6 +74,7 @@ Connected = ctypes.CFUNCTYPE(_I, _ONE, _P, _P, _P)
 Aborted = ctypes.CFUNCTYPE(_I, _ONE, _P, _I, ctypes.c_char_p, _P, _S, _P, _P)
 Fenced = ctypes.CFUNCTYPE(_I, _ONE, _S, _P, _S, _P, _S, _P, _P)
 Released = ctypes.CFUNCTYPE(None, _I, _P, _S, _P, _P, _P)
+Fetched = ctypes.CFUNCTYPE(None, _I, _P, _S, _P)
 
 
 class Infos:
@@ -118,19 +135,23 @@ class Library:
         except (OSError, AttributeError) as error:
             raise LoadError(str(error)) from None
         self.version = version.split(b" (")[0].decode("ascii", "replace")
-        self.namespace = b""
+        self.firsts: dict[bytes, int] = {}  # namespace -> the job's number of its rank 0
+        self.local: dict[bytes, list[int]] = {}  # namespace -> its ranks here
+        self.fetching: dict[int, Callable[[int, bytes], None]] = {}
+        self.n_fetched = 0
+        self.on_fetched = Fetched(self.fetched)
 
         def on_connected(proc: Any, *_: Any) -> int:
-            tell("connected", rank=proc[0].rank)
+            tell("connected", rank=self.number(proc))
             return SUCCEEDED_AT_ONCE
 
         def on_finalized(proc: Any, *_: Any) -> int:
-            tell("finalized", rank=proc[0].rank)
+            tell("finalized", rank=self.number(proc))
             return SUCCEEDED_AT_ONCE
 
         def on_aborted(proc: Any, _: Any, status: int, text: bytes | None, *__: Any) -> int:
             why = (text or b"")[:1000].decode("utf-8", "replace")
-            tell("abort", rank=proc[0].rank, code=status, text=why)
+            tell("abort", rank=self.number(proc), code=status, text=why)
             return SUCCESS  # which promises an answer; the rank waits for its end
 
         def on_fenced(procs: Any, n: int, _: Any, __: int, data: Any, size: int, *how: Any) -> int:
@@ -175,10 +196,17 @@ class Library:
 
         node: which of ``hosts`` this is. apps: how many ranks each program has. Raises: LoadError.
         """
-        self.namespace = namespace
-        size = sum(len(ranks) for _, ranks in hosts)
-        local_ranks = hosts[node][1]
-        infos = Infos(_job(hosts, node, size, folder, namespace, apps or (size,)))
+        self.add(namespace, 0, job_of(hosts, node, folder, namespace, apps=apps), hosts[node][1])
+        return self._port(Proc(namespace, hosts[node][1][0]))
+
+    def add(self, namespace: bytes, first: int, job: Pairs, local_ranks: list[int]) -> None:
+        """Make a world known: ``job`` is what its ranks may ask. first: the number of its rank 0.
+
+        Raises: LoadError.
+        """
+        self.firsts[namespace] = first
+        self.local[namespace] = local_ranks
+        infos = Infos(job)
         name = ctypes.create_string_buffer(namespace, 256)
         array, n = infos.array, _S(infos.size)
         self._check("server_register_nspace", name, _I(len(local_ranks)), array, n, None, None)
@@ -187,7 +215,24 @@ class Library:
         for rank in local_ranks:
             proc = ctypes.byref(Proc(namespace, rank))
             self._check("server_register_client", proc, *ids, None, None, None)
-        return self._port(Proc(namespace, local_ranks[0]))
+
+    def number(self, proc: Any) -> int:
+        """The number in the job of the rank that ``proc`` points to."""
+        return self.firsts.get(proc[0].namespace, 0) + int(proc[0].rank)
+
+    def fetch(self, namespace: bytes, rank: int, then: Callable[[int, bytes], None]) -> None:
+        """Give ``then`` a status, and what ``rank`` of this host has put for others."""
+        self.n_fetched += 1
+        key = self.n_fetched
+        self.fetching[key] = then
+        proc = ctypes.byref(Proc(namespace, rank))
+        status = self.calls.PMIx_server_dmodex_request(proc, self.on_fetched, _P(key))
+        if status != SUCCESS:
+            self.fetching.pop(key)(status, b"")
+
+    def fetched(self, status: int, data: int | None, size: int, key: int) -> None:
+        """The library has what ``fetch`` asked for."""
+        self.fetching.pop(key)(status, ctypes.string_at(data, size) if data else b"")
 
     def _port(self, proc: Proc) -> int:
         """Where it listens, as it would tell a rank in its environment."""
@@ -215,7 +260,7 @@ def copied(data: bytes) -> int:
 
 
 class Answer:
-    """Lets the ranks of this host out of a fence."""
+    """Lets the ranks of this host out of a fence, or gives one what another put."""
 
     def __init__(self, function: int, argument: int) -> None:
         self.function = Released(function)
@@ -238,16 +283,23 @@ def members_of(procs: Any, n: int) -> Members:
     return [[namespace, own] for namespace, own in ranks.items()]
 
 
-def _job(
+def job_of(
     hosts: Sequence[tuple[bytes, list[int]]],
-    node: int,
-    size: int,
+    node: int | None,
     folder: bytes,
     job: bytes,
-    apps: Sequence[int],
+    nodes: Sequence[int] = (),
+    apps: Sequence[int] = (),
 ) -> Pairs:
-    """What ranks may ask about the job, themselves and each other."""
-    name, local_ranks = hosts[node]
+    """What ranks may ask about the job, themselves and each other.
+
+    node: which of ``hosts`` this is, or None. nodes: the numbers of the hosts, if they do not count
+    from 0. apps: of each program the ranks, if there are several.
+    """
+    size = sum(len(ranks) for _, ranks in hosts)
+    ids = nodes or range(len(hosts))
+    apps = apps or (size,)
+    firsts = [sum(apps[:app]) for app in range(len(apps))]
     node_map = b"raw:" + b",".join(host for host, _ in hosts)
     rank_map = b"raw:" + b";".join(b",".join(b"%d" % r for r in ranks) for _, ranks in hosts)
     pairs: Pairs = [
@@ -259,21 +311,14 @@ def _job(
         (b"pmix.num.nodes", UINT32, len(hosts)),
         (b"pmix.nmap", STRING, node_map),
         (b"pmix.pmap", STRING, rank_map),
-        (b"pmix.local.size", UINT32, len(local_ranks)),
-        (b"pmix.node.size", UINT32, len(local_ranks)),
-        (b"pmix.lpeers", STRING, b",".join(b"%d" % rank for rank in local_ranks)),
-        (b"pmix.lldr", RANK, local_ranks[0]),
-        (b"pmix.tmpdir", STRING, folder),
-        (b"pmix.nsdir", STRING, folder),
-        (b"pmix.hname", STRING, name),
-        (b"pmix.nodeid", UINT32, node),
     ]
+    if node is not None:
+        pairs += _here(hosts[node], ids[node], folder)
     places: dict[int, tuple[int, int]] = {
         rank: (index, local)
         for index, (_, ranks) in enumerate(hosts)
         for local, rank in enumerate(ranks)
     }
-    firsts = [sum(apps[:app]) for app in range(len(apps))]
     for rank, (index, local) in sorted(places.items()):
         app = max(at for at, first in enumerate(firsts) if first <= rank)
         own: Pairs = [
@@ -285,11 +330,26 @@ def _job(
             (b"pmix.apprank", RANK, rank - firsts[app]),
             (b"pmix.app.size", UINT32, apps[app]),
             (b"pmix.aldr", RANK, firsts[app]),
-            (b"pmix.nodeid", UINT32, index),
+            (b"pmix.nodeid", UINT32, ids[index]),
             (b"pmix.hname", STRING, hosts[index][0]),
         ]
         pairs.append((b"pmix.pdata", DATA_ARRAY, own))
     return pairs
+
+
+def _here(host: tuple[bytes, list[int]], node: int, folder: bytes) -> Pairs:
+    """What ranks may ask about their own host."""
+    name, local_ranks = host
+    return [
+        (b"pmix.local.size", UINT32, len(local_ranks)),
+        (b"pmix.node.size", UINT32, len(local_ranks)),
+        (b"pmix.lpeers", STRING, b",".join(b"%d" % rank for rank in local_ranks)),
+        (b"pmix.lldr", RANK, local_ranks[0]),
+        (b"pmix.tmpdir", STRING, folder),
+        (b"pmix.nsdir", STRING, folder),
+        (b"pmix.hname", STRING, name),
+        (b"pmix.nodeid", UINT32, node),
+    ]
 
 
 libc = ctypes.CDLL(None)

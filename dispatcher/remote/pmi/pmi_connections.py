@@ -46,10 +46,12 @@ class PmiConnections(PmiState):
             from dispatcher.remote.pmi.pmi_port import PmiPort
 
             self.port = PmiPort(self, lambda *came: self.replies().admit(*came))
-        if job.get("pmix"):
+        if job.get("pmix") and not self.place:
             self.listener = socket(AF_INET, SOCK_STREAM)
             self.listener.bind(("127.0.0.1", 0))
             self.listener.listen(1024)
+            self.place = b"%s_srv.0;tcp4://127.0.0.1:%d"
+            self.place %= (world.job["name"], self.listener.getsockname()[1])
             self.poll.register(self.listener.fileno(), select.EPOLLIN)
             self.others[self.listener.fileno()] = self.knocked
 
@@ -75,10 +77,7 @@ class PmiConnections(PmiState):
         """
         world = self.world_of[rank]
         known = {b"PMI_RANK": b"%d" % (rank - world.first), b"PMI_SIZE": b"%d" % world.job["size"]}
-        if self.listener is not None and world.job.get("pmix"):
-            place = b"%s_srv.0;tcp4://127.0.0.1:%d"
-            place %= (world.job["name"], self.listener.getsockname()[1])
-            known.update((name, place) for name in world.job["pmix"])
+        known.update((name, self.place) for name in world.job.get("pmix") or ())
         if self.port is not None and world.job.get("port"):
             known.update(self.port.expect(rank))
             return -1, known

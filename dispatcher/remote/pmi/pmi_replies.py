@@ -53,7 +53,7 @@ class PmiReplies:
         return self.reply(world, serving(world).ended(rank))
 
     def order(self, message: dict[str, Any]) -> list[Action]:
-        """Carry out ``pmix``, ``mpi_look``, ``pmi_release``, ``pmi_answer`` or ``pmi_who``."""
+        """Carry out an order for MPI: ``mpi_look``, and those of ``pmi_`` and ``pmix``."""
         state, kind = self.state, message["type"]
         if kind == "pmix":
             from dispatcher.remote.pmi.pmix_bridge import PmixBridge
@@ -68,6 +68,10 @@ class PmiReplies:
             from dispatcher.remote.pmi.mpi_library import find_inside
 
             return [("send", "mpi_inside", find_inside(state, message))]
+        if kind == "pmix_world" or message.get("ask"):
+            if self.bridge is None:
+                return []
+            return (self.bridge.spread if kind == "pmix_world" else self.bridge.answer)(message)
         if self.bridge is not None and kind != "pmi_answer":
             answered = self.bridge.order(message)
             if answered is not None:

@@ -73,6 +73,8 @@ class PmixBridge:
         self.served = self.mpi = ""  # what serves, and the MPI it was chosen for
         self.epochs: dict[tuple[int, str], int] = {}  # of fences of a world, by their names
         self.waiting: dict[tuple[int, str], int] = {}  # fence -> its number in the serving process
+        self.asked: dict[int, int] = {}  # what awaits the launcher -> the rank that asked
+        self.names: dict[int, bytes] = {}  # world that was spawned -> its namespace
         #: namespace -> its world: index, number of its first rank, and size
         self.spaces = {world.job["name"]: (0, 0, world.job["size"])}
         listener.setblocking(False)
@@ -178,6 +180,27 @@ class PmixBridge:
             return self._answer(id, OUT_OF_RESOURCE)
         return self._answer(id, 0, b"".join(parts), message["number"])
 
+    def answer(self, message: dict[str, Any]) -> list[Action]:
+        """The launcher's answer to a name or a spawn, in the words of PMI-1."""
+        id, line = message["ask"], message["line"]
+        if self.asked.pop(id, None) is None:
+            return []
+        words, _, value = line.partition(b" port=")
+        if b" rc=0" not in words:
+            return self._answer(id, NOT_FOUND if b"not_found" in words else OUT_OF_RESOURCE)
+        _, spawned, index = words.partition(b" world=")
+        return self._answer(id, 0, self.names[int(index)] if spawned else value[:-1])
+
+    def spread(self, message: dict[str, Any]) -> list[Action]:
+        """The order ``pmix_world``: ranks of this host may meet with those of a spawned world."""
+        name, first = message["name"], message["first"]
+        self.names[message["world"]] = name
+        self.spaces[name] = message["world"], first, message["size"]
+        fields = {key: message[key] for key in ("hosts", "nodes", "node", "apps")}
+        self.outgoing += control("world", name=name, first=first, **fields)
+        self._write()
+        return []
+
     def who(self, seconds: float) -> list[Action]:
         """Report the ranks here that others wait for; libpmix does not tell which are in."""
         never = sorted(self.world.left.union(self.world.never) - self.state.connected)
@@ -229,6 +252,18 @@ class PmixBridge:
 
     def _fence(self, now: float, id: int, members: Members, data: bytes) -> list[Action]:
         return self._meet(id, members, TAG, data)
+
+    def _name(
+        self, now: float, id: int, rank: int, verb: str, key: bytes, value: bytes, **how: bool
+    ) -> list[Action]:
+        self.asked[id] = rank
+        fields = {"rank": rank, "ask": id, "verb": verb, "service": key, "address": value}
+        return [("send", "pmi_name", {**fields, **how})]
+
+    def _spawn(self, now: float, id: int, rank: int, segments: list[Any]) -> list[Action]:
+        self.asked[id] = rank
+        fields = {"rank": rank, "ask": id, "segments": segments, "preput": []}
+        return [("send", "pmi_spawn", fields)]
 
     def _group(
         self, now: float, id: int, verb: str, name: bytes, members: Members, data: bytes

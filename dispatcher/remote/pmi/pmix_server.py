@@ -12,7 +12,8 @@ environment is let in here if it is of our own user, and carried over, byte for 
 
 Frames to the agent: up (mpi, pmix, version), connected and finalized (rank), abort
 (rank, code, text), trouble (why, mpi); fence (id, members, data) and what ``pmix_upcalls`` has,
-each with its id. From it: part (id, data), release (id, status, number).
+each with its id. From it: part (id, data), release (id, status, number);
+world (name, first, hosts [[name, ranks]], nodes, node, apps): one that was spawned.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from _socket import AF_INET, SOCK_STREAM, socket
 from _thread import allocate_lock
 
 from dispatcher.remote.pmi import mpi_library
-from dispatcher.remote.pmi.libpmix import Library, LoadError
+from dispatcher.remote.pmi.libpmix import Library, LoadError, job_of
 from dispatcher.remote.pmi.pmi_port import owner
 from dispatcher.remote.pmi.pmix_upcalls import functions
 from dispatcher.remote.protocol.frames import Decoder, control
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
 
 READ_SIZE = 64 << 10
 #: bytes that this host may contribute to a fence; a message holds that and a little more
-FENCE_LIMIT, OUT_OF_RESOURCE = 15 << 20, -29
+FENCE_LIMIT, OUT_OF_RESOURCE, NOT_FOUND = 15 << 20, -29, -46
 #: libraries that a libpmix may need from where the ranks found them
 MOST_NEEDED = 16
 
@@ -64,7 +65,11 @@ class Serving:
         self.lock = allocate_lock()  # the library's thread speaks to the agent too
         self.answers: dict[int, Any] = {}
         self.n_asked = 0
+        self.library: Library | None = None
+        self.upcalls = functions(self.asked, self.number)
         self.parts: dict[int, list[bytes]] = {}  # of what an answer brings
+        self.connecting: set[int] = set()  # worlds that connect learn of each other then:
+        self.known: dict[tuple[bytes, int], bytes] = {}  # what ranks of other hosts have put
         self.poll = select.epoll()
         self.across: dict[int, int] = {}  # descriptor -> where its bytes go
         self.waiting: dict[int, bytes] = {}  # descriptor -> bytes it does not take yet
@@ -92,7 +97,7 @@ class Serving:
                     if not data:
                         return
                     for frame in decoder.feed(data):
-                        self.release(unpack(frame.body))
+                        self.take(library, unpack(frame.body))
                 elif fd == self.listener.fileno():
                     self.admit(port)
                 elif fd in self.across:
@@ -111,7 +116,7 @@ class Serving:
             except LoadError as error:
                 tried.append(str(error) if path in str(error) else "%s: %s" % (path, error))
                 continue
-            self.found.pmix = path
+            self.library, self.found.pmix = library, path
             folder, name = os.fsencode(self.job["folder"]), self.job["name"]
             library.begin(name + b"_srv", folder)
             hosts = [(host, ranks) for host, ranks in self.job["hosts"]]
@@ -126,7 +131,7 @@ class Serving:
 
         for _ in range(MOST_NEEDED):
             try:
-                return Library(path, self.tell, self.asked, functions(self.asked))
+                return Library(path, self.tell, self.asked, self.upcalls)
             except LoadError as error:
                 missing = re.match(r"(lib[^/:]+): cannot open shared object", str(error))
                 known = self.found.named(missing.group(1)) if missing else None
@@ -138,14 +143,70 @@ class Serving:
                     raise error from None
         raise LoadError("%s: it needs too many libraries" % path)
 
+    def number(self, proc: Any) -> int:
+        """The number in the job of the rank that ``proc`` points to."""
+        assert self.library is not None
+        return self.library.number(proc)
+
     def asked(self, kind: str, answer: Any, **fields: Any) -> None:
         """Ranks of this host want what ``kind`` says; ``answer`` is for them."""
+        if kind == "modex":
+            data = self.known.get((fields["namespace"], fields["rank"]))
+            answer.give(0 if data is not None else NOT_FOUND, data or b"", 0)
+            return
+        if fields.get("verb") == "connect" and not fields["data"]:
+            self.gather(answer, fields)
+            return
         if len(fields.get("data", b"")) > FENCE_LIMIT:
             answer.give(OUT_OF_RESOURCE, b"", 0)
             return
         self.n_asked += 1
+        if fields.get("verb") == "connect":
+            self.connecting.add(self.n_asked)
         self.answers[self.n_asked] = answer
         self.tell(kind, id=self.n_asked, **fields)
+
+    def gather(self, answer: Any, fields: dict[str, Any]) -> None:
+        """Bring to a connection what its ranks of this host have put, for those that will ask."""
+        assert self.library is not None
+        here = [
+            (namespace, rank)
+            for namespace, ranks in fields["members"]
+            for rank in self.library.local.get(namespace, ())
+            if ranks is None or rank in ranks
+        ]
+        came: list[bytes] = []
+
+        def fetch(namespace: bytes, rank: int) -> None:
+            def take(status: int, data: bytes) -> None:
+                fetched = {"namespace": namespace, "rank": rank, "status": status}
+                came.append(control("put", data=data, **fetched))
+                if len(came) == len(here):
+                    self.asked("group", answer, **{**fields, "data": b"".join(came)})
+
+            assert self.library is not None
+            self.library.fetch(namespace, rank, take)
+
+        for one in here:
+            fetch(*one)
+
+    def learn(self, data: bytes) -> None:
+        """Keep what ranks that connect have put. Raises: WireError, PackError."""
+        for frame in Decoder().feed(data):
+            put = unpack(frame.body)
+            if put["status"] == 0:
+                self.known[put["namespace"], put["rank"]] = put["data"]
+
+    def take(self, library: Library, message: dict[str, Any]) -> None:
+        """Make a spawned world known, or answer what was asked."""
+        if message["type"] != "world":
+            self.release(message)
+            return
+        hosts, node = [(host, ranks) for host, ranks in message["hosts"]], message["node"]
+        folder = os.fsencode(self.job["folder"])
+        job = job_of(hosts, node, folder, message["name"], message["nodes"], message["apps"])
+        own = [] if node is None else hosts[node][1]
+        library.add(message["name"], message["first"], job, own)
 
     def release(self, message: dict[str, Any]) -> None:
         """Answer what was asked, when all parts of what the ranks get have come."""
@@ -154,6 +215,9 @@ class Serving:
             self.parts.setdefault(id, []).append(message["data"])
             return
         data = b"".join(self.parts.pop(id, ()))
+        if id in self.connecting:
+            self.connecting.discard(id)
+            self.learn(data)
         self.answers.pop(id).give(message["status"], data, message["number"])
 
     def tell(self, type: str, **fields: object) -> None:

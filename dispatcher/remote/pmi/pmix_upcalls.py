@@ -8,6 +8,10 @@ asked       fields, and what the answer brings
 ==========  =========================================================================
 group       verb (``construct``, ``destruct``, ``connect``, ``disconnect``), name, members, data;
             all members of this host are in it. Brings the data of all, and a number for the group
+name        rank (its number in the job), verb (``publish``, ``lookup``, ``unpublish``), key, value;
+            wait: until it is published; once: until it is read. Brings the value
+spawn       rank, segments, each [number of ranks, argv, info pairs]. Brings the namespace
+modex       namespace, rank: of another host. Brings what that rank has put
 ==========  =========================================================================
 """
 
@@ -19,11 +23,15 @@ from dispatcher.remote.pmi.libpmix import (
     BYTE_OBJECT,
     DATA_ARRAY,
     SIZE,
+    STRING,
     SUCCEEDED_AT_ONCE,
     SUCCESS,
+    Answer,
+    App,
     Info,
     Infos,
     Proc,
+    Published,
     libc,
     members_of,
 )
@@ -34,10 +42,22 @@ if TYPE_CHECKING:
     from typing import Any
 
 #: places in the table of functions that the library calls
+MODEX, PUBLISH, LOOKUP, UNPUBLISH, SPAWN = 4, 5, 6, 7, 8
 CONNECT, DISCONNECT, GROUP = 9, 10, 25
 #: bytes of the name of a group
 NAME_LIMIT = 512
-BAD_PARAM = -27
+BAD_PARAM, NOT_SUPPORTED = -27, -47
+#: of a value to publish, of arguments and variables of a program, of programs of a spawn
+VALUE_LIMIT, WORDS_LIMIT, APPS_LIMIT = 256 << 10, 4096, 256
+#: what a spawn may say beside its programs, in the words of a request by PMI-1
+SAID = {
+    b"pmix.host": b"host",
+    b"pmix.wdir": b"wdir",
+    b"pmix.hostfile": b"hostfile",
+    b"pmix.addhost": b"add-host",
+    b"pmix.addhostfile": b"add-hostfile",
+}
+FIRST_READ = 1
 ENDPOINTS, CONTEXT, MEMBERSHIP = b"pmix.grp.endpt", b"pmix.grp.ctxid", b"pmix.grp.mbrs"
 LOCAL = b"pmix.grp.lcl"
 
@@ -45,13 +65,23 @@ _P, _S, _I = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int
 _PROCS, _INFOS = ctypes.POINTER(Proc), ctypes.POINTER(Info)
 Grouped = ctypes.CFUNCTYPE(_I, ctypes.c_uint8, ctypes.c_char_p, _PROCS, _S, _INFOS, _S, _P, _P)
 Connected = ctypes.CFUNCTYPE(_I, _PROCS, _S, _INFOS, _S, _P, _P)
+_KEYS = ctypes.POINTER(ctypes.c_char_p)
+Modexed = ctypes.CFUNCTYPE(_I, _PROCS, _INFOS, _S, _P, _P)
+Publishes = ctypes.CFUNCTYPE(_I, _PROCS, _INFOS, _S, _P, _P)
+LooksUp = ctypes.CFUNCTYPE(_I, _PROCS, _KEYS, _INFOS, _S, _P, _P)
+Spawns = ctypes.CFUNCTYPE(_I, _PROCS, _INFOS, _S, ctypes.POINTER(App), _S, _P, _P)
+FoundName = ctypes.CFUNCTYPE(None, _I, _P, _S, _P)
+Spawned = ctypes.CFUNCTYPE(None, _I, ctypes.c_char_p, _P)
 Done = ctypes.CFUNCTYPE(None, _I, _P)
 Told = ctypes.CFUNCTYPE(None, _I, _P, _S, _P, _P, _P)
 Freed = ctypes.CFUNCTYPE(None, _P)
 
 
-def functions(asked: Callable[..., None]) -> dict[int, Any]:
-    """What the library calls, by place in its table."""
+def functions(asked: Callable[..., None], number: Callable[[Any], int]) -> dict[int, Any]:
+    """What the library calls, by place in its table.
+
+    asked: as ``Library`` has it. number: of a rank in the job.
+    """
 
     def on_group(
         verb: int, name: bytes | None, procs: Any, n: int, infos: Any, size: int, *how: int
@@ -79,11 +109,100 @@ def functions(asked: Callable[..., None]) -> dict[int, Any]:
 
         return Connected(on_connect)
 
+    def on_modex(proc: Any, _: Any, __: int, *how: int) -> int:
+        asked("modex", Answer(*how), namespace=proc[0].namespace, rank=proc[0].rank)
+        return SUCCESS
+
+    def on_publish(proc: Any, infos: Any, n: int, *how: int) -> int:
+        said = [info for info in infos[:n] if not info.key.startswith(b"pmix.")]
+        if len(said) != 1 or said[0].value.type not in (STRING, BYTE_OBJECT):
+            return NOT_SUPPORTED  # MPI publishes one at a time
+        value = b"%c" % said[0].value.type
+        if said[0].value.type == STRING:
+            value += _text(said[0])
+        elif said[0].value.content[0]:
+            value += ctypes.string_at(said[0].value.content[0], said[0].value.content[1])
+        if len(value) > VALUE_LIMIT:
+            return BAD_PARAM
+        once = any(
+            info.key == b"pmix.persist" and info.value.content[0] & 0xFF == FIRST_READ
+            for info in infos[:n]
+        )
+        fields = {"key": said[0].key, "value": value, "wait": False, "once": once}
+        asked("name", DoneAnswer(*how), rank=number(proc), verb="publish", **fields)
+        return SUCCESS
+
+    def on_lookup(proc: Any, keys: Any, infos: Any, n: int, *how: int) -> int:
+        if not keys[0] or keys[1]:
+            return NOT_SUPPORTED
+        wait = any(info.key == b"pmix.wait" for info in infos[:n])
+        fields = {"key": keys[0][:NAME_LIMIT], "value": b"", "wait": wait, "once": False}
+        answer = NameAnswer(proc[0], keys[0], *how)
+        asked("name", answer, rank=number(proc), verb="lookup", **fields)
+        return SUCCESS
+
+    def on_unpublish(proc: Any, keys: Any, _: Any, __: int, *how: int) -> int:
+        if not keys[0] or keys[1]:
+            return NOT_SUPPORTED
+        fields = {"key": keys[0][:NAME_LIMIT], "value": b"", "wait": False, "once": False}
+        asked("name", DoneAnswer(*how), rank=number(proc), verb="unpublish", **fields)
+        return SUCCESS
+
+    def on_spawn(proc: Any, infos: Any, n: int, apps: Any, n_apps: int, *how: int) -> int:
+        if not 0 < n_apps <= APPS_LIMIT:
+            return BAD_PARAM
+        said = _said(infos[:n])
+        segments = [[app.count, *_program(app, said)] for app in apps[:n_apps]]
+        lists = [both for _, *both in segments]
+        words = [word for argv, pairs in lists for word in (*argv, *(v for _, v in pairs))]
+        most = max(max(map(len, both)) for both in lists)
+        if most > WORDS_LIMIT or sum(map(len, words)) > VALUE_LIMIT:
+            return BAD_PARAM
+        if any(count < 0 for count, *_ in segments):
+            return BAD_PARAM
+        asked("spawn", SpawnAnswer(*how), rank=number(proc), segments=segments)
+        return SUCCESS
+
     return {
+        MODEX: Modexed(on_modex),
+        PUBLISH: Publishes(on_publish),
+        LOOKUP: LooksUp(on_lookup),
+        UNPUBLISH: LooksUp(on_unpublish),
+        SPAWN: Spawns(on_spawn),
         CONNECT: connecting("connect"),
         DISCONNECT: connecting("disconnect"),
         GROUP: Grouped(on_group),
     }
+
+
+def _text(info: Any) -> bytes:
+    """The text that is the value of ``info``."""
+    return ctypes.string_at(info.value.content[0]) if info.value.content[0] else b""
+
+
+def _said(infos: Any) -> list[list[bytes]]:
+    """What ``infos`` say that a spawn heeds, as pairs; the rest are hints."""
+    known = [info for info in infos if info.key in SAID and info.value.type == STRING]
+    pairs = [[SAID[info.key], _text(info)] for info in known]
+    for pair in pairs:
+        if pair[0] == b"host":  # Open MPI's may have slots: n1:2
+            pair[1] = b",".join(word.split(b":")[0] for word in pair[1].split(b","))
+    return pairs
+
+
+def _program(app: Any, said: list[list[bytes]]) -> tuple[list[bytes], list[list[bytes]]]:
+    """The words of a program to spawn, and pairs of what else is said of it."""
+    words = _words(app.argv) or [app.program or b""]
+    pairs = [*said, *_said(app.infos[: app.n_infos] if app.infos else ())]
+    return [app.program or b"", *words[1:]], pairs + [[b"env", one] for one in _words(app.env)]
+
+
+def _words(array: Any) -> list[bytes]:
+    """Those of ``array`` up to its end, and not many more than may be."""
+    words: list[bytes] = []
+    while array and array[len(words)] is not None and len(words) <= WORDS_LIMIT:
+        words.append(array[len(words)])
+    return words
 
 
 class DoneAnswer:
@@ -96,6 +215,37 @@ class DoneAnswer:
     def give(self, status: int, data: bytes, number: int) -> None:
         """Let them go on with ``status``."""
         self.function(status, self.argument)
+
+
+class NameAnswer:
+    """Gives a rank what it looked up."""
+
+    def __init__(self, proc: Proc, key: bytes, function: int, argument: int) -> None:
+        self.found = Published(Proc(proc.namespace, proc.rank), key)
+        self.function = FoundName(function)
+        self.argument = argument
+
+    def give(self, status: int, data: bytes, number: int) -> None:
+        """Give it ``data``, a type and a value, if ``status`` is 0; the library copies that."""
+        text = ctypes.create_string_buffer(data[1:])
+        self.found.value.type = data[0] if data else STRING
+        self.found.value.content[0] = ctypes.addressof(text)
+        if self.found.value.type == BYTE_OBJECT:
+            self.found.value.content[1] = len(data) - 1
+        there = ctypes.addressof(self.found) if status == SUCCESS else None
+        self.function(status, there, int(status == SUCCESS), self.argument)
+
+
+class SpawnAnswer:
+    """Tells a rank the namespace of those that it spawned, or that it cannot be."""
+
+    def __init__(self, function: int, argument: int) -> None:
+        self.function = Spawned(function)
+        self.argument = argument
+
+    def give(self, status: int, data: bytes, number: int) -> None:
+        """Let it go on with the namespace ``data``."""
+        self.function(status, ctypes.create_string_buffer(data, 256), self.argument)
 
 
 class GroupAnswer:

@@ -66,13 +66,17 @@ ping       the launcher is alive; renews the lease. aside: answer with a NUL on 
 pmi_release
            ``fence`` (GROUP:TAG) of ``world`` opens in ``epoch``; ``keys``: one packet of each host;
            number: of the group that is made by it, or 0
-pmi_answer ``line`` for ``rank``, the answer to its ``pmi_name`` or ``pmi_spawn``
+pmi_answer ``line`` for ``rank``, the answer to its ``pmi_name`` or ``pmi_spawn``; ask: the number
+           that this had, or 0
 pmi_who    answer with ``pmi_waiting`` if ranks are missing in ``fence`` of ``world`` in ``epoch``;
            others have waited ``seconds``
 mpi_look   answer with ``mpi_inside``, by ``parts``. over: whether to look who has finalized and not
            said so yet; versions: libraries that are to tell theirs, each [what serves it, path]
 pmix       serve PMIx by ``parts``; hosts: [name, its ranks] of each node, this one is ``node``;
            ``apps`` as in ``start``
+pmix_world a world was spawned by PMIx: ``world`` (index), ``first`` (number of its rank 0), name,
+           size, hosts [name, its ranks], their numbers ``nodes``, which ``node`` of them this is
+           or None, ``apps`` (ranks of each program)
 finish     the job is over: kill whatever is left, answer ``swept`` and exit
 =========  ==================================================================
 
@@ -98,9 +102,11 @@ pmi_fence  all members here are in ``fence`` of ``world`` in ``epoch``; ``keys``
 pmi_abort  ``rank`` called MPI_Abort with ``code``; ``text`` is its reason, if it gave one;
            ``error``: what its error file says, if there is one
 pmi_name   ``rank`` wants to publish, lookup or unpublish (``verb``) ``service`` at ``address``;
-           answered by ``pmi_answer``
+           answered by ``pmi_answer``. By PMIx with ``ask``, a number for it, ``wait`` (until it is
+           published) and ``once`` (until it is read)
 pmi_spawn  ``rank`` wants a world of ``segments``, each [number of ranks, argv, info pairs];
-           ``preput``: its first keys and values in turn; answered by ``pmi_answer``
+           ``preput``: its first keys and values in turn; perhaps ``ask``; answered by
+           ``pmi_answer``
 mpi        ``rank`` and perhaps more use the MPI ``library`` (a path, perhaps ""; its ``size``),
            ``served`` by that
 mpi_inside which ranks are ``inside`` MPI, each [rank, which of ``libraries``], and those of them

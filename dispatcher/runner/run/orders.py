@@ -20,7 +20,7 @@ from typing import TypeVar
 
 from dispatcher.bootstrap import payload
 from dispatcher.core.events.actions import QueryInside, ReleaseFence
-from dispatcher.core.events.mpi_events import World
+from dispatcher.core.events.mpi_events import Segment, World
 from dispatcher.core.events.run_events import Facts, RanksBound
 from dispatcher.core.run.mpi_manager import process_mapping
 from dispatcher.model.host import Host
@@ -37,6 +37,7 @@ from dispatcher.plan.job.rank_environment import (
     rank_environment,
     spawned_environment,
 )
+from dispatcher.plan.variables import RESERVED_PREFIXES
 from dispatcher.remote.host.workdir import shared
 from dispatcher.remote.protocol.frames import control
 from dispatcher.transport.base import Common
@@ -80,16 +81,18 @@ def is_offered(plan: JobPlan) -> bool:
     return plan.mpi == "auto" and plan.world_size != 1
 
 
-def variables(plan: JobPlan, rank: int, kvs_name: str, folder: str | None) -> dict[str, str]:
-    """What ``rank`` needs besides the place to come to, which its agent knows.
+def variables(
+    plan: JobPlan, node: int, rank: int, kvs_name: str, folder: str | None
+) -> dict[str, str]:
+    """What ``rank`` on ``node`` needs besides the place to come to, which its agent knows.
 
-    folder: the agent's own on its host, if it could make one.
+    kvs_name: of its world. folder: the agent's own on its host, if it could make one.
     """
     env = dict.fromkeys(SEGMENTS, shared(folder)) if folder else {}
     return env | {
         "PMIX_NAMESPACE": kvs_name,
         "PMIX_RANK": str(rank),
-        "PMIX_HOSTNAME": hostnames(plan)[plan.ranks[rank].node],
+        "PMIX_HOSTNAME": hostnames(plan)[node],
         "PMIX_SECURITY_MODE": "native",
         "PMIX_BFROP_BUFFER_TYPE": "PMIX_BFROP_BUFFER_NON_DESC",
         "PMIX_GDS_MODULE": "hash",
@@ -121,6 +124,17 @@ def pmix_order(plan: JobPlan, node: int) -> bytes:
         for name, place in zip(hostnames(plan), plan.nodes, strict=True)
     ]
     return control("pmix", parts=payload.parts(PARTS), node=node, hosts=hosts, **_apps(plan))
+
+
+def world_order(plan: JobPlan, world: World, node: int, kvs_name: str) -> bytes:
+    """The order to let the ranks of ``node`` meet with those of ``world``, as a frame."""
+    ranks_of = world.ranks_of()
+    nodes = sorted(ranks_of)
+    hosts = [[hostnames(plan)[one].encode(), list(ranks_of[one])] for one in nodes]
+    job = _spawned_job(plan, world, kvs_name)
+    known = {key: job[key] for key in ("world", "first", "name", "size", "apps")}
+    here = nodes.index(node) if node in ranks_of else None
+    return control("pmix_world", hosts=hosts, nodes=nodes, node=here, **known)
 
 
 def prepare_order(
@@ -263,7 +277,7 @@ def start_order(
         )
         environment = rank_environment(plan, rank, bound, restart=restart)
         if is_offered(plan):
-            environment = variables(plan, rank, kvs_name, folder) | environment
+            environment = variables(plan, node, rank, kvs_name, folder) | environment
         argv = plan.argv(rank)
         if plan.per_node:
             values = _place(plan, rank, facts, addr, port, restart)
@@ -406,9 +420,14 @@ def spawn_order(
         omp_threads=omp_threads(facts.cores, len(plan.nodes[node].ranks)),
         hostname=addr if node == 0 else next(iter(facts.addresses), None),
     )
-    environments = [
-        spawned_environment(plan, node, local, len(members), bound) for local in range(len(members))
-    ]
+    name = f"{kvs_name}_{world.index}"
+    environments = []
+    for local, rank in enumerate(members):
+        environment = spawned_environment(plan, node, local, len(members), bound)
+        environment |= _asked_for(world.segment(rank))
+        if is_offered(plan):
+            environment |= variables(plan, node, rank, name, facts.error_folder)
+        environments.append(environment)
     common, own = _common(environments)
     ranks = []
     for rank, env in zip(members, own, strict=True):
@@ -420,6 +439,17 @@ def spawn_order(
     return control(
         "spawn", ranks=ranks, common=common, scrub=SCRUB, pmi=_spawned_job(plan, world, kvs_name)
     )
+
+
+def _asked_for(segment: Segment) -> dict[str, str]:
+    """Variables that who spawned ``segment`` wants it to have: lines of the info key ``env``."""
+    lines = [line for key, text in segment.info if key == b"env" for line in text.split(b"\n")]
+    words = [os.fsdecode(line).partition("=") for line in lines]
+    return {
+        name: value
+        for name, equals, value in words
+        if name and equals and not name.startswith(RESERVED_PREFIXES)
+    }
 
 
 def _spawned_job(plan: JobPlan, world: World, kvs_name: str) -> dict[str, object]:
@@ -440,6 +470,7 @@ def _spawned_job(plan: JobPlan, world: World, kvs_name: str) -> dict[str, object
         "patience": plan.limits.mpi_stall_warning,
         "hook": hook() if any(_is_python(s.argv[0]) for s in world.segments) else None,
         "apps": [segment.nprocs for segment in world.segments],
+        "pmix": list(URIS) if is_offered(plan) else [],
         "preput": [word for pair in world.preput for word in pair],
     }
 

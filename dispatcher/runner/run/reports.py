@@ -32,6 +32,8 @@ BODY_LIMIT = 1 << 20
 #: values in one report; a sample of 4096 ranks has 40,000
 MOST_VALUES = 1 << 16
 TEXT_LIMIT = 4096
+#: bytes of a value that is published by PMIx
+VALUE_LIMIT = 256 << 10
 LIST_LIMIT = 4096
 #: a GPU's index at most, and a NUMA node's
 MOST_GPU = MOST_NODE = 1 << 10
@@ -340,10 +342,13 @@ def _pmi_name(fields: Fields, node: int) -> list[ev.Event]:
     verb = fields.text("verb")
     if verb not in ("publish", "lookup", "unpublish"):
         raise ReportError("verb: not one of a name service")
-    service, port = (fields.bytes(name, TEXT_LIMIT) for name in ("service", "address"))
-    if b"\n" in service + port:
+    ask = fields.optional_integer("ask", 1, 1 << 62) or 0  # as PMIx's have, whose values are longer
+    service = fields.bytes("service", TEXT_LIMIT)
+    port = fields.bytes("address", VALUE_LIMIT if ask else TEXT_LIMIT)
+    if b"\n" in service + (b"" if ask else port):
         raise ReportError("a name or port of two lines")
-    return [mpi_events.PmiAsked(node, fields.rank(), verb, service, port)]
+    wait, once = (bool(ask) and fields.flag(name) for name in ("wait", "once"))
+    return [mpi_events.PmiAsked(node, fields.rank(), verb, service, port, ask, wait, once)]
 
 
 def _pmi_spawn(fields: Fields, node: int) -> list[ev.Event]:
@@ -357,7 +362,8 @@ def _pmi_spawn(fields: Fields, node: int) -> list[ev.Event]:
         )
     flat = _all_bytes(fields.items("preput"), "preput")
     preput = tuple(zip(flat[::2], flat[1::2], strict=False))
-    return [mpi_events.PmiSpawnAsked(node, fields.rank(), tuple(segments), preput)]
+    ask = fields.optional_integer("ask", 1, 1 << 62) or 0
+    return [mpi_events.PmiSpawnAsked(node, fields.rank(), tuple(segments), preput, ask)]
 
 
 def _all_bytes(value: Any, name: str) -> list[bytes]:
@@ -374,6 +380,8 @@ def _pairs(value: Any) -> tuple[tuple[bytes, bytes], ...]:
     pairs = [_all_bytes(pair, "info") for pair in value]
     if any(len(pair) != 2 for pair in pairs):
         raise ReportError("info: not pairs")
+    if any(b"\0" in word for pair in pairs for word in pair):
+        raise ReportError("info: a NUL byte")
     return tuple((key, value) for key, value in pairs)
 
 

@@ -318,8 +318,13 @@ class Runner(EventLoop):
                     order = release_order(action)
                     for node in nodes:
                         self._hosts[node].send(order)
-                case act.AnswerRank(node, rank, line):
-                    self._send(node, "pmi_answer", rank=rank, line=line)
+                case act.AnswerRank(node, rank, line, ask):
+                    self._send(node, "pmi_answer", rank=rank, line=line, ask=ask)
+                case act.ShareWorld(node, world):
+                    from dispatcher.runner.run.orders import world_order
+
+                    known = world_order(self.plan, world, node, self._kvs())
+                    self._hosts[self._run.host_at(node)].send(known)
                 case act.ServePmix(node):
                     from dispatcher.runner.run.orders import pmix_order
 

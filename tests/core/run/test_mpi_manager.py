@@ -21,6 +21,7 @@ from dispatcher.core.events.actions import (
     SpawnRanks,
     Tell,
 )
+from dispatcher.core.run import mpi_manager
 from dispatcher.core.run.attempt import AttemptMachine
 from dispatcher.core.run.fences import FenceError
 from dispatcher.core.run.mpi_manager import MOST_TOLD, MpiManager
@@ -208,6 +209,36 @@ class TestNames:
         assert b"rc=0" in answer.line
         assert b"rc=0" in self.ask(running, "unpublish", b"0")
         assert b"rc=0" in self.ask(running, "publish", b"one more", b"p" * 500_000)
+
+    def test_who_waits_is_answered_when_somebody_publishes(self, running: AttemptMachine) -> None:
+        def ask(verb: str, rank: int, number: int, **how: bool) -> list[Action]:
+            node, port = rank // 2, b"here" if verb == "publish" else b""
+            asked = mpi_events.PmiAsked(node, rank, verb, b"door", port, number, **how)
+            return running.handle(asked, 1.0)
+
+        found, lost = b"cmd=lookup_result rc=0 port=here\n", b"cmd=lookup_result rc=1"
+        assert ask("lookup", 0, 7, wait=True) == []
+        assert ask("lookup", 2, 8, wait=True) == []
+        assert ask("publish", 3, 9, once=True) == [
+            AnswerRank(1, 3, b"cmd=publish_result rc=0\n", 9), AnswerRank(0, 0, found, 7),
+        ]  # fmt: skip
+        (answer,) = ask("lookup", 1, 10)  # it was for the first that asked
+        assert isinstance(answer, AnswerRank)
+        assert answer.line.startswith(lost)
+        exited(running, 1, 2)
+        (published,) = ask("publish", 3, 11)  # nobody waits any more
+        assert isinstance(published, AnswerRank)
+        assert ask("lookup", 1, 12, wait=True) == [AnswerRank(0, 1, found, 12)]
+
+    def test_not_too_many_wait(
+        self, running: AttemptMachine, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(mpi_manager, "MOST_WAITING", 1)
+        asked = mpi_events.PmiAsked(0, 0, "lookup", b"door", b"", 1, wait=True)
+        assert running.handle(asked, 1.0) == []
+        (answer,) = running.handle(asked, 1.0)
+        assert isinstance(answer, AnswerRank)
+        assert b"rc=1" in answer.line
 
 
 class TestTrust:

@@ -3,11 +3,28 @@
 from __future__ import annotations
 
 from dispatcher.core.events import verdicts
-from dispatcher.core.events.actions import ServePmix, SignalRanks
-from dispatcher.core.events.mpi_events import MpiFound, PmixFailed, PmixWanted
+from dispatcher.core.events.actions import (
+    AnswerRank,
+    ReleaseFence,
+    ServePmix,
+    ShareWorld,
+    SignalRanks,
+    SpawnRanks,
+)
+from dispatcher.core.events.mpi_events import (
+    MpiFound,
+    PmiCommitted,
+    PmiSpawnAsked,
+    PmixFailed,
+    PmixWanted,
+    Segment,
+)
+from dispatcher.core.events.run_events import RankSpawned
 from dispatcher.core.run.attempt import AttemptMachine
+from dispatcher.core.run.fences import ONCE
+from dispatcher.plan.job.placement import number
 
-from ..conftest import make_plan
+from ..conftest import make_plan, use_mpi
 
 
 def test_each_node_serves_once(running: AttemptMachine) -> None:
@@ -42,3 +59,27 @@ def test_nothing_of_it_counts_when_no_rank_runs() -> None:
     assert job.handle(PmixWanted(0), 1.0) == []
     assert job.handle(PmixFailed(0, "", ""), 1.0) == []
     assert job.cause is None
+
+
+def test_a_world_is_known_where_pmix_is_served_before_it_starts(running: AttemptMachine) -> None:
+    use_mpi(running, 0, 1)
+    running.handle(PmixWanted(1), 1.0)
+    asked = PmiSpawnAsked(1, 2, (Segment(1, (b"prog",), ((b"host", b"n0"),)),), ask=5)
+    _, shared, spawned = running.handle(asked, 1.0)
+    assert isinstance(shared, ShareWorld)
+    assert isinstance(spawned, SpawnRanks)
+    assert (shared.node, spawned.node) == (1, 0)
+    assert running.handle(PmixWanted(0), 1.0) == [ServePmix(0), ShareWorld(0, shared.world)]
+    assert running.handle(RankSpawned(0, number(1, 0), 99), 1.0) == [
+        AnswerRank(1, 2, b"cmd=spawn_result rc=0 world=1\n", 5)
+    ]
+
+
+def test_ranks_of_two_worlds_meet(running: AttemptMachine) -> None:
+    use_mpi(running, 0, 1)
+    asked = PmiSpawnAsked(1, 2, (Segment(1, (b"prog",), ((b"host", b"n0"),)),), ask=5)
+    running.handle(asked, 1.0)
+    name = f"2-3,{number(1, 0)}:{ONCE}"
+    assert running.handle(PmiCommitted(0, 0, name, 0, b"a"), 1.0) == []
+    (opened,) = running.handle(PmiCommitted(1, 0, name, 0, b"b"), 1.0)
+    assert opened == ReleaseFence((0, 1), 0, name, 0, (b"a", b"b"), 1)

@@ -116,9 +116,8 @@ class Told:
                 "/lib/libpmix.so.2",
                 lambda type, **fields: self.events.append((type, fields)),
                 self.take,
-                pmix_upcalls.functions(self.take),
+                pmix_upcalls.functions(self.take, lambda proc: self.library.number(proc)),
             )
-        self.library.namespace = b"kvs_7"
 
     def take(self, kind: str, answer: Any, **fields: Any) -> None:
         self.asked.append((kind, answer, fields))
@@ -150,13 +149,13 @@ def test_it_listens_under_a_name_with_its_files_in_a_folder(told: Told, calls: C
         (b"pmix.srv.rank", RANK, 0),
     ]
     ours = [place for place, function in enumerate(table) if function]
-    assert ours == [CONNECTED, FINALIZED, ABORT, FENCE, CONNECT, DISCONNECT, GROUP]
+    assert ours == [CONNECTED, FINALIZED, ABORT, FENCE, *range(4, 11), GROUP]
     assert len(table) == libpmix.N_FUNCTIONS
 
 
 def test_a_job_is_made_known_whole(told: Told, calls: Calls) -> None:
     assert told.library.register(b"kvs_8", HOSTS, 1, b"/folder") == 4711
-    assert told.library.namespace == b"kvs_8"
+    assert told.library.firsts == {b"kvs_8": 0}
     (_, (name, ranks, infos, rest)), support, *clients, fork = calls.made
     assert (name, ranks, rest) == (b"kvs_8", 3, (None, None))
     assert support == ("setup_local_support", (b"kvs_8", None, 0, (None, None)))
@@ -274,6 +273,9 @@ def test_a_library_that_is_not_there(tmp_path: Any) -> None:
 
 def test_ranks_come_and_go(told: Told) -> None:
     functions = told.library.functions
+    told.library.firsts[b"kvs_7_1"] = 1 << 20
+    assert functions[CONNECTED](proc(3, b"kvs_7_1"), None, None, None) == SUCCEEDED_AT_ONCE
+    assert told.events.pop() == ("connected", {"rank": (1 << 20) + 3})
     assert functions[CONNECTED](proc(3), None, None, None) == SUCCEEDED_AT_ONCE
     assert functions[FINALIZED](proc(3), None, None, None) == SUCCEEDED_AT_ONCE
     assert told.events == [("connected", {"rank": 3}), ("finalized", {"rank": 3})]
@@ -403,3 +405,91 @@ def test_worlds_connect_and_part(told: Told) -> None:
         assert (kind, fields["verb"], fields["members"]) == ("group", verb, [[b"kvs_7", None]])
         answer.give(-46, b"", 0)
         assert given.pop() == (-46, 99)
+
+
+def published(*pairs: tuple[bytes, int, Any]) -> libpmix.Infos:
+    return libpmix.Infos([*pairs, (b"pmix.euid", UINT32, 0)])
+
+
+def test_what_is_published_is_told_with_its_type(told: Told) -> None:
+    publish = told.library.functions[pmix_upcalls.PUBLISH]
+    for pairs, value, once in (
+        ([(b"door", STRING, b"here")], b"\x03here", False),
+        ([(b"door", libpmix.BYTE_OBJECT, b"a\0b"), (b"pmix.persist", 30, 1)], b"\x1ba\0b", True),
+    ):
+        infos = published(*pairs)
+        assert publish(proc(2), infos.array, infos.size, 1, 9) == SUCCESS
+        kind, _, fields = told.asked.pop()
+        assert (kind, fields) == ("name", {
+            "rank": 2, "verb": "publish", "key": b"door", "value": value, "wait": False,
+            "once": once,
+        })  # fmt: skip
+    for bad in ((), ((b"door", UINT32, 7),), ((b"a", STRING, b"b"), (b"c", STRING, b"d"))):
+        infos = published(*bad)
+        assert publish(proc(2), infos.array, infos.size, 1, 9) == pmix_upcalls.NOT_SUPPORTED
+    assert told.asked == []
+
+
+def test_what_is_looked_up_comes_with_its_type(told: Told) -> None:
+    given: list[Any] = []
+
+    def take(status: int, found: int, size: int, argument: int) -> None:
+        for one in (libpmix.Published * size).from_address(found) if size else ():
+            text = ctypes.string_at(one.value.content[0], one.value.content[1] or 4)
+            given.append((one.key, one.value.type, text))
+        given.append((status, argument))
+
+    answered = pmix_upcalls.FoundName(take)
+    address = ctypes.cast(answered, ctypes.c_void_p).value
+    lookup = told.library.functions[pmix_upcalls.LOOKUP]
+    keys, waits = (ctypes.c_char_p * 2)(b"door", None), libpmix.Infos([(b"pmix.wait", 1, 1)])
+    for value, type, text in ((b"\x03here", STRING, b"here"), (b"\x1ba\0b", 27, b"a\0b")):
+        assert lookup(proc(2), keys, waits.array, waits.size, address, 9) == SUCCESS
+        _, answer, fields = told.asked.pop()
+        assert (fields["verb"], fields["key"], fields["wait"]) == ("lookup", b"door", True)
+        answer.give(SUCCESS, value, 0)
+        assert given == [(b"door", type, text), (SUCCESS, 9)]
+        given.clear()
+    answer.give(-46, b"", 0)
+    assert given == [(-46, 9)]
+    several = (ctypes.c_char_p * 3)(b"a", b"b", None)
+    for place in (pmix_upcalls.LOOKUP, pmix_upcalls.UNPUBLISH):
+        function = told.library.functions[place]
+        assert function(proc(2), several, None, 0, 1, 9) == pmix_upcalls.NOT_SUPPORTED
+
+
+def app(count: int, *words: bytes, env: tuple[bytes, ...] = (), said: Any = ()) -> libpmix.App:
+    infos = libpmix.Infos(list(said))
+    argv, variables = ((ctypes.c_char_p * (len(w) + 1))(*w, None) for w in (words, env))
+    pointer = ctypes.POINTER(ctypes.c_char_p)
+    first = ctypes.cast(infos.array, ctypes.POINTER(Info))
+    made = libpmix.App(words[0], ctypes.cast(argv, pointer), ctypes.cast(variables, pointer), b"/")
+    made.count, made.infos, made.n_infos = count, first, infos.size
+    made.kept = argv, variables, infos
+    return made
+
+
+def test_a_spawn_is_told_in_the_words_of_pmi_1(told: Told) -> None:
+    given: list[Any] = []
+    answered = pmix_upcalls.Spawned(lambda *words: given.append(words))
+    address = ctypes.cast(answered, ctypes.c_void_p).value
+    spawn = told.library.functions[pmix_upcalls.SPAWN]
+    made = [
+        app(2, b"/bin/a", b"-x", env=(b"A=1",), said=[(b"pmix.host", STRING, b"n1:2,n2")]),
+        app(1, b"b", said=[(b"pmix.wdir", STRING, b"/d"), (b"pmix.mapby", STRING, b"slot")]),
+    ]
+    infos = libpmix.Infos([(b"pmix.addhost", STRING, b"n9"), (b"pmix.fwd.stdout", 1, 1)])
+    apps = (libpmix.App * 2)(*made)
+    assert spawn(proc(3), infos.array, infos.size, apps, 2, address, 9) == SUCCESS
+    ((kind, answer, fields),) = told.asked
+    assert (kind, fields) == ("spawn", {"rank": 3, "segments": [
+        [2, [b"/bin/a", b"-x"], [[b"add-host", b"n9"], [b"host", b"n1,n2"], [b"env", b"A=1"]]],
+        [1, [b"b"], [[b"add-host", b"n9"], [b"wdir", b"/d"]]],
+    ]})  # fmt: skip
+    answer.give(SUCCESS, b"kvs_7_1", 0)
+    answer.give(-29, b"", 0)
+    assert given == [(SUCCESS, b"kvs_7_1", 9), (-29, b"", 9)]
+    for bad in (app(-1, b"a"), app(1, *[b"x"] * 4097), app(1, b"x" * (257 << 10))):
+        one = (libpmix.App * 1)(bad)
+        assert spawn(proc(3), None, 0, one, 1, address, 9) == pmix_upcalls.BAD_PARAM
+    assert spawn(proc(3), None, 0, apps, 0, address, 9) == pmix_upcalls.BAD_PARAM

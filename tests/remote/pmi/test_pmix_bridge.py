@@ -14,7 +14,7 @@ from dispatcher.remote.pmi import mpi_library, pmix_bridge, pmix_server
 from dispatcher.remote.pmi.pmix_bridge import HESITATION, TAG
 from dispatcher.remote.protocol.frames import HEADER, control
 
-from .conftest import FENCE, ORDER, House
+from .conftest import FENCE, ORDER, House, heard
 
 
 def test_a_rank_is_told_where_to_come(house: House) -> None:
@@ -268,4 +268,51 @@ def test_one_that_says_what_is_no_message_counts_as_ended(house: House, said: by
     assert house.turn() == [("send", "pmix_failed", {"library": "", "tried": ""})]
     assert house.turn(0.01) == []
     assert end.recv(1) == b""
+    end.close()
+
+
+def test_names_and_spawns_are_asked_and_answered(house: House) -> None:
+    _, end = house.serving()
+    name = {"verb": "lookup", "key": b"door", "value": b"", "wait": True, "once": False}
+    end.sendall(control("name", id=5, rank=1, **name))
+    ((_, kind, fields),) = house.turn()
+    assert (kind, fields["rank"], fields["ask"], fields["wait"]) == ("pmi_name", 1, 5, True)
+    end.sendall(control("spawn", id=6, rank=0, segments=[[2, [b"prog"], []]]))
+    ((_, kind, fields),) = house.turn()
+    assert (kind, fields["ask"], fields["segments"]) == ("pmi_spawn", 6, [[2, [b"prog"], []]])
+    world = {
+        "world": 1, "first": 1 << 20, "name": b"kvs_7_1", "size": 2, "hosts": [[b"b", [0, 1]]],
+        "nodes": [1], "node": None, "apps": [2],
+    }  # fmt: skip
+    replies = house.connections.replies()
+    assert replies.order({"type": "pmix_world", **world}) == []
+    for ask, line in ((5, b" rc=0 port=\3a port=b"), (6, b" rc=0 world=1"), (6, b" rc=0 world=1")):
+        answer = {"type": "pmi_answer", "rank": 1, "ask": ask, "line": b"cmd=x_result%s\n" % line}
+        assert replies.order(answer) == []
+    told, part, _, spawned, _ = heard(end, 5)
+    assert (told["type"], told["name"], told["first"], told["node"]) == (
+        "world", b"kvs_7_1", 1 << 20, None,
+    )  # fmt: skip
+    assert (part["id"], part["data"]) == (5, b"\3a port=b")
+    assert (spawned["id"], spawned["data"]) == (6, b"kvs_7_1")
+    end.sendall(control("group", id=7, verb="connect", name=b"", data=b"", members=[
+        [b"kvs_7", [1, 0]], [b"kvs_7_1", None],
+    ]))  # fmt: skip
+    ((_, _, fields),) = house.turn()
+    assert (fields["world"], fields["fence"].split(":")[0]) == (0, "0-1,1048576-1048577")
+    end.sendall(control("fence", id=8, members=[[b"kvs_7_1", [0]]], data=b""))
+    ((_, _, fields),) = house.turn()
+    assert (fields["world"], fields["fence"]) == (1, "0" + TAG)
+    end.close()
+
+
+def test_what_is_refused_is_told_by_number(house: House) -> None:
+    _, end = house.serving()
+    for line, status in ((b"service_not_found", -46), (b"refused_by_dispatch", -29)):
+        end.sendall(control("spawn", id=6, rank=0, segments=[]))
+        house.turn()
+        answer = {"type": "pmi_answer", "rank": 0, "ask": 6, "line": b"cmd=x rc=1 msg=%s\n" % line}
+        assert house.connections.replies().order(answer) == []
+        (released,) = heard(end, 1)
+        assert released["status"] == status
     end.close()

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from rig import wait_for
 
 from dispatcher.remote.pmi import mpi_library, pmix_server
 from dispatcher.remote.pmi.libpmix import LoadError
@@ -28,6 +29,8 @@ class Played:
     """In the place of ``Library``; the last one made is ``Played.made``."""
 
     made: Played
+    local: dict[bytes, list[int]]
+    fetch: Callable[..., None]
     version = "OpenPMIx 5.0.1"
     port = 0
 
@@ -39,6 +42,9 @@ class Played:
         Played.made = self
 
     def begin(self, *words: Any) -> None:
+        self.calls.append(words)
+
+    def add(self, *words: Any) -> None:
         self.calls.append(words)
 
     def register(self, *words: Any) -> int:
@@ -362,3 +368,45 @@ def test_bytes_cross_both_ways_whole() -> None:
     for one in (listener, ours, theirs, inner, client, other):
         one.close()
     serving.poll.close()
+
+
+def test_worlds_that_connect_learn_what_the_others_have_put(house: House) -> None:
+    house.run(found(LIBRARY, mpi="/lib/libmpi.so.40"))
+    house.heard()
+    library, answer, other = Played.made, Heard(), Heard()
+    library.local = {b"kvs_7": [2, 3]}
+    put = {(b"kvs_7", 2): (0, b"two"), (b"kvs_7", 3): (-46, b"")}
+    library.fetch = lambda namespace, rank, then: then(*put[namespace, rank])
+    members = [[b"kvs_7", None], [b"kvs_7_1", [0]]]
+    library.asked("group", answer, verb="connect", name=b"", members=members, data=b"")
+    told = house.heard()
+    assert [unpack(frame.body)["status"] for frame in Decoder().feed(told["data"])] == [0, -46]
+    theirs = control("put", namespace=b"kvs_7_1", rank=0, status=0, data=b"theirs")
+    house.agent.sendall(
+        control("part", id=1, data=told["data"] + theirs)
+        + control("release", id=1, status=0, number=1)
+    )
+    assert answer.came.wait(10)
+    for rank, given in ((0, (0, b"theirs", 0)), (1, (pmix_server.NOT_FOUND, b"", 0))):
+        other = Heard()
+        library.asked("modex", other, namespace=b"kvs_7_1", rank=rank)
+        assert other.given == [given]
+
+
+def test_a_world_that_was_spawned_is_made_known(house: House) -> None:
+    house.run(found(LIBRARY))
+    house.heard()
+    world = {"name": b"kvs_7_1", "first": 1 << 20, "nodes": [1, 2], "apps": [1, 2]}
+    hosts = [[b"b", [0, 2]], [b"c", [1]]]
+    house.agent.sendall(
+        control("world", hosts=hosts, node=0, **world)
+        + control("world", hosts=hosts, node=None, **world)
+    )
+    wait_for(lambda: len(Played.made.calls) == 4, 10, "both to be made known")
+    for (name, first, job, local), own in zip(Played.made.calls[2:], ([0, 2], []), strict=True):
+        assert (name, first, local) == (b"kvs_7_1", 1 << 20, own)
+        assert (b"pmix.nmap", 3, b"raw:b,c") in job
+        assert ((b"pmix.nodeid", 14, 1) in job) == bool(own)
+        ranks = [{key: value for key, _, value in pairs} for _, type, pairs in job if type == 39]
+        for one, place in zip(ranks, ((0, 0, 1), (1, 0, 2), (1, 1, 1)), strict=True):
+            assert (one[b"pmix.appnum"], one[b"pmix.apprank"], one[b"pmix.nodeid"]) == place

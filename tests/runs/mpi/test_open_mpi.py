@@ -45,6 +45,57 @@ assert pmix.PMIx_Finalize(None, none) == 0
 """
 
 
+#: a world that cannot be, one of two programs, a name, and two halves that meet by it
+DYNAMIC = """
+import os, sys
+from mpi4py import MPI
+W, P = MPI.COMM_WORLD, MPI.Comm.Get_parent()
+if P != MPI.COMM_NULL:
+    union = P.Merge(True)
+    print("child", W.Get_attr(MPI.APPNUM), *sys.argv[2:], os.environ.get("WHICH"),
+          os.getcwd() == "/usr", os.environ["DISPATCH_HOST"], union.allreduce(1), flush=True)
+    union.Free(); P.Disconnect()
+    sys.exit()
+try:
+    W.Get_rank() or MPI.COMM_SELF.Spawn("/no/such")
+except MPI.Exception as error:
+    print("refused", error.Get_error_class() == MPI.ERR_SPAWN, flush=True)
+known = [MPI.Info.Create({"env": "WHICH=one", "wdir": "/usr"}), MPI.Info.Create()]
+if sys.argv[1:]:
+    known[1]["host"] = sys.argv[1]
+name = os.path.abspath(sys.argv[0])
+words = [[name, "-", "a"], [name, "-", "b c"]]
+children = W.Spawn_multiple([sys.executable] * 2, words, [1, 1], info=known)
+union = children.Merge(False)
+union.allreduce(1)
+union.Free(); children.Disconnect()
+port = None
+half = W.Split(W.rank % 2)
+if W.rank == 0:
+    port = MPI.Open_port(); MPI.Publish_name("door", port)
+W.Barrier()
+if W.rank == 1:
+    port = MPI.Lookup_name("door")
+other = half.Connect(port) if W.rank % 2 else half.Accept(port)
+print("met", other.remote_size, flush=True)
+other.Disconnect()
+if W.rank == 0:
+    MPI.Unpublish_name("door", port)
+    try:
+        MPI.Lookup_name("door")
+    except MPI.Exception:
+        print("gone", flush=True)
+"""
+
+
+def dynamic(first: str, last: str, n: int) -> list[str]:
+    """What ``DYNAMIC`` prints with ``n`` ranks, its children on ``first`` and ``last``."""
+    met = [f"[{rank}] met {n // 2}" for rank in range(n)]
+    children = [f"0 a one True {first} {n + 2}", f"1 b c None False {last} {n + 2}"]
+    born = [f"[2.{rank}] child {said}" for rank, said in enumerate(children)]
+    return sorted([*born, *met, "[0] refused True", "[0] gone"])
+
+
 def groups_made(stdout: str) -> list[tuple[str, int]]:
     """Each group that was made, in order of its number, and by how many ranks."""
     lines = [line.split()[1:] for line in stdout.splitlines()]
@@ -146,23 +197,14 @@ from mpi4py import MPI
         assert done.returncode == 0, done.stderr
         assert groups_made(done.stdout) == [("all", 3), ("ends", 2), ("all", 3)]
 
-    def test_what_is_not_offered_is_refused_at_once(self, desk: Desk) -> None:
-        text = """
-import sys
-from mpi4py import MPI
-for what in (
-    lambda: MPI.Publish_name("service", "port"),
-    lambda: MPI.Lookup_name("service"),
-    lambda: MPI.COMM_SELF.Spawn(sys.executable, ["-c", "pass"], 1),
-):
-    try:
-        print("done", what())
-    except MPI.Exception:
-        print("refused", flush=True)
-"""
-        done = desk.run(*OPEN_MPI, "-H", "localhost:2", script(desk.folder, text))
+    def test_worlds_are_spawned_meet_and_part(self, desk: Desk) -> None:
+        name = script(desk.folder, DYNAMIC)
+        # Open MPI's worlds speak with each other by TCP, and it does without this on its own
+        local = ("-x", "OMPI_MCA_btl_tcp_if_include=lo")
+        done = desk.run(*OPEN_MPI, *local, "-H", "localhost:4", "--np", "2", name)
         assert done.returncode == 0, done.stderr
-        assert words_of(done.stdout) == ["[0] refused"] * 3 + ["[1] refused"] * 3
+        assert words_of(done.stdout) == dynamic("localhost", "localhost", 2)
+        assert "MPI_Comm_spawn: localhost: exec /no/such: no such file or directory" in done.stderr
 
     def test_a_library_that_dies_ends_the_job(self, desk: Desk) -> None:
         text = """
@@ -194,6 +236,11 @@ class TestHosts:
         done = cluster.run(self.argv(cluster, COLLECTIVES))
         assert done.returncode == 0, done.stderr
         assert words_of(done.stdout) == expected(8, 2)
+
+    def test_worlds_are_spawned_meet_and_part(self, cluster: Cluster) -> None:
+        done = cluster.run(self.argv(cluster, DYNAMIC, "n3"))
+        assert done.returncode == 0, done.stderr
+        assert words_of(done.stdout) == dynamic("n1", "n3", 8)
 
     def test_groups(self, cluster: Cluster) -> None:
         done = cluster.run(self.argv(cluster, GROUPS))
