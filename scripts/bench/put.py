@@ -27,6 +27,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+from collections.abc import Collection
 from functools import partial
 
 import peers
@@ -35,7 +36,10 @@ from series import Series, write
 
 KEX = "KexAlgorithms=curve25519-sha256"
 THERE = "/tmp/bench-copy"
-LOADS = {"one file of 10 MB": "big", "2000 small files": "tree"}
+LOADS = {"one file of 10 MB": "big", "2000 small files": "tree", "one file of 300 MB": "large"}
+FILES = {"big": 10_000_000, "large": 300_000_000}
+#: which of them are measured, by --load
+MEASURED = {"copy": ("big", "tree"), "big": ("big",), "large": ("large",)}
 
 
 def commands(hosts: list[str], source: str) -> dict[str, list[str]]:
@@ -43,6 +47,9 @@ def commands(hosts: list[str], source: str) -> dict[str, list[str]]:
     names, blanks = ",".join(hosts), " ".join(hosts)
     return {
         "dispatch": [*peers.dispatch(), "put", "-w", names, source, THERE + "/"],
+        "dispatch --fanout-tree": [
+            *(*peers.dispatch(), "put", "--fanout-tree", "-w", names, source, THERE + "/"),
+        ],
         "pdcp": ["pdcp", "-R", "ssh", "-f", "64", "-w", names, "-r", "-p", source, THERE],
         "pscp": ["parallel-scp", "-p", "64", "-O", KEX, "-r", "-H", blanks, source, THERE],
         "prsync": ["parallel-rsync", "-p", "64", "-O", KEX, "-a", "-r", "-H", blanks, source,
@@ -86,25 +93,30 @@ def one_turn(argv: list[str], hosts: list[str], size: int) -> turns.Turn:
     return turn
 
 
-def make(place: str) -> dict[str, int]:
-    """The sources, in ``place``: load -> bytes."""
+def make(place: str, names: Collection[str]) -> dict[str, int]:
+    """The sources ``names``, in ``place``: load -> bytes."""
     noise = random.Random(1)
-    with open(os.path.join(place, "big"), "wb") as file:
-        file.write(noise.randbytes(10_000_000))
+    made = {name: size for name, size in FILES.items() if name in names}
+    for name, size in made.items():
+        with open(os.path.join(place, name), "wb") as file:
+            for _ in range(size // 10_000_000):
+                file.write(noise.randbytes(10_000_000))
+    if "tree" not in names:
+        return made
     total = 0
     for number in range(2000):
         folder = os.path.join(place, "tree", f"d{number % 20}")
         os.makedirs(folder, exist_ok=True)
         with open(os.path.join(folder, f"f{number}"), "wb") as file:
             total += file.write(noise.randbytes(noise.randint(500, 8000)))
-    return {"big": 10_000_000, "tree": total}
+    return {**made, "tree": total}
 
 
 def measure(hosts: list[str], repeat: int, only: list[str], load: str) -> dict[str, turns.Result]:
     """Turns of every peer and load; runs on the login host."""
     result = {}
     with tempfile.TemporaryDirectory() as place:
-        sizes = make(place)
+        sizes = make(place, MEASURED.get(load, ("tree",)))
         if load == "unchanged":
             tree = os.path.join(place, "tree")
             argv = commands(hosts, tree)["dispatch"]
@@ -115,7 +127,9 @@ def measure(hosts: list[str], repeat: int, only: list[str], load: str) -> dict[s
                 if shutil.which(argv[0])
             }
             return {"2000 unchanged files": turns.take(ways, repeat, [])}
-        for load, name in LOADS.items():
+        for title, name in LOADS.items():
+            if name not in sizes:
+                continue
             found = commands(hosts, os.path.join(place, name))
             found = {peer: argv for peer, argv in found.items() if not only or peer in only}
             missing = [peer for peer, argv in found.items() if shutil.which(argv[0]) is None]
@@ -124,7 +138,7 @@ def measure(hosts: list[str], repeat: int, only: list[str], load: str) -> dict[s
                 for peer, argv in found.items()
                 if peer not in missing
             }
-            result[load] = turns.take(ways, repeat, missing)
+            result[title] = turns.take(ways, repeat, missing)
     return result
 
 
@@ -133,7 +147,7 @@ def main() -> int:
     parser.add_argument("--hosts", type=int, default=16)
     parser.add_argument("--repeat", type=int, default=5)
     parser.add_argument("--only", action="append", default=[], metavar="PEER")
-    parser.add_argument("--load", choices=("copy", "unchanged"), default="copy")
+    parser.add_argument("--load", choices=(*MEASURED, "unchanged"), default="copy")
     parser.add_argument("--json", metavar="FILE", help="write every turn there")
     parser.add_argument("--inside", metavar="DIR", help=argparse.SUPPRESS)
     options = parser.parse_args()
