@@ -28,6 +28,53 @@ _CHUNK = 256 << 10
 Group = tuple[str, tuple[str, ...]]
 
 
+class SharedDigest:
+    """The SHA-256 of a file that is read for many hosts at once: each byte is hashed once.
+
+    If the file changes meanwhile no host gets what this is the digest of, and each says so.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._size = 0
+        self._known = copy_frames.sha256()
+
+    def take(self, at: int, data: bytes) -> None:
+        """Somebody has read ``data`` at ``at``, and all that is before it."""
+        if at + len(data) > self._size:
+            with self._lock:
+                if at + len(data) > self._size:
+                    self._known.update(memoryview(data)[self._size - at :])
+                    self._size = at + len(data)
+
+    def reader(self) -> DigestReader:
+        """What one reader updates with the bytes from the first on."""
+        return DigestReader(self)
+
+    def digest(self) -> bytes:
+        """Of all bytes that were read."""
+        with self._lock:
+            found: bytes = self._known.digest()
+            return found
+
+
+class DigestReader:
+    """One reader's end of a ``SharedDigest``, to be used as a hash of ``hashlib``."""
+
+    def __init__(self, shared: SharedDigest) -> None:
+        self._shared = shared
+        self._at = 0
+
+    def update(self, data: bytes) -> None:
+        """Go on by ``data``."""
+        self._shared.take(self._at, data)
+        self._at += len(data)
+
+    def digest(self) -> bytes:
+        """Of the whole file; it has been read to its end."""
+        return self._shared.digest()
+
+
 class Sources:
     """The files of ``groups``: a list of them, and their bytes from any place in it.
 
@@ -59,6 +106,7 @@ class Sources:
         self._tar: BinaryIO | None = None
         self._hashing = threading.Lock()
         self._digests: dict[int, str] = {}  # of what hosts have under another time
+        self._shared: dict[int, SharedDigest] = {}  # of files that are read as they are sent
         try:
             self._list(checksum)
         except BaseException:
@@ -181,7 +229,9 @@ class Sources:
             if same:
                 yield copy_frames.whole(at, bytes.fromhex(seen))
             elif start == end:
-                yield from give(self._paths[index], self.entries[index].size, at, seen)
+                shared = self._shared.setdefault(index, SharedDigest())
+                size = self.entries[index].size
+                yield from give(self._paths[index], size, at, seen, hasher=shared.reader)
             else:
                 run = (start if run is None else run[0], end)
         if run is not None:

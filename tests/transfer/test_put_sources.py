@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import os
 import tarfile
 from pathlib import Path
@@ -90,6 +91,34 @@ class TestSources:
         start = (SMALL, hashlib.sha256(data[:SMALL]).hexdigest())
         (rest,) = self.given(sources, [6], {6: start}).values()
         assert rest == SMALL.to_bytes(8, "big") + data[SMALL:]
+        sources.close()
+
+    def test_what_is_read_for_many_is_hashed_once(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        hashed: list[int] = []
+
+        class Counted:
+            def __init__(self) -> None:
+                self._known = hashlib.sha256()
+                self.digest = self._known.digest
+
+            def update(self, data: bytes) -> None:
+                hashed.append(len(data))
+                self._known.update(data)
+
+        data = self.tree(tmp_path)["f"]
+        sources = self.sources(tmp_path, "t")
+        monkeypatch.setattr(copy_frames, "sha256", Counted)
+        many = [sources.pieces([6], {}) for _ in range(3)]
+        come: list[list[bytes]] = [[] for _ in many]
+        for turn in (0, 0, 1, 2, 2, 2, 2, 1, 0, 1, 0, 1):  # whoever is ahead hashes
+            come[turn] += list(itertools.islice(many[turn], 1))
+        for pieces in come:
+            *bodies, end = [body for p in pieces for _, _, body in frames(1 << 20).feed(p)]
+            assert b"".join(bodies) == data
+            assert end == hashlib.sha256(data).digest()
+        assert sum(hashed) == len(data)
         sources.close()
 
     @cases("checksum", [False, True])

@@ -9,7 +9,11 @@ from __future__ import annotations
 
 import fcntl
 import os
-import signal
+
+try:
+    import _signal as signal  # type: ignore[import-not-found]  # signal: 5 ms of enumerations
+except ImportError:
+    import signal
 
 from dispatcher.remote.copy.disk import NotGiven, NotTaken, at_home, digest, give, scan
 from dispatcher.remote.copy.receiver import Receiver

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 STALLED = 30.0
 _NOISE = 64 << 10
 _LARGEST = 64 << 20
-_READY = b"P\n"
+_READY, _NOT_READY = b"P", b"S\n"
 
 
 class Relay:
@@ -194,13 +194,15 @@ class Child:
     def _started(self) -> bytes:
         """What follows the line that says that Python reads on. Raises: ValueError."""
         output = b""
-        marker = self._relay.marker + _READY
-        while marker not in output:
-            data = self._read()
-            output = (output + data)[-_NOISE:]
-            if marker[: -len(_READY)] + b"S\n" in output:
+        marker = self._relay.marker
+        while True:
+            output = (output + self._read())[-_NOISE:]
+            _, found, said = output.partition(marker)
+            if found and said.startswith(_NOT_READY):
                 raise ValueError("no python3 there")
-        return output.partition(marker)[2]
+            line, end, rest = said.partition(b"\n")
+            if end and line.startswith(_READY):
+                return rest
 
     def _values(self, rest: bytes) -> Iterator[dict[str, Any]]:
         incoming = frames(_LARGEST)

@@ -288,17 +288,19 @@ def give(
     start: int = 0,
     seen: str = "",
     more: Callable[[int], bool] = lambda at: True,
+    hasher: Callable[[], Any] = sha256,
 ) -> Iterator[bytes]:
     """The file at ``path`` in frames; it must have ``size`` bytes, as when it was listed.
 
     start, seen: how many bytes the other end has, and their SHA-256. Where it is not
     ours the file is given from its beginning. more: of a file that still grows, waits
-    until there are more bytes than these; False if there never will be.
+    until there are more bytes than these; False if there never will be. hasher: makes what is
+    updated with all bytes from the first on.
     """
     try:
         fd = os.open(path, FOR_READING)
         try:
-            yield from _given(fd, path, size, start, seen, more)
+            yield from _given(fd, path, size, start, seen, more, hasher)
         finally:
             os.close(fd)
     except OSError as error:
@@ -307,9 +309,15 @@ def give(
 
 
 def _given(
-    fd: int, path: str, size: int, start: int, seen: str, more: Callable[[int], bool]
+    fd: int,
+    path: str,
+    size: int,
+    start: int,
+    seen: str,
+    more: Callable[[int], bool],
+    hasher: Callable[[], Any],
 ) -> Iterator[bytes]:
-    known, at = sha256(), 0
+    known, at = sha256() if start else hasher(), 0
     while at < start and more(at) and (data := os.read(fd, min(CHUNK, start - at))):
         known.update(data)
         at += len(data)

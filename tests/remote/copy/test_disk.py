@@ -46,9 +46,8 @@ def given(
     path: Path, size: int, start: int = 0, seen: str = "", until: int | None = None
 ) -> Parsed:
     """What ``give`` sends; until: bytes of a file that grows, after which no more will come."""
-    more = {} if until is None else {"more": lambda at: at < until}
     come = frames(1 << 20)
-    pieces = give(str(path), size, start, seen, **more)
+    pieces = give(str(path), size, start, seen, lambda at: until is None or at < until)
     return [(kind, body) for piece in pieces for _, kind, body in come.feed(piece)]
 
 
