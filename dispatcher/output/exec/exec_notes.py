@@ -190,7 +190,10 @@ def summary(
     seconds: float,
     verb: str,
 ) -> list[str]:
-    """A line for the hosts that were served alike; [] when none was served. verb: ``sent``."""
+    """A line for the hosts that were served alike; [] when none was served.
+
+    verb: ``sent`` or ``fetched``. Bytes are those of one host, if all that got any got as many.
+    """
     groups: dict[str, list[str]] = {}
     for name, outcome, one in zip(names, outcomes, copies, strict=True):
         if not exec_events.is_good(outcome):
@@ -204,10 +207,15 @@ def summary(
             if one.found:
                 text += f", {size(one.found)} were there from an interrupted copy"
         groups.setdefault(text, []).append(name)
-    total = sum(one.bytes for one in copies)
+    each = [one.bytes for one in copies if one.bytes]
+    what = size(sum(each))
+    if len(each) > 1:
+        way = "to" if verb == "sent" else "from"
+        alike = len({*each}) == 1
+        what = f"{size(each[0])} {way} {len(each)} hosts" if alike else f"{what} in all"
     lines = [f"{fold(hosts)}: {text}" for text, hosts in groups.items()]
     if lines:
-        lines[-1] += f"; {size(total)} in {seconds:.1f} s"
+        lines[-1] += f"; {what} in {seconds:.1f} s"
     return lines
 
 

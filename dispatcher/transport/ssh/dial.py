@@ -187,6 +187,8 @@ class _Race:
                 Kind.TIMEOUT, f"connection: no answer from {', '.join(silent[:4])} {where}{more}"
             )
         if errno.ECONNREFUSED in codes:
+            if len(codes) == 1:  # the kind says it
+                errors = ", ".join(text for _, text in self._errors[:4])
             return Failure(
                 Kind.REFUSED, f"{errors} ({where})", hint=f"is sshd running on {self._host}?"
             )

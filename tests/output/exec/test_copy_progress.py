@@ -58,8 +58,10 @@ def test_hosts_served_alike_are_one_line() -> None:
     assert summary(names, [good, good, good, good, bad], told, 2.04, "sent") == [
         "n[1-2]: 1 file sent, 2 equal",
         "n3: 0 files sent, 3 equal",
-        "n4: all sent, by tar; 35 B in 2.0 s",
+        "n4: all sent, by tar; 35 B in all in 2.0 s",
     ]
+    alike = summary(names[:3], [good] * 3, told[:3], 0.3, "fetched")
+    assert alike[-1].endswith("; 10 B from 2 hosts in 0.3 s")
     told[0].found = MIB
     assert summary(names[:1], [good], told[:1], 1.0, "fetched") == [
         "n1: 1 file fetched, 2 equal, 1.0 MiB were there from an interrupted copy; 10 B in 1.0 s"

@@ -191,6 +191,7 @@ class Failing(socket.socket):
     ("codes", "kind", "retryable"),
     [
         ({"127.0.0.43": errno.ECONNREFUSED}, Kind.REFUSED, False),
+        ({"127.0.0.43": errno.ECONNREFUSED, "127.0.0.44": errno.ECONNREFUSED}, Kind.REFUSED, False),
         ({"127.0.0.43": errno.EHOSTUNREACH, "127.0.0.44": errno.ECONNREFUSED},
          Kind.REFUSED, False),
         ({"127.0.0.43": errno.ETIMEDOUT, "127.0.0.44": errno.EHOSTUNREACH},
@@ -209,6 +210,8 @@ def test_what_the_system_says(
     monkeypatch.setattr(Failing, "codes", codes, raising=False)
     monkeypatch.setattr(socket, "socket", Failing)
     said = "; ".join(f"{text}: {os.strerror(code).lower()}" for text, code in codes.items())
+    if {*codes.values()} == {errno.ECONNREFUSED}:
+        said = ", ".join(codes)  # the kind says it
     hint = "is sshd running on name?" if kind is Kind.REFUSED else None
     failure = dial("name", 2222, time.monotonic() + 20)
     assert failure == Failure(kind, f"{said} (port 2222)", hint, retryable)
