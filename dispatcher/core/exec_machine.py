@@ -18,8 +18,8 @@ Rules (their ids appear in the tests):
 * E-6  the user is asked for sudo's password once, and typing it costs no host its time; where it
   was wrong, once more. It goes to one host first, and to others when it was right there
 * E-7  nor does typing the passphrase of a key
-* E-8  once ``max_fail`` hosts have failed, or all of a batch where the batches are for that, all
-  hosts that were never contacted are left out, and no other
+* E-8  once ``max_fail`` hosts have failed, or all of a batch of canaries, all hosts that were never
+  contacted are left out, and no other
 """
 
 from __future__ import annotations
@@ -187,6 +187,7 @@ class ExecMachine:
         self._queue = deque(range(len(self._hosts)))
         self._at_once = exec_plan.limits.at_once(len(self._hosts))
         self._batches = exec_plan.limits.batches(len(self._hosts))
+        self._canaries = exec_plan.limits.canaries(len(self._hosts))
         self._batch = 0  # those that have begun
         self._begun = 0  # how many hosts these have; they are the first of all
         self._most_failures = exec_plan.limits.most_failures(len(self._hosts))
@@ -291,7 +292,7 @@ class ExecMachine:
         good = any(
             host.outcome == exec_events.Exited(0) for host in self._hosts[first : self._begun]
         )
-        if self._limits.has_canaries and not good:
+        if self._batch <= self._canaries and not good:
             return self._leave_out(f"all of batch {self._batch} failed", errors.STOPPED)
         if self._limits.delay:
             self.deadlines["batch"] = now + self._limits.delay

@@ -38,9 +38,10 @@ class ExecLimits(Arguments):
     serial: hosts being connected or running, as a number or a share of all hosts, rounded up:
     4, "10%". As soon as one is done the next begins. With several, "1,10%,50%", or with a
     ``delay``, they go in batches: the next begins ``delay`` seconds after the last host of
-    the one before is done, the last number holds for all that follow, and where several are named
-    none begins after a batch of which all hosts failed. max_fail: failed hosts, as a number or a
-    share of all hosts, after which no further one is started.
+    the one before is done, and the last number holds for all that follow. Where several are named,
+    none begins after a batch of which all hosts failed; with ``max_fail``, those before the last
+    number alone are such canaries. max_fail: failed hosts, as a number or a share of all hosts,
+    after which no further one is started.
     """
 
     renamed: ClassVar[Mapping[str, str]] = {"fan_out": "fanout", "stop_after": "max_fail"}
@@ -69,10 +70,10 @@ class ExecLimits(Arguments):
         if self.delay and self.serial is None:
             raise ConflictingOptions("delay: needs serial")
 
-    @property
-    def has_canaries(self) -> bool:
-        """Whether the first batches are to show that the others may begin."""
-        return isinstance(self.serial, str) and "," in self.serial
+    def canaries(self, hosts: int) -> int:
+        """How many of the first batches must have a host that did well, for others to begin."""
+        before_last = str(self.serial).count(",")
+        return before_last if self.max_fail or not before_last else len(self.batches(hosts))
 
     def at_once(self, hosts: int) -> int:
         """How many of ``hosts`` may be at work at the same time, whatever their batch."""
@@ -82,7 +83,7 @@ class ExecLimits(Arguments):
 
     def batches(self, hosts: int) -> tuple[int, ...]:
         """How many hosts each batch has, ``hosts`` in all; one where they go without batches."""
-        if not (self.delay or self.has_canaries):
+        if not (self.delay or "," in str(self.serial)):
             return (hosts,)
         sizes = [share(one, hosts) for one in str(self.serial).split(",")]
         found: list[int] = []

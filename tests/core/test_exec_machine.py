@@ -278,6 +278,18 @@ class TestBatches:
         assert table.result[2:] == (why, why)
         assert exec_events.exit_code(table.result) == 3
 
+    def test_how_many_may_fail_is_asked_of_those_that_are_no_canaries(self) -> None:
+        table = Table(4, serial="1,1", max_fail=2)
+        table.see(up(0), ended(0), up(1), ended(1, 1))
+        assert table.connecting == {2}
+        table.see(up(2), ended(2, 1))
+        assert table.result is not None
+        assert table.result[3] == exec_events.NotStarted("stopped after 2 failed")
+        table = Table(4, serial="1,1", max_fail=2)
+        table.see(up(0), ended(0, 1))
+        assert table.result is not None
+        assert table.result[1] == exec_events.NotStarted("all of batch 1 failed")
+
     def test_who_is_left_by_a_share_of_failures_is_who_never_began(self) -> None:
         table = Table(10, serial="1,5", max_fail="20%")
         table.see(up(0), ended(0), up(1), up(2), ended(1, 1), ended(2, 1))

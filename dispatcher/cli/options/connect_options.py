@@ -217,8 +217,10 @@ def _rolling_lines(limits: ExecLimits | None, names: Sequence[str]) -> list[str]
         lines.append(f"on {limits.at_once(total)} at a time (--serial)")
     if limits.delay:
         lines.append(f"{limits.delay:g} s after each batch (--delay)")
-    if limits.has_canaries:
-        lines.append("no further batch once all hosts of one failed (--serial)")
+    if canaries := limits.canaries(total):
+        first = "batch 1" if canaries == 1 else f"one of batches 1-{canaries}"
+        which = "one" if limits.max_fail is None else first
+        lines.append(f"no further batch once all hosts of {which} failed (--serial)")
     if (failed := limits.most_failures(total)) is not None:
         lines.append(f"no further host once {failed} failed (--max-fail)")
     return lines

@@ -172,7 +172,8 @@ class LimitOptions(Options, section="Limits"):
         metavar="N|P%[,...]",
         help="Run on at most N hosts at once, or P% of them: a rolling execution. 1,10%,50% is one "
         "host, then a tenth of all, then half of them at a time: a step begins when the one before "
-        "is done, and none begins after one in which all hosts failed.",
+        "is done, and none after one in which all hosts failed (with --max-fail, that is asked of "
+        "the steps before the last number).",
         usual="all hosts",
         type=Share(several=True),
     )

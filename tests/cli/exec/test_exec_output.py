@@ -122,6 +122,11 @@ def test_a_dry_run_tells_the_steps(
     assert cli.main([*line, "--max-fail", "10%", "--json", *words]) == 0
     told = promises.told(capfd.readouterr().out)
     assert (told["batches"], told["delay"], told["max_fail"]) == ([1, 3, *[2] * 10], 5.0, 3)
+    assert cli.main([*line, "--max-fail", "10%", *words]) == 0
+    assert capfd.readouterr().out.splitlines()[-2:] == [
+        "no further batch once all hosts of one of batches 1-2 failed (--serial)",
+        "no further host once 3 failed (--max-fail)",
+    ]
 
 
 @cases("other", ["-b", "-B", "-L", "--diff"])
