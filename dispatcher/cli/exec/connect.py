@@ -42,8 +42,8 @@ class KeptOptions(KeepOptions, section="Connections"):
 class ConnectOptions(WhereOptions, KeptOptions, LimitOptions, LoginOptions):
     """Connect to all hosts, and keep the connections for the commands to come.
 
-    One process of yours in the background keeps them, and ends when they are closed. Keys with a
-    passphrase must be in an SSH agent.
+    One process of yours in the background keeps them, and ends when they are closed. It keeps no
+    password: you are asked for that here. Keys with a passphrase must be in an SSH agent.
     """
 
     examples = (

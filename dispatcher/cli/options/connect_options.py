@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from dispatcher.model import formats
     from dispatcher.plan.exec_plan import ExecLimits
     from dispatcher.transport.base import Target, Transport
+    from dispatcher.transport.ssh_auth.passwords import Passwords
     from dispatcher.transport.tree.topology import Topology
 
 
@@ -62,7 +63,9 @@ def check_keep(options: LoginOptions) -> None:
             daemon_socket.folder()
 
 
-def transport(options: LoginOptions, direct: Callable[[], Transport]) -> Transport:
+def transport(
+    options: LoginOptions, direct: Callable[[], Transport], passwords: Passwords | None = None
+) -> Transport:
     """What reaches hosts by SSH: over kept connections where that may be, else ``direct()``."""
     if not isinstance(options, KeepOptions):
         return direct()
@@ -81,6 +84,7 @@ def transport(options: LoginOptions, direct: Callable[[], Transport]) -> Transpo
         config=options.ssh_config,
         host_keys=options.host_keys,
         alive=alive(options),
+        passwords=passwords,
     )
 
 
@@ -322,5 +326,7 @@ class TransportPool(transports.TransportPool):
 
     def in_process(self, *, keep: bool = False) -> Transport:
         return transport(
-            self._options, lambda: super(TransportPool, self).in_process(keep=keep or self._keep)
+            self._options,
+            lambda: super(TransportPool, self).in_process(keep=keep or self._keep),
+            self._passwords,
         )

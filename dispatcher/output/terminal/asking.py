@@ -20,10 +20,11 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
+from dispatcher.model.paths import keep_memory_ours
+
 #: seconds that whoever asks waits for a painter who may be stuck in a paused terminal
 ASK_LIMIT = 1.0
 _WIPE = b"\r\x1b[K"
-_PR_SET_DUMPABLE = 4  # prctl(2)
 
 
 class TtyLock:
@@ -162,14 +163,3 @@ def _line(fd: int, wakes: int) -> bytes | None:
             break
         typed += more
     return typed.rstrip(b"\n")
-
-
-def keep_memory_ours() -> None:
-    """No core dump, no look at our memory by who is not root: prctl(2), as ssh-agent does it.
-
-    What we start is not concerned: it ends with exec. Where there is no prctl nothing is done.
-    """
-    import ctypes  # for what few are asked
-
-    with contextlib.suppress(OSError, AttributeError):
-        ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)

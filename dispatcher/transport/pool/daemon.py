@@ -16,16 +16,19 @@ import signal
 import socket
 import threading
 import time
+from collections.abc import Sequence
 from typing import Any
 
 from dispatcher.bootstrap import shell
 from dispatcher.model.errors import DispatchError
 from dispatcher.model.failure import Failure
+from dispatcher.model.paths import keep_memory_ours
 from dispatcher.transport.base import Keepalive, Link, Target, Window
 from dispatcher.transport.pool import daemon_socket
-from dispatcher.transport.pool.daemon_client import Client
+from dispatcher.transport.pool.daemon_client import Ask, Client
 from dispatcher.transport.ssh.paramiko_transport import ParamikoTransport, preload
 from dispatcher.transport.ssh.shared_sessions import SessionPool
+from dispatcher.transport.ssh_auth.passwords import AnyPassword, Outcome, Passwords
 
 #: seconds between two looks for connections that are to be closed
 POLL = 1.0
@@ -95,15 +98,15 @@ class Daemon:
         """Close the idle connections to ``names``, or all."""
         self._pool.drop(names=names)
 
-    def at_hand(self, order: dict[str, Any]) -> Link | None:
+    def at_hand(self, order: dict[str, Any], ask: Ask) -> Link | None:
         """The command of ``order`` where a shell waits for it: without waiting."""
         if order["window"] is not None:
             return None
-        return self._reading(order).open_started(_target(order), order["command"])
+        return self._reading(order, ask).open_started(_target(order), order["command"])
 
-    def open(self, order: dict[str, Any]) -> Link | Failure | None:
+    def open(self, order: dict[str, Any], ask: Ask) -> Link | Failure | None:
         """The command of ``order``; None where no connection is kept, nor is one to be."""
-        transport = self._reading(order)
+        transport = self._reading(order, ask)
         deadline = time.monotonic() + float(order["seconds"])
         window = None if order["window"] is None else Window(*order["window"])
         if order["keep"] is None:
@@ -113,7 +116,7 @@ class Daemon:
             self._connected.add(order["run"])
         return transport.open(_target(order), order["command"], deadline, window)
 
-    def _reading(self, order: dict[str, Any]) -> ParamikoTransport:
+    def _reading(self, order: dict[str, Any], ask: Ask) -> ParamikoTransport:
         """The transport of this dispatch, which has read its files for itself."""
         run = str(order["run"])
         with self._lock:
@@ -122,6 +125,7 @@ class Daemon:
                 known = self._readings[run] = ParamikoTransport(
                     config=order["config"],
                     host_keys=order["host_keys"],
+                    passwords=FarPasswords(ask, *order["asks"]),
                     keep=self._pool,
                     alive=Keepalive(*order["alive"]),
                 )
@@ -129,6 +133,57 @@ class Daemon:
             for name in spare[:-MOST_READINGS]:
                 del self._readings[name]
         return known
+
+
+class FarPasswords(Passwords):
+    """The passwords of the launcher that calls, which keeps them and asks its user.
+
+    ask: as ``Client.ask``. hosts, jumps: whether somebody types for hosts, and for jump hosts. The
+    passphrase of a key is not asked for here: that key belongs into an agent.
+    """
+
+    def __init__(self, ask: Ask, hosts: bool, jumps: bool) -> None:
+        super().__init__()
+        self._ask = ask
+        self._may = {False: hosts, True: jumps}
+
+    def may_ask(self, *, jump: bool) -> bool:
+        return self._may[jump]
+
+    def of(self, user: str, name: str, *, jump: bool) -> AnyPassword:
+        return FarPassword(self, user, name, jump)
+
+    def answer(self, name: str, above: Sequence[str], prompt: str) -> str | None:
+        answer = self.call("answer", name=name, above=list(above), prompt=prompt)
+        return None if answer is None else str(answer)
+
+    def call(self, what: str, **question: Any) -> Any:
+        """What the launcher answers; its user may have to type, so no host's time runs."""
+        self.timer.changed(True)
+        try:
+            return self._ask(what=what, **question)
+        finally:
+            self.timer.changed(False)
+
+
+class FarPassword:
+    """One password of ``FarPasswords``; nothing of it stays here but what is being sent."""
+
+    def __init__(self, passwords: FarPasswords, user: str, name: str, jump: bool) -> None:
+        self._passwords = passwords
+        self._whose = {"user": user, "name": name, "jump": jump}
+
+    def take(self, who: object, deadline: float) -> str | None:
+        seconds = deadline - time.monotonic()
+        word = self._passwords.call("take", who=id(who), seconds=seconds, **self._whose)
+        return None if word is None else str(word)
+
+    def came(self, who: object, name: str, outcome: Outcome, *, again: bool = True) -> bool:
+        told = {"who": id(who), "outcome": outcome, "again": again}
+        return bool(self._passwords.call("came", **told, **self._whose))
+
+    def why(self, name: str) -> str:
+        return str(self._passwords.call("why", **self._whose) or "nobody answers any more")
 
 
 def _target(order: dict[str, Any]) -> Target:
@@ -144,6 +199,7 @@ def main() -> None:
     if listener is None:
         return
     os.chdir("/")
+    keep_memory_ours()
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     preload()
     daemon = Daemon(listener)

@@ -9,6 +9,7 @@ that its host does not take at once.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import queue
 import socket
 import threading
@@ -21,6 +22,8 @@ from dispatcher.remote.protocol import mux
 from dispatcher.transport.base import Link, LinkClosed, Window
 from dispatcher.transport.pool.daemon_socket import (
     ACCEPTED,
+    ANSWER,
+    ASK,
     DROP,
     FAILED,
     LARGEST,
@@ -40,13 +43,17 @@ _CHUNK = mux.LARGEST
 _CREDIT_OF = {mux.MORE_OUTPUT: mux.OUTPUT, mux.MORE_ERRORS: mux.ERRORS}
 
 
+#: asks the launcher something; its answer, None where it has gone
+Ask = Callable[..., Any]
+
+
 class Hosts(Protocol):
     """What the daemon does for a client."""
 
-    def at_hand(self, order: dict[str, Any]) -> Link | None:
-        """The command of ``order``, if that needs no waiting."""
+    def at_hand(self, order: dict[str, Any], ask: Ask) -> Link | None:
+        """The command of ``order``, if that needs no waiting. ask: as ``Client.ask``."""
 
-    def open(self, order: dict[str, Any]) -> Link | Failure | None:
+    def open(self, order: dict[str, Any], ask: Ask) -> Link | Failure | None:
         """The command of ``order``; None where no connection is kept."""
 
     def listed(self) -> dict[str, Any]:
@@ -65,6 +72,8 @@ class Client:
         self._lock = threading.Lock()  # of the table
         self._channels: dict[int, Channel | None] = {}  # None: being opened, or there is none
         self._over = False
+        self._asked: dict[int, queue.SimpleQueue[Any]] = {}
+        self._numbers = itertools.count(1)
         # for the thread that hands back: frames, channels that rang, None at the end
         self._out: queue.SimpleQueue[bytes | int | None] = queue.SimpleQueue()
 
@@ -83,6 +92,9 @@ class Client:
             with self._lock:
                 self._over = True
                 left = [channel for channel in self._channels.values() if channel is not None]
+                unanswered = list(self._asked.values())
+            for one in unanswered:
+                one.put(None)
             for channel in left:
                 channel.leave()
             self._out.put(None)
@@ -101,6 +113,12 @@ class Client:
                 names = fields(body).get("hosts")
                 self._hosts.drop(None if names is None else set(names))
             self._out.put(message(LIST, **self._hosts.listed()))
+        elif kind == ANSWER:
+            answer = fields(body)
+            with self._lock:
+                asked = self._asked.pop(answer.get("number"), None)  # type: ignore[arg-type]
+            if asked is not None:
+                asked.put(answer.get("answer"))
         elif kind == mux.CLOSE:
             with self._lock:  # whoever is opening it will find that nobody waits
                 channel = self._channels.pop(number, None)
@@ -109,15 +127,26 @@ class Client:
         elif (channel := self._channels.get(number)) is not None:
             channel.obey(kind, body)
 
+    def ask(self, **question: Any) -> Any:
+        """The launcher's answer to ``question``, waited for; None when it has gone."""
+        answer: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        number = next(self._numbers)
+        with self._lock:
+            if self._over:
+                return None
+            self._asked[number] = answer
+        self._out.put(message(ASK, number=number, **question))
+        return answer.get()
+
     def _open(self, number: int, order: dict[str, Any]) -> None:
-        link = self._hosts.at_hand(order)
+        link = self._hosts.at_hand(order, self.ask)
         with self._lock:
             self._channels[number] = None
         if link is not None:
             self._opened(number, link, order)
             return
         threading.Thread(
-            target=lambda: self._opened(number, self._hosts.open(order), order),
+            target=lambda: self._opened(number, self._hosts.open(order, self.ask), order),
             name="opening",
             daemon=True,
         ).start()

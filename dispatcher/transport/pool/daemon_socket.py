@@ -11,6 +11,7 @@ either side, is the end of all. Bodies that are not bytes of a stream are JSON o
     launcher   OPEN (what to run where)  RESIZE (columns, rows)
     daemon     ACCEPTED (address)  FAILED (a failure)  NOT_POOLED  ENDED (code, signal, silence)
     at once    LIST  DROP (hosts)  and LIST the answer, on no channel
+    daemon     ASK (what only the launcher knows, for a login), answered by its ANSWER
 
 An OPEN is answered first, by one of the daemon's first three.
 """
@@ -34,13 +35,13 @@ from dispatcher.model.paths import private, state_folder
 from dispatcher.remote.protocol.mux import OWN, Frames, Malformed, frame
 
 #: part of the socket's name, since a daemon may be older than who calls it
-PROTOCOL = 4
+PROTOCOL = 5
 #: bytes of a body at most: a command may be long, and so may a list of hosts
 LARGEST = 1 << 20
 #: bytes of input that may come with an OPEN: as many as any connection takes at once
 OPENING = 8 << 10
 
-RESIZE, ACCEPTED, FAILED, NOT_POOLED, LIST, DROP = range(OWN, OWN + 6)
+RESIZE, ACCEPTED, FAILED, NOT_POOLED, LIST, DROP, ASK, ANSWER = range(OWN, OWN + 8)
 #: seconds that a new daemon may take to listen
 START_LIMIT = 10.0
 _BACKLOG = 1024

@@ -7,6 +7,7 @@ loaded here unless a connection has to be made by ourselves.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import os
@@ -33,6 +34,8 @@ from dispatcher.transport.mux_link import MuxLink
 from dispatcher.transport.pool import daemon_socket
 from dispatcher.transport.pool.daemon_socket import (
     ACCEPTED,
+    ANSWER,
+    ASK,
     FAILED,
     LARGEST,
     NOT_POOLED,
@@ -40,15 +43,20 @@ from dispatcher.transport.pool.daemon_socket import (
     RESIZE,
     fields,
 )
+from dispatcher.transport.ssh_auth.passwords import Passwords
 
 _READ_SIZE = 256 << 10
 
 
 class PoolConnection:
-    """Frames to and from the daemon at the other end of ``link``. Any thread may send."""
+    """Frames to and from the daemon at the other end of ``link``. Any thread may send.
 
-    def __init__(self, link: socket.socket) -> None:
+    passwords: what it asks for.
+    """
+
+    def __init__(self, link: socket.socket, passwords: Passwords) -> None:
         self._link = link
+        self._passwords = passwords
         self._numbers = itertools.count(1)
         self._lock = threading.Lock()
         self._links: dict[int, PoolLink] = {}
@@ -93,6 +101,11 @@ class PoolConnection:
         try:
             while data := self._link.recv(_READ_SIZE):
                 for number, kind, body in frames.feed(data):
+                    if kind == ASK:
+                        threading.Thread(
+                            target=self._answer, args=(fields(body),), name="asked", daemon=True
+                        ).start()
+                        continue
                     link = self._links.get(number)
                     if link is not None:  # else it was closed meanwhile
                         link.take(kind, body)
@@ -104,6 +117,28 @@ class PoolConnection:
             self._link.close()  # nobody sends now
         for link in left:
             link.lose(None)
+
+    def _answer(self, question: dict[str, Any]) -> None:
+        """Tell the daemon what it asks; the user may have to type it."""
+        told = {"number": question["number"], "answer": answer(self._passwords, question)}
+        with contextlib.suppress(LinkClosed):
+            self.send(0, ANSWER, json.dumps(told).encode())
+
+
+def answer(passwords: Passwords, question: dict[str, Any]) -> str | bool | None:
+    """What ``passwords`` have to say to a question of the daemon's; see ``daemon.FarPasswords``."""
+    name = str(question["name"])
+    if question["what"] == "answer":
+        return passwords.answer(name, question["above"], question["prompt"])
+    password = passwords.of(question["user"], name, jump=question["jump"])
+    match question["what"]:
+        case "take":
+            return password.take(question["who"], time.monotonic() + question["seconds"])
+        case "came":
+            outcome, again = question["outcome"], question["again"]
+            return password.came(question["who"], name, outcome, again=again)
+        case _:
+            return password.why(name)
 
 
 class PoolLink(MuxLink):
@@ -149,6 +184,7 @@ class PoolTransport(Transport):
 
     keep: seconds for which a new connection is to be kept by the daemon; None: what it
     does not have is not its affair. config, host_keys, alive: as for ``ParamikoTransport``.
+    passwords: what somebody types for connections that the daemon makes.
     """
 
     name = "kept"
@@ -161,8 +197,10 @@ class PoolTransport(Transport):
         config: str | None = None,
         host_keys: str | None = None,
         alive: Keepalive = UNLESS_CONFIGURED,
+        passwords: Passwords | None = None,
     ) -> None:
         self._make_direct = direct
+        self._passwords = passwords or Passwords()
         self._direct: Transport | None = None
         self._order = {
             "keep": keep,
@@ -170,6 +208,7 @@ class PoolTransport(Transport):
             "config": None if config is None else os.path.abspath(config),
             "host_keys": host_keys,
             "alive": [alive.seconds, alive.otherwise],
+            "asks": [self._passwords.may_ask(jump=jump) for jump in (False, True)],
         }
         self._lock = threading.Lock()
         self._line: PoolConnection | None = None
@@ -200,7 +239,13 @@ class PoolTransport(Transport):
         link = self._ordered(line, target, command, left, window)
         if link is None:
             return None
-        answer = link.answer(left + SLACK)
+        typed = self._passwords.timer.seconds
+        before, answer = typed(), link.answer(left + SLACK)
+        while answer is None:  # somebody types, which costs no host its time
+            more = deadline + SLACK + typed() - before - time.monotonic()
+            if more <= 0:
+                break
+            answer = link.answer(more)
         if answer is not None and answer[0] == ACCEPTED:
             return link
         link.close()
@@ -236,7 +281,11 @@ class PoolTransport(Transport):
         if left <= 0 or line is None:
             return None
         link = self._ordered(line, target, command, left, opening=opening)
-        return None if link is None else PoolCall(link, deadline + SLACK, self._instead)
+        return (
+            None
+            if link is None
+            else PoolCall(link, deadline + SLACK, self._instead, self._passwords.timer.seconds)
+        )
 
     def _instead(self) -> Transport:
         """What reaches those whom the daemon does not."""
@@ -250,7 +299,7 @@ class PoolTransport(Transport):
             if not self._dialled:
                 self._dialled = True
                 caller = daemon_socket.dial()
-                self._line = None if caller is None else PoolConnection(caller)
+                self._line = None if caller is None else PoolConnection(caller, self._passwords)
             return self._line
 
     def prepare(self, command: str) -> None:
@@ -265,12 +314,26 @@ class PoolTransport(Transport):
 
 
 class PoolCall(Call):
-    """The daemon was asked for ``link``. until: when it is late; instead: who is asked then."""
+    """The daemon was asked for ``link``. until: when it is late; instead: who is asked then.
 
-    def __init__(self, link: PoolLink, until: float, instead: Callable[[], Transport]) -> None:
+    typed: the seconds for which somebody has typed so far.
+    """
+
+    def __init__(
+        self,
+        link: PoolLink,
+        until: float,
+        instead: Callable[[], Transport],
+        typed: Callable[[], float] = lambda: 0.0,
+    ) -> None:
         self._link = link
-        self.until = until
+        self._until = until - typed()
+        self._typed = typed
         self._instead = instead
+
+    @property
+    def until(self) -> float:  # type: ignore[override]
+        return self._until + self._typed()
 
     def watch(self, ready: Callable[[], None]) -> None:
         self._link.watch(ready)

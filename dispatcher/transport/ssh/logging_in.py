@@ -71,7 +71,7 @@ class _Login:
         self._identities = identities
         self._passwords = passwords
         self._types = passwords.may_ask(jump=jump)
-        self._password = passwords.of(config, jump=jump) if self._types else None
+        self._password = passwords.of(config.user, config.name, jump=jump) if self._types else None
         keys = identities.candidates(config) if _KEY in config.methods else []
         self._keys: Iterator[Candidate] = iter(keys)
         self._tried: list[Candidate] = []

@@ -18,13 +18,12 @@ import re
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, Protocol
 
 from dispatcher.transport.base import PromptTimer
 
 if TYPE_CHECKING:
     from dispatcher.transport.ssh_auth.identities import Ask
-    from dispatcher.transport.ssh_config.host_config import HostConfig
 
 #: hosts that may hang up on a password that is not known to be right
 MOST_UNSETTLED = 3
@@ -111,7 +110,7 @@ class Password:
         again: whether another can be tried there.
         """
         with self._changed:
-            if self._trying is not who:
+            if self._trying != who:
                 return False  # another host has proved it: here it is another one
             if outcome == "right":
                 self._proven = True
@@ -143,6 +142,19 @@ class Password:
                 self._over, self._trying = "no password was given", None
                 self._changed.notify_all()
         return bool(value)
+
+
+class AnyPassword(Protocol):
+    """What a login needs of a ``Password``, wherever that is; see there."""
+
+    def take(self, who: object, deadline: float) -> str | None:
+        """The password to try."""
+
+    def came(self, who: object, name: str, outcome: Outcome, *, again: bool = True) -> bool:
+        """Tell what came of it."""
+
+    def why(self, name: str) -> str:
+        """Why the host ``name`` did not get in."""
 
 
 class Passwords:
@@ -177,11 +189,11 @@ class Passwords:
             return False
         return self._who != "nobody" or jump
 
-    def of(self, config: HostConfig, *, jump: bool) -> Password:
-        """The password of a host."""
+    def of(self, user: str, name: str, *, jump: bool) -> AnyPassword:
+        """The password of ``user`` on the host ``name``."""
         if self._who == "all" and not jump:
             return self._password(("", ""), "all hosts")
-        return self._password((config.user, config.name), f"{config.user} on {config.name}")
+        return self._password((user, name), f"{user} on {name}")
 
     def answer(self, name: str, above: Sequence[str], prompt: str) -> str | None:
         """What the user answers to a host's ``prompt``; None where nobody does.

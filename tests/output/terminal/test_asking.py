@@ -166,7 +166,7 @@ def test_one_question_at_a_time(tty: Terminal) -> None:
 
 def test_memory_that_has_a_secret_is_not_dumped() -> None:
     code = (
-        "import ctypes; from dispatcher.output.terminal.asking import keep_memory_ours\n"
+        "import ctypes; from dispatcher.model.paths import keep_memory_ours\n"
         "keep_memory_ours(); print(ctypes.CDLL(None).prctl(3, 0, 0, 0, 0))"  # PR_GET_DUMPABLE
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True)

@@ -5,6 +5,7 @@ No host and no process: connections are played, and callers are of this process.
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import socket
@@ -23,15 +24,17 @@ from dispatcher.model.errors import UsageError
 from dispatcher.remote.protocol.mux import Frames
 from dispatcher.transport.base import Keepalive, Target, Window
 from dispatcher.transport.pool import daemon as module
-from dispatcher.transport.pool import daemon_socket
+from dispatcher.transport.pool import daemon_socket, pool_transport
 from dispatcher.transport.pool.daemon import Daemon
 from dispatcher.transport.pool.daemon_socket import LIST, fields, message
+from dispatcher.transport.ssh_auth.passwords import Passwords
 
 from ..far_link import FarLink
 
 ORDER: dict[str, Any] = {
     "host": "n1", "user": "me", "port": 22, "command": "true", "seconds": 10.0, "window": None,
     "keep": None, "run": "a", "config": "/c", "host_keys": "strict", "alive": [3.0, 4.0],
+    "asks": [False, True],
 }  # fmt: skip
 
 
@@ -55,6 +58,10 @@ class Pool:
 
     def close(self) -> None:
         self.closed += 1
+
+
+def nobody(**question: Any) -> None:
+    """A launcher that has gone."""
 
 
 class Reading:
@@ -114,18 +121,20 @@ def daemon(pool: Pool, readings: list[Reading], listener: socket.socket) -> Daem
 
 
 def test_a_command_where_a_shell_waits(daemon: Daemon, pool: Pool, readings: list[Reading]) -> None:
-    link = daemon.at_hand(ORDER)
+    link = daemon.at_hand(ORDER, nobody)
     (reading,) = readings
     assert link is reading.link
     assert reading.asked == [("started", Target("n1", "me", 22), "true")]
     alive = Keepalive(3.0, 4.0)
+    passwords = reading.options.pop("passwords")
+    assert [passwords.may_ask(jump=jump) for jump in (False, True)] == [False, True]
     assert reading.options == {
         "config": "/c", "host_keys": "strict", "keep": pool, "alive": alive,
     }  # fmt: skip
 
 
 def test_no_shell_waits_on_a_terminal(daemon: Daemon, readings: list[Reading]) -> None:
-    assert daemon.at_hand({**ORDER, "window": [80, 24]}) is None
+    assert daemon.at_hand({**ORDER, "window": [80, 24]}, nobody) is None
     assert readings == []
 
 
@@ -141,7 +150,7 @@ def test_a_command_that_has_to_wait(
 ) -> None:
     size = None if window is None else [window.columns, window.rows]
     before = time.monotonic()
-    assert daemon.open({**ORDER, "keep": keep, "window": size}) is readings[0].link
+    assert daemon.open({**ORDER, "keep": keep, "window": size}, nobody) is readings[0].link
     ((asked, target, command, deadline, given),) = readings[0].asked
     assert (asked, target, command, given) == (how, Target("n1", "me", 22), "true", window)
     assert before + 10 <= deadline <= time.monotonic() + 10
@@ -151,19 +160,19 @@ def test_a_command_that_has_to_wait(
 def test_files_are_read_once_a_launcher_and_few_are_remembered(
     daemon: Daemon, readings: list[Reading]
 ) -> None:
-    daemon.open({**ORDER, "run": "kept", "keep": 60})
+    daemon.open({**ORDER, "run": "kept", "keep": 60}, nobody)
     for number in range(module.MOST_READINGS):
-        daemon.open({**ORDER, "run": number})
-        daemon.at_hand({**ORDER, "run": number})
+        daemon.open({**ORDER, "run": number}, nobody)
+        daemon.at_hand({**ORDER, "run": number}, nobody)
     assert len(readings) == 1 + module.MOST_READINGS
-    daemon.open({**ORDER, "run": 0})
-    daemon.open({**ORDER, "run": "kept"})
+    daemon.open({**ORDER, "run": 0}, nobody)
+    daemon.open({**ORDER, "run": "kept"}, nobody)
     assert len(readings) == 1 + module.MOST_READINGS  # all are known
-    daemon.open({**ORDER, "run": "one more"})
-    daemon.open({**ORDER, "run": 1})
-    daemon.open({**ORDER, "run": "kept"})  # made a connection: is not forgotten
+    daemon.open({**ORDER, "run": "one more"}, nobody)
+    daemon.open({**ORDER, "run": 1}, nobody)
+    daemon.open({**ORDER, "run": "kept"}, nobody)  # made a connection: is not forgotten
     assert len(readings) == 2 + module.MOST_READINGS
-    daemon.open({**ORDER, "run": 0})  # the oldest was
+    daemon.open({**ORDER, "run": 0}, nobody)  # the oldest was
     assert len(readings) == 3 + module.MOST_READINGS
 
 
@@ -334,3 +343,48 @@ def test_what_it_leaves_at_its_end(
     monkeypatch.setattr(os, "_exit", ends.append)
     process.signals[signal.SIGTERM](signal.SIGTERM, None)
     assert ends == [0]
+
+
+# -- what the launcher's user types ------------------------------------------------------
+
+
+class Launcher:
+    """Answers what the daemon asks, as a launcher does; ``heard`` are the questions."""
+
+    def __init__(self, *typed: str | None) -> None:
+        self.typed = list(typed)
+        self.heard: list[dict[str, Any]] = []
+        self.passwords = Passwords(lambda prompt: self.typed.pop(0) if self.typed else None, "all")
+
+    def __call__(self, **question: Any) -> Any:
+        self.heard.append(question)
+        sent = json.loads(json.dumps(question))
+        return json.loads(json.dumps(pool_transport.answer(self.passwords, sent)))
+
+
+def test_passwords_stay_with_the_launcher() -> None:
+    launcher = Launcher("wrong", "right", "42")
+    far = module.FarPasswords(launcher, True, True)
+    one, other = (far.of("me", name, jump=False) for name in ("n1", "n2"))
+    first, until = object(), time.monotonic() + 10
+    assert one.take(first, until) == "wrong"
+    assert one.came(first, "n1", "wrong")
+    assert one.take(first, until) == "right"
+    assert not one.came(first, "n1", "right")
+    assert other.take(object(), until) == "right"
+    assert far.answer("n2", ["title"], "Code: ") == "42"
+    assert far.answer("n2", [], "Code: ") is None
+    assert far.ask("passphrase: ") is None
+    assert other.why("n2") == "the password was refused"
+    assert [question["what"] for question in launcher.heard] == [
+        "take", "came", "take", "came", "take", "answer", "answer", "why"
+    ]  # fmt: skip
+    assert not [value for value in (vars(far), vars(one), vars(other)) if "right" in repr(value)]
+
+
+def test_a_launcher_that_has_gone_knows_no_password() -> None:
+    far = module.FarPasswords(nobody, True, True)
+    password = far.of("me", "n1", jump=True)
+    assert password.take(object(), time.monotonic()) is None
+    assert not password.came(object(), "n1", "wrong")
+    assert password.why("n1") == "nobody answers any more"

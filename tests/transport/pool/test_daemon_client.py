@@ -243,10 +243,10 @@ class House:
         self.may_open.set()
         self.dropped: list[Any] = []
 
-    def at_hand(self, order: dict[str, Any]) -> Link | None:
+    def at_hand(self, order: dict[str, Any], ask: Any = None) -> Link | None:
         return self.near.pop(0) if self.near else None
 
-    def open(self, order: dict[str, Any]) -> Link | Failure | None:
+    def open(self, order: dict[str, Any], ask: Any = None) -> Link | Failure | None:
         self.may_open.wait(10)
         return self.opens.pop(0)
 

@@ -23,6 +23,7 @@ from dispatcher.transport.pool.daemon_socket import (
     message,
 )
 from dispatcher.transport.pool.pool_transport import PoolConnection
+from dispatcher.transport.ssh_auth.passwords import Passwords
 
 from .conftest import Played, World
 
@@ -30,7 +31,7 @@ from .conftest import Played, World
 @pytest.fixture
 def line(world: World) -> Iterator[PoolConnection]:
     assert world.ours is not None
-    made = PoolConnection(world.ours)
+    made = PoolConnection(world.ours, Passwords())
     yield made
     made.close()
 
@@ -115,7 +116,7 @@ def test_the_end_of_the_connection_is_the_end_of_all(
 
 def test_closing_it_ends_its_links_and_frees_the_socket(world: World) -> None:
     assert world.ours is not None
-    line = PoolConnection(world.ours)
+    line = PoolConnection(world.ours, Passwords())
     link = line.order()
     world.daemon.hear()
     line.close()
@@ -137,6 +138,6 @@ def test_an_answer_is_waited_for_no_longer_than_told(line: PoolConnection) -> No
 def test_a_socket_with_a_limit_waits_for_ever_all_the_same(world: World) -> None:
     assert world.ours is not None
     world.ours.settimeout(0.01)
-    line = PoolConnection(world.ours)
+    line = PoolConnection(world.ours, Passwords())
     assert world.ours.gettimeout() is None
     line.close()

@@ -26,7 +26,7 @@ from dispatcher.transport.pool.daemon_socket import (
     fields,
     message,
 )
-from dispatcher.transport.pool.pool_transport import PoolLink, PoolTransport
+from dispatcher.transport.pool.pool_transport import PoolCall, PoolLink, PoolTransport
 
 from ..far_link import FarLink
 from .conftest import World
@@ -63,6 +63,7 @@ def test_an_order_says_all_that_the_daemon_needs(
                 "window": None if window is None else [100, 40], "keep": 60.0,
                 "config": str(tmp_path / "some/config"), "host_keys": "accept-new",
                 "alive": [3.0, 4.0],
+                "asks": [False, False],
             }  # fmt: skip
             world.daemon.say(message(ACCEPTED, number, address="10.0.0.7"))
         link = opened.result()
@@ -225,9 +226,9 @@ class TestCall:
         return time.monotonic() + 10
 
     @pytest.fixture
-    def call(self, transport: PoolTransport, until: float) -> Call:
+    def call(self, transport: PoolTransport, until: float) -> PoolCall:
         made = transport.call(NODE, "true", until, b"\xffgo\n")
-        assert made is not None
+        assert isinstance(made, PoolCall)
         return made
 
     def test_it_is_accepted(self, world: World, call: Call, until: float) -> None:
@@ -264,9 +265,9 @@ class TestCall:
         transport.close()
         assert (world.made, world.direct.closed) == (1, 1)  # it is the transport's own
 
-    def test_it_is_late(self, call: Call) -> None:
+    def test_it_is_late(self, call: PoolCall) -> None:
         assert call.answer() is None
-        call.until = time.monotonic()
+        call._until = time.monotonic()
         assert call.answer() == Failure(Kind.TIMEOUT, pool_transport.LATE)
 
     def test_nobody_wants_it(self, world: World, call: Call) -> None:
