@@ -46,6 +46,8 @@ class Fields(TypedDict, total=False):
     include: str | None
     exclude: str | None
     map_by: str
+    rank_by: Literal["slot", "node"] | None
+    report_bindings: bool
     oversubscribe: bool
     python: str
     user: str | None

@@ -71,7 +71,7 @@ class _Plan(TypedDict):
     ranks: list[PlannedRank]
     limits: dict[str, Any]
     restarts: dict[str, Any]
-    bind_to: Literal["auto", "none", "core", "numa", "gpu"]
+    bind_to: Literal["auto", "none", "core", "socket", "numa", "gpu"]
     mem_bind: Literal["none", "local"]
     notices: list[str]
 

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+import shlex
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
 from dispatcher.model.errors import CannotTranslate, UsageError
+from dispatcher.plan.job.placement import parse_mapping
 
 #: the values of a flag to words for dispatch; None: it is not needed there
 Becomes = Callable[..., Sequence[str] | None]
@@ -51,8 +53,12 @@ class Line:
         return ("dispatch", *self.options, *self.program)
 
 
-def translate(words: Sequence[str]) -> Line:
-    """The dispatch command line that does what ``words`` do.
+#: the text of a file that a line names
+ReadFile = Callable[[str], str]
+
+
+def translate(words: Sequence[str], read: ReadFile | None = None) -> Line:
+    """The dispatch command line that does what ``words`` do. read: for mpirun's ``-configfile``.
 
     Raises: UsageError for a launcher or a flag that is not known, or cannot be met.
     """
@@ -60,6 +66,8 @@ def translate(words: Sequence[str]) -> Line:
     if name not in _LAUNCHERS:
         known = ", ".join(key for key in _LAUNCHERS if "." not in key)
         raise CannotTranslate(f"not a launcher that is known here: {name!r}; known: {known}")
+    if _LAUNCHERS[name] is _mpirun_line:
+        return _mpirun_line(rest, read)
     return _LAUNCHERS[name](rest)
 
 
@@ -164,14 +172,55 @@ def _accelerate_line(words: Sequence[str]) -> Line:
     return _script_line(words[1:], who="accelerate launch", table=ACCELERATE)
 
 
-def _mpirun_line(words: Sequence[str]) -> Line:
-    if ":" in words:
-        raise CannotTranslate(
-            "mpirun: more than one program (:): dispatch runs one", hint="two jobs"
-        )
-    options, rest, reasons = _read(words, MPIRUN, "mpirun")
-    how, what = program(rest, "mpirun")
-    return Line((*options, *how), tuple(what), tuple(reasons))
+def _mpirun_line(words: Sequence[str], read: ReadFile | None = None) -> Line:
+    parts = list(_parts(_with_file(list(words), read)))
+    read_parts = [_read(part, MPIRUN, "mpirun") for part in parts]
+    made = [program(rest, "mpirun") for _, rest, _ in read_parts]
+    reasons = tuple(reason for _, _, told in read_parts for reason in told)
+    if len(parts) == 1:
+        (options, _, _), (how, what) = read_parts[0], made[0]
+        return Line((*options, *how), tuple(what), reasons)
+    job: list[str] = []
+    own: list[list[str]] = []
+    for_all = [word for reason in reasons if reason.written[0] in _FOR_ALL for word in reason.words]
+    for _, _, told in read_parts:
+        own.append([*for_all])
+        for reason in told:
+            if "--nproc-per-node" in reason.words:
+                flag = " ".join(reason.written)
+                raise CannotTranslate(f"mpirun: {flag}: of several programs", hint="-n N of each")
+            if reason.words[:1] not in (("--np",), ("-x",), ("--chdir",), ("-H",)):
+                job += reason.words
+            elif reason.written[0] not in _FOR_ALL:
+                own[-1] += reason.words
+    lines = [[*mine, *how, *what] for mine, (how, what) in zip(own, made, strict=True)]
+    more = [word for line in lines[1:] for word in (":", *line)]
+    how, what = made[0]
+    return Line((*job, *own[0], *how), (*what, *more), reasons)
+
+
+def _parts(words: Sequence[str]) -> Iterator[list[str]]:
+    """What stands between the ``:`` of ``words``."""
+    part: list[str] = []
+    for word in words:
+        if word == ":":
+            yield part
+            part = []
+        else:
+            part.append(word)
+    yield part
+
+
+def _with_file(words: list[str], read: ReadFile | None) -> list[str]:
+    """``words`` with the lines of ``-configfile`` or ``--app`` in their place, a program each."""
+    at = next((at for at, word in enumerate(words) if word in _APP_FILES), None)
+    if at is None or read is None or at + 1 == len(words):
+        return words
+    found: list[str] = []
+    for line in read(words[at + 1]).splitlines():
+        told = shlex.split(line, comments=True)
+        found += [":", *told] if found and told else told
+    return [*words[:at], *found, *words[at + 2 :]]
 
 
 # -- the tables: names with spaces between -> what becomes of the flag -------------------------
@@ -210,16 +259,36 @@ def _endpoint(value: str) -> None:
         raise CannotTranslate("an empty endpoint")
 
 
-def _map_by(value: str) -> Sequence[str] | None:
-    if match := re.match(r"ppr:([0-9]+):node", value):
-        return ("--nproc-per-node", match[1])
-    word = value.partition(":")[0]
-    return ("--map-by", word) if word in ("slot", "node") else None
+def _map_by(value: str) -> Sequence[str]:
+    """``ppr:2:socket:OVERSUBSCRIBE``; what ranks would be elsewhere without is refused."""
+    words = value.split(":")
+    count = 3 if words[0] == "ppr" else 1
+    known = [_UNITS.get(word.lower(), word) for word in words[:count]]
+    more = [word for part in words[count:] for word in part.upper().split(",") if word]
+    options = ["--oversubscribe"] if "OVERSUBSCRIBE" in more else []
+    if any(word not in ("OVERSUBSCRIBE", "NOOVERSUBSCRIBE") for word in more):
+        raise CannotTranslate(f"{more[0]} cannot be met by dispatch", hint="--bind-to core")
+    if words[0] == "ppr" and len(known) == 3 and known[1].isdecimal() and known[2] == "node":
+        return ["--nproc-per-node", known[1], *options]
+    if ":".join(known) == "" and options:
+        return options
+    parse_mapping(":".join(known))
+    return ["--map-by", ":".join(known), *options]
 
 
-def _bind_to(value: str) -> Sequence[str] | None:
-    word = _TARGETS.get(value.partition(":")[0])
-    return ("--bind-to", word) if word else None
+def _rank_by(value: str) -> Sequence[str]:
+    word = {"fill": "slot", "span": "?"}.get(value.partition(":")[0], value.partition(":")[0])
+    if word not in ("slot", "node"):
+        raise CannotTranslate("cannot be met by dispatch", hint="--rank-by slot or node")
+    return ("--rank-by", word)
+
+
+def _bind_to(value: str) -> Sequence[str]:
+    word, _, more = value.partition(":")
+    target = _TARGETS.get(word)
+    if target is None or more not in ("", "overload-allowed", "if-supported"):
+        raise CannotTranslate("cannot be met by dispatch", hint=f"known: {', '.join(_TARGETS)}")
+    return ("--bind-to", target)
 
 
 def _numa_binding(value: str) -> Sequence[str]:
@@ -244,13 +313,18 @@ def _variables(value: str) -> Sequence[str]:
     return [word for name in value.split(",") if name for word in ("-x", name)]
 
 
+#: Hydra's variables for all programs
+_FOR_ALL = ("-genv", "-genvlist")
+_APP_FILES = ("-configfile", "--configfile", "--app", "-app")
 _ALL = "dispatch starts every node from one command"
 _RENDEZVOUS = "dispatch proves an address of host 0 and keeps a port free there"
 _LAUNCHER = "dispatch is the launcher"
+#: mpirun's words for what ranks are dealt to, where ours are others
+_UNITS = {"package": "socket", "cpu": "core", "ppr": "ppr", "hwthread": "hwthread"}
 #: mpirun's and Hydra's words for what ranks are bound to
 _TARGETS = {
-    "none": "none", "core": "core", "hwthread": "core", "cpu": "core", "numa": "numa",
-    "socket": "numa", "package": "numa", "board": "none",
+    "none": "none", "core": "core", "cpu": "core", "numa": "numa", "socket": "socket",
+    "package": "socket", "board": "none", "machine": "none",
 }  # fmt: skip
 
 TORCHRUN = _by_name({
@@ -350,12 +424,14 @@ MPIRUN = _by_name({
     "-genvnone -envnone": Flag(_gone, "only what dispatch sets and -x names", 0),
     "-npernode --npernode -N -ppn -perhost --ppn": Flag(_to("--nproc-per-node")),
     "-pernode --pernode": Flag(_to("--nproc-per-node", "1"), values=0),
-    "-map-by --map-by": Flag(_map_by, "ppr:N:node, slot and node are known"),
+    "-map-by --map-by": Flag(_map_by, "bound there, too, unless --bind-to says otherwise"),
     "-bynode --bynode": Flag(_to("--map-by", "node"), values=0),
     "-byslot --byslot": Flag(_to("--map-by", "slot"), values=0),
-    "-rank-by --rank-by": Flag(_gone, "ranks count along the hosts"),
+    "-rank-by --rank-by": Flag(_rank_by),
+    "-rf --rankfile -rankfile": Flag(_refuse("order the hosts in the hostfile, with slots=N each")),
+    "--cpus-per-proc --cpus-per-rank -cpus-per-proc": Flag(_refuse("--bind-to core")),
     "-bind-to --bind-to": Flag(_bind_to, "core is a share of the cores, not one of them"),
-    "-report-bindings --report-bindings": Flag(_to("--verbose"), values=0),
+    "-report-bindings --report-bindings": Flag(_to("--report-bindings"), values=0),
     "-oversubscribe --oversubscribe": Flag(_to("--oversubscribe"), values=0),
     "-mca --mca --gmca -gmca --prtemca": Flag(_mca, "a variable for the library", 2),
     "--allow-run-as-root -allow-run-as-root": Flag(_gone, "nobody asks", 0),
@@ -370,7 +446,7 @@ MPIRUN = _by_name({
     "-v -verbose --verbose -d --debug-daemons": Flag(_to("--verbose"), values=0),
     "--prefix -prefix -path": Flag(_gone, "the ranks' PATH is the login node's; see -x PATH"),
     "-stdin --stdin -s": Flag(_to("--stdin")),
-    "-configfile --app -app": Flag(_refuse("one program a job; give it on the command line")),
+    "-configfile --configfile --app -app": Flag(_refuse("give its lines with : between them")),
 })  # fmt: skip
 
 _torchrun_line = partial(_script_line, who="torchrun", table=TORCHRUN, one_rank=True)

@@ -72,7 +72,16 @@ def test_every_flag_becomes_options_that_exist(who: str) -> None:
         ("deepspeed --venv_script v train.py", "deepspeed: --venv_script v: cannot be met"),
         ("accelerate config", "only its launch command"),
         ("accelerate launch --use_fsdp train.py", "cannot be met"),
-        ("mpirun -np 2 ./a : -np 2 ./b", "more than one program"),
+        ("mpirun -np 2 ./a : -np 2", "mpirun: no program in it"),
+        ("mpirun -n 2 ./a : -ppn 2 ./b", "-ppn 2: of several programs"),
+        ("mpirun -app file", "cannot be met"),
+        ("mpirun --rankfile f ./a", "cannot be met"),
+        ("mpirun --map-by ppr:2:l3cache ./a", "ppr:2:l3cache' is not one of"),
+        ("mpirun --map-by numa:PE=2 ./a", "PE=2 cannot be met"),
+        ("mpirun --map-by seq ./a", "'seq' is not one of"),
+        ("mpirun --rank-by core ./a", "cannot be met"),
+        ("mpirun --bind-to l3cache ./a", "cannot be met"),
+        ("mpirun --bind-to hwthread ./a", "cannot be met"),
         ("mpirun -np 2", "mpirun: no program in it"),
     ],
 )
@@ -111,13 +120,22 @@ def test_refused(line: str, said: str) -> None:
         ("mpirun /x/python t.py", "--python /x/python t.py"),
         ("mpirun -genv A 1 -genvlist B,,C ./a", "-x A=1 -x B -x C --no-python ./a"),
         ("mpirun -map-by ppr:4:node ./a", "--nproc-per-node 4 --no-python ./a"),
-        ("mpirun -map-by node:OVERSUBSCRIBE ./a", "--map-by node --no-python ./a"),
+        ("mpirun -map-by node:OVERSUBSCRIBE ./a", "--map-by node --oversubscribe --no-python ./a"),
+        ("mpirun --map-by :OVERSUBSCRIBE ./a", "--oversubscribe --no-python ./a"),
+        ("mpirun --map-by ppr:2:package ./a", "--map-by ppr:2:socket --no-python ./a"),
+        ("mpirun --map-by numa:nooversubscribe ./a", "--map-by numa --no-python ./a"),
+        ("mpirun --rank-by node --map-by slot ./a",
+         "--rank-by node --map-by slot --no-python ./a"),
+        ("mpirun -H n1,n2 --bind-to none -n 1 ./a x : -n 2 -x A=1 --wdir d python b.py",
+         "--bind-to none -H n1,n2 --np 1 --no-python ./a x "
+         ": --np 2 -x A=1 --chdir d --python python b.py"),
+        ("mpiexec -genv G 1 -n 1 -env A 1 ./a : -n 2 -iface ib0 ./b",
+         "--iface ib0 -x G=1 --np 1 -x A=1 --no-python ./a : -x G=1 --np 2 --no-python ./b"),
         ("mpirun -map-by slot ./a", "--map-by slot --no-python ./a"),
-        ("mpirun -map-by core ./a", "--no-python ./a"),
+        ("mpirun -map-by core ./a", "--map-by core --no-python ./a"),
         ("mpirun --bind-to core:overload-allowed -report-bindings ./a",
-         "--bind-to core --verbose --no-python ./a"),
-        ("mpirun -bind-to socket ./a", "--bind-to numa --no-python ./a"),
-        ("mpirun --bind-to l3cache ./a", "--no-python ./a"),
+         "--bind-to core --report-bindings --no-python ./a"),
+        ("mpirun -bind-to socket ./a", "--bind-to socket --no-python ./a"),
         ("torchrun --numa-binding=node --nproc-per-node 8 t.py",
          "--bind-to gpu --nproc-per-node 8 t.py"),
         ("torchrun --numa_binding exclusive --nproc-per-node 8 t.py",
@@ -181,7 +199,7 @@ def test_which_launchers_are_known(line: str, known: bool) -> None:
         ("torchrun --nosuch 1 t.py", "leave it out and ask again"),
         ("torchrun --numa-binding socket t.py", "--bind-to gpu or core"),
         ("torchrun --run-path t.py", "name the script itself"),
-        ("mpirun ./a : ./b", "two jobs"),
+        ("mpirun -configfile f", "give its lines with : between them"),
         ("srun t.py", None),
     ],
 )
@@ -216,3 +234,11 @@ def test_the_command(capsys: pytest.CaptureFixture[str]) -> None:
 def test_the_command_without_hosts(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["import", "--", "torchrun", "train.py"]) == 0
     assert "note: it names no hosts" in capsys.readouterr().err
+
+
+def test_the_programs_of_a_file_stand_in_the_line() -> None:
+    text = "# two\n-n 1 ./a 'b c'\n\n-n 2 -env A 1 ./d # here\n"
+    line = compat.translate(["mpiexec", "-f", "hosts", "-configfile", "app"], {"app": text}.get)  # type: ignore[arg-type]
+    assert shlex.join(line.words) == (
+        "dispatch -H hosts --np 1 --no-python ./a 'b c' : --np 2 -x A=1 --no-python ./d"
+    )

@@ -80,11 +80,23 @@ class NotAChoice(click.BadParameter):
         self.choices = choices
 
 
+def _stands_for(choice: str, value: str) -> bool:
+    """Whether ``value`` has a word for each that is in capitals in ``choice``, which has some."""
+    words, given = choice.split(":"), value.split(":")
+    return (
+        len(words) == len(given)
+        and any(map(str.isupper, words))
+        and all(one.isupper() or one == other for one, other in zip(words, given, strict=True))
+    )
+
+
 class OneOf(click.Choice):  # type: ignore[type-arg]
-    """One of some words."""
+    """One of some words. A word with capitals between colons stands for others: ``ppr:N:WHAT``."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """Raises: NotAChoice."""
+        if any(_stands_for(choice, str(value)) for choice in self.choices):
+            return value
         try:
             return super().convert(value, param, ctx)
         except click.BadParameter:

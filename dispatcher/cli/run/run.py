@@ -105,19 +105,27 @@ class RankOptions(Options, section="Ranks"):
         "{master_port}, {address}, {host}, {is_first_node}, {world_size}, {run_id}, {restart}."
     )
     rdzv: bool = option(help="Start PROGRAM with torchrun on each host: --launcher torchrun.")
-    map_by: Literal["slot", "node"] = option(
+    map_by: Literal["slot", "node", "numa", "socket", "core", "gpu", "ppr:N:WHAT"] = option(
         default="slot",
-        help="Fill one host after the other (slot), or place ranks round-robin over hosts (node).",
+        help="Fill one host after the other (slot), or place ranks round-robin over hosts (node). "
+        "numa, socket, core, gpu: as slot, and deal the ranks of a host to these in turn; "
+        "ppr:N:node, ppr:N:numa and so on: N ranks on each. They are bound there, unless --bind-to "
+        "says otherwise.",
+    )
+    rank_by: Literal["slot", "node"] | None = option(
+        help="Number the ranks along the slots of a host (slot), or one a host in turn (node).",
+        usual="as --map-by places them",
     )
     oversubscribe: bool = option(help="Allow more ranks than slots.")
-    bind_to: Literal["auto", "none", "core", "numa", "gpu"] = option(
+    bind_to: Literal["auto", "none", "core", "socket", "numa", "gpu"] = option(
         default="auto",
         help="Bind each rank to CPUs. gpu: to those of its GPU's NUMA node; numa: to the same, and "
-        "ranks without a GPU to a NUMA node each in blocks; core: to cores of its own, an equal "
-        "share of these; none: to no CPUs; auto: as gpu, but not a rank whose GPUs are at several "
-        "NUMA nodes. Only CPUs that the login, batch system or container allows are used. "
-        "-v shows the outcome.",
+        "ranks without a GPU to a NUMA node each in blocks; socket: to the socket around that; "
+        "core: to cores of its own, an equal share of these; none: to no CPUs; auto: as --map-by "
+        "deals them, else as gpu, but not a rank whose GPUs are at several NUMA nodes. Only CPUs "
+        "that the login, batch system or container allows are used. -v shows the outcome.",
     )
+    report_bindings: bool = option(help="Tell of each host which ranks run on which CPUs.")
     mem_bind: Literal["none", "local"] = option(
         default="none",
         help="Take memory of bound ranks only from their NUMA nodes (local), or from others too "

@@ -106,7 +106,8 @@ class _Line:
     def _values(self, option: click.Option, typed: str) -> list[Item]:
         name, metavar = option.name or "", option.metavar or ""
         if isinstance(option.type, click.Choice):
-            return _begun(map(Item, option.type.choices), typed)
+            words = (word for word in option.type.choices if word.islower())  # no ppr:N:WHAT
+            return _begun(map(Item, words), typed)
         if name in HOSTS:
             files = [Item(typed, "file")] if name == "hostfile" else []
             return [*files, *self._hosts(typed, HOSTS[name])]

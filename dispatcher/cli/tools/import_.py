@@ -30,9 +30,19 @@ class ImportOptions(Options):
     words: tuple[str, ...] = argument(last=True, metavar="-- LAUNCHER [ARGS]...")
 
 
+#: bytes of a file that another launcher's command names
+_MOST = 1 << 20
+
+
+def _text(path: str) -> str:
+    from dispatcher.cli import named_files
+
+    return named_files.read(path, path, _MOST).decode("utf-8", "surrogateescape")
+
+
 def translated(options: ImportOptions) -> int:
     """Print the line for dispatch and its reasons; the exit code. Raises: UsageError."""
-    line = translate(options.words)
+    line = translate(options.words, _text)
     named = options.hostfile is None or "-H" in line.options
     full = line.words if named else ("dispatch", "-H", options.hostfile or "", *line.words[1:])
     sys.stdout.write(shlex.join(full) + "\n")

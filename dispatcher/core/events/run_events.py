@@ -177,12 +177,14 @@ class RanksBound(OfAttempt):
     """The ranks of the node are being started, on these CPUs.
 
     bound, unbound: (where in words, or why not; ranks). is_asked: the user wants them bound.
+    in_full: the user wants to be told of all.
     """
 
     node: int
     bound: tuple[tuple[str, tuple[int, ...]], ...]
     unbound: tuple[tuple[str, tuple[int, ...]], ...] = ()
     is_asked: bool = False
+    in_full: bool = False
 
 
 @value

@@ -146,7 +146,8 @@ class StartCheck:
         try:
             counts = {node: facts.gpus for node, facts in self._facts.items()}
             variables = {node: facts.visible for node, facts in self._facts.items()}
-            self._plan = self._plan.resolved(counts, variables)
+            there = {node: facts.topology for node, facts in self._facts.items()}
+            self._plan = self._plan.resolved(counts, variables, there)
             plan = self._plan
             self._gpu_warnings = devices.gpu_warnings(
                 plan.nodes, plan.devices, plan.exports, counts, variables

@@ -75,6 +75,8 @@ class Notes(Sink):
         match event:
             case ev.NodeNoticed(node, text):
                 return f"{self._hosts[node]}: {text}"
+            case ev.RanksBound(in_full=True):
+                return self._detail(event)
             case ev.RanksBound(node, bound, unbound, is_asked) if unbound and is_asked:
                 reasons = frozenset(why for why, _ in unbound)
                 if reasons in self._unbound:
@@ -192,8 +194,9 @@ class Notes(Sink):
             case ev.RanksBound(node, bound, unbound):
                 parts = [f"{fold_ranks(ranks)} on {where}" for where, ranks in bound]
                 parts += [f"{fold_ranks(ranks)} not bound: {why}" for why, ranks in unbound]
-                more = "; ..." if len(parts) > MOST_MAPPED else ""
-                return f"{self._hosts[node]}: {'; '.join(parts[:MOST_MAPPED])}{more}"
+                most = len(parts) if event.in_full else MOST_MAPPED
+                more = "; ..." if len(parts) > most else ""
+                return f"{self._hosts[node]}: {'; '.join(parts[:most])}{more}"
             case ev.RankSpawned(node, rank, pid):
                 return f"rank {name(rank)} on {self._hosts[node]}: started, pid {pid}"
             case ev.RankExited(node, rank, status):

@@ -7,11 +7,16 @@ login, of the batch system's step, of a container:
 none  where it likes
 gpu   the CPUs of the NUMA node of its GPU
 numa  the same; ranks without a GPU are dealt to the NUMA nodes in blocks
+socket the CPUs of the socket that has what ``numa`` gives
 core  whole cores of its own: an equal share, with the other ranks there, of those that ``numa``
       gives
 auto  as ``gpu``, but nobody whose GPUs are at several NUMA nodes, and nobody is told of ranks
       that are not bound
 ====  =============================================================================
+
+With ``--map-by`` numa, socket or core, ranks are dealt to these in turn, with ``ppr:N:`` N to each
+in blocks. ``auto`` binds them there; what is wider is that around it, and cores are shared with
+those who were dealt to the same.
 
 Which GPU is a rank's: the one that is its local rank's among those it may see, as ``torchrun``
 has it. A device whose NUMA node the host does not tell binds nobody, nor does a MIG instance.
@@ -26,9 +31,10 @@ from typing import Literal
 
 from dispatcher.model.frozen import Value, value
 from dispatcher.plan.job.devices import NodePlan, visible_devices
+from dispatcher.plan.job.placement import Mapping
 
 #: --bind-to, --mem-bind
-BindTo = Literal["auto", "none", "core", "numa", "gpu"]
+BindTo = Literal["auto", "none", "core", "socket", "numa", "gpu"]
 MemBind = Literal["none", "local"]
 POLICIES = ("none", "local")
 #: what each --bind-to means, before the hosts have told what they have
@@ -36,9 +42,15 @@ TARGETS = {
     "auto": "the NUMA node of its GPU, where the host tells it",
     "none": "no CPUs",
     "core": "cores of its own, in the NUMA node of its GPU if it has one",
+    "socket": "the socket of its GPU, or else one by its local rank",
     "numa": "the NUMA node of its GPU, or else one by its local rank",
     "gpu": "the NUMA node of its GPU",
 }
+
+#: ``--map-by slot``
+BY_SLOT = Mapping()
+#: what ranks may be dealt to by number, and bound to then
+DEALT = ("auto", "numa", "socket", "core")
 
 #: more CPUs than any machine has
 MOST_CPUS = 1 << 13
@@ -53,7 +65,7 @@ Own = tuple[tuple[Device, ...], ...]
 class Topology(Value):
     """Where things sit on a host: ``remote.host.binding.topology``, checked. CPUs are sets as text.
 
-    nodes: NUMA node -> its CPUs. gpus: in CUDA's order.
+    nodes: NUMA node -> its CPUs. gpus: in CUDA's order. cores, sockets: where they are asked for.
     """
 
     allowed: str
@@ -61,10 +73,11 @@ class Topology(Value):
     cores: tuple[str, ...] = ()
     gpus: tuple[Device, ...] = ()
     nics: tuple[Device, ...] = ()
+    sockets: tuple[str, ...] = ()
 
     def check(self) -> None:
         """Nothing, if all of it is what a kernel says. Raises: ValueError."""
-        for texts in ([text for _, text in self.nodes], self.cores, [self.allowed]):
+        for texts in ([text for _, text in self.nodes], self.cores, self.sockets, [self.allowed]):
             total = 0
             for text in texts:  # they share no CPU
                 total += len(cpu_set(text))
@@ -110,23 +123,38 @@ def cpu_text(cpus: Sequence[int]) -> str:
 
 
 def bindings(
-    target: BindTo, policy: str, node: NodePlan, gpus: int, there: Topology | None
+    target: BindTo,
+    policy: str,
+    node: NodePlan,
+    gpus: int,
+    there: Topology | None,
+    mapping: Mapping = BY_SLOT,
 ) -> list[Binding]:
     """For each rank of ``node``, in order of local rank, where it runs.
 
     policy: of ``--devices``. gpus: how many the host has. there: None where the host told nothing.
     """
     if there is None:
-        return [Binding(why="the host does not tell") for _ in node.ranks]
-    return list(_chosen(target, there, _own_gpus(policy, node, gpus, there)))
+        why = "no GPU, or one NUMA node only" if target == "auto" else "the host does not tell"
+        return [Binding(why=why) for _ in node.ranks]
+    return list(_chosen(target, there, _own_gpus(policy, node, gpus, there), mapping))
+
+
+def count(what: str, there: Topology | None) -> int:
+    """How many NUMA nodes, sockets or cores of a host its ranks may run on; 0: it does not tell."""
+    return 0 if there is None else len(_Chooser(there, ()).units(what))
 
 
 @functools.lru_cache(maxsize=16)
-def _chosen(target: BindTo, there: Topology, own: Own) -> tuple[Binding, ...]:
+def _chosen(target: BindTo, there: Topology, own: Own, mapping: Mapping) -> tuple[Binding, ...]:
     """``bindings`` for ranks with these GPUs; most hosts of a cluster are alike."""
     chosen = [Binding(why="not asked") for _ in own]
-    if target != "none":
-        chosen = _Chooser(there, own).choose(target)
+    chooser = _Chooser(there, own)
+    if target in DEALT and mapping.within in DEALT:
+        chosen = chooser.dealt(mapping.within if target == "auto" else target, mapping)
+    elif target != "none":
+        to_gpu = target == "auto" and mapping.within == "gpu"
+        chosen = chooser.choose("gpu" if to_gpu else target)
     return tuple(
         replace(one, nics=near(there.nics, *its[:1])) for one, its in zip(chosen, own, strict=True)
     )
@@ -183,7 +211,7 @@ class _Chooser:
 
     def choose(self, target: BindTo) -> list[Binding]:
         homes = [self.home(local, target) for local in range(len(self.own))]
-        if target in ("numa", "core"):
+        if target in ("numa", "core", "socket"):
             order = list(self.nodes)
             for local, home in enumerate(homes):
                 if isinstance(home, str) and order:
@@ -193,11 +221,44 @@ class _Chooser:
             if isinstance(home, str)
             else self.share(homes, local, home)
             if target == "core"
+            else self.around(self.nodes[home], "socket", homes.count(home))
+            if target == "socket"
             else Binding(
                 tuple(sorted(self.nodes[home])), (home,), sharers=homes.count(home)
             )
             for local, home in enumerate(homes)
         ]  # fmt: skip
+
+    def units(self, what: str) -> list[frozenset[int]]:
+        """The CPUs of each NUMA node, socket or core, as far as ranks may run there."""
+        if what == "numa":
+            return list(self.nodes.values())
+        allowed = frozenset().union(*self.nodes.values())
+        texts = self.there.sockets if what == "socket" else self.there.cores
+        return sorted((cpus for text in texts if (cpus := cpu_set(text) & allowed)), key=min)
+
+    def dealt(self, target: str, mapping: Mapping) -> list[Binding]:
+        """Bindings of ranks that are dealt to what ``mapping`` says, by their local ranks."""
+        units = self.units(mapping.within)
+        if not units:
+            return [Binding(why=f"the host tells of no {mapping.within}") for _ in self.own]
+        places = [local // (mapping.each or 1) % len(units) for local in range(len(self.own))]
+        if target == "core" and mapping.within != "core":
+            return [self.part(units[at], places.count(at), places[:i].count(at), mapping.within)
+                    for i, at in enumerate(places)]  # fmt: skip
+        found = [self.around(units[at], target, 1) for at in places]
+        return [replace(one, sharers=found.count(one)) for one in found]
+
+    def around(self, cpus: frozenset[int], what: str, sharers: int) -> Binding:
+        """The socket, or whatever ``what`` is, that has (most of) these ``cpus``."""
+        units = self.units(what)
+        if not units:
+            return Binding(why=f"the host tells of no {what}")
+        own = max(units, key=lambda unit: len(unit & cpus))
+        return Binding(tuple(sorted(own)), self.numa_of(own), sharers=sharers)
+
+    def numa_of(self, cpus: frozenset[int]) -> tuple[int, ...]:
+        return tuple(number for number, usable in self.nodes.items() if usable & cpus)
 
     def home(self, local: int, target: BindTo) -> int | str:
         """The NUMA node of the rank's GPU; or why it is not known or not to be bound to."""
@@ -216,15 +277,18 @@ class _Chooser:
 
     def share(self, homes: list[int | str], local: int, home: int) -> Binding:
         """The cores at ``home`` for the rank ``local``, which shares them with others evenly."""
-        usable = [cpu_set(text) & self.nodes[home] for text in self.there.cores]
-        cores = sorted((core for core in usable if core), key=min)
         count, place = homes.count(home), homes[:local].count(home)
+        return self.part(self.nodes[home], count, place, f"NUMA node {home}")
+
+    def part(self, cpus: frozenset[int], count: int, place: int, where: str) -> Binding:
+        """The cores among ``cpus`` of one of ``count`` ranks that share them evenly."""
+        usable = [cpu_set(text) & cpus for text in self.there.cores]
+        cores = sorted((core for core in usable if core), key=min)
         if len(cores) < count:
-            return Binding(
-                why=f"fewer cores ({len(cores)}) than ranks ({count}) at NUMA node {home}"
-            )
+            return Binding(why=f"fewer cores ({len(cores)}) than ranks ({count}) at {where}")
         mine = cores[place * len(cores) // count : (place + 1) * len(cores) // count]
-        return Binding(tuple(sorted(frozenset().union(*mine))), (home,))
+        own = frozenset().union(*mine)
+        return Binding(tuple(sorted(own)), self.numa_of(own))
 
 
 def grouped(

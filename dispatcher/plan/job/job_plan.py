@@ -19,7 +19,8 @@ Nodes that get no rank are left out of the plan, with a notice.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import abc
+from collections.abc import Sequence
 from dataclasses import field, fields, replace
 from functools import cached_property
 from itertools import groupby
@@ -39,12 +40,12 @@ from dispatcher.model.host import Host
 from dispatcher.model.hostset import fold
 from dispatcher.model.names import parse_count
 from dispatcher.plan.hosts.filters import choose
-from dispatcher.plan.job import devices, placement
+from dispatcher.plan.job import binding, devices, placement
 from dispatcher.plan.job import parts as programs
-from dispatcher.plan.job.binding import BindTo, MemBind
+from dispatcher.plan.job.binding import BindTo, MemBind, Topology
 from dispatcher.plan.job.devices import NodePlan
 from dispatcher.plan.job.parts import PartPlan, Program
-from dispatcher.plan.job.placement import divide
+from dispatcher.plan.job.placement import Mapping, divide
 from dispatcher.plan.job.request import (
     Limits,
     Nproc,
@@ -88,6 +89,8 @@ class JobPlan(Value):
     np: int | None = None
     nproc_per_node: Nproc | None = None
     map_by: str = "block"
+    rank_by: Literal["slot", "node"] | None = None
+    report_bindings: bool = False
     oversubscribe: bool = False
     devices: str = "auto"
     omp: int | Literal["auto", "keep"] = "auto"
@@ -146,6 +149,16 @@ class JobPlan(Value):
         return self.stdin in ("all", rank)
 
     @cached_property
+    def mapping(self) -> Mapping:
+        """What ``--map-by`` says."""
+        return placement.parse_mapping(self.map_by)
+
+    @property
+    def numbering(self) -> str:
+        """How ranks are numbered: along the slots of a host (block), or one a node in turn."""
+        return {"slot": "block", "node": "node"}.get(self.rank_by or "", self.mapping.across)
+
+    @cached_property
     def every_part(self) -> tuple[PartPlan, ...]:
         """The parts; of a job of one program that alone, and it has all ranks."""
         alone = PartPlan("", self.program, self.python, self.cwd, self.exports)
@@ -184,12 +197,16 @@ class JobPlan(Value):
         return (python, "-u", *module, *words)
 
     def resolved(
-        self, gpu_counts: Mapping[int, int], visible: Mapping[int, str | None] | None = None
+        self,
+        gpu_counts: abc.Mapping[int, int],
+        visible: abc.Mapping[int, str | None] | None = None,
+        there: abc.Mapping[int, Topology | None] | None = None,
     ) -> JobPlan:
         """The closed plan, given the number of GPUs of each node by its index here.
 
-        visible: what their ``CUDA_VISIBLE_DEVICES`` says. Nodes of an open plan that are left
-        without ranks drop out and the others are numbered anew, in the same order.
+        visible: what their ``CUDA_VISIBLE_DEVICES`` says. there: where things sit on them. Nodes of
+        an open plan that are left without ranks drop out and the others are numbered anew, in the
+        same order.
 
         Raises: PlanError when the ranks do not fit, a chosen GPU does not exist,
         or ``gpu`` was asked for on a host that has none.
@@ -197,7 +214,7 @@ class JobPlan(Value):
         nodes = devices.with_gpus(self.nodes, self.devices, self.exports, gpu_counts, visible or {})
         plan = self if nodes == self.nodes else replace(self, nodes=nodes)
         if plan.is_open:
-            plan = _placed(plan, gpu_counts)
+            plan = _placed(plan, gpu_counts, there)
         else:
             for node in plan.nodes:
                 if node.named and node.host.slots is None and node.gpus is None:
@@ -237,6 +254,9 @@ def plan_job(request: Request, run_id: str) -> JobPlan:
     hosts cannot.
     """
     check(request, run_id)
+    mapping = placement.parse_mapping(request.map_by)
+    if mapping.each is not None and mapping.within == "node":
+        request = replace(request, map_by="block", nproc_per_node=mapping.each)
     choices = choose(request.hosts.hosts, request.include, request.exclude)
     if not choices:
         filters = {"--include": request.include, "--exclude": request.exclude}
@@ -264,7 +284,8 @@ def plan_job(request: Request, run_id: str) -> JobPlan:
         plan = _with_parts(plan, request)
     numbered = plan.parts and all(part.nproc_per_node is not None for part in plan.parts)
     unsaid = request.nproc_per_node in (None, "auto") and any(not n.slots for n in plan.nodes)
-    if (unsaid and not numbered) or request.nproc_per_node == "gpu":
+    open_mapping = plan.mapping.each is not None
+    if (unsaid and not numbered) or request.nproc_per_node == "gpu" or open_mapping:
         return _in_order(plan) if plan.parts else plan
     return _placed(plan, {})
 
@@ -314,16 +335,24 @@ def _completed(host: Host, request: Request) -> Host:
     return replace(host, user=host.user or request.user, port=host.port or request.port)
 
 
-def _placed(plan: JobPlan, gpu_counts: Mapping[int, int]) -> JobPlan:
+def _placed(
+    plan: JobPlan,
+    gpu_counts: abc.Mapping[int, int],
+    there: abc.Mapping[int, Topology | None] | None = None,
+) -> JobPlan:
     """``plan`` with ranks; every node's room must be known or counted."""
     nodes = _counted(plan, gpu_counts) if gpu_counts or not plan.parts else [*plan.nodes]
     parts = plan.parts
     if parts:
         parts, ranks = programs.placed(
-            parts, nodes, map_by=plan.map_by, oversubscribe=plan.oversubscribe
+            parts,
+            nodes,
+            map_by=plan.mapping.across,
+            rank_by=plan.numbering,
+            oversubscribe=plan.oversubscribe,
         )
     else:
-        ranks = _shared_out(plan, nodes)
+        ranks = _shared_out(plan, nodes, gpu_counts, there or {})
     n_ranks = sum(map(len, ranks))
     if isinstance(plan.stdin, int) and plan.stdin >= n_ranks:
         raise TooManyRanks(f"--stdin {plan.stdin}: there are only {_plural(n_ranks, 'rank')}")
@@ -354,9 +383,17 @@ def _placed(plan: JobPlan, gpu_counts: Mapping[int, int]) -> JobPlan:
     )
 
 
-def _shared_out(plan: JobPlan, nodes: Sequence[NodePlan]) -> tuple[tuple[int, ...], ...]:
+def _shared_out(
+    plan: JobPlan,
+    nodes: Sequence[NodePlan],
+    gpu_counts: abc.Mapping[int, int],
+    there: abc.Mapping[int, Topology | None],
+) -> tuple[tuple[int, ...], ...]:
     """The ranks of each of ``nodes``, of a job of one program."""
-    free = _capacity(plan, nodes)
+    if plan.mapping.each is None:
+        free = _capacity(plan, nodes)
+    else:
+        free = [_by_units(plan, node, gpu_counts, there.get(node.index)) for node in nodes]
     n_ranks = sum(free) if plan.np is None else plan.np
     if n_ranks > names.MOST_RANKS:
         raise _too_many(n_ranks)
@@ -364,20 +401,40 @@ def _shared_out(plan: JobPlan, nodes: Sequence[NodePlan]) -> tuple[tuple[int, ..
         counts = placement.shares(
             free,
             n_ranks,
-            map_by=plan.map_by,
+            map_by=plan.mapping.across,
             most=[node.host.max_slots for node in nodes],
             oversubscribe=plan.oversubscribe,
         )
     except placement.TooFewSlots as full:
         raise _too_few_slots(full, plan.oversubscribe, nodes) from None
-    return placement.ranks_of(counts, plan.map_by)
+    return placement.ranks_of(counts, plan.numbering)
+
+
+def _by_units(
+    plan: JobPlan, node: NodePlan, gpu_counts: abc.Mapping[int, int], there: Topology | None
+) -> int:
+    """How many ranks ``node`` has with so many on each of its sockets, or whatever it is."""
+    what, each = plan.mapping.within, plan.mapping.each or 1
+    count = gpu_counts.get(node.index, 0) if node.gpus is None else len(node.gpus)
+    found = count if what == "gpu" else binding.count(what, there)
+    name, asked = node.host.name, f"--map-by {plan.map_by}"
+    if not found:
+        raise PlanError(f"{asked}: {name} tells of no {what}", hint="--map-by ppr:N:node")
+    slots = node.host.slots
+    if slots is not None and found * each > slots and not plan.oversubscribe:
+        ranks = _plural(found * each, "rank")
+        raise TooManyRanks(
+            f"{asked}: {ranks} on {name}, which has {_plural(slots, 'slot')}",
+            hint="--oversubscribe",
+        )
+    return found * each
 
 
 def _too_many(n_ranks: int) -> PlanError:
     return TooManyRanks(f"{n_ranks} ranks: at most {names.MOST_RANKS} can be placed")
 
 
-def _counted(plan: JobPlan, gpu_counts: Mapping[int, int]) -> list[NodePlan]:
+def _counted(plan: JobPlan, gpu_counts: abc.Mapping[int, int]) -> list[NodePlan]:
     """The nodes with slots taken from, or judged against, the GPUs that were counted."""
     per_gpu = plan.nproc_per_node == "gpu"
     without = []

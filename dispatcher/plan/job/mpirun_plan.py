@@ -64,6 +64,8 @@ def family(text: str) -> Family | None:
 
 def check(plan: JobPlan) -> None:
     """Nothing, if another launcher can do what ``plan`` says. Raises: UsageError."""
+    if plan.mapping.each is not None or plan.mapping.within == "gpu":
+        raise MpirunCannot(f"--map-by {plan.map_by}: hosts are not looked at with --launcher")
     if plan.is_open:
         names = fold(node.host.name for node in plan.nodes if not node.slots)
         raise MpirunCannot(
@@ -80,6 +82,7 @@ def check(plan: JobPlan) -> None:
         ("--local-rank-arg", plan.local_rank_arg is not None),
         (f"--mpi {plan.mpi}", plan.mpi not in ("auto", "none")),
         ("--bind-to gpu", plan.bind_to == "gpu"),
+        ("--rank-by and --report-bindings", plan.rank_by is not None or plan.report_bindings),
         ("--mem-bind and --near-hca", plan.mem_bind != "none" or plan.near_hca),
         (f"--stdin {plan.stdin}", plan.stdin not in ("none", 0)),
     ):
@@ -126,15 +129,16 @@ def words(
 
 
 def _open_mpi(plan: JobPlan, agent: str, kind: Family) -> list[str]:
-    counts = ",".join(f"{node.host.name}:{len(node.ranks)}" for node in plan.nodes)
-    place = {"block": "slot", "node": "node"}[plan.map_by]
+    place, slots = _placing(plan, kind)
+    counts = ",".join(f"{n.host.name}:{count}" for n, count in zip(plan.nodes, slots, strict=True))
     flag, layer = ("--mca", "plm_rsh") if kind == "openmpi" else ("--prtemca", "plm_ssh")
     own = "orte" if kind == "openmpi" else "prte"
     options = [
         # the daemons there look for the agent's first word too, though they never use it
         flag, f"{layer}_agent", f"sh {agent}", flag, f"{layer}_no_tree_spawn", "1",
         flag, f"{own}_keep_fqdn_hostnames", "1", "--leave-session-attached",
-        "-H", counts, "--map-by", place, "--bind-to", _bind_to(plan), "--wdir", plan.cwd,
+        "-H", counts, "--map-by", place, "--bind-to", _unit(_bind_to(plan), kind),
+        "--wdir", plan.cwd,
     ]  # fmt: skip
     if plan.iface:
         name = "oob_tcp_if_include" if kind == "openmpi" else "prte_if_include"
@@ -142,12 +146,36 @@ def _open_mpi(plan: JobPlan, agent: str, kind: Family) -> list[str]:
     return options
 
 
+def _placing(plan: JobPlan, kind: Family) -> tuple[str, list[int]]:
+    """What Open MPI's ``--map-by`` must say for the ranks to be where ``plan`` has them, and slots.
+
+    Slots beyond the ranks are for those that they spawn.
+    """
+    used = [len(node.ranks) for node in plan.nodes]
+    slots = [max(len(node.slots), len(node.ranks)) for node in plan.nodes]
+    if plan.mapping.across == "node":
+        return "node", slots
+    if used[:-1] == slots[:-1]:
+        return _unit(plan.mapping.within or "slot", kind), slots
+    if len(set(used)) == 1 and not plan.mapping.within:
+        return f"ppr:{used[0]}:node", slots
+    return _unit(plan.mapping.within or "slot", kind), used
+
+
+def _unit(name: str, kind: Family) -> str:
+    """What the launcher calls a socket: PRRTE has another word for it."""
+    return "package" if name == "socket" and kind == "prrte" else name
+
+
 def _bind_to(plan: JobPlan) -> str:
-    return plan.bind_to if plan.bind_to in ("core", "numa") else "none"
+    dealt = plan.mapping.within if plan.bind_to == "auto" else plan.bind_to
+    return dealt if dealt in ("core", "numa", "socket") else "none"
 
 
 def _hydra_hosts(plan: JobPlan) -> str:
     counts = [len(node.ranks) for node in plan.nodes]
+    if plan.mapping.within:
+        raise MpirunCannot(f"--map-by {plan.map_by}: Hydra does not deal ranks to it")
     if plan.map_by == "node":  # with one slot each it begins again at the first host
         if len(set(counts)) > 1:
             raise MpirunCannot(

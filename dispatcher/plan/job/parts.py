@@ -173,7 +173,12 @@ def folder(cwd: str, own: str | None) -> str:
 
 
 def placed(
-    parts: Sequence[PartPlan], nodes: Sequence[NodePlan], *, map_by: str, oversubscribe: bool
+    parts: Sequence[PartPlan],
+    nodes: Sequence[NodePlan],
+    *,
+    map_by: str,
+    rank_by: str,
+    oversubscribe: bool,
 ) -> tuple[tuple[PartPlan, ...], tuple[tuple[int, ...], ...]]:
     """``parts`` with their ranks, and the ranks of each of ``nodes`` in order of local rank.
 
@@ -199,7 +204,7 @@ def placed(
     done: list[PartPlan] = []
     first = 0
     for index, part in enumerate(parts):
-        own = ranks_of(counts[index], map_by)
+        own = ranks_of(counts[index], rank_by)
         ranks = [
             (*have, *(first + rank for rank in more)) for have, more in zip(ranks, own, strict=True)
         ]

@@ -1,6 +1,6 @@
 """Which rank runs on which node, which hosts wait as spares, and the ranks' numbers. Pure.
 
-``block`` fills a node before the next one, so that ranks that talk most (tensor
+Across hosts, ``block`` fills a node before the next one, so that ranks that talk most (tensor
 parallel groups) share a node; ``node`` deals ranks out one a node in turn. In
 both, rank 0 is on the first node, and a node's ranks rise with the local rank.
 
@@ -22,11 +22,41 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from dispatcher.model.errors import NoHosts, PlanError, TooFewHosts
+from dispatcher.model.errors import NoHosts, PlanError, TooFewHosts, UsageError
+from dispatcher.model.frozen import Value, value
 from dispatcher.model.hostset import fold
+from dispatcher.model.names import parse_count, shown
 from dispatcher.plan.hosts.filters import Choice
 
-MAPPINGS = ("block", "node")
+#: what ranks are dealt to within a host
+WITHIN = ("numa", "socket", "core", "gpu")
+MAPPINGS = ("block", "node", *WITHIN, "ppr:N:node", *(f"ppr:N:{what}" for what in WITHIN))
+
+
+@value
+class Mapping(Value):
+    """What ``--map-by`` says. across: hosts, ``block`` or ``node``.
+
+    within: to what ranks of a host are dealt, in turn; "" for nothing. each: so many ranks on each
+    of these, one after the other, on every host; within may then be ``node`` as well.
+    """
+
+    across: str = "block"
+    within: str = ""
+    each: int | None = None
+
+
+def parse_mapping(text: str) -> Mapping:
+    """The value of ``--map-by``; ``slot`` is ``block``. Raises: UsageError."""
+    if text in ("block", "slot", "node"):
+        return Mapping("node" if text == "node" else "block")
+    if text in WITHIN:
+        return Mapping(within=text)
+    ppr, *rest = text.split(":")
+    if ppr == "ppr" and len(rest) == 2 and rest[1] in ("node", *WITHIN):
+        return Mapping(within=rest[1], each=parse_count(rest[0], "--map-by ppr:N"))
+    known = ", ".join(MAPPINGS)
+    raise UsageError(f"--map-by: {shown(text)} is not one of {known}", hint="--map-by ppr:2:numa")
 
 
 class TooFewSlots(ValueError):

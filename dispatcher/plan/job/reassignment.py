@@ -59,7 +59,7 @@ def shrunk(plan: JobPlan, gone: frozenset[int]) -> JobPlan:
             plan, nodes=tuple(replace(node, index=index) for index, node in enumerate(remaining))
         )
     counts = [len(node.ranks) for node in remaining]
-    ranks = placement.ranks_of(counts, plan.map_by)
+    ranks = placement.ranks_of(counts, plan.numbering)
     return replace(
         plan,
         np=None if plan.np is None else sum(counts),

@@ -172,6 +172,8 @@ class Request(Arguments):
     include: str | None = None
     exclude: str | None = None
     map_by: str = "block"
+    rank_by: Literal["slot", "node"] | None = None
+    report_bindings: bool = False
     oversubscribe: bool = False
     python: str = "python3"
     user: str | None = None
@@ -334,7 +336,7 @@ def check(request: Request, run_id: str) -> None:
     words: tuple[tuple[str, str | None, tuple[str | None, ...]], ...] = (
         ("--nproc-per-node", "auto" if isinstance(nproc, int) else nproc, (None, "auto", "gpu")),
         ("--omp-threads", "auto" if isinstance(omp, int) else omp, ("auto", "keep")),
-        ("--map-by", request.map_by, placement.MAPPINGS),
+        ("--rank-by", request.rank_by, (None, "slot", "node")),
         ("--devices", request.devices, POLICIES),
         ("--bind-to", request.bind_to, tuple(binding.TARGETS)),
         ("--mem-bind", request.mem_bind, binding.POLICIES),
@@ -343,6 +345,17 @@ def check(request: Request, run_id: str) -> None:
         if word not in known:
             choice = ", ".join(name for name in known if name)
             raise UsageError(f"{flag}: {shown(str(word))} is not one of {choice}")
+    mapping = placement.parse_mapping(request.map_by)
+    if mapping.each is not None and request.nproc_per_node is not None:
+        raise ConflictingOptions(
+            f"--map-by {request.map_by} says how many ranks a host has, and so does "
+            "--nproc-per-node"
+        )
+    if mapping.each is not None and request.parts:
+        raise ConflictingOptions(
+            f"--map-by {request.map_by}: a job of several programs cannot have it",
+            hint="--nproc-per-node N, of each program",
+        )
     named: tuple[tuple[str, str | None, Callable[[str], str]], ...] = (
         ("--user", request.user, check_user),
         ("--master-addr", request.master_addr, check_host),

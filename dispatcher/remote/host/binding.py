@@ -47,6 +47,11 @@ def topology(wanted: list[bytes], gpus: int, root: str = "") -> dict[str, Any] |
         for cpu in os.sched_getaffinity(0):
             path = sys + "cpu/cpu%d/topology/thread_siblings_list" % cpu
             cores.add(_read(path) or str(cpu))
+    sockets = set()
+    if b"socket" in wanted:
+        for cpu in os.sched_getaffinity(0):
+            path = sys + "cpu/cpu%d/topology/" % cpu
+            sockets.add(_read(path + "package_cpus_list") or _read(path + "core_siblings_list"))
     nics = []
     if b"nics" in wanted:
         for name in sorted(_names(root + "/sys/class/infiniband")):
@@ -56,6 +61,7 @@ def topology(wanted: list[bytes], gpus: int, root: str = "") -> dict[str, Any] |
         "allowed": _field(root + "/proc/self/status", "Cpus_allowed_list"),
         "nodes": nodes,
         "cores": sorted(cores),
+        "sockets": sorted(sockets - {""}),
         "gpus": _gpus(root, gpus, b"uuid" in wanted),
         "nics": nics,
     }

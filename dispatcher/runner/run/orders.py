@@ -24,7 +24,7 @@ from dispatcher.core.events.mpi_events import Segment, World
 from dispatcher.core.events.run_events import Facts, RanksBound
 from dispatcher.core.run.mpi_manager import process_mapping
 from dispatcher.model.host import Host
-from dispatcher.plan.job.binding import Binding, bindings, grouped
+from dispatcher.plan.job.binding import DEALT, Binding, bindings, grouped
 from dispatcher.plan.job.devices import VARIABLE
 from dispatcher.plan.job.job_plan import JobPlan, NodePlan
 from dispatcher.plan.job.node_launchers import PER_NODE, filled, world
@@ -170,7 +170,9 @@ def prepare_order(
     if plan.iface is not None:
         check["iface"] = raw(plan.iface)
     if _looks_where(plan):
-        words = [plan.bind_to, *["nics"] * plan.near_hca]
+        within = [plan.mapping.within] if plan.mapping.within in DEALT else []
+        words = [*(within if plan.bind_to == "auto" and within else [plan.bind_to, *within])]
+        words += ["nics"] * plan.near_hca
         uuid = any("GPU-" in name for name in (*place.slots, exports.get(VARIABLE, "")))
         check["bind"] = raw(" ".join(words + ["uuid"] * uuid))
     limits = plan.limits
@@ -229,23 +231,25 @@ def _parts(plan: JobPlan) -> list[str]:
 
 
 def _looks_where(plan: JobPlan) -> bool:
-    return plan.bind_to != "none" or plan.near_hca
+    counted = plan.mapping.each is not None and plan.mapping.within in DEALT
+    return plan.bind_to != "none" or plan.near_hca or counted
 
 
 def bindings_of(plan: JobPlan, node: int, facts: Facts) -> list[Binding]:
     """Where each rank of ``node`` runs on its host, which said ``facts``."""
     place, there = plan.nodes[node], facts.topology
-    return bindings(plan.bind_to, plan.devices, place, facts.gpus, there)
+    return bindings(plan.bind_to, plan.devices, place, facts.gpus, there, plan.mapping)
 
 
 def ranks_bound(plan: JobPlan, node: int, facts: Facts) -> RanksBound | None:
     """What is to be told of ``bindings_of``; None for nothing."""
-    is_asked = plan.bind_to not in ("auto", "none")
-    if plan.bind_to == "none" or (facts.topology is None and not is_asked):
+    is_asked = plan.bind_to not in ("auto", "none") or bool(plan.mapping.within)
+    untold = plan.bind_to == "none" or (facts.topology is None and not is_asked)
+    if untold and not plan.report_bindings:
         return None
     found, members = bindings_of(plan, node, facts), plan.nodes[node].ranks
     bound, unbound = (grouped(found, members, bound=which) for which in (True, False))
-    return RanksBound(node, bound, unbound, is_asked)
+    return RanksBound(node, bound, unbound, is_asked, plan.report_bindings)
 
 
 def start_order(

@@ -216,6 +216,9 @@ def _topology(facts: Fields) -> Topology | None:
             tuple(_text(cpus, "cores") for cpus in there.items("cores")),
             devices("gpus"),
             devices("nics"),
+            tuple(_text(cpus, "sockets") for cpus in there.items("sockets"))
+            if there.has("sockets")
+            else (),
         )
         found.check()
     except ValueError as error:

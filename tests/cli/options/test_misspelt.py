@@ -75,7 +75,8 @@ MEANT = "  # did you mean this?"
         ("dispatch -H n1 --xyzzy a.py", "--xyzzy: no such option", "dispatch --help"),
         ("dispatch fold -Z", "-Z: no such option", "dispatch fold --help"),
         # values
-        ("dispatch --map-by nod -H n1 a.py", "--map-by: 'nod' is not one of: slot, node",
+        ("dispatch --map-by nod -H n1 a.py", "--map-by: 'nod' is not one of: slot, node, numa, "
+         "socket, core, gpu, ppr:N:WHAT",
          f"dispatch --map-by node -H n1 a.py{MEANT}"),
         ("dispatch exec -w nod --transport=shh true",
          "--transport: 'shh' is not one of: auto, paramiko, ssh, slurm",
@@ -117,7 +118,9 @@ def test_names_of_other_launchers_are_not_ours_but_mean_what_is_ours() -> None:
 @pytest.mark.parametrize(
     ("text", "said", "hint"),
     [
-        ("[run]\nmap-by = 'nod'\n", "dispatch.toml [run]: map-by: 'nod' is not one of: slot, node",
+        ("[run]\nmap-by = 'nod'\n",
+         "dispatch.toml [run]: map-by: 'nod' is not one of: slot, node, numa, "
+         "socket, core, gpu, ppr:N:WHAT",
          f"node{MEANT}"),
         ("[run]\nmax-restart = 3\n",
          "dispatch.toml [run]: max-restart: run has no such option", "did you mean max-restarts?"),

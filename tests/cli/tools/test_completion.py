@@ -53,7 +53,11 @@ def asked(
         ("dispatch tr", "1", ["file,tr"]),
         ("dispatch --max-r", "1", ["plain,--max-restarts"]),
         ("dispatch run --max-r", "2", ["plain,--max-restarts"]),
-        ("dispatch -H hosts --map-by ", "4", ["plain,slot", "plain,node"]),
+        (
+            "dispatch -H hosts --map-by ",
+            "4",
+            [f"plain,{word}" for word in ("slot", "node", "numa", "socket", "core", "gpu")],
+        ),
         ("dispatch exec --command-t", "2", ["plain,--command-timeout"]),
         ("dispatch -H gpu", "2", ["file,gpu", "plain,gpu01", "plain,gpu02"]),
         ("dispatch -H gpu01,st", "2", ["file,gpu01,st", "plain,gpu01,store"]),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,13 +15,15 @@ from dispatcher.model.host import Host
 from dispatcher.plan.job import binding
 from dispatcher.plan.job.binding import Binding, Topology, bindings, cpu_set, cpu_text, grouped
 from dispatcher.plan.job.devices import NodePlan
+from dispatcher.plan.job.placement import parse_mapping
 from dispatcher.remote.host.binding import topology
 
 
-def shown(there: Topology, count: int, target: Any, **how: Any) -> str:
+def shown(there: Topology, count: int, target: Any, mapping: str = "slot", **how: Any) -> str:
     """CPUs of ``count`` ranks, or why none; ranks that are alike written once."""
     node = NodePlan(0, Host("n1"), how.get("slots", ()), tuple(range(count)), gpus=how.get("gpus"))
-    found = bindings(target, how.get("devices", "auto"), node, len(there.gpus), there)
+    policy = how.get("devices", "auto")
+    found = bindings(target, policy, node, len(there.gpus), there, parse_mapping(mapping))
     alike = [(cpu_text(one.cpus) or one.why, one.sharers) for one in found]
     return " | ".join(f"{text} x{alike.count((text, n))}" for text, n in dict.fromkeys(alike))
 
@@ -29,8 +32,9 @@ def read(machine: Machine, root: Path, *words: bytes) -> Topology:
     machine.write(root)
     told = topology([b"gpu", *words], len(machine.gpus), str(root))
     assert told is not None
-    rows = {name: tuple(map(tuple, told[name])) for name in ("nodes", "gpus", "nics")}
-    found = Topology(told["allowed"], cores=tuple(told["cores"]), **rows)
+    rows: Any = {name: tuple(map(tuple, told[name])) for name in ("nodes", "gpus", "nics")}
+    lists = {name: tuple(told[name]) for name in ("cores", "sockets")}
+    found = Topology(told["allowed"], **lists, **rows)
     found.check()
     return found
 
@@ -96,6 +100,64 @@ def test_where_ranks_run(
     words = [b"uuid"] if "GPU-5" in how.get("slots", ()) else []
     there = machine if isinstance(machine, Topology) else read(machine, tmp_path, *words)
     assert shown(there, count, target, **how) == found
+
+
+#: two sockets of two NUMA nodes of two cores each
+SOCKETS = Topology(
+    "0-7", tuple((n, f"{2 * n}-{2 * n + 1}") for n in range(4)), tuple(map(str, range(8))),
+    sockets=("4-7", "0-3"),
+)  # fmt: skip
+
+
+@cases(
+    ("there", "count", "mapping", "target", "found"),
+    [
+        (SOCKETS, 4, "socket", "auto", "0-3 x2 | 4-7 x2"),
+        (SOCKETS, 3, "numa", "auto", "0-1 x1 | 2-3 x1 | 4-5 x1"),
+        (SOCKETS, 5, "numa", "auto", "0-1 x2 | 2-3 x1 | 4-5 x1 | 6-7 x1"),
+        (SOCKETS, 3, "core", "auto", "0 x1 | 1 x1 | 2 x1"),
+        (SOCKETS, 9, "core", "auto", "0 x2 | 1 x1 | 2 x1 | 3 x1 | 4 x1 | 5 x1 | 6 x1 | 7 x1"),
+        (SOCKETS, 4, "ppr:2:socket", "auto", "0-3 x2 | 4-7 x2"),
+        (SOCKETS, 4, "ppr:2:socket", "core", "0-1 x1 | 2-3 x1 | 4-5 x1 | 6-7 x1"),
+        (SOCKETS, 4, "socket", "core", "0-1 x1 | 4-5 x1 | 2-3 x1 | 6-7 x1"),
+        (SOCKETS, 2, "ppr:2:socket", "numa", "0-1 x2"),
+        (SOCKETS, 4, "numa", "socket", "0-3 x2 | 4-7 x2"),
+        (SOCKETS, 4, "core", "socket", "0-3 x4"),
+        (SOCKETS, 6, "numa", "none", "not asked x6"),
+        (SOCKETS, 10, "ppr:5:numa", "core", "fewer cores (2) than ranks (5) at numa x10"),
+        # without a mapping: in blocks
+        (SOCKETS, 4, "slot", "socket", "0-3 x2 | 4-7 x2"),
+        (SOCKETS, 2, "node", "socket", "0-3 x1 | 4-7 x1"),
+        (THREADS, 2, "slot", "socket", "the host tells of no socket x2"),
+        (THREADS, 2, "socket", "auto", "the host tells of no socket x2"),
+        (THREADS, 2, "numa", "auto", "0-1,5 x1 | 2-3,6-7 x1"),
+        (THREADS, 2, "gpu", "auto", "2-3,6-7 x1 | 0-1,5 x1"),
+        (THREADS, 2, "ppr:1:gpu", "none", "not asked x2"),
+        (PLAIN, 3, "numa", "auto", "2-5 x3"),
+    ],
+)  # fmt: skip
+def test_ranks_are_dealt_to_what_map_by_names(
+    there: Topology, count: int, mapping: str, target: Any, found: str
+) -> None:
+    assert shown(there, count, target, mapping) == found
+
+
+@cases(
+    ("what", "there", "count"),
+    [("numa", SOCKETS, 4), ("socket", SOCKETS, 2), ("core", SOCKETS, 8), ("core", THREADS, 4),
+     ("socket", THREADS, 0), ("numa", PLAIN, 1), ("core", PLAIN, 4), ("numa", None, 0)],
+)  # fmt: skip
+def test_how_many_there_are_to_deal_to(what: str, there: Topology | None, count: int) -> None:
+    assert binding.count(what, there) == count
+
+
+def test_sockets_are_told_when_asked_for(tmp_path: Path) -> None:
+    for cpu in os.sched_getaffinity(0):
+        folder = tmp_path / f"sys/devices/system/cpu/cpu{cpu}/topology"
+        folder.mkdir(parents=True)
+        (folder / "core_siblings_list").write_text("0-95\n")
+    there = read(replace(SMALL, gpus={}), tmp_path, b"socket")
+    assert there.sockets == ("0-95",)
 
 
 def test_a_host_that_told_nothing_binds_nobody() -> None:

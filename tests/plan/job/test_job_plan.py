@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from dispatcher.model.errors import InternalError, PlanError, UsageError
 from dispatcher.plan.hosts.hostfile import parse_hostfile, parse_inline
+from dispatcher.plan.job.binding import Topology
 from dispatcher.plan.job.job_plan import (
     LONGEST_RANK_HOSTS,
     JobPlan,
@@ -66,6 +67,12 @@ def ranks(plan: JobPlan) -> dict[str, tuple[int, ...]]:
         ("n[1-2] slots=2", {"nproc_per_node": "auto"}, {"n1": (0, 1), "n2": (2, 3)}),
         ("n1\nn1\nn2", {}, {"n1": (0, 1), "n2": (2,)}),
         ("n1", {"include": "n1:0,3"}, {"n1": (0, 1)}),
+        ("n[1-2] slots=4", {"map_by": "ppr:2:node"}, {"n1": (0, 1), "n2": (2, 3)}),
+        ("n[1-2]", {"map_by": "ppr:2:node", "np": 3}, {"n1": (0, 1), "n2": (2,)}),
+        ("n[1-2] slots=2", {"map_by": "numa"}, {"n1": (0, 1), "n2": (2, 3)}),
+        ("n[1-2] slots=2", {"rank_by": "node"}, {"n1": (0, 2), "n2": (1, 3)}),
+        ("n[1-2] slots=2", {"map_by": "node", "rank_by": "slot"}, {"n1": (0, 1), "n2": (2, 3)}),
+        ("n[1-2] slots=2", {"np": 3, "rank_by": "node"}, {"n1": (0, 2), "n2": (1,)}),
     ],
 )
 def test_ranks_by_flags(
@@ -245,7 +252,11 @@ def test_arguments_are_never_altered(word: str) -> None:
         ({"nnodes": 0}, "--nnodes: 0"),
         ({"nproc_per_node": 0}, "--nproc-per-node: 0"),
         ({"nproc_per_node": "cpu"}, "not one of auto, gpu"),
-        ({"map_by": "core"}, "not one of block, node"),
+        ({"map_by": "board"}, "not one of block, node"),
+        ({"map_by": "ppr:2:board"}, "not one of block, node"),
+        ({"map_by": "ppr:0:numa"}, "--map-by ppr:N"),
+        ({"map_by": "ppr:2:node", "nproc_per_node": 2}, "says how many ranks a host has"),
+        ({"rank_by": "core"}, "--rank-by: 'core' is not one of"),
         ({"devices": "all"}, "not one of auto, node, rank, none"),
         ({"omp": 0}, "--omp-threads: 0"),
         ({"omp": "all"}, "not one of auto, keep"),
@@ -424,3 +435,37 @@ def test_names_of_hosts_are_told_up_to_a_length(length: int, shown: bool) -> Non
     text = planned(hosts).rank_hosts
     assert (text is not None) == shown
     assert text is None or len(text) == LONGEST_RANK_HOSTS
+
+
+#: two sockets of a core each, and a NUMA node
+SOCKETS = Topology("0-1", ((0, "0-1"),), ("0", "1"), sockets=("0", "1"))
+
+
+@cases(
+    ("flags", "there", "found"),
+    [
+        ({"map_by": "ppr:2:socket"}, (SOCKETS, SOCKETS), {"n1": (0, 1, 2, 3), "n2": (4, 5, 6, 7)}),
+        ({"map_by": "ppr:2:numa"}, (SOCKETS, SOCKETS), {"n1": (0, 1), "n2": (2, 3)}),
+        ({"map_by": "ppr:1:core", "np": 3}, (SOCKETS, SOCKETS), {"n1": (0, 1), "n2": (2,)}),
+        ({"map_by": "ppr:1:core", "rank_by": "node"}, (SOCKETS, SOCKETS),
+         {"n1": (0, 2), "n2": (1, 3)}),
+        ({"map_by": "ppr:2:gpu"}, (None, None), {"n1": (0, 1), "n2": (2, 3)}),
+        ({"map_by": "ppr:1:socket"}, (SOCKETS, None), "n2 tells of no socket"),
+    ],
+)  # fmt: skip
+def test_so_many_on_each_of_what_a_host_has(flags: dict[str, Any], there: Any, found: Any) -> None:
+    plan = planned("n[1-2]", **flags)
+    assert plan.is_open
+    if isinstance(found, str):
+        with pytest.raises(PlanError, match=found):
+            plan.resolved({0: 1, 1: 1}, {}, dict(enumerate(there)))
+    else:
+        assert ranks(plan.resolved({0: 1, 1: 1}, {}, dict(enumerate(there)))) == found
+
+
+def test_slots_bound_what_a_host_takes() -> None:
+    plan = planned("n1 slots=1", map_by="ppr:1:core")
+    with pytest.raises(PlanError, match="2 ranks on n1, which has 1 slot"):
+        plan.resolved({0: 0}, {}, {0: SOCKETS})
+    wide = planned("n1 slots=1", map_by="ppr:1:core", oversubscribe=True)
+    assert wide.resolved({0: 0}, {}, {0: SOCKETS}).world_size == 2

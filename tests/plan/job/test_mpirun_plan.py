@@ -157,7 +157,7 @@ def test_a_rank_finds_what_torch_wants(
 
 
 def test_ranks_that_are_not_used_are_not_told() -> None:
-    assert "-H n1:2,n2:1 " in " ".join(told(planned("n1:2,n2:2,n3:2", np=3), "openmpi"))
+    assert "-H n1:2,n2:2 " in " ".join(told(planned("n1:2,n2:2,n3:2", np=3), "openmpi"))
 
 
 @cases(
@@ -270,3 +270,38 @@ def test_the_agent_gives_each_host_its_command(tmp_path: Path) -> None:
     )
     assert (done.returncode, done.stdout) == (255, "")
     assert "n9" in done.stderr
+
+
+@cases(
+    ("hosts", "flags", "family", "said"),
+    [
+        # slots that ranks have not taken are there for those that they spawn
+        ("n1:4", {"np": 1}, "openmpi", "-H n1:4 --map-by slot --bind-to none"),
+        ("n1:4,n2:4", {"np": 5}, "prrte", "-H n1:4,n2:4 --map-by slot"),
+        ("n1:4,n2:4", {"np": 2, "map_by": "node"}, "prrte", "-H n1:4,n2:4 --map-by node"),
+        ("n1:4,n2:4", {"nproc_per_node": 2}, "prrte", "-H n1:4,n2:4 --map-by ppr:2:node"),
+        ("n1:4,n2:4", {"nproc_per_node": 2, "np": 3}, "prrte", "-H n1:2,n2:1 --map-by slot"),
+        ("n1:2,n2:2", {"map_by": "socket"}, "prrte", "--map-by package --bind-to package"),
+        ("n1:2,n2:2", {"map_by": "socket"}, "openmpi", "--map-by socket --bind-to socket"),
+        ("n1:2", {"map_by": "numa", "bind_to": "core"}, "prrte", "--map-by numa --bind-to core"),
+    ],
+)
+def test_ranks_are_where_they_are_planned(
+    hosts: str, flags: dict[str, Any], family: Any, said: str
+) -> None:
+    assert said in " ".join(told(planned(hosts, **flags), family))
+
+
+@cases(
+    ("flags", "family", "why"),
+    [
+        ({"map_by": "ppr:1:core"}, "prrte", "--map-by ppr:1:core"),
+        ({"map_by": "gpu"}, "prrte", "--map-by gpu"),
+        ({"rank_by": "node"}, "prrte", "--rank-by and --report-bindings"),
+        ({"map_by": "numa"}, "hydra", "Hydra does not deal"),
+    ],
+)
+def test_mappings_that_it_cannot_be_told(flags: dict[str, Any], family: Any, why: str) -> None:
+    plan = planned(**flags)
+    with pytest.raises(UsageError, match=why):
+        told(plan, family) if family == "hydra" else mpirun_plan.check(plan)

@@ -65,9 +65,9 @@ def test_numbers_are_from_1_to_what_makes_sense(field: str, flag: str, high: int
     [
         ("nproc_per_node", "--nproc-per-node", ["auto", "gpu"]),
         ("omp", "--omp-threads", ["auto", "keep"]),
-        ("map_by", "--map-by", ["block", "node"]),
+        ("rank_by", "--rank-by", ["slot", "node"]),
         ("devices", "--devices", ["auto", "node", "rank", "none"]),
-        ("bind_to", "--bind-to", ["auto", "none", "core", "numa", "gpu"]),
+        ("bind_to", "--bind-to", ["auto", "none", "core", "socket", "numa", "gpu"]),
         ("mem_bind", "--mem-bind", ["none", "local"]),
     ],
 )
@@ -145,8 +145,8 @@ def test_what_nobody_said() -> None:
     }.items():  # fmt: skip
         assert asked.pop(name) == default
     assert [name for name, given in asked.items() if given is None] == [
-        "np", "nnodes", "nproc_per_node", "include", "exclude", "user", "port", "master_addr",
-        "master_port", "iface", "spares", "local_rank_arg",
+        "np", "nnodes", "nproc_per_node", "include", "exclude", "rank_by", "user", "port",
+        "master_addr", "master_port", "iface", "spares", "local_rank_arg",
     ]  # fmt: skip
     assert vars(Limits()) == {
         "connect_timeout": 10.0, "boot_timeout": 30.0, "heartbeat": 5.0, "max_missed_heartbeats": 3,

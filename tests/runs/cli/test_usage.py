@@ -88,7 +88,7 @@ def test_hostile_inputs_at_the_command_line(
         (["-H", "n1", "--grace", "-1", "x"], "--grace"),
         (["-H", "n1", "--lease", "1", "x"], "lease"),
         (["-H", "n1", "--omp", "no", "x"], "--omp"),
-        (["-H", "n1", "--map-by", "core", "x"], "map-by"),
+        (["-H", "n1", "--map-by", "board", "x"], "map-by"),
         (["-H", "n1", "--nosuch", "x"], "nosuch"),
         (["-H", "n1", "-x", "RANK=1", "x"], "RANK"),
         (["-H", "n1", "-x", "NOT_SET_ANYWHERE", "x"], "NOT_SET_ANYWHERE"),
