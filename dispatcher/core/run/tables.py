@@ -132,6 +132,8 @@ class HostTable:
         due = [host for host, when in self._back.items() if when <= now]
         for host in due:
             del self._back[host]
+        due = [host for host in due if host not in self.linked]  # as one is that is not fit
+        for host in due:
             self.facts.pop(host, None)
             self.linked.add(host)
         return due

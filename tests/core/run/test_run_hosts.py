@@ -458,6 +458,16 @@ class TestReturn:
         assert world.told(ev.HostLeftOut) == []
         assert [restart.look_for(n) for n in (0, 1, 20)] == [15.0, 30.0, 600.0]
 
+    def test_one_that_is_not_fit_has_its_link_and_gets_no_second(self) -> None:
+        world = World(2, spares=1, most=1)
+        world.ready(0, 1)
+        world.probed(1)
+        world.attempts[2] = 0
+        world.tell(ev.NodeReady(2, facts(2), (("cwd", "no folder"),)))
+        at = len(world.done)
+        world.wait(900.0)
+        assert OpenLink(2) not in world.done[at:]
+
     def test_a_run_that_starts_nothing_again_looks_at_nobody(self) -> None:
         world = started(2, spares=1)
         world.tell(ev.NodeLost(2, GONE))
