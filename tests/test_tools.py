@@ -56,7 +56,9 @@ def bare_machine(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[st
         "bin/dirname": "#!/bin/sh\necho scripts\n",
         "bin/id": "#!/bin/sh\necho 0\n",
         "bin/date": "#!/bin/sh\necho 20301231\n",
-        **dict.fromkeys(["scripts/setup", "scripts/build", "scripts/chaos"], says),
+        **dict.fromkeys(
+            ["scripts/setup", "scripts/build", "scripts/chaos", "scripts/explore"], says
+        ),
         **{f".venv/bin/{tool}": says for tool in ("ruff", "codespell", "mypy", "pytest")},
     }
     programs["bin/apt-get"] = f'#!/bin/sh\necho "$*" >> {tmp_path}/installed\n'
@@ -93,6 +95,7 @@ LINT = ["ruff check", "ruff format --check", "codespell ", "mypy "]
             [
                 "setup --dev", *LINT, "build --every-python --lowest",
                 "pytest -q -rs -n 5 --nightly",
+                "explore ",
                 "pytest -q -rs -n 2 --fast --timeout 3600",
                 "chaos --runs 200 --seed 20301231", "chaos --start --runs 200 --hosts 3",
             ],

@@ -33,13 +33,13 @@ REFUSED = Failure(Kind.REFUSED, "no sshd")
 class Table:
     """A machine with its clock, and what it has ordered."""
 
-    def __init__(self, hosts: int, **limits: object) -> None:
+    def __init__(self, hosts: int, *, begin: float = 100.0, **limits: object) -> None:
         exec_plan = ExecPlan(
             tuple(Host(f"n{i}") for i in range(hosts)),
             ("true",),
             limits=ExecLimits(**limits),  # type: ignore[arg-type]
         )
-        self.now = 100.0
+        self.now = begin
         self.limits = exec_plan.limits
         self.batches = exec_plan.limits.batches(hosts)
         self.begun = [0] * hosts  # attempts

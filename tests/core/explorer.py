@@ -1,0 +1,239 @@
+"""Every order of events in a small world, each state once.
+
+A world is a machine of the core and what its edge would do: ``steps`` says what can happen next,
+``take`` lets one of these happen and checks the rules, ``key`` tells it from others. ``explore``
+takes every step from every state that can be reached, breadth first. Of the whole graph it checks
+that from every state the end is reached by what is left to happen without more faults, and by time
+alone from those that are ``bounded``.
+
+Times are kept apart only as far as they lie ahead: of what is over only its order counts.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from typing_extensions import Self
+
+from dispatcher.core.events import run_events as ev
+from dispatcher.model.frozen import Value
+from dispatcher.plan.exec_plan import ExecLimits
+from dispatcher.plan.job.job_plan import JobPlan, NodePlan
+from dispatcher.plan.job.request import Limits, Restarts
+
+#: when worlds begin; greater numbers in a machine's state are times
+BEGIN = 1e6
+
+Step = tuple[Any, ...]
+#: the step in which time passes to the next deadline
+WAIT = ("wait",)
+
+
+class Broken(AssertionError):
+    """A rule does not hold. steps: the shortest way there."""
+
+    def __init__(self, why: str, steps: Sequence[Step] = ()) -> None:
+        super().__init__("\n  ".join([why, *map(repr, steps)]))
+        self.why, self.steps = why, tuple(steps)
+
+
+def need(holds: object, why: str) -> None:
+    """Raises: Broken."""
+    if not holds:
+        raise Broken(why)
+
+
+class World(Protocol):
+    """One state. faults: how many more may happen."""
+
+    faults: int
+
+    @property
+    def code(self) -> int | None:
+        """How it ended, None before."""
+
+    @property
+    def bounded(self) -> bool:
+        """Whether from here on time alone must end it."""
+
+    def steps(self) -> Iterable[Step]:
+        """All that can happen next."""
+
+    def take(self, step: Step) -> None:
+        """Let ``step`` happen. Raises: Broken."""
+
+    def copy(self) -> Self: ...
+
+    def key(self) -> Step:
+        """Equal for states from which the same can follow."""
+
+
+# -- states ---------------------------------------------------------------------------------------
+
+
+def clone(thing: Any, memo: dict[int, Any]) -> Any:
+    """A copy of a machine: what never changes is shared, what is shared stays so."""
+    kind = type(thing)
+    if kind in _SHARED:
+        return thing
+    if id(thing) in memo:
+        return memo[id(thing)]
+    if kind is dict:
+        made = memo[id(thing)] = thing.copy()
+        for key, item in thing.items():
+            if type(item) not in _SHARED:
+                made[key] = clone(item, memo)
+        return made
+    if kind is set or kind is Counter or kind is deque:
+        made = memo[id(thing)] = thing.copy()
+        return made
+    if kind is list:
+        made = memo[id(thing)] = [clone(item, memo) for item in thing]
+        return made
+    if issubclass(kind, (Value, JobPlan, type, int)) or callable(thing):
+        _SHARED.add(kind)
+        return thing
+    made = memo[id(thing)] = object.__new__(kind)
+    fields = made.__dict__
+    for name, item in thing.__dict__.items():
+        fields[name] = item if type(item) in _SHARED else clone(item, memo)
+    return made
+
+
+#: types whose values never change, as far as the machines are concerned
+_SHARED: set[type] = {str, int, float, bytes, bool, tuple, frozenset, type(None)}
+
+
+def freeze(thing: Any, now: float, seen: dict[int, int]) -> Any:
+    """What tells a state from others, as something that can be a key."""
+    kind = type(thing)
+    if kind in _PLAIN:
+        return thing
+    if kind is float:
+        if thing < BEGIN / 2 or thing == math.inf:
+            return thing
+        return round(thing - now, 3) if thing > now else -1.0
+    if kind is tuple:
+        return tuple([freeze(item, now, seen) for item in thing])
+    if kind in _NAMED:
+        return _NAMED[kind](thing)
+    if id(thing) in seen:
+        return seen[id(thing)]
+    seen[id(thing)] = len(seen)
+    if kind is list or kind is deque:
+        return tuple([freeze(item, now, seen) for item in thing])
+    if kind is set or kind is frozenset:
+        return frozenset([freeze(item, now, seen) for item in thing])
+    if isinstance(thing, dict):
+        return frozenset([(key, freeze(item, now, seen)) for key, item in thing.items()])
+    if isinstance(thing, int):
+        return int(thing)
+    if callable(thing):
+        return getattr(thing, "__name__", "")
+    return kind.__name__, *[freeze(item, now, seen) for item in thing.__dict__.values()]
+
+
+_PLAIN = {str, int, bytes, bool, type(None)}
+#: what stands for things that are the same in all states, or are told apart by less
+_NAMED: dict[type, Callable[[Any], Any]] = {
+    JobPlan: lambda plan: tuple([_NAMED[NodePlan](node) for node in plan.nodes]),
+    NodePlan: lambda node: (node.host.name, tuple(node.ranks)),
+    ev.Facts: lambda known: known.hostname,
+    Limits: lambda limits: None,
+    Restarts: lambda rules: None,
+    ExecLimits: lambda limits: None,
+}
+
+
+@dataclass
+class Explored:
+    """states: how many there are. steps: between them. ends: states in which the run is over."""
+
+    states: int = 0
+    steps: int = 0
+    ends: int = 0
+    codes: set[int] = field(default_factory=set)
+
+
+def explore(
+    first: World, most: float = math.inf, progress: Callable[[Explored], None] = lambda found: None
+) -> Explored:
+    """Every state that ``first`` can come to. Raises: Broken, with the shortest way to it.
+
+    most: give up after so many states; then the end is not checked.
+    """
+    found = Explored()
+    numbers = {hash(first.key()): 0}
+    came: list[tuple[int, Step]] = [(0, ("begin",))]
+    back: list[list[int]] = [[]]  # state -> those from which it is reached without a fault
+    ends: list[int] = []
+    bounded: list[int] = []
+    waits: dict[int, int] = {}
+    waiting = deque([(0, first)])
+
+    def way(number: int, *last: Step) -> list[Step]:
+        steps = list(last)
+        while number:
+            number, step = came[number]
+            steps.insert(0, step)
+        return steps
+
+    while waiting and len(numbers) < most:
+        number, world = waiting.popleft()
+        for step in world.steps():
+            found.steps += 1
+            other = world.copy()
+            try:
+                other.take(step)
+            except Exception as error:
+                raise Broken(str(error), way(number, step)) from error
+            key = hash(other.key())
+            at = numbers.get(key)
+            if at is None:
+                at = numbers[key] = len(came)
+                came.append((number, step))
+                back.append([])
+                if other.code is not None:
+                    ends.append(at)
+                    found.codes.add(other.code)
+                else:
+                    waiting.append((at, other))
+                    if other.bounded:
+                        bounded.append(at)
+                if at % 10_000 == 0:
+                    found.states = at
+                    progress(found)
+            if step == WAIT:
+                waits[number] = at
+            if other.faults == world.faults:
+                back[at].append(number)
+    found.states, found.ends = len(came), len(ends)
+    if not waiting:
+        never = set(range(len(came))) - _reached(ends, back)
+        if never:
+            raise Broken("J-7, E-5: nothing that can happen ends it", way(min(never)))
+        over = set(ends)
+        for number in bounded:
+            at, seen = number, set[int]()
+            while at not in over and at not in seen and at in waits:
+                seen.add(at)
+                at = waits[at]
+            if at not in over:
+                raise Broken("J-7, E-5: time alone does not end it", way(number, WAIT))
+            over |= seen
+    return found
+
+
+def _reached(ends: list[int], back: list[list[int]]) -> set[int]:
+    """The states from which one of ``ends`` can be reached."""
+    seen, rest = set(ends), list(ends)
+    while rest:
+        for one in back[rest.pop()]:
+            if one not in seen:
+                seen.add(one)
+                rest.append(one)
+    return seen

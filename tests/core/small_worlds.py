@@ -1,0 +1,543 @@
+"""Small worlds to be explored: a run, and a command on several hosts, with all that may happen.
+
+A fault is what no good world has; a world allows a few. What a host has said arrives in its
+order, at any time; a rank ends at any time; time passes at any time, or (``slow=False``) only
+while nothing is on its way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from dispatcher.core.events import actions as act
+from dispatcher.core.events import exec_events
+from dispatcher.core.events import run_events as ev
+from dispatcher.core.events.verdicts import RestartAsked, Verdict
+from dispatcher.core.exec_machine import AskPassword, CloseHost, SendPassword, SignalCommand
+from dispatcher.core.run.run_machine import RunMachine
+from dispatcher.model.failure import Ending, Failure, Kind
+from dispatcher.plan.job.job_plan import Change, JobPlan
+from dispatcher.plan.job.request import Restarts
+
+from .conftest import facts, make_plan
+from .explorer import BEGIN, WAIT, Broken, Step, clone, freeze, need
+from .test_exec_machine import DROPPED, REFUSED, Table
+
+GONE = Failure(Kind.UNREACHABLE, "no route to host")
+#: signals that end no rank
+HARMLESS = (10, 12, 18, 20)
+
+
+@dataclass
+class Agent:
+    """What a host does and will say. words: not yet arrived, in order."""
+
+    linked: bool = False
+    mute: bool = False  # it is there, and nothing of it arrives any more
+    dead: bool = False  # no new connection reaches it
+    words: tuple[Step, ...] = ()
+    living: dict[int, int] = field(default_factory=dict)  # rank -> the signal it was sent, or 0
+    ordered: int = 0
+    prepared: int = -1
+    ready: bool = False  # for the attempt under way
+
+    def key(self) -> Step:
+        living = tuple(sorted(self.living.items()))
+        told = self.ordered, self.prepared, self.ready
+        return self.linked, self.mute, self.dead, self.words, living, told
+
+    def copy(self) -> Agent:
+        return Agent(
+            self.linked, self.mute, self.dead, self.words, dict(self.living), self.ordered,
+            self.prepared, self.ready,
+        )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Small:
+    """A small world. faults: how many happen at most; kinds: which (None: all)."""
+
+    hosts: int = 2
+    spares: int = 0
+    slots: int = 2
+    restarts: int = 0
+    min_nodes: int | None = None
+    faults: int = 2
+    kinds: tuple[str, ...] | None = None
+    slow: bool = True  # time passes also while words are on their way
+
+    def world(self) -> Run:
+        return Run(self)
+
+
+class Run:
+    """A run of ``RunMachine``; of each host what its agent would do. Rules: J-1 to 7, R-1 to 5."""
+
+    def __init__(self, small: Small) -> None:
+        self.small = small
+        rules = Restarts(most=small.restarts, min_nodes=small.min_nodes, delay=0.5)
+        plan = make_plan(
+            small.hosts + small.spares,
+            slots=small.slots,
+            spares=small.spares or None,
+            restarts=rules,
+        )
+        self.run = RunMachine(plan)
+        self.agents = [Agent() for _ in range(small.hosts + small.spares)]
+        self.now = BEGIN
+        self.faults = small.faults
+        self.looked: frozenset[int] = frozenset()  # hosts to be looked at for orphans
+        self.failed: frozenset[int] = frozenset()  # ranks of the attempt that did not end with 0
+        self.lost_output = False
+        self.interrupted = False
+        self.cause: Any = None  # of the attempt under way
+        self.job: Any = None
+        self.code: int | None = None
+        self.bounded = False
+        self.do(self.run.begin(self.now))
+
+    def copy(self) -> Run:
+        other = object.__new__(Run)
+        other.__dict__.update(self.__dict__)
+        memo: dict[int, Any] = {}
+        other.run = clone(self.run, memo)
+        other.job = memo.get(id(self.job))
+        other.agents = [agent.copy() for agent in self.agents]
+        return other
+
+    def key(self) -> Step:
+        """Equal for states from which the same can follow."""
+        if self.code is not None:
+            return "ended", self.code
+        return (
+            freeze(self.run, self.now, {}), tuple(agent.key() for agent in self.agents),
+            self.faults, self.looked, self.failed, self.lost_output, self.interrupted,
+        )  # fmt: skip
+
+    # -- what can happen ------------------------------------------------------------------------
+
+    def steps(self) -> Iterator[Step]:
+        """All that can happen next; faults last."""
+        if self.code is not None:
+            return
+        spoken = False
+        for host, agent in enumerate(self.agents):
+            if agent.linked and not agent.mute and agent.words:
+                yield ("hear", host)
+                spoken = True
+            if agent.linked and agent.mute and agent.prepared < 0:
+                yield ("no answer", host)  # the edge's own limit, ``--boot-timeout``
+            for rank, signum in sorted(agent.living.items()):
+                if not signum or agent.linked:
+                    yield ("exit", host, rank, -signum)
+        for host in sorted(self.looked):
+            yield ("clear", host)
+        if (self.small.slow or not spoken) and self._can_wait():
+            yield WAIT
+        if self.faults:
+            kinds = self.small.kinds
+            yield from (step for step in self._faults() if kinds is None or step[0] in kinds)
+
+    def _can_wait(self) -> bool:
+        """Whether a deadline lies ahead that is more than another look at a host that is away."""
+        looks, self.run.hosts._back = self.run.hosts._back, {}
+        due = self.run.next_deadline()
+        self.run.hosts._back = looks
+        return due is not None
+
+    def _faults(self) -> Iterator[Step]:
+        for host, agent in enumerate(self.agents):
+            if agent.linked:
+                yield ("lose", host)
+                if not agent.mute:
+                    yield ("over", host)
+                    yield ("mute", host)
+                word = agent.words[0] if agent.words and not agent.mute else ("",)
+                if word[0] == "ready":
+                    yield ("refuse", host)
+                elif word[0] == "spawned":
+                    yield ("no start", host)
+                elif word[0] == "ended":
+                    yield ("missing", host)
+            for rank, signum in sorted(agent.living.items()):
+                if not signum:
+                    yield ("crash", host, rank)
+        if not self.interrupted:
+            yield ("signal", 2)
+            yield ("restart",)
+
+    def take(self, step: Step) -> None:
+        """Let ``step`` happen. Raises: Broken."""
+        match step:
+            case ("hear", int(host)):
+                agent = self.agents[host]
+                word, agent.words = agent.words[0], agent.words[1:]
+                self._hear(host, word)
+            case ("exit", int(host), int(rank), int(status)):
+                self._exit(host, rank, status)
+            case ("no answer", int(host)):
+                self._lose(host, Failure(Kind.TIMEOUT, "no answer"))
+            case ("clear", int(host)):
+                self.looked -= {host}
+                self.agents[host].living.clear()
+                self.tell(ev.NodeCleared(host, 1))
+            case ("wait",):
+                self._wait()
+            case _:
+                self.faults -= 1
+                self._fault(step)
+
+    def _wait(self) -> None:
+        due = self.run.next_deadline()
+        assert due is not None
+        self.now = max(self.now, due)
+        for host, agent in enumerate(self.agents):
+            if agent.linked and agent.prepared >= 0 and not agent.mute:
+                self.tell(ev.NodeHeard(host))
+        for host, when in self.run.hosts.fences().items():
+            if when <= self.now:  # its lease has run out, and its ranks were ended for that
+                self.agents[host].living.clear()
+        self.do(self.run.tick(self.now))
+
+    def _exit(self, host: int, rank: int, status: int) -> None:
+        agent = self.agents[host]
+        del agent.living[rank]
+        if agent.linked:
+            agent.words += ("exited", rank, status), ("ended", rank)
+
+    def _fault(self, step: Step) -> None:
+        match step:
+            case ("lose", int(host)):
+                self._lose(host, GONE)
+            case ("over", int(host)):
+                self.agents[host].living.clear()
+                self._lose(host, Failure(Kind.LOST, "the agent ended"), Ending(3))
+            case ("mute", int(host)):
+                self.agents[host].mute = True
+            case ("refuse", int(host)):
+                self._replace(host, ("refused", *self.agents[host].words[0][1:]))
+            case ("no start", int(host)):
+                rank = self.agents[host].words[0][1]
+                self.agents[host].living.pop(rank, None)
+                words = self.agents[host].words[1:]
+                left = tuple(word for word in words if word[1:2] != (rank,))
+                self.agents[host].words = ("absent", rank), *left
+            case ("missing", int(host)):
+                self._replace(host, ("missing", *self.agents[host].words[0][1:]))
+            case ("crash", int(host), int(rank)):
+                self._exit(host, rank, 1)
+            case ("signal", int(signum)):
+                self.interrupted = True
+                self.tell(ev.SignalReceived(signum))
+            case ("restart",):  # dispatch restart
+                self.do(self.run.restart(Change(), ev.RestartWanted((), ()), self.now))
+
+    def _replace(self, host: int, word: Step) -> None:
+        self.agents[host].words = (word, *self.agents[host].words[1:])
+
+    def _lose(self, host: int, failure: Failure, ending: Ending | None = None) -> None:
+        agent = self.agents[host]
+        agent.linked, agent.words = False, ()
+        agent.dead = ending is None
+        self.tell(ev.NodeLost(host, failure, ending))
+
+    def _hear(self, host: int, word: Step) -> None:
+        agent = self.agents[host]
+        attempt = max(0, agent.prepared)
+        match word:
+            case ("ready", int(number)) | ("refused", int(number)):
+                agent.prepared = number
+                agent.ready = word[0] == "ready"
+                port = 4000 if self.run.host_at(0) == host else None
+                problems = () if agent.ready else (("workdir", "no such folder"),)
+                known = facts(host, port=port)
+                self.tell(ev.NodeReady(host, known, problems, attempt=number))
+            case ("away",):
+                self._lose(host, GONE)
+            case ("probed",):
+                self.tell(ev.NodeProbed(host, ("10.0.0.1",), attempt=attempt))
+            case ("spawned", int(rank)):
+                self.tell(ev.RankSpawned(host, rank, 100 + rank, attempt=attempt))
+            case ("absent", int(rank)):
+                self.failed |= {rank}
+                event = ev.RankFailedToStart(host, rank, 2, "exec", "prog", attempt=attempt)
+                self.tell(event)
+            case ("exited", int(rank), int(status)):
+                if status:
+                    self.failed |= {rank}
+                self.tell(ev.RankExited(host, rank, status, attempt=attempt))
+            case ("ended", int(rank)) | ("missing", int(rank)):
+                lost = word[0] == "missing"
+                self.lost_output = self.lost_output or lost
+                for stream in (1, 2):
+                    sent = 3 + (lost and stream == 1)
+                    self.tell(ev.OutputEnded(host, rank, stream, 3, sent, attempt=attempt))
+            case ("swept",):
+                self.tell(ev.NodeSwept(host, 0, (), attempt=attempt))
+
+    # -- the edge -------------------------------------------------------------------------------
+
+    def tell(self, event: ev.Event) -> None:
+        self.do(self.run.handle(event, self.now))
+
+    def do(self, actions: Sequence[act.Action]) -> None:
+        for action in actions:
+            need(self.code is None, f"J-5, R-1: {action} after the end")
+            self._do(action)
+        job = self.run._job
+        if self.job is job and self.cause is not None:
+            asked = isinstance(self.cause, RestartAsked)
+            need(asked or job.cause is self.cause, "J-3: another cause")
+        elif self.job is not job:
+            self.failed, self.lost_output = frozenset(), False
+        self.job, self.cause = job, job.cause
+
+    def _do(self, action: act.Action) -> None:
+        match action:
+            case act.OpenLink(host, attempt):
+                agent = self.agents[host]
+                need(not agent.linked, f"a second link to {host}")
+                agent.linked, agent.mute = True, False
+                agent.ordered, agent.prepared = attempt, -1
+                agent.words = (("away",),) if agent.dead else (("ready", attempt),)
+            case act.Prepare(host, attempt):
+                agent = self._there(action, host)
+                need(not agent.living, f"R-3: {host} is prepared while {agent.living} live there")
+                agent.ordered = attempt
+                agent.words += (("ready", attempt),)
+                for one in self.agents:
+                    one.ready = False
+            case act.Probe(host):
+                self._there(action, host).words += (("probed",),)
+            case act.StartRanks(plan, node):
+                self._start(action, plan, node)
+            case act.SignalRanks(host, signum):
+                agent = self._there(action, host)
+                if signum not in HARMLESS:
+                    agent.living = dict.fromkeys(agent.living, int(signum))
+            case act.Sweep(host) | act.Finish(host):
+                agent = self._there(action, host)
+                for rank in sorted(agent.living):
+                    self._exit(host, rank, -9)
+                agent.words += (("swept",),)
+            case act.CloseLink(host):
+                self.agents[host].linked, self.agents[host].words = False, ()
+            case act.CheckOrphans(host):
+                self.looked |= set() if self.agents[host].dead else {host}
+            case act.End(verdict):
+                self._end(verdict)
+            case act.Tell():
+                pass
+            case _:
+                raise Broken(f"nobody asked for {action}")
+
+    def _there(self, action: act.Action, host: int) -> Agent:
+        need(self.agents[host].linked, f"R-5: {action} without a link")
+        return self.agents[host]
+
+    def _start(self, action: act.Action, plan: JobPlan, node: int) -> None:
+        need(not self.interrupted, "J-2, R-2: a start after a signal")
+        here = [self.run.host_at(place.index) for place in plan.nodes]
+        for host in here:
+            need(self.agents[host].ready, f"J-1: {host} was never ready")
+        host = self.run.host_at(node)
+        agent = self._there(action, host)
+        began = {one for one in here if self.agents[one].living}
+        for number, one in enumerate(self.agents):
+            need(number in began or not one.living, f"R-3: {one.living} of before still live")
+        agent.living = dict.fromkeys(plan.nodes[node].ranks, 0)
+        agent.words += tuple(("spawned", rank) for rank in plan.nodes[node].ranks)
+
+    def _end(self, verdict: Verdict) -> None:
+        self.code = verdict.exit_code
+        if verdict.exit_code == 0:
+            need(not self.failed, f"J-6: exit code 0, and {set(self.failed)} failed")
+            need(not self.lost_output, "J-6: exit code 0, and output is missing")
+            need(len(verdict.statuses) == verdict.world_size, "J-6: exit code 0 of a part")
+        if self.faults == self.small.faults:
+            slow = verdict.exit_code and self.small.slow
+            need(slow or not verdict.exit_code, f"it failed without a fault: {verdict.cause}")
+
+
+# -- commands -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class SmallCommand:
+    """A small fan-out. limits: of ``ExecLimits``; sudo: whether hosts ask for a password."""
+
+    hosts: int = 3
+    faults: int = 2
+    sudo: bool = False
+    limits: tuple[tuple[str, Any], ...] = ()
+
+    def world(self) -> Command:
+        return Command(self)
+
+
+class Command:
+    """A command of ``ExecMachine`` on hosts that connect, run and end. Rules: E-1 to E-8."""
+
+    def __init__(self, small: SmallCommand) -> None:
+        self.small = small
+        self.faults = small.faults
+        self.table = Table(small.hosts, begin=BEGIN, **{"connect": 10.0, **dict(small.limits)})
+        self.stopped = False  # by a signal
+        self.asking = False
+        self.asked = 0
+        self.typing = 0  # passphrases that are being typed
+        self.wanting: frozenset[int] = frozenset()  # hosts whose sudo waits for the password
+        self.told: frozenset[int] = frozenset()  # hosts that look at it
+        self.dying: frozenset[int] = frozenset()  # hosts whose command was sent a signal
+
+    @property
+    def code(self) -> int | None:
+        return None if self.table.result is None else 0
+
+    @property
+    def bounded(self) -> bool:
+        """E-5"""
+        return self.stopped and not self.typing
+
+    def copy(self) -> Command:
+        other = object.__new__(Command)
+        other.__dict__.update(self.__dict__)
+        other.table = clone(self.table, {})
+        return other
+
+    def key(self) -> Step:
+        if self.code is not None:
+            return ("ended",)
+        table = self.table
+        return (
+            freeze(table.rounds, table.now, {}), *map(frozenset, (table.connecting, table.running)),
+            tuple(table.begun), self.wanting, self.told, self.dying, self.faults, self.stopped,
+            self.asking, self.asked, self.typing,
+        )  # fmt: skip
+
+    def steps(self) -> Iterator[Step]:
+        """All that can happen next; faults last."""
+        table, faults = self.table, self.faults
+        if self.code is not None:
+            return
+        for node in sorted(table.connecting):
+            asks = self.small.sudo and node not in self.told
+            if node not in self.wanting:
+                yield ("asks" if asks else "starts", node)
+                if faults:
+                    yield from ((what, node) for what in ("drops", "refuses"))
+                    if node in self.told:
+                        yield ("wrong", node)
+        for node in sorted(table.running):
+            yield ("dies" if node in self.dying else "ends", node)
+            if faults:
+                yield from ((what, node) for what in ("fails", "drops"))
+        if self.asking:
+            yield ("types",)
+        if self.typing:
+            yield ("typed",)
+        if table.rounds.next_deadline() is not None:
+            yield WAIT
+        if faults:
+            yield ("signal",)
+            yield ("typing",)
+            if self.asking:
+                yield ("declines",)
+
+    def take(self, step: Step) -> None:
+        """Let ``step`` happen. Raises: Broken."""
+        what, node = step[0], step[-1]
+        self.faults -= what in (
+            "drops", "refuses", "wrong", "fails", "signal", "typing", "declines",
+        )  # fmt: skip
+        match what:
+            case "wait":
+                due = self.table.rounds.next_deadline()
+                assert due is not None
+                self.table.now = max(self.table.now, due)
+                self.do(self.table.rounds.tick(self.table.now))
+            case "asks" | "wrong":
+                self.wanting |= {node}
+                self.told -= {node}
+                self.see(exec_events.PasswordAwaited(node))
+            case "types" | "declines":
+                self.asking = False
+                self.see(exec_events.PasswordTold(what == "types"))
+            case "typing" | "typed":
+                self.typing += 1 if what == "typing" else -1
+                self.see(exec_events.Typing(what == "typing"))
+            case "signal":
+                self.stopped = True
+                self.see(ev.SignalReceived(2))
+            case "starts":
+                self.see(ev.NodeBooted(node, 0))
+            case "drops":
+                self.see(ev.NodeLost(node, DROPPED))
+            case "refuses":
+                self.see(ev.NodeLost(node, REFUSED))
+            case "ends" | "fails":
+                self.see(exec_events.CommandEnded(node, int(what == "fails")))
+            case "dies":
+                self.see(exec_events.CommandEnded(node, None, "TERM"))
+
+    def see(self, event: ev.Event) -> None:
+        table = self.table
+        match event:
+            case ev.NodeBooted(node):
+                table.connecting.discard(node)
+                table.running.add(node)
+                self.told -= {node}
+            case ev.NodeLost(node) | exec_events.CommandEnded(node):
+                table.connecting.discard(node)
+                table.running.discard(node)
+                self._forget(node)
+        self.do(table.rounds.handle(event, table.now))
+
+    def do(self, actions: Sequence[act.Action]) -> None:
+        table, before = self.table, set(self.table.connecting)
+        for action in actions:
+            match action:
+                case AskPassword(again):
+                    need(not self.asking, "E-6: asked while it is being typed")
+                    need(again == (self.asked > 0), "E-6: asked twice for the first time")
+                    self.asking, self.asked = True, self.asked + 1
+                    need(self.asked < 3, "E-6: asked a third time")
+                case SendPassword(node):
+                    need(node in self.wanting & before, "E-6: sent to who does not want it")
+                    self.wanting, self.told = self.wanting - {node}, self.told | {node}
+                case SignalCommand(node):
+                    need(node in table.running, f"{action}, where nothing runs")
+                    self.dying |= {node}
+                case CloseHost(node):
+                    self._forget(node)
+        table.take(list(actions))
+        need(not self.stopped or table.connecting <= before, "E-1: begun after the stop")
+        fanout = table.limits.fanout
+        need(len(table.connecting) <= fanout, f"E-2: more than {fanout} connect")
+        if table.result is not None:
+            need(len(table.done) == self.small.hosts, "E-3: a host without an outcome")
+        table.told.clear()
+        table.signals.clear()
+
+    def _forget(self, node: int) -> None:
+        self.wanting, self.told = self.wanting - {node}, self.told - {node}
+        self.dying -= {node}
+
+
+#: what ``scripts/explore`` explores
+WORLDS: dict[str, Small | SmallCommand] = {
+    "2x1": Small(slots=1),
+    "2x2": Small(slow=False),
+    "2x2 slow": Small(faults=1),
+    "1x2": Small(hosts=1),
+    "3x1": Small(hosts=3, slots=1, faults=1),
+    "restart": Small(slots=1, restarts=1, slow=False),
+    "restart slow": Small(slots=1, restarts=1, faults=1),
+    "spare": Small(slots=1, spares=1, restarts=1, slow=False),
+    "shrink": Small(slots=1, restarts=1, min_nodes=1, slow=False),
+    "command": SmallCommand(limits=(("fanout", 2), ("command", 20.0), ("total", 60.0))),
+    "command sudo": SmallCommand(sudo=True, limits=(("fanout", 2),)),
+    "command serial": SmallCommand(limits=(("serial", "1,2"), ("max_fail", "1"), ("delay", 2.0))),
+}
