@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
+import sys
 from pathlib import Path
+
+import pytest
+from remote.driver import interpreters, new_enough
+from rig import Cluster, wait_for
 
 from ..conftest import Desk
 
@@ -62,6 +68,43 @@ def test_a_rank_is_looked_into_and_goes_on(desk: Desk) -> None:
     assert process.stdout is not None
     assert sorted(process.stdout.read().splitlines()) == ["[0] answer 42", "[1] work 9"]
     assert process.wait(timeout=20) == 0
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("version", sorted({*new_enough()}), ids="{0[0]}.{0[1]}".format)
+def test_a_rank_of_another_host(cluster: Cluster, tmp_path: Path, version: tuple[int, int]) -> None:
+    """Over sshd, and with every Python that a rank may have."""
+    (tmp_path / "train.py").write_text(PROGRAM)
+    dispatch = [sys.executable, "-m", "dispatcher"]
+    there = Path(cluster.shared, f"debugged-{version[1]}")
+    env = {**os.environ, "XDG_STATE_HOME": str(tmp_path)}
+    run = cluster.popen(
+        [*dispatch, "-H", "n1:1,n2:1", "--python", interpreters()[version], "--log-dir",
+         str(tmp_path / "logs"), f"--sync={there}", "train.py"],
+        cwd=tmp_path, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+
+    def debugged(rank: int, *lines: str) -> str:
+        done = cluster.run(
+            [*dispatch, "debug", "latest", "--rank", str(rank)], env=env,
+            input="".join(f"{line}\n" for line in lines),
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        assert done.stderr == f"note: rank {rank} on n{rank + 1}; c or q: it goes on\n"
+        return str(done.stdout)
+
+    said = run.stderr
+    try:
+        assert said is not None
+        wait_for(lambda: "waiting for: dispatch debug" in said.readline(), 30, "breakpoint()")
+        assert "84\n" in debugged(0, "answer = 42", "n", "p answer * 2", "q")
+        assert "(Pdb rank 1) 7\n" in debugged(1, "p secret", "secret = 8", "n", "q")
+        (there / "go").touch()
+        out, err = run.communicate(timeout=60)
+    finally:
+        run.kill()
+    assert run.returncode == 0, err
+    assert sorted(out.splitlines()) == ["[0] answer 42", "[1] work 9"]
 
 
 def test_a_rank_that_cannot_answer_is_told(desk: Desk) -> None:
