@@ -182,8 +182,8 @@ To let the run go on in such a case, keep its output in files:
         "A command did not succeed on some hosts.",
         """The lines below name the hosts, equal ones together: the command's own exit code, a time
         limit, or why the host could not be reached. Not started are those whose turn had not come
-        when it was stopped: by --max-fail, or since all hosts of a step of --serial had failed, and
-        then the exit code is 3.""",
+        when it was stopped: by --max-fail, or since all hosts of a batch of --serial had failed,
+        and then the exit code is 3.""",
         """
 Try the failed ones again, and go on with those that were not started:
 

@@ -22,7 +22,7 @@ from dispatcher.model.errors import (
 )
 from dispatcher.model.frozen import Value, value
 from dispatcher.model.host import Host, Hostlist
-from dispatcher.model.names import MOST_RANKS, parse_count, shown
+from dispatcher.model.names import MOST_RANKS, BadName, digits, shown
 
 LONGEST = 10**7  # seconds; four months
 
@@ -101,8 +101,12 @@ def shares(text: str, name: str, *, several: bool = False) -> None:
 
     Raises: UsageError that begins with ``name``.
     """
+    hint = f"{name} 4, or {name} 10%" + (f", or {name} 1,10%,50%" if several else "")
     for one in text.split(",") if several else [text]:
-        parse_count(one.removesuffix("%"), name, 100 if one.endswith("%") else MOST_RANKS)
+        try:
+            digits(one.removesuffix("%"), name, 1, 100 if one.endswith("%") else MOST_RANKS)
+        except BadName as bad:
+            raise UsageError(bad.message, hint=hint) from None
 
 
 def share(text: str, hosts: int) -> int:

@@ -58,7 +58,7 @@ class DsxOptions(ExecOptions, SendOptions, section="Hosts"):
         metavar="N|P%[,...]",
         section="Limits",
         help="Run on at most N hosts at once, as pdsh -f and clush -f do, or on P% of them, or in "
-        "steps such as 1,10%,50%: --serial of dispatch exec. (There, -f limits connecting alone.)",
+        "batches such as 1,10%,50%: --serial of dispatch exec. (There, -f limits connecting.)",
         usual="all hosts",
         type=Share(several=True),
     )

@@ -171,16 +171,16 @@ class LimitOptions(Options, section="Limits"):
     serial: str | None = option(
         metavar="N|P%[,...]",
         help="Run on at most N hosts at once, or P% of them: a rolling execution. 1,10%,50% is one "
-        "host, then a tenth of all, then half of them at a time: a step begins when the one before "
-        "is done, and none after one in which all hosts failed (with --max-fail, that is asked of "
-        "the steps before the last number).",
+        "host, then a tenth of all, then half of them at a time: a batch begins when the one "
+        "before is done, and none after one in which all hosts failed (with --max-fail, that is "
+        "asked of the batches before the last number).",
         usual="all hosts",
         type=Share(several=True),
     )
     delay: float | None = option(
         metavar="SECONDS",
-        help="Wait SECONDS after each step of --serial. All its hosts are done before the next.",
-        usual="0; without steps the next host begins as soon as one is done",
+        help="Wait SECONDS between the batches of --serial. With it 4 is batches of 4, too.",
+        usual="0, and with --serial 4 the next host begins as soon as one is done",
     )
     max_fail: str | None = option(
         metavar="K|P%",
