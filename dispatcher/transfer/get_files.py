@@ -250,14 +250,15 @@ class Receiving:
         if file is None:
             file = self._file = self._parts.get(index) or self._begin(index, entry)
             self.found += file.size
-        if kind == copy_frames.DATA:
-            if not body:
+        if kind in (copy_frames.DATA, copy_frames.HOLE):
+            size = copy_frames.bytes_of(kind, body)
+            if not size:
                 raise Malformed("a frame of nothing")  # which would go on for ever
             self._begun = True
-            self.bytes += len(body)
-            if file.size + len(body) > entry.size:
+            self.bytes += size
+            if file.size + size > entry.size:
                 raise BadArchive(f"more bytes came than it has: {entry.path[:80]!r}")
-            file.append(body)
+            file.take(kind, body)
         elif kind == copy_frames.START and not self._begun:
             self._begun = True
             if int.from_bytes(body[:8], "big") != file.size:

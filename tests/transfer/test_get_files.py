@@ -182,6 +182,10 @@ def test_the_place_may_be_no_link(tmp_path: Path) -> None:
         (frame(0, copy_frames.START, b""), "damaged"),
         (frame(0, copy_frames.START, bytes(8)) * 2, "a frame of kind"),
         (frame(0, copy_frames.DATA, b""), "a frame of nothing"),
+        (frame(0, copy_frames.HOLE, bytes(8)), "a frame of nothing"),
+        (frame(0, copy_frames.HOLE, b"\1"), "a frame of nothing"),
+        (frame(0, copy_frames.HOLE, (1 << 20).to_bytes(8, "big")), "a frame of nothing"),
+        (frame(0, copy_frames.HOLE, (2).to_bytes(8, "big")), "more bytes came"),
     ],
 )
 def test_a_file_that_is_not_what_was_listed(said: bytes, why: str, tmp_path: Path) -> None:

@@ -19,10 +19,12 @@ from dispatcher.remote.protocol.copy_frames import (
     END,
     FILE,
     FOLDER,
+    HOLE,
     LINK,
     OTHER,
     START,
     Entry,
+    bytes_of,
     numbers,
     sha256,
 )  # fmt: skip
@@ -34,6 +36,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from typing import Any
 
+
+_ZEROS = bytes(CHUNK)
 
 STAGE, PART = ".dispatch-put-", ".dispatch-part-"
 #: the stage of ``get``
@@ -243,11 +247,17 @@ class Incoming:
         os.ftruncate(self.fd, 0)
         self.hash, self.size = sha256(), os.lseek(self.fd, 0, os.SEEK_SET)
 
-    def append(self, data: bytes) -> None:
-        """Take ``data``. Raises: OSError."""
-        self.size += len(data)
-        self.hash.update(data)
-        view = memoryview(data)
+    def take(self, kind: int, body: bytes) -> None:
+        """Go on by a frame: DATA, or a HOLE, which takes no room. Raises: OSError."""
+        size = bytes_of(kind, body)
+        self.size += size
+        if kind == HOLE:
+            self.hash.update(_ZEROS[:size])
+            os.ftruncate(self.fd, self.size)
+            os.lseek(self.fd, self.size, os.SEEK_SET)
+            return
+        self.hash.update(body)
+        view = memoryview(body)
         while view:
             view = view[os.write(self.fd, view) :]
 
@@ -308,6 +318,14 @@ def give(
         yield frame(0, BROKEN, os.fsencode(why))
 
 
+def _is_hole(fd: int, data: bytes) -> bool:
+    """Whether ``data`` is zeros, of a file that has holes: one without stays without."""
+    if data != (_ZEROS if len(data) == CHUNK else _ZEROS[: len(data)]):
+        return False
+    about = os.fstat(fd)
+    return about.st_blocks * 512 < about.st_size
+
+
 def _given(
     fd: int,
     path: str,
@@ -328,7 +346,10 @@ def _given(
     while at < size and more(at) and (data := os.read(fd, min(CHUNK, size - at))):
         known.update(data)
         at += len(data)
-        yield frame(0, DATA, data)
+        if _is_hole(fd, data):
+            yield frame(0, HOLE, len(data).to_bytes(8, "big"))
+        else:
+            yield frame(0, DATA, data)
     if at < size or os.read(fd, 1):
         yield frame(0, BROKEN, os.fsencode(path) + b": changed while it was copied")
     else:

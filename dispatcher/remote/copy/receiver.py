@@ -35,10 +35,12 @@ from dispatcher.remote.protocol.copy_frames import (
     END,
     FILE,
     FOLDER,
+    HOLE,
     LINK,
     MOST_PARTS,
     START,
     Entry,
+    bytes_of,
     sha256,
 )  # fmt: skip
 
@@ -305,11 +307,12 @@ class Receiver:
         if file is None:
             self._sure = False
             file = self._file = self._parts.get(index) or self._begin(index, entry)
-        if kind == DATA:
-            if file.size + len(body) > entry.size:
+        if kind in (DATA, HOLE):
+            size = bytes_of(kind, body)
+            if file.size + size > entry.size:
                 raise NotTaken(f"{entry.path}: more bytes came than it has")
-            self.bytes += len(body)
-            file.append(body)
+            self.bytes += size
+            file.take(kind, body)
             self._sure = True
         elif kind == START:
             if int.from_bytes(body, "big") != file.size:  # it is not the same file

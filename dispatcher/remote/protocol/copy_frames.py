@@ -7,6 +7,7 @@ Frames of ``remote.protocol.mux``, all on channel 0, since a copy needs no other
     START   eight bytes: these many bytes of the file are there already, and were compared
     END     the file's end: the SHA-256 of all of it
     BROKEN  the file cannot be given to its end: why
+    HOLE    eight bytes: so many bytes of the file, at most ``CHUNK``, are zeros in a hole of it
 
 Files come in the order of the list that was sent first, so none is named again. Nothing
 here waits for an answer to one file: a copy has two round trips, however many files it has.
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
     T = TypeVar("T")
 
-VALUE, DATA, START, END, BROKEN = range(OWN, OWN + 5)
+VALUE, DATA, START, END, BROKEN, HOLE = range(OWN, OWN + 6)
 
 #: bytes of a file in one frame, and most bytes of the body of any frame but a value's
 CHUNK = 256 << 10
@@ -60,6 +61,14 @@ def value_of(kind: int, body: bytes) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise Malformed("no dictionary")
     return value
+
+
+def bytes_of(kind: int, body: bytes) -> int:
+    """How many bytes of a file a frame of DATA or a HOLE is; 0 for a hole that cannot be."""
+    if kind == DATA:
+        return len(body)
+    size = int.from_bytes(body[:8], "big")
+    return size if len(body) == 8 and size <= CHUNK else 0
 
 
 def whole(size: int, known: bytes) -> bytes:

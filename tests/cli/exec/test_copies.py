@@ -129,6 +129,21 @@ def test_refusals(words: list[str], said: str, capsys: pytest.CaptureFixture[str
     assert capsys.readouterr().err.startswith(f"error: {said}")
 
 
+def test_a_file_with_holes_arrives_with_holes(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with open(tmp_path / "image", "wb") as file:
+        file.truncate(8 << 20)
+        file.seek(5 << 20)
+        file.write(b"words")
+    assert cli.main(["put", "-w", "localhost", f"{tmp_path}/image", f"{tmp_path}/to/"]) == 0
+    assert cli.main(["get", "-w", "localhost", f"{tmp_path}/to/image", str(tmp_path / "in")]) == 0
+    assert capsys.readouterr().err.count("8.0 MiB in") == 2
+    for place in ("to/image", "in/localhost/image"):
+        assert (tmp_path / place).read_bytes() == (tmp_path / "image").read_bytes()
+        assert (tmp_path / place).stat().st_blocks * 512 < 1 << 20
+
+
 def test_what_a_host_lacks_is_not_good(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     absent, folder = str(tmp_path / "absent"), str(tmp_path / "in")
     assert cli.main(["get", "-w", "localhost", absent, folder]) != 0

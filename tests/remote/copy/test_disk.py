@@ -33,7 +33,7 @@ from dispatcher.remote.copy.disk import (
     scan,
     sweep,
 )
-from dispatcher.remote.protocol.copy_frames import BROKEN, CHUNK, DATA, END, START, frames
+from dispatcher.remote.protocol.copy_frames import BROKEN, CHUNK, DATA, END, HOLE, START, frames
 
 Parsed = list[tuple[int, bytes]]
 
@@ -66,6 +66,34 @@ class TestGive:
         assert [len(body) for _, body in pieces] == [
             min(CHUNK, size - at) for at in range(0, size, CHUNK)
         ]
+
+    @cases("holes", [True, False])
+    def test_holes_are_told_and_zeros_are_sent(self, tmp_path: Path, holes: bool) -> None:
+        data = b"x" * CHUNK + bytes(2 * CHUNK) + b"y" * 9 + bytes(CHUNK - 9) + bytes(5)
+        with open(tmp_path / "f", "wb") as file:
+            for at in range(0, len(data), CHUNK):
+                piece = data[at : at + CHUNK]
+                if piece.strip(b"\0") or not holes:
+                    file.seek(at)
+                    file.write(piece)
+            file.truncate(len(data))
+        *pieces, last = given(tmp_path / "f", len(data))
+        assert last == (END, sha(data))
+        if not holes:
+            assert [kind for kind, _ in pieces] == [DATA] * 5
+            return
+        hole = (HOLE, CHUNK.to_bytes(8, "big"))
+        assert pieces == [
+            (DATA, data[:CHUNK]), hole, hole,
+            (DATA, data[3 * CHUNK : 4 * CHUNK]), (HOLE, (5).to_bytes(8, "big")),
+        ]  # fmt: skip
+        come = Incoming(os.open(tmp_path / "g", os.O_RDWR | os.O_CREAT), "g")
+        for kind, body in pieces:
+            come.take(kind, body)
+        assert (come.size, come.hash.digest()) == (len(data), sha(data))
+        os.close(come.fd)
+        assert (tmp_path / "g").read_bytes() == data
+        assert (tmp_path / "g").stat().st_blocks * 512 < len(data) - CHUNK
 
     @cases("start", [1, CHUNK - 1, CHUNK, CHUNK + 1, 2 * CHUNK])
     def test_what_is_there_is_compared_and_not_sent(self, tmp_path: Path, start: int) -> None:
@@ -393,7 +421,7 @@ class TestIncoming:
         come = self.opened(tmp_path / "f", data)
         come.resume(size)
         assert come.size == size
-        come.append(b"more")
+        come.take(DATA, b"more")
         assert (come.size, come.hash.digest()) == (size + 4, sha(data + b"more"))
         assert (tmp_path / "f").read_bytes() == data + b"more"
         os.close(come.fd)
@@ -401,7 +429,7 @@ class TestIncoming:
     def test_more_than_there_can_be_is_thrown_away(self, tmp_path: Path) -> None:
         come = self.opened(tmp_path / "f", b"12345")
         come.resume(4)
-        come.append(b"x")
+        come.take(DATA, b"x")
         assert (come.size, come.hash.digest()) == (1, sha(b"x"))
         assert (tmp_path / "f").read_bytes() == b"x"
         os.close(come.fd)
