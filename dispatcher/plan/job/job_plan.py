@@ -5,22 +5,12 @@ environment. Nothing is looked up on a host; where the number of GPUs is needed
 and nobody has said it, the plan is *open*: it has nodes but no ranks, the agents
 count, and ``resolved`` closes it, as purely as it was made.
 
-Room on a node, by ``--nproc-per-node``:
-
-===========  ==================================================================
-not given    the hostfile's slots; where it says none, one per GPU; 1 without GPUs
-``auto``     the same
-``gpu``      one per GPU (of those chosen); no GPU is an error
-N            N, whatever the slots; more than slots is over-subscription
-===========  ==================================================================
-
 Nodes that get no rank are left out of the plan, with a notice.
 """
 
 from __future__ import annotations
 
 from collections import abc
-from collections.abc import Sequence
 from dataclasses import field, fields, replace
 from functools import cached_property
 from itertools import groupby
@@ -28,10 +18,7 @@ from typing import Literal
 
 from dispatcher.model import names
 from dispatcher.model.errors import (
-    InternalError,
-    NoGpu,
     NoHosts,
-    PlanError,
     TooFewHosts,
     TooManyRanks,
 )
@@ -40,9 +27,10 @@ from dispatcher.model.host import Host
 from dispatcher.model.hostset import fold
 from dispatcher.model.names import parse_count
 from dispatcher.plan.hosts.filters import choose
-from dispatcher.plan.job import binding, devices, placement
+from dispatcher.plan.job import devices, placement
 from dispatcher.plan.job import parts as programs
 from dispatcher.plan.job.binding import BindTo, MemBind, Topology
+from dispatcher.plan.job.capacity import check_chosen, counted, plural, shared_out, too_many
 from dispatcher.plan.job.devices import NodePlan
 from dispatcher.plan.job.parts import PartPlan, Program
 from dispatcher.plan.job.placement import Mapping, divide
@@ -218,7 +206,7 @@ class JobPlan(Value):
         else:
             for node in plan.nodes:
                 if node.named and node.host.slots is None and node.gpus is None:
-                    _check_chosen(node, gpu_counts.get(node.index, 0))
+                    check_chosen(node, gpu_counts.get(node.index, 0))
         if plan.devices == "rank" and not plan.oversubscribe:
             devices.check_one_each(plan.nodes)
         return plan
@@ -265,7 +253,7 @@ def plan_job(request: Request, run_id: str) -> JobPlan:
     least = request.restarts.min_nodes
     choices, spares = divide(choices, request.nnodes, request.spares, least)
     if least is not None and least > len(choices):
-        raise TooFewHosts(f"--min-nodes {least}: only {_plural(len(choices), 'host')} to start on")
+        raise TooFewHosts(f"--min-nodes {least}: only {plural(len(choices), 'host')} to start on")
     nodes = [
         NodePlan(index, _completed(choice.host, request), choice.slots or (), named=choice.named)
         for index, choice in enumerate((*choices, *spares))
@@ -341,7 +329,7 @@ def _placed(
     there: abc.Mapping[int, Topology | None] | None = None,
 ) -> JobPlan:
     """``plan`` with ranks; every node's room must be known or counted."""
-    nodes = _counted(plan, gpu_counts) if gpu_counts or not plan.parts else [*plan.nodes]
+    nodes = counted(plan, gpu_counts) if gpu_counts or not plan.parts else [*plan.nodes]
     parts = plan.parts
     if parts:
         parts, ranks = programs.placed(
@@ -352,18 +340,18 @@ def _placed(
             oversubscribe=plan.oversubscribe,
         )
     else:
-        ranks = _shared_out(plan, nodes, gpu_counts, there or {})
+        ranks = shared_out(plan, nodes, gpu_counts, there or {})
     n_ranks = sum(map(len, ranks))
     if isinstance(plan.stdin, int) and plan.stdin >= n_ranks:
-        raise TooManyRanks(f"--stdin {plan.stdin}: there are only {_plural(n_ranks, 'rank')}")
+        raise TooManyRanks(f"--stdin {plan.stdin}: there are only {plural(n_ranks, 'rank')}")
     if n_ranks > names.MOST_RANKS:
-        raise _too_many(n_ranks)
+        raise too_many(n_ranks)
     used = [(node, own) for node, own in zip(nodes, ranks, strict=True) if own]
     notices = plan.notices
     if len(used) < len(nodes):
         idle = fold(n.host.name for n, own in zip(nodes, ranks, strict=True) if not own)
         why = "the programs need" if parts else f"--np {n_ranks} needs"
-        notices += (f"{idle}: left out: {why} only {_plural(len(used), 'node')}",)
+        notices += (f"{idle}: left out: {why} only {plural(len(used), 'node')}",)
     used.sort(key=lambda one: one[1])  # rank 0 is on node 0, whatever hosts its program names
     if gpu_counts and [node.index for node, _ in used] != [*range(len(used))]:
         raise TooManyRanks(  # the hosts have their numbers: they have been counted
@@ -381,131 +369,3 @@ def _placed(
         parts=parts,
         notices=notices,
     )
-
-
-def _shared_out(
-    plan: JobPlan,
-    nodes: Sequence[NodePlan],
-    gpu_counts: abc.Mapping[int, int],
-    there: abc.Mapping[int, Topology | None],
-) -> tuple[tuple[int, ...], ...]:
-    """The ranks of each of ``nodes``, of a job of one program."""
-    if plan.mapping.each is None:
-        free = _capacity(plan, nodes)
-    else:
-        free = [_by_units(plan, node, gpu_counts, there.get(node.index)) for node in nodes]
-    n_ranks = sum(free) if plan.np is None else plan.np
-    if n_ranks > names.MOST_RANKS:
-        raise _too_many(n_ranks)
-    try:
-        counts = placement.shares(
-            free,
-            n_ranks,
-            map_by=plan.mapping.across,
-            most=[node.host.max_slots for node in nodes],
-            oversubscribe=plan.oversubscribe,
-        )
-    except placement.TooFewSlots as full:
-        raise _too_few_slots(full, plan.oversubscribe, nodes) from None
-    return placement.ranks_of(counts, plan.numbering)
-
-
-def _by_units(
-    plan: JobPlan, node: NodePlan, gpu_counts: abc.Mapping[int, int], there: Topology | None
-) -> int:
-    """How many ranks ``node`` has with so many on each of its sockets, or whatever it is."""
-    what, each = plan.mapping.within, plan.mapping.each or 1
-    count = gpu_counts.get(node.index, 0) if node.gpus is None else len(node.gpus)
-    found = count if what == "gpu" else binding.count(what, there)
-    name, asked = node.host.name, f"--map-by {plan.map_by}"
-    if not found:
-        raise PlanError(f"{asked}: {name} tells of no {what}", hint="--map-by ppr:N:node")
-    slots = node.host.slots
-    if slots is not None and found * each > slots and not plan.oversubscribe:
-        ranks = _plural(found * each, "rank")
-        raise TooManyRanks(
-            f"{asked}: {ranks} on {name}, which has {_plural(slots, 'slot')}",
-            hint="--oversubscribe",
-        )
-    return found * each
-
-
-def _too_many(n_ranks: int) -> PlanError:
-    return TooManyRanks(f"{n_ranks} ranks: at most {names.MOST_RANKS} can be placed")
-
-
-def _counted(plan: JobPlan, gpu_counts: abc.Mapping[int, int]) -> list[NodePlan]:
-    """The nodes with slots taken from, or judged against, the GPUs that were counted."""
-    per_gpu = plan.nproc_per_node == "gpu"
-    without = []
-    nodes = []
-    for node in plan.nodes:
-        unsaid = not node.slots and not isinstance(plan.nproc_per_node, int)
-        count = gpu_counts.get(node.index) if node.gpus is None else len(node.gpus)
-        if count is None:
-            if unsaid or per_gpu:
-                raise InternalError(f"{node.host.name}: its GPUs were not counted")
-        elif unsaid:
-            most = node.host.max_slots if node.host.max_slots is not None else count
-            node = replace(node, slots=tuple(map(str, range(min(count, most)))))
-        elif per_gpu or node.host.slots is None:
-            _check_chosen(node, count)
-        if per_gpu and count == 0:
-            without.append(node.host.name)
-        nodes.append(node)
-    if without:
-        raise NoGpu(
-            f"--nproc-per-node gpu: no GPU on {fold(without)}",
-            hint="CUDA_VISIBLE_DEVICES there hides them; give it another value with -x"
-            if devices.hidden(nodes)
-            else "leave them out, or say how many ranks: --nproc-per-node 1",
-        )
-    return nodes
-
-
-def _check_chosen(node: NodePlan, count: int) -> None:
-    """Nothing, if ``node`` has the GPUs that were chosen. Raises: PlanError.
-
-    count: how many there are; with none nothing is said, the ranks may need none.
-    """
-    missing = [slot for slot in node.slots if slot.isdigit() and int(slot) >= count]
-    if missing and count:
-        raise NoGpu(f"{node.host.name}: no GPU {missing[0]}: it has {_plural(count, 'GPU')}")
-
-
-def _capacity(plan: JobPlan, nodes: Sequence[NodePlan]) -> list[int]:
-    """Ranks each node has room for, by the table above."""
-    if not isinstance(plan.nproc_per_node, int):
-        return [len(node.slots) or 1 for node in nodes]
-    wanted = plan.nproc_per_node
-    for node in nodes:
-        most = node.host.max_slots
-        if most is not None and wanted > most:
-            raise TooManyRanks(f"--nproc-per-node {wanted}: {node.host.name} takes at most {most}")
-    full = [node for node in nodes if node.slots and wanted > len(node.slots)]
-    if full and not plan.oversubscribe:
-        slots = sorted({len(node.slots) for node in full})
-        names = fold(node.host.name for node in full)
-        raise TooManyRanks(
-            f"--nproc-per-node {wanted}: {names}: only {_plural(slots[0], 'slot')}",
-            hint=f"--oversubscribe, or --nproc-per-node {slots[0]}",
-        )
-    return [wanted] * len(nodes)
-
-
-def _too_few_slots(
-    full: placement.TooFewSlots, asked: bool, nodes: Sequence[NodePlan]
-) -> PlanError:
-    names = fold(node.host.name for node in nodes)
-    if asked:
-        return TooManyRanks(
-            f"{_plural(full.asked, 'rank')} but {names} take at most {full.most} (max_slots)"
-        )
-    return TooManyRanks(
-        f"{_plural(full.asked, 'rank')} but only {_plural(full.free, 'slot')} on {names}",
-        hint=f"--oversubscribe, or --np {full.free}",
-    )
-
-
-def _plural(count: int, noun: str) -> str:
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
