@@ -14,7 +14,7 @@ from dispatcher.transport.base import UNLESS_CONFIGURED, Keepalive, Transport
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-    from dispatcher.transport.ssh_auth.passwords import Who
+    from dispatcher.transport.ssh_auth.passwords import Passwords
 
 AT_A_TERMINAL = "run it at a terminal, or log in by a key: ssh-copy-id HOST"
 
@@ -71,7 +71,8 @@ class TransportPool:
 
     ask: asks for what is typed to log in; called on the thread of a link. alive: when a silent
     host is asked whether it lives. alone: there is one host, so that somebody who is there is
-    asked for its password without ``ask_pass``, as ssh does.
+    asked for its password without ``ask_pass``, as ssh does. passwords: those that another pool
+    has asked for before.
     """
 
     def __init__(
@@ -81,12 +82,15 @@ class TransportPool:
         alive: Keepalive = UNLESS_CONFIGURED,
         *,
         alone: bool = False,
+        passwords: Passwords | None = None,
     ) -> None:
-        from dispatcher.transport.ssh_auth.passwords import Passwords
+        if passwords is None:
+            from dispatcher.transport.ssh_auth.passwords import Passwords
 
+            passwords = Passwords()
         self.ways = ways
-        who: Who = "all" if ways.ask_pass else "one" if alone else "nobody"
-        self._passwords = Passwords(self._ask, who)
+        self._passwords = passwords
+        passwords.serve(self._ask, "all" if ways.ask_pass else "one" if alone else "nobody")
         self._ask_whom = ask
         #: told when the user begins (True) and ends to type; on the thread of a link
         self.typing: Callable[[bool], None] = lambda began: None

@@ -29,7 +29,9 @@ from dispatcher.model.errors import ConflictingOptions, UnexpectedArgument, Usag
 from dispatcher.model.host import Host
 
 if TYPE_CHECKING:
+    from dispatcher.api.transports import Ask
     from dispatcher.cli.run.run import RunOptions
+    from dispatcher.transport.ssh_auth.passwords import Passwords
 
 #: seconds for all of it
 QUICK, FULL = 20.0, 60.0
@@ -173,8 +175,10 @@ def examined(
     options: CheckOptions | RunOptions,
     time_limit: float,
     port: int | None,
+    ask: Ask | None = None,
+    passwords: Passwords | None = None,
 ) -> CheckReport:
-    """The report on ``hosts``, which are visited for it."""
+    """The report on ``hosts``, which are visited for it. ask, passwords: as ``TransportPool``."""
     from dispatcher.runner.surveys import examine
 
     allow_open_files(len(hosts))
@@ -183,7 +187,8 @@ def examined(
     connect = options.connect_timeout
     if connect is None:  # a run has a limit of its own
         connect = CheckOptions.connect_timeout
-    with TransportPool(options, alone=len(hosts) == 1) as reach:
+    alone = len(hosts) == 1
+    with TransportPool(options, ask, alone=alone, passwords=passwords) as reach:
         return examine(
             hosts, want, chosen, reach.transport_for, seconds=time_limit, connect=connect, port=port
         )

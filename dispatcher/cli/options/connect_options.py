@@ -280,7 +280,8 @@ class TransportPool(transports.TransportPool):
 
     ask: asks for a secret; by default at our terminal. keep: connections are used
     again by the next command. tree: who is reached through whom, if not all from here;
-    say: shows a line about it. alone: there is a single host. Raises: UsageError.
+    say: shows a line about it. alone: there is a single host. passwords: those of a pool before.
+    Raises: UsageError.
     """
 
     def __init__(
@@ -292,13 +293,16 @@ class TransportPool(transports.TransportPool):
         tree: Fanout | None = None,
         say: Callable[[str], None] = say,
         alone: bool = False,
+        passwords: Passwords | None = None,
     ) -> None:
         from dispatcher.output.terminal.asking import Asking
 
         assert not options.dry_run, "a dry run contacts no host"
         check_keep(options)
         self._asking = Asking()
-        super().__init__(ways(options), ask or self._asking.ask, alive(options), alone=alone)
+        super().__init__(
+            ways(options), ask or self._asking.ask, alive(options), alone=alone, passwords=passwords
+        )
         self._options = options
         self._keep = keep
         self._tree = tree

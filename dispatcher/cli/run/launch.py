@@ -179,13 +179,15 @@ def _run(
     from dispatcher.output.terminal.notes import Notes
     from dispatcher.runner.loop import pass_over
     from dispatcher.runner.run.run_loop import HANDLED
+    from dispatcher.transport.ssh_auth.passwords import Passwords
 
     folder = None
     if options.sync is not None:
         from dispatcher.cli.run import sync
 
         folder = sync.working_folder(options)
-    decision = preflight(plan, options)
+    ask, passwords = None if word is None else word.ask, Passwords()
+    decision = preflight(plan, options, ask, passwords)
     mpirun = MpirunLauncher(decision.plan, options)
     plan = mpirun.plan
     if mpirun.hosts:
@@ -245,14 +247,19 @@ def _run(
     sinks += [screen, *registration.sinks]
 
     tree = fanout(options, [node.host for node in plan.nodes], plan.run_id)
-    ask = None if word is None else word.ask
     heard = (lambda line: None) if output.quiet else screen.say
     with (
         registration,
         mpirun,
         monitoring,
         TransportPool(
-            options, ask, keep=folder is not None, tree=tree, say=heard, alone=len(plan.nodes) == 1
+            options,
+            ask,
+            keep=folder is not None,
+            tree=tree,
+            say=heard,
+            alone=len(plan.nodes) == 1,
+            passwords=passwords,
         ) as reach,
     ):
         verdict = decision.verdict

@@ -21,9 +21,11 @@ from dispatcher.output.text.verdict_text import left_out
 from dispatcher.plan.job.job_plan import JobPlan
 
 if TYPE_CHECKING:
+    from dispatcher.api.transports import Ask
     from dispatcher.checks.report import CheckReport
     from dispatcher.cli.run.run import RunOptions
     from dispatcher.plan.job.reassignment import Exclusion, Fitness
+    from dispatcher.transport.ssh_auth.passwords import Passwords
 
 
 @value
@@ -70,13 +72,21 @@ def asks(options: RunOptions) -> bool:
     return options.check == "full" or bool(options.exclude_unhealthy)
 
 
-def preflight(plan: JobPlan, options: RunOptions) -> Decision:
-    """Look at the hosts of ``plan``, if that is asked for, and decide. Raises: UsageError."""
+def preflight(
+    plan: JobPlan,
+    options: RunOptions,
+    ask: Ask | None = None,
+    passwords: Passwords | None = None,
+) -> Decision:
+    """Look at the hosts of ``plan``, if that is asked for, and decide. Raises: UsageError.
+
+    ask, passwords: as ``TransportPool``, whose connections are the next thing.
+    """
     if not asks(options):
         return Decision(plan)
     from dispatcher.plan.job.reassignment import without
 
-    report = _examined(plan, options)
+    report = _examined(plan, options, ask, passwords)
     places = (*plan.nodes, *plan.spares)
     unfit = {
         place.index: report.why(name)
@@ -88,7 +98,9 @@ def preflight(plan: JobPlan, options: RunOptions) -> Decision:
     return Decision(fitness.plan, fitness.excluded, verdict, report)
 
 
-def _examined(plan: JobPlan, options: RunOptions) -> CheckReport:
+def _examined(
+    plan: JobPlan, options: RunOptions, ask: Ask | None, passwords: Passwords | None
+) -> CheckReport:
     from dispatcher.checks.check import Asked
     from dispatcher.cli.checks import run_check as health
 
@@ -103,7 +115,7 @@ def _examined(plan: JobPlan, options: RunOptions) -> CheckReport:
     chosen = health.checks(full=full)
     if all(part.program.kind == "command" for part in plan.every_part):  # Python is in none
         chosen = tuple(c for c in chosen if c.name not in ("python", "torch", "nccl"))
-    return health.examined(hosts, want, chosen, options, seconds, plan.master_port)
+    return health.examined(hosts, want, chosen, options, seconds, plan.master_port, ask, passwords)
 
 
 def _rejected(plan: JobPlan, fitness: Fitness, report: CheckReport) -> verdicts.Verdict:

@@ -73,13 +73,14 @@ class Password:
         self._asked = 0
         self._trying: object | None = None  # who tries it while it is not known to be right
         self._proven = False
+        self._nobody = False
         self._over = ""  # why there is none, or none any more
         self._wrong_on = ""
         self._unsettled = 0
 
     def begin(self) -> bool:
-        """Ask for it now; whether somebody gave one."""
-        return self._asked_for()
+        """Ask for it now, unless it is known; whether somebody gave one."""
+        return self._value is not None or self._asked_for()
 
     def take(self, who: object, deadline: float) -> str | None:
         """The password that ``who`` may try, who then has to tell what ``came`` of it.
@@ -128,7 +129,9 @@ class Password:
         return False
 
     def why(self, name: str) -> str:
-        """Why the host ``name`` did not get in by it."""
+        """Why the host ``name`` did not get in by it; "" where there was nobody to ask."""
+        if self._nobody:
+            return ""
         if self._proven or self._wrong_on == name:
             return "the password was refused"
         return self._over or "nobody knows yet whether the password is right"
@@ -138,6 +141,7 @@ class Password:
         value = self._ask(self._asked > 1)
         with self._changed:
             self._value = value or None
+            self._nobody = value is None
             if not value:
                 self._over, self._trying = "no password was given", None
                 self._changed.notify_all()
@@ -167,6 +171,10 @@ class Passwords:
         self._known: dict[tuple[str, str], Password] = {}
         self._turn = threading.Lock()
         self.timer = PromptTimer()
+
+    def serve(self, ask: Ask, who: Who) -> None:
+        """Go on for another: what is known already is not asked for again."""
+        self._ask_whom, self._who = ask, who
 
     def ask(self, prompt: str) -> str | None:
         """What the user types; None where there is nobody to ask. One question at a time."""

@@ -181,7 +181,7 @@ def test_a_run_that_is_rejected_touches_no_host(
 ) -> None:
     failures = {0: Failure(Kind.CHECK, "memory: bad", "add some")}
 
-    def decided(plan: Any, options: Any) -> preflight.Decision:
+    def decided(plan: Any, *more: Any) -> preflight.Decision:
         verdict = Verdict(Rejected(failures, 125), 125, plan.world_size)
         return preflight.Decision(plan, (Exclusion("localhost", "bad"),), verdict)
 

@@ -83,7 +83,7 @@ def test_without_one_nothing_is_looked_at(monkeypatch: pytest.MonkeyPatch) -> No
 @pytest.fixture
 def found(monkeypatch: pytest.MonkeyPatch) -> Any:
     """``found(report)``: that is what the hosts are like."""
-    return lambda seen: monkeypatch.setattr(module, "_examined", lambda plan, options: seen)
+    return lambda seen: monkeypatch.setattr(module, "_examined", lambda *_: seen)
 
 
 def test_hosts_that_are_fit(found: Any) -> None:
@@ -168,4 +168,4 @@ def test_what_is_looked_at(
     names = {check.name for check in chosen}
     usual = {check.name for check in run_check.checks(full=full)}
     assert usual - names == missing
-    assert more == (options, seconds, 5)
+    assert more == (options, seconds, 5, None, None)

@@ -140,7 +140,7 @@ def log_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Login]:
     with ExitStack() as stack:
 
         def call(
-            user: User | None, *hosts: Host, who: Who = "all", extra: str = ""
+            user: User | None, *hosts: Host, who: Who = "all", extra: str = "", only: str = "n"
         ) -> list[Failure]:
             lines = [extra, "User me", "StrictHostKeyChecking accept-new", "IdentityAgent none",
                      f"IdentityFile {key}", f"UserKnownHostsFile {tmp_path / 'known'}",
@@ -153,9 +153,11 @@ def log_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Login]:
             assert passwords.begin()
             transport = Way(config=str(tmp_path / "config"), passwords=passwords)
             stack.callback(transport.close)
+            names = [f"n{number}" for number in range(1, len(hosts) + 1)]
             return [
-                transport.open(Target(f"n{number}"), "run", time.monotonic() + 20)  # type: ignore[misc]
-                for number in range(1, len(hosts) + 1)
+                transport.open(Target(name), "run", time.monotonic() + 20)  # type: ignore[misc]
+                for name in names
+                if name.startswith(only)
             ]
 
         yield call
@@ -308,6 +310,32 @@ def test_a_single_host_asks_as_ssh_does(log_in: Login, who: Who, asked: list[str
     came = log_in(user, Host("kp"), who=who)
     assert user.asked == asked
     assert (came == [AFTER]) is bool(asked)
+
+
+def test_where_nobody_is_there_the_message_names_the_option(log_in: Login) -> None:
+    [failure] = log_in(User(None), Host("ip"), who="one")
+    assert failure.why == "me: this host takes no keys, only keyboard-interactive, password"
+    assert (failure.hint or "").startswith("--ask-pass  # ")
+
+
+def test_what_is_known_is_not_asked_for_again() -> None:
+    user, passwords = User(RIGHT), Passwords()
+    for _ in range(2):
+        passwords.serve(user, "all")
+        assert passwords.begin()
+    assert user.asked == ["password of all hosts: "]
+
+
+JUMP = "Host n2\n  ProxyJump n1\nHost *"
+
+
+def test_a_jump_host_has_a_password_of_its_own(log_in: Login) -> None:
+    gate, behind = Host("p"), Host("p")
+    user = User("for all", RIGHT)
+    [failure] = log_in(user, gate, behind, extra=JUMP, only="n2")
+    assert user.asked == ["password of all hosts: ", "password of me on n1: "]
+    assert (gate.sent, behind.sent) == ([RIGHT], [])
+    assert failure.why.startswith("jump host n1: ")  # which leads nowhere
 
 
 def test_what_a_host_says_is_shown_under_its_name_and_harmless(log_in: Login) -> None:
