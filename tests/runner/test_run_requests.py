@@ -284,7 +284,7 @@ def test_ranks_that_neither_write_nor_compute_hang() -> None:
         at = 0.0
         while not over.wait(0.1):
             at += 0.1
-            ranks = [[rank, "S", 0.5, 1, 1, 1, None, None] for rank in (0, 1)]
+            ranks = [[rank, "S", 0.5, 1, 1, 1, None, None, None] for rank in (0, 1)]
             agent.report("sample", at=at, ranks=ranks, gpus=[], late=False)
 
     over = threading.Event()
@@ -310,7 +310,7 @@ def test_ranks_that_write_do_not_hang_however_little_they_compute() -> None:
         for beat in range(30):  # half as long again as they may be silent
             time.sleep(0.1)
             agent.writes(0, b"step\n")
-            ranks = [[rank, "S", 0.5, 1, 1, 1, None, None] for rank in (0, 1)]
+            ranks = [[rank, "S", 0.5, 1, 1, 1, None, None, None] for rank in (0, 1)]
             agent.report("sample", at=0.1 * beat, ranks=ranks, gpus=[], late=False)
         _exits_all(agent, {})
 
