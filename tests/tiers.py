@@ -44,7 +44,7 @@ ALLOWED_BY_HAND = {
     r"is not installed|no \w+ on this machine": "a shell",
     r"slurm-wlm and munge": "Slurm",
     r"needs nccl|Open MPI": "large, and none of our dependencies",
-    r"needs (accelerate|deepspeed|lightning|transformers|megatron|llama)": "scripts/frameworks",
+    r"needs (accelerate|deepspeed|lightning|transformers|megatron|llama|ipy)": "scripts/frameworks",
     r"gcc|C compiler|groff|needs unshare|needs git|iptables": "a tool",
 }
 

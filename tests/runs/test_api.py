@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ast
 import dataclasses
+import importlib
+import importlib.util
 import json
 import re
 import signal
@@ -303,3 +305,44 @@ def test_files_keep_the_names_of_their_keys(desk: Desk) -> None:
 def test_the_old_name_of_the_limits_is_still_taken() -> None:
     assert dispatcher.ErrandLimits is dispatcher.ExecLimits
     assert {"ErrandLimits", "ExecLimits"} <= set(dir(dispatcher))
+
+
+CELL = """
+import dispatcher
+words = ["sh", "-c", "echo up; sleep 1.5; exit $RANK"]
+job = dispatcher.request("localhost:2", words, kind="command", exports=({mark!r},))
+report = {call}(job)
+report
+"""
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("call", ["dispatcher.run", "await dispatcher.run_async"])
+def test_a_notebook_shows_how_far_it_is_and_how_it_ended(desk: Desk, call: str) -> None:
+    """In a real kernel, as a front end hears it."""
+    if importlib.util.find_spec("ipykernel") is None:
+        pytest.skip("needs ipykernel: scripts/frameworks")
+    start = importlib.import_module("jupyter_client.manager").start_new_kernel
+    kernel, client = start(cwd=str(desk.folder))
+    shown: dict[str, list[str]] = {}
+
+    def hear(message: dict[str, Any]) -> None:
+        data = message["content"].get("data", {})
+        shown.setdefault(message["msg_type"], []).append(data.get("text/html", ""))
+
+    try:
+        cell = CELL.format(mark=desk.mark, call=call)
+        reply = client.execute_interactive(cell, output_hook=hear, timeout=60)
+    finally:
+        client.stop_channels()
+        kernel.shutdown_kernel(now=True)
+    assert reply["content"]["status"] == "ok", reply
+    (first,), updates, (last,) = (
+        shown[kind] for kind in ("display_data", "update_display_data", "execute_result")
+    )
+    assert "1 host" in first
+    assert any("2 running" in text for text in updates), updates
+    for text in (updates[-1], last):
+        assert "rank 1 on localhost" in text
+        assert "exit code 1" in text
+    assert "stream" not in shown, shown
