@@ -253,7 +253,7 @@ def _mpi(library: str, served: str, **then: int) -> dict[str, Callable[[Agent, O
 
 def _idle(agent: Agent, order: Order) -> None:
     """It lives, and its ranks do nothing."""
-    ranks = [[rank, "S", 0.5, 1, 1, 1, None, None] for rank in sorted(agent.living)]
+    ranks = [[rank, "S", 0.5, 1, 1, 1, None, None, None] for rank in sorted(agent.living)]
     agent.report("beat")
     agent.report("sample", at=time.monotonic(), ranks=ranks, gpus=[], late=False)
 
