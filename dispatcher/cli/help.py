@@ -36,7 +36,7 @@ PURPOSES: dict[str, dict[str, str]] = {
         "report": "Draw a run as one HTML page that can be sent to others.",
     },
     "End jobs": {
-        "restart": "End the ranks of a job and start them again, with new code or arguments.",
+        "restart": "End the ranks of a job, and start them again with new code.",
         "stop": "End a job gently and wait until it has ended.",
         "kill": "Kill all processes of a job, even if its launcher is gone.",
         "sweep": "Find what runs have left on hosts, and remove it.",

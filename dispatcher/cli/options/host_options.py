@@ -170,8 +170,8 @@ class LimitOptions(Options, section="Limits"):
     )
     serial: str | None = option(
         metavar="N|P%[,...]",
-        help="Run on at most N hosts at once, or P% of them: a rolling execution. 1,10%,50% is one "
-        "host, then a tenth of all, then half of them at a time: a batch begins when the one "
+        help="Run on at most N hosts at once, or P% of them: a rolling execution. So 1,10%,50% is "
+        "one host, then a tenth of all, then half of them at a time: a batch begins when the one "
         "before is done, and none after one in which all hosts failed (with --max-fail, that is "
         "asked of the batches before the last number).",
         usual="all hosts",
@@ -179,8 +179,9 @@ class LimitOptions(Options, section="Limits"):
     )
     delay: float | None = option(
         metavar="SECONDS",
-        help="Wait SECONDS between the batches of --serial. With it 4 is batches of 4, too.",
-        usual="0, and with --serial 4 the next host begins as soon as one is done",
+        help="Wait SECONDS between the batches of --serial. With it 4 is batches of 4, too; "
+        "without it the next host begins as soon as one is done.",
+        usual="0",
     )
     max_fail: str | None = option(
         metavar="K|P%",
