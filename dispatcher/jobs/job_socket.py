@@ -123,10 +123,13 @@ def restart_of(order: Mapping[str, Any]) -> tuple[tuple[str, ...], tuple[tuple[s
 
 
 class RestartAnswer:
-    """What who has ordered a restart is told of it: once the run has heard the order."""
+    """What who has ordered a restart is told of it.
+
+    A refusal follows its order at once, so one that comes after another's order is not for him.
+    """
 
     def __init__(self) -> None:
-        self._ordered = self._heard = False
+        self._ordered = self._heard = self._accepted = False
 
     def order(self) -> None:
         """A restart has been ordered."""
@@ -137,13 +140,14 @@ class RestartAnswer:
         answer = None
         match event:
             case RestartWanted():
+                self._accepted = self._heard
                 self._heard = self._ordered
-            case RestartRefused(why) if self._heard:
+            case RestartRefused(why) if self._heard and not self._accepted:
                 answer = refused(why)
             case RanksPlaced(world_size, restart=restart) if self._heard:
                 answer = frame(type="restarted", world_size=world_size, restart=restart)
         if answer is not None:
-            self._ordered = self._heard = False
+            self._ordered = self._heard = self._accepted = False
         return answer
 
 

@@ -158,6 +158,11 @@ def _refuse(order: Mapping[str, Any]) -> None:
             [ev.RanksPlaced(4, "n1", 1), ev.RestartWanted(), ev.RanksPlaced(8, "n1", 1, 2)],
             {"type": "restarted", "world_size": 8, "restart": 2},
         ),
+        (
+            [ev.RestartWanted(), ev.RestartWanted(), ev.RestartRefused("already"),
+             ev.RanksPlaced(8, "n1", 1, 2)],
+            {"type": "restarted", "world_size": 8, "restart": 2},  # another's order was refused
+        ),
         ([], {"type": "refused", "why": "no such script", "hint": "look"}),
     ],
 )  # fmt: skip

@@ -253,6 +253,8 @@ class RunMachine:
 
     def restart(self, change: Change, wanted: ev.RestartWanted, now: float) -> list[Action]:
         """A person wants the ranks to be started again with ``change``, which ``wanted`` tells."""
+        if self.state == OVER:
+            return []  # R-1
         why = self._why_no_restart()
         if why is not None:
             return [Tell(ev.RestartRefused(why))]

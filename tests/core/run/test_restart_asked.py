@@ -95,7 +95,7 @@ def test_any_number_where_no_restart_is_allowed_otherwise() -> None:
         ("stopping", "it is ending"),
         ("finishing", "it is ending"),
         ("closing", "it is ending"),
-        ("over", "it is ending"),
+        ("over", None),
         ("paused", None),
     ],
 )
@@ -123,7 +123,9 @@ def test_only_ranks_that_run_or_wait_for_a_restart_are_started_again(
         if at == "over":
             world.sweep(2)
             assert world.ended is not None
+    n_done = len(world.done)
     assert ask(world) == ([] if why is None else [why])
+    assert (len(world.done) == n_done) == (at == "over")  # whoever waits hears the verdict
 
 
 def test_one_that_waits_for_its_restart_waits_no_longer() -> None:

@@ -32,6 +32,7 @@ from dispatcher.core.events.actions import (
 from dispatcher.core.run import restart, run_machine
 from dispatcher.core.run.run_machine import RunMachine
 from dispatcher.model.failure import Ending, Failure, Kind
+from dispatcher.plan.job.job_plan import Change
 from dispatcher.plan.job.request import Limits, Restarts
 
 from ..conftest import facts, make_plan
@@ -574,6 +575,10 @@ _steps = st.one_of(
     st.tuples(st.just("stale"), _hosts, st.integers(0, 3)),
     st.tuples(st.just("signal"), st.sampled_from([2, 15, 10, 18, 20])),
     st.tuples(st.just("dying"), _hosts),
+    st.tuples(
+        st.just("restart"),
+    ),
+    st.tuples(st.just("sent"), st.sampled_from([(), (), (1,)])),
     st.tuples(st.just("wait"), st.sampled_from([0.5, 4.0, 20.0, 60.0])),
 )
 
@@ -663,6 +668,10 @@ def perform(world: Checked, step: tuple[Any, ...]) -> None:
     elif kind == "signal":
         world.cancelled = world.cancelled or args[0] in (2, 15)
         world.tell(ev.SignalReceived(args[0]))
+    elif kind == "restart":
+        world.take(world.run.restart(Change(), ev.RestartWanted(), world.now))
+    elif kind == "sent":
+        world.tell(ev.FolderSent(dict.fromkeys(args[0], GONE)))
     elif kind == "wait":
         world.wait(args[0])
     for host in world.started_now:
@@ -684,12 +693,14 @@ def sweep(world: Checked, host: int, left: tuple[int, ...]) -> None:
     st.sampled_from([0, 1, 5]),
     st.sampled_from([None, 1, 2]),
     st.booleans(),
+    st.booleans(),
 )
 def test_any_sequence_keeps_the_rules(
-    steps: list[tuple[Any, ...]], most: int, min_nodes: int | None, good_start: bool
+    steps: list[tuple[Any, ...]], most: int, min_nodes: int | None, good_start: bool, sync: bool
 ) -> None:
-    """R-1 to R-5 for every order in which the world may go wrong."""
+    """R-1 to R-5 and R-7 for every order in which the world may go wrong."""
     world = Checked(most=most, min_nodes=min_nodes, delay=0.5, max_host_failures=2)
+    world.run._sync = sync
     if good_start:
         perform(world, ("all ready",))
     for step in steps:
@@ -698,12 +709,17 @@ def test_any_sequence_keeps_the_rules(
     for _ in range(40):
         for host in range(N_HOSTS):
             perform(world, ("lost", host))
+        perform(world, ("sent", ()))
         world.mute = set(range(N_HOSTS))
         world.wait(60.0)
     assert world.ended is not None
     assert world.run.state == run_machine.OVER
     assert world.run.next_deadline() is None or world.run.state == run_machine.OVER
-    assert len(world.told(ev.RunRestarting)) <= most + world.cancelled
+    restarts = world.told(ev.RunRestarting)
+    own = [one for one in restarts if not isinstance(one.cause, verdicts.RestartAsked)]
+    assert len(own) <= most + world.cancelled
+    assert all(one.number - one.asked <= most for one in own)
+    assert not isinstance(world.ended.cause, verdicts.RestartAsked)
     if world.ended.exit_code == 0:
         assert set(world.ended.statuses.values()) == {0}
 
