@@ -122,16 +122,16 @@ def test_liars_harm_nobody() -> None:
 
 def test_harm_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     """A launcher that loses a byte of an honest rank's output."""
-    from dispatcher.runner.run.host_thread import HostThread
+    from dispatcher.runner.run.host_intake import HostIntake
 
-    give = HostThread._give
+    give = HostIntake._give
 
-    def lossy(self: HostThread, together: dict[tuple[int, int], list[bytes]]) -> None:
+    def lossy(self: HostIntake, together: dict[tuple[int, int], list[bytes]]) -> None:
         for bodies in together.values():
             bodies[-1] = bodies[-1][:-1]
         give(self, together)
 
-    monkeypatch.setattr(HostThread, "_give", lossy)
+    monkeypatch.setattr(HostIntake, "_give", lossy)
     with pytest.raises(Harm, match=r"wrote|does not name|was lost"):
         judge_script(3)
 

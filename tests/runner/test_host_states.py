@@ -274,7 +274,7 @@ def test_input_that_was_taken_may_be_sent_again(start: Start) -> None:
     watched = start(link)
     watched.until(ev.NodeReady)
     taken: list[tuple[int, int]] = []
-    watched.host._input_taken = lambda node, nbytes: taken.append((node, nbytes))
+    watched.host._intake._input_taken = lambda node, nbytes: taken.append((node, nbytes))
     watched.host.send_input(encode(INPUT, b"12345"))
     wait_for(lambda: b"12345" in sent(link), 20, "it is sent")
     link.say(encode(TAKEN, COUNT.pack(2)) + encode(TAKEN, COUNT.pack(3)))

@@ -398,7 +398,7 @@ def test_input_waits_for_all_else_and_its_credit_comes_back(
     kept = [frame for frame in sent if frame.body != control("ping")[HEADER.size :]]
     assert [frame.kind for frame in kept] == [INPUT, CONTROL, CONTROL, INPUT, INPUT]
     taken = queue.SimpleQueue[tuple[int, ...]]()
-    watched.host._input_taken = lambda *told: taken.put(told)
+    watched.host._intake._input_taken = lambda *told: taken.put(told)
     link._script.append(encode(TAKEN, COUNT.pack(16)))
     watched.host._wake()
     assert taken.get(timeout=10) == (3, 16)
@@ -451,7 +451,7 @@ def test_output_that_comes_together_goes_on_together(watch: Callable[..., Watche
 def test_what_is_pointed_at_counts_in_full(watch: Callable[..., Watched]) -> None:
     link = ScriptedLink([])
     watched = watch(link)
-    watched.host._body = dedup_body(1 << 16)
+    watched.host._intake._body = dedup_body(1 << 16)
     same = encode(SAME, SPAN.pack(1, 2), 7, 2)
     link.say(SYNC + READY + encode(OUTPUT, b"abc", 6, 1) + same * 2)
     link.say(encode(ENDED, COUNT.pack(4), 7, 2))

@@ -12,36 +12,21 @@ that the thread only closes and ends. Each state has one time by which something
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import queue
 import threading
 import time
-from collections import deque
 from collections.abc import Callable
 
 from dispatcher.bootstrap import payload
-from dispatcher.bootstrap.payload import SyncScanner, boot_failure, link_ended, remote_message
+from dispatcher.bootstrap.payload import boot_failure, link_ended, remote_message
 from dispatcher.core.events import run_events as ev
 from dispatcher.model.failure import Ending, Failure, Kind
-from dispatcher.remote.protocol.frames import (
-    CONTROL,
-    COUNT,
-    ENDED,
-    HEADER,
-    INPUT,
-    OUTPUT,
-    SAME,
-    TAKEN,
-    Decoder,
-    Frame,
-    WireError,
-    control,
-)
+from dispatcher.remote.protocol.frames import HEADER, WireError, control
 from dispatcher.runner.loop import ConnectGate
 from dispatcher.runner.run import reports
-from dispatcher.runner.run.output_intake import Body, Credit, Ends, literal
-from dispatcher.runner.run.report_intake import Notices, Quota, Turns
+from dispatcher.runner.run.host_intake import HostIntake
+from dispatcher.runner.run.output_intake import Body, literal
 from dispatcher.transport.base import Link, LinkClosed, Target, Transport
 
 READ_SIZE = 256 << 10
@@ -62,10 +47,9 @@ _CLOSE = object()
 #: what an open link is in; due then: the agent's answer, our next ping, the end of its last words
 BOOTING, SERVING, DEAF = "booting", "serving", "deaf"
 
-#: to show that we live; and the body of the frame by which an agent does
+#: to show that we live
 _WATCH = control("watch")
 _PING, _PING_ASIDE = control("ping"), control("ping", aside=True)
-_HEARTBEAT = control("beat")[HEADER.size :]
 #: seconds until we look again whether a host's kernel answers
 _AGAIN = 0.5
 #: heartbeats after which we do not wait for one of its to show that we live
@@ -111,7 +95,6 @@ class HostThread(threading.Thread):
     ) -> None:
         super().__init__(name=f"link:{target.host}", daemon=True)
         self.node = node
-        self.ranks = ranks
         self._target = target
         self._transport = transport
         self._command = command
@@ -121,42 +104,37 @@ class HostThread(threading.Thread):
         self._heartbeat = heartbeat
         self._unreachable = unreachable
         self._self_fencing = self_fencing
-        self._credit = Credit(credit)
         self._tell = tell
-        self._output = output
-        self._input_taken = input_taken
         self._on_heartbeat = on_heartbeat
-        self._body = body
+        self._intake = HostIntake(
+            node, ranks, attempt, credit=credit, body=body, tell=tell, output=output,
+            input_taken=input_taken, on_heartbeat=self._beaten, on_ready=self._is_ready,
+        )  # fmt: skip
         self._state = BOOTING
         self._due = 0.0  # when the state's time is over
         self._beat = False  # it was just heard, and is to be answered
         self._pulsed = False  # its beats come by a way of their own
-        self._rests = False  # it said so, and its next beat is news
         self._input: queue.SimpleQueue[bytes] = queue.SimpleQueue()
-        self._input_unpaid = 0  # input bytes written and not yet given back as credit
         self._inbox: queue.SimpleQueue[object] = queue.SimpleQueue()
         self._readable = False
         self._closed = threading.Event()
         self._stopping = False  # nothing that happens from now on is news
-        self._finishing = False  # the agent's next ``swept`` is its last word
-        self._scanner = SyncScanner()
-        self._synced = False  # the agent was heard
-        self._decoder = Decoder(reports.BODY_LIMIT)
-        self._frames: deque[Frame] = deque()  # decoded, and left for when the quota has room
-        self._quota, self._turns, self._notices = Quota(), Turns(), Notices()
-        self._unread = False  # the link has something that the quota has no room for
         self._errors = bytearray()
         self._ending: Ending | None = None  # as it was told
-        self._received: dict[tuple[int, int], int] = {}
-        self._ended: set[tuple[int, int]] = set()
-        self._ends = Ends()
-        self._ordered = attempt  # the latest attempt that the agent was told to prepare
-        self._prepared = -1  # the latest attempt that it was ready for
 
     @property
     def attempt(self) -> int:
         """The attempt that the link's frames are of."""
-        return max(0, self._prepared)
+        return self._intake.attempt
+
+    @property
+    def ranks(self) -> frozenset[int]:
+        """Those that it may speak of: the ones that it was given."""
+        return self._intake.ranks
+
+    @ranks.setter
+    def ranks(self, ranks: frozenset[int]) -> None:
+        self._intake.ranks = ranks
 
     # -- called by other threads ----------------------------------------------------
 
@@ -171,27 +149,27 @@ class HostThread(threading.Thread):
 
     def taken(self, nbytes: int) -> None:
         """The sinks took ``nbytes`` of this host's output; give credit back in large portions."""
-        if count := self._credit.taken(nbytes):
+        if count := self._intake.taken(nbytes):
             self.send(control("credit", count=count))
 
     def done(self, event: ev.Event) -> None:
         """All sinks have ``event``; it may be another host's."""
-        if self._quota.done(event):
+        if self._intake.done(event):
             self._wake()
 
     def ask(self, frame: bytes, answer: type[ev.Event]) -> None:
         """As ``send``; one ``answer`` may come for it."""
-        self._turns.ask(answer)
+        self._intake.ask(answer)
         self.send(frame)
 
     def again(self, prepare: bytes, attempt: int) -> None:
         """Have the agent prepare ``attempt``; its answer divides old frames from new ones."""
-        self._ordered = attempt
+        self._intake.again(attempt)
         self.send(prepare)
 
     def finish(self) -> None:
         """Let the agent end its part; after its answer the end of the link is no loss."""
-        self._finishing = True
+        self._intake.is_finishing = True
         self.send(control("finish"))
 
     def close(self) -> None:
@@ -225,8 +203,8 @@ class HostThread(threading.Thread):
                 link.close()
 
     def _lose(self, failure: Failure) -> None:
-        if not self._stopping:
-            for left in self._notices.left_out(self.node):
+        if not self._stopping and not self._intake.is_over:
+            for left in self._intake.left_out():
                 self._tell(left)
             self._tell(ev.NodeLost(self.node, failure, self._ending))
 
@@ -259,21 +237,20 @@ class HostThread(threading.Thread):
             if item is _CLOSE:
                 return None
             if item is _READABLE:
-                self._readable, self._unread = False, True
-            if self._unread and not self._quota.wait(time.monotonic()):
-                self._unread = False
+                self._readable, self._intake.is_held = False, True
+            if self._intake.is_held and not self._intake.room(time.monotonic()):
+                self._intake.is_held = False
                 failure = self._read(link)
                 if failure is not None:
                     return failure
-            free = self._credit.is_free and not self._unread
-            if late := self._ends.late(time.monotonic(), is_free=free):
+            if late := self._intake.late():
                 return Failure(Kind.PROTOCOL, late)
             frames = item if isinstance(item, bytes) else b""
             is_due = time.monotonic() >= self._due
             if self._state == SERVING and is_due and not self._beat and not link.answers():
                 self._due = time.monotonic() + _AGAIN
             elif self._state == SERVING and (self._beat or is_due):
-                if self._unread:  # it may have said long ago that it lives
+                if self._intake.is_held:  # it may have said long ago that it lives
                     self._note_heartbeat()
                 frames += _PING
                 self._expect_heartbeat()
@@ -288,9 +265,9 @@ class HostThread(threading.Thread):
         """What is for us next, input when there is nothing else; None when something is due."""
         has_input = self._state != DEAF and not self._input.empty()
         now = time.monotonic()
-        wait = 0.0 if has_input else max(0.0, min(self._due - now, self._ends.wait(now)))
-        if self._unread:
-            wait = min(wait, self._quota.wait(now))
+        wait = 0.0 if has_input else max(0.0, min(self._due - now, self._intake.due(now)))
+        if self._intake.is_held:
+            wait = min(wait, self._intake.room(now))
         try:
             return self._inbox.get(timeout=min(wait, threading.TIMEOUT_MAX))
         except queue.Empty:
@@ -298,7 +275,7 @@ class HostThread(threading.Thread):
         if not has_input:
             return None
         frame = self._input.get()
-        self._input_unpaid += len(frame) - HEADER.size
+        self._intake.input_unpaid += len(frame) - HEADER.size
         return frame
 
     def _write(self, link: Link, frames: bytes) -> None:
@@ -319,129 +296,30 @@ class HostThread(threading.Thread):
         """Take what is there now, as far as the quota has room for it; the rest waits."""
         try:
             self._take_errors(link)
-            while not self._unread:
-                if self._frames:
-                    self._take_all()
-                elif (data := link.read(READ_SIZE)) is None:
+            while not self._intake.is_held:
+                if self._intake.take():
+                    continue
+                data = link.read(READ_SIZE)
+                if data is None:
                     return None
-                elif not data:
+                if not data:
                     return self._end_of(link)
-                else:
-                    self._feed(data)
+                self._intake.feed(data)
         except (WireError, reports.ReportError) as error:
             return Failure(Kind.PROTOCOL, str(error))
         return None
 
-    def _feed(self, data: bytes) -> None:
-        if not self._synced:
-            rest = self._scanner.feed(data)
-            if rest is None:
-                self._charge("login noise", len(data))
-                return
-            self._tell(ev.NodeBooted(self.node, len(self._scanner.noise)))
-            self._synced, data = True, rest
-        self._frames.extend(self._decoder.feed(data))
+    def _beaten(self) -> None:
+        self._beat = True
+        self._note_heartbeat()
 
-    def _charge(self, what: str, nbytes: int, took: float = 0.0) -> None:
-        """``what`` came; nothing more is read while there is no room for it."""
-        now = time.monotonic()
-        self._quota.said(what, nbytes, now, took)
-        self._unread = self._quota.is_full
-
-    def _take_all(self) -> None:
-        """Take the frames; output of one stream that came together goes on together."""
-        together: dict[tuple[int, int], list[bytes]] = {}
-        try:
-            while self._frames and not self._unread:
-                frame = self._frames.popleft()
-                if frame.kind in (OUTPUT, SAME):
-                    self._check_output(frame)
-                    body = self._body(frame)
-                    self._credit.given(len(body), len(self.ranks))
-                    together.setdefault((frame.rank, frame.stream), []).append(body)
-                else:
-                    self._give(together)
-                    self._take(frame)
-        finally:
-            self._give(together)
-
-    def _give(self, together: dict[tuple[int, int], list[bytes]]) -> None:
-        """Hand output to the sinks, and forget it."""
-        if together:
-            self._ends.moved(time.monotonic())
-        for (rank, stream), bodies in together.items():
-            data = bodies[0] if len(bodies) == 1 else b"".join(bodies)
-            self._received[rank, stream] = self._received.get((rank, stream), 0) + len(data)
-            self._output(self.node, rank, stream, data)
-        together.clear()
-
-    def _check_output(self, frame: Frame) -> None:
-        if frame.rank not in self.ranks or (frame.rank, frame.stream) in self._ended:
-            raise reports.ReportError(f"output of rank {frame.rank}, which is not this node's")
-
-    def _take(self, frame: Frame) -> None:
-        if frame.body == _HEARTBEAT and frame.kind == CONTROL and not self._rests:
-            self._charge("heartbeats", len(frame.body))
-            self._beat = True
-            self._note_heartbeat()
-            return
-        if frame.kind == CONTROL:
-            began = time.thread_time()
-            found = reports.read(self.node, self.ranks, frame.body)
-            took = time.thread_time() - began
-            self._charge(found[0].name if found else "reports", len(frame.body), took)
-            for event in self._notices.passed(self.node, found, time.monotonic()):
-                self._report(event, len(frame.body))
-            return
-        self._charge("ends of output" if frame.kind == ENDED else "credit", len(frame.body))
-        if frame.kind == TAKEN:
-            (count,) = COUNT.unpack(frame.body)
-            if count > self._input_unpaid:
-                raise reports.ReportError("credit for input that it was not sent")
-            self._input_unpaid -= count
-            self._input_taken(self.node, count)
-            return
-        if frame.kind == INPUT:
-            raise reports.ReportError("input for the launcher")
-        self._check_output(frame)
-        key = (frame.rank, frame.stream)
-        self._ended.add(key)
-        self._ends.ended(*key)
-        (sent,) = COUNT.unpack(frame.body)
-        received = self._received.get(key, 0)
-        self._tell(ev.OutputEnded(self.node, *key, received, sent, attempt=self.attempt))
-
-    def _report(self, event: ev.Event, nbytes: int) -> None:
-        """Tell ``event``, which was made of so many bytes, if it is in turn."""
-        if isinstance(event, ev.NodeReady):
-            self._begin(event.attempt)
-        elif self.attempt and isinstance(event, ev.OfAttempt):
-            event = dataclasses.replace(event, attempt=self.attempt)
-        self._turns.check(event)
-        if isinstance(event, (ev.NodePaused, ev.NodeHeard)):
-            self._rests = isinstance(event, ev.NodePaused)
-        if isinstance(event, ev.RankExited):
-            self._ends.exited(event.rank, self._ended, time.monotonic())
-        if isinstance(event, ev.NodeSwept) and self._finishing:
-            self._stopping = True
-        self._quota.told(event, nbytes)
-        self._tell(event)
-
-    def _begin(self, attempt: int) -> None:
-        """From here on the frames are of ``attempt``."""
-        if attempt != self._ordered or attempt <= self._prepared:
-            raise reports.ReportError(f"ready for attempt {attempt}, which was not asked for")
-        self._prepared = attempt
+    def _is_ready(self) -> None:
         if self._state != DEAF:
             self._state = SERVING
             self._expect_heartbeat()
-        self._received.clear()
-        self._ended.clear()
-        self._ends.clear()
-        self._turns.begin()
 
     def _note_heartbeat(self) -> None:
-        if not self._rests:
+        if not self._intake.rests:
             self._on_heartbeat(self.node)
 
     def _expect_heartbeat(self) -> None:
@@ -450,8 +328,8 @@ class HostThread(threading.Thread):
         self._due = time.monotonic() + self._heartbeat * _LATE
 
     def _take_errors(self, link: Link) -> None:
-        while not self._unread and (size := self._read_errors(link)):
-            self._charge("standard error", size)
+        while not self._intake.is_held and (size := self._read_errors(link)):
+            self._intake.charge("standard error", size)
 
     def _read_errors(self, link: Link) -> int:
         data = link.read_errors(READ_SIZE)
@@ -475,14 +353,14 @@ class HostThread(threading.Thread):
         known = link.failure(0.0)
         if known is not None:
             return known
-        if not self._synced:
-            noise = self._scanner.finish()
+        if not self._intake.is_synced:
+            noise = self._intake.noise()
             return boot_failure(self._target.host, noise, errors, status.code)
         return link_ended("the agent", status, errors)
 
     def _late(self, link: Link) -> Failure:
         """The agent did not answer in time; quote what the host said instead."""
-        last_words = remote_message(self._last_errors(link) or self._scanner.finish())
+        last_words = remote_message(self._last_errors(link) or self._intake.noise())
         return Failure(
             Kind.TIMEOUT,
             f"no answer from the agent within {self._boot_timeout:.0f} s{last_words}",

@@ -1,0 +1,243 @@
+"""What comes from one host: bytes to frames, frames to output and to events.
+
+A host is not trusted. Its output needs credit, and ends (``output_intake``); of all else it may say
+so much, each thing in its turn (``report_intake``). What there is no room for stays in the link.
+Used by the host's thread alone, but for ``taken`` and ``done``.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections import deque
+from collections.abc import Callable
+
+from dispatcher.bootstrap.payload import SyncScanner
+from dispatcher.core.events import run_events as ev
+from dispatcher.remote.protocol.frames import (
+    CONTROL,
+    COUNT,
+    ENDED,
+    HEADER,
+    INPUT,
+    OUTPUT,
+    SAME,
+    TAKEN,
+    Decoder,
+    Frame,
+    control,
+)
+from dispatcher.runner.run import reports
+from dispatcher.runner.run.output_intake import Body, Credit, Ends
+from dispatcher.runner.run.report_intake import Notices, Quota, Turns
+
+#: the body of the frame by which an agent shows that it lives
+_HEARTBEAT = control("beat")[HEADER.size :]
+
+
+class HostIntake:
+    """ranks: those that the host may speak of. attempt: the one that its agent is to prepare.
+
+    credit: output bytes that it may have under way. body: the bytes that a frame of output brings.
+    tell, output, input_taken: see ``HostThread``. on_heartbeat: it gave a beat. on_ready: it is
+    ready for the attempt that it was told to prepare.
+    """
+
+    def __init__(
+        self,
+        node: int,
+        ranks: frozenset[int],
+        attempt: int,
+        *,
+        credit: int,
+        body: Body,
+        tell: Callable[[ev.Event], None],
+        output: Callable[[int, int, int, bytes], None],
+        input_taken: Callable[[int, int], None],
+        on_heartbeat: Callable[[], None],
+        on_ready: Callable[[], None],
+    ) -> None:
+        self.ranks = ranks
+        self.is_synced = False  # the agent was heard
+        self.rests = False  # it said so, and its next beat is news
+        self.is_finishing = False  # its next ``swept`` is its last word
+        self.is_over = False  # it has said that
+        self.is_held = False  # something was left for when there is room
+        self.input_unpaid = 0  # input bytes written and not yet given back as credit
+        self._node = node
+        self._credit, self._body = Credit(credit), body
+        self._tell, self._output, self._input_taken = tell, output, input_taken
+        self._on_heartbeat, self._on_ready = on_heartbeat, on_ready
+        self._scanner = SyncScanner()
+        self._decoder = Decoder(reports.BODY_LIMIT)
+        self._frames: deque[Frame] = deque()  # decoded, and left for when the quota has room
+        self._quota, self._turns, self._notices = Quota(), Turns(), Notices()
+        self._received: dict[tuple[int, int], int] = {}
+        self._ended: set[tuple[int, int]] = set()
+        self._ends = Ends()
+        self._ordered = attempt  # the latest attempt that the agent was told to prepare
+        self._prepared = -1  # the latest attempt that it was ready for
+
+    @property
+    def attempt(self) -> int:
+        """The attempt that the link's frames are of."""
+        return max(0, self._prepared)
+
+    # -- what others let it know --------------------------------------------------------
+
+    def taken(self, nbytes: int) -> int:
+        """The sinks took so much of its output; the credit to give back for that now."""
+        return self._credit.taken(nbytes)
+
+    def done(self, event: ev.Event) -> bool:
+        """All sinks have ``event``, maybe another host's; whether there is room again."""
+        return self._quota.done(event)
+
+    def ask(self, answer: type[ev.Event]) -> None:
+        """One ``answer`` may come."""
+        self._turns.ask(answer)
+
+    def again(self, attempt: int) -> None:
+        """The agent is told to prepare ``attempt``; its answer divides old frames from new ones."""
+        self._ordered = attempt
+
+    def left_out(self) -> list[ev.Event]:
+        """What was counted and not told, at the end."""
+        return self._notices.left_out(self._node)
+
+    # -- when ---------------------------------------------------------------------------
+
+    def room(self, now: float) -> float:
+        """Seconds until there is room for what was left; infinity: until ``done`` says so."""
+        return self._quota.wait(now)
+
+    def due(self, now: float) -> float:
+        """Seconds until ``late`` wants to be asked."""
+        return self._ends.wait(now)
+
+    def late(self) -> str:
+        """What it should have said by now; "" if all is well."""
+        is_free = self._credit.is_free and not self.is_held
+        return self._ends.late(time.monotonic(), is_free=is_free)
+
+    # -- bytes --------------------------------------------------------------------------
+
+    def noise(self) -> bytes:
+        """What came before the agent's first word."""
+        return self._scanner.finish()
+
+    def feed(self, data: bytes) -> None:
+        """Bytes of the link. ``take`` is next.
+
+        Raises: WireError, ReportError, as ``take`` and ``charge`` do.
+        """
+        if not self.is_synced:
+            rest = self._scanner.feed(data)
+            if rest is None:
+                self.charge("login noise", len(data))
+                return
+            self._tell(ev.NodeBooted(self._node, len(self._scanner.noise)))
+            self.is_synced, data = True, rest
+        self._frames.extend(self._decoder.feed(data))
+
+    def charge(self, what: str, nbytes: int, took: float = 0.0) -> None:
+        """``what`` came; nothing more is taken while there is no room for it."""
+        now = time.monotonic()
+        self._quota.said(what, nbytes, now, took)
+        self.is_held = self._quota.is_full
+
+    # -- frames -------------------------------------------------------------------------
+
+    def take(self) -> bool:
+        """Take what was fed, as far as there is room; whether there was anything.
+
+        Output of one stream that came together goes on together.
+        """
+        any_frames = bool(self._frames)
+        together: dict[tuple[int, int], list[bytes]] = {}
+        try:
+            while self._frames and not self.is_held:
+                frame = self._frames.popleft()
+                if frame.kind in (OUTPUT, SAME):
+                    self._check_output(frame)
+                    body = self._body(frame)
+                    self._credit.given(len(body), len(self.ranks))
+                    together.setdefault((frame.rank, frame.stream), []).append(body)
+                else:
+                    self._give(together)
+                    self._take(frame)
+        finally:
+            self._give(together)
+        return any_frames
+
+    def _give(self, together: dict[tuple[int, int], list[bytes]]) -> None:
+        """Hand output to the sinks, and forget it."""
+        if together:
+            self._ends.moved(time.monotonic())
+        for (rank, stream), bodies in together.items():
+            data = bodies[0] if len(bodies) == 1 else b"".join(bodies)
+            self._received[rank, stream] = self._received.get((rank, stream), 0) + len(data)
+            self._output(self._node, rank, stream, data)
+        together.clear()
+
+    def _check_output(self, frame: Frame) -> None:
+        if frame.rank not in self.ranks or (frame.rank, frame.stream) in self._ended:
+            raise reports.ReportError(f"output of rank {frame.rank}, which is not this node's")
+
+    def _take(self, frame: Frame) -> None:
+        if frame.body == _HEARTBEAT and frame.kind == CONTROL and not self.rests:
+            self.charge("heartbeats", len(frame.body))
+            self._on_heartbeat()
+            return
+        if frame.kind == CONTROL:
+            began = time.thread_time()
+            found = reports.read(self._node, self.ranks, frame.body)
+            took = time.thread_time() - began
+            self.charge(found[0].name if found else "reports", len(frame.body), took)
+            for event in self._notices.passed(self._node, found, time.monotonic()):
+                self._report(event, len(frame.body))
+            return
+        self.charge("ends of output" if frame.kind == ENDED else "credit", len(frame.body))
+        if frame.kind == TAKEN:
+            (count,) = COUNT.unpack(frame.body)
+            if count > self.input_unpaid:
+                raise reports.ReportError("credit for input that it was not sent")
+            self.input_unpaid -= count
+            self._input_taken(self._node, count)
+            return
+        if frame.kind == INPUT:
+            raise reports.ReportError("input for the launcher")
+        self._check_output(frame)
+        key = (frame.rank, frame.stream)
+        self._ended.add(key)
+        self._ends.ended(*key)
+        (sent,) = COUNT.unpack(frame.body)
+        received = self._received.get(key, 0)
+        self._tell(ev.OutputEnded(self._node, *key, received, sent, attempt=self.attempt))
+
+    def _report(self, event: ev.Event, nbytes: int) -> None:
+        """Tell ``event``, which was made of so many bytes, if it is in turn."""
+        if isinstance(event, ev.NodeReady):
+            self._begin(event.attempt)
+        elif self.attempt and isinstance(event, ev.OfAttempt):
+            event = dataclasses.replace(event, attempt=self.attempt)
+        self._turns.check(event)
+        if isinstance(event, (ev.NodePaused, ev.NodeHeard)):
+            self.rests = isinstance(event, ev.NodePaused)
+        if isinstance(event, ev.RankExited):
+            self._ends.exited(event.rank, self._ended, time.monotonic())
+        if isinstance(event, ev.NodeSwept) and self.is_finishing:
+            self.is_over = True
+        self._quota.told(event, nbytes)
+        self._tell(event)
+
+    def _begin(self, attempt: int) -> None:
+        """From here on the frames are of ``attempt``."""
+        if attempt != self._ordered or attempt <= self._prepared:
+            raise reports.ReportError(f"ready for attempt {attempt}, which was not asked for")
+        self._prepared = attempt
+        self._on_ready()
+        self._received.clear()
+        self._ended.clear()
+        self._ends.clear()
+        self._turns.begin()
