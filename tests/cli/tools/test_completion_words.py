@@ -53,8 +53,8 @@ def offered(line: str) -> list[str]:
         ("--env-file a --env-f", ["--env-file"]),
         ("jobs --", ["--all", "--json", "--profile", "--help"]),
         # their values
-        ("--map-by ", ["slot", "node"]),
-        ("--map-by=s", ["--map-by=slot"]),
+        ("--map-by ", ["core", "gpu", "node", "numa", "slot", "socket"]),
+        ("--map-by=s", ["--map-by=slot", "--map-by=socket"]),
         ("--watch=", []),
         ("--nosuch=", []),
         ("--stdin ", ["none", "all"]),
