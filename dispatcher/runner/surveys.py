@@ -91,6 +91,10 @@ class _Answers(Sink):
         buffer += data[: MOST + 1 - len(buffer)]
 
 
+#: see ``survey``
+Typing = Callable[[Callable[[bool], None]], None]
+
+
 def survey(
     hosts: Sequence[Host],
     readings: Sequence[Sequence[Any]],
@@ -99,20 +103,24 @@ def survey(
     seconds: float,
     connect: float = 10.0,
     clock: Callable[[], float] = time.time,
+    typing: Typing = lambda told: None,
 ) -> tuple[Answer, ...]:
     """The answers of ``hosts`` in their order, in at most ``connect + seconds``.
 
     readings: see ``remote.probe.survey``. seconds: for all readings of one host together.
-    clock: our own, s since 1970.
+    clock: our own, s since 1970. typing: takes what is to be told when the user begins (True) and
+    ends to type a secret, which costs no host its time, and a single host's survey none.
     Raises: Stopped.
     """
     source = payload.standalone("probe.survey", NEEDS)
     words = payload.standalone_command(source, pack(list(readings)))
-    limits = ExecLimits(connect=connect, command=seconds, grace=0.5, total=connect + seconds)
+    total = None if len(hosts) == 1 else connect + seconds
+    limits = ExecLimits(connect=connect, command=seconds, grace=0.5, total=total)
     answers = _Answers(clock)
-    outcomes = ExecRunner(
-        ExecPlan(tuple(hosts), words, limits=limits), transport_for, [answers]
-    ).run()
+    runner = ExecRunner(ExecPlan(tuple(hosts), words, limits=limits), transport_for, [answers])
+    typing(runner.typing)
+    outcomes = runner.run()
+    typing(lambda began: None)
     for outcome in outcomes:
         if isinstance(outcome, Interrupted):
             raise Stopped(outcome.signum)
@@ -183,17 +191,19 @@ def examine(
     connect: float = 10.0,
     port: int | None = None,
     clock: Callable[[], float] = time.time,
+    typing: Typing = lambda told: None,
 ) -> CheckReport:
     """The report of ``checks`` on ``hosts``, within ``seconds``. Rank 0 would be on the first.
 
-    port: MASTER_PORT, where the user has chosen one. clock: ours, s since 1970.
+    port: MASTER_PORT, where the user has chosen one. clock: ours, s since 1970. typing: as for
+    ``survey``.
     """
     names = ExecPlan(tuple(hosts), ("true",)).names
     head = names[0]
     connect = min(connect, CONNECT * seconds)
     answers = survey(
         hosts, first_readings(want, [head]), transport_for,
-        seconds=FIRST * seconds, connect=connect, clock=clock,
+        seconds=FIRST * seconds, connect=connect, clock=clock, typing=typing,
     )  # fmt: skip
     lost = {n: a.problem for n, a in zip(names, answers, strict=True) if a.lost}
     remedies = {n: a.hint for n, a in zip(names, answers, strict=True) if a.lost}

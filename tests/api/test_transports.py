@@ -17,7 +17,7 @@ from dispatcher.api.transports import (
     is_local,
     nobody,
 )
-from dispatcher.model.errors import UsageError
+from dispatcher.model.errors import NoPassword, UsageError
 from dispatcher.model.host import Host
 from dispatcher.transport.process.command import SRUN, CommandTransport, LocalTransport
 from dispatcher.transport.process.openssh import SshTransport
@@ -73,6 +73,23 @@ def test_the_user_is_seen_to_type() -> None:
     assert pool._ask("passphrase: ") == "secret"
     assert seen == [True, "passphrase: ", False]
     assert nobody("passphrase: ") is None
+
+
+def test_a_password_that_is_wanted_in_any_case_is_asked_for_at_once() -> None:
+    asked: list[str] = []
+
+    def ask(prompt: str) -> str:
+        asked.append(prompt)
+        return "secret"
+
+    with TransportPool(Ways(ask_pass=True), ask):
+        assert asked == ["password of all hosts: "]
+    for nothing in (nobody, lambda prompt: ""):
+        with pytest.raises(NoPassword), TransportPool(Ways(ask_pass=True), nothing):
+            raise AssertionError("it goes on without one")
+    for other in ({"transport": "ssh"}, {"rsh": "rsh {host}"}):
+        with pytest.raises(UsageError, match="--ask-pass is for SSH in this process"):
+            Ways(ask_pass=True, **other)  # type: ignore[arg-type]
 
 
 @cases(

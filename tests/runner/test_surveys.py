@@ -113,7 +113,9 @@ def test_a_clock_is_ahead_by_no_more_than_the_answer_took() -> None:
             wait_for(lambda: times, 10, "the host is known to be reached")
         return packed({}, 102.0)
 
-    (one,) = survey(answers, clock=clock)
+    told: list[Any] = []
+    (one,) = survey(answers, clock=clock, typing=told.append)
+    assert [one(True) for one in told] == [None, None]  # of this survey, and of none any more
     assert one.ahead == (-1.0, 2.0)
 
 

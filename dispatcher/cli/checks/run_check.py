@@ -190,5 +190,6 @@ def examined(
     alone = len(hosts) == 1
     with TransportPool(options, ask, alone=alone, passwords=passwords) as reach:
         return examine(
-            hosts, want, chosen, reach.transport_for, seconds=time_limit, connect=connect, port=port
-        )
+            hosts, want, chosen, reach.transport_for, seconds=time_limit, connect=connect,
+            port=port, typing=lambda told: setattr(reach, "typing", told),
+        )  # fmt: skip
