@@ -78,7 +78,8 @@ def unchanged(hosts: list[str], tree: str) -> dict[str, list[str]]:
 
 def everywhere(hosts: list[str], text: str) -> str:
     """What shell text says on all hosts, identical answers once; raises when one fails."""
-    argv = [*peers.dispatch(), "exec", "-b", "-N", "-w", ",".join(hosts), "--shell", text]
+    where = ["-t", "60", "-w", ",".join(hosts)]
+    argv = [*peers.dispatch(), "exec", "-b", "-N", *where, "--shell", text]
     return subprocess.run(argv, check=True, capture_output=True, text=True).stdout.strip()
 
 

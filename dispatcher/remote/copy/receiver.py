@@ -250,10 +250,13 @@ class Receiver:
             return False
         if there is not None and uid in (-1, there.st_uid) and gid in (-1, there.st_gid):
             return False
-        if isinstance(path, int):
-            os.fchown(path, uid, gid)
-        else:
-            os.lchown(path, uid, gid)
+        try:
+            if isinstance(path, int):
+                os.fchown(path, uid, gid)
+            else:
+                os.lchown(path, uid, gid)
+        except PermissionError:
+            raise NotTaken("--owner: only root may give files away; try --sudo") from None
         return True
 
     def _split(self, path: str) -> tuple[Group, str, str]:

@@ -120,6 +120,17 @@ class TestOwner:
             receiver(f"{tmp_path}/", [file("f")], owner=text)
         assert names(tmp_path) == []
 
+    def test_who_may_not_give_files_away(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def refused(path: object, uid: int, gid: int) -> None:
+            raise PermissionError(1, "Operation not permitted")
+
+        monkeypatch.setattr(os, "fchown", refused)
+        with pytest.raises(NotTaken, match=r"^--owner: only root may give"):
+            put(f"{tmp_path}/", [file("f")], owner="12345")
+        assert names(tmp_path) == []
+
     def test_what_is_made_and_what_is_equal_gets_it(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
