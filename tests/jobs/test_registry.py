@@ -123,6 +123,15 @@ def test_who_names_none_means_the_one_that_runs() -> None:
         registry.find(None)
 
 
+def test_a_program_s_job_counts_for_who_stops_one() -> None:
+    first, second = enroll("20260131-142501-aaaaaa"), enroll("20260131-142501-bbbbbb")
+    change(first, detached=False)
+    change(second, detached=False, by_program=True)
+    assert registry.find(None, programs=True).run_id.endswith("b")
+    registry.note_program(second, ["new.py", "\udcff"])
+    assert registry.find("bbb").program == ("new.py", "\\xff")
+
+
 def test_a_name_that_fits_several_is_answered_with_the_last_ones() -> None:
     for at, letter in enumerate("abcd"):
         ended(f"20260131-142501-{letter * 6}", began=float(at))

@@ -143,8 +143,10 @@ class _Line:
         return None
 
     def _argument(self, typed: str) -> list[Item]:
-        argument = next((one for one in self._command.params if type(one) is click.Argument), None)
-        if argument is None or (argument.nargs == 1 and self._rest):
+        arguments = [one for one in self._command.params if type(one) is click.Argument]
+        taken = int(bool(arguments and arguments[0].nargs == 1 and (self._rest or self._over)))
+        argument = next(iter(arguments[taken:]), None)
+        if argument is None:
             return []
         if isinstance(argument.type, click.Choice):
             return _begun(map(Item, argument.type.choices), typed)

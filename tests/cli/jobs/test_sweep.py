@@ -249,6 +249,20 @@ def test_a_launcher_that_stays_is_killed_last(
     ]
 
 
+def test_a_program_that_has_begun_a_job_is_not_killed_for_it(
+    launched: Launched, looks: Looks, sleeper: Callable[[], Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    one = launched(run_id=ALIVE, code=None, detached=False, by_program=True)
+    known = registry.Process.of((process := sleeper()).pid)
+    assert known is not None
+    of_record(one.folder, launcher=[known.pid, known.started, known.boot])
+    looks.killed = {"n1": [tagged("killed", ALIVE)]}
+    assert cli.main(["kill", ALIVE]) == 0
+    wait_for(lambda: one.orders == [{"order": "stop", "now": True}])
+    assert process.poll() is None
+    assert capsys.readouterr().out == "n1: killed 1 process: python 1\n"
+
+
 def test_a_launcher_that_ends_by_itself_is_left_to_do_so(
     launched: Launched, looks: Looks, sleeper: Callable[[], Any],
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],

@@ -89,6 +89,9 @@ def offered(line: str) -> list[str]:
         ("logs k3f9x2 ", []),
         ("logs --rank 0 k", ["k3f9x2"]),
         ("sweep ", ["20260131-142501-k3f9x2"]),
+        ("restart ", ["k3f9x2", "latest"]),
+        ("restart k3f9x2 -- ", [FILES]),
+        ("restart -- tr", [FILES]),
         # programs and files
         ("-H hf tr", [FILES]),
         ("-H hf train.py --np", [FILES]),
