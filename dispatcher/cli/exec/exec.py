@@ -114,8 +114,8 @@ class ExecOptions(
         ("dispatch exec -w 'n[01-16]' -x n07 'dmesg | tail -1'", "text for a shell"),
         ("dispatch exec -H hostfile -b uname -r", "hosts with the same answer together"),
         (
-            "dispatch exec -w @gpu --serial 1,10% --max-fail 2 -- systemctl restart munge",
-            "one first, then a tenth at a time",
+            "dispatch exec -w @gpu --serial 1,10% --max-fail 2 --script restart.sh munge",
+            "a script of yours: on one host, then on a tenth at a time",
         ),
     )
     brief = (
