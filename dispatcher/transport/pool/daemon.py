@@ -174,15 +174,18 @@ class FarPassword:
         self._whose = {"user": user, "name": name, "jump": jump}
 
     def take(self, who: object, deadline: float) -> str | None:
+        """As ``Password.take``."""
         seconds = deadline - time.monotonic()
         word = self._passwords.call("take", who=id(who), seconds=seconds, **self._whose)
         return None if word is None else str(word)
 
     def came(self, who: object, name: str, outcome: Outcome, *, again: bool = True) -> bool:
+        """As ``Password.came``."""
         told = {"who": id(who), "outcome": outcome, "again": again}
         return bool(self._passwords.call("came", **told, **self._whose))
 
     def why(self, name: str) -> str:
+        """As ``Password.why``."""
         return str(self._passwords.call("why", **self._whose) or "nobody answers any more")
 
 
