@@ -84,7 +84,7 @@ def test_a_file_others_can_write_is_not_read(
         ("[run]\nhosts = [1]\n", "hosts: must be a text or a list of texts"),
         ("[run]\ngrace = [1]\n", "grace: must be a text or a number"),
         ("[run]\ngrace = 'x'\n", "--grace"),
-        ("[run]\nmap-by = 'core'\n", "map-by"),
+        ("[run]\nmap-by = 'rack'\n", "map-by"),
     ],
 )
 def test_wrong_values(
