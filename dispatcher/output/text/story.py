@@ -43,7 +43,8 @@ def before(verdict: Verdict, homes: Mapping[int, str]) -> list[str]:
     if not verdict.before or isinstance(verdict.cause, verdicts.LeftMpi):
         return []
     where = fold(dict.fromkeys(homes[rank] for rank in verdict.before if rank in homes))
-    return [f"  {fold_ranks(verdict.before)} on {where} had exited 0 before"]
+    place = f" on {where}" if where else ""  # of spawned ranks homes say nothing
+    return [f"  {fold_ranks(verdict.before)}{place} had exited 0 before"]
 
 
 def errors_of(

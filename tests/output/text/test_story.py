@@ -78,6 +78,11 @@ def test_who_was_ended_while_it_wrote_the_same_belongs_to_the_same() -> None:
     assert told(verdict, quiet)[-1] == "  dispatch then ended ranks 0-2 (SIGTERM)"
 
 
+def test_of_spawned_ranks_that_were_over_no_host_is_told() -> None:
+    verdict = Verdict(RankFailed(2, 3, 1), 1, 4, statuses={3: 1}, before=(1 << 20, (1 << 20) + 1))
+    assert told(verdict, {})[1] == "  ranks 1.0-1.1 had exited 0 before"
+
+
 def test_who_only_lost_a_peer_is_told_with_whom_had_a_reason() -> None:
     echo = RankError((3,), "Connection closed by peer [10.0.0.2]:1", is_echo=True)
     own = RankError((2,), "KeyError: 'x'", "a.py:6")
