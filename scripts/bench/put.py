@@ -2,15 +2,17 @@
 """How long a copy to many hosts takes: dispatch put beside pdcp, pscp, prsync and clush --copy.
 
     scripts/bench/put.py --hosts 16 --repeat 5
+    scripts/bench/put.py --hosts 64 --load big --only dispatch --only clush
+    scripts/bench/put.py --hosts 8 --load large
     scripts/bench/put.py --hosts 16 --load unchanged
 
-``copy`` has two loads: one file of 10 MB that does not compress, and a tree of 2000 files of 0.5 to
-8 KB. All take turns in one run on one cluster (scripts/cluster), each turn in another order, to an
-empty folder. A turn counts only when it exits 0 and every host has as many bytes as the source. The
-peers get a cheap key exchange (curve25519), which makes them faster than they are by default.
-Wall time, and CPU of the client's process tree. Ratios to the best peer are the medians of the
-ratios within a turn. Not a test: times depend on the machine. Peers that are not installed are
-left out and named (Debian: pdsh pssh clustershell rsync).
+``copy`` has two loads: one file of 10 MB that does not compress (``big`` is that alone, ``large``
+is one of 300 MB), and a tree of 2000 files of 0.5 to 8 KB. All take turns in one run on one cluster
+(scripts/cluster), each turn in another order, to an empty folder. A turn counts only when it exits
+0 and every host has as many bytes as the source. The peers get a cheap key exchange (curve25519),
+which makes them faster than they are by default. Wall time, and CPU of the client's process tree.
+Ratios to the best peer are the medians of the ratios within a turn. Not a test: times depend on the
+machine. Peers that are not installed are left out and named (Debian: pdsh pssh clustershell rsync).
 
 ``unchanged`` is what --sync costs a start when that tree is on the hosts already: a start of one
 rank a host without it and with it, and beside them put and rsync, which then copy nothing.
