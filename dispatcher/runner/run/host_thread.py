@@ -134,6 +134,7 @@ class HostThread(threading.Thread):
 
     @ranks.setter
     def ranks(self, ranks: frozenset[int]) -> None:
+        """It was given others."""
         self._intake.ranks = ranks
 
     # -- called by other threads ----------------------------------------------------
