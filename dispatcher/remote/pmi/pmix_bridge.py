@@ -63,7 +63,7 @@ class PmixBridge:
         self.listener = listener
         self.message = message
         self.pid: int | None = None  # of the serving process, once there is one
-        self.link = -1  # and our end of the socket to it
+        self.link = -1  # and our end of the socket to it, while that is open
         self.outgoing = bytearray()  # what it has not taken yet
         self.decoder = Decoder()
         self.stall_after: float = world.job["patience"]
@@ -134,6 +134,7 @@ class PmixBridge:
         os.set_blocking(self.link, False)
         self.state.poll.register(self.link, select.EPOLLIN)
         self.state.others[self.link] = self.ready
+        self._write()
 
     def ready(self, fd: int, now: float) -> list[Action]:
         """The serving process takes, has said something, or ended."""
@@ -321,6 +322,8 @@ class PmixBridge:
 
     def _write(self) -> None:
         """Write what the serving process takes now; wait for it in the poll for the rest."""
+        if self.link < 0:
+            return
         try:
             while self.outgoing:
                 del self.outgoing[: os.write(self.link, self.outgoing)]
@@ -336,6 +339,7 @@ class PmixBridge:
         self.state.poll.unregister(self.link)
         del self.state.others[self.link]
         os.close(self.link)
+        self.link = -1
         if self.state.finalized >= self.state.connected and self.state.finalized:
             return []
         return [("send", "pmix_failed", {"library": "", "tried": ""})]

@@ -49,13 +49,18 @@ class House:
                 return self.connections.others[fd](fd, 1.0)
         return []
 
-    def serving(self) -> tuple[PmixBridge, socket.socket]:
-        """The agent's side, as if a process served, and that process's end of their socket."""
+    def awaiting(self) -> PmixBridge:
+        """The agent's side, when whoever knocked has left again."""
         assert self.connections.listener is not None
         self.connections.knocked(self.connections.listener.fileno(), 0.0)
-        self.connections.replies().order(ORDER)  # whoever knocked has left again
+        self.connections.replies().order(ORDER)
         there = self.connections.replies().bridge
         assert there is not None
+        return there
+
+    def serving(self, there: PmixBridge | None = None) -> tuple[PmixBridge, socket.socket]:
+        """The agent's side, as if a process served, and that process's end of their socket."""
+        there = there or self.awaiting()
         ours, theirs = socket.socketpair()
         ours.setblocking(False)
         there.link = ours.detach()

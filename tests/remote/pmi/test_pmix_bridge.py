@@ -271,6 +271,28 @@ def test_one_that_says_what_is_no_message_counts_as_ended(house: House, said: by
     end.close()
 
 
+WORLD = {
+    "type": "pmix_world", "world": 1, "first": 1 << 20, "name": b"kvs_7_1", "size": 2,
+    "hosts": [[b"b", [0, 1]]], "nodes": [1], "node": None, "apps": [2],
+}  # fmt: skip
+
+
+def test_a_world_waits_for_the_process_that_serves_and_is_nothing_to_one_that_ended(
+    house: House,
+) -> None:
+    there = house.awaiting()
+    replies = house.connections.replies()
+    assert replies.order(WORLD) == []
+    _, end = house.serving(there)
+    assert replies.order({**WORLD, "world": 2, "name": b"kvs_7_2"}) == []
+    assert [told["name"] for told in heard(end, 2)] == [b"kvs_7_1", b"kvs_7_2"]
+    end.sendall(control("connected", rank=0) + control("finalized", rank=0))
+    house.turn()
+    end.close()
+    assert house.turn() == []
+    assert replies.order(WORLD) == []
+
+
 def test_names_and_spawns_are_asked_and_answered(house: House) -> None:
     _, end = house.serving()
     name = {"verb": "lookup", "key": b"door", "value": b"", "wait": True, "once": False}
@@ -280,12 +302,8 @@ def test_names_and_spawns_are_asked_and_answered(house: House) -> None:
     end.sendall(control("spawn", id=6, rank=0, segments=[[2, [b"prog"], []]]))
     ((_, kind, fields),) = house.turn()
     assert (kind, fields["ask"], fields["segments"]) == ("pmi_spawn", 6, [[2, [b"prog"], []]])
-    world = {
-        "world": 1, "first": 1 << 20, "name": b"kvs_7_1", "size": 2, "hosts": [[b"b", [0, 1]]],
-        "nodes": [1], "node": None, "apps": [2],
-    }  # fmt: skip
     replies = house.connections.replies()
-    assert replies.order({"type": "pmix_world", **world}) == []
+    assert replies.order(WORLD) == []
     for ask, line in ((5, b" rc=0 port=\3a port=b"), (6, b" rc=0 world=1"), (6, b" rc=0 world=1")):
         answer = {"type": "pmi_answer", "rank": 1, "ask": ask, "line": b"cmd=x_result%s\n" % line}
         assert replies.order(answer) == []
