@@ -51,6 +51,9 @@ from dispatcher.plan.job.job_plan import JobPlan
 
 #: bytes of the names that ranks of one node may have published at once
 NAMES_LIMIT = 1 << 20
+#: bytes of what may be looked up again and again. More goes with its first reading, as Open MPI has
+#: it: a host that asks for it without end would have us send, and keep, a thousand times its words
+LASTING = 4096
 #: lookups of a node that wait for somebody to publish
 MOST_WAITING = 4096
 #: refused spawns of a node that the user is told of
@@ -145,7 +148,8 @@ class MpiManager:
         service = event.service
         if event.verb == "publish":
             size = len(service) + len(event.port) + NAMED
-            if not event.port or self._names_size[event.node] + size > NAMES_LIMIT:
+            is_long = len(event.port) > LASTING and not event.once
+            if not event.port or is_long or self._names_size[event.node] + size > NAMES_LIMIT:
                 return [_answer(event, b"cmd=publish_result rc=1 msg=cannot_be_published\n")]
             self._forget(service)
             self._names[service] = event
@@ -277,8 +281,8 @@ class MpiManager:
             return []
         self._n_met += release.once
         number = self._n_met if release.once else 0
-        r = release
-        return [ReleaseFence(r.nodes, world, r.fence, r.epoch, r.packets, number)]
+        fence, epoch, nodes, packets = release.fence, release.epoch, release.nodes, release.packets
+        return [ReleaseFence(nodes, world, fence, epoch, packets, number)]
 
 
 def _refused(event: mpi_events.PmiSpawnAsked, why: str) -> list[Action]:

@@ -170,9 +170,15 @@ class TestOthers:
 
 class TestNames:
     def ask(
-        self, job: AttemptMachine, verb: str, service: bytes = b"door", port: bytes = b""
+        self,
+        job: AttemptMachine,
+        verb: str,
+        service: bytes = b"door",
+        port: bytes = b"",
+        *,
+        once: bool = False,
     ) -> bytes:
-        (answer,) = job.handle(mpi_events.PmiAsked(1, 2, verb, service, port), 1.0)
+        (answer,) = job.handle(mpi_events.PmiAsked(1, 2, verb, service, port, once=once), 1.0)
         assert isinstance(answer, AnswerRank)
         assert (answer.node, answer.rank) == (1, 2)
         return answer.line
@@ -198,17 +204,29 @@ class TestNames:
         assert self.ask(running, "lookup") == b"cmd=lookup_result rc=0 port=b\n"
 
     def test_names_are_bounded(self, running: AttemptMachine) -> None:
+        half = b"p" * 500_000
         for index in range(2):
-            assert b"rc=0" in self.ask(running, "publish", b"%d" % index, b"p" * 500_000)
-        assert b"rc=1" in self.ask(running, "publish", b"one more", b"p" * 500_000)
+            assert b"rc=0" in self.ask(running, "publish", b"%d" % index, half, once=True)
+        assert b"rc=1" in self.ask(running, "publish", b"one more", half, once=True)
         assert b"rc=0" in self.ask(running, "publish", b"1", b"p")  # in its place
-        assert b"rc=0" in self.ask(running, "publish", b"1", b"p" * 500_000)
+        assert b"rc=0" in self.ask(running, "publish", b"1", half, once=True)
         other = mpi_events.PmiAsked(1, 2, "publish", b"others have room", b"p")
         (answer,) = running.handle(other, 1.0)
         assert isinstance(answer, AnswerRank)
         assert b"rc=0" in answer.line
         assert b"rc=0" in self.ask(running, "unpublish", b"0")
-        assert b"rc=0" in self.ask(running, "publish", b"one more", b"p" * 500_000)
+        assert b"rc=0" in self.ask(running, "publish", b"one more", half, once=True)
+
+    def test_what_is_long_is_read_once(self, running: AttemptMachine) -> None:
+        """Short lookups without end would else be answered by as many long values."""
+        lasting = b"p" * mpi_manager.LASTING
+        assert b"rc=0" in self.ask(running, "publish", port=lasting)
+        for _ in range(2):
+            assert lasting in self.ask(running, "lookup")
+        assert b"rc=1" in self.ask(running, "publish", port=lasting + b"p")
+        assert b"rc=0" in self.ask(running, "publish", port=lasting + b"p", once=True)
+        assert lasting + b"p" in self.ask(running, "lookup")
+        assert b"rc=1" in self.ask(running, "lookup")
 
     def test_who_waits_is_answered_when_somebody_publishes(self, running: AttemptMachine) -> None:
         def ask(verb: str, rank: int, number: int, **how: bool) -> list[Action]:
