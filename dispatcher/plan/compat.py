@@ -266,8 +266,9 @@ def _map_by(value: str) -> Sequence[str]:
     known = [_UNITS.get(word.lower(), word) for word in words[:count]]
     more = [word for part in words[count:] for word in part.upper().split(",") if word]
     options = ["--oversubscribe"] if "OVERSUBSCRIBE" in more else []
-    if any(word not in ("OVERSUBSCRIBE", "NOOVERSUBSCRIBE") for word in more):
-        raise CannotTranslate(f"{more[0]} cannot be met by dispatch", hint="--bind-to core")
+    strange = [word for word in more if word not in ("OVERSUBSCRIBE", "NOOVERSUBSCRIBE")]
+    if strange:
+        raise CannotTranslate(f"{strange[0]} cannot be met by dispatch", hint="--bind-to core")
     if words[0] == "ppr" and len(known) == 3 and known[1].isdecimal() and known[2] == "node":
         return ["--nproc-per-node", known[1], *options]
     if ":".join(known) == "" and options:
@@ -277,7 +278,8 @@ def _map_by(value: str) -> Sequence[str]:
 
 
 def _rank_by(value: str) -> Sequence[str]:
-    word = {"fill": "slot", "span": "?"}.get(value.partition(":")[0], value.partition(":")[0])
+    word = value.partition(":")[0]
+    word = "slot" if word == "fill" else word
     if word not in ("slot", "node"):
         raise CannotTranslate("cannot be met by dispatch", hint="--rank-by slot or node")
     return ("--rank-by", word)
@@ -320,7 +322,7 @@ _ALL = "dispatch starts every node from one command"
 _RENDEZVOUS = "dispatch proves an address of host 0 and keeps a port free there"
 _LAUNCHER = "dispatch is the launcher"
 #: mpirun's words for what ranks are dealt to, where ours are others
-_UNITS = {"package": "socket", "cpu": "core", "ppr": "ppr", "hwthread": "hwthread"}
+_UNITS = {"package": "socket", "cpu": "core"}
 #: mpirun's and Hydra's words for what ranks are bound to
 _TARGETS = {
     "none": "none", "core": "core", "cpu": "core", "numa": "numa", "socket": "socket",
