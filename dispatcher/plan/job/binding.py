@@ -31,7 +31,7 @@ from typing import Literal
 
 from dispatcher.model.frozen import Value, value
 from dispatcher.plan.job.devices import NodePlan, visible_devices
-from dispatcher.plan.job.placement import Mapping
+from dispatcher.plan.job.placement import MapBy
 
 #: --bind-to, --mem-bind
 BindTo = Literal["auto", "none", "core", "socket", "numa", "gpu"]
@@ -48,7 +48,7 @@ TARGETS = {
 }
 
 #: ``--map-by slot``
-BY_SLOT = Mapping()
+BY_SLOT = MapBy()
 #: what ranks may be dealt to by number, and bound to then
 DEALT = ("auto", "numa", "socket", "core")
 
@@ -128,7 +128,7 @@ def bindings(
     node: NodePlan,
     gpus: int,
     there: Topology | None,
-    mapping: Mapping = BY_SLOT,
+    mapping: MapBy = BY_SLOT,
 ) -> list[Binding]:
     """For each rank of ``node``, in order of local rank, where it runs.
 
@@ -146,7 +146,7 @@ def count(what: str, there: Topology | None) -> int:
 
 
 @functools.lru_cache(maxsize=16)
-def _chosen(target: BindTo, there: Topology, own: Own, mapping: Mapping) -> tuple[Binding, ...]:
+def _chosen(target: BindTo, there: Topology, own: Own, mapping: MapBy) -> tuple[Binding, ...]:
     """``bindings`` for ranks with these GPUs; most hosts of a cluster are alike."""
     chosen = [Binding(why="not asked") for _ in own]
     chooser = _Chooser(there, own)
@@ -237,7 +237,7 @@ class _Chooser:
         texts = self.there.sockets if what == "socket" else self.there.cores
         return sorted((cpus for text in texts if (cpus := cpu_set(text) & allowed)), key=min)
 
-    def dealt(self, target: str, mapping: Mapping) -> list[Binding]:
+    def dealt(self, target: str, mapping: MapBy) -> list[Binding]:
         """Bindings of ranks that are dealt to what ``mapping`` says, by their local ranks."""
         units = self.units(mapping.within)
         if not units:

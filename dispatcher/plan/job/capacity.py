@@ -14,8 +14,7 @@ With ``--map-by ppr:N:WHAT`` it is N for each of what the host has.
 
 from __future__ import annotations
 
-from collections import abc
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Protocol
 
@@ -40,7 +39,7 @@ class Asked(Protocol):
     @property
     def map_by(self) -> str: ...
     @property
-    def mapping(self) -> placement.Mapping: ...
+    def mapping(self) -> placement.MapBy: ...
     @property
     def numbering(self) -> str: ...
     @property
@@ -50,8 +49,8 @@ class Asked(Protocol):
 def shared_out(
     plan: Asked,
     nodes: Sequence[NodePlan],
-    gpu_counts: abc.Mapping[int, int],
-    there: abc.Mapping[int, Topology | None],
+    gpu_counts: Mapping[int, int],
+    there: Mapping[int, Topology | None],
 ) -> tuple[tuple[int, ...], ...]:
     """The ranks of each of ``nodes``, of a job of one program."""
     if plan.mapping.each is None:
@@ -75,7 +74,7 @@ def shared_out(
 
 
 def _by_units(
-    plan: Asked, node: NodePlan, gpu_counts: abc.Mapping[int, int], there: Topology | None
+    plan: Asked, node: NodePlan, gpu_counts: Mapping[int, int], there: Topology | None
 ) -> int:
     """How many ranks ``node`` has with so many on each of its sockets, or whatever it is."""
     what, each = plan.mapping.within, plan.mapping.each or 1
@@ -99,7 +98,7 @@ def too_many(n_ranks: int) -> PlanError:
     return TooManyRanks(f"{n_ranks} ranks: at most {names.MOST_RANKS} can be placed")
 
 
-def counted(plan: Asked, gpu_counts: abc.Mapping[int, int]) -> list[NodePlan]:
+def counted(plan: Asked, gpu_counts: Mapping[int, int]) -> list[NodePlan]:
     """The nodes with slots taken from, or judged against, the GPUs that were counted."""
     per_gpu = plan.nproc_per_node == "gpu"
     without = []

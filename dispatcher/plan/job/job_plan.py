@@ -10,7 +10,7 @@ Nodes that get no rank are left out of the plan, with a notice.
 
 from __future__ import annotations
 
-from collections import abc
+from collections.abc import Mapping
 from dataclasses import field, fields, replace
 from functools import cached_property
 from itertools import groupby
@@ -33,7 +33,7 @@ from dispatcher.plan.job.binding import BindTo, MemBind, Topology
 from dispatcher.plan.job.capacity import check_chosen, counted, plural, shared_out, too_many
 from dispatcher.plan.job.devices import NodePlan
 from dispatcher.plan.job.parts import PartPlan, Program
-from dispatcher.plan.job.placement import Mapping, divide
+from dispatcher.plan.job.placement import MapBy, divide
 from dispatcher.plan.job.request import (
     Limits,
     Nproc,
@@ -137,7 +137,7 @@ class JobPlan(Value):
         return self.stdin in ("all", rank)
 
     @cached_property
-    def mapping(self) -> Mapping:
+    def mapping(self) -> MapBy:
         """What ``--map-by`` says."""
         return placement.parse_mapping(self.map_by)
 
@@ -186,9 +186,9 @@ class JobPlan(Value):
 
     def resolved(
         self,
-        gpu_counts: abc.Mapping[int, int],
-        visible: abc.Mapping[int, str | None] | None = None,
-        there: abc.Mapping[int, Topology | None] | None = None,
+        gpu_counts: Mapping[int, int],
+        visible: Mapping[int, str | None] | None = None,
+        there: Mapping[int, Topology | None] | None = None,
     ) -> JobPlan:
         """The closed plan, given the number of GPUs of each node by its index here.
 
@@ -325,8 +325,8 @@ def _completed(host: Host, request: Request) -> Host:
 
 def _placed(
     plan: JobPlan,
-    gpu_counts: abc.Mapping[int, int],
-    there: abc.Mapping[int, Topology | None] | None = None,
+    gpu_counts: Mapping[int, int],
+    there: Mapping[int, Topology | None] | None = None,
 ) -> JobPlan:
     """``plan`` with ranks; every node's room must be known or counted."""
     nodes = counted(plan, gpu_counts) if gpu_counts or not plan.parts else [*plan.nodes]

@@ -34,7 +34,7 @@ MAPPINGS = ("block", "node", *WITHIN, "ppr:N:node", *(f"ppr:N:{what}" for what i
 
 
 @value
-class Mapping(Value):
+class MapBy(Value):
     """What ``--map-by`` says. across: hosts, ``block`` or ``node``.
 
     within: to what ranks of a host are dealt, in turn; "" for nothing. each: so many ranks on each
@@ -46,15 +46,15 @@ class Mapping(Value):
     each: int | None = None
 
 
-def parse_mapping(text: str) -> Mapping:
+def parse_mapping(text: str) -> MapBy:
     """The value of ``--map-by``; ``slot`` is ``block``. Raises: UsageError."""
     if text in ("block", "slot", "node"):
-        return Mapping("node" if text == "node" else "block")
+        return MapBy("node" if text == "node" else "block")
     if text in WITHIN:
-        return Mapping(within=text)
+        return MapBy(within=text)
     ppr, *rest = text.split(":")
     if ppr == "ppr" and len(rest) == 2 and rest[1] in ("node", *WITHIN):
-        return Mapping(within=rest[1], each=parse_count(rest[0], "--map-by ppr:N"))
+        return MapBy(within=rest[1], each=parse_count(rest[0], "--map-by ppr:N"))
     known = ", ".join(MAPPINGS)
     raise UsageError(f"--map-by: {shown(text)} is not one of {known}", hint="--map-by ppr:2:numa")
 
