@@ -119,7 +119,7 @@ class RunMachine:
         self._sync = sync
         self._sends = False  # the working folder
         self._asked = 0  # restarts that persons asked for
-        self._change = Change()  # for the next attempt
+        self._change: Change | None = None  # for the next attempt, where a person asked for it
         #: the latest plan and its hosts, with nodes that were dropped; None where none are
         self._whole: tuple[JobPlan, tuple[int, ...]] | None = None
 
@@ -264,7 +264,7 @@ class RunMachine:
             actions = self._carry(self._job.stop(asked, now), now)
             if self._job.cause == asked or self.state != TRYING:
                 return actions
-            self._change = Change()  # a failure that is not settled yet is the cause
+            self._change = None  # a failure that is not settled yet is the cause
             return [*actions, Tell(ev.RestartRefused("it is ending"))]
         self._not_before = now
         wait = max(0.0, self.hosts.dead_at() - now)
@@ -280,10 +280,10 @@ class RunMachine:
             return None
         if self.state not in (TRYING, PAUSED):
             return "it is ending"
-        if isinstance(self._job.cause, verdicts.RestartAsked) or self._change != Change():
+        if self._change is not None:
             return "it is being restarted already"
         if self.state == PAUSED and self._budget.began is not None:
-            return "it is being restarted already" if self._sends else None
+            return None
         awaited = self.state == PAUSED or self._job.state in (CONNECTING, PROBING)
         return "its ranks have not been started yet" if awaited else "it is ending"
 
@@ -466,7 +466,7 @@ class RunMachine:
         self._not_before = now if asked else now + self._budget.pause
         for host in self.hosts.facts:  # the limits of those that have yet to answer run elsewhere
             self.hosts.expect_heartbeat(host, now)
-        announced = self._announce(cause, now) + (self._send() if asked else [])
+        announced = self._announce(cause, now) + ([] if self._change is None else self._send())
         following = self._resume(now)
         if self.state == PAUSED:
             following += self._orphans.plan(self.hosts.fences(), self.hosts.over, now)
@@ -540,10 +540,10 @@ class RunMachine:
         self._budget.next()
         self._kept.clear()
         self._assign(assignment.hosts)
-        whole, change = assignment.whole, self._change
+        whole, change = assignment.whole, self._change or Change()
         self._whole = None if whole is None else (change.of(whole[0]), whole[1])
         self._job = AttemptMachine(change.of(assignment.plan), check=self._prove)
-        self._change = Change()
+        self._change = None
         actions = self._carry(self._job.begin(), now)
         self.hosts.expect_nothing(self._assigned)
         for node in range(len(self._assigned)):

@@ -226,6 +226,18 @@ class TestSync:
             assert isinstance(world.ended.cause, verdicts.NodeFailed)
             assert "no space left" in world.ended.cause.failure.why
 
+    def test_it_is_sent_as_well_where_a_lost_host_is_the_cause_in_its_place(self) -> None:
+        world = with_sync(spares=1, most=1)
+        ask(world)
+        world.lose(1)
+        end_ranks(world)
+        assert SendFolder() in world.done
+        world.wait(45.0)
+        assert not [order for order in world.orders() if isinstance(order, Prepare)]
+        world.tell(ev.FolderSent())
+        again(world)
+        assert world.starts()[-1].plan.program == NEW.program
+
     def test_a_restart_after_a_failure_sends_nothing(self) -> None:
         world = with_sync(most=1)
         world.fail(0)
