@@ -80,7 +80,7 @@ DOUBT_LIMIT = 5.0
 #: seconds after which those are named that have not ended yet
 AWAITED = 1.0
 
-#: what a rank's end by our own signals is not
+#: causes that ranks which end as they were told to cannot bring about
 _INSTEAD = (
     verdicts.Interrupted, verdicts.TimeUp, verdicts.NodeFailed, verdicts.OutputLost,
 )  # fmt: skip

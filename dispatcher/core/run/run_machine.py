@@ -460,7 +460,7 @@ class RunMachine:
         undead = self.hosts.undead()
         if undead:  # R-3
             why = f"{', '.join(undead)}: lost while stopped, so its ranks may still be there"
-            self._give_up_restart([*verdict.lost, 0])
+            self._give_up_restart()
             return actions + self._close(ENDED, why, now)
         self._go(FAILED)
         self._not_before = now if asked else now + self._budget.pause
@@ -488,7 +488,7 @@ class RunMachine:
             plan = self.plan if self._whole is None else self._whole[0]
             names = [plan.nodes[node].host.name for node in sorted(assignment.vacant)]
             why = f"no host can take the place of {', '.join(names)}"
-            self._give_up_restart(sorted(assignment.vacant))
+            self._give_up_restart()
             return self._close(VACANT, why if self._rules.most else None, now)
         when = max(self._not_before, self.hosts.dead_at())
         self._deadlines.pop(RESUME, None)
@@ -499,15 +499,17 @@ class RunMachine:
             return []
         return self._try_again(assignment, now)
 
-    def _give_up_restart(self, nodes: Sequence[int]) -> None:
-        """The restart that was asked for cannot be made for want of ``nodes``: the cause."""
+    def _give_up_restart(self) -> None:
+        """The restart that was asked for cannot be made for want of a host, which is the cause."""
         verdict = self._verdict
         assert verdict is not None
         if isinstance(verdict.cause, verdicts.RestartAsked):
             self._note_attempt()
-            why = self.hosts.out.get(self._assigned[nodes[0]], "it cannot be used any more")
-            known = verdict.lost.get(nodes[0], Failure(Kind.LOST, why))
-            cause = verdicts.NodeFailed(nodes[0], known)
+            out = [node for node, host in enumerate(self._assigned) if host in self.hosts.out]
+            node = next(iter([*verdict.lost, *out]), 0)
+            why = self.hosts.out.get(self._assigned[node], "it cannot be used any more")
+            known = verdict.lost.get(node, Failure(Kind.LOST, why))
+            cause = verdicts.NodeFailed(node, known)
             code = verdicts.exit_code(cause)
             self._verdict = replace(
                 verdict, cause=cause, exit_code=code, statuses={}, before=(), ended={}

@@ -198,6 +198,24 @@ def test_what_it_cannot_have_caused_ends_the_run(
     assert len(world.starts()) == 2
 
 
+def test_the_host_that_is_missing_is_named_also_where_the_world_had_shrunk() -> None:
+    world = started(3, most=3, min_nodes=2)
+    world.lose(0)
+    world.killed(2, 3, 4, 5)
+    world.sweep(1, 2)
+    world.wait(45.0)
+    again(world)
+    world.run._sync = True
+    assert ask(world) == []
+    end_ranks(world)
+    world.lose(2)
+    world.swept()
+    assert world.ended is not None
+    assert isinstance(world.ended.cause, verdicts.NodeFailed)
+    assert world.run.host_at(world.ended.cause.node) == 2
+    assert GONE.why in world.ended.cause.failure.why
+
+
 class TestSync:
     def test_ranks_start_when_the_folder_was_sent(self) -> None:
         world = with_sync()
