@@ -13,6 +13,8 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
+from trees import tree_of
+
 HOUSE = Path(__file__).parents[1] / "dispatcher"
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
@@ -21,7 +23,7 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef
 @cache
 def trees() -> dict[str, ast.Module]:
     return {
-        str(path.relative_to(HOUSE).with_suffix("")): ast.parse(path.read_text(encoding="utf-8"))
+        str(path.relative_to(HOUSE).with_suffix("")): tree_of(path)
         for path in sorted(HOUSE.rglob("*.py"))
     }
 

@@ -9,6 +9,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+from trees import tree_of
 
 ROOT = Path(__file__).parents[1]
 #: of projects that tests make up
@@ -35,7 +36,7 @@ def names_in(module: str) -> set[str]:
     if spec is None or spec.origin is None:
         return set()
     found = {path.stem for path in Path(spec.origin).parent.iterdir()}
-    for node in ast.walk(ast.parse(Path(spec.origin).read_text(encoding="utf-8"))):
+    for node in ast.walk(tree_of(Path(spec.origin))):
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
             found.add(node.name)
         elif isinstance(node, ast.alias):

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
 
+import trees
 from cases import cases
 
 ROOT = Path(__file__).parents[1]
@@ -82,9 +83,8 @@ def modules() -> Iterator[tuple[str, Path]]:
 MODULES = dict(modules())
 
 
-@cache
 def tree_of(name: str) -> ast.Module:
-    return ast.parse(MODULES[name].read_text(encoding="utf-8"))
+    return trees.tree_of(MODULES[name])
 
 
 def statements(tree: ast.Module, *, types: bool) -> Iterator[ast.stmt]:

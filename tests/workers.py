@@ -11,6 +11,7 @@ the mark ``alone`` measures time or memory: none of another worker runs beside i
 
 from __future__ import annotations
 
+import atexit
 import fcntl
 import os
 import shlex
@@ -24,7 +25,12 @@ from typing import Any
 import pytest
 
 #: folders whose tests take seconds each, the longest first
-LONG = ("tests/faults", "tests/scripts", "tests/runs", "tests/comm", "tests/transport")
+LONG = (
+    "tests/faults", "tests/scripts", "tests/runs", "tests/comm", "tests/transport",
+    "tests/test_assertions.py", "tests/plan/test_hostile_inputs.py",
+)  # fmt: skip
+#: files whose tests read all of the product, which is parsed once for one worker
+RULES = ("tests/test_layers.py", "tests/test_docstrings.py", "tests/test_imports.py")
 #: what a worker's Python is started by: its shell is the namespace's process 1, which reaps
 APART = ["unshare", "--net", "--pid", "--fork", "--kill-child", "--mount-proc", "sh", "-c"]
 BEGIN = 'ip link set lo up && mount -t tmpfs -o mode=1777 shm /dev/shm && "$0" "$@"; exit $?'
@@ -57,6 +63,8 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
         """In the order of collection, which is the same in all workers."""
 
         def _split_scope(self, nodeid: str) -> str:
+            if nodeid.startswith(RULES):
+                return "rules"
             return nodeid if nodeid.startswith(LONG) else nodeid.partition("::")[0]
 
     config.option.loadscopereorder = False
@@ -69,14 +77,17 @@ def settle_in(config: pytest.Config) -> None:
     os.makedirs(place, mode=0o700)
     os.environ["TMPDIR"] = place
     tempfile.tempdir = None
+    if "coverage" not in sys.modules:  # which writes what it saw later than this is called
+        atexit.register(os._exit, 0)  # to free all that a worker has takes Python seconds
 
 
 def order(items: list[pytest.Item]) -> None:
     """Put the long ones first, and last those that want to be alone."""
 
     def key(item: pytest.Item) -> tuple[bool, int]:
-        places = [n for n, folder in enumerate(LONG) if item.nodeid.startswith(folder)]
-        return item.get_closest_marker("alone") is not None, (places or [len(LONG)])[0]
+        first = (*LONG, *RULES)
+        places = [n for n, folder in enumerate(first) if item.nodeid.startswith(folder)]
+        return item.get_closest_marker("alone") is not None, (places or [len(first)])[0]
 
     items.sort(key=key)
 
