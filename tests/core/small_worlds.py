@@ -15,8 +15,9 @@ from dispatcher.core.events import actions as act
 from dispatcher.core.events import exec_events
 from dispatcher.core.events import run_events as ev
 from dispatcher.core.events.verdicts import RestartAsked, Verdict
-from dispatcher.core.exec_machine import AskPassword, CloseHost, SendPassword, SignalCommand
+from dispatcher.core.exec_machine import CloseHost, SignalCommand
 from dispatcher.core.run.run_machine import RunMachine
+from dispatcher.core.sudo_password import AskPassword, SendPassword
 from dispatcher.model.failure import Ending, Failure, Kind
 from dispatcher.plan.job.job_plan import Change, JobPlan
 from dispatcher.plan.job.request import Restarts

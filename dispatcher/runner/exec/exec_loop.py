@@ -26,14 +26,13 @@ from dispatcher.core.events.actions import Action, Tell
 from dispatcher.core.events.exec_events import Outcome, PasswordTold
 from dispatcher.core.events.run_events import Sink
 from dispatcher.core.exec_machine import (
-    AskPassword,
     CloseHost,
     ExecMachine,
     Finished,
-    SendPassword,
     SignalCommand,
     StartCommand,
 )
+from dispatcher.core.sudo_password import AskPassword, SendPassword
 from dispatcher.model.host import Host
 from dispatcher.plan.exec_plan import ExecPlan
 from dispatcher.runner.exec.host_command import STDOUT, HostCommand
