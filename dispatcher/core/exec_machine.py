@@ -252,7 +252,8 @@ class ExecMachine:
                 self._move(node, WAITING)
                 self.deadlines.pop(("connect", node), None)
                 self.deadlines["again", node] = now + again
-                return self._go_on(now)
+                self._sudo.left(node, started=False)  # its sudo will ask anew
+                return self._answer(now) + self._go_on(now)
             failure = again
         return self._finish(node, host.why or exec_events.Failed(failure), now)
 

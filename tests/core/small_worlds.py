@@ -427,10 +427,10 @@ class Command:
             asks = self.small.sudo and node not in self.told
             if node not in self.wanting:
                 yield ("asks" if asks else "starts", node)
-                if faults:
-                    yield from ((what, node) for what in ("drops", "refuses"))
-                    if node in self.told:
-                        yield ("wrong", node)
+            if faults:
+                yield from ((what, node) for what in ("drops", "refuses"))
+                if node in self.told:
+                    yield ("wrong", node)
         for node in sorted(table.running):
             yield ("dies" if node in self.dying else "ends", node)
             if faults:

@@ -257,6 +257,18 @@ class TestPassword:
         made.handle(ev.NodeLost(0, REFUSED), 102.0)
         assert made.handle(exec_events.PasswordTold(True), 103.0) == []
 
+    def test_who_is_dropped_meanwhile_is_asked_for_it_anew(self) -> None:
+        made = machine(2)
+        for node in range(2):
+            made.handle(exec_events.PasswordAwaited(node), 101.0)
+        assert made.handle(ev.NodeLost(0, DROPPED), 102.0) == []
+        assert made.handle(exec_events.PasswordTold(True), 102.1) == [SendPassword(1, 10.0)]
+        assert made.handle(ev.NodeLost(1, DROPPED), 102.2) == []  # which does not say it is wrong
+        assert list(map(type, made.tick(103.0))) == [StartCommand] * 2
+        again = [made.handle(exec_events.PasswordAwaited(node), 104.5) for node in range(2)]
+        assert again == [[SendPassword(0, 10.0)], []]
+        assert made.handle(up(0), 105.0) == [SendPassword(1, 10.0)]
+
     def test_without_one_its_hosts_have_failed(self) -> None:
         made = machine(1)
         made.handle(exec_events.PasswordAwaited(0), 101.0)
