@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import time
 from collections.abc import Mapping, Sequence
@@ -42,6 +43,9 @@ from dispatcher.transfer.ignore_rules import Rules
 from dispatcher.transfer.put_files import Sending
 from dispatcher.transfer.put_sources import Group, Sources
 from dispatcher.transfer.tars import names_of
+
+#: what holds such characters in a list of hosts: ranges as [0-14/2], groups as @rack:*
+_OF_HOSTSETS = re.compile(r"\[[^]]*\]|@[^,!&^]*")
 
 
 class PutOptions(CopyOptions, SendOptions, section="Files"):
@@ -91,7 +95,7 @@ def put(options: PutOptions) -> int:
     *sources, dest = options.paths
     if not dest or "\0" in dest:
         raise CannotCopy("put: an empty destination")
-    _meant_hosts(options)
+    _check_excluded(options)
     user, mode = sudo.user(options), _mode(options.mode)
     if options.owner is not None:
         _check_owner(options.owner)
@@ -157,14 +161,19 @@ def _left_out(paths: Sequence[str]) -> list[str]:
     return found + and_more(len(paths))
 
 
-def _meant_hosts(options: PutOptions) -> None:
+def _check_excluded(options: PutOptions) -> None:
     """Nothing, unless ``--exclude`` names files. Raises: UsageError."""
-    for text in options.excluded:
-        if typed("excluded") and not text.startswith("^") and set(text) & set("*?/"):
-            raise UsageError(
-                f"--exclude {text}: it leaves hosts out, and no host is called so",
-                hint=f"to leave files out: --ignore {shlex.quote(text)}",
-            )
+    for text in filter(_means_files, options.excluded if typed("excluded") else ()):
+        raise UsageError(
+            f"--exclude {text}: it leaves hosts out, and no host is called so",
+            hint=f"to leave files out: --ignore {shlex.quote(text)}",
+        )
+
+
+def _means_files(excluded: str) -> bool:
+    """Whether a value of ``--exclude`` can be no list of hosts, but is one of file names."""
+    is_file_of_hosts = excluded.startswith("^")
+    return not is_file_of_hosts and bool(set("*?/").intersection(_OF_HOSTSETS.sub("", excluded)))
 
 
 def _mode(text: str | None) -> int | None:

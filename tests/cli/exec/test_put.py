@@ -232,6 +232,24 @@ def test_refusals(
     assert found(folder / "to") == {}
 
 
+@cases(
+    ("excluded", "means_files"),
+    [
+        ("*.o", True),
+        ("cache/", True),
+        ("*.[ch]", True),
+        ("n1,@gpu,*.o", True),
+        ("n[0-14/2]", False),
+        ("r[1-4]n[0-6/2],n9", False),
+        ("@*", False),
+        ("n1,@rack:*!n2", False),
+        ("^lists/broken", False),
+    ],
+)
+def test_what_leaves_out_hosts(excluded: str, means_files: bool) -> None:
+    assert command._means_files(excluded) == means_files
+
+
 def test_what_is_ignored_or_odd_stays_here(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
     for name in ("pipe", "queue", "x.fifo"):
         os.mkfifo(folder / name)
