@@ -73,7 +73,10 @@ class ExecLimits(Arguments):
     def canaries(self, hosts: int) -> int:
         """How many of the first batches must have a host that did well, for others to begin."""
         before_last = str(self.serial).count(",")
-        return before_last if self.max_fail or not before_last else len(self.batches(hosts))
+        if not before_last:
+            return 0
+        batches = len(self.batches(hosts))
+        return min(before_last, batches) if self.max_fail else batches
 
     def at_once(self, hosts: int) -> int:
         """How many of ``hosts`` may be at work at the same time, whatever their batch."""
@@ -87,8 +90,10 @@ class ExecLimits(Arguments):
             return (hosts,)
         sizes = [share(one, hosts) for one in str(self.serial).split(",")]
         found: list[int] = []
-        while (left := hosts - sum(found)) > 0:
+        left = hosts
+        while left > 0:
             found.append(min(left, sizes[min(len(found), len(sizes) - 1)]))
+            left -= found[-1]
         return tuple(found)
 
     def most_failures(self, hosts: int) -> int | None:

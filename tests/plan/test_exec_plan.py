@@ -85,6 +85,19 @@ def test_batches(
     assert (found.batches(hosts), found.at_once(hosts)) == (batches, at_once)
 
 
+@cases(
+    ("limits", "hosts", "canaries"),
+    [
+        ({"serial": 2, "delay": 1}, 5, 0),
+        ({"serial": "1,10%,50%"}, 20, 4),
+        ({"serial": "1,10%,50%", "max_fail": 2}, 20, 2),
+        ({"serial": "1,10%,50%", "max_fail": 2}, 1, 1),  # no more than there are batches
+    ],
+)
+def test_which_batches_are_canaries(limits: dict[str, Any], hosts: int, canaries: int) -> None:
+    assert ExecLimits(**limits).canaries(hosts) == canaries
+
+
 @cases(("most", "hosts", "failures"), [(None, 9, None), (2, 9, 2), ("10%", 9, 1), ("34%", 9, 4)])
 def test_when_failures_end_it(most: Any, hosts: int, failures: int | None) -> None:
     assert ExecLimits(max_fail=most).most_failures(hosts) == failures
