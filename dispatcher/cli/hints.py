@@ -55,8 +55,9 @@ class Advice:
             return _not_found(options)
         if isinstance(options, ExecOptions) and trouble == NOT_STARTED:
             file = options.failed_to or options.retry_failed
-            line = f"--retry-failed {shlex.quote(file)}" if file else None
-            return f"{line}  # in the place of the hosts: goes on with these" if line else None
+            if file:
+                option = f"--retry-failed {shlex.quote(file)}"
+                return f"{option}  # in place of the hosts: goes on with these"
         return None
 
     # -- hosts ---------------------------------------------------------------------------

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 from collections.abc import Sequence
 
 import click
@@ -102,7 +103,7 @@ def _apart(options: RestartOptions, typed: Sequence[str]) -> tuple[str | None, t
     if at > 1:
         raise UnexpectedArgument(
             f"{words[1]}: what the ranks are to run stands behind --",
-            hint=f"dispatch restart {words[0]} -- {' '.join(words[1:])}",
+            hint=f"dispatch restart {shlex.join([words[0], '--', *words[1:]])}",
         )
     return (words[0] if at else None), words[at:]
 

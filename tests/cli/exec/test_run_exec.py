@@ -123,7 +123,7 @@ def test_no_more_hosts_at_once_than_that(tmp_path: Path, capfd: pytest.CaptureFi
         "error: 1 of 3 hosts failed, 2 not started [hosts-failed]",
         "  ::1                  exit code 3",
         "  127.0.0.1,localhost  not started: stopped after 1 failed",
-        "  hint: --retry-failed 'a b'  # in the place of the hosts: goes on with these",
+        "  hint: --retry-failed 'a b'  # in place of the hosts: goes on with these",
     ]
     assert (tmp_path / "a b").read_text().splitlines()[1:] == [
         "::1  # exit code 3",

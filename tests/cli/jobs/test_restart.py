@@ -46,6 +46,7 @@ def test_what_is_ordered(
     ("words", "code", "said"),
     [
         (["latest", "a.py"], 2, "error: a.py: what the ranks are to run stands behind --"),
+        (["latest", "a.py", "a b"], 2, "  hint: dispatch restart latest -- a.py 'a b'\n"),
         (["latest", "--"], 2, "error: nothing stands behind --"),
         (["-x", "RANK=3"], 2, "error: -x: RANK is set by dispatch"),
         (["-x", "A=" + "x" * 80_000], 2, "error: more than 64 KiB of arguments and variables"),
