@@ -233,10 +233,10 @@ class _DryRun(TypedDict):
 class DryRun(_DryRun, total=False):
     """What a command would do: ``--dry-run --json`` of all commands but run, which shows its plan.
 
-    parents: with ``--fanout-tree``, host -> the one it is reached through. Of commands that run or
-    copy on every host: batches: how many hosts each has, in the order of hosts. at_once: how many
-    are at work at most. delay: seconds between batches. max_fail: how many have failed when no
-    further one is begun, null for never.
+    parents: with ``--fanout-tree``, host -> the one it is reached through. batches: of commands
+    that run or copy on every host, how many hosts each batch has, in the order of hosts. at_once:
+    of the same, how many are at work at most. delay: seconds between batches. max_fail: how many
+    have failed when no further one is begun, null for never.
     """
 
     batches: list[int]

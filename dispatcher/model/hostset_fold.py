@@ -1,7 +1,7 @@
 """Many names as one short text: ``n[03-07],login``, names of two numbers as ``r[1-4]c[01-20]``.
 
 It is what ClusterShell's ``nodeset -f`` prints (1.9 and later; tests compare the two), in much less
-time: 10,000 names of two numbers take it minutes where they do not make one rectangle.
+time: 10,000 names of two numbers that make no rectangle take ClusterShell minutes.
 
 Theory. A name is a template, such as ``r%sc%s``, and a number for each of its gaps. Names of one
 template are points; a box is a set of numbers for each gap, and stands for all points that can be

@@ -80,7 +80,7 @@ class ResultOptions(Options, section="Results"):
     failed_to: str | None = option(
         metavar="FILE",
         help="Write the hosts that failed or were not started to FILE, as a hostfile. It is right "
-        "at any time, should dispatch be killed.",
+        "at any time, even if dispatch is killed.",
     )
     retry_failed: str | None = option(
         metavar="FILE",

@@ -170,17 +170,17 @@ class LimitOptions(Options, section="Limits"):
     )
     serial: str | None = option(
         metavar="N|P%[,...]",
-        help="Run on at most N hosts at once, or P% of them: a rolling execution. So 1,10%,50% is "
-        "one host, then a tenth of all, then half of them at a time: a batch begins when the one "
-        "before is done, and none after one in which all hosts failed (with --max-fail, that is "
-        "asked of the batches before the last number).",
+        help="Run on at most N hosts at once, or P% of them: a rolling execution. With 1,10%,50% "
+        "they go in batches: one host, then a tenth of all, then half of them at a time. A batch "
+        "begins when the one before is done, unless all hosts of that failed (with --max-fail, "
+        "only the batches before the last number are looked at for that).",
         usual="all hosts",
         type=Share(several=True),
     )
     delay: float | None = option(
         metavar="SECONDS",
-        help="Wait SECONDS between the batches of --serial. With it 4 is batches of 4, too; "
-        "without it the next host begins as soon as one is done.",
+        help="Wait SECONDS between the batches of --serial. With it, --serial 4 means batches of "
+        "4; without it, the next host begins as soon as one is done.",
         usual="0",
     )
     max_fail: str | None = option(
@@ -216,7 +216,7 @@ class SendOptions(Options, section="Files"):
     )
     mode: str | None = option(
         metavar="MODE",
-        help="Give files this mode, such as 640. Folders can be entered by whom it lets read.",
+        help="Give files this mode, such as 640. Folders get the same, with x wherever it has r.",
         usual="the mode that they have here",
     )
     ignore: tuple[str, ...] = option(

@@ -9,6 +9,8 @@ from dispatcher.cli.options.host_options import SudoOptions
 from dispatcher.model.errors import ConflictingOptions, NoPassword, UsageError
 from dispatcher.model.names import BadName, check_user
 
+AT_A_TERMINAL = "run it at a terminal, or let sudoers grant it with NOPASSWD"
+
 
 def user(options: SudoOptions) -> str | None:
     """The user that sudo is to make of us; None without ``--sudo``. Raises: UsageError."""
@@ -57,6 +59,3 @@ def password(options: SudoOptions) -> Iterator[Callable[[bool], bytes | None]]:
         yield lambda again: ask(True) if again else known
     finally:
         asking.close()
-
-
-AT_A_TERMINAL = "run it at a terminal, or let sudoers grant it with NOPASSWD"

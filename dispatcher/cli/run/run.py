@@ -125,7 +125,7 @@ class RankOptions(Options, section="Ranks"):
         "deals them, else as gpu, but not a rank whose GPUs are at several NUMA nodes. Only CPUs "
         "that the login, batch system or container allows are used. -v shows the outcome.",
     )
-    report_bindings: bool = option(help="Tell of each host which ranks run on which CPUs.")
+    report_bindings: bool = option(help="Show for each host which ranks run on which CPUs.")
     mem_bind: Literal["none", "local"] = option(
         default="none",
         help="Take memory of bound ranks only from their NUMA nodes (local), or from others too "

@@ -31,7 +31,7 @@ class CommandEnded(Event):
 
 @value
 class PasswordAwaited(Event):
-    """sudo on the host wants the user's password; again: what it was told was wrong."""
+    """sudo on the host wants the user's password; a second time where it was told a wrong one."""
 
     node: int
 
