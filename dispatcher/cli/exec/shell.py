@@ -13,8 +13,8 @@ What a typed line means::
     quit              or Ctrl-D
 
 Every command is a fan-out command of its own, over connections that the shell keeps. So what one
-sets is gone with it, but for the folder: that is gone to anew before each. The
-standard library's readline edits the line; the history is the user's alone (0600).
+sets is gone with it, except for the folder, which each command enters anew. The standard
+library's readline edits the line; the history is the user's alone (0600).
 Where standard input is no terminal its lines are commands all the same.
 """
 
