@@ -14,7 +14,8 @@ count.
 
 Not covered: marks that ``--log-overflow drop`` left inside a rank's file count as its bytes; names
 that stay inconsistent, because a launcher was killed in the middle of a cut: then what is there is
-read, without a count.
+read, without a count; a file that was cut and removed since the names were looked up, and whose
+number (inode) the file being written has by chance.
 """
 
 from __future__ import annotations
