@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from dispatcher.cli.options.declaration import Option, declared, names_of, replace
-from dispatcher.cli.options.host_options import hosts_typed, named_hosts
+from dispatcher.cli.options.host_options import named_hosts
 from dispatcher.cli.options.option_defaults import typed
 from dispatcher.cli.run.run import RunOptions
 from dispatcher.model.errors import (
@@ -46,7 +46,8 @@ MOST_FILE = 1 << 20
 class PartLine:
     """What was typed of one program. options: all that hold for it; own: values that it has itself.
 
-    hosts: those that it names; None: all of the job's.
+    hosts: those that it names; None: all of the job's, or those before the first program, which
+    ``with_hosts`` tells apart.
     """
 
     options: RunOptions
@@ -75,9 +76,6 @@ def split(options: RunOptions, check: Check) -> tuple[RunOptions, tuple[PartLine
     job = replace(options, **{name: names_of(RunOptions)[name] for name in own})
     job = replace(job, hostfile=options.hostfile, lists=options.lists)
     lines = _several(job, rest, check)
-    hosts = None
-    if hosts_typed() and any(line.hosts is not None for line in lines):
-        hosts = tuple(host for one in named_hosts(options, slots=True) for host in one.hosts)
     options = replace(options, words=first)
     try:
         _check_program(options, check)
@@ -85,7 +83,7 @@ def split(options: RunOptions, check: Check) -> tuple[RunOptions, tuple[PartLine
         if error.hint and error.hint.startswith("dispatch "):  # a line, and this is the rest of it
             error.hint += f" {shlex.join([BETWEEN, *rest])}"
         raise
-    return job, (PartLine(options, own, hosts), *lines)
+    return job, (PartLine(options, own, None), *lines)
 
 
 def _is_escaped(words: Sequence[str]) -> bool:
@@ -237,25 +235,31 @@ def app_lines(text: str) -> list[tuple[int, str]]:
     return found if begun is None else [*found, begun]
 
 
-def with_hosts(hosts: Hostlist, lines: Sequence[PartLine]) -> Hostlist:
-    """``hosts`` and those that programs name besides.
+def with_hosts(hosts: Hostlist, lines: Sequence[PartLine]) -> tuple[Hostlist, tuple[PartLine, ...]]:
+    """``hosts`` and those that programs name besides; the programs, the first one with its own.
 
-    A list that several of them give with slots counts for each, as for mpirun: ``-w n1:2 a : -w
+    What stands before the first program is its own where another names hosts, else everybody's. A
+    list that several of them give with slots counts for each, as for mpirun: ``-w n1:2 a : -w
     n1:6 b`` are eight.
     """
     from dataclasses import replace as changed
 
+    first, *others = lines
     named = [line.hosts for line in lines if line.hosts is not None]
-    of_first = bool(named) and named[0] == hosts.hosts  # they are its own, not everybody's
+    of_first = (
+        bool(named) and first.hosts is None and not {"hostfile", "lists"}.isdisjoint(first.own)
+    )
+    if of_first:
+        first = changed(first, hosts=hosts.hosts)
     found = {host.place: host for host in hosts.hosts}
     adds_up = {
         place for place, host in found.items() if of_first and host.slots and host.origin[0] == "-"
     }
-    for host in (host for own in named[of_first:] for host in own):
+    for host in (host for own in named for host in own):
         if host.place not in found:
             found[host.place] = host
             adds_up |= {host.place} if host.slots else set()
         elif host.place in adds_up and host.slots:
             before = found[host.place]
             found[host.place] = changed(before, slots=(before.slots or 0) + host.slots)
-    return changed(hosts, hosts=tuple(found.values()))
+    return changed(hosts, hosts=tuple(found.values())), (first, *others)

@@ -64,7 +64,7 @@ def request(options: RunOptions) -> Request:
     if hosts is None:
         hosts = _together(named_hosts(options, slots=True))
     if lines:
-        hosts = parts.with_hosts(hosts, lines)
+        hosts, lines = parts.with_hosts(hosts, lines)
     _check_exports(options.exports, hosts)
     if options.python == "":
         raise UsageError("--python: an empty name")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from pathlib import Path
 
 import pytest
@@ -102,6 +103,15 @@ def test_hosts_of_its_own(
     made = request(parsed("run", *line))
     assert [part.hosts for part in made.parts] == those
     assert hosts(made) == found
+
+
+def test_hosts_are_read_from_standard_input_once(
+    parsed: Parsed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"n1 slots=2\nn2\n")))
+    made = request(parsed("run", "-H", "-", *RUN, "1", "a", ":", "-w", "n3", *RUN, "1", "b"))
+    assert [part.hosts for part in made.parts] == [(("n1", 2), ("n2", None)), (("n3", None),)]
+    assert hosts(made) == {"n1": 2, "n2": None, "n3": None}
 
 
 @cases(
