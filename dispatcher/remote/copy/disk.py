@@ -271,15 +271,28 @@ class Present:
 
     def __init__(self, path: str, about: os.stat_result) -> None:
         self.path = path
+        self.about = about
         self.size = about.st_size
         self.seen = digest(path, self.size)
-        self._about = about
 
     def is_still(self, sent: bytes) -> bool:
         """Whether it is what was ``sent``, and nobody has changed it meanwhile. Raises: OSError."""
-        now, about = os.lstat(self.path), self._about
+        now, about = os.lstat(self.path), self.about
         same = (now.st_ino, now.st_mtime_ns) == (about.st_ino, about.st_mtime_ns)
         return same and bytes.fromhex(self.seen) == sent
+
+
+def opened_again(path: str, about: os.stat_result) -> int:
+    """The file or folder ``about`` which somebody asked before; no link, and no other by that name.
+
+    Raises: NotTaken, OSError.
+    """
+    fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    now = os.fstat(fd)
+    if (now.st_dev, now.st_ino) != (about.st_dev, about.st_ino):
+        os.close(fd)
+        raise NotTaken(f"{path}: another one has its name now")
+    return fd
 
 
 def needs(

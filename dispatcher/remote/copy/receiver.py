@@ -23,6 +23,7 @@ from dispatcher.remote.copy.disk import (
     merge,
     needs,
     open_part,
+    opened_again,
     remove,
     rename,
     same_file,
@@ -231,7 +232,6 @@ class Receiver:
         if self._checksum:
             if digest(final) != entry.more:
                 return False
-            os.utime(final, ns=(entry.mtime, entry.mtime))
         elif not same_time(there.st_mtime_ns, entry.mtime):
             if os.geteuid() in (0, there.st_uid):  # else it could not get its time
                 try:
@@ -239,9 +239,27 @@ class Receiver:
                 except OSError:
                     pass  # it cannot be read: it is sent
             return False
-        if self._own(final, there) or there.st_mode & 0o7777 != entry.mode:
-            os.chmod(final, entry.mode)
+        self._settle(entry, final, there, time=self._checksum)
         return True
+
+    def _settle(self, entry: Entry, path: str, there: os.stat_result, *, time: bool) -> None:
+        """Give a file that stays, as ``there`` tells it, its owner and mode, and its ``time``."""
+        is_right = there.st_mode & 0o7777 == entry.mode and self._owner == (-1, -1)
+        if is_right and not time:
+            return
+        fd: int | str
+        try:
+            fd = opened_again(path, there)
+        except PermissionError:
+            fd = path  # its owner may not read it, and can change no other's by this
+        try:
+            if time:
+                os.utime(fd, ns=(entry.mtime, entry.mtime))
+            if self._own(fd, there) or there.st_mode & 0o7777 != entry.mode:
+                os.chmod(fd, entry.mode)
+        finally:
+            if isinstance(fd, int):
+                os.close(fd)
 
     def _own(self, path: str | int, there: os.stat_result | None = None) -> bool:
         """Give ``path``, a link itself, to its owner, if it is not; before its mode is set."""
@@ -352,9 +370,7 @@ class Receiver:
         """A file is what it is to be, but for its time."""
         if not there.is_still(sent):
             raise NotTaken(f"{entry.path}: changed while it was compared")
-        os.utime(there.path, ns=(entry.mtime, entry.mtime))
-        if self._own(there.path) or os.lstat(there.path).st_mode & 0o7777 != entry.mode:
-            os.chmod(there.path, entry.mode)
+        self._settle(entry, there.path, there.about, time=True)
         self._wants.discard(index)
         self._turn += 1
 
@@ -433,7 +449,9 @@ class Receiver:
             merge(staged, final)
         for _, final, entry in folders:
             if entry.mode & 0o700 != 0o700:
-                os.chmod(final, entry.mode)
+                fd = os.open(final, os.O_RDONLY | os.O_NOFOLLOW | os.O_DIRECTORY | os.O_CLOEXEC)
+                os.fchmod(fd, entry.mode)
+                os.close(fd)
 
     def report(self) -> dict[str, Any]:
         """What was done: files sent and equal; bytes received, and found from another time."""

@@ -6,6 +6,7 @@ import grp
 import hashlib
 import os
 import pwd
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -153,6 +154,30 @@ class TestOwner:
         given.clear()
         put(f"{tmp_path}/", [folder("d"), file("d/f")], owner=ME)
         assert given == []
+
+
+@cases("swap", [os.symlink, os.link])
+def test_what_took_the_name_meanwhile_is_not_touched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, swap: Callable[[Path, Path], None]
+) -> None:
+    """Others may write to the folder, and we may be root."""
+    place, other = tmp_path / "f", tmp_path / "other"
+    for path in (place, other):
+        path.write_bytes(b"new")
+        path.chmod(0o600)
+        os.utime(path, ns=(NS, NS))
+
+    def swapped(there: int, here: int) -> bool:
+        place.unlink()
+        swap(other, place)
+        return True
+
+    monkeypatch.setattr("dispatcher.remote.copy.receiver.same_time", swapped)
+    one = receiver(f"{tmp_path}/", [file("f")])
+    with pytest.raises((OSError, NotTaken)):
+        one.needs()
+    one.close(keep=False)
+    assert other.stat().st_mode & 0o7777 == 0o600
 
 
 class TestNeeded:
