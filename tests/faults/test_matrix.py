@@ -251,7 +251,8 @@ class TestNetwork:
         run.clean((1 if who == "kernel" else 3 + 1) + SLACK)
 
     def test_short_cuts_are_survived(self, own_job: Start) -> None:  # row 31
-        run = own_job("stubborn", "--heartbeat", "2", "--lease", "12", "--grace", "0.5").up()
+        # what the kernel sends again goes out after 0.2, 0.6, 1.4 and 3 s: so cuts of 3 s are short
+        run = own_job("stubborn", "--heartbeat", "5", "--lease", "15", "--grace", "0.5").up()
 
         def on_their_way() -> list[str]:
             """Connections whose bytes are not acknowledged; TCP repeats them ever slower."""
