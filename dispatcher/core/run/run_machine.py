@@ -167,7 +167,9 @@ class RunMachine:
             return self._on_signal(event, now)
         if isinstance(event, ev.NodesHeard):
             for one, ago in zip(event.nodes, event.ago, strict=True):
-                if not self.hosts.is_resting(one):  # it came before it said so
+                if self.hosts.is_resting(one):  # it gave that beat before it said so
+                    self._expect_heartbeat(one, now - ago)
+                else:
                     self.handle(ev.NodeHeard(one), now - ago)  # which calls for nothing
             return []
         if isinstance(event, ev.NodePaused):
@@ -587,7 +589,10 @@ class RunMachine:
         if event.signum == signal.SIGTSTP:
             return self._stop_with_us(self._pause.begin, now)
         if event.signum == signal.SIGCONT:
-            return self._pause.end(self.hosts.answering)
+            resumed = self._pause.end(self.hosts.answering)
+            for action in resumed:  # their hosts gave no beat while they rested
+                self._expect_heartbeat(action.node, now)  # type: ignore[attr-defined]
+            return resumed
         if self.state == TRYING:
             actions = self._carry(self._job.handle(event, now), now)
             # the state may have changed: a job that ends by this very signal leaves at once
@@ -598,6 +603,13 @@ class RunMachine:
         if self.state == CLOSING:
             return self._leave(INTERRUPTED)
         return self._interrupt(verdicts.Interrupted(event.signum, event.by), now)
+
+    def _expect_heartbeat(self, host: int, now: float) -> None:
+        node = self._nodes.get(host)
+        if self.state == TRYING and node is not None:
+            self._job.handle(ev.NodeHeard(node), now)
+        else:
+            self.hosts.expect_heartbeat(host, now)
 
     def _interrupt(self, cause: verdicts.Cause, now: float) -> list[Action]:
         """The run ends for ``cause`` between two attempts (R-2)."""

@@ -410,6 +410,27 @@ def test_a_host_lost_after_its_part_had_ended_is_reached_for_the_attempt_under_w
     assert world.ended.exit_code == 0
 
 
+def test_a_beat_from_before_a_rest_counts_though_it_is_told_later() -> None:
+    """The loop asks for beats only when somebody would be late."""
+    world = started(2)
+    late = world.run.next_deadline()
+    assert late is not None
+    world.now = late - 1.0
+    world.tell(ev.SignalReceived(signal.SIGTSTP))
+    world.tell(ev.NodePaused(0))
+    world.now = late + 0.1
+    world.tell(ev.NodesHeard((0, 1), (1.2, 1.2)))
+    at = len(world.done)
+    world.take(world.run.tick(world.now))
+    assert world.orders(at) == []
+    world.now += world.run.plan.limits.silence - 1.0
+    world.tell(ev.SignalReceived(signal.SIGCONT))
+    world.now += 2.0
+    at = len(world.done)
+    world.take(world.run.tick(world.now))
+    assert not any(isinstance(action, (CloseLink, SignalRanks)) for action in world.orders(at))
+
+
 class TestReturn:
     def test_a_host_that_is_back_takes_a_place_at_the_next_restart(self) -> None:
         world = lost_and_gone_on(spares=1)
