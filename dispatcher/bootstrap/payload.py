@@ -21,26 +21,20 @@ rest of the stream is still unread.
 A host's end of a copy comes the same way, but a host without Python copies too, by a script for
 sh; so there it says first, in one line, who will read on::
 
-    stdout    ``P MAGIC``, Python does: stage one, the modules, frames (``copy_frames``)
+    stdout    ``P``, Python does: stage one, the modules, frames (``copy_frames``)
               ``S``, the script does: a tar
 
-That line costs no round trip: it comes with the marker that the command has started. MAGIC is the
-version of that Python's bytecode (``importlib.util.MAGIC_NUMBER``): where it is ours, and hosts
-are many, they are sent the modules compiled, since to compile them costs a host as much as to
-start Python (12 ms, 8 ms).
+That line costs no round trip: it comes with the marker that the command has started.
 """
 
 from __future__ import annotations
 
 import binascii
 import functools
-import marshal
 import os
 import re
 import threading
-import types
 import zlib
-from _frozen_importlib_external import MAGIC_NUMBER
 from collections.abc import Iterable, Mapping, Sequence
 
 from dispatcher.model.errors import UsageError
@@ -73,10 +67,8 @@ COPY = (
 COPY_TREE = ("copy.copy_relay",)
 COPY_WILD = ("copy.wildcards",)
 
-#: who reads on where a copy is to begin; behind the first, and a blank, the version of its bytecode
+#: who reads on where a copy is to begin
 PYTHON, SHELL = b"P\n", b"S\n"
-_ANSWER = re.compile(rb"P(?: ([0-9a-f]{8}))?\n")
-LONGEST_ANSWER = 16
 
 #: what the far side says, before any SYNC, when it found nothing to run us with
 NO_PYTHON_MARK = "dispatch: no python: "
@@ -99,8 +91,7 @@ class Loader:
     def __init__(self, sources):
         self.sources = {"dispatcher.remote." + name: text for name, text in sources.items()}
     def get_source(self, name):
-        text = self.sources.get(name)
-        return text if type(text) is str else None
+        return self.sources.get(name)
     def find_spec(self, name, path=None, target=None):
         is_room = any(other.startswith(name + ".") for other in self.sources)
         if is_room or name in self.sources:
@@ -111,10 +102,7 @@ class Loader:
         name = module.__name__
         if name in self.sources:
             place = "<agent>/" + name.rpartition(".")[2] + ".py"
-            code = self.sources[name]
-            if type(code) is str:
-                code = compile(code, place, "exec", 0, True)
-            exec(code, module.__dict__)
+            exec(compile(self.sources[name], place, "exec", 0, True), module.__dict__)
 def load(sources):
     sys.meta_path.insert(0, Loader(sources))
 """
@@ -156,8 +144,7 @@ if sys.version_info < {OLDEST_PYTHON!r}:
         try: os.execvp(p, [p, "-I", "-S", "-X", "utf8", "-c", sys.argv[1]] + sys.argv[1:])
         except OSError: pass
     os.execv("/bin/sh", ["sh", "-c", {_SHELL_ONLY!r}, "dispatch"] + sys.argv[2:])
-m = __import__("_frozen_importlib_external").MAGIC_NUMBER.hex()
-os.write(1, b"P " + m.encode() + b"\\n")
+os.write(1, {PYTHON!r})
 {_STAGE_ZERO}
 """
 
@@ -210,52 +197,14 @@ def _payload() -> bytes:
     return payload_of(sources())
 
 
-def who_copies(line: bytes) -> tuple[bool | None, bool]:
-    """What a host's first line says: whether its Python copies, and whether that can run ours.
-
-    None: it is no such line.
-    """
-    if line == SHELL:
-        return False, False
-    found = _ANSWER.fullmatch(line)
-    return (None, False) if found is None else (True, found[1] == MAGIC_NUMBER.hex().encode())
-
-
+@functools.cache
 def copy_payload(tree: bool = False, wild: bool = False) -> bytes:
     """What a host that said ``PYTHON`` is sent before the first frame.
 
     tree: it passes files on. wild: it finds some by wildcards.
     """
-    with _packing:
-        return _copy_payload(tree, wild)
-
-
-@functools.cache
-def _copy_payload(tree: bool, wild: bool) -> bytes:
     names = COPY + COPY_TREE * tree + COPY_WILD * wild
     return payload_of({name: source(name) for name in names}, _START_COPY)
-
-
-def compiled_copy() -> bytes:
-    """As ``copy_payload``, for a Python whose bytecode is ours."""
-    with _packing:
-        return _compiled_copy()
-
-
-@functools.cache
-def _compiled_copy() -> bytes:
-    parts: list[object] = [_lean_code(compile(LOADER + _RUN + _START_COPY, "<agent>", "exec"))]
-    for name in COPY:
-        place = f"<agent>/{name.rpartition('.')[2]}.py"
-        parts += [name, _lean_code(compile(source(name), place, "exec", 0, True, 2))]
-    packed = zlib.compress(marshal.dumps(parts), 6)
-    return _stage_one(len(packed), "marshal.loads(zlib.decompress(b))") + packed
-
-
-def _lean_code(code: types.CodeType) -> types.CodeType:
-    """``code`` without the numbers of its lines, a quarter of what would be sent."""
-    consts = (_lean_code(one) if isinstance(one, types.CodeType) else one for one in code.co_consts)
-    return code.replace(co_consts=tuple(consts), co_linetable=b"")
 
 
 def sources() -> dict[str, str]:
@@ -341,11 +290,8 @@ def payload_of(modules: Mapping[str, str], start: str = _START) -> bytes:
     return _stage_one(len(packed)) + packed
 
 
-def _stage_one(size: int, unpacked: str = "zlib.decompress(b).decode().split('\\0')") -> bytes:
-    """Line 1: check the version, read ``size`` bytes, hand over to stage two.
-
-    unpacked: an expression for what is in ``b``, these bytes: stage two, then names and modules.
-    """
+def _stage_one(size: int) -> bytes:
+    """Line 1: check the version, read ``size`` bytes, hand over to stage two."""
     source = (
         "import os,sys\n"
         f"if sys.version_info<{OLDEST_PYTHON!r}:\n"
@@ -355,13 +301,13 @@ def _stage_one(size: int, unpacked: str = "zlib.decompress(b).decode().split('\\
         f" sys.stderr.write({NO_PYTHON_MARK!r}+'%s is %d.%d, at least %d.%d is needed\\n'"
         f"%((sys.executable,)+sys.version_info[:2]+{OLDEST_PYTHON!r}))\n"
         f" sys.exit({NO_PYTHON_STATUS})\n"
-        "import zlib,marshal\n"
+        "import zlib\n"
         "b=b''\n"
         f"while len(b)<{size}:\n"
         f" c=f.read({size}-len(b))\n"
         " if not c:sys.exit(98)\n"
         " b+=c\n"
-        f"s,*m={unpacked}\n"
+        "s,*m=zlib.decompress(b).decode().split('\\0')\n"
         "exec(s)\n"
     )
     return f"S={source!r};exec(S)\n".encode()

@@ -22,6 +22,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, BinaryIO
 
+from dispatcher.bootstrap import payload
 from dispatcher.model.errors import CannotCopy
 from dispatcher.model.paths import make_folders
 from dispatcher.remote.copy.disk import PART, Incoming, needs, same_time
@@ -374,7 +375,7 @@ class Fetching(CopyHandler):
         ]
         wild = any(group.patterns for group in groups)
         order = {"do": "get", "paths": paths, "checksum": self._checksum, "wild": wild}
-        link.write(self._program(node, wild=wild) + copy_frames.message(order))
+        link.write(payload.copy_payload(wild=wild) + copy_frames.message(order))
         answer = reader.value()
         if _refuses(copy, answer):  # before anything is made here
             return

@@ -47,8 +47,6 @@ class HostCopy:
 
 #: pieces of output, each of at most 256 KiB, that may wait
 _WAITING = 8
-#: hosts from which on it pays to compile their program here: it costs us as much as two of them
-_MANY = 4
 #: seconds between two looks whether anybody listens still
 _POLL = 0.5
 
@@ -95,13 +93,11 @@ class FrameReader:
         """Nobody listens any more."""
         self._deaf = True
 
-    def line(self, most: int) -> bytes:
-        """The first two bytes; where the second is a blank, all to the end of the line, of which
-        ``most`` are read. Raises: Ended."""
+    def line(self, size: int) -> bytes:
+        """The first ``size`` bytes. Raises: Ended."""
         first = b""
-        while len(first) < 2 or (first[1:2] == b" " and len(first) < most and b"\n" not in first):
+        while len(first) < size:
             first += self.chunk()
-        size = min(most, (first.find(b"\n") + 1) or most) if first[1:2] == b" " else 2
         self._rest = first[size:]
         return first[:size]
 
@@ -144,7 +140,6 @@ class CopyHandler(abc.ABC):
     def __init__(self, verb: str, largest: int, copies: Sequence[HostCopy]) -> None:
         self._verb = verb
         self._readers = [FrameReader(largest) for _ in copies]
-        self._alike: set[int] = set()  # whose Python runs our bytecode
         self.copies = copies
 
     def start(self, node: int, link: Link) -> None:
@@ -164,12 +159,6 @@ class CopyHandler(abc.ABC):
         for reader in self._readers:
             reader.stop()
 
-    def _program(self, node: int, *, tree: bool = False, wild: bool = False) -> bytes:
-        """What ``node`` is sent before the first frame; see ``payload.copy_payload``."""
-        if node in self._alike and len(self.copies) >= _MANY and not (tree or wild):
-            return payload.compiled_copy()
-        return payload.copy_payload(tree, wild)
-
     @abc.abstractmethod
     def _by_python(self, node: int, link: Link) -> None:
         """Copy with a host that has Python. Raises: Ended, Malformed, BadArchive, UsageError,
@@ -182,13 +171,11 @@ class CopyHandler(abc.ABC):
     def _talk(self, node: int, link: Link) -> None:
         copy, reader = self.copies[node], self._readers[node]
         try:
-            has_python, alike = payload.who_copies(reader.line(payload.LONGEST_ANSWER))
-            copy.python = bool(has_python)
-            if alike:
-                self._alike.add(node)
-            if has_python:
+            first = reader.line(len(payload.PYTHON))
+            copy.python = first == payload.PYTHON
+            if copy.python:
                 self._by_python(node, link)
-            elif has_python is False:
+            elif first == payload.SHELL:
                 self._by_tar(node, link)
             else:
                 copy.error, copy.hostile = "it did not say how it copies", True

@@ -132,8 +132,7 @@ class Sending(CopyHandler):
     def _by_python(self, node: int, link: Link) -> None:
         sources, _ = self._plans[node]
         copy, reader = self.copies[node], self._readers[node]
-        program = self._program(node, tree=bool(self._below.get(node)))
-        link.write(program + self._order(node))
+        link.write(payload.copy_payload(bool(self._below.get(node))) + self._order(node))
         answer = reader.value()
         if _take_report(copy, answer):
             return

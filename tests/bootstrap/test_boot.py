@@ -9,9 +9,7 @@ import os
 import shutil
 import stat
 import subprocess
-import sys
 import zlib
-from _frozen_importlib_external import MAGIC_NUMBER
 from pathlib import Path
 
 import pytest
@@ -26,7 +24,6 @@ from dispatcher.bootstrap.payload import (
 )
 from dispatcher.model.errors import UsageError
 from dispatcher.model.failure import Kind
-from dispatcher.remote.protocol.copy_frames import message
 from dispatcher.remote.protocol.frames import SYNC
 
 SHELLS = ("sh", "bash", "dash", "tcsh", "csh", "fish", "zsh", "ksh", "mksh", "busybox")
@@ -133,9 +130,7 @@ class TestCopies:
     ) -> None:
         shim(tools, "python3", newest)
         line = b"import os;os.write(1,b'read on: '+f.read(4)+b' '+os.fsencode(sys.argv[-1]))\n"
-        first, _, rest = self.begun(tools, line + b"1234").partition(b"\n")
-        assert bootstrap.who_copies(first + b"\n")[0] is True
-        assert rest == b"read on: 1234 $HOME"
+        assert self.begun(tools, line + b"1234") == bootstrap.PYTHON + b"read on: 1234 $HOME"
 
     def test_without_python_the_shell_does(self, tools: Path) -> None:
         assert self.begun(tools, b"tar") == bootstrap.SHELL + b"by sh: a b $HOME\ntar"
@@ -149,38 +144,14 @@ class TestCopies:
         (tools / "python3").chmod(0o755)
         usual = os.access("/usr/bin/python3", os.X_OK)  # which is asked next
         line = b"import os;os.write(1,b'read on')\n"
-        first, _, rest = self.begun(tools, line).partition(b"\n")
-        assert bootstrap.who_copies(first + b"\n")[0] is usual
-        assert rest.startswith(b"read on" if usual else b"by sh: a b $HOME\n")
+        wanted = bootstrap.PYTHON + b"read on" if usual else bootstrap.SHELL + b"by sh: a b $HOME\n"
+        assert self.begun(tools, line).startswith(wanted)
 
     def test_a_python_that_is_too_old_is_none(self, tools: Path, too_old: str, newest: str) -> None:
         shim(tools, "python3", too_old)
         assert self.begun(tools, b"tar") == bootstrap.SHELL + b"by sh: a b $HOME\ntar"
         shim(tools, "python3.9", newest)
-        assert bootstrap.who_copies(self.begun(tools, b"pass\n"))[0] is True
-
-    @cases(
-        ("line", "who"),
-        [
-            (b"S\n", (False, False)), (b"P\n", (True, False)), (b"P 00000000\n", (True, False)),
-            (b"P " + MAGIC_NUMBER.hex().encode() + b"\n", (True, True)),
-            (b"P " + MAGIC_NUMBER.hex().encode(), (None, False)), (b"P x\n", (None, False)),
-            (b"", (None, False)), (b"S \n", (None, False)), (b" P\n", (None, False)),
-        ],
-    )  # fmt: skip
-    def test_who_answers(self, line: bytes, who: tuple[bool | None, bool]) -> None:
-        assert bootstrap.who_copies(line) == who
-
-    def test_a_python_like_ours_takes_it_compiled(self) -> None:
-        """It does what the sources do; a bug in it is told with its place, without its line."""
-        for sent in (bootstrap.compiled_copy(), bootstrap.copy_payload()):
-            for order, said in ((b"", b"a frame of"), (message({}), b"KeyError: 'do'")):
-                done = subprocess.run(
-                    bootstrap.copy_command(""), env={"PATH": os.path.dirname(sys.executable)},
-                    capture_output=True, timeout=30, check=False, input=sent + (order or b"x" * 99),
-                )  # fmt: skip
-                assert said in done.stdout + done.stderr, done
-        assert len(bootstrap.compiled_copy()) < 24 << 10
+        assert self.begun(tools, b"pass\n") == bootstrap.PYTHON
 
     def test_what_is_sent_to_it(self) -> None:
         """For a tree also what passes files on."""

@@ -51,28 +51,6 @@ class TestReader:
         assert reader.line(2) == b"S\n"
         assert (reader.chunk(), reader.chunk()) == (b"ta", b"r")
 
-    @cases(
-        ("said", "first", "rest"),
-        [
-            (b"P 0123\nrest", b"P 0123\n", b"rest"), (b"P x", None, b""),
-            (b"P " + b"y" * 20, b"P " + b"y" * 14, b"y" * 6), (b"HTTP/1.1", b"HT", b"TP/1.1"),
-            (b"P\n\n", b"P\n", b"\n"), (b"P", None, b""), (b" \n.", b" \n", b"."),
-        ],
-    )  # fmt: skip
-    def test_how_far_the_first_line_is_read(
-        self, said: bytes, first: bytes | None, rest: bytes
-    ) -> None:
-        for pieces in ([said], [said[:1], said[1:2], said[2:]]):
-            reader = FrameReader(100)
-            for piece in filter(None, pieces):
-                reader.put(piece)
-            if first is None:
-                reader.put(b"")
-                with pytest.raises(Ended):
-                    reader.line(16)
-            else:
-                assert (reader.line(16), reader.chunk()) == (first, rest)
-
     def test_the_end(self) -> None:
         reader = FrameReader(100)
         reader.put(b"P")
