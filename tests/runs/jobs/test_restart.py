@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 import threading
@@ -18,17 +19,17 @@ from dispatcher.api.report import replay
 from ..background import detach, dispatch, jobs
 from ..conftest import Desk, script
 
-#: says which code it is, what it was given, and that it was told to end
+#: says which code it is, what it was given, and that it was told to end; SIGUSR1 ends it as well
 TOLD = """
-import os, signal, sys, time
+import os, signal, sys
 def save(*_):
     print("saved", flush=True)
     sys.exit(0)
 signal.signal(signal.SIGTERM, save)
+signal.signal(signal.SIGUSR1, lambda *_: sys.exit(0))
 print("code 1", *sys.argv[1:], os.environ.get("LR"), flush=True)
-end = time.monotonic() + 60
-while not os.path.exists("go") and time.monotonic() < end:
-    time.sleep(0.02)
+while True:
+    signal.pause()
 """
 
 
@@ -50,7 +51,7 @@ def test_a_run_of_the_foreground_goes_on_with_the_code_as_it_is_now(
     ]  # fmt: skip
     wrong = dispatch("restart", "--", "none.py")
     assert (wrong.returncode, wrong.stderr.count("[cannot-restart]")) == (125, 1)
-    (there / "go").touch()
+    run.send_signal(signal.SIGUSR1)  # which is passed on
     _, err = run.communicate(timeout=30)
     assert run.returncode == 0
     command = f"restarted by dispatch restart -x LR -- {path.name} b --token '<hidden>'"
