@@ -213,12 +213,17 @@ def test_fields_of_a_stat(field: int, value: bytes, place: int | None, found: ob
     assert found == (None if stat is None or place is None else stat[place])
 
 
-def test_processes_that_there_are() -> None:
+def test_processes_that_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
     with subprocess.Popen(["sleep", "300"], start_new_session=True) as child:
-        table = usage.process_table()
-        assert table[child.pid][1:3] == (os.getpid(), child.pid)
-        assert table[child.pid] == usage.stat_of(child.pid)
-        child.kill()
+        try:
+            assert usage.process_table()[child.pid][1:3] == (os.getpid(), child.pid)
+            # what it has used grows until it sleeps, so both are asked of one moment
+            stat = usage.stat_of(child.pid)
+            monkeypatch.setattr(usage, "stat_of", {child.pid: stat}.get)
+            assert usage.process_table() == {child.pid: stat}
+        finally:
+            child.kill()
+    monkeypatch.undo()
     assert usage.stat_of(child.pid) is None
     assert child.pid not in usage.process_table()
 
