@@ -1,8 +1,8 @@
 """All that reaches into paramiko: its packets, channels and connections, made fit for thousands.
 
-Private names of paramiko may stand in this file alone, long as it is. Every one is in the list of
-``tests/transport/ssh/test_paramiko_internals.py``, which fails where a release of paramiko has
-moved one; the upper bound of the dependency is the last minor release that passed.
+It stays one file because private names of paramiko may stand in no other. Every one is in the
+list of ``tests/transport/ssh/test_paramiko_internals.py``, which fails where a release of paramiko
+has moved one; the upper bound of the dependency is the last minor release that passed.
 
 What is changed, and why (paramiko 5):
 
@@ -29,8 +29,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Container, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Container
 from typing import Any
 
 import paramiko
@@ -45,7 +44,6 @@ from paramiko.common import (
     cMSG_CHANNEL_FAILURE,
     cMSG_CHANNEL_OPEN,
     cMSG_CHANNEL_REQUEST,
-    cMSG_USERAUTH_INFO_RESPONSE,
 )
 from paramiko.message import Message
 from paramiko.packet import Packetizer
@@ -53,7 +51,6 @@ from paramiko.ssh_exception import SSHException
 
 from dispatcher.transport.base import Asides, RecvBuffer
 from dispatcher.transport.ssh.byte_stream import ByteStream, read_identification
-from dispatcher.transport.ssh_auth.identities import methods
 
 #: seconds of silence after which we look after a host: more than between two heartbeats
 SILENCE_CHECK = 7.5
@@ -67,8 +64,6 @@ _MAX_READ = 1 << 18  # no honest packet is larger: the protocol's own limit is 3
 MOST_ASIDES, ASIDES_RATE = 10_000, 500.0
 _COSTS = {MSG_KEXINIT: 200.0, MSG_CHANNEL_WINDOW_ADJUST: 0.1}
 _MOST_EXTENSIONS = 64
-#: questions that a host may ask at once, and bytes of one: sshd's own ask one or two
-MOST_PROMPTS, MOST_WORDS = 8, 8192
 _STACK = 512 * 1024
 _REFUSALS = {1: "prohibited", 2: "connect failed", 3: "unknown kind", 4: "short of resources"}
 _stack_lock = threading.Lock()
@@ -297,24 +292,24 @@ def request(channel: SshChannel, name: str, *, wants_reply: bool) -> Any:
 
 
 class Login(AuthHandler):  # type: ignore[misc]
-    """An attempt to log in. Keeps what paramiko drops: the ways that the host names in a refusal.
+    """An attempt to log in. Hands to the connection what paramiko drops of a host's answers.
 
-    What a host asks (RFC 4256) is left in the connection's ``question``, for whoever waits for the
-    end of the attempt: it may take a person to answer, and this is the connection's own thread.
+    What a host asks (RFC 4256) ends the wait for the attempt, too: it may take a person to answer,
+    and this is the connection's own thread.
     """
 
     def _parse_userauth_failure(self, m: Any) -> None:
-        self.transport.offered = methods(m.get_list())
+        self.transport.on_refusal(m.get_list())
         m.rewind()
         super()._parse_userauth_failure(m)
 
     def _parse_userauth_info_request(self, m: Any) -> None:
         if self.auth_method == "password":  # the same number says: change it (RFC 4252, 8)
-            self.transport.question = Question(expired=True)
+            self.transport.on_expired()
         elif self.auth_method != "keyboard-interactive" or self.authenticated:
             raise Misbehaved("it asks something that nobody wanted to be asked")
         else:
-            self.transport.question = _question(m)
+            self.transport.on_question(m)
         if self.auth_event is not None:
             self.auth_event.set()
 
@@ -323,38 +318,8 @@ class Login(AuthHandler):  # type: ignore[misc]
         self.password = None
 
 
-@dataclass(frozen=True)
-class Question:
-    """What a host wants to be answered by keyboard-interactive; its words are as it sent them.
-
-    prompts: each with whether what is typed may be shown. expired: it asks nothing, but wants
-    another password to be set.
-    """
-
-    above: tuple[str, ...] = ()
-    prompts: tuple[tuple[str, bool], ...] = ()
-    expired: bool = False
-
-
-def _question(m: Any) -> Question:
-    """Raises: Misbehaved for more than anybody would ask, which is not read then."""
-    above = [_words(m), _words(m)]
-    m.get_binary()  # the language
-    count = m.get_int()
-    if count > MOST_PROMPTS:
-        raise Misbehaved(f"it asks {count:,} questions at once")
-    return Question(tuple(above), tuple((_words(m), m.get_boolean()) for _ in range(count)))
-
-
-def _words(m: Any) -> str:
-    text = m.get_binary()
-    if len(text) > MOST_WORDS:
-        raise Misbehaved(f"it asks a question of {len(text):,} bytes")
-    return str(text.decode("utf-8", "replace"))
-
-
 class Connection(paramiko.Transport):  # type: ignore[misc]
-    """One SSH connection and its thread; a ``Session`` says what is done with it.
+    """One SSH connection and its thread; who derives from it says what is done with it.
 
     offers: algorithms by what they are for, as in ``SUPPORTED``.
     """
@@ -374,8 +339,6 @@ class Connection(paramiko.Transport):  # type: ignore[misc]
         self.stream = stream
         self.before_banner = ""
         self.goodbye = ""
-        self.offered: tuple[str, ...] = ()  # ways to log in that the host has named last
-        self.question: Question | None = None  # that the host waits to be answered
         self._offers = {**offers, "compression": ("none",)}
         self.packetizer.silent = self.on_silence
 
@@ -383,7 +346,7 @@ class Connection(paramiko.Transport):  # type: ignore[misc]
     def preferred_keys(self) -> tuple[str, ...]:
         return self._offers["host_keys"]
 
-    # -- what a session makes of it, on the connection's thread --------------------
+    # -- what is made of it, on the connection's thread --------------------
 
     def on_version(self) -> None:
         """The host has said that it speaks SSH 2."""
@@ -397,14 +360,14 @@ class Connection(paramiko.Transport):  # type: ignore[misc]
     def on_answer(self) -> None:
         """A global request of ours was answered, be it with a refusal."""
 
-    def send_answers(self, answers: Sequence[bytes]) -> bool:
-        """Answer the host's question; False when the connection is gone."""
-        message = Message()
-        message.add_byte(cMSG_USERAUTH_INFO_RESPONSE)
-        message.add_int(len(answers))
-        for answer in answers:
-            message.add_string(answer)
-        return self.send(message)
+    def on_refusal(self, ways: list[str]) -> None:
+        """The host refused a login, and says which ways it takes."""
+
+    def on_question(self, m: Any) -> None:
+        """The host asks something before it lets us in. Raises: SSHException for too much."""
+
+    def on_expired(self) -> None:
+        """The password was right, and the host wants another to be set."""
 
     # -- channels ------------------------------------------------------------------
 

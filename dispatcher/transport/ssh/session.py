@@ -1,8 +1,9 @@
 """``Session``: one SSH connection to one host, each step of it by a deadline.
 
-Key exchange with a judged host key, login, channels and commands, whether a silent host still
-lives, and a command that is started ahead of its user (``Standby``). Every wait is on an event,
-with the caller's deadline. How paramiko is brought to do so is in ``paramiko_internals``.
+Key exchange with a judged host key, channels and commands, whether a silent host still lives, and
+a command that is started ahead of its user (``Standby``). Every wait is on an event, with the
+caller's deadline. An attempt to log in is in ``login_attempt``; how paramiko is brought to do all
+this, in ``paramiko_internals``.
 
 What is offered (``offers``) stands in the order of its cost at equal safety, in CPU of this end,
 where a thousand handshakes share one interpreter (measured against OpenSSH 9.2):
@@ -27,22 +28,22 @@ import errno
 import os
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from paramiko.common import cMSG_GLOBAL_REQUEST
 from paramiko.message import Message
-from paramiko.ssh_exception import PartialAuthentication, SSHException
+from paramiko.ssh_exception import SSHException
 
 from dispatcher.model.failure import Failure
 from dispatcher.transport import base
 from dispatcher.transport.base import Steps, Window
 from dispatcher.transport.ssh.byte_stream import ByteStream
+from dispatcher.transport.ssh.login_attempt import LoginConnection, wait_until
 from dispatcher.transport.ssh.paramiko_internals import (
     SILENCE_CHECK,
     SUPPORTED,
     Connection,
-    Login,
     Misbehaved,
     SshChannel,
     request,
@@ -176,11 +177,8 @@ class Standby:
         return channel.event_ready and not channel.closed and not channel.status_event.is_set()
 
 
-class Session(Connection):
+class Session(LoginConnection):
     """One SSH connection: key exchange, login, channels, each by a deadline."""
-
-    #: seconds for which the user typed a passphrase meanwhile, which are not the host's
-    typed = 0.0
 
     def __init__(
         self,
@@ -189,14 +187,13 @@ class Session(Connection):
         offers: dict[str, tuple[str, ...]],
         steps: Steps,
     ) -> None:
-        super().__init__(stream, {**offers, "host_keys": check.wanted_types(offers["host_keys"])})
-        self.steps = steps
+        wanted = check.wanted_types(offers["host_keys"])
+        super().__init__(stream, {**offers, "host_keys": wanted}, steps)
         steps.enter("ssh banner")
         self._check = check
         self._host_key_blob: bytes | None = None
         self._standby: Standby | None = None
         self._answered = threading.Event()
-        self._heard = threading.Event()  # set when a login attempt has come to something
         self._alive = (0.0, base.ALIVE_COUNT)
         self._silent_since = 0.0
         self._questions = 0  # that the present silence was met with
@@ -207,56 +204,7 @@ class Session(Connection):
         """True when keys are exchanged and the host's key is trusted."""
         done = threading.Event()
         self.start_client(event=done)
-        return self._wait(done, deadline) and self.active and self.initial_kex_done
-
-    def try_key(self, user: str, key: Any, deadline: float) -> str:
-        """One login attempt: ``in``, ``refused``, ``partial``, ``late`` or ``gone``."""
-        return self._log_in(lambda login, done: login.auth_publickey(user, key, done), deadline)
-
-    def try_none(self, user: str, deadline: float) -> str:
-        """As ``try_key``, without a key: few hosts let us in so, all say what they want."""
-        return self._log_in(lambda login, done: login.auth_none(user, done), deadline)
-
-    def try_password(self, user: str, password: bytes, deadline: float) -> str:
-        """As ``try_key``, by a password; or ``asked``: it was right, and is to be changed."""
-        return self._log_in(lambda login, done: login.auth_password(user, password, done), deadline)
-
-    def try_interactive(self, user: str, deadline: float) -> str:
-        """As ``try_key``; or ``asked``: ``question`` has what the host asks, see ``answer``."""
-        return self._log_in(lambda login, done: login.auth_interactive(user, None, done), deadline)
-
-    def answer(self, answers: Sequence[bytes], deadline: float) -> str:
-        """Answer the host's ``question``; what comes of it is as for ``try_interactive``."""
-        self.question = None
-        self._heard.clear()
-        return self._outcome(deadline) if self.send_answers(answers) else "gone"
-
-    def _log_in(self, ask: Callable[[Any, threading.Event], None], deadline: float) -> str:
-        self.steps.enter("authentication")
-        self._heard = threading.Event()
-        self.question = None
-        if not self.active:
-            return "gone"
-        self.auth_handler = Login(self)
-        try:
-            ask(self.auth_handler, self._heard)
-        except (SSHException, EOFError, OSError):
-            return "gone"
-        outcome = self._outcome(deadline)
-        self.auth_handler.forget()
-        return outcome
-
-    def _outcome(self, deadline: float) -> str:
-        if not self._wait(self._heard, deadline):
-            return "late"
-        if self.is_authenticated():
-            return "in"
-        if not self.active:
-            return "gone"
-        if self.question is not None:
-            return "asked"
-        problem = self.get_exception()
-        return "partial" if isinstance(problem, PartialAuthentication) else "refused"
+        return wait_until(done, deadline) and self.active and self.initial_kex_done
 
     def open_ssh_channel(
         self, deadline: float, forward: tuple[str, int] | None = None
@@ -269,7 +217,7 @@ class Session(Connection):
         channel = self.new_channel(opened)
         if not self.ask_for(channel, forward):
             return None, "gone"
-        if not self._wait(opened, deadline):
+        if not wait_until(opened, deadline):
             return None, "late"
         if channel.refusal:
             return None, channel.refusal
@@ -309,7 +257,7 @@ class Session(Connection):
         if time.monotonic() - self.packetizer.last_received < FRESH:
             return True
         self._answered.clear()
-        return self._question() and self._wait(self._answered, deadline)
+        return self._question() and wait_until(self._answered, deadline)
 
     def request_pty(self, channel: SshChannel, window: Window, deadline: float) -> str:
         """``""`` when the channel has a terminal, or ``late``, ``gone`` or ``refused``."""
@@ -337,7 +285,7 @@ class Session(Connection):
         channel.expect_reply()
         if not self.send_message(channel, message):
             return "gone"
-        if not self._wait(channel.event, deadline):
+        if not wait_until(channel.event, deadline):
             return "late"
         if channel.event_ready:
             return ""
@@ -404,10 +352,6 @@ class Session(Connection):
 
     def on_answer(self) -> None:
         self._answered.set()
-
-    @staticmethod
-    def _wait(event: threading.Event, deadline: float) -> bool:
-        return event.wait(max(0.0, deadline - time.monotonic()))
 
 
 def offers(config: dict[str, str]) -> dict[str, tuple[str, ...]]:

@@ -22,7 +22,7 @@ from paramiko.ssh_exception import (  # noqa: E402
     SSHException,
 )
 
-from dispatcher.transport.ssh import session as module  # noqa: E402
+from dispatcher.transport.ssh import login_attempt  # noqa: E402
 from dispatcher.transport.ssh.paramiko_internals import (  # noqa: E402
     ASIDES_RATE,
     MOST_ASIDES,
@@ -129,7 +129,7 @@ def test_a_login(
             if what != "late":
                 done.set()
 
-    monkeypatch.setattr(module, "Login", Login)
+    monkeypatch.setattr(login_attempt, "Login", Login)
     session.active = what != "gone before"
     deadline = time.monotonic() + (0.01 if what == "late" else 20)
     if with_key:
