@@ -312,6 +312,9 @@ class PmixBridge:
             return [("send", "notice", {"text": text})]
         return [("send", "pmix_failed", {"library": mpi, "tried": why})]
 
+    def _notice(self, now: float, text: str) -> list[Action]:
+        return [("send", "notice", {"text": text})]
+
     def _answer(self, id: int, status: int, data: bytes = b"", number: int = 0) -> list[Action]:
         """Answer what has ``id`` in the serving process, with ``data`` if ``status`` is 0."""
         for at in range(0, len(data), PORTION):

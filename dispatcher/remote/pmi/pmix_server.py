@@ -11,7 +11,7 @@ libpmix can only listen on ports it opened itself. So each connection to the por
 environment is let in here if it is of our own user, and carried over, byte for byte.
 
 Frames to the agent: up (mpi, pmix, version), connected and finalized (rank), abort
-(rank, code, text), trouble (why, mpi); fence (id, members, data) and what ``pmix_upcalls`` has,
+(rank, code, text), trouble (why, mpi), notice (text); fence (id, members, data) and what ``pmix_upcalls`` has,
 each with its id. From it: part (id, data), release (id, status, number);
 world (name, first, hosts [[name, ranks]], nodes, node, apps): one that was spawned.
 """
@@ -28,8 +28,8 @@ from dispatcher.remote.pmi import mpi_library
 from dispatcher.remote.pmi.libpmix import Library, LoadError, job_of
 from dispatcher.remote.pmi.pmi_port import owner
 from dispatcher.remote.pmi.pmix_upcalls import functions
-from dispatcher.remote.protocol.frames import Decoder, control
-from dispatcher.remote.protocol.packing import unpack
+from dispatcher.remote.protocol.frames import Decoder, WireError, control
+from dispatcher.remote.protocol.packing import PackError, unpack
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -37,9 +37,11 @@ if TYPE_CHECKING:
 
 READ_SIZE = 64 << 10
 #: bytes that this host may contribute to a fence; a message holds that and a little more
-FENCE_LIMIT, OUT_OF_RESOURCE, NOT_FOUND = 15 << 20, -29, -46
+FENCE_LIMIT, OUT_OF_RESOURCE, NOT_FOUND, UNPACK_FAILURE = 15 << 20, -29, -46, -20
 #: libraries that a libpmix may need from where the ranks found them
 MOST_NEEDED = 16
+#: what hosts tell each other of each of their ranks that connect
+PUT = {"type": str, "namespace": bytes, "rank": int, "status": int, "data": bytes}
 
 
 def main(link: int, listener: socket, client: int, job: dict[str, Any], pids: list[int]) -> None:
@@ -190,13 +192,6 @@ class Serving:
         for one in here:
             fetch(*one)
 
-    def learn(self, data: bytes) -> None:
-        """Keep what ranks that connect have put. Raises: WireError, PackError."""
-        for frame in Decoder().feed(data):
-            put = unpack(frame.body)
-            if put["status"] == 0:
-                self.known[put["namespace"], put["rank"]] = put["data"]
-
     def take(self, library: Library, message: dict[str, Any]) -> None:
         """Make a spawned world known, or answer what was asked."""
         if message["type"] != "world":
@@ -214,11 +209,16 @@ class Serving:
         if message["type"] == "part":
             self.parts.setdefault(id, []).append(message["data"])
             return
-        data = b"".join(self.parts.pop(id, ()))
+        status, data = message["status"], b"".join(self.parts.pop(id, ()))
         if id in self.connecting:
             self.connecting.discard(id)
-            self.learn(data)
-        self.answers.pop(id).give(message["status"], data, message["number"])
+            try:
+                self.known.update(have_put(data))
+            except (WireError, PackError) as error:
+                text = "MPI: ranks cannot connect, for what a host sent is wrong: %s" % error
+                self.tell("notice", text=text)
+                status, data = UNPACK_FAILURE, b""
+        self.answers.pop(id).give(status, data, message["number"])
 
     def tell(self, type: str, **fields: object) -> None:
         """Send a frame to the agent. Raises: OSError when that is gone."""
@@ -284,3 +284,21 @@ class Serving:
             self.poll.unregister(fd)
             del self.across[fd], self.waiting[fd]
             os.close(fd)
+
+
+def have_put(data: bytes) -> dict[tuple[bytes, int], bytes]:
+    """What each rank (namespace, number) has put, of ranks of all hosts that connect.
+
+    Raises: WireError, PackError for what is not as this program sends it.
+    """
+    decoder, known = Decoder(), {}
+    for frame in decoder.feed(data):
+        put = unpack(frame.body)
+        for key, kind in PUT.items():
+            if type(put) is not dict or type(put.get(key)) is not kind:
+                raise WireError("a rank without %s (%s)" % (key, kind.__name__))
+        if put["status"] == 0:
+            known[put["namespace"], put["rank"]] = put["data"]
+    if decoder.pending:
+        raise WireError("a message that does not end")
+    return known

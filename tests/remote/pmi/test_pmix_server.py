@@ -13,13 +13,20 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from cases import cases
 from rig import wait_for
 
 from dispatcher.remote.pmi import mpi_library, pmix_server
 from dispatcher.remote.pmi.libpmix import LoadError
-from dispatcher.remote.pmi.pmix_server import MOST_NEEDED, OUT_OF_RESOURCE, Serving
-from dispatcher.remote.protocol.frames import Decoder, control
-from dispatcher.remote.protocol.packing import unpack
+from dispatcher.remote.pmi.pmix_server import (
+    MOST_NEEDED,
+    OUT_OF_RESOURCE,
+    UNPACK_FAILURE,
+    Serving,
+    have_put,
+)
+from dispatcher.remote.protocol.frames import CONTROL, Decoder, WireError, control, encode
+from dispatcher.remote.protocol.packing import PackError, pack, unpack
 
 JOB = {"name": b"kvs_7", "node": 1, "hosts": [[b"a", [0, 1]], [b"b", [2, 3]]], "folder": "/f"}
 LIBRARY = "/lib/libpmix.so.2"
@@ -391,6 +398,57 @@ def test_worlds_that_connect_learn_what_the_others_have_put(house: House) -> Non
         other = Heard()
         library.asked("modex", other, namespace=b"kvs_7_1", rank=rank)
         assert other.given == [given]
+
+
+THEIRS = {"namespace": b"kvs_7_1", "rank": 0, "status": 0, "data": b"theirs"}
+
+
+@cases(
+    "data, why",
+    [
+        *(
+            (control("put", **{key: given for key, given in THEIRS.items() if key != name}),
+             f"a rank without {name}")
+            for name in THEIRS
+        ),
+        (control("put", **{**THEIRS, "rank": "0"}), r"a rank without rank \(int\)"),
+        (control("put", **{**THEIRS, "status": False}), r"a rank without status \(int\)"),
+        (control("put", **{**THEIRS, "namespace": [b"kvs"]}), r"without namespace \(bytes\)"),
+        (encode(CONTROL, pack([1])), "a rank without type"),
+        (encode(CONTROL, b"x"), "tag"),
+        (control("put", **THEIRS)[:-1], "a message that does not end"),
+        (b"x" * 12, "bad frame"),
+    ],
+)  # fmt: skip
+def test_what_hosts_tell_of_their_ranks_is_looked_at(data: bytes, why: str) -> None:
+    good = control("put", **THEIRS)
+    assert have_put(good) == {(b"kvs_7_1", 0): b"theirs"}
+    with pytest.raises((WireError, PackError), match=why):
+        have_put(good + data)
+
+
+def test_ranks_that_connect_to_what_is_wrong_get_an_error_and_others_are_served(
+    house: House,
+) -> None:
+    house.run(found(LIBRARY, mpi="/lib/libmpi.so.40"))
+    house.heard()
+    wrong, right = Heard(), Heard()
+    for answer in (wrong, right):
+        Played.made.asked("group", answer, verb="connect", name=b"", members=[], data=b"x")
+        house.heard()
+    house.agent.sendall(
+        control("part", id=1, data=control("put", rank=0))
+        + control("release", id=1, status=0, number=1)
+        + control("part", id=2, data=control("put", **THEIRS))
+        + control("release", id=2, status=0, number=2)
+    )
+    assert right.came.wait(10)
+    assert wrong.given == [(UNPACK_FAILURE, b"", 1)]
+    why = "for what a host sent is wrong: a rank without namespace (bytes)"
+    assert house.heard() == {"type": "notice", "text": f"MPI: ranks cannot connect, {why}"}
+    other = Heard()
+    Played.made.asked("modex", other, namespace=b"kvs_7_1", rank=0)
+    assert other.given == [(0, b"theirs", 0)]
 
 
 def test_a_world_that_was_spawned_is_made_known(house: House) -> None:
