@@ -28,7 +28,8 @@ class HostCopy:
 
     python: whether its Python does the work; None until it is known. bytes: copied, of
     ``wanted``; ``found`` more were there from an interrupted copy. sent, equal: files,
-    once it is done; error: why it is not, ``hostile`` when the host broke the rules.
+    once it is done; error: why it is not, ``hostile`` when the host broke the rules, ``late``
+    when it was given up.
     left_out: what could not be copied, and why. relay_error: why the host above it
     in a tree did not serve it.
     """
@@ -41,6 +42,7 @@ class HostCopy:
     equal: int = 0
     error: str | None = None
     hostile: bool = False
+    late: bool = False
     left_out: list[str] = field(default_factory=list)
     relay_error: str | None = None
 
@@ -68,6 +70,7 @@ class FrameReader:
         self._rest = b""  # what came behind the first line
         self._deaf = False
         self._thread: threading.Thread | None = None
+        self.n_said = 0  # bytes
 
     def talk(self, name: str, what: Callable[[], None]) -> None:
         """Run ``what`` in a thread of its own, until which ends ``finish`` waits."""
@@ -76,6 +79,7 @@ class FrameReader:
 
     def put(self, data: bytes) -> None:
         """The host said ``data``; waits while much of it is not yet read."""
+        self.n_said += len(data)
         while not self._deaf:
             try:
                 return self._chunks.put(data, timeout=_POLL)
@@ -140,10 +144,12 @@ class CopyHandler(abc.ABC):
     def __init__(self, verb: str, largest: int, copies: Sequence[HostCopy]) -> None:
         self._verb = verb
         self._readers = [FrameReader(largest) for _ in copies]
+        self._links: dict[int, Link] = {}  # of those that are talked with
         self.copies = copies
 
     def start(self, node: int, link: Link) -> None:
         """The program of ``node`` runs; talk with it in a thread of its own."""
+        self._links[node] = link
         self._readers[node].talk(f"{self._verb}:{node}", lambda: self._talk(node, link))
 
     def take_output(self, node: int, data: bytes) -> None:
@@ -153,6 +159,21 @@ class CopyHandler(abc.ABC):
     def finish(self, node: int) -> None:
         """All of ``node`` has come; returns when it is dealt with."""
         self._readers[node].finish()
+        self._links.pop(node, None)
+
+    def moved(self) -> dict[int, int]:
+        """Of each host that is talked with, how many bytes went there or came."""
+        return {
+            node: self.copies[node].bytes + self._readers[node].n_said for node in [*self._links]
+        }
+
+    def give_up(self, node: int, why: str) -> None:
+        """Wait for ``node`` no longer."""
+        link = self._links.pop(node, None)
+        if link is not None:
+            self.copies[node].error, self.copies[node].late = why, True
+            self._readers[node].stop()
+            link.close()
 
     def close(self) -> None:
         """Stop talking with anybody."""

@@ -31,7 +31,7 @@ from dispatcher.output.text.sanitize import sanitize_text
 from dispatcher.plan.exec_plan import ExecLimits, ExecPlan
 from dispatcher.plan.job.job_plan import JobPlan
 from dispatcher.runner.exec.exec_loop import HANDLED, ExecRunner
-from dispatcher.transfer.host_copy import HostCopy
+from dispatcher.transfer.host_copy import CopyHandler, HostCopy
 from dispatcher.transfer.put_files import Sending
 from dispatcher.transfer.working_folder import WorkingFolder
 
@@ -47,6 +47,9 @@ if TYPE_CHECKING:
 
 #: what ``--sync`` without a folder stands for: the path that the working folder has here
 SAME = "."
+#: seconds in which nothing goes to a host or comes from it, after which it is given up: what its
+#: list takes where disks are slow is less, and a disk that hangs says nothing ever
+MOST_STILL = 300
 
 
 def dest_of(options: RunOptions) -> str | None:
@@ -174,14 +177,20 @@ def _sent(
         copying = CopyProgress(copies)
         sinks.append(copying)
         progress.instead = copying.lines
+    sending = Sending([(folder, groups)] * len(places), checksum=False, resume=True, copies=copies)
     runner = ExecRunner(
         exec_plan,
         lambda host: transports.TransportPool.transport_for(reach, host),  # not by a tree
         sinks,
-        stdio=Sending([(folder, groups)] * len(places), checksum=False, resume=True, copies=copies),
+        stdio=sending,
     )
     reach.typing = runner.typing
-    outcomes = runner.run(handled)
+    over = threading.Event()
+    threading.Thread(target=_watch, args=(sending, over), name="sync-watch", daemon=True).start()
+    try:
+        outcomes = runner.run(handled)
+    finally:
+        over.set()
     reach.typing = lambda began: None
     if progress is not None:
         progress.instead = None
@@ -197,6 +206,17 @@ def _sent(
     return failures
 
 
+def _watch(sending: CopyHandler, over: threading.Event) -> None:
+    """Give up hosts with which nothing moves for ``MOST_STILL`` seconds, until ``over``."""
+    still: dict[int, tuple[int, int]] = {}  # host -> bytes, and seconds since there were so many
+    while not over.wait(1):  # seconds that were seen to pass: stopped, nobody moves
+        for node, moved in sending.moved().items():
+            before, seconds = still.get(node, (-1, 0))
+            still[node] = moved, seconds + 1 if moved == before else 0
+            if still[node][1] >= MOST_STILL:
+                sending.give_up(node, f"nothing moves for {MOST_STILL} s; its disk may hang")
+
+
 def _places(folder: WorkingFolder, plan: JobPlan) -> Sequence[NodePlan]:
     """The nodes of all hosts to send to: not of this one, where it is the very folder."""
     same = os.path.realpath(folder.dest) == os.path.realpath(folder.source)
@@ -207,7 +227,7 @@ def _places(folder: WorkingFolder, plan: JobPlan) -> Sequence[NodePlan]:
 def _failure(outcome: exec_events.Outcome, copy: HostCopy) -> Failure | None:
     """Why a host does not have the files, or None."""
     if copy.error is not None:
-        kind = Kind.PROTOCOL if copy.hostile else Kind.CHECK
+        kind = Kind.PROTOCOL if copy.hostile else Kind.LOST if copy.late else Kind.CHECK
         return Failure(kind, f"--sync: {sanitize_text(copy.error)}")
     if isinstance(outcome, exec_events.Failed):
         return outcome.failure

@@ -11,8 +11,8 @@ libpmix can only listen on ports it opened itself. So each connection to the por
 environment is let in here if it is of our own user, and carried over, byte for byte.
 
 Frames to the agent: up (mpi, pmix, version), connected and finalized (rank), abort
-(rank, code, text), trouble (why, mpi), notice (text); fence (id, members, data) and what ``pmix_upcalls`` has,
-each with its id. From it: part (id, data), release (id, status, number);
+(rank, code, text), trouble (why, mpi), notice (text); fence (id, members, data) and what
+``pmix_upcalls`` has, each with its id. From it: part (id, data), release (id, status, number);
 world (name, first, hosts [[name, ranks]], nodes, node, apps): one that was spawned.
 """
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import signal
+import threading
 import time
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 from cases import cases
+from transport.far_link import FarLink
 
 from dispatcher.api.request import plan_job
 from dispatcher.api.transports import TransportPool, Ways
@@ -20,7 +22,8 @@ from dispatcher.core.events import exec_events
 from dispatcher.model.errors import CannotCopy
 from dispatcher.model.failure import Failure, Kind
 from dispatcher.output.monitor.run_progress import Progress
-from dispatcher.transfer.host_copy import HostCopy
+from dispatcher.transfer.host_copy import FrameReader, HostCopy
+from dispatcher.transfer.put_files import Sending
 
 from ..conftest import Parsed
 
@@ -156,6 +159,7 @@ LOST = Failure(Kind.LOST, "gone")
         (exec_events.Failed(LOST), HostCopy(), LOST),
         (exec_events.Exited(1), HostCopy(error="full\x1b"), (Kind.CHECK, "--sync: full\\x1b")),
         (exec_events.Exited(1), HostCopy(error="x", hostile=True), (Kind.PROTOCOL, "--sync: x")),
+        (exec_events.Exited(255), HostCopy(error="x", late=True), (Kind.LOST, "--sync: x")),
         (exec_events.Exited(0), HostCopy(), (Kind.CHECK, "--sync: it ended before its end")),
         (exec_events.Exited(7), HostCopy(), (Kind.CHECK, "--sync: exit code 7")),
     ],
@@ -165,3 +169,31 @@ def test_why_a_host_does_not_have_the_files(
 ) -> None:
     want = Failure(*failure) if isinstance(failure, tuple) else failure
     assert sync._failure(outcome, copy) == want
+
+
+def test_a_host_with_which_nothing_moves_is_given_up_and_no_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Host 0 takes bytes, 1 says some, 2 neither; 3 is as late as 2, and begins later."""
+    monkeypatch.setattr(sync, "MOST_STILL", 3)
+    copies = [HostCopy() for _ in range(4)]
+    sending = Sending([], checksum=False, resume=True, copies=copies)
+    links = [FarLink() for _ in copies]
+    monkeypatch.setattr(FrameReader, "talk", lambda *what: None)
+    for node in (0, 1, 2):
+        sending.start(node, links[node])
+    given_up: list[list[int]] = []
+
+    class Seconds(threading.Event):
+        def wait(self, timeout: float | None = None) -> bool:
+            given_up.append([node for node, copy in enumerate(copies) if copy.late])
+            copies[0].bytes += 1
+            sending.take_output(1, b"x")
+            if len(given_up) == 3:
+                sending.start(3, links[3])
+            return len(given_up) == 8
+
+    sync._watch(sending, Seconds())
+    assert given_up == [[], [], [], [], [2], [2], [2, 3], [2, 3]]
+    assert [link.closed for link in links] == [False, False, True, True]
+    assert copies[2].error == "nothing moves for 3 s; its disk may hang"
