@@ -378,7 +378,13 @@ def _native(lines: Sequence[str], at: int) -> _Found:
         text = text[text.index("Fatal error in") :].partition(", error stack:")[0]
     found = _Found(text, at, after=end)
     found.is_native = True
+    if text == _NO_REASON:
+        found.rank = 1
     return found
+
+
+#: what a thread says that is still there when an exception ends the program: never why
+_NO_REASON = "terminate called without an active exception"
 
 
 def _terminate(line: str, following: Sequence[str], at: int) -> tuple[str, int]:
