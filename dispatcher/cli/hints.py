@@ -101,7 +101,7 @@ def _not_there(options: RunOptions, folder_missing: bool) -> str | None:
     if not os.path.isdir(folder):
         return "--chdir DIR  # there is no such folder here either"
     if options.module or options.no_python or os.path.lexists(path):
-        return _put(options, folder if folder_missing else path)
+        return _sent(options, folder if folder_missing else path)
     absent = "no such script here either"
     near = _near(os.path.basename(path), os.path.dirname(path), os.path.isfile)
     if near is not None:
@@ -116,11 +116,15 @@ def _not_there(options: RunOptions, folder_missing: bool) -> str | None:
     return f"ls {shlex.quote(os.path.dirname(path))}  # {absent}"
 
 
-def _put(options: RunOptions, path: str) -> str:
-    """The line that copies ``path`` to where it is here."""
-    path = os.path.normpath(path)
-    if path in (os.path.expanduser("~"), "/") or "{" in path:
+def _sent(options: RunOptions, path: str) -> str:
+    """The line that sends ``path`` to where it is here: with the folder it is in, or alone."""
+    path, here = os.path.normpath(path), cwd_of(None)
+    whole = (os.path.expanduser("~"), "/")
+    if path in whole or "{" in path:
         return "--chdir DIR  # a folder that every host has"
+    if here not in whole and os.path.commonpath([path, here]) == here and options.sync is None:
+        line = mistakes.line([*mistakes.options(), "--sync", *options.words])
+        return f"{line}  # or a folder that every host has: --chdir DIR"
     reached = [
         word
         for option, value in (

@@ -107,42 +107,59 @@ def test_advice(
     assert advice(parsed, command, words, trouble) == hint
 
 
-@pytest.mark.parametrize(
-    ("words", "copied"),
+@cases(
+    ("words", "line"),
     [
-        (["-H", "n1", "train.py"], "-H n1 {here}/train.py {here}/"),
-        (["-H", "hostfile", "train.py"], "-H hostfile {here}/train.py {here}/"),
-        (["-w", "n1", "-w", "n2", "train.py"], "-w n1 -w n2 {here}/train.py {here}/"),
-        (["-H", "n1", "--user", "ml", "--ssh-port", "2222", "-F", "cfg", "train.py"],
-         "-H n1 --user ml --ssh-port 2222 -F cfg {here}/train.py {here}/"),
-        (["-H", "n1", "--host-keys", "accept-new", "--transport", "ssh", "train.py"],
-         "-H n1 --transport ssh --host-keys accept-new {here}/train.py {here}/"),
-        (["-H", "n1", "--transport", "auto", "train.py"], "-H n1 {here}/train.py {here}/"),
-        (["-H", "n1", "-m", "absent"], "-H n1 {here}/absent {here}/"),
-        (["-H", "n1", "--no-python", "./absent"], "-H n1 {here}/absent {here}/"),
+        (["-H", "n1", "train.py"], "-H n1 --sync train.py"),
+        (["-H", "n1", "-x", "API_KEY=a", "train.py", "--lr", "1"],
+         "-H n1 -x 'API_KEY=<hidden>' --sync train.py --lr 1"),
+        (["-H", "n1", "-m", "absent"], "-H n1 -m --sync absent"),
+        (["-H", "n1", "--no-python", "./absent"], "-H n1 --no-python --sync ./absent"),
     ],
 )  # fmt: skip
-def test_what_is_here_can_be_copied(
-    parsed: Parsed, here: Path, words: list[str], copied: str
+def test_the_folder_is_sent_where_what_is_in_it_lacks(
+    parsed: Parsed, here: Path, words: list[str], line: str
 ) -> None:
-    line = f"dispatch put {copied.format(here=here)}"
     assert advice(parsed, "run", words, "no script") == (
-        f"{line}  # or a folder that every host has: --chdir DIR"
+        f"dispatch {line}  # or a folder that every host has: --chdir DIR"
     )
 
 
-@pytest.mark.parametrize(
+@cases(
+    ("words", "copied"),
+    [
+        (["-H", "hostfile"], "-H hostfile"),
+        (["-w", "n1", "-w", "n2"], "-w n1 -w n2"),
+        (["-H", "n1", "--user", "ml", "--ssh-port", "2222", "-F", "cfg"],
+         "-H n1 --user ml --ssh-port 2222 -F cfg"),
+        (["-H", "n1", "--host-keys", "accept-new", "--transport", "ssh"],
+         "-H n1 --transport ssh --host-keys accept-new"),
+        (["-H", "n1", "--transport", "auto"], "-H n1"),
+    ],
+)  # fmt: skip
+def test_what_is_elsewhere_can_be_copied(
+    parsed: Parsed, here: Path, words: list[str], copied: str
+) -> None:
+    path = here.parent / "elsewhere.py"
+    path.touch()
+    assert advice(parsed, "run", [*words, str(path)], "no script") == (
+        f"dispatch put {copied} {path} {here.parent}/"
+        "  # or a folder that every host has: --chdir DIR"
+    )
+
+
+@cases(
     ("chdir", "hint"),
     [
-        ("data", "dispatch put -H n1 {here}/data {here}/  # or a folder that every host has: "
-                 "--chdir DIR"),
+        ("data", "dispatch -H n1 --no-python --chdir data --sync prog"
+                 "  # or a folder that every host has: --chdir DIR"),
         ("/", "--chdir DIR  # a folder that every host has"),
         ("none", "--chdir DIR  # there is no such folder here either"),
     ],
 )  # fmt: skip
 def test_a_folder_that_hosts_lack(parsed: Parsed, here: Path, chdir: str, hint: str) -> None:
     words = ["-H", "n1", "--no-python", "--chdir", chdir, "prog"]
-    assert advice(parsed, "run", words, "cwd") == hint.format(here=here)
+    assert advice(parsed, "run", words, "cwd") == hint
 
 
 def test_a_home_is_never_copied(parsed: Parsed, here: Path, monkeypatch: Any) -> None:

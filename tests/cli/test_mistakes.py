@@ -162,12 +162,12 @@ def test_a_script_that_is_here_is_one_whatever_its_name(
         ("dispatch -H n1 nosuch", "no script",
          "dispatch -H n1 --no-python nosuch  # no such script here either; if it is a program"),
         ("dispatch -H n1 --user me --ssh-port 22 train.py", "no script",
-         "dispatch put -H n1 --user me --ssh-port 22 {here}/train.py {here}/"
+         "dispatch -H n1 --user me --ssh-port 22 --sync train.py"
          "  # or a folder that every host has: --chdir DIR"),
         ("dispatch -H n1 train.py", "cwd",
-         "dispatch put -H n1 {here} {above}/  # or a folder that every host has: --chdir DIR"),
+         "dispatch -H n1 --sync train.py  # or a folder that every host has: --chdir DIR"),
         ("dispatch -H n1 --no-python uname", "cwd",
-         "dispatch put -H n1 {here} {above}/  # or a folder that every host has: --chdir DIR"),
+         "dispatch -H n1 --no-python --sync uname  # or a folder that every host has: --chdir DIR"),
         ("dispatch -H n1 trian.py", "cwd",
          "dispatch -H n1 train.py  # no such script here either; did you mean this?"),
         ("dispatch -H n1 --chdir /no/where train.py", "cwd",
@@ -199,7 +199,7 @@ def test_what_this_machine_knows_about_a_trouble(
 ) -> None:
     code, _, advice = asked(line, trouble)
     assert code == -1
-    assert advice == hint.format(here=folder, above=folder.parent)
+    assert advice == hint.format(here=folder)
 
 
 def test_a_home_directory_is_not_to_be_copied(
