@@ -302,11 +302,10 @@ def _attempt_numbers(put: Put) -> None:
 
 def _vacancy(put: Put) -> None:
     """A node that no host can take is waited for."""
-    from dispatcher.core.run import run_machine
-    from dispatcher.core.run.tables import assign_hosts
+    from dispatcher.core.run import assignment
 
-    take: Any = assign_hosts
-    put(run_machine, "assign_hosts", lambda *a, **f: replace(take(*a, **f), awaited=True))
+    take: Any = assignment.assign_hosts
+    put(assignment, "assign_hosts", lambda *a, **f: replace(take(*a, **f), awaited=True))
 
 
 def _progress(put: Put) -> None:
@@ -318,11 +317,10 @@ def _progress(put: Put) -> None:
 
 def _faulty_hosts(put: Put) -> None:
     """A host is used again however many attempts ended there."""
-    from dispatcher.core.run import run_machine
-    from dispatcher.core.run.tables import assign_hosts
+    from dispatcher.core.run import assignment
 
-    take: Any = assign_hosts
-    put(run_machine, "assign_hosts", lambda *a, **f: take(*a, **{**f, "faulty": set()}))
+    take: Any = assignment.assign_hosts
+    put(assignment, "assign_hosts", lambda *a, **f: take(*a, **{**f, "faulty": set()}))
 
 
 def _sign_of_life(put: Put) -> None:

@@ -20,19 +20,19 @@ The machine is ``TABLE``; ``docs/design/restarts.md`` shows it. Rules, with thei
 * R-7  a restart that a person asks for costs none either, and needs none to be allowed; only
   ranks that run, or that wait for a restart, are started again
 
-One file for the whole table: every state shares most of what happens in it. The books are
-elsewhere (``tables``, ``restart``). Between two attempts links and agents stay: ``Finish``
-becomes ``Sweep``, ``OpenLink`` becomes ``Prepare``.
+It stays one file for the whole table: every state shares most of what happens in it. The books
+are elsewhere (``tables``, ``assignment``, ``restart``). Between two attempts links and agents stay:
+``Finish`` becomes ``Sweep``, ``OpenLink`` becomes ``Prepare``.
 """
 
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 
-from dispatcher.core.events import mpi_events, verdicts
 from dispatcher.core.events import run_events as ev
+from dispatcher.core.events import verdicts
 from dispatcher.core.events.actions import (
     Action,
     CloseLink,
@@ -51,6 +51,7 @@ from dispatcher.core.events.actions import (
 )
 from dispatcher.core.events.run_events import NodeCleared
 from dispatcher.core.run import restart
+from dispatcher.core.run.assignment import Assigned, Assignment, for_hosts
 from dispatcher.core.run.attempt import (
     CONNECTING,
     PASSED_SIGNALS,
@@ -61,7 +62,7 @@ from dispatcher.core.run.attempt import (
 )
 from dispatcher.core.run.pause import Pause
 from dispatcher.core.run.restart import OrphanCheck, RestartBudget
-from dispatcher.core.run.tables import Assignment, HostTable, assign_hosts, for_hosts
+from dispatcher.core.run.tables import HostTable
 from dispatcher.model.failure import Failure, Kind
 from dispatcher.plan.job.job_plan import Change, JobPlan
 
@@ -108,10 +109,9 @@ class RunMachine:
         self._pause = Pause()
         self._orphans = OrphanCheck(plan.limits.connect_timeout)
         self._job = AttemptMachine(plan, check=check)
-        self._assign(range(len(plan.nodes)))
+        self._assigned = Assigned(range(len(plan.nodes)))
         self._deadlines: dict[str, float] = {}
         self._kept: set[int] = set()  # hosts told to sweep where the job said finish
-        self._homes: dict[int, tuple[int, int]] = {}  # rank -> host, local rank
         self._attempts: list[verdicts.Attempt] = []
         self._verdict: verdicts.Verdict | None = None  # of the latest attempt
         self._not_before = 0.0
@@ -120,8 +120,6 @@ class RunMachine:
         self._sends = False  # the working folder
         self._asked = 0  # restarts that persons asked for
         self._change: Change | None = None  # for the next attempt, where a person asked for it
-        #: the latest plan and its hosts, with nodes that were dropped; None where none are
-        self._whole: tuple[JobPlan, tuple[int, ...]] | None = None
 
     @property
     def plan(self) -> JobPlan:
@@ -130,16 +128,16 @@ class RunMachine:
 
     def host_at(self, node: int) -> int:
         """The number of the host that has ``node``."""
-        return self._assigned[node]
+        return self._assigned.hosts[node]
 
     def home(self, rank: int) -> tuple[int, int]:
         """The host where ``rank`` runs or last ran, and its number there."""
-        return self._homes[rank]
+        return self._assigned.homes[rank]
 
     @property
     def rank_hosts(self) -> dict[int, int]:
         """rank -> the host where it runs or last ran, of all that were started."""
-        return {rank: host for rank, (host, _) in self._homes.items()}
+        return {rank: host for rank, (host, _) in self._assigned.homes.items()}
 
     @property
     def has_running_ranks(self) -> bool:
@@ -155,7 +153,7 @@ class RunMachine:
             self._deadlines[LIMIT] = now + limits.time_limit
             if limits.warn_signal:
                 self._deadlines[WARN] = self._deadlines[LIMIT] - limits.warn_before
-        spares = range(len(self._assigned), len(self.hosts.planned))
+        spares = range(len(self._assigned.hosts), len(self.hosts.planned))
         self.hosts.linked.update(spares)
         return self._carry(self._job.begin(), 0.0) + [OpenLink(host) for host in spares]
 
@@ -187,7 +185,7 @@ class RunMachine:
             return self._resume(now) if self.state == PAUSED else []
         if isinstance(event, ev.NodeHeard):
             self.hosts.resumed(host)
-        node = self._nodes.get(host)
+        node = self._assigned.nodes.get(host)
         if self.state != TRYING or node is None:
             return self._on_idle(event, host, now)
         if isinstance(event, ev.OfAttempt) and event.attempt != self.attempt:
@@ -317,44 +315,28 @@ class RunMachine:
             match action:
                 case End(verdict):
                     return out + self._ended(verdict, now)
+                case Tell(ev.RanksPlaced() as event):
+                    out.append(Tell(replace(event, restart=self.restarts)))
                 case Tell(event):
-                    out.append(Tell(self._outward(event)))
+                    out.append(Tell(self._assigned.outward(event)))
                 case StartRanks(plan):
                     self._arm(plan, action.node, now)
                     out.append(replace(action, restart=self.restarts))
                 case SpawnRanks() | ServePmix() | ShareWorld():
                     out.append(action)
                 case OpenLink(node):
-                    out.append(self._gather(self._assigned[node]))
+                    out.append(self._gather(self._assigned.hosts[node]))
                 case Finish(node) if self._may_go_on():
-                    self._kept.add(self._assigned[node])
-                    out.append(Sweep(self._assigned[node]))
+                    self._kept.add(self._assigned.hosts[node])
+                    out.append(Sweep(self._assigned.hosts[node]))
                 case CloseLink(node):
-                    host = self._assigned[node]
+                    host = self._assigned.hosts[node]
                     if host != swept or host not in self._kept:
                         self.hosts.unlink(host, now)
                         out.append(CloseLink(host))
                 case _:
-                    out.append(for_hosts(action, self._assigned))
+                    out.append(for_hosts(action, self._assigned.hosts))
         return out
-
-    def _outward(self, event: ev.Event) -> ev.Event:
-        """An event of the job's own, with hosts in place of nodes."""
-        match event:
-            case ev.RanksPlaced():
-                return replace(event, restart=self.restarts)
-            case mpi_events.WorldPlaced(_, _, first, nodes):
-                for rank, node in enumerate(nodes):
-                    self._homes[first + rank] = (self._assigned[node], rank)
-                return replace(event, nodes=tuple(self._assigned[node] for node in nodes))
-            case mpi_events.SpawnRefused(node) | ev.NodeNoticed(node):
-                return replace(event, node=self._assigned[node])
-        return event
-
-    def _assign(self, hosts: Sequence[int]) -> None:
-        """The nodes of the plan go to ``hosts``, in order."""
-        self._assigned = tuple(hosts)  # node -> host
-        self._nodes = {host: node for node, host in enumerate(hosts)}
 
     def _gather(self, host: int) -> Action:
         """Reach ``host``, or prepare it once more."""
@@ -365,10 +347,9 @@ class RunMachine:
 
     def _arm(self, plan: JobPlan, node: int, now: float) -> None:
         """The ranks of ``node`` are about to be started."""
-        self.hosts.arm(self._assigned[node])
+        self.hosts.arm(self._assigned.hosts[node])
         self._budget.began = now
-        for local, rank in enumerate(plan.nodes[node].ranks):
-            self._homes[rank] = (self._assigned[node], local)
+        self._assigned.started(plan, node)
 
     # -- hosts without a node, or between two attempts --------------------------------
 
@@ -421,7 +402,7 @@ class RunMachine:
         if job.cause is None or over or restart.refusal(job.cause) is not None:
             return False
         if isinstance(job.cause, verdicts.Rejected):  # R-6
-            more = len(self.hosts.planned) > len(self._assigned)
+            more = len(self.hosts.planned) > len(self._assigned.hosts)
             return more or self._rules.min_nodes is not None
         if isinstance(job.cause, verdicts.RestartAsked):  # R-7
             return True
@@ -431,24 +412,23 @@ class RunMachine:
         """The attempt is over: note who cannot be used again, and go on or close."""
         self._verdict = verdict
         cause = verdict.cause
-        self._assign(
-            self._assigned[: len(self.plan.nodes)]
-        )  # what an open plan did not need is let go
+        # what an open plan did not need is let go
+        self._assigned.assign(self._assigned.hosts[: len(self.plan.nodes)])
         actions: list[Action] = []
         for node in verdict.unkillable:
-            self.hosts.leave_out(self._assigned[node], "has processes that would not die")
+            self.hosts.leave_out(self._assigned.hosts[node], "has processes that would not die")
         failures = cause.failures if isinstance(cause, verdicts.Rejected) else {}
         for node, failure in (*verdict.lost.items(), *failures.items()):
-            self.hosts.leave_out(self._assigned[node], f"{failure.kind.value}: {failure.why}")
+            self.hosts.leave_out(self._assigned.hosts[node], f"{failure.kind.value}: {failure.why}")
             if self._rules.most:
-                self.hosts.await_return(self._assigned[node], now)
-        for host in (self._assigned[node] for node in verdict.lost):
+                self.hosts.await_return(self._assigned.hosts[node], now)
+        for host in (self._assigned.hosts[node] for node in verdict.lost):
             if host in self.hosts.linked:
                 self.hosts.unlink(host, now)
                 actions.append(CloseLink(host))
         blamed = restart.blamed(cause)
         if blamed is not None:
-            self.hosts.faults[self._assigned[blamed]] += 1
+            self.hosts.faults[self._assigned.hosts[blamed]] += 1
         why_not = restart.why_not(self._job.cause, self._rules.most, bool(self._job.n_signals))
         if self._is_time_up and why_not is not None:
             why_not = "its time is up"
@@ -478,7 +458,7 @@ class RunMachine:
         if self._budget.began is None:
             return []
         wait = max(self._not_before, self.hosts.dead_at()) - now
-        known = restart.outward(cause, self._assigned)
+        known = restart.outward(cause, self._assigned.hosts)
         number = self.restarts + 1
         most, wait = self._rules.most, max(0.0, wait)
         return [Tell(ev.RunRestarting(known, number, most, wait, self._asked))]
@@ -487,8 +467,8 @@ class RunMachine:
         """Begin the next attempt if everything is there; else wait for what is missing (R-3)."""
         assignment = self._next_assignment()
         if assignment.vacant and not assignment.awaited:
-            plan = self.plan if self._whole is None else self._whole[0]
-            names = [plan.nodes[node].host.name for node in sorted(assignment.vacant)]
+            nodes = assignment.plan.nodes
+            names = [nodes[node].host.name for node in sorted(assignment.vacant)]
             why = f"no host can take the place of {', '.join(names)}"
             self._give_up_restart()
             return self._close(VACANT, why if self._rules.most else None, now)
@@ -507,9 +487,9 @@ class RunMachine:
         assert verdict is not None
         if isinstance(verdict.cause, verdicts.RestartAsked):
             self._note_attempt()
-            out = [node for node, host in enumerate(self._assigned) if host in self.hosts.out]
+            out = [node for node, host in enumerate(self._assigned.hosts) if host in self.hosts.out]
             node = next(iter([*verdict.lost, *out]), 0)
-            why = self.hosts.out.get(self._assigned[node], "it cannot be used any more")
+            why = self.hosts.out.get(self._assigned.hosts[node], "it cannot be used any more")
             known = verdict.lost.get(node, Failure(Kind.LOST, why))
             cause = verdicts.NodeFailed(node, known)
             code = verdicts.exit_code(cause)
@@ -518,58 +498,28 @@ class RunMachine:
             )
 
     def _next_assignment(self) -> Assignment:
-        hosts = self.hosts
-        plan, assigned = self._whole or (self.plan, self._assigned)
-        waiting = hosts.waiting(assigned)
-        return assign_hosts(
-            plan,
-            assigned,
-            bad={host for host in assigned if host in hosts.out},  # also who was given up
-            faulty={
-                host for host in assigned if hosts.faults[host] >= self._rules.max_host_failures
-            },
-            free={h: (hosts.planned[h], hosts.facts[h]) for h in waiting if h in hosts.facts},
-            awaited=any(host not in hosts.facts for host in waiting),
-            distinct={h: f.machine for h, f in hosts.facts.items()} if self._prove else None,
-        )
+        most, prove = self._rules.max_host_failures, self._prove
+        return self._assigned.next(self.plan, self.hosts, most, distinct=prove)
 
     def _try_again(self, assignment: Assignment, now: float) -> list[Action]:
         self._orphans.forget()
         self._note_attempt()
         self._go(READY)
-        changes = self._changes(assignment)
+        changes = self._assigned.changes(assignment, self.hosts)
         self._asked += isinstance(self._attempts[-1].cause, verdicts.RestartAsked)
         self.attempt += 1
         self.restarts += self._budget.began is not None
         self._budget.next()
         self._kept.clear()
-        self._assign(assignment.hosts)
-        whole, change = assignment.whole, self._change or Change()
-        self._whole = None if whole is None else (change.of(whole[0]), whole[1])
+        change = self._change or Change()
+        self._assigned.follow(assignment, change)
         self._job = AttemptMachine(change.of(assignment.plan), check=self._prove)
         self._change = None
         actions = self._carry(self._job.begin(), now)
-        self.hosts.expect_nothing(self._assigned)
-        for node in range(len(self._assigned)):
+        self.hosts.expect_nothing(self._assigned.hosts)
+        for node in range(len(self._assigned.hosts)):
             self._job.handle(ev.NodeHeard(node), now)  # from now on the job listens
-        return changes + actions
-
-    def _changes(self, assignment: Assignment) -> list[Action]:
-        """What the user should know of the new assigned."""
-        actions: list[Action] = []
-        for host in assignment.excluded:
-            faults = self.hosts.faults[host]
-            self.hosts.leave_out(host, f"{faults} attempt{'s' * (faults != 1)} ended there")
-        for old, new, ranks in assignment.swaps:
-            actions.append(Tell(ev.HostReplaced(old, new, ranks, self.hosts.out[old])))
-        counts = tuple(len(node.ranks) for node in assignment.plan.nodes)
-        gone = [host for host in assignment.dropped if host in self._assigned]
-        actions += [Tell(ev.HostLeftOut(host, self.hosts.out[host])) for host in gone]
-        if gone:
-            actions.append(Tell(ev.WorldShrunk(assignment.hosts, counts)))
-        elif len(assignment.hosts) > len(self._assigned):
-            actions.append(Tell(ev.WorldGrown(assignment.hosts, counts)))
-        return actions
+        return [*map(Tell, changes), *actions]
 
     def _note_attempt(self) -> None:
         assert self._verdict is not None
@@ -605,7 +555,7 @@ class RunMachine:
         return self._interrupt(verdicts.Interrupted(event.signum, event.by), now)
 
     def _expect_heartbeat(self, host: int, now: float) -> None:
-        node = self._nodes.get(host)
+        node = self._assigned.nodes.get(host)
         if self.state == TRYING and node is not None:
             self._job.handle(ev.NodeHeard(node), now)
         else:
@@ -652,7 +602,7 @@ class RunMachine:
         self._orphans.forget()
         self._go(what)
         failures = {**self._verdict.lost, **getattr(self._verdict.cause, "failures", {})}
-        blamed = {self._assigned[node] for node in failures}
+        blamed = {self._assigned.hosts[node] for node in failures}
         self._verdict = replace(
             self._verdict,
             attempts=tuple(self._attempts),

@@ -1,4 +1,4 @@
-"""The tables of a run: its hosts, its ranks, and which host has which node. Pure.
+"""The tables of a run: what is known of its hosts, what of its ranks. Pure.
 
 ``HostTable``: what is known of each host, by its number. A host is *linked* from the order to
 reach it until it is given up; it is *out* when it will not be used (any more), which says
@@ -9,22 +9,18 @@ rests (``pause``), not even that.
 ``RankTable``: where each rank is, whether it lives, what is still to come of it. A rank is done
 when it exited and both its streams ended, or when its node was given up (J-4).
 
-``assign_hosts``: spares for nodes whose host is lost, or fewer nodes.
+Which host has which node is in ``assignment``.
 """
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Collection, Iterable, Sequence
 
-from dispatcher.core.events.actions import Action, ReleaseFence
 from dispatcher.core.events.run_events import Facts
 from dispatcher.core.run import restart
-from dispatcher.model.frozen import Value, value
-from dispatcher.plan.job import reassignment
-from dispatcher.plan.job.job_plan import JobPlan, NodePlan
+from dispatcher.plan.job.job_plan import NodePlan
 from dispatcher.plan.job.request import Limits
 
 
@@ -239,88 +235,3 @@ class RankTable:
     def load(self) -> Counter[int]:
         """How many ranks live on each node."""
         return Counter(self._alive.values())
-
-
-@value
-class Assignment(Value):
-    """The next attempt's ``plan`` and the host of each of its nodes.
-
-    swaps: (host that leaves, host that takes its node, that node's ranks). dropped: hosts
-    whose nodes are no more. excluded: of both, those that still answer but where too many
-    attempts have ended. vacant: nodes that no host can take and the run cannot do without;
-    awaited: a host that may take one has yet to answer. With a vacant node nothing can begin.
-    whole: plan and hosts with the nodes that were dropped, where these were last; if one of these
-    hosts is back later, its node is as well.
-    """
-
-    plan: JobPlan
-    hosts: tuple[int, ...]
-    swaps: tuple[tuple[int, int, tuple[int, ...]], ...] = ()
-    dropped: tuple[int, ...] = ()
-    excluded: tuple[int, ...] = ()
-    vacant: frozenset[int] = frozenset()
-    awaited: bool = False
-    whole: tuple[JobPlan, tuple[int, ...]] | None = None
-
-
-def assign_hosts(
-    plan: JobPlan,
-    assigned: Sequence[int],
-    *,
-    bad: Collection[int],
-    faulty: Collection[int],
-    free: Mapping[int, tuple[NodePlan, Facts]],
-    awaited: bool = False,
-    distinct: Mapping[int, str] | None = None,
-) -> Assignment:
-    """Which hosts follow those that were ``assigned`` to the nodes of ``plan``.
-
-    bad: hosts that cannot be used; their nodes go to others, or are dropped as far as
-    ``--min-nodes`` allows. faulty: hosts better not used: likewise, but where neither
-    is possible they stay. free: hosts that wait for a node, the first that fits takes
-    it. awaited: more may come. distinct: host -> its machine, if no two nodes may
-    be on one.
-    """
-    machines = distinct or {}
-    leaving = [n for n, h in enumerate(assigned) if h in bad]
-    leaving += [n for n, h in enumerate(assigned) if h in faulty and h not in bad]
-    taken = {machines.get(h) for n, h in enumerate(assigned) if n not in leaving} - {None}
-    planned: dict[int, NodePlan] = {}
-    hosts = dict(enumerate(assigned))
-    left = dict(free)
-    for node in leaving:
-        for host, (own, facts) in left.items():
-            place = reassignment.with_host(plan, node, own, facts.gpus, facts.visible)
-            if place is not None and machines.get(host) not in taken:
-                planned[node], hosts[node] = place, host
-                taken |= {machines.get(host)} - {None}
-                del left[host]
-                break
-    unfilled = [node for node in leaving if node not in planned]
-    least = plan.restarts.min_nodes
-    n_spare = 0 if least is None else max(0, len(assigned) - least)
-    musts = frozenset(node for node in unfilled if assigned[node] in bad)
-    if musts and awaited:
-        return Assignment(plan, tuple(assigned), vacant=musts, awaited=True)
-    if len(musts) > n_spare:
-        return Assignment(plan, tuple(assigned), vacant=musts)
-    gone = frozenset(unfilled[:n_spare])  # the bad ones come first
-    remaining = [node for node in range(len(assigned)) if node not in gone]
-    changed = [node for node in leaving if node in planned or node in gone]
-    full = reassignment.replaced(plan, planned)
-    return Assignment(
-        plan=reassignment.shrunk(full, gone),
-        whole=(full, tuple(hosts[node] for node in range(len(assigned)))) if gone else None,
-        hosts=tuple(hosts[node] for node in remaining),
-        swaps=tuple((assigned[n], hosts[n], planned[n].ranks) for n in sorted(planned)),
-        dropped=tuple(assigned[node] for node in sorted(gone)),
-        excluded=tuple(assigned[node] for node in sorted(changed) if assigned[node] not in bad),
-    )
-
-
-def for_hosts(action: Action, assigned: Sequence[int]) -> Action:
-    """``action`` of an attempt, which means nodes of its plan, for the hosts that have them."""
-    if isinstance(action, ReleaseFence):
-        return replace(action, nodes=tuple(assigned[node] for node in action.nodes))
-    node = action.node  # type: ignore[attr-defined]
-    return action if assigned[node] == node else replace(action, node=assigned[node])  # type: ignore[call-arg]

@@ -4,7 +4,7 @@ A node is a place in the plan: a number, and ranks. A host that takes the place 
 takes both, so nobody else's rank changes. Where nobody can, the node drops out and the others
 close up: same order, same number of ranks on each, new ranks and a new world size.
 
-``core.run.tables`` decides so between two attempts; ``without`` and its like do before the
+``core.run.assignment`` decides so between two attempts; ``without`` and its like do before the
 start, for hosts that are not fit and that nobody has connected to yet.
 """
 

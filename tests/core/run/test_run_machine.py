@@ -655,7 +655,7 @@ def perform(world: Checked, step: tuple[Any, ...]) -> None:
     elif kind == "stale" and world.run.attempt > 0 and world.run.state == run_machine.TRYING:
         before = pickle.dumps(world.run)
         host, rank = args
-        if host in world.run._nodes:
+        if host in world.run._assigned.nodes:
             for event in (ev.RankExited(host, rank, 5), ev.NodeSwept(host, 0, (7,))):
                 assert world.run.handle(event, world.now) == []
             assert pickle.dumps(world.run) == before
