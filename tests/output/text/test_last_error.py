@@ -8,7 +8,8 @@ from cases import cases
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dispatcher.output.text.last_error import MOST_TEXT, LastError, last_error
+from dispatcher.output.text.error_forms import MOST_TEXT
+from dispatcher.output.text.last_error import LastError, last_error
 from dispatcher.output.text.lines import Tail
 
 FOLDER = Path(__file__).with_name("endings")
