@@ -191,10 +191,17 @@ class TestPack:
         assert found["tree/l"][0].linkname == found["l"][0].linkname == "in/f"
         assert found["tree"][0].isdir()
 
-    @cases(
-        ("now", "why"),
-        [(None, "no such file"), ("short", "unexpected end"), ("longer than it", "changed")],
-    )
+    def test_a_log_that_has_grown_is_packed_as_it_was(self, tmp_path: Path) -> None:
+        (tmp_path / "f").write_text("as listed")
+        listed = list(scan(str(tmp_path / "f"), "0/f"))
+        (tmp_path / "f").write_text("as listed, and more")
+        with pack(listed) as packed:
+            packed.seek(0)
+            with tarfile.open(fileobj=packed) as archive:
+                (member,) = archive
+                assert archive.extractfile(member).read() == b"as listed"  # type: ignore[union-attr]
+
+    @cases(("now", "why"), [(None, "no such file"), ("short", "unexpected end")])
     def test_what_has_changed_since_it_was_listed(
         self, tmp_path: Path, now: str | None, why: str
     ) -> None:

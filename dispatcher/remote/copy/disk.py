@@ -313,7 +313,9 @@ def give(
     more: Callable[[int], bool] = lambda at: True,
     hasher: Callable[[], Any] = sha256,
 ) -> Iterator[bytes]:
-    """The file at ``path`` in frames; it must have ``size`` bytes, as when it was listed.
+    """The file at ``path`` in frames; it must still have the ``size`` bytes it was listed with.
+
+    One that has grown since, as a log does, is given as long as it was then.
 
     start, seen: how many bytes the other end has, and their SHA-256. Where it is not
     ours the file is given from its beginning. more: of a file that still grows, waits
@@ -363,7 +365,7 @@ def _given(
             yield frame(0, HOLE, len(data).to_bytes(8, "big"))
         else:
             yield frame(0, DATA, data)
-    if at < size or os.read(fd, 1):
+    if at < size:
         yield frame(0, BROKEN, os.fsencode(path) + b": changed while it was copied")
     else:
         yield frame(0, END, known.digest())

@@ -111,14 +111,22 @@ class TestGive:
             come = given(tmp_path / "f", len(data), start, seen)
             assert come == [(START, bytes(8)), (DATA, data), (END, sha(data))]
 
-    @cases(("size", "listed"), [(9, 10), (11, 10), (0, 1), (1, 0)])
-    def test_a_file_of_another_size_has_changed(
-        self, tmp_path: Path, size: int, listed: int
-    ) -> None:
+    @cases(("size", "listed"), [(9, 10), (0, 1)])
+    def test_a_file_that_has_become_smaller(self, tmp_path: Path, size: int, listed: int) -> None:
         path = tmp_path / "f"
         path.write_bytes(bytes(size))
         kind, why = given(path, listed)[-1]
         assert (kind, why) == (BROKEN, os.fsencode(path) + b": changed while it was copied")
+
+    @cases(("size", "listed"), [(11, 10), (1, 0), (CHUNK + 10, 10), (CHUNK + 10, CHUNK)])
+    def test_a_log_that_has_grown_is_given_as_it_was(
+        self, tmp_path: Path, size: int, listed: int
+    ) -> None:
+        path = tmp_path / "f"
+        path.write_bytes(b"x" * size)
+        *pieces, last = given(path, listed)
+        assert b"".join(body for _, body in pieces) == b"x" * listed
+        assert last == (END, sha(b"x" * listed))
 
     def test_a_file_that_grows_is_waited_for(self, tmp_path: Path) -> None:
         data = bytes(range(100))
