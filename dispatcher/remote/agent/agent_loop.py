@@ -303,8 +303,10 @@ class Loop:
             self.pmi = self.pmi or PmiConnections(self.poll)
             self.pmi.add(pmi, [rank for rank, *_ in message["ranks"]])
             self.pmi.place_hook(self.error_folder, base, pmi.get("hook"))
-        pairs = []
+        pairs, seen = [], monotonic()
         for rank, argv, env, *where in message["ranks"]:
+            if monotonic() >= seen + self.node.heartbeat:
+                seen = self.show_life()  # a hundred ranks take long to start where all is busy
             own = dict(base)
             own.update(env)
             cwd = os.path.join(self.cwd, *filter(None, where[:1]))
@@ -327,6 +329,13 @@ class Loop:
         self.tell(("spawned", pairs))
         if self.sampler is not None:
             self.do_sample({"seconds": self.sampler.seconds, "ras": self.sampler.ras})
+
+    def show_life(self) -> float:
+        """Tell the launcher and the guardian, in the middle of long work; the time now."""
+        self.do_send("beat", {})
+        self.flush()
+        self.guardian.alive()
+        return monotonic()
 
     def do_sample(self, message: dict[str, Any]) -> None:
         """Sample the ranks that there are now."""

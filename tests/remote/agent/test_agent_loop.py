@@ -160,6 +160,26 @@ class TestStart:
         assert played.one("spawned")["pids"] == [[rank, FIRST_PID + rank] for rank in range(4)]
         assert all(one.lent == (-1, -1) for one in played.started.values())
 
+    def test_a_long_start_is_no_silence(
+        self, played: Played, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The launcher, and the guardian, give up who says nothing for so long."""
+        played.prepare(heartbeat=5.0)
+        quick = process.spawn
+        told: list[bytes] = []
+
+        def slow(*args: Any) -> process.Process:
+            told.append(played.guarded())
+            played.now += 3.0
+            return quick(*args)
+
+        monkeypatch.setattr(process, "spawn", slow)
+        played.guarded()
+        played.start(*([b"a"] for _ in range(6)))
+        assert len(played.one("spawned")["pids"]) == 6
+        assert told == [b"", b"", b"\n", b"", b"\n", b""]
+        assert len(played.all_of("beat")) == 2
+
     def test_who_cannot_be_started_is_told_and_the_others_run(self, played: Played) -> None:
         played.prepare()
         played.refusals = {b"bad": process.SpawnError("exec", errno.ENOENT, "bad")}
