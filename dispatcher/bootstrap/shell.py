@@ -218,12 +218,16 @@ def opening(
 
 
 def _watch_script(stdin: bool) -> str:
-    """Start the watcher of a script; where there is no ``setsid``, in the command's group."""
+    """Start the watcher of a script; where there is no ``setsid``, in the command's group.
+
+    It is waited for until it closes its output: before that it may still be in the group.
+    """
     text, source = (_SCRIPT_PARENT, "</dev/null") if stdin else (_SCRIPT_ORDERS, "<&3 3<&-")
     first = "" if stdin else "exec 3<&0;"
     return (
-        f"{first}o=;command -v setsid >/dev/null 2>&1&&o=setsid;$o /bin/sh -c {shlex.quote(text)} "
-        f'sh $$ $g "$dispatch_folder" $p {source} >/dev/null 2>&1 &'
+        f"{first}o=;command -v setsid >/dev/null 2>&1&&o=setsid;x=$($o /bin/sh -c "
+        f"{shlex.quote('exec >/dev/null;' + text)} "
+        f'sh $$ $g "$dispatch_folder" $p {source} 2>/dev/null &);'
     )
 
 
