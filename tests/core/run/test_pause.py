@@ -12,7 +12,7 @@ from dispatcher.core.events import verdicts
 from dispatcher.core.events.actions import CloseLink, PauseRanks, ResumeRanks, Suspend
 from dispatcher.core.run.pause import LIMIT, Pause
 
-from .test_run_machine import World, started
+from .world import World, started
 
 STOP, GO = ev.SignalReceived(signal.SIGTSTP), ev.SignalReceived(signal.SIGCONT)
 

@@ -17,7 +17,7 @@ from dispatcher.model.failure import Failure, Kind
 from dispatcher.plan.job.job_plan import Change
 from dispatcher.plan.job.request import Limits, Program
 
-from .test_run_machine import GONE, World, again, started
+from .world import GONE, World, again, started
 
 NEW = Change(Program("script", ("new.py", "--lr", "3")), (("LR", "3"),))
 WANTED = ev.RestartWanted(("new.py", "--lr", "3"), ("LR",))

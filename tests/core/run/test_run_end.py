@@ -26,7 +26,7 @@ from dispatcher.model.failure import Ending, Failure, Kind
 from dispatcher.plan.job.request import Limits, Restarts
 
 from ..conftest import facts, make_plan
-from .test_run_machine import GONE, WHY, World, started
+from .world import GONE, WHY, World, started
 
 
 class TestEnd:

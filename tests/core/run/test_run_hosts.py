@@ -27,7 +27,7 @@ from dispatcher.core.run import restart, run_machine
 from dispatcher.plan.job.placement import number
 
 from ..conftest import facts, use_mpi
-from .test_run_machine import GONE, WHY, World, again, started
+from .world import GONE, WHY, World, again, started
 
 
 class TestSpares:

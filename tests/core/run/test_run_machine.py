@@ -3,194 +3,30 @@
 from __future__ import annotations
 
 import dataclasses
-import pickle
 import signal
 from pathlib import Path
-from typing import Any
 
 import pytest
-from cases import cases, examples
-from hypothesis import given
-from hypothesis import strategies as st
+from cases import cases
 
 from dispatcher.core.events import run_events as ev
 from dispatcher.core.events import verdicts
 from dispatcher.core.events.actions import (
-    Action,
     CheckOrphans,
     CloseLink,
-    End,
     Finish,
     OpenLink,
     Prepare,
     Probe,
     SignalRanks,
-    StartRanks,
     Sweep,
-    Tell,
 )
 from dispatcher.core.run import restart, run_machine
-from dispatcher.core.run.run_machine import RunMachine
-from dispatcher.model.failure import Ending, Failure, Kind
-from dispatcher.plan.job.job_plan import Change
-from dispatcher.plan.job.request import Limits, Restarts
+from dispatcher.model.failure import Ending
+from dispatcher.plan.job.request import Restarts
 
-from ..conftest import facts, make_plan
-
-GONE = Failure(Kind.UNREACHABLE, "no route to host")
-#: how it is told
-WHY = "unreachable: no route to host"
-
-
-class World:
-    """Hosts that do as they are told, for a ``RunMachine``; what is not told to happen goes well.
-
-    ended: the verdict. done: all actions so far.
-    """
-
-    def __init__(
-        self, n_hosts: int = 2, *, spares: int = 0, np: int | None = None, check: bool = True,
-        limits: Limits | None = None, **rules: Any,
-    ) -> None:  # fmt: skip
-        plan = make_plan(
-            n_hosts + spares,
-            spares=spares or None,
-            np=np,
-            limits=limits or Limits(),
-            restarts=Restarts(**rules),
-        )
-        self.run = RunMachine(plan, check=check)
-        self.now = 0.0
-        self.done: list[Action] = []
-        self.ended: verdicts.Verdict | None = None
-        self.mute: set[int] = set()  # hosts that answer nothing
-        self.attempts: dict[int, int] = {}  # host -> the attempt its link is at
-        self.homes: dict[int, int] = {}  # living rank -> host
-        self.take(self.run.begin())
-
-    def since(self, event: ev.Event) -> list[Action]:
-        """What ``event`` leads to."""
-        at = len(self.done)
-        self.tell(event)
-        return self.done[at:]
-
-    def end_well(self) -> None:
-        """Every rank exits with 0, and nothing is left."""
-        for rank in list(self.homes):
-            self.exits(rank, 0)
-        for _ in range(2):
-            if self.ended is None:
-                self.swept()
-
-    def tell(self, event: ev.Event) -> None:
-        self.take(self.run.handle(event, self.now))
-
-    def at(self, cls: type[ev.Event], host: int, *args: Any) -> None:
-        """An event of the attempt that the host's link stands at."""
-        self.tell(cls(host, *args, attempt=self.attempts.get(host, 0)))
-
-    def wait(self, seconds: float) -> None:
-        """Time passes, while hosts are heard."""
-        end = self.now + seconds
-        while self.now < end:
-            self.now = min(self.now + 2.0, end)
-            for host in set(self.attempts) - self.mute:
-                self.tell(ev.NodeHeard(host))
-            self.take(self.run.tick(self.now))
-
-    def take(self, actions: list[Action]) -> None:
-        for action in actions:
-            self.done.append(action)
-            match action:
-                case End(verdict):
-                    assert self.ended is None
-                    self.ended = verdict
-                case StartRanks(plan, node):
-                    host = self.run.host_at(node)
-                    self.homes.update(dict.fromkeys(plan.nodes[node].ranks, host))
-
-    def ready(self, *hosts: int, **fields: Any) -> None:
-        """The hosts answer that they are ready (for the attempt they were last told of)."""
-        for host in hosts:
-            told = [
-                action.attempt
-                for action in self.done
-                if isinstance(action, (OpenLink, Prepare)) and action.node == host
-            ]
-            self.attempts[host] = told[-1]
-            head = self.run.host_at(0) == host
-            known = facts(host, port=4000 + self.attempts[host] if head else None, **fields)
-            self.at(ev.NodeReady, host, known)
-
-    def probed(self, *hosts: int) -> None:
-        for host in hosts:
-            self.at(ev.NodeProbed, host, (f"10.0.0.{self.run.host_at(0) + 1}",))
-
-    def exits(self, rank: int, status: int) -> None:
-        host = self.homes.pop(rank)
-        self.at(ev.RankExited, host, rank, status)
-        for stream in (1, 2):
-            self.at(ev.OutputEnded, host, rank, stream, 3, 3)
-
-    def checks(self) -> list[Action]:
-        """The orphan checks that were ordered."""
-        return [action for action in self.done if isinstance(action, CheckOrphans)]
-
-    def killed(self, *ranks: int) -> None:
-        """The ranks end by SIGTERM."""
-        for rank in ranks:
-            self.exits(rank, -15)
-
-    def sweep(self, *hosts: int) -> None:
-        """Nothing is left on the hosts."""
-        for host in hosts:
-            self.at(ev.NodeSwept, host, 0)
-
-    def fail(self, rank: int, status: int = 3) -> None:
-        """One rank fails, the others die of it, all hosts sweep."""
-        self.exits(rank, status)
-        for other in list(self.homes):
-            if self.homes[other] not in self.mute:
-                self.exits(other, -15)
-        self.swept()
-        if self.run.state == run_machine.CLOSING:
-            self.swept()
-
-    def swept(self) -> None:
-        """All hosts that answer have nothing left."""
-        for host in set(self.attempts) - self.mute:
-            self.at(ev.NodeSwept, host, 0)
-
-    def lose(self, host: int, ending: Ending | None = None) -> None:
-        self.mute.add(host)
-        self.homes = {rank: at for rank, at in self.homes.items() if at != host}
-        self.tell(ev.NodeLost(host, GONE, ending))
-
-    def orders(self, since: int = 0) -> list[Action]:
-        return [action for action in self.done[since:] if not isinstance(action, Tell)]
-
-    def told(self, kind: type[ev.Event]) -> list[Any]:
-        found = [a.event for a in self.done if isinstance(a, Tell)]
-        return [event for event in found if isinstance(event, kind)]
-
-    def starts(self) -> list[StartRanks]:
-        return [action for action in self.done if isinstance(action, StartRanks)]
-
-
-def started(n_hosts: int = 2, **options: Any) -> World:
-    """A world whose ranks run, two on each host; all spares are ready."""
-    world = World(n_hosts, **options)
-    world.ready(*range(len(world.run.hosts.planned)))
-    world.probed(*range(1, n_hosts))
-    assert len(world.homes) == 2 * n_hosts
-    return world
-
-
-def again(world: World, *hosts: int) -> None:
-    """The hosts (all of them if none is named) answer for the attempt under way."""
-    seats = hosts or tuple(world.run.host_at(n) for n in range(len(world.run.plan.nodes)))
-    world.ready(*seats)
-    world.probed(*(host for host in seats if host != world.run.host_at(0)))
+from ..conftest import make_plan
+from .world import GONE, World, again, started
 
 
 class TestRestart:
@@ -550,178 +386,6 @@ class TestLostHosts:
         world.sweep(2)
         assert world.ended is not None
         assert world.ended.ok
-
-
-# -- any sequence of events ------------------------------------------------------------------
-
-N_HOSTS = 4  # two seats, two spares
-_hosts = st.integers(0, N_HOSTS - 1)
-_steps = st.one_of(
-    st.tuples(st.just("ready"), _hosts),
-    st.tuples(st.just("probed"), _hosts),
-    st.tuples(st.just("lost"), _hosts),
-    st.tuples(st.just("cleared"), _hosts),
-    st.tuples(st.just("swept"), _hosts, st.sampled_from([(), (), (), (7,)])),
-    st.tuples(st.just("exit"), st.integers(0, 3), st.sampled_from([0, 1, -9, 93])),
-    st.tuples(
-        st.just("die"),
-    ),
-    st.tuples(
-        st.just("all swept"),
-    ),
-    st.tuples(
-        st.just("all ready"),
-    ),
-    st.tuples(st.just("stale"), _hosts, st.integers(0, 3)),
-    st.tuples(st.just("signal"), st.sampled_from([2, 15, 10, 18, 20])),
-    st.tuples(st.just("dying"), _hosts),
-    st.tuples(
-        st.just("restart"),
-    ),
-    st.tuples(st.just("sent"), st.sampled_from([(), (), (1,)])),
-    st.tuples(st.just("wait"), st.sampled_from([0.5, 4.0, 20.0, 60.0])),
-)
-
-
-class Checked(World):
-    """A world that holds the run against its rules at every action."""
-
-    def __init__(self, **options: Any) -> None:
-        self.armed: dict[int, float | None] = {}  # host told to start -> when it was given up
-        self.cancelled = False
-        self.started_now: set[int] = set()  # hosts told to start in the step under way
-        self.looked_at: set[int] = set()
-        super().__init__(2, spares=2, **options)
-
-    def take(self, actions: list[Action]) -> None:
-        for action in actions:
-            assert self.ended is None, "R-1: an order after the end"
-            match action:
-                case StartRanks(_, node):
-                    assert not self.cancelled, "R-2"
-                    host = self.run.host_at(node)
-                    assert host not in self.mute, "R-5"
-                    fence = restart.fence(self.run.plan.limits)
-                    for other, lost in self.armed.items():
-                        if other != host or lost is not None:
-                            assert lost is not None or self.fresh(other), "R-3: not swept"
-                            assert lost is None or self.now >= lost + fence, "R-3: not fenced"
-                    self.started_now.add(host)
-                case CheckOrphans(host):
-                    assert host in self.mute, "R-5: somebody lives there"
-                    self.looked_at.add(host)
-                case CloseLink(host):
-                    if host in self.armed and self.armed[host] is None:
-                        self.armed[host] = self.now
-                    self.mute.add(host)
-            super().take([action])
-
-    def fresh(self, host: int) -> bool:
-        """Whether ``host`` was armed by the attempt that is starting now."""
-        return host in self.started_now
-
-
-def perform(world: Checked, step: tuple[Any, ...]) -> None:
-    kind, *args = step
-    world.started_now = set()
-    if kind == "ready" and args[0] not in world.mute:
-        world.ready(args[0])
-    elif kind == "probed":
-        world.probed(args[0])
-    elif kind == "lost" and args[0] not in world.mute:
-        if args[0] in world.armed and world.armed[args[0]] is None:
-            world.armed[args[0]] = world.now
-        world.lose(args[0])
-    elif kind == "cleared" and args[0] in world.looked_at:
-        world.armed.pop(args[0], None)
-        world.tell(ev.NodeCleared(args[0], 2))
-    elif kind == "swept" and args[0] not in world.mute:
-        sweep(world, args[0], args[1])
-    elif kind == "exit" and args[0] in world.homes:
-        world.exits(*args)
-    elif kind == "die":
-        for rank in list(world.homes):
-            if world.homes[rank] not in world.mute:
-                world.exits(rank, -15)
-    elif kind == "all swept":
-        for host in range(N_HOSTS):
-            if host not in world.mute:
-                sweep(world, host, ())
-    elif kind == "all ready":
-        for host in range(N_HOSTS):
-            if host not in world.mute:
-                world.ready(host)
-        world.probed(*(set(range(N_HOSTS)) - world.mute))
-    elif kind == "stale" and world.run.attempt > 0 and world.run.state == run_machine.TRYING:
-        before = pickle.dumps(world.run)
-        host, rank = args
-        if host in world.run._assigned.nodes:
-            for event in (ev.RankExited(host, rank, 5), ev.NodeSwept(host, 0, (7,))):
-                assert world.run.handle(event, world.now) == []  # R-4
-            assert pickle.dumps(world.run) == before
-    elif kind == "again":
-        for part in (("die",), ("all swept",), ("wait", 4.0), ("all ready",)):
-            perform(world, part)
-        return
-    elif kind == "dying" and args[0] not in world.mute:
-        world.tell(ev.NodeDying(args[0], "told to"))
-    elif kind == "signal":
-        world.cancelled = world.cancelled or args[0] in (2, 15)
-        world.tell(ev.SignalReceived(args[0]))
-    elif kind == "restart":
-        world.take(world.run.restart(Change(), ev.RestartWanted(), world.now))
-    elif kind == "sent":
-        world.tell(ev.FolderSent(dict.fromkeys(args[0], GONE)))
-    elif kind == "wait":
-        world.wait(args[0])
-    for host in world.started_now:
-        world.armed[host] = None
-
-
-def sweep(world: Checked, host: int, left: tuple[int, ...]) -> None:
-    if not [rank for rank, at in world.homes.items() if at == host] or left:
-        world.armed.pop(host, None)
-        world.homes = {rank: at for rank, at in world.homes.items() if at != host}
-    else:
-        return
-    world.at(ev.NodeSwept, host, 0, left)
-
-
-@examples(400)
-@given(
-    st.lists(_steps, max_size=50),
-    st.sampled_from([0, 1, 5]),
-    st.sampled_from([None, 1, 2]),
-    st.booleans(),
-    st.booleans(),
-)
-def test_any_sequence_keeps_the_rules(
-    steps: list[tuple[Any, ...]], most: int, min_nodes: int | None, good_start: bool, sync: bool
-) -> None:
-    """R-1 to R-5 and R-7 for every order in which the world may go wrong."""
-    world = Checked(most=most, min_nodes=min_nodes, delay=0.5, max_host_failures=2)
-    world.run._sync = sync
-    if good_start:
-        perform(world, ("all ready",))
-    for step in steps:
-        perform(world, step)
-    # nobody answers any more, and time alone must end the run
-    for _ in range(40):
-        for host in range(N_HOSTS):
-            perform(world, ("lost", host))
-        perform(world, ("sent", ()))
-        world.mute = set(range(N_HOSTS))
-        world.wait(60.0)
-    assert world.ended is not None
-    assert world.run.state == run_machine.OVER
-    assert world.run.next_deadline() is None or world.run.state == run_machine.OVER
-    restarts = world.told(ev.RunRestarting)
-    own = [one for one in restarts if not isinstance(one.cause, verdicts.RestartAsked)]
-    assert len(own) <= most + world.cancelled
-    assert all(one.number - one.asked <= most for one in own)
-    assert not isinstance(world.ended.cause, verdicts.RestartAsked)
-    if world.ended.exit_code == 0:
-        assert set(world.ended.statuses.values()) == {0}
 
 
 def test_every_row_of_the_table_is_in_the_page() -> None:
