@@ -14,7 +14,8 @@ from dispatcher.core.run import tables
 from dispatcher.core.run.run_machine import RunMachine
 
 from .explorer import Broken, clone, explore, freeze
-from .small_worlds import WORLDS, Run, Small, SmallCommand
+from .small_commands import SmallCommand
+from .small_worlds import WORLDS, Run, Small
 
 SLOT = Small(slots=1, faults=1, slow=False)
 
