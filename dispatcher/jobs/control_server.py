@@ -6,6 +6,8 @@ does all reading and writing, never blocking. A client that is too slow (a pause
 terminal, a stopped process) loses output, exactly counted and told where it is
 missing. Who may call: the socket lies in a folder of mode 0700, is itself 0600, and
 the kernel is asked for the client's uid all the same.
+
+It stays one file: the queues, and who fills and empties them, share one lock.
 """
 
 from __future__ import annotations

@@ -7,7 +7,8 @@ nothing runs: the page forbids that itself by its Content-Security-Policy, and i
 a mail, printed, and kept.
 
 Texts come from hosts and programs, and may hold any bytes. They enter through ``escaped`` alone;
-attributes are ours, but for titles of a picture's parts, which are elements.
+attributes are ours, but for titles of a picture's parts, which are elements. It stays one file: its
+pictures and tables share that way in, and one style sheet.
 """
 
 from __future__ import annotations

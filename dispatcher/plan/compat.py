@@ -2,7 +2,8 @@
 
 Pure: words in, words and reasons out. Each launcher is one table of its flags;
 a flag that is not in it is an error, never dropped in silence, because a job that
-ignores half of what it was asked looks as if it had run.
+ignores half of what it was asked looks as if it had run. It stays one file, as most
+of it is tables.
 """
 
 from __future__ import annotations

@@ -26,6 +26,8 @@ an answer would tell nothing, as what is sent to a host that has vanished waits 
 ``Asides``: how much a peer may say that brings nothing.
 
 ``Steps``: how long each step of reaching a host took, for traces and for the names of late steps.
+
+It stays one file: whoever writes a transport has to know all of it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""From the options of ``run`` to a ``Request``: each flag's text becomes what it means."""
+"""From the options of ``run`` to a ``Request``: each flag's text becomes what it means.
+
+One file, since it is one list.
+"""
 
 from __future__ import annotations
 

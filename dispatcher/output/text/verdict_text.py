@@ -6,6 +6,8 @@ texts from hosts are sanitized.
 A host that goes takes along all that is reached through it, and which is missed first is
 chance. So where a lost host stands above the first one, it is the cause (``blamed``), and those
 behind it are told in one line.
+
+It stays one file: a new kind of cause gets all its words here.
 """
 
 from __future__ import annotations

@@ -3,7 +3,8 @@
 What they hold is described in ``remote.protocol.frames``; the plan decides all of it, together
 with what the hosts have said of themselves. What is the same for every node of a plan is made
 once (``@once_a_plan``): made anew for each node, which names all others, a start would take
-time by the square of their number, on the one loop.
+time by the square of their number, on the one loop. It stays one file: these orders share what is
+made so.
 
 Of PMIx nothing is loaded on a host before a rank has asked. The variables are those that
 libpmix itself sets for its clients (``PMIx_server_setup_fork``), with one port for all protocol

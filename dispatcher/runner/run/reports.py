@@ -3,7 +3,7 @@
 Everything here came from a host and is hostile until shown otherwise: types,
 ranges and lengths are checked, and a report about a rank counts only if that
 rank was given to this very node. The node is known from the link, never from
-the message.
+the message. One file, since it is one list.
 """
 
 from __future__ import annotations

@@ -4,6 +4,8 @@ Threads: this loop (the caller's, which must be the main thread to be told of si
 one ``link:HOST`` each, one ``sinks``, one ``stdin`` if ranks read it. All are
 started and joined here. Signal handlers only put an event into the inbox; the
 loop itself never writes to a disk, a terminal or a socket.
+
+It stays one file: whatever it sees and does has one order, that of its thread.
 """
 
 from __future__ import annotations
