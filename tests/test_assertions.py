@@ -17,7 +17,7 @@ TESTBED = TESTS.parent / "scripts" / "testbed"
 HELPERS = {
     "accepted": ["transport/conftest.py"],
     "clean": ["faults/conftest.py"],
-    "compare": ["transport/ssh_config/test_ssh_config.py"],
+    "compare": ["transport/ssh_config/test_same_as_ssh.py"],
     "ends": ["faults/conftest.py", "runs/run/test_ignored_signals.py"],
     "finish": ["remote/driver.py"],
     "is_gone": ["remote/driver.py"],

@@ -16,7 +16,7 @@ known_hosts: markers, bad lines                       transport.ssh_auth.test_kn
 known_hosts: a thousand hashed lines                  transport.ssh_auth.test_known_hosts.test_a_look_up_costs_two_hashes_for_each_hashed_line
 ssh_config: Match tagged                              transport.ssh_config.test_ssh_config.test_match_tagged
 ssh_config: unknown Match                             transport.ssh_config.test_ssh_config.test_refused_and_named
-ssh_config: Include                                   transport.ssh_config.test_ssh_config.test_same_as_ssh
+ssh_config: Include                                   transport.ssh_config.test_same_as_ssh.test_same_as_ssh
 many hosts through one bastion                        test_many_hosts_through_one_bastion
 descriptors beyond 1024                               transport.test_contract.test_descriptors_beyond_1024
 a hostfile with slots=, :8 and comments               test_exec_hosts.test_the_hostfile_is_that_of_run

@@ -1,6 +1,6 @@
 """What becomes of the values of one host: defaults, units, files, tokens, and words that are bad.
 
-What ``ssh -G`` says as well is compared in ``test_ssh_config``; this is what it does not tell.
+What ``ssh -G`` says as well is compared in ``test_same_as_ssh``; this is what it does not tell.
 """
 
 from __future__ import annotations
