@@ -64,6 +64,7 @@ from dispatcher.core.run.pause import Pause
 from dispatcher.core.run.restart import OrphanCheck, RestartBudget
 from dispatcher.core.run.tables import HostTable
 from dispatcher.model.failure import Failure, Kind
+from dispatcher.model.hostset import fold
 from dispatcher.plan.job.job_plan import Change, JobPlan
 
 TRYING, PAUSED, CLOSING, OVER = "trying", "paused", "closing", "over"
@@ -468,8 +469,8 @@ class RunMachine:
         assignment = self._next_assignment()
         if assignment.vacant and not assignment.awaited:
             nodes = assignment.plan.nodes
-            names = [nodes[node].host.name for node in sorted(assignment.vacant)]
-            why = f"no host can take the place of {', '.join(names)}"
+            names = fold(nodes[node].host.name for node in assignment.vacant)
+            why = f"no host can take the place of {names} (--spares N keeps some ready)"
             self._give_up_restart()
             return self._close(VACANT, why if self._rules.most else None, now)
         when = max(self._not_before, self.hosts.dead_at())

@@ -242,7 +242,10 @@ class TestBetween:
         assert world.orders()[-2:] == [CloseLink(1), Finish(0)]
         world.sweep(0)
         assert world.ended is not None
-        assert world.ended.no_restart == "no host can take the place of n1"
+        assert (
+            world.ended.no_restart
+            == "no host can take the place of n1 (--spares N keeps some ready)"
+        )
         assert world.ended.cause == verdicts.RankFailed(0, 0, 3)
 
     def test_one_that_is_lost_when_its_ranks_were_swept_needs_no_fence(self) -> None:
@@ -265,7 +268,10 @@ class TestBetween:
         world.swept()
         world.swept()
         assert world.ended is not None
-        assert world.ended.no_restart == "no host can take the place of n1, n8"
+        assert (
+            world.ended.no_restart
+            == "no host can take the place of n[1,8] (--spares N keeps some ready)"
+        )
 
     def test_time_in_which_we_were_stopped_is_no_pause(self) -> None:
         world = started(2, most=5, delay=4.0)

@@ -278,7 +278,10 @@ class TestLostHosts:
         world.sweep(0)  # of the end
         assert world.ended is not None
         assert world.ended.cause == verdicts.NodeFailed(1, GONE)
-        assert world.ended.no_restart == "no host can take the place of n1"
+        assert (
+            world.ended.no_restart
+            == "no host can take the place of n1 (--spares N keeps some ready)"
+        )
         assert world.ended.exit_code == 125
 
     def test_the_world_may_shrink(self) -> None:

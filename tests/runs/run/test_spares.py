@@ -85,7 +85,10 @@ def test_without_a_spare_the_verdict_is_clear(new_cluster: Callable[..., Cluster
         assert run.wait(timeout=20) == 125
         assert run.stderr is not None
         said = run.stderr.read()
-    assert "note: not started again: no host can take the place of n2\n" in said
+    assert (
+        "note: not started again: no host can take the place of n2 (--spares N keeps some ready)\n"
+        in said
+    )
     assert "error: n2 (rank 1): host lost" in said
     assert not cluster.processes("n1")
 
