@@ -236,8 +236,13 @@ def is_our_terminal(options: ExecOptions, exec_plan: ExecPlan) -> bool:
     )
 
 
-def carry_out(exec_plan: ExecPlan, options: ExecOptions, reach: TransportPool) -> int:
-    """Run ``exec_plan`` and show it as the options say; the exit code. Raises: UsageError."""
+def carry_out(
+    exec_plan: ExecPlan, options: ExecOptions, reach: TransportPool, sinks: Sequence[Sink] = ()
+) -> int:
+    """Run ``exec_plan`` and show it as the options say; the exit code. Raises: UsageError.
+
+    sinks: who else is to take what comes.
+    """
     from dispatcher.cli.exec.exec_output import ExecOutput
     from dispatcher.core.events.exec_events import exit_code
     from dispatcher.core.events.run_events import SignalReceived
@@ -264,7 +269,7 @@ def carry_out(exec_plan: ExecPlan, options: ExecOptions, reach: TransportPool) -
         runner = ExecRunner(
             exec_plan,
             reach.transport_for,
-            [*kept, *output.sinks],
+            [*kept, *sinks, *output.sinks],
             stdio=stdio,
             ask=ask,
             sink_failed=lambda sink, error: say(f"error: {type(sink).__name__}: {error}"),

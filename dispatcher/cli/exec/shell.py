@@ -13,9 +13,9 @@ What a typed line means::
     quit              or Ctrl-D
 
 Every command is a fan-out command of its own, over connections that the shell keeps. So what one
-sets is gone with it, except for the folder, which each command enters anew. The standard
-library's readline edits the line; the history is the user's alone (0600).
-Where standard input is no terminal its lines are commands all the same.
+sets is gone with it, except for the folder: a host is asked once where a cd leads, and each
+command goes there. The standard library's readline edits the line; the history is the user's alone
+(0600). Where standard input is no terminal its lines are commands all the same.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
+from typing import TYPE_CHECKING
 
 from dispatcher.api.transports import allow_open_files
 from dispatcher.bootstrap import shell as lifeline
@@ -56,6 +57,9 @@ from dispatcher.model.hostset import fold
 from dispatcher.model.paths import private, state_folder
 from dispatcher.plan.exec_plan import ExecPlan, target_hosts
 from dispatcher.plan.hosts.hostfile import parse_inline
+
+if TYPE_CHECKING:
+    from dispatcher.core.events.run_events import Sink
 
 
 class GatherOptions(Options, section="Output"):
@@ -102,6 +106,12 @@ class ShellOptions(
 HELP = (__doc__ or "").partition("::\n\n")[2].rstrip()
 #: a cd and nothing else
 _ENTER = re.compile(r"cd(?:\s[^;&|<>\n]*)?\Z")
+#: where a command begins, if not where the login does, and where its ``cd -`` leads
+_THERE = '[ -z "$1" ] || cd -- "$1" || exit; OLDPWD=${2:-$OLDPWD}; shift 2'
+#: go on from there, each word a cd of its own, and say where that is
+_GO = 'exec 3>&1 >/dev/null; for step; do eval "$step" || exit; done; pwd >&3'
+#: bytes of the path of a folder (PATH_MAX of limits.h)
+_LONGEST = 4096
 WORDS = ("quit", "exit", ":gather", ":no-gather", ":quit", "=all", "?")
 
 
@@ -241,7 +251,8 @@ class Shell:
         self._reach = reach
         self._login = login(options)
         self._gather = not options.no_gather
-        self._folders: tuple[str, ...] = ()  # the cds that lead to where commands begin
+        self._cds: tuple[str, ...] = ()  # what leads to where commands begin
+        self._places: dict[tuple[str, int | None], tuple[str, str]] = {}  # that, and where before
         self._last = ""
         self.code = 0
 
@@ -273,11 +284,7 @@ class Shell:
                 case Show(gather):
                     self._gather = gather
                 case Aim(named):
-                    hosts = self._hosts = target_hosts([Hostlist(named)], (), *self._login)
-                    allow_open_files(len(hosts))
-                    if not os.isatty(0):
-                        return True
-                    print(f"{fold(host.name for host in hosts)} ({len(hosts)})")
+                    self._aim(target_hosts([Hostlist(named)], (), *self._login))
                 case Command(text, local=True):
                     self.code = _local(text)
                 case Enter(text):
@@ -294,34 +301,75 @@ class Shell:
             self.code = complain(error)
         return True
 
+    def _aim(self, hosts: tuple[Host, ...]) -> None:
+        """Have these hosts, if those that are new can go where commands begin."""
+        allow_open_files(len(hosts))
+        new = [host for host in hosts if self._cds and host.place not in self._places]
+        if new and not self._go(new, self._cds):
+            return
+        self._hosts = hosts
+        if os.isatty(0):
+            print(f"{fold(host.name for host in hosts)} ({len(hosts)})")
+
     def _enter(self, text: str) -> None:
         """Go where ``text`` leads, if every host can; show where that is."""
-        before, target = self._folders, text[2:].strip()
-        is_new = not target or target.startswith(("/", "~", "$"))
-        self._folders = (text,) if is_new and target else () if is_new else (*before, text)
-        self.code = self._run("pwd")
-        if self.code:
-            self._folders = before
+        target = text[2:].strip()
+        if not target:
+            self._cds, self._places = (), {}
+            self.code = self._run("pwd")
+        elif self._go(self._hosts, (text,)):
+            is_new = target.startswith(("/", "~", "$"))
+            self._cds = (text,) if is_new else (*self._cds, text)
+            now = {host.place for host in self._hosts}  # others go all the way when they come
+            self._places = {one: place for one, place in self._places.items() if one in now}
 
-    def _run(self, text: str) -> int:
-        if self._folders:
-            text = f"{{ {' && '.join(self._folders)}; }} >/dev/null || exit\n{text}"
+    def _go(self, hosts: Sequence[Host], steps: Sequence[str]) -> bool:
+        """Learn where ``steps`` lead each of ``hosts``, once; whether all can go there."""
+        from dispatcher.output.exec.host_blocks import HostOutput
+
+        heard = HostOutput(frozenset({1}))
+        self.code = self._run(_GO, hosts, steps, [heard])
+        if self.code:
+            return False
+        found = {}
+        for node, host in enumerate(hosts):
+            folder = os.fsdecode(heard.block(node, 1).removesuffix(b"\n"))
+            if not folder.startswith("/") or len(folder) > _LONGEST or "\0" in folder:
+                raise UsageError(f"{host.name}: it does not say where it is after {steps[-1]}")
+            found[host.place] = folder, self._places.get(host.place, ("", ""))[0]
+        self._places.update(found)
+        return True
+
+    def _run(
+        self,
+        text: str,
+        hosts: Sequence[Host] = (),
+        steps: Sequence[str] = (),
+        sinks: Sequence[Sink] = (),
+    ) -> int:
+        hosts = tuple(hosts or self._hosts)
+        words: tuple[str, ...] = ("/bin/sh", "-c", text)
+        tails: tuple[tuple[str, ...], ...] = ()
+        if self._cds or steps:
+            words = ("/bin/sh", "-c", f"{_THERE}\n{text}", "sh")
+            tails = tuple((*self._places.get(host.place, ("", "")), *steps) for host in hosts)
         shown = converted(self._options, ExecOptions, gather=self._gather)
         exec_plan = ExecPlan(
-            self._hosts,
-            ("/bin/sh", "-c", text),
+            hosts,
+            words,
             limits=limits(self._options),
+            tails=tails,
             sudo=sudo.user(self._options),
-            one_pipe=is_one_pipe(shown),
+            one_pipe=is_one_pipe(shown) and not sinks,
         )
         sys.stdout.flush()
-        return carry_out(exec_plan, shown, self._reach)
+        return carry_out(exec_plan, shown, self._reach, sinks)
 
     def _prompt(self) -> str:
         names = fold(host.name for host in self._hosts)
         if len(names) > WIDEST:
             names = f"{len(self._hosts)} hosts"
-        folders = "".join(f" {folder[2:].strip()}" for folder in self._folders)
+        folders = "".join(f" {folder[2:].strip()}" for folder in self._cds)
         return f"{names}{folders}> "
 
     def words(self) -> list[str]:

@@ -82,7 +82,7 @@ class TestObey:
     def one(self, parsed: Parsed, monkeypatch: pytest.MonkeyPatch) -> shell.Shell:
         self.ran: list[tuple[Any, ...]] = []
 
-        def carry_out(plan: Any, options: Any, reach: Any) -> int:
+        def carry_out(plan: Any, options: Any, reach: Any, sinks: Any) -> int:
             self.ran.append(([h.name for h in plan.hosts], plan.words, options.gather))
             assert (plan.sudo, plan.limits) == ("ml", ExecLimits(command=5.0))
             assert (reach, options.lists, options.verbose) == ("reach", ("n1",), True)
@@ -137,7 +137,7 @@ class TestObey:
     ) -> None:
         seen: list[bool] = []
 
-        def carry_out(plan: Any, options: Any, reach: Any) -> int:
+        def carry_out(plan: Any, options: Any, reach: Any, sinks: Any) -> int:
             seen.append(options.gather)
             return 0
 
@@ -148,6 +148,39 @@ class TestObey:
         one.obey(":gather")
         one.obey("date")
         assert seen == [gathers, True]
+
+    def test_each_host_is_asked_once_where_a_folder_is(
+        self, parsed: Parsed, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        ran: list[tuple[str, dict[str, tuple[str, ...]]]] = []
+        said = iter(["/n1/a\n", "/n2/a\n", "/n1/a/b\n", "", "/n2/b\n", "/n1/y\n", "y\n"])
+
+        def carry_out(plan: Any, options: Any, reach: Any, sinks: Any) -> int:
+            text = "cd" if plan.words[2].endswith(shell._GO) else plan.words[2].split("\n")[-1]
+            tails = plan.tails or ((),) * len(plan.hosts)
+            ran.append((text, {h.name: t for h, t in zip(plan.hosts, tails, strict=True)}))
+            answers = [next(said) for sink in sinks for _ in plan.hosts]
+            for node, answer in enumerate(answers):
+                sinks[0].output(node, 1, answer.encode())
+            return 0 if all(answers) else 1
+
+        monkeypatch.setattr(shell, "carry_out", carry_out)
+        reach: Any = None
+        one = shell.Shell(FIRST, parsed("shell", "-w", "n1"), reach)
+        for line in ("cd $(mktemp -d)", "=n1", "cd b # c", "ls", "=all", "=all", "ls", "cd y"):
+            assert one.obey(line)
+        new = ("", "")
+        assert ran == [
+            ("cd", {"n1": (*new, "cd $(mktemp -d)"), "n2": (*new, "cd $(mktemp -d)")}),
+            ("cd", {"n1": ("/n1/a", "", "cd b # c")}),
+            ("ls", {"n1": ("/n1/a/b", "/n1/a")}),
+            ("cd", {"n2": (*new, "cd $(mktemp -d)", "cd b # c")}),  # it cannot, and stays away
+            ("cd", {"n2": (*new, "cd $(mktemp -d)", "cd b # c")}),
+            ("ls", {"n1": ("/n1/a/b", "/n1/a"), "n2": ("/n2/b", "")}),
+            ("cd", {"n1": ("/n1/a/b", "/n1/a", "cd y"), "n2": ("/n2/b", "", "cd y")}),
+        ]
+        assert "n2: it does not say where it is after cd y" in capsys.readouterr().err
+        assert one._places["n2", None] == ("/n2/b", "")
 
     @pytest.mark.parametrize("typed", [True, False])
     def test_hosts_are_named_to_who_types(

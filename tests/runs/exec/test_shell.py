@@ -98,6 +98,12 @@ ls
 !!
 cd c
 cd -
+cd c # a comment
+pwd
+cd ..; }}
+cd "
+cd $(mktemp -d {tmp_path}/new.XXXXXX)
+pwd
 cd
 """
     done = subprocess.run(
@@ -105,8 +111,10 @@ cd
         check=False, cwd=tmp_path,
     )  # fmt: skip
     top = str(tmp_path)
+    (new,) = map(str, tmp_path.glob("new.*"))
     assert [line for line in done.stdout.splitlines() if line not in ("-" * 15, "localhost")] == [
-        top, f"{top}/a b", "c", "ls", "c", f"{top}/a b/c", f"{top}/a b", top,
+        top, f"{top}/a b", "c", "ls", "c", f"{top}/a b/c", f"{top}/a b",
+        *(f"{top}/a b/c",) * 2, *(new,) * 2, top,
     ]  # fmt: skip
     assert "!!: there was no command yet" in done.stderr
     assert done.stderr.count("nosuch") == 1
