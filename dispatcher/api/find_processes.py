@@ -25,6 +25,7 @@ from dispatcher.core.events.actions import CheckOrphans
 from dispatcher.core.events.run_events import Entry, NodeCleared, Sink
 from dispatcher.model.host import Host
 from dispatcher.model.hostset import fold
+from dispatcher.model.names import plural
 from dispatcher.output.text.sanitize import sanitize_text
 from dispatcher.transport.base import Transport
 
@@ -123,14 +124,14 @@ def _processes(tagged: Sequence[shell.Tagged]) -> str:
     counts = Counter(one.name for one in tagged if one.pid is not None)
     names = ", ".join(f"{sanitize_text(name)} {n}" for name, n in sorted(counts.items()))
     total = counts.total()
-    return f"{total} process{'es' if total > 1 else ''}: {names}" if total else ""
+    return f"{plural(total, 'process', 'processes')}: {names}" if total else ""
 
 
 def _folders(tagged: Sequence[shell.Tagged]) -> str:
     counts = Counter(one.name for one in tagged if one.pid is None)
     places = ", ".join(map(sanitize_text, sorted(counts)))
     total = counts.total()
-    return f"{total} folder{'s' if total > 1 else ''} in {places}" if total else ""
+    return f"{plural(total, 'folder')} in {places}" if total else ""
 
 
 #: seconds a look takes at most beyond the connecting: five rounds of killing, a second apart

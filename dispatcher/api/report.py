@@ -229,8 +229,8 @@ class Report(Value):
 
     def closing(self) -> list[str]:
         """How it ended, in lines: the verdict, then a line of numbers."""
+        from dispatcher.model.names import plural
         from dispatcher.output.terminal.footer import clock
-        from dispatcher.output.text.fold import plural
 
         hosts = len({one.host for one in self.ranks}) or len(self.lost)
         size = f"{plural(self.world_size, 'rank')} on {plural(hosts, 'host')}"

@@ -27,6 +27,7 @@ from dispatcher.checks.check import (
     warn,
 )
 from dispatcher.checks.health import has_gpus
+from dispatcher.model.names import plural
 
 #: programs that watch GPUs, or keep them awake, and take next to nothing
 WATCHERS = frozenset({
@@ -56,11 +57,11 @@ def enough(hosts: Mapping[str, Seen]) -> dict[str, Finding]:
     common = int(mode(str(number) for number in good.values()) or 0)
     remedy = "dmesg -T | grep -i -e NVRM -e nvidia; lspci -d 10de:; a reset or reboot may help"
     for name, number in good.items():
-        slots = hosts[name].slots
+        slots, here = hosts[name].slots, plural(number, "GPU")
         if slots is not None and number < slots:
-            found[name] = critical(f"{number} GPUs for {slots} slots", remedy, str(number))
+            found[name] = critical(f"{here} for {plural(slots, 'slot')}", remedy, str(number))
         elif number < common:
-            found[name] = critical(f"{number} GPUs here, {common} elsewhere", remedy, str(number))
+            found[name] = critical(f"{here} here, {common} elsewhere", remedy, str(number))
     return found
 
 

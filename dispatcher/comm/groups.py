@@ -212,8 +212,9 @@ def check_hosts(layout: Layout, host_of: Mapping[int, str]) -> list[str]:
     uneven = len(set(slots.values())) > 1
     undivided = [host for host, count in slots.items() if count % tp]
     if uneven and undivided:
+        n = slots[undivided[0]]
         raise GroupError(
-            f"comm: groups: tp={tp}: {undivided[0]} has {slots[undivided[0]]} ranks,"
+            f"comm: groups: tp={tp}: {undivided[0]} has {n} rank{'s' * (n != 1)},"
             " so some tensor parallel groups would be split over hosts",
             hint=f"give every host a number of slots that {tp} divides",
         )

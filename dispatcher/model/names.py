@@ -8,7 +8,7 @@ metacharacters: everything accepted here is accepted there.
 Does not ask whether a name resolves; that is the transport's answer to give.
 
 Texts of the user are taken apart into lines, for hostfile and environment file alike, and made
-fit to be quoted back; what a line means is not known here.
+fit to be quoted back; what a line means is not known here. ``plural`` says a count with its noun.
 """
 
 from __future__ import annotations
@@ -194,6 +194,11 @@ def digits(text: str, what: str, low: int, high: int, hint: str | None = None) -
 MOST_RANKS = 1_000_000
 MOST_PROBLEMS = 100  # reported of one file; nobody reads more
 LONGEST_LINE = 1 << 17  # characters; also the longest argument Linux passes to a program
+
+
+def plural(count: int, noun: str, many: str | None = None) -> str:
+    """``1 host``, ``2 hosts``; many: the plural, where that is not made with an s."""
+    return f"{count} {noun}" if count == 1 else f"{count} {many or noun + 's'}"
 
 
 def decoded(text: bytes | str) -> str:

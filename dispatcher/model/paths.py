@@ -19,6 +19,9 @@ destination each rank's sources go to a place of their own. ``{{host}}`` is the 
 
 A host's name is checked where it is read (``model.names``), and once more here, where it
 becomes part of a path.
+
+What is to stay this user's own is made so here: folders (``private``), files (``create``), and the
+memory of a process that is told a secret (``keep_memory_ours``).
 """
 
 from __future__ import annotations

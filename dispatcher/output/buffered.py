@@ -21,6 +21,7 @@ from typing import Any
 
 from dispatcher.core.events.run_events import TICK, Counts, Entry, Sink
 from dispatcher.model.errors import UsageError
+from dispatcher.model.names import plural
 from dispatcher.output.files.spool import Spool
 
 #: bytes that may wait in memory, and what a chunk costs beside its bytes
@@ -204,7 +205,7 @@ class BufferedSink(Sink):
             if self._lines == 0 and self._lines_lost:
                 lost, self._lines_lost = self._lines_lost, 0
                 self._lines += 1
-                self._put("say", (f"... {lost:,} more notes not shown",))
+                self._put("say", (f"... {plural(lost, 'more note')} not shown",))
         return method, arguments
 
 

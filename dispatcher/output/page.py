@@ -19,8 +19,8 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from dispatcher.model.names import plural
 from dispatcher.output.files.trace import LAUNCHER, LINK, Span, Timeline
-from dispatcher.output.text.fold import plural
 from dispatcher.output.text.story import status_words
 from dispatcher.output.timeline import (
     FIGURES,
@@ -215,7 +215,8 @@ def _summary(timeline: Timeline) -> str:
     ranks = len([line for _, line in timeline.lines if line != LINK])
     ended = "" if timeline.ended else "; the trace breaks off: dispatch was killed, or still runs"
     return (
-        f"{hosts} hosts, {ranks} ranks; the last rank ran after {seconds_text(timeline.start)}, "
+        f"{plural(hosts, 'host')}, {plural(ranks, 'rank')}; "
+        f"the last rank ran after {seconds_text(timeline.start)}, "
         f"the end came after {seconds_text(timeline.seconds)}{ended}"
     )
 

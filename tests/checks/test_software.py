@@ -47,7 +47,7 @@ OLD = said(VERSIONS.replace(b"2.9.1", b"2.4.0").replace(b"3.11.2", b"3.10.1"))
         (gpu.enough, host(kernel=kernel(dev=b"nvidia0\nnvidia1\nnvidiactl")), CRITICAL,
          "2 GPUs for 8 slots"),
         (gpu.enough, replace(host(kernel=kernel(dev=b"nvidia0")), slots=None), CRITICAL,
-         "1 GPUs here, 8 elsewhere"),
+         "1 GPU here, 8 elsewhere"),
         (gpu.enough, host(kernel=HUNG), INCOMPLETE, "no answer"),
         (each(gpu.users), host(gpu_users=call([[7, 0, "python3"]])), CRITICAL, "python3 (7)"),
         (each(gpu.users), host(gpu_users=call([[7, 0, "nvidia-persiste"]])), OK, ""),

@@ -22,6 +22,7 @@ from dispatcher.model.names import (
     nearest,
     offset_by,
     parse_count,
+    plural,
     problem,
     shown,
 )
@@ -198,3 +199,12 @@ def test_a_mistake_in_a_line_is_shown_with_what_follows() -> None:
 )
 def test_the_name_that_may_be_meant(word: str, known: list[str], meant: str | None) -> None:
     assert nearest(word, known) == meant
+
+
+@cases(
+    ("count", "noun", "many", "text"),
+    [(1, "host", None, "1 host"), (0, "host", None, "0 hosts"), (2, "process", "processes",
+     "2 processes"), (1, "process", "processes", "1 process")],
+)  # fmt: skip
+def test_how_many(count: int, noun: str, many: str | None, text: str) -> None:
+    assert plural(count, noun, many) == text

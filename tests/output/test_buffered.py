@@ -267,7 +267,7 @@ def test_notes_come_again_after_some_were_left_out(stuck: Slow) -> None:
     wait_for(lambda: len(stuck.told) == 1002, 10, "all that waited is said")
     behind.say("later")
     behind.close()
-    assert [told[1] for told in stuck.told[-3:-1]] == ["... 1 more notes not shown", "later"]
+    assert [told[1] for told in stuck.told[-3:-1]] == ["... 1 more note not shown", "later"]
 
 
 def test_a_sink_is_asked_to_draw_as_long_as_it_wants() -> None:

@@ -144,6 +144,6 @@ def test_a_flood_of_notices_is_counted() -> None:
     late = ev.NodeNoticed(3, "late")
     told = notices.passed(3, [late, late], 100.0 + SECONDS)
     assert told == [ev.NodeNoticed(3, "981 more notices were left out"), late]
-    assert notices.left_out(3) == [ev.NodeNoticed(3, "1 more notices were left out")]
+    assert notices.left_out(3) == [ev.NodeNoticed(3, "1 more notice was left out")]
     assert notices.left_out(3) == []
     assert notices.passed(3, many, 1e6)[:2] == many[:2]

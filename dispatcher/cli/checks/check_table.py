@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dispatcher.checks.check import Finding, Level
 from dispatcher.checks.report import CheckReport
 from dispatcher.model.hostset import fold
+from dispatcher.model.names import plural
 from dispatcher.output.text.fold import Advise, Trouble, grouped, hints, no_advice
 from dispatcher.output.text.sanitize import sanitize_text
 
@@ -58,7 +59,8 @@ def lines(
 def _headline(report: CheckReport, seconds: float) -> str:
     hosts = report.hosts
     unfit = [host for host in hosts if not report.fit(host)]
-    what = f"{len(hosts) - len(unfit)} of {len(hosts)} hosts fit, {len(report.checks)} checks"
+    fit = "host fits" if len(hosts) == 1 else "hosts fit"
+    what = f"{len(hosts) - len(unfit)} of {len(hosts)} {fit}, {plural(len(report.checks), 'check')}"
     return f"{what}, {seconds:.1f} s" + (f": not {fold(unfit)}" if unfit else "")
 
 

@@ -36,7 +36,7 @@ from dispatcher.model import errors
 from dispatcher.model.errors import UsageError
 from dispatcher.model.host import Host
 from dispatcher.model.hostset import fold
-from dispatcher.model.names import parse_count
+from dispatcher.model.names import parse_count, plural
 from dispatcher.output.text.sanitize import sanitize_text
 from dispatcher.plan.exec_plan import ExecPlan
 
@@ -270,7 +270,7 @@ def lines(
 ) -> list[str]:
     """What was found, for people: the map, then who is to blame."""
     median = rate_words(ranking.median)
-    what = f"{len(names)} hosts, {len(pairs)} pairs in {rounds} rounds"
+    what = f"{len(names)} hosts, {plural(len(pairs), 'pair')} in {plural(rounds, 'round')}"
     out = [f"{what}, {seconds:.1f} s; usual: {median}"]
     out += text(names, pairs, ranking)
     groups: dict[str, list[str]] = {}
@@ -298,7 +298,7 @@ def lines(
     alike = len(out) == 1 and not ranking.bad
     if inside:
         middle = statistics.median_high(one.rate for one in inside.values())
-        out.insert(1, f"inside {len(inside)} hosts: usual {rate_words(middle)}")
+        out.insert(1, f"inside {plural(len(inside), 'host')}: usual {rate_words(middle)}")
     return [*out, "all pairs are alike"] if alike else out
 
 

@@ -19,7 +19,7 @@ from dispatcher.jobs.job_socket import LONGEST_ORDER, JobConnection, Malformed
 from dispatcher.model import errors
 from dispatcher.model.errors import CannotRestart, JobEnded, UnexpectedArgument, UsageError
 from dispatcher.model.host import Host
-from dispatcher.output.text.fold import plural
+from dispatcher.model.names import plural
 from dispatcher.output.text.sanitize import sanitize_text
 
 

@@ -21,7 +21,7 @@ from dispatcher.model.errors import ConflictingOptions, UsageError
 from dispatcher.model.frozen import Value, value
 from dispatcher.model.host import Host
 from dispatcher.model.hostset import fold
-from dispatcher.output.text.fold import plural
+from dispatcher.model.names import plural
 from dispatcher.output.text.sanitize import sanitize_text
 from dispatcher.plan.job.request import parse_seconds
 from dispatcher.transport.base import ALIVE_INTERVAL, UNLESS_CONFIGURED, Keepalive, Transport

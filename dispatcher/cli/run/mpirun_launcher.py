@@ -19,6 +19,7 @@ from dispatcher.cli.options.host_options import ways
 from dispatcher.cli.run.run import RunOptions
 from dispatcher.model.errors import ConflictingOptions, MpirunCannot
 from dispatcher.model.host import Host
+from dispatcher.model.names import plural
 from dispatcher.model.paths import create, write_all
 from dispatcher.plan.job.job_plan import JobPlan
 from dispatcher.plan.job.node_launchers import LAUNCHERS, check_even
@@ -59,8 +60,9 @@ class MpirunLauncher:
         )
         self.plan = mpirun_plan.delegated(plan, words)
         where = fold(host.name for host in self.hosts)
+        is_left = "is" if plan.world_size == 1 else "are"
         self.notes.append(
-            f"note: {plan.world_size} ranks on {where} are left to "
+            f"note: {plural(plan.world_size, 'rank')} on {where} {is_left} left to "
             f"{launcher.program} ({launcher.version}): rank 0 here is mpirun itself"
         )
 

@@ -16,6 +16,7 @@ from dispatcher.core.events.actions import Action, ReleaseFence
 from dispatcher.core.events.run_events import Facts
 from dispatcher.core.run.tables import HostTable
 from dispatcher.model.frozen import Value, value
+from dispatcher.model.names import plural
 from dispatcher.plan.job import reassignment
 from dispatcher.plan.job.job_plan import Change, JobPlan, NodePlan
 
@@ -167,7 +168,7 @@ class Assigned:
         told: list[ev.Event] = []
         for host in assignment.excluded:
             faults = table.faults[host]
-            table.leave_out(host, f"{faults} attempt{'s' * (faults != 1)} ended there")
+            table.leave_out(host, f"{plural(faults, 'attempt')} ended there")
         for old, new, ranks in assignment.swaps:
             told.append(ev.HostReplaced(old, new, ranks, table.out[old]))
         counts = tuple(len(node.ranks) for node in assignment.plan.nodes)

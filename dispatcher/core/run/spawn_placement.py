@@ -17,6 +17,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dispatcher.core.events.mpi_events import PmiSpawnAsked, Segment, World
 from dispatcher.model.host import LOCAL_NAMES
 from dispatcher.model.hostset import fold
+from dispatcher.model.names import plural
 from dispatcher.plan.job import placement
 from dispatcher.plan.job.job_plan import JobPlan, NodePlan
 
@@ -124,7 +125,6 @@ def _shares(
         counts = placement.shares(free, wanted, most=most, oversubscribe=True)
     except placement.TooFewSlots as full:
         names = fold(node.host.name for node in nodes)
-        raise Refused(
-            f"{wanted} processes wanted: {names} take {full.most} more (max_slots)"
-        ) from None
+        asked = plural(wanted, "process", "processes")
+        raise Refused(f"{asked} wanted: {names} take {full.most} more (max_slots)") from None
     return [(node.index, count) for node, count in zip(order, counts, strict=True) if count]

@@ -16,8 +16,9 @@ from dispatcher.core.events import exec_events
 from dispatcher.core.events import run_events as ev
 from dispatcher.core.events.run_events import Entry, Sink
 from dispatcher.model.hostset import fold
+from dispatcher.model.names import plural
 from dispatcher.model.paths import write_all
-from dispatcher.output.text.fold import Advise, Trouble, grouped, hints, no_advice, plural
+from dispatcher.output.text.fold import Advise, Trouble, grouped, hints, no_advice
 from dispatcher.output.text.sanitize import sanitize_text
 
 #: words of a line of the summary
@@ -78,7 +79,7 @@ class ExecNotes(Sink):
             case ev.NodeConnected(node, address, transport):
                 return f"{self._names[node]}: connected to {address or 'it'} by {transport}"
             case ev.NodeBooted(node, noise):
-                after = f" after {noise} bytes of noise" if noise else ""
+                after = f" after {plural(noise, 'byte')} of noise" if noise else ""
                 return f"{self._names[node]}: command started{after}"
             case exec_events.BatchStarted(number, total, nodes):
                 return f"batch {number} of {total}: {fold(self._names[node] for node in nodes)}"

@@ -16,10 +16,10 @@ from dispatcher.core.events import exec_events
 from dispatcher.core.events import run_events as ev
 from dispatcher.core.events.run_events import Entry, Sink
 from dispatcher.model.hostset import fold
+from dispatcher.model.names import plural
 from dispatcher.output.exec.exec_notes import CopyResult, size
 from dispatcher.output.terminal.live_terminal import Terminal
 from dispatcher.output.terminal.screen import Live
-from dispatcher.output.text.fold import plural
 
 if TYPE_CHECKING:
     from rich.text import Text

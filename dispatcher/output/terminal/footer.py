@@ -17,8 +17,9 @@ from rich.console import Console
 from rich.text import Text
 
 from dispatcher.model.hostset import fold
+from dispatcher.model.names import plural
 from dispatcher.output.monitor.run_progress import CHECKED, LOST, RUNNING, STATES, Picture
-from dispatcher.output.text.fold import fold_ranks, plural
+from dispatcher.output.text.fold import fold_ranks
 from dispatcher.output.text.sanitize import sanitize, sanitize_text
 
 #: progress bars of ranks shown at once

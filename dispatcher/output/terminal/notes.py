@@ -19,7 +19,8 @@ from dispatcher.core.events.mpi_events import MpiFound
 from dispatcher.core.events.run_events import Entry, Sink
 from dispatcher.core.events.verdicts import Cause, RestartAsked
 from dispatcher.model.hostset import fold
-from dispatcher.output.text.fold import fold_ranks, plural
+from dispatcher.model.names import plural
+from dispatcher.output.text.fold import fold_ranks
 from dispatcher.output.text.sanitize import sanitize_text
 from dispatcher.output.text.story import status_words
 from dispatcher.output.text.verdict_text import headline
@@ -175,19 +176,21 @@ class Notes(Sink):
                 return f"{self._hosts[node]}: connected to {address or 'it'} by {transport}"
             case ev.NodeBooted(node, noise):
                 return f"{self._hosts[node]}: agent is up" + (
-                    f" after {noise} bytes of noise" if noise else ""
+                    f" after {plural(noise, 'byte')} of noise" if noise else ""
                 )
             case ev.NodeReady(node, facts):
                 return (
                     f"{self._hosts[node]}: {facts.hostname}, python {facts.python}, "
-                    f"{facts.cores} cores, {facts.gpus} GPUs"
+                    f"{plural(facts.cores, 'core')}, {plural(facts.gpus, 'GPU')}"
                 )
             case ev.RanksPlaced(size, addr, port, parts=programs):
                 of = ", ".join(f"{count} of {program}" for program, count in programs)
-                return f"{size} ranks{of and f' ({of})'} start, meeting at {addr}:{port}"
+                who = f"{plural(size, 'rank')}{of and f' ({of})'}"
+                return f"{who} {'starts' if size == 1 else 'start'}, meeting at {addr}:{port}"
             case mpi_events.WorldPlaced(world, by, _, nodes):
                 where = fold(dict.fromkeys(self._hosts[node] for node in nodes))
-                return f"rank {name(by)} spawns world {world}: {len(nodes)} ranks on {where}"
+                ranks = plural(len(nodes), "rank")
+                return f"rank {name(by)} spawns world {world}: {ranks} on {where}"
             case MpiFound(node, library, served):
                 what = library or "not told by what the rank has loaded"
                 return f"{self._hosts[node]}: MPI is {what}, served by {served}"

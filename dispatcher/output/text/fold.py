@@ -24,12 +24,6 @@ from dispatcher.model.frozen import Value, value
 from dispatcher.output.text.sanitize import sanitize_text
 from dispatcher.plan.job.placement import name
 
-
-def plural(count: int, noun: str, many: str | None = None) -> str:
-    """``1 host``, ``2 hosts``; many: the plural, where that is not made with an s."""
-    return f"{count} {noun}" if count == 1 else f"{count} {many or noun + 's'}"
-
-
 Who = TypeVar("Who", bound=Hashable)
 
 #: seconds a line waits for others, and lines and bytes that may wait at once

@@ -26,6 +26,7 @@ from dispatcher.core.events.run_events import (
     RunRestarting,
     Sink,
 )
+from dispatcher.model.names import plural
 from dispatcher.output.files.spool import LongLine, Spill
 from dispatcher.output.text.sanitize import character_edge, sanitize
 from dispatcher.remote.protocol.frames import STDERR, STDOUT
@@ -367,7 +368,8 @@ def _around(lines: list[bytes], said: bytes) -> list[bytes]:
     at = next((n for n in range(len(lines) - 1, -1, -1) if said in lines[n]), None)
     if at is None:
         return tail
-    return [*lines[max(0, at - N_LINES + 2) : at + 1], b"(%d more lines)" % (len(lines) - at - 1)]
+    more = plural(len(lines) - at - 1, "more line")
+    return [*lines[max(0, at - N_LINES + 2) : at + 1], b"(%s)" % more.encode()]
 
 
 def _without_frames(lines: list[bytes]) -> list[bytes]:

@@ -15,8 +15,9 @@ from dispatcher.core.events.run_events import Entry, Sink
 from dispatcher.core.events.stack_frames import Group
 from dispatcher.core.events.verdicts import Signal
 from dispatcher.model.hostset import fold
+from dispatcher.model.names import plural
 from dispatcher.model.paths import write_new
-from dispatcher.output.text.fold import fold_ranks, plural
+from dispatcher.output.text.fold import fold_ranks
 from dispatcher.output.text.sanitize import sanitize_text
 from dispatcher.plan.job.placement import name
 

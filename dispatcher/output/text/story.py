@@ -19,7 +19,8 @@ from dispatcher.core.events import verdicts
 from dispatcher.core.events.monitor_events import PlacedNode, RankError
 from dispatcher.core.events.verdicts import Verdict
 from dispatcher.model.hostset import fold
-from dispatcher.output.text.fold import Trouble, fold_ranks, grouped, hints, plural
+from dispatcher.model.names import plural
+from dispatcher.output.text.fold import Trouble, fold_ranks, grouped, hints
 from dispatcher.output.text.sanitize import sanitize_text
 from dispatcher.plan.job.placement import name
 

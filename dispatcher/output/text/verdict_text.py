@@ -26,6 +26,7 @@ from dispatcher.core.events.monitor_events import LastWords, PlacedNode, RankErr
 from dispatcher.core.events.verdicts import NodeFailed, Verdict
 from dispatcher.model.failure import Failure
 from dispatcher.model.hostset import fold
+from dispatcher.model.names import plural
 from dispatcher.output.text.fold import (
     Advise,
     Trouble,
@@ -33,7 +34,6 @@ from dispatcher.output.text.fold import (
     grouped,
     hints,
     no_advice,
-    plural,
 )
 from dispatcher.output.text.sanitize import sanitize_text
 from dispatcher.output.text.story import (

@@ -30,7 +30,7 @@ from dataclasses import dataclass, replace
 from dispatcher.model.errors import BadBatchJob, HostsDisagree
 from dispatcher.model.host import Host, Hostlist, parse_gpus
 from dispatcher.model.hostset import LIMIT, expand, fold, split_list
-from dispatcher.model.names import BadName, shown
+from dispatcher.model.names import BadName, plural, shown
 from dispatcher.plan.hosts.hostfile import MOST_BYTES, parse_hostfile
 from dispatcher.plan.hosts.hostfile_line import MOST_SLOTS
 
@@ -356,8 +356,8 @@ def _slots(grant: Grant) -> str:
     by = "" if grant.counted == grant.words else f" ({grant.counted})"
     counts = {host.slots for host in grant.hosts}
     if len(counts) == 1:
-        return f"{names}, {counts.pop()} slots each{by}"
-    return f"{names}, {sum(host.slots or 0 for host in grant.hosts)} slots{by}"
+        return f"{names}, {plural(counts.pop() or 0, 'slot')} each{by}"
+    return f"{names}, {plural(sum(host.slots or 0 for host in grant.hosts), 'slot')}{by}"
 
 
 def _difference(one: Grant, other: Grant) -> str | None:
@@ -371,7 +371,8 @@ def _difference(one: Grant, other: Grant) -> str | None:
     for key, host in mine.items():
         again = theirs[key]
         if host.slots is not None and again.slots is not None and host.slots != again.slots:
-            return f"{host.name} has {host.slots} slots in one and {again.slots} in the other"
+            slots = plural(host.slots, "slot")
+            return f"{host.name} has {slots} in one and {again.slots} in the other"
     return None
 
 

@@ -38,6 +38,7 @@ from dispatcher.model.names import (
     digits,
     nearest,
     offset_by,
+    plural,
     shown,
 )
 from dispatcher.plan.variables import check_value, check_variable
@@ -370,7 +371,7 @@ def _with(host: Host, options: dict[str, tuple[int, object]]) -> Host:
         if host.slots is None:
             host = replace(host, slots=len(gpus))
         elif host.slots != len(gpus):
-            message = f"{host.slots} slots but {len(gpus)} gpus"
+            message = f"{plural(host.slots, 'slot')} but {plural(len(gpus), 'gpu')}"
             raise BadName(message, options["gpus"][0], "leave slots out: gpus says how many")
     if host.max_slots is not None and host.slots is not None and host.max_slots < host.slots:
         message = f"max_slots={host.max_slots} is less than slots={host.slots}"

@@ -21,6 +21,7 @@ from typing import Protocol
 from dispatcher.model import names
 from dispatcher.model.errors import InternalError, NoGpu, PlanError, TooManyRanks
 from dispatcher.model.hostset import fold
+from dispatcher.model.names import plural
 from dispatcher.plan.job import binding, devices, placement
 from dispatcher.plan.job.binding import Topology
 from dispatcher.plan.job.devices import NodePlan
@@ -169,8 +170,3 @@ def _too_few_slots(
         f"{plural(full.asked, 'rank')} but only {plural(full.free, 'slot')} on {names}",
         hint=f"--oversubscribe, or --np {full.free}",
     )
-
-
-def plural(count: int, noun: str) -> str:
-    """``1 rank``, ``2 ranks``."""
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"

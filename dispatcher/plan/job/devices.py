@@ -25,7 +25,7 @@ from dataclasses import replace
 from dispatcher.model.errors import TooManyRanks
 from dispatcher.model.frozen import Value, value
 from dispatcher.model.host import Host, visible
-from dispatcher.model.names import shown
+from dispatcher.model.names import plural, shown
 
 VARIABLE = "CUDA_VISIBLE_DEVICES"
 
@@ -133,7 +133,7 @@ def gpu_warnings(
                 (node.index, f"{there} is not used: GPUs {','.join(node.slots)} are named")
             )
         elif node.gpus == () and _is_list(text):
-            found.append((node.index, f"{there} leaves none of its {count} GPUs"))
+            found.append((node.index, f"{there} leaves none of its {plural(count, 'GPU')}"))
         elif node.gpus and node.gpus == names and len(node.ranks) > len(names):
             found.append((node.index, f"{len(node.ranks)} ranks share what {there} leaves"))
     return found

@@ -25,12 +25,12 @@ from dispatcher.model.errors import (
 from dispatcher.model.frozen import Value, value
 from dispatcher.model.host import Host
 from dispatcher.model.hostset import fold
-from dispatcher.model.names import parse_count
+from dispatcher.model.names import parse_count, plural
 from dispatcher.plan.hosts.filters import choose
 from dispatcher.plan.job import devices, placement
 from dispatcher.plan.job import parts as programs
 from dispatcher.plan.job.binding import BindTo, MemBind, Topology
-from dispatcher.plan.job.capacity import check_chosen, counted, plural, shared_out, too_many
+from dispatcher.plan.job.capacity import check_chosen, counted, shared_out, too_many
 from dispatcher.plan.job.devices import NodePlan
 from dispatcher.plan.job.parts import PartPlan, Program
 from dispatcher.plan.job.placement import MapBy, divide

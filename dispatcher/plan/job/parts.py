@@ -32,7 +32,7 @@ from dispatcher.model.errors import (
 )
 from dispatcher.model.frozen import Value, value
 from dispatcher.model.hostset import fold
-from dispatcher.model.names import MOST_RANKS, shown
+from dispatcher.model.names import MOST_RANKS, plural, shown
 from dispatcher.plan.job.placement import TooFewSlots, ranks_of, shares
 
 if TYPE_CHECKING:
@@ -263,7 +263,7 @@ def _counts(
 def _full(
     name: str, asked: int, left: int, hosts: Sequence[str], oversubscribe: bool
 ) -> TooManyRanks:
-    ranks = f"{asked} rank{'s' if asked != 1 else ''}"
+    ranks = plural(asked, "rank")
     slots = f"{left or 'no'} slot{'s' if left != 1 else ''}"
     why = "may be taken" if oversubscribe else "are left" if left != 1 else "is left"
     hint = None if oversubscribe else "--oversubscribe, or fewer ranks for one of the programs"

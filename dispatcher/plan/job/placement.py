@@ -25,7 +25,7 @@ from collections.abc import Sequence
 from dispatcher.model.errors import NoHosts, PlanError, TooFewHosts, UsageError
 from dispatcher.model.frozen import Value, value
 from dispatcher.model.hostset import fold
-from dispatcher.model.names import parse_count, shown
+from dispatcher.model.names import parse_count, plural, shown
 from dispatcher.plan.hosts.filters import Choice
 
 #: what ranks are dealt to within a host
@@ -169,7 +169,7 @@ def divide(
 def _too_few(asked: str, choices: Sequence[Choice]) -> PlanError:
     count = len(choices)
     names = fold(choice.host.name for choice in choices)
-    return TooFewHosts(f"{asked}: only {count} host{'s' if count != 1 else ''}: {names}")
+    return TooFewHosts(f"{asked}: only {plural(count, 'host')}: {names}")
 
 
 #: where spawned ranks begin; above placement.MOST_RANKS

@@ -314,7 +314,8 @@ def measure_torch(result: Result, backend: str, seconds: float, limit: float) ->
         result.until(limit)
         node, local, nodes = place(job.size)
         if not all(nodes) or job.backend != backend:
-            found["lack"] = f"{job.size} ranks have met for {job.backend}, not 2 for {backend}"
+            met = "1 rank has" if job.size == 1 else f"{job.size} ranks have"
+            found["lack"] = f"{met} met for {job.backend}, not 2 for {backend}"
             return
         found.update(node=node, local=local, gpus=len(nodes[node]))
         job.init_torch(timeout=limit)

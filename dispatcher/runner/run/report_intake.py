@@ -178,4 +178,5 @@ class Notices:
     def left_out(self, node: int) -> list[ev.Event]:
         """How many notices were left out since this was last told, if any were."""
         count, self._left_out = self._left_out, 0
-        return [ev.NodeNoticed(node, f"{count:,} more notices were left out")] if count else []
+        what = "notice was" if count == 1 else "notices were"
+        return [ev.NodeNoticed(node, f"{count:,} more {what} left out")] if count else []

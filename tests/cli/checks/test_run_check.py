@@ -178,7 +178,7 @@ def test_the_exit_code(
         assert out.startswith("{\n  ")
     else:
         fit = sum(found.fit(host) for host in found.hosts)
-        assert out.startswith(f"{fit} of 2 hosts fit, 1 checks, ")
+        assert out.startswith(f"{fit} of 2 hosts fit, 1 check, ")
 
 
 def test_what_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:

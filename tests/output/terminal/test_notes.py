@@ -69,6 +69,7 @@ IN_DETAIL = [
         "n1: a\\x04\\x0ab, python 3.11.7, 8 cores, 4 GPUs",
     ),
     (ev.RanksPlaced(8, "10.0.0.1", 4000), "8 ranks start, meeting at 10.0.0.1:4000"),
+    (ev.RanksPlaced(1, "10.0.0.1", 4000), "1 rank starts, meeting at 10.0.0.1:4000"),
     (
         ev.RanksBound(1, (("CPUs 0-3 of NUMA node 0", (3, 4)),), (("odd", (1,)),)),
         "n1: ranks 3-4 on CPUs 0-3 of NUMA node 0; rank 1 not bound: odd",

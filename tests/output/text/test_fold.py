@@ -144,15 +144,6 @@ def test_numbers_that_only_look_equal() -> None:
         assert masked(line) == shown
 
 
-@cases(
-    ("count", "noun", "many", "text"),
-    [(1, "host", None, "1 host"), (0, "host", None, "0 hosts"), (2, "process", "processes",
-     "2 processes"), (1, "process", "processes", "1 process")],
-)  # fmt: skip
-def test_how_many(count: int, noun: str, many: str | None, text: str) -> None:
-    assert fold.plural(count, noun, many) == text
-
-
 def test_hints_are_each_told_once_and_only_so_many() -> None:
     troubles = [
         fold.Trouble(f"n{n}", f"kind {n % 7}", "why", f"ssh n{n} {n % 7}" if n > 6 else None)

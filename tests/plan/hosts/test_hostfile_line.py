@@ -131,7 +131,7 @@ def test_what_a_line_means(text: str, hosts: list[Host]) -> None:
 
 def test_where_slots_do_not_matter_nothing_is_kept_of_them() -> None:
     found = parse_line("u@n1:8,n2:300 gpus=7 max_slots=512", 9, slots=False)
-    assert [bad.message for bad in found.mistakes] == ["300 slots but 1 gpus"]
+    assert [bad.message for bad in found.mistakes] == ["300 slots but 1 gpu"]
     found = parse_line("u@n1:8,n2 gpus=7 max_slots=512", 9, slots=False)
     assert found.hosts == [Host("n1", user="u", port=8), Host("n2")]
     assert found.notices == []

@@ -276,7 +276,7 @@ class TestMeasured:
     @pytest.mark.parametrize(
         ("size", "backend", "lack"),
         [
-            (1, "gloo", "1 ranks have met for gloo, not 2 for gloo"),
+            (1, "gloo", "1 rank has met for gloo, not 2 for gloo"),
             (2, "nccl", "2 ranks have met for nccl, not 2 for gloo"),
         ],
     )
