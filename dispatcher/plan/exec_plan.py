@@ -82,7 +82,7 @@ class ExecLimits(Arguments):
         """How many of ``hosts`` may be at work at the same time, whatever their batch."""
         if self.serial is None:
             return hosts
-        return max(share(one, hosts) for one in str(self.serial).split(","))
+        return min(hosts, max(share(one, hosts) for one in str(self.serial).split(",")))
 
     def batches(self, hosts: int) -> tuple[int, ...]:
         """How many hosts each batch has, ``hosts`` in all; one where they go without batches."""

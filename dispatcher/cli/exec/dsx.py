@@ -57,8 +57,10 @@ class DsxOptions(ExecOptions, SendOptions, section="Hosts"):
         "-f",
         metavar="N|P%[,...]",
         section="Limits",
-        help="Run on at most N hosts at once, as pdsh -f and clush -f do, or on P% of them, or in "
-        "batches such as 1,10%,50%: --serial of dispatch exec. (There, -f limits connecting.)",
+        help="Run on at most N hosts at once, or P% of them, as -f of pdsh and clush does. With "
+        "1,10%,50% they go in batches: one host, then a tenth of all, then half of them at a time; "
+        "a batch begins when the one before is done, unless all hosts of that failed. (-f of "
+        "dispatch exec limits connecting alone.)",
         usual="all hosts",
         type=Share(several=True),
     )

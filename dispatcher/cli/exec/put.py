@@ -150,10 +150,12 @@ def _how(options: PutOptions, user: str | None) -> str:
 
 def _say_odd(paths: Sequence[str]) -> None:
     """Say what cannot be sent: how many, and two of them."""
-    if paths:
-        some = ", ".join(map(sanitize_text, paths[:2])) + (", ..." if len(paths) > 2 else "")
-        what = "that are not files, folders or links" if paths[1:] else "that is no file or folder"
-        say(f"note: left out: {len(paths)} {what}: {some}")
+    some = [sanitize_text(path) for path in paths[:2]]
+    if len(paths) == 1:
+        say(f"note: {some[0]} is not sent: it is no file, folder or link")
+    elif paths:
+        which = " and ".join(some) if len(paths) == 2 else f"{', '.join(some)} and others"
+        say(f"note: {len(paths)} entries are not sent: {which} are no files, folders or links")
 
 
 def _left_out(paths: Sequence[str]) -> list[str]:

@@ -218,7 +218,9 @@ def _rolling_lines(limits: ExecLimits | None, names: Sequence[str]) -> list[str]
                 f"and so on: {plural(len(batches) - MOST_BATCHES, 'batch', 'batches')} more"
             )
     elif limits.serial is not None:
-        lines.append(f"on {limits.at_once(total)} at a time (--serial)")
+        most = limits.at_once(total)
+        which = f"at most {most} of {total}" if most < total else f"all {plural(total, 'host')}"
+        lines.append(f"on {which} at a time (--serial {limits.serial})")
     if limits.delay:
         lines.append(f"{limits.delay:g} s after each batch (--delay)")
     if canaries := limits.canaries(total):

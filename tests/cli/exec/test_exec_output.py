@@ -97,8 +97,10 @@ def test_a_dry_run_tells_how_many_at_a_time(capfd: pytest.CaptureFixture[str]) -
     words = ["--serial", "50%", "--max-fail", "1%", "--dry-run", "echo", "hi"]
     assert cli.main([*ON_THREE, *words]) == 0
     assert capfd.readouterr().out.splitlines()[1:] == [
-        "on 2 at a time (--serial)", "no further host once 1 failed (--max-fail)",
+        "on at most 2 of 3 at a time (--serial 50%)", "no further host once 1 failed (--max-fail)",
     ]  # fmt: skip
+    assert cli.main([*ON_THREE, "--serial", "10", "--dry-run", "echo", "hi"]) == 0
+    assert capfd.readouterr().out.splitlines()[1:] == ["on all 3 hosts at a time (--serial 10)"]
 
 
 @cases("command", ["exec", "put", "get"])

@@ -263,7 +263,8 @@ def test_what_is_ignored_or_odd_stays_here(folder: Path, capfd: pytest.CaptureFi
     assert (folder / "to" / "a").stat().st_mode & 0o7777 == 0o640
     assert (folder / "to" / "sub").stat().st_mode & 0o7777 == 0o750
     out, err = capfd.readouterr()
-    assert "note: left out: 3 that are not files, folders or links: pipe, queue, ...\n" in err
+    said = "3 entries are not sent: pipe, queue and others are no files, folders or links"
+    assert f"note: {said}\n" in err
     told = promises.told(out)
     assert told["left_out"] == [f"'{name}': not a file, folder or link" for name in
                                 ("pipe", "queue", "x.fifo")]  # fmt: skip
