@@ -38,6 +38,7 @@ go by ``/proc/self/fd``; the kernel says who calls.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import socket
@@ -53,7 +54,7 @@ from dispatcher.core.events.run_events import (
     RestartRefused,
     RestartWanted,
 )
-from dispatcher.jobs.registry import Job, not_running
+from dispatcher.jobs.registry import Job, find, not_running
 
 #: bytes at most of an order, which may hold arguments, and of a frame's line and payload
 LONGEST_ORDER = 128 << 10
@@ -220,6 +221,8 @@ class JobConnection:
     """
 
     def __init__(self, job: Job) -> None:
+        self._job = job
+        self._said = self.frames()
         self._link = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             at = os.open(job.folder, os.O_DIRECTORY | os.O_CLOEXEC)
@@ -232,8 +235,19 @@ class JobConnection:
             raise not_running(job) from None
 
     def order(self, order: str, **fields: Any) -> None:
-        """Send an order. Raises: OSError."""
-        self._link.sendall(json.dumps({"order": order, **fields}).encode() + b"\n")
+        """Send an order. That the launcher is gone is seen by what it says."""
+        with contextlib.suppress(OSError):
+            self._link.sendall(json.dumps({"order": order, **fields}).encode() + b"\n")
+
+    def answer(self) -> dict[str, Any]:
+        """What the launcher says next; nothing, now and then.
+
+        Raises: DispatchError when it is gone, as the record tells what became of it.
+        """
+        with contextlib.suppress(OSError, Malformed):
+            for fields, _ in self._said:
+                return fields
+        raise not_running(find(self._job.run_id))
 
     def frames(self) -> Iterator[tuple[dict[str, Any], bytes]]:
         """Every frame until the launcher hangs up, and an empty one now and then.

@@ -33,11 +33,13 @@ from dispatcher.model.errors import (
     AmbiguousJob,
     DispatchError,
     JobElsewhere,
+    JobEnded,
     LauncherKilled,
     LauncherSilent,
     NoSuchJob,
 )
 from dispatcher.model.frozen import Value, value
+from dispatcher.model.host import Host
 from dispatcher.model.names import nearest
 from dispatcher.model.paths import is_run_id, private, state_folder, write_new
 
@@ -124,6 +126,11 @@ class Job(Value):
         if self.node != socket.gethostname():
             return ELSEWHERE
         return RUNNING if self.launcher.lives else DEAD
+
+    @property
+    def targets(self) -> tuple[Host, ...]:
+        """The hosts, as they are reached."""
+        return tuple(Host(name, user=user, port=port) for name, user, port in self.hosts)
 
     @property
     def phase(self) -> str:
@@ -250,6 +257,19 @@ def find(name: str | None, *, foreground: bool = False, programs: bool = False) 
             hint=", ".join(job.run_id for job in fits[-3:]),
         )
     return fits[0]
+
+
+def find_running(name: str | None, *, foreground: bool = False) -> Job:
+    """The job that ``name`` means, as ``find`` has it, which runs. Raises: DispatchError."""
+    found = find(name, foreground=foreground)
+    if found.state == ENDED:
+        raise JobEnded(
+            f"job {found.run_id}: it has ended, exit code {found.exit_code}",
+            hint=f"dispatch logs {found.run_id}",
+        )
+    if found.state != RUNNING:
+        raise not_running(found)
+    return found
 
 
 def _read(folder: Path) -> Job | None:

@@ -154,8 +154,8 @@ def _a_journal_cut_off(folder: Path) -> None:
 
 def _no_restart() -> None:
     class Refusing:
-        def frames(self) -> list[tuple[dict[str, str], bytes]]:
-            return [({"type": "refused", "why": "it is ending"}, b"")]
+        def answer(self) -> dict[str, str]:
+            return {"type": "refused", "why": "it is ending"}
 
     _follow(registry.find(ENDED), Refusing())  # type: ignore[arg-type]
 

@@ -19,7 +19,7 @@ from rig import wait_for
 from dispatcher.jobs import registry
 from dispatcher.jobs.control_server import ControlServer
 from dispatcher.jobs.job_socket import Frames, JobConnection, frame, listen
-from dispatcher.model.errors import DispatchError, UsageError
+from dispatcher.model.errors import DispatchError, JobEnded, UsageError
 
 
 @pytest.fixture(autouse=True)
@@ -276,7 +276,16 @@ def test_why_nobody_answers(fields: dict[str, Any], why: str, hint: str | None) 
     assert told.value.hint == hint
 
 
-def test_one_who_says_nothing_is_heard_now_and_then() -> None:
+def test_a_job_that_has_ended_is_none_that_runs() -> None:
+    folder = enroll()
+    assert registry.find_running(None).folder == folder
+    registry.conclude(folder, 3, [])
+    with pytest.raises(JobEnded, match="it has ended, exit code 3"):
+        registry.find_running(None)
+
+
+def test_one_who_says_nothing_is_heard_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registry, "DYING", 0.0)
     folder = enroll()
     listener, links = listen(folder), list[socket.socket]()
     assert (folder / "control").stat().st_mode & 0o777 == 0o600
@@ -293,6 +302,8 @@ def test_one_who_says_nothing_is_heard_now_and_then() -> None:
         assert json.loads(link.recv(4096)) == {"order": "attach", "output": False}
         link.close()
         assert [one for one in heard if one[0]] == []
+        with pytest.raises(DispatchError, match="its launcher does not answer"):
+            call.answer()
     listener.close()
 
 

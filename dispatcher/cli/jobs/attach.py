@@ -20,7 +20,6 @@ from dispatcher.jobs import registry
 from dispatcher.jobs.job_socket import JobConnection
 from dispatcher.model import errors
 from dispatcher.model.errors import ConflictingOptions, NoLogFiles, UsageError
-from dispatcher.model.host import Host
 
 
 class AttachOptions(LineOptions, section="Output"):
@@ -138,8 +137,7 @@ def stop(options: StopOptions) -> int:
     from dispatcher.cli.options.connect_options import show_only
 
     does = f"{'kill' if options.now else 'end'} the ranks of {found.run_id}"
-    hosts = [Host(name, user=user, port=port) for name, user, port in found.hosts]
-    if show_only(options, "stop", ((host, does) for host in hosts)):
+    if show_only(options, "stop", ((host, does) for host in found.targets)):
         return 0
     try:
         with JobConnection(found) as call:

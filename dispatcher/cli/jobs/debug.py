@@ -14,7 +14,7 @@ from dispatcher.cli.options.connect_options import TransportPool, show_only
 from dispatcher.cli.options.declaration import Options, argument, dry_run_option, option
 from dispatcher.jobs import registry
 from dispatcher.model import errors
-from dispatcher.model.errors import JobEnded, NoSuchJob, UsageError
+from dispatcher.model.errors import NoSuchJob, UsageError
 from dispatcher.model.host import Host, Hostlist
 from dispatcher.model.names import MOST_RANKS, BadName, digits
 
@@ -49,15 +49,8 @@ class DebugOptions(Options):
 def debug(options: DebugOptions) -> int:
     """Talk with the rank; the exit code. Raises: DispatchError."""
     rank = _number(options.rank)
-    job = registry.find(options.job, foreground=True)
-    if job.state == registry.ENDED:
-        raise JobEnded(
-            f"job {job.run_id}: it has ended, exit code {job.exit_code}",
-            hint=f"dispatch logs {job.run_id}",
-        )
-    if job.state != registry.RUNNING:
-        raise registry.not_running(job)
-    hosts = tuple(Host(name, user=user, port=port) for name, user, port in job.hosts)
+    job = registry.find_running(options.job, foreground=True)
+    hosts = job.targets
     does = f"look for rank {rank} of {job.run_id}, and run pdb in it"
     if show_only(options, "debug", ((host, does) for host in hosts)):
         return 0

@@ -15,10 +15,9 @@ import click
 from dispatcher.cli import say
 from dispatcher.cli.options.declaration import Options, argument, dry_run_option, option
 from dispatcher.jobs import registry
-from dispatcher.jobs.job_socket import LONGEST_ORDER, JobConnection, Malformed
+from dispatcher.jobs.job_socket import LONGEST_ORDER, JobConnection
 from dispatcher.model import errors
-from dispatcher.model.errors import CannotRestart, JobEnded, UnexpectedArgument, UsageError
-from dispatcher.model.host import Host
+from dispatcher.model.errors import CannotRestart, UnexpectedArgument, UsageError
 from dispatcher.model.names import plural
 from dispatcher.output.text.sanitize import sanitize_text
 
@@ -65,17 +64,9 @@ def restart(options: RestartOptions) -> int:
     name, program = _apart(options, click.get_current_context().obj)
     given = exported(os.environ, options.exports)
     exports = [[name, given[name]] for name in dict.fromkeys(map(_name, options.exports))]
-    found = registry.find(name, foreground=True)
-    if found.state == registry.ENDED:
-        raise JobEnded(
-            f"job {found.run_id}: it has ended, exit code {found.exit_code}",
-            hint=f"dispatch logs {found.run_id}",
-        )
-    if found.state != registry.RUNNING:
-        raise registry.not_running(found)
+    found = registry.find_running(name, foreground=True)
     does = f"end the ranks of {found.run_id} and start them again"
-    hosts = (Host(name, user=user, port=port) for name, user, port in found.hosts)
-    if show_only(options, "restart", ((host, does) for host in hosts)):
+    if show_only(options, "restart", ((host, does) for host in found.targets)):
         return 0
     if len(json.dumps([program, exports])) > LONGEST_ORDER // 2:
         raise UsageError(f"more than {LONGEST_ORDER >> 11} KiB of arguments and variables")
@@ -109,25 +100,21 @@ def _apart(options: RestartOptions, typed: Sequence[str]) -> tuple[str | None, t
 
 
 def _follow(job: registry.Job, call: JobConnection) -> int:
-    """Say what the launcher does about it, until it is done; the exit code."""
-    try:
-        for fields, _ in call.frames():
-            match fields:
-                case {"type": "refused", "why": str(why)}:
-                    hint = fields.get("hint")
-                    raise CannotRestart(
-                        f"job {job.run_id}: {sanitize_text(why)}",
-                        hint=sanitize_text(hint) if isinstance(hint, str) else None,
-                    )
-                case {"type": "restarted", "world_size": int(size), "restart": int(number)}:
-                    starts = f"attempt {number + 1}, {plural(size, 'rank')}"
-                    say(f"note: job {job.run_id}: started again: {starts}")
-                    return 0
-                case {"type": "say", "line": str(line)}:
-                    say(sanitize_text(line))
-                case {"type": "verdict", "exit_code": int(code)}:
-                    say(f"note: job {job.run_id} ended, exit code {code}")
-                    return errors.CLUSTER
-    except (OSError, Malformed):
-        pass  # the launcher is gone; the record says what became of it
-    raise registry.not_running(registry.find(job.run_id))
+    """Say what the launcher does about it, until that is done; the exit code."""
+    while True:
+        match fields := call.answer():
+            case {"type": "refused", "why": str(why)}:
+                hint = fields.get("hint")
+                raise CannotRestart(
+                    f"job {job.run_id}: {sanitize_text(why)}",
+                    hint=sanitize_text(hint) if isinstance(hint, str) else None,
+                )
+            case {"type": "restarted", "world_size": int(size), "restart": int(number)}:
+                starts = f"attempt {number + 1}, {plural(size, 'rank')}"
+                say(f"note: job {job.run_id}: started again: {starts}")
+                return 0
+            case {"type": "say", "line": str(line)}:
+                say(sanitize_text(line))
+            case {"type": "verdict", "exit_code": int(code)}:
+                say(f"note: job {job.run_id} ended, exit code {code}")
+                return errors.CLUSTER

@@ -18,9 +18,9 @@ from dispatcher.cli import say, tell
 from dispatcher.cli.options.declaration import Options, argument, json_option
 from dispatcher.core.hang_monitor import GATHER
 from dispatcher.jobs import registry
-from dispatcher.jobs.job_socket import JobConnection, Malformed
+from dispatcher.jobs.job_socket import JobConnection
 from dispatcher.model import errors
-from dispatcher.model.errors import JobEnded, LauncherSilent
+from dispatcher.model.errors import LauncherSilent
 from dispatcher.model.names import MOST_RANKS
 from dispatcher.output.text.sanitize import sanitize_text
 
@@ -121,33 +121,23 @@ class StacksOptions(Options):
 
 def stacks(options: StacksOptions) -> int:
     """Print the stacks; the exit code. Raises: DispatchError."""
-    found = registry.find(options.job, foreground=True)
-    if found.state == registry.ENDED:
-        raise JobEnded(
-            f"job {found.run_id}: it has ended, exit code {found.exit_code}",
-            hint=f"dispatch logs {found.run_id}",
-        )
+    found = registry.find_running(options.job, foreground=True)
     until = time.monotonic() + GATHER + SLACK
-    try:
-        with JobConnection(found) as call:
-            call.order("stacks")
-            for fields, _ in call.frames():
-                match fields:
-                    case {"type": "stacks", "number": int(number), "lines": list(lines)}:
-                        whole = _file(found, number)
-                        if options.as_json:
-                            tell(record(found.run_id, fields.get("found"), whole))
-                        else:
-                            _show([str(line) for line in lines], whole)
-                        return 0
-                    case {"type": "verdict", "exit_code": int(code)}:
-                        say(f"note: job {found.run_id} ended, exit code {code}")
-                        return errors.CLUSTER
-                if time.monotonic() > until:
-                    raise LauncherSilent(f"job {found.run_id}: its launcher does not answer")
-    except (OSError, Malformed):
-        pass  # the launcher is gone; the record says what became of it
-    raise registry.not_running(registry.find(found.run_id))
+    with JobConnection(found) as call:
+        call.order("stacks")
+        while time.monotonic() <= until:
+            match fields := call.answer():
+                case {"type": "stacks", "number": int(number), "lines": list(lines)}:
+                    whole = _file(found, number)
+                    if options.as_json:
+                        tell(record(found.run_id, fields.get("found"), whole))
+                    else:
+                        _show([str(line) for line in lines], whole)
+                    return 0
+                case {"type": "verdict", "exit_code": int(code)}:
+                    say(f"note: job {found.run_id} ended, exit code {code}")
+                    return errors.CLUSTER
+    raise LauncherSilent(f"job {found.run_id}: its launcher does not answer")
 
 
 def _file(job: registry.Job, number: int) -> str | None:

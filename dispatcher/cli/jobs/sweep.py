@@ -169,7 +169,7 @@ def kill(options: KillOptions) -> int:
         jobs = [one for one in jobs if one.state in (registry.RUNNING, registry.DEAD)]
     if not jobs:
         say("no jobs")
-    deeds = [(host, f"kill all processes of {job.run_id}") for job in jobs for host in _hosts(job)]
+    deeds = [(host, f"kill all processes of {job.run_id}") for job in jobs for host in job.targets]
     if show_only(options, "kill", deeds):
         return 0
     states = {job.run_id: job.state for job in jobs}
@@ -179,10 +179,6 @@ def kill(options: KillOptions) -> int:
     if options.as_json:
         tell(record(states, list(states), looks))
     return code
-
-
-def _hosts(job: registry.Job) -> list[Host]:
-    return [Host(name, user=user, port=port) for name, user, port in job.hosts]
 
 
 def _kill(job: registry.Job, looks: list[Look], out: Callable[[str], None]) -> int:
@@ -195,7 +191,7 @@ def _kill(job: registry.Job, looks: list[Look], out: Callable[[str], None]) -> i
         if job.state == registry.RUNNING and (job.detached or job.by_program):
             with JobConnection(job) as call:
                 call.order("stop", now=True)  # so that it starts nothing again
-    looks.append(look(_hosts(job), [job.run_id], LoginOptions(**job.reach), kill=True))
+    looks.append(look(job.targets, [job.run_id], LoginOptions(**job.reach), kill=True))
     code = ended(looks[-1], out)
     end = time.monotonic() + LAUNCHER
     while job.launcher.lives:

@@ -14,9 +14,8 @@ from dispatcher.cli import say, tell
 from dispatcher.cli.options.declaration import Options, argument, json_option, option
 from dispatcher.cli.run.monitoring import is_screen
 from dispatcher.jobs import registry
-from dispatcher.jobs.job_socket import LEAST_EVERY, JobConnection, Malformed
+from dispatcher.jobs.job_socket import LEAST_EVERY, JobConnection
 from dispatcher.model import errors
-from dispatcher.model.errors import JobEnded
 from dispatcher.output.monitor.live_table import Snapshot
 from dispatcher.output.terminal.alt_screen import AltScreen, TableView
 from dispatcher.plan.job.placement import name
@@ -62,12 +61,7 @@ def top(options: TopOptions) -> int:
 
     Raises: DispatchError.
     """
-    found = registry.find(options.job)
-    if found.state == registry.ENDED:
-        raise JobEnded(
-            f"job {found.run_id}: it has ended, exit code {found.exit_code}",
-            hint=f"dispatch logs {found.run_id}",
-        )
+    found = registry.find_running(options.job)
     try:
         with JobConnection(found) as call:
             call.order("attach", output=False, table=options.sample)
@@ -171,18 +165,16 @@ def _follow(job: registry.Job, call: JobConnection, show: Shown) -> int | None:
     Raises: DispatchError if the launcher does not answer.
     """
     heard, until = False, time.monotonic() + REPLY_TIMEOUT
-    try:
-        for fields, _ in call.frames():
-            snapshot = None
-            match fields:
-                case {"type": "table", "table": dict(table)}:
+    while heard or time.monotonic() <= until:
+        snapshot = None
+        match call.answer():
+            case {"type": "table", "table": dict(table)}:
+                try:
                     heard, snapshot = True, Snapshot.of_plain(table)
-                case {"type": "verdict", "exit_code": int(code)}:
-                    return code
-            if not show(snapshot):
-                return None
-            if not heard and time.monotonic() > until:
-                break
-    except (OSError, Malformed, ValueError):
-        pass  # the launcher is gone; the record says what became of it
+                except ValueError:
+                    break
+            case {"type": "verdict", "exit_code": int(code)}:
+                return code
+        if not show(snapshot):
+            return None
     raise registry.not_running(registry.find(job.run_id))
