@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+import pytest
 from cases import cases
 
 from dispatcher.bootstrap import shell
@@ -241,6 +242,26 @@ def test_sudo_s_password_is_asked_for_once(given: bytes | None) -> None:
         for link in hosts.links.values():
             assert (link.got[0], len(link.got)) == (b"secret\n", 2)
     assert len({command for _, command, _ in hosts.asked}) == 1
+
+
+def test_a_wrong_password_is_sent_once_whatever_becomes_of_the_question(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The second time the terminal fails, as one that hangs up may."""
+    monkeypatch.setattr(threading, "excepthook", lambda args: None)
+
+    def ask(again: bool) -> bytes | None:
+        if again:
+            raise OSError
+        return b"wrong"
+
+    def asks_again(link: Played, data: bytes) -> None:
+        link.complains(link.wrapper.prompt)  # type: ignore[attr-defined]
+
+    hosts = SudoHosts(asks_again)
+    outcomes = ExecRunner(plan_of(2, sudo="root"), lambda host: hosts, [Heard()], ask=ask).run(())
+    assert [type(outcome) for outcome in outcomes] == [Failed, Failed]
+    assert sum(link.got.count(b"wrong\n") for link in hosts.links.values()) == 1
 
 
 class Takes(StdioHandler):

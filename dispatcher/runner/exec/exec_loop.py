@@ -156,6 +156,7 @@ class ExecRunner(EventLoop):
                     self._outcomes = outcomes
 
     def _asking(self, again: bool) -> None:
+        self._password = None  # the one before was wrong: no host is sent it again
         try:
             self._password = self._ask(again)
         finally:
