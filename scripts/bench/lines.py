@@ -6,7 +6,8 @@
 
 A row is good when both print the same lines, in any order, and leave the same files, and the exit
 code is the same, or tells of a failure that the other passes over. What is meant to be different
-says how. Peers that are not installed are left out, and so is what only Ansible does.
+says how. The row of a peer that is not installed says so; Ansible's is the program ``ansible`` in
+PATH, or at ``ANSIBLE=``.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import argparse
 import json
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -41,6 +43,9 @@ class Row(NamedTuple):
 
 #: pssh's heading of each host, above its lines
 _PSSH = ((r"\[\d+\] [\d:]+ \[\w+\] (\w+)\n(\w[^\n]*)", r"\1: \2"),)
+#: Ansible's heading of each host, above its line, or its record with that in it
+_ANSIBLE = ((r"(\w+) \| CHANGED \| rc=0 >>\n", r"\1: "),)
+_RECORD = ((r'(?s)(\w+) \| CHANGED => \{.*?"stdout": "(.*?)(?:\\r)?\\n".*?\n\}', r"\1: \2"),)
 _COUNT = "the heading tells how many hosts"
 _LABELS = "each line has its host's name"
 ROWS = (
@@ -76,9 +81,12 @@ ROWS = (
         look="cat out/n1 err/n2",
         change=((r"\[\d+\] [\d:]+ \[\w+\] (\w+)\n", r"\1: \1\n"),), differs="ours shows it, too"),
     Row("parallel-ssh -h hf -I -i <s.sh", "dsx -H hf -I sh <s.sh", change=_PSSH, differs=_LABELS),
-    Row("ansible all -i hf -m shell -a 'df /|tail -1' -f 2", "dsx -H hf -f 2 'df /|tail -1'"),
-    Row("ansible all -i hf -m script -a s.sh", "dsx -H hf --script s.sh"),
-    Row("ansible all -i hf -b -a whoami", "dsx -H hf --sudo whoami"),
+    Row("ansible all -i hf -m shell -a 'df /|tail -1' -f 2", "dsx -H hf -f 2 'df /|tail -1'",
+        change=_ANSIBLE, differs=_LABELS),
+    Row("ansible all -i hf -m script -a s.sh", "dsx -H hf --script s.sh",
+        change=_RECORD, differs=_LABELS),
+    Row("ansible all -i hf -b -a whoami", "dsx -H hf --sudo whoami",
+        change=_ANSIBLE, differs=_LABELS),
 )  # fmt: skip
 GROUPS = {
     "groups.conf": "[Main]\ndefault: local\n"
@@ -105,7 +113,7 @@ def run(line: str, look: str, place: str, folder: str) -> Ended:
             file.write(text)
     env = {
         **os.environ, "PDSH_RCMD_TYPE": "ssh", "CLUSTERSHELL_CFGDIR": place,
-        "PATH": f"{place}:{os.environ['PATH']}",
+        "PATH": f"{place}:{os.environ['PATH']}", "ANSIBLE_HOME": f"{place}/ansible-home",
     }  # fmt: skip
     env.pop("WCOLL", None)
     name = f"lines-{os.getpid()}"
@@ -137,23 +145,35 @@ def is_good(line: dict[str, str]) -> bool:
     return "NOT" not in line["output"] + line["codes"]
 
 
+def program(name: str) -> tuple[str | None, str]:
+    """Where the peer ``name`` is; else why its rows are not run."""
+    given = os.environ.get("ANSIBLE", "") if name == "ansible" else ""
+    where = f"at ANSIBLE={given}" if given else "in PATH"
+    return shutil.which(given or name), f"not run: there is no {name} {where}"
+
+
 def compare(place: str, wanted: Sequence[int]) -> list[dict[str, str]]:
     """The rows of the table; runs on the login host."""
     for name, text in GROUPS.items():
         with open(os.path.join(place, name), "w") as file:
             file.write(text.replace("{place}", place))
-    short = os.path.join(place, "dsx")
-    with open(short, "w") as file:
-        file.write(f'#!/bin/sh\nexec {sys.executable} -m dispatcher dsx "$@"\n')
-    os.chmod(short, 0o755)
+    starts = {"dsx": f"{sys.executable} -m dispatcher dsx"}
+    if given := program("ansible")[0]:
+        starts["ansible"] = shlex.quote(given)
+    for name, words in starts.items():
+        short = os.path.join(place, name)
+        with open(short, "w") as file:
+            file.write(f'#!/bin/sh\nexec {words} "$@"\n')
+        os.chmod(short, 0o755)
     found = []
     for number, row in enumerate(ROWS, 1):
         name = re.findall(r"pdsh|clush|parallel-ssh|ansible", row.peer)[0]
         if number not in wanted:
             continue
         line = {"row": str(number), "peer": row.peer, "ours": row.ours}
-        if shutil.which(name) is None:
-            found.append({**line, "output": f"{name} is not here", "codes": ""})
+        path, why = program(name)
+        if path is None:
+            found.append({**line, "output": why, "codes": ""})
             continue
         theirs = run(row.peer, row.look, place, f"{number}-peer")
         ours = run(row.ours, row.look, place, f"{number}-ours")

@@ -12,6 +12,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+from cases import cases
 from rig import Cluster
 
 SCRIPT = Path(__file__).parents[2] / "scripts" / "bench" / "lines.py"
@@ -33,6 +34,40 @@ def test_no_line_takes_more_than_a_letter_more(lines: ModuleType) -> None:
     for row in lines.ROWS:
         peer = len(re.sub(r"pdsh|clush|parallel-ssh|ansible", "", row.peer))
         assert len(row.ours.replace("dsx", "")) <= peer + 1, row
+
+
+def test_a_row_of_a_peer_that_is_not_here_says_so(
+    lines: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ansible is looked for in PATH, and at ANSIBLE=."""
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    monkeypatch.delenv("ANSIBLE", raising=False)
+    assert [lines.compare(str(tmp_path), [number])[0]["output"] for number in (1, 27)] == [
+        "not run: there is no pdsh in PATH", "not run: there is no ansible in PATH",
+    ]  # fmt: skip
+    here = tmp_path / "venv-ansible"
+    monkeypatch.setenv("ANSIBLE", str(here))
+    assert lines.program("ansible") == (None, f"not run: there is no ansible at ANSIBLE={here}")
+    here.write_text("#!/bin/sh\n")
+    here.chmod(0o755)
+    assert lines.program("ansible")[0] == str(here)
+    assert lines.program("clush")[0] is None
+
+
+@cases(
+    ("row", "theirs", "ours"),
+    [
+        (25, "n1 | CHANGED | rc=0 >>\n/dev/sda 1\nn2 | CHANGED | rc=0 >>\n/dev/sdb 2\n",
+         "n2: /dev/sdb 2\nn1: /dev/sda 1\n"),
+        (26, 'n1 | CHANGED => {\n    "rc": 0,\n    "stdout": "from Linux\\r\\n",\n'
+             '    "stdout_lines": [\n        "from Linux"\n    ]\n}\n', "n1: from Linux\n"),
+    ],
+)  # fmt: skip
+def test_what_ansible_prints_is_compared_by_its_lines(
+    lines: ModuleType, row: int, theirs: str, ours: str
+) -> None:
+    told = lines.judge(lines.ROWS[row - 1], lines.Ended(theirs, 0), lines.Ended(ours, 0))
+    assert lines.is_good(told), told
 
 
 @pytest.mark.nightly
