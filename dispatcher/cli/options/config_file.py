@@ -73,15 +73,18 @@ class Defaults:
                     yield where + name, option, value
 
     def place(self, table: str, name: str) -> str:
-        """``file:line`` of a name, or the file and the table if it is written unusually."""
-        header = ""
+        """``file:line`` of a name, or the file and the table if it is written unusually.
+
+        table: "" for what stands outside any.
+        """
+        header, whole = "", _plain(f"{table}.{name}.".lstrip("."))
         for number, line in enumerate(self.text.split("\n"), 1):
             key, equals, _ = line.partition("=")
             if not equals and line.lstrip().startswith("["):
                 header = _plain(line.partition("]")[0]) + "."
-            elif equals and _plain(f"{table}.{name}.").startswith(f"{header}{_plain(key)}."):
+            elif equals and whole.startswith(f"{header}{_plain(key)}."):
                 return f"{self.source}:{number}"
-        return f"{self.source}: [{table}]"
+        return f"{self.source}: [{table}]" if table else self.source
 
 
 def _plain(key: str) -> str:
@@ -109,8 +112,9 @@ def parse(text: str, source: str, commands: Iterable[str], *, loose: bool = Fals
             raise BadConfig(f"{source}: {where[:-1]} is not a table", hint="[profile.NAME.run]")
         for name, table in tables.items():
             if not isinstance(table, dict):
+                place = Defaults(source, {}, {}, text).place(where[:-1], name)
                 raise BadConfig(
-                    f"{source}: {where}{name} is outside any command's table",
+                    f"{place}: {where}{name} is outside any command's table",
                     hint=f"put it under [{where}run], or [{where}{EVERY}]",
                 )
             if name not in known:

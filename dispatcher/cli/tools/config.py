@@ -10,8 +10,15 @@ import click
 
 from dispatcher.cli import COMMANDS, mistakes, named, tell
 from dispatcher.cli.entry import load
-from dispatcher.cli.options.declaration import Options, argument, json_option, names_of, option
-from dispatcher.cli.options.option_defaults import settings
+from dispatcher.cli.options.declaration import (
+    Options,
+    argument,
+    json_option,
+    names_of,
+    option,
+    replace,
+)
+from dispatcher.cli.options.option_defaults import settings, typed
 from dispatcher.plan.variables import HIDDEN, is_secret
 
 TYPE_CHECKING = False
@@ -59,6 +66,9 @@ class ConfigOptions(Options):
 def config(options: ConfigOptions) -> int:
     """Print option, value and origin of each; the exit code. Raises: UsageError."""
     mistakes.check_command(options.name)
+    own = settings(click.get_current_context().command, options.profile)
+    given = {name: one.value for name, one in own.items() if not typed(name)}
+    options = replace(options, **given)
     about = load(options.name)
     found = settings(about, options.profile)
     usual = names_of(named(COMMANDS[options.name][0]))

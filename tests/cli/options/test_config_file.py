@@ -67,9 +67,9 @@ def test_both_spellings_are_one_name() -> None:
     ("text", "said"),
     [
         ("[run", "f: "),
-        ("user = 'x'", "f: user is outside any command's table"),
+        ("\njson = true", "f:2: json is outside any command's table"),
         ("[rnu]\nuser = 'x'", "f: [rnu]: no such command"),
-        ("[profile.a]\nuser = 'x'", "f: profile.a.user is outside"),
+        ("[profile.a]\nuser = 'x'", "f:2: profile.a.user is outside"),
         ("[profile.a.rnu]\nuser = 'x'", "f: [profile.a.rnu]: no such command"),
         ("profile = 3", "f: profile is not a table"),
         ("[profile]\na = 3", "f: profile.a is not a table"),

@@ -259,6 +259,14 @@ def test_the_preview_of_another_command(folder: Path, capsys: pytest.CaptureFixt
     assert "dispatch.toml [exec]: hosts: must be a text or a list" in capsys.readouterr().err
 
 
+def test_a_file_says_how_config_shows_itself(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write(folder / "here/dispatch.toml", "[all]\njson = true\n[exec]\nfanout = 5\n")
+    assert cli.main(["config", "exec"]) == 0
+    assert '"option": "--fanout"' in capsys.readouterr().out
+
+
 def test_two_files_are_one(folder: Path) -> None:
     write(folder / "here/a", "")
     os.link(folder / "here/a", folder / "here/b")
