@@ -26,7 +26,7 @@ from dispatcher.core.events.verdicts import ErrorFile
 from dispatcher.plan.job.binding import Topology
 from dispatcher.remote.protocol.packing import pack
 from dispatcher.runner.run import reports
-from dispatcher.runner.run.reports import LIST_LIMIT, TEXT_LIMIT, ReportError
+from dispatcher.runner.run.reports import LIST_LIMIT, TEXT_LIMIT, WORDS_LIMIT, ReportError
 
 RANKS = frozenset({4, 5})
 
@@ -345,9 +345,15 @@ def test_what_is_no_report_is_refused(message: Any) -> None:
 
 
 def test_long_texts_are_cut() -> None:
-    (notice,) = read("notice", text="x" * 100_000)
-    assert isinstance(notice, ev.NodeNoticed)
-    assert len(notice.text) == TEXT_LIMIT
+    """What is for people says how much is missing: a text of bytes is four times as long shown."""
+    for type, field in (("notice", "text"), ("dying", "why")):
+        (told,) = read(type, **{field: "x" * WORDS_LIMIT})
+        assert getattr(told, field) == "x" * WORDS_LIMIT
+        (told,) = read(type, **{field: "\x80" * 100_000})
+        assert getattr(told, field) == "\x80" * WORDS_LIMIT + " ... (99,600 more characters)"
+    (found,) = read("mpi", **{**GOOD["mpi"], "library": "x" * 100_000})
+    assert isinstance(found, MpiFound)
+    assert found.library == "x" * TEXT_LIMIT
 
 
 def test_a_huge_report_is_refused_before_it_is_unpacked() -> None:

@@ -32,6 +32,8 @@ BODY_LIMIT = 1 << 20
 #: values in one report; a sample of 4096 ranks has 40,000
 MOST_VALUES = 1 << 16
 TEXT_LIMIT = 4096
+#: characters of what a host says in words of its own
+WORDS_LIMIT = 400
 #: bytes of a value that is published by PMIx
 VALUE_LIMIT = 256 << 10
 LIST_LIMIT = 4096
@@ -88,6 +90,12 @@ class Fields:
     def text(self, name: str) -> str:
         """The field, a text of bounded length."""
         return _text(self._fields.get(name), name)
+
+    def words(self, name: str, most: int = WORDS_LIMIT) -> str:
+        """The field, a text for people; of a longer one the beginning, and how much more it is."""
+        text = self.text(name)[:most]
+        more = len(self._fields[name]) - len(text)
+        return f"{text} ... ({more:,} more characters)" if more else text
 
     def optional_text(self, name: str) -> str | None:
         """As ``text``; None where it is missing."""
@@ -427,7 +435,7 @@ _READERS: dict[str, Callable[[Fields, int], list[ev.Event]]] = {
     "leaked": lambda fields, node: [ev.RankLeaked(node, fields.rank())],
     "beat": lambda fields, node: [ev.NodeHeard(node)],
     "paused": lambda fields, node: [ev.NodePaused(node)],
-    "dying": lambda fields, node: [ev.NodeDying(node, fields.text("why"))],
+    "dying": lambda fields, node: [ev.NodeDying(node, fields.words("why"))],
     "pmi_fence": _pmi_fence,
     "pmi_abort": _pmi_abort,
     "pmi_name": _pmi_name,
@@ -435,7 +443,7 @@ _READERS: dict[str, Callable[[Fields, int], list[ev.Event]]] = {
     "pmi_waiting": _pmi_waiting,
     "pmix_wanted": lambda fields, node: [mpi_events.PmixWanted(node)],
     "pmix_failed": lambda fields, node: [
-        mpi_events.PmixFailed(node, fields.text("library"), fields.text("tried"))
+        mpi_events.PmixFailed(node, fields.text("library"), fields.words("tried", 4 * WORDS_LIMIT))
     ],
     "mpi": _mpi,
     "mpi_inside": _mpi_inside,
@@ -443,5 +451,5 @@ _READERS: dict[str, Callable[[Fields, int], list[ev.Event]]] = {
     "stacks": _stacks,
     "ras": lambda fields, node: [RasWarned(node, fields.bytes("dead", TEXT_LIMIT))],
     "swept": _swept,
-    "notice": lambda fields, node: [ev.NodeNoticed(node, fields.text("text"))],
+    "notice": lambda fields, node: [ev.NodeNoticed(node, fields.words("text"))],
 }
