@@ -1,24 +1,16 @@
-"""Which host has which node of the plan, from one attempt to the next. Pure.
+"""Which hosts follow those that are lost: a spare for a node, or fewer nodes. Pure.
 
-``assign_hosts`` decides: a spare for a node whose host is lost, or fewer nodes. ``Assigned`` has
-what it came to. An attempt speaks of nodes, everybody else of hosts, so whatever passes between
-them changes its number here.
+Loaded between two attempts, as most runs have one; ``tables.Assigned`` has what it came to.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Collection, Mapping, Sequence
 
-from dispatcher.core.events import mpi_events
-from dispatcher.core.events import run_events as ev
-from dispatcher.core.events.actions import Action, ReleaseFence
 from dispatcher.core.events.run_events import Facts
-from dispatcher.core.run.tables import HostTable
 from dispatcher.model.frozen import Value, value
-from dispatcher.model.names import plural
 from dispatcher.plan.job import reassignment
-from dispatcher.plan.job.job_plan import Change, JobPlan, NodePlan
+from dispatcher.plan.job.job_plan import JobPlan, NodePlan
 
 
 @value
@@ -96,86 +88,3 @@ def assign_hosts(
         dropped=tuple(assigned[node] for node in sorted(gone)),
         excluded=tuple(assigned[node] for node in sorted(changed) if assigned[node] not in bad),
     )
-
-
-def for_hosts(action: Action, assigned: Sequence[int]) -> Action:
-    """``action`` of an attempt, which means nodes of its plan, for the hosts that have them."""
-    if isinstance(action, ReleaseFence):
-        return replace(action, nodes=tuple(assigned[node] for node in action.nodes))
-    node = action.node  # type: ignore[attr-defined]
-    return action if assigned[node] == node else replace(action, node=assigned[node])  # type: ignore[call-arg]
-
-
-class Assigned:
-    """Who has which node of the latest plan. hosts: node -> host; nodes: host -> node.
-
-    homes: rank -> the host where it runs or last ran, and its number there, of all that were
-    started.
-    """
-
-    def __init__(self, hosts: Iterable[int]) -> None:
-        self.homes: dict[int, tuple[int, int]] = {}
-        #: the latest plan and its hosts, with nodes that were dropped; None where none are
-        self._whole: tuple[JobPlan, tuple[int, ...]] | None = None
-        self.assign(hosts)
-
-    def assign(self, hosts: Iterable[int]) -> None:
-        """The nodes of the plan go to ``hosts``, in order."""
-        self.hosts = tuple(hosts)
-        self.nodes = {host: node for node, host in enumerate(self.hosts)}
-
-    def follow(self, assignment: Assignment, change: Change) -> None:
-        """The next attempt begins so, with its plan changed by ``change``."""
-        self.assign(assignment.hosts)
-        whole = assignment.whole
-        self._whole = None if whole is None else (change.of(whole[0]), whole[1])
-
-    def started(self, plan: JobPlan, node: int) -> None:
-        """The ranks of ``node`` are about to be started where it is now."""
-        for local, rank in enumerate(plan.nodes[node].ranks):
-            self.homes[rank] = (self.hosts[node], local)
-
-    def outward(self, event: ev.Event) -> ev.Event:
-        """An event of an attempt's own, with hosts in place of nodes."""
-        match event:
-            case mpi_events.WorldPlaced(_, _, first, nodes):
-                for rank, node in enumerate(nodes):
-                    self.homes[first + rank] = (self.hosts[node], rank)
-                return replace(event, nodes=tuple(self.hosts[node] for node in nodes))
-            case mpi_events.SpawnRefused(node) | ev.NodeNoticed(node):
-                return replace(event, node=self.hosts[node])
-        return event
-
-    def next(self, plan: JobPlan, table: HostTable, most: int, *, distinct: bool) -> Assignment:
-        """What may follow ``plan``, by what is known of hosts.
-
-        most: attempts that may end on a host. distinct: no two nodes may be on one machine.
-        """
-        plan, hosts = self._whole or (plan, self.hosts)
-        waiting = table.waiting(hosts)
-        return assign_hosts(
-            plan,
-            hosts,
-            bad={host for host in hosts if host in table.out},  # also who was given up
-            faulty={host for host in hosts if table.faults[host] >= most},
-            free={h: (table.planned[h], table.facts[h]) for h in waiting if h in table.facts},
-            awaited=any(host not in table.facts for host in waiting),
-            distinct={h: f.machine for h, f in table.facts.items()} if distinct else None,
-        )
-
-    def changes(self, assignment: Assignment, table: HostTable) -> list[ev.Event]:
-        """What the user should know of ``assignment``, which is to follow."""
-        told: list[ev.Event] = []
-        for host in assignment.excluded:
-            faults = table.faults[host]
-            table.leave_out(host, f"{plural(faults, 'attempt')} ended there")
-        for old, new, ranks in assignment.swaps:
-            told.append(ev.HostReplaced(old, new, ranks, table.out[old]))
-        counts = tuple(len(node.ranks) for node in assignment.plan.nodes)
-        gone = [host for host in assignment.dropped if host in self.hosts]
-        told += [ev.HostLeftOut(host, table.out[host]) for host in gone]
-        if gone:
-            told.append(ev.WorldShrunk(assignment.hosts, counts))
-        elif len(assignment.hosts) > len(self.hosts):
-            told.append(ev.WorldGrown(assignment.hosts, counts))
-        return told

@@ -21,8 +21,8 @@ The machine is ``TABLE``; ``docs/design/restarts.md`` shows it. Rules, with thei
   ranks that run, or that wait for a restart, are started again
 
 It stays one file for the whole table: every state shares most of what happens in it. The books
-are elsewhere (``tables``, ``assignment``, ``restart``). Between two attempts links and agents stay:
-``Finish`` becomes ``Sweep``, ``OpenLink`` becomes ``Prepare``.
+are elsewhere (``tables``, ``restart``). Between two attempts links and agents stay: ``Finish``
+becomes ``Sweep``, ``OpenLink`` becomes ``Prepare``.
 """
 
 from __future__ import annotations
@@ -51,7 +51,6 @@ from dispatcher.core.events.actions import (
 )
 from dispatcher.core.events.run_events import NodeCleared
 from dispatcher.core.run import restart
-from dispatcher.core.run.assignment import Assigned, Assignment, for_hosts
 from dispatcher.core.run.attempt import (
     CONNECTING,
     PASSED_SIGNALS,
@@ -62,10 +61,14 @@ from dispatcher.core.run.attempt import (
 )
 from dispatcher.core.run.pause import Pause
 from dispatcher.core.run.restart import OrphanCheck, RestartBudget
-from dispatcher.core.run.tables import HostTable
+from dispatcher.core.run.tables import Assigned, HostTable, for_hosts
 from dispatcher.model.failure import Failure, Kind
 from dispatcher.model.hostset import fold
 from dispatcher.plan.job.job_plan import Change, JobPlan
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from dispatcher.core.run.assignment import Assignment
 
 TRYING, PAUSED, CLOSING, OVER = "trying", "paused", "closing", "over"
 

@@ -1,4 +1,4 @@
-"""The tables of a run: what is known of its hosts, what of its ranks. Pure.
+"""The tables of a run: its hosts, its ranks, which host has which node. Pure.
 
 ``HostTable``: what is known of each host, by its number. A host is *linked* from the order to
 reach it until it is given up; it is *out* when it will not be used (any more), which says
@@ -9,7 +9,9 @@ rests (``pause``), not even that.
 ``RankTable``: where each rank is, whether it lives, what is still to come of it. A rank is done
 when it exited and both its streams ended, or when its node was given up (J-4).
 
-Which host has which node is in ``assignment``.
+``Assigned``: who has which node, from one attempt to the next. An attempt speaks of nodes,
+everybody else of hosts, so whatever passes between them changes its number here. Who follows a host
+that is lost is decided in ``assignment``.
 """
 
 from __future__ import annotations
@@ -17,11 +19,20 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
+from dataclasses import replace
 
+from dispatcher.core.events import mpi_events
+from dispatcher.core.events import run_events as ev
+from dispatcher.core.events.actions import Action, ReleaseFence
 from dispatcher.core.events.run_events import Facts
 from dispatcher.core.run import restart
-from dispatcher.plan.job.job_plan import NodePlan
+from dispatcher.model.names import plural
+from dispatcher.plan.job.job_plan import Change, JobPlan, NodePlan
 from dispatcher.plan.job.request import Limits
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from dispatcher.core.run.assignment import Assignment
 
 
 class HostTable:
@@ -235,3 +246,88 @@ class RankTable:
     def load(self) -> Counter[int]:
         """How many ranks live on each node."""
         return Counter(self._alive.values())
+
+
+class Assigned:
+    """Who has which node of the latest plan. hosts: node -> host; nodes: host -> node.
+
+    homes: rank -> the host where it runs or last ran, and its number there, of all that were
+    started.
+    """
+
+    def __init__(self, hosts: Iterable[int]) -> None:
+        self.homes: dict[int, tuple[int, int]] = {}
+        #: the latest plan and its hosts, with nodes that were dropped; None where none are
+        self._whole: tuple[JobPlan, tuple[int, ...]] | None = None
+        self.assign(hosts)
+
+    def assign(self, hosts: Iterable[int]) -> None:
+        """The nodes of the plan go to ``hosts``, in order."""
+        self.hosts = tuple(hosts)
+        self.nodes = {host: node for node, host in enumerate(self.hosts)}
+
+    def follow(self, assignment: Assignment, change: Change) -> None:
+        """The next attempt begins so, with its plan changed by ``change``."""
+        self.assign(assignment.hosts)
+        whole = assignment.whole
+        self._whole = None if whole is None else (change.of(whole[0]), whole[1])
+
+    def started(self, plan: JobPlan, node: int) -> None:
+        """The ranks of ``node`` are about to be started where it is now."""
+        for local, rank in enumerate(plan.nodes[node].ranks):
+            self.homes[rank] = (self.hosts[node], local)
+
+    def outward(self, event: ev.Event) -> ev.Event:
+        """An event of an attempt's own, with hosts in place of nodes."""
+        match event:
+            case mpi_events.WorldPlaced(_, _, first, nodes):
+                for rank, node in enumerate(nodes):
+                    self.homes[first + rank] = (self.hosts[node], rank)
+                return replace(event, nodes=tuple(self.hosts[node] for node in nodes))
+            case mpi_events.SpawnRefused(node) | ev.NodeNoticed(node):
+                return replace(event, node=self.hosts[node])
+        return event
+
+    def next(self, plan: JobPlan, table: HostTable, most: int, *, distinct: bool) -> Assignment:
+        """What may follow ``plan``, by what is known of hosts.
+
+        most: attempts that may end on a host. distinct: no two nodes may be on one machine.
+        """
+        from dispatcher.core.run.assignment import assign_hosts
+
+        plan, hosts = self._whole or (plan, self.hosts)
+        waiting = table.waiting(hosts)
+        return assign_hosts(
+            plan,
+            hosts,
+            bad={host for host in hosts if host in table.out},  # also who was given up
+            faulty={host for host in hosts if table.faults[host] >= most},
+            free={h: (table.planned[h], table.facts[h]) for h in waiting if h in table.facts},
+            awaited=any(host not in table.facts for host in waiting),
+            distinct={h: f.machine for h, f in table.facts.items()} if distinct else None,
+        )
+
+    def changes(self, assignment: Assignment, table: HostTable) -> list[ev.Event]:
+        """What the user should know of ``assignment``, which is to follow."""
+        told: list[ev.Event] = []
+        for host in assignment.excluded:
+            faults = table.faults[host]
+            table.leave_out(host, f"{plural(faults, 'attempt')} ended there")
+        for old, new, ranks in assignment.swaps:
+            told.append(ev.HostReplaced(old, new, ranks, table.out[old]))
+        counts = tuple(len(node.ranks) for node in assignment.plan.nodes)
+        gone = [host for host in assignment.dropped if host in self.hosts]
+        told += [ev.HostLeftOut(host, table.out[host]) for host in gone]
+        if gone:
+            told.append(ev.WorldShrunk(assignment.hosts, counts))
+        elif len(assignment.hosts) > len(self.hosts):
+            told.append(ev.WorldGrown(assignment.hosts, counts))
+        return told
+
+
+def for_hosts(action: Action, assigned: Sequence[int]) -> Action:
+    """``action`` of an attempt, which means nodes of its plan, for the hosts that have them."""
+    if isinstance(action, ReleaseFence):
+        return replace(action, nodes=tuple(assigned[node] for node in action.nodes))
+    node = action.node  # type: ignore[attr-defined]
+    return action if assigned[node] == node else replace(action, node=assigned[node])  # type: ignore[call-arg]

@@ -1,4 +1,4 @@
-"""Which hosts follow those that are lost, and what passes between nodes and hosts."""
+"""Which hosts follow those that are lost."""
 
 from __future__ import annotations
 
@@ -7,12 +7,8 @@ from typing import Any
 
 from cases import cases
 
-from dispatcher.core.events import mpi_events
-from dispatcher.core.events import run_events as ev
-from dispatcher.core.events.actions import Finish, ReleaseFence, SignalRanks
-from dispatcher.core.run.assignment import Assigned, Assignment, assign_hosts, for_hosts
-from dispatcher.core.run.tables import HostTable
-from dispatcher.plan.job.job_plan import Change, JobPlan
+from dispatcher.core.run.assignment import Assignment, assign_hosts
+from dispatcher.plan.job.job_plan import JobPlan
 from dispatcher.plan.job.request import Restarts
 
 from ..conftest import facts, make_plan
@@ -117,69 +113,3 @@ class TestAssignment:
                            (facts(2, gpus=4, visible="3"), False)):  # fmt: skip
             found = assign_hosts(plan, (0, 1), bad={1}, faulty=(), free={2: (spare, seen)})
             assert (found.hosts == (0, 2)) == fits
-
-
-def test_orders_go_to_the_hosts_that_have_the_nodes() -> None:
-    assert for_hosts(Finish(1), (0, 3)) == Finish(3)
-    order = Finish(0)
-    assert for_hosts(order, (0, 3)) is order
-    assert for_hosts(SignalRanks(1, 15, (2,)), (0, 3)) == SignalRanks(3, 15, (2,))
-    release = ReleaseFence((0, 1), 0, "WORLD:0", 0, (b"a", b"b"))
-    assert for_hosts(release, (0, 3)) == replace(release, nodes=(0, 3))
-
-
-def test_news_of_nodes_is_told_of_the_hosts_that_have_them() -> None:
-    seats = Assigned((0, 3))
-    assert (seats.hosts, seats.nodes) == ((0, 3), {0: 0, 3: 1})
-    for told, known in (
-        (ev.NodeNoticed(1, "low on memory"), ev.NodeNoticed(3, "low on memory")),
-        (mpi_events.SpawnRefused(1, 2, "no slots"), mpi_events.SpawnRefused(3, 2, "no slots")),
-        (mpi_events.WorldPlaced(1, 0, 90, (0, 1)), mpi_events.WorldPlaced(1, 0, 90, (0, 3))),
-        (ev.RunFinished(0, ""), ev.RunFinished(0, "")),
-    ):
-        assert seats.outward(told) == known
-    assert seats.homes == {90: (0, 0), 91: (3, 1)}
-
-
-def test_a_rank_is_known_where_it_ran_last() -> None:
-    plan, seats = make_plan(2), Assigned((0, 1))
-    for node in (0, 1):
-        seats.started(plan, node)
-    seats.follow(assigned(plan, (0, 1), bad={1}, free=(2,)), Change())
-    assert seats.homes == {0: (0, 0), 1: (0, 1), 2: (1, 0), 3: (1, 1)}
-    seats.started(plan, 1)
-    assert seats.homes == {0: (0, 0), 1: (0, 1), 2: (2, 0), 3: (2, 1)}
-
-
-def test_a_node_that_was_dropped_is_there_again_with_its_host_or_another() -> None:
-    plan, seats = make_plan(2, restarts=rules(1)), Assigned((0, 1))
-    hosts = HostTable((*plan.nodes, replace(plan.nodes[0], index=2, ranks=())), plan.limits)
-    hosts.linked, hosts.facts = {0}, {0: facts(0)}
-    hosts.leave_out(1, "host lost")
-    smaller = seats.next(plan, hosts, 2, distinct=False)
-    assert (smaller.hosts, smaller.dropped) == ((0,), (1,))
-    assert seats.changes(smaller, hosts) == [
-        ev.HostLeftOut(1, "host lost"),
-        ev.WorldShrunk((0,), (2,)),
-    ]
-    seats.follow(smaller, Change())
-    hosts.linked.add(2)
-    hosts.facts[2] = facts(2)
-    larger = seats.next(smaller.plan, hosts, 2, distinct=False)
-    assert (larger.hosts, larger.whole) == ((0, 2), None)
-    assert seats.changes(larger, hosts) == [
-        ev.HostReplaced(1, 2, (2, 3), "host lost"),
-        ev.WorldGrown((0, 2), (2, 2)),
-    ]
-
-
-def test_a_host_where_too_many_attempts_ended_is_told_of_as_left_out() -> None:
-    plan, seats = make_plan(2, restarts=rules(1)), Assigned((0, 1))
-    hosts = HostTable(plan.nodes, plan.limits)
-    hosts.linked, hosts.facts = {0, 1}, {0: facts(0), 1: facts(1)}
-    hosts.faults[1] = 2
-    found = seats.next(plan, hosts, 2, distinct=False)
-    assert found.excluded == (1,)
-    why = "2 attempts ended there"
-    assert seats.changes(found, hosts)[0] == ev.HostLeftOut(1, why)
-    assert hosts.out == {1: why}
