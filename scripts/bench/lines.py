@@ -43,9 +43,13 @@ class Row(NamedTuple):
 
 #: pssh's heading of each host, above its lines
 _PSSH = ((r"\[\d+\] [\d:]+ \[\w+\] (\w+)\n(\w[^\n]*)", r"\1: \2"),)
-#: Ansible's heading of each host, above its line, or its record with that in it
+#: Ansible's heading of each host, above its line
 _ANSIBLE = ((r"(\w+) \| CHANGED \| rc=0 >>\n", r"\1: "),)
-_RECORD = ((r'(?s)(\w+) \| CHANGED => \{.*?"stdout": "(.*?)(?:\\r)?\\n".*?\n\}', r"\1: \2"),)
+#: its record of a host has the line, the last of a terminal there
+_RECORD = (
+    (r'(?s)(\w+) \| CHANGED => \{.*?"stdout": "(?:[^"]*\\n)?([^"\\]+)(?:\\r)?\\n".*?\n\}',
+     r"\1: \2"),
+)  # fmt: skip
 _COUNT = "the heading tells how many hosts"
 _LABELS = "each line has its host's name"
 ROWS = (
@@ -81,7 +85,7 @@ ROWS = (
         look="cat out/n1 err/n2",
         change=((r"\[\d+\] [\d:]+ \[\w+\] (\w+)\n", r"\1: \1\n"),), differs="ours shows it, too"),
     Row("parallel-ssh -h hf -I -i <s.sh", "dsx -H hf -I sh <s.sh", change=_PSSH, differs=_LABELS),
-    Row("ansible all -i hf -m shell -a 'df /|tail -1' -f 2", "dsx -H hf -f 2 'df /|tail -1'",
+    Row("ansible all -i hf -m shell -a 'df /|head -1' -f 2", "dsx -H hf -f 2 'df /|head -1'",
         change=_ANSIBLE, differs=_LABELS),
     Row("ansible all -i hf -m script -a s.sh", "dsx -H hf --script s.sh",
         change=_RECORD, differs=_LABELS),

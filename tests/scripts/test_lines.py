@@ -59,7 +59,7 @@ def test_a_row_of_a_peer_that_is_not_here_says_so(
     [
         (25, "n1 | CHANGED | rc=0 >>\n/dev/sda 1\nn2 | CHANGED | rc=0 >>\n/dev/sdb 2\n",
          "n2: /dev/sdb 2\nn1: /dev/sda 1\n"),
-        (26, 'n1 | CHANGED => {\n    "rc": 0,\n    "stdout": "from Linux\\r\\n",\n'
+        (26, 'n1 | CHANGED => {\n    "rc": 0,\n    "stdout": "motd\\r\\r\\nfrom Linux\\r\\n",\n'
              '    "stdout_lines": [\n        "from Linux"\n    ]\n}\n', "n1: from Linux\n"),
     ],
 )  # fmt: skip
