@@ -20,6 +20,7 @@ from typing import Any, Protocol
 from typing_extensions import Self
 
 from dispatcher.core.events import run_events as ev
+from dispatcher.core.run.tables import Deadlines
 from dispatcher.model.frozen import Value
 from dispatcher.plan.exec_plan import ExecLimits
 from dispatcher.plan.job.job_plan import JobPlan, NodePlan
@@ -88,7 +89,7 @@ def clone(thing: Any, memo: dict[int, Any]) -> Any:
             if type(item) not in _SHARED:
                 made[key] = clone(item, memo)
         return made
-    if kind is set or kind is Counter or kind is deque:
+    if kind in (set, Counter, deque, Deadlines):
         made = memo[id(thing)] = thing.copy()
         return made
     if kind is list:

@@ -61,7 +61,7 @@ from dispatcher.core.run.fences import FenceError
 from dispatcher.core.run.half_finalized import HalfFinalized
 from dispatcher.core.run.mpi_manager import MpiManager
 from dispatcher.core.run.start_check import Decision, ProbeNodes, Start, StartCheck
-from dispatcher.core.run.tables import RankTable
+from dispatcher.core.run.tables import Deadlines, RankTable
 from dispatcher.model.errors import InternalError
 from dispatcher.model.failure import Failure, Kind
 from dispatcher.plan.job.job_plan import JobPlan
@@ -119,7 +119,7 @@ class AttemptMachine:
         self.plan = plan
         self.state = CONNECTING
         self.cause: verdicts.Cause | None = None
-        self.deadlines: dict[Hashable, float] = {}
+        self.deadlines: Deadlines[Hashable] = Deadlines()
         self.n_signals = 0
         self.stop_signal = plan.limits.stop_signal
         self._check = StartCheck(plan, prove=check)
@@ -156,6 +156,9 @@ class AttemptMachine:
     def tick(self, now: float) -> list[Action]:
         """The actions that are due at ``now``."""
         actions: list[Action] = []
+        earliest = self.deadlines.earliest()
+        if earliest is None or earliest > now:
+            return []
         late = [(when, key) for key, when in self.deadlines.items() if when <= now]
         for when, key in sorted(late, key=lambda item: item[0]):
             if self.deadlines.get(key) == when:  # an earlier one may have undone it, or all
@@ -165,7 +168,7 @@ class AttemptMachine:
 
     def next_deadline(self) -> float | None:
         """When ``tick`` wants to be called; None: for no reason yet."""
-        return min(self.deadlines.values(), default=None)
+        return self.deadlines.earliest()
 
     def extend_deadlines(self, seconds: float) -> None:
         """The launcher itself was stopped for ``seconds``: nobody else is late for that."""

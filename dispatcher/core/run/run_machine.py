@@ -235,10 +235,11 @@ class RunMachine:
 
     def next_deadline(self) -> float | None:
         """When ``tick`` wants to be called; None: for no reason yet."""
-        whens = [*self._deadlines.values(), *self.hosts.silent.values()]
+        whens = [*self._deadlines.values()]
         whens += self.hosts.next_return() if self.state in (TRYING, PAUSED) else []
         job = self._job.next_deadline() if self.state == TRYING else None
-        others = (self._pause.deadline, job, self._orphans.deadline)
+        silent = self.hosts.silent.earliest()
+        others = (self._pause.deadline, job, self._orphans.deadline, silent)
         return min([*whens, *(when for when in others if when is not None)], default=None)
 
     def extend_deadlines(self, seconds: float) -> None:

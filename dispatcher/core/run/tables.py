@@ -12,14 +12,18 @@ when it exited and both its streams ended, or when its node was given up (J-4).
 ``Assigned``: who has which node, from one attempt to the next. An attempt speaks of nodes,
 everybody else of hosts, so whatever passes between them changes its number here. Who follows a host
 that is lost is decided in ``assignment``.
+
+``Deadlines``: of as many things as there are hosts, and the first of them without a look at each.
 """
 
 from __future__ import annotations
 
+import heapq
 import math
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from typing import TypeVar
 
 from dispatcher.core.events import mpi_events
 from dispatcher.core.events import run_events as ev
@@ -34,6 +38,41 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from dispatcher.core.run.assignment import Assignment
 
+K = TypeVar("K", bound=Hashable)
+
+
+class Deadlines(dict[K, float]):
+    """What is due -> when. The loop asks for the first after each event, so that is kept.
+
+    Only item by item does anything come in. ``_heap`` may have what is no more, or was put off: it
+    is passed over once, when it would be the first.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._heap: list[tuple[float, int, K]] = []
+        self._count = 0
+
+    def __setitem__(self, key: K, when: float) -> None:
+        if self.get(key) == when:
+            return
+        super().__setitem__(key, when)
+        self._count += 1
+        heapq.heappush(self._heap, (when, self._count, key))
+
+    def copy(self) -> Deadlines[K]:
+        made: Deadlines[K] = Deadlines()
+        for key, when in self.items():
+            made[key] = when
+        return made
+
+    def earliest(self) -> float | None:
+        """The first time at which something is due; None: nothing ever is."""
+        heap = self._heap
+        while heap and self.get(heap[0][2]) != heap[0][0]:
+            heapq.heappop(heap)
+        return heap[0][0] if heap else None
+
 
 class HostTable:
     """places: each host as it was first planned, spares last. limits: of the run."""
@@ -44,7 +83,7 @@ class HostTable:
         self.facts: dict[int, Facts] = {}  # of hosts whose agent found nothing wrong
         self.out: dict[int, str] = {}  # host -> why
         self.faults: Counter[int] = Counter()  # attempts that ended there
-        self.silent: dict[int, float] = {}  # host -> when it must have been heard again
+        self.silent: Deadlines[int] = Deadlines()  # host -> when it must have been heard again
         self._limits = limits
         self._armed: set[int] = set()
         self.over: set[int] = set()  # given up when their agent's process had ended
@@ -89,12 +128,15 @@ class HostTable:
 
     def fences(self) -> dict[int, float]:
         """Hosts that were given up and can be looked at -> when their ranks are surely dead."""
-        return {host: when for host, when in self._fences.items() if self._is_alone(host)}
+        used = Counter(self.facts[host].machine for host in self.answering) if self._fences else {}
+        return {host: when for host, when in self._fences.items() if self._is_alone(host, used)}
 
-    def _is_alone(self, host: int) -> bool:
-        """Whether no other host in use is this one by a second name."""
-        known = {h: facts.machine for h, facts in self.facts.items() if h in {*self.linked, host}}
-        return bool(known.get(host)) and [*known.values()].count(known[host]) == 1
+    def _is_alone(self, host: int, used: Mapping[str, int]) -> bool:
+        """Whether no other host in use is this one by a second name. used: machine -> hosts."""
+        known = self.facts.get(host)
+        if known is None or not known.machine:
+            return False
+        return used.get(known.machine, 0) == (host in self.linked)
 
     def dead_at(self) -> float:
         """When the ranks of all hosts that were given up are surely dead; inf: never."""
@@ -170,6 +212,9 @@ class HostTable:
 
     def overdue(self, now: float) -> list[int]:
         """Hosts whose heartbeat has not come in time; each is named once."""
+        earliest = self.silent.earliest()
+        if earliest is None or earliest > now:
+            return []
         found = [host for host, when in self.silent.items() if when <= now]
         self.expect_nothing(found)
         return found
@@ -181,12 +226,14 @@ class RankTable:
     def __init__(self) -> None:
         self.nodes: dict[int, int] = {}
         self.statuses: dict[int, int] = {}
+        self._called: dict[int, set[int]] = {}  # node -> ranks that were ever called there
         self._alive: dict[int, int] = {}  # rank -> node; spawn ordered, not yet exited
         self._streams: dict[int, int] = {}  # rank -> streams not yet ended
 
     def call(self, rank: int, node: int) -> None:
         """``rank`` is being started on ``node``."""
         self.nodes[rank] = self._alive[rank] = node
+        self._called.setdefault(node, set()).add(rank)
         self._streams[rank] = 2
 
     def is_alive(self, rank: int, node: int) -> bool:
@@ -221,14 +268,16 @@ class RankTable:
     def lose(self, node: int) -> None:
         """Nothing more will be heard of the ranks on ``node``."""
         self.give_up(node)
-        for rank in [rank for rank in self._streams if self.nodes[rank] == node]:
-            del self._streams[rank]
+        for rank in self._called.get(node, ()):
+            if self.nodes[rank] == node:
+                self._streams.pop(rank, None)
 
     def give_up(self, node: int) -> None:
         """Nobody can wait for the ranks that still live on ``node``."""
-        for rank in [rank for rank, place in self._alive.items() if place == node]:
-            del self._alive[rank]
-            self._streams.pop(rank, None)
+        for rank in self._called.get(node, ()):
+            if self.is_alive(rank, node):
+                del self._alive[rank]
+                self._streams.pop(rank, None)
 
     @property
     def is_done(self) -> bool:

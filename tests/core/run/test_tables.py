@@ -6,13 +6,15 @@ import math
 from dataclasses import replace
 
 from cases import cases
+from hypothesis import given
+from hypothesis import strategies as st
 
 from dispatcher.core.events import mpi_events
 from dispatcher.core.events import run_events as ev
 from dispatcher.core.events.actions import Finish, ReleaseFence, SignalRanks
 from dispatcher.core.run import restart
 from dispatcher.core.run.assignment import Assignment
-from dispatcher.core.run.tables import Assigned, HostTable, RankTable, for_hosts
+from dispatcher.core.run.tables import Assigned, Deadlines, HostTable, RankTable, for_hosts
 from dispatcher.plan.job.job_plan import Change
 from dispatcher.plan.job.request import Limits, Restarts
 
@@ -20,6 +22,39 @@ from ..conftest import facts, make_plan
 
 LIMITS = Limits(heartbeat=2.0, max_missed_heartbeats=3)
 FENCE = restart.fence(LIMITS)
+
+
+class Counted:
+    """A key that counts how often it is looked up."""
+
+    looks = 0
+
+    def __hash__(self) -> int:
+        Counted.looks += 1
+        return id(self)
+
+
+class TestDeadlines:
+    @given(st.lists(st.tuples(st.integers(0, 4), st.none() | st.floats(0, 9)), max_size=40))
+    def test_the_first_is_the_least(self, changes: list[tuple[int, float | None]]) -> None:
+        due: Deadlines[int] = Deadlines()
+        for key, when in changes:
+            if when is None:
+                due.pop(key, None)
+            else:
+                due[key] = when
+            assert due.earliest() == due.copy().earliest() == min(due.values(), default=None)
+
+    def test_to_ask_for_the_first_looks_at_what_changed_only(self) -> None:
+        due: Deadlines[Counted] = Deadlines()
+        keys = [Counted() for _ in range(1000)]
+        for at, key in enumerate(keys):
+            due[key] = float(at)
+        Counted.looks = 0
+        for at, key in enumerate(keys):  # as heartbeats put them off, one after the other
+            due[key] = at + 1000.0
+            assert due.earliest() == at + 1.0
+        assert Counted.looks < 8 * len(keys)
 
 
 def table(linked: int = 3) -> HostTable:
