@@ -37,6 +37,7 @@ value. Bytes that are not UTF-8 survive (surrogateescape).
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
@@ -223,6 +224,7 @@ def check_folders_variable(name: str) -> str:
     return name
 
 
+@functools.lru_cache(4096)  # plans show the same few names for each of their ranks
 def is_secret(name: str) -> bool:
     """Whether the value must not be shown: a KEY, TOKEN, SECRET, PASS or CREDENTIAL in the name."""
     upper = name.upper().replace("TOKENIZER", "")

@@ -12,6 +12,7 @@ import pytest
 from cases import cases
 
 from dispatcher.api.report import (
+    MOST_INDENTED,
     FailedAttempt,
     FirstFailure,
     Fold,
@@ -345,3 +346,23 @@ def test_a_value_is_written_for_its_user_alone(tmp_path: Path) -> None:
     assert stat.S_IMODE((tmp_path / "f").stat().st_mode) == 0o600
     with pytest.raises(FileExistsError):
         write_json(tmp_path / "f", {})
+
+
+@cases("count, lines", [(0, 0), (3, 0), (MOST_INDENTED + 1, MOST_INDENTED + 1)])
+def test_what_is_written_is_indented_but_for_what_is_long(
+    tmp_path: Path, count: int, lines: int
+) -> None:
+    plain = {
+        "a": {"b": ["x\ny"]},
+        "ranks": [{"rank": n, "host": "n\n"} for n in range(count)],
+        "c": 3,
+    }
+    write_json(tmp_path / "f", plain)
+    text = (tmp_path / "f").read_text()
+    assert json.loads(text) == plain
+    assert list(json.loads(text)) == list(plain)
+    if count <= MOST_INDENTED:
+        assert text == json.dumps(plain, indent=2) + "\n"
+    assert text.count('\n    {"rank"') == lines
+    write_json(tmp_path / "empty", {})
+    assert (tmp_path / "empty").read_text() == "{}\n"

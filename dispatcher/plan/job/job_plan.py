@@ -127,7 +127,7 @@ class JobPlan(Value):
         text = ",".join(f"{self.nodes[node].host.name}:{len([*same])}" for node, same in runs)
         return text if len(text) <= LONGEST_RANK_HOSTS else None
 
-    @property
+    @cached_property
     def world_size(self) -> int:
         """Number of ranks; 0 while the plan is open."""
         return sum(len(node.ranks) for node in self.nodes)

@@ -54,7 +54,7 @@ def test_a_whole_plan() -> None:
             },
         ],
         "spares": [{"host": "n3", "slots": ["0"]}],
-        "exports": {"A": "1", "B_TOKEN": "<hidden>"},
+        "exports": {"A": "1", "B_TOKEN": "<hidden>", "DISPATCH_HOSTS": "n1:2,n2:1"},
         "bind_to": "auto",
         "mem_bind": "none",
         "notices": [],
@@ -133,6 +133,8 @@ def test_restarts_are_counted_for_the_ranks() -> None:
 
 def test_hosts_that_are_too_many_are_not_named() -> None:
     assert rank_environment(planned(), 2, BOUND)["DISPATCH_HOSTS"] == "n1:2,n2:1"
+    ranks = describe_plan(planned("n[1-99] slots=2"))["ranks"]
+    assert not any("DISPATCH_HOSTS" in one["environment"] for one in ranks)  # it stands once
     many = planned("n[10001-12000] slots=1")
     assert "DISPATCH_HOSTS" not in rank_environment(many, 0, BOUND)
 
