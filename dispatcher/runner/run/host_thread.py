@@ -228,39 +228,48 @@ class HostThread(threading.Thread):
 
     def _serve(self, link: Link) -> Failure | None:
         """Carry frames until the link is closed (None) or fails."""
+        self._greet(link)
+        while (item := self._next_item()) is not _CLOSE:
+            failure = self._turn(link, item)
+            if failure is not None:
+                return failure
+        return None
+
+    def _greet(self, link: Link) -> None:
+        """Send the agent's source and its first order; from now on its answer is due."""
         self._due = time.monotonic() + self._boot_timeout
         watched = self._unreachable < math.inf and link.expect_answers(self._unreachable)
         watch = _WATCH if watched and self._self_fencing else b""
         self._write(link, payload.payload() + watch + self._prepare)
         link.watch(self._wake)
-        while True:
-            item = self._next_item()
-            if item is _CLOSE:
-                return None
-            if item is _READABLE:
-                self._readable, self._intake.is_held = False, True
-            if self._intake.is_held and not self._intake.room(time.monotonic()):
-                self._intake.is_held = False
-                failure = self._read(link)
-                if failure is not None:
-                    return failure
-            if late := self._intake.late():
-                return Failure(Kind.PROTOCOL, late)
-            frames = item if isinstance(item, bytes) else b""
-            is_due = time.monotonic() >= self._due
-            if self._state == SERVING and is_due and not self._beat and not link.answers():
-                self._due = time.monotonic() + _AGAIN
-            elif self._state == SERVING and (self._beat or is_due):
-                if self._intake.is_held:  # it may have said long ago that it lives
-                    self._note_heartbeat()
-                frames += _PING
-                self._expect_heartbeat()
-                if self._pulsed or link.pulse(_PING_ASIDE, self._heartbeat, self._note_heartbeat):
-                    self._pulsed, self._due = True, math.inf
-            elif is_due and self._state != SERVING:
-                deaf = Failure(Kind.LOST, "the link was closed")
-                return deaf if self._state == DEAF else self._late(link)
-            self._write(link, frames)
+
+    def _turn(self, link: Link, item: object) -> Failure | None:
+        """Do what ``item`` wants, and what is due; why the link is over, if it is."""
+        if item is _READABLE:
+            self._readable, self._intake.is_held = False, True
+        if self._intake.is_held and not self._intake.room(time.monotonic()):
+            self._intake.is_held = False
+            failure = self._read(link)
+            if failure is not None:
+                return failure
+        if late := self._intake.late():
+            return Failure(Kind.PROTOCOL, late)
+        frames = item if isinstance(item, bytes) else b""
+        is_due = time.monotonic() >= self._due
+        if self._state == SERVING and is_due and not self._beat and not link.answers():
+            self._due = time.monotonic() + _AGAIN
+        elif self._state == SERVING and (self._beat or is_due):
+            if self._intake.is_held:  # it may have said long ago that it lives
+                self._note_heartbeat()
+            frames += _PING
+            self._expect_heartbeat()
+            if self._pulsed or link.pulse(_PING_ASIDE, self._heartbeat, self._note_heartbeat):
+                self._pulsed, self._due = True, math.inf
+        elif is_due and self._state != SERVING:
+            deaf = Failure(Kind.LOST, "the link was closed")
+            return deaf if self._state == DEAF else self._late(link)
+        self._write(link, frames)
+        return None
 
     def _next_item(self) -> object:
         """What is for us next, input when there is nothing else; None when something is due."""

@@ -40,7 +40,8 @@ from dispatcher.plan.job.rank_environment import (
 )
 from dispatcher.plan.variables import RESERVED_PREFIXES
 from dispatcher.remote.host.workdir import shared
-from dispatcher.remote.protocol.frames import control
+from dispatcher.remote.protocol.frames import CONTROL, control, encode
+from dispatcher.remote.protocol.packing import pack
 from dispatcher.transport.base import Common
 
 T = TypeVar("T")
@@ -120,22 +121,60 @@ def hostnames(plan: JobPlan) -> list[str]:
 
 def pmix_order(plan: JobPlan, node: int) -> bytes:
     """The order to serve the ranks of ``node``, as a frame."""
+    return _joined(_pmix(plan), {"node": node})
+
+
+@once_a_plan
+def _pmix(plan: JobPlan) -> bytes:
+    """What that order has for every node, packed."""
     hosts = [
         [name.encode(), list(place.ranks)]
         for name, place in zip(hostnames(plan), plan.nodes, strict=True)
     ]
-    return control("pmix", parts=payload.parts(PARTS), node=node, hosts=hosts, **_apps(plan))
+    parts = payload.parts(PARTS)
+    return pack({"type": "pmix", "parts": parts, "hosts": hosts, **_apps(plan)})
+
+
+def _joined(common: bytes, own: Mapping[str, object]) -> bytes:
+    """A control frame of a dict that was packed before, and of what is only this host's."""
+    return encode(CONTROL, common[:-1] + pack(own)[1:])
 
 
 def world_order(plan: JobPlan, world: World, node: int, kvs_name: str) -> bytes:
     """The order to let the ranks of ``node`` meet with those of ``world``, as a frame."""
-    ranks_of = world.ranks_of()
-    nodes = sorted(ranks_of)
-    hosts = [[hostnames(plan)[one].encode(), list(ranks_of[one])] for one in nodes]
-    job = _spawned_job(plan, world, kvs_name)
-    known = {key: job[key] for key in ("world", "first", "name", "size", "apps")}
-    here = nodes.index(node) if node in ranks_of else None
-    return control("pmix_world", hosts=hosts, nodes=nodes, node=here, **known)
+    known = _of_world(plan, world, kvs_name)
+    return _joined(known.met, {"node": known.nodes.get(node)})
+
+
+class _OfWorld:
+    """What the orders about ``world`` have for every node: made once, by the latest of them."""
+
+    def __init__(self, plan: JobPlan, world: World, kvs_name: str) -> None:
+        self.of = plan, world, kvs_name
+        self.job = _spawned_job(plan, world, kvs_name)
+        self.ranks_of = world.ranks_of()
+        self.nodes = {node: place for place, node in enumerate(sorted(self.ranks_of))}
+
+    @functools.cached_property
+    def met(self) -> bytes:
+        """``world_order`` without its node, packed."""
+        names = hostnames(self.of[0])
+        hosts = [[names[one].encode(), list(self.ranks_of[one])] for one in self.nodes]
+        known = {key: self.job[key] for key in ("world", "first", "name", "size", "apps")}
+        return pack({"type": "pmix_world", "hosts": hosts, "nodes": list(self.nodes), **known})
+
+
+#: the latest worlds, and how many of them are kept
+_worlds: list[_OfWorld] = []
+_MOST_WORLDS = 8
+
+
+def _of_world(plan: JobPlan, world: World, kvs_name: str) -> _OfWorld:
+    for known in _worlds:
+        if known.of[0] is plan and known.of[1] is world and known.of[2] == kvs_name:
+            return known
+    _worlds[:] = [*_worlds[1 - _MOST_WORLDS :], _OfWorld(plan, world, kvs_name)]
+    return _worlds[-1]
 
 
 def prepare_order(
@@ -418,7 +457,8 @@ def spawn_order(
 
     addr: the address of node 0. kvs_name: of the planned world; this one's derives from it.
     """
-    members = [rank for rank, place in enumerate(world.nodes) if place == node]
+    known = _of_world(plan, world, kvs_name)
+    members = known.ranks_of[node]
     bound = Bound(
         master_addr=addr,
         master_port=0,
@@ -441,9 +481,7 @@ def spawn_order(
         ranks.append(
             [world.number(rank), segment.argv, env, info.get(b"wdir", b""), info.get(b"path", b"")]
         )
-    return control(
-        "spawn", ranks=ranks, common=common, scrub=SCRUB, pmi=_spawned_job(plan, world, kvs_name)
-    )
+    return control("spawn", ranks=ranks, common=common, scrub=SCRUB, pmi=known.job)
 
 
 def _asked_for(segment: Segment) -> dict[str, str]:
