@@ -252,8 +252,9 @@ N_LINES = 20
 LINE_BYTES = 512
 #: lines of a stream that are looked at
 MOST_LINES = 500
-#: bytes of a stream that are kept at least, and how many more before the oldest are dropped
-KEPT, SLACK = 32 << 10, 16 << 10
+#: bytes of a stream that are kept at most, and at least where there are so many ranks that all of
+#: their streams would be more than ``TOTAL``; half as many more may come before the oldest go
+KEPT, LEAST_KEPT, TOTAL = 32 << 10, 8 << 10, 512 << 20
 
 #: a frame of a C++ stack, as torch and glibc write them: twenty of them push out what matters
 _FRAME = rb" *(?:frame #\d+: |#\d+ 0x|#\d+: )"
@@ -275,6 +276,7 @@ class Tail(Sink):
         self.sizes: dict[tuple[int, int], int] = {}
         self.errors: dict[int, str] = {}
         self._ends: dict[tuple[int, int], bytearray] = {}
+        self._kept = KEPT
         self._over: set[tuple[int, int]] = set()
         self._said: dict[int, str] = {}  # rank -> of the line that says why it ended
 
@@ -284,17 +286,19 @@ class Tail(Sink):
         end = self._ends.get(key)
         if end is None:
             end = self._ends[key] = bytearray()
-        end += data[-KEPT:]
-        if len(end) > KEPT + SLACK:
-            del end[:-KEPT]
+        end += data[-self._kept :]
+        if len(end) > self._kept * 3 // 2:
+            del end[: -self._kept]
 
     def event(self, entry: Entry) -> None:
         match entry.event:
-            case RanksPlaced(restart=restart) if restart:
-                self.sizes.clear()
-                self._ends.clear()
-                self._over.clear()
-                self._said.clear()
+            case RanksPlaced(world_size, restart=restart):
+                self._kept = min(KEPT, max(LEAST_KEPT, TOTAL // (2 * max(1, world_size))))
+                if restart:
+                    self.sizes.clear()
+                    self._ends.clear()
+                    self._over.clear()
+                    self._said.clear()
             case OutputEnded(_, rank, stream):
                 self._over.add((rank, stream))
             case RunRestarting(cause, number):

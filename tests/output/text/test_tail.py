@@ -7,7 +7,10 @@ from cases import cases
 from dispatcher.core.events import run_events as ev
 from dispatcher.core.events.run_events import Entry
 from dispatcher.core.events.verdicts import Interrupted, MpiAborted, RankFailed
-from dispatcher.output.text.lines import KEPT, LINE_BYTES, N_LINES, SLACK, Tail
+from dispatcher.output.text.lines import KEPT, LEAST_KEPT, LINE_BYTES, N_LINES, Tail
+
+#: bytes that may come until the oldest go
+SLACK = KEPT // 2
 
 
 def ended(rank: int, stream: int) -> Entry:
@@ -48,6 +51,18 @@ def test_of_a_large_output_only_the_end_is_kept(size: int) -> None:
     lines = tail.last(0)[1]
     assert (lines[-1], "first" in lines) == ("last", False)
     assert tail.sizes == {(0, 1): len(text)}
+
+
+@cases("ranks, kept", [(1, KEPT), (8192, KEPT), (16_384, KEPT // 2), (80_000, LEAST_KEPT)])
+def test_of_very_many_ranks_less_is_kept(ranks: int, kept: int) -> None:
+    tail = Tail()
+    tail.event(Entry(1, 0.0, ev.RanksPlaced(ranks, "10.0.0.1", 1)))
+    lines = [b"%07d\n" % number for number in range(2 * KEPT // 8)]
+    for line in lines:
+        tail.output(0, 1, line)
+    held = tail._ends[0, 1]
+    assert kept <= len(held) <= kept * 3 // 2
+    assert bytes(held) == b"".join(lines)[-len(held) :]
 
 
 def test_frames_of_c_do_not_push_out_the_line_that_matters() -> None:
