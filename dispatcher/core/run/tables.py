@@ -61,6 +61,7 @@ class Deadlines(dict[K, float]):
         heapq.heappush(self._heap, (when, self._count, key))
 
     def copy(self) -> Deadlines[K]:
+        """The same, to be changed by itself."""
         made: Deadlines[K] = Deadlines()
         for key, when in self.items():
             made[key] = when
