@@ -18,7 +18,7 @@ def test_a_script_that_is_nowhere(desk: Desk) -> None:
     assert done.stderr.endswith(hint)
 
 
-def test_the_hint_to_copy_does_what_it_says(cluster: Cluster, isolated: None) -> None:
+def test_the_hint_to_send_the_folder_does_what_it_says(cluster: Cluster, isolated: None) -> None:
     """The folder is on login alone, as hosts have a /tmp of their own."""
     text = (
         "mkdir -p /tmp/copied/job && cd /tmp/copied/job && echo 'print(1)' > one.py && "
@@ -28,5 +28,6 @@ def test_the_hint_to_copy_does_what_it_says(cluster: Cluster, isolated: None) ->
         f"rm -r /tmp/copied; {shlex.join(PROGRAM)} exec -w n1,n2 rm -r /tmp/copied"
     )
     done = cluster.run(["sh", "-c", text])
-    assert " put -H n1,n2 /tmp/copied/job /tmp/copied/  # or " in done.stdout
-    assert sorted(done.stdout.splitlines()[-2:]) == ["[0] 1", "[1] 1"], done.stderr
+    hint, *lines = done.stdout.splitlines()
+    assert hint.startswith(" -H n1,n2 --sync one.py  # or ")
+    assert sorted(lines) == sorted(2 * ["[0] 1", "[1] 1"]), done.stderr
