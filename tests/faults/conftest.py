@@ -63,12 +63,17 @@ class Job:
             )  # fmt: skip
         self.began = time.monotonic()
 
-    def up(self) -> Job:
-        """Wait until every rank has said that it is up."""
-        ranks = range(self.slots * len(self.cluster.hosts))
-        wait_for(lambda: all(map(self.is_up, ranks)), 20, self.said)
+    def up(self, *ranks: int) -> Job:
+        """Wait until ``ranks`` (default: all) have said that they are up."""
+        ranks = ranks or tuple(range(self.slots * len(self.cluster.hosts)))
+        wait_for(lambda: all(map(self.is_up, ranks)), 60, self.said)
         self.began = time.monotonic()
         return self
+
+    def terminate(self) -> None:
+        """Have the launcher end the job; bounds count from here."""
+        self.began = time.monotonic()
+        self.process.terminate()
 
     def is_up(self, rank: int) -> bool:
         try:
@@ -103,7 +108,7 @@ class Job:
     def ends(self, code: int, limit: float) -> str:
         """Wait for the launcher's end with ``code``; what it said on standard error.
 
-        limit: seconds from ``began``, which is when all were up, or the fault.
+        limit: seconds from ``began``, which is when ranks were up, or the fault.
         """
         limit -= time.monotonic() - self.began
         try:
@@ -136,7 +141,7 @@ class Job:
     def close(self) -> None:
         if self.process.poll() is None:
             self.process.kill()
-        self.process.wait(timeout=10)
+        self.process.wait(timeout=30)
         promises.keep_run(Path(self.logs, "latest"))
         kill_left(process.outer for process in self.cluster.census())
 

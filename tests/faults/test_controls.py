@@ -217,6 +217,7 @@ def test_without(
     if control.told in (RUNS_ON, LEFT):  # nothing is to come: no reason to wait long for it
         for module in (test_orphan_check, test_matrix, test_scarce):
             monkeypatch.setattr(module, "SLACK", 2.0)
+        monkeypatch.setattr(test_matrix, "START", 2.0)
     weak = [sys.executable, WITHOUT, mechanism]
     for module, name in ((conftest, "DISPATCH"), (over_hosts, "DISPATCH"), (desks, "PROGRAM")):
         monkeypatch.setattr(module, name, weak)

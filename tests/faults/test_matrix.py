@@ -26,7 +26,9 @@ from . import conftest
 from .conftest import FLOOD, Job, flood_block, kill_at_once, parent
 
 #: seconds that a loaded machine may take beyond a bound
-SLACK = 6.0
+SLACK = 10.0
+#: seconds that the start of a job may take on such a machine, where a bound counts from there
+START = 20.0
 #: a host is lost after 1.5 s, ranks without a launcher die after 3 s
 QUICK = ("--heartbeat", "0.5", "--lease", "3")
 
@@ -47,76 +49,75 @@ class TestRanks:
         ],
     )
     def test_a_failure_ends_all(self, job: Start, kind: str, code: int, how: str) -> None:
-        run = job(kind)
-        said = run.ends(code, 2 + 2 + SLACK)  # the start is in it
+        run = job(kind).up(3)
+        said = run.ends(code, 2 + SLACK)
         line = rf"^error: rank 3 on n2, pid \d+: {how} \[rank-(failed|killed)\]\n"
         assert re.search(line, said, re.M), said
-        run.clean(1.0)
+        run.clean(1 + SLACK)
         assert run.report()["cause"]["host"] == "n2"
 
     def test_stubborn_ranks_get_their_grace_and_no_more(self, job: Start) -> None:  # row 4
         run = job("stubborn", "--grace", "1").up()
-        run.process.terminate()
+        run.terminate()
         run.ends(143, 1 + 2 + SLACK)
-        run.clean(1.0)
+        run.clean(1 + SLACK)
 
     def test_a_checkpoint_gets_its_time(self, job: Start) -> None:
         run = job("save", "--grace", "20").up()
-        run.process.terminate()
+        run.terminate()
         run.ends(143, 2 + SLACK)
         assert all(run.kept(rank).endswith(b"saving\nsaved\n") for rank in range(8))
 
     def test_strays_go_with_the_job(self, job: Start) -> None:  # row 5
         run = job("stray").up()
-        wait_for(lambda: any("sleep 9999" in c for _, c in run.cluster.processes("n2")), 5, "it")
-        run.process.terminate()
+        wait_for(lambda: any("sleep 9999" in c for _, c in run.cluster.processes("n2")), 20, "it")
+        run.terminate()
         assert "note: n2: killed 1 process left behind" in run.ends(143, 2 + SLACK)
-        run.clean(1.0)
+        run.clean(1 + SLACK)
 
     def test_a_stopped_rank_ends_with_the_others(self, job: Start) -> None:  # row 6
         run = job("stop", "--grace", "30").up()
-        wait_for(lambda: "T" in {p.state for p in run.cluster.census(["n2"])}, 5, "rank 3 stops")
-        run.began = time.monotonic()
-        run.process.terminate()
+        wait_for(lambda: "T" in {p.state for p in run.cluster.census(["n2"])}, 20, "rank 3 stops")
+        run.terminate()
         run.ends(143, 2 + SLACK)
-        run.clean(1.0)
+        run.clean(1 + SLACK)
 
     def test_ranks_that_hang_are_ended(self, job: Start) -> None:  # row 7
         run = job("stop", "--hang-timeout", "2", "--grace", "1").up()
         said = run.ends(124, 2 + 0.4 + 10 + 1 + SLACK)
         assert re.search(r"^  rank 3 on n2 is in .* \(stopped\)$", said, re.M), said
         assert "  ranks 0-2,4-7 on n[1-4] are in " in said
-        run.clean(1.0)
+        run.clean(1 + SLACK)
         assert run.report()["cause"]["host"] == "n2"
 
     def test_a_child_that_holds_the_output_is_cut_off(self, job: Start) -> None:  # row 9
         run = job("hold").up()
         cut = "held its output open"
-        wait_for(lambda: cut in run.said(), 2 + SLACK, "the output of rank 3 is cut off")
-        run.process.terminate()
-        run.ends(143, 2 + 2 + 2 * SLACK)
-        run.clean(2.0)
+        wait_for(lambda: cut in run.said(), 2 + 2 * SLACK, "the output of rank 3 is cut off")
+        run.terminate()
+        run.ends(143, 2 + 2 + SLACK)
+        run.clean(2 + SLACK)
 
     def test_who_closed_its_output_has_not_ended(self, job: Start) -> None:  # row 10
         run = job("close").up()
         time.sleep(1.0)
         assert run.process.poll() is None
         assert len(run.ranks("n2")) == 2
-        run.process.terminate()
+        run.terminate()
         run.ends(143, 2 + 1 + SLACK)
 
     def test_an_early_success_is_waited_on(self, job: Start) -> None:  # row 12
         run = job("early").up()
-        wait_for(lambda: len(run.ranks("n2")) == 1, 5, "rank 3 has ended")
+        wait_for(lambda: len(run.ranks("n2")) == 1, 20, "rank 3 has ended")
         time.sleep(1.0)
         assert run.process.poll() is None
-        run.process.terminate()
+        run.terminate()
         run.ends(143, 2 + 2 + SLACK)
 
     def test_equal_tracebacks_are_told_once(self, job: Start, cluster: Cluster) -> None:  # row 14
         place = os.path.join(cluster.shared, "meeting")
         os.mkdir(place)
-        said = job("all raise", rank=place).ends(1, 4 + SLACK)
+        said = job("all raise", rank=place).ends(1, START + 4 + SLACK)
         verdict = said[said.index("error: rank") :]
         assert verdict.count("raise ValueError") == 1  # the headline has its last line as well
         assert re.search(r"^  7 ranks the same: ranks ", verdict, re.M), verdict
@@ -128,8 +129,7 @@ class TestRanks:
         wait_for(lambda: len(run.kept(3)) > FLOOD, 60, lambda: f"{len(run.kept(3))} bytes")
         status = Path(f"/proc/{run.launcher()}/status").read_text()
         (peak,) = re.findall(r"VmHWM:\s+(\d+) kB", status)
-        run.began = time.monotonic()
-        run.process.terminate()
+        run.terminate()
         run.ends(143, 2 + SLACK)
         data = run.kept(3).partition(b"\n")[2]
         assert len(data) == FLOOD
@@ -152,10 +152,9 @@ class TestRanks:
     def test_many_processes_of_a_rank_go_with_it(self, job: Start) -> None:  # row 11
         run = job("burn", "--grace", "1").up()
         wait_for(lambda: b"burning" in run.kept(3), 30, "300 processes")
-        run.began = time.monotonic()
-        run.process.terminate()
+        run.terminate()
         run.ends(143, 10 + SLACK)
-        run.clean(1.0)
+        run.clean(1 + SLACK)
 
 
 #: who is hurt, and how
@@ -177,7 +176,7 @@ class TestAgents:
         HURT[whom](*run.agents("n2"))
         said = run.ends(125, 2 + SLACK)
         assert said.startswith("error: n2 (ranks 2-3): host lost: "), said
-        run.clean(2.0)
+        run.clean(2 + SLACK)
 
     def test_both_are_killed_at_once(self, job: Start) -> None:  # row 19
         run = job("stray").up()
@@ -186,7 +185,7 @@ class TestAgents:
         said = run.ends(125, 2 + SLACK)
         assert "error: n2 (ranks 2-3): host lost: the agent was killed by SIGKILL" in said
         assert re.search(r"note: n2: killed \d process", said), said  # by a new connection
-        run.clean(2.0)
+        run.clean(2 + SLACK)
 
     def test_both_are_killed_at_the_start(self, cluster: Cluster, isolated: None) -> None:  # row 19
         """Of a host where no rank was started, only the agent's folder is left."""
@@ -209,15 +208,15 @@ class TestAgents:
         said = run.ends(125, 2 + SLACK)
         assert re.search(r"note: n2: killed \d process", said), said
         assert len(ranks & set(other.ranks("n2"))) == 2
-        other.process.terminate()
-        other.ends(143, 12)
-        run.clean(2.0)
+        other.terminate()
+        other.ends(143, 2 + SLACK)
+        run.clean(2 + SLACK)
 
     def test_both_and_the_launcher_are_killed_at_once(self, job: Start) -> None:  # row 19
         """Nobody is left who could look after the host; its ranks end all the same."""
         run = job("sleep").up()
         kill_at_once(run.launcher(), *run.agents("n2"))
-        run.clean(2.0 + SLACK)
+        run.clean(2 + SLACK)
 
     def test_a_stopped_agent(self, job: Start) -> None:  # row 20
         run = job("stray", *QUICK).up()
@@ -236,7 +235,7 @@ class TestNetwork:
         run.began = time.monotonic()
         said = run.ends(125, 1.5 + 2 + SLACK)
         assert said.startswith("error: n2 (ranks 2-3): host lost: "), said
-        run.clean(1.0, "n1", "n3")
+        run.clean(1 + SLACK, "n1", "n3")
         run.clean(3 + 1 + SLACK)  # n2 has only its own lease to tell it
 
     @pytest.mark.parametrize("who", ["kernel", "firewall"])
@@ -264,10 +263,10 @@ class TestNetwork:
             run.cluster.cut("n2")
             time.sleep(0.8)
             run.cluster.mend("n2")
-            wait_for(lambda: not on_their_way(), 10, lambda: f"all arrives: {on_their_way()}")
+            wait_for(lambda: not on_their_way(), 30, lambda: f"all arrives: {on_their_way()}")
         assert run.process.poll() is None
-        run.process.terminate()
-        run.ends(143, 20)
+        run.terminate()
+        run.ends(143, 2 + SLACK)
 
     @pytest.mark.parametrize("how", ["cut", "power"])
     def test_a_lost_login_host(self, own_job: Start, how: str) -> None:  # row 49
@@ -281,7 +280,7 @@ class TestNetwork:
     def test_a_host_that_is_down_from_the_start(self, own_job: Start) -> None:  # row 36
         own_job("sleep", "--dry-run").cluster.power_off("n2")
         run = own_job("sleep", "--connect-timeout", "5")  # in which the others are reached
-        said = run.ends(125, 5 + 2 + SLACK)
+        said = run.ends(125, START + 5 + 2 + SLACK)
         assert "1 host of 3 cannot be used; nothing was started" in said
         assert "\n  n2" in said
         assert not Path(run.logs, "latest", "rank-00000.out").exists()
@@ -296,7 +295,7 @@ class TestLogins:
             'sed "s|^\\(.*n2.* ssh-ed25519\\) .*|\\1 $k|" $f > /tmp/h && cat /tmp/h > $f'
         )
         cluster.run(["sh", "-c", script], check=True)
-        said = job_on(cluster, "exit").ends(125, 2 + 2 + SLACK)
+        said = job_on(cluster, "exit").ends(125, START + SLACK)
         assert re.search(r"^  n2 .*host key", said, re.M), said
         assert "ssh-keygen -R" in said
 
@@ -309,12 +308,12 @@ class TestLogins:
         hide = "mount --bind /dev/null $HOME/.ssh/authorized_keys"
         cluster.run(["sh", "-c", hide], "n2", root=True, check=True)
         run = job_on(cluster, "sleep")
-        said = run.ends(125, 2 + 2 + SLACK)
+        said = run.ends(125, START + SLACK)
         assert "2 hosts of 3 cannot be used; nothing was started" in said
         assert re.search(r"^  n1 .*refused", said, re.M), said
         assert re.search(r"^  n2 .*", said, re.M), said
         assert cluster.log("n2").count("Connection closed by authenticating user") <= 1
-        run.clean(2.0)
+        run.clean(2 + SLACK)
 
 
 class Terminal:
@@ -337,7 +336,7 @@ class Terminal:
 
     def close(self) -> str:
         os.close(self.slave)
-        self._reader.join(timeout=5)
+        self._reader.join(timeout=30)
         os.close(self._master)
         return self._said.decode(errors="replace")
 
@@ -348,7 +347,7 @@ def test_the_terminal_is_as_it_was(cluster: Cluster) -> None:  # rows 46, 56
     words = [*conftest.DISPATCH, "-H", "n[1-2]", "--no-python", "sh", "-c", "sleep 0.5; exit 3"]
     ends: dict[str, Any] = dict.fromkeys(("stdin", "stdout", "stderr"), terminal.slave)
     with cluster.popen(words, **ends) as process:
-        assert process.wait(timeout=20) == 3
+        assert process.wait(timeout=60) == 3
     after = terminal.modes
     assert "exit code 3" in terminal.close()
     assert after == before
@@ -363,7 +362,7 @@ def test_a_bug_of_ours_ends_the_run(cluster: Cluster, fault: str, said: str) -> 
     words = [sys.executable, WITHOUT, fault, "-H", "n[1-2]:2", "--no-python"]
     ends: dict[str, Any] = dict.fromkeys(("stdin", "stdout", "stderr"), terminal.slave)
     with cluster.popen([*words, "sh", "-c", "echo up; exec sleep 1000"], **ends) as process:
-        assert process.wait(timeout=2 + 2 + 3 + SLACK) == 125
+        assert process.wait(timeout=START + 3 + SLACK) == 125
     after = terminal.modes
     assert said in terminal.close()
     assert after == before
@@ -420,7 +419,7 @@ def frozen() -> object:
     def freeze(pid: int) -> None:
         (group / "tasks").write_text(str(pid))
         (group / "freezer.state").write_text("FROZEN")
-        wait_for(lambda: (group / "freezer.state").read_text() == "FROZEN\n", 5, "frozen")
+        wait_for(lambda: (group / "freezer.state").read_text() == "FROZEN\n", 20, "frozen")
 
     yield freeze
     (group / "freezer.state").write_text("THAWED")
@@ -435,8 +434,7 @@ def test_a_rank_that_cannot_be_killed_is_named(
     run = job("sleep", "--grace", "1").up()
     victim = run.ranks("n2")[0]
     frozen(victim)
-    run.began = time.monotonic()
-    run.process.terminate()
+    run.terminate()
     said = run.ends(143, 60)
     assert re.search(r"error: n2: processes that would not die: \d+ \(rank [23]: state D", said), (
         said

@@ -26,7 +26,7 @@ AGAIN = ("--max-restarts", "1", "--spares", "1")
 
 def up(run: Job) -> Job:
     """``run`` when its first attempt runs."""
-    wait_for(lambda: all(map(run.is_up, WORLD)), 20, run.said)
+    wait_for(lambda: all(map(run.is_up, WORLD)), 60, run.said)
     return run
 
 
@@ -38,11 +38,12 @@ def goes_on(run: Job, limit: float) -> str:
         return all(os.path.exists(file) and os.path.getsize(file) for file in files)
 
     wait_for(all_up, limit, run.said)
-    assert not run.cluster.processes("n2")
+    assert not run.ranks("n2")
+    wait_for(lambda: not run.cluster.processes("n2"), 20, "n2 is idle")
     said = run.said()
     run.process.terminate()
-    assert run.process.wait(timeout=20) == 143, run.said()
-    run.clean(2.0)
+    assert run.process.wait(timeout=60) == 143, run.said()
+    run.clean(2 + SLACK)
     return said
 
 

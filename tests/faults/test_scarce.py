@@ -15,7 +15,7 @@ import pytest
 from rig import Cluster, wait_for
 
 from .conftest import Job
-from .test_matrix import QUICK, SLACK
+from .test_matrix import QUICK, SLACK, START
 
 Start = Callable[..., Job]
 New = Callable[..., Cluster]
@@ -30,7 +30,7 @@ def test_no_room_on_a_host(job_on: Start, new_cluster: New, how: str) -> None:  
             continue  # the ranks' Python is there, and the program
         mount = ["mount", "-t", "tmpfs", "-o", how, "none", folder]
         cluster.run(mount, "n2", root=True, check=True)
-    said = job_on(cluster, "raise").ends(1, 2 + 2 + SLACK)  # the start is in it
+    said = job_on(cluster, "raise").up(3).ends(1, 2 + SLACK)
     assert re.search(r"^error: rank 3 on n2, pid \d+: exit code 1", said, re.M), said
     assert "ValueError: rank 3 has no luck" in said
     wait_for(lambda: not cluster.on_hosts(), 2 + SLACK, "the hosts are idle")
@@ -40,17 +40,17 @@ def test_too_few_descriptors(job_on: Start, new_cluster: New) -> None:  # row 24
     """Nothing is left, though the agent has none to spare; the number it asks for is enough."""
     cluster = limited(new_cluster(2), 24)
     run = job_on(cluster, "sleep", slots=8)
-    said = run.ends(126, 2 + 2 + SLACK)
+    said = run.ends(126, START + SLACK)
     # which of both meets the limit first is a matter of one descriptor
     where = r"^error: rank \d+ on n2: (fork rank \d+|exec \S+): too many open files"
     assert re.search(where, said, re.M), said
     (need,) = re.findall(r"^  hint: .* let its sshd have (\d+) or more", said, re.M)
     assert int(need) <= 64
-    run.clean(2.0)
+    run.clean(2 + SLACK)
     run = job_on(limited(cluster, int(need)), "stray", slots=8).up()
-    run.process.terminate()
+    run.terminate()
     run.ends(143, 2 + SLACK)
-    run.clean(2.0)
+    run.clean(2 + SLACK)
 
 
 def limited(cluster: Cluster, most: int) -> Cluster:
@@ -118,4 +118,4 @@ def test_clocks_that_differ_and_jump(job_on: Start, new_cluster: New) -> None:  
     run.began = time.monotonic()
     said = run.ends(137, 2 + SLACK)
     assert re.search(r"^error: rank [45] on n3", said, re.M), said
-    run.clean(1.0)
+    run.clean(1 + SLACK)
