@@ -46,7 +46,7 @@ class Typist:
     def resize(self, columns: int, rows: int) -> None:
         fcntl.ioctl(self.master, termios.TIOCSWINSZ, struct.pack("4H", rows, columns, 0, 0))
 
-    def until(self, text: str, seconds: float = 30) -> bytes:
+    def until(self, text: str, seconds: float = 60) -> bytes:
         """Read until ``text`` has been shown since the last call; all shown up to its end."""
         end = time.monotonic() + seconds
         while (at := self.seen.find(text.encode())) < 0:
@@ -70,7 +70,7 @@ class Typist:
     def type(self, text: str) -> None:
         os.write(self.master, text.encode())
 
-    def wait(self, seconds: float = 30) -> int:
+    def wait(self, seconds: float = 60) -> int:
         """Read until the program has ended; its exit code."""
         end = time.monotonic() + seconds
         while self.process.poll() is None:
@@ -87,6 +87,6 @@ class Typist:
     def close(self) -> None:
         if self.process.poll() is None:
             self.process.kill()
-        self.process.wait(10)
+        self.process.wait(60)
         for fd in (self.master, self._slave):
             os.close(fd)

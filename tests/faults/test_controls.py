@@ -104,7 +104,7 @@ CONTROLS = {
     "lease": Control(NETWORK.test_a_lost_login_host, LEFT, {"how": "cut"}),
     "lifeline": Control(
         ENDING.test_the_launchers_end_leaves_nothing,
-        "no process is left",
+        LEFT,
         {"signum": signal.SIGKILL, "code": -9, "text": local.SLEEP},
     ),
     "end of link": Control(AGENTS.test_one_is_killed, RUNS_ON, {"whom": "session"}),
@@ -218,6 +218,7 @@ def test_without(
         for module in (test_orphan_check, test_matrix, test_scarce):
             monkeypatch.setattr(module, "SLACK", 2.0)
         monkeypatch.setattr(test_matrix, "START", 2.0)
+        monkeypatch.setattr(desks, "CLEAN", 3.0)
     weak = [sys.executable, WITHOUT, mechanism]
     for module, name in ((conftest, "DISPATCH"), (over_hosts, "DISPATCH"), (desks, "PROGRAM")):
         monkeypatch.setattr(module, name, weak)

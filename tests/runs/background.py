@@ -5,9 +5,11 @@ from __future__ import annotations
 import contextlib
 import io
 import subprocess
+from pathlib import Path
 from typing import Any
 
 import promises
+from rig import wait_for
 
 from dispatcher import cli
 
@@ -31,7 +33,7 @@ sys.exit(int(sys.argv[1]) if rank == str(int(os.environ["WORLD_SIZE"]) - 1) else
 def dispatch(*words: str, **options: Any) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [*conftest.PROGRAM, *words], stdin=subprocess.DEVNULL,
-        capture_output=True, text=True, timeout=60, check=False, **options,
+        capture_output=True, text=True, timeout=100, check=False, **options,
     )  # fmt: skip
 
 
@@ -51,6 +53,12 @@ def detach(desk: Desk, *words: str) -> dict[str, Any]:
     assert row["id"] in done.stdout
     assert row["logs"] in done.stdout
     return row
+
+
+def up(row: dict[str, Any], ranks: int = 2) -> None:
+    """Wait until each rank of the job has said its first line."""
+    files = [Path(row["logs"], f"rank-{rank:05d}.out") for rank in range(ranks)]
+    wait_for(lambda: all(file.exists() and file.stat().st_size for file in files), 60, "all are up")
 
 
 def go(desk: Desk) -> None:

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from .seat import Seat
 
 PROGRAM = [sys.executable, "-m", "dispatcher"]
+#: seconds in which a loaded machine ends what is ended
+CLEAN = 10.0
 
 
 class Desk:
@@ -39,7 +41,7 @@ class Desk:
         *words: str | bytes,
         env: Mapping[str, str] | None = None,
         text: bool = True,
-        timeout: float = 60,
+        timeout: float = 100,
         **options: Any,
     ) -> subprocess.CompletedProcess[Any]:
         options.setdefault("stdin", subprocess.DEVNULL)
@@ -83,16 +85,14 @@ class Desk:
                 found.append((int(name), command.replace(b"\0", b" ").decode(errors="replace")))
         return found
 
-    def wait_until_clean(self, limit: float = 5.0) -> None:
-        wait_for(
-            lambda: not self.left(), limit, lambda: f"no process is left; there is {self.left()}"
-        )
+    def wait_until_clean(self) -> None:
+        wait_for(lambda: not self.left(), CLEAN, lambda: f"nothing is left; there is {self.left()}")
 
     def close(self) -> None:
         for process in self._started:
             if process.poll() is None:
                 process.kill()
-            process.wait(timeout=10)
+            process.wait(timeout=30)
             for stream in (process.stdout, process.stderr):
                 if stream is not None:
                     stream.close()

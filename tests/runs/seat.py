@@ -51,7 +51,7 @@ class Seat:
         while select.select([self._master], [], [], seconds)[0]:
             self.emulator.feed(os.read(self._master, 1 << 16))
 
-    def until(self, seen: Callable[[list[str]], bool], limit: float = 30.0) -> list[str]:
+    def until(self, seen: Callable[[list[str]], bool], limit: float = 60.0) -> list[str]:
         end = time.monotonic() + limit
         while not seen(lines := self.emulator.lines()):
             assert time.monotonic() < end, f"not seen: {lines}"
@@ -60,7 +60,7 @@ class Seat:
 
     def end(self) -> tuple[int, list[str]]:
         """(exit code, all lines) once it has ended, and nothing of the terminal was changed."""
-        end = time.monotonic() + 30
+        end = time.monotonic() + 60
         while self.process.poll() is None:
             assert time.monotonic() < end
             self.watch()

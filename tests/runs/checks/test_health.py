@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -15,7 +16,7 @@ from rig import Cluster
 
 DISPATCH = [sys.executable, "-m", "dispatcher"]
 #: seconds that its clock seems to be ahead: hosts of the rig share one, so Python there lies
-AHEAD = 7.0
+AHEAD = 64.0
 #: a Python that reads the clock wrongly and runs what it was given
 LIAR = """\
 #!/bin/sh
@@ -25,7 +26,8 @@ time.time = lambda: real() + %s
 sys.argv = sys.argv[sys.argv.index("-c", 1) + 1:]
 exec(sys.argv[0])' "$@"
 """
-ENOUGH = "--check-timeout", "200"  # nobody waits that long; a loaded machine may need some of it
+#: nobody waits that long; a loaded machine may need some of it
+ENOUGH = "--check-timeout", "200", "--connect-timeout", "100"
 
 pytestmark = pytest.mark.usefixtures("isolated")
 
@@ -86,8 +88,9 @@ def test_three_defects_among_sixteen_hosts_are_named(new_cluster: Callable[..., 
     text = done.stdout
     assert f"critical: n11: script: {folder}/train.py: no such file or directory" in text
     assert "critical: n5: tmp: the folder for temporary files: full: 0 MiB of 0 MiB free" in text
-    assert "critical: n9: clock: 7." in text
-    assert " s ahead of this machine's clock" in text
+    assert re.search(
+        r"^critical: n9: clock: 6\d\.\d s ahead of this machine's clock", text, re.M
+    ), text
     some = "n[4-5,9-11]:2"
     said = promises.told(
         dispatch(cluster, "check", "-H", some, *ENOUGH, "train.py", "--json", cwd=folder).stdout
@@ -178,7 +181,7 @@ def test_the_throttled_host_and_the_cut_one_are_found(new_cluster: Callable[...,
     assert cluster.run(["sh", "-ec", "\n".join(ways)], host="n5", root=True).returncode == 0
     picture = Path(cluster.shared) / "map.svg"
     # far below any noise of a loaded machine, far above 4 Mbit/s of hundreds of MB/s
-    words = ("check", "-H", cluster.hostfile(), "--pairs", "--slow", "0.05", "--json")
+    words = ("check", "-H", cluster.hostfile(), *ENOUGH[2:], "--pairs", "--slow", "0.05", "--json")
     done = dispatch(cluster, *words, "--svg", str(picture), cwd=Path("/"))
     said = promises.told(done.stdout)
     assert (done.returncode, said["problems"]) == (1, {}), done

@@ -6,6 +6,8 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
@@ -21,11 +23,17 @@ DISPATCH = [sys.executable, "-m", "dispatcher"]
 PUT = [*DISPATCH, "put", "-w", "localhost"]
 
 
-def start(*words: str) -> subprocess.Popen[str]:
-    return subprocess.Popen(
+@contextmanager
+def start(*words: str) -> Iterator[subprocess.Popen[str]]:
+    """A copy that is killed at the latest when the block is over."""
+    with subprocess.Popen(
         [*DISPATCH, *words], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
         stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
+    ) as process:  # fmt: skip
+        try:
+            yield process
+        finally:
+            process.kill()
 
 
 def size_of(folder: Path, prefix: str) -> int:
@@ -59,7 +67,7 @@ def test_ctrl_c_leaves_a_part_or_nothing(
         _, errors = process.communicate(timeout=60)
     assert process.returncode == 130
     assert "interrupted by SIGINT" in errors
-    wait_for(lambda: not list(there.glob(STAGE + "*")), 10, "the stage is swept")
+    wait_for(lambda: not list(there.glob(STAGE + "*")), 30, "the stage is swept")
     assert [path.name[: len(PART)] for path in there.iterdir()] == ([] if flags else [PART])
 
 
@@ -102,10 +110,11 @@ def test_two_puts_at_once(tmp_path: Path) -> None:
     (tree / "big").write_bytes(os.urandom(3 << 20))
     for i in range(50):
         (tree / f"f{i}").write_text(str(i))
-    both = [start("put", "-w", "localhost", str(tree), f"{there}/") for _ in range(2)]
-    for process in both:
-        _, errors = process.communicate(timeout=60)
-        assert process.returncode == 0, errors
+    words = ("put", "-w", "localhost", str(tree), f"{there}/")
+    with start(*words) as one, start(*words) as other:
+        for process in (one, other):
+            _, errors = process.communicate(timeout=60)
+            assert process.returncode == 0, errors
     assert os.listdir(there) == ["tree"]
     assert {p.name: p.read_bytes() for p in (there / "tree").iterdir()} == {
         p.name: p.read_bytes() for p in tree.iterdir()

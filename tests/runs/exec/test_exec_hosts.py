@@ -5,7 +5,6 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +43,7 @@ def test_kinds_of_failure_are_kept_apart(cluster: Cluster, transport: str) -> No
         "case $DISPATCH_HOST in n1) exit 3;; n2) exit 255;; n3) kill -KILL $$;; "
         "n4) exec sleep 1000;; esac"
     )
-    words = ("--transport", transport, "-u", "2", "-w", "n[1-4],nosuch", "--shell", text)
+    words = ("--transport", transport, "-u", "4", "-w", "n[1-4],nosuch", "--shell", text)
     done = run(cluster, *words)
     assert done.returncode == 125
     lines = done.stderr.splitlines()
@@ -75,11 +74,11 @@ def test_nothing_is_left(cluster: Cluster, transport: str, how: str, tmp_path: P
         assert [line[1] for line in said] == ["up", "up"]
         if how == "ctrl-c":
             one.send_signal(signal.SIGINT)
-            assert one.wait(20) == 130
+            assert one.wait(60) == 130
         else:
             one.kill()
         one.communicate()
-    wait_for(lambda: not cluster.on_hosts(), 15, lambda: cluster.on_hosts())
+    wait_for(lambda: not cluster.on_hosts(), 30, lambda: cluster.on_hosts())
     if how == "script-killed":
         there = ("-S", "-w", "n[1-2]", "--", "ls", *(line[2] for line in said))
         assert run(cluster, *there).returncode == 2
@@ -102,12 +101,11 @@ def test_a_script_of_ours(cluster: Cluster, transport: str, tmp_path: Path) -> N
     assert run(cluster, "-w", "n1", "--", "test", "-e", path[2:]).returncode == 1
 
 
-@pytest.mark.alone
 def test_a_background_process_does_not_hold_us(cluster: Cluster) -> None:
-    began = time.monotonic()
-    done = run(cluster, "-w", "n1", "--shell", "sleep 8 & echo started")
-    assert time.monotonic() - began < 7
-    assert (done.returncode, done.stdout) == (0, "n1: started\n")
+    done = run(cluster, "-N", "-w", "n1", "--shell", "sleep 1000 & echo $!")
+    assert done.returncode == 0, done.stderr
+    # it would be gone if it had been waited for, or ended
+    assert cluster.run(["kill", done.stdout.strip()], "n1").returncode == 0
     assert "n1: the command ended, but a process it started holds its output open" in done.stderr
 
 
@@ -133,5 +131,5 @@ def test_drops_are_tried_again(new_cluster: Any) -> None:
     crowded = new_cluster(1, "--max-startups", "2:100:2")
     hosts = "\n".join(f"Host a{i}\n HostName n1\n HostKeyAlias n1" for i in range(12))
     Path(crowded.shared, "config").write_text(hosts + "\n")
-    done = run(crowded, "-F", f"{crowded.shared}/config", "-t", "30", "-w", "a[0-11]", "true")
+    done = run(crowded, "-F", f"{crowded.shared}/config", "-t", "90", "-w", "a[0-11]", "true")
     assert done.returncode == 0, done.stderr

@@ -38,7 +38,7 @@ import pytest
 from rig import Cluster, wait_for
 from typist import Typist
 
-EXEC = [sys.executable, "-m", "dispatcher", "exec", "-t", "60"]
+EXEC = [sys.executable, "-m", "dispatcher", "exec", "-t", "90"]
 HERE = Path(__file__).parent
 
 
@@ -109,10 +109,10 @@ class TestOverSsh:
             assert one.stdout is not None
             session = one.stdout.readline().strip()
             cluster.run(["kill", "-9", session], host="n1")
-            assert one.wait(20) == 125
+            assert one.wait(60) == 125
             assert one.stderr is not None
             assert "the connection ended while the command ran" in one.stderr.read()
-        wait_for(lambda: not cluster.on_hosts(), 15, lambda: cluster.on_hosts())
+        wait_for(lambda: not cluster.on_hosts(), 30, lambda: cluster.on_hosts())
 
     def test_control_persist(self, cluster: Cluster, tmp_path: Path) -> None:
         config = tmp_path / "config"
@@ -121,7 +121,7 @@ class TestOverSsh:
         )
         words = [*EXEC, "-F", str(config), "--transport", "ssh", "-w", "n[1-2]", "hostname"]
         for _ in range(2):
-            done = cluster.run(words, timeout=30)
+            done = cluster.run(words)
             assert sorted(done.stdout.splitlines()) == ["n1: n1", "n2: n2"], done.stderr
         for host in ("n1", "n2"):
             cluster.run(["ssh", "-F", str(config), "-O", "exit", host])
@@ -132,6 +132,6 @@ class TestOverSsh:
             f"Host a{i}\n HostName n{2 + i % 3}\n HostKeyAlias n{2 + i % 3}\n" for i in range(40)
         )
         config.write_text(f"{hosts}Match originalhost a*\n ProxyJump n1\n")
-        done = cluster.run([*EXEC, "-t", "60", "-F", str(config), "-w", "a[0-39]", "hostname"])
+        done = cluster.run([*EXEC, "-F", str(config), "-w", "a[0-39]", "hostname"])
         assert done.returncode == 0, done.stderr
         assert sorted(done.stdout.splitlines()) == sorted(f"a{i}: n{2 + i % 3}" for i in range(40))

@@ -206,13 +206,13 @@ def test_the_password_shows_nowhere(sit: Any, tmp_path: Path) -> None:
 
 def test_what_it_started_is_ended(sit: Any, tmp_path: Path) -> None:
     pid = tmp_path / "pid"
-    one = sit("--sudo", "-u", "1", "--grace", "0.3", "-w", "localhost", "--shell",
+    one = sit("--sudo", "-u", "4", "--grace", "0.3", "-w", "localhost", "--shell",
               f"trap '' TERM; echo $$ > {pid}; sleep 1000")  # fmt: skip
     one.until("for sudo: ")
     one.type(PASSWORD + "\n")
     assert one.wait() == 124
     number = int(pid.read_text())
-    wait_for(lambda: not Path(f"/proc/{number}").exists(), 10, "the command is gone")
+    wait_for(lambda: not Path(f"/proc/{number}").exists(), 30, "the command is gone")
 
 
 def test_nobody_to_ask(sudo: Sudo) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from rig import wait_for
 
-from ..background import WAITS, detach, dispatch, go, jobs
+from ..background import WAITS, detach, dispatch, go, jobs, up
 from ..conftest import PROGRAM, Desk, script
 from ..seat import Seat, status_of
 
@@ -40,7 +40,7 @@ def test_the_past_from_any_kind_of_log(desk: Desk, state: Path, how: list[str]) 
         shown = [one.stdout.readline() for _ in range(2 * 102)]
         go(desk)
         shown += one.stdout.readlines()
-        assert one.wait(timeout=20) == 0
+        assert one.wait(timeout=60) == 0
     for rank in (0, 1):
         own = [line[4:-1] for line in shown if line.startswith(f"[{rank}] ")]
         # what a line has of both worlds may be shown in two pieces, after a while
@@ -81,9 +81,9 @@ def test_bad_words_to_attach(desk: Desk, state: Path) -> None:
 
 
 def test_before_a_terminal(desk: Desk, state: Path, seat: Seat) -> None:
-    detach(desk, "-H", "localhost:2", script(desk.folder, WAITS), "3")
+    up(detach(desk, "-H", "localhost:2", script(desk.folder, WAITS), "3"))
     seat.take(*PROGRAM, "attach", "--from-start", "--label", "host")
-    lines = seat.until(lambda lines: "2 ranks: 2 running" in status_of(lines))
+    lines = seat.until(lambda lines: "2 ranks: 2 running" in status_of(lines) and len(lines) > 2)
     assert sorted(lines[:2]) == ["[localhost:0] up 0", "[localhost:1] up 1"]
     assert "1 host: 1 running" in status_of(lines)
     seat.process.send_signal(signal.SIGINT)
@@ -121,6 +121,6 @@ def test_ctrl_c_ends_the_job_only_if_that_was_asked_for(
             assert said
         if stubborn:
             os.kill(one.pid, signal.SIGINT)
-        assert one.wait(timeout=20) == 130
+        assert one.wait(timeout=60) == 130
         assert "stopped by dispatch stop" in one.stderr.read()
     assert jobs()[-1]["state"] == "ended"

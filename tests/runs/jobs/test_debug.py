@@ -18,7 +18,7 @@ PROGRAM = """
 import os, time
 def work(secret):
     while not os.path.exists("go"):
-        time.sleep(0.02)
+        open("there", "a").close() or time.sleep(0.02)
     changed = secret + 1
     return changed
 if os.environ["RANK"] == "0":
@@ -55,6 +55,7 @@ def test_a_rank_is_looked_into_and_goes_on(desk: Desk) -> None:
     ]  # fmt: skip
     assert first.stderr == "note: rank 0 on localhost; c or q: it goes on\n"
 
+    wait_for((desk.folder / "there").exists, 60, "rank 1 is in its function")
     second = debugged(desk, 1, "p secret", "secret = 8", "c")  # it is asked where it is
     assert second.returncode == 0, second.stderr
     assert "in work" not in second.stdout
@@ -67,7 +68,7 @@ def test_a_rank_is_looked_into_and_goes_on(desk: Desk) -> None:
     Path(desk.folder, "go").touch()
     assert process.stdout is not None
     assert sorted(process.stdout.read().splitlines()) == ["[0] answer 42", "[1] work 9"]
-    assert process.wait(timeout=20) == 0
+    assert process.wait(timeout=60) == 0
 
 
 @pytest.mark.nightly
@@ -98,6 +99,7 @@ def test_a_rank_of_another_host(cluster: Cluster, tmp_path: Path, version: tuple
         assert said is not None
         wait_for(lambda: "waiting for: dispatch debug" in said.readline(), 30, "breakpoint()")
         assert "84\n" in debugged(0, "answer = 42", "n", "p answer * 2", "q")
+        wait_for((there / "there").exists, 60, "rank 1 is in its function")
         assert "(Pdb rank 1) 7\n" in debugged(1, "p secret", "secret = 8", "n", "q")
         (there / "go").touch()
         out, err = run.communicate(timeout=60)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import pty
@@ -49,7 +50,7 @@ class Typist:
 
     def until(self, word: bytes) -> None:
         """Read on until ``word`` has been said."""
-        end = time.monotonic() + 30
+        end = time.monotonic() + 60
         before = len(self.said)
         while word not in self.said[before:]:
             assert time.monotonic() < end, self.said
@@ -60,7 +61,7 @@ class Typist:
         os.write(self._master, text)
 
     def end(self) -> int:
-        return self.process.wait(timeout=30)
+        return self.process.wait(timeout=60)
 
 
 def test_it_is_asked_for_once_it_is_wanted(desk: Desk, state: Path, locked: Sshd) -> None:
@@ -71,13 +72,14 @@ def test_it_is_asked_for_once_it_is_wanted(desk: Desk, state: Path, locked: Sshd
     typist.type(b"sesame\n")
     typist.until(b"1 rank runs")
     assert typist.end() == 0
-    for secret in (b"sesame", b"abracadabra"):
-        assert secret not in typist.said
-        for path in state.rglob("*"):
-            assert not path.is_file() or secret not in path.read_bytes()
     assert jobs()[-1]["state"] == "running"
     go(desk)
     assert dispatch("attach").returncode == 0
+    for secret in (b"sesame", b"abracadabra"):
+        assert secret not in typist.said
+        for path in state.rglob("*"):
+            with contextlib.suppress(FileNotFoundError):  # the launcher ends just now
+                assert not path.is_file() or secret not in path.read_bytes()
 
 
 def test_ctrl_c_is_an_answer(desk: Desk, state: Path, locked: Sshd) -> None:

@@ -37,7 +37,7 @@ pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs to become someb
 
 NEIGHBOUR = 65534
 SECRET = "zz-secret-zz"
-RANK = 'echo "$TOKEN o$PLANTED"; echo "$TOKEN" >&2; touch "$1/up"; exec sleep 60'
+RANK = 'echo "$TOKEN o$PLANTED"; echo "$TOKEN" >&2; touch "$1/up"; exec sleep 1000'
 
 
 def as_neighbour(attack: Callable[[], list[str]]) -> list[str]:
@@ -171,12 +171,18 @@ def gains(tries: dict[str, Callable[[], object]]) -> list[str]:
     return gained
 
 
+def known(victim: Victim) -> Iterator[tuple[Path, os.stat_result]]:
+    """The victim's paths, with what they are; some may go at any moment."""
+    for path in victim.paths:
+        with suppress(FileNotFoundError):
+            yield path, path.lstat()
+
+
 def reading(victim: Victim) -> dict[str, Callable[[], object]]:
     """Files, and folders that are not there for everybody: state, runs, an agent's."""
     public = {"home", "run", "out", "logs", "failed", ".local", "state", "share", ".cache"}
     tries: dict[str, Callable[[], object]] = {}
-    for path in victim.paths:
-        about = path.lstat()
+    for path, about in known(victim):
         if stat.S_ISREG(about.st_mode) and path.name != "failed":
             tries[f"read {path}"] = path.read_bytes
         elif stat.S_ISDIR(about.st_mode) and path.name not in public:
@@ -186,13 +192,13 @@ def reading(victim: Victim) -> dict[str, Callable[[], object]]:
 
 def changing(victim: Victim) -> dict[str, Callable[[], object]]:
     tries: dict[str, Callable[[], object]] = {}
-    for path in victim.paths:
-        if path.is_symlink():
+    for path, about in known(victim):
+        if stat.S_ISLNK(about.st_mode):
             tries[f"replace {path}"] = path.unlink
             continue
         tries[f"rename {path}"] = partial(path.rename, f"{path}.mine")
         tries[f"open up {path}"] = partial(path.chmod, 0o777)
-        if path.is_dir():
+        if stat.S_ISDIR(about.st_mode):
             tries[f"create in {path}"] = (path / "mine").touch
         else:
             tries[f"write {path}"] = partial(os.open, path, os.O_WRONLY | os.O_NONBLOCK)
@@ -209,15 +215,16 @@ def calling(victim: Victim) -> dict[str, Callable[[], object]]:
             link.connect(address)
 
     tries: dict[str, Callable[[], object]] = {}
-    for path in victim.paths:
-        if stat.S_ISSOCK(path.lstat().st_mode):
+    for path, about in known(victim):
+        if stat.S_ISSOCK(about.st_mode):
             tries[f"call {path}"] = partial(connect, socket.AF_UNIX, str(path))
-    held = {
-        os.readlink(link)[8:-1]
-        for pid in victim.pids
-        for link in Path(f"/proc/{pid}/fd").iterdir()
-        if os.readlink(link).startswith("socket:")
-    }
+    held = set()
+    for pid in victim.pids:
+        with suppress(FileNotFoundError):  # it ended
+            for link in Path(f"/proc/{pid}/fd").iterdir():
+                with suppress(FileNotFoundError):  # it was closed
+                    name = os.readlink(link)
+                    held.update([name[8:-1]] if name.startswith("socket:") else [])
     for line in Path("/proc/net/unix").read_text().splitlines()[1:]:
         words = line.split()
         if words[6] in held and words[7:] and words[7].startswith("@"):
@@ -262,6 +269,7 @@ def test_a_neighbour_learns_nothing_and_changes_nothing(
 
 def test_what_a_neighbour_has_left_is_not_taken(victim: Victim) -> None:
     (log,) = (victim.folder / "logs").glob("2*/rank-*.out")
+    wait_for(log.read_bytes, 20, "what it said is kept")
     assert log.read_text() == f"{SECRET} o\n"  # one rank, and nothing of .deepspeed_env
     for name in ("own", "open", "link"):
         with pytest.raises(UnsafeFolder, match="not a folder of yours"):

@@ -52,7 +52,7 @@ def test_a_run_of_the_foreground_goes_on_with_the_code_as_it_is_now(
     wrong = dispatch("restart", "--", "none.py")
     assert (wrong.returncode, wrong.stderr.count("[cannot-restart]")) == (125, 1)
     run.send_signal(signal.SIGUSR1)  # which is passed on
-    _, err = run.communicate(timeout=30)
+    _, err = run.communicate(timeout=60)
     assert run.returncode == 0
     command = f"restarted by dispatch restart -x LR -- {path.name} b --token '<hidden>'"
     notes = [line for line in err.splitlines() if "logs in" not in line]
@@ -91,17 +91,19 @@ def test_a_job_in_the_background(desk: Desk) -> None:
 def test_a_run_of_a_program_is_restarted_and_stopped_from_a_shell(desk: Desk) -> None:
     name = script(desk.folder, TOLD)
     lines: list[str] = []
-    heard = threading.Event()
+    heard = {code: threading.Event() for code in ("code 1 a", "code 1 b")}
 
     def hear(line: dispatcher.Line) -> None:
         lines.append(line.text)
-        heard.set()
+        if line.text != "saved":
+            heard[line.text.rpartition(" ")[0]].set()
 
     orders: list[subprocess.CompletedProcess[str]] = []
 
     def order() -> None:
-        heard.wait(30)
+        heard["code 1 a"].wait(30)
         orders.append(dispatch("restart", "--", name, "b"))
+        heard["code 1 b"].wait(30)
         orders.append(dispatch("stop"))
 
     other = threading.Thread(target=order)
@@ -110,7 +112,7 @@ def test_a_run_of_a_program_is_restarted_and_stopped_from_a_shell(desk: Desk) ->
         "localhost:1", [name, "a"], cwd=str(desk.folder), python=sys.executable
     )
     report = dispatcher.run(request, on_line=hear)
-    other.join(30)
+    other.join(60)
     assert [one.returncode for one in orders] == [0, 0], orders
     assert lines == ["code 1 a None", "saved", "code 1 b None", "saved"]
     assert report.exit_code == 130

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from rig import wait_for
 
-from ..background import WAITS, detach, dispatch, go, jobs
+from ..background import WAITS, detach, dispatch, go, jobs, up
 from ..conftest import PROGRAM, Desk, script
 from ..output.test_watch import Chair
 
@@ -26,8 +26,8 @@ def chair(desk: Desk, state: Path) -> Iterator[Chair]:
 
 
 def test_printed_once_with_samples_that_nobody_had_asked_for(desk: Desk, state: Path) -> None:
-    row = detach(desk, *HOSTS, script(desk.folder, WAITS), "0")
-    done = dispatch("top", row["id"], "--sample", "0.3")
+    up(row := detach(desk, *HOSTS, script(desk.folder, WAITS), "0"))
+    done = dispatch("top", row["id"], "--sample", "1")
     assert done.returncode == 0, done.stderr
     heading, *rows = (line.split() for line in done.stdout.splitlines())
     assert heading[:7] == ["RANK", "HOST", "LOCAL", "PID", "STATE", "CPU", "RSS"]
@@ -37,7 +37,7 @@ def test_printed_once_with_samples_that_nobody_had_asked_for(desk: Desk, state: 
     wait_for(lambda: jobs()[-1]["state"] == "ended", 20, lambda: "its end")
     journal = Path(row["logs"], "dispatch.jsonl").read_text().splitlines()
     wanted = [e for e in map(json.loads, journal) if e["name"] == "samples.wanted"]
-    assert [event["context"] for event in wanted] == [{"seconds": 0.3}]
+    assert [event["context"] for event in wanted] == [{"seconds": 1.0}]
     late = dispatch("top", row["id"])
     assert late.returncode != 0
     assert "it has ended, exit code 0" in late.stderr

@@ -273,6 +273,6 @@ class TestHosts:
         for _ in range(8):
             run.stdout.readline()
         run.send_signal(signal.SIGKILL)
-        run.wait(10)
+        run.wait(30)
         run.stdout.close()
         wait_for(lambda: seen() <= before, 60, lambda: f"only {before} is there, not {seen()}")

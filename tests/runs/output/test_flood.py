@@ -41,6 +41,7 @@ def write_program(cluster: Cluster, text: str) -> str:
     return str(path)
 
 
+@pytest.mark.timeout(400)
 def test_a_line_without_an_end(cluster: Cluster, tmp_path: Path) -> None:
     size, piece = 100_000_000, block(1_000_000)
     program = write_program(
@@ -55,7 +56,7 @@ def test_a_line_without_an_end(cluster: Cluster, tmp_path: Path) -> None:
             stdout=out, stderr=subprocess.PIPE,
         )  # fmt: skip
         peak = Peak(process)
-        _, err = process.communicate(timeout=100)
+        _, err = process.communicate(timeout=380)
     assert process.returncode == 0, err
     whole = hashlib.sha256(piece * (size // len(piece))).hexdigest()
     kept = (tmp_path / "logs/latest/rank-00000.out").read_bytes()
@@ -105,7 +106,7 @@ def slow(new_cluster: Callable[..., Cluster]) -> Cluster:
     return cluster
 
 
-@pytest.mark.timeout(600 if ALL else 120)
+@pytest.mark.timeout(900 if ALL else 400)
 def test_a_reader_that_stalls_behind_a_slow_link_that_changes_its_keys(slow: Cluster) -> None:
     size, piece = (1_000_000_000 if ALL else 64_000_000), 1_000_000
     text = f"""

@@ -84,7 +84,7 @@ def labelled(lines: Iterable[bytes]) -> Iterator[bytes]:
      ("merged", "file", LONG), ("exec", "file", LONG), ("exec bare", "pipe", LONG_ENOUGH)],
 )  # fmt: skip
 @pytest.mark.usefixtures("isolated")
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(400)
 def test_every_line_is_whole(
     cluster: Cluster, tmp_path: Path, how: str, place: str, long: int
 ) -> None:
@@ -137,7 +137,7 @@ def test_a_line_whose_writer_ends_is_whole_as_far_as_it_came(desk: Desk, end: st
     how = "os.kill(os.getpid(), 9)" if end == "dies" else "time.sleep(60)"
     process = desk.start("-H", "localhost", script(desk.folder, BEGINS + how))
     if end == "ctrl-c":
-        wait_for((desk.folder / "up").exists, 20, lambda: "the rank runs")
+        wait_for((desk.folder / "up").exists, 60, lambda: "the rank runs")
         process.send_signal(signal.SIGINT)
     out, _ = process.communicate(timeout=60)
     assert process.returncode == (130 if end == "ctrl-c" else 137)
@@ -162,8 +162,7 @@ def test_a_long_line_waits_where_nobody_finds_it_and_leaves_nothing(desk: Desk) 
         "-H", "localhost", script(desk.folder, BEGINS + "time.sleep(60)"),
         env={**os.environ, "TMPDIR": str(place)},
     )  # fmt: skip
-    wait_for(lambda: spilled(process.pid), 20, lambda: "the line waits")
-    (status,) = spilled(process.pid)
+    (status,) = wait_for(lambda: spilled(process.pid), 20, lambda: "the line waits")
     assert stat.S_IMODE(status.st_mode) == 0o600
     assert status.st_dev == place.stat().st_dev
     process.kill()
@@ -220,12 +219,14 @@ print(file=sys.stderr)
 
 @pytest.mark.parametrize("how", [("--partial-after", "0.4"), (), ("--partial-after", "0")])
 def test_a_bar_in_a_log(desk: Desk, how: tuple[str, ...]) -> None:
+    began = time.monotonic()
     with open(desk.folder / "log", "wb") as log:
         process = desk.start(
             "--log-dir", "logs", *how, "-H", "localhost:2", script(desk.folder, BAR),
             stdout=log, stderr=log,
         )  # fmt: skip
         assert process.wait(timeout=60) == 0
+    seconds = time.monotonic() - began  # two on a quiet machine, not the 30 after which one shows
     lines = (desk.folder / "log").read_text().splitlines()
     for rank in (0, 1):
         steps = [line for line in lines if line.startswith(f"[{rank}] ")]
@@ -233,12 +234,21 @@ def test_a_bar_in_a_log(desk: Desk, how: tuple[str, ...]) -> None:
         *states, end = [line for line in lines if line.startswith(f"[{rank}]! ")]
         assert end == f"[{rank}]! 100% of it"
         assert all(re.fullmatch(rf"\[{rank}\]!  *\d+% of it{MARK}", state) for state in states)
-        assert (1 <= len(states) <= 5) if how == ("--partial-after", "0.4") else not states
+        shown = how == ("--partial-after", "0.4")
+        assert bool(states) == shown
+        assert len(states) <= seconds / 0.4
         kept = (desk.folder / f"logs/latest/rank-0000{rank}.err").read_bytes().decode()
         assert kept == "".join(f"\r{percent:3d}% of it" for percent in range(101)) + "\n"
 
 
 def test_a_prompt_in_a_log_is_seen_and_its_line_is_whole(desk: Desk) -> None:
-    text = "import time\nprint('sure? ', end='', flush=True)\ntime.sleep(1)\nprint('yes')"
-    done = desk.run("--partial-after", "0.3", "-H", "localhost", script(desk.folder, text))
-    assert done.stdout.splitlines() == [f"[0] sure? {MARK}", "[0] sure? yes"]
+    text = """
+import os, time
+print("sure? ", end="", flush=True)
+while not os.path.exists("seen"): time.sleep(0.02)
+print("yes")
+"""
+    process = desk.start("--partial-after", "0.3", "-H", "localhost", script(desk.folder, text))
+    assert desk.lines(process, 1) == [f"[0] sure? {MARK}\n"]
+    (desk.folder / "seen").touch()
+    assert process.communicate(timeout=60)[0] == "[0] sure? yes\n"

@@ -94,10 +94,11 @@ def test_ctrl_c_ends_the_run_as_ever(chair: Chair, key: bytes) -> None:
     assert not any("LAST LINE" in line for line in lines)
 
 
-def test_a_run_that_ends_shows_its_verdict_where_the_lines_were(chair: Chair) -> None:
-    words = ("--no-python", "sh", "-c", "echo hello from $RANK; sleep 1; exit $((RANK * 3))")
-    chair.start(*HOSTS, "--watch", *words)
+def test_a_run_that_ends_shows_its_verdict_where_the_lines_were(chair: Chair, desk: Desk) -> None:
+    text = "echo hello from $RANK; until [ -e seen ]; do sleep 0.1; done; exit $((RANK * 3))"
+    chair.start(*HOSTS, "--watch", "--no-python", "sh", "-c", text)
     chair.until(has_table)
+    (desk.folder / "seen").touch()
     code, lines = chair.end()
     assert code == 3
     assert chair.is_as_before

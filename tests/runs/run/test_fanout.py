@@ -21,12 +21,13 @@ pytestmark = pytest.mark.usefixtures("isolated")
 
 def test_seven_hosts_meet_in_mpi(new_cluster: Callable[..., Cluster]) -> None:
     cluster = new_cluster(7)
-    words = [*DISPATCH, "-v", "--fanout-tree=2", "-H", "n[1-7]", RING]
-    done = cluster.run(words, timeout=90)
+    words = [*DISPATCH, "-v", "--fanout-tree=2", "--connect-timeout", "60", "-H", "n[1-7]",
+             RING]  # fmt: skip
+    done = cluster.run(words)
     assert done.returncode == 0, done.stderr
     assert "the token came back as 21, right" in done.stdout
     assert sum(line.endswith(" by tree") for line in done.stderr.splitlines()) == 7
-    wait_for(lambda: not cluster.processes(), 10, lambda: f"idle, not {cluster.processes()}")
+    wait_for(lambda: not cluster.processes(), 30, lambda: f"idle, not {cluster.processes()}")
 
 
 def test_who_opens_whom_is_told_before_any_host_is_touched(cluster: Cluster) -> None:

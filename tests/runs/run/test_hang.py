@@ -35,7 +35,7 @@ def test_ranks_that_sleep_are_ended_and_the_odd_one_is_named(desk: Desk) -> None
     name = script(desk.folder, ODD)
     done = desk.run(*HOSTS, "--hang-timeout", "3", "--log-dir", "logs", "--grace", "1", name)
     # the limit, two periods of samples, the look at the stacks, the grace; start and a slow machine
-    assert time.monotonic() - began < 3 + 0.6 + 10 + 1 + 15
+    assert time.monotonic() - began < 3 + 0.6 + 10 + 1 + 40
     assert done.returncode == 124, done.stderr
     verdict = done.stderr[done.stderr.index("error: ") :].splitlines()
     assert verdict[0].startswith("error: no rank has shown a sign of life for ")
@@ -119,11 +119,11 @@ def test_time_after_ctrl_z_does_not_count(desk: Desk) -> None:
     desk.lines(process, 3)
     process.send_signal(signal.SIGTSTP)
     state = Path(f"/proc/{process.pid}/stat")
-    wait_for(lambda: state.read_text().rpartition(")")[2].split()[0] == "T", 10, "it is stopped")
+    wait_for(lambda: state.read_text().rpartition(")")[2].split()[0] == "T", 30, "it is stopped")
     time.sleep(4.0)  # more than the limit
     went_on = time.monotonic()
     process.send_signal(signal.SIGCONT)
-    assert process.wait(timeout=40) == 124
+    assert process.wait(timeout=90) == 124
     assert time.monotonic() - went_on > 2.9
 
 
@@ -165,7 +165,7 @@ def test_a_run_in_the_foreground_answers_another_shell(desk: Desk, state: Path) 
     assert other.returncode != 0
     assert "its terminal has it" in other.stderr
     process.send_signal(signal.SIGINT)
-    assert process.wait(timeout=30) == 130
+    assert process.wait(timeout=60) == 130
     assert not list(state.glob("dispatch/jobs/*/control"))
 
 
@@ -176,7 +176,7 @@ def test_a_rank_that_sleeps_in_a_step_is_found_among_three_hosts(cluster: Cluste
         sys.executable, "-m", "dispatcher", "-H", "n[1-3]", "--iface", "eth0",
         "--hang-timeout", "5", "--grace", "1", program,
     ]  # fmt: skip
-    done = cluster.run(words, timeout=110)
+    done = cluster.run(words, timeout=220)
     assert done.returncode == 124, done.stderr
     assert "  rank 2 on n3 is in load_batch at stuck.py:14\n" in done.stderr
     assert "  ranks 0-1 on n[1-2] are in all_reduce at " in done.stderr
@@ -247,7 +247,7 @@ if os.environ["RANK"] == "0":
             dead = "DEAD\\n  1 job process is considered dead (unreachable via the RAS network)\\n"
             dead += "  Process %s on node 10.0.0.2 managing GPU 5\\n" % Path("pid-1").read_text()
             link.sendall(("SERVER PROTOCOL 2\\nOK\\nErrors\\n======\\n\\n" + dead).encode())
-    time.sleep(1)
+    time.sleep(3)
     Path("over").touch()
 while not Path("over").exists():
     time.sleep(0.05)

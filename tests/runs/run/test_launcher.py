@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from rig import Cluster
+from rig import Cluster, wait_for
 
 from ..conftest import Desk
 
@@ -75,7 +75,7 @@ def test_what_mpirun_leaves_behind_is_ended(cluster: Cluster, mpirun: str) -> No
     killed = [line for line in done.stderr.splitlines() if line.endswith(", left behind")]
     assert killed, done.stderr
     assert all(re.match(r"note: n(\[1-2\]|[12]): killed", line) for line in killed)
-    assert not cluster.on_hosts()
+    wait_for(lambda: not cluster.on_hosts(), 20, lambda: f"idle; there is {cluster.on_hosts()}")
 
 
 @pytest.mark.skipif(OPENMPI is None, reason="no Open MPI here")

@@ -50,7 +50,7 @@ class TestLines:
         desk.lines(process, 1)
         assert process.stdout is not None
         process.stdout.close()
-        assert process.wait(timeout=20) == 128 + signal.SIGPIPE
+        assert process.wait(timeout=60) == 128 + signal.SIGPIPE
 
     def test_files_hold_the_exact_bytes(self, desk: Desk) -> None:
         program = (
@@ -256,7 +256,7 @@ class TestEnvironment:
                 except OSError:
                     continue
         process.terminate()
-        process.wait(timeout=20)
+        process.wait(timeout=60)
         for path in (desk.folder / "logs").rglob("*"):
             if path.is_file():
                 assert secret not in path.read_text(), path
@@ -275,7 +275,7 @@ class TestEnding:
     )
     def test_first_failure_ends_all(self, desk: Desk, how: str, code: int, said: str) -> None:
         text = f"if [ $RANK = 1 ]; then echo my last words >&2; {how}; fi; exec sleep 1000"
-        done = desk.run("-H", "localhost:4", "--no-python", "sh", "-c", text, timeout=20)
+        done = desk.run("-H", "localhost:4", "--no-python", "sh", "-c", text)
         assert done.returncode == code
         assert said in done.stderr
         assert "my last words" in done.stderr.partition("last lines of its stderr:")[2]
@@ -300,7 +300,7 @@ class TestEnding:
             "sys.exit(9)\n"
         )
         words = ("--log-dir", "logs", "-H", "localhost:2", script(desk.folder, program), how)
-        done = desk.run(*words, timeout=20)
+        done = desk.run(*words)
         assert done.returncode == 9
         code = "rank-failed" if how == "exit" else "mpi-aborted"
         assert f"{said}: ValueError: no luck [{code}]\n  its traceback:\n" in done.stderr
@@ -313,20 +313,20 @@ class TestEnding:
 
     def test_what_ranks_leave_behind_is_killed_and_told(self, desk: Desk) -> None:
         text = "setsid sh -c 'sleep 1000 >/dev/null 2>&1 & exit 0'; exit 0"
-        done = desk.run("-H", "localhost:2", "--no-python", "sh", "-c", text, timeout=20)
+        done = desk.run("-H", "localhost:2", "--no-python", "sh", "-c", text)
         assert done.returncode == 0
         assert "note: localhost: killed 2 processes left behind" in done.stderr
         assert desk.left() == []
 
     def test_a_failed_ranks_children_do_not_delay_the_end(self, desk: Desk) -> None:
         text = "sleep 1000 & if [ $RANK = 1 ]; then exit 7; fi; wait"
-        done = desk.run("-H", "localhost:2", "--no-python", "sh", "-c", text, timeout=20)
+        done = desk.run("-H", "localhost:2", "--no-python", "sh", "-c", text)
         assert done.returncode == 7
         assert "held its output open" not in done.stderr  # which would be said after 2 s
 
     def test_a_process_that_holds_the_output_does_not_hold_the_job(self, desk: Desk) -> None:
         text = "echo before; sleep 1000 & exit 0"
-        done = desk.run("-H", "localhost", "--no-python", "sh", "-c", text, timeout=20)
+        done = desk.run("-H", "localhost", "--no-python", "sh", "-c", text)
         assert (done.returncode, done.stdout) == (0, "[0] before\n")
         assert "held its output open" in done.stderr
 
@@ -341,8 +341,8 @@ class TestEnding:
         process = desk.start("-H", "localhost:2", "--no-python", "sh", "-c", text)
         desk.lines(process, 2)
         process.send_signal(signum)
-        assert process.wait(timeout=20) == code
-        desk.wait_until_clean(3.0)
+        assert process.wait(timeout=60) == code
+        desk.wait_until_clean()
 
     def test_stubborn_ranks(self, desk: Desk) -> None:
         process = desk.start(
@@ -350,7 +350,7 @@ class TestEnding:
         )
         desk.lines(process, 2)
         process.terminate()
-        assert process.wait(timeout=10) == 143
+        assert process.wait(timeout=60) == 143
         assert desk.left() == []
 
     def test_second_ctrl_c_kills_at_once(self, desk: Desk) -> None:
@@ -361,48 +361,47 @@ class TestEnding:
         process.send_signal(signal.SIGINT)
         process.send_signal(signal.SIGINT)
         # two equal signals may merge into one: send until the second has had its effect
-        wait_for(lambda: _gone_or_again(process), 10, "the second Ctrl-C ends it")
+        wait_for(lambda: _gone_or_again(process), 20, "the second Ctrl-C ends it")
         assert process.wait() == 130
-        desk.wait_until_clean(3.0)
+        desk.wait_until_clean()
 
     def test_a_reader_that_takes_nothing_cannot_keep_the_user(self, desk: Desk) -> None:
         process = desk.start("-H", "localhost:2", "--no-python", "yes")
         desk.lines(process, 1)  # and then no more: the pipe fills, the ranks are held back
-        wait_for(lambda: all(_state(pid) == "S" for pid, _ in desk.left()), 10, "ranks wait")
-        wait_for(lambda: _gone_or_again(process), 15, "three Ctrl-C end it")
+        wait_for(lambda: all(_state(pid) == "S" for pid, _ in desk.left()), 30, "ranks wait")
+        wait_for(lambda: _gone_or_again(process), 30, "three Ctrl-C end it")
         assert process.wait() == 130
-        desk.wait_until_clean(3.0)
+        desk.wait_until_clean()
 
     def test_ctrl_z_stops_the_ranks_for_longer_than_their_lease(self, desk: Desk) -> None:
         text = "echo up; while :; do sleep 0.1; done"
         process = desk.start(
-            "--heartbeat", "0.8", "--lease", "2.4", "-H", "localhost:2", "--no-python",
+            "--heartbeat", "1.5", "--lease", "4.5", "-H", "localhost:2", "--no-python",
             "sh", "-c", "trap 'exit 5' USR1; " + text,
         )  # fmt: skip
         desk.lines(process, 2)
-        loops = [pid for pid, command in desk.left() if "trap" in command and _state(pid) != "Z"]
-        process.send_signal(signal.SIGTSTP)
-        wait_for(lambda: _state(process.pid) == "T", 10, "dispatch is stopped")
-        shells = [pid for pid in loops if _leads(pid)]
+        shells = [pid for pid, command in desk.left() if "trap" in command and _leads(pid)]
         assert len(shells) == 2
+        process.send_signal(signal.SIGTSTP)
+        wait_for(lambda: _state(process.pid) == "T", 30, "dispatch is stopped")
         # D: it was stopped as it forked, and waits for a child that is stopped before its exec
-        wait_for(lambda: {*map(_state, shells)} <= {"T", "D"}, 10, "the ranks are stopped")
-        time.sleep(3.0)  # more than the lease
+        wait_for(lambda: {*map(_state, shells)} <= {"T", "D"}, 30, "the ranks are stopped")
+        time.sleep(5.5)  # more than the lease
         assert {*map(_state, shells)} <= {"T", "D"}
         process.send_signal(signal.SIGCONT)
-        wait_for(lambda: {"T", "D"}.isdisjoint(map(_state, shells)), 10, "the ranks go on")
+        wait_for(lambda: {"T", "D"}.isdisjoint(map(_state, shells)), 30, "the ranks go on")
         process.send_signal(signal.SIGUSR1)
-        assert process.wait(timeout=10) == 5
+        assert process.wait(timeout=60) == 5
 
     def test_a_stopped_job_can_be_ended(self, desk: Desk) -> None:
         process = desk.start("-H", "localhost:2", "--no-python", "sh", "-c", STRAY)
         desk.lines(process, 2)
         process.send_signal(signal.SIGTSTP)
-        wait_for(lambda: _state(process.pid) == "T", 10, "dispatch is stopped")
+        wait_for(lambda: _state(process.pid) == "T", 30, "dispatch is stopped")
         process.send_signal(signal.SIGTERM)
         process.send_signal(signal.SIGCONT)
-        assert process.wait(timeout=20) == 143
-        desk.wait_until_clean(3.0)
+        assert process.wait(timeout=60) == 143
+        desk.wait_until_clean()
 
     def test_usr1_reaches_the_ranks(self, desk: Desk) -> None:
         text = "trap 'echo got it; exit 0' USR1; echo up; while :; do sleep 0.05; done"
@@ -410,7 +409,7 @@ class TestEnding:
         desk.lines(process, 2)
         process.send_signal(signal.SIGUSR1)
         assert desk.lines(process, 2) == ["[0] got it\n", "[1] got it\n"]
-        assert process.wait(timeout=10) == 0
+        assert process.wait(timeout=60) == 0
 
     @pytest.mark.parametrize(
         ("whom", "said"),
@@ -424,18 +423,18 @@ class TestEnding:
         (agent,) = {int(line.split()[1]) for line in desk.lines(process, 2)}
         parent = int(Path(f"/proc/{agent}/stat").read_text().rpartition(")")[2].split()[1])
         os.kill(agent if whom == "agent" else parent, signal.SIGKILL)
-        assert process.wait(timeout=10) == 125
+        assert process.wait(timeout=60) == 125
         assert process.stderr is not None
         words = process.stderr.read()
         assert words.startswith("error: localhost (ranks 0-1): host lost: ")
         assert said in words.splitlines()[0]
-        desk.wait_until_clean(3.0)
+        desk.wait_until_clean()
 
     def test_two_runs_at_once_do_not_meet(self, desk: Desk) -> None:
         text = "echo $MASTER_PORT; sleep 0.5"
         runs = [desk.start("-H", "localhost:2", "--no-python", "sh", "-c", text) for _ in range(2)]
         ports = [{line.split()[1] for line in desk.lines(run, 2)} for run in runs]
-        assert [run.wait(timeout=20) for run in runs] == [0, 0]
+        assert [run.wait(timeout=60) for run in runs] == [0, 0]
         assert len(ports[0]) == len(ports[1]) == 1
         assert ports[0] != ports[1]
 
@@ -445,7 +444,10 @@ def _state(pid: int) -> str:
 
 
 def _leads(pid: int) -> bool:
-    return os.getpgid(pid) == pid
+    try:
+        return os.getpgid(pid) == pid
+    except ProcessLookupError:  # a child of a shell's that was about to become sleep
+        return False
 
 
 def _gone_or_again(process: subprocess.Popen[str]) -> bool:

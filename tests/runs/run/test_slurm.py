@@ -68,7 +68,7 @@ class Slurm:
             )  # fmt: skip
         wait_for(
             lambda: self.run("sinfo", "-h", "-o", "%T %D").stdout.split() == ["idle", "3"],
-            30,
+            60,
             "Slurm's nodes are idle",
         )
 
@@ -87,7 +87,7 @@ class Slurm:
         def ended() -> re.Match[str] | None:  # sbatch --wait looks every ten seconds only
             return re.search(r"ended with (\d+)\n", output.read_text() if output.exists() else "")
 
-        found = wait_for(ended, 60, "the batch script has ended")
+        found = wait_for(ended, 120, "the batch script has ended")
         assert found is not None
         return int(found[1]), output.read_text()
 
@@ -163,7 +163,7 @@ def test_nothing_is_left(slurm: Slurm, end: str) -> None:
         ["salloc", "-N3", "--ntasks-per-node=2", *line],
         env=slurm.environ, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
     ) as process:  # fmt: skip
-        wait_for(lambda: len(slurm.ranks()) == 6, 30, "six ranks run")
+        wait_for(lambda: len(slurm.ranks()) == 6, 60, "six ranks run")
         if end == "killed":
             launcher = next(
                 found.pid
@@ -174,10 +174,10 @@ def test_nothing_is_left(slurm: Slurm, end: str) -> None:
         else:
             job = slurm.run("squeue", "-h", "-o", "%A").stdout.split()[0]
             slurm.run("scancel", job)
-        wait_for(lambda: not slurm.ranks(), 30, lambda: f"no rank is left of {slurm.ranks()}")
-        process.wait(30)
+        wait_for(lambda: not slurm.ranks(), 60, lambda: f"no rank is left of {slurm.ranks()}")
+        process.wait(60)
     wait_for(
         lambda: slurm.run("sinfo", "-h", "-o", "%T %D").stdout.split() == ["idle", "3"],
-        30,
+        60,
         "Slurm's nodes are idle again",
     )

@@ -14,8 +14,8 @@ from rig import Cluster, wait_for
 
 DISPATCH = [sys.executable, "-m", "dispatcher"]
 
-#: a host that was given up is waited for until its ranks are surely dead: 7.5 s with these
-FAST = ("--heartbeat", "0.4", "--lease", "1.3", "--grace", "2", "--connect-timeout", "4")
+#: a host that was given up is waited for until its ranks are surely dead: 8.25 s with these
+FAST = ("--heartbeat", "1", "--lease", "3.5", "--grace", "2", "--connect-timeout", "8")
 
 #: says where it is, and ends when a restarted one is told to
 RANK = (
@@ -60,20 +60,20 @@ def test_a_cut_host_is_replaced_or_done_without(new_cluster: Callable[..., Clust
         assert lines(shrunk, 2) == ["0/2 n1 0 1", "1/2 n3 1 1"]
         cluster.mend("n2")
         (Path(cluster.shared) / "go").touch()
-        assert spared.wait(timeout=20) == 0
-        assert shrunk.wait(timeout=20) == 0
+        assert spared.wait(timeout=60) == 0
+        assert shrunk.wait(timeout=60) == 0
         assert spared.stderr is not None
         assert shrunk.stderr is not None
         said, told = spared.stderr.read(), shrunk.stderr.read()
-    assert re.search(r"note: n2: host lost: no heartbeat for 1 s; restart 1 of 1 in [78] s", said)
+    assert re.search(r"note: n2: host lost: no heartbeat for 3 s; restart 1 of 1 in [78] s", said)
     assert "note: n4 takes the place of n2 with ranks 1-2 (host lost: " in said
     assert "note: 2 hosts and 2 ranks go on: n1:1, n3:1" in told
     report = json.loads((logs / "latest/report.json").read_text())
     assert [attempt["what"] for attempt in report["attempts"]] == [
-        "n2: host lost: no heartbeat for 1 s"
+        "n2: host lost: no heartbeat for 3 s"
     ]
     assert list(report["left_out"]) == ["n2"]
-    wait_for(lambda: not cluster.on_hosts(), 10, "the hosts are idle")
+    wait_for(lambda: not cluster.on_hosts(), 30, "the hosts are idle")
 
 
 def test_without_a_spare_the_verdict_is_clear(new_cluster: Callable[..., Cluster]) -> None:
@@ -82,7 +82,7 @@ def test_without_a_spare_the_verdict_is_clear(new_cluster: Callable[..., Cluster
     with run:
         lines(run, 2)
         cluster.power_off("n2")
-        assert run.wait(timeout=20) == 125
+        assert run.wait(timeout=60) == 125
         assert run.stderr is not None
         said = run.stderr.read()
     assert (
@@ -90,7 +90,7 @@ def test_without_a_spare_the_verdict_is_clear(new_cluster: Callable[..., Cluster
         in said
     )
     assert "error: n2 (rank 1): host lost" in said
-    assert not cluster.processes("n1")
+    wait_for(lambda: not cluster.processes("n1"), 20, "n1 is idle")
 
 
 def test_a_host_that_is_down_is_replaced_before_the_start(

@@ -6,7 +6,6 @@ import hashlib
 import os
 import signal
 import subprocess
-import time
 from pathlib import Path
 
 import pytest
@@ -59,7 +58,7 @@ def test_the_run_ends_though_its_input_is_open_and_leaves_the_rest(desk: Desk) -
             stdin=ours,
         )  # fmt: skip
         os.write(theirs, b"a line\n")
-        out, err = run.communicate(timeout=30)
+        out, err = run.communicate(timeout=60)
         os.write(theirs, b"for the next")
         assert sorted(out.splitlines()) == ["[0] got a line", "[1] got"]
         assert (run.returncode, err) == (0, "")
@@ -116,7 +115,7 @@ def test_a_background_job_of_a_terminal_is_not_stopped(desk: Desk) -> None:
     )  # fmt: skip
     try:
         os.write(ours, b"typed for the shell\n")
-        out, err = shell.communicate(timeout=30)
+        out, err = shell.communicate(timeout=60)
         assert "[0] up" in out, err
         assert "ended 7" in out
         assert os.read(ours, 99)  # the echo of what was typed
@@ -134,7 +133,7 @@ def test_a_terminals_end_of_file_reaches_the_rank(desk: Desk) -> None:
         ["setsid", "-c", *words], stdin=theirs, stdout=subprocess.PIPE, text=True, cwd=desk.folder
     ) as run:
         os.write(ours, b"typed\n\x04")
-        assert run.communicate(timeout=30)[0] == "[0] typed\n"
+        assert run.communicate(timeout=60)[0] == "[0] typed\n"
         assert run.returncode == 0
     os.close(ours)
     os.close(theirs)
@@ -147,7 +146,7 @@ def test_ctrl_c_ends_a_run_that_is_being_fed(desk: Desk) -> None:
     )  # fmt: skip
     desk.lines(run, 2)
     run.send_signal(signal.SIGINT)
-    assert run.wait(timeout=20) == 130
+    assert run.wait(timeout=60) == 130
     assert run.stdin is not None
     run.stdin.close()
 
@@ -169,7 +168,6 @@ class TestHosts:
     def test_a_lost_host_does_not_hold_the_input(self, cluster: Cluster) -> None:
         """Its agent is killed while it holds back; the run ends and says why."""
         text = "[ $RANK = 1 ] && { echo $PPID; exec sleep 1000; }; cat >/dev/null; exec sleep 1000"
-        began = time.monotonic()
         run = cluster.popen(
             ["sh", "-c", 'yes | "$@"', "sh", *map(str, PROGRAM), "--stdin", "all",
              "-H", "n1,n2", "--no-python", "sh", "-c", text],
@@ -179,8 +177,7 @@ class TestHosts:
             assert run.stdout is not None
             pid = run.stdout.readline().split()[1]
             cluster.run(["kill", "-9", pid], "n2", check=True)
-            assert run.wait(timeout=30) == 125
-            assert time.monotonic() - began < 30
+            assert run.wait(timeout=28) == 125  # less than the lease
         wait_for(
-            lambda: not cluster.on_hosts(), 8, lambda: f"idle hosts; there is {cluster.on_hosts()}"
+            lambda: not cluster.on_hosts(), 30, lambda: f"idle hosts; there is {cluster.on_hosts()}"
         )

@@ -20,7 +20,7 @@ HERE = Path(__file__).parent / "workloads"
 RECIPES = Path(__file__).parents[3] / "examples" / "frameworks"
 
 
-def run(cluster: Cluster, *words: str, limit: float = 110) -> subprocess.CompletedProcess[str]:
+def run(cluster: Cluster, *words: str, limit: float = 220) -> subprocess.CompletedProcess[str]:
     return cluster.run([*DISPATCH, "-H", "n1:2,n2:2", "--label", "none", *words], timeout=limit)
 
 
