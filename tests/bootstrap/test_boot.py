@@ -114,7 +114,7 @@ class TestCopies:
     def begun(self, path: Path, sent: bytes) -> bytes:
         done = subprocess.run(
             bootstrap.copy_command(self.SCRIPT, ["a b", "$HOME"]),
-            input=sent, capture_output=True, check=True, timeout=30, env={"PATH": str(path)},
+            input=sent, capture_output=True, check=True, timeout=60, env={"PATH": str(path)},
         )  # fmt: skip
         assert done.stderr == b""
         return done.stdout

@@ -232,7 +232,7 @@ class TestPayload:
         for size in (0, 10, 600, len(payload()) - 1):
             done = subprocess.run(
                 ["/bin/sh", "-c", command(first=[newest])],
-                input=payload()[:size], capture_output=True, check=False, timeout=20,
+                input=payload()[:size], capture_output=True, check=False, timeout=60,
             )  # fmt: skip
             assert SYNC not in done.stdout
 

@@ -75,7 +75,7 @@ class Started:
         for pipe in (self.process.stdin, self.process.stdout, self.process.stderr):
             assert pipe is not None
             pipe.close()
-        self.process.wait(10)
+        self.process.wait(60)
 
 
 @pytest.fixture
@@ -154,7 +154,7 @@ def test_words_arrive_exactly(shell: list[str], start: type[Started], leader: bo
     far = start(shell, lifeline.opening(["printf", "<%s>", *WORDS]), leader)
     expected = b"".join(b"<%s>" % word.encode("utf-8", "surrogateescape") for word in WORDS)
     assert far.output() == SYNC + expected
-    assert far.process.wait(10) == 0
+    assert far.process.wait(60) == 0
 
 
 @pytest.mark.parametrize("name", LOGIN_SHELLS)
@@ -185,7 +185,7 @@ def test_codes_and_signals_are_the_commands_own(shell: list[str], start: type[St
     ):
         far = start(shell, lifeline.opening(words))
         far.output()
-        assert far.process.wait(10) == status, words
+        assert far.process.wait(60) == status, words
 
 
 def test_input_given_to_the_command(shell: list[str], start: type[Started]) -> None:
@@ -215,10 +215,10 @@ def test_the_end_of_the_link_ends_the_group(
     pids = [int(far.line()) for _ in range(3)]
     if stdin:
         far.process.kill()
-        far.process.wait(10)  # a zombie would still count as alive
+        far.process.wait(60)  # a zombie would still count as alive
     else:
         far.end()
-    wait_for(lambda: all(map(gone, pids)), 15, lambda: f"all are gone: {pids}")
+    wait_for(lambda: all(map(gone, pids)), 30, lambda: f"all are gone: {pids}")
 
 
 def test_orders_reach_the_whole_group(shell: list[str], start: type[Started]) -> None:
@@ -226,11 +226,11 @@ def test_orders_reach_the_whole_group(shell: list[str], start: type[Started]) ->
     far.line()
     ready, stubborn, leader = (int(far.line()) for _ in range(3))
     far.say(lifeline.order("TERM"))
-    wait_for(lambda: gone(ready), 10, "TERM has reached a child")
+    wait_for(lambda: gone(ready), 30, "TERM has reached a child")
     assert not gone(leader)
     assert not gone(stubborn)
     far.say(lifeline.order("KILL"))
-    wait_for(lambda: gone(leader) and gone(stubborn), 10, "KILL has ended the rest")
+    wait_for(lambda: gone(leader) and gone(stubborn), 30, "KILL has ended the rest")
 
 
 def test_what_a_finished_command_left_in_the_background_stays(
@@ -240,7 +240,7 @@ def test_what_a_finished_command_left_in_the_background_stays(
     far.line()
     pid = int(far.line())
     far.output()
-    assert far.process.wait(10) == 0
+    assert far.process.wait(60) == 0
     far.end()
     watcher_gone = subprocess.run(["sleep", "0.3"], check=True)
     assert watcher_gone.returncode == 0
@@ -293,10 +293,10 @@ def test_a_terminal_passes_all_bytes_until_the_command_starts(start: type[Starte
             while True:
                 seen += os.read(ours, 99)
         assert seen == SYNC + b"echo\r\na\003b\r\n"
-        assert process.wait(10) == 0
+        assert process.wait(60) == 0
     finally:
         process.kill()
-        process.wait(10)
+        process.wait(60)
         os.close(ours)
 
 
@@ -330,7 +330,7 @@ def test_a_script_arrives_exactly_and_leaves_nothing(
     head, _, rest = far.output().partition(b"\n")
     assert head + rest[: -len(content)] == SYNC.rstrip(b"\n") + b"a 'b'.sh 700 700 a  b  *\n"
     assert rest.endswith(content)
-    assert far.process.wait(10) == 41
+    assert far.process.wait(60) == 41
     assert os.listdir(places) == []
 
 
@@ -339,7 +339,7 @@ def test_a_script_reads_the_input(shell: list[str], start: type[Started], places
     far.say(b"\0\xffx" * 50_000)
     far.end()
     assert far.output() == SYNC + b"150000\n"
-    assert far.process.wait(10) == 7
+    assert far.process.wait(60) == 7
     assert far.process.stderr is not None
     assert b"no-such-program" in far.process.stderr.read()
     assert os.listdir(places) == []
@@ -365,10 +365,10 @@ def test_a_script_that_is_killed_is_removed(how: str, start: type[Started], plac
         far.end()
     elif how == "parent":
         far.process.kill()
-        far.process.wait(10)
+        far.process.wait(60)
     else:
         far.say(lifeline.order(how))
-    wait_for(lambda: gone(pid) and not os.listdir(places), 15, lambda: f"removed: {pid}")
+    wait_for(lambda: gone(pid) and not os.listdir(places), 30, lambda: f"removed: {pid}")
 
 
 def test_a_script_lies_in_the_first_folder_that_takes_it(
@@ -383,6 +383,6 @@ def test_a_script_lies_in_the_first_folder_that_takes_it(
     monkeypatch.setattr(lifeline, "_PLACES", '"$TMPDIR"')
     far = start(shell, run_it(script))
     assert far.output() == b""
-    assert far.process.wait(10) == 1
+    assert far.process.wait(60) == 1
     assert far.process.stderr is not None
     assert far.process.stderr.read().startswith(b"no folder takes the script: ")

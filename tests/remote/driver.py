@@ -25,7 +25,7 @@ from dispatcher.remote.protocol.frames import CONTROL, COUNT, OUTPUT, Decoder, c
 from dispatcher.remote.protocol.packing import unpack
 
 #: seconds after which a test gives up on an event
-LIMIT = 20.0
+LIMIT = 40.0
 
 
 def noting(into: list[Any], answer: Any = None) -> Callable[..., Any]:
@@ -261,7 +261,7 @@ class Agent:
                 found.append(int(name))
         return found
 
-    def is_gone(self, limit: float = 8.0) -> None:
+    def is_gone(self, limit: float = LIMIT) -> None:
         """Wait until nothing of this agent lives. Raises: AssertionError."""
         wait_for(lambda: not self.living(), limit, f"{self.living()} to end")
 

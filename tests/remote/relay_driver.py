@@ -23,7 +23,7 @@ from dispatcher.remote.tree_relay import STATUS
 
 SYNC = b"here I am"
 PROGRAM = f"from dispatcher.remote.tree_relay import serve; serve({SYNC!r})"
-LIMIT = 20.0
+LIMIT = 60.0
 
 
 class Relay:

@@ -79,7 +79,7 @@ class Watched:
         """Its exit code, and what it said; the link stays open until then."""
         assert self.process.stderr is not None
         said = self.process.stderr.read()
-        return self.process.wait(20), said
+        return self.process.wait(60), said
 
     def close(self) -> None:
         self.process.kill()
@@ -132,9 +132,10 @@ class TestWatch:
         self, watch: Callable[..., Watched], tmp_path: Path
     ) -> None:
         (tmp_path / "folder").mkdir()
-        text = f"echo $$ > {tmp_path}/pid; exec sleep 300"
         # the words may come from the agent itself
-        said = watch(f"echo '0.5 60 0 {tmp_path}/folder' >&3; {text}").end()
+        words = f"echo '0.5 60 0 {tmp_path}/folder' >&3"
+        text = f"echo $$ > {tmp_path}/pid; {words}; exec sleep 300"
+        said = watch(text).end()
         assert said == (1, "the agent was stopped or stuck\n")
         assert gone(int((tmp_path / "pid").read_text()))
         assert not (tmp_path / "folder").exists()

@@ -27,7 +27,7 @@ print([os.get_inheritable(fd) for fd in (0, 1, 2, 3, 9)])
 def test_only_the_standard_descriptors_are_passed_on() -> None:
     done = subprocess.run(
         [sys.executable, "-c", INHERITED], env={**os.environ, "PYTHONPATH": HOUSE},
-        capture_output=True, text=True, check=True, timeout=30,
+        capture_output=True, text=True, check=True, timeout=60,
     )  # fmt: skip
     assert done.stdout == "[True, True, True, False, False]\n"
 
@@ -58,4 +58,4 @@ def test_the_link_is_moved_away_and_the_code_is_the_job_s() -> None:
         rest = decoder.feed(process.stdout.read(1 << 16))
         assert unpack(rest[-1].body) == {"type": "swept", "killed": 0, "left": []}
         assert process.stderr.read() == b""
-        assert process.wait(20) == 0
+        assert process.wait(60) == 0

@@ -224,7 +224,7 @@ def test_a_signal_ends_it_in_good_order(big: Path, tmp_path: Path, number: int) 
         assert process.stdout.read(len(payload.PYTHON)) == payload.PYTHON
         assert process.stdout.read(1)  # its answer, so it is under way
         process.send_signal(number)
-        assert process.wait(20) == 1
+        assert process.wait(60) == 1
     assert os.listdir(tmp_path / "dest") == []
 
 

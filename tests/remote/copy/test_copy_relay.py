@@ -25,7 +25,7 @@ from dispatcher.remote.protocol.frames import SYNC
 from dispatcher.transfer.put_files import needs_of
 from dispatcher.transfer.put_sources import Sources
 
-LIMIT = 20.0
+LIMIT = 60.0
 DATA = os.urandom(600_000)
 #: what a host's end is started by
 REAL = ["sh", "-c", shell.COMMAND]

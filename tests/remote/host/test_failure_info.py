@@ -198,13 +198,13 @@ class TestWhereItHangs:
         spawn += "[(os.POSIX_SPAWN_OPEN, 0, sys.argv[1], os.O_RDONLY, 0)])"
         parent = subprocess.Popen([sys.executable, "-c", spawn, str(tmp_path / "pipe")])
         try:
-            wait_for(lambda: proctree.where(parent.pid).startswith("D "), 20,
+            wait_for(lambda: proctree.where(parent.pid).startswith("D "), 60,
                      lambda: f"it hangs: {proctree.where(parent.pid)}")  # fmt: skip
             said = stack_frames.in_words(proctree.where(parent.pid))
             assert said.startswith("state D")
         finally:
             lets_go = os.open(tmp_path / "pipe", os.O_RDWR)  # whenever the child comes to it
-            code = parent.wait(timeout=20)
+            code = parent.wait(timeout=60)
             os.close(lets_go)
         assert code == 0
 

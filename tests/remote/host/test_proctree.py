@@ -76,7 +76,7 @@ def parent() -> Iterator[Parent]:
     made.told("kill")
     assert made.process.stdin is not None
     made.process.stdin.close()
-    made.process.wait(10)
+    made.process.wait(60)
     assert made.process.stdout is not None
     made.process.stdout.close()
 
@@ -122,7 +122,7 @@ def test_a_signal_to_nobody() -> None:
     child = subprocess.Popen(["sleep", "300"], start_new_session=True)
     assert proctree.send_signal(child.pid, 0)
     assert proctree.send_signal(-child.pid, signal.SIGKILL)
-    child.wait(10)
+    child.wait(60)
     assert not proctree.send_signal(child.pid, 0)
     assert not proctree.send_signal(-child.pid, 0)
 
@@ -233,9 +233,9 @@ def test_a_child_may_follow_its_parent(what: str) -> None:
     assert process.stdout is not None
     child = int(process.stdout.readline())
     process.kill()
-    process.wait(10)
+    process.wait(60)
     if what == "dies":
-        wait_for(lambda: gone(child), 10, "the child's end")
+        wait_for(lambda: gone(child), 30, "the child's end")
     else:
         assert not gone(child)
         os.kill(child, signal.SIGKILL)

@@ -66,7 +66,7 @@ class House:
         there.link = ours.detach()
         self.poll.register(there.link, select.EPOLLIN)
         self.connections.others[there.link] = there.ready
-        theirs.settimeout(10)
+        theirs.settimeout(60)
         return there, theirs
 
     def close(self) -> None:

@@ -169,7 +169,7 @@ def test_a_process_serves_who_has_come_and_who_comes_later(
     monkeypatch.setattr(mpi_library.Found, "candidates", lambda found: ["/some/libpmix.so.2"])
     monkeypatch.setattr(pmix_server, "Library", Played)
     inner = socket.create_server(("127.0.0.1", 0))
-    inner.settimeout(10)
+    inner.settimeout(60)
     monkeypatch.setattr(Played, "port", inner.getsockname()[1])
     client = house.knock()
     house.turn()

@@ -54,7 +54,7 @@ def test_a_process_that_does_not_read_holds_nobody_back(house: House) -> None:
     reader.start()
     while there.outgoing:
         house.turn()
-    reader.join(10)
+    reader.join(60)
     assert sum(len(message.get("data", b"")) for message in got) == size
     assert got[-1]["type"] == "release"
     end.close()
@@ -152,7 +152,9 @@ def test_a_group_is_made_and_gets_its_number(house: House) -> None:
     group = {"verb": "construct", "members": ALL, "data": b"mine"}
     end.sendall(control("group", id=5, name=b"a", **group))
     end.sendall(control("group", id=6, name=b"b", **group))  # at the same time
-    sent = [fields for _, _, fields in (*house.turn(), *house.turn())]
+    sent: list[dict[str, Any]] = []
+    while len(sent) < 2:  # both may be read at once
+        sent += [fields for _, _, fields in house.turn()]
     assert len({fields["fence"] for fields in sent}) == 2
     for number, fields in enumerate(sent, 1):
         assert (fields["world"], fields["epoch"]) == (0, 0)

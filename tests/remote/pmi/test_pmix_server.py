@@ -85,9 +85,9 @@ class House:
     def __init__(self) -> None:
         self.listener = socket.create_server(("127.0.0.1", 0))
         self.inner = socket.create_server(("127.0.0.1", 0))
-        self.inner.settimeout(10)
+        self.inner.settimeout(60)
         self.agent, self.link = socket.socketpair()
-        self.agent.settimeout(10)
+        self.agent.settimeout(60)
         self.decoder = Decoder()
         self.come: list[dict[str, Any]] = []
         self.open: list[socket.socket] = []
@@ -114,7 +114,7 @@ class House:
         return self.kept(ours)
 
     def kept(self, one: socket.socket) -> socket.socket:
-        one.settimeout(10)
+        one.settimeout(60)
         self.open.append(one)
         return one
 
@@ -133,7 +133,7 @@ class House:
     def close(self) -> None:
         self.agent.close()
         if self.thread is not None:
-            self.thread.join(10)
+            self.thread.join(60)
             assert not self.thread.is_alive()
         for one in (*self.open, self.listener, self.inner, self.link):
             one.close()
@@ -206,7 +206,7 @@ def test_a_fence_is_told_and_its_parts_given_together(house: House) -> None:
         control("release", id=1, status=0, number=7),
     ]  # fmt: skip
     house.agent.sendall(b"".join(words))
-    assert first.came.wait(10)
+    assert first.came.wait(60)
     assert (first.given, second.given) == ([(0, b"onetwo", 7)], [(-29, b"", 0)])
     library.tell("connected", rank=3)
     assert house.heard() == {"type": "connected", "rank": 3}
@@ -230,7 +230,7 @@ def test_the_end_of_the_link_is_its_end(house: House) -> None:
     assert house.heard()["type"] == "up"
     house.agent.shutdown(socket.SHUT_RDWR)
     assert house.thread is not None
-    house.thread.join(10)
+    house.thread.join(60)
     assert not house.thread.is_alive()
 
 
@@ -369,7 +369,7 @@ def test_bytes_cross_both_ways_whole() -> None:
             if fd in serving.across:
                 serving.carry(fd, event)
     for thread in threads:
-        thread.join(10)
+        thread.join(60)
     assert got == [size]
     assert client.recv(16) == b"first"
     for one in (listener, ours, theirs, inner, client, other):
@@ -393,7 +393,7 @@ def test_worlds_that_connect_learn_what_the_others_have_put(house: House) -> Non
         control("part", id=1, data=told["data"] + theirs)
         + control("release", id=1, status=0, number=1)
     )
-    assert answer.came.wait(10)
+    assert answer.came.wait(60)
     for rank, given in ((0, (0, b"theirs", 0)), (1, (pmix_server.NOT_FOUND, b"", 0))):
         other = Heard()
         library.asked("modex", other, namespace=b"kvs_7_1", rank=rank)
@@ -460,7 +460,7 @@ def test_a_world_that_was_spawned_is_made_known(house: House) -> None:
         control("world", hosts=hosts, node=0, **world)
         + control("world", hosts=hosts, node=None, **world)
     )
-    wait_for(lambda: len(Played.made.calls) == 4, 10, "both to be made known")
+    wait_for(lambda: len(Played.made.calls) == 4, 30, "both to be made known")
     for (name, first, job, local), own in zip(Played.made.calls[2:], ([0, 2], []), strict=True):
         assert (name, first, local) == (b"kvs_7_1", 1 << 20, own)
         assert (b"pmix.nmap", 3, b"raw:b,c") in job

@@ -139,7 +139,7 @@ def test_what_nccl_and_torch_know(agent_with: Callable[..., Agent], tmp_path: Pa
         dump.write_bytes(b"\x80\x04")
         order = {"number": 7, "seconds": 6.0}
         agent.order("sample", seconds=0.0, parts=payload.parts(PARTS), stacks=order)
-        server.settimeout(20)
+        server.settimeout(60)
         link, _ = server.accept()
         with link:
             asked = b""

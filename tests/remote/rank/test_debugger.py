@@ -63,5 +63,5 @@ def test_what_is_typed_and_what_comes_back() -> None:
         theirs.sendall(b"the rank goes on")
         theirs.close()
         assert process.stdout.read() == b"the rank goes on"
-        assert process.wait(10) == 0
+        assert process.wait(60) == 0
         process.stdout.close()
