@@ -20,7 +20,7 @@ from dispatcher.transfer.dest_dir import BadArchive
 from dispatcher.transfer.host_copy import CopyHandler, Ended, FrameReader, HostCopy
 from dispatcher.transport.base import Link, LinkClosed
 
-LIMIT = 20
+LIMIT = 60
 
 
 @pytest.fixture(autouse=True)

@@ -41,13 +41,13 @@ class Way:
         self.target = Target(host)
         self.links: list[Link] = []
 
-    def open(self, command: str, seconds: float = 20) -> Link:
+    def open(self, command: str, seconds: float = 40) -> Link:
         link = self.transport.open(self.target, command, time.monotonic() + seconds)
         assert isinstance(link, Link), link
         self.links.append(link)
         return link
 
-    def fail(self, seconds: float = 20) -> Failure:
+    def fail(self, seconds: float = 40) -> Failure:
         """The failure of an attempt that must not succeed, at once or by its first end."""
         link = self.transport.open(self.target, "echo reached", time.monotonic() + seconds)
         if isinstance(link, Failure):
@@ -63,7 +63,7 @@ class Way:
         self.transport.close()
 
 
-def gather(link: Link, seconds: float = 30) -> tuple[bytes, bytes]:
+def gather(link: Link, seconds: float = 60) -> tuple[bytes, bytes]:
     """All output and all error output of a link, each to its own end."""
     reader = Reader(link)
     reader.until(lambda: reader.ended and link.errors_ended(), seconds)
@@ -82,7 +82,7 @@ class Reader:
         self._ready = threading.Event()
         link.watch(self._ready.set)
 
-    def until(self, enough: object, seconds: float = 30) -> None:
+    def until(self, enough: object, seconds: float = 60) -> None:
         assert callable(enough)
         deadline = time.monotonic() + seconds
         self._read()
@@ -104,7 +104,7 @@ class Reader:
             self.errors += errors
 
 
-def log_in(config: str, host: str = "node", seconds: float = 20, **how: Any) -> Link | Failure:
+def log_in(config: str, host: str = "node", seconds: float = 40, **how: Any) -> Link | Failure:
     """What comes of the built-in client's way to a host; a link has been tried, and is closed."""
     transport = ParamikoTransport(config=config, **how)
     opened = transport.open(Target(host), "echo in", time.monotonic() + seconds)
@@ -134,7 +134,7 @@ def open_all(
 ) -> list[Link | Failure]:
     """All of ``hosts`` at once, each from a thread of its own."""
     with ThreadPoolExecutor(len(hosts)) as threads:
-        until = time.monotonic() + 30
+        until = time.monotonic() + 60
         return list(threads.map(lambda host: transport.open(Target(host), command, until), hosts))
 
 
@@ -229,7 +229,7 @@ def end_daemon() -> None:
     pid = said["pid"]
     end = os.pidfd_open(pid)
     signal.pidfd_send_signal(end, signal.SIGTERM)
-    select.select([end], [], [], 10)
+    select.select([end], [], [], 30)
     os.close(end)
 
 
@@ -257,11 +257,11 @@ def agent(tmp_path: Path) -> Iterator[str]:
     process = subprocess.Popen(
         ["ssh-agent", "-D", "-a", path], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     )
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 60
     while not os.path.exists(path):
         assert time.monotonic() < deadline
         assert process.poll() is None
         threading.Event().wait(0.01)
     yield path
     process.kill()
-    process.wait(5)
+    process.wait(60)

@@ -73,7 +73,7 @@ class Sshd:
 
     def stop(self) -> None:
         self.process.kill()
-        self.process.wait(5)
+        self.process.wait(30)
 
     def __enter__(self) -> Sshd:
         return self
@@ -145,5 +145,5 @@ def _wait_until_listening(sshd: Sshd) -> None:
         listening.set()
 
     threading.Thread(target=read, name="test:sshd:log", daemon=True).start()
-    assert listening.wait(10), "sshd does not come up"
+    assert listening.wait(60), "sshd does not come up"
     assert sshd.process.poll() is None, "\n".join(sshd.log)

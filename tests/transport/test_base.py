@@ -83,7 +83,7 @@ def test_waiting() -> None:
     thread = threading.Thread(target=lambda: got.append(buffer.wait(10, None)))
     thread.start()
     buffer.feed(b"here")
-    thread.join(10)
+    thread.join(60)
     assert got == [b"here"]
     buffer.close()
     assert buffer.wait(1, None) == b""
@@ -115,7 +115,7 @@ def test_the_end_is_waited_for() -> None:
     thread.start()
     buffer.feed(b"not the end")
     buffer.close()
-    thread.join(10)
+    thread.join(60)
     assert seen == [True]
     assert (buffer.spent, buffer.wait(99, 0.0), buffer.spent) == (False, b"not the end", True)
 

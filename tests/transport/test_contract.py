@@ -29,20 +29,20 @@ def test_output_errors_and_code(way: Way) -> None:
     link = way.open("echo out; echo err >&2; exit 7")
     output, errors = gather(link)
     assert (output, errors) == (b"out\n", b"err\n")
-    assert link.ending(5) == Ending(7)
+    assert link.ending(30) == Ending(7)
     assert link.failure(1) is None
 
 
 def test_success_is_code_zero(way: Way) -> None:
     link = way.open("true")
     assert gather(link) == (b"", b"")
-    assert link.ending(5) == Ending(0)
+    assert link.ending(30) == Ending(0)
 
 
 def test_signal(way: Way) -> None:
     link = way.open("kill -KILL $$")
     gather(link)
-    ending = link.ending(5)
+    ending = link.ending(30)
     if way.kind in ("ssh", "tree"):
         assert ending == Ending(255)  # ssh says no more than that
     else:
@@ -80,10 +80,10 @@ def test_conversation(way: Way) -> None:
 
 def test_watch_tells_of_what_came_before(way: Way) -> None:
     link = way.open("echo early")
-    assert link.ending(10) == Ending(0)
+    assert link.ending(30) == Ending(0)
     rang = threading.Event()
     link.watch(rang.set)
-    assert rang.wait(5)
+    assert rang.wait(60)
 
 
 def test_big_input(way: Way) -> None:
@@ -101,7 +101,7 @@ def test_big_input(way: Way) -> None:
     writer = threading.Thread(target=write, name="test:writer")
     writer.start()
     output, _ = gather(link, 60)
-    writer.join(10)
+    writer.join(60)
     assert not writer.is_alive()
     assert int(output) == size
 
@@ -123,7 +123,7 @@ def test_big_output_behind_a_stuck_reader(way: Way) -> None:
         count += len(reader.output)
         reader.output.clear()
     assert count == size
-    reader.until(lambda: bytes(reader.errors) == b"end\n", 5)
+    reader.until(lambda: bytes(reader.errors) == b"end\n")
 
 
 def test_big_errors_do_not_stop_output(way: Way) -> None:
@@ -172,7 +172,7 @@ def test_our_close_is_the_end_of_its_input(way: Way, tmp_path: os.PathLike[str])
     listener = threading.Thread(target=listen, name="test:fifo", daemon=True)
     listener.start()
     link.close()
-    listener.join(10)
+    listener.join(60)
     assert told == ["ended\n"]
 
 
@@ -186,7 +186,7 @@ def test_write_after_close(way: Way) -> None:
 def test_write_after_the_far_end_went(way: Way) -> None:
     link = way.open("exit 3")
     gather(link)
-    assert link.ending(5) == Ending(3)
+    assert link.ending(30) == Ending(3)
 
     def keep_writing() -> None:
         for _ in range(100):
@@ -212,18 +212,20 @@ def test_close_frees_a_blocked_writer(way: Way) -> None:
     threading.Thread(target=write, name="test:writer", daemon=True).start()
     assert not freed.wait(0.3)
     link.close()
-    assert freed.wait(3)
+    assert freed.wait(60)
 
 
 def test_close_is_quick_whatever_runs(way: Way) -> None:
     # a transport alone cannot end such a command, so it ends by itself
-    link = way.open("trap '' TERM HUP INT; echo up; for i in 1 2 3 4 5 6 7 8; do sleep 1; done")
+    link = way.open(
+        "trap '' TERM HUP INT; echo up; n=0; until [ $n = 20 ]; do sleep 1; n=$((n+1)); done"
+    )
     reader = Reader(link)
     reader.until(lambda: reader.output == b"up\n")
     started = time.monotonic()
     link.close()
     link.close()
-    assert time.monotonic() - started < 3.0
+    assert time.monotonic() - started < 15
 
 
 def test_close_while_output_floods(way: Way) -> None:
@@ -232,7 +234,7 @@ def test_close_while_output_floods(way: Way) -> None:
     reader.until(lambda: len(reader.output) > 100_000)
     started = time.monotonic()
     link.close()
-    assert time.monotonic() - started < 3.0
+    assert time.monotonic() - started < 15
 
 
 @by("local", "command")
@@ -242,7 +244,7 @@ def test_close_ends_the_local_child(way: Way) -> None:
     reader.until(lambda: reader.output.endswith(b"\n"))
     pids = [int(word) for word in reader.output.split()]
     link.close()
-    wait_for(lambda: all(map(gone, pids)), 5, lambda: f"all are gone: {pids}")
+    wait_for(lambda: all(map(gone, pids)), 30, lambda: f"all are gone: {pids}")
 
 
 def test_no_time_left(way: Way) -> None:
@@ -254,7 +256,7 @@ def test_no_time_left(way: Way) -> None:
 @by(*(kind for kind in ALL if kind != "local"))
 @pytest.mark.parametrize("host", ["-oProxyCommand=touch x", "a b", "a;b", "$(id)", "", "a" * 300])
 def test_hostile_host_names(way: Way, host: str) -> None:
-    opened = way.transport.open(Target(host), "true", time.monotonic() + 5)
+    opened = way.transport.open(Target(host), "true", time.monotonic() + 40)
     assert isinstance(opened, Failure)
     assert opened.kind is Kind.CONFIG
 
@@ -287,7 +289,7 @@ def test_a_connection_is_used_again(way: Way) -> None:
     for _ in range(3):
         link = way.open(ask)
         first.append(gather(link)[0])
-        assert link.ending(5) == Ending(0)
+        assert link.ending(30) == Ending(0)
         link.close()
     assert len(set(first)) == 1
     busy = way.open("echo $PPID; cat")
@@ -302,7 +304,7 @@ def test_a_connection_is_used_again(way: Way) -> None:
 def test_a_connection_is_used_again_after_its_output_was_held_open(way: Way) -> None:
     link = way.open("sleep 0.5 & echo $PPID")
     first = gather(link)[0]
-    assert link.ending(5) == Ending(0)
+    assert link.ending(30) == Ending(0)
     link.close()
     assert gather(way.open("echo $PPID"))[0] == first
 
@@ -311,7 +313,7 @@ def test_a_connection_is_used_again_after_its_output_was_held_open(way: Way) -> 
 def test_a_kept_connection_that_broke_is_made_anew(way: Way) -> None:
     link = way.open("echo $PPID")
     parent = int(gather(link)[0])
-    assert link.ending(5) == Ending(0)
+    assert link.ending(30) == Ending(0)
     link.close()
     os.kill(parent, signal.SIGKILL)
     assert gather(way.open("echo again"))[0] == b"again\n"
@@ -323,7 +325,7 @@ def _drop_idle(way: Way) -> None:
         way.transport.session_pool.drop()
 
 
-def _settles(condition: object, seconds: float = 5) -> bool:
+def _settles(condition: object, seconds: float = 30) -> bool:
     assert callable(condition)
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:

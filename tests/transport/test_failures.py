@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from cases import cases
+from rig import wait_for
 
 from dispatcher.model.failure import Failure, Kind
 from dispatcher.transport.base import Link, Target
@@ -125,14 +126,18 @@ def test_tarpit_ends_at_the_deadline(
     with hostile.listener(peer) as port:
         transport = ParamikoTransport(config=at_port(sshd, port))
         started = time.monotonic()
-        failure = transport.open(Target("node"), "true", started + 1)
+        failure = transport.open(Target("node"), "true", started + 3)
         assert isinstance(failure, Failure)
         assert failure.kind is Kind.TIMEOUT
         assert step in failure.why
-        assert 0.9 < time.monotonic() - started < 6
+        assert 2.9 < time.monotonic() - started < 20
         transport.close()
-    left = set(threading.enumerate()) - before
-    assert not [thread for thread in left if "paramiko" in repr(thread).lower()]
+
+    def left() -> list[threading.Thread]:
+        new = set(threading.enumerate()) - before
+        return [thread for thread in new if "paramiko" in repr(thread).lower()]
+
+    wait_for(lambda: not left(), 30, left)
 
 
 def test_tarpit_with_ssh(sshd: Sshd) -> None:
@@ -141,10 +146,10 @@ def test_tarpit_with_ssh(sshd: Sshd) -> None:
         started = time.monotonic()
         link = way.transport.open(way.target, "true", started + 1)
         assert isinstance(link, Link)
-        failure = link.failure(5)
+        failure = link.failure(30)
         assert failure is not None
         assert failure.kind is Kind.TIMEOUT
-        assert time.monotonic() - started < 8
+        assert time.monotonic() - started < 30
         link.close()
         way.transport.close()
 
@@ -171,7 +176,7 @@ def test_locked_out_is_not_tried_again(sshd: Sshd, attempt: Try, kind: str) -> N
 @pytest.mark.parametrize("peer", [hostile.web_server, hostile.endless_line])
 def test_not_an_sshd(sshd: Sshd, peer: Callable[[socket.socket], None]) -> None:
     with hostile.listener(peer) as port:
-        refused(at_port(sshd, port), Kind.PROTOCOL, "no ssh banner", seconds=5)
+        refused(at_port(sshd, port), Kind.PROTOCOL, "no ssh banner")
 
 
 def test_max_startups(tmp_path: Path, attempt: Try) -> None:
@@ -204,15 +209,15 @@ def test_sshd_dies_under_a_link(tmp_path: Path, kind: str) -> None:
     rang = threading.Event()
     link.watch(rang.set)
     while not output.endswith(b"\n"):
-        assert rang.wait(10)
+        assert rang.wait(60)
         rang.clear()
         output += link.read(100) or b""
     import os
     import signal
 
     os.kill(int(output), signal.SIGKILL)  # the sshd process of this connection
-    assert gather(link, 10)[0] == b""
-    assert link.ending(5).code is None
+    assert gather(link)[0] == b""
+    assert link.ending(30).code is None
     way.close()
     server.stop()
 

@@ -249,7 +249,7 @@ def test_input_waits_for_credit() -> None:
     wait_for(lambda: len(sent()) == mux.INPUT_WINDOW + 10, 20, lambda: len(sent()))
     assert writer.is_alive()
     link.take(mux.MORE_INPUT, COUNT.pack(mux.INPUT_WINDOW))
-    writer.join(20)
+    writer.join(60)
     assert sent() == data
     assert {(number, kind) for number, kind, _ in wire.said} == {(7, mux.INPUT)}
     assert max(len(body) for _, _, body in wire.said) == 32 << 10
@@ -272,7 +272,7 @@ def test_a_writer_who_waits_is_freed(end: Callable[[MuxLink], None]) -> None:
     threading.Thread(target=write, daemon=True).start()
     wait_for(lambda: sum(len(body) for _, _, body in wire.said) == mux.INPUT_WINDOW)
     end(link)
-    assert freed.wait(20)
+    assert freed.wait(60)
 
 
 def test_input_ends_once() -> None:
@@ -305,7 +305,7 @@ def test_the_end_is_waited_for(
     waiting = threading.Thread(target=lambda: got.append(ask(link)))
     waiting.start()
     end(link)
-    waiting.join(10)
+    waiting.join(60)
     assert got == [expected]
 
 

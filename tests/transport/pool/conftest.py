@@ -25,7 +25,7 @@ class Played:
     """The daemon's end of the socket."""
 
     def __init__(self, link: socket.socket) -> None:
-        link.settimeout(10)
+        link.settimeout(60)
         self.link = link
         self._frames = Frames(LARGEST)
         self._heard: deque[tuple[int, int, bytes]] = deque()

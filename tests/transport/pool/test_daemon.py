@@ -233,13 +233,13 @@ def running(daemon: Daemon, monkeypatch: pytest.MonkeyPatch) -> Iterator[threadi
     thread.start()
     yield thread
     monkeypatch.setattr(module, "LINGER", 0.0)
-    thread.join(20)
+    thread.join(60)
     assert not thread.is_alive()
 
 
 def call(listener: socket.socket) -> socket.socket:
     caller = socket.socket(socket.AF_UNIX)
-    caller.settimeout(10)
+    caller.settimeout(60)
     caller.connect(listener.getsockname())
     return caller
 
@@ -287,7 +287,7 @@ def test_a_stranger_is_hung_up_on(
     with call(listener) as stranger:
         assert stranger.recv(1) == b""
     monkeypatch.setattr(module, "LINGER", 0.0)
-    running.join(20)
+    running.join(60)
     assert pool.standing_by == []  # it was no client
 
 

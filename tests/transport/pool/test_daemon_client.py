@@ -80,7 +80,7 @@ class Far(Link):
         return self.lost
 
     def write(self, data: bytes) -> None:
-        self.taking.wait(10)
+        self.taking.wait(60)
         if self.closed:
             raise LinkClosed
         self.heard.append(data)
@@ -214,7 +214,7 @@ class TestChannel:
         with pytest.raises(Malformed):  # there is no credit for more
             channel.obey(mux.INPUT, b"c")
         far.taking.set()
-        wait_for(lambda: far.heard[-1:] == [b"<end>"], 10, lambda: far.heard)
+        wait_for(lambda: far.heard[-1:] == [b"<end>"], 30, lambda: far.heard)
         assert far.heard == [b"a" * (OPENING + 1), b"b" * rest, b"<end>"]
         grants = [Frames(LARGEST).feed(one)[0] for one in put if isinstance(one, bytes)]
         assert {(number, kind) for number, kind, _ in grants} == {(3, mux.MORE_INPUT)}
@@ -247,7 +247,7 @@ class House:
         return self.near.pop(0) if self.near else None
 
     def open(self, order: dict[str, Any], ask: Any = None) -> Link | Failure | None:
-        self.may_open.wait(10)
+        self.may_open.wait(60)
         return self.opens.pop(0)
 
     def listed(self) -> dict[str, Any]:
@@ -265,12 +265,12 @@ class TestClient:
     @pytest.fixture
     def link(self, house: House) -> Iterator[socket.socket]:
         ours, theirs = socket.socketpair()
-        ours.settimeout(10)
+        ours.settimeout(60)
         serving = threading.Thread(target=Client(theirs, house).serve, daemon=True)
         serving.start()
         with ours:
             yield ours
-        serving.join(10)
+        serving.join(60)
         assert not serving.is_alive()
 
     def say(self, link: socket.socket, *frames: bytes) -> None:
@@ -344,7 +344,7 @@ class TestClient:
         self.say(link, message(mux.OPEN, 3, **ORDER), frame(3, mux.CLOSE), message(LIST))
         assert [kind for _, kind, _ in self.heard(link, 1)] == [LIST]
         house.may_open.set()
-        wait_for(lambda: far.closed, 10, "the command's link is closed")
+        wait_for(lambda: far.closed, 30, "the command's link is closed")
         self.say(link, frame(3, mux.INPUT, b"late"), message(LIST))
         assert [kind for _, kind, _ in self.heard(link, 1)] == [LIST]
         assert far.heard == []
@@ -362,11 +362,11 @@ class TestClient:
         with ours:
             self.say(ours, message(mux.OPEN, 3, **ORDER), message(LIST))
             self.heard(ours, 1)
-        serving.join(10)
+        serving.join(60)
         assert not serving.is_alive()
         assert theirs.fileno() == -1
         house.may_open.set()
-        wait_for(lambda: far.closed, 10, "the command's link is closed")
+        wait_for(lambda: far.closed, 30, "the command's link is closed")
         assert far.heard == []
 
     def test_none_of_its_threads_keeps_the_daemon_alive(
@@ -407,7 +407,7 @@ class TestClient:
         self.say(link, message(mux.OPEN, 3, **ORDER))
         self.heard(link, 1)
         link.shutdown(socket.SHUT_RDWR)
-        wait_for(lambda: far.closed, 10, "the command's link is closed")
+        wait_for(lambda: far.closed, 30, "the command's link is closed")
 
     def test_an_end_is_told_though_something_holds_the_output_open(
         self, house: House, link: socket.socket
@@ -433,7 +433,7 @@ class TestClient:
             (3, mux.OUTPUT_END, b""),
             (3, mux.ERRORS_END, b""),
         ]
-        wait_for(lambda: held.closed, 10, "its connection is free again")
+        wait_for(lambda: held.closed, 30, "its connection is free again")
         other.ends()
         other.ring()
         assert {one[0] for one in self.heard(link, 3)} == {4}
@@ -449,9 +449,9 @@ class TestClient:
             self.heard(ours, 1)
             far.output += bytes(mux.OUTPUT_WINDOW)
             far.ring()
-            wait_for(lambda: len(far.output) < mux.OUTPUT_WINDOW, 10, "it is being written")
+            wait_for(lambda: len(far.output) < mux.OUTPUT_WINDOW, 30, "it is being written")
             ours.shutdown(socket.SHUT_WR)
-            serving.join(10)
+            serving.join(60)
             assert not serving.is_alive()
         assert far.closed == 1
 

@@ -219,7 +219,7 @@ class Answering:
         self.heard: list[tuple[int, int, bytes]] = []
         self._listener = listener
         self._pieces = pieces
-        listener.settimeout(10)
+        listener.settimeout(60)
         self._thread = threading.Thread(target=self._serve, daemon=True)
         self._thread.start()
 
@@ -235,7 +235,7 @@ class Answering:
                 threading.Event().wait(0.01)
 
     def end(self) -> None:
-        self._thread.join(10)
+        self._thread.join(60)
         assert not self._thread.is_alive()
 
 

@@ -47,7 +47,7 @@ def test_each_link_gets_what_is_its_own(world: World, line: PoolConnection) -> N
     assert [link.answer(10) for link in (first, second)] == [
         (ACCEPTED, b'{"address": "a"}'), (ACCEPTED, b'{"address": "b"}'),
     ]  # fmt: skip
-    assert wait_for(lambda: first.read(9), 10, "output") == b"one"
+    assert wait_for(lambda: first.read(9), 30, "output") == b"one"
     assert second.read(9) == b"two"
     first.resize(Window(columns=70, rows=20))
     assert world.daemon.hear() == (3, mux.CLOSE, b"")
@@ -122,7 +122,7 @@ def test_closing_it_ends_its_links_and_frees_the_socket(world: World) -> None:
     line.close()
     assert (link.gone(), link.read(9)) == (True, b"")
     assert world.daemon.link.recv(1) == b""
-    wait_for(lambda: world.ours is not None and world.ours.fileno() == -1, 10, "it is free")
+    wait_for(lambda: world.ours is not None and world.ours.fileno() == -1, 30, "it is free")
 
 
 def test_its_thread_has_a_name_and_keeps_nobody_alive(line: PoolConnection) -> None:

@@ -159,7 +159,7 @@ def test_an_answer_may_come_a_little_late(world: World, monkeypatch: pytest.Monk
         world.daemon.hear()
         wait_for(lambda: time.monotonic() > until, 20, "it is late")
         world.daemon.say(message(ACCEPTED, 1))
-        assert isinstance(opened.result(20), PoolLink)
+        assert isinstance(opened.result(60), PoolLink)
     transport.close()
 
 
@@ -207,7 +207,7 @@ def test_an_order_is_not_waited_for_when_the_daemon_has_gone(world: World) -> No
     asking.start()
     world.daemon.hear()
     world.daemon.link.close()
-    asking.join(20)
+    asking.join(60)
     assert got == [world.direct.gives]
     transport.close()
 
@@ -243,14 +243,14 @@ class TestCall:
         assert call.answer() is None
         rang.clear()
         world.daemon.say(message(ACCEPTED, 1, address=None))
-        wait_for(lambda: rang, 10, "the answer rings")
+        wait_for(lambda: rang, 30, "the answer rings")
         link = call.answer()
         assert isinstance(link, PoolLink)
         assert link.address is None
 
     def test_it_is_refused(self, world: World, call: Call) -> None:
         world.daemon.say(message(FAILED, 1, kind="timeout", why="x", hint=None, retryable=False))
-        assert wait_for(call.answer, 10, "an answer") == Failure(Kind.TIMEOUT, "x")
+        assert wait_for(call.answer, 30, "an answer") == Failure(Kind.TIMEOUT, "x")
         assert [world.daemon.hear()[1] for _ in range(2)] == [mux.OPEN, mux.CLOSE]
 
     @pytest.mark.parametrize("hangs_up", [False, True])
@@ -261,7 +261,7 @@ class TestCall:
             world.daemon.link.close()
         else:
             world.daemon.say(message(NOT_POOLED, 1))
-        assert wait_for(call.answer, 10, "an answer") is world.direct
+        assert wait_for(call.answer, 30, "an answer") is world.direct
         transport.close()
         assert (world.made, world.direct.closed) == (1, 1)  # it is the transport's own
 

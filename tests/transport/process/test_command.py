@@ -21,7 +21,7 @@ ALL = ("printf", "%s|", "{host}", "{user}", "{port}", "{command}", "x{host}y{por
 
 def said(transport: CommandTransport, target: Target, command: str = "run it") -> str | Failure:
     """What the program says, or why it was not started."""
-    opened = transport.open(target, command, time.monotonic() + 20)
+    opened = transport.open(target, command, time.monotonic() + 40)
     if isinstance(opened, Link):
         output = gather(opened)[0].decode()
         opened.close()
@@ -94,7 +94,7 @@ def local() -> Iterator[LocalTransport]:
 
 
 def test_this_machine_runs_shell_text_whatever_the_host(local: LocalTransport) -> None:
-    link = local.open(Target("not a name at all"), "echo $((6 * 7))", time.monotonic() + 20)
+    link = local.open(Target("not a name at all"), "echo $((6 * 7))", time.monotonic() + 40)
     assert isinstance(link, Link)
     assert link.address == "127.0.0.1"
     assert gather(link)[0] == b"42\n"
@@ -119,12 +119,12 @@ def test_without_time_nothing_is_started(make: type[LocalTransport]) -> None:
 @cases("make", [LocalTransport, lambda: CommandTransport(("sh", "-c"))])
 def test_closing_ends_the_thread_that_reads(make: type[LocalTransport]) -> None:
     before, transport = set(threading.enumerate()), make()
-    link = transport.open(Target("n1"), "echo up; cat", time.monotonic() + 20)
+    link = transport.open(Target("n1"), "echo up; cat", time.monotonic() + 40)
     assert isinstance(link, Link)
     reader = Reader(link)
     reader.until(lambda: reader.output == b"up\n")
     link.close()
     (pump,) = set(threading.enumerate()) - before
     transport.close()
-    pump.join(20)
+    pump.join(60)
     assert not pump.is_alive()

@@ -78,7 +78,7 @@ class EvilServer:
         transport.start_server(event=threading.Event(), server=Anybody())
         channel = transport.accept(20)
         assert channel is not None
-        started.wait(20)
+        started.wait(60)
         try:
             assert callable(self._act)
             self._act(channel)
@@ -90,7 +90,7 @@ def evil_link(folder: Path, act: object) -> Iterator[Link]:
     server = EvilServer(folder, act)
     with hostile.listener(server.serve) as port:
         transport = ParamikoTransport(config=server.config(port))
-        link = transport.open(Target("evil"), "true", time.monotonic() + 20)
+        link = transport.open(Target("evil"), "true", time.monotonic() + 40)
         assert isinstance(link, Link), link
         yield link
         link.close()
@@ -111,10 +111,10 @@ def test_flood_beyond_the_window_ends_the_link(tmp_path: Path) -> None:
 
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     for link in evil_link(tmp_path, flood):
-        assert sent.wait(30)
-        output, _ = gather(link, 10)  # what was within bounds, then the end
+        assert sent.wait(60)
+        output, _ = gather(link)  # what was within bounds, then the end
         assert len(output) <= (1 << 20)
-        assert link.ending(5).code is None
+        assert link.ending(30).code is None
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 32_000
 
 
@@ -125,7 +125,7 @@ def test_strange_exit_status(tmp_path: Path) -> None:
 
     for link in evil_link(tmp_path, lie):
         gather(link)
-        assert link.ending(5) == Ending(255)
+        assert link.ending(30) == Ending(255)
 
 
 def test_huge_packet_announced(sshd: Sshd) -> None:
@@ -136,7 +136,7 @@ def test_huge_packet_announced(sshd: Sshd) -> None:
         config = Path(sshd.config("huge"))
         config.write_text(config.read_text().replace(f"Port {sshd.port}", f"Port {port}"))
         transport = ParamikoTransport(config=str(config))
-        failure = transport.open(Target("huge"), "true", time.monotonic() + 10)
+        failure = transport.open(Target("huge"), "true", time.monotonic() + 40)
     assert isinstance(failure, Failure)
     assert failure.kind is Kind.PROTOCOL
     assert "packet" in failure.why
@@ -146,7 +146,7 @@ def test_what_is_agreed_on(sshd: Sshd) -> None:
     from dispatcher.transport.ssh.paramiko_link import ParamikoLink
 
     transport = ParamikoTransport(config=sshd.config())
-    link = transport.open(Target("node"), "true", time.monotonic() + 10)
+    link = transport.open(Target("node"), "true", time.monotonic() + 40)
     assert isinstance(link, ParamikoLink)
     session = link._session
     assert session.local_cipher == session.remote_cipher == "aes128-gcm@openssh.com"
@@ -182,7 +182,7 @@ def test_kex_has_two_names() -> None:
 def test_config_that_leaves_nothing(sshd: Sshd) -> None:
     config = sshd.config("none-left", extra="Ciphers chacha20-poly1305@openssh.com")
     transport = ParamikoTransport(config=config)
-    failure = transport.open(Target("none-left"), "true", time.monotonic() + 5)
+    failure = transport.open(Target("none-left"), "true", time.monotonic() + 40)
     assert isinstance(failure, Failure)
     assert failure.kind is Kind.CONFIG
     assert "--transport ssh" in (failure.hint or "")
@@ -193,10 +193,10 @@ def test_rekeying_in_the_middle(tmp_path: Path) -> None:
     transport = ParamikoTransport(config=server.config())
     try:
         size = 8_000_000
-        link = transport.open(Target("node"), f"head -c {size} /dev/zero", time.monotonic() + 20)
+        link = transport.open(Target("node"), f"head -c {size} /dev/zero", time.monotonic() + 40)
         assert isinstance(link, Link)
         assert len(gather(link, 60)[0]) == size
-        assert link.ending(5) == Ending(0)
+        assert link.ending(30) == Ending(0)
         link.close()
     finally:
         transport.close()
@@ -205,7 +205,7 @@ def test_rekeying_in_the_middle(tmp_path: Path) -> None:
 
 def test_idle_links_cost_next_to_nothing(sshd: Sshd) -> None:
     transport = ParamikoTransport(config=sshd.config())
-    links = [transport.open(Target("node"), "cat", time.monotonic() + 20) for _ in range(8)]
+    links = [transport.open(Target("node"), "cat", time.monotonic() + 40) for _ in range(8)]
     gc.collect()
     started = time.process_time()
     assert not threading.Event().wait(2)
@@ -219,9 +219,9 @@ def test_idle_links_cost_next_to_nothing(sshd: Sshd) -> None:
 
 def test_one_thread_and_one_descriptor_a_link(sshd: Sshd) -> None:
     transport = ParamikoTransport(config=sshd.config())
-    first = transport.open(Target("node"), "cat", time.monotonic() + 20)
+    first = transport.open(Target("node"), "cat", time.monotonic() + 40)
     threads, files = set(threading.enumerate()), open_files()
-    links = [transport.open(Target("node"), "cat", time.monotonic() + 20) for _ in range(4)]
+    links = [transport.open(Target("node"), "cat", time.monotonic() + 40) for _ in range(4)]
     threads, files = set(threading.enumerate()) - threads, open_files() - files
     for link in (first, *links):
         assert isinstance(link, Link)
@@ -265,7 +265,7 @@ def test_a_failed_connection_writes_nothing_to_the_terminal(sshd: Sshd) -> None:
             "import time\n"
             "from dispatcher.transport.ssh.paramiko_transport import ParamikoTransport as P\n"
             "from dispatcher.transport.base import Target\n"
-            f"f = P(config={str(config)!r}).open(Target('web'), 'true', time.monotonic() + 5)\n"
+            f"f = P(config={str(config)!r}).open(Target('web'), 'true', time.monotonic() + 40)\n"
             "print(f.kind.value)"
         )
         assert _run(code) == "protocol error\n"

@@ -47,7 +47,7 @@ class Slow:
     def _send_user_message(self, message: Any) -> None:
         if not self.began.is_set():
             self.began.set()
-            assert self.go.wait(10)
+            assert self.go.wait(60)
         self.sent.append(message.asbytes()[0])
         self.messages.append(Message(message.asbytes()))
 
@@ -73,10 +73,10 @@ def during(slow: Slow, first: Callable[[], object], then: Callable[[], object]) 
     """``then`` happens while ``first`` is still being sent by another thread."""
     thread = threading.Thread(target=first)
     thread.start()
-    assert slow.began.wait(10)
+    assert slow.began.wait(60)
     then()
     slow.go.set()
-    thread.join(10)
+    thread.join(60)
     assert not thread.is_alive()
 
 
@@ -124,7 +124,7 @@ def test_all_of_many_writers_is_sent(channel: SshChannel, slow: Slow) -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(20)
+        thread.join(60)
     channel.close()
     assert slow.sent == [DATA] * 800 + [EOF, CLOSE]
 

@@ -69,7 +69,7 @@ def test_one_login_at_the_jump_host_for_all_behind_it(
         assert gather(link)[0] == b"in\n"
         link.close()
     assert logins(own) == 9
-    again = transport.open(Target("node1"), "true", time.monotonic() + 10)
+    again = transport.open(Target("node1"), "true", time.monotonic() + 40)
     assert isinstance(again, Link)
     again.close()
     assert logins(own) == 10
@@ -85,7 +85,7 @@ def test_one_login_at_the_jump_host_for_all_behind_it(
 def test_two_jumps(own: Sshd, transports: list[ParamikoTransport], blocks: list[str]) -> None:
     transport = ParamikoTransport(config=config(own, *blocks))
     transports.append(transport)
-    link = transport.open(Target("node"), "cat", time.monotonic() + 20)
+    link = transport.open(Target("node"), "cat", time.monotonic() + 40)
     assert isinstance(link, Link), link
     assert logins(own) == 3
     link.write(b"x" * 300_000)
@@ -95,7 +95,7 @@ def test_two_jumps(own: Sshd, transports: list[ParamikoTransport], blocks: list[
     while len(received) < 300_000:
         data = link.read(65536)
         if data is None:
-            assert rang.wait(10)
+            assert rang.wait(60)
             rang.clear()
         else:
             received += data
@@ -117,7 +117,7 @@ def test_jump_host_that_refuses_us_is_asked_once(
         assert isinstance(failure, Failure)
         assert failure.kind is Kind.AUTH
         assert failure.why.startswith("jump host jump:")
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 30
     while not any("Failed publickey" in line or "Connection closed" in line for line in own.log):
         assert time.monotonic() < deadline
         threading.Event().wait(0.01)
@@ -128,12 +128,12 @@ def test_host_behind_the_jump_host_is_down(own: Sshd, transports: list[ParamikoT
     block = f"Host dead\n  HostName {ADDRESS}\n  Port {free_port()}\n  ProxyJump jump"
     transport = ParamikoTransport(config=config(own, block))
     transports.append(transport)
-    failure = transport.open(Target("dead"), "true", time.monotonic() + 10)
+    failure = transport.open(Target("dead"), "true", time.monotonic() + 40)
     assert isinstance(failure, Failure)
     assert failure.kind is Kind.REFUSED
     assert "jump host jump" in failure.why
     # the jump host is as good as before
-    link = transport.open(Target("jump"), "true", time.monotonic() + 10)
+    link = transport.open(Target("jump"), "true", time.monotonic() + 40)
     assert isinstance(link, Link)
     link.close()
 
@@ -155,11 +155,11 @@ def test_proxy_command(own: Sshd, tmp_path: Path, transports: list[ParamikoTrans
     transports.append(transport)
     before, unreaped = open_files(), zombies()
     for _ in range(3):
-        link = transport.open(Target("node"), "echo in; cat", time.monotonic() + 20)
+        link = transport.open(Target("node"), "echo in; cat", time.monotonic() + 40)
         assert isinstance(link, Link), link
         started = time.monotonic()
         link.close()
-        assert time.monotonic() - started < 3
+        assert time.monotonic() - started < 15
     transport.close()
     assert open_files() <= before
     assert zombies() <= unreaped
@@ -176,12 +176,12 @@ def test_a_proxy_commands_last_words_outlive_its_wire() -> None:
 
     def hold(data: bytes) -> bool:
         held.set()
-        release.wait(10)
+        release.wait(60)
         return True
 
     pump.add(busy[0], hold)
     os.write(busy[1], b".")
-    assert held.wait(10)
+    assert held.wait(60)
     proxy_stream = byte_stream.over_command("sh -c 'echo no way >&2; exit 1'", pump)
     assert isinstance(proxy_stream, byte_stream.ByteStream)
     assert proxy_stream.recv(100) == b""
@@ -195,5 +195,5 @@ def test_a_proxy_commands_last_words_outlive_its_wire() -> None:
 def test_proxy_command_that_hangs(own: Sshd) -> None:
     unreaped, started = zombies(), time.monotonic()
     refused(proxy(own, "sleep 100"), Kind.TIMEOUT, seconds=1)
-    assert time.monotonic() - started < 6
+    assert time.monotonic() - started < 30
     assert zombies() <= unreaped

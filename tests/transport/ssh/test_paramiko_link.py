@@ -202,7 +202,7 @@ def test_how_it_ended(one: Open, code: int | None, signal: str | None, ending: E
     thread = threading.Thread(target=lambda: waiting.append(one.link.ending(20)))
     thread.start()
     one.channel.ends(code, signal)
-    thread.join(20)
+    thread.join(60)
     assert (waiting, one.link.gone()) == ([ending], True)
 
 

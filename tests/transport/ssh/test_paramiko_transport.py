@@ -237,7 +237,7 @@ def test_a_command_over_a_connection_that_is_there(
     config: Callable[[str], str], pool: SessionPool, only: bool
 ) -> None:
     transport = Way(config=config(""), keep=pool)
-    session, until = held(pool, transport), time.monotonic() + 1
+    session, until = held(pool, transport), time.monotonic() + 2.5
     link = (transport.open_pooled if only else transport.open)(NODE, "run it", until)
     assert isinstance(link, ParamikoLink)
     assert session.asked[-1] == ("command", "the channel", "run it", until)

@@ -76,7 +76,7 @@ def test_what_has_not_started_yet_is_waited_for(session: Quiet) -> None:
     taking.start()
     opens(session)
     channel._request_success(None)
-    taking.join(20)
+    taking.join(60)
     assert taken == [channel]
 
 
@@ -195,15 +195,15 @@ def test_what_is_under_way_is_a_question_too(session: Quiet) -> None:
     def send() -> None:
         with session.packetizer._Packetizer__write_lock:
             sending.set()
-            go.wait(20)
+            go.wait(60)
 
     sender = threading.Thread(target=send)
     sender.start()
-    assert sending.wait(20)
+    assert sending.wait(60)
     session.on_silence(10.0)
     assert session.packetizer.sends()
     go.set()
-    sender.join(20)
+    sender.join(60)
     for _ in range(2):
         assert not session.packetizer.sends()
     assert session.heard == []

@@ -272,18 +272,18 @@ class TestJumpHost:
 
         def connect(deadline: float) -> Any:
             held.set()
-            go.wait(20)
+            go.wait(60)
             return Failure(Kind.REFUSED, "no")
 
         jump = JumpHost("gate", connect)
         first = threading.Thread(target=jump.reach, args=(BEHIND, soon()))
         first.start()
-        assert held.wait(20)
+        assert held.wait(60)
         late = Failure(Kind.TIMEOUT, "jump host gate: no answer in time")
         for seconds in (0.01, -1.0):
             assert jump.reach(BEHIND, time.monotonic() + seconds) == late
         go.set()
-        first.join(20)
+        first.join(60)
 
     def test_only_so_many_channels_are_opened_at_once(
         self, monkeypatch: pytest.MonkeyPatch
@@ -293,19 +293,19 @@ class TestJumpHost:
 
         def open_ssh_channel(*_: object) -> tuple[Any, str]:
             opening.release()
-            go.wait(20)
+            go.wait(60)
             return Line(), ""
 
         one = SimpleNamespace(active=True, open_ssh_channel=open_ssh_channel, end=lambda: None)
         jump = JumpHost("gate", Connects(one))
         threads = in_threads(2, lambda: jump.reach(BEHIND, soon()))
         for _ in threads:
-            assert opening.acquire(timeout=20)
+            assert opening.acquire(timeout=60)
         late = jump.reach(BEHIND, time.monotonic() + 0.01)
         assert late == Failure(Kind.TIMEOUT, "jump host gate: no answer in time")
         go.set()
         for thread in threads:
-            thread.join(20)
+            thread.join(60)
         assert isinstance(jump.reach(BEHIND, soon()), ByteStream)  # there is room again
 
 

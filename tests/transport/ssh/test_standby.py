@@ -36,12 +36,12 @@ def run(transport: ParamikoTransport, *words: str, at_hand: bool = False) -> byt
     if at_hand:
         link = until_at_hand(transport)
     else:
-        opened = transport.open(NODE, shell.COMMAND, time.monotonic() + 20)
+        opened = transport.open(NODE, shell.COMMAND, time.monotonic() + 40)
         assert isinstance(opened, Link), opened
         link = opened
     link.write(shell.opening(words))
     output, _ = gather(link)
-    assert link.ending(5) == Ending(0)
+    assert link.ending(30) == Ending(0)
     link.close()
     return output.partition(b"\n\0")[2] or output
 
@@ -61,7 +61,7 @@ def test_a_command_over_a_shell_that_waits(transport: ParamikoTransport) -> None
         transport.session_pool.stand_by(shell.COMMAND)
         assert run(transport, "echo", f"x{number}", at_hand=True).endswith(f"x{number}\n".encode())
     transport.session_pool.stand_by(shell.COMMAND)
-    other = transport.open(NODE, "echo other", time.monotonic() + 20)  # not what waits there
+    other = transport.open(NODE, "echo other", time.monotonic() + 40)  # not what waits there
     assert isinstance(other, Link)
     assert gather(other)[0] == b"other\n"
 
@@ -73,8 +73,8 @@ def test_a_waiting_shell_that_has_ended(transport: ParamikoTransport, tmp_path: 
     transport.session_pool.stand_by(command)
     ((_, session),) = next(iter(transport.session_pool._idle.values()))
     assert session._standby is not None
-    assert session._standby._channel.status_event.wait(20)
-    opened = transport.open(NODE, command, time.monotonic() + 20)
+    assert session._standby._channel.status_event.wait(60)
+    opened = transport.open(NODE, command, time.monotonic() + 40)
     assert isinstance(opened, Link)
     assert gather(opened)[0] == b"again\n"
 
@@ -103,8 +103,8 @@ def test_questions_are_due(silent: float, interval: float, due: int | None) -> N
 @pytest.mark.parametrize("stopped", [False, True])
 def test_a_silent_host(sshd: Sshd, stopped: bool) -> None:
     """Its command says nothing for longer than the limit; only if sshd does neither it is lost."""
-    transport = ParamikoTransport(config=sshd.config(), alive=Keepalive(0.3))
-    link = transport.open(NODE, "echo $PPID; sleep 2.5; echo late", time.monotonic() + 20)
+    transport = ParamikoTransport(config=sshd.config(), alive=Keepalive(1.0))
+    link = transport.open(NODE, "echo $PPID; sleep 4.5; echo late", time.monotonic() + 40)
     assert isinstance(link, Link)
     reader = Reader(link)
     reader.until(lambda: reader.output.endswith(b"\n"))
@@ -114,7 +114,7 @@ def test_a_silent_host(sshd: Sshd, stopped: bool) -> None:
     try:
         reader.until(lambda: reader.ended)
         assert reader.output.endswith(b"late\n") is not stopped
-        assert (link.ending(5).code is None) is stopped
+        assert (link.ending(30).code is None) is stopped
         lost = link.failure(0.0)
         assert (lost is not None and lost.kind is Kind.UNREACHABLE) is stopped
     finally:

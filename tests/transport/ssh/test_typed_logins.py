@@ -155,7 +155,7 @@ def log_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Login]:
             stack.callback(transport.close)
             names = [f"n{number}" for number in range(1, len(hosts) + 1)]
             return [
-                transport.open(Target(name), "run", time.monotonic() + 20)  # type: ignore[misc]
+                transport.open(Target(name), "run", time.monotonic() + 40)  # type: ignore[misc]
                 for name in names
                 if name.startswith(only)
             ]

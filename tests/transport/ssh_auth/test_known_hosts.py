@@ -334,7 +334,7 @@ def test_another_who_writes_is_waited_for(tmp_path: Path) -> None:
         learning.join(0.1)
         assert learning.is_alive()
         assert path.read_text() == ""
-    learning.join(20)
+    learning.join(60)
     assert path.read_text() == f"new {key(2)}\n"
 
 

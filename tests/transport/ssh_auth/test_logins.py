@@ -133,7 +133,7 @@ def test_agent_shared_by_many_hosts(sshd: Sshd, agent: str, tmp_path: Path) -> N
         add(agent, one)
     config = with_agent(sshd, agent, "IdentitiesOnly no", key=tmp_path / "missing")
     transport = ParamikoTransport(config=config)
-    first = transport.open(Target("node"), "true", time.monotonic() + 20)
+    first = transport.open(Target("node"), "true", time.monotonic() + 40)
     assert isinstance(first, Link)
     first.close()
     before = len(sshd.log)

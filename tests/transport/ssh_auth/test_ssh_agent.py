@@ -186,6 +186,6 @@ def test_one_signature_at_a_time(played: Played, agent: SshAgent) -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(20)
+        thread.join(60)
     assert sorted(got) == sorted(b"%d" % number for number in range(20))
     assert (len(played.asked), played.connections) == (20, 1)

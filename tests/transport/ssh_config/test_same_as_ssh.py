@@ -64,7 +64,7 @@ def oracle(path: str, target: Target) -> dict[str, list[str]] | None:
     if target.port:
         argv += ["-p", str(target.port)]
     done = subprocess.run(
-        [*argv, "--", target.host], capture_output=True, text=True, check=False, timeout=20
+        [*argv, "--", target.host], capture_output=True, text=True, check=False, timeout=60
     )
     if done.returncode:
         return None

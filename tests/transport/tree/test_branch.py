@@ -36,7 +36,7 @@ class Far(FarLink):
         self.broken = False
 
     def write(self, data: bytes) -> None:
-        assert self.takes.wait(20)
+        assert self.takes.wait(60)
         if self.broken:
             raise LinkClosed
         self.writes.append(data)
@@ -170,7 +170,7 @@ def test_an_answer_settles_it(far: Far, to: Make) -> None:
     for piece in (b"Welcome\n", SYNC[:5], SYNC[5:] + frame(1, mux.OUTPUT, b"x")):
         assert branch.failure is None
         far.say(piece)
-    assert branch.wait(20) is None
+    assert branch.wait(60) is None
     assert branch.address == "10.0.0.9"
     assert not branch.unreached
 
@@ -216,13 +216,13 @@ def test_a_host_that_is_not_reached(to: Make) -> None:
     go = threading.Event()
 
     def open_link() -> Failure:
-        go.wait(20)
+        go.wait(60)
         return refused
 
     branch = to(open_link)
     own, behind = branch.stream(("cat",), "n1"), branch.stream(("ssh",), "n2", "keys")
     go.set()
-    assert branch.wait(20) == refused
+    assert branch.wait(60) == refused
     assert branch.unreached
     assert own.failure(20) == refused
     assert behind.failure(20) == Failure(Kind.LOST, "n1 was not reached: port 22")
@@ -249,7 +249,7 @@ def test_a_host_without_a_relay(
     behind = branch.stream(("ssh",), "n2", "keys")
     far.say(said)
     far.end()
-    failure = branch.wait(20)
+    failure = branch.wait(60)
     assert failure is not None
     assert (failure.kind, failure.why, branch.unreached) == (Kind.BOOT, why, False)
     assert behind.failure(20) == Failure(Kind.LOST, f"no relay on n1: {why}")
@@ -269,7 +269,7 @@ def test_a_relay_that_ends(far: Far, to: Make, status: Ending, errors: bytes, wh
     far.status = status
     branch = to(far)
     far.say(SYNC)
-    assert branch.wait(20) is None
+    assert branch.wait(60) is None
     order: list[str] = []
     behind, own = branch.stream(("ssh",), "n2", "keys"), branch.stream(("cat",), "n1")
     for stream, name in ((behind, "behind"), (own, "own")):
@@ -331,16 +331,16 @@ def test_closing_it_while_it_is_opened(to: Make, far: Far) -> None:
 
     def open_link() -> Link:
         opening.set()
-        go.wait(20)
+        go.wait(60)
         return far
 
     branch = to(open_link)
-    assert opening.wait(20)
+    assert opening.wait(60)
     closing = threading.Thread(target=branch.close)
     closing.start()
     wait_for(lambda: not closing.is_alive() or branch._closing, 20, "it was told")
     go.set()
-    closing.join(20)
+    closing.join(60)
     assert ended(branch) == Failure(Kind.LOST, "closed")
     assert far.closed
     assert far.writes == []

@@ -36,12 +36,12 @@ def two() -> Iterator[Two]:
     local = LocalTransport()
 
     def open_link() -> Link | Failure:
-        return local.open(Target("localhost"), bootstrap.command(), time.monotonic() + 20)
+        return local.open(Target("localhost"), bootstrap.command(), time.monotonic() + 40)
 
     near = Branch("n1", payload(), open_link)
     words = ("/bin/sh", "-c", bootstrap.command())
     below = Branch("n2", payload(), lambda: near.stream(words, "n2"))
-    assert below.wait(20) is None
+    assert below.wait(60) is None
     yield near, below
     below.close()
     near.close()
@@ -121,7 +121,7 @@ def test_every_stream_gets_its_bytes_in_order_whole_and_once(
     for said, expected in zip(read_all(streams), texts, strict=True):
         assert [one for one in records(said) if one != b"ping"] == [text[9:] for text in expected]
     for thread, stream in zip(threads, streams, strict=True):
-        thread.join(20)
+        thread.join(60)
         stream.close()
     assert near.failure is below.failure is None
 
@@ -206,7 +206,7 @@ class Standing(FarLink):
         self.goes = threading.Event()
 
     def write(self, data: bytes) -> None:
-        assert self.goes.wait(20)
+        assert self.goes.wait(60)
         super().write(data)
 
 
@@ -216,7 +216,7 @@ def test_what_waits_for_a_link_is_not_what_lies_there_later() -> None:
     texts = [Common(os.urandom(mux.INPUT_WINDOW)) for _ in range(6)]  # more than a relay keeps
     streams = [branch.stream(["cat"], "n1") for _ in texts]
     for thread in write_all(streams, [[text] for text in texts]):
-        thread.join(20)
+        thread.join(60)
     far.goes.set()
     model = Model()
 
@@ -244,7 +244,7 @@ def test_a_relay_that_is_lost_in_the_midst_of_it_frees_who_writes() -> None:
     threading.Thread(target=write, daemon=True).start()
     wait_for(lambda: len(far.written) > 200_000)
     far.end()
-    assert failed.wait(20)
+    assert failed.wait(60)
     branch.close()
 
 

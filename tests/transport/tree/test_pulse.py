@@ -32,7 +32,7 @@ def branch() -> Iterator[Branch]:
     local = LocalTransport()
 
     def open_link() -> Link | Failure:
-        return local.open(Target("localhost"), bootstrap.command(), time.monotonic() + 20)
+        return local.open(Target("localhost"), bootstrap.command(), time.monotonic() + 40)
 
     made = Branch("n1", payload(), open_link)
     yield made
@@ -91,9 +91,9 @@ def test_no_ping_comes_into_the_midst_of_a_write() -> None:
     wait_for(lambda: link.told[seen:].count((0, PULSE, asked + COUNT.pack(2))) >= 3)
     assert not any(COUNT.pack(1) in body[8:] for _, kind, body in link.told[seen:] if kind == PULSE)
     first.take(MORE_INPUT, COUNT.pack(1 << 18))
-    writer.join(20)
+    writer.join(60)
     wait_for(lambda: (1, INPUT, b"end") in link.told)
     after = link.told.index((1, INPUT, b"end"))
-    wait_for(lambda: len(link.told) > after + 1)
-    assert link.told[after + 1] == (0, PULSE, asked + COUNT.pack(1))
+    # a ping of the other's may come before it
+    wait_for(lambda: (0, PULSE, asked + COUNT.pack(1)) in link.told[after + 1 :])
     branch.close()

@@ -32,7 +32,7 @@ def far() -> FarLink:
 def branch_to(far: FarLink) -> Branch:
     branch = Branch("n1", b"", lambda: far)
     far.say(b"Welcome!\n" + SYNC)
-    assert branch.wait(10) is None
+    assert branch.wait(60) is None
     return branch
 
 
@@ -129,7 +129,7 @@ def test_a_host_that_is_not_reached_is_not_waited_for(far: FarLink) -> None:
         target=lambda: answers.append(behind.arrived(time.monotonic() + 0.1)), daemon=True
     )
     asked.start()
-    asked.join(10)
+    asked.join(60)
     assert answers == [Failure(Kind.TIMEOUT, "n1 did not reach it in time")]
     branch.close()
 

@@ -214,7 +214,7 @@ def test_an_inner_host_runs_its_command_beside_the_relay(
 )
 def test_a_head_that_is_not_reached(tree: Tree, failure: Failure, again: bool) -> None:
     tree.direct.gives["n1", RELAY] = failure
-    opened = tree.open("n1").result(20)
+    opened = tree.open("n1").result(60)
     if again:
         assert opened is tree.direct.gives["n1", COMMAND_]
     else:
@@ -227,7 +227,7 @@ def test_a_head_without_a_relay_is_reached_all_the_same(tree: Tree) -> None:
     tree.direct.gives["n1", RELAY] = head = Head(b"sh: python3: not found\n")
     head.status = Ending(127)
     head.end()
-    assert tree.open("n1").result(20) is tree.direct.gives["n1", COMMAND_]
+    assert tree.open("n1").result(60) is tree.direct.gives["n1", COMMAND_]
     assert tree.said == []
 
 
@@ -248,7 +248,7 @@ def test_a_leaf_is_reached_through_the_host_above(
     assert first.endswith(b";unset s;run it\n")
     assert not opened.done()
     two.head.say(frame(1, mux.OUTPUT, b"motd\n" + SYNC + b"hello"))
-    link = opened.result(20)
+    link = opened.result(60)
     assert isinstance(link, Stream)
     assert wait_for(lambda: link.read(99), 20, "output") == b"motd\nhello"
     assert two.said == []
@@ -275,7 +275,7 @@ def test_a_leaf_that_is_not_reached_is_connected_from_here(
         two.head.end()
     else:
         two.head.say(frames)
-    assert opened.result(20) is two.direct.gives["n2", COMMAND_]
+    assert opened.result(60) is two.direct.gives["n2", COMMAND_]
     assert two.said[0] == f"note: n2: connected from here, not through n1: {why}"
     assert len(two.said) == (1 if hint is None else 2)
     assert hint is None or two.said[1].startswith(f"  hint: {hint}")
@@ -286,7 +286,7 @@ def test_a_leaf_that_is_not_reached_is_connected_from_here(
 def test_a_leaf_that_is_late_has_a_quarter_of_its_time_from_here(two: Tree) -> None:
     began = time.monotonic()
     opened = two.open("n2", 0.4)
-    assert opened.result(20) is two.direct.gives["n2", COMMAND_]
+    assert opened.result(60) is two.direct.gives["n2", COMMAND_]
     assert time.monotonic() >= began + 0.3
     assert two.direct.asked[-1][2] >= began + 0.4  # the whole of its time
     assert two.said == [
@@ -301,7 +301,7 @@ def test_a_leaf_of_which_no_key_is_known(two: Tree, config: Callable[..., str]) 
     )  # fmt: skip
     refused = Failure(Kind.HOST_KEY_UNKNOWN, "it is unknown here as well")
     two.direct.gives["n2", COMMAND_] = refused
-    assert two.open("n2").result(20) == refused
+    assert two.open("n2").result(60) == refused
     assert two.said[0].endswith(": no key of n2 is on file here")
     assert two.said[1].startswith("  hint: ssh-keyscan n2 >> ~/.ssh/known_hosts")
     two.transport.close()
@@ -309,7 +309,7 @@ def test_a_leaf_of_which_no_key_is_known(two: Tree, config: Callable[..., str]) 
 
 def test_those_behind_a_head_that_is_not_reached(two: Tree) -> None:
     two.direct.gives["n1", RELAY] = Failure(Kind.REFUSED, "port 22")
-    assert two.open("n2").result(20) is two.direct.gives["n2", COMMAND_]
+    assert two.open("n2").result(60) is two.direct.gives["n2", COMMAND_]
     assert two.said == [
         "note: n2: connected from here, not through n1: n1 was not reached: port 22"
     ]
@@ -326,13 +326,13 @@ def test_three_levels(tree: Tree) -> None:
     tree.head.say(frame(1, mux.OUTPUT, b"noise" + SYNC))  # and its relay
     assert Below(tree.head, 1).hear(1, mux.OPEN).decode().split("\0")[-2] == "n3"
     tree.head.say(frame(1, mux.OUTPUT, frame(1, mux.OUTPUT, SYNC + b"from n3")))
-    link = opened.result(20)
+    link = opened.result(60)
     assert isinstance(link, Stream)
     assert wait_for(lambda: link.read(99), 20, "output") == b"from n3"
 
 
 def test_closing_ends_all_relays(tree: Tree) -> None:
-    link = tree.open("n1").result(20)
+    link = tree.open("n1").result(60)
     assert isinstance(link, Stream)
     for _ in range(2):
         tree.transport.close()
@@ -342,7 +342,7 @@ def test_closing_ends_all_relays(tree: Tree) -> None:
 
 def test_what_is_begun_after_the_close_ends_at_once(tree: Tree) -> None:
     tree.transport.close()
-    tree.open("n1").result(20)
+    tree.open("n1").result(60)
     wait_for(lambda: tree.head.closed or not tree.direct.asked, 20, "it is not left open")
 
 
