@@ -31,7 +31,7 @@ class Ended:
         return sorted(self.out.splitlines())
 
 
-#: ``mpiexec(n, program, limit=30, **environment)``
+#: ``mpiexec(n, program, **environment)``
 MpiExec = Callable[..., Ended]
 
 
@@ -77,9 +77,9 @@ KEPT = 'exec "$@" >>"$0/out" 2>>"$0/err"'
 
 @pytest.fixture
 def mpiexec(mpi: str, tmp_path: Path) -> MpiExec:
-    """``mpiexec(n, program, limit=30, **environment)``; a program is indented Python text."""
+    """``mpiexec(n, program, **environment)``; a program is indented Python text."""
 
-    def run(count: int, program: str, *arguments: str, limit: float = 60, **env: str) -> Ended:
+    def run(count: int, program: str, *arguments: str, limit: float = 100, **env: str) -> Ended:
         inherited = {
             name: value
             for name, value in os.environ.items()
@@ -115,7 +115,7 @@ def mpiexec(mpi: str, tmp_path: Path) -> MpiExec:
             code = None
             process.terminate()  # hydra takes its ranks along
             try:
-                out, err = process.communicate(timeout=10)
+                out, err = process.communicate(timeout=30)
             except subprocess.TimeoutExpired:
                 process.kill()
                 out, err = process.communicate()

@@ -12,8 +12,8 @@ import dispatcher.comm as comm
 warnings.simplefilter("default")
 absent = [int(word) for word in sys.argv[1:]]
 if MPI.COMM_WORLD.Get_rank() in absent:
-    time.sleep(60)
-job = comm.init(timeout=1 if absent else 30, device="cpu")
+    time.sleep(600)
+job = comm.init(timeout=5 if absent else 30, device="cpu")
 job.init_torch(timeout=60)
 import torch  # noqa: E402 - after the bootstrap, as a script may do
 

@@ -143,7 +143,7 @@ class TestNccl:
             one = with_nccl(Job(exchange, [info(0), info(1)], 20.0), nccl := Nccl())
             nccl.stuck = exchange.rank == 1
             with pytest.raises(RollCallError) as caught:
-                one.nccl_communicator(timeout=0.3)
+                one.nccl_communicator(timeout=2)
             return caught.value.missing, nccl.calls
 
         ended = [((1,), ["unique_id", "ncclCommAbort"]), ((1,), ["ncclCommAbort"])]

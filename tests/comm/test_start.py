@@ -86,7 +86,6 @@ class TestReal:
             import dispatcher.comm as comm
             comm.init().nccl_communicator()
             """,
-            limit=30,
         )
         assert ended.code == 1
         said = [
@@ -104,7 +103,6 @@ class TestReal:
             comm.job.cuda = None
             job.nccl_communicator(ranks_per_id=1)
             """,
-            limit=30,
             CUDA_VISIBLE_DEVICES="",
         )
         assert ended.code == 1
@@ -196,14 +194,13 @@ def test_a_rank_whose_start_hangs_is_named_by_all(mpiexec: MpiExec, fake: str) -
         + """
 job._library = fake = FakeNccl(MPI, hang=job.rank == 1)
 try:
-    job.nccl_communicator(timeout=1)
+    job.nccl_communicator(timeout=5)
 except comm.RollCallError as error:
     print(error.message, error.missing, "ncclCommAbort" in fake.calls, flush=True)
 """,
-        limit=30,
     )
     assert ended.code == 0, ended.err
-    expected = f"comm: starting nccl: rank 1 on {HOST} did not come within 1 s (1,) True"
+    expected = f"comm: starting nccl: rank 1 on {HOST} did not come within 5 s (1,) True"
     assert ended.lines == [expected] * 3
 
 
@@ -219,9 +216,8 @@ try:
     job.nccl_communicator(timeout=60)
 except comm.NcclError as error:
     took = time.monotonic() - began
-    print(error.message, error.code, "ncclCommAbort" in fake.calls, took < 5, flush=True)
+    print(error.message, error.code, "ncclCommAbort" in fake.calls, took < 30, flush=True)
 """,
-        limit=30,
     )
     assert ended.code == 0, ended.err
     why = "nccl: ncclCommInitRank: unhandled system error: a cable is out"

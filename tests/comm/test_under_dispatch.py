@@ -25,7 +25,7 @@ pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("isolated", "torch_rank
 
 def dispatch(cluster: Cluster, *words: str) -> subprocess.CompletedProcess[str]:
     line = [sys.executable, "-m", "dispatcher", "-H", "n1:2,n2:2", *words]
-    return cluster.run(line, timeout=90, cwd=cluster.shared)
+    return cluster.run(line, cwd=cluster.shared)
 
 
 def test_ranks_of_two_hosts_meet(cluster: Cluster) -> None:
@@ -42,7 +42,7 @@ def test_ranks_of_two_hosts_meet(cluster: Cluster) -> None:
 def test_a_missing_rank_ends_the_run(cluster: Cluster) -> None:
     ended = dispatch(cluster, RANK, "3")
     assert ended.returncode == 1
-    assert "rank 2 on n2: roll call: rank 3 on n2 did not come within 1 s" in ended.stderr
+    assert "rank 2 on n2: roll call: rank 3 on n2 did not come within 5 s" in ended.stderr
 
 
 @pytest.mark.usefixtures("nccl")
