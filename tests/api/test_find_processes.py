@@ -199,7 +199,7 @@ def test_a_look_that_takes_long_is_not_waited_for(
     cleanup.one.check_orphans(CheckOrphans(1, 5.0))
     assert cleanup.one.clean(()) == []
     over.set()
-    cleanup.one._looks[0].join(10)
+    cleanup.one._looks[0].join(60)
 
 
 # -- over this machine ---------------------------------------------------------------------

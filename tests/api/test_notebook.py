@@ -52,7 +52,7 @@ def test_the_cell_shows_how_far_it_is_and_then_the_verdict(
     display: Display, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(notebook, "EVERY", 0.0)
-    report = dispatcher.run(job("echo '<b>' >&2; sleep 0.3; exit $RANK"))
+    report = dispatcher.run(job("echo '<b>' >&2; sleep 1.5; exit $RANK"))
     assert report.exit_code == 1
     assert any("1 host: 1 running" in text for text in display.text)
     assert display.text[-1].startswith("error: rank 1 on localhost, pid ")

@@ -336,7 +336,7 @@ def test_a_further_ctrl_c_kills_and_one_more_is_raised(monkeypatch: pytest.Monke
         pass
     assert orders == [False, True]
     over.set()
-    run._thread.join(10)
+    run._thread.join(60)
 
 
 @cases(("now", "count"), [(False, 1), (True, 2)])

@@ -147,7 +147,7 @@ class Terminal:
         if self._slave >= 0:
             os.close(self._slave)
             self._slave = -1
-            self._reader.join(10)
+            self._reader.join(60)
             os.close(self._master)
         return self.text
 
@@ -198,7 +198,7 @@ class FakeLauncher:
     def close(self) -> None:
         with suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
-        self._thread.join(10)
+        self._thread.join(60)
         self._socket.close()
 
 

@@ -195,7 +195,7 @@ def test_another_thread_may_call(does: Does) -> None:
     codes: list[int] = []
     thread = threading.Thread(target=lambda: codes.append(cli.main(["jobs"])))
     thread.start()
-    thread.join(20)
+    thread.join(60)
     assert codes == [5]
 
 

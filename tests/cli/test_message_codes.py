@@ -139,7 +139,7 @@ def _detached() -> None:
         detach.background(lambda word: 0, RunPaths(Path("/none")), ENDED)
     finally:
         over.set()
-        thread.join(10)
+        thread.join(60)
 
 
 def _open_to_all(on_record: OnRecord) -> None:

@@ -29,7 +29,7 @@ class Viewer:
 
     def __init__(self, folder: Path, *orders: bytes) -> None:
         self.link = socket.socket(socket.AF_UNIX)
-        self.link.settimeout(10)
+        self.link.settimeout(60)
         self.link.connect(str(folder / "control"))
         self.heard: Heard = []
         self._frames = Frames()
@@ -177,7 +177,7 @@ def test_stacks_are_for_who_asked(serving: Made, tmp_path: Path) -> None:
     other, viewer = Viewer(tmp_path, ATTACH), Viewer(tmp_path, b'{"order": "stacks"}')
     for one in (other, viewer):
         one.until("hello")
-    wait_for(lambda: asked, 10, "the stacks are asked for")
+    wait_for(lambda: asked, 30, "the stacks are asked for")
     server.stacks(3, ["rank 0: here"], FOUND)
     assert viewer.until("stacks") == {
         "type": "stacks", "number": 3, "lines": ["rank 0: here"], "found": FOUND,
@@ -233,7 +233,7 @@ def test_so_many_may_look_on(serving: Made, tmp_path: Path) -> None:
         viewers[-1].until("hello")
     assert Viewer(tmp_path).is_hung_up()
     viewers.pop()
-    end = time.monotonic() + 10
+    end = time.monotonic() + 60
     while True:  # its place is free as soon as its end was seen
         try:
             Viewer(tmp_path, ATTACH).until("hello")
@@ -249,7 +249,7 @@ def test_an_order_may_come_in_pieces_and_more_than_one(serving: Made, tmp_path: 
     for piece in (ATTACH[:9], ATTACH[9:] + b"\n" + b'{"order": "stop"', b"}\n" + ATTACH + b"\n"):
         viewer.link.sendall(piece)
         time.sleep(0.02)  # so that it comes alone, which the test does not need
-    wait_for(lambda: ways, 10, "the second order is heard")
+    wait_for(lambda: ways, 30, "the second order is heard")
     server.say("note: x")
     assert viewer.until("hello")
     assert viewer.until("say")["line"] == "note: x"  # it is greeted once
@@ -288,7 +288,7 @@ def test_a_picture_that_there_is_not_is_not_shown(
     server = serving(picture=lambda: asked.append(None), table=lambda: asked.append(None))
     viewer = Viewer(tmp_path, b'{"order": "attach", "picture": true, "table": 2}')
     viewer.until("hello")
-    wait_for(lambda: len(asked) > 5, 10, "it was asked for")
+    wait_for(lambda: len(asked) > 5, 30, "it was asked for")
     server.say("note: x")
     viewer.until("say")
     assert viewer.heard == []

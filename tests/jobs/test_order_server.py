@@ -83,11 +83,11 @@ def test_one_caller_after_the_other_is_told_where_the_ranks_are(folder: Path) ->
 
     def call(pieces: list[bytes]) -> dict[str, Any]:
         with socket.socket(socket.AF_UNIX) as link:
-            link.settimeout(20)
+            link.settimeout(60)
             link.connect("control")
             for piece in pieces:
                 link.sendall(piece)
-            assert asked.acquire(timeout=20)
+            assert asked.acquire(timeout=60)
             server.event(Entry(2, 0.0, Event()))
             data = link.recv(1 << 16)
             assert link.recv(1) == b""  # one answer, and the line is free
@@ -111,7 +111,7 @@ def test_who_wants_anything_else_is_hung_up_on(folder: Path, said: bytes) -> Non
     asked: list[None] = []
     server = order_server(folder, lambda: asked.append(None))
     with socket.socket(socket.AF_UNIX) as link:
-        link.settimeout(20)
+        link.settimeout(60)
         link.connect("control")
         try:
             link.sendall(said)
@@ -139,7 +139,7 @@ def test_who_waits_for_an_answer_is_told_that_the_run_has_ended(folder: Path) ->
         stranger.order("attach")
         assert list(stranger.frames())[-1:] in ([], [({}, b"")])  # hung up on
         call.order("stacks")
-        assert asked.wait(20)
+        assert asked.wait(60)
         server.finish(3)
         (told,) = (fields for fields, _ in call.frames() if fields)
     assert (told["type"], told["exit_code"]) == ("verdict", 3)

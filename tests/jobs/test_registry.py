@@ -248,10 +248,10 @@ def test_a_launcher_that_is_stopped_is_paused() -> None:
         change(folder, launcher=[known.pid, known.started, known.boot])
         assert registry.find(None).phase == "stopping"
         sleeper.send_signal(signal.SIGSTOP)
-        wait_for(lambda: known.is_stopped, 10, "the process is stopped")
+        wait_for(lambda: known.is_stopped, 30, "the process is stopped")
         assert registry.find(None).phase == registry.PAUSED
         sleeper.kill()
-        wait_for(lambda: not known.lives, 10, "it is gone, though nobody has waited for it")
+        wait_for(lambda: not known.lives, 30, "it is gone, though nobody has waited for it")
     assert not known.is_stopped
     assert registry.Process.of(known.pid) is None
     assert registry.find(None).phase == registry.DEAD
@@ -291,7 +291,7 @@ def test_one_who_says_nothing_is_heard_now_and_then(monkeypatch: pytest.MonkeyPa
     assert (folder / "control").stat().st_mode & 0o777 == 0o600
     with JobConnection(registry.find(None)) as call:
         call.order("attach", output=False)
-        wait_for(lambda: accepted(listener, links), 10, "the call comes")
+        wait_for(lambda: accepted(listener, links), 30, "the call comes")
         (link,) = links
         heard = call.frames()
         assert next(heard) == ({}, b"")
@@ -333,7 +333,7 @@ def test_who_looks_on_and_reads_nothing_is_shown_little(tmp_path: Path) -> None:
         for link in (stuck, reads):
             link.connect(str(tmp_path / "control"))
             link.sendall(attach)
-            link.settimeout(20)
+            link.settimeout(60)
         frames, seen = Frames(), 0
         while seen < 6:
             seen += sum(f["type"] == "picture" for f, _ in frames.feed(reads.recv(1 << 16)))
@@ -361,7 +361,7 @@ def test_the_kernel_says_who_calls(tmp_path: Path, uid: int) -> None:
             os.setuid(uid)
             link = socket.socket(socket.AF_UNIX)
             link.connect(f"/proc/self/fd/{at}/control")
-            link.settimeout(10)
+            link.settimeout(60)
             try:
                 link.sendall(b'{"order": "stop"}\n')
                 code = 0 if b"hello" in link.recv(4096) else 1

@@ -53,7 +53,7 @@ def stuck() -> Slow:
 def start(sink: Slow, **options: object) -> BufferedSink:
     behind = BufferedSink(sink, "test", limit=4 * (len(CHUNK) + OVERHEAD), **options)  # type: ignore[arg-type]
     behind.output(0, 1, CHUNK)
-    assert sink.stopped.wait(10)
+    assert sink.stopped.wait(60)
     return behind
 
 
@@ -82,7 +82,7 @@ def test_after_a_gap_all_goes_on(stuck: Slow) -> None:
     for _ in range(10):
         behind.output(0, 1, CHUNK)
     stuck.go.set()
-    wait_for(lambda: len(stuck.told) == 5, 10, lambda: f"it is emptied: {stuck.told}")
+    wait_for(lambda: len(stuck.told) == 5, 30, lambda: f"it is emptied: {stuck.told}")
     behind.output(0, 1, b"fresh")
     behind.close()
     lost = sum(told[1][0, 1] for told in stuck.told if told[0] == "gap")  # type: ignore[index]
@@ -115,10 +115,10 @@ def test_a_full_spool_holds_back(stuck: Slow) -> None:
 
     thread = threading.Thread(target=flood)
     thread.start()
-    wait_for(lambda: len(behind._waiting) == 5, 10, lambda: f"{len(behind._waiting)} wait")
+    wait_for(lambda: len(behind._waiting) == 5, 30, lambda: f"{len(behind._waiting)} wait")
     assert thread.is_alive()
     stuck.go.set()
-    thread.join(10)
+    thread.join(60)
     behind.close()
     assert stuck.told == [(0, 1, CHUNK)] * 21 + [("closed",)]
 
@@ -164,7 +164,7 @@ def test_a_slow_reader_gets_all_and_one_that_paused_is_left_behind(stuck: Slow) 
     full.join(0.2)
     assert full.is_alive()  # it waits for the reader
     stuck.go.set()
-    full.join(10)
+    full.join(60)
     assert not full.is_alive()
     behind.close()
     assert stuck.told == [(0, 1, CHUNK)] * 5 + [("closed",)]
@@ -196,7 +196,7 @@ class Stepwise(Slow):
         size = behind._size
         self.steps.release(count)
         done = count * (len(CHUNK) + OVERHEAD)
-        wait_for(lambda: behind._size == size - done, 10, lambda: f"{behind._size} of {size}")
+        wait_for(lambda: behind._size == size - done, 30, lambda: f"{behind._size} of {size}")
 
 
 def test_a_gap_lasts_until_half_of_the_room_is_free() -> None:
@@ -223,7 +223,7 @@ def test_who_may_not_drop_waits(stuck: Slow) -> None:
     full.join(0.1)
     assert full.is_alive()
     stuck.go.set()
-    full.join(10)
+    full.join(60)
     behind.output(0, 2, b"x" * 10 * len(CHUNK))  # more than the limit, but it is alone
     behind.close()
     assert stuck.told == [(0, 1, CHUNK)] * 5 + [(0, 2, CHUNK * 10), ("closed",)]
@@ -239,7 +239,7 @@ def test_a_sink_that_goes_on_in_a_single_call_is_no_one_that_stands_still(stuck:
     full.join(0.3)
     assert full.is_alive()
     stuck.go.set()
-    full.join(10)
+    full.join(60)
     behind.close()
     assert stuck.told == [(0, 1, CHUNK)] * 5 + [("closed",)]
 
@@ -264,7 +264,7 @@ def test_notes_come_again_after_some_were_left_out(stuck: Slow) -> None:
     for number in range(1001):
         behind.say(str(number))
     stuck.go.set()
-    wait_for(lambda: len(stuck.told) == 1002, 10, "all that waited is said")
+    wait_for(lambda: len(stuck.told) == 1002, 30, "all that waited is said")
     behind.say("later")
     behind.close()
     assert [told[1] for told in stuck.told[-3:-1]] == ["... 1 more note not shown", "later"]
@@ -281,9 +281,9 @@ def test_a_sink_is_asked_to_draw_as_long_as_it_wants() -> None:
     sink = Draws()
     sink.go.set()
     behind = BufferedSink(sink, "test")
-    wait_for(lambda: sink.ticks == 4, 10, "it is asked")
+    wait_for(lambda: sink.ticks == 4, 30, "it is asked")
     behind.output(0, 1, b"x")
-    wait_for(lambda: sink.ticks == 5, 10, "it is asked once more after what happened")
+    wait_for(lambda: sink.ticks == 5, 30, "it is asked once more after what happened")
     behind.close()
 
 
@@ -295,7 +295,7 @@ def test_an_error_of_the_sink_is_told_at_the_next_call(stuck: Slow) -> None:
     behind = BufferedSink(Broken(), "test")
     event = Entry(7, 0.0, OutputEnded(0, 0, 1, 0, 0))
     behind.event(event)
-    wait_for(lambda: behind._error is not None, 10, "it has failed")
+    wait_for(lambda: behind._error is not None, 30, "it has failed")
     with pytest.raises(ValueError, match="no"):
         behind.event(event)
     with pytest.raises(ValueError, match="no"):
@@ -327,7 +327,7 @@ def test_who_waits_for_a_sink_that_fails_is_told() -> None:
         full.start()
         full.join(0.05)
         sink.go.set()
-        full.join(10)
+        full.join(60)
         assert told == ["no"]
         with pytest.raises(ValueError, match="no"):
             behind.close()

@@ -19,7 +19,7 @@ from dispatcher.runner.exec.exec_loop import HostExecutor
 from dispatcher.runner.exec.host_command import HostCommand
 from dispatcher.transport.base import Call, Link, Target, Transport, Window
 
-LIMIT = 20.0
+LIMIT = 60.0
 
 
 class Played(Link):

@@ -119,7 +119,7 @@ def test_a_sink_is_asked_again_as_long_as_it_wants() -> None:
     feed.start()
     assert drawn.ticks == []  # nothing has happened
     feed.event(Entry(1, 0.0, NodeHeard(0)))
-    assert drawn.done.wait(20)
+    assert drawn.done.wait(60)
     feed.output(0, 0, 1, b"x")  # something happens: it is asked once more
     wait_for(lambda: len(drawn.ticks) == 4, 20, "it is asked after that")
     assert feed.finish(lambda: False)
@@ -274,7 +274,7 @@ def test_who_is_past_the_gate_lets_the_next_one_in(how: str) -> None:
         gate.given_up(0)
     else:
         assert isinstance(gate.failed(0, Failure(Kind.AUTH, "no")), Failure)
-    assert second.wait(20)
+    assert second.wait(60)
 
 
 def test_a_host_that_dropped_us_is_tried_again_later() -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from cases import cases
+from rig import wait_for
 
 from dispatcher.bootstrap import payload
 from dispatcher.core.events import run_events as ev
@@ -199,7 +200,7 @@ def test_a_bug_of_ours_leaves_nobody_behind(monkeypatch: pytest.MonkeyPatch) -> 
         played.run()
     assert all(agent.closed.is_set() for agent in played.agents)
     assert played.heard.closed
-    assert threading.active_count() <= before
+    wait_for(lambda: threading.active_count() <= before, 20, "its threads have ended")
 
 
 def test_the_plan_is_closed_once_gpus_were_counted() -> None:

@@ -225,11 +225,16 @@ def test_a_world_that_a_rank_spawns() -> None:
 
 
 def test_where_the_ranks_are() -> None:
-    def start(agent: Agent, order: Order) -> None:
-        agent.spawned(order)
-        if agent.number == 1:
-            played.runner.tell(SamplesWanted(2.0))
-            played.runner.tell(StacksWanted())
+    class Asks(ev.Sink):
+        """Asks once all ranks are known to run."""
+
+        spawned = 0
+
+        def event(self, entry: ev.Entry) -> None:
+            self.spawned += isinstance(entry.event, ev.RankSpawned)
+            if self.spawned == 4 and isinstance(entry.event, ev.RankSpawned):
+                played.runner.tell(SamplesWanted(2.0))
+                played.runner.tell(StacksWanted())
 
     def sample(agent: Agent, order: Order) -> None:
         if "stacks" in order:
@@ -239,8 +244,8 @@ def test_where_the_ranks_are() -> None:
             agent.report("sample", at=1.0, ranks=[], gpus=[], late=False)
             _exits_all(agent, order)
 
-    agents = agents_with(2, start=start, sample=sample)
-    played = Played(plan_of(), *agents)
+    agents = agents_with(2, start=_waits, sample=sample)
+    played = Played(plan_of(), *agents, sinks=[Asks()])
     assert played.run().cause is None
     for agent in agents:
         often, gather = (o for o in agent.orders if o["type"] == "sample")

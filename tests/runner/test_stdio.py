@@ -128,7 +128,7 @@ class Reads(Far):
         self.text = b""
 
     def write(self, data: bytes) -> None:
-        assert self.go.wait(20)
+        assert self.go.wait(60)
         if self.is_gone:
             raise LinkClosed
         self.text += data
@@ -163,12 +163,12 @@ def test_each_host_reads_all_at_its_own_pace(pipe: tuple[int, int]) -> None:
     assert not quick.ended.is_set()
     assert slow.text == b""
     os.close(pipe[1])
-    assert quick.ended.wait(20)
+    assert quick.ended.wait(60)
     late = Reads()
     spool.start(2, late)
     slow.go.set()
     for one in (slow, late):
-        assert one.ended.wait(20)
+        assert one.ended.wait(60)
         assert one.text == b"first " + text
     assert spool.problem is None
     spool.close()
@@ -183,13 +183,13 @@ def test_a_file_is_read_from_where_it_stands(tmp_path: Path) -> None:
         for link in links:
             spool.start(0, link)
         for link in links:
-            assert link.ended.wait(20)
+            assert link.ended.wait(60)
             assert link.text == (b"0123456789" * 20_000)[5:]
         assert os.lseek(file.fileno(), 0, os.SEEK_CUR) == 5  # nobody else's place is moved
         os.lseek(file.fileno(), 1 << 20, os.SEEK_SET)  # beyond its end
         beyond = Reads()
         StdinSpool(file.fileno()).start(0, beyond)
-        assert beyond.ended.wait(20)
+        assert beyond.ended.wait(60)
         assert beyond.text == b""
 
 
@@ -218,7 +218,7 @@ def test_input_that_cannot_be_read_is_told() -> None:
     fd = os.open("/", os.O_RDONLY)
     spool, link = StdinSpool(fd), Reads()
     spool.start(0, link)
-    assert link.ended.wait(20)
+    assert link.ended.wait(60)
     assert spool.problem == "standard input: is a directory"
     os.close(fd)
 
@@ -293,7 +293,7 @@ def test_the_escape_leaves_a_host_that_does_not_answer(desk: Desk) -> None:
     desk.types(b"a\r~.b")
     wait_for(lambda: desk.left, 20, "the user has left")
     assert desk.keyboard._thread is not None
-    desk.keyboard._thread.join(20)
+    desk.keyboard._thread.join(60)
     assert not desk.keyboard._thread.is_alive()
     assert len(desk.left) == 1
 
@@ -308,6 +308,6 @@ def test_a_command_that_is_gone_takes_no_key(desk: Desk) -> None:
     desk.link.is_gone = True
     desk.types(b"x")
     assert desk.keyboard._thread is not None
-    desk.keyboard._thread.join(20)
+    desk.keyboard._thread.join(60)
     assert not desk.keyboard._thread.is_alive()
     assert desk.left == []

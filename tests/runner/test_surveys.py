@@ -110,7 +110,7 @@ def test_a_clock_is_ahead_by_no_more_than_the_answer_took() -> None:
 
     def answers(host: str, asked: list[Any]) -> Spoken:
         if asked:
-            wait_for(lambda: times, 10, "the host is known to be reached")
+            wait_for(lambda: times, 30, "the host is known to be reached")
         return packed({}, 102.0)
 
     told: list[Any] = []

@@ -6,13 +6,16 @@ import json
 import os
 import re
 import sys
+import threading
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import promises
 import pytest
 from cases import cases
+from rig import wait_for
 
 from dispatcher import cli
 from dispatcher.cli.exec.exec import ExecOptions
@@ -166,10 +169,30 @@ def test_every_step_is_told_by_v(capfd: pytest.CaptureFixture[str]) -> None:
 # -- before a terminal ------------------------
 
 
+@contextmanager
+def going_on(seen: Callable[[], bool]) -> Iterator[str]:
+    """Text for a shell that waits in the block until something was ``seen``, half a minute at most.
+
+    The file of which it waits lies in the folder of the test.
+    """
+
+    def look() -> None:
+        with suppress(AssertionError):  # the test will say what is missing
+            wait_for(seen, 30)
+        Path("seen").touch()
+
+    looker = threading.Thread(target=look)
+    looker.start()
+    try:
+        yield "until [ -e seen ]; do sleep 0.05; done"
+    finally:
+        looker.join()
+
+
 def test_progress_stands_below_the_lines(terminal: Terminal) -> None:
     terminal.take()
-    text = "echo line; echo oops >&2; exec sleep 1.5"
-    assert cli.main([*ON_THREE, "--shell", text]) == 0
+    with going_on(lambda: "3 hosts" in terminal.text or "/3" in terminal.text) as waits:
+        assert cli.main([*ON_THREE, "--shell", f"echo line; echo oops >&2; {waits}"]) == 0
     shown = terminal.leave()
     assert shown.count("line") == 3
     assert terminal.plain.count(": oops") == 3  # as it is, though both streams end here
@@ -185,8 +208,9 @@ def test_what_is_gathered_early_goes_where_output_goes(
     terminal.take()
     with open(tmp_path / "out", "wb") as file:
         os.dup2(file.fileno(), 1)
-    text = "mkdir one 2>/dev/null && sleep 2; echo x"
-    assert cli.main([*ON_THREE, "-b", "--shell", text]) == 0
+    with going_on(lambda: "(2 of 3)" in (tmp_path / "out").read_text()) as waits:
+        text = f"mkdir one 2>/dev/null && {{ {waits}; }}; echo x"
+        assert cli.main([*ON_THREE, "-b", "--shell", text]) == 0
     shown = terminal.leave()
     out = (tmp_path / "out").read_text()
     assert "(2 of 3)" in out

@@ -258,7 +258,7 @@ def test_ctrl_c_ends_the_job_only_if_that_was_asked_for(
     before = signal.getsignal(signal.SIGINT)
     assert cli.main(["attach", "--stop-on-interrupt"]) == 130
     assert signal.getsignal(signal.SIGINT) is before
-    thread.join(10)
+    thread.join(60)
     listener.close()
     wanted = [{"order": "stop", "now": False}, {"order": "stop", "now": True}]
     assert orders[1:] == wanted[: min(presses, 2)]

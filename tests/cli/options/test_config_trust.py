@@ -110,7 +110,7 @@ def test_what_is_no_file_is_not_waited_for(
     kept = os.open(path, os.O_RDWR)  # a writer there is from the start
     try:
         writer.start()
-        writer.join(10)
+        writer.join(60)
     finally:
         closer = threading.Timer(0.2, lambda: os.close(kept))
         closer.start()

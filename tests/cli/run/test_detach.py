@@ -38,7 +38,7 @@ def told(tmp_path: Path) -> Callable[..., int]:
             theirs.shutdown(socket.SHUT_WR)
             code = _Foreground(ours, RunPaths(tmp_path), "run-1").wait()
             ours.shutdown(socket.SHUT_RDWR)
-            theirs.settimeout(10)
+            theirs.settimeout(60)
             self_answers.append(theirs.recv(100))
         return code
 
@@ -160,7 +160,7 @@ def test_a_job_keeps_its_files_somewhere(
 
 
 def lines_of(link: socket.socket) -> list[dict[str, Any]]:
-    link.settimeout(10)
+    link.settimeout(60)
     with link.makefile("rb") as lines:
         return [json.loads(line) for line in lines]
 
@@ -287,7 +287,7 @@ def test_threads_would_be_lost() -> None:
             module.background(lambda word: 0, RunPaths(Path("/none")), "run-1")
     finally:
         over.set()
-        thread.join(10)
+        thread.join(60)
 
 
 # -- Ctrl-C in the foreground ------------------------

@@ -127,7 +127,7 @@ def test_it_does_not_wait_for_the_end() -> None:
     process.stdin.flush()
     assert process.stdout.readline() == b"n[1-2]: a\n"
     process.stdin.close()
-    assert process.wait(timeout=10) == 0
+    assert process.wait(timeout=60) == 0
     process.stdout.close()
 
 

@@ -87,7 +87,7 @@ def ask(path: Path, metrics: Metrics) -> bytes:
         caller.connect(str(path))
         caller.sendall(b"GET /metrics HTTP/1.0\r\n\r\n")
         metrics.tick(1.0)
-        caller.settimeout(5)
+        caller.settimeout(60)
         answer = b""
         while data := caller.recv(1 << 16):
             answer += data

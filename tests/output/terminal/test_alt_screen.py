@@ -96,7 +96,7 @@ def test_keys_come_without_enter(desk: Desk) -> None:
         typed += desk.screen.typed()
         return typed == b"qs\x1b[A"
 
-    wait_for(read, 10, "the keys are there")
+    wait_for(read, 30, "the keys are there")
     desk.screen.leave()
     os.write(desk.user, b"ls\n")
     assert desk.screen.typed() == b""  # that is the shell's
@@ -126,7 +126,7 @@ def test_a_paused_terminal_costs_pictures_and_holds_nobody(desk: Desk) -> None:
         desk.screen.draw([b"end"])
         return b"end" in shown
 
-    wait_for(goes_on, 10, "it goes on where it was")
+    wait_for(goes_on, 30, "it goes on where it was")
     assert b"dropped" not in shown
     assert shown.count(b"\x1b[J") >= 2
 

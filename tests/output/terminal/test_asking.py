@@ -42,9 +42,9 @@ def test_who_asks_waits_until_nothing_is_drawn() -> None:
     asks = threading.Thread(target=ask)
     asks.start()
     assert not entered.wait(0.05)
-    wait_for(lambda: not lock.draws(), 10, "somebody asks")
+    wait_for(lambda: not lock.draws(), 30, "somebody asks")
     lock.taken_away()
-    asks.join(10)
+    asks.join(60)
     assert entered.is_set()
     assert lock.draws()
 
@@ -104,7 +104,7 @@ def test_what_is_typed_is_not_shown(tty: Terminal, typed: str, answer: str | Non
     tty.until("password: ")
     assert not tty.echoes()
     tty.type(typed)
-    thread.join(20)
+    thread.join(60)
     assert answers == [answer]
     assert tty.echoes()
     assert tty.leave() == "password: \r\n"
@@ -116,9 +116,9 @@ def test_it_is_called_off_from_another_thread(tty: Terminal) -> None:
     thread = asking(one, answers)
     tty.until("password: ")
     one.close()
-    wait_for(tty.echoes, 10, lambda: "the terminal echoes again")
+    wait_for(tty.echoes, 30, lambda: "the terminal echoes again")
     tty.type("\n")
-    thread.join(20)
+    thread.join(60)
     assert answers == [None]
     assert one.ask("password: ") is None  # and never again
     assert tty.leave().count("password: ") == 1
@@ -143,7 +143,7 @@ def test_lines_go_above_what_is_asked(tty: Terminal, monkeypatch: pytest.MonkeyP
     writer = Writer({1: fd})
     writer.write(1, b"n2: up\n")
     tty.type("secret\n")
-    thread.join(20)
+    thread.join(60)
     writer.write(1, b"n3: up\n")
     os.close(fd)
     assert answers == ["secret"]
@@ -157,10 +157,10 @@ def test_one_question_at_a_time(tty: Terminal) -> None:
     tty.until("password: ")
     assert OURS.turn.locked()
     tty.type("first\n")
-    wait_for(lambda: answers == ["first"] and tty.text.count("password: ") == 2, 10, "the second")
+    wait_for(lambda: answers == ["first"] and tty.text.count("password: ") == 2, 30, "the second")
     tty.type("second\n")
     for thread in threads:
-        thread.join(20)
+        thread.join(60)
     assert answers == ["first", "second"]
 
 

@@ -217,7 +217,7 @@ def test_nothing_is_drawn_while_a_secret_is_asked_for(tty: Tty) -> None:
     def ask() -> None:
         with tty_lock.asking():
             asked.set()
-            assert answered.wait(20)
+            assert answered.wait(60)
 
     def refresh(now: float) -> None:
         terminal.refresh(now, lambda columns: [(b"footer", 6)])

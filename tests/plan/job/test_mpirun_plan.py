@@ -144,7 +144,7 @@ def test_a_rank_finds_what_torch_wants(
     mine = {"NODE_RANK": "9", "ROLE_NAME": "x", "DISPATCH_HOSTS": "y", "DISPATCH_RUN_ID": "run-1"}
     done = subprocess.run(
         shim, env={**variables, **mine, "PATH": os.environ["PATH"]}, capture_output=True,
-        text=True, timeout=20, check=True,
+        text=True, timeout=60, check=True,
     )  # fmt: skip
     found = dict(line.split("=", 1) for line in done.stdout.splitlines())
     wanted = {
@@ -262,11 +262,11 @@ def test_the_agent_gives_each_host_its_command(tmp_path: Path) -> None:
         (["n2.a", "$(no)", "*"], "me it's|to:n2.a|-c=$(no) *|$(no) *|"),
     ):
         done = subprocess.run(
-            ["sh", str(script), *words], capture_output=True, text=True, timeout=20, check=True
+            ["sh", str(script), *words], capture_output=True, text=True, timeout=60, check=True
         )
         assert done.stdout == said
     done = subprocess.run(
-        ["sh", str(script), "n9", "x"], capture_output=True, text=True, timeout=20, check=False
+        ["sh", str(script), "n9", "x"], capture_output=True, text=True, timeout=60, check=False
     )
     assert (done.returncode, done.stdout) == (255, "")
     assert "n9" in done.stderr
