@@ -107,7 +107,7 @@ def cluster(_session_cluster: Cluster) -> Iterator[Cluster]:
     yield _session_cluster
     wait_for(
         lambda: not _session_cluster.processes(),
-        10,
+        30,
         lambda: f"the hosts are idle again; there are {_session_cluster.processes()}",
     )
 

@@ -24,7 +24,7 @@ from .census import Process, census
 from .entry import roots_path
 
 PROGRAM = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "cluster")
-RUN_LIMIT = 60.0
+RUN_LIMIT = 100.0
 
 Found = TypeVar("Found")
 _numbers = itertools.count(1)
@@ -232,7 +232,7 @@ class Cluster:
         """End the host at once, without a word on the network; it stays off."""
         self.command("power-off", host)
 
-    def command(self, word: str, *arguments: str, limit: float = 30.0) -> str:
+    def command(self, word: str, *arguments: str, limit: float = 60.0) -> str:
         """Run ``scripts/cluster word ...`` on this cluster and return its output.
 
         Raises: AssertionError with what it complained of.

@@ -21,7 +21,7 @@ from testbed import layout
 # Says "alive" about every 50 ms on a TCP connection; ends with what ended the connection.
 TALKER = """
 import socket, sys, time
-peer = socket.create_connection((sys.argv[1], 7777), timeout=5)
+peer = socket.create_connection((sys.argv[1], 7777), timeout=60)
 peer.settimeout(float(sys.argv[2]))
 try:
     while True:
@@ -147,12 +147,12 @@ def commands(cluster: Cluster, host: str) -> list[str]:
 def test_processes_lists_what_runs_and_where(cluster: Cluster) -> None:
     with cluster.popen(["ssh", "n2", "exec sleep 91"]) as ssh:
         # until the exec is done, ssh's shell has its place
-        wait_for(lambda: commands(cluster, "n2") == ["sleep 91"], 10, "the sleep runs on n2")
+        wait_for(lambda: commands(cluster, "n2") == ["sleep 91"], 30, "the sleep runs on n2")
         found = cluster.processes("n2")
         assert not cluster.processes("n3")
         cluster.signal("n2", found[0][0], signal.SIGKILL)
-        assert ssh.wait(10) == 255 or not cluster.isolated
-    wait_for(lambda: not cluster.processes("n2"), 5, "the sleep is gone")
+        assert ssh.wait(60) == 255 or not cluster.isolated
+    wait_for(lambda: not cluster.processes("n2"), 30, "the sleep is gone")
 
 
 def test_processes_by_run_id(cluster: Cluster) -> None:
@@ -161,13 +161,13 @@ def test_processes_by_run_id(cluster: Cluster) -> None:
         cluster.popen(["ssh", "n1", "DISPATCH_RUN_ID=two exec sleep 93"]) as two,
     ):
         both = ["sleep 92", "sleep 93"]
-        wait_for(lambda: sorted(commands(cluster, "n1")) == both, 10, "both sleeps run")
+        wait_for(lambda: sorted(commands(cluster, "n1")) == both, 30, "both sleeps run")
         found = cluster.processes("n1", run_id="two")
         assert [command for _, command in found] == ["sleep 93"]
         for pid, _ in cluster.processes("n1"):
             cluster.signal("n1", pid, signal.SIGTERM)
-        one.wait(10)
-        two.wait(10)
+        one.wait(60)
+        two.wait(60)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
@@ -175,15 +175,15 @@ def test_a_signal_to_the_outer_process_ends_the_inner_one(
     cluster: Cluster, isolated: None, number: signal.Signals
 ) -> None:
     with cluster.popen(["sleep", "94"]) as outer:
-        wait_for(lambda: cluster.processes("login"), 10, "the sleep runs on login")
+        wait_for(lambda: cluster.processes("login"), 30, "the sleep runs on login")
         outer.send_signal(number)
-        assert outer.wait(5) == -number
-        wait_for(lambda: not cluster.processes("login"), 5, "the sleep is gone")
+        assert outer.wait(60) == -number
+        wait_for(lambda: not cluster.processes("login"), 30, "the sleep is gone")
 
 
 def test_orphans_are_reaped(cluster: Cluster, isolated: None) -> None:
     cluster.run(["ssh", "n1", "setsid sh -c 'sleep 0.05' >/dev/null 2>&1 </dev/null &"])
-    wait_for(lambda: not cluster.processes("n1"), 5, "the orphan ended and was reaped")
+    wait_for(lambda: not cluster.processes("n1"), 30, "the orphan ended and was reaped")
 
 
 def test_a_cut_is_silent_and_heals(cluster: Cluster, isolated: None) -> None:
@@ -195,7 +195,7 @@ def test_a_cut_is_silent_and_heals(cluster: Cluster, isolated: None) -> None:
             cluster.cut("n3")
             try:
                 assert cluster.run(["ping", "-c1", "-W1", "n2"]).returncode in (0, 127)
-                ended = cluster.run(["ssh", "-o", "ConnectTimeout=1", "n3", "true"], timeout=10)
+                ended = cluster.run(["ssh", "-o", "ConnectTimeout=1", "n3", "true"])
                 assert "timed out" in ended.stderr, "the cut was noticed at once"
                 assert talker.poll() is None, "the connection was told of the cut"
             finally:
@@ -205,7 +205,7 @@ def test_a_cut_is_silent_and_heals(cluster: Cluster, isolated: None) -> None:
             while lines < 20:  # more than the pipe can have held from before the cut
                 assert line(talker) == "alive"
                 lines += 1
-            assert time.monotonic() - started < 20
+            assert time.monotonic() - started < 60
             talker.kill()
 
 
@@ -219,13 +219,13 @@ def test_each_way_of_cutting_stops_an_answer(cluster: Cluster, isolated: None, w
     cluster.cut("n4", way)
     try:
         before = int(cluster.run(count, "n4").stdout)
-        refused = cluster.run(["ssh", "-o", "ConnectTimeout=1", "n4", "true"], timeout=10)
+        refused = cluster.run(["ssh", "-o", "ConnectTimeout=1", "n4", "true"])
         assert "timed out" in refused.stderr
         arrived = int(cluster.run(count, "n4").stdout) - before
         assert (arrived > 0) == (way == "from"), "packets went the wrong way"
     finally:
         cluster.mend("n4")
-    assert cluster.run(["ssh", "n4", "true"], timeout=15).returncode == 0
+    assert cluster.run(["ssh", "n4", "true"]).returncode == 0
 
 
 def test_power_off_ends_a_host_without_a_word(
@@ -239,7 +239,7 @@ def test_power_off_ends_a_host_without_a_word(
             cluster.power_off("n2")
             assert talker.stdout is not None
             assert talker.stdout.read().split()[-1] == "silence"
-        assert echo.wait(5) == -signal.SIGKILL
+        assert echo.wait(60) == -signal.SIGKILL
     assert cluster.processes() == []
     assert "off" in cluster.run(["true"], "n2").stderr
     assert cluster.run(["ssh", "n1", "echo", "well"]).stdout == "well\n"
@@ -356,7 +356,7 @@ def test_where_the_kernel_gives_no_namespaces_the_hosts_are_of_loopback(
     refused = "cluster: loopback sshd instead of namespaces: unshare: Operation not permitted\n"
     assert (up.returncode, up.stderr) == (0, refused)
     assert "login and n1 are up (loopback)" in up.stdout
-    wait_for(lambda: not leftovers(str(tmp_path)), 10, "the cluster is gone")
+    wait_for(lambda: not leftovers(str(tmp_path)), 30, "the cluster is gone")
 
 
 def test_an_ordinary_user_is_no_root_on_the_hosts(cluster: Cluster, isolated: None) -> None:
@@ -382,7 +382,7 @@ def test_a_killed_test_run_takes_its_cluster_along(rig: None) -> None:
     finally:
         owner.kill()
         owner.wait()
-    wait_for(lambda: not leftovers(name), 10, lambda: f"the cluster is gone: {leftovers(name)}")
+    wait_for(lambda: not leftovers(name), 30, lambda: f"the cluster is gone: {leftovers(name)}")
 
 
 def test_a_killed_keeper_takes_the_hosts_along_and_the_name_is_free(
@@ -392,8 +392,8 @@ def test_a_killed_keeper_takes_the_hosts_along_and_the_name_is_free(
     cluster = Cluster(2, name=name)
     with cluster:
         os.kill(cluster._record.keeper, signal.SIGKILL)
-        wait_for(lambda: not leftovers(name), 10, lambda: f"hosts died: {leftovers(name)}")
-        wait_for(lambda: gone(cluster._record.keeper), 10, "the keeper is dead")
+        wait_for(lambda: not leftovers(name), 30, lambda: f"hosts died: {leftovers(name)}")
+        wait_for(lambda: gone(cluster._record.keeper), 30, "the keeper is dead")
         stale = subprocess.run(cluster.argv(["true"]), capture_output=True, text=True, check=False)
         assert stale.returncode == 2
         assert "keeper is dead" in stale.stderr
@@ -406,7 +406,7 @@ def test_two_clusters_do_not_meet(new_cluster: Callable[..., Cluster]) -> None:
     one, two = new_cluster(1, width=3), new_cluster(1)
     assert one.hosts == ["n001"]
     with one.popen(["ssh", "n001", "exec sleep 97"]) as ssh:
-        wait_for(lambda: one.processes("n001"), 10, "the sleep runs")
+        wait_for(lambda: one.processes("n001"), 30, "the sleep runs")
         assert two.processes() == []
         assert two.run(["ssh", "n001", "true"]).returncode == 255
         ssh.kill()
@@ -424,7 +424,7 @@ def test_sshd_drops_connections_when_told_to(
         assert line(holder) == "b'SSH-'"
         assert cluster.run(["ssh", "n1", "true"]).returncode == 255
         holder.kill()
-    wait_for(lambda: cluster.run(["ssh", "n1", "true"]).returncode == 0, 10, "sshd takes us again")
+    wait_for(lambda: cluster.run(["ssh", "n1", "true"]).returncode == 0, 30, "sshd takes us again")
 
 
 def test_a_wrong_host_is_named(cluster: Cluster) -> None:
