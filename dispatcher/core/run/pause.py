@@ -48,6 +48,10 @@ class Pause:
         self._awaited.discard(host)
         return self._suspend() if self.deadline is not None and not self._awaited else []
 
+    def is_quiet(self, now: float) -> bool:
+        """Whether ``tick`` has nothing to do, with whichever hosts."""
+        return not self._wanted and (self.deadline is None or self.deadline > now)
+
     def tick(self, hosts: Collection[int], now: float, *, reaching: bool = False) -> list[Action]:
         """What is due, with ``hosts`` and ``reaching`` as for ``begin``."""
         if self._wanted and not reaching:

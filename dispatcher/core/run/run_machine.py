@@ -215,7 +215,8 @@ class RunMachine:
 
     def tick(self, now: float) -> list[Action]:
         """The actions that are due at ``now``."""
-        actions = self._stop_with_us(self._pause.tick, now) if self.state != OVER else []
+        is_quiet = self.state == OVER or self._pause.is_quiet(now)
+        actions = [] if is_quiet else self._stop_with_us(self._pause.tick, now)
         actions += self._carry(self._job.tick(now), now) if self.state == TRYING else []
         actions += self._orphans.tick(now) if self.state == PAUSED else []
         if self.state in (TRYING, PAUSED):

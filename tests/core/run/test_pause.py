@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -11,6 +12,7 @@ from dispatcher.core.events import run_events as ev
 from dispatcher.core.events import verdicts
 from dispatcher.core.events.actions import CloseLink, PauseRanks, ResumeRanks, Suspend
 from dispatcher.core.run.pause import LIMIT, Pause
+from dispatcher.core.run.tables import HostTable
 
 from .world import World, started
 
@@ -35,6 +37,20 @@ def test_the_ranks_stop_first() -> None:  # Z-1
     world.take(world.run.tick(world.now))
     assert world.ended is None
     assert world.run.attempt == 0
+
+
+def test_who_answers_is_asked_only_when_that_matters(monkeypatch: pytest.MonkeyPatch) -> None:
+    world, asked = started(), []
+
+    def answering(self: HostTable) -> set[int]:
+        asked.append(self)
+        return {0, 1}
+
+    monkeypatch.setattr(HostTable, "answering", property(answering))
+    world.take(world.run.tick(world.now))
+    assert not asked  # the loop ticks after each event, and there may be thousands of hosts
+    assert orders_of(world, STOP) == [PauseRanks(0), PauseRanks(1)]
+    assert asked
 
 
 def test_nobody_is_waited_for_long() -> None:  # Z-1
