@@ -83,11 +83,21 @@ class Picture(Value):
 class _Run:
     nodes: list[int]
     ranks: dict[int, str] = field(default_factory=dict)
+    counts: Counter[str] = field(default_factory=Counter)  # of the ranks by state
+
     lines: int = 0
     last: float | None = None
     silent: dict[int, float] = field(default_factory=dict)
     stopping: str | None = None
     shares: CpuShares = field(default_factory=CpuShares)
+
+    def move(self, rank: int, state: str) -> None:
+        """``rank`` is in ``state``. A picture is wanted often, so they are counted here."""
+        before = self.ranks.get(rank)
+        if before is not None:
+            self.counts[before] -= 1
+        self.ranks[rank] = state
+        self.counts[state] += 1
 
 
 class Progress(Sink):
@@ -129,17 +139,18 @@ class Progress(Sink):
             case ev.RankSpawned(node, rank):
                 run.shares.forget(rank)
                 run.nodes[node] = RUNNING
-                run.ranks[rank] = "running"
+                run.move(rank, "running")
             case ev.RankFailedToStart(_, rank):
-                run.ranks[rank] = "failed"
+                run.move(rank, "failed")
             case ev.RankExited(_, rank, status):
-                run.ranks[rank] = "failed" if status else "done"
+                run.move(rank, "failed" if status else "done")
                 run.silent.pop(rank, None)
             case RanksStalled(ranks, seconds):
                 run.silent.update(dict.fromkeys(ranks, seconds))
             case ev.RanksPlaced():  # also after a restart, with what there is then
                 run.stopping = None
                 run.ranks.clear()
+                run.counts.clear()
                 run.silent.clear()
             case ev.JobStopping(why):
                 run.stopping = why
@@ -152,7 +163,7 @@ class Progress(Sink):
             return Picture(
                 hosts=dict(Counter(run.nodes)),
                 pending=tuple(n for n, state in enumerate(run.nodes) if state < CHECKED),
-                ranks=dict(Counter(run.ranks.values())),
+                ranks=dict(+run.counts),
                 lines=run.lines,
                 seconds=now - self._began,
                 since_line=None if run.last is None else now - run.last,

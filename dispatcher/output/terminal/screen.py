@@ -92,6 +92,7 @@ class Screen(Sink):
         self._clock = clock
         self._folding: Folding[int] | None = None
         self._lines: dict[tuple[int, int], LineAssembler] = {}
+        self._bars: set[tuple[int, int]] = set()  # of these those that ever had a bar
         self._exact: dict[tuple[int, int], ExactLines] = {}
         #: stream -> who has left a line open there
         self._open: dict[int, int] = {}
@@ -116,6 +117,8 @@ class Screen(Sink):
             return
         lines = self._lines.get(key) or self._begin(key)
         block = lines.feed(data)
+        if lines.is_bar:
+            self._bars.add(key)
         if block:
             self._show(rank, stream, block)
         if not self._delay(key, lines):
@@ -211,6 +214,7 @@ class Screen(Sink):
         if exact is not None:
             self._pass(rank, stream, exact.finish())
         lines = self._lines.pop((rank, stream), None)
+        self._bars.discard((rank, stream))
         self._unfinished.pop((rank, stream), None)
         if lines is not None:
             self._show(rank, stream, lines.finish())
@@ -280,7 +284,7 @@ class Screen(Sink):
             return []
         bars = [
             (self._view.label(rank), lines.rest)
-            for (rank, _), lines in sorted(self._lines.items())
+            for (rank, _), lines in sorted((key, self._lines[key]) for key in self._bars)
             if lines.is_bar and lines.rest.strip()
         ]
         return self._footer(bars, columns)

@@ -7,6 +7,7 @@ import re
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from cases import cases
@@ -378,3 +379,37 @@ def test_a_rank_that_is_alone_waits_for_no_line_end(pipe: tuple[int, int]) -> No
     screen = Screen(view, Writer({1: pipe[1]}))
     screen.output(0, 1, b"50%")
     assert os.read(pipe[0], 9) == b"50%"
+
+
+class Unseen(dict[Any, Any]):
+    """Lines that nobody may look at one by one."""
+
+    def items(self) -> Any:
+        raise AssertionError("all of them are looked at")
+
+
+def test_a_footer_looks_at_bars_only() -> None:
+    shown: list[list[tuple[str, bytes]]] = []
+
+    def footer(bars: list[tuple[str, bytes]], columns: int) -> list[tuple[bytes, int]]:
+        shown.append(bars)
+        return []
+
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    try:
+        screen = Screen(
+            LineFormat(lambda rank: f"[{rank}]"),
+            Writer({1: nowhere, 2: nowhere}),
+            footer=footer,
+        )
+        for rank in range(9):
+            screen.output(rank, 1, b"a line\n")
+        for rank in (7, 3):
+            screen.output(rank, 1, b"10%\r20%\r")
+        screen._lines = Unseen(screen._lines)
+        screen._live(80)
+        screen.output(7, 1, b"100%\n")
+        screen._live(80)
+    finally:
+        os.close(nowhere)
+    assert shown == [[("[3]", b"20%"), ("[7]", b"20%")], [("[3]", b"20%")]]
