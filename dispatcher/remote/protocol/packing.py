@@ -46,15 +46,15 @@ def pack(value: object) -> bytes:
 def _pack(value: object, parts: list[bytes], depth: int) -> None:
     if depth > DEPTH_LIMIT:
         raise PackError("nested too deep")
-    if value is None or isinstance(value, bool):
+    if isinstance(value, bytes):  # most are
+        parts.append(b"b%d:" % len(value))
+        parts.append(value)
+    elif value is None or isinstance(value, bool):
         parts.append(_TAGS[value])
     elif isinstance(value, int):
         if not -INT_LIMIT <= value < INT_LIMIT:
             raise PackError("integer beyond 64 bits")
         parts.append(b"i%d;" % value)
-    elif isinstance(value, bytes):
-        parts.append(b"b%d:" % len(value))
-        parts.append(value)
     elif isinstance(value, str):
         try:
             text = value.encode("utf-8", "surrogateescape")

@@ -330,22 +330,30 @@ def start_order(
         words.append([raw(word) for word in argv])
         environments.append(environment)
     common, own = _common(environments)
-    return control(
-        "start",
-        ranks=[
+    fields = {
+        "ranks": [
             [rank, argv, env, *([raw(plan.part_of(rank).cwd)] if plan.parts else [])]
             for rank, argv, env in zip(members, words, own, strict=True)
         ],
-        common=common,
-        scrub=SCRUB,
-        stdin=[rank for rank in members if plan.reads_stdin(rank)],
-        bind=[
+        "common": common,
+        "stdin": [rank for rank in members if plan.reads_stdin(rank)],
+        "bind": [
             [rank, one.cpus, one.nodes if plan.mem_bind == "local" else ()]
             for rank, one in zip(members, bound_to, strict=True)
             if one.cpus
         ],
-        pmi=None if plan.mpi == "none" else pmi_job(plan, kvs_name),
-    )
+    }
+    known = _starts(plan)
+    if kvs_name not in known:
+        pmi = None if plan.mpi == "none" else pmi_job(plan, kvs_name)
+        known[kvs_name] = pack({"type": "start", "scrub": SCRUB, "pmi": pmi})
+    return _joined(known[kvs_name], fields)
+
+
+@once_a_plan
+def _starts(plan: JobPlan) -> dict[str, bytes]:
+    """What orders to start have for every node, packed, by the name of the ranks' key space."""
+    return {}
 
 
 def _gpus(node: NodePlan, facts: Facts) -> int:
@@ -431,11 +439,8 @@ def _common(
     environments: Sequence[Mapping[str, str]],
 ) -> tuple[list[list[bytes]], list[list[list[bytes]]]]:
     """What all ``environments`` share, and what each has of its own, as ``pairs``."""
-    common = {
-        name: value
-        for name, value in environments[0].items()
-        if all(env.get(name) == value for env in environments)
-    }
+    shared = set(environments[0].items()).intersection(*(env.items() for env in environments[1:]))
+    common = dict(item for item in environments[0].items() if item in shared)
     own = [pairs((n, v) for n, v in env.items() if n not in common) for env in environments]
     return pairs(common.items()), own
 
