@@ -8,6 +8,7 @@ loses a host and starts again on a spare, one that loses a host and ends for it.
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import resource
 import tempfile
@@ -273,8 +274,13 @@ COLUMNS = {
 }  # fmt: skip
 
 
-def row(hosts: int, ranks: int, model: Model, seed: int) -> dict[str, float]:
-    """A row of the table; best in a process of its own, whose memory it tells."""
+def row(
+    hosts: int, ranks: int, model: Model, seed: int, *, short: bool = False
+) -> dict[str, float]:
+    """A row of the table; best in a process of its own, whose memory it tells.
+
+    short: of the first run alone.
+    """
     limits = Limits(fanout=64)
     whole = Script(("barrier", "fail"), limits=limits)
     again = Script(("cut", "end"), restarts=1, spares=1, limits=limits)
@@ -289,8 +295,12 @@ def row(hosts: int, ranks: int, model: Model, seed: int) -> dict[str, float]:
         took = time.process_time() - began
         one = simulated(hosts, ranks, whole, model, seed, folders[0], plan=plan)
         memory = _peak() - before
-        two = simulated(hosts, ranks, again, model, seed, folders[1])
-        three = simulated(hosts, ranks, lost, model, seed, folders[2])
+        lost_s = restart_s = math.nan
+        if not short:
+            two = simulated(hosts, ranks, again, model, seed, folders[1])
+            restart_s = two.up[1] - two.began["cut"]
+            three = simulated(hosts, ranks, lost, model, seed, folders[2])
+            lost_s = three.after("cut")
     assert one.barrier is not None
     mib = {name: size / (1 << 20) for name, size in one.sizes.items()}
     return {
@@ -300,8 +310,8 @@ def row(hosts: int, ranks: int, model: Model, seed: int) -> dict[str, float]:
         "KiB/host": memory / hosts,
         "up s": one.up[0],
         "fail s": one.after("fail"),
-        "lost s": three.after("cut"),
-        "restart s": two.up[1] - two.began["cut"],
+        "lost s": lost_s,
+        "restart s": restart_s,
         "barrier MiB": one.barrier[0] / (1 << 20),
         "barrier s": one.barrier[1],
         "journal MiB": mib["dispatch.jsonl"],
