@@ -91,7 +91,7 @@ class Trust:
         index = self._files.index((*config.user_known_hosts, *config.global_known_hosts))
         name = lookup_name(config.host, config.port, config.known_as)
         found = index.keys_of(name)
-        if not found and config.known_as is None and config.port != 22:
+        if not found and config.known_as is None:
             revoked = found.revoked
             found = index.keys_of(config.host)  # a key of the bare name serves every port
             found = replace(found, revoked=(*revoked, *found.revoked))
