@@ -219,7 +219,7 @@ def digest(path: str, size: int = -1) -> str:
             if not data:
                 return known.hexdigest() if left < 0 else ""
             known.update(data)
-            left -= len(data) if left > 0 else 0
+            left -= len(data)
     finally:
         os.close(fd)
     return known.hexdigest()  # type: ignore[no-any-return]
