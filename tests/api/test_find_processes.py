@@ -27,7 +27,8 @@ from dispatcher.core.events.run_events import Entry, NodeCleared
 from dispatcher.model.failure import Ending, Failure, Kind
 from dispatcher.model.host import Host
 from dispatcher.model.paths import new_run_id
-from dispatcher.plan.exec_plan import ExecLimits
+from dispatcher.plan.exec_plan import ExecLimits, ExecPlan
+from dispatcher.runner.exec import exec_loop
 from dispatcher.transport.process.command import LocalTransport
 
 RUN = "20260131-142501-k3f9x2"
@@ -210,6 +211,22 @@ def test_a_machine_without_leftovers() -> None:
     seen = look_by(lambda host: transport, [Host("localhost")], [new_run_id()], kill=False)
     assert (seen.found, seen.failures) == ({"localhost": []}, [])
     transport.close()
+
+
+def test_no_host_is_waited_for_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    plans: list[ExecPlan] = []
+
+    class Runner:
+        def __init__(self, plan: ExecPlan, *others: object) -> None:
+            plans.append(plan)
+
+        def run(self, handled: object) -> list[object]:
+            return []
+
+    monkeypatch.setattr(exec_loop, "ExecRunner", Runner)
+    for limits in (None, ExecLimits(command=3.0)):
+        look_by(lambda host: LocalTransport(), [Host("n1")], [RUN], kill=False, limits=limits)
+    assert [plan.limits.command for plan in plans] == [LONGEST, 3.0]
 
 
 def test_a_host_that_cannot_be_asked(monkeypatch: pytest.MonkeyPatch) -> None:

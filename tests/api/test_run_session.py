@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import threading
 import time
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 from cases import cases
 from rig import wait_for
+from typing_extensions import Self
 
 from dispatcher.api.find_processes import FinalCleanup
 from dispatcher.api.report import replay
@@ -279,6 +281,23 @@ def test_the_result_and_what_was_put() -> None:
         assert list(run.start()) == [0, 1, 2]
         assert run.wait() == "result"
         assert list(run) == []
+
+
+def test_what_was_put_before_a_loop_looks_is_told_there() -> None:
+    class Quick(BackgroundRun[str, int]):
+        def start(self) -> Self:
+            super().start()
+            self._thread.join(20)
+            return self
+
+    def work() -> str:
+        for number in range(3):
+            run.put(number)
+        return "result"
+
+    run, told = Quick(work, lambda event: None), list[int]()
+    assert asyncio.run(run.run_async(told.append)) == "result"
+    assert told == [0, 1, 2]
 
 
 def test_an_error_is_raised_where_one_waits() -> None:

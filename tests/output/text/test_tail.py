@@ -84,6 +84,10 @@ def test_the_line_that_says_why_is_among_the_last_that_are_told() -> None:
     assert (told[-2:], len(told)) == (["E: no luck", f"({N_LINES + 5} more lines)"], N_LINES)
     tail.event(Entry(1, 0.0, ev.RanksPlaced(1, "a", 1, 1)))
     assert tail.last(0)[1] == []
+    tail.output(0, 2, b"\n".join([*error, *rest]) + b"\n")  # with nothing before it
+    assert str(tail.error(0, 1)) == "E: no luck (a.py:3)"
+    told = [line.decode() for line in error]
+    assert tail.last(0)[1] == [*told, f"({N_LINES + 5} more lines)"]
 
 
 def test_why_a_rank_ended_is_kept_of_each_attempt() -> None:

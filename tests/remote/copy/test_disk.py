@@ -27,6 +27,7 @@ from dispatcher.remote.copy.disk import (
     locked,
     merge,
     needs,
+    open_part,
     remove,
     rename,
     same_file,
@@ -416,6 +417,25 @@ def test_a_name_may_have_got_another_file(tmp_path: Path) -> None:
     path.unlink()
     assert not same_file(fd, str(path))
     os.close(fd)
+
+
+def test_a_part_is_ours_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("ours", "two", "theirs"):
+        (tmp_path / name).touch()
+    os.link(tmp_path / "two", tmp_path / "names")
+    (tmp_path / "link").symlink_to("ours")
+    (tmp_path / "folder").mkdir()
+    os.mkfifo(tmp_path / "fifo")
+    for name in ("two", "link", "folder", "fifo", "none"):
+        assert open_part(str(tmp_path / name), make=False) is None
+    assert open_part(str(tmp_path / "folder"), make=True) is None
+    for name in ("ours", "new"):
+        fd = open_part(str(tmp_path / name), make=True)
+        assert fd is not None
+        assert open_part(str(tmp_path / name), make=True) is None  # somebody is at it
+        os.close(fd)
+    monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
+    assert open_part(str(tmp_path / "theirs"), make=False) is None
 
 
 class TestIncoming:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -112,6 +113,19 @@ def test_the_end_of_the_connection_is_the_end_of_all(
     with pytest.raises(LinkClosed):
         line.order()
     line.close()  # has ended already
+
+
+def test_who_speaks_when_nothing_can_be_sent_any_more_is_told(
+    world: World, line: PoolConnection
+) -> None:
+    """Also before the end was read."""
+    assert world.ours is not None
+    link = line.order()
+    world.ours.shutdown(socket.SHUT_WR)
+    with pytest.raises(LinkClosed):
+        link.write(b"x")
+    with pytest.raises(LinkClosed):
+        line.order()
 
 
 def test_closing_it_ends_its_links_and_frees_the_socket(world: World) -> None:
