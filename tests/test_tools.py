@@ -57,7 +57,7 @@ def bare_machine(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[st
         "bin/id": "#!/bin/sh\necho 0\n",
         "bin/date": "#!/bin/sh\necho 20301231\n",
         **dict.fromkeys(
-            ["scripts/setup", "scripts/build", "scripts/chaos", "scripts/explore"], says
+            [f"scripts/{name}" for name in ("setup", "build", "chaos", "explore", "soak")], says
         ),
         **{f".venv/bin/{tool}": says for tool in ("ruff", "codespell", "mypy", "pytest")},
     }
@@ -98,6 +98,7 @@ LINT = ["ruff check", "ruff format --check", "codespell ", "mypy "]
                 "explore ",
                 "pytest -q -rs -n 2 --fast --timeout 3600",
                 "chaos --runs 200 --seed 20301231", "chaos --start --runs 200 --hosts 3",
+                "soak --minutes 10",
             ],
         ),
     ],
