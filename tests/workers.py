@@ -75,8 +75,7 @@ def settle_in(config: pytest.Config) -> None:
     """Give this worker its own folder for temporary files, beside that of its tests."""
     place = f"{config.option.basetemp}-tmp"
     os.makedirs(place, mode=0o700)
-    os.environ["TMPDIR"] = place
-    tempfile.tempdir = None
+    os.environ["TMPDIR"] = tempfile.tempdir = place  # not that of the test which first asks for it
     if "coverage" not in sys.modules:  # which writes what it saw later than this is called
         atexit.register(os._exit, 0)  # to free all that a worker has takes Python seconds
 
