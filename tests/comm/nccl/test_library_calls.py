@@ -72,7 +72,7 @@ class Nccl:
         return 0 if self.code < 9 else self.code
 
     def _ncclGetErrorString(self, code: int) -> bytes | None:
-        return b"error %d" % code if code < 99 else None
+        return {98: b"odd \xff", 99: None}.get(code, b"error %d" % code)
 
     def _ncclGetLastError(self, handle: object) -> bytes | None:
         assert handle is None
@@ -122,8 +122,9 @@ def test_an_id_is_made_or_nccls_reason_told(monkeypatch: pytest.MonkeyPatch) -> 
 
 @pytest.mark.parametrize(
     ("code", "last", "why"),
-    [(2, b" x\n", "error 2: x"), (2, b"", "error 2"), (2, None, "error 2"), (99, b"x", ": x")],
-)
+    [(2, b" x\n", "error 2: x"), (2, b"", "error 2"), (2, None, "error 2"), (99, b"x", ": x"),
+     (98, b"\xfe\n", "odd \ufffd: \ufffd")],
+)  # fmt: skip
 def test_nccls_own_words(
     code: int, last: bytes | None, why: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -115,7 +115,7 @@ def test_input_is_ended_once_and_output_still_comes(children: Children) -> None:
     link.write(b"all of it")
     link.end_input()
     link.end_input()
-    with pytest.raises(LinkClosed):
+    with pytest.raises(LinkClosed, match="link closed"):
         link.write(b"more")
     assert gather(link) == (b"all of it", b"end\n")
     assert link.ending(20) == Ending(0)

@@ -349,6 +349,12 @@ def test_extensions_are_counted(session: Quiet) -> None:
     message.rewind()
     session._parse_ext_info(message)
     assert session.server_extensions == {"server-sig-algs": b"\xff"}
+    many = Message()
+    many.add_int(64)
+    many.add_bytes(b"".join(b"\0\0\0\2%02d\0\0\0\0" % number for number in range(64)))
+    many.rewind()
+    session._parse_ext_info(many)
+    assert len(session.server_extensions) == 64
     endless = Message()
     endless.add_int((1 << 32) - 1)
     endless.rewind()

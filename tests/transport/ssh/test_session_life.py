@@ -92,12 +92,14 @@ def test_what_does_not_start_in_time_is_given_up(session: Quiet, opened: bool) -
 
 def test_one_that_was_refused_is_not_tried_again(session: Quiet) -> None:
     session.stand_by("sh")
+    held = newest(session)
     message = Message()
-    for number in (max(session.channel_events), 1):
+    for number in (held.chanid, 1):
         message.add_int(number)
     message.add_string("one session only")
     session._parse_channel_open_failure(Message(message.asbytes()))
     assert session.kinds() == [OPEN]
+    assert len(session._channels) == 0  # its number is free, though somebody holds it
     assert session.take_standby("sh", soon()) is None
     assert not session.has_standby("sh")
 
