@@ -8,8 +8,20 @@ from dispatcher.api.report import replay
 
 from ..conftest import Desk, script, words_of
 
-ACTOR = "import os\nprint('acts', os.environ['ROLE_RANK'], os.environ['X'], os.getcwd())\n"
-LEARNER = "import os, sys\nprint('learns', *sys.argv[1:])\nsys.exit(os.environ['RANK'] == '2')\n"
+ACTOR = """
+import os
+print('acts', os.environ['ROLE_RANK'], os.environ['X'], os.getcwd(), flush=True)
+open('../said0', 'w').close()
+"""
+#: rank 2 fails once the others have said what they say
+LEARNER = """
+import os, sys, time
+print('learns', *sys.argv[1:], flush=True)
+if os.environ['RANK'] == '2':
+    while not (os.path.exists('said0') and os.path.exists('said1')): time.sleep(0.02)
+    sys.exit(1)
+open('said1', 'w').close()
+"""
 
 
 def test_each_is_told_apart_everywhere(desk: Desk) -> None:
