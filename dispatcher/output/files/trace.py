@@ -149,6 +149,7 @@ class Trace(Spans):
         self._clock = clock
         self._before = before
         self._began: float | None = None  # by the clock
+        self._early: set[int] = set()  # ranks whose bytes came before the news that they are there
         self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
         self._lines = 0
         self.begin(hosts)
@@ -158,12 +159,21 @@ class Trace(Spans):
         if self._began is None:
             self._began = self._clock() - entry.t
         super().event(entry)
+        match entry.event:
+            case ev.RankSpawned(rank=rank) if rank in self._early:
+                self._early.remove(rank)
+                self._wrote(rank)
 
     def output(self, rank: int, stream: int, data: bytes) -> None:
-        if rank in self._silent and self._began is not None:
-            self._silent.remove(rank)
-            if rank in self._places:
-                self._turn(self._places[rank], "run", self._clock() - self._began)
+        if rank in self._silent:
+            self._wrote(rank)
+        elif rank not in self._places:
+            self._early.add(rank)
+
+    def _wrote(self, rank: int) -> None:
+        self._silent.remove(rank)
+        if rank in self._places and self._began is not None:
+            self._turn(self._places[rank], "run", self._clock() - self._began)
 
     def close(self) -> None:
         if self._began is not None:

@@ -82,6 +82,18 @@ def test_one_host_from_connect_to_drain(tmp_path: Path) -> None:
     assert os.stat(tmp_path / "t.json").st_mode & 0o777 == 0o600
 
 
+def test_output_may_overtake_the_news_of_its_rank(tmp_path: Path) -> None:
+    elements = traced(
+        tmp_path / "t.json",
+        (1.0, ev.RanksPlaced(2, "a", 1)),
+        (1.5, 3),
+        (2.0, ev.RankSpawned(1, 3, 77)),
+        (2.5, 3),
+        (3.0, ev.RankExited(1, 3, 0)),
+    )
+    assert spans(elements)[2, 4] == [("start", 2.5, 2.5), ("run", 2.5, 3.5), ("drain", 3.5, 3.5)]
+
+
 def test_what_is_under_way_at_the_end_ends_there(tmp_path: Path) -> None:
     found = spans(
         traced(
