@@ -210,18 +210,21 @@ def test_the_collective_of_torch_is_named_with_who_has_not_called_it(desk: Desk)
     )  # fmt: skip
     assert done.returncode == 124, done.stderr
     verdict = done.stderr[done.stderr.index("error: ") :].splitlines()
-    assert verdict[1:4] == [
+    assert verdict[1] == (
         "  rank 1 on localhost has not called gloo:all_reduce Float[8], number 2 of group 1; "
-        "rank 0 waits in it",
-        "  flight recorder and stacks agree",
-        "  rank 1 on localhost is in load_batch at prog.py:6",
-    ]
+        "rank 0 waits in it"
+    )
     assert "called in step at prog.py:8" in done.stderr
     latest = desk.folder / "logs/latest"
     cause = json.loads((latest / "report.json").read_text())["cause"]
-    assert (cause["rank"], cause["signals"]) == (1, [
-        {"name": "flight recorder", "ranks": ["1"]}, {"name": "stacks", "ranks": ["1"]},
-    ])  # fmt: skip
+    signals = [{"name": "flight recorder", "ranks": ["1"]}, {"name": "stacks", "ranks": ["1"]}]
+    assert cause["rank"] == 1
+    if verdict[2].startswith("  by flight recorder alone"):  # too busy to show stacks in time
+        assert cause["signals"][0] == signals[0]
+    else:
+        assert verdict[2] == "  flight recorder and stacks agree"
+        assert verdict[3] == "  rank 1 on localhost is in load_batch at prog.py:6"
+        assert cause["signals"] == signals
     assert cause["collective"] == {
         "group": "group 1", "sequence": 2, "name": "gloo:all_reduce Float[8]", "entered": ["0"],
         "missing": ["1"], "unknown": [], "differing": [],
