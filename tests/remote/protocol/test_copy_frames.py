@@ -13,6 +13,7 @@ from dispatcher.remote.protocol.copy_frames import (
     CHUNK,
     DATA,
     LARGEST,
+    LARGEST_PIECE,
     VALUE,
     Entry,
     columns,
@@ -20,6 +21,7 @@ from dispatcher.remote.protocol.copy_frames import (
     message,
     numbers,
     numbers_of,
+    pieces,
     rows,
     sha256,
     split,
@@ -71,6 +73,20 @@ LISTED = {
 
 def fields(entries: list[Entry]) -> list[list[Any]]:
     return [[getattr(entry, name) for name in Entry.__slots__] for entry in entries]
+
+
+@cases(
+    ("count", "length", "sizes"),
+    [(0, 1, [0]), (400, 1, [400]), (801, 1, [400, 400, 1]), (5, 4096, [2, 2, 1]), (3, 4097, [2, 1]),
+     (9, 2048, [4, 4, 1])],
+)  # fmt: skip
+def test_a_list_comes_in_pieces_of_some_size(count: int, length: int, sizes: list[int]) -> None:
+    entries = [Entry(f"{at:0{length}d}", "f", 0o644, at, -at) for at in range(count)]
+    made = list(pieces(entries))
+    assert [piece["more"] for piece in made] == [True] * (len(made) - 1) + [False]
+    assert [len(rows(piece["list"])) for piece in made] == sizes
+    assert fields([one for piece in made for one in rows(piece["list"])]) == fields(entries)
+    assert all(len(pack(piece)) < LARGEST_PIECE for piece in made)
 
 
 def test_a_list_is_its_columns() -> None:
