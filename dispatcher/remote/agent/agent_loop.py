@@ -485,8 +485,7 @@ class Loop:
         """Take output of a rank, as much as there is credit for."""
         member, stream = self.readable[fd]
         if self.credit <= 0 or self.second_size > LANE_LIMIT:
-            self.pace()
-            return
+            return  # another was read just before: ``flush`` leaves the pipes alone
         data = process.read(fd, min(OUTPUT_LIMIT, self.credit))
         if data is None:
             return

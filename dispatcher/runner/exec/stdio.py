@@ -247,7 +247,7 @@ class Keys:
                     return None
                 keys += _ESCAPE if key != _ESCAPE else b""
             elif self._at_start and key == _ESCAPE:
-                self._escaped, self._at_start = True, False
+                self._escaped = True
                 continue
             keys += key
             self._at_start = key in (b"\r", b"\n")
