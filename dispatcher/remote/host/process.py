@@ -216,10 +216,9 @@ def search(name: bytes, path: bytes | None) -> list[bytes]:
 
 def scrubbed(environ: Iterable[tuple[bytes, bytes]], scrub: list[bytes]) -> dict[bytes, bytes]:
     """``environ`` without the names in ``scrub``; an entry ending in ``*`` is a prefix."""
-    names = {entry for entry in scrub if not entry.endswith(b"*")}
     prefixes = tuple(entry[:-1] for entry in scrub if entry.endswith(b"*"))
     return {
         name: value
         for name, value in environ
-        if name not in names and not name.startswith(prefixes)
+        if name not in scrub and not name.startswith(prefixes)
     }
