@@ -314,9 +314,11 @@ def test_what_a_sampler_was_just_starting_is_its_own(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(proctree, "descendants", lambda pid: next(looks))
     monkeypatch.setattr(os, "kill", lambda pid, number: killed.append(pid))
     with select.epoll() as poll:
+        before = descriptors()
         one = sampler.Sampler(poll)
         one.fd, end = os.pipe()
         one.pid = 4000
         poll.register(one.fd)
         assert one.stop() == {4000, 4001} == set(map(abs, killed))
         os.close(end)
+        assert not descriptors() - before
