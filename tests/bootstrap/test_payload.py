@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import locale
 import os
 import subprocess
 from pathlib import Path
@@ -163,6 +164,15 @@ SENT = sorted(path for path in (HERE / "remote").rglob("[!_]*.py") if path.paren
 class TestPayload:
     def test_is_small(self) -> None:
         assert len(payload()) <= 26 << 10
+
+    def test_it_is_read_alike_in_every_locale(self) -> None:
+        names, before = ("agent.node", "pmi.pmi_server"), locale.setlocale(locale.LC_CTYPE)
+        try:
+            locale.setlocale(locale.LC_CTYPE, "C")  # which has no more than ASCII
+            read = [bootstrap.source.__wrapped__(name) for name in names]
+        finally:
+            locale.setlocale(locale.LC_CTYPE, before)
+        assert read == list(map(bootstrap.source, names))
 
     @cases("path", SENT, ids=lambda path: f"{path.parent.name}.{path.stem}")
     def test_what_travels_means_the_same_and_stands_in_the_same_lines(self, path: Path) -> None:

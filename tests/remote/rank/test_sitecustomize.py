@@ -462,3 +462,10 @@ def test_the_agent_may_look_into_a_python_that_its_rank_started(
     sitecustomize.allow_tracing()
     seen = [(option, tracer.value) for option, tracer, *_ in calls]
     assert seen == [(0x59616D61, os.getppid())] * asked
+
+
+def test_a_rank_that_cannot_be_asked_runs_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    hook = sys.breakpointhook
+    monkeypatch.setattr(sys, "breakpointhook", hook)
+    sitecustomize.await_debugger("/none", signum=0)
+    assert sys.breakpointhook is hook
