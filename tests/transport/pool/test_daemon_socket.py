@@ -18,7 +18,7 @@ import dispatcher
 from dispatcher.model.errors import DispatchError
 from dispatcher.remote.protocol.mux import Frames, Malformed, frame
 from dispatcher.transport.pool import daemon_socket
-from dispatcher.transport.pool.daemon_socket import DROP, LARGEST, LIST, ask, message
+from dispatcher.transport.pool.daemon_socket import DROP, LARGEST, LIST, ask, fields, message
 
 from ..open_files import open_files
 
@@ -262,6 +262,12 @@ def test_an_answer_that_is_none(listener: socket.socket, said: bytes) -> None:
     with pytest.raises(Malformed):
         ask(LIST)
     answering.end()
+
+
+@cases("body", [b"", b"[1]", b"\xff", b"[" * 100_000])
+def test_what_is_no_object(body: bytes) -> None:
+    with pytest.raises(Malformed, match="not an object"):
+        fields(body)
 
 
 def test_an_answer_that_does_not_come(
