@@ -29,6 +29,7 @@ from dispatcher.core.events.monitor_events import (
     LastWords,
     NcclNetwork,
     PlacedNode,
+    RankError,
     RunBegan,
     RunClosed,
 )
@@ -211,6 +212,23 @@ GROUP = Group((0, FIRST), "py-spy", "S", (Frame("f", "a.py", 3),))
 
 #: of a rank that wrote nothing of its end
 UNTOLD = {"last_error": None, "place": None, "remedy": None}
+
+
+@cases(
+    ("error", "told"),
+    [
+        (RankError((2,), "E: no", "a.py:3", hint="pip install x"),
+         {"last_error": "E: no", "place": "a.py:3", "remedy": "pip install x"}),
+        (RankError((2,), "E: no"), {**UNTOLD, "last_error": "E: no"}),
+        (RankError((2,), ""), UNTOLD), (RankError((0,), "E: no", "a.py:3", hint="x"), UNTOLD),
+    ],
+)  # fmt: skip
+def test_what_the_rank_that_failed_wrote_of_its_end(
+    error: RankError, told: Mapping[str, Any]
+) -> None:
+    report = folded(*START, closed(failed(RankFailed(1, 2, 3)), errors=(error,)))
+    assert report.cause is not None
+    assert {name: report.cause.facts[name] for name in UNTOLD} == told
 
 
 @cases(
