@@ -77,6 +77,10 @@ SAMPLES = [
     (DEAD, RasReply(dead=ONE)), (SILENT, RasReply(silent=ONE)), ("", RasReply()),
     ("SERVER PROTOCOL 2\nOK\n", RasReply()),
     ("  Process 1 on node a\n  Rank 1 -- GPU 1 managed by process 1 on node a\n", RasReply()),
+    # who is listed before any count has launched nothing
+    ("  Communicator ranks have different operation counts\n"
+     "  Rank 1 -- GPU 1 managed by process 1 on node a\n  1 rank has launched up to operation 1\n",
+     RasReply(behind=(Process(1, "a"),))),
 ]  # fmt: skip
 
 
