@@ -98,9 +98,11 @@ class PoolConnection:
 
     def _run(self) -> None:
         frames = mux.Frames(LARGEST)
+        # one for all reads: a large one for each, which is then cut to a line, scatters the heap
+        buffer = memoryview(bytearray(_READ_SIZE))
         try:
-            while data := self._link.recv(_READ_SIZE):
-                for number, kind, body in frames.feed(data):
+            while size := self._link.recv_into(buffer):
+                for number, kind, body in frames.feed(bytes(buffer[:size])):
                     if kind == ASK:
                         threading.Thread(
                             target=self._answer, args=(fields(body),), name="asked", daemon=True

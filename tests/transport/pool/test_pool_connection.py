@@ -139,6 +139,38 @@ def test_closing_it_ends_its_links_and_frees_the_socket(world: World) -> None:
     wait_for(lambda: world.ours is not None and world.ours.fileno() == -1, 30, "it is free")
 
 
+class Watched(socket.socket):
+    """Notes the buffers that it is read into; a read that makes one of its own fails."""
+
+    def __init__(self, link: socket.socket) -> None:
+        super().__init__(fileno=link.detach())
+        self.buffers: list[object] = []
+
+    def recv(self, *_: object) -> bytes:
+        raise AssertionError("a buffer for this read alone")
+
+    def recv_into(self, buffer: memoryview, *how: int) -> int:  # type: ignore[override]
+        self.buffers.append(buffer)
+        return super().recv_into(buffer, *how)
+
+
+def test_all_reads_share_a_buffer(world: World) -> None:
+    """Of one for each, cut to a line, the pieces scatter the heap: a long job grows without end."""
+    assert world.ours is not None
+    watched = Watched(world.ours)
+    line = PoolConnection(watched, Passwords())
+    try:
+        link = line.order(host="n1")
+        said = []
+        for number in range(3):
+            world.daemon.say(frame(1, mux.OUTPUT, b"line %d" % number))
+            said.append(wait_for(lambda: link.read(99), 30, "the line"))
+        assert said == [b"line 0", b"line 1", b"line 2"]
+        assert len({id(buffer) for buffer in watched.buffers}) == 1 < len(watched.buffers)
+    finally:
+        line.close()
+
+
 def test_its_thread_has_a_name_and_keeps_nobody_alive(line: PoolConnection) -> None:
     named = [one for one in threading.enumerate() if one.name == "transport:pool:read"]
     assert named
