@@ -15,6 +15,7 @@ from dispatcher.transport.ssh import paramiko_transport
 
 paramiko_transport.preload()
 from paramiko.message import Message  # noqa: E402 - paramiko is imported by preload alone
+from paramiko.ssh_exception import SSHException  # noqa: E402
 
 from dispatcher.transport.ssh.paramiko_internals import (  # noqa: E402
     SILENCE_CHECK,
@@ -88,6 +89,19 @@ def test_what_does_not_start_in_time_is_given_up(session: Quiet, opened: bool) -
         opens(session)
     assert session.take_standby("sh", time.monotonic() + 0.01) is None
     assert channel.closed is opened
+
+
+@pytest.mark.parametrize("lost", [EOFError(), OSError(9, "closed"), SSHException("no more")])
+def test_what_was_read_need_not_be_acknowledged_to_who_is_gone(
+    session: Quiet, lost: Exception
+) -> None:
+    channel = session.channel()
+    session.fails = lost
+    channel._acknowledge(channel.in_window_threshold + 1)
+    assert session.kinds() == []
+    session.fails = None
+    channel._acknowledge(channel.in_window_threshold + 1)
+    assert session.kinds() == [93]
 
 
 def test_one_that_was_refused_is_not_tried_again(session: Quiet) -> None:
