@@ -37,13 +37,15 @@ class Trend:
 def trend(times: Sequence[float], values: Sequence[float], name: str, most: float = 0.0) -> Trend:
     """How ``values`` went, one a round, seen at ``times`` (seconds).
 
-    first and last are medians of the first and the last quarter. By its name, more is allowed of
-    memory (KiB) by 1 MiB and a fiftieth, of objects by a hundredth, of all else by one. most: what
-    may be come to in any case.
+    first and last are medians of the first and the last quarter; of memory (KiB) of the third and
+    the last, since the pools of malloc and Python fill for more than a hundred runs. More is
+    allowed of memory by 1 MiB and a fiftieth, of objects by a hundredth, of all else by one. most:
+    what may be come to in any case.
     """
-    quarter = max(1, len(values) // 4)
-    first, last = statistics.median(values[:quarter]), statistics.median(values[-quarter:])
-    allowed = {"KiB": 1024 + first / 50, "objects": first / 100}.get(name.split()[-1], 1.0)
+    quarter, what = max(1, len(values) // 4), name.split()[-1]
+    early = values[-2 * quarter : -quarter] or values if what == "KiB" else values[:quarter]
+    first, last = statistics.median(early), statistics.median(values[-quarter:])
+    allowed = {"KiB": 1024 + first / 50, "objects": first / 100}.get(what, 1.0)
     hours = [seconds / 3600 for seconds in times]
     slopes = _slope(hours, values), _slope(range(len(values)), values)
     return Trend(first, last, *slopes, max(allowed, most - first))

@@ -40,14 +40,16 @@ JUMPY = [50.0, 53.0, 47.0, 50.0] * 10
         ([float(-n) for n in range(40)], "hosts: files", 0, False),
         ([float(n) for n in range(40)], "own state: records", 100, False),
         ([float(3 * n) for n in range(40)], "own state: records", 100, True),
-        ([50_000.0 + 60 * n for n in range(40)], "a: KiB", 0, False),
-        ([50_000.0 + 80 * n for n in range(40)], "a: KiB", 0, True),
+        ([50_000.0 + 200 * n for n in range(40)], "a: KiB", 0, False),
+        ([50_000.0 + 220 * n for n in range(40)], "a: KiB", 0, True),
+        ([*range(30_000, 50_000, 1000), *[50_000.0] * 20], "a: KiB", 0, False),  # it has settled
+        ([9000.0], "a: KiB", 0, False),
         ([30_000.0 + 9 * n for n in range(40)], "a: objects", 0, False),
         ([30_000.0 + 11 * n for n in range(40)], "a: objects", 0, True),
         ([1.0], "hosts: files", 0, False),
     ],
 )
-def test_growth_is_the_last_quarter_above_the_first(
+def test_growth_is_the_last_quarter_above_an_earlier_one(
     values: list[float], name: str, most: float, grew: bool
 ) -> None:
     found = trend([60.0 * n for n in range(len(values))], values, name, most)
