@@ -34,7 +34,7 @@ from dispatcher.transport.ssh_auth.passwords import AnyPassword, Outcome, Passwo
 POLL = 1.0
 #: seconds without any connection or client after which the daemon ends
 LINGER = 5.0
-#: readings of the configuration that are remembered, beside those that made a connection
+#: readings of the configuration that are remembered, beside those whose connections are there
 MOST_READINGS = 16
 
 
@@ -46,7 +46,7 @@ class Daemon:
         self._pool = SessionPool()
         self._lock = threading.Lock()
         self._readings: dict[str, ParamikoTransport] = {}
-        self._connected: set[str] = set()  # readings that made connections
+        self._connecting: list[str] = []  # readings, once for each connection being made
         self._clients = 0
         self._last = time.monotonic()
         self._idle = 600.0
@@ -106,18 +106,27 @@ class Daemon:
 
     def open(self, order: dict[str, Any], ask: Ask) -> Link | Failure | None:
         """The command of ``order``; None where no connection is kept, nor is one to be."""
-        transport = self._reading(order, ask)
+        connects = order["keep"] is not None
+        transport = self._reading(order, ask, connects=connects)
         deadline = time.monotonic() + float(order["seconds"])
         window = None if order["window"] is None else Window(*order["window"])
-        if order["keep"] is None:
+        if not connects:
             return transport.open_pooled(_target(order), order["command"], deadline, window)
         self._idle = float(order["keep"])
-        with self._lock:
-            self._connected.add(order["run"])
-        return transport.open(_target(order), order["command"], deadline, window)
+        try:
+            return transport.open(_target(order), order["command"], deadline, window)
+        finally:
+            with self._lock:
+                self._connecting.remove(str(order["run"]))
 
-    def _reading(self, order: dict[str, Any], ask: Ask) -> ParamikoTransport:
-        """The transport of this dispatch, which has read its files for itself."""
+    def _reading(
+        self, order: dict[str, Any], ask: Ask, *, connects: bool = False
+    ) -> ParamikoTransport:
+        """The transport of this dispatch, which has read its files for itself.
+
+        connects: it is about to make a connection. One that has made connections is needed as
+        long as these are there: those to jump hosts are its own.
+        """
         run = str(order["run"])
         with self._lock:
             known = self._readings.get(run)
@@ -129,9 +138,16 @@ class Daemon:
                     keep=self._pool,
                     alive=Keepalive(*order["alive"]),
                 )
-            spare = [name for name in self._readings if name not in self._connected]
-            for name in spare[:-MOST_READINGS]:
-                del self._readings[name]
+            if connects:
+                self._connecting.append(run)
+            spare = [
+                name
+                for name, one in self._readings.items()
+                if name not in self._connecting and not one.serves()
+            ]
+            old = [self._readings.pop(name) for name in spare[:-MOST_READINGS]]
+        for one in old:
+            one.close()
         return known
 
 

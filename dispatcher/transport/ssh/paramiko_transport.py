@@ -21,6 +21,7 @@ import threading
 import time
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
+from weakref import WeakSet
 
 from dispatcher.model.failure import Failure, Kind
 from dispatcher.transport.base import (
@@ -127,6 +128,7 @@ class ParamikoTransport(Transport):
         self._pump = Pump("transport:proxy:read")
         self._lock = threading.Lock()
         self._jump_hosts: dict[Route, JumpHost] = {}
+        self._made: WeakSet[Session] = WeakSet()
         self._owns_pool = keep is True
         self.session_pool = (
             keep if isinstance(keep, SessionPool) else SessionPool() if keep else None
@@ -285,7 +287,15 @@ class ParamikoTransport(Transport):
         if failure is not None:
             session.end()
             return failure
+        with self._lock:
+            self._made.add(session)
         return session
+
+    def serves(self) -> bool:
+        """Whether a connection that was made here, or leads on to others, is still there."""
+        with self._lock:
+            made = [*self._made]
+        return any(session.active for session in made)
 
     def _route(self, target: Target) -> Route | Failure:
         """All hosts on the way to one, itself last; by config alone, nothing is contacted."""

@@ -73,6 +73,8 @@ class Reading:
         self.options = options
         self.asked: list[tuple[Any, ...]] = []
         self.link = FarLink()
+        self.connections = 0  # that it has made, and that are there
+        self.closed = False
         self.made.append(self)
 
     def _asked(self, *words: Any) -> FarLink:
@@ -86,7 +88,14 @@ class Reading:
         return self._asked("pooled", *words)
 
     def open(self, *words: Any) -> FarLink:
+        self.connections += 1
         return self._asked("any", *words)
+
+    def serves(self) -> bool:
+        return self.connections > 0
+
+    def close(self) -> None:
+        self.closed = True
 
 
 @pytest.fixture
@@ -174,6 +183,24 @@ def test_files_are_read_once_a_launcher_and_few_are_remembered(
     assert len(readings) == 2 + module.MOST_READINGS
     daemon.open({**ORDER, "run": 0}, nobody)  # the oldest was
     assert len(readings) == 3 + module.MOST_READINGS
+    assert [reading.closed for reading in readings[:3]] == [False, True, True]
+    readings[0].connections = 0
+    daemon.open({**ORDER, "run": "another"}, nobody)
+    assert readings[0].closed  # with its connections to jump hosts
+
+
+def test_a_reading_stays_while_it_connects(daemon: Daemon, readings: list[Reading]) -> None:
+    def others(*_: Any) -> FarLink:
+        for number in range(2 * module.MOST_READINGS):
+            daemon.open({**ORDER, "run": number}, nobody)
+        return readings[0].link
+
+    daemon.at_hand({**ORDER, "run": "slow"}, nobody)
+    readings[0].open = others  # type: ignore[method-assign]
+    daemon.open({**ORDER, "run": "slow", "keep": 60}, nobody)
+    assert not readings[0].closed
+    daemon.open({**ORDER, "run": "next"}, nobody)
+    assert readings[0].closed  # nothing came of it
 
 
 @pytest.mark.parametrize("names", [None, {"n1"}, set()])
