@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from types import TracebackType
@@ -118,19 +119,25 @@ class JobRecord:
 
     def _program(self, words: tuple[str, ...]) -> Program:
         """What the ranks are to run. Raises: DispatchError."""
-        self._check_script(self._plan.program.argv[0], words[0], self._plan.cwd)
+        self._check_script(self._plan.program.argv[0], words, self._plan.cwd)
         return replace(self._plan.program, argv=words)
 
-    def _check_script(self, old: str, new: str, folder: str) -> None:
-        """Refuse a ``new`` script that is not here, where the ``old`` one is, in ``folder``.
+    def _check_script(self, old: str, words: tuple[str, ...], folder: str) -> None:
+        """Refuse ``words`` whose script is not here, where the ``old`` one is, in ``folder``.
 
         Hosts may have what this machine has not, but a script that nobody has would end the job.
         """
         if self._plan.program.kind == "command":
             return
+        new = words[0]
         here = {name: os.path.exists(os.path.join(folder, name)) for name in (old, new)}
         if here[old] and not here[new]:
-            raise CannotRestart(f"{new}: no such script in {folder}")
+            is_script = "/" in new or new.endswith(".py")  # else arguments alone were meant
+            line = shlex.join([old, *(words[1:] if is_script else words)])
+            raise CannotRestart(
+                f"{new}: no such script in {folder}",
+                hint=f"dispatch restart {self._plan.run_id} -- {line}",
+            )
 
     def _unrecorded(self, error: OSError | DispatchError) -> None:
         """There is no record, or nobody can ask: the run is worth more."""

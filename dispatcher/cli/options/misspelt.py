@@ -40,6 +40,7 @@ FOREIGN = {
     "num-processes": "np",
     "output-filename": "log-dir",
     "ppn": "nproc-per-node",
+    "slots": "nproc-per-node",
     "timestamp-output": "timestamps",
     "wdir": "chdir",
 }

@@ -135,8 +135,8 @@ def _one(
         if BETWEEN in program and not _is_escaped(program):
             program, behind = _cut(program)
         if not program:
-            what = f"{BETWEEN}: no program stands {'before' if behind is not None else 'behind'} it"
-            raise MissingArgument(what, hint=_EXAMPLE)
+            side = "before" if behind is not None else "behind"
+            raise MissingArgument(f"'{BETWEEN}': no program stands {side} it", hint=_EXAMPLE)
         options = replace(job, **own, words=program)
         lists = named_hosts(replace(options, **_only_hosts(own)), slots=True)
         hosts = tuple(host for one in lists for host in one.hosts) if lists else None

@@ -82,7 +82,7 @@ class JobRegistration(JobRecord):
         from dispatcher.cli.run.request import program_of
 
         folder = cwd_of(self._options.chdir if self._options.sync is None else None)
-        self._check_script(self._options.words[0], words[0], folder)
+        self._check_script(self._options.words[0], words, folder)
         return program_of(replace(self._options, words=words), is_typed=False)
 
     def _unrecorded(self, error: OSError | DispatchError) -> None:

@@ -117,7 +117,7 @@ def test_hosts_are_read_from_standard_input_once(
 @cases(
     ("words", "why", "hint"),
     [
-        ((*RUN, "1", "a", ":"), "no program stands behind it", "dispatch -H hostfile --np 1"),
+        ((*RUN, "1", "a", ":"), "':': no program stands behind it", "dispatch -H hostfile --np 1"),
         ((*RUN, "1", "a", ":", "-n", "1", ":", "b"), "no program stands before it", None),
         ((*RUN, "1", "a", ":", "-n", "1", "--watch", "b"), "--watch: for the whole job", "--watch"),
         ((*RUN, "1", "a", ":", "-n", "1", "--ppn", "b"), "--ppn: not an option of one", "--np"),

@@ -122,6 +122,23 @@ def test_what_a_restart_is_made_of(
     one.one.conclude(0, [])
 
 
+@cases(
+    ("words", "line"),
+    [(["3"], "train.py 3"), (["--lr", "1 2"], "train.py --lr '1 2'"), (["tran.py"], "train.py"),
+     (["./no", "x"], "train.py x")],
+)  # fmt: skip
+def test_a_restart_with_arguments_alone_is_told_the_whole_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: list[str], line: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").touch()
+    one = Made(options=RunOptions(words=("train.py", "x")))
+    with pytest.raises(DispatchError) as refused:
+        one.one._order_restart({"words": words})
+    assert refused.value.hint == f"dispatch restart {one.plan.run_id} -- {line}"
+    one.one.conclude(0, [])
+
+
 def test_how_many_ranks_is_not_known_yet() -> None:
     made = Made("n1,n2")
     assert (made.plan.is_open, made.job.ranks, made.job.logs) == (True, None, None)
