@@ -73,10 +73,12 @@ _WATCH_ORDERS = (
     "exec 3<&0;(exec <&3 3<&- >/dev/null 2>&1;trap '' HUP INT QUIT TERM;"
     "o=;while IFS= read -r s;do o=1;kill -$s $g;done;" + _END + ")&"
 )
-#: who may not signal sshd (sudo made it another user) looks it up
+#: who may not signal sshd (sudo made it another user) looks it up. It ignores signals from the
+#: first, since a terminal's Ctrl-C is for it, too, and may come before it has run at all
 _WATCH_PARENT = (
-    "o=;(exec </dev/null >/dev/null 2>&1;trap '' HUP INT QUIT TERM;"
+    "o=;trap '' HUP INT QUIT TERM;(exec </dev/null >/dev/null 2>&1;"
     "while { kill -0 $p||[ -d /proc/$p ]||ps -p $p;}&&kill -0 $$;do sleep 1;done;" + _END + ")&"
+    "trap - HUP INT QUIT TERM;"
 )
 #: the same for a script of ours (``SentScript``), which they remove; in a session of their own,
 #: so that they survive who kills the whole group. $1: the leader, $2: the group, $3: the folder,

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shlex
 import shutil
 import signal
 import subprocess
@@ -298,6 +299,35 @@ def test_a_terminal_passes_all_bytes_until_the_command_starts(start: type[Starte
         process.kill()
         process.wait(60)
         os.close(ours)
+
+
+def test_no_signal_is_too_early_for_a_watcher() -> None:
+    """A Ctrl-C for all on the terminal may come before it has run: here it is late by a second."""
+    late = 'trap() { [ "$1" ] || sleep 1; builtin trap "$@"; };'
+    text = shlex.split(lifeline.wrapper("TOKEN", terminal=True).command)[-1]
+    ours, theirs = os.openpty()
+    sshd = subprocess.Popen(["sleep", "1000"])
+    process = subprocess.Popen(
+        [*installed(["setsid"]), "--ctty", *installed(["bash"]), "-c", late + text],
+        stdin=theirs, stdout=theirs, stderr=theirs,
+        env={**os.environ, "DISPATCH_GROUP": str(sshd.pid)},
+    )  # fmt: skip
+    os.close(theirs)
+    try:
+        words = ["sh", "-c", "trap '' HUP INT QUIT TERM; echo up; while :; do sleep 0.1; done"]
+        os.write(ours, lifeline.opening(words, terminal=True))
+        seen = b""
+        while not seen.endswith(b"up\r\n"):
+            seen += os.read(ours, 99)
+        os.killpg(process.pid, signal.SIGTERM)
+        os.close(ours)
+        sshd.kill()
+        sshd.wait(60)
+        assert process.wait(60) == -signal.SIGKILL
+    finally:
+        for one in (process, sshd):
+            one.kill()
+            one.wait(60)
 
 
 # -- scripts of ours -----------------------------------------------------------------------
