@@ -189,9 +189,8 @@ class HangRule:
     def idle_gpus(self, now: float) -> tuple[int, ...]:
         """The ranks none of whose GPUs wait, where those of others do; () if that names nobody."""
         seen = {rank: own for rank, (own, _) in self._gpus.items() if own and rank in self._nodes}
-        fresh = {
-            r for r in seen if now - self._gpus_seen.get(self._nodes[r], -self._old) <= self._old
-        }
+        never = float("-inf")
+        fresh = {r for r in seen if now - self._gpus_seen.get(self._nodes[r], never) <= self._old}
         waits = {r for r in fresh if any((self._nodes[r], gpu) in self._waits for gpu in seen[r])}
         return tuple(sorted(fresh - waits)) if waits else ()
 

@@ -159,3 +159,13 @@ def test_whose_gpu_does_nothing_while_others_wait() -> None:
         assert hang.idle_gpus(1.0 + late) == named
         hang.ended(0, 1.0)
         assert hang.idle_gpus(1.0) == ()
+
+
+def test_a_rank_whose_gpus_nobody_has_seen_is_not_idle() -> None:
+    waits = GpuSample(0, 100.0, 1.0, 2.0, 100.0, 40.0, LIMIT, 0.0)
+    hang = HangRule(S, 0.0)
+    for node, gpus in ((0, ()), (1, (waits,)), (2, (replace(waits, utilisation=0.0),))):
+        hang.began(node, node, 0.0)
+        ranks = (RankSample(node, "S", 0.0, 1, 1, 1, (0,), (0,)),)
+        hang.sampled(NodeSampled(node, 1.0, ranks, gpus), 1.0)
+    assert hang.idle_gpus(1.0) == (2,)
