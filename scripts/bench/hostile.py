@@ -4,12 +4,13 @@
     scripts/bench/hostile.py                  # every attack, and an honest host to compare with
     scripts/bench/hostile.py notices rekeys   # some of them
     scripts/bench/hostile.py --paused         # on a terminal that takes nothing meanwhile
-    scripts/bench/hostile.py --curve          # memory by time, too
+    scripts/bench/hostile.py --curve          # and memory by time: docs/design/security.md
 
 A real launcher reaches two hosts by a command: an honest one, and one that speaks the protocol and
 lies (``--play``). Attacks below the protocol come from an SSH server of our own. *MiB* is how far
 its peak lies above that of the same job with an honest host in the liar's place, which comes first;
 *CPU s* and *s* are since the ranks ran: a job's end, which each has, takes 0.2 s of a core.
+Beside floods of SSH packets stands ``output``: an honest command that writes as many bytes.
 """
 
 from __future__ import annotations
@@ -45,6 +46,8 @@ from dispatcher.remote.protocol.packing import unpack  # noqa: E402
 #: seconds of an attack, after which who has not been cut off ends as if all were well
 SECONDS = 10.0
 MIB = 1 << 20
+#: seconds after the ranks ran at which ``--curve`` shows the memory
+CURVE = (0.0, 0.5, 1.0, 2.0, 3.0, 5.0, 8.0)
 #: what the honest host's rank says
 RUNS = b"it stands"
 
@@ -187,12 +190,25 @@ def rest(transport: Any) -> None:
     time.sleep(SECONDS)
 
 
+def write(transport: Any) -> None:
+    """What an honest command may: output, of as many bytes as a flood of small packets has."""
+    (channel,) = transport._channels.values()
+    for _ in range(40):
+        channel.sendall(bytes(8 << 10))
+    time.sleep(SECONDS)
+
+
 #: name -> what an SSH server does once the command was asked for
 SERVERS: dict[str, Callable[[Any], None]] = {
     "rest": rest,
-    "ignored packets": lambda transport: packets(transport, 2, body=bytes(4) + b""),
+    "output": write,
+    "ignored packets": lambda transport: packets(transport, 2, body=bytes(4)),
+    "large packets": lambda transport: packets(transport, 2, body=bytes(200 << 10)),
+    "explanations": lambda transport: packets(transport, 4, body=b"\1" + bytes(8)),
     "requests": lambda transport: packets(transport, 80, body=b"\0\0\0\1x\1"),
     "empty data": lambda transport: packets(transport, 94, body=bytes(8)),
+    "windows": lambda transport: packets(transport, 93, body=bytes(4) + b"\0\0\0\1"),
+    "banners": lambda transport: packets(transport, 53, body=b"\0\0\0\4evil\0\0\0\0"),
     "rekeys": rekeys,
     "extensions": lambda transport: packets(transport, 7, body=b"\xff" * 4),
 }
@@ -263,6 +279,11 @@ class Cost:
     def since(self) -> tuple[float, float]:
         """(seconds of a core, seconds) since the ranks ran, which is when an attack begins."""
         return self.cpu - self.started[1], self.seconds - self.started[0]
+
+    def at(self, seconds: float) -> float | None:
+        """MiB held so long after the ranks ran; None: it had ended."""
+        later = (mib for when, mib in self.curve if when >= self.started[0] + seconds)
+        return next(later, None)
 
     def look(self) -> None:
         """Note where it stands."""
@@ -353,7 +374,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n\n")[0])
     parser.add_argument("attacks", nargs="*", metavar="ATTACK")
     parser.add_argument("--paused", action="store_true", help="on a terminal that takes nothing")
-    parser.add_argument("--curve", action="store_true", help="memory by time, too")
+    parser.add_argument("--curve", action="store_true", help="and memory by time, as a table")
     parser.add_argument("--play", help=argparse.SUPPRESS)
     asked = parser.parse_args()
     if asked.play:
@@ -362,6 +383,10 @@ def main() -> None:
     every = ["honest", *LIES, "standard error", "noise", *SERVERS]
     print(f"{'attack':16} {'MiB':>6} {'CPU s':>5} {'s':>5} {'lines':>6} {'exit':>4}  said")
     base: dict[str, Cost] = {}
+    curves = [
+        "| attack | " + " | ".join(f"{at:g} s" for at in CURVE) + " | most |",
+        "|---|" + "---|" * (len(CURVE) + 1),
+    ]
     for attack in asked.attacks or every:
         like = "rest" if attack in SERVERS else "honest"
         if like not in base:
@@ -373,8 +398,11 @@ def main() -> None:
             f"{seconds:5.1f} {len(said.splitlines()):6} {code:4}  {last_words(said)}",
             flush=True,
         )
-        if asked.curve:
-            print("    " + " ".join(f"{t:.1f}:{m:.0f}" for t, m in cost.curve[::5]))
+        held = [*map(cost.at, CURVE), cost.peak]
+        cells = ("" if mib is None else f"{mib:.0f}" for mib in held)
+        curves.append(f"| `{attack}` | {' | '.join(cells)} |")
+    if asked.curve:
+        print("", *curves, sep="\n")
 
 
 if __name__ == "__main__":

@@ -38,8 +38,10 @@ from paramiko.channel import Channel
 from paramiko.common import (
     MSG_CHANNEL_DATA,
     MSG_CHANNEL_EXTENDED_DATA,
+    MSG_CHANNEL_OPEN,
     MSG_CHANNEL_REQUEST,
     MSG_CHANNEL_WINDOW_ADJUST,
+    MSG_GLOBAL_REQUEST,
     MSG_KEXINIT,
     cMSG_CHANNEL_FAILURE,
     cMSG_CHANNEL_OPEN,
@@ -59,10 +61,16 @@ WINDOW = 1 << 20
 
 _MAX_PACKET = 32768
 _MAX_READ = 1 << 18  # no honest packet is larger: the protocol's own limit is 35000
-#: packets without data that a peer may send at once, and a second for ever; and how many of them
-#: one counts that asks for new keys (paid back for each MiB of data) or tells of its window
-MOST_ASIDES, ASIDES_RATE = 10_000, 500.0
-_COSTS = {MSG_KEXINIT: 200.0, MSG_CHANNEL_WINDOW_ADJUST: 0.1}
+#: packets without data that a peer may send at once, and a second for ever, of some 6 us each; how
+#: many of them one counts that asks for new keys (paid back for each MiB of data) or for an answer,
+#: and so many bytes of any; what a channel's end pays back: all that an honest one has brought
+MOST_ASIDES, ASIDES_RATE = 4_000, 500.0
+_COSTS = {MSG_KEXINIT: 200.0, MSG_GLOBAL_REQUEST: 3.0, MSG_CHANNEL_REQUEST: 3.0,
+          MSG_CHANNEL_OPEN: 3.0}  # fmt: skip
+_COUNTS_AS_ONE = 8 << 10
+_CHANNEL = 8.0
+#: bytes of ours that were taken, for one packet that tells so
+_TAKEN = 1 << 10
 _MOST_EXTENSIONS = 64
 _STACK = 512 * 1024
 _REFUSALS = {1: "prohibited", 2: "connect failed", 3: "unknown kind", 4: "short of resources"}
@@ -95,14 +103,19 @@ class BoundedPacketizer(Packetizer):  # type: ignore[misc]
     def read_message(self) -> Any:
         """As paramiko's: the next packet. Raises: Misbehaved where too many bring no data."""
         kind, message = super().read_message()
-        if self._asides.came(_COSTS.get(kind, 1.0)):
+        size = message.packet.getbuffer().nbytes
+        if self._asides.came(_COSTS.get(kind, 1.0) + size / _COUNTS_AS_ONE):
             raise Misbehaved(f"a flood: more than {MOST_ASIDES:,} packets without data")
         return kind, message
 
     def brought(self, nbytes: int) -> None:
         """The last packet brought so much data."""
         if nbytes:
-            self._asides.paid(1.0 + nbytes * _COSTS[MSG_KEXINIT] / (1 << 20))
+            self.paid(1.0 + nbytes * _COSTS[MSG_KEXINIT] / (1 << 20))
+
+    def paid(self, cost: float) -> None:
+        """So many of those packets had a reason."""
+        self._asides.paid(cost)
 
     def read_all(self, n: int, check_rekey: bool = False) -> Any:
         """As paramiko's: the next ``n`` bytes. Raises: Misbehaved where no packet has so many."""
@@ -143,6 +156,7 @@ class SshChannel(Channel):  # type: ignore[misc]
         self.on_status: Callable[[], None] = lambda: None
         self._granted = window  # grown before the peer is told: see acknowledge
         self._received = 0
+        self._untold = 0  # bytes of ours that the host has not said it took
         self._unsent: deque[Message] = deque()
         self._sending = threading.Lock()
 
@@ -179,6 +193,7 @@ class SshChannel(Channel):  # type: ignore[misc]
         with self.lock:
             self._unsent.extend(last for last in self._close_internal() if last is not None)
             self.transport._unlink_channel(self.chanid)
+        self.transport.packetizer.paid(_CHANNEL)
         self._send_in_turn()
 
     def _send(self, s: bytes, m: Any) -> int:
@@ -189,6 +204,7 @@ class SshChannel(Channel):  # type: ignore[misc]
             if size:
                 m.add_string(s[:size])
                 self._unsent.append(m)
+                self._untold += size
         self._send_in_turn()
         return size
 

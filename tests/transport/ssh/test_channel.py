@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -35,8 +35,13 @@ class Slow:
         self.packetizer = self
         self.bytes_brought: list[int] = []
 
+        self.asides_paid: list[float] = []
+
     def brought(self, nbytes: int) -> None:
         self.bytes_brought.append(nbytes)
+
+    def paid(self, cost: float) -> None:
+        self.asides_paid.append(cost)
 
     def get_log_channel(self) -> str:
         return "paramiko.test"
@@ -56,8 +61,10 @@ class Slow:
 
 
 @pytest.fixture
-def slow() -> Slow:
-    return Slow()
+def slow() -> Iterator[Slow]:
+    slow = Slow()
+    yield slow
+    slow.go.set()  # a channel that is not closed says so when it is forgotten
 
 
 @pytest.fixture
@@ -188,6 +195,18 @@ def test_the_end_of_a_channel_is_told(channel: SshChannel, prompt: Slow) -> None
     channel._handle_close(Message())
     assert told
     assert channel.status_event.is_set()
+
+
+def test_what_a_host_took_of_ours_is_told_for_nothing(channel: SshChannel, prompt: Slow) -> None:
+    """And so is all that a channel which has ended has brought."""
+    window = channel.out_window_size
+    channel.send(bytes(3000))
+    for more in (2048, 1 << 31, 1 << 31):
+        channel.on_window(said(more))
+    assert prompt.asides_paid == [1.0, 952 / 1024, 0.0]
+    assert channel.out_window_size == window - 3000 + 2048 + (1 << 32)
+    channel._handle_close(Message())
+    assert prompt.asides_paid[3:] == [8.0]
 
 
 def test_outputs_are_kept_apart_and_others_dropped(channel: SshChannel) -> None:

@@ -61,7 +61,7 @@ UNDOCUMENTED = {
     """,
     "Channel": """
         active chanid closed event event_ready in_buffer in_stderr_buffer in_window_threshold lock
-        remote_chanid status_event timeout transport
+        out_window_size remote_chanid status_event timeout transport
     """,
     "Packetizer": "close read_all read_message start_handshake",
     "AuthHandler": """

@@ -314,15 +314,16 @@ def test_a_packet_that_is_too_large_is_not_waited_for(session: Quiet) -> None:
     ("kind", "each", "pays", "most"),
     [
         (2, 1.0, None, 2 * MOST_ASIDES), (20, 200.0, None, 2 * MOST_ASIDES // 200),
-        (94, 1.0, 0, 2 * MOST_ASIDES), (93, 0.1, None, None), (94, 1.0, 1, None),
-        (20, 200.0, 1 << 20, None),
+        (94, 1.0, 0, 2 * MOST_ASIDES), (93, 1.0, None, 2 * MOST_ASIDES), (94, 1.0, 1, None),
+        (20, 200.0, 1 << 20, None), (80, 3.0, None, 2 * MOST_ASIDES // 3),
+        (98, 3.0, None, 2 * MOST_ASIDES // 3),
     ],
 )  # fmt: skip
 def test_packets_without_data_are_counted(
     session: Quiet, monkeypatch: pytest.MonkeyPatch, kind: int, each: float, pays: int | None,
     most: int | None,
 ) -> None:  # fmt: skip
-    monkeypatch.setattr(Packetizer, "read_message", lambda self: (kind, None))
+    monkeypatch.setattr(Packetizer, "read_message", lambda self: (kind, Message(b"")))
     clock = SimpleNamespace(monotonic=lambda: 1e6)
     monkeypatch.setattr(base, "time", clock)
 
@@ -334,11 +335,26 @@ def test_packets_without_data_are_counted(
 
     come(30_000 if most is None else most)
     if most is not None:
-        with pytest.raises(Misbehaved, match="a flood: more than 10,000 packets without data"):
+        with pytest.raises(Misbehaved, match="a flood: more than 4,000 packets without data"):
             come(2 + round(1 / each))
         clock.monotonic = lambda: 1e6 + MOST_ASIDES / ASIDES_RATE
         come(1)
         assert session.packetizer._asides._count < MOST_ASIDES
+
+
+def test_large_packets_without_data_count_by_their_bytes(
+    session: Quiet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    come = Message(bytes(256 << 10))
+    monkeypatch.setattr(Packetizer, "read_message", lambda self: (2, come))
+    monkeypatch.setattr(base, "time", SimpleNamespace(monotonic=lambda: 1e6))
+    for _ in range(MOST_ASIDES):  # as data not at all
+        session.packetizer.read_message()
+        session.packetizer.brought(256 << 10)
+    for _ in range(2 * (MOST_ASIDES // 33)):
+        session.packetizer.read_message()
+    with pytest.raises(Misbehaved, match="a flood"):
+        [session.packetizer.read_message() for _ in range(3)]
 
 
 def test_extensions_are_counted(session: Quiet) -> None:
