@@ -8,8 +8,11 @@ out but for one level).
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+
+from dispatcher.plan.job.binding import cpu_text
 
 
 @dataclass(frozen=True)
@@ -90,3 +93,48 @@ SMALL = Machine(
 def with_idle_node(machine: Machine) -> Machine:
     """The same with all GPUs at NUMA node 0."""
     return replace(machine, gpus={name: (0, path) for name, (_, path) in machine.gpus.items()})
+
+
+@dataclass(frozen=True)
+class Cpus:
+    """CPU -> its socket and core; NUMA node -> its CPUs; CPUs that are switched off."""
+
+    places: Mapping[int, tuple[int, int]]
+    nodes: Mapping[int, Collection[int]]
+    off: Collection[int] = ()
+
+    @property
+    def on(self) -> list[int]:
+        """The CPUs that run."""
+        return sorted(set(self.places) - set(self.off))
+
+    def write(self, root: Path) -> None:
+        """Make what a kernel tells of them below ``root``, as much as hwloc wants."""
+
+        def put(path: str, text: object) -> None:
+            (root / path).parent.mkdir(parents=True, exist_ok=True)
+            (root / path).write_text(f"{text}\n")
+
+        def put_cpus(mask: str, numbers: str, cpus: Collection[int]) -> None:
+            bits = f"{sum(1 << cpu for cpu in cpus):0{8 * (max(self.places) // 32 + 1)}x}"
+            put(mask, ",".join(bits[at : at + 8] for at in range(0, len(bits), 8)))
+            put(numbers, cpu_text(sorted(cpus)))
+
+        put("proc/self/status", f"Cpus_allowed_list:\t{cpu_text(self.on)}")
+        put("sys/devices/system/cpu/online", cpu_text(self.on))
+        put("sys/devices/system/cpu/possible", cpu_text(sorted(self.places)))
+        for cpu in self.on:
+            folder = f"sys/devices/system/cpu/cpu{cpu}/topology/"
+            socket, core = self.places[cpu]
+            put(folder + "physical_package_id", socket)
+            put(folder + "core_id", core)
+            beside = [one for one in self.on if self.places[one][0] == socket]
+            threads = [one for one in beside if self.places[one][1] == core]
+            for of, cpus in (("thread_siblings", threads), ("core_siblings", beside)):
+                put_cpus(folder + of, f"{folder}{of}_list", cpus)
+        if self.nodes:
+            put("sys/devices/system/node/online", cpu_text(sorted(self.nodes)))
+        for node, own in self.nodes.items():
+            folder = f"sys/devices/system/node/node{node}/"
+            put_cpus(folder + "cpumap", folder + "cpulist", set(own) & set(self.on))
+            put(folder + "meminfo", f"Node {node} MemTotal: 1000000 kB")

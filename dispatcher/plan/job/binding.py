@@ -208,6 +208,7 @@ class _Chooser:
         self.nodes = {number: usable for number, usable in cpus.items() if usable}
         self.there = there
         self.own = own
+        self.known: dict[str, list[frozenset[int]]] = {}
 
     def choose(self, target: BindTo) -> list[Binding]:
         homes = [self.home(local, target) for local in range(len(self.own))]
@@ -230,12 +231,51 @@ class _Chooser:
         ]  # fmt: skip
 
     def units(self, what: str) -> list[frozenset[int]]:
-        """The CPUs of each NUMA node, socket or core, as far as ranks may run there."""
-        if what == "numa":
-            return list(self.nodes.values())
-        allowed = frozenset().union(*self.nodes.values())
-        texts = self.there.sockets if what == "socket" else self.there.cores
-        return sorted((cpus for text in texts if (cpus := cpu_set(text) & allowed)), key=min)
+        """The CPUs of each NUMA node, socket or core, as far as ranks may run there.
+
+        In hwloc's order, by which Open MPI counts: those of one socket or NUMA node one after the
+        other, whatever numbers the kernel has given to their CPUs.
+        """
+        if what in self.known:
+            return self.known[what]
+        nodes = list(self.nodes.values())
+        allowed = frozenset().union(*nodes)
+        sockets, cores = (
+            [cpus for text in texts if (cpus := cpu_set(text) & allowed)]
+            for texts in (self.there.sockets, self.there.cores)
+        )
+        around = sorted((*nodes, *sockets), key=len, reverse=True)
+
+        def order(unit: frozenset[int]) -> list[int]:
+            return [min(one) for one in (*around, unit) if unit <= one]
+
+        found = {"numa": nodes, "socket": sockets}.get(what, cores)
+        self.known[what] = sorted(found, key=order)
+        return self.known[what]
+
+    def slot(self, text: str) -> Binding:
+        """The CPUs of ``0:1-2;p7``, see ``placement.Placed``; why not, if some are not there."""
+        found: set[int] = set()
+        for part in text.split(";"):
+            socket, colon, numbers = part.removeprefix("p").rpartition(":")
+            what, units, where = "core", self.units("core"), ""
+            if part.startswith("p"):
+                cpus = sorted(frozenset().union(*self.nodes.values()))
+                what, units = "CPU", [frozenset({cpu}) for cpu in cpus]
+            elif colon:
+                sockets = self.units("socket")
+                if int(socket) >= len(sockets):
+                    return Binding(why=f"no socket {int(socket)}: ranks may use {len(sockets)}")
+                where = f" on socket {int(socket)}"
+                units = [unit for unit in units if unit <= sockets[int(socket)]]
+            known = {min(unit) if what == "CPU" else at: unit for at, unit in enumerate(units)}
+            wanted = sorted(known if numbers == "*" else _numbers(numbers))
+            absent = [number for number in wanted if number not in known]
+            if absent or not wanted:
+                which = absent[0] if absent else ""
+                return Binding(why=f"no {what} {which}{where}: ranks may use {len(known)}")
+            found.update(*(known[number] for number in wanted))
+        return Binding(tuple(sorted(found)), self.numa_of(frozenset(found)))
 
     def dealt(self, target: str, mapping: MapBy) -> list[Binding]:
         """Bindings of ranks that are dealt to what ``mapping`` says, by their local ranks."""
