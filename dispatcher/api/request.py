@@ -48,6 +48,7 @@ class Fields(TypedDict, total=False):
     map_by: str
     rank_by: Literal["slot", "node"] | None
     report_bindings: bool
+    rankfile: tuple[str, bytes | str] | None
     oversubscribe: bool
     python: str
     user: str | None

@@ -263,6 +263,9 @@ def _endpoint(value: str) -> None:
 def _map_by(value: str) -> Sequence[str]:
     """``ppr:2:socket:OVERSUBSCRIBE``; what ranks would be elsewhere without is refused."""
     words = value.split(":")
+    kind, equals, file = value.partition("=")
+    if equals and kind.lower() == "rankfile:file":
+        return ["--rankfile", file]
     count = 3 if words[0] == "ppr" else 1
     known = [_UNITS.get(word.lower(), word) for word in words[:count]]
     more = [word for part in words[count:] for word in part.upper().split(",") if word]
@@ -431,7 +434,7 @@ MPIRUN = _by_name({
     "-bynode --bynode": Flag(_to("--map-by", "node"), values=0),
     "-byslot --byslot": Flag(_to("--map-by", "slot"), values=0),
     "-rank-by --rank-by": Flag(_rank_by),
-    "-rf --rankfile -rankfile": Flag(_refuse("order the hosts in the hostfile, with slots=N each")),
+    "-rf --rankfile -rankfile": Flag(_to("--rankfile"), "as many ranks as it has places for"),
     "--cpus-per-proc --cpus-per-rank -cpus-per-proc": Flag(_refuse("--bind-to core")),
     "-bind-to --bind-to": Flag(_bind_to, "core is a share of the cores, not one of them"),
     "-report-bindings --report-bindings": Flag(_to("--report-bindings"), values=0),

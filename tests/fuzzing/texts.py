@@ -29,6 +29,7 @@ from dispatcher.output.text.lines import LineAssembler
 from dispatcher.output.text.sanitize import sanitize_lines, sanitize_pieces
 from dispatcher.plan.hosts import allocation
 from dispatcher.plan.hosts import hostfile as hostfiles
+from dispatcher.plan.job import placement
 from dispatcher.plan.variables import parse_env_file
 from dispatcher.remote.protocol.packing import pack
 from dispatcher.transport.base import Target as SshTarget
@@ -116,6 +117,11 @@ def grants(data: bytes) -> None:
         raise FileNotFoundError(path)
 
     allocation.discover(allocation.Surroundings(environ, read, lambda _: contents))
+
+
+@target("rankfile", "rankfiles", b"rank 0=n1 slot=0:1-2\nrank 1=n1 slot=p3\n", own=(UsageError,))
+def rankfile(data: bytes) -> None:
+    placement.parse_rankfile(as_text(data), "rankfile")
 
 
 @target(

@@ -240,6 +240,19 @@ def test_what_ranks_are_bound_to_and_their_threads(
         assert " ".join(map(str, found)) == wanted
 
 
+def test_what_a_rankfile_names_is_looked_for_and_bound() -> None:
+    text = "rank 0=a slot=1\nrank 1=a slot=1"
+    plan = plan_of("a", bind_to="auto", rankfile=("rf", text), np=2)
+    assert prepared(plan)["check"]["bind"] == b"core socket"
+    there = Topology("0-3", ((0, "0-3"),), ("0,2", "1,3"))
+    order = started(plan, 0, replace(facts_of(8, 0), topology=there))
+    assert order["bind"] == [[0, [1, 3], []], [1, [1, 3], []]]
+    assert env(order["common"])["OMP_NUM_THREADS"] == "1"
+    told = orders.ranks_bound(plan, 0, replace(facts_of(8, 0), topology=there))
+    assert told is not None
+    assert told.is_asked
+
+
 @cases(
     ("bind_to", "there", "told"),
     [

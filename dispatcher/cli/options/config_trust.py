@@ -53,8 +53,8 @@ REFUSED = {
 ALLOWED = frozenset(
     # which hosts, and as which account: strangers among them are refused by their keys
     "hostfile hosts exclude group exclude-group include intersect user ssh-port spares nnodes np "
-    "nproc-per-node min-nodes map-by rank-by oversubscribe per-node iface master-port bind-to "
-    "mem-bind report-bindings near-hca "
+    "nproc-per-node min-nodes map-by rank-by rankfile oversubscribe per-node iface master-port "
+    "bind-to mem-bind report-bindings near-hca "
     # what the program of the command line gets; variables are looked at one by one
     "chdir sync export devices omp module no-python stdin no-stdin mpi pmi-port pty "
     # how long, how many, how often

@@ -82,7 +82,8 @@ def show(plan: JobPlan, tree: Fanout | None = None, *, as_json: bool) -> None:
         console.print(escape(line))
     console.print(f"folder      {escape(plan.cwd)}")
     memory = ", for memory too" if plan.mem_bind == "local" else ""
-    console.print(f"bound to    {TARGETS[plan.bind_to]}{memory}")
+    bound = "the CPUs that the rankfile names" if plan.names_cpus else TARGETS[plan.bind_to]
+    console.print(f"bound to    {bound}{memory}")
     from dispatcher.plan.job.rank_environment import describe_plan
 
     described = describe_plan(plan)

@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from dispatcher.cli.run.parts import PartLine
 
 MOST_ENV_FILE = 1 << 20
+MOST_RANKFILE = 16 << 20
 _DEEPSPEEDS = ".deepspeed_env"
 
 
@@ -96,6 +97,7 @@ def request(options: RunOptions) -> Request:
         map_by="block" if options.map_by == "slot" else options.map_by,
         rank_by=options.rank_by,
         report_bindings=options.report_bindings,
+        rankfile=_rankfile(options.rankfile),
         oversubscribe=options.oversubscribe,
         python=options.python or python_of(environ),
         user=options.user,
@@ -332,6 +334,12 @@ def _env_files(
         found[path] = text
         say(f"note: environment from {path}")
     return (*found.items(), *_named_env_files(named))
+
+
+def _rankfile(path: str | None) -> tuple[str, bytes] | None:
+    if path is None:
+        return None
+    return path, named_files.read(f"--rankfile {path}", path, MOST_RANKFILE)
 
 
 def _named_env_files(paths: Sequence[str]) -> tuple[tuple[str, bytes], ...]:

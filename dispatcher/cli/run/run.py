@@ -125,6 +125,14 @@ class RankOptions(Options, section="Ranks"):
         "deals them, else as gpu, but not a rank whose GPUs are at several NUMA nodes. Only CPUs "
         "that the login, batch system or container allows are used. -v shows the outcome.",
     )
+    rankfile: str | None = option(
+        metavar="FILE",
+        help="Place each rank as FILE says, in Open MPI's form. A line `rank 0=n1 slot=0:1-2` puts "
+        "rank 0 on host n1 (+n0 is the first of the hosts) and binds it to cores 1 and 2 of "
+        "socket 0; slot=1-2 counts the host's cores, slot=p4-7 is its CPUs 4 to 7, and without "
+        "slot= --bind-to decides.",
+        usual="as --map-by says",
+    )
     report_bindings: bool = option(help="Show for each host which ranks run on which CPUs.")
     mem_bind: Literal["none", "local"] = option(
         default="none",

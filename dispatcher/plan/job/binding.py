@@ -14,6 +14,8 @@ auto  as ``gpu``, but nobody whose GPUs are at several NUMA nodes, and nobody is
       that are not bound
 ====  =============================================================================
 
+A rankfile names the CPUs of each rank itself.
+
 With ``--map-by`` numa, socket or core, ranks are dealt to these in turn, with ``ppr:N:`` N to each
 in blocks. ``auto`` binds them there; what is wider is that around it, and cores are shared with
 those who were dealt to the same.
@@ -111,6 +113,16 @@ def cpu_set(text: str) -> frozenset[int]:
     return frozenset(found)
 
 
+def _numbers(text: str) -> set[int]:
+    """Those of ``0-3,8``, as many as a host can have CPUs."""
+    spans = [part.partition("-") for part in text.split(",")]
+    return {
+        number
+        for first, _, last in spans
+        for number in range(int(first), min(int(last or first), MOST_CPUS) + 1)
+    }
+
+
 def cpu_text(cpus: Sequence[int]) -> str:
     """``0-3,8`` of CPUs in order."""
     runs: list[list[int]] = []
@@ -129,15 +141,25 @@ def bindings(
     gpus: int,
     there: Topology | None,
     mapping: MapBy = BY_SLOT,
+    slots: Sequence[str] = (),
 ) -> list[Binding]:
     """For each rank of ``node``, in order of local rank, where it runs.
 
     policy: of ``--devices``. gpus: how many the host has. there: None where the host told nothing.
+    slots: what a rankfile says of each rank.
     """
     if there is None:
         why = "no GPU, or one NUMA node only" if target == "auto" else "the host does not tell"
         return [Binding(why=why) for _ in node.ranks]
-    return list(_chosen(target, there, _own_gpus(policy, node, gpus, there), mapping))
+    own = _own_gpus(policy, node, gpus, there)
+    return list(_chosen(target, there, own, mapping, tuple(slots)))
+
+
+def slot(text: str, there: Topology | None) -> Binding:
+    """The CPUs that a rankfile's ``text`` means on a host; why not, if it has not got them."""
+    if there is None:
+        return Binding(why="the host does not tell which cores it has")
+    return _Chooser(there, ()).slot(text) if text else Binding()
 
 
 def count(what: str, there: Topology | None) -> int:
@@ -146,11 +168,17 @@ def count(what: str, there: Topology | None) -> int:
 
 
 @functools.lru_cache(maxsize=16)
-def _chosen(target: BindTo, there: Topology, own: Own, mapping: MapBy) -> tuple[Binding, ...]:
+def _chosen(
+    target: BindTo, there: Topology, own: Own, mapping: MapBy, slots: tuple[str, ...]
+) -> tuple[Binding, ...]:
     """``bindings`` for ranks with these GPUs; most hosts of a cluster are alike."""
     chosen = [Binding(why="not asked") for _ in own]
     chooser = _Chooser(there, own)
-    if target in DEALT and mapping.within in DEALT:
+    if any(slots) and target != "none":
+        chosen = [chooser.slot(text) if text else chosen[0] for text in slots]
+        cpus = [one.cpus for one in chosen]
+        chosen = [replace(one, sharers=cpus.count(one.cpus)) for one in chosen]
+    elif target in DEALT and mapping.within in DEALT:
         chosen = chooser.dealt(mapping.within if target == "auto" else target, mapping)
     elif target != "none":
         to_gpu = target == "auto" and mapping.within == "gpu"

@@ -9,7 +9,8 @@ not given    the hostfile's slots; where it says none, one per GPU; 1 without GP
 N            N, whatever the slots; more than slots is over-subscription
 ===========  ==================================================================
 
-With ``--map-by ppr:N:WHAT`` it is N for each of what the host has.
+With ``--map-by ppr:N:WHAT`` it is N for each of what the host has, and with a rankfile what that
+says.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from dataclasses import replace
 from typing import Protocol
 
 from dispatcher.model import names
-from dispatcher.model.errors import InternalError, NoGpu, PlanError, TooManyRanks
+from dispatcher.model.errors import InternalError, NoGpu, PlanError, TooManyRanks, UnknownHost
 from dispatcher.model.hostset import fold
 from dispatcher.model.names import plural
 from dispatcher.plan.job import binding, devices, placement
@@ -45,6 +46,8 @@ class Asked(Protocol):
     def numbering(self) -> str: ...
     @property
     def oversubscribe(self) -> bool: ...
+    @property
+    def rankfile(self) -> tuple[placement.Placed, ...]: ...
 
 
 def shared_out(
@@ -72,6 +75,42 @@ def shared_out(
     except placement.TooFewSlots as full:
         raise _too_few_slots(full, plan.oversubscribe, nodes) from None
     return placement.ranks_of(counts, plan.numbering)
+
+
+def by_rankfile(plan: Asked, nodes: Sequence[NodePlan]) -> tuple[tuple[int, ...], ...]:
+    """The ranks of each of ``nodes``, as the plan's rankfile has them."""
+    ranks: list[list[int]] = [[] for _ in nodes]
+    names = [node.host.name for node in nodes]
+    by_place = {f"+n{at}": at for at in range(len(nodes))}
+    by_name = {name: at for at, name in enumerate(names) if names.count(name) == 1}
+    for rank, one in enumerate(plan.rankfile):
+        at = by_place.get(one.host, by_name.get(one.host))
+        if at is None and one.host in names:
+            raise UnknownHost(f"{one.origin}: {one.host}: two ports of it", hint="+n0, +n1, ...")
+        if at is None:
+            known = f"this job has {fold(names)}"
+            raise UnknownHost(f"{one.origin}: {one.host}: not one of the hosts: {known}")
+        host, slots = nodes[at].host, len(nodes[at].slots)
+        most = host.max_slots if plan.oversubscribe or not slots else slots
+        if most is not None and len(ranks[at]) >= most:
+            raise TooManyRanks(
+                f"{one.origin}: rank {rank}: {host.name} takes only {plural(most, 'rank')}",
+                hint=None if most == host.max_slots else "--oversubscribe",
+            )
+        ranks[at].append(rank)
+    return tuple(map(tuple, ranks))
+
+
+def check_slots(plan: Asked, there: Mapping[int, Topology | None]) -> None:
+    """Nothing, if hosts have the CPUs that the rankfile names. Raises: PlanError."""
+    for node in plan.nodes:
+        for rank in node.ranks:
+            one = plan.rankfile[rank]
+            why = binding.slot(one.slot, there.get(node.index)).why
+            if why:
+                hint = f"dispatch exec -w {node.host.name} lscpu -e=CPU,CORE,SOCKET"
+                where = f"{one.origin}: slot={one.slot}: {node.host.name}"
+                raise PlanError(f"{where}: {why}", hint=hint)
 
 
 def _by_units(

@@ -30,10 +30,17 @@ from dispatcher.plan.hosts.filters import choose
 from dispatcher.plan.job import devices, placement
 from dispatcher.plan.job import parts as programs
 from dispatcher.plan.job.binding import BindTo, MemBind, Topology
-from dispatcher.plan.job.capacity import check_chosen, counted, shared_out, too_many
+from dispatcher.plan.job.capacity import (
+    by_rankfile,
+    check_chosen,
+    check_slots,
+    counted,
+    shared_out,
+    too_many,
+)
 from dispatcher.plan.job.devices import NodePlan
 from dispatcher.plan.job.parts import PartPlan, Program
-from dispatcher.plan.job.placement import MapBy, divide
+from dispatcher.plan.job.placement import MapBy, Placed, divide
 from dispatcher.plan.job.request import (
     Limits,
     Nproc,
@@ -79,6 +86,7 @@ class JobPlan(Value):
     map_by: str = "block"
     rank_by: Literal["slot", "node"] | None = None
     report_bindings: bool = False
+    rankfile: tuple[Placed, ...] = ()  # the place of each rank, where a file says it
     oversubscribe: bool = False
     devices: str = "auto"
     omp: int | Literal["auto", "keep"] = "auto"
@@ -147,6 +155,15 @@ class JobPlan(Value):
         return {"slot": "block", "node": "node"}.get(self.rank_by or "", self.mapping.across)
 
     @cached_property
+    def names_cpus(self) -> bool:
+        """Whether a rankfile says on which CPUs ranks run."""
+        return self.bind_to != "none" and any(one.slot for one in self.rankfile)
+
+    def slots_of(self, node: NodePlan) -> tuple[str, ...]:
+        """What a rankfile says of the CPUs of each rank of ``node``."""
+        return tuple(self.rankfile[rank].slot for rank in node.ranks) if self.names_cpus else ()
+
+    @cached_property
     def every_part(self) -> tuple[PartPlan, ...]:
         """The parts; of a job of one program that alone, and it has all ranks."""
         alone = PartPlan("", self.program, self.python, self.cwd, self.exports)
@@ -209,6 +226,8 @@ class JobPlan(Value):
                     check_chosen(node, gpu_counts.get(node.index, 0))
         if plan.devices == "rank" and not plan.oversubscribe:
             devices.check_one_each(plan.nodes)
+        if plan.names_cpus:
+            check_slots(plan, there or {})
         return plan
 
 
@@ -264,13 +283,16 @@ def plan_job(request: Request, run_id: str) -> JobPlan:
         "spares": tuple(nodes[len(choices) :]),
         "exports": tuple(exported(request.environ, request.exports, request.env_files).items()),
         "notices": request.hosts.notices,
+        "rankfile": request.places,
     }
     # what was asked and is planned under one name needs no working out
     asked = {field.name for field in fields(Request)} & {field.name for field in fields(JobPlan)}
     plan = JobPlan(**{name: getattr(request, name) for name in asked} | ours)
     if request.parts:
         plan = _with_parts(plan, request)
-    numbered = plan.parts and all(part.nproc_per_node is not None for part in plan.parts)
+    numbered = plan.rankfile or (
+        plan.parts and all(part.nproc_per_node is not None for part in plan.parts)
+    )
     unsaid = request.nproc_per_node in (None, "auto") and any(not n.slots for n in plan.nodes)
     open_mapping = plan.mapping.each is not None
     if (unsaid and not numbered) or request.nproc_per_node == "gpu" or open_mapping:
@@ -329,7 +351,8 @@ def _placed(
     there: Mapping[int, Topology | None] | None = None,
 ) -> JobPlan:
     """``plan`` with ranks; every node's room must be known or counted."""
-    nodes = counted(plan, gpu_counts) if gpu_counts or not plan.parts else [*plan.nodes]
+    is_said = plan.parts or plan.rankfile
+    nodes = counted(plan, gpu_counts) if gpu_counts or not is_said else [*plan.nodes]
     parts = plan.parts
     if parts:
         parts, ranks = programs.placed(
@@ -339,6 +362,8 @@ def _placed(
             rank_by=plan.numbering,
             oversubscribe=plan.oversubscribe,
         )
+    elif plan.rankfile:
+        ranks = by_rankfile(plan, nodes)
     else:
         ranks = shared_out(plan, nodes, gpu_counts, there or {})
     n_ranks = sum(map(len, ranks))
@@ -350,9 +375,10 @@ def _placed(
     notices = plan.notices
     if len(used) < len(nodes):
         idle = fold(n.host.name for n, own in zip(nodes, ranks, strict=True) if not own)
-        why = "the programs need" if parts else f"--np {n_ranks} needs"
+        file = plan.rankfile and plan.rankfile[0].origin.rpartition(":")[0]
+        why = "the programs need" if parts else f"{file or f'--np {n_ranks}'} needs"
         notices += (f"{idle}: left out: {why} only {plural(len(used), 'node')}",)
-    used.sort(key=lambda one: one[1])  # rank 0 is on node 0, whatever hosts its program names
+    used.sort(key=lambda one: one[1])  # rank 0 is on node 0, whatever its program or a file names
     if gpu_counts and [node.index for node, _ in used] != [*range(len(used))]:
         raise TooManyRanks(  # the hosts have their numbers: they have been counted
             "the programs leave out a host in the middle, as only its GPUs could tell",

@@ -82,6 +82,7 @@ def check(plan: JobPlan) -> None:
         ("--local-rank-arg", plan.local_rank_arg is not None),
         (f"--mpi {plan.mpi}", plan.mpi not in ("auto", "none")),
         ("--bind-to gpu", plan.bind_to == "gpu"),
+        ("--rankfile", plan.rankfile),
         ("--rank-by and --report-bindings", plan.rank_by is not None or plan.report_bindings),
         ("--mem-bind and --near-hca", plan.mem_bind != "none" or plan.near_hca),
         (f"--stdin {plan.stdin}", plan.stdin not in ("none", 0)),

@@ -20,12 +20,13 @@ spawned world::
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from dispatcher.model.errors import NoHosts, PlanError, TooFewHosts, UsageError
 from dispatcher.model.frozen import Value, value
 from dispatcher.model.hostset import fold
-from dispatcher.model.names import parse_count, plural, shown
+from dispatcher.model.names import MOST_RANKS, parse_count, plural, shown
 from dispatcher.plan.hosts.filters import Choice
 
 #: what ranks are dealt to within a host
@@ -57,6 +58,54 @@ def parse_mapping(text: str) -> MapBy:
         return MapBy(within=rest[1], each=parse_count(rest[0], "--map-by ppr:N"))
     known = ", ".join(MAPPINGS)
     raise UsageError(f"--map-by: {shown(text)} is not one of {known}", hint="--map-by ppr:2:numa")
+
+
+@value
+class Placed(Value):
+    """A line of a rankfile: the host of a rank, and its CPUs there. origin: file and line.
+
+    host: a name, or ``+n1``: the second of the job's. slot: cores of the host (``1-2``) or of one
+    of its sockets (``0:1-2``), as they are counted there from 0, CPUs by the kernel's numbers
+    (``p4-5``), ``*`` for all of either; several of these with ``;``. "": none are named.
+    """
+
+    host: str
+    slot: str
+    origin: str
+
+
+_NUMBERS = r"(?:\*|[0-9]{1,5}(?:-[0-9]{1,5})?(?:,[0-9]{1,5}(?:-[0-9]{1,5})?)*)"
+_CPUS = rf"(?:p|[0-9]{{1,5}}:)?{_NUMBERS}"
+_PLACED = re.compile(r"rank\s*([0-9]{1,9})\s*=\s*([^\s=]+)(?:\s+slots?\s*=\s*(\S+))?")
+_SLOT = re.compile(rf"{_CPUS}(?:;{_CPUS})*")
+
+
+def parse_rankfile(text: str, source: str) -> tuple[Placed, ...]:
+    """What Open MPI's rankfile ``text`` says of each rank, in their order. Raises: UsageError."""
+    found: dict[int, Placed] = {}
+    for number, line in enumerate(text.splitlines(), 1):
+        words, origin = line.partition("#")[0].strip(), f"{source}:{number}"
+        if not words:
+            continue
+        match = _PLACED.fullmatch(words)
+        if match is None or not _SLOT.fullmatch(match[3] or "*"):
+            raise UsageError(f"{origin}: not a place: {shown(words)}", hint="rank 0=n1 slot=0:0-1")
+        rank = int(match[1])
+        if rank >= MOST_RANKS:
+            raise UsageError(f"{origin}: rank {rank}: there can be {MOST_RANKS} ranks")
+        if rank in found:
+            raise UsageError(f"{origin}: rank {rank} has a place already: {found[rank].origin}")
+        for low, high in re.findall(r"([0-9]+)-([0-9]+)", match[3] or ""):
+            if int(low) > int(high):
+                raise UsageError(f"{origin}: {low}-{high}: the first is larger than the last")
+        found[rank] = Placed(match[2], match[3] or "", origin)
+    missing = next(rank for rank in range(len(found) + 1) if rank not in found)
+    if missing < len(found) or not found:
+        last = f", and one for rank {max(found)}" if found else ""
+        raise UsageError(
+            f"{source}: no place for rank {missing}{last}", hint=f"rank {missing}=n1 slot=0-1"
+        )
+    return tuple(found[rank] for rank in range(len(found)))
 
 
 class TooFewSlots(ValueError):

@@ -53,6 +53,8 @@ def replaced(plan: JobPlan, nodes: Mapping[int, NodePlan]) -> JobPlan:
 
 def shrunk(plan: JobPlan, gone: frozenset[int]) -> JobPlan:
     """``plan`` without the nodes ``gone``; the others are numbered anew, and so are all ranks."""
+    if not gone:
+        return plan
     remaining = [node for node in plan.nodes if node.index not in gone]
     if plan.is_open:
         return replace(
@@ -115,8 +117,8 @@ def without(plan: JobPlan, unfit: Mapping[int, str], *, shrink: bool) -> Fitness
         for spare in plan.spares
         if spare.index in unfit
     ]
-    # of several programs one might be left without ranks
-    may_shrink = shrink and not plan.parts
+    # of several programs one might be left without ranks, and a rankfile names all
+    may_shrink = shrink and not plan.parts and not plan.rankfile
     least = plan.restarts.min_nodes or (1 if may_shrink else len(plan.nodes))
     if len(plan.nodes) - len(vacant) < least:
         return Fitness(plan, tuple(excluded), tuple(vacant))

@@ -3,7 +3,8 @@ are looked at.
 
 Numbers that arrive as text become numbers here (``parse_count``, ``parse_nproc``,
 ``parse_seconds``), by plain ASCII digits only. Whether the hosts can satisfy a request is
-``job_plan``'s to say; what follows from the limits is ``core.run``'s.
+``job_plan``'s to say; what follows from the limits is ``core.run``'s. One file, since it is one
+list of what can be asked for, and of what contradicts what.
 """
 
 from __future__ import annotations
@@ -157,8 +158,8 @@ class Request(Arguments):
 
     environ is the login node's environment; exports the values of ``-x``;
     env_files source and text of each file; user and port hold for hosts that
-    name none. parts: where there are several programs, each of them, of which
-    ``program`` is the first; see ``parts``.
+    name none. rankfile: source and text of one. parts: where there are several programs, each of
+    them, of which ``program`` is the first; see ``parts``.
     """
 
     renamed: ClassVar[Mapping[str, str]] = {"send_equal_once": "dedup_output"}
@@ -174,6 +175,7 @@ class Request(Arguments):
     map_by: str = "block"
     rank_by: Literal["slot", "node"] | None = None
     report_bindings: bool = False
+    rankfile: tuple[str, bytes | str] | None = None
     oversubscribe: bool = False
     python: str = "python3"
     user: str | None = None
@@ -200,6 +202,16 @@ class Request(Arguments):
     near_hca: bool = False
     allow_different_code: bool = False
     parts: tuple[Part, ...] = ()
+
+    @property
+    def places(self) -> tuple[placement.Placed, ...]:
+        """What the rankfile says of each rank, () without one. Raises: UsageError."""
+        if self.rankfile is None:
+            return ()
+        source, text = self.rankfile
+        if isinstance(text, bytes):
+            text = text.decode("utf-8", "surrogateescape")
+        return placement.parse_rankfile(text, source)
 
 
 def parse_nproc(text: str, flag: str = "--nproc-per-node") -> Nproc:
@@ -356,6 +368,8 @@ def check(request: Request, run_id: str) -> None:
             f"--map-by {request.map_by}: a job of several programs cannot have it",
             hint="--nproc-per-node N, of each program",
         )
+    if request.rankfile is not None:
+        _check_rankfile(request)
     named: tuple[tuple[str, str | None, Callable[[str], str]], ...] = (
         ("--user", request.user, check_user),
         ("--master-addr", request.master_addr, check_host),
@@ -367,6 +381,26 @@ def check(request: Request, run_id: str) -> None:
                 check_name(name)
             except BadName as bad:
                 raise UsageError(f"{flag}: {bad.message}", hint=bad.hint) from None
+
+
+def _check_rankfile(request: Request) -> None:
+    """Nothing, if ranks can have their places of a rankfile. Raises: UsageError."""
+    places = request.places
+    own = "it says itself where ranks are"
+    names_cpus = any(one.slot for one in places)
+    for flag, asked, why in (
+        (f"--np {request.np}", request.np not in (None, len(places)),
+         f"it has places for {names.plural(len(places), 'rank')}"),
+        ("--nproc-per-node", request.nproc_per_node is not None, own),
+        (f"--map-by {request.map_by}", request.map_by != "block", own),
+        ("--rank-by", request.rank_by is not None, own),
+        (f"--bind-to {request.bind_to}",
+         names_cpus and request.bind_to not in ("auto", "none"), "it says on which CPUs"),
+        ("--min-nodes", request.restarts.min_nodes is not None, "all of its hosts are needed"),
+        ("several programs", bool(request.parts), "it is for one program"),
+    ):  # fmt: skip
+        if asked:
+            raise ConflictingOptions(f"--rankfile does not go with {flag}: {why}")
 
 
 def _check_parts(request: Request) -> None:

@@ -211,6 +211,8 @@ def prepare_order(
         check["iface"] = raw(plan.iface)
     if _looks_where(plan):
         within = [plan.mapping.within] if plan.mapping.within in DEALT else []
+        # cores are counted socket by socket
+        within = ["core", "socket"] if plan.names_cpus or within == ["core"] else within
         words = [*(within if plan.bind_to == "auto" and within else [plan.bind_to, *within])]
         words += ["nics"] * plan.near_hca
         uuid = any("GPU-" in name for name in (*place.slots, exports.get(VARIABLE, "")))
@@ -278,12 +280,13 @@ def _looks_where(plan: JobPlan) -> bool:
 def bindings_of(plan: JobPlan, node: int, facts: Facts) -> list[Binding]:
     """Where each rank of ``node`` runs on its host, which said ``facts``."""
     place, there = plan.nodes[node], facts.topology
-    return bindings(plan.bind_to, plan.devices, place, facts.gpus, there, plan.mapping)
+    more = plan.mapping, plan.slots_of(place)
+    return bindings(plan.bind_to, plan.devices, place, facts.gpus, there, *more)
 
 
 def ranks_bound(plan: JobPlan, node: int, facts: Facts) -> RanksBound | None:
     """What is to be told of ``bindings_of``; None for nothing."""
-    is_asked = plan.bind_to not in ("auto", "none") or bool(plan.mapping.within)
+    is_asked = plan.bind_to not in ("auto", "none") or bool(plan.mapping.within or plan.names_cpus)
     untold = plan.bind_to == "none" or (facts.topology is None and not is_asked)
     if untold and not plan.report_bindings:
         return None

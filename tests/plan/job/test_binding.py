@@ -143,6 +143,39 @@ def test_ranks_are_dealt_to_what_map_by_names(
 
 
 @cases(
+    ("text", "there", "found"),
+    [
+        ("0", SOCKETS, "0"), ("7", SOCKETS, "7"), ("1:0-1", SOCKETS, "4-5"),
+        ("1:*", SOCKETS, "4-7"),
+        ("0:0;1:3", SOCKETS, "0,7"), ("p2-3", SOCKETS, "2-3"), ("*", SOCKETS, "0-7"),
+        ("0-1,3", SOCKETS, "0-1,3"),
+        # cores have two threads, of which not all are ours; CPUs have the kernel's numbers
+        ("0", THREADS, "0"), ("1-2", THREADS, "1-2,5-6"), ("p5", THREADS, "5"),
+        ("p*", THREADS, "0-3,5-7"),
+        ("p4", THREADS, "no CPU 4: ranks may use 7"), ("4", THREADS, "no core 4: ranks may use 4"),
+        ("0:0", THREADS, "no socket 0: ranks may use 0"),
+        ("1:4", SOCKETS, "no core 4 on socket 1: ranks may use 4"),
+        ("2:0", SOCKETS, "no socket 2: ranks may use 2"),
+        ("0-99999", SOCKETS, "no core 8: ranks may use 8"),
+        ("2-5", PLAIN, "no core 4: ranks may use 4"), ("0", PLAIN, "2"), ("p2", PLAIN, "2"),
+    ],
+)  # fmt: skip
+def test_what_a_rankfile_means_on_a_host(text: str, there: Topology, found: str) -> None:
+    one = binding.slot(text, there)
+    assert (cpu_text(one.cpus) or one.why) == found
+
+
+def test_ranks_that_a_rankfile_names_cpus_for_run_there() -> None:
+    node = NodePlan(0, Host("n1"), (), (0, 1, 2, 3))
+    how = ("auto", node, 0, SOCKETS)
+    found = bindings("auto", *how, slots=("1:0", "4", "0:*", ""))
+    told = [(cpu_text(one.cpus) or one.why, one.nodes, one.sharers) for one in found]
+    assert told == [("4", (2,), 2), ("4", (2,), 2), ("0-3", (0, 1), 1), ("not asked", (), 1)]
+    assert not any(one.cpus for one in bindings("none", *how, slots=("0", "1", "2", "3")))
+    assert bindings("auto", "auto", node, 0, None, slots=("0",) * 4)[0].why
+
+
+@cases(
     ("what", "there", "count"),
     [("numa", SOCKETS, 4), ("socket", SOCKETS, 2), ("core", SOCKETS, 8), ("core", THREADS, 4),
      ("socket", THREADS, 0), ("numa", PLAIN, 1), ("core", PLAIN, 4), ("numa", None, 0)],

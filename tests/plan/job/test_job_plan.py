@@ -25,7 +25,7 @@ from dispatcher.plan.job.job_plan import (
     plan_job,
 )
 from dispatcher.plan.job.rank_environment import describe_plan
-from dispatcher.plan.job.request import Restarts
+from dispatcher.plan.job.request import Part, Restarts
 
 TRAIN = Program("script", ("train.py", "--lr", "3e-4"))
 
@@ -461,6 +461,104 @@ def test_so_many_on_each_of_what_a_host_has(flags: dict[str, Any], there: Any, f
             plan.resolved({0: 1, 1: 1}, {}, dict(enumerate(there)))
     else:
         assert ranks(plan.resolved({0: 1, 1: 1}, {}, dict(enumerate(there)))) == found
+
+
+def by_file(text: str) -> dict[str, Any]:
+    return {"rankfile": ("rf", text)}
+
+
+@cases(
+    ("hosts", "text", "found"),
+    [
+        ("n[1-2] slots=2", "rank 0=n2\nrank 1=n1\nrank 2=n2", {"n2": (0, 2), "n1": (1,)}),
+        ("n[1-2] slots=1", "rank 1=+n0 slot=0\nrank 0=+n1 slot=0:*", {"n2": (0,), "n1": (1,)}),
+        ("n[1-3] slots=1", "rank 0=n3 # the last", {"n3": (0,)}),
+        ("n1", "rank 0 = n1 slots = 1-2\n\n rank 1=n1 slot=p3;0:1", {"n1": (0, 1)}),
+    ],
+)
+def test_a_rankfile_places_each_rank(
+    hosts: str, text: str, found: dict[str, tuple[int, ...]]
+) -> None:
+    plan = planned(hosts, **by_file(text))
+    assert not plan.is_open
+    assert ranks(plan) == found
+    assert [*ranks(plan)] == [*found]  # rank 0 is on node 0
+    assert ranks(planned(hosts, rankfile=("rf", text.encode()))) == found
+
+
+def test_hosts_that_a_rankfile_leaves_out_are_told() -> None:
+    plan = planned("n[1-3] slots=1", **by_file("rank 0=n3"))
+    assert plan.notices == ("n[1-2]: left out: rf needs only 1 node",)
+
+
+@cases(
+    ("hosts", "text", "flags", "message"),
+    [
+        ("n1", "rank 0=n1\nrnk 1=n1", {}, "rf:2: not a place: 'rnk 1=n1'"),
+        ("n1", "rank 0=n1 slot=", {}, "rf:1: not a place"),
+        ("n1", "rank 0=n1 slot=a", {}, "rf:1: not a place"),
+        ("n1", "rank 0=n1 slot=0:1:2", {}, "rf:1: not a place"),
+        ("n1", "rank 0=n1 slot=3-1", {}, "rf:1: 3-1: the first is larger"),
+        ("n1", "rank 0=n1\nrank 0=n1", {}, "rf:2: rank 0 has a place already: rf:1"),
+        ("n1", "rank 0=n1\nrank 2=n1", {}, "rf: no place for rank 1, and one for rank 2"),
+        ("n1", "rank 999999999=n1", {}, "rf:1: rank 999999999: there can be"),
+        ("n1", "# none", {}, "rf: no place for rank 0"),
+        ("n[1-2]", "rank 0=n1\nrank 1=n3", {}, "rf:2: n3: not one of the hosts: this job has n["),
+        ("n[1-2]", "rank 0=+n2", {}, "rf:1: +n2: not one of the hosts"),
+        ("n1 port=1\nn1 port=2", "rank 0=n1", {}, "rf:1: n1: two ports of it"),
+        ("n1 slots=1", "rank 0=n1\nrank 1=n1", {}, "rf:2: rank 1: n1 takes only 1 rank"),
+        ("n1 max_slots=1", "rank 0=n1\nrank 1=n1", {"oversubscribe": True}, "n1 takes only 1"),
+        ("n1", "rank 0=n1", {"np": 2}, "--np 2: it has places for 1 rank"),
+        ("n1", "rank 0=n1", {"nproc_per_node": 1}, "does not go with --nproc-per-node"),
+        ("n1", "rank 0=n1", {"map_by": "numa"}, "does not go with --map-by numa"),
+        ("n1", "rank 0=n1", {"rank_by": "slot"}, "does not go with --rank-by"),
+        ("n1", "rank 0=n1 slot=0", {"bind_to": "core"}, "does not go with --bind-to core"),
+        ("n1", "rank 0=n1", {"restarts": Restarts(most=1, min_nodes=1)}, "with --min-nodes"),
+        ("n1", "rank 0=n1", {"parts": (Part(("a",), np=1), Part(("b",), np=1))},
+         "with several programs"),
+    ],
+)  # fmt: skip
+def test_a_wrong_rankfile_touches_no_host(
+    hosts: str, text: str, flags: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(UsageError) as caught:
+        planned(hosts, **by_file(text), **flags)
+    assert message in caught.value.message
+
+
+def test_a_rank_that_a_rankfile_lacks_is_in_the_hint() -> None:
+    with pytest.raises(UsageError) as caught:
+        planned("n1", **by_file("rank 0=n1\nrank 2=n1"))
+    assert caught.value.hint == "rank 1=n1 slot=0-1"
+
+
+def test_a_rankfile_may_crowd_hosts_and_leave_binding_to_others() -> None:
+    text = "rank 0=n1\nrank 1=n1"
+    plan = planned("n1 slots=1", oversubscribe=True, bind_to="core", np=2, **by_file(text))
+    assert ranks(plan) == {"n1": (0, 1)}
+    assert not plan.names_cpus
+    assert plan.slots_of(plan.nodes[0]) == ()
+    named = planned("n1", bind_to="none", **by_file("rank 0=n1 slot=99"))
+    assert named.resolved({0: 0}, {}, {0: SOCKETS}) is named  # which nobody binds
+
+
+@cases(
+    ("slot", "there", "why"),
+    [
+        ("0-1", SOCKETS, None), ("1:0", SOCKETS, None), ("", None, None),
+        ("1-2", SOCKETS, "rf:1: slot=1-2: n1: no core 2: ranks may use 2"),
+        ("2:0", SOCKETS, "rf:1: slot=2:0: n1: no socket 2: ranks may use 2"),
+        ("0", None, "rf:1: slot=0: n1: the host does not tell which cores it has"),
+    ],
+)  # fmt: skip
+def test_the_host_must_have_what_a_rankfile_names(slot: str, there: Any, why: str | None) -> None:
+    plan = planned("n1", **by_file(f"rank 0=n1 slot={slot}" if slot else "rank 0=n1"))
+    if why is None:
+        assert plan.resolved({0: 0}, {}, {0: there}) is plan
+    else:
+        with pytest.raises(PlanError) as caught:
+            plan.resolved({0: 0}, {}, {0: there})
+        assert caught.value.message == why
 
 
 def test_slots_bound_what_a_host_takes() -> None:

@@ -298,6 +298,7 @@ def test_ranks_are_where_they_are_planned(
         ({"map_by": "ppr:1:core"}, "prrte", "--map-by ppr:1:core"),
         ({"map_by": "gpu"}, "prrte", "--map-by gpu"),
         ({"rank_by": "node"}, "prrte", "--rank-by and --report-bindings"),
+        ({"rankfile": ("rf", "rank 0=n1")}, "prrte", "--rankfile"),
         ({"map_by": "numa"}, "hydra", "Hydra does not deal"),
     ],
 )

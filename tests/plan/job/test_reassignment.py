@@ -102,6 +102,19 @@ def test_a_smaller_world_is_a_world(counts: list[int], map_by: str, data: st.Dat
     assert [place.rank for place in less.ranks] == list(range(sum(counts[i] for i in kept)))
 
 
+def test_ranks_keep_their_places_while_no_node_is_gone() -> None:
+    text = "rank 0=n0 slot=0\nrank 1=n1\nrank 2=n0 slot=1\nrank 3=n1"
+    plan = planned("n0:2,n1:2", rankfile=("rf", text))
+    assert [node.ranks for node in plan.nodes] == [(0, 2), (1, 3)]
+    assert reassignment.shrunk(plan, frozenset()) is plan
+    left = reassignment.without(plan, {1: "it is unfit"}, shrink=True)
+    assert (left.plan, left.vacant) == (plan, (1,))
+    spare = NodePlan(2, parse_inline("s:2").hosts[0], ("0", "1"))
+    found = reassignment.with_host(plan, 0, spare)
+    assert found is not None
+    assert reassignment.replaced(plan, {0: found}).slots_of(found) == ("0", "1")
+
+
 @cases(
     "flags",
     [{"delay": -1.0}, {"delay": float("nan")}, {"progress_line": "("}, {"progress_file": ""}],

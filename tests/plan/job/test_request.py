@@ -145,8 +145,8 @@ def test_what_nobody_said() -> None:
     }.items():  # fmt: skip
         assert asked.pop(name) == default
     assert [name for name, given in asked.items() if given is None] == [
-        "np", "nnodes", "nproc_per_node", "include", "exclude", "rank_by", "user", "port",
-        "master_addr", "master_port", "iface", "spares", "local_rank_arg",
+        "np", "nnodes", "nproc_per_node", "include", "exclude", "rank_by", "rankfile", "user",
+        "port", "master_addr", "master_port", "iface", "spares", "local_rank_arg",
     ]  # fmt: skip
     assert vars(Limits()) == {
         "connect_timeout": 10.0, "boot_timeout": 30.0, "heartbeat": 5.0, "max_missed_heartbeats": 3,

@@ -74,5 +74,8 @@ def test_a_dry_run_tells_the_rule(desk: Desk) -> None:
                     "--near-hca", *SHOW)  # fmt: skip
     assert "bound to    the NUMA node of its GPU, for memory too\n" in done.stdout
     assert "NCCL_IB_HCA==<those near to its GPU>\n" in done.stdout
+    (desk.folder / "places").write_text("rank 0=localhost slot=0\n")
+    done = desk.run("-H", "localhost:2", "--dry-run", "--rankfile", "places", *SHOW)
+    assert "bound to    the CPUs that the rankfile names\n" in done.stdout
     done = desk.run("-H", "localhost:2", "--bind-to", "numa", "--per-node", *SHOW)
     assert (done.returncode, "error: --bind-to numa: with one" in done.stderr) == (2, True)

@@ -110,6 +110,25 @@ def test_cyclic_placement(cluster: Cluster) -> None:
     assert sorted(done.stdout.splitlines()) == expected, done.stderr
 
 
+def test_a_rankfile_places_ranks_and_binds_them(cluster: Cluster, tmp_path: Path) -> None:
+    own = sorted(os.sched_getaffinity(0))
+    first, last = f"{own[0]}", f"{own[-1]}"
+    lines = ["rank 1=+n0 slot=*", f"rank 0=n3 slot=p{first}", f"rank 2=n3 slot=p{last}"]
+    (tmp_path / "places").write_text("\n".join(lines) + "\n")
+    show = "echo $(hostname) $(grep -o 'allowed_list.*' /proc/self/status | head -1)"
+    words = ("--rankfile", str(tmp_path / "places"), "--no-python", "sh", "-c", show)
+    done = dispatch(cluster, "-H", "n[1-3]:2", *words)
+    assert done.returncode == 0, done.stderr
+    found = sorted(line.split()[:4:3] for line in done.stdout.splitlines())
+    assert (found[0], found[2]) == (["[0]", first], ["[2]", last])
+    hosts = sorted(line.split()[:2] for line in done.stdout.splitlines())
+    assert hosts == [["[0]", "n3"], ["[1]", "n1"], ["[2]", "n3"]]
+    (tmp_path / "places").write_text("rank 0=n1\nrank 1=n2 slot=0:999\n")
+    done = dispatch(cluster, "-H", "n[1-3]:2", *words)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "places:2: slot=0:999: n2: no core 999 on socket 0: ranks may use " in done.stderr
+
+
 def test_first_failure_ends_all_hosts_in_two_seconds(cluster: Cluster, transport: str) -> None:
     failed = Path(cluster.shared, f"failed-{transport}")
     ending = f"touch {failed}; echo last words >&2; exit 42"
