@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import ctypes
 import io
 import os
 import shutil
 import struct
+import sys
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from functools import cache
 from types import SimpleNamespace
@@ -25,6 +27,8 @@ from dispatcher.model.failure import Ending, Failure, Kind
 from dispatcher.remote import tree_relay
 from dispatcher.remote.copy.disk import NotGiven, NotTaken
 from dispatcher.remote.copy.receiver import Receiver
+from dispatcher.remote.pmi import libpmix, mpi_library, pmix_server
+from dispatcher.remote.pmi import pmix_upcalls as upcalls
 from dispatcher.remote.pmi.pmi_server import Server
 from dispatcher.remote.pmi.pmix_bridge import PmixBridge
 from dispatcher.remote.protocol import copy_frames, mux, packing
@@ -37,6 +41,7 @@ from dispatcher.remote.protocol.frames import (
     SYNC,
     Decoder,
     WireError,
+    control,
     encode,
 )
 from dispatcher.runner import surveys
@@ -306,6 +311,144 @@ def pmix(data: bytes) -> None:
         bridge.tick(1e9)
     finally:
         os.close(bridge.link)
+
+
+class Ranks:
+    """Ranks of a host as libpmix asks on their behalf, and the library, which they are served by.
+
+    Raises: AssertionError from ``call`` for what a function for the library raised, which C would
+    not see; and for an answer that nobody waits for, or that the library could not read.
+    """
+
+    def __init__(self, take: Choices) -> None:
+        self.take = take
+        self.local = {b"n": [0, 1], b"n_1": [0]}
+        self.firsts = {b"n": 0, b"n_1": 1 << 20}
+        self.waiting: set[int] = set()
+        self.told: list[dict[str, Any]] = []
+        self.kept: list[Any] = []  # what C would have, while it is needed
+        self.ways = [
+            upcalls.Done(lambda status, arg: self.answered(arg)),
+            upcalls.FoundName(self.found),
+            upcalls.Spawned(lambda status, name, arg: self.answered(arg)),
+            libpmix.Released(self.given),
+            upcalls.Told(self.given),
+        ]
+
+    number = libpmix.Library.number
+
+    def fetch(self, namespace: bytes, rank: int, then: Any) -> None:
+        then(self.take.one((0, -46)), self.take.blob())
+
+    def add(self, name: bytes, first: int, job: Any, own: Sequence[int]) -> None:
+        libpmix.Infos(job)
+
+    def answered(self, which: int) -> None:
+        assert which in self.waiting, f"an answer that nobody waits for: {which}"
+        self.waiting.discard(which)
+
+    def given(self, status: int, data: int, size: int, which: int, free: int, memory: int) -> None:
+        self.answered(which)
+        upcalls.Freed(free)(memory)
+
+    def found(self, status: int, data: int, count: int, which: int) -> None:
+        self.answered(which)
+        if count:
+            there = ctypes.cast(data, ctypes.POINTER(libpmix.Published))[0]
+            kind, content = there.value.type, there.value.content
+            assert kind in (libpmix.STRING, libpmix.BYTE_OBJECT), f"a value of type {kind}"
+            size = len(ctypes.string_at(content[0])) if kind == libpmix.STRING else content[1]
+            ctypes.string_at(content[0], size)
+
+    def procs(self) -> tuple[Any, int]:
+        """Who takes part, as C has it."""
+        count = self.take.below(4)
+        made = (libpmix.Proc * max(1, count))()
+        for one in made:
+            one.namespace = self.take.one((b"n", b"n", b"n_1", b"", b"x" * 255))
+            one.rank = self.take.one((0, 1, 2, 0xFFFFFFFE, 1 << 31))
+        return made, count
+
+    def infos(self) -> tuple[Any, int]:
+        """What is said besides, as C has it."""
+        names = (b"key", b"pmix.persist", b"pmix.wait", b"pmix.grp.lcl", b"pmix.grp.endpt",
+                 b"pmix.host", b"pmix.wdir", b"pmix.log.stderr", b"")  # fmt: skip
+        kinds = (libpmix.STRING, libpmix.BYTE_OBJECT, libpmix.SIZE)
+        pairs = [(self.take.one(names), self.take.one(kinds)) for _ in range(self.take.below(4))]
+        made = libpmix.Infos(
+            [(name, kind, self.take.below(9) if kind == libpmix.SIZE else self.take.blob())
+             for name, kind in pairs]
+        )  # fmt: skip
+        self.kept.append(made)
+        return made.array, made.size
+
+    def words(self) -> Any:
+        words = [self.take.blob().replace(b"\0", b"") for _ in range(self.take.below(4))]
+        made = (ctypes.c_char_p * (len(words) + 1))(*words, None)
+        return ctypes.cast(made, ctypes.POINTER(ctypes.c_char_p))
+
+    def app(self) -> Any:
+        infos, size = self.infos()
+        count = self.take.one((0, 1, 2, -1, (1 << 31) - 1))
+        return libpmix.App(
+            self.take.one((b"sh", b"", None)), self.words(), self.words(), None, count, infos, size
+        )
+
+    def call(self, functions: dict[int, Any], number: int) -> None:
+        """One of the library's calls, whose answer has this number."""
+        place = self.take.one(sorted(functions))
+        procs, count = self.procs()
+        infos = self.infos()
+        way = {upcalls.LOOKUP: 1, upcalls.SPAWN: 2, upcalls.MODEX: 3, upcalls.GROUP: 4}
+        how = ctypes.cast(self.ways[way.get(place, 0)], ctypes.c_void_p).value, number
+        keys = self.words()
+        apps = (libpmix.App * 2)(self.app(), self.app())
+        arguments: tuple[Any, ...] = {
+            upcalls.GROUP: (self.take.below(2), self.take.blob()[:511], procs, count, *infos),
+            upcalls.CONNECT: (procs, count, *infos), upcalls.DISCONNECT: (procs, count, *infos),
+            upcalls.LOOKUP: (procs, keys, *infos), upcalls.UNPUBLISH: (procs, keys, *infos),
+            upcalls.SPAWN: (procs, *infos, apps, self.take.below(3)),
+            upcalls.NOTIFY: (-4001, procs, self.take.below(9), *infos),
+            upcalls.LOG: (procs, *infos, None, 0),
+        }.get(place, (procs, *infos))  # fmt: skip
+        raised: list[Any] = []
+        self.waiting.add(number)
+        with patch.object(sys, "unraisablehook", raised.append):
+            status = functions[place](*arguments, *how)
+        if raised:
+            raise raised[0].exc_value
+        if status:
+            self.answered(number)
+
+
+PUT = control("put", namespace=b"n_1", rank=0, status=0, data=b"x")
+
+
+@target(
+    "pmix-serving", "what the process that serves PMIx hears of its ranks, and of other hosts",
+    *(bytes((8, kind, 0, 0, 0, 0)) for kind in range(10)), long=False,
+)  # fmt: skip
+def pmix_serving(data: bytes) -> None:
+    take = Choices(data)
+    ranks = Ranks(take)
+    job = {"name": b"n", "node": 0, "hosts": [], "folder": "/f"}
+    serving = pmix_server.Serving(-1, SimpleNamespace(), job, mpi_library.Found([]))  # type: ignore[arg-type]
+    serving.poll.close()
+    library: Any = ranks
+    serving.library = library
+    serving.tell = lambda type, **fields: ranks.told.append(  # type: ignore[method-assign]
+        packing.unpack(packing.pack({"type": type, **fields}))
+    )
+    for number in range(1, 2 + take.below(8)):
+        ranks.call(serving.upcalls, number)
+    for asked in (one for one in ranks.told if "id" in one):
+        for _ in range(take.below(3) if asked["type"] != "spawn" else 0):
+            come = take.one((take.blob(), PUT, asked.get("data", b""), take.take(take.below(99))))
+            serving.take(library, {"type": "part", "id": asked["id"], "data": come})
+        status = take.one((0, 0, -29))
+        release = {"id": asked["id"], "status": status, "number": take.below(3)}
+        serving.take(library, {"type": "release", **release})
+    assert not ranks.waiting, "ranks that wait for ever"
 
 
 # -- copies ------------------------------------------------------------------------------

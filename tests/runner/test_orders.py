@@ -121,7 +121,7 @@ def test_a_host_s_own_python_and_path_go_before_the_plan_s() -> None:
         exports=("PATH=/all",), bind_to="none",
     )  # fmt: skip
     plan = plan_job(request, "run-1")
-    first, second = prepared(plan, 0), prepared(plan, 1)
+    first, second = prepared(plan), prepared(plan, 1)
     assert (first["check"], first["path"]) == ({"program": b"/own/py", "code": b""}, b"/host")
     assert (second["check"], second["path"]) == ({"program": b"python3", "code": b""}, b"/all")
     assert prepared(plan_of("a"))["path"] is None
@@ -189,7 +189,7 @@ def test_programs_find_what_is_theirs() -> None:
         Part(("c",), "command", np=1, hosts=(("a", None),)),
     )
     plan = plan_of("a", "b", parts=parts, program=parts[0].program, nproc_per_node=None, slots=3)
-    there, elsewhere = prepared(plan, 0), prepared(plan, 1, head=False)
+    there, elsewhere = prepared(plan), prepared(plan, 1, head=False)
     assert (there["cwd"], elsewhere["cwd"]) == (b"/w/sub", b"/w")
     assert there["check"] == {"program": b"python3", "script": b"a.py", "code": b""}
     assert there["more"] == [[b"/w", None, {"program": b"c"}]]
@@ -282,7 +282,7 @@ def test_on_the_first_host_ranks_are_reached_where_all_meet() -> None:
 
 @cases(
     ("mpi", "np", "is_offered", "is_served"),
-    [("auto", 2, True, True), ("auto", 1, False, True), ("pmi1", 2, False, True),
+    [("auto", 2, True, True), ("auto", 1, True, True), ("pmi1", 2, False, True),
      ("none", 2, False, False)],
 )  # fmt: skip
 def test_what_mpi_finds(mpi: Any, np: int, is_offered: bool, is_served: bool) -> None:
@@ -298,6 +298,12 @@ def test_what_mpi_finds(mpi: Any, np: int, is_offered: bool, is_served: bool) ->
         "mapping": b"(vector,(0,1,%d))" % np, "patience": plan.limits.mpi_stall_warning,
         "port": False, "pmix": list(orders.URIS) if is_offered else [], "hook": None,
     }  # fmt: skip
+
+
+@cases(("np", "shares"), [(1, False), (2, True)])
+def test_a_lone_rank_shares_no_memory_that_is_ours_to_place(np: int, shares: bool) -> None:
+    order = started(plan_of("a", np=np), 0, facts_of(folder="/tmp/d"))
+    assert {name in env(order["common"]) for name in orders.SEGMENTS} == {shares}
 
 
 def test_what_ranks_in_python_load_first() -> None:

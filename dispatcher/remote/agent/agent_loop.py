@@ -504,6 +504,16 @@ class Loop:
         self.credit -= len(data)
         self.queue_output(self.encode(OUTPUT, data, member.rank, stream))
 
+    def do_output(self, rank: int, stream: int, data: bytes) -> None:
+        """Take what its MPI says for ``rank`` as written by it; of a flood the rest is counted."""
+        member = self.ranks.get(rank)
+        if member is None:
+            return
+        if stream in member.pipes and self.second_size <= LANE_LIMIT:
+            self.take_output(member, stream, data)
+        else:
+            member.left_out += len(data)
+
     def silence(self, rank: int) -> float | None:
         """Seconds since ``rank`` wrote, or began; None when it is over.
 
@@ -528,6 +538,9 @@ class Loop:
     def forget(self, member: Process) -> None:
         """A rank has exited and all its output was read: nobody will ask for it again."""
         del self.ranks[member.rank]
+        if member.left_out:
+            text = "rank %d: %d bytes that its MPI logged are left out"
+            self.do_send("notice", {"text": text % (member.rank, member.left_out)})
         self.tell(("drained", member.rank))
 
     def queue_output(self, frame: bytes) -> None:

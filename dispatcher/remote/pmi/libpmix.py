@@ -191,12 +191,15 @@ class Library:
         node: int,
         folder: bytes,
         apps: Sequence[int] = (),
+        universe: int = 0,
     ) -> int:
         """Make a job known: its ``hosts``, each a name and its ranks; returns the library's port.
 
-        node: which of ``hosts`` this is. apps: how many ranks each program has. Raises: LoadError.
+        node: which of ``hosts`` this is. apps: how many ranks each program has. universe: how many
+        there is room for. Raises: LoadError.
         """
-        self.add(namespace, 0, job_of(hosts, node, folder, namespace, apps=apps), hosts[node][1])
+        job = job_of(hosts, node, folder, namespace, apps=apps, universe=universe)
+        self.add(namespace, 0, job, hosts[node][1])
         return self._port(Proc(namespace, hosts[node][1][0]))
 
     def add(self, namespace: bytes, first: int, job: Pairs, local_ranks: list[int]) -> None:
@@ -290,11 +293,13 @@ def job_of(
     job: bytes,
     nodes: Sequence[int] = (),
     apps: Sequence[int] = (),
+    universe: int = 0,
 ) -> Pairs:
     """What ranks may ask about the job, themselves and each other.
 
     node: which of ``hosts`` this is, or None. nodes: the numbers of the hosts, if they do not count
-    from 0. apps: of each program the ranks, if there are several.
+    from 0. apps: of each program the ranks, if there are several. universe: what MPI_UNIVERSE_SIZE
+    is to be, if not the number of ranks.
     """
     size = sum(len(ranks) for _, ranks in hosts)
     ids = nodes or range(len(hosts))
@@ -304,7 +309,7 @@ def job_of(
     rank_map = b"raw:" + b";".join(b",".join(b"%d" % r for r in ranks) for _, ranks in hosts)
     pairs: Pairs = [
         (b"pmix.jobid", STRING, job),
-        (b"pmix.univ.size", UINT32, size),
+        (b"pmix.univ.size", UINT32, universe or size),
         (b"pmix.job.size", UINT32, size),
         (b"pmix.max.size", UINT32, size),
         (b"pmix.job.napps", UINT32, len(apps)),

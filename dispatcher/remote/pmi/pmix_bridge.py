@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 TAG, ONCE = ":10000000000", 20000000000
 #: bytes of a packet that a report can hold, of all that one fence may bring, and of a message
 PACKET_LIMIT, FENCE_LIMIT, PORTION = 960 << 10, 64 << 20, 1 << 20
-OUT_OF_RESOURCE, NOT_FOUND = -29, -46
+OUT_OF_RESOURCE, NOT_FOUND, NOT_SUPPORTED = -29, -46, -47
 #: bytes of a fence's name that a report can hold
 NAME_LIMIT = 4096
 #: seconds that an abort waits: Open MPI's ranks abort when one that they talk to has died, and
@@ -113,6 +113,7 @@ class PmixBridge:
             "node": self.message["node"],
             "hosts": self.message["hosts"],
             "apps": self.message.get("apps"),
+            "universe": self.world.job.get("universe"),
             "folder": folder + "/pmix",
         }
         ours, theirs = socketpair()
@@ -174,6 +175,8 @@ class PmixBridge:
             for packet in message["keys"]:
                 parts.append(zlib.decompressobj().decompress(packet, left))
                 left -= len(parts[-1])
+                if left <= 0:  # which would be no bound for the next
+                    break
         except zlib.error:
             left = 0
         id = self.waiting.pop(fence)
@@ -311,6 +314,10 @@ class PmixBridge:
             text = "MPI: PMIx was asked for and cannot be served: %s" % why
             return [("send", "notice", {"text": text})]
         return [("send", "pmix_failed", {"library": mpi, "tried": why})]
+
+    def _log(self, now: float, id: int, rank: int, texts: list[Any]) -> list[Action]:
+        self._answer(id, 0 if texts else NOT_SUPPORTED)
+        return [("output", rank, stream, text) for stream, text in texts]
 
     def _notice(self, now: float, text: str) -> list[Action]:
         return [("send", "notice", {"text": text})]

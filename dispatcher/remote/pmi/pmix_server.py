@@ -27,7 +27,7 @@ from _thread import allocate_lock
 from dispatcher.remote.pmi import mpi_library
 from dispatcher.remote.pmi.libpmix import Library, LoadError, job_of
 from dispatcher.remote.pmi.pmi_port import owner
-from dispatcher.remote.pmi.pmix_upcalls import functions
+from dispatcher.remote.pmi.pmix_upcalls import UNPACK_FAILURE, functions
 from dispatcher.remote.protocol.frames import Decoder, WireError, control
 from dispatcher.remote.protocol.packing import PackError, unpack
 
@@ -37,9 +37,11 @@ if TYPE_CHECKING:
 
 READ_SIZE = 64 << 10
 #: bytes that this host may contribute to a fence; a message holds that and a little more
-FENCE_LIMIT, OUT_OF_RESOURCE, NOT_FOUND, UNPACK_FAILURE = 15 << 20, -29, -46, -20
+FENCE_LIMIT, OUT_OF_RESOURCE, NOT_FOUND = 15 << 20, -29, -46
 #: libraries that a libpmix may need from where the ranks found them
 MOST_NEEDED = 16
+#: bytes kept of what ranks of other hosts have put, and what each of them counts besides
+KNOWN_LIMIT, KNOWN = 64 << 20, 512
 #: what hosts tell each other of each of their ranks that connect
 PUT = {"type": str, "namespace": bytes, "rank": int, "status": int, "data": bytes}
 
@@ -47,8 +49,8 @@ PUT = {"type": str, "namespace": bytes, "rank": int, "status": int, "data": byte
 def main(link: int, listener: socket, client: int, job: dict[str, Any], pids: list[int]) -> None:
     """Serve ``client`` and those that come to ``listener`` until the agent closes ``link``.
 
-    job: name, node (which host this is), hosts [[name, ranks]], apps (ranks of each program), and
-    the folder for files.
+    job: name, node (which host this is), hosts [[name, ranks]], apps (ranks of each program),
+    universe (how many ranks the hosts have room for), and the folder for files.
     pids: processes of the ranks, one of which has come.
     """
     Serving(link, listener, job, mpi_library.Found(pids)).run(client)
@@ -68,7 +70,8 @@ class Serving:
         self.answers: dict[int, Any] = {}
         self.n_asked = 0
         self.library: Library | None = None
-        self.upcalls = functions(self.asked, self.number)
+        self.upcalls = functions(self.asked, self.number, lambda: len(self.job["hosts"]) == 1)
+        self.told = False  # that events do not cross hosts
         self.parts: dict[int, list[bytes]] = {}  # of what an answer brings
         self.connecting: set[int] = set()  # worlds that connect learn of each other then:
         self.known: dict[tuple[bytes, int], bytes] = {}  # what ranks of other hosts have put
@@ -121,10 +124,9 @@ class Serving:
             self.library, self.found.pmix = library, path
             folder, name = os.fsencode(self.job["folder"]), self.job["name"]
             library.begin(name + b"_srv", folder)
-            hosts = [(host, ranks) for host, ranks in self.job["hosts"]]
-            return library, library.register(
-                name, hosts, self.job["node"], folder, self.job.get("apps") or ()
-            )
+            hosts, node = [(host, ranks) for host, ranks in self.job["hosts"]], self.job["node"]
+            more = self.job.get("apps") or (), self.job.get("universe") or 0
+            return library, library.register(name, hosts, node, folder, *more)
         raise LoadError("; ".join(tried))
 
     def opened(self, path: str) -> Library:
@@ -152,6 +154,15 @@ class Serving:
 
     def asked(self, kind: str, answer: Any, **fields: Any) -> None:
         """Ranks of this host want what ``kind`` says; ``answer`` is for them."""
+        if kind == "event":
+            if not self.told:
+                text = (
+                    "MPI: rank %d notifies others (PMIx_Notify_event); those on other hosts do not"
+                )
+                text += " hear of it: keep to one host, or --launcher mpirun of Open MPI 5"
+                self.tell("notice", text=text % fields["rank"])
+            self.told = True
+            return
         if kind == "modex":
             data = self.known.get((fields["namespace"], fields["rank"]))
             answer.give(0 if data is not None else NOT_FOUND, data or b"", 0)
@@ -177,6 +188,8 @@ class Serving:
             for rank in self.library.local.get(namespace, ())
             if ranks is None or rank in ranks
         ]
+        if not here:
+            answer.give(NOT_FOUND, b"", 0)
         came: list[bytes] = []
 
         def fetch(namespace: bytes, rank: int) -> None:
@@ -199,7 +212,8 @@ class Serving:
             return
         hosts, node = [(host, ranks) for host, ranks in message["hosts"]], message["node"]
         folder = os.fsencode(self.job["folder"])
-        job = job_of(hosts, node, folder, message["name"], message["nodes"], message["apps"])
+        known = message["nodes"], message["apps"], self.job.get("universe") or 0
+        job = job_of(hosts, node, folder, message["name"], *known)
         own = [] if node is None else hosts[node][1]
         library.add(message["name"], message["first"], job, own)
 
@@ -213,12 +227,21 @@ class Serving:
         if id in self.connecting:
             self.connecting.discard(id)
             try:
-                self.known.update(have_put(data))
+                self.learn(have_put(data))
             except (WireError, PackError) as error:
                 text = "MPI: ranks cannot connect, for what a host sent is wrong: %s" % error
                 self.tell("notice", text=text)
                 status, data = UNPACK_FAILURE, b""
         self.answers.pop(id).give(status, data, message["number"])
+
+    def learn(self, put: dict[tuple[bytes, int], bytes]) -> None:
+        """Keep what ranks have ``put``; where that is too much, what was kept first is let go."""
+        for one in put:
+            self.known.pop(one, None)
+        self.known.update(put)
+        held = sum(len(data) + KNOWN for data in self.known.values())
+        while held > KNOWN_LIMIT:
+            held -= len(self.known.pop(next(iter(self.known)))) + KNOWN
 
     def tell(self, type: str, **fields: object) -> None:
         """Send a frame to the agent. Raises: OSError when that is gone."""

@@ -12,6 +12,8 @@ name        rank (its number in the job), verb (``publish``, ``lookup``, ``unpub
             wait: until it is published; once: until it is read. Brings the value
 spawn       rank, segments, each [number of ranks, argv, info pairs]. Brings the namespace
 modex       namespace, rank: of another host. Brings what that rank has put
+event       rank: it has something to tell ranks of other hosts, which do not hear of it
+log         rank, texts, each [stream, bytes]: to be written where the rank itself writes
 ==========  =========================================================================
 """
 
@@ -43,12 +45,18 @@ if TYPE_CHECKING:
 
 #: places in the table of functions that the library calls
 MODEX, PUBLISH, LOOKUP, UNPUBLISH, SPAWN = 4, 5, 6, 7, 8
-CONNECT, DISCONNECT, GROUP = 9, 10, 25
+CONNECT, DISCONNECT, NOTIFY, LOG, GROUP = 9, 10, 14, 17, 25
+#: ranges of an event that name no rank of another host
+NEAR = (2, 7)
 #: bytes of the name of a group
 NAME_LIMIT = 512
-BAD_PARAM, NOT_SUPPORTED = -27, -47
+UNPACK_FAILURE, BAD_PARAM, NOT_SUPPORTED = -20, -27, -47
+#: where a rank has words written that PMIx is to show: Open MPI 5 its help texts
+STREAMS = {b"pmix.log.stdout": 1, b"pmix.log.stderr": 2}
 #: of a value to publish, of arguments and variables of a program, of programs of a spawn
 VALUE_LIMIT, WORDS_LIMIT, APPS_LIMIT = 256 << 10, 4096, 256
+#: bytes of a text to log, and texts of one request
+LOG_LIMIT, LOGS_LIMIT = 16 << 10, 16
 #: what a spawn may say beside its programs, in the words of a request by PMI-1
 SAID = {
     b"pmix.host": b"host",
@@ -70,6 +78,8 @@ Modexed = ctypes.CFUNCTYPE(_I, _PROCS, _INFOS, _S, _P, _P)
 Publishes = ctypes.CFUNCTYPE(_I, _PROCS, _INFOS, _S, _P, _P)
 LooksUp = ctypes.CFUNCTYPE(_I, _PROCS, _KEYS, _INFOS, _S, _P, _P)
 Spawns = ctypes.CFUNCTYPE(_I, _PROCS, _INFOS, _S, ctypes.POINTER(App), _S, _P, _P)
+Notifies = ctypes.CFUNCTYPE(_I, _I, _PROCS, ctypes.c_uint8, _INFOS, _S, _P, _P)
+Logs = ctypes.CFUNCTYPE(None, _PROCS, _INFOS, _S, _INFOS, _S, _P, _P)
 FoundName = ctypes.CFUNCTYPE(None, _I, _P, _S, _P)
 Spawned = ctypes.CFUNCTYPE(None, _I, ctypes.c_char_p, _P)
 Done = ctypes.CFUNCTYPE(None, _I, _P)
@@ -77,10 +87,13 @@ Told = ctypes.CFUNCTYPE(None, _I, _P, _S, _P, _P, _P)
 Freed = ctypes.CFUNCTYPE(None, _P)
 
 
-def functions(asked: Callable[..., None], number: Callable[[Any], int]) -> dict[int, Any]:
+def functions(
+    asked: Callable[..., None], number: Callable[[Any], int], is_alone: Callable[[], bool]
+) -> dict[int, Any]:
     """What the library calls, by place in its table.
 
-    asked: as ``Library`` has it. number: of a rank in the job.
+    asked: as ``Library`` has it. number: of a rank in the job. is_alone: whether no other host has
+    ranks.
     """
 
     def on_group(
@@ -148,6 +161,17 @@ def functions(asked: Callable[..., None], number: Callable[[Any], int]) -> dict[
         asked("name", DoneAnswer(*how), rank=number(proc), verb="unpublish", **fields)
         return SUCCESS
 
+    def on_notify(_: int, proc: Any, range: int, *__: Any) -> int:
+        if range in NEAR or is_alone():
+            return SUCCEEDED_AT_ONCE  # its own host knows already
+        asked("event", None, rank=number(proc))
+        return NOT_SUPPORTED
+
+    def on_log(proc: Any, infos: Any, n: int, _: Any, __: int, *how: int) -> None:
+        known = [info for info in infos[:n] if info.key in STREAMS and info.value.type == STRING]
+        texts = [[STREAMS[info.key], _text(info)[:LOG_LIMIT]] for info in known[:LOGS_LIMIT]]
+        asked("log", DoneAnswer(*how), rank=number(proc), texts=texts)
+
     def on_spawn(proc: Any, infos: Any, n: int, apps: Any, n_apps: int, *how: int) -> int:
         if not 0 < n_apps <= APPS_LIMIT:
             return BAD_PARAM
@@ -171,6 +195,8 @@ def functions(asked: Callable[..., None], number: Callable[[Any], int]) -> dict[
         SPAWN: Spawns(on_spawn),
         CONNECT: connecting("connect"),
         DISCONNECT: connecting("disconnect"),
+        NOTIFY: Notifies(on_notify),
+        LOG: Logs(on_log),
         GROUP: Grouped(on_group),
     }
 
@@ -226,7 +252,12 @@ class NameAnswer:
         self.argument = argument
 
     def give(self, status: int, data: bytes, number: int) -> None:
-        """Give it ``data``, a type and a value, if ``status`` is 0; the library copies that."""
+        """Give it ``data``, a type and a value, if ``status`` is 0; the library copies that.
+
+        Another host says the type, and of most the library would take the value for an address.
+        """
+        if data and data[0] not in (STRING, BYTE_OBJECT):
+            status = UNPACK_FAILURE
         text = ctypes.create_string_buffer(data[1:])
         self.found.value.type = data[0] if data else STRING
         self.found.value.content[0] = ctypes.addressof(text)

@@ -79,8 +79,8 @@ SEGMENTS = tuple(
 
 
 def is_offered(plan: JobPlan) -> bool:
-    """Whether ranks find PMIx beside PMI-1; one rank alone needs neither."""
-    return plan.mpi == "auto" and plan.world_size != 1
+    """Whether ranks find PMIx beside PMI-1."""
+    return plan.mpi == "auto"
 
 
 def variables(
@@ -88,7 +88,8 @@ def variables(
 ) -> dict[str, str]:
     """What ``rank`` on ``node`` needs besides the place to come to, which its agent knows.
 
-    kvs_name: of its world. folder: the agent's own on its host, if it could make one.
+    kvs_name: of its world. folder: the agent's own on its host, if it could make one and the rank
+    shares memory with others.
     """
     env = dict.fromkeys(SEGMENTS, shared(folder)) if folder else {}
     return env | {
@@ -308,9 +309,10 @@ def start_order(
     members = plan.nodes[node].ranks
     environments = []
     words = []
-    bound_to = bindings_of(plan, node, facts)
+    bound_to, folder = bindings_of(plan, node, facts), facts.error_folder
+    # what a lone rank starts, as another launcher, makes its shared memory where it likes
+    segments = folder if plan.world_size > 1 else None
     for rank, binding in zip(members, bound_to, strict=True):
-        folder = facts.error_folder
         bound = Bound(
             master_addr=addr,
             master_port=port,
@@ -324,7 +326,7 @@ def start_order(
         )
         environment = rank_environment(plan, rank, bound, restart=restart)
         if is_offered(plan):
-            environment = variables(plan, node, rank, kvs_name, folder) | environment
+            environment = variables(plan, node, rank, kvs_name, segments) | environment
         argv = plan.argv(rank)
         if plan.per_node:
             values = _place(plan, rank, facts, addr, port, restart)

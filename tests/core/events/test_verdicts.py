@@ -72,6 +72,12 @@ def test_why_a_job_cannot_have_pmix(library: str, tried: str, kind: Kind, said: 
     assert (found.hint is not None) == (kind is Kind.CHECK)
 
 
+@cases(("alone", "named"), [(True, True), (False, False)])
+def test_a_lone_rank_may_do_without_pmix(alone: bool, named: bool) -> None:
+    found = mpi_events.failure(mpi_events.PmixFailed(0, "/l.so", "x: no"), alone=alone)
+    assert ("--mpi none" in (found.hint or "")) == named
+
+
 def test_a_world_knows_its_ranks() -> None:
     segments = (mpi_events.Segment(2, (b"a",)), mpi_events.Segment(1, (b"b",)))
     world = mpi_events.World(3, 0, segments, (), (1, 0, 1))

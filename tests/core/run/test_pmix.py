@@ -19,12 +19,12 @@ from dispatcher.core.events.mpi_events import (
     PmixWanted,
     Segment,
 )
-from dispatcher.core.events.run_events import RankSpawned
+from dispatcher.core.events.run_events import NodeReady, RankSpawned
 from dispatcher.core.run.attempt import AttemptMachine
 from dispatcher.core.run.fences import ONCE
 from dispatcher.plan.job.placement import number
 
-from ..conftest import make_plan, use_mpi
+from ..conftest import facts, make_plan, use_mpi
 
 
 def test_each_node_serves_once(running: AttemptMachine) -> None:
@@ -45,6 +45,16 @@ def test_a_host_without_a_library_ends_the_job_and_says_what_would_help(
     assert "libpmix.so.2: not found" in failure.why
     assert failure.hint is not None
     assert failure.hint.startswith("apt-get install libpmix2")
+
+
+def test_a_lone_rank_without_a_library_is_told_how_to_do_without() -> None:
+    job = AttemptMachine(make_plan(1, 1), check=False)
+    job.begin()
+    job.handle(NodeReady(0, facts(0)), 0.0)
+    job.handle(RankSpawned(0, 0, 1000), 0.0)
+    job.handle(PmixFailed(0, "/lib/libmpi.so.40", "libpmix.so.2: not found"), 1.0)
+    assert isinstance(job.cause, verdicts.NodeFailed)
+    assert "--mpi none" in str(job.cause.failure.hint)
 
 
 def test_a_library_that_dies_is_the_cause(running: AttemptMachine) -> None:

@@ -134,6 +134,30 @@ class TestCredit:
         assert len(played.output.get((0, 1), b"")) == size
         assert played.counts == {(0, 1): size, (0, 2): 0}
 
+    def test_what_is_said_for_a_rank_is_its_output(self, played: Played) -> None:
+        start(played)
+        for rank, stream, text in ((0, 2, b"why\n"), (0, 2, b"so\n"), (99, 2, b"nobody")):
+            played.loop.do_output(rank, stream, text)
+        played.loop.do_cut(0)
+        played.loop.do_output(0, 2, b"late")  # its end was told
+        played.hear()
+        assert played.output == {(0, 2): b"why\nso\n"}
+        assert played.counts == {(0, 1): 0, (0, 2): 7}
+
+    def test_a_flood_that_is_said_for_a_rank_is_cut_and_counted(self, played: Played) -> None:
+        start(played, credit=0)
+        said = 3 * agent_loop.LANE_LIMIT // 1000
+        for _ in range(said):
+            played.loop.do_output(0, 2, b"x" * 1000)
+        assert agent_loop.LANE_LIMIT <= played.loop.second_size < agent_loop.LANE_LIMIT + 2000
+        played.exits(0)
+        played.loop.do_cut(0)
+        played.hear()
+        rest = said * 1000 - len(played.output[0, 2])
+        assert rest > 0
+        text = f"rank 0: {rest} bytes that its MPI logged are left out"
+        assert played.one("notice")["text"] == text
+
     def test_a_cut_ends_though_somebody_goes_on_writing(
         self, played: Played, monkeypatch: pytest.MonkeyPatch
     ) -> None:

@@ -31,7 +31,15 @@ from dispatcher.remote.pmi.libpmix import (
     Proc,
     Released,
 )
-from dispatcher.remote.pmi.pmix_upcalls import CONNECT, DISCONNECT, GROUP
+from dispatcher.remote.pmi.pmix_upcalls import (
+    CONNECT,
+    DISCONNECT,
+    GROUP,
+    LOG,
+    LOG_LIMIT,
+    NOT_SUPPORTED,
+    NOTIFY,
+)
 from dispatcher.remote.pmi.pmix_upcalls import Told as GroupTold
 
 HOSTS = [(b"a", [0, 2]), (b"b", [1, 3, 4])]
@@ -105,6 +113,7 @@ class Told:
     def __init__(self, calls: Calls, monkeypatch: pytest.MonkeyPatch) -> None:
         self.events: list[tuple[str, dict[str, Any]]] = []
         self.asked: list[tuple[str, Any, dict[str, Any]]] = []
+        self.alone = False
 
         def load(path: str, mode: int) -> Calls:
             assert (path, mode) == ("/lib/libpmix.so.2", ctypes.RTLD_GLOBAL)
@@ -116,7 +125,9 @@ class Told:
                 "/lib/libpmix.so.2",
                 lambda type, **fields: self.events.append((type, fields)),
                 self.take,
-                pmix_upcalls.functions(self.take, lambda proc: self.library.number(proc)),
+                pmix_upcalls.functions(
+                    self.take, lambda proc: self.library.number(proc), lambda: self.alone
+                ),
             )
 
     def take(self, kind: str, answer: Any, **fields: Any) -> None:
@@ -149,7 +160,7 @@ def test_it_listens_under_a_name_with_its_files_in_a_folder(told: Told, calls: C
         (b"pmix.srv.rank", RANK, 0),
     ]
     ours = [place for place, function in enumerate(table) if function]
-    assert ours == [CONNECTED, FINALIZED, ABORT, FENCE, *range(4, 11), GROUP]
+    assert ours == [CONNECTED, FINALIZED, ABORT, FENCE, *range(4, 11), NOTIFY, LOG, GROUP]
     assert len(table) == libpmix.N_FUNCTIONS
 
 
@@ -211,6 +222,13 @@ def test_programs_are_told_apart(told: Told, calls: Calls) -> None:
     assert [tuple(one[name.encode()] for name in wanted) for one in found] == [
         (0, 0, 2, 0), (0, 1, 2, 0), (1, 0, 3, 2), (1, 1, 3, 2), (1, 2, 3, 2),
     ]  # fmt: skip
+
+
+def test_the_universe_is_what_there_is_room_for(told: Told, calls: Calls) -> None:
+    told.library.register(b"kvs_8", HOSTS, 1, b"/folder", universe=12)
+    (_, (_, _, infos, _)), *_ = calls.made
+    sizes = {key: value for key, kind, value in infos if kind == UINT32}
+    assert (sizes[b"pmix.univ.size"], sizes[b"pmix.job.size"]) == (12, 5)
 
 
 @cases(
@@ -340,6 +358,37 @@ def test_an_answer_gives_its_own_copy_of_the_data(data: bytes) -> None:
     assert given == [(-29, data, 99, True)]
 
 
+@cases(
+    ("where", "alone", "answer"),
+    [
+        (3, True, SUCCEEDED_AT_ONCE), (2, False, SUCCEEDED_AT_ONCE), (7, False, SUCCEEDED_AT_ONCE),
+        (3, False, NOT_SUPPORTED), (5, False, NOT_SUPPORTED), (6, False, NOT_SUPPORTED),
+    ],
+)  # fmt: skip
+def test_an_event_that_does_not_reach_other_hosts_is_told(
+    told: Told, where: int, alone: bool, answer: int
+) -> None:
+    told.alone = alone
+    told.asked.clear()
+    none = libpmix.Infos([])
+    assert told.library.functions[NOTIFY](-4001, proc(2), where, none.array, 0, 1, 9) == answer
+    assert [(kind, fields) for kind, _, fields in told.asked] == (
+        [("event", {"rank": 2})] if answer == NOT_SUPPORTED else []
+    )
+
+
+def test_what_is_to_be_logged_is_told_with_its_stream(told: Told) -> None:
+    log = told.library.functions[LOG]
+    texts = [(b"pmix.log.stderr", STRING, b"why"), (b"pmix.log.email", STRING, b"x"),
+             (b"pmix.log.stdout", STRING, b"y" * (LOG_LIMIT + 1)),
+             (b"pmix.log.stderr", UINT32, 7)]  # fmt: skip
+    for infos in (libpmix.Infos(texts), libpmix.Infos(texts[1:2])):
+        log(proc(2), infos.array, infos.size, None, 0, 1, 9)
+    first, other = (fields for kind, _, fields in told.asked if kind == "log")
+    assert first == {"rank": 2, "texts": [[2, b"why"], [1, b"y" * LOG_LIMIT]]}
+    assert other["texts"] == []
+
+
 def group(told: Told, verb: int, infos: libpmix.Infos, answered: Any) -> int:
     """What the library is answered when ranks 0 and 2 make the group ``g``."""
     members = (Proc * 2)(Proc(b"kvs_7", 0), Proc(b"kvs_7", 2))
@@ -452,6 +501,10 @@ def test_what_is_looked_up_comes_with_its_type(told: Told) -> None:
         given.clear()
     answer.give(-46, b"", 0)
     assert given == [(-46, 9)]
+    # another host's word for a type whose value is an address, or another protocol's text
+    for wrong in (b"\x27" + bytes(range(24)), b"tcp://here"):
+        answer.give(SUCCESS, wrong, 0)
+        assert given.pop() == (pmix_upcalls.UNPACK_FAILURE, 9)
     several = (ctypes.c_char_p * 3)(b"a", b"b", None)
     for place in (pmix_upcalls.LOOKUP, pmix_upcalls.UNPUBLISH):
         function = told.library.functions[place]

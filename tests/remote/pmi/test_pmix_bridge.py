@@ -182,7 +182,7 @@ def test_a_process_serves_who_has_come_and_who_comes_later(
     folder = str(house.connections.folder)
     place = os.fsencode(folder) + b"/pmix"
     hosts = [(b"a", [0, 1]), (b"b", [2, 3])]
-    words = f"{b'kvs_7_srv'!r} in {place!r}, {(b'kvs_7', hosts, 1, place, ())!r}"
+    words = f"{b'kvs_7_srv'!r} in {place!r}, {(b'kvs_7', hosts, 1, place, (), 6)!r}"
     assert bridge.served == f"{words} (/some/libpmix.so.2)"
     assert os.getsid(bridge.pid) == bridge.pid
     for made in (folder + "/pmix", workdir.shared(folder)):
@@ -321,6 +321,16 @@ def test_names_and_spawns_are_asked_and_answered(house: House) -> None:
     end.sendall(control("fence", id=8, members=[[b"kvs_7_1", [0]]], data=b""))
     ((_, _, fields),) = house.turn()
     assert (fields["world"], fields["fence"]) == (1, "0" + TAG)
+    end.close()
+
+
+def test_what_pmix_is_to_log_is_shown_for_its_rank(house: House) -> None:
+    _, end = house.serving()
+    end.sendall(control("log", id=5, rank=1, texts=[[2, b"why"], [1, b"more"]]))
+    assert house.turn() == [("output", 1, 2, b"why"), ("output", 1, 1, b"more")]
+    end.sendall(control("log", id=6, rank=1, texts=[]))
+    assert house.turn() == []
+    assert [(told["id"], told["status"]) for told in heard(end, 2)] == [(5, 0), (6, -47)]
     end.close()
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import threading
+import tracemalloc
 import zlib
 from typing import Any
 
@@ -67,6 +68,26 @@ def test_what_other_hosts_send_is_bounded(house: House, size: int) -> None:
     end.sendall(control("fence", id=5, members=ALL, data=b"mine"))
     house.turn()
     house.connections.replies().order({"type": "pmi_release", **FENCE, "number": 0, "keys": keys})
+    assert heard(end, 1) == [{"type": "release", "id": 5, "status": OUT_OF_RESOURCE, "number": 0}]
+    end.close()
+
+
+def test_what_comes_when_the_bound_is_reached_is_bounded_too(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One host takes it to the byte; the packet of the next would be a thousand times its size."""
+    monkeypatch.setattr(pmix_bridge, "FENCE_LIMIT", 1000)
+    keys = [zlib.compress(bytes(size)) for size in (1000, 64 << 20)]
+    _, end = house.serving()
+    end.sendall(control("fence", id=5, members=ALL, data=b"mine"))
+    house.turn()
+    tracemalloc.start()
+    try:
+        order = {"type": "pmi_release", **FENCE, "number": 0, "keys": keys}
+        house.connections.replies().order(order)
+        assert tracemalloc.get_traced_memory()[1] < 1 << 20
+    finally:
+        tracemalloc.stop()
     assert heard(end, 1) == [{"type": "release", "id": 5, "status": OUT_OF_RESOURCE, "number": 0}]
     end.close()
 

@@ -20,15 +20,19 @@ from dispatcher.remote.pmi import mpi_library, pmix_server
 from dispatcher.remote.pmi.libpmix import LoadError
 from dispatcher.remote.pmi.pmix_server import (
     MOST_NEEDED,
+    NOT_FOUND,
     OUT_OF_RESOURCE,
-    UNPACK_FAILURE,
     Serving,
     have_put,
 )
+from dispatcher.remote.pmi.pmix_upcalls import UNPACK_FAILURE
 from dispatcher.remote.protocol.frames import CONTROL, Decoder, WireError, control, encode
 from dispatcher.remote.protocol.packing import PackError, pack, unpack
 
-JOB = {"name": b"kvs_7", "node": 1, "hosts": [[b"a", [0, 1]], [b"b", [2, 3]]], "folder": "/f"}
+JOB = {
+    "name": b"kvs_7", "node": 1, "hosts": [[b"a", [0, 1]], [b"b", [2, 3]]], "folder": "/f",
+    "universe": 6,
+}  # fmt: skip
 LIBRARY = "/lib/libpmix.so.2"
 
 
@@ -265,7 +269,7 @@ class TestLoad:
         assert os.environb[b"PMIX_MCA_gds"] == b"hash"
         assert Played.made.calls == [
             (b"kvs_7_srv", b"/f"),
-            (b"kvs_7", [(b"a", [0, 1]), (b"b", [2, 3])], 1, b"/f", ()),
+            (b"kvs_7", [(b"a", [0, 1]), (b"b", [2, 3])], 1, b"/f", (), 6),
         ]
         there.candidates = lambda: list(troubles)  # type: ignore[method-assign]
         with pytest.raises(LoadError) as caught:
@@ -394,10 +398,34 @@ def test_worlds_that_connect_learn_what_the_others_have_put(house: House) -> Non
         + control("release", id=1, status=0, number=1)
     )
     assert answer.came.wait(60)
-    for rank, given in ((0, (0, b"theirs", 0)), (1, (pmix_server.NOT_FOUND, b"", 0))):
+    for rank, given in ((0, (0, b"theirs", 0)), (1, (NOT_FOUND, b"", 0))):
         other = Heard()
         library.asked("modex", other, namespace=b"kvs_7_1", rank=rank)
         assert other.given == [given]
+
+
+def test_ranks_that_connect_none_of_which_are_here_are_answered(house: House) -> None:
+    serving, answer = house.serving(found()), Heard()
+    library: Any = Played("", serving.tell, serving.asked, None)
+    library.local, serving.library = {b"kvs_7": [2, 3]}, library
+    for members in ([], [[b"other", None]], [[b"kvs_7", [0, 1]]]):
+        serving.asked("group", answer, verb="connect", name=b"", members=members, data=b"")
+    assert answer.given == [(NOT_FOUND, b"", 0)] * 3
+    serving.poll.close()
+
+
+def test_what_ranks_of_other_hosts_put_is_kept_within_a_bound(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The newest of it: a server to which worlds connect for ever goes on with the last ones."""
+    monkeypatch.setattr(pmix_server, "KNOWN_LIMIT", 4 * (pmix_server.KNOWN + 100))
+    serving = house.serving(found())
+    for number in (0, 1, 2, 0, 3, 4):
+        serving.learn({(b"kvs_7_1", number): bytes(100)})
+    assert [rank for _, rank in serving.known] == [2, 0, 3, 4]
+    serving.learn({(b"kvs_7_1", 5): bytes(pmix_server.KNOWN_LIMIT)})
+    assert serving.known == {}
+    serving.poll.close()
 
 
 THEIRS = {"namespace": b"kvs_7_1", "rank": 0, "status": 0, "data": b"theirs"}
@@ -464,6 +492,7 @@ def test_a_world_that_was_spawned_is_made_known(house: House) -> None:
     for (name, first, job, local), own in zip(Played.made.calls[2:], ([0, 2], []), strict=True):
         assert (name, first, local) == (b"kvs_7_1", 1 << 20, own)
         assert (b"pmix.nmap", 3, b"raw:b,c") in job
+        assert (b"pmix.univ.size", 14, 6) in job
         assert ((b"pmix.nodeid", 14, 1) in job) == bool(own)
         ranks = [{key: value for key, _, value in pairs} for _, type, pairs in job if type == 39]
         for one, place in zip(ranks, ((0, 0, 1), (1, 0, 2), (1, 1, 1)), strict=True):

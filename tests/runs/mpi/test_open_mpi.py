@@ -96,6 +96,70 @@ def dynamic(first: str, last: str, n: int) -> list[str]:
     return sorted([*born, *met, "[0] refused True", "[0] gone"])
 
 
+#: a lone rank: one that it starts, and that comes back by a name once they have parted
+LONE = """
+import os, sys
+from mpi4py import MPI
+W, P = MPI.COMM_WORLD, MPI.Comm.Get_parent()
+if P != MPI.COMM_NULL:
+    P.Barrier(); P.Disconnect()
+    door = W.Connect(MPI.Lookup_name("door"))
+    print("back", door.remote_size, flush=True)
+    door.Disconnect()
+    sys.exit()
+print("room", W.Get_attr(MPI.UNIVERSE_SIZE), flush=True)
+port = MPI.Open_port(); MPI.Publish_name("door", port)
+child = MPI.COMM_SELF.Spawn(sys.executable, [os.path.abspath(sys.argv[0])], 1)
+child.Barrier(); child.Disconnect()
+door = W.Accept(port)
+print("met", door.remote_size, flush=True)
+door.Disconnect(); MPI.Unpublish_name("door", port)
+"""
+BOTH = ["[0] met 1", "[0] room 4", "[1.0] back 1"]
+
+
+#: has PMIx show a text, as Open MPI 5 does with what it has to explain, and leaves at once
+SHOWS = """
+import ctypes, os
+class Info(ctypes.Structure):
+    _fields_ = [("key", ctypes.c_char * 512), ("flags", ctypes.c_uint64),
+                ("type", ctypes.c_uint64), ("content", ctypes.c_uint64 * 3)]
+pmix, me, none = ctypes.CDLL("libpmix.so.2", ctypes.RTLD_GLOBAL), (ctypes.c_char * 260)(), 0
+assert pmix.PMIx_Init(me, None, ctypes.c_size_t(0)) == 0
+text = ctypes.create_string_buffer(b"it says why\\n")
+shown = Info(b"pmix.log.stderr", 0, 3, (ctypes.c_uint64 * 3)(ctypes.addressof(text)))
+status = pmix.PMIx_Log(ctypes.byref(shown), ctypes.c_size_t(1), None, ctypes.c_size_t(0))
+print("status", status, flush=True)
+os._exit(3)
+"""
+
+
+#: rank 0 notifies the others; those on its host wait until they have heard of it
+NOTIFIES = """
+import ctypes, os, threading
+class Proc(ctypes.Structure):
+    _fields_ = [("namespace", ctypes.c_char * 256), ("rank", ctypes.c_uint32)]
+pmix, me, none = ctypes.CDLL("libpmix.so.2", ctypes.RTLD_GLOBAL), Proc(), ctypes.c_size_t(0)
+assert pmix.PMIx_Init(ctypes.byref(me), None, none) == 0
+P, S, I = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int
+heard, code = threading.Event(), I(-4001)
+@ctypes.CFUNCTYPE(None, S, I, P, P, S, P, S, P, P)
+def on_event(id, status, source, infos, n, results, n_results, then, argument):
+    heard.set()
+    ctypes.CFUNCTYPE(None, I, P, S, P, P, P)(then)(-334, None, 0, None, None, argument)
+register = pmix.PMIx_Register_event_handler
+assert register(ctypes.byref(code), S(1), None, none, on_event, None, None) == 0
+assert pmix.PMIx_Fence(None, none, None, none) == 0
+if me.rank == 0:
+    job = ctypes.c_uint8(3)
+    print("notified", pmix.PMIx_Notify_event(code, ctypes.byref(me), job, None, none, None, None))
+if os.environ["GROUP_RANK"] == "0":
+    print("heard", heard.wait(60), flush=True)
+assert pmix.PMIx_Fence(None, none, None, none) == 0
+assert pmix.PMIx_Finalize(None, none) == 0
+"""
+
+
 def groups_made(stdout: str) -> list[tuple[str, int]]:
     """Each group that was made, in order of its number, and by how many ranks."""
     lines = [line.split()[1:] for line in stdout.splitlines()]
@@ -197,6 +261,17 @@ from mpi4py import MPI
         assert done.returncode == 0, done.stderr
         assert groups_made(done.stdout) == [("all", 3), ("ends", 2), ("all", 3)]
 
+    def test_ranks_of_a_host_hear_of_events(self, desk: Desk) -> None:
+        done = desk.run("-H", "localhost:2", script(desk.folder, NOTIFIES))
+        assert (done.returncode, done.stderr) == (0, "")
+        assert words_of(done.stdout) == ["[0] heard True", "[0] notified 0", "[1] heard True"]
+
+    def test_what_mpi_has_pmix_explain_is_read_at_the_launcher(self, desk: Desk) -> None:
+        done = desk.run("-H", "localhost:1", script(desk.folder, SHOWS))
+        assert done.returncode == 3
+        assert "[0] status 0\n" in done.stdout
+        assert "[0] it says why\n" in done.stderr
+
     def test_worlds_are_spawned_meet_and_part(self, desk: Desk) -> None:
         name = script(desk.folder, DYNAMIC)
         # Open MPI's worlds speak with each other by TCP, and it does without this on its own
@@ -205,6 +280,13 @@ from mpi4py import MPI
         assert done.returncode == 0, done.stderr
         assert words_of(done.stdout) == dynamic("localhost", "localhost", 2)
         assert "MPI_Comm_spawn: localhost: exec /no/such: no such file or directory" in done.stderr
+
+    def test_a_lone_rank_starts_another_and_meets_it(self, desk: Desk) -> None:
+        local = ("-x", "OMPI_MCA_btl_tcp_if_include=lo")
+        name = script(desk.folder, LONE)
+        done = desk.run(*OPEN_MPI, *local, "-H", "localhost:4", "--np", "1", name)
+        assert done.returncode == 0, done.stderr
+        assert words_of(done.stdout) == BOTH
 
     def test_a_library_that_dies_ends_the_job(self, desk: Desk) -> None:
         text = """
@@ -241,6 +323,19 @@ class TestHosts:
         done = cluster.run(self.argv(cluster, DYNAMIC, "n3"))
         assert done.returncode == 0, done.stderr
         assert words_of(done.stdout) == dynamic("n1", "n3", 8)
+
+    def test_a_lone_rank_starts_another_and_meets_it(self, cluster: Cluster) -> None:
+        place = str(Path(cluster.shared) / script(Path(cluster.shared), LONE, "open_mpi.py"))
+        line = [*PROGRAM, *OPEN_MPI, "-H", "n2:4", "--np", "1", "--iface", "eth0", place]
+        done = cluster.run(line)
+        assert done.returncode == 0, done.stderr
+        assert words_of(done.stdout) == BOTH
+
+    def test_events_that_do_not_cross_hosts_are_told(self, cluster: Cluster) -> None:
+        done = cluster.run(self.argv(cluster, NOTIFIES))
+        assert done.returncode == 0, done.stderr
+        assert words_of(done.stdout) == ["[0] heard True", "[0] notified 0", "[1] heard True"]
+        assert "note: n1: MPI: rank 0 notifies others (PMIx_Notify_event); those" in done.stderr
 
     def test_groups(self, cluster: Cluster) -> None:
         done = cluster.run(self.argv(cluster, GROUPS))
