@@ -38,9 +38,13 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from dispatcher.model.failure import Ending, Failure, Kind
 from dispatcher.model.frozen import Value, value
+
+if TYPE_CHECKING:
+    from dispatcher.bootstrap.payload import Ahead
 
 #: bytes of a chunk of what is ``Common``; an eighth of what a way that shares takes at once
 _CHUNK = 32 << 10
@@ -144,6 +148,12 @@ class Link(abc.ABC):
     @abc.abstractmethod
     def close(self) -> None:
         """Close both directions; idempotent, returns within a second, never raises."""
+
+    def let_end(self) -> None:
+        """As ``close``, of a command that is about to end by itself: after its end, whatever leads
+        there may serve others.
+        """
+        self.close()
 
     @abc.abstractmethod
     def ending(self, timeout: float) -> Ending:
@@ -290,6 +300,16 @@ class RecvBuffer:
             self._size = 0
             self.close()
 
+    def ends_with(self, mark: bytes) -> bool:
+        """Whether ``mark`` is the last that has arrived, and was not taken yet."""
+        with self._cond:
+            last = b""
+            for piece in reversed(self._pieces):
+                if len(last) >= len(mark):
+                    break
+                last = piece + last
+            return last.endswith(mark)
+
     def _tell(self) -> None:
         self._ready()
         self._cond.notify_all()
@@ -318,6 +338,8 @@ class Transport(abc.ABC):
     """One way of reaching hosts; shared by all hosts of a run."""
 
     name: str
+    #: whether connections outlive us here, so that something can wait there for who comes next
+    keeps = False
 
     @abc.abstractmethod
     def open(
@@ -341,8 +363,15 @@ class Transport(abc.ABC):
         """
         return None
 
-    def prepare(self, command: str) -> None:  # noqa: B027 - most transports keep nothing
-        """Nobody is at work: what ``command`` needs may be made ready for the next time."""
+    def open_ahead(self, target: Target, ahead: Ahead) -> Link | None:
+        """What waits there already, without waiting; None where nothing does.
+
+        It may have ended since, unseen; nobody was promised that it would serve.
+        """
+        return None
+
+    def prepare(self, ahead: Ahead) -> None:  # noqa: B027 - most transports keep nothing
+        """What may be started over connections that are kept, when nobody is at work."""
 
     def close(self) -> None:  # noqa: B027 - most transports share nothing
         """Release what is shared between hosts (agent connection, bastions); idempotent."""

@@ -168,6 +168,10 @@ class MuxLink(Link):
         return self._held[mux.ERRORS].spent
 
     def close(self) -> None:
+        self._leave(mux.CLOSE)
+
+    def _leave(self, kind: int) -> None:
+        """Nobody listens any more; a frame of ``kind`` says so, unless the far end knows."""
         with self._changed:
             if self._closed:
                 return
@@ -179,7 +183,7 @@ class MuxLink(Link):
                 held.discard()
             self._changed.notify_all()
         if not known:
-            self._send(mux.CLOSE)
+            self._send(kind)
         self._connection.forget(self._channel)
         self._ready()
 

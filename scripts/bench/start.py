@@ -3,6 +3,7 @@
 
     scripts/bench/start.py --hosts 8 --repeat 20
     scripts/bench/start.py --hosts 8 --repeat 20 --mpi    # after MPI_Init, a bcast and a barrier
+    scripts/bench/start.py --hosts 64 --kept 5            # and on kept hosts, after 5 s of rest
 
 With --mpi it is MPICH's own mpiexec against dispatch, both over libfabric's TCP.
 
@@ -22,7 +23,10 @@ import argparse
 import json
 import os
 import platform
+import subprocess
 import sys
+import time
+from collections.abc import Callable
 from functools import partial
 
 import peers
@@ -40,14 +44,37 @@ def measure(hosts: list[str], options: argparse.Namespace, place: str) -> turns.
     wanted = options.only or (("dispatch", "hydra") if options.mpi else peers.NAMES)
     missing = [name for name in wanted if not peers.installed(name)]
     lines = len(hosts) * options.ranks
-    found = {
+    found: dict[str, Callable[[], turns.Turn]] = {
         name: partial(
             turns.one_turn, peers.command(name, hosts, options.ranks, program, place), lines
         )
         for name in wanted
         if name not in missing
     }
+    if options.kept is not None and "dispatch" in found:
+        found["dispatch, kept hosts"] = kept(hosts, options, program, place)
     return turns.take(found, options.repeat, missing)
+
+
+def kept(
+    hosts: list[str], options: argparse.Namespace, program: list[str], place: str
+) -> Callable[[], turns.Turn]:
+    """A turn of dispatch where ``dispatch connect`` keeps connections, and agents wait.
+
+    Before each it rests, so that who has just ended has made way for who waits for the next.
+    """
+    folder = os.path.join(place, "kept")
+    os.mkdir(folder, 0o700)
+    here = ["env", f"XDG_RUNTIME_DIR={folder}"]
+    connect = [*here, *peers.dispatch(), "connect", "-w", ",".join(hosts)]
+    subprocess.run(connect, check=True, stdout=sys.stderr)
+    command = [*here, *peers.command("dispatch", hosts, options.ranks, program, place)]
+
+    def turn() -> turns.Turn:
+        time.sleep(options.kept)
+        return turns.one_turn(command, len(hosts) * options.ranks)
+
+    return turn
 
 
 def main() -> int:
@@ -57,6 +84,12 @@ def main() -> int:
     parser.add_argument("--repeat", type=int, default=20)
     parser.add_argument("--mpi", action="store_true", help="ranks start MPI (mpi4py and mpich)")
     parser.add_argument("--only", action="append", help="this launcher only; repeatable")
+    parser.add_argument(
+        "--kept",
+        type=float,
+        metavar="SECONDS",
+        help="dispatch also on kept hosts, so many seconds after its last run there",
+    )
     parser.add_argument("--json", metavar="FILE", help="write every turn there")
     parser.add_argument("--inside", metavar="DIR", help=argparse.SUPPRESS)
     options = parser.parse_args()

@@ -183,6 +183,8 @@ class TestPayload:
             node for node in whole.body if ast.unparse(node).split("\n")[0] not in checked
         ]
         for node in ast.walk(whole):
+            if isinstance(node, ast.FunctionDef):
+                node.returns = None
             if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef)):
                 first = node.body[0]
                 if ast.get_docstring(node) is not None:
@@ -195,7 +197,9 @@ class TestPayload:
     @cases(
         ("source", "sent"),
         [
-            ("def f(a: int) -> None:  # so", "def f(a: int) -> None:"),
+            ("def f(a: int) -> None:  # so", "def f(a: int):"),
+            ("    b: str,\n) -> dict[str, int]:\n    return {}", "    b: str,\n):\n    return {}"),
+            ("a = f(b) -> c", "a = f(b) -> c"),
             ("    # so\n    a = '#'  # so", "\n    a = '#'"),
             ('def f():\n    """So.\n\n    And so.\n    """', 'def f():\n    ""\n\n\n'),
             ("if TYPE_CHECKING:\n    from a import b\n\nc = d", "\n\n\nc = d"),
@@ -218,6 +222,29 @@ class TestPayload:
         }
         there -= {"protocol.copy_frames", "protocol.mux"}  # of copies and trees
         assert {*bootstrap.MODULES, *bootstrap.PARTS} == there
+
+    def test_the_name_of_an_agent_that_waits_is_that_of_its_code(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def named(*first: str) -> str:
+            bootstrap.agent_ahead.cache_clear()
+            return bootstrap.agent_ahead(*first).name
+
+        names = [named(), named("/usr/bin/python3.9")]
+        read = bootstrap.source
+        for changed in ("agent.node", "protocol.frames"):
+            monkeypatch.setattr(
+                bootstrap,
+                "source",
+                lambda name: read(name) + "\n" * (name == changed),  # noqa: B023
+            )
+            names.append(named())
+        monkeypatch.setattr(bootstrap, "source", read)
+        monkeypatch.setattr(bootstrap, "LOADER", bootstrap.LOADER + "\n")
+        names.append(named())
+        assert len(set(names)) == 5
+        monkeypatch.undo()
+        assert named() == names[0]
 
     def test_frames_right_behind_it_are_not_swallowed(self, newest: str) -> None:
         beats = {"type": "odd"}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 from rig import wait_for
@@ -44,7 +45,7 @@ Start = Callable[..., Watched]
 def start() -> Iterator[Start]:
     made: list[Watched] = []
 
-    def begin(*answers: Link | Failure, heartbeat: float = 100.0, **options: float) -> Watched:
+    def begin(*answers: Link | Failure, heartbeat: float = 100.0, **options: Any) -> Watched:
         watched = Watched(*answers, heartbeat=heartbeat, **options)
         made.append(watched)
         return watched
@@ -251,7 +252,7 @@ def test_an_answer_without_having_been_asked_to_finish_is_no_end(start: Start) -
 
 def test_a_host_that_is_given_up_before_its_turn_is_not_called() -> None:
     """It waits for room, and finds when it has some that nobody wants it any more."""
-    never = ScriptedTransport()
+    never = ScriptedTransport((), ())
     gate = ConnectGate(1, 60.0)
     gate.enter(0)
     told: list[ev.Event] = []

@@ -5,7 +5,7 @@ from __future__ import annotations
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -33,7 +33,7 @@ from dispatcher.remote.protocol.frames import (
 )
 from dispatcher.remote.protocol.packing import unpack
 from dispatcher.runner.loop import ConnectGate
-from dispatcher.runner.run import output_intake, report_intake
+from dispatcher.runner.run import host_thread, output_intake, report_intake
 from dispatcher.runner.run.host_thread import HostThread
 from dispatcher.runner.run.output_intake import dedup_body
 from dispatcher.transport.base import Link, LinkClosed, Target, Transport
@@ -59,6 +59,7 @@ class ScriptedLink(Link):
         self._status = status
         self.heard = bytearray()
         self.closed = threading.Event()
+        self.is_let_end = False
         self.expected: list[float] = []
         self.watchable = True
 
@@ -99,6 +100,10 @@ class ScriptedLink(Link):
     def close(self) -> None:
         self.closed.set()
 
+    def let_end(self) -> None:
+        self.is_let_end = True
+        self.close()
+
     def ending(self, timeout: float) -> Ending:
         return Ending(self._status)
 
@@ -106,8 +111,14 @@ class ScriptedLink(Link):
 class ScriptedTransport(Transport):
     name = "scripted"
 
-    def __init__(self, *answers: Link | Failure) -> None:
+    def __init__(self, answers: Sequence[Link | Failure], waiting: Sequence[Link | None]) -> None:
         self._answers = list(answers)
+        self._waiting = list(waiting)
+        self.asked_ahead: list[payload.Ahead] = []
+
+    def open_ahead(self, target: Target, ahead: payload.Ahead) -> Link | None:
+        self.asked_ahead.append(ahead)
+        return self._waiting.pop(0)
 
     def open(
         self, target: Target, command: str, deadline: float, window: object = None
@@ -124,9 +135,10 @@ class Watched:
         boot_timeout: float = 30.0,
         heartbeat: float = 100.0,
         connect_limit: float = 5.0,
+        waiting: Sequence[Link | None] = (),
         **more: Any,
     ) -> None:
-        self.transport = ScriptedTransport(*answers)
+        self.transport = ScriptedTransport(answers, waiting)
         self.events: queue.SimpleQueue[ev.Event] = queue.SimpleQueue()
         self.output: list[tuple[int, int, int, bytes]] = []
         self.beats: list[int] = []
@@ -156,7 +168,7 @@ class Watched:
 def watch() -> Iterator[Callable[..., Watched]]:
     made: list[Watched] = []
 
-    def start(*answers: Link | Failure, **options: float) -> Watched:
+    def start(*answers: Link | Failure, **options: Any) -> Watched:
         made.append(Watched(*answers, **options))
         return made[-1]
 
@@ -179,6 +191,61 @@ def test_good_start_in_one_byte_chunks(watch: Callable[..., Watched]) -> None:
     ]  # fmt: skip
     assert watched.output == [(3, 6, 1, b"hi")]
     assert link.heard.startswith(payload.payload() + b"PREPARE")
+
+
+AGENT = payload.Ahead("agent 1", "python3")
+
+
+def test_an_agent_that_waits_is_taken(watch: Callable[..., Watched]) -> None:
+    link = ScriptedLink([SYNC + READY])
+    watched = watch(ahead=AGENT, run_id="run-1", waiting=[link])
+    watched.until(ev.NodeReady)
+    assert link.heard == b"run-1\nPREPARE"
+    assert watched.transport.asked_ahead == [AGENT]
+
+
+def test_where_none_waits_one_is_booted(watch: Callable[..., Watched]) -> None:
+    link = ScriptedLink([SYNC + READY])
+    watched = watch(link, ahead=AGENT, run_id="run-1", waiting=[None])
+    watched.until(ev.NodeReady)
+    assert link.heard == payload.payload() + b"PREPARE"
+
+
+@pytest.mark.parametrize("how", ["ended", "silent", "deaf", "odd"])
+def test_one_that_has_waited_is_no_reason_to_fail(
+    watch: Callable[..., Watched], how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(host_thread, "TAKEN_LIMIT", 0.05)
+    monkeypatch.setattr(host_thread, "LAST_WORDS", 0.05)
+    scripts = {"ended": [b""], "silent": [], "deaf": [], "odd": [b"Traceback", b""]}
+    waits, booted = ScriptedLink(scripts[how]), ScriptedLink([SYNC + READY])
+    if how == "deaf":
+        waits.closed.set()
+    watched = watch(booted, ahead=AGENT, run_id="run-1", waiting=[waits])
+    names = [event.name for event in watched.until(ev.NodeReady)]
+    assert names == [
+        *["node.connecting", "node.connected"] * 2, "node.booted", "node.ready",
+    ]  # fmt: skip
+    assert waits.closed.is_set()
+    assert booted.heard == payload.payload() + b"PREPARE"
+    assert watched.transport.asked_ahead == [AGENT]  # once: the next might be as odd
+
+
+def test_one_that_was_taken_has_as_long_as_any_to_be_ready(
+    watch: Callable[..., Watched], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(host_thread, "TAKEN_LIMIT", 0.05)
+    link = ScriptedLink([SYNC])
+    began = time.monotonic()
+    watched = watch(ahead=AGENT, run_id="run-1", waiting=[link], boot_timeout=0.5)
+    failure = watched.failure()
+    assert failure.kind is Kind.TIMEOUT
+    assert time.monotonic() - began >= 0.5
+
+
+def test_one_that_was_taken_is_lost_as_any(watch: Callable[..., Watched]) -> None:
+    watched = watch(ahead=AGENT, run_id="run-1", waiting=[ScriptedLink([SYNC, b""])])
+    assert watched.failure().kind is Kind.LOST
 
 
 def test_the_answer_to_a_further_attempt_divides_old_words_from_new(
@@ -434,6 +501,20 @@ def test_the_end_after_the_last_word_is_no_loss(watch: Callable[..., Watched]) -
     assert isinstance(watched.until(ev.NodeSwept)[-1], ev.NodeSwept)
     watched.host.join(timeout=60)
     assert watched.events.empty()
+    assert link.is_let_end
+
+
+def test_who_is_closed_before_its_last_word_is_not_waited_for(
+    watch: Callable[..., Watched],
+) -> None:
+    link = ScriptedLink([SYNC + READY])
+    watched = watch(link)
+    watched.until(ev.NodeReady)
+    watched.host.finish()
+    watched.host.close()
+    watched.host.join(timeout=60)
+    assert link.closed.is_set()
+    assert not link.is_let_end
 
 
 def test_output_that_comes_together_goes_on_together(watch: Callable[..., Watched]) -> None:

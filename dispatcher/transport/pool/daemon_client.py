@@ -22,11 +22,13 @@ from dispatcher.remote.protocol import mux
 from dispatcher.transport.base import Link, LinkClosed, Window
 from dispatcher.transport.pool.daemon_socket import (
     ACCEPTED,
+    AHEAD,
     ANSWER,
     ASK,
     DROP,
     FAILED,
     LARGEST,
+    LET_END,
     LIST,
     NOT_POOLED,
     OPENING,
@@ -37,6 +39,8 @@ from dispatcher.transport.pool.daemon_socket import (
 
 #: seconds after a command's end until it is told though its output has not ended
 HELD_OPEN = 0.1
+#: seconds that commands may take to end by themselves when their launcher has gone
+LAST_END = 5.0
 #: bytes handed back of one command before it is another's turn
 _TURN = 256 << 10
 _CHUNK = mux.LARGEST
@@ -56,6 +60,12 @@ class Hosts(Protocol):
     def open(self, order: dict[str, Any], ask: Ask) -> Link | Failure | None:
         """The command of ``order``; None where no connection is kept."""
 
+    def ahead(self, told: dict[str, Any]) -> None:
+        """What is to be started ahead of who comes next."""
+
+    def knows(self, name: str) -> bool:
+        """Whether that is it."""
+
     def listed(self) -> dict[str, Any]:
         """What is held."""
 
@@ -71,6 +81,7 @@ class Client:
         self._hosts = hosts
         self._lock = threading.Lock()  # of the table
         self._channels: dict[int, Channel | None] = {}  # None: being opened, or there is none
+        self._ending: list[Channel] = []  # those that end by themselves, and nobody listens to
         self._over = False
         self._asked: dict[int, queue.SimpleQueue[Any]] = {}
         self._numbers = itertools.count(1)
@@ -102,6 +113,10 @@ class Client:
                 self._link.shutdown(socket.SHUT_RDWR)  # whoever writes there ends
             writer.join()
             self._link.close()
+            until = time.monotonic() + LAST_END
+            for channel in self._ending:
+                channel.link.ending(until - time.monotonic())
+                channel.leave()
 
     # -- what it wants, on the thread that reads ------------------------------------------------
 
@@ -113,16 +128,20 @@ class Client:
                 names = fields(body).get("hosts")
                 self._hosts.drop(None if names is None else set(names))
             self._out.put(message(LIST, **self._hosts.listed()))
+        elif kind == AHEAD:
+            self._hosts.ahead(fields(body))
         elif kind == ANSWER:
             answer = fields(body)
             with self._lock:
                 asked = self._asked.pop(answer.get("number"), None)  # type: ignore[arg-type]
             if asked is not None:
                 asked.put(answer.get("answer"))
-        elif kind == mux.CLOSE:
+        elif kind in (mux.CLOSE, LET_END):
             with self._lock:  # whoever is opening it will find that nobody waits
                 channel = self._channels.pop(number, None)
-            if channel is not None:
+            if channel is not None and kind == LET_END:
+                self._ending.append(channel)
+            elif channel is not None:
                 channel.leave()
         elif (channel := self._channels.get(number)) is not None:
             channel.obey(kind, body)
@@ -142,7 +161,7 @@ class Client:
         link = self._hosts.at_hand(order, self.ask)
         with self._lock:
             self._channels[number] = None
-        if link is not None:
+        if link is not None or order["ahead"] is not None:
             self._opened(number, link, order)
             return
         threading.Thread(
@@ -163,7 +182,8 @@ class Client:
             failure |= {"hint": found.hint, "retryable": found.retryable}
             self._out.put(message(FAILED, number, **failure))
         elif channel is None:
-            self._out.put(message(NOT_POOLED, number))
+            known = order["ahead"] is None or self._hosts.knows(order["ahead"])
+            self._out.put(message(NOT_POOLED, number, known=known))
         elif wanted:
             channel.begin(order["opening"].encode("latin-1")[:OPENING])
             self._out.put(message(ACCEPTED, number, address=channel.link.address))

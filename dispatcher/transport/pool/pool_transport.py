@@ -2,11 +2,13 @@
 
 ``PoolConnection``, to the daemon, is shared by all commands of a launcher: its one thread reads,
 and any thread may write. A ``PoolLink`` is one command, on a channel of it. Nothing of SSH is
-loaded here unless a connection has to be made by ourselves.
+loaded here unless a connection has to be made by ourselves. One file: the line, its links and who
+orders them are nothing without each other.
 """
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import itertools
 import json
@@ -15,7 +17,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dispatcher.model.failure import Ending, Failure, Kind
 from dispatcher.remote.protocol import mux
@@ -34,16 +36,21 @@ from dispatcher.transport.mux_link import MuxLink
 from dispatcher.transport.pool import daemon_socket
 from dispatcher.transport.pool.daemon_socket import (
     ACCEPTED,
+    AHEAD,
     ANSWER,
     ASK,
     FAILED,
     LARGEST,
+    LET_END,
     NOT_POOLED,
     OPENING,
     RESIZE,
     fields,
 )
 from dispatcher.transport.ssh_auth.passwords import Passwords
+
+if TYPE_CHECKING:
+    from dispatcher.bootstrap.payload import Ahead
 
 _READ_SIZE = 256 << 10
 
@@ -146,10 +153,12 @@ def answer(passwords: Passwords, question: dict[str, Any]) -> str | bool | None:
 class PoolLink(MuxLink):
     """A command that was ordered; the daemon's ``answer`` tells what came of it."""
 
-    by = "kept"
+    by: str | None = "kept"
 
     def __init__(self, connection: PoolConnection, channel: int) -> None:
         super().__init__(connection, channel)
+        #: whether the daemon starts ahead what was asked for, though none waits
+        self.is_known = True
         self._answer: tuple[int, bytes] | None = None
 
     def answer(self, seconds: float) -> tuple[int, bytes] | None:
@@ -163,6 +172,8 @@ class PoolLink(MuxLink):
             raise mux.Malformed("no answer")
         if kind == ACCEPTED:
             self.address = fields(body).get("address")
+        elif kind == NOT_POOLED:
+            self.is_known = bool(fields(body).get("known", True))
         self._answer = kind, body
 
     def _ending_of(self, body: bytes) -> tuple[Ending, Failure | None]:
@@ -170,6 +181,9 @@ class PoolLink(MuxLink):
         silence = answer.get("silence")
         lost = None if silence is None else Failure(Kind.UNREACHABLE, silence)
         return Ending(answer.get("code"), answer.get("signal")), lost
+
+    def let_end(self) -> None:
+        self._leave(LET_END)
 
     def resize(self, window: Window) -> None:
         size = {"columns": window.columns, "rows": window.rows}
@@ -179,6 +193,10 @@ class PoolLink(MuxLink):
 #: seconds that the daemon's answer may be late
 SLACK = 1.0
 LATE = "no answer in time over the kept connection"
+#: seconds that it may take to say what waits on a host, for which it asks nobody
+AT_ONCE = 5.0
+#: how a link came that somebody had opened before it was wanted
+BY_AHEAD = "kept agent"
 
 
 class PoolTransport(Transport):
@@ -190,6 +208,7 @@ class PoolTransport(Transport):
     """
 
     name = "kept"
+    keeps = True
 
     def __init__(
         self,
@@ -213,6 +232,7 @@ class PoolTransport(Transport):
             "asks": [self._passwords.may_ask(jump=jump) for jump in (False, True)],
         }
         self._lock = threading.Lock()
+        self._told_ahead: set[str] = set()
         self._line: PoolConnection | None = None
         self._dialled = False
 
@@ -261,6 +281,7 @@ class PoolTransport(Transport):
         left: float,
         window: Window | None = None,
         opening: bytes = b"",
+        ahead: str | None = None,
     ) -> PoolLink | None:
         """The link to a command that was ordered; None if the daemon has gone."""
         try:
@@ -272,6 +293,7 @@ class PoolTransport(Transport):
                 seconds=left,
                 window=None if window is None else [window.columns, window.rows],
                 opening=opening.decode("latin-1"),
+                ahead=ahead,
                 **self._order,
             )
         except LinkClosed:
@@ -289,6 +311,33 @@ class PoolTransport(Transport):
             else PoolCall(link, deadline + SLACK, self._instead, self._passwords.timer.seconds)
         )
 
+    def open_ahead(self, target: Target, ahead: Ahead) -> Link | None:
+        line = self._our_line()
+        if line is None:
+            return None
+        link = self._ordered(line, target, ahead.command, AT_ONCE, ahead=ahead.name)
+        if link is None:
+            return None
+        answer = link.answer(AT_ONCE)
+        if answer is not None and answer[0] == ACCEPTED:
+            link.by = BY_AHEAD
+            return link
+        link.close()
+        if not link.is_known:
+            self._tell_ahead(line, ahead)
+        return None
+
+    def _tell_ahead(self, line: PoolConnection, ahead: Ahead) -> None:
+        """Let the daemon know what ``ahead`` is, once."""
+        with self._lock:
+            if ahead.name in self._told_ahead:
+                return
+            self._told_ahead.add(ahead.name)
+        opening = base64.b64encode(ahead.opening()).decode()
+        told = {"name": ahead.name, "command": ahead.command, "opening": opening}
+        with contextlib.suppress(LinkClosed):
+            line.send(0, AHEAD, json.dumps({**told, "mark": ahead.mark.decode("latin-1")}).encode())
+
     def _instead(self) -> Transport:
         """What reaches those whom the daemon does not."""
         with self._lock:
@@ -304,9 +353,11 @@ class PoolTransport(Transport):
                 self._line = None if caller is None else PoolConnection(caller, self._passwords)
             return self._line
 
-    def prepare(self, command: str) -> None:
+    def prepare(self, ahead: Ahead) -> None:
         if self._direct is not None:
-            self._direct.prepare(command)
+            self._direct.prepare(ahead)
+        if ahead.mark and (line := self._our_line()) is not None:
+            self._tell_ahead(line, ahead)
 
     def close(self) -> None:
         if self._line is not None:

@@ -16,6 +16,7 @@ import pytest
 from cases import cases
 
 from dispatcher import cli
+from dispatcher.bootstrap.payload import Ahead
 from dispatcher.cli.exec import shell
 from dispatcher.cli.exec.shell import Aim, Command, Help, Order, Quit, Show, order
 from dispatcher.model.errors import UsageError
@@ -217,10 +218,10 @@ class Reach:
     """Notes what is made ready for the next command."""
 
     def __init__(self) -> None:
-        self.prepared: list[str] = []
+        self.prepared: list[Ahead] = []
 
-    def prepare(self, command: str) -> None:
-        self.prepared.append(command)
+    def prepare(self, ahead: Ahead) -> None:
+        self.prepared.append(ahead)
 
 
 @pytest.mark.parametrize(

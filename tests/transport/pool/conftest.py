@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from dispatcher.bootstrap.payload import Ahead
 from dispatcher.model.failure import Failure
 from dispatcher.remote.protocol.mux import Frames
 from dispatcher.transport.base import Link, Target, Transport, Window
@@ -50,7 +51,7 @@ class Direct(Transport):
     def __init__(self, gives: Link | Failure) -> None:
         self.gives = gives
         self.asked: list[tuple[Target, str, float, Window | None]] = []
-        self.prepared: list[str] = []
+        self.prepared: list[Ahead] = []
         self.closed = 0
 
     def open(
@@ -59,8 +60,8 @@ class Direct(Transport):
         self.asked.append((target, command, deadline, window))
         return self.gives
 
-    def prepare(self, command: str) -> None:
-        self.prepared.append(command)
+    def prepare(self, ahead: Ahead) -> None:
+        self.prepared.append(ahead)
 
     def close(self) -> None:
         self.closed += 1

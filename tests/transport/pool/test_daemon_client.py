@@ -19,9 +19,11 @@ from dispatcher.transport.pool import daemon_client
 from dispatcher.transport.pool.daemon_client import Channel, Client
 from dispatcher.transport.pool.daemon_socket import (
     ACCEPTED,
+    AHEAD,
     DROP,
     FAILED,
     LARGEST,
+    LET_END,
     LIST,
     NOT_POOLED,
     OPENING,
@@ -30,7 +32,7 @@ from dispatcher.transport.pool.daemon_socket import (
     message,
 )
 
-ORDER = {"opening": "go\n"}
+ORDER = {"opening": "go\n", "ahead": None}
 
 
 class Far(Link):
@@ -46,6 +48,7 @@ class Far(Link):
         self.heard: list[bytes] = []
         self.closed = 0
         self.resized: list[Window] = []
+        self.waited, self.over = threading.Event(), threading.Event()
         self.taking = threading.Event()
         self.taking.set()
         self._ready: Callable[[], None] = lambda: None
@@ -74,6 +77,8 @@ class Far(Link):
         return self.status is not None
 
     def ending(self, timeout: float) -> Ending:
+        self.waited.set()
+        self.over.wait(max(0.0, timeout))
         return self.status or Ending(None)
 
     def failure(self, timeout: float) -> Failure | None:
@@ -96,6 +101,7 @@ class Far(Link):
 
     def ends(self, status: int = 0, *, complete: bool = True) -> None:
         self.status = Ending(status)
+        self.over.set()
         self.output_over = self.errors_over = complete
 
 
@@ -242,6 +248,7 @@ class House:
         self.may_open = threading.Event()
         self.may_open.set()
         self.dropped: list[Any] = []
+        self.told: list[dict[str, Any]] = []
 
     def at_hand(self, order: dict[str, Any], ask: Any = None) -> Link | None:
         return self.near.pop(0) if self.near else None
@@ -249,6 +256,12 @@ class House:
     def open(self, order: dict[str, Any], ask: Any = None) -> Link | Failure | None:
         self.may_open.wait(60)
         return self.opens.pop(0)
+
+    def ahead(self, told: dict[str, Any]) -> None:
+        self.told.append(told)
+
+    def knows(self, name: str) -> bool:
+        return any(told["name"] == name for told in self.told)
 
     def listed(self) -> dict[str, Any]:
         return {"hosts": ["n1"]}
@@ -312,7 +325,7 @@ class TestClient:
         [
             (Failure(Kind.TIMEOUT, "late", "wait", retryable=True), FAILED,
              {"kind": "timeout", "why": "late", "hint": "wait", "retryable": True}),
-            (None, NOT_POOLED, {}),
+            (None, NOT_POOLED, {"known": True}),
         ],
     )  # fmt: skip
     def test_one_that_cannot_be_opened(
@@ -323,7 +336,20 @@ class TestClient:
         self.say(link, message(mux.OPEN, 3, **ORDER))
         ((number, answer, body),) = self.heard(link, 1)
         assert (number, answer) == (3, kind)
-        assert fields(body) == {**said, **({"kind": Kind.TIMEOUT.value} if said else {})}
+        assert fields(body) == said
+
+    def test_what_does_not_wait_already_is_not_opened(
+        self, house: House, link: socket.socket
+    ) -> None:
+        order = {**ORDER, "ahead": "agent 1"}
+        for number, known in ((3, False), (4, True)):
+            self.say(link, message(mux.OPEN, number, **order))
+            ((channel, kind, body),) = self.heard(link, 1)
+            assert (channel, kind, fields(body)) == (number, NOT_POOLED, {"known": known})
+            self.say(link, message(AHEAD, name="agent 1"))
+        house.near.append(Far())
+        self.say(link, message(mux.OPEN, 5, **order))
+        assert [kind for _, kind, _ in self.heard(link, 1)] == [ACCEPTED]
 
     def test_opening_holds_up_nobody(self, house: House, link: socket.socket) -> None:
         house.may_open.clear()
@@ -407,6 +433,23 @@ class TestClient:
         self.say(link, message(mux.OPEN, 3, **ORDER))
         self.heard(link, 1)
         link.shutdown(socket.SHUT_RDWR)
+        wait_for(lambda: far.closed, 30, "the command's link is closed")
+
+    @pytest.mark.parametrize("hangs", [False, True])
+    def test_a_command_that_ends_by_itself_is_waited_for(
+        self, house: House, link: socket.socket, hangs: bool, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(daemon_client, "LAST_END", 0.2 if hangs else 60.0)
+        far = Far()
+        house.near.append(far)
+        self.say(link, message(mux.OPEN, 3, **ORDER))
+        self.heard(link, 1)
+        self.say(link, frame(3, LET_END))
+        link.shutdown(socket.SHUT_RDWR)
+        assert far.waited.wait(60)
+        assert not far.closed
+        if not hangs:
+            far.ends()
         wait_for(lambda: far.closed, 30, "the command's link is closed")
 
     def test_an_end_is_told_though_something_holds_the_output_open(

@@ -23,6 +23,8 @@ from dispatcher.transport.pool import daemon_socket
 
 DISPATCH = [sys.executable, "-m", "dispatcher"]
 WAITS = """-c IFS= read -r s;eval "$s\""""
+#: how the command line of an agent ends; whoever reads it from sshd itself waits, or has its run
+BOOTS = "exec(f.readline())"
 ASK = ("--shell", "echo $PPID")
 
 
@@ -48,13 +50,22 @@ class Home:
                 continue
         return found
 
-    def waiting(self) -> list[tuple[str, int, str]]:
+    def waiting(self, what: str = WAITS) -> list[tuple[str, int, str]]:
         """The shells on the hosts that wait for a command: sshd's own, not what they left."""
         return [
             (one.host, one.pid, one.command)
             for one in self.cluster.census(self.cluster.hosts)
-            if one.command.endswith(WAITS) and _parent(one.outer).startswith("sshd")
+            if one.command.endswith(what) and _parent(one.outer).startswith("sshd")
         ]
+
+    def idle(self) -> bool:
+        """Whether nothing is on the hosts but what waits there."""
+        return self.waiting() + self.waiting(BOOTS) == _by_kind(self.cluster.on_hosts())
+
+
+def _by_kind(found: list[tuple[str, int, str]]) -> list[tuple[str, int, str]]:
+    """Shells first."""
+    return sorted(found, key=lambda one: not one[2].endswith(WAITS))
 
 
 def _parent(pid: int) -> str:
@@ -158,7 +169,7 @@ def test_nothing_is_left_on_the_host(home: Home, how: str) -> None:
     # what ended by our order ended: its connection stays, and a shell waits for the next command
     waiting = 1 if how == "too long" else 0
     wait_for(lambda: len(home.waiting()) == waiting, 30, lambda: home.cluster.on_hosts())
-    wait_for(lambda: home.waiting() == home.cluster.on_hosts(), 30, home.cluster.on_hosts)
+    wait_for(home.idle, 30, home.cluster.on_hosts)
     home.run("connect", "--close")
     wait_for(lambda: not home.cluster.on_hosts(), 30, lambda: home.cluster.on_hosts())
 
@@ -175,6 +186,20 @@ def test_the_next_command_is_the_shell_that_waits(home: Home) -> None:
         done = home.run("exec", "-w", "n1", "--shell", "echo $$; pwd; cat; exit 3")
         assert done.stdout == f"n1: {pid}\nn1: {os.path.expanduser('~')}\n", done.stderr
         assert "exit code 3" in done.stderr
+
+
+@pytest.mark.parametrize(("program", "code"), [("hostname", 0), ("false", 1)])
+def test_a_run_gives_its_connections_back(home: Home, program: str, code: int) -> None:
+    home.run("connect", "-w", "n[1-2]")
+    sessions = parents(home.run("exec", "-w", "n[1-2]", *ASK))
+    for _ in range(2):
+        assert home.run("-H", "n1,n2", "--no-python", program).returncode == code
+        wait_for(
+            lambda: home.run("connect", "--list").stdout.startswith("n[1-2] (2)"),
+            30,
+            "back",
+        )
+        assert parents(home.run("exec", "-w", "n[1-2]", *ASK)) == sessions
 
 
 def test_a_run_ends_as_without(home: Home) -> None:
@@ -194,7 +219,7 @@ def test_a_run_ends_as_without(home: Home) -> None:
             assert sessions
             home.cluster.run(["kill", "-9", *sessions], host="n2")
             ends.append((run.communicate(timeout=60)[1], run.returncode))
-        wait_for(lambda: home.waiting() == home.cluster.on_hosts(), 30, home.cluster.on_hosts)
+        wait_for(home.idle, 30, home.cluster.on_hosts)
     assert ends == [ends[0]] * 3
     assert ends[0][1] == 125
     assert "host lost" in ends[0][0]

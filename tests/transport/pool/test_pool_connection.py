@@ -17,6 +17,7 @@ from dispatcher.transport.base import LinkClosed, Window
 from dispatcher.transport.pool.daemon_socket import (
     ACCEPTED,
     LARGEST,
+    LET_END,
     LIST,
     NOT_POOLED,
     RESIZE,
@@ -50,8 +51,10 @@ def test_each_link_gets_what_is_its_own(world: World, line: PoolConnection) -> N
     ]  # fmt: skip
     assert wait_for(lambda: first.read(9), 30, "output") == b"one"
     assert second.read(9) == b"two"
+    second.let_end()
     first.resize(Window(columns=70, rows=20))
     assert world.daemon.hear() == (3, mux.CLOSE, b"")
+    assert world.daemon.hear() == (2, LET_END, b"")
     number, kind, body = world.daemon.hear()
     assert (number, kind, fields(body)) == (1, RESIZE, {"columns": 70, "rows": 20})
 

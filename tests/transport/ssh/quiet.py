@@ -25,7 +25,7 @@ from dispatcher.transport.ssh.session import (  # noqa: E402
     offers,
 )
 
-GLOBAL, OPEN, REQUEST = 80, 90, 98
+GLOBAL, OPEN, DATA, REQUEST = 80, 90, 94, 98
 
 
 class Check:
