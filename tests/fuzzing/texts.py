@@ -25,7 +25,7 @@ from dispatcher.model.errors import DispatchError, UsageError
 from dispatcher.output import timeline
 from dispatcher.output.files.trace import read
 from dispatcher.output.page import trace_page
-from dispatcher.output.text.lines import LineAssembler
+from dispatcher.output.text.lines import LineAssembler, Tail
 from dispatcher.output.text.sanitize import sanitize_lines, sanitize_pieces
 from dispatcher.plan.hosts import allocation
 from dispatcher.plan.hosts import hostfile as hostfiles
@@ -393,6 +393,22 @@ def error_file(data: bytes) -> None:
 
 
 # -- files of ours --------------------------------------------------------------------
+
+
+@target(
+    "last-words", "what a rank wrote last",
+    b'\1Traceback (most recent call last):\n  File "a.py", line 3, in f\n    g()\nValueError: no\n',
+    b"\xfaFatal Python error: Aborted\n\nCurrent thread 0x1:\n  File \"a.py\", line 3 in f\n",
+    b"\xfaterminate called after throwing an instance of 'x'\n  what():  no\nframe #0: f + 0x1\n",
+    b"\1RuntimeError: NCCL error in: a.cpp:3, unhandled cuda error\nLast error:\nCuda failure 2\n",
+)  # fmt: skip
+def last_words(data: bytes) -> None:
+    status = int.from_bytes(data[:1], "big", signed=True)
+    tail = Tail()
+    tail.output(0, 2, data[1:])
+    found = tail.error(0, status)
+    assert found is None or len(str(found) + found.hint) < 4096
+    assert sum(map(len, tail.last(0)[1])) < 32 << 10
 
 
 @target(
