@@ -287,6 +287,10 @@ def test_a_sink_is_asked_to_draw_as_long_as_it_wants() -> None:
     behind.close()
 
 
+def test_a_sink_that_draws_nothing_by_itself_is_not_asked_again() -> None:
+    assert Sink().tick(1.0) is False
+
+
 def test_an_error_of_the_sink_is_told_at_the_next_call(stuck: Slow) -> None:
     class Broken(Slow):
         def event(self, entry: Entry) -> None:

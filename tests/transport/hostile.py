@@ -28,8 +28,8 @@ def listener(serve: Callable[[socket.socket], None]) -> Iterator[int]:
     def guarded(connection: socket.socket) -> None:
         try:
             serve(connection)
-        except OSError:
-            pass  # the client went
+        except (OSError, EOFError):
+            pass  # the client went, as the socket or as paramiko says it
 
     threading.Thread(target=accept, name="test:accept", daemon=True).start()
     try:

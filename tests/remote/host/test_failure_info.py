@@ -198,10 +198,14 @@ class TestWhereItHangs:
         spawn += "[(os.POSIX_SPAWN_OPEN, 0, sys.argv[1], os.O_RDONLY, 0)])"
         parent = subprocess.Popen([sys.executable, "-c", spawn, str(tmp_path / "pipe")])
         try:
-            wait_for(lambda: proctree.where(parent.pid).startswith("D "), 60,
-                     lambda: f"it hangs: {proctree.where(parent.pid)}")  # fmt: skip
-            said = stack_frames.in_words(proctree.where(parent.pid))
-            assert said.startswith("state D")
+
+            def waits() -> str:
+                found = proctree.where(parent.pid)
+                return found if found.startswith("D ") else ""
+
+            # in one look: reading its own files it waits so for a moment, too
+            where = wait_for(waits, 60, lambda: f"it hangs: {proctree.where(parent.pid)}")
+            assert stack_frames.in_words(where).startswith("state D")
         finally:
             lets_go = os.open(tmp_path / "pipe", os.O_RDWR)  # whenever the child comes to it
             code = parent.wait(timeout=60)

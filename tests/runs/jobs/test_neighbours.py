@@ -21,6 +21,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from threading import Thread
 
 import pytest
 from cases import cases
@@ -213,6 +214,11 @@ def calling(victim: Victim) -> dict[str, Callable[[], object]]:
         with socket.socket(family) as link:
             link.settimeout(5)
             link.connect(address)
+            if family == socket.AF_INET:  # the kernel lets anybody come; we say who is heard
+                link.settimeout(20)
+                with suppress(TimeoutError):
+                    if not link.recv(1):
+                        raise ConnectionRefusedError("sent away")
 
     tries: dict[str, Callable[[], object]] = {}
     for path, about in known(victim):
@@ -276,10 +282,20 @@ def test_what_a_neighbour_has_left_is_not_taken(victim: Victim) -> None:
             private(victim.folder / "shared" / name)
 
 
+def welcome(server: socket.socket) -> None:
+    with server.accept()[0] as link:
+        link.sendall(b"come in")
+
+
 def test_a_neighbour_who_may_is_seen(victim: Victim) -> None:
     """The attacks are real: what is open to everybody they do find."""
     (victim.folder / "shared" / "careless").write_text(SECRET)
     open_one = Victim(victim.folder, [victim.folder / "shared"], [os.getpid()])
-    gained = as_neighbour(lambda: gains(reading(open_one) | changing(open_one)))
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        Thread(target=welcome, args=(server,), daemon=True).start()
+        call = f"call port {server.getsockname()[1]}"
+        tries = reading(open_one) | changing(open_one) | {call: calling(open_one)[call]}
+        gained = as_neighbour(lambda: gains(tries))
+    assert call in gained
     assert f"read {victim.folder}/shared/careless" in gained
     assert f"create in {victim.folder}/shared" in gained
