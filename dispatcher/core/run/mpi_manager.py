@@ -36,6 +36,7 @@ from dispatcher.core.events.actions import (
     Action,
     AnswerRank,
     AskWaiting,
+    PassOnEvent,
     ReleaseFence,
     ServePmix,
     ShareWorld,
@@ -56,6 +57,8 @@ NAMES_LIMIT = 1 << 20
 LASTING = 4096
 #: lookups of a node that wait for somebody to publish
 MOST_WAITING = 4096
+#: events of PMIx of a node that others hear of: each is sent to all of them
+MOST_EVENTS = 4096
 #: refused spawns of a node that the user is told of
 MOST_TOLD = 20
 
@@ -97,6 +100,7 @@ class MpiManager:
         self._names_size: Counter[int] = Counter()  # node -> bytes
         self._using: set[int] = set()  # nodes whose ranks have come to MPI
         self._n_refused: Counter[int] = Counter()
+        self._n_events: Counter[int] = Counter()  # node -> those that others heard of
 
     # -- fences -------------------------------------------------------------------
 
@@ -131,6 +135,8 @@ class MpiManager:
         if self._plan.mpi == "none":
             raise FenceError(f"{event.name} in a job without MPI")
         match event:
+            case mpi_events.PmiAsked(verb="notify"):
+                return self._notify(event)
             case mpi_events.PmiAsked():
                 return self._answer(event)
             case mpi_events.PmiSpawnAsked(node):
@@ -142,6 +148,21 @@ class MpiManager:
                 worlds = [world.placed for world in self._worlds.values() if world.placed]
                 return [ServePmix(node), *(ShareWorld(node, world) for world in worlds)]
         return []
+
+    def _notify(self, event: mpi_events.PmiAsked) -> list[Action]:
+        """Pass an event on to the other hosts that serve PMIx; no other has anybody to hear it."""
+        node = event.node
+        if node not in self._serving:
+            raise FenceError("an event by PMIx, which no rank there uses")
+        if not self._ranks.is_alive(event.rank, node):
+            return []
+        self._n_events[node] += 1
+        if self._n_events[node] == MOST_EVENTS + 1:
+            why = f"MPI: {MOST_EVENTS:,} events of its ranks were told to other hosts, and no more"
+            return [Tell(ev.NodeNoticed(node, f"{why} are (PMIx_Notify_event)"))]
+        others = tuple(sorted(self._serving - {node}))
+        is_heard = others and self._n_events[node] <= MOST_EVENTS
+        return [PassOnEvent(others, event.port)] if is_heard else []
 
     def _answer(self, event: mpi_events.PmiAsked) -> list[Action]:
         """The answer to a rank's publish, lookup or unpublish, and to those who waited for it."""

@@ -205,6 +205,12 @@ class PmixBridge:
         self._write()
         return []
 
+    def pass_on(self, message: dict[str, Any]) -> list[Action]:
+        """The order ``pmix_event``: what a rank of another host tells those of this one."""
+        self.outgoing += control("event", data=message["data"])
+        self._write()
+        return []
+
     def who(self, seconds: float) -> list[Action]:
         """Report the ranks here that others wait for; libpmix does not tell which are in."""
         never = sorted(self.world.left.union(self.world.never) - self.state.connected)
@@ -263,6 +269,10 @@ class PmixBridge:
         self.asked[id] = rank
         fields = {"rank": rank, "ask": id, "verb": verb, "service": key, "address": value}
         return [("send", "pmi_name", {**fields, **how})]
+
+    def _event(self, now: float, rank: int, data: bytes) -> list[Action]:
+        fields = {"rank": rank, "verb": "notify", "service": b"", "address": data}
+        return [("send", "pmi_name", fields)]
 
     def _spawn(self, now: float, id: int, rank: int, segments: list[Any]) -> list[Action]:
         self.asked[id] = rank

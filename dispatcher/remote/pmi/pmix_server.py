@@ -12,8 +12,9 @@ environment is let in here if it is of our own user, and carried over, byte for 
 
 Frames to the agent: up (mpi, pmix, version), connected and finalized (rank), abort
 (rank, code, text), trouble (why, mpi), notice (text); fence (id, members, data) and what
-``pmix_upcalls`` has, each with its id. From it: part (id, data), release (id, status, number);
-world (name, first, hosts [[name, ranks]], nodes, node, apps): one that was spawned.
+``pmix_upcalls`` has, each with its id if it is answered. From it: part (id, data), release (id,
+status, number); world (name, first, hosts [[name, ranks]], nodes, node, apps): one that was
+spawned; event (data): of another host.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from _thread import allocate_lock
 from dispatcher.remote.pmi import mpi_library
 from dispatcher.remote.pmi.libpmix import Library, LoadError, job_of
 from dispatcher.remote.pmi.pmi_port import owner
-from dispatcher.remote.pmi.pmix_upcalls import UNPACK_FAILURE, functions
+from dispatcher.remote.pmi.pmix_upcalls import UNPACK_FAILURE, functions, unpacked
 from dispatcher.remote.protocol.frames import Decoder, WireError, control
 from dispatcher.remote.protocol.packing import PackError, unpack
 
@@ -70,8 +71,7 @@ class Serving:
         self.answers: dict[int, Any] = {}
         self.n_asked = 0
         self.library: Library | None = None
-        self.upcalls = functions(self.asked, self.number, lambda: len(self.job["hosts"]) == 1)
-        self.told = False  # that events do not cross hosts
+        self.upcalls = functions(self.asked, self.number, self.is_near)
         self.parts: dict[int, list[bytes]] = {}  # of what an answer brings
         self.connecting: set[int] = set()  # worlds that connect learn of each other then:
         self.known: dict[tuple[bytes, int], bytes] = {}  # what ranks of other hosts have put
@@ -152,16 +152,16 @@ class Serving:
         assert self.library is not None
         return self.library.number(proc)
 
+    def is_near(self, proc: Any) -> bool:
+        """Whether what ``proc`` tells others concerns no other host: all are here, or it is not."""
+        assert self.library is not None
+        here = self.library.local.get(proc[0].namespace, ())
+        return len(self.job["hosts"]) == 1 or proc[0].rank not in here
+
     def asked(self, kind: str, answer: Any, **fields: Any) -> None:
         """Ranks of this host want what ``kind`` says; ``answer`` is for them."""
         if kind == "event":
-            if not self.told:
-                text = (
-                    "MPI: rank %d notifies others (PMIx_Notify_event); those on other hosts do not"
-                )
-                text += " hear of it: keep to one host, or --launcher mpirun of Open MPI 5"
-                self.tell("notice", text=text % fields["rank"])
-            self.told = True
+            self.tell(kind, **fields)
             return
         if kind == "modex":
             data = self.known.get((fields["namespace"], fields["rank"]))
@@ -206,7 +206,13 @@ class Serving:
             fetch(*one)
 
     def take(self, library: Library, message: dict[str, Any]) -> None:
-        """Make a spawned world known, or answer what was asked."""
+        """Make a spawned world, or an event, known, or answer what was asked."""
+        if message["type"] == "event":
+            try:
+                library.notify(*unpacked(message["data"]))
+            except PackError as error:
+                self.tell("notice", text="MPI: what a host sent as an event is none: %s" % error)
+            return
         if message["type"] != "world":
             self.release(message)
             return
