@@ -23,6 +23,7 @@ from paramiko.ssh_exception import (  # noqa: E402
 )
 
 from dispatcher.transport.ssh import login_attempt  # noqa: E402
+from dispatcher.transport.ssh import session as session_file  # noqa: E402
 from dispatcher.transport.ssh.paramiko_internals import (  # noqa: E402
     ASIDES_RATE,
     MOST_ASIDES,
@@ -191,6 +192,18 @@ def test_a_channel_that_is_not_opened(session: Quiet, what: str, problem: str) -
     assert session.open_ssh_channel(deadline) == (None, problem)
     if what.startswith("refuses"):
         assert len(session._channels) == 0  # a jump host may refuse many
+
+
+def test_a_channel_of_a_session_that_ended_when_it_was_open(
+    session: Quiet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def wait(opened: threading.Event, deadline: float) -> bool:
+        session.active = False
+        return opened.is_set()
+
+    monkeypatch.setattr(session_file, "wait_until", wait)
+    session.reply = lambda: opens(session)
+    assert session.open_ssh_channel(soon()) == (None, "gone")
 
 
 def test_a_refusal_of_what_was_not_asked_for_is_nothing(session: Quiet) -> None:

@@ -258,6 +258,8 @@ def test_what_makes_a_certificate_bad(tmp_path: Path) -> None:
     assert "not valid" in (certificate_problem(good, trusted, "n1", now=0) or "")
     assert "not a host certificate" in (certificate_problem(made("-n", "n1"), trusted, "n1") or "")
     assert "not for" in (certificate_problem(made("-h"), trusted, "n1") or "")
+    binding = made("-h", "-n", "n1", "-O", "critical:who=knows")
+    assert certificate_problem(binding, trusted, "n1") == "it has critical options"
     for at in range(0, len(good), 7):
         changed = good[:at] + bytes((good[at] ^ 1,)) + good[at + 1 :]
         assert certificate_problem(changed, trusted, "n1") is not None
