@@ -23,7 +23,7 @@ from dispatcher.api import run_session
 from dispatcher.api.report import Report
 from dispatcher.cli.run.run_sinks import footer_of
 from dispatcher.core.events import run_events as ev
-from dispatcher.core.events.run_events import Entry, Sink
+from dispatcher.core.events.run_events import Entry, Facts, Sink
 from dispatcher.model.failure import Failure, Kind
 from dispatcher.model.paths import RunPaths
 from dispatcher.output.files.trace import Trace
@@ -32,6 +32,7 @@ from dispatcher.output.terminal.live_terminal import Terminal
 from dispatcher.output.terminal.screen import LineFormat, Screen
 from dispatcher.plan.job.job_plan import JobPlan, plan_job
 from dispatcher.plan.job.request import Limits, Restarts
+from dispatcher.runner.run.orders import start_order
 from simulation.hosts import Agent
 from simulation.model import Model, drawn
 from simulation.world import Way, World, launcher_in
@@ -319,6 +320,23 @@ def row(
         "plan MiB": mib["plan.json"],
         "screen": one.updates,
     }
+
+
+def prepared(hosts: int, ranks: int) -> tuple[float, float, int]:
+    """Seconds of processor time for a plan, and for all orders to start; MiB held after them."""
+    with tempfile.TemporaryDirectory(prefix="simulate-") as place:
+        began = time.process_time()
+        plan = planned(hosts, ranks, Script(), Path(place))
+    planned_in = time.process_time() - began
+    known = [
+        Facts(f"node{at:05d}", 9, "/usr/bin/python3", 64, 8, (f"10.0.{at >> 8}.{at & 255}",),
+              f"machine {at}", error_folder="/tmp/dispatch-0/run")
+        for at in range(hosts)
+    ]  # fmt: skip
+    began = time.process_time()
+    for node, facts in enumerate(known):
+        start_order(plan, node, facts, "10.0.0.0", 29500, "kvs_1")
+    return planned_in, time.process_time() - began, _peak() >> 10
 
 
 def _peak() -> int:

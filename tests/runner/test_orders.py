@@ -361,8 +361,8 @@ def test_one_process_a_node_is_told_its_place_in_its_words(
 
 def test_what_environments_share_is_sent_once() -> None:
     common, own = orders._common([{"A": "1", "B": "2", "C": "3"}, {"A": "1", "B": "9"}])
-    assert common == [[b"A", b"1"]]
-    assert own == [[[b"B", b"2"], [b"C", b"3"]], [[b"B", b"9"]]]
+    assert unpack(common) == [[b"A", b"1"]]
+    assert [unpack(one) for one in own] == [[[b"B", b"2"], [b"C", b"3"]], [[b"B", b"9"]]]
 
 
 # -- MPI --------------------------------------------------------------------------------

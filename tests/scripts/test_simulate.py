@@ -12,7 +12,7 @@ import pytest
 import rig  # noqa: F401 - makes scripts/ known
 from cases import cases
 from simulation import model
-from simulation.cases import Outcome, Script, simulated
+from simulation.cases import Outcome, Script, prepared, simulated
 
 from dispatcher.core.run import restart
 from dispatcher.plan.job.request import Limits
@@ -132,6 +132,12 @@ def test_the_launchers_work_grows_as_the_hosts_do(simulate: Simulate) -> None:
 
     few, many = calls(6), calls(24)
     assert 2 * few < many < 4.3 * few
+
+
+def test_a_plan_and_its_orders_are_timed_without_a_run() -> None:
+    planned_in, ordered_in, held = prepared(20, 2)
+    assert min(planned_in, ordered_in) > 0
+    assert held < 1024
 
 
 def test_times_are_taken_from_a_trace() -> None:

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from typing import Any
 
 DEPTH_LIMIT = 16
@@ -81,6 +82,16 @@ def _pack(value: object, parts: list[bytes], depth: int) -> None:
         parts.append(b"e")
     else:
         raise PackError("cannot pack %s" % type(value).__name__)
+
+
+def listed(values: Iterable[bytes]) -> bytes:
+    """The list of ``values``, each packed."""
+    return b"l%be" % b"".join(values)
+
+
+def pair(one: bytes, other: bytes) -> bytes:
+    """As ``pack([one, other])``; orders to start are of little else (scripts/simulate --plan)."""
+    return b"lb%d:%bb%d:%be" % (len(one), one, len(other), other)
 
 
 def unpack(data: bytes, most: int = MOST_VALUES) -> Any:

@@ -16,7 +16,7 @@ from __future__ import annotations
 import functools
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
 from dispatcher.bootstrap import payload
@@ -41,7 +41,7 @@ from dispatcher.plan.job.rank_environment import (
 from dispatcher.plan.variables import RESERVED_PREFIXES
 from dispatcher.remote.host.workdir import shared
 from dispatcher.remote.protocol.frames import CONTROL, control, encode
-from dispatcher.remote.protocol.packing import pack
+from dispatcher.remote.protocol.packing import listed, pack, pair
 from dispatcher.transport.base import Common
 
 T = TypeVar("T")
@@ -136,9 +136,13 @@ def _pmix(plan: JobPlan) -> bytes:
     return pack({"type": "pmix", "parts": parts, "hosts": hosts, **_apps(plan)})
 
 
-def _joined(common: bytes, own: Mapping[str, object]) -> bytes:
-    """A control frame of a dict that was packed before, and of what is only this host's."""
-    return encode(CONTROL, common[:-1] + pack(own)[1:])
+def _joined(base: bytes, own: Mapping[str, object], **packed: bytes) -> bytes:
+    """A control frame of a dict that was packed before, and of what is only this host's.
+
+    packed: what is packed of that, too.
+    """
+    fields = b"".join(pack(name) + value for name, value in packed.items())
+    return encode(CONTROL, base[:-1] + fields + pack(own)[1:])
 
 
 def world_order(plan: JobPlan, world: World, node: int, kvs_name: str) -> bytes:
@@ -332,15 +336,14 @@ def start_order(
             values = _place(plan, rank, facts, addr, port, restart)
             argv = filled(argv, values)
             environment = {name: str(values[name.lower()]) for name in PER_NODE} | environment
-        words.append([raw(word) for word in argv])
+        words.append((_words(argv), [pack(raw(plan.part_of(rank).cwd))] if plan.parts else []))
         environments.append(environment)
     common, own = _common(environments)
+    ranks = [
+        listed((pack(rank), argv, env, *cwd))
+        for rank, (argv, cwd), env in zip(members, words, own, strict=True)
+    ]
     fields = {
-        "ranks": [
-            [rank, argv, env, *([raw(plan.part_of(rank).cwd)] if plan.parts else [])]
-            for rank, argv, env in zip(members, words, own, strict=True)
-        ],
-        "common": common,
         "stdin": [rank for rank in members if plan.reads_stdin(rank)],
         "bind": [
             [rank, one.cpus, one.nodes if plan.mem_bind == "local" else ()]
@@ -352,7 +355,7 @@ def start_order(
     if kvs_name not in known:
         pmi = None if plan.mpi == "none" else pmi_job(plan, kvs_name)
         known[kvs_name] = pack({"type": "start", "scrub": SCRUB, "pmi": pmi})
-    return _joined(known[kvs_name], fields)
+    return _joined(known[kvs_name], fields, ranks=listed(ranks), common=common)
 
 
 @once_a_plan
@@ -440,19 +443,21 @@ def hook() -> bytes:
         return file.read()
 
 
-def _common(
-    environments: Sequence[Mapping[str, str]],
-) -> tuple[list[list[bytes]], list[list[list[bytes]]]]:
-    """What all ``environments`` share, and what each has of its own, as ``pairs``."""
+def _common(environments: Sequence[Mapping[str, str]]) -> tuple[bytes, list[bytes]]:
+    """What all ``environments`` share, and what each has of its own, packed."""
     shared = set(environments[0].items()).intersection(*(env.items() for env in environments[1:]))
     common = dict(item for item in environments[0].items() if item in shared)
-    own = [pairs((n, v) for n, v in env.items() if n not in common) for env in environments]
-    return pairs(common.items()), own
+    own = [
+        listed([pair(raw(n), raw(v)) for n, v in env.items() if n not in common])
+        for env in environments
+    ]
+    return listed([pair(raw(n), raw(v)) for n, v in common.items()]), own
 
 
-def pairs(items: Iterable[tuple[str, str]]) -> list[list[bytes]]:
-    """``items`` as bytes, for a frame."""
-    return [[raw(name), raw(value)] for name, value in items]
+@functools.lru_cache(maxsize=1 << 8)
+def _words(argv: tuple[str, ...]) -> bytes:
+    """A program's words as orders have them, packed."""
+    return pack([raw(word) for word in argv])
 
 
 def raw(text: str) -> bytes:
@@ -488,10 +493,11 @@ def spawn_order(
     for rank, env in zip(members, own, strict=True):
         segment = world.segment(rank)
         info = dict(segment.info)
-        ranks.append(
-            [world.number(rank), segment.argv, env, info.get(b"wdir", b""), info.get(b"path", b"")]
-        )
-    return control("spawn", ranks=ranks, common=common, scrub=SCRUB, pmi=known.job)
+        wdir, path = info.get(b"wdir", b""), info.get(b"path", b"")
+        number, argv = pack(world.number(rank)), pack(segment.argv)
+        ranks.append(listed((number, argv, env, pack(wdir), pack(path))))
+    order = pack({"type": "spawn", "scrub": SCRUB, "pmi": known.job})
+    return _joined(order, {}, ranks=listed(ranks), common=common)
 
 
 def _asked_for(segment: Segment) -> dict[str, str]:

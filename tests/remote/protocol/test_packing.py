@@ -10,7 +10,15 @@ from cases import cases
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from dispatcher.remote.protocol.packing import DEPTH_LIMIT, INT_LIMIT, PackError, pack, unpack
+from dispatcher.remote.protocol.packing import (
+    DEPTH_LIMIT,
+    INT_LIMIT,
+    PackError,
+    listed,
+    pack,
+    pair,
+    unpack,
+)
 
 texts = st.one_of(st.text(), st.binary().map(os.fsdecode))
 leaves = st.one_of(
@@ -47,6 +55,14 @@ def same(one: Any, other: Any) -> bool:
 @example("\udcff\n")
 def test_values_come_back_as_they_were(value: Any) -> None:
     assert same(unpack(pack(value)), value)
+
+
+@given(st.lists(values, max_size=4), st.binary(), st.binary())
+def test_parts_that_are_packed_make_the_same_whole(
+    parts: list[Any], one: bytes, two: bytes
+) -> None:
+    assert listed(map(pack, parts)) == pack(parts)
+    assert pair(one, two) == pack([one, two])
 
 
 @given(st.binary(max_size=60))
