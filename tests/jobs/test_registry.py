@@ -334,11 +334,14 @@ def test_who_looks_on_and_reads_nothing_is_shown_little(tmp_path: Path) -> None:
             link.connect(str(tmp_path / "control"))
             link.sendall(attach)
             link.settimeout(60)
-        frames, seen = Frames(), 0
-        while seen < 6:
-            seen += sum(f["type"] == "picture" for f, _ in frames.feed(reads.recv(1 << 16)))
+        frames = Frames()
+        seen: list[str] = []
+        while seen.count("picture") < 6:
+            seen += [fields["type"] for fields, _ in frames.feed(reads.recv(1 << 16))]
         ends = threading.Thread(target=control.finish, args=(0, []))
         ends.start()
+        while "verdict" not in seen:  # which both were told at once
+            seen += [fields["type"] for fields, _ in frames.feed(reads.recv(1 << 16))]
         frames, late = Frames(), []
         while data := stuck.recv(1 << 16):
             late += [fields["type"] for fields, _ in frames.feed(data)]
