@@ -78,8 +78,9 @@ SAID = {
 }
 #: bytes of an event, infos that it has, and ranks that one of these names
 EVENT_LIMIT, INFOS_LIMIT, PROCS_LIMIT = 4096, 64, 256
-#: types whose values are numbers of 8 bytes or fewer
-NUMBERS = frozenset((1, 2, *range(4, 18), 19, 20, 40))
+#: types whose values are numbers -> their bytes
+NUMBERS = {1: 1, 2: 1, 4: 8, 5: 4, 6: 4, 7: 1, 8: 2, 9: 4, 10: 8, 11: 4, 12: 1, 13: 2, 14: 4,
+           15: 8, 16: 4, 17: 8, 19: 8, 20: 4, 40: 4}  # fmt: skip
 #: what libpmix says to itself
 _LIBRARYS_OWN = b"pmix.srvr."
 _NAME, _KEY = 255, 511
@@ -183,7 +184,7 @@ def functions(
         if range in NEAR or is_near(proc):
             return SUCCEEDED_AT_ONCE  # its own host knows already
         event = packed(code, proc[0], range, infos[:n] if infos else ())
-        if len(event) > EVENT_LIMIT:
+        if len(event) > EVENT_LIMIT or n > INFOS_LIMIT:
             return BAD_PARAM
         asked("event", None, rank=number(proc), data=event)
         return SUCCEEDED_AT_ONCE  # libpmix 4.2 dies of an answer that comes later
@@ -286,7 +287,7 @@ def _value(value: Any) -> Any:
     """What ``value`` stands for, or None where it says nothing on another host."""
     content = value.content
     if value.type in NUMBERS:
-        return int(content[0]).to_bytes(8, "little")
+        return int(content[0]).to_bytes(8, "little")[: NUMBERS[value.type]]
     if not content[0]:
         return None
     if value.type == STRING:
@@ -297,14 +298,14 @@ def _value(value: Any) -> Any:
         return [_named(Proc.from_address(content[0]))]
     if value.type == DATA_ARRAY:
         array = DataArray.from_address(content[0])
-        if array.type == PROC and 0 < array.size <= PROCS_LIMIT:
+        if array.array and array.type == PROC and 0 < array.size <= PROCS_LIMIT:
             return [_named(one) for one in (Proc * array.size).from_address(array.array)]
     return None
 
 
 def _content(type: int, value: Any) -> Any:
     """``value`` for ``libpmix.Infos``. Raises: PackError."""
-    if type in NUMBERS and _is(value, bytes) and len(value) == 8:
+    if _is(value, bytes) and len(value) == NUMBERS.get(type):
         return int.from_bytes(value, "little")
     if type in (STRING, BYTE_OBJECT) and _is(value, bytes):
         return value

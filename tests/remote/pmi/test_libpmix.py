@@ -37,6 +37,7 @@ from dispatcher.remote.pmi.pmix_upcalls import (
     DISCONNECT,
     EVENT_LIMIT,
     GROUP,
+    INFOS_LIMIT,
     LOG,
     LOG_LIMIT,
     NOT_SUPPORTED,
@@ -383,10 +384,11 @@ def test_an_event_for_other_hosts_is_told(
     assert all(fields["rank"] == 2 for _, _, fields in told.asked)
 
 
-def test_an_event_that_is_too_long_is_refused(told: Told) -> None:
+@cases(("n", "size"), [(1, EVENT_LIMIT), (INFOS_LIMIT + 1, 1)])
+def test_an_event_that_is_too_long_is_refused(told: Told, n: int, size: int) -> None:
     told.asked.clear()
-    infos = libpmix.Infos([(b"word", STRING, b"x" * EVENT_LIMIT)])
-    answer = told.library.functions[NOTIFY](-4001, proc(2), 3, infos.array, 1, 1, 9)
+    infos = libpmix.Infos([(b"word", STRING, b"x" * size)] * n)
+    answer = told.library.functions[NOTIFY](-4001, proc(2), 3, infos.array, n, 1, 9)
     assert (answer, told.asked) == (BAD_PARAM, [])
 
 

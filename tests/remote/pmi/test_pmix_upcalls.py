@@ -22,13 +22,15 @@ from dispatcher.remote.pmi.libpmix import (
     Infos,
     Proc,
 )
-from dispatcher.remote.pmi.pmix_upcalls import EVENT_LIMIT, INFOS_LIMIT, packed, unpacked
+from dispatcher.remote.pmi.pmix_upcalls import EVENT_LIMIT, INFOS_LIMIT, NUMBERS, packed, unpacked
 from dispatcher.remote.protocol.packing import PackError, pack, unpack
 
 texts = st.binary(max_size=40).map(lambda text: text.replace(b"\0", b""))
 ranks = st.builds(Proc, texts.filter(bool), st.integers(0, (1 << 32) - 1))
 INFOS = st.one_of(
-    st.tuples(st.sampled_from((1, 4, 14, 15, 40)), st.integers(0, (1 << 64) - 1)),
+    st.sampled_from(sorted(NUMBERS)).flatmap(
+        lambda type: st.tuples(st.just(type), st.integers(0, (1 << 8 * NUMBERS[type]) - 1))
+    ),
     st.tuples(st.just(STRING), texts),
     st.tuples(st.just(BYTE_OBJECT), st.binary(max_size=40)),
     st.tuples(st.just(PROC), ranks),
@@ -80,22 +82,20 @@ def test_what_would_mean_nothing_there_stays_here() -> None:
     infos = Infos(
         [(b"pmix.srvr.internal.notify", 1, 1), (b"nested", DATA_ARRAY, inner), (b"a", UINT32, 7)]
     )
-    infos.array[2].value.type = UINT32
+    infos.array[2].value.content[0] |= 9 << 32  # what is there is not of the number
     none = Info(b"no text")
     none.value.type = STRING  # at no address
     event = packed(-1, Proc(b"n", 3), 3, [*infos.array[: infos.size], none])
-    assert unpack(event) == [-1, b"n", 3, 3, [[b"a", UINT32, (7).to_bytes(8, "little")]]]
-    assert inner  # a list of infos, not of ranks
-    assert DataArray.from_address(infos.array[1].value.content[0]).type == INFO
+    assert unpack(event) == [-1, b"n", 3, 3, [[b"a", UINT32, (7).to_bytes(4, "little")]]]
 
 
-GOOD = [-4001, b"n", 3, 3, [[b"a", UINT32, bytes(8)]]]
+GOOD = [-4001, b"n", 3, 3, [[b"a", UINT32, bytes(4)]]]
 
 
 def event(**wrong: Any) -> bytes:
     """``GOOD`` with fields replaced; key, type, value: of its info."""
     number, namespace, rank, range, _ = GOOD
-    info = [wrong.get("key", b"a"), wrong.get("type", UINT32), wrong.get("value", bytes(8))]
+    info = [wrong.get("key", b"a"), wrong.get("type", UINT32), wrong.get("value", bytes(4))]
     return pack(
         [wrong.get("number", number), wrong.get("namespace", namespace), wrong.get("rank", rank),
          wrong.get("range", range), wrong.get("infos", [info])]
@@ -108,8 +108,8 @@ def event(**wrong: Any) -> bytes:
         b"", b"x", pack({}), pack(GOOD[:4]), event(number=1 << 31), event(number=True),
         event(namespace=b""), event(namespace=b"n" * 256), event(namespace="n"), event(rank=-1),
         event(rank=1 << 32), event(range=256), event(range=-1), event(infos={}),
-        event(infos=[[b"a", UINT32]]), event(infos=[[b"a", 1, bytes(8)]] * (INFOS_LIMIT + 1)),
-        event(key=b""), event(key=b"k" * 512), event(value=bytes(7)), event(value=7),
+        event(infos=[[b"a", UINT32]]), event(infos=[[b"a", 1, bytes(1)]] * (INFOS_LIMIT + 1)),
+        event(key=b""), event(key=b"k" * 512), event(value=bytes(8)), event(type=1), event(value=7),
         # types whose values are addresses, and a text of another kind
         event(type=21), event(type=INFO), event(type=-1), event(type=STRING, value="x"),
         event(type=PROC, value=[]), event(type=PROC, value=[[b"n", "0"]]),
