@@ -134,7 +134,7 @@ def value(cls: type[T]) -> type[T]:
 
 def fields_of(value: Value) -> dict[str, Any]:
     """The fields of ``value`` as plain values, ready for JSON; ``core.events.codec`` says how."""
-    return {field.name: _plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
+    return {name: _plain(value.__dict__[name]) for name in value._defaults}
 
 
 def _plain(value: Any) -> Any:
