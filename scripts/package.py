@@ -65,6 +65,11 @@ def run(*argv: str | Path, cwd: Path | None = None, env: dict[str, str] | None =
     return done.stdout
 
 
+def without_pythons() -> dict[str, str]:
+    """Our variables without Python's own: PYTHONPATH would show an environment more than it has."""
+    return {name: text for name, text in os.environ.items() if not name.startswith("PYTHON")}
+
+
 def product_files(root: Path) -> set[str]:
     """Every file of the product below ``root``, as paths from there."""
     return {
@@ -224,11 +229,11 @@ class Environment:
     def pip(self, *words: str | Path) -> str:
         """pip of this environment's, at work in that one."""
         quiet = ("--disable-pip-version-check", "--python", self.python)
-        return run(sys.executable, "-m", "pip", *quiet, *words)
+        return run(sys.executable, "-m", "pip", *quiet, *words, env=without_pythons())
 
     def run(self, *words: str | Path) -> str:
         """What a program of it says, started in a folder where nothing is."""
-        env = {name: text for name, text in os.environ.items() if not name.startswith("PYTHON")}
+        env = without_pythons()
         home = self.folder / "home"
         home.mkdir(exist_ok=True)
         env |= {"HOME": str(home), "XDG_STATE_HOME": str(home), "DISPATCH_CONFIG": ""}

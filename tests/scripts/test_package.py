@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -99,9 +100,13 @@ def test_what_is_taken_from_here_is_what_was_asked_for_and_no_more() -> None:
 
 @pytest.mark.timeout(400)  # it compiles, packs and installs
 def test_one_command_builds_it_and_tries_it(tmp_path: Path) -> None:
+    other = tmp_path / "other" / "odd-1.0.dist-info" / "METADATA"  # no environment has this
+    other.parent.mkdir(parents=True)
+    other.write_text("Metadata-Version: 2.1\nName: odd\nVersion: 1.0\nRequires-Dist: nowhere\n")
     done = subprocess.run(
         [sys.executable, str(ROOT / "scripts" / "package.py"), "--offline", "--out", str(tmp_path)],
         cwd=tmp_path, capture_output=True, text=True, timeout=380, check=False,
+        env={**os.environ, "PYTHONPATH": str(tmp_path / "other")},
     )  # fmt: skip
     assert (done.returncode, done.stderr) == (0, "")
     version = dispatcher.__version__
