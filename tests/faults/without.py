@@ -105,7 +105,7 @@ def _grace(put: Put) -> None:
     """TERM is waited on for ever."""
     from dispatcher.core.run import attempt
 
-    put(attempt, "kill_steps", lambda cause, grace: [(signal.SIGTERM, 1e6)])
+    put(attempt, "kill_steps", lambda cause, grace, first: [(signal.SIGTERM, 1e6)])
 
 
 def _continuing(put: Put) -> None:
