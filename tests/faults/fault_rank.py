@@ -140,14 +140,14 @@ def flood_line(size: int) -> None:
 
 
 def main(kind: str, *words: str) -> None:
+    if kind == "stubborn":  # before anybody knows that we are up
+        ignore(signal.SIGTERM, signal.SIGINT)
+    elif kind == "save":
+        signal.signal(signal.SIGTERM, save)
     print("up", RANK, os.getpid(), flush=True)
     if kind == "work":
         work(float(words[0]), words[1], words[2:])
-    elif kind == "stubborn":
-        ignore(signal.SIGTERM, signal.SIGINT)
-        sleep_on()
-    elif kind == "save":
-        signal.signal(signal.SIGTERM, save)
+    elif kind in ("stubborn", "save"):
         sleep_on()
     elif kind == "all raise":
         ignore(signal.SIGTERM)  # that of who was first
