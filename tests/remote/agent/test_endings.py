@@ -32,7 +32,12 @@ def settle(agent: Agent, after: str = "exec sleep 300", **fields: object) -> int
     pid: int = agent.prepare(**fields)["facts"]["pid"]
     assert pid != agent.process.pid
     agent.start(["sh", "-c", STRAY + after], ["sh", "-c", STRAY + after])
-    agent.until(lambda: [bytes(agent.output.get((r, 1), b"")) for r in (0, 1)] == [b"up\n"] * 2)
+
+    def are_up() -> bool:
+        agent.order("ping")  # a short lease is not to end before
+        return [bytes(agent.output.get((r, 1), b"")) for r in (0, 1)] == [b"up\n"] * 2
+
+    agent.until(are_up)
     return pid
 
 

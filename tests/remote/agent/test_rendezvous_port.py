@@ -256,7 +256,7 @@ class TestProbe:
         other.prepare(node=1)
         head, _ = agent_with_port
         addresses = ["127.0.0.1", "127.0.0.9", "not an address", "256.1.1.1"]
-        other.order("probe", addresses=addresses, port=port, token=TOKEN, seconds=2.0)
+        other.order("probe", addresses=addresses, port=port, token=TOKEN, seconds=60.0)
 
         def is_probed() -> object:
             head.hear(0.01)
@@ -288,7 +288,7 @@ class TestProbe:
         thread.start()
         try:
             for _ in range(20):
-                assert probe(["127.0.0.1"], rendezvous.port, TOKEN, 5.0) == ["127.0.0.1"]
+                assert probe(["127.0.0.1"], rendezvous.port, TOKEN, 60.0) == ["127.0.0.1"]
         finally:
             stop.set()
             thread.join()
