@@ -250,8 +250,6 @@ if os.environ["RANK"] == "0":
             dead = "DEAD\\n  1 job process is considered dead (unreachable via the RAS network)\\n"
             dead += "  Process %s on node 10.0.0.2 managing GPU 5\\n" % Path("pid-1").read_text()
             link.sendall(("SERVER PROTOCOL 2\\nOK\\nErrors\\n======\\n\\n" + dead).encode())
-    time.sleep(3)
-    Path("over").touch()
 while not Path("over").exists():
     time.sleep(0.05)
 """
@@ -259,8 +257,15 @@ while not Path("over").exists():
 
 def test_a_rank_that_nccl_calls_dead_is_named_while_the_job_runs(desk: Desk) -> None:
     """Nothing listens there when the ranks start: NCCL begins with its first communicator."""
-    done = desk.run("-H", "localhost:2", "--hang-timeout", "600", script(desk.folder, RAS))
-    assert done.returncode == 0, done.stderr
+    run = desk.start("-H", "localhost:2", "--hang-timeout", "600", script(desk.folder, RAS))
+    assert run.stderr is not None
+    said = ""
+    while "calls it dead" not in said:
+        said += (line := run.stderr.readline())
+        assert line, said
+    (desk.folder / "over").touch()
+    said += run.communicate(timeout=60)[1]
+    assert run.returncode == 0, said
     pid = (desk.folder / "pid-1").read_text()
-    assert f"note: rank 1 (process {pid} on 10.0.0.2): NCCL's RAS calls it dead" in done.stderr
-    assert done.stderr.count("calls it dead") == 1
+    assert f"note: rank 1 (process {pid} on 10.0.0.2): NCCL's RAS calls it dead" in said
+    assert said.count("calls it dead") == 1
