@@ -318,9 +318,9 @@ def connect(address: str, port: int, until: float) -> socket:
             line.setsockopt(IPPROTO_TCP, TCP_NODELAY, 1)
         except ConnectionRefusedError:
             line.close()
-            if monotonic() >= until - 0.05:
-                raise
             sleep(0.02)  # the listener may come later than we
+            if monotonic() >= until - 0.05:  # however long that took
+                raise
         else:
             return line
 

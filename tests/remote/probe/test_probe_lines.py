@@ -63,6 +63,18 @@ class Beside:
         return self._found[0]
 
 
+def oversleeping(monkeypatch: pytest.MonkeyPatch) -> float:
+    """A deadline that passes while a call sleeps for the first time, and not before."""
+    now = [100.0]
+
+    def sleep(seconds: float) -> None:
+        now[0] += 60.0
+
+    monkeypatch.setattr(probes, "monotonic", lambda: now[0])
+    monkeypatch.setattr(probes, "sleep", sleep)
+    return 130.0
+
+
 @pytest.mark.usefixtures("sockets")
 class TestMeeting:
     @pytest.fixture(autouse=True)
@@ -111,15 +123,16 @@ class TestMeeting:
         assert probes.announce("a", port, soon()) == why
         assert probes.pair({"2": ["call", "a", port]}, 0.1, 20.0) == [None, None, why]
 
-    def test_a_caller_says_who_it_is(self, port: int) -> None:
+    def test_a_caller_says_who_it_is(self, port: int, monkeypatch: pytest.MonkeyPatch) -> None:
         with closing(probes.listener("127.0.0.1", port)) as door:
             calls = Beside(probes.announce, "127.0.0.1", port, soon())
             line = socket.socket(fileno=door._accept()[0])  # type: ignore[attr-defined]
             assert line.recv(9) == b"2"
             line.close()
             assert calls.result() == ""
-        assert probes.announce("127.0.0.1", port, soon(0.1)) == "Connection refused"
         assert probes.announce("no address", port, soon()) != ""
+        until = oversleeping(monkeypatch)
+        assert probes.announce("127.0.0.1", port, until) == "Connection refused"
 
     def test_addresses_are_tried_in_turn(self, port: int, monkeypatch: pytest.MonkeyPatch) -> None:
         """The first has two thirds of the time, each further one a second at most."""
@@ -253,9 +266,9 @@ class TestPair:
     def test_both_ends_over_a_real_line(self, port: int, monkeypatch: pytest.MonkeyPatch) -> None:
         table = {"0": ["call", "127.0.0.1", port], "1": ["listen", "127.0.0.1", port]}
         found: list[Any] = [None, None, ""]
-        listens = Beside(probes.listen, "127.0.0.1", port, 0.1, soon(), found)
+        listens = Beside(probes.listen, "127.0.0.1", port, 1.0, soon(), found)
         monkeypatch.setenv("DISPATCH_INDEX", "0")
-        latency, rate, why = probes.pair(table, 0.1, 20.0)
+        latency, rate, why = probes.pair(table, 1.0, 20.0)
         listens.result()
         assert 0 < latency < 10
         assert min(rate, found[1]) > 1000
@@ -314,13 +327,16 @@ class TestPair:
                         assert line.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
                         assert 20 < (line.gettimeout() or 0) <= 30
 
-    def test_who_listens_later_is_waited_for(self, port: int) -> None:
+    def test_who_listens_later_is_waited_for(
+        self, port: int, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         calls = Beside(probes.connect, "127.0.0.1", port, soon())
         time.sleep(0.1)
         with closing(probes.listener("127.0.0.1", port)):
             calls.result().close()
+        until = oversleeping(monkeypatch)
         with pytest.raises(ConnectionRefusedError):
-            probes.connect("127.0.0.1", port, soon(0.1))
+            probes.connect("127.0.0.1", port, until)
 
 
 def attempt(function: Any, *arguments: Any) -> Exception | None:

@@ -315,7 +315,7 @@ def test_hosts_call_the_one_that_listens(python: str) -> None:
 
 
 def test_a_host_that_does_not_listen_is_told_of(python: str) -> None:
-    asked = ["meet", "call", ["meet", ["127.0.0.1", "0.0.0.0"], 1, 0.3], 30.0, 1000]
+    asked = ["meet", "call", ["meet", ["127.0.0.1", "0.0.0.0"], 1, 1.5], 30.0, 1000]
     found = survey(python, asked)["meet"]
     assert found[0] == 0
     assert unpack(found[1])[0] == ["127.0.0.1", "Connection refused"]
@@ -324,7 +324,7 @@ def test_a_host_that_does_not_listen_is_told_of(python: str) -> None:
 def test_two_hosts_measure_each_other(python: str) -> None:
     port = unpack(survey(python, ["port", "call", ["free_port"], 20.0, 100])["port"][1])
     table = {"0": ["call", "127.0.0.1", port], "1": ["listen", "127.0.0.1", port]}
-    asked = [["pair", "call", ["pair", table, 0.1, 20.0], 30.0, 1000]]
+    asked = [["pair", "call", ["pair", table, 1.0, 20.0], 30.0, 1000]]
 
     def start(index: int) -> subprocess.Popen[bytes]:
         words = [python, "-I", "-S", "-c", SOURCE, base64.b64encode(pack(asked)).decode()]
