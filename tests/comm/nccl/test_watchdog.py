@@ -39,10 +39,11 @@ def test_a_shorter_limit_is_looked_at_sooner(monkeypatch: pytest.MonkeyPatch) ->
 def test_threads_are_watched_apart_and_a_hanging_abort_holds_up_none() -> None:
     watchdog = Watchdog()
     told: list[str] = []
-    ended, release = threading.Event(), threading.Event()
+    begun, ended, release = threading.Event(), threading.Event(), threading.Event()
 
     def hang() -> None:
         told.append("first")
+        begun.set()
         release.wait(LIMIT)
 
     def end() -> None:
@@ -50,6 +51,7 @@ def test_threads_are_watched_apart_and_a_hanging_abort_holds_up_none() -> None:
         ended.set()
 
     def first() -> bool:
+        assert begun.wait(LIMIT)
         thread = threading.Thread(target=watchdog.run, args=(0.1, end, ended.wait, LIMIT))
         thread.start()
         thread.join(LIMIT)
