@@ -5,12 +5,15 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import click
 import pytest
 from cases import cases
+from remote.driver import descriptors
+from rig import wait_for
 
 from dispatcher import cli
 from dispatcher.cli import COMMANDS
@@ -112,8 +115,14 @@ def test_what_is_no_file_is_not_waited_for(
         writer.start()
         writer.join(60)
     finally:
-        closer = threading.Timer(0.2, lambda: os.close(kept))
-        closer.start()
+
+        def close() -> None:
+            with suppress(AssertionError):  # then the test says what was not read
+                wait_for(lambda: [to for _, to in descriptors()].count(str(path)) > 1, 60)
+            os.close(kept)
+
+        closer = threading.Thread(target=close)
+        closer.start()  # once the reader has the pipe open, too
     assert config_trust.read(str(path), must_be=True) == b"text"
     closer.join()
 

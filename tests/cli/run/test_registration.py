@@ -224,7 +224,7 @@ def test_a_job_in_the_background_can_be_stopped(word: Any, now: bool) -> None:
     made = Made(word=word)
     with JobConnection(made.job) as call:
         call.order("stop", now=now)
-        wait_for(lambda: bool(made.told), 20, lambda: "it is told")
+        wait_for(lambda: len(made.told) >= (2 if now else 1), 20, lambda: f"told: {made.told}")
     assert all(isinstance(event, SignalReceived) for event in made.told)
     assert len(made.told) == (2 if now else 1)
     made.one.conclude(0, [])
