@@ -27,7 +27,7 @@ load_batch()
 """
 
 
-def stacks(agent: Agent, seconds: float = 0.0, within: float = 6.0) -> dict[str, Any]:
+def stacks(agent: Agent, seconds: float = 0.0, within: float = 30.0) -> dict[str, Any]:
     order = {"number": 7, "seconds": within}
     agent.order("sample", seconds=seconds, parts=payload.parts(PARTS), stacks=order)
     found = agent.report("stacks")
@@ -117,7 +117,7 @@ def test_by_py_spy_if_it_works(hooked: Callable[..., Agent], tmp_path: Path, moo
     spy.write_text(f"#!/bin/sh\necho $* > {tmp_path}/asked\nprintf '{text}'\n{script}\n")
     spy.chmod(0o755)
     agent = hooked(path=f"{tmp_path}:")
-    ((_, pid, _, how, found),) = stacks(agent, 0.2, 4.0 if mood == "late" else 6.0)["ranks"]
+    ((_, pid, _, how, found),) = stacks(agent, 0.2, 4.0 if mood == "late" else 30.0)["ranks"]
     if mood != "late":  # then little time is left for the next
         assert how == ("py-spy" if mood == "well" else "faulthandler")
     assert (b"f (a.py:1)" in found) == (mood == "well")
@@ -137,7 +137,7 @@ def test_what_nccl_and_torch_know(agent_with: Callable[..., Agent], tmp_path: Pa
         known = {"NCCL_RAS_ADDR": address, "TORCH_FR_DUMP_TEMP_FILE": str(tmp_path / "trace_")}
         agent.start(["sleep", "1000"], common=[[k.encode(), v.encode()] for k, v in known.items()])
         dump.write_bytes(b"\x80\x04")
-        order = {"number": 7, "seconds": 6.0}
+        order = {"number": 7, "seconds": 30.0}
         agent.order("sample", seconds=0.0, parts=payload.parts(PARTS), stacks=order)
         server.settimeout(60)
         link, _ = server.accept()
