@@ -14,6 +14,7 @@ from dispatcher.runner.run.report_intake import (
     _FEW,
     AT_ONCE,
     BURST,
+    DEAREST,
     MOST_WAITING,
     PATIENCE,
     RATE,
@@ -61,10 +62,18 @@ def test_a_flood_is_held_back_and_then_ends_the_link(nbytes: int, named: str) ->
 
 
 def test_the_time_that_it_takes_to_read_counts() -> None:
-    quota, took = Quota(), 0.01
+    quota, took = Quota(), 0.001
     with pytest.raises(ReportError, match="a flood"):
         speak(quota, 100, 60.0, took, took)
     assert quota._said["notices"] * took * 3 <= (BURST + (PATIENCE + 2) * RATE) / SECOND * 3
+
+
+def test_a_pause_of_ours_is_no_flood_of_a_host() -> None:
+    """Garbage that is collected while its report is read, for seconds, again and again."""
+    assert speak(Quota(), 300, 60.0, 1.0, 3.0) == 0.0
+    quota = Quota()
+    quota.said("node.sampled", 300, 0.0, 60.0)
+    assert quota._level <= (DEAREST + 1) * (300 + REPORT) < BURST / 16
 
 
 def test_a_burst_passes_if_it_is_left_alone_then() -> None:

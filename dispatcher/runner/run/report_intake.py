@@ -23,6 +23,9 @@ from dispatcher.runner.run.reports import ReportError
 #: what a report counts beside its bytes, in bytes; and a second of reading it, which is a third of
 #: what it takes on its whole way: so ``RATE`` is a twentieth of a core
 REPORT, SECOND = 2 << 10, 64 << 20
+#: times its bytes that this time counts at most, of which the dearest report takes a quarter: our
+#: collection of garbage falls into the time of whoever is read then, and may take seconds
+DEAREST = 64
 #: bytes a second that pass for ever, and how many may come at once
 RATE, BURST = 1 << 20, 4 << 20
 #: what passes at once when there is room again: else each report would wake its thread
@@ -52,7 +55,7 @@ class Quota:
         Raises: ReportError if it has been too much for long.
         """
         self._drain(now)
-        self._level += nbytes + REPORT + took * SECOND
+        self._level += nbytes + REPORT + min(took * SECOND, DEAREST * (nbytes + REPORT))
         self._said[what] += 1
         self._bytes[what] += nbytes
         if self._level <= BURST:
