@@ -271,7 +271,8 @@ def _lives(pid: int) -> bool:
 
 def test_it_ends_with_who_started_it() -> None:
     """Also while its input is open, and it is stopped and cannot see the end of that."""
-    text = '"$0" -c "$1" <&0 & echo $! >&2; wait'
+    # what a shell without job control starts by & reads /dev/null, whatever <&0 says
+    text = 'exec 3<&0; "$0" -c "$1" <&3 3<&- & echo $! >&2; wait'
     parent = subprocess.Popen(
         ["sh", "-c", text, sys.executable, PROGRAM], bufsize=0,
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
