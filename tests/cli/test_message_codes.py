@@ -254,8 +254,8 @@ def _mpi(library: str, served: str, **then: int) -> dict[str, Callable[[Agent, O
 def _idle(agent: Agent, order: Order) -> None:
     """It lives, and its ranks do nothing."""
     ranks = [[rank, "S", 0.5, 1, 1, 1, None, None, None] for rank in sorted(agent.living)]
-    agent.report("beat")
-    agent.report("sample", at=time.monotonic(), ranks=ranks, gpus=[], late=False)
+    if agent.beat():
+        agent.report("sample", at=time.monotonic(), ranks=ranks, gpus=[], late=False)
 
 
 def _where(agent: Agent, order: Order) -> None:
@@ -285,7 +285,7 @@ RUNS: dict[str, tuple[dict[str, Callable[[Agent, Order], None]], dict[str, Any]]
     "time-limit": (started(lambda agent: None), {"limits": Limits(time_limit=0.2)}),
     "job-hung": (
         {**started(lambda agent: None), "ping": _idle, "sample": _where},
-        {"limits": Limits(hang_timeout=1.0, heartbeat=0.2)},
+        {"limits": Limits(hang_timeout=1.0, heartbeat=0.2, max_missed_heartbeats=100)},
     ),
 }  # fmt: skip
 

@@ -258,7 +258,7 @@ def _begin(agent: Agent, order: Order) -> None:
 
 
 def _live(agent: Agent, order: Order) -> None:
-    agent.report("beat")
+    agent.beat()
     if len([one for one in agent.orders if one["type"] == "ping"]) > 1:
         for rank in sorted(agent.living):
             agent.exits(rank)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -31,6 +32,8 @@ from dispatcher.runner.run.run_loop import Runner
 from dispatcher.transport.base import Link, LinkClosed, RecvBuffer, Target, Transport, Window
 
 Order = Mapping[str, Any]
+#: seconds between two beats: the launcher answers one with a ping at once
+BEAT = 0.05
 Answer = Callable[["Agent", Order], None]
 
 
@@ -52,6 +55,7 @@ class Agent(Link):
         self._answers = {**ANSWERS, **answers}
         self._sent: dict[tuple[int, int], int] = {}
         self._begun = False
+        self._next_beat = 0.0
         self._out = RecvBuffer()
         self._decoder = Decoder()
 
@@ -67,6 +71,15 @@ class Agent(Link):
 
     def report(self, type: str, **fields: Any) -> None:
         self._out.feed(control(type, **fields))
+
+    def beat(self) -> bool:
+        """Show that it lives, if it is time to; whether it was."""
+        now = time.monotonic()
+        if now < self._next_beat:
+            return False
+        self._next_beat = now + BEAT
+        self.report("beat")
+        return True
 
     def ready(self, order: Order, *problems: list[str]) -> None:
         self.report("ready", facts=self.facts, problems=list(problems), attempt=order["attempt"])
@@ -148,6 +161,10 @@ def _start(agent: Agent, order: Order) -> None:
         agent.exits(rank)
 
 
+def _ping(agent: Agent, order: Order) -> None:
+    agent.beat()
+
+
 def _signal(agent: Agent, order: Order) -> None:
     if order["signum"] not in (10, 12, 18):
         for rank in sorted(agent.living):
@@ -170,7 +187,7 @@ ANSWERS: dict[str, Answer] = {
     "signal": _signal,
     "sweep": _swept,
     "finish": _swept,
-    "ping": lambda agent, order: agent.report("beat"),
+    "ping": _ping,
     "pause": lambda agent, order: agent.report("paused"),
     "input": lambda agent, order: None,
 }
