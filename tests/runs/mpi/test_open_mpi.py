@@ -134,9 +134,9 @@ os._exit(3)
 """
 
 
-#: rank 0 notifies the others, who wait until they have heard of it, and of what
-NOTIFIES = """
-import ctypes, os, threading
+#: PMIx without an MPI; ``on_events(*codes)`` of what is ``heard``
+EVENTS = """
+import ctypes, threading
 class Proc(ctypes.Structure):
     _fields_ = [("namespace", ctypes.c_char * 256), ("rank", ctypes.c_uint32)]
 class Value(ctypes.Structure):
@@ -146,28 +146,66 @@ class Info(ctypes.Structure):
 pmix, me, none = ctypes.CDLL("libpmix.so.2", ctypes.RTLD_GLOBAL), Proc(), ctypes.c_size_t(0)
 assert pmix.PMIx_Init(ctypes.byref(me), None, none) == 0
 P, S, I = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int
-heard, code = threading.Event(), I(-4001)
-words = []
+words, last = [], threading.Event()
 @ctypes.CFUNCTYPE(None, S, I, ctypes.POINTER(Proc), ctypes.POINTER(Info), S, P, S, P, P)
-def on_event(id, status, source, infos, n, results, n_results, then, argument):
-    found = [info for info in infos[:n] if info.key == b"word"]
+def heard(id, status, source, infos, n, results, n_results, then, argument):
+    found = [info for info in infos[:n] if info.key in (b"word", b"pmix.grp.id")]
     words.extend(ctypes.string_at(info.value.content[0]).decode() for info in found)
     words.append(source[0].rank)
-    heard.set()
+    if status == LAST:
+        last.set()
     ctypes.CFUNCTYPE(None, I, P, S, P, P, P)(then)(-334, None, 0, None, None, argument)
-register = pmix.PMIx_Register_event_handler
-assert register(ctypes.byref(code), S(1), None, none, on_event, None, None) == 0
-assert pmix.PMIx_Fence(None, none, None, none) == 0
+def on_events(*codes):
+    n, codes = S(len(codes)), (I * len(codes))(*codes)
+    assert pmix.PMIx_Register_event_handler(codes, n, None, none, heard, None, None) == 0
+def fence():
+    assert pmix.PMIx_Fence(None, none, None, none) == 0
+"""
+
+#: rank 0 notifies the others, who wait until they have heard of it, and of what
+NOTIFIES = (
+    EVENTS
+    + """
+LAST = -4001
+on_events(LAST)
+fence()
 if me.rank == 0:
     text = ctypes.create_string_buffer(b"hi")
     job, info = ctypes.c_uint8(3), Info(b"word", 0, Value(3))
     info.value.content[0] = ctypes.addressof(text)
-    told = code, ctypes.byref(me), job, ctypes.byref(info), S(1), None, None
+    told = I(LAST), ctypes.byref(me), job, ctypes.byref(info), S(1), None, None
     print("notified", pmix.PMIx_Notify_event(*told))
-print("heard", heard.wait(60), *words, flush=True)
-assert pmix.PMIx_Fence(None, none, None, none) == 0
+print("heard", last.wait(60), *words, flush=True)
+fence()
 assert pmix.PMIx_Finalize(None, none) == 0
 """
+)
+
+#: rank 0 invites all to a group; they join it, and hear when it is complete
+INVITES = (
+    EVENTS
+    + """
+import os
+INVITED, LAST, ACCEPT = -159, -166, 1
+results, n = P(), S()
+made, leader = (ctypes.byref(results), ctypes.byref(n)), Proc(me.namespace, 0)
+if me.rank:
+    on_events(INVITED, LAST)
+fence()
+if me.rank == 0:
+    size = int(os.environ["WORLD_SIZE"])
+    all = (Proc * size)(*(Proc(me.namespace, rank) for rank in range(size)))
+    asked = b"group", all, S(size), None, none, *made
+    print("invited", pmix.PMIx_Group_invite(*asked), flush=True)
+else:
+    while not words:
+        threading.Event().wait(0.01)
+    asked = b"group", ctypes.byref(leader), I(ACCEPT), None, none, *made
+    print("joined", pmix.PMIx_Group_join(*asked), last.wait(60), *words, flush=True)
+fence()
+assert pmix.PMIx_Finalize(None, none) == 0
+"""
+)
 
 
 def groups_made(stdout: str) -> list[tuple[str, int]]:
@@ -350,6 +388,12 @@ class TestHosts:
         assert (done.returncode, done.stderr) == (0, "")
         heard = [f"[{rank}] heard True hi 0" for rank in range(8)]
         assert words_of(done.stdout) == sorted([*heard, "[0] notified 0"])
+
+    def test_ranks_of_all_hosts_join_a_group_they_are_invited_to(self, cluster: Cluster) -> None:
+        done = cluster.run(self.argv(cluster, INVITES))
+        assert (done.returncode, done.stderr) == (0, "")
+        joined = [f"[{rank}] joined 0 True group 0 group 0" for rank in range(1, 8)]
+        assert words_of(done.stdout) == ["[0] invited 0", *joined]
 
     def test_groups(self, cluster: Cluster) -> None:
         done = cluster.run(self.argv(cluster, GROUPS))
