@@ -57,7 +57,7 @@ COMMANDS = {
 
 #: new objects, less those freed, until we look for cycles among them; Python's 700 means a
 #: hundred looks, at what is no rubbish, while modules are being loaded: 6 of 100 ms
-_LOOK_FOR_CYCLES = 50_000
+LOOK_FOR_CYCLES = 50_000
 
 _LEFT_DEAF = (signal.SIGINT, signal.SIGQUIT, signal.SIGTERM)
 
@@ -129,7 +129,7 @@ def console() -> None:
     By then every file is closed and every thread has ended or is stuck; taking
     apart the modules of a crypto library would only cost another 30 ms.
     """
-    gc.set_threshold(_LOOK_FOR_CYCLES)
+    gc.set_threshold(LOOK_FOR_CYCLES)
     try:
         code = _call(sys.argv[1:])
     except KeyboardInterrupt:  # Ctrl-C while we were still being loaded
