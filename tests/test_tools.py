@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -65,8 +66,8 @@ def bare_machine(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[st
     for name, text in programs.items():
         (tmp_path / name).write_text(text)
         (tmp_path / name).chmod(0o755)
-    for name in ("bash", "sh"):
-        os.symlink(f"/bin/{name}", tmp_path / "bin" / name)
+    for name in ("bash", "sh", "env"):
+        os.symlink(shutil.which(name) or "", tmp_path / "bin" / name)
 
     def run(*words: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
@@ -117,6 +118,21 @@ def test_each_tool_has_its_say(
     done = bare_machine(*words)
     assert f"/{tool} says no\n" in done.stdout
     assert done.returncode == (3 if tool == "pytest" or not words else 1)
+
+
+def test_a_night_goes_on_when_something_fails(tmp_path: Path, bare_machine: Run) -> None:
+    for name in (".venv/bin/pytest", "scripts/chaos"):
+        (tmp_path / name).write_text("#!/bin/sh\nexit 3\n")
+    done = bare_machine("--nightly")
+    assert done.returncode == 1
+    assert done.stdout.splitlines()[-2:] == ["explore ", "soak --minutes 10"]
+    said = done.stderr.splitlines()
+    took = [line for line in said if " took " in line]
+    assert [line.endswith("exit code 0") for line in took] == [
+        True, False, True, False, False, False, True,
+    ]  # fmt: skip
+    assert said[-4] == "test: failed: pytest -q -rs -n 5 --nightly"
+    assert said[-1] == "test: failed: scripts/chaos --start --runs 200 --hosts 3"
 
 
 @pytest.mark.parametrize("words", [[], ["--install"]])
