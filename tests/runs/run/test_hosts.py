@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -182,7 +183,9 @@ def test_a_cut_host_is_noticed_and_cleans_up_by_itself(new_cluster: Callable[...
         assert time.monotonic() - began < 1.5 + 2 + SLACK
         assert run.stderr is not None
         said = run.stderr.read()
-    assert "error: n2 (ranks 2-3): host lost: no heartbeat for 2 s" in said
+    # whichever is seen first by a launcher that did not run for a while
+    lost = r"(host lost: no heartbeat for 2 s|unreachable: no answer for 5 s)"
+    assert re.search(rf"error: n2 \(ranks 2-3\): {lost}", said), said
     # the cut host kills its own ranks
     wait_for(lambda: not cluster.on_hosts(), 20, lambda: f"idle; there is {cluster.on_hosts()}")
 
@@ -198,7 +201,8 @@ def test_a_host_without_power_is_noticed(new_cluster: Callable[..., Cluster]) ->
         cluster.power_off("n2")
         assert run.wait(timeout=60) == 125
         assert run.stderr is not None
-        assert "n2 (rank 1): host lost" in run.stderr.read()
+        said = run.stderr.read()
+        assert re.search(r"n2 \(rank 1\): (host lost|unreachable): ", said), said
     wait_for(lambda: not cluster.processes("n1"), 20, "n1 is idle")
 
 

@@ -65,13 +65,15 @@ def test_a_cut_host_is_replaced_or_done_without(new_cluster: Callable[..., Clust
         assert spared.stderr is not None
         assert shrunk.stderr is not None
         said, told = spared.stderr.read(), shrunk.stderr.read()
-    assert re.search(r"note: n2: host lost: no heartbeat for 3 s; restart 1 of 1 in [78] s", said)
-    assert "note: n4 takes the place of n2 with ranks 1-2 (host lost: " in said
+    # a launcher that did not run for a while listens longer for a heartbeat, and then hears sooner
+    # from the kernel that nothing is acknowledged
+    lost = r"(host lost: no heartbeat for 3 s|unreachable: no answer for 5 s)"
+    assert re.search(rf"note: n2: {lost}; restart 1 of 1 in [78] s", said), said
+    assert re.search(rf"note: n4 takes the place of n2 with ranks 1-2 \({lost}\)", said), said
     assert "note: 2 hosts and 2 ranks go on: n1:1, n3:1" in told
     report = json.loads((logs / "latest/report.json").read_text())
-    assert [attempt["what"] for attempt in report["attempts"]] == [
-        "n2: host lost: no heartbeat for 3 s"
-    ]
+    (attempt,) = report["attempts"]
+    assert re.fullmatch(f"n2: {lost}", attempt["what"])
     assert list(report["left_out"]) == ["n2"]
     wait_for(lambda: not cluster.on_hosts(), 30, "the hosts are idle")
 
@@ -89,7 +91,7 @@ def test_without_a_spare_the_verdict_is_clear(new_cluster: Callable[..., Cluster
         "note: not started again: no host can take the place of n2 (--spares N keeps some ready)\n"
         in said
     )
-    assert "error: n2 (rank 1): host lost" in said
+    assert re.search(r"error: n2 \(rank 1\): (host lost|unreachable): ", said), said
     wait_for(lambda: not cluster.processes("n1"), 20, "n1 is idle")
 
 
