@@ -6,6 +6,7 @@ import os
 import select
 import shutil
 import signal
+import socket
 import subprocess
 import threading
 import time
@@ -258,10 +259,16 @@ def agent(tmp_path: Path) -> Iterator[str]:
         ["ssh-agent", "-D", "-a", path], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     )
     deadline = time.monotonic() + 60
-    while not os.path.exists(path):
+    while not _listens(path):
         assert time.monotonic() < deadline
         assert process.poll() is None
         threading.Event().wait(0.01)
     yield path
     process.kill()
     process.wait(60)
+
+
+def _listens(path: str) -> bool:
+    """Whether somebody takes calls there; the socket has its name before."""
+    with socket.socket(socket.AF_UNIX) as link:
+        return link.connect_ex(path) == 0

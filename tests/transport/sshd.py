@@ -7,7 +7,7 @@ import os
 import shutil
 import socket
 import subprocess
-import threading
+import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -34,7 +34,11 @@ class Sshd:
     process: subprocess.Popen[bytes]
     address: str = ADDRESS
     user: str = field(default_factory=getpass.getuser)
-    log: list[str] = field(default_factory=list)
+
+    @property
+    def log(self) -> list[str]:
+        """The lines that it has written until now; a file has them, so none is still on its way."""
+        return (self.folder / "log").read_text(errors="replace").splitlines()
 
     @property
     def known_hosts(self) -> Path:
@@ -119,12 +123,13 @@ def start_sshd(folder: Path, *options: str, host_key: Path | None = None) -> Ssh
     if not any(option.startswith("MaxStartups") for option in options):
         lines.append("MaxStartups 200:30:300")  # of this option the last line wins, not the first
     config.write_text("\n".join(lines) + "\n")
-    process = subprocess.Popen(
-        [program, "-D", "-e", "-f", str(config)],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-    )
+    with open(folder / "log", "ab") as log:
+        process = subprocess.Popen(
+            [program, "-D", "-e", "-f", str(config)],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=log,
+        )
     sshd = Sshd(folder, host_key, user_key, port, process)
     _wait_until_listening(sshd)
     sshd.trust()
@@ -132,18 +137,8 @@ def start_sshd(folder: Path, *options: str, host_key: Path | None = None) -> Ssh
 
 
 def _wait_until_listening(sshd: Sshd) -> None:
-    listening = threading.Event()
-    errors = sshd.process.stderr
-    assert errors is not None
-
-    def read() -> None:
-        with errors:
-            for line in errors:
-                sshd.log.append(line.decode(errors="replace").rstrip())
-                if b"Server listening" in line:
-                    listening.set()
-        listening.set()
-
-    threading.Thread(target=read, name="test:sshd:log", daemon=True).start()
-    assert listening.wait(60), "sshd does not come up"
-    assert sshd.process.poll() is None, "\n".join(sshd.log)
+    end = time.monotonic() + 60
+    while not any("Server listening" in line for line in sshd.log):
+        assert sshd.process.poll() is None, "\n".join(sshd.log)
+        assert time.monotonic() < end, "sshd does not come up"
+        time.sleep(0.005)

@@ -111,38 +111,38 @@ def test_key_only_in_the_agent(sshd: Sshd, agent: str, tmp_path: Path) -> None:
     refused(with_agent(sshd, agent, "IdentitiesOnly yes", key=missing), Kind.AUTH)
 
 
-def test_full_agent_does_not_lock_us_out(sshd: Sshd, agent: str, tmp_path: Path) -> None:
+def test_full_agent_does_not_lock_us_out(own: Sshd, agent: str, tmp_path: Path) -> None:
     for number in range(8):
         add(agent, keygen(tmp_path / f"stranger{number}"))
     key = keygen(tmp_path / "named")
-    accept(sshd, key)
+    accept(own, key)
     add(agent, key)
-    before = len(sshd.log)
-    accepted(with_agent(sshd, agent, "IdentitiesOnly no", key=key))
-    assert not [line for line in sshd.log[before:] if "Failed" in line]
+    before = len(own.log)
+    accepted(with_agent(own, agent, "IdentitiesOnly no", key=key))
+    assert not [line for line in own.log[before:] if "Failed" in line]
     missing = tmp_path / "missing"
-    failure = refused(with_agent(sshd, agent, "IdentitiesOnly no", key=missing), Kind.AUTH)
+    failure = refused(with_agent(own, agent, "IdentitiesOnly no", key=missing), Kind.AUTH)
     assert failure.why.count("SHA256:") == 5  # and not one more
 
 
-def test_agent_shared_by_many_hosts(sshd: Sshd, agent: str, tmp_path: Path) -> None:
+def test_agent_shared_by_many_hosts(own: Sshd, agent: str, tmp_path: Path) -> None:
     strangers = [keygen(tmp_path / f"stranger{n}") for n in range(2)]
     key = keygen(tmp_path / "held")
-    accept(sshd, key)
+    accept(own, key)
     for one in (*strangers, key):
         add(agent, one)
-    config = with_agent(sshd, agent, "IdentitiesOnly no", key=tmp_path / "missing")
+    config = with_agent(own, agent, "IdentitiesOnly no", key=tmp_path / "missing")
     transport = ParamikoTransport(config=config)
     first = transport.open(Target("node"), "true", time.monotonic() + 40)
     assert isinstance(first, Link)
     first.close()
-    before = len(sshd.log)
+    before = len(own.log)
     for link in open_all(transport, ["node"] * 10):
         assert isinstance(link, Link), link
         link.close()
     transport.close()
     # what worked for the first goes first for the others
-    assert not [line for line in sshd.log[before:] if "Failed publickey" in line]
+    assert not [line for line in own.log[before:] if "Failed publickey" in line]
 
 
 def test_dead_agent_is_no_agent(sshd: Sshd, tmp_path: Path) -> None:
