@@ -326,11 +326,15 @@ def test_a_viewer_that_stands_still_does_not_hold_up_the_end(
     for _ in range(60):
         server.output(0, 1, bytes(1 << 16))  # more than a socket holds
     server.finish(4, [])
+    server._thread.join(60)
     assert not server._thread.is_alive()
     assert not (tmp_path / "control").exists()
 
 
-def test_the_rest_is_read_before_the_line_is_closed(serving: Made, tmp_path: Path) -> None:
+def test_the_rest_is_read_before_the_line_is_closed(
+    serving: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(control_server, "FLUSH", 60.0)
     server = serving()
     viewer = Viewer(tmp_path, ATTACH)
     viewer.until("hello")

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from rig import wait_for
 
-from dispatcher.jobs import registry
+from dispatcher.jobs import control_server, registry
 from dispatcher.jobs.control_server import ControlServer
 from dispatcher.jobs.job_socket import Frames, JobConnection, frame, listen
 from dispatcher.model.errors import DispatchError, JobEnded, UsageError
@@ -324,8 +324,11 @@ def test_a_socket_that_cannot_be_made_leaves_nothing_open(tmp_path: Path) -> Non
         listen(tmp_path / "absent")
 
 
-def test_who_looks_on_and_reads_nothing_is_shown_little(tmp_path: Path) -> None:
+def test_who_looks_on_and_reads_nothing_is_shown_little(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Pictures do not pile up for a viewer that stands still, while others go on seeing them."""
+    monkeypatch.setattr(control_server, "FLUSH", 60.0)
     big = {"what": "x" * (1 << 20)}  # more than a socket holds
     control = ControlServer(tmp_path, lambda how: None, picture=lambda: big)
     attach = b'{"order": "attach", "output": false, "picture": true}\n'

@@ -228,8 +228,10 @@ def test_what_is_gathered_early_goes_where_output_goes(
     ],
 )
 def test_a_name_in_every_line_of_what_was_kept(
-    words: list[str], out: str, said: int, capfd: pytest.CaptureFixture[str]
-) -> None:
+    words: list[str], out: str, said: int, monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    monkeypatch.setattr(host_blocks, "WAIT", 1000.0)  # nothing is shown early
     text = "echo e >&2; case $DISPATCH_INDEX in 0) sleep 0.2; echo 1; echo 1b;; *) echo 2; esac"
     assert cli.main([*ON_THREE, *words, text]) == 0
     told = capfd.readouterr()
