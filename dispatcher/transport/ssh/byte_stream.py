@@ -26,6 +26,7 @@ from dispatcher.transport.ssh.dial import USER_TIMEOUT_MS
 _CHUNK, _FULL = 64 << 10, 256 << 10  # bytes taken at once: usually, and while more is waiting
 _LINE = 1024
 _LAST_WORDS = 0.5  # seconds a program that hung up may take to end its standard error
+_REAPED_IN = 0.5  # seconds that one which was killed is waited for
 _ERRORS_LIMIT = 4096
 
 
@@ -207,7 +208,7 @@ class ProxyStream(ByteStream):
         # The stream's end may be seen before the words that were written ahead of it.
         self._pump.drop(self._errors, self._take)
         try:
-            self._process.wait(0.5)
+            self._process.wait(_REAPED_IN)
         except subprocess.TimeoutExpired:
             pass
 

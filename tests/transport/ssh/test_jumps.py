@@ -148,6 +148,14 @@ def proxy(sshd: Sshd, command: str) -> str:
     return config(sshd, f"Host node\n  ProxyCommand {command}")
 
 
+@pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a proxy command says last, and its end, are waited for however busy the machine is."""
+    monkeypatch.setattr(byte_stream, "_LAST_WORDS", 60.0)
+    monkeypatch.setattr(byte_stream, "_REAPED_IN", 60.0)
+
+
+@pytest.mark.usefixtures("patient")
 def test_proxy_command(own: Sshd, tmp_path: Path, transports: list[ParamikoTransport]) -> None:
     relay = tmp_path / "relay.py"
     relay.write_text(RELAY)
@@ -165,10 +173,12 @@ def test_proxy_command(own: Sshd, tmp_path: Path, transports: list[ParamikoTrans
     assert zombies() <= unreaped
 
 
+@pytest.mark.usefixtures("patient")
 def test_proxy_command_that_fails(own: Sshd) -> None:
     refused(proxy(own, "sh -c 'echo no way >&2; exit 1'"), Kind.DROPPED, "no way")
 
 
+@pytest.mark.usefixtures("patient")
 def test_a_proxy_commands_last_words_outlive_its_wire() -> None:
     """The stream is closed at the stream's end, perhaps before the words were read."""
     pump = Pump("test:busy")
@@ -192,7 +202,8 @@ def test_a_proxy_commands_last_words_outlive_its_wire() -> None:
     pump.close()
 
 
-def test_proxy_command_that_hangs(own: Sshd) -> None:
+def test_proxy_command_that_hangs(own: Sshd, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(byte_stream, "_REAPED_IN", 60.0)
     unreaped, started = zombies(), time.monotonic()
     refused(proxy(own, "sleep 100"), Kind.TIMEOUT, seconds=1)
     assert time.monotonic() - started < 30
