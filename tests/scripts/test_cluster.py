@@ -234,7 +234,7 @@ def test_power_off_ends_a_host_without_a_word(
     cluster = new_cluster(2)
     with cluster.popen(python(ECHO), "n2", stdout=subprocess.PIPE, text=True) as echo:
         assert line(echo) == "open"
-        with cluster.popen(python(TALKER, "n2", "2"), stdout=subprocess.PIPE, text=True) as talker:
+        with cluster.popen(python(TALKER, "n2", "6"), stdout=subprocess.PIPE, text=True) as talker:
             assert line(talker) == "alive"
             cluster.power_off("n2")
             assert talker.stdout is not None

@@ -18,6 +18,7 @@ from rig import gone, wait_for
 
 from dispatcher.model.failure import Failure, Kind
 from dispatcher.transport.process.pump import Pump
+from dispatcher.transport.ssh import byte_stream as module
 from dispatcher.transport.ssh.byte_stream import (
     ByteStream,
     Unanswered,
@@ -79,8 +80,10 @@ def test_a_wire_over_a_socket_waits_no_longer_than_told(
     stream.settimeout(0.02)
     with pytest.raises(BlockingIOError):
         stream.recv(1)
+    stream.settimeout(60.0)
     pair[1].sendall(b"x" * 1000)
     assert stream.recv(10) == b"x" * 10
+    stream.settimeout(0.02)
     with pytest.raises(BlockingIOError):
         all(stream.send(b"y" * 100_000) for _ in range(1000))
 
@@ -279,7 +282,9 @@ def pump() -> Iterator[Pump]:
 
 @pytest.fixture
 def shell(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it runs is waited for until it is gone, however busy the machine is."""
     monkeypatch.setenv("SHELL", "/bin/sh")
+    monkeypatch.setattr(module, "_REAPED_IN", 60.0)
 
 
 @pytest.mark.usefixtures("shell")
@@ -310,7 +315,8 @@ def test_a_program_that_does_not_end_by_itself_is_killed(pump: Pump) -> None:
 
 
 @pytest.mark.usefixtures("shell")
-def test_of_a_program_s_words_so_many_are_kept(pump: Pump) -> None:
+def test_of_a_program_s_words_so_many_are_kept(pump: Pump, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_LAST_WORDS", 60.0)
     stream = over_command("sh -c 'printf first >&2; head -c 9000 /dev/zero >&2'", pump)
     assert isinstance(stream, ByteStream)
     assert stream.recv(9) == b""

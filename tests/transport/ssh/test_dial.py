@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from cases import cases
+from rig import wait_for
 
 from dispatcher.model.failure import Failure, Kind
 from dispatcher.transport.base import Steps
@@ -337,6 +338,7 @@ def test_a_lookup_that_hangs_keeps_nobody_alive(monkeypatch: pytest.MonkeyPatch)
     assert failure == Failure(
         Kind.TIMEOUT, "name lookup of name: no answer in time", retryable=True
     )
+    wait_for(lambda: threads, 60, "the name is looked up")
     go.set()
     assert [(one.daemon, one.name) for one in threads] == [(True, "transport:lookup:name")]
 
