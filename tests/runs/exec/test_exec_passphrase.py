@@ -24,11 +24,11 @@ def sshd(tmp_path: Path) -> Iterator[Sshd]:
 
 
 def test_typing_costs_no_host_its_time(sshd: Sshd) -> None:
-    words = ["exec", "-t", "5", "-F", sshd.config(), "-w", "node", "echo", "here"]
+    words = ["exec", "-t", "10", "-F", sshd.config(), "-w", "node", "echo", "here"]
     one = Typist([sys.executable, "-m", "dispatcher", *words])
     try:
         one.until("passphrase for ")
-        time.sleep(7.5)  # more than the limit, and what it may be late
+        time.sleep(12.5)  # more than the limit, and what it may be late
         one.type("sesame\n")
         one.until("node:")
         one.until("here")
