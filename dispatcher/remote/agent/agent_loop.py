@@ -448,8 +448,10 @@ class Loop:
             self.end_stream(member, stream)
 
     def do_exit(self, code: int) -> None:
-        """End the loop, when the last frames have left."""
+        """End the loop, when the last frames have left; who gets these looks here no more."""
         self.exit_code = code
+        if self.error_folder:
+            workdir.remove(self.error_folder)
 
     # -- ranks ----------------------------------------------------------------
 
@@ -628,11 +630,9 @@ class Loop:
         return b"".join(parts)
 
     def drain(self) -> None:
-        """Tidy up, then give the last frames a bounded time to leave."""
+        """Give the last frames a bounded time to leave."""
         if self.rendezvous is not None:
             self.rendezvous.close()
-        if self.error_folder:
-            workdir.remove(self.error_folder)
         self.guardian.leave()
         end = monotonic() + 2.0
         while (self.sending or self.first or self.second) and monotonic() < end:

@@ -108,6 +108,21 @@ def changed(module: str, old: str, new: str) -> bytes:
     return bootstrap.payload_of(modules)
 
 
+class TestLast:
+    def test_both_are_killed_when_the_launcher_knows_that_all_is_over(
+        self, boot: Callable[..., Agent], tmp_path: Path
+    ) -> None:
+        """It does not look again at a host that has said so."""
+        both = "os.kill(os.getppid(), 9); os.kill(os.getpid(), 9)"
+        payload = changed("agent.agent_loop", "self.drain()", both)
+        agent = boot(payload=payload, env={"TMPDIR": str(tmp_path)})
+        assert agent.prepare()["facts"]["error_folder"].startswith(str(tmp_path))
+        agent.order("finish")
+        agent.report("swept")
+        agent.is_gone()
+        assert os.listdir(tmp_path) == []
+
+
 class TestStart:
     """There is no moment at which nobody knows of the agent's folder, or of the agent."""
 
