@@ -30,8 +30,10 @@ def test_a_rank_that_is_late_waits_for_nobody(desk: Desk) -> None:
     pytest.importorskip("mpi4py")
     with open(program.__file__) as file:
         text = file.read()
-    words = "--label", "none", "-H", "localhost:2", "--no-python", sys.executable, "-c", text
-    done = desk.run(*words, "mpi", "0.1", "0")
+    words = "--label", "none", "-H", "localhost:2", "--grace", "60", "--no-python"
+    # the one that ends first has the other told to end, which is to speak all the same
+    deaf = "sh", "-c", 'trap "" TERM; exec "$@"', "sh"
+    done = desk.run(*words, *deaf, sys.executable, "-c", text, "mpi", "0.1", "0")
     assert done.returncode == 1, done
     output = PairOutput()
     output.output(0, 1, done.stdout.encode())
