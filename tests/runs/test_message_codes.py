@@ -46,7 +46,7 @@ def test_hosts_that_cannot_be_reached(cluster: Cluster) -> None:
     blocks = [f"Host {code}\n  {text.format(folder=folder)}\n" for code, text in OF_CONFIG.items()]
     (folder / "config").write_text("".join(blocks))
     # two wait for their time to be up; no other may, however busy the machine is
-    for seconds, codes in (("3", WAITING), ("60", OF_CONFIG.keys() - WAITING)):
+    for seconds, codes in (("8", WAITING), ("60", OF_CONFIG.keys() - WAITING)):
         done = cluster.run(
             [*DISPATCH, "exec", "-F", str(folder / "config"), "--connect-timeout", seconds,
              "--json", "-w", ",".join(sorted(codes)), "true"],
