@@ -29,8 +29,10 @@ from .conftest import FLOOD, Job, flood_block, kill_at_once, parent
 SLACK = 10.0
 #: seconds that the start of a job may take on such a machine, where a bound counts from there
 START = 20.0
-#: a host is lost after 1.5 s, ranks without a launcher die after 3 s
-QUICK = ("--heartbeat", "0.5", "--lease", "3")
+#: a host is lost after ``SILENCE``, ranks without a launcher die after ``LEASE``: soon, but later
+#: than a busy machine lets anybody run again
+QUICK = ("--heartbeat", "2", "--lease", "8")
+SILENCE, LEASE = 6.0, 8.0
 
 Start = Callable[..., Job]
 New = Callable[..., Cluster]
@@ -222,9 +224,9 @@ class TestAgents:
         run = job("stray", *QUICK).up()
         run.began = time.monotonic()
         os.kill(run.agents("n2")[0], signal.SIGSTOP)
-        said = run.ends(125, 1.5 + 2 + SLACK)
-        assert said.startswith("error: n2 (ranks 2-3): host lost: no heartbeat for 2 s"), said
-        run.clean(3 + SLACK)
+        said = run.ends(125, SILENCE + 2 + SLACK)
+        assert said.startswith("error: n2 (ranks 2-3): host lost: no heartbeat for 6 s"), said
+        run.clean(LEASE + SLACK)
 
 
 class TestNetwork:
@@ -233,11 +235,11 @@ class TestNetwork:
         run = own_job("stray", *QUICK).up()
         run.cluster.cut("n2", way)
         run.began = time.monotonic()
-        said = run.ends(125, 1.5 + 2 + SLACK)
+        said = run.ends(125, SILENCE + 2 + SLACK)
         # whichever is seen first by a launcher that did not run for a while
         assert re.match(r"error: n2 \(ranks 2-3\): (host lost|unreachable): ", said), said
         run.clean(1 + SLACK, "n1", "n3")
-        run.clean(3 + 1 + SLACK)  # n2 has only its own lease to tell it
+        run.clean(LEASE + 1 + SLACK)  # n2 has only its own lease to tell it
 
     @pytest.mark.parametrize("who", ["kernel", "firewall"])
     def test_a_reset_connection(self, own_job: Start, who: str) -> None:  # row 28
@@ -248,7 +250,7 @@ class TestNetwork:
         said = run.ends(125, 1 + SLACK)
         assert said.startswith("error: n2 (ranks 2-3): host lost: "), said
         # the host knows at once, or when the lease is over
-        run.clean((1 if who == "kernel" else 3 + 1) + SLACK)
+        run.clean((1 if who == "kernel" else LEASE + 1) + SLACK)
 
     def test_short_cuts_are_survived(self, own_job: Start) -> None:  # row 31
         # what the kernel sends again goes out after 0.2, 0.6, 1.4 and 3 s: cuts of 3 s are short;
@@ -279,7 +281,7 @@ class TestNetwork:
             run.cluster.cut(host)
         if how == "power":
             run.cluster.power_off("login")
-        run.clean(3 + 1 + SLACK)
+        run.clean(LEASE + 1 + SLACK)
 
     def test_a_host_that_is_down_from_the_start(self, own_job: Start) -> None:  # row 36
         own_job("sleep", "--dry-run").cluster.power_off("n2")

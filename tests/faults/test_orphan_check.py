@@ -15,7 +15,7 @@ import pytest
 from rig import wait_for
 
 from .conftest import Job, kill_at_once
-from .test_matrix import QUICK, SLACK
+from .test_matrix import LEASE, QUICK, SILENCE, SLACK
 
 pytestmark = pytest.mark.cluster
 
@@ -64,5 +64,5 @@ def test_both_stopped(job: Start) -> None:
     run = up(job("stray", *AGAIN, *QUICK))
     for pid in reversed(run.agents("n2")):
         os.kill(pid, signal.SIGSTOP)
-    said = goes_on(run, 1.5 + 3 + 14 + 2 + SLACK)
+    said = goes_on(run, SILENCE + LEASE + 14 + 2 + SLACK)
     assert re.search(r"note: n2: looked at again: .* left there, \d were killed\n", said), said

@@ -170,7 +170,7 @@ def test_a_cut_host_is_noticed_and_cleans_up_by_itself(new_cluster: Callable[...
     cluster = new_cluster(3)
     run = cluster.popen(
         [
-            *DISPATCH, "--heartbeat", "0.5", "--lease", "3", "-H", "n[1-3]:2",
+            *DISPATCH, "--heartbeat", "2", "--lease", "8", "-H", "n[1-3]:2",
             "--no-python", "sh", "-c", UP,
         ],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
@@ -180,11 +180,11 @@ def test_a_cut_host_is_noticed_and_cleans_up_by_itself(new_cluster: Callable[...
         cluster.cut("n2")
         began = time.monotonic()
         assert run.wait(timeout=60) == 125
-        assert time.monotonic() - began < 1.5 + 2 + SLACK
+        assert time.monotonic() - began < 6 + 2 + SLACK
         assert run.stderr is not None
         said = run.stderr.read()
     # whichever is seen first by a launcher that did not run for a while
-    lost = r"(host lost: no heartbeat for 2 s|unreachable: no answer for 3 s)"
+    lost = r"(host lost: no heartbeat for 6 s|unreachable: no answer for 3 s)"
     assert re.search(rf"error: n2 \(ranks 2-3\): {lost}", said), said
     # the cut host kills its own ranks
     wait_for(lambda: not cluster.on_hosts(), 20, lambda: f"idle; there is {cluster.on_hosts()}")
@@ -193,7 +193,7 @@ def test_a_cut_host_is_noticed_and_cleans_up_by_itself(new_cluster: Callable[...
 def test_a_host_without_power_is_noticed(new_cluster: Callable[..., Cluster]) -> None:
     cluster = new_cluster(2)
     run = cluster.popen(
-        [*DISPATCH, "--heartbeat", "0.5", "-H", "n[1-2]:1", "--no-python", "sh", "-c", UP],
+        [*DISPATCH, "--heartbeat", "2", "-H", "n[1-2]:1", "--no-python", "sh", "-c", UP],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
     with run:
