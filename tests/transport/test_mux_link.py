@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 from cases import cases
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from rig import wait_for
 
@@ -44,6 +44,7 @@ BODIES = st.one_of(st.binary(max_size=5), st.integers(0, 1 << 18).map(bytes))
 
 
 @given(st.lists(st.tuples(KINDS, BODIES), max_size=30))
+@example([(mux.MORE_INPUT, mux.COUNT.pack(1))])
 def test_what_the_far_end_says_is_bounded(said: list[tuple[int, bytes]]) -> None:
     link = Plain(Wire(), 7)
     try:

@@ -122,9 +122,10 @@ class Credit:
         """The other end takes more. Raises: Malformed for more than its window."""
         if len(body) != COUNT.size:
             raise Malformed("credit in %d bytes" % len(body))
-        self._granted += COUNT.unpack(body)[0]
-        if self._granted - self._used > self._window:
+        more = COUNT.unpack(body)[0]
+        if self.left + more > self._window:
             raise Malformed("credit for what it was not sent")
+        self._granted += more
 
     def taken(self, size: int) -> bytes:
         """So many bytes that came were taken: what is to be granted now, or nothing yet.
