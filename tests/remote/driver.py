@@ -38,20 +38,6 @@ def noting(into: list[Any], answer: Any = None) -> Callable[..., Any]:
     return note
 
 
-def descriptors() -> set[tuple[str, str]]:
-    """(number, what it leads to) of each that this process has open.
-
-    What earlier tests have left to be collected may go at any time: look at what is new.
-    """
-    found = set()
-    for number in os.listdir("/proc/self/fd"):
-        try:
-            found.add((number, os.readlink("/proc/self/fd/" + number)))
-        except OSError:
-            pass  # the one that listed them
-    return found
-
-
 class Os:
     """``os`` with some functions of the test's, for one module alone: pytest wants its own."""
 

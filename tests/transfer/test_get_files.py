@@ -12,8 +12,8 @@ import pytest
 from cases import cases
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from open_files import open_files
 from transport.far_link import FarLink
-from transport.open_files import open_files
 
 from dispatcher.bootstrap import payload
 from dispatcher.remote.protocol import copy_frames

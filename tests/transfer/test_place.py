@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from cases import cases
-from transport.open_files import open_files
+from open_files import open_files
 
 from dispatcher.model.errors import UsageError
 from dispatcher.remote.copy.disk import DEAD, STAGE_HERE

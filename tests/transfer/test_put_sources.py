@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from cases import cases
-from transport.open_files import open_files
+from open_files import open_files
 
 from dispatcher.model.errors import UsageError
 from dispatcher.model.host import Host

@@ -7,11 +7,11 @@ import os
 import shutil
 import socket
 import subprocess
-import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+from rig import wait_for
 
 ADDRESS = "127.0.0.41"
 
@@ -137,8 +137,8 @@ def start_sshd(folder: Path, *options: str, host_key: Path | None = None) -> Ssh
 
 
 def _wait_until_listening(sshd: Sshd) -> None:
-    end = time.monotonic() + 60
-    while not any("Server listening" in line for line in sshd.log):
+    def listens() -> bool:
         assert sshd.process.poll() is None, "\n".join(sshd.log)
-        assert time.monotonic() < end, "sshd does not come up"
-        time.sleep(0.005)
+        return any("Server listening" in line for line in sshd.log)
+
+    wait_for(listens, 60, "sshd is up")

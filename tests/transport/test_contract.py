@@ -9,6 +9,7 @@ import threading
 import time
 
 import pytest
+from open_files import open_files
 from rig import gone, wait_for
 
 from dispatcher.model.failure import Ending, Failure, Kind
@@ -16,7 +17,6 @@ from dispatcher.transport.base import LinkClosed, Target
 from dispatcher.transport.ssh.paramiko_transport import ParamikoTransport
 
 from .conftest import ALL, OVER_SSH, Reader, Way, gather
-from .open_files import open_files
 from .zombies import zombies
 
 

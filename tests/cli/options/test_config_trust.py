@@ -12,7 +12,7 @@ from typing import Any
 import click
 import pytest
 from cases import cases
-from remote.driver import descriptors
+from open_files import open_files
 from rig import wait_for
 
 from dispatcher import cli
@@ -118,7 +118,7 @@ def test_what_is_no_file_is_not_waited_for(
 
         def close() -> None:
             with suppress(AssertionError):  # then the test says what was not read
-                wait_for(lambda: [to for _, to in descriptors()].count(str(path)) > 1, 60)
+                wait_for(lambda: [to for _, to in open_files()].count(str(path)) > 1, 60)
             os.close(kept)
 
         closer = threading.Thread(target=close)

@@ -11,6 +11,7 @@ from time import monotonic
 from typing import Any
 
 import pytest
+from open_files import open_files
 
 from dispatcher.remote.agent import agent_loop, rendezvous_port
 from dispatcher.remote.agent.guardian import SLACK
@@ -18,7 +19,7 @@ from dispatcher.remote.host import failure_info, host_facts, process
 from dispatcher.remote.probe import sampler
 from dispatcher.remote.protocol.frames import INPUT, encode
 from remote.agent.played import FIRST_PID, MPI, Played
-from remote.driver import descriptors, noting
+from remote.driver import noting
 
 HUP, USR1, KILL, USR2, TERM, CONT, STOP = 1, 10, 9, 12, 15, 18, 19
 
@@ -197,19 +198,19 @@ class TestStart:
     ) -> None:
         """And nothing of what it was to have stays open."""
         played.prepare()
-        before = descriptors()
+        before = open_files()
         played.refusals = {b"bad": OSError(number, "none")}
         played.start([b"bad"], pmi={**MPI, "size": 1}, stdin=[0])
         failed = played.one("failed")
         assert (failed["step"], failed["what"]) == ("fork", "rank 0")
         assert failed["errno"] == (number or errno.EIO)
-        assert not descriptors() - before
+        assert not open_files() - before
         assert played.loop.pmi is not None
         assert not played.loop.pmi.worlds
 
     def test_what_a_rank_inherits_is_not_kept_here(self, played: Played) -> None:
         played.prepare()
-        before = descriptors()
+        before = open_files()
         played.start([b"a"], [b"b"], pmi=MPI, stdin=[1])
         first, second = played.started[0], played.started[1]
         assert first.stdin == -1
@@ -217,7 +218,7 @@ class TestStart:
             b"%d" % one.lent[0] for one in (first, second)
         ]
         # two pairs of output, a connection each with the rank's end, input with the rank's end
-        assert len(descriptors() - before) == 2 * 4 + 2 * 2 + 2
+        assert len(open_files() - before) == 2 * 4 + 2 * 2 + 2
         played.write(encode(INPUT, b"line\n"))
         assert os.read(second.stdin, 99) == b"line\n"
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from cases import cases
+from open_files import open_files
 
 from dispatcher.remote.copy import disk
 from dispatcher.remote.copy.disk import (
@@ -35,7 +36,6 @@ from dispatcher.remote.copy.disk import (
     sweep,
 )
 from dispatcher.remote.protocol.copy_frames import BROKEN, CHUNK, DATA, END, HOLE, START, frames
-from remote.driver import descriptors
 
 Parsed = list[tuple[int, bytes]]
 
@@ -165,13 +165,13 @@ class TestGive:
 
     def test_descriptors_are_given_back(self, tmp_path: Path) -> None:
         (tmp_path / "f").write_bytes(bytes(3 * CHUNK))
-        before = descriptors()
+        before = open_files()
         for size in (3 * CHUNK, 1):
             given(tmp_path / "f", size)
         pieces = give(str(tmp_path / "f"), 3 * CHUNK)
         next(pieces)
         pieces.close()  # type: ignore[attr-defined]
-        assert not descriptors() - before
+        assert not open_files() - before
 
 
 class TestScan:
@@ -371,10 +371,10 @@ class TestSweep:
             self.aged(tmp_path / name, DEAD + 30)
         fd = os.open(tmp_path / (STAGE + "1"), disk.FOR_READING)
         assert locked(fd)
-        before = descriptors()
+        before = open_files()
         sweep(str(tmp_path))
         assert os.listdir(tmp_path) == [STAGE + "1"]
-        assert not descriptors() - before
+        assert not open_files() - before
         os.close(fd)
 
     def test_a_link_is_not_followed(self, tmp_path: Path) -> None:

@@ -14,9 +14,10 @@ from typing import Any, ClassVar
 
 import pytest
 from cases import cases
+from open_files import open_files
 
 from dispatcher.remote.host import process
-from remote.driver import Os, descriptors
+from remote.driver import Os
 
 
 class TestLookUp:
@@ -117,11 +118,11 @@ class TestSpawn:
             b"cat; pwd; env | grep -c .; echo $ONLY; echo kept >/proc/self/fd/%d; echo bad >&2"
             % outer
         )
-        before = descriptors()
+        before = open_files()
         rank = process.spawn(
             7, [b"sh", b"-c", text], self.ENV, os.fsencode(tmp_path), keep=outer, stdin=given
         )
-        assert (rank.rank, rank.status, len(descriptors() - before)) == (7, None, 2)
+        assert (rank.rank, rank.status, len(open_files() - before)) == (7, None, 2)
         os.close(outer)
         os.close(given)
         assert rank.pipes.keys() == rank.counts.keys() == {1, 2}
@@ -155,13 +156,13 @@ class TestSpawn:
     def test_one_that_does_not_start_leaves_nothing(
         self, argv: list[bytes], cwd: bytes, step: str, number: int, what: str
     ) -> None:
-        before = descriptors()
+        before = open_files()
         with pytest.raises(process.SpawnError) as raised:
             process.spawn(0, argv, self.ENV, cwd)
         error = raised.value
         assert (error.step, error.errno, error.what) == (step, number, what)
         assert str(error) == f"{step}: {what}: {os.strerror(number)}"
-        assert not descriptors() - before
+        assert not open_files() - before
 
     @cases("broken", ["fork", "pipe"])
     @cases("number", [errno.EAGAIN, None])
@@ -176,13 +177,13 @@ class TestSpawn:
                 return usual()
             raise OSError(number, "full")
 
-        before = descriptors()
+        before = open_files()
         monkeypatch.setattr(process, "os", Os(**{broken: refuse}))
         with pytest.raises(process.SpawnError) as raised:
             process.spawn(3, [b"true"], self.ENV, b"/")
         found = raised.value
         assert (found.step, found.errno, found.what) == ("fork", number or errno.EIO, "rank 3")
-        assert not descriptors() - before
+        assert not open_files() - before
 
     def test_what_is_there_now(self) -> None:
         out, into = os.pipe()

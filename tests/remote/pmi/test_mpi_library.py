@@ -13,12 +13,12 @@ from typing import Any
 
 import pytest
 from cases import cases
+from open_files import open_files
 
 from dispatcher.remote.pmi import mpi_library
 from dispatcher.remote.pmi.mpi_library import LIMIT, MARK, Found, version
 from dispatcher.remote.pmi.pmi_connections import PmiConnections
 
-from ..driver import descriptors
 from .test_pmi_connections import PLANNED, Ranks
 
 LOOK = {"type": "mpi_look", "parts": {}, "over": False, "versions": []}
@@ -174,9 +174,9 @@ def test_a_library_that_hangs_is_not_waited_for(
 ) -> None:
     monkeypatch.setattr(mpi_library, "VERSION_TIMEOUT", 0.1)
     monkeypatch.setattr(ctypes, "CDLL", lambda path: Library(lambda words: time.sleep(600)))
-    before = descriptors()
+    before = open_files()
     assert version("/lib/libmpi.so") == ""
-    assert not descriptors() - before
+    assert not open_files() - before
     _, status = os.waitpid(children.pop(), 0)
     assert os.WIFSIGNALED(status)
 

@@ -13,12 +13,13 @@ from typing import Any
 
 import pytest
 from cases import cases
+from open_files import open_files
 
 from dispatcher.remote.host import proctree
 from dispatcher.remote.probe import sampler, stack_dump, usage
 from dispatcher.remote.protocol.frames import CONTROL, Decoder, control, encode
 from dispatcher.remote.protocol.packing import unpack
-from remote.driver import Os, descriptors, noting
+from remote.driver import Os, noting
 
 
 class TestGpus:
@@ -288,11 +289,11 @@ class TestHeard:
             raise OSError(11, "no more")
 
         one.stop()
-        before = descriptors()
+        before = open_files()
         monkeypatch.setattr(sampler, "os", Os(fork=refuse))
         with pytest.raises(OSError, match="no more"):
             one.begin({"seconds": 1.0}, {})
-        assert not descriptors() - before
+        assert not open_files() - before
         assert one.fd == -1
 
 
@@ -317,11 +318,11 @@ def test_what_a_sampler_was_just_starting_is_its_own(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(proctree, "descendants", lambda pid: next(looks))
     monkeypatch.setattr(os, "kill", lambda pid, number: killed.append(pid))
     with select.epoll() as poll:
-        before = descriptors()
+        before = open_files()
         one = sampler.Sampler(poll)
         one.fd, end = os.pipe()
         one.pid = 4000
         poll.register(one.fd)
         assert one.stop() == {4000, 4001} == set(map(abs, killed))
         os.close(end)
-        assert not descriptors() - before
+        assert not open_files() - before

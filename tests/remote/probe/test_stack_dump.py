@@ -12,12 +12,13 @@ from typing import Any, ClassVar
 
 import pytest
 from cases import cases
+from open_files import open_files
 from rig import wait_for
 
 from dispatcher.remote.probe import nccl_state, stack_dump, usage
 from dispatcher.remote.protocol.frames import Decoder
 from dispatcher.remote.protocol.packing import unpack
-from remote.driver import Os, descriptors, noting
+from remote.driver import Os, noting
 
 
 class TestWhoIsAsked:
@@ -161,7 +162,7 @@ class TestBySpy:
             stack_dump, "spy_of", lambda pid: str(tmp_path / f"{pid}") if texts[pid] else None
         )
         children = Path(f"/proc/self/task/{os.getpid()}/children")
-        before, there = descriptors(), children.read_text().split()
+        before, there = open_files(), children.read_text().split()
         trees = {pid - 50: (pid, [pid]) for pid in texts if pid != 54}
         found = stack_dump.by_spy(trees, time.monotonic() + 30.0, 80)
         asked = b"dump --nonblocking --full-filenames --pid 50"
@@ -169,7 +170,7 @@ class TestBySpy:
         assert not {*children.read_text().split()} - {*there}
         # one that is late has said nothing, and is killed
         assert stack_dump.by_spy({4: (54, [54])}, time.monotonic() + 0.3, 80) == {}
-        assert not descriptors() - before
+        assert not open_files() - before
         (late,) = {*children.read_text().split()} - {*there}
         assert os.waitstatus_to_exitcode(os.waitpid(int(late), 0)[1]) == -signal.SIGKILL
 
@@ -241,10 +242,10 @@ class TestBySignal:
     ) -> dict[int, bytes]:
         for pid in writes:
             (folder / f"stack-{pid}").write_bytes(before.get(f"p{pid}", b""))
-        fds = descriptors()
+        fds = open_files()
         trees = {pid - 50: (pid, [pid]) for pid in range(50, 56)}
         found = stack_dump.by_signal(trees, str(folder), 102.0, most)
-        assert not descriptors() - fds
+        assert not open_files() - fds
         return found
 
     def test_who_is_asked(self, tmp_path: Path, ranks: dict[int, list[bytes]]) -> None:

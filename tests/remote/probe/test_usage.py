@@ -12,6 +12,7 @@ import pytest
 from cases import cases
 from hypothesis import given
 from hypothesis import strategies as st
+from open_files import open_files
 from rig import wait_for
 
 from dispatcher.remote.probe import usage
@@ -29,7 +30,7 @@ from dispatcher.remote.probe.usage import (
 from dispatcher.remote.probe.usage import given as given_gpus
 from dispatcher.remote.protocol.frames import Decoder
 from dispatcher.remote.protocol.packing import unpack
-from remote.driver import Os, descriptors, noting
+from remote.driver import Os, noting
 
 STAT = (
     b"4711 (a) b (c) R 17 4711 4700 0 -1 4194304 100 200 0 0 50 25 10 5 20 0 7 0 123456 "
@@ -353,13 +354,13 @@ def test_what_a_program_writes_is_taken_as_far_as_it_may(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
     children = Path(f"/proc/self/task/{os.getpid()}/children")
-    fds, before = descriptors(), children.read_text().split()
+    fds, before = open_files(), children.read_text().split()
     text = "cat; echo out; echo err >&2; sleep 0.05; echo more"
     assert output(["/bin/sh", "-c", text]) == b"out\nmore\n"
     assert output(["/bin/sh", "-c", "exit 3"]) == output(["/no/such/program"]) == b""
     most = output(["/bin/sh", "-c", "head -c 1000000 /dev/zero"])
     assert MOST_TEXT <= len(most) < 2 * MOST_TEXT
-    assert not descriptors() - fds
+    assert not open_files() - fds
     assert not {*children.read_text().split()} - {*before}  # all were waited for
     assert capfd.readouterr().err == ""
 

@@ -13,14 +13,13 @@ from typing import Any
 
 import pytest
 from cases import cases
+from open_files import open_files
 
 import dispatcher
 from dispatcher.model.errors import DispatchError
 from dispatcher.remote.protocol.mux import Frames, Malformed, frame
 from dispatcher.transport.pool import daemon_socket
 from dispatcher.transport.pool.daemon_socket import DROP, LARGEST, LIST, ask, fields, message
-
-from ..open_files import open_files
 
 
 @pytest.fixture

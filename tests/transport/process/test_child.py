@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from cases import cases
+from open_files import open_files
 from rig import gone, wait_for
 
 from dispatcher.model.failure import Ending, Failure, Kind
@@ -26,7 +27,6 @@ from dispatcher.transport.process.child import (
 from dispatcher.transport.process.pump import Pump, Sink
 
 from ..conftest import Reader, gather
-from ..open_files import open_files
 from ..zombies import zombies
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 from cases import cases
+from open_files import open_files
 
 from dispatcher.model.failure import Ending, Failure, Kind
 from dispatcher.transport.base import Link, Target
@@ -22,7 +23,6 @@ from dispatcher.transport.ssh.session import CIPHERS, KEX, MACS, narrow
 
 from .. import hostile
 from ..conftest import gather
-from ..open_files import open_files
 from ..sshd import ADDRESS, Sshd, start_sshd
 
 

@@ -14,6 +14,7 @@ import pytest
 from cases import cases
 from hypothesis import given
 from hypothesis import strategies as st
+from open_files import open_files
 from rig import gone, wait_for
 
 from dispatcher.model.failure import Failure, Kind
@@ -28,7 +29,6 @@ from dispatcher.transport.ssh.byte_stream import (
 )
 from dispatcher.transport.ssh.dial import USER_TIMEOUT_MS
 
-from ..open_files import open_files
 from ..zombies import zombies
 
 

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from cases import cases
+from open_files import open_files
 from rig import wait_for
 
 from dispatcher.model.failure import Failure, Kind
@@ -21,7 +22,6 @@ from dispatcher.transport.base import Steps
 from dispatcher.transport.ssh import dial as module
 from dispatcher.transport.ssh.dial import dial
 
-from ..open_files import open_files
 from ..sshd import ADDRESS, free_port
 
 

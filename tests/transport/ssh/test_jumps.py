@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from open_files import open_files
 
 from dispatcher.model.failure import Failure, Kind
 from dispatcher.transport.base import Link, Target
@@ -18,7 +19,6 @@ from dispatcher.transport.ssh import byte_stream
 from dispatcher.transport.ssh.paramiko_transport import ParamikoTransport
 
 from ..conftest import gather, open_all, refused
-from ..open_files import open_files
 from ..sshd import ADDRESS, Sshd, free_port, start_sshd
 from ..zombies import zombies
 

@@ -9,11 +9,10 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from open_files import open_files
 
 from dispatcher.transport.ssh_auth.known_hosts import ssh_string
 from dispatcher.transport.ssh_auth.ssh_agent import AgentError, SshAgent
-
-from ..open_files import open_files
 
 KEY = ssh_string(b"ssh-ed25519") + ssh_string(b"k" * 32)
 RSA = ssh_string(b"ssh-rsa") + ssh_string(b"e") + ssh_string(b"n")
