@@ -3,9 +3,11 @@
 
     scripts/bench/start.py --hosts 8 --repeat 20
     scripts/bench/start.py --hosts 8 --repeat 20 --mpi    # after MPI_Init, a bcast and a barrier
+    scripts/bench/start.py --hosts 8 --mpi openmpi        # the same with Open MPI's mpirun
     scripts/bench/start.py --hosts 64 --kept 5            # and on kept hosts, after 5 s of rest
 
-With --mpi it is MPICH's own mpiexec against dispatch, both over libfabric's TCP.
+With --mpi it is MPICH's own mpiexec against dispatch, both over libfabric's TCP; with --mpi openmpi
+the system's mpirun against dispatch, both with the ranks that this mpirun is for.
 
 The launchers take turns in one run on the same cluster (scripts/cluster), each turn in another
 order, so a busy machine hurts them all alike. A turn counts only when the launcher exits 0 and
@@ -33,15 +35,24 @@ import peers
 import turns
 from series import Series, write
 
-REFERENCE = "hydra"
 LIMIT = 120
+#: whose ranks -> what stands before their program
+MPI = {
+    "mpich": (),
+    "openmpi": ("env", "MPI4PY_MPIABI=openmpi", "OMPI_MCA_btl_tcp_if_include=eth0"),
+}
+
+
+def reference(options: argparse.Namespace) -> str:
+    """The launcher that the ratios compare with."""
+    return "openmpi" if options.mpi == "openmpi" else "hydra"
 
 
 def measure(hosts: list[str], options: argparse.Namespace, place: str) -> turns.Result:
     """Turns of every launcher; runs on the login host."""
     rank = os.path.join(turns.HERE, "mpi_rank.py")
-    program = [sys.executable, rank] if options.mpi else ["hostname"]
-    wanted = options.only or (("dispatch", "hydra") if options.mpi else peers.NAMES)
+    program = [*MPI[options.mpi], sys.executable, rank] if options.mpi else ["hostname"]
+    wanted = options.only or (("dispatch", reference(options)) if options.mpi else peers.NAMES)
     missing = [name for name in wanted if not peers.installed(name)]
     lines = len(hosts) * options.ranks
     found: dict[str, Callable[[], turns.Turn]] = {
@@ -82,7 +93,9 @@ def main() -> int:
     parser.add_argument("--hosts", type=int, default=8)
     parser.add_argument("--ranks", type=int, default=2, help="on each host")
     parser.add_argument("--repeat", type=int, default=20)
-    parser.add_argument("--mpi", action="store_true", help="ranks start MPI (mpi4py and mpich)")
+    parser.add_argument(
+        "--mpi", nargs="?", const="mpich", choices=MPI, help="ranks start MPI, by mpi4py"
+    )
     parser.add_argument("--only", action="append", help="this launcher only; repeatable")
     parser.add_argument(
         "--kept",
@@ -99,12 +112,12 @@ def main() -> int:
     path = os.path.dirname(sys.executable) + os.pathsep + os.environ["PATH"]
     env = {"PATH": path, "MPIR_CVAR_CH4_NETMOD": "ofi", "FI_PROVIDER": "tcp"}
     result = turns.on_login(__file__, options.hosts, limit=LIMIT * options.repeat, env=env)
-    what = "MPI_Init + bcast + barrier" if options.mpi else "hostname"
+    what = f"MPI_Init + bcast + barrier ({options.mpi})" if options.mpi else "hostname"
     print(
         f"{options.hosts} hosts x {options.ranks} ranks of {what}, {options.repeat} turns, "
         f"{os.cpu_count()} cores, Linux {platform.release()}; seconds"
     )
-    turns.show(result, REFERENCE)
+    turns.show(result, reference(options))
     print("not comparable: torchrun (starts no process on another host)")
     if options.json:
         del result["hung"]
