@@ -44,6 +44,7 @@ _FRAME = re.compile(r'\A +File "(.+)", line (\d+)(?:, in (.+)| in (.+))?\Z')
 _EXCEPTION = re.compile(r"\A([A-Za-z_][\w.]*)(?:: ?(.*))?\Z")
 _FOREIGN = re.compile(
     r"/(?:site|dist)-packages/|/lib/python\d|/python\d[^/]*/lib/|\A<|/torch/|/bin/(?:torchrun|accel)"
+    r"|\.pyx\Z"  # Cython's, as of mpi4py and pandas: a path where they were built
 )
 _NESTED = re.compile(r"\ACaught \w+ in (.+?)\.\Z")
 _SPAWNED = re.compile(r"\A-- (Process \d+) terminated with the following error:")

@@ -15,6 +15,8 @@ CAUSE = "The above exception was the direct cause of the following exception:"
     [
         (["step 1", "loss: 3.5"], []),
         ([HEAD, FRAME, "E: no"], [("E: no", 2, "a.py:3", 2, False)]),
+        ([HEAD, FRAME, '  File "src/mpi4py/MPI.src/Comm.pyx", line 2560, in mpi4py.MPI.f', "E: no"],
+         [("E: no", 2, "a.py:3", 3, False)]),
         (["Exception in thread T:", HEAD, FRAME, "E: no"], [("E: no", 1, "a.py:3", 3, False)]),
         (["Exception ignored in: <f>", HEAD, FRAME, "E: no"], [("E: no", 0, "a.py:3", 3, False)]),
         ([HEAD, FRAME, "E: no", "", CAUSE, "", HEAD, FRAME, "F: so"],
