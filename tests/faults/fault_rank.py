@@ -111,11 +111,6 @@ def close() -> None:
     sleep_on()
 
 
-def stray_and_sleep() -> None:
-    stray()
-    sleep_on()
-
-
 KINDS = {
     "sleep": sleep_on,
     "exit": lambda: sys.exit(3),
@@ -128,7 +123,7 @@ KINDS = {
     "longline": lambda: flood_line(FLOOD),
     "close": close,
     "hold": lambda: (subprocess.Popen(["sleep", "9999"]), sys.exit(0)),
-    "stray": stray_and_sleep,
+    "stray": sleep_on,
     "burn": burn,
 }
 
@@ -144,6 +139,8 @@ def main(kind: str, *words: str) -> None:
         ignore(signal.SIGTERM, signal.SIGINT)
     elif kind == "save":
         signal.signal(signal.SIGTERM, save)
+    elif kind == "stray" and int(words[0] if words else 1) == RANK:
+        stray()
     print("up", RANK, os.getpid(), flush=True)
     if kind == "work":
         work(float(words[0]), words[1], words[2:])
