@@ -30,6 +30,7 @@ def pump() -> Iterator[Pump]:
     made = Pump("test:pump")
     yield made
     made.close()
+    wait_for(lambda: threads() == 0, 20, "its thread has ended, which the next test may count")
 
 
 @pytest.fixture

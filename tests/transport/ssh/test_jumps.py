@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from open_files import open_files
+from rig import wait_for
 
 from dispatcher.model.failure import Failure, Kind
 from dispatcher.transport.base import Link, Target
@@ -169,7 +170,7 @@ def test_proxy_command(own: Sshd, tmp_path: Path, transports: list[ParamikoTrans
         link.close()
         assert time.monotonic() - started < 15
     transport.close()
-    assert open_files() <= before
+    wait_for(lambda: open_files() <= before, 30, lambda: open_files() - before)
     assert zombies() <= unreaped
 
 
