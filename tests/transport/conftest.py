@@ -54,6 +54,7 @@ class Way:
         if isinstance(link, Failure):
             return link
         self.links.append(link)
+        gather(link, seconds)  # all that it says, before it is asked why
         failure = link.failure(seconds)
         assert failure is not None, "the host was reached"
         return failure

@@ -15,7 +15,7 @@ from dispatcher.model.failure import Ending, Failure, Kind
 from dispatcher.transport.base import Keepalive, Link, RecvBuffer, Target, Window
 from dispatcher.transport.process.openssh import SshLink, SshTransport, classify, connect_timeout
 
-from ..conftest import gather
+from ..conftest import Reader, gather
 
 NODE = Target("n1", "me", 2222)
 ALWAYS = {
@@ -140,6 +140,8 @@ def test_one_that_still_runs_has_failed_at_nothing(program: Program) -> None:
 def test_words_that_something_holds_open(program: Program) -> None:
     """Who has left standard error to another has said what it had to say."""
     link = opened(program(f"echo '{DENIED}' >&2; sleep 1000 & exit 255"))
+    reader = Reader(link)
+    reader.until(lambda: DENIED.encode() in reader.errors)
     failure = link.failure(20)
     assert failure is not None
     assert (failure.kind, link.ending(20)) == (Kind.AUTH, Ending(None))
@@ -160,6 +162,7 @@ def test_words_are_waited_for_a_moment_more(
         return True
 
     link = opened(program(f"echo '{DENIED}' >&2; exit 255"))
+    gather(link)
     assert link.ending(20) == Ending(None)
     with monkeypatch.context() as patched:
         patched.setattr(RecvBuffer, "ended", ended)
@@ -180,6 +183,7 @@ def test_only_the_first_words_are_looked_at(program: Program) -> None:
 
 def test_hints_name_the_host_as_it_was_asked_for(program: Program) -> None:
     link = opened(program("echo 'Host key verification failed.' >&2; exit 255"))
+    gather(link)
     failure = link.failure(20)
     assert failure is not None
     assert "ssh-keyscan n1 " in (failure.hint or "")
