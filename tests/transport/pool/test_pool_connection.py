@@ -46,7 +46,7 @@ def test_each_link_gets_what_is_its_own(world: World, line: PoolConnection) -> N
         message(ACCEPTED, 2, address="b"), message(ACCEPTED, 1, address="a"),
         frame(3, 200, b"to nobody"), frame(2, mux.OUTPUT, b"two"), frame(1, mux.OUTPUT, b"one"),
     )  # fmt: skip
-    assert [link.answer(10) for link in (first, second)] == [
+    assert [link.answer(60) for link in (first, second)] == [
         (ACCEPTED, b'{"address": "a"}'), (ACCEPTED, b'{"address": "b"}'),
     ]  # fmt: skip
     assert wait_for(lambda: first.read(9), 30, "output") == b"one"
@@ -79,7 +79,7 @@ def test_how_a_command_ended(
     link = line.order()
     assert not link.gone()
     world.daemon.say(message(ACCEPTED, 1), message(mux.ENDED, 1, **said))
-    assert link.ending(10) == ending
+    assert link.ending(60) == ending
     assert (link.failure(0), link.gone()) == (lost, True)
 
 
@@ -108,11 +108,11 @@ def test_the_end_of_the_connection_is_the_end_of_all(
     links = [line.order() for _ in range(2)]
     act(world.daemon)
     for link in links:
-        assert link.ending(10) == Ending(None)
+        assert link.ending(60) == Ending(None)
         assert (link.gone(), link.read(9), link.failure(0)) == (True, b"", None)
         with pytest.raises(LinkClosed):
             link.write(b"x")
-    assert links[1].answer(10) == (NOT_POOLED, b"")
+    assert links[1].answer(60) == (NOT_POOLED, b"")
     with pytest.raises(LinkClosed):
         line.order()
     line.close()  # has ended already
