@@ -330,7 +330,8 @@ def test_it_serves_as_long_as_somebody_calls(
     wait_for(lambda: len(pool.dropped) > looks + 10, 20, "it looks on")
     assert len(pool.standing_by) == 1
     second.close()
-    wait_for(lambda: len(pool.standing_by) == 2, 20, "it makes ready once more")
+    # by who served the last one, or by who looks as well
+    wait_for(lambda: len(pool.standing_by) >= 2, 20, "it makes ready once more")
 
 
 def test_a_stranger_is_hung_up_on(

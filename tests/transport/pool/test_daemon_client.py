@@ -447,8 +447,8 @@ class TestClient:
         self.say(link, frame(3, LET_END))
         link.shutdown(socket.SHUT_RDWR)
         assert far.waited.wait(60)
-        assert not far.closed
-        if not hangs:
+        if not hangs:  # there it may be over at any moment
+            assert not far.closed
             far.ends()
         wait_for(lambda: far.closed, 30, "the command's link is closed")
 

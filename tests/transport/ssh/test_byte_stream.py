@@ -368,9 +368,17 @@ class TestAnswers:
 
     def test_a_silence_is_seen(self) -> None:
         with socket.create_server(("127.0.0.1", 0)) as listener:
-            sock = socket.create_connection(listener.getsockname())
-            stream = over_socket(sock)
-            assert stream.answers()
+
+            def heard() -> ByteStream | None:
+                """One that was just made; a pause of ours is a silence, too."""
+                made = over_socket(socket.create_connection(listener.getsockname()))
+                if made.answers():
+                    return made
+                made.close()
+                return None
+
+            stream = wait_for(heard, 30, "an answer")
+            assert stream is not None
             wait_for(lambda: not stream.answers(), 30, "a second and a half without a word")
             stream.close()
 

@@ -103,7 +103,8 @@ def test_questions_are_due(silent: float, interval: float, due: int | None) -> N
 @pytest.mark.parametrize("stopped", [False, True])
 def test_a_silent_host(sshd: Sshd, stopped: bool) -> None:
     """Its command says nothing for longer than the limit; only if sshd does neither it is lost."""
-    interval = 1.0 if stopped else 2.0  # an sshd that only is slow answers within the limit
+    # an sshd that only is slow answers within the limit, and the command has begun
+    interval = 1.5 if stopped else 2.0
     transport = ParamikoTransport(config=sshd.config(), alive=Keepalive(interval))
     limit = interval * (base.ALIVE_COUNT + 1)
     command = f"echo $PPID; sleep {limit + 0.5}; echo late"
