@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from open_files import open_files
+from rig import wait_for
 
 from dispatcher.remote.agent import agent_loop, rendezvous_port
 from dispatcher.remote.agent.guardian import SLACK
@@ -88,12 +89,13 @@ class TestPrepare:
 
     def test_the_port_greets_until_ranks_start(self, played: Played) -> None:
         port = played.prepare(reserve=0, token=b"0123456789abcdef")["facts"]["port"]
-        with socket.create_connection(("127.0.0.1", port), timeout=5) as caller:
+        with socket.create_connection(("127.0.0.1", port), timeout=60) as caller:
+            wait_for(lambda: played.loop.poll.poll(0.0), 30, "the call comes")
             played.turn()
             assert caller.recv(99) == b"0123456789abcdef"
         played.start()
         with pytest.raises(ConnectionRefusedError):
-            socket.create_connection(("127.0.0.1", port), timeout=5)
+            socket.create_connection(("127.0.0.1", port), timeout=60)
         with socket.socket() as sock, pytest.raises(OSError, match="in use"):
             sock.bind(("", port))
 

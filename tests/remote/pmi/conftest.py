@@ -39,10 +39,10 @@ class House:
         self.clients: list[socket.socket] = []
 
     def knock(self) -> socket.socket:
-        self.clients.append(socket.create_connection(("127.0.0.1", self.port), timeout=10))
+        self.clients.append(socket.create_connection(("127.0.0.1", self.port), timeout=60))
         return self.clients[-1]
 
-    def turn(self, until: float = 10.0) -> list[Any]:
+    def turn(self, until: float = 60.0) -> list[Any]:
         """What the next thing that happens at the port, or behind it, calls for."""
         for fd, _ in self.poll.poll(until):
             if fd in self.connections.others:

@@ -165,7 +165,7 @@ def test_ranks_speak_with_the_library(house: House) -> None:
     first = house.accepted()
     client.sendall(b"hello")
     assert first.recv(9) == b"hello"
-    second = house.kept(socket.create_connection(house.listener.getsockname(), timeout=10))
+    second = house.kept(socket.create_connection(house.listener.getsockname(), timeout=60))
     inner = house.accepted()
     inner.sendall(b"welcome")
     assert second.recv(9) == b"welcome"
@@ -179,7 +179,7 @@ def test_a_stranger_is_not_let_in(house: House, monkeypatch: pytest.MonkeyPatch)
     client = house.run(found(LIBRARY))
     house.accepted()
     monkeypatch.setattr(pmix_server, "owner", lambda peer, place: os.geteuid() + 1)
-    stranger = house.kept(socket.create_connection(house.listener.getsockname(), timeout=10))
+    stranger = house.kept(socket.create_connection(house.listener.getsockname(), timeout=60))
     assert stranger.recv(1) == b""
     monkeypatch.undo()
     client.sendall(b"x")  # who is in stays
@@ -502,7 +502,7 @@ def test_ranks_that_connect_to_what_is_wrong_get_an_error_and_others_are_served(
         + control("part", id=2, data=control("put", **THEIRS))
         + control("release", id=2, status=0, number=2)
     )
-    assert right.came.wait(10)
+    assert right.came.wait(60)
     assert wrong.given == [(UNPACK_FAILURE, b"", 1)]
     why = "for what a host sent is wrong: a rank without namespace (bytes)"
     assert house.heard() == {"type": "notice", "text": f"MPI: ranks cannot connect, {why}"}
