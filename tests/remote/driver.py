@@ -230,6 +230,10 @@ class Agent:
             self.hear(0.02)
         while not self.ended and time.monotonic() < end:
             self.hear(0.2)
+        err = self.process.stderr  # what it said just before
+        assert err is not None
+        while select.select([err], [], [], 0.0)[0] and (data := err.read(1 << 16)):
+            self.errors += data
         return self.process.returncode
 
     # -- what is left -------------------------------------------------------------

@@ -71,7 +71,7 @@ class TestStopped:
 
     def test_agent_beyond_its_lease(self, quick: Agent) -> None:
         """Nobody is at the other end to find out, and the link stays open."""
-        os.kill(settle(quick, lease=2.0, heartbeat=0.5), signal.SIGSTOP)
+        os.kill(settle(quick, lease=6.0, heartbeat=0.5), signal.SIGSTOP)
         assert quick.exit() == 1
         assert quick.living() == []
         assert b"the agent was stopped or stuck" in quick.errors

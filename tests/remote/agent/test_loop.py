@@ -61,7 +61,7 @@ class TestNothingSurvives:
 
     @pytest.mark.parametrize("how", ["link", "lease", "TERM", "HUP"])
     def test_a_lost_lifeline_kills_all(self, agent: Agent, how: str) -> None:
-        agent.prepare(lease=2.0 if how == "lease" else 60.0, lifeline_grace=0.2)
+        agent.prepare(lease=6.0 if how == "lease" else 60.0, lifeline_grace=0.2)
         agent.start(["sh", "-c", GRANDCHILD + "exec sleep 300"], ["sh", "-c", STUBBORN])
         ready(agent, 0, 1)
         if how == "link":

@@ -58,7 +58,7 @@ class Beside:
         self._thread.start()
 
     def result(self) -> Any:
-        self._thread.join(30)
+        self._thread.join(60)
         assert self._found
         return self._found[0]
 
@@ -279,15 +279,19 @@ class TestPair:
     def test_round_trips_end_with_the_other_end(self, port: int) -> None:
         """The one who listens hangs up after three: the middle one of the times counts."""
         found: list[Any] = [None, None, ""]
+        most, since = [], time.monotonic()  # that each may have taken, as we see it
         with closing(probes.listener("127.0.0.1", port)) as door:
-            calls = Beside(attempt, probes.call, "127.0.0.1", port, 0.1, soon(5.0), found)
+            calls = Beside(attempt, probes.call, "127.0.0.1", port, 0.1, soon(), found)
             line = socket.socket(fileno=door._accept()[0])  # type: ignore[attr-defined]
             assert line.recv(1) == probes.PING
-            for pause in (0.0, 1.0, 0.0):
-                line.recv(1)
-                time.sleep(pause)
-                line.send(b"x")
             line.recv(1)
+            for pause in (0.0, 1.0, 0.0):
+                time.sleep(pause)
+                before = time.monotonic()
+                line.send(b"x")
+                line.recv(1)
+                most.append(time.monotonic() - since)
+                since = before
             line.close()
             line = socket.socket(fileno=door._accept()[0])  # type: ignore[attr-defined]
             assert line.recv(1) == probes.SEND
@@ -297,7 +301,7 @@ class TestPair:
             line.sendall(b"x" * 1000)
             line.close()
             assert calls.result() is None
-        assert 0 < found[0] < 1.0
+        assert 0 < found[0] <= sorted(most)[1]
         assert found[1] > 0
 
     def test_without_one_round_trip_there_is_no_latency(self, port: int) -> None:

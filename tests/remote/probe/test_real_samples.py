@@ -33,7 +33,8 @@ def test_samples_of_real_ranks(agent: Agent) -> None:
 
     def busy() -> bool:
         seen = [s["ranks"] for s in agent.reports if s["type"] == "sample"]
-        return bool(seen) and any(rank == 1 and cpu > 0.05 for rank, _, cpu, *_ in seen[-1])
+        asleep = any(rank == 0 and state == "S" for rank, state, *_ in (seen or [[]])[-1])
+        return asleep and any(rank == 1 and cpu > 0.05 for rank, _, cpu, *_ in seen[-1])
 
     agent.until(busy)
     ranks = [s for s in agent.reports if s["type"] == "sample"][-1]["ranks"]

@@ -81,7 +81,8 @@ def test_by_its_own_faulthandler(hooked: Callable[..., Agent], shell: bool) -> N
     agent = hooked(shell=shell)
     for _ in range(2):
         ((rank, _, state, how, text),) = stacks(agent)["ranks"]
-        assert (rank, state, how) == (0, "S", "faulthandler")
+        assert (rank, how) == (0, "faulthandler")
+        assert state in "SR"  # it may not have gone back to sleep yet
         assert text.count(b"most recent call first") == 1
         assert b"in load_batch" in text
         agent.reports.clear()
@@ -93,7 +94,7 @@ def test_the_signal_goes_to_nobody_who_does_not_wait_for_it(hooked: Callable[...
     agent = hooked("import faulthandler; faulthandler.unregister(62)" + SLEEPER)
     ((_, _, _, how, text),) = stacks(agent)["ranks"]
     assert how == "proc"
-    assert text.startswith(b"S ")
+    assert text.startswith((b"S ", b"R "))  # it may not sleep yet
     assert agent.found("exited") is None
     assert agent.finish()["killed"] == 0
 
@@ -117,7 +118,7 @@ def test_by_py_spy_if_it_works(hooked: Callable[..., Agent], tmp_path: Path, moo
     spy.write_text(f"#!/bin/sh\necho $* > {tmp_path}/asked\nprintf '{text}'\n{script}\n")
     spy.chmod(0o755)
     agent = hooked(path=f"{tmp_path}:")
-    ((_, pid, _, how, found),) = stacks(agent, 0.2, 4.0 if mood == "late" else 30.0)["ranks"]
+    ((_, pid, _, how, found),) = stacks(agent, 0.2, 8.0 if mood == "late" else 30.0)["ranks"]
     if mood != "late":  # then little time is left for the next
         assert how == ("py-spy" if mood == "well" else "faulthandler")
     assert (b"f (a.py:1)" in found) == (mood == "well")

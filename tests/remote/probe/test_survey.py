@@ -234,7 +234,7 @@ def test_a_reading_that_hangs_costs_its_own_time_only(python: str) -> None:
     began = time.monotonic()
     found = survey(
         python,
-        ["hung", "run", [b"sh", b"-c", b"echo begun; sleep 1000 & wait"], 3.0, 100],
+        ["hung", "run", [b"sh", b"-c", b"echo begun; sleep 1000 & wait"], 6.0, 100],
         ["closed", "run", [b"sh", b"-c", b"exec >&- 2>&-; sleep 1000"], 0.3, 100],
         ["good", "run", [b"echo", b"x"], 20.0, 100],
     )
@@ -257,7 +257,7 @@ def test_a_site_s_executables_are_readings_of_their_own(python: str, tmp_path: P
     (tmp_path / "README").write_text("no executable")
     found = survey(
         python,
-        ["site", "site", os.fsencode(tmp_path), 3.0, 1000],
+        ["site", "site", os.fsencode(tmp_path), 6.0, 1000],
         ["none", "site", b"/nowhere/at/all", 0.5, 1000],
     )
     assert set(found) == {"site", "none", "site/good", "site/hung"}
