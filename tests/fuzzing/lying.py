@@ -65,6 +65,7 @@ LIMITS = Limits(
     connect_timeout=5.0, boot_timeout=1.5, heartbeat=0.5, max_missed_heartbeats=6, lease=5.0,
     grace=0.3, mpi_stall_warning=0.5,
 )  # fmt: skip
+EXEC_LIMITS = ExecLimits(connect=1.5, command=1.0, grace=0.2)
 #: what a run's folder may hold
 OURS = re.compile(r"(dispatch\.jsonl|(plan|report)\.json|rank-\d{5}\.(out|err)|stacks.*\.txt)\Z")
 HOSTS = 3
@@ -466,8 +467,7 @@ def judge_exec(seed: int) -> str:
     liar = take.below(HOSTS)
     links: list[Link] = [Command(lambda data: (b"fine\n", b"oops\n", 3)) for _ in range(HOSTS)]
     links[liar] = LyingCommand(take)
-    limits = ExecLimits(connect=1.5, command=1.0, grace=0.2)
-    plan = ExecPlan(tuple(Host(f"n{n}") for n in range(HOSTS)), ("x",), limits=limits)
+    plan = ExecPlan(tuple(Host(f"n{n}") for n in range(HOSTS)), ("x",), limits=EXEC_LIMITS)
     heard, way, stage = Heard(), Way(links), Stage()
     try:
         with unbroken():

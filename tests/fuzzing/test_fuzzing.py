@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 from cases import cases
 
-from . import judging, streams, texts
+from . import judging, lying, streams, texts
 from .choices import Choices
 from .judging import FIXED, Target, judge, judge_growth
 from .lying import Harm, judge_script
@@ -115,6 +116,17 @@ def test_choices_are_those_of_the_bytes() -> None:
 # -- agents that lie ------------------------------------------------------------------------
 
 
+@pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No honest host is given up that does not run for a while; none of these liars is silent."""
+    limits = replace(lying.LIMITS, boot_timeout=60.0, max_missed_heartbeats=120, lease=60.0)
+    monkeypatch.setattr(lying, "LIMITS", limits)
+    of_exec = replace(lying.EXEC_LIMITS, connect=60.0, command=60.0)
+    monkeypatch.setattr(lying, "EXEC_LIMITS", of_exec)
+    monkeypatch.setattr(lying, "MOST_SECONDS", 120.0)
+
+
+@pytest.mark.usefixtures("patient")
 def test_liars_harm_nobody() -> None:
     ended = {judge_script(seed) for seed in range(2, 22)}
     assert ended <= {"ok", "ended", "Exited", "Failed", "Killed", "TimedOut"}
