@@ -148,8 +148,11 @@ def test_notes_come_first(capfd: pytest.CaptureFixture[str], tmp_path: Path) -> 
 
 
 def test_ranks_that_are_silent_are_named(capfd: pytest.CaptureFixture[str]) -> None:
-    words = ["-H", "localhost:1", "--stall-after", "0.3", "--no-python", "sleep", "3"]
-    assert cli.main(words) == 0
+    # the rank waits until that is in the journal, half a minute at most
+    told = "grep -q ranks.stalled logs/latest/dispatch.jsonl"
+    text = f"n=0; until {told} || [ $n = 300 ]; do sleep 0.1; n=$((n+1)); done"
+    words = ["-H", "localhost:1", "--stall-after", "0.3", "--log-dir", "logs"]
+    assert cli.main([*words, "--no-python", "sh", "-c", text]) == 0
     assert "rank 0" in capfd.readouterr().err
 
 
