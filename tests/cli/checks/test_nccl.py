@@ -224,6 +224,7 @@ def test_this_machine_is_asked(
 ) -> None:
     """What crosses to ranks from here counts there, and what the hostfile says as well."""
     monkeypatch.setenv("NCCL_SOCKET_IFNAME", "nosuch7")
+    monkeypatch.setattr(nccl, "REPLY_TIMEOUT", 60.0)
     assert cli.main(["check", "--nccl", "-w", "localhost"]) == 1
     assert "NCCL_SOCKET_IFNAME=nosuch7" in capfd.readouterr().out
     monkeypatch.delenv("NCCL_SOCKET_IFNAME")

@@ -227,7 +227,8 @@ def test_each_host_by_v_and_advice(
 
 def test_this_machine(capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("")
-    code = cli.main(["check", "-w", "localhost", "--json", "--chdir", str(tmp_path), "train.py"])
+    words = ["--check-timeout", "60", "--json", "--chdir", str(tmp_path), "train.py"]
+    code = cli.main(["check", "-w", "localhost", *words])
     found = promises.told(capfd.readouterr().out)
     assert code == (0 if found["fit"] else 1)
     host = found["hosts"]["localhost"]
