@@ -160,7 +160,7 @@ def test_srun_must_not_start_it_once_a_task(slurm: Slurm) -> None:
 def test_nothing_is_left(slurm: Slurm, end: str) -> None:
     line = [*DISPATCH, "--transport", "slurm", "--no-python", "sleep", SLEEP]
     with slurm.cluster.popen(
-        ["salloc", "-N3", "--ntasks-per-node=2", *line],
+        ["salloc", "-N3", "--ntasks-per-node=2", "-J", end, *line],
         env=slurm.environ, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
     ) as process:  # fmt: skip
         wait_for(lambda: len(slurm.ranks()) == 6, 60, "six ranks run")
@@ -172,8 +172,7 @@ def test_nothing_is_left(slurm: Slurm, end: str) -> None:
             )
             slurm.cluster.signal("login", launcher, signal.SIGKILL)
         else:
-            job = slurm.run("squeue", "-h", "-o", "%A").stdout.split()[0]
-            slurm.run("scancel", job)
+            slurm.run("scancel", "-n", end)  # not what may still be completing of another test's
         wait_for(lambda: not slurm.ranks(), 60, lambda: f"no rank is left of {slurm.ranks()}")
         process.wait(60)
     wait_for(
