@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 PROGRAM = [sys.executable, "-m", "dispatcher"]
 #: seconds in which a loaded machine ends what is ended
-CLEAN = 10.0
+CLEAN = 30.0
 
 
 class Desk:

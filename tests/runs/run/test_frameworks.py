@@ -96,7 +96,7 @@ def test_a_sharded_model_survives_its_host(new_cluster: Callable[..., Cluster]) 
     cluster = new_cluster(3)
     ckpt = Path(cluster.shared, "ckpt")
     line = [*DISPATCH, "-H", "n1:2,n2:2,n3:2", "--nnodes", "2", "--spares", "1", *QUIET]
-    line += ["--heartbeat", "0.5", "--lease", "2", "--grace", "2", "--max-restarts", "2"]
+    line += ["--heartbeat", "2", "--lease", "8", "--grace", "2", "--max-restarts", "2"]
     run = cluster.popen(
         [*line, str(RECIPES / "fsdp_checkpoint.py"), str(ckpt), "12", "1"],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
