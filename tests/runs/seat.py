@@ -17,6 +17,9 @@ from emulator import Emulator
 from .conftest import Desk
 
 COLUMNS, ROWS = 100, 24
+#: seconds without a byte, of a footer that tells the time: after two dispatch takes it that it was
+#: stopped, and leaves the footer where it is; what is seen here may come late, too
+STOOD_STILL = 1.5
 
 
 class Seat:
@@ -32,6 +35,8 @@ class Seat:
                 self._environ.pop(name, None)
         self._before = termios.tcgetattr(self._slave)
         self.emulator = Emulator(COLUMNS, ROWS)
+        self._heard: float | None = None
+        self.silence = 0.0  # the longest, in seconds
 
     def start(self, *words: str) -> subprocess.Popen[bytes]:
         """``dispatch run`` before the terminal."""
@@ -50,6 +55,14 @@ class Seat:
         """Take what comes in this time."""
         while select.select([self._master], [], [], seconds)[0]:
             self.emulator.feed(os.read(self._master, 1 << 16))
+            before, self._heard = self._heard, time.monotonic()
+            self.silence = max(self.silence, 0.0 if before is None else self._heard - before)
+
+    def kept(self, lines: list[str], *live: str) -> list[str]:
+        """``lines`` without what may stand there of footers; live: lines that they had."""
+        if self.silence < STOOD_STILL:
+            return lines
+        return [line for line in lines if not line.startswith((SIGN, *live))]
 
     def until(self, seen: Callable[[list[str]], bool], limit: float = 60.0) -> list[str]:
         end = time.monotonic() + limit

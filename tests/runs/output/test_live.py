@@ -18,14 +18,17 @@ STEPS = BAR.replace("sleep 0.4", "until [ $i != 2 ] || [ -e seen ]; do sleep 0.1
 
 def test_a_run_with_bars(desk: Desk, seat: Seat) -> None:
     seat.start("-H", "localhost:2", "--no-python", "bash", "-c", STEPS)
-    lines = seat.until(lambda lines: {"[0] 2 of 3", "[1] 2 of 3"} <= set(lines))
+    bars = {"[0] 2 of 3", "[1] 2 of 3"}
+    lines = seat.until(lambda lines: bars <= {*lines} and status_of(lines) != "")
     assert "1 host: 1 running" in status_of(lines)
     assert "2 ranks: 2 running" in status_of(lines)
     (desk.folder / "seen").touch()
     code, lines = seat.end()
     assert code == 0
-    assert sorted(lines[:-1]) == ["[0] 3 of 3", "[0] end of 0", "[1] 3 of 3", "[1] end of 1"]
-    assert re.match("\N{CHECK MARK} 2 ranks on 1 host, 0:0\\d:\\d\\d", lines[-1])
+    *before, last = lines
+    before = seat.kept(before, *(f"[{rank}] {n} of 3" for rank in (0, 1) for n in (1, 2)))
+    assert sorted(before) == ["[0] 3 of 3", "[0] end of 0", "[1] 3 of 3", "[1] end of 1"]
+    assert re.match("\N{CHECK MARK} 2 ranks on 1 host, 0:0\\d:\\d\\d", last)
 
 
 def test_a_failure(desk: Desk, seat: Seat) -> None:
@@ -34,6 +37,7 @@ def test_a_failure(desk: Desk, seat: Seat) -> None:
     seat.until(lambda lines: "2 running" in status_of(lines))
     (desk.folder / "seen").touch()
     code, lines = seat.end()
+    lines = seat.kept(lines)
     assert code == 3
     assert "exit code 3 · 2 ranks on 1 host" in lines[0]
     assert lines[1].startswith("error: rank 1 on localhost")
@@ -74,16 +78,16 @@ def test_plain_lines_where_nothing_can_be_drawn(desk: Desk, name: str) -> None:
 def test_a_silent_rank_is_named(seat: Seat, desk: Desk) -> None:
     text = "[ $RANK = 1 ] && exec sleep 1000; while :; do echo x; sleep 0.1; done"
     # rank 0 itself may be held up, but not for so long
-    words = ("--stall-after", "4", "--log-dir", "logs", "-H", "localhost:2")
+    words = ("--stall-after", "8", "--log-dir", "logs", "-H", "localhost:2")
     process = seat.start(*words, "--no-python", "sh", "-c", text)
-    lines = seat.until(lambda lines: any("no output for 4 s: rank 1" in line for line in lines))
-    assert "note: rank 1: no output for 4 s" in "\n".join(lines)
+    lines = seat.until(lambda lines: any("no output for 8 s: rank 1" in line for line in lines))
+    assert "note: rank 1: no output for 8 s" in "\n".join(lines)
     process.send_signal(signal.SIGTERM)
     seat.end()
     journal = Path(desk.folder / "logs/latest/dispatch.jsonl").read_text().splitlines()
     events = [json.loads(line) for line in journal]
     (stalled,) = [event for event in events if event["name"] == "ranks.stalled"]
-    assert stalled["context"] == {"ranks": [1], "seconds": 4.0}
+    assert stalled["context"] == {"ranks": [1], "seconds": 8.0}
 
 
 def test_rich_is_loaded_only_where_something_is_drawn(desk: Desk) -> None:
