@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -19,7 +20,7 @@ from runs.conftest import PROGRAM, Desk, script, words_of
 #: provider "sockets", which MPICH prefers
 NETMOD = ("-x", "MPIR_CVAR_CH4_NETMOD=ofi", "-x", "FI_PROVIDER=tcp")
 #: seconds that a loaded machine may take beyond a bound
-SLACK = 7.0
+SLACK = 12.0
 
 
 mpi = pytest.mark.usefixtures("mpich")
@@ -77,8 +78,10 @@ if how == "spin":
 comm.Barrier()
 """
 
-NEVER = "rank {rank} on {host} exited 0 without MPI_Init; ranks {others} wait in it"
-UNFINISHED = "rank {rank} on {host} exited 0 without MPI_Finalize; ranks {others} are still in MPI"
+NEVER = r"rank {rank} on {host} exited 0 without MPI_Init; (ranks? [\d,-]+) waits? in it"
+UNFINISHED = (
+    r"rank {rank} on {host} exited 0 without MPI_Finalize; (ranks [\d,-]+) are still in MPI"
+)
 LEFT = {"never": NEVER, "collective": UNFINISHED, "spin": UNFINISHED}
 
 #: two programs, one world: which of them a rank is, and that all meet
@@ -104,6 +107,23 @@ rank = int(os.environ["PMI_RANK"])
 def expected(ranks: int, per_host: int) -> list[str]:
     total = ranks * (ranks - 1) // 2
     return sorted(f"[{rank}] {rank} {ranks} {per_host} {total}" for rank in range(ranks))
+
+
+def tells_who_left(said: str, how: str, rank: int, host: str, others: str) -> bool:
+    """Whether ``said`` names the rank that left, and the others; of one that has never called
+    MPI_Init is told when the first of them wait in it, whoever is yet to come.
+    """
+    found = re.search(LEFT[how].format(rank=rank, host=host), said)
+    if found is None:
+        return False
+    waiting, known = (ranks_of(text) for text in (found[1], f"ranks {others}"))
+    return waiting <= known if how == "never" else waiting == known
+
+
+def ranks_of(words: str) -> set[int]:
+    """``ranks 0-2,4`` as numbers."""
+    spans = [part.partition("-") for part in words.split()[1].split(",")]
+    return {rank for first, _, last in spans for rank in range(int(first), int(last or first) + 1)}
 
 
 def until_told(run: subprocess.Popen[str], words: str) -> str:
@@ -166,7 +186,8 @@ class TestOneHost:
         self, desk: Desk, how: str, code: int, words: str, where: str
     ) -> None:
         name = script(desk.folder, ENDING)
-        done = desk.run("-H", "localhost:3", name, how, where)
+        # who waits for the grace to be over is seen by the bound
+        done = desk.run("--grace", "60", "-H", "localhost:3", name, how, where)
         ends = desk.folder / f"{name}.ends"
         assert time.time() - ends.stat().st_mtime < 2 + SLACK
         assert done.returncode == code, done.stderr
@@ -183,12 +204,13 @@ class TestOneHost:
         words = ("-H", "localhost:3", "--log-dir", "logs", *NETMOD, name, how, "1")
         done = desk.run(*words)
         assert done.returncode == 1, done.stderr
-        assert LEFT[how].format(rank=1, host="localhost", others="0,2") in done.stderr
+        assert tells_who_left(done.stderr, how, 1, "localhost", "0,2"), done.stderr
         assert done.stdout == ""
         report = json.loads((desk.folder / "logs" / "latest" / "report.json").read_text())
         failure = report["cause"]
         assert (failure["kind"], failure["host"]) == ("LeftMpi", "localhost")
-        assert (failure["ranks"], failure["waiting"]) == (["1"], ["0", "2"])
+        assert failure["ranks"] == ["1"]
+        assert failure["waiting"] == ["0", "2"] or (how == "never" and failure["waiting"])
 
     @mpi
     @pytest.mark.parametrize("how", ["all", "finalized", "on"])
@@ -217,7 +239,7 @@ print("went on")
             assert words_of(done.stdout) == ["[0] went on", "[2] went on"]
         done = desk.run("-H", "localhost:3", name, "init")
         assert done.returncode == 1
-        assert LEFT["never"].format(rank=1, host="localhost", others="0,2") in done.stderr
+        assert tells_who_left(done.stderr, "never", 1, "localhost", "0,2"), done.stderr
 
     @mpi
     def test_restarts_follow_one_that_left_half_way(self, desk: Desk) -> None:
@@ -373,7 +395,7 @@ class TestHosts:
     def test_one_that_leaves_half_way_is_named(self, cluster: Cluster, how: str) -> None:
         _, err = (run := self.start(cluster, LEAVING, how, "3")).communicate(timeout=100)
         assert run.returncode == 1, err
-        assert LEFT[how].format(rank=3, host="n2", others="0-2,4-7") in err
+        assert tells_who_left(err, how, 3, "n2", "0-2,4-7"), err
 
     @mpi
     @pytest.mark.parametrize(("how", "code"), [("raise", 1), ("abort", 7), ("kill", 137)])

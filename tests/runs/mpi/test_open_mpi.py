@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 from collections import Counter
@@ -13,7 +14,17 @@ import pytest
 from rig import Cluster, wait_for
 
 from runs.conftest import PROGRAM, Desk, script, words_of
-from runs.mpi.test_mpi import COLLECTIVES, ENDING, LEAVING, LEFT, PROGRAMS, TOLD, expected, mpi
+from runs.mpi.test_mpi import (
+    COLLECTIVES,
+    ENDING,
+    LEAVING,
+    PROGRAMS,
+    TOLD,
+    expected,
+    mpi,
+    ranks_of,
+    tells_who_left,
+)
 
 #: mpi4py's wheel takes any library; this one chooses
 OPEN_MPI = ("-x", "MPI4PY_MPIABI=openmpi")
@@ -277,12 +288,16 @@ class TestOneHost:
         name = script(desk.folder, LEAVING)
         done = desk.run(*OPEN_MPI, "-H", "localhost:3", name, how, "1")
         assert done.returncode == 1, done.stderr
-        assert LEFT[how].format(rank=1, host="localhost", others="0,2") in done.stderr
+        assert tells_who_left(done.stderr, how, 1, "localhost", "0,2"), done.stderr
 
     def test_all_that_leave_half_way_are_named(self, desk: Desk) -> None:
         done = desk.run(*OPEN_MPI, "-H", "localhost:3", script(desk.folder, LEAVING), "all", "1")
         assert done.returncode == 1, done.stderr
-        assert "ranks 0-2 on localhost exited 0 without MPI_Finalize" in done.stderr
+        # a second after the first, when others may not have got there
+        left = r"(ranks? [\d,-]+) on localhost exited 0 without MPI_Finalize"
+        found = re.search(left + r"(?:; (ranks? [\d,-]+) (?:is|are) still in MPI)?", done.stderr)
+        assert found is not None, done.stderr
+        assert set().union(*map(ranks_of, filter(None, found.groups()))) == {0, 1, 2}
 
     @pytest.mark.parametrize("how", ["finalized", "on"])
     def test_who_has_finalized_is_let_go(self, desk: Desk, how: str) -> None:
@@ -300,9 +315,13 @@ from mpi4py import MPI
         assert done.returncode == 125, done.stderr
         report = json.loads((desk.folder / "logs" / "latest" / "report.json").read_text())
         used = report["cause"]["used"]
-        assert [(one["way"], one["ranks"]) for one in used] == [("PMI-1", [0, 1]), ("PMIx", [2, 3])]
-        assert "ranks 0-1 on localhost: MPICH Version: " in done.stderr
-        assert "ranks 2-3 on localhost: Open MPI v" in done.stderr
+        # those that are there when the first of them are asked
+        ranks = {one["way"]: {*one["ranks"]} for one in used}
+        assert ranks.keys() == {"PMI-1", "PMIx"}
+        assert ranks["PMI-1"] <= {0, 1}
+        assert ranks["PMIx"] <= {2, 3}
+        assert re.search(r"ranks? [01-]+ on localhost: MPICH Version: ", done.stderr)
+        assert re.search(r"ranks? [23-]+ on localhost: Open MPI v", done.stderr)
 
     def test_groups_are_made_and_numbered(self, desk: Desk) -> None:
         done = desk.run("-H", "localhost:3", script(desk.folder, GROUPS))
@@ -349,8 +368,11 @@ if MPI.COMM_WORLD.rank == 0:
     agent = os.getppid()
     children = open(f"/proc/{agent}/task/{agent}/children").read().split()
     for pid in map(int, children):  # which are this rank, the other, and who serves them
-        if os.getpgid(pid) == pid and b"mpi4py" not in open(f"/proc/{pid}/maps", "rb").read():
-            os.kill(pid, signal.SIGKILL)
+        try:
+            if os.getpgid(pid) == pid and b"mpi4py" not in open(f"/proc/{pid}/maps", "rb").read():
+                os.kill(pid, signal.SIGKILL)
+        except OSError:
+            pass  # one that ends meanwhile
 time.sleep(60)
 """
         done = desk.run(*OPEN_MPI, "-H", "localhost:2", script(desk.folder, text))
@@ -404,7 +426,7 @@ class TestHosts:
     def test_one_that_leaves_half_way_is_named(self, cluster: Cluster, how: str) -> None:
         done = cluster.run(self.argv(cluster, LEAVING, how, "3"))
         assert done.returncode == 1, done.stderr
-        assert LEFT[how].format(rank=3, host="n2", others="0-2,4-7") in done.stderr
+        assert tells_who_left(done.stderr, how, 3, "n2", "0-2,4-7"), done.stderr
 
     @pytest.mark.parametrize(("how", "code"), [("_exit", 4), ("abort", 7)])
     def test_the_first_to_fail_is_named(self, cluster: Cluster, how: str, code: int) -> None:
