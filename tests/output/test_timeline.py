@@ -145,7 +145,9 @@ def test_any_text_is_drawn_or_refused(text: str) -> None:
 def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "run.json"
     words = ["-H", "localhost:2", "--trace", str(path), "--log-dir", str(tmp_path / "logs")]
-    words += ["--sample", "0.2", "--quiet", "--no-python", "sleep", "0.7"]
+    sampled = f"$(grep -c node.sampled {tmp_path}/logs/latest/dispatch.jsonl)"
+    words += ["--sample", "0.2", "--quiet", "--no-python", "sh", "-c"]
+    words += [f"until [ {sampled} -ge 3 ]; do sleep 0.1; done"]
     assert cli.main(words) == 0
     assert cli.main(["report", str(path)]) == 0
     told = capsys.readouterr()

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from rig import wait_for
 
+from dispatcher.output.terminal import alt_screen
 from dispatcher.output.terminal.alt_screen import (
     ENTER,
     LEAVE,
@@ -131,7 +132,10 @@ def test_a_paused_terminal_costs_pictures_and_holds_nobody(desk: Desk) -> None:
     assert shown.count(b"\x1b[J") >= 2
 
 
-def test_what_is_left_of_a_picture_does_not_stand_before_the_end(desk: Desk) -> None:
+def test_what_is_left_of_a_picture_does_not_stand_before_the_end(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(alt_screen, "LAST", 60.0)  # seconds for us to read
     desk.screen.enter()
     desk.screen.draw([b"x" * 1000] * 100)
     reader = threading.Thread(target=desk.screen.leave)
@@ -143,7 +147,7 @@ def test_what_is_left_of_a_picture_does_not_stand_before_the_end(desk: Desk) -> 
         shown += desk.shown()
         return not reader.is_alive()
 
-    wait_for(is_left, 20, "it is given back")
+    wait_for(is_left, 60, "it is given back")
     shown += desk.shown()
     assert shown.endswith(b"\x18" + LEAVE)
     assert desk.modes() == desk.before

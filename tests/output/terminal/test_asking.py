@@ -30,7 +30,8 @@ def terminal(monkeypatch: pytest.MonkeyPatch) -> Iterator[Terminal]:
 # -- who asks for a secret --------------------------------------------------------------
 
 
-def test_who_asks_waits_until_nothing_is_drawn() -> None:
+def test_who_asks_waits_until_nothing_is_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "ASK_LIMIT", 60.0)
     lock = TtyLock()
     assert lock.draws()
     entered = threading.Event()

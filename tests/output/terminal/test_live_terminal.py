@@ -228,7 +228,7 @@ def test_nothing_is_drawn_while_a_secret_is_asked_for(tty: Tty) -> None:
     asker = threading.Thread(target=ask)
     asker.start()
     for tick in range(1, 10_000):
-        refresh(FIRST + tick / 1000)
+        refresh(FIRST + tick / 100_000)  # of the time that is played little passes
         if asked.wait(0.002):
             break
     refresh(STOPPED / 2)
