@@ -201,7 +201,7 @@ def end_keeper(record: Record) -> None:
         handle = os.pidfd_open(record.keeper)
     except ProcessLookupError:
         return
-    for number, patience in ((signal.SIGTERM, 10.0), (signal.SIGKILL, 10.0)):
+    for number, patience in ((signal.SIGTERM, 20.0), (signal.SIGKILL, 20.0)):
         signal.pidfd_send_signal(handle, number)
         if select.select([handle], [], [], patience)[0]:
             break
