@@ -23,7 +23,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("site")
     words = ["build", "--strict", "--site-dir", str(folder), "--config-file", "mkdocs.yml"]
     done = subprocess.run(
-        [sys.executable, "-m", "mkdocs", *words], cwd=ROOT, timeout=100, check=False,
+        [sys.executable, "-m", "mkdocs", *words], cwd=ROOT, timeout=200, check=False,
         env={**os.environ, "NO_MKDOCS_2_WARNING": "1"}, capture_output=True, text=True,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr

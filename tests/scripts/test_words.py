@@ -14,7 +14,7 @@ MOST_NAMES = 60
 def test_no_word_of_ours_is_used_without_end() -> None:
     done = subprocess.run(
         [sys.executable, str(ROOT / "scripts" / "words")],
-        capture_output=True, text=True, timeout=120, check=True,
+        capture_output=True, text=True, timeout=200, check=True,
     )  # fmt: skip
     rows = [line.split(maxsplit=2) for line in done.stdout.splitlines()]
     assert len(rows) == 20

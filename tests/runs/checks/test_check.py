@@ -16,12 +16,14 @@ link mlx5_1/1 lid 12 sm_lid 1 lmc 0 state ACTIVE physical_state LINK_UP
 eno1             UP             10.0.0.{n}/24
 default via 10.0.0.1 dev eno1
 """
+#: seconds of which a loaded machine may need some
+ENOUGH = "--check-timeout", "80"
 
 
 def check(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "dispatcher", "check", *words],
-        cwd=cwd, capture_output=True, text=True, check=False, timeout=60, stdin=subprocess.DEVNULL,
+        cwd=cwd, capture_output=True, text=True, check=False, timeout=100, stdin=subprocess.DEVNULL,
     )  # fmt: skip
 
 
@@ -119,7 +121,7 @@ def test_different_settings_do_not_fit_into_one_file(tmp_path: Path) -> None:
 
 def test_this_machine_is_looked_at(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("pass")
-    done = check("-w", "localhost", "train.py", "--json", cwd=tmp_path)
+    done = check("-w", "localhost", "train.py", "--json", *ENOUGH, cwd=tmp_path)
     said = promises.told(done.stdout)
     here = said["hosts"]["localhost"]
     assert set(said) == {"schema", "format", "fit", "seconds", "checks", "hosts"}
@@ -132,7 +134,7 @@ def test_this_machine_is_looked_at(tmp_path: Path) -> None:
 
 
 def test_a_script_that_is_not_there(tmp_path: Path) -> None:
-    done = check("-w", "localhost", "no.py", cwd=tmp_path)
+    done = check("-w", "localhost", "no.py", *ENOUGH, cwd=tmp_path)
     assert done.returncode == 1
     assert f"critical: localhost: script: {tmp_path}/no.py: no such file" in done.stdout
     assert "  hint: copy it there" in done.stdout
@@ -143,7 +145,7 @@ def test_a_site_s_own_check(tmp_path: Path) -> None:
     mine.mkdir()
     (mine / "fw").write_text('#!/bin/sh\necho \'{"level": "CRITICAL", "text": "old"}\'\n')
     (mine / "fw").chmod(0o755)
-    words = ("-w", "localhost", "--full", "--site-checks", str(mine), "--json")
+    words = ("-w", "localhost", "--full", "--site-checks", str(mine), "--json", *ENOUGH)
     done = check(*words, cwd=tmp_path)
     found = promises.told(done.stdout)["hosts"]["localhost"]["checks"]["site"]
     assert (done.returncode, found["level"], found["text"]) == (1, "CRITICAL", "fw: old")

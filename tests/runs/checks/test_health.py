@@ -106,9 +106,9 @@ def test_a_closed_port_is_found(new_cluster: Callable[..., Cluster]) -> None:
     done = cluster.run(["sh", "-c", rule], host="n2", root=True)
     if done.returncode != 0:
         pytest.skip(f"no routes here: {done.stderr}")
-    done = dispatch(
-        cluster, "check", "-H", cluster.hostfile(), "--check-timeout", "30", cwd=Path("/")
-    )
+    # an eighth of it is what n2 waits in vain
+    words = ("check", "-H", cluster.hostfile(), "--check-timeout", "80")
+    done = dispatch(cluster, *words, cwd=Path("/"))
     assert "critical: n2: reach: cannot reach n1 at " in done.stdout, done
     assert (done.returncode, "n3: reach" in done.stdout) == (1, False)
 
