@@ -66,16 +66,17 @@ class Slurm:
                 f" --seed-file=/run/munge.seed; {slurm}",
                 host=host,
             )  # fmt: skip
-        wait_for(
-            lambda: self.run("sinfo", "-h", "-o", "%T %D").stdout.split() == ["idle", "3"],
-            60,
-            "Slurm's nodes are idle",
-        )
+        wait_for(self.is_idle, 60, "Slurm's nodes are idle")
 
     def run(
         self, *argv: str, host: str = "login", check: bool = True
     ) -> subprocess.CompletedProcess[str]:
         return self.cluster.run(list(argv), host, env=self.environ, check=check, timeout=60)
+
+    def is_idle(self) -> bool:
+        """False too while there is nobody to ask: slurmctld may not listen yet."""
+        told = self.run("sinfo", "-h", "-o", "%T %D", check=False)
+        return bool(told.stdout.split() == ["idle", "3"])
 
     def batch(self, text: str, *options: str) -> tuple[int, str]:
         """Exit code and output of a batch script, on the nodes of ``options``."""
@@ -175,8 +176,4 @@ def test_nothing_is_left(slurm: Slurm, end: str) -> None:
             slurm.run("scancel", "-n", end)  # not what may still be completing of another test's
         wait_for(lambda: not slurm.ranks(), 60, lambda: f"no rank is left of {slurm.ranks()}")
         process.wait(60)
-    wait_for(
-        lambda: slurm.run("sinfo", "-h", "-o", "%T %D").stdout.split() == ["idle", "3"],
-        60,
-        "Slurm's nodes are idle again",
-    )
+    wait_for(slurm.is_idle, 60, "Slurm's nodes are idle again")
