@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 
-import promises
 import pytest
 from rig import Cluster
 
@@ -12,17 +11,16 @@ from dispatcher.api.rank_pairs import MOST, PairOutput
 from dispatcher.remote.rank import pair as program
 
 from ..conftest import Desk
+from .test_torch_pairs import check
 
 MARK = program.MARK.encode()
 
 
 def test_two_hosts(cluster: Cluster, isolated: None) -> None:
     pytest.importorskip("mpi4py")
-    words = "-w", "n1,n2", "--pairs", "--backend", "mpi", "--rounds", "1", "--json"
-    done = cluster.run([sys.executable, "-m", "dispatcher", "check", *words], timeout=150)
-    assert done.returncode == 0, done
-    (pair,) = promises.told(done.stdout)["pairs"]
-    assert (pair["hosts"], pair["why"]) == (["n1", "n2"], "")
+    code, found = check(cluster, "--backend", "mpi")
+    (pair,) = found["pairs"]
+    assert (code, pair["hosts"], pair["why"]) == (0, ["n1", "n2"], "")
     assert all(pair[figure] > 0 for figure in ("latency", "there", "back"))
 
 
