@@ -306,24 +306,59 @@ def test_ranks_that_neither_write_nor_compute_hang() -> None:
     assert [o["signum"] for o in agent.orders if o["type"] == "signal"] == [15, 18]
 
 
-def test_ranks_that_write_do_not_hang_however_little_they_compute() -> None:
+def _writing(until: Callable[[int], bool]) -> Agent:
+    """Of two ranks that compute next to nothing, one writes; until that is true of its lines."""
+
     def start(agent: Agent, order: Order) -> None:
         agent.spawned(order)
         threading.Thread(target=writes, args=(agent,), daemon=True).start()
 
     def writes(agent: Agent) -> None:
-        for beat in range(30):  # half as long again as they may be silent
+        for beat in range(600):
             time.sleep(0.1)
-            agent.writes(0, b"step\n")
             ranks = [[rank, "S", 0.5, 1, 1, 1, None, None, None] for rank in (0, 1)]
-            agent.report("sample", at=0.1 * beat, ranks=ranks, gpus=[], late=False)
+            # by its clock twice as long: all that it tells is of the time that counts
+            agent.report("sample", at=0.2 * beat, ranks=ranks, gpus=[], late=False)
+            agent.writes(0, b"step\n")  # a pause before this is one without samples, too
+            if until(beat):
+                break
         _exits_all(agent, {})
 
-    (agent,) = agents_with(1, start=start)
+    return Agent(0, start=start)
+
+
+def test_ranks_that_write_do_not_hang_however_little_they_compute() -> None:
+    longer = 29  # than they may be silent, half as long again
+    agent = _writing(lambda lines: lines == longer)
     played = Played(plan_of(1, limits=Limits(hang_timeout=2.0)), agent)
     assert played.run().cause is None
     assert played.heard.of(RanksHung) == []
     assert played.heard.of(OutputSeen)  # told when they would else be thought to hang
+
+
+def test_nor_where_we_do_not_run_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A sample that waits for us then is judged by the output that has come before it."""
+    late = list[float]()
+    agent = _writing(lambda lines: bool(late))
+    played = Played(plan_of(1, limits=Limits(hang_timeout=2.0)), agent)
+    wait = played.runner._wait
+
+    def sleepy(due: float | None) -> list[ev.Event]:
+        arrived = wait(due)
+        now = time.monotonic()
+        if due is not None and due < now + 0.3 and _brings_samples(arrived):
+            time.sleep(max(0.0, due - now))
+            late.append(due)
+        return arrived
+
+    monkeypatch.setattr(played.runner, "_wait", sleepy)
+    assert played.run().cause is None
+    assert late
+    assert played.heard.of(RanksHung) == []
+
+
+def _brings_samples(events: list[ev.Event]) -> bool:
+    return any(isinstance(event, NodeSampled) for event in events)
 
 
 # -- Ctrl-Z, input, sinks ---------------------------------------------------------------

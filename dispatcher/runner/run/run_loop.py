@@ -200,12 +200,12 @@ class Runner(EventLoop):
 
     def _step(self) -> None:
         """Wait for events or the next deadline, and have the core decide."""
-        self._tell_flow()
         due = self._machine.next_deadline()
         arrived = self._wait(due)
         woke = time.monotonic()
         if not arrived and due is not None and woke - due > OVERSLEPT:
             self._machine.extend_deadlines(woke - due)
+        self._tell_flow()  # a sample that arrived is judged by the output that came before it
         # what has arrived goes before what is due, so that nobody is late for our own delay
         for event in arrived:
             if self._verdict is None:
