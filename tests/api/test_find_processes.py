@@ -175,8 +175,13 @@ def test_at_the_end_they_are_looked_at(looks: Looks) -> None:
     ],
 )  # fmt: skip
 def test_a_look_between_two_attempts(
-    looks: Looks, found: list[Tagged], failures: list[str], told: list[ev.Event]
+    looks: Looks,
+    found: list[Tagged],
+    failures: list[str],
+    told: list[ev.Event],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(find_processes, "REPLY_TIMEOUT", 60.0)
     looks.found, looks.failures = {"n2": found}, failures
     cleanup = Cleanup()
     cleanup.one.check_orphans(CheckOrphans(1, 5.0))
@@ -236,7 +241,7 @@ def test_a_host_that_cannot_be_asked(monkeypatch: pytest.MonkeyPatch) -> None:
 
     transport = Refuses()
     hosts = [Host("n1"), Host("n2")]
-    limits = ExecLimits(connect=1.0)
+    limits = ExecLimits(connect=60.0)
     seen = look_by(lambda host: transport, hosts, [RUN], kill=True, limits=limits, handled=())
     assert seen.found == {"n1": [], "n2": []}
     assert any("n[1-2]" in line and "connection refused" in line for line in seen.failures)

@@ -13,6 +13,7 @@ import pytest
 from cases import cases
 
 from dispatcher.bootstrap import shell
+from dispatcher.core import exec_machine
 from dispatcher.core.events import run_events as ev
 from dispatcher.core.events.exec_events import (
     Exited,
@@ -248,7 +249,8 @@ def test_a_wrong_password_is_sent_once_whatever_becomes_of_the_question(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The second time the terminal fails, as one that hangs up may."""
-    monkeypatch.setattr(threading, "excepthook", lambda args: None)
+    reported = threading.Event()  # the thread that asks may still be on its way there
+    monkeypatch.setattr(threading, "excepthook", lambda args: reported.set())
 
     def ask(again: bool) -> bytes | None:
         if again:
@@ -262,6 +264,7 @@ def test_a_wrong_password_is_sent_once_whatever_becomes_of_the_question(
     outcomes = ExecRunner(plan_of(2, sudo="root"), lambda host: hosts, [Heard()], ask=ask).run(())
     assert [type(outcome) for outcome in outcomes] == [Failed, Failed]
     assert sum(link.got.count(b"wrong\n") for link in hosts.links.values()) == 1
+    assert reported.wait(60)
 
 
 class Takes(StdioHandler):
@@ -331,7 +334,8 @@ def test_time_in_which_a_secret_is_typed_is_nobody_s() -> None:
     assert [runner._inbox.get(), runner._inbox.get()] == [Typing(True), Typing(False)]
 
 
-def test_a_host_that_never_starts_is_given_up_in_time() -> None:
+def test_a_host_that_never_starts_is_given_up_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(exec_machine, "CONNECT_SLACK", 60.0)  # its thread is to say it
     outcomes, heard, _ = run(plan_of(1, limits=ExecLimits(connect=0.2)), lambda link, data: None)
     (failed,) = outcomes
     assert isinstance(failed, Failed)

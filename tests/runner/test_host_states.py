@@ -184,7 +184,8 @@ def test_who_takes_nothing_and_says_nothing_is_lost_after_a_while(
     assert watched.failure() == Failure(Kind.LOST, "the link was closed")
 
 
-def test_what_a_deaf_host_says_still_counts(start: Start) -> None:
+def test_what_a_deaf_host_says_still_counts(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(host_thread, "LAST_WORDS", 60.0)
     link = ScriptedLink([SYNC + READY])
     watched = start(link)
     watched.until(ev.NodeReady)

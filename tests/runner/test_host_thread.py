@@ -62,6 +62,7 @@ class ScriptedLink(Link):
         self.is_let_end = False
         self.expected: list[float] = []
         self.watchable = True
+        self._told: Callable[[], None] = lambda: None  # nobody watches yet: the script is read then
 
     def watch(self, ready: Callable[[], None]) -> None:
         self._told = ready
@@ -134,7 +135,7 @@ class Watched:
         *answers: Link | Failure,
         boot_timeout: float = 30.0,
         heartbeat: float = 100.0,
-        connect_limit: float = 5.0,
+        connect_limit: float = 60.0,
         waiting: Sequence[Link | None] = (),
         **more: Any,
     ) -> None:
@@ -309,7 +310,7 @@ def test_a_flood_is_left_in_the_link_and_then_ends_it(
     watch: Callable[..., Watched], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(report_intake, "PATIENCE", 0.2)
-    monkeypatch.setattr(report_intake, "BURST", 200 << 10)
+    monkeypatch.setattr(report_intake, "BURST", 800 << 10)
     chunk = (
         control("mpi_inside", inside=[], over=[], libraries=[]) * 60_000
     )  # seconds of what may be told
@@ -478,8 +479,11 @@ def test_input_waits_for_all_else_and_its_credit_comes_back(
     assert watched.failure().kind is Kind.PROTOCOL
 
 
-def test_last_words_are_waited_for(watch: Callable[..., Watched]) -> None:
+def test_last_words_are_waited_for(
+    watch: Callable[..., Watched], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The far side takes nothing any more, but what it said last is still on its way."""
+    monkeypatch.setattr(host_thread, "LAST_WORDS", 60.0)
     link = ScriptedLink([SYNC + READY], b"KeyError: 1\n", 1)
     watched = watch(link)
     watched.until(ev.NodeReady)

@@ -40,7 +40,7 @@ def test_a_run_from_its_first_order_to_its_last() -> None:
     assert heard.of(ev.RunFinished) == [ev.RunFinished(0, "ok")]
     assert isinstance(heard.entries[-1].event, ev.RunFinished)
     assert heard.closed
-    assert all(agent.closed.is_set() for agent in played.agents)
+    assert all(agent.closed.wait(60) for agent in played.agents)
     assert [played.runner.home(rank) for rank in range(4)] == [(0, 0), (0, 1), (1, 0), (1, 1)]
     assert [played.runner.host_of(rank) for rank in (1, 2)] == ["n0", "n1"]
 
@@ -194,13 +194,13 @@ def test_a_bug_of_ours_leaves_nobody_behind(monkeypatch: pytest.MonkeyPatch) -> 
         raise KeyError("a bug")
 
     monkeypatch.setattr(run_loop, "start_order", broken)
-    before = threading.active_count()
+    before = set(threading.enumerate())
     played = Played(plan_of())
     with pytest.raises(KeyError, match="a bug"):
         played.run()
-    assert all(agent.closed.is_set() for agent in played.agents)
+    assert all(agent.closed.wait(60) for agent in played.agents)
     assert played.heard.closed
-    wait_for(lambda: threading.active_count() <= before, 20, "its threads have ended")
+    wait_for(lambda: set(threading.enumerate()) <= before, 20, "its threads have ended")
 
 
 def test_the_plan_is_closed_once_gpus_were_counted() -> None:

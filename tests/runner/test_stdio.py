@@ -198,7 +198,7 @@ def test_nobody_writes_to_a_command_that_is_over(
     pipe: tuple[int, int], how: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(stdio, "_LINK_POLL", 0.02)
-    before = threading.active_count()
+    before = set(threading.enumerate())
     spool, link = StdinSpool(pipe[0]), Reads()
     spool.start(0, link)
     os.write(pipe[1], b"some")
@@ -210,7 +210,7 @@ def test_nobody_writes_to_a_command_that_is_over(
     if how == "refuses":
         os.write(pipe[1], b"more")
     os.close(pipe[1])
-    wait_for(lambda: threading.active_count() <= before, 20, "its thread has ended")
+    wait_for(lambda: set(threading.enumerate()) <= before, 20, "its thread has ended")
     assert link.text == b"some"
 
 
@@ -283,6 +283,7 @@ def test_the_terminal_is_given_back_as_it_was() -> None:
     desk.keyboard.close()
     assert termios.tcgetattr(desk.tty) == desk.before
     assert desk.keyboard._thread is not None
+    desk.keyboard._thread.join(60)
     assert not desk.keyboard._thread.is_alive()
     os.close(desk.user)
     os.close(desk.tty)
