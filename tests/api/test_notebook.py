@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import types
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,6 +22,7 @@ class Display:
     def __init__(self) -> None:
         self.html: list[str] = []
         self.text: list[str] = []
+        self.seen: Callable[[str], None] = lambda text: None
 
     def __call__(self, shown: Any, *, display_id: bool) -> Display:
         assert display_id
@@ -28,6 +32,7 @@ class Display:
     def update(self, shown: Any) -> None:
         self.html.append(shown._repr_html_())
         self.text.append(repr(shown))
+        self.seen(self.text[-1])
 
 
 @pytest.fixture
@@ -49,14 +54,18 @@ def job(text: str) -> dispatcher.Request:
 
 
 def test_the_cell_shows_how_far_it_is_and_then_the_verdict(
-    display: Display, monkeypatch: pytest.MonkeyPatch
+    display: Display, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(notebook, "EVERY", 0.0)
-    report = dispatcher.run(job("echo '<b>' >&2; sleep 1.5; exit $RANK"))
+    shown = tmp_path / "shown"
+    display.seen = lambda text: shown.touch() if "1 host: 1 running" in text else None
+    waits = f"n=0; until test -e {shown} || test $n = 600; do n=$((n+1)); sleep 0.1; done"
+    report = dispatcher.run(job(f"echo '<b>' >&2; {waits}; exit $RANK"))
     assert report.exit_code == 1
-    assert any("1 host: 1 running" in text for text in display.text)
+    assert shown.exists()
     assert display.text[-1].startswith("error: rank 1 on localhost, pid ")
-    assert "exit code 1 \N{MIDDLE DOT} 2 ranks on 1 host, 0:00:0" in display.text[-1]
+    end = r"exit code 1 \N{MIDDLE DOT} 2 ranks on 1 host, 0:0\d:\d\d"
+    assert re.search(end, display.text[-1])
     assert "&lt;b&gt;" in display.html[-1]
     assert "<b>" not in display.html[-1]
     assert report._repr_html_() == display.html[-1]

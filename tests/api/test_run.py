@@ -205,7 +205,7 @@ def test_an_error_in_a_callback_ends_the_job_and_is_raised() -> None:
         dispatcher.run(ranks(SLEEP, 1), on_line=broken)
 
 
-def test_a_program_with_a_loop_awaits_it() -> None:
+def test_a_program_with_a_loop_awaits_it(tmp_path: Path) -> None:
     lines: list[str] = []
     names: list[str] = []
     turns: list[int] = []
@@ -213,12 +213,17 @@ def test_a_program_with_a_loop_awaits_it() -> None:
     async def others() -> None:
         while True:
             turns.append(1)
+            if len(turns) == 5:
+                turned.touch()
             await asyncio.sleep(0.01)
+
+    turned = tmp_path / "turned"
+    waits = f"n=0; until test -e {turned} || test $n = 600; do n=$((n+1)); sleep 0.1; done"
 
     async def main() -> dispatcher.Report:
         beside = asyncio.create_task(others())
         report = await dispatcher.run_async(
-            ranks(["sh", "-c", "echo $RANK; sleep 0.2"]),
+            ranks(["sh", "-c", f"echo $RANK; {waits}"]),
             on_line=lambda line: lines.append(str(line)),
             on_event=lambda entry: names.append(entry.event.name),
         )
@@ -229,7 +234,7 @@ def test_a_program_with_a_loop_awaits_it() -> None:
     assert report.ok
     assert sorted(lines) == ["[0] 0", "[1] 1"]
     assert names.count("rank.exited") == 2
-    assert len(turns) > 3  # the loop went on meanwhile
+    assert turned.exists()  # the loop went on meanwhile
     found = registry.find(report.run_id)
     assert (found.state, found.exit_code, found.by_program) == ("ended", 0, True)
 
