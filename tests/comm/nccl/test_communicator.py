@@ -68,13 +68,19 @@ def calls() -> Calls:
 
 def made(calls: Calls, number: int = 7, **more: Any) -> Communicator:
     library: Any = calls
-    options = {"who": "rank 1 on n1", "timeout": 0.2, **more}
+    options = {"who": "rank 1 on n1", "timeout": 60.0, **more}
     return Communicator(library, ctypes.c_void_p(number), **options)
 
 
 @pytest.fixture
 def communicator(calls: Calls) -> Communicator:
     return made(calls)
+
+
+@pytest.fixture
+def hasty(calls: Calls) -> Communicator:
+    """One that waits for nothing long."""
+    return made(calls, timeout=0.2)
 
 
 SOME = Buffer(0x1000, 8)
@@ -90,52 +96,52 @@ def test_a_call_waits_until_it_is_queued(calls: Calls, communicator: Communicato
     assert calls.states == []
 
 
-def test_the_deadline_aborts(calls: Calls, communicator: Communicator) -> None:
+def test_the_deadline_aborts(calls: Calls, hasty: Communicator) -> None:
     calls.code = IN_PROGRESS
     with pytest.raises(
         NcclError, match=r"rank 1 on n1: world: ncclAllReduce: not done after 0.2 s"
     ):
-        communicator.all_reduce(SOME)
+        hasty.all_reduce(SOME)
     assert calls.names == ["ncclAllReduce", "ncclCommAbort"]
-    assert communicator.closed
+    assert hasty.closed
     with pytest.raises(NcclError, match="the communicator is closed"):
-        communicator.all_reduce(SOME)
+        hasty.all_reduce(SOME)
 
 
 class TestACallThatBlocks:
     """NCCL waits inside it for a peer: the watchdog aborts the communicator, which ends it."""
 
-    def test_a_collective(self, calls: Calls, communicator: Communicator) -> None:
+    def test_a_collective(self, calls: Calls, hasty: Communicator) -> None:
         calls.blocks = "ncclAllReduce"
         with pytest.raises(
             NcclError, match=r"world: ncclAllReduce: not done after 0.2 s"
         ) as caught:
-            communicator.all_reduce(SOME)
+            hasty.all_reduce(SOME)
         assert (caught.value.code, calls.asked) == (IN_PROGRESS, [])
         assert calls.names == ["ncclAllReduce", "ncclCommAbort"]
-        assert communicator.closed
+        assert hasty.closed
 
     def test_the_end_of_a_group_with_all_that_are_in_it(
-        self, calls: Calls, communicator: Communicator
+        self, calls: Calls, hasty: Communicator
     ) -> None:
         calls.blocks, other = "ncclGroupEnd", made(calls, 9, name="tp")
 
         def fail() -> None:
-            with communicator.group():
+            with hasty.group():
                 other.send(SOME, 2)
 
         with pytest.raises(NcclError, match=r"world: ncclGroupEnd: not done after 0.2 s"):
             fail()
-        assert (communicator.closed, other.closed) == (True, True)
+        assert (hasty.closed, other.closed) == (True, True)
 
-    def test_the_last_word(self, calls: Calls, communicator: Communicator) -> None:
+    def test_the_last_word(self, calls: Calls, hasty: Communicator) -> None:
         calls.blocks = "ncclCommFinalize"
         with pytest.raises(NcclError, match=r"world: ncclCommFinalize: not done after 0.2 s"):
-            communicator.close()
+            hasty.close()
         assert calls.names == ["ncclCommFinalize", "ncclCommAbort"]
 
     def test_a_split(
-        self, calls: Calls, communicator: Communicator, monkeypatch: pytest.MonkeyPatch
+        self, calls: Calls, hasty: Communicator, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         def split(*_: object) -> int:
             assert calls.aborted.wait(30)
@@ -143,8 +149,8 @@ class TestACallThatBlocks:
 
         monkeypatch.setattr(calls, "split", split)
         with pytest.raises(NcclError, match=r"world: ncclCommSplit: not done after 0.2 s"):
-            communicator.split(0)
-        assert communicator.closed
+            hasty.split(0)
+        assert hasty.closed
 
 
 def test_memory_of_another_gpu_is_refused(calls: Calls) -> None:
@@ -379,7 +385,7 @@ def test_a_split_has_a_name_and_the_parents_time(calls: Calls, communicator: Com
     calls.states = [0, 0]
     child = communicator.split(3)
     assert child is not None
-    assert (child.name, child.timeout) == ("world/3", 0.2)
+    assert (child.name, child.timeout) == ("world/3", 60.0)
     assert repr(child) == "Communicator(world/3: rank 1 of 4)"
     calls.states = [0, 5]
     with pytest.raises(NcclError, match="rank 1 on n1: tp: ncclCommSplit: reason 5") as caught:
@@ -429,7 +435,7 @@ class TestShrink:
     ) -> None:
         calls.states = [0]
         rest = communicator.shrink([3, 0, 3])
-        assert (rest.name, rest.timeout, rest.closed) == ("world without 0,3", 0.2, False)
+        assert (rest.name, rest.timeout, rest.closed) == ("world without 0,3", 60.0, False)
         assert calls.made[0] == ("shrink", [0, 3])
         assert (calls.names[1:], communicator.closed) == (["ncclCommAbort"], True)
         assert rest in rest._family
