@@ -79,7 +79,7 @@ KEPT = 'exec "$@" >>"$0/out" 2>>"$0/err"'
 def mpiexec(mpi: str, tmp_path: Path) -> MpiExec:
     """``mpiexec(n, program, **environment)``; a program is indented Python text."""
 
-    def run(count: int, program: str, *arguments: str, limit: float = 100, **env: str) -> Ended:
+    def run(count: int, program: str, *arguments: str, limit: float = 180, **env: str) -> Ended:
         inherited = {
             name: value
             for name, value in os.environ.items()

@@ -11,10 +11,11 @@ import dispatcher.comm as comm
 
 warnings.simplefilter("default")
 absent = [int(word) for word in sys.argv[1:]]
+comm.mpi._TOGETHER = 6  # who gives up first ends the others, which are to say why, too
 if MPI.COMM_WORLD.Get_rank() in absent:
     time.sleep(600)
-job = comm.init(timeout=5 if absent else 30, device="cpu")
-job.init_torch(timeout=60)
+job = comm.init(timeout=8 if absent else 60, device="cpu")
+job.init_torch(timeout=120)
 import torch  # noqa: E402 - after the bootstrap, as a script may do
 
 groups = job.parallel(tp=2)

@@ -20,7 +20,7 @@ def run(mpi: str, count: int, *command: str) -> list[str]:
         [mpi, "-n", str(count), sys.executable, str(EXAMPLES / command[0]), *command[1:]],
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=180,
         env=environ,
     )
     assert ended.returncode == 0, ended.stderr

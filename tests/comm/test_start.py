@@ -84,6 +84,7 @@ class TestReal:
             if os.environ["PMI_RANK"] == "0":
                 os.environ["NCCL_SOCKET_IFNAME"] = "=nosuch0"
             import dispatcher.comm as comm
+            comm.mpi._TOGETHER = 20
             comm.init().nccl_communicator()
             """,
         )
@@ -99,6 +100,7 @@ class TestReal:
             2,
             """
             import dispatcher.comm as comm
+            comm.mpi._TOGETHER = 20
             job = comm.init(device="cpu")
             comm.job.cuda = None
             job.nccl_communicator(ranks_per_id=1)
@@ -194,13 +196,13 @@ def test_a_rank_whose_start_hangs_is_named_by_all(mpiexec: MpiExec, fake: str) -
         + """
 job._library = fake = FakeNccl(MPI, hang=job.rank == 1)
 try:
-    job.nccl_communicator(timeout=5)
+    job.nccl_communicator(timeout=8)
 except comm.RollCallError as error:
     print(error.message, error.missing, "ncclCommAbort" in fake.calls, flush=True)
 """,
     )
     assert ended.code == 0, ended.err
-    expected = f"comm: starting nccl: rank 1 on {HOST} did not come within 5 s (1,) True"
+    expected = f"comm: starting nccl: rank 1 on {HOST} did not come within 8 s (1,) True"
     assert ended.lines == [expected] * 3
 
 

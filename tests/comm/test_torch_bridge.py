@@ -115,6 +115,7 @@ class TestRanks:
             """
             import dispatcher.comm as comm
             import torch.distributed as dist
+            comm.mpi._TOGETHER = 20
             job = comm.init(device="cpu")
             real = dist.init_process_group
             def broken(*args, **named):
@@ -135,6 +136,7 @@ class TestRanks:
             """
             import sys, types
             import dispatcher.comm as comm
+            comm.mpi._TOGETHER = 20
             job = comm.init(device="cpu")
             sys.modules["torch"] = None if job.rank == 1 else types.ModuleType("torch")
             sys.modules["torch.distributed"] = types.ModuleType("torch.distributed")
@@ -152,6 +154,7 @@ class TestRanks:
             import sys, types
             import dispatcher.comm as comm
             from dispatcher.comm import torch_bridge
+            comm.mpi._TOGETHER = 20
             job = comm.init(device="cpu")
             if job.rank == 2:  # and needs no torch before it has reached rank 0
                 sys.modules["torch"] = sys.modules["torch.distributed"] = types.ModuleType("torch")

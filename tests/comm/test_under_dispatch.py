@@ -10,7 +10,10 @@ import pytest
 from rig import Cluster
 
 RANK = str(Path(__file__).with_name("over_hosts.py"))
-NCCL = "import dispatcher.comm as comm; comm.init(device='cpu').nccl_communicator()"
+NCCL = (
+    "import dispatcher.comm as comm; comm.mpi._TOGETHER = 20;"
+    " comm.init(device='cpu').nccl_communicator()"
+)
 EXIT = """
 import sys
 import dispatcher.comm as comm
@@ -25,7 +28,7 @@ pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("isolated", "torch_rank
 
 def dispatch(cluster: Cluster, *words: str) -> subprocess.CompletedProcess[str]:
     line = [sys.executable, "-m", "dispatcher", "-H", "n1:2,n2:2", *words]
-    return cluster.run(line, cwd=cluster.shared)
+    return cluster.run(line, cwd=cluster.shared, timeout=180)
 
 
 def test_ranks_of_two_hosts_meet(cluster: Cluster) -> None:
@@ -42,7 +45,7 @@ def test_ranks_of_two_hosts_meet(cluster: Cluster) -> None:
 def test_a_missing_rank_ends_the_run(cluster: Cluster) -> None:
     ended = dispatch(cluster, RANK, "3")
     assert ended.returncode == 1
-    assert "rank 2 on n2: roll call: rank 3 on n2 did not come within 5 s" in ended.stderr
+    assert "rank 2 on n2: roll call: rank 3 on n2 did not come within 8 s" in ended.stderr
 
 
 @pytest.mark.usefixtures("nccl")
