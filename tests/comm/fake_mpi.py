@@ -15,7 +15,7 @@ from dispatcher.comm.exchange import Exchange
 T = TypeVar("T")
 
 #: seconds after which threads that hang are given up
-LIMIT = 30.0
+LIMIT = 60.0
 
 
 class Aborted(Exception):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -88,8 +88,9 @@ def test_another_head_is_no_record(change: tuple[int, bytes]) -> None:
 
 @pytest.fixture(autouse=True)
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ranks that are not there are not waited for long."""
+    """Ranks that are not there are not waited for long, rank 0's word is."""
     monkeypatch.setattr(exchange, "_SETTLE", 0.1)
+    monkeypatch.setattr(exchange, "_MARGIN", 20.0)
 
 
 def until_sent(mpi: Mpi, to: int, count: int = 1) -> None:
@@ -248,7 +249,7 @@ class TestAssemble:
 
         began = time.monotonic()
         assert isinstance(together(2, work)[0], RollCallError)
-        assert time.monotonic() - began < 10
+        assert time.monotonic() - began < 25
 
 
 class TestShare:
@@ -337,8 +338,8 @@ def test_a_rank_without_a_name_is_its_number() -> None:
 
 def test_pauses_grow_to_two_milliseconds(monkeypatch: pytest.MonkeyPatch) -> None:
     slept: list[float] = []
-    record: Callable[[float], None] = slept.append
-    monkeypatch.setattr(time, "sleep", record)
+    played = SimpleNamespace(sleep=slept.append, monotonic=time.monotonic)
+    monkeypatch.setattr(exchange, "time", played)  # not that of other threads
     pause = Pause()
     for _ in range(20):
         pause()

@@ -138,12 +138,17 @@ class TestNccl:
         alone.all_reduce(SOME)
         assert nccl.ways == [True, False, False]
 
-    def test_a_start_that_blocks_for_ever_is_named_and_aborted(self) -> None:
+    def test_a_start_that_blocks_for_ever_is_named_and_aborted(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("dispatcher.comm.exchange._MARGIN", 20.0)
+        monkeypatch.setattr("dispatcher.comm.nccl.start._ABORT", 60.0)
+
         def work(exchange: Exchange) -> tuple[Any, list[str]]:
             one = with_nccl(Job(exchange, [info(0), info(1)], 20.0), nccl := Nccl())
             nccl.stuck = exchange.rank == 1
             with pytest.raises(RollCallError) as caught:
-                one.nccl_communicator(timeout=2)
+                one.nccl_communicator(timeout=8)
             return caught.value.missing, nccl.calls
 
         ended = [((1,), ["unique_id", "ncclCommAbort"]), ((1,), ["ncclCommAbort"])]
@@ -171,6 +176,7 @@ class TestNccl:
         self, gpu: int | None, hint: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr("dispatcher.comm.nccl.cuda.make_current", lambda index: None)
+        monkeypatch.setattr("dispatcher.comm.nccl.start._ABORT", 60.0)
         monkeypatch.setitem(sys.modules, "torch", None)
         nccl = Nccl(init_rank=2)
         one = with_nccl(made(info(0, gpu="G", gpu_index=gpu)), nccl)

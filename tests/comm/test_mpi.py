@@ -209,7 +209,10 @@ class TestUncaught:
         assert fail(CommError("x", shared=True)) is None
         assert fake.aborted == []
 
-    def test_who_leaves_in_good_order_lets_go_of_its_gpu_first(self) -> None:
+    def test_who_leaves_in_good_order_lets_go_of_its_gpu_first(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(mpi, "_TOGETHER", 60.0)
         fake, exchange = world()
         mpi.arm("a rank on h")
         take_others_along(fake, exchange)
@@ -219,6 +222,7 @@ class TestUncaught:
         assert calls == []
         assert fail(CommError("x", shared=True)) is None
         assert calls == ["abort"]
+        monkeypatch.setattr(mpi, "_TOGETHER", 0.05)
         never = threading.Event()
         mpi.abort_first(lambda: (never.wait(), None)[1])
         assert fail(CommError("x", shared=True)) is None  # it is not waited for without a limit

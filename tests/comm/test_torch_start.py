@@ -88,6 +88,7 @@ def torch(monkeypatch: pytest.MonkeyPatch) -> Any:
     played = Torch()
     monkeypatch.setattr(torch_bridge, "load_torch", lambda backend: played)
     monkeypatch.setattr(exchange_module, "_SETTLE", 0.1)
+    monkeypatch.setattr(exchange_module, "_MARGIN", 20.0)
     monkeypatch.setattr(torch_bridge, "_CONNECT", 30.0)
     monkeypatch.delenv("GLOO_SOCKET_IFNAME", raising=False)
     monkeypatch.delenv("MASTER_ADDR", raising=False)
@@ -146,7 +147,7 @@ class TestStart:
 
     def test_a_join_that_hangs_is_named_by_all(self, torch: Torch) -> None:
         torch.hangs = (1,)
-        errors = started(2, timeout=2.0)
+        errors = started(2, timeout=8.0)
         torch.end.set()
         for error in errors:
             assert isinstance(error, RollCallError)
