@@ -145,6 +145,10 @@ class Link(abc.ABC):
     def errors_ended(self) -> bool:
         """Whether all of standard error was read and no more can come."""
 
+    def lies_unread(self) -> bool:
+        """Whether output is here that our own reader has not come to, or its end."""
+        return False
+
     @abc.abstractmethod
     def close(self) -> None:
         """Close both directions; idempotent, returns within a second, never raises."""

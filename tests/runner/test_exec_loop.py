@@ -6,7 +6,9 @@ import os
 import re
 import signal
 import threading
+import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -28,10 +30,12 @@ from dispatcher.model.failure import Ending, Failure, Kind
 from dispatcher.model.host import Host
 from dispatcher.plan.exec_plan import ExecLimits, ExecPlan
 from dispatcher.remote.protocol.frames import SYNC
+from dispatcher.runner.exec import host_command
 from dispatcher.runner.exec.exec_loop import ExecRunner
 from dispatcher.runner.exec.stdio import StdioHandler
 from dispatcher.transport.base import Link, Target, Transport, Window
 from dispatcher.transport.process.command import LocalTransport
+from dispatcher.transport.process.pump import Pump
 from runner.played import Command, Heard
 
 
@@ -77,6 +81,46 @@ def test_the_terminal_is_given_back_when_all_is_shown() -> None:
         transport.close()
     assert shown.after == [False]
     assert terminal.given_back.is_set()
+
+
+class Holds(Sink):
+    """At the first output the thread that reads is held for a second, and the command goes on."""
+
+    def __init__(self, pump: Pump, file: Path) -> None:
+        self._pump, self._file = pump, file
+        self.text = b""
+        self._held = threading.Event()
+
+    def output(self, rank: int, stream: int, data: bytes) -> None:
+        if not self.text:
+            reading, writing = os.pipe()
+            os.close(writing)
+            self._pump.add(reading, self._hold)  # reads its end at once
+            assert self._held.wait(60)
+            self._file.touch()
+        self.text += data
+
+    def _hold(self, data: bytes) -> bool:
+        self._held.set()
+        time.sleep(1)
+        return True
+
+
+def test_last_words_are_read_though_who_reads_did_not_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who does not run for a while is not taken for a process that holds the output open."""
+    monkeypatch.setattr(host_command, "HELD_OPEN", 0.1)
+    monkeypatch.setattr(host_command, "POLL", 0.1)
+    transport, file = LocalTransport(), tmp_path / "on"
+    holds = Holds(transport._pump, file)
+    text = f"echo up; until test -e {file}; do sleep 0.02; done; echo last words"
+    plan = ExecPlan((Host("localhost"),), ("sh", "-c", text))
+    try:
+        outcomes = ExecRunner(plan, lambda host: transport, [holds]).run(())
+    finally:
+        transport.close()
+    assert (outcomes, holds.text) == ((Exited(0),), b"up\nlast words\n")
 
 
 # -- whole fan-outs on played hosts -----------------------------------------------------

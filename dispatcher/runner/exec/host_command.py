@@ -355,6 +355,9 @@ class HostCommand:
         ended = self._ended and link.errors_ended()
         if not ended and (self._full or now < self._quiet_since + HELD_OPEN):
             return None
+        if not ended and link.lies_unread():  # the silence is that of a reader who did not run
+            self._quiet_since = now
+            return None
         if self._scanner is not None:
             return ev.NodeLost(self._node, self._not_started(link))
         ending = link.ending(0.0)

@@ -62,6 +62,14 @@ class _Buffer(RecvBuffer):
             self._pump.resume(self._fd, self._fill)
         return data
 
+    def lies_unread(self) -> bool:
+        """Whether the pipe has what the pump has not read yet, be it its end."""
+        if self._paused or self.ended():
+            return False  # what is held back waits for the owner
+        poller = select.poll()
+        poller.register(self._fd, select.POLLIN)  # closed meanwhile: it has just ended
+        return bool(poller.poll(0))
+
     def drop(self) -> None:
         """Forget the pipe; nothing more is read."""
         if not self.ended():
@@ -127,6 +135,9 @@ class ChildLink(Link):
 
     def errors_ended(self) -> bool:
         return self._errors.spent
+
+    def lies_unread(self) -> bool:
+        return self._output.lies_unread() or self._errors.lies_unread()
 
     def _wait_writable(self) -> None:
         poller = select.poll()

@@ -6,6 +6,7 @@ import errno
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -103,6 +104,33 @@ def test_one_that_goes_on_has_not_ended(children: Children) -> None:
         Ending(None), Ending(None), False,
     )  # fmt: skip
     assert not link.errors_ended()
+
+
+@pytest.mark.parametrize(
+    ("text", "lies"),
+    [("echo x >&2; exec sleep 1000", True), ("echo x; exec sleep 1000", True), ("exit", True),
+     ("sleep 1000 & exit", False), ("exec sleep 1000 >&-", True)],
+)  # fmt: skip
+def test_what_lies_unread_is_known(children: Children, text: str, lies: bool) -> None:
+    """The pump does not run; what one that goes on has not written yet does not lie there."""
+    held, go = threading.Event(), threading.Event()
+
+    def hold(data: bytes) -> bool:
+        held.set()
+        return go.wait(60)
+
+    reading, writing = os.pipe()
+    os.close(writing)
+    children.pump.add(reading, hold)
+    assert held.wait(60)
+    link = children.sh(text)
+    if lies:
+        wait_for(link.lies_unread, 20, "it lies there")
+    else:
+        assert link.ending(20) == Ending(0)
+        assert not link.lies_unread()
+    go.set()
+    wait_for(lambda: not link.lies_unread(), 20, "it is read")
 
 
 @cases(("number", "name"), [(9, "KILL"), (15, "TERM"), (34, "RTMIN"), (50, "50"), (1000, "1000")])
