@@ -21,6 +21,7 @@ import struct
 import subprocess
 import termios
 import threading
+import time
 from collections.abc import Callable, Sequence
 
 from dispatcher.model.failure import Ending, Failure, Kind
@@ -31,6 +32,7 @@ from dispatcher.transport.process.pump import Pump
 BUFFER_LIMIT = 1 << 20
 
 _ERRORS_LIMIT = 8192  # enough of the first error bytes to tell why a connection failed
+_PUMP_LATE = 5.0  # seconds that the pump may take to come to them on a busy machine
 
 
 class _Buffer(RecvBuffer):
@@ -192,8 +194,14 @@ class ChildLink(Link):
             return None
 
     def _first_errors(self, timeout: float) -> bytes:
-        """The first error bytes, after the pipe's end or ``timeout`` seconds."""
-        self._errors.ended(timeout)  # a grandchild may hold the pipe open
+        """The first error bytes, after the pipe's end or ``timeout`` seconds.
+
+        For what lies in the pipe by then the pump is waited for, where it does not run.
+        """
+        if not self._errors.ended(timeout):  # a grandchild may hold the pipe open
+            end = time.monotonic() + _PUMP_LATE
+            while self._errors.lies_unread() and time.monotonic() < end:
+                self._errors.ended(0.05)
         return self._errors.first
 
 

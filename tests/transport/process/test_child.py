@@ -7,7 +7,8 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -106,6 +107,29 @@ def test_one_that_goes_on_has_not_ended(children: Children) -> None:
     assert not link.errors_ended()
 
 
+def hold(pump: Pump, wait: Callable[[], object]) -> None:
+    """Have the thread of ``pump`` do nothing but ``wait``."""
+    held = threading.Event()
+
+    def sink(data: bytes) -> bool:
+        held.set()
+        wait()
+        return True
+
+    reading, writing = os.pipe()
+    os.close(writing)
+    pump.add(reading, sink)
+    assert held.wait(60)
+
+
+def test_why_a_connection_failed_is_heard_though_the_pump_is_late(children: Children) -> None:
+    hold(children.pump, lambda: time.sleep(0.5))
+    link = children.sh("echo why >&2; exit 255")
+    assert isinstance(link, ChildLink)
+    assert link.ending(20) == Ending(255)
+    assert link._first_errors(0.01) == b"why\n"
+
+
 @pytest.mark.parametrize(
     ("text", "lies"),
     [("echo x >&2; exec sleep 1000", True), ("echo x; exec sleep 1000", True), ("exit", True),
@@ -113,16 +137,8 @@ def test_one_that_goes_on_has_not_ended(children: Children) -> None:
 )  # fmt: skip
 def test_what_lies_unread_is_known(children: Children, text: str, lies: bool) -> None:
     """The pump does not run; what one that goes on has not written yet does not lie there."""
-    held, go = threading.Event(), threading.Event()
-
-    def hold(data: bytes) -> bool:
-        held.set()
-        return go.wait(60)
-
-    reading, writing = os.pipe()
-    os.close(writing)
-    children.pump.add(reading, hold)
-    assert held.wait(60)
+    go = threading.Event()
+    hold(children.pump, lambda: go.wait(60))
     link = children.sh(text)
     if lies:
         wait_for(link.lies_unread, 20, "it lies there")
