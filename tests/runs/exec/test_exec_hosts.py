@@ -43,7 +43,7 @@ def test_kinds_of_failure_are_kept_apart(cluster: Cluster, transport: str) -> No
         "case $DISPATCH_HOST in n1) exit 3;; n2) exit 255;; n3) kill -KILL $$;; "
         "n4) exec sleep 1000;; esac"
     )
-    words = ("--transport", transport, "-u", "4", "-w", "n[1-4],nosuch", "--shell", text)
+    words = ("--transport", transport, "-u", "8", "-w", "n[1-4],nosuch", "--shell", text)
     done = run(cluster, *words)
     assert done.returncode == 125
     lines = done.stderr.splitlines()

@@ -130,7 +130,7 @@ class TestOverSsh:
         if (transport, how) == ("ssh", "killed"):
             pytest.skip("an orphaned ssh keeps its terminal open")
         text = "sleep 1000 & trap '' TERM HUP INT; echo up; while :; do sleep 0.1; done"
-        limit = ["-u", "4"] if how == "too long" else []
+        limit = ["-u", "8"] if how == "too long" else []
         words = ["--transport", transport, "--pty", "--grace", "0.3", *limit, "-w", "n[1-2]"]
         with cluster.popen(
             [*EXEC, *words, "--shell", text], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,

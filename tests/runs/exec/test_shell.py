@@ -200,7 +200,7 @@ class TestOverSsh:
     def test_an_interrupted_command_leaves_nothing(self, cluster: Cluster) -> None:
         text = "(trap '' TERM INT; exec sleep 1000) & echo up; wait"
         lines = f"{text}\nhostname\n"
-        done = cluster.run([*SHELL, "-u", "4", "--grace", "0.3", "-w", "n[1-2]"], input=lines)
+        done = cluster.run([*SHELL, "-u", "8", "--grace", "0.3", "-w", "n[1-2]"], input=lines)
         assert done.returncode == 0, done.stderr
         assert "timeout" in done.stderr
         assert "\nn1\n" in done.stdout

@@ -206,7 +206,7 @@ def test_the_password_shows_nowhere(sit: Any, tmp_path: Path) -> None:
 
 def test_what_it_started_is_ended(sit: Any, tmp_path: Path) -> None:
     pid = tmp_path / "pid"
-    one = sit("--sudo", "-u", "4", "--grace", "0.3", "-w", "localhost", "--shell",
+    one = sit("--sudo", "-u", "8", "--grace", "0.3", "-w", "localhost", "--shell",
               f"trap '' TERM; echo $$ > {pid}; sleep 1000")  # fmt: skip
     one.until("for sudo: ")
     one.type(PASSWORD + "\n")
