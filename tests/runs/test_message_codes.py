@@ -10,6 +10,7 @@ import pytest
 from rig import Cluster
 
 DISPATCH = [sys.executable, "-m", "dispatcher"]
+EXEC = [*DISPATCH, "exec", "--json", "-t", "60"]
 #: code -> what ssh_config says of a host that is refused with it; {folder} has its known_hosts
 OF_CONFIG = {
     "name-not-found": "HostName a..b",
@@ -59,7 +60,7 @@ def test_hosts_that_cannot_be_reached(cluster: Cluster) -> None:
 
 
 def test_an_account_that_may_not_log_in(cluster: Cluster) -> None:
-    argv = [*DISPATCH, "exec", "--json", "--rsh", "echo not for {host}", "-w", "n1", "true"]
+    argv = [*EXEC, "--rsh", "echo not for {host}", "-w", "n1", "true"]
     done = cluster.run(argv)
     assert json.loads(done.stdout)["message_code"] == LOGIN, done.stderr
     assert "command did not start: exit code 0 before the command started" in done.stderr
@@ -67,9 +68,7 @@ def test_an_account_that_may_not_log_in(cluster: Cluster) -> None:
 
 
 def test_a_host_whose_sudo_refuses(cluster: Cluster) -> None:
-    done = cluster.run(
-        [*DISPATCH, "exec", "--json", "--sudo=nobody-of-that-name", "-w", "n1", "true"]
-    )
+    done = cluster.run([*EXEC, "--sudo=nobody-of-that-name", "-w", "n1", "true"])
     assert json.loads(done.stdout.splitlines()[0])["message_code"] == SUDO, done.stderr
 
 

@@ -37,7 +37,7 @@ def with_options(name: str, *options: str) -> list[str]:
     """The command of that name, reading its ssh_config where it stands."""
     words = list(COMMANDS[name])
     at = 0 if words[0].startswith("-") else 1
-    return [*words[:at], "-F", "config", *options, *words[at:]]
+    return [*words[:at], "-F", "config", "--connect-timeout", "60", *options, *words[at:]]
 
 
 def row(said: str, text: str) -> str:
@@ -86,7 +86,7 @@ def test_refused_logins_are_one_row(cluster: Cluster, name: str, transport: str)
 def test_password_only_hosts_are_told_from_refused_keys(new_cluster: Any) -> None:
     cluster = new_cluster(2, "--sshd", "PubkeyAuthentication no", "--sshd",
                           "PasswordAuthentication yes")  # fmt: skip
-    done = cluster.run([*PROGRAM, "exec", "-w", "n1,n2", "true"])
+    done = cluster.run([*PROGRAM, "exec", "-t", "60", "-w", "n1,n2", "true"])
     assert "n[1-2]  authentication failed: " in done.stderr
     assert "this host takes no keys, only password" in done.stderr
     assert "--transport ssh" not in done.stderr

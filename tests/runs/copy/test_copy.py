@@ -296,7 +296,7 @@ def test_usage_errors_touch_no_host(words: tuple[str, ...], said: str, tmp_path:
 @pytest.mark.usefixtures("isolated")
 @pytest.mark.parametrize("transport", ["paramiko", "ssh"])
 def test_over_hosts(cluster: Cluster, tree: Path, transport: str) -> None:
-    words = ("--transport", transport, "-w", "n[1-4]")
+    words = ("-t", "60", "--transport", transport, "-w", "n[1-4]")
     there = f"/tmp/{transport}-{{host}}/"
     done = cluster.run([*DISPATCH, "put", *words, str(tree), there])
     assert done.returncode == 0, done.stderr
@@ -313,15 +313,15 @@ def test_the_home_folder_of_every_host(new_cluster: Callable[..., Cluster], tree
     """Whatever the login shell makes of ``~``; ``~/.ssh`` is a folder that hosts do not share."""
     shells = {"n1": "/bin/sh", "n2": "/bin/tcsh", "n3": "/usr/bin/fish"}
     here = {host: shell for host, shell in shells.items() if os.path.exists(shell)}
-    cluster = new_cluster(3)
+    cluster, where = new_cluster(3), ("-t", "60", "-w", "n[1-3]")
     for host, shell in here.items():
         cluster.set_login_shell(host, shell)
     for number, way in enumerate((("--keep",), ("--transport", "ssh"), ("--fanout-tree=1",))):
         there = f"~/.ssh/{number}"
-        done = cluster.run([*DISPATCH, "put", *way, "-w", "n[1-3]", str(tree), there + "/"])
+        done = cluster.run([*DISPATCH, "put", *way, *where, str(tree), there + "/"])
         assert done.returncode == 0, done.stderr
         back = tree.parent / str(number)
-        done = cluster.run([*DISPATCH, "get", "-w", "n[1-3]", f"{there}/tree", str(back)])
+        done = cluster.run([*DISPATCH, "get", *where, f"{there}/tree", str(back)])
         assert done.returncode == 0, done.stderr
         for host in ("n1", "n2", "n3"):
             assert content(back / host / "tree") == content(tree)

@@ -125,13 +125,13 @@ def test_two_puts_at_once(tmp_path: Path) -> None:
 def test_a_full_disk_and_a_read_only_one(cluster: Cluster, tmp_path: Path) -> None:
     big = tmp_path / "big"
     big.write_bytes(os.urandom(3 << 20))
-    there = "/tmp/faults"
+    there, where = "/tmp/faults", ("-t", "60", "-w", "n[1-4]")
     bad = {"n2": "size=2m", "n3": "size=9m,ro", "n4": "size=2m"}
     try:
         for host, options in bad.items():
             mount = f"mkdir -p {there} && mount -t tmpfs -o {options} none {there}"
             cluster.run(["sh", "-c", mount], host, root=True, check=True)
-        done = cluster.run([*DISPATCH, "put", "-w", "n[1-4]", str(big), f"{there}/"])
+        done = cluster.run([*DISPATCH, "put", *where, str(big), f"{there}/"])
         assert done.returncode == 1
         lines = done.stderr.splitlines()
         assert "error: 3 of 4 hosts failed [hosts-failed]" in lines
@@ -140,7 +140,7 @@ def test_a_full_disk_and_a_read_only_one(cluster: Cluster, tmp_path: Path) -> No
         (fixed,) = [line for line in lines if "read-only file system" in line]
         assert fixed.split()[0] == "n3"
         assert any(line.startswith("n1: 1 file sent, 0 equal; ") for line in lines)
-        said = cluster.run([*DISPATCH, "exec", "-w", "n[1-4]", "--", "ls", "-A", there])
+        said = cluster.run([*DISPATCH, "exec", *where, "--", "ls", "-A", there])
         assert said.stdout == "n1: big\n"
     finally:
         for host in bad:
@@ -159,7 +159,7 @@ def test_a_host_that_is_lost_in_the_middle(cluster: Cluster, endless: Path) -> N
     def idle(host: str) -> bool:
         return not cluster.processes(host)
 
-    words = ["put", "-w", "n[1-2]", str(endless), f"{there}/"]
+    words = ["put", "-t", "60", "-w", "n[1-2]", str(endless), f"{there}/"]
     with cluster.popen([*DISPATCH, *words], stderr=subprocess.PIPE, text=True) as process:
         for host in ("n1", "n2"):
             wait_for(partial(parts, host), 60, f"bytes on {host}")
@@ -181,7 +181,7 @@ def test_a_host_that_is_lost_in_the_middle(cluster: Cluster, endless: Path) -> N
 def test_a_host_that_cannot_be_reached_fails_alone(cluster: Cluster, tmp_path: Path) -> None:
     small = tmp_path / "small"
     small.write_text("small")
-    done = cluster.run([*DISPATCH, "put", "-w", "n[1-2],nosuch", str(small), "/tmp/"])
+    done = cluster.run([*DISPATCH, "put", "-t", "60", "-w", "n[1-2],nosuch", str(small), "/tmp/"])
     assert done.returncode == 125
     assert "nosuch  name not found" in done.stderr
     assert "n[1-2]: 1 file sent, 0 equal" in done.stderr

@@ -16,6 +16,7 @@ from dispatcher.remote.protocol.copy_frames import split
 
 DISPATCH = [sys.executable, "-m", "dispatcher"]
 THERE = "/tmp/by-tree"
+WHERE = ("-t", "60", "-w", "n[1-4]")
 
 rig = pytest.mark.usefixtures("isolated", "_swept")
 
@@ -36,7 +37,7 @@ def test_branches_are_of_nearly_equal_length(hosts: int, branches: int, runs: li
 @pytest.fixture
 def _swept(cluster: Cluster) -> Iterator[None]:
     yield
-    cluster.run([*DISPATCH, "exec", "-w", "n[1-4]", "--", "rm", "-rf", THERE])
+    cluster.run([*DISPATCH, "exec", *WHERE, "--", "rm", "-rf", THERE])
 
 
 @pytest.fixture
@@ -51,13 +52,13 @@ def tree(tmp_path: Path) -> Path:
 
 
 def put(cluster: Cluster, *words: str) -> subprocess.CompletedProcess[str]:
-    return cluster.run([*DISPATCH, "put", "-v", "-w", "n[1-4]", *words, f"{THERE}/"])
+    return cluster.run([*DISPATCH, "put", "-v", *WHERE, *words, f"{THERE}/"])
 
 
 def sums(cluster: Cluster) -> set[str]:
     """One text a different state of the hosts."""
     text = f"cd {THERE} && find . -type f -exec sha256sum {{}} + | sort; readlink */link"
-    done = cluster.run([*DISPATCH, "exec", "-N", "--json", "-w", "n[1-4]", "--shell", text])
+    done = cluster.run([*DISPATCH, "exec", "-N", "--json", *WHERE, "--shell", text])
     assert done.returncode == 0
     return {promises.told(line)["stdout"] for line in done.stdout.splitlines()}
 

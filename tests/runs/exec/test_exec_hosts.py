@@ -12,7 +12,7 @@ import promises
 import pytest
 from rig import Cluster, wait_for
 
-EXEC = [sys.executable, "-m", "dispatcher", "exec"]
+EXEC = [sys.executable, "-m", "dispatcher", "exec", "-t", "60"]
 
 pytestmark = pytest.mark.usefixtures("isolated")
 

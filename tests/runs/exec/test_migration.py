@@ -29,7 +29,7 @@ ROWS: dict[str, tuple[list[str], str]] = {
         ["exec", "-f", "8", "--serial", "2", "-w", "localhost", "echo", "x"],
         "localhost: x\n",
     ),
-    "time to connect": (["exec", "-t", "5", "-w", "localhost", "echo", "x"], "localhost: x\n"),
+    "time to connect": (["exec", "-t", "60", "-w", "localhost", "echo", "x"], "localhost: x\n"),
     "time of the command": (["exec", "-u", "20", "-w", "localhost", "echo", "x"], "localhost: x\n"),
     "no labels": (["exec", "-N", "-w", "localhost", "echo", "x"], "x\n"),
     "equal output once": (["exec", "-b", "-N", "-w", "localhost,127.0.0.1", "echo", "x"], "x\n"),

@@ -190,7 +190,7 @@ def test_history_and_completion(sit: Any, tmp_path: Path) -> None:
 class TestOverSsh:
     def test_the_connections_stay(self, cluster: Cluster) -> None:
         lines = "echo $PPID\n" * 3 + "+n3\nhostname\n"
-        done = cluster.run([*SHELL, "--no-gather", "-w", "n[1-2]"], input=lines)
+        done = cluster.run([*SHELL, "-t", "60", "--no-gather", "-w", "n[1-2]"], input=lines)
         assert done.returncode == 0, done.stderr
         said = done.stdout.splitlines()
         for host in ("n1", "n2"):
@@ -200,7 +200,9 @@ class TestOverSsh:
     def test_an_interrupted_command_leaves_nothing(self, cluster: Cluster) -> None:
         text = "(trap '' TERM INT; exec sleep 1000) & echo up; wait"
         lines = f"{text}\nhostname\n"
-        done = cluster.run([*SHELL, "-u", "8", "--grace", "0.3", "-w", "n[1-2]"], input=lines)
+        done = cluster.run(
+            [*SHELL, "-t", "60", "-u", "8", "--grace", "0.3", "-w", "n[1-2]"], input=lines
+        )
         assert done.returncode == 0, done.stderr
         assert "timeout" in done.stderr
         assert "\nn1\n" in done.stdout
