@@ -19,11 +19,17 @@ import pytest
 from rig import Cluster
 
 DOCS = Path(__file__).parents[2] / "docs"
-BIN = Path(sys.executable).parent
+#: dispatch, as it is where no host is a second later than most of them: gathered output comes whole
+PROGRAM = f"""#!{sys.executable}
+from dispatcher import cli
+from dispatcher.output.exec import host_blocks
+host_blocks.WAIT = 1000.0
+cli.console()
+"""
 #: where one command left off, the next goes on
 SESSION = """
 exec 2>&1
-export PATH="{bin}:$PATH"
+export PATH="{own}/bin:{bin}:$PATH"
 export XDG_STATE_HOME={own}/state XDG_CONFIG_HOME={own}/config
 unset DISPATCH_CONFIG
 cd "$(cat {own}/folder 2>&- || echo {own}/start)"
@@ -117,9 +123,12 @@ def test_a_page(page: Path, new_cluster: Callable[..., Cluster], tmp_path: Path)
     cluster = new_cluster(3)
     for host in ("login", *cluster.hosts):  # on each its own: no folder is shared
         cluster.run(["mkdir", "-p", str(tmp_path / "start")], host=host, check=True)
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "dispatch").write_text(PROGRAM)
+    (tmp_path / "bin" / "dispatch").chmod(0o755)
 
     def type_in(command: str, text: str = "") -> tuple[int, str]:
-        script = SESSION.format(bin=BIN, own=tmp_path, command=command)
+        script = SESSION.format(bin=Path(sys.executable).parent, own=tmp_path, command=command)
         done = cluster.run(["bash", "-c", script], input=text, timeout=120)
         return done.returncode, done.stdout
 
