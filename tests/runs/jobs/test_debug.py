@@ -5,12 +5,16 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
 from remote.driver import interpreters, new_enough
 from rig import Cluster, wait_for
 
+from dispatcher.bootstrap import payload
+
+from ..conftest import PROGRAM as DISPATCH
 from ..conftest import Desk
 
 #: waits for a file between two lines, so that it is asked there and nowhere else
@@ -30,9 +34,31 @@ else:
 """
 
 
-def debugged(desk: Desk, rank: int, *lines: str) -> subprocess.CompletedProcess[str]:
+#: dispatch, with the file that its second word names in the place of the debugger
+WITH = """
+import sys
+from dispatcher import cli
+from dispatcher.bootstrap import payload
+own, usual = sys.argv.pop(1), payload.path_of
+payload.path_of = lambda name: own if name == "rank.debugger" else usual(name)
+cli.console()
+"""
+
+
+def patient(folder: Path) -> list[str]:
+    """``dispatch``, which gives a rank a minute to answer."""
+    text = Path(payload.path_of("rank.debugger")).read_text()
+    assert "\nANSWER = 5.0\n" in text
+    path = folder / "patient.txt"
+    path.write_text(text.replace("\nANSWER = 5.0\n", "\nANSWER = 60.0\n"))
+    return [sys.executable, "-c", WITH, str(path)]
+
+
+def debugged(
+    desk: Desk, rank: int, *lines: str, by: list[str] = DISPATCH
+) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [*desk.argv()[:-2], "debug", "latest", "--rank", str(rank)],
+        [*by, "debug", "latest", "--rank", str(rank)],
         cwd=desk.folder, input="".join(f"{line}\n" for line in lines), capture_output=True,
         text=True, timeout=60, check=False,
     )  # fmt: skip
@@ -40,14 +66,17 @@ def debugged(desk: Desk, rank: int, *lines: str) -> subprocess.CompletedProcess[
 
 def test_a_rank_is_looked_into_and_goes_on(desk: Desk) -> None:
     (desk.folder / "train.py").write_text(PROGRAM)
+    by = patient(desk.folder)
     process = desk.start("-H", "localhost:2", "--python", "python3", "train.py")
     assert process.stderr is not None
     waits = process.stderr.readline()
     assert waits.startswith("[0] ")
     assert "train.py:10: waiting for: dispatch debug " in waits
     assert waits.endswith(" --rank 0\n")
+    doors = f"dispatch-{waits.split()[-3]}-*/debug-*"
+    wait_for(lambda: [*Path(tempfile.gettempdir()).glob(doors)], 60, "it waits, as it has said")
 
-    first = debugged(desk, 0, "p answer", "answer = 42", "n", "p answer * 2", "q")
+    first = debugged(desk, 0, "p answer", "answer = 42", "n", "p answer * 2", "q", by=by)
     assert first.returncode == 0, first.stderr
     assert [line.replace("(Pdb rank 0) ", "") for line in first.stdout.splitlines()][2:] == [
         "41", f"> {desk.folder}/train.py(11)<module>()",
@@ -56,13 +85,13 @@ def test_a_rank_is_looked_into_and_goes_on(desk: Desk) -> None:
     assert first.stderr == "note: rank 0 on localhost; c or q: it goes on\n"
 
     wait_for((desk.folder / "there").exists, 60, "rank 1 is in its function")
-    second = debugged(desk, 1, "p secret", "secret = 8", "c")  # it is asked where it is
+    second = debugged(desk, 1, "p secret", "secret = 8", "c", by=by)  # it is asked where it is
     assert second.returncode == 0, second.stderr
     assert "in work" not in second.stdout
     assert "work()" in second.stdout
     assert "(Pdb rank 1) 7\n" in second.stdout
 
-    third = debugged(desk, 1, "w")  # whoever hangs up lets it go on
+    third = debugged(desk, 1, "w", by=by)  # whoever hangs up lets it go on
     assert third.returncode == 0, third.stderr
     assert "train.py(13)<module>()" in third.stdout
     Path(desk.folder, "go").touch()
@@ -76,18 +105,17 @@ def test_a_rank_is_looked_into_and_goes_on(desk: Desk) -> None:
 def test_a_rank_of_another_host(cluster: Cluster, tmp_path: Path, version: tuple[int, int]) -> None:
     """Over sshd, and with every Python that a rank may have."""
     (tmp_path / "train.py").write_text(PROGRAM)
-    dispatch = [sys.executable, "-m", "dispatcher"]
     there = Path(cluster.shared, f"debugged-{version[1]}")
-    env = {**os.environ, "XDG_STATE_HOME": str(tmp_path)}
+    env, by = {**os.environ, "XDG_STATE_HOME": str(tmp_path)}, patient(tmp_path)
     run = cluster.popen(
-        [*dispatch, "-H", "n1:1,n2:1", "--python", interpreters()[version], "--log-dir",
+        [*DISPATCH, "-H", "n1:1,n2:1", "--python", interpreters()[version], "--log-dir",
          str(tmp_path / "logs"), f"--sync={there}", "train.py"],
         cwd=tmp_path, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
 
     def debugged(rank: int, *lines: str) -> str:
         done = cluster.run(
-            [*dispatch, "debug", "latest", "--rank", str(rank)], env=env,
+            [*by, "debug", "latest", "--rank", str(rank)], env=env,
             input="".join(f"{line}\n" for line in lines),
         )  # fmt: skip
         assert done.returncode == 0, done.stderr
@@ -97,7 +125,7 @@ def test_a_rank_of_another_host(cluster: Cluster, tmp_path: Path, version: tuple
     said = run.stderr
     try:
         assert said is not None
-        wait_for(lambda: "waiting for: dispatch debug" in said.readline(), 30, "breakpoint()")
+        wait_for(lambda: "waiting for: dispatch debug" in said.readline(), 60, "breakpoint()")
         assert "84\n" in debugged(0, "answer = 42", "n", "p answer * 2", "q")
         wait_for((there / "there").exists, 60, "rank 1 is in its function")
         assert "(Pdb rank 1) 7\n" in debugged(1, "p secret", "secret = 8", "n", "q")

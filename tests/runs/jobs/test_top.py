@@ -27,7 +27,7 @@ def chair(desk: Desk, state: Path) -> Iterator[Chair]:
 
 def test_printed_once_with_samples_that_nobody_had_asked_for(desk: Desk, state: Path) -> None:
     up(row := detach(desk, *HOSTS, script(desk.folder, WAITS), "0"))
-    done = dispatch("top", row["id"], "--sample", "1")
+    done = dispatch("top", row["id"], "--sample", "3")  # it waits for figures for 11 s
     assert done.returncode == 0, done.stderr
     heading, *rows = (line.split() for line in done.stdout.splitlines())
     assert heading[:7] == ["RANK", "HOST", "LOCAL", "PID", "STATE", "CPU", "RSS"]
@@ -37,7 +37,7 @@ def test_printed_once_with_samples_that_nobody_had_asked_for(desk: Desk, state: 
     wait_for(lambda: jobs()[-1]["state"] == "ended", 20, lambda: "its end")
     journal = Path(row["logs"], "dispatch.jsonl").read_text().splitlines()
     wanted = [e for e in map(json.loads, journal) if e["name"] == "samples.wanted"]
-    assert [event["context"] for event in wanted] == [{"seconds": 1.0}]
+    assert [event["context"] for event in wanted] == [{"seconds": 3.0}]
     late = dispatch("top", row["id"])
     assert late.returncode != 0
     assert "it has ended, exit code 0" in late.stderr
