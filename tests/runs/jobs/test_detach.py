@@ -14,6 +14,7 @@ import subprocess
 import sys
 import termios
 import time
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -275,6 +276,8 @@ def tagged(run_id: str) -> set[int]:
 
 def test_an_agent_that_hangs_is_found_with_its_ranks(desk: Desk, state: Path) -> None:
     row = detach(desk, "-H", "localhost:1", "--no-python", "sleep", "300")
+    # of an agent's three processes one is the rank; a helper of a moment would be counted below
+    wait_for(lambda: len(desk.left()) == 1 and len(tagged(row["id"])) == 3, 60)
     rank = {pid for pid, _ in desk.left()}
     for pid in tagged(row["id"]) - rank:
         with contextlib.suppress(ProcessLookupError):
@@ -328,6 +331,13 @@ def test_on_hosts(cluster: Cluster) -> None:
     assert done.returncode == 0, done.stderr
     row = promises.told(cluster.run([*command, "jobs", "--json"]).stdout)[-1]
     assert (row["hosts"], row["state"]) == ("n[1-2]", "running")
+
+    def here() -> dict[str, int]:
+        found = cluster.census(cluster.hosts, run_id=row["id"])
+        return Counter(one.host for one in found if one.state not in "ZX")
+
+    # without a helper of a moment both have the same, which is one line
+    wait_for(lambda: here() == {"n1": 3, "n2": 3}, 60, here)
     killed = cluster.run([*command, "sweep", row["id"], "-w", "n[1-2]", "--kill"])
     assert "still running" in killed.stdout
     assert "n[1-2]: found" in killed.stdout

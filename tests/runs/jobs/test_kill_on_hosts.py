@@ -63,17 +63,15 @@ class Login:
     def plant(self, host: str, uid: int, run_id: str) -> subprocess.Popen[Any]:
         """A process of user ``uid`` that says it is of run ``run_id``."""
         become = ["setpriv", f"--reuid={uid}", f"--regid={uid}", "--clear-groups"]
-        argv = [*become, "env", f"DISPATCH_RUN_ID={run_id}", "sleep", "300"]
+        argv = [*become, "env", f"DISPATCH_RUN_ID={run_id}", "sleep", "301"]  # no rank's
         process = self.cluster.popen(argv, host)
         self._started.append(process)
 
         def is_there() -> bool:
             tagged = self.cluster.processes(host, run_id=run_id)
-            return any(command == "sleep 300" for _, command in tagged)
+            return any(command == "sleep 301" for _, command in tagged)
 
-        before = self.living(run_id).get(host, 0)
-        wait_for(lambda: self.living(run_id).get(host, 0) > before and is_there(), 20,
-                 lambda: f"{host} has one more: {self.living(run_id)}")  # fmt: skip
+        wait_for(is_there, 60, lambda: f"{host} has one more: {self.living(run_id)}")
         return process
 
     def lose_launcher(self, run_id: str) -> None:
@@ -121,8 +119,8 @@ def test_kill_ends_this_run_and_no_other(
 ) -> None:
     mine, other = login.detach(*user), login.detach(*user)
     strangers = login.detach(*(AS[1][1] if who == "root" else []))
+    login.settled(mine, other, strangers)
     liar = login.plant("n1", 4711 if who == "root" else 0, mine)
-    login.settled(other, strangers)
     if dead:
         login.lose_launcher(mine)
         assert set(login.living(mine)) == {"n1", "n2"}
@@ -148,9 +146,9 @@ def test_sweep_ends_what_dead_launchers_left(login: Login, who: str, user: list[
     strangers = login.detach(*(AS[1][1] if who == "root" else []))
     unknown = "20200101-000000-aaaaaa"  # of a launcher on another machine, perhaps
     foreign = login.plant("n2", 0 if who == "root" else 4711, unknown)
+    login.settled(lost, lives, strangers)
     login.lose_launcher(lost)
     login.lose_launcher(strangers)
-    login.settled(lives, strangers)
     reach = ["-w", "n[1-2]", *user]
     listed = login.dispatch("sweep", *reach).stdout
     assert "n[1-2]: found 1 folder in /tmp" in listed
