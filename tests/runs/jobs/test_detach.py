@@ -135,8 +135,11 @@ def test_logs_go_on_until_the_end(desk: Desk, state: Path) -> None:
 
 
 def test_a_caller_that_reads_nothing_does_not_slow_the_job(desk: Desk, state: Path) -> None:
-    much = 'print(("x" * 79 + "\\n") * 200_000); print("done"'
-    text = WAITS.replace('print("done"', much)
+    done = 'print("done", rank, flush=True)\n'
+    assert done in WAITS
+    much = 'print(("x" * 79 + "\\n") * 200_000)\n'
+    over = 'while not os.path.exists("over"):\n    time.sleep(0.02)\n'
+    text = WAITS.replace(done, much + done + over)
     row = detach(desk, "-H", "localhost:1", script(desk.folder, text), "0")
     out = Path(row["logs"], "rank-00000.out")
     wait_for(lambda: out.exists() and out.stat().st_size, 30, lambda: "the rank is up")
@@ -146,8 +149,9 @@ def test_a_caller_that_reads_nothing_does_not_slow_the_job(desk: Desk, state: Pa
         stuck.sendall(b'{"order": "attach"}\n')
         assert b"hello" in stuck.recv(4096, socket.MSG_PEEK)
         go(desk)
-        wait_for(lambda: b"done" in out.read_bytes()[-100:], 30, lambda: "the rank is done")
-        # now it reads: what it got and what it is told to have missed is all there was
+        wait_for(lambda: b"done 0\n" in out.read_bytes()[-100:], 60, lambda: "the rank is done")
+        # now it reads: what it got and what it is told to have missed is all there was; only then
+        # may the job end, since the launcher does not wait for ever for who reads its last words
         stuck.settimeout(60)
         frames, first, got, missed, end = Frames(), 0, 0, 0, None
         while data := stuck.recv(1 << 16):
@@ -159,6 +163,8 @@ def test_a_caller_that_reads_nothing_does_not_slow_the_job(desk: Desk, state: Pa
                     missed += sum(count for _, _, count in fields["missing"])
                 elif fields["type"] == "verdict":
                     end = fields["exit_code"]
+            if got + missed == out.stat().st_size - first:
+                (desk.folder / "over").touch()
         assert end == 0
         assert missed > 0
         assert got + missed == out.stat().st_size - first
