@@ -16,13 +16,13 @@ from dispatcher import cli
 from . import conftest
 from .conftest import Desk
 
-#: Says a line, then waits for the file "go", at most a minute. The last rank ends with the
+#: Says a line, then waits for the file "go", four minutes at most. The last rank ends with the
 #: code given: were it the first, the others might be ended before they have said their last.
 WAITS = """
 import os, sys, time
 rank = os.environ["RANK"]
 print("up", rank, flush=True)
-end = time.monotonic() + 60
+end = time.monotonic() + 240
 while not os.path.exists("go") and time.monotonic() < end:
     time.sleep(0.02)
 print("done", rank, flush=True)

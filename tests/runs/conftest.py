@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from .seat import Seat
 
 PROGRAM = [sys.executable, "-m", "dispatcher"]
-#: seconds in which a loaded machine ends what is ended
-CLEAN = 30.0
+#: seconds in which a loaded machine ends what is ended; fewer than a lease, which would do so, too
+CLEAN = 20.0
 
 
 class Desk:

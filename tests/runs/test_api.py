@@ -130,7 +130,7 @@ def test_who_reads_slowly_finds_few_bytes_waiting() -> None:
     told = iter(stage.start())
     for number in range(20):
         assert next(told) == number
-        wait_for(partial(has, given, min(20, number + 5)), 10, lambda: "there is room for four")
+        wait_for(partial(has, given, min(20, number + 5)), 60, lambda: "there is room for four")
         assert len(given) <= number + 5
     assert list(told) == []
 

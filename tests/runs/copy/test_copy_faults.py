@@ -67,7 +67,7 @@ def test_ctrl_c_leaves_a_part_or_nothing(
         _, errors = process.communicate(timeout=60)
     assert process.returncode == 130
     assert "interrupted by SIGINT" in errors
-    wait_for(lambda: not list(there.glob(STAGE + "*")), 30, "the stage is swept")
+    wait_for(lambda: not list(there.glob(STAGE + "*")), 60, "the stage is swept")
     assert [path.name[: len(PART)] for path in there.iterdir()] == ([] if flags else [PART])
 
 
@@ -171,7 +171,7 @@ def test_a_host_that_is_lost_in_the_middle(cluster: Cluster, endless: Path) -> N
     assert process.returncode in (125, 130), errors
     assert "error: 2 of 2 hosts failed [hosts-failed]" in errors
     for host in ("n1", "n2"):
-        wait_for(partial(idle, host), 20, f"{host} is idle")
+        wait_for(partial(idle, host), 60, f"{host} is idle")
         names = cluster.run(["ls", "-A", there], host).stdout.split()
         assert [name[: len(PART)] for name in names] == [PART]
         cluster.run(["rm", "-r", there], host)

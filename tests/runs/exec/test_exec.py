@@ -158,7 +158,7 @@ def test_command_timeout_kills_the_group() -> None:
     done = run("-N", "-u", "8", "--grace", "0.2", "-w", "localhost", "--shell", text)
     assert done.returncode == errors.TIME_LIMIT
     assert "timeout: longer than the 8 s of the command" in done.stderr
-    wait_for(lambda: group_is_empty(int(done.stdout)), 30, "nothing is left of the group")
+    wait_for(lambda: group_is_empty(int(done.stdout)), 60, "nothing is left of the group")
 
 
 def group_is_empty(pgid: int) -> bool:
@@ -176,7 +176,7 @@ def test_signals_end_the_command(started: Any, number: signal.Signals) -> None:
     one.send_signal(number)
     assert one.wait(60) == 128 + number
     assert "stopping; localhost running; again to kill" in one.stderr.read()
-    wait_for(lambda: group_is_empty(pgid), 30, "nothing is left of the group")
+    wait_for(lambda: group_is_empty(pgid), 60, "nothing is left of the group")
 
 
 @pytest.mark.parametrize("words", [(), ("-I",)])
@@ -189,7 +189,7 @@ def test_the_death_of_dispatch_ends_the_command(started: Any, words: tuple[str, 
     one.wait(30)
     os.close(pipe)
     os.close(hold)
-    wait_for(lambda: group_is_empty(pgid), 30, "nothing is left of the group")
+    wait_for(lambda: group_is_empty(pgid), 60, "nothing is left of the group")
 
 
 def test_a_reader_that_leaves_ends_it(started: Any) -> None:

@@ -78,7 +78,7 @@ def test_nothing_is_left(cluster: Cluster, transport: str, how: str, tmp_path: P
         else:
             one.kill()
         one.communicate()
-    wait_for(lambda: not cluster.on_hosts(), 30, lambda: cluster.on_hosts())
+    wait_for(lambda: not cluster.on_hosts(), 60, lambda: cluster.on_hosts())
     if how == "script-killed":
         there = ("-S", "-w", "n[1-2]", "--", "ls", *(line[2] for line in said))
         assert run(cluster, *there).returncode == 2

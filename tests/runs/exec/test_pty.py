@@ -89,7 +89,7 @@ def test_a_way_out(sit: Any) -> None:
     one.type("\r~.")
     assert one.wait() == 128 + signal.SIGHUP
     assert one.echoes
-    wait_for(lambda: gone(pid), 30, "the command is gone")
+    wait_for(lambda: gone(pid), 60, "the command is gone")
 
 
 @pytest.mark.parametrize(
@@ -150,7 +150,7 @@ class TestOverSsh:
             else:
                 assert one.wait(60) == 124
             one.communicate()
-        wait_for(lambda: not cluster.on_hosts(), 30, lambda: cluster.on_hosts())
+        wait_for(lambda: not cluster.on_hosts(), 60, lambda: cluster.on_hosts())
 
 
 def test_the_shell_that_asks_for_it_is_in_no_terminal_of_ours() -> None:

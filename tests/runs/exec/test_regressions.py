@@ -112,7 +112,7 @@ class TestOverSsh:
             assert one.wait(60) == 125
             assert one.stderr is not None
             assert "the connection ended while the command ran" in one.stderr.read()
-        wait_for(lambda: not cluster.on_hosts(), 30, lambda: cluster.on_hosts())
+        wait_for(lambda: not cluster.on_hosts(), 60, lambda: cluster.on_hosts())
 
     def test_control_persist(self, cluster: Cluster, tmp_path: Path) -> None:
         config = tmp_path / "config"

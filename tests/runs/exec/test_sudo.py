@@ -212,7 +212,7 @@ def test_what_it_started_is_ended(sit: Any, tmp_path: Path) -> None:
     one.type(PASSWORD + "\n")
     assert one.wait() == 124
     number = int(pid.read_text())
-    wait_for(lambda: not Path(f"/proc/{number}").exists(), 30, "the command is gone")
+    wait_for(lambda: not Path(f"/proc/{number}").exists(), 60, "the command is gone")
 
 
 def test_nobody_to_ask(sudo: Sudo) -> None:

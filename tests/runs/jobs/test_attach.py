@@ -31,7 +31,7 @@ def test_the_past_from_any_kind_of_log(desk: Desk, state: Path, how: list[str]) 
     words = ("-H", "localhost:2", script(desk.folder, text), "0")
     row = detach(desk, *how, *words)
     # the launcher has it all before anybody asks: nothing but the past is left to tell
-    wait_for(lambda: dispatch("logs").stdout.count("up ") == 2, 20, lambda: "both are up")
+    wait_for(lambda: dispatch("logs").stdout.count("up ") == 2, 60, lambda: "both are up")
     if "--log-size" in how:
         assert Path(row["logs"], "rank-00000.out.2").exists()
     with subprocess.Popen([*PROGRAM, "attach", "--from-start"],
@@ -61,7 +61,7 @@ def test_the_past_of_ranks_that_were_started_again(desk: Desk, state: Path) -> N
     text = WAITS.replace('print("up"', 'print("try", os.environ["TORCHELASTIC_RESTART_COUNT"]')
     text = text.replace("end =", 'os.environ["TORCHELASTIC_RESTART_COUNT"] == "0" and os._exit(3)\nend =', 1)  # noqa: E501  # fmt: skip
     detach(desk, "-H", "localhost:1", "--max-restarts", "1", script(desk.folder, text), "0")
-    wait_for(lambda: "try 1" in dispatch("logs").stdout, 20, lambda: "it was started again")
+    wait_for(lambda: "try 1" in dispatch("logs").stdout, 60, lambda: "it was started again")
     with subprocess.Popen([*PROGRAM, "attach", "--from-start"],
                           stdout=subprocess.PIPE, text=True) as one:  # fmt: skip
         assert one.stdout is not None

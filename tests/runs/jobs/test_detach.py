@@ -50,7 +50,7 @@ def test_it_goes_on_alone_and_gives_its_verdict_later(desk: Desk, state: Path) -
     assert dispatch("logs", "--rank", "1").stdout == "up 1\ndone 1\n"
     assert jobs()[-1]["state"] == "ended"
     assert jobs()[-1]["exit_code"] == 3
-    wait_for(lambda: not (folder / "control").exists(), 20, "its socket is gone")
+    wait_for(lambda: not (folder / "control").exists(), 60, "its socket is gone")
     assert {"dispatch.jsonl", "plan.json", "report.json"} <= set(os.listdir(row["logs"]))
 
 
@@ -142,7 +142,7 @@ def test_a_caller_that_reads_nothing_does_not_slow_the_job(desk: Desk, state: Pa
     text = WAITS.replace(done, much + done + over)
     row = detach(desk, "-H", "localhost:1", script(desk.folder, text), "0")
     out = Path(row["logs"], "rank-00000.out")
-    wait_for(lambda: out.exists() and out.stat().st_size, 30, lambda: "the rank is up")
+    wait_for(lambda: out.exists() and out.stat().st_size, 60, lambda: "the rank is up")
     with socket.socket(socket.AF_UNIX) as stuck:
         with inside(state / "dispatch" / "jobs" / row["id"]):
             stuck.connect("control")
@@ -207,7 +207,7 @@ def test_stop_may_be_left(desk: Desk, state: Path) -> None:
     stop = subprocess.Popen(
         [sys.executable, "-m", "dispatcher", "stop"], stderr=subprocess.PIPE, text=True
     )
-    wait_for(lambda: jobs()[-1]["state"] == "stopping", 20, lambda: f"it stops: {jobs()}")
+    wait_for(lambda: jobs()[-1]["state"] == "stopping", 60, lambda: f"it stops: {jobs()}")
     stop.send_signal(signal.SIGINT)
     said = stop.communicate(timeout=60)[1]
     assert stop.returncode == 130
@@ -229,14 +229,14 @@ if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
     text = ignores + WAITS.replace("end =", fails_then_waits + "end =", 1)
     words = ("--max-restarts", "1", "--grace", "60", script(desk.folder, text), "0")
     row = detach(desk, "-H", "localhost:2", *words)
-    wait_for(lambda: jobs()[-1]["state"] == "stopping", 20, lambda: f"it stops: {jobs()}")
+    wait_for(lambda: jobs()[-1]["state"] == "stopping", 60, lambda: f"it stops: {jobs()}")
     os.kill(row["pid"], signal.SIGSTOP)
-    wait_for(lambda: jobs()[-1]["state"] == "paused", 20, lambda: f"it is paused: {jobs()}")
+    wait_for(lambda: jobs()[-1]["state"] == "paused", 60, lambda: f"it is paused: {jobs()}")
     os.kill(row["pid"], signal.SIGCONT)
     kill_left(pid for pid, _ in desk.left())  # the one that ignores TERM
-    wait_for(lambda: jobs()[-1]["state"] == "running", 20, lambda: f"it runs again: {jobs()}")
+    wait_for(lambda: jobs()[-1]["state"] == "running", 60, lambda: f"it runs again: {jobs()}")
     go(desk)
-    wait_for(lambda: jobs()[-1]["state"] == "ended", 20, lambda: f"it has ended: {jobs()}")
+    wait_for(lambda: jobs()[-1]["state"] == "ended", 60, lambda: f"it has ended: {jobs()}")
     assert jobs()[-1]["exit_code"] == 0
 
 
@@ -252,7 +252,7 @@ def test_a_launcher_that_was_killed(desk: Desk, state: Path) -> None:
     try:
         assert "still running" in dispatch("sweep", "-w", "localhost").stdout
         os.kill(row["pid"], signal.SIGKILL)
-        wait_for(lambda: jobs()[-1]["state"] == "dead", 20, lambda: "the job is dead")
+        wait_for(lambda: jobs()[-1]["state"] == "dead", 60, lambda: "the job is dead")
         assert not (state / "dispatch" / "jobs" / row["id"] / "control").exists()
         attached = dispatch("attach")
         assert attached.returncode == 125
@@ -291,14 +291,14 @@ def test_an_agent_that_hangs_is_found_with_its_ranks(desk: Desk, state: Path) ->
     agents = tagged(row["id"]) - rank
     assert agents
     os.kill(row["pid"], signal.SIGKILL)
-    wait_for(lambda: jobs()[-1]["state"] == "dead", 20, lambda: "the job is dead")
+    wait_for(lambda: jobs()[-1]["state"] == "dead", 60, lambda: "the job is dead")
     assert {pid for pid, _ in desk.left()} == rank
     listed = dispatch("sweep", row["id"], "-w", "localhost").stdout
     assert f"found {len(agents) + 1} processes" in listed
     assert "sleep 1" in listed
     swept = dispatch("sweep", "-w", "localhost", "--kill").stdout
     assert re.search(r"^localhost: killed ", swept, re.M)  # perhaps without the rank: it asked to
-    wait_for(lambda: not any(map(Process.of, agents)), 20, "the agents are gone")
+    wait_for(lambda: not any(map(Process.of, agents)), 60, "the agents are gone")
     desk.wait_until_clean()
 
 
@@ -306,13 +306,13 @@ def test_kill_ends_a_job_that_runs(desk: Desk, state: Path) -> None:
     row = detach(desk, "-H", "localhost:2", script(desk.folder, WAITS), "0")
     assert dispatch("kill", "--all").returncode == 0
     assert jobs()[-1]["state"] == "ended"
-    wait_for(lambda: Process.of(row["pid"]) is None, 20, lambda: "the launcher has ended")
+    wait_for(lambda: Process.of(row["pid"]) is None, 60, lambda: "the launcher has ended")
 
 
 def test_kill_all_ends_what_dead_launchers_left(desk: Desk, state: Path) -> None:
     dead = detach(desk, "-H", "localhost:1", script(desk.folder, WAITS), "0")
     os.kill(dead["pid"], signal.SIGKILL)
-    wait_for(lambda: jobs()[-1]["state"] == "dead", 20, lambda: "the job is dead")
+    wait_for(lambda: jobs()[-1]["state"] == "dead", 60, lambda: "the job is dead")
     wait_for(lambda: not tagged(dead["id"]), 20, "its agent is gone, too")
     env = {**os.environ, "DISPATCH_RUN_ID": dead["id"]}
     with subprocess.Popen(["sleep", "1000"], env=env, start_new_session=True) as left:
@@ -325,7 +325,7 @@ def test_kill_all_ends_what_dead_launchers_left(desk: Desk, state: Path) -> None
         finally:
             left.kill()
     assert [job["state"] for job in jobs()] == ["dead", "ended"]
-    wait_for(lambda: Process.of(lives["pid"]) is None, 20, lambda: "the launcher has ended")
+    wait_for(lambda: Process.of(lives["pid"]) is None, 60, lambda: "the launcher has ended")
 
 
 @pytest.mark.usefixtures("isolated")

@@ -57,7 +57,7 @@ class Login:
 
     def settled(self, *run_ids: str) -> None:
         """Wait until each host has the three processes of each run, and no helper of a moment."""
-        wait_for(lambda: all(self.living(run) == {"n1": 3, "n2": 3} for run in run_ids), 30,
+        wait_for(lambda: all(self.living(run) == {"n1": 3, "n2": 3} for run in run_ids), 60,
                  lambda: f"all is as ever: {[self.living(run) for run in run_ids]}")  # fmt: skip
 
     def plant(self, host: str, uid: int, run_id: str) -> subprocess.Popen[Any]:
@@ -82,7 +82,7 @@ class Login:
                     os.kill(process.outer, signal.SIGSTOP)
         (job,) = [job for job in self.jobs() if job["id"] == run_id]
         self.cluster.signal("login", job["pid"], signal.SIGKILL)
-        wait_for(lambda: self.state(run_id) == "dead", 20, lambda: f"it is dead: {self.jobs()}")
+        wait_for(lambda: self.state(run_id) == "dead", 60, lambda: f"it is dead: {self.jobs()}")
 
     def state(self, run_id: str) -> str:
         return next(str(job["state"]) for job in self.jobs() if job["id"] == run_id)
@@ -132,7 +132,7 @@ def test_kill_ends_this_run_and_no_other(
         assert login.state(mine) == "dead"
     else:
         assert login.state(mine) == "ended"
-    wait_for(lambda: login.living(mine) == {"n1": 1}, 20, lambda: f"left: {login.living(mine)}")
+    wait_for(lambda: login.living(mine) == {"n1": 1}, 60, lambda: f"left: {login.living(mine)}")
     assert liar.poll() is None  # another user's, whatever it says
     assert not login.folders(mine)
     login.settled(other, strangers)
@@ -158,7 +158,7 @@ def test_sweep_ends_what_dead_launchers_left(login: Login, who: str, user: list[
     assert strangers not in listed
     done = login.dispatch("sweep", "--kill", *reach)
     assert done.returncode == 0, done.stdout + done.stderr
-    wait_for(lambda: not login.living(lost), 20, lambda: f"left: {login.living(lost)}")
+    wait_for(lambda: not login.living(lost), 60, lambda: f"left: {login.living(lost)}")
     assert not login.folders(lost)
     assert "n[1-2]: removed 1 folder in /tmp" in done.stdout
     login.settled(lives, strangers)

@@ -80,7 +80,7 @@ def test_a_job_in_the_background(desk: Desk) -> None:
         assert done.returncode == 0, done.stderr
         assert done.stderr.splitlines()[-1].endswith(f"started again: attempt {number}, 1 rank")
     assert jobs()[-1]["program"] == [name, "b c"]
-    wait_for(lambda: "b c" in dispatch("logs").stdout, 20, lambda: "it runs")
+    wait_for(lambda: "b c" in dispatch("logs").stdout, 60, lambda: "it runs")
     stopped = dispatch("stop")
     assert stopped.returncode == 0
     assert "note: attempt 2 of 3: restarted by dispatch restart -- " in stopped.stderr
@@ -101,9 +101,9 @@ def test_a_run_of_a_program_is_restarted_and_stopped_from_a_shell(desk: Desk) ->
     orders: list[subprocess.CompletedProcess[str]] = []
 
     def order() -> None:
-        heard["code 1 a"].wait(30)
+        heard["code 1 a"].wait(60)
         orders.append(dispatch("restart", "--", name, "b"))
-        heard["code 1 b"].wait(30)
+        heard["code 1 b"].wait(60)
         orders.append(dispatch("stop"))
 
     other = threading.Thread(target=order)
@@ -112,7 +112,7 @@ def test_a_run_of_a_program_is_restarted_and_stopped_from_a_shell(desk: Desk) ->
         "localhost:1", [name, "a"], cwd=str(desk.folder), python=sys.executable
     )
     report = dispatcher.run(request, on_line=hear)
-    other.join(60)
+    other.join(100)
     assert [one.returncode for one in orders] == [0, 0], orders
     assert lines == ["code 1 a None", "saved", "code 1 b None", "saved"]
     assert report.exit_code == 130

@@ -34,7 +34,7 @@ def test_printed_once_with_samples_that_nobody_had_asked_for(desk: Desk, state: 
     assert [row[:3] for row in rows] == [["0", "localhost", "0"], ["1", "localhost", "1"]]
     assert all(row[5].endswith("%") and row[-2:] == ["up", row[0]] for row in rows)
     go(desk)
-    wait_for(lambda: jobs()[-1]["state"] == "ended", 20, lambda: "its end")
+    wait_for(lambda: jobs()[-1]["state"] == "ended", 60, lambda: "its end")
     journal = Path(row["logs"], "dispatch.jsonl").read_text().splitlines()
     wanted = [e for e in map(json.loads, journal) if e["name"] == "samples.wanted"]
     assert [event["context"] for event in wanted] == [{"seconds": 3.0}]
@@ -56,7 +56,7 @@ def test_leaving_leaves_the_job(chair: Chair, desk: Desk, state: Path, key: byte
     assert process.poll() is not None
     assert jobs()[-1]["state"] == "running"
     go(desk)
-    wait_for(lambda: jobs()[-1]["state"] == "ended", 20, lambda: "its end")
+    wait_for(lambda: jobs()[-1]["state"] == "ended", 60, lambda: "its end")
 
 
 def test_ctrl_z_and_the_end_of_the_job(chair: Chair, desk: Desk, state: Path) -> None:
@@ -69,7 +69,7 @@ def test_ctrl_z_and_the_end_of_the_job(chair: Chair, desk: Desk, state: Path) ->
         chair.watch()
         return Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
 
-    wait_for(stopped, 20, lambda: "it has not stopped")
+    wait_for(stopped, 60, lambda: "it has not stopped")
     chair.watch(0.2)
     assert chair.is_as_before
     process.send_signal(signal.SIGCONT)
