@@ -232,7 +232,7 @@ class JobConnection:
                 os.close(at)
         except OSError:
             self._link.close()
-            raise not_running(job) from None
+            raise not_running(find(job.run_id)) from None  # it may have ended since it was found
 
     def order(self, order: str, **fields: Any) -> None:
         """Send an order. That the launcher is gone is seen by what it says."""

@@ -262,11 +262,6 @@ def find(name: str | None, *, foreground: bool = False, programs: bool = False) 
 def find_running(name: str | None, *, foreground: bool = False) -> Job:
     """The job that ``name`` means, as ``find`` has it, which runs. Raises: DispatchError."""
     found = find(name, foreground=foreground)
-    if found.state == ENDED:
-        raise JobEnded(
-            f"job {found.run_id}: it has ended, exit code {found.exit_code}",
-            hint=f"dispatch logs {found.run_id}",
-        )
     if found.state != RUNNING:
         raise not_running(found)
     return found
@@ -343,6 +338,11 @@ def _text(text: str) -> str:
 
 def not_running(job: Job) -> DispatchError:
     """Why nobody answers for ``job``; a launcher that is being killed is given time to be dead."""
+    if job.state == ENDED:
+        return JobEnded(
+            f"job {job.run_id}: it has ended, exit code {job.exit_code}",
+            hint=f"dispatch logs {job.run_id}",
+        )
     until = time.monotonic() + DYING
     while job.detached and job.state == RUNNING and time.monotonic() < until:
         time.sleep(0.02)  # the kernel closes its socket before it is gone

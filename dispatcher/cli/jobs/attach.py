@@ -19,7 +19,7 @@ from dispatcher.core.events.run_events import Sink
 from dispatcher.jobs import registry
 from dispatcher.jobs.job_socket import JobConnection
 from dispatcher.model import errors
-from dispatcher.model.errors import ConflictingOptions, NoLogFiles, UsageError
+from dispatcher.model.errors import ConflictingOptions, JobEnded, NoLogFiles, UsageError
 
 
 class AttachOptions(LineOptions, section="Output"):
@@ -58,7 +58,11 @@ def attach(options: AttachOptions) -> int:
     try:
         if found.state == registry.ENDED:
             return _ended(watch, from_start)
-        with JobConnection(found) as call:
+        try:
+            call = JobConnection(found)
+        except JobEnded:  # just now
+            return _ended(watch, from_start)
+        with call:
             if options.stop_on_interrupt:
                 signal.signal(signal.SIGINT, Stopping(call, watch))
             call.order(
@@ -95,7 +99,7 @@ def _ended(watch: Watch, from_start: bool) -> int:
             watch.placed(watch.ranks)
         written(watch.job).read(watch.screen)
         watch.screen.close()
-    return tell_end(watch.job)
+    return tell_end(registry.find(watch.job.run_id))
 
 
 class StopOptions(Options):
@@ -143,6 +147,8 @@ def stop(options: StopOptions) -> int:
         with JobConnection(found) as call:
             call.order("stop", now=options.now, **({} if options.now else {"signal": first}))
             follow(Watch(found, settings(ShowOptions(quiet=True), None)), call)
+    except JobEnded:  # just now
+        tell_end(registry.find(found.run_id))
     except KeyboardInterrupt:
         say(f"\nnote: job {found.run_id} is being ended; dispatch attach shows it")
         return errors.SIGNAL_BASE + 2

@@ -197,6 +197,33 @@ def test_nobody_answers(
     assert capfd.readouterr().err == said
 
 
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (["attach"], 3, f"error: it failed\n{CODE}"),
+        (["stop"], 0, f"error: it failed\n{CODE}"),
+        (["top"], 125, f"error: job {RUN_ID}: it has ended, exit code 3 [job-ended]\n"),
+    ],
+)
+def test_a_job_that_ends_as_it_is_called(
+    on_record: OnRecord, words: list[str], code: int, said: str,
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    """It was found running, and then nobody listens any more."""
+    folder, usual = on_record(), registry.find
+
+    def find(*name: Any, **how: Any) -> registry.Job:
+        found = usual(*name, **how)
+        registry.conclude(folder, 3, ["error: it failed"])
+        return found
+
+    monkeypatch.setattr(registry, "find", find)
+    assert cli.main(words) == code
+    out, err = capfd.readouterr()
+    assert out == ""
+    assert err.startswith(said)
+
+
 @pytest.mark.parametrize("words", [["attach"], ["stop"], ["stacks"], ["top"]])
 def test_a_launcher_that_is_gone_left_its_word_or_none(
     launched: Launched, words: list[str], capfd: pytest.CaptureFixture[str]
