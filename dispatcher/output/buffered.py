@@ -30,6 +30,8 @@ OVERHEAD = 256
 #: lines of dispatch itself that may wait, and chunks whose bytes are in the spool
 MOST_LINES = 1000
 MOST_WAITING = 100_000
+#: seconds by which a wait may end late
+PAUSE = 0.2
 
 
 class BufferedSink(Sink):
@@ -133,6 +135,7 @@ class BufferedSink(Sink):
 
     def _waits_for_sink(self, cost: int) -> bool:
         """Wait for a sink that is slow; False when it stands still, or there is a gap already."""
+        self._moved = max(self._moved, time.monotonic())  # as long as we look
         while self._gap is None and self._size + cost > self._limit:
             seen, self._seen = self._seen, self._pace()
             if self._seen != seen:
@@ -140,8 +143,11 @@ class BufferedSink(Sink):
             left = self._moved + self._stall_limit - time.monotonic()
             if left <= 0:
                 return False
+            until = time.monotonic() + left
             self._cond.wait(timeout=left)
             self._raise()
+            if time.monotonic() > until + PAUSE:  # we did not run, nor did the sink's thread
+                self._moved = time.monotonic()
         return self._gap is None
 
     def _put(self, method: str, arguments: tuple[Any, ...], cost: int = 0) -> None:

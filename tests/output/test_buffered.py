@@ -6,6 +6,7 @@ import itertools
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from cases import cases
@@ -13,6 +14,7 @@ from rig import wait_for
 
 from dispatcher.core.events.run_events import Counts, Entry, NodeHeard, OutputEnded, Sink
 from dispatcher.model.errors import UsageError
+from dispatcher.output import buffered
 from dispatcher.output.buffered import OVERHEAD, BufferedSink, Filtered, parse_ranks
 from dispatcher.output.files.spool import Spool
 
@@ -177,6 +179,35 @@ def test_patience_ends(stuck: Slow) -> None:
     stuck.go.set()
     behind.close()
     assert ("gap", {(0, 1): 3 * len(CHUNK)}) in stuck.told
+
+
+def test_time_in_which_nothing_of_ours_ran_is_not_the_sink_s(
+    stuck: Slow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now, waits = [100.0], list[float]()
+    clock = SimpleNamespace(monotonic=lambda: now[0])
+    monkeypatch.setattr(buffered, "time", clock)
+    behind = start(stuck, stall_limit=2.0)
+    wait = behind._cond.wait
+
+    def wait_and_stand_still(timeout: float | None = None) -> bool:
+        if timeout is None or threading.current_thread() is behind._thread:
+            return wait(timeout)
+        waits.append(timeout)
+        if len(waits) == 1:
+            now[0] += timeout + 60  # the machine slept; its reader is there again as we are
+            stuck.go.set()
+            return False
+        return wait(60)
+
+    for _ in range(3):
+        behind.output(0, 1, CHUNK)
+    monkeypatch.setattr(behind._cond, "wait", wait_and_stand_still)
+    now[0] += 60  # nor does it count that nobody looked meanwhile
+    behind.output(0, 1, CHUNK)
+    assert waits[:2] == [2.0, 2.0]
+    behind.close()
+    assert stuck.told == [(0, 1, CHUNK)] * 5 + [("closed",)]
 
 
 class Stepwise(Slow):
