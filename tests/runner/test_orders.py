@@ -164,10 +164,10 @@ def test_what_ranks_are_started_with() -> None:
     common = env(order["common"])
     assert {name: common[name] for name in ("X", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT",
         "OMP_NUM_THREADS", "PMI_HOSTNAME", "TORCHELASTIC_RESTART_COUNT", "PMIX_HOSTNAME",
-        "PMIX_NAMESPACE")} == {
+        "PMIX_NAMESPACE", "PMIX_VERSION")} == {
         "X": "1", "WORLD_SIZE": "4", "MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "4000",
         "OMP_NUM_THREADS": "4", "PMI_HOSTNAME": "10.0.0.2", "TORCHELASTIC_RESTART_COUNT": "3",
-        "PMIX_HOSTNAME": "b", "PMIX_NAMESPACE": "kvs",
+        "PMIX_HOSTNAME": "b", "PMIX_NAMESPACE": "kvs", "PMIX_VERSION": "9.9.9",
     }  # fmt: skip
     assert all(common[name] == shared("/tmp/d") for name in orders.SEGMENTS)
     own = [env(pairs) for _, _, pairs in order["ranks"]]

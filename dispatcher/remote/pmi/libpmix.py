@@ -5,14 +5,15 @@ and a rank differs from version to version. So the library on the host itself se
 process of its own (``pmix_server``), through the calls of ``pmix_server.h`` that have been
 the same since version 3. Sizes and offsets here are those of 64-bit Linux.
 
-Lists of nodes and ranks are given as ``raw:...``, never by PMIx_generate_regex, whose
-result may hold NUL bytes.
+Lists of nodes and ranks are given as ``raw:...``, to version 3 without the word, never by
+PMIx_generate_regex, whose result may hold NUL bytes.
 """
 
 from __future__ import annotations
 
 import ctypes
 import os
+import re
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -28,6 +29,8 @@ RANK = 40
 #: ranks from here on mean more than one
 WILDCARD = 0xFFFFFFF0
 
+#: the names of all nodes, and the ranks of each: after ``raw:``
+_LISTS = (b"pmix.nmap", b"pmix.pmap")
 #: places in the table of functions that the library calls
 CONNECTED, FINALIZED, ABORT, FENCE, N_FUNCTIONS = 0, 1, 2, 3, 40
 
@@ -216,7 +219,7 @@ class Library:
         """
         self.firsts[namespace] = first
         self.local[namespace] = local_ranks
-        infos = Infos(job)
+        infos = Infos(self.readable(job))
         name = ctypes.create_string_buffer(namespace, 256)
         array, n = infos.array, _S(infos.size)
         self._check("server_register_nspace", name, _I(len(local_ranks)), array, n, None, None)
@@ -225,6 +228,12 @@ class Library:
         for rank in local_ranks:
             proc = ctypes.byref(Proc(namespace, rank))
             self._check("server_register_client", proc, *ids, None, None, None)
+
+    def readable(self, job: Pairs) -> Pairs:
+        """``job`` with lists as this version reads them."""
+        if not re.match(r"\D*3\.", self.version):
+            return job
+        return [(key, type, v[4:] if key in _LISTS else v) for key, type, v in job]
 
     def number(self, proc: Any) -> int:
         """The number in the job of the rank that ``proc`` points to."""

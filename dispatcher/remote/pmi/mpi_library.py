@@ -1,8 +1,9 @@
 """Which MPI the ranks run on, and who is between MPI_Init and MPI_Finalize.
 
 A rank that asks for PMIx has loaded its MPI already, so /proc/PID/maps says exactly which one, and
-its libpmix is the one to serve it with. Only an MPI that has PMIx built in shows none; then it is
-looked for beside the MPI, in the Python environments of the ranks, and in the system.
+its libpmix is the one to serve it with. An MPI that has PMIx built in shows none. Open MPI 4 has it
+in libopen-pal, which then serves; else one is looked for beside the MPI, in the Python environments
+of the ranks, and in the system.
 
 ``find_inside`` is the answer to ``mpi_look``, which the launcher sends when a rank has left MPI
 half-way, or ranks seem to use more than one MPI. No part of what every run sends.
@@ -44,7 +45,7 @@ class Found:
                     self.files.setdefault(os.path.basename(path), path)
             self.prefixes += _prefixes(pid)
         self.mpi = self.named("libmpi.so.40") or self.named("libmpi")
-        self.pmix = self.named("libpmix.so")
+        self.pmix = self.named("libpmix.so") or self.named("libopen-pal.so.40")
 
     def candidates(self) -> list[str]:
         """Paths and names to load a libpmix from, the best first."""

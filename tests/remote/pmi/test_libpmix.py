@@ -217,6 +217,25 @@ def test_a_job_is_made_known_whole(told: Told, calls: Calls) -> None:
     ]
 
 
+@cases(
+    ("version", "lists"),
+    [
+        (b"3.2.5a1", [b"a,b", b"0,2;1,3,4"]),  # as Open MPI 4 has it built in
+        (b"OpenPMIx 3.1.5 (PMIx Standard: 3)", [b"a,b", b"0,2;1,3,4"]),
+        (b"OpenPMIx 4.2.2rc2 (PMIx Standard: 4.2)", [b"raw:a,b", b"raw:0,2;1,3,4"]),
+        (b"OpenPMIx 13.3 (PMIx Standard: 9)", [b"raw:a,b", b"raw:0,2;1,3,4"]),
+    ],
+)
+def test_lists_are_as_the_version_reads_them(
+    monkeypatch: pytest.MonkeyPatch, version: bytes, lists: list[bytes]
+) -> None:
+    calls = Calls((b"PMIX_SERVER_URI3=kvs_7_srv.0;tcp4://127.0.0.1:4711",))
+    calls.PMIx_Get_version = lambda: version
+    Told(calls, monkeypatch).library.register(b"kvs_8", HOSTS, 1, b"/folder")
+    infos = next(made for name, made in calls.made if name == "register_nspace")[2]
+    assert [value for key, _, value in infos if key in (b"pmix.nmap", b"pmix.pmap")] == lists
+
+
 def test_programs_are_told_apart(told: Told, calls: Calls) -> None:
     told.library.register(b"kvs_8", HOSTS, 1, b"/folder", (2, 3))
     (_, (_, _, infos, _)), *_ = calls.made

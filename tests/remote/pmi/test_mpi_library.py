@@ -236,3 +236,24 @@ def test_a_name_or_its_beginning() -> None:
     assert [found.named(start) for start in ("libmpi.so.40", "libmpi", "libmpic", "libpmix")] == [
         "/b", "/a", "/c", "",
     ]  # fmt: skip
+
+
+@cases(
+    ("loaded", "pmix"),
+    [
+        (["/o/lib/libmpi.so.40", "/o/lib/libopen-pal.so.40"], "/o/lib/libopen-pal.so.40"),
+        (["/o/libopen-pal.so.40", "/usr/lib/libpmix.so.2.6.2"], "/usr/lib/libpmix.so.2.6.2"),
+        (["/o/lib/libmpi.so.40", "/o/lib/libopen-pal.so.80"], ""),
+        (["/o/lib/libmpi.so.12"], ""),
+    ],
+)
+def test_what_serves_ranks_is_what_they_have_loaded(
+    monkeypatch: pytest.MonkeyPatch, loaded: list[str], pmix: str
+) -> None:
+    """Open MPI 4 may have PMIx built in; it was then served by the system's, or not at all."""
+    files = [os.fsencode(path) for path in loaded]
+    monkeypatch.setattr("dispatcher.remote.host.shm.files", lambda pid: files)
+    monkeypatch.setattr(os.path, "exists", lambda path: path in loaded)
+    found = Found([1])
+    assert found.pmix == pmix
+    assert found.candidates() == [*([pmix] if pmix else []), "libpmix.so.2", "libpmix.so"]
