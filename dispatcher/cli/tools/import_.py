@@ -6,6 +6,7 @@ import shlex
 import sys
 
 from dispatcher.cli.options.declaration import Options, argument, option
+from dispatcher.model.errors import CannotTranslate
 from dispatcher.plan.compat import translate
 
 
@@ -13,7 +14,7 @@ class ImportOptions(Options):
     """Print the dispatch command that does what another launcher's command does.
 
     Nothing is run. The command goes to standard output, and what became of each option to standard
-    error.
+    error. The command may be quoted as one word.
     """
 
     examples = (
@@ -40,9 +41,19 @@ def _text(path: str) -> str:
     return named_files.read(path, path, _MOST).decode("utf-8", "surrogateescape")
 
 
+def _words(given: tuple[str, ...]) -> tuple[str, ...]:
+    """The words of the command, which may be quoted as one. Raises: UsageError."""
+    if len(given) != 1 or not given[0].split()[1:]:
+        return given
+    try:
+        return tuple(shlex.split(given[0]))
+    except ValueError as error:
+        raise CannotTranslate(f"{given[0]}: {error}") from None
+
+
 def translated(options: ImportOptions) -> int:
     """Print the line for dispatch and its reasons; the exit code. Raises: UsageError."""
-    line = translate(options.words, _text)
+    line = translate(_words(options.words), _text)
     named = options.hostfile is None or "-H" in line.options
     full = line.words if named else ("dispatch", "-H", options.hostfile or "", *line.words[1:])
     sys.stdout.write(shlex.join(full) + "\n")

@@ -15,6 +15,8 @@ from dispatcher import cli
          "dispatch --nproc-per-node 2 train.py --lr 1", True),
         (["mpirun", "-np", "4", "--hostfile", "hosts", "python", "a b.py"],
          "dispatch --np 4 -H hosts --python python 'a b.py'", False),
+        (["mpirun -np 4 --hostfile hosts python 'a b.py'"],
+         "dispatch --np 4 -H hosts --python python 'a b.py'", False),
     ],
 )  # fmt: skip
 def test_the_line(
@@ -50,7 +52,9 @@ def test_a_reason_says_what_became_of_each_word(capsys: pytest.CaptureFixture[st
     assert any(one.startswith("  --nproc-per-node=2  ->  --nproc-per-node 2") for one in reasons)
 
 
-@cases("words", [["torchrun", "--nosuch", "a.py"], ["frob", "x"], []])
+@cases(
+    "words", [["torchrun", "--nosuch", "a.py"], ["frob", "x"], ["frob x"], ["mpirun 'x"], [" "], []]
+)
 def test_what_is_not_known(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["import", "--", *words]) == 2
     assert capsys.readouterr().err.startswith("error: ")
