@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import runpy
 import sys
+import tempfile
 import unittest
 from pathlib import Path
 from typing import Any, TextIO
@@ -58,6 +59,9 @@ class Told(unittest.TextTestResult):
 
 
 if __name__ == "__main__":
+    tempfile.tempdir = os.path.dirname(
+        FOLDER
+    )  # hosts have a /tmp each; files are opened by all ranks
     unittest.TextTestRunner.resultclass = Told  # type: ignore[assignment]
     sys.argv = [MAIN, *sys.argv[3:]]
     sys.path[0] = os.path.dirname(MAIN)
