@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import ctypes
 import os
-import re
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -231,7 +230,7 @@ class Library:
 
     def readable(self, job: Pairs) -> Pairs:
         """``job`` with lists as this version reads them."""
-        if not re.match(r"\D*3\.", self.version):
+        if not self.version.rpartition(" ")[2].startswith("3."):
             return job
         return [(key, type, v[4:] if key in _LISTS else v) for key, type, v in job]
 
