@@ -125,7 +125,10 @@ class Job(Value):
             return ENDED
         if self.node != socket.gethostname():
             return ELSEWHERE
-        return RUNNING if self.launcher.lives else DEAD
+        if self.launcher.lives:
+            return RUNNING
+        # one that has ended since this was read ran when it was read, and was not killed
+        return RUNNING if (self.folder / "end.json").exists() else DEAD
 
     @property
     def targets(self) -> tuple[Host, ...]:

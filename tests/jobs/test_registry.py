@@ -201,6 +201,16 @@ def test_states() -> None:
     assert registry.find(None).exit_code == 3
 
 
+def test_a_job_that_ends_after_it_was_read_is_not_taken_for_a_dead_one() -> None:
+    folder = enroll()
+    change(folder, launcher=[os.getpid(), 1, "another boot"])
+    read = registry.find(None)
+    assert read.state == registry.DEAD
+    registry.conclude(folder, 0, [])
+    assert read.state == registry.RUNNING
+    assert registry.find(None).state == registry.ENDED
+
+
 def test_a_folder_of_others_is_refused(state: Path) -> None:
     enroll()
     (state / "jobs").chmod(0o777)
