@@ -118,19 +118,27 @@ def test_a_host_that_is_down_is_replaced_before_the_start(
 def test_mpi_meets_again_on_other_hosts(new_cluster: Callable[..., Cluster]) -> None:
     """The first host of the two is left: MASTER_ADDR, port and key space all move."""
     cluster = new_cluster(3)
+    logs = Path(cluster.shared) / "logs"
     program = Path(cluster.shared) / "ring.py"
     program.write_text(
-        "import os, socket, sys\n"
+        "import glob, json, os, socket, time\n"
         "from mpi4py import MPI\n"
+        "def ready(line):\n"
+        "    event = json.loads(line)\n"
+        "    return event['name'] == 'node.ready' and event['context']['node'] == 2\n"
         "world = MPI.COMM_WORLD\n"
         "print(world.allreduce(1), os.environ['TORCHELASTIC_RESTART_COUNT'], flush=True)\n"
-        "if socket.gethostname() == 'n1': os._exit(7)\n"
+        "if socket.gethostname() == 'n1':\n"
+        f"    (journal,) = glob.glob('{logs}/2*/dispatch.jsonl')\n"
+        "    while not any(map(ready, open(journal).read().split('\\n')[:-1])):\n"
+        "        time.sleep(0.1)\n"  # a spare that is late has nobody's place
+        "    os._exit(7)\n"
         "world.barrier()\n"
     )
     run = cluster.run(
         [
             *DISPATCH, *FAST, "--label", "none", "--max-restarts", "1", "--max-host-failures", "1",
-            "-x", "MPIR_CVAR_CH4_NETMOD=ofi", "-x", "FI_PROVIDER=tcp",
+            "-x", "MPIR_CVAR_CH4_NETMOD=ofi", "-x", "FI_PROVIDER=tcp", "--log-dir", str(logs),
             "-H", "n[1-3]:1", "--spares", "1", str(program),
         ]
     )  # fmt: skip
