@@ -7,7 +7,9 @@
     scripts/bench/start.py --hosts 64 --kept 5            # and on kept hosts, after 5 s of rest
 
 With --mpi it is MPICH's own mpiexec against dispatch, both over libfabric's TCP; with --mpi openmpi
-the system's mpirun against dispatch, both with the ranks that this mpirun is for.
+the system's mpirun against dispatch, both with the ranks that this mpirun is for. Ranks are nice
+there, since they spin and all hosts share this machine; for that to count where each has a session
+of its own, ``sysctl kernel.sched_autogroup_enabled=0``.
 
 The launchers take turns in one run on the same cluster (scripts/cluster), each turn in another
 order, so a busy machine hurts them all alike. A turn counts only when the launcher exits 0 and
@@ -36,10 +38,12 @@ import turns
 from series import Series, write
 
 LIMIT = 120
+#: ranks that wait spin; on hosts with cores of their own they would keep nobody else from running
+SPINNING = ("nice", "-n", "19")
 #: whose ranks -> what stands before their program
 MPI = {
-    "mpich": (),
-    "openmpi": ("env", "MPI4PY_MPIABI=openmpi", "OMPI_MCA_btl_tcp_if_include=eth0"),
+    "mpich": SPINNING,
+    "openmpi": (*SPINNING, "env", "MPI4PY_MPIABI=openmpi", "OMPI_MCA_btl_tcp_if_include=eth0"),
 }
 
 
