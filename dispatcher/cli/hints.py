@@ -93,17 +93,34 @@ def _known_host(options: HostOptions) -> str | None:
     return None
 
 
+def _programs(options: RunOptions) -> list[RunOptions]:
+    """What holds for each program of the line."""
+    from dispatcher.cli.run.parts import split
+
+    _, several = split(options, lambda program: None)
+    return [one.options for one in several] or [options]
+
+
 def _not_there(options: RunOptions, folder_missing: bool) -> str | None:
     """A script, or the folder of all, that hosts do not have."""
-    words = options.words
-    folder = cwd_of(options.chdir)
-    path = os.path.join(folder, words[0])
-    if not os.path.isdir(folder):
-        return "--chdir DIR  # there is no such folder here either"
-    if options.module or options.no_python or os.path.lexists(path):
-        return _sent(options, folder if folder_missing else path)
+    programs, path, folder = _programs(options), "", ""
+    for one in programs:
+        folder = cwd_of(one.chdir)
+        path = os.path.join(folder, one.words[0])
+        if not os.path.isdir(folder):
+            return "--chdir DIR  # there is no such folder here either"
+        if not (one.module or one.no_python or os.path.lexists(path)):
+            return _absent(one.words, path, alone=one is options)
+    return _sent(options, folder if folder_missing else path)
+
+
+def _absent(words: tuple[str, ...], path: str, *, alone: bool) -> str:
+    """A script that is not here either. alone: no other program is on the line, or in a file."""
     absent = "no such script here either"
     near = _near(os.path.basename(path), os.path.dirname(path), os.path.isfile)
+    if not alone:
+        meant = "" if near is None else f"; did you mean {near}?"
+        return f"ls {shlex.quote(os.path.dirname(path))}  # {absent}: {words[0]}{meant}"
     if near is not None:
         found = os.path.join(os.path.dirname(words[0]), near)
         line = mistakes.line([*mistakes.options(), found, *words[1:]])
@@ -149,7 +166,9 @@ def _sent(options: RunOptions, path: str) -> str:
 def _no_program(options: RunOptions) -> str | None:
     """A program that no host has, when its name cannot be one."""
     words = options.words
-    if not options.no_python or not mistakes.is_shell_text(words[0], surely=False):
+    if not options.no_python or _programs(options)[0] is not options:
+        return None
+    if not mistakes.is_shell_text(words[0], surely=False):
         return None
     return mistakes.apart(words)
 

@@ -24,6 +24,8 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text("n1\n")
     (tmp_path / "config").write_text("Host gpu07 login\n")
+    (tmp_path / "one").write_text("nosuch.py\n")
+    (tmp_path / "programs").write_text("--np 1 nosuch.py\n--np 2 train.py\n")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PWD", str(tmp_path))
     monkeypatch.setenv("HOME", "/home/me")
@@ -74,6 +76,20 @@ def advice(parsed: Parsed, command: str, words: list[str], trouble: str) -> str 
          "dispatch -H n1 --no-python exect  # no such script here either; if it is a program"),
         ("run", ["-H", "n1", "--chdir", "nowhere", "train.py"], "no script",
          "--chdir DIR  # there is no such folder here either"),
+        # of several programs, on the line or in a file
+        ("run", ["-H", "n1", "--np", "1", "train.py", ":", "tran.py"], "no script",
+         "ls {here}  # no such script here either: tran.py; did you mean train.py?"),
+        ("run", ["-H", "n1", ":", "--np", "1", "gone/a.py", ":", "train.py"], "no script",
+         "ls {here}/gone  # no such script here either: gone/a.py"),
+        ("run", ["-H", "n1", "--app", "programs"], "no script",
+         "ls {here}  # no such script here either: nosuch.py"),
+        ("run", ["-H", "n1", "--app", "one"], "no script",
+         "ls {here}  # no such script here either: nosuch.py"),
+        ("run", ["-H", "n1", "--np", "1", "train.py", ":", "train.py", "x"], "no script",
+         "dispatch -H n1 --np 1 --sync train.py : train.py x  # or a folder that every host has: "
+         "--chdir DIR"),
+        ("run", ["-H", "n1", ":", "--no-python", "echo a", ":", "b.py"], "missing", None),
+        ("run", ["-H", "n1", "--no-python", "--app", "programs"], "missing", None),
         ("run", ["-H", "n1", "train.py"], "missing", None),
         ("run", ["-H", "n1", "train.py"], "exit code 127", None),
         # a program that cannot be one
@@ -102,9 +118,10 @@ def advice(parsed: Parsed, command: str, words: list[str], trouble: str) -> str 
     ],
 )  # fmt: skip
 def test_advice(
-    parsed: Parsed, command: str, words: list[str], trouble: str, hint: str | None
+    parsed: Parsed, here: Path, command: str, words: list[str], trouble: str, hint: str | None
 ) -> None:
-    assert advice(parsed, command, words, trouble) == hint
+    expected = None if hint is None else hint.replace("{here}", str(here))
+    assert advice(parsed, command, words, trouble) == expected
 
 
 @cases(
