@@ -30,7 +30,7 @@ OVERHEAD = 256
 #: lines of dispatch itself that may wait, and chunks whose bytes are in the spool
 MOST_LINES = 1000
 MOST_WAITING = 100_000
-#: seconds by which a wait may end late
+#: seconds after which a wait that ends late was a pause of ours
 PAUSE = 0.2
 
 
@@ -135,7 +135,7 @@ class BufferedSink(Sink):
 
     def _waits_for_sink(self, cost: int) -> bool:
         """Wait for a sink that is slow; False when it stands still, or there is a gap already."""
-        self._moved = max(self._moved, time.monotonic())  # as long as we look
+        self._moved = time.monotonic()  # what was before we looked does not count
         while self._gap is None and self._size + cost > self._limit:
             seen, self._seen = self._seen, self._pace()
             if self._seen != seen:
