@@ -140,7 +140,8 @@ class Library:
             self.calls.PMIx_server_register_nspace  # noqa: B018 - is it there?
         except (OSError, AttributeError) as error:
             raise LoadError(str(error)) from None
-        self.version = version.split(b" (")[0].decode("ascii", "replace")
+        told = version.split(b" (")[0].decode("ascii", "replace")
+        self.version = "PMIx " + told if told[:1].isdigit() else told  # a built-in one has no name
         self.firsts: dict[bytes, int] = {}  # namespace -> the job's number of its rank 0
         self.local: dict[bytes, list[int]] = {}  # namespace -> its ranks here
         self.fetching: dict[int, Callable[[int, bytes], None]] = {}

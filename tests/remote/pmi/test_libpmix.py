@@ -231,7 +231,9 @@ def test_lists_are_as_the_version_reads_them(
 ) -> None:
     calls = Calls((b"PMIX_SERVER_URI3=kvs_7_srv.0;tcp4://127.0.0.1:4711",))
     calls.PMIx_Get_version = lambda: version
-    Told(calls, monkeypatch).library.register(b"kvs_8", HOSTS, 1, b"/folder")
+    library = Told(calls, monkeypatch).library
+    assert "PMIx " in library.version
+    library.register(b"kvs_8", HOSTS, 1, b"/folder")
     infos = next(made for name, made in calls.made if name == "register_nspace")[2]
     assert [value for key, _, value in infos if key in (b"pmix.nmap", b"pmix.pmap")] == lists
 
