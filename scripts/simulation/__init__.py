@@ -2,6 +2,7 @@
 
 * ``model``: what hosts and links take, as numbers that were measured, and how hosts differ.
 * ``world``: virtual time, and the launcher's own parts put into it without threads.
+* ``ways``: how hosts are reached: each from here, or through others.
 * ``hosts``: agents that answer orders as the model and the script say; links to them.
 * ``cases``: the runs that are simulated, and what is measured of each.
 

@@ -21,6 +21,8 @@ from typing import Any
 import dispatcher
 from dispatcher.api import run_session
 from dispatcher.api.report import Report
+from dispatcher.bootstrap.payload import payload
+from dispatcher.cli.options.connect_options import WINDOW
 from dispatcher.cli.run.run_sinks import footer_of
 from dispatcher.core.events import run_events as ev
 from dispatcher.core.events.run_events import Entry, Facts, Sink
@@ -33,8 +35,10 @@ from dispatcher.output.terminal.screen import LineFormat, Screen
 from dispatcher.plan.job.job_plan import JobPlan, plan_job
 from dispatcher.plan.job.request import Limits, Restarts
 from dispatcher.runner.run.orders import start_order
+from dispatcher.transport.tree.topology import Topology, plan_tree
 from simulation.hosts import Agent
 from simulation.model import Model, drawn
+from simulation.ways import Tree
 from simulation.world import Way, World, launcher_in
 
 RUN_ID = "20260101-000000-abcdef"
@@ -207,14 +211,17 @@ def simulated(
     *,
     plan: JobPlan | None = None,
     traced: Path | None = None,
+    tree: Topology | None = None,
 ) -> Outcome:
     """A run of ``ranks`` ranks on each of ``hosts`` hosts; its files are left in ``folder``.
 
-    plan: as ``planned``. traced: its trace is written there.
+    plan: as ``planned``. traced: its trace is written there. tree: of all but the spares.
     """
     plan = plan or planned(hosts, ranks, script, folder)
     links: list[Agent] = []
     world = World(model, lambda number: links[number].link())
+    if tree is not None:
+        world.way = Tree(world, tree, payload())
     names = [node.host.name for node in (*plan.nodes, *plan.spares)]
     links += [
         Agent(world, number, drawn(model, seed, number), lambda: director.released())
@@ -274,21 +281,30 @@ def _screen(hosts: Sequence[str], world: World) -> Iterator[tuple[Sink, Progress
 #: column -> how it is shown; those of which the growth is told
 COLUMNS = {
     "hosts": "{:,.0f}", "plan s": "{:.2f}", "cpu ms/host": "{:.2f}", "KiB/host": "{:.0f}",
-    "up s": "{:.1f}", "fail s": "{:.2f}", "lost s": "{:.1f}", "restart s": "{:.1f}",
+    "up s": "{:.2f}", "fail s": "{:.2f}", "lost s": "{:.1f}", "restart s": "{:.1f}",
     "barrier MiB": "{:,.1f}", "barrier s": "{:.2f}", "barrier ms/host": "{:.2f}",
     "journal MiB": "{:.1f}", "report MiB": "{:.1f}", "plan MiB": "{:.1f}", "screen": "{:,.0f}",
 }  # fmt: skip
 
 
 def row(
-    hosts: int, ranks: int, model: Model, seed: int, *, short: bool = False
+    hosts: int,
+    ranks: int,
+    model: Model,
+    seed: int,
+    *,
+    short: bool = False,
+    fanout: int = 64,
+    tree: bool = False,
 ) -> dict[str, float]:
     """A row of the table; best in a process of its own, whose memory it tells.
 
-    short: of runs that lose no host. A flat barrier has a run of its own: it sends the square of
-    the hosts, and so much takes minutes, in which hosts beat.
+    short: of runs that lose no host. fanout: hosts that connect at once. tree: of two levels. A
+    flat barrier has a run of its own: it sends the square of the hosts, and so much takes minutes,
+    in which hosts beat.
     """
-    limits = Limits(fanout=64)
+    topology = plan_tree(hosts) if tree else None
+    limits = Limits(fanout=WINDOW if tree else fanout)
     whole = Script(("fail",), limits=limits)
     meeting = Script(("barrier", "end"), limits=limits)
     again = Script(("cut", "end"), restarts=1, spares=1, limits=limits)
@@ -301,15 +317,15 @@ def row(
         began = time.process_time()
         plan = planned(hosts, ranks, whole, folders[0])
         took = time.process_time() - began
-        one = simulated(hosts, ranks, whole, model, seed, folders[0], plan=plan)
+        one = simulated(hosts, ranks, whole, model, seed, folders[0], plan=plan, tree=topology)
         memory = _peak() - before
         lost_s = restart_s = math.nan
         if not short:
-            two = simulated(hosts, ranks, again, model, seed, folders[1])
+            two = simulated(hosts, ranks, again, model, seed, folders[1], tree=topology)
             restart_s = two.up[1] - two.began["cut"]
-            three = simulated(hosts, ranks, lost, model, seed, folders[2])
+            three = simulated(hosts, ranks, lost, model, seed, folders[2], tree=topology)
             lost_s = three.after("cut")
-        barrier = simulated(hosts, ranks, meeting, model, seed, folders[3]).barrier
+        barrier = simulated(hosts, ranks, meeting, model, seed, folders[3], tree=topology).barrier
     assert barrier is not None
     mib = {name: size / (1 << 20) for name, size in one.sizes.items()}
     return {

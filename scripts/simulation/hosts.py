@@ -42,6 +42,7 @@ class Wire(Link):
 
     def __init__(self, world: World, agent: Agent) -> None:
         self.address = agent.address
+        self.by = world.way.name(agent.number)
         self.steps = tuple((name, agent.host.login * share) for name, share in _STEPS)
         self._world = world
         self._agent = agent
@@ -80,10 +81,12 @@ class Wire(Link):
         if self._closed or self._out.spent:
             raise LinkClosed
         world, agent = self._world, self._agent
-        world.sent += len(data)
+        size = world.way.size(agent.number, data)
+        world.sent += size
         agent.orders_size += len(data)
-        gone = world.busy(len(data) * world.model.launcher_byte)
-        world.at(gone + agent.host.trip / 2, lambda: agent.receive(self, data), theirs=True)
+        gone = world.busy(size * world.model.launcher_byte)
+        half = world.way.half(agent.number)
+        world.at(gone + half, lambda: agent.receive(self, data), theirs=True)
 
     def end_input(self) -> None: ...
 
@@ -104,8 +107,19 @@ class Wire(Link):
         return self._why
 
     def expect_answers(self, seconds: float) -> bool:
+        if self.by == "tree":
+            return False
         self._unanswered = seconds
         return True
+
+    def pulse(self, ping: bytes, every: float, on_heartbeat: Callable[[], None]) -> bool:
+        def beat() -> bool:
+            if self._agent.answers(self):
+                on_heartbeat()
+            return not self._closed
+
+        self._agent.is_pulsed = self._world.way.pulse(self._agent.number, every, beat)
+        return self._agent.is_pulsed
 
 
 class Agent:
@@ -127,12 +141,19 @@ class Agent:
 
     def _begin(self) -> None:
         self.living: list[int] = []
+        self.is_pulsed = False  # it is asked for its beats
         self._is_up = False
         self._waiting: list[bytes] = []  # came before it was up
         self._decoder = Decoder()
         self._written: dict[int, int] = {}
         self._heartbeat = 0.0
         self._size = 0  # of the world
+
+    @property
+    def _is_away(self) -> bool:
+        """Whether nothing gets through to it, or from it."""
+        behind = self._wire is not None and self._wire.by is not None
+        return self._is_cut or (behind and not self._world.way.reaches(self.number))
 
     def link(self) -> Wire:
         """A new link: the agent is started over it."""
@@ -150,14 +171,14 @@ class Agent:
     def _say(self, data: bytes) -> None:
         """``data`` arrives at the launcher, if this is still the link that it was meant for."""
         wire = self._wire
-        if wire is None or self._is_cut:
+        if wire is None or self._is_away:
             return
 
         def arrive() -> None:
-            if not self._is_cut:
+            if not self._is_away:
                 wire.say(data)
 
-        self._world.after(self.host.trip / 2, arrive)
+        self._world.after(self._world.way.half(self.number), arrive)
 
     def _report(self, type: str, **fields: Any) -> None:
         self._say(control(type, **fields))
@@ -167,7 +188,7 @@ class Agent:
         wire = self._wire
 
         def act() -> None:
-            if self._wire is wire and not self._is_cut:
+            if self._wire is wire and not self._is_away:
                 do()
 
         world = self._world
@@ -189,7 +210,7 @@ class Agent:
 
     def receive(self, wire: Wire, data: bytes) -> None:
         """Bytes of the launcher arrive."""
-        if wire is not self._wire or self._is_cut or self.is_mute:
+        if wire is not self._wire or self._is_away or self.is_mute:
             return
         if not self._is_up:
             if not self._waiting:
@@ -231,8 +252,13 @@ class Agent:
         self._later(self.host.check, lambda: self._report("ready", **answer))
 
     def _beat(self) -> None:
-        self._report("beat")
-        self._later(self._heartbeat, self._beat, works=False)
+        if not self.is_pulsed:
+            self._report("beat")
+            self._later(self._heartbeat, self._beat, works=False)
+
+    def answers(self, wire: Wire) -> bool:
+        """Whether a ping over ``wire`` is answered."""
+        return wire is self._wire and not self._is_away and not self.is_mute
 
     def _probe(self, order: Mapping[str, Any]) -> None:
         self._later(self.host.probe, lambda: self._report("probed", reached=order["addresses"]))
@@ -265,7 +291,7 @@ class Agent:
             self.end(-signal.SIGKILL)
             self._report("swept", killed=0, left=[])
             if order["type"] == "finish" and (wire := self._wire) is not None:
-                self._world.after(self.host.trip / 2, wire.hang_up)
+                self._world.after(self._world.way.half(self.number), wire.hang_up)
 
         self._later(self.host.sweep, swept)
 
@@ -274,7 +300,7 @@ class Agent:
     @property
     def works(self) -> bool:
         """Whether its ranks live, and are reached."""
-        return bool(self.living) and not self._is_cut
+        return bool(self.living) and not self._is_away
 
     def end(self, status: int = 0) -> None:
         """All ranks that live exit with ``status``."""
@@ -291,6 +317,7 @@ class Agent:
     def cut(self) -> None:
         """Nothing gets through any more, either way; nobody is told."""
         self._is_cut = True
+        self._world.way.cut(self.number)
         if self._wire is not None:
             self._wire.vanish()
 

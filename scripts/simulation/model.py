@@ -51,6 +51,17 @@ class Model:
         1.2e-8, "s", "processor time of the launcher for a byte sent", "docs/design/tree.md"
     )
     first: float = number(0.06, "s", "paramiko's import, once", _BUDGET)
+    inner_trip: float = number(0.0002, "s", "a round trip among the hosts", "docs/design/tree.md")
+    relay: float = number(0.019, "s", "processor time until a relay's first word", "measured alone")
+    inner_login: float = number(
+        0.015, "s", "processor time of a host for the ssh by which it opens another",
+        "docs/design/tree.md",
+    )  # fmt: skip
+    inner_cores: int = number(4, "", "cores that an inner host has for these", "stated")
+    launcher_behind: float = number(
+        0.0022, "s", "processor time of the launcher for a host behind another",
+        "docs/design/tree.md",
+    )  # fmt: skip
     keys: float = number(100.0, "bytes", "of a rank's keys in an MPI barrier", "stated")
     cores: int = number(0, "", "cores that launcher and hosts share; 0: each has its own", "")
 
@@ -104,7 +115,6 @@ class Host:
     start: float
     react: float
     sweep: float
-    trip: float
 
 
 def drawn(model: Model, seed: int, number: int) -> Host:
@@ -116,7 +126,7 @@ def drawn(model: Model, seed: int, number: int) -> Host:
         return middle * factor * math.exp(model.spread * chance.gauss(0.0, 1.0))
 
     times = {one.name: around(getattr(model, one.name)) for one in fields(Host)}
-    return Host(**{**times, "trip": model.trip})
+    return Host(**times)
 
 
 def written(model: Model) -> str:

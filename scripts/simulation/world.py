@@ -33,6 +33,7 @@ from dispatcher.output.files import journal, rank_logs, trace  # noqa: F401 - th
 from dispatcher.runner import loop
 from dispatcher.runner.run import host_thread, run_loop
 from dispatcher.transport.base import Link, Transport
+from simulation.ways import Flat, Tree
 
 if TYPE_CHECKING:
     from simulation.model import Model
@@ -76,6 +77,7 @@ class World:
         self.clock = Clock()
         self.dial = dial
         self.login: Callable[[int], float] = lambda node: model.login
+        self.way: Flat | Tree = Flat(self)
         self.theirs = 0.0  # processor time of scripted hosts
         self.sent = 0  # bytes that the launcher wrote to all links
         self.feed: Feed | None = None
@@ -240,9 +242,7 @@ class HostTurns(host_thread.HostThread):
             self._end(None)
             return
         self._tell(ev.NodeConnecting(self.node, attempt.number))
-        world, model = self.world, self.world.model
-        over = world.host_busy(world.login(self.node)) + model.trips * model.trip
-        world.at(over, lambda: world.at(world.busy(model.launcher_login), self._answered))
+        self.world.way.reach(self.node, self._answered)
 
     def _answered(self) -> None:
         opened = self.world.dial(self.node)

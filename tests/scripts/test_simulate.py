@@ -17,6 +17,7 @@ from simulation.cases import Outcome, Script, prepared, simulated
 from dispatcher.core.run import restart
 from dispatcher.plan.job.request import Limits
 from dispatcher.runner.run.report_intake import PATIENCE
+from dispatcher.transport.tree.topology import Topology, plan_tree
 
 LIMITS = Limits()
 SILENCE = LIMITS.silence
@@ -25,11 +26,18 @@ Simulate = Callable[..., Outcome]
 
 @pytest.fixture
 def simulate(tmp_path: Path) -> Simulate:
-    def run(*stages: str, hosts: int = 8, seed: int = 1, ranks: int = 2, **fields: Any) -> Outcome:
+    def run(
+        *stages: str,
+        hosts: int = 8,
+        seed: int = 1,
+        ranks: int = 2,
+        tree: Topology | None = None,
+        **fields: Any,
+    ) -> Outcome:
         folder = tmp_path / f"run{len([*tmp_path.iterdir()])}"
         folder.mkdir()
         script = Script(stages, **fields)
-        return simulated(hosts, ranks, script, model.Model(), seed, folder)
+        return simulated(hosts, ranks, script, model.Model(), seed, folder, tree=tree)
 
     return run
 
@@ -109,6 +117,45 @@ def test_what_a_barrier_sends_is_all_keys_to_every_host(simulate: Simulate) -> N
     assert made.barrier is not None
     keys = 12 * 2 * int(model.Model().keys)
     assert 12 * keys <= made.barrier[0] <= 12 * (keys + 1000)
+
+
+def test_a_tree_carries_once_a_branch_what_all_are_told(simulate: Simulate) -> None:
+    flat, tree = (simulate("barrier", "end", hosts=12, tree=way) for way in (None, plan_tree(12)))
+    assert tree.report.ok
+    assert tree.barrier is not None
+    assert flat.barrier is not None
+    keys = 12 * 2 * int(model.Model().keys)
+    assert 3 * keys <= tree.barrier[0] <= 3 * (keys + 1000) + 12 * 100 < flat.barrier[0] / 2
+
+
+def test_a_tree_is_up_sooner_where_hosts_are_many_or_logins_dear(simulate: Simulate) -> None:
+    """A few near hosts pay for the relay; each more costs the launcher less."""
+
+    def up(hosts: int, tree: bool) -> float:
+        made = simulate("end", hosts=hosts, ranks=1, tree=plan_tree(hosts) if tree else None)
+        assert made.report.ok
+        return made.up[0]
+
+    few, many = up(4, True) - up(4, False), up(100, True) - up(100, False)
+    assert many < 0 < few < model.Model().relay + 0.05
+
+
+@cases(
+    "where, lost",
+    [
+        (1, {"node00001"}),  # a leaf below the first of three branches
+        (0, {"node00000", "node00001", "node00002", "node00003"}),
+    ],
+)
+def test_whom_a_tree_does_not_hear_is_lost_after_its_heartbeats(
+    simulate: Simulate, where: int, lost: set[str]
+) -> None:
+    made = simulate("cut", hosts=12, ranks=1, tree=plan_tree(12), where=where)
+    assert made.report.cause is not None
+    assert made.report.cause.kind == "NodeFailed"
+    assert SILENCE - LIMITS.heartbeat <= made.after("cut") <= SILENCE + WORK
+    silent = {rank.host for rank in made.report.ranks if rank.status is None}
+    assert silent == lost
 
 
 def test_the_launchers_work_grows_as_the_hosts_do(simulate: Simulate) -> None:
