@@ -2,7 +2,7 @@
 
 A world is a machine of the core and what its edge would do: ``steps`` says what can happen next,
 ``take`` lets one of these happen and checks the rules, ``key`` tells it from others. ``explore``
-takes every step from every state that can be reached, breadth first. Of the whole graph it checks
+takes every step from every state that can be reached. Of the whole graph it checks
 that from every state the end is reached by what is left to happen without more faults, and by time
 alone from those that are ``bounded``.
 
@@ -12,6 +12,7 @@ Times are kept apart only as far as they lie ahead: of what is over only its ord
 from __future__ import annotations
 
 import math
+from array import array
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -161,80 +162,124 @@ class Explored:
 
 
 def explore(
-    first: World, most: float = math.inf, progress: Callable[[Explored], None] = lambda found: None
+    first: World,
+    most: float = math.inf,
+    progress: Callable[[Explored], None] = lambda found: None,
+    *,
+    deep: bool = False,
 ) -> Explored:
     """Every state that ``first`` can come to. Raises: Broken, with the shortest way to it.
 
-    most: give up after so many states; then the end is not checked.
+    most: give up after so many states; then the end is not checked. deep: depth first, which keeps
+    few worlds at a time, but tells any way to what is broken.
     """
+    graph = _Graph(first)
     found = Explored()
-    numbers = {hash(first.key()): 0}
-    came: list[tuple[int, Step]] = [(0, ("begin",))]
-    back: list[list[int]] = [[]]  # state -> those from which it is reached without a fault
-    ends: list[int] = []
-    bounded: list[int] = []
-    waits: dict[int, int] = {}
     waiting = deque([(0, first)])
-
-    def way(number: int, *last: Step) -> list[Step]:
-        steps = list(last)
-        while number:
-            number, step = came[number]
-            steps.insert(0, step)
-        return steps
-
-    while waiting and len(numbers) < most:
-        number, world = waiting.popleft()
+    while waiting and len(graph) < most:
+        number, world = waiting.pop() if deep else waiting.popleft()
         for step in world.steps():
             found.steps += 1
             other = world.copy()
             try:
                 other.take(step)
             except Exception as error:
-                raise Broken(str(error), way(number, step)) from error
-            key = hash(other.key())
-            at = numbers.get(key)
-            if at is None:
-                at = numbers[key] = len(came)
-                came.append((number, step))
-                back.append([])
-                if other.code is not None:
-                    ends.append(at)
-                    found.codes.add(other.code)
-                else:
-                    waiting.append((at, other))
-                    if other.bounded:
-                        bounded.append(at)
-                if at % 10_000 == 0:
-                    found.states = at
-                    progress(found)
-            if step == WAIT:
-                waits[number] = at
+                raise Broken(str(error), graph.way(number, step)) from error
+            at, is_new = graph.add(number, step, other)
+            if is_new and other.code is None:
+                waiting.append((at, other))
+            elif is_new:
+                found.codes.add(other.code or 0)
+            if is_new and at % 10_000 == 0:
+                found.states = at
+                progress(found)
             if other.faults == world.faults:
-                back[at].append(number)
-    found.states, found.ends = len(came), len(ends)
+                graph.link(number, at, is_wait=step == WAIT)
+    found.states, found.ends = len(graph), len(graph.ends)
     if not waiting:
-        never = set(range(len(came))) - _reached(ends, back)
-        if never:
-            raise Broken("J-7, E-5: nothing that can happen ends it", way(min(never)))
-        over = set(ends)
-        for number in bounded:
-            at, seen = number, set[int]()
-            while at not in over and at not in seen and at in waits:
-                seen.add(at)
-                at = waits[at]
-            if at not in over:
-                raise Broken("J-7, E-5: time alone does not end it", way(number, WAIT))
-            over |= seen
+        graph.check_ends()
     return found
 
 
-def _reached(ends: list[int], back: list[list[int]]) -> set[int]:
-    """The states from which one of ``ends`` can be reached."""
-    seen, rest = set(ends), list(ends)
-    while rest:
-        for one in back[rest.pop()]:
-            if one not in seen:
-                seen.add(one)
-                rest.append(one)
-    return seen
+class _Graph:
+    """The states by their numbers, and the steps between them; some 200 bytes each."""
+
+    def __init__(self, first: World) -> None:
+        self._numbers = {hash(first.key()): 0}
+        self._from = array("L", [0])  # state -> the one from which it was found
+        self._by: list[Step] = [("begin",)]  # ... and by which step
+        self._steps: dict[Step, Step] = {}  # each once
+        self._edges = array("L"), array("L")  # steps that are no fault: from, to
+        self._waits: dict[int, int] = {}  # state -> where time alone leads
+        self._bounded: list[int] = []
+        self.ends: list[int] = []
+
+    def __len__(self) -> int:
+        return len(self._from)
+
+    def add(self, number: int, step: Step, world: World) -> tuple[int, bool]:
+        """The number of ``world``, to which ``step`` led from ``number``, and whether it is new."""
+        key = hash(world.key())
+        at = self._numbers.get(key)
+        if at is not None:
+            return at, False
+        at = self._numbers[key] = len(self._from)
+        self._from.append(number)
+        self._by.append(self._steps.setdefault(step, step))
+        if world.code is not None:
+            self.ends.append(at)
+        elif world.bounded:
+            self._bounded.append(at)
+        return at, True
+
+    def link(self, number: int, at: int, *, is_wait: bool) -> None:
+        """A step without a fault leads from ``number`` to ``at``."""
+        self._edges[0].append(number)
+        self._edges[1].append(at)
+        if is_wait:
+            self._waits[number] = at
+
+    def way(self, number: int, *last: Step) -> list[Step]:
+        """The steps to state ``number``, and ``last``."""
+        steps = list(last)
+        while number:
+            steps.insert(0, self._by[number])
+            number = self._from[number]
+        return steps
+
+    def check_ends(self) -> None:
+        """From every state an end is reached without more faults. Raises: Broken."""
+        reached = self._reached()
+        if (never := reached.find(0)) >= 0:
+            raise Broken("J-7, E-5: nothing that can happen ends it", self.way(never))
+        over = set(self.ends)
+        for number in self._bounded:
+            at, seen = number, set[int]()
+            while at not in over and at not in seen and at in self._waits:
+                seen.add(at)
+                at = self._waits[at]
+            if at not in over:
+                raise Broken("J-7, E-5: time alone does not end it", self.way(number, WAIT))
+            over |= seen
+
+    def _reached(self) -> bytearray:
+        """1 for each state from which an end can be reached, else 0."""
+        starts = array("L", bytes(8 * (len(self) + 1)))  # of the steps to a state, in ``before``
+        for at in self._edges[1]:
+            starts[at + 1] += 1
+        for at in range(len(self)):
+            starts[at + 1] += starts[at]
+        free, before = starts[:], array("L", bytes(8 * len(self._edges[0])))
+        for number, at in zip(*self._edges, strict=True):
+            before[free[at]] = number
+            free[at] += 1
+        reached, rest = bytearray(len(self)), list(self.ends)
+        for at in rest:
+            reached[at] = 1
+        while rest:
+            at = rest.pop()
+            for number in before[starts[at] : starts[at + 1]]:
+                if not reached[number]:
+                    reached[number] = 1
+                    rest.append(number)
+        return reached
