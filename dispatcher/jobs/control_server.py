@@ -347,8 +347,9 @@ class ControlServer(Sink):
 
     def _put(self, clients: Sequence[Client], data: bytes) -> None:
         with self._lock:
-            for client in clients:
-                client.put(data)
+            if self._leave_at is None:  # else they would never have read all
+                for client in clients:
+                    client.put(data)
 
     def _over(self) -> bool:
         if self._leave_at is None:

@@ -337,8 +337,12 @@ def test_a_socket_that_cannot_be_made_leaves_nothing_open(tmp_path: Path) -> Non
 def test_who_looks_on_and_reads_nothing_is_shown_little(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Pictures do not pile up for a viewer that stands still, while others go on seeing them."""
+    """Pictures do not pile up for a viewer that stands still, while others go on seeing them.
+
+    None comes after the verdict, or the end would wait for whoever reads them.
+    """
     monkeypatch.setattr(control_server, "FLUSH", 60.0)
+    monkeypatch.setattr(control_server, "PICTURE", 0.001)
     big = {"what": "x" * (1 << 20)}  # more than a socket holds
     control = ControlServer(tmp_path, lambda how: None, picture=lambda: big)
     attach = b'{"order": "attach", "output": false, "picture": true}\n'
