@@ -152,7 +152,10 @@ from dispatcher.remote.copy.copy_main import main
 sys.exit(main(b"S=%r;exec(S)\\n" % S + b))
 """
 
-_STAGE_ZERO = "import io;f=io.FileIO(0);exec(f.readline())"
+#: seconds in which all of the source has to be there; what waits for it on a host that was cut off
+#: would wait for hours. As long as the lease of an agent that has been told none
+SOURCE_LIMIT = 30
+_STAGE_ZERO = f"import io,_signal;_signal.alarm({SOURCE_LIMIT});f=io.FileIO(0);exec(f.readline())"
 
 #: arguments: the loader, the script for hosts without Python, then the script's own. A shim of
 #: pyenv or asdf is there even where the Python that it stands for is not, so it is asked first
@@ -372,6 +375,7 @@ def _stage_one(size: int) -> bytes:
         f" c=f.read({size}-len(b))\n"
         " if not c:sys.exit(98)\n"
         " b+=c\n"
+        "__import__('_signal').alarm(0)\n"
         "s,*m=zlib.decompress(b).decode().split('\\0')\n"
         "exec(s)\n"
     )

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import stat
 import subprocess
+import sys
 import zlib
 from pathlib import Path
 
@@ -99,6 +101,27 @@ class TestCommand:
         self, run_id: str | None, tag: str
     ) -> None:
         assert command(run_id=run_id) == command().replace("-c '", f"-c '{tag}", 1)
+
+    def test_who_is_never_sent_the_source_does_not_wait_for_ever(self) -> None:
+        limit = f"alarm({bootstrap.SOURCE_LIMIT})"
+        line = command(first=[sys.executable])
+        assert limit in line
+        waits = subprocess.Popen(
+            ["sh", "-c", line.replace(limit, "alarm(1)")], stdin=subprocess.PIPE
+        )
+        with waits:  # whose input stays open
+            assert waits.stdin is not None
+            waits.stdin.write(payload()[:-1])
+            waits.stdin.flush()
+            assert waits.wait(60) == -signal.SIGALRM
+
+    def test_who_has_its_source_has_no_limit_any_more(self) -> None:
+        sent = bootstrap.payload_of({}, "import _signal\nprint(_signal.alarm(0))\n")
+        done = subprocess.run(
+            ["sh", "-c", command(first=[sys.executable])], input=sent, capture_output=True,
+            check=True, timeout=60,
+        )  # fmt: skip
+        assert done.stdout == b"0\n"
 
     def test_all_names_that_are_usual(self) -> None:
         words = command().rpartition("'")[2].split()

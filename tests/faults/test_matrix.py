@@ -22,6 +22,8 @@ from typing import Any
 import pytest
 from rig import Cluster, wait_for
 
+from dispatcher.bootstrap.payload import SOURCE_LIMIT
+
 from . import conftest
 from .conftest import FLOOD, Job, flood_block, kill_at_once, parent
 
@@ -450,6 +452,29 @@ def frozen() -> object:
     (group / "freezer.state").write_text("THAWED")
     wait_for(lambda: not (group / "tasks").read_text(), 10, "the group is empty")
     group.rmdir()
+
+
+@pytest.mark.nightly
+def test_a_host_cut_off_while_its_agent_begins_keeps_nothing(
+    new_cluster: Callable[..., Cluster], isolated: None
+) -> None:  # row 29
+    """Its first bytes arrive, the rest of its source does not."""
+    cluster = new_cluster(2)
+    words = ["iptables", "-A", "INPUT", "-p", "tcp", "--dport", "22", "-m", "connbytes",
+             "--connbytes", "9000:", "--connbytes-dir", "original", "--connbytes-mode", "bytes",
+             "-j", "DROP"]  # fmt: skip
+    try:
+        done = cluster.run(words, "n1", root=True)
+    except FileNotFoundError:
+        pytest.skip("iptables is not here")
+    if done.returncode:
+        pytest.skip(f"iptables counts no bytes here: {done.stderr.strip()[:200]}")
+    run = [*conftest.DISPATCH, "-w", "n[1-2]:1", "--boot-timeout", "5", "--no-python", "hostname"]
+    done = cluster.run(run)
+    assert done.returncode == 125
+    assert re.search(r"n1  unreachable  no answer for \d+ s", done.stderr), done.stderr
+    assert any(conftest.AGENT in command for _, _, command in cluster.on_hosts())
+    wait_for(lambda: not cluster.on_hosts(), SOURCE_LIMIT + SLACK, "nothing is left on n1")
 
 
 @pytest.mark.nightly
