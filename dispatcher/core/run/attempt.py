@@ -74,6 +74,8 @@ CONNECTING, PROBING, RUNNING, STOPPING, FINISHING, OVER = (
 PROBE_SLACK = 10.0
 #: seconds an agent may take from ``sweep`` or ``finish`` to its answer (its own limit is 5)
 SWEEP_LIMIT = 8.0
+#: of so many hosts the launcher hears in a second, at least: what all answer at once may take more
+HOSTS_A_SECOND = 100
 #: seconds that a failure waits for what hosts say of the MPIs in use
 DOUBT_LIMIT = 5.0
 
@@ -106,6 +108,16 @@ def kill_steps(cause: verdicts.Cause, grace: float, first: int = 0) -> list[tupl
         case verdicts.Interrupted(signum=signal.SIGQUIT):
             return [(signal.SIGQUIT, grace)]
     return [(signal.SIGTERM, grace)]
+
+
+def in_turn(plan: JobPlan) -> float:
+    """Seconds that the launcher may need to hear all hosts of ``plan``, beyond what each takes."""
+    return len(plan.nodes) // HOSTS_A_SECOND
+
+
+def sweep_limit(plan: JobPlan) -> float:
+    """Seconds until who was told to end its part of ``plan``, and has not answered, is given up."""
+    return SWEEP_LIMIT + in_turn(plan)
 
 
 class AttemptMachine:
@@ -196,7 +208,7 @@ class AttemptMachine:
                 return []
             case ProbeNodes(nodes, addresses, port, seconds):
                 self.state = PROBING
-                self.deadlines["probe"] = now + seconds + PROBE_SLACK
+                self.deadlines["probe"] = now + seconds + PROBE_SLACK + in_turn(self.plan)
                 return [Probe(node, addresses, port, seconds) for node in nodes]
             case Start(plan, address, port):
                 warnings = [Tell(ev.NodeNoticed(node, what)) for node, what in self._check.warnings]
@@ -425,7 +437,7 @@ class AttemptMachine:
             # a stopped rank acts on no signal but KILL until it is continued
             return actions + self._signal_all(signal.SIGCONT)
         self.deadlines.pop("kill", None)
-        self.deadlines["sweep"] = now + SWEEP_LIMIT
+        self.deadlines["sweep"] = now + sweep_limit(self.plan)
         self._sent = signal.SIGKILL
         return [Sweep(node) for node in self._ranks.living()]
 
@@ -463,7 +475,7 @@ class AttemptMachine:
             self.deadlines.pop("awaited", None)
             self.deadlines.pop("sweep", None)
             self._waiting = self._live & self._check.ready_nodes
-            self.deadlines["finish"] = now + SWEEP_LIMIT
+            self.deadlines["finish"] = now + sweep_limit(self.plan)
             actions: list[Action] = [Finish(node) for node in sorted(self._waiting)]
             actions += [CloseLink(node) for node in sorted(self._live - self._waiting)]
             self._live = set(self._waiting)
@@ -526,7 +538,8 @@ class AttemptMachine:
             return self._give_up(self._check.waiting, "no answer to the check in time", now)
         if key in ("sweep", "finish"):  # J-7: whoever has not answered is given up
             late = self._waiting if key == "finish" else set(self._ranks.living())
-            return self._give_up(late, f"no answer for {SWEEP_LIMIT:.0f} s while ending", now)
+            why = f"no answer for {sweep_limit(self.plan):.0f} s while ending"
+            return self._give_up(late, why, now)
         match key:
             case ("fence", int(world), str(fence), int(epoch)):
                 if self.state != RUNNING:

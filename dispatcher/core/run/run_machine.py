@@ -56,8 +56,8 @@ from dispatcher.core.run.attempt import (
     PASSED_SIGNALS,
     PROBING,
     RUNNING,
-    SWEEP_LIMIT,
     AttemptMachine,
+    sweep_limit,
 )
 from dispatcher.core.run.pause import Pause
 from dispatcher.core.run.restart import OrphanCheck, RestartBudget
@@ -620,7 +620,7 @@ class RunMachine:
             no_restart=no_restart,
             starts=self.restarts + (self._budget.began is not None),
         )
-        self._deadlines = {CLOSE: now + SWEEP_LIMIT}
+        self._deadlines = {CLOSE: now + sweep_limit(self.plan)}
         self.hosts.silent.clear()
         answering = self.hosts.answering
         actions: list[Action] = [CloseLink(h) for h in sorted(self.hosts.linked - answering)]

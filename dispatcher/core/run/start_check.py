@@ -31,8 +31,9 @@ from dispatcher.model.names import shown as shown_path
 from dispatcher.plan.job import devices
 from dispatcher.plan.job.job_plan import JobPlan
 
-#: seconds for the first probe (the address ssh used) and for the second (all addresses)
-FIRST_PROBE, SECOND_PROBE = 1.0, 3.0
+#: seconds for the first probe (the address ssh used) and for the second (all addresses); of the
+#: second one more for each so many hosts, which all call host 0 at once
+FIRST_PROBE, SECOND_PROBE, HOSTS_A_SECOND = 1.0, 3.0, 200
 
 
 @value
@@ -123,7 +124,8 @@ class StartCheck:
             if all(address in reached for reached in self._reached.values()):
                 return Start(self._plan, address, self._port)
         if len(self._asked) < len(self._candidates):
-            return self._ask(self._candidates, SECOND_PROBE)
+            more = len(self._plan.nodes) // HOSTS_A_SECOND
+            return self._ask(self._candidates, SECOND_PROBE + more)
         counts = {a: sum(a in r for r in self._reached.values()) for a in self._candidates}
         best = max(self._candidates, key=lambda address: counts[address])
         return verdicts.Rejected(

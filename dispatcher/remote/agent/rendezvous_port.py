@@ -15,6 +15,8 @@ from errno import EINPROGRESS
 from time import monotonic
 
 TOKEN_SIZE = 16
+#: seconds after which an address that could not be reached is tried again
+AGAIN = 0.25
 
 
 class RendezvousPort:
@@ -87,12 +89,30 @@ def probe(addresses: list[str], port: int, token: bytes, seconds: float) -> list
     """Which of the numeric ``addresses`` answer at ``port`` with ``token``, in the given order.
 
     All are tried at once. The call ends when all have answered or failed, or
-    after ``seconds``.
+    after ``seconds``. As long as none is reached those that failed are tried
+    again: where a thousand hosts call one, neighbours and queues are full.
     """
     end = monotonic() + seconds
+    asked = addresses
+    reached: set[str] = set()
+    while asked and not reached:
+        began = monotonic()
+        found, asked = _ask(asked, port, token, end)
+        reached.update(found)
+        again = min(end, began + AGAIN) - monotonic()
+        if monotonic() >= end:
+            break
+        if asked and not reached and again > 0:
+            select.poll().poll(again * 1000)
+    return [address for address in addresses if address in reached]
+
+
+def _ask(addresses: list[str], port: int, token: bytes, end: float) -> tuple[list[str], list[str]]:
+    """Those that have answered until ``end``, and those that no connection could be made to."""
     poller = select.poll()
     open_sockets: dict[int, tuple[_socket.socket, str]] = {}
-    reached: set[str] = set()
+    reached: list[str] = []
+    failed: list[str] = []
     for address in addresses:
         try:
             family = _socket.AF_INET6 if ":" in address else _socket.AF_INET
@@ -105,6 +125,7 @@ def probe(addresses: list[str], port: int, token: bytes, seconds: float) -> list
             poller.register(sock.fileno(), select.POLLIN)
             open_sockets[sock.fileno()] = (sock, address)
         else:
+            failed.append(address)
             sock.close()
     while open_sockets and monotonic() < end:
         for fd, _ in poller.poll(max(0, (end - monotonic()) * 1000)):
@@ -112,10 +133,10 @@ def probe(addresses: list[str], port: int, token: bytes, seconds: float) -> list
             poller.unregister(fd)
             try:
                 if sock.recv(TOKEN_SIZE) == token:
-                    reached.add(address)
+                    reached.append(address)
             except OSError:
-                pass
+                failed.append(address)
             sock.close()
     for sock, _ in open_sockets.values():
         sock.close()
-    return [address for address in addresses if address in reached]
+    return reached, failed

@@ -17,7 +17,13 @@ from dispatcher.core.events.actions import (
     Sweep,
     Tell,
 )
-from dispatcher.core.run.attempt import PROBE_SLACK, SWEEP_LIMIT, AttemptMachine, kill_steps
+from dispatcher.core.run.attempt import (
+    PROBE_SLACK,
+    SWEEP_LIMIT,
+    AttemptMachine,
+    kill_steps,
+    sweep_limit,
+)
 from dispatcher.model.errors import InternalError
 from dispatcher.model.failure import Failure, Kind
 
@@ -66,6 +72,15 @@ class TestProbes:
         job.handle(ev.NodeProbed(1, ("10.0.0.1",)), 14.95)
         assert "probe" not in job.deadlines
         assert job.state == "running"
+
+    def test_many_answers_may_take_longer_to_be_heard(self) -> None:
+        few, many = make_plan(99), make_plan(250)
+        assert [sweep_limit(plan) - SWEEP_LIMIT for plan in (few, many)] == [0, 2]
+        job = AttemptMachine(many)
+        job.begin()
+        for node in range(250):
+            job.handle(ev.NodeReady(node, facts(node)), 1.0)
+        assert job.deadlines["probe"] == 1.0 + 1.0 + PROBE_SLACK + 2
 
     def test_who_is_late_is_named_with_the_reason(self) -> None:
         job = begun(make_plan(3), *READY, ev.NodeReady(2, facts(2)))

@@ -158,6 +158,15 @@ class TestMeetingPlace:
         assert isinstance(found, Start)
         assert found.address == "10.0.0.2"
 
+    def test_many_hosts_have_longer_for_it(self) -> None:
+        check = StartCheck(make_plan(401), prove=True)
+        judged(check, *(facts(node) for node in range(401)))
+        for node in range(1, 400):
+            check.probed(ev.NodeProbed(node, ("10.0.0.1",)))
+        again = check.probed(ev.NodeProbed(400, ()))
+        assert isinstance(again, ProbeNodes)
+        assert again.seconds == 3.0 + 2
+
     def test_who_does_not_reach_what_most_do_is_named(self) -> None:
         check = StartCheck(make_plan(3), prove=True)
         judged(check, *three())

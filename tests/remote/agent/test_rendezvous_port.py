@@ -218,6 +218,24 @@ def test_who_answers_a_probe(words: dict[str, bytes | None], reached: list[int])
         gc.collect()
 
 
+def test_who_cannot_be_reached_is_tried_again_until_the_time_is_over() -> None:
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.3", 0))
+        port = sock.getsockname()[1]
+        began = time.monotonic()
+        assert probe(["127.0.0.3"], port, TOKEN, 0.6) == []  # it refuses: nobody listens
+        assert time.monotonic() - began >= 0.6
+    greeters: list[Greeter] = []
+    comes = threading.Timer(0.5, lambda: greeters.append(Greeter("127.0.0.3", TOKEN, port)))
+    comes.start()
+    try:
+        assert probe(["127.0.0.3", "127.0.0.9"], port, TOKEN, 60.0) == ["127.0.0.3"]
+    finally:
+        comes.join()
+        greeters[0].close()
+        gc.collect()
+
+
 class TestRanks:
     def test_no_socket_listens_once_ranks_run(self, agent_with_port: tuple[Agent, int]) -> None:
         agent, port = agent_with_port
