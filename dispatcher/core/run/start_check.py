@@ -31,9 +31,9 @@ from dispatcher.model.names import shown as shown_path
 from dispatcher.plan.job import devices
 from dispatcher.plan.job.job_plan import JobPlan
 
-#: seconds for the first probe (the address ssh used) and for the second (all addresses); of the
-#: second one more for each so many hosts, which all call host 0 at once
-FIRST_PROBE, SECOND_PROBE, HOSTS_A_SECOND = 1.0, 3.0, 200
+#: seconds for the first probe (the address ssh used) and for the last (all addresses); of the last
+#: one more for each so many hosts, which all call host 0 at once
+FIRST_PROBE, LAST_PROBE, HOSTS_A_SECOND = 1.0, 3.0, 200
 
 
 @value
@@ -124,8 +124,7 @@ class StartCheck:
             if all(address in reached for reached in self._reached.values()):
                 return Start(self._plan, address, self._port)
         if len(self._asked) < len(self._candidates):
-            more = len(self._plan.nodes) // HOSTS_A_SECOND
-            return self._ask(self._candidates, SECOND_PROBE + more)
+            return self._ask(self._candidates)
         counts = {a: sum(a in r for r in self._reached.values()) for a in self._candidates}
         best = max(self._candidates, key=lambda address: counts[address])
         return verdicts.Rejected(
@@ -203,10 +202,13 @@ class StartCheck:
         self._candidates = head.addresses
         if len(plan.nodes) == 1 or not self._prove or head.port is None:
             return Start(plan, head.addresses[0], self._port)
-        return self._ask(self._candidates[:1], FIRST_PROBE)
+        return self._ask(self._candidates[:1])
 
-    def _ask(self, addresses: tuple[str, ...], seconds: float) -> ProbeNodes:
+    def _ask(self, addresses: tuple[str, ...]) -> ProbeNodes:
         self._asked = addresses
+        is_last = len(addresses) == len(self._candidates)
+        last = LAST_PROBE + len(self._plan.nodes) // HOSTS_A_SECOND
+        seconds = last if is_last else FIRST_PROBE
         self.waiting = {node.index for node in self._plan.nodes[1:]}
         return ProbeNodes(tuple(sorted(self.waiting)), addresses, self._port, seconds)
 

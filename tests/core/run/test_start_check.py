@@ -158,6 +158,12 @@ class TestMeetingPlace:
         assert isinstance(found, Start)
         assert found.address == "10.0.0.2"
 
+    def test_one_address_is_asked_for_as_long_as_several(self) -> None:
+        check = StartCheck(make_plan(2), prove=True)
+        only = judged(check, facts(0, addresses=("10.0.0.1",)), facts(1))
+        assert only == ProbeNodes((1,), ("10.0.0.1",), 4000, 3.0)
+        assert isinstance(check.probed(ev.NodeProbed(1, ())), verdicts.Rejected)
+
     def test_many_hosts_have_longer_for_it(self) -> None:
         check = StartCheck(make_plan(401), prove=True)
         judged(check, *(facts(node) for node in range(401)))
