@@ -396,29 +396,29 @@ def test_a_bug_of_ours_ends_the_run(cluster: Cluster, fault: str, said: str) -> 
     wait_for(lambda: not cluster.on_hosts(), 2 + SLACK, "the hosts are idle")
 
 
-def reset(cluster: Cluster, host: str, who: str) -> None:
-    """Reset every connection of the host's sshd: by its kernel, or by a firewall before it."""
-    if who == "kernel":
-        words = [
-            "ss",
-            "--kill",
-            "--no-header",
-            "--tcp",
-            "state",
-            "established",
-            "sport",
-            "=",
-            ":22",
-        ]
-    else:
-        words = ["iptables", "-A", "INPUT", "-p", "tcp", "--dport", "22",
-                 "-j", "REJECT", "--reject-with", "tcp-reset"]  # fmt: skip
+def firewall(cluster: Cluster, host: str, *rule: str) -> None:
+    """Let ``rule`` hold for what comes to the host's sshd; skips the test where none can."""
+    words = ["iptables", "-A", "INPUT", "-p", "tcp", "--dport", "22", *rule]
     try:
         done = cluster.run(words, host, root=True)
     except FileNotFoundError:
-        pytest.skip(f"{words[0]} is not here")
-    if done.returncode or (who == "kernel" and not done.stdout):
-        pytest.skip(f"{words[0]} resets nothing here: {done.stderr.strip()[:200]}")
+        pytest.skip("iptables is not here")
+    if done.returncode:
+        pytest.skip(f"iptables does nothing here: {done.stderr.strip()[:200]}")
+
+
+def reset(cluster: Cluster, host: str, who: str) -> None:
+    """Reset every connection of the host's sshd: by its kernel, or by a firewall before it."""
+    if who == "firewall":
+        firewall(cluster, host, "-j", "REJECT", "--reject-with", "tcp-reset")
+        return
+    words = "ss --kill --no-header --tcp state established sport = :22"
+    try:
+        done = cluster.run(words.split(), host, root=True)
+    except FileNotFoundError:
+        pytest.skip("ss is not here")
+    if done.returncode or not done.stdout:
+        pytest.skip(f"ss resets nothing here: {done.stderr.strip()[:200]}")
 
 
 def test_one_host_lacks_the_program(new_cluster: Callable[..., Cluster], isolated: None) -> None:
@@ -460,15 +460,8 @@ def test_a_host_cut_off_while_its_agent_begins_keeps_nothing(
 ) -> None:  # row 29
     """Its first bytes arrive, the rest of its source does not."""
     cluster = new_cluster(2)
-    words = ["iptables", "-A", "INPUT", "-p", "tcp", "--dport", "22", "-m", "connbytes",
-             "--connbytes", "9000:", "--connbytes-dir", "original", "--connbytes-mode", "bytes",
-             "-j", "DROP"]  # fmt: skip
-    try:
-        done = cluster.run(words, "n1", root=True)
-    except FileNotFoundError:
-        pytest.skip("iptables is not here")
-    if done.returncode:
-        pytest.skip(f"iptables counts no bytes here: {done.stderr.strip()[:200]}")
+    sent = ("--connbytes-dir", "original", "--connbytes-mode", "bytes", "--connbytes", "9000:")
+    firewall(cluster, "n1", "-m", "connbytes", *sent, "-j", "DROP")
     run = [*conftest.DISPATCH, "-w", "n[1-2]:1", "--boot-timeout", "5", "--no-python", "hostname"]
     done = cluster.run(run)
     assert done.returncode == 125

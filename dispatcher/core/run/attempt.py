@@ -60,7 +60,7 @@ from dispatcher.core.events.actions import (
 from dispatcher.core.run.fences import FenceError
 from dispatcher.core.run.half_finalized import HalfFinalized
 from dispatcher.core.run.mpi_manager import MpiManager
-from dispatcher.core.run.start_check import Decision, ProbeNodes, Start, StartCheck
+from dispatcher.core.run.start_check import Decision, ProbeNodes, Start, StartCheck, in_turn
 from dispatcher.core.run.tables import Deadlines, RankTable
 from dispatcher.model.errors import InternalError
 from dispatcher.model.failure import Failure, Kind
@@ -74,8 +74,6 @@ CONNECTING, PROBING, RUNNING, STOPPING, FINISHING, OVER = (
 PROBE_SLACK = 10.0
 #: seconds an agent may take from ``sweep`` or ``finish`` to its answer (its own limit is 5)
 SWEEP_LIMIT = 8.0
-#: of so many hosts the launcher hears in a second, at least: what all answer at once may take more
-HOSTS_A_SECOND = 100
 #: seconds that a failure waits for what hosts say of the MPIs in use
 DOUBT_LIMIT = 5.0
 
@@ -108,11 +106,6 @@ def kill_steps(cause: verdicts.Cause, grace: float, first: int = 0) -> list[tupl
         case verdicts.Interrupted(signum=signal.SIGQUIT):
             return [(signal.SIGQUIT, grace)]
     return [(signal.SIGTERM, grace)]
-
-
-def in_turn(plan: JobPlan) -> float:
-    """Seconds that the launcher may need to hear all hosts of ``plan``, beyond what each takes."""
-    return len(plan.nodes) // HOSTS_A_SECOND
 
 
 def sweep_limit(plan: JobPlan) -> float:

@@ -31,9 +31,15 @@ from dispatcher.model.names import shown as shown_path
 from dispatcher.plan.job import devices
 from dispatcher.plan.job.job_plan import JobPlan
 
-#: seconds for the first probe (the address ssh used) and for the last (all addresses); of the last
-#: one more for each so many hosts, which all call host 0 at once
-FIRST_PROBE, LAST_PROBE, HOSTS_A_SECOND = 1.0, 3.0, 200
+#: seconds for the first probe (the address ssh used) and for the last (all addresses)
+FIRST_PROBE, LAST_PROBE = 1.0, 3.0
+#: so many hosts are heard in a second, at least, where all speak at once: to the launcher or host 0
+HOSTS_A_SECOND = 100
+
+
+def in_turn(plan: JobPlan) -> float:
+    """Seconds that it may take to hear all hosts of ``plan``, beyond what each of them needs."""
+    return len(plan.nodes) // HOSTS_A_SECOND
 
 
 @value
@@ -207,8 +213,7 @@ class StartCheck:
     def _ask(self, addresses: tuple[str, ...]) -> ProbeNodes:
         self._asked = addresses
         is_last = len(addresses) == len(self._candidates)
-        last = LAST_PROBE + len(self._plan.nodes) // HOSTS_A_SECOND
-        seconds = last if is_last else FIRST_PROBE
+        seconds = LAST_PROBE + in_turn(self._plan) if is_last else FIRST_PROBE
         self.waiting = {node.index for node in self._plan.nodes[1:]}
         return ProbeNodes(tuple(sorted(self.waiting)), addresses, self._port, seconds)
 

@@ -171,7 +171,7 @@ class TestMeetingPlace:
             check.probed(ev.NodeProbed(node, ("10.0.0.1",)))
         again = check.probed(ev.NodeProbed(400, ()))
         assert isinstance(again, ProbeNodes)
-        assert again.seconds == 3.0 + 2
+        assert again.seconds == 3.0 + 4
 
     def test_who_does_not_reach_what_most_do_is_named(self) -> None:
         check = StartCheck(make_plan(3), prove=True)
