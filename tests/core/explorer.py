@@ -175,12 +175,13 @@ def explore(
     """
     graph = _Graph(first)
     found = Explored()
-    waiting = deque([(0, first)])
+    waiting = deque([(0, first.copy())])
     while waiting and len(graph) < most:
         number, world = waiting.pop() if deep else waiting.popleft()
-        for step in world.steps():
+        faults, steps = world.faults, list(world.steps())
+        for step in steps:
             found.steps += 1
-            other = world.copy()
+            other = world if step is steps[-1] else world.copy()
             try:
                 other.take(step)
             except Exception as error:
@@ -193,7 +194,7 @@ def explore(
             if is_new and at % 10_000 == 0:
                 found.states = at
                 progress(found)
-            if other.faults == world.faults:
+            if other.faults == faults:
                 graph.link(number, at, is_wait=step == WAIT)
     found.states, found.ends = len(graph), len(graph.ends)
     if not waiting:
