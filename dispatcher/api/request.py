@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypedDict
 
 from dispatcher.model.arguments import check_names, check_types
-from dispatcher.model.errors import NoHosts, UsageError, WrongArgument
+from dispatcher.model.errors import FileUnusable, NoHosts, UsageError, WrongArgument
 from dispatcher.model.host import Hostlist
 from dispatcher.plan.hosts.hostfile import MOST_BYTES, parse_inline, read_hosts
 from dispatcher.plan.job.binding import BindTo, MemBind
@@ -179,9 +179,15 @@ def cwd_of(chdir: str | None) -> str:
     """The folder the ranks start in, by the name the user's shell gives it.
 
     A home directory may be a link that leads elsewhere on other hosts, so the
-    logical path is kept where it is this folder.
+    logical path is kept where it is this folder. Raises: FileUnusable when the folder is gone.
     """
-    here = os.getcwd()
+    try:
+        here = os.getcwd()
+    except OSError as error:
+        why = (error.strerror or "").lower()
+        raise FileUnusable(
+            f"the current folder: {why}", hint="cd DIR  # to one that is there"
+        ) from None
     logical = os.environ.get("PWD", "")
     if logical.startswith("/") and os.path.realpath(logical) == os.path.realpath(here):
         here = logical

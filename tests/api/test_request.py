@@ -184,6 +184,17 @@ def test_the_folder_keeps_the_name_that_the_shell_has_for_it(
         assert cwd_of("/abs") == "/abs"
 
 
+def test_a_folder_that_is_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "gone"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    folder.rmdir()
+    with pytest.raises(UsageError) as caught:
+        cwd_of(None)
+    assert caught.value.message == "the current folder: no such file or directory"
+    assert caught.value.hint == "cd DIR  # to one that is there"
+
+
 @cases(
     ("name", "content", "is_one"),
     [
