@@ -316,9 +316,9 @@ class TestLogins:
     def test_a_changed_host_key(self, job_on: Start, new_cluster: New) -> None:  # row 39
         cluster = new_cluster(2)
         script = (
-            "rm -f /tmp/k /tmp/k.pub; ssh-keygen -q -t ed25519 -N '' -f /tmp/k; "
-            "k=$(cut -d' ' -f2 /tmp/k.pub); f=$HOME/.ssh/known_hosts; "
-            'sed "s|^\\(.*n2.* ssh-ed25519\\) .*|\\1 $k|" $f > /tmp/h && cat /tmp/h > $f'
+            "k=$(mktemp -u); h=$(mktemp); ssh-keygen -q -t ed25519 -N '' -f $k; "
+            "key=$(cut -d' ' -f2 $k.pub); f=$HOME/.ssh/known_hosts; "
+            'sed "s|^\\(.*n2.* ssh-ed25519\\) .*|\\1 $key|" $f > $h && cat $h > $f; rm $h $k $k.pub'
         )
         cluster.run(["sh", "-c", script], check=True)
         said = job_on(cluster, "exit").ends(125, START + SLACK)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import tempfile
 
 from rig import Cluster
 
@@ -20,14 +21,15 @@ def test_a_script_that_is_nowhere(desk: Desk) -> None:
 
 def test_the_hint_to_send_the_folder_does_what_it_says(cluster: Cluster, isolated: None) -> None:
     """The folder is on login alone, as hosts have a /tmp of their own."""
+    place = tempfile.mkdtemp(prefix="copied-", dir="/tmp")
     text = (
-        "mkdir -p /tmp/copied/job && cd /tmp/copied/job && echo 'print(1)' > one.py && "
+        f"mkdir {place}/job && cd {place}/job && echo 'print(1)' > one.py && "
         f"hint=$({shlex.join(PROGRAM)} -H n1,n2 one.py 2>&1 | sed -n 's/^  hint: dispatch//p') && "
         f'echo "$hint" && eval "{shlex.join(PROGRAM)} $hint" && '
         f"{shlex.join(PROGRAM)} -H n1,n2 one.py; "
-        f"rm -r /tmp/copied; {shlex.join(PROGRAM)} exec -w n1,n2 rm -r /tmp/copied"
+        f"rm -r {place}; {shlex.join(PROGRAM)} exec -w n1,n2 rm -r {place}"
     )
     done = cluster.run(["sh", "-c", text])
     hint, *lines = done.stdout.splitlines()
-    assert hint.startswith(" -H n1,n2 --sync one.py  # or ")
+    assert hint.startswith(" -H n1,n2 --sync one.py  # or "), done.stderr
     assert sorted(lines) == sorted(2 * ["[0] 1", "[1] 1"]), done.stderr
