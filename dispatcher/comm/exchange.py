@@ -34,7 +34,8 @@ import threading
 import time
 from array import array
 from collections.abc import Callable, Mapping
-from typing import Any, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
+from weakref import WeakSet
 
 from dispatcher.comm.errors import CommError, RollCallError, describe
 
@@ -145,11 +146,19 @@ class Aside(Generic[T]):
     work raises is raised by the call. Work that never ends holds up nobody, not even the exit.
     """
 
+    _threads: ClassVar[WeakSet[threading.Thread]] = WeakSet()
+
     def __init__(self, work: Callable[[], T], name: str) -> None:
         self._result: T | None = None
         self._error: BaseException | None = None
         self._thread = threading.Thread(target=self._run, args=(work,), name=name, daemon=True)
+        self._threads.add(self._thread)
         self._thread.start()
+
+    @classmethod
+    def any_at_work(cls) -> bool:
+        """Whether work that was begun, here or anywhere, has not ended."""
+        return any(thread.is_alive() for thread in cls._threads)
 
     def _run(self, work: Callable[[], T]) -> None:
         try:

@@ -16,7 +16,9 @@ a moment and leave in good order, and one that has a reason of its own ends the 
 
 from __future__ import annotations
 
+import atexit
 import importlib
+import os
 import sys
 import threading
 from collections.abc import Callable, Mapping
@@ -24,7 +26,7 @@ from types import TracebackType
 from typing import Any
 
 from dispatcher.comm.errors import CommError, EnvironmentMissing
-from dispatcher.comm.exchange import Exchange
+from dispatcher.comm.exchange import Aside, Exchange
 
 _LEVELS = ("single", "funneled", "serialized", "multiple")
 _WORLD_SIZE = ("WORLD_SIZE", "PMI_SIZE", "OMPI_COMM_WORLD_SIZE")
@@ -96,6 +98,7 @@ class _Ways:
     mpi: Any = None
     exchange: Exchange | None = None
     abort: Callable[[], None] | None = None
+    together = False  # after a failure that all share, they have met
 
 
 def arm(who: str) -> None:
@@ -104,6 +107,7 @@ def arm(who: str) -> None:
     if _Ways.armed:
         return
     _Ways.armed = True
+    atexit.register(_end)  # early, so nearly the last to run
     before = sys.excepthook
 
     def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
@@ -151,8 +155,24 @@ def _leave(shared: bool) -> None:
         thread = threading.Thread(target=_Ways.abort, daemon=True)
         thread.start()
         thread.join(_TOGETHER)
-    if not (shared and exchange.barrier(_TOGETHER)):
+    _Ways.together = shared and exchange.barrier(_TOGETHER)
+    if not _Ways.together:
         mpi.COMM_WORLD.Abort(1)
+
+
+def _end() -> None:
+    """Leave without an end of the interpreter where a thread is still in what failed.
+
+    C++ that comes back into a Python which is ending has its thread ended, and where that must not
+    throw (pybind11's ``gil_scoped_release``, so all of torch) the process goes by SIGABRT.
+    """
+    if not (_Ways.together and Aside.any_at_work()):
+        return
+    if not _Ways.mpi.Is_finalized():
+        _Ways.mpi.Finalize()
+    sys.stderr.flush()
+    sys.stdout.flush()
+    os._exit(1)
 
 
 def _words(name: str, error: CommError) -> str:

@@ -130,6 +130,30 @@ class TestRanks:
         why = f"rank 1 on {HOST}: torch: process group: Gloo connectFullMesh failed\n"
         assert ended.err.count(why) == 2, ended.err
 
+    def test_a_rank_that_still_joins_ends_with_the_others(self, mpiexec: MpiExec) -> None:
+        """torch comes back while Python ends, which would end the process by SIGABRT."""
+        ended = mpiexec(
+            2,
+            """
+            import datetime, time
+            import dispatcher.comm as comm
+            import torch.distributed as dist
+            class Slow:  # to go, so Python still ends when torch comes back
+                def __del__(self, sleep=time.sleep):
+                    sleep(4)
+            job = comm.init(device="cpu")
+            def broken(*args, store, **named):
+                if job.rank == 1:
+                    raise RuntimeError("Gloo connectFullMesh failed")
+                store.wait(["never"], datetime.timedelta(seconds=2))
+            dist.init_process_group = broken
+            slow = Slow()
+            job.init_torch(timeout=60)
+            """,
+        )
+        assert ended.code == 1, ended.err
+        assert "terminate called" not in ended.err
+
     def test_a_rank_without_torch_ends_all_with_its_reason(self, mpiexec: MpiExec) -> None:
         ended = mpiexec(
             3,
