@@ -6,7 +6,7 @@ import os
 import shutil
 import signal
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -36,15 +36,21 @@ def home(cluster: Cluster, isolated: None, tmp_path: Path) -> Iterator[Home]:
     wait_for(lambda: not cluster.on_hosts(), 30, cluster.on_hosts)
 
 
-def agents(home: Home, count: int = 2) -> list[tuple[str, int]]:
-    """(host, pid) of the agents that wait, when there are so many and nothing else but shells."""
+def agents(
+    home: Home, count: int = 2, *, gone: Iterable[tuple[str, int]] = ()
+) -> list[tuple[str, int]]:
+    """(host, pid) of the agents that wait, when there are so many and nothing else but shells.
+
+    gone: those that have to have ended.
+    """
 
     def booted() -> list[tuple[str, int]]:
         found = [
             one for one in home.cluster.census(home.cluster.hosts) if one.command.endswith(BOOTS)
         ]
         polling = [(one.host, one.pid) for one in found if _polls(one.outer)]
-        return polling if len(polling) == count and home.idle() else []
+        there = len(polling) == count and not {*gone} & {*polling}
+        return polling if there and home.idle() else []
 
     return wait_for(booted, 30, home.cluster.on_hosts)
 
@@ -161,7 +167,7 @@ def test_other_code_is_booted_anew_and_waits_from_then_on(home: Home, tmp_path: 
         words = ("-v", "-H", "n1", "--chdir", "/", "--no-python", "hostname")
         done = home.run(*words, cwd=tmp_path / "edited")  # where python -m looks first
         assert (done.returncode, done.stderr.count(" by kept agent")) == (0, by), done.stderr
-        assert old not in agents(home, 1)
+        assert agents(home, 1, gone=[old])  # it is ended beside the run, not before its end
 
 
 def test_another_python_is_booted_anew_and_waits_from_then_on(home: Home) -> None:
