@@ -186,7 +186,7 @@ def cwd_of(chdir: str | None) -> str:
     except OSError as error:
         why = (error.strerror or "").lower()
         raise FileUnusable(
-            f"the current folder: {why}", hint="cd DIR  # to one that is there"
+            f"the current folder: {why}", hint="cd DIR  # one that is there"
         ) from None
     logical = os.environ.get("PWD", "")
     if logical.startswith("/") and os.path.realpath(logical) == os.path.realpath(here):

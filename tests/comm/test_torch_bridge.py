@@ -138,7 +138,7 @@ class TestRanks:
             import datetime, time
             import dispatcher.comm as comm
             import torch.distributed as dist
-            class Slow:  # to go, so Python still ends when torch comes back
+            class Slow:  # is removed slowly, so Python is still ending when torch comes back
                 def __del__(self, sleep=time.sleep):
                     sleep(4)
             job = comm.init(device="cpu")
