@@ -197,5 +197,5 @@ def test_without_a_guardian_strays_stay(boot: object) -> None:
     agent: Agent = boot(payload=bootstrap.payload_of(modules))  # type: ignore[operator]
     os.kill(settle(agent), signal.SIGKILL)
     agent.exit()
-    wait_for(lambda: len(agent.living()) <= 2, what="the ranks' end, by their parent's")
-    assert len(agent.living()) == 2
+    # one look is not enough: a stray that is just becoming sleep shows no environment
+    wait_for(lambda: len(agent.living()) == 2, what="only the strays to be left")
