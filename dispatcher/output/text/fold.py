@@ -160,11 +160,11 @@ _PORT = re.compile(r"(?<=[^:]):[0-9]+\Z")
 #: hints that are told at most
 MOST_HINTS = 5
 
+_FINGERPRINT = re.compile(r"SHA256:[A-Za-z0-9+/]{43}")
 _OWN = (
     (re.compile(r"(?<![\w.:])(?:\d{1,3}\.){3}\d{1,3}(?![\w.]*\w)"), "{address}"),
     (re.compile(r"(?<![\w:.])(?=[0-9a-fA-F:]*::|(?:[0-9a-fA-F]{1,4}:){7})[0-9a-fA-F]{0,4}"
                 r"(?::[0-9a-fA-F]{0,4}){2,7}(?:(?<=::)|(?<!:))(?!\w)"), "{address}"),
-    (re.compile(r"SHA256:[A-Za-z0-9+/]{43}"), "{fingerprint}"),
     (re.compile(r"(?<=/known_hosts:)\d+|(?<=/known_hosts2:)\d+"), "{line}"),
 )  # fmt: skip
 
@@ -217,6 +217,7 @@ def hints(groups: Sequence[tuple[list[str], Trouble]], advise: Advise = no_advic
 
 def in_common(text: str, host: str) -> str:
     """``text`` without what is ``host``'s own in it."""
+    text = _FINGERPRINT.sub("{fingerprint}", text)  # before a short name that may stand in it
     for own in (host, _PORT.sub("", host)):
         text = re.sub(rf"(?<![\w.-]){re.escape(own)}(?![\w-])", "{host}", text)
     for pattern, word in _OWN:

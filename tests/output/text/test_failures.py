@@ -110,6 +110,12 @@ def test_what_is_no_address_and_no_name_stays() -> None:
     assert in_common("n1 refuses", "n1:2222") == "{host} refuses"
 
 
+def test_a_fingerprint_with_the_hosts_name_in_it_is_one_still() -> None:
+    for shown in (f"n1+{'x' * 40}", f"{'x' * 20}/n1+{'x' * 19}", f"{'x' * 40}/n1"):
+        found = in_common(f"n1 shows SHA256:{shown}, not SHA256:{'y' * 43}", "n1")
+        assert found == "{host} shows {fingerprint}, not {fingerprint}"
+
+
 def test_hosts_that_put_and_get_failed_on_for_one_reason() -> None:
     outcomes: list[exec_events.Outcome] = [
         exec_events.NotCopied(f"/data/{name}/a: no space left") for name in NAMES
