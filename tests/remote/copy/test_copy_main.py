@@ -306,8 +306,8 @@ def test_an_inner_host_that_fails_says_so_for_itself_alone(big: Path, tmp_path: 
         "opening": b"",
     }  # fmt: skip
     put = Put(big, tmp_path / "dest", **more)
-    order, *come = put.said()
-    code, heard = put.spoken(order, *come[:-1], come[-1][:-1] + b"?", tree=True)
+    order, *others, last = put.said()
+    code, heard = put.spoken(order, *others, last[:-1] + bytes([last[-1] ^ 1]), tree=True)
     assert code == 1
     assert [sorted(told) for told in heard] == [["need", "seen", "start"], ["error"]]
     assert os.listdir(tmp_path / "dest") == []
