@@ -171,7 +171,9 @@ class OrphanCheck:
         closed = {host: when for host, when in fences.items() if when > now}
         at_once = [host for host in closed if host in over]
         self._due = {host: when - SWEEP for host, when in closed.items() if host not in over}
-        return [CheckOrphans(host, self._connect) for host in at_once] + self.tick(now)
+        # each is over before the host is reached anew (``FIRST_LOOK``), and ends no agent of then
+        checks = [CheckOrphans(host, min(self._connect, closed[host] - now)) for host in at_once]
+        return checks + self.tick(now)
 
     def tick(self, now: float) -> list[Action]:
         """The checks that are due at ``now``."""

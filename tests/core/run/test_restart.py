@@ -194,6 +194,10 @@ class TestOrphans:
         assert check.plan({1: 12.0, 2: 13.0}, (), 7.0) == [CheckOrphans(1, SWEEP)]
         assert check.deadline == 8.0
 
+    def test_it_ends_with_the_fence_however_long_connecting_may_take(self) -> None:
+        """Later it would find the agent of the next attempt, which bears the same id."""
+        assert OrphanCheck(120.0).plan({1: 40.0}, {1}, 7.0) == [CheckOrphans(1, 33.0)]
+
     def test_after_the_pause_there_is_none(self) -> None:
         check = self.planned()
         check.forget()
