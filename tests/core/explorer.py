@@ -16,11 +16,13 @@ from array import array
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, get_args
 
 from typing_extensions import Self
 
 from dispatcher.core.events import run_events as ev
+from dispatcher.core.events.verdicts import Cause, RestartAsked, Verdict, exit_code
+from dispatcher.core.run import restart
 from dispatcher.core.run.tables import Deadlines
 from dispatcher.model.frozen import Value
 from dispatcher.plan.exec_plan import ExecLimits
@@ -148,7 +150,21 @@ _NAMED: dict[type, Callable[[Any], Any]] = {
     Limits: lambda limits: None,
     Restarts: lambda rules: None,
     ExecLimits: lambda limits: None,
-}
+    Verdict: lambda end: (
+        end.exit_code or len(end.statuses), _cause(end.cause), tuple(end.lost),
+    ),
+}  # fmt: skip
+
+
+def _cause(cause: Cause | None) -> Step:
+    """What ``cause`` decides: the exit code, whether the ranks start again, and where."""
+    asked = isinstance(cause, RestartAsked)
+    nodes = tuple(getattr(cause, "failures", ()))
+    final = cause is not None and restart.refusal(cause) is not None
+    return exit_code(cause), asked, final, restart.blamed(cause), nodes
+
+
+_NAMED.update(dict.fromkeys(get_args(Cause), _cause))
 
 
 @dataclass

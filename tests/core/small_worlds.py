@@ -11,10 +11,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from typing_extensions import Self
+
 from dispatcher.core.events import actions as act
 from dispatcher.core.events import run_events as ev
 from dispatcher.core.events.verdicts import RestartAsked, Verdict
-from dispatcher.core.run.run_machine import RunMachine
+from dispatcher.core.run.attempt import AttemptMachine
+from dispatcher.core.run.run_machine import TRYING, RunMachine
 from dispatcher.model.failure import Ending, Failure, Kind
 from dispatcher.plan.job.job_plan import Change, JobPlan
 from dispatcher.plan.job.request import Restarts
@@ -41,10 +44,14 @@ class Agent:
     prepared: int = -1
     ready: bool = False  # for the attempt under way
 
-    def key(self) -> Step:
-        living = tuple(sorted(self.living.items()))
+    def key(self, settled: bool) -> Step:
+        """settled: the job has its cause, and how a rank ends changes nothing any more."""
+        words, living = self.words, self.living
+        if settled:
+            words = tuple([word[:2] if word[0] == "exited" else word for word in words])
+            living = {rank: signum != 0 for rank, signum in living.items()}
         told = self.ordered, self.prepared, self.ready
-        return self.linked, self.mute, self.dead, self.words, living, told
+        return self.linked, self.mute, self.dead, words, tuple(sorted(living.items())), told
 
     def copy(self) -> Agent:
         return Agent(
@@ -96,8 +103,8 @@ class Run:
         self.bounded = False
         self.do(self.run.begin(self.now))
 
-    def copy(self) -> Run:
-        other = object.__new__(Run)
+    def copy(self) -> Self:
+        other = object.__new__(type(self))
         other.__dict__.update(self.__dict__)
         memo: dict[int, Any] = {}
         other.run = clone(self.run, memo)
@@ -109,9 +116,11 @@ class Run:
         """Equal for states from which the same can follow."""
         if self.code is not None:
             return "ended", self.code
+        settled = self.run._job.cause is not None
         return (
-            freeze(self.run, self.now, {}), tuple(agent.key() for agent in self.agents),
-            self.faults, self.looked, self.failed, self.lost_output, self.interrupted,
+            freeze(self.run, self.now, {}), tuple(agent.key(settled) for agent in self.agents),
+            self.faults, self.looked, not settled and (self.failed, self.lost_output),
+            self.interrupted,
         )  # fmt: skip
 
     # -- what can happen ------------------------------------------------------------------------
@@ -195,8 +204,8 @@ class Run:
             if agent.linked and agent.prepared >= 0 and not agent.mute:
                 self.tell(ev.NodeHeard(host))
         for host, when in self.run.hosts.fences().items():
-            if when <= self.now:  # its lease has run out, and its ranks were ended for that
-                self.agents[host].living.clear()
+            if when <= self.now and not self.agents[host].linked:
+                self.agents[host].living.clear()  # its lease has run out: they were ended for that
         self.do(self.run.tick(self.now))
 
     def _exit(self, host: int, rank: int, status: int) -> None:
@@ -291,12 +300,33 @@ class Run:
         elif self.job is not job:
             self.failed, self.lost_output = frozenset(), False
         self.job, self.cause = job, job.cause
+        self.run.hosts._tries.clear()  # each look at a lost host comes as soon as the first
+        self._forget(job)
+
+    def _forget(self, job: AttemptMachine) -> None:
+        """What is only told to people, so that states which differ in no more are one state."""
+        run = self.run
+        job._before, job._sent = (), 0
+        job._ended.clear()
+        if job.cause is not None:
+            job._ranks.statuses.clear()
+        for world in job._mpi._worlds.values() if job._mpi else ():
+            world.fences._ended.clear()  # no rank of a small world comes to a fence
+        if run.state == TRYING:  # the verdict is of an attempt before
+            run._verdict = None
+        run._attempts.clear()
+        same: list[tuple[dict[int, Any], Any]] = [
+            (job._lost, GONE), (job._check._failures, GONE), (run.hosts.out, ""),
+        ]  # fmt: skip
+        for by_node, value in same:
+            by_node.update(dict.fromkeys(by_node, value))
 
     def _do(self, action: act.Action) -> None:
         match action:
             case act.OpenLink(host, attempt):
                 agent = self.agents[host]
                 need(not agent.linked, f"a second link to {host}")
+                self.looked -= {host}  # such a look has ended long before
                 agent.linked, agent.mute = True, False
                 agent.ordered, agent.prepared = attempt, -1
                 agent.words = (("away",),) if agent.dead else (("ready", attempt),)
@@ -351,6 +381,7 @@ class Run:
     def _end(self, verdict: Verdict) -> None:
         self.code = verdict.exit_code
         if verdict.exit_code == 0:
+            need(self.run._job.cause is None, "J-6: exit code 0, and it has a cause")
             need(not self.failed, f"J-6: exit code 0, and {set(self.failed)} failed")
             need(not self.lost_output, "J-6: exit code 0, and output is missing")
             need(len(verdict.statuses) == verdict.world_size, "J-6: exit code 0 of a part")

@@ -11,9 +11,10 @@ from cases import cases
 from dispatcher.core.events.actions import OpenLink, Prepare
 from dispatcher.core.exec_machine import ExecMachine
 from dispatcher.core.run import tables
+from dispatcher.core.run.attempt import AttemptMachine
 from dispatcher.core.run.run_machine import RunMachine
 
-from .explorer import Broken, clone, explore, freeze
+from .explorer import Broken, Step, clone, explore, freeze
 from .small_commands import SmallCommand
 from .small_worlds import WORLDS, Run, Small
 
@@ -81,6 +82,76 @@ def test_other_broken_rules(
     monkeypatch.setattr(owner, name, own)
     with pytest.raises(Broken, match=why):
         explore(small.world())
+
+
+class Whole(Run):
+    """A run that forgets nothing."""
+
+    def _forget(self, job: AttemptMachine) -> None:
+        """All of it may matter."""
+
+    def short(self) -> Step:
+        """What a run that forgets is told by, in this state."""
+        other = self.copy()
+        Run._forget(other, other.run._job)
+        return other.key()
+
+    def whole(self) -> tuple[Any, ...]:
+        """As that, and all that it leaves out."""
+        run, job = self.run, self.run._job
+        fences = [world.fences._ended for world in job._mpi._worlds.values()] if job._mpi else []
+        of_job = job._before, job._sent, job._ended, job._ranks.statuses, job._lost, job.cause
+        of_run = run._verdict, run._attempts, run.hosts.out, job._check._failures
+        own = self.failed, self.lost_output, [(one.words, one.living) for one in self.agents]
+        return self.short(), repr((of_job, of_run, own, fences))
+
+
+def go_on_alike(small: Small) -> float:
+    """All states of ``small``, also those that differ only in what is forgotten; and what follows
+    is the same for all that are told as one. Returns how many these are on average.
+    """
+    after: dict[Step, Any] = {}
+    first = Whole(small)
+    found, waiting = {first.whole()}, [first]
+    while waiting:
+        world = waiting.pop()
+        follows = set()
+        for step in world.steps():
+            other = world.copy()
+            other.take(step)
+            follows.add((step[:3], other.short()))  # less the status of an exit
+            if (whole := other.whole()) not in found:
+                found.add(whole)
+                waiting.append(other)
+        known = after.setdefault(world.short(), (world.bounded, follows))
+        assert known == (world.bounded, follows)
+    return len(found) / len(after)
+
+
+@cases(
+    "small",
+    [
+        Small(hosts=1, faults=1, slow=False, kinds=("restart", "crash", "missing")),
+        dataclasses.replace(SLOT, restarts=1, kinds=("crash", "over")),
+    ],
+)
+def test_states_that_are_told_as_one_go_on_alike(small: Small) -> None:
+    assert go_on_alike(small) > 1.5
+
+
+@pytest.mark.nightly
+@cases(
+    "small",
+    [
+        Small(slots=1, faults=1),
+        Small(hosts=1, faults=1),
+        dataclasses.replace(SLOT, restarts=1),
+        dataclasses.replace(SLOT, restarts=1, min_nodes=1),
+        dataclasses.replace(SLOT, restarts=1, spares=1),
+    ],
+)
+def test_they_do_so_after_every_fault(small: Small) -> None:
+    assert go_on_alike(small) > 1.5
 
 
 def test_a_copy_is_equal_and_its_own() -> None:
