@@ -286,7 +286,7 @@ def test_nobody_reads(words: list[str], code: int, monkeypatch: pytest.MonkeyPat
 def test_a_plan_for_people(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "hosts").write_text("me@n1 slots=2\nn2 slots=1\nn3 slots=2\n")
     words = ["--dry-run", "--spares", "1", "--ssh-port", "2222", "--chdir", "/work[dir]",
-             "-x", "API_TOKEN=abc", "-x", "LR=[1]", "--no-python", "prog", "a b"]  # fmt: skip
+             "-x", "API_TOKEN=swordfish", "-x", "LR=[1]", "--no-python", "prog", "a b"]  # fmt: skip
     assert cli.main(["-H", "hosts", *words]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert re.fullmatch(r"run \d{8}-\d{6}-\w{6}", lines[0])
@@ -308,7 +308,7 @@ def test_a_plan_for_people(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     shared = [line[12:].partition("=")[::2] for line in lines[first:at]]
     assert {("API_TOKEN", "<hidden>"), ("LR", "[1]")} <= set(shared)
     assert shared == sorted(shared)
-    assert "abc" not in "".join(lines)
+    assert "swordfish" not in "".join(lines)
 
 
 def test_a_plan_whose_ranks_are_not_counted_yet(capsys: pytest.CaptureFixture[str]) -> None:
@@ -331,13 +331,13 @@ def test_ranks_in_words(ranks: tuple[int, ...], text: str) -> None:
 
 
 def test_a_plan_for_programs(capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["-H", "n[1-3]:1", "--dry-run", "--json", "--fanout-tree=2", "-x", "A_TOKEN=abc"]
+    words = ["-H", "n[1-3]:1", "--dry-run", "--json", "--fanout-tree=2", "-x", "A_TOKEN=swordfish"]
     assert cli.main([*words, "--no-python", "prog"]) == 0
     out = capsys.readouterr().out
     plan = promises.told(out)
     assert [node["host"] for node in plan["nodes"]] == ["n1", "n2", "n3"]
     assert plan["parents"] == {"n3": "n2"}
-    assert "abc" not in out
+    assert "swordfish" not in out
     assert out.startswith("{\n  ")
     assert cli.main(["-H", "n1:1", "--dry-run", "--json", "--no-python", "prog"]) == 0
     assert "parents" not in promises.told(capsys.readouterr().out)

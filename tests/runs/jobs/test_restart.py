@@ -42,12 +42,12 @@ def test_a_run_of_the_foreground_goes_on_with_the_code_as_it_is_now(
     run = desk.start(*words, path.name, "a")
     assert desk.lines(run, 2) == ["[0] code 1 a None\n", "[1] code 1 a None\n"]
     path.write_text(TOLD.replace("code 1", "code 2"))
-    done = dispatch("restart", "-x", "LR=3", "--", path.name, "b", "--token", "abc")
+    done = dispatch("restart", "-x", "LR=3", "--", path.name, "b", "--token", "swordfish")
     assert done.returncode == 0, done.stderr
     assert re.fullmatch(r"note: job \S+: started again: attempt 2, 2 ranks\n", done.stderr)
     assert desk.lines(run, 4) == [
-        "[0] code 2 b --token abc 3\n", "[0] saved\n",
-        "[1] code 2 b --token abc 3\n", "[1] saved\n",
+        "[0] code 2 b --token swordfish 3\n", "[0] saved\n",
+        "[1] code 2 b --token swordfish 3\n", "[1] saved\n",
     ]  # fmt: skip
     wrong = dispatch("restart", "--", "none.py")
     assert (wrong.returncode, wrong.stderr.count("[cannot-restart]")) == (125, 1)
@@ -67,7 +67,7 @@ def test_a_run_of_the_foreground_goes_on_with_the_code_as_it_is_now(
         ("RestartAsked", command)
     ]
     kept = "".join(each.read_text() for each in folder.rglob("*.json*"))
-    assert "abc" not in kept
+    assert "swordfish" not in kept
     told = json.dumps(replay(folder / "dispatch.jsonl").plain())
     assert json.loads(told) == report
 
