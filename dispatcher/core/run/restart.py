@@ -171,7 +171,7 @@ class OrphanCheck:
         closed = {host: when for host, when in fences.items() if when > now}
         at_once = [host for host in closed if host in over]
         self._due = {host: when - SWEEP for host, when in closed.items() if host not in over}
-        # each is over before the host is reached anew (``FIRST_LOOK``), and ends no agent of then
+        # over before the host is reached anew (``FIRST_LOOK``): it would end the new agent there
         checks = [CheckOrphans(host, min(self._connect, closed[host] - now)) for host in at_once]
         return checks + self.tick(now)
 
