@@ -299,7 +299,7 @@ def row(
 ) -> dict[str, float]:
     """A row of the table; best in a process of its own, whose memory it tells.
 
-    short: of runs that lose no host. fanout: hosts that connect at once. tree: of two levels. A
+    short: of runs that lose no host. fanout: hosts that connect at once. tree: as --fanout-tree. A
     flat barrier has a run of its own: it sends the square of the hosts, and so much takes minutes,
     in which hosts beat.
     """

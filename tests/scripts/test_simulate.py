@@ -17,7 +17,7 @@ from simulation.cases import Outcome, Script, prepared, simulated
 from dispatcher.core.run import restart
 from dispatcher.plan.job.request import Limits
 from dispatcher.runner.run.report_intake import PATIENCE
-from dispatcher.transport.tree.topology import Topology, plan_tree
+from dispatcher.transport.tree.topology import FEWEST, Topology, plan_tree
 
 LIMITS = Limits()
 SILENCE = LIMITS.silence
@@ -120,7 +120,9 @@ def test_what_a_barrier_sends_is_all_keys_to_every_host(simulate: Simulate) -> N
 
 
 def test_a_tree_carries_once_a_branch_what_all_are_told(simulate: Simulate) -> None:
-    flat, tree = (simulate("barrier", "end", hosts=12, tree=way) for way in (None, plan_tree(12)))
+    flat, tree = (
+        simulate("barrier", "end", hosts=12, tree=way) for way in (None, plan_tree(12, 3))
+    )
     assert tree.report.ok
     assert tree.barrier is not None
     assert flat.barrier is not None
@@ -128,16 +130,19 @@ def test_a_tree_carries_once_a_branch_what_all_are_told(simulate: Simulate) -> N
     assert 3 * keys <= tree.barrier[0] <= 3 * (keys + 1000) + 12 * 100 < flat.barrier[0] / 2
 
 
-def test_a_tree_is_up_sooner_where_hosts_are_many_or_logins_dear(simulate: Simulate) -> None:
-    """A few near hosts pay for the relay; each more costs the launcher less."""
+def test_a_tree_is_up_sooner_where_hosts_are_many(simulate: Simulate) -> None:
+    """A few near hosts pay for the relay; each more costs the launcher less. So few get no tree."""
 
-    def up(hosts: int, tree: bool) -> float:
-        made = simulate("end", hosts=hosts, ranks=1, tree=plan_tree(hosts) if tree else None)
+    def up(hosts: int, tree: Topology | None = None) -> float:
+        made = simulate("end", hosts=hosts, ranks=1, tree=tree)
         assert made.report.ok
         return made.up[0]
 
-    few, many = up(4, True) - up(4, False), up(100, True) - up(100, False)
-    assert many < 0 < few < model.Model().relay + 0.05
+    assert 0 < up(4, plan_tree(4, 2)) - up(4) < model.Model().relay + 0.05
+    for hosts in (8, FEWEST - 1):
+        assert up(hosts, plan_tree(hosts)) == up(hosts)
+    for hosts in (FEWEST, 100):
+        assert up(hosts, plan_tree(hosts)) < up(hosts)
 
 
 @cases(
@@ -150,7 +155,7 @@ def test_a_tree_is_up_sooner_where_hosts_are_many_or_logins_dear(simulate: Simul
 def test_whom_a_tree_does_not_hear_is_lost_after_its_heartbeats(
     simulate: Simulate, where: int, lost: set[str]
 ) -> None:
-    made = simulate("cut", hosts=12, ranks=1, tree=plan_tree(12), where=where)
+    made = simulate("cut", hosts=12, ranks=1, tree=plan_tree(12, 3), where=where)
     assert made.report.cause is not None
     assert made.report.cause.kind == "NodeFailed"
     assert SILENCE - LIMITS.heartbeat <= made.after("cut") <= SILENCE + WORK

@@ -121,8 +121,9 @@ class Fanout(Value):
         """The tree in words, a line for each host that opens others."""
         names = [host.name for host in self.hosts]
         tree = self.topology
+        levels = "1 level" if tree.depth == 1 else f"{tree.depth} levels"
         return [
-            f"tree        {tree.depth} levels; from here {fold(names[i] for i in tree.heads)}",
+            f"tree        {levels}; from here {fold(names[i] for i in tree.heads)}",
             *(
                 f"            {names[i]} opens {fold(names[child] for child in children)}"
                 for i, children in enumerate(tree.children)

@@ -132,7 +132,8 @@ class TreeOptions(Options, section="Connections"):
         metavar="[=K]",
         bare="auto",
         help="Reach hosts through other hosts: each connects to at most K more by its own ssh. "
-        "Without K the tree has two levels.",
+        "Without K the tree has two levels; fewer than 32 hosts, which are reached sooner without "
+        "one, are then all reached from here.",
     )
 
 

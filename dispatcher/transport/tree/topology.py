@@ -6,7 +6,8 @@ way. So node 0 is always opened from here, hosts that stand together in the list
 together, and no host opens more than ``branches`` others.
 
 Without a number of branches it is the least one that needs no more than two levels: with
-50 ms to the hosts and 0.2 ms between them, depth costs little, but nobody waits for less.
+50 ms to the hosts and 0.2 ms between them, depth costs little, but nobody waits for less. Fewer
+than ``FEWEST`` hosts are all opened from here then: a relay's start takes longer than it saves.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ from dispatcher.remote.protocol.copy_frames import split
 
 #: what ``--fanout-tree`` without a number stands for
 AUTO = "auto"
+#: hosts from which on a tree of two levels is as quick as none (``scripts/simulate --tree``)
+FEWEST = 32
 
 
 @dataclass(frozen=True)
@@ -61,6 +64,8 @@ class Topology:
 
 def plan_tree(count: int, branches: int | None = None) -> Topology:
     """The tree of ``count`` hosts, of whom nobody opens more than ``branches``."""
+    if branches is None and count < FEWEST:
+        return Topology((None,) * count)
     width = two_levels(count) if branches is None else branches
     parents: list[int | None] = [None] * count
 
@@ -84,7 +89,7 @@ def two_levels(count: int) -> int:
 
 
 def parse_branches(text: str) -> int | None:
-    """What ``--fanout-tree=TEXT`` means: branches, or None for a tree of two levels.
+    """What ``--fanout-tree=TEXT`` means: branches, or None where the number of hosts decides.
 
     Raises: UsageError.
     """

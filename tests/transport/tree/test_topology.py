@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dispatcher.model.errors import UsageError
-from dispatcher.transport.tree.topology import parse_branches, plan_tree, two_levels
+from dispatcher.transport.tree.topology import FEWEST, parse_branches, plan_tree, two_levels
 
 
 @cases(
@@ -21,7 +21,9 @@ from dispatcher.transport.tree.topology import parse_branches, plan_tree, two_le
         (2, 2, (None, None)),
         (4, 2, (None, 0, None, 2)),
         (7, 2, (None, 0, 0, None, 3, 3, 5)),
-        (6, None, (None, 0, 0, None, 3, 3)),
+        (6, 2, (None, 0, 0, None, 3, 3)),
+        (0, None, ()),
+        (31, None, (None,) * 31),
         (3, 64, (None, None, None)),
     ],
 )
@@ -51,7 +53,7 @@ def test_two_levels_are_enough_and_no_narrower_tree_has_them(count: int) -> None
     assert width + width**2 >= count
     assert width == 1 or (width - 1) + (width - 1) ** 2 < count
     if count <= 500:
-        assert plan_tree(count).depth <= 2
+        assert plan_tree(count).depth == (2 if count >= FEWEST else 1)
 
 
 def test_what_the_flag_means() -> None:
