@@ -14,6 +14,7 @@ from testbed.peak import Peak
 
 __all__ = [
     "PROGRAM",
+    "UNMEASURED",
     "Cluster",
     "Peak",
     "gone",
@@ -22,6 +23,9 @@ __all__ = [
     "wait_for",
     "why_not",
 ]
+
+#: variables of a process that has no room for what ``scripts/cover`` does at its end
+UNMEASURED = {"COVERAGE_PROCESS_START": "", "COVERAGE_PROCESS_CONFIG": ""}
 
 
 def kill_left(pids: Iterable[int]) -> None:

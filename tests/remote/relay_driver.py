@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import resource
 import select
 import subprocess
@@ -10,6 +11,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+from rig import UNMEASURED
 
 from dispatcher.remote.protocol.mux import (
     ENDED,
@@ -37,7 +40,7 @@ class Relay:
         self.process = subprocess.Popen(
             [sys.executable, "-c", PROGRAM], bufsize=0,
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-            preexec_fn=limit,
+            preexec_fn=limit, env=None if files is None else {**os.environ, **UNMEASURED},
         )  # fmt: skip
         assert self.process.stdin is not None
         assert self.process.stdout is not None

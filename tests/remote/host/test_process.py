@@ -115,8 +115,8 @@ class TestSpawn:
         os.write(giving, b"input\n")
         os.close(giving)
         text = (
-            b"cat; pwd; env | grep -c .; echo $ONLY; echo kept >/proc/self/fd/%d; echo bad >&2"
-            % outer
+            b"cat; pwd; env | grep -v ^COVERAGE_ | grep -c .; echo $ONLY;"
+            b"echo kept >/proc/self/fd/%d; echo bad >&2" % outer
         )
         before = open_files()
         rank = process.spawn(

@@ -18,7 +18,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from rig import wait_for
+from rig import UNMEASURED, wait_for
 
 from dispatcher.remote.rank import sitecustomize
 from dispatcher.runner.run import orders
@@ -214,6 +214,7 @@ def test_a_library_that_leaves_its_ranks_alone(run: Run, env: dict[str, str], wh
         "print([one for one in sys.meta_path if type(one).__name__ == 'ImportHook'])\n"
         "sys.stdout.flush()\nimport os; os._exit(0)",
         **env,
+        **UNMEASURED,
     )
     assert done.stdout == (f"mpi4py.MPI\n{why}[]\n" if why else "True\n[]\n"), done.stderr
 
