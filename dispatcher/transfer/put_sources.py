@@ -125,7 +125,9 @@ class Sources:
             raise CannotCopy(str(error)) from None
         except OSError as error:
             why = (error.strerror or str(error)).lower()
-            raise CannotCopy(f"{error.filename or 'temporary file'}: {why}") from None
+            gone = isinstance(error, FileNotFoundError)  # of getcwd, which names nothing
+            what = error.filename or ("the current folder" if gone else "temporary file")
+            raise CannotCopy(f"{what}: {why}") from None
 
     def _check_any(self) -> None:
         if not self.entries and self.odd:

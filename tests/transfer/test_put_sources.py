@@ -222,6 +222,16 @@ class TestSources:
         with pytest.raises(UsageError, match=f"^{tmp_path}/f: permission denied$"):
             self.sources(tmp_path, "f", checksum=True)
 
+    def test_a_current_folder_that_is_gone(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        gone = tmp_path / "gone"
+        gone.mkdir()
+        monkeypatch.chdir(gone)
+        gone.rmdir()
+        with pytest.raises(UsageError, match=r"^the current folder: no such file or directory$"):
+            Sources([("/to/", ("x",))], checksum=False)
+
     def test_a_tar_is_made_once(self, tmp_path: Path) -> None:
         self.tree(tmp_path)
         sources = self.sources(tmp_path, "t")
