@@ -240,7 +240,7 @@ def equal(check: CheckHost, level: Level, remedy: str | None = None) -> CheckHos
         found = each(check)(hosts)
         common = mode(one.value for one in found.values() if one.level == Level.OK)
         for name, one in found.items():
-            if common is not None and one.level == Level.OK and one.value != common:
+            if one.level == Level.OK and one.value != common:
                 text = f"{one.value or 'none'} here, {common or 'none'} elsewhere"
                 found[name] = Finding(level, text, remedy, one.value)
         return found

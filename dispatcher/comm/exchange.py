@@ -57,7 +57,7 @@ def ok(payload: bytes = b"") -> bytes:
 def err(error: CommError, who: str = "") -> bytes:
     """The record of a failure: its kind, words (``who`` is the rank it is about), hint, numbers."""
     message = error.message
-    if who and not message.startswith(who):
+    if not message.startswith(who):
         message = f"{who}: {message.removeprefix('comm: ')}"
     fields = {
         "kind": type(error).__name__,

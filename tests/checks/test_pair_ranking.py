@@ -10,11 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dispatcher.checks.pair_ranking import (
+    LATE,
     Inside,
     Pair,
     PairRanking,
     below,
     doubtful,
+    is_bad,
     next_round,
     rank_pairs,
     slow_rails,
@@ -87,6 +89,13 @@ def test_two_bad_hosts_are_found(count: int, data: st.DataObject) -> None:
 def test_nobody_is_accused_for_nothing(count: int) -> None:
     pairs, rounds = played(count, set(), "slow")
     assert (rank_pairs(pairs, 0.5).bad, rounds <= 2 + count % 2) == (frozenset(), True)
+
+
+def test_one_pair_is_bad_by_its_rate_or_its_latency() -> None:
+    def bad(latency: float, rate: float) -> bool:
+        return is_bad(Pair(0, 1, latency, rate, rate), 100.0, 0.0, 0.5)
+
+    assert [bad(LATE, 50.0), bad(LATE, 49.0), bad(LATE * 1.01, 50.0)] == [False, True, True]
 
 
 def test_a_bad_link_is_no_bad_host() -> None:

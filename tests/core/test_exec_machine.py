@@ -297,6 +297,12 @@ class TestBatches:
         assert table.result is not None
         assert table.result[6:] == (exec_events.NotStarted("stopped after 2 failed"),) * 4
 
+    def test_no_batch_follows_when_the_rest_is_left_out(self) -> None:
+        table = Table(7, serial="1,4", max_fail=1)
+        table.see(up(0), ended(0), *map(up, range(1, 5)), ended(1, 1), ended(2))
+        batches = [one.number for one in table.told if isinstance(one, exec_events.BatchStarted)]
+        assert batches == [1, 2]  # though as many are done as these have: 0-2, 5, 6
+
     def test_ctrl_c_and_the_deadline_between_two(self) -> None:
         for event, code in ((ev.SignalReceived(signal.SIGINT), 130), (None, 124)):
             table = Table(2, serial=1, delay=30.0, total=20.0)

@@ -128,6 +128,8 @@ def test_a_program_s_job_counts_for_who_stops_one() -> None:
     change(first, detached=False)
     change(second, detached=False, by_program=True)
     assert registry.find(None, programs=True).run_id.endswith("b")
+    with pytest.raises(UsageError, match="which of 2 jobs"):  # for others it is no job that runs
+        registry.find(None)
     registry.note_program(second, ["new.py", "\udcff"])
     assert registry.find("bbb").program == ("new.py", "\\xff")
 

@@ -42,6 +42,7 @@ VECTORS = [
     ("node[1-3]-ib0", "node1-ib0 node2-ib0 node3-ib0"),
     ("cluster[50-52]-ipmi", "cluster50-ipmi cluster51-ipmi cluster52-ipmi"),
     ("r[1-2]n[1-2]", "r1n1 r1n2 r2n1 r2n2"),
+    ("r[1-2]0n[1-2]", "r10n1 r10n2 r20n1 r20n2"),
     ("r[1-2]n[01-02]-ib0", "r1n01-ib0 r1n02-ib0 r2n01-ib0 r2n02-ib0"),
     ("rack[1-2]-node[1-3/2]", "rack1-node1 rack1-node3 rack2-node1 rack2-node3"),
     ("d[1-2]r[1-2]n[1-2]", "d1r1n1 d1r1n2 d1r2n1 d1r2n2 d2r1n1 d2r1n2 d2r2n1 d2r2n2"),

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from html.parser import HTMLParser
 
+import pytest
 from cases import cases
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -172,6 +173,16 @@ def test_attempts_and_who_failed_first() -> None:
     )
     assert "<title>rank 5: killed by SIGKILL (signal 9), at 8 s</title>" in text
     assert "2 hosts, 8 ranks, 2 attempts, began 2001-09-09 01:46:40 UTC, took 22 s" in text
+    drawn = re.findall(r"<rect class='try.*?' x='(.*?)' y='19' width='(.*?)'", text)
+    ((first, wide), (second, as_wide)) = (tuple(map(float, one)) for one in drawn)
+    assert wide == as_wide == pytest.approx(9 * (second - first) / 11, abs=0.2)
+
+
+@cases("at", [1e17, 1e30, float("nan")])
+def test_a_time_that_is_none(at: float) -> None:
+    found = History()
+    found.event(Entry(1, 0.0, mon.RunBegan("id", at, ("a",))))
+    assert ", began no time, took 0 ms" in run_page(found, Told("succeeded", True))
 
 
 def test_a_host_that_is_lost_without_a_word() -> None:

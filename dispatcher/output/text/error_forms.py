@@ -272,7 +272,7 @@ def _native(lines: Sequence[str], at: int) -> Found:
     elif how == "joined" and following and following[0] and not line.endswith("."):
         text, end = f"{line} {following[0]}", at + 1
     elif how == "open mpi":
-        why = next((one for one in following if "MPI_ERR_" in one and "FATAL" not in one), "")
+        why = next((one for one in following if "MPI_ERR_" in one), "")
         text = line.partition("*** ")[2] + (f": {why.partition('*** ')[2] or why}" if why else "")
         end = at + min(len(following), 6)
     elif how.startswith("after "):

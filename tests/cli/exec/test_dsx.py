@@ -105,6 +105,8 @@ def test_a_line_and_what_it_means(
         ("-w n1 --owner x true", "--owner needs --copy"), ("-w n1 --ignore x", "--ignore needs"),
         ("-w n1 --rcopy --mode 600 x", "--mode needs --copy"),
         ("-w n1 --copy --rcopy x", "--copy and --rcopy exclude each other"),
+        ("-w n1 --copy --script s x", "--script runs a file"),
+        ("-w n1 --rcopy --script s x", "--script runs a file"),
         ("-w n1 --copy", "--copy: no file given"), ("-w n1 --rcopy --dest x", "--rcopy: no file"),
         ("-g nosuch true", "error: -g: group '@nosuch' is unknown"),
         ("-w n1 -X nosuch true", "error: -X: group '@nosuch' is unknown"),

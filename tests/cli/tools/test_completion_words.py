@@ -84,6 +84,7 @@ def offered(line: str) -> list[str]:
         ("exec --hostfile=hf -x n", ["n1", "n2"]),
         ("-H hf --include n1@", ["n1@n2", "n1@gpu01", "n1@login"]),
         ("hosts lo", ["login"]),
+        ("hosts --nosuch=own m", []),
         # jobs
         ("logs ", ["k3f9x2", "latest"]),
         ("logs k3f9x2 ", []),

@@ -67,7 +67,7 @@ def test_nobody_waits_for_a_node_whose_members_have_ended() -> None:
         (0, "NODE:0", 0), (0, ":0", 0), (0, "0,9:0", 0), (0, "2,3:0", 0), (0, "-1:0", 0),
         (0, "0,²:0", 0), (0, "0,2:x", 0), (0, "", 0), (0, "0,1000000000000:1", 0),
         (0, "WORLD:123456789012", 0), (0, "0,1000000000:1", 0), (0, "0,:1", 0),
-        (0, "WORLD:²", 0),
+        (0, "WORLD:²", 0), (0, f"0,{'9' * 5000}:1", 0),
     ],
 )  # fmt: skip
 def test_what_a_node_may_not_commit(node: int, name: str, epoch: int) -> None:

@@ -163,6 +163,7 @@ def test_one_gpu_each_needs_as_many_as_are_chosen() -> None:
             ["CUDA_VISIBLE_DEVICES='6,7' there is not used: GPUs 0,2 are named"],
         ),
         ("n1", {"include": "n1:6,7"}, "7,6", []),
+        ("n1", {"include": "n1:0,2"}, "8,9", []),
         ("n1:4", {"devices": "none"}, "6,7", []),
         ("n1:4", {"exports": (f"{NAME}=1",)}, "6,7", []),
     ],

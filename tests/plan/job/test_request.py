@@ -304,7 +304,23 @@ def test_time(text: str, seconds: float) -> None:
 
 
 @cases(
-    "text", ["", "h", "-1", "1-", "-12", "1:", ":1", "1:x", "1:2:3:4", "1-1:2:3:4", "9d9", "nan"]
+    "text",
+    [
+        "",
+        "h",
+        "-1",
+        "1-",
+        "-12",
+        "1:",
+        ":1",
+        "1:x",
+        "1:2:3:4",
+        "1-1:2:3:4",
+        "9d9",
+        "nan",
+        "\u0660:\u0661",
+        "000000001:00",
+    ],
 )
 def test_what_is_no_time(text: str) -> None:
     with pytest.raises(UsageError) as caught:

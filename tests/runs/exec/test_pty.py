@@ -60,11 +60,11 @@ def test_arguments_are_exact_and_codes_the_commands_own() -> None:
 def test_our_terminal_is_the_commands(sit: Any) -> None:
     # a signal that comes just before a read is answered after it only
     text = (
-        "trap 'stty size; n=1' WINCH; stty size; until [ \"$n\" ]; do sleep 0.1; done; "
-        "read x; echo got $x"
+        "trap 'stty size; n=1' WINCH; printf '\\033[1m'; stty size; "
+        'until [ "$n" ]; do sleep 0.1; done; read x; echo got $x'
     )
     one = sit("--pty", "-w", "localhost", "--shell", text, size=(70, 20))
-    one.until("20 70\r\n")
+    one.until("\x1b[1m20 70\r\n")  # as it is, and nothing before it
     one.resize(101, 33)
     one.until("33 101\r\n")
     one.type("keys\r")
