@@ -24,7 +24,6 @@ forgets the written order.
 from __future__ import annotations
 
 import itertools
-import math
 import re
 from collections.abc import Callable, Iterator, Sequence
 
@@ -35,7 +34,10 @@ from dispatcher.model.names import BadName, check_host, nearest, shown
 
 LIMIT = 65536  # hosts; far above what one login node can drive
 LONGEST_TEXT = 1 << 20
+#: names of which nobody needs to know how many there are; their number may have a million digits
+UNCOUNTED = 10**12
 _OPERATORS = ",!&^"
+_RANGE = re.compile(r"([0-9]+)(?: *- *([0-9]+)(?: */ *([0-9]+))?)?")
 _GROUP = re.compile(r"@(?:[A-Za-z0-9_.-]+:)?(?:[A-Za-z0-9_.-]+|\*)\Z")
 
 Resolve = Callable[[str], Sequence[str]]
@@ -72,9 +74,12 @@ class _Operand(Value):
     pieces: tuple[str | tuple[_Span, ...], ...]
 
     def count(self) -> int:
-        return math.prod(
-            sum(map(len, piece)) for piece in self.pieces if not isinstance(piece, str)
-        )
+        """How many names this makes; of more than ``UNCOUNTED``, no more than that is known."""
+        made = 1
+        for piece in self.pieces:
+            if not isinstance(piece, str) and made <= UNCOUNTED:
+                made *= sum(map(len, piece))
+        return made
 
     def names(self) -> Iterator[str]:
         axes: list[Sequence[str]] = []
@@ -104,8 +109,9 @@ def expand(text: str, limit: int = LIMIT, resolve: Resolve | None = None) -> lis
     for operand in operands:
         wanted = operand.count()
         if wanted > left:
+            many = str(wanted) if wanted <= UNCOUNTED else f"more than {UNCOUNTED}"
             raise HostsetError(
-                f"too many hosts: {wanted} in {shown(text)}, room for {left}",
+                f"too many hosts: {many} in {shown(text)}, room for {left}",
                 operand.offset,
                 "check the bounds of the range",
             )
@@ -245,14 +251,14 @@ def _spans(inside: str, offset: int) -> tuple[_Span, ...]:
 
 
 def _span(item: str, offset: int) -> _Span:
-    bare = re.sub(r" *([-/]) *", r"\1", item.strip(" "))
-    match = re.fullmatch(r"([0-9]+)(?:-([0-9]+)(?:/([0-9]+))?)?", bare)
+    match = _RANGE.fullmatch(item.strip(" "))
     if not match:
         raise HostsetError(
-            "an empty range" if not bare else f"not a range: {shown(item.strip())}",
+            f"not a range: {shown(item.strip())}" if item.strip(" ") else "an empty range",
             offset,
             "a range is 1-16 or 0-14/2; several are separated by commas",
         )
+    bare = item.replace(" ", "")
     first, last, step = match[1], match[2] or match[1], match[3] or "1"
     if max(len(first), len(last), len(step)) > MOST_DIGITS:
         raise HostsetError(f"a number of more than {MOST_DIGITS} digits", offset)
