@@ -60,10 +60,11 @@ from .texts import harmless
 
 #: seconds until a run with a liar must have ended, on a machine that does nothing else
 MOST_SECONDS = 30.0
-#: and until a host that says nothing is given up
+#: until a host that says nothing is given up; and the run, if a rank seems to be at work: a host
+#: that keeps back that its rank has ended is not to be told from one whose rank works
 LIMITS = Limits(
     connect_timeout=5.0, boot_timeout=1.5, heartbeat=0.5, max_missed_heartbeats=6, lease=5.0,
-    grace=0.3, mpi_stall_warning=0.5,
+    grace=0.3, mpi_stall_warning=0.5, time_limit=15.0,
 )  # fmt: skip
 EXEC_LIMITS = ExecLimits(connect=1.5, command=1.0, grace=0.2)
 #: what a run's folder may hold
@@ -363,7 +364,7 @@ def judge_run(seed: int) -> str:
         if time.monotonic() - begun > MOST_SECONDS:
             raise Harm(f"it took {time.monotonic() - begun:.0f} s")
         stage.check()
-        _judge(report, heard, agents, liar, names, others, stage)
+        _judge(report, heard, agents, liar, names, ranks[liar], others, stage)
     except AssertionError as harm:
         raise Harm(f"script {seed}, liar n{liar} ({' '.join(lies.told)}): {harm}") from harm
     finally:
@@ -389,7 +390,7 @@ def _run(session: RunSession) -> Report:
 
 def _judge(
     report: Report, heard: Heard, agents: Sequence[Honest], liar: int, names: Sequence[str],
-    others: Sequence[int], stage: Stage,
+    own: Sequence[int], others: Sequence[int], stage: Stage,
 ) -> None:  # fmt: skip
     lost = {event.node: event.failure for event in heard.of(ev.NodeLost)}
     for node, failure in lost.items():
@@ -418,6 +419,9 @@ def _judge(
             raise Harm(f"output of {names[node]}, where nothing ran")
     if report.ok:
         return
+    ended = {event.rank for event in heard.of(ev.RankExited)}
+    if report.cause is not None and report.cause.kind == "TimeUp" and ended >= {*own}:
+        raise Harm("it waited to the end of its time, though no rank was left")
     if report.exit_code not in range(1, 256):
         raise Harm(f"exit code {report.exit_code}")
     text = "\n".join(report.verdict)

@@ -121,7 +121,9 @@ def test_choices_are_those_of_the_bytes() -> None:
 @pytest.fixture
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """No honest host is given up that does not run for a while; none of these liars is silent."""
-    limits = replace(lying.LIMITS, boot_timeout=60.0, max_missed_heartbeats=120, lease=60.0)
+    limits = replace(
+        lying.LIMITS, boot_timeout=60.0, max_missed_heartbeats=120, lease=60.0, time_limit=90.0
+    )
     monkeypatch.setattr(lying, "LIMITS", limits)
     of_exec = replace(lying.EXEC_LIMITS, connect=60.0, command=60.0)
     monkeypatch.setattr(lying, "EXEC_LIMITS", of_exec)

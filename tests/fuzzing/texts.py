@@ -7,7 +7,7 @@ import re
 import shutil
 import tempfile
 from collections.abc import Callable, Mapping
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -116,7 +116,8 @@ def grants(data: bytes) -> None:
             return rest
         raise FileNotFoundError(path)
 
-    allocation.discover(allocation.Surroundings(environ, read, lambda _: contents))
+    with patch.object(allocation, "expand", partial(hostset.expand, limit=500)):
+        allocation.discover(allocation.Surroundings(environ, read, lambda _: contents))
 
 
 @target("rankfile", "rankfiles", b"rank 0=n1 slot=0:1-2\nrank 1=n1 slot=p3\n", own=(UsageError,))
