@@ -32,7 +32,7 @@ from dispatcher.remote.protocol.mux import (
     OUTPUT_WINDOW,
     frame,
 )
-from dispatcher.remote.tree_command import in_memory
+from dispatcher.remote.tree_command import die_with_parent, in_memory
 from dispatcher.remote.tree_relay import KEEP, KEPT, KNOWN
 
 from .relay_driver import LIMIT, PROGRAM, SYNC, Relay
@@ -298,6 +298,11 @@ def test_a_command_that_cannot_be_started_is_told_of(files: int) -> None:
         assert b"Too many open files" in relay.of(number, ERRORS)
     assert relay.end() == (0, b"")
     relay.close()
+
+
+def test_a_python_without_ctypes_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ctypes", None)  # an import of it fails
+    die_with_parent()
 
 
 def test_a_link_that_takes_no_more_is_at_its_end() -> None:

@@ -236,6 +236,13 @@ def test_who_cannot_be_reached_is_tried_again_until_the_time_is_over() -> None:
         gc.collect()
 
 
+def test_who_waits_for_an_answer_computes_nothing() -> None:
+    with socket.create_server(("127.0.0.3", 0)) as silent:
+        began = time.thread_time()
+        assert probe(["127.0.0.3"], silent.getsockname()[1], TOKEN, 0.6) == []
+        assert time.thread_time() - began < 0.2
+
+
 class TestRanks:
     def test_no_socket_listens_once_ranks_run(self, agent_with_port: tuple[Agent, int]) -> None:
         agent, port = agent_with_port

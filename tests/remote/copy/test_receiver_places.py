@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from cases import cases
+from open_files import open_files
 
 from dispatcher.remote.copy.disk import PART, NotTaken
 from dispatcher.remote.copy.receiver import WORTH, Receiver, owner_of
@@ -196,9 +197,11 @@ class TestNeeded:
         place.write_bytes(data)
         os.utime(place, ns=(mtime, mtime))
         entry = file("f", more=hashlib.sha256(b"new").hexdigest())
+        before = open_files()
         one = receiver(f"{tmp_path}/", [entry], checksum=checksum)
         assert one.needs()["need"] == bytes([needed])
         one.close(keep=False)
+        assert not open_files() - before
         found = place.stat()
         if not needed:  # what is the same looks the same
             assert (found.st_mode & 0o7777, found.st_mtime_ns) == (0o640, NS)
@@ -380,12 +383,17 @@ class TestArriving:
 
 class TestNames:
     def test_modes_and_times_of_a_new_tree(self, tmp_path: Path) -> None:
-        entries = [folder("t", 0o500), folder("t/in", 0o755), file("t/in/f", mode=0o4511)]
+        entries = [
+            folder("t", 0o500),
+            folder("t/in", 0o755),
+            file("t/in/f", mode=0o4511),
+            file("t/none", mode=0),
+        ]
         put(f"{tmp_path}/", entries)
         tree = tmp_path / "t"
         found = [(p.stat().st_mode & 0o7777, p.stat().st_mtime_ns) for p in (
-            tree, tree / "in", tree / "in" / "f")]  # fmt: skip
-        assert found == [(0o500, NS), (0o755, NS), (0o4511, NS)]
+            tree, tree / "in", tree / "in" / "f", tree / "none")]  # fmt: skip
+        assert found == [(0o500, NS), (0o755, NS), (0o4511, NS), (0, NS)]
 
     def test_links_that_lead_elsewhere_are_led_anew(self, tmp_path: Path) -> None:
         (tmp_path / "same").symlink_to("x")

@@ -96,6 +96,14 @@ def test_a_process_is_bound_and_the_agent_is_not() -> None:
         assert os.sched_getaffinity(0) == before
 
 
+def test_what_was_refused_is_told_by_what_this_process_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    mine = os.sched_getaffinity(0)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: mine if pid == 0 else {8191})
+    monkeypatch.setattr(binding, "POLICY_CALLS", {})
+    with Bound([*mine], [0]) as bound:
+        assert bound.refused.startswith("memory: ")
+
+
 def test_the_memory_policy_is_as_it_was_afterwards() -> None:
     def policy() -> str:
         return Path("/proc/self/numa_maps").read_text().split()[1]

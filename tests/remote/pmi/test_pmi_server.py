@@ -190,6 +190,12 @@ class TestFence:
     def test_entering_twice_breaks(self) -> None:
         assert say(server(), 0, b"cmd=barrier_in", b"cmd=barrier_in")[0][:2] == ("break", 0)
 
+    def test_a_release_before_all_are_here_is_nothing(self) -> None:
+        told = server()
+        assert say(told, 0, b"cmd=barrier_in") == []
+        assert told.release(b"WORLD:0", 0, []) == []
+        assert len(say(told, 1, b"cmd=barrier_in")) == 1
+
     @cases("epoch", [-1, 1, 7])
     def test_a_release_of_another_epoch_is_nothing(self, epoch: int) -> None:
         told = server(ranks=[0])

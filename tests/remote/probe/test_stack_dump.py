@@ -197,6 +197,24 @@ class TestByNative:
         assert said.startswith(b"-nx -batch -iex set debuginfod enabled off")
         assert said.endswith(b"-p 50 -ex bt 32\n")
 
+    def test_a_few_of_many(self, gdb: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """As many as there are cores, and never more than some: each halts its rank."""
+        gdb.write_text("#!/bin/sh\n")
+        gdb.chmod(0o755)
+        asked: list[int] = []
+
+        def where(pid: int) -> str:
+            asked.append(pid)
+            return "T"
+
+        monkeypatch.setattr(stack_dump, "where", where)
+        many = {rank: (100 + rank, [100 + rank]) for rank in range(99)}
+        for cores, some in ((2, 2), (99, stack_dump.NATIVES), (None, 1)):
+            monkeypatch.setattr(os, "cpu_count", lambda cores=cores: cores)
+            assert stack_dump.by_native(many, time.monotonic() + 30.0) == []
+            assert asked == [*range(100, 100 + some)]
+            asked.clear()
+
     def test_by_py_spy_where_it_is(self, gdb: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(stack_dump, "spy_of", lambda pid: "/bin/echo")
         found = stack_dump.by_native(self.TREES, time.monotonic() + 30.0)
@@ -289,6 +307,7 @@ class TestBySignal:
         before = signal.signal(62, lambda *_: None)
         try:
             assert not stack_dump.listens(me, str(path))
+            assert not stack_dump.listens(me, "no\0path")
             with path.open("ab"):
                 assert stack_dump.listens(me, str(path))
                 (tmp_path / "link").symlink_to(path)
