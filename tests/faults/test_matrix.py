@@ -396,9 +396,12 @@ def test_a_bug_of_ours_ends_the_run(cluster: Cluster, fault: str, said: str) -> 
     wait_for(lambda: not cluster.on_hosts(), 2 + SLACK, "the hosts are idle")
 
 
-def firewall(cluster: Cluster, host: str, *rule: str) -> None:
+SSH = ("--dport", "22")
+
+
+def firewall(cluster: Cluster, host: str, *rule: str, to: tuple[str, ...] = SSH) -> None:
     """Let ``rule`` hold for what comes to the host's sshd; skips the test where none can."""
-    words = ["iptables", "-A", "INPUT", "-p", "tcp", "--dport", "22", *rule]
+    words = ["iptables", "-A", "INPUT", "-p", "tcp", *to, *rule]
     try:
         done = cluster.run(words, host, root=True)
     except FileNotFoundError:
@@ -468,6 +471,19 @@ def test_a_host_cut_off_while_its_agent_begins_keeps_nothing(
     assert re.search(r"n1  unreachable  no answer for \d+ s", done.stderr), done.stderr
     assert any(conftest.AGENT in command for _, _, command in cluster.on_hosts())
     wait_for(lambda: not cluster.on_hosts(), SOURCE_LIMIT + SLACK, "nothing is left on n1")
+
+
+def test_who_cannot_reach_node_0_is_not_lost_over_it(
+    new_cluster: Callable[..., Cluster], isolated: None
+) -> None:
+    """An agent that tries gives no heartbeat for longer than three of them."""
+    cluster = new_cluster(3)
+    firewall(cluster, "n1", "--syn", "-j", "DROP", to=("!", *SSH))
+    run = [*conftest.DISPATCH, "-w", "n[1-3]:1", "--heartbeat", "0.8", "--no-python", "hostname"]
+    done = cluster.run(run)
+    assert done.returncode == 125
+    assert "n[2-3]  check failed  cannot reach node 0 at 10." in done.stderr, done.stderr
+    assert "lost" not in done.stderr, done.stderr
 
 
 @pytest.mark.nightly

@@ -191,6 +191,7 @@ class AttemptMachine:
         return self._go_on(self._check.ready(event), now) if self.state == CONNECTING else []
 
     def _on_node_probed(self, event: ev.NodeProbed, now: float) -> list[Action]:
+        self.deadlines.pop(("silent", event.node), None)  # that may be of the probe, and far off
         self._expect_heartbeat(event.node, now)
         return self._go_on(self._check.probed(event), now) if self.state == PROBING else []
 
@@ -202,6 +203,8 @@ class AttemptMachine:
             case ProbeNodes(nodes, addresses, port, seconds):
                 self.state = PROBING
                 self.deadlines["probe"] = now + seconds + PROBE_SLACK + in_turn(self.plan)
+                for node in nodes:  # who tries addresses gives no heartbeat meanwhile
+                    self._expect_heartbeat(node, now + seconds)
                 return [Probe(node, addresses, port, seconds) for node in nodes]
             case Start(plan, address, port):
                 warnings = [Tell(ev.NodeNoticed(node, what)) for node, what in self._check.warnings]

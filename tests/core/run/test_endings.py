@@ -26,6 +26,7 @@ from dispatcher.core.run.attempt import (
 )
 from dispatcher.model.errors import InternalError
 from dispatcher.model.failure import Failure, Kind
+from dispatcher.plan.job.request import Limits
 
 from ..conftest import facts, make_plan
 from .test_attempt import READY, UNREACHABLE, begun, exit_all, exited, finish, orders, verdict_of
@@ -67,6 +68,7 @@ class TestProbes:
         assert job.deadlines["probe"] == 1.0 + PROBE_SLACK
         job.handle(ev.NodeProbed(1, ()), 2.0)
         assert job.deadlines["probe"] == 2.0 + 3.0 + PROBE_SLACK
+        assert job.deadlines["silent", 1] == 2.0 + 3.0 + job.plan.limits.silence
         heard(job, 10.0)
         assert job.tick(2.0 + 3.0 + PROBE_SLACK - 0.1) == []
         job.handle(ev.NodeProbed(1, ("10.0.0.1",)), 14.95)
@@ -95,9 +97,18 @@ class TestProbes:
 
     def test_an_answer_is_a_sign_of_life(self) -> None:
         job = begun(make_plan(), *READY)
-        job.handle(ev.NodeProbed(1, ()), 9.0)
+        job.handle(ev.NodeProbed(1, ("10.0.0.1",)), 9.0)
         assert job.deadlines["silent", 1] == 9.0 + job.plan.limits.silence
         assert job.deadlines["silent", 0] == job.plan.limits.silence
+
+    def test_who_calls_node_0_in_vain_is_not_lost_before_it(self) -> None:
+        """An agent that tries addresses gives no heartbeat, for longer than three of them here."""
+        job = begun(make_plan(limits=Limits(heartbeat=0.5)), *READY)
+        job.handle(ev.NodeProbed(1, ()), 1.0)
+        job.handle(ev.NodeHeard(0), 3.0)
+        assert job.tick(1.0 + 3.0) == []
+        job.handle(ev.NodeProbed(1, ()), 4.0)
+        assert isinstance(job.cause, verdicts.Rejected)
 
     def test_late_words_of_a_start_change_nothing(self, running: AttemptMachine) -> None:
         before = dict(running.deadlines)
