@@ -142,7 +142,7 @@ HARMLESS_NAMES = frozenset(
     }
 )  # fmt: skip
 
-_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*\Z")
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
 _SECRETS = ("KEY", "TOKEN", "SECRET", "PASS", "CREDENTIAL")
 HIDDEN = "<hidden>"
 
@@ -158,9 +158,10 @@ def check_variable(name: str) -> str:
     """
     if not name:
         raise BadName("empty variable name", hint="write NAME=VALUE")
-    if not _NAME.match(name):
-        offset = next((i for i in range(len(name)) if not _NAME.match(name[: i + 1])), 0)
-        raise BadName(f"not a variable name: {shown(name)}", offset, "write NAME=VALUE")
+    begins = _NAME.match(name)
+    right = begins.end() if begins else 0
+    if right < len(name):
+        raise BadName(f"not a variable name: {shown(name)}", right, "write NAME=VALUE")
     if is_reserved(name):
         hints = {
             "MASTER_ADDR": "use --master-addr",
