@@ -138,9 +138,11 @@ class TestCredit:
         start(played)
         for rank, stream, text in ((0, 2, b"why\n"), (0, 2, b"so\n"), (99, 2, b"nobody")):
             played.loop.do_output(rank, stream, text)
+        played.exits(0)
         played.loop.do_cut(0)
         played.loop.do_output(0, 2, b"late")  # its end was told
         played.hear()
+        assert played.all_of("notice") == []  # nothing was left out
         assert played.output == {(0, 2): b"why\nso\n"}
         assert played.counts == {(0, 1): 0, (0, 2): 7}
 

@@ -264,6 +264,12 @@ class TestNames:
             merge(str(tmp_path / "staged"), str(tmp_path / "final"))
         (tmp_path / "link").symlink_to(tmp_path / "final")
         merge(str(tmp_path / "staged"), str(tmp_path / "link"))  # a link is replaced
+        (tmp_path / "to").symlink_to(tmp_path)  # and one that comes is no folder
+        merge(str(tmp_path / "to"), str(tmp_path / "come"))
+        assert (tmp_path / "come").is_symlink()
+        (tmp_path / "to").symlink_to(tmp_path)
+        merge(str(tmp_path / "to"), str(tmp_path / "come"))
+        assert not (tmp_path / "to").is_symlink()
         assert (tmp_path / "link").read_text() == "x"
 
     def test_what_cannot_be_renamed_is_an_error(self, tmp_path: Path) -> None:

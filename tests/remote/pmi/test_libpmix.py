@@ -517,6 +517,7 @@ def test_what_is_published_is_told_with_its_type(told: Told) -> None:
     publish = told.library.functions[pmix_upcalls.PUBLISH]
     for pairs, value, once in (
         ([(b"door", STRING, b"here")], b"\x03here", False),
+        ([(b"door", STRING, b""), (b"pmix.persist", 30, 3)], b"\x03", False),
         ([(b"door", libpmix.BYTE_OBJECT, b"a\0b"), (b"pmix.persist", 30, 1)], b"\x1ba\0b", True),
     ):
         infos = published(*pairs)

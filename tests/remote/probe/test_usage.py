@@ -51,6 +51,11 @@ def test_what_a_stat_says() -> None:
     assert parse_stat(STAT) == ("R", 17, 4700, 90, 7, 321, 123456)
 
 
+@cases("times", [b" -1 25 10 5 ", b" 50 25 10 -5 "])
+def test_no_time_is_negative(times: bytes) -> None:
+    assert parse_stat(STAT.replace(b" 50 25 10 5 ", times)) is None
+
+
 @cases("cut", [0, 1, 10, 17, 60, 80])
 def test_a_stat_that_is_not_whole(cut: int) -> None:
     assert parse_stat(STAT[:cut]) is None
