@@ -66,7 +66,7 @@ WORK = 2.0
     [
         ("end", None, "", 0.0, 0.0),
         ("fail", "RankFailed", "", 0.0, 0.0),
-        ("cut", "NodeFailed", "no answer for", LIMITS.unreachable, LIMITS.unreachable),
+        ("cut", "NodeFailed", "no answer for", LIMITS.kernel_silence, LIMITS.kernel_silence),
         # of the last beat, which may be as old as the next one would have been young
         ("stop", "NodeFailed", LIMITS.silence_text, SILENCE - LIMITS.heartbeat, SILENCE),
         ("lie", "NodeFailed", "runs elsewhere", 0.0, 0.0),
@@ -94,7 +94,7 @@ def test_a_lost_hosts_ranks_start_again_on_a_spare(simulate: Simulate) -> None:
         "node00008"
     ] * 2
     fence = restart.fence(LIMITS, self_fencing=True)
-    waited = made.up[1] - made.began["cut"] - LIMITS.unreachable - fence
+    waited = made.up[1] - made.began["cut"] - LIMITS.kernel_silence - fence
     assert 0 <= waited <= WORK
 
 

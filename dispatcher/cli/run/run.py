@@ -290,8 +290,9 @@ class FailureOptions(Options, section="Failures"):
     )
     heartbeat: float | None = option(
         metavar="SECONDS",
-        help="Have every host send a heartbeat every SECONDS. A host whose network answers nothing "
-        "for as long (3 at least) is lost at once.",
+        help="Have every host send a heartbeat every SECONDS; all hosts together give 400 a second "
+        "at most, 2,000 by a tree. A host whose network answers nothing for SECONDS (3 at least) "
+        "is lost at once.",
         usual="5",
     )
     max_missed_heartbeats: int | None = option(

@@ -284,6 +284,7 @@ def plan_job(request: Request, run_id: str) -> JobPlan:
         "exports": tuple(exported(request.environ, request.exports, request.env_files).items()),
         "notices": request.hosts.notices,
         "rankfile": request.places,
+        "limits": request.limits.for_hosts(len(nodes)),
     }
     # what was asked and is planned under one name needs no working out
     asked = {field.name for field in fields(Request)} & {field.name for field in fields(JobPlan)}

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import field
+from dataclasses import field, replace
 from typing import ClassVar, Literal, cast
 
 from dispatcher.model import names
@@ -87,7 +87,15 @@ LONGEST = 10**7  # seconds; four months
 LEAST_UNREACHABLE = 3.0
 #: limits of which 0 says never, nothing or at once
 MAY_BE_ZERO = frozenset(
-    ("grace", "lifeline_grace", "hang_timeout", "time_limit", "warn_signal", "stop_signal")
+    (
+        "unreachable",
+        "grace",
+        "lifeline_grace",
+        "hang_timeout",
+        "time_limit",
+        "warn_signal",
+        "stop_signal",
+    )
 )
 SHORTEST_HANG = 1.0  # seconds
 
@@ -107,7 +115,9 @@ class Limits(Arguments):
     connect_timeout: float = 10.0  # name, TCP, key exchange and login of one host together
     boot_timeout: float = 30.0  # from command sent to the agent's hello
     heartbeat: float = 5.0  # between two beats of an agent
+    heartbeat_rate: float = 400.0  # most beats a second of all hosts together; see ``for_hosts``
     max_missed_heartbeats: int = 3  # missing beats that make a host lost
+    unreachable: float = 0.0  # silence of its kernel that makes a host lost; 0: by ``heartbeat``
     lease: float = 30.0  # an agent without its master kills its ranks after this
     grace: float = 10.0  # TERM to KILL
     lifeline_grace: float = 1.0  # TERM to KILL when the master is gone
@@ -125,14 +135,26 @@ class Limits(Arguments):
         return self.heartbeat * self.max_missed_heartbeats
 
     @property
-    def unreachable(self) -> float:
+    def kernel_silence(self) -> float:
         """Seconds without an answer of its kernel after which a host is lost, busy or not."""
-        return max(LEAST_UNREACHABLE, self.heartbeat)
+        return self.unreachable or max(LEAST_UNREACHABLE, self.heartbeat)
 
     @property
     def silence_text(self) -> str:
         """Why a host is given up that was silent for so long."""
         return f"no heartbeat for {self.silence:.0f} s"
+
+    def for_hosts(self, count: int) -> Limits:
+        """These limits, with heartbeats as often as ``count`` hosts may give them.
+
+        400 a second take a sixth of a core; of 10,000 hosts, which log in for a minute, beats every
+        5 s cost as much as that (``scripts/simulate``). A lease outlives those that may be missing.
+        """
+        beat = count / self.heartbeat_rate
+        if beat <= self.heartbeat:
+            return self
+        lease = max(self.lease, 2 * beat * self.max_missed_heartbeats)
+        return replace(self, heartbeat=beat, lease=lease, unreachable=self.kernel_silence)
 
     def __post_init__(self) -> None:
         for name, seconds in vars(self).items():

@@ -383,7 +383,7 @@ class Runner(EventLoop):
             gate=self._gate,
             boot_timeout=limits.boot_timeout,
             heartbeat=limits.heartbeat,
-            unreachable=limits.unreachable,
+            unreachable=limits.kernel_silence,
             self_fencing=bool(plan.restarts.most),
             attempt=attempt,
             credit=self._credit,

@@ -293,6 +293,7 @@ def test_a_run_id_is_a_word(run_id: str) -> None:
 
 def test_limits_are_sane() -> None:
     assert Limits().lease >= Limits().heartbeat * Limits().max_missed_heartbeats
+    assert planned("n[1-3960] slots=1", spares=60).limits.heartbeat == 9.9  # of spares, too
     assert Limits(grace=0).grace == 0
     for bad in (
         {"grace": -1.0},

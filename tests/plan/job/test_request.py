@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -149,7 +150,8 @@ def test_what_nobody_said() -> None:
         "port", "master_addr", "master_port", "iface", "spares", "local_rank_arg",
     ]  # fmt: skip
     assert vars(Limits()) == {
-        "connect_timeout": 10.0, "boot_timeout": 30.0, "heartbeat": 5.0, "max_missed_heartbeats": 3,
+        "connect_timeout": 10.0, "boot_timeout": 30.0, "heartbeat": 5.0, "heartbeat_rate": 400.0,
+        "max_missed_heartbeats": 3, "unreachable": 0.0,
         "lease": 30.0, "grace": 10.0, "lifeline_grace": 1.0, "mpi_stall_warning": 30.0,
         "hang_timeout": 0.0, "time_limit": 0.0, "warn_signal": 0, "warn_before": 60.0,
         "stop_signal": 0, "fanout": 64,
@@ -202,6 +204,28 @@ def test_limits(fields: dict[str, Any], refused: str | None) -> None:
         Limits(**fields)
     assert caught.value.message.startswith(refused)
     assert caught.value.hint == ("--hang-timeout 600" if "every job" in refused else None)
+
+
+@cases(
+    ("fields", "hosts", "beat", "lease"),
+    [
+        ({}, 2000, 5.0, 30.0), ({}, 4000, 10.0, 60.0), ({}, 10_000, 25.0, 150.0),
+        ({"lease": 400.0}, 10_000, 25.0, 400.0),
+        ({"heartbeat": 30.0, "lease": 90.0}, 10_000, 30.0, 90.0),
+        ({"heartbeat": 0.5}, 100, 0.5, 30.0), ({"heartbeat": 0.5}, 400, 1.0, 30.0),
+        ({"max_missed_heartbeats": 5}, 4000, 10.0, 100.0),
+    ],
+)  # fmt: skip
+def test_many_hosts_give_heartbeats_more_seldom(
+    fields: dict[str, Any], hosts: int, beat: float, lease: float
+) -> None:
+    limits = Limits(**fields)
+    found = limits.for_hosts(hosts)
+    assert (found.heartbeat, found.lease) == (beat, lease)
+    assert found.kernel_silence == limits.kernel_silence  # which costs nobody a beat
+    assert replace(limits, heartbeat_rate=1e6).for_hosts(hosts) == replace(
+        limits, heartbeat_rate=1e6
+    )
 
 
 def test_silence_is_so_many_heartbeats() -> None:
