@@ -30,6 +30,7 @@ FOUND: list[tuple[str, bytes]] = [
         b'{"launcher": [1, 2, "b"], "node": 1, "program": [], "hosts": [], "ranks": 1, '
         b'"began": 1' + b"0" * 400 + b"}",
     ),
+    ("known-hosts", b"* F b\n" * 40_000),
     ("env-file", b"x" * (64 << 10) + b" ="),
     ("hostset", b"n" + b"[01-18]x" * 8_000),
     ("hostset", b"n[1" + b" " * (64 << 10) + b"x]"),

@@ -190,6 +190,7 @@ class KnownHosts:
 
     def __init__(self, paths: Sequence[str]) -> None:
         self.notices: list[str] = []
+        self._skipped: set[str] = set()  # of the notices, those of keys that a host was to have
         self._lock = threading.Lock()
         self._plain: dict[str, list[Entry]] = {}
         self._learned: set[str] = set()
@@ -208,7 +209,8 @@ class KnownHosts:
         damaged = {entry: why for entry in found if (why := entry.key_problem())}
         skipped = tuple(f"{entry.place}: skipped: {why}" for entry, why in damaged.items())
         with self._lock:
-            self.notices += [notice for notice in skipped if notice not in self.notices]
+            self.notices += [notice for notice in skipped if notice not in self._skipped]
+            self._skipped.update(skipped)
         marked: dict[str, list[Entry]] = {"": [], _AUTHORITY: [], _REVOKED: []}
         for entry in found:
             if entry not in damaged:
