@@ -113,6 +113,7 @@ def test_every_limit_that_is_an_option_is_taken() -> None:
     """They are found by name, so that a new one needs no line of its own."""
     names = set(names_of(RunOptions)) & set(Limits.__match_args__)
     ours = {"lifeline_grace", "warn_before", "warn_signal"}  # the latter two are --signal's
+    ours |= {"heartbeat_rate", "unreachable"}  # by the number of hosts, and by --heartbeat
     assert set(Limits.__match_args__) - names == ours
 
 

@@ -292,16 +292,20 @@ def test_it_ends_with_who_started_it() -> None:
 def test_a_command_that_cannot_be_started_is_told_of(files: int) -> None:
     """However many: what was opened for one of them is closed."""
     relay = Relay(files)
+    held = os.listdir(f"/proc/{relay.process.pid}/fd")
     for number in range(6):
         relay.open(number, "true", known=b"n2 key" if number else b"")
         assert relay.over(number) == 126
         assert b"Too many open files" in relay.of(number, ERRORS)
+    assert os.listdir(f"/proc/{relay.process.pid}/fd") == held
     assert relay.end() == (0, b"")
     relay.close()
 
 
 def test_a_python_without_ctypes_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "ctypes", None)  # an import of it fails
+    monkeypatch.setitem(sys.modules, "ctypes", None)
+    with pytest.raises(ImportError):
+        import ctypes  # noqa: F401
     die_with_parent()
 
 
