@@ -123,7 +123,7 @@ class Fanout(Value):
         """The tree in words, a line for each host that opens others."""
         names = [host.name for host in self.hosts]
         tree = self.topology
-        levels = "1 level" if tree.depth == 1 else f"{tree.depth} levels"
+        levels = f"{tree.depth} levels" if tree.depth > 1 else "none with so few hosts"
         return [
             f"tree        {levels}; from here {fold(names[i] for i in tree.heads)}",
             *(

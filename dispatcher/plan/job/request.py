@@ -87,15 +87,8 @@ LONGEST = 10**7  # seconds; four months
 LEAST_UNREACHABLE = 3.0
 #: limits of which 0 says never, nothing or at once
 MAY_BE_ZERO = frozenset(
-    (
-        "unreachable",
-        "grace",
-        "lifeline_grace",
-        "hang_timeout",
-        "time_limit",
-        "warn_signal",
-        "stop_signal",
-    )
+    ("unreachable", "grace", "lifeline_grace", "hang_timeout", "time_limit")
+    + ("warn_signal", "stop_signal")
 )
 SHORTEST_HANG = 1.0  # seconds
 

@@ -95,7 +95,10 @@ def parse_branches(text: str) -> int | None:
     """
     if text == AUTO:
         return None
-    branches = parse_count(text, "--fanout-tree")
+    try:
+        branches = parse_count(text, "--fanout-tree")
+    except UsageError as error:
+        raise UsageError(error.message, hint="--fanout-tree=2, or --fanout-tree alone") from None
     if branches < 2:
         raise UsageError(
             "--fanout-tree=1: a chain, in which every host is reached through all before it",

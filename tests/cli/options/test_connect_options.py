@@ -191,6 +191,12 @@ def test_a_tree_only_if_it_is_wanted(options: Any, there_is: bool) -> None:
         assert tree.topology == plan_tree(7, branches)
 
 
+def test_a_dry_run_says_that_so_few_hosts_get_no_tree() -> None:
+    tree = fanout(ExecOptions(fanout_tree="auto"), N)
+    assert tree is not None
+    assert tree.lines() == [f"tree        none with so few hosts; from here n[1-{len(N)}]"]
+
+
 @cases(
     ("options", "said"),
     [

@@ -60,5 +60,6 @@ def test_what_the_flag_means() -> None:
     assert parse_branches("auto") is None
     assert parse_branches("16") == 16
     for text in ("1", "0", "-2", "x", ""):
-        with pytest.raises(UsageError, match="--fanout-tree"):
+        with pytest.raises(UsageError, match="--fanout-tree") as caught:
             parse_branches(text)
+        assert caught.value.hint == "--fanout-tree=2, or --fanout-tree alone"
