@@ -8,10 +8,33 @@ import subprocess
 import sys
 from pathlib import Path
 
-from dispatcher.remote.rank import debugger
+import pytest
+
+from dispatcher.remote.rank import debugger, sitecustomize
+from dispatcher.runner.run import orders
 
 #: says its pid once it can be asked; its child cannot, a fork of it could
 CATCHES = "import signal, time; signal.signal(61, print); print(1, flush=True); time.sleep(1000)"
+#: goes on to its second line once it is told so
+ASKED = """
+import sys
+word = "first"
+print("there", flush=True)
+while sys.stdin.readline().strip() != "go":
+    pass
+print(word, flush=True)
+"""
+#: opens the door that its argument names when it is asked, and not before
+OPENS = """
+import signal, socket, sys
+door = socket.socket(socket.AF_UNIX)
+signal.pthread_sigmask(signal.SIG_BLOCK, [61])
+print(1, flush=True)
+signal.sigwait([61])
+door.bind(sys.argv[1])
+door.listen()
+door.accept()[0].sendall(b"here")
+"""
 
 
 def test_ranks_are_found_by_what_they_were_started_with(tmp_path: Path) -> None:
@@ -39,6 +62,62 @@ def test_ranks_are_found_by_what_they_were_started_with(tmp_path: Path) -> None:
             process.kill()
             process.communicate()
     assert debugger.parent(deaf.pid) == 0
+
+
+def test_a_rank_is_looked_into_again_and_again_and_goes_on(tmp_path: Path) -> None:
+    folder = tmp_path / "dispatch-run-1-ab"
+    folder.mkdir()
+    (folder / "sitecustomize.py").write_bytes(orders.hook())
+    env = {**os.environ, "DISPATCH_RUN_ID": "run-1", "RANK": "3", "PYTHONPATH": str(folder)}
+    text = Path(debugger.__file__).read_text().replace("\nANSWER = 5.0\n", "\nANSWER = 60.0\n")
+
+    def look(*lines: str) -> str:
+        done = subprocess.run(
+            [sys.executable, "-c", text, "attach", "run-1", "3"], text=True, capture_output=True,
+            input="".join(f"{line}\n" for line in lines), timeout=60, check=False,
+        )  # fmt: skip
+        assert (done.returncode, done.stderr) == (0, "")
+        assert not [*folder.glob("debug-*")]  # the door is shut behind the caller
+        return done.stdout
+
+    rank = subprocess.Popen(
+        [sys.executable, "-c", ASKED], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        env=env,
+    )  # fmt: skip
+    try:
+        assert rank.stdout is not None
+        assert rank.stdout.readline() == "there\n"
+        assert "(Pdb rank 3) 'first'\n" in look("p word", "word = 'second'", "c")
+        last = look("p word", "b 7", "q")
+        assert "(Pdb rank 3) 'second'\n" in last
+        assert last.endswith("(Pdb rank 3) the rank goes on\n")
+        assert rank.communicate("go\n", timeout=60)[0] == "second\n"
+        assert rank.returncode == 0
+    finally:
+        rank.kill()
+        rank.communicate()
+
+
+def test_a_rank_that_is_asked_waits_only_so_long(tmp_path: Path) -> None:
+    sitecustomize.answer_debugger(str(tmp_path), sys._getframe(), 0.05)
+    assert not [*tmp_path.iterdir()]
+
+
+def test_a_door_that_is_not_open_yet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(debugger, "ANSWER", 60.0)
+    monkeypatch.setattr(debugger, "door", lambda folder, pid: f"{folder}/door")
+    with subprocess.Popen(
+        [sys.executable, "-S", "-c", OPENS, f"{tmp_path}/door"], stdout=subprocess.PIPE
+    ) as rank:
+        try:
+            assert rank.stdout is not None
+            assert rank.stdout.readline() == b"1\n"
+            link = debugger.called(str(tmp_path), rank.pid)
+            assert link is not None
+            with link:
+                assert link.recv(10) == b"here"
+        finally:
+            rank.kill()
 
 
 def test_what_is_typed_and_what_comes_back() -> None:
