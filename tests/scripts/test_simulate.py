@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -19,6 +20,7 @@ from dispatcher.plan.job.request import Limits
 from dispatcher.runner.run.report_intake import PATIENCE
 from dispatcher.transport.tree.topology import FEWEST, Topology, plan_tree
 
+SCRIPT = Path(__file__).parents[2] / "scripts" / "simulate"
 LIMITS = Limits()
 SILENCE = LIMITS.silence
 Simulate = Callable[..., Outcome]
@@ -190,6 +192,20 @@ def test_a_plan_and_its_orders_are_timed_without_a_run() -> None:
     planned_in, ordered_in, held = prepared(20, 2)
     assert min(planned_in, ordered_in) > 0
     assert held < 1024
+
+
+def test_the_phases_of_a_run_beside_those_simulated(tmp_path: Path) -> None:
+    """Of a run that is a simulated one itself, both are the same."""
+    trace = tmp_path / "trace.json"
+    simulated(4, 2, Script(("end",)), model.Model(), 1, tmp_path, traced=trace)
+    argv = [sys.executable, str(SCRIPT), "--beside", str(trace)]
+    done = subprocess.run(argv, capture_output=True, text=True, check=True)
+    head, *rows = done.stdout.splitlines()
+    assert head.startswith(f"{trace}: 4 hosts x 2 ranks; ")
+    assert {"connect", "boot", "check", "spawn"} <= {row.split()[0] for row in rows}
+    for row in rows:
+        words = row.replace("(", " ").replace(")", " ").split()
+        assert words[-4:-2] == words[-2:], row
 
 
 def test_times_are_taken_from_a_trace() -> None:
