@@ -263,8 +263,8 @@ READINGS: tuple[tuple[Any, ...], ...] = (
     ),
 )  # fmt: skip
 
-_CONF = re.compile(r"^# (\S*nccl\S*\.conf)\s*$", re.M)
-_PLUGIN = re.compile(r"libnccl-net\S*\.so\S*(?: .*=> (\S+))?")
+_CONF = re.compile(r"^# (?=\S*nccl)(\S+\.conf)\s*$", re.M)
+_PLUGIN = re.compile(r"libnccl-net\S{0,255}\.so\S*(?: .*=> (\S+))?")
 _VERSION = re.compile(r"NCCL version (\d+\.\d+\.\d+)")
 _LOGIN = re.compile(r"^SSH_CONNECTION=\S+ \d+ (\S+) \d+$", re.M)
 

@@ -68,23 +68,27 @@ def judge(target: Target, data: bytes, *, memory: bool = False) -> Finding | Non
 def judge_growth(target: Target, data: bytes) -> Finding | None:
     """What is wrong with how ``target`` takes inputs that repeat a piece of ``data``."""
     for whole, piece in pieces(data):
-        before = None
-        for length in LENGTHS:
-            longer = pumped(whole, piece, length)
-            seconds, wrong = _timed(target, longer)
-            if wrong is not None:
-                return wrong
-            if before is not None and _grows(before[0], seconds):
-                first = min(_timed(target, before[1])[0] for _ in range(3))
-                again = min(_timed(target, longer)[0] for _ in range(2))
-                if _grows(first, again):
-                    text = f"{first:.3f} s for {len(before[1])} bytes, {again:.3f} s for {length}"
-                    return Finding("grows", text, longer)
-            before = seconds, longer
-        wrong = _held(target, longer)
-        if wrong is not None:
+        if (wrong := judge_repeated(target, whole, piece)) is not None:
             return wrong
     return None
+
+
+def judge_repeated(target: Target, whole: bytes, piece: tuple[int, int]) -> Finding | None:
+    """What is wrong with how ``target`` takes ``whole`` as one piece of it is repeated."""
+    before = None
+    for length in LENGTHS:
+        longer = pumped(whole, piece, length)
+        seconds, wrong = _timed(target, longer)
+        if wrong is not None:
+            return wrong
+        if before is not None and _grows(before[0], seconds):
+            first = min(_timed(target, before[1])[0] for _ in range(3))
+            again = min(_timed(target, longer)[0] for _ in range(2))
+            if _grows(first, again):
+                text = f"{first:.3f} s for {len(before[1])} bytes, {again:.3f} s for {length}"
+                return Finding("grows", text, longer)
+        before = seconds, longer
+    return _held(target, longer)
 
 
 def _grows(first: float, then: float) -> bool:

@@ -10,7 +10,7 @@ from cases import cases
 
 from . import judging, lying, streams, texts
 from .choices import Choices
-from .judging import FIXED, Target, judge, judge_growth
+from .judging import FIXED, Target, judge, judge_growth, judge_repeated
 from .lying import Harm, judge_script
 from .lying_process import judge_process
 
@@ -46,6 +46,15 @@ FOUND: list[tuple[str, bytes]] = [
 @cases(("name", "data"), FOUND)
 def test_found(name: str, data: bytes) -> None:
     assert judge(TARGETS[name], data, memory=True) is None
+
+
+@cases(
+    ("name", "head", "piece"),
+    [("network", b"# ", b"nccl"), ("network", b"", b"libnccl-net")],
+)
+def test_found_when_repeated(name: str, head: bytes, piece: bytes) -> None:
+    begin, end = len(head), len(head + piece)
+    assert judge_repeated(TARGETS[name], head + piece, (begin, end)) is None
 
 
 def test_every_target_takes_its_seeds() -> None:
