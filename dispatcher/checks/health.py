@@ -39,7 +39,7 @@ CLOCK_WARN, CLOCK_CRITICAL = 1.0, 5.0
 SLOW_NAME = 1.0
 
 _FIELD = re.compile(r"^(\w+):\s+(\d+) kB$", re.M)
-_LIMIT = re.compile(r"^(Max [a-z ]+?)  +(\S+) +(\S+)", re.M)
+_LIMIT = re.compile(r"^(Max [a-z]+(?: [a-z]+)*)  +(\S+) +(\S+)", re.M)
 
 
 def size(n_bytes: float) -> str:

@@ -36,7 +36,7 @@ LSPCI = (
 
 _PORT = re.compile(r"^(?:([0-9a-f]{4,8}):)?([0-9a-f]{2}):([0-9a-f]{2}\.[0-7]) (.*)")
 _BUSES = re.compile(r"secondary=([0-9a-f]{2}), subordinate=([0-9a-f]{2})")
-_REDIRECTS = re.compile(r"ACSCtl:.*(?:ReqRedir|CmpltRedir)\+")
+_REDIRECTS = re.compile(r"(?:ReqRedir|CmpltRedir)\+")
 _GPU = re.compile(r"([0-9a-f]{4,8}):([0-9a-f]{2}):[0-9a-f]{2}\.[0-7]", re.I)
 
 
@@ -101,6 +101,6 @@ def _redirecting(text: str, gpus: set[tuple[int, int]]) -> list[str]:
             below = {(domain, bus) for bus in range(first, last + 1)}
         elif "Express" in line:
             in_switch = "Downstream Port" in line
-        elif in_switch and below & gpus and _REDIRECTS.search(line):
+        elif in_switch and below & gpus and _REDIRECTS.search(line.partition("ACSCtl:")[2]):
             found.append(name)
     return found
