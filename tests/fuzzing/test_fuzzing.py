@@ -20,6 +20,7 @@ TARGETS = {target.name: target for target in texts.TARGETS}
 #: target and input of every finding
 FOUND: list[tuple[str, bytes]] = [
     ("config", b"[run]\n[profile.x" + b".le" * 20_000 + b"]"),
+    ("config", b"[run]\nnnodes = " + b"2" * 5_000),
     ("nvidia-smi", b"x" * 140_000),
     ("site-checks", b'{"a": ' + b"[" * 100_000),
     ("xid", b"x" * (64 << 10)),

@@ -101,7 +101,7 @@ def parse(text: str, source: str, commands: Iterable[str], *, loose: bool = Fals
             raise BadConfig(f"{source}:{number}: a line of more than {LONGEST_LINE} characters")
     try:
         found = tomllib.loads(text)
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:  # ValueError: also of very many digits
         raise BadConfig(f"{source}: {str(error)[:200].lower()}") from None
     profiles = found.pop(PROFILE, {})
     if not isinstance(profiles, dict):
