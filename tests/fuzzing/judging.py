@@ -7,6 +7,7 @@ grows faster than the input, and memory beyond a bound.
 from __future__ import annotations
 
 import hashlib
+import re
 import time
 import traceback
 import tracemalloc
@@ -23,6 +24,8 @@ LEAST_SECONDS = 0.1
 #: what patterns are slow at, repeated
 USUAL = (b"\n", b" ", b"\t\n", b"x", b"0", b"[", b"{", b"(", b"<", b'"', b"\\", b"/", b"=", b": ",
          b",", b"*", b"-", b"\x1b[", b"\xff", b"a.", b"a b", b"1,")  # fmt: skip
+#: of what seeds consist
+_WORD = re.compile(rb"\w+|\s+|[^\w\s]")
 #: bytes held at most at any time: what one host may cost, and so many for each byte of the input
 FIXED, EACH = 16 << 20, 256
 
@@ -73,7 +76,21 @@ def judge_growth(target: Target, data: bytes) -> Finding | None:
     return None
 
 
-def judge_repeated(target: Target, whole: bytes, piece: tuple[int, int]) -> Finding | None:
+def judge_seeds(target: Target) -> Iterator[Finding]:
+    """What is wrong with how ``target`` takes its seeds where a byte or some words are repeated."""
+    for seed in target.seeds if target.long else ():
+        words = [match.span() for match in _WORD.finditer(seed)]
+        spans = {(at, at + 1) for at in range(len(seed))}
+        for first in range(len(words)):
+            spans.update((words[first][0], end) for _, end in words[first : first + 10])
+        for span in sorted(spans):
+            if (wrong := judge_repeated(target, seed, span, memory=False)) is not None:
+                yield wrong
+
+
+def judge_repeated(
+    target: Target, whole: bytes, piece: tuple[int, int], *, memory: bool = True
+) -> Finding | None:
     """What is wrong with how ``target`` takes ``whole`` as one piece of it is repeated."""
     before = None
     for length in LENGTHS:
@@ -88,7 +105,7 @@ def judge_repeated(target: Target, whole: bytes, piece: tuple[int, int]) -> Find
                 text = f"{first:.3f} s for {len(before[1])} bytes, {again:.3f} s for {length}"
                 return Finding("grows", text, longer)
         before = seconds, longer
-    return _held(target, longer)
+    return _held(target, longer) if memory else None
 
 
 def _grows(first: float, then: float) -> bool:

@@ -10,7 +10,7 @@ from cases import cases
 
 from . import judging, lying, streams, texts
 from .choices import Choices
-from .judging import FIXED, Target, judge, judge_growth, judge_repeated
+from .judging import FIXED, Target, judge, judge_growth, judge_repeated, judge_seeds
 from .lying import Harm, judge_script
 from .lying_process import judge_process
 
@@ -115,6 +115,21 @@ def test_judge_growth(monkeypatch: pytest.MonkeyPatch, run: str, what: str | Non
         Target("t", "", getattr(Clock(monkeypatch), run), (ValueError,)), b"abcdef"
     )
     assert (found.key.split()[0] if found else None) == what
+
+
+def test_judge_seeds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """``nn`` again and again is refused here, and nothing else."""
+    clock = Clock(monkeypatch)
+
+    def run(data: bytes) -> None:
+        clock.linear(data)
+        if b"nn" in data:
+            raise KeyError(data)
+
+    target = Target("t", "", run, (ValueError,), (b"[run]\nx = 1", b""))
+    found = {(one.key, one.data[:6]) for one in judge_seeds(target)}
+    assert [data for _, data in found] == [b"[runnn"]
+    assert not [*judge_seeds(replace(target, long=False))]
 
 
 def test_choices_are_those_of_the_bytes() -> None:
