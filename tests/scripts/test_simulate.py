@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -13,7 +14,7 @@ import pytest
 import rig  # noqa: F401 - makes scripts/ known
 from cases import cases
 from simulation import model
-from simulation.cases import Outcome, Script, prepared, simulated
+from simulation.cases import Outcome, Script, simulated
 
 from dispatcher.core.run import restart
 from dispatcher.plan.job.request import Limits
@@ -189,9 +190,13 @@ def test_the_launchers_work_grows_as_the_hosts_do(simulate: Simulate) -> None:
 
 
 def test_a_plan_and_its_orders_are_timed_without_a_run() -> None:
-    planned_in, ordered_in, held = prepared(20, 2)
-    assert min(planned_in, ordered_in) > 0
-    assert held < 1024
+    """In a process of its own, for it tells of the most memory that its process has had."""
+    argv = [sys.executable, str(SCRIPT), "--plan", "20", "--ranks", "2"]
+    told = subprocess.run(argv, capture_output=True, text=True, check=True).stdout
+    assert told.startswith("20 hosts x 2 ranks: plan ")
+    planned_in, ordered_in, held = re.findall(r"[\d.]+(?= s| MiB)", told)
+    assert min(float(planned_in), float(ordered_in)) >= 0
+    assert 10 < int(held) < 512
 
 
 def test_the_phases_of_a_run_beside_those_simulated(tmp_path: Path) -> None:
