@@ -101,8 +101,10 @@ def parse(text: str, source: str, commands: Iterable[str], *, loose: bool = Fals
             raise BadConfig(f"{source}:{number}: a line of more than {LONGEST_LINE} characters")
     try:
         found = tomllib.loads(text)
-    except (ValueError, RecursionError) as error:  # ValueError: also of very many digits
+    except tomllib.TOMLDecodeError as error:
         raise BadConfig(f"{source}: {str(error)[:200].lower()}") from None
+    except (ValueError, RecursionError):  # Python's own, of 4,300 digits and some hundred levels
+        raise BadConfig(f"{source}: a number with too many digits, or too many brackets") from None
     profiles = found.pop(PROFILE, {})
     if not isinstance(profiles, dict):
         raise BadConfig(f"{source}: {PROFILE} is not a table", hint="[profile.NAME.run]")
