@@ -213,6 +213,14 @@ def test_the_phases_of_a_run_beside_those_simulated(tmp_path: Path) -> None:
         assert words[-4:-2] == words[-2:], row
 
 
+def test_a_file_that_is_no_trace(tmp_path: Path) -> None:
+    (tmp_path / "hostfile").write_text("n1 slots=2\n")
+    argv = [sys.executable, str(SCRIPT), "--beside", str(tmp_path / "hostfile")]
+    done = subprocess.run(argv, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert done.stderr.endswith("hostfile:1: not a line of a trace\n")
+
+
 def test_times_are_taken_from_a_trace() -> None:
     made = model.fitted(
         model.Model(), {"boot": [0.2, 0.1, 0.4], "check": [], "key exchange": [0.01],
