@@ -218,7 +218,7 @@ def test_a_file_that_is_no_trace(tmp_path: Path) -> None:
     argv = [sys.executable, str(SCRIPT), "--beside", str(tmp_path / "hostfile")]
     done = subprocess.run(argv, capture_output=True, text=True, check=False)
     assert done.returncode == 2
-    assert done.stderr.endswith("hostfile:1: not a line of a trace\n")
+    assert done.stderr.endswith("hostfile: no trace in it\n")
 
 
 def test_times_are_taken_from_a_trace() -> None:
