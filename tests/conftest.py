@@ -68,6 +68,13 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
+def pytest_sessionfinish() -> None:
+    # pytest then looks for cycles five times, a second in each worker; what once has not found
+    # is in none
+    gc.collect()
+    gc.freeze()
+
+
 @pytest.fixture(autouse=True)
 def _environment_is_given_back() -> Iterator[None]:
     """What a test, or the product in its process, sets in the environment reaches no other test.

@@ -37,7 +37,10 @@ MAY_GO_BACK = {
     "dispatcher.remote.rank.sitecustomize": "has none, and does its work when it is loaded",
 }
 #: lengths that are compared; seconds for the first below which no growth is looked for
-SHORT, LONG, LEAST = 2 << 10, 8 << 10, 0.0004
+SHORT, LONG, LEAST = 1 << 10, 4 << 10, 0.0002
+#: so often both are asked while the longer seems slow: a core that is taken from us for a
+#: moment, which counts as our time on a virtual machine, makes one of them slow, not every one
+TURNS = 8
 #: how a pattern is asked
 ASKS = {"search", "match", "fullmatch", "findall", "finditer", "split", "sub", "subn"}
 #: of a set of characters the first that is in it
@@ -101,14 +104,20 @@ def beginnings(parsed: Any, before: str = "") -> Iterator[tuple[str, str]]:
 # -- how long they take -------------------------------------------------------------------
 
 
-def seconds(ask: Callable[[Any], object], text: str | bytes, times: int) -> float:
-    """The least of so many."""
-    taken = []
-    for _ in range(times):
-        begun = time.thread_time()
-        ask(text)
-        taken.append(time.thread_time() - begun)
-    return min(taken)
+def seconds(ask: Callable[[Any], object], text: str | bytes) -> float:
+    begun = time.thread_time()
+    ask(text)
+    return time.thread_time() - begun
+
+
+def grown(ask: Callable[[Any], object], short: str | bytes, long: str | bytes) -> float:
+    """Seconds for ``long`` if that is more than linear beside ``short``; else 0.0."""
+    first = then = float("inf")
+    for _ in range(TURNS):
+        first, then = min(first, seconds(ask, short)), min(then, seconds(ask, long))
+        if first < LEAST or then <= MOST_GROWTH * first:
+            return 0.0
+    return then
 
 
 def slow_at(pattern: re.Pattern[Any], how: set[str]) -> str:
@@ -125,10 +134,7 @@ def slow_at(pattern: re.Pattern[Any], how: set[str]) -> str:
             if isinstance(pattern.pattern, bytes):
                 texts = [text.encode("latin-1", "replace") for text in texts]
             for ask in asks:
-                if seconds(ask, texts[0], 1) < LEAST or seconds(ask, texts[0], 3) < LEAST:
-                    continue
-                then = seconds(ask, texts[1], 2)
-                if then > MOST_GROWTH * seconds(ask, texts[0], 3):
+                if seconds(ask, texts[0]) >= LEAST and (then := grown(ask, texts[0], texts[1])):
                     return f"{then:.3f} s for {head!r}, {piece!r} again and again, {tail!r}"
     return ""
 
