@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import math
 import os
-import resource
+import re
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
@@ -365,5 +365,10 @@ def prepared(hosts: int, ranks: int) -> tuple[float, float, int]:
 
 
 def _peak() -> int:
-    """The most memory that this process has had, in KiB."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    """The most memory that this process has had, in KiB.
+
+    Not as getrusage(2) has it, which counts for a new process what it had before execve(2): all
+    that its parent has.
+    """
+    status = Path("/proc/self/status").read_text()
+    return int(re.findall(r"VmHWM:\s+(\d+) kB", status)[0])
