@@ -10,7 +10,8 @@ import socket
 import subprocess
 import threading
 import time
-from collections.abc import Iterator, Sequence
+import tracemalloc
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -63,6 +64,17 @@ class Way:
         for link in self.links:
             link.close()
         self.transport.close()
+
+
+@pytest.fixture
+def most_held() -> Iterator[Callable[[], int]]:
+    """How many bytes of Python's were held at most since the test began.
+
+    The process's own peak would not tell: an earlier test may have taken more.
+    """
+    tracemalloc.start()
+    yield lambda: tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
 
 
 def gather(link: Link, seconds: float = 60) -> tuple[bytes, bytes]:
