@@ -69,8 +69,8 @@ def pytest_collection_finish() -> None:
 
 
 def pytest_sessionfinish() -> None:
-    # pytest then looks for cycles five times, a second in each worker; what once has not found
-    # is in none
+    # pytest then looks for cycles five times, which is a second in each worker. The first look
+    # finds those of CPython, also where a finalizer fails; the others need not see all again.
     gc.collect()
     gc.freeze()
 

@@ -103,8 +103,10 @@ def parse(text: str, source: str, commands: Iterable[str], *, loose: bool = Fals
         found = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise BadConfig(f"{source}: {str(error)[:200].lower()}") from None
-    except (ValueError, RecursionError):  # Python's own, of 4,300 digits and some hundred levels
-        raise BadConfig(f"{source}: a number with too many digits, or too many brackets") from None
+    except RecursionError:
+        raise BadConfig(f"{source}: brackets within brackets, too deep") from None
+    except ValueError:  # Python's own limit, of 4,300 digits
+        raise BadConfig(f"{source}: a number with too many digits") from None
     profiles = found.pop(PROFILE, {})
     if not isinstance(profiles, dict):
         raise BadConfig(f"{source}: {PROFILE} is not a table", hint="[profile.NAME.run]")
