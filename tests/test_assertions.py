@@ -10,6 +10,8 @@ import ast
 from collections.abc import Iterator
 from pathlib import Path
 
+from trees import statements, tree_of
+
 TESTS = Path(__file__).parent
 TESTBED = TESTS.parent / "scripts" / "testbed"
 
@@ -36,9 +38,7 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 def functions(path: Path) -> Iterator[Function]:
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        if isinstance(node, Function):
-            yield node
+    return (node for node in statements(tree_of(path)) if isinstance(node, Function))
 
 
 def dotted(node: ast.AST) -> str:

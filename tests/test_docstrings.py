@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
-from trees import tree_of
+from trees import statements, tree_of
 
 HOUSE = Path(__file__).parents[1] / "dispatcher"
 
@@ -33,7 +33,7 @@ def classes() -> dict[str, ast.ClassDef]:
     return {
         node.name: node
         for tree in trees().values()
-        for node in ast.walk(tree)
+        for node in statements(tree)
         if isinstance(node, ast.ClassDef)
     }
 

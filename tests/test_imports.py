@@ -9,7 +9,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-from trees import tree_of
+from trees import statements, tree_of
 
 ROOT = Path(__file__).parents[1]
 #: of projects that tests make up
@@ -36,13 +36,15 @@ def names_in(module: str) -> set[str]:
     if spec is None or spec.origin is None:
         return set()
     found = {path.stem for path in Path(spec.origin).parent.iterdir()}
-    for node in ast.walk(tree_of(Path(spec.origin))):
+    for node in statements(tree_of(Path(spec.origin)), inner=False):
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
             found.add(node.name)
-        elif isinstance(node, ast.alias):
-            found.add(node.asname or node.name.split(".")[0])
-        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-            found.add(node.id)
+        elif isinstance(node, (ast.Import, ast.ImportFrom)):
+            found |= {alias.asname or alias.name.split(".")[0] for alias in node.names}
+        else:
+            targets = (*getattr(node, "targets", ()), getattr(node, "target", None))
+            names = (name for one in targets if one is not None for name in ast.walk(one))
+            found |= {name.id for name in names if isinstance(name, ast.Name)}
     return found
 
 

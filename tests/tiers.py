@@ -19,8 +19,9 @@ REAL = (
     "api/test_exec.py", "api/test_run.py", "api/test_run_session.py", "bootstrap",
     "cli/exec/test_copies.py", "cli/exec/test_exec_output.py", "cli/exec/test_put.py",
     "cli/exec/test_run_exec.py", "cli/run/test_launch.py", "cli/test_message_codes.py", "comm",
-    "faults", "remote/agent", "remote/copy", "remote/host", "remote/pmi", "remote/probe", "runs",
-    "scripts", "transfer", "test_tools.py", "transport",
+    "faults", "remote/agent", "remote/copy", "remote/host", "remote/pmi", "remote/probe",
+    "remote/rank/test_sitecustomize.py", "remote/test_oldest_python.py",
+    "remote/test_tree_relay.py", "runs", "scripts", "transfer", "test_tools.py", "transport",
 )  # fmt: skip
 
 #: why a test may be skipped: what it says -> why that is no loss

@@ -31,6 +31,8 @@ LONG = (
 )  # fmt: skip
 #: files whose tests read all of the product, which is parsed once for one worker
 RULES = ("tests/test_layers.py", "tests/test_docstrings.py", "tests/test_imports.py")
+#: files with tests that wait for a clock: at the end nobody would compute beside them
+WAITING = ("tests/runner",)
 #: what a worker's Python is started by: its shell is the namespace's process 1, which reaps
 APART = ["unshare", "--net", "--pid", "--fork", "--kill-child", "--mount-proc", "sh", "-c"]
 BEGIN = 'ip link set lo up && mount -t tmpfs -o mode=1777 shm /dev/shm && "$0" "$@"; exit $?'
@@ -84,7 +86,7 @@ def order(items: list[pytest.Item]) -> None:
     """Put the long ones first, and last those that want to be alone."""
 
     def key(item: pytest.Item) -> tuple[bool, int]:
-        first = (*LONG, *RULES)
+        first = (*LONG, *RULES, *WAITING)
         places = [n for n, folder in enumerate(first) if item.nodeid.startswith(folder)]
         return item.get_closest_marker("alone") is not None, (places or [len(first)])[0]
 

@@ -10,6 +10,7 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 import click
 import pytest
 from cases import cases
+from trees import statements, tree_of
 
 import dispatcher
 from dispatcher.cli import COMMANDS, named
@@ -301,7 +302,7 @@ def test_options_are_frozen_and_made_by_their_names() -> None:
 
 def functions(room: str) -> Iterator[tuple[str, ast.FunctionDef]]:
     for path in sorted((HOUSE / room).rglob("*.py")):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        for node in statements(tree_of(path)):
             if isinstance(node, ast.FunctionDef):
                 yield f"{path.relative_to(HOUSE)}: {node.name}", node
 

@@ -12,9 +12,12 @@ import pkgutil
 import re
 import time
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 from types import ModuleType
 from typing import Any
+
+from trees import tree_of
 
 import dispatcher
 
@@ -142,14 +145,17 @@ def slow_at(pattern: re.Pattern[Any], how: set[str]) -> str:
 # -- the patterns of the product ----------------------------------------------------------
 
 
-def calls(tree: ast.Module) -> Iterator[tuple[str, ast.Call, str]]:
+@cache
+def calls(tree: ast.Module) -> list[tuple[str, ast.Call, str]]:
     """Of whom a module asks by a method that patterns have: name, call, method."""
+    found = []
     for node in ast.walk(tree):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
             owner = node.func.value
             if node.func.attr in ASKS and isinstance(owner, (ast.Name, ast.Attribute)):
                 name = owner.id if isinstance(owner, ast.Name) else owner.attr
-                yield name, node, node.func.attr
+                found.append((name, node, node.func.attr))
+    return found
 
 
 def written(tree: ast.Module) -> Iterator[tuple[re.Pattern[Any], set[str]]]:
@@ -193,7 +199,7 @@ def test_patterns_are_linear() -> None:
         if info.name.startswith(tuple(MAY_GO_BACK)) or info.name.endswith("__main__"):
             continue
         module = importlib.import_module(info.name)
-        tree = ast.parse(Path(str(module.__file__)).read_text())
+        tree = tree_of(Path(str(module.__file__)))
         modules.append((module, tree))
         for name, _, method in calls(tree):
             everywhere.setdefault(name, set()).add(method)
