@@ -36,10 +36,10 @@ _QUOTED = _SHELL | frozenset("()\\\"'?[~")
 _NUMBER = re.compile(r"[0-9]+")
 #: what other tools call commands of ours, where no program of this machine has the name
 _ELSEWHERE = {
-    "cancel": "stop", "copy": "put", "download": "get", "fetch": "get", "list": "jobs",
-    "log": "logs", "nodes": "hosts", "pull": "get", "push": "put", "queue": "jobs",
-    "scancel": "stop", "squeue": "jobs", "ssh": "exec", "start": "run", "status": "jobs",
-    "submit": "run", "upload": "put", "validate": "check",
+    "cancel": "stop", "copy": "put", "disconnect": "connect --close", "download": "get",
+    "fetch": "get", "list": "jobs", "log": "logs", "nodes": "hosts", "pull": "get", "push": "put",
+    "queue": "jobs", "scancel": "stop", "squeue": "jobs", "ssh": "exec", "start": "run",
+    "status": "jobs", "submit": "run", "upload": "put", "validate": "check",
 }  # fmt: skip
 
 
@@ -154,7 +154,7 @@ def near_command(words: Sequence[str]) -> str | None:
     from dispatcher.cli import COMMANDS
 
     near = _ELSEWHERE.get(words[0]) or nearest(words[0], COMMANDS)
-    return shlex.join(["dispatch", near, *map(_hidden, words[1:])]) if near else None
+    return shlex.join(["dispatch", *near.split(), *map(_hidden, words[1:])]) if near else None
 
 
 def last_list(options: HostOptions) -> str | None:
