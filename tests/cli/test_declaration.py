@@ -29,7 +29,7 @@ from dispatcher.cli.options.declaration import (
 from dispatcher.cli.options.host_options import HostOptions, WhereOptions
 from dispatcher.cli.run.run import RunOptions
 from dispatcher.model.errors import UsageError
-from dispatcher.plan.job.request import Limits
+from dispatcher.plan.job.request import MAY_BE_ZERO, Limits
 
 HOUSE = Path(dispatcher.__file__).parent
 
@@ -88,13 +88,15 @@ class TimedOptions(Options):
 
     delay: float | None = option("-d", metavar="S", help="Seconds.")
     tries: int | None = option(metavar="N", most=9, help="Times.")
+    limit: float | None = option("-l", metavar="S", positive=True, help="S.", usual="no limit")
+    period: float | None = option(metavar="S", positive=True, help="S.", usual="20; 60 if full")
 
 
 @cases(
     ("words", "wanted"),
     [
-        (["-d", "0.5", "--tries", "9"], {"delay": 0.5, "tries": 9}),
-        ([], {"delay": None, "tries": None}),
+        (["-d", "0", "--tries", "9", "-l", "0.1"], {"delay": 0, "tries": 9, "limit": 0.1}),
+        ([], {}),
         (["-d", "soon"], "--delay: not a number of seconds: 'soon'"),
         (["--tries", "0"], "--tries: 0 is not between 1 and 9"),
         (["--tries=10"], "--tries: 10 is not between 1 and 9"),
@@ -107,7 +109,29 @@ def test_numbers_are_read_where_they_are_declared(words: list[str], wanted: Any)
             command.make_context("wait", words)
         assert caught.value.message == wanted
     else:
-        assert command.make_context("wait", words).params == wanted
+        unset = dict.fromkeys(("delay", "tries", "limit", "period"))
+        assert command.make_context("wait", words).params == {**unset, **wanted}
+
+
+@cases(
+    ("words", "message", "hint"),
+    [
+        (["-l", "0"], "--limit: 0 is not more than 0 seconds", "without --limit: no limit"),
+        (["--period=0.0"], "--period: 0.0 is not more than 0 seconds", "--period 20"),
+    ],
+)
+def test_nothing_waits_for_no_time(words: list[str], message: str, hint: str) -> None:
+    command = click.Command("wait", params=list(made(TimedOptions).values()))
+    with pytest.raises(UsageError) as caught:
+        command.make_context("wait", words)
+    assert (caught.value.message, caught.value.hint) == (message, hint)
+
+
+def test_a_limit_that_cannot_be_0_is_refused_by_its_option() -> None:
+    limits = {name for name, value in vars(Limits()).items() if isinstance(value, float)}
+    there = {name: one for name, one in declared(RunOptions).items() if name in limits}
+    positive = {name for name, one in there.items() if one.positive}
+    assert positive == there.keys() - MAY_BE_ZERO
 
 
 def test_every_limit_that_is_an_option_is_taken() -> None:

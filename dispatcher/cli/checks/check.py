@@ -96,6 +96,7 @@ class FindingOptions(Options, section="Output"):
         section="Connections",
         default=10.0,
         metavar="SECONDS",
+        positive=True,
         help="Give up on a host that is not reached within SECONDS, login included.",
         usual="10",
     )

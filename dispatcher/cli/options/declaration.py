@@ -104,9 +104,16 @@ class OneOf(click.Choice):  # type: ignore[type-arg]
 
 
 class _Seconds(click.ParamType):  # type: ignore[type-arg]
-    """A duration; a fraction of a second, too."""
+    """A duration; a fraction of a second, too.
+
+    positive: 0 is refused, and ``usual`` says what to give instead.
+    """
 
     name = "seconds"
+
+    def __init__(self, positive: bool, usual: str | None) -> None:
+        self._positive = positive
+        self._usual = usual or ""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """Raises: UsageError."""
@@ -118,7 +125,12 @@ class _Seconds(click.ParamType):  # type: ignore[type-arg]
         if "-t" in param.opts and value and not value.strip("t"):  # ssh -tt
             hint = "for a terminal there: --pty"
             raise UsageError(f"-t{value}: -t takes a number of seconds", hint=hint)
-        return parse_seconds(value, param.opts[-1])
+        seconds, flag = parse_seconds(value, param.opts[-1]), param.opts[-1]
+        if self._positive and not seconds:
+            without = "" if self._usual[:1].isdigit() else f"without {flag}: "
+            hint = (without or flag + " ") + self._usual.partition(";")[0]
+            raise UsageError(f"{flag}: {value} is not more than 0 seconds", hint=hint)
+        return seconds
 
 
 class _Count(click.ParamType):  # type: ignore[type-arg]
@@ -167,6 +179,7 @@ class Declared:
         self.usual: str | None = None
         self.is_last = False
         self.most: int | None = None
+        self.positive = False
         self.note = ""  # the annotation; evaluated, a hundred would take 3 ms of every start
 
     def parameter(self, name: str) -> click.Parameter:
@@ -181,7 +194,8 @@ class Declared:
         if self.note == "bool":
             settings["is_flag"] = True
         elif self.note.startswith(("float", "int")):
-            settings.setdefault("type", _Seconds() if self.note[0] == "f" else _Count(self.most))
+            seconds = _Seconds(self.positive, self.usual)
+            settings.setdefault("type", seconds if self.note[0] == "f" else _Count(self.most))
         if many:
             settings["multiple"] = True
         names = [*self.names, name]
@@ -201,18 +215,20 @@ def option(
     usual: str | None = None,
     section: str | None = None,
     most: int | None = None,
+    positive: bool = False,
     **settings: Any,
 ) -> Any:
     """A field that is an option. names: ``-x``, ``--long``; without a long one the field's own.
 
     bare: the value that it stands for where none is given. usual: what ``--help`` calls the
     default; the default itself, if that is a word. section: another than the class's.
-    most: the largest number that it takes, for an ``int``.
+    most: the largest number that it takes, for an ``int``. positive: a ``float`` of 0 is refused.
     settings: metavar, envvar and what else click takes.
     """
     settings["help"] = help
     declared = Declared(names, default, settings)
-    declared.bare, declared.section, declared.most = bare, section, most
+    declared.bare, declared.section = bare, section
+    declared.most, declared.positive = most, positive
     declared.usual = usual if usual is not None or not isinstance(default, str) else default
     return declared
 

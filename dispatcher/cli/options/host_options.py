@@ -143,17 +143,19 @@ class LimitOptions(Options, section="Limits"):
     connect_timeout: float | None = option(
         "-t",
         metavar="SECONDS",
+        positive=True,
         help="Give up on a host that is not reached within SECONDS, login included.",
         usual="10",
     )
     command_timeout: float | None = option(
         "-u",
         metavar="SECONDS",
+        positive=True,
         help="End the command on a host after SECONDS.",
         usual="no limit",
     )
     deadline: float | None = option(
-        metavar="SECONDS", help="End everything after SECONDS.", usual="no limit"
+        metavar="SECONDS", positive=True, help="End everything after SECONDS.", usual="no limit"
     )
     grace: float | None = option(
         metavar="SECONDS",

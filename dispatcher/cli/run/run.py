@@ -205,6 +205,7 @@ class MpiOptions(Options, section="MPI"):
     )
     mpi_stall_warning: float | None = option(
         metavar="SECONDS",
+        positive=True,
         help="Name the ranks that others have been waiting for in MPI for SECONDS.",
         usual="30",
     )
@@ -232,11 +233,13 @@ class AgentOptions(TreeOptions, section="Connections"):
     )
     connect_timeout: float | None = option(
         metavar="SECONDS",
+        positive=True,
         help="Give up on a host that is not reached within SECONDS, login included.",
         usual="10",
     )
     boot_timeout: float | None = option(
         metavar="SECONDS",
+        positive=True,
         help="Give up on a host whose agent does not answer within SECONDS.",
         usual="30",
     )
@@ -290,6 +293,7 @@ class FailureOptions(Options, section="Failures"):
     )
     heartbeat: float | None = option(
         metavar="SECONDS",
+        positive=True,
         help="Have every host send a heartbeat every SECONDS; all hosts together give 400 a second "
         "at most, 2,000 by a tree. A host whose network answers nothing for SECONDS (3 at least) "
         "is lost at once.",
@@ -300,6 +304,7 @@ class FailureOptions(Options, section="Failures"):
     )
     lease: float | None = option(
         metavar="SECONDS",
+        positive=True,
         help="End the ranks of a host that has not heard from dispatch for SECONDS.",
         usual="30",
     )
