@@ -52,6 +52,7 @@ from dispatcher.remote.protocol.frames import (
 )
 from dispatcher.remote.protocol.packing import pack, unpack
 from dispatcher.runner.exec.exec_loop import ExecRunner
+from dispatcher.runner.run.output_intake import ENDS_LIMIT
 from dispatcher.runner.run.reports import TEXT_LIMIT
 from dispatcher.transport.base import Link, RecvBuffer, Target, Transport, Window
 
@@ -59,12 +60,13 @@ from .choices import Choices
 from .texts import harmless
 
 #: seconds until a run with a liar must have ended, on a machine that does nothing else
-MOST_SECONDS = 30.0
+MOST_SECONDS = 40.0
 #: until a host that says nothing is given up; and the run, if a rank seems to be at work: a host
-#: that keeps back that its rank has ended is not to be told from one whose rank works
+#: that keeps back that its rank has ended is not to be told from one whose rank works. One that
+#: keeps back the end of that rank's output is given up before
 LIMITS = Limits(
     connect_timeout=5.0, boot_timeout=1.5, heartbeat=0.5, max_missed_heartbeats=6, lease=5.0,
-    grace=0.3, mpi_stall_warning=0.5, time_limit=15.0,
+    grace=0.3, mpi_stall_warning=0.5, time_limit=2 * ENDS_LIMIT + 5.0,
 )  # fmt: skip
 EXEC_LIMITS = ExecLimits(connect=1.5, command=1.0, grace=0.2)
 #: what a run's folder may hold
