@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
 import tracemalloc
 from pathlib import Path
@@ -18,7 +19,7 @@ from transport.far_link import FarLink
 from dispatcher.bootstrap import payload
 from dispatcher.remote.protocol import copy_frames
 from dispatcher.remote.protocol.copy_frames import Entry
-from dispatcher.remote.protocol.mux import HEADER, frame
+from dispatcher.remote.protocol.mux import HEADER, Malformed, frame
 from dispatcher.transfer import get_files
 from dispatcher.transfer.dest_dir import BadArchive
 from dispatcher.transfer.get_files import Fetching, Group, Receiving
@@ -286,6 +287,20 @@ def test_what_a_long_list_takes(tmp_path: Path) -> None:
 def test_an_odd_name_is_a_name(tmp_path: Path) -> None:
     fetch(tmp_path, listing(file("a", 0, "d"), file("a/\n\x1b[2J\udcff")) + sent(b"x"))
     assert os.listdir(os.fsencode(tmp_path / "in" / "n1" / "a")) == [b"\n\x1b[2J\xff"]
+
+
+@cases("kind", [copy_frames.DATA, copy_frames.END])
+def test_nothing_comes_after_the_last_file(tmp_path: Path, kind: int) -> None:
+    group = Group(str(tmp_path / "n1"), (("/a", "a"),))
+    one = Receiving([group], limit=1 << 20, checksum=False, resume=True)
+    with contextlib.closing(one):
+        assert not one.offer(offered(file("a", 1)))
+        one.needs()
+        one.take(copy_frames.DATA, b"x")
+        one.take(copy_frames.END, hashlib.sha256(b"x").digest())
+        with pytest.raises(Malformed, match="more files than were asked for"):
+            one.take(kind, b"x")
+    assert (tmp_path / "n1" / "a").read_bytes() == b"x"
 
 
 def test_a_file_goes_on_where_it_stopped(tmp_path: Path) -> None:
