@@ -180,21 +180,25 @@ def test_pmix_is_served_where_a_rank_asks_for_it() -> None:
     assert "pmix" not in agents[0].types()
 
 
-def test_a_world_that_a_rank_spawns() -> None:
-    def start(agent: Agent, order: Order) -> None:
-        agent.spawned(order)
-        agent.report("pmi_fence", world=0, fence="WORLD:0", epoch=0, keys=b"")  # MPI_Init
+def _enters_mpi(agent: Agent, order: Order) -> None:
+    agent.spawned(order)
+    agent.report("pmi_fence", world=0, fence="WORLD:0", epoch=0, keys=b"")
 
+
+def _run_to_their_end(agent: Agent, order: Order) -> None:
+    agent.spawned(order)
+    _exits_all(agent, order)
+
+
+def test_a_world_that_a_rank_spawns() -> None:
     def begun(agent: Agent, order: Order) -> None:
         if agent.number == 0:
             segments = [[2, [b"child", b"-x"], [[b"host", b"n1"], [b"wdir", b"/d"]]]]
             agent.report("pmi_spawn", rank=1, segments=segments, preput=[b"k", b"v"])
 
-    def spawn(agent: Agent, order: Order) -> None:
-        agent.spawned(order)
-        _exits_all(agent, order)
-
-    agents = agents_with(2, start=start, pmi_release=begun, spawn=spawn, pmi_answer=_exits_all)
+    agents = agents_with(
+        2, start=_enters_mpi, pmi_release=begun, spawn=_run_to_their_end, pmi_answer=_exits_all
+    )
     agents[1].facts["addresses"] = ["10.0.0.2", "10.9.9.9"]
     played = Played(plan_of(), *agents)
     assert played.run().cause is None
@@ -222,20 +226,14 @@ def test_a_world_that_a_rank_spawns() -> None:
 
 
 def test_ranks_spawned_on_the_first_host_are_told_the_address_of_the_job() -> None:
-    def start(agent: Agent, order: Order) -> None:
-        agent.spawned(order)
-        agent.report("pmi_fence", world=0, fence="WORLD:0", epoch=0, keys=b"")  # MPI_Init
-
     def begun(agent: Agent, order: Order) -> None:
         if agent.number == 1:
             segments = [[1, [b"child"], [[b"host", b"n0"]]]]
             agent.report("pmi_spawn", rank=2, segments=segments, preput=[])
 
-    def spawn(agent: Agent, order: Order) -> None:
-        agent.spawned(order)
-        _exits_all(agent, order)
-
-    agents = agents_with(2, start=start, pmi_release=begun, spawn=spawn, pmi_answer=_exits_all)
+    agents = agents_with(
+        2, start=_enters_mpi, pmi_release=begun, spawn=_run_to_their_end, pmi_answer=_exits_all
+    )
     assert Played(plan_of(master_addr="10.7.7.7"), *agents).run().cause is None
     assert dict(agents[0].order("spawn")["common"])[b"PMI_HOSTNAME"] == b"10.7.7.7"
 
