@@ -127,8 +127,8 @@ class _Seconds(click.ParamType):  # type: ignore[type-arg]
             raise UsageError(f"-t{value}: -t takes a number of seconds", hint=hint)
         seconds, flag = parse_seconds(value, param.opts[-1]), param.opts[-1]
         if self._positive and not seconds:
-            without = "" if self._usual[:1].isdigit() else f"without {flag}: "
-            hint = (without or flag + " ") + self._usual.partition(";")[0]
+            usual = self._usual.partition(";")[0]  # of "20; 60 if full"
+            hint = f"{flag} {usual}" if usual[:1].isdigit() else f"without {flag}: {usual}"
             raise UsageError(f"{flag}: {value} is not more than 0 seconds", hint=hint)
         return seconds
 
