@@ -169,6 +169,20 @@ def test_each_file_is_in_one_room() -> None:
         assert len([room for room in names if path in files[room]]) == 1
 
 
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["--room", "cor"], "no code in room 'cor'; the rooms: api "),
+        (["--room", "jobs", "--where", "nowhere"], "no code in room 'jobs' where 'nowhere' stands"),
+    ],
+)
+def test_a_room_that_is_not_there_is_no_success(words: list[str], told: str) -> None:
+    argv = [sys.executable, str(MUTATE), "--list", *words]
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert told in done.stderr
+
+
 def test_what_no_test_can_notice_is_still_there_and_says_why() -> None:
     """An entry whose code has gone goes, too."""
     there = {
