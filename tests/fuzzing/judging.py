@@ -14,8 +14,8 @@ import tracemalloc
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-#: CPU seconds that an input of up to ``SHORT`` bytes may take
-MOST_SECONDS, SHORT = 0.5, 4096
+#: bytes of an input that may take a target's ``most_seconds``
+SHORT = 4096
 #: bytes of long inputs whose times are compared, and how many times longer the next may take: it
 #: is 4 times as long, so 4 is linear and 16 is quadratic
 LENGTHS, MOST_GROWTH = (4 << 10, 16 << 10, 64 << 10), 9.0
@@ -35,7 +35,8 @@ class Target:
     """``run`` reads bytes and raises one of ``own``, or nothing.
 
     seeds: inputs that are right, for the fuzzer to begin with. long: whether inputs that repeat
-    themselves are tried too; not where each byte costs a file.
+    themselves are tried too; not where each byte costs a file. most_seconds: CPU seconds that an
+    input of up to ``SHORT`` bytes may take; more where few bytes choose what is made of them.
     """
 
     name: str
@@ -44,6 +45,7 @@ class Target:
     own: tuple[type[Exception], ...] = ()
     seeds: tuple[bytes, ...] = ()
     long: bool = True
+    most_seconds: float = 0.5
 
 
 @dataclass(frozen=True)
@@ -60,7 +62,7 @@ def judge(target: Target, data: bytes, *, memory: bool = False) -> Finding | Non
     seconds, wrong = _timed(target, data)
     if wrong is not None:
         return wrong
-    most = MOST_SECONDS * max(1.0, len(data) / SHORT)
+    most = target.most_seconds * max(1.0, len(data) / SHORT)
     if seconds > most:
         seconds = min(seconds, *(_timed(target, data)[0] for _ in range(2)))
         if seconds > most:

@@ -40,6 +40,7 @@ FOUND: list[tuple[str, bytes]] = [
     *(("put-far", PUT.replace(b"0/a", other)) for other in (b"4/a", b"99b", b"-1a", b"/ab")),
     ("put-far", PUT.replace(b"fdl", b"fd)")),
     ("put-far", PUT.replace(b"420 493 511", b"-20 493 511")),
+    ("reports", b",\x03A\x03\x00\x1b]3\xff"),
 ]
 
 
@@ -110,6 +111,17 @@ def test_judge(monkeypatch: pytest.MonkeyPatch, run: str, data: bytes, what: str
     target = Target("t", "", getattr(Clock(monkeypatch), run), (ValueError,))
     found = judge(target, data, memory=True)
     assert (found.key.split()[0] if found else None) == what
+
+
+@cases(("most_seconds", "what"), [(0.5, "slow"), (2.0, None), (1.0, "slow")])
+def test_judge_by_the_targets_own_limit(
+    monkeypatch: pytest.MonkeyPatch, most_seconds: float, what: str | None
+) -> None:
+    """Ten bytes from which a target makes so much that it takes 1.5 s."""
+    clock = Clock(monkeypatch)
+    target = Target("t", "", lambda data: clock.linear(data * 30_000), most_seconds=most_seconds)
+    found = judge(target, b"0123456789")
+    assert (found.key if found else None) == what
 
 
 @cases(("run", "what"), [("square", "grows"), ("linear", None), ("raises", "KeyError")])

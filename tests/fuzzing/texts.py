@@ -47,10 +47,11 @@ TARGETS: list[Target] = []
 
 
 def target(
-    name: str, about: str, *seeds: bytes, own: tuple[type[Exception], ...] = (), long: bool = True
-) -> Callable[[Callable[[bytes], object]], Callable[[bytes], object]]:
+    name: str, about: str, *seeds: bytes, own: tuple[type[Exception], ...] = (), long: bool = True,
+    most_seconds: float = 0.5,
+) -> Callable[[Callable[[bytes], object]], Callable[[bytes], object]]:  # fmt: skip
     def add(run: Callable[[bytes], object]) -> Callable[[bytes], object]:
-        TARGETS.append(Target(name, about, run, own, seeds, long))
+        TARGETS.append(Target(name, about, run, own, seeds, long, most_seconds))
         return run
 
     return add
