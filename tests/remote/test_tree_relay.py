@@ -63,6 +63,11 @@ def test_a_commands_bytes_and_its_end(relay: Relay) -> None:
     assert relay.end() == (0, b"")
 
 
+def test_what_a_library_prints_is_no_frame(relay: Relay) -> None:
+    print_to, errors = (os.stat(f"/proc/{relay.process.pid}/fd/{fd}") for fd in (1, 2))
+    assert os.path.samestat(print_to, errors)
+
+
 @pytest.mark.parametrize(
     ("words", "code", "why"),
     [

@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import count
 from typing import Any
 
 import pytest
@@ -94,6 +95,38 @@ def test_a_spare_takes_the_place_of_a_host_that_is_lost() -> None:
     (replaced,) = played.heard.of(ev.HostReplaced)
     assert (replaced.node, replaced.by, replaced.ranks) == (1, 2, (1,))
     assert {order.node for order in looked} <= {1}
+
+
+def test_a_host_lost_after_its_part_had_ended_is_reached_for_the_next_attempt() -> None:
+    def start(agent: Agent, order: Order) -> None:
+        agent.spawned(order)
+        for rank in sorted(agent.living):
+            agent.exits(rank, 1 if agent is other and agent.types().count("start") == 1 else 0)
+
+    def sweep(agent: Agent, order: Order) -> None:
+        if agent is other:
+            second()
+        else:
+            agent.report("swept", killed=0, left=[])
+            agent.hangs_up()
+            played.hosts.agents = (again, other)
+
+    class Last(ev.Sink):
+        def event(self, entry: ev.Entry) -> None:
+            if isinstance(entry.event, ev.NodeLost):
+                second()
+
+    def second() -> None:
+        """The other host says that it swept when it was asked, and the first is known as lost."""
+        if next(times):
+            other.report("swept", killed=0, left=[])
+
+    times = count()
+    lost, other, again = (Agent(number, start=start, sweep=sweep) for number in (0, 1, 0))
+    plan = plan_of(slots=1, restarts=Restarts(most=1))
+    played = Played(plan, lost, other, sinks=[Last()])
+    assert played.run().cause is None
+    assert again.order("prepare")["attempt"] == 1
 
 
 # -- what ranks ask for -----------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -179,13 +180,14 @@ def test_depth_is_bounded(bomb: bytes) -> None:
         unpack(bomb)
 
 
-def test_depth_is_the_same_both_ways() -> None:
-    deep: list[Any] = []
+@cases("around", [lambda value: [value], lambda value: {"a": value}])
+def test_depth_is_the_same_both_ways(around: Callable[[Any], Any]) -> None:
+    deep: Any = None
     for _ in range(DEPTH_LIMIT):
-        deep = [deep]
+        deep = around(deep)
     assert unpack(pack(deep)) == deep
     with pytest.raises(PackError, match="too deep"):
-        pack([deep])
+        pack(around(deep))
 
 
 def test_a_list_that_holds_itself_is_refused() -> None:
