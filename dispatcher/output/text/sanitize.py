@@ -29,6 +29,9 @@ _UNSAFE = re.compile(
     r"\u2028\u2029\ufeff\udc80-\udcff]"  # other line ends, a byte order mark, bytes not UTF-8
 )
 
+#: halves of surrogate pairs that stand for no byte; JSON can say them
+_HALVES = re.compile(r"[\ud800-\udc7f\udd00-\udfff]")
+
 
 def sanitize_lines(block: bytes) -> bytes:
     """``block``, any number of lines, with nothing in it that a terminal would obey but colour.
@@ -65,8 +68,13 @@ def sanitize(line: bytes) -> bytes:
 
 
 def sanitize_text(text: str) -> str:
-    """``sanitize`` for a text that came from a host."""
-    return sanitize(text.encode("utf-8", "surrogateescape")).decode("utf-8")
+    """``sanitize`` for any text that came from a host; half a surrogate pair, too, is shown."""
+    return sanitize(_bytes(text)).decode("utf-8")
+
+
+def sanitize_paragraph(text: str) -> str:
+    """``sanitize_lines`` for any text of several lines."""
+    return sanitize_lines(_bytes(text)).decode("utf-8")
 
 
 def character_edge(text: bytes, at: int) -> int:
@@ -78,6 +86,10 @@ def character_edge(text: bytes, at: int) -> int:
         size = 1 if byte < 0xC0 else 2 if byte < 0xE0 else 3 if byte < 0xF0 else 4
         return at - back if size > back else at
     return at
+
+
+def _bytes(text: str) -> bytes:
+    return _HALVES.sub(_show, text).encode("utf-8", "surrogateescape")
 
 
 def _visible(block: bytes) -> bytes:

@@ -16,7 +16,9 @@ from dispatcher.output.text.sanitize import (
     character_edge,
     sanitize,
     sanitize_lines,
+    sanitize_paragraph,
     sanitize_pieces,
+    sanitize_text,
 )
 
 SAFE = re.compile(
@@ -194,6 +196,31 @@ def test_nothing_a_terminal_obeys_passes(line: bytes) -> None:
     shown = sanitize(line)
     assert SAFE.match(shown.decode())
     assert sanitize(shown) == shown
+
+
+#: any text at all, halves of surrogate pairs as well, as JSON may say them
+ANY = st.text(st.characters(codec=None, exclude_categories=()))
+
+
+@given(ANY)
+def test_any_text_can_be_shown(text: str) -> None:
+    shown = sanitize_text(text)
+    assert "\n" not in shown
+    assert SAFE.match(shown)
+    assert sanitize_text(shown) == shown
+    lines = sanitize_paragraph(text).split("\n")
+    assert lines == [sanitize_text(line) for line in text.split("\n")]
+
+
+@cases(
+    ("text", "shown"),
+    [
+        ("half \ud83d", "half \\ud83d"), ("\udc00", "\\udc00"), ("\udfff\ud800", "\\udfff\\ud800"),
+        ("byte \udcff", "byte \\xff"), ("\ud83d\ude00", "\\ud83d\\ude00"),
+    ],
+)  # fmt: skip
+def test_halves_of_pairs_are_told(text: str, shown: str) -> None:
+    assert sanitize_text(text) == shown
 
 
 #: what may not be torn, or does not look like it
