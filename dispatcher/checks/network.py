@@ -61,6 +61,8 @@ class Port:
         return f"{self.device}:{self.number}"
 
 
+#: a device's name, as the kernel gives them; no other goes into settings of NCCL
+_NAME = re.compile(r"[\w.@:-]{1,64}", re.ASCII)
 _STATE = re.compile(r"(?:\d+:\s*)?([A-Za-z_]+)")
 _RATE = re.compile(r"(\d+(?:\.\d+)?)\s*Gb/sec", re.ASCII)
 _SYSFS = re.compile(r"([\w.-]+)/ports/(\d{1,3})\|(.*)", re.ASCII)
@@ -115,7 +117,7 @@ def _port(
     """A port in the kernel's words, as sysfs and ibstatus have them; None: the text breaks off."""
     if not _word(state):
         return None
-    names = tuple(filter(None, re.split(r"[,\s]+", netdevs)))
+    names = tuple(filter(_NAME.fullmatch, re.split(r"[,\s]+", netdevs)))
     return Port(
         device, int(number), _word(state), _word(physical), _gbps(rate), _layer(layer), names
     )
@@ -143,7 +145,7 @@ def _rdma(device: str, number: int, words: list[str]) -> Port | None:
         return None
     # an InfiniBand port has a subnet prefix and a lid; a port with a network device is RoCE
     layer = IB if "lid" in pairs else ROCE if "netdev" in pairs else UNKNOWN
-    netdevs = (pairs["netdev"],) if "netdev" in pairs else ()
+    netdevs = tuple(filter(_NAME.fullmatch, [pairs.get("netdev", "")]))
     state, physical = pairs["state"].upper(), pairs["physical_state"].replace("_", "").upper()
     return Port(device, number, state, physical, None, layer, netdevs)
 
@@ -164,7 +166,7 @@ def _from_json(item: Any) -> Port | None:
     if not isinstance(item, dict):
         return None
     device, number = item.get("ifname"), item.get("port")
-    if not isinstance(device, str) or type(number) is not int:
+    if not isinstance(device, str) or not _NAME.fullmatch(device) or type(number) is not int:
         return None
     words: list[str] = []
     for key in ("state", "physical_state", "netdev", "lid"):
@@ -230,8 +232,10 @@ class Netdev:
         return self.addresses[0] if self.addresses else ""
 
 
-_BRIEF = re.compile(r"([\w.-]+)(?:@[\w.-]+)?\s+(UP|DOWN|UNKNOWN|LOWERLAYERDOWN|DORMANT)\b(.*)")
-_LONG = re.compile(r"\d+: ([\w.-]+)(?:@[\w.-]+)?: <([^>]*)>(.*)")
+_BRIEF = re.compile(
+    r"([\w.-]+)(?:@[\w.-]+)?\s+(UP|DOWN|UNKNOWN|LOWERLAYERDOWN|DORMANT)\b(.*)", re.ASCII
+)
+_LONG = re.compile(r"\d+: ([\w.-]+)(?:@[\w.-]+)?: <([^>]*)>(.*)", re.ASCII)
 _INET = re.compile(r"\s+inet6? (\S+)")
 
 
@@ -265,7 +269,7 @@ def parse_netdevs(text: str) -> tuple[Netdev, ...]:
 
 
 def _own(words: list[str]) -> Netdev | None:
-    if not words:
+    if not words or not _NAME.fullmatch(words[0]):
         return None
     fields = dict(word.partition("=")[::2] for word in words[1:])
     flags = _number(fields.get("flags", ""), 16) or 0
