@@ -16,7 +16,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # nothing of ours, nor typing, is loaded before ``console`` has begun
@@ -98,16 +98,31 @@ def named(path: str) -> Any:
 def complain(error: DispatchError) -> int:
     """Tell ``error`` on standard error; its exit code."""
     first, newline, rest = error.message.partition("\n")
-    sys.stderr.write(f"error: {first} [{error.code}]{newline}{rest}\n")
+    text = f"error: {first} [{error.code}]{newline}{rest}\n"
     if error.hint:
-        sys.stderr.write(f"  hint: {error.hint}\n")
+        text += f"  hint: {error.hint}\n"
+    sys.stderr.write(harmless(text))
     return error.exit_code
 
 
 def say(line: str) -> None:
     """One line on standard error, in one write: what a command says beside its output."""
-    sys.stderr.write(line + "\n")
+    sys.stderr.write(harmless(line) + "\n")
     sys.stderr.flush()
+
+
+def print_lines(lines: Iterable[str]) -> None:
+    """Lines on standard output, in one write: what a command was asked for."""
+    sys.stdout.write(harmless("".join(f"{line}\n" for line in lines)))
+
+
+def harmless(text: str) -> str:
+    """``text``, where hosts and files have a part in it, without what a terminal would obey."""
+    if text.isascii() and text.replace("\n", "").isprintable():
+        return text
+    from dispatcher.output.text.sanitize import sanitize_paragraph  # for few lines only
+
+    return sanitize_paragraph(text)
 
 
 def tell(value: object, indent: int | None = 2) -> None:

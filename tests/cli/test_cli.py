@@ -11,7 +11,7 @@ from cases import cases
 
 from dispatcher import cli
 from dispatcher.api import transports
-from dispatcher.cli import COMMANDS, complain, named, say
+from dispatcher.cli import COMMANDS, complain, named, print_lines, say
 from dispatcher.cli.options.declaration import names_of
 from dispatcher.cli.options.host_options import LoginOptions
 from dispatcher.jobs.job_socket import JobConnection
@@ -46,6 +46,11 @@ HERE = ["-w", "localhost"]
             2,
         ),
         (DispatchError("lost"), "error: lost [dispatch-failed]\n", 125),
+        (  # of a host, or of a file in the current folder
+            UsageError("n1: \x1b]0;x\a\n  \u202eé", hint="rm '\x9b'"),
+            "error: n1: \\x1b]0;x\\x07 [bad-value]\n  \\u202eé\n  hint: rm '\\x9b'\n",
+            2,
+        ),
     ],
 )
 def test_an_error_in_words_and_its_code(
@@ -55,6 +60,14 @@ def test_an_error_in_words_and_its_code(
     say("more")
     out, err = capsys.readouterr()
     assert (out, err) == ("", said + "more\n")
+
+
+def test_what_is_said_and_printed_is_harmless(capsys: pytest.CaptureFixture[str]) -> None:
+    say("note: \x1b[2J\x1b[31mred\x1b[0m \ud83d")
+    print_lines(["a\tb", "\x1b]52;c;eA==\a", "\udcff"])
+    out, err = capsys.readouterr()
+    assert err == "note: \\x1b[2J\x1b[31mred\x1b[0m \\ud83d\x1b[0m\n"
+    assert out == "a\tb\n\\x1b]52;c;eA==\\x07\n\\xff\n"
 
 
 def test_who_lists_has_json_and_who_touches_hosts_a_dry_run() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import socket
-import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -13,7 +12,7 @@ from dispatcher.checks import nccl_log
 from dispatcher.checks.check import Level
 from dispatcher.checks.nccl_advice import Advice, advise
 from dispatcher.checks.nccl_model import READINGS, HostNet, Message, from_text, text_of
-from dispatcher.cli import named_files, say, tell
+from dispatcher.cli import named_files, print_lines, say, tell
 from dispatcher.cli.checks.check import CheckOptions
 from dispatcher.cli.options.host_options import find_hosts, hosts_typed
 from dispatcher.model.errors import ConflictingOptions, FileUnusable
@@ -62,7 +61,7 @@ def run(options: CheckOptions) -> int:
     if options.as_json:
         tell(record(advice, messages))
     else:
-        sys.stdout.write("".join(f"{line}\n" for line in lines(advice, messages)))
+        print_lines(lines(advice, messages))
     if any(host.unread.startswith("lost: ") for host in hosts.values()):
         return 125
     return 1 if any(message.level > Level.WARN for message in messages) else 0

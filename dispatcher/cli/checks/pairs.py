@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import statistics
-import sys
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from html import escape
@@ -28,7 +27,7 @@ from dispatcher.checks.pair_ranking import (
     slow_rails,
     tournament,
 )
-from dispatcher.cli import named_files, say, tell
+from dispatcher.cli import named_files, print_lines, say, tell
 from dispatcher.cli.checks.check import CheckOptions
 from dispatcher.cli.options.connect_options import TransportPool, show_only
 from dispatcher.cli.options.host_options import find_hosts
@@ -181,7 +180,7 @@ def run(options: CheckOptions) -> int:
         tell(record(names, pairs, problems, ranking, played, took, inside, slow))
     else:
         shown = lines(names, pairs, problems, ranking, played, took, inside, slow)
-        sys.stdout.write("".join(f"{line}\n" for line in shown))
+        print_lines(shown)
     if problems:
         return errors.CLUSTER
     return 1 if ranking.bad or slow_rails(pairs, slow) or below(inside, slow) else 0

@@ -18,7 +18,7 @@ from dispatcher.checks import report
 from dispatcher.checks.check import Asked, Check
 from dispatcher.checks.report import CheckReport
 from dispatcher.checks.xid import parse_table
-from dispatcher.cli import named_files, say, tell
+from dispatcher.cli import named_files, print_lines, say, tell
 from dispatcher.cli.checks import check_table
 from dispatcher.cli.checks.check import CheckOptions
 from dispatcher.cli.hints import Advice
@@ -111,7 +111,7 @@ def _by_host(options: CheckOptions) -> int:
         shown = check_table.lines(
             found, took, colour=colour, every=options.verbose, advise=Advice(options)
         )
-        sys.stdout.write("".join(f"{line}\n" for line in shown))
+        print_lines(shown)
     if found.lost:
         return errors.CLUSTER
     return 0 if all(found.fit(host) for host in found.hosts) else UNFIT

@@ -5,17 +5,15 @@ With ``--dry-run`` to the plan and no further: a table for people, or JSON for p
 
 from __future__ import annotations
 
-import io
 import os
 import shlex
-import sys
 import time
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from dispatcher.api.transports import allow_open_files
-from dispatcher.cli import say, tell
+from dispatcher.cli import print_lines, say, tell
 from dispatcher.cli.options.connect_options import TransportPool, fanout
 from dispatcher.cli.options.host_options import check_reachable
 from dispatcher.cli.run.mpirun_launcher import MpirunLauncher
@@ -43,8 +41,6 @@ def show(plan: JobPlan, tree: Fanout | None = None, *, as_json: bool) -> None:
             described["parents"] = tree.parents()
         tell(described)
         return
-    if isinstance(sys.stdout, io.TextIOWrapper):  # arguments may hold bytes that are no text
-        sys.stdout.reconfigure(errors="backslashreplace")
     from rich.console import Console
     from rich.markup import escape
     from rich.table import Table
@@ -74,35 +70,32 @@ def show(plan: JobPlan, tree: Fanout | None = None, *, as_json: bool) -> None:
         )
     console.print(table)
     # rich fills the last column, too
-    shown = "".join(f"{line.rstrip()}\n" for line in console.end_capture().split("\n")[:-1])
-    console.begin_capture()
-    size = plan.world_size or "counted at the start"
-    console.print(f"world size  {size}")
-    for line in tree.lines() if tree is not None else ():
-        console.print(escape(line))
-    console.print(f"folder      {escape(plan.cwd)}")
+    lines = [line.rstrip() for line in console.end_capture().split("\n")[:-1]]
+    lines.append(f"world size  {plan.world_size or 'counted at the start'}")
+    lines += tree.lines() if tree is not None else ()
+    lines.append(f"folder      {plan.cwd}")
     memory = ", for memory too" if plan.mem_bind == "local" else ""
     bound = "the CPUs that the rankfile names" if plan.names_cpus else TARGETS[plan.bind_to]
-    console.print(f"bound to    {bound}{memory}")
+    lines.append(f"bound to    {bound}{memory}")
     from dispatcher.plan.job.rank_environment import describe_plan
 
     described = describe_plan(plan)
 
     def variables(title: str, of: Mapping[str, str]) -> None:
         for name, value in sorted(of.items()):
-            console.print(f"{title:<12}{escape(name)}={escape(value)}")
+            lines.append(f"{title:<12}{name}={value}")
             title = ""
 
     for part in plan.parts:
         which = f" on ranks {_spans(tuple(range(part.first, part.first + part.size)))}"
         place = f" in {part.cwd}" if part.cwd != plan.cwd else ""
         words = f"{shlex.join(part.program.argv)}{which if part.size else ''}{place}"
-        console.print(f"{escape(part.name):<11} {escape(words)}")
+        lines.append(f"{part.name:<11} {words}")
     variables("all ranks", described["exports"])
     if plan.ranks:
-        console.print(f"rank 0      {escape(shlex.join(plan.argv(0)))}")
+        lines.append(f"rank 0      {shlex.join(plan.argv(0))}")
         variables("", described["ranks"][0]["environment"])
-    sys.stdout.write(shown + console.end_capture())
+    print_lines(lines)
 
 
 def _spans(ranks: tuple[int, ...]) -> str:

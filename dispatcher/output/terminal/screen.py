@@ -23,7 +23,7 @@ from dispatcher.output.files.spool import Spill
 from dispatcher.output.terminal.asking import OURS
 from dispatcher.output.text.fold import Folded, Folding
 from dispatcher.output.text.lines import ExactLines, LineAssembler
-from dispatcher.output.text.sanitize import sanitize_lines, sanitize_pieces
+from dispatcher.output.text.sanitize import sanitize_lines, sanitize_paragraph, sanitize_pieces
 from dispatcher.remote.protocol.frames import STDERR, STDOUT
 
 #: SGR foreground colours that can be told apart on dark and light backgrounds
@@ -154,7 +154,7 @@ class Screen(Sink):
             self._write(stream, f"... {total:,} bytes of {who} not shown\n".encode())
 
     def say(self, line: str) -> None:
-        self._write(STDERR, line.encode("utf-8", "backslashreplace") + b"\n")
+        self._write(STDERR, sanitize_paragraph(line).encode() + b"\n")  # of hosts, in part
 
     def tick(self, now: float) -> bool:
         self._quiet_clock += min(now - self._last_tick, 2 * TICK)

@@ -239,7 +239,7 @@ def test_what_was_not_shown_is_summed_up_at_the_end(pipe: tuple[int, int]) -> No
     screen.close()
     assert seen(pipe).decode().splitlines() == [
         f"[0] ha{CONTINUED.decode()}", "... 1,500 bytes of 2 ranks not shown",
-        "... 7 bytes of rank 3 not shown", "note: \\udcff",
+        "... 7 bytes of rank 3 not shown", "note: \\xff",
         "note: 1,507 bytes of output were not shown, as marked above",
     ]  # fmt: skip
 
