@@ -1,8 +1,8 @@
 """``dispatch debug``: pdb of one rank of a running job, on this terminal.
 
-By the ways that the job itself has to its hosts. The first question, which host has the rank, goes
-to all of them, since ranks may have been placed anew; the second is a command on that host, with a
-terminal if we have one (``remote.rank.debugger`` is both).
+By the ways that the job itself has to its hosts. The journal tells which of them has the rank;
+without one all are asked, and one that says so alone is believed. A second command gives it our
+terminal, if we have one (``remote.rank.debugger`` is both).
 """
 
 from __future__ import annotations
@@ -10,13 +10,16 @@ from __future__ import annotations
 import os
 
 from dispatcher.cli import say
+from dispatcher.cli.jobs.stacks import JournalLocations
 from dispatcher.cli.options.connect_options import TransportPool, show_only
 from dispatcher.cli.options.declaration import Options, argument, dry_run_option, option
 from dispatcher.jobs import registry
 from dispatcher.model import errors
 from dispatcher.model.errors import NoSuchJob, UsageError
 from dispatcher.model.host import Host, Hostlist
+from dispatcher.model.hostset import fold
 from dispatcher.model.names import MOST_RANKS, BadName, digits
+from dispatcher.model.paths import RunPaths
 
 #: the Python that brings the question to the rank; the rank answers with its own
 PYTHON = "python3"
@@ -50,7 +53,7 @@ def debug(options: DebugOptions) -> int:
     """Talk with the rank; the exit code. Raises: DispatchError."""
     rank = _number(options.rank)
     job = registry.find_running(options.job, foreground=True)
-    hosts = job.targets
+    hosts = _candidates(job, rank)
     does = f"look for rank {rank} of {job.run_id}, and run pdb in it"
     if show_only(options, "debug", ((host, does) for host in hosts)):
         return 0
@@ -68,6 +71,13 @@ def _number(text: str) -> int:
         raise UsageError(bad.message, hint="--rank 0") from None
 
 
+def _candidates(job: registry.Job, rank: int) -> tuple[Host, ...]:
+    """The host that has the rank by the job's journal, or all."""
+    names = [name for name, _, _ in job.hosts]
+    home, _ = JournalLocations(RunPaths(job.logs or job.folder).journal, names).home(rank)
+    return job.targets[home : home + 1] or job.targets
+
+
 def _attach(job: registry.Job, hosts: tuple[Host, ...], rank: int) -> int:
     from dispatcher.api import exec as answered
     from dispatcher.api.transports import Ways
@@ -83,19 +93,22 @@ def _attach(job: registry.Job, hosts: tuple[Host, ...], rank: int) -> int:
     answers = answered.exec(
         Hostlist(hosts), (*words, "find", job.run_id, str(rank)), ways=Ways(**job.reach)
     )
-    at = next((node for node, answer in enumerate(answers.hosts) if answer.code == 0), None)
-    if at is None:
+    found = [host for host, answer in zip(hosts, answers.hosts, strict=True) if answer.code == 0]
+    if len(found) > 1:
+        names = fold(host.name for host in found)
+        raise NoSuchJob(f"job {job.run_id}: {names} all say that they have rank {rank}")
+    if not found:
         for line in answers.verdict if answers.exit_code == errors.CLUSTER else ():
             say(line)
         raise NoSuchJob(
             f"job {job.run_id}: no host has a rank {rank} that runs Python",
             hint=f"dispatch stacks {job.run_id}",
         )
-    say(f"note: rank {rank} on {hosts[at].name}; c or q: it goes on")
+    say(f"note: rank {rank} on {found[0].name}; c or q: it goes on")
     typed = os.isatty(0) and os.isatty(1)
     options = ExecOptions(pty=typed, stdin=not typed, no_label=True, quiet=True, **job.reach)
     plan = ExecPlan(
-        (hosts[at],), (*words, "attach", job.run_id, str(rank)), stdin=not typed,
+        tuple(found), (*words, "attach", job.run_id, str(rank)), stdin=not typed,
         terminal=terminal_size(options),
     )  # fmt: skip
     with TransportPool(options, alone=True) as reach:

@@ -1,15 +1,21 @@
-"""``dispatch debug``: which job and rank are meant, before any host is touched."""
+"""``dispatch debug``: which job and rank are meant, and which host is given the terminal."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from cases import cases
 
+from dispatcher.api import exec as answered
+from dispatcher.cli.exec import run_exec
 from dispatcher.cli.jobs.debug import DebugOptions, debug
 from dispatcher.jobs import registry
 from dispatcher.model.errors import DispatchError, JobEnded, NoSuchJob, UsageError
+from dispatcher.model.host import Hostlist
+from dispatcher.model.paths import RunPaths
+from dispatcher.plan.exec_plan import ExecPlan
 
 RUN = "20260131-142501-k3f9x2"
 
@@ -47,3 +53,40 @@ def test_a_job_that_has_ended(job: Path) -> None:
     registry.conclude(job, 3, [])
     with pytest.raises(JobEnded, match="it has ended, exit code 3"):
         debug(DebugOptions(job="latest", rank="0", dry_run=False))
+
+
+@cases(
+    ("journal", "claims", "given"),
+    [
+        ("", {"n2"}, "n2"),
+        ("", {"n1", "n2"}, None),  # one of them lies
+        ("", set(), None),
+        ('{"name": "rank.spawned", "context": {"node": 1, "rank": 3, "pid": 7}}\n', {"n1"}, None),
+        ('{"name": "rank.spawned", "context": {"node": 1, "rank": 3, "pid": 7}}\n',
+         {"n1", "n2"}, "n2"),
+    ],
+)  # fmt: skip
+def test_who_is_given_the_terminal(
+    job: Path, monkeypatch: pytest.MonkeyPatch, journal: str, claims: set[str], given: str | None
+) -> None:
+    RunPaths(job).journal.write_text(journal)
+    attached: list[str] = []
+
+    def answers(hosts: Hostlist, words: object, ways: object) -> SimpleNamespace:
+        codes = [SimpleNamespace(code=0 if host.name in claims else 1) for host in hosts.hosts]
+        return SimpleNamespace(hosts=codes, verdict=(), exit_code=1)
+
+    def carry_out(plan: ExecPlan, options: object, reach: object) -> int:
+        attached.extend(host.name for host in plan.hosts)
+        return 0
+
+    monkeypatch.setattr(answered, "exec", answers)
+    monkeypatch.setattr(run_exec, "carry_out", carry_out)
+    options = DebugOptions(job=None, rank="3", dry_run=False)
+    if given is None:
+        many = len(claims) > 1
+        with pytest.raises(NoSuchJob, match=r"n\[1-2\] all say" if many else "no host has"):
+            debug(options)
+    else:
+        assert debug(options) == 0
+    assert attached == ([given] if given else [])
