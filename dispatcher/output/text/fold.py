@@ -32,6 +32,7 @@ MOST_LINES = 8192
 MOST_BYTES = 4 << 20
 
 _NUMBER = re.compile(rb"(?<![A-Za-z0-9_])[+-]?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?")
+_COLOUR = re.compile(rb"(\x1b\[[0-9;:]*m)")
 
 
 def gather(blocks: Iterable[tuple[Who, bytes]]) -> list[tuple[list[Who], bytes]]:
@@ -55,7 +56,11 @@ def fold_numbers(numbers: Iterable[int], name: Callable[[int], str] = str) -> st
 
 def masked(line: bytes) -> bytes:
     """``line`` with every number shown as ``#``: ``step 3 loss 2.31`` is ``step # loss #``."""
-    return _NUMBER.sub(b"#", line)
+    if b"\x1b" not in line:
+        return _NUMBER.sub(b"#", line)
+    parts = _COLOUR.split(line)
+    parts[::2] = [_NUMBER.sub(b"#", part) for part in parts[::2]]
+    return b"".join(parts)
 
 
 class Folded(Generic[Who]):
@@ -196,7 +201,7 @@ def grouped(troubles: Iterable[Trouble]) -> list[tuple[list[str], Trouble]]:
     found = []
     for (kind, about, common), members in groups.items():
         texts = {sanitize_text(one.why) for one in members}
-        why = texts.pop() if len(texts) == 1 else _OWN_PREFIX.sub("", common)
+        why = texts.pop() if len(texts) == 1 else sanitize_text(_OWN_PREFIX.sub("", common))
         # one host's hint stands for its group
         hint = next((one.hint for one in members if one.hint), None)
         found.append(

@@ -27,6 +27,8 @@ def test_numbers(numbers: list[int], text: str) -> None:
         (b"step 3 loss 2.31", b"step # loss #"),
         (b"lr=3e-4 x=-1", b"lr=# x=#"),
         (b"gpu01 sha1 v2", b"gpu01 sha1 v2"),
+        (b"\x1b[1;31m7 of 9\x1b[0m", b"\x1b[1;31m# of #\x1b[0m"),
+        (b"\x1b[38:5:1m\x1b[m3", b"\x1b[38:5:1m\x1b[m#"),
     ],
 )
 def test_mask(line: bytes, text: bytes) -> None:
@@ -172,3 +174,9 @@ def test_what_differs_by_host_is_taken_out_where_it_differs() -> None:
     assert (group[0], group[1].why) == (["n1", "n2"], "lost: gone")
     (alike,) = fold.grouped([fold.Trouble(f"n{n}", "k", "no\x07") for n in (1, 2)])
     assert alike[1].why == "no\\x07"
+
+
+def test_what_differs_inside_of_a_colour_makes_no_other_sequence() -> None:
+    troubles = [fold.Trouble(host, "k", f"\x1b[{host};31mA") for host in ("1", "2")]
+    ((_, one),) = fold.grouped(troubles)
+    assert one.why == "\\x1b[{host};31mA\x1b[0m"
