@@ -22,6 +22,7 @@ from dispatcher.output.monitor.run_progress import (
     Progress,
     encode_picture,
 )
+from dispatcher.output.text.lines import wiped
 from dispatcher.output.text.sanitize import sanitize, sanitize_text
 from dispatcher.plan.job.placement import place
 
@@ -209,4 +210,4 @@ def _last_line(tail: bytes) -> str:
     """The last line in ``tail``, or the last state of one that rewrites itself; sanitized."""
     text = tail.rstrip(b"\r\n \t")
     line = text[max(text.rfind(b"\n"), text.rfind(b"\r")) + 1 :]
-    return sanitize(line).decode()
+    return sanitize(wiped(line)).decode()

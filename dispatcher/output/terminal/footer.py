@@ -12,7 +12,9 @@ from __future__ import annotations
 import io
 from collections import deque
 from collections.abc import Sequence
+from itertools import accumulate
 
+from rich.cells import cell_len
 from rich.console import Console
 from rich.text import Text
 
@@ -61,10 +63,7 @@ class Footer:
             names = sanitize_text(fold(self._hosts[node] for node in picture.pending))
             lines.append(Text(f"waiting for {names}", style="dim"))
         lines.append(self._status(picture))
-        for line in lines:
-            line.truncate(columns, overflow="ellipsis")
-            line.no_wrap = True
-        return lines
+        return [_cut(line, columns) for line in lines]
 
     def _status(self, picture: Picture) -> Text:
         parts = [] if picture.stopping is None else [Text("ending", style="bold red")]
@@ -115,6 +114,16 @@ def _about_ranks(picture: Picture) -> Text:
         text.append(", " if at else "")
         text.append(f"{count} {word}", style={"failed": "bold red"}.get(word, ""))
     return text
+
+
+def _cut(line: Text, columns: int) -> Text:
+    """``line`` in so many columns; a terminal may give one to a sign that has none for rich."""
+    widths = accumulate(max(1, cell_len(one)) for one in line.plain[: columns + 1])
+    fit = sum(width <= columns for width in widths)
+    if fit < len(line):
+        line = line[: max(0, fit - 1)].append("\N{HORIZONTAL ELLIPSIS}")
+    line.no_wrap = True
+    return line
 
 
 def bar(part: float) -> Text:
@@ -179,8 +188,9 @@ def closing(
 
 def _styled(line: str) -> Text:
     text = Text.from_ansi(line)
+    text.expand_tabs(8)  # before it is measured
     for word, style in (("error:", "bold red"), ("hint:", "bold cyan"), ("note:", "bold yellow")):
         if line.lstrip().startswith(word):
-            start = line.index(word)
+            start = text.plain.index(word)
             text.stylize(style, start, start + len(word))
     return text

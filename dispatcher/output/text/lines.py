@@ -67,7 +67,7 @@ class LineAssembler:
     def rest(self) -> bytes:
         """The unfinished line, or the state of a bar; b"" if there is none."""
         rest = self._rest.removesuffix(b"\r")
-        return _wiped(rest) if self.is_bar else rest
+        return wiped(rest) if self.is_bar else rest
 
     def feed(self, data: bytes) -> bytes:
         """The lines that ``data`` completes, b"" if none."""
@@ -212,12 +212,12 @@ def _overwritten(block: bytes, redrawn: bool) -> bytes:
     for at, line in enumerate(lines):
         if b"\r" in line or (redrawn and at == 0):
             state = next((part for part in reversed(line.split(b"\r")) if part), b"")
-            state = _wiped(state)
+            state = wiped(state)
             lines[at] = state if state.strip() else b""
     return b"\n".join(lines)
 
 
-def _wiped(state: bytes) -> bytes:
+def wiped(state: bytes) -> bytes:
     """What is to be seen of a bar that wipes its line before it draws, or the rest of it after."""
     return state.rpartition(b"\x1b[2K")[2].replace(b"\x1b[K", b"").replace(b"\x1b[0K", b"")
 

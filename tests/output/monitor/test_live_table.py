@@ -124,6 +124,7 @@ def test_gpus_that_do_not_answer_are_named() -> None:
         ([b"ab", b"cd"], "abcd"),
         ([b"\x1b]52;c;x\x07hello"], "\\x1b]52;c;x\\x07hello"),
         ([b"\xff\n"], "\\xff"),
+        ([b"\r\x1b[2KDownloading 3\x1b[K"], "Downloading 3"),
         ([b""], ""),
         ([b"x" * 2 * LAST], "x" * LAST),
     ],

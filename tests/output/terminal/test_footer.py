@@ -170,6 +170,25 @@ def test_a_good_end_is_one_line() -> None:
     assert styles(line) == {"\N{CHECK MARK}": b"1;32"}
 
 
+def test_tabs_of_the_verdict_are_counted() -> None:
+    last = "    " + "\t".join(f"col{n}" for n in range(12)) + "\tEND"
+    found = closing(["error: x", last], exit_code=1, hosts=1, ranks=1, seconds=3, columns=60)
+    assert b"END" in found[2]
+
+
+@cases(
+    ("state", "cut"),
+    [
+        ("\N{DEVANAGARI VOWEL SIGN II}" * 500, 55),  # no column for rich, one for a terminal
+        ("\N{HANGUL JUNGSEONG FILLER}" * 3000, 55),
+        ("漢" * 28, 28), ("漢" * 29, 27), ("x" * 56, 56), ("x" * 57, 55),
+    ],
+)  # fmt: skip
+def test_a_bar_is_no_wider_than_a_terminal_may_draw_it(state: str, cut: int) -> None:
+    line = shown(("[3]", state.encode()), columns=60)[0]
+    assert line == f"[3] {state[:cut]}" + ("…" if cut < len(state) else "")
+
+
 def test_what_is_drawn_is_counted_in_columns() -> None:
     footer = Footer(["漢字"])
     ((line, columns),) = drawn(footer.lines(picture(hosts={RUNNING: 1}, ranks={}), [], 80), 80)
