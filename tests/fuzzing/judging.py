@@ -12,10 +12,10 @@ import time
 import traceback
 import tracemalloc
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-#: bytes of an input that may take a target's ``most_seconds``
-SHORT = 4096
+#: CPU seconds that up to ``SHORT`` bytes may take
+MOST_SECONDS, SHORT = 0.5, 4096
 #: bytes of long inputs whose times are compared, and how many times longer the next may take: it
 #: is 4 times as long, so 4 is linear and 16 is quadratic
 LENGTHS, MOST_GROWTH = (4 << 10, 16 << 10, 64 << 10), 9.0
@@ -32,11 +32,10 @@ FIXED, EACH = 16 << 20, 256
 
 @dataclass(frozen=True)
 class Target:
-    """``run`` reads bytes and raises one of ``own``, or nothing.
+    """``run`` reads what ``make`` makes of an input, and raises one of ``own`` or nothing.
 
     seeds: inputs that are right, for the fuzzer to begin with. long: whether inputs that repeat
-    themselves are tried too; not where each byte costs a file. most_seconds: CPU seconds that an
-    input of up to ``SHORT`` bytes may take; more where few bytes choose what is made of them.
+    themselves are tried too; not where each byte costs a file.
     """
 
     name: str
@@ -45,7 +44,7 @@ class Target:
     own: tuple[type[Exception], ...] = ()
     seeds: tuple[bytes, ...] = ()
     long: bool = True
-    most_seconds: float = 0.5
+    make: Callable[[bytes], bytes] = bytes
 
 
 @dataclass(frozen=True)
@@ -59,15 +58,21 @@ class Finding:
 
 def judge(target: Target, data: bytes, *, memory: bool = False) -> Finding | None:
     """What is wrong with how ``target`` takes ``data``; memory is measured only if asked for."""
-    seconds, wrong = _timed(target, data)
+    body = target.make(data)
+    found = _judged(target, body, memory=memory)
+    return found and replace(found, data=data)
+
+
+def _judged(target: Target, body: bytes, *, memory: bool) -> Finding | None:
+    seconds, wrong = _timed(target, body)
     if wrong is not None:
         return wrong
-    most = target.most_seconds * max(1.0, len(data) / SHORT)
+    most = MOST_SECONDS * max(1.0, len(body) / SHORT)
     if seconds > most:
-        seconds = min(seconds, *(_timed(target, data)[0] for _ in range(2)))
+        seconds = min(seconds, *(_timed(target, body)[0] for _ in range(2)))
         if seconds > most:
-            return Finding("slow", f"{seconds:.2f} s for {len(data)} bytes", data)
-    return _held(target, data) if memory else None
+            return Finding("slow", f"{seconds:.2f} s for {len(body)} bytes", body)
+    return _held(target, body) if memory else None
 
 
 def judge_growth(target: Target, data: bytes) -> Finding | None:

@@ -40,8 +40,16 @@ FOUND: list[tuple[str, bytes]] = [
     *(("put-far", PUT.replace(b"0/a", other)) for other in (b"4/a", b"99b", b"-1a", b"/ab")),
     ("put-far", PUT.replace(b"fdl", b"fd)")),
     ("put-far", PUT.replace(b"420 493 511", b"-20 493 511")),
+    ("network", b'[{"ifname": "a\\nLD_PRELOAD=x", "port": 1, "state": "ACTIVE", "lid": 5,'
+                b' "physical_state": "LINK_UP"}]\nnetdev eth0 flags=41 addresses=10.0.0.6\n'),
+    ("network", b"netdev eth\x1b]0;x\a flags=41 mtu=1500 type=1 addresses=10.0.0.6\n"),
+    ("error-file", b'{"message": {"message": "half a pair: \\ud83d"}}'),
+    ("site-checks", b'{"level": "WARN", "text": "\\ud83d", "remedy": "\\udc00"}'),
+    ("recorder", b'{"rank": 0, "groups": [["0", "\\ud800", 2, [[4, "\\ud800", false]]]]}'),
     ("reports", b",\x03A\x03\x00\x1b]3\xff"),
-]
+    ("reports",
+     b"\\#\x94\xed\x03\x00\xa2\x00]](]]]]]]\x02" + b"\xff" * 8 + b"\x00\x00]]\x07\xab\x00"),
+]  # fmt: skip
 
 
 @cases(("name", "data"), FOUND)
@@ -113,15 +121,14 @@ def test_judge(monkeypatch: pytest.MonkeyPatch, run: str, data: bytes, what: str
     assert (found.key.split()[0] if found else None) == what
 
 
-@cases(("most_seconds", "what"), [(0.5, "slow"), (2.0, None), (1.0, "slow")])
-def test_judge_by_the_targets_own_limit(
-    monkeypatch: pytest.MonkeyPatch, most_seconds: float, what: str | None
-) -> None:
-    """Ten bytes from which a target makes so much that it takes 1.5 s."""
+def test_judge_by_what_was_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Time and memory are for the bytes that were read, and not for those that chose them."""
     clock = Clock(monkeypatch)
-    target = Target("t", "", lambda data: clock.linear(data * 30_000), most_seconds=most_seconds)
-    found = judge(target, b"0123456789")
-    assert (found.key if found else None) == what
+    target = Target("t", "", clock.linear, make=lambda data: data * 30_000)
+    assert judge(target, b"0123456789", memory=True) is None
+    found = judge(replace(target, run=clock.square), b"0123456789")
+    assert found is not None
+    assert (found.key, found.data) == ("slow", b"0123456789")
 
 
 @cases(("run", "what"), [("square", "grows"), ("linear", None), ("raises", "KeyError")])

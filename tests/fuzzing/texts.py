@@ -6,7 +6,7 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -14,9 +14,10 @@ from unittest.mock import patch
 
 from checks import samples
 
-from dispatcher.checks import nccl_log, nccl_model, xid
+from dispatcher.checks import nccl_advice, nccl_log, nccl_model, xid
 from dispatcher.checks.check import Check, Reading, Seen
 from dispatcher.checks.report import PREFIX, QUICK, full, make_report
+from dispatcher.cli.checks import check_table, nccl
 from dispatcher.cli.options import config_file
 from dispatcher.core.events import codec, collectives, stack_frames, verdicts
 from dispatcher.jobs import job_socket, registry
@@ -26,7 +27,8 @@ from dispatcher.output import timeline
 from dispatcher.output.files.trace import read
 from dispatcher.output.page import trace_page
 from dispatcher.output.text.lines import LineAssembler, Tail
-from dispatcher.output.text.sanitize import sanitize_lines, sanitize_pieces
+from dispatcher.output.text.sanitize import sanitize_lines, sanitize_pieces, sanitize_text
+from dispatcher.output.text.stacks_text import collective_line
 from dispatcher.plan.hosts import allocation
 from dispatcher.plan.hosts import hostfile as hostfiles
 from dispatcher.plan.job import placement
@@ -48,10 +50,10 @@ TARGETS: list[Target] = []
 
 def target(
     name: str, about: str, *seeds: bytes, own: tuple[type[Exception], ...] = (), long: bool = True,
-    most_seconds: float = 0.5,
+    make: Callable[[bytes], bytes] = bytes,
 ) -> Callable[[Callable[[bytes], object]], Callable[[bytes], object]]:  # fmt: skip
     def add(run: Callable[[bytes], object]) -> Callable[[bytes], object]:
-        TARGETS.append(Target(name, about, run, own, seeds, long, most_seconds))
+        TARGETS.append(Target(name, about, run, own, seeds, long, make))
         return run
 
     return add
@@ -226,7 +228,7 @@ NCCL = (
 
 
 @target("nccl-log", "the log of NCCL", NCCL, b"n2:1:2 [3] NCCL INFO NET/Socket : Using [0]e:1<0>")
-def nccl(data: bytes) -> None:
+def logged(data: bytes) -> None:
     lines = as_text(data).splitlines()
     nccl_log.by_host(nccl_log.read(lines), {"n1": ["10.0.0.1"], "n2.lab": []})
     heard = nccl_log.Networks([{}, {"NCCL_IB_HCA": "=mlx5_0"}], {0: "mlx5_0:1"})
@@ -249,6 +251,10 @@ def network(data: bytes) -> None:
     text, _, wanted = as_text(data).partition("\n")
     found = nccl_model.from_text(wanted)
     nccl_model.predict(found.ports, found.netdevs, {"NCCL_IB_HCA": text})
+    advice = nccl_advice.advise({"n1": found, "n2": nccl_model.from_text(as_text(data))})
+    for name, value in (*advice.of("n1").items(), *advice.of("n2").items()):
+        assert re.fullmatch(r"[\w.@:,=-]*", value, re.ASCII), f"{name}={value!r}"
+    shown(nccl.lines(advice, advice.messages))
 
 
 @cache
@@ -303,7 +309,8 @@ def judged(name: str, data: bytes, *, packed: bool) -> None:
     sick = Seen("n2", {**base.readings, name: reading}, {**base.later, name: reading}, 8, "n1",
                 (-0.01, 0.02), base.asked)  # fmt: skip
     seen = {"n1": samples.host("n1"), "n2": sick}
-    assert make_report(checks_of(name), seen, ["n1", "n2"], {}, {}).sections is not None
+    report = make_report(checks_of(name), seen, ["n1", "n2"], {}, {})
+    shown(check_table.lines(report, 1.0, colour=False, every=True))
 
 
 @target("checks", "every reading of dispatch check", b"\0\0", b"\x09\0" + SMI, b"\x1e\0" + SMI)
@@ -374,7 +381,9 @@ def stacks(data: bytes) -> None:
 )  # fmt: skip
 def recorder(data: bytes) -> None:
     right = b'{"rank": 1, "groups": [["0", "x", 2, [[3, "y", true], [4, "z", true]]]]}'
-    collectives.stuck({0: data, 1: right})
+    found = collectives.stuck({0: data, 1: right})
+    if found is not None:
+        shown([collective_line(found, str)])
 
 
 RAS = (
@@ -391,7 +400,9 @@ def ras(data: bytes) -> None:
 @target("error-file", "a rank's error file", b'{"message": {"message": "ValueError: no"}}')
 def error_file(data: bytes) -> None:
     found = verdicts.read_error_file(data)
-    assert found is None or len(found.message) + len(found.traceback) < 128 << 10
+    if found is not None:
+        assert len(found.message) + len(found.traceback) < 128 << 10
+        shown([sanitize_text(found.message), *map(sanitize_text, found.traceback.splitlines())])
 
 
 # -- files of ours --------------------------------------------------------------------
@@ -469,8 +480,13 @@ def terminal(data: bytes) -> None:
     lines = LineAssembler(limit=100)
     said = b"".join(lines.feed(data[at : at + 5]) for at in range(0, len(data), 5)) + lines.finish()
     assert not lines.rest
-    for shown in (sanitize_lines(said), b"".join(sanitize_pieces([data[:9], data[9:]]))):
-        harmless(shown.replace(b"\r", b""))
+    for made in (sanitize_lines(said), b"".join(sanitize_pieces([data[:9], data[9:]]))):
+        harmless(made.replace(b"\r", b""))
+
+
+def shown(lines: Iterable[str]) -> None:
+    """What a command shows of a host's words. Raises: AssertionError, UnicodeEncodeError."""
+    harmless("\n".join(lines).encode())
 
 
 _OBEYED = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
