@@ -69,6 +69,9 @@ MOST_ASIDES, ASIDES_RATE = 4_000, 500.0
 _COSTS = {MSG_KEXINIT: 200.0, MSG_GLOBAL_REQUEST: 3.0, MSG_CHANNEL_REQUEST: 3.0,
           MSG_CHANNEL_OPEN: 3.0}  # fmt: skip
 _COUNTS_AS_ONE = 8 << 10
+#: message numbers of a key exchange (RFC 4250, 4.1.2), and bytes of one: honest ones have 4 KiB at
+#: most; paramiko takes the lists in them, and the numbers, in time that grows with their square
+_OF_KEYS, _MAX_OF_KEYS = range(20, 50), 8 << 10
 _CHANNEL = 8.0
 #: bytes of ours that were taken, for one packet that tells so
 _TAKEN = 1 << 10
@@ -105,6 +108,8 @@ class BoundedPacketizer(Packetizer):  # type: ignore[misc]
         """As paramiko's: the next packet. Raises: Misbehaved where too many bring no data."""
         kind, message = super().read_message()
         size = message.packet.getbuffer().nbytes
+        if kind in _OF_KEYS and size > _MAX_OF_KEYS:
+            raise Misbehaved(f"it exchanges keys by a packet of {size:,} bytes")
         if self._asides.came(_COSTS.get(kind, 1.0) + size / _COUNTS_AS_ONE):
             raise Misbehaved(f"a flood: more than {MOST_ASIDES:,} packets without data")
         return kind, message

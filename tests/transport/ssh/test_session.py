@@ -370,6 +370,19 @@ def test_large_packets_without_data_count_by_their_bytes(
         [session.packetizer.read_message() for _ in range(3)]
 
 
+@pytest.mark.parametrize("kind", [20, 31, 49])
+def test_a_packet_of_a_key_exchange_has_a_bound_of_its_own(
+    session: Quiet, monkeypatch: pytest.MonkeyPatch, kind: int
+) -> None:
+    come = [(kind, Message(bytes(8 << 10))), (50, Message(bytes(8193)))]
+    come.append((kind, Message(bytes(8193))))
+    monkeypatch.setattr(Packetizer, "read_message", lambda self: come.pop(0))
+    session.packetizer.read_message()
+    session.packetizer.read_message()  # a banner may be long
+    with pytest.raises(Misbehaved, match="it exchanges keys by a packet of 8,193 bytes"):
+        session.packetizer.read_message()
+
+
 def test_extensions_are_counted(session: Quiet) -> None:
     message = Message()
     message.add_int(1)
