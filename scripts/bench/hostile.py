@@ -192,6 +192,12 @@ def rekeys(transport: Any) -> None:
         transport.renegotiate_keys()
 
 
+def costly_keys(transport: Any) -> None:
+    """The same, and of the exchanges that are offered choose the one that costs most."""
+    transport._preferred_kex = ("diffie-hellman-group16-sha512",)
+    rekeys(transport)
+
+
 def rest(transport: Any) -> None:
     """Do nothing, as an honest one whose command takes long."""
     time.sleep(SECONDS)
@@ -217,6 +223,7 @@ SERVERS: dict[str, Callable[[Any], None]] = {
     "windows": lambda transport: packets(transport, 93, body=bytes(4) + b"\0\0\0\1"),
     "banners": lambda transport: packets(transport, 53, body=b"\0\0\0\4evil\0\0\0\0"),
     "rekeys": rekeys,
+    "costly keys": costly_keys,
     "extensions": lambda transport: packets(transport, 7, body=b"\xff" * 4),
 }
 

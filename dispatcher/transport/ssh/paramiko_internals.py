@@ -13,6 +13,7 @@ What is changed, and why (paramiko 5):
 - the receive window is enforced and the packet size bounded: a peer that sends
   more than it was granted is disconnected (paramiko would buffer it all), and so is one
   that goes on to send packets without data, asks for new keys, or counts to 2^32;
+- Diffie-Hellman has a short secret, and no group larger than was asked for;
 - ``exit-signal`` is understood, as well as ``exit-status``;
 - what a channel says goes out in the order in which it was decided. paramiko decides
   under a lock and sends after it, so that a write may overtake the close it raced
@@ -26,6 +27,7 @@ Imported only after ``paramiko_transport.preload``: importing paramiko costs tim
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections import deque
@@ -48,6 +50,9 @@ from paramiko.common import (
     cMSG_CHANNEL_OPEN,
     cMSG_CHANNEL_REQUEST,
 )
+from paramiko.kex_gex import KexGexSHA256
+from paramiko.kex_group14 import KexGroup14SHA256
+from paramiko.kex_group16 import KexGroup16SHA512
 from paramiko.message import Message
 from paramiko.packet import Packetizer
 from paramiko.ssh_exception import SSHException
@@ -72,6 +77,11 @@ _COUNTS_AS_ONE = 8 << 10
 #: message numbers of a key exchange (RFC 4250, 4.1.2), and bytes of one: honest ones have 4 KiB at
 #: most; paramiko takes the lists in them, and the numbers, in time that grows with their square
 _OF_KEYS, _MAX_OF_KEYS = range(20, 50), 8 << 10
+#: seconds of work for new keys that count as one more, so that no host takes more of a core for
+#: ever than a twentieth; an exchange takes 2 to 40 ms
+_WORK = 1e-4
+#: bytes of a secret of ours: twice the 256 bits of the longest key of a cipher, as with OpenSSH
+_SECRET = 64
 _CHANNEL = 8.0
 #: bytes of ours that were taken, for one packet that tells so
 _TAKEN = 1 << 10
@@ -103,16 +113,25 @@ class BoundedPacketizer(Packetizer):  # type: ignore[misc]
     def __init__(self, stream: ByteStream) -> None:
         super().__init__(stream)
         self._asides = Asides(MOST_ASIDES, ASIDES_RATE)
+        self._began: float | None = None  # this thread's CPU when it got a packet of new keys
 
     def read_message(self) -> Any:
         """As paramiko's: the next packet. Raises: Misbehaved where too many bring no data."""
+        if self._began is not None:
+            self._charge((time.thread_time() - self._began) / _WORK)
+            self._began = None
         kind, message = super().read_message()
         size = message.packet.getbuffer().nbytes
         if kind in _OF_KEYS and size > _MAX_OF_KEYS:
             raise Misbehaved(f"it exchanges keys by a packet of {size:,} bytes")
-        if self._asides.came(_COSTS.get(kind, 1.0) + size / _COUNTS_AS_ONE):
-            raise Misbehaved(f"a flood: more than {MOST_ASIDES:,} packets without data")
+        self._charge(_COSTS.get(kind, 1.0) + size / _COUNTS_AS_ONE)
+        if kind in _OF_KEYS:
+            self._began = time.thread_time()
         return kind, message
+
+    def _charge(self, cost: float) -> None:
+        if self._asides.came(cost):
+            raise Misbehaved(f"a flood: more than {MOST_ASIDES:,} packets without data")
 
     def brought(self, nbytes: int) -> None:
         """The last packet brought so much data."""
@@ -147,6 +166,37 @@ class BoundedPacketizer(Packetizer):  # type: ignore[misc]
 
     def _log(self, level: int, msg: Any) -> None:
         pass
+
+
+def _short_secret(exchange: Any) -> None:
+    """In place of paramiko's, which is twice as long, or as long as the group, and as slow."""
+    exchange.x = int.from_bytes(os.urandom(_SECRET), "big")
+
+
+class Group14(KexGroup14SHA256):  # type: ignore[misc]
+    """Diffie-Hellman in a group of 2048 bits."""
+
+    _generate_x = _short_secret
+
+
+class Group16(KexGroup16SHA512):  # type: ignore[misc]
+    """The same of 4096 bits."""
+
+    _generate_x = _short_secret
+
+
+class HostsGroup(KexGexSHA256):  # type: ignore[misc]
+    """The same in a group that the host chooses, and we pay for."""
+
+    max_bits = 4096
+    _generate_x = _short_secret
+
+    def _parse_kexdh_gex_group(self, m: Any) -> None:
+        bits = m.get_mpint().bit_length()
+        if not self.min_bits <= bits <= self.max_bits:
+            raise Misbehaved(f"it chooses a group of {bits:,} bits")
+        m.rewind()
+        super()._parse_kexdh_gex_group(m)
 
 
 class SshChannel(Channel):  # type: ignore[misc]
@@ -369,6 +419,10 @@ class Connection(paramiko.Transport):  # type: ignore[misc]
 
     active: Any  # paramiko's; turns False on another thread, at any moment
     _active_check_timeout = SILENCE_CHECK
+    _kex_info = {  # noqa: RUF012 - paramiko's own way
+        **paramiko.Transport._kex_info,
+        **{exchange.name: exchange for exchange in (Group14, Group16, HostsGroup)},
+    }
     _channel_handler_table = {  # noqa: RUF012 - paramiko's own way: message number -> function
         **paramiko.Transport._channel_handler_table,
         # paramiko's table holds its own class's functions: ours would not be called.

@@ -202,6 +202,16 @@ def test_rekeying_in_the_middle(tmp_path: Path) -> None:
         server.stop()
 
 
+@pytest.mark.parametrize("name", [name for name in KEX if name.startswith("diffie-hellman")])
+def test_sshd_and_we_agree_on_keys_by_a_short_secret(sshd: Sshd, name: str) -> None:
+    transport = ParamikoTransport(config=sshd.config(f"by-{name}", f"KexAlgorithms {name}"))
+    link = transport.open(Target(f"by-{name}"), "echo in", time.monotonic() + 40)
+    assert isinstance(link, Link), link
+    assert gather(link)[0] == b"in\n"
+    link.close()
+    transport.close()
+
+
 def test_idle_links_cost_next_to_nothing(sshd: Sshd) -> None:
     transport = ParamikoTransport(config=sshd.config())
     links = [transport.open(Target("node"), "cat", time.monotonic() + 40) for _ in range(8)]

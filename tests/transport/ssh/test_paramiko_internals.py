@@ -19,6 +19,8 @@ from dispatcher.transport.ssh import paramiko_transport
 paramiko_transport.preload()
 import paramiko  # noqa: E402 - paramiko is imported by preload alone
 import paramiko.auth_handler  # noqa: E402
+import paramiko.kex_gex  # noqa: E402
+import paramiko.kex_group14  # noqa: E402
 import paramiko.packet  # noqa: E402
 
 ROOT = Path(__file__).parents[3]
@@ -31,6 +33,8 @@ CLASSES = {
     "Packetizer": paramiko.packet.Packetizer,
     "AuthHandler": paramiko.auth_handler.AuthHandler,
     "ChannelMap": paramiko.transport.ChannelMap,
+    "KexGroup14SHA256": paramiko.kex_group14.KexGroup14SHA256,
+    "KexGexSHA256": paramiko.kex_gex.KexGexSHA256,
 }
 
 #: our classes that are derived from them, or from one another: what is theirs is paramiko's as well
@@ -51,6 +55,8 @@ PRIVATE = {
     """,
     "Packetizer": "_Packetizer__write_lock _check_keepalive _log",
     "AuthHandler": "_parse_userauth_failure _parse_userauth_info_request",
+    "KexGroup14SHA256": "_generate_x",
+    "KexGexSHA256": "_generate_x _parse_kexdh_gex_group",
 }
 
 #: names without an underscore that paramiko documents nowhere, or not as what we take them for
@@ -70,6 +76,8 @@ UNDOCUMENTED = {
         password transport
     """,
     "ChannelMap": "delete get put",
+    "KexGroup14SHA256": "name x",
+    "KexGexSHA256": "max_bits min_bits name x",
 }
 
 

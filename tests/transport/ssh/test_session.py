@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -22,15 +23,17 @@ from paramiko.ssh_exception import (  # noqa: E402
     SSHException,
 )
 
-from dispatcher.transport.ssh import login_attempt  # noqa: E402
+from dispatcher.transport.ssh import login_attempt, paramiko_internals  # noqa: E402
 from dispatcher.transport.ssh import session as session_file  # noqa: E402
 from dispatcher.transport.ssh.paramiko_internals import (  # noqa: E402
     ASIDES_RATE,
     MOST_ASIDES,
     WINDOW,
+    Connection,
     Misbehaved,
 )
 from dispatcher.transport.ssh.session import (  # noqa: E402
+    KEX,
     HostKeyRefused,
     Session,
     offers,
@@ -339,6 +342,7 @@ def test_packets_without_data_are_counted(
     monkeypatch.setattr(Packetizer, "read_message", lambda self: (kind, Message(b"")))
     clock = SimpleNamespace(monotonic=lambda: 1e6)
     monkeypatch.setattr(base, "time", clock)
+    monkeypatch.setattr(time, "thread_time", lambda: 0.0)
 
     def come(count: int) -> None:
         for _ in range(count):
@@ -381,6 +385,64 @@ def test_a_packet_of_a_key_exchange_has_a_bound_of_its_own(
     session.packetizer.read_message()  # a banner may be long
     with pytest.raises(Misbehaved, match="it exchanges keys by a packet of 8,193 bytes"):
         session.packetizer.read_message()
+
+
+@pytest.mark.parametrize(("kind", "cost"), [(2, 1.0), (20, 700.0), (31, 501.0), (94, 1.0)])
+def test_new_keys_count_by_the_time_they_take(
+    session: Quiet, monkeypatch: pytest.MonkeyPatch, kind: int, cost: float
+) -> None:
+    kinds, times = [kind, 2], [5.0, 5.0 + 0.05]  # of this thread, when it got one and read on
+    monkeypatch.setattr(Packetizer, "read_message", lambda self: (kinds.pop(0), Message(b"")))
+    clock = SimpleNamespace(monotonic=time.monotonic, thread_time=lambda: times.pop(0))
+    monkeypatch.setattr(paramiko_internals, "time", clock)
+    session.packetizer.read_message()
+    session.packetizer.read_message()
+    assert session.packetizer._asides._count == pytest.approx(cost + 1.0)
+
+
+def test_who_makes_new_keys_dear_is_ended(session: Quiet, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Packetizer, "read_message", lambda self: (20, Message(b"")))
+    times = iter(range(9))
+    clock = SimpleNamespace(monotonic=time.monotonic, thread_time=lambda: next(times))
+    monkeypatch.setattr(paramiko_internals, "time", clock)
+    session.packetizer._asides._at = time.monotonic()  # the first is not forgiven
+    session.packetizer.read_message()
+    with pytest.raises(Misbehaved, match="a flood"):
+        session.packetizer.read_message()
+
+
+def diffie_hellman() -> list[str]:
+    return [name for name in KEX if name.startswith("diffie-hellman")]
+
+
+def exchange(name: str, group: int) -> Any:
+    """What is begun with a host, which chose ``group`` if it may."""
+    host = SimpleNamespace(server_mode=False, _log=lambda *words: None)
+    host._send_message = host._expect_packet = lambda message: None
+    begun = Connection._kex_info[name](host)
+    begun.start_kex()
+    if "exchange" in name:
+        message = Message()
+        message.add_mpint(group)
+        message.add_mpint(2)
+        message.rewind()
+        begun.parse_next(31, message)
+    return begun
+
+
+@pytest.mark.parametrize("name", diffie_hellman())
+def test_a_secret_is_as_long_as_it_has_to_be(name: str) -> None:
+    secrets = [exchange(name, 1 << 4095 | 1).x.bit_length() for _ in range(9)]
+    assert 500 < max(secrets) <= 512
+
+
+@pytest.mark.parametrize("bits", [1024, 2047, 2048, 4096, 4097, 8192])
+def test_a_group_that_the_host_chooses(bits: int) -> None:
+    if 2048 <= bits <= 4096:
+        assert exchange(KEX[-1], 1 << bits - 1 | 1).p.bit_length() == bits
+    else:
+        with pytest.raises(Misbehaved, match=f"it chooses a group of {bits:,} bits"):
+            exchange(KEX[-1], 1 << bits - 1 | 1)
 
 
 def test_extensions_are_counted(session: Quiet) -> None:
