@@ -391,6 +391,15 @@ class Login(AuthHandler):  # type: ignore[misc]
     and this is the connection's own thread.
     """
 
+    _is_wanted = True  # what logs in has still to be sent
+
+    def _parse_service_accept(self, m: Any) -> None:
+        """Send it, but once: with each time a key signs again, or the user's agent is asked to."""
+        if not self._is_wanted:
+            raise Misbehaved("it asks for the same login again")
+        self._is_wanted = False
+        super()._parse_service_accept(m)
+
     def _parse_userauth_failure(self, m: Any) -> None:
         self.transport.on_refusal(m.get_list())
         m.rewind()
@@ -408,7 +417,8 @@ class Login(AuthHandler):  # type: ignore[misc]
 
     def forget(self) -> None:
         """Keep nothing secret: paramiko holds this object as long as the connection lasts."""
-        self.password = None
+        self.password = self.private_key = None
+        self._is_wanted = False
 
 
 class Connection(paramiko.Transport):  # type: ignore[misc]

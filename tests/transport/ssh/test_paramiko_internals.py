@@ -54,7 +54,9 @@ PRIVATE = {
         _set_closed _set_transport _set_window _wait_for_send_window
     """,
     "Packetizer": "_Packetizer__write_lock _check_keepalive _log",
-    "AuthHandler": "_parse_userauth_failure _parse_userauth_info_request",
+    "AuthHandler": """
+        _parse_service_accept _parse_userauth_failure _parse_userauth_info_request
+    """,
     "KexGroup14SHA256": "_generate_x",
     "KexGexSHA256": "_generate_x _parse_kexdh_gex_group",
 }
@@ -73,7 +75,7 @@ UNDOCUMENTED = {
     "Packetizer": "close read_all read_message start_handshake",
     "AuthHandler": """
         auth_event auth_interactive auth_method auth_none auth_password auth_publickey authenticated
-        password transport
+        password private_key transport
     """,
     "ChannelMap": "delete get put",
     "KexGroup14SHA256": "name x",

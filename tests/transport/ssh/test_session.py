@@ -30,6 +30,7 @@ from dispatcher.transport.ssh.paramiko_internals import (  # noqa: E402
     MOST_ASIDES,
     WINDOW,
     Connection,
+    Login,
     Misbehaved,
 )
 from dispatcher.transport.ssh.session import (  # noqa: E402
@@ -143,6 +144,37 @@ def test_a_login(
     words = ("me", "key") if with_key else ("me",)
     assert asked == ([] if what == "gone before" else [words])
     assert session.steps.name == "authentication"
+
+
+@pytest.mark.parametrize("over", [False, True])
+def test_a_key_signs_once_a_login(session: Quiet, over: bool) -> None:
+    class Key:
+        def get_name(self) -> str:
+            return "ssh-ed25519"
+
+        def asbytes(self) -> bytes:
+            return KEY
+
+        def sign_ssh_data(self, data: bytes, algorithm: str) -> bytes:
+            signed.append(data)
+            return b"signed"
+
+    signed: list[bytes] = []
+    accepts = Message()
+    accepts.add_string("ssh-userauth")
+    session.session_id = b"x"
+    session._send_message = lambda message: None
+    login = Login(session)
+    login.auth_publickey("me", Key(), threading.Event())
+    if over:  # the host answered before it was asked
+        login.forget()
+        assert login.private_key is None
+    else:
+        login._parse_service_accept(Message(accepts.asbytes()))
+    for _ in range(2):
+        with pytest.raises(Misbehaved, match="it asks for the same login again"):
+            login._parse_service_accept(Message(accepts.asbytes()))
+    assert len(signed) == (0 if over else 1)
 
 
 # -- channels -------------------------------------------------------------------------------
