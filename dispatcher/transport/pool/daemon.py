@@ -64,7 +64,8 @@ class Daemon:
             except TimeoutError:
                 self._pool.drop(self._idle)
                 if self._is_due:  # nobody calls, though a long job may be there
-                    self.stand_by()
+                    # a host that takes nothing must not hold up who calls next
+                    threading.Thread(target=self.stand_by, name="stand by", daemon=True).start()
                 continue
             if daemon_socket.uid_of(link) != os.geteuid():
                 link.close()

@@ -9,6 +9,8 @@ What is changed, and why (paramiko 5):
 - the reading thread wakes after 7.5 s of silence and not ten times a second (idle cost 40 times
   less), has a small stack, and ends at once because closing shuts the socket;
 - no timer thread a handshake and no waiting in steps of 0.1 s;
+- nobody waits while keys are exchanged: a thread that serves many hosts would wait for the one
+  that begins and does not go on. What is said meanwhile goes out after it;
 - the host key is judged inside the key exchange, before anything of ours is sent;
 - the receive window is enforced and the packet size bounded: a peer that sends
   more than it was granted is disconnected (paramiko would buffer it all), and so is one
@@ -83,6 +85,8 @@ _WORK = 1e-4
 #: bytes of a secret of ours: twice the 256 bits of the longest key of a cipher, as with OpenSSH
 _SECRET = 64
 _CHANNEL = 8.0
+#: messages that are held back for new keys, of 32 KB at most; who has more data to send waits
+_MOST_HELD = 32
 #: bytes of ours that were taken, for one packet that tells so
 _TAKEN = 1 << 10
 _MOST_EXTENSIONS = 64
@@ -258,6 +262,7 @@ class SshChannel(Channel):  # type: ignore[misc]
         self._send_in_turn()
 
     def _send(self, s: bytes, m: Any) -> int:
+        self.transport.wait_for_room()
         with self.lock:
             if self.closed:
                 raise OSError("socket is closed")
@@ -273,7 +278,7 @@ class SshChannel(Channel):  # type: ignore[misc]
         """Send what is unsent; whoever sends already goes on with what others add.
 
         The channel's lock is not held: its reader needs it, also while a writer waits
-        for new keys.
+        for the host to take what it sends.
         """
         while self._unsent and self._sending.acquire(blocking=False):
             try:
@@ -448,6 +453,7 @@ class Connection(paramiko.Transport):  # type: ignore[misc]
         self.stream = stream
         self.before_banner = ""
         self.goodbye = ""
+        self._held: deque[Message] = deque()  # until there are new keys
         self._offers = {**offers, "compression": ("none",)}
         self.packetizer.silent = self.on_silence
 
@@ -506,6 +512,13 @@ class Connection(paramiko.Transport):  # type: ignore[misc]
                 message.add_int(port)
         return self.send(message)
 
+    def wait_for_room(self) -> None:
+        """Wait while much is held back. Raises: SSHException where new keys are too late."""
+        if len(self._held) >= _MOST_HELD and not self.clear_to_send.wait(
+            self.clear_to_send_timeout
+        ):
+            raise SSHException("it does not end the exchange of keys")
+
     def send(self, message: Any) -> bool:
         """Whether the connection still stood when ``message`` was sent."""
         try:
@@ -537,12 +550,29 @@ class Connection(paramiko.Transport):  # type: ignore[misc]
         try:
             super().run()
         finally:
+            self.clear_to_send.set()  # who waits for new keys sees the end
             self.stream.close()
 
     def stop_thread(self) -> None:
         """As paramiko's, without its wait, which looks at a private name of the socket."""
         self.active = False
         self.packetizer.close()
+
+    def _send_user_message(self, data: Any) -> None:
+        """As paramiko's, but during an exchange of keys it only leaves the message behind."""
+        with self.clear_to_send_lock:
+            if not self.active:
+                return
+            if self._held or not self.clear_to_send.is_set():
+                self._held.append(data)
+            else:
+                self._send_message(data)
+
+    def _parse_newkeys(self, m: Any) -> None:
+        super()._parse_newkeys(m)
+        with self.clear_to_send_lock:
+            while self._held and self.clear_to_send.is_set():
+                self._send_message(self._held.popleft())
 
     def _filter_algorithm(self, kind: str) -> Any:
         """What we offer, narrowed once and for all; paramiko asks 60 times a handshake."""

@@ -106,7 +106,11 @@ class ParamikoLink(Link):
         if self._release is None or not self.gone() or not self._session.active:
             self._session.end()
             return
-        self._channel.close()
+        try:
+            self._channel.close()
+        except (OSError, EOFError, SSHException):
+            self._session.end()  # the connection went just now
+            return
         if self._watched:
             self._session.stream.expect_answers(None)
         self._release(self._session)

@@ -371,7 +371,7 @@ class Session(LoginConnection):
 
     def on_silence(self, seconds: float) -> None:
         """Nothing was heard for so long: ask whether the host lives, or give it up."""
-        if not self.clear_to_send.is_set() or not self.is_authenticated():
+        if not self.is_authenticated():
             return  # what is due by a deadline is waited for elsewhere
         if self.packetizer.last_received != self._silent_since:
             self._silent_since, self._questions = self.packetizer.last_received, 0

@@ -306,6 +306,29 @@ def clients() -> set[threading.Thread]:
     return {thread for thread in threading.enumerate() if thread.name == "client"}
 
 
+def test_who_calls_does_not_wait_for_a_host_that_takes_nothing(
+    running: threading.Thread,
+    listener: socket.socket,
+    daemon: Daemon,
+    pool: Pool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    tries, free = threading.Event(), threading.Event()
+
+    def stand_by(*_: object) -> None:
+        tries.set()
+        assert free.wait(60)
+
+    monkeypatch.setattr(pool, "stand_by", stand_by)
+    with call(listener) as long_job:
+        answer(long_job)
+        daemon._is_due = True
+        assert tries.wait(60)
+        with call(listener) as caller:
+            assert answer(caller)["pid"] == os.getpid()
+        free.set()
+
+
 def test_it_serves_as_long_as_somebody_calls(
     running: threading.Thread,
     listener: socket.socket,

@@ -197,6 +197,12 @@ def test_rekeying_in_the_middle(tmp_path: Path) -> None:
         assert len(gather(link, 60)[0]) == size
         assert link.ending(30) == Ending(0)
         link.close()
+        link = transport.open(Target("node"), "wc -c", time.monotonic() + 40)
+        assert isinstance(link, Link)
+        link.write(bytes(size))
+        link.end_input()
+        assert int(gather(link, 60)[0]) == size
+        link.close()
     finally:
         transport.close()
         server.stop()

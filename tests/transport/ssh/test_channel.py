@@ -56,6 +56,8 @@ class Slow:
         self.sent.append(message.asbytes()[0])
         self.messages.append(Message(message.asbytes()))
 
+    def wait_for_room(self) -> None: ...
+
     def _unlink_channel(self, number: int) -> None:
         self.unlinked.append(number)
 

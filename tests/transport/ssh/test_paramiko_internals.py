@@ -46,7 +46,8 @@ PRIVATE = {
         _active_check_timeout _channel_handler_table _channels _check_banner _cipher_info
         _filter_algorithm _kex_info _key_info _log _mac_info _next_channel
         _parse_channel_open_failure _parse_debug _parse_disconnect _parse_ext_info
-        _parse_request_failure _parse_request_success _send_user_message _unlink_channel _verify_key
+        _parse_newkeys _parse_request_failure _parse_request_success _send_message
+        _send_user_message _unlink_channel _verify_key
     """,
     "Channel": """
         _check_add_window _close_internal _event_pending _handle_close _log _request_success
@@ -64,9 +65,9 @@ PRIVATE = {
 #: names without an underscore that paramiko documents nowhere, or not as what we take them for
 UNDOCUMENTED = {
     "Transport": """
-        active auth_handler channel_events channels_seen clear_to_send initial_kex_done lock
-        packetizer preferred_keys remote_version run saved_exception server_extensions
-        stop_thread
+        active auth_handler channel_events channels_seen clear_to_send clear_to_send_lock
+        clear_to_send_timeout initial_kex_done lock packetizer preferred_keys remote_version run
+        saved_exception server_extensions stop_thread
     """,
     "Channel": """
         active chanid closed event event_ready in_buffer in_stderr_buffer in_window_threshold lock

@@ -47,6 +47,8 @@ class Channel:
             raise self.fails
 
     def close(self) -> None:
+        if self.fails is not None:
+            raise self.fails
         self.closed = True
 
     def ends(self, code: int | None = 0, signal: str | None = None) -> None:
@@ -184,6 +186,14 @@ def test_input_that_cannot_be_sent(one: Open, how: Any) -> None:
     one.link.end_input()  # nothing is left of it to be ended
     assert one.channel.ended_input == 1
     assert one.channel.sent in ([], [b""])
+
+
+@pytest.mark.parametrize("how", [breaks, ends, breaks_the_rules])
+def test_a_close_that_cannot_be_sent(one: Open, how: Any) -> None:
+    one.channel.ends()
+    how(one)
+    one.link.close()
+    assert (one.session.ended, one.back) == (1, [])
 
 
 @pytest.mark.parametrize(

@@ -10,18 +10,21 @@ import time
 from typing import Any
 
 import pytest
+from rig import wait_for
 
 from dispatcher.bootstrap.payload import Ahead
 from dispatcher.transport.base import ALIVE_COUNT
 from dispatcher.transport.ssh import paramiko_transport
 
 paramiko_transport.preload()
+import paramiko  # noqa: E402 - by preload alone
 from paramiko.message import Message  # noqa: E402 - paramiko is imported by preload alone
 from paramiko.ssh_exception import SSHException  # noqa: E402
 
 from dispatcher.transport.ssh.paramiko_internals import (  # noqa: E402
     SILENCE_CHECK,
     WINDOW,
+    Connection,
 )
 from dispatcher.transport.ssh.session import (  # noqa: E402
     FRESH,
@@ -30,6 +33,7 @@ from dispatcher.transport.ssh.session import (  # noqa: E402
 
 from .quiet import DATA, GLOBAL, OPEN, REQUEST, Quiet, newest, opens, soon  # noqa: E402
 
+ADJUST, EOF, CLOSE = 93, 96, 97
 SHELL = Ahead("sh", "sh")
 AGENT = Ahead("agent", "python3", lambda: b"CODE", b"<waits>")
 
@@ -218,6 +222,83 @@ def test_during_a_new_exchange_of_keys_nothing_is_started(session: Quiet) -> Non
     assert session.take_standby("sh", time.monotonic() + 0.01) is None
 
 
+class Exchanging(Quiet):
+    """Sends as it does in earnest; its host has begun an exchange of keys, and takes its time."""
+
+    _send_user_message = Connection._send_user_message
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open = self.channel()
+        self.open.out_window_size = 1 << 30
+        self.clear_to_send.clear()
+
+    def _send_message(self, data: Message) -> None:
+        self.heard.append(Message(data.asbytes()))
+
+
+@pytest.fixture
+def new_keys(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What paramiko does of it is little: the keys are there."""
+    monkeypatch.setattr(
+        paramiko.Transport, "_parse_newkeys", lambda self, m: self.clear_to_send.set()
+    )
+
+
+@pytest.mark.usefixtures("new_keys")
+def test_nobody_waits_for_new_keys() -> None:
+    session = Exchanging()
+    began = time.monotonic()
+    session.stand_by([SHELL], 600)
+    assert session.execute(session.open, "true", 0.0) == "late"
+    assert session.open.send(b"input") == 5
+    session.open._acknowledge(WINDOW)
+    session.open.shutdown_write()
+    session.open.close()
+    assert session.open_ssh_channel(0.0) == (None, "late")
+    assert session.heard == []
+    assert time.monotonic() - began < session.clear_to_send_timeout
+    session._parse_newkeys(None)
+    sent = [OPEN, REQUEST, DATA, ADJUST, EOF, CLOSE, OPEN]
+    assert session.kinds() == sent  # in the order in which it was said
+    other = session.channel()
+    other.send(b"x")
+    assert session.kinds() == [*sent, DATA]
+
+
+def test_what_is_held_back_for_new_keys_has_an_end() -> None:
+    session = Exchanging()
+    session.clear_to_send_timeout = 0.01
+    for _ in range(32):
+        session.open.send(b"x" * 32000)
+    with pytest.raises(SSHException, match="it does not end the exchange of keys"):
+        session.open.send(b"x")
+    assert len(session._held) == 32
+
+
+@pytest.mark.usefixtures("new_keys")
+@pytest.mark.parametrize("how", ["there are keys", "it ends"])
+def test_who_has_much_to_send_waits_for_new_keys(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    session = Exchanging()
+    sent: list[int] = []
+
+    def write() -> None:
+        sent.extend(session.open.send(b"x" * 32000) for _ in range(40))
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    wait_for(lambda: len(session._held) == 32, 20, "much is held back")
+    if how == "it ends":
+        monkeypatch.setattr(paramiko.Transport, "run", lambda self: None)
+        session.active = False
+        session.run()
+    else:
+        session._parse_newkeys(None)
+    writer.join(60)
+    assert len(sent) == 40
+    assert len(session.heard) == (0 if how == "it ends" else 40)
+
+
 # -- does it live? --------------------------------------------------------------------------
 
 
@@ -309,12 +390,10 @@ def test_what_is_under_way_is_a_question_too(session: Quiet) -> None:
         session.on_silence(20.0)
 
 
-@pytest.mark.parametrize("state", ["not logged in", "keys are exchanged", "never"])
+@pytest.mark.parametrize("state", ["not logged in", "never"])
 def test_silence_that_means_nothing(session: Quiet, state: str) -> None:
     session.set_keepalive(0.0 if state == "never" else 10.0, 0)
     session.authenticated = state != "not logged in"
-    if state == "keys are exchanged":
-        session.clear_to_send.clear()
     session.on_silence(1e6)
     assert session.heard == []
 
