@@ -64,25 +64,22 @@ class Identities:
     def candidates(self, config: HostConfig) -> list[Candidate]:
         """The keys to try for a host, best first."""
         held = {key.blob: key for key in self._agent_keys(config)}
-        named: list[Candidate] = []
+        named: dict[bytes, AgentKey] = {}
         files: list[Candidate] = []
         for path in config.identity_files:
             certificates = [*config.certificate_files, path + "-cert.pub"]
-            public = None
-            for name in (path + ".pub", *certificates) if held or named else ():
-                blob = _public_blob(name)
-                public = blob if name == path + ".pub" else public
-                key = held.pop(blob, None) if blob is not None else None
-                if key is not None:
-                    named.append(self._from_agent(key))
+            public = _public_half(path) if held else None
+            for blob in (public, *map(_public_blob, certificates)) if held else ():
+                if blob in held:
+                    named[blob] = held[blob]
             if os.path.exists(path):
                 files += [
                     self._from_file(path, name) for name in certificates if _is_for(name, path)
                 ]
-                if public is None or not any(c.label == _agent_label(public) for c in named):
+                if public not in held:
                     files.append(self._from_file(path, ""))
-        others = [] if config.identities_only else [self._from_agent(key) for key in held.values()]
-        found = named + others + files
+        others = [] if config.identities_only else [held[one] for one in held if one not in named]
+        found = [self._from_agent(key) for key in (*named.values(), *others)] + files
         with self._lock:
             rank = {label: place for place, label in enumerate(self._worked)}
         return sorted(found, key=lambda candidate: rank.get(candidate.label, len(rank)))
@@ -209,6 +206,8 @@ def _stored_kind(path: str) -> str:
     if "BEGIN RSA PRIVATE KEY" in text:
         return "ssh-rsa"
     if "BEGIN OPENSSH PRIVATE KEY" not in text:
+        if _public_blob(path) is not None:
+            raise ValueError("a public key, and no ssh-agent holds its private half")
         if "PRIVATE KEY" not in text:
             raise ValueError("not a private key")
         return "ecdsa"
@@ -221,18 +220,26 @@ def _stored_kind(path: str) -> str:
     return kind_of(reader.string())
 
 
+def _public_half(path: str) -> bytes | None:
+    """The public key that an IdentityFile names: it may be one itself, or has one beside it."""
+    found = _public_blob(path)
+    return _public_blob(path + ".pub") if found is None else found
+
+
 def _public_blob(path: str) -> bytes | None:
-    """The key in a ``.pub`` file."""
+    """The key or certificate in a ``.pub`` file; None for any other file."""
     try:
         with open(path, encoding="ascii", errors="replace") as file:
-            return base64.b64decode(file.readline(1 << 16).split()[1])
-    except (OSError, IndexError, ValueError):
+            kind, text = file.readline(1 << 16).split()[:2]
+        blob = base64.b64decode(text)
+        return blob if kind_of(blob) == kind else None
+    except (OSError, ValueError):
         return None
 
 
 def _is_for(certificate: str, path: str) -> bool:
     """True when the certificate certifies the key of ``path`` (by their public halves)."""
-    certified, public = _public_blob(certificate), _public_blob(path + ".pub")
+    certified, public = _public_blob(certificate), _public_half(path)
     if certified is None:
         return False
     if public is None:

@@ -23,7 +23,7 @@ from dispatcher.transport.ssh_auth.identities import (
     refused_key,
     takes_no_key,
 )
-from dispatcher.transport.ssh_auth.known_hosts import fingerprint, ssh_string
+from dispatcher.transport.ssh_auth.known_hosts import fingerprint, kind_of, ssh_string
 from dispatcher.transport.ssh_config.host_config import HostConfig
 
 from ..sshd import keygen
@@ -41,7 +41,7 @@ def certificate_of(key: bytes) -> bytes:
 
 
 def public(path: Path, key: bytes) -> None:
-    path.write_text(f"ssh-ed25519 {base64.b64encode(key).decode()} me\n")
+    path.write_text(f"{kind_of(key)} {base64.b64encode(key).decode()} me\n")
 
 
 class Agent:
@@ -110,13 +110,27 @@ def test_a_file_without_its_public_half_may_be_any(
     assert labels(found) == [held(1), str(file)]
 
 
+@cases("named", ["one", "one.pub"])
 def test_a_public_half_alone_names_a_key_of_the_agent(
-    agents: dict[str, Agent], tmp_path: Path
+    agents: dict[str, Agent], tmp_path: Path, named: str
 ) -> None:
-    agents["a"] = Agent(blob(1), blob(2))
+    """Be it beside the file of the config, or that file itself: then nothing is read from it."""
+    agents["a"] = Agent(blob(1), blob(2), blob(3))
     public(tmp_path / "one.pub", blob(2))
-    only = config(tmp_path / "one", identity_agent="a", identities_only=True)
+    usual = config(tmp_path / named, identity_agent="a")
+    assert labels(Identities().candidates(usual)) == [held(2), held(1), held(3)]
+    only = replace(usual, identities_only=True)
     assert labels(Identities().candidates(only)) == [held(2)]
+
+
+def test_a_public_half_whose_key_nobody_holds(agents: dict[str, Agent], tmp_path: Path) -> None:
+    agents["a"] = Agent(blob(1))
+    file = tmp_path / "one.pub"
+    public(file, blob(2))
+    keys = Identities()
+    (only,) = keys.candidates(config(file, identity_agent="a", identities_only=True))
+    assert only.load() is None
+    assert keys.notices == [f"{file}: a public key, and no ssh-agent holds its private half"]
 
 
 def test_without_an_agent_there_are_files(agents: dict[str, Agent], tmp_path: Path) -> None:

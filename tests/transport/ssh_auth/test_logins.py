@@ -105,7 +105,8 @@ def test_key_only_in_the_agent(sshd: Sshd, agent: str, tmp_path: Path) -> None:
     add(agent, key)
     key.unlink()
     # named by its public half, although only keys of the config may be used
-    accepted(with_agent(sshd, agent, key=key))
+    for name in (key, key.with_suffix(".pub")):
+        accepted(with_agent(sshd, agent, key=name))
     missing = tmp_path / "missing"
     accepted(with_agent(sshd, agent, "IdentitiesOnly no", key=missing))
     refused(with_agent(sshd, agent, "IdentitiesOnly yes", key=missing), Kind.AUTH)
