@@ -195,35 +195,54 @@ class _KeyFile:
         self._owner.notices.append(f"{self._certificate or self._path}: {why}")
 
 
+_OPENSSH = "BEGIN OPENSSH PRIVATE KEY"
+
+
 def _agent_label(blob: bytes) -> str:
     return f"agent: {fingerprint(blob)}"
 
 
 def _stored_kind(path: str) -> str:
     """The key type a private key file holds, read without its passphrase."""
-    with open(path, encoding="ascii", errors="replace") as file:
-        text = file.read(1 << 16)
+    text = _text(path)
     if "BEGIN RSA PRIVATE KEY" in text:
         return "ssh-rsa"
-    if "BEGIN OPENSSH PRIVATE KEY" not in text:
+    if _OPENSSH not in text:
         if _public_blob(path) is not None:
             raise ValueError("a public key, and no ssh-agent holds its private half")
         if "PRIVATE KEY" not in text:
             raise ValueError("not a private key")
         return "ecdsa"
+    return kind_of(_stored_half(text))
+
+
+def _stored_half(text: str) -> bytes:
+    """The public half that OpenSSH's own format keeps unlocked. Raises: ValueError."""
+    if _OPENSSH not in text:
+        raise ValueError("another format")
     body = "".join(line for line in text.splitlines() if "-----" not in line)
     data = base64.b64decode(body + "=" * (-len(body) % 4))
     reader = Reader(data.removeprefix(b"openssh-key-v1\0"))
     for _ in range(3):
         reader.string()  # cipher, key derivation, its options
     reader.number(4)  # how many keys
-    return kind_of(reader.string())
+    return reader.string()
+
+
+def _text(path: str) -> str:
+    with open(path, encoding="ascii", errors="replace") as file:
+        return file.read(1 << 16)
 
 
 def _public_half(path: str) -> bytes | None:
-    """The public key that an IdentityFile names: it may be one itself, or has one beside it."""
-    found = _public_blob(path)
-    return _public_blob(path + ".pub") if found is None else found
+    """The public key that an IdentityFile names: itself one, or beside it, or inside it."""
+    for name in (path, path + ".pub"):
+        if (found := _public_blob(name)) is not None:
+            return found
+    try:
+        return _stored_half(_text(path))
+    except (OSError, ValueError):
+        return None
 
 
 def _public_blob(path: str) -> bytes | None:

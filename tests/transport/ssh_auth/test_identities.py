@@ -100,6 +100,28 @@ def test_the_order(agents: dict[str, Agent], tmp_path: Path) -> None:
     assert labels(Identities().candidates(only)) == [held(3), str(files[0]), str(files[2])]
 
 
+@cases(
+    ("options", "known"),
+    [
+        (("-N", "secret", "-a", "1"), True),
+        ((), True),
+        (("-t", "ecdsa"), True),
+        (("-t", "ecdsa", "-m", "PEM"), False),  # has no public half that can be read unlocked
+    ],
+)
+def test_a_key_that_the_agent_holds_needs_no_passphrase(
+    agents: dict[str, Agent], tmp_path: Path, options: tuple[str, ...], known: bool
+) -> None:
+    """A file of OpenSSH's own format has its public half inside, in the clear."""
+    file = keygen(tmp_path / "locked", *options)
+    kind, text, _ = (tmp_path / "locked.pub").read_text().split()
+    (tmp_path / "locked.pub").unlink()
+    agents["a"] = Agent(blob(1), base64.b64decode(text))
+    only = config(file, identity_agent="a", identities_only=True)
+    label = f"agent: {fingerprint(base64.b64decode(text))}" if known else str(file)
+    assert labels(Identities().candidates(only)) == [label], kind
+
+
 def test_a_file_without_its_public_half_may_be_any(
     agents: dict[str, Agent], tmp_path: Path
 ) -> None:
