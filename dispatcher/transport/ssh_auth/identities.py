@@ -1,7 +1,7 @@
 """The keys to log in with, and why nobody was let in.
 
 ``Identities.candidates(config)``: keys are loaded once and shared by all hosts. Order, as in
-ssh: keys named in the config that the agent holds, other keys of
+ssh: keys and certificates named in the config that the agent signs for, other keys of
 the agent (unless ``IdentitiesOnly``), key files. What has worked for another
 host of this run goes first, so that a fan-out makes one attempt a host and not
 one for each key lying around (sshd counts them, and locks out who makes many).
@@ -23,7 +23,7 @@ import shlex
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from dispatcher.model.failure import Failure, Kind
@@ -67,17 +67,16 @@ class Identities:
         named: dict[bytes, AgentKey] = {}
         files: list[Candidate] = []
         for path in config.identity_files:
-            certificates = [*config.certificate_files, path + "-cert.pub"]
-            public = _public_half(path) if held else None
-            for blob in (public, *map(_public_blob, certificates)) if held else ():
-                if blob in held:
-                    named[blob] = held[blob]
-            if os.path.exists(path):
-                files += [
-                    self._from_file(path, name) for name in certificates if _is_for(name, path)
-                ]
-                if public not in held:
-                    files.append(self._from_file(path, ""))
+            exists = os.path.exists(path)
+            for name in (*config.certificate_files, path + "-cert.pub"):
+                if (key := _signing(held, _public_blob(name))) is not None:
+                    named[key.blob] = key
+                elif exists and _is_for(name, path):
+                    files.append(self._from_file(path, name))
+            if (key := _signing(held, _public_half(path))) is not None:
+                named[key.blob] = key
+            elif exists:
+                files.append(self._from_file(path, ""))
         others = [] if config.identities_only else [held[one] for one in held if one not in named]
         found = [self._from_agent(key) for key in (*named.values(), *others)] + files
         with self._lock:
@@ -196,6 +195,17 @@ class _KeyFile:
 
 
 _OPENSSH = "BEGIN OPENSSH PRIVATE KEY"
+
+
+def _signing(held: dict[bytes, AgentKey], blob: bytes | None) -> AgentKey | None:
+    """The agent's key for a public half; for a certificate also the plain one it is about."""
+    if blob is None or blob in held:
+        return held.get(blob or b"")
+    try:
+        plain = plain_key(blob)
+    except ValueError:
+        return None
+    return replace(held[plain], blob=blob, signer=plain) if plain in held else None
 
 
 def _agent_label(blob: bytes) -> str:

@@ -26,11 +26,15 @@ class AgentError(Exception):
 
 @dataclass(frozen=True)
 class AgentKey:
-    """A key the agent holds; the attributes and methods that paramiko calls on a key."""
+    """A key the agent holds; the attributes and methods that paramiko calls on a key.
+
+    signer: the key that it holds, where ``blob`` is a certificate that we have for it.
+    """
 
     agent: SshAgent
     blob: bytes
     comment: str
+    signer: bytes = b""
 
     public_blob = None  # paramiko: no certificate beside the key
 
@@ -47,7 +51,7 @@ class AgentKey:
 
         Raises: AgentError.
         """
-        return self.agent.sign(self.blob, data, (algorithm or "").removesuffix(CERT))
+        return self.agent.sign(self.signer or self.blob, data, (algorithm or "").removesuffix(CERT))
 
 
 class SshAgent:

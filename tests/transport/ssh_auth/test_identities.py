@@ -6,7 +6,7 @@ import base64
 import time
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from cases import cases
@@ -24,6 +24,7 @@ from dispatcher.transport.ssh_auth.identities import (
     takes_no_key,
 )
 from dispatcher.transport.ssh_auth.known_hosts import fingerprint, kind_of, ssh_string
+from dispatcher.transport.ssh_auth.ssh_agent import AgentKey
 from dispatcher.transport.ssh_config.host_config import HostConfig
 
 from ..sshd import keygen
@@ -51,15 +52,10 @@ class Agent:
         self.blobs, self.silent, self.closed = blobs, silent, 0
 
     def keys(self) -> tuple[Any, ...]:
-        return tuple(Held(one) for one in self.blobs)
+        return tuple(AgentKey(cast(Any, self), one, "me") for one in self.blobs)
 
     def close(self) -> None:
         self.closed += 1
-
-
-class Held:
-    def __init__(self, blob: bytes) -> None:
-        self.blob = blob
 
 
 @pytest.fixture
@@ -177,6 +173,30 @@ def test_certificates_of_files(tmp_path: Path) -> None:
     found = Identities().candidates(files)
     assert labels(found) == [str(far), str(beside), str(file), str(other)]
     assert [one.path for one in found] == [str(file)] * 3 + [str(other)]
+
+
+@cases(
+    ("certificate", "asked"),
+    [
+        (certificate_of(blob(1)), [certificate_of(blob(1)), blob(1)]),  # it holds the plain key
+        (certificate_of(blob(2)), [certificate_of(blob(2)), blob(1)]),  # of a key that no file has
+        (certificate_of(blob(3)), [certificate_of(blob(3)), blob(1)]),  # it holds the certificate
+        (certificate_of(blob(4)), [blob(1)]),
+    ],
+)
+def test_a_certificate_for_a_key_that_the_agent_holds(
+    agents: dict[str, Agent], tmp_path: Path, certificate: bytes, asked: list[bytes]
+) -> None:
+    agents["a"] = Agent(blob(1), blob(2), certificate_of(blob(3)))
+    file = tmp_path / "one"
+    file.write_text("a key")
+    public(tmp_path / "one.pub", blob(1))
+    usual = config(file, identity_agent="a", identities_only=True)
+    named = replace(usual, certificate_files=(str(tmp_path / "far"),))
+    for path, only in ((tmp_path / "far", named), (tmp_path / "one-cert.pub", usual)):
+        public(path, certificate)
+        labels_found = labels(Identities().candidates(only))
+        assert labels_found == [f"agent: {fingerprint(one)}" for one in asked]
 
 
 def test_a_certificate_that_makes_no_sense_is_none(tmp_path: Path) -> None:

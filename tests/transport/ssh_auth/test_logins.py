@@ -112,6 +112,22 @@ def test_key_only_in_the_agent(sshd: Sshd, agent: str, tmp_path: Path) -> None:
     refused(with_agent(sshd, agent, "IdentitiesOnly yes", key=missing), Kind.AUTH)
 
 
+@cases("kind", ["ed25519", "rsa"])
+def test_user_certificate_of_a_key_in_the_agent(agent: str, tmp_path: Path, kind: str) -> None:
+    """As Vault and step-ca leave it: the certificate is a file, its key is in the agent alone."""
+    authority = keygen(tmp_path / "authority")
+    line = f"TrustedUserCAKeys {authority.with_suffix('.pub')}"
+    with start_sshd(tmp_path / "trusting", line, "MaxAuthTries 2") as server:
+        key = keygen(tmp_path / "held", "-t", kind)
+        add(agent, key)
+        key.unlink()
+        refused(with_agent(server, agent, key=key), Kind.AUTH)
+        certificate = certify(authority, key, "-n", server.user)
+        accepted(with_agent(server, agent, key=key))
+        elsewhere = certificate.rename(tmp_path / "elsewhere")
+        accepted(with_agent(server, agent, f"CertificateFile {elsewhere}", key=key))
+
+
 def test_full_agent_does_not_lock_us_out(own: Sshd, agent: str, tmp_path: Path) -> None:
     for number in range(8):
         add(agent, keygen(tmp_path / f"stranger{number}"))
