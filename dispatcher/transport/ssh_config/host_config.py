@@ -179,10 +179,10 @@ def check(
         user_known_hosts=_paths(
             raw.get("userknownhostsfile", _USER_KNOWN_HOSTS), "userknownhostsfile", file_name
         ),
-        global_known_hosts=tuple(
-            path
-            for path in raw.get("globalknownhostsfile", _GLOBAL_KNOWN_HOSTS)
-            if path.lower() != "none"
+        global_known_hosts=_paths(  # of these ssh expands ~ alone: no tokens, no variables
+            raw.get("globalknownhostsfile", _GLOBAL_KNOWN_HOSTS),
+            "globalknownhostsfile",
+            lambda text, keyword: config_lines.expand_home(text, local, values.place(keyword)),
         ),
         host_keys=values.choice("stricthostkeychecking", _POLICIES, "strict"),
         hash_known_hosts=values.flag("hashknownhosts", False),
