@@ -27,7 +27,6 @@ from dispatcher.model.failure import Failure, Kind
 from dispatcher.transport.ssh_auth.known_hosts import (
     CERT,
     Entry,
-    KeysOf,
     KnownHosts,
     Reader,
     authority_of,
@@ -115,23 +114,20 @@ class HostKeyCheck:
         self._index = index
         self._policy = policy
         self._name = lookup_name(config.host, config.port, config.known_as)
-        self._known = index.keys_of(self._name)
-        self._portless = KeysOf()
-        if not self._known and config.known_as is None and config.port != 22:
-            # A key on file for the bare name serves every port, as in ssh.
-            self._portless = index.keys_of(config.host)
+        self._known, self._portless = index.keys_of_host(config.host, config.port, config.known_as)
+        authorities = (*self._known.authorities, *self._portless.authorities)
+        self._authorities = tuple(entry.blob for entry in authorities)
 
     def wanted_types(self, offered: tuple[str, ...]) -> tuple[str, ...]:
         """Our host key algorithms, in order, narrowed to what can be checked.
 
-        With keys on file: only their types (a certificate where an authority is
-        on file). Without: all plain ones, for the fingerprint in the message.
+        With keys on file: only their types. Without: all plain ones, to be learned or for the
+        fingerprint in the message. Certificates go first, where an authority is on file.
         """
-        known = self._known or self._portless
-        kinds = {entry.kind for entry in known.keys}
+        kinds = {entry.kind for entry in (self._known.keys or self._portless.keys)}
         plain = tuple(n for n in offered if ("ssh-rsa" if n in _RSA else n) in kinds)
-        certified = tuple(name + CERT for name in offered) if known.authorities else ()
-        return (certified + plain) or offered
+        certified = tuple(name + CERT for name in offered) if self._authorities else ()
+        return certified + (plain or offered)
 
     def verify(self, blob: bytes, kind: str) -> Failure | None:
         """Why the key must not be trusted, or ``None``.
@@ -149,19 +145,18 @@ class HostKeyCheck:
                 return self._revoked(entry, certified, key)
         why = None
         if certified:
-            authorities = tuple(one.blob for one in (self._known or self._portless).authorities)
             host = self._config.known_as or self._config.host
-            why = certificate_problem(blob, authorities, host)
+            why = certificate_problem(blob, self._authorities, host)
             if why is None:
                 return None
         if any(entry.blob == key for entry in (*self._known.keys, *self._portless.keys)):
             return None
+        if self._policy == "accept-new" and not self._known.keys:
+            return self._learn(key, kind.removesuffix(CERT))
         if why is not None:
             return self._bad_certificate(why)
         if self._known.keys:
             return self._changed(blob, kind)
-        if self._policy == "accept-new" and not self._known:
-            return self._learn(blob, kind)
         return self._unknown(blob, kind)
 
     def _bad_certificate(self, why: str) -> Failure:

@@ -174,9 +174,6 @@ class KeysOf:
     revoked: tuple[Entry, ...] = ()
     damaged: tuple[str, ...] = ()  # lines that name the host and cannot be read
 
-    def __bool__(self) -> bool:
-        return bool(self.keys or self.authorities)
-
 
 def lookup_name(host: str, port: int, known_as: str | None = None) -> str:
     """The name a host has in known_hosts files."""
@@ -217,6 +214,18 @@ class KnownHosts:
                 marked[entry.marker].append(entry)
         keys, authorities, revoked = (tuple(entries) for entries in marked.values())
         return KeysOf(keys, authorities, revoked, skipped)
+
+    def keys_of_host(
+        self, host: str, port: int, known_as: str | None = None
+    ) -> tuple[KeysOf, KeysOf]:
+        """What is on file under the host's name, and where that is no key, under the bare one.
+
+        A key of the bare name serves every port, as in ssh. An authority is no key: the host may
+        have no certificate.
+        """
+        named = self.keys_of(lookup_name(host, port, known_as))
+        bare = not named.keys and known_as is None and port != 22
+        return named, self.keys_of(host) if bare else KeysOf()
 
     def learn(self, path: str, name: str, kind: str, blob: bytes, *, hashed: bool) -> None:
         """Trust a new key from now on and append it to ``path`` (0600, synced to disk).

@@ -23,7 +23,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from dispatcher.bootstrap import payload as bootstrap
 from dispatcher.model.failure import Failure, Kind
@@ -89,19 +89,16 @@ class Trust:
         if isinstance(config, Failure):
             return config
         index = self._files.index((*config.user_known_hosts, *config.global_known_hosts))
-        name = lookup_name(config.host, config.port, config.known_as)
-        found = index.keys_of(name)
-        if not found and config.known_as is None:
-            revoked = found.revoked
-            found = index.keys_of(config.host)  # a key of the bare name serves every port
-            found = replace(found, revoked=(*revoked, *found.revoked))
-        if not found:
+        named, bare = index.keys_of_host(config.host, config.port, config.known_as)
+        trusted = (*named.authorities, *bare.authorities, *named.keys, *bare.keys)
+        if not trusted:
+            name = lookup_name(config.host, config.port, config.known_as)
             return Failure(Kind.HOST_KEY_UNKNOWN, f"no key of {name} is on file here")
         alias = config.known_as or config.host
-        lines = [
+        lines = dict.fromkeys(
             f"{entry.marker} {alias} {entry.kind} {entry.text}\n".lstrip()
-            for entry in (*found.revoked, *found.authorities, *found.keys)
-        ]
+            for entry in (*named.revoked, *bare.revoked, *trusted)
+        )
         exchange = None if "kexalgorithms" in dict(config.algorithms) else _EXCHANGE
         return Trusted(alias, "".join(lines), exchange)
 

@@ -37,6 +37,7 @@ class Judge:
 
 
 OFFERED = ("ssh-ed25519", "ecdsa-sha2-nistp256", "rsa-sha2-512", "rsa-sha2-256")
+CERTIFIED = tuple(name + CERT for name in OFFERED)
 RSA_LINE = (
     "n1.org ssh-rsa "
     + b64encode(ssh_string(b"ssh-rsa") + ssh_string(b"e") + ssh_string(b"n")).decode()
@@ -52,9 +53,10 @@ RSA_LINE = (
         (RSA_LINE, 22, OFFERED[2:]),
         (line("n1.org", 1) + RSA_LINE, 22, (OFFERED[0], *OFFERED[2:])),
         (line("[n1.org]:2222", 1) + RSA_LINE, 2222, OFFERED[:1]),
-        (line("n1.org", 1, "@cert-authority"), 22, tuple(name + CERT for name in OFFERED)),
-        (line("n1.org", 1, "@cert-authority") + line("n1.org", 2), 22,
-         (*(name + CERT for name in OFFERED), OFFERED[0])),
+        # a host may have no certificate, although an authority could sign one
+        (line("n1.org", 1, "@cert-authority"), 22, (*CERTIFIED, *OFFERED)),
+        (line("n1.org", 1, "@cert-authority") + line("n1.org", 2), 22, (*CERTIFIED, OFFERED[0])),
+        (line("*", 1, "@cert-authority") + line("n1.org", 2), 2222, (*CERTIFIED, OFFERED[0])),
         (line("n1.org", 1, "@revoked"), 22, OFFERED),
     ],
 )  # fmt: skip

@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from string import Template
 
@@ -105,14 +106,26 @@ def test_host_certificate(tmp_path: Path, kind: str) -> None:
 # -- as ssh decides -----------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def certified(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sshd]:
-    folder = tmp_path_factory.mktemp("certified")
+@contextmanager
+def judged(folder: Path, *, shows_certificate: bool) -> Iterator[Sshd]:
+    """A host with files beside it for the words of ``lines_of``."""
     authority = keygen(folder / "authority")
     keygen(folder / "stranger")
     certificate = certify(authority, keygen(folder / "host"), "-h", "-n", ADDRESS)
-    line = f"HostCertificate {certificate}"
-    with start_sshd(folder, line, host_key=folder / "host") as server:
+    lines = [f"HostCertificate {certificate}"] if shows_certificate else []
+    with start_sshd(folder, *lines, host_key=folder / "host") as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def certified(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sshd]:
+    with judged(tmp_path_factory.mktemp("certified"), shows_certificate=True) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sshd]:
+    with judged(tmp_path_factory.mktemp("plain"), shows_certificate=False) as server:
         yield server
 
 
@@ -162,7 +175,9 @@ FILES: dict[str, Kind | tuple[Kind | None, Kind | None] | None] = {
     "@cert-authority $name $ca\n@revoked * $other": None,
     "@cert-authority $bare $ca\n@revoked $name $ca": REVOKED,
     "@cert-authority $name $ca\n$name $key\n@revoked $name $ca": REVOKED,
+    "@cert-authority $name $other": (UNKNOWN, None),
     "@cert-authority $name $other\n$name $key": None,
+    "@cert-authority $name $other\n$bare $key": None,
     "@cert-authority $name $other\n$name $key\n@revoked * $key": REVOKED,
     "$name $key": None,
     "$hashed $key\n@revoked $hashed $key": REVOKED,
@@ -191,22 +206,39 @@ FILES: dict[str, Kind | tuple[Kind | None, Kind | None] | None] = {
     "@nonsense $name $other\n|1|$name $other\n\0\n@\n$name $key": None,
 }
 
+#: the same of a host that has no certificate: authorities say nothing of it
+PLAIN: dict[str, Kind | tuple[Kind | None, Kind | None] | None] = {
+    "@cert-authority * $ca": (UNKNOWN, None),
+    "@cert-authority $name $ca\n@revoked * $other": (UNKNOWN, None),
+    "@cert-authority $name $ca\n$name $key": None,
+    "@cert-authority * $ca\n$bare $key": None,
+    "@cert-authority $name $ca\n$bare $other": (UNKNOWN, None),
+    "@cert-authority * $ca\n$name $other": CHANGED,
+    "@cert-authority * $ca\n@revoked * $key": REVOKED,
+    "@cert-authority * $ca\n$bare $key\n@revoked $name $key": REVOKED,
+}
+
 
 @pytest.mark.parametrize("policy", ["strict", "accept-new"])
-@pytest.mark.parametrize("text", FILES)
-def test_decides_as_ssh(certified: Sshd, text: str, policy: str) -> None:
+@pytest.mark.parametrize(
+    ("host", "text"), [*(("certified", one) for one in FILES), *(("plain", one) for one in PLAIN)]
+)
+def test_decides_as_ssh(host: str, text: str, policy: str, request: pytest.FixtureRequest) -> None:
     if shutil.which("ssh") is None:
         pytest.skip("needs the ssh program")
-    content = lines_of(certified, text)
-    certified.known_hosts.write_bytes(content)
-    became = FILES[text]
+    server: Sshd = request.getfixturevalue(host)
+    content = lines_of(server, text)
+    server.known_hosts.write_bytes(content)
+    became = (PLAIN if host == "plain" else FILES)[text]
     expected = became[policy == "accept-new"] if isinstance(became, tuple) else became
-    assert ssh_goes_in(certified, policy) == (expected is None), "ssh has it otherwise"
-    certified.known_hosts.write_bytes(content)  # it may have learned
+    assert ssh_goes_in(server, policy) == (expected is None), "ssh has it otherwise"
+    by_ssh = server.known_hosts.read_bytes()  # it may have learned
+    server.known_hosts.write_bytes(content)
     if expected is None:
-        accepted(certified.config(), host_keys=policy)
+        accepted(server.config(), host_keys=policy)
     else:
-        refused(certified.config(), expected, host_keys=policy)
+        refused(server.config(), expected, host_keys=policy)
+    assert server.known_hosts.read_bytes() == by_ssh
 
 
 def test_a_damaged_line_is_named_where_its_host_is_unknown(own: Sshd) -> None:
@@ -224,13 +256,6 @@ def test_learned_beside_a_revoked_key(own: Sshd, tmp_path: Path) -> None:
 
 
 # -- certificates -------------------------------------------------------------------
-
-
-def test_authority_only_and_a_host_without_certificate(own: Sshd, tmp_path: Path) -> None:
-    authority = keygen(tmp_path / "authority")
-    own.known_hosts.write_text(f"@cert-authority * {own.public(authority)}\n")
-    for policy in ("strict", "accept-new"):
-        refused(own.config(), Kind.HOST_KEY_UNKNOWN, "cert", host_keys=policy)
 
 
 def test_what_makes_a_certificate_bad(tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ from dispatcher.model.failure import Kind
 from dispatcher.transport.ssh_auth import known_hosts
 from dispatcher.transport.ssh_auth.host_keys import HostKeyCheck
 from dispatcher.transport.ssh_auth.known_hosts import (
+    KeysOf,
     KnownHosts,
     KnownHostsFiles,
     _hash_name,
@@ -113,7 +114,7 @@ def test_bad_lines_are_skipped_and_told(tmp_path: Path, line: str) -> None:
 
 def test_missing_and_unreadable_files(tmp_path: Path) -> None:
     found = KnownHosts([str(tmp_path / "no"), str(tmp_path)])
-    assert not found.keys_of("host")
+    assert found.keys_of("host") == KeysOf()
     assert len(found.notices) == 1  # a folder is no file; a missing file is an empty one
 
 
@@ -121,6 +122,30 @@ def test_names_of_a_host() -> None:
     assert lookup_name("h", 22) == "h"
     assert lookup_name("h", 23) == "[h]:23"
     assert lookup_name("h", 23, "alias") == "alias"
+
+
+@cases(
+    ("lines", "port", "known_as", "found"),
+    [
+        (["h {1}", "[h]:23 {2}"], 22, None, ([1], [])),
+        (["h {1}", "[h]:23 {2}"], 23, None, ([2], [])),
+        (["h {1}", "[h]:23 {2}"], 24, None, ([], [1])),
+        (["h {1}", "@cert-authority * {2}"], 24, None, ([], [1])),  # an authority is no key
+        (["h {1}", "@revoked [h]:24 {2}"], 24, None, ([], [1])),
+        (["h {1}", "other {2}"], 24, "other", ([2], [])),
+        (["h {1}"], 24, "other", ([], [])),
+    ],
+)
+def test_a_key_of_the_bare_name_serves_every_port(
+    tmp_path: Path,
+    lines: list[str],
+    port: int,
+    known_as: str | None,
+    found: tuple[list[int], list[int]],
+) -> None:
+    keys = index(tmp_path, *(line.format(None, key(1), key(2)) for line in lines))
+    both = keys.keys_of_host("h", port, known_as)
+    assert tuple([int.from_bytes(e.blob[-32:], "big") for e in of.keys] for of in both) == found
 
 
 _NAME = st.sampled_from(["a", "b", "node1", "node2", "x.lab", "[a]:22", "[a]:2222", "10.0.0.1"])
@@ -356,7 +381,7 @@ def test_what_cannot_be_written_is_not_trusted(tmp_path: Path) -> None:
     found = KnownHosts([])
     with pytest.raises(OSError):
         found.learn(str(tmp_path), "host", "ssh-ed25519", blob(1), hashed=False)
-    assert not found.keys_of("host")
+    assert found.keys_of("host") == KeysOf()
 
 
 def test_a_look_up_costs_two_hashes_for_each_hashed_line(

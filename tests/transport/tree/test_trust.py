@@ -58,6 +58,13 @@ def test_keys_of_the_bare_name_and_what_is_revoked_at_the_port(tmp_path: Path) -
         ([f"* {key(1)}", f"@cert-authority * {key(2)}", f"@revoked * {key(3)}"], "", Target("a"),
          Trusted("a", f"@revoked a {key(3)}\n@cert-authority a {key(2)}\na {key(1)}\n",
                  EXCHANGE)),
+        # an authority is no key: the bare name's is there for every port
+        ([f"leaf {key(1)}", f"@cert-authority * {key(2)}"], "", Target("leaf", None, 23),
+         Trusted("leaf", f"@cert-authority leaf {key(2)}\nleaf {key(1)}\n", EXCHANGE)),
+        ([f"@cert-authority [leaf]:23 {key(1)}", f"@cert-authority leaf {key(2)}"], "",
+         Target("leaf", None, 23),
+         Trusted("leaf", f"@cert-authority leaf {key(1)}\n@cert-authority leaf {key(2)}\n",
+                 EXCHANGE)),
     ],
 )  # fmt: skip
 def test_what_is_known_of_a_host(
