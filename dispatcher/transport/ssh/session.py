@@ -51,7 +51,8 @@ from dispatcher.transport.ssh.paramiko_internals import (
     request,
 )
 from dispatcher.transport.ssh_auth.host_keys import HostKeyCheck
-from dispatcher.transport.ssh_config.config_lines import matches
+from dispatcher.transport.ssh_auth.known_hosts import CERT
+from dispatcher.transport.ssh_config.config_lines import narrow
 
 if TYPE_CHECKING:
     from dispatcher.bootstrap.payload import Ahead
@@ -88,25 +89,14 @@ HOST_KEYS = (
     "rsa-sha2-256",
 )
 
-#: The same method under the name it got when it became a standard.
-_ALSO = {"curve25519-sha256@libssh.org": "curve25519-sha256"}
-_SIGNS = "+-^"
-
-
-def narrow(supported: Sequence[str], config: str | None) -> tuple[str, ...]:
-    """Our algorithms, in our order, less what the config's list excludes.
-
-    ``+`` and ``^`` lists add and move; they exclude nothing. ``-`` removes.
-    """
-    if not config or config[0] in "+^":
-        return tuple(supported)
-    listed = config.lstrip(_SIGNS).split(",")
-
-    def named(name: str) -> bool:
-        return any(matches(name, item) or _ALSO.get(name) == item for item in listed)
-
-    return tuple(name for name in supported if named(name) != (config[0] == "-"))
-
+_SECURITY_KEYS = (  # of an ssh-agent
+    "sk-ssh-ed25519@openssh.com",
+    "sk-ecdsa-sha2-nistp256@openssh.com",
+    "sk-ssh-ed25519-cert-v01@openssh.com",
+    "sk-ecdsa-sha2-nistp256-cert-v01@openssh.com",
+)
+#: what a login is signed by
+PUBKEYS = (*HOST_KEYS, *(name + CERT for name in HOST_KEYS), *_SECURITY_KEYS)
 
 #: seconds for which a connection counts as alive after it was heard: longer than idle ones,
 #: which are asked every ``base.ALIVE_INTERVAL``, are silent
@@ -402,9 +392,14 @@ def offers(config: dict[str, str]) -> dict[str, tuple[str, ...]]:
         "macs": (MACS, "macs"),
         "kex": (KEX, "kexalgorithms"),
         "host_keys": (HOST_KEYS, "hostkeyalgorithms"),
-        "pubkeys": (HOST_KEYS, "pubkeyacceptedalgorithms"),
     }
-    return {
+    found = {
         name: narrow([n for n in names if n in SUPPORTED[name]], config.get(option))
         for name, (names, option) in supported.items()
     }
+    # paramiko chooses RSA's from these, and adds by itself that it signs for a certificate
+    pubkeys = (
+        name if name in _SECURITY_KEYS else name.removesuffix(CERT)
+        for name in narrow(PUBKEYS, config.get("pubkeyacceptedalgorithms"))
+    )
+    return {**found, "pubkeys": tuple(dict.fromkeys(pubkeys))}

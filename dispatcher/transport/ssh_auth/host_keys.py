@@ -29,6 +29,7 @@ from dispatcher.transport.ssh_auth.known_hosts import (
     Entry,
     KnownHosts,
     Reader,
+    algorithms,
     authority_of,
     certified_key,
     fingerprint,
@@ -103,9 +104,6 @@ def _verify(authority: bytes, signed: bytes, signature: bytes) -> bool:
         return False
 
 
-_RSA = ("rsa-sha2-512", "rsa-sha2-256")
-
-
 class HostKeyCheck:
     """The judgement of one host's key. policy: ``strict`` or ``accept-new``."""
 
@@ -124,8 +122,9 @@ class HostKeyCheck:
         With keys on file: only their types. Without: all plain ones, to be learned or for the
         fingerprint in the message. Certificates go first, where an authority is on file.
         """
-        kinds = {entry.kind for entry in (self._known.keys or self._portless.keys)}
-        plain = tuple(n for n in offered if ("ssh-rsa" if n in _RSA else n) in kinds)
+        keys = self._known.keys or self._portless.keys
+        known = {name for entry in keys for name in algorithms(entry.kind)}
+        plain = tuple(name for name in offered if name in known)
         certified = tuple(name + CERT for name in offered) if self._authorities else ()
         return certified + (plain or offered)
 

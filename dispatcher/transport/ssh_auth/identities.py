@@ -27,8 +27,15 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from dispatcher.model.failure import Failure, Kind
-from dispatcher.transport.ssh_auth.known_hosts import Reader, fingerprint, kind_of, plain_key
+from dispatcher.transport.ssh_auth.known_hosts import (
+    Reader,
+    algorithms,
+    fingerprint,
+    kind_of,
+    plain_key,
+)
 from dispatcher.transport.ssh_auth.ssh_agent import AgentKey, SshAgent
+from dispatcher.transport.ssh_config.config_lines import narrow
 from dispatcher.transport.ssh_config.host_config import TYPED, HostConfig
 
 #: sshd's MaxAuthTries is 6 and the last try is answered with a disconnect.
@@ -47,6 +54,7 @@ class Candidate:
     label: str  # for messages: a path or "agent: comment"
     load: Callable[[], Any]  # a paramiko.PKey, an AgentKey, or None when it cannot serve
     path: str | None = None  # of the key's file
+    blob: bytes | None = None  # the public half or certificate, where it is known unlocked
 
 
 class Identities:
@@ -67,31 +75,42 @@ class Identities:
         named: dict[bytes, AgentKey] = {}
         files: list[Candidate] = []
         for path in config.identity_files:
-            exists = os.path.exists(path)
-            for name in (*config.certificate_files, path + "-cert.pub"):
-                if (key := _signing(held, _public_blob(name))) is not None:
+            exists, public = os.path.exists(path), _public_half(path)
+            beside = path + "-cert.pub"
+            for name in (*config.certificate_files, beside):
+                blob = _public_blob(name)
+                if (key := _signing(held, blob)) is not None:
                     named[key.blob] = key
-                elif exists and _is_for(name, path):
-                    files.append(self._from_file(path, name))
-            if (key := _signing(held, _public_half(path))) is not None:
+                elif exists and _is_for(blob, public, name == beside):
+                    files.append(self._from_file(path, name, blob, config))
+            if (key := _signing(held, public)) is not None:
                 named[key.blob] = key
             elif exists:
-                files.append(self._from_file(path, ""))
+                files.append(self._from_file(path, "", public, config))
         others = [] if config.identities_only else [held[one] for one in held if one not in named]
-        found = [self._from_agent(key) for key in (*named.values(), *others)] + files
+        agents = [self._from_agent(key) for key in (*named.values(), *others)]
+        found = [one for one in agents + files if one.blob is None or _allows(config, one.blob)]
         with self._lock:
             rank = {label: place for place, label in enumerate(self._worked)}
         return sorted(found, key=lambda candidate: rank.get(candidate.label, len(rank)))
 
     def missing(self, config: HostConfig) -> str:
-        """What there is instead of a key: an agent that holds none, files that are not there."""
+        """What there is instead of a key: an agent without one, files that are not there."""
         found = "no ssh-agent"
         if config.identity_agent:
             agent = self._agents.get(config.identity_agent)
-            silent = agent is None or agent.silent
-            found = f"the ssh-agent {'does not answer' if silent else 'holds none'}"
-        files = ", ".join(config.identity_files[:3])
-        return f"{found}, and there is no {files}" if files else found
+            found = "the ssh-agent holds none"
+            if agent is None or agent.silent:
+                found = "the ssh-agent does not answer"
+            elif agent.keys():
+                found += " that ssh_config allows"
+        parts = [found]
+        files = config.identity_files[:3]
+        if excluded := [path for path in files if os.path.exists(path)]:
+            parts.append(f"ssh_config excludes {', '.join(excluded)}")
+        if absent := [path for path in files if path not in excluded]:
+            parts.append(f"there is no {', '.join(absent)}")
+        return ", and ".join(parts)
 
     def load_first(self, config: HostConfig) -> float:
         """Load the key that will be tried first; the seconds it took (somebody may type)."""
@@ -123,14 +142,21 @@ class Identities:
         return agent.keys()
 
     def _from_agent(self, key: AgentKey) -> Candidate:
-        return Candidate(_agent_label(key.blob), lambda: key)
+        return Candidate(_agent_label(key.blob), lambda: key, blob=key.blob)
 
-    def _from_file(self, path: str, certificate: str) -> Candidate:
+    def _from_file(
+        self, path: str, certificate: str, blob: bytes | None, config: HostConfig
+    ) -> Candidate:
         with self._lock:
             if (path, certificate) not in self._files:
                 self._files[path, certificate] = _KeyFile(path, certificate, self)
             file = self._files[path, certificate]
-        return Candidate(certificate or path, file.load, path)
+
+        def load() -> Any:
+            key = file.load()
+            return key if key is None or blob or _allows(config, key.asbytes()) else None
+
+        return Candidate(certificate or path, load, path, blob)
 
     def ask_passphrase(self, path: str, attempt: int) -> str | None:
         """What the user types for a key file; ``None`` when there is nobody to ask."""
@@ -197,6 +223,15 @@ class _KeyFile:
 _OPENSSH = "BEGIN OPENSSH PRIVATE KEY"
 
 
+def _allows(config: HostConfig, blob: bytes) -> bool:
+    """Whether the config lets us log in with this key or certificate."""
+    listed = dict(config.algorithms).get("pubkeyacceptedalgorithms")
+    try:
+        return bool(narrow(algorithms(kind_of(blob)), listed))
+    except ValueError:
+        return False
+
+
 def _signing(held: dict[bytes, AgentKey], blob: bytes | None) -> AgentKey | None:
     """The agent's key for a public half; for a certificate also the plain one it is about."""
     if blob is None or blob in held:
@@ -250,9 +285,11 @@ def _public_half(path: str) -> bytes | None:
         if (found := _public_blob(name)) is not None:
             return found
     try:
-        return _stored_half(_text(path))
+        found = _stored_half(_text(path))
+        kind_of(found)
     except (OSError, ValueError):
         return None
+    return found
 
 
 def _public_blob(path: str) -> bytes | None:
@@ -266,15 +303,12 @@ def _public_blob(path: str) -> bytes | None:
         return None
 
 
-def _is_for(certificate: str, path: str) -> bool:
-    """True when the certificate certifies the key of ``path`` (by their public halves)."""
-    certified, public = _public_blob(certificate), _public_half(path)
-    if certified is None:
-        return False
-    if public is None:
-        return certificate == path + "-cert.pub"
+def _is_for(certificate: bytes | None, public: bytes | None, beside: bool) -> bool:
+    """True when the certificate certifies this key; of one that nobody knows, what is beside it."""
+    if certificate is None or public is None:
+        return certificate is not None and beside
     try:
-        return plain_key(certified) == public
+        return plain_key(certificate) == public
     except ValueError:
         return False
 
@@ -347,7 +381,9 @@ def refused(
     missing = f"there is no key to log in with: {identities.missing(config)}"
     why = f"{user}: {'; '.join([missing, *reasons])}"
     hint = "ssh-keygen -t ed25519"
-    if wants_typed:
+    if any(map(os.path.exists, config.identity_files)):
+        hint = f"ssh -v {shlex.quote(config.name)} true  # it says by which option"
+    elif wants_typed:
         hint += f" && {shlex.join(['ssh-copy-id', *_port(port), login])}  # or {_short(ask)}"
     else:
         hint += "  # and have its public half put into the authorized_keys there"

@@ -81,6 +81,15 @@ def kind_of(blob: bytes) -> str:
     return Reader(blob).string().decode("ascii", "replace")
 
 
+_RSA = ("rsa-sha2-512", "rsa-sha2-256")
+
+
+def algorithms(kind: str) -> tuple[str, ...]:
+    """What keys or certificates of a type sign by; of RSA there is one for each hash."""
+    bare = kind.removesuffix(CERT)
+    return tuple(name + kind[len(bare) :] for name in (_RSA if bare == "ssh-rsa" else (bare,)))
+
+
 def certified_key(reader: Reader) -> bytes:
     """The key a certificate is about; ``reader`` is at its start, and then after the key.
 

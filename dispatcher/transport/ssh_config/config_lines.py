@@ -31,7 +31,7 @@ import os
 import pwd
 import re
 import socket
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from dispatcher.transport.base import shell_safe
@@ -353,3 +353,23 @@ def matches_list(text: str, patterns: str, *, lower: bool = False) -> bool:
                 return False
             found = True
     return found
+
+
+#: The same method under the name it got when it became a standard.
+_ALSO = {"curve25519-sha256@libssh.org": "curve25519-sha256"}
+_SIGNS = "+-^"
+
+
+def narrow(supported: Sequence[str], config: str | None) -> tuple[str, ...]:
+    """Our algorithms, in our order, less what the config's list excludes.
+
+    ``+`` and ``^`` lists add and move; they exclude nothing. ``-`` removes.
+    """
+    if not config or config[0] in "+^":
+        return tuple(supported)
+    listed = config.lstrip(_SIGNS).split(",")
+
+    def named(name: str) -> bool:
+        return any(matches(name, item) or _ALSO.get(name) == item for item in listed)
+
+    return tuple(name for name in supported if named(name) != (config[0] == "-"))

@@ -18,7 +18,8 @@ from open_files import open_files
 from dispatcher.model.failure import Ending, Failure, Kind
 from dispatcher.transport.base import Link, Target
 from dispatcher.transport.ssh.paramiko_transport import ParamikoTransport, preload
-from dispatcher.transport.ssh.session import CIPHERS, KEX, MACS, narrow
+from dispatcher.transport.ssh.session import CIPHERS, KEX, MACS
+from dispatcher.transport.ssh_config.config_lines import narrow
 
 from .. import hostile
 from ..conftest import gather

@@ -148,8 +148,10 @@ def lines_of(server: Sshd, text: str) -> bytes:
     return Template(text).substitute(words).encode("latin-1") + b"\n"
 
 
-def ssh_goes_in(server: Sshd, policy: str) -> bool:
-    options = ["-F", server.config(), "-o", "BatchMode=yes", "-o", "ConnectTimeout=20"]
+def ssh_goes_in(config: str, policy: str = "strict") -> bool:
+    if shutil.which("ssh") is None:
+        pytest.skip("needs the ssh program")
+    options = ["-F", config, "-o", "BatchMode=yes", "-o", "ConnectTimeout=20"]
     options += ["-o", f"StrictHostKeyChecking={'yes' if policy == 'strict' else policy}"]
     done = subprocess.run(
         ["ssh", *options, "node", "true"],
@@ -224,14 +226,12 @@ PLAIN: dict[str, Kind | tuple[Kind | None, Kind | None] | None] = {
     ("host", "text"), [*(("certified", one) for one in FILES), *(("plain", one) for one in PLAIN)]
 )
 def test_decides_as_ssh(host: str, text: str, policy: str, request: pytest.FixtureRequest) -> None:
-    if shutil.which("ssh") is None:
-        pytest.skip("needs the ssh program")
     server: Sshd = request.getfixturevalue(host)
     content = lines_of(server, text)
     server.known_hosts.write_bytes(content)
     became = (PLAIN if host == "plain" else FILES)[text]
     expected = became[policy == "accept-new"] if isinstance(became, tuple) else became
-    assert ssh_goes_in(server, policy) == (expected is None), "ssh has it otherwise"
+    assert ssh_goes_in(server.config(), policy) == (expected is None), "ssh has it otherwise"
     by_ssh = server.known_hosts.read_bytes()  # it may have learned
     server.known_hosts.write_bytes(content)
     if expected is None:

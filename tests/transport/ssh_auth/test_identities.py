@@ -217,6 +217,50 @@ def test_a_certificate_beside_a_key_without_public_half_is_its_own(tmp_path: Pat
     assert labels(found) == [f"{file}-cert.pub", str(file)]
 
 
+#: an agent's keys by what they are called here
+HELD = {
+    "ed": blob(1),
+    "cert": certificate_of(blob(2)),
+    "rsa": ssh_string(b"ssh-rsa") + ssh_string(b"e") + ssh_string(b"n"),
+    "sk": ssh_string(b"sk-ssh-ed25519@openssh.com") + ssh_string(b"p") + ssh_string(b"ssh:"),
+    "broken": b"",
+}
+
+
+@cases(
+    ("listed", "names"),
+    [
+        ("+ssh-rsa", "ed cert rsa sk"),
+        ("ssh-ed25519", "ed"),
+        ("-ssh-ed25519", "cert rsa sk"),
+        ("rsa-sha2-256", "rsa"),
+        ("-rsa-sha2-512", "ed cert rsa sk"),
+        ("-rsa-sha2-*", "ed cert sk"),
+        ("*-cert-v01@openssh.com", "cert"),
+        ("sk-*", "sk"),
+        ("ecdsa-*", ""),
+    ],
+)
+def test_keys_that_the_config_allows(agents: dict[str, Agent], listed: str, names: str) -> None:
+    agents["a"] = Agent(*HELD.values())
+    usual = config(identity_agent="a", algorithms=(("pubkeyacceptedalgorithms", listed),))
+    found = Identities().candidates(usual)
+    assert [one.blob for one in found] == [HELD[name] for name in names.split()]
+
+
+@cases("options", [("-t", "ecdsa"), ("-t", "ecdsa", "-m", "PEM")])
+def test_a_file_that_the_config_does_not_allow(tmp_path: Path, options: tuple[str, ...]) -> None:
+    """One whose type is not known before it is read is read, and not used."""
+    file = keygen(tmp_path / "one", *options)
+    (tmp_path / "one.pub").unlink()
+    for listed, allowed in (("ssh-ed25519", False), ("ecdsa-*", True)):
+        usual = config(file, algorithms=(("pubkeyacceptedalgorithms", listed),))
+        keys = Identities()
+        loaded = [one.load() for one in keys.candidates(usual)]
+        assert any(loaded) == allowed
+        assert keys.missing(usual) == f"no ssh-agent, and ssh_config excludes {file}"
+
+
 def test_what_has_worked_goes_first(agents: dict[str, Agent], tmp_path: Path) -> None:
     agents["a"] = Agent(blob(1), blob(2), blob(3))
     keys, usual = Identities(), config(identity_agent="a")
@@ -396,6 +440,24 @@ OR = f"or --ask-pass; {OTHER}"
 def test_a_login_without_a_key(offered: tuple[str, ...], more: bool, why: str, hint: str) -> None:
     failure = refused(config("/missing", port=2222), Identities(), [], offered, more=more)
     assert (failure.kind, failure.why, failure.hint) == (Kind.AUTH, why, hint)
+
+
+def test_a_login_with_a_key_that_ssh_config_excludes(
+    agents: dict[str, Agent], tmp_path: Path
+) -> None:
+    agents["a"] = Agent(blob(1))
+    file = tmp_path / "one"
+    file.write_text("a key")
+    excludes = (("pubkeyacceptedalgorithms", "rsa-*"),)
+    usual = config(file, "/missing", identity_agent="a", algorithms=excludes)
+    keys = Identities()
+    keys.candidates(usual)
+    failure = refused(usual, keys, [], ("publickey",), more=False)
+    assert failure.why == (
+        "me: there is no key to log in with: the ssh-agent holds none that ssh_config allows, "
+        f"and ssh_config excludes {file}, and there is no /missing"
+    )
+    assert failure.hint == "ssh -v n1 true  # it says by which option"
 
 
 def test_a_login_with_keys_that_are_refused(tmp_path: Path) -> None:

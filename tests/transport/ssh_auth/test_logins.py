@@ -15,7 +15,7 @@ from dispatcher.transport.ssh.paramiko_transport import ParamikoTransport
 
 from ..conftest import accepted, open_all, refused
 from ..sshd import Sshd, keygen, start_sshd
-from .test_host_keys import certify
+from .test_host_keys import certify, ssh_goes_in
 
 
 def accept(sshd: Sshd, key: Path) -> None:
@@ -54,6 +54,43 @@ def test_user_certificate(tmp_path: Path, kind: str) -> None:
         elsewhere = certificate.rename(tmp_path / "elsewhere")
         config = server.config(key=key, extra=f"CertificateFile {elsewhere}")
         accepted(config)
+
+
+@pytest.mark.parametrize("kind", ["ed25519", "rsa"])
+@pytest.mark.parametrize(
+    ("listed", "who"),
+    [
+        ("+ssh-rsa", {"ed25519", "rsa", "certified"}),
+        ("-ssh-rsa", {"ed25519", "rsa", "certified"}),
+        ("ssh-ed25519", {"ed25519"}),
+        ("-ssh-ed25519,*-cert-*", {"rsa"}),
+        ("rsa-sha2-512", {"rsa"}),
+        ("-rsa-sha2-512", {"ed25519", "rsa", "certified"}),
+        (
+            "ssh-ed25519-cert-v01@openssh.com,rsa-sha2-256-cert-v01@openssh.com",
+            {"certified"},
+        ),
+        ("sk-ssh-ed25519@openssh.com", set()),
+    ],
+)
+def test_keys_that_may_be_used_as_ssh_has_it(
+    tmp_path: Path, kind: str, listed: str, who: set[str]
+) -> None:
+    authority, key = keygen(tmp_path / "authority"), keygen(tmp_path / "key", "-t", kind)
+    line = f"TrustedUserCAKeys {authority.with_suffix('.pub')}"
+    with start_sshd(tmp_path / "trusting", line) as server:
+        accept(server, key)
+        config = server.config(key=key, extra=f"PubkeyAcceptedAlgorithms {listed}")
+        for certified in (False, True):
+            if certified:
+                certify(authority, key, "-n", server.user)
+                (server.folder / "authorized_keys").write_text("")
+            expected = ("certified" if certified else kind) in who
+            assert ssh_goes_in(config) == expected, "ssh has it otherwise"
+            if expected:
+                accepted(config)
+            else:
+                refused(config, Kind.AUTH)
 
 
 def test_passphrase_is_asked_once_for_all_hosts(sshd: Sshd, tmp_path: Path) -> None:
