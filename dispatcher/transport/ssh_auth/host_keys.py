@@ -36,18 +36,35 @@ from dispatcher.transport.ssh_auth.known_hosts import (
     kind_of,
     lookup_name,
     plain_key,
+    rsa_bits,
 )
 from dispatcher.transport.ssh_config.config_lines import matches
 from dispatcher.transport.ssh_config.host_config import HostConfig
 
+#: what an authority may sign by; ssh-rsa, which is RSA with SHA-1, is not among them
+SIGNATURES = (
+    "ssh-ed25519",
+    "ecdsa-sha2-nistp256",
+    "ecdsa-sha2-nistp384",
+    "ecdsa-sha2-nistp521",
+    "rsa-sha2-512",
+    "rsa-sha2-256",
+)
 _HOST = 2
 _FOREVER = 2**63
 
 
 def certificate_problem(
-    certificate: bytes, authorities: tuple[bytes, ...], host: str, now: float | None = None
+    certificate: bytes,
+    authorities: tuple[bytes, ...],
+    host: str,
+    now: float | None = None,
+    signatures: tuple[str, ...] = SIGNATURES,
 ) -> str | None:
-    """Why the certificate does not vouch for ``host``, or ``None`` when it does."""
+    """Why the certificate does not vouch for ``host``, or ``None`` when it does.
+
+    signatures: the algorithms that an authority may sign by.
+    """
     try:
         reader = Reader(certificate)
         certified_key(reader)
@@ -62,6 +79,7 @@ def certificate_problem(
         authority = reader.string()
         signed = certificate[: reader.at]
         signature = reader.string()
+        algorithm = kind_of(signature)
     except ValueError as error:
         return f"it cannot be read: {error}"
     if not reader.ended:
@@ -72,6 +90,8 @@ def certificate_problem(
         return "it has critical options"
     if authority not in authorities:
         return "its authority is not on file"
+    if algorithm not in signatures:
+        return f"its authority signs by {algorithm[:40]!r}, which is not allowed"
     # Before the names: until it is proved, whatever they say comes from a stranger.
     if not _verify(authority, signed, signature):
         return "its signature is wrong"
@@ -137,15 +157,23 @@ class HostKeyCheck:
         try:
             key = plain_key(blob)
             authority = authority_of(blob) if certified else key
+            bits = rsa_bits(key)
         except ValueError as error:
             return self._bad_certificate(f"it cannot be read: {error}")
+        if bits is not None and bits < self._config.rsa_bits:
+            return Failure(
+                Kind.HOST_KEY_UNKNOWN,
+                f"its RSA key has {bits} bits, and fewer than {self._config.rsa_bits} are not "
+                "allowed (RequiredRSASize)",
+            )
         for entry in (*self._known.revoked, *self._portless.revoked):
             if plain_key(entry.blob) in (key, authority):
                 return self._revoked(entry, certified, key)
         why = None
         if certified:
             host = self._config.known_as or self._config.host
-            why = certificate_problem(blob, self._authorities, host)
+            signatures = self._config.allowed("casignaturealgorithms", SIGNATURES)
+            why = certificate_problem(blob, self._authorities, host, signatures=signatures)
             if why is None:
                 return None
         if any(entry.blob == key for entry in (*self._known.keys, *self._portless.keys)):

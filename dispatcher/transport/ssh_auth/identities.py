@@ -33,9 +33,9 @@ from dispatcher.transport.ssh_auth.known_hosts import (
     fingerprint,
     kind_of,
     plain_key,
+    rsa_bits,
 )
 from dispatcher.transport.ssh_auth.ssh_agent import AgentKey, SshAgent
-from dispatcher.transport.ssh_config.config_lines import narrow
 from dispatcher.transport.ssh_config.host_config import TYPED, HostConfig
 
 #: sshd's MaxAuthTries is 6 and the last try is answered with a disconnect.
@@ -225,11 +225,13 @@ _OPENSSH = "BEGIN OPENSSH PRIVATE KEY"
 
 def _allows(config: HostConfig, blob: bytes) -> bool:
     """Whether the config lets us log in with this key or certificate."""
-    listed = dict(config.algorithms).get("pubkeyacceptedalgorithms")
     try:
-        return bool(narrow(algorithms(kind_of(blob)), listed))
+        bits, kind = rsa_bits(blob), kind_of(blob)
     except ValueError:
         return False
+    if bits is not None and bits < config.rsa_bits:
+        return False
+    return bool(config.allowed("pubkeyacceptedalgorithms", algorithms(kind)))
 
 
 def _signing(held: dict[bytes, AgentKey], blob: bytes | None) -> AgentKey | None:

@@ -90,6 +90,16 @@ def algorithms(kind: str) -> tuple[str, ...]:
     return tuple(name + kind[len(bare) :] for name in (_RSA if bare == "ssh-rsa" else (bare,)))
 
 
+def rsa_bits(blob: bytes) -> int | None:
+    """The size of an RSA key or certificate, None of any other. Raises: ValueError."""
+    if kind_of(blob).removesuffix(CERT) != "ssh-rsa":
+        return None
+    reader = Reader(plain_key(blob))
+    for _ in range(2):
+        reader.string()  # the type, the exponent
+    return int.from_bytes(reader.string(), "big").bit_length()
+
+
 def certified_key(reader: Reader) -> bytes:
     """The key a certificate is about; ``reader`` is at its start, and then after the key.
 

@@ -159,6 +159,7 @@ SINGLE = frozenset(
     "addressfamily bindaddress connecttimeout hashknownhosts hostkeyalias hostname identitiesonly "
     "identityagent port preferredauthentications pubkeyauthentication stricthostkeychecking tag "
     "user ciphers macs kexalgorithms hostkeyalgorithms pubkeyacceptedalgorithms "
+    "casignaturealgorithms requiredrsasize "
     "canonicalizehostname pkcs11provider securitykeyprovider proxyusefdpass "
     "batchmode passwordauthentication kbdinteractiveauthentication numberofpasswordprompts "
     "bindinterface revokedhostkeys serveralivecountmax serveraliveinterval sessiontype".split()
@@ -188,7 +189,7 @@ REFUSED = {
 
 SKIPPED = frozenset(
     "addkeystoagent afstokenpassing canonicaldomains canonicalizefallbacklocal "
-    "canonicalizemaxdots canonicalizepermittedcnames casignaturealgorithms "
+    "canonicalizemaxdots canonicalizepermittedcnames "
     "channeltimeout checkhostip cipher clearallforwardings "
     "compression compressionlevel connectionattempts controlmaster controlpath controlpersist "
     "dynamicforward enableescapecommandline enablesshkeysign escapechar exitonforwardfailure "
@@ -200,7 +201,7 @@ SKIPPED = frozenset(
     "kbdinteractivedevices keepalive kerberosauthentication kerberostgtpassing localcommand "
     "localforward loglevel logverbose nohostauthenticationforlocalhost "
     "obscurekeystroketiming permitlocalcommand permitremoteopen protocol "
-    "refuseconnection rekeylimit remoteforward requesttty requiredrsasize rhostsauthentication "
+    "refuseconnection rekeylimit remoteforward requesttty rhostsauthentication "
     "rhostsrsaauthentication rsaauthentication sendenv "
     "setenv stdinnull streamlocalbindmask streamlocalbindunlink "
     "syslogfacility tcpkeepalive tunnel tunneldevice updatehostkeys "

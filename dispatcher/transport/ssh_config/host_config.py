@@ -34,7 +34,11 @@ _FAMILIES: dict[tuple[str, ...], socket.AddressFamily] = {
     ("any",): socket.AF_UNSPEC, ("inet",): socket.AF_INET, ("inet6",): socket.AF_INET6,
 }  # fmt: skip
 _SECONDS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
-_ALGORITHMS = ("ciphers", "macs", "kexalgorithms", "hostkeyalgorithms", "pubkeyacceptedalgorithms")
+_ALGORITHMS = (
+    "ciphers", "macs", "kexalgorithms", "hostkeyalgorithms", "pubkeyacceptedalgorithms",
+    "casignaturealgorithms",
+)  # fmt: skip
+_RSA_BITS = 1024  # ssh's own least
 
 
 T = TypeVar("T")
@@ -51,7 +55,8 @@ class HostConfig:
     jumps: hosts to go through, first hop first.
     host_keys: ``strict`` or ``accept-new``.
     alive_interval, alive_count: see ``base.Keepalive``; ``None`` where the config says nothing.
-    algorithms: what the config says of ciphers, macs and so on, unparsed.
+    algorithms: what the config says of ciphers, macs and so on, unparsed; see ``allowed``.
+    rsa_bits: the least size of an RSA key, of hosts and our own.
     """
 
     name: str
@@ -77,6 +82,11 @@ class HostConfig:
     family: socket.AddressFamily = socket.AF_UNSPEC
     bind_address: str | None = None
     algorithms: tuple[tuple[str, str], ...] = ()
+    rsa_bits: int = _RSA_BITS
+
+    def allowed(self, option: str, names: Sequence[str]) -> tuple[str, ...]:
+        """Which of the algorithms ``names`` the option leaves, as ``pubkeyacceptedalgorithms``."""
+        return config_lines.narrow(names, dict(self.algorithms).get(option))
 
 
 class _Values:
@@ -192,6 +202,7 @@ def check(
         family=values.choice("addressfamily", _FAMILIES, socket.AF_UNSPEC),
         bind_address=values.text("bindaddress"),
         algorithms=tuple((key, raw[key][0]) for key in _ALGORITHMS if key in raw),
+        rsa_bits=max(_RSA_BITS, _count(values, "requiredrsasize") or 0),
     )
 
 

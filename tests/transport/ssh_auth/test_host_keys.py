@@ -17,7 +17,7 @@ from dispatcher.model.failure import Kind
 from dispatcher.transport.base import Link
 from dispatcher.transport.ssh.paramiko_transport import ParamikoTransport
 from dispatcher.transport.ssh_auth.host_keys import certificate_problem
-from dispatcher.transport.ssh_auth.known_hosts import _hash_name
+from dispatcher.transport.ssh_auth.known_hosts import _hash_name, ssh_string
 
 from ..conftest import accepted, open_all, refused
 from ..sshd import ADDRESS, Sshd, keygen, start_sshd
@@ -101,6 +101,41 @@ def test_host_certificate(tmp_path: Path, kind: str) -> None:
         stranger = keygen(tmp_path / "stranger", "-t", kind)
         server.known_hosts.write_text(f"@cert-authority * {server.public(stranger)}\n")
         refused(server.config(), Kind.HOST_KEY_UNKNOWN, "authority is not on file")
+
+
+@pytest.mark.parametrize(
+    ("host", "authority", "option", "why"),
+    [
+        ("ed25519", "ed25519", "CASignatureAlgorithms ssh-ed25519", ""),
+        ("ed25519", "ecdsa", "CASignatureAlgorithms ssh-ed25519", "signs by 'ecdsa-sha2-nistp256'"),
+        ("ed25519", "ecdsa", "CASignatureAlgorithms -rsa-*", ""),
+        ("ed25519", "ecdsa", "CASignatureAlgorithms -ecdsa-*", "signs by"),
+        ("ed25519", "rsa", "CASignatureAlgorithms +ssh-rsa", ""),
+        ("ed25519", "rsa", "CASignatureAlgorithms rsa-sha2-256", "signs by 'rsa-sha2-512'"),
+        ("ed25519", "ed25519", "RequiredRSASize 4096", ""),
+        ("rsa", "ed25519", "RequiredRSASize 2048", ""),
+        ("rsa", "ed25519", "RequiredRSASize 2049", "its RSA key has 2048 bits"),
+    ],
+)
+def test_what_the_config_wants_of_keys_as_ssh_has_it(
+    tmp_path: Path, host: str, authority: str, option: str, why: str
+) -> None:
+    bits = ("-b", "2048")
+    signer = keygen(tmp_path / "authority", "-t", authority, *(bits if authority == "rsa" else ()))
+    key = keygen(tmp_path / "host", "-t", host, *(bits if host == "rsa" else ()))
+    line = f"HostCertificate {certify(signer, key, '-h', '-n', ADDRESS)}"
+    with start_sshd(tmp_path / "certified", line, host_key=key) as server:
+        config = server.config(extra=option)
+        lines = [f"@cert-authority * {server.public(signer)}\n"]
+        if option.startswith("RequiredRSASize"):  # of a key on file as well
+            lines.append(f"{server.known_name} {server.public()}\n")
+        for line in lines:
+            server.known_hosts.write_text(line)
+            assert ssh_goes_in(config) == (not why), "ssh has it otherwise"
+            if why:
+                refused(config, Kind.HOST_KEY_UNKNOWN, why)
+            else:
+                accepted(config)
 
 
 # -- as ssh decides -----------------------------------------------------------------
@@ -285,6 +320,11 @@ def test_what_makes_a_certificate_bad(tmp_path: Path) -> None:
     assert "not for" in (certificate_problem(made("-h"), trusted, "n1") or "")
     binding = made("-h", "-n", "n1", "-O", "critical:who=knows")
     assert certificate_problem(binding, trusted, "n1") == "it has critical options"
+    by_sha1 = ssh_string(ssh_string(b"ssh-rsa") + ssh_string(b"x"))
+    old = good[: good.rindex(trusted[0]) + len(trusted[0])] + by_sha1
+    assert certificate_problem(old, trusted, "n1") == (
+        "its authority signs by 'ssh-rsa', which is not allowed"
+    )
     for at in range(0, len(good), 7):
         changed = good[:at] + bytes((good[at] ^ 1,)) + good[at + 1 :]
         assert certificate_problem(changed, trusted, "n1") is not None

@@ -36,6 +36,11 @@ def blob(number: int) -> bytes:
     return ssh_string(b"ssh-ed25519") + ssh_string(number.to_bytes(32, "big"))
 
 
+def rsa(bits: int) -> bytes:
+    modulus = ssh_string((1 << bits - 1).to_bytes(bits // 8 + 1, "big"))
+    return ssh_string(b"ssh-rsa") + ssh_string(b"\3") + modulus
+
+
 def certificate_of(key: bytes) -> bytes:
     """As far as it is looked at: its type, a nonce, and the key's own field."""
     return ssh_string(b"ssh-ed25519-cert-v01@openssh.com") + ssh_string(b"nonce") + key[15:]
@@ -221,7 +226,7 @@ def test_a_certificate_beside_a_key_without_public_half_is_its_own(tmp_path: Pat
 HELD = {
     "ed": blob(1),
     "cert": certificate_of(blob(2)),
-    "rsa": ssh_string(b"ssh-rsa") + ssh_string(b"e") + ssh_string(b"n"),
+    "rsa": rsa(1024),
     "sk": ssh_string(b"sk-ssh-ed25519@openssh.com") + ssh_string(b"p") + ssh_string(b"ssh:"),
     "broken": b"",
 }
@@ -246,6 +251,15 @@ def test_keys_that_the_config_allows(agents: dict[str, Agent], listed: str, name
     usual = config(identity_agent="a", algorithms=(("pubkeyacceptedalgorithms", listed),))
     found = Identities().candidates(usual)
     assert [one.blob for one in found] == [HELD[name] for name in names.split()]
+
+
+@cases(("least", "sizes"), [(1024, [1024, 2048]), (1025, [2048]), (2048, [2048]), (2049, [])])
+def test_the_least_size_of_an_rsa_key(
+    agents: dict[str, Agent], least: int, sizes: list[int]
+) -> None:
+    agents["a"] = Agent(rsa(1016), rsa(1024), rsa(2048), blob(1))
+    found = Identities().candidates(config(identity_agent="a", rsa_bits=least))
+    assert [one.blob for one in found] == [*(rsa(size) for size in sizes), blob(1)]
 
 
 @cases("options", [("-t", "ecdsa"), ("-t", "ecdsa", "-m", "PEM")])
