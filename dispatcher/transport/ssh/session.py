@@ -80,7 +80,7 @@ KEX = (
     "diffie-hellman-group16-sha512",
     "diffie-hellman-group-exchange-sha256",
 )
-HOST_KEYS = (
+_PLAIN = (
     "ssh-ed25519",
     "ecdsa-sha2-nistp256",
     "ecdsa-sha2-nistp384",
@@ -89,6 +89,7 @@ HOST_KEYS = (
     "rsa-sha2-256",
 )
 
+HOST_KEYS = (*_PLAIN, *(name + CERT for name in _PLAIN))
 _SECURITY_KEYS = (  # of an ssh-agent
     "sk-ssh-ed25519@openssh.com",
     "sk-ecdsa-sha2-nistp256@openssh.com",
@@ -96,7 +97,7 @@ _SECURITY_KEYS = (  # of an ssh-agent
     "sk-ecdsa-sha2-nistp256-cert-v01@openssh.com",
 )
 #: what a login is signed by
-PUBKEYS = (*HOST_KEYS, *(name + CERT for name in HOST_KEYS), *_SECURITY_KEYS)
+PUBKEYS = (*HOST_KEYS, *_SECURITY_KEYS)
 
 #: seconds for which a connection counts as alive after it was heard: longer than idle ones,
 #: which are asked every ``base.ALIVE_INTERVAL``, are silent

@@ -140,13 +140,14 @@ class HostKeyCheck:
         """Our host key algorithms, in order, narrowed to what can be checked.
 
         With keys on file: only their types. Without: all plain ones, to be learned or for the
-        fingerprint in the message. Certificates go first, where an authority is on file.
+        fingerprint in the message. Certificates go first, where an authority is on file; where
+        nothing else may be asked for they are keys like any others.
         """
         keys = self._known.keys or self._portless.keys
         known = {name for entry in keys for name in algorithms(entry.kind)}
-        plain = tuple(name for name in offered if name in known)
-        certified = tuple(name + CERT for name in offered) if self._authorities else ()
-        return certified + (plain or offered)
+        certified = tuple(n for n in offered if n.endswith(CERT)) if self._authorities else ()
+        plain = tuple(name for name in offered if not name.endswith(CERT))
+        return certified + (tuple(n for n in plain if n in known) or plain) or offered
 
     def verify(self, blob: bytes, kind: str) -> Failure | None:
         """Why the key must not be trusted, or ``None``.

@@ -38,6 +38,7 @@ class Judge:
 
 OFFERED = ("ssh-ed25519", "ecdsa-sha2-nistp256", "rsa-sha2-512", "rsa-sha2-256")
 CERTIFIED = tuple(name + CERT for name in OFFERED)
+AUTHORITY = line("*", 1, "@cert-authority")
 RSA_LINE = (
     "n1.org ssh-rsa "
     + b64encode(ssh_string(b"ssh-rsa") + ssh_string(b"e") + ssh_string(b"n")).decode()
@@ -54,16 +55,36 @@ RSA_LINE = (
         (line("n1.org", 1) + RSA_LINE, 22, (OFFERED[0], *OFFERED[2:])),
         (line("[n1.org]:2222", 1) + RSA_LINE, 2222, OFFERED[:1]),
         # a host may have no certificate, although an authority could sign one
-        (line("n1.org", 1, "@cert-authority"), 22, (*CERTIFIED, *OFFERED)),
-        (line("n1.org", 1, "@cert-authority") + line("n1.org", 2), 22, (*CERTIFIED, OFFERED[0])),
-        (line("*", 1, "@cert-authority") + line("n1.org", 2), 2222, (*CERTIFIED, OFFERED[0])),
+        (AUTHORITY, 22, (*CERTIFIED, *OFFERED)),
+        (AUTHORITY + line("n1.org", 2), 22, (*CERTIFIED, OFFERED[0])),
+        (AUTHORITY + line("n1.org", 2), 2222, (*CERTIFIED, OFFERED[0])),
         (line("n1.org", 1, "@revoked"), 22, OFFERED),
     ],
 )  # fmt: skip
 def test_the_types_that_are_asked_for(
     tmp_path: Path, text: str, port: int, wanted: tuple[str, ...]
 ) -> None:
-    assert Judge(tmp_path, text, port=port).check.wanted_types(OFFERED) == wanted
+    check = Judge(tmp_path, text, port=port).check
+    assert check.wanted_types((*OFFERED, *CERTIFIED)) == wanted
+
+
+@cases(
+    ("text", "offered", "wanted"),
+    [
+        (AUTHORITY, OFFERED, OFFERED),
+        (AUTHORITY, CERTIFIED, CERTIFIED),
+        (AUTHORITY, (OFFERED[1], *CERTIFIED[:1]), (*CERTIFIED[:1], OFFERED[1])),
+        (AUTHORITY + line("*", 2), OFFERED, OFFERED[:1]),
+        (AUTHORITY + line("*", 2), CERTIFIED, CERTIFIED),
+        # the key on file may be inside a certificate whose authority nobody knows
+        (line("*", 2), CERTIFIED, CERTIFIED),
+        ("", CERTIFIED, CERTIFIED),
+    ],
+)
+def test_the_types_that_are_asked_for_where_the_config_narrows_them(
+    tmp_path: Path, text: str, offered: tuple[str, ...], wanted: tuple[str, ...]
+) -> None:
+    assert Judge(tmp_path, text).check.wanted_types(offered) == wanted
 
 
 def test_an_unknown_host(tmp_path: Path) -> None:

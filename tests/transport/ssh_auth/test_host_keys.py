@@ -276,6 +276,32 @@ def test_decides_as_ssh(host: str, text: str, policy: str, request: pytest.Fixtu
     assert server.known_hosts.read_bytes() == by_ssh
 
 
+#: what may be asked for, lines of known_hosts -> what becomes of a host that has a certificate
+NARROWED: dict[tuple[str, str], Kind | None] = {
+    ("ssh-ed25519", "@cert-authority $name $ca"): UNKNOWN,
+    ("ssh-ed25519", "@cert-authority $name $ca\n$name $key"): None,
+    ("-*-cert-v01@openssh.com", "@cert-authority $name $ca"): UNKNOWN,
+    ("-ssh-ed25519", "@cert-authority $name $ca"): None,
+    ("*-cert-v01@openssh.com", "@cert-authority $name $ca"): None,
+    ("*-cert-v01@openssh.com", "@cert-authority $name $other"): UNKNOWN,
+    ("*-cert-v01@openssh.com", "$name $key"): None,
+    ("ssh-ed25519-cert-v01@openssh.com", "@cert-authority $name $ca"): None,
+    ("+ssh-rsa", "@cert-authority $name $ca"): None,
+}
+
+
+@pytest.mark.parametrize(("listed", "text"), NARROWED)
+def test_asks_for_no_type_that_the_config_excludes(certified: Sshd, listed: str, text: str) -> None:
+    certified.known_hosts.write_bytes(lines_of(certified, text))
+    config = certified.config(extra=f"HostKeyAlgorithms {listed}")
+    expected = NARROWED[listed, text]
+    assert ssh_goes_in(config) == (expected is None), "ssh has it otherwise"
+    if expected is None:
+        accepted(config)
+    else:
+        refused(config, expected)
+
+
 def test_a_damaged_line_is_named_where_its_host_is_unknown(own: Sshd) -> None:
     own.known_hosts.write_text(f"# note\n{own.known_name} {own.public()[:-8]}\n")
     words = f"({own.known_hosts}:2: skipped: cut short)"
