@@ -151,6 +151,9 @@ def key_problem(blob: bytes, kind: str) -> str | None:
     return "cut short" if bare == "ssh-ed25519" and len(last) != 32 else None
 
 
+#: white space that ssh passes over inside base64, besides what parts the words
+_IN_BASE64 = "\r\v\f"
+_NOTHING = dict.fromkeys(map(ord, _IN_BASE64))
 _HASHED = "|1|"
 _REVOKED = "@revoked"
 _AUTHORITY = "@cert-authority"
@@ -283,7 +286,8 @@ class KnownHosts:
             self.notices.append(f"{path}: {error.strerror}")
             return
         for number, line in enumerate(content.split("\n"), 1):
-            words = line.partition("\0")[0].split(None, 4)
+            line = line.partition("\0")[0].rstrip(_IN_BASE64).replace("\t", " ")
+            words = [word for word in line.split(" ") if word]  # nothing else parts them in ssh
             if not words or words[0].startswith("#"):
                 continue
             why = self._add(words, f"{path}:{number}")
@@ -302,7 +306,7 @@ class KnownHosts:
         hosts, kind, text = words[:3]
         if kind.isdigit():
             return "an ssh-1 key"
-        entry = Entry(marker, kind, text, place)
+        entry = Entry(marker, kind, text.translate(_NOTHING), place)
         if hosts.startswith(_HASHED):
             return self._add_hashed(hosts, entry)
         if any(char in hosts for char in "*?!"):

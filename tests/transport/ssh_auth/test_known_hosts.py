@@ -112,6 +112,12 @@ def test_bad_lines_are_skipped_and_told(tmp_path: Path, line: str) -> None:
     assert ":1: skipped" in found.notices[0]
 
 
+def test_lines_that_end_as_on_windows(tmp_path: Path) -> None:
+    found = index(tmp_path, "\r", "# note\r", f"host {key(2)}\r", " \t\r")
+    assert numbers(found, "host") == [2]
+    assert found.notices == []
+
+
 def test_missing_and_unreadable_files(tmp_path: Path) -> None:
     found = KnownHosts([str(tmp_path / "no"), str(tmp_path)])
     assert found.keys_of("host") == KeysOf()
