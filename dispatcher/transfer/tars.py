@@ -15,7 +15,7 @@ import os
 import tarfile
 import tempfile
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import BinaryIO
 
 from dispatcher.model.errors import CannotCopy
@@ -134,8 +134,8 @@ def _take(archive: BinaryIO, member: Member, place: Place, done: Unpacked, limit
         except OSError:
             raise BadArchive(f"a link to nothing: {member.name[:80]!r}") from None
         with source:
-            member.size = os.fstat(source.fileno()).st_size
-            _file(source, member, parts, place, done, limit)
+            linked = replace(member, size=os.fstat(source.fileno()).st_size)
+            _file(source, linked, parts, place, done, limit)
     elif member.kind in _FILES:
         _file(archive, member, parts, place, done, limit)
     else:
@@ -168,12 +168,13 @@ def _file(
 def members(archive: BinaryIO) -> Iterator[Member]:
     """Each member; its content, if it has any, is what ``archive`` gives next.
 
-    Raises: BadArchive.
+    Raises: BadArchive, also where the zeros are missing that stand behind a tar's last member.
     """
     said: dict[str, str] = {}  # by headers before the member's own
-    ahead = 0
+    ahead, ended = 0, False
     while block := archive.read(BLOCK):
-        if not block.strip(b"\0"):
+        ended = not block.strip(b"\0")
+        if ended:
             continue
         member = _header(block)
         if member.kind in b"LKxg" and member.kind:
@@ -191,6 +192,8 @@ def members(archive: BinaryIO) -> Iterator[Member]:
         at, said, ahead = archive.tell(), {}, 0
         yield member
         archive.seek(at + (member.size + BLOCK - 1) // BLOCK * BLOCK)
+    if not ended:
+        raise BadArchive("it ends before the end of a tar")
 
 
 def _header(block: bytes) -> Member:

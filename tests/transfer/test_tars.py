@@ -143,10 +143,26 @@ def test_the_place_of_a_host_may_not_be_a_link(tmp_path: Path) -> None:
     assert not list((tmp_path / "victim").iterdir())
 
 
-@cases("cut", [1, 511, 513, 700])
+@cases("cut", [0, 1, 511, 513, 700, 2000 + 512, 2048 + 512, 3 * 1024, 4096])
 def test_half_an_archive_is_no_archive(cut: int, tmp_path: Path) -> None:
+    whole = tar(member("a", b"y" * 2000), member("b", b"y" * 700))
     with pytest.raises(BadArchive):
-        take(tar(member("a", b"y" * 2000))[:cut], tmp_path)
+        take(whole[:cut], tmp_path)
+
+
+@cases("size", [0, 1, 511, 512, 513, 5000, 100_000])
+def test_what_stands_behind_a_hard_link(size: int, tmp_path: Path) -> None:
+    """The link itself has no bytes in the tar, however large the file is that it names."""
+    linked = link("a/3", "a/1", tarfile.LNKTYPE)
+    after = [member(f"a/{number}", b"%d" % number) for number in range(4, 30)]
+    folder = member("a", b"", type=tarfile.DIRTYPE)
+    one = tar(folder, member("a/1", b"y" * size), linked, linked, *after)
+    done = take(one + tar(member("b", b"last")), tmp_path)
+    place = tmp_path / "in" / "n1"
+    assert (done.files, done.bytes) == (30, 3 * size + sum(len(data) for _, data in after) + 4)
+    assert (place / "a" / "3").read_bytes() == b"y" * size
+    assert [(place / "a" / str(n)).read_text() for n in range(4, 30)] == [*map(str, range(4, 30))]
+    assert (place / "b").read_bytes() == b"last"
 
 
 @settings(max_examples=150, deadline=None)
@@ -239,8 +255,7 @@ class TestBounds:
         done = take(bytes(1024) + one + bytes(512) + other + bytes(512), tmp_path)
         assert (done.files, done.bytes) == (2, 2)
 
-    def test_nothing_is_no_archive_and_no_file(self, tmp_path: Path) -> None:
-        assert take(b"", tmp_path) == Unpacked(0, 0, [])
+    def test_a_tar_of_nothing(self, tmp_path: Path) -> None:
         assert take(bytes(5000), tmp_path) == Unpacked(0, 0, [])
 
     @cases(
@@ -263,7 +278,7 @@ class TestBounds:
         tracemalloc.stop()
 
     def test_many_members_take_no_memory(self, tmp_path: Path) -> None:
-        many = io.BytesIO(raw(b"5") * 1000)
+        many = io.BytesIO(raw(b"5") * 1000 + bytes(1024))
         tracemalloc.start()
         unpack(many, str(tmp_path / "n1"), {"a"}, 1)
         assert tracemalloc.get_traced_memory()[1] < 256 << 10
