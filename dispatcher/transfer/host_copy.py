@@ -114,7 +114,7 @@ class FrameReader:
 
     def value(self) -> dict[str, Any]:
         """The next frame, which must hold a value. Raises: Ended, Malformed."""
-        return copy_frames.value_of(*self.frame())
+        return copy_frames.value_of(*self.frame(), copy_frames.MOST_SAID)
 
     def chunk(self) -> bytes:
         """What comes next, of a host that sends no frames. Raises: Ended."""

@@ -71,6 +71,16 @@ class TestReader:
             with pytest.raises(Malformed, match="no dictionary" if fits else "a frame of 51 bytes"):
                 reader.value()
 
+    def test_a_head_may_name_all_hosts_below_it_and_no_more_is_a_value(self) -> None:
+        for value, fits in (([*range(9000)], True), ([[]] * 20_000, False)):
+            reader = FrameReader(64 << 10)
+            reader.put(copy_frames.message({"of": value}))
+            if fits:
+                assert reader.value() == {"of": value}
+                continue
+            with pytest.raises(Malformed, match="too many values"):
+                reader.value()
+
     def test_who_says_much_waits_until_it_is_read(self) -> None:
         reader = FrameReader(100)
         said = [b"%02d" % number for number in range(20)]

@@ -18,6 +18,7 @@ import time
 
 from dispatcher.remote.copy.disk import give
 from dispatcher.remote.protocol.copy_frames import (  # fmt: skip
+    MOST_SAID,
     frames,
     message,
     needed_of,
@@ -208,7 +209,7 @@ class Child:
         incoming = frames(_LARGEST)
         while True:
             for _, kind, body in incoming.feed(rest):
-                yield value_of(kind, body)
+                yield value_of(kind, body, MOST_SAID)
             rest = self._read()
 
     def _read(self) -> bytes:

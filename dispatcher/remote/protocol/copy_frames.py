@@ -16,7 +16,7 @@ here waits for an answer to one file: a copy has two round trips, however many f
 from __future__ import annotations
 
 from dispatcher.remote.protocol.mux import OWN, Frames, Malformed, frame
-from dispatcher.remote.protocol.packing import PackError, pack, unpack
+from dispatcher.remote.protocol.packing import MOST_VALUES, PackError, pack, unpack
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -35,6 +35,8 @@ LARGEST = 1 << 20
 _ENTRIES, _TEXT, LARGEST_PIECE = 400, 8 << 10, 128 << 10
 #: files that are gone on with in one copy: each run that was cut off leaves one
 MOST_PARTS = 16
+#: values in one that a host says: a few of its own, or one for each host below it in a tree
+MOST_SAID = 16 << 10
 
 #: kinds of entries; OTHER is a device or the like, which is not copied
 FILE, FOLDER, LINK, OTHER = "f", "d", "l", "o"
@@ -50,12 +52,12 @@ def frames(largest: int) -> Frames:
     return Frames(LARGEST, {VALUE: largest})
 
 
-def value_of(kind: int, body: bytes) -> dict[str, Any]:
-    """The dictionary in a frame. Raises: Malformed."""
+def value_of(kind: int, body: bytes, most: int = MOST_VALUES) -> dict[str, Any]:
+    """The dictionary in a frame, of at most ``most`` values. Raises: Malformed."""
     if kind != VALUE:
         raise Malformed(f"a frame of kind {kind} instead of a value")
     try:
-        value = unpack(body)
+        value = unpack(body, most)
     except PackError as error:
         raise Malformed(str(error)) from None
     if not isinstance(value, dict):
@@ -145,9 +147,12 @@ def numbers(values: Iterable[int]) -> str:
     return " ".join(map(str, values))
 
 
-def numbers_of(text: str) -> list[int]:
-    """What ``numbers`` wrote. Raises: ValueError."""
-    return list(map(int, text.split()))
+def numbers_of(text: str, most: int = -1) -> list[int]:
+    """What ``numbers`` wrote; as soon as there are more than ``most``, no longer split.
+
+    Raises: ValueError.
+    """
+    return list(map(int, text.split(None, most)))
 
 
 def needed_of(answer: dict[str, Any]) -> list[int]:
@@ -159,10 +164,15 @@ def needed_of(answer: dict[str, Any]) -> list[int]:
 
 
 def starts_of(answer: dict[str, Any]) -> dict[int, tuple[int, str]]:
-    """index -> bytes that are there already, and their SHA-256. Raises: Malformed."""
+    """index -> bytes that are there already, and their SHA-256. Raises: Malformed.
+
+    There are at most as many as entries, for each of which ``need`` has a byte.
+    """
     try:
-        pairs, seen = numbers_of(answer["start"]), answer["seen"].split()
-    except (KeyError, ValueError, AttributeError):
+        most = len(answer["need"])
+        pairs = numbers_of(answer["start"], 2 * most)
+        seen = answer["seen"].split(None, most)
+    except (KeyError, ValueError, AttributeError, TypeError):
         raise Malformed("a broken answer") from None
     if len(pairs) != 2 * len(seen):
         raise Malformed("an uneven answer")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from dispatcher.remote.protocol.copy_frames import (
     DATA,
     LARGEST,
     LARGEST_PIECE,
+    MOST_SAID,
     VALUE,
     Entry,
     columns,
@@ -38,8 +40,9 @@ def test_numbers_survive_as_text(values: list[int]) -> None:
 
 
 def test_what_is_there_already() -> None:
-    assert starts_of({"start": "", "seen": ""}) == {}
-    assert starts_of({"start": "3 100 5 7", "seen": "aa bb"}) == {3: (100, "aa"), 5: (7, "bb")}
+    assert starts_of({"need": b"", "start": "", "seen": ""}) == {}
+    two = {"need": b"\1\1", "start": "3 100 5 7", "seen": "aa bb"}
+    assert starts_of(two) == {3: (100, "aa"), 5: (7, "bb")}
 
 
 @cases(
@@ -47,12 +50,30 @@ def test_what_is_there_already() -> None:
     [
         {}, {"start": ""}, {"seen": ""}, {"start": "x", "seen": ""}, {"start": 1, "seen": ""},
         {"start": "1 2", "seen": None}, {"start": "1 2", "seen": ""}, {"start": "1", "seen": "a"},
-        {"start": "1 2", "seen": "a b"},
+        {"start": "1 2", "seen": "a b"}, {"start": "1 2 3 4", "seen": "a b"},
+        {"start": "1 2 3", "seen": "a"}, {"start": "1 2", "seen": "a b c"}, {"need": 1},
     ],
 )  # fmt: skip
 def test_what_makes_no_sense(answer: dict[str, Any]) -> None:
     with pytest.raises(Malformed):
-        starts_of(answer)
+        starts_of({"need": b"\1", **answer})
+
+
+@cases(
+    "how",
+    [
+        {"seen": "a " * 500_000}, {"seen": "a\t" * 500_000}, {"start": "10 " * 300_000},
+        {"start": "10\n" * 300_000}, {"more": [[]] * 400_000},
+    ],
+)  # fmt: skip
+def test_what_an_answer_of_a_megabyte_takes(how: dict[str, Any]) -> None:
+    """Each word and each value would be an object of some 70 bytes."""
+    body = pack({"need": bytes(100), "start": "", "seen": "", **how})
+    tracemalloc.start()
+    with pytest.raises(Malformed):
+        starts_of(value_of(VALUE, body, MOST_SAID))
+    assert tracemalloc.get_traced_memory()[1] < 5 << 20
+    tracemalloc.stop()
 
 
 @given(st.lists(st.integers(), max_size=40), st.integers(1, 9))
