@@ -142,10 +142,20 @@ class Place:
     def folder(self, parts: list[str], mode: int, mtime: int) -> None:
         """A folder; it gets its time when all that follows is in it."""
         self._leave(parts)
+        self._above(parts)
         os.fchmod(self.enter(parts, make=True), mode & 0o777 | 0o700)
         if self._open and self._open[-1][0] == parts:
             self._open.pop()  # listed twice
         self._open.append((parts, mtime))
+
+    def _above(self, parts: list[str]) -> int:
+        """The folder that ``parts`` is in. It was listed before, and so is there: else one name
+        would make as many folders as it has parts. None is listed above what wildcards stand for.
+
+        Raises: BadArchive.
+        """
+        make = any(len(wild) == len(parts) and asked_for(parts, wild) for wild in self._patterns)
+        return self.enter(parts[:-1], make=make)
 
     def _leave(self, parts: list[str]) -> None:
         """Give the folders their times in which ``parts`` is not; lists go depth first."""
@@ -189,7 +199,7 @@ class Place:
         Raises: BadArchive, OSError.
         """
         self._leave(parts)
-        folder = self.enter(parts[:-1], make=True)
+        folder = self._above(parts)
         source = self._root if part else self._staged
         if self._taken(parts):
             return os.unlink(name, dir_fd=source)
@@ -208,7 +218,7 @@ class Place:
         if not self._inside(parts[:-1], target):
             self.leave_out("/".join(parts), "a link that leads outside")
             return
-        folder = self.enter(parts[:-1], make=True)
+        folder = self._above(parts)
         if self._taken(parts):
             return
         try:

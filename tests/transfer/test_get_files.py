@@ -77,11 +77,11 @@ LOGS = (("/var/*.log", "*.log"), ("/d/*/out", "out"))
     ("entry", "taken"),
     [
         (file("x.log"), True), (file("*.log"), True), (file("n/out"), True), (file("out"), True),
-        (file("n/out/deep"), True), (file(".x.log"), False), (file("x.txt"), False),
-        (file("n/other"), False), (file(".n/out"), False), (file("../x.log"), False),
-        (file("n/../x.log"), False), (file("x.log/../../y"), False), (file("/x.log"), False),
-        (file("n//out"), False), (file("x\0.log"), False), (file("n" * 252 + ".log"), False),
-        (file("./../x.log"), False), (file("\udcff/out"), True),
+        (file("n/out/deep"), False), (file("x.log/deep"), False), (file(".x.log"), False),
+        (file("x.txt"), False), (file("n/other"), False), (file(".n/out"), False),
+        (file("../x.log"), False), (file("n/../x.log"), False), (file("x.log/../../y"), False),
+        (file("/x.log"), False), (file("n//out"), False), (file("x\0.log"), False),
+        (file("n" * 252 + ".log"), False), (file("./../x.log"), False), (file("\udcff/out"), True),
     ],
 )  # fmt: skip
 def test_what_wildcards_let_a_host_send(tmp_path: Path, entry: Entry, taken: bool) -> None:

@@ -34,6 +34,17 @@ def place(tmp_path: Path) -> Iterator[Place]:
     place.close()
 
 
+def made(place: Place, parts: list[str], kind: str) -> None:
+    """Make an empty file, a folder or a link there."""
+    if kind == "folder":
+        return place.folder(parts, 0o700, 0)
+    if kind == "link":
+        return place.link(parts, ".")
+    fd, name = place.create()
+    with open(fd, "wb"):
+        return place.finish(fd, name, parts, 0o600, 0)
+
+
 class FoldingOs:
     """``os`` on a file system to which ``A`` is ``a``, and an accent has one spelling."""
 
@@ -134,14 +145,34 @@ class TestPlace:
         found = (inner / "f").stat()
         assert (found.st_mode & 0o7777, found.st_mtime) == (0o755, 5)
 
-    def test_folders_that_nobody_listed_are_made(self, tmp_path: Path, place: Place) -> None:
-        fd, name = place.create()
-        place.finish(fd, name, ["a", "x", "f"], 0o600, 0)
-        os.close(fd)
-        place.link(["b", "y", "l"], "../f")
-        made = tmp_path / "in" / "n1"
-        assert (made / "a" / "x" / "f").is_file()
-        assert (made / "b" / "y" / "l").is_symlink()
+    @cases("name", ["a/x/f", "a/x/y/f", "c/x/f", "c/x/log/y/f", "a/log/f"])
+    @pytest.mark.parametrize("kind", ["file", "folder", "link"])
+    def test_what_is_in_no_folder_that_was_listed(
+        self, tmp_path: Path, name: str, kind: str
+    ) -> None:
+        parts = name.split("/")
+        root = tmp_path / "n1"
+        with contextlib.closing(Place(str(root), {"a"}, [["*", "*", "log"]])) as place:
+            place.folder(["a"], 0o700, 0)
+            with pytest.raises(BadArchive, match="no such file"):
+                made(place, parts, kind)
+        assert os.listdir(root) == ["a"]
+        assert os.listdir(root / "a") == []
+
+    @pytest.mark.parametrize("kind", ["file", "folder", "link"])
+    def test_folders_above_what_wildcards_stand_for_are_made(
+        self, tmp_path: Path, kind: str
+    ) -> None:
+        with contextlib.closing(Place(str(tmp_path), {"a"}, [["*", "*", "log"], ["*"]])) as place:
+            for name in ("a", "a/x/log", "c/x/log", "d", "c/y/log"):
+                made(place, name.split("/"), kind if "/" in name else "folder")
+        assert len(list(tmp_path.glob("*/*/log"))) == 3
+
+    def test_a_list_that_comes_back_to_a_folder(self, tmp_path: Path, place: Place) -> None:
+        """As bsdtar lists: all that a folder holds before what its folders hold."""
+        for name, kind in (("a", "folder"), ("a/x", "folder"), ("a/f", "file"), ("a/x/f", "file")):
+            made(place, name.split("/"), kind)
+        assert (tmp_path / "in" / "n1" / "a" / "x" / "f").is_file()
 
     def test_its_stage_goes_with_it(self, tmp_path: Path) -> None:
         folder = tmp_path / "n1"
@@ -174,6 +205,7 @@ class TestPlace:
         (folder / "a").write_text("x")
         place.link(["a"], "b")
         assert os.readlink(folder / "a") == "b"
+        place.folder(["b"], 0o700, 0)
         place.link(["b", "x"], "../a")
         assert os.readlink(folder / "b" / "x") == "../a"
         with pytest.raises(BadArchive, match=r"^'b': is a directory$"):

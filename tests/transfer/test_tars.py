@@ -291,6 +291,7 @@ class TestBounds:
         with tarfile.open(fileobj=file, mode="w", format=flavour) as archive:
             for info, data in (
                 member("a/", b"", type=tarfile.DIRTYPE, mode=0o755),
+                member(os.path.dirname(long), b"", type=tarfile.DIRTYPE, mode=0o755),
                 member(long, b"hello", mtime=1_000_000_000, mode=0o640),
                 link("a/l", "d" * 90 + "/n"), link("a/h", long, tarfile.LNKTYPE),
             ):  # fmt: skip
