@@ -13,8 +13,10 @@ does, the second of two files is left out: nobody's file is replaced in silence.
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
 
+from dispatcher.model.errors import CannotCopy
 from dispatcher.model.paths import make_folders
 from dispatcher.remote.copy.disk import STAGE_HERE, locked, open_part, sweep
 from dispatcher.remote.copy.wildcards import asked_for
@@ -45,6 +47,7 @@ class Place:
         self, path: str, names: Collection[str], patterns: Sequence[Sequence[str]] = ()
     ) -> None:
         make_folders(path, 0o700)
+        self._path = path
         self._root = os.open(path, _FOLDER)
         sweep(path)
         self._stage = ""
@@ -86,7 +89,10 @@ class Place:
         os.close(self._root)
 
     def parts(self, name: str) -> list[str]:
-        """``name`` in parts. Raises: BadArchive for one that may lead anywhere else."""
+        """``name`` in parts.
+
+        Raises: BadArchive for one that may lead anywhere else, CannotCopy for one too deep.
+        """
         parts = [part for part in name.split("/") if part != "."]
         known = bool(parts) and parts[0] in self._names
         if not known and not (parts and self._patterns):
@@ -97,30 +103,31 @@ class Place:
         if not known and not any(asked_for(parts, wild) for wild in self._patterns):
             raise BadArchive(f"a member that was not asked for: {name[:80]!r}")
         if len(parts) > MOST_DEPTH:
-            raise BadArchive(f"more than {MOST_DEPTH} folders deep")
+            raise CannotCopy(f"{name[:80]!r}: more than {MOST_DEPTH} folders deep")
         return parts
 
     def enter(self, parts: list[str], *, make: bool = False) -> int:
         """A descriptor of the folder ``parts``, ours until the next call; links are not entered.
 
-        Raises: BadArchive where there is none, or it is no folder.
+        Raises: OSError where there is none, or it is no folder.
         """
         if self._last[0] == parts:
             return self._last[1]
         fd = os.dup(self._root)
         try:
-            for part in parts:
-                if make:
-                    try:
-                        os.mkdir(part, 0o700, dir_fd=fd)
-                    except FileExistsError:
-                        pass
-                inner = os.open(part, _FOLDER, dir_fd=fd)
+            for depth, part in enumerate(parts, 1):
+                with self._named(parts[:depth]):
+                    if make:
+                        try:
+                            os.mkdir(part, 0o700, dir_fd=fd)
+                        except FileExistsError:
+                            pass
+                    inner = os.open(part, _FOLDER, dir_fd=fd)
                 os.close(fd)
                 fd = inner
-        except OSError as error:
+        except OSError:
             os.close(fd)
-            raise BadArchive(f"{'/'.join(parts)[:80]!r}: {_why(error)}") from None
+            raise
         os.close(self._last[1])
         self._last = (parts, fd)
         return fd
@@ -129,8 +136,17 @@ class Place:
         """What stands there now, a link itself; None for nothing."""
         try:
             return os.stat(parts[-1], dir_fd=self.enter(parts[:-1]), follow_symlinks=False)
-        except (OSError, BadArchive):
+        except OSError:
             return None
+
+    @contextmanager
+    def _named(self, parts: list[str]) -> Iterator[None]:
+        """What goes wrong is told of ``parts`` by the path that the user knows."""
+        try:
+            yield
+        except OSError as error:
+            path = os.path.join(self._path, *parts)
+            raise OSError(error.errno, error.strerror, path) from None
 
     def read(self, parts: list[str]) -> int:
         """A descriptor to read the file there, the caller's to close. Raises: OSError."""
@@ -143,7 +159,9 @@ class Place:
         """A folder; it gets its time when all that follows is in it."""
         self._leave(parts)
         self._above(parts)
-        os.fchmod(self.enter(parts, make=True), mode & 0o777 | 0o700)
+        folder = self.enter(parts, make=True)
+        with self._named(parts):
+            os.fchmod(folder, mode & 0o777 | 0o700)
         if self._open and self._open[-1][0] == parts:
             self._open.pop()  # listed twice
         self._open.append((parts, mtime))
@@ -152,16 +170,21 @@ class Place:
         """The folder that ``parts`` is in. It was listed before, and so is there: else one name
         would make as many folders as it has parts. None is listed above what wildcards stand for.
 
-        Raises: BadArchive.
+        Raises: BadArchive, OSError.
         """
         make = any(len(wild) == len(parts) and asked_for(parts, wild) for wild in self._patterns)
-        return self.enter(parts[:-1], make=make)
+        try:
+            return self.enter(parts[:-1], make=make)
+        except FileNotFoundError:
+            raise BadArchive(f"in no folder that was listed: {'/'.join(parts)[:80]!r}") from None
 
     def _leave(self, parts: list[str]) -> None:
         """Give the folders their times in which ``parts`` is not; lists go depth first."""
         while self._open and parts[: len(self._open[-1][0])] != self._open[-1][0]:
             inner, mtime = self._open.pop()
-            set_time(self.enter(inner), mtime)
+            folder = self.enter(inner)
+            with self._named(inner):
+                set_time(folder, mtime)
 
     def settle(self) -> None:
         """Give the rest of the folders their times; nothing is made after it."""
@@ -182,14 +205,15 @@ class Place:
 
     def create(self) -> tuple[int, str]:
         """A new file in the stage: descriptor and name."""
-        if self._staged < 0:
-            self._stage = STAGE_HERE + os.urandom(6).hex()
-            os.mkdir(self._stage, 0o700, dir_fd=self._root)
-            self._staged = os.open(self._stage, _FOLDER, dir_fd=self._root)
-            locked(self._staged)
         name = os.urandom(6).hex()
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-        return os.open(name, flags, 0o600, dir_fd=self._staged), name
+        with self._named([]):
+            if self._staged < 0:
+                self._stage = STAGE_HERE + os.urandom(6).hex()
+                os.mkdir(self._stage, 0o700, dir_fd=self._root)
+                self._staged = os.open(self._stage, _FOLDER, dir_fd=self._root)
+                locked(self._staged)
+            return os.open(name, flags, 0o600, dir_fd=self._staged), name
 
     def finish(
         self, fd: int, name: str, parts: list[str], mode: int, mtime: int, *, part: bool = False
@@ -201,19 +225,16 @@ class Place:
         self._leave(parts)
         folder = self._above(parts)
         source = self._root if part else self._staged
-        if self._taken(parts):
-            return os.unlink(name, dir_fd=source)
-        os.fchmod(fd, mode & 0o777)
-        set_time(fd, mtime)
-        try:
+        with self._named(parts):
+            if self._taken(parts):
+                return os.unlink(name, dir_fd=source)
+            os.fchmod(fd, mode & 0o777)
+            set_time(fd, mtime)
             os.rename(name, parts[-1], src_dir_fd=source, dst_dir_fd=folder)
-        except IsADirectoryError:
-            path = "/".join(parts)
-            raise BadArchive(f"a file in the place of a folder: {path[:80]!r}") from None
-        return self.keep(os.fstat(fd))
+            return self.keep(os.fstat(fd))
 
     def link(self, parts: list[str], target: str) -> None:
-        """A link, if it leads inside; otherwise it is left out. Raises: BadArchive."""
+        """A link, if it leads inside; otherwise it is left out. Raises: BadArchive, OSError."""
         self._leave(parts)
         if not self._inside(parts[:-1], target):
             self.leave_out("/".join(parts), "a link that leads outside")
@@ -221,15 +242,13 @@ class Place:
         folder = self._above(parts)
         if self._taken(parts):
             return
-        try:
+        with self._named(parts):
             try:
                 os.unlink(parts[-1], dir_fd=folder)
             except FileNotFoundError:
                 pass
             os.symlink(target, parts[-1], dir_fd=folder)
             self.keep(os.stat(parts[-1], dir_fd=folder, follow_symlinks=False))
-        except OSError as error:
-            raise BadArchive(f"{parts[-1][:80]!r}: {_why(error)}") from None
 
     def _inside(self, folder: list[str], target: str) -> bool:
         """Whether a link of ``folder`` to ``target`` leads inside, now and later.
@@ -255,7 +274,7 @@ class Place:
     def _is_folder(self, parts: list[str]) -> bool:
         try:
             self.enter(parts)
-        except BadArchive:
+        except OSError:
             return False
         return True
 
@@ -301,7 +320,3 @@ def set_time(fd: int, mtime: int) -> None:
     """Set the times of ``fd``, as far as ``mtime`` makes sense."""
     mtime = min(max(0, mtime), _LATEST)
     os.utime(fd, ns=(mtime, mtime))
-
-
-def _why(error: OSError) -> str:
-    return (error.strerror or "").lower()

@@ -10,8 +10,8 @@ host lists takes a byte an entry of memory, and the entries of one piece.
 
 Files are compared before they get their names. A large one comes into a *part* that stays when
 the connection is lost, so the next ``get`` goes on there; everything else comes into the stage
-of its place. What goes wrong because of the host is ``BadArchive``; a disk of ours raises
-``OSError``.
+of its place. What no honest host does is ``BadArchive``, what is too much for us, or not to be
+read there, ``CannotCopy``; our disk, and what stands there already, raises ``OSError``.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ class Receiving:
     def offer(self, answer: dict[str, Any]) -> bool:
         """The next piece of the list; whether there are more of them.
 
-        Raises: Malformed; BadArchive for names that lead elsewhere and for too much.
+        Raises: Malformed; BadArchive for names that lead elsewhere, CannotCopy for too much.
         """
         listed, more = answer.get("list"), answer.get("more") is True
         if not isinstance(listed, dict) or not isinstance(listed.get("kinds"), str):
@@ -112,7 +112,7 @@ class Receiving:
         if more and not listed["kinds"]:
             raise Malformed("a list that never ends")
         if len(self._wanted) + len(listed["kinds"]) > MOST_MEMBERS:
-            raise BadArchive(f"more than {MOST_MEMBERS} members")
+            raise CannotCopy(f"more than {MOST_MEMBERS} files and folders")
         for entry in copy_frames.rows(listed):
             place, parts = self._find(entry.path)
             if entry.size < 0:
@@ -129,10 +129,10 @@ class Receiving:
             elif entry.kind not in (copy_frames.FOLDER, copy_frames.LINK):
                 place.leave_out("/".join(parts), "not a file, folder or link")
         if self.wanted > self._limit:
-            raise BadArchive(f"more than {self._limit} bytes (--max-size)")
+            raise CannotCopy(f"more than {self._limit} bytes (--max-size)")
         self._ends.append((self._ends or [0])[-1] + self._pieces.write(pack(listed)))
         if self._ends[-1] > _LONGEST_LIST:
-            raise BadArchive(f"a list of more than {_LONGEST_LIST} bytes")
+            raise CannotCopy(f"a list of more than {_LONGEST_LIST} bytes")
         return more
 
     def _entries(self) -> Iterator[tuple[int, Entry]]:
@@ -243,7 +243,7 @@ class Receiving:
     # -- what arrives -------------------------------------------------------------------
 
     def take(self, kind: int, body: bytes) -> None:
-        """The next frame of the files. Raises: Malformed, BadArchive, OSError."""
+        """The next frame of the files. Raises: Malformed, BadArchive, CannotCopy, OSError."""
         if self._now is None:
             raise Malformed("more files than were asked for")
         index, entry = self._now
@@ -268,7 +268,7 @@ class Receiving:
         elif kind == copy_frames.END:
             self._end(index, entry, file, body)
         elif kind == copy_frames.BROKEN:
-            raise OSError(0, body[:300].decode("utf-8", "backslashreplace"))
+            raise CannotCopy(body[:300].decode("utf-8", "backslashreplace"))
         else:
             raise Malformed(f"a frame of kind {kind!r}")
 
@@ -339,6 +339,8 @@ class Fetching(CopyHandler):
                 done = tars.unpack(archive, group.place, group.names, self._limit)
         except BadArchive as bad:
             copy.error, copy.hostile = str(bad), True
+        except CannotCopy as error:
+            copy.error = str(error)
         except OSError as error:
             copy.error = f"{error.filename or group.place}: {(error.strerror or '').lower()}"
         else:
@@ -362,7 +364,7 @@ class Fetching(CopyHandler):
             while True:
                 copy.bytes += file.write(reader.chunk())
                 if copy.bytes > self._limit + _TAR_OVERHEAD:
-                    raise BadArchive(f"more than {self._limit} bytes (--max-size)")
+                    raise CannotCopy(f"more than {self._limit} bytes (--max-size)")
         except Ended:
             pass
 
@@ -393,6 +395,9 @@ class Fetching(CopyHandler):
                 receiving.take(*reader.frame())
                 copy.bytes, copy.found = receiving.bytes, receiving.found
             receiving.settle()
+        except OSError as error:
+            error.filename = error.filename or groups[0].place  # of a write it has none
+            raise
         finally:
             receiving.close()
         copy.sent, copy.equal, copy.left_out = receiving.sent, receiving.equal, receiving.left_out

@@ -107,13 +107,13 @@ def unpack(archive: BinaryIO, folder: str, names: Collection[str], limit: int) -
 
     names: first parts that members may have. limit: bytes that all files
     together may have. ``folder`` is made; files in it are replaced.
-    Raises: BadArchive; OSError when the disk refuses.
+    Raises: BadArchive; CannotCopy for too much; OSError when the disk refuses.
     """
     place, done = Place(folder, names), Unpacked()
     try:
         for count, member in enumerate(members(archive)):
             if count >= MOST_MEMBERS:
-                raise BadArchive(f"more than {MOST_MEMBERS} members")
+                raise CannotCopy(f"more than {MOST_MEMBERS} files and folders")
             _take(archive, member, place, done, limit)
         place.settle()
     finally:
@@ -147,7 +147,7 @@ def _file(
 ) -> None:
     done.bytes += member.size
     if done.bytes > limit:
-        raise BadArchive(f"more than {limit} bytes (--max-size)")
+        raise CannotCopy(f"more than {limit} bytes (--max-size)")
     fd, name = place.create()
     try:
         left = member.size

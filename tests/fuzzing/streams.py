@@ -23,6 +23,7 @@ from dispatcher.bootstrap import payload
 from dispatcher.core.events import codec
 from dispatcher.core.events.run_events import Entry
 from dispatcher.core.run.fences import FenceError, Fences
+from dispatcher.model.errors import CannotCopy
 from dispatcher.model.failure import Ending, Failure, Kind
 from dispatcher.remote import tree_relay
 from dispatcher.remote.copy.disk import NotGiven, NotTaken
@@ -494,7 +495,7 @@ def only(name: str) -> None:
     copy_frames.message({"list": copy_frames.columns(ENTRIES)}) + sent(b"hello"),
     copy_frames.message({"list": copy_frames.columns(ENTRIES[1:]), "more": True})
     + copy_frames.message({"list": copy_frames.columns(ENTRIES[:1])}) + sent(b"hello"),
-    own=(mux.Malformed, BadArchive, OSError), long=False,
+    own=(mux.Malformed, BadArchive, CannotCopy, OSError), long=False,
 )  # fmt: skip
 def get_near(data: bytes) -> None:
     frames = copy_frames.frames(1 << 20).feed(data)
@@ -504,7 +505,7 @@ def get_near(data: bytes) -> None:
 
 @target(
     "get-lists", "lists of files, each changed a little, and their bytes", b"\0" * 9, b"\1\4\4",
-    own=(mux.Malformed, BadArchive, OSError), long=False,
+    own=(mux.Malformed, BadArchive, CannotCopy, OSError), long=False,
 )  # fmt: skip
 def get_lists(data: bytes) -> None:
     take = Choices(data)
@@ -559,7 +560,8 @@ def tar_seed() -> bytes:
 
 
 @target(
-    "tar", "the tar of a host without Python", tar_seed(), own=(BadArchive, OSError), long=False
+    "tar", "the tar of a host without Python", tar_seed(),
+    own=(BadArchive, CannotCopy, OSError), long=False,
 )  # fmt: skip
 def tar(data: bytes) -> None:
     inside = place("in")

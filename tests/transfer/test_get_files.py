@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import os
 import tracemalloc
@@ -117,16 +118,10 @@ def test_what_is_honest_comes_whole(tmp_path: Path) -> None:
         [Entry("1/a", "f", 0o644, 1, 1)],
         [Entry("-1/a", "f", 0o644, 1, 1)],
         [Entry("a", "f", 0o644, 1, 1)],
-        [file("a/" + "d/" * 70 + "x")],
         [file("a/" + "n" * 300)],
-        [file("a", LIMIT + 1)],
-        [file("a", LIMIT), file("b", LIMIT)],
-        [file("a", 10**30)],
         [file("a", -1)],
         [file("a", 0, "l", "b"), file("a/x")],
         [file("a", 0, "d"), file("a/l", 0, "l", ".."), file("a/l/x")],
-        [file("a"), file("a/x")],
-        [file("a", 0, "d"), file("a")],
     ],
 )
 def test_a_list_that_leads_elsewhere(entries: list[Entry], tmp_path: Path) -> None:
@@ -136,6 +131,60 @@ def test_a_list_that_leads_elsewhere(entries: list[Entry], tmp_path: Path) -> No
     assert wire.closed
     assert {name for name in names(tmp_path) if not name.startswith("in/n1")} <= {"in"}
     assert not [name for name in names(tmp_path) if ".dispatch" in name]
+
+
+@cases(
+    ("entries", "why"),
+    [
+        ([file("a/" + "d/" * 70 + "x")], "/d/d/': more than 64 folders deep"),
+        ([file("a", LIMIT + 1)], f"more than {LIMIT} bytes (--max-size)"),
+        ([file("a", LIMIT), file("b", LIMIT)], f"more than {LIMIT} bytes (--max-size)"),
+        ([file("a", 10**30)], f"more than {LIMIT} bytes (--max-size)"),
+        ([file("a"), file("a/x")], "/in/n1/a: not a directory"),
+        ([file("a", 0, "d"), file("a")], "/in/n1/a: is a directory"),
+        ([file("b", 0, "d"), file("b/x", 0, "d")], "/in/n1/b: not a directory"),
+        ([file("b")], "/in/n1/b: is a directory"),
+        ([file("b", 0, "l", "a")], "/in/n1/b: is a directory"),
+    ],
+)
+def test_what_is_too_much_or_has_no_place_here(
+    entries: list[Entry], why: str, tmp_path: Path
+) -> None:
+    """Of an honest host, too: what stands here may be of another time."""
+    place = tmp_path / "in" / "n1"
+    place.mkdir(parents=True)
+    if "b: not" in why:
+        (place / "b").touch()
+    elif "b: is" in why:
+        (place / "b").mkdir()
+    told, wire = fetch(tmp_path, listing(*entries) + sent(b"x") * len(entries))
+    assert (told.error or "").endswith(why), told.error
+    assert (told.hostile, told.sent) == (False, None)
+    assert wire.closed
+    assert not [name for name in names(tmp_path) if ".dispatch" in name]
+
+
+def test_the_name_of_what_cannot_be_read_is_told_as_it_is(tmp_path: Path) -> None:
+    said = frame(0, copy_frames.BROKEN, b"/Data/README: permission denied")
+    told, _ = fetch(tmp_path, listing(file("a")) + said)
+    assert (told.error, told.hostile) == ("/Data/README: permission denied", False)
+
+
+@pytest.mark.parametrize("call", ["rename", "write", "fchmod"])
+def test_our_own_disk_is_told_by_a_path_that_the_user_knows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    def refuse(*words: object, **how: object) -> None:
+        inner = () if call == "write" else ("4b798f3a2c69",)
+        raise OSError(errno.EXDEV, "Invalid cross-device link", *inner)
+
+    place = str(tmp_path / "in" / "n1")
+    os.makedirs(place)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, call, refuse)
+        told, _ = fetch(tmp_path, listing(file("a")) + sent(b"x"))
+    path = place if call == "write" else f"{place}/a"
+    assert told.error == f"{path}: invalid cross-device link"
 
 
 def test_devices_and_links_outside_are_left_out(tmp_path: Path) -> None:
@@ -153,7 +202,9 @@ def test_links_that_are_here_are_not_followed(tmp_path: Path) -> None:
     (place / "a").symlink_to(tmp_path / "victim")
     (place / "b").symlink_to(tmp_path / "file")
     told, _ = fetch(tmp_path, listing(file("a/x")) + sent(b"x"))
-    assert told.hostile
+    assert told.error == f"{place}/a: not a directory"
+    told, _ = fetch(tmp_path, listing(file("a", 0, "d"), file("a/x")) + sent(b"x"))
+    assert told.error == f"{place}/a: not a directory"
     fetch(tmp_path, listing(file("b")) + sent(b"x"))
     assert list((tmp_path / "victim").iterdir()) == []
     assert (tmp_path / "file").read_text() == "precious"
@@ -243,7 +294,7 @@ def test_a_list_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
 @cases(
     ("pieces", "error"),
     [
-        ([{**offered(file("a", 0, "d")), "more": True}] * 11, "more than 10 members"),
+        ([{**offered(file("a", 0, "d")), "more": True}] * 11, "more than 10 files"),
         ([{**offered(), "more": True}], "a list that never ends"),
         ([{**offered(file("a")), "more": True}, {"list": 7}], "no list"),
         ([{**offered(*[file("a/" + "n" * 200)] * 9), "junk": "x" * 200_000}], "a frame of"),
@@ -255,7 +306,7 @@ def test_one_list_cannot_fill_our_memory(
     monkeypatch.setattr(get_files, "MOST_MEMBERS", 10)
     told, wire = fetch(tmp_path, payload.PYTHON + b"".join(map(copy_frames.message, pieces)))
     assert error in (told.error or "")
-    assert told.hostile
+    assert told.hostile is ("files" not in error)
     assert wire.closed
 
 

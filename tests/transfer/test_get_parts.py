@@ -14,6 +14,7 @@ from cases import cases
 from transport.far_link import FarLink
 
 from dispatcher.bootstrap import payload
+from dispatcher.model.errors import CannotCopy
 from dispatcher.remote.protocol import copy_frames
 from dispatcher.remote.protocol.copy_frames import Entry
 from dispatcher.remote.protocol.packing import unpack
@@ -175,7 +176,7 @@ def test_a_small_file_leaves_no_part(tmp_path: Path) -> None:
 def test_why_a_host_could_not_go_on_is_told(tmp_path: Path) -> None:
     one = big(tmp_path, b"x")
     one.needs()
-    with pytest.raises(OSError, match=r"changed \\xff"):
+    with pytest.raises(CannotCopy, match=r"changed \\xff"):
         one.take(copy_frames.BROKEN, b"changed \xff" + b"x" * 999)
     one.close()
 

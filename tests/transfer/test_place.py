@@ -14,7 +14,7 @@ import pytest
 from cases import cases
 from open_files import open_files
 
-from dispatcher.model.errors import UsageError
+from dispatcher.model.errors import CannotCopy, UsageError
 from dispatcher.remote.copy.disk import DEAD, STAGE_HERE
 from dispatcher.transfer import dest_dir
 from dispatcher.transfer.dest_dir import (
@@ -84,7 +84,6 @@ class TestPlace:
             ("..", "not asked for"), ("a/..", "a bad name"), ("a//x", "a bad name"),
             ("a/", "a bad name"), ("a/x\0", "a bad name"), ("a/" + "n" * 256, "a bad name"),
             ("a/" + "é" * 128, "a bad name"), ("a/\ud800", "a bad name"),
-            ("/".join(["a"] * (MOST_DEPTH + 1)), f"more than {MOST_DEPTH} folders deep"),
         ],
     )  # fmt: skip
     def test_names_that_do_not(self, place: Place, name: str, why: str) -> None:
@@ -92,11 +91,16 @@ class TestPlace:
             place.parts(name)
         assert len(str(caught.value)) < 500
 
+    def test_a_name_too_deep_is_no_lie(self, place: Place) -> None:
+        with pytest.raises(CannotCopy, match=f"a/': more than {MOST_DEPTH} folders deep") as caught:
+            place.parts("/".join(["a"] * (MOST_DEPTH + 1)))
+        assert len(str(caught.value)) < 500
+
     def test_it_is_ours_alone(self, tmp_path: Path, place: Place) -> None:
         assert (tmp_path / "in" / "n1").stat().st_mode & 0o777 == 0o700
 
     def test_folders_are_entered_or_made(self, tmp_path: Path, place: Place) -> None:
-        with pytest.raises(BadArchive, match="'a/x': no such file or directory"):
+        with pytest.raises(FileNotFoundError, match=f"{tmp_path}/in/n1/a'"):
             place.enter(["a", "x"])
         made = place.enter(["a", "x"], make=True)
         assert place.enter(["a", "x"]) == made
@@ -108,7 +112,7 @@ class TestPlace:
         (inner / "file").touch()
         (inner / "link").symlink_to("..")
         for name in ("file", "link"):
-            with pytest.raises(BadArchive):
+            with pytest.raises(NotADirectoryError, match=f"{inner}/{name}'"):
                 place.enter(["a", "x", name], make=True)
 
     def test_what_stands_there(self, tmp_path: Path, place: Place) -> None:
@@ -154,7 +158,7 @@ class TestPlace:
         root = tmp_path / "n1"
         with contextlib.closing(Place(str(root), {"a"}, [["*", "*", "log"]])) as place:
             place.folder(["a"], 0o700, 0)
-            with pytest.raises(BadArchive, match="no such file"):
+            with pytest.raises(BadArchive, match="in no folder that was listed"):
                 made(place, parts, kind)
         assert os.listdir(root) == ["a"]
         assert os.listdir(root / "a") == []
@@ -208,7 +212,7 @@ class TestPlace:
         place.folder(["b"], 0o700, 0)
         place.link(["b", "x"], "../a")
         assert os.readlink(folder / "b" / "x") == "../a"
-        with pytest.raises(BadArchive, match=r"^'b': is a directory$"):
+        with pytest.raises(IsADirectoryError, match=f"{folder}/b'"):
             place.link(["b"], "a")
         assert place.left_out == []
 
@@ -316,11 +320,6 @@ def test_times_that_make_no_sense_are_not_believed(tmp_path: Path, given: int, k
     os.close(fd)
     assert found.st_mtime_ns == (kept if kept < 2**33 else kept * SECOND)
     assert found.st_atime_ns == found.st_mtime_ns
-
-
-@cases(("error", "why"), [(OSError(28, "No space left"), "no space left"), (OSError("odd"), "")])
-def test_why_a_disk_refuses(error: OSError, why: str) -> None:
-    assert dest_dir._why(error) == why
 
 
 class TestNames:

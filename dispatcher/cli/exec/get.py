@@ -20,7 +20,7 @@ from dispatcher.model import paths as placeholders
 from dispatcher.model.errors import CannotCopy, MissingArgument, UsageError
 from dispatcher.model.paths import HOST, RANK
 from dispatcher.plan.exec_plan import ExecPlan
-from dispatcher.remote.copy.wildcards import has_wildcards
+from dispatcher.remote.copy.wildcards import has_wildcards, split
 from dispatcher.transfer.get_files import Fetching, Group
 
 _SIZES = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
@@ -122,6 +122,11 @@ def _named(path: str) -> tuple[str, str]:
         )
     if base in ("", ".", "..") or "\0" in path:
         raise CannotCopy(f"get: {path!r}: cannot be fetched as a whole")
+    if has_wildcards(path) and ".." in split(path)[1]:
+        raise CannotCopy(
+            f"get: {path!r}: .. cannot stand behind a wildcard",
+            hint="what matches keeps its path from the first wildcard on",
+        )
     return there(path), base
 
 

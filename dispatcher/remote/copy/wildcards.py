@@ -24,7 +24,8 @@ def split(path: str) -> tuple[str, list[str]]:
     parts = path.split("/")
     first = next(at for at, part in enumerate(parts) if has_wildcards(part))
     folder = "/".join(parts[:first])
-    return (folder or "/") if first else "", [part for part in parts[first:] if part]
+    rest = [part for part in parts[first:] if part not in ("", ".")]
+    return (folder or "/") if first else "", rest
 
 
 def matches(name: str, part: str) -> bool:
