@@ -134,7 +134,7 @@ class Sending(CopyHandler):
         copy, reader = self.copies[node], self._readers[node]
         link.write(payload.copy_payload(bool(self._below.get(node))) + self._order(node))
         answer = reader.value()
-        if _take_report(copy, answer):
+        if _take_report(copy, answer, sources):
             return
         needed, starts = needs_of(answer, sources.entries)
         copy.wanted = sum(sources.entries[index].size for index in needed)
@@ -146,11 +146,11 @@ class Sending(CopyHandler):
             pass  # it may have said why
         while "of" in (answer := reader.value()):
             self._take_message(node, answer)
-        _take_report(copy, answer)
+        _take_report(copy, answer, sources)
 
     def _take_message(self, node: int, answer: dict[str, Any]) -> None:
         """What an inner host says of those below it: it can say nothing of any other."""
-        _, below = self._below.get(node, ({}, {}))
+        (sources, _), (_, below) = self._plans[node], self._below.get(node, ({}, {}))
         nodes = answer.pop("of", None)
         if not isinstance(nodes, list):
             raise Malformed("a word of nobody")
@@ -160,7 +160,7 @@ class Sending(CopyHandler):
                 raise Malformed("a word of a host that is not below it")
             copy.python = True
             if "failed" not in answer:
-                _take_report(copy, answer)
+                _take_report(copy, answer, sources)
             else:
                 copy.relay_error = str(answer["failed"])[:300]
 
@@ -186,23 +186,27 @@ class Sending(CopyHandler):
             return self._orders[key]
 
 
-def _take_report(copy: HostCopy, answer: dict[str, Any]) -> bool:
-    """Whether ``answer`` is the host's last word; what it says is kept."""
-    error, sent, equal = answer.get("error"), answer.get("sent"), answer.get("equal")
-    if isinstance(error, str):
-        copy.error = error[:500]
-    elif isinstance(sent, int) and isinstance(equal, int):
-        copy.sent, copy.equal = sent, equal
-        copy.bytes = copy.wanted = _number(answer.get("bytes"))
-        copy.found = _number(answer.get("found"))
-    else:
+#: files that were needed, and not; bytes that came, and were there (``Receiver.report``)
+_REPORT = ("sent", "equal", "bytes", "found")
+
+
+def _take_report(copy: HostCopy, answer: dict[str, Any], sources: Sources) -> bool:
+    """Whether ``answer`` is the host's last word; what it says of ``sources`` is kept.
+
+    Raises: Malformed for a report of more than it was offered.
+    """
+    if isinstance(answer.get("error"), str):
+        copy.error = answer["error"][:500]
+        return True
+    if "sent" not in answer:
         return False
+    done = sent, equal, size, found = [answer.get(key, 0) for key in _REPORT]
+    if not all(type(number) is int and number >= 0 for number in done):
+        raise Malformed("a broken report")
+    if sent + equal > sources.files or max(size, found) > sources.size:
+        raise Malformed("a report of more than it was offered")
+    copy.sent, copy.equal, copy.bytes, copy.wanted, copy.found = sent, equal, size, size, found
     return True
-
-
-def _number(value: object) -> int:
-    """``value`` if it is a number of bytes, else 0."""
-    return value if isinstance(value, int) and 0 <= value < 1 << 60 else 0
 
 
 def needs_of(

@@ -11,6 +11,7 @@ import os
 import tempfile
 import threading
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
 from typing import Any, BinaryIO
 
 from dispatcher.model.errors import CannotCopy
@@ -185,7 +186,12 @@ class Sources:
         if self._tar is not None:
             self._tar.close()
 
-    @property
+    @cached_property
+    def files(self) -> int:
+        """How many files there are."""
+        return sum(entry.kind == copy_frames.FILE for entry in self.entries)
+
+    @cached_property
     def size(self) -> int:
         """Bytes of all files."""
         return sum(entry.size for entry in self.entries)

@@ -58,11 +58,6 @@ class WorkingFolder(Sources):
         self._spans = [(0, 0)] * len(self.entries)
         self._end = 0
 
-    @property
-    def files(self) -> int:
-        """How many files there are."""
-        return sum(entry.kind == FILE for entry in self.entries)
-
     def pieces(self, needed: Sequence[int], starts: dict[int, tuple[int, str]]) -> Iterator[bytes]:
         """As of ``Sources``; the small ones of ``needed`` are read now, if no host wanted them."""
         with self._reading:

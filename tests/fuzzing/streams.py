@@ -580,8 +580,9 @@ def tar(data: bytes) -> None:
 )  # fmt: skip
 def put_near(data: bytes) -> None:
     sources: Any = SimpleNamespace(
-        entries=ENTRIES, order=lambda *_, **__: b"", pieces=lambda needed, starts: [b"x"]
-    )
+        entries=ENTRIES, files=len(ENTRIES), size=sum(entry.size for entry in ENTRIES),
+        order=lambda *_, **__: b"", pieces=lambda needed, starts: [b"x"],
+    )  # fmt: skip
     below = {0: ({"x": 1}, {4: HostCopy(), 5: HostCopy()})}
     sending = Sending(
         [(sources, ())], checksum=False, resume=True, copies=[HostCopy()], below=below

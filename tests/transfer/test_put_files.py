@@ -25,6 +25,14 @@ NEED_ALL = copy_frames.message({"need": b"\1", "start": "", "seen": ""})
 DONE = copy_frames.message({"sent": 1, "equal": 0, "bytes": 5, "found": 0})
 
 
+#: of one file of five bytes
+LIES: list[dict[str, Any]] = [
+    {"sent": 2}, {"sent": -1}, {"sent": 10**18}, {"equal": 1}, {"sent": 2, "equal": -1},
+    {"bytes": 6}, {"bytes": -1}, {"bytes": 1 << 59}, {"found": 6}, {"found": "x"},
+    {"sent": None}, {"equal": []}, {"sent": True},
+]  # fmt: skip
+
+
 def send(tmp_path: Path, said: bytes) -> tuple[list[HostCopy], FarLink]:
     """What is known of hosts 0 and 7, below it, when 0 says ``said``."""
     (tmp_path / "f").write_text("hello")
@@ -62,9 +70,9 @@ def test_a_host_without_python_is_sent_a_tar(tmp_path: Path) -> None:
 
 
 def test_an_inner_host_speaks_for_those_below_it(tmp_path: Path) -> None:
-    words = copy_frames.message({"of": [7], "sent": 1, "equal": 2, "bytes": 5, "found": 0})
+    words = copy_frames.message({"of": [7], "sent": 0, "equal": 1, "bytes": 0, "found": 0})
     told, _ = send(tmp_path, payload.PYTHON + NEED_ALL + words + DONE)
-    assert [(one.sent, one.equal) for one in told] == [(1, 0), (1, 2)]
+    assert [(one.sent, one.equal) for one in told] == [(1, 0), (0, 1)]
     failed = copy_frames.message({"of": [7], "failed": "Permission denied"})
     told, _ = send(tmp_path, payload.PYTHON + NEED_ALL + failed + DONE)
     assert (told[1].sent, told[1].error, told[1].relay_error) == (None, None, "Permission denied")
@@ -81,6 +89,11 @@ def test_an_inner_host_speaks_for_those_below_it(tmp_path: Path) -> None:
         payload.PYTHON + NEED_ALL + copy_frames.message({"of": [8], "sent": 1, "equal": 0}),
         payload.PYTHON + NEED_ALL + copy_frames.message({"of": 7, "sent": 1, "equal": 0}),
         payload.PYTHON + NEED_ALL + copy_frames.message({"of": [[7]], "failed": ""}),
+        payload.PYTHON + NEED_ALL + copy_frames.message({"of": [7], "sent": 1, "equal": 1}),
+        *(
+            payload.PYTHON + NEED_ALL + copy_frames.message({"sent": 1, "equal": 0, **lie})
+            for lie in LIES
+        ),
     ],
 )
 def test_what_makes_no_sense_is_not_believed(said: bytes, tmp_path: Path) -> None:
@@ -161,15 +174,13 @@ class TestSending:
     @cases(
         ("report", "told"),
         [
-            ({"sent": 1, "equal": 2, "bytes": 5, "found": 3}, HostCopy(True, 5, 5, 3, 1, 2)),
-            ({"sent": 1, "equal": 0}, HostCopy(True, 0, 0, 0, 1, 0)),
-            ({"sent": 0, "equal": 0, "bytes": -1, "found": "x"}, HostCopy(True, 0, 0, 0, 0, 0)),
-            ({"sent": 0, "equal": 0, "bytes": 1 << 60}, HostCopy(True, 0, 0, 0, 0, 0)),
-            ({"sent": 0, "equal": 0, "bytes": (1 << 60) - 1},
-             HostCopy(True, (1 << 60) - 1, (1 << 60) - 1, 0, 0, 0)),
+            ({"sent": 1, "equal": 0, "bytes": 2, "found": 3}, HostCopy(True, 2, 2, 3, 1, 0)),
+            ({"sent": 1, "equal": 0, "bytes": 5}, HostCopy(True, 5, 5, 0, 1, 0)),
+            ({"sent": 0, "equal": 1}, HostCopy(True, 0, 0, 0, 0, 1)),
+            ({"sent": 0, "equal": 0}, HostCopy(True, 0, 0, 0, 0, 0)),
         ],
-    )  # fmt: skip
-    def test_numbers_of_a_report_are_taken_as_far_as_they_make_sense(
+    )
+    def test_numbers_of_a_report_are_taken_as_far_as_something_was_offered(
         self, tmp_path: Path, report: dict[str, Any], told: HostCopy
     ) -> None:
         (tmp_path / "f").write_text("hello")
