@@ -156,7 +156,7 @@ def conclude(
         if one.error is not None:
             failure = Failure(Kind.PROTOCOL, one.error)
             outcomes[node] = Failed(failure) if one.hostile else NotCopied(one.error)
-        elif is_good(outcome) and one.python and one.sent is None:
+        elif is_good(outcome) and one.python is not False and one.sent is None:
             outcomes[node] = NotCopied("it ended before all was copied")
     if options.as_json:
         for node, (name, outcome, one) in enumerate(zip(names, outcomes, copies, strict=True)):

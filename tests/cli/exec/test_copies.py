@@ -163,6 +163,7 @@ BAD = Failed(Failure(Kind.LOST, "gone"))
         (Exited(0), HostCopy(python=True, sent=1), Exited(0), 0),
         (Exited(0), HostCopy(python=False), Exited(0), 0),
         (Exited(0), HostCopy(python=True), NotCopied("it ended before all was copied"), 1),
+        (Exited(0), HostCopy(), NotCopied("it ended before all was copied"), 1),
         (Exited(0), HostCopy(python=True, sent=1, error="full"), NotCopied("full"), 1),
         (Exited(3), HostCopy(python=True, error="full"), NotCopied("full"), 1),
         (Exited(0), HostCopy(error="bad\x1b", hostile=True),
