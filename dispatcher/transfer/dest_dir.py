@@ -48,17 +48,21 @@ class Place:
     ) -> None:
         make_folders(path, 0o700)
         self._path = path
-        self._root = os.open(path, _FOLDER)
+        self.open()
         sweep(path)
         self._stage = ""
         self._staged = -1  # the stage's descriptor; locked, so that nobody sweeps it
         self._names = names
         self._patterns = patterns
-        self._last: tuple[list[str], int] = ([], os.dup(self._root))
         self._open: list[tuple[list[str], int]] = []  # folders we are in, and their times
         self._known: set[int] | None = set() if self._folds() else None  # inodes of this copy
         self._left_out: list[str] = []
         self._omitted = 0
+
+    def open(self) -> None:
+        """Open it again after ``close``; what is known of the copy has stayed. Raises: OSError."""
+        self._root = os.open(self._path, _FOLDER)
+        self._last: tuple[list[str], int] = ([], os.dup(self._root))
 
     def _folds(self) -> bool:
         """Whether two names may be one file here; tried, since no system call tells."""
@@ -85,6 +89,7 @@ class Place:
                 os.unlink(name, dir_fd=self._staged)
             os.rmdir(self._stage, dir_fd=self._root)
             os.close(self._staged)
+            self._staged = -1
         os.close(self._last[1])
         os.close(self._root)
 

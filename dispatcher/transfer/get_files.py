@@ -87,14 +87,10 @@ class Receiving:
         self._file: Incoming | None = None  # once it has begun
         self._begun = False  # whether the host has said where it begins
         self.equal = self.sent = self.bytes = self.wanted = self.found = 0
-        self._places: list[Place] = []
-        try:
-            for group in groups:
-                self._places.append(Place(group.place, group.names, group.patterns))
-        except OSError:
-            for place in self._places:
-                place.close()
-            raise
+        self._groups = groups
+        self._places: dict[int, Place] = {}
+        self._group = -1  # whose place is open, and no other: there may be one for each rank
+        self._place(0)
         self._pieces = tempfile.SpooledTemporaryFile(  # noqa: SIM115 - closed by close
             _IN_MEMORY, prefix="dispatch-get-", dir=groups[0].place
         )
@@ -115,6 +111,8 @@ class Receiving:
             raise CannotCopy(f"more than {MOST_MEMBERS} files and folders")
         for entry in copy_frames.rows(listed):
             place, parts = self._find(entry.path)
+            if self._group < max(self._places):
+                raise Malformed("a list that goes back")
             if entry.size < 0:
                 raise BadArchive("a member of negative size")
             wants = entry.kind == copy_frames.FILE and not self._same(entry, place, parts)
@@ -149,10 +147,31 @@ class Receiving:
         number, _, name = path.partition("/")
         if not (number.isascii() and number.isdigit() and len(number) < 9):
             raise BadArchive(f"a member that was not asked for: {path[:80]!r}")
-        if int(number) >= len(self._places):
+        if int(number) >= len(self._groups):
             raise BadArchive(f"a member that was not asked for: {path[:80]!r}")
-        place = self._places[int(number)]
+        place = self._place(int(number))
         return place, place.parts(name)
+
+    def _place(self, number: int) -> Place:
+        if number != self._group:
+            self._leave()
+            if number in self._places:
+                self._places[number].open()
+            else:
+                group = self._groups[number]
+                self._places[number] = Place(group.place, group.names, group.patterns)
+            self._group = number
+        return self._places[number]
+
+    def _leave(self, *, done: bool = True) -> None:
+        """Close the place that is open. done: nothing more is made there."""
+        number, self._group = self._group, -1
+        if number >= 0:
+            try:
+                if done:
+                    self._places[number].settle()
+            finally:
+                self._places[number].close()
 
     def close(self) -> None:
         """Close all; parts stay, if they may be gone on with."""
@@ -161,8 +180,7 @@ class Receiving:
             os.close(part.fd)
         if self._file is not None and self._file not in self._parts.values():
             os.close(self._file.fd)
-        for place in self._places:
-            place.close()
+        self._leave(done=False)
         self._pieces.close()
 
     @property
@@ -172,7 +190,7 @@ class Receiving:
 
     @property
     def left_out(self) -> list[str]:
-        return [text for place in self._places for text in place.left_out]
+        return [text for place in self._places.values() for text in place.left_out]
 
     def needs(self) -> dict[str, Any]:
         """Which files are to be sent, and what there is of them already; the list is whole."""
@@ -303,8 +321,7 @@ class Receiving:
                 place.folder(parts, entry.mode, entry.mtime)
             elif entry.kind == copy_frames.LINK:
                 place.link(parts, entry.more)
-        for place in self._places:
-            place.settle()
+        self._leave()
 
 
 #: how much larger a tar may be than what is in it: a block or two a member

@@ -416,3 +416,40 @@ def test_a_group_that_was_not_asked_for(tmp_path: Path, number: str) -> None:
     receiving = Receiving(groups, limit=LIMIT, checksum=False, resume=True)
     with contextlib.closing(receiving), pytest.raises(BadArchive, match="not asked for"):
         receiving.offer(offered(Entry(f"{number}/a", "f", 0o644, 1, 1)))
+
+
+def test_places_of_many_ranks_are_open_one_by_one(tmp_path: Path) -> None:
+    ranks = range(50)
+    groups = [Group(str(tmp_path / f"rank-{rank}"), BOTH) for rank in ranks]
+    tree = (("a", "d", 0), ("a/f", "f", 1), ("a/l", "l", 0), ("a/o", "o", 0), ("b", "f", 1))
+    listed = [
+        Entry(f"{rank}/{name}", kind, 0o755, size, 7 * 10**9, "f" if kind == "l" else "")
+        for rank in ranks
+        for name, kind, size in tree
+    ]
+    before = open_files()
+    one = Receiving(groups, limit=LIMIT, checksum=False, resume=True)
+    with contextlib.closing(one):
+        assert not one.offer(offered(*listed))
+        one.needs()
+        while not one.done:
+            one.take(copy_frames.DATA, b"x")
+            assert len(open_files() - before) < 7
+            one.take(copy_frames.END, hashlib.sha256(b"x").digest())
+        one.settle()
+        assert len(one.left_out) == 50
+    assert open_files() <= before
+    for rank in ranks:
+        place = tmp_path / f"rank-{rank}"
+        assert names(place) == {"a", "a/f", "a/l", "b"}
+        assert (place / "a").stat().st_mtime == 7
+
+
+def test_a_list_that_goes_back_to_another_rank(tmp_path: Path) -> None:
+    groups = [Group(str(tmp_path / place), BOTH) for place in ("n1", "n2")]
+    one = Receiving(groups, limit=LIMIT, checksum=False, resume=True)
+    listed = [Entry(f"{rank}/a", "f", 0o644, 1, 1) for rank in (0, 1)]
+    with contextlib.closing(one):
+        assert one.offer({**offered(*listed), "more": True})
+        with pytest.raises(Malformed, match="a list that goes back"):
+            one.offer(offered(file("b")))
