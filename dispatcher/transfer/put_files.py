@@ -115,6 +115,12 @@ class Sending(CopyHandler):
 
     # -- one host ---------------------------------------------------------------------------
 
+    def moved(self) -> dict[int, int]:
+        """As of ``CopyHandler``; who waits while a file is read here for another is not still."""
+        return {
+            node: count + self._plans[node][0].n_read for node, count in super().moved().items()
+        }
+
     def _by_tar(self, node: int, link: Link) -> None:
         sources, groups = self._plans[node]
         if len(groups) > 1:

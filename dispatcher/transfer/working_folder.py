@@ -19,7 +19,7 @@ from collections.abc import Iterator, Sequence
 from typing import BinaryIO
 
 from dispatcher.model.errors import CannotCopy
-from dispatcher.remote.copy.disk import KINDS, PART, STAGE, STAGE_HERE, give
+from dispatcher.remote.copy.disk import KINDS, PART, STAGE, STAGE_HERE
 from dispatcher.remote.protocol.copy_frames import FILE, FOLDER, OTHER, Entry
 from dispatcher.transfer.ignore_rules import Rules
 from dispatcher.transfer.put_sources import SMALL, Group, Sources
@@ -60,9 +60,10 @@ class WorkingFolder(Sources):
 
     def pieces(self, needed: Sequence[int], starts: dict[int, tuple[int, str]]) -> Iterator[bytes]:
         """As of ``Sources``; the small ones of ``needed`` are read now, if no host wanted them."""
+        there = {index for index in needed if self.is_there(index, starts)}  # nobody waits for it
         with self._reading:
             for index in needed:
-                if self.is_there(index, starts):
+                if index in there:
                     continue
                 entry, span = self.entries[index], self._spans[index]
                 if entry.size <= SMALL and span[0] == span[1]:
@@ -73,7 +74,7 @@ class WorkingFolder(Sources):
 
     def _keep(self, index: int) -> int:
         size = 0
-        for piece in give(self._paths[index], self.entries[index].size):
+        for piece in self.given(index):
             self._run.write(piece)
             size += len(piece)
         return size

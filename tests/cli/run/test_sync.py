@@ -7,6 +7,8 @@ import threading
 import time
 from contextlib import closing
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from cases import cases
@@ -177,7 +179,8 @@ def test_a_host_with_which_nothing_moves_is_given_up_and_no_other(
     """Host 0 takes bytes, 1 says some, 2 neither; 3 is as late as 2, and begins later."""
     monkeypatch.setattr(sync, "MOST_STILL", 3)
     copies = [HostCopy() for _ in range(4)]
-    sending = Sending([], checksum=False, resume=True, copies=copies)
+    sources: Any = SimpleNamespace(entries=[], n_read=0)
+    sending = Sending([(sources, ())] * 4, checksum=False, resume=True, copies=copies)
     links = [FarLink() for _ in copies]
     monkeypatch.setattr(FrameReader, "talk", lambda *what: None)
     for node in (0, 1, 2):
