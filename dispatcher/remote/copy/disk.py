@@ -45,6 +45,7 @@ STAGE_HERE = ".dispatch-get-"
 #: seconds after which a part that nobody goes on with is swept, and a stage that nobody locks
 STALE, DEAD = 7 * 86400, 60
 FOR_READING = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW
+FOR_LISTING = FOR_READING | os.O_DIRECTORY
 
 #: what inode(7) calls S_IFREG, S_IFDIR and S_IFLNK
 KINDS = {0o100000: FILE, 0o040000: FOLDER, 0o120000: LINK}
@@ -138,7 +139,10 @@ def open_part(path: str, folder: int | None = None, *, make: bool) -> int | None
 
 
 def sweep(folder: str) -> None:
-    """Remove the stages of copies that are dead, and parts that nobody has wanted for long."""
+    """Remove our stages of copies that are dead, and parts of ours that nobody has wanted for long.
+
+    Others may write to ``folder``: what is not ours stays, whatever it is called.
+    """
     for name in os.listdir(folder):
         if not name.startswith((STAGE, PART, STAGE_HERE)):
             continue
@@ -146,24 +150,42 @@ def sweep(folder: str) -> None:
         try:
             fd = os.open(path, FOR_READING)
             try:
-                age = time.time() - os.fstat(fd).st_mtime
-                if locked(fd) and age > (STALE if name.startswith(PART) else DEAD):
-                    remove(path)
+                about = os.fstat(fd)
+                kind = KINDS.get(about.st_mode & 0o170000) if about.st_uid == os.geteuid() else None
+                limit = STALE if name.startswith(PART) else DEAD
+                if kind is None or time.time() - about.st_mtime <= limit or not locked(fd):
+                    continue
+                if kind == FOLDER:
+                    clear(fd)
+                    os.rmdir(path)
+                else:
+                    os.unlink(path)
             finally:
                 os.close(fd)
         except OSError:
             pass  # another user's, or just gone
 
 
-def remove(path: str) -> None:
-    """Remove a file, or a tree of our own making."""
-    if os.path.islink(path) or not os.path.isdir(path):
-        os.unlink(path)
-        return
-    os.chmod(path, 0o700)
-    for name in os.listdir(path):
-        remove(os.path.join(path, name))
-    os.rmdir(path)
+def clear(folder: int) -> None:
+    """Remove what is in the open ``folder``, a tree of our own making.
+
+    By descriptors, and through no link: nobody can lead us elsewhere by changing a name meanwhile.
+    Raises: OSError.
+    """
+    os.fchmod(folder, 0o700)
+    for name in os.listdir(folder):
+        try:
+            inner = os.open(name, FOR_LISTING, dir_fd=folder)
+        except OSError as error:
+            if error.errno not in (errno.ENOTDIR, errno.ELOOP):
+                raise
+            os.unlink(name, dir_fd=folder)
+            continue
+        try:
+            clear(inner)
+        finally:
+            os.close(inner)
+        os.rmdir(name, dir_fd=folder)
 
 
 class NotGiven(Exception):

@@ -14,20 +14,20 @@ import errno
 import os
 
 from dispatcher.remote.copy.disk import (
-    FOR_READING,
+    FOR_LISTING,
     PART,
     STAGE,
     Incoming,
     NotTaken,
     Present,
     at_home,
+    clear,
     digest,
     locked,
     merge,
     needs,
     open_part,
     opened_again,
-    remove,
     rename,
     same_file,
     same_time,
@@ -111,14 +111,16 @@ class Group:
         if not self.stage:
             self.stage = os.path.join(self.folder, STAGE + os.urandom(6).hex())
             os.mkdir(self.stage, 0o700)
-            self.lock = os.open(self.stage, FOR_READING)
+            self.lock = os.open(self.stage, FOR_LISTING)
             locked(self.lock)  # where the file system can
         return os.path.join(self.stage, inner)
 
     def close(self) -> None:
         """Remove the stage, with what was not given its name. Raises: OSError."""
         if self.stage:
-            remove(self.stage)
+            if self.lock >= 0:
+                clear(self.lock)
+            os.rmdir(self.stage)
             self.stage = ""
         if self.lock >= 0:
             os.close(self.lock)
@@ -452,7 +454,7 @@ class Receiver:
             merge(staged, final)
         for _, final, entry in folders:
             if entry.mode & 0o700 != 0o700:
-                fd = os.open(final, os.O_RDONLY | os.O_NOFOLLOW | os.O_DIRECTORY | os.O_CLOEXEC)
+                fd = os.open(final, FOR_LISTING)
                 os.fchmod(fd, entry.mode)
                 os.close(fd)
 

@@ -23,13 +23,13 @@ from dispatcher.remote.copy.disk import (
     NotGiven,
     NotTaken,
     at_home,
+    clear,
     digest,
     give,
     locked,
     merge,
     needs,
     open_part,
-    remove,
     rename,
     same_file,
     scan,
@@ -383,6 +383,39 @@ class TestSweep:
         assert not open_files() - before
         os.close(fd)
 
+    @cases("name", [STAGE + "1", STAGE_HERE + "1", PART + "1"])
+    def test_what_another_user_has_put_there_stays(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+    ) -> None:
+        path = tmp_path / name
+        path.touch() if name.startswith(PART) else (path / "in").mkdir(parents=True)
+        self.aged(path, STALE + 30)
+        monkeypatch.setattr(os, "geteuid", lambda: path.stat().st_uid + 1)
+        before = names(tmp_path)
+        sweep(str(tmp_path))
+        assert names(tmp_path) == before
+
+    def test_a_folder_whose_name_becomes_a_link_leads_nowhere(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        (tmp_path / "kept").mkdir()
+        (tmp_path / "kept" / "f").touch()
+        inner = tmp_path / (STAGE + "1") / "in"
+        inner.mkdir(parents=True)
+        self.aged(inner.parent, DEAD + 30)
+        really = os.listdir
+
+        def exchanged(at: str | int) -> list[str]:
+            if os.path.samefile(at, inner):
+                inner.rename(tmp_path / "aside")
+                inner.symlink_to(tmp_path / "kept")
+            return really(at)
+
+        monkeypatch.setattr(os, "listdir", exchanged)
+        sweep(str(tmp_path))
+        assert inner.is_symlink()
+        assert names(tmp_path / "kept") == ["f"]
+
     def test_a_link_is_not_followed(self, tmp_path: Path) -> None:
         (tmp_path / "real").mkdir()
         self.aged(tmp_path / "real", STALE + 30)
@@ -395,13 +428,15 @@ def test_a_tree_is_removed_and_what_its_links_lead_to_is_not(tmp_path: Path) -> 
     (tmp_path / "kept").mkdir()
     (tmp_path / "kept" / "f").touch()
     (tmp_path / "tree" / "in").mkdir(parents=True)
-    (tmp_path / "tree" / "in" / "link").symlink_to(tmp_path / "kept")
-    (tmp_path / "tree" / "in").chmod(0)
-    remove(str(tmp_path / "tree"))
-    assert names(tmp_path) == ["kept", "kept/f"]
-    (tmp_path / "link").symlink_to("kept")
-    remove(str(tmp_path / "link"))
-    assert names(tmp_path) == ["kept", "kept/f"]
+    for name in ("link", "in/link"):
+        (tmp_path / "tree" / name).symlink_to(tmp_path / "kept")
+    os.mkfifo(tmp_path / "tree" / "fifo")
+    (tmp_path / "tree" / "in").chmod(0o400)
+    fd, before = os.open(tmp_path / "tree", os.O_RDONLY), open_files()
+    clear(fd)
+    assert open_files() == before
+    os.close(fd)
+    assert names(tmp_path) == ["kept", "kept/f", "tree"]
 
 
 def test_a_lock_is_for_one(tmp_path: Path) -> None:
