@@ -44,7 +44,8 @@ STAGE, PART = ".dispatch-put-", ".dispatch-part-"
 STAGE_HERE = ".dispatch-get-"
 #: seconds after which a part that nobody goes on with is swept, and a stage that nobody locks
 STALE, DEAD = 7 * 86400, 60
-FOR_READING = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW
+#: a name may be of a fifo by now, whose writer never comes: nobody waits for it
+FOR_READING = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 FOR_LISTING = FOR_READING | os.O_DIRECTORY
 
 #: what inode(7) calls S_IFREG, S_IFDIR and S_IFLNK

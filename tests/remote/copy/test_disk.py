@@ -6,6 +6,7 @@ import errno
 import hashlib
 import os
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -422,6 +423,26 @@ class TestSweep:
         (tmp_path / (STAGE + "1")).symlink_to("real")
         sweep(str(tmp_path))
         assert names(tmp_path) == [STAGE + "1", "real"]
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize(
+    ("use", "comes"),
+    [
+        (lambda fifo: sweep(str(fifo.parent)), None),
+        (lambda fifo: digest(str(fifo)), sha(b"").hex()),
+        (lambda fifo: [kind for kind, _ in given(fifo, 1)], [BROKEN]),
+    ],
+)
+def test_the_writer_of_a_fifo_is_not_waited_for(
+    tmp_path: Path, use: Callable[[Path], object], comes: object
+) -> None:
+    """Anybody may leave one under such a name, or in the place of a file that was listed."""
+    fifo = tmp_path / (STAGE + "1")
+    os.mkfifo(fifo)
+    os.utime(fifo, (1, 1))
+    assert use(fifo) == comes
+    assert fifo.exists()
 
 
 def test_a_tree_is_removed_and_what_its_links_lead_to_is_not(tmp_path: Path) -> None:
