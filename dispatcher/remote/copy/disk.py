@@ -111,11 +111,11 @@ def locked(fd: int) -> bool:
     return True
 
 
-def same_file(fd: int, path: str, folder: int | None = None) -> bool:
-    """Whether ``path``, in ``folder``, is still the open file ``fd``."""
+def same_file(file: int | str, path: str, folder: int | None = None) -> bool:
+    """Whether ``path``, in ``folder``, is still ``file``: an open one, or another name of it."""
     try:
         there = os.stat(path, dir_fd=folder, follow_symlinks=False)
-        return os.path.samestat(os.fstat(fd), there)
+        return os.path.samestat(os.stat(file), there)
     except OSError:
         return False
 
@@ -131,10 +131,11 @@ def open_part(path: str, folder: int | None = None, *, make: bool) -> int | None
         fd = os.open(path, flags, 0o600, dir_fd=folder)
     except OSError:
         return None
-    about = os.fstat(fd)
-    ours = about.st_mode & 0o170000 == 0o100000 and about.st_uid == os.geteuid()
-    if ours and about.st_nlink == 1 and locked(fd) and same_file(fd, path, folder):
-        return fd
+    if locked(fd):  # before its names are counted: one that is whole has a second and no lock
+        about = os.fstat(fd)
+        ours = about.st_mode & 0o170000 == 0o100000 and about.st_uid == os.geteuid()
+        if ours and about.st_nlink == 1 and same_file(fd, path, folder):
+            return fd
     os.close(fd)
     return None
 
@@ -156,6 +157,8 @@ def sweep(folder: str) -> None:
                 limit = STALE if name.startswith(PART) else DEAD
                 if kind is None or time.time() - about.st_mtime <= limit or not locked(fd):
                     continue
+                if kind == FILE and about.st_nlink > 1:
+                    continue  # it is in the stage of a copy, too
                 if kind == FOLDER:
                     clear(fd)
                     os.rmdir(path)

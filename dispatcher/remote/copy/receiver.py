@@ -170,7 +170,8 @@ class Receiver:
         self._tops: dict[str, str] = {}  # group and name -> the path that it gets in the end
         self._fresh: set[str] = set()  # of these, those of which nothing is there yet
         self._needed: list[int] = []
-        self._parts: dict[int, Incoming] = {}
+        self._parts: dict[int, Incoming] = {}  # locked
+        self._whole: dict[int, str] = {}  # the names of parts that are in the stage, too
         self._alike: dict[str, Present] = {}  # by path: of the same size, not of the same time
         self._present: dict[int, Present] = {}
         self._turn = 0  # which of the needed
@@ -361,15 +362,32 @@ class Receiver:
         return part
 
     def _create(self, entry: Entry) -> Incoming:
-        group, _, _ = self._split(entry.path)
-        path = group.staged(entry.path.partition("/")[2])
+        path = self._staged(entry)
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+        return Incoming(os.open(path, flags, 0o600), path)
+
+    def _staged(self, entry: Entry) -> str:
+        """Where a file waits for its name, in folders that are there."""
+        group, top, rest = self._split(entry.path)
+        path = group.staged(top + rest)
+        if rest and not os.path.isdir(os.path.dirname(path)):
+            os.makedirs(os.path.dirname(path))
+        return path
+
+    def _staged_too(self, index: int, part: Incoming) -> bool:
+        """Give a part that is whole a second name, in the stage; whether it can have one.
+
+        Two names keep other copies from it as a lock does (``open_part``), and take no descriptor.
+        Under its first it stays when the connection is lost.
+        """
+        staged = self._staged(self._entries[index])
         try:
-            fd = os.open(path, flags, 0o600)
-        except FileNotFoundError:
-            os.makedirs(os.path.dirname(path), exist_ok=True)
-            fd = os.open(path, flags, 0o600)
-        return Incoming(fd, path)
+            os.link(part.path, staged)
+        except OSError:
+            return False  # a file system without: the lock stays
+        self._whole[index], part.path = part.path, staged
+        del self._parts[index]
+        return True
 
     def _stay(self, index: int, entry: Entry, there: Present, sent: bytes) -> None:
         """A file is what it is to be, but for its time."""
@@ -388,7 +406,7 @@ class Receiver:
         self._own(file.fd)
         os.fchmod(file.fd, entry.mode)
         os.utime(file.fd, ns=(entry.mtime, entry.mtime))
-        if index not in self._parts:  # a part stays locked until it has its name
+        if index not in self._parts or self._staged_too(index, file):
             os.close(file.fd)
         self._places[index] = file.path
         self._file = None
@@ -441,6 +459,8 @@ class Receiver:
                 continue
             if rest:
                 os.makedirs(os.path.dirname(staged), exist_ok=True)
+            if index in self._whole:
+                self._drop(index)
             if entry.kind == LINK:
                 os.symlink(entry.more, staged)
                 self._own(staged)
@@ -458,6 +478,12 @@ class Receiver:
                 os.fchmod(fd, entry.mode)
                 os.close(fd)
 
+    def _drop(self, index: int) -> None:
+        """Take the first name from a part that is in the stage, too."""
+        part = self._whole.pop(index)
+        if same_file(self._places[index], part):
+            os.unlink(part)
+
     def report(self) -> dict[str, Any]:
         """What was done: files sent and equal; bytes received, and found from another time."""
         files = sum(entry.kind == FILE for entry in self._entries)
@@ -470,13 +496,22 @@ class Receiver:
         }
 
     def close(self, keep: bool) -> None:
-        """Leave nothing but, if ``keep``, the parts of files that have not arrived."""
+        """Leave nothing but, if ``keep``, the parts of files that have no name yet, for a week."""
         for part in self._parts.values():
-            if same_file(part.fd, part.path) and (not keep or os.fstat(part.fd).st_size == 0):
-                os.unlink(part.path)
+            if same_file(part.fd, part.path):  # it has not got its name
+                if keep and os.fstat(part.fd).st_size:
+                    os.utime(part.fd)
+                else:
+                    os.unlink(part.path)
             os.close(part.fd)
         if self._file is not None and self._file not in self._parts.values():
             os.close(self._file.fd)
+        for index in list(self._whole):
+            if keep:
+                os.utime(self._places[index])
+            else:
+                self._drop(index)
+        self._whole.clear()
         self._parts.clear()
         self._file = None
         for group in self._groups:

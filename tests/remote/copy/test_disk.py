@@ -501,6 +501,21 @@ def test_a_part_is_ours_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert open_part(str(tmp_path / "theirs"), make=False) is None
 
 
+def test_a_part_that_is_given_up_meanwhile_has_a_second_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever fills it gives it one before the lock goes: it is that one's still."""
+    path = tmp_path / "part"
+    path.touch()
+
+    def late(fd: int) -> bool:
+        os.link(path, tmp_path / "staged")
+        return locked(fd)
+
+    monkeypatch.setattr(disk, "locked", late)
+    assert open_part(str(path), make=True) is None
+
+
 class TestIncoming:
     def opened(self, path: Path, data: bytes) -> Incoming:
         path.write_bytes(data)

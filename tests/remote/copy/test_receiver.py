@@ -134,6 +134,46 @@ def test_two_at_once_do_not_share_a_part(big: Path, dest: Path) -> None:
     assert os.listdir(dest) == ["big"]
 
 
+@cases("links", [True, False])
+def test_a_large_file_that_is_whole_stays_when_another_is_cut_off(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, links: bool
+) -> None:
+    """However old it is. links: whether the file system has them."""
+    big, other, dest = (tmp_path / name for name in ("big", "other", "dest"))
+
+    def refused(path: str, other: str) -> None:
+        raise PermissionError(1, "Operation not permitted")
+
+    if not links:
+        monkeypatch.setattr(os, "link", refused)
+    dest.mkdir()
+    for path, data in ((big, BIG), (other, BIG[::-1])):
+        path.write_bytes(data)
+        os.utime(path, (1, 1))
+    copy = Copy([big, other], dest)
+    come = copy.frames()
+    copy.some(come, len(BIG) // (256 << 10) + 2)  # all of one and its end, and of the other a frame
+    late = Copy([big, other], dest)  # which neither shares nor sweeps it
+    copy.close(keep=True)
+    late.close(keep=False)
+    assert [name[: len(PART)] for name in os.listdir(dest)] == [PART, PART]
+    done = Copy([big, other], dest).all()
+    assert (done["found"], done["bytes"]) == (len(BIG) + (256 << 10), len(BIG) - (256 << 10))
+    assert {path.name: path.stat().st_mtime for path in dest.iterdir()} == {"big": 1, "other": 1}
+    assert (dest / "other").read_bytes() == BIG[::-1]
+
+
+def test_a_large_file_that_is_whole_is_shared_with_no_other_copy(big: Path, dest: Path) -> None:
+    one, two = Copy([big], dest), Copy([big], dest)
+    one.some(one.frames())
+    two.some(two.frames())
+    for copy in (two, one):
+        copy.receiver.commit()
+        copy.close(keep=True)
+        assert (dest / "big").read_bytes() == BIG
+    assert os.listdir(dest) == ["big"]
+
+
 def test_a_damaged_file_never_gets_its_name(big: Path, dest: Path) -> None:
     copy = Copy([big], dest)
     come = ((kind, body[:-1] + b"!" if kind == DATA else body) for kind, body in copy.frames())

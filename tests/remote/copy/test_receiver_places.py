@@ -345,12 +345,29 @@ class TestArriving:
         one.take(DATA, data[1000:])
         one.take(END, hashlib.sha256(data).digest())
         assert (one.available(0), one.available(1)) == (WORTH, -1)
-        assert one.source(0)[0] == path
+        assert os.path.samefile(one.source(0)[0], path)  # whom it is passed on to reads on
         assert one.source(1) == ("", WORTH)
         one.take(START, bytes(8))
         assert one.available(1) == 0
         one.close(keep=False)
         assert os.listdir(tmp_path) == []
+
+    @cases("commits", [True, False])
+    def test_a_large_file_that_is_whole_costs_no_descriptor(
+        self, tmp_path: Path, commits: bool
+    ) -> None:
+        data = bytes(WORTH)
+        one = receiver(f"{tmp_path}/", [folder("t"), *(file(f"t/{n}", data) for n in range(9))])
+        one.needs()
+        before = open_files()
+        while not one.done:
+            one.take(DATA, data)
+            one.take(END, hashlib.sha256(data).digest())
+        assert len(open_files() - before) == 1  # the stage
+        if commits:
+            one.commit()
+        one.close(keep=False)
+        assert names(tmp_path) == (["t", *(f"t/{n}" for n in range(9))] if commits else [])
 
     def test_what_was_not_needed_is_where_it_stands(self, tmp_path: Path) -> None:
         (tmp_path / "t").mkdir()
