@@ -3,6 +3,8 @@
 A *stage* is a folder beside the destination that a copy works in; a *part* is a large file
 under a name made of what it is. Both are locked by whoever fills them, so the next copy can
 tell the living from the dead. A file system without locks counts everything as living.
+
+It stays one file: what one end leaves on a disk is what the other end, or the next copy, finds.
 """
 
 from __future__ import annotations
@@ -50,6 +52,8 @@ FOR_LISTING = FOR_READING | os.O_DIRECTORY
 
 #: what inode(7) calls S_IFREG, S_IFDIR and S_IFLNK
 KINDS = {0o100000: FILE, 0o040000: FOLDER, 0o120000: LINK}
+#: uid and gid of whoever copies
+OURS = (-1, -1)
 
 
 class NotTaken(Exception):
@@ -62,44 +66,84 @@ def same_time(there: int, here: int) -> bool:
     return there == here or (there % second == 0 and there // second == here // second)
 
 
-def merge(staged: str, final: str) -> None:
+def merge(staged: str, final: str, owner: tuple[int, int] = OURS) -> None:
     """Give ``staged`` the name ``final``; into a folder that is there, file by file.
 
+    owner: uid and gid of what is copied, where a link leads to another file system.
     Raises: NotTaken where a folder stands in the place of a file; OSError.
     """
-    if os.path.isdir(staged) and not os.path.islink(staged):
-        if not os.path.isdir(final):
-            try:
-                return rename(staged, final)
-            except OSError:
-                if not os.path.isdir(final):  # another copy has just made it
-                    raise
-        for name in os.listdir(staged):
-            merge(os.path.join(staged, name), os.path.join(final, name))
-    elif os.path.isdir(final) and not os.path.islink(final):
-        raise NotTaken(f"{final}: is a directory")
-    else:
-        rename(staged, final)
+    if not os.path.isdir(staged) or os.path.islink(staged):
+        if os.path.isdir(final) and not os.path.islink(final):
+            raise NotTaken(f"{final}: is a directory")
+        return rename(staged, final, owner)
+    made = False
+    if not os.path.isdir(final):
+        try:
+            return os.rename(staged, final)
+        except OSError as error:
+            made = error.errno == errno.EXDEV
+            if made:
+                os.mkdir(final, 0o700)
+            elif not os.path.isdir(final):  # another copy has just made it
+                raise
+    for name in os.listdir(staged):
+        merge(os.path.join(staged, name), os.path.join(final, name), owner)
+    if made:
+        fd = os.open(final, FOR_LISTING)
+        try:
+            _settle(fd, os.stat(staged), owner)
+        finally:
+            os.close(fd)
     return None
 
 
-def rename(path: str, final: str) -> None:
-    """Move by renaming; across a mount point by a copy beside ``final``, then renamed."""
+def rename(path: str, final: str, owner: tuple[int, int] = OURS) -> None:
+    """Move by renaming; across a mount point by a copy beside ``final``, then renamed.
+
+    Nobody else may read that before it has its owner and mode.
+    """
     try:
         os.rename(path, final)
     except OSError as error:
         if error.errno != errno.EXDEV:
             raise
-        import shutil
-
         beside = os.path.join(os.path.dirname(final), STAGE + os.urandom(6).hex())
         try:
-            shutil.copy2(path, beside, follow_symlinks=False)
+            if os.path.islink(path):
+                os.symlink(os.readlink(path), beside)
+                if owner != OURS:
+                    os.lchown(beside, *owner)
+            else:
+                _copy(path, beside, owner)
             os.rename(beside, final)
-        except BaseException:
+        except BaseException as failed:
             if os.path.lexists(beside):
                 os.unlink(beside)
+            if isinstance(failed, OSError):
+                failed.filename = final
             raise
+
+
+def _copy(path: str, beside: str, owner: tuple[int, int]) -> None:
+    source = os.open(path, FOR_READING)
+    try:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+        copy = Incoming(os.open(beside, flags, 0o600), beside)
+        try:
+            while data := os.read(source, CHUNK):
+                copy.take(*_told(source, data))
+            _settle(copy.fd, os.fstat(source), owner)
+        finally:
+            os.close(copy.fd)
+    finally:
+        os.close(source)
+
+
+def _settle(fd: int, about: os.stat_result, owner: tuple[int, int]) -> None:
+    if owner != OURS:
+        os.fchown(fd, *owner)
+    os.fchmod(fd, about.st_mode & 0o7777)
+    os.utime(fd, ns=(about.st_mtime_ns, about.st_mtime_ns))
 
 
 def locked(fd: int) -> bool:
@@ -359,12 +403,13 @@ def give(
         yield frame(0, BROKEN, os.fsencode(why))
 
 
-def _is_hole(fd: int, data: bytes) -> bool:
-    """Whether ``data`` is zeros, of a file that has holes: one without stays without."""
-    if data != (_ZEROS if len(data) == CHUNK else _ZEROS[: len(data)]):
-        return False
-    about = os.fstat(fd)
-    return about.st_blocks * 512 < about.st_size
+def _told(fd: int, data: bytes) -> tuple[int, bytes]:
+    """Kind and body of the frame for ``data`` of the file ``fd``: a HOLE only if it has any."""
+    if data == (_ZEROS if len(data) == CHUNK else _ZEROS[: len(data)]):
+        about = os.fstat(fd)
+        if about.st_blocks * 512 < about.st_size:
+            return HOLE, len(data).to_bytes(8, "big")
+    return DATA, data
 
 
 def _given(
@@ -387,10 +432,7 @@ def _given(
     while at < size and more(at) and (data := os.read(fd, min(CHUNK, size - at))):
         known.update(data)
         at += len(data)
-        if _is_hole(fd, data):
-            yield frame(0, HOLE, len(data).to_bytes(8, "big"))
-        else:
-            yield frame(0, DATA, data)
+        yield frame(0, *_told(fd, data))
     if at < size:
         yield frame(0, BROKEN, os.fsencode(path) + b": changed while it was copied")
     else:

@@ -471,7 +471,7 @@ class Receiver:
             os.chmod(staged, entry.mode | 0o700)  # a folder of ours that we may not write to stays
             os.utime(staged, ns=(entry.mtime, entry.mtime))
         for staged, final in tops.items():
-            merge(staged, final)
+            merge(staged, final, self._owner)
         for _, final, entry in folders:
             if entry.mode & 0o700 != 0o700:
                 fd = os.open(final, FOR_LISTING)

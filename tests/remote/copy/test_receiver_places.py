@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import grp
 import hashlib
 import os
@@ -155,6 +156,25 @@ class TestOwner:
         given.clear()
         put(f"{tmp_path}/", [folder("d"), file("d/f")], owner=ME)
         assert given == []
+
+    def test_what_is_copied_to_another_file_system_gets_it(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        given: list[tuple[str, int, int]] = []
+        really = os.rename
+
+        def change(fd: int, uid: int, gid: int) -> None:
+            given.append((os.path.dirname(os.readlink(f"/proc/self/fd/{fd}")), uid, gid))
+
+        def over(path: str, target: str) -> None:
+            if os.path.dirname(path) != os.path.dirname(target):
+                raise OSError(errno.EXDEV, "cross-device")
+            really(path, target)
+
+        monkeypatch.setattr(os, "fchown", change)
+        monkeypatch.setattr(os, "rename", over)
+        put(f"{tmp_path}/", [file("f")], owner="12345:678")
+        assert given[1:] == [(str(tmp_path), 12345, 678)]
 
 
 @cases("swap", [os.symlink, os.link])
