@@ -44,6 +44,9 @@ _ZEROS = bytes(CHUNK)
 STAGE, PART = ".dispatch-put-", ".dispatch-part-"
 #: the stage of ``get``
 STAGE_HERE = ".dispatch-get-"
+#: folders within each other that are copied, of which people's trees have some dozens: Python calls
+#: itself once for each, and stops at a thousand; who removes them has each open
+DEEPEST = 500
 #: seconds after which a part that nobody goes on with is swept, and a stage that nobody locks
 STALE, DEAD = 7 * 86400, 60
 #: a name may be of a fifo by now, whose writer never comes: nobody waits for it
@@ -263,6 +266,8 @@ def scan(
     skip: asked for each name, and whether it is a folder's; what it is true for is not listed, nor
     what is in it. Raises: NotGiven for one that cannot be read.
     """
+    if name.count("/") > DEEPEST:
+        raise NotGiven(f"{path[:80]}...: more than {DEEPEST} folders deep")
     try:
         status = os.lstat(path)
         kind = KINDS.get(status.st_mode & 0o170000, OTHER)

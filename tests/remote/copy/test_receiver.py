@@ -14,7 +14,8 @@ from cases import cases
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dispatcher.remote.copy.disk import PART, STAGE, NotTaken, same_time
+from dispatcher.model.errors import CannotCopy
+from dispatcher.remote.copy.disk import DEEPEST, PART, STAGE, NotTaken, same_time
 from dispatcher.remote.copy.receiver import WORTH, Receiver
 from dispatcher.remote.protocol.copy_frames import (
     DATA,
@@ -249,6 +250,24 @@ def test_a_folder_that_may_not_be_written_to(tmp_path: Path, dest: Path) -> None
     assert (dest / "tree").stat().st_mode & 0o777 == 0o500
     assert (dest / "tree" / "sub").stat().st_mode & 0o777 == 0o555
     assert (dest / "tree").stat().st_mtime_ns == tree.stat().st_mtime_ns
+
+
+def test_a_tree_as_deep_as_there_can_be(tmp_path: Path) -> None:
+    deepest = tmp_path / "t" / "/".join("d" * (DEEPEST - 2))
+    deepest.mkdir(parents=True)
+    (deepest / "f").write_text("x")
+    copy = Copy([tmp_path / "t"], tmp_path / "dest")
+    copy.some(copy.frames())
+    copy.close(keep=False)  # it is taken back
+    assert os.listdir(tmp_path) == ["t"]
+    (tmp_path / "dest").mkdir()
+    assert Copy([tmp_path / "t"], tmp_path / "dest").all()["sent"] == 1
+    (deepest / "g").write_text("x")
+    assert Copy([tmp_path / "t"], tmp_path / "dest").all()["equal"] == 1
+    (deepest / "d").mkdir()
+    (deepest / "d" / "f").touch()
+    with pytest.raises(CannotCopy, match=rf"\.\.\.: more than {DEEPEST} folders deep$"):
+        Copy([tmp_path / "t"], tmp_path / "dest")
 
 
 @cases(
