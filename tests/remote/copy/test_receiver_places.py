@@ -7,7 +7,8 @@ import grp
 import hashlib
 import os
 import pwd
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ import pytest
 from cases import cases
 from open_files import open_files
 
-from dispatcher.remote.copy.disk import PART, NotTaken
+from dispatcher.remote.copy.disk import PART, NotTaken, merge
 from dispatcher.remote.copy.receiver import WORTH, Receiver, owner_of
 from dispatcher.remote.protocol.copy_frames import BROKEN, DATA, END, START, Entry
 
@@ -418,6 +419,19 @@ class TestArriving:
         assert (tmp_path / "a").stat().st_mtime_ns == NS
 
 
+@pytest.fixture
+def somewhere() -> Iterator[Path]:
+    """A folder of an ordinary user, who we are until the test ends."""
+    with tempfile.TemporaryDirectory() as place:
+        ordinary = os.getuid() or 65534
+        os.chown(place, ordinary, -1)
+        os.seteuid(ordinary)
+        try:
+            yield Path(place)
+        finally:
+            os.seteuid(os.getuid())
+
+
 class TestNames:
     def test_modes_and_times_of_a_new_tree(self, tmp_path: Path) -> None:
         entries = [
@@ -453,6 +467,26 @@ class TestNames:
         put(f"{tmp_path}/", [folder("t"), folder("t/in", 0o500), file("t/in/f"), link("t/l", "in")])
         assert names(tmp_path) == ["t", "t/in", "t/in/f", "t/l"]
         assert (tmp_path / "t" / "in").stat().st_mode & 0o777 == 0o500
+
+    def test_a_folder_that_was_sent_without_write_permission_is_written_to_again(
+        self, somewhere: Path
+    ) -> None:
+        entries = [folder("t", 0o500), folder("t/in", 0o555), file("t/in/a")]
+        put(f"{somewhere}/", entries)
+        tree = somewhere / "t"
+        put(f"{somewhere}/", [*entries, file("t/in/b"), folder("t/new", 0o500), file("t/new/c")])
+        assert names(tree) == ["in", "in/a", "in/b", "new", "new/c"]
+        modes = [path.stat().st_mode & 0o777 for path in (tree, tree / "in", tree / "new")]
+        assert modes == [0o500, 0o555, 0o500]
+
+    def test_its_mode_comes_back_also_when_that_fails(self, somewhere: Path) -> None:
+        for name in ("staged/f", "final/f/in"):
+            (somewhere / name).parent.mkdir(parents=True)
+            (somewhere / name).touch()
+        (somewhere / "final").chmod(0o500)
+        with pytest.raises(NotTaken, match="f: is a directory"):
+            merge(f"{somewhere}/staged", f"{somewhere}/final")
+        assert (somewhere / "final").stat().st_mode & 0o777 == 0o500
 
     def test_a_large_file_of_a_tree_goes_with_it(self, tmp_path: Path) -> None:
         data = os.urandom(WORTH)
