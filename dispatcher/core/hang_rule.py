@@ -118,7 +118,7 @@ class HangRule:
                 self.wrote(now, progress=True)
             self._mark = sample.mark
         for rank in sample.ranks:
-            if rank.rank in self._nodes:
+            if self._nodes.get(rank.rank) == sample.node:
                 self._keep(rank.rank, (now, sample.at, rank.cpu))
                 self._gpus[rank.rank] = rank.own, rank.gpus
         self._take_gpus(sample.node, sample.gpus, now)

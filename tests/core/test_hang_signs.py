@@ -60,6 +60,15 @@ def test_a_rank_that_begins_again_is_seen_anew() -> None:
     assert hang.busy(10.0) == []
 
 
+def test_another_host_s_word_of_a_rank_counts_for_nothing() -> None:
+    hang = HangRule(S, 0.0)
+    hang.began(0, 0, 0.0)
+    for t in range(10):
+        hang.sampled(seen(0, t, {0: 0.0}), float(t))
+        hang.sampled(seen(1, t, {0: float(t)}), float(t))
+    assert hang.busy(9.0) == []
+
+
 def test_who_is_busy_is_told_by_rank() -> None:
     hang = HangRule(S, 0.0)
     for rank in (3, 1, 2):

@@ -258,7 +258,7 @@ def test_a_host_that_is_given_up_before_its_turn_is_not_called() -> None:
     gate.enter(0)
     told: list[ev.Event] = []
     host = host_thread.HostThread(
-        node=3, ranks=frozenset(), target=Target("n1"), transport=never, command="agent",
+        node=3, target=Target("n1"), transport=never, command="agent",
         prepare=b"", gate=gate, boot_timeout=1.0, heartbeat=1.0, credit=1000, tell=told.append,
         output=lambda *said: None,
     )  # fmt: skip

@@ -139,19 +139,25 @@ class Watched:
         waiting: Sequence[Link | None] = (),
         **more: Any,
     ) -> None:
+        self.ranks: frozenset[int] | None = frozenset({6, 7})
         self.transport = ScriptedTransport(answers, waiting)
         self.events: queue.SimpleQueue[ev.Event] = queue.SimpleQueue()
         self.output: list[tuple[int, int, int, bytes]] = []
         self.beats: list[int] = []
         self.host = HostThread(
-            node=3, ranks=frozenset({6, 7}), target=Target("n1"),
-            transport=self.transport, command="agent", prepare=b"PREPARE",
-            gate=ConnectGate(1, connect_limit), boot_timeout=boot_timeout,
-            heartbeat=heartbeat, credit=1000, tell=self.events.put,
+            node=3, target=Target("n1"), transport=self.transport, command="agent",
+            prepare=b"PREPARE", gate=ConnectGate(1, connect_limit), boot_timeout=boot_timeout,
+            heartbeat=heartbeat, credit=1000, tell=self._tell,
             output=lambda *told: self.output.append(told), on_heartbeat=self.beats.append,
             **more,
         )  # fmt: skip
         self.host.start()
+
+    def _tell(self, event: ev.Event) -> None:
+        """Who is ready is given ranks at once, if there are any."""
+        if isinstance(event, ev.NodeReady) and self.ranks is not None:
+            self.host.ranks = self.ranks
+        self.events.put(event)
 
     def until(self, kind: type[ev.Event]) -> list[ev.Event]:
         seen: list[ev.Event] = []
@@ -262,6 +268,37 @@ def test_the_answer_to_a_further_attempt_divides_old_words_from_new(
     link.say(exit_ + control("ready", facts=facts, problems=[], attempt=1) + exit_ + stream)
     told = watched.until(ev.OutputEnded)
     assert [event.attempt for event in told if isinstance(event, ev.OfAttempt)] == [0, 1, 1, 1]
+
+
+def test_who_is_ready_for_a_further_attempt_has_no_ranks_yet(
+    watch: Callable[..., Watched],
+) -> None:
+    link = ScriptedLink([SYNC + READY])
+    watched = watch(link)
+    watched.until(ev.NodeReady)
+    watched.ranks = None
+    watched.host.again(b"AGAIN", 1)
+    facts = unpack(Decoder().feed(READY)[0].body)["facts"]
+    link.say(control("ready", facts=facts, problems=[], attempt=1) + encode(OUTPUT, b"x", 6, 1))
+    assert watched.failure() == Failure(Kind.PROTOCOL, "output of rank 6, which is not this node's")
+
+
+def test_of_a_link_that_is_to_be_closed_nothing_more_is_taken(
+    watch: Callable[..., Watched],
+) -> None:
+    link = ScriptedLink([SYNC + READY])
+    watched = watch(link)
+    watched.until(ev.NodeReady)
+
+    def close(*told: Any) -> None:
+        watched.output.append(told)
+        link.say(encode(OUTPUT, b"more", 6, 1))
+        watched.host.close()
+
+    watched.host._intake._output = close
+    link.say(encode(OUTPUT, b"hi", 6, 1))
+    watched.host.join(timeout=60)
+    assert watched.output == [(3, 6, 1, b"hi")]
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,8 @@ The machine is ``TABLE``; ``docs/design/restarts.md`` shows it. Rules, with thei
 * R-3  attempt e+1 begins when every host that was told to start ranks of an earlier one has
   swept them, or was given up so long ago that its lease has surely run out (``fence``), or
   was checked once more for orphans (``restart.OrphanCheck``)
-* R-4  what an agent says of an earlier attempt changes nothing
+* R-4  what an agent says of an earlier attempt changes nothing; who is left out and has had ranks
+  loses its link before others get them
 * R-5  a host that was given up is used again only over a new connection, made when its old ranks
   are surely dead, and from the next attempt on
 * R-6  an attempt that started no rank costs no restart and no pause
@@ -28,7 +29,7 @@ becomes ``Sweep``, ``OpenLink`` becomes ``Prepare``.
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from dispatcher.core.events import run_events as ev
@@ -420,7 +421,6 @@ class RunMachine:
         cause = verdict.cause
         # what an open plan did not need is let go
         self._assigned.assign(self._assigned.hosts[: len(self.plan.nodes)])
-        actions: list[Action] = []
         for node in verdict.unkillable:
             self.hosts.leave_out(self._assigned.hosts[node], "has processes that would not die")
         failures = cause.failures if isinstance(cause, verdicts.Rejected) else {}
@@ -428,10 +428,7 @@ class RunMachine:
             self.hosts.leave_out(self._assigned.hosts[node], f"{failure.kind.value}: {failure.why}")
             if self._rules.most:
                 self.hosts.await_return(self._assigned.hosts[node], now)
-        for host in (self._assigned.hosts[node] for node in verdict.lost):
-            if host in self.hosts.linked:
-                self.hosts.unlink(host, now)
-                actions.append(CloseLink(host))
+        actions = self._let_go((self._assigned.hosts[node] for node in verdict.lost), now)
         blamed = restart.blamed(cause)
         if blamed is not None:
             self.hosts.faults[self._assigned.hosts[blamed]] += 1
@@ -459,6 +456,13 @@ class RunMachine:
         if self.state == PAUSED:
             following += self._orphans.plan(self.hosts.fences(), self.hosts.over, now)
         return actions + (announced if self.state in (PAUSED, TRYING) else []) + following
+
+    def _let_go(self, hosts: Iterable[int], now: float) -> list[Action]:
+        """Close the links of those of ``hosts`` that have one."""
+        linked = [host for host in hosts if host in self.hosts.linked]
+        for host in linked:
+            self.hosts.unlink(host, now)
+        return [CloseLink(host) for host in linked]
 
     def _announce(self, cause: verdicts.Cause, now: float) -> list[Action]:
         if self._budget.began is None:
@@ -512,6 +516,8 @@ class RunMachine:
         self._note_attempt()
         self._go(READY)
         changes = self._assigned.changes(assignment, self.hosts)
+        # who answers and is out had ranks, which others may get; not who is being reached anew
+        gone = self._let_go(sorted(self.hosts.answering & self.hosts.out.keys()), now)
         self._asked += isinstance(self._attempts[-1].cause, verdicts.RestartAsked)
         self.attempt += 1
         self.restarts += self._budget.began is not None
@@ -525,7 +531,7 @@ class RunMachine:
         self.hosts.expect_nothing(self._assigned.hosts)
         for node in range(len(self._assigned.hosts)):
             self._job.handle(ev.NodeHeard(node), now)  # from now on the job listens
-        return [*map(Tell, changes), *actions]
+        return [*map(Tell, changes), *gone, *actions]
 
     def _note_attempt(self) -> None:
         assert self._verdict is not None

@@ -36,8 +36,9 @@ _HEARTBEAT = control("beat")[HEADER.size :]
 
 
 class HostIntake:
-    """ranks: those that the host may speak of. attempt: the one that its agent is to prepare.
+    """ranks: those that the host may speak of, which are given with the order to start them.
 
+    attempt: the one that its agent is to prepare.
     credit: output bytes that it may have under way. body: the bytes that a frame of output brings.
     tell, output, input_taken: see ``HostThread``. on_heartbeat: it gave a beat. on_ready: it is
     ready for the attempt that it was told to prepare.
@@ -46,7 +47,6 @@ class HostIntake:
     def __init__(
         self,
         node: int,
-        ranks: frozenset[int],
         attempt: int,
         *,
         credit: int,
@@ -57,7 +57,7 @@ class HostIntake:
         on_heartbeat: Callable[[], None],
         on_ready: Callable[[], None],
     ) -> None:
-        self.ranks = ranks
+        self.ranks: frozenset[int] = frozenset()
         self.is_synced = False  # the agent was heard
         self.rests = False  # it said so, and its next beat is news
         self.is_finishing = False  # its next ``swept`` is its last word
@@ -236,6 +236,7 @@ class HostIntake:
         if attempt != self._ordered or attempt <= self._prepared:
             raise reports.ReportError(f"ready for attempt {attempt}, which was not asked for")
         self._prepared = attempt
+        self.ranks = frozenset()  # others may get those of the last one
         self._on_ready()
         self._received.clear()
         self._ended.clear()

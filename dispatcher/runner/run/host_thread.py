@@ -85,7 +85,6 @@ class HostThread(threading.Thread):
         self,
         *,
         node: int,
-        ranks: frozenset[int],
         target: Target,
         transport: Transport,
         command: str,
@@ -121,7 +120,7 @@ class HostThread(threading.Thread):
         self._tell = tell
         self._on_heartbeat = on_heartbeat
         self._intake = HostIntake(
-            node, ranks, attempt, credit=credit, body=body, tell=tell, output=output,
+            node, attempt, credit=credit, body=body, tell=tell, output=output,
             input_taken=input_taken, on_heartbeat=self._beaten, on_ready=self._is_ready,
         )  # fmt: skip
         self._state = BOOTING
@@ -144,7 +143,7 @@ class HostThread(threading.Thread):
 
     @property
     def ranks(self) -> frozenset[int]:
-        """Those that it may speak of: the ones that it was given."""
+        """Those that it may speak of: the ones that it was given in this attempt."""
         return self._intake.ranks
 
     @ranks.setter
@@ -342,7 +341,7 @@ class HostThread(threading.Thread):
         """Take what is there now, as far as the quota has room for it; the rest waits."""
         try:
             self._take_errors(link)
-            while not self._intake.is_held:
+            while not (self._stopping or self._intake.is_held):
                 if self._intake.take():
                     continue
                 data = link.read(READ_SIZE)

@@ -371,7 +371,6 @@ class Runner(EventLoop):
             first = [sys.executable]  # known to be there and good; a python3 shim costs 0.1 s
         host = HostThread(
             node=node,
-            ranks=frozenset(place.ranks),
             target=Target(place.host.name, place.host.user, place.host.port),
             transport=transport,
             command=payload.command(

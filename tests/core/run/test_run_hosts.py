@@ -351,6 +351,24 @@ class TestBetween:
             ev.HostReplaced(1, 2, (2, 3), "1 attempt ended there")
         ]
 
+    @cases("left", [(), (4242,)])
+    def test_who_is_left_out_has_no_link_when_others_get_its_ranks(
+        self, left: tuple[int, ...]
+    ) -> None:
+        """It could go on to speak of them."""
+        world = started(2, spares=1, most=9, delay=0.0, max_host_failures=2 if left else 1)
+        world.exits(3, 3)
+        world.killed(0, 1, 2)
+        world.sweep(0)
+        at = len(world.done)
+        world.at(ev.NodeSwept, 1, 0, left)
+        assert world.orders(at) == [CloseLink(1), Prepare(0, 1), Prepare(2, 1)]
+        assert world.since(ev.NodeSwept(1, 0)) == []  # R-5
+        again(world)
+        world.end_well()
+        assert world.ended is not None
+        assert list(world.ended.left_out) == ["n1"]
+
     def test_a_file_that_only_another_host_changes_is_no_progress(self) -> None:
         world = World(2, most=9, delay=0.0, progress_file="ckpt")
         for turn in range(3):
@@ -457,6 +475,16 @@ class TestReturn:
         world.end_well()
         assert world.ended is not None
         assert list(world.ended.left_out) == ["n2"]
+
+    def test_one_that_is_being_reached_anew_keeps_its_link(self) -> None:
+        world = lost_and_gone_on(spares=1)
+        world.wait(15.0)
+        assert world.orders()[-1] == OpenLink(1)
+        at = len(world.done)
+        world.fail(0)
+        world.wait(1.0)
+        assert world.orders(at)[-2:] == [Prepare(0, 2), Prepare(2, 2)]
+        assert CloseLink(1) not in world.orders(at)
 
     def test_a_world_that_has_shrunk_grows_again(self) -> None:
         world = lost_and_gone_on(min_nodes=1)
