@@ -75,6 +75,7 @@ class HangMonitor:
         self._attempt = attempt
         self._hang: HangRule | None = None
         self._living = dict(living or {})  # rank -> host
+        self._ranks = set(self._living)  # all that were started in this attempt
         self._number = 0
         self._awaited: set[int] = set()  # hosts asked and not yet heard
         self._until: float | None = None  # when the gathering ends at the latest
@@ -96,6 +97,7 @@ class HangMonitor:
         match event:
             case ev.RankSpawned(node, rank, pid):
                 self._living[rank], self._pids[rank] = node, pid
+                self._ranks.add(rank)
                 if self._hang is not None:
                     self._hang.began(rank, node, now)
             case ev.RankExited(_, rank):
@@ -154,6 +156,7 @@ class HangMonitor:
     def _begin(self, attempt: int, now: float) -> None:
         self._attempt = attempt
         self._living.clear()
+        self._ranks.clear()
         self._pids.clear()
         self._forget()
         self.hung, self._reported = None, False
@@ -247,13 +250,15 @@ class HangMonitor:
         return actions
 
     def _collective(self) -> collectives.Collective | None:
-        texts = {
-            each.rank: each.text
+        texts = (
+            {
+                each.rank: each.text
+                for each in one.recorders
+                if self._living.get(each.rank) == one.node
+            }
             for one in self._answers
-            for each in one.recorders
-            if self._living.get(each.rank) == one.node
-        }
-        return collectives.stuck(texts)
+        )
+        return collectives.stuck(texts, self._ranks)
 
     def _blamed_by_ras(self) -> tuple[int, ...]:
         pids = self._pids | {rank: stack.pid for rank, stack in self._stacks.items()}

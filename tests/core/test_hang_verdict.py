@@ -4,10 +4,22 @@ from __future__ import annotations
 
 from cases import cases
 
+from dispatcher.core.events import run_events as ev
+from dispatcher.core.events.actions import Tell
 from dispatcher.core.events.collectives import Collective, Process, RasReply
+from dispatcher.core.events.monitor_events import (
+    NodeStacks,
+    RankCalledDead,
+    RankStack,
+    RankText,
+    RasWarned,
+)
 from dispatcher.core.events.stack_frames import Group
 from dispatcher.core.events.verdicts import Signal
+from dispatcher.core.hang_monitor import HangMonitor
 from dispatcher.core.hang_rule import hung, ranks_of
+
+from .test_hang_monitor import WAITS, S, asleep, gathered, watching
 
 ODD = (Group((3,), "proc", "S", (), odd=True), Group((0, 1, 2), "proc", "S", ()))
 LATE = Collective("group 0", 4, "all_reduce", (0, 2, 3), (1,))
@@ -37,3 +49,65 @@ def test_processes_are_ranks_where_one_rank_only_is_such_a_process() -> None:
     pids = {0: 10, 1: 11, 2: 10, 3: 12}
     reply = RasReply(silent=tuple(Process(pid, "a") for pid in (12, 10, 11, 99)))
     assert ranks_of(reply, pids) == (1, 3)
+
+
+class TestEvidence:
+    """What flight recorders and NCCL's RAS say, from the hosts to the verdict."""
+
+    WAITS = b'{"rank": 0, "groups": [["0", "", 2, [[1, "all_reduce", false]]]]}'
+    LATE = b'{"rank": 1, "groups": []}'
+    DEAD = b"DEAD\n  1 job process is considered dead\n  Process 8 on node 10.0.0.2 managing\n"
+
+    def hung(self, *, ras: bytes = b"") -> HangMonitor:
+        monitor = watching()
+        asleep(monitor, 0, 10)
+        for rank, said in ((0, self.WAITS), (1, self.LATE)):
+            ranks = (RankStack(rank, 7 + rank, "S", "py-spy", WAITS),)
+            texts = (RankText(rank, said), RankText(1 - rank, b""))  # a host speaks for its own
+            native = (RankText(rank, b"#0  0x1 in ncclAllReduce (comm=...) from /n.so\n"),)
+            answer = NodeStacks(rank, 1, ranks, ras, recorders=texts, natives=native)
+            actions = monitor.handle(answer, 11.0)
+        found = gathered(actions)
+        assert monitor.hung is not None
+        assert found.collective == monitor.hung.collective
+        assert monitor.hung.groups[0].native == "ncclAllReduce"
+        return monitor
+
+    def test_the_collective_and_who_is_not_in_it(self) -> None:
+        hung = self.hung().hung
+        assert hung is not None
+        assert hung.collective == Collective("group 0", 1, "all_reduce", (0,), (1,))
+        assert (hung.rank, hung.signals) == (1, (Signal("flight recorder", (1,)),))
+
+    def test_ras_knows_processes_by_their_stacks(self) -> None:
+        hung = self.hung(ras=self.DEAD).hung
+        assert hung is not None
+        assert hung.signals[1] == Signal("RAS", (1,))
+
+    def test_a_rank_that_ras_calls_dead_is_named_once_and_the_job_goes_on(self) -> None:
+        monitor = HangMonitor(S, shows_progress=False)
+        for rank, pid in enumerate((7, 8, 9)):
+            monitor.handle(ev.RankSpawned(rank, rank, pid), 0.0)
+        warned = RasWarned(0, self.DEAD)
+        assert monitor.handle(warned, 1.0) == [Tell(RankCalledDead(8, "10.0.0.2", 1))]
+        assert monitor.handle(warned, 6.0) == []
+        more = RasWarned(0, self.DEAD + b"  Process 5 on node 10.0.0.3\n  Process 9 on node b\n")
+        monitor.handle(ev.RankExited(2, 2, 0), 7.0)  # it has ended, as everybody knows
+        assert monitor.handle(more, 8.0) == [Tell(RankCalledDead(5, "10.0.0.3"))]
+        lines = [b"  Process %d on node liar\n" % n for n in range(400)]
+        told = [monitor.handle(RasWarned(0, b"DEAD\n" + b"".join(part)), 9.0)
+                for part in (lines[:200], lines[200:])]  # fmt: skip
+        assert 200 < sum(map(len, told)) < 256  # a host may make up only so many
+        assert monitor.hung is None
+
+    def test_a_rank_that_has_ended_may_be_the_one_they_wait_for(self) -> None:
+        monitor = watching(3)
+        monitor.handle(ev.RankExited(2, 2, 0), 1.0)
+        asleep(monitor, 0, 11)
+        for rank in (0, 1):
+            text = b'{"rank": %d, "groups": [["0", "", 9, [[1, "x", false]]]]}' % rank
+            said = (RankText(rank, text),)
+            monitor.handle(NodeStacks(rank, 1, (), b"", recorders=said), 12.0)
+        assert monitor.hung is not None
+        assert monitor.hung.collective == Collective("group 0", 1, "x", (0, 1), unknown=(2,))
+        assert monitor.hung.rank == 2

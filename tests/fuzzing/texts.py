@@ -381,7 +381,7 @@ def stacks(data: bytes) -> None:
 )  # fmt: skip
 def recorder(data: bytes) -> None:
     right = b'{"rank": 1, "groups": [["0", "x", 2, [[3, "y", true], [4, "z", true]]]]}'
-    found = collectives.stuck({0: data, 1: right})
+    found = collectives.stuck([{0: data}, {1: right}], range(2))
     if found is not None:
         shown([collective_line(found, str)])
 

@@ -29,8 +29,9 @@ from __future__ import annotations
 
 import json
 import re
+from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from typing import Any
 
 from dispatcher.model.frozen import Value, value
@@ -42,8 +43,9 @@ if TYPE_CHECKING:
 
 #: groups of a rank, collectives of a group and characters of a name that are read at most
 MOST_GROUPS, MOST_CALLS, LONGEST = 256, 64, 120
-#: members of all groups of a rank together; a few bytes can claim any number
-MOST_MEMBERS = 1 << 18
+#: groups that all ranks of a host together tell of by a mere number of members, which takes a few
+#: bytes and is looked up rank by rank: the world, and the dozen copies that libraries make of it
+MOST_WORLDS = 64
 
 
 @value
@@ -90,11 +92,13 @@ def _names(ranks: Iterable[int]) -> list[str]:
 class Recording(Value):
     """What one rank tells of one group. calls: sequence number -> (name, whether it is done).
 
-    members: a ``range`` for the first so many ranks, as those of the world are.
+    first: how many of the first ranks are members, as all are of the world; 0 where ``members``
+    has them one by one.
     """
 
     group: str
-    members: range | tuple[int, ...]
+    first: int
+    members: tuple[int, ...]
     calls: Mapping[int, tuple[str, bool]]
 
     @property
@@ -117,23 +121,16 @@ def read(text: bytes) -> tuple[int, dict[str, Recording]]:
     try:
         content = json.loads(text)
         rank, groups = content["rank"], content["groups"][:MOST_GROUPS]
-        found, left = {}, MOST_MEMBERS
+        found = {}
         for key, description, members, calls in groups:
-            members = (
-                range(_number(members))
-                if isinstance(members, int)
-                else tuple(_number(one) for one in members)
-            )
-            left -= len(members)
-            if left < 0:
-                raise ValueError(f"more than {MOST_MEMBERS} members")
+            first, members = (members, ()) if isinstance(members, int) else (0, members)
             known = str(description)[:LONGEST] not in ("", "undefined")
             label = f"group {str(key)[:LONGEST]}" + f" ({description})"[:LONGEST] * known
             called = {
                 _number(n): (str(name)[:LONGEST], bool(done))
                 for n, name, done in calls[-MOST_CALLS:]
             }
-            found[str(key)] = Recording(label, members, called)
+            found[str(key)] = Recording(label, _number(first), tuple(map(_number, members)), called)
         return _number(rank), found
     except (LookupError, TypeError, RecursionError) as error:
         raise ValueError(f"not what a flight recorder's rank writes: {error}") from None
@@ -145,28 +142,41 @@ def _number(value: Any) -> int:
     return value
 
 
-def stuck(texts: Mapping[int, bytes]) -> Collective | None:
+def stuck(hosts: Iterable[Mapping[int, bytes]], ranks: Iterable[int]) -> Collective | None:
     """The collective that the others stand still for; None where none is told of.
 
-    texts: rank -> what ``read`` reads; what cannot be read counts as nothing. Of several the
-    one whose missing ranks wait in none themselves, then the one that most ranks are in.
+    hosts: of each host rank -> what ``read`` reads; what cannot be read counts as nothing, and so
+    does who tells of more than ``MOST_WORLDS``. ranks: all of the job; no others are members.
+    Of several the one whose missing ranks wait in none themselves, then the one that most ranks
+    are in.
     """
-    told: dict[int, dict[str, Recording]] = {}
-    by_torch: dict[int, int] = {}  # torch's number of a rank -> ours
-    for rank, text in sorted(texts.items()):
-        try:
-            number, told[rank] = read(text)
-        except ValueError:
-            continue
-        by_torch[number] = rank
+    found_by_rank: dict[int, dict[str, Recording]] = {}
+    by_torch = {rank: rank for rank in ranks}  # torch's number of a rank -> ours
+    for texts in hosts:
+        worlds: set[tuple[str, int]] = set()
+        for rank, text in sorted(texts.items()):
+            try:
+                number, groups = read(text)
+            except ValueError:
+                continue
+            worlds |= {(key, one.first) for key, one in groups.items() if one.first}
+            if len(worlds) <= MOST_WORLDS:
+                found_by_rank[rank], by_torch[number] = groups, rank
+    told = dict(sorted(found_by_rank.items()))
+    by_key: dict[str, dict[int, Recording]] = {}
+    for rank, groups in told.items():
+        for key, recording in groups.items():
+            by_key.setdefault(key, {})[rank] = recording
+    ordered = sorted(by_torch.items())
     found = []
-    for key in dict.fromkeys(key for groups in told.values() for key in groups):
-        within = {rank: groups[key] for rank, groups in told.items() if key in groups}
-        said = {each.members for each in within.values()}  # most ranks of a group say the same
-        members = {by_torch.get(one, one) for each in said for one in each}
-        one = _stuck_in(within, members, told)
-        if one is not None:
-            found.append(one)
+    for within in by_key.values():
+        first = max(one.first for one in within.values())
+        members = {rank for _, rank in ordered[: bisect_left(ordered, (first,))]}
+        for each in {one.members for one in within.values()}:  # most of a group say the same
+            members |= {by_torch[number] for number in each if number in by_torch}
+        stands = _stuck_in(within, members, told)
+        if stands is not None:
+            found.append(stands)
     waiting = {rank for one in found for rank in one.entered}
     return min(
         found,
@@ -176,13 +186,13 @@ def stuck(texts: Mapping[int, bytes]) -> Collective | None:
 
 
 def _stuck_in(
-    within: Mapping[int, Recording], members: Iterable[int], told: Iterable[int]
+    within: Mapping[int, Recording], members: Iterable[int], told: Container[int]
 ) -> Collective | None:
     waits = {rank: one.waits_in for rank, one in within.items()}
     sequence = min((number for number in waits.values() if number is not None), default=None)
     if sequence is None:
         return None
-    every = {*members, *within}
+    every = sorted({*members, *within})
     names = {rank: one.calls[sequence][0] for rank, one in within.items() if sequence in one.calls}
     (usual, _), *others = Counter(names.values()).most_common()
     return Collective(
@@ -191,10 +201,10 @@ def _stuck_in(
         usual,
         tuple(rank for rank, one in sorted(within.items()) if one.last >= sequence),
         tuple(
-            rank for rank in sorted(every & {*told})
-            if rank not in within or within[rank].last < sequence
+            rank for rank in every
+            if rank in told and (rank not in within or within[rank].last < sequence)
         ),
-        tuple(sorted(every - {*told})),
+        tuple(rank for rank in every if rank not in told),
         tuple(
             (name, tuple(rank for rank, own in sorted(names.items()) if own == name))
             for name, _ in others

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from cases import cases
 
-from dispatcher.core.events.collectives import LONGEST, MOST_MEMBERS, Collective, read, stuck
+from dispatcher.core.events.collectives import LONGEST, MOST_WORLDS, Collective, read, stuck
 
 REDUCE, CAST = "nccl:all_reduce Float[8]", "nccl:broadcast Float[8]"
 
@@ -67,7 +67,9 @@ LABEL = "group 0 (default_pg)"
     ],
 )  # fmt: skip
 def test_what_is_waited_in_and_for_whom(texts: dict[int, bytes], found: Collective | None) -> None:
-    assert stuck(texts) == found
+    assert stuck([texts], range(5)) == found
+    by_host = [{rank: text} for rank, text in texts.items()]
+    assert stuck(reversed(by_host), range(5)) == found
 
 
 @cases(
@@ -98,16 +100,30 @@ def test_what_is_no_recording(text: bytes) -> None:
 
 def test_what_a_rank_sends_is_bounded() -> None:
     many = [[n, "x" * 999, False] for n in range(1000)]
-    _, groups = read(told(0, p0=(MOST_MEMBERS, many)))
+    _, groups = read(told(0, p0=(1 << 40, many)))
     assert len(groups["0"].calls) == 64
     assert {len(name) for name, _ in groups["0"].calls.values()} == {LONGEST}
-    assert groups["0"].members == range(MOST_MEMBERS)  # a few bytes claim them; none is made
-    claims: list[dict[str, Any]] = [
-        {"p0": (1 << 40, [])},
-        {"p0": (MOST_MEMBERS, []), "p1": ([7], [])},
-    ]
-    for claim in claims:
-        with pytest.raises(ValueError, match="members"):
-            read(told(0, **claim))
     _, groups = read(told(0, **{f"p{n}": (1, []) for n in range(999)}))
     assert len(groups) == 256
+
+
+@cases("claimed", [(1 << 61, []), ([0, 1, 2, 1 << 61], []), ([0, 1, 2, *range(9, 9999)], [])])
+def test_only_ranks_of_the_job_are_members(claimed: tuple[Any, list[Any]]) -> None:
+    """A few bytes claim any number of others, none of which is made or blamed."""
+    waits = told(0, p0=(claimed[0], calls(0, 1)))
+    assert stuck([{0: waits}], range(3)) == Collective(LABEL, 1, REDUCE, (0,), unknown=(1, 2))
+
+
+@cases(("each", "unknown"), [(MOST_WORLDS // 3, (0,)), (MOST_WORLDS // 2, (0, 3))])
+def test_a_host_tells_of_few_groups_that_all_may_be_in(each: int, unknown: tuple[int, ...]) -> None:
+    """Whose members are looked up: who goes on counts as one who tells nothing."""
+    texts = {
+        rank: told(rank, **{f"p{rank}-{n}": (4, calls(0, 1)) for n in range(each)})
+        for rank in (1, 2, 3)
+    }
+    found = stuck([texts], range(4))
+    assert found is not None
+    assert found.unknown == unknown
+    again = stuck([{rank: text} for rank, text in texts.items()], range(4))
+    assert again is not None
+    assert again.unknown == (0,)
