@@ -78,6 +78,7 @@ class HangMonitor:
         self._ranks = set(self._living)  # all that were started in this attempt
         self._number = 0
         self._awaited: set[int] = set()  # hosts asked and not yet heard
+        self._askers: list[int] = []  # and those of them that were to ask RAS
         self._until: float | None = None  # when the gathering ends at the latest
         self._stacks: dict[int, RankStack] = {}
         self._answers: list[NodeStacks] = []
@@ -218,9 +219,10 @@ class HangMonitor:
         self._awaited = set(self._living.values())
         self._until = now + GATHER
         hung = self._hung_since is not None
+        hosts = sorted(self._awaited)
+        self._askers = hosts[:ASKERS]
         asked: list[Action] = [
-            GatherStacks(host, self._number, LOOK, hung, place < ASKERS)
-            for place, host in enumerate(sorted(self._awaited))
+            GatherStacks(host, self._number, LOOK, hung, host in self._askers) for host in hosts
         ]
         return asked or self._conclude(now)
 
@@ -261,9 +263,16 @@ class HangMonitor:
         return collectives.stuck(texts, self._ranks)
 
     def _blamed_by_ras(self) -> tuple[int, ...]:
+        """Of another host's rank all askers must say it: the word of one would choose any."""
         pids = self._pids | {rank: stack.pid for rank, stack in self._stacks.items()}
-        text = next((one.ras for one in self._answers if one.ras), b"")
-        return hang_rule.ranks_of(collectives.read_ras(text), pids)
+        texts = {one.node: one.ras for one in self._answers}
+        said = {
+            host: {*hang_rule.ranks_of(collectives.read_ras(texts.get(host, b"")), pids)}
+            for host in self._askers
+        }
+        agreed = set.intersection(*said.values()) if said else set()
+        own = {r for host, ranks in said.items() for r in ranks if self._living.get(r) == host}
+        return tuple(sorted(agreed | own))
 
     def _forget(self) -> None:
         self._awaited.clear()

@@ -58,6 +58,29 @@ class TestEvidence:
     LATE = b'{"rank": 1, "groups": []}'
     DEAD = b"DEAD\n  1 job process is considered dead\n  Process 8 on node 10.0.0.2 managing\n"
 
+    @cases(
+        ("texts", "named"),
+        [
+            ({0: (8,), 1: (8,)}, (1,)),
+            ({0: (8, 9), 1: (9, 10), 2: (8,)}, (2,)),  # host 2 was not to ask
+            ({0: (8,)}, ()), ({1: (7,)}, ()), ({2: (7,)}, ()), ({}, ()),
+            ({0: (7,), 1: (9,)}, (0,)),  # of its own rank each may say it
+            ({0: (9, 10), 1: (8, 9, 10)}, (1, 2, 3)),
+        ],
+    )  # fmt: skip
+    def test_no_host_s_word_of_ras_alone_blames_another_s_rank(
+        self, texts: dict[int, tuple[int, ...]], named: tuple[int, ...]
+    ) -> None:
+        monitor = HangMonitor(S, shows_progress=False)
+        for rank in range(4):
+            monitor.handle(ev.RankSpawned(rank, rank, 7 + rank), 0.0)
+        asleep(monitor, 0, 11, ranks=4)
+        for host in range(4):
+            lines = b"".join(b"  Process %d on node a\n" % pid for pid in texts.get(host, ()))
+            monitor.handle(NodeStacks(host, 1, (), b"DEAD\n" + lines if lines else b""), 12.0)
+        assert monitor.hung is not None
+        assert monitor.hung.signals == ((Signal("RAS", named),) if named else ())
+
     def hung(self, *, ras: bytes = b"") -> HangMonitor:
         monitor = watching()
         asleep(monitor, 0, 10)

@@ -9,7 +9,7 @@ from cases import cases
 
 from dispatcher.core.events import mpi_events
 from dispatcher.core.events import run_events as ev
-from dispatcher.core.events.monitor_events import NodeStacks
+from dispatcher.core.events.monitor_events import NodeStacks, RasWarned
 from dispatcher.runner.run.report_intake import (
     _FEW,
     AT_ONCE,
@@ -142,6 +142,17 @@ def test_stacks_are_answers() -> None:
     turns.check(stacks)
     with pytest.raises(ReportError, match="nobody asked for"):
         turns.check(stacks)
+
+
+@cases("event", [NodeStacks(3, 1, (), b"DEAD"), RasWarned(3, b"DEAD")])
+def test_what_ras_says_is_taken_of_those_who_were_to_ask_it(event: ev.Event) -> None:
+    turns = Turns()
+    turns.ask(NodeStacks)
+    with pytest.raises(ReportError, match="what RAS says, which nobody asked for"):
+        turns.check(event)
+    turns.ask(NodeStacks)
+    turns.ask(RasWarned)
+    turns.check(event)
 
 
 def test_a_flood_of_notices_is_counted() -> None:

@@ -94,7 +94,7 @@ class HostIntake:
         return self._quota.done(event)
 
     def ask(self, answer: type[ev.Event]) -> None:
-        """One ``answer`` may come."""
+        """An ``answer`` may come, see ``Turns``."""
         self._turns.ask(answer)
 
     def again(self, attempt: int) -> None:

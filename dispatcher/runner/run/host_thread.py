@@ -172,9 +172,10 @@ class HostThread(threading.Thread):
         if self._intake.done(event):
             self._wake()
 
-    def ask(self, frame: bytes, answer: type[ev.Event]) -> None:
-        """As ``send``; one ``answer`` may come for it."""
-        self._intake.ask(answer)
+    def ask(self, frame: bytes, *answers: type[ev.Event]) -> None:
+        """As ``send``; ``answers`` may come for it, see ``Turns``."""
+        for answer in answers:
+            self._intake.ask(answer)
         self.send(frame)
 
     def again(self, prepare: bytes, attempt: int) -> None:

@@ -13,8 +13,8 @@ from typing import Any
 
 from dispatcher.bootstrap import payload
 from dispatcher.core.events.actions import GatherStacks
-from dispatcher.core.events.monitor_events import NodeStacks
-from dispatcher.core.events.run_events import NodesHeard
+from dispatcher.core.events.monitor_events import NodeStacks, RasWarned
+from dispatcher.core.events.run_events import Event, NodesHeard
 from dispatcher.remote.protocol.frames import control
 from dispatcher.runner.run.host_thread import HostThread
 
@@ -158,14 +158,16 @@ class Sampling:
     def gather(self, host: HostThread, asked: GatherStacks) -> None:
         """Have ``host`` tell where its ranks are; see ``NodeStacks``."""
         order = {name: getattr(asked, name) for name in ("number", "seconds", "hung", "ras")}
-        self._order(host, *NCCL, "probe.stack_dump", stacks=order)
+        answers = (NodeStacks, RasWarned) if asked.ras else (NodeStacks,)
+        self._order(host, *NCCL, "probe.stack_dump", answers=answers, stacks=order)
 
-    def _order(self, host: HostThread, *more: str, **fields: Any) -> None:
+    def _order(
+        self, host: HostThread, *more: str, answers: tuple[type[Event], ...] = (), **fields: Any
+    ) -> None:
         if self._ras and host.node == 0:
             more, fields["ras"] = more or NCCL, True
+            answers += (RasWarned,)
         parts = payload.parts((*PARTS, *more))
-        order = control("sample", seconds=float(self._every or 0), parts=parts, **fields)
-        if "stacks" in fields:
-            host.ask(order, NodeStacks)
-        else:
-            host.send(order)
+        host.ask(
+            control("sample", seconds=float(self._every or 0), parts=parts, **fields), *answers
+        )

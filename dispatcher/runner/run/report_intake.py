@@ -17,7 +17,7 @@ from collections.abc import Sequence
 
 from dispatcher.core.events import mpi_events
 from dispatcher.core.events import run_events as ev
-from dispatcher.core.events.monitor_events import NodeStacks
+from dispatcher.core.events.monitor_events import NodeStacks, RasWarned
 from dispatcher.runner.run.reports import ReportError
 
 #: what a report counts beside its bytes, in bytes; and a second of reading it, which is a third of
@@ -122,7 +122,7 @@ class Turns:
         self._asked: Counter[type[ev.Event]] = Counter()
 
     def ask(self, kind: type[ev.Event]) -> None:
-        """One answer of ``kind`` may come."""
+        """One answer of ``kind`` may come; what RAS says, from now on as often as it likes."""
         self._asked[kind] += 1
 
     def begin(self) -> None:
@@ -144,6 +144,9 @@ class Turns:
             if not self._asked[NodeStacks]:
                 raise ReportError("stacks that nobody asked for")
             self._asked[NodeStacks] -= 1
+        tells_ras = isinstance(event, RasWarned) or (isinstance(event, NodeStacks) and event.ras)
+        if tells_ras and not self._asked[RasWarned]:
+            raise ReportError("what RAS says, which nobody asked for")
 
     def _once(self, kind: type[ev.Event], rank: int, name: str) -> None:
         if (kind, rank) in self._seen:
