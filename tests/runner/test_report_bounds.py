@@ -16,13 +16,16 @@ from dispatcher.core.events.monitor_events import (
     RankSample,
     RankText,
 )
+from dispatcher.remote.host import host_facts
 from dispatcher.remote.protocol.packing import pack
 from dispatcher.runner.run import reports
 from dispatcher.runner.run.reports import (
     BODY_LIMIT,
     ERROR_LIMIT,
     LIST_LIMIT,
+    MOST_ADDRESSES,
     MOST_GPU,
+    MOST_NAME,
     STACK_LIMIT,
     TEXT_LIMIT,
     ReportError,
@@ -108,6 +111,32 @@ def test_what_a_sample_brings() -> None:
     assert sample == NodeSampled(3, 1.5, (rank,), (), late=True, mark=7)
     assert is_taken("sample", gpus=[[MOST_GPU, *[None] * 7]])
     assert not is_taken("sample", gpus=[[MOST_GPU + 1, *[None] * 7]])
+
+
+@cases(
+    ("name", "fits"),
+    [("gpu01", True), ("GPU_node-1.rack-2.example.org", True), ("(none)", True), ("", True),
+     ("müller", True), ("3f2a9c81d0e7", True), ("n" * MOST_NAME, True),
+     ("n" * (MOST_NAME + 1), False), ("a\0b", False), ("a\nb", False), ("a\x1b[1m", False)],
+)  # fmt: skip
+def test_the_name_of_a_host_fits_into_others_environment(name: str, fits: bool) -> None:
+    assert is_taken("ready", facts={**FACTS, "hostname": name}) == fits
+
+
+@cases(
+    ("addresses", "fits"),
+    [([], True), (["10.0.0.1", "2001:db8:0:0:0:0:0:a07"], True), (["::1"], True),
+     ([f"10.0.0.{n}" for n in range(MOST_ADDRESSES)], True),
+     ([f"10.0.0.{n}" for n in range(MOST_ADDRESSES + 1)], False),
+     (["n1"], False), ([""], False), (["10.0.0.1\0"], False), (["10.0.0"], False),
+     (["fe80::1%a"], False), (["\udc80"], False), (["1" * 5000], False)],
+)  # fmt: skip
+def test_the_addresses_of_a_host(addresses: list[str], fits: bool) -> None:
+    assert is_taken("ready", facts={**FACTS, "addresses": addresses}) == fits
+
+
+def test_an_agent_tells_no_more_addresses_than_are_taken() -> None:
+    assert host_facts.MOST_ADDRESSES <= MOST_ADDRESSES
 
 
 def test_what_need_not_be_told_of_a_host() -> None:

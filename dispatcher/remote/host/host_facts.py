@@ -37,7 +37,7 @@ def gather(check: dict[str, bytes], cwd: bytes) -> dict[str, Any]:
         "gpus": gpus,
         "topology": topology,
         "visible": os.environ.get("CUDA_VISIBLE_DEVICES"),
-        "addresses": addresses() if iface is None else addresses_of(iface),
+        "addresses": addresses() if iface is None else addresses_of(iface)[:MOST_ADDRESSES],
         "machine": identity(),
         "script": summed(os.path.join(cwd, check["script"])) if "script" in check else None,
         "code": code(os.path.join(cwd, check["code"])) if "code" in check else [],
@@ -177,6 +177,10 @@ def oom_kills() -> int:
     return 0
 
 
+#: addresses that are told
+MOST_ADDRESSES = 32
+
+
 def addresses() -> list[str]:
     """Numeric addresses by which other hosts may reach this one; the ssh one comes first.
 
@@ -185,8 +189,20 @@ def addresses() -> list[str]:
     """
     connection = os.environ.get("SSH_CONNECTION", "").split()
     login = [connection[2].partition("%")[0]] if len(connection) == 4 else []
-    found = dict.fromkeys([*login, *_ipv4(), *_ipv6()])
-    return [a for a in found if a != "::1" and a[:4] not in ("127.", "fe80")][:32]
+    found = dict.fromkeys([*filter(_is_numeric, login), *_ipv4(), *_ipv6()])
+    outer = [a for a in found if a != "::1" and a[:4] not in ("127.", "fe80")]
+    return outer[:MOST_ADDRESSES]
+
+
+def _is_numeric(address: str) -> bool:
+    """Whether it is an address; sshd says UNKNOWN where a pipe led to it."""
+    from _socket import AF_INET, AF_INET6, inet_pton
+
+    try:
+        inet_pton(AF_INET6 if ":" in address else AF_INET, address)
+    except (OSError, ValueError):
+        return False
+    return True
 
 
 def addresses_of(iface: bytes) -> list[str]:

@@ -9,6 +9,7 @@ the message. One file, since it is one list.
 from __future__ import annotations
 
 from collections.abc import Callable
+from socket import AF_INET, AF_INET6, inet_pton
 from typing import Any
 
 from dispatcher.core.events import mpi_events, verdicts
@@ -37,6 +38,10 @@ WORDS_LIMIT = 400
 #: bytes of a value that is published by PMIx
 VALUE_LIMIT = 256 << 10
 LIST_LIMIT = 4096
+#: characters of a host's name: Linux has 64 bytes for it, DNS 253
+MOST_NAME = 255
+#: addresses of a host, all of which every other host may have to try; an agent tells 32
+MOST_ADDRESSES = 64
 #: a GPU's index at most, and a NUMA node's
 MOST_GPU = MOST_NODE = 1 << 10
 #: bytes of a rank's error file
@@ -174,12 +179,12 @@ def _ready(fields: Fields, node: int) -> list[ev.Event]:
         ev.NodeReady(
             node,
             ev.Facts(
-                hostname=facts.text("hostname"),
+                hostname=_hostname(facts),
                 pid=facts.integer("pid"),
                 python=facts.text("python"),
                 cores=facts.integer("cores", 1, 1 << 16),
                 gpus=facts.integer("gpus", 0, MOST_GPU),
-                addresses=tuple(_text(item, "address") for item in facts.items("addresses")),
+                addresses=_addresses(facts),
                 machine=facts.text("machine"),
                 error_folder=facts.optional_text("error_folder"),
                 port=facts.optional_integer("port", 1, 65535),
@@ -201,6 +206,26 @@ def _ready(fields: Fields, node: int) -> list[ev.Event]:
             attempt=fields.optional_integer("attempt", 0, 1 << 16) or 0,
         )
     ]
+
+
+def _hostname(facts: Fields) -> str:
+    """What the host calls itself: anything that the environment of other hosts' ranks can hold."""
+    name = facts.text("hostname")
+    if len(name) > MOST_NAME or not name.isprintable():
+        raise ReportError("hostname: not the name of a host")
+    return name
+
+
+def _addresses(facts: Fields) -> tuple[str, ...]:
+    found = tuple(_text(item, "address") for item in facts.items("addresses"))
+    if len(found) > MOST_ADDRESSES:
+        raise ReportError(f"addresses: more than {MOST_ADDRESSES}")
+    try:
+        for each in found:
+            inet_pton(AF_INET6 if ":" in each else AF_INET, each)
+    except (OSError, ValueError):
+        raise ReportError("addresses: not numeric ones") from None
+    return found
 
 
 def _topology(facts: Fields) -> Topology | None:
