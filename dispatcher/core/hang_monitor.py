@@ -20,6 +20,7 @@ given, or somebody asks where the ranks are.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from dispatcher.core import hang_rule
 from dispatcher.core.events import collectives, stack_frames
@@ -299,6 +300,8 @@ class MonitoredRun:
             return []
         if isinstance(event, StacksWanted):
             self._keep_watch()
+        if isinstance(event, NodeSampled) and event.node != self._run.host_at(0):
+            event = replace(event, mark=None)  # the file of progress is there alone
         if self._monitor is None:  # samples are shown; a host may also tell what nobody asked for
             return [] if isinstance(event, HangMonitor.OWN) else self._run.handle(event, now)
         actions = self._watch(self._monitor.handle(event, now), now)

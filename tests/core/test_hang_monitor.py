@@ -24,7 +24,7 @@ from dispatcher.core.events.monitor_events import (
 from dispatcher.core.hang_monitor import ASKERS, GATHER, LOOK, HangMonitor, MonitoredRun
 from dispatcher.core.run.run_machine import RunMachine
 from dispatcher.model.failure import Failure, Kind
-from dispatcher.plan.job.request import Limits
+from dispatcher.plan.job.request import Limits, Restarts
 
 from .conftest import facts, make_plan
 
@@ -338,6 +338,24 @@ def test_when_the_run_is_over_nobody_waits_for_the_monitor() -> None:
     run.handle(ev.NodeSwept(0, 0), 1.0)
     assert run.next_deadline() is None
     assert run.handle(NodeSampled(0, 1.0, ()), 2.0) == []
+
+
+@cases(("host", "due"), [(0, 14.0), (1, 10.0)])
+def test_the_file_that_shows_progress_is_on_the_first_host(host: int, due: float) -> None:
+    rules = Restarts(most=1, progress_file="x")
+    machine = RunMachine(make_plan(2, 1, limits=Limits(hang_timeout=S), restarts=rules))
+    run = MonitoredRun(machine)
+    machine.begin()
+    for node in (0, 1):
+        run.handle(ev.NodeReady(node, facts(node)), 0.0)
+    run.handle(ev.NodeProbed(1, ("10.0.0.1",)), 0.0)
+    for rank in (0, 1):
+        run.handle(ev.RankSpawned(rank, rank, 7 + rank), 0.0)
+    for now in (1.0, 4.0):
+        for heard in (0, 1):
+            run.handle(ev.NodeHeard(heard), now)
+        run.handle(NodeSampled(host, now, (), mark=int(now)), now)
+    assert run.next_deadline() == due
 
 
 def test_nobody_watches_where_nobody_asked() -> None:
