@@ -101,7 +101,7 @@ MOST_APART = 0.25
 
 
 class OutlierRounds:
-    """Rounds of figures of one kind: for how many in a row each rank has been apart."""
+    """Rounds of figures of one kind: for how many of its own in a row each rank has been apart."""
 
     def __init__(self) -> None:
         self._machine: dict[int, int] = {}  # rank -> so many, below 0 for less than usual
@@ -117,7 +117,8 @@ class OutlierRounds:
         if len(odd) > MOST_APART * len(figures):
             odd.clear()
         rounds = self._machine
-        self._machine = {}
+        # a host that ends rounds by itself, with samples that come too often, resets only its own
+        self._machine = {rank: n for rank, n in rounds.items() if rank not in figures}
         for rank, one in odd.items():
             step = 1 if one.value > one.usual else -1
             before = rounds.get(rank, 0)

@@ -138,6 +138,18 @@ def test_hosts_that_are_late_or_gone_hold_nobody_up() -> None:
     assert event.ranks == (5,)
 
 
+def test_one_host_s_many_samples_take_nothing_from_another_s_ranks() -> None:
+    job = Job()
+    for _ in range(ROUNDS + 1):
+        job.round({5: 98.0})
+        for _ in range(BEHIND):
+            job.at += 0.1
+            job.sample(0)
+    (event,) = job.told
+    assert isinstance(event, RanksApart)
+    assert event.ranks == (5,)
+
+
 def test_the_gpu_of_a_rank() -> None:
     job = Job()
     for _ in range(ROUNDS):
