@@ -62,6 +62,9 @@ MOST_EVENTS = 4096
 #: refused spawns of a node that the user is told of
 MOST_TOLD = 20
 
+#: the answer to a spawn that is refused
+REFUSED = b"cmd=spawn_result rc=1 msg=refused_by_dispatch\n"
+
 
 class _World:
     """A world while ranks of it live: its fences, and how far its start has come."""
@@ -89,7 +92,7 @@ class MpiManager:
     def __init__(self, plan: JobPlan, ranks: RankTable, hostnames: Mapping[int, str]) -> None:
         self._plan = plan
         self._ranks = ranks
-        self._hostnames = hostnames
+        self._hosts = spawn_placement.Hosts(plan.nodes, hostnames)
         planned = {node.index: node.ranks for node in plan.nodes}
         self._worlds = {0: _World(planned, None, ranks.nodes)}
         self._n_worlds = 1
@@ -215,13 +218,13 @@ class MpiManager:
         spawned = sum(rank >= placement.FIRST for rank in self._ranks.alive())
         try:
             world = spawn_placement.place(
-                event, index, self._plan, self._ranks.load(), spawned, self._hostnames,
-                using=self._using,
-            )  # fmt: skip
+                event, index, self._hosts, self._ranks.load(), spawned, using=self._using
+            )
         except spawn_placement.Refused as refused:
             self._n_refused[event.node] += 1
-            told, answer = _refused(event, str(refused))
-            return [told, answer] if self._n_refused[event.node] <= MOST_TOLD else [answer]
+            if self._n_refused[event.node] > MOST_TOLD:
+                return [_answer(event, REFUSED)]
+            return _refused(event, str(refused))
         self._n_worlds += 1
         ranks_of = world.ranks_of()
         made = self._worlds[index] = _World(ranks_of, event)
@@ -307,8 +310,7 @@ class MpiManager:
 
 
 def _refused(event: mpi_events.PmiSpawnAsked, why: str) -> list[Action]:
-    line = b"cmd=spawn_result rc=1 msg=refused_by_dispatch\n"
-    return [Tell(mpi_events.SpawnRefused(event.node, event.rank, why)), _answer(event, line)]
+    return [Tell(mpi_events.SpawnRefused(event.node, event.rank, why)), _answer(event, REFUSED)]
 
 
 def _answer(event: mpi_events.PmiAsked | mpi_events.PmiSpawnAsked, line: bytes) -> AnswerRank:

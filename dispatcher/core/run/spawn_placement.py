@@ -12,14 +12,15 @@ ignore them would be a silent lie; all others are hints, which MPI lets us ignor
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from functools import cached_property
 
-from dispatcher.core.events.mpi_events import PmiSpawnAsked, Segment, World
+from dispatcher.core.events.mpi_events import PmiSpawnAsked, World
 from dispatcher.model.host import LOCAL_NAMES
 from dispatcher.model.hostset import fold
 from dispatcher.model.names import plural
 from dispatcher.plan.job import placement
-from dispatcher.plan.job.job_plan import JobPlan, NodePlan
+from dispatcher.plan.job.job_plan import NodePlan
 
 #: bytes of all arguments of all ranks of one world
 MOST_WORDS = 4 << 20
@@ -29,22 +30,74 @@ REFUSED = frozenset({b"hostfile", b"add-host", b"add-hostfile", b"arch", b"file"
 
 
 class Refused(ValueError):
-    """This world cannot be; the text says why."""
+    """This world cannot be; the text says why, with the names of ``nodes`` in its middle.
+
+    They are put together by who reads it: for a thousand hosts that takes 7 ms, and of most
+    refusals nobody reads the reason.
+    """
+
+    def __init__(self, why: str, nodes: Iterable[NodePlan] = (), more: str = "") -> None:
+        super().__init__(why)
+        self._nodes, self._more = nodes, more
+
+    def __str__(self) -> str:
+        names = fold(node.host.name for node in self._nodes)
+        return f"{self.args[0]}{names}{self._more}"
+
+
+class Hosts:
+    """The hosts of a job, by their names. hostnames: node -> what the host calls itself.
+
+    That is good in ``host`` like the plan's name.
+    """
+
+    def __init__(self, nodes: Sequence[NodePlan], hostnames: Mapping[int, str]) -> None:
+        self.nodes = nodes
+        self._hostnames = hostnames
+
+    @cached_property
+    def _called(self) -> dict[str, list[NodePlan]]:
+        planned: dict[str, list[NodePlan]] = {}
+        own: dict[str, list[NodePlan]] = {}
+        for node in self.nodes:
+            planned.setdefault(node.host.name, []).append(node)
+            if node.index in self._hostnames:
+                own.setdefault(self._hostnames[node.index], []).append(node)
+        return own | planned
+
+    def named(self, info: Iterable[tuple[bytes, bytes]]) -> Sequence[NodePlan]:
+        """The nodes that ``info`` lets a segment use, in the order they are named.
+
+        Raises: Refused.
+        """
+        named: Sequence[NodePlan] = self.nodes
+        for key, text in info:
+            if key in REFUSED:
+                raise Refused(f"the info key {key.decode()} is not supported, use host")
+            if key not in HOSTS:
+                continue
+            found: dict[int, NodePlan] = {}
+            words = text.decode("utf-8", "backslashreplace").split(",")
+            for name in dict.fromkeys(map(str.strip, words)):  # a report has room for 300,000
+                if name not in self._called:
+                    why = f"{name[:80] or 'no name'}: not a host of this job, which has "
+                    raise Refused(why, self.nodes)
+                found.update({node.index: node for node in self._called[name]})
+            named = tuple(found.values())
+        return named
 
 
 def place(
     event: PmiSpawnAsked,
     index: int,
-    plan: JobPlan,
+    hosts: Hosts,
     load: Mapping[int, int],
     spawned: int = 0,
-    hostnames: Mapping[int, str] | None = None,
     using: Collection[int] | None = None,
 ) -> World:
     """The world that ``event`` asks for, as number ``index``.
 
     load: living ranks of each node. spawned: how many of all are spawned ones.
-    hostnames: node -> what the host calls itself, good in ``host`` like the plan's name.
     using: nodes whose ranks use MPI; None: all. Others get no rank, and this machine none that
     another host asks for.
 
@@ -62,16 +115,16 @@ def place(
     words += sum(len(text) * s.nprocs for s in event.segments for _, text in s.info)
     if words > MOST_WORDS:
         raise Refused(f"arguments of {words} bytes: at most {MOST_WORDS} for all processes")
-    asker = plan.nodes[event.node]
-    taken = {node.index: load.get(node.index, 0) for node in plan.nodes}
+    asker = hosts.nodes[event.node]
+    taken = {node.index: load.get(node.index, 0) for node in hosts.nodes}
     nodes: list[int] = []
     for segment in event.segments:
         if not segment.argv or not segment.argv[0]:
             raise Refused("no program is named")
-        named = _selected(segment, plan, hostnames or {})
+        named = hosts.named(segment.info)
         selected = [node for node in named if using is None or node.index in using]
         if not selected:
-            raise Refused(f"no rank on {fold(node.host.name for node in named)} uses MPI")
+            raise Refused("no rank on ", named, " uses MPI")
         if asker.host.name not in LOCAL_NAMES:
             selected = [node for node in selected if node.host.name not in LOCAL_NAMES]
         if not selected:
@@ -80,30 +133,6 @@ def place(
             nodes += [node] * count
             taken[node] += count
     return World(index, event.rank, event.segments, event.preput, tuple(nodes))
-
-
-def _selected(segment: Segment, plan: JobPlan, hostnames: Mapping[int, str]) -> Sequence[NodePlan]:
-    """The nodes that the segment may use, in the order they are named."""
-    named: Sequence[NodePlan] = plan.nodes
-    for key, text in segment.info:
-        if key in REFUSED:
-            raise Refused(f"the info key {key.decode()} is not supported, use host")
-        if key not in HOSTS:
-            continue
-        found: dict[int, NodePlan] = {}
-        for word in text.decode("utf-8", "backslashreplace").split(","):
-            name = word.strip()
-            nodes = [node for node in plan.nodes if node.host.name == name] or [
-                node for node in plan.nodes if hostnames.get(node.index) == name
-            ]
-            if not nodes:
-                known = fold(node.host.name for node in plan.nodes)
-                raise Refused(
-                    f"{name[:80] or 'no name'}: not a host of this job, which has {known}"
-                )
-            found.update({node.index: node for node in nodes})
-        named = tuple(found.values())
-    return named
 
 
 def _shares(
@@ -124,7 +153,6 @@ def _shares(
     try:
         counts = placement.shares(free, wanted, most=most, oversubscribe=True)
     except placement.TooFewSlots as full:
-        names = fold(node.host.name for node in nodes)
         asked = plural(wanted, "process", "processes")
-        raise Refused(f"{asked} wanted: {names} take {full.most} more (max_slots)") from None
+        raise Refused(f"{asked} wanted: ", nodes, f" take {full.most} more (max_slots)") from None
     return [(node.index, count) for node, count in zip(order, counts, strict=True) if count]

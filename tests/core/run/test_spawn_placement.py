@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import pytest
 from cases import cases
@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dispatcher.core.events.mpi_events import PmiSpawnAsked, Segment, World
-from dispatcher.core.run.spawn_placement import MOST_WORDS, Refused, place
+from dispatcher.core.run.spawn_placement import MOST_WORDS, Hosts, Refused, place
 from dispatcher.model.host import Host, Hostlist
 from dispatcher.plan.job import placement
-from dispatcher.plan.job.job_plan import JobPlan, plan_job
+from dispatcher.plan.job.job_plan import JobPlan, NodePlan, plan_job
 from dispatcher.plan.job.request import Program, Request
 
 from ..conftest import make_plan
@@ -29,7 +29,8 @@ def placed(
     plan: JobPlan, *segments: Segment, load: Sequence[int] = (), spawned: int = 0, index: int = 1
 ) -> World:
     event = PmiSpawnAsked(0, 0, segments)
-    return place(event, index, plan, dict(enumerate(load)), spawned, {0: "alpha", 1: "beta"})
+    hosts = Hosts(plan.nodes, {0: "alpha", 1: "beta"})
+    return place(event, index, hosts, dict(enumerate(load)), spawned)
 
 
 def limited(*hosts: tuple[int, int | None]) -> JobPlan:
@@ -42,12 +43,12 @@ def limited(*hosts: tuple[int, int | None]) -> JobPlan:
 def test_only_this_machine_starts_something_on_this_machine() -> None:
     hosts = (Host("localhost", slots=4), Host("n1", slots=4), Host("n2", slots=4))
     request = Request(Hostlist(hosts), Program("command", ("prog",)), "/w")
-    plan, wanted = plan_job(request, "run-1"), (segment(6),)
-    assert set(place(PmiSpawnAsked(1, 4, wanted), 1, plan, {}).nodes) == {1, 2}
-    assert set(place(PmiSpawnAsked(0, 0, wanted), 1, plan, {}).nodes) == {0, 1}
+    job, wanted = Hosts(plan_job(request, "run-1").nodes, {}), (segment(6),)
+    assert set(place(PmiSpawnAsked(1, 4, wanted), 1, job, {}).nodes) == {1, 2}
+    assert set(place(PmiSpawnAsked(0, 0, wanted), 1, job, {}).nodes) == {0, 1}
     with pytest.raises(Refused, match="may start nothing on this machine"):
-        place(PmiSpawnAsked(1, 4, (segment(1, host="localhost"),)), 1, plan, {})
-    assert place(PmiSpawnAsked(1, 4, wanted), 1, plan, {}, using={2}).nodes == (2,) * 6
+        place(PmiSpawnAsked(1, 4, (segment(1, host="localhost"),)), 1, job, {})
+    assert place(PmiSpawnAsked(1, 4, wanted), 1, job, {}, using={2}).nodes == (2,) * 6
 
 
 @cases(
@@ -106,6 +107,22 @@ def test_other_hosts_are_refused(info: dict[str, str], words: str) -> None:
     with pytest.raises(Refused) as caught:
         placed(make_plan(), segment(1, **info))
     assert words in str(caught.value).replace("n[0-1]", "n0,n1")
+
+
+def test_however_many_hosts_are_named_those_of_the_job_are_looked_at_a_few_times() -> None:
+    looks = []
+
+    class Nodes(tuple[NodePlan, ...]):
+        def __iter__(self) -> Iterator[NodePlan]:
+            looks.append(1)
+            return super().__iter__()
+
+    hosts = Hosts(Nodes(make_plan(4).nodes), {0: "alpha"})
+    wanted = segment(2, host="n3,alpha, n3 ," * 5000 + "n1")
+    for index in (1, 2, 3):
+        world = place(PmiSpawnAsked(0, 0, (wanted,)), index, hosts, {})
+        assert world.nodes == (3, 3)
+    assert len(looks) < 10
 
 
 def test_max_slots_bound_it() -> None:
