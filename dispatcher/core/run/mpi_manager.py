@@ -215,10 +215,9 @@ class MpiManager:
         if not self._ranks.is_alive(event.rank, event.node):
             return []
         index = self._n_worlds
-        spawned = sum(rank >= placement.FIRST for rank in self._ranks.alive())
         try:
             world = spawn_placement.place(
-                event, index, self._hosts, self._ranks.load(), spawned, using=self._using
+                event, index, self._hosts, self._ranks.load(), self._ranks.n_spawned, self._using
             )
         except spawn_placement.Refused as refused:
             self._n_refused[event.node] += 1

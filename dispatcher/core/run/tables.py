@@ -31,6 +31,7 @@ from dispatcher.core.events.actions import Action, PassOnEvent, ReleaseFence
 from dispatcher.core.events.run_events import Facts
 from dispatcher.core.run import restart
 from dispatcher.model.names import plural
+from dispatcher.plan.job import placement
 from dispatcher.plan.job.job_plan import Change, JobPlan, NodePlan
 from dispatcher.plan.job.request import Limits
 
@@ -229,11 +230,15 @@ class RankTable:
         self.statuses: dict[int, int] = {}
         self._called: dict[int, set[int]] = {}  # node -> ranks that were ever called there
         self._alive: dict[int, int] = {}  # rank -> node; spawn ordered, not yet exited
+        self._load: Counter[int] = Counter()  # node -> living ranks
+        self.n_spawned = 0  # living ranks that others have spawned
         self._streams: dict[int, int] = {}  # rank -> streams not yet ended
 
     def call(self, rank: int, node: int) -> None:
         """``rank`` is being started on ``node``."""
         self.nodes[rank] = self._alive[rank] = node
+        self._load[node] += 1
+        self.n_spawned += rank >= placement.FIRST
         self._called.setdefault(node, set()).add(rank)
         self._streams[rank] = 2
 
@@ -245,7 +250,7 @@ class RankTable:
         """``rank`` could not be started on ``node``; False if nobody waited for that."""
         if not self.is_alive(rank, node):
             return False
-        del self._alive[rank]
+        self._bury(rank)
         self._streams.pop(rank, None)
         return True
 
@@ -253,9 +258,13 @@ class RankTable:
         """``rank`` was reaped on ``node``; False if nobody waited for that."""
         if not self.is_alive(rank, node):
             return False
-        del self._alive[rank]
+        self._bury(rank)
         self.statuses[rank] = status
         return True
+
+    def _bury(self, rank: int) -> None:
+        self._load[self._alive.pop(rank)] -= 1
+        self.n_spawned -= rank >= placement.FIRST
 
     def stream_ended(self, rank: int) -> bool:
         """One of the rank's streams is complete; False if nobody waited for that."""
@@ -277,7 +286,7 @@ class RankTable:
         """Nobody can wait for the ranks that still live on ``node``."""
         for rank in self._called.get(node, ()):
             if self.is_alive(rank, node):
-                del self._alive[rank]
+                self._bury(rank)
                 self._streams.pop(rank, None)
 
     @property
@@ -287,15 +296,15 @@ class RankTable:
 
     def living(self) -> list[int]:
         """The nodes that have living ranks, in order."""
-        return sorted(set(self._alive.values()))
+        return sorted(node for node, count in self._load.items() if count)
 
     def alive(self) -> list[int]:
         """The living ranks."""
         return list(self._alive)
 
-    def load(self) -> Counter[int]:
-        """How many ranks live on each node."""
-        return Counter(self._alive.values())
+    def load(self) -> Mapping[int, int]:
+        """How many ranks live on each node that ever had any."""
+        return self._load
 
 
 class Assigned:
