@@ -12,10 +12,12 @@ ignore them would be a silent lie; all others are hints, which MPI lets us ignor
 
 from __future__ import annotations
 
+import heapq
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import cached_property
 
-from dispatcher.core.events.mpi_events import PmiSpawnAsked, World
+from dispatcher.core.events.mpi_events import PmiSpawnAsked, Segment, World
 from dispatcher.model.host import LOCAL_NAMES
 from dispatcher.model.hostset import fold
 from dispatcher.model.names import plural
@@ -65,26 +67,16 @@ class Hosts:
                 own.setdefault(self._hostnames[node.index], []).append(node)
         return own | planned
 
-    def named(self, info: Iterable[tuple[bytes, bytes]]) -> Sequence[NodePlan]:
-        """The nodes that ``info`` lets a segment use, in the order they are named.
-
-        Raises: Refused.
-        """
-        named: Sequence[NodePlan] = self.nodes
-        for key, text in info:
-            if key in REFUSED:
-                raise Refused(f"the info key {key.decode()} is not supported, use host")
-            if key not in HOSTS:
-                continue
-            found: dict[int, NodePlan] = {}
-            words = text.decode("utf-8", "backslashreplace").split(",")
-            for name in dict.fromkeys(map(str.strip, words)):  # a report has room for 300,000
-                if name not in self._called:
-                    why = f"{name[:80] or 'no name'}: not a host of this job, which has "
-                    raise Refused(why, self.nodes)
-                found.update({node.index: node for node in self._called[name]})
-            named = tuple(found.values())
-        return named
+    def named(self, text: bytes) -> Sequence[NodePlan]:
+        """The nodes that ``text`` names, with commas between, in that order. Raises: Refused."""
+        found: dict[int, NodePlan] = {}
+        words = text.decode("utf-8", "backslashreplace").split(",")
+        for name in dict.fromkeys(map(str.strip, words)):  # a report has room for 300,000
+            if name not in self._called:
+                why = f"{name[:80] or 'no name'}: not a host of this job, which has "
+                raise Refused(why, self.nodes)
+            found.update({node.index: node for node in self._called[name]})
+        return tuple(found.values())
 
 
 def place(
@@ -115,44 +107,108 @@ def place(
     words += sum(len(text) * s.nprocs for s in event.segments for _, text in s.info)
     if words > MOST_WORDS:
         raise Refused(f"arguments of {words} bytes: at most {MOST_WORDS} for all processes")
-    asker = hosts.nodes[event.node]
-    taken = {node.index: load.get(node.index, 0) for node in hosts.nodes}
-    nodes: list[int] = []
+    taken = Counter(load)
+    rooms: dict[bytes | None, _Room] = {}  # names of hosts -> what is free there
     for segment in event.segments:
         if not segment.argv or not segment.argv[0]:
             raise Refused("no program is named")
-        named = hosts.named(segment.info)
-        selected = [node for node in named if using is None or node.index in using]
-        if not selected:
-            raise Refused("no rank on ", named, " uses MPI")
-        if asker.host.name not in LOCAL_NAMES:
-            selected = [node for node in selected if node.host.name not in LOCAL_NAMES]
-        if not selected:
-            raise Refused("another host may start nothing on this machine")
-        for node, count in _shares(segment.nprocs, selected, taken):
-            nodes += [node] * count
-            taken[node] += count
+        text = _hosts_of(segment)
+        if text not in rooms:
+            named = hosts.nodes if text is None else hosts.named(text)
+            rooms[text] = _Room(_allowed(named, hosts.nodes[event.node], using), taken)
+    nodes = [node for s in event.segments for node in rooms[_hosts_of(s)].take(s.nprocs)]
     return World(index, event.rank, event.segments, event.preput, tuple(nodes))
 
 
-def _shares(
-    wanted: int, nodes: Sequence[NodePlan], taken: Mapping[int, int]
-) -> list[tuple[int, int]]:
-    """(node, ranks) for ``wanted`` ranks: free slots first, then in turn."""
+def _hosts_of(segment: Segment) -> bytes | None:
+    """The names of the hosts that the segment may use; None: all. Raises: Refused."""
+    found = None
+    for key, text in segment.info:
+        if key in REFUSED:
+            raise Refused(f"the info key {key.decode()} is not supported, use host")
+        if key in HOSTS:
+            found = text
+    return found
 
-    def capacity(node: NodePlan) -> int:
-        return (len(node.slots) or len(node.ranks)) - taken[node.index]
 
-    # all nodes with free slots are equal, and the sort is stable
-    order = sorted(nodes, key=lambda node: max(0, -capacity(node)))
-    most = [
-        None if node.host.max_slots is None else max(0, node.host.max_slots - taken[node.index])
-        for node in order
-    ]
-    free = [max(0, capacity(node)) for node in order]
-    try:
-        counts = placement.shares(free, wanted, most=most, oversubscribe=True)
-    except placement.TooFewSlots as full:
-        asked = plural(wanted, "process", "processes")
-        raise Refused(f"{asked} wanted: ", nodes, f" take {full.most} more (max_slots)") from None
-    return [(node.index, count) for node, count in zip(order, counts, strict=True) if count]
+def _allowed(
+    named: Sequence[NodePlan], asker: NodePlan, using: Collection[int] | None
+) -> Sequence[NodePlan]:
+    """Those of the ``named`` that ``asker`` may start something on. Raises: Refused."""
+    selected = [node for node in named if using is None or node.index in using]
+    if not selected:
+        raise Refused("no rank on ", named, " uses MPI")
+    if asker.host.name not in LOCAL_NAMES:
+        selected = [node for node in selected if node.host.name not in LOCAL_NAMES]
+    if not selected:
+        raise Refused("another host may start nothing on this machine")
+    return selected
+
+
+class _Room:
+    """What is free on ``nodes``, for one segment after the other: none looks at all of them again.
+
+    taken: node -> its ranks, with those of this world, whichever hosts their segments name.
+    """
+
+    def __init__(self, nodes: Sequence[NodePlan], taken: Counter[int]) -> None:
+        self._nodes = nodes
+        self._taken = taken
+
+    @cached_property
+    def _order(self) -> list[tuple[int, int]]:
+        """(load, place in ``nodes``) of each that may take more, as a heap.
+
+        The load may be what it was before a segment of another room came.
+        """
+        order = [(self._load(at), at) for at in range(len(self._nodes))]
+        heapq.heapify(order)
+        return order
+
+    def _excess(self, at: int) -> int:
+        """Ranks above the slots there; if negative, so many slots are free."""
+        node = self._nodes[at]
+        return self._taken[node.index] - (len(node.slots) or len(node.ranks))
+
+    def _load(self, at: int) -> int:
+        return max(-1, self._excess(at))  # all nodes with free slots are equal
+
+    def _most(self, at: int) -> int:
+        """How many more ranks there may ever be."""
+        node = self._nodes[at]
+        if node.host.max_slots is None:
+            return placement.MOST_SPAWNED
+        return max(0, node.host.max_slots - self._taken[node.index])
+
+    def take(self, wanted: int) -> list[int]:
+        """The node of each of ``wanted`` ranks: free slots first, then in turn. Raises: Refused."""
+        given: Counter[tuple[int, int]] = Counter()
+        turn: list[tuple[int, int]] = []
+        left = wanted
+        while left > len(turn) and self._order:
+            load, at = heapq.heappop(self._order)
+            if load == self._load(at) >= 0:
+                turn += [(load, at)] if self._most(at) else []
+                continue
+            count = min(left, max(0, -self._excess(at)))
+            self._give(given, (0, at), count)
+            left -= count
+            heapq.heappush(self._order, (self._load(at), at))
+        came = turn
+        while left and turn:
+            each = max(1, min(left // len(turn), *(self._most(at) for _, at in turn)))  # rounds
+            for one in turn[:left]:
+                self._give(given, one, each)
+                left -= each
+            turn = [one for one in turn if self._most(one[1])]
+        for _, at in came:
+            heapq.heappush(self._order, (self._load(at), at))
+        if left:
+            asked = plural(wanted, "process", "processes")
+            most = f" take {wanted - left} more (max_slots)"
+            raise Refused(f"{asked} wanted: ", self._nodes, most)
+        return [node for one in sorted(given) for node in [self._nodes[one[1]].index] * given[one]]
+
+    def _give(self, given: Counter[tuple[int, int]], one: tuple[int, int], count: int) -> None:
+        given[one] += count
+        self._taken[self._nodes[one[1]].index] += count

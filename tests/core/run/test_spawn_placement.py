@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dispatcher.core.events.mpi_events import PmiSpawnAsked, Segment, World
-from dispatcher.core.run.spawn_placement import MOST_WORDS, Hosts, Refused, place
+from dispatcher.core.run.spawn_placement import MOST_WORDS, Hosts, Refused, _Room, place
 from dispatcher.model.host import Host, Hostlist
 from dispatcher.plan.job import placement
 from dispatcher.plan.job.job_plan import JobPlan, NodePlan, plan_job
@@ -125,6 +125,22 @@ def test_however_many_hosts_are_named_those_of_the_job_are_looked_at_a_few_times
     assert len(looks) < 10
 
 
+def test_however_many_programs_are_spawned_hosts_are_looked_at_a_few_times(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    looks: Counter[str] = Counter()
+    excess = _Room._excess
+
+    def counted(room: _Room, at: int) -> int:
+        looks["all"] += 1
+        return excess(room, at)
+
+    monkeypatch.setattr(_Room, "_excess", counted)
+    world = placed(make_plan(100), *[segment(1), segment(1, host="n7")] * 500)
+    assert world.size == 1000
+    assert looks["all"] < 5000
+
+
 def test_max_slots_bound_it() -> None:
     plan = limited((1, 2), (1, 3))
     assert placed(plan, segment(3), load=(1, 1)).nodes == (0, 1, 1)
@@ -147,6 +163,47 @@ def test_max_slots_bound_it() -> None:
 def test_limits(segments: list[Segment], fields: dict[str, int], words: str) -> None:
     with pytest.raises(Refused, match=words):
         placed(make_plan(), *segments, **fields)  # type: ignore[arg-type]
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(1, 3), st.none() | st.integers(0, 3), st.integers(0, 6)),
+        min_size=1, max_size=5,
+    ),
+    st.lists(st.tuples(st.integers(1, 9), st.lists(st.integers(0, 4))), min_size=1, max_size=5),
+)  # fmt: skip
+def test_ranks_go_where_a_look_at_every_host_puts_them(
+    hosts: list[tuple[int, int | None, int]], wanted: list[tuple[int, list[int]]]
+) -> None:
+    """hosts: slots, how many more ranks may come, living ranks. wanted: ranks, on which hosts."""
+    plan = limited(*((slots, None if more is None else slots + more) for slots, more, _ in hosts))
+    load = [living for *_, living in hosts]
+    wanted = [(count, [at for at in named if at < len(hosts)]) for count, named in wanted]
+    segments = [
+        segment(count, **({"host": ",".join(f"n{at}" for at in named)} if named else {}))
+        for count, named in wanted
+    ]
+    taken, found = [*load], []
+    try:
+        for count, named in wanted:
+            every = [*dict.fromkeys(named)] or [*range(len(hosts))]
+            excess = {at: taken[at] - hosts[at][0] for at in every}
+            order = sorted(every, key=lambda at: max(0, excess[at]))
+            most = [
+                None if more is None else max(0, slots + more - taken[at])
+                for at in order
+                for slots, more, _ in [hosts[at]]
+            ]
+            free = [max(0, -excess[at]) for at in order]
+            shares = placement.shares(free, count, most=most, oversubscribe=True)
+            for at, share in zip(order, shares, strict=True):
+                taken[at] += share
+                found += [at] * share
+    except placement.TooFewSlots as full:
+        with pytest.raises(Refused, match=rf" take {full.most} more \(max_slots\)"):
+            placed(plan, *segments, load=load)
+    else:
+        assert placed(plan, *segments, load=load).nodes == tuple(found)
 
 
 @given(
