@@ -312,6 +312,7 @@ class Run:
             job._ranks.statuses.clear()
         for world in job._mpi._worlds.values() if job._mpi else ():
             world.fences._ended.clear()  # no rank of a small world comes to a fence
+            world.fences._ended_nodes.clear()
         if run.state == TRYING:  # the verdict is of an attempt before
             run._verdict = None
         run._attempts.clear()

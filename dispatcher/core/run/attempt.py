@@ -161,11 +161,7 @@ class AttemptMachine:
     def tick(self, now: float) -> list[Action]:
         """The actions that are due at ``now``."""
         actions: list[Action] = []
-        earliest = self.deadlines.earliest()
-        if earliest is None or earliest > now:
-            return []
-        late = [(when, key) for key, when in self.deadlines.items() if when <= now]
-        for when, key in sorted(late, key=lambda item: item[0]):
+        for when, key in self.deadlines.due(now):
             if self.deadlines.get(key) == when:  # an earlier one may have undone it, or all
                 del self.deadlines[key]
                 actions += self._due(key, now)
@@ -541,7 +537,10 @@ class AttemptMachine:
                 if self.state != RUNNING:
                     return []
                 assert self._mpi is not None, "ranks that run were placed"
-                return self._mpi.late(world, fence, epoch, self.plan.limits.mpi_stall_warning)
+                asked = self._mpi.late(world, fence, epoch, now)
+                if asked is None:
+                    self.deadlines[key] = now + self.plan.limits.mpi_stall_warning
+                return asked or []
             case ("silent", int(node)):
                 return self._give_up({node}, self.plan.limits.silence_text, now)
         raise InternalError(f"job: no rule for deadline {key!r}")

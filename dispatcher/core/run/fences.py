@@ -14,8 +14,9 @@ is kept when it is over.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 
 from dispatcher.model.frozen import Value, value
 
@@ -24,8 +25,12 @@ ONCE = 20000000000
 #: bytes of all packets of one fence; with what else is in the order it fits a control frame
 FENCE_LIMIT = 15 << 20
 #: bytes that one node may have lying in fences that are not open yet, and in the names of fences
-#: that it was the first to come to; what a member of a group takes here, and a name beside itself
-NODE_LIMIT, MEMBER, NAMED = 4 << 20, 512, 128
+#: that it was the first to come to: of all worlds together
+NODE_LIMIT = 4 << 20
+#: what such a fence takes here for each node that is in, beside its packet: so 4,096 may wait for
+#: others, where each rank is in one at a time, or in some by its threads. What a member of a group
+#: takes, and a name beside itself
+WAITING, MEMBER, NAMED = 1 << 10, 512, 128
 
 
 class FenceError(ValueError):
@@ -43,6 +48,14 @@ class Release(Value):
     once: bool = False
 
 
+class Account:
+    """Bytes that nodes have lying in the fences of all worlds, and in the names of fences."""
+
+    def __init__(self) -> None:
+        self.lying: Counter[int] = Counter()
+        self.named: Counter[int] = Counter()
+
+
 @dataclass
 class _Fence:
     """A group's barrier in one epoch: its members by node, and who has committed."""
@@ -50,6 +63,7 @@ class _Fence:
     members: Mapping[int, frozenset[int]]
     epoch: int
     cost: int  # for each node that is in, beside its packet
+    awaited: int  # nodes that have yet to come
     once: bool = False
     packets: dict[int, bytes] = field(default_factory=dict)
     size: int = 0  # bytes of all packets
@@ -58,20 +72,26 @@ class _Fence:
 class Fences:
     """The fences of one world. ranks_of: node -> its ranks.
 
-    others: rank -> node of more that may take part, though they are not of this world.
+    others: rank -> node of more that may take part, though they are not of this world. account:
+    where nodes pay for what lies here.
     """
 
     def __init__(
-        self, ranks_of: Mapping[int, Sequence[int]], others: Mapping[int, int] | None = None
+        self,
+        ranks_of: Mapping[int, Sequence[int]],
+        others: Mapping[int, int] | None = None,
+        account: Account | None = None,
     ) -> None:
         self._nodes = {rank: node for node, ranks in ranks_of.items() for rank in ranks}
         self._others = others or {}
         self._world = {node: frozenset(ranks) for node, ranks in ranks_of.items() if ranks}
         self._fences: dict[str, _Fence] = {}  # those that somebody waits in
+        self._groups: dict[int, set[str]] = {}  # rank -> those of them that are of a group with it
         self._epochs: dict[str, int] = {}  # of those that have opened
-        self._lying: Counter[int] = Counter()  # bytes, by node
-        self._named: Counter[int] = Counter()
+        self._account = account or Account()
+        self._named: Counter[int] = Counter()  # what of it is for names of this world
         self._ended: set[int] = set()
+        self._ended_nodes: set[int] = set()  # whose ranks of this world all have
 
     def commit(self, node: int, name: str, epoch: int, packet: bytes) -> Release | None:
         """``node`` is in with all its members; the release if that was the last one.
@@ -84,46 +104,81 @@ class Fences:
             raise FenceError(f"barrier {name[:60]} epoch {epoch}: out of turn")
         if fence.size + len(packet) > FENCE_LIMIT:
             raise FenceError(f"the keys of one barrier take more than {FENCE_LIMIT} bytes")
-        lying = self._lying[node] + fence.cost + len(packet)
-        named = self._named[node]
-        if name not in self._fences and name not in self._epochs and not fence.once:
-            named += len(name) + NAMED
-        if (lying > NODE_LIMIT and self._lying[node]) or named > NODE_LIMIT:
+        account, lying = self._account, fence.cost + len(packet)
+        is_named = name not in self._fences and name not in self._epochs and not fence.once
+        named = is_named * (len(name) + NAMED)
+        is_too_much = 0 < account.lying[node] > NODE_LIMIT - lying  # a single one may be as large
+        if is_too_much or account.named[node] + named > NODE_LIMIT:
             raise FenceError(f"its barriers take more than {NODE_LIMIT} bytes here")
-        self._lying[node], self._named[node] = lying, named
-        self._fences[name] = fence
+        account.lying[node] += lying
+        account.named[node] += named
+        self._named[node] += named
+        if name not in self._fences:
+            self._fences[name] = fence
+            for rank in self._grouped(fence):
+                self._groups.setdefault(rank, set()).add(name)
         fence.packets[node] = packet
         fence.size += len(packet)
+        fence.awaited -= not self._has_ended(fence, node)
         return self._complete(name, fence)
 
     def _new(self, name: str) -> _Fence:
         members, tag = self._members(name)
-        cost = 0 if members is self._world else MEMBER * sum(map(len, members.values()))
-        once = tag >= ONCE
-        return _Fence(members, self._epochs.get(name, 0), cost + once * (len(name) + NAMED), once)
+        once, epoch = tag >= ONCE, self._epochs.get(name, 0)
+        cost = WAITING + once * (len(name) + NAMED)
+        if members is self._world:
+            return _Fence(members, epoch, cost, len(members) - len(self._ended_nodes), once)
+        awaited = sum(not own <= self._ended for own in members.values())
+        cost += MEMBER * sum(map(len, members.values()))
+        return _Fence(members, epoch, cost, awaited, once)
+
+    def _grouped(self, fence: _Fence) -> Iterable[int]:
+        """The members of a group; none of the world, of whose nodes it is known when they end."""
+        return () if fence.members is self._world else chain.from_iterable(fence.members.values())
 
     def ended(self, rank: int) -> list[Release]:
         """``rank`` ended well; the fences that open because nobody else was missing."""
+        node = self._nodes.get(rank, self._others.get(rank))
+        if node is None or rank in self._ended:
+            return []
         self._ended.add(rank)
-        found = [self._complete(name, fence) for name, fence in [*self._fences.items()]]
+        names = [*self._groups.get(rank, ())]
+        if rank in self._nodes and self._world[node] <= self._ended:
+            self._ended_nodes.add(node)
+            names += [name for name, one in self._fences.items() if one.members is self._world]
+        found = []
+        for name in names:  # not each of all: ranks end by the thousand
+            fence = self._fences[name]
+            fence.awaited -= node not in fence.packets and self._has_ended(fence, node)
+            found.append(self._complete(name, fence))
         return [release for release in found if release is not None]
+
+    def close(self) -> None:
+        """The world is over: what lies here does no more."""
+        for fence in self._fences.values():
+            self._pay_back(fence)
+        self._account.named.subtract(self._named)
+
+    def _pay_back(self, fence: _Fence) -> None:
+        for node, packet in fence.packets.items():
+            self._account.lying[node] -= fence.cost + len(packet)
 
     def missing(self, name: str, epoch: int) -> list[int]:
         """The nodes that the fence still waits for in ``epoch``; [] when it has opened."""
         fence = self._fences.get(name)
-        if fence is None or fence.epoch != epoch or not fence.packets:
+        if fence is None or fence.epoch != epoch:
             return []
-        return [node for node in fence.members if self._is_missing(fence, node)]
+        left = fence.members.keys() - fence.packets.keys()
+        return sorted(node for node in left if not self._has_ended(fence, node))
 
-    def _is_missing(self, fence: _Fence, node: int) -> bool:
-        return node not in fence.packets and not fence.members[node] <= self._ended
+    def _has_ended(self, fence: _Fence, node: int) -> bool:
+        """Whether nobody waits for ``node`` there, since its members have ended well."""
+        if fence.members is self._world:
+            return node in self._ended_nodes
+        return fence.members[node] <= self._ended
 
     def _complete(self, name: str, fence: _Fence) -> Release | None:
-        if not fence.packets:
-            return None
-        if not self._ended and len(fence.packets) < len(fence.members):
-            return None  # the usual case, without a look at each node
-        if any(self._is_missing(fence, node) for node in fence.members):
+        if fence.awaited:
             return None
         release = Release(
             name,
@@ -132,9 +187,10 @@ class Fences:
             tuple(fence.packets.values()),
             fence.once,
         )
-        for node, packet in fence.packets.items():
-            self._lying[node] -= fence.cost + len(packet)
+        self._pay_back(fence)
         del self._fences[name]
+        for rank in self._grouped(fence):
+            self._groups[rank].discard(name)
         if not fence.once:
             self._epochs[name] = fence.epoch + 1
         return release

@@ -29,6 +29,7 @@ import signal
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import groupby
+from math import inf
 
 from dispatcher.core.events import mpi_events
 from dispatcher.core.events import run_events as ev
@@ -45,7 +46,7 @@ from dispatcher.core.events.actions import (
     Tell,
 )
 from dispatcher.core.run import spawn_placement
-from dispatcher.core.run.fences import NAMED, FenceError, Fences, Release
+from dispatcher.core.run.fences import NAMED, Account, FenceError, Fences, Release
 from dispatcher.core.run.tables import RankTable
 from dispatcher.plan.job import placement
 from dispatcher.plan.job.job_plan import JobPlan
@@ -73,9 +74,11 @@ class _World:
         self,
         ranks_of: Mapping[int, Sequence[int]],
         by: mpi_events.PmiSpawnAsked | None,
+        account: Account,
         others: Mapping[int, int] | None = None,
     ) -> None:
-        self.fences = Fences(ranks_of, others)
+        self.fences = Fences(ranks_of, others, account)
+        self.asked: dict[int, float] = {}  # node -> when it last had to say who is missing
         self.left = {rank for ranks in ranks_of.values() for rank in ranks}  # not yet ended
         self.waiting = set(self.left) if by else set()  # ordered, and not yet heard of
         self.by = by  # what awaits the answer
@@ -94,7 +97,8 @@ class MpiManager:
         self._ranks = ranks
         self._hosts = spawn_placement.Hosts(plan.nodes, hostnames)
         planned = {node.index: node.ranks for node in plan.nodes}
-        self._worlds = {0: _World(planned, None, ranks.nodes)}
+        self._account = Account()
+        self._worlds = {0: _World(planned, None, self._account, ranks.nodes)}
         self._n_worlds = 1
         self._n_met = 0
         self._serving: set[int] = set()  # nodes that were told to serve PMIx
@@ -120,11 +124,19 @@ class MpiManager:
         release = world.fences.commit(event.node, event.fence, event.epoch, event.keys)
         return self._released(event.world, release)
 
-    def late(self, index: int, fence: str, epoch: int, seconds: float) -> list[Action]:
-        """Ask the nodes that ``fence`` still waits for whom they are waiting for."""
-        world = self._worlds.get(index)
-        missing = world.fences.missing(fence, epoch) if world else []
-        return [AskWaiting(node, index, fence, epoch, seconds) for node in missing]
+    def late(self, index: int, fence: str, epoch: int, now: float) -> list[Action] | None:
+        """Ask the nodes that ``fence`` still waits for whom they are waiting for.
+
+        None: all of them have just been asked for another of that world, so ask later. Each is
+        asked once in the time after which a fence is late, for else who opens many fences could
+        have the others answer until they seem to flood us.
+        """
+        world, seconds = self._worlds.get(index), self._plan.limits.mpi_stall_warning
+        if world is None or not (missing := world.fences.missing(fence, epoch)):
+            return []
+        nodes = [node for node in missing if world.asked.get(node, -inf) + seconds <= now]
+        world.asked.update(dict.fromkeys(nodes, now))
+        return [AskWaiting(node, index, fence, epoch, seconds) for node in nodes] or None
 
     # -- what ranks ask for -------------------------------------------------------
 
@@ -226,7 +238,7 @@ class MpiManager:
             return _refused(event, str(refused))
         self._n_worlds += 1
         ranks_of = world.ranks_of()
-        made = self._worlds[index] = _World(ranks_of, event)
+        made = self._worlds[index] = _World(ranks_of, event, self._account)
         for rank, node in enumerate(world.nodes):
             self._ranks.call(world.number(rank), node)
         placed = mpi_events.WorldPlaced(index, event.rank, world.number(0), world.nodes)
@@ -297,6 +309,7 @@ class MpiManager:
         world.left.discard(own)
         self._awaited = [one for one in self._awaited if one.rank != rank]
         if not world.left and index:
+            world.fences.close()
             del self._worlds[index]
 
     def _released(self, world: int, release: Release | None) -> list[Action]:

@@ -75,6 +75,17 @@ class Deadlines(dict[K, float]):
             heapq.heappop(heap)
         return heap[0][0] if heap else None
 
+    def due(self, now: float) -> list[tuple[float, K]]:
+        """(when, what) of all that is due, the first first. The caller takes it out or puts it off.
+
+        It is not named again.
+        """
+        found = []
+        while (first := self.earliest()) is not None and first <= now:
+            when, _, key = heapq.heappop(self._heap)
+            found.append((when, key))
+        return found
+
 
 class HostTable:
     """places: each host as it was first planned, spares last. limits: of the run."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import pytest
 from cases import cases
 from hypothesis import given
@@ -13,9 +15,12 @@ from dispatcher.core.run.fences import (
     NAMED,
     NODE_LIMIT,
     ONCE,
+    WAITING,
+    Account,
     FenceError,
     Fences,
     Release,
+    _Fence,
 )
 from dispatcher.core.run.mpi_manager import process_mapping
 
@@ -123,7 +128,7 @@ def test_a_second_commit_and_too_many_bytes_are_refused() -> None:
 
 
 def test_what_lies_in_closed_fences_is_bounded_for_each_node() -> None:
-    fences, packet = Fences(TWO), b"x" * (1 << 20)
+    fences, packet = Fences(TWO), b"x" * ((1 << 20) - WAITING)
     for tag in range(4):
         fences.commit(0, f"WORLD:{tag}", 0, packet)
     with pytest.raises(FenceError, match="its barriers take more than"):
@@ -133,7 +138,88 @@ def test_what_lies_in_closed_fences_is_bounded_for_each_node() -> None:
     for tag in range(4):
         assert fences.commit(1, f"WORLD:{tag}", 0, b"") is not None
     assert fences.commit(0, "WORLD:9", 0, packet) is not None
-    assert fences._lying == {0: 0, 1: 0}
+    assert fences._account.lying == {0: 0, 1: 0}
+
+
+def test_each_fence_that_waits_counts_though_nothing_is_in_it() -> None:
+    fences = Fences(TWO)
+    for tag in range(NODE_LIMIT // WAITING):
+        assert fences.commit(0, f"WORLD:{tag}", 0, b"") is None
+    with pytest.raises(FenceError, match="its barriers take more than"):
+        fences.commit(0, "WORLD:99999", 0, b"")
+    assert fences.commit(1, "WORLD:99999", 0, b"") is None
+    assert fences.commit(1, "WORLD:0", 0, b"") is not None
+    assert fences.commit(0, "WORLD:99999", 0, b"") is not None
+
+
+def test_a_node_has_one_account_for_all_worlds() -> None:
+    account, packet = Account(), b"x" * (NODE_LIMIT // 2)
+    one, two, three = (Fences(TWO, account=account) for _ in range(3))
+    one.commit(0, "WORLD:0", 0, packet)
+    one.commit(1, "WORLD:1", 0, b"")
+    two.commit(0, "0,2:5", 0, packet[: -4 * WAITING])
+    with pytest.raises(FenceError, match="its barriers take more than"):
+        three.commit(0, "WORLD:0", 0, packet)
+    three.commit(1, "WORLD:0", 0, packet)
+    one.close()
+    assert three.commit(0, "WORLD:0", 0, packet) is not None
+    two.close()
+    three.close()
+    assert {*account.lying.values(), *account.named.values()} == {0}
+
+
+def test_an_end_is_no_look_at_each_fence(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks = []
+    complete = Fences._complete
+
+    def counted(fences: Fences, name: str, fence: _Fence) -> Release | None:
+        looks.append(name)
+        return complete(fences, name, fence)
+
+    fences = Fences({0: (0, 1), 1: (2, 3, 4, 5)})
+    for tag in range(1000):
+        fences.commit(0, f"WORLD:{tag}", 0, b"")
+        fences.commit(0, f"0,2:{tag}", 0, b"")
+    monkeypatch.setattr(Fences, "_complete", counted)
+    for rank in (3, 4, 5):
+        assert fences.ended(rank) == []
+    assert looks == []
+    assert len(fences.ended(2)) == 2000
+
+
+STEPS = st.one_of(
+    st.tuples(st.just("ended"), st.integers(0, 6)),
+    st.tuples(st.sampled_from(["WORLD", "0,2", "2-4", "1,3-5"]), st.integers(0, 2)),
+)
+
+
+@given(st.lists(STEPS, max_size=30))
+def test_a_fence_opens_when_all_are_in_or_have_ended(steps: list[tuple[str, int]]) -> None:
+    ranks_of = {0: {0, 1}, 1: {2, 3}, 2: {4}}
+    groups = {"WORLD": {*range(5)}, "0,2": {0, 2}, "2-4": {2, 3, 4}, "1,3-5": {1, 3, 4, 5}}
+    fences = Fences({n: tuple(r) for n, r in ranks_of.items()}, {5: 2})
+    ranks_of = {**ranks_of, 2: {4, 5}}
+    ended: set[int] = set()
+    waiting: dict[str, list[int]] = {}
+    epochs: Counter[str] = Counter()
+    for what, number in steps:
+        opened: set[str] = set()
+        if what == "ended":
+            opened = {release.fence for release in fences.ended(number)}
+            ended.add(number)
+        elif groups[what] & ranks_of[number] and number not in waiting.get(what, []):
+            waiting.setdefault(what, []).append(number)
+            release = fences.commit(number, f"{what}:1", epochs[what], b"%d" % number)
+            opened = {f"{what}:1"} if release else set()
+        for group, nodes in [*waiting.items()]:
+            here = groups[group] - ({5} if group == "WORLD" else set())
+            left = {n for n, r in ranks_of.items() if here & r and not here & r <= ended}
+            missing = sorted(left - {*nodes})
+            assert (f"{group}:1" in opened) == (not missing)
+            assert fences.missing(f"{group}:1", epochs[group]) == missing
+            if not missing:
+                del waiting[group]
+                epochs[group] += 1
 
 
 def test_groups_count_by_their_members_and_names_for_who_comes_first() -> None:

@@ -82,6 +82,23 @@ class TestFences:
         assert running.tick(31.1) == [AskWaiting(1, 0, "WORLD:0", 0, 30.0)]
         assert running.tick(32.0) == []
 
+    def test_of_many_late_barriers_a_node_is_asked_for_one_at_a_time(
+        self, running: AttemptMachine
+    ) -> None:
+        def late(now: float) -> list[Action]:
+            for node in (0, 1):
+                running.handle(ev.NodeHeard(node), now)
+            return running.tick(now)
+
+        for tag in range(3):
+            running.handle(mpi_events.PmiCommitted(0, 0, f"WORLD:{tag}", 0, b""), 1.0)
+        asked = [late(now) for now in (31.0, 40.0, 61.0, 62.0, 91.0, 130.0)]
+        assert asked == [
+            [AskWaiting(1, 0, "WORLD:0", 0, 30.0)], [],
+            [AskWaiting(1, 0, "WORLD:1", 0, 30.0)], [],
+            [AskWaiting(1, 0, "WORLD:2", 0, 30.0)], [],
+        ]  # fmt: skip
+
     @pytest.mark.parametrize(("world", "epoch"), [(1, 0), (7, 0), (0, 3)])
     def test_a_barrier_that_cannot_be_costs_the_node(
         self, running: AttemptMachine, world: int, epoch: int
@@ -166,7 +183,7 @@ class TestOthers:
         assert manager.ended(stranger, 0) == []
         assert manager.not_started(ev.RankFailedToStart(0, stranger, 2, "exec", "x")) is None
         assert manager.not_started(ev.RankFailedToStart(0, 1, 2, "exec", "x")) is None
-        assert manager.late(7, "WORLD:0", 0, 30.0) == []
+        assert manager.late(7, "WORLD:0", 0, 1.0) == []
 
 
 class TestNames:
@@ -442,6 +459,17 @@ class TestSpawn:
 
     def test_nothing_piles_up(self, running: AttemptMachine) -> None:
         for world in range(1, 2001):
+    def test_what_lies_in_the_barriers_of_a_world_goes_with_it(
+        self, running: AttemptMachine
+    ) -> None:
+        for world in (1, 2, 3):
+            spawn(running, *TWO)
+            keys = mpi_events.PmiCommitted(0, world, "WORLD:0", 0, b"x" * (2 << 20))
+            assert running.handle(keys, 1.0) == []
+            assert running.state == "running"
+            for node in (0, 1):  # so that nothing opens it
+                running.handle(ev.RankExited(node, number(world, node), 0, mpi="never"), 1.0)
+
             spawn(running)
             rank = number(world, 0)
             node = running.node_of(rank)

@@ -58,6 +58,20 @@ class TestDeadlines:
             assert due.earliest() == at + 1.0
         assert Counted.looks < 8 * len(keys)
 
+    def test_what_is_due_is_named_without_a_look_at_the_rest(self) -> None:
+        due: Deadlines[Counted] = Deadlines()
+        keys = [Counted() for _ in range(1000)]
+        for at, key in enumerate(keys):
+            due[key] = float(at)
+        del due[keys[0]]
+        Counted.looks = 0
+        assert due.due(0.5) == []
+        assert due.due(2.0) == [(1.0, keys[1]), (2.0, keys[2])]
+        due[keys[1]] = 9.5
+        assert due.due(2.0) == []
+        assert due.earliest() == 3.0
+        assert Counted.looks < 20
+
 
 def table(linked: int = 3) -> HostTable:
     """Hosts 0 to 3, of which the first ``linked`` are linked and have answered."""
