@@ -327,9 +327,9 @@ class AttemptMachine:
         key = ("fence", event.world, event.fence, event.epoch)
         if actions:
             self.deadlines.pop(key, None)
-        elif key not in self.deadlines:
+        elif actions is not None and key not in self.deadlines:
             self.deadlines[key] = now + self.plan.limits.mpi_stall_warning
-        return actions
+        return actions or []
 
     def _on_pmi_aborted(self, event: mpi_events.PmiAborted, now: float) -> list[Action]:
         if not self._ranks.is_alive(event.rank, event.node):

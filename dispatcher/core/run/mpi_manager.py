@@ -111,8 +111,8 @@ class MpiManager:
 
     # -- fences -------------------------------------------------------------------
 
-    def commit(self, event: mpi_events.PmiCommitted) -> list[Action]:
-        """A node is in. Raises: FenceError if it may not be."""
+    def commit(self, event: mpi_events.PmiCommitted) -> list[Action] | None:
+        """A node is in; None: in a world that is over. Raises: FenceError if it may not be."""
         if self._plan.mpi == "none":
             raise FenceError(f"{event.name} in a job without MPI")
         self._using.add(event.node)
@@ -120,7 +120,7 @@ class MpiManager:
         if world is None:
             if event.world >= self._n_worlds:
                 raise FenceError(f"a barrier of world {event.world}, which does not exist")
-            return []
+            return None
         release = world.fences.commit(event.node, event.fence, event.epoch, event.keys)
         return self._released(event.world, release)
 

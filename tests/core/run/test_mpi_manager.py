@@ -444,7 +444,9 @@ class TestSpawn:
                 ev.RankFailedToStart(node, number(1, node), 13, "exec", "x"), 1.0
             )
             assert (AnswerRank(0, 0, BAD) in actions) == (node == 0)
+        before = {*running.deadlines}
         assert running.handle(mpi_events.PmiCommitted(0, 1, "WORLD:0", 0, b""), 1.0) == []
+        assert {*running.deadlines} == before  # nobody waits where nobody is
 
     def test_a_refusal_is_told_and_answered(self, running: AttemptMachine) -> None:
         told, answer = spawn(running, mpi_events.Segment(1, (b"p",), ((b"host", b"mars"),)))
@@ -457,8 +459,6 @@ class TestSpawn:
     def test_only_living_ranks_spawn(self, running: AttemptMachine, node: int, rank: int) -> None:
         assert spawn(running, node=node, rank=rank) == []
 
-    def test_nothing_piles_up(self, running: AttemptMachine) -> None:
-        for world in range(1, 2001):
     def test_what_lies_in_the_barriers_of_a_world_goes_with_it(
         self, running: AttemptMachine
     ) -> None:
@@ -470,6 +470,8 @@ class TestSpawn:
             for node in (0, 1):  # so that nothing opens it
                 running.handle(ev.RankExited(node, number(world, node), 0, mpi="never"), 1.0)
 
+    def test_nothing_piles_up(self, running: AttemptMachine) -> None:
+        for world in range(1, 2001):
             spawn(running)
             rank = number(world, 0)
             node = running.node_of(rank)
