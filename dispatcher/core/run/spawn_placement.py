@@ -103,6 +103,8 @@ def place(
         raise Refused(
             f"{wanted} processes wanted{living}: at most {placement.MOST_SPAWNED} at the same time"
         )
+    if min((segment.nprocs for segment in event.segments), default=0) < 1:
+        raise Refused("0 processes wanted")
     words = sum(len(word) * s.nprocs for s in event.segments for word in s.argv)
     words += sum(len(text) * s.nprocs for s in event.segments for _, text in s.info)
     if words > MOST_WORDS:
