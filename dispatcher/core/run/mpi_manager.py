@@ -28,6 +28,7 @@ import os
 import signal
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import groupby
 from math import inf
 
@@ -81,7 +82,9 @@ class _World:
         self.asked: dict[int, float] = {}  # node -> when it last had to say who is missing
         self.left = {rank for ranks in ranks_of.values() for rank in ranks}  # not yet ended
         self.waiting = set(self.left) if by else set()  # ordered, and not yet heard of
-        self.by = by  # what awaits the answer
+        # what awaits the answer, and for who comes to PMIx later: without words and keys, of which
+        # a spawn may have a megabyte, and which went with the orders
+        self.by = replace(by, segments=(), preput=()) if by else None
         self.placed: mpi_events.World | None = None
         self.given_up = False
 
@@ -244,7 +247,8 @@ class MpiManager:
         placed = mpi_events.WorldPlaced(index, event.rank, world.number(0), world.nodes)
         shared: list[Action] = []
         if event.ask:
-            made.placed = world
+            segments = tuple(mpi_events.Segment(s.nprocs, (b"",)) for s in world.segments)
+            made.placed = replace(world, segments=segments, preput=())
             shared = [ShareWorld(node, world) for node in sorted(self._serving)]
         return [Tell(placed), *shared, *(SpawnRanks(node, world) for node in sorted(ranks_of))]
 

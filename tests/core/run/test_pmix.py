@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
 
 import pytest
@@ -32,6 +33,7 @@ from dispatcher.core.run import mpi_manager
 from dispatcher.core.run.attempt import AttemptMachine
 from dispatcher.core.run.fences import ONCE
 from dispatcher.plan.job.placement import number
+from dispatcher.runner.run.orders import world_order
 
 from ..conftest import facts, make_plan, use_mpi
 
@@ -88,10 +90,25 @@ def test_a_world_is_known_where_pmix_is_served_before_it_starts(running: Attempt
     assert isinstance(shared, ShareWorld)
     assert isinstance(spawned, SpawnRanks)
     assert (shared.node, spawned.node) == (1, 0)
-    assert running.handle(PmixWanted(0), 1.0) == [ServePmix(0), ShareWorld(0, shared.world)]
+    serve, later = running.handle(PmixWanted(0), 1.0)
+    assert serve == ServePmix(0)
+    assert isinstance(later, ShareWorld)
+    order, same = (world_order(running.plan, w, 0, "kvs") for w in (shared.world, later.world))
+    assert order == same
     assert running.handle(RankSpawned(0, number(1, 0), 99), 1.0) == [
         AnswerRank(1, 2, b"cmd=spawn_result rc=0 world=1\n", 5)
     ]
+
+
+def test_of_a_world_that_lives_its_words_and_keys_are_not_kept(running: AttemptMachine) -> None:
+    use_mpi(running, 0, 1)
+    before = sys.getrefcount(word := bytes(1 << 20))
+    for ask in range(4):
+        segments = (Segment(1, (b"prog", word), ((b"env", word), (b"host", b"n0"))),)
+        running.handle(PmiSpawnAsked(1, 2, segments, ((b"key", word),), ask=ask), 1.0)
+        del segments
+    assert running._ranks.n_spawned == 4
+    assert sys.getrefcount(word) == before
 
 
 def test_an_event_is_passed_on_where_pmix_is_served(running: AttemptMachine) -> None:
