@@ -26,7 +26,7 @@ from __future__ import annotations
 
 import os
 import signal
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby
@@ -52,13 +52,14 @@ from dispatcher.core.run.tables import RankTable
 from dispatcher.plan.job import placement
 from dispatcher.plan.job.job_plan import JobPlan
 
-#: bytes of the names that ranks of one node may have published at once
+#: bytes of the names that ranks of one node may have published at once, and of those they wait for
 NAMES_LIMIT = 1 << 20
 #: bytes of what may be looked up again and again. More goes with its first reading, as Open MPI has
 #: it: a host that asks for it without end would have us send, and keep, a thousand times its words
 LASTING = 4096
-#: lookups of a node that wait for somebody to publish
-MOST_WAITING = 4096
+#: what a lookup that waits takes here beside its name: so 4,000 may, and a rank waits in one at a
+#: time, or in some by its threads
+AWAITED = 256
 #: events of PMIx of a node that others hear of: each is sent to all of them
 MOST_EVENTS = 4096
 #: refused spawns of a node that the user is told of
@@ -106,8 +107,10 @@ class MpiManager:
         self._n_met = 0
         self._serving: set[int] = set()  # nodes that were told to serve PMIx
         self._names: dict[bytes, mpi_events.PmiAsked] = {}  # service -> who published it
-        self._awaited: list[mpi_events.PmiAsked] = []  # those that wait for a service
+        self._awaited: dict[bytes, deque[mpi_events.PmiAsked]] = {}  # service -> who waits for it
+        self._awaiting: Counter[int] = Counter()  # rank -> its lookups that wait
         self._names_size: Counter[int] = Counter()  # node -> bytes
+        self._awaited_size: Counter[int] = Counter()  # the same of those that wait
         self._using: set[int] = set()  # nodes whose ranks have come to MPI
         self._n_refused: Counter[int] = Counter()
         self._n_events: Counter[int] = Counter()  # node -> those that others heard of
@@ -193,9 +196,9 @@ class MpiManager:
             self._forget(service)
             self._names[service] = event
             self._names_size[event.node] += size
-            waited = [one for one in self._awaited if one.service == service]
-            self._awaited = [one for one in self._awaited if one.service != service]
-            served = [action for one in waited for action in self._answer(one)]
+            served: list[Action] = []
+            while service in self._names and (one := self._next_awaiting(service)):
+                served += self._answer(one)
             return [_answer(event, b"cmd=publish_result rc=0\n"), *served]
         if event.verb == "unpublish":
             found = self._forget(service)
@@ -206,10 +209,28 @@ class MpiManager:
             if known.once:
                 self._forget(service)
             return [_answer(event, b"cmd=lookup_result rc=0 port=%s\n" % known.port)]
-        if event.wait and sum(one.node == event.node for one in self._awaited) < MOST_WAITING:
-            self._awaited.append(event)
-            return []
-        return [_answer(event, _unknown(b"lookup"))]
+        size = len(service) + AWAITED
+        if not event.wait or self._awaited_size[event.node] + size > NAMES_LIMIT:
+            return [_answer(event, _unknown(b"lookup"))]
+        self._wait(event)
+        return []
+
+    def _wait(self, event: mpi_events.PmiAsked) -> None:
+        self._awaited.setdefault(event.service, deque()).append(event)
+        self._awaited_size[event.node] += len(event.service) + AWAITED
+        self._awaiting[event.rank] += 1
+
+    def _next_awaiting(self, service: bytes) -> mpi_events.PmiAsked | None:
+        """Who has waited longest for ``service``, and does no more."""
+        waiting = self._awaited.get(service)
+        if waiting is None:
+            return None
+        event = waiting.popleft()
+        self._awaited_size[event.node] -= len(service) + AWAITED
+        self._awaiting[event.rank] -= 1
+        if not waiting:
+            del self._awaited[service]
+        return event
 
     def _forget(self, service: bytes) -> bool:
         """The name is no more; whether it was."""
@@ -311,7 +332,13 @@ class MpiManager:
         index, own = placement.place(rank)
         world = self._worlds[index]
         world.left.discard(own)
-        self._awaited = [one for one in self._awaited if one.rank != rank]
+        if self._awaiting.pop(rank, 0):  # else its end is no look at what others wait for
+            lookups = [one for waiting in self._awaited.values() for one in waiting]
+            for numbers in (self._awaited, self._awaited_size, self._awaiting):
+                numbers.clear()
+            for one in lookups:
+                if one.rank != rank:
+                    self._wait(one)
         if not world.left and index:
             world.fences.close()
             del self._worlds[index]

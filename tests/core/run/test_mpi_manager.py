@@ -25,7 +25,7 @@ from dispatcher.core.events.actions import (
 from dispatcher.core.run import mpi_manager, spawn_placement
 from dispatcher.core.run.attempt import AttemptMachine
 from dispatcher.core.run.fences import FenceError
-from dispatcher.core.run.mpi_manager import MOST_TOLD, MpiManager
+from dispatcher.core.run.mpi_manager import AWAITED, MOST_TOLD, NAMES_LIMIT, MpiManager
 from dispatcher.core.run.tables import RankTable
 from dispatcher.plan.job.placement import number
 
@@ -266,15 +266,38 @@ class TestNames:
         assert isinstance(published, AnswerRank)
         assert ask("lookup", 1, 12, wait=True) == [AnswerRank(0, 1, found, 12)]
 
-    def test_not_too_many_wait(
-        self, running: AttemptMachine, monkeypatch: pytest.MonkeyPatch
+    def test_names_that_are_awaited_are_bounded(self, running: AttemptMachine) -> None:
+        def waits(rank: int, service: bytes) -> bool:
+            asked = mpi_events.PmiAsked(rank // 2, rank, "lookup", service, b"", 1, wait=True)
+            answers = running.handle(asked, 1.0)
+            unknown = b"cmd=lookup_result rc=1 msg=service_not_found\n"
+            assert answers in ([], [AnswerRank(rank // 2, rank, unknown, 1)])
+            return not answers
+
+        half = b"n" * (NAMES_LIMIT // 2 - AWAITED)
+        assert [waits(rank, half) for rank in (0, 1, 0, 2)] == [True, True, False, True]
+        assert not waits(0, b"")
+        exited(running, 0, 1)
+        assert [waits(0, half), waits(0, half)] == [True, False]
+        published = mpi_events.PmiAsked(1, 2, "publish", half, b"p")
+        ranks = [a.rank for a in running.handle(published, 1.0) if isinstance(a, AnswerRank)]
+        assert ranks == [2, 0, 2, 0]
+        assert [waits(0, half[1:]) for _ in range(3)] == [True, True, False]
+
+    def test_of_many_that_wait_the_first_gets_what_one_may_read(
+        self, running: AttemptMachine
     ) -> None:
-        monkeypatch.setattr(mpi_manager, "MOST_WAITING", 1)
-        asked = mpi_events.PmiAsked(0, 0, "lookup", b"door", b"", 1, wait=True)
-        assert running.handle(asked, 1.0) == []
-        (answer,) = running.handle(asked, 1.0)
-        assert isinstance(answer, AnswerRank)
-        assert b"rc=1" in answer.line
+        for ask in range(1, 9):
+            asked = mpi_events.PmiAsked(0, 0, "lookup", b"door", b"", ask, wait=True)
+            assert running.handle(asked, 1.0) == []
+        assert running._mpi is not None
+        for ask in range(1, 9):
+            waiting = [*running._mpi._awaited[b"door"]]
+            assert [one.ask for one in waiting] == [*range(ask, 9)]
+            published = mpi_events.PmiAsked(1, 2, "publish", b"door", b"p", once=True)
+            line = b"cmd=lookup_result rc=0 port=p\n"
+            assert running.handle(published, 1.0)[1:] == [AnswerRank(0, 0, line, ask)]
+        assert running._mpi._awaited == {}
 
 
 class TestTrust:
