@@ -6,17 +6,18 @@ is opaque here: what one host packed only the others unpack, so this stays cheap
 to unpack a bomb.
 
 Groups are written as agents write them, ``WORLD:TAG`` or ``0,2,5:TAG``, and long ones of PMIx with
-spans, ``0-7,12:TAG``. Of PMI-1, those within one node never come here. A tag from ``ONCE`` on is
-that of a meeting (a group that is made, worlds that connect): it has no epochs, and nothing of it
-is kept when it is over.
+spans, ``0-7,12:TAG``; ranks rise. Of PMI-1, those within one node never come here. A tag from
+``ONCE`` on is that of a meeting (a group that is made, worlds that connect): it has no epochs, and
+nothing of it is kept when it is over.
 """
 
 from __future__ import annotations
 
+import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
-from itertools import chain
+from itertools import chain, groupby
 
 from dispatcher.model.frozen import Value, value
 
@@ -31,6 +32,8 @@ NODE_LIMIT = 4 << 20
 #: others, where each rank is in one at a time, or in some by its threads. What a member of a group
 #: takes, and a name beside itself
 WAITING, MEMBER, NAMED = 1 << 10, 512, 128
+
+_SPAN = re.compile("([0-9]{1,10})(?:-([0-9]{1,10}))?")
 
 
 class FenceError(ValueError):
@@ -60,7 +63,7 @@ class Account:
 class _Fence:
     """A group's barrier in one epoch: its members by node, and who has committed."""
 
-    members: Mapping[int, frozenset[int]]
+    members: Mapping[int, Set[int]]
     epoch: int
     cost: int  # for each node that is in, beside its packet
     awaited: int  # nodes that have yet to come
@@ -72,7 +75,7 @@ class _Fence:
 class Fences:
     """The fences of one world. ranks_of: node -> its ranks.
 
-    others: rank -> node of more that may take part, though they are not of this world. account:
+    others: rank -> node of all that may take part, where also ranks of other worlds do. account:
     where nodes pay for what lies here.
     """
 
@@ -113,13 +116,13 @@ class Fences:
         account.lying[node] += lying
         account.named[node] += named
         self._named[node] += named
-        if name not in self._fences:
-            self._fences[name] = fence
-            for rank in self._grouped(fence):
-                self._groups.setdefault(rank, set()).add(name)
         fence.packets[node] = packet
         fence.size += len(packet)
         fence.awaited -= not self._has_ended(fence, node)
+        if fence.awaited and name not in self._fences:
+            self._fences[name] = fence
+            for rank in self._grouped(fence):
+                self._groups.setdefault(rank, set()).add(name)
         return self._complete(name, fence)
 
     def _new(self, name: str) -> _Fence:
@@ -188,14 +191,16 @@ class Fences:
             fence.once,
         )
         self._pay_back(fence)
-        del self._fences[name]
-        for rank in self._grouped(fence):
-            self._groups[rank].discard(name)
+        if self._fences.pop(name, None) is not None:  # else nobody had to wait
+            for rank in self._grouped(fence):
+                self._groups[rank].discard(name)
+                if not self._groups[rank]:
+                    del self._groups[rank]
         if not fence.once:
             self._epochs[name] = fence.epoch + 1
         return release
 
-    def _members(self, name: str) -> tuple[Mapping[int, frozenset[int]], int]:
+    def _members(self, name: str) -> tuple[Mapping[int, Set[int]], int]:
         """node -> its members, and the tag."""
         group, _, tag = name.rpartition(":")
         if not (tag.isascii() and tag.isdigit()) or len(tag) > 11:
@@ -203,27 +208,24 @@ class Fences:
         if group == "WORLD":
             return self._world, int(tag)
         members: dict[int, set[int]] = {}
+        where = self._others or self._nodes
         for first, last in _spans(group):
-            for rank in range(first, last + 1):  # which ends where no rank is
-                node = self._nodes.get(rank, self._others.get(rank))
-                if node is None:
-                    raise FenceError(f"barrier {name[:60]}: no rank {rank}")
-                members.setdefault(node, set()).add(rank)
-        return {node: frozenset(own) for node, own in members.items()}, int(tag)
+            for node, own in groupby(range(first, last + 1), where.get):
+                if node is None:  # which comes before any more are looked for
+                    raise FenceError(f"barrier {name[:60]}: of ranks that are not there")
+                members.setdefault(node, set()).update(own)
+        return members, int(tag)
 
 
 def _spans(group: str) -> list[tuple[int, int]]:
-    """The first and the last of each run of ranks; those of spans must rise."""
+    """The first and the last of each run of ranks, which rise; of a lone one, both are that."""
     spans: list[tuple[int, int]] = []
     top = -1
     for word in group.split(","):
-        first, dash, last = word.partition("-")
-        numbers = (first, last) if dash else (first, first)
-        if not all(n.isascii() and n.isdigit() and len(n) < 11 for n in numbers):
+        found = _SPAN.fullmatch(word)
+        first, last = (int(found[1]), int(found[2] or found[1])) if found else (-1, -1)
+        if not top < first <= last:  # each once, so that a short name is no long work
             raise FenceError(f"not a group: {group[:60]}")
-        span = int(numbers[0]), int(numbers[1])
-        if dash and span[0] <= top:
-            raise FenceError(f"not a group: {group[:60]}")
-        spans.append(span)
-        top = max(top, span[1])
+        spans.append((first, last))
+        top = last
     return spans

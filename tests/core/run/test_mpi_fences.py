@@ -197,7 +197,9 @@ STEPS = st.one_of(
 def test_a_fence_opens_when_all_are_in_or_have_ended(steps: list[tuple[str, int]]) -> None:
     ranks_of = {0: {0, 1}, 1: {2, 3}, 2: {4}}
     groups = {"WORLD": {*range(5)}, "0,2": {0, 2}, "2-4": {2, 3, 4}, "1,3-5": {1, 3, 4, 5}}
-    fences = Fences({n: tuple(r) for n, r in ranks_of.items()}, {5: 2})
+    fences = Fences(
+        {n: tuple(r) for n, r in ranks_of.items()}, {0: 0, 1: 0, 2: 1, 3: 1, 4: 2, 5: 2}
+    )
     ranks_of = {**ranks_of, 2: {4, 5}}
     ended: set[int] = set()
     waiting: dict[str, list[int]] = {}
@@ -268,6 +270,7 @@ def test_a_meeting_is_forgotten_when_it_is_over() -> None:
         assert fences.commit(0, f"0-2:{ONCE + 7}", 0, b"a") is None
         opened = fences.commit(1, f"0-2:{ONCE + 7}", 0, b"b")
         assert opened == Release(f"0-2:{ONCE + 7}", 0, (0, 1), (b"a", b"b"), once=True)
+        assert fences._groups == {}
     for number in range(3 * NODE_LIMIT // NAMED // 4 + 9):  # many that stayed would be too many
         assert fences.commit(0, f"0:{ONCE + number}", 0, b"") is not None
 
@@ -286,7 +289,20 @@ def test_ranks_of_several_worlds_meet_by_their_numbers() -> None:
 
 @cases(
     "group",
-    ["0-4", "3-0", "0-1,1-2", "0-1,0-1", "0-", "-1", "0-1-2", "0-99999999999", "1,0-1"],
+    [
+        "0-4",
+        "3-0",
+        "0-1,1-2",
+        "0-1,0-1",
+        "0-",
+        "-1",
+        "0-1-2",
+        "0-99999999999",
+        "1,0-1",
+        "2,2",
+        "2,1",
+        "0,1,1",
+    ],
 )
 def test_spans_that_cannot_be(group: str) -> None:
     fences = Fences(TWO)
