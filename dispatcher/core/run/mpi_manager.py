@@ -291,15 +291,15 @@ class MpiManager:
         world = self._worlds.get(index)
         if world is None or world.by is None:
             return None
-        first = not world.given_up
+        left = sorted(world.left) if not world.given_up else []
+        self._leave(event.rank)
+        if world.given_up:
+            return []
         world.given_up = True
         ranks: dict[int, list[int]] = {}
-        for own in sorted(world.left):
+        for own in left:
             number = placement.number(index, own)
             ranks.setdefault(self._ranks.nodes[number], []).append(number)
-        self._leave(event.rank)
-        if not first:
-            return []
         # the orders to start are on their way before these, so nobody starts after them
         kills = [SignalRanks(n, signal.SIGKILL, tuple(own)) for n, own in sorted(ranks.items())]
         host = self._plan.nodes[event.node].host.name

@@ -471,6 +471,23 @@ class TestSpawn:
         assert running.handle(mpi_events.PmiCommitted(0, 1, "WORLD:0", 0, b""), 1.0) == []
         assert {*running.deadlines} == before  # nobody waits where nobody is
 
+    def test_of_a_world_that_is_given_up_a_failure_is_no_look_at_all_ranks(
+        self, running: AttemptMachine, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        looks: list[int] = []
+
+        def counted(ranks: Iterable[int]) -> list[int]:
+            looks.append(1)
+            return sorted(ranks)
+
+        spawn(running, mpi_events.Segment(4, (b"prog",), ((b"host", b"n0"),)))
+        monkeypatch.setattr(mpi_manager, "sorted", counted, raising=False)
+        before = []
+        for rank in range(4):
+            running.handle(ev.RankFailedToStart(0, number(1, rank), 2, "exec", "x"), 1.0)
+            before.append(len(looks))
+        assert len({*before}) == 1
+
     def test_a_refusal_is_told_and_answered(self, running: AttemptMachine) -> None:
         told, answer = spawn(running, mpi_events.Segment(1, (b"p",), ((b"host", b"mars"),)))
         assert isinstance(told, Tell)
