@@ -346,7 +346,7 @@ class AttemptMachine:
             return []  # J-2
         assert self._mpi is not None, "ranks that run were placed"
         try:
-            return self._mpi.request(event)
+            return self._mpi.request(event, now)
         except FenceError as error:
             return self._refuse(event.node, error, now)
 

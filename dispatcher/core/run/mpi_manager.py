@@ -48,6 +48,7 @@ from dispatcher.core.events.actions import (
 )
 from dispatcher.core.run import spawn_placement
 from dispatcher.core.run.fences import NAMED, Account, FenceError, Fences, Release
+from dispatcher.core.run.spawn_placement import SPAWNED_A_SECOND, SPAWNED_AT_ONCE
 from dispatcher.core.run.tables import RankTable
 from dispatcher.plan.job import placement
 from dispatcher.plan.job.job_plan import JobPlan
@@ -112,6 +113,7 @@ class MpiManager:
         self._names_size: Counter[int] = Counter()  # node -> bytes
         self._awaited_size: Counter[int] = Counter()  # the same of those that wait
         self._using: set[int] = set()  # nodes whose ranks have come to MPI
+        self._may_spawn: dict[int, tuple[float, float]] = {}  # node -> ranks it might, and when
         self._n_refused: Counter[int] = Counter()
         self._n_events: Counter[int] = Counter()  # node -> those that others heard of
 
@@ -147,7 +149,9 @@ class MpiManager:
     # -- what ranks ask for -------------------------------------------------------
 
     def request(
-        self, event: mpi_events.PmiAsked | mpi_events.PmiSpawnAsked | mpi_events.PmixWanted
+        self,
+        event: mpi_events.PmiAsked | mpi_events.PmiSpawnAsked | mpi_events.PmixWanted,
+        now: float,
     ) -> list[Action]:
         """What a rank's request calls for: an answer, a new world, or PMIx on its node.
 
@@ -163,7 +167,7 @@ class MpiManager:
             case mpi_events.PmiSpawnAsked(node):
                 if node not in self._using:
                     raise FenceError("it wants to spawn, and no rank there uses MPI")
-                return self._spawn(event)
+                return self._spawn(event, now)
             case mpi_events.PmixWanted(node) if node not in self._serving:
                 self._serving.add(node)
                 worlds = [world.placed for world in self._worlds.values() if world.placed]
@@ -246,20 +250,24 @@ class MpiManager:
 
     # -- spawns -------------------------------------------------------------------
 
-    def _spawn(self, event: mpi_events.PmiSpawnAsked) -> list[Action]:
+    def _spawn(self, event: mpi_events.PmiSpawnAsked, now: float) -> list[Action]:
         """Place the world that a rank asks for and have it started, or refuse."""
         if not self._ranks.is_alive(event.rank, event.node):
             return []
         index = self._n_worlds
+        before, at = self._may_spawn.get(event.node, (inf, now))
+        most = min(SPAWNED_AT_ONCE, before + (now - at) * SPAWNED_A_SECOND)
         try:
             world = spawn_placement.place(
-                event, index, self._hosts, self._ranks.load(), self._ranks.n_spawned, self._using
-            )
+                event, index, self._hosts, self._ranks.load(), self._ranks.n_spawned, self._using,
+                most,
+            )  # fmt: skip
         except spawn_placement.Refused as refused:
             self._n_refused[event.node] += 1
             if self._n_refused[event.node] > MOST_TOLD:
                 return [_answer(event, REFUSED)]
             return _refused(event, str(refused))
+        self._may_spawn[event.node] = most - world.size, now
         self._n_worlds += 1
         ranks_of = world.ranks_of()
         made = self._worlds[index] = _World(ranks_of, event, self._account)

@@ -26,6 +26,10 @@ from dispatcher.plan.job.job_plan import NodePlan
 
 #: bytes of all arguments of all ranks of one world
 MOST_WORDS = 4 << 20
+#: ranks that a node may spawn at once, and how many more each second. Each stays in the books of
+#: the run to its end, for the report, with 0.9 KiB: so who spawns on and on takes 11 MiB and then 3
+#: an hour, and a program that starts others day and night has 86,400 ranks a day
+SPAWNED_AT_ONCE, SPAWNED_A_SECOND = 3 * placement.MOST_SPAWNED, 1.0
 
 HOSTS = frozenset({b"host", b"hosts"})
 REFUSED = frozenset({b"hostfile", b"add-host", b"add-hostfile", b"arch", b"file"})
@@ -86,12 +90,13 @@ def place(
     load: Mapping[int, int],
     spawned: int = 0,
     using: Collection[int] | None = None,
+    most: float = SPAWNED_AT_ONCE,
 ) -> World:
     """The world that ``event`` asks for, as number ``index``.
 
     load: living ranks of each node. spawned: how many of all are spawned ones.
     using: nodes whose ranks use MPI; None: all. Others get no rank, and this machine none that
-    another host asks for.
+    another host asks for. most: ranks that the node which asks may spawn now.
 
     Raises: Refused.
     """
@@ -102,6 +107,12 @@ def place(
         living = f" and {spawned} live" if spawned else ""
         raise Refused(
             f"{wanted} processes wanted{living}: at most {placement.MOST_SPAWNED} at the same time"
+        )
+    if wanted > most:
+        asked = plural(wanted, "process", "processes")
+        host = hosts.nodes[event.node].host.name
+        raise Refused(
+            f"{asked} wanted: {host} has spawned {SPAWNED_AT_ONCE}, and may one more each second"
         )
     if min((segment.nprocs for segment in event.segments), default=0) < 1:
         raise Refused("0 processes wanted")

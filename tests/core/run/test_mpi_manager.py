@@ -26,7 +26,9 @@ from dispatcher.core.run import mpi_manager, spawn_placement
 from dispatcher.core.run.attempt import AttemptMachine
 from dispatcher.core.run.fences import FenceError
 from dispatcher.core.run.mpi_manager import AWAITED, MOST_TOLD, NAMES_LIMIT, MpiManager
+from dispatcher.core.run.spawn_placement import SPAWNED_AT_ONCE
 from dispatcher.core.run.tables import RankTable
+from dispatcher.plan.job import placement
 from dispatcher.plan.job.placement import number
 
 from ..conftest import facts, make_plan, use_mpi
@@ -319,7 +321,7 @@ class TestTrust:
         manager = MpiManager(plan, RankTable(), {})
         manager.uses(0)
         with pytest.raises(FenceError, match="in a job without MPI"):
-            manager.request(event)
+            manager.request(event, 1.0)
         with pytest.raises(FenceError, match="in a job without MPI"):
             manager.commit(mpi_events.PmiCommitted(0, 0, "WORLD:0", 0, b""))
 
@@ -509,6 +511,30 @@ class TestSpawn:
             assert running.state == "running"
             for node in (0, 1):  # so that nothing opens it
                 running.handle(ev.RankExited(node, number(world, node), 0, mpi="never"), 1.0)
+
+    def test_who_spawns_without_end_is_held_back(self, running: AttemptMachine) -> None:
+        use_mpi(running, 0, 1)
+
+        def spawned(node: int, count: int, now: float) -> bool:
+            segment = mpi_events.Segment(count, (b"prog",), ((b"host", b"n0"),))
+            asked = mpi_events.PmiSpawnAsked(node, 2 * node, (segment,))
+            told, *_ = running.handle(asked, now)
+            assert isinstance(told, Tell)
+            if isinstance(told.event, mpi_events.SpawnRefused):
+                host = running.plan.nodes[node].host.name
+                assert f" wanted: {host} has spawned {SPAWNED_AT_ONCE}, and may" in told.event.why
+                return False
+            assert isinstance(told.event, mpi_events.WorldPlaced)
+            for rank in range(count):
+                running.handle(ev.RankFailedToStart(0, told.event.first + rank, 2, "exec", ""), now)
+            return True
+
+        assert all(spawned(0, placement.MOST_SPAWNED, 1.0) for _ in range(3))
+        assert not spawned(0, 1, 1.0)
+        assert spawned(1, 5, 1.0)
+        assert spawned(0, 1, 2.0)
+        assert not spawned(0, 1, 2.0)
+        assert [spawned(0, count, 66.0) for count in (65, 60, 5, 4)] == [False, True, False, True]
 
     def test_nothing_piles_up(self, running: AttemptMachine) -> None:
         for world in range(1, 2001):
