@@ -31,14 +31,41 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return clock
 
 
-def test_endless_login_noise_is_no_start(monkeypatch: pytest.MonkeyPatch) -> None:
+SAYS = {"wrapper": WRAPPER, "sudo": True}
+
+
+@cases(
+    ("options", "out", "errors"),
+    [({}, bytes(256 << 10), b""), (SAYS, bytes(256 << 10), b""), (SAYS, b"", bytes(256 << 10)),
+     (SAYS, b"", WRAPPER.prompt * 1000)],
+)  # fmt: skip
+def test_endless_login_noise_is_no_start(
+    options: dict[str, Any], out: bytes, errors: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(host_command, "MOST_NOISE", 1 << 20)
-    host = Host()
+    host = Host(**options)
     host.command.open()
-    host.step(*[bytes(256 << 10)] * 8)
+    for _ in range(2 + (1 << 20) // len(out + errors)):
+        host.step(*[out] * bool(out), errors=errors)
     why = "a flood: 1 MiB of login noise"
     assert host.told[-1] == ev.NodeLost(3, Failure(Kind.PROTOCOL, why))
     assert host.command.over
+
+
+@pytest.mark.parametrize("stream", [1, 2])
+def test_who_never_runs_dry_leaves_the_clock_its_turn(clock: Clock, stream: int) -> None:
+    host = Host(wrapper=WRAPPER)
+    pieces = [bytes(256 << 10)] * 9
+    host.command.open()
+    (host.far.out if stream == 1 else host.far.errors).extend(pieces)
+    host.step()
+    assert len(host.far.out + host.far.errors) == 5
+    assert len(host.posted) == 1  # it is looked at again
+    clock.now += 60.0
+    host.step()
+    lost = host.told[-1]
+    assert isinstance(lost, ev.NodeLost)
+    assert lost.failure.kind is Kind.TIMEOUT
 
 
 # -- the start --------------------------------------------------------------------------
@@ -364,10 +391,13 @@ def test_what_follows_the_prompt_at_once_is_not_lost(clock: Clock) -> None:
 def test_a_password_that_was_wrong_is_wanted_again(clock: Clock) -> None:
     host = Host(wrapper=WRAPPER, sudo=True)
     host.command.open()
-    host.step(errors=WRAPPER.prompt)
-    host.step(errors=b"Sorry, try again.\n" + WRAPPER.prompt)
-    assert host.told[-2:] == [PasswordAwaited(3)] * 2
-    assert math.isinf(host.command._deadline)
+    for asked in (1, 2):
+        host.step(errors=b"Sorry, try again.\n" + WRAPPER.prompt)
+        host.step(errors=WRAPPER.prompt)  # no sudo does: one answer is all that it waits for
+        assert host.events().count("PasswordAwaited") == asked
+        assert math.isinf(host.command._deadline)
+        host.command.answer(b"secret", 30.0)
+        host.step()
 
 
 # -- calls ------------------------------------------------------------------------------

@@ -248,6 +248,29 @@ def test_hosts_are_looked_at_when_their_time_is_over() -> None:
     assert told.output == {1: b"one\n"}
 
 
+class Endless(Silent):
+    """Its output never runs dry."""
+
+    def watch(self, ready: Callable[[], None]) -> None:
+        ready()
+
+    def read(self, limit: int) -> bytes | None:
+        return SYNC + bytes(limit)
+
+
+def test_a_host_that_never_runs_dry_holds_up_no_other() -> None:
+    told, executor = Told(), HostExecutor()
+    told._hear = lambda node, stream, data: flood.taken(len(data))  # type: ignore[method-assign]
+    flood = told.command(0, Way("near", called=Endless()))
+    executor.serve(flood)
+    executor.serve(told.command(1, Way("near", called=Played(SYNC + b"one\n"))))
+    assert told.last(1) == {1: CommandEnded(1, 0, None, held_open=False)}
+    flood.close()
+    executor.join(LIMIT)
+    assert executor._ours is not None
+    assert not executor._ours.is_alive()
+
+
 def test_what_comes_for_a_command_that_moved_to_its_own_thread_reaches_it() -> None:
     told, executor = Told(), HostExecutor()
     link = Silent()

@@ -24,6 +24,9 @@ from dispatcher.runner.exec.stdio import Prompt, PromptScanner, StdioHandler
 from dispatcher.transport.base import Call, Link, LinkClosed, Target, Transport, Window
 
 READ_SIZE = 256 << 10
+#: bytes of one stream that are read in a row: a host that never runs dry must leave the clock,
+#: orders and the other hosts of its thread their turn
+TURN = 1 << 20
 INTERRUPT = b"\x03"  # what a terminal takes for Ctrl-C
 STDOUT, STDERR = 1, 2
 #: bytes of standard error kept to explain a command that did not start
@@ -279,20 +282,28 @@ class HostCommand:
     # -- output ---------------------------------------------------------------------------
 
     def _read(self, link: Link) -> bool:
-        """Take what is there, up to the credit; whether there was anything."""
+        """Take what is there, up to the credit and a ``TURN``; whether there was anything."""
         before = sum(self._counts.values())
-        while self._has_credit() and (data := link.read_errors(READ_SIZE)):
+        errors = output = 0  # bytes of this turn
+        while errors < TURN and self._has_credit() and not self.over:
+            data = link.read_errors(READ_SIZE)
+            if not data:
+                break
+            errors += len(data)
             if self._prompts is not None:
                 self._scan(link, STDERR, data)
                 continue
             self._errors = (self._errors + data)[-ERRORS_LIMIT:]
             self._give(STDERR, data)
-        while self._has_credit() and not self._ended and not self.over:
+        while output < TURN and self._has_credit() and not self._ended and not self.over:
             data_or_none = link.read(READ_SIZE)
             if data_or_none is None:
                 break
+            output += len(data_or_none)
             self._ended = not data_or_none
             self._take(link, data_or_none)
+        if max(errors, output) >= TURN:
+            self._wake()
         return sum(self._counts.values()) != before
 
     def _has_credit(self) -> bool:
@@ -307,10 +318,12 @@ class HostCommand:
         if found is Prompt.READY:
             self._prompts = None
             self._write(link, self._opening)
-        elif found is Prompt.PASSWORD:
-            self._deadline = math.inf  # until the user has answered
+            return rest
+        if found is Prompt.PASSWORD and self._deadline < math.inf:
+            self._deadline = math.inf  # until the user has answered; sudo asks again only then
             self._tell(PasswordAwaited(self._node))
-        return rest
+        self._check_noise(self._prompts.seen)
+        return b""
 
     def _take(self, link: Link, data: bytes) -> None:
         if self._prompts is not None:
@@ -320,9 +333,7 @@ class HostCommand:
         if self._scanner is not None:
             rest = self._scanner.feed(data)
             if rest is None:
-                if self._scanner.dropped > MOST_NOISE:
-                    why = f"a flood: {MOST_NOISE >> 20} MiB of login noise"
-                    self._end(ev.NodeLost(self._node, Failure(Kind.PROTOCOL, why)))
+                self._check_noise(self._scanner.dropped)
                 return
             self._tell(ev.NodeBooted(self._node, len(self._scanner.noise)))
             self._scanner = None
@@ -330,6 +341,11 @@ class HostCommand:
                 self._stdio.start(self._node, link)
             data = rest
         self._give(STDOUT, data)
+
+    def _check_noise(self, nbytes: int) -> None:
+        if nbytes > MOST_NOISE:
+            why = f"a flood: {MOST_NOISE >> 20} MiB of login noise"
+            self._end(ev.NodeLost(self._node, Failure(Kind.PROTOCOL, why)))
 
     def _give(self, stream: int, data: bytes) -> None:
         if not data or self._stopping:

@@ -58,25 +58,25 @@ class PromptScanner:
 
     A terminal has to be made silent, and sudo may want a password (see ``bootstrap.shell``). Until
     the far side says that it is ready nothing of the user's is sent, least of all standard input:
-    sudo would take its lines for passwords. ``said`` is what else the host said, by stream.
+    sudo would take its lines for passwords. ``said`` is what else the host said, by stream;
+    ``seen`` counts all its bytes.
     """
 
     def __init__(self, wrapper: Wrapper) -> None:
         self._ready = wrapper.ready
         self._prompt = wrapper.prompt
         self.said = {1: b"", 2: b""}
+        self.seen = 0
 
     def scan(self, stream: int, data: bytes) -> tuple[Prompt, bytes]:
         """What ``data`` of ``stream`` means, and what followed if it means ``READY``."""
+        self.seen += len(data)
         text = self.said[stream] + data
         if stream == 1 and (at := text.find(self._ready)) >= 0:
             self.said[stream] = text[:at][-NOISE_LIMIT:]
             return Prompt.READY, text[at + len(self._ready) :]
-        found = Prompt.NOTHING
-        while (at := text.find(self._prompt)) >= 0:
-            text = text[:at] + text[at + len(self._prompt) :]
-            found = Prompt.PASSWORD
-        self.said[stream] = text[-NOISE_LIMIT:]
+        found = Prompt.PASSWORD if self._prompt in text else Prompt.NOTHING
+        self.said[stream] = text.replace(self._prompt, b"")[-NOISE_LIMIT:]
         return found, b""
 
 
