@@ -95,7 +95,7 @@ def wire(data: bytes) -> None:
     for chunk in chunks(data):
         for frame in decoder.feed(chunk):
             if frame.kind in (OUTPUT, SAME):
-                credit.given(len(body(frame)), 2)
+                credit.given(len(body(frame)))
     assert decoder.pending <= len(data)
 
 

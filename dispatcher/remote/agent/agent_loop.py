@@ -89,6 +89,7 @@ class Loop:
         self.by_pid: dict[int, Process] = {}
         # the ranks' pipes: fd -> (Process, stream)
         self.readable: dict[int, tuple[Process, int]] = {}
+        self.cuts: deque[Process] = deque()  # whose pipes are to be let go of
         self.encode: Callable[[int, bytes, int, int], bytes] = encode  # of output
         self.reading = True
         self.cwd = b"/"
@@ -129,6 +130,7 @@ class Loop:
             if lost:
                 self.tell(("lifeline", self.guardian.why(lost.pop())))
             self.flush()
+            self.let_go()
             if self.exit_code is not None:
                 self.drain()
                 return self.exit_code
@@ -438,14 +440,20 @@ class Loop:
         self.tell(("swept", len(killed - ended), left, self.mark(), stuck))
 
     def do_cut(self, rank: int) -> None:
-        """Read no more of what a rank has left open."""
-        member = self.ranks[rank]
-        for stream, fd in list(member.pipes.items()):
-            size = 0  # of what the pipe holds: nothing is lost that the rank itself wrote
-            while size < PIPE_LIMIT and (data := process.read(fd, OUTPUT_LIMIT)):
-                size += len(data)
-                self.take_output(member, stream, data)
-            self.end_stream(member, stream)
+        """Read no more of what a rank has left open, once its turn comes."""
+        self.cuts.append(self.ranks[rank])
+
+    def let_go(self) -> None:
+        """Cut whose turn it is. What one sends needs no credit, and the next waits for some."""
+        while self.cuts and not self.node.held_back:
+            member = self.cuts.popleft()
+            for stream, fd in list(member.pipes.items()):
+                size = 0  # of what the pipe holds: nothing is lost that the rank itself wrote
+                while size < PIPE_LIMIT and (data := process.read(fd, OUTPUT_LIMIT)):
+                    size += len(data)
+                    self.take_output(member, stream, data)
+                self.end_stream(member, stream)
+            self.flush()
 
     def do_exit(self, code: int) -> None:
         """End the loop, when the last frames have left; who gets these looks here no more."""
@@ -507,11 +515,15 @@ class Loop:
         self.queue_output(self.encode(OUTPUT, data, member.rank, stream))
 
     def do_output(self, rank: int, stream: int, data: bytes) -> None:
-        """Take what its MPI says for ``rank`` as written by it; of a flood the rest is counted."""
+        """Take what its MPI says for ``rank`` as written by it; of a flood the rest is counted.
+
+        It needs no credit, as no pipe keeps it, up to what ``let_go`` may send without.
+        """
         member = self.ranks.get(rank)
         if member is None:
             return
-        if stream in member.pipes and self.second_size <= LANE_LIMIT:
+        has_room = self.second_size <= LANE_LIMIT and self.credit > -PIPE_LIMIT
+        if stream in member.pipes and has_room:
             self.take_output(member, stream, data)
         else:
             member.left_out += len(data)

@@ -161,7 +161,7 @@ class HostIntake:
                 if frame.kind in (OUTPUT, SAME):
                     self._check_output(frame)
                     body = self._body(frame)
-                    self._credit.given(len(body), len(self.ranks))
+                    self._credit.given(len(body))
                     together.setdefault((frame.rank, frame.stream), []).append(body)
                 else:
                     self._give(together)

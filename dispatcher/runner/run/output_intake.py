@@ -18,7 +18,8 @@ from dispatcher.plan.job.job_plan import JobPlan
 from dispatcher.remote.protocol.frames import OUTPUT_LIMIT, SAME, SPAN, Frame, WireError
 from dispatcher.runner.run.reports import ReportError
 
-#: what comes without credit: the rest of a pipe that others hold open; it has two for each rank
+#: what comes without credit: the rest of a rank's two pipes that others hold open. An agent lets go
+#: of one rank's at a time, and only while it has credit (``agent_loop.Loop.let_go``)
 _CUT = 2 * ((1 << 20) + OUTPUT_LIMIT)
 
 
@@ -30,8 +31,7 @@ class Credit:
 
     def __init__(self, most: int) -> None:
         self._portion = most // 2
-        self._granted = most
-        self._most = most
+        self._most = most + _CUT
         self._held = 0  # given, and not yet taken
         self._unpaid = 0  # taken, and not yet given back
         self._lock = threading.Lock()
@@ -41,11 +41,10 @@ class Credit:
         """Whether the sinks have all that came, so that more may come."""
         return not self._held
 
-    def given(self, nbytes: int, ranks: int) -> None:
-        """So many bytes came from a host of ``ranks`` ranks. Raises: ReportError if too many."""
+    def given(self, nbytes: int) -> None:
+        """So many bytes came from the host. Raises: ReportError if too many."""
         with self._lock:
             self._held += nbytes
-            self._most = max(self._most, self._granted + ranks * _CUT)
             if self._held > self._most:
                 raise ReportError("more output than it was given credit for")
 

@@ -133,6 +133,8 @@ class Played:
     def pass_time(self, seconds: float) -> None:
         self.now += seconds
         self.loop.act(self.loop.node.tick(self.now))
+        self.loop.flush()
+        self.loop.let_go()
 
     def says(self, rank: int, data: bytes, stream: int = 1) -> None:
         os.write(self.ends[rank][stream - 1], data)
@@ -147,6 +149,12 @@ class Played:
     def exits(self, rank: int, code: int = 0, signum: int = 0) -> None:
         self.dead.append((FIRST_PID + rank, code << 8 | signum))
         self.loop.reap()
+
+    def cuts(self, rank: int) -> None:
+        """The pipes of a rank are let go of."""
+        self.loop.do_cut(rank)
+        self.loop.flush()
+        self.loop.let_go()
 
     def hang_up(self) -> None:
         os.close(self._to_loop)

@@ -16,8 +16,9 @@ import pytest
 
 from dispatcher.remote.agent import agent_loop
 from dispatcher.remote.agent.agent_loop import BURST, LANE_LIMIT
-from dispatcher.remote.agent.node import EXIT_LIFELINE, EXIT_OK
+from dispatcher.remote.agent.node import DRAIN, EXIT_LIFELINE, EXIT_OK
 from dispatcher.remote.host import process
+from dispatcher.remote.pmi.pmix_upcalls import LOG_LIMIT
 from dispatcher.remote.protocol.frames import (
     CONTROL,
     COUNT,
@@ -30,9 +31,11 @@ from dispatcher.remote.protocol.frames import (
     control,
     encode,
 )
+from dispatcher.runner.run.output_intake import Credit
 from remote.agent.played import PREPARE, Played
 
 TERM, CONT = 15, 18
+WIDE = 1031  # F_SETPIPE_SZ of fcntl(2)
 
 
 def start(played: Played, *ranks: bytes, **fields: object) -> None:
@@ -125,21 +128,53 @@ class TestCredit:
     @pytest.mark.parametrize("size", [0, 10, 50_000, 1 << 18])
     def test_a_cut_loses_nothing_the_rank_wrote(self, played: Played, size: int) -> None:
         """Another process still holds the pipe, and no credit was left to read it before."""
-        start(played, credit=0)
-        wide = 1031  # F_SETPIPE_SZ of fcntl(2)
-        fcntl.fcntl(played.ends[0][0], wide, 1 << 20)
+        start(played, credit=1)
+        fcntl.fcntl(played.ends[0][0], WIDE, 1 << 20)
         played.says(0, b"x" * size)
-        played.loop.do_cut(0)
+        played.cuts(0)
         played.hear()
         assert len(played.output.get((0, 1), b"")) == size
         assert played.counts == {(0, 1): size, (0, 2): 0}
+
+    @pytest.mark.parametrize("size", [0, 500, 50_000, 1 << 18])
+    def test_who_is_cut_at_once_sends_no_more_than_the_launcher_lets_in(
+        self, played: Played, size: int
+    ) -> None:
+        """Five ranks end together, others hold their pipes, and what they wrote waits there."""
+        ranks = range(5)
+        start(played, *[b"a"] * 5, credit=1000)
+        credit, heard = Credit(1000), 0
+        for rank in ranks:
+            fcntl.fcntl(played.ends[rank][0], WIDE, 1 << 20)
+            played.says(rank, b"x" * size)
+            played.exits(rank)
+
+        def taken() -> int:
+            total = sum(map(len, played.output.values()))
+            credit.given(total - heard)
+            return total - heard
+
+        for _ in ranks:
+            played.pass_time(DRAIN)
+            played.hear()
+            assert taken() <= 1000 + size  # nobody takes any
+        for _ in ranks:
+            count = taken()
+            heard += count
+            played.order("credit", count=max(1, credit.taken(count)))
+            played.pass_time(DRAIN)
+            played.hear()
+        assert played.counts == {(rank, n): size * (2 - n) for rank in ranks for n in (1, 2)}
+        assert {place: len(data) for place, data in played.output.items() if data} == (
+            {(rank, 1): size for rank in ranks} if size else {}
+        )
 
     def test_what_is_said_for_a_rank_is_its_output(self, played: Played) -> None:
         start(played)
         for rank, stream, text in ((0, 2, b"why\n"), (0, 2, b"so\n"), (99, 2, b"nobody")):
             played.loop.do_output(rank, stream, text)
         played.exits(0)
-        played.loop.do_cut(0)
+        played.cuts(0)
         played.loop.do_output(0, 2, b"late")  # its end was told
         played.hear()
         assert played.all_of("notice") == []  # nothing was left out
@@ -153,19 +188,36 @@ class TestCredit:
             played.loop.do_output(0, 2, b"x" * 1000)
         assert agent_loop.LANE_LIMIT <= played.loop.second_size < agent_loop.LANE_LIMIT + 2000
         played.exits(0)
-        played.loop.do_cut(0)
+        played.hear()
+        played.order("credit", count=1 << 20)
+        played.cuts(0)
         played.hear()
         rest = said * 1000 - len(played.output[0, 2])
         assert rest > 0
         text = f"rank 0: {rest} bytes that its MPI logged are left out"
         assert played.one("notice")["text"] == text
 
+    def test_what_is_said_for_a_rank_needs_no_credit_up_to_what_a_cut_may_bring(
+        self, played: Played
+    ) -> None:
+        start(played, credit=0)
+        text = b"x" * LOG_LIMIT
+        for _ in range(100):
+            played.loop.do_output(0, 2, text)
+            played.hear()  # the link takes all
+        assert len(played.output[0, 2]) == agent_loop.PIPE_LIMIT
+        played.order("credit", count=1)
+        played.loop.do_output(0, 2, text)
+        played.loop.do_output(0, 2, text)
+        played.hear()
+        assert len(played.output[0, 2]) == agent_loop.PIPE_LIMIT + len(text)
+
     def test_a_cut_ends_though_somebody_goes_on_writing(
         self, played: Played, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         start(played)
         monkeypatch.setattr(process, "read", lambda fd, size: b"x" * size)
-        played.loop.do_cut(0)
+        played.cuts(0)
         monkeypatch.undo()
         played.hear()
         most = agent_loop.PIPE_LIMIT
