@@ -7,7 +7,9 @@ counted exactly, and ``sink.gap`` is told where and how many; or, with a spool, 
 go to a file, and only when that is full as well the sinks' thread waits. Without
 ``drop`` it waits at once: then the thread serves only to draw in time.
 
-Events are never left out, but those that nobody shows are not kept.
+Of events it passes on those that divide output (``DIVIDERS``), and leaves out none: each stream
+of a rank has one end an attempt. Hosts may say of the others what they like, and nobody would
+bound what waits here.
 """
 
 from __future__ import annotations
@@ -19,7 +21,14 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from dispatcher.core.events.run_events import TICK, Counts, Entry, Sink
+from dispatcher.core.events.run_events import (
+    TICK,
+    Counts,
+    Entry,
+    OutputEnded,
+    RanksPlaced,
+    Sink,
+)
 from dispatcher.model.errors import UsageError
 from dispatcher.model.names import plural
 from dispatcher.output.files.spool import Spool
@@ -30,6 +39,8 @@ OVERHEAD = 256
 #: lines of dispatch itself that may wait, and chunks whose bytes are in the spool
 MOST_LINES = 1000
 MOST_WAITING = 100_000
+#: events that sinks of output, a screen and files, act on: in their place among the bytes
+DIVIDERS = OutputEnded, RanksPlaced
 #: seconds after which a wait that ends late was a pause of ours
 PAUSE = 0.2
 
@@ -99,7 +110,7 @@ class BufferedSink(Sink):
                 self._gap[rank, stream] = self._gap.get((rank, stream), 0) + len(data)
 
     def event(self, entry: Entry) -> None:
-        if entry.event.is_frequent:
+        if not isinstance(entry.event, DIVIDERS):
             return
         with self._cond:
             self._raise()

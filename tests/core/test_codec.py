@@ -152,11 +152,6 @@ def test_what_nobody_said_of_an_event(event: Event, defaults: dict[str, object])
     assert event.context().items() >= defaults.items()
 
 
-def test_only_what_comes_without_end_is_frequent() -> None:
-    frequent = {cls.name for cls in EVENTS if cls.is_frequent}
-    assert frequent == {"node.heard", "node.sampled"}
-
-
 INSIDE = (
     '{"seq": 1, "t": 0, "name": "mpi.inside", "context": '
     '{"node": 0, "inside": %s, "over": %s, "versions": %s}}'

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 import itertools
+import re
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -12,11 +14,26 @@ import pytest
 from cases import cases
 from rig import wait_for
 
-from dispatcher.core.events.run_events import Counts, Entry, NodeHeard, OutputEnded, Sink
+from dispatcher.core.events.codec import _classes
+from dispatcher.core.events.monitor_events import RasWarned
+from dispatcher.core.events.mpi_events import PmiAsked, PmiCommitted
+from dispatcher.core.events.run_events import (
+    Counts,
+    Entry,
+    NodeHeard,
+    NodeNoticed,
+    OutputEnded,
+    RanksPlaced,
+    Sink,
+)
 from dispatcher.model.errors import UsageError
 from dispatcher.output import buffered
 from dispatcher.output.buffered import OVERHEAD, BufferedSink, Filtered, parse_ranks
+from dispatcher.output.files.rank_logs import MergedLog, RankFiles
 from dispatcher.output.files.spool import Spool
+from dispatcher.output.monitor.metrics import Metrics
+from dispatcher.output.terminal.alt_screen import WatchScreen
+from dispatcher.output.terminal.screen import Screen
 
 CHUNK = b"x" * 1000
 
@@ -66,7 +83,6 @@ def test_what_finds_no_room_is_left_out_and_counted_in_its_place(stuck: Slow) ->
     for rank in (1, 1, 2):
         behind.output(rank, 2, CHUNK)
     behind.event(Entry(7, 0.0, OutputEnded(0, 0, 1, 0, 0)))
-    behind.event(Entry(8, 0.0, NodeHeard(0)))
     behind.say("note")
     stuck.go.set()
     behind.close()
@@ -77,6 +93,30 @@ def test_what_finds_no_room_is_left_out_and_counted_in_its_place(stuck: Slow) ->
         ("say", "note"),
         ("closed",),
     ]
+
+
+def test_what_hosts_say_at_will_does_not_wait(stuck: Slow) -> None:
+    behind = start(stuck)
+    said = (
+        NodeHeard(0), NodeNoticed(0, "x" * 4096), RasWarned(0, b"x" * 4096),
+        PmiAsked(0, 0, "lookup", b"x" * 4096, b""), PmiCommitted(0, 0, "WORLD", 0, b"x" * 4096),
+    )  # fmt: skip
+    for number in range(1000):
+        behind.event(Entry(number, 0.0, said[number % len(said)]))
+    assert len(behind._waiting) == 0
+    behind.event(Entry(1000, 0.0, RanksPlaced(4, "n1", 29500)))
+    stuck.go.set()
+    behind.close()
+    assert stuck.told[1:] == [("event", 1000), ("closed",)]
+
+
+@cases("sink", [Screen, WatchScreen, RankFiles, MergedLog, Metrics])
+def test_who_is_followed_acts_on_no_other_event(sink: type[Sink]) -> None:
+    known = {cls.__name__ for cls in _classes().values()}
+    for cls in sink.__mro__:
+        if "event" in vars(cls):
+            words = set(re.findall(r"\w+", inspect.getsource(vars(cls)["event"])))
+            assert words & known <= {cls.__name__ for cls in buffered.DIVIDERS}
 
 
 def test_after_a_gap_all_goes_on(stuck: Slow) -> None:

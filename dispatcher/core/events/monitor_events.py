@@ -71,7 +71,6 @@ class NodeSampled(OfAttempt):
     changed, in ns; None where there is none.
     """
 
-    is_frequent = True
     node: int
     at: float
     ranks: tuple[RankSample, ...]

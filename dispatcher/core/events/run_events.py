@@ -24,13 +24,9 @@ if TYPE_CHECKING:  # a fan-out command has none of these
 
 @value
 class Event(Value):
-    """Base of all events; ``name`` is what the journal writes: ``rank.exited``.
-
-    is_frequent: there are so many that only who decides or counts gets them.
-    """
+    """Base of all events; ``name`` is what the journal writes: ``rank.exited``."""
 
     name: ClassVar[str] = "event"
-    is_frequent: ClassVar[bool] = False
 
     def __init_subclass__(cls) -> None:
         # NodeConnected -> node.connected, RankFailedToStart -> rank.failed_to_start
@@ -102,7 +98,6 @@ class NodeProbed(OfAttempt):
 class NodeHeard(Event):
     """The agent sent its heartbeat, and somebody waits for it."""
 
-    is_frequent = True
     node: int
 
 
