@@ -12,6 +12,7 @@ Rules, with their ids:
 * V-2  before a hang is reported every host is asked, and ``GATHER`` seconds are the most it waits
 * V-3  a sign of life that comes meanwhile undoes the hang, not the answer
 * V-4  a hang is reported once an attempt
+* V-5  all ranks are judged for any host's sample, so no more than once in ``LEAST`` seconds
 
 ``MonitoredRun`` puts it beside a ``RunMachine``. Nobody watches until a limit for silence is
 given, or somebody asks where the ranks are.
@@ -39,7 +40,7 @@ from dispatcher.core.events.monitor_events import (
     StacksWanted,
 )
 from dispatcher.core.events.verdicts import Hung
-from dispatcher.core.hang_rule import HangRule, every
+from dispatcher.core.hang_rule import LEAST, HangRule, every
 from dispatcher.core.run.run_machine import OVER, TRYING, RunMachine
 
 #: seconds for the hosts to tell where the ranks are, and of them for one to find it out
@@ -70,7 +71,9 @@ class HangMonitor:
         self._reported = False  # a hang of this attempt
         self._was_stopped = False
         self._doubted: float | None = None  # the same time, told of as well
-        self._judged: float | None = None  # a time when a hang was due and was not found
+        #: a time when a hang was due and was not found by the samples that there are
+        self._judged: float | None = None
+        self._again = 0.0  # not before this it is looked for again (V-5)
         self._timeout = hang_timeout
         self._shows_progress = shows_progress
         self._attempt = attempt
@@ -111,7 +114,7 @@ class HangMonitor:
                 self._hang.wrote(now - ago, progress=progress)
             case NodeSampled() if self._hang is not None:
                 self._hang.sampled(event, now)
-                return self._check(now)
+                self._judged = None
             case ev.NodePaused() if self._hang is not None:
                 self._hang.anew(now)
             case StacksWanted():
@@ -136,7 +139,8 @@ class HangMonitor:
         """When ``tick`` wants to be called; None: for no reason yet."""
         if self._until is not None:
             return self._until
-        return None if self._due == self._judged else self._due
+        due = self._due
+        return None if due is None or due == self._judged else max(due, self._again)
 
     def is_quiet(self, now: float) -> bool:
         """Whether it is of use to know of output that was seen: else the job is judged wrongly."""
@@ -178,11 +182,14 @@ class HangMonitor:
 
     def _check(self, now: float) -> list[Action]:
         due = self._due
-        if due is None or self._hung_since is not None:
+        if due is None or self._hung_since is not None or now < max(due, self._again):
             return []
+        if due == self._judged:
+            return []  # the next sample may show it
+        self._again = now + LEAST
         assert self._hang is not None, "else nothing would be due"
         if not self._hang.hangs(now):
-            self._judged = due if due <= now else None  # the next sample may show it
+            self._judged = due
             settled = due + 2 * every(self._timeout) <= now  # the samples are of the whole time
             return self._doubt(due, now) if settled else []
         self._hung_since, self._seen_at = due - self._timeout, now
@@ -190,9 +197,11 @@ class HangMonitor:
 
     def _doubt(self, due: float, now: float) -> list[Action]:
         """Say once in a silence that some ranks do nothing while others keep the job alive."""
-        busy = [] if self._hang is None else self._hang.busy(now)
+        if self._hang is None or self._doubted == due:
+            return []
+        busy = self._hang.busy(now)
         still = sorted(self._living.keys() - set(busy))
-        if not busy or not still or self._doubted == due:
+        if not busy or not still:
             return []
         self._doubted = due
         return [Tell(RanksWait(now - due + self._timeout, tuple(still), tuple(busy)))]

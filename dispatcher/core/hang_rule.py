@@ -180,7 +180,7 @@ class HangRule:
             return False
         if self._progress is not None:
             return True  # H-4
-        return not self._gpu_works(now) and not self.busy(now)
+        return not self._gpu_works(now) and all(self._is_still(r, now) for r in self._nodes)
 
     def busy(self, now: float) -> list[int]:
         """The ranks that are not still, or of which nothing is known."""
@@ -196,13 +196,17 @@ class HangRule:
 
     def _gpu_works(self, now: float) -> bool:
         """Whether one works that ranks may use; on a host where that is not known, any."""
-        for (node, index), when in self._at_work.items():
-            if now - when < self.seconds:
-                used = [
-                    self._gpus.get(r, (None, None))[1] for r, n in self._nodes.items() if n == node
-                ]
-                if any(gpus is None or index in gpus for gpus in used):
-                    return True
+        self._at_work = {g: when for g, when in self._at_work.items() if now - when < self.seconds}
+        ranks: dict[int, list[int]] = {}
+        for rank, node in self._nodes.items() if self._at_work else ():
+            ranks.setdefault(node, []).append(rank)
+        usable: dict[int, set[int | None]] = {}  # node -> indices; None: any
+        for node, index in self._at_work:
+            if node not in usable:
+                each = (self._gpus.get(rank, (None, None))[1] for rank in ranks.get(node, ()))
+                usable[node] = {i for gpus in each for i in ((None,) if gpus is None else gpus)}
+            if index in usable[node] or None in usable[node]:
+                return True
         return False
 
     def _waits_for_others(self, rank: int, now: float) -> bool:

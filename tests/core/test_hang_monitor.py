@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from cases import cases
 
 from dispatcher.core.events import run_events as ev
@@ -22,6 +23,7 @@ from dispatcher.core.events.monitor_events import (
     StacksWanted,
 )
 from dispatcher.core.hang_monitor import ASKERS, GATHER, LOOK, HangMonitor, MonitoredRun
+from dispatcher.core.hang_rule import LEAST, HangRule
 from dispatcher.core.run.run_machine import RunMachine
 from dispatcher.model.failure import Failure, Kind
 from dispatcher.plan.job.request import Limits, Restarts
@@ -93,7 +95,7 @@ def sampled(monitor: HangMonitor, now: float, *cpu: float, attempt: int = 0) -> 
     for rank, used in enumerate(cpu):
         ranks = (RankSample(rank, "S", used, 1, 1, 1),)
         actions += monitor.handle(NodeSampled(rank, now, ranks, attempt=attempt), now)
-    return actions
+    return actions + monitor.tick(now)
 
 
 def asleep(monitor: HangMonitor, first: int, last: int, ranks: int = 2) -> list[Action]:
@@ -285,6 +287,45 @@ class TestHang:
         assert monitor.next_deadline() == 70.0 + S
         monitor.tick(71.0)  # once
         assert monitor.next_deadline() == 70.0 + S
+
+
+class TestHowOften:  # V-5
+    def test_however_many_samples_come_all_ranks_are_judged_now_and_then(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        judged: list[float] = []
+
+        def hangs(rule: HangRule, now: float) -> bool:
+            judged.append(now)
+            return False
+
+        monkeypatch.setattr(HangRule, "hangs", hangs)
+        monitor = watching()
+        for number in range(500):
+            now = S + number / 100
+            monitor.handle(NodeSampled(0, now, ()), now)
+            monitor.tick(now)
+        assert judged[0] == S
+        assert len(judged) <= 1 + 5 / LEAST
+        due = monitor.next_deadline()
+        assert due is not None  # the last samples may show it
+        monitor.tick(due)
+        assert judged[-1] == due
+        assert monitor.next_deadline() is None
+        monitor.tick(due + 1)
+        assert judged[-1] == due
+
+    def test_what_came_too_soon_to_be_judged_is_not_forgotten(self) -> None:
+        monitor = watching()
+        asleep(monitor, 0, 5)
+        for now in range(6, 11):
+            assert sampled(monitor, float(now), 0.0) == []  # rank 1's host is late
+        ranks = (RankSample(1, "S", 0.0, 1, 1, 1),)
+        assert monitor.handle(NodeSampled(1, 10.1, ranks), 10.1) == []
+        assert monitor.tick(10.1) == []
+        assert monitor.next_deadline() == 10.0 + LEAST
+        hung = [Tell(RanksHung(S + LEAST)), *asked(0, 1, hung=True)]
+        assert monitor.tick(10.0 + LEAST) == hung
 
 
 class TestDoubt:

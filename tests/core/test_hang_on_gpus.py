@@ -214,6 +214,31 @@ def test_what_others_do_on_their_gpus_is_theirs() -> None:
     assert both is None
 
 
+INDICES = st.none() | st.lists(st.integers(0, 3)).map(tuple)
+
+
+@given(
+    st.dictionaries(st.tuples(st.integers(0, 2), st.integers(0, 3)), st.floats(0.0, 2 * S)),
+    st.dictionaries(st.integers(0, 5), st.tuples(st.integers(0, 2), INDICES)),
+)
+def test_a_gpu_works_for_a_job_whose_ranks_may_use_it(
+    at_work: dict[tuple[int, int], float], ranks: dict[int, tuple[int, tuple[int, ...] | None]]
+) -> None:
+    hang, now = HangRule(S, 0.0), 2 * S
+    hang._at_work.update(at_work)
+    for rank, (node, usable) in ranks.items():
+        hang.began(rank, node, 0.0)
+        if rank % 2 or usable is not None:
+            hang._gpus[rank] = None, usable
+    works = any(
+        now - when < S and host == node and (usable is None or index in usable)
+        for (host, index), when in at_work.items()
+        for node, usable in ranks.values()
+    )
+    assert hang._gpu_works(now) == works
+    assert all(now - when < S for when in hang._at_work.values()), "what is over is forgotten"
+
+
 def test_who_was_seen_for_a_part_of_the_time_is_not_still() -> None:
     """Samples that begin late, that stop for a while, of ranks and of their GPUs."""
     for cpu, gpus in ((0.0, ()), (1.0, (GpuSample(0, 100.0, 1.0, 2.0, 120.0, 40.0, 700.0, 0.0),))):
