@@ -64,6 +64,7 @@ PARTS = (
     "pmi.pmi_port", "agent.rank_stdin", "protocol.dedup", "probe.probes", "probe.survey",
     "probe.sampler", "probe.usage", "probe.stack_dump", "probe.nccl_state", "pmi.pmix_bridge",
     "pmi.pmix_server", "pmi.libpmix", "pmi.pmix_upcalls", "pmi.mpi_library", "host.binding",
+    "host.tcp_peer",
 )  # fmt: skip
 
 #: a host's end of a copy; what passes files on where there is a tree; what finds files by patterns

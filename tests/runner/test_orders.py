@@ -81,8 +81,9 @@ def test_who_a_node_is_and_what_it_looks_at() -> None:
     plan = plan_of("a", "b", limits=limits, restarts=restarts, master_port=4711, iface="ib0")
     order = prepared(plan, 0, head=True, attempt=2, equal=5)
     assert {name: value for name, value in order.items() if name != "path"} == {
-        "type": "prepare", "parts": {}, "run_id": "run-1", "node": 0, "attempt": 2,
-        "check": {"program": b"prog", "iface": b"ib0"}, "cwd": b"/w", "reserve": 4711,
+        "type": "prepare", "parts": payload.parts(["host.tcp_peer"]), "run_id": "run-1",
+        "node": 0, "attempt": 2, "check": {"program": b"prog", "iface": b"ib0"}, "cwd": b"/w",
+        "reserve": 4711,
         "watch": b"/w/step", "token": b"T" * 16, "heartbeat": 2.0, "lease": 21.0,
         "lifeline_grace": 3.0, "credit": 999, "equal": 5,
     }  # fmt: skip
@@ -133,8 +134,10 @@ def test_a_host_s_own_python_and_path_go_before_the_plan_s() -> None:
         ({}, []),
         ({"stdin": 0}, ["agent.rank_stdin"]),
         ({"stdin": "all"}, ["agent.rank_stdin"]),
-        ({"pmi_port": True}, ["pmi.pmi_port"]),
-        ({"pmi_port": True, "mpi": "none"}, []),
+        ({"mpi": "auto"}, ["host.tcp_peer"]),
+        ({"mpi": "pmi1"}, []),
+        ({"mpi": "pmi1", "pmi_port": True}, ["host.tcp_peer", "pmi.pmi_port"]),
+        ({"pmi_port": True}, []),
         ({"dedup_output": True}, ["protocol.dedup"]),
         ({"bind_to": "auto"}, ["host.binding"]),
         ({"near_hca": True}, ["host.binding"]),
@@ -143,7 +146,7 @@ def test_a_host_s_own_python_and_path_go_before_the_plan_s() -> None:
 def test_an_agent_gets_the_parts_that_the_run_needs(
     fields: dict[str, Any], parts: list[str]
 ) -> None:
-    assert prepared(plan_of("a", **fields))["parts"] == payload.parts(parts)
+    assert prepared(plan_of("a", **{"mpi": "none"} | fields))["parts"] == payload.parts(parts)
 
 
 # -- start ------------------------------------------------------------------------------

@@ -50,6 +50,7 @@ class PmiConnections(PmiState):
             self.listener = socket(AF_INET, SOCK_STREAM)
             self.listener.bind(("127.0.0.1", 0))
             self.listener.listen(1024)
+            self.listener.setblocking(False)
             self.place = b"%s_srv.0;tcp4://127.0.0.1:%d"
             self.place %= (world.job["name"], self.listener.getsockname()[1])
             self.poll.register(self.listener.fileno(), select.EPOLLIN)
@@ -92,7 +93,13 @@ class PmiConnections(PmiState):
         return theirs, known
 
     def knocked(self, fd: int, now: float) -> list[Action]:
-        """A rank's MPI wants PMIx: have the launcher send what serves it."""
+        """A rank's MPI wants PMIx: have the launcher send what serves it. fd: of the listener."""
+        from dispatcher.remote.host import tcp_peer
+
+        assert self.listener is not None
+        self.caller = tcp_peer.accept(self.listener)
+        if self.caller is None:
+            return []
         self.poll.unregister(fd)
         del self.others[fd]
         self.spoken = True

@@ -14,10 +14,9 @@ from __future__ import annotations
 
 import os
 import select
-from _socket import AF_INET, SOCK_STREAM, inet_aton, socket
-from _struct import unpack
+from _socket import AF_INET, SOCK_STREAM, socket
 
-from dispatcher.remote.host import process
+from dispatcher.remote.host import process, tcp_peer
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -93,13 +92,13 @@ class PmiPort:
 
     def _greet(self) -> list[Action]:
         try:
-            fd, peer = self.listener._accept()  # type: ignore[attr-defined]
+            fd, _ = self.listener._accept()  # type: ignore[attr-defined]
         except OSError:
             return []
         os.set_blocking(fd, False)
         self._register(fd)
         self.unauthenticated[fd] = b""
-        user = owner(peer, self.place)
+        user = tcp_peer.user_of(fd)
         if user != os.geteuid():
             return self._refuse(
                 fd, "it is of %s" % ("nobody known" if user < 0 else "user %d" % user)
@@ -121,22 +120,3 @@ class PmiPort:
         del self.unauthenticated[fd], self.state.others[fd]
         self.poll.unregister(fd)
         os.close(fd)
-
-
-def owner(peer: tuple[str, int], place: tuple[str, int]) -> int:
-    """User id of the socket at ``peer`` of a connection to ``place``, both here; -1: unknown.
-
-    Source: proc(5); addresses there are in the machine's own byte order.
-    """
-    wanted = [
-        "%08X:%04X" % (unpack("=I", inet_aton(host))[0], port) for host, port in (peer, place)
-    ]
-    try:
-        with open("/proc/net/tcp") as file:
-            for line in file:
-                fields = line.split()
-                if fields[1:3] == wanted:
-                    return int(fields[7])
-    except (OSError, ValueError):
-        pass
-    return -1

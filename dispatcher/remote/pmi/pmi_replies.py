@@ -58,12 +58,11 @@ class PmiReplies:
         if kind == "pmix":
             from dispatcher.remote.pmi.pmix_bridge import PmixBridge
 
-            if state.listener is not None and 0 in state.worlds:
-                self.bridge = PmixBridge(
-                    state, state.worlds[0], state.listener, message, self.reply
-                )
-                return self.bridge.greet(state.listener.fileno(), 0.0)
-            return []
+            client, state.caller = state.caller, None
+            if state.listener is None or client is None or 0 not in state.worlds:
+                return []
+            self.bridge = PmixBridge(state, state.worlds[0], state.listener, message, self.reply)
+            return self.bridge.begin(client, 0.0)
         if kind == "mpi_look":
             from dispatcher.remote.pmi.mpi_library import find_inside
 

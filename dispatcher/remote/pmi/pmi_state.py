@@ -48,6 +48,7 @@ class PmiState:
         self.others: dict[int, Handler] = {}  # descriptors that are no rank's -> who hears them
         self.listener: socket | None = None  # where ranks come whose MPI speaks PMIx
         self.place = b""  # and what they find about it
+        self.caller: int | None = None  # the first that came there, until it is served
         self.spoken = False  # whether any rank has
         self.folder: str | None = None  # of error files
         self.mpis: dict[int, tuple[str, str, int]] = {}  # rank -> what serves it, its MPI, its pid

@@ -15,7 +15,6 @@ from errno import ENOENT
 
 from dispatcher.remote.host import process, proctree
 from dispatcher.remote.host.workdir import shared
-from dispatcher.remote.pmi.pmi_port import owner
 from dispatcher.remote.protocol.frames import Decoder, WireError, control
 from dispatcher.remote.protocol.packing import PackError, unpack
 
@@ -77,23 +76,11 @@ class PmixBridge:
         self.names: dict[int, bytes] = {}  # world that was spawned -> its namespace
         #: namespace -> its world: index, number of its first rank, and size
         self.spaces = {world.job["name"]: (0, 0, world.job["size"])}
-        listener.setblocking(False)
-        state.poll.register(listener.fileno(), select.EPOLLIN)
-        state.others[listener.fileno()] = self.greet
 
-    def greet(self, fd: int, now: float) -> list[Action]:
-        """Somebody has come; one of our own user is a rank, and from then on it is served."""
+    def begin(self, client: int, now: float) -> list[Action]:
+        """Serve the rank that has come by connection ``client``, and those that come later."""
         try:
-            client, peer = self.listener._accept()  # type: ignore[attr-defined]
-        except OSError:
-            return []
-        if owner(peer, self.listener.getsockname()) != os.geteuid():
-            os.close(client)
-            return []
-        del self.state.others[fd]
-        self.state.poll.unregister(fd)
-        try:
-            self._begin(client)
+            self._start(client)
         except OSError as error:
             return self._trouble(now, str(error), "its MPI")
         finally:
@@ -101,7 +88,7 @@ class PmixBridge:
             self.listener.close()
         return []
 
-    def _begin(self, client: int) -> None:
+    def _start(self, client: int) -> None:
         """Start the process that serves; it takes over ``client`` first. Raises: OSError."""
         folder = self.state.folder
         if folder is None:

@@ -25,9 +25,9 @@ import select
 from _socket import AF_INET, SOCK_STREAM, socket
 from _thread import allocate_lock
 
+from dispatcher.remote.host import tcp_peer
 from dispatcher.remote.pmi import mpi_library
 from dispatcher.remote.pmi.libpmix import Library, LoadError, job_of
-from dispatcher.remote.pmi.pmi_port import owner
 from dispatcher.remote.pmi.pmix_upcalls import UNPACK_FAILURE, functions, unpacked
 from dispatcher.remote.protocol.frames import Decoder, WireError, control
 from dispatcher.remote.protocol.packing import PackError, unpack
@@ -260,14 +260,9 @@ class Serving:
 
     def admit(self, port: int) -> None:
         """Let one connection in if its other end is our own user's."""
-        try:
-            fd, peer = self.listener._accept()  # type: ignore[attr-defined]
-        except OSError:
-            return
-        if owner(peer, self.listener.getsockname()) != os.geteuid():
-            os.close(fd)
-            return
-        self.let_in(fd, port)
+        fd = tcp_peer.accept(self.listener)
+        if fd is not None:
+            self.let_in(fd, port)
 
     def let_in(self, fd: int, port: int) -> None:
         """Join connection ``fd`` with one to the library's own port."""

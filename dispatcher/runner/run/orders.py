@@ -66,7 +66,6 @@ def once_a_plan(make: Callable[[JobPlan], T]) -> Callable[[JobPlan], T]:
 #: modules of the agent that serve PMIx
 PARTS = (
     "pmi.pmix_bridge", "pmi.pmix_server", "pmi.libpmix", "pmi.pmix_upcalls", "pmi.mpi_library",
-    "pmi.pmi_port",
 )  # fmt: skip
 
 #: where to come, under the names by which versions 2 to 5 look
@@ -271,9 +270,11 @@ def _path(part: PartPlan, host: Host) -> bytes | None:
 
 def _parts(plan: JobPlan) -> list[str]:
     """What the agents need for this plan beyond what every run needs."""
+    by_port = plan.mpi != "none" and plan.pmi_port
     wanted = {
         "agent.rank_stdin": plan.stdin != "none",
-        "pmi.pmi_port": plan.mpi != "none" and plan.pmi_port,
+        "host.tcp_peer": by_port or is_offered(plan),
+        "pmi.pmi_port": by_port,
         "protocol.dedup": plan.dedup_output,
         "host.binding": _looks_where(plan),
     }

@@ -50,13 +50,11 @@ class House:
         return []
 
     def awaiting(self) -> PmixBridge:
-        """The agent's side, when whoever knocked has left again."""
-        assert self.connections.listener is not None
-        self.connections.knocked(self.connections.listener.fileno(), 0.0)
-        self.connections.replies().order(ORDER)
-        there = self.connections.replies().bridge
-        assert there is not None
-        return there
+        """The agent's side, before a process serves."""
+        state, replies = self.connections, self.connections.replies()
+        assert state.listener is not None
+        replies.bridge = PmixBridge(state, state.worlds[0], state.listener, ORDER, replies.reply)
+        return replies.bridge
 
     def serving(self, there: PmixBridge | None = None) -> tuple[PmixBridge, socket.socket]:
         """The agent's side, as if a process served, and that process's end of their socket."""

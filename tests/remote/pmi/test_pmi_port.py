@@ -9,7 +9,6 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
-from pathlib import Path
 from time import monotonic
 from typing import Any
 
@@ -18,14 +17,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rig import wait_for
 
-from dispatcher.remote.pmi import pmi_port
+from dispatcher.remote.host import tcp_peer
 from dispatcher.remote.pmi.pmi_connections import PmiConnections
 from dispatcher.remote.pmi.pmi_port import (
     LINE_LIMIT,
     MOST_NOTICES,
     MOST_UNAUTHENTICATED,
     PmiPort,
-    owner,
 )
 
 JOB = {"name": b"kvs_1", "size": 2, "mapping": b"(vector,(0,1,2))", "patience": 30.0, "port": True}
@@ -157,7 +155,9 @@ def test_a_first_line_may_come_in_pieces_up_to_its_limit(house: House) -> None:
 
 
 def test_who_leaves_without_a_word_is_forgotten(house: House) -> None:
-    house.knock(b"").shutdown(socket.SHUT_WR)
+    client = house.knock(b"")
+    assert house.turn() == []
+    client.shutdown(socket.SHUT_WR)
     (notice,) = house.turn(count=1)
     assert "did not say which rank" in notice
     assert house.port.unauthenticated == {}
@@ -193,7 +193,7 @@ def test_the_last_of_the_notices_says_so(house: House) -> None:
 
 
 def test_a_socket_of_nobody_known_is_refused(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pmi_port, "owner", lambda peer, place: -1)
+    monkeypatch.setattr(tcp_peer, "user_of", lambda fd: -1)
     client = house.knock(b"cmd=initack pmiid=0\n")
     (notice,) = house.turn(count=1)
     assert notice.endswith("it is of nobody known")
@@ -201,22 +201,13 @@ def test_a_socket_of_nobody_known_is_refused(house: House, monkeypatch: pytest.M
         assert client.recv(9) == b""
 
 
-def test_an_address_is_in_the_tables_form(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    table = tmp_path / "tcp"
-    row = "   0: 0100007F:%04X 0200007F:%04X 01 00000000:00000000 00:00000000 00000000 %5d 0 1\n"
-    table.write_text("  sl  local_address rem_address\n" + row % (7, 8, 1) + row % (9, 8, 1234))
-    really = open
-
-    def opened(path: str, *words: Any, **more: Any) -> Any:
-        return really(table if path == "/proc/net/tcp" else path, *words, **more)
-
-    monkeypatch.setattr("builtins.open", opened)
-    assert owner(("127.0.0.1", 9), ("127.0.0.2", 8)) == 1234
-    assert owner(("127.0.0.2", 8), ("127.0.0.1", 9)) == -1
-    table.write_text((row % (9, 8, 5)).replace("    5 0", "    x 0"))
-    assert owner(("127.0.0.1", 9), ("127.0.0.2", 8)) == -1
-    table.unlink()
-    assert owner(("127.0.0.1", 9), ("127.0.0.2", 8)) == -1
+def test_who_has_left_is_not_heard(house: House) -> None:
+    """Whose words they were is not known any more: a socket that nobody has looks like root's."""
+    house.knock(b"cmd=initack pmiid=0\nmcmd=spawn\n").close()
+    (notice,) = house.turn(count=1)
+    assert notice.endswith("it is of nobody known")
+    assert house.port.awaited == {0, 1}
+    assert house.connections.ends == {}
 
 
 @given(st.lists(st.binary(max_size=400), max_size=5))
@@ -240,14 +231,6 @@ def test_the_silent_are_bounded(house: House) -> None:
     assert len(house.port.unauthenticated) <= MOST_UNAUTHENTICATED
     assert len(notices) == MOST_NOTICES
     assert notices[-1].endswith("; no more is said of others")
-
-
-def test_who_owns_a_socket() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        place = listener.getsockname()
-        with socket.create_connection(place) as client:
-            assert owner(client.getsockname(), place) == os.geteuid()
-        assert owner(("127.0.0.1", 1), place) == -1
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can be somebody else")

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from dispatcher.remote.host import workdir
-from dispatcher.remote.pmi import mpi_library, pmix_bridge, pmix_server
+from dispatcher.remote.host import tcp_peer, workdir
+from dispatcher.remote.pmi import mpi_library, pmix_server
 from dispatcher.remote.pmi.pmix_bridge import HESITATION, TAG
 from dispatcher.remote.protocol.frames import HEADER, control
 
@@ -32,17 +32,14 @@ def test_what_serves_is_asked_for_once(house: House) -> None:
 def test_a_stranger_is_sent_away_and_nothing_begins(
     house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pmix_bridge, "owner", lambda peer, place: os.geteuid() + 1)
+    monkeypatch.setattr(tcp_peer, "user_of", lambda fd: os.geteuid() + 1)
     client = house.knock()
-    house.turn()
-    assert house.connections.replies().order(ORDER) == []
+    assert house.turn() == []  # what serves is not asked for
     assert client.recv(1) == b""
-    bridge = house.connections.replies().bridge
-    assert bridge is not None
-    assert bridge.pid is None
+    assert house.connections.spoken is False
+    monkeypatch.undo()
     house.knock()
-    assert house.turn() == []  # it still listens
-    assert bridge.pid is None
+    assert house.turn() == [("send", "pmix_wanted", {})]  # it still listens
 
 
 @pytest.mark.parametrize("mpi", ["/some/libmpi.so.40", ""])
@@ -208,11 +205,9 @@ def test_without_a_folder_it_cannot_be_served(house: House) -> None:
 
 
 def test_what_was_not_asked_for_begins_nothing(house: House) -> None:
-    assert house.connections.listener is not None
-    listener, house.connections.listener = house.connections.listener, None
+    house.knock()
     assert house.connections.replies().order(ORDER) == []
     assert house.connections.replies().bridge is None
-    house.connections.listener = listener
     assert house.connections.serving() == 0
 
 

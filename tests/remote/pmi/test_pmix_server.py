@@ -17,6 +17,7 @@ import pytest
 from cases import cases
 from rig import wait_for
 
+from dispatcher.remote.host import tcp_peer
 from dispatcher.remote.pmi import mpi_library, pmix_server
 from dispatcher.remote.pmi.libpmix import LoadError, Proc
 from dispatcher.remote.pmi.pmix_server import (
@@ -178,7 +179,7 @@ def test_ranks_speak_with_the_library(house: House) -> None:
 def test_a_stranger_is_not_let_in(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
     client = house.run(found(LIBRARY))
     house.accepted()
-    monkeypatch.setattr(pmix_server, "owner", lambda peer, place: os.geteuid() + 1)
+    monkeypatch.setattr(tcp_peer, "user_of", lambda fd: os.geteuid() + 1)
     stranger = house.kept(socket.create_connection(house.listener.getsockname(), timeout=60))
     assert stranger.recv(1) == b""
     monkeypatch.undo()
