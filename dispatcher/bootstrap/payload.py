@@ -54,9 +54,10 @@ NEWER_PYTHONS = tuple(f"python3.{minor}" for minor in range(14, 7, -1))
 #: the agent: modules of ``dispatcher.remote``; each is compiled on the host when it is imported
 MODULES = (
     "protocol.packing", "protocol.frames", "host.proctree", "host.process",
-    "host.host_facts", "host.workdir", "host.ssh_peer", "agent.guardian", "agent.rendezvous_port",
-    "agent.node", "pmi.pmi_server", "host.shm", "pmi.pmi_spawn", "pmi.pmi_state", "pmi.pmi_replies",
-    "pmi.pmi_connections", "host.failure_info", "agent.agent_loop", "agent.main",
+    "host.host_facts", "host.own_folder", "host.workdir", "host.ssh_peer", "agent.guardian",
+    "agent.rendezvous_port", "agent.node", "pmi.pmi_server", "host.shm", "pmi.pmi_spawn",
+    "pmi.pmi_state", "pmi.pmi_replies", "pmi.pmi_connections", "host.failure_info",
+    "agent.agent_loop", "agent.main",
 )  # fmt: skip
 
 #: what few runs need; it follows in the ``prepare`` order of those that do
@@ -69,8 +70,8 @@ PARTS = (
 
 #: a host's end of a copy; what passes files on where there is a tree; what finds files by patterns
 COPY = (
-    "protocol.packing", "protocol.mux", "protocol.copy_frames", "copy.disk", "copy.receiver",
-    "copy.copy_main",
+    "protocol.packing", "protocol.mux", "protocol.copy_frames", "host.own_folder", "copy.disk",
+    "copy.receiver", "copy.copy_main",
 )  # fmt: skip
 COPY_TREE = ("copy.copy_relay",)
 COPY_WILD = ("copy.wildcards",)

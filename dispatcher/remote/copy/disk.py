@@ -14,6 +14,7 @@ import fcntl
 import os
 import time
 
+from dispatcher.remote.host.own_folder import clear
 from dispatcher.remote.protocol.copy_frames import (
     BROKEN,
     CHUNK,
@@ -51,7 +52,6 @@ DEEPEST = 500
 STALE, DEAD = 7 * 86400, 60
 #: a name may be of a fifo by now, whose writer never comes: nobody waits for it
 FOR_READING = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
-FOR_LISTING = FOR_READING | os.O_DIRECTORY
 
 #: what inode(7) calls S_IFREG, S_IFDIR and S_IFLNK
 KINDS = {0o100000: FILE, 0o040000: FOLDER, 0o120000: LINK}
@@ -223,28 +223,6 @@ def sweep(folder: str) -> None:
                 os.close(fd)
         except OSError:
             pass  # another user's, or just gone
-
-
-def clear(folder: int) -> None:
-    """Remove what is in the open ``folder``, a tree of our own making.
-
-    By descriptors, and through no link: nobody can lead us elsewhere by changing a name meanwhile.
-    Raises: OSError.
-    """
-    os.fchmod(folder, 0o700)
-    for name in os.listdir(folder):
-        try:
-            inner = os.open(name, FOR_LISTING, dir_fd=folder)
-        except OSError as error:
-            if error.errno not in (errno.ENOTDIR, errno.ELOOP):
-                raise
-            os.unlink(name, dir_fd=folder)
-            continue
-        try:
-            clear(inner)
-        finally:
-            os.close(inner)
-        os.rmdir(name, dir_fd=folder)
 
 
 class NotGiven(Exception):

@@ -14,14 +14,12 @@ import errno
 import os
 
 from dispatcher.remote.copy.disk import (
-    FOR_LISTING,
     PART,
     STAGE,
     Incoming,
     NotTaken,
     Present,
     at_home,
-    clear,
     digest,
     locked,
     merge,
@@ -33,6 +31,7 @@ from dispatcher.remote.copy.disk import (
     same_time,
     sweep,
 )  # fmt: skip
+from dispatcher.remote.host.own_folder import FOR_LISTING, clear
 from dispatcher.remote.protocol.copy_frames import (
     BROKEN,
     DATA,

@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import os
 
+from dispatcher.remote.host.own_folder import FOR_LISTING, clear
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+#: how a path of shared memory's begins
+SHM = "/dev/shm/dispatch-"  # noqa: S108 - mkdir is exclusive
 
 
 def make(run_id: str, tell: Callable[[str], None]) -> str | None:
@@ -28,23 +33,41 @@ def make(run_id: str, tell: Callable[[str], None]) -> str | None:
 
 
 def shared(path: str) -> str:
-    """Where Open MPI's ranks keep shared memory: named after our folder, gone with it."""
-    return "/dev/shm/" + os.path.basename(path)  # noqa: S108 - our own name, mode 0700
+    """A link in our folder to where Open MPI's ranks keep shared memory."""
+    return path + "/shm"
+
+
+def make_shared(path: str) -> None:
+    """Make the folder that ``shared`` leads to. Raises: OSError.
+
+    Its name follows from nothing that others can see before it is there, as they could make it.
+    """
+    place = SHM + os.path.basename(path)[len("dispatch-") : -8] + os.urandom(4).hex()
+    os.symlink(place, shared(path))  # first, so that it goes also if we are killed then
+    os.mkdir(place, 0o700)
 
 
 def remove(path: str) -> None:
-    """Remove our own folder and ``shared``, with what Python and MPI put below; follows no link."""
-    for place in (path, shared(path)):
-        _remove(place)
+    """Remove our own folder and that of ``shared``, with what Python and MPI put there.
 
-
-def _remove(path: str) -> None:
+    What is not ours stays, whatever it is called.
+    """
     try:
-        if os.path.isdir(path) and not os.path.islink(path):
-            for name in os.listdir(path):
-                _remove(os.path.join(path, name))
-            os.rmdir(path)
-        else:
-            os.unlink(path)
+        folder = os.open(path, FOR_LISTING)
+    except OSError:
+        return
+    try:
+        if os.fstat(folder).st_uid != os.geteuid():
+            return
+        try:
+            place = os.path.basename(os.readlink("shm", dir_fd=folder))
+            os.unlink("shm", dir_fd=folder)
+            remove(SHM + place[len("dispatch-") :])
+        except OSError:
+            pass  # its ranks had none
+        clear(folder)
+        os.rmdir(path)
     except OSError:
         pass
+    finally:
+        os.close(folder)

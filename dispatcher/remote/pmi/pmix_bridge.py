@@ -14,7 +14,7 @@ from _socket import socket, socketpair
 from errno import ENOENT
 
 from dispatcher.remote.host import process, proctree
-from dispatcher.remote.host.workdir import shared
+from dispatcher.remote.host.workdir import make_shared
 from dispatcher.remote.protocol.frames import Decoder, WireError, control
 from dispatcher.remote.protocol.packing import PackError, unpack
 
@@ -93,8 +93,8 @@ class PmixBridge:
         folder = self.state.folder
         if folder is None:
             raise OSError(ENOENT, "no folder can be made for its files")
-        for place in (folder + "/pmix", shared(folder)):
-            os.makedirs(place, 0o700, exist_ok=True)
+        os.mkdir(folder + "/pmix", 0o700)
+        make_shared(folder)
         job = {
             "name": self.world.job["name"],
             "node": self.message["node"],

@@ -24,7 +24,6 @@ from dispatcher.remote.copy.disk import (
     NotGiven,
     NotTaken,
     at_home,
-    clear,
     digest,
     give,
     locked,
@@ -443,21 +442,6 @@ def test_the_writer_of_a_fifo_is_not_waited_for(
     os.utime(fifo, (1, 1))
     assert use(fifo) == comes
     assert fifo.exists()
-
-
-def test_a_tree_is_removed_and_what_its_links_lead_to_is_not(tmp_path: Path) -> None:
-    (tmp_path / "kept").mkdir()
-    (tmp_path / "kept" / "f").touch()
-    (tmp_path / "tree" / "in").mkdir(parents=True)
-    for name in ("link", "in/link"):
-        (tmp_path / "tree" / name).symlink_to(tmp_path / "kept")
-    os.mkfifo(tmp_path / "tree" / "fifo")
-    (tmp_path / "tree" / "in").chmod(0o400)
-    fd, before = os.open(tmp_path / "tree", os.O_RDONLY), open_files()
-    clear(fd)
-    assert open_files() == before
-    os.close(fd)
-    assert names(tmp_path) == ["kept", "kept/f", "tree"]
 
 
 def test_a_lock_is_for_one(tmp_path: Path) -> None:

@@ -31,12 +31,15 @@ def test_it_goes_with_all_below_it_and_follows_no_link(
     (inside / "module.pyc").touch()
     (Path(made) / "rank-0.json").touch()
     (Path(made) / "link").symlink_to(kept)
-    shared = Path(workdir.shared(made))
-    shared.mkdir()
-    (shared / "segment").touch()
+    workdir.make_shared(made)
+    place = Path(os.readlink(workdir.shared(made)))
+    assert place.stat().st_mode & 0o777 == 0o700
+    assert str(place).startswith(f"/dev/shm/{os.path.basename(made)[:-8]}")
+    assert place.name != os.path.basename(made)  # which anybody can see before it is there
+    (Path(workdir.shared(made)) / "segment").touch()
     workdir.remove(made)
     assert not os.path.lexists(made)
-    assert not shared.exists()
+    assert not place.exists()
     assert (kept / "file").exists()
     workdir.remove(made)  # what is not there is no error
 
@@ -80,7 +83,53 @@ def test_where_it_is_made(
         assert len(bytes.fromhex(found[-8:])) == 4
 
 
-def test_a_file_in_its_place_goes_as_well(tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    workdir.remove(str(tmp_path / "file"))
-    assert os.listdir(tmp_path) == []
+@pytest.fixture
+def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Our folder, with a file in it."""
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    path = workdir.make(uuid.uuid4().hex, lambda path: None)
+    assert path is not None
+    (Path(path) / "file").touch()
+    return path
+
+
+def test_what_another_user_has_put_there_stays(made: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    user = os.geteuid()
+    with monkeypatch.context() as theirs:
+        theirs.setattr(os, "geteuid", lambda: user + 1)
+        workdir.remove(made)
+    assert os.listdir(made) == ["file"]
+
+
+def test_in_shared_memory_only_what_was_made_goes(made: str) -> None:
+    """Anybody can read the name of our folder, and make the same in /dev/shm."""
+    theirs = Path("/dev/shm", os.path.basename(made))
+    theirs.mkdir()
+    try:
+        workdir.remove(made)
+        assert not os.path.exists(made)
+        assert theirs.exists()
+    finally:
+        theirs.rmdir()
+
+
+def test_where_shared_memory_is_there_already_it_is_not_used(
+    made: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    theirs = Path("/dev/shm", os.path.basename(made)[:-8] + "00" * 4)
+    theirs.mkdir()
+    try:
+        monkeypatch.setattr(os, "urandom", bytes)
+        with pytest.raises(FileExistsError):
+            workdir.make_shared(made)
+    finally:
+        theirs.rmdir()
+
+
+def test_a_link_to_elsewhere_takes_nothing_there(made: str, tmp_path: Path) -> None:
+    kept = tmp_path / "dispatch-kept"
+    kept.mkdir()
+    os.symlink(kept, workdir.shared(made))
+    workdir.remove(made)
+    assert not os.path.exists(made)
+    assert kept.exists()

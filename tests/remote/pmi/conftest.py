@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import os
 import select
 import socket
@@ -85,14 +86,14 @@ class House:
 
 @pytest.fixture
 def house(tmp_path: Path) -> Iterator[House]:
-    place = tmp_path / f"dispatch-test-{os.getpid()}"
+    place = tmp_path / f"dispatch-test-{os.getpid()}-{os.urandom(4).hex()}"
     place.mkdir()
     house = House(place)
     yield house
     house.close()
     workdir.remove(str(place))
     assert not place.exists()
-    assert not os.path.exists(workdir.shared(str(place)))
+    assert not glob.glob(f"/dev/shm/{place.name[:-8]}*")
 
 
 def heard(end: socket.socket, count: int) -> list[Any]:

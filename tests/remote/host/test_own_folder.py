@@ -1,0 +1,70 @@
+"""What is removed of a folder of our own: all that is in it, and nothing elsewhere."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from open_files import open_files
+
+from dispatcher.remote.host.own_folder import FOR_LISTING, clear
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Iterator[int]:
+    """``tree`` with a folder ``in`` below it, open; beside it a file of somebody, ``kept/f``."""
+    (tmp_path / "kept").mkdir()
+    (tmp_path / "kept" / "f").touch()
+    (tmp_path / "tree" / "in").mkdir(parents=True)
+    fd = os.open(tmp_path / "tree", FOR_LISTING)
+    yield fd
+    os.close(fd)
+
+
+def test_all_goes_and_what_links_lead_to_stays(tmp_path: Path, tree: int) -> None:
+    for name in ("link", "in/link"):
+        (tmp_path / "tree" / name).symlink_to(tmp_path / "kept")
+    os.mkfifo(tmp_path / "tree" / "fifo")
+    (tmp_path / "tree" / "in" / "file").touch()
+    (tmp_path / "tree" / "in").chmod(0o400)
+    before = open_files()
+    clear(tree)
+    assert open_files() == before
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["f", "kept", "tree"]
+
+
+def test_a_folder_whose_name_becomes_a_link_leads_nowhere(
+    tmp_path: Path, tree: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inner, really = tmp_path / "tree" / "in", os.listdir
+
+    def exchanged(at: int) -> list[str]:
+        if os.path.samefile(at, inner):
+            inner.rename(tmp_path / "aside")
+            inner.symlink_to(tmp_path / "kept")
+        return really(at)
+
+    monkeypatch.setattr(os, "listdir", exchanged)
+    with pytest.raises(NotADirectoryError):
+        clear(tree)
+    assert really(tmp_path / "kept") == ["f"]
+
+
+def test_what_does_not_go_keeps_nothing_else(
+    tmp_path: Path, tree: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in "abc":
+        (tmp_path / "tree" / name).touch()
+    really = os.unlink
+
+    def refused(name: str, dir_fd: int) -> None:
+        if name == "b":
+            raise PermissionError(name)
+        really(name, dir_fd=dir_fd)
+
+    monkeypatch.setattr(os, "unlink", refused)
+    with pytest.raises(PermissionError, match="b"):
+        clear(tree)
+    assert os.listdir(tree) == ["b"]
