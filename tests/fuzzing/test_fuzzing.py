@@ -46,6 +46,7 @@ FOUND: list[tuple[str, bytes]] = [
     ("error-file", b'{"message": {"message": "half a pair: \\ud83d"}}'),
     ("site-checks", b'{"level": "WARN", "text": "\\ud83d", "remedy": "\\udc00"}'),
     ("recorder", b'{"rank": 0, "groups": [["0", "\\ud800", 2, [[4, "\\ud800", false]]]]}'),
+    ("pmix-serving", b"\xd7" + b"\xf2" * 76 + b"\xc6"),  # a rank looks up a name of 5,000 bytes
     ("reports", b",\x03A\x03\x00\x1b]3\xff"),
     ("reports",
      b"\\#\x94\xed\x03\x00\xa2\x00]](]]]]]]\x02" + b"\xff" * 8 + b"\x00\x00]]\x07\xab\x00"),

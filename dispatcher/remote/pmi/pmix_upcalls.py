@@ -167,8 +167,10 @@ def functions(
     def on_lookup(proc: Any, keys: Any, infos: Any, n: int, *how: int) -> int:
         if not keys[0] or keys[1]:
             return NOT_SUPPORTED
+        if len(keys[0]) > _KEY:
+            return BAD_PARAM
         wait = any(info.key == b"pmix.wait" for info in infos[:n])
-        fields = {"key": keys[0][:NAME_LIMIT], "value": b"", "wait": wait, "once": False}
+        fields = {"key": keys[0], "value": b"", "wait": wait, "once": False}
         answer = NameAnswer(proc[0], keys[0], *how)
         asked("name", answer, rank=number(proc), verb="lookup", **fields)
         return SUCCESS
@@ -176,7 +178,9 @@ def functions(
     def on_unpublish(proc: Any, keys: Any, _: Any, __: int, *how: int) -> int:
         if not keys[0] or keys[1]:
             return NOT_SUPPORTED
-        fields = {"key": keys[0][:NAME_LIMIT], "value": b"", "wait": False, "once": False}
+        if len(keys[0]) > _KEY:
+            return BAD_PARAM
+        fields = {"key": keys[0], "value": b"", "wait": False, "once": False}
         asked("name", DoneAnswer(*how), rank=number(proc), verb="unpublish", **fields)
         return SUCCESS
 
