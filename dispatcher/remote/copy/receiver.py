@@ -94,10 +94,14 @@ class Group:
         dest = at_home(dest)
         self.to = None if dest.endswith("/") or len(names) > 1 or os.path.isdir(dest) else dest
         self.folder = (dest if self.to is None else os.path.dirname(dest)) or "."
+        before = os.umask(0o077)
+        os.umask(before | 0o002)  # who may write to a folder on the way could exchange the next one
         try:
             os.makedirs(self.folder, exist_ok=True)
         except FileExistsError:
             raise OSError(errno.ENOTDIR, "not a folder", self.folder) from None
+        finally:
+            os.umask(before)
         self.stage = ""
         self.lock = -1
 

@@ -85,6 +85,17 @@ class TestDestination:
         put("new", [file("f")])
         assert names(tmp_path) == ["new"]
 
+    @cases(("umask", "mode"), [(0, 0o775), (0o002, 0o775), (0o022, 0o755), (0o077, 0o700)])
+    def test_folders_on_the_way_are_open_to_nobody_else(
+        self, tmp_path: Path, umask: int, mode: int
+    ) -> None:
+        before = os.umask(umask)
+        try:
+            put(f"{tmp_path}/a/b/", [file("f")])
+        finally:
+            assert os.umask(before) == umask
+        assert {(tmp_path / name).stat().st_mode & 0o777 for name in ("a", "a/b")} == {mode}
+
     def test_groups_have_a_destination_each(self, tmp_path: Path) -> None:
         entries = [Entry(f"{n}/f", "f", 0o640, 3, NS) for n in (0, 1)]
         groups = [[f"{tmp_path}/{n}/", ["f"]] for n in (0, 1)]
