@@ -277,7 +277,12 @@ class Receiving:
             self.bytes += size
             if file.size + size > entry.size:
                 raise BadArchive(f"more bytes came than it has: {entry.path[:80]!r}")
-            file.take(kind, body)
+            try:
+                file.take(kind, body)
+            except OSError:
+                if index in self._parts:  # what has filled the disk is not to keep it full
+                    self._find(entry.path)[0].drop_part(file.path)
+                raise
         elif kind == copy_frames.START and not self._begun:
             self._begun = True
             if int.from_bytes(body[:8], "big") != file.size:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import io
 import os
@@ -146,6 +147,23 @@ def test_a_part_that_came_damaged_is_not_kept(tmp_path: Path) -> None:
     one.take(copy_frames.DATA, data)
     with pytest.raises(BadArchive, match="it came damaged: '0/a'"):
         one.take(copy_frames.END, hashlib.sha256(b"").digest())
+    one.close()
+    assert os.listdir(tmp_path / "n1") == []
+
+
+def test_what_fills_the_disk_is_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = bytes(1 << 20)
+    one = big(tmp_path, data)
+    one.needs()
+    one.take(copy_frames.DATA, data[:1000])
+
+    def full(fd: int, data: bytes) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "write", full)
+        with pytest.raises(OSError, match="No space left on device"):
+            one.take(copy_frames.DATA, data[1000:])
     one.close()
     assert os.listdir(tmp_path / "n1") == []
 
