@@ -371,15 +371,16 @@ def give(
     size: int,
     start: int = 0,
     seen: str = "",
-    more: Callable[[int], bool] = lambda at: True,
+    more: Callable[[int], bool] | None = None,
     hasher: Callable[[], Any] = sha256,
 ) -> Iterator[bytes]:
     """The file at ``path`` in frames; it must still have the ``size`` bytes it was listed with.
 
-    One that has grown since, as a log does, is given as long as it was then.
+    One that has grown since, as a log does, is given as long as it was then. One that is written
+    over meanwhile is not: what came of it would be half old and half new.
 
     start, seen: how many bytes the other end has, and their SHA-256. Where it is not
-    ours the file is given from its beginning. more: of a file that still grows, waits
+    ours the file is given from its beginning. more: of one that is only coming here, waits
     until there are more bytes than these; False if there never will be. hasher: makes what is
     updated with all bytes from the first on.
     """
@@ -409,22 +410,25 @@ def _given(
     size: int,
     start: int,
     seen: str,
-    more: Callable[[int], bool],
+    more: Callable[[int], bool] | None,
     hasher: Callable[[], Any],
 ) -> Iterator[bytes]:
+    waits, before = more or (lambda at: True), os.fstat(fd)
     known, at = sha256() if start else hasher(), 0
-    while at < start and more(at) and (data := os.read(fd, min(CHUNK, start - at))):
+    while at < start and waits(at) and (data := os.read(fd, min(CHUNK, start - at))):
         known.update(data)
         at += len(data)
     if start and (at < start or known.hexdigest() != seen):
         known, at = sha256(), os.lseek(fd, 0, os.SEEK_SET)
     if start:
         yield frame(0, START, at.to_bytes(8, "big"))
-    while at < size and more(at) and (data := os.read(fd, min(CHUNK, size - at))):
+    while at < size and waits(at) and (data := os.read(fd, min(CHUNK, size - at))):
         known.update(data)
         at += len(data)
         yield frame(0, *_told(fd, data))
-    if at < size:
+    now = os.fstat(fd)
+    same = now.st_mtime_ns == before.st_mtime_ns or now.st_size > before.st_size
+    if at < size or not (same or more):
         yield frame(0, BROKEN, os.fsencode(path) + b": changed while it was copied")
     else:
         yield frame(0, END, known.digest())

@@ -49,7 +49,8 @@ def given(
 ) -> Parsed:
     """What ``give`` sends; until: bytes of a file that grows, after which no more will come."""
     come = frames(1 << 20)
-    pieces = give(str(path), size, start, seen, lambda at: until is None or at < until)
+    more = None if until is None else lambda at: at < until
+    pieces = give(str(path), size, start, seen, more)
     return [(kind, body) for piece in pieces for _, kind, body in come.feed(piece)]
 
 
@@ -129,6 +130,32 @@ class TestGive:
         *pieces, last = given(path, listed)
         assert b"".join(body for _, body in pieces) == b"x" * listed
         assert last == (END, sha(b"x" * listed))
+
+    @cases(
+        ("change", "at", "last"),
+        [
+            ("over", 0, BROKEN), ("over", CHUNK, BROKEN), ("grow", 0, END), ("grow", CHUNK, END),
+            ("cut", CHUNK, BROKEN), ("coming", 0, END),
+        ],
+    )  # fmt: skip
+    def test_a_file_that_is_written_over_meanwhile(
+        self, tmp_path: Path, change: str, at: int, last: int
+    ) -> None:
+        """at: where it is written to, and how; when the first of its pieces has been given."""
+        path = tmp_path / "f"
+        path.write_bytes(bytes(2 * CHUNK))
+        os.utime(path, (1, 1))
+        more = (lambda at: True) if change == "coming" else None
+        pieces = give(str(path), 2 * CHUNK, more=more)
+        first = next(pieces)
+        if change == "cut":
+            os.truncate(path, at)
+        with open(path, "ab" if change == "grow" else "r+b") as file:
+            file.seek(at)
+            file.write(b"x")
+        come = frames(1 << 20)
+        kinds = [kind for piece in (first, *pieces) for _, kind, _ in come.feed(piece)]
+        assert kinds[-1] == last
 
     def test_a_file_that_grows_is_waited_for(self, tmp_path: Path) -> None:
         data = bytes(range(100))
