@@ -430,5 +430,8 @@ def _given(
     same = now.st_mtime_ns == before.st_mtime_ns or now.st_size > before.st_size
     if at < size or not (same or more):
         yield frame(0, BROKEN, os.fsencode(path) + b": changed while it was copied")
+    elif not size and not more and os.read(fd, 1) and not os.fstat(fd).st_size:  # as in /proc
+        why = b": its size is not known before it is read; copy what cat makes of it"
+        yield frame(0, BROKEN, os.fsencode(path) + why)
     else:
         yield frame(0, END, known.digest())

@@ -157,6 +157,11 @@ class TestGive:
         kinds = [kind for piece in (first, *pieces) for _, kind, _ in come.feed(piece)]
         assert kinds[-1] == last
 
+    def test_a_file_that_has_bytes_and_no_size_is_not_taken_for_empty(self) -> None:
+        why = b": its size is not known before it is read; copy what cat makes of it"
+        for path in (Path("/proc/self/status"), Path("/proc/cpuinfo")):
+            assert given(path, path.stat().st_size) == [(BROKEN, os.fsencode(path) + why)]
+
     def test_a_file_that_grows_is_waited_for(self, tmp_path: Path) -> None:
         data = bytes(range(100))
         (tmp_path / "f").write_bytes(data)
