@@ -155,9 +155,11 @@ class Child:
         finally:
             self.kill()
             if self._process is not None:
-                output = self._process.stderr.read(400).decode("utf-8", "replace").strip()
-                why = output.splitlines()[-1] if output else why
                 self._process.wait()
+                stderr = self._process.stderr
+                os.set_blocking(stderr.fileno(), False)  # what ssh has started may hold it open
+                output = (stderr.read(400) or b"").decode("utf-8", "replace").strip()
+                why = output.splitlines()[-1] if output else why
                 for pipe in (self._process.stdin, self._process.stdout, self._process.stderr):
                     pipe.close()
             if self._unheard:

@@ -202,6 +202,21 @@ def test_a_child_that_fails_is_told_of_with_all_below_it(
     assert set(told) == {"of", "failed"}
 
 
+@pytest.mark.parametrize(("says", "why"), [("no route", "no route"), ("", "it ended early")])
+def test_what_ssh_has_started_may_outlive_it(
+    file: Files, tmp_path: Path, says: str, why: str
+) -> None:
+    """As the program of a ProxyCommand may, which has ssh's standard error."""
+    os.mkfifo(tmp_path / "fifo")
+    argv = ["sh", "-c", f"cat {tmp_path}/fifo >/dev/null & printf '{says}' >&2; exit 3"]
+    told: list[dict[str, Any]] = []
+    going = threading.Thread(target=lambda: told.extend(through(file, argv)), daemon=True)
+    with open(tmp_path / "fifo", "r+b", buffering=0):
+        going.start()
+        going.join(LIMIT)
+        assert told == [{"of": [5], "failed": why}]
+
+
 def test_what_a_child_says_of_those_below_it_is_passed_on(file: Files) -> None:
     said = [
         message({**DONE, "of": [6]}), message({"of": [7, 6, 99], "failed": "gone"}), message(DONE),
