@@ -15,7 +15,7 @@ from functools import cached_property
 from typing import Any, BinaryIO
 
 from dispatcher.model.errors import CannotCopy
-from dispatcher.remote.copy.disk import NotGiven, digest, give, scan
+from dispatcher.remote.copy.disk import PART, STAGE, STAGE_HERE, NotGiven, digest, give, scan
 from dispatcher.remote.protocol import copy_frames
 from dispatcher.remote.protocol.mux import HEADER
 from dispatcher.transfer.ignore_rules import Rules
@@ -24,6 +24,8 @@ from dispatcher.transfer.tars import names_of, pack
 #: a file of at most so many bytes is kept as frames
 SMALL = 256 << 10
 _CHUNK = 256 << 10
+#: how names begin of what copies work in, and leave where they are interrupted
+LEFT = (STAGE, PART, STAGE_HERE)
 
 #: (destination, local paths)
 Group = tuple[str, tuple[str, ...]]
@@ -150,6 +152,9 @@ class Sources:
                 self._paths.append(place)
 
     def _skip(self, name: str, folder: bool) -> bool:
+        folders, _, last = name.rpartition("/")
+        if "/" in folders and last.startswith(LEFT):  # in a tree; by its own name it is sent
+            return True
         path = os.fsencode(name.partition("/")[2])
         found = bool(self._ignore) and self._ignore.ignored(path, folder=folder) is True
         self.ignored += found

@@ -19,15 +19,14 @@ from collections.abc import Iterator, Sequence
 from typing import BinaryIO
 
 from dispatcher.model.errors import CannotCopy
-from dispatcher.remote.copy.disk import KINDS, PART, STAGE, STAGE_HERE
+from dispatcher.remote.copy.disk import KINDS
 from dispatcher.remote.protocol.copy_frames import FILE, FOLDER, OTHER, Entry
 from dispatcher.transfer.ignore_rules import Rules
-from dispatcher.transfer.put_sources import SMALL, Group, Sources
+from dispatcher.transfer.put_sources import LEFT, SMALL, Group, Sources
 
 #: the ignore files of a folder, the one that decides last
 IGNORE_FILES = (".gitignore", ".dispatchignore")
 MOST_RULES = 1 << 20  # bytes of an ignore file
-_OURS = (STAGE, PART, STAGE_HERE)
 
 #: a folder's depth below the outermost one that has rules -> its rules
 Chain = tuple[tuple[int, Rules], ...]
@@ -116,7 +115,7 @@ def _walk(
     if first or any(item.name in IGNORE_FILES for item in items):
         chain = _chain(chain, folder, len(inside), first)
     for item in items:
-        if item.name == ".git" or item.name.startswith(_OURS):
+        if item.name == ".git" or item.name.startswith(LEFT):
             continue
         path, below = f"{folder}/{item.name}", inside + item.name
         is_folder = item.is_dir(follow_symlinks=False)

@@ -166,6 +166,19 @@ class TestSources:
             self.sources(tmp_path, path, checksum=checksum)
         assert open_files() <= before
 
+    def test_what_copies_have_left_in_a_tree_is_not_sent(self, tmp_path: Path) -> None:
+        left = [f".dispatch-{what}-12" for what in ("put", "get", "part")]
+        for name in left:
+            (tmp_path / "t" / name).mkdir(parents=True)
+            (tmp_path / "t" / name / "f").touch()
+        (tmp_path / "t" / "sub").mkdir()
+        (tmp_path / "t" / "sub" / left[2]).touch()
+        (tmp_path / left[2]).touch()
+        sources = self.sources(tmp_path, "t", left[2])  # by its own name it is
+        assert [entry.path for entry in sources.entries] == ["0/t", "0/t/sub", f"0/{left[2]}"]
+        assert (sources.ignored, sources.odd) == (0, [])
+        sources.close()
+
     @cases(
         ("rules", "sent"),
         [
