@@ -14,10 +14,11 @@ behind it, and nobody's password is told to another machine than the one it was 
 
 from __future__ import annotations
 
+import os
 import re
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Literal, Protocol
 
 from dispatcher.transport.base import PromptTimer
@@ -27,8 +28,10 @@ if TYPE_CHECKING:
 
 #: hosts that may hang up on a password that is not known to be right
 MOST_UNSETTLED = 3
-#: of a host's words: columns of a line that are shown, lines of one question, characters in all
-WIDTH, MOST_LINES, MOST_TEXT = 60, 24, 4000
+#: of a host's words: lines of one question that are shown, characters in all
+MOST_LINES, MOST_TEXT = 24, 4000
+#: columns of a terminal that does not tell them
+_COLUMNS = 80
 
 #: who is asked: nobody; who connects to a single host, and jump hosts; all, by ``--ask-pass``
 Who = Literal["nobody", "one", "all"]
@@ -53,13 +56,39 @@ def wants_password(prompt: str, *, echo: bool) -> bool:
     return not echo and _PROMPT.fullmatch(prompt) is not None
 
 
-def harmless(text: str) -> list[str]:
-    """The lines of a host's ``text``, of printable characters alone, and not too many."""
+def harmless(text: str, columns: int) -> list[str]:
+    """The lines of a host's ``text``, of printable characters alone, and not too many.
+
+    None is wider than ``columns``: a terminal would go on with it in a row of its own, which does
+    not say whose it is.
+    """
     lines: list[str] = []
     for line in text[:MOST_TEXT].splitlines():
         shown = "".join(c if c.isprintable() else "?" for c in line.replace("\t", " ")).rstrip()
-        lines += [shown[at : at + WIDTH] for at in range(0, len(shown), WIDTH)]
+        lines += _rows(shown, columns)
     return lines[:MOST_LINES]
+
+
+def _rows(line: str, columns: int) -> Iterator[str]:
+    row, free = "", columns
+    for c in line:
+        width = 1 if c.isascii() else 2  # at most: terminals differ
+        if row and width > free:
+            yield row
+            row, free = "", columns
+        row += c
+        free -= width
+    if row:
+        yield row
+
+
+def _columns() -> int:
+    """The width of the terminal where we ask."""
+    try:
+        with open("/dev/tty", "rb") as terminal:
+            return os.get_terminal_size(terminal.fileno()).columns or _COLUMNS
+    except OSError:
+        return _COLUMNS
 
 
 class Password:
@@ -208,8 +237,11 @@ class Passwords:
 
         above: what the host says before it.
         """
-        lines = [line for text in above for line in harmless(text)]
-        *more, last = harmless(prompt) or [""]
+        columns = _columns()
+        name = name[: columns // 2]
+        room = columns - len(f"{name}:  ")  # with a blank to type behind
+        lines = [line for text in above for line in harmless(text, room)]
+        *more, last = harmless(prompt, room) or [""]
         text = "\n".join(f"{name}: {line}" for line in [*lines, *more, last][-MOST_LINES:])
         return self.ask(text + " ")
 
