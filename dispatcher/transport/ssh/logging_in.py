@@ -71,7 +71,9 @@ class _Login:
         self._identities = identities
         self._passwords = passwords
         self._types = passwords.may_ask(jump=jump)
-        self._password = passwords.of(config.user, config.name, jump=jump) if self._types else None
+        #: to the user: behind one name, as of this end of a tunnel, may be several hosts
+        self._name = config.name if config.port == 22 else f"{config.name} port {config.port}"
+        self._password = passwords.of(config.user, self._name, jump=jump) if self._types else None
         keys = identities.candidates(config) if _KEY in config.methods else []
         self._keys: Iterator[Candidate] = iter(keys)
         self._tried: list[Candidate] = []
@@ -190,7 +192,7 @@ class _Login:
             return None
         word = self._waiting(lambda: password.take(self, self._deadline))
         if word is None:
-            self._why = password.why(self._config.name)
+            self._why = password.why(self._name)
             return None
         self._open = True
         return word.encode("utf-8", "surrogateescape")
@@ -207,7 +209,7 @@ class _Login:
     def _came(self, outcome: Outcome, *, again: bool = True) -> bool:
         assert self._password is not None
         self._open = False
-        name, again = self._config.name, again and self._config.second_try
+        name, again = self._name, again and self._config.second_try
         if self._password.came(self, name, outcome, again=again):
             return True
         self._refused = outcome == "wrong"
@@ -274,7 +276,7 @@ class _Login:
                 self._why = f"it asks more than {MOST_TYPED} questions"
                 return None
             answer = self._waiting(
-                functools.partial(self._passwords.answer, self._config.name, above, prompt)
+                functools.partial(self._passwords.answer, self._name, above, prompt)
             )
             if answer is None:
                 self._why = "it asks a question, and nobody answered"

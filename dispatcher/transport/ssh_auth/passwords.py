@@ -227,7 +227,7 @@ class Passwords:
         return self._who != "nobody" or jump
 
     def of(self, user: str, name: str, *, jump: bool) -> AnyPassword:
-        """The password of ``user`` on the host ``name``."""
+        """The password of ``user`` on the host ``name``, which says the port if it is not 22."""
         if self._who == "all" and not jump:
             return self._password(("", ""), "all hosts")
         return self._password((user, name), f"{user} on {name}")

@@ -5,6 +5,7 @@ All over a real connection, up to the login; no command is run.
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -124,10 +125,12 @@ class User:
         self.asked: list[str] = []
 
     def __call__(self, prompt: str) -> str | None:
-        self.asked.append(prompt)
+        self.asked.append(PORT.sub(" port P", prompt))
         return self.answers.pop(0) if self.answers else None
 
 
+#: the servers are at no port that one could know before
+PORT = re.compile(r" port \d+")
 Login = Callable[..., list[Failure]]
 
 
@@ -140,24 +143,30 @@ def log_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Login]:
     with ExitStack() as stack:
 
         def call(
-            user: User | None, *hosts: Host, who: Who = "all", extra: str = "", only: str = "n"
+            user: User | None,
+            *hosts: Host,
+            who: Who = "all",
+            extra: str = "",
+            only: str = "n",
+            one_name: bool = False,
         ) -> list[Failure]:
             lines = [extra, "User me", "StrictHostKeyChecking accept-new", "IdentityAgent none",
                      f"IdentityFile {key}", f"UserKnownHostsFile {tmp_path / 'known'}",
                      "GlobalKnownHostsFile none", "HostName 127.0.0.41"]  # fmt: skip
+            targets: list[Target] = []
             for number, host in enumerate(hosts, 1):
                 port = stack.enter_context(listener(host.serve))
+                targets.append(Target("n", None, port) if one_name else Target(f"n{number}"))
                 lines.insert(0, f"Host n{number}\n  Port {port}\nHost *")
             (tmp_path / "config").write_text("\n".join(lines))
             passwords = Passwords(user, who)
             assert passwords.begin()
             transport = Way(config=str(tmp_path / "config"), passwords=passwords)
             stack.callback(transport.close)
-            names = [f"n{number}" for number in range(1, len(hosts) + 1)]
             return [
-                transport.open(Target(name), "run", time.monotonic() + 40)  # type: ignore[misc]
-                for name in names
-                if name.startswith(only)
+                transport.open(target, "run", time.monotonic() + 40)  # type: ignore[misc]
+                for target in targets
+                if target.host.startswith(only)
             ]
 
         yield call
@@ -269,7 +278,7 @@ def test_a_wrong_password_goes_to_one_host_only(log_in: Login) -> None:
     first, *others = log_in(User("wrong", "wrong too"), *hosts)
     assert [host.sent for host in hosts] == [["wrong", "wrong too"], [], [], []]
     assert first.why == "me: the password was refused; the host takes password"
-    assert {failure.why for failure in others} == {
+    assert {PORT.sub("", failure.why) for failure in others} == {
         "me: the password was wrong on n1, so no other host was sent it; the host takes password"
     }
 
@@ -303,13 +312,20 @@ def test_hosts_that_hang_up_settle_nothing(log_in: Login) -> None:
 
 @cases(
     ("who", "asked"),
-    [("one", ["password of me on n1: "]), ("nobody", [])],
+    [("one", ["password of me on n1 port P: "]), ("nobody", [])],
 )
 def test_a_single_host_asks_as_ssh_does(log_in: Login, who: Who, asked: list[str]) -> None:
     user = User(RIGHT)
     came = log_in(user, Host("kp"), who=who)
     assert user.asked == asked
     assert (came == [AFTER]) is bool(asked)
+
+
+def test_behind_one_name_is_a_host_at_each_port(log_in: Login) -> None:
+    user, tunnels = User("one", RIGHT, "other", "again"), [Host("p"), Host("p")]
+    log_in(user, *tunnels, who="one", one_name=True)
+    assert user.asked[::2] == ["password of me on n port P: "] * 2
+    assert [tunnel.sent for tunnel in tunnels] == [["one", RIGHT], ["other", "again"]]
 
 
 def test_where_nobody_is_there_the_message_names_the_option(log_in: Login) -> None:
@@ -333,7 +349,7 @@ def test_a_jump_host_has_a_password_of_its_own(log_in: Login) -> None:
     gate, behind = Host("p"), Host("p")
     user = User("for all", RIGHT)
     [failure] = log_in(user, gate, behind, extra=JUMP, only="n2")
-    assert user.asked == ["password of all hosts: ", "password of me on n1: "]
+    assert user.asked == ["password of all hosts: ", "password of me on n1 port P: "]
     assert (gate.sent, behind.sent) == ([RIGHT], [])
     assert failure.why.startswith("jump host n1: ")  # which leads nowhere
 
@@ -342,7 +358,7 @@ def test_what_a_host_says_is_shown_under_its_name_and_harmless(log_in: Login) ->
     prompt = "\x1b]0;title\x07\x1b[2J\npassphrase for /home/me/.ssh/id: " + "\u202e" * 70
     host, user = Host("i", rounds=([(prompt, False)],), answers=("x",)), User(RIGHT, "x")
     assert log_in(user, host) == [AFTER]
-    shown = user.asked[1]
+    shown = user.asked[1].replace(" port P", "")
     assert all(line.startswith("n1: ") for line in shown.split("\n"))
     assert all(c.isprintable() or c == "\n" for c in shown)
     assert shown.startswith("n1: title\nn1: instruction\nn1: ?]0;title?")
