@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import shlex
 import time
+from hashlib import sha256
 
 from dispatcher.model.failure import Failure, Kind
 from dispatcher.transport.ssh_auth.known_hosts import (
@@ -37,6 +38,7 @@ from dispatcher.transport.ssh_auth.known_hosts import (
     lookup_name,
     plain_key,
     rsa_bits,
+    ssh_string,
 )
 from dispatcher.transport.ssh_config.config_lines import matches
 from dispatcher.transport.ssh_config.host_config import HostConfig
@@ -49,6 +51,8 @@ SIGNATURES = (
     "ecdsa-sha2-nistp521",
     "rsa-sha2-512",
     "rsa-sha2-256",
+    "sk-ssh-ed25519@openssh.com",
+    "sk-ecdsa-sha2-nistp256@openssh.com",
 )
 _HOST = 2
 _FOREVER = 2**63
@@ -118,10 +122,32 @@ def _verify(authority: bytes, signed: bytes, signature: bytes) -> bool:
     if kind.endswith(CERT):
         return False  # an authority is a plain key
     try:
+        if kind.startswith("sk-"):
+            kind, authority, signed, signature = _of_security_key(authority, signed, signature)
         key = PKey.from_type_string(kind, authority)
         return bool(key.verify_ssh_sig(signed, Message(signature)))
     except (SSHException, UnknownKeyType, ValueError):
         return False
+
+
+def _of_security_key(
+    key: bytes, signed: bytes, signature: bytes
+) -> tuple[str, bytes, bytes, bytes]:
+    """A plain key's type and blob, what that has signed, and its signature: see PROTOCOL.u2f.
+
+    Raises: ValueError.
+    """
+    reader, proof = Reader(key), Reader(signature)
+    name, *point = (reader.string() for _ in range(3 if "ecdsa" in kind_of(key) else 2))
+    application = reader.string()
+    plain = name.removeprefix(b"sk-").removesuffix(b"@openssh.com")
+    other = proof.string() != name
+    by_plain = ssh_string(plain) + ssh_string(proof.string())
+    touched = proof.take(1 + 4)  # flags, a counter
+    if other or not proof.ended:
+        raise ValueError("not a signature of this type")
+    hashed = sha256(application).digest() + touched + sha256(signed).digest()
+    return plain.decode(), b"".join(map(ssh_string, (plain, *point))), hashed, by_plain
 
 
 class HostKeyCheck:

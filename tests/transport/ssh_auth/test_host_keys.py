@@ -5,8 +5,10 @@ from __future__ import annotations
 import shutil
 import subprocess
 import time
+from base64 import b64decode, b64encode
 from collections.abc import Iterator
 from contextlib import contextmanager
+from hashlib import sha256
 from pathlib import Path
 from string import Template
 
@@ -17,7 +19,7 @@ from dispatcher.model.failure import Kind
 from dispatcher.transport.base import Link
 from dispatcher.transport.ssh.paramiko_transport import ParamikoTransport
 from dispatcher.transport.ssh_auth.host_keys import certificate_problem
-from dispatcher.transport.ssh_auth.known_hosts import _hash_name, ssh_string
+from dispatcher.transport.ssh_auth.known_hosts import _hash_name, kind_of, ssh_string
 
 from ..conftest import accepted, open_all, refused
 from ..sshd import ADDRESS, Sshd, keygen, start_sshd
@@ -330,8 +332,6 @@ def test_learned_beside_a_revoked_key(own: Sshd, tmp_path: Path) -> None:
 
 
 def test_what_makes_a_certificate_bad(tmp_path: Path) -> None:
-    from base64 import b64decode
-
     def read(path: Path) -> bytes:
         return b64decode(path.read_text().split()[1])
 
@@ -366,3 +366,66 @@ def test_what_makes_a_certificate_bad(tmp_path: Path) -> None:
         assert certificate_problem(changed, trusted, "n1") is not None
         assert certificate_problem(good[:at], trusted, "n1") is not None
     assert certificate_problem(good + b"x", trusted, "n1") is not None
+
+
+def by_security_key(kind: str, host_key: bytes) -> tuple[bytes, bytes]:
+    """A certificate for ADDRESS by an authority on a security key, and that authority.
+
+    Laid out as OpenSSH's PROTOCOL.certkeys and PROTOCOL.u2f have it.
+    """
+    from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.hazmat.primitives.asymmetric import ec, ed25519, utils
+
+    if kind == "ed25519":
+        token = ed25519.Ed25519PrivateKey.generate()
+        name, fields = b"sk-ssh-ed25519@openssh.com", [token.public_key().public_bytes_raw()]
+    else:
+        ecdsa = ec.generate_private_key(ec.SECP256R1())
+        name = b"sk-ecdsa-sha2-nistp256@openssh.com"
+        point = ecdsa.public_key().public_bytes(
+            serialization.Encoding.X962, serialization.PublicFormat.UncompressedPoint
+        )
+        fields = [b"nistp256", point]
+    authority = b"".join(map(ssh_string, (name, *fields, b"ssh:")))
+    body = (
+        ssh_string(b"ssh-ed25519-cert-v01@openssh.com") + ssh_string(bytes(32)) + host_key[15:]
+        + bytes(8) + (2).to_bytes(4, "big") + ssh_string(b"id")
+        + ssh_string(ssh_string(ADDRESS.encode())) + bytes(8) + b"\xff" * 8
+        + 3 * ssh_string(b"") + ssh_string(authority)
+    )  # fmt: skip
+    touched = b"\1" + (7).to_bytes(4, "big")
+    hashed = sha256(b"ssh:").digest() + touched + sha256(body).digest()
+    if kind == "ed25519":
+        proof = token.sign(hashed)
+    else:
+        numbers = utils.decode_dss_signature(ecdsa.sign(hashed, ec.ECDSA(hashes.SHA256())))
+        sized = ((one, one.bit_length() // 8 + 1) for one in numbers)
+        proof = b"".join(ssh_string(one.to_bytes(size, "big")) for one, size in sized)
+    return body + ssh_string(ssh_string(name) + ssh_string(proof) + touched), authority
+
+
+@pytest.mark.parametrize("kind", ["ed25519", "ecdsa"])
+def test_an_authority_on_a_security_key_as_ssh_has_it(tmp_path: Path, kind: str) -> None:
+    key = keygen(tmp_path / "host")
+    public = b64decode(key.with_suffix(".pub").read_text().split()[1])
+    certificate, authority = by_security_key(kind, public)
+    assert certificate_problem(certificate, (authority,), ADDRESS) is None
+    signed, size = certificate.rindex(authority) + len(authority), len(certificate)
+    for at in (*range(0, signed, 5), *range(size - 5, size)):
+        changed = certificate[:at] + bytes((certificate[at] ^ 1,)) + certificate[at + 1 :]
+        assert certificate_problem(changed, (authority,), ADDRESS) is not None
+    longer = certificate[signed + 4 :] + b"x"
+    changed = certificate[:signed] + ssh_string(longer)
+    assert certificate_problem(changed, (authority,), ADDRESS) == "its signature is wrong"
+    file = tmp_path / "host-cert.pub"
+    file.write_text(f"ssh-ed25519-cert-v01@openssh.com {b64encode(certificate).decode()}\n")
+    with start_sshd(tmp_path / "certified", f"HostCertificate {file}", host_key=key) as server:
+        line = f"{kind_of(authority)} {b64encode(authority).decode()}\n"
+        server.known_hosts.write_text(f"@cert-authority * {line}")
+        for option, goes_in in (("", True), ("CASignatureAlgorithms -sk-*", False)):
+            config = server.config(extra=option)
+            assert ssh_goes_in(config) == goes_in, "ssh has it otherwise"
+            if goes_in:
+                accepted(config)
+            else:
+                refused(config, Kind.HOST_KEY_UNKNOWN, "signs by 'sk-")
