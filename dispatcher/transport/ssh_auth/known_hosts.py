@@ -106,6 +106,8 @@ def certified_key(reader: Reader) -> bytes:
     Raises: ValueError for a type we do not know.
     """
     kind = reader.string().decode("ascii", "replace").removesuffix(CERT)
+    if kind.startswith("sk-"):
+        kind += "@openssh.com"  # which stands once in the name of either
     reader.string()  # nonce
     if kind not in _FIELDS:
         raise ValueError("a type nobody knows")

@@ -46,6 +46,12 @@ def certificate_of(key: bytes) -> bytes:
     return ssh_string(b"ssh-ed25519-cert-v01@openssh.com") + ssh_string(b"nonce") + key[15:]
 
 
+SECURITY_KEY = ssh_string(b"sk-ssh-ed25519@openssh.com") + ssh_string(b"p") + ssh_string(b"ssh:")
+SECURITY_CERTIFICATE = (
+    ssh_string(b"sk-ssh-ed25519-cert-v01@openssh.com") + ssh_string(b"nonce") + SECURITY_KEY[30:]
+)
+
+
 def public(path: Path, key: bytes) -> None:
     path.write_text(f"{kind_of(key)} {base64.b64encode(key).decode()} me\n")
 
@@ -187,12 +193,13 @@ def test_certificates_of_files(tmp_path: Path) -> None:
         (certificate_of(blob(2)), [certificate_of(blob(2)), blob(1)]),  # of a key that no file has
         (certificate_of(blob(3)), [certificate_of(blob(3)), blob(1)]),  # it holds the certificate
         (certificate_of(blob(4)), [blob(1)]),
+        (SECURITY_CERTIFICATE, [SECURITY_CERTIFICATE, blob(1)]),
     ],
 )
 def test_a_certificate_for_a_key_that_the_agent_holds(
     agents: dict[str, Agent], tmp_path: Path, certificate: bytes, asked: list[bytes]
 ) -> None:
-    agents["a"] = Agent(blob(1), blob(2), certificate_of(blob(3)))
+    agents["a"] = Agent(blob(1), blob(2), certificate_of(blob(3)), SECURITY_KEY)
     file = tmp_path / "one"
     file.write_text("a key")
     public(tmp_path / "one.pub", blob(1))
@@ -227,7 +234,7 @@ HELD = {
     "ed": blob(1),
     "cert": certificate_of(blob(2)),
     "rsa": rsa(1024),
-    "sk": ssh_string(b"sk-ssh-ed25519@openssh.com") + ssh_string(b"p") + ssh_string(b"ssh:"),
+    "sk": SECURITY_KEY,
     "broken": b"",
 }
 
