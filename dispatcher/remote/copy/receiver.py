@@ -248,27 +248,28 @@ class Receiver:
                 except OSError:
                     pass  # it cannot be read: it is sent
             return False
-        self._settle(entry, final, there, time=self._checksum)
-        return True
+        return self._settle(entry, final, there, time=self._checksum)
 
-    def _settle(self, entry: Entry, path: str, there: os.stat_result, *, time: bool) -> None:
-        """Give a file that stays, as ``there`` tells it, its owner and mode, and its ``time``."""
+    def _settle(self, entry: Entry, path: str, there: os.stat_result, *, time: bool) -> bool:
+        """Give a file that stays, as ``there`` tells it, its owner and mode, and its ``time``.
+
+        False: it cannot be opened, and by its name another one might get them.
+        """
         is_right = there.st_mode & 0o7777 == entry.mode and self._owner == (-1, -1)
         if is_right and not time:
-            return
-        fd: int | str
+            return True
         try:
             fd = opened_again(path, there)
         except PermissionError:
-            fd = path  # its owner may not read it, and can change no other's by this
+            return False
         try:
             if time:
                 os.utime(fd, ns=(entry.mtime, entry.mtime))
             if self._own(fd, there) or there.st_mode & 0o7777 != entry.mode:
                 os.chmod(fd, entry.mode)
         finally:
-            if isinstance(fd, int):
-                os.close(fd)
+            os.close(fd)
+        return True
 
     def _own(self, path: str | int, there: os.stat_result | None = None) -> bool:
         """Give ``path``, a link itself, to its owner, if it is not; before its mode is set."""
@@ -394,9 +395,9 @@ class Receiver:
 
     def _stay(self, index: int, entry: Entry, there: Present, sent: bytes) -> None:
         """A file is what it is to be, but for its time."""
-        if not there.is_still(sent):
+        still = there.is_still(sent)
+        if not still or not self._settle(entry, there.path, there.about, time=True):
             raise NotTaken(f"{entry.path}: changed while it was compared")
-        self._settle(entry, there.path, there.about, time=True)
         self._wants.discard(index)
         self._turn += 1
 

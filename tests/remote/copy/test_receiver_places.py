@@ -16,7 +16,7 @@ import pytest
 from cases import cases
 from open_files import open_files
 
-from dispatcher.remote.copy.disk import PART, NotTaken, merge
+from dispatcher.remote.copy.disk import PART, NotTaken, merge, opened_again
 from dispatcher.remote.copy.receiver import WORTH, Receiver, owner_of
 from dispatcher.remote.protocol.copy_frames import BROKEN, DATA, END, START, Entry
 
@@ -189,6 +189,19 @@ class TestOwner:
         assert given[1:] == [(str(tmp_path), 12345, 678)]
 
 
+@pytest.fixture
+def somewhere() -> Iterator[Path]:
+    """A folder of an ordinary user, who we are until the test ends."""
+    with tempfile.TemporaryDirectory() as place:
+        ordinary = os.getuid() or 65534
+        os.chown(place, ordinary, -1)
+        os.seteuid(ordinary)
+        try:
+            yield Path(place)
+        finally:
+            os.seteuid(os.getuid())
+
+
 @cases("swap", [os.symlink, os.link])
 def test_what_took_the_name_meanwhile_is_not_touched(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, swap: Callable[[Path, Path], None]
@@ -211,6 +224,29 @@ def test_what_took_the_name_meanwhile_is_not_touched(
         one.needs()
     one.close(keep=False)
     assert other.stat().st_mode & 0o7777 == 0o600
+
+
+def test_one_that_we_may_not_open_is_sent_anew(
+    somewhere: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By its name the mode might go to what has taken it meanwhile."""
+    place, other = somewhere / "f", somewhere / "other"
+    for path in (place, other):
+        path.write_bytes(b"new")
+        path.chmod(0)
+        os.utime(path, ns=(NS, NS))
+
+    def late(path: str, about: os.stat_result) -> int:
+        try:
+            return opened_again(path, about)
+        finally:
+            place.unlink()
+            place.symlink_to(other)
+
+    monkeypatch.setattr("dispatcher.remote.copy.receiver.opened_again", late)
+    assert put(f"{somewhere}/", [file("f")])["sent"] == 1
+    assert (place.lstat().st_mode & 0o7777, other.lstat().st_mode & 0o7777) == (0o640, 0)
+    assert put(f"{somewhere}/", [file("other", mode=0)])["equal"] == 1
 
 
 class TestNeeded:
@@ -428,19 +464,6 @@ class TestArriving:
         assert one.report() == {"sent": 1, "equal": 0, "bytes": WORTH - 1000, "found": 1000}
         assert (tmp_path / "a").stat().st_mode & 0o7777 == 0o640
         assert (tmp_path / "a").stat().st_mtime_ns == NS
-
-
-@pytest.fixture
-def somewhere() -> Iterator[Path]:
-    """A folder of an ordinary user, who we are until the test ends."""
-    with tempfile.TemporaryDirectory() as place:
-        ordinary = os.getuid() or 65534
-        os.chown(place, ordinary, -1)
-        os.seteuid(ordinary)
-        try:
-            yield Path(place)
-        finally:
-            os.seteuid(os.getuid())
 
 
 class TestNames:
