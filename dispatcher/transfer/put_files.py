@@ -35,7 +35,7 @@ BRANCHES = 8
 MANY_HOSTS, MANY_BYTES = 64, 8 << 30
 
 _SSH = (
-    "ssh", "-T", "-o", "BatchMode=yes", "-o", "ConnectTimeout=10", "-o", "ClearAllForwardings=yes",
+    "ssh", "-Tax", "-oBatchMode=yes", "-oConnectTimeout=10", "-oClearAllForwardings=yes",
 )  # fmt: skip
 
 

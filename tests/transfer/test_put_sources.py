@@ -277,7 +277,7 @@ class TestTree:
         (first, argv, where), (second, other, _) = told["below"]
         assert (first, second, told["branches"], told["marker"]) == (1, 2, 5, SYNC)
         assert where == [["/x1/", ["f"]]]
-        assert argv[:2] == other[:2] == ["ssh", "-T"]
+        assert argv[:2] == other[:2] == ["ssh", "-Tax"]  # nobody's agent nor screen
         assert argv[argv.index("-l") : argv.index("--") + 2] == [
             "-l", "u", "-p", "2222", "--", "n1",
         ]  # fmt: skip
