@@ -51,6 +51,8 @@ COMMAND = "exec /bin/sh -c 'IFS= read -r s;eval \"$s\"'"
 _MARKER = SYNC.replace(b"\0", b"\\000").replace(b"\n", b"\\n").decode()
 
 _OPTIONS = {
+    # before all others, and all that its own file may name there: older ones cannot do all below
+    "IgnoreUnknown": "*",
     "BatchMode": "yes",
     "ServerAliveInterval": "0",  # the agent's heartbeat decides who is lost
     **NO_FORWARDING,
@@ -58,10 +60,14 @@ _OPTIONS = {
     "ControlPath": "none",
     "StrictHostKeyChecking": "yes",
     "GlobalKnownHostsFile": "/dev/null",
+    "KnownHostsCommand": "none",
+    "NoHostAuthenticationForLocalhost": "no",
+    "GSSAPIKeyExchange": "no",  # by which a host need show no key
     "CheckHostIP": "no",
     "VerifyHostKeyDNS": "no",
     "UpdateHostKeys": "no",
     "LogLevel": "ERROR",  # a banner is no reason
+    "RemoteCommand": "none",  # beside one of its own file it takes no other
 }
 
 _EXCHANGE = "^curve25519-sha256"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 from collections.abc import Callable
 from itertools import pairwise
@@ -112,6 +113,28 @@ def test_an_ssh_that_trusts_nobody_but_who_is_known_here() -> None:
     other = tree_transport.ssh(Target("n2"), Trusted("n2", "", None), 0.0, ("ssh",))
     assert not any(word.startswith("KexAlgorithms") for word in other)
     assert "ConnectTimeout=1" in other
+
+
+#: of an inner host, each with what shall hold of it
+OWN_FILE = {
+    "KnownHostsCommand": ("/bin/echo %H", "none"), "RemoteCommand": ("tmux", "none"),
+    "UserKnownHostsFile": ("/etc/own", "/ours"), "GlobalKnownHostsFile": ("/etc/own", "/dev/null"),
+    "NoHostAuthenticationForLocalhost": ("yes", "no"), "StrictHostKeyChecking": ("no", "true"),
+    "VerifyHostKeyDNS": ("yes", "false"), "ForwardAgent": ("yes", "no"), "Tunnel": ("yes", "false"),
+    "ForwardX11": ("yes", "no"), "OfALaterRelease": ("yes", "none"),
+}  # fmt: skip
+
+
+@pytest.mark.skipif(shutil.which("ssh") is None, reason="needs the ssh program")
+def test_what_the_file_of_an_inner_host_says_does_not_count(tmp_path: Path) -> None:
+    own = tmp_path / "config"
+    own.write_text("".join(f"{name} {value}\n" for name, (value, _) in OWN_FILE.items()))
+    argv = tree_transport.ssh(Target("n2"), Trusted("n2", "", None), 9.0, ("ssh", "-GF", str(own)))
+    argv[argv.index(tree_relay.KNOWN.decode())] += "/ours"
+    done = subprocess.run(argv, capture_output=True, text=True, check=True)
+    said = dict(line.split(" ", 1) for line in done.stdout.splitlines())
+    for name, (_, holds) in OWN_FILE.items():
+        assert said.get(name.lower(), "none") == holds, name
 
 
 def test_a_shell_says_that_it_is_there_and_runs_the_command() -> None:
