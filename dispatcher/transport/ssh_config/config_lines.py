@@ -139,6 +139,27 @@ def _read_word(text: str, index: int, place: str) -> tuple[str, int]:
     return "".join(word), index
 
 
+@functools.lru_cache(maxsize=4096)  # every host asks all of them
+def criteria(text: str, place: str) -> tuple[tuple[str, str], ...]:
+    """The criteria of a ``Match`` line, each with its value: ``host n1`` or ``host=n1``.
+
+    Raises: ConfigProblem when there is none, and for one without a value.
+    """
+    found: list[tuple[str, str]] = []
+    while (text := text.lstrip(_SPACE)) and not text.startswith("#"):
+        word, text = _split_keyword(text, place)
+        word, value = word.lower(), ""
+        if word.lstrip("!") not in ("all", "canonical", "final"):
+            value, end = _read_word(text, 0, place)
+            if not value or text[0] in "#=":
+                raise ConfigProblem(f"{place}: Match {word}: no value")
+            text = text[end:]
+        found.append((word, value))
+    if not found:
+        raise ConfigProblem(f"{place}: Match: no criterion")
+    return tuple(found)
+
+
 # ruff: noqa: SIM905 - word lists read better as paragraphs
 
 #: Older spellings.

@@ -158,8 +158,6 @@ class SshConfig:
         if keyword == "host":
             lookup.active = _host_applies(line, lookup.host) and not never
         elif keyword == "match":
-            if any(word.lstrip("!").lower() == "final" for word in line.words) and not never:
-                lookup.wants_final = True
             lookup.active = not never and self._match_applies(line, lookup)
         elif keyword == "include":
             self._include(line, lookup, user=user, depth=depth)
@@ -191,29 +189,23 @@ class SshConfig:
         Raises: ConfigProblem for an unknown criterion or a missing value.
         """
         result = True
-        count = 0
-        words = iter(line.words)
-        for word in words:
+        found = config_lines.criteria(line.rest, line.place)
+        for place, (word, value) in enumerate(found):
             negated = word.startswith("!")
-            criterion = word.lstrip("!").lower()
+            criterion = word.lstrip("!")
             if criterion == "all":
-                if count > 1 or next(words, None) is not None:
+                if place > 1 or place + 1 < len(found):
                     raise ConfigProblem(f"{line.place}: Match all cannot be combined")
                 return result and not negated
-            count += 1
             if criterion in ("canonical", "final"):
+                lookup.wants_final |= criterion == "final"
                 holds = lookup.final
             else:
-                value = next(words, "")
-                if not value:
-                    raise ConfigProblem(f"{line.place}: Match {criterion}: no value")
                 if criterion in ("exec", "localnetwork") and not result:
                     continue  # no program is run whose answer cannot matter
                 holds = self._holds(criterion, value, line, lookup)
             if holds == negated:
                 result = False
-        if count == 0:
-            raise ConfigProblem(f"{line.place}: Match: no criterion")
         return result
 
     def _holds(self, criterion: str, value: str, line: Line, lookup: _Lookup) -> bool:
