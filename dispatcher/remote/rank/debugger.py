@@ -122,7 +122,8 @@ def main(argv: list[str]) -> int:
     if not pid:
         pid = next(pid for pid in folders if parent(pid) not in folders)
     with open("/proc/self/cmdline", "rb") as file:
-        source = file.read(_MOST).split(b"\0")[2]
+        words = file.read(_MOST).split(b"\0")
+    source = words[words.index(b"-c") + 1]
     new = os.path.join(folders[pid], "debugger.%d" % os.getpid())
     with open(new, "wb") as file:
         file.write(source)

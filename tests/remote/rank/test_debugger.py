@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from dispatcher.cli.jobs.debug import PYTHON
 from dispatcher.remote.rank import debugger, sitecustomize
 from dispatcher.runner.run import orders
 
@@ -65,16 +66,19 @@ def test_ranks_are_found_by_what_they_were_started_with(tmp_path: Path) -> None:
 
 
 def test_a_rank_is_looked_into_again_and_again_and_goes_on(tmp_path: Path) -> None:
+    for name in ("select", "signal", "socket", "time"):  # somebody's, where the caller is
+        (tmp_path / f"{name}.py").write_text("raise SystemExit(9)")
     folder = tmp_path / "dispatch-run-1-ab"
-    folder.mkdir()
+    folder.mkdir(0o700)
     (folder / "sitecustomize.py").write_bytes(orders.hook())
     env = {**os.environ, "DISPATCH_RUN_ID": "run-1", "RANK": "3", "PYTHONPATH": str(folder)}
     text = Path(debugger.__file__).read_text().replace("\nANSWER = 5.0\n", "\nANSWER = 60.0\n")
 
     def look(*lines: str) -> str:
         done = subprocess.run(
-            [sys.executable, "-c", text, "attach", "run-1", "3"], text=True, capture_output=True,
-            input="".join(f"{line}\n" for line in lines), timeout=60, check=False,
+            [sys.executable, *PYTHON[1:], "-c", text, "attach", "run-1", "3"], cwd=tmp_path,
+            input="".join(f"{line}\n" for line in lines), text=True, capture_output=True,
+            timeout=60, check=False,
         )  # fmt: skip
         assert (done.returncode, done.stderr) == (0, "")
         assert not [*folder.glob("debug-*")]  # the door is shut behind the caller
