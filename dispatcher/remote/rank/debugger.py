@@ -125,7 +125,7 @@ def main(argv: list[str]) -> int:
         words = file.read(_MOST).split(b"\0")
     source = words[words.index(b"-c") + 1]
     new = os.path.join(folders[pid], "debugger.%d" % os.getpid())
-    with open(new, "wb") as file:
+    with open(new, "xb") as file:
         file.write(source)
     os.rename(new, os.path.join(folders[pid], "debugger.py"))
     link = called(folders[pid], pid)
@@ -146,6 +146,8 @@ def ranks_here(run_id: bytes, rank: bytes) -> dict[int, str]:
         if not name.isdigit():
             continue
         try:
+            if os.stat("/proc/" + name).st_uid != os.geteuid():
+                continue
             with open("/proc/%s/environ" % name, "rb") as file:
                 variables = dict(
                     item.split(b"=", 1) for item in file.read(_MOST).split(b"\0") if b"=" in item
@@ -154,11 +156,17 @@ def ranks_here(run_id: bytes, rank: bytes) -> dict[int, str]:
                 continue
             folder = os.fsdecode(variables.get(b"PYTHONPATH", b"").split(b":")[0])
             is_ours = os.path.basename(folder).startswith("dispatch-%s-" % run_id.decode())
-            if is_ours and catches(name) and os.stat(folder).st_uid == os.geteuid():
+            if is_ours and catches(name) and is_private(folder):
                 found[int(name)] = folder
         except (OSError, ValueError):
-            continue  # it has ended, or is another user's
+            continue  # it has ended
     return found
+
+
+def is_private(folder: str) -> bool:
+    """Whether it is a folder, no link, where nobody but our user may make anything."""
+    about = os.lstat(folder)
+    return about.st_uid == os.geteuid() and about.st_mode & 0o170077 == 0o040000
 
 
 def catches(name: str) -> bool:

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from cases import cases
 
 from dispatcher.cli.jobs.debug import PYTHON
 from dispatcher.remote.rank import debugger, sitecustomize
@@ -38,9 +39,11 @@ door.accept()[0].sendall(b"here")
 """
 
 
-def test_ranks_are_found_by_what_they_were_started_with(tmp_path: Path) -> None:
+def test_ranks_are_found_by_what_they_were_started_with(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     folder = tmp_path / "dispatch-run-1-ab"
-    folder.mkdir()
+    folder.mkdir(0o700)
     own = {"DISPATCH_RUN_ID": "run-1", "RANK": "3", "PYTHONPATH": f"{folder}:/else"}
     wrong = [{"RANK": "4"}, {"DISPATCH_RUN_ID": "run-2"}, {"PYTHONPATH": "/else"}]
     programs = [
@@ -58,11 +61,34 @@ def test_ranks_are_found_by_what_they_were_started_with(tmp_path: Path) -> None:
         assert debugger.main(["find", "run-1", "3"]) == 0
         assert debugger.main(["find", "run-1", "9"]) == debugger.NOT_HERE
         assert debugger.parent(deaf.pid) == os.getpid()
+        monkeypatch.setattr(debugger, "is_private", lambda folder: True)
+        monkeypatch.setattr(os, "geteuid", lambda: -1)
+        assert debugger.ranks_here(b"run-1", b"3") == {}  # it is another user's
     finally:
         for process in [*programs, deaf]:
             process.kill()
             process.communicate()
     assert debugger.parent(deaf.pid) == 0
+
+
+@cases(("mode", "private"), [(0o700, True), (0o500, True), (0o710, False), (0o701, False)])
+def test_a_folder_of_others_is_not_private(tmp_path: Path, mode: int, private: bool) -> None:
+    folder, link = tmp_path / "folder", tmp_path / "link"
+    folder.mkdir()
+    folder.chmod(mode)
+    link.symlink_to(folder)
+    assert debugger.is_private(str(folder)) is private
+    assert not debugger.is_private(str(link))
+
+
+def test_a_file_and_a_folder_of_another_user_are_not_private(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").touch(0o600)
+    assert not debugger.is_private(str(tmp_path / "file"))
+    assert debugger.is_private(str(tmp_path))
+    monkeypatch.setattr(os, "geteuid", lambda: tmp_path.stat().st_uid + 1)
+    assert not debugger.is_private(str(tmp_path))
 
 
 def test_a_rank_is_looked_into_again_and_again_and_goes_on(tmp_path: Path) -> None:
