@@ -19,7 +19,7 @@ from collections.abc import Iterator, Sequence
 from typing import BinaryIO
 
 from dispatcher.model.errors import CannotCopy
-from dispatcher.remote.copy.disk import KINDS
+from dispatcher.remote.copy.disk import DEEPEST, KINDS
 from dispatcher.remote.protocol.copy_frames import FILE, FOLDER, OTHER, Entry
 from dispatcher.transfer.ignore_rules import Rules
 from dispatcher.transfer.put_sources import LEFT, SMALL, Group, Sources
@@ -107,6 +107,8 @@ def _walk(
 
     first: texts of rules before the folder's own ones.
     """
+    if name.count("/") > DEEPEST:
+        raise CannotCopy(f"--sync: {folder[:80]}...: more than {DEEPEST} folders deep")
     try:
         with os.scandir(folder) as found:
             items = sorted(found, key=lambda item: item.name)

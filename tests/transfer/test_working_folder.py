@@ -17,6 +17,7 @@ from transport.far_link import FarLink
 from dispatcher.bootstrap import payload
 from dispatcher.model.errors import CannotCopy
 from dispatcher.remote.copy import disk
+from dispatcher.remote.copy.disk import DEEPEST
 from dispatcher.remote.protocol import copy_frames
 from dispatcher.remote.protocol.mux import frame
 from dispatcher.transfer import put_sources
@@ -66,6 +67,14 @@ def test_rules_of_the_folders_above_hold_as_far_as_the_repository_goes(tmp_path:
                 a__b__yes="")  # fmt: skip
     assert names(root / "a" / "b") == ["x.log", "yes"]
     assert names(root) == [".gitignore", "a", "a/.gitignore", "a/b", "a/b/x.log", "a/b/yes"]
+
+
+def test_a_folder_that_is_too_deep(tmp_path: Path) -> None:
+    (tmp_path / "/".join("d" * DEEPEST)).mkdir(parents=True)
+    assert len(names(tmp_path)) == DEEPEST
+    (tmp_path / "/".join("d" * (DEEPEST + 1))).mkdir()
+    with pytest.raises(CannotCopy, match=rf"--sync: .*\.\.\.: more than {DEEPEST} folders deep"):
+        names(tmp_path)
 
 
 def test_rules_that_cannot_be_rules(tmp_path: Path) -> None:
