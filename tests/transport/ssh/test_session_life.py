@@ -25,6 +25,7 @@ from dispatcher.transport.ssh.paramiko_internals import (  # noqa: E402
     SILENCE_CHECK,
     WINDOW,
     Connection,
+    Misbehaved,
 )
 from dispatcher.transport.ssh.session import (  # noqa: E402
     FRESH,
@@ -274,6 +275,10 @@ def test_what_is_held_back_for_new_keys_has_an_end() -> None:
     with pytest.raises(SSHException, match="it does not end the exchange of keys"):
         session.open.send(b"x")
     assert len(session._held) == 32
+    for _ in range(16_384 - 32):  # answers to what it asks, say
+        session._send_user_message(Message(b"x"))
+    with pytest.raises(Misbehaved, match="it does not end the exchange of keys"):
+        session._send_user_message(Message(b"x"))
 
 
 @pytest.mark.usefixtures("new_keys")
