@@ -268,7 +268,6 @@ class ParamikoTransport(Transport):
                 )
         index = self._known_hosts.index((*config.user_known_hosts, *config.global_known_hosts))
         policy = self._host_keys or config.host_keys
-        check = HostKeyCheck(config, index, policy)
         asked = self._identities.load_first(config) if "publickey" in config.methods else 0.0
         deadline += asked  # the user's typing is not the host's delay
         before = self._passwords.timer.seconds()
@@ -277,6 +276,7 @@ class ParamikoTransport(Transport):
             return stream
         typed = self._passwords.timer.seconds() - before  # for a jump host
         deadline, asked = deadline + typed, asked + typed
+        check = HostKeyCheck(config, index, policy, stream.address)
         session = Session(stream, check, offered, steps)
         session.typed = asked
         failure = None

@@ -151,9 +151,14 @@ def _of_security_key(
 
 
 class HostKeyCheck:
-    """The judgement of one host's key. policy: ``strict`` or ``accept-new``."""
+    """The judgement of one host's key. policy: ``strict`` or ``accept-new``.
 
-    def __init__(self, config: HostConfig, index: KnownHosts, policy: str) -> None:
+    address: that it is reached at; None for one behind a jump host or a proxy.
+    """
+
+    def __init__(
+        self, config: HostConfig, index: KnownHosts, policy: str, address: str | None = None
+    ) -> None:
         self._config = config
         self._index = index
         self._policy = policy
@@ -161,6 +166,12 @@ class HostKeyCheck:
         self._known, self._portless = index.keys_of_host(config.host, config.port, config.known_as)
         authorities = (*self._known.authorities, *self._portless.authorities)
         self._authorities = tuple(entry.blob for entry in authorities)
+        self._address = ""
+        self._of_address: tuple[Entry, ...] = ()
+        # as in ssh, many a name stands for this machine's own address
+        if config.check_address and address and not address.startswith(("127.", "::1")):
+            self._address = lookup_name(address, config.port)
+            self._of_address = index.keys_of(self._address).keys
 
     def wanted_types(self, offered: tuple[str, ...]) -> tuple[str, ...]:
         """Our host key algorithms, in order, narrowed to what can be checked.
@@ -203,6 +214,9 @@ class HostKeyCheck:
             why = certificate_problem(blob, self._authorities, host, signatures=signatures)
             if why is None:
                 return None
+        elsewhere = self._of_address
+        if elsewhere and not certified and not any(entry.blob == key for entry in elsewhere):
+            return self._changed(blob, kind, self._address, elsewhere[0])
         if any(entry.blob == key for entry in (*self._known.keys, *self._portless.keys)):
             return None
         if self._policy == "accept-new" and not self._known.keys:
@@ -210,7 +224,7 @@ class HostKeyCheck:
         if why is not None:
             return self._bad_certificate(why)
         if self._known.keys:
-            return self._changed(blob, kind)
+            return self._changed(blob, kind, self._name, self._known.keys[0])
         return self._unknown(blob, kind)
 
     def _bad_certificate(self, why: str) -> Failure:
@@ -234,7 +248,8 @@ class HostKeyCheck:
             )
         self._known = self._index.keys_of(self._name)
         if not any(entry.blob == blob for entry in self._known.keys):
-            return self._changed(blob, kind)  # two machines answer to one name
+            # two machines answer to one name
+            return self._changed(blob, kind, self._name, self._known.keys[0])
         return None
 
     def _unknown(self, blob: bytes, kind: str) -> Failure:
@@ -255,14 +270,13 @@ class HostKeyCheck:
         lines = dict.fromkeys((*self._known.damaged, *self._portless.damaged))
         return f" ({'; '.join(list(lines)[:3])})" if lines else ""
 
-    def _changed(self, blob: bytes, kind: str) -> Failure:
-        on_file = self._known.keys[0]
+    def _changed(self, blob: bytes, kind: str, name: str, on_file: Entry) -> Failure:
         file = on_file.place.rpartition(":")[0]
         return Failure(
             Kind.HOST_KEY_CHANGED,
             f"it shows {kind} {fingerprint(blob)}, but {on_file.place} "
             f"has {on_file.kind} {fingerprint(on_file.blob)}",
-            hint=f"ssh-keygen -R {shlex.quote(self._name)} -f {shlex.quote(file)}"
+            hint=f"ssh-keygen -R {shlex.quote(name)} -f {shlex.quote(file)}"
             "  # if you know why the key changed",
         )
 

@@ -180,7 +180,7 @@ SINGLE = frozenset(
     "addressfamily bindaddress connecttimeout hashknownhosts hostkeyalias hostname identitiesonly "
     "identityagent port preferredauthentications pubkeyauthentication stricthostkeychecking tag "
     "user ciphers macs kexalgorithms hostkeyalgorithms pubkeyacceptedalgorithms "
-    "casignaturealgorithms requiredrsasize "
+    "casignaturealgorithms checkhostip requiredrsasize "
     "canonicalizehostname pkcs11provider securitykeyprovider proxyusefdpass "
     "batchmode passwordauthentication kbdinteractiveauthentication numberofpasswordprompts "
     "bindinterface revokedhostkeys serveralivecountmax serveraliveinterval sessiontype".split()
@@ -211,7 +211,7 @@ REFUSED = {
 SKIPPED = frozenset(
     "addkeystoagent afstokenpassing canonicaldomains canonicalizefallbacklocal "
     "canonicalizemaxdots canonicalizepermittedcnames "
-    "channeltimeout checkhostip cipher clearallforwardings "
+    "channeltimeout cipher clearallforwardings "
     "compression compressionlevel connectionattempts controlmaster controlpath controlpersist "
     "dynamicforward enableescapecommandline enablesshkeysign escapechar exitonforwardfailure "
     "fallbacktorsh fingerprinthash forkafterauthentication forwardagent forwardx11 "

@@ -53,7 +53,8 @@ class HostConfig:
     methods: ways to log in, best first. second_try: whether a second password may be tried.
     identity_agent: socket path; ``None`` for the usual one, ``""`` for none.
     jumps: hosts to go through, first hop first.
-    host_keys: ``strict`` or ``accept-new``.
+    host_keys: ``strict`` or ``accept-new``. check_address: a key on file for the host's address
+    has to be its key, too (CheckHostIP).
     alive_interval, alive_count: see ``base.Keepalive``; ``None`` where the config says nothing.
     algorithms: what the config says of ciphers, macs and so on, unparsed; see ``allowed``.
     rsa_bits: the least size of an RSA key, of hosts and our own.
@@ -75,6 +76,7 @@ class HostConfig:
     user_known_hosts: tuple[str, ...] = ()
     global_known_hosts: tuple[str, ...] = ()
     host_keys: str = "strict"
+    check_address: bool = False
     hash_known_hosts: bool = False
     connect_timeout: float | None = None
     alive_interval: float | None = None
@@ -195,6 +197,7 @@ def check(
             lambda text, keyword: config_lines.expand_home(text, local, values.place(keyword)),
         ),
         host_keys=values.choice("stricthostkeychecking", _POLICIES, "strict"),
+        check_address=values.flag("checkhostip", False),
         hash_known_hosts=values.flag("hashknownhosts", False),
         connect_timeout=_seconds(values, "connecttimeout") or None,
         alive_interval=_seconds(values, "serveraliveinterval"),

@@ -25,12 +25,19 @@ def line(name: str, number: int, marker: str = "") -> str:
 class Judge:
     """The check of one host by files with these lines."""
 
-    def __init__(self, folder: Path, text: str, policy: str = "strict", **config: Any) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        text: str,
+        policy: str = "strict",
+        address: str | None = None,
+        **config: Any,
+    ) -> None:
         self.file = folder / "known_hosts"
         self.file.write_text(text)
         config = {"port": 2222, "user_known_hosts": (str(self.file),), **config}
         self.config = HostConfig("n1", "n1.org", "me", **config)
-        self.check = HostKeyCheck(self.config, KnownHosts([str(self.file)]), policy)
+        self.check = HostKeyCheck(self.config, KnownHosts([str(self.file)]), policy, address)
 
     def says(self, number: int) -> Failure | None:
         return self.check.verify(key(number), "ssh-ed25519")
@@ -148,6 +155,35 @@ def test_a_changed_key(tmp_path: Path) -> None:
             f"{fingerprint(key(1))}",
             f"ssh-keygen -R '[n1.org]:2222' -f {judge.file}  # if you know why the key changed",
         )
+
+
+@cases(
+    ("text", "address", "policy", "changed"),
+    [
+        (line("[n1.org]:2222", 1), "10.0.0.1", "strict", False),
+        (line("[n1.org]:2222", 1) + line("[10.0.0.1]:2222", 1), "10.0.0.1", "strict", False),
+        (line("[n1.org]:2222", 1) + line("[10.0.0.1]:2222", 2), "10.0.0.1", "strict", True),
+        (line("[n1.org]:2222", 1) + line("[10.0.0.1]:2222", 2), None, "strict", False),
+        (line("[n1.org]:2222", 1) + line("[127.0.0.1]:2222", 2), "127.0.0.1", "strict", False),
+        (line("[n1.org]:2222", 1) + line("[::1]:2222", 2), "::1", "strict", False),
+        (line("[n1.org]:2222", 1) + line("10.0.0.1", 2), "10.0.0.1", "strict", False),
+        (line("[10.0.0.1]:2222", 2), "10.0.0.1", "accept-new", True),  # and nothing is learned
+    ],
+)
+def test_another_key_under_the_address(
+    tmp_path: Path, text: str, address: str | None, policy: str, changed: bool
+) -> None:
+    """As ssh 9.2 has it with CheckHostIP."""
+    for check_address in (False, True):
+        judge = Judge(tmp_path, text, policy, address, check_address=check_address)
+        failure = judge.says(1)
+        if not (changed and check_address):
+            assert failure is None
+            continue
+        assert judge.file.read_text() == text
+        assert failure is not None
+        assert failure.kind is Kind.HOST_KEY_CHANGED
+        assert (failure.hint or "").startswith("ssh-keygen -R '[10.0.0.1]:2222' -f ")
 
 
 def test_a_revoked_key(tmp_path: Path) -> None:

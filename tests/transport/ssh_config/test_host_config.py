@@ -95,6 +95,7 @@ def test_a_host_of_which_nothing_is_said(read: Read) -> None:
         ("StrictHostKeyChecking accept-new", "host_keys", "accept-new"),
         ("StrictHostKeyChecking off", "host_keys", "accept-new"),
         ("HashKnownHosts yes", "hash_known_hosts", True),
+        ("CheckHostIP yes", "check_address", True),
         ("RequiredRSASize 3072", "rsa_bits", 3072),
         ("RequiredRSASize 512", "rsa_bits", 1024),
         ("CASignatureAlgorithms -rsa-*", "algorithms", (("casignaturealgorithms", "-rsa-*"),)),
