@@ -157,7 +157,8 @@ def test_who_samples_also_finds_out_where_the_ranks_are(every: float | None) -> 
     host = Asked(0)
     order = GatherStacks(0, 7, 6.0, hung=True, ras=False)
     Sampling(every).gather(host, order)  # type: ignore[arg-type]
-    parts = ("probe.sampler", "probe.usage", "probe.nccl_state", "probe.stack_dump")
+    more = ("host.tcp_peer", "probe.nccl_state", "probe.stack_dump")
+    parts = ("probe.sampler", "probe.usage", *more)
     assert host.orders == [{
         "type": "sample", "seconds": every or 0.0, "parts": payload.parts(parts),
         "stacks": {"number": 7, "seconds": 6.0, "hung": True, "ras": False},

@@ -16,6 +16,7 @@ import os
 from _socket import AF_INET, AF_INET6, SOCK_STREAM, socket, timeout
 from time import CLOCK_BOOTTIME, clock_gettime, monotonic, sleep, time
 
+from dispatcher.remote.host import tcp_peer
 from dispatcher.remote.probe import usage
 from dispatcher.remote.protocol.frames import control
 
@@ -62,7 +63,7 @@ def ask_ras(pids: list[int], end: float, words: bytes = b"verbose status") -> by
 
 
 def _converse(host: str, port: int, end: float, words: bytes) -> bytes | None:
-    """The answer to ``words``; b"" where nobody listens, None where one listens and is silent."""
+    """The answer to ``words``; b"" where nobody of ours listens, None where one is silent."""
     output = b""
     try:
         link = socket(AF_INET6 if ":" in host else AF_INET, SOCK_STREAM)
@@ -71,13 +72,18 @@ def _converse(host: str, port: int, end: float, words: bytes) -> bytes | None:
     try:
         link.settimeout(0.5)
         link.connect((host, port))
-        link.send(b"client protocol 2\ntimeout 1\n%s\n" % words)
+        link.send(b"client protocol 2\n")
         while len(output) < RAS and monotonic() < end:
             left = max(0.01, end - monotonic())
             link.settimeout(left if output else min(left, RAS_GREETING))
             data = link.recv(65536)
             if not data:
                 break
+            if not output:
+                # any user could listen there; whose who answers is, is known once it has
+                if tcp_peer.user_of(link.fileno()) not in (0, os.geteuid()):
+                    return b""
+                link.send(b"timeout 1\n%s\n" % words)
             output += data
     except timeout:
         return output[:RAS] or None

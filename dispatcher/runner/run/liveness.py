@@ -126,7 +126,7 @@ class ProgressLine:
 #: modules of the agent that take samples
 PARTS = ("probe.sampler", "probe.usage")
 #: and what these ask NCCL and torch
-NCCL = ("probe.nccl_state",)
+NCCL = ("host.tcp_peer", "probe.nccl_state")
 
 
 class Sampling:

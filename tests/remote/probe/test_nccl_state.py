@@ -13,6 +13,7 @@ from typing import ClassVar
 import pytest
 from cases import cases
 
+from dispatcher.remote.host import tcp_peer
 from dispatcher.remote.probe import nccl_state, usage
 from dispatcher.remote.protocol.frames import Decoder
 from dispatcher.remote.protocol.packing import unpack
@@ -48,10 +49,11 @@ class TestNccl:
             def answer() -> bytes:
                 link, _ = server.accept()
                 with link:
-                    heard = b""
+                    heard = link.recv(99)
+                    link.sendall(b"all ")
                     while not heard.endswith(b"verbose status\n"):
                         heard += link.recv(99)
-                    link.sendall(b"all is well\n")
+                    link.sendall(b"is well\n")
                 return heard
 
             with ThreadPoolExecutor(1) as beside:
@@ -83,6 +85,24 @@ class TestNccl:
             port = server.getsockname()[1]
         monkeypatch.setattr(nccl_state, "RAS_ADDRESS", f"localhost:{port}")
         assert nccl_state.ask_ras([], time.monotonic() + 20.0) == b""  # nobody
+
+    @cases(
+        ("user", "said"),
+        [(os.geteuid(), b"well"), (0, b"well"), (os.geteuid() + 1, b""), (-1, b"")],
+    )
+    def test_another_user_s_answer_is_none(
+        self, known: dict[int, dict[str, str]], monkeypatch: pytest.MonkeyPatch, user: int,
+        said: bytes,
+    ) -> None:  # fmt: skip
+        monkeypatch.setattr(tcp_peer, "user_of", lambda fd: user)
+        with socket.create_server(("127.0.0.1", 0)) as server, ThreadPoolExecutor(1) as beside:
+            monkeypatch.setattr(nccl_state, "RAS_ADDRESS", f"localhost:{server.getsockname()[1]}")
+            monkeypatch.setattr(nccl_state, "RAS", 4)
+            answer = beside.submit(nccl_state.ask_ras, [], time.monotonic() + 20.0)
+            link, _ = server.accept()
+            with link:
+                link.sendall(b"well")
+                assert answer.result() == said
 
     def test_torch_is_asked_where_it_listens(
         self, known: dict[int, dict[str, str]], tmp_path: Path
@@ -202,6 +222,8 @@ def test_one_that_is_stopped_is_asked_once_more() -> None:
         def answer() -> None:
             links = [server.accept()[0] for _ in range(2)]
             links[1].sendall(b"SERVER PROTOCOL 2\n")
+            while not links[1].recv(99).endswith(b"status\n"):
+                pass
             links[1].sendall(b"all is well\n")
             for link in links:
                 link.close()

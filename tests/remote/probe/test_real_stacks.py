@@ -16,7 +16,7 @@ from dispatcher.bootstrap import payload
 from dispatcher.runner.run import orders
 from remote.driver import Agent
 
-PARTS = ("probe.sampler", "probe.usage", "probe.stack_dump", "probe.nccl_state")
+PARTS = ("probe.sampler", "probe.usage", "probe.stack_dump", "host.tcp_peer", "probe.nccl_state")
 
 SLEEPER = """
 import os, sys, time
@@ -143,13 +143,14 @@ def test_what_nccl_and_torch_know(agent_with: Callable[..., Agent], tmp_path: Pa
         server.settimeout(60)
         link, _ = server.accept()
         with link:
-            asked = b""
+            asked = link.recv(100)
+            link.sendall(b"SERVER PROTOCOL 2\n")
             while not asked.endswith(b"verbose status\n"):
                 asked += link.recv(100)
             link.sendall(b"rank 3 is behind\n")
         found = agent.report("stacks")
     assert asked.startswith(b"client protocol 2\n")
-    assert found["ras"] == b"rank 3 is behind\n"
+    assert found["ras"] == b"SERVER PROTOCOL 2\nrank 3 is behind\n"
     assert found["flights"] == [[0, str(dump), 2, b"\x80\x04"]]
     assert found["ranks"][0][3:] == ["proc", found["ranks"][0][4]]
     assert b" sleep" in found["ranks"][0][4]
