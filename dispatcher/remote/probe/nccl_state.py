@@ -119,20 +119,24 @@ def ask_recorders(trees: Trees, folder: str | None) -> Asked:
     asked = {}
     for rank, (pid, _) in trees.items() if folder is not None else ():
         path = "%s/flight-%d" % (folder, pid)
-        try:
-            fd = os.open(path, os.O_WRONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
-        except OSError:
-            continue  # it has not begun with torch.distributed
-        try:
-            if os.fstat(fd).st_mode & TYPE == FIFO:
-                before = _inode(path + ".json")
-                os.write(fd, b"1")
-                asked[rank] = path + ".json", before
-        except OSError:
-            pass
-        finally:
-            os.close(fd)
+        before = _inode(path + ".json")
+        if _ring(path, b"1"):
+            asked[rank] = path + ".json", before
     return asked
+
+
+def _ring(path: str, words: bytes) -> bool:
+    """Write to the pipe ``path`` if somebody reads there; False: not so, or it is no pipe."""
+    try:
+        fd = os.open(path, os.O_WRONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError:
+        return False
+    try:
+        return os.fstat(fd).st_mode & TYPE == FIFO and os.write(fd, words) > 0
+    except OSError:
+        return False
+    finally:
+        os.close(fd)
 
 
 def recorders(asked: Asked, end: float) -> list[list[Any]]:
@@ -180,12 +184,7 @@ def ask_flights(trees: Trees) -> None:
     for rank, (pid, _) in trees.items():
         pipe = usage.environ(pid).get(FLIGHT_PIPE)
         if pipe:
-            try:
-                fd = os.open("%s%d.pipe" % (pipe, rank), os.O_WRONLY | os.O_NONBLOCK)
-                os.write(fd, b"1\n")
-                os.close(fd)
-            except OSError:
-                pass
+            _ring("%s%d.pipe" % (pipe, rank), b"1\n")
 
 
 def flights(trees: Trees) -> list[list[Any]]:

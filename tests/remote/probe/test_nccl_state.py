@@ -6,6 +6,7 @@ import os
 import socket
 import threading
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import ClassVar
@@ -117,6 +118,18 @@ class TestNccl:
         known.clear()
         nccl_state.ask_flights(self.TREES)
         assert os.listdir(tmp_path) == ["p1.pipe"]
+
+    @cases("place", [lambda at, own: at.symlink_to(own), lambda at, own: os.link(own, at)])
+    def test_what_is_no_pipe_is_not_written_to(
+        self, known: dict[int, dict[str, str]], tmp_path: Path, place: Callable[[Path, Path], None]
+    ) -> None:
+        """Others may have put it there, if the user has named a folder like /tmp."""
+        own = tmp_path / "own"
+        own.write_bytes(b"a file")
+        place(tmp_path / "p1.pipe", own)
+        known[51] = {nccl_state.FLIGHT_PIPE: str(tmp_path / "p")}
+        nccl_state.ask_flights(self.TREES)
+        assert own.read_bytes() == b"a file"
 
     @pytest.fixture
     def born(self, monkeypatch: pytest.MonkeyPatch) -> dict[int, float]:
