@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from dispatcher.model.errors import FileUnusable
+from dispatcher.model.paths import anew
 
 
 def read(who: str, path: str, most: int) -> bytes:
@@ -33,7 +34,7 @@ def write(who: str, path: str, text: str) -> None:
     """Make ``path`` a file of ``text``. who: as for ``read``. Raises: UsageError."""
 
     def writing() -> bytes:
-        with open(path, "w", encoding="utf-8") as file:
+        with open(anew(path, 0o666), "w", encoding="utf-8") as file:
             file.write(text)
         return b""
 

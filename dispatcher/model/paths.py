@@ -27,6 +27,7 @@ memory of a process that is told a secret (``keep_memory_ours``).
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import re
 import stat
@@ -228,6 +229,27 @@ def create(path: Path) -> int:
     """
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     return os.open(path, flags, 0o600)
+
+
+def anew(path: str, mode: int = 0o600) -> int:
+    """A descriptor of the file ``path``, which the user has named: emptied, or made with ``mode``.
+
+    Where everybody may write, as in /tmp, it is neither what another user has put there nor where
+    a link leads: they could read it. Raises: OSError.
+    """
+    is_open = os.stat(os.path.dirname(path) or ".").st_mode & stat.S_IWOTH
+    flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | (os.O_NOFOLLOW if is_open else 0)
+    fd = os.open(path, flags, mode)
+    try:
+        found = os.fstat(fd)
+        if is_open and found.st_uid not in (0, os.geteuid()):
+            raise PermissionError(errno.EPERM, "It is another user's")
+        if stat.S_ISREG(found.st_mode):
+            os.ftruncate(fd, 0)
+    except OSError:
+        os.close(fd)
+        raise
+    return fd
 
 
 def write_new(path: Path, data: bytes) -> None:

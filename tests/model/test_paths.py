@@ -6,15 +6,18 @@ import os
 import stat
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from cases import cases
+from open_files import open_files
 
 from dispatcher.model import paths
 from dispatcher.model.errors import UsageError
 from dispatcher.model.host import Host
 from dispatcher.model.paths import (
     RunPaths,
+    anew,
     fill,
     groups,
     is_run_id,
@@ -238,6 +241,49 @@ def test_a_new_file_is_ours_alone_and_touches_nothing(tmp_path: Path) -> None:
     assert path.read_bytes() == b"data"
     assert not (tmp_path / "nowhere").exists()
     assert len(os.listdir("/proc/self/fd")) == len(open_before)
+
+
+def open_to_all(folder: Path) -> Path:
+    folder.mkdir()
+    folder.chmod(0o1777)
+    return folder
+
+
+def test_a_file_that_is_named_is_made_or_emptied(tmp_path: Path) -> None:
+    path = open_to_all(tmp_path / "open") / "f"
+    for text in (b"first", b"2nd"):
+        fd = anew(str(path))
+        os.write(fd, text)
+        os.close(fd)
+        assert path.read_bytes() == text
+    assert path.stat().st_mode & 0o777 == 0o600
+    link = tmp_path / "link"  # where not everybody may write it is the user's own, or meant so
+    link.symlink_to(path)
+    os.close(anew(str(link)))
+    assert path.read_bytes() == b""
+    os.close(anew("/dev/null"))
+
+
+def test_what_others_have_put_where_everybody_may_write_is_not_written_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, before = open_to_all(tmp_path / "open"), open_files()
+    own = folder / "own"
+    own.write_bytes(b"kept")
+    (folder / "link").symlink_to(own)
+    with pytest.raises(OSError, match="Too many levels"):
+        anew(str(folder / "link"))
+    about = SimpleNamespace(st_uid=777, st_mode=own.stat().st_mode)
+    with monkeypatch.context() as theirs:
+        theirs.setattr(os, "geteuid", lambda: 12345)
+        theirs.setattr(os, "fstat", lambda fd: about)
+        with pytest.raises(PermissionError, match="another user's"):
+            anew(str(own))
+        assert own.stat().st_size == 4
+        assert open_files() == before
+        folder.chmod(0o770)  # a group that works together
+        os.close(anew(str(own)))
+        assert own.stat().st_size == 0
 
 
 def test_all_is_written_however_little_is_taken_at_once(

@@ -25,7 +25,7 @@ from dispatcher.core.events import mpi_events
 from dispatcher.core.events import run_events as ev
 from dispatcher.core.events.run_events import Entry, Sink
 from dispatcher.model.errors import FileUnusable
-from dispatcher.model.paths import write_all
+from dispatcher.model.paths import anew, write_all
 from dispatcher.plan.job import placement
 
 #: the picture's process of the launcher itself; host n is n + 1
@@ -150,7 +150,7 @@ class Trace(Spans):
         self._before = before
         self._began: float | None = None  # by the clock
         self._early: set[int] = set()  # ranks whose bytes came before the news that they are there
-        self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        self._fd = anew(path)
         self._lines = 0
         self.begin(hosts)
         self.complete((LAUNCHER, LINK), "load and plan", -before, 0.0)
