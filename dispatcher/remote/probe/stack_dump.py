@@ -155,7 +155,10 @@ def outputs(programs: dict[int, list[str]], end: float, most: int) -> dict[int, 
 
 
 def spy_of(pid: int) -> str | None:
-    """A py-spy that can be run: on our PATH, else beside the Python that ``pid`` runs."""
+    """A py-spy that can be run: on our PATH, else beside the Python that ``pid`` runs.
+
+    Where that is, the process itself says: one of another user's is not believed.
+    """
     if not is_python(pid, None):
         return None
     try:
@@ -163,8 +166,16 @@ def spy_of(pid: int) -> str | None:
             own = os.path.dirname(os.fsdecode(file.read(4096).split(b"\0")[0]))
     except OSError:
         return None
-    places = [*_on_path("py-spy"), *([own + "/py-spy"] if own.startswith("/") else [])]
+    places = _on_path("py-spy")
+    if own.startswith("/") and is_ours(pid):
+        places.append(own + "/py-spy")
     return next((path for path in places if os.access(path, os.X_OK)), None)
+
+
+def is_ours(pid: int) -> bool:
+    """Whether our own user runs the process: a rank may have become another, as by sudo."""
+    users = read("/proc", pid, "status").partition("\nUid:")[2].split()
+    return users[1:2] == [str(os.geteuid())]
 
 
 def _on_path(name: str) -> list[str]:

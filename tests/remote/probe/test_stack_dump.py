@@ -137,6 +137,9 @@ class TestBySpy:
             assert stack_dump.spy_of(pid) == f"{tmp_path}/b/py-spy"
             monkeypatch.setenv("PATH", f":.:{tmp_path}/a")  # nothing of where we happen to be
             assert stack_dump.spy_of(pid) == f"{tmp_path}/own/py-spy"
+            with monkeypatch.context() as another:
+                another.setattr(os, "geteuid", lambda: 12345)  # who says where it is
+                assert stack_dump.spy_of(pid) is None
             (tmp_path / "own/py-spy").unlink()
             assert stack_dump.spy_of(pid) is None
             child.kill()
