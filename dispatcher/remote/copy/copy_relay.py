@@ -150,6 +150,8 @@ class Child:
         why = "it ended early"
         try:
             self._serve()
+        except BrokenPipeError:
+            pass  # it ended before it was sent all: what it says last is why
         except (OSError, ValueError, KeyError, TypeError) as error:
             why = str(error)
         finally:

@@ -16,25 +16,35 @@ def clear(folder: int) -> None:
     """
     os.fchmod(folder, 0o700)
     stays = None
-    for name in os.listdir(folder):
+    within = [(folder, os.listdir(folder), "")]  # open folders, each in the one before it
+    while within:
+        here, names, name = within[-1]
         try:
-            _remove(name, folder)
+            if names:
+                _enter_or_unlink(names.pop(), within)
+            else:
+                within.pop()
+                if within:
+                    os.close(here)
+                    os.rmdir(name, dir_fd=within[-1][0])
         except OSError as error:
             stays = error
     if stays is not None:
         raise stays
 
 
-def _remove(name: str, folder: int) -> None:
+def _enter_or_unlink(name: str, within: list[tuple[int, list[str], str]]) -> None:
+    here = within[-1][0]
     try:
-        inner = os.open(name, FOR_LISTING, dir_fd=folder)
+        inner = os.open(name, FOR_LISTING, dir_fd=here)
     except OSError as error:
         if error.errno not in (ENOTDIR, ELOOP):
             raise
-        os.unlink(name, dir_fd=folder)
+        os.unlink(name, dir_fd=here)
         return
     try:
-        clear(inner)
-    finally:
+        os.fchmod(inner, 0o700)
+        within.append((inner, os.listdir(inner), name))
+    except OSError:
         os.close(inner)
-    os.rmdir(name, dir_fd=folder)
+        raise

@@ -236,13 +236,15 @@ def _allows(config: HostConfig, blob: bytes) -> bool:
 
 def _signing(held: dict[bytes, AgentKey], blob: bytes | None) -> AgentKey | None:
     """The agent's key for a public half; for a certificate also the plain one it is about."""
-    if blob is None or blob in held:
-        return held.get(blob or b"")
+    if blob is None:
+        return None
     try:
         plain = plain_key(blob)
     except ValueError:
-        return None
-    return replace(held[plain], blob=blob, signer=plain) if plain in held else None
+        return held.get(blob)
+    if blob in held or plain not in held:
+        return held.get(blob)
+    return replace(held[plain], blob=blob, signer=plain)
 
 
 def _agent_label(blob: bytes) -> str:

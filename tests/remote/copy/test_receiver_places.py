@@ -192,7 +192,7 @@ class TestOwner:
 @pytest.fixture
 def somewhere() -> Iterator[Path]:
     """A folder of an ordinary user, who we are until the test ends."""
-    with tempfile.TemporaryDirectory() as place:
+    with tempfile.TemporaryDirectory(prefix="copied-", dir="/tmp") as place:
         ordinary = os.getuid() or 65534
         os.chown(place, ordinary, -1)
         os.seteuid(ordinary)

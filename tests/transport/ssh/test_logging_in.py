@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -133,8 +133,13 @@ def to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Make:
     monkeypatch.setattr(session_module, "Session", Session)
     monkeypatch.setattr(Session, "made", [], raising=False)
     monkeypatch.setattr(paramiko_transport, "dial", lambda *_, **__: "a socket")
-    monkeypatch.setattr(byte_stream, "over_socket", lambda sock: f"over {sock}")
+    monkeypatch.setattr(byte_stream, "over_socket", Over)
     return make
+
+
+class Over(NamedTuple):
+    socket: str
+    address: str = "192.0.2.7"
 
 
 def soon() -> float:
@@ -153,7 +158,7 @@ def test_a_login(to: Make) -> None:
     assert [deadline >= until for _, _, deadline in session.tried] == [True, True]
     keys: Any = transport._identities
     assert [one.label for one in keys.good] == ["good"]
-    assert (session.stream, session.until) == ("over a socket", until)
+    assert (session.stream, session.until) == (Over("a socket"), until)
     assert session.algorithms == session_module.offers({})
 
 
@@ -171,6 +176,14 @@ def test_whose_policy_holds(to: Make, policy: str | None, text: str, expected: s
     transport._host_keys = policy
     transport.open(NODE, "run it", soon())
     assert Session.last.check._policy == expected
+
+
+def test_whose_address_is_checked(to: Make) -> None:
+    """That which a host was reached at; of one behind another nobody knows it."""
+    transport = to("good", text="CheckHostIP yes\nHost n?\n  ProxyJump gate\n")
+    assert transport.open(Target("n1", "me"), "run it", soon()) == AFTER
+    assert [one.check._address for one in Session.made] == ["192.0.2.7", ""]
+    transport.close()
 
 
 def test_no_more_keys_are_shown_than_a_host_bears(to: Make) -> None:
@@ -208,7 +221,7 @@ def test_without_a_key_the_host_says_what_it_takes(to: Make, says: str, lets_in:
 def test_what_ends_all_tries(
     to: Make, monkeypatch: pytest.MonkeyPatch, outcome: str, kind: Kind, why: str
 ) -> None:
-    words = SimpleNamespace(words=lambda: "")
+    words = SimpleNamespace(words=lambda: "", address=None)
     monkeypatch.setattr(byte_stream, "over_socket", lambda sock: words)
     failure = to("first", "good", first=outcome).open(NODE, "run it", soon())
     assert isinstance(failure, Failure)
@@ -259,7 +272,7 @@ def test_hosts_behind_a_jump_host_share_its_connection(to: Make) -> None:
     for name in ("n1", "n2"):
         assert transport.open(Target(name, "me"), "run it", soon()) == AFTER
     gate, *behind = Session.made
-    assert gate.stream == "over a socket"
+    assert gate.stream == Over("a socket")
     assert gate.forwards == [("n1", 23), ("n2", 23)]
     assert [type(one.stream) for one in behind] == [byte_stream.ByteStream] * 2
     assert [one.ended for one in Session.made] == [0, 1, 1]
