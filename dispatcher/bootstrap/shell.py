@@ -407,14 +407,23 @@ done
 """
 )
 
-#: PATH...: one tar after the other on standard output, each with the path's last part only
+#: PATH...: one tar after the other on standard output, each with the path's last part only.
+#: A link is followed, one to a folder only with a slash behind it
 GET = (
     _HOME
     + """
 for n do
   h "$n" || exit
-  case $p in */*) d=${p%/*}/; b=${p##*/};; *) d=.; b=$p;; esac
-  tar -cf - -C "$d" "./$b" || exit
+  if [ -e "$p" ] && [ ! -f "$p" ] && [ ! -d "$p" ]; then
+    echo "$p: not a file, folder or link" >&2; exit 1
+  fi
+  o=-cf; b=/.
+  case $p in
+  */) p=${p%/};;
+  *) b=; if [ -L "$p" ] && [ ! -d "$p" ]; then o=-chf; fi;;
+  esac
+  case $p in */*) d=${p%/*}/; b=${p##*/}$b;; *) d=.; b=$p$b;; esac
+  tar $o - -C "$d" "./$b" || exit
 done
 """
 )

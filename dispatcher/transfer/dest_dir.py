@@ -239,10 +239,13 @@ class Place:
             return self.keep(os.fstat(fd))
 
     def link(self, parts: list[str], target: str) -> None:
-        """A link, if it leads inside; otherwise it is left out. Raises: BadArchive, OSError."""
+        """A link, if it leads inside; otherwise it is left out.
+
+        Raises: BadArchive, OSError; CannotCopy as of ``refuse``.
+        """
         self._leave(parts)
         if not self._inside(parts[:-1], target):
-            self.leave_out("/".join(parts), "a link that leads outside")
+            self.refuse(parts, "a link that leads outside")
             return
         folder = self._above(parts)
         if self._taken(parts):
@@ -282,6 +285,13 @@ class Place:
         except OSError:
             return False
         return True
+
+    def refuse(self, parts: list[str], why: str) -> None:
+        """Leave ``parts`` out of its tree. Raises: CannotCopy where it was asked for itself."""
+        name = "/".join(parts)
+        if name in self._names:
+            raise CannotCopy(f"{name[:80]!r}: {why}")
+        self.leave_out(name, why)
 
     def leave_out(self, name: str, why: str) -> None:
         """Remember that ``name`` is not taken, and why."""

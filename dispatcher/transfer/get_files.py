@@ -125,7 +125,7 @@ class Receiving:
             elif entry.kind == copy_frames.FILE:
                 self.equal += 1
             elif entry.kind not in (copy_frames.FOLDER, copy_frames.LINK):
-                place.leave_out("/".join(parts), "not a file, folder or link")
+                place.refuse(parts, "not a file, folder or link")
         if self.wanted > self._limit:
             raise CannotCopy(f"more than {self._limit} bytes (--max-size)")
         self._ends.append((self._ends or [0])[-1] + self._pieces.write(pack(listed)))

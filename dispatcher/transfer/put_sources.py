@@ -141,7 +141,7 @@ class Sources:
 
     def _add_group(self, number: int, paths: Sequence[str]) -> None:
         for path, name in zip(paths, names_of(paths), strict=True):
-            for entry, place in scan(path, f"{number}/{name}", self._skip):
+            for entry, place in scan(path, f"{number}/{name}", self._skip, named=True):
                 if entry.kind == copy_frames.OTHER:
                     self.odd.append(place)
                     continue

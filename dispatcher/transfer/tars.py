@@ -139,7 +139,7 @@ def _take(archive: BinaryIO, member: Member, place: Place, done: Unpacked, limit
     elif member.kind in _FILES:
         _file(archive, member, parts, place, done, limit)
     else:
-        place.leave_out(member.name, "not a file, folder or link")
+        place.refuse(parts, "not a file, folder or link")
 
 
 def _file(

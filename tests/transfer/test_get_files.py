@@ -188,9 +188,26 @@ def test_our_own_disk_is_told_by_a_path_that_the_user_knows(
 
 
 def test_devices_and_links_outside_are_left_out(tmp_path: Path) -> None:
-    links = [file("a", 0, "l", "/etc/passwd"), file("b", 0, "l", "../n2")]
-    told, _ = fetch(tmp_path, listing(file("a", 0, "o"), file("b", 0, "?"), *links))
+    links = [file("a/l", 0, "l", "/etc/passwd"), file("a/m", 0, "l", "../../n2")]
+    tree = [file("a", 0, "d"), file("a/o", 0, "o"), file("a/p", 0, "?"), *links]
+    told, _ = fetch(tmp_path, listing(*tree))
     assert (told.error, told.sent, len(told.left_out)) == (None, 0, 4)
+    assert names(tmp_path) == {"in", "in/n1", "in/n1/a"}
+
+
+@cases(
+    ("entry", "why"),
+    [
+        (file("a", 0, "o"), "'a': not a file, folder or link"),
+        (file("a", 0, "l", "/etc"), "'a': a link that leads outside"),
+        (file("x.log", 0, "o"), None), (file("x.log", 0, "l", "/etc"), None),
+    ],
+)  # fmt: skip
+def test_what_was_named_itself_is_not_left_out(
+    tmp_path: Path, entry: Entry, why: str | None
+) -> None:
+    told, _ = fetch(tmp_path, listing(entry), paths=(*BOTH, *LOGS))
+    assert (told.error, told.hostile, len(told.left_out)) == (why, False, int(why is None))
     assert names(tmp_path) == {"in", "in/n1"}
 
 

@@ -239,8 +239,13 @@ class TestPlace:
             fd, name = place.create()
             place.finish(fd, name, ["b", "f"], 0o600, 0)
             os.close(fd)
-            place.link(at.split("/"), target)
-        assert place.left_out == ([] if taken else [f"{at!r}: a link that leads outside"])
+            why = f"{at!r}: a link that leads outside"
+            if taken or "/" in at:
+                place.link(at.split("/"), target)
+            else:  # it was named itself
+                with pytest.raises(CannotCopy, match=f"^{why}$"):
+                    place.link([at], target)
+        assert place.left_out == ([] if taken or at == "a" else [why])
         assert (root / at).is_symlink() is taken
         if taken:
             assert (root / at).resolve().is_relative_to(root)

@@ -125,15 +125,30 @@ def test_what_is_too_much_or_has_no_place_here(
 def test_links_that_lead_outside_and_devices_are_left_out(tmp_path: Path) -> None:
     done = take(
         tar(
-            link("a", "/etc/passwd"),
-            link("b", "../n2/b"),
-            member("a", b"", type=tarfile.FIFOTYPE),
-            member("a", b"", type=tarfile.CHRTYPE),
+            member("a", b"", type=tarfile.DIRTYPE),
+            link("a/l", "/etc/passwd"),
+            link("a/m", "../../n2/b"),
+            member("a/f", b"", type=tarfile.FIFOTYPE),
+            member("a/c", b"", type=tarfile.CHRTYPE),
         ),
         tmp_path,
     )
     assert len(done.left_out) == 4
-    assert everything(tmp_path) == {"in", "in/n1"}
+    assert everything(tmp_path) == {"in", "in/n1", "in/n1/a"}
+
+
+@cases(
+    ("named", "why"),
+    [
+        (link("a", "/etc/passwd"), "'a': a link that leads outside"),
+        (member("a", b"", type=tarfile.FIFOTYPE), "'a': not a file, folder or link"),
+    ],
+)
+def test_what_was_named_itself_is_not_left_out(
+    tmp_path: Path, named: tuple[tarfile.TarInfo, bytes], why: str
+) -> None:
+    with pytest.raises(CannotCopy, match=f"^{why}$"):
+        take(tar(named), tmp_path)
 
 
 def test_links_that_are_there_already_are_not_followed(tmp_path: Path) -> None:

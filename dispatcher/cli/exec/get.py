@@ -70,9 +70,7 @@ def get(options: GetOptions) -> int:
     limit = _size(options.max_size)
     user = sudo.user(options)
     hosts = find_hosts(options, say, slots=placeholders.uses("".join(options.paths), RANK))
-    wanted = placeholders.groups(
-        [source.rstrip("/") or source for source in sources], folder, hosts
-    )
+    wanted = placeholders.groups(sources, folder, hosts)
     own = placeholders.uses(folder, HOST) or placeholders.uses(folder, RANK)
     names = ExecPlan(hosts, ("get",)).names
     plans = [
@@ -114,11 +112,12 @@ def _deed(groups: Sequence[Group]) -> str:
 
 def _named(path: str) -> tuple[str, str]:
     """A path there, and the name it gets here. Raises: UsageError when it has none."""
-    base = path.rpartition("/")[2]
-    if path.startswith("~") and base == path:
+    bare = path.rstrip("/")
+    base = bare.rpartition("/")[2]
+    if path.startswith("~") and base == bare:
         raise CannotCopy(
-            f"get: {path!r}: a home folder cannot be fetched as a whole",
-            hint=f"name what is in it: {path}/.bashrc",
+            f"get: {bare!r}: a home folder cannot be fetched as a whole",
+            hint=f"name what is in it: {bare}/.bashrc",
         )
     if base in ("", ".", "..") or "\0" in path:
         raise CannotCopy(f"get: {path!r}: cannot be fetched as a whole")
@@ -127,7 +126,7 @@ def _named(path: str) -> tuple[str, str]:
             f"get: {path!r}: .. cannot stand behind a wildcard",
             hint="what matches keeps its path from the first wildcard on",
         )
-    return there(path), base
+    return there(path if bare == path else f"{bare}/"), base
 
 
 def _check_places(groups: Sequence[Group]) -> None:

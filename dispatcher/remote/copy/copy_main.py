@@ -102,8 +102,8 @@ def _get(order: dict[str, Any], incoming: Frames) -> int:
     places: list[str] = []
 
     def listed() -> Iterator[Entry]:
-        for start, named in _named(order):
-            for entry, place in scan(start, named):
+        for start, name, named in _named(order):
+            for entry, place in scan(start, name, named=named):
                 if order["checksum"] and entry.kind == FILE:
                     entry.more = digest(place)
                 entries.append(entry)
@@ -127,21 +127,23 @@ def _get(order: dict[str, Any], incoming: Frames) -> int:
     return 0
 
 
-def _named(order: dict[str, Any]) -> Iterator[tuple[str, str]]:
+def _named(order: dict[str, Any]) -> Iterator[tuple[str, str, bool]]:
     """What the order's paths stand for: where each is, and ``GROUP/NAME``, each name once.
 
-    A path with wildcards stands for itself where there is a file of just that name.
+    True: it is a path of the order, and none that wildcards stand for. One with wildcards stands
+    for itself where there is a file of just that name.
     """
     if not order.get("wild"):
         for path, name in order["paths"]:
-            yield at_home(path), name
+            yield at_home(path), name, True
         return
     from dispatcher.remote.copy.wildcards import expand, has_wildcards, split
 
     known: dict[str, str] = {}
     for path, name in order["paths"]:
         found = [(at_home(path), name)]
-        if has_wildcards(path) and not os.path.lexists(found[0][0]):
+        wild = has_wildcards(path) and not os.path.lexists(found[0][0])
+        if wild:
             folder, parts = split(path)
             group = name.partition("/")[0]
             found = [(at, f"{group}/{inner}") for at, inner in expand(at_home(folder), parts)]
@@ -150,7 +152,7 @@ def _named(order: dict[str, Any]) -> Iterator[tuple[str, str]]:
         for place, named in found:
             if named not in known:
                 known[named] = place
-                yield place, named
+                yield place, named, not wild
             elif os.path.normpath(known[named]) != os.path.normpath(place):
                 raise NotGiven(f"{known[named]} and {place}: would lie in one place")
 

@@ -245,10 +245,16 @@ def at_home(path: str) -> str:
 
 
 def scan(
-    path: str, name: str, skip: Callable[[str, bool], bool] = lambda name, folder: False
+    path: str,
+    name: str,
+    skip: Callable[[str, bool], bool] = lambda name, folder: False,
+    *,
+    named: bool = False,
 ) -> Iterator[tuple[Entry, str]]:
     """Entries of the file or tree at ``path``, called ``name``, and where each is; folders first.
 
+    named: by whoever copies, who means what a link there leads to; one to a folder only with a
+    slash behind it.
     skip: asked for each name, and whether it is a folder's; what it is true for is not listed, nor
     what is in it. Raises: NotGiven for one that cannot be read.
     """
@@ -256,6 +262,10 @@ def scan(
         raise NotGiven(f"{path[:80]}...: more than {DEEPEST} folders deep")
     try:
         status = os.lstat(path)
+        if named and KINDS.get(status.st_mode & 0o170000) == LINK:
+            followed = os.stat(path)
+            if KINDS.get(followed.st_mode & 0o170000) != FOLDER:
+                path, status = os.path.realpath(path), followed
         kind = KINDS.get(status.st_mode & 0o170000, OTHER)
         size = status.st_size if kind == FILE else 0
         target = os.readlink(path) if kind == LINK else ""
@@ -264,7 +274,7 @@ def scan(
         yield Entry(name, kind, status.st_mode & 0o7777, size, status.st_mtime_ns, target), path
         if kind == FOLDER:
             for inner in sorted(os.listdir(path)):
-                yield from scan(path + "/" + inner, name + "/" + inner, skip)
+                yield from scan(os.path.join(path, inner), name + "/" + inner, skip)
     except OSError as error:
         raise NotGiven(f"{path}: {(error.strerror or str(error)).lower()}") from None
 

@@ -73,13 +73,20 @@ def test_no_size(text: str) -> None:
 
 @cases(
     ("path", "named"),
-    [("/a/b", ("/a/b", "b")), ("c", ("c", "c")), ("-c", ("./-c", "-c")), ("~/d", ("~/d", "d"))],
+    [
+        ("/a/b", ("/a/b", "b")),
+        ("c", ("c", "c")),
+        ("-c", ("./-c", "-c")),
+        ("~/d", ("~/d", "d")),
+        ("/a/b//", ("/a/b/", "b")),
+        ("-c/", ("./-c/", "-c")),
+    ],
 )
 def test_what_is_fetched_has_its_last_name(path: str, named: tuple[str, str]) -> None:
     assert get._named(path) == named
 
 
-@cases("path", ["~", "~ml", "/", "a/..", ".", "", "a\0b"])
+@cases("path", ["~", "~ml", "~/", "/", "//", "a/../", "a/..", ".", "", "a\0b"])
 def test_what_has_no_name_cannot_be_fetched(path: str) -> None:
     with pytest.raises(UsageError, match="cannot be fetched as a whole"):
         get._named(path)

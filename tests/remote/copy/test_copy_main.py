@@ -94,6 +94,27 @@ def test_wildcards_stand_for_what_is_there(tmp_path: Path) -> None:
     assert listed("a/*", "b/*") == f"{tmp_path}/a/log and {tmp_path}/b/log: would lie in one place"
 
 
+@cases(
+    ("path", "wild", "kind"),
+    [("l", False, "f"), ("l", True, "f"), ("[l]", True, "l"), ("[x]", True, "f")],
+)
+def test_a_link_is_followed_where_it_is_named(
+    tmp_path: Path, path: str, wild: bool, kind: str
+) -> None:
+    (tmp_path / "f").write_text("hello")
+    for name in ("l", "[x]"):
+        (tmp_path / name).symlink_to(tmp_path / "f")
+    all_of_it = message({"need": b"\1" if kind == "f" else b"\0", "start": "", "seen": ""})
+    code, heard = get([[f"{tmp_path}/{path}", f"0/{path}"]], all_of_it, wild=wild)
+    (entry,) = rows(value_of(*heard[0])["list"])
+    assert (code, entry.kind, entry.path) == (
+        0,
+        kind,
+        f"0/{path.strip('[]') if kind == 'l' else path}",
+    )
+    assert b"".join(body for kind, body in heard if kind == DATA) == b"hello" * (kind == "f")
+
+
 def test_a_home_of_nobody_is_told(tmp_path: Path) -> None:
     code, ((kind, body),) = get([["~nobody-of-that-name/x", "0/x"]])
     assert code != 0

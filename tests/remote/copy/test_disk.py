@@ -225,6 +225,37 @@ class TestScan:
         ]
         assert (found[3][0].mode, found[3][0].mtime) == (0o4751, 1_000_000_007)
 
+    @cases(
+        ("path", "found"),
+        [
+            ("file", [("f", "real/x")]), ("file2", [("f", "real/x")]),
+            ("real/up", [("f", "real/x")]), ("fifo", [("o", "real2")]), ("link", [("l", "link")]),
+            ("link/", [("d", "link/"), ("l", "link/up"), ("f", "link/x")]),
+        ],
+    )  # fmt: skip
+    def test_a_link_that_is_named_is_followed(
+        self, tmp_path: Path, path: str, found: list[tuple[str, str]]
+    ) -> None:
+        (tmp_path / "real").mkdir()
+        (tmp_path / "real" / "x").write_text("hello")
+        (tmp_path / "real" / "x").chmod(0o640)
+        os.mkfifo(tmp_path / "real2")
+        for name, target in (("file", "real/x"), ("file2", "file"), ("link", "real"),
+                             ("real/up", "x"), ("fifo", "real2")):  # fmt: skip
+            (tmp_path / name).symlink_to(target)
+        listed = list(scan(f"{tmp_path}/{path}", "0/name", named=True))
+        assert [(e.kind, place[len(f"{tmp_path}/") :]) for e, place in listed] == found
+        assert listed[0][0].path == "0/name"
+        if found[0][0] == "f":
+            assert (listed[0][0].mode, listed[0][0].size) == (0o640, 5)
+        (other, _), *_ = scan(f"{tmp_path}/file", "0/name")
+        assert other.kind == "l"  # nobody has named it
+
+    def test_a_named_link_to_nothing(self, tmp_path: Path) -> None:
+        (tmp_path / "x").symlink_to("gone")
+        with pytest.raises(NotGiven, match=f"^{tmp_path}/x: no such file or directory$"):
+            list(scan(str(tmp_path / "x"), "x", named=True))
+
     def test_one_that_is_not_there(self, tmp_path: Path) -> None:
         with pytest.raises(NotGiven, match=f"{tmp_path}/x: no such file or directory"):
             list(scan(str(tmp_path / "x"), "x"))

@@ -6,6 +6,7 @@ import os
 import pwd
 import re
 import shutil
+import socket
 import subprocess
 import sys
 from collections.abc import Callable
@@ -175,6 +176,54 @@ def test_get_from_a_host_without_python(tree: Path, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert "localhost: 4 files fetched, 0 equal, by tar; 270 B in" in done.stderr
     assert content(tmp_path / "back" / "localhost" / "tree") == content(tree)
+
+
+@pytest.mark.parametrize("python", [True, False])
+def test_links_that_are_named(tmp_path: Path, python: bool) -> None:
+    real = tmp_path / "v1"
+    real.mkdir()
+    (real / "f").write_text("hello")
+    (real / "f").chmod(0o640)
+    (real / "inner").symlink_to("f")
+    os.mkfifo(tmp_path / "fifo")
+    for name, target in (("file", real / "f"), ("away", real), ("near", "v1"), ("gone", "no"),
+                         ("pipe", "fifo")):  # fmt: skip
+        (tmp_path / name).symlink_to(target)
+    with socket.socket(socket.AF_UNIX) as one:
+        one.bind(str(tmp_path / "socket"))
+    env = dict(os.environ) if python else {**os.environ, "PATH": only_tools(tmp_path)}
+    back = tmp_path / "back" / "localhost"
+
+    def get(*names: str) -> tuple[int, str]:
+        shutil.rmtree(back, ignore_errors=True)
+        words = [f"{tmp_path}/{name}" for name in names]
+        done = run("get", "-w", "localhost", *words, f"{tmp_path}/back", env=env)
+        return done.returncode, done.stderr
+
+    code, said = get("file", "away/", "near", "v1")
+    assert code == 0, said
+    assert "3 files fetched" in said
+    assert not (back / "file").is_symlink()
+    assert ((back / "file").read_text(), (back / "file").stat().st_mode & 0o777) == ("hello", 0o640)
+    assert content(back / "away") == content(back / "v1") == content(real)
+    assert not (back / "away").is_symlink()
+    assert os.readlink(back / "near") == "v1"
+    for name, why in (
+        ("away", "'away': a link that leads outside"), ("gone", "o such file or directory"),
+        ("fifo", "not a file, folder or link"), ("pipe", "not a file, folder or link"),
+        ("socket", "not a file, folder or link"),
+    ):  # fmt: skip
+        code, said = get(name)
+        assert (code, why in said) == (1, True), said
+        assert not os.path.lexists(back / name)
+
+    done = put(*(f"{tmp_path}/{name}" for name in ("file", "away/", "near")), f"{tmp_path}/there/")
+    assert done.returncode == 0, done.stderr
+    there = tmp_path / "there"
+    assert (content(there / "away"), os.readlink(there / "near")) == (content(real), "v1")
+    assert ((there / "file").read_text(), (there / "file").is_symlink()) == ("hello", False)
+    done = put(f"{tmp_path}/gone", f"{tmp_path}/there/")
+    assert (done.returncode, "gone: no such file or directory" in done.stderr) == (2, True)
 
 
 @pytest.fixture(params=["python", "tar"])
