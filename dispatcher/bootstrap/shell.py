@@ -382,7 +382,8 @@ m() {
     done
   else
     if [ -L "$2" ]; then rm -f -- "$2" || return
-    elif [ -d "$2" ]; then echo "$2: is a directory" >&2; return 1; fi
+    elif [ -d "$2" ]; then echo "$2: is a directory" >&2; return 1
+    elif [ -c "$2" ] || [ -b "$2" ]; then echo "$2: is a device" >&2; return 1; fi
     mv -f -- "$1" "$2"
   fi
 }

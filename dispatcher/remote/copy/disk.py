@@ -55,6 +55,8 @@ FOR_READING = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 
 #: what inode(7) calls S_IFREG, S_IFDIR and S_IFLNK
 KINDS = {0o100000: FILE, 0o040000: FOLDER, 0o120000: LINK}
+#: what no file or link may take the place of: S_IFDIR, S_IFCHR and S_IFBLK
+_KEPT = {0o040000: "a directory", 0o020000: "a device", 0o060000: "a device"}
 #: uid and gid of whoever copies
 OURS = (-1, -1)
 
@@ -69,15 +71,27 @@ def same_time(there: int, here: int) -> bool:
     return there == here or (there % second == 0 and there // second == here // second)
 
 
+def check_place(final: str, mode: int) -> None:
+    """Nothing, if a file or link may take the name ``final`` from what has ``mode`` there.
+
+    Raises: NotTaken.
+    """
+    kept = _KEPT.get(mode & 0o170000)
+    if kept is not None:
+        raise NotTaken(f"{final}: is {kept}")
+
+
 def merge(staged: str, final: str, owner: tuple[int, int] = OURS) -> None:
     """Give ``staged`` the name ``final``; into a folder that is there, file by file.
 
     owner: uid and gid of what is copied, where a link leads to another file system.
-    Raises: NotTaken where a folder stands in the place of a file; OSError.
+    Raises: NotTaken where a folder or a device stands in the place of a file; OSError.
     """
     if not os.path.isdir(staged) or os.path.islink(staged):
-        if os.path.isdir(final) and not os.path.islink(final):
-            raise NotTaken(f"{final}: is a directory")
+        try:
+            check_place(final, os.lstat(final).st_mode)
+        except FileNotFoundError:
+            pass
         return rename(staged, final, owner)
     made = False
     if not os.path.isdir(final):

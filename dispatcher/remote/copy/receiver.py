@@ -20,6 +20,7 @@ from dispatcher.remote.copy.disk import (
     NotTaken,
     Present,
     at_home,
+    check_place,
     digest,
     locked,
     merge,
@@ -229,8 +230,7 @@ class Receiver:
             if not folder:
                 raise NotTaken(f"{final}: is not a folder")
             return False
-        if folder and not is_link:
-            raise NotTaken(f"{final}: is a directory")
+        check_place(final, mode)
         if entry.kind == LINK:
             return False
         return not (mode == 0o100000 and self._same(entry, final, there))

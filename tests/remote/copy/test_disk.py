@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from cases import cases
+from devices import make_device
 from open_files import open_files
 
 from dispatcher.remote.copy import disk
@@ -334,6 +335,16 @@ class TestNames:
         merge(str(tmp_path / "to"), str(tmp_path / "come"))
         assert not (tmp_path / "to").is_symlink()
         assert (tmp_path / "link").read_text() == "x"
+
+    def test_a_device_keeps_its_place(self, tmp_path: Path) -> None:
+        """Also one that has come between the list and the last name, and in a tree."""
+        (tmp_path / "staged").mkdir()
+        (tmp_path / "final").mkdir()
+        (tmp_path / "staged" / "x").write_text("x")
+        make_device(tmp_path / "final" / "x")
+        with pytest.raises(NotTaken, match=f"^{tmp_path}/final/x: is a device$"):
+            merge(str(tmp_path / "staged"), str(tmp_path / "final"))
+        assert (tmp_path / "final" / "x").is_char_device()
 
     def test_what_cannot_be_renamed_is_an_error(self, tmp_path: Path) -> None:
         (tmp_path / "staged").mkdir()

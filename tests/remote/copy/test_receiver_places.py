@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from cases import cases
+from devices import make_device
 from open_files import open_files
 
 from dispatcher.remote.copy.disk import PART, NotTaken, merge, opened_again
@@ -311,12 +312,18 @@ class TestNeeded:
             ("folder", [file("t")], "t: is a directory"),
             ("folder", [link("t", "x")], "t: is a directory"),
             ("file", [folder("t")], "t: is not a folder"),
+            ("device", [file("t")], "t: is a device"),
+            ("device", [link("t", "x")], "t: is a device"),
+            ("device", [folder("t")], "t: is not a folder"),
         ],
     )
     def test_what_has_no_place_is_refused_before_anything_comes(
         self, tmp_path: Path, there: str, entries: list[Entry], why: str
     ) -> None:
-        (tmp_path / "t").mkdir() if there == "folder" else (tmp_path / "t").touch()
+        if there == "device":
+            make_device(tmp_path / "t")
+        else:
+            (tmp_path / "t").mkdir() if there == "folder" else (tmp_path / "t").touch()
         one = receiver(f"{tmp_path}/", entries)
         with pytest.raises(NotTaken, match=f"^{tmp_path}/{why}$"):
             one.needs()

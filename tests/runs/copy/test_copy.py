@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from devices import make_device
 from rig import Cluster
 
 DISPATCH = [sys.executable, "-m", "dispatcher"]
@@ -176,6 +177,16 @@ def test_get_from_a_host_without_python(tree: Path, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert "localhost: 4 files fetched, 0 equal, by tar; 270 B in" in done.stderr
     assert content(tmp_path / "back" / "localhost" / "tree") == content(tree)
+
+
+@pytest.mark.parametrize("python", [True, False])
+def test_a_device_is_not_replaced(tmp_path: Path, python: bool) -> None:
+    (tmp_path / "file").write_text("x")
+    make_device(tmp_path / "null")
+    env = dict(os.environ) if python else {**os.environ, "PATH": only_tools(tmp_path)}
+    done = put(f"{tmp_path}/file", f"{tmp_path}/null", env=env)
+    assert (done.returncode, f"{tmp_path}/null: is a device" in done.stderr) == (1, True)
+    assert (tmp_path / "null").is_char_device()
 
 
 @pytest.mark.parametrize("python", [True, False])
