@@ -174,19 +174,34 @@ def _above(folder: str) -> str:
 
 
 def _exclude(folder: str) -> tuple[bytes, ...]:
-    text = _text(os.path.join(folder, ".git", "info", "exclude"))
+    """The text of ``info/exclude`` for the repository at ``folder``, if there is any.
+
+    ``.git`` is its folder, or a file that names it, as in a submodule and in a worktree, whose
+    rules are those of the repository it belongs to.
+    """
+    git = os.path.join(folder, ".git")
+    git = os.path.join(folder, _named(git, b"gitdir: ") or git)
+    common = os.path.join(git, _named(os.path.join(git, "commondir")))
+    text = _text(os.path.join(common, "info", "exclude"))
     return (text,) if text else ()
 
 
+def _named(path: str, key: bytes = b"") -> str:
+    """The path that git has written into the file ``path`` behind ``key``, or empty."""
+    text = _text(path)
+    return os.fsdecode(text[len(key) :].rstrip(b"\r\n")) if text.startswith(key) else ""
+
+
 def _text(path: str) -> bytes:
-    """The rules in ``path``, no rules where there is no such file; a link is none, as for git."""
+    """What ``path`` has, nothing where there is no such file; a link is none, as for git."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
-    except OSError:
+    except (OSError, ValueError):  # of a NUL, where a file names another
+        return b""
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
+        os.close(fd)
         return b""
     with open(fd, "rb") as file:
-        if not stat.S_ISREG(os.fstat(fd).st_mode):
-            return b""
         text = file.read(MOST_RULES + 1)
     if len(text) > MOST_RULES:
         raise CannotCopy(f"{path}: more than {MOST_RULES >> 20} MiB of rules")

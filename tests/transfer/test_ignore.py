@@ -107,3 +107,40 @@ def test_files_are_left_out_as_git_does(
     assert within == {path[3:] for path in kept if path.startswith(b"t0/")} or not any(
         path == b"t0" for path in kept
     )
+
+
+def git(folder: Path, *words: str) -> str:
+    settings = ("user.name=x", "user.email=x", "protocol.file.allow=always")
+    flags = [flag for setting in settings for flag in ("-c", setting)]
+    done = subprocess.run(
+        ["git", *flags, *words], cwd=folder, check=True, capture_output=True, text=True
+    )
+    return done.stdout.strip()
+
+
+@pytest.mark.parametrize("kind", ["worktree", "submodule", "separate"])
+def test_a_repository_whose_folder_is_elsewhere(tmp_path: Path, kind: str) -> None:
+    """Its ``.git`` is a file. The rules that git itself reads there are the ones that hold."""
+    main, other = tmp_path / "main", tmp_path / "main" / "other"
+    for folder in (main, tmp_path / "source"):
+        git(tmp_path, "init", "-q", str(folder))
+        git(folder, "commit", "-q", "--allow-empty", "-m", "x")
+    if kind == "worktree":
+        git(main, "worktree", "add", "-q", "other")
+    elif kind == "submodule":
+        git(main, "submodule", "add", "-q", str(tmp_path / "source"), "other")
+    else:
+        git(main, "init", "-q", f"--separate-git-dir={tmp_path}/elsewhere", "other")
+    assert (other / ".git").is_file()
+    (main / ".git" / "info" / "exclude").write_text("*.main\n")
+    rules = Path(other, git(other, "rev-parse", "--git-path", "info/exclude"))
+    with open(rules, "a") as file:
+        file.write("*.key\n/in/x\n")
+    paths = [b"in/a", b"in/a.key", b"in/b.main", b"in/x", b"x"]
+    (other / "in").mkdir()
+    for path in paths:
+        Path(other, os.fsdecode(path)).touch()
+    kept = {os.fsencode(entry.path[2:]) for entry, _ in listed(str(other))}
+    assert set(paths) - kept == ignored_by_git(other, paths) >= {b"in/a.key", b"in/x"}
+    within = {entry.path[2:] for entry, _ in listed(str(other / "in"))}
+    assert within == {os.fsdecode(path[3:]) for path in kept if path.startswith(b"in/")}

@@ -85,6 +85,11 @@ def test_rules_that_cannot_be_rules(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / ".gitignore")
     assert names(tmp_path) == ["a", "rules"]
     (tmp_path / ".gitignore").unlink()
+    (tmp_path / ".gitignore").mkdir()
+    assert names(tmp_path) == [".gitignore", "a", "rules"]
+    (tmp_path / ".gitignore").rmdir()
+    (tmp_path / ".git").write_bytes(b"gitdir: a\0b\n")
+    assert names(tmp_path) == ["a", "rules"]
     (tmp_path / ".gitignore").write_bytes(b"\n" * (MOST_RULES + 1))
     with pytest.raises(CannotCopy, match="more than 1 MiB of rules"):
         names(tmp_path)
