@@ -10,6 +10,7 @@ purpose, and what each says of itself. Never here: what a program could want as 
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import importlib
 import os
@@ -81,7 +82,10 @@ def _call(words: list[str]) -> int:
     if "_DISPATCH_COMPLETE" in os.environ:  # a shell asks what may follow
         return int(named("tools.completion:answer")(os.environ["_DISPATCH_COMPLETE"]))
     if words == ["help"]:  # as git, docker and kubectl have it
-        print(named("help:commands")())
+        try:
+            print(named("help:commands")())
+        except OSError as error:
+            return not_shown(error)
         return 0
     if words[:1] == ["help"]:
         words = [*words[1:2], "--help"]
@@ -114,6 +118,21 @@ def say(line: str) -> None:
 def print_lines(lines: Iterable[str]) -> None:
     """Lines on standard output, in one write: what a command was asked for."""
     sys.stdout.write(harmless("".join(f"{line}\n" for line in lines)))
+
+
+def not_shown(error: OSError) -> int:
+    """Tell why standard output takes no more, unless nobody reads it (``| head``); the exit code.
+
+    The rest of what would be written goes nowhere.
+    """
+    sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - to the end of the process
+    if isinstance(error, BrokenPipeError):
+        return 128 + 13
+    from dispatcher.model.paths import unwritten
+
+    with contextlib.suppress(OSError):  # standard error may be on the same full disk
+        say(f"error: {unwritten(error)}")
+    return 1
 
 
 def harmless(text: str) -> str:
@@ -157,8 +176,7 @@ def console() -> None:
     try:
         sys.stdout.flush()
         sys.stderr.flush()
-    except BrokenPipeError:
-        code = code or 128 + 13  # nobody reads it any more: ``| head``
-    except OSError:
-        code = code or 1  # what we had to say did not arrive
+    except OSError as error:
+        lost = not_shown(error)
+        code = code or lost
     os._exit(code)

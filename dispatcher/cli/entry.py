@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import errno
 import inspect
-import os
-import sys
 from collections.abc import Sequence
 from typing import Any
 
 import click
 
-from dispatcher.cli import COMMANDS, complain, named, say
+from dispatcher.cli import COMMANDS, complain, named, not_shown, say
 from dispatcher.cli.options import option_defaults
 from dispatcher.cli.options.declaration import Command, Option, Options, declared
 from dispatcher.cli.options.spelling import filled, respelled
 from dispatcher.model import errors
 from dispatcher.model.errors import DispatchError
+
+#: why standard output takes no more; of a file with a name, who writes it tells
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 def load(name: str) -> Command:
@@ -96,7 +98,8 @@ def enter(name: str, words: Sequence[str]) -> int:
         return complain(named("options.misspelt:explained")(error, shown))
     except DispatchError as error:
         return complain(error)
-    except BrokenPipeError:
-        sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - nobody reads; keep the exit quiet
-        return errors.SIGNAL_BASE + 13
+    except OSError as error:
+        if not isinstance(error, BrokenPipeError) and error.errno not in _NO_ROOM:
+            raise
+        return not_shown(error)
     return code if isinstance(code, int) else 0

@@ -268,6 +268,11 @@ def write_all(fd: int, data: bytes) -> None:
         view = view[os.write(fd, view) :]
 
 
+def unwritten(error: OSError, stream: int = 1) -> str:
+    """Why standard output (``stream`` 1) or standard error took no more, in words."""
+    return f"standard {'output' if stream == 1 else 'error'}: {(error.strerror or '').lower()}"
+
+
 @value
 class Rotation(Value):
     """size: bytes of a piece at most, None for one file. keep: full pieces kept, None for all."""

@@ -13,7 +13,7 @@ import sys
 import termios
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -248,3 +248,16 @@ def launched(on_record: OnRecord, monkeypatch: pytest.MonkeyPatch) -> Iterator[L
             return launcher
 
         yield launch
+
+
+@contextmanager
+def full_disk() -> Iterator[None]:
+    """Standard output is on a full disk meanwhile."""
+    kept = os.dup(1)
+    with open("/dev/full", "w") as disk:
+        os.dup2(disk.fileno(), 1)
+    try:
+        yield
+    finally:
+        os.dup2(kept, 1)
+        os.close(kept)

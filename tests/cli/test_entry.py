@@ -84,12 +84,39 @@ def test_a_reader_that_has_gone() -> None:
     os.close(reader)
     command = [sys.executable, "-m", "dispatcher"]
     dry = ["-H", "localhost", "--dry-run", "--no-python", "true"]
-    for words in (["hosts", "n1"], ["hosts", "n[1-9999]"], ["explain", "--json"], ["--help"], dry):
+    listed = (["hosts", "n1"], ["hosts", "n[1-9999]"], ["explain", "--json"])
+    for words in (*listed, ["--help"], ["help"], dry):
         done = subprocess.run(
             [*command, *words], stdout=writer, stderr=subprocess.PIPE, check=False
         )
         assert (words, done.returncode, done.stderr) == (words, 141, b"")
     os.close(writer)
+
+
+def test_a_full_disk() -> None:
+    """One line that says so, whether the write fails or the flush."""
+    command = [sys.executable, "-m", "dispatcher"]
+    fanned = ["exec", "-w", "localhost"]
+    for buffered, words in (
+        ("1", ["hosts", "n1"]), ("", ["hosts", "n1"]), ("1", ["explain"]), ("", ["help"]),
+        ("1", ["help"]), ("", [*fanned, "--dry-run", "true"]), ("", [*fanned, "echo", "x"]),
+        ("", ["-H", "localhost", "--no-python", "echo", "x"]),
+    ):  # fmt: skip
+        with open("/dev/full", "w") as full:
+            done = subprocess.run(
+                [*command, *words], stdout=full, stderr=subprocess.PIPE, check=False,
+                env={**os.environ, "PYTHONUNBUFFERED": buffered},
+            )  # fmt: skip
+        told = [line for line in done.stderr.splitlines() if not line.startswith(b"note: ")]
+        assert (words, done.returncode, told) == (
+            words, 1, [b"error: standard output: no space left on device"],
+        )  # fmt: skip
+
+
+def test_another_error_of_a_file_is_a_bug(does: Does) -> None:
+    does(raising(FileNotFoundError(2, "nothing", "x")))
+    with pytest.raises(FileNotFoundError):
+        enter("jobs", [])
 
 
 @cases(
@@ -263,6 +290,7 @@ def test_words_that_do_not_arrive(
     monkeypatch.setattr(sys, "stdout", Full())
     with pytest.raises(Left):
         cli.console()
+    sys.stdout.close()
     assert left == [told]
 
 

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
-import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,7 +14,6 @@ from dispatcher.cli.run.run_sinks import may_draw, terminals, unhurried
 from dispatcher.core.events.exec_events import Outcome
 from dispatcher.core.events.run_events import Sink
 from dispatcher.model.errors import ConflictingOptions, FileUnusable
-from dispatcher.model.paths import write_all
 from dispatcher.output.buffered import Filtered
 from dispatcher.output.exec.exec_notes import ExecNotes, Passthrough, describe
 from dispatcher.output.exec.host_blocks import (
@@ -60,6 +57,9 @@ class ExecOutput:
             raise ConflictingOptions("--json cannot be used with -b, -B, -L or --diff")
         self._options = options
         self._names = names
+        #: whether standard output or standard error took no more, which has been said
+        self.is_full = False
+        self._kept_writer = Writer(on_full=self._full)
         self._say = say
         whole = gather or options.diff or options.line_mode
         both = options.as_json or options.gather_all
@@ -81,11 +81,13 @@ class ExecOutput:
         self.sinks: list[Sink] = [notes, self._kept, *files]
         if self._progress is not None:
             self.sinks.append(self._progress)
-        write = _to_output
-        if self._progress is not None and os.isatty(STDOUT):  # it may not write into the picture
+        draws = self._progress is not None
 
-            def write(text: bytes) -> None:
+        def write(text: bytes) -> None:
+            if draws and os.isatty(STDOUT):  # it may not write into the picture
                 screen.say(text.decode("utf-8", "surrogateescape").removesuffix("\n"))
+            else:
+                self._kept_writer.write(STDOUT, text)
 
         self._early: EarlyBlock | None = None
         if gather and not options.line_mode:
@@ -132,11 +134,11 @@ class ExecOutput:
         # notes go to standard error even where its lines are kept for the end
         fds = {stream: stream for stream in streams | {STDERR}}
         broken = nobody_reads if streams else lambda: None
-        writer, footer, progress = Writer(fds, broken), None, self._progress
+        writer, footer, progress = Writer(fds, broken, self._full), None, self._progress
         if progress is not None:
             from dispatcher.output.terminal.live_terminal import Terminal
 
-            writer = Terminal(frozenset(filter(os.isatty, fds)), STDERR, fds, broken)
+            writer = Terminal(frozenset(filter(os.isatty, fds)), STDERR, fds, broken, self._full)
 
             def footer(bars: object, columns: int) -> list[tuple[bytes, int]]:
                 return progress.lines(columns)
@@ -154,28 +156,28 @@ class ExecOutput:
 
     def conclude(self, outcomes: Sequence[Outcome]) -> None:
         """Show what was kept, and then what became of which hosts."""
-        try:
-            if self._options.as_json:
-                for node, (name, outcome) in enumerate(zip(self._names, outcomes, strict=True)):
-                    found = record(name, node, outcome, self._kept)
-                    write_all(1, (json.dumps(found) + "\n").encode())
-            else:
-                self._show_blocks()
-        except BrokenPipeError:
-            sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - nobody reads any more
+        if self._options.as_json:
+            for node, (name, outcome) in enumerate(zip(self._names, outcomes, strict=True)):
+                found = record(name, node, outcome, self._kept)
+                self._kept_writer.write(STDOUT, (json.dumps(found) + "\n").encode())
+        else:
+            self._show_blocks()
         for line in describe(outcomes, self._names, Advice(self._options)):
             self._say(line)
 
+    def _full(self) -> None:
+        self.is_full = True
+
     def _show_blocks(self) -> None:
         options, blocks = self._options, blocks_of(self._kept, self._names)
-        label = not options.no_label
+        write, label = self._kept_writer.write, not options.no_label
         if options.line_mode:
             gather = options.gather or options.gather_all
             for piece in lines_of(blocks, label=label, gather=gather):
-                write_all(1, piece)
+                write(STDOUT, piece)
         elif self._early is not None:
             for piece in gathered(blocks, label=label, early=self._early.early):
-                write_all(1, piece)
+                write(STDOUT, piece)
         if options.gather_all:
             said = blocks_of(self._kept, self._names, STDERR)
             for piece in (
@@ -183,10 +185,10 @@ class ExecOutput:
                 if options.line_mode
                 else gathered(said, label=label, what=", standard error")
             ):
-                write_all(2, piece)
+                write(STDERR, piece)
         if options.diff:
             for piece in differences(blocks):
-                write_all(1, piece)
+                write(STDOUT, piece)
 
 
 def _may_draw(options: ExecOptions) -> bool:
@@ -194,9 +196,3 @@ def _may_draw(options: ExecOptions) -> bool:
     asks = options.sudo is not None and not options.ask_sudo_password
     types = options.stdin and os.isatty(0)
     return not (options.quiet or asks or types) and may_draw(os.environ)
-
-
-def _to_output(text: bytes) -> None:
-    """Write ``text`` to standard output, if anybody still reads there."""
-    with contextlib.suppress(OSError):
-        write_all(STDOUT, text)

@@ -277,7 +277,7 @@ def carry_out(
         reach.typing = runner.typing
         outcomes = runner.run()
     output.conclude(outcomes)
-    code = exit_code(outcomes, largest=options.max_code)
+    code = exit_code(outcomes, largest=options.max_code) or int(output.is_full)
     for path in lists:
         try:
             write(path, exec_plan.hosts, outcomes)

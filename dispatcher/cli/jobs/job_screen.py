@@ -12,6 +12,8 @@ import time
 from collections import deque
 from typing import Any
 
+import click
+
 from dispatcher.cli import say
 from dispatcher.cli.jobs.stacks import JournalLocations
 from dispatcher.cli.options.output_options import OutputSettings
@@ -50,13 +52,13 @@ class Watch:
         if self.has_footer:
             from dispatcher.output.terminal.live_terminal import Terminal
 
-            writer: Writer = Terminal(run_sinks.terminals(), STDERR, on_broken=_nobody_reads)
+            writer: Writer = Terminal(run_sinks.terminals(), STDERR, None, _nobody_reads, _is_full)
             draw = run_sinks.footer_of(hosts, self.remote_progress.picture)
             self.screen: Sink = Screen(
                 view, writer, footer=lambda *what: draw(*what) if self.remote_progress.heard else []
             )
         else:
-            self.screen = Screen(view, Writer(on_broken=_nobody_reads))
+            self.screen = Screen(view, Writer(None, _nobody_reads, _is_full))
         if output.only is not None:
             from dispatcher.output.buffered import Filtered
 
@@ -207,3 +209,8 @@ def tell_end(job: registry.Job, watch: Watch | None = None) -> int:
 
 def _nobody_reads() -> None:
     raise BrokenPipeError
+
+
+def _is_full() -> None:
+    """End the show, and not the job."""
+    raise click.exceptions.Exit(1)

@@ -194,9 +194,11 @@ def _run(
         if paths is None:  # with files the run is worth going on
             session.tell(SignalReceived(signal.SIGPIPE))
 
+    unwritten: list[bool] = []
     monitoring = Monitoring(plan, output, hosts, lambda event: session.tell(event))
     screen, progress = run_sinks.open_screen(
         output, RankLabels(output.label, lambda: session), hosts, on_broken=nobody_reads,
+        on_full=lambda: unwritten.append(True),
         files_keep_all=run_sinks.files_keep_all(output, paths), over=monitoring.over,
     )  # fmt: skip
     sinks: list[Sink] = [*monitoring.sinks]
@@ -290,14 +292,15 @@ def _run(
     for words in () if output.quiet else monitoring.slow():
         say(f"note: {words}")
     registration.conclude(report.exit_code, report.verdict)
+    code = report.exit_code or int(bool(unwritten))
     if progress is not None:
         run_sinks.close_panel(
-            report.verdict, report.exit_code, len(plan.nodes), report.world_size, report.seconds
+            report.verdict, code, len(plan.nodes), report.world_size, report.seconds
         )
-        return report.exit_code
+        return code
     for line in report.verdict:
         say(line)
-    return report.exit_code
+    return code
 
 
 def _age() -> float:

@@ -103,6 +103,7 @@ def open_screen(
     hosts: Sequence[str],
     *,
     on_broken: Callable[[], None],
+    on_full: Callable[[], None] = lambda: None,
     files_keep_all: bool,
     over: Callable[[Screen], Sink] = lambda screen: screen,
 ) -> tuple[Sink, Progress | None]:
@@ -117,10 +118,10 @@ def open_screen(
         from dispatcher.output.terminal.live_terminal import Terminal
 
         progress = Progress(len(hosts), time.monotonic)
-        writer: Writer = Terminal(terminals(), STDERR, on_broken=on_broken)
+        writer: Writer = Terminal(terminals(), STDERR, None, on_broken, on_full)
         screen = Screen(view, writer, footer=footer_of(hosts, progress.picture, progress))
     else:
-        writer = Writer(on_broken=on_broken)
+        writer = Writer(None, on_broken, on_full)
         screen = Screen(view, writer)
     sink = unhurried(
         over(screen),

@@ -59,11 +59,13 @@ class Terminal(Writer):
         fd: int,
         fds: Mapping[int, int] | None = None,
         on_broken: Callable[[], None] = lambda: None,
+        on_full: Callable[[], None] = lambda: None,
+        *,
         size: Callable[[int], tuple[int, int]] = os.get_terminal_size,
         typed: Callable[[int], int] = typed,
         tty_lock: TtyLock = OURS,
     ) -> None:
-        super().__init__(fds, on_broken)
+        super().__init__(fds, on_broken, on_full)
         self._streams = streams
         self._fd = fd
         self._size = size

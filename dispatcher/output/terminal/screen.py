@@ -18,7 +18,7 @@ from itertools import chain
 
 from dispatcher.core.events.run_events import TICK, Counts, Entry, OutputEnded, RanksPlaced, Sink
 from dispatcher.model.frozen import Value, value
-from dispatcher.model.paths import write_all
+from dispatcher.model.paths import unwritten, write_all
 from dispatcher.output.files.spool import Spill
 from dispatcher.output.terminal.asking import OURS
 from dispatcher.output.text.fold import Folded, Folding
@@ -320,16 +320,19 @@ class Writer:
     """Writes batches to the descriptor of their stream.
 
     on_broken: called once for every stream that nobody reads any more (``| head``,
-    a terminal that went away); that stream is silent from then on.
+    a terminal that went away); that stream is silent from then on. on_full: the same for one that
+    takes no more for another reason, as on a full disk; that has been said on standard error.
     """
 
     def __init__(
         self,
         fds: Mapping[int, int] | None = None,
         on_broken: Callable[[], None] = lambda: None,
+        on_full: Callable[[], None] = lambda: None,
     ) -> None:
         self._fds = dict(fds or {STDOUT: 1, STDERR: 2})
         self._on_broken = on_broken
+        self._on_full = on_full
         #: batches written so far: it grows while a long line is written
         self.pace = 0
         for fd in self._fds.values():
@@ -350,9 +353,13 @@ class Writer:
             else:
                 write_all(fd, batch)
             self.pace += 1
-        except OSError:
+        except OSError as error:
             del self._fds[stream]
-            self._on_broken()
+            if isinstance(error, ConnectionError) or fd in self._terminals:
+                self._on_broken()
+                return
+            self.write(STDERR, f"error: {unwritten(error, stream)}\n".encode())
+            self._on_full()
 
     def refresh(self, now: float, live: Live) -> bool:
         """Time for what is drawn below the lines; False if nothing ever is."""

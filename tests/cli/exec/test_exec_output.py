@@ -22,7 +22,7 @@ from dispatcher.cli.exec.exec import ExecOptions
 from dispatcher.output.exec import host_blocks
 from dispatcher.output.exec.exec_notes import ExecNotes
 
-from ..conftest import Terminal
+from ..conftest import Terminal, full_disk
 
 ON_THREE = ["exec", "-w", "localhost,127.0.0.1", "-H", "::1"]
 
@@ -276,6 +276,16 @@ def nobody_reads() -> Iterator[Callable[[], None]]:
     yield close
     os.dup2(kept, 1)
     os.close(kept)
+
+
+@cases("words", [[], ["-N"], ["-b"], ["-L"], ["-B"], ["--json"]])
+def test_a_full_disk(words: list[str], capfd: pytest.CaptureFixture[str]) -> None:
+    """Told once; the commands go on to their ends, for what else they do."""
+    text = f"cd {os.getcwd()}; for i in 1 2 3; do echo x; done; echo done > it; exit"
+    with full_disk():
+        assert cli.main(["exec", "-w", "localhost", *words, text]) == 1
+    assert Path("it").read_text() == "done\n"
+    assert capfd.readouterr().err == "error: standard output: no space left on device\n"
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from dispatcher import cli
 from dispatcher.cli.jobs import attach as command
 from dispatcher.jobs import registry
 
-from ..conftest import OnRecord
+from ..conftest import OnRecord, full_disk
 
 
 @pytest.fixture
@@ -42,6 +42,13 @@ def test_what_was_written(
     registry.conclude(on_record(logs=files), 3, [])
     assert cli.main(["logs", *words]) == 0
     assert capfd.readouterr() == (out, err)
+
+
+def test_a_full_disk(on_record: OnRecord, files: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    registry.conclude(on_record(logs=files), 3, [])
+    with full_disk():
+        assert cli.main(["logs"]) == 1
+    assert capfd.readouterr().err == "error: standard output: no space left on device\n"
 
 
 @pytest.mark.parametrize(

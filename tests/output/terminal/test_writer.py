@@ -113,6 +113,26 @@ def test_each_stream_has_its_own_reader(pipe: tuple[int, int]) -> None:
     os.close(other[1])
 
 
+def test_a_stream_that_is_full_is_told_of_and_has_not_lost_its_reader(
+    pipe: tuple[int, int],
+) -> None:
+    told: list[str] = []
+    full = os.open("/dev/full", os.O_WRONLY)
+    writer = Writer(
+        {1: full, 2: pipe[1]}, lambda: told.append("broken"), lambda: told.append("full")
+    )
+    writer.write(1, b"lost\n")
+    writer.write(1, b"lost\n")
+    writer.write(2, b"two\n")
+    assert (seen(pipe), told) == (
+        b"error: standard output: no space left on device\ntwo\n", ["full"],
+    )  # fmt: skip
+    both = Writer({1: full, 2: full}, on_full=lambda: told.append("both"))
+    both.write(1, b"lost\n")
+    assert told[1:] == ["both", "both"]
+    os.close(full)
+
+
 # -- how lines look ---------------------------------------------------------------------
 
 
