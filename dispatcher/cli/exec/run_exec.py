@@ -81,6 +81,8 @@ def run(options: ExecOptions) -> int:
             return 0
         left = (failed,)
     hosts = find_hosts(options, say, left)
+    names = {host.name for host in hosts}
+    stay = [host for one in left for host in one.hosts if host.name not in names]
     tails: tuple[tuple[str, ...], ...] = ()
     if options.percent:
         own = 1 if script is None else len(script.words)
@@ -111,7 +113,7 @@ def run(options: ExecOptions) -> int:
     from dispatcher.cli.options.connect_options import TransportPool
 
     with TransportPool(options, tree=tree, alone=len(hosts) == 1) as reach:
-        return carry_out(exec_plan, options, reach)
+        return carry_out(exec_plan, options, reach, (), stay)
 
 
 def _typed_form(options: ExecOptions) -> ExecOptions:
@@ -237,11 +239,15 @@ def is_our_terminal(options: ExecOptions, exec_plan: ExecPlan) -> bool:
 
 
 def carry_out(
-    exec_plan: ExecPlan, options: ExecOptions, reach: TransportPool, sinks: Sequence[Sink] = ()
+    exec_plan: ExecPlan,
+    options: ExecOptions,
+    reach: TransportPool,
+    sinks: Sequence[Sink] = (),
+    stay: Sequence[Host] = (),
 ) -> int:
     """Run ``exec_plan`` and show it as the options say; the exit code. Raises: UsageError.
 
-    sinks: who else is to take what comes.
+    sinks: who else is to take what comes. stay: other hosts of ``--retry-failed``, left out now.
     """
     from dispatcher.cli.exec.exec_output import ExecOutput
     from dispatcher.core.events.exec_events import exit_code
@@ -254,8 +260,12 @@ def carry_out(
 
     interactive = is_our_terminal(options, exec_plan)
     output = ExecOutput(options, exec_plan.names, say, nobody_reads, through=interactive)
-    lists = sorted(set(filter(None, (options.failed_to, options.retry_failed))))
-    kept: list[Sink] = [HostsLeft(lists, exec_plan.hosts)] if lists else []
+    lists: dict[str, Sequence[Host]] = {}
+    if options.failed_to:
+        lists[options.failed_to] = exec_plan.hosts
+    if options.retry_failed:
+        lists[options.retry_failed] = (*exec_plan.hosts, *stay)
+    kept: list[Sink] = [HostsLeft(lists)] if lists else []
     stdio: StdinSpool | Keyboard | None = None
     if exec_plan.stdin:
         from dispatcher.runner.exec.stdio import StdinSpool
@@ -278,9 +288,9 @@ def carry_out(
         outcomes = runner.run()
     output.conclude(outcomes)
     code = exit_code(outcomes, largest=options.max_code) or int(output.is_full)
-    for path in lists:
+    for path, hosts in lists.items():
         try:
-            write(path, exec_plan.hosts, outcomes)
+            write(path, hosts, dict(enumerate(outcomes)))
         except OSError as error:
             say(f"error: {path}: {(error.strerror or '').lower()}")
             code = code or 1

@@ -13,7 +13,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from dispatcher.core.events.exec_events import HostDone, Outcome, is_good
 from dispatcher.core.events.run_events import Entry, Sink
@@ -27,24 +27,23 @@ _SHARE = 0.05
 
 
 class HostsLeft(Sink):
-    """Keeps ``paths`` up to date until the end, when whoever has all outcomes calls ``write``.
+    """Keeps files up to date until the end, when whoever has all outcomes calls ``write``.
 
+    lists: path -> its hosts: those that are served, then others that stay in it.
     Raises: FileUnusable for a path that cannot be written.
     """
 
     def __init__(
         self,
-        paths: Sequence[str],
-        hosts: Sequence[Host],
+        lists: Mapping[str, Sequence[Host]],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._paths = paths
-        self._hosts = hosts
+        self._lists = lists
         self._clock = clock
-        self._outcomes: list[Outcome | None] = [None] * len(hosts)
+        self._outcomes: dict[int, Outcome] = {}
         self._changed = False
         self._due = 0.0
-        for path in paths:
+        for path, hosts in lists.items():
             try:
                 write(path, hosts, self._outcomes)
             except OSError as error:
@@ -58,18 +57,22 @@ class HostsLeft(Sink):
     def tick(self, now: float) -> bool:
         if self._changed and now >= self._due:
             began = self._clock()
-            for path in self._paths:
+            for path, hosts in self._lists.items():
                 with contextlib.suppress(OSError):  # the disk may have room again at the end
-                    write(path, self._hosts, self._outcomes)
+                    write(path, hosts, self._outcomes)
             self._changed = False
             self._due = now + (self._clock() - began) / _SHARE
         return self._changed
 
 
-def write(path: str, hosts: Sequence[Host], outcomes: Sequence[Outcome | None]) -> None:
-    """Replace the file by the hosts whose outcome is not good, or None yet. Raises: OSError."""
+def write(path: str, hosts: Sequence[Host], outcomes: Mapping[int, Outcome]) -> None:
+    """Replace the file by the hosts that are not done well.
+
+    outcomes: place among ``hosts`` -> what became of it, if it is known. Raises: OSError.
+    """
     lines = [_HEAD]
-    for host, outcome in zip(hosts, outcomes, strict=True):
+    for node, host in enumerate(hosts):
+        outcome = outcomes.get(node)
         if outcome is not None and is_good(outcome):
             continue
         line = host.name

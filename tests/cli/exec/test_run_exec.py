@@ -235,6 +235,16 @@ def test_the_hosts_that_failed_are_written_and_tried_again(
     assert capfd.readouterr() == ("", "note: failed: no host failed the last time\n")
 
 
+def test_who_is_left_out_this_time_stays_in_the_file(tmp_path: Path) -> None:
+    file = tmp_path / "left"
+    file.write_text("127.0.0.1 port=2222\nlocalhost\n::1\n")
+    words = ["exec", "--retry-failed", "left", "--failed-to", "now", "-x"]
+    assert cli.main([*words, "127.0.0.1", "sh", "-c", "[ $DISPATCH_HOST = ::1 ]"]) == 1
+    failed = "localhost  # exit code 1\n"
+    assert file.read_text().partition("\n")[2] == failed + "127.0.0.1 port=2222  # not done\n"
+    assert (tmp_path / "now").read_text().partition("\n")[2] == failed
+
+
 def test_a_list_that_cannot_be_written(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """Nobody is touched; and where that is seen at the end only, it is said then."""
     words = ["exec", "-w", "localhost", "-S", "--failed-to", "no/where", "--shell"]
@@ -320,7 +330,7 @@ def test_what_is_run(
     options = parsed("exec", "-w", "localhost:3", "--sudo=ml", "-u", "5", *words)
     monkeypatch.setenv("LOGNAME", "me")
     assert run_exec.run(options) == 7
-    ((plan, shown, reach),) = seen
+    ((plan, shown, reach, *_),) = seen
     assert plan.words_for(0) == argv
     assert (plan.sudo, plan.stdin, plan.terminal) == ("ml", False, None)
     assert plan.limits == ExecLimits(command=5.0)

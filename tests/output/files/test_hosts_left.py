@@ -22,7 +22,7 @@ def test_each_line_of_a_list_says_why(tmp_path: Path) -> None:
     failure = Failure(Kind.UNREACHABLE, "no route  to it")
     outcomes: list[Outcome] = [Exited(0), Failed(failure), Exited(3), Killed("SEGV")]
     path = str(tmp_path / "failed")
-    write(path, hosts, outcomes)
+    write(path, hosts, dict(enumerate(outcomes)))
     lines = (tmp_path / "failed").read_text().splitlines()
     assert lines[1].startswith("n2 user=me port=22  # unreachable: no route to it")
     assert lines[2] == "n3  # exit code 3"
@@ -44,7 +44,7 @@ def test_it_is_right_at_every_moment(tmp_path: Path) -> None:
         now[0] += 0.01  # what a write takes
         return now[0]
 
-    sink = HostsLeft([str(file)], [Host("n1"), Host("n2"), Host("n3")], clock)
+    sink = HostsLeft({str(file): [Host("n1"), Host("n2"), Host("n3")]}, clock)
     assert file.read_text().splitlines() == [
         HEAD, "n1  # not done", "n2  # not done", "n3  # not done",
     ]  # fmt: skip
@@ -63,10 +63,10 @@ def test_it_is_right_at_every_moment(tmp_path: Path) -> None:
 def test_a_folder_that_goes_meanwhile_is_told_by_who_writes_last(tmp_path: Path) -> None:
     (tmp_path / "a").mkdir()
     path = str(tmp_path / "a" / "left")
-    sink = HostsLeft([path], [Host("n1")])
+    sink = HostsLeft({path: [Host("n1")]})
     (tmp_path / "a" / "left").unlink()
     (tmp_path / "a").rmdir()
     sink.event(Entry(1, 0.0, HostDone(0, Exited(3))))
     assert not sink.tick(1.0)
     with pytest.raises(FileUnusable, match="left: no such file or directory"):
-        HostsLeft([path], [Host("n1")])
+        HostsLeft({path: [Host("n1")]})
