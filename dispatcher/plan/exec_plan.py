@@ -192,7 +192,7 @@ class ExecPlan(Value):
         """A name per host for labels: with its port where only that tells two hosts apart."""
         counts = Counter(host.name for host in self.hosts)
         return [
-            f"{host.name}:{host.port}" if counts[host.name] > 1 else host.name
+            f"{host.name}:{host.port}" if host.port and counts[host.name] > 1 else host.name
             for host in self.hosts
         ]
 
@@ -226,10 +226,11 @@ def target_hosts(
     """
     first: dict[tuple[str, int | None], Host] = {}
     for hostlist in lists:
-        for host in hostlist.hosts:
+        for one in hostlist.hosts:
+            host = replace(one, user=one.user or user, port=one.port or port)
             first.setdefault(host.place, host)
     gone = frozenset(excluded)
     left = [host for host in first.values() if host.name not in gone]
     if not left:
         raise NoHosts(f"no host is left after {option}" if gone else "no hosts", hint=hint)
-    return tuple(replace(host, user=host.user or user, port=host.port or port) for host in left)
+    return tuple(left)

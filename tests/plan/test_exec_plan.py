@@ -173,6 +173,7 @@ def test_each_host_has_a_name_words_and_a_place() -> None:
     assert plan.environment(2) == (
         ("DISPATCH_HOST", "n2"), ("DISPATCH_INDEX", "2"), ("DISPATCH_COUNT", "4"),
     )  # fmt: skip
+    assert ExecPlan((Host("n1"), Host("n1", port=22)), ("ls",)).names == ["n1", "n1:22"]
     own = ExecPlan(HOSTS[:2], ("ls",), tails=(("a",), ("b", "c")))
     assert [own.words_for(node) for node in (0, 1)] == [("ls", "a"), ("ls", "b", "c")]
 
@@ -190,6 +191,9 @@ def test_the_hosts_of_all_lists_each_once() -> None:
 def test_user_and_port_hold_where_a_host_names_none() -> None:
     found = targets((Host("a"), Host("b", user="own", port=7)), user="me", port=2222)
     assert found == [Host("a", user="me", port=2222), Host("b", user="own", port=7)]
+    twice = (Host("a"), Host("a", user="own", port=22))
+    assert targets(twice, port=22) == [Host("a", port=22)]
+    assert targets(twice) == list(twice)
 
 
 def test_no_host_left() -> None:
