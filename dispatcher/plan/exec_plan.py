@@ -209,6 +209,22 @@ class ExecPlan(Value):
         )
 
 
+def spelled(
+    hosts: Iterable[Host], user: str | None = None, port: int | None = None
+) -> list[str | None]:
+    """``hosts`` as -w names each, None where it cannot. user, port: those that are said apart."""
+
+    def one(host: Host) -> str | None:
+        if host.port == port:
+            return host.name if host.user == user else f"{host.user}@{host.name}"
+        if host.user is None:  # only behind user@ is a number the port
+            return None
+        name = f"[{host.name}]" if ":" in host.name else host.name
+        return f"{host.user}@{name}:{host.port}"
+
+    return [one(host) for host in hosts]
+
+
 def target_hosts(
     lists: Iterable[Hostlist],
     excluded: Iterable[str],

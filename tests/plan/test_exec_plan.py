@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -9,7 +10,8 @@ from cases import cases
 
 from dispatcher.model.errors import NotAScript, PlanError, UsageError
 from dispatcher.model.host import Host, Hostlist
-from dispatcher.plan.exec_plan import LONGEST, ExecLimits, ExecPlan, Script, target_hosts
+from dispatcher.plan.exec_plan import LONGEST, ExecLimits, ExecPlan, Script, spelled, target_hosts
+from dispatcher.plan.hosts.hostfile import parse_inline
 
 HOSTS = (Host("n1"), Host("n2", port=2201), Host("n2", port=2202), Host("n3", port=7))
 
@@ -176,6 +178,19 @@ def test_each_host_has_a_name_words_and_a_place() -> None:
     assert ExecPlan((Host("n1"), Host("n1", port=22)), ("ls",)).names == ["n1", "n1:22"]
     own = ExecPlan(HOSTS[:2], ("ls",), tails=(("a",), ("b", "c")))
     assert [own.words_for(node) for node in (0, 1)] == [("ls", "a"), ("ls", "b", "c")]
+
+
+def test_what_w_calls_a_host() -> None:
+    found = [
+        Host("a"), Host("a", user="me"), Host("a", user="me", port=7), Host("::1", user="me"),
+        Host("::1", user="me", port=7),
+    ]  # fmt: skip
+    words = ["a", "me@a", "me@a:7", "me@::1", "me@[::1]:7"]
+    assert spelled([*found, Host("a", port=7)]) == [*words, None]
+    for host, word in zip(found, words, strict=True):
+        (read,) = parse_inline(word, "-w", slots=False).hosts
+        assert replace(read, origin=host.origin) == host
+    assert spelled(found[2:3], "me", 7) == ["a"]
 
 
 def targets(*lists: tuple[Host, ...], without: tuple[str, ...] = (), **more: Any) -> list[Host]:

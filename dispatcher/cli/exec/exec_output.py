@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from dispatcher.cli.exec.exec import ExecOptions
 from dispatcher.cli.hints import Advice
+from dispatcher.cli.options.host_options import login
 from dispatcher.cli.run.run_sinks import may_draw, terminals, unhurried
 from dispatcher.core.events.exec_events import Outcome
 from dispatcher.core.events.run_events import Sink
@@ -26,6 +27,7 @@ from dispatcher.output.exec.host_blocks import (
     record,
 )
 from dispatcher.output.terminal.screen import LineFormat, Screen, Writer
+from dispatcher.plan.exec_plan import ExecPlan, spelled
 from dispatcher.remote.protocol.frames import STDERR, STDOUT
 
 if TYPE_CHECKING:
@@ -46,7 +48,7 @@ class ExecOutput:
     def __init__(
         self,
         options: ExecOptions,
-        names: Sequence[str],
+        exec_plan: ExecPlan,
         say: Callable[[str], None],
         nobody_reads: Callable[[], None],
         *,
@@ -56,7 +58,8 @@ class ExecOutput:
         if options.as_json and (gather or options.diff or options.line_mode):
             raise ConflictingOptions("--json cannot be used with -b, -B, -L or --diff")
         self._options = options
-        self._names = names
+        self._names = names = exec_plan.names
+        self._again = spelled(exec_plan.hosts, *login(options))
         #: whether standard output or standard error took no more, which has been said
         self.is_full = False
         self._kept_writer = Writer(on_full=self._full)
@@ -162,7 +165,7 @@ class ExecOutput:
                 self._kept_writer.write(STDOUT, (json.dumps(found) + "\n").encode())
         else:
             self._show_blocks()
-        for line in describe(outcomes, self._names, Advice(self._options)):
+        for line in describe(outcomes, self._names, Advice(self._options), self._again):
             self._say(line)
 
     def _full(self) -> None:

@@ -99,7 +99,7 @@ def get(options: GetOptions) -> int:
     for name, told in zip(names, fetching.copies, strict=True):
         for left in told.left_out:
             say(f"note: {name}: left out {left}")
-    return conclude(names, outcomes, fetching.copies, time.monotonic() - began, "fetched", options)
+    return conclude(hosts, outcomes, fetching.copies, time.monotonic() - began, "fetched", options)
 
 
 def _deed(groups: Sequence[Group]) -> str:

@@ -123,9 +123,8 @@ def put(options: PutOptions) -> int:
         job = Putting(options, hosts, plans, copies)
         began = time.monotonic()
         outcomes = job.by_tree(branches) if branches else job.flat(range(len(hosts)))
-        names = ExecPlan(hosts, ("put",)).names
         return conclude(
-            names,
+            hosts,
             [outcomes[node] for node in range(len(hosts))],
             copies,
             time.monotonic() - began,

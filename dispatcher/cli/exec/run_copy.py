@@ -20,6 +20,7 @@ from dispatcher.cli.options.host_options import (
     LoginOptions,
     SudoOptions,
     WhereOptions,
+    login,
 )
 from dispatcher.cli.run.run_sinks import may_draw, terminals
 from dispatcher.core.events.exec_events import (
@@ -34,10 +35,11 @@ from dispatcher.core.events.exec_events import (
 from dispatcher.core.events.run_events import SignalReceived, Sink
 from dispatcher.model.errors import CannotCopy
 from dispatcher.model.failure import Failure, Kind
+from dispatcher.model.host import Host
 from dispatcher.output.exec.exec_notes import ExecNotes, describe, summary
 from dispatcher.output.exec.host_blocks import about
 from dispatcher.output.terminal.screen import LineFormat, Screen, Writer
-from dispatcher.plan.exec_plan import ExecPlan
+from dispatcher.plan.exec_plan import ExecPlan, spelled
 from dispatcher.remote.copy.disk import NotGiven, at_home
 from dispatcher.runner.exec.exec_loop import ExecRunner
 from dispatcher.runner.exec.stdio import StdioHandler
@@ -142,7 +144,7 @@ def run(
 
 
 def conclude(
-    names: Sequence[str],
+    hosts: tuple[Host, ...],
     outcomes: list[Outcome],
     copies: Sequence[HostCopy],
     seconds: float,
@@ -150,6 +152,8 @@ def conclude(
     options: CopyOptions,
 ) -> int:
     """Say what became of which hosts; the exit code."""
+    names = ExecPlan(hosts, ("copy",)).names
+    again = spelled(hosts, *login(options))
     for node, (outcome, one) in enumerate(zip(outcomes, copies, strict=True)):
         if isinstance(outcome, Interrupted | TimedOut):
             continue
@@ -169,7 +173,7 @@ def conclude(
                 "left_out": one.left_out,
             }
             tell(found, indent=None)
-    for line in describe(outcomes, names, Advice(options)):
+    for line in describe(outcomes, names, Advice(options), again):
         say(line)
     for line in summary(names, outcomes, copies, seconds, verb):
         say(line)

@@ -259,7 +259,7 @@ def carry_out(
         runner.tell(SignalReceived(signal.SIGPIPE))
 
     interactive = is_our_terminal(options, exec_plan)
-    output = ExecOutput(options, exec_plan.names, say, nobody_reads, through=interactive)
+    output = ExecOutput(options, exec_plan, say, nobody_reads, through=interactive)
     lists: dict[str, Sequence[Host]] = {}
     if options.failed_to:
         lists[options.failed_to] = exec_plan.hosts

@@ -112,23 +112,28 @@ def _unended(ended: bool) -> str:
 
 
 def describe(
-    outcomes: Sequence[exec_events.Outcome], names: Sequence[str], advise: Advise = no_advice
+    outcomes: Sequence[exec_events.Outcome],
+    names: Sequence[str],
+    advise: Advise = no_advice,
+    again: Sequence[str | None] | None = None,
 ) -> list[str]:
     """The lines told at the end; [] when every command exited 0. Equal outcomes are folded.
 
     advise: what our machine knows to do about a kind of failure, or ``exit code 127``.
+    again: what -w calls each host, None where it cannot; as ``names`` by default.
     """
     bad = [
-        (name, outcome)
-        for name, outcome in zip(names, outcomes, strict=True)
+        (name, outcome, typed)
+        for name, outcome, typed in zip(names, outcomes, again or names, strict=True)
         if not exec_events.is_good(outcome)
     ]
     if not bad:
         return []
-    left = sum(isinstance(outcome, exec_events.NotStarted) for _, outcome in bad)
-    rest = shlex.quote(fold(name for name, _ in bad)) if left else ""
-    hint = f"-w {rest}  # goes on with all of these"
-    groups = grouped(Trouble(name, *_trouble(outcome, hint)) for name, outcome in bad)
+    left = sum(isinstance(outcome, exec_events.NotStarted) for _, outcome, _ in bad)
+    rest = [typed for _, _, typed in bad if typed is not None] if left else []
+    line = f"-w {shlex.quote(fold(rest))}  # goes on with all of these"
+    hint = line if len(rest) == len(bad) and len(line) <= _WIDEST else None
+    groups = grouped(Trouble(name, *_trouble(outcome, hint)) for name, outcome, _ in bad)
     rows = [(fold(hosts), one.why) for hosts, one in groups]
     wide = min(40, max(len(row[0]) for row in rows))
     failed, total = len(bad) - left, plural(len(names), "host")
@@ -141,14 +146,14 @@ def describe(
     return lines + hints(groups, advise)
 
 
-def _trouble(outcome: exec_events.Outcome, rest: str) -> tuple[str, str, str | None]:
+def _trouble(outcome: exec_events.Outcome, rest: str | None) -> tuple[str, str, str | None]:
     """Kind, words and hint of what went wrong. rest: the hint where hosts were not started."""
     text = outcome_text(outcome)[:_WIDEST]
     match outcome:
         case exec_events.Failed(failure):
             return failure.kind.value, text, failure.hint
         case exec_events.NotStarted():
-            return NOT_STARTED, text, rest if len(rest) <= _WIDEST else None
+            return NOT_STARTED, text, rest
         case exec_events.Exited():
             return text, text, None
     return "", text, None

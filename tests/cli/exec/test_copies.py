@@ -187,7 +187,8 @@ def test_what_a_copy_ends_with(
     outcomes = [outcome, Exited(0)]
     copies = [copy, HostCopy(python=True, sent=2, bytes=2048)]
     options = GetOptions(lists=("n1",))
-    assert run_copy.conclude(["n1", "n2"], outcomes, copies, 2.0, "fetched", options) == code
+    hosts = (Host("n1"), Host("n2"))
+    assert run_copy.conclude(hosts, outcomes, copies, 2.0, "fetched", options) == code
     assert outcomes == [became, Exited(0)]
     err = capsys.readouterr().err
     assert ("error: 1 of 2 hosts failed [hosts-failed]" in err) is (code != 0)

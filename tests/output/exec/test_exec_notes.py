@@ -143,6 +143,11 @@ def test_who_was_not_started_is_counted_apart(
     assert first == f"error: {head} [hosts-failed]"
     found = [line for line in lines if "hint: " in line]
     assert found == ([f"  hint: {hint}  # goes on with all of these"] if hint else [])
+    if hint is not None:
+        again = [f"me@{name}" for name in names]
+        typed = f"-w {','.join(again[-2:])}"
+        assert describe(outcomes, names, again=again)[-1] == lines[-1].replace(hint, typed)
+        assert describe(outcomes, names, again=[*again[1:], None])[1:] == lines[:-1]
     told = describe(outcomes, names, {"not started": "by a file"}.get)
     assert told[-1] == "  hint: by a file"
 
