@@ -160,7 +160,7 @@ class Script(Value):
 
 @value
 class ExecPlan(Value):
-    """``words`` (an argv, never empty) once on each of ``hosts``.
+    """``words`` and its own tail (an argv, never empty) once on each of ``hosts``.
 
     stdin: each command reads a copy of our standard input; otherwise it has none.
     tails: words for each host alone, behind the common ones. sudo: the user that
@@ -181,7 +181,7 @@ class ExecPlan(Value):
     one_pipe: bool = False
 
     def __post_init__(self) -> None:
-        if not self.words or not self.words[0]:
+        if not all(words and words[0] for words in map(self.words_for, range(len(self.hosts)))):
             raise MissingArgument("no command given")
         for word in (*self.words, *(word for tail in self.tails for word in tail)):
             if "\0" in word:

@@ -31,7 +31,7 @@ class CommandOptions(Options, section="Command"):
     percent: bool = option(
         "-P",
         help="Replace %h in COMMAND by the host's name, %n by its number, from 0, and %u by the "
-        "user who logs in, as pdsh does; %% is a percent sign.",
+        "user of -l or user@, else by yours, as pdsh does; %% is a percent sign.",
     )
     stdin: bool = option("-I", help="Give every command a copy of standard input.")
     no_stdin: bool = option("-n", help="Leave standard input alone, as is the default.")

@@ -85,7 +85,7 @@ def run(options: ExecOptions) -> int:
     stay = [host for one in left for host in one.hosts if host.name not in names]
     tails: tuple[tuple[str, ...], ...] = ()
     if options.percent:
-        own = 1 if script is None else len(script.words)
+        own = 0 if script is None else len(script.words)
         tails = tuple(_percent(words[own:], node, host) for node, host in enumerate(hosts))
         words = words[:own]
     exec_plan = ExecPlan(

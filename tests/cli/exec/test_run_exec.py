@@ -315,6 +315,7 @@ def test_limits(options: Any, meant: ExecLimits) -> None:
         (["-P", "echo %h-%n %u %% %d %%h"],
          ("/bin/sh", "-c", "echo localhost-0 me % %d %h")),
         (["-P", "echo", "%h"], ("echo", "localhost")),
+        (["-P", "/opt/fix-%h.sh", "%n"], ("/opt/fix-localhost.sh", "0")),
     ],
 )  # fmt: skip
 def test_what_is_run(
