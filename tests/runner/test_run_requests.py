@@ -306,7 +306,7 @@ def test_where_the_ranks_are() -> None:
         }
         assert gather["stacks"]["number"] == 1
         assert 0 < gather["stacks"]["seconds"] < 10
-        assert (gather["seconds"], len(gather["parts"])) == (2.0, 4)
+        assert (gather["seconds"], len(gather["parts"])) == (2.0, 5)
     (gathered,) = played.heard.of(StacksGathered)
     assert (gathered.number, gathered.late) == (1, ())
     assert len(played.heard.of(NodeSampled)) == 2
