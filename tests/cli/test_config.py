@@ -55,7 +55,7 @@ def test_one_file_instead(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     write(folder / "dispatch.toml", "[run\n")  # wrong, and not read
-    write(folder / "other.toml", "[all]\nhostfile = 'localhost'\n")
+    write(folder / "other.toml", "[all]\nhosts = ['localhost']\n")
     monkeypatch.setenv("DISPATCH_CONFIG", "other.toml")
     assert cli.main(["exec", "--", "echo", "x"]) == 0
     assert capfd.readouterr().out == "localhost: x\n"

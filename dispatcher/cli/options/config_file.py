@@ -8,7 +8,8 @@
     [profile.night.run]        # only with --profile night
     log-dir = "/data/logs"
 
-Keys are the options' long names, with dashes or underscores. What is narrower
+Keys are the options' long names, with dashes or underscores. A ``hostfile`` is a path from the
+file's folder, unless that is the current one: there it is what ``-H`` takes. What is narrower
 wins: a command's table over ``[all]``, a profile over both, a later file over an
 earlier one. Whether an option exists, takes such a value and may be said by such a
 file is judged where the options are known.
@@ -16,6 +17,7 @@ file is judged where the options are known.
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping
@@ -142,6 +144,8 @@ def chosen(files: Iterable[Defaults], command: str, profile: str | None) -> dict
         names |= set(file.profiles)
         for table, name, value in file.entries(command, profile):
             into = named if table.startswith(f"{PROFILE}.") else found
+            if current(name) == "hostfile" and not file.loose:
+                value = _beside(file.source, value)
             setting = Setting(value, f"{file.source} [{table}]", name, file.loose)
             into[current(name)] = setting
     if profile is not None and profile not in names:
@@ -150,3 +154,11 @@ def chosen(files: Iterable[Defaults], command: str, profile: str | None) -> dict
         hint = f"--profile {near}  # did you mean this?" if near else known
         raise BadConfig(f"--profile {profile}: no such profile", hint=hint)
     return {**found, **named}
+
+
+def _beside(source: str, value: Any) -> Any:
+    """``value`` as a path from the folder of the file ``source``: the same in every folder."""
+    if not isinstance(value, str) or value == "-":
+        return value
+    folder = os.path.dirname(os.path.abspath(source))
+    return os.path.join(folder, os.path.expanduser(value))

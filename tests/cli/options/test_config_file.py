@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 from cases import cases
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dispatcher.cli.options.config_file import chosen, parse
+from dispatcher.cli.options.config_file import Defaults, chosen, parse
 from dispatcher.model.errors import UsageError
 
 COMMANDS = ("run", "exec")
@@ -43,19 +45,40 @@ chdir = "/d"
     ],
 )
 def test_the_narrower_wins(command: str, profile: str | None, wanted: dict[str, object]) -> None:
-    files = [parse(USER, "~/u", COMMANDS), parse(PROJECT, "p", COMMANDS)]
+    files = [parse(USER, "~/u", COMMANDS), parse(PROJECT, "p", COMMANDS, loose=True)]
     found = chosen(files, command, profile)
     assert {name: setting.value for name, setting in found.items()} == wanted
 
 
 def test_origins() -> None:
-    files = [parse(USER, "~/u", COMMANDS), parse(PROJECT, "p", COMMANDS)]
+    files = [parse(USER, "~/u", COMMANDS), parse(PROJECT, "p", COMMANDS, loose=True)]
     found = chosen(files, "run", "night")
     assert {name: setting.origin for name, setting in found.items()} == {
         "user": "~/u [profile.night.all]",
         "grace": "~/u [profile.night.run]",
         "hostfile": "p [run]",
     }
+
+
+@cases(
+    ("source", "loose", "value", "taken"),
+    [
+        ("/own/dispatch.toml", False, "lab", "/own/lab"),
+        ("/own/dispatch.toml", False, "n[1-2]", "/own/n[1-2]"),
+        ("/own/dispatch.toml", False, "/all/lab", "/all/lab"),
+        ("/own/dispatch.toml", False, "~/lab", "/home/me/lab"),
+        ("/own/dispatch.toml", False, "-", "-"),
+        ("/own/dispatch.toml", False, 3, 3),
+        ("sub/x.toml", False, "lab", f"{os.getcwd()}/sub/lab"),
+        ("dispatch.toml", True, "n[1-2]", "n[1-2]"),
+    ],
+)
+def test_a_hostfile_is_the_same_in_every_folder(
+    source: str, loose: bool, value: object, taken: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", "/home/me")
+    file = Defaults(source, {"run": {"hostfile": value}}, {}, loose=loose)
+    assert chosen([file], "run", None)["hostfile"].value == taken
 
 
 def test_both_spellings_are_one_name() -> None:
