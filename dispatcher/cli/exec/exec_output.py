@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING
 from dispatcher.cli.exec.exec import ExecOptions
 from dispatcher.cli.hints import Advice
 from dispatcher.cli.options.host_options import login
+from dispatcher.cli.options.option_defaults import value_origin
 from dispatcher.cli.run.run_sinks import may_draw, terminals, unhurried
 from dispatcher.core.events.exec_events import Outcome
 from dispatcher.core.events.run_events import Sink
-from dispatcher.model.errors import ConflictingOptions, FileUnusable
+from dispatcher.model.errors import ConflictingOptions, FileUnusable, UsageError
 from dispatcher.output.buffered import Filtered
 from dispatcher.output.exec.exec_notes import ExecNotes, Passthrough, describe
 from dispatcher.output.exec.host_blocks import (
@@ -36,6 +37,24 @@ if TYPE_CHECKING:
 BOTH = frozenset({STDOUT, STDERR})
 
 
+def check(options: ExecOptions) -> None:
+    """Nothing, if output can be shown and kept as the options say. Raises: UsageError."""
+    gather = options.gather or options.gather_all
+    if options.as_json and (gather or options.diff or options.line_mode):
+        raise ConflictingOptions("--json cannot be used with -b, -B, -L or --diff")
+    out, err = options.output_dir, options.error_dir
+    for option, name, folder in (("-o", "output_dir", out), ("-e", "error_dir", err)):
+        if folder == "":
+            raise UsageError(f"{value_origin(name, option)}: an empty name of a folder")
+        if folder is not None and folder.startswith("-"):  # with clush, options of ssh
+            raise UsageError(
+                f"{value_origin(name, option)}: {folder!r} looks like an option, not a folder",
+                hint=f"options of ssh: --ssh-config FILE; a folder of that name: {option} ./-...",
+            )
+    if out is not None and err is not None and os.path.realpath(out) == os.path.realpath(err):
+        raise ConflictingOptions("-o and -e: both name the same folder")
+
+
 class ExecOutput:
     """The sinks of one exec_plan. say: writes a line on standard error; nobody_reads: see Screen.
 
@@ -54,9 +73,8 @@ class ExecOutput:
         *,
         through: bool = False,
     ) -> None:
+        check(options)
         gather = options.gather or options.gather_all
-        if options.as_json and (gather or options.diff or options.line_mode):
-            raise ConflictingOptions("--json cannot be used with -b, -B, -L or --diff")
         self._options = options
         self._names = names = exec_plan.names
         self._again = spelled(exec_plan.hosts, *login(options))
@@ -103,8 +121,6 @@ class ExecOutput:
         found: list[Sink] = []
         options = self._options
         out, err, events = options.output_dir, options.error_dir, options.events
-        if out is not None and err is not None and os.path.realpath(out) == os.path.realpath(err):
-            raise ConflictingOptions("-o and -e: both name the same folder")
         folders = {n: Path(text) for n, text in ((1, out), (2, err)) if text is not None}
         if folders:
             from dispatcher.output.files.rank_logs import HostFiles

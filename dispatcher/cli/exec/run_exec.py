@@ -80,6 +80,8 @@ def run(options: ExecOptions) -> int:
             say(f"note: {options.retry_failed}: no host failed the last time")
             return 0
         left = (failed,)
+    from dispatcher.cli.exec import exec_output
+
     hosts = find_hosts(options, say, left)
     names = {host.name for host in hosts}
     stay = [host for one in left for host in one.hosts if host.name not in names]
@@ -99,6 +101,7 @@ def run(options: ExecOptions) -> int:
         script=script,
         one_pipe=is_one_pipe(options),
     )
+    exec_output.check(options)
     if options.pty and options.fanout_tree is not None:
         raise ConflictingOptions("--fanout-tree and --pty exclude each other")
     if options.fanout == 1 and options.serial is None and typed("fanout"):

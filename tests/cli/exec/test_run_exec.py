@@ -42,6 +42,10 @@ def _here(nothing_around: Path) -> None:
 @cases(
     ("words", "said"),
     [
+        (["--json", "-b"], "--json cannot be used with -b"),
+        (["-o", ""], "-o: an empty name"),
+        (["-e", ""], "-e: an empty name"),
+        (["-o", "-o BatchMode=yes"], "-o: '-o BatchMode=yes' looks like an option, not a folder"),
         (["-o", "x", "-e", "./x"], "-o and -e: both name the same folder"),
         (["--events", "no/file"], "--events no/file: no such file or directory"),
         (["-I", "-n"], "-I and -n exclude each other"),
@@ -62,8 +66,9 @@ def _here(nothing_around: Path) -> None:
     ],
 )
 def test_refusals(words: list[str], said: str, capfd: pytest.CaptureFixture[str]) -> None:
-    assert cli.main([*ON_THREE, *words, "true"]) == 2
-    assert capfd.readouterr().err.startswith(f"error: {said}")
+    for dry in ([], ["--dry-run"]) if words[0] in ("--json", "-o", "-e") else ([],):
+        assert cli.main([*ON_THREE, *dry, *words, "true"]) == 2
+        assert capfd.readouterr().err.startswith(f"error: {said}")
 
 
 @cases("words", [[], ["--shell", " "], ["--", ""]])
