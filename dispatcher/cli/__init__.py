@@ -157,6 +157,20 @@ def dsx() -> None:
     console()
 
 
+def _open_standard_streams() -> None:
+    """Put /dev/null where a descriptor is closed, as cron jobs may have it (``>&-``).
+
+    ``sys.stdin`` stays None: whoever wants to read it says that it is closed.
+    """
+    for fd in range(3):
+        try:
+            os.fstat(fd)
+        except OSError:
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # the lowest one that is free
+    sys.stdout = sys.stdout or open(1, "w")  # noqa: SIM115 - to the end of the process
+    sys.stderr = sys.stderr or open(2, "w")  # noqa: SIM115
+
+
 def console() -> None:
     """``main`` as a process: exits with its code, without tearing the interpreter down.
 
@@ -164,6 +178,7 @@ def console() -> None:
     apart the modules of a crypto library would only cost another 30 ms.
     """
     gc.set_threshold(LOOK_FOR_CYCLES)
+    _open_standard_streams()
     try:
         code = _call(sys.argv[1:])
     except KeyboardInterrupt:  # Ctrl-C while we were still being loaded

@@ -113,6 +113,27 @@ def test_a_full_disk() -> None:
         )  # fmt: skip
 
 
+@cases(
+    ("line", "code", "out"),
+    [
+        ("exec -w localhost echo a >&-", 0, b""),
+        ("hosts n1 >&-", 0, b""),
+        ("exec -w localhost -S 'exit 3' 2>&-", 3, b""),
+        ("exec -w localhost -I wc -c <&-", 0, b"localhost: 0\n"),
+        ("exec -w localhost -n echo a <&- 2>&-", 0, b"localhost: a\n"),
+        ("-H localhost --no-python true <&- >&- 2>&-", 0, b""),
+    ],
+)
+def test_a_closed_descriptor(line: str, code: int, out: bytes) -> None:
+    """As a job of cron may have it: what would be written there goes nowhere."""
+    done = subprocess.run(
+        ["/bin/sh", "-c", f"'{sys.executable}' -m dispatcher {line}"],
+        capture_output=True, check=False,
+    )  # fmt: skip
+    told = [one for one in done.stderr.splitlines() if not one.startswith(b"note: ")]
+    assert (done.returncode, done.stdout, told) == (code, out, [])
+
+
 def test_another_error_of_a_file_is_a_bug(does: Does) -> None:
     does(raising(FileNotFoundError(2, "nothing", "x")))
     with pytest.raises(FileNotFoundError):
