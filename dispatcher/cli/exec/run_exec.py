@@ -7,7 +7,7 @@ import re
 import shlex
 import signal
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from dispatcher.api.transports import allow_open_files
 from dispatcher.cli import mistakes, named_files, say
@@ -56,6 +56,7 @@ def run(options: ExecOptions) -> int:
 
     Raises: UsageError before any host is touched.
     """
+    options = _typed_wins(options)
     if options.stdin and options.no_stdin:
         raise ConflictingOptions("-I and -n exclude each other")
     if hosts_typed():
@@ -66,7 +67,7 @@ def run(options: ExecOptions) -> int:
         options = replace(
             options, retry_failed=None
         )  # a file's, and the typed hosts are the only ones
-    options = _typed_form(only_typed(options, elsewhere=options.retry_failed is not None))
+    options = only_typed(options, elsewhere=options.retry_failed is not None)
     if options.stdin and options.hostfile == "-":
         raise ConflictingOptions(
             f"-I and {value_origin('hostfile', '-H')} - both want standard input"
@@ -119,15 +120,21 @@ def run(options: ExecOptions) -> int:
         return carry_out(exec_plan, options, reach, (), stay)
 
 
-def _typed_form(options: ExecOptions) -> ExecOptions:
-    """``options`` less what only a file says of the form of output, where ``--json`` was typed."""
-    if not (options.as_json and typed("as_json")):
-        return options
-    gather, gather_all, line_mode, diff = (
-        bool(getattr(options, name)) and typed(name)
-        for name in ("gather", "gather_all", "line_mode", "diff")
-    )
-    return replace(options, gather=gather, gather_all=gather_all, line_mode=line_mode, diff=diff)
+#: options that exclude others, and these
+_EXCLUDE = (
+    (("as_json",), ("gather", "gather_all", "line_mode", "diff")),
+    (("stdin",), ("no_stdin", "pty")),
+)
+
+
+def _typed_wins(options: ExecOptions) -> ExecOptions:
+    """``options`` less those that only a file has, where one was typed that excludes them."""
+    for pair in _EXCLUDE:
+        for ours, others in (pair, pair[::-1]):
+            if any(getattr(options, name) and typed(name) for name in ours):
+                loose: Any = {name: False for name in others if not typed(name)}
+                options = replace(options, **loose)
+    return options
 
 
 def _script(options: ExecOptions) -> Script | None:

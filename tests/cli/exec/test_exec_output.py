@@ -87,13 +87,26 @@ def test_for_programs(capfd: pytest.CaptureFixture[str]) -> None:
     assert err.startswith("error: 3 of 3 hosts failed [hosts-failed]\n")
 
 
-def test_json_that_is_typed_wins_over_the_form_that_a_file_says(
-    capfd: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "dispatch.toml").write_text("[exec]\ngather = true\ndiff = true\n")
-    monkeypatch.chdir(tmp_path)
-    assert cli.main(["exec", "-w", "localhost", "--json", "echo", "hi"]) == 0
-    assert promises.told(capfd.readouterr().out)["stdout"] == "hi\n"
+@cases(
+    ("file", "word", "out"),
+    [
+        ("gather = true\ndiff = true", "--json", None),
+        ("json = true", "-L", "localhost: hi\n"),
+        ("stdin = true", "-n", "localhost: hi\n"),
+        ("pty = true", "-I", "localhost: hi\n"),
+        ("stdin = true", "--pty", "localhost: hi\n"),
+        ("no-stdin = true", "-I", "localhost: hi\n"),
+    ],
+)
+def test_what_is_typed_wins_over_what_a_file_says(
+    file: str, word: str, out: str | None, capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.delenv("DISPATCH_CONFIG", raising=False)
+    Path("dispatch.toml").write_text(f"[exec]\n{file}\n")
+    assert cli.main(["exec", "-w", "localhost", word, "echo", "hi"]) == 0
+    shown = capfd.readouterr().out
+    assert promises.told(shown)["stdout"] == "hi\n" if out is None else shown == out
 
 
 def test_a_dry_run_tells_how_many_at_a_time(capfd: pytest.CaptureFixture[str]) -> None:
