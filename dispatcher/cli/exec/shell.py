@@ -104,7 +104,7 @@ class ShellOptions(
     )  # fmt: skip
 
 
-HELP = (__doc__ or "").partition("::\n\n")[2].rstrip()
+HELP = (__doc__ or "").partition("::\n\n")[2].partition("\n\n")[0]
 #: a cd and nothing else
 _ENTER = re.compile(r"cd(?:\s[^;&|<>\n]*)?\Z")
 #: where a command begins, if not where the login does, and where its ``cd -`` leads
@@ -316,7 +316,8 @@ class Shell:
         """Go where ``text`` leads, if every host can; show where that is."""
         target = text[2:].strip()
         if not target:
-            self._cds, self._places = (), {}
+            self._cds = ()
+            self._places = {one: ("", now) for one, (now, _) in self._places.items()}
             self.code = self._run("pwd")
         elif self._go(self._hosts, (text,)):
             is_new = target.startswith(("/", "~", "$"))
@@ -351,7 +352,7 @@ class Shell:
         hosts = tuple(hosts or self._hosts)
         words: tuple[str, ...] = ("/bin/sh", "-c", text)
         tails: tuple[tuple[str, ...], ...] = ()
-        if self._cds or steps:
+        if self._places or steps:
             words = ("/bin/sh", "-c", f"{_THERE}\n{text}", "sh")
             tails = tuple((*self._places.get(host.place, ("", "")), *steps) for host in hosts)
         shown = converted(self._options, ExecOptions, gather=self._gather)

@@ -122,7 +122,9 @@ class TestObey:
         self, one: shell.Shell, capsys: pytest.CaptureFixture[str]
     ) -> None:
         assert one.obey("?")
-        assert capsys.readouterr().out.startswith("n[1-2] (2)\n")
+        out = capsys.readouterr().out
+        assert out.startswith("n[1-2] (2)\n    uptime -p ")
+        assert out.endswith("    quit              or Ctrl-D\n")
 
     def test_the_prompt_and_what_completes_a_word(self, one: shell.Shell) -> None:
         assert one._prompt() == "n[1-2]> "

@@ -105,6 +105,8 @@ cd "
 cd $(mktemp -d {tmp_path}/new.XXXXXX)
 pwd
 cd
+cd -
+cd -
 """
     done = subprocess.run(
         [*SHELL, "-w", "localhost"], text=True, capture_output=True, timeout=60, input=typed,
@@ -114,7 +116,7 @@ cd
     (new,) = map(str, tmp_path.glob("new.*"))
     assert [line for line in done.stdout.splitlines() if line not in ("-" * 15, "localhost")] == [
         top, f"{top}/a b", "c", "ls", "c", f"{top}/a b/c", f"{top}/a b",
-        *(f"{top}/a b/c",) * 2, *(new,) * 2, top,
+        *(f"{top}/a b/c",) * 2, *(new,) * 2, top, new, top,
     ]  # fmt: skip
     assert "!!: there was no command yet" in done.stderr
     assert done.stderr.count("nosuch") == 1
