@@ -24,8 +24,10 @@ from dispatcher.output.text.fold import WINDOW, Folding, fold_numbers, gather
 from dispatcher.output.text.lines import LineAssembler
 from dispatcher.output.text.sanitize import sanitize_lines, sanitize_pieces
 
-#: how the label stands before a line: [3], [gpu01:3]!, or n1:
-_LABEL = re.compile(rb"(?:\[([^\[\]\s]{1,255})\](!?) |([^\s:\[\]]{1,255}):(?: |$))")
+#: how the label stands before a line: [3], [gpu01:3]!, or n1:, behind a time of ``--timestamps``
+_LABEL = re.compile(
+    rb"(?:\d\d:\d\d:\d\d\.\d{3} )?(?:\[([^\[\]\s]{1,255})\](!?) |([^\s:\[\]]{1,255}):(?: |$))"
+)
 #: more speakers than any stream has: a line waits its full time, for nobody knows who will come
 _ANYBODY = 1 << 40
 _RULE = b"-" * 15
@@ -35,7 +37,7 @@ class FoldOptions(Options):
     """Show equal lines of labelled output once, with all the labels that have them.
 
     It reads standard input: what dispatch, pdsh, clush or another launcher prints, with a label
-    such as n1: or [3] before each line.
+    such as n1: or [3] before each line. Times of --timestamps before the labels are left out.
     """
 
     examples = (

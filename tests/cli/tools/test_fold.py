@@ -22,6 +22,8 @@ LONG = b"y" * (1 << 20)
         ([], b"n1: a\nn2: a\nn4: b\nn1: c\nn3: a\n", b"n[1-3]: a\nn4: b\nn1: c\n"),
         ([], b"[0] loss 1\n[1] loss 1\n[1]! oops\n", b"[0-1] loss 1\n[1]! oops\n"),
         (["-n"], b"[0] loss 1\n[1] loss 2\n", b"[0-1] loss #\n"),
+        ([], b"12:00:00.001 n1: a\n12:00:00.002 n2: a\n12:00:01.123 no label\n",
+         b"n[1-2]: a\n12:00:01.123 no label\n"),
         (["--window", "0"], b"[0] loss 1\n", b"[0] loss 1\n"),
         ([], b"[gpu01:0] x\n[gpu02:0] x\n", b"[gpu[01-02]:0] x\n"),
         ([], b"no label\nhttp://x y\nn1:\n", b"no label\nhttp://x y\nn1: \n"),
