@@ -53,7 +53,7 @@ class JobRecord:
         by_program: bool = False,
     ) -> None:
         self._plan, self._restart = plan, restart
-        self._elsewhere, self._by_program = elsewhere, by_program
+        self._elsewhere = elsewhere
         self._server: OrderServer | None = None
         self.sinks: list[Sink] = []
         self._folder = None
@@ -93,7 +93,7 @@ class JobRecord:
             ask,
             lambda told: stacks_sink(plan, paths, told, _nobody),
             restart=self._order_restart,
-            stop=Stop(tell, "dispatch stop").ordered if self._by_program else None,
+            stop=Stop(tell, "dispatch stop").ordered,
         )
         self.sinks.append(self._server)
 

@@ -10,12 +10,12 @@ A file of one word in the job's record, replaced whenever the word changes (four
 a run that goes well), so that a look at it asks nobody and cannot hang. That the launcher
 lives at all is not said here: see ``registry``.
 
-Orders: the terminal has a run in the foreground, so nobody attaches to it and nobody else stops
-it; but who sees it hang wants to look without ending it, mostly from a second shell, and who has
-mended the script wants its ranks to start again. A run of a program has no terminal, so others may
-stop it. One thread waits in ``accept``, and each caller has its own for as long as it waits;
-nothing else is begun, or loaded, before somebody asks. Who may call is the same as for
-``control_server``. Whoever orders anything else is hung up on.
+Orders: the terminal has a run in the foreground, so nobody attaches to it; but who sees it hang
+wants to look without ending it, mostly from a second shell, who has mended the script wants its
+ranks to start again, and who kills them must not have them started again. One thread waits in
+``accept``, and each caller has its own for as long as it waits; nothing else is begun, or loaded,
+before somebody asks. Who may call is the same as for ``control_server``. Whoever orders anything
+else is hung up on.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ class OrderServer(Sink):
     """Listens at ``folder``/control. ask: has the hosts asked where the ranks are.
 
     make_sink: makes the sink that finds the answer among the events, once somebody asks.
-    restart: see ``ControlServer``. stop: likewise; None: nobody else may end the run.
+    restart, stop: see ``ControlServer``.
     Raises: OSError if the socket cannot be made.
     """
 
@@ -106,7 +106,7 @@ class OrderServer(Sink):
         make_sink: Callable[[OnAnswer], Sink],
         *,
         restart: Callable[[Mapping[str, Any]], None],
-        stop: Callable[[str], None] | None = None,
+        stop: Callable[[str], None],
     ) -> None:
         self._folder = folder
         self._ask = ask
@@ -203,7 +203,7 @@ class OrderServer(Sink):
                 self._restart(order)
             except DispatchError as error:
                 caller.answers.put(refused(error.message, error.hint))
-        elif caller.order == "stop" and self._stop is not None:
+        elif caller.order == "stop":
             self._stop(job_socket.way_to_stop(order))
         else:
             raise job_socket.Malformed("not an order")

@@ -47,7 +47,7 @@ def order_server(
     ask: Callable[[], None] = lambda: None,
     make: Callable[[OnAnswer], Sink] | None = None,
     restart: Callable[[Mapping[str, Any]], None] = lambda order: None,
-    stop: Callable[[str], None] | None = None,
+    stop: Callable[[str], None] = lambda way: None,
     *,
     begun: bool = True,
 ) -> OrderServer:
@@ -105,7 +105,7 @@ def test_one_caller_after_the_other_is_told_where_the_ranks_are(folder: Path) ->
 
 
 @pytest.mark.parametrize(
-    "said", [b"", b"noise\n", b"x" * (LONGEST_ORDER + 1), b'{"order": "stop"}\n']
+    "said", [b"", b"noise\n", b"x" * (LONGEST_ORDER + 1), b'{"order": "attach"}\n']
 )
 def test_who_wants_anything_else_is_hung_up_on(folder: Path, said: bytes) -> None:
     asked: list[None] = []
@@ -184,7 +184,7 @@ def test_who_has_the_ranks_started_again_is_told_when_they_are(
     server.finish(0)
 
 
-def test_a_programs_run_is_stopped_by_others_who_do_not_wait_for_each_other(folder: Path) -> None:
+def test_a_run_is_stopped_by_others_who_do_not_wait_for_each_other(folder: Path) -> None:
     stopped: list[str] = []
     server = order_server(folder, stop=stopped.append)
     with JobConnection(registry.find(None)) as first, JobConnection(registry.find(None)) as second:

@@ -109,8 +109,8 @@ class StopOptions(Options):
     the run), then SIGKILL.
 
     JOB is the beginning of an id that dispatch jobs lists, or latest. If only one job runs you
-    need not name it. It may be one that a program has started. After Ctrl-C it does not wait any
-    longer; the job ends all the same.
+    need not name it. It may be one that a program has started, or named, one in another terminal.
+    After Ctrl-C it does not wait any longer; the job ends all the same.
     """
 
     examples = (

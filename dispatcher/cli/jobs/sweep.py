@@ -188,7 +188,7 @@ def _kill(job: registry.Job, looks: list[Look], out: Callable[[str], None]) -> i
     if job.state == registry.ELSEWHERE:
         raise registry.not_running(job)
     with contextlib.suppress(DispatchError, OSError):  # it may be dead, or hang
-        if job.state == registry.RUNNING and (job.detached or job.by_program):
+        if job.state == registry.RUNNING:
             with JobConnection(job) as call:
                 call.order("stop", now=True)  # so that it starts nothing again
     looks.append(look(job.targets, [job.run_id], LoginOptions(**job.reach), kill=True))

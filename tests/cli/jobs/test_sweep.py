@@ -277,7 +277,7 @@ def test_a_launcher_that_ends_by_itself_is_left_to_do_so(
     assert cli.main(["kill", "aaaaaa"]) == 1
     said = "n1: error: could not kill 1 process: python 1\n"
     assert capsys.readouterr().out == said
-    assert one.orders == []  # its terminal has it
+    wait_for(lambda: one.orders == [{"order": "stop", "now": True}])
 
 
 def test_all_that_run_and_all_that_died(

@@ -310,6 +310,18 @@ def test_kill_ends_a_job_that_runs(desk: Desk, state: Path) -> None:
     wait_for(lambda: Process.of(row["pid"]) is None, 60, lambda: "the launcher has ended")
 
 
+def test_kill_of_a_job_in_a_terminal_is_no_lost_host(desk: Desk, state: Path) -> None:
+    words = ("-H", "localhost:2", "--max-restarts", "3", script(desk.folder, WAITS), "0")
+    process = desk.start(*words)
+    desk.lines(process, 2)
+    assert dispatch("kill", "latest").returncode == 0
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "dispatch stop" in err
+    assert "host lost" not in err
+    assert "attempt 2" not in err
+
+
 def test_kill_all_ends_what_dead_launchers_left(desk: Desk, state: Path) -> None:
     dead = detach(desk, "-H", "localhost:1", script(desk.folder, WAITS), "0")
     os.kill(dead["pid"], signal.SIGKILL)
