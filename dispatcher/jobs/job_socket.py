@@ -41,6 +41,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import signal
 import socket
 import struct
 from collections.abc import Iterator, Mapping
@@ -54,7 +55,7 @@ from dispatcher.core.events.run_events import (
     RestartRefused,
     RestartWanted,
 )
-from dispatcher.jobs.registry import Job, find, not_running
+from dispatcher.jobs.registry import PAUSED, Job, find, not_running
 
 #: bytes at most of an order, which may hold arguments, and of a frame's line and payload
 LONGEST_ORDER = 128 << 10
@@ -235,9 +236,18 @@ class JobConnection:
             raise not_running(find(job.run_id)) from None  # it may have ended since it was found
 
     def order(self, order: str, **fields: Any) -> None:
-        """Send an order. That the launcher is gone is seen by what it says."""
+        """Send an order. That the launcher is gone is seen by what it says.
+
+        A paused one is woken to stop, as shells wake what they send SIGTERM.
+        Raises: DispatchError when it is to do anything else, which it would do much later.
+        """
+        is_paused = self._job.phase == PAUSED
+        if is_paused and order != "stop":
+            raise not_running(self._job)
         with contextlib.suppress(OSError):
             self._link.sendall(json.dumps({"order": order, **fields}).encode() + b"\n")
+            if is_paused:
+                os.kill(self._job.launcher.pid, signal.SIGCONT)
 
     def answer(self) -> dict[str, Any]:
         """What the launcher says next; nothing, now and then.

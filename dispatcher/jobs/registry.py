@@ -356,6 +356,12 @@ def not_running(job: Job) -> DispatchError:
         )
     if job.state == ELSEWHERE:
         return JobElsewhere(f"job {job.run_id}: it belongs to {job.node}", hint=f"ssh {job.node}")
+    if job.phase == PAUSED:
+        pid = job.launcher.pid
+        return LauncherSilent(
+            f"job {job.run_id}: it is paused (pid {pid})",
+            hint=f"kill -CONT {pid}  # or fg where it was started",
+        )
     if not job.detached:
         whose = f"program (pid {job.launcher.pid})" if job.by_program else "terminal"
         return JobElsewhere(f"job {job.run_id}: not in the background; its {whose} has it")

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
 import threading
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -20,7 +22,7 @@ from dispatcher.jobs import registry
 from dispatcher.jobs.job_socket import frame, listen
 from dispatcher.output.monitor.run_progress import Progress, encode_picture
 
-from ..conftest import Launched, OnRecord, Terminal
+from ..conftest import FakeLauncher, Launched, OnRecord, Terminal
 
 HELLO = frame(type="hello", world_size=2, passed=[], ended=[], until=0.0, rests=0)
 VERDICT = frame(type="verdict", exit_code=3, lines=[])
@@ -231,6 +233,45 @@ def test_a_launcher_that_is_gone_left_its_word_or_none(
     launched(HELLO, b'{"size": -1}\n', code=None)
     assert cli.main(words) == 125
     assert "its launcher does not answer" in capfd.readouterr().err
+
+
+Paused = tuple[FakeLauncher, registry.Process]
+
+
+@pytest.fixture
+def paused(launched: Launched) -> Iterator[Paused]:
+    """A job that would answer, and the process on record as its launcher, which is stopped."""
+    one = launched(HELLO, VERDICT, code=3)
+    with subprocess.Popen(["cat"], stdin=subprocess.PIPE) as process:
+        known = registry.Process.of(process.pid)
+        assert known is not None
+        path = one.folder / "job.json"
+        launcher = [known.pid, known.started, known.boot]
+        path.write_text(json.dumps({**json.loads(path.read_text()), "launcher": launcher}))
+        process.send_signal(signal.SIGSTOP)
+        wait_for(lambda: known.is_stopped, 30, "the process is stopped")
+        yield one, known
+        process.kill()
+
+
+@pytest.mark.parametrize("words", [["attach"], ["restart"], ["stacks"], ["top"]])
+def test_a_paused_launcher_is_not_waited_for(
+    paused: Paused, words: list[str], capfd: pytest.CaptureFixture[str]
+) -> None:
+    one, process = paused
+    assert cli.main(words) == 125
+    said = f"error: job {RUN_ID}: it is paused (pid {process.pid}) [launcher-silent]\n"
+    hint = f"  hint: kill -CONT {process.pid}  # or fg where it was started\n"
+    assert capfd.readouterr().err == said + hint
+    one.close()
+    assert one.orders == []
+
+
+def test_a_paused_launcher_is_woken_to_stop(paused: Paused) -> None:
+    one, process = paused
+    assert cli.main(["stop"]) == 0
+    assert [order["order"] for order in one.orders] == ["stop"]
+    wait_for(lambda: not process.is_stopped, 30, "it goes on")
 
 
 def test_what_it_shows_is_shown_before_the_end_is_told(
