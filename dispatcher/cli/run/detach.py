@@ -9,7 +9,8 @@
 Theory. The second fork makes a process that is no session leader, so no terminal it
 may open ever becomes its controlling one. All that can be wrong with what the user typed
 was said before; what goes wrong until the ranks run is written to ``launcher.log``
-in the run's folder, and the foreground shows that and exits with the job's code.
+in the run's folder, and the foreground shows that and exits with the job's code. Why the
+launcher gave up is told by the socket as well: that folder's disk may be what is full.
 Both forks happen before any thread is started: a fork keeps only one.
 
 A passphrase or password is asked for by the foreground, which has the terminal and waits anyway,
@@ -20,6 +21,7 @@ launcher, which keeps it in memory alone. Once the ranks run nobody can be asked
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 import os
 import signal
@@ -152,23 +154,27 @@ def _become_background(paths: RunPaths) -> None:
 
 def _end(launcher: Callable[[ForegroundLink], int], word: ForegroundLink) -> None:
     """Run the job to its end and leave the process, whatever happens."""
-    code = errors.CLUSTER
+    code, why = errors.CLUSTER, ""
     try:
         try:
             code = launcher(word)
         except DispatchError as error:
             from dispatcher.cli import complain
 
-            code = complain(error)
+            with contextlib.redirect_stderr(io.StringIO()) as said:
+                code = complain(error)
+            why = said.getvalue()
         except KeyboardInterrupt:  # before the loop took signals
             code = errors.SIGNAL_BASE + signal.SIGINT
         except BaseException:  # noqa: BLE001 - there is no caller to tell
             import traceback
 
-            traceback.print_exc()
-        sys.stdout.flush()
-        sys.stderr.flush()
-        word.tell(ended=code)
+            why = traceback.format_exc()
+        with contextlib.suppress(OSError):
+            sys.stderr.write(why)
+            sys.stderr.flush()
+            sys.stdout.flush()
+        word.tell(ended=code, why=why)
     finally:
         os._exit(code)
 
@@ -201,7 +207,7 @@ class _Foreground:
                 elif "running" in message:
                     return self._runs(message["running"])
                 elif "ended" in message:
-                    return self._ended(int(message["ended"]))
+                    return self._ended(int(message["ended"]), str(message.get("why", "")))
 
     def _ask(self, prompt: str) -> None:
         from dispatcher.output.terminal.asking import Asking
@@ -229,8 +235,8 @@ class _Foreground:
               f"  dispatch attach {self._run_id}"])  # fmt: skip
         return 0
 
-    def _ended(self, code: int) -> int:
-        code = _failed(code, self._paths.launcher, self._run_id)
+    def _ended(self, code: int, why: str) -> int:
+        _show_failure(code, why, self._paths.launcher, self._run_id)
         if self._unasked and code:
             raise UsageError(
                 f"--detach: there is no terminal to ask for the {self._unasked}", hint="ssh-add"
@@ -238,17 +244,26 @@ class _Foreground:
         return errors.SIGNAL_BASE + signal.SIGINT if self._refused and code else code
 
 
-def _failed(code: int, log: Path, run_id: str) -> int:
+def _show_failure(code: int, why: str, log: Path, run_id: str) -> None:
     try:
         with open(log, "rb") as file:
             text = file.read()[-MOST_SHOWN:].decode(errors="replace")
     except OSError as error:
         text = f"error: {log}: {error.strerror}\n"
+    if not text.endswith(why):  # its disk is full
+        text += why
     sys.stderr.write(text or f"note: job {run_id} ended before it was seen to run, code {code}\n")
     sys.stderr.flush()
-    return code
 
 
 def _say(lines: Sequence[str]) -> None:
-    sys.stdout.write("\n".join(lines) + "\n")
-    sys.stdout.flush()
+    """On standard output or, where that takes no more, on standard error: the job runs anyway."""
+    text = "\n".join(lines) + "\n"
+    try:
+        sys.stdout.write(text)
+        sys.stdout.flush()
+    except OSError:
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - else it is tried again at the end
+        with contextlib.suppress(OSError):
+            sys.stderr.write(text)
+            sys.stderr.flush()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import io
 import json
 import os
 import signal
@@ -66,6 +68,37 @@ def test_a_launcher_that_ends_before_shows_what_it_said(
     RunPaths(tmp_path).launcher.write_text("error: it failed [dispatch-failed]\n")
     assert told(*words) == code
     assert capsys.readouterr().err == "error: it failed [dispatch-failed]\n"
+
+
+@pytest.mark.parametrize(
+    ("log", "why", "shown"),
+    [
+        ("note: x\n", "error: full\n", "note: x\nerror: full\n"),
+        ("", "error: full\n", "error: full\n"),
+        ("note: x\nerror: full\n", "error: full\n", "note: x\nerror: full\n"),
+    ],
+)
+def test_why_it_ended_is_shown_once_whether_or_not_its_log_took_it(
+    told: Callable[..., int], tmp_path: Path, capsys: pytest.CaptureFixture[str],
+    log: str, why: str, shown: str,
+) -> None:  # fmt: skip
+    RunPaths(tmp_path).launcher.write_text(log)
+    assert told({"ended": 2, "why": why}) == 2
+    assert capsys.readouterr().err == shown
+
+
+class FullDisk(io.StringIO):
+    def write(self, text: str) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def test_a_job_that_runs_is_told_of_on_standard_error_where_output_takes_no_more(
+    told: Callable[..., int], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "stdout", FullDisk())
+    assert told({"pid": 77}, {"running": 2}) == 0
+    assert capsys.readouterr().err.startswith("job run-1: 2 ranks run (launcher: pid 77)\n")
+    sys.stdout.close()
 
 
 def test_a_launcher_that_said_nothing(
@@ -208,9 +241,10 @@ class Left(BaseException):
         (SystemExit(9), 125, "SystemExit"),
     ],
 )
+@pytest.mark.parametrize("is_full", [False, True])
 def test_the_launcher_tells_its_end_whatever_happens(
-    error: BaseException | None, code: int, said: str, monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    error: BaseException | None, code: int, said: str, is_full: bool,
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
     def leave(code: int) -> None:
         raise Left(code)
@@ -221,13 +255,17 @@ def test_the_launcher_tells_its_end_whatever_happens(
         return 7
 
     monkeypatch.setattr(os, "_exit", leave)
+    if is_full:
+        monkeypatch.setattr(sys, "stderr", FullDisk())
     ours, theirs = socket.socketpair()
     with ours:
         with theirs, pytest.raises(Left) as left:
             module._end(launcher, ForegroundLink(theirs))
         assert left.value.args == (code,)
-        assert lines_of(ours)[1:] == [{"ended": code}]
-    assert said in capsys.readouterr().err
+        (last,) = lines_of(ours)[1:]
+        assert last["ended"] == code
+        assert said in last["why"]
+    assert is_full or capsys.readouterr().err == last["why"]
 
 
 # -- both ------------------------
