@@ -175,6 +175,7 @@ def _count(file: BinaryIO) -> int | None:
 class RankLogReader:
     """The files of ``RankFiles`` in ``folder``: rank by rank, one attempt after the other.
 
+    A line that an attempt has begun is ended before the next one's, by a byte that is not counted.
     taken: (rank, stream) -> bytes given so far, or passed over as removed.
     """
 
@@ -182,6 +183,7 @@ class RankLogReader:
         self._folder = folder
         self._only = only
         self._files: dict[Path, RotatedReader] = {}
+        self._begun: dict[Key, Path] = {}  # the files whose last line is not whole
         self.taken: dict[Key, int] = {}
 
     def read(self, sink: Sink, most: Counts | None = None) -> bool:
@@ -197,7 +199,11 @@ class RankLogReader:
                     if missing:
                         sink.gap({key: missing})
                     if data:
+                        if self._begun.pop(key, path) != path:
+                            sink.output(*key, b"\n")
                         sink.output(*key, data)
+                        if not data.endswith(b"\n"):
+                            self._begun[key] = path
                 self.taken[key] = before + file.position - was
                 any_new = any_new or file.position > was
         return any_new

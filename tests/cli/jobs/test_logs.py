@@ -52,6 +52,30 @@ def test_a_full_disk(on_record: OnRecord, files: Path, capfd: pytest.CaptureFixt
 
 
 @pytest.mark.parametrize(
+    ("words", "out"),
+    [
+        ([], "[1] a\n[1] b\n[1] c\n[1] e\n[1] f\n"),
+        (["--rank", "1"], "a\nb\nc\ne\nf\n"),
+        (["--rank", "0"], "whole\nlast"),
+    ],
+)
+def test_a_line_is_ended_where_the_rank_was_started_again(
+    on_record: OnRecord, tmp_path: Path, capfd: pytest.CaptureFixture[str],
+    words: list[str], out: str,
+) -> None:  # fmt: skip
+    written = {"": "a\nb", "restart-1/": "c", "restart-2/": "e\n", "restart-10/": "f\n"}
+    for folder, text in written.items():
+        (tmp_path / folder).mkdir(exist_ok=True)
+        (tmp_path / folder / "rank-00001.out").write_text(text)
+    if "0" in words:
+        (tmp_path / "rank-00000.out").write_text("whole\n")
+        (tmp_path / "restart-2/rank-00000.out").write_text("last")
+    registry.conclude(on_record(logs=tmp_path), 0, [])
+    assert cli.main(["logs", *words]) == 0
+    assert capfd.readouterr().out == out
+
+
+@pytest.mark.parametrize(
     ("words", "code", "said"),
     [
         (["--rank", "2"], 125, "error: rank 2: has written nothing [no-log-files]\n"),
