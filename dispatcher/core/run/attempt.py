@@ -439,7 +439,8 @@ class AttemptMachine:
 
     def _await(self, now: float) -> list[Action]:
         """Say for whom we wait, and how long we will."""
-        if self.state != STOPPING or "kill" not in self.deadlines:
+        ranks = tuple(sorted(self._ranks.alive()))  # none: what they started holds the output
+        if self.state != STOPPING or "kill" not in self.deadlines or not ranks:
             return []
         left = self.deadlines["kill"] - now + sum(grace for _, grace in self._kill_steps)
         if left < AWAITED:
@@ -447,7 +448,7 @@ class AttemptMachine:
         sooner = ""
         if isinstance(self.cause, verdicts.Interrupted):
             sooner = f"{self.cause.by} --now" if self.cause.by else "Ctrl-C again"
-        return [Tell(ev.RanksAwaited(tuple(sorted(self._ranks.alive())), left, sooner))]
+        return [Tell(ev.RanksAwaited(ranks, left, sooner))]
 
     def _signal_all(self, signum: int) -> list[Action]:
         return [SignalRanks(node, signum) for node in self._ranks.living()]

@@ -296,3 +296,12 @@ def test_who_waits_is_told_for_whom_and_how_long(event: ev.Event, left: float, s
     assert world.told(ev.RanksAwaited) == [ev.RanksAwaited(waiting, left, sooner)]
     world.wait(8.0)
     assert len(world.told(ev.RanksAwaited)) == 1
+
+
+def test_nobody_waits_for_ranks_where_only_their_output_is_open() -> None:
+    world = started(1)
+    world.at(ev.RankExited, 0, 1, 3)
+    world.killed(0)
+    world.wait(1.0)
+    assert world.run.state == run_machine.TRYING
+    assert world.told(ev.RanksAwaited) == []
