@@ -152,6 +152,11 @@ class HangMonitor:
         if self._until is not None:
             self._until += seconds
 
+    def rest(self) -> None:
+        """No rank lives until the next attempt: there is nobody to ask."""
+        if not self._awaited:
+            self._living.clear()
+
     def _wake(self, now: float) -> None:
         if self._was_stopped and self._hang is not None:
             self._hang.anew(now)
@@ -349,6 +354,8 @@ class MonitoredRun:
             attempt=self._run.attempt if ranks else -1,
             living=ranks,
         )
+        if not self._run.may_have_ranks:
+            self._monitor.rest()
 
     def _watch(self, actions: list[Action], now: float) -> list[Action]:
         """What the monitor calls for while ranks run; if they hang, they are ended."""

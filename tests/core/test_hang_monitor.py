@@ -24,11 +24,12 @@ from dispatcher.core.events.monitor_events import (
 )
 from dispatcher.core.hang_monitor import ASKERS, GATHER, LOOK, HangMonitor, MonitoredRun
 from dispatcher.core.hang_rule import LEAST, HangRule
-from dispatcher.core.run.run_machine import RunMachine
+from dispatcher.core.run.run_machine import PAUSED, RunMachine
 from dispatcher.model.failure import Failure, Kind
 from dispatcher.plan.job.request import Limits, Restarts
 
 from .conftest import facts, make_plan
+from .run.world import started
 
 
 @cases(
@@ -412,3 +413,13 @@ def test_nobody_watches_where_nobody_asked() -> None:
     assert run.handle(StacksWanted(), 1.0) == asked(0)
     run.extend_deadlines(5.0)
     assert run.next_deadline() == 1.0 + GATHER + 5.0
+
+
+def test_between_two_attempts_no_rank_is_waited_for() -> None:
+    world = started(2, spares=1, most=1)
+    world.lose(1)
+    world.killed(0, 1)
+    world.sweep(0)
+    assert world.run.state == PAUSED
+    answer = MonitoredRun(world.run).handle(StacksWanted(), world.now)
+    assert answer == [Tell(StacksGathered(1, ()))]

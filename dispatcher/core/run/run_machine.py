@@ -57,6 +57,7 @@ from dispatcher.core.run.attempt import (
     PASSED_SIGNALS,
     PROBING,
     RUNNING,
+    STOPPING,
     AttemptMachine,
     sweep_limit,
 )
@@ -148,6 +149,11 @@ class RunMachine:
     def has_running_ranks(self) -> bool:
         """Whether the ranks of an attempt were started and nothing ends them yet."""
         return self.state == TRYING and self._job.state == RUNNING
+
+    @property
+    def may_have_ranks(self) -> bool:
+        """Whether ranks of an attempt were started, and some may not have ended yet."""
+        return self.state == TRYING and self._job.state in (RUNNING, STOPPING)
 
     # -- entry points --------------------------------------------------------------
 
