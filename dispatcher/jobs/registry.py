@@ -180,7 +180,8 @@ def enroll(
             "hosts": [list(host) for host in hosts],
             "ranks": ranks,
             "began": time.time(),
-            "logs": None if logs is None else _text(os.path.abspath(logs)),
+            # opened by others: bytes that are not UTF-8 are kept
+            "logs": None if logs is None else os.path.abspath(logs),
             "detached": detached,
             "by_program": by_program,
             "reach": dict(reach),
@@ -335,7 +336,7 @@ def _forget(base: Path) -> None:
 
 
 def _text(text: str) -> str:
-    """``text`` with bytes that are not UTF-8 shown: a record is for eyes."""
+    """``text`` with bytes that are not UTF-8 shown: for eyes alone, it names nothing."""
     return text.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
 
 

@@ -52,7 +52,7 @@ def test_what_is_written_down_is_read_again(
     monkeypatch.chdir(tmp_path)
     began = time.time()
     folder = registry.enroll(
-        "20260131-142501-k3f9x2", program=["a", "\udcff"], logs=Path("logs"), detached=False,
+        "20260131-142501-k3f9x2", program=["a", "\udcff"], logs=Path("\udcff"), detached=False,
         hosts=[("n1", None, 22), ("n2", "me", None)], ranks=None, reach={"transport": "ssh"},
     )  # fmt: skip
     job = registry.find("latest")
@@ -60,7 +60,7 @@ def test_what_is_written_down_is_read_again(
         folder=folder, run_id="20260131-142501-k3f9x2", node=socket.gethostname(),
         launcher=job.launcher, program=("a", "\\xff"),
         hosts=(("n1", None, 22), ("n2", "me", None)), ranks=None, began=job.began,
-        logs=tmp_path / "logs", detached=False, reach={"transport": "ssh"}, end=None,
+        logs=tmp_path / "\udcff", detached=False, reach={"transport": "ssh"}, end=None,
     )  # fmt: skip
     assert job.launcher.pid == os.getpid()
     assert began <= job.began <= time.time()

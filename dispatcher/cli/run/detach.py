@@ -31,7 +31,7 @@ import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from dispatcher.cli import say
+from dispatcher.cli import harmless, say
 from dispatcher.cli.options.declaration import replace
 from dispatcher.cli.options.output_options import OutputSettings, settings
 from dispatcher.cli.run.run import RunOptions
@@ -258,7 +258,7 @@ def _show_failure(code: int, why: str, log: Path, run_id: str) -> None:
 
 def _say(lines: Sequence[str]) -> None:
     """On standard output or, where that takes no more, on standard error: the job runs anyway."""
-    text = "\n".join(lines) + "\n"
+    text = harmless("\n".join(lines) + "\n")
     try:
         sys.stdout.write(text)
         sys.stdout.flush()

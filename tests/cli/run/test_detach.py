@@ -60,6 +60,11 @@ def test_it_ends_when_the_ranks_run(
     )
 
 
+def test_a_folder_may_have_any_name(capsys: pytest.CaptureFixture[str]) -> None:
+    module._say(["  logs: a\udcff"])
+    assert capsys.readouterr().out == "  logs: a\\xff\n"
+
+
 @pytest.mark.parametrize(("words", "code"), [([{"ended": 3}], 3), ([], 125), ([{"pid": 1}], 125)])
 def test_a_launcher_that_ends_before_shows_what_it_said(
     told: Callable[..., int], words: list[dict[str, Any]], code: int, tmp_path: Path,
