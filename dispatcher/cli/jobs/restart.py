@@ -13,6 +13,7 @@ from collections.abc import Sequence
 import click
 
 from dispatcher.cli import say
+from dispatcher.cli.jobs.job_screen import tell_end
 from dispatcher.cli.options.declaration import Options, argument, dry_run_option, option
 from dispatcher.jobs import registry
 from dispatcher.jobs.job_socket import LONGEST_ORDER, JobConnection
@@ -115,6 +116,6 @@ def _follow(job: registry.Job, call: JobConnection) -> int:
                 return 0
             case {"type": "say", "line": str(line)}:
                 say(sanitize_text(line))
-            case {"type": "verdict", "exit_code": int(code)}:
-                say(f"note: job {job.run_id} ended, exit code {code}")
+            case {"type": "verdict"}:
+                tell_end(registry.find(job.run_id))
                 return errors.CLUSTER

@@ -64,8 +64,13 @@ def test_what_is_refused(
 
 
 def test_a_job_that_ends_meanwhile(launched: Launched, capfd: pytest.CaptureFixture[str]) -> None:
-    one = launched(frame(type="verdict", exit_code=3, lines=[]), code=None)
+    why = "error: rank 0: nosuchprog: not found"
+    one = launched(frame(type="verdict", exit_code=127, lines=[]), code=127, lines=(why,))
     assert cli.main(["restart"]) == 125
-    assert capfd.readouterr().err == f"note: job {one.run_id} ended, exit code 3\n"
+    assert capfd.readouterr().err == f"{why}\nnote: job {one.run_id} ended, exit code 127\n"
+
+
+def test_what_would_be_done(launched: Launched, capfd: pytest.CaptureFixture[str]) -> None:
+    launched(code=None)
     assert cli.main(["restart", "--dry-run"]) == 0
     assert "and start them again" in capfd.readouterr().out
