@@ -40,7 +40,7 @@ from dispatcher.model.errors import (
 )
 from dispatcher.model.frozen import Value, value
 from dispatcher.model.host import Host
-from dispatcher.model.names import nearest
+from dispatcher.model.names import MOST_RANKS, nearest
 from dispatcher.model.paths import is_run_id, private, state_folder, write_new
 
 #: ended jobs that are kept at most
@@ -141,6 +141,13 @@ class Job(Value):
         if self.state != RUNNING:
             return self.state
         return PAUSED if self.launcher.is_stopped else self.doing
+
+    def check_rank(self, rank: int) -> None:
+        """Raises: NoSuchJob for one that it does not have; of spawned ones nothing is known."""
+        if self.ranks is not None and self.ranks <= rank < MOST_RANKS:
+            raise NoSuchJob(
+                f"job {self.run_id}: it has no rank {rank}", hint=f"--rank 0 to {self.ranks - 1}"
+            )
 
     @property
     def exit_code(self) -> int | None:

@@ -195,6 +195,8 @@ def logs(options: LogsOptions) -> int:
 
     found = registry.find(options.job)
     only = None if options.rank is None else _rank(options.rank)
+    if only is not None:
+        found.check_rank(only)
     shown = ShowOptions(quiet=True, label="rank" if only is None else "none")
     screen: Sink = Watch(found, settings(shown, None)).screen
     reader = written(found, only)

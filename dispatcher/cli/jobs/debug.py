@@ -58,10 +58,7 @@ def debug(options: DebugOptions) -> int:
     does = f"look for rank {rank} of {job.run_id}, and run pdb in it"
     if show_only(options, "debug", ((host, does) for host in hosts)):
         return 0
-    if job.ranks is not None and rank >= job.ranks:
-        raise NoSuchJob(
-            f"job {job.run_id}: it has no rank {rank}", hint=f"--rank 0 to {job.ranks - 1}"
-        )
+    job.check_rank(rank)
     return _attach(job, hosts, rank)
 
 

@@ -79,7 +79,13 @@ def test_a_line_is_ended_where_the_rank_was_started_again(
     ("words", "code", "said"),
     [
         (["--rank", "2"], 125, "error: rank 2: has written nothing [no-log-files]\n"),
-        (["--rank", "7"], 125, "error: rank 7: has written nothing [no-log-files]\n"),
+        (
+            ["--rank", "7"],
+            2,
+            "error: job 20260131-142501-k3f9x2: it has no rank 7 [no-such-job]\n"
+            "  hint: --rank 0 to 2\n",
+        ),
+        (["--rank", "1048576"], 125, "error: rank 1048576: has written nothing [no-log-files]\n"),
         (["--rank", "x"], 2, "error: --rank: not a rank: 'x' [bad-value]\n  hint: --rank 0\n"),
         (["--rank", "-1"], 2, "error: --rank: not a rank: '-1' [bad-value]\n  hint: --rank 0\n"),
         (
@@ -98,7 +104,7 @@ def test_no_such_rank(
     on_record: OnRecord, files: Path, capfd: pytest.CaptureFixture[str],
     words: list[str], code: int, said: str,
 ) -> None:  # fmt: skip
-    on_record(logs=files)
+    on_record(logs=files, ranks=3)
     assert cli.main(["logs", *words]) == code
     assert capfd.readouterr() == ("", said)
     assert command._rank("1234567") == 1234567
