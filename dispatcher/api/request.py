@@ -181,6 +181,8 @@ def cwd_of(chdir: str | None) -> str:
     A home directory may be a link that leads elsewhere on other hosts, so the
     logical path is kept where it is this folder. Raises: FileUnusable when the folder is gone.
     """
+    if chdir is not None and os.path.isabs(chdir):
+        return chdir
     try:
         here = os.getcwd()
     except OSError as error:

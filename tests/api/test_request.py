@@ -189,6 +189,7 @@ def test_a_folder_that_is_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     folder.mkdir()
     monkeypatch.chdir(folder)
     folder.rmdir()
+    assert cwd_of("/abs") == "/abs"
     with pytest.raises(UsageError) as caught:
         cwd_of(None)
     assert caught.value.message == "the current folder: no such file or directory"

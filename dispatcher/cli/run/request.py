@@ -322,10 +322,11 @@ def _env_files(
     """The texts of the environment files, DeepSpeed's two usual places first."""
     found: dict[str, bytes] = {}
     own = os.path.join(environ.get("HOME", "/"), _DEEPSPEEDS)
-    trusted = {os.path.realpath(path) for path in (own, *named)}
-    for path in (own, _DEEPSPEEDS):
-        if path != own and os.path.realpath(path) in trusted:
-            continue
+    places = [own]
+    if os.path.lexists(_DEEPSPEEDS):  # not in a folder that is gone, where no path is real
+        trusted = {os.path.realpath(path) for path in (own, *named)}
+        places += [_DEEPSPEEDS] if os.path.realpath(_DEEPSPEEDS) not in trusted else []
+    for path in places:
         text = config_trust.read(path)
         if text is None:
             continue

@@ -258,6 +258,16 @@ def test_input_that_is_not_there_cannot_be_read(
         request(parsed("run", "-H", "-", *PROGRAM))
 
 
+def test_in_a_folder_that_is_gone_another_is_named(
+    parsed: Parsed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    assert request(parsed("run", "-H", "n1", "--chdir", "/tmp", *PROGRAM)).cwd == "/tmp"
+
+
 class TestEnvFiles:
     def test_all_are_read_deepspeeds_first(
         self, parsed: Parsed, tmp_path: Path, capsys: pytest.CaptureFixture[str]
