@@ -65,7 +65,7 @@ def test_ranks_and_attempts_come_in_order(tmp_path: Path) -> None:
     assert reader.read(heard)
     assert heard.taken() == [
         (2, 1, b"out"), (2, 2, b"err"), (10, 1, b"ten"), (FIRST + 1, 1, b"w"),
-        (2, 1, b"again 2"), (2, 1, b"again 10"),
+        (2, 1, b"\n"), (2, 1, b"again 2"), (2, 1, b"\n"), (2, 1, b"again 10"),
     ]  # fmt: skip
     assert reader.taken == {(2, 1): 18, (2, 2): 3, (10, 1): 3, (FIRST + 1, 1): 1}
     assert not reader.read(heard)
@@ -99,8 +99,8 @@ def test_it_goes_on_where_it_was_and_up_to_a_bound(tmp_path: Path) -> None:
     assert reader.read(heard)
     files.close()
     data = b"".join(one[2] for one in heard.told)
-    assert data == b"0123456789abcnext"
-    assert [one[2] for one in heard.told] == [b"0123", b"456789a", b"bc", b"ne", b"xt"]
+    assert data == b"0123456789abc\nnext"
+    assert [one[2] for one in heard.told] == [b"0123", b"456789a", b"bc", b"\n", b"ne", b"xt"]
 
 
 def test_what_was_removed_is_told_before_the_rest(tmp_path: Path) -> None:
