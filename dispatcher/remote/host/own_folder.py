@@ -12,7 +12,8 @@ def clear(folder: int) -> None:
     """Remove what is in the open ``folder``, a tree of our own making.
 
     Through no link: nobody can lead us elsewhere by changing a name meanwhile. What does not go
-    keeps nothing else. Raises: OSError, of the last that did not go.
+    keeps nothing else; agent and guardian may do it at once. Raises: OSError, of the last that did
+    not go.
     """
     os.fchmod(folder, 0o700)
     stays = None
@@ -27,6 +28,8 @@ def clear(folder: int) -> None:
                 if within:
                     os.close(here)
                     os.rmdir(name, dir_fd=within[-1][0])
+        except FileNotFoundError:
+            pass  # somebody else of ours was there first
         except OSError as error:
             stays = error
     if stays is not None:

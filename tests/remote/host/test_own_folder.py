@@ -52,6 +52,25 @@ def test_a_folder_whose_name_becomes_a_link_leads_nowhere(
     assert really(tmp_path / "kept") == ["f"]
 
 
+def test_what_another_has_removed_meanwhile_is_gone(
+    tmp_path: Path, tree: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Agent and guardian may both be at it, and neither must take it for the other's."""
+    for name in ("a", "b", "in/c"):
+        (tmp_path / "tree" / name).touch()
+    really, others = os.listdir, [tree]
+
+    def other_first(at: int) -> list[str]:
+        names = really(at)
+        if others:
+            clear(others.pop())
+        return names
+
+    monkeypatch.setattr(os, "listdir", other_first)
+    clear(tree)
+    assert really(tree) == []
+
+
 def test_what_does_not_go_keeps_nothing_else(
     tmp_path: Path, tree: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
