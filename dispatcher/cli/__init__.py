@@ -10,7 +10,6 @@ purpose, and what each says of itself. Never here: what a program could want as 
 
 from __future__ import annotations
 
-import contextlib
 import gc
 import importlib
 import os
@@ -105,14 +104,22 @@ def complain(error: DispatchError) -> int:
     text = f"error: {first} [{error.code}]{newline}{rest}\n"
     if error.hint:
         text += f"  hint: {error.hint}\n"
-    sys.stderr.write(harmless(text))
+    _note(harmless(text))
     return error.exit_code
 
 
 def say(line: str) -> None:
     """One line on standard error, in one write: what a command says beside its output."""
-    sys.stderr.write(harmless(line) + "\n")
-    sys.stderr.flush()
+    _note(harmless(line) + "\n")
+
+
+def _note(text: str) -> None:
+    """Write on standard error. Where that takes no more, all else goes on, with its exit code."""
+    try:
+        sys.stderr.write(text)
+        sys.stderr.flush()
+    except OSError:
+        sys.stderr = open(os.devnull, "w")  # noqa: SIM115 - to the end of the process
 
 
 def print_lines(lines: Iterable[str]) -> None:
@@ -130,8 +137,7 @@ def not_shown(error: OSError) -> int:
         return 128 + 13
     from dispatcher.model.paths import unwritten
 
-    with contextlib.suppress(OSError):  # standard error may be on the same full disk
-        say(f"error: {unwritten(error)}")
+    say(f"error: {unwritten(error)}")
     return 1
 
 
@@ -186,12 +192,12 @@ def console() -> None:
     except Exception:  # noqa: BLE001 - a bug of ours must not wait for threads that are stuck
         import traceback
 
-        traceback.print_exc()
+        say(traceback.format_exc().rstrip("\n"))
         code = 125  # as ``exitcodes`` has it
     try:
         sys.stdout.flush()
-        sys.stderr.flush()
     except OSError as error:
         lost = not_shown(error)
         code = code or lost
+    _note("")  # which sends what others have written there
     os._exit(code)

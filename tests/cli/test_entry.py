@@ -122,9 +122,14 @@ def test_a_full_disk() -> None:
         ("exec -w localhost -I wc -c <&-", 0, b"localhost: 0\n"),
         ("exec -w localhost -n echo a <&- 2>&-", 0, b"localhost: a\n"),
         ("-H localhost --no-python true <&- >&- 2>&-", 0, b""),
+        # or a full disk, or nobody who reads: what runs goes on, and its exit code stays
+        ("-H localhost --no-python sh -c 'echo a; exit 3' 2>/dev/full", 3, b"[0] a\n"),
+        ("exec -w localhost -S 'exit 3' 2>/dev/full", 3, b""),
+        ("exec -w nowhere.invalid true 2>/dev/full", 125, b""),
+        ("--no-such 2>/dev/full", 2, b""),
     ],
 )
-def test_a_closed_descriptor(line: str, code: int, out: bytes) -> None:
+def test_where_messages_go_nowhere(line: str, code: int, out: bytes) -> None:
     """As a job of cron may have it: what would be written there goes nowhere."""
     done = subprocess.run(
         ["/bin/sh", "-c", f"'{sys.executable}' -m dispatcher {line}"],
