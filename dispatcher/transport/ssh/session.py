@@ -51,7 +51,7 @@ from dispatcher.transport.ssh.paramiko_internals import (
     request,
 )
 from dispatcher.transport.ssh_auth.host_keys import HostKeyCheck
-from dispatcher.transport.ssh_auth.known_hosts import CERT
+from dispatcher.transport.ssh_auth.known_hosts import CERT, PLAIN
 from dispatcher.transport.ssh_config.config_lines import narrow
 
 if TYPE_CHECKING:
@@ -80,16 +80,7 @@ KEX = (
     "diffie-hellman-group16-sha512",
     "diffie-hellman-group-exchange-sha256",
 )
-_PLAIN = (
-    "ssh-ed25519",
-    "ecdsa-sha2-nistp256",
-    "ecdsa-sha2-nistp384",
-    "ecdsa-sha2-nistp521",
-    "rsa-sha2-512",
-    "rsa-sha2-256",
-)
-
-HOST_KEYS = (*_PLAIN, *(name + CERT for name in _PLAIN))
+HOST_KEYS = (*PLAIN, *(name + CERT for name in PLAIN))
 _SECURITY_KEYS = (  # of an ssh-agent
     "sk-ssh-ed25519@openssh.com",
     "sk-ecdsa-sha2-nistp256@openssh.com",

@@ -27,6 +27,7 @@ from hashlib import sha256
 from dispatcher.model.failure import Failure, Kind
 from dispatcher.transport.ssh_auth.known_hosts import (
     CERT,
+    PLAIN,
     Entry,
     KnownHosts,
     Reader,
@@ -43,14 +44,9 @@ from dispatcher.transport.ssh_auth.known_hosts import (
 from dispatcher.transport.ssh_config.config_lines import matches
 from dispatcher.transport.ssh_config.host_config import HostConfig
 
-#: what an authority may sign by; ssh-rsa, which is RSA with SHA-1, is not among them
+#: what an authority may sign by
 SIGNATURES = (
-    "ssh-ed25519",
-    "ecdsa-sha2-nistp256",
-    "ecdsa-sha2-nistp384",
-    "ecdsa-sha2-nistp521",
-    "rsa-sha2-512",
-    "rsa-sha2-256",
+    *PLAIN,
     "sk-ssh-ed25519@openssh.com",
     "sk-ecdsa-sha2-nistp256@openssh.com",
 )

@@ -12,7 +12,8 @@ for all hosts. Files that cannot serve (security keys, broken) are named in
 
 A login that is refused is explained in words to paste, the same for the built-in client and for
 the system's ``ssh``. That one is run with BatchMode, and asks nobody, so it is no way out for a
-host that wants something typed: ``--ask-pass`` is.
+host that wants something typed: ``--ask-pass`` is. It stays one file, since that explanation is of
+what was tried here, and why it was not.
 """
 
 from __future__ import annotations
