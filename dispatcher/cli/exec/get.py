@@ -123,7 +123,7 @@ def _named(path: str) -> tuple[str, str]:
         raise CannotCopy(f"get: {path!r}: cannot be fetched as a whole")
     if has_wildcards(path) and ".." in split(path)[1]:
         raise CannotCopy(
-            f"get: {path!r}: .. cannot stand behind a wildcard",
+            f"get: {path!r}: .. may not follow a wildcard",
             hint="what matches keeps its path from the first wildcard on",
         )
     return there(path if bare == path else f"{bare}/"), base

@@ -455,7 +455,7 @@ def _given(
     if at < size or not (same or more):
         yield frame(0, BROKEN, os.fsencode(path) + b": changed while it was copied")
     elif not size and not more and os.read(fd, 1) and not os.fstat(fd).st_size:  # as in /proc
-        why = b": its size is not known before it is read; copy what cat makes of it"
+        why = b": it tells no size, as files of /proc; dispatch exec and cat can read it"
         yield frame(0, BROKEN, os.fsencode(path) + why)
     else:
         yield frame(0, END, known.digest())

@@ -159,7 +159,7 @@ class TestGive:
         assert kinds[-1] == last
 
     def test_a_file_that_has_bytes_and_no_size_is_not_taken_for_empty(self) -> None:
-        why = b": its size is not known before it is read; copy what cat makes of it"
+        why = b": it tells no size, as files of /proc; dispatch exec and cat can read it"
         for path in (Path("/proc/self/status"), Path("/proc/cpuinfo")):
             assert given(path, path.stat().st_size) == [(BROKEN, os.fsencode(path) + why)]
 
