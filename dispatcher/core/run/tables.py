@@ -1,5 +1,7 @@
 """The tables of a run: its hosts, its ranks, which host has which node. Pure.
 
+One file, since what becomes of a host is read beside what becomes of its ranks.
+
 ``HostTable``: what is known of each host, by its number. A host is *linked* from the order to
 reach it until it is given up; it is *out* when it will not be used (any more), which says
 nothing about its link; it is *armed* while ranks may live there. A host that is given up while
