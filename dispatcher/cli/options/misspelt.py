@@ -25,6 +25,8 @@ from dispatcher.model.names import nearest, shown
 
 #: what torchrun, deepspeed, mpirun, srun and accelerate call what we have
 FOREIGN = {
+    "gpus": "nproc-per-node",
+    "gpus-per-node": "nproc-per-node",
     "host": "hosts",
     "machinefile": "hostfile",
     "main-process-ip": "master-addr",
@@ -32,6 +34,7 @@ FOREIGN = {
     "nodelist": "hosts",
     "nodes": "nnodes",
     "npernode": "nproc-per-node",
+    "nproc": "nproc-per-node",
     "ntasks": "np",
     "ntasks-per-node": "nproc-per-node",
     "num-gpus": "nproc-per-node",

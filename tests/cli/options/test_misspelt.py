@@ -88,6 +88,10 @@ MEANT = "  # did you mean this?"
         ("dispatch hosts --for exce n1",
          "--for: 'exce' is not one of: exec, put, get, shell, connect, check, sweep",
          f"dispatch hosts --for exec n1{MEANT}"),
+        ("dispatch -w n1 --gpus 3 t.py", "--gpus: no such option",
+         f"dispatch -w n1 --nproc-per-node 3 t.py{MEANT}"),
+        ("dispatch -w n1 --nproc 3 t.py", "--nproc: no such option",
+         f"dispatch -w n1 --nproc-per-node 3 t.py{MEANT}"),
         # commands
         ("dispatch config exce", "'exce': no such command", "dispatch config exec"),
         ("dispatch man exce", "'exce': no such command", "dispatch man exec"),
