@@ -46,6 +46,9 @@ MOST_GROUPS, MOST_CALLS, LONGEST = 256, 64, 120
 #: groups that all ranks of a host together tell of by a mere number of members, which takes a few
 #: bytes and is looked up rank by rank: the world, and the dozen copies that libraries make of it
 MOST_WORLDS = 64
+#: collectives that all ranks of a host together tell of, and what each group counts besides: 180
+#: bytes and 700 are kept of a dozen that were sent
+MOST_TOLD, GROUP_COUNTS = 1 << 15, 4
 
 
 @value
@@ -146,7 +149,8 @@ def stuck(hosts: Iterable[Mapping[int, bytes]], ranks: Iterable[int]) -> Collect
     """The collective that the others stand still for; None where none is told of.
 
     hosts: of each host rank -> what ``read`` reads; what cannot be read counts as nothing, and so
-    does who tells of more than ``MOST_WORLDS``. ranks: all of the job; no others are members.
+    do its ranks beyond ``MOST_WORLDS`` or ``MOST_TOLD``. ranks: all of the job; no others are
+    members.
     Of several the one whose missing ranks wait in none themselves, then the one that most ranks
     are in.
     """
@@ -154,13 +158,15 @@ def stuck(hosts: Iterable[Mapping[int, bytes]], ranks: Iterable[int]) -> Collect
     by_torch = {rank: rank for rank in ranks}  # torch's number of a rank -> ours
     for texts in hosts:
         worlds: set[tuple[str, int]] = set()
+        n_told = 0
         for rank, text in sorted(texts.items()):
             try:
                 number, groups = read(text)
             except ValueError:
                 continue
             worlds |= {(key, one.first) for key, one in groups.items() if one.first}
-            if len(worlds) <= MOST_WORLDS:
+            n_told += sum(GROUP_COUNTS + len(one.calls) for one in groups.values())
+            if len(worlds) <= MOST_WORLDS and n_told <= MOST_TOLD:
                 found_by_rank[rank], by_torch[number] = groups, rank
     told = dict(sorted(found_by_rank.items()))
     by_key: dict[str, dict[int, Recording]] = {}

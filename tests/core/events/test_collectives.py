@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
 from typing import Any
 
 import pytest
@@ -127,3 +128,24 @@ def test_a_host_tells_of_few_groups_that_all_may_be_in(each: int, unknown: tuple
     again = stuck([{rank: text} for rank, text in texts.items()], range(4))
     assert again is not None
     assert again.unknown == (0,)
+
+
+@cases(
+    "groups",
+    [
+        [[str(n), "", 0, []] for n in range(256)],
+        [[str(n), "", 0, [[1000 + i, 0, 0] for i in range(64)]] for n in range(90)],
+    ],
+)
+def test_what_a_host_tells_takes_little_memory(groups: list[Any]) -> None:
+    """A report has room for a million bytes, of which a dozen could take seven hundred."""
+    text = json.dumps(groups, separators=(",", ":"))
+    n = (1 << 20) // len(text)
+    texts = {rank: f'{{"rank":{rank},"groups":{text}}}'.encode() for rank in range(n)}
+    tracemalloc.start()
+    try:
+        stuck([texts], range(n))
+        most = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert most < 12 << 20
