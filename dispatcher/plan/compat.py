@@ -12,7 +12,7 @@ import os
 import re
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from dispatcher.model.errors import CannotTranslate, UsageError
@@ -54,6 +54,9 @@ class Line:
         return ("dispatch", *self.options, *self.program)
 
 
+#: as a shell takes one for it before a command
+_VARIABLE = re.compile(r"[A-Za-z_]\w*=", re.ASCII)
+
 #: the text of a file that a line names
 ReadFile = Callable[[str], str]
 
@@ -61,20 +64,34 @@ ReadFile = Callable[[str], str]
 def translate(words: Sequence[str], read: ReadFile | None = None) -> Line:
     """The dispatch command line that does what ``words`` do. read: for mpirun's ``-configfile``.
 
-    Raises: UsageError for a launcher or a flag that is not known, or cannot be met.
+    Variables may stand before the launcher, as for a shell or ``env``. Raises: UsageError for a
+    launcher or a flag that is not known, or cannot be met.
     """
+    variables, words = _assigned(words)
     name, rest = _launcher(words)
     if name not in _LAUNCHERS:
         known = ", ".join(key for key in _LAUNCHERS if "." not in key)
         raise CannotTranslate(f"not a launcher that is known here: {name!r}; known: {known}")
-    if _LAUNCHERS[name] is _mpirun_line:
-        return _mpirun_line(rest, read)
-    return _LAUNCHERS[name](rest)
+    told = tuple(Reason((one,), ("-x", one), "all ranks get it") for one in variables)
+    if _LAUNCHERS[name] is _mpirun_line:  # each of its programs gets them
+        named = [word for one in variables for word in ("-genv", *one.split("=", 1))]
+        line = _mpirun_line([*named, *rest], read)
+        return replace(line, reasons=(*told, *line.reasons[len(told) :]))
+    line = _LAUNCHERS[name](rest)
+    options = (word for one in told for word in one.words)
+    return Line((*options, *line.options), line.program, (*told, *line.reasons))
 
 
 def is_known(words: Sequence[str]) -> bool:
     """Whether ``words`` are the command line of a launcher that ``translate`` knows."""
-    return _launcher(words)[0] in _LAUNCHERS
+    return _launcher(_assigned(words)[1])[0] in _LAUNCHERS
+
+
+def _assigned(words: Sequence[str]) -> tuple[Sequence[str], Sequence[str]]:
+    """What sets variables before a command, and the command."""
+    rest = words[1:] if words and words[0] == "env" else words
+    count = next((n for n, word in enumerate(rest) if not _VARIABLE.match(word)), len(rest))
+    return rest[:count], rest[count:]
 
 
 def _launcher(words: Sequence[str]) -> tuple[str, list[str]]:

@@ -157,6 +157,9 @@ def test_refused(line: str, said: str) -> None:
         ("mpirun -mca btl_tcp_if_include 10.0.0.0/8 ./a",
          "-x OMPI_MCA_btl_tcp_if_include=10.0.0.0/8 --no-python ./a"),
         ("mpiexec.hydra -pernode ./a", "--nproc-per-node 1 --no-python ./a"),
+        ("A=1 B= torchrun --nproc-per-node 8 t.py", "-x A=1 -x B= --nproc-per-node 8 t.py"),
+        ("env A=1 mpirun -n 1 ./a : -n 2 ./b",
+         "-x A=1 --np 1 --no-python ./a : -x A=1 --np 2 --no-python ./b"),
     ],
 )  # fmt: skip
 def test_lines_beyond_the_document(line: str, wanted: str | None) -> None:
@@ -178,6 +181,9 @@ def test_every_word_has_its_reason() -> None:
     assert found.options == ("--nnodes", "1:2", "--max-restarts", "3",
                              "--nproc-per-node", "1")  # fmt: skip
     assert found.program == ("t.py",)
+    for launcher in ("torchrun", "mpirun"):
+        first = translate(["A=1=2", launcher, "t.py"]).reasons[0]
+        assert (first.written, first.words) == (("A=1=2",), ("-x", "A=1=2"))
     found = translate(["deepspeed", "t.py"])
     assert found.reasons[0].words == ("--local-rank-arg", "--local_rank")
     assert "deepspeed gives scripts --local_rank=N" in found.reasons[0].why
@@ -189,7 +195,8 @@ def test_every_word_has_its_reason() -> None:
         ("torchrun", True), ("/opt/bin/torchrun x", True), ("mpirun.openmpi", True), ("", False),
         ("python -m torch.distributed.run", True), ("python -u -m torch.distributed.run", True),
         ("python", False), ("python -m", False), ("python torchrun", False), ("python -B", False),
-        ("dispatch -m torch.distributed.run", False), ("run", False),
+        ("dispatch -m torch.distributed.run", False), ("run", False), ("A=1 torchrun", True),
+        ("env A=1 torchrun", True), ("env", False), ("A=1", False), ("A-B=1 torchrun", False),
     ],
 )  # fmt: skip
 def test_which_launchers_are_known(line: str, known: bool) -> None:

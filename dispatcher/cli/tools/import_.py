@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 import sys
 
 from dispatcher.cli.options.declaration import Options, argument, option
 from dispatcher.model.errors import CannotTranslate
-from dispatcher.plan.compat import translate
+from dispatcher.plan.compat import is_known, translate
 
 
 class ImportOptions(Options):
@@ -41,14 +42,51 @@ def _text(path: str) -> str:
     return named_files.read(path, path, _MOST).decode("utf-8", "surrogateescape")
 
 
+#: the pieces of a text as a shell reads it: escaped, in quotes of either kind, and plain
+_PIECES = re.compile(r"""\\.|'[^']*'|"(?:\\.|[^\\"])*"|[^\\'"]+|.""", re.DOTALL)
+#: what a shell would put something else in the place of, and what ends a command for it
+_FILLED = re.compile(r"[$`][\w{(@*#?]*\}?|(?<!\S)~\S*")
+_ENDS = re.compile(r"\d*[|&;<>()\n]+&?\d*")
+
+
 def _words(given: tuple[str, ...]) -> tuple[str, ...]:
     """The words of the command, which may be quoted as one. Raises: UsageError."""
     if len(given) != 1 or not given[0].split()[1:]:
         return given
+    text = given[0].replace("\\\n", " ").strip()
     try:
-        return tuple(shlex.split(given[0]))
+        words = tuple(shlex.split(text))
     except ValueError as error:
         raise CannotTranslate(f"{given[0]}: {error}") from None
+    _refuse_shell(text)
+    return words
+
+
+def _refuse_shell(text: str) -> None:
+    """Raises: UsageError for what nobody but a shell can make anything of."""
+    for piece in _PIECES.finditer(text):
+        quote = piece[0][0]
+        filled = _FILLED.search(piece[0]) if quote not in "\\'" else None
+        ends = _ENDS.search(piece[0]) if quote not in "\\'\"" else None
+        if ends:
+            head = text[: piece.start() + ends.start()].strip()
+            name = ends[0].strip() or "a second line"
+            raise CannotTranslate(
+                f"{name}: that is for the shell, not for the launcher",
+                hint=f"dispatch import -- {shlex.quote(head)}" if _is_launcher(head) else None,
+            )
+        if filled:
+            raise CannotTranslate(
+                f"{filled[0]}: a shell fills that in, and none does in a command that is quoted",
+                hint=f"dispatch import -- {' '.join(text.split())}",
+            )
+
+
+def _is_launcher(text: str) -> bool:
+    try:
+        return is_known(shlex.split(text))
+    except ValueError:
+        return False
 
 
 def translated(options: ImportOptions) -> int:

@@ -17,6 +17,10 @@ from dispatcher import cli
          "dispatch --np 4 -H hosts --python python 'a b.py'", False),
         (["mpirun -np 4 --hostfile hosts python 'a b.py'"],
          "dispatch --np 4 -H hosts --python python 'a b.py'", False),
+        (["torchrun --nproc-per-node 8 \\\n   train.py \\\n   --lr 1\n"],
+         "dispatch --nproc-per-node 8 train.py --lr 1", True),
+        (["mpirun -n 1 bash -c 'echo $A > b' \"a;b\" \\$A"],
+         "dispatch --np 1 --no-python bash -c 'echo $A > b' 'a;b' '$A'", True),
     ],
 )  # fmt: skip
 def test_the_line(
@@ -58,3 +62,30 @@ def test_a_reason_says_what_became_of_each_word(capsys: pytest.CaptureFixture[st
 def test_what_is_not_known(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["import", "--", *words]) == 2
     assert capsys.readouterr().err.startswith("error: ")
+
+
+_FILLED = "a shell fills that in, and none does in a command that is quoted"
+_ENDS = "that is for the shell, not for the launcher"
+
+
+@cases(
+    ("text", "said", "hint"),
+    [
+        ("torchrun a.py --lr $LR", f"$LR: {_FILLED}", "torchrun a.py --lr $LR"),
+        ('torchrun \\\n a.py "${A[@]}"', f"${{A: {_FILLED}", 'torchrun a.py "${A[@]}"'),
+        ("mpirun -H `hosts` ./a", f"`hosts: {_FILLED}", "mpirun -H `hosts` ./a"),
+        ("torchrun ~/a.py", f"~/a.py: {_FILLED}", "torchrun ~/a.py"),
+        ("torchrun a.py > out 2>&1", f">: {_ENDS}", "'torchrun a.py'"),
+        ("A=1 torchrun a.py 2>&1 | tee $OUT", f"2>&1: {_ENDS}", "'A=1 torchrun a.py'"),
+        ("torchrun a.py\ntorchrun b.py", f"a second line: {_ENDS}", "'torchrun a.py'"),
+        ("cd d && torchrun a.py", f"&&: {_ENDS}", None),
+        ('"a\'b" && torchrun a.py', f"&&: {_ENDS}", None),
+    ],
+)
+def test_what_only_a_shell_reads(
+    text: str, said: str, hint: str | None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It went into the printed line in quotes, as an argument of the program."""
+    assert cli.main(["import", "--", text]) == 2
+    more = f"  hint: dispatch import -- {hint}\n" if hint else ""
+    assert capsys.readouterr().err == f"error: {said} [cannot-translate]\n{more}"
