@@ -212,11 +212,15 @@ def escaped(text: str) -> str:
     return rf"\&{plain}" if plain.startswith(".") else plain
 
 
+_IN_BRACKETS = re.compile(r"\[([\w-]+)\]")
+
+
 class ExplainOptions(Options):
     """Explain a message of dispatch: why it comes, and what to do.
 
-    CODE stands in brackets behind the message, and as message_code in JSON. The words for a host
-    that could not be used will do as well. Without CODE all messages are listed.
+    CODE stands in brackets behind the message, and as message_code in JSON. The whole message, in
+    quotes, will do as well, and so will the words for a host that could not be used. Without CODE
+    all messages are listed.
     """
 
     examples = (
@@ -239,7 +243,9 @@ def explain(options: ExplainOptions) -> int:
         for one in MESSAGES.values():
             click.echo(f"{one.code:<{wide}}  {one.what}")
         return 0
-    code = "-".join(" ".join(options.words).strip("[]").lower().split())
+    said = " ".join(options.words)
+    pasted = [one for one in _IN_BRACKETS.findall(said) if one in MESSAGES]
+    code = pasted[-1] if pasted else "-".join(said.strip("[]").lower().split())
     found = MESSAGES.get(code)
     if found is None:
         near = nearest(code, MESSAGES)

@@ -18,7 +18,13 @@ from dispatcher.model.messages import MESSAGES
 PLACEHOLDERS = {"COMMAND", "...", "JOB", "NAME", "PATH"}
 
 
-@cases("words", [["rank-failed"], ["[rank-failed]"], ["rank", "failed"], ["Rank failed"]])
+@cases(
+    "words",
+    [
+        ["rank-failed"], ["[rank-failed]"], ["rank", "failed"], ["Rank failed"],
+        ["error: n[01-02]: a.py [x]: exit code 7 [rank-failed]\n  hint: x [nosuch]"],
+    ],
+)  # fmt: skip
 def test_a_code_or_its_words(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["explain", *words]) == 0
     said = capsys.readouterr().out
