@@ -250,6 +250,12 @@ def _number(text: str, flag: str, low: int, takes: str) -> int:
         raise UsageError(bad.message, hint=f"{flag} takes {takes}") from None
 
 
+#: seconds of each part of a time with colons, from the right
+_SIXTIES = (1, 60, 3600)
+_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+_WITH_UNIT = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,9})?)([smhd])", re.ASCII)
+
+
 def parse_seconds(text: str, flag: str) -> float:
     """The value of a duration ``flag``, in seconds. Raises: UsageError."""
     try:
@@ -257,13 +263,11 @@ def parse_seconds(text: str, flag: str) -> float:
     except ValueError:
         value = float("nan")
     if not 0 <= value < LONGEST:
-        raise UsageError(f"{flag}: not a number of seconds: {text!r}", hint=f"{flag} 10")
+        number = _WITH_UNIT.fullmatch(text)
+        seconds = float(number[1]) * _UNITS[number[2]] if number else 10
+        hint = f"{flag} {seconds:.15g}" if seconds < LONGEST else None
+        raise UsageError(f"{flag}: not a number of seconds: {text!r}", hint=hint)
     return value
-
-
-#: seconds of each part of a time with colons, from the right
-_SIXTIES = (1, 60, 3600)
-_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
 def parse_time(text: str, flag: str) -> float:

@@ -358,3 +358,17 @@ def test_what_is_no_number_of_seconds(text: str) -> None:
         parse_seconds(text, "--grace")
     assert caught.value.message == f"--grace: not a number of seconds: {text!r}"
     assert caught.value.hint == "--grace 10"
+
+
+@cases(
+    ("text", "hint"),
+    [
+        ("5s", "--grace 5"), ("1.5m", "--grace 90"), ("2h", "--grace 7200"),
+        ("115d", "--grace 9936000"), ("116d", None), ("1_0s", "--grace 10"),
+        ("5ms", "--grace 10"), ("s", "--grace 10"),
+    ],
+)  # fmt: skip
+def test_the_hint_has_what_was_meant_in_seconds(text: str, hint: str | None) -> None:
+    with pytest.raises(UsageError) as caught:
+        parse_seconds(text, "--grace")
+    assert caught.value.hint == hint
