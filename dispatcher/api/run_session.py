@@ -9,7 +9,7 @@ stay its own. So the loop of a run gets a thread here, and the caller reads a qu
 length: who reads slowly holds the ranks back, as behind a pipe, and nothing is lost. Whatever
 takes the caller out of its ``with`` block (``break``, its own error, Ctrl-C) ends the job on all
 hosts first. The threads are daemons: a program that ends without waiting ends, and the hosts
-clean up.
+clean up. It stays one file: the second is the first, in a thread.
 """
 
 from __future__ import annotations

@@ -46,6 +46,8 @@ Not covered: processes that cleared their environment, or overwrote it.
 
 **Files without Python.** The far side of ``put`` and ``get``, run as
 ``sh -c TEXT dispatch ARGUMENT...``.
+
+It stays one file, for all of it is scripts that keep to what every sh there is can do.
 """
 
 from __future__ import annotations

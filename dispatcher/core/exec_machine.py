@@ -20,6 +20,8 @@ Rules (their ids appear in the tests):
 * E-7  nor does typing the passphrase of a key
 * E-8  once ``max_fail`` hosts have failed, or all of a batch of canaries, all hosts that were never
   contacted are left out, and no other
+
+It stays one file: each rule is about the same few tables of hosts.
 """
 
 from __future__ import annotations

@@ -11,7 +11,8 @@ host lists takes a byte an entry of memory, and the entries of one piece.
 Files are compared before they get their names. A large one comes into a *part* that stays when
 the connection is lost, so the next ``get`` goes on there; everything else comes into the stage
 of its place. What no honest host does is ``BadArchive``, what is too much for us, or not to be
-read there, ``CannotCopy``; our disk, and what stands there already, raises ``OSError``.
+read there, ``CannotCopy``; our disk, and what stands there already, raises ``OSError``. It stays
+one file: all of it is one conversation with one host.
 """
 
 from __future__ import annotations

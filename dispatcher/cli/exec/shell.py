@@ -15,7 +15,8 @@ What a typed line means::
 Every command is a fan-out command of its own, over connections that the shell keeps. So what one
 sets is gone with it, except for the folder: a host is asked once where a cd leads, and each
 command goes there. The standard library's readline edits the line; the history is the user's alone
-(0600). Where standard input is no terminal its lines are commands all the same.
+(0600). Where standard input is no terminal its lines are commands all the same. It stays one file:
+what a line means, and what it does, are read together.
 """
 
 from __future__ import annotations

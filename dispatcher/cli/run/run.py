@@ -1,4 +1,4 @@
-"""``dispatch [run]``: what it takes; each class is a section of its help."""
+"""``dispatch [run]``: what it takes; each class is a section of its help. One list."""
 
 from __future__ import annotations
 
