@@ -263,3 +263,6 @@ class Agent:
             if stream is not None:
                 stream.close()
         kill_left(self.living())
+        for report in self.reports:  # whose guardian is dead as well
+            if report["type"] == "ready" and report["facts"].get("error_folder"):
+                shutil.rmtree(report["facts"]["error_folder"], ignore_errors=True)
