@@ -26,6 +26,7 @@ from dispatcher.core.run.fences import FenceError, Fences
 from dispatcher.model.errors import CannotCopy
 from dispatcher.model.failure import Ending, Failure, Kind
 from dispatcher.remote import tree_relay
+from dispatcher.remote.copy import receiver as copy_receiver
 from dispatcher.remote.copy.disk import NotGiven, NotTaken
 from dispatcher.remote.copy.receiver import Receiver
 from dispatcher.remote.pmi import libpmix, mpi_library, pmix_server
@@ -48,6 +49,7 @@ from dispatcher.remote.protocol.frames import (
 from dispatcher.runner import surveys
 from dispatcher.runner.run import reports
 from dispatcher.runner.run.output_intake import Credit, dedup_body
+from dispatcher.transfer import get_files
 from dispatcher.transfer.dest_dir import BadArchive
 from dispatcher.transfer.get_files import Group, Receiving
 from dispatcher.transfer.host_copy import Ended, HostCopy
@@ -477,12 +479,23 @@ def sent(data: bytes) -> bytes:
     return mux.frame(0, copy_frames.DATA, data) + mux.frame(0, copy_frames.END, known.digest())
 
 
+TWO, FIVE, HELLO = (2).to_bytes(8, "big"), (5).to_bytes(8, "big"), sent(b"hello")[-32:]
+LATER = [Listed("0/a", "f", 0o600, 5, 2 * 10**9, HELLO.hex()), *ENTRIES[1:]]
+
+
 def place(name: str) -> str:
     """A folder with nothing in it, inside one that must stay as it is."""
     path = os.path.join(folder(), "copy", name)
     shutil.rmtree(os.path.dirname(path), ignore_errors=True)
     os.makedirs(path)
     return path
+
+
+def put_hello(inside: str) -> None:
+    """A file is there already, of the time that lists tell."""
+    with open(os.path.join(inside, "a"), "wb") as file:
+        file.write(b"hello")
+    os.utime(file.name, ns=(10**9, 10**9))
 
 
 def only(name: str) -> None:
@@ -500,7 +513,7 @@ def only(name: str) -> None:
 def get_near(data: bytes) -> None:
     frames = copy_frames.frames(1 << 20).feed(data)
     if frames:
-        received(copy_frames.value_of(*frames[0][1:]), frames[1:])
+        receive(place("in"), copy_frames.value_of(*frames[0][1:]), frames[1:])
 
 
 @target(
@@ -519,14 +532,47 @@ def get_lists(data: bytes) -> None:
     listed = copy_frames.columns(entries)
     if take.chance(60):
         listed = take.changed(listed)
-    frames = mux.Frames(1 << 20).feed(sent(b"hello") * len(entries))
-    received({"list": listed}, frames)
+    inside, how = place("in"), take.below(8)
+    if take.chance(64):
+        put_hello(inside)
+    with patch.object(get_files, "WORTH", 4):  # what was cut off is gone on with
+        for _ in range(1 + (how & 1)):
+            body = b"".join(coming(take) for _ in entries)
+            frames = mux.Frames(1 << 20).feed(body)
+            try:
+                receive(inside, {"list": listed}, frames, checksum=how & 2 > 0, resume=how < 4)
+            except (mux.Malformed, BadArchive, CannotCopy, OSError):
+                pass
 
 
-def received(answer: dict[str, Any], frames: list[tuple[int, int, bytes]]) -> None:
-    inside = place("in")
+def coming(take: Choices) -> bytes:
+    """Frames for one file of five bytes, or what a liar sends in their place."""
+    if take.chance(160):
+        return sent(b"hello")
+    known, pieces = copy_frames.sha256(), []
+    for _ in range(take.below(5)):
+        kind = take.one((copy_frames.DATA, copy_frames.START, copy_frames.HOLE, copy_frames.BROKEN))
+        body = take.one((b"hello", b"he", b"llo", b"", take.take(take.below(7))))
+        if kind in (copy_frames.START, copy_frames.HOLE):
+            body = take.one((2, 0, 5, 3, 1 << 62)).to_bytes(8, "big")
+        elif kind == copy_frames.DATA:
+            known.update(body)
+        pieces.append(mux.frame(0, kind, body))
+    if take.chance(128):
+        pieces.append(mux.frame(0, copy_frames.END, known.digest()))
+    return b"".join(pieces)
+
+
+def receive(
+    inside: str,
+    answer: dict[str, Any],
+    frames: list[tuple[int, int, bytes]],
+    *,
+    checksum: bool = False,
+    resume: bool = True,
+) -> None:
     group = Group(inside, (("/x/a", "a"), ("/x/b", "b"), ("/y/*/[cd]*", "[cd]*")))
-    receiving = Receiving([group], limit=1 << 20, checksum=False, resume=True)
+    receiving = Receiving([group], limit=1 << 20, checksum=checksum, resume=resume)
     try:
         come = iter(frames)
         while receiving.offer(answer):
@@ -602,6 +648,12 @@ def put_near(data: bytes) -> None:
         "do": "put", "list": copy_frames.columns(ENTRIES), "groups": [["in/", ["a", "b"]]],
         "checksum": False, "resume": True,
     }) + sent(b"hello"),
+    copy_frames.message({
+        "list": copy_frames.columns(ENTRIES), "again": True, "there": False, "resume": True,
+    }) + mux.frame(0, copy_frames.DATA, b"he") + mux.frame(0, copy_frames.START, TWO)
+    + mux.frame(0, copy_frames.DATA, b"llo") + mux.frame(0, copy_frames.END, HELLO),
+    copy_frames.message({"list": copy_frames.columns(LATER), "there": True, "checksum": True})
+    + mux.frame(0, copy_frames.START, FIVE) + mux.frame(0, copy_frames.END, HELLO),
     own=(mux.Malformed, NotTaken, NotGiven, OSError), long=False,
 )  # fmt: skip
 def put_far(data: bytes) -> None:
@@ -610,16 +662,36 @@ def put_far(data: bytes) -> None:
         return
     order = copy_frames.value_of(*frames[0][1:])
     entries = copy_frames.rows(order.get("list") or {})
-    receiver = Receiver(entries, [[place("in") + "/", ["a", "b"]]], False, True)
+    inside, keeps = place("in"), bool(order.get("again"))
+    if order.get("there"):
+        put_hello(inside)
+    with patch.object(copy_receiver, "WORTH", 4):  # what was cut off is gone on with
+        if keeps:
+            with suppress(mux.Malformed, NotTaken, NotGiven, OSError):
+                take_files(inside, order, entries, frames[1 : 1 + len(frames) // 2], keep=True)
+        take_files(inside, order, entries, frames[1:], keep=keeps)
+
+
+def take_files(
+    inside: str,
+    order: dict[str, Any],
+    entries: list[Listed],
+    frames: list[tuple[int, int, bytes]],
+    *,
+    keep: bool,
+) -> None:
+    groups = [[f"{inside}/", ["a", "b"]]]
+    receiver = Receiver(entries, groups, bool(order.get("checksum")), bool(order.get("resume")))
     try:
         receiver.needs()
-        for _, kind, body in frames[1:]:
+        for _, kind, body in frames:
             if not receiver.done:
                 receiver.take(kind, body)
         if receiver.done:
             receiver.commit()
     finally:
-        receiver.close(False)
+        receiver.close(keep)
+        only("in")
 
 
 @target(

@@ -16,7 +16,7 @@ from .lying_process import judge_process
 
 TARGETS = {target.name: target for target in texts.TARGETS}
 
-(PUT,) = TARGETS["put-far"].seeds
+PUT, *_ = TARGETS["put-far"].seeds
 #: target and input of every finding
 FOUND: list[tuple[str, bytes]] = [
     ("config", b"[run]\n[profile.x" + b".le" * 20_000 + b"]"),
