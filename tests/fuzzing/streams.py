@@ -8,10 +8,10 @@ import os
 import shutil
 import struct
 import sys
+import tarfile
 import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from functools import cache
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
@@ -54,7 +54,7 @@ from dispatcher.transfer.dest_dir import BadArchive
 from dispatcher.transfer.get_files import Group, Receiving
 from dispatcher.transfer.host_copy import Ended, HostCopy
 from dispatcher.transfer.put_files import Sending
-from dispatcher.transfer.tars import unpack
+from dispatcher.transfer.tars import BLOCK, unpack
 from dispatcher.transport.pool.daemon_socket import fields
 from dispatcher.transport.pool.pool_transport import PoolLink
 from dispatcher.transport.ssh.byte_stream import read_identification
@@ -592,22 +592,46 @@ def receive(
                 assert path.startswith(os.path.realpath(inside) + "/"), f"leads outside: {path}"
 
 
-@cache
-def tar_seed() -> bytes:
-    import tarfile
-
+def tarred(how: int, *members: tuple[str, bytes, str], mtime: float = 1) -> bytes:
     held = io.BytesIO()
-    with tarfile.open(fileobj=held, mode="w") as archive:
-        for name, kind, link in (("a", b"0", ""), ("b", b"5", ""), ("b/l", b"2", "../a")):
+    with tarfile.open(fileobj=held, mode="w", format=how) as archive:
+        for name, kind, link in members:
             member = tarfile.TarInfo(name)
-            member.type, member.linkname = kind, link
-            archive.addfile(member)
-    return held.getvalue()[:2560]
+            member.type, member.linkname, member.size = kind, link, 5 * (kind == b"0")
+            member.mtime = mtime
+            archive.addfile(member, io.BytesIO(b"hello"))
+    return held.getvalue().rstrip(b"\0") + bytes(BLOCK)
+
+
+A, B = ("a", b"0", ""), ("b", b"5", "")
+TARS = (
+    tarred(tarfile.USTAR_FORMAT, A, B, ("b/l", b"2", "../a"), ("b/h", b"1", "a")),
+    tarred(tarfile.PAX_FORMAT, ("b", b"5", ""), ("a", b"2", "é"), mtime=1.5),
+    tarred(tarfile.GNU_FORMAT, B, ("b/" + "x" * 120, b"0", "")),
+    tarred(tarfile.GNU_FORMAT, A, ("b/s", b"S", "")),
+)
+
+
+def summed(data: bytes) -> bytes:
+    """``data`` behind its first byte, which says whether each block is to have the right sum.
+
+    A header without is refused before it is read.
+    """
+    if data[:1] < b"\x40":
+        return data[1:]
+    blocks = []
+    for at in range(1, len(data), BLOCK):
+        block = data[at : at + BLOCK]
+        if block.strip(b"\0") and len(block) == BLOCK:
+            count = sum(block) - sum(block[148:156]) + 8 * 32
+            block = block[:148] + b"%06o\0 " % count + block[156:]
+        blocks.append(block)
+    return b"".join(blocks)
 
 
 @target(
-    "tar", "the tar of a host without Python", tar_seed(),
-    own=(BadArchive, CannotCopy, OSError), long=False,
+    "tar", "the tar of a host without Python", *(b"\xff" + one for one in TARS), b"\0" + TARS[0],
+    own=(BadArchive, CannotCopy, OSError), long=False, make=summed,
 )  # fmt: skip
 def tar(data: bytes) -> None:
     inside = place("in")
