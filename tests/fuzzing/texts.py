@@ -6,7 +6,7 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -41,6 +41,7 @@ from dispatcher.transport.ssh_config.config_lines import Local
 from dispatcher.transport.ssh_config.host_config import HostConfig
 from dispatcher.transport.ssh_config.ssh_config import SshConfig
 
+from . import tool_seeds
 from .choices import Choices
 from .judging import Target
 
@@ -86,7 +87,8 @@ def no_group(name: str) -> list[str]:
 @target(
     "hostfile", "hostfiles in every dialect",
     b"n[01-16] slots=8\nn20 port=22 user=me\n", b"host1:4\n# c\nlocalhost slots=2 env:A=b",
-    b"n1,n2:2 gpus=0,1", own=(UsageError,),
+    b"n1,n2:2 gpus=0,1", *(file.read_bytes() for file in sorted((ROOT / "hostfiles").iterdir())),
+    own=(UsageError,),
 )  # fmt: skip
 def hostfile(data: bytes) -> None:
     with patch.object(hostfiles, "LIMIT", 500):  # a range that is meant to be long takes its time
@@ -163,6 +165,13 @@ class NoPrograms:
     b"Host n* !n1\n  User %r\n  Port 22\n  IdentityFile ~/.ssh/%h_%p\n  ProxyJump a@b:2,c\n",
     b"Match host n1 exec \"true\"\nHostName %h.lab\nConnectTimeout 1h\nInclude x\n",
     b"CanonicalizeHostname no\nUserKnownHostsFile ~/x \"a b\" ${HOME}/y\nCiphers +aes*\n",
+    b"PreferredAuthentications publickey,password\nBatchMode yes\nServerAliveInterval 1m\n"
+    b"ServerAliveCountMax 3\nStrictHostKeyChecking accept-new\nHostKeyAlias lab\n"
+    b"IdentityAgent ~/.ssh/agent\nCertificateFile ~/.ssh/%r-cert.pub\nIdentitiesOnly=yes\n",
+    b"ProxyCommand ssh -W %h:%p b\nHostKeyAlgorithms ^ssh-ed25519\nKexAlgorithms -diffie*\n"
+    b"RequiredRSASize 2048\nCASignatureAlgorithms ssh-ed25519\nPubkeyAcceptedAlgorithms rsa*\n",
+    b"Match user me localuser root originalhost n1 !host n2\nAddressFamily inet\nProxyJump none\n"
+    b"Match all\nIgnoreUnknown x*\nxy z\nBindAddress 10.0.0.1\nConnectionAttempts 3\n",
 )  # fmt: skip
 def ssh_config(data: bytes) -> None:
     path = os.path.join(folder(), "config")
@@ -245,6 +254,7 @@ def logged(data: bytes) -> None:
     b"CA 'mlx5_0'\n Port 1:\n  State: Active\n  Rate: 200\n  Link layer: InfiniBand\n",
     b'[{"ifname": "mlx5_0", "port": 1, "state": "ACTIVE", "rate": "200"}]',
     b"2: eth0    inet 10.0.0.1/24 brd x\nIface Destination Gateway\neth0\t00000000\t0100\n",
+    *tool_seeds.NETWORK,
 )  # fmt: skip
 def network(data: bytes) -> None:
     nccl_model.from_text(as_text(data), {"NCCL_SOCKET_IFNAME": "=eth0"})
@@ -271,7 +281,6 @@ def readings() -> tuple[tuple[str, ...], tuple[Check, ...]]:
 
 SITE = b'{"level": "WARN", "text": "hot", "remedy": "cool it"}'
 SMI = b"0, GPU-1, NVIDIA H100, 81559, 570.86.15, 96.00.5E, Enabled, 0, 0, P0, 700.00, 5, 16, 1\n"
-XID = b"[  99.5] NVRM: Xid (PCI:0000:65:00): 79, pid=1, GPU has fallen off the bus.\n"
 
 
 class Asked(dict[str, Reading]):
@@ -313,7 +322,16 @@ def judged(name: str, data: bytes, *, packed: bool) -> None:
     shown(check_table.lines(report, 1.0, colour=False, every=True))
 
 
-@target("checks", "every reading of dispatch check", b"\0\0", b"\x09\0" + SMI, b"\x1e\0" + SMI)
+def every_reading() -> Iterator[bytes]:
+    """Each reading that is right, and each file of the kernel, behind what chooses it."""
+    names, _ = readings()
+    for name, output in tool_seeds.CHECKS.items():
+        yield bytes([names.index(name), 0]) + output
+    for at, content in enumerate(samples.KERNEL.values()):
+        yield bytes([0, 2, at]) + content
+
+
+@target("checks", "every reading of dispatch check", b"\0\0", b"\0\3", *every_reading())
 def checks(data: bytes) -> None:
     names, _ = readings()
     take = Choices(data)
@@ -339,13 +357,13 @@ def smi_readings() -> tuple[str, ...]:
     )  # fmt: skip
 
 
-@target("nvidia-smi", "what nvidia-smi prints", SMI, SMI * 3, b"[N/A], [Unknown Error]\n")
+@target("nvidia-smi", "what nvidia-smi prints", SMI, *tool_seeds.NVIDIA_SMI)
 def nvidia_smi(data: bytes) -> None:
     for name in smi_readings():
         judged(name, data, packed=False)
 
 
-@target("xid", "the kernel's log, and a site's own levels", XID, b"SXid (PCI:0): 1, Fatal\n79 warn")
+@target("xid", "the kernel's log, and a site's own levels", *tool_seeds.KERNEL_LOG)
 def xids(data: bytes) -> None:
     for name in ("dmesg", "journal"):
         judged(name, data, packed=False)
