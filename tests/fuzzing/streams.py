@@ -715,7 +715,6 @@ def take_files(
             receiver.commit()
     finally:
         receiver.close(keep)
-        only("in")
 
 
 @target(
