@@ -193,31 +193,36 @@ def examine(
     clock: Callable[[], float] = time.time,
     typing: Typing = lambda told: None,
 ) -> CheckReport:
-    """The report of ``checks`` on ``hosts``, within ``seconds``. Rank 0 would be on the first.
+    """The report of ``checks`` on ``hosts``, within ``seconds``.
+
+    Rank 0 would be on the first, or on the next that answers: there all others must reach it.
 
     port: MASTER_PORT, where the user has chosen one. clock: ours, s since 1970. typing: as for
     ``survey``.
     """
     names = ExecPlan(tuple(hosts), ("true",)).names
-    head = names[0]
     connect = min(connect, CONNECT * seconds)
     answers = survey(
-        hosts, first_readings(want, [head]), transport_for,
+        hosts, first_readings(want, names[:1]), transport_for,
         seconds=FIRST * seconds, connect=connect, clock=clock, typing=typing,
     )  # fmt: skip
     lost = {n: a.problem for n, a in zip(names, answers, strict=True) if a.lost}
     remedies = {n: a.hint for n, a in zip(names, answers, strict=True) if a.lost}
     unread = {n: a.problem for n, a in zip(names, answers, strict=True) if a.problem and not a.lost}
-    seen = {
-        name: Seen(name, answer.readings, {}, host.slots, head, answer.ahead, want.asked)
+    there = [
+        (name, host, answer)
         for name, host, answer in zip(names, hosts, answers, strict=True)
         if not answer.problem
+    ]
+    head = there[0][0] if there else names[0]  # rank 0 will be on the first that can be used
+    seen = {
+        name: Seen(name, answer.readings, {}, host.slots, head, answer.ahead, want.asked)
+        for name, host, answer in there
     }
-    if head in seen and len(seen) > 1:
-        addresses, free = meeting_place(seen[head], answers[0].address)
-        there = [h for name, h in zip(names, hosts, strict=True) if name in seen]
+    if len(seen) > 1:
+        addresses, free = meeting_place(seen[head], there[0][2].address)
         later = survey(
-            there,
+            [host for _, host, _ in there],
             second_readings(
                 replace(want, seconds=0.5 * SECOND * seconds), addresses, port or free
             ),
@@ -226,7 +231,7 @@ def examine(
         )  # fmt: skip
         for name, answer in zip(list(seen), later, strict=True):
             seen[name] = replace(seen[name], later=answer.readings)
-    elif head in seen:
+    else:
         checks = [check for check in checks if check.name not in ("reach", "errors")]
     return make_report(checks, seen, names, lost, unread, remedies)
 

@@ -267,11 +267,22 @@ def test_one_host_alone_meets_nobody() -> None:
     assert len(cluster.played.asked["n0"]) == 1
 
 
-def test_without_the_first_host_nobody_can_be_met() -> None:
+def test_without_the_first_host_the_others_meet_on_the_next() -> None:
     cluster = Cluster(n0=Failure(Kind.REFUSED, "no"))
-    report = cluster.examine(2, "any", "reach")
+    report = cluster.examine(3, "any", "reach")
     assert report.checks == ("any", "reach")
+    assert {name: seen.head for name, seen in cluster.seen.items()} == {"n1": "n1", "n2": "n1"}
+    assert cluster.seen["n2"].value("meet", later=True) == [["10.0.0.0", ""]]
+    for name in ("n1", "n2"):
+        (meet,) = cluster.played.asked[name][1]
+        assert meet[2] == ["meet", ["10.0.0.1", "10.0.0.7", "10.9.0.7"], 4711, 7.2]
+
+
+def test_one_host_that_is_left_meets_nobody() -> None:
+    cluster = Cluster(n0=Failure(Kind.REFUSED, "no"))
+    assert cluster.examine(2, "any", "reach").checks == ("any",)
     assert len(cluster.played.asked["n1"]) == 1
+    assert Cluster(n0=Failure(Kind.REFUSED, "no")).examine(1).lost.keys() == {"n0"}
 
 
 NETDEVS = """\
