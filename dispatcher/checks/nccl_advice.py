@@ -113,6 +113,7 @@ def _ports(name: str, host: HostNet, will: Prediction, add: Add) -> None:
     """Are the ports used that should be?"""
     hca = host.settings.get("NCCL_IB_HCA", "")
     hca_filter = parse_filter(hca)
+    devices = {port.device for port in host.ports}
     if hca and not hca_filter.negated and will.net == "IB":
         for wanted, number in hca_filter.names:
             one = parse_filter(("=" if hca_filter.exact else "") + wanted)
@@ -124,10 +125,12 @@ def _ports(name: str, host: HostNet, will: Prediction, add: Add) -> None:
                 text = f"NCCL_IB_HCA names {wanted}, which is {there[0].state}: "
                 text += f"the job runs with {will.gbps:.0f} Gb/s"
                 add(name, Level.WARN, text, "NCCL does not say so")
-            elif not hca_filter.exact and len({p.device for p in there}) > 1:
+            elif wanted in devices and any(p.device != wanted for p in there):
                 taken = ", ".join(dict.fromkeys(p.device for p in there))
                 text = f"NCCL_IB_HCA: {wanted} is a prefix and takes {taken}"
-                add(name, Level.WARN, text, f"NCCL_IB_HCA=={hca}")
+                # with = a word that is no whole name, as mlx5, would fit nothing
+                whole = all(word in devices for word, _ in hca_filter.names)
+                add(name, Level.WARN, text, f"NCCL_IB_HCA=={hca}" if whole else None)
     if will.net == "IB" and will.mixed:
         layers = " ".join(f"{p.name}/{p.layer}" for p in will.ports)
         text = f"InfiniBand and RoCE side by side: {layers}"

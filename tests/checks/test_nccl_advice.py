@@ -100,7 +100,6 @@ ONE = [
         "names mlx5_2, which is DOWN: the job runs with 200",
     ),
     ({"NCCL_IB_HCA": "=mlx5_1,mlx5_7"}, "WARN", "names mlx5_7, which is not there"),
-    ({"NCCL_IB_HCA": "mlx5"}, "WARN", "mlx5 is a prefix and takes mlx5_0, mlx5_1"),
     ({"NCCL_IB_DISABLE": "1"}, "WARN", "NCCL_IB_DISABLE=1 although mlx5_0:1"),
     ({"NCCL_IB_DISABLE": "1"}, "WARN", "IP over InfiniBand (ib0 ib1)"),
     ({"NCCL_ALGO": "Ring"}, "WARN", "NCCL_ALGO=Ring is for finding faults"),

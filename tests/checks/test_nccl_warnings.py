@@ -15,6 +15,7 @@ from dispatcher.checks.network import IB, ROCE, Netdev, Port
 
 #: one port of each kind, so that nothing is to be said of them
 ONE = (Port("mlx5_0", 1, "ACTIVE", "LINKUP", 200.0, IB, ("ib0",)),)
+TEN = (*ONE, replace(ONE[0], device="mlx5_1"), replace(ONE[0], device="mlx5_10"))
 ETH = Netdev("eno1", True, ("10.0.0.5",), 1500)
 IPOIB = Netdev("ib0", True, ("10.2.0.5",), 4092, ipoib=True)
 PLAIN = HostNet(ONE, (ETH,), {}, login="10.0.0.5")
@@ -74,8 +75,10 @@ def test_nothing_is_said_of_a_plain_host() -> None:
          {"ports": (*ONE, Port("mlx5_1", 1, "DOWN", "DISABLED", 200.0, IB))}, "WARN",
          "NCCL_IB_HCA names mlx5_1, which is DOWN: the job runs with 200 Gb/s",
          "NCCL does not say so"),
-        ({"NCCL_IB_HCA": "mlx5"}, {"ports": (*ONE, replace(ONE[0], device="mlx5_1"))}, "WARN",
-         "NCCL_IB_HCA: mlx5 is a prefix and takes mlx5_0, mlx5_1", "NCCL_IB_HCA==mlx5"),
+        *(({"NCCL_IB_HCA": hca}, {"ports": TEN}, "WARN",
+           "NCCL_IB_HCA: mlx5_1 is a prefix and takes mlx5_1, mlx5_10", remedy)
+          for hca, remedy in (("mlx5_1", "NCCL_IB_HCA==mlx5_1"), ("mlx5_1,mlx5", None),
+                              ("mlx5_1:1,mlx5_0", "NCCL_IB_HCA==mlx5_1:1,mlx5_0"))),
         ({}, {"ports": (*ONE, Port("mlx5_1", 1, "ACTIVE", "LINKUP", 200.0, ROCE))}, "WARN",
          "InfiniBand and RoCE side by side: mlx5_0:1/IB mlx5_1:1/RoCE",
          "connections between the two fail; name those of one kind"),
@@ -117,6 +120,7 @@ def test_one_trouble(
         ({"NCCL_SOCKET_IFNAME": "^docker,lo"}, {}),
         ({"NCCL_IB_HCA": "^mlx5_9"}, {}),
         ({"NCCL_IB_HCA": "mlx5_0"}, {}),
+        ({"NCCL_IB_HCA": "mlx5"}, {"ports": TEN}),  # all of a kind are meant
         ({"NCCL_IB_HCA": "=mlx5_0:1"}, {}),
         ({"NCCL_IB_HCA": "mlx5_0:1"}, {}),
         ({"NCCL_DEBUG_FILE": "/l/%h.%p"}, {}),
