@@ -4,7 +4,8 @@ Choice, in this order:
 
 1. *Which ports.* ACTIVE ones; not a RoCE port that carries the default route or our
    login (it is the host's own network card). InfiniBand where every host has it, else
-   RoCE where every host has it, else plain sockets. Of those the fastest on each host.
+   RoCE where every host has it, else plain sockets, unless there are ports that a plugin may use.
+   Of those the fastest on each host.
 2. *How to name them.* With ``=``, so that mlx5_1 is not mlx5_10 as well; for the whole
    cluster where all hosts have the same names, else host by host. ``NCCL_NET=IB`` goes
    with it, so that a port that fails is an error instead of a job ten times slower.
@@ -26,7 +27,7 @@ from dataclasses import dataclass
 
 from dispatcher.checks.check import Level
 from dispatcher.checks.nccl_model import HostNet, Message, Prediction, parse_filter, predict
-from dispatcher.checks.network import IB, ROCE, Netdev, Port
+from dispatcher.checks.network import IB, OTHER, ROCE, Netdev, Port
 
 #: interfaces that lead to nowhere but this host
 INNER = ("lo", "docker", "virbr", "br-", "veth", "cni", "flannel", "podman")
@@ -84,7 +85,11 @@ def _start(name: str, host: HostNet, will: Prediction, many: bool, add: Add) -> 
         add(name, Level.CRITICAL, f"NCCL does not start: {will.fatal}", remedy)
         return
     hca = host.settings.get("NCCL_IB_HCA", "")
-    active = [port for port in host.ports if port.active]
+    active = [port for port in host.ports if port.active and port.layer != OTHER]
+    others = " ".join(port.name for port in host.ports if port.active and port.layer == OTHER)
+    if others and will.net == "Socket" and host.plugin is None:
+        text = f"{others} can be used by a plugin only, and ldconfig knows none: data goes by TCP"
+        add(name, Level.WARN, text, "LD_LIBRARY_PATH=/opt/amazon/ofi-nccl/lib, or where it is")
     off = host.settings.get("NCCL_IB_DISABLE", "0") not in ("", "0")
     if will.net == "Socket" and active and hca and not off and "NCCL_NET" not in host.settings:
         text = f"NCCL_IB_HCA={hca}: no such port is ACTIVE, so NCCL falls back to Socket silently"
@@ -235,6 +240,7 @@ def advise(hosts: Mapping[str, HostNet]) -> Advice:
     """What to tell NCCL on ``hosts`` (name -> what it has), and what is wrong."""
     seen = {name: host for name, host in hosts.items() if not host.unread}
     layer, advised = _choose(seen)
+    layers = {port.layer for host in seen.values() for port in host.ports}
     settings: dict[str, str] = {}
     own: dict[str, dict[str, str]] = {name: {} for name in seen}
     if any(host.plugin for host in seen.values()):
@@ -247,7 +253,7 @@ def advise(hosts: Mapping[str, HostNet]) -> Advice:
             settings,
             own,
         )
-    elif any(host.ports for host in seen.values()):
+    elif layers and OTHER not in layers:
         settings["NCCL_NET"] = "Socket"
     meeting = {name: _meeting(host) for name, host in seen.items()}
     found = {name: device for name, device in meeting.items() if device is not None}

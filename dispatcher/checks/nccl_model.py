@@ -6,8 +6,8 @@ As NCCL's own source has it (net_ib, net_socket, bootstrap):
   then anything but docker, lo and virbr, then those. A name that fits nothing is
   fatal, also where all data goes over InfiniBand.
 * A plugin (libnccl-net.so) goes before NCCL's own networks, whatever NCCL_IB_DISABLE says.
-* IB takes every ACTIVE port that NCCL_IB_HCA lets pass, InfiniBand *and* RoCE. If
-  none is left it is silently Socket, unless NCCL_NET insists.
+* IB takes every ACTIVE port that NCCL_IB_HCA lets pass, InfiniBand *and* RoCE, of no other layer.
+  If none is left it is silently Socket, unless NCCL_NET insists.
 * A filter is ``[^][=]name[:port],...``: one ``^`` turns the whole list round, one ``=``
   makes all names exact; otherwise they are prefixes, and mlx5_1 takes mlx5_10 too.
   Empty or ``=`` filters nothing, ``^`` alone excludes all.
@@ -32,6 +32,7 @@ from typing import Any
 from dispatcher.checks.check import Level
 from dispatcher.checks.network import (
     IB,
+    OTHER,
     ROCE,
     Netdev,
     Port,
@@ -151,7 +152,8 @@ def predict(
 
 def _ports(ports: Sequence[Port], text: str) -> tuple[Port, ...]:
     hca = parse_filter(text)
-    return tuple(p for p in ports if p.active and hca.passes(p.device, p.number))[:MOST_PORTS]
+    usable = [port for port in ports if port.active and port.layer != OTHER]
+    return tuple(port for port in usable if hca.passes(port.device, port.number))[:MOST_PORTS]
 
 
 def _interfaces(netdevs: Sequence[Netdev], text: str) -> tuple[Netdev, ...]:

@@ -30,7 +30,7 @@ from typing import Any
 
 from dispatcher.checks.check import Finding, Seen, Unread, critical, ok, warn
 
-IB, ROCE, UNKNOWN = "IB", "RoCE", "?"
+IB, ROCE, OTHER, UNKNOWN = "IB", "RoCE", "other", "?"
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,8 @@ class Port:
 
     state: ACTIVE, DOWN, INIT, ARMED ..., upper case. physical: LINKUP, POLLING,
     DISABLED ...; "" when not said. gbps: rate in Gb/s, None when not said.
-    layer: IB, RoCE, or ? where the notation does not tell. netdevs: its network devices.
+    layer: IB, RoCE, other (Amazon's EFA, which NCCL leaves to a plugin), or ? where the notation
+    does not tell. netdevs: its network devices.
     """
 
     device: str
@@ -52,7 +53,7 @@ class Port:
 
     @property
     def active(self) -> bool:
-        """Whether NCCL would use it."""
+        """Whether it can be used; by NCCL without a plugin only if it is of no other layer."""
         return self.state == "ACTIVE"
 
     @property
@@ -188,7 +189,8 @@ def _gbps(text: str) -> float | None:
 
 def _layer(text: str) -> str:
     # ibstatus prints "IB" where the kernel is too old to know another layer
-    return {"infiniband": IB, "ib": IB, "ethernet": ROCE}.get(text.strip().lower(), UNKNOWN)
+    known = {"infiniband": IB, "ib": IB, "ethernet": ROCE, "unknown": OTHER}
+    return known.get(text.strip().lower(), UNKNOWN)
 
 
 def sysfs_lines(files: Sequence[Sequence[str]]) -> Iterable[str]:

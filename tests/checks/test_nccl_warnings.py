@@ -10,7 +10,7 @@ from cases import cases
 
 from checks.test_nccl_advice import HOST, cluster, said
 from dispatcher.checks.nccl_advice import DEBUGGING, advise
-from dispatcher.checks.nccl_model import HostNet
+from dispatcher.checks.nccl_model import HostNet, from_text
 from dispatcher.checks.network import IB, ROCE, Netdev, Port
 
 #: one port of each kind, so that nothing is to be said of them
@@ -200,6 +200,18 @@ def test_infiniband_goes_before_faster_roce_and_roce_before_sockets() -> None:
     down = replace(PLAIN, ports=(replace(ONE[0], state="DOWN"),))
     assert advise({"h0": down}).settings["NCCL_NET"] == "Socket"
     assert "NCCL_NET" not in advise({"h0": replace(PLAIN, ports=())}).settings
+
+
+def test_what_a_plugin_alone_can_use_is_left_to_it() -> None:
+    text = "rdmap16s27/ports/1|4: ACTIVE|5: LinkUp|100 Gb/sec (4X EDR)|Unknown||0\n"
+    efa = from_text(text + "ens5 UP 10.0.0.5/24\n")
+    advice = advise({"h0": efa, "h1": efa})
+    assert advice.now["h0"].net == advice.then["h0"].net == "Socket"
+    assert "NCCL_NET" not in advice.settings  # the plugin may come with the ranks' own variables
+    (message,) = advice.messages
+    assert message.text.startswith("rdmap16s27:1 can be used by a plugin only, and ldconfig knows ")
+    there = replace(efa, plugin="AWS Libfabric")
+    assert advise({"h0": there, "h1": there}).messages == ()
 
 
 @cases(
