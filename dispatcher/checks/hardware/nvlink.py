@@ -1,9 +1,9 @@
 """NVLinks: all there, all at full speed, none with errors; pure.
 
 ``nvidia-smi nvlink -s`` lists a GPU's links, a dead one as ``<inactive>`` or not at all. A GPU
-without any that is active has a sentence instead. Cards for PCIe may be joined by bridges, two by
-two: one without a bridge is well. So how many there must be is asked only of kinds that have an
-NVSwitch (``Machine``).
+without any that is active has a sentence instead, and where none can have links nothing is printed.
+Cards for PCIe may be joined by bridges, two by two: one without a bridge is well. So how many there
+must be is asked only of kinds that have an NVSwitch (``Machine``).
 
 ``nvidia-smi nvlink -e`` counts since the driver was loaded. Its words differ: Hopper and older have
 Replay, Recovery and CRC errors, Blackwell has others. What rises while we look is a fault now.
@@ -67,7 +67,7 @@ def parse(text: str) -> dict[str, tuple[str, Links]]:
             found[gpu[1]] = gpu[2].strip(), links
         elif link := _LINK.match(line):
             links[int(link[1])] = float(link[2]) if link[2] else None
-    if not found:
+    if not found and text.strip():
         raise Unread("nvidia-smi nvlink listed no GPU")
     return dict(found)
 
@@ -146,7 +146,7 @@ def _counts(text: str) -> dict[tuple[str, str], int]:
             gpu = head[1]
         elif (count := _COUNT.match(line)) and not count[2].startswith("Total"):
             found[f"gpu {gpu} link {count[1]}", count[2]] = int(count[3])
-    if not gpu:
+    if not gpu and text.strip():
         raise Unread("nvidia-smi nvlink listed no GPU")
     return found
 

@@ -64,6 +64,7 @@ A6000.append(gpu(2, "NVIDIA RTX A6000", []) + DEAD)
         (links(*A6000[:1], gpu(1, "NVIDIA RTX A6000", ["14.062 GB/s"] * 3 + ["7 GB/s"])), CRITICAL,
          "slow: gpu 1 link 3: 7 GB/s of 14.062", ""),
         (links(*[gpu(n, H100, []) + DEAD for n in range(8)]), WARN, "no NVLink is active", ""),
+        (links(""), OK, "", "0"),  # cards that can have none; Azure/azurehpc-health-checks knows it
         (links("GPU\n"), INCOMPLETE, "could not be read: nvidia-smi nvlink listed no GPU", ""),
         (links("no", status=2), INCOMPLETE, "could not be read: exit code 2: no", ""),
         (host(smi_nvlink=HUNG), CRITICAL,
@@ -120,6 +121,8 @@ def counted(before: str, after: str | None = None) -> Seen:
         (counted(BLACKWELL.format(505, 505), BLACKWELL.format(508, 508)), CRITICAL,
          "gpu 0 link 14: Link recovery successful events +3"),
         (counted("GPU 0: NVIDIA A2 (UUID: GPU-1)\n"), OK, ""),
+        (counted("", ""), OK, ""),
+        (counted("GPU\n"), INCOMPLETE, "could not be read: nvidia-smi nvlink listed no GPU"),
         (host(smi_nvlink_errors=said(b"no", 2)), INCOMPLETE, "could not be read: exit code 2: no"),
         (host(smi_nvlink_errors=HUNG), CRITICAL,
          "nvidia-smi hangs: a GPU or its driver does not answer"),
