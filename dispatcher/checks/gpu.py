@@ -154,7 +154,10 @@ def number(text: str) -> float | None:
 #: what nvidia-smi says instead of an answer: the words, what they mean, what to do about it
 _REFUSALS = (
     (
-        re.compile(r"device handle for GPU ?([0-9A-Fa-f:.]+): (?:GPU is lost|Unknown Error)"),
+        re.compile(  # newer ones name it by number and by address
+            r"device handle for (?:GPU\d+: )?(?:GPU ?)?([0-9A-Fa-f:.]+): "
+            r"(?:GPU is lost|Unknown Error|Not Found)"
+        ),
         "gpu {0}: lost: the driver cannot reach it",
         "dmesg -T | grep -i xid; reboot the host; again: power cables, riser, the card",
     ),

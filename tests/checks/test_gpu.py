@@ -211,6 +211,12 @@ REFUSED = {
     # https://github.com/pdbear/syno_nvidia_gpu_driver/issues/22
     b"Unable to determine the device handle for GPU0000:07:00.0: Unknown Error\n":
         ("gpu 0000:07:00.0: lost: the driver cannot reach it", "reboot the host"),
+    b"Unable to determine the device handle for GPU3: 0000:5F:00.0: Unknown Error\n":
+        ("gpu 0000:5F:00.0: lost: the driver cannot reach it", "reboot the host"),
+    b"Unable to determine the device handle for GPU2: Unknown Error\n":
+        ("gpu 2: lost: the driver cannot reach it", "reboot the host"),
+    b"Unable to determine the device handle for GPU 0000:01:00.0: Not Found\n":
+        ("gpu 0000:01:00.0: lost: the driver cannot reach it", "reboot the host"),
     # https://github.com/intel/llvm/issues/17614
     b"Failed to initialize NVML: Driver/library version mismatch\nNVML library version: 550.144\n":
         ("the driver that runs is 570.86.15, its library 550.144", "an update of the driver"),
