@@ -210,8 +210,11 @@ def _full_readings(want: Want) -> list[list[Any]]:
 
 def counters() -> list[Any]:
     """The reading of the RDMA ports' error counters, less its limits."""
-    place = b"/sys/class/infiniband/*/ports/*/"
-    return ["ib counters", "file", [place + b"counters/*", place + b"hw_counters/*"]]
+    names = [name.encode() for name in (*network.BROKEN, *network.POOR)]  # of fifty that a port has
+    return ["ib counters", "file", [
+        b"/sys/class/infiniband/*/ports/*/" + folder + name
+        for folder in (b"counters/", b"hw_counters/") for name in names
+    ]]  # fmt: skip
 
 
 def nvlink_errors() -> list[Any]:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+from collections import Counter
+from pathlib import Path
 from typing import Any
 
 from cases import cases
@@ -10,6 +13,7 @@ from checks.samples import HUNG, host, said
 from dispatcher.checks import gpu, health, report
 from dispatcher.checks.check import Asked, Check, Finding, Level, Reading, Seen, ok
 from dispatcher.checks.report import CheckReport, Want, make_report, site
+from dispatcher.remote.probe import survey
 
 OK, WARN, INCOMPLETE, CRITICAL = Level.OK, Level.WARN, Level.INCOMPLETE, Level.CRITICAL
 
@@ -81,18 +85,29 @@ def test_what_a_full_check_reads_besides() -> None:
 def test_what_the_second_visit_reads() -> None:
     meet = ["meet", "call", ["meet", ["10.0.0.1"], 4000, 4.0], 5.0, 16 << 10]
     assert report.second_readings(want(), ["10.0.0.1"], 4000) == [meet]
-    place = b"/sys/class/infiniband/*/ports/*/"
-    counters = [
-        "ib counters",
-        "file",
-        [place + b"counters/*", place + b"hw_counters/*"],
-        5.0,
-        1 << 20,
-    ]
     assert report.second_readings(want(full=True), ["10.0.0.1"], 4000) == [
-        meet, counters,
+        meet, [*report.counters(), 5.0, 1 << 20],
         ["smi nvlink errors", "run", [b"nvidia-smi", b"nvlink", b"-e"], 5.0, 1 << 20],
     ]  # fmt: skip
+
+
+def test_the_counters_of_many_ports_are_read(tmp_path: Path) -> None:
+    """A port has fifty, and a host may have a dozen ports; only so many files are read."""
+    for n in range(12):
+        port = tmp_path / f"sys/class/infiniband/mlx5_{n}/ports/1"
+        of_ports = ("symbol_error", "link_downed", *(f"port_rcv_{i}" for i in range(20)))
+        for folder, names in (
+            ("counters", of_ports),
+            ("hw_counters", ("out_of_sequence", *(f"np_{i}" for i in range(30)))),
+        ):
+            (port / folder).mkdir(parents=True)
+            for name in names:
+                (port / folder / name).write_text("7\n")
+    _, _, patterns = report.counters()
+    found = survey.files([os.fsencode(tmp_path) + pattern for pattern in patterns])
+    assert Counter(path.rpartition(b"/")[2] for path, _ in found) == dict.fromkeys(
+        (b"symbol_error", b"link_downed", b"out_of_sequence"), 12
+    )
 
 
 def test_a_site_s_checks_come_last_and_on_request() -> None:
