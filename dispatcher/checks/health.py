@@ -319,7 +319,7 @@ def mounts(hosts: Mapping[str, Seen]) -> dict[str, Finding]:
     shared: dict[str, set[str]] = {
         name: {
             f"{place} ({kind})"
-            for _, place, kind, _ in parse(hosts[name].file("kernel", "/proc/self/mounts"))
+            for _, place, kind, _ in parse(hosts[name].output("mounts"))
             if SHARED.fullmatch(kind)
         }
         for name, one in found.items()
@@ -339,7 +339,9 @@ def mounts(hosts: Mapping[str, Seen]) -> dict[str, Finding]:
 
 def _writable(seen: Seen) -> Finding:
     """The mount that the working directory is on."""
-    mounts = parse(seen.file("kernel", "/proc/self/mounts"))
+    mounts = parse(seen.output("mounts"))
+    if not mounts:
+        raise Unread("/proc/self/mounts: no mount in it")
     where = seen.asked.cwd
     above = [m for m in mounts if f"{where}/".startswith(m[1].rstrip("/") + "/")]
     if above:

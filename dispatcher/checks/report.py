@@ -151,7 +151,7 @@ def first_readings(want: Want, names: Sequence[str]) -> list[list[Any]]:
     script = want.asked.script
     found: list[list[Any]] = [
         ["kernel", "file", [
-            b"/proc/meminfo", b"/proc/self/limits", b"/proc/self/mounts", b"/proc/uptime", b"/dev/",
+            b"/proc/meminfo", b"/proc/self/limits", b"/proc/uptime", b"/dev/",
             b"/proc/driver/nvidia/gpus/", b"/sys/module/nvidia/version", b"/sys/class/infiniband/",
         ], limit, 256 << 10],
         ["space shm", "call", ["space", b"/dev/shm"], limit, 4096],
@@ -196,6 +196,7 @@ def _full_readings(want: Want) -> list[list[Any]]:
         ["dmesg", "run", _log("dmesg")],
         ["journal", "run", _log("journalctl -k -b -o short-monotonic --no-pager")],
         ["fabric manager", "run", [b"systemctl", b"is-active", b"nvidia-fabricmanager"]],
+        ["mounts", "run", [b"cat", b"/proc/self/mounts"]],  # longer than a file that is read
         ["rdma", "file", [
             b"/sys/class/infiniband/*/ports/*/" + name
             for name in (b"state", b"phys_state", b"rate", b"link_layer")

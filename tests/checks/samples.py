@@ -36,7 +36,6 @@ DEV = "\n".join(["null", "nvidia-uvm", "nvidiactl", *(f"nvidia{n}" for n in rang
 KERNEL = {
     "/proc/meminfo": MEMINFO,
     "/proc/self/limits": LIMITS,
-    "/proc/self/mounts": MOUNTS,
     "/proc/uptime": b"1000000.00 77777.00\n",
     "/dev/": DEV,
     "/sys/module/nvidia/version": b"570.86.15\n",
@@ -63,6 +62,7 @@ def said(text: bytes, status: int = 0) -> Reading:
 
 READINGS = {
     "kernel": files(KERNEL),
+    "mounts": said(MOUNTS),
     "space shm": call([500 * GIB, 499 * GIB, 10**6, 10**6]),
     "space tmp": call([100 * GIB, 60 * GIB, 10**6, 10**6]),
     "space cwd": call([100 * GIB, 60 * GIB, 0, 0]),

@@ -311,7 +311,7 @@ def test_a_slower_port_than_elsewhere_is_found() -> None:
 
 def mounted(text: bytes, others: int = 2) -> Finding:
     hosts = {f"h{n}": host(f"h{n}") for n in range(others)}
-    return health.mounts({**hosts, "odd": host("odd", kernel=kernel(mounts=text))})["odd"]
+    return health.mounts({**hosts, "odd": host("odd", mounts=said(text))})["odd"]
 
 
 def test_mounts() -> None:
@@ -321,7 +321,7 @@ def test_mounts() -> None:
     read_only = mounted(MOUNTS.replace(b"/home nfs4 rw", b"/home nfs4 ro"))
     assert (read_only.level, "/home is mounted read-only" in read_only.text) == (WARN, True)
     assert mounted(MOUNTS[:60]).level == CRITICAL
-    unread = health.mounts({"a": host("a", kernel=HUNG), "b": host("b")})
+    unread = health.mounts({"a": host("a", mounts=HUNG), "b": host("b")})
     assert (unread["a"].level, unread["b"].level) == (INCOMPLETE, OK)
     assert health.parse("a b c d") == []
     assert health.parse(r"x /mnt/a\040b nfs rw 0 0")[0][1] == "/mnt/a b"

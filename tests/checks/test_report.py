@@ -60,7 +60,7 @@ def test_what_a_full_check_reads_besides() -> None:
     assert list(more) == [
         "smi", "smi core", "smi remap", "smi recovery", "smi nvlink", "smi nvlink errors",
         "smi topo", "dcgm", "gpudirect", "lspci", "dmesg", "journal", "fabric manager",
-        "rdma", "ib counters",
+        "mounts", "rdma", "ib counters",
     ]  # fmt: skip
     assert {(one[2], one[3]) for one in more.values()} == {(5.0, 1 << 20)}
     fields = ",".join((*gpu.CORE_FIELDS, *gpu.MORE_FIELDS)).encode()
@@ -80,6 +80,18 @@ def test_what_a_full_check_reads_besides() -> None:
     site_too = by_name(report.first_readings(want(full=True, site="/etc/site"), []))
     assert site_too["site"] == ["site", b"/etc/site", 5.0, 16 << 10]
     assert "site" not in by_name(report.first_readings(want(site="/etc/site"), []))
+
+
+def test_many_mounts_are_read_to_the_end() -> None:
+    """A host of containers has far more of them than of what else is read."""
+    (reading,) = (one for one in report.first_readings(want(full=True), []) if one[0] == "mounts")
+    assert reading[1:3] == ["run", [b"cat", b"/proc/self/mounts"]]
+    assert reading[4] > survey.FILE_LIMIT
+    layers = b"overlay /o/%d/merged overlay rw,lowerdir=/l 0 0\n" * 999 % tuple(range(999))
+    home = b"nas:/home /home nfs4 rw 0 0\n"
+    hosts = {name: host(name, mounts=said(text)) for name, text in
+             {"a": home, "b": home, "many": layers + home}.items()}  # fmt: skip
+    assert health.mounts(hosts)["many"].level == OK
 
 
 def test_what_the_second_visit_reads() -> None:

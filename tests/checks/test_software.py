@@ -190,7 +190,7 @@ c /c cephfs rw 0 0
 def mounts_of(*texts: bytes, cwd: str = "/home/me") -> dict[str, Finding]:
     hosts = {}
     for at, text in enumerate(texts):
-        one = host(f"h{at}", kernel=kernel(mounts=text))
+        one = host(f"h{at}", mounts=said(text))
         hosts[f"h{at}"] = replace(one, asked=replace(one.asked, cwd=cwd))
     return health.mounts(hosts)
 
