@@ -314,27 +314,40 @@ def _plain(word: str) -> str:
 
 
 def mounts(hosts: Mapping[str, Seen]) -> dict[str, Finding]:
-    """Shared file systems that most hosts have and one has not; a working directory read-only."""
+    """Shared file systems that most hosts have and one has not; a working directory read-only.
+
+    What an automounter would mount at the first use is missing nowhere.
+    """
     found = each(_writable)(hosts)
-    shared: dict[str, set[str]] = {
-        name: {
-            f"{place} ({kind})"
-            for _, place, kind, _ in parse(hosts[name].output("mounts"))
-            if SHARED.fullmatch(kind)
-        }
+    there = {
+        name: parse(hosts[name].output("mounts"))
         for name, one in found.items()
         if one.level != Level.INCOMPLETE
     }
+    shared = {
+        name: {(place, kind) for _, place, kind, _ in all_of_it if SHARED.fullmatch(kind)}
+        for name, all_of_it in there.items()
+    }
     common = {
-        place
-        for place in set().union(*shared.values())
-        if sum(place in places for places in shared.values()) * 2 > len(shared)
+        one
+        for one in set().union(*shared.values())
+        if sum(one in places for places in shared.values()) * 2 > len(shared)
     }
     for name, places in shared.items():
-        missing = sorted(common - places)
+        watched = [place for _, place, kind, _ in there[name] if kind == "autofs"]
+        missing = [
+            f"{place} ({kind})"
+            for place, kind in sorted(common - places)
+            if not any(_below(place, above) for above in watched)
+        ]
         if missing:
             found[name] = critical(f"not mounted: {', '.join(missing[:4])}", "mount it: mount -a")
     return found
+
+
+def _below(place: str, above: str) -> bool:
+    """Whether ``place`` is ``above``, or in it."""
+    return f"{place}/".startswith(above.rstrip("/") + "/")
 
 
 def _writable(seen: Seen) -> Finding:
@@ -343,7 +356,7 @@ def _writable(seen: Seen) -> Finding:
     if not mounts:
         raise Unread("/proc/self/mounts: no mount in it")
     where = seen.asked.cwd
-    above = [m for m in mounts if f"{where}/".startswith(m[1].rstrip("/") + "/")]
+    above = [mount for mount in mounts if _below(where, mount[1])]
     if above:
         # of several on one place the last one counts
         _, place, _, options = max(reversed(above), key=lambda mount: len(mount[1]))

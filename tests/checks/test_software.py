@@ -207,6 +207,18 @@ def test_shared_file_systems_that_most_hosts_have() -> None:
     assert mounts_of(many, many, none)["h2"].text.endswith("/m2 (nfs), /m3 (nfs)")
 
 
+def test_what_is_mounted_at_its_first_use_is_not_missing() -> None:
+    """An idle host has mounted nobody's home folder yet, where its automounter does that."""
+    busy = b"auto.home /home autofs rw 0 0\nnas:/h/bob /home/bob nfs4 rw 0 0\n"
+    idle = busy.partition(b"\n")[0] + b"\nsystemd-1 /data autofs rw 0 0\n"
+    found = mounts_of(busy, busy, idle, b"x / ext4 rw 0 0\n", busy, cwd="/")
+    assert [one.text for one in found.values()] == [
+        "", "", "", "not mounted: /home/bob (nfs4)", "",
+    ]  # fmt: skip
+    busy += b"nas:/d /data nfs rw 0 0\nnas:/e /data2 nfs rw 0 0\n"
+    assert mounts_of(busy, busy, idle, cwd="/")["h2"].text == "not mounted: /data2 (nfs)"
+
+
 @cases(
     ("cwd", "text"),
     [
