@@ -199,6 +199,9 @@ def log(text: str = "", journal: Reading = MISSING, **changed: Reading) -> Seen:
         (host(dmesg=CLOSED, journal=said(("begin\n" + XID_64).encode())), CRITICAL, "Xid 64"),
         (host(dmesg=CLOSED, journal=MISSING), INCOMPLETE, "not permitted; journalctl: not inst"),
         (host(dmesg=CLOSED, journal=said(HINT.encode())), INCOMPLETE, "dmesg: exit code 1"),
+        (host(dmesg=CLOSED, journal=MISSING, kernel=kernel(version=None)), OK, ""),  # nor a GPU
+        (host(dmesg=said(("begin\n" + XID_64).encode()), kernel=kernel(version=None)), CRITICAL,
+         "Xid 64"),
         (host(dmesg=HUNG, journal=HUNG), INCOMPLETE, "no answer in time"),
     ],
 )  # fmt: skip
