@@ -6,6 +6,8 @@ lies in a folder is read by ``options.config_trust``.
 
 from __future__ import annotations
 
+import errno
+import os
 from collections.abc import Callable
 
 from dispatcher.model.errors import FileUnusable
@@ -28,6 +30,24 @@ def read(who: str, path: str, most: int) -> bytes:
         size = f"{most >> 20} MiB" if most >> 20 else f"{most >> 10} KiB"
         raise FileUnusable(f"{who}: larger than {size}")
     return found
+
+
+def expect(who: str, path: str) -> None:
+    """See that ``path`` can be written, before the work whose result it is to take.
+
+    Nothing is made or emptied. who: as for ``read``. Raises: UsageError.
+    """
+
+    def looking() -> bytes:
+        folder = os.path.dirname(path) or "."
+        os.stat(folder)
+        if os.path.isdir(path):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+        if not os.access(path if os.path.exists(path) else folder, os.W_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+        return b""
+
+    _worded(who, looking)
 
 
 def write(who: str, path: str, text: str) -> None:

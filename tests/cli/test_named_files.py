@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -40,6 +41,21 @@ def test_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     named_files.write("--opt", "f", "t\u00e4xt\n")
     assert Path("f").read_bytes() == "t\u00e4xt\n".encode()
     for path, said in (("no/f", "no such file or directory"), (".", "is a directory")):
-        with pytest.raises(UsageError) as caught:
-            named_files.write("--opt", path, "x")
-        assert caught.value.message == f"--opt: {said}"
+        for refused in (partial(named_files.write, text="x"), named_files.expect):
+            with pytest.raises(UsageError) as caught:
+                refused("--opt", path)
+            assert caught.value.message == f"--opt: {said}"
+
+
+def test_what_can_be_written_is_left_as_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("f").write_text("old")
+    for path in ("f", "new"):
+        named_files.expect("--opt", path)
+    assert [path.read_text() for path in tmp_path.iterdir()] == ["old"]
+    monkeypatch.setattr("os.access", lambda path, mode: path == "f")
+    named_files.expect("--opt", "f")
+    with pytest.raises(UsageError, match="--opt: permission denied"):
+        named_files.expect("--opt", "new")

@@ -40,6 +40,9 @@ def run(options: CheckOptions) -> int:
         )
     # what crosses to the ranks by itself goes before what the hosts have
     ours = {n: v for n, v in os.environ.items() if n.startswith(("NCCL_", "GLOO_")) and crosses(n)}
+    logged = {} if options.log is None else _logged(options.log)
+    if options.apply is not None:
+        named_files.expect(f"--apply {options.apply}", options.apply)
     if options.texts:
         if options.dry_run:
             raise ConflictingOptions("--from touches no host: --dry-run is for asking them")
@@ -55,13 +58,13 @@ def run(options: CheckOptions) -> int:
     advice = advise(hosts)
     messages = list(advice.messages)
     if options.log is not None:
-        messages += _compared(options.log, advice, hosts)
-    if options.apply is not None:
-        _write(options.apply, advice)
+        messages += _compared(options.log, logged, advice, hosts)
     if options.as_json:
         tell(record(advice, messages))
     else:
         print_lines(lines(advice, messages))
+    if options.apply is not None:
+        _write(options.apply, advice)
     if any(host.unread.startswith("lost: ") for host in hosts.values()):
         return 125
     return 1 if any(message.level > Level.WARN for message in messages) else 0
@@ -109,11 +112,21 @@ def _asked(options: CheckOptions, ours: Mapping[str, str]) -> dict[str, HostNet]
     return found
 
 
-def _compared(path: str, advice: Advice, hosts: Mapping[str, HostNet]) -> list[Message]:
-    """What a log says that was not to be expected, and of whom it says nothing."""
+def _logged(path: str) -> dict[str, nccl_log.NetworkUse]:
+    """What a log says of each host. Raises: UsageError."""
     logged = nccl_log.read(_read(path, "--log", MOST_LOG).splitlines())
     if not logged:
         raise FileUnusable(f"--log {path}: no lines of NCCL in it", hint="-x NCCL_DEBUG=INFO")
+    return logged
+
+
+def _compared(
+    path: str,
+    logged: dict[str, nccl_log.NetworkUse],
+    advice: Advice,
+    hosts: Mapping[str, HostNet],
+) -> list[Message]:
+    """What a log says that was not to be expected, and of whom it says nothing."""
     places = {
         name: [address for netdev in host.netdevs for address in netdev.addresses]
         for name, host in hosts.items()

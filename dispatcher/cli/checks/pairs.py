@@ -164,6 +164,8 @@ def run(options: CheckOptions) -> int:
     does = f"measure the network by {options.backend or 'tcp'} with one partner after the other"
     if show_only(options, "check", ((host, does) for host in targets)):
         return 0
+    if options.svg is not None:
+        named_files.expect(f"--svg {options.svg}", options.svg)
     allow_open_files(len(targets))
     connect = options.connect_timeout
     began = time.monotonic()
@@ -174,13 +176,13 @@ def run(options: CheckOptions) -> int:
             problems[host] = "no partner was left for it"
     ranking = rank_pairs(pairs, slow)
     took = time.monotonic() - began
-    if options.svg is not None:
-        named_files.write(f"--svg {options.svg}", options.svg, svg(names, pairs, ranking))
     if options.as_json:
         tell(record(names, pairs, problems, ranking, played, took, inside, slow))
     else:
         shown = lines(names, pairs, problems, ranking, played, took, inside, slow)
         print_lines(shown)
+    if options.svg is not None:
+        named_files.write(f"--svg {options.svg}", options.svg, svg(names, pairs, ranking))
     if problems:
         return errors.CLUSTER
     return 1 if ranking.bad or slow_rails(pairs, slow) or below(inside, slow) else 0

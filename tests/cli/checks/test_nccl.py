@@ -131,6 +131,25 @@ def test_advice_that_cannot_be_written(
     assert capsys.readouterr().err == said
 
 
+@pytest.mark.parametrize("words", [["--apply", "no/where"], ["--log", "no"]])
+def test_files_that_are_no_good_are_refused_before_hosts_are_asked(
+    words: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(nccl, "_asked", pytest.fail)
+    assert cli.main(["check", "--nccl", "-w", "n1", *words]) == 2
+
+
+def test_advice_that_does_not_fit_into_one_file_is_shown_all_the_same(
+    texts: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "b2.txt").write_text((tmp_path / "b2.txt").read_text().replace("mlx5", "rocep"))
+    assert cli.main(["check", "--nccl", *texts, "--apply", "f"]) == 2
+    shown = capsys.readouterr()
+    assert "NCCL_IB_HCA==rocep_" in shown.out
+    assert "the hosts need different settings" in shown.err
+    assert not (tmp_path / "f").exists()
+
+
 NOW = Prediction("Socket", interfaces=())
 THEN = Prediction(None, fatal="no socket\x1b interface found")
 

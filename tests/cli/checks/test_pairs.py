@@ -276,6 +276,15 @@ def test_hosts_that_cannot_take_part(played: Played, capsys: pytest.CaptureFixtu
     assert played.rounds == []
 
 
+def test_a_picture_that_cannot_be_written_in_the_end_costs_no_result(
+    played: Played, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["check", "--pairs", "-w", "n[1-4]", "--svg", "/dev/full"]) == 2
+    shown = capsys.readouterr()
+    assert "usual: 4.0 GB/s" in shown.out
+    assert shown.err == "error: --svg /dev/full: no space left on device [file-unusable]\n"
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
@@ -291,6 +300,7 @@ def test_refusals(
 ) -> None:
     assert cli.main(["check", "--pairs", *words]) == 2
     assert capsys.readouterr().err.startswith(f"error: {said}")
+    assert (played.limits, played.rounds) == ({}, [])  # before any host is touched
 
 
 @pytest.mark.parametrize("backend", ["mpi", "nccl", "gloo"])
