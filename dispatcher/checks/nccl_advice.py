@@ -86,6 +86,9 @@ def _start(name: str, host: HostNet, will: Prediction, many: bool, add: Add) -> 
         return
     hca = host.settings.get("NCCL_IB_HCA", "")
     active = [port for port in host.ports if port.active and port.layer != OTHER]
+    if will.net not in ("IB", "Socket") and host.plugin is None:
+        text = f"NCCL_NET={will.net}: ldconfig knows no plugin, and without one NCCL does not start"
+        add(name, Level.WARN, text, "LD_LIBRARY_PATH= the folder of libnccl-net.so")
     others = " ".join(port.name for port in host.ports if port.active and port.layer == OTHER)
     if others and will.net == "Socket" and host.plugin is None:
         text = f"{others} can be used by a plugin only, and ldconfig knows none: data goes by TCP"

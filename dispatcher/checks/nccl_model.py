@@ -5,7 +5,9 @@ As NCCL's own source has it (net_ib, net_socket, bootstrap):
 * The *bootstrap interface* is chosen first, from NCCL_SOCKET_IFNAME or else ``ib*``,
   then anything but docker, lo and virbr, then those. A name that fits nothing is
   fatal, also where all data goes over InfiniBand.
-* A plugin (libnccl-net.so) goes before NCCL's own networks, whatever NCCL_IB_DISABLE says.
+* A plugin (libnccl-net.so) goes before NCCL's own networks, whatever NCCL_IB_DISABLE says. What it
+  calls itself changes with its version, and the ranks may find one in a folder of their own: any
+  other name in NCCL_NET is taken for a plugin's.
 * IB takes every ACTIVE port that NCCL_IB_HCA lets pass, InfiniBand *and* RoCE, of no other layer.
   If none is left it is silently Socket, unless NCCL_NET insists.
 * A filter is ``[^][=]name[:port],...``: one ``^`` turns the whole list round, one ``=``
@@ -136,7 +138,12 @@ def predict(
         return Prediction(None, fatal=f"{what}no socket interface found")
     first = Prediction("Socket", (), interfaces, interfaces[0])
     wanted = settings.get("NCCL_NET", "")
-    if plugin and settings.get("NCCL_NET_PLUGIN") != "none" and wanted in ("", plugin):
+    refused = settings.get("NCCL_NET_PLUGIN") == "none"
+    if wanted.upper() not in ("", "IB", "SOCKET"):
+        if refused:
+            return Prediction(None, fatal=f"NCCL_NET={wanted} but NCCL_NET_PLUGIN=none")
+        return replace(first, net=wanted)
+    if plugin and not refused and not wanted:
         return replace(first, net=plugin)
     disabled = is_on(settings.get("NCCL_IB_DISABLE", ""))
     usable_ports = () if disabled else _ports(ports, settings.get("NCCL_IB_HCA", ""))
@@ -145,8 +152,6 @@ def predict(
         return Prediction(None, fatal=f"NCCL_NET=IB but {why}")
     if usable_ports and wanted.upper() in ("", "IB"):
         return replace(first, net="IB", ports=usable_ports, interfaces=())
-    if wanted.upper() not in ("", "IB", "SOCKET"):
-        return Prediction(None, fatal=f"NCCL_NET={wanted}: no such network plugin")
     return first
 
 

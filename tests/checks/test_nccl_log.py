@@ -215,6 +215,11 @@ def test_how_it_is_told(
         (("ib", ()), NetworkUse("IB", ("a:1",)), []), (("IB", ("a:1",)), NetworkUse("IB"), []),
         (("Socket", ()), NetworkUse("IB"), ["uses IB, expected was Socket"]),
         (("Socket", ()), NetworkUse("Socket"), []),
+        # a plugin has a name of its own in every version
+        (("AWS Libfabric", ()), NetworkUse("Libfabric"), []),
+        (("libnccl-net.so", ()), NetworkUse("IBext_v8"), []),
+        (("AWS Libfabric", ()), NetworkUse("Socket"), ["uses Socket, expected was AWS Libfabric"]),
+        (("IB", ()), NetworkUse("IBext"), ["uses IBext, expected was IB"]),
     ],
 )  # fmt: skip
 def test_what_is_not_as_expected(

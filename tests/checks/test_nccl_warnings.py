@@ -46,8 +46,11 @@ def test_nothing_is_said_of_a_plain_host() -> None:
         ({"NCCL_SOCKET_IFNAME": "eth9"}, {"netdevs": (replace(ETH, running=False),)}, "CRITICAL",
          "NCCL does not start: NCCL_SOCKET_IFNAME=eth9: no socket interface found",
          "name one that is up with an address; there is: none"),
-        ({"NCCL_NET": "x"}, {}, "CRITICAL",
-         "NCCL does not start: NCCL_NET=x: no such network plugin", None),
+        ({"NCCL_NET": "gIB"}, {}, "WARN",
+         "NCCL_NET=gIB: ldconfig knows no plugin, and without one NCCL does not start",
+         "LD_LIBRARY_PATH= the folder of libnccl-net.so"),
+        ({"NCCL_NET": "x", "NCCL_NET_PLUGIN": "none"}, {}, "CRITICAL",
+         "NCCL does not start: NCCL_NET=x but NCCL_NET_PLUGIN=none", None),
         ({"NCCL_IB_HCA": "x"}, {}, "CRITICAL",
          "NCCL_IB_HCA=x: no such port is ACTIVE, so NCCL falls back to Socket silently",
          "NCCL_NET=IB makes that an error"),
@@ -126,6 +129,7 @@ def test_one_trouble(
         ({"NCCL_DEBUG_FILE": "/l/%h.%p"}, {}),
         ({}, {"ports": (*ONE, Port("mlx5_1", 1, "DOWN", "POLLING", 200.0, IB))}),
         ({"NCCL_NET": "IB"}, {}),
+        ({"NCCL_NET": "Libfabric"}, {"plugin": "AWS Libfabric"}),
     ],
 )
 def test_no_trouble(settings: dict[str, str], changes: dict[str, Any]) -> None:
