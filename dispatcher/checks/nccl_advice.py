@@ -2,10 +2,10 @@
 
 Choice, in this order:
 
-1. *Which ports.* ACTIVE ones; not a RoCE port that carries the default route or our
-   login (it is the host's own network card). InfiniBand where every host has it, else
-   RoCE where every host has it, else plain sockets, unless there are ports that a plugin may use.
-   Of those the fastest on each host.
+1. *Which ports.* ACTIVE ones; not a RoCE port that carries the default route or our login (it is
+   the host's own network card), be it below a bond, a bridge or a VLAN. InfiniBand where every host
+   has it, else RoCE where every host has it, else plain sockets, unless there are ports that a
+   plugin may use. Of those the fastest on each host.
 2. *How to name them.* With ``=``, so that mlx5_1 is not mlx5_10 as well; for the whole
    cluster where all hosts have the same names, else host by host. ``NCCL_NET=IB`` goes
    with it, so that a port that fails is an error instead of a job ten times slower.
@@ -310,6 +310,9 @@ def _usable(host: HostNet) -> list[Port]:
     active = [port for port in host.ports if port.active]
     meeting = {d.name for d in host.netdevs if host.login and host.login in d.addresses}
     taken = meeting | ({host.route} if host.route else set())
+    lower = {device.name: set(device.lower) for device in host.netdevs}
+    while below := set().union(*(lower.get(name, set()) for name in taken)) - taken:
+        taken |= below
     return [p for p in active if p.layer != ROCE or not taken & set(p.netdevs)] or active
 
 

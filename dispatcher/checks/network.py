@@ -216,13 +216,14 @@ INFINIBAND = 32
 
 @dataclass(frozen=True)
 class Netdev:
-    """One interface. addresses: numeric, IPv4 first."""
+    """One interface. addresses: numeric, IPv4 first. lower: what a bond, bridge or VLAN lies on."""
 
     name: str
     running: bool
     addresses: tuple[str, ...] = ()
     mtu: int | None = None
     ipoib: bool = False
+    lower: tuple[str, ...] = ()
 
     @property
     def usable(self) -> bool:
@@ -281,6 +282,7 @@ def _own(words: list[str]) -> Netdev | None:
         _sorted([value for value in fields.get("addresses", "").split(",") if value]),
         _number(fields.get("mtu", "")),
         _number(fields.get("type", "")) == INFINIBAND,
+        tuple(filter(_NAME.fullmatch, fields.get("lower", "").split(","))),
     )
 
 

@@ -234,6 +234,25 @@ def test_the_host_s_own_card_is_left_alone(changes: dict[str, Any], hca: str) ->
     assert advise({"h0": alone}).settings["NCCL_IB_HCA"] == "=r1"
 
 
+def test_the_host_s_own_card_may_be_below_a_bond() -> None:
+    """The port of a bond is told by the cards of which it is made."""
+    text = """\
+mlx5_bond_0/ports/1|4: ACTIVE|5: LinkUp|200 Gb/sec (4X HDR)|Ethernet|ens1f0|0
+mlx5_2/ports/1|4: ACTIVE|5: LinkUp|200 Gb/sec (4X HDR)|Ethernet|ens2|0
+netdev ens2 flags=1043 addresses=10.1.0.5
+netdev bond0 flags=1443 lower=ens1f0,ens1f1 addresses=
+netdev bond0.7 flags=1043 lower=bond0 addresses=10.0.0.5
+SSH_CONNECTION=10.0.0.9 50000 10.0.0.5 22
+"""
+    assert advise({"h0": from_text(text)}).settings["NCCL_IB_HCA"] == "=mlx5_2"
+    assert (
+        advise({"h0": from_text(text.replace("lower=ens1f0", "lower=bond0.7"))}).settings[
+            "NCCL_IB_HCA"
+        ]
+        == "=mlx5_bond_0,mlx5_2"
+    )  # a ring of them ends
+
+
 LO, DOCKER = Netdev("lo", True, ("127.0.0.1",)), Netdev("docker0", True, ("172.17.0.1",))
 E1, E2 = Netdev("e1", True, ("10.1.0.1",)), Netdev("e2", True, ("10.2.0.1",))
 

@@ -73,9 +73,10 @@ def summed(path: bytes) -> list[Any]:
 
 
 def netdevs() -> str:
-    """``netdev NAME flags= mtu= speed= type= addresses=``, a line each, in the kernel's order.
+    """``netdev NAME flags= mtu= speed= type= lower= addresses=``, a line each, in kernel's order.
 
-    flags are hexadecimal; the addresses are those that the interface itself has.
+    flags are hexadecimal; lower: what a bond, bridge or VLAN lies on; the addresses are those that
+    the interface itself has.
     """
     six: dict[str, list[str]] = {}
     try:
@@ -104,6 +105,12 @@ def netdevs() -> str:
                     words.append("%s=%s" % (field, file.read(32).strip()))
             except OSError:
                 pass
+        try:
+            links = sorted(os.listdir("/sys/class/net/" + name))
+        except OSError:
+            links = []
+        lower = ",".join(link[6:] for link in links if link[:6] == "lower_")
+        words += ["lower=" + lower] if lower else []
         words.append("addresses=" + ",".join(found + six.get(name, [])))
         lines.append(" ".join(words))
     probe.close()

@@ -117,13 +117,22 @@ class TestReadings:
                 raise OSError(errno.EADDRNOTAVAIL, "none")
             return answer
 
+        folders = {"/sys/class/net/ib0": ["upper_br0", "mtu", "lower_e1", "lower_e0"],
+                   "/sys/class/net/lo": ["mtu"]}  # fmt: skip
+
+        def listed(path: str) -> list[str]:
+            if path not in folders:
+                raise OSError(errno.ENOENT, "gone")
+            return folders[path]
+
         monkeypatch.setattr(probes, "open", opened, raising=False)
+        monkeypatch.setattr("os.listdir", listed)
         monkeypatch.setattr(probes, "ioctl", asked)
         devices = [(1, "lo"), (5, "ib0"), (3, "eth9")]
         monkeypatch.setattr(probes, "if_nameindex", lambda: devices)
         assert probes.netdevs().splitlines() == [
             "netdev lo flags=1049 mtu=65536 type=772 addresses=127.0.0.1",
-            "netdev ib0 flags=3 mtu=4092 speed=200000 type=32 addresses="
+            "netdev ib0 flags=3 mtu=4092 speed=200000 type=32 lower=e0,e1 addresses="
             "fd00:0000:0000:0000:0000:0000:0000:0010,fe80:0000:0000:0000:0211:22ff:fe33:4455",
             "netdev eth9 flags=0 addresses=",
         ]
