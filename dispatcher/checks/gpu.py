@@ -35,14 +35,10 @@ WATCHERS = frozenset({
     "dcgmproftester", "gpud", "nvtop", "Xorg",
 })  # fmt: skip
 
-_DEVICE = re.compile(r"nvidia\d+")
-
 
 def count(seen: Seen) -> int:
-    """NVIDIA GPUs; /dev decides where it has any, since /proc shows a container all of them."""
-    files = seen.files("kernel")
-    devices = sum(bool(_DEVICE.fullmatch(n)) for n in files.get("/dev/", "").split())
-    return devices or len(files.get("/proc/driver/nvidia/gpus/", "").split())
+    """NVIDIA GPUs that we may use: a container or a batch system may give us some of them."""
+    return int(seen.value("gpus"))
 
 
 def enough(hosts: Mapping[str, Seen]) -> dict[str, Finding]:

@@ -164,6 +164,7 @@ def first_readings(want: Want, names: Sequence[str]) -> list[list[Any]]:
         ["names", "call", ["resolve", list(names)], limit, 64 << 10],
         ["netdevs", "call", ["netdevs"], limit, 64 << 10],
         ["port", "call", ["free_port"], limit, 4096],
+        ["gpus", "call", ["count_gpus"], limit, 4096],
         ["gpu users", "call", ["gpu_users"], limit, 64 << 10],
         ["gpu apps", "run", _smi(
             "--query-compute-apps=pid,process_name,used_memory", "--format=csv,noheader,nounits"

@@ -35,7 +35,7 @@ MOST = 4 << 20
 #: values in it
 MOST_VALUES = 1 << 16
 #: modules of the agent that a survey needs
-NEEDS = ("protocol.packing", "probe.probes")
+NEEDS = ("protocol.packing", "host.host_facts", "probe.probes")
 
 
 class Stopped(DispatchError):

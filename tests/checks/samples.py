@@ -68,6 +68,7 @@ READINGS = {
     "space cwd": call([100 * GIB, 60 * GIB, 0, 0]),
     "python": said(VERSIONS),
     "names": call([["n1", ["10.0.0.1"], 0.001]]),
+    "gpus": call(8),
     "gpu users": call([]),
     "gpu apps": said(b""),
     "script": call([12, "ab" * 32]),

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from cases import cases
 
-from checks.samples import HUNG, MISSING, host, kernel, said
+from checks.samples import HUNG, MISSING, call, host, kernel, said
 from checks.test_full import CORE, MORE, gpu_lines, smi_host
 from dispatcher.checks import gpu
 from dispatcher.checks.check import CheckHost, Level, Reading, Seen, Unread, checked
@@ -246,12 +246,12 @@ def test_what_nvidia_smi_says_instead_of_an_answer(text: bytes) -> None:
 
 def test_a_host_without_gpus_may_say_that_it_has_none() -> None:
     none = said(b"No devices were found\n")
-    bare = host(kernel=kernel(dev=b"null", version=None), smi=none, smi_core=none)
+    bare = host(kernel=kernel(version=None), gpus=call(0), smi=none, smi_core=none)
     assert (checked(gpu.listed, bare).level, checked(gpu.listed, bare).value) == (OK, "0")
 
 
-def listing(lines: bytes) -> Seen:
-    return host(smi=said(lines), smi_core=MISSING)
+def listing(lines: bytes, gpus: int = 8) -> Seen:
+    return host(gpus=call(gpus), smi=said(lines), smi_core=MISSING)
 
 
 @cases(
@@ -260,6 +260,7 @@ def listing(lines: bytes) -> Seen:
         (smi_host(), OK, ""),
         (listing(gpu_lines(CORE + MORE, {}, 7)), CRITICAL, "nvidia-smi lists 7 of 8 GPUs"),
         (listing(gpu_lines(CORE + MORE, {}, 9)), OK, ""),  # /dev of a container may have fewer
+        (listing(gpu_lines(CORE + MORE, {}, 2), gpus=2), OK, ""),  # two of eight, by a batch system
         (smi_host(used="[GPU is lost]"), CRITICAL, "gpu 7 (00000000:07:00.0): GPU is lost"),
         (smi_host(heat="[GPU requires reset]"), CRITICAL,
          "gpu 7 (00000000:07:00.0): GPU requires reset"),

@@ -33,7 +33,7 @@ def test_what_the_first_visit_reads() -> None:
     found = by_name(report.first_readings(want(), ["n1", "n2"]))
     assert list(found) == [
         "kernel", "space shm", "space tmp", "space cwd", "python", "names", "netdevs", "port",
-        "gpu users", "gpu apps", "script",
+        "gpus", "gpu users", "gpu apps", "script",
     ]  # fmt: skip
     assert {one[2] for one in found.values()} == {5.0}
     assert all(4096 <= one[3] <= 256 << 10 for one in found.values())

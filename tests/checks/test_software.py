@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from cases import cases
 
-from checks.samples import HUNG, MISSING, VERSIONS, call, files, host, kernel, said
+from checks.samples import HUNG, MISSING, VERSIONS, call, host, kernel, said
 from dispatcher.checks import gpu, health
 from dispatcher.checks.check import CheckHosts, Finding, Level, Reading, Seen, each
 
@@ -44,11 +44,11 @@ OLD = said(VERSIONS.replace(b"2.9.1", b"2.4.0").replace(b"3.11.2", b"3.10.1"))
         (health.script, host(script=HUNG), CRITICAL, "does not answer"),
         (health.script, host(script=said(b"", 125)), INCOMPLETE, "exit code 125"),
         (gpu.enough, host(), OK, ""),
-        (gpu.enough, host(kernel=kernel(dev=b"nvidia0\nnvidia1\nnvidiactl")), CRITICAL,
+        (gpu.enough, host(gpus=call(2)), CRITICAL,
          "2 GPUs for 8 slots"),
-        (gpu.enough, replace(host(kernel=kernel(dev=b"nvidia0")), slots=None), CRITICAL,
+        (gpu.enough, replace(host(gpus=call(1)), slots=None), CRITICAL,
          "1 GPU here, 8 elsewhere"),
-        (gpu.enough, host(kernel=HUNG), INCOMPLETE, "no answer"),
+        (gpu.enough, host(gpus=HUNG), INCOMPLETE, "no answer"),
         (each(gpu.users), host(gpu_users=call([[7, 0, "python3"]])), CRITICAL, "python3 (7)"),
         (each(gpu.users), host(gpu_users=call([[7, 0, "nvidia-persiste"]])), OK, ""),
         (each(gpu.users), host(gpu_apps=said(b"9, /opt/py/bin/python, 4012\n")), CRITICAL,
@@ -66,8 +66,7 @@ def test_the_odd_one(check: CheckHosts, one: Seen, level: Level, words: str) -> 
 
 
 def test_a_cluster_without_gpus_needs_none() -> None:
-    bare = kernel(dev=b"null", version=None)
-    found = gpu.enough({name: host(name, kernel=bare) for name in ("a", "b")})
+    found = gpu.enough({name: host(name, gpus=call(0)) for name in ("a", "b")})
     assert {one.level for one in found.values()} == {OK}
 
 
@@ -117,23 +116,10 @@ def test_a_script_is_known_by_its_bytes() -> None:
     assert gone["a"].remedy == "copy it there, as by dispatch put"
 
 
-@cases(
-    ("dev", "proc", "count"),
-    [(b"nvidia0\nnvidia1\nnvidia-uvm\nnvidiactl", b"a b c", 2), (b"null", b"a\nb\nc", 3),
-     (b"null", None, 0), (b"nvidia10\nxnvidia1\nnvidia1x", None, 1)],
-)  # fmt: skip
-def test_gpus_are_counted_in_dev_where_there_are_any(
-    dev: bytes, proc: bytes | None, count: int
-) -> None:
-    contents = {"/dev/": dev, **({} if proc is None else {"/proc/driver/nvidia/gpus/": proc})}
-    assert gpu.count(host(kernel=files(contents))) == count
-
-
 def gpus_of(*counts: int, slots: int | None = None) -> dict[str, Finding]:
     hosts = {}
     for at, count in enumerate(counts):
-        dev = "\n".join(f"nvidia{n}" for n in range(count)).encode()
-        hosts[f"h{at}"] = replace(host(f"h{at}", kernel=kernel(dev=dev)), slots=slots)
+        hosts[f"h{at}"] = replace(host(f"h{at}", gpus=call(count)), slots=slots)
     return gpu.enough(hosts)
 
 
@@ -158,8 +144,7 @@ def test_gpus_enough(counts: tuple[int, ...], slots: int | None, texts: list[str
 
 
 def test_a_cluster_without_gpus_has_hosts_that_cannot_be_read() -> None:
-    bare = kernel(dev=b"null", version=None)
-    found = gpu.enough({"a": host("a", kernel=bare), "b": host("b", kernel=HUNG)})
+    found = gpu.enough({"a": host("a", gpus=call(0)), "b": host("b", gpus=HUNG)})
     assert (found["a"].text, found["b"].level) == ("no GPUs anywhere", INCOMPLETE)
 
 

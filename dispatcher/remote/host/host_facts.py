@@ -9,8 +9,6 @@ from __future__ import annotations
 import os
 import sys
 
-from dispatcher.remote.host.process import search
-
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
@@ -272,6 +270,8 @@ def find_problems(check: dict[str, bytes], cwd: bytes, path: bytes | None) -> li
         problems.append(["iface", what])
     program = check.get("program")
     if program:
+        from dispatcher.remote.host.process import search  # of no use to a survey
+
         found = [os.path.join(cwd, place) for place in search(program, path)]
         files = [place for place in found if os.path.isfile(place)]
         if not files:

@@ -141,6 +141,13 @@ def resolve(names: list[str]) -> list[list[Any]]:
     return found
 
 
+def count_gpus() -> int:
+    """NVIDIA GPUs that we may use, counted as a run counts them."""
+    from dispatcher.remote.host import host_facts
+
+    return host_facts.count_gpus()
+
+
 def gpu_users() -> list[list[Any]]:
     """[pid, user id, name] of processes that have an NVIDIA GPU open, as far as we may see."""
     found: list[list[Any]] = []
@@ -383,5 +390,6 @@ CALLS: dict[str, Callable[..., Any]] = {
     "netdevs": netdevs,
     "environment": environment,
     "resolve": resolve,
+    "count_gpus": count_gpus,
     "gpu_users": gpu_users,
 }

@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 from cases import cases
 
+from dispatcher.remote.host import host_facts
 from dispatcher.remote.probe import probes
 from remote.driver import Os, noting
 
@@ -139,6 +140,10 @@ class TestReadings:
         files.clear()
         devices[:] = [(n, f"e{n}") for n in range(300)]
         assert len(probes.netdevs().splitlines()) == 256
+
+    def test_gpus_are_counted_as_a_run_counts_them(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(host_facts, "count_gpus", lambda: 2)
+        assert probes.count_gpus() == 2
 
     def test_who_has_a_gpu_open(self, monkeypatch: pytest.MonkeyPatch) -> None:
         open_files = {

@@ -213,6 +213,7 @@ def test_commands_files_and_calls(python: str, tmp_path: Path) -> None:
         ["nowhere", "call", ["space", b"/no/where"], 20.0, 1000],
         ["script", "call", ["summed", here + b"/a/state"], 20.0, 1000],
         ["netdevs", "call", ["netdevs"], 20.0, 100000],
+        ["gpus", "call", ["count_gpus"], 20.0, 1000],
         ["crash", "call", ["no such call"], 20.0, 1000],
     )
     assert found["echo"] == [3, b"out\nerr\n", False]
@@ -227,6 +228,7 @@ def test_commands_files_and_calls(python: str, tmp_path: Path) -> None:
     assert b"No such file or directory" in found["nowhere"][1]
     assert unpack(found["script"][1]) == [10, hashlib.sha256(b"4: ACTIVE\n").hexdigest()]
     assert unpack(found["netdevs"][1]).startswith("netdev lo flags=")
+    assert unpack(found["gpus"][1]) >= 0
     assert found["crash"][0] == 125
 
 
