@@ -112,7 +112,8 @@ LOW_POWER = 0.9
 ABSENT = ("[n/a]", "n/a", "[not supported]", "", "[deprecated]")
 
 HANG = critical(
-    "nvidia-smi hangs: a GPU or its driver does not answer", "drain the host and reboot it"
+    "nvidia-smi hangs: a GPU or its driver does not answer",
+    "drain the host and reboot it; if nvidia-smi does answer there after a while: nvidia-smi -pm 1",
 )
 
 

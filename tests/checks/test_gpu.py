@@ -137,6 +137,8 @@ def test_nvidia_smi_that_does_not_answer(
 ) -> None:
     found = checked(gpu.inventory, host(smi=smi, smi_core=core))
     assert (found.level, found.text[: len(text)]) == (level, text)
+    if level == CRITICAL:  # without persistence mode it may be no more than slow
+        assert str(found.remedy).endswith("nvidia-smi -pm 1")
     bare = host(smi=smi, smi_core=core, kernel=kernel(version=None))
     assert (checked(gpu.inventory, bare).text == "no GPU") == (smi == core == MISSING)
 
