@@ -71,6 +71,9 @@ class Filter:
         )
 
 
+_PORT = re.compile(r"[0-9]{1,9}")
+
+
 def parse_filter(text: str) -> Filter:
     """The filter that ``text`` is. Any text is one; what is no port number is read as any."""
     negated = text.startswith("^")
@@ -81,7 +84,7 @@ def parse_filter(text: str) -> Filter:
         name, _, rest = token.partition(":")
         number = rest.partition(":")[0]
         if name:
-            names.append((name, int(number) if number.isascii() and number.isdigit() else -1))
+            names.append((name, int(number) if _PORT.fullmatch(number) else -1))
     return Filter(negated, exact, tuple(names))
 
 

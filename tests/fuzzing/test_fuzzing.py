@@ -43,6 +43,7 @@ FOUND: list[tuple[str, bytes]] = [
     ("network", b'[{"ifname": "a\\nLD_PRELOAD=x", "port": 1, "state": "ACTIVE", "lid": 5,'
                 b' "physical_state": "LINK_UP"}]\nnetdev eth0 flags=41 addresses=10.0.0.6\n'),
     ("network", b"netdev eth\x1b]0;x\a flags=41 mtu=1500 type=1 addresses=10.0.0.6\n"),
+    ("network", b"mlx5_0 port 1 ==> ib0 (Up)\nNCCL_IB_HCA=^mlx5_1:" + b"1" * 5_000),
     ("error-file", b'{"message": {"message": "half a pair: \\ud83d"}}'),
     ("site-checks", b'{"level": "WARN", "text": "\\ud83d", "remedy": "\\udc00"}'),
     ("recorder", b'{"rank": 0, "groups": [["0", "\\ud800", 2, [[4, "\\ud800", false]]]]}'),
