@@ -368,6 +368,7 @@ class BackgroundRun(Generic[T, Item]):
                     self._room.set()
                     if item is not None:
                         tell(item)
+                    await asyncio.sleep(0)  # or who writes fast would have the loop to himself
         except BaseException:
             self._deaf = True
             await self._end_async(news)

@@ -300,6 +300,23 @@ def test_what_was_put_before_a_loop_looks_is_told_there() -> None:
     assert told == [0, 1, 2]
 
 
+def test_other_tasks_of_a_loop_go_on_while_much_is_told() -> None:
+    def work(run: BackgroundRun[Any, Any]) -> None:
+        for number in range(3):
+            run.put(number)
+
+    run, told = started(work, lambda event: None), list[Any]()
+
+    def tell(item: Any) -> None:
+        if item == 0:
+            wait_for(lambda: run._queue.qsize() >= 2)
+            asyncio.get_running_loop().call_soon(told.append, "another")
+        told.append(item)
+
+    asyncio.run(run.run_async(tell))
+    assert told == [0, "another", 1, 2]
+
+
 def test_an_error_is_raised_where_one_waits() -> None:
     def work(run: BackgroundRun[Any, Any]) -> None:
         raise UsageError("no such way")
