@@ -1,8 +1,9 @@
 """The pool's socket: where it lies, who may call, and what passes through it.
 
-It lies in a folder of mode 0700, the socket itself 0600: ``$XDG_RUNTIME_DIR/dispatch``, or
-``kept`` among dispatch's own files; the node's name is part of the socket's, since a home
-directory may be shared by many. Both sides ask the kernel who the other is all the same.
+It lies in a folder of mode 0700, the socket itself 0600: ``$XDG_RUNTIME_DIR/dispatch`` where that
+is the user's own, which it is not behind ``su``, or ``kept`` among dispatch's own files; the node's
+name is part of the socket's, since a home directory may be shared by many. Both sides ask the
+kernel who the other is all the same.
 
 What passes are channels of ``remote.protocol.mux``: a connection is one launcher, a channel
 one command. The launcher is the near end, and numbers them. The end of the connection, from
@@ -56,11 +57,19 @@ _HOUSE = Path(__file__).parents[3]
 
 def folder() -> Path:
     """The folder, made if need be. Raises: UsageError if it is not ours alone."""
-    runtime = os.environ.get("XDG_RUNTIME_DIR", "")
-    if runtime.startswith("/") and os.path.isdir(runtime):
-        return private(Path(runtime, "dispatch"))
+    runtime = _runtime()
+    if runtime is not None:
+        return private(runtime)
     private(state_folder())
     return private(state_folder() / "kept")
+
+
+def _runtime() -> Path | None:
+    """Where it is while the user is logged in; None where the folder for that is another's."""
+    above = os.environ.get("XDG_RUNTIME_DIR", "")
+    if not above.startswith("/") or not os.path.isdir(above):
+        return None
+    return Path(above, "dispatch") if os.stat(above).st_uid == os.geteuid() else None
 
 
 def name() -> str:
@@ -71,11 +80,8 @@ def name() -> str:
 
 def there() -> bool:
     """Whether there may be a daemon to call; no more than a look at the file."""
-    runtime = os.environ.get("XDG_RUNTIME_DIR", "")
-    folders = [state_folder() / "kept"]
-    if runtime.startswith("/"):
-        folders.append(Path(runtime, "dispatch"))
-    return any((place / name()).exists() for place in folders)
+    places = state_folder() / "kept", _runtime()
+    return any(place is not None and os.path.exists(place / name()) for place in places)
 
 
 def dial() -> socket.socket | None:

@@ -75,6 +75,20 @@ def test_a_relative_folder_is_not_looked_into(
     assert not daemon_socket.there()
 
 
+def test_a_folder_of_another_user_is_not_looked_into(
+    runtime: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As ``su`` leaves it in the environment."""
+    another = runtime
+    if os.geteuid() == 0:
+        os.chown(runtime, 1, -1)
+    else:
+        another = Path("/")
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(another))
+    assert daemon_socket.folder() == runtime.parent / "state/dispatch/kept"
+    assert not daemon_socket.there()
+
+
 @cases(
     ("node", "ending"),
     [
