@@ -185,6 +185,8 @@ def console() -> None:
     """
     gc.set_threshold(LOOK_FOR_CYCLES)
     _open_standard_streams()
+    # who started us may ignore it, and then each child's exit code would read as 0
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     try:
         code = _call(sys.argv[1:])
     except KeyboardInterrupt:  # Ctrl-C while we were still being loaded

@@ -263,6 +263,16 @@ def test_the_words_of_the_process(does: Does, monkeypatch: pytest.MonkeyPatch) -
 # -- console ------------------------
 
 
+def test_ends_of_children_count_where_who_started_us_ignores_them() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "dispatcher", "exec", "-w", "localhost", "sh -c 'exit 7'"],
+        preexec_fn=lambda: signal.signal(signal.SIGCHLD, signal.SIG_IGN),
+        check=False, capture_output=True, timeout=60,
+    )  # fmt: skip
+    assert b"exit code 7" in done.stderr
+    assert done.returncode == 1
+
+
 class Left(BaseException):
     """The process would be gone."""
 
