@@ -12,7 +12,9 @@ on. While nobody calls, shells and agents are started for what comes next
 from __future__ import annotations
 
 import base64
+import contextlib
 import os
+import resource
 import signal
 import socket
 import threading
@@ -66,6 +68,9 @@ class Daemon:
                 if self._is_due:  # nobody calls, though a long job may be there
                     # a host that takes nothing must not hold up who calls next
                     threading.Thread(target=self.stand_by, name="stand by", daemon=True).start()
+                continue
+            except OSError:  # too many files are open: what is held is worth more than who calls
+                time.sleep(POLL)
                 continue
             if daemon_socket.uid_of(link) != os.geteuid():
                 link.close()
@@ -244,6 +249,7 @@ def main() -> None:
     if listener is None:
         return
     os.chdir("/")
+    _allow_open_files()
     keep_memory_ours()
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     preload()
@@ -254,6 +260,13 @@ def main() -> None:
     finally:
         daemon_socket.forget()
         daemon.close()
+
+
+def _allow_open_files() -> None:
+    """As many as we may have: who started us knew of its own hosts only."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.suppress(OSError, ValueError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 if __name__ == "__main__":

@@ -5,8 +5,10 @@ No host and no process: connections are played, and callers are of this process.
 
 from __future__ import annotations
 
+import errno
 import json
 import os
+import resource
 import signal
 import socket
 import threading
@@ -276,6 +278,24 @@ def test_it_ends_some_seconds_after_it_held_something(
     assert pool.dropped == [(600.0, None)] * int(clock.now - 1000)
 
 
+def test_no_room_for_who_calls_ends_nobody(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Full(Ticking):
+        """Three times no descriptor is free."""
+
+        def sleep(self, seconds: float) -> None:
+            self.now += seconds
+
+        def accept(self) -> tuple[socket.socket, str]:
+            if self.now < 1003:
+                raise OSError(errno.EMFILE, "too many open files")
+            return super().accept()
+
+    clock = Full()
+    monkeypatch.setattr(module, "time", clock)
+    Daemon(clock).run()  # type: ignore[arg-type]
+    assert clock.now == 1000 + module.LINGER + 1
+
+
 @pytest.fixture
 def running(daemon: Daemon, monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Thread]:
     """Looks often; after the test it does not linger."""
@@ -377,9 +397,10 @@ def test_a_stranger_is_hung_up_on(
 @pytest.fixture
 def process(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     """What ``main`` does to its process, which is this one: only noted."""
-    noted = SimpleNamespace(folder=None, signals={}, forgot=0, preloaded=0)
+    noted = SimpleNamespace(folder=None, signals={}, forgot=0, preloaded=0, files=None)
     monkeypatch.setattr(os, "chdir", lambda path: setattr(noted, "folder", path))
     monkeypatch.setattr(signal, "signal", lambda number, act: noted.signals.update({number: act}))
+    monkeypatch.setattr(resource, "setrlimit", lambda which, to: setattr(noted, "files", to))
     monkeypatch.setattr(module, "preload", lambda: setattr(noted, "preloaded", 1))
     monkeypatch.setattr(daemon_socket, "forget", lambda: setattr(noted, "forgot", 1))
     return noted
@@ -419,6 +440,7 @@ def test_what_it_leaves_at_its_end(
         module.main()
     assert (process.folder, process.forgot, pool.closed) == ("/", 1, 1)
     assert process.signals[signal.SIGHUP] is signal.SIG_IGN
+    assert process.files == (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2
     ends: list[int] = []
     monkeypatch.setattr(os, "_exit", ends.append)
     process.signals[signal.SIGTERM](signal.SIGTERM, None)
