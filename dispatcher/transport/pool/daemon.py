@@ -3,7 +3,7 @@
 A launcher says what to run where; the daemon opens a channel over a connection it has, or
 makes one if it was asked to keep it, and hands bytes on. Every launcher has its own reading
 of ssh_config and known_hosts (``run``), so a change of these files holds from the next one
-on. While nobody calls, shells and agents are started for what comes next
+on, and its own SSH agent. While nobody calls, shells and agents are started for what comes next
 (``transport.ssh.shared_sessions``). It ends when it holds nothing any more.
 
 ``python -m dispatcher.transport.pool.daemon``: started by ``daemon_socket.call`` alone.
@@ -33,11 +33,13 @@ from dispatcher.transport.pool.daemon_client import Ask, Client
 from dispatcher.transport.ssh.paramiko_transport import ParamikoTransport, preload
 from dispatcher.transport.ssh.shared_sessions import SessionPool
 from dispatcher.transport.ssh_auth.passwords import AnyPassword, Outcome, Passwords
+from dispatcher.transport.ssh_config.ssh_config import SshConfig
 
 #: seconds between two looks for connections that are to be closed
 POLL = 1.0
 #: seconds without any connection or client after which the daemon ends
 LINGER = 5.0
+_AGENT = "SSH_AUTH_SOCK"
 #: readings of the configuration that are remembered, beside those whose connections are there
 MOST_READINGS = 16
 
@@ -163,7 +165,7 @@ class Daemon:
             known = self._readings.get(run)
             if known is None:
                 known = self._readings[run] = ParamikoTransport(
-                    config=order["config"],
+                    config=SshConfig(order["config"], environ=_environ(order["agent"])),
                     host_keys=order["host_keys"],
                     passwords=FarPasswords(ask, *order["asks"]),
                     keep=self._pool,
@@ -234,6 +236,12 @@ class FarPassword:
     def why(self, name: str) -> str:
         """As ``Password.why``."""
         return str(self._passwords.call("why", **self._whose) or "nobody answers any more")
+
+
+def _environ(agent: str | None) -> dict[str, str]:
+    """Our environment, with the SSH agent of the launcher's own login; ours may be gone."""
+    others = {name: text for name, text in os.environ.items() if name != _AGENT}
+    return others if agent is None else {**others, _AGENT: agent}
 
 
 def _target(order: dict[str, Any]) -> Target:

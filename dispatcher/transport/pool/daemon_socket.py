@@ -39,7 +39,7 @@ from dispatcher.model.paths import private, state_folder
 from dispatcher.remote.protocol.mux import OWN, Frames, Malformed, frame
 
 #: part of the socket's name, since a daemon may be older than who calls it
-PROTOCOL = 7
+PROTOCOL = 8
 #: bytes of a body at most: a command may be long, and so may a list of hosts
 LARGEST = 1 << 20
 #: bytes of input that may come with an OPEN: as many as any connection takes at once

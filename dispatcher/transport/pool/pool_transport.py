@@ -228,6 +228,7 @@ class PoolTransport(Transport):
             "run": os.urandom(8).hex(),
             "config": None if config is None else os.path.abspath(config),
             "host_keys": host_keys,
+            "agent": os.environ.get("SSH_AUTH_SOCK"),
             "alive": [alive.seconds, alive.otherwise],
             "asks": [self._passwords.may_ask(jump=jump) for jump in (False, True)],
         }

@@ -36,7 +36,10 @@ NEVER = 1e9
 
 
 class SessionPool:
-    """Idle sessions by route; ``give`` and ``take`` are called from any thread."""
+    """Idle sessions by route; ``give`` and ``take`` are called from any thread.
+
+    Which SSH agent the login was by is no part of it: that of a later login is another.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -51,7 +54,7 @@ class SessionPool:
         """
         while True:
             with self._lock:
-                idle = self._idle.get(route)
+                idle = self._idle.get(_by_any_agent(route))
                 if not idle or (name is not None and not idle[-1][1].has_standby(name)):
                     return None
                 _, session = idle.pop()
@@ -64,7 +67,8 @@ class SessionPool:
         session.set_keepalive(ALIVE_INTERVAL, ALIVE_COUNT)  # whatever its last user wanted
         with self._lock:
             if session.active and not self._closed:
-                self._idle.setdefault(route, []).append((time.monotonic(), session))
+                idle = self._idle.setdefault(_by_any_agent(route), [])
+                idle.append((time.monotonic(), session))
                 return
         session.end()
 
@@ -111,6 +115,10 @@ class SessionPool:
         with self._lock:
             self._closed = True
         self.drop()
+
+
+def _by_any_agent(route: Route) -> Route:
+    return tuple(dataclasses.replace(hop, identity_agent=None) for hop in route)
 
 
 _CHANNELS_AT_ONCE = 32  # being opened through one jump host

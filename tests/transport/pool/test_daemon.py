@@ -37,7 +37,7 @@ from ..far_link import FarLink
 ORDER: dict[str, Any] = {
     "host": "n1", "user": "me", "port": 22, "command": "true", "seconds": 10.0, "window": None,
     "keep": None, "run": "a", "config": "/c", "host_keys": "strict", "alive": [3.0, 4.0],
-    "asks": [False, True], "ahead": None,
+    "asks": [False, True], "ahead": None, "agent": "/run/mine",
 }  # fmt: skip
 
 
@@ -143,9 +143,20 @@ def test_a_command_where_a_shell_waits(daemon: Daemon, pool: Pool, readings: lis
     alive = Keepalive(3.0, 4.0)
     passwords = reading.options.pop("passwords")
     assert [passwords.may_ask(jump=jump) for jump in (False, True)] == [False, True]
+    assert reading.options.pop("config")._path == "/c"
     assert reading.options == {
-        "config": "/c", "host_keys": "strict", "keep": pool, "alive": alive,
+        "host_keys": "strict", "keep": pool, "alive": alive,
     }  # fmt: skip
+
+
+@pytest.mark.parametrize("agent", ["/run/mine", None])
+def test_the_ssh_agent_is_the_launcher_s(
+    daemon: Daemon, readings: list[Reading], monkeypatch: pytest.MonkeyPatch, agent: str | None
+) -> None:
+    monkeypatch.setenv("SSH_AUTH_SOCK", "/run/of-who-started-us")
+    daemon.at_hand({**ORDER, "config": "none", "agent": agent}, nobody)
+    host = readings[0].options["config"].resolve(Target("n1"))
+    assert host.identity_agent == (agent or "")
 
 
 TOLD = {"name": "agent 1", "command": "python3", "opening": "Q09ERf8=", "mark": "\0waits"}

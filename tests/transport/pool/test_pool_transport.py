@@ -52,6 +52,7 @@ def test_an_order_says_all_that_the_daemon_needs(
     world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("SSH_AUTH_SOCK", "/run/mine")
     transport = world.transport(
         keep=60.0, config="some/config", host_keys="accept-new", alive=Keepalive(3.0, 4.0)
     )
@@ -67,7 +68,7 @@ def test_an_order_says_all_that_the_daemon_needs(
                 "host": "n1", "user": "me", "port": 2222, "command": "true", "opening": "",
                 "window": None if window is None else [100, 40], "keep": 60.0,
                 "config": str(tmp_path / "some/config"), "host_keys": "accept-new",
-                "alive": [3.0, 4.0],
+                "alive": [3.0, 4.0], "agent": "/run/mine",
                 "asks": [False, False], "ahead": None,
             }  # fmt: skip
             world.daemon.say(message(ACCEPTED, number, address="10.0.0.7"))

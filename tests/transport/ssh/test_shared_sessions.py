@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import threading
 import time
 from collections.abc import Callable
@@ -90,6 +91,15 @@ class TestPool:
         assert [pool.take(to("n1")) for _ in range(3)] == [second, first, None]
         assert [pool.take(to("jump", "n1")) for _ in range(2)] == [other, None]
         assert first.ended == second.ended == other.ended == 0
+
+    def test_the_ssh_agent_of_another_login_is_no_other_way(self, pool: SessionPool) -> None:
+        one = session()
+        earlier, later = (
+            tuple(dataclasses.replace(hop, identity_agent=agent) for hop in to("jump", "n1"))
+            for agent in ("/run/1", "/run/2")
+        )
+        pool.give(earlier, one)
+        assert pool.take(later) is one
 
     def test_it_is_looked_after_as_long_as_nobody_has_it(self, pool: SessionPool) -> None:
         one = session()
