@@ -133,6 +133,9 @@ _EXEC = frozenset({
     "systemd-run",
 })  # fmt: skip
 
+#: programs that start another, which tells how words are understood
+_BEFORE = frozenset({"doas", "env", "sudo"})
+
 #: One step a host beside whatever else runs in the job; the agent lives in it, and
 #: Slurm ends all of the step when srun's connection or the job ends. srun(1).
 SRUN = (
@@ -158,6 +161,9 @@ def template(text: str, flag: str = "--rsh") -> tuple[str, ...]:
         words.append("{host}")
     if any("{command}" in word for word in words):
         return tuple(words)
-    if os.path.basename(words[0]) in _EXEC or words[-1] == "--":
+    names = [os.path.basename(word) for word in words]
+    if names[0] not in _BEFORE:
+        del names[1:]
+    if not _EXEC.isdisjoint(names) or words[-1] == "--":
         return (*words, "sh", "-c", "{command}")
     return (*words, "{command}")

@@ -29,6 +29,12 @@ COMMAND = "{command}"
              "sh", "-c", COMMAND),
         ),
         ("docker exec -i {host}", ("docker", "exec", "-i", "{host}", "sh", "-c", COMMAND)),
+        (
+            "sudo -n docker exec -i",
+            ("sudo", "-n", "docker", "exec", "-i", "{host}", "sh", "-c", COMMAND),
+        ),
+        ("sudo ssh {host}", ("sudo", "ssh", "{host}", COMMAND)),
+        ("ssh gate docker", ("ssh", "gate", "docker", "{host}", COMMAND)),
         ("docker exec -i", ("docker", "exec", "-i", "{host}", "sh", "-c", COMMAND)),
         ("ip netns exec {host}", ("ip", "netns", "exec", "{host}", "sh", "-c", COMMAND)),
         ("our-enter {host} --", ("our-enter", "{host}", "--", "sh", "-c", COMMAND)),
