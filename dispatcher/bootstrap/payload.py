@@ -424,23 +424,34 @@ class SyncScanner:
             del self.noise[: len(self.noise) - NOISE_LIMIT]
 
 
-def boot_failure(host: str, noise: bytes, errors: bytes, status: int | None) -> Failure:
-    """Why no agent came up on ``host``, from all it said and the command's exit status."""
+def boot_failure(by_hand: str, noise: bytes, errors: bytes, status: int | None) -> Failure:
+    """Why no agent came up on a host, from all it said and the command's exit status.
+
+    by_hand: ``python3 -V`` there, as a user types it.
+    """
     output = (errors or noise).decode("utf-8", "backslashreplace").strip()
-    for line in output.splitlines():
-        if NO_PYTHON_MARK in line:
-            why = line.partition(NO_PYTHON_MARK)[2][:400]
-            if status == NO_PYTHON_STATUS and " is " not in why:
-                why = f"looked for {why}"
-            return Failure(
-                Kind.NO_PYTHON,
-                why,
-                hint=f"put a python3 of version {OLDEST_PYTHON[0]}.{OLDEST_PYTHON[1]} or later on "
-                "the PATH of non-interactive logins there, or name one with --agent-python",
-            )
+    why = pythons_tried(output)
+    if why:
+        if status == NO_PYTHON_STATUS and " is " not in why:
+            why = f"looked for {why}"
+        return Failure(
+            Kind.NO_PYTHON,
+            why,
+            hint=f"put a python3 of version {OLDEST_PYTHON[0]}.{OLDEST_PYTHON[1]} or later on "
+            "the PATH of non-interactive logins there, or name one with --agent-python",
+        )
     how = "the link ended" if status is None else f"exit status {status}"
     why = f"{how} before the agent answered{remote_message(errors or noise)}"
-    return Failure(Kind.BOOT, why, hint=f"try: ssh {host} python3 -V")
+    return Failure(Kind.BOOT, why, hint=f"try: {by_hand}")
+
+
+def pythons_tried(errors: str) -> str:
+    """What a host without a Python for us says that it has tried; "" for another host."""
+    for line in errors.splitlines():
+        tried = line.partition(NO_PYTHON_MARK)[2]
+        if tried and not tried.startswith("$*"):  # which is our command, by who cannot run it
+            return tried[:400]
+    return ""
 
 
 def remote_message(data: bytes) -> str:

@@ -135,9 +135,8 @@ def _answer(outcome: Outcome, node: int, answers: _Answers) -> Answer:
     if isinstance(outcome, TimedOut):
         return Answer(problem=f"no answer within {outcome.seconds:.0f} s", lost=True)
     errors_text = bytes(answers.err.get(node, b"")).decode("utf-8", "backslashreplace").strip()
-    if payload.NO_PYTHON_MARK in errors_text:
-        looked = errors_text.partition(payload.NO_PYTHON_MARK)[2]
-        return Answer(problem=f"no python there; looked for {looked[:400]}")
+    if tried := payload.pythons_tried(errors_text):
+        return Answer(problem=f"no python there; looked for {tried}")
     if outcome != Exited(0):
         last = errors_text.splitlines()[-1][-400:] if errors_text else "nothing"
         return Answer(problem=f"the survey failed; it said: {last}")

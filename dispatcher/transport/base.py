@@ -360,6 +360,10 @@ class Transport(abc.ABC):
         after it a ``Failure(Kind.TIMEOUT)`` names the step that was late.
         """
 
+    def by_hand(self, target: Target, command: str) -> str:
+        """The line by which a user tries ``command``, plain words, on the host in the same way."""
+        return f"ssh {target.host} {command}"
+
     def call(self, target: Target, command: str, deadline: float, opening: bytes) -> Call | None:
         """As ``open`` and then a ``write`` of ``opening``, but without waiting.
 

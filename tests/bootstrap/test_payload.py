@@ -80,12 +80,18 @@ class TestSyncScanner:
 
 class TestBootFailure:
     def test_quotes_the_last_words(self) -> None:
-        failure = boot_failure("gpu01", b"", b"one\ntwo\nthree\nfour\n", 1)
+        failure = boot_failure("ssh gpu01 python3 -V", b"", b"one\ntwo\nthree\nfour\n", 1)
         assert failure.kind is Kind.BOOT
         assert failure.why == (
             "exit status 1 before the agent answered; remote said: two; three; four"
         )
         assert failure.hint == "try: ssh gpu01 python3 -V"
+
+    def test_who_could_not_run_the_command_quotes_it(self) -> None:
+        errors = f"exec: {command()}: not found\n".encode()
+        failure = boot_failure("ssh gpu01 python3 -V", b"", errors, 127)
+        assert failure.kind is Kind.BOOT
+        assert failure.why.startswith("exit status 127 before the agent answered; remote said: ")
 
     def test_noise_stands_in_for_errors(self) -> None:
         failure = boot_failure("gpu01", b"This account is not available.\n", b"", None)

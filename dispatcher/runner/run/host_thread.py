@@ -401,7 +401,8 @@ class HostThread(threading.Thread):
             return known
         if not self._intake.is_synced:
             noise = self._intake.noise()
-            return boot_failure(self._target.host, noise, errors, status.code)
+            by_hand = self._transport.by_hand(self._target, "python3 -V")
+            return boot_failure(by_hand, noise, errors, status.code)
         return link_ended("the agent", status, errors)
 
     def _late(self, link: Link) -> Failure:
@@ -410,5 +411,6 @@ class HostThread(threading.Thread):
         return Failure(
             Kind.TIMEOUT,
             f"no answer from the agent within {self._boot_timeout:.0f} s{last_words}",
-            hint=f"slow login files on that host? try: time ssh {self._target.host} true",
+            hint="slow login files on that host? try: time "
+            + self._transport.by_hand(self._target, "true"),
         )

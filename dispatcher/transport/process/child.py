@@ -237,11 +237,11 @@ def start(argv: Sequence[str], pump: Pump, wrap: type[ChildLink] = ChildLink) ->
         )
     except FileNotFoundError:
         return Failure(
-            Kind.CONFIG, f"{argv[0]}: no such program", hint=f"command -v {argv[0]}  # on this host"
+            Kind.BOOT, f"{argv[0]}: no such program", hint=f"command -v {argv[0]}  # on this host"
         )
     except OSError as error:
         # Out of processes or descriptors now, maybe not in a moment.
-        return Failure(Kind.CONFIG, f"{argv[0]}: {error.strerror}", retryable=True)
+        return Failure(Kind.BOOT, f"{argv[0]}: {error.strerror}", retryable=True)
     return wrap(process, pump)
 
 
@@ -295,7 +295,7 @@ def on_terminal(argv: Sequence[str], pump: Pump, window: Window) -> Link | Failu
     try:
         master, slave = os.openpty()
     except OSError as error:
-        return Failure(Kind.CONFIG, f"no terminal: {error.strerror}", retryable=True)
+        return Failure(Kind.BOOT, f"no terminal: {error.strerror}", retryable=True)
     _set_size(master, window)
     take = f'exec <>{shlex.quote(os.ttyname(slave))} >&0 2>&1 && exec "$@"'
     try:
@@ -309,7 +309,7 @@ def on_terminal(argv: Sequence[str], pump: Pump, window: Window) -> Link | Failu
     except OSError as error:
         os.close(master)
         os.close(slave)
-        return Failure(Kind.CONFIG, f"{argv[0]}: {error.strerror}", retryable=True)
+        return Failure(Kind.BOOT, f"{argv[0]}: {error.strerror}", retryable=True)
     return TerminalLink(process, pump, master, slave)
 
 

@@ -63,12 +63,7 @@ class CommandTransport(Transport):
         problem = bad_target(target)
         if problem is not None:
             return problem
-        values = {
-            "host": target.host,
-            "user": target.user,
-            "port": None if target.port is None else str(target.port),
-            "command": command,
-        }
+        values = _values(target, command)
         for field in sorted(self._fields):
             if values[field] is None:
                 return Failure(
@@ -82,8 +77,17 @@ class CommandTransport(Transport):
                 )
         return start([word.format_map(values) for word in self._template], self._pump)
 
+    def by_hand(self, target: Target, command: str) -> str:
+        values = _values(target, command)
+        return shlex.join(word.format_map(values) for word in self._template)
+
     def close(self) -> None:
         self._pump.close()
+
+
+def _values(target: Target, command: str) -> dict[str, str | None]:
+    port = None if target.port is None else str(target.port)
+    return {"host": target.host, "user": target.user, "port": port, "command": command}
 
 
 def _fields_of(word: str) -> list[str]:
@@ -121,6 +125,9 @@ class LocalTransport(Transport):
         if isinstance(opened, Link):
             opened.address = "127.0.0.1"
         return opened
+
+    def by_hand(self, target: Target, command: str) -> str:
+        return command
 
     def close(self) -> None:
         self._pump.close()

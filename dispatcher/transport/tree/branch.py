@@ -348,7 +348,8 @@ class Branch:
             self.unreached = self._scanner is not None
             return known
         if self._scanner is not None:
-            return boot_failure(self.name, self._scanner.finish(), self._errors, status.code)
+            by_hand = f"ssh {self.name} python3 -V"
+            return boot_failure(by_hand, self._scanner.finish(), self._errors, status.code)
         return link_ended("its relay", status, self._errors)
 
 

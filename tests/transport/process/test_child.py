@@ -231,7 +231,7 @@ def test_nothing_is_left_open(pump: Pump, terminal: bool) -> None:
 @pytest.mark.parametrize("program", ["no-such-program", "/no/such/program"])
 def test_a_program_that_is_not_there(pump: Pump, program: str) -> None:
     assert start((program, "x"), pump) == Failure(
-        Kind.CONFIG, f"{program}: no such program", hint=f"command -v {program}  # on this host"
+        Kind.BOOT, f"{program}: no such program", hint=f"command -v {program}  # on this host"
     )
 
 
@@ -239,7 +239,7 @@ def test_a_program_that_cannot_be_started(pump: Pump, tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.write_text("no program")
     assert start((str(file),), pump) == Failure(
-        Kind.CONFIG, f"{file}: Permission denied", retryable=True
+        Kind.BOOT, f"{file}: Permission denied", retryable=True
     )
 
 
@@ -430,5 +430,5 @@ def test_no_terminal(pump: Pump, monkeypatch: pytest.MonkeyPatch, at: str) -> No
     before = open_files()
     who = "no terminal" if at == "openpty" else "prog"
     why = f"{who}: {os.strerror(errno.ENOSPC)}"
-    assert on_terminal(("prog",), pump, Window()) == Failure(Kind.CONFIG, why, retryable=True)
+    assert on_terminal(("prog",), pump, Window()) == Failure(Kind.BOOT, why, retryable=True)
     assert open_files() <= before

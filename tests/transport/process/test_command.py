@@ -11,8 +11,8 @@ from cases import cases
 
 from dispatcher.model.errors import UsageError
 from dispatcher.model.failure import Failure, Kind
-from dispatcher.transport.base import Link, Target, Window
-from dispatcher.transport.process.command import CommandTransport, LocalTransport
+from dispatcher.transport.base import Link, Target, Transport, Window
+from dispatcher.transport.process.command import CommandTransport, LocalTransport, template
 
 from ..conftest import Reader, gather
 
@@ -84,6 +84,18 @@ def test_names_of_ways() -> None:
     assert CommandTransport(("x",)).name == "command"
     assert CommandTransport(("x",), "slurm").name == "slurm"
     assert LocalTransport().name == "local"
+
+
+@cases(
+    ("by", "line"),
+    [
+        (CommandTransport(("ssh", "-p", "{port}", "{host}")), "ssh -p 22 n1 'python3 -V'"),
+        (CommandTransport(template("docker exec -i")), "docker exec -i n1 sh -c 'python3 -V'"),
+        (LocalTransport(), "python3 -V"),
+    ],
+)
+def test_how_a_user_does_the_same(by: Transport, line: str) -> None:
+    assert by.by_hand(Target("n1", port=22), "python3 -V") == line
 
 
 @pytest.fixture

@@ -215,7 +215,7 @@ def test_what_is_not_even_tried(target: Target, late: float, kind: Kind) -> None
 def test_no_ssh_here() -> None:
     opened = SshTransport(program="/no/such/ssh").open(NODE, "true", time.monotonic() + 40)
     assert not isinstance(opened, Link)
-    assert (opened.kind, opened.why) == (Kind.CONFIG, "/no/such/ssh: no such program")
+    assert (opened.kind, opened.why) == (Kind.BOOT, "/no/such/ssh: no such program")
 
 
 # -- its words --------------------------------------------------------------------------
