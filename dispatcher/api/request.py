@@ -98,10 +98,10 @@ def request(
     check_types("request", Program, {"kind": kind})
     check_types("request", Fields, fields)
     environ = fields.get("environ", dict(os.environ))
-    own: Fields = {"cwd": cwd_of(None), "environ": environ, "python": python_of(environ)}
+    own: Fields = {"environ": environ, "python": python_of(environ)}
     if fields.get("per_node"):  # launchers of their own kind look after these themselves
         own.update({"nproc_per_node": 1, "omp": "keep", "mpi": "none"})
-    given = {**own, **Request.current(fields)}
+    given = {**own, **Request.current(fields), "cwd": cwd_of(fields.get("cwd"))}
     program = Program(kind, tuple(argv))
     if parts := given.get("parts"):
         if argv:

@@ -114,6 +114,7 @@ def test_a_request_is_completed_from_here(tmp_path: Path, monkeypatch: pytest.Mo
 def test_what_is_said_wins(tmp_path: Path) -> None:
     found = request("n1", ["a"], kind="command", cwd="/w", python="py", environ={"A": "1"}, np=2)
     assert (found.cwd, found.python, found.environ, found.np) == ("/w", "py", {"A": "1"}, 2)
+    assert request("n1", ["a"], cwd="sub").cwd == cwd_of("sub")  # as --chdir has it
     assert found.program.kind == "command"
 
 
@@ -189,7 +190,7 @@ def test_a_folder_that_is_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     folder.mkdir()
     monkeypatch.chdir(folder)
     folder.rmdir()
-    assert cwd_of("/abs") == "/abs"
+    assert cwd_of("/abs") == request("n1", ["a"], cwd="/abs").cwd == "/abs"
     with pytest.raises(UsageError) as caught:
         cwd_of(None)
     assert caught.value.message == "the current folder: no such file or directory"
