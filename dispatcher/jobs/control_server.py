@@ -36,6 +36,7 @@ from dispatcher.jobs import job_socket
 from dispatcher.jobs.job_socket import (
     MOST_CLIENTS,
     RestartAnswer,
+    forget,
     frame,
     is_ours,
     listen,
@@ -280,7 +281,7 @@ class ControlServer(Sink):
             self._leave_at = time.monotonic() + FLUSH
         self._wake()
         self._thread.join(timeout=FLUSH + 1)
-        (self._folder / "control").unlink(missing_ok=True)
+        forget(self._folder)
 
     def _tell_all(self, data: bytes) -> None:
         for client in self._clients:

@@ -208,6 +208,12 @@ def listen(folder: Path) -> socket.socket:
     return listener
 
 
+def forget(folder: Path) -> None:
+    """Remove the socket: nobody listens there any more. How the job ended is worth more."""
+    with contextlib.suppress(OSError):
+        (folder / "control").unlink()
+
+
 def is_ours(link: socket.socket) -> bool:
     """Whether we ourselves, or root, are at the other end: the kernel says so."""
     size = struct.calcsize("3i")

@@ -31,7 +31,7 @@ from typing import Any
 from dispatcher.core.events import run_events as ev
 from dispatcher.core.events.run_events import Entry, Sink
 from dispatcher.jobs import job_socket, registry
-from dispatcher.jobs.job_socket import RestartAnswer, frame, is_ours, listen, refused
+from dispatcher.jobs.job_socket import RestartAnswer, forget, frame, is_ours, listen, refused
 from dispatcher.model.errors import DispatchError
 
 TYPE_CHECKING = False
@@ -141,7 +141,7 @@ class OrderServer(Sink):
             self._socket.close()  # the run never began, so nobody else does
         else:
             self._thread.join(timeout=CLIENT_TIMEOUT)
-        (self._folder / "control").unlink(missing_ok=True)
+        forget(self._folder)
 
     def _answered(self, number: int, lines: list[str], found: Gathered) -> None:
         answer = frame(type="stacks", number=number, lines=lines, found=found)

@@ -110,6 +110,15 @@ def test_a_viewer_hears_what_went_before_and_all_that_comes(serving: Made, tmp_p
     assert not (tmp_path / "control").exists()
 
 
+def test_a_record_that_cannot_be_changed_any_more_is_no_failure(tmp_path: Path) -> None:
+    folder = tmp_path / "job"
+    folder.mkdir()
+    server = ControlServer(folder, lambda way: None)
+    folder.rename(tmp_path / "moved")
+    folder.touch()
+    server.finish(0, [])
+
+
 def test_who_wants_no_output_is_told_the_rest(serving: Made, tmp_path: Path) -> None:
     server = serving(heads=True)
     server.output(0, 1, b"begun")

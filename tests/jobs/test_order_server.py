@@ -132,6 +132,14 @@ def test_a_run_that_ends_before_it_begins_has_nobody_to_ask(folder: Path) -> Non
     server._socket.close()
 
 
+def test_a_record_that_cannot_be_changed_any_more_is_no_failure(folder: Path) -> None:
+    server = order_server(folder)
+    folder.rename(folder.with_name("moved"))
+    folder.touch()
+    server.finish(0)
+    assert not server._thread.is_alive()
+
+
 def test_who_waits_for_an_answer_is_told_that_the_run_has_ended(folder: Path) -> None:
     asked = threading.Event()
     server = order_server(folder, asked.set, lambda told: Sink())
