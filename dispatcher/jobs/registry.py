@@ -325,8 +325,13 @@ def _load(path: Path) -> Any:
 def _write(path: Path, value: Any) -> None:
     """Put ``value`` there at once or not at all: somebody may be reading."""
     part = path.with_suffix(".part")
-    write_new(part, json.dumps(value).encode())
-    os.replace(part, path)
+    try:
+        write_new(part, json.dumps(value).encode())
+        os.replace(part, path)
+    except OSError:
+        with contextlib.suppress(OSError):
+            part.unlink()  # half of it would stand in the way of all that follows
+        raise
 
 
 def _forget(base: Path) -> None:

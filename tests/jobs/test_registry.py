@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
@@ -19,6 +20,7 @@ from rig import wait_for
 from dispatcher.jobs import control_server, registry
 from dispatcher.jobs.control_server import ControlServer
 from dispatcher.jobs.job_socket import Frames, JobConnection, frame, listen
+from dispatcher.model import paths
 from dispatcher.model.errors import DispatchError, JobEnded, UsageError
 
 
@@ -80,6 +82,22 @@ def test_what_is_written_down_is_read_again(
     assert {file.stat().st_mode & 0o777 for file in folder.iterdir()} == {0o600}
     with pytest.raises(FileExistsError):
         enroll()
+
+
+def test_what_a_full_disk_took_half_of_is_written_when_there_is_room() -> None:
+    def full(fd: int, data: bytes) -> None:
+        os.write(fd, data[:3])
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    folder = enroll()
+    registry.note_phase(folder, "starting")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(paths, "write_all", full)
+        with pytest.raises(OSError, match="No space"):
+            registry.note_phase(folder, "running")
+    assert registry.find("latest").phase == "starting"
+    registry.note_phase(folder, "stopping")
+    assert registry.find("latest").phase == "stopping"
 
 
 def test_where_nothing_is_on_record() -> None:
