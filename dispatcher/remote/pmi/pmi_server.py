@@ -3,9 +3,10 @@
 One ``Server`` stands for the part of a world (all ranks that were started
 together) that runs on this host; ranks are numbered as in that world. It is pure:
 bytes that a rank wrote go in, actions come out, and nothing here knows a
-descriptor or a clock. A request is one line ``cmd=NAME key=value ...``; each
-rank waits for its answer before it asks again. Source: MPICH's
-``src/pmi/src/pmi_wire.c`` and Flux's RFC 13.
+descriptor or a clock. A request is one line ``cmd=NAME key=value ...``, where a value may have
+spaces, as names of services have; an answer cannot, since clients end a value there. Each rank
+waits for its answer before it asks again. Source: MPICH's ``src/pmi/src/pmi_wire.c`` and Flux's
+RFC 13.
 
 Keys that a rank puts stay here until the next fence (``barrier_in``): when all members on this
 host are in, their new keys go up in one packet, and the release brings everybody's
@@ -207,12 +208,17 @@ class Server:
 
             peer.spawn = Request()
             return []
-        fields = {}
+        values: dict[bytes, list[bytes]] = {}
+        words: list[bytes] = []
         for word in line.split():
             name, equals, value = word.partition(b"=")
-            if not equals:
+            if equals:
+                words = values[name] = [value]
+            elif words:
+                words.append(word)
+            else:
                 raise Broken("not a PMI-1 request: %r" % line[:60])
-            fields[name] = value
+        fields = {name: b" ".join(words) for name, words in values.items()}
         command = fields.get(b"cmd", b"")
         if command not in _COMMANDS and command not in self.answers:
             raise Broken("not a PMI-1 request: %r" % line[:60])
@@ -251,6 +257,8 @@ class Server:
             why = b"reserved_key"
         elif not 0 < len(value) <= VALUE_LIMIT:
             why = b"value_length"
+        elif b" " in value:
+            why = b"value_with_space"
         elif self.store_size + len(key) + len(value) > STORE_LIMIT:
             why = b"store_full"
         if why:
@@ -286,6 +294,8 @@ class Server:
         service, port = fields.get(b"service", b""), fields.get(b"port", b"")
         if not 0 < len(service) <= VALUE_LIMIT or len(port) > VALUE_LIMIT:
             raise Broken("a service name or port of a wrong length")
+        if b" " in port:
+            return _reply(rank, b"publish_result rc=1 msg=port_with_space")
         peer.asked = True
         verb = fields[b"cmd"].split(b"_")[0].decode()
         name = {"rank": rank, "verb": verb, "service": service, "address": port}

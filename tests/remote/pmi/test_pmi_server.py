@@ -121,6 +121,7 @@ def test_a_line_of_ten_megabytes_breaks_early() -> None:
         (put(b"k" * 65, b"v"), b"key_length"),
         (put(b"k", b""), b"value_length"),
         (put(b"k", b"v" * (VALUE_LIMIT + 1)), b"value_length"),
+        (put(b"k", b"two words"), b"value_with_space"),
         (put(b"PMI_process_mapping", b"v"), b"reserved_key"),
     ],
 )
@@ -235,7 +236,8 @@ def test_finalize_and_a_second_life() -> None:
 @cases(
     ("words", "code", "text"),
     [(b"exitcode=7", 7, ""), (b"exitcode=-1 message=why", 255, "why"), (b"", 1, ""),
-     (b"exitcode=zzz", 1, ""), (b"exitcode=263", 7, "")],
+     (b"exitcode=zzz", 1, ""), (b"exitcode=263", 7, ""),
+     (b"exitcode=2 message=PMI_Init failed", 2, "PMI_Init failed")],
 )  # fmt: skip
 def test_abort(words: bytes, code: int, text: str) -> None:
     told = server()
@@ -251,6 +253,19 @@ def test_names_are_asked_of_the_launcher() -> None:
     assert fields == {"rank": 0, "verb": "publish", "service": b"s", "address": b"tag#0$port"}
     assert told.answer(0, b"cmd=publish_result rc=0\n")[0][:2] == ("reply", 0)
     assert told.answer(0, b"again") == []
+
+
+def test_a_name_of_several_words_is_one_name() -> None:
+    told = server()
+    ((_, _, fields),) = say(told, 0, b"cmd=lookup_name service=ocean  model of=1 port=p")
+    assert (fields["service"], fields["address"]) == (b"ocean model", b"p")
+
+
+def test_a_port_that_no_client_could_read_is_not_published() -> None:
+    refused = b"cmd=publish_result rc=1 msg=port_with_space\n"
+    told = server()
+    line = b"cmd=publish_name service=s port=two words"
+    assert say(told, 0, line) == say(told, 0, line) == [("reply", 0, refused)]
 
 
 class TestSpawn:
