@@ -283,7 +283,10 @@ class Server:
     def _abort(self, rank: int, peer: Peer, fields: Fields, now: float) -> list[Action]:
         peer.over = True
         code = fields.get(b"exitcode", b"")
-        number = int(code) & 0xFF if code.lstrip(b"-").isdigit() and len(code) < 12 else 1
+        try:
+            number = int(code) & 0xFF if len(code) < 12 else 1
+        except ValueError:
+            number = 1
         text = fields.get(b"message", b"").decode("utf-8", "backslashreplace")[:1000]
         text = "" if text == "abort" else text  # what MPICH says when there is nothing to say
         return [("send", "pmi_abort", {"rank": rank, "code": number, "text": text})]

@@ -236,7 +236,7 @@ def test_finalize_and_a_second_life() -> None:
 @cases(
     ("words", "code", "text"),
     [(b"exitcode=7", 7, ""), (b"exitcode=-1 message=why", 255, "why"), (b"", 1, ""),
-     (b"exitcode=zzz", 1, ""), (b"exitcode=263", 7, ""),
+     (b"exitcode=zzz", 1, ""), (b"exitcode=263", 7, ""), (b"exitcode=--5", 1, ""),
      (b"exitcode=2 message=PMI_Init failed", 2, "PMI_Init failed")],
 )  # fmt: skip
 def test_abort(words: bytes, code: int, text: str) -> None:
