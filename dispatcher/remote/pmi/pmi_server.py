@@ -173,7 +173,9 @@ class Server:
         fence = self.fences.get(key)
         if fence is not None and (fence.epoch > epoch or fence.committed):
             return []
-        members = set(self.peers) if fence is None else fence.members
+        words = key.rpartition(b":")[0].split(b",")
+        group = map(int, words) if words[0].isdigit() else self.peers
+        members = self.peers.keys() & group if fence is None else fence.members
         arrived = set() if fence is None else fence.arrived
         missing = sorted(r for r in members - arrived if not self.peers[r].ended)
         never = [rank for rank in missing if not self.peers[rank].n_inits]

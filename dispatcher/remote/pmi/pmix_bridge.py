@@ -152,7 +152,7 @@ class PmixBridge:
             return None
         if message["type"] == "pmi_who":
             passed = fence in self.waiting or self.epochs.get(fence, 0) > epoch
-            return [] if passed else self.who(message["seconds"])
+            return [] if passed else self.who(message["seconds"], *fence)
         if fence not in self.waiting or self.epochs.get(fence, 0) != epoch:
             return []
         if int(tag) < ONCE:
@@ -198,10 +198,20 @@ class PmixBridge:
         self._write()
         return []
 
-    def who(self, seconds: float) -> list[Action]:
-        """Report the ranks here that others wait for; libpmix does not tell which are in."""
-        never = sorted(self.world.left.union(self.world.never) - self.state.connected)
-        absent = [] if never else sorted(self.world.left - self.state.finalized)
+    def who(self, seconds: float, index: int = 0, fence: str = "WORLD" + TAG) -> list[Action]:
+        """Report ranks here that others wait for in ``fence``; libpmix tells not which are in."""
+        worlds = {0: self.world, **self.state.worlds}
+        if index not in worlds:
+            return []  # its ranks have all ended
+        group = fence.rpartition(":")[0]
+        here = worlds[index].left.union(worlds[index].never)
+        if group != "WORLD":  # of world 0 where it is one of several worlds
+            first = worlds[index].first
+            spans = [[first + int(end) for end in one.split("-")] for one in group.split(",")]
+            here = here.union(*(world.left for world in worlds.values()))
+            here = {rank for rank in here if any(one[0] <= rank <= one[-1] for one in spans)}
+        never = sorted(here - self.state.connected)
+        absent = [] if never else sorted(here - self.state.finalized)
         if not never and not absent:
             return []
         fields = {"never": never, "absent": absent, "seconds": seconds, "some": len(absent) > 1}

@@ -343,6 +343,7 @@ class TestPatience:
     def test_the_launcher_may_ask(self) -> None:
         told = server()
         assert told.who(b"WORLD:0", 0, 30.0)[0][2]["never"] == [0, 1]
+        assert told.who(b"1,3:5", 0, 30.0)[0][2]["never"] == [1]  # a group
         for rank in (0, 1):
             say(told, rank, b"cmd=barrier_in")
         assert told.who(b"WORLD:0", 0, 30.0) == []

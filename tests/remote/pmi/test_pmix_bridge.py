@@ -14,7 +14,7 @@ from dispatcher.remote.pmi import mpi_library, pmix_server
 from dispatcher.remote.pmi.pmix_bridge import HESITATION, TAG
 from dispatcher.remote.protocol.frames import HEADER, control
 
-from .conftest import FENCE, ORDER, House, heard
+from .conftest import FENCE, JOB, ORDER, House, heard
 
 
 def test_a_rank_is_told_where_to_come(house: House) -> None:
@@ -106,6 +106,30 @@ def test_of_several_that_may_be_missing_none_is_blamed(house: House) -> None:
     house.turn()
     ((_, _, fields),) = there.who(3.0)
     assert (fields["absent"], fields["some"]) == ([0], False)
+    end.close()
+
+
+@pytest.mark.parametrize(
+    ("world", "group", "never"),
+    [
+        (1, "WORLD", [4097, 4098]),
+        (1, "0-1", [4097]),
+        (0, "0-1,4098", [1, 4098]),  # of both worlds
+        (0, "0,3", []),  # only one of them is here, and it has come
+        (2, "WORLD", []),
+    ],
+)
+def test_those_of_other_worlds_and_groups_are_not_blamed(
+    house: House, world: int, group: str, never: list[int]
+) -> None:
+    _, end = house.serving()
+    job = {**JOB, "world": 1, "first": 4096, "size": 3, "pmix": []}
+    house.connections.add(job, [4097, 4098])
+    end.sendall(control("connected", rank=0) + control("finalized", rank=0))
+    house.turn()
+    order = {"type": "pmi_who", "world": world, "fence": group + TAG, "epoch": 0, "seconds": 3.0}
+    told = house.connections.replies().order(order)
+    assert [fields["never"] for _, _, fields in told] == ([never] if never else [])
     end.close()
 
 
