@@ -197,9 +197,9 @@ class RankFailedToStart(OfAttempt):
 class RankExited(OfAttempt):
     """The rank's process was reaped; ``status`` is its exit code, or -n for signal n.
 
-    error: what its error file says; hint: what its host knows besides, "" for nothing. mpi: of
-    one that ended with 0: it ``never`` called MPI_Init, was still ``inside`` MPI, or that is
-    ``open``, since some libraries tell of MPI_Finalize late.
+    error: what its error file says; hint: what its host knows besides, "" for nothing. mpi: it
+    ``never`` called MPI_Init, was still ``inside`` MPI, or that is ``open``, since some libraries
+    tell of MPI_Finalize late; "": it was through, or the job is without MPI.
     """
 
     node: int

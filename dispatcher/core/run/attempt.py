@@ -250,6 +250,7 @@ class AttemptMachine:
         if event.status != 0 and freed is not None:  # J-9
             return self._failed(
                 verdicts.RankFailed(event.node, event.rank, event.status, event.error, event.hint),
+                event.mpi,
                 now,
             )
         if self.state == RUNNING:
@@ -335,7 +336,7 @@ class AttemptMachine:
         if not self._ranks.is_alive(event.rank, event.node):
             return []
         cause = verdicts.MpiAborted(event.node, event.rank, event.code, event.text, event.error)
-        return self._failed(cause, now)
+        return self._failed(cause, "inside", now)
 
     def _on_pmi_request(
         self,
@@ -377,10 +378,10 @@ class AttemptMachine:
         if self._half_finalized.due is not None:
             self.deadlines["query"] = self._half_finalized.due
 
-    def _failed(self, cause: verdicts.Cause, now: float) -> list[Action]:
-        """A rank failed, perhaps because of what another did before (J-10)."""
+    def _failed(self, cause: verdicts.Cause, mpi: str, now: float) -> list[Action]:
+        """A rank failed, perhaps because of what another did before (J-10), being so in ``mpi``."""
         if self.state != RUNNING or not self._half_finalized.is_in_doubt:
-            return self.stop(self._half_finalized.instead(cause), now)
+            return self.stop(self._half_finalized.instead(cause, mpi), now)
         if self._doubted is None:
             self._doubted = cause
             self.deadlines["doubt"] = now + DOUBT_LIMIT

@@ -92,10 +92,14 @@ class HalfFinalized:
         self._answers.append(event)
         return None if self._awaited & set(self._ranks.living()) else self._conclude()
 
-    def instead(self, cause: verdicts.Cause) -> verdicts.Cause:
-        """The cause, where ``cause`` came: ranks that lose a partner fail in their turn."""
+    def instead(self, cause: verdicts.Cause, mpi: str) -> verdicts.Cause:
+        """The cause, where ``cause`` came: ranks that lose a partner fail in their turn.
+
+        mpi: where the rank stood, see ``events.RankExited``. One that was through with MPI had
+        nobody to lose, so there those that may have finalized have.
+        """
         came = isinstance(cause, (verdicts.RankFailed, verdicts.MpiAborted))
-        gone = (*self._unfinished, *self._open)
+        gone = (*self._unfinished, *(self._open if mpi in ("inside", "open") else ()))
         return self._left(gone, (), never=False) if came and gone else cause
 
     def at_the_end(self) -> verdicts.Cause | None:

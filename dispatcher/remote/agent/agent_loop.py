@@ -474,7 +474,7 @@ class Loop:
                 if self.stdin is not None:
                     self.act(self.stdin.ended(member.rank))
                 why = self.examine(member)
-                if self.pmi is not None and not member.status and self.pmi.way:
+                if self.pmi is not None and self.pmi.way:
                     why["mpi"] = self.pmi.way
                 self.tell(("exited", member.rank, member.status, why))
                 if not member.pipes:  # it had closed them before

@@ -89,9 +89,8 @@ probed     ``reached``: the addresses that answered with the run's token
 spawned    ``pids``: list of [rank, pid]
 failed     rank could not be executed: rank, errno, step, what
 exited     rank, status: exit code, or -n for signal n; of the first failure perhaps ``error``,
-           the rank's error file, and ``hint``, what else the host knows about it; of one that
-           ended with 0 perhaps ``mpi``: it ``never`` called MPI_Init, was still ``inside``, or that
-           is ``open``
+           the rank's error file, and ``hint``, what else the host knows about it; perhaps
+           ``mpi``: it ``never`` called MPI_Init, was still ``inside``, or that is ``open``
 leaked     rank ended but another process still holds its output open
 input_closed
            rank reads no more input, though there may be more; it has read ``taken`` bytes

@@ -229,6 +229,18 @@ class TestWithoutFinalize:
         running.handle(then, 1.1)
         assert running.cause == verdicts.LeftMpi(0, 1, False, (1,), ())
 
+    @pytest.mark.parametrize(
+        ("mpi", "is_own"), [("", True), ("never", True), ("open", False), ("inside", False)]
+    )
+    def test_who_is_through_with_mpi_fails_by_itself(
+        self, running: AttemptMachine, mpi: str, is_own: bool
+    ) -> None:
+        found(running, 0)
+        left(running, 1, "open")
+        running.handle(ev.RankExited(1, 3, 5, mpi=mpi), 1.1)
+        own, other = verdicts.RankFailed(1, 3, 5), verdicts.LeftMpi(0, 1, False, (1,), ())
+        assert running.cause == (own if is_own else other)
+
     def test_after_the_end_began_it_changes_nothing(self, running: AttemptMachine) -> None:
         found(running, 0)
         running.handle(ev.RankExited(0, 0, 3), 1.0)

@@ -138,8 +138,8 @@ class TestMpi:
         assert played.all_of("notice")[-1]["text"] == "rank 0 was killed: MPI: x"
 
     @pytest.mark.parametrize(("code", "way", "told"), [(0, "open", "open"), (0, "", None),
-                                                       (1, "open", None)])  # fmt: skip
-    def test_how_a_rank_stood_is_told_of_one_that_ended_well(
+                                                       (1, "open", "open")])  # fmt: skip
+    def test_how_a_rank_stood_is_told(
         self, played: Played, connected: Connected, code: int, way: str, told: str | None
     ) -> None:
         connected.way = way
