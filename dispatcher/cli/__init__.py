@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import gc
 import importlib
+import io
 import os
 import signal
 import sys
@@ -163,18 +164,42 @@ def dsx() -> None:
     console()
 
 
+class _StandardStream(io.FileIO):
+    """Standard output or error, which ``write_all`` writes."""
+
+    def write(self, data: Any) -> int:
+        """Write all of ``data``; how many bytes that are."""
+        from dispatcher.model.paths import write_all
+
+        write_all(self.fileno(), data)
+        return len(data)
+
+
 def _open_standard_streams() -> None:
     """Put /dev/null where a descriptor is closed, as cron jobs may have it (``>&-``).
 
-    ``sys.stdin`` stays None: whoever wants to read it says that it is closed.
+    ``sys.stdin`` stays None: whoever wants to read it says that it is closed. What is written waits
+    for room also where the descriptor does not block: Python's own streams would lose it.
     """
     for fd in range(3):
         try:
             os.fstat(fd)
         except OSError:
             os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # the lowest one that is free
-    sys.stdout = sys.stdout or open(1, "w")  # noqa: SIM115 - to the end of the process
-    sys.stderr = sys.stderr or open(2, "w")  # noqa: SIM115
+    if sys.stdout is sys.__stdout__:  # else whoever called us has put another there
+        sys.stdout = _stream(1, sys.stdout)
+    if sys.stderr is sys.__stderr__:
+        sys.stderr = _stream(2, sys.stderr)
+
+
+def _stream(fd: int, before: Any) -> io.TextIOWrapper:
+    """Writes to ``fd`` in the place of ``before``; that is None where it was closed."""
+    raw = io.BufferedWriter(_StandardStream(fd, "w", closefd=False))
+    if before is None:
+        return io.TextIOWrapper(raw)
+    return io.TextIOWrapper(
+        raw, before.encoding, before.errors, line_buffering=before.line_buffering
+    )
 
 
 def console() -> None:

@@ -262,10 +262,20 @@ def write_new(path: Path, data: bytes) -> None:
 
 
 def write_all(fd: int, data: bytes) -> None:
-    """Write all of ``data``; one write(2) where the descriptor takes it whole."""
+    """Write all of ``data``; one write(2) where the descriptor takes it whole.
+
+    It waits also where others who share the descriptor, as ssh and node do, made it non-blocking.
+    """
     view = memoryview(data)
     while view:
-        view = view[os.write(fd, view) :]
+        try:
+            view = view[os.write(fd, view) :]
+        except BlockingIOError:
+            import select  # which few need
+
+            room = select.poll()
+            room.register(fd, select.POLLOUT)
+            room.poll()
 
 
 def unwritten(error: OSError, stream: int = 1) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import gc
 import os
 import signal
@@ -111,6 +112,29 @@ def test_a_full_disk() -> None:
         assert (words, done.returncode, told) == (
             words, 1, [b"error: standard output: no space left on device"],
         )  # fmt: skip
+
+
+SAYS_MUCH = """
+from dispatcher import cli
+cli._open_standard_streams()
+cli.say("x" * 25_000)
+"""
+
+
+@cases(
+    ("stream", "words"),
+    [("stdout", ["-m", "dispatcher", "explain", "--json"]), ("stderr", ["-c", SAYS_MUCH])],
+)
+def test_a_pipe_that_others_made_non_blocking(stream: str, words: list[str]) -> None:
+    """As ssh and node leave one that they share with us: we wait for its reader."""
+    reader, writer = os.pipe()
+    fcntl.fcntl(writer, fcntl.F_SETPIPE_SZ, 4096)
+    os.set_blocking(writer, False)
+    with subprocess.Popen([sys.executable, *words], **{stream: writer}) as process:  # type: ignore[call-overload]
+        os.close(writer)
+        with open(reader, "rb") as file:
+            read = file.read()
+    assert (process.returncode, len(read) > 25_000, read[-1:]) == (0, True, b"\n")
 
 
 @cases(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -296,6 +297,22 @@ def test_all_is_written_however_little_is_taken_at_once(
     write_all(fd, b"")
     os.close(fd)
     assert (tmp_path / "new").read_bytes() == b"0123456789"
+
+
+def test_a_pipe_that_others_made_non_blocking_is_waited_for() -> None:
+    reader, writer = os.pipe2(os.O_NONBLOCK)
+    os.set_blocking(reader, True)
+    data = os.urandom(1 << 20)
+
+    def write() -> None:
+        with open(writer, "wb"):
+            write_all(writer, data)
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    with open(reader, "rb") as file:
+        assert file.read() == data
+    thread.join()
 
 
 def test_unless_told_nothing_is_rotated() -> None:
