@@ -398,6 +398,8 @@ def replay(journal: Path) -> Report:
 
     fold = Fold(journal.parent)
     for entry in read(journal):
+        if fold.seq and entry.seq != fold.seq + 1:  # the disk was full for a while
+            raise JournalUnusable(f"{journal}: event {fold.seq + 1} is missing")
         fold.event(entry)
         if isinstance(entry.event, RunBegan) and entry.event.version != VERSION:
             raise JournalUnusable(f"{journal}: of version {entry.event.version}, not {VERSION}")

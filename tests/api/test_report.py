@@ -358,6 +358,15 @@ def test_a_journal_that_is_none(tmp_path: Path, events: tuple[Event, ...], said:
     assert caught.value.message.startswith(said.format(path=path))
 
 
+def test_a_journal_with_a_hole(tmp_path: Path) -> None:
+    """As a disk leaves it that was full in the middle of the run."""
+    path = journal(tmp_path, *START, closed(failed(None)))
+    lines = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join(lines[:1] + lines[2:]))
+    with pytest.raises(DispatchError, match="event 2 is missing"):
+        replay(path)
+
+
 def test_a_value_is_written_for_its_user_alone(tmp_path: Path) -> None:
     write_json(tmp_path / "f", {"a": [1]})
     assert (tmp_path / "f").read_text() == '{\n  "a": [\n    1\n  ]\n}\n'

@@ -133,8 +133,11 @@ def _run_of(found: str | None) -> tuple[RunPaths, str]:
         raise NoLogFiles(
             f"job {job.run_id}: it keeps no files", hint="dispatch --log-dir DIR --sample 5 ..."
         )
-    state = {registry.DEAD: "its launcher was killed"}.get(job.state, "still runs")
-    return RunPaths(job.logs), state
+    known = {
+        registry.DEAD: "its launcher was killed",
+        registry.ENDED: f"exit code {job.exit_code}; its journal breaks off",
+    }
+    return RunPaths(job.logs), known.get(job.state, "still runs")
 
 
 def _drawn(paths: RunPaths, state: str) -> tuple[Timeline, str]:
@@ -142,7 +145,7 @@ def _drawn(paths: RunPaths, state: str) -> tuple[Timeline, str]:
     history, report = History(), Fold(paths.folder)
     notes: list[tuple[float, str]] = []
     told: Notes | None = None
-    for entry in journal.read(paths.journal):
+    for entry in journal.read(paths.journal, may_break_off=True):
         event = entry.event
         if isinstance(event, RunBegan):
             if event.version != VERSION:

@@ -11,6 +11,7 @@ with ``run.began`` and ends with ``run.closed``, and tells all that its report s
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -36,7 +37,7 @@ class Journal(Sink):
     def event(self, entry: Entry) -> None:
         try:
             if not self._broken:
-                write_all(self._fd, codec.encode(entry))
+                _add(self._fd, entry)
         except OSError as error:
             self._broken = True
             self._warn(f"{self._path}: journal cannot be written: {error.strerror}")
@@ -52,20 +53,36 @@ def append(path: Path, entry: Entry) -> None:
     """
     fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
-        write_all(fd, codec.encode(entry))
+        _add(fd, entry)
     finally:
         os.close(fd)
 
 
-def read(path: Path) -> Iterator[Entry]:
+def _add(fd: int, entry: Entry) -> None:
+    """Write the line of ``entry`` whole, or none of it where the disk is full. Raises: OSError."""
+    size = os.fstat(fd).st_size
+    try:
+        write_all(fd, codec.encode(entry))
+    except OSError:
+        with contextlib.suppress(OSError):
+            os.ftruncate(fd, size)
+            os.lseek(fd, size, os.SEEK_SET)
+        raise
+
+
+def read(path: Path, *, may_break_off: bool = False) -> Iterator[Entry]:
     """The events of the journal at ``path``, in order.
 
+    may_break_off: a last line without an end is passed over, as of a run that is writing it.
     Raises: DispatchError, with file and line, for what cannot be read or is no event.
     """
     number = 1
     try:
         with open(path, "rb") as file:
             while line := file.readline(codec.LINE_LIMIT + 1):
+                is_cut = not line.endswith(b"\n") and len(line) <= codec.LINE_LIMIT
+                if is_cut and may_break_off:
+                    return
                 yield codec.decode(line)
                 number += 1
     except codec.Malformed as error:

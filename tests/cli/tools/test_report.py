@@ -173,6 +173,10 @@ def test_a_job_by_its_name(
         registry.conclude(record, 3, [])
     assert cli.main(["report", "k3f9", "-o", "-"]) == 0
     assert "exit code 3" in capsys.readouterr().out
+    journal = run / "dispatch.jsonl"
+    journal.write_bytes(journal.read_bytes()[:-9])  # as a full disk leaves it
+    assert cli.main(["report", "k3f9", "-o", "-"]) == 0
+    assert "exit code 3; its journal breaks off</span>" in capsys.readouterr().out
     assert cli.main(["report", "latest"]) == 125
     assert "aaaaaa: it keeps no files [no-log-files]" in capsys.readouterr().err
 
@@ -187,8 +191,10 @@ def test_a_job_by_its_name(
     ],
 )
 def test_what_is_there_is_drawn(run: Path, keep: int, plan: str, said: str) -> None:
+    """Also while a line is being written, or where the launcher was killed in one."""
     journal = run / "dispatch.jsonl"
-    journal.write_bytes(b"".join(journal.read_bytes().splitlines(keepends=True)[:keep]))
+    lines = journal.read_bytes().splitlines(keepends=True)
+    journal.write_bytes(b"".join(lines[:keep]) + b"".join(lines[keep:])[:-1])
     (run / "plan.json").write_text(plan)
     assert cli.main(["report", str(journal), "-o", str(run / "page")]) == 0
     assert said in (run / "page").read_text()

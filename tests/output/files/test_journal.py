@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -44,6 +45,31 @@ def test_a_disk_that_refuses_is_told_once(tmp_path: Path, monkeypatch: pytest.Mo
         writing.event(entry)
     writing.close()
     assert said == [f"{tmp_path / 'x'}: journal cannot be written: No space left on device"]
+
+
+def test_a_full_disk_leaves_whole_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "dispatch.jsonl"
+    writing = Journal(path, list[str]().append)
+    writing.event(ENTRIES[0])
+
+    def fill(fd: int, data: bytes) -> None:
+        os.write(fd, data[:9])
+        refuse(fd, data)
+
+    with monkeypatch.context() as full:
+        full.setattr(journal, "write_all", fill)
+        writing.event(ENTRIES[1])
+        writing.close()
+        with pytest.raises(OSError):
+            append(path, ENTRIES[2])
+    append(path, ENTRIES[2])  # there is room again
+    assert list(read(path)) == [ENTRIES[0], ENTRIES[2]]
+
+
+def test_a_line_that_breaks_off(tmp_path: Path) -> None:
+    path = tmp_path / "dispatch.jsonl"
+    path.write_bytes(codec.encode(ENTRIES[0]) + codec.encode(ENTRIES[1])[:-1])
+    assert list(read(path, may_break_off=True)) == ENTRIES[:1]
 
 
 def refuse(fd: int, data: bytes) -> None:
