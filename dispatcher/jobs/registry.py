@@ -36,6 +36,7 @@ from dispatcher.model.errors import (
     JobEnded,
     LauncherKilled,
     LauncherSilent,
+    NoLogFiles,
     NoSuchJob,
 )
 from dispatcher.model.frozen import Value, value
@@ -350,6 +351,11 @@ def _forget(base: Path) -> None:
 def _text(text: str) -> str:
     """``text`` with bytes that are not UTF-8 shown: for eyes alone, it names nothing."""
     return text.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+
+
+def files_gone(job: Job) -> NoLogFiles:
+    """That somebody has removed the files of ``job``."""
+    return NoLogFiles(f"job {job.run_id}: its files are gone: {job.logs}")
 
 
 def not_running(job: Job) -> DispatchError:

@@ -190,9 +190,6 @@ class LogsOptions(Options):
 
 def logs(options: LogsOptions) -> int:
     """Show the files of the job; the exit code. Raises: UsageError, DispatchError."""
-    from dispatcher.cli.jobs.job_screen import Watch, written
-    from dispatcher.cli.options.output_options import ShowOptions, settings
-
     found = registry.find(options.job)
     only = None if options.rank is None else _rank(options.rank)
     if only is not None:
@@ -209,6 +206,8 @@ def logs(options: LogsOptions) -> int:
                 break
             if not any_new:
                 time.sleep(LOOK)
+    except FileNotFoundError:
+        raise registry.files_gone(found) from None
     except KeyboardInterrupt:
         return errors.SIGNAL_BASE + 2
     finally:

@@ -181,7 +181,7 @@ def written(job: registry.Job, only: int | None = None, until: float | None = No
     if job.logs is None:
         raise NoLogFiles(f"job {job.run_id}: it keeps no files", hint="--log-dir DIR")
     if not job.logs.is_dir():
-        raise NoLogFiles(f"job {job.run_id}: its files are gone: {job.logs}")
+        raise registry.files_gone(job)
     merged = RunPaths(job.logs).merged
     if merged.exists() or any(job.logs.glob(f"{merged.name}.*")):
         return MergedLogReader(merged, only, until)

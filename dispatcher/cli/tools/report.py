@@ -55,7 +55,10 @@ class ReportOptions(Options):
         ("dispatch report logs/latest", "from the files of a run"),
         ("dispatch report run.json", "the file of --trace run.json"),
     )
-    epilog = "Exit code: 0; 2 if there is no such run or file, or the command line is wrong."
+    epilog = (
+        "Exit code: 0; 2 if there is no such run or file, or the command line is wrong; 125 if the "
+        "files of a job are gone, or no use."
+    )
 
     job: str | None = argument(metavar="JOB|FOLDER|TRACE")
     output: str | None = option(
@@ -133,6 +136,8 @@ def _run_of(found: str | None) -> tuple[RunPaths, str]:
         raise NoLogFiles(
             f"job {job.run_id}: it keeps no files", hint="dispatch --log-dir DIR --sample 5 ..."
         )
+    if not job.logs.is_dir():
+        raise registry.files_gone(job)
     known = {
         registry.DEAD: "its launcher was killed",
         registry.ENDED: f"exit code {job.exit_code}; its journal breaks off",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 from pathlib import Path
 
@@ -130,6 +131,21 @@ def test_it_goes_on_until_the_job_ends(
     assert cli.main(["logs", "-f", "--rank", "0"]) == 0
     assert capfd.readouterr().out == "a\nb and more\n"
     assert waits == [command.LOOK] * 2
+
+
+@pytest.mark.parametrize("merged", [False, True])
+def test_files_that_are_removed_meanwhile(
+    on_record: OnRecord, files: Path, monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str], merged: bool,
+) -> None:  # fmt: skip
+    folder = on_record(logs=files)
+    if merged:
+        (files / "merged.log").write_bytes(b"2026-01-31T14:25:01.123456Z 0 out F a\n")
+    monkeypatch.setattr(time, "sleep", lambda seconds: shutil.rmtree(files))
+    assert cli.main(["logs", "-f"]) == 125
+    out, err = capfd.readouterr()
+    assert out.startswith("[0] a\n")
+    assert f"error: job {folder.name}: its files are gone: {files}" in err
 
 
 def test_without_f_a_job_that_runs_is_not_waited_for(

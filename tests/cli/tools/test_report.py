@@ -177,6 +177,9 @@ def test_a_job_by_its_name(
     journal.write_bytes(journal.read_bytes()[:-9])  # as a full disk leaves it
     assert cli.main(["report", "k3f9", "-o", "-"]) == 0
     assert "exit code 3; its journal breaks off</span>" in capsys.readouterr().out
+    run.rename(run.parent / "elsewhere")
+    assert cli.main(["report", "k3f9"]) == 125
+    assert f"k3f9x2: its files are gone: {run} [no-log-files]" in capsys.readouterr().err
     assert cli.main(["report", "latest"]) == 125
     assert "aaaaaa: it keeps no files [no-log-files]" in capsys.readouterr().err
 
