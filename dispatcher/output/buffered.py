@@ -260,7 +260,7 @@ def parse_ranks(text: str, flag: str, size: int | None = None) -> Ranks:
 
 
 class Filtered(Sink):
-    """``sink``, which gets of the output only what ``wanted(rank, stream)`` says."""
+    """``sink``, which gets only what ``wanted(rank, stream)`` says of output and its ends."""
 
     def __init__(self, sink: Sink, wanted: Callable[[int, int], bool]) -> None:
         self._sink = sink
@@ -276,7 +276,9 @@ class Filtered(Sink):
             self._sink.gap(wanted)
 
     def event(self, entry: Entry) -> None:
-        self._sink.event(entry)
+        event = entry.event
+        if not isinstance(event, OutputEnded) or self._wanted(event.rank, event.stream):
+            self._sink.event(entry)
 
     def say(self, line: str) -> None:
         self._sink.say(line)

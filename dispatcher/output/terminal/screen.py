@@ -91,6 +91,7 @@ class Screen(Sink):
         self._footer = footer
         self._clock = clock
         self._folding: Folding[int] | None = None
+        self._speakers: dict[int, set[int]] = {}  # rank -> its streams that ``_folding`` waits for
         self._lines: dict[tuple[int, int], LineAssembler] = {}
         self._bars: set[tuple[int, int]] = set()  # of these those that ever had a bar
         self._exact: dict[tuple[int, int], ExactLines] = {}
@@ -132,6 +133,11 @@ class Screen(Sink):
         match entry.event:
             case OutputEnded(_, rank, stream):
                 self._finish(rank, stream)
+                if self._folding is not None and rank in self._speakers:
+                    self._speakers[rank].discard(stream)
+                    if not self._speakers[rank]:
+                        del self._speakers[rank]
+                        self._folding.leave()
             case RanksPlaced(world_size):
                 for key in [
                     *self._lines,
@@ -140,7 +146,9 @@ class Screen(Sink):
                     self._finish(*key)
                 if self._folding is not None:
                     self._show_folded(self._folding.finish())
-                self._folding = None if self._view.fold is None else self._view.fold(world_size)
+                if self._view.fold is not None:
+                    self._folding = self._view.fold(world_size)
+                    self._speakers = {rank: {STDOUT, STDERR} for rank in range(world_size)}
 
     def gap(self, missing: Counts) -> None:
         for key in missing:
@@ -218,8 +226,6 @@ class Screen(Sink):
         self._unfinished.pop((rank, stream), None)
         if lines is not None:
             self._show(rank, stream, lines.finish())
-        if self._folding is not None and not {(rank, 1), (rank, 2)} & self._lines.keys():
-            self._folding.leave()
 
     def _pass(self, rank: int, stream: int, pieces: Iterator[bytes]) -> None:
         """Write ``pieces`` as they are."""

@@ -64,14 +64,20 @@ def masked(line: bytes) -> bytes:
 
 
 class Folded(Generic[Who]):
-    """A line and all who said it. kind: what the caller told lines apart by."""
+    """A line and all who said it. kind: what the caller told lines apart by.
 
-    def __init__(self, line: bytes, kind: int, who: Who, born: float, number: int) -> None:
+    awaited: how many may say it, since they had not left when the first did.
+    """
+
+    def __init__(
+        self, line: bytes, kind: int, who: Who, born: float, number: int, awaited: int
+    ) -> None:
         self.line = line
         self.kind = kind
         self.speakers = [who]
         self.born = born
         self.number = number
+        self.awaited = awaited
 
 
 class Folding(Generic[Who]):
@@ -104,7 +110,7 @@ class Folding(Generic[Who]):
                 group.line = key[1]
         else:
             self._count += 1
-            group = Folded(line, kind, who, now, self._count)
+            group = Folded(line, kind, who, now, self._count, self._awaited)
             numbers.append(group.number)
             groups.append(group)
             self._waiting.append(group)
@@ -113,7 +119,7 @@ class Folding(Generic[Who]):
         return self.due(now)
 
     def leave(self, count: int = 1) -> None:
-        """``count`` speakers have ended; nobody waits for them any more."""
+        """``count`` speakers have ended; no line that comes from now on waits for them."""
         self._awaited -= count
 
     def due(self, now: float) -> list[Folded[Who]]:
@@ -122,7 +128,7 @@ class Folding(Generic[Who]):
         while self._waiting:
             head = self._waiting[0]
             crowded = len(self._waiting) > MOST_LINES or self._bytes > MOST_BYTES
-            ripe = len(head.speakers) >= self._awaited or now - head.born >= self._window
+            ripe = len(head.speakers) >= head.awaited or now - head.born >= self._window
             if not (crowded or ripe):
                 break
             out.append(self._pop())

@@ -15,6 +15,7 @@ import pytest
 from rig import wait_for
 
 from dispatcher.core.events.run_events import TICK, Entry, OutputEnded, RanksPlaced
+from dispatcher.output.buffered import Filtered
 from dispatcher.output.terminal import live_terminal
 from dispatcher.output.terminal.asking import TtyLock
 from dispatcher.output.terminal.live_terminal import (
@@ -35,7 +36,7 @@ from dispatcher.output.terminal.screen import (
     same_file,
     widen,
 )
-from dispatcher.output.text.fold import Folding
+from dispatcher.output.text.fold import Folding, fold_numbers
 from dispatcher.output.text.lines import CONTINUED
 
 
@@ -199,6 +200,21 @@ def test_a_rank_that_has_ended_is_not_waited_for(pipe: tuple[int, int]) -> None:
         screen.tick(screen._last_tick + TICK)
     assert b"[2 ranks] x\n" in seen(pipe)
     assert not screen.tick(screen._last_tick + TICK)  # nothing waits any more
+
+
+def test_ranks_that_end_with_the_same_line(pipe: tuple[int, int]) -> None:
+    """Each has said it before the next one does; one whose output is not shown counts for none."""
+    view = LineFormat(
+        lambda rank: f"[{rank}]", fold=lambda world_size: Folding(world_size - 1),
+        fold_label=lambda ranks: f"[{fold_numbers(ranks)}]",
+    )  # fmt: skip
+    screen = Filtered(Screen(view, Writer({1: pipe[1]})), lambda rank, stream: rank < 4)
+    screen.event(Entry(1, 0.0, RanksPlaced(5, "a", 1)))
+    for rank in (4, 0, 1, 2, 3):
+        screen.output(rank, 1, b"step\ndone\n")
+        for stream in (1, 2):
+            screen.event(Entry(1, 0.0, OutputEnded(0, rank, stream, 0, 0)))
+    assert seen(pipe) == b"[0-3] step\n[0-3] done\n"
 
 
 def test_a_fold_waits_until_its_time_and_asks_for_it(pipe: tuple[int, int]) -> None:

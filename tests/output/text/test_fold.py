@@ -57,9 +57,17 @@ def test_a_line_that_only_some_said_comes_when_its_time_is_over() -> None:
 
 def test_nobody_waits_for_who_has_left() -> None:
     folding: Folding[int] = Folding(2)
-    folding.add(0, b"x", 0.0)
     folding.leave()
-    assert told(folding.due(0.0)) == [([0], b"x")]
+    assert told(folding.add(0, b"x", 0.0)) == [([0], b"x")]
+
+
+def test_a_last_line_waits_for_all_who_may_say_it() -> None:
+    """Each leaves after it, and the others have not said it yet."""
+    folding: Folding[int] = Folding(4)
+    for who in range(3):
+        assert folding.add(who, b"done", 0.0) == []
+        folding.leave()
+    assert told(folding.add(3, b"done", 0.0)) == [([0, 1, 2, 3], b"done")]
 
 
 def test_streams_are_apart_and_numbers_masked_on_request() -> None:
@@ -131,11 +139,9 @@ def test_a_line_joins_no_other_that_would_pass_by_what_was_said_since() -> None:
 
 def test_who_leaves_is_not_waited_for_be_it_several() -> None:
     folding: Folding[int] = Folding(4)
-    folding.add(0, b"x", 0.0)
     folding.leave(2)
-    assert folding.due(0.0) == []
-    folding.leave()
-    assert told(folding.due(0.0)) == [([0], b"x")]
+    assert folding.add(0, b"x", 0.0) == []
+    assert told(folding.add(1, b"x", 0.0)) == [([0, 1], b"x")]
 
 
 def test_numbers_that_only_look_equal() -> None:
