@@ -193,13 +193,15 @@ def _open_standard_streams() -> None:
 
 
 def _stream(fd: int, before: Any) -> io.TextIOWrapper:
-    """Writes to ``fd`` in the place of ``before``; that is None where it was closed."""
+    """Writes to ``fd`` in the place of ``before``; that is None where it was closed.
+
+    What its locale's encoding does not have, as ``…`` in Latin-1, is written as an escape.
+    """
     raw = io.BufferedWriter(_StandardStream(fd, "w", closefd=False))
     if before is None:
         return io.TextIOWrapper(raw)
-    return io.TextIOWrapper(
-        raw, before.encoding, before.errors, line_buffering=before.line_buffering
-    )
+    errors = before.errors.replace("strict", "backslashreplace")
+    return io.TextIOWrapper(raw, before.encoding, errors, line_buffering=before.line_buffering)
 
 
 def console() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import gc
+import json
 import os
 import signal
 import subprocess
@@ -112,6 +113,24 @@ def test_a_full_disk() -> None:
         assert (words, done.returncode, told) == (
             words, 1, [b"error: standard output: no space left on device"],
         )  # fmt: skip
+
+
+@cases(
+    ("words", "out"),
+    [
+        (["report", "trace", "-o", "-"], "<td>łódź".encode()),  # a page is UTF-8
+        (["report", "trace"], b"  \\u0142\xf3d\\u017a\n"),
+    ],
+)
+def test_a_locale_that_is_not_utf_8(tmp_path: Path, words: list[str], out: bytes) -> None:
+    named = {"ph": "M", "pid": 1, "tid": 0, "name": "process_name", "args": {"name": "łódź"}}
+    span = {"ph": "X", "pid": 1, "tid": 0, "name": "connect", "ts": 0, "dur": 9}
+    (tmp_path / "trace").write_text(f"[\n{json.dumps(named)},\n{json.dumps(span)}\n]\n")
+    done = subprocess.run(
+        [sys.executable, "-m", "dispatcher", *words], cwd=tmp_path, stdout=subprocess.PIPE,
+        env={**os.environ, "PYTHONIOENCODING": "latin-1"}, check=True,
+    )  # fmt: skip
+    assert out in done.stdout
 
 
 SAYS_MUCH = """

@@ -94,7 +94,7 @@ def report(options: ReportOptions) -> int:
         if options.output is None:
             return 0
     if options.output == "-":
-        sys.stdout.write(page)
+        sys.stdout.buffer.write(page.encode())  # as it says of itself, in any locale
         return 0
     path = options.output or usual
     named_files.write(path, path, page)
