@@ -16,6 +16,7 @@ from dispatcher.cli.run.run_sinks import may_draw, terminals, unhurried
 from dispatcher.core.events.exec_events import Outcome
 from dispatcher.core.events.run_events import Sink
 from dispatcher.model.errors import ConflictingOptions, FileUnusable, UsageError
+from dispatcher.model.names import plural
 from dispatcher.output.buffered import Filtered
 from dispatcher.output.exec.exec_notes import ExecNotes, Passthrough, describe
 from dispatcher.output.exec.host_blocks import (
@@ -149,6 +150,7 @@ class ExecOutput:
             mark_errors=False,
             exact=frozenset({STDOUT, STDERR}) - lookers if is_exact else frozenset(),
             is_alone=len(names) == 1,
+            who=lambda nodes: names[nodes[0]] if len(nodes) == 1 else plural(len(nodes), "host"),
         )
         # notes go to standard error even where its lines are kept for the end
         fds = {stream: stream for stream in streams | {STDERR}}

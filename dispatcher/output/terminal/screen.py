@@ -18,12 +18,14 @@ from itertools import chain
 
 from dispatcher.core.events.run_events import TICK, Counts, Entry, OutputEnded, RanksPlaced, Sink
 from dispatcher.model.frozen import Value, value
+from dispatcher.model.names import plural
 from dispatcher.model.paths import unwritten, write_all
 from dispatcher.output.files.spool import Spill
 from dispatcher.output.terminal.asking import OURS
 from dispatcher.output.text.fold import Folded, Folding
 from dispatcher.output.text.lines import ExactLines, LineAssembler
 from dispatcher.output.text.sanitize import sanitize_lines, sanitize_paragraph, sanitize_pieces
+from dispatcher.plan.job.placement import name
 from dispatcher.remote.protocol.frames import STDERR, STDOUT
 
 #: SGR foreground colours that can be told apart on dark and light backgrounds
@@ -35,6 +37,11 @@ PARTIAL, STATE = 0.2, 30.0
 
 #: bytes of a long line in which ``grep`` looks
 GREPPED = 16 << 20
+
+
+def ranks_in_words(ranks: Sequence[int]) -> str:
+    """``rank 1.0``, ``8 ranks``."""
+    return f"rank {name(ranks[0])}" if len(ranks) == 1 else plural(len(ranks), "rank")
 
 
 @value
@@ -53,7 +60,7 @@ class LineFormat(Value):
     fold_label: ranks -> their label. exact: streams whose bytes pass unchanged, since a program
     reads them, and nothing above is to be done; ranks take turns at the ends of lines, and who has
     left a line open gets a line end before another goes on. is_alone: there is one rank, whose
-    exact bytes wait for nothing.
+    exact bytes wait for nothing. who: ranks in words, for a note of what is missing.
     """
 
     label: Callable[[int], str]
@@ -69,6 +76,7 @@ class LineFormat(Value):
     fold_label: Callable[[Sequence[int]], str] = lambda ranks: f"[{len(ranks)} ranks]"
     exact: frozenset[int] = frozenset()
     is_alone: bool = False
+    who: Callable[[Sequence[int]], str] = ranks_in_words
 
 
 class Screen(Sink):
@@ -95,7 +103,7 @@ class Screen(Sink):
         self._lines: dict[tuple[int, int], LineAssembler] = {}
         self._bars: set[tuple[int, int]] = set()  # of these those that ever had a bar
         self._exact: dict[tuple[int, int], ExactLines] = {}
-        #: stream -> who has left a line open there
+        #: descriptor, by its first stream -> who has left a line open there
         self._open: dict[int, int] = {}
         self._prefixes: dict[tuple[int, int], bytes] = {}
         self._spill = Spill()
@@ -154,14 +162,18 @@ class Screen(Sink):
         for key in missing:
             if key in self._lines:
                 self._show(*key, self._lines[key].flush())
+            if key in self._exact:
+                self._pass(*key, self._exact[key].finish())
         for stream in sorted({stream for _, stream in missing}):
             counts = {rank: n for (rank, one), n in missing.items() if one == stream}
             total = sum(counts.values())
             self._not_shown += total
-            who = f"rank {min(counts)}" if len(counts) == 1 else f"{len(counts)} ranks"
-            self._write(stream, f"... {total:,} bytes of {who} not shown\n".encode())
+            text = f"... {total:,} bytes of {self._view.who(list(counts))} not shown\n"
+            self._end_line(stream)
+            self._write(stream, text.encode())
 
     def say(self, line: str) -> None:
+        self._end_line(STDERR)
         self._write(STDERR, sanitize_paragraph(line).encode() + b"\n")  # of hosts, in part
 
     def tick(self, now: float) -> bool:
@@ -230,12 +242,21 @@ class Screen(Sink):
     def _pass(self, rank: int, stream: int, pieces: Iterator[bytes]) -> None:
         """Write ``pieces`` as they are."""
         for piece in filter(None, pieces):
-            if self._open.get(stream, rank) != rank:
-                self._write(stream, b"\n")
-            self._open.pop(stream, None)
+            if self._open.get(self._place(stream), rank) != rank:
+                self._end_line(stream)
+            self._open.pop(self._place(stream), None)
             self._write(stream, piece)
             if not piece.endswith(b"\n"):
-                self._open[stream] = rank
+                self._open[self._place(stream)] = rank
+
+    def _place(self, stream: int) -> int:
+        """The stream, or standard output where both lead to the same place, as for ``2>&1``."""
+        return STDOUT if self._writer.together else stream
+
+    def _end_line(self, stream: int) -> None:
+        """Something of others comes: end the line that somebody has left open."""
+        if self._open.pop(self._place(stream), None) is not None:
+            self._write(stream, b"\n")
 
     def _show(self, rank: int, stream: int, block: bytes) -> None:
         """Show ``block``, whole lines of one stream."""

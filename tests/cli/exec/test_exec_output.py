@@ -19,8 +19,11 @@ from rig import wait_for
 
 from dispatcher import cli
 from dispatcher.cli.exec.exec import ExecOptions
+from dispatcher.cli.exec.exec_output import ExecOutput
+from dispatcher.model.host import Host
 from dispatcher.output.exec import host_blocks
 from dispatcher.output.exec.exec_notes import ExecNotes
+from dispatcher.plan.exec_plan import ExecPlan
 
 from ..conftest import Terminal, full_disk
 
@@ -68,6 +71,18 @@ def test_how_output_differs_from_that_of_most(capfd: pytest.CaptureFixture[str])
         "-same", "+odd",
     ]  # fmt: skip
     assert "::1" in out
+
+
+def test_output_that_is_missing_is_a_host_s(capfd: pytest.CaptureFixture[str]) -> None:
+    """As of a paused terminal."""
+    plan = ExecPlan((Host("n1"), Host("n2")), ("true",))
+    screen = ExecOutput(ExecOptions(), plan, print, lambda: None).sinks[-1]
+    screen.gap({(1, 1): 5})
+    screen.gap({(0, 1): 5, (1, 1): 2})
+    screen.close()
+    assert capfd.readouterr().out == (
+        "... 5 bytes of n2 not shown\n... 7 bytes of 2 hosts not shown\n"
+    )
 
 
 def test_the_time_before_every_line(capfd: pytest.CaptureFixture[str]) -> None:

@@ -17,6 +17,7 @@ from dispatcher.output.files.spool import BLOCK, Spill
 from dispatcher.output.terminal.screen import LineFormat, Screen, Writer
 from dispatcher.output.text.fold import Folding, fold_numbers
 from dispatcher.output.text.lines import CONTINUED, LINE_LIMIT
+from dispatcher.plan.job.placement import FIRST
 from output.descriptors import open_below
 
 
@@ -372,6 +373,29 @@ def test_bytes_for_a_program_are_exact(chunks: list[tuple[int, bytes]], seen: by
         screen.close()
         file.seek(0)
         assert file.read() == seen
+
+
+def test_exact_lines_of_several_ranks_in_one_place(pipe: tuple[int, int]) -> None:
+    """Both streams lead there, as for ``2>&1``: an open line of the one is ended for the other."""
+    view = LineFormat(lambda rank: "", exact=frozenset({1, 2}))
+    screen = Screen(view, Writer({1: pipe[1], 2: pipe[1]}))
+    screen.output(0, 1, b"no end")
+    screen.event(ended(0, 1))
+    screen.output(1, 2, b"err\n")
+    screen.output(1, 1, b"out\n")
+    assert os.read(pipe[0], 4096) == b"no end\nerr\nout\n"
+
+
+def test_a_gap_in_exact_lines_stands_where_bytes_are_missing(pipe: tuple[int, int]) -> None:
+    view = LineFormat(lambda rank: "", exact=frozenset({1}))
+    screen = Screen(view, Writer({1: pipe[1]}))
+    screen.output(0, 1, b"begun")
+    screen.gap({(0, 1): 5})
+    screen.output(0, 1, b"gone on\n")
+    screen.gap({(FIRST, 1): 5})
+    assert os.read(pipe[0], 4096) == (
+        b"begun\n... 5 bytes of rank 0 not shown\ngone on\n... 5 bytes of rank 1.0 not shown\n"
+    )
 
 
 def test_a_rank_that_is_alone_waits_for_no_line_end(pipe: tuple[int, int]) -> None:
