@@ -107,7 +107,8 @@ def sets(data: bytes) -> None:
 
 @target(
     "allocation", "what batch systems say of their hosts",
-    b"SLURM_JOB_ID=7\0SLURM_JOB_NODELIST=n[1-3]\0SLURM_TASKS_PER_NODE=2(x3)\0\0n1\nn2\nn3",
+    b"SLURM_JOB_ID=7\0SLURM_JOB_NODELIST=n[1-3]\0SLURM_NTASKS=6\0"
+    b"SLURM_TASKS_PER_NODE=2(x3)\0\0n1\nn2\nn3",
     b"LSB_JOBID=7\0LSB_MCPU_HOSTS=n1 2 n2 4", b"JOB_ID=1\0PE_HOSTFILE=f\0\0n1 4 all.q@n1 UNDEFINED",
     b"PBS_JOBID=7\0PBS_NODEFILE=f\0\0n1\nn1\nn2", b"FLUX_JOB_ID=7\0\0n[1-3]", own=(UsageError,),
 )  # fmt: skip

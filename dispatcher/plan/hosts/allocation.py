@@ -79,12 +79,14 @@ class Grant:
 
 
 def slurm(place: Surroundings) -> Grant | None:
-    """The job's nodes, or the step's when srun started us as the one task of a step."""
+    """The job's nodes, also for the one task of a step, or its first at a terminal (``--pty``)."""
     get = place.environ.get
     if not (get("SLURM_JOB_ID") or get("SLURM_JOBID")):
         return None
     who = _job(place, "Slurm", "SLURM_JOB_ID" if get("SLURM_JOB_ID") else "SLURM_JOBID")
-    if _number(get("SLURM_STEP_NUM_TASKS")) > 1 and get("SLURM_PROCID") is not None:
+    typed = get("SLURM_PTY_PORT") and get("SLURM_PROCID") == "0"  # the others have no terminal
+    tasks_here = _number(get("SLURM_STEP_NUM_TASKS"))
+    if tasks_here > 1 and get("SLURM_PROCID") is not None and not typed:
         raise BadBatchJob(
             f"{who}: srun started dispatch {get('SLURM_STEP_NUM_TASKS')} times: once is enough",
             hint="call dispatch from the batch script itself, without srun",
@@ -103,11 +105,12 @@ def slurm(place: Surroundings) -> Grant | None:
                 hint='name the hosts: -H "$(squeue -h -j $SLURM_JOB_ID -o %N)"',
             )
         names = _expanded(who, words, nodes)
-        tasks = _tasks(who, get(f"SLURM_TASKS_PER_NODE{part}"), len(names))
+        told, text = _asked(place.environ, part, len(names))
+        tasks = _tasks(who, told, text, len(names))
         gpus = _number(get("SLURM_GPUS_ON_NODE"))
         slots: list[int | None] = [gpus or None] * len(names)
         if tasks and max(tasks) > 1:
-            slots, counted = list(tasks), f"SLURM_TASKS_PER_NODE{part}"
+            slots, counted = list(tasks), told
         elif gpus:
             counted = "SLURM_GPUS_ON_NODE"
         hosts += [Host(n, slots=s, origin=words) for n, s in zip(names, slots, strict=True)]
@@ -272,7 +275,20 @@ def _expanded(who: str, words: str, nodes: str) -> list[str]:
         raise BadBatchJob(f"{who}: {words}: {bad.message}", hint=bad.hint) from None
 
 
-def _tasks(who: str, text: str | None, nodes: int) -> list[int]:
+def _asked(environ: Mapping[str, str], part: str, nodes: int) -> tuple[str, str | None]:
+    """The variable that says how many tasks each node is to have, and its text, None if none does.
+
+    If nobody asked for tasks, SLURM_TASKS_PER_NODE has the CPUs of a job with ``--exclusive``;
+    in a step of one task, what srun made of that.
+    """
+    told, each = f"SLURM_TASKS_PER_NODE{part}", f"SLURM_NTASKS_PER_NODE{part}"
+    text, per_node = environ.get(told), environ.get(each)
+    if text == environ.get("SLURM_STEP_TASKS_PER_NODE") == "1":
+        return each, f"{per_node}(x{nodes})" if per_node else None
+    return told, text if per_node or environ.get(f"SLURM_NTASKS{part}") else None
+
+
+def _tasks(who: str, told: str, text: str | None, nodes: int) -> list[int]:
     """``8(x3),4`` as ``[8, 8, 8, 4]``; empty when not said."""
     if not text:
         return []
@@ -281,14 +297,12 @@ def _tasks(who: str, text: str | None, nodes: int) -> list[int]:
         match = _COUNT.match(piece)
         times = int(match[2] or 1) if match else 0
         if match is None or times > LIMIT:
-            raise BadBatchJob(
-                f"{who}: SLURM_TASKS_PER_NODE: not of the form 8(x3),4: {shown(text)}"
-            )
+            raise BadBatchJob(f"{who}: {told}: not of the form 8(x3),4: {shown(text)}")
         counts += [int(match[1])] * times
     if len(counts) != nodes:
         raise BadBatchJob(
-            f"{who}: SLURM_TASKS_PER_NODE is for {len(counts)} nodes, the node list has {nodes}",
-            hint='name the hosts with their slots: -H "$SLURM_JOB_NODELIST:8"',
+            f"{who}: {told} is for {len(counts)} nodes, the node list has {nodes}",
+            hint='name the hosts: -H "$SLURM_JOB_NODELIST" --nproc-per-node 8',
         )
     return counts
 

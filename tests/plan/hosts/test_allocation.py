@@ -14,6 +14,11 @@ from dispatcher.plan.hosts.allocation import Surroundings, discover
 from dispatcher.plan.hosts.hostfile import MOST_BYTES
 
 SLURM = {"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "n[1-3]"}
+#: what srun -n1 sets besides, in a job of whatever size
+STEP = {
+    "SLURM_STEP_NUM_TASKS": "1", "SLURM_PROCID": "0", "SLURM_NTASKS": "1",
+    "SLURM_TASKS_PER_NODE": "1", "SLURM_STEP_TASKS_PER_NODE": "1",
+}  # fmt: skip
 
 
 def surroundings(
@@ -42,7 +47,7 @@ def slots(found: Hostlist | None) -> dict[str, int | None]:
 GIVEN: list[tuple[str, Surroundings, dict[str, int | None], str]] = [
     (
         "slurm: one task a node is no slot count",
-        surroundings({**SLURM, "SLURM_TASKS_PER_NODE": "1(x3)"}),
+        surroundings({**SLURM, "SLURM_TASKS_PER_NODE": "1(x3)", "SLURM_NTASKS": "3"}),
         {"n1": None, "n2": None, "n3": None},
         "hosts of Slurm job 7 (SLURM_JOB_NODELIST): n[1-3], a slot per GPU",
     ),
@@ -54,9 +59,28 @@ GIVEN: list[tuple[str, Surroundings, dict[str, int | None], str]] = [
     ),
     (
         "slurm: tasks asked for count before GPUs",
-        surroundings({**SLURM, "SLURM_TASKS_PER_NODE": "4(x2),2", "SLURM_GPUS_ON_NODE": "8"}),
+        surroundings(
+            {
+                **SLURM,
+                "SLURM_TASKS_PER_NODE": "4(x2),2",
+                "SLURM_NTASKS": "10",
+                "SLURM_GPUS_ON_NODE": "8",
+            }
+        ),
         {"n1": 4, "n2": 4, "n3": 2},
         "hosts of Slurm job 7 (SLURM_JOB_NODELIST): n[1-3], 10 slots (SLURM_TASKS_PER_NODE)",
+    ),
+    (
+        "slurm: CPUs are no tasks, with --exclusive",
+        surroundings({**SLURM, "SLURM_TASKS_PER_NODE": "128(x3)", "SLURM_GPUS_ON_NODE": "8"}),
+        {"n1": 8, "n2": 8, "n3": 8},
+        "hosts of Slurm job 7 (SLURM_JOB_NODELIST): n[1-3], 8 slots each (SLURM_GPUS_ON_NODE)",
+    ),
+    (
+        "slurm: tasks a node",
+        surroundings({**SLURM, "SLURM_TASKS_PER_NODE": "2(x3)", "SLURM_NTASKS_PER_NODE": "2"}),
+        {"n1": 2, "n2": 2, "n3": 2},
+        "hosts of Slurm job 7 (SLURM_JOB_NODELIST): n[1-3], 2 slots each (SLURM_TASKS_PER_NODE)",
     ),
     (
         "slurm: an old name of the list, nested ranges",
@@ -72,8 +96,10 @@ GIVEN: list[tuple[str, Surroundings, dict[str, int | None], str]] = [
                 "SLURM_HET_SIZE": "2",
                 "SLURM_JOB_NODELIST_HET_GROUP_0": "a1",
                 "SLURM_TASKS_PER_NODE_HET_GROUP_0": "2",
+                "SLURM_NTASKS_HET_GROUP_0": "2",
                 "SLURM_JOB_NODELIST_HET_GROUP_1": "b[1-2]",
                 "SLURM_TASKS_PER_NODE_HET_GROUP_1": "4(x2)",
+                "SLURM_NTASKS_HET_GROUP_1": "8",
             }
         ),
         {"a1": 2, "b1": 4, "b2": 4},
@@ -82,7 +108,29 @@ GIVEN: list[tuple[str, Surroundings, dict[str, int | None], str]] = [
     ),
     (
         "slurm: one task started by srun is the one dispatch",
-        surroundings({**SLURM, "SLURM_STEP_NUM_TASKS": "1", "SLURM_PROCID": "0"}),
+        surroundings({**SLURM, **STEP}),
+        {"n1": None, "n2": None, "n3": None},
+        "hosts of Slurm job 7 (SLURM_JOB_NODELIST): n[1-3], a slot per GPU",
+    ),
+    (
+        "slurm: such a step in a job with tasks",
+        surroundings({**SLURM, **STEP, "SLURM_NTASKS_PER_NODE": "2"}),
+        {"n1": 2, "n2": 2, "n3": 2},
+        "hosts of Slurm job 7 (SLURM_JOB_NODELIST): n[1-3], 2 slots each (SLURM_NTASKS_PER_NODE)",
+    ),
+    (
+        "slurm: the shell of srun --pty on several nodes",
+        surroundings(
+            {
+                **SLURM,
+                **STEP,
+                "SLURM_PTY_PORT": "40001",
+                "SLURM_NTASKS": "3",
+                "SLURM_STEP_NUM_TASKS": "3",
+                "SLURM_TASKS_PER_NODE": "1(x3)",
+                "SLURM_STEP_TASKS_PER_NODE": "1(x3)",
+            }
+        ),
         {"n1": None, "n2": None, "n3": None},
         "hosts of Slurm job 7 (SLURM_JOB_NODELIST): n[1-3], a slot per GPU",
     ),
@@ -196,8 +244,10 @@ GIVEN: list[tuple[str, Surroundings, dict[str, int | None], str]] = [
                 "SLURM_HET_SIZE": "2",
                 "SLURM_JOB_NODELIST_HET_GROUP_0": "a[1-2]",
                 "SLURM_TASKS_PER_NODE_HET_GROUP_0": "2(x2)",
+                "SLURM_NTASKS_HET_GROUP_0": "4",
                 "SLURM_JOB_NODELIST_HET_GROUP_1": "a[2-3]",
                 "SLURM_TASKS_PER_NODE_HET_GROUP_1": "3,4",
+                "SLURM_NTASKS_HET_GROUP_1": "7",
             }
         ),
         {"a1": 2, "a2": 5, "a3": 4},
@@ -306,6 +356,7 @@ def test_slurm_tasks_are_read_back(groups: list[tuple[int, int]]) -> None:
     found = discover(
         surroundings({
             "SLURM_JOB_ID": "1", "SLURM_JOB_NODELIST": names, "SLURM_TASKS_PER_NODE": text,
+            "SLURM_NTASKS": str(sum(wanted)),
         })
     )  # fmt: skip
     got = list(slots(found).values())

@@ -35,6 +35,18 @@ WRONG: list[tuple[str, Surroundings, list[str]]] = [
         ["Slurm job 7: srun started dispatch 4 times: once is enough", "without srun"],
     ),
     (
+        "srun --pty started many: those without the terminal",
+        surroundings(
+            {
+                **SLURM,
+                "SLURM_PTY_PORT": "40001",
+                "SLURM_STEP_NUM_TASKS": "4",
+                "SLURM_PROCID": "1",
+            }
+        ),
+        ["Slurm job 7: srun started dispatch 4 times: once is enough", "without srun"],
+    ),
+    (
         "no list in a job",
         surroundings({"SLURM_JOB_ID": "7"}),
         ["SLURM_JOB_NODELIST is not set", '-H "$(squeue -h -j $SLURM_JOB_ID -o %N)"'],
@@ -74,20 +86,20 @@ WRONG: list[tuple[str, Surroundings, list[str]]] = [
     ),
     (
         "tasks for other nodes",
-        surroundings({**SLURM, "SLURM_TASKS_PER_NODE": "8(x2)"}),
+        surroundings({**SLURM, "SLURM_NTASKS": "3", "SLURM_TASKS_PER_NODE": "8(x2)"}),
         [
             "SLURM_TASKS_PER_NODE is for 2 nodes, the node list has 3",
-            '-H "$SLURM_JOB_NODELIST:8"',
+            '-H "$SLURM_JOB_NODELIST" --nproc-per-node 8',
         ],
     ),
     (
         "tasks of no form",
-        surroundings({**SLURM, "SLURM_TASKS_PER_NODE": "8(3)"}),
+        surroundings({**SLURM, "SLURM_NTASKS": "3", "SLURM_TASKS_PER_NODE": "8(3)"}),
         ["not of the form 8(x3),4: '8(3)'"],
     ),
     (
         "tasks without end",
-        surroundings({**SLURM, "SLURM_TASKS_PER_NODE": "1(x9999999)"}),
+        surroundings({**SLURM, "SLURM_NTASKS": "3", "SLURM_TASKS_PER_NODE": "1(x9999999)"}),
         ["not of the form"],
     ),
     (

@@ -124,9 +124,10 @@ def test_a_batch_job(slurm: Slurm, transport: str) -> None:
     assert "rank 3 on n2" in output
 
 
-def test_one_task_a_node_is_a_slot_per_gpu_or_one(slurm: Slurm) -> None:
+@pytest.mark.parametrize("asked", ["--ntasks-per-node=1", "--exclusive"])
+def test_one_task_a_node_is_a_slot_per_gpu_or_one(slurm: Slurm, asked: str) -> None:
     code, output = slurm.batch(
-        " ".join([*DISPATCH, "--no-python", "hostname"]), "--nodes=2", "--nodelist=n[2-3]"
+        " ".join([*DISPATCH, "--no-python", "hostname"]), "--nodes=2", "--nodelist=n[2-3]", asked
     )
     assert code == 0
     assert "n[2-3], a slot per GPU" in output
@@ -155,6 +156,11 @@ def test_srun_must_not_start_it_once_a_task(slurm: Slurm) -> None:
     done = slurm.run("srun", "-N2", "-n2", *DISPATCH, "--no-python", "true", check=False)
     assert done.returncode == 2
     assert "srun started dispatch 2 times: once is enough" in done.stderr
+
+
+def test_srun_may_start_it_as_one_task(slurm: Slurm) -> None:
+    done = slurm.run("salloc", "-N2", "srun", "-N1", "-n1", *DISPATCH, "hosts")
+    assert "n[1-2], a slot per GPU" in done.stderr
 
 
 @pytest.mark.parametrize("end", ["killed", "cancelled"])
