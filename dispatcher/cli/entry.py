@@ -82,7 +82,7 @@ def enter(name: str, words: Sequence[str]) -> int:
     shown = shown_name(name)
     try:
         command = load(name or "run")
-        typed = respelled(command, words)
+        typed = respelled(command, words, shown)
         args = filled(command, typed)
         # not click's ``main``, which ends the process with 1 when nobody reads what it writes
         with command.make_context(shown, args, obj=tuple(typed)) as context:

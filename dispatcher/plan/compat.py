@@ -133,26 +133,43 @@ def _read(
     reasons: list[Reason] = []
     rest = list(words)
     while rest and rest[0].startswith("-") and rest[0] not in ("-", "--"):
-        name, equals, value = rest[0].partition("=")
-        flag = table.get(name.replace("_", "-"))
-        if flag is None:
-            raise CannotTranslate(
-                f"{who}: {name}: not known here", hint="leave it out and ask again"
-            )
-        if equals and flag.values != 1:
-            raise CannotTranslate(f"{who}: {name} takes no value after =")
-        count = 1 if equals else 1 + flag.values
-        if len(rest) < count:
-            raise CannotTranslate(f"{who}: {name}: its value is missing")
-        written, rest = tuple(rest[:count]), rest[count:]
-        try:
-            became = flag.becomes(*([value] if equals else written[1:])) or ()
-        except UsageError as error:
-            message = f"{who}: {' '.join(written)}: {error.message}"
-            raise CannotTranslate(message, hint=error.hint) from None
-        reasons.append(Reason(written, tuple(became), flag.why))
-        options += became
+        reason = _first(rest, table, who)
+        rest = rest[len(reason.written) :]
+        reasons.append(reason)
+        options += reason.words
     return options, rest[1:] if rest[:1] == ["--"] else rest, reasons
+
+
+def _first(words: Sequence[str], table: Mapping[str, Flag], who: str) -> Reason:
+    """What becomes of the flag that ``words`` begin with. Raises: UsageError."""
+    name, equals, value = words[0].partition("=")
+    flag = table.get(name.replace("_", "-"))
+    if flag is None:
+        raise CannotTranslate(f"{who}: {name}: not known here", hint="leave it out and ask again")
+    if equals and flag.values != 1:
+        raise CannotTranslate(f"{who}: {name} takes no value after =")
+    count = 1 if equals else 1 + flag.values
+    if len(words) < count:
+        raise CannotTranslate(f"{who}: {name}: its value is missing")
+    written = tuple(words[:count])
+    try:
+        became = flag.becomes(*([value] if equals else written[1:])) or ()
+    except UsageError as error:
+        message = f"{who}: {' '.join(written)}: {error.message}"
+        raise CannotTranslate(message, hint=error.hint) from None
+    return Reason(written, tuple(became), flag.why)
+
+
+def of_launcher(words: Sequence[str]) -> Reason | None:
+    """What becomes of the flag that ``words`` begin with, of whichever launcher; None: of none.
+
+    Raises: UsageError for one that cannot be met.
+    """
+    name = words[0].partition("=")[0].replace("_", "-")
+    for who, table in _TABLES.items():
+        if name in table:
+            return _first(words, table, who)
+    return None
 
 
 def _script_line(
@@ -471,6 +488,10 @@ MPIRUN = _by_name({
     "-stdin --stdin -s": Flag(_to("--stdin")),
     "-configfile --configfile --app -app": Flag(_refuse("give its lines with : between them")),
 })  # fmt: skip
+
+_TABLES = {
+    "torchrun": TORCHRUN, "deepspeed": DEEPSPEED, "accelerate launch": ACCELERATE, "mpirun": MPIRUN,
+}  # fmt: skip
 
 _torchrun_line = partial(_script_line, who="torchrun", table=TORCHRUN, one_rank=True)
 _deepspeed_line = partial(

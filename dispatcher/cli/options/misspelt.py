@@ -1,9 +1,9 @@
 """What click finds wrong in a command line, in our words, and the line that may be meant instead.
 
 An option that there is not may be misspelt, be another launcher's name for one of ours
-(``FOREIGN``), be the short name that another command gives to it, or belong to another command. A
-value that is none of an option's words may be misspelt. The hint is the line as it was typed,
-mended, to be pasted.
+(``FOREIGN``, and what ``plan.compat`` makes of it), be the short name that another command gives to
+it, or belong to another command. A value that is none of an option's words may be misspelt. The
+hint is the line as it was typed, mended, to be pasted.
 """
 
 from __future__ import annotations
@@ -85,9 +85,13 @@ def _no_such_option(name: str, context: click.Context, help_line: str) -> UsageE
     if name.startswith("--"):
         meant = FOREIGN.get(name[2:].replace("_", "-"))
         near = f"--{meant}" if f"--{meant}" in ours else None
+        if near is None and (hint := _translated(name, context)):
+            return UnknownOption(f"{name}: no such option", hint=hint)
         if near is None:
             takers = [taker for taker, names in _elsewhere(context) if name in names]
             near = None if takers else nearest(name, [one for one in ours if one[:2] == "--"])
+    elif hint := _translated(name, context):
+        return UnknownOption(f"{name}: no such option", hint=hint)
     else:
         fields = {names[name]: taker for taker, names in _elsewhere(context) if name in names}
         long = [one for one, field in ours.items() if field in fields and one[:2] == "--"]
@@ -132,6 +136,28 @@ def _mended(name: str, new: str, words: Sequence[str]) -> str:
         if len(name) == 2 and word.startswith(name):  # -lroot
             return mistakes.line([*words[:at], new, word[2:], *words[at + 1 :]])
     return new
+
+
+def _translated(name: str, context: click.Context) -> str | None:
+    """The line of ``run`` with what becomes of another launcher's option ``name``; None: of none.
+
+    A single letter means something else to each of them.
+    """
+    words = list(context.obj or ())
+    typed = [word.partition("=")[0].replace("_", "-") for word in words]
+    if context.command.name != "run" or len(name) == 2 or name not in typed:
+        return None
+    from dispatcher.plan import compat  # for mistakes only
+
+    at = typed.index(name)
+    try:
+        found = compat.of_launcher(words[at:])
+    except UsageError as error:
+        return error.hint
+    if found is None:
+        return None
+    line = mistakes.line([*words[:at], *found.words, *words[at + len(found.written) :]])
+    return f"{line}  # {found.why}" if found.why else f"{line}{MEANT}"
 
 
 def _not_a_choice(error: NotAChoice, parameter: click.Parameter, help_line: str) -> UsageError:

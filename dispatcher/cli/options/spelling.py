@@ -6,7 +6,8 @@ Only our own options are touched; what follows the program is the program's.
   dispatch.toml likewise). Help, manual and completion know the new name alone.
 * ``--sudo`` may stand for ``--sudo=USER``: click would take the next word for the value, and with
   it the program. So a bare one is given its value here.
-* ``-np``, as every mpirun has it, is ``--np``, for commands that have that.
+* ``-np``, as every mpirun has it, is ``--np``, for commands that have that. ``-ppn`` and other
+  words of mpirun behind one dash are no options: click would read ``-p`` with the value ``pn``.
 * A short option gets its long name: click looks for ``-w`` among the long ones first, and loads
   difflib and the user's language for an error that nobody sees: 3 ms of every start.
 """
@@ -60,14 +61,22 @@ def is_hostfile(value: str) -> bool:
     return value == "-" or os.path.lexists(value) or looks_like_path(value)
 
 
-def respelled(command: click.Command, words: Sequence[str]) -> list[str]:
-    """``words`` with today's names of our options; a note tells each that had an older one."""
+def respelled(
+    command: click.Command, words: Sequence[str], shown_name: str = "dispatch"
+) -> list[str]:
+    """``words`` with today's names of our options; a note tells each that had an older one.
+
+    shown_name: what the line begins with. Raises: click.NoSuchOption for one of mpirun's in a run.
+    """
     found = list(words)
     has_np = any("--np" in option.opts for option in _options(command))
     for at, valued in own_options(command, words, bare_of(command)):
         name, equals, value = words[at].partition("=")
         if name == _MPIRUNS and has_np:
             found[at] = "--np"
+        if command.name == "run" and _is_mpiruns(name):
+            context = click.Context(command, info_name=shown_name, obj=tuple(words))
+            raise click.NoSuchOption(name, ctx=context)
         if not name.startswith("--"):
             continue
         new = "--" + current(name[2:])
@@ -138,6 +147,15 @@ def own_options(
         elif not mixed:
             return
         at += 1
+
+
+def _is_mpiruns(name: str) -> bool:
+    """Whether mpirun has an option ``name`` of several letters behind one dash."""
+    if name.startswith("--") or not name[1:4].isalpha() or len(name) < 4:
+        return False
+    from dispatcher.plan import compat  # few lines have such a word
+
+    return name in compat.MPIRUN
 
 
 def _options(command: click.Command) -> list[click.Option]:

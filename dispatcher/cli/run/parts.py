@@ -116,10 +116,10 @@ def _one(
     from dispatcher.cli.options.spelling import filled, respelled
 
     command = _command()
-    told = respelled(command, words)
-    args = filled(command, told)
     shown = f"dispatch ... {BETWEEN}"
     try:
+        told = respelled(command, words)
+        args = filled(command, told)
         context = command.make_context(
             shown, list(args), parent=click.get_current_context(), obj=tuple(told)
         )

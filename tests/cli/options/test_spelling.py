@@ -60,6 +60,8 @@ def dispatch(
         ("run", ["-x", "-np", "a.py"], ["-x", "-np", "a.py"]),  # the value of an option
         ("run", ["-H", "n1", "--", "-np"], ["-H", "n1", "--", "-np"]),
         ("exec", ["-np", "22", "true"], ["-np", "22", "true"]),  # -n and -p 22
+        ("exec", ["-wdir", "true"], ["-wdir", "true"]),  # a host
+        ("run", ["-wdira", "-n16", "a.py", "-ppn"], ["-wdira", "-n16", "a.py", "-ppn"]),
     ],
 )  # fmt: skip
 def test_mpirun_s_own_spelling(name: str, words: list[str], wanted: list[str]) -> None:
