@@ -14,9 +14,11 @@ import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import pairwise
 
 from dispatcher.model.errors import CannotTranslate, UsageError
 from dispatcher.plan.job.placement import parse_mapping
+from dispatcher.plan.job.request import parse_nproc
 
 #: the values of a flag to words for dispatch; None: it is not needed there
 Becomes = Callable[..., Sequence[str] | None]
@@ -135,6 +137,10 @@ def _read(
     while rest and rest[0].startswith("-") and rest[0] not in ("-", "--"):
         reason = _first(rest, table, who)
         rest = rest[len(reason.written) :]
+        for other in reasons:  # of two values dispatch would take the last
+            if reason.words[:1] == other.words[:1] != ("-x",) and reason.words != other.words:
+                flags = " and ".join(" ".join(one.written) for one in (other, reason))
+                raise CannotTranslate(f"{who}: {flags} contradict each other", hint="leave one out")
         reasons.append(reason)
         options += reason.words
     return options, rest[1:] if rest[:1] == ["--"] else rest, reasons
@@ -190,6 +196,10 @@ def _script_line(
         raise CannotTranslate(f"{who}: no script in it")
     given = {reason.written[0].replace("_", "-") for reason in reasons}
     added = []
+    ranges = [value for flag, value in pairwise(options) if flag == "--nnodes" and ":" in value]
+    if ranges and "--max-restarts" not in options:
+        why = "hosts that come and go are no restarts for torchrun; here a lost one is"
+        added.append(Reason((), ("--max-restarts", "3"), why))
     if one_rank and "--nproc-per-node" not in options:
         why = "torchrun's default; leave it out for a rank per GPU"
         added.append(Reason((), ("--nproc-per-node", "1"), why))
@@ -285,8 +295,15 @@ def _variable(name: str, fixed: str | None = None) -> Becomes:
     return lambda *values: ("-x", f"{name}={fixed if fixed is not None else values[0]}")
 
 
-def _nnodes(value: str) -> Sequence[str]:
-    return ("--nnodes", value, "--max-restarts", "3") if ":" in value else ("--nnodes", value)
+def _nproc(value: str) -> Sequence[str]:
+    return ("--nproc-per-node", str(parse_nproc(value)))
+
+
+def _hosts(value: str) -> Sequence[str]:
+    """Each name of Open MPI's ``--host`` is one slot, where dispatch would count the GPUs."""
+    names = value.split(",")
+    are_slots = len({*names}) == len(names) > 1 and ":" not in value and all(names)
+    return ("-H", ",".join(f"{name}:1" for name in names) if are_slots else value)
 
 
 def _endpoint(value: str) -> None:
@@ -344,8 +361,8 @@ def _mca(name: str, value: str) -> Sequence[str] | None:
     port = re.match(r"-p\s*([0-9]+)\Z", value)
     if name in ("plm_rsh_args", "plm_ssh_args") and port:
         return ("--ssh-port", port[1])
-    if name in ("btl_tcp_if_include", "oob_tcp_if_include") and "/" not in value:
-        return ("--iface", value.partition(",")[0])
+    if name in ("btl_tcp_if_include", "oob_tcp_if_include") and not {"/", ","} & set(value):
+        return ("--iface", value)
     return ("-x", f"OMPI_MCA_{name}={value}")
 
 
@@ -368,8 +385,8 @@ _TARGETS = {
 }  # fmt: skip
 
 TORCHRUN = _by_name({
-    "--nnodes": Flag(_nnodes, "a range is the least and the most number of hosts"),
-    "--nproc-per-node": Flag(_to("--nproc-per-node")),
+    "--nnodes": Flag(_to("--nnodes"), "a range is the least and the most number of hosts"),
+    "--nproc-per-node": Flag(_nproc),
     "--node-rank --group-rank": Flag(_gone, _ALL),
     "--master-addr": Flag(_gone, _RENDEZVOUS),
     "--master-port": Flag(_to("--master-port")),
@@ -456,7 +473,8 @@ ACCELERATE = _by_name({
 MPIRUN = _by_name({
     "-n -np --n --np -c": Flag(_to("--np")),
     "-hostfile --hostfile -machinefile --machinefile -f": Flag(_to("-H")),
-    "-H -host --host -hosts --hosts": Flag(_to("-H")),
+    "-H -host --host": Flag(_hosts, "a slot a name, unless a number says more"),
+    "-hosts --hosts": Flag(_to("-H")),
     "-x": Flag(_to("-x")),
     "-genv -env": Flag(lambda name, value: ("-x", f"{name}={value}"), values=2),
     "-genvlist -envlist": Flag(_variables),
