@@ -51,6 +51,9 @@ def script(words: Sequence[str], run: RunOptions) -> None:
     if here and not (usual and is_program(name)):
         return
     _launcher(words, run)
+    exports, rest = _exports(words)
+    if exports and not here:
+        raise _no_shell(name, _bare(rest, exports))
     if _PYTHON.match(os.path.basename(name)):
         why = "not a script: dispatch itself starts scripts with Python"
         raise NotAScript(f"{shown(name)}: {why}", hint=_bare(words))
@@ -82,6 +85,9 @@ def command(words: Sequence[str]) -> None:
     """Refuse ``words``, a program and its arguments, if the first is text for a shell."""
     if is_shell_text(words[0]):
         raise _one_word(words[0], "program", apart(words))
+    exports, rest = _exports(words)
+    if exports and not os.path.lexists(words[0]):
+        raise _no_shell(words[0], line([*options(), *exports, *rest]))
 
 
 def exec_words(words: Sequence[str]) -> None:
@@ -215,6 +221,20 @@ def _launcher(words: Sequence[str], run: RunOptions) -> None:
     raise NotAScript(f"{name}: a launcher, and so is dispatch", hint=hint)
 
 
+def _exports(words: Sequence[str]) -> tuple[list[str], Sequence[str]]:
+    """``-x`` for what ``words`` set as before a command of a shell, and the program; else none."""
+    from dispatcher.plan.compat import assigned
+
+    told, rest = assigned(words)
+    if not rest or words[0] == "env" or any(map(_SHELL.intersection, told)):
+        return [], words
+    return [word for one in told for word in ("-x", one)], rest
+
+
+def _no_shell(word: str, hint: str) -> UsageError:
+    return NotAScript(f"{shown(_hidden(word))}: a variable for a shell, and no program", hint=hint)
+
+
 def _behind(words: Sequence[str]) -> Sequence[str]:
     """The program among the words of a batch system's launcher, whose options we do not know."""
     for at, word in enumerate(words[1:], 1):
@@ -223,14 +243,14 @@ def _behind(words: Sequence[str]) -> Sequence[str]:
     return ["train.py"]
 
 
-def _bare(words: Sequence[str]) -> str:
-    """The line with ``words``, but for the Python that they may start with."""
+def _bare(words: Sequence[str], more: Sequence[str] = ()) -> str:
+    """The line with ``words``, but for the Python that they may start with. more: options."""
     from dispatcher.plan.compat import program
 
     before, rest = ([], list(words)) if words[0].endswith(".py") else program(words, words[0])
     if before[:1] == ["--python"] and before[1] in ("python", "python3"):
         before = before[2:]  # the one that the user's shell finds is the one we take
-    return line([*options(), *before, *rest])
+    return line([*options(), *more, *before, *rest])
 
 
 def _ends_in_arguments(word: str, first: str) -> bool:

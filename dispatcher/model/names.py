@@ -130,7 +130,7 @@ def check_host(name: str) -> str:
 
 def _hint_for(char: str) -> str | None:
     if char.isspace():
-        return "a special blank; type a plain one"
+        return None if char == " " else "a special blank; type a plain one"
     if not char.isascii():
         return "write the name in ASCII, an international one in its xn-- form"
     return {

@@ -99,6 +99,10 @@ def asked(
         ("dispatch -H n1 --no-python 'echo hi | wc'",
          "dispatch -H n1 --no-python sh -c 'echo hi | wc'"),
         ("dispatch -H n1 --no-python 'A=1 b'", "dispatch -H n1 --no-python sh -c 'A=1 b'"),
+        ("dispatch -H n1 A=1 T_TOKEN=2 python -u train.py x",
+         "dispatch -H n1 -x A=1 -x 'T_TOKEN=<hidden>' train.py x"),
+        ("dispatch -H n1 A=1 ./a.out", "dispatch -H n1 -x A=1 --no-python ./a.out"),
+        ("dispatch -H n1 --no-python A=1 b", "dispatch -H n1 --no-python -x A=1 b"),
         ("dispatch job", "dispatch jobs"),
         ("dispatch exce -w n1 hostname", "dispatch exec -w n1 hostname"),
         ("dispatch chekc -H hostfile", "dispatch check -H hostfile"),
@@ -118,6 +122,7 @@ def test_refused_before_any_host(asked: Asked, line: str, hint: str) -> None:
     [
         "dispatch -H n1 train.py",
         "dispatch -H n1 elsewhere.py",  # scripts may be on the hosts alone
+        "dispatch -H n1 A=1",
         "dispatch -H n1 my.train",
         "dispatch -H n1 n2.py",
         "dispatch -H n1 sub/python.py",

@@ -35,6 +35,7 @@ from dispatcher.model.names import (
         ("x" * (LONGEST_HOST + 1), 0, None),
         ("-n1", 0, "starts with a letter or a digit"),
         ("n1:2:3", 2, None),
+        ("n 1", 1, None),
         ("n\u00a01", 1, "a special blank"),
         ("n1\t", 2, "a special blank"),
         ("m\u00fcnchen", 1, "xn--"),
