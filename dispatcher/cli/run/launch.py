@@ -21,7 +21,7 @@ from dispatcher.cli.run.mpirun_launcher import check as check_launcher
 from dispatcher.cli.run.request import request
 from dispatcher.model.errors import ConflictingOptions, FileUnusable
 from dispatcher.plan.job.binding import TARGETS
-from dispatcher.plan.job.job_plan import JobPlan, plan_job
+from dispatcher.plan.job.job_plan import JobPlan, NodePlan, plan_job
 
 if TYPE_CHECKING:
     from dispatcher.cli.options.connect_options import Fanout
@@ -57,7 +57,7 @@ def show(plan: JobPlan, tree: Fanout | None = None, *, as_json: bool) -> None:
             escape(node.host.user or ""),
             str(node.host.port or ""),
             ",".join(node.slots) or "counted at the start",
-            _spans(node.ranks) or "one per GPU, else 1",
+            _spans(node.ranks) or _not_yet(plan, node),
         )
     for spare in plan.spares:
         table.add_row(
@@ -71,7 +71,7 @@ def show(plan: JobPlan, tree: Fanout | None = None, *, as_json: bool) -> None:
     console.print(table)
     # rich fills the last column, too
     lines = [line.rstrip() for line in console.end_capture().split("\n")[:-1]]
-    lines.append(f"world size  {plan.world_size or 'counted at the start'}")
+    lines.append(f"world size  {plan.world_size or plan.np or 'counted at the start'}")
     lines += tree.lines() if tree is not None else ()
     lines.append(f"folder      {plan.cwd}")
     memory = ", for memory too" if plan.mem_bind == "local" else ""
@@ -96,6 +96,15 @@ def show(plan: JobPlan, tree: Fanout | None = None, *, as_json: bool) -> None:
         lines.append(f"rank 0      {shlex.join(plan.argv(0))}")
         variables("", described["ranks"][0]["environment"])
     print_lines(lines)
+
+
+def _not_yet(plan: JobPlan, node: NodePlan) -> str:
+    """The ranks of ``node`` in words, while other hosts are to be counted."""
+    if plan.mapping.each is not None:
+        return f"{plan.mapping.each} per {plan.mapping.within}"
+    if node.slots and plan.nproc_per_node != "gpu":
+        return "one per slot"
+    return "one per GPU, else 1"
 
 
 def _spans(ranks: tuple[int, ...]) -> str:

@@ -228,7 +228,7 @@ def describe_plan(plan: JobPlan) -> formats.Plan:
     plan has no ranks to show.
     """
     shared = dict(plan.exports)
-    if plan.rank_hosts is not None:  # as long as all hosts' names: once, and not for each rank
+    if plan.rank_hosts:  # as long as all hosts' names: once, and not for each rank
         shared["DISPATCH_HOSTS"] = plan.rank_hosts
 
     def own(rank: int) -> Iterator[tuple[str, str]]:

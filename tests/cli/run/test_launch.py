@@ -319,6 +319,26 @@ def test_a_plan_whose_ranks_are_not_counted_yet(capsys: pytest.CaptureFixture[st
     assert out.count("counted at the start") == 3
     assert "rank 0" not in out
     assert "all ranks   " in out
+    assert "DISPATCH_HOSTS" not in out
+
+
+@cases(
+    ("words", "said"),
+    [
+        (["-H", "n1,n2:2"], "   1  n2                0,1                   one per slot\n"),
+        (
+            ["-H", "n1,n2:2", "--nproc-per-node", "gpu"],
+            " 0,1                   one per GPU, else 1",
+        ),
+        (["-H", "n1", "--map-by", "ppr:2:numa"], "2 per numa"),
+        (["-H", "n1,n2", "--np", "3"], "world size  3"),
+    ],
+)
+def test_what_is_known_of_such_a_plan(
+    words: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main([*words, "--dry-run", "train.py"]) == 0
+    assert said in capsys.readouterr().out
 
 
 @cases(
