@@ -358,9 +358,11 @@ class MonitoredRun:
             self._monitor.rest()
 
     def _watch(self, actions: list[Action], now: float) -> list[Action]:
-        """What the monitor calls for while ranks run; if they hang, they are ended."""
+        """What the monitor calls for while ranks live; if they run and hang, they are ended."""
         assert self._monitor is not None
         hung, self._monitor.hung = self._monitor.hung, None
-        if not self._run.has_running_ranks:
+        if not self._run.may_have_ranks:
             return [action for action in actions if isinstance(action, Tell)]
-        return actions if hung is None else actions + self._run.end_hung(hung, now)
+        if hung is None or not self._run.has_running_ranks:
+            return actions
+        return actions + self._run.end_hung(hung, now)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+
 import pytest
 from cases import cases
 
@@ -423,3 +425,13 @@ def test_between_two_attempts_no_rank_is_waited_for() -> None:
     assert world.run.state == PAUSED
     answer = MonitoredRun(world.run).handle(StacksWanted(), world.now)
     assert answer == [Tell(StacksGathered(1, ()))]
+
+
+def test_ranks_that_do_not_end_can_be_asked_where_they_are() -> None:
+    world = started(2)
+    world.tell(ev.SignalReceived(signal.SIGTERM))
+    run = MonitoredRun(world.run)
+    assert run.handle(StacksWanted(), world.now) == asked(0, 1)
+    run.handle(NodeStacks(0, 1, ()), world.now)
+    (told,) = run.handle(NodeStacks(1, 1, ()), world.now)
+    assert told == Tell(StacksGathered(1, ()))
