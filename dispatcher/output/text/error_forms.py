@@ -247,7 +247,7 @@ _FORMS: tuple[tuple[str, str], ...] = (
     (r"\Athread '.*' .*?panicked at ", "joined"),
     (r"\A(?:panic: |fatal error: all goroutines)", "line"),
     (r"\AAbort\(\d+\) on node \d+", "joined"),
-    (r"\AFatal error in P?MPI_\w+: ", "line"),
+    (r"\AFatal error in P?MPI_\w+: |\Asystem msg for write_line failure : ", "line"),
     (r"\*\*\* An error occurred in MPI_\w+", "open mpi"),
     (r"\AMPI_ABORT was invoked on rank \d+", "joined"),
     (r"\A(?:Fortran runtime error: |forrtl: |ERROR STOP|ERROR: LoadError: )", "line"),

@@ -177,6 +177,8 @@ _HINTS: tuple[tuple[str, str], ...] = (
     (r"bad_alloc|MemoryError|Unable to allocate|[Cc]annot allocate memory|DefaultCPUAllocator",
      "the memory there, or the limit of the batch job, is used up: --sample 5 and dispatch top "
      "show by whom"),
+    (r"write_line failure : Bad file descriptor",
+     "what starts MPI there closes descriptors, as Python's subprocess does: --pmi-port"),
     (r"No space left on device", "a disk there is full: dispatch exec -b -w HOST df -h"),
     (r"error while loading shared libraries|version `\w+' not found|libcud\w+\.so|libnccl\S*\.so",
      "libraries differ there: -x LD_LIBRARY_PATH takes yours along"),
