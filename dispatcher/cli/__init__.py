@@ -165,14 +165,16 @@ def dsx() -> None:
 
 
 class _StandardStream(io.FileIO):
-    """Standard output or error, which ``write_all`` writes."""
+    """Standard output or error: waits for room where the descriptor does not block."""
 
     def write(self, data: Any) -> int:
-        """Write all of ``data``; how many bytes that are."""
-        from dispatcher.model.paths import write_all
+        """Write some of ``data``; how many bytes that are."""
+        while (count := super().write(data)) is None:
+            # not loaded before every write: loading may itself write (PYTHONVERBOSE)
+            from dispatcher.model.paths import await_room
 
-        write_all(self.fileno(), data)
-        return len(data)
+            await_room(self.fileno())
+        return count
 
 
 def _open_standard_streams() -> None:

@@ -271,11 +271,16 @@ def write_all(fd: int, data: bytes) -> None:
         try:
             view = view[os.write(fd, view) :]
         except BlockingIOError:
-            import select  # which few need
+            await_room(fd)
 
-            room = select.poll()
-            room.register(fd, select.POLLOUT)
-            room.poll()
+
+def await_room(fd: int) -> None:
+    """Wait until ``fd``, which does not block, takes something, or its reader has gone."""
+    import select  # which few need
+
+    room = select.poll()
+    room.register(fd, select.POLLOUT)
+    room.poll()
 
 
 def unwritten(error: OSError, stream: int = 1) -> str:
