@@ -32,7 +32,7 @@ from dispatcher.model.host import Host
 from dispatcher.plan.job.job_plan import Change, JobPlan
 from dispatcher.plan.variables import redacted_words
 from dispatcher.remote.protocol.frames import control
-from dispatcher.runner.loop import JOIN_LIMIT, POLL, ConnectGate, EventLoop, signals_to
+from dispatcher.runner.loop import JOIN_LIMIT, ConnectGate, EventLoop, signals_to
 from dispatcher.runner.run.host_thread import HostThread
 from dispatcher.runner.run.liveness import Heartbeats, Sampling
 from dispatcher.runner.run.orders import prepare_order, ranks_bound, release_order, start_order
@@ -200,12 +200,11 @@ class Runner(EventLoop):
 
     def _step(self) -> None:
         """Wait for events or the next deadline, and have the core decide."""
-        began = time.monotonic()
-        arrived = self._wait(self._machine.next_deadline())
-        overslept = time.monotonic() - began - POLL
-        if overslept > OVERSLEPT:  # our other threads have yet to take what came meanwhile
-            self._tell_beats()  # of before, which were to be followed by others in their time
-            self._machine.extend_deadlines(overslept)
+        due = self._machine.next_deadline()
+        arrived = self._wait(due)
+        woke = time.monotonic()
+        if not arrived and due is not None and woke - due > OVERSLEPT:
+            self._machine.extend_deadlines(woke - due)
         self._tell_flow()  # a sample that arrived is judged by the output that came before it
         # what has arrived goes before what is due, so that nobody is late for our own delay
         for event in arrived:
@@ -215,15 +214,10 @@ class Runner(EventLoop):
             self._tell_flow()
             now = time.monotonic()
             due = self._machine.next_deadline()
-            if due is not None and due <= now:
-                self._tell_beats()
+            beats = self._beats.news(now) if due is not None and due <= now else None
+            if beats is not None:
+                self._observe(beats)
             self._do(self._machine.tick(now))
-
-    def _tell_beats(self) -> None:
-        """Heartbeats are no events, so they are told when the core would else miss them."""
-        beats = self._beats.news(time.monotonic())
-        if beats is not None:
-            self._observe(beats)
 
     def _tell_flow(self) -> None:
         """Output is no event, so it is told when the core would else think that there was none."""
