@@ -278,7 +278,7 @@ def fences(data: bytes) -> None:
 
 def pmix_state() -> Any:
     return SimpleNamespace(
-        connected=set(), finalized=set(), mpis={}, folder=folder(), others={},
+        connected=set(), finalized=set(), mpis={}, folder=folder(), others={}, worlds={},
         poll=SimpleNamespace(register=nothing, modify=nothing, unregister=nothing),
     )  # fmt: skip
 
@@ -288,7 +288,8 @@ def pmix_state() -> Any:
     zlib.compress(b"x" * 99), zlib.compress(b"") + b"tail", long=False,
 )  # fmt: skip
 def pmix(data: bytes) -> None:
-    world = SimpleNamespace(job={"patience": 30.0, "size": 4, "name": b"n"}, left={0}, never={1})
+    job = {"patience": 30.0, "size": 4, "name": b"n"}
+    world = SimpleNamespace(job=job, left={0}, never={1}, first=0)
     listener = SimpleNamespace(setblocking=nothing, fileno=lambda: 99)
     bridge = PmixBridge(pmix_state(), world, listener, {}, lambda world, actions: actions)  # type: ignore[arg-type]
     bridge.link = os.open("/dev/null", os.O_WRONLY)
