@@ -53,6 +53,19 @@ class Option(click.Option):
     bare: str | None = None  #: the value that it stands for where none is given
     usual: str | None = None  #: what ``--help`` calls its default
 
+    def type_cast_value(self, ctx: click.Context, value: Any) -> Any:
+        """Raises: UsageError, which names the file if one has the value."""
+        from dispatcher.model.errors import UsageError
+
+        try:
+            return super().type_cast_value(ctx, value)
+        except UsageError as error:
+            from dispatcher.cli.options.option_defaults import origin
+
+            if place := origin(self.name or ""):
+                error.message = place + error.message.removeprefix(self.opts[-1])
+            raise
+
     def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
         """Names and help text, with the default at its end; None if it is not shown."""
         record = super().get_help_record(ctx)

@@ -20,7 +20,6 @@ from collections.abc import Iterator, Mapping, Sequence
 import click
 
 from dispatcher.cli import say
-from dispatcher.cli.options.declaration import Option
 
 #: old name -> the name it has now, in all commands that have the option
 RENAMED = {
@@ -114,11 +113,8 @@ def filled(command: click.Command, words: Sequence[str]) -> list[str]:
 
 def bare_of(command: click.Command) -> dict[str, str]:
     """Options whose value may be left out -> what it is then."""
-    return {
-        option.opts[-1]: option.bare
-        for option in command.params
-        if isinstance(option, Option) and option.bare is not None
-    }
+    values = ((option.opts[-1], getattr(option, "bare", None)) for option in command.params)
+    return {name: bare for name, bare in values if bare is not None}
 
 
 def own_options(

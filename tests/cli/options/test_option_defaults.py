@@ -210,6 +210,24 @@ def test_who_says_what(folder: Path, parsed: Parsed, monkeypatch: pytest.MonkeyP
     assert value_origin("lists", "-w") == "-w"
 
 
+@cases(
+    ("line", "words", "said"),
+    [
+        ("np = 2.5", ["run", "a.py"], "dispatch.toml [all]: np: not a whole number: '2.5'"),
+        ("grace = '5s'", ["exec", "true"],
+         "dispatch.toml [all]: grace: not a number of seconds: '5s'"),
+        ("serial = 'x'", ["exec", "true"], "dispatch.toml [all]: serial: not a whole number: 'x'"),
+        ("serial = '1'", ["exec", "--serial", "x", "true"], "--serial: not a whole number: 'x'"),
+    ],
+)  # fmt: skip
+def test_a_value_that_cannot_be_is_of_the_place_that_says_it(
+    folder: Path, line: str, words: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write(folder / "here/dispatch.toml", f"[all]\n{line}\n")
+    assert cli.main(words) == 2
+    assert capsys.readouterr().err.startswith(f"error: {said} [bad-value]\n  hint: --")
+
+
 def test_a_profile_fills_in_before_all_else(folder: Path, parsed: Parsed) -> None:
     write(folder / "here/dispatch.toml", "[profile.night.exec]\nuser = 'owl'\n")
     assert parsed("exec", "true", "--profile", "night").user is None  # the program's own word
