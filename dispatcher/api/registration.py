@@ -142,6 +142,11 @@ class JobRecord:
     def _unrecorded(self, error: OSError | DispatchError) -> None:
         """There is no record, or nobody can ask: the run is worth more."""
 
+    def answer(self) -> None:
+        """From now on the run can be asked and told things: let other shells do that."""
+        if self._server is not None:
+            self._server.start()
+
     def __enter__(self) -> Self:
         return self
 

@@ -141,6 +141,7 @@ class Running(BackgroundRun[Report, Line | Entry]):
         )
         self._recorded.sinks = record.sinks
         with record, self._reach:
+            record.answer()
             report = self._session.run(())
         record.conclude(report.exit_code, report.verdict)
         if self._cell is not None:

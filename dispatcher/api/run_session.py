@@ -115,7 +115,7 @@ class RunSession:
     transport_for: host -> the way to reach it. sinks: who is told. say: writes a line to the
     user. paths: of the run's files, for the report. elsewhere: hosts where others started ranks
     of this run; after a failure they are looked at, too. excluded: hosts left out of the plan since
-    they are not fit. verdict: with one given nothing is run, and the sinks are told that.
+    they are not fit.
     above: hosts, and by the index of each those it is reached through, nearest first; None: all
     are reached from here. rdma: host -> its ACTIVE ports in words, as far as a check has seen
     them. advise: see ``describe``. The others are as ``Runner`` has them.
@@ -131,7 +131,6 @@ class RunSession:
         paths: RunPaths | None = None,
         elsewhere: Sequence[Host] = (),
         excluded: Sequence[Exclusion] = (),
-        verdict: Verdict | None = None,
         check: bool = True,
         agent_python: str | None = None,
         sample_every: float | None = None,
@@ -148,7 +147,6 @@ class RunSession:
         self._paths = paths
         self._elsewhere = elsewhere
         self._excluded = excluded
-        self._verdict = verdict
         self._above = above
         self._advise = advise
         self._tail, self._fold = Tail(), Fold(None if paths is None else paths.folder)
@@ -212,16 +210,17 @@ class RunSession:
         """Have the ranks started again, with ``change``; from any thread."""
         self._runner.restart(change)
 
-    def run(self, handled: Sequence[signal.Signals]) -> Report:
+    def run(self, handled: Sequence[signal.Signals], verdict: Verdict | None = None) -> Report:
         """Run to the end; how it ended. handled: signals that are the run's, () for none.
 
+        verdict: with one given nothing is run, and the sinks are told that.
         Raises: UsageError for ways to the hosts that this machine does not have.
         """
         at = time.monotonic()
         began = RunBegan(self.plan.run_id, time.time(), tuple(self._hosts), tuple(self._excluded))
-        left_out = [] if self._verdict else self._excluded
+        left_out = [] if verdict else self._excluded
         known = [began, *(HostExcluded(one.host, one.why, one.by) for one in left_out)]
-        verdict = self._runner.run(self._verdict, handled, known)
+        verdict = self._runner.run(verdict, handled, known)
         cleaned = self._cleanup.clean(handled, () if verdict.ok else self._elsewhere)
         last = self._close(verdict, cleaned, time.monotonic() - at)
         self._fold.event(last)

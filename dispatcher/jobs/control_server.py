@@ -222,6 +222,9 @@ class ControlServer(Sink):
         self._listener = listen(folder)
         self._slower = 1  # how much later tables come than small ones do
         self._thread = threading.Thread(target=self._run, name="control", daemon=True)
+
+    def start(self) -> None:
+        """Serve whoever has called and calls: the job can be told things now."""
         self._thread.start()
 
     # -- on the sinks' thread -----------------------------------------------------------
@@ -280,7 +283,10 @@ class ControlServer(Sink):
             self._tell_all(frame(type="verdict", exit_code=exit_code, lines=list(lines)))
             self._leave_at = time.monotonic() + FLUSH
         self._wake()
-        self._thread.join(timeout=FLUSH + 1)
+        if self._thread.ident is None:
+            self._listener.close()  # the run never began, so nobody else does
+        else:
+            self._thread.join(timeout=FLUSH + 1)
         forget(self._folder)
 
     def _tell_all(self, data: bytes) -> None:

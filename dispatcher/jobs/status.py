@@ -121,9 +121,11 @@ class OrderServer(Sink):
         self._socket.setblocking(True)
         self._thread = threading.Thread(target=self._run, name="orders", daemon=True)
 
+    def start(self) -> None:
+        """Answer whoever has called and calls: there is somebody to ask now."""
+        self._thread.start()
+
     def event(self, entry: Entry) -> None:
-        if self._thread.ident is None:
-            self._thread.start()  # the run has begun, so there is somebody to ask
         if self._sink is not None:
             self._sink.event(entry)
         if isinstance(entry.event, ev.RanksPlaced | ev.RestartWanted | ev.RestartRefused):

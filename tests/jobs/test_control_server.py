@@ -71,6 +71,7 @@ def serving(
 
     def make(**how: Any) -> ControlServer:
         made.append(ControlServer(tmp_path, how.pop("stop", lambda way: None), **how))
+        made[-1].start()
         return made[-1]
 
     yield make

@@ -53,7 +53,7 @@ def order_server(
 ) -> OrderServer:
     server = OrderServer(folder, ask, make or Answering, restart=restart, stop=stop)
     if begun:
-        server.event(Entry(1, 0.0, Event()))
+        server.start()
     return server
 
 

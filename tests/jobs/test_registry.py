@@ -365,6 +365,7 @@ def test_who_looks_on_and_reads_nothing_is_shown_little(
     monkeypatch.setattr(control_server, "PICTURE", 0.001)
     big = {"what": "x" * (1 << 20)}  # more than a socket holds
     control = ControlServer(tmp_path, lambda how: None, picture=lambda: big)
+    control.start()
     attach = b'{"order": "attach", "output": false, "picture": true}\n'
     with socket.socket(socket.AF_UNIX) as stuck, socket.socket(socket.AF_UNIX) as reads:
         for link in (stuck, reads):
@@ -391,6 +392,7 @@ def test_who_looks_on_and_reads_nothing_is_shown_little(
 def test_the_kernel_says_who_calls(tmp_path: Path, uid: int) -> None:
     orders: list[str] = []
     control = ControlServer(tmp_path, orders.append)
+    control.start()
     at = os.open(tmp_path, os.O_DIRECTORY)
     tmp_path.chmod(0o755)  # as if the folder's mode did not keep strangers out
     (tmp_path / "control").chmod(0o666)

@@ -178,7 +178,7 @@ def _run(
     from dispatcher.cli.run.preflight import preflight
     from dispatcher.cli.run.registration import JobRegistration
     from dispatcher.cli.run.run_sinks import RankLabels
-    from dispatcher.core.events.run_events import SignalReceived, Sink
+    from dispatcher.core.events.run_events import Event, SignalReceived, Sink
     from dispatcher.output.terminal.notes import Notes
     from dispatcher.runner.loop import pass_over
     from dispatcher.runner.run.run_loop import HANDLED
@@ -204,6 +204,14 @@ def _run(
             session.tell(SignalReceived(signal.SIGPIPE))
 
     unwritten: list[bool] = []
+    orders: list[SignalReceived] = []
+
+    def ordered(event: Event) -> None:
+        """Another shell wants it, maybe before the run begins."""
+        if isinstance(event, SignalReceived):
+            orders.append(event)
+        session.tell(event)
+
     monitoring = Monitoring(plan, output, hosts, lambda event: session.tell(event))
     screen, progress = run_sinks.open_screen(
         output, RankLabels(output.label, lambda: session), hosts, on_broken=nobody_reads,
@@ -236,8 +244,8 @@ def _run(
     sinks += monitoring.metrics(screen.say)
     # from here on nothing is wrong with what the user typed: the run is worth a record
     registration = JobRegistration(
-        plan, options, paths, word, lambda event: session.tell(event),
-        lambda change: session.restart(change), monitoring.slow, mpirun.hosts,
+        plan, options, paths, word, ordered, lambda change: session.restart(change),
+        monitoring.slow, mpirun.hosts,
     )  # fmt: skip
     if not output.quiet:
         sinks.append(
@@ -267,10 +275,8 @@ def _run(
             passwords=passwords,
         ) as reach,
     ):
-        verdict = decision.verdict
         resend = None
-        if folder is not None and verdict is None:
-            verdict = sync.send(folder, decision.plan, reach, heard, progress=progress)
+        if folder is not None:
             resend = sync.SendAgain(
                 options, decision.plan, reach, lambda event: session.tell(event), len(hosts)
             )
@@ -284,7 +290,6 @@ def _run(
             excluded=decision.excluded,
             rdma=decision.rdma,
             resend=resend,
-            verdict=verdict,
             check=options.check != "none",
             agent_python=options.agent_python,
             sample_every=output.sample,
@@ -295,9 +300,13 @@ def _run(
                 f"error: {type(sink).__name__}: {error}"
             ),
         )
+        registration.answer()
+        verdict = decision.verdict
+        if folder is not None and verdict is None:
+            verdict = sync.send(folder, decision.plan, reach, heard, orders, progress=progress)
         # whoever presses Ctrl-C again while the verdict is being told wants no traceback
         pass_over((signal.SIGINT, signal.SIGTERM, signal.SIGQUIT))
-        report = session.run(HANDLED)
+        report = session.run(HANDLED, verdict)
     for words in () if output.quiet else monitoring.slow():
         say(f"note: {words}")
     registration.conclude(report.exit_code, report.verdict)

@@ -102,6 +102,12 @@ class JobRegistration(JobRecord):
 
         return both
 
+    def answer(self) -> None:
+        """As ``JobRecord`` does."""
+        super().answer()
+        if self.control is not None:
+            self.control.start()
+
     def conclude(self, exit_code: int, lines: Sequence[str]) -> None:
         """Write down the end, and tell it to whoever is attached."""
         super().conclude(exit_code, lines)

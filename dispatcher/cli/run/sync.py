@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
     from dispatcher.cli.options.connect_options import TransportPool
     from dispatcher.cli.run.run import RunOptions
-    from dispatcher.core.events.run_events import Sink
+    from dispatcher.core.events.run_events import SignalReceived, Sink
     from dispatcher.output.monitor.run_progress import Progress
     from dispatcher.plan.job.job_plan import NodePlan
 
@@ -92,17 +92,19 @@ def send(
     plan: JobPlan,
     reach: TransportPool,
     tell: Callable[[str], None],
+    orders: Sequence[SignalReceived] = (),
     *,
     progress: Progress | None = None,
 ) -> verdicts.Verdict | None:
     """Send ``folder`` to the hosts of ``plan``, and close it; the verdict if not all have it.
 
-    tell: takes a line about it. progress: what feeds the run's footer, if there is one.
+    tell: takes a line about it. orders: gets more when another shell ends the run. progress: what
+    feeds the run's footer, if there is one.
     """
     with closing(folder):
-        failures = _sent(folder, plan, reach, tell, progress)
+        failures = _sent(folder, plan, reach, tell, orders, progress)
     if isinstance(failures, exec_events.Interrupted):
-        cause = verdicts.Interrupted(failures.signum)
+        cause = verdicts.Interrupted(failures.signum, orders[0].by if orders else "")
         return verdicts.Verdict(cause, verdicts.exit_code(cause), plan.world_size)
     if failures:
         rejected = verdicts.Rejected(failures, errors.CLUSTER)
@@ -153,10 +155,14 @@ def _sent(
     plan: JobPlan,
     reach: TransportPool,
     tell: Callable[[str], None],
+    orders: Sequence[SignalReceived] = (),
     progress: Progress | None = None,
     handled: Sequence[signal.Signals] = HANDLED,
 ) -> dict[int, Failure] | exec_events.Interrupted:
-    """Why hosts, by number, do not have what is in ``folder``. handled: see ``ExecRunner``."""
+    """Why hosts, by number, do not have what is in ``folder``.
+
+    orders: see ``send``. handled: see ``ExecRunner``.
+    """
     places = _places(folder, plan)
     if not places:
         return {}
@@ -186,7 +192,8 @@ def _sent(
     )
     reach.typing = runner.typing
     over = threading.Event()
-    threading.Thread(target=_watch, args=(sending, over), name="sync-watch", daemon=True).start()
+    watched = (sending, over, orders, runner.tell)
+    threading.Thread(target=_watch, args=watched, name="sync-watch", daemon=True).start()
     try:
         outcomes = runner.run(handled)
     finally:
@@ -206,10 +213,22 @@ def _sent(
     return failures
 
 
-def _watch(sending: CopyHandler, over: threading.Event) -> None:
-    """Give up hosts with which nothing moves for ``MOST_STILL`` seconds, until ``over``."""
+def _watch(
+    sending: CopyHandler,
+    over: threading.Event,
+    orders: Sequence[SignalReceived],
+    tell: Callable[[SignalReceived], None],
+) -> None:
+    """Give up hosts with which nothing moves for ``MOST_STILL`` seconds, until ``over``.
+
+    orders: who sends is to ``tell`` of them; more may come.
+    """
     still: dict[int, tuple[int, int]] = {}  # host -> bytes, and seconds since there were so many
+    n_told = 0
     while not over.wait(1):  # seconds that were seen to pass: stopped, nobody moves
+        for order in orders[n_told:]:
+            tell(order)
+            n_told += 1
         for node, moved in sending.moved().items():
             before, seconds = still.get(node, (-1, 0))
             still[node] = moved, seconds + 1 if moved == before else 0

@@ -168,7 +168,10 @@ class Runner(EventLoop):
                 for event in known:
                     self._record(event)
                 self._verdict = verdict
-                self._do(self._run.begin(self._began) if verdict is None else ())
+                if verdict is None:
+                    self._do(self._run.begin(self._began))
+                else:
+                    self._asks_to_leave()  # whoever did before is answered by the verdict
                 while self._verdict is None:
                     self._step()
                 for event in self._stdin.close() if self._stdin else ():

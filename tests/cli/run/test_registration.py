@@ -21,7 +21,6 @@ from dispatcher.core.events.monitor_events import SamplesWanted, StacksWanted
 from dispatcher.core.events.run_events import (
     Entry,
     Event,
-    NodeConnecting,
     RankSpawned,
     RanksPlaced,
     SignalReceived,
@@ -174,7 +173,7 @@ def test_a_run_that_could_not_be_begun_has_ended_too(
 
 def test_a_run_in_the_foreground_tells_where_its_ranks_are() -> None:
     made = Made()
-    made.event(NodeConnecting(0))
+    made.one.answer()
     with JobConnection(made.job) as call:
         call.order("stacks")
         wait_for(lambda: made.told == [StacksWanted()], 20, lambda: "the hosts are asked")
@@ -200,6 +199,7 @@ def test_a_job_in_the_background_can_be_called(word: Any) -> None:
     assert made.one.sinks[-1] is word
     made.event(RanksPlaced(2, "n1", 1), RankSpawned(0, 0, 71), RankSpawned(1, 1, 72))
     said: list[str] = []
+    made.one.answer()
     with JobConnection(made.job) as call:
         call.order("attach", output=True, table=0.5, picture=True)
         frames = call.frames()
@@ -224,6 +224,8 @@ def test_a_job_in_the_background_can_be_stopped(word: Any, now: bool) -> None:
     made = Made(word=word)
     with JobConnection(made.job) as call:
         call.order("stop", now=now)
+        assert made.told == []  # there is no run yet that could be told
+        made.one.answer()
         wait_for(lambda: len(made.told) >= (2 if now else 1), 20, lambda: f"told: {made.told}")
     assert all(isinstance(event, SignalReceived) for event in made.told)
     assert len(made.told) == (2 if now else 1)

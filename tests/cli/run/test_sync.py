@@ -21,6 +21,7 @@ from dispatcher.cli.run import sync
 from dispatcher.cli.run.request import request
 from dispatcher.cli.run.run_sinks import footer_of
 from dispatcher.core.events import exec_events
+from dispatcher.core.events.run_events import SignalReceived
 from dispatcher.model.errors import CannotCopy
 from dispatcher.model.failure import Failure, Kind
 from dispatcher.output.monitor.run_progress import Progress
@@ -130,7 +131,7 @@ def test_the_footer_shows_the_copy_until_it_is_over(
 
     class Played:
         def __init__(self, *what: object, **more: object) -> None:
-            self.typing = lambda began: None
+            self.typing = self.tell = lambda what: None
 
         def run(self, handled: object) -> list[exec_events.Outcome]:
             drawn.extend(line.decode() for line, _ in draw([], 80))
@@ -149,6 +150,23 @@ def test_the_footer_shows_the_copy_until_it_is_over(
     assert "0 B of 16 B" in drawn[0]
     assert progress.instead is None
     assert "0 of 2 hosts" not in draw([], 80)[0][0].decode()
+
+
+def test_who_sends_is_told_each_order_to_stop_once() -> None:
+    first, second = SignalReceived(2, "dispatch stop"), SignalReceived(2, "dispatch stop")
+    orders: list[SignalReceived] = []
+    told: list[SignalReceived] = []
+
+    class Seconds(threading.Event):
+        def wait(self, timeout: float | None = None) -> bool:
+            if len(orders) == 2:
+                return len(told) == 2
+            orders.append(second if orders else first)
+            return False
+
+    sending: Any = SimpleNamespace(moved=dict)
+    sync._watch(sending, Seconds(), orders, told.append)
+    assert told == [first, second]
 
 
 LOST = Failure(Kind.LOST, "gone")
@@ -196,7 +214,7 @@ def test_a_host_with_which_nothing_moves_is_given_up_and_no_other(
                 sending.start(3, links[3])
             return len(given_up) == 8
 
-    sync._watch(sending, Seconds())
+    sync._watch(sending, Seconds(), (), lambda order: None)
     assert given_up == [[], [], [], [], [2], [2], [2, 3], [2, 3]]
     assert [link.closed for link in links] == [False, False, True, True]
     assert copies[2].error == "nothing moves for 3 s; its disk may hang"
