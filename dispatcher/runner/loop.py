@@ -223,7 +223,7 @@ class Stop:
 
     tell: puts an event into the inbox. That second one may be the first that comes; there is
     never a third, which would leave before the ranks are seen to be dead. by: the command that
-    orders it.
+    orders it, whose orders are none after a Ctrl-C either.
     """
 
     def __init__(self, tell: Callable[[SignalReceived], None], by: str = "") -> None:

@@ -302,6 +302,8 @@ class AttemptMachine:
         if self.n_signals == 2 and self.state == STOPPING:
             self._kill_steps = []
             return self._escalate(now)
+        if event.by:
+            return []  # a command waits for the end, also where somebody pressed Ctrl-C before
         return self._over()  # the third: leave at once, lifelines clean up
 
     def _on_node_heard(self, event: ev.NodeHeard, now: float) -> list[Action]:

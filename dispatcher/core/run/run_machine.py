@@ -569,7 +569,7 @@ class RunMachine:
         if event.signum in PASSED_SIGNALS:
             return []
         if self.state == CLOSING:
-            return self._leave(INTERRUPTED)
+            return [] if event.by else self._leave(INTERRUPTED)
         return self._interrupt(verdicts.Interrupted(event.signum, event.by), now)
 
     def _expect_heartbeat(self, host: int, now: float) -> None:

@@ -339,6 +339,14 @@ class TestSignals:
         assert third[:2] == [CloseLink(0), CloseLink(1)]
         assert verdict_of(third).exit_code == 130
 
+    def test_a_command_that_kills_is_no_third(self, running: AttemptMachine) -> None:
+        running.handle(ev.SignalReceived(signal.SIGINT), 1.0)
+        order = ev.SignalReceived(signal.SIGINT, "dispatch stop")
+        assert orders(running.handle(order, 1.5)) == [Sweep(0), Sweep(1)]
+        assert running.handle(order, 1.5) == []
+        exit_all(running, range(4), -9)
+        assert finish(running).exit_code == 130
+
     @pytest.mark.parametrize(("signum", "code"), [(15, 143), (1, 129), (3, 131)])
     def test_other_endings(self, running: AttemptMachine, signum: int, code: int) -> None:
         running.handle(ev.SignalReceived(signum), 1.0)
