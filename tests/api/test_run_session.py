@@ -123,11 +123,12 @@ class Ran:
     def __init__(self, plan: Any, sinks: tuple[Sink, ...] = (), **how: Any) -> None:
         self.said: list[str] = []
         transport = LocalTransport()
+        verdict = how.pop("verdict", None)
         self.session = RunSession(
             plan, lambda host: transport, list(sinks), say=self.said.append, **how
         )
         try:
-            self.report = self.session.run(())
+            self.report = self.session.run((), verdict)
         finally:
             transport.close()
 
