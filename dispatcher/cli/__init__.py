@@ -115,7 +115,14 @@ def say(line: str) -> None:
 
 
 def _note(text: str) -> None:
-    """Write on standard error. Where that takes no more, all else goes on, with its exit code."""
+    """Write on standard error. Where that takes no more, all else goes on, with its exit code.
+
+    What was printed before comes before it where both go to one pipe (``2>&1 | less``).
+    """
+    try:
+        sys.stdout.flush()
+    except OSError:
+        pass  # the flush at the end fails as well, and is told of
     try:
         sys.stderr.write(text)
         sys.stderr.flush()
@@ -203,7 +210,8 @@ def _stream(fd: int, before: Any) -> io.TextIOWrapper:
     if before is None:
         return io.TextIOWrapper(raw)
     errors = before.errors.replace("strict", "backslashreplace")
-    return io.TextIOWrapper(raw, before.encoding, errors, line_buffering=before.line_buffering)
+    at_once = before.line_buffering or before.write_through  # a terminal; PYTHONUNBUFFERED
+    return io.TextIOWrapper(raw, before.encoding, errors, line_buffering=at_once)
 
 
 def console() -> None:

@@ -115,6 +115,26 @@ def test_a_full_disk() -> None:
         )  # fmt: skip
 
 
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_output_and_notes_in_one_pipe(unbuffered: str) -> None:
+    """Each line stands where it was said, as on a terminal."""
+    done = subprocess.run(
+        [sys.executable, "-m", "dispatcher", "exec", "-w", "n1", "--dry-run", "true"],
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=True,
+        env={**os.environ, "PYTHONUNBUFFERED": unbuffered},
+    )  # fmt: skip
+    assert done.stdout == b"n1 (1): run true\nnote: a dry run: no host was contacted\n"
+
+
+def test_a_user_who_wants_no_buffers() -> None:
+    script = "import os; from dispatcher import cli; cli._open_standard_streams()"
+    done = subprocess.run(
+        [sys.executable, "-c", f"{script}; print('x'); os._exit(0)"], stdout=subprocess.PIPE,
+        env={**os.environ, "PYTHONUNBUFFERED": "1"}, check=True,
+    )  # fmt: skip
+    assert done.stdout == b"x\n"
+
+
 @cases(
     ("words", "out"),
     [
