@@ -716,6 +716,7 @@ def take_files(
             receiver.commit()
     finally:
         receiver.close(keep)
+        only("in")
 
 
 @target(

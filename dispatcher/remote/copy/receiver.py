@@ -131,19 +131,40 @@ class Group:
             self.lock = -1
 
 
-def _is_possible(entry: Entry, groups: int) -> bool:
-    number = entry.path.partition("/")[0]
-    return (
-        number.isascii()
-        and number.isdigit()
-        and len(number) < 9
-        and int(number) < groups
-        and entry.kind in (FILE, FOLDER, LINK)
-        and 0 <= entry.mode <= 0o7777
-        and entry.size >= 0
-        and abs(entry.mtime) < 1 << 63
-        and "\0" not in entry.more
-    )
+def _check(entries: list[Entry], groups: list[Any]) -> None:
+    """Refuse a list that no sender makes: it may have come through others.
+
+    Below the destinations each path stands in a folder that is listed before it, so neither ``..``
+    nor a link leads elsewhere. Raises: NotTaken.
+    """
+    folders, others = set(), set()
+    for entry in entries:
+        above, _, name = entry.path.rpartition("/")
+        if above in folders:
+            is_possible = name not in ("", ".", "..")
+        else:
+            is_possible = (
+                above.isascii()
+                and above.isdigit()
+                and len(above) < 9
+                and int(above) < len(groups)
+                and name in groups[int(above)][1]
+            )
+        if not (
+            is_possible
+            and entry.kind in (FILE, FOLDER, LINK)
+            and 0 <= entry.mode <= 0o7777
+            and entry.size >= 0
+            and abs(entry.mtime) < 1 << 63
+            and "\0" not in entry.more
+        ):
+            raise NotTaken("a list of files that cannot be")
+        if entry.kind == FOLDER:
+            folders.add(entry.path)
+        else:
+            others.add(entry.path)
+    if folders & others:
+        raise NotTaken("a list of files that cannot be")
 
 
 class Receiver:
@@ -165,8 +186,7 @@ class Receiver:
         self._checksum = checksum
         self._resume = resume
         self._owner = owner_of(owner)
-        if not all(_is_possible(entry, len(groups)) for entry in entries):
-            raise NotTaken("a list of files that cannot be")  # it may have come through others
+        _check(entries, groups)
         self._groups = [Group(dest, names) for dest, names in groups]
         for group in self._groups:
             sweep(group.folder)

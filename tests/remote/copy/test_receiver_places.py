@@ -110,6 +110,34 @@ class TestDestination:
         assert [(tmp_path / str(n) / "f").read_bytes() for n in (0, 1)] == [b"one", b"two"]
 
 
+class TestList:
+    """One that no sender makes is refused before anything is made of it."""
+
+    @cases(
+        "entries",
+        [
+            [file("../f")], [file("..")], [file(".")], [file("")], [file("/f")],
+            [file("d/f")], [folder("d"), file("d/../f")], [folder("d"), file("d/.")],
+            [folder("d"), file("d/")], [folder("d"), folder("d/.."), file("d/../f")],
+            [link("d", "/"), file("d/f")], [link("d", "/"), folder("d"), file("d/f")],
+            [folder("d"), file("d/f"), link("d", "/")], [file("f"), file("f/g")],
+            [file("f", mode=-1)], [file("f", mode=0o10000)], [link("l", "a\0b")],
+            [Entry("0/f", "?", 0, 0, 0)], [Entry("0/f", "f", 0, -1, 0)],
+            [Entry("0/f", "f", 0, 0, 1 << 63)], [Entry("1/f", "f", 0, 0, 0)],
+            [Entry("-1/f", "f", 0, 0, 0)], [Entry("\u0661/f", "f", 0, 0, 0)],
+            [Entry("/f", "f", 0, 0, 0)], [Entry("000000000/f", "f", 0, 0, 0)],
+        ],
+    )  # fmt: skip
+    def test_is_refused(self, tmp_path: Path, entries: list[Entry]) -> None:
+        with pytest.raises(NotTaken, match=r"^a list of files that cannot be$"):
+            Receiver(entries, [[f"{tmp_path}/new/", ["d", "f", "l"]]], False, True)
+        assert names(tmp_path) == []
+
+    def test_names_that_the_order_does_not_have(self, tmp_path: Path) -> None:
+        with pytest.raises(NotTaken):
+            Receiver([file("g")], [[f"{tmp_path}/", ["f"]]], False, True)
+
+
 ME = pwd.getpwuid(os.getuid()).pw_name
 OWN, GROUP = pwd.getpwnam(ME).pw_gid, grp.getgrgid(0)
 
