@@ -1,7 +1,7 @@
 """What a target is, and what counts as a finding.
 
 A target reads bytes and may raise its own errors. A finding is any other exception, time that
-grows faster than the input, and memory beyond a bound.
+grows faster than the input, memory beyond a bound, and a change on the disk outside its folder.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ import traceback
 import tracemalloc
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+
+from . import confined
 
 #: CPU seconds that up to ``SHORT`` bytes may take
 MOST_SECONDS, SHORT = 0.5, 4096
@@ -143,12 +145,15 @@ def pumped(data: bytes, piece: tuple[int, int], length: int) -> bytes:
 
 def _timed(target: Target, data: bytes) -> tuple[float, Finding | None]:
     begun = time.thread_time()
+    confined.watch(True)
     try:
         target.run(data)
     except target.own:
         pass
     except (Exception, SystemExit) as error:
         return 0.0, Finding(_where(error), _told(error), data)
+    finally:
+        confined.watch(False)
     return time.thread_time() - begun, None
 
 

@@ -62,7 +62,8 @@ from dispatcher.transport.ssh_auth.ssh_agent import AgentError, SshAgent
 from dispatcher.transport.tree.branch import Branch
 
 from .choices import Choices
-from .texts import TARGETS, folder, target
+from .confined import folder
+from .texts import TARGETS, target
 
 __all__ = ["TARGETS"]
 

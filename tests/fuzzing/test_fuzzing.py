@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+from collections.abc import Callable
 from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 from cases import cases
 
-from . import judging, lying, streams, texts
+from . import confined, judging, lying, streams, texts
 from .choices import Choices
 from .judging import FIXED, Target, judge, judge_growth, judge_repeated, judge_seeds
 from .lying import Harm, judge_script
@@ -121,6 +124,39 @@ def test_judge(monkeypatch: pytest.MonkeyPatch, run: str, data: bytes, what: str
     target = Target("t", "", getattr(Clock(monkeypatch), run), (ValueError,))
     found = judge(target, data, memory=True)
     assert (found.key.split()[0] if found else None) == what
+
+
+IN, OUT = f"{confined.folder()}/x", f"{confined.folder()}-x"  # beside it, not in it
+
+
+@cases(
+    ("change", "escapes"),
+    [
+        (lambda: os.mkdir(OUT), True),
+        (lambda: os.mkdir(f"{IN}/../../y"), True),
+        (lambda: os.symlink("x", OUT), True),
+        (lambda: os.symlink(OUT, f"{IN}/l"), False),
+        (lambda: os.rename(IN, OUT), True),
+        (lambda: os.rename(OUT, IN), True),
+        (lambda: os.remove(OUT), True),
+        (lambda: open(OUT, "w").close(), True),
+        (lambda: open(f"{IN}/out", "w").close(), True),  # a link
+        (lambda: open(f"{IN}/out").close(), False),
+        (lambda: os.chmod(f"{IN}/out", 0o600), True),
+        (lambda: os.close(os.open("..", os.O_RDONLY)), False),
+        (lambda: os.remove(".."), True),
+        (lambda: open(os.devnull, "w").close(), False),
+        (lambda: shutil.rmtree(IN), False),
+    ],
+)
+def test_judge_what_is_changed_elsewhere(change: Callable[[], object], escapes: bool) -> None:
+    """It is found, and it is not done."""
+    shutil.rmtree(IN, ignore_errors=True)
+    os.mkdir(IN)
+    os.symlink(OUT, f"{IN}/out")
+    found = judge(Target("t", "", lambda data: change(), (OSError,)), b"")
+    assert (found is not None and found.key.startswith("Escaped")) == escapes
+    assert not os.path.lexists(OUT)
 
 
 def test_judge_by_what_was_made(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
-import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cache, partial
 from pathlib import Path
@@ -43,6 +41,7 @@ from dispatcher.transport.ssh_config.ssh_config import SshConfig
 
 from . import tool_seeds
 from .choices import Choices
+from .confined import folder
 from .judging import Target
 
 ROOT = Path(__file__).parents[2]
@@ -62,18 +61,6 @@ def target(
 
 def as_text(data: bytes) -> str:
     return data.decode("utf-8", "backslashreplace")
-
-
-@cache
-def folder() -> str:
-    """A folder in memory, where there is one, that goes when we do."""
-    import atexit
-
-    made = tempfile.mkdtemp(
-        prefix="dispatch-fuzz-", dir="/dev/shm" if os.path.isdir("/dev/shm") else None
-    )
-    atexit.register(shutil.rmtree, made, ignore_errors=True)
-    return made
 
 
 def no_group(name: str) -> list[str]:
