@@ -152,6 +152,7 @@ class EventLoop(abc.ABC):
         self._credit = min(CREDIT_MOST, max(CREDIT_LEAST, CREDIT_TOTAL // n_hosts))
         self._seq = 0
         self._began = time.monotonic()
+        self._overslept = 0.0  # seconds that the last wait took too long: we were stopped
 
     def tell(self, event: Event) -> None:
         """Put ``event`` into the inbox; from any thread or signal handler."""
@@ -162,12 +163,14 @@ class EventLoop(abc.ABC):
 
         due: a time of the monotonic clock.
         """
-        wait = POLL if due is None else min(max(0.0, due - time.monotonic()), POLL)
+        began = time.monotonic()
+        wait = POLL if due is None else min(max(0.0, due - began), POLL)
         try:
-            first = self._inbox.get(timeout=wait)
+            arrived = [self._inbox.get(timeout=wait)]
         except queue.Empty:
-            return []
-        return [first, *(self._inbox.get() for _ in range(self._inbox.qsize()))]
+            arrived = []
+        self._overslept = max(0.0, time.monotonic() - began - wait)
+        return arrived + [self._inbox.get() for _ in range(self._inbox.qsize() if arrived else 0)]
 
     def _record(self, event: Event) -> None:
         """Number and stamp ``event``, and tell the sinks."""

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import count
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -29,7 +30,8 @@ from dispatcher.model.host import Host, Hostlist
 from dispatcher.plan.job.job_plan import plan_job
 from dispatcher.plan.job.placement import FIRST
 from dispatcher.plan.job.request import Limits, Program, Request, Restarts
-from dispatcher.runner.run import run_loop
+from dispatcher.runner import loop
+from dispatcher.runner.run import liveness, run_loop
 from runner.played import Agent, Order, Played, agents_with, plan_of
 
 # -- attempts ---------------------------------------------------------------------------
@@ -409,6 +411,44 @@ def test_nor_where_we_do_not_run_for_a_while(monkeypatch: pytest.MonkeyPatch) ->
 
 def _brings_samples(events: list[ev.Event]) -> bool:
     return any(isinstance(event, NodeSampled) for event in events)
+
+
+class Clock:
+    """The loop's, which goes on while we are stopped."""
+
+    thread_time = staticmethod(time.thread_time)
+
+    def __init__(self) -> None:
+        self.ahead = 0.0
+
+    def monotonic(self) -> float:
+        return time.monotonic() + self.ahead
+
+
+def test_hosts_are_heard_again_after_we_were_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What they said meanwhile is in the links yet, and the threads that read those need a turn."""
+    clock, agent = Clock(), Agent(0, start=Agent.spawned)
+    for module in (loop, liveness, run_loop):
+        monkeypatch.setattr(module, "time", clock)
+    played = Played(plan_of(1), agent)  # lost after 15 s of silence
+    get, steps = played.runner._inbox.get, count(1)
+
+    def stopped(timeout: float | None = None) -> ev.Event:
+        if timeout is None or not agent.living:
+            return get(timeout=timeout)
+        step = next(steps)
+        clock.ahead += 20.0 if step == 29 else timeout
+        if step <= 28:
+            played.runner._beats.note(0)
+        if step == 38:
+            _exits_all(agent, {})
+        return get(timeout=0.01)
+
+    inbox = SimpleNamespace(get=stopped)
+    for name in ("put", "empty", "qsize"):
+        setattr(inbox, name, getattr(played.runner._inbox, name))
+    monkeypatch.setattr(played.runner, "_inbox", inbox)
+    assert played.run().cause is None
 
 
 # -- Ctrl-Z, input, sinks ---------------------------------------------------------------

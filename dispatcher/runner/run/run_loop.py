@@ -203,11 +203,10 @@ class Runner(EventLoop):
 
     def _step(self) -> None:
         """Wait for events or the next deadline, and have the core decide."""
-        due = self._machine.next_deadline()
-        arrived = self._wait(due)
-        woke = time.monotonic()
-        if not arrived and due is not None and woke - due > OVERSLEPT:
-            self._machine.extend_deadlines(woke - due)
+        arrived = self._wait(self._machine.next_deadline())
+        if self._overslept > OVERSLEPT:  # our other threads have yet to take what came meanwhile
+            self._tell_beats()  # of before, which were to be followed by others in their time
+            self._machine.extend_deadlines(self._overslept)
         self._tell_flow()  # a sample that arrived is judged by the output that came before it
         # what has arrived goes before what is due, so that nobody is late for our own delay
         for event in arrived:
@@ -217,10 +216,15 @@ class Runner(EventLoop):
             self._tell_flow()
             now = time.monotonic()
             due = self._machine.next_deadline()
-            beats = self._beats.news(now) if due is not None and due <= now else None
-            if beats is not None:
-                self._observe(beats)
+            if due is not None and due <= now:
+                self._tell_beats()
             self._do(self._machine.tick(now))
+
+    def _tell_beats(self) -> None:
+        """Heartbeats are no events, so they are told when the core would else miss them."""
+        beats = self._beats.news(time.monotonic())
+        if beats is not None:
+            self._observe(beats)
 
     def _tell_flow(self) -> None:
         """Output is no event, so it is told when the core would else think that there was none."""
