@@ -402,6 +402,8 @@ class AttemptMachine:
         actions: list[Action] = []
         if isinstance(self.cause, verdicts.RestartAsked) and isinstance(cause, _INSTEAD):
             self.cause = cause
+        if self.state == FINISHING and isinstance(cause, verdicts.TimeUp):
+            return []  # all ranks are done in time, and the last sweep has a limit of its own
         if self.cause is None:
             if self._doubted is not None and not isinstance(cause, verdicts.MpisDiffer):
                 cause = self._doubted

@@ -242,6 +242,18 @@ class TestTimeLimit:
         assert world.ended.cause == verdicts.RankFailed(0, 0, 3)
         assert world.ended.no_restart == "its time is up"
 
+    def test_ranks_that_are_done_in_time_stay_ok(self) -> None:
+        """However long the last look at their hosts takes."""
+        world = started(2, limits=LIMITED)
+        world.wait(99.0)
+        for rank in range(4):
+            world.exits(rank, 0)
+        world.wait(2.0)
+        world.sweep(0, 1)
+        assert world.ended is not None
+        assert world.ended.ok
+        assert world.told(ev.JobStopping) == []
+
     def test_after_the_end_the_time_is_nobodys(self) -> None:
         world = started(2, limits=LIMITED)
         world.end_well()
