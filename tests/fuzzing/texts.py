@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -31,7 +32,7 @@ from dispatcher.plan.hosts import allocation
 from dispatcher.plan.hosts import hostfile as hostfiles
 from dispatcher.plan.job import placement
 from dispatcher.plan.variables import parse_env_file
-from dispatcher.remote.protocol.packing import pack
+from dispatcher.remote.protocol.packing import PackError, pack
 from dispatcher.transport.base import Target as SshTarget
 from dispatcher.transport.ssh_auth.host_keys import HostKeyCheck, certificate_problem
 from dispatcher.transport.ssh_auth.known_hosts import KnownHosts, authority_of, key_problem
@@ -319,22 +320,34 @@ def every_reading() -> Iterator[bytes]:
         yield bytes([0, 2, at]) + content
 
 
-@target("checks", "every reading of dispatch check", b"\0\0", b"\0\3", *every_reading())
+def a_reading(data: bytes) -> bytes:
+    """``data``, of which what is behind the first two bytes may choose what a host says."""
+    take = Choices(data[2:])
+    with suppress(PackError):  # deeper than what can be packed
+        return data[:2] + pack(take.changed(take.value())) if _how(data) == 3 else data
+    return data
+
+
+def _how(data: bytes) -> int:
+    return Choices(data[1:]).below(4)
+
+
+@target(
+    "checks", "every reading of dispatch check", b"\0\0", b"\0\3", *every_reading(),
+    make=a_reading,
+)  # fmt: skip
 def checks(data: bytes) -> None:
     names, _ = readings()
-    take = Choices(data)
-    name, how = take.one(names), take.below(4)
+    take, how = Choices(data), _how(data)
+    name, _ = take.one(names), take.below(4)
     rest = data[2:]
-    if how == 3:
-        take = Choices(rest)
-        judged(name, pack(take.changed(take.value())), packed=False)
-    elif how == 2:
+    if how == 2:
         path = take.one(tuple(samples.KERNEL))
         sick = {**samples.KERNEL, path: rest}
         seen = Seen("n2", {**samples.READINGS, "kernel": samples.files(sick)}, {}, 8, "n1")
         make_report(checks_of("kernel"), {"n2": seen}, ["n2"], {}, {})
     else:
-        judged(name, rest, packed=bool(how))
+        judged(name, rest, packed=how == 1)
 
 
 @cache
