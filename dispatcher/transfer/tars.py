@@ -235,7 +235,7 @@ def _records(more: bytes) -> dict[str, str]:
         digits = more[at:blank] if blank > 0 else b""
         after = at + (int(digits) if digits.isdigit() else 0)
         key, equals, value = more[blank + 1 : after - 1].partition(b"=")
-        if not equals or after > end or more[after - 1 : after] != b"\n":
+        if not at < blank < after <= end or not equals or more[after - 1 : after] != b"\n":
             raise BadArchive("not a proper tar: an extended header")
         if key in (b"path", b"linkpath", b"size", b"mtime"):
             found[key.decode()] = os.fsdecode(value)

@@ -50,6 +50,8 @@ FOUND: list[tuple[str, bytes]] = [
     ("error-file", b'{"message": {"message": "half a pair: \\ud83d"}}'),
     ("site-checks", b'{"level": "WARN", "text": "\\ud83d", "remedy": "\\udc00"}'),
     ("recorder", b'{"rank": 0, "groups": [["0", "\\ud800", 2, [[4, "\\ud800", false]]]]}'),
+    ("tar", b"\xff" + streams.TARS[1].replace(b"00000000015\0", b"00000000023\0")
+            .replace(b"1.5\n" + bytes(6), b"1.5\nmtime=")),  # took for ever
     ("pmix-serving", b"\xd7" + b"\xf2" * 76 + b"\xc6"),  # a rank looks up a name of 5,000 bytes
     ("reports", b",\x03A\x03\x00\x1b]3\xff"),
     ("reports",

@@ -297,6 +297,7 @@ class TestBounds:
             raw(b"x", b"19 path=a/" + b"n" * (1 << 17)),
             raw(b"x", b"10 path=a\n") * 9,  # each of which would be a call within the last
             raw(b"x", b"99999999 path=a\n"), raw(b"x", b"3 x\n"), raw(b"x", b"path=a\n"),
+            raw(b"x", b"13 mtime=1.5\nmtime="),  # whose last record has no length
             raw(b"x", b"11 size=-1\n"), raw(b"x", b"11 size=1e\n"), raw(b"x", b"10 size=\xff\n"),
             raw(b"x", b"22 GNU.sparse.major=1\n"), raw(b"S"),
             raw(b"0", size=b"\x80" + b"\xff" * 11),
