@@ -23,6 +23,7 @@ from signal import Signals
 from dispatcher.core.events import run_events as ev
 from dispatcher.core.events.actions import CheckOrphans
 from dispatcher.core.events.run_events import Entry, NodeCleared, Sink
+from dispatcher.model import errors
 from dispatcher.model.host import Host
 from dispatcher.model.hostset import fold
 from dispatcher.model.names import plural
@@ -53,11 +54,20 @@ class Answers(Sink):
 
 
 class Look:
-    """What is left by host name, and the lines about hosts that could not be asked."""
+    """What is left by host name, and the lines about hosts that could not be asked.
 
-    def __init__(self, found: Mapping[str, list[shell.Tagged]], failures: list[str]) -> None:
+    interrupted: the exit code where a signal ended the look, else 0.
+    """
+
+    def __init__(
+        self,
+        found: Mapping[str, list[shell.Tagged]],
+        failures: list[str],
+        interrupted: int = 0,
+    ) -> None:
         self.found = found
         self.failures = failures
+        self.interrupted = interrupted
 
 
 def look_by(
@@ -76,7 +86,7 @@ def look_by(
     """
     # a run imports this file before it starts, and most need none of these
     from dispatcher.bootstrap import shell
-    from dispatcher.core.events.exec_events import is_good
+    from dispatcher.core.events.exec_events import exit_code, is_good
     from dispatcher.output.exec.exec_notes import describe
     from dispatcher.plan.exec_plan import ExecLimits, ExecPlan
     from dispatcher.runner.exec.exec_loop import HANDLED, ExecRunner
@@ -92,7 +102,8 @@ def look_by(
         for node, name in enumerate(exec_plan.names)
     }
     failures = [] if all(map(is_good, outcomes)) else describe(outcomes, exec_plan.names)
-    return Look(found, failures)
+    code = exit_code(outcomes)
+    return Look(found, failures, code if code > errors.SIGNAL_BASE else 0)
 
 
 #: what was done -> how it is said

@@ -44,14 +44,16 @@ def look(hosts: Sequence[Host], run_ids: Sequence[str], reach: LoginOptions, *, 
 
 
 def ended(seen: Look, say: Callable[[str], None]) -> int:
-    """Say what a killing look ended and could not; 0, 1 if something is left, 125 for hosts."""
+    """Say what a killing look ended and could not; 0, 1 if something is left, 125 for hosts,
+    128+n if signal n ended it.
+    """
     lines = summary(seen.found, "killed", "removed")
     left = summary(seen.found, "left", "kept")
     for line in [*lines, *left, *seen.failures]:
         say(line)
     if not (lines or left or seen.failures):
         say(f"{fold(seen.found)}: nothing found")
-    return 125 if seen.failures else int(bool(left))
+    return seen.interrupted or (125 if seen.failures else int(bool(left)))
 
 
 def record(states: Mapping[str, str], left: Sequence[str], looks: Sequence[Look]) -> formats.Swept:
@@ -124,15 +126,15 @@ def sweep(options: SweepOptions) -> int:
             out(f"  {line}")
     for line in seen.failures:
         say(line)
-    code, looks = 125 if seen.failures else 0, [seen]
+    code, looks = seen.interrupted or (125 if seen.failures else 0), [seen]
     if not ids and not seen.failures:
         out("nothing left over")
-    elif left and options.kills:
+    elif left and options.kills and not seen.interrupted:
         names = {n for n, tagged in seen.found.items() if any(t.run_id in left for t in tagged)}
         where = [host for host, name in zip(hosts, seen.found, strict=True) if name in names]
         looks.append(look(where, left, options, kill=True))
         code = max(ended(looks[1], out), code)
-    elif left:
+    elif left and not options.kills:
         say("note: --kill kills what is left over")
     if options.as_json:
         tell(record({one: states.get(one, "unknown") for one in ids}, left, looks))
@@ -175,7 +177,11 @@ def kill(options: KillOptions) -> int:
     states = {job.run_id: job.state for job in jobs}
     out = (lambda line: None) if options.as_json else click.echo
     looks: list[Look] = []
-    code = max([_kill(one, looks, out) for one in jobs], default=0)
+    code = 0
+    for one in jobs:
+        code = max(code, _kill(one, looks, out))
+        if looks[-1].interrupted:
+            break
     if options.as_json:
         tell(record(states, list(states), looks))
     return code
@@ -193,6 +199,8 @@ def _kill(job: registry.Job, looks: list[Look], out: Callable[[str], None]) -> i
                 call.order("stop", now=True)  # so that it starts nothing again
     looks.append(look(job.targets, [job.run_id], LoginOptions(**job.reach), kill=True))
     code = ended(looks[-1], out)
+    if looks[-1].interrupted:
+        return code
     end = time.monotonic() + LAUNCHER
     while job.launcher.lives:
         if job.by_program:  # it has other things to do, and ends when it likes

@@ -43,6 +43,7 @@ class Looks:
         self.killed: dict[str, list[Tagged]] = {}
         self.failures: list[str] = []
         self.failures_of_killing: list[str] = []
+        self.interrupted = 0
         self.calls: list[tuple[list[str], list[str], bool]] = []
         self.reach: LoginOptions | None = None
 
@@ -52,8 +53,8 @@ class Looks:
         self.reach = reach
         self.calls.append(([host.name for host in hosts], list(run_ids), kill))
         if kill:
-            return Look(self.killed, self.failures_of_killing)
-        return Look(self.found, self.failures)
+            return Look(self.killed, self.failures_of_killing, self.interrupted)
+        return Look(self.found, self.failures, self.interrupted)
 
 
 @pytest.fixture
@@ -179,6 +180,17 @@ class TestSweep:
         looks.failures_of_killing = ["n1: host lost"]
         assert cli.main([*SWEEP, "--kill"]) == 125
 
+    def test_after_ctrl_c_nothing_is_killed(
+        self, looks: Looks, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        looks.found = {"n1": [tagged("found", ENDED)], "n2": []}
+        looks.failures, looks.interrupted = ["n2: interrupted by SIGINT"], 130
+        assert cli.main([*SWEEP, "--kill"]) == 130
+        assert capsys.readouterr() == (
+            f"{ENDED}: left over\n  n1: found 1 process: python 1\n", "n2: interrupted by SIGINT\n"
+        )  # fmt: skip
+        assert len(looks.calls) == 1
+
     def test_no_run_id(self, looks: Looks, capsys: pytest.CaptureFixture[str]) -> None:
         assert cli.main([*SWEEP, "k3f9x2"]) == 2
         said = "error: not a run id: 'k3f9x2' [no-such-job]\n  hint: dispatch sweep lists them\n"
@@ -301,6 +313,20 @@ def test_all_that_run_and_all_that_died(
     assert capsys.readouterr().err.startswith(said)
 
 
+def test_after_ctrl_c_all_else_is_left_as_it_is(
+    on_record: OnRecord, looks: Looks, sleeper: Callable[[], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(command, "LAUNCHER", 0.1)
+    known = registry.Process.of((process := sleeper()).pid)
+    assert known is not None
+    of_record(on_record(DEAD), launcher=[known.pid, known.started, known.boot])
+    of_record(on_record(ALIVE), launcher=GONE)
+    looks.failures_of_killing, looks.interrupted = ["n1: interrupted by SIGINT"], 130
+    assert cli.main(["kill", "--all"]) == 130
+    assert [ids for _, ids, _ in looks.calls] == [[DEAD]]
+    assert process.poll() is None
+
+
 def test_a_job_that_has_ended_may_have_left_something(on_record: OnRecord, looks: Looks) -> None:
     folder = on_record(ENDED)
     of_record(folder, launcher=GONE)
@@ -328,6 +354,15 @@ def test_none_of_all(
 
 
 # -- over this machine ------------------------
+
+
+def test_ctrl_c_is_told_of_a_look(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("DISPATCH_RUN_ID", raising=False)
+    rsh = f"sh -c 'kill -INT {os.getpid()}; exec sleep 100'"
+    assert cli.main(["sweep", "-w", "n1", "--rsh", rsh, "--kill"]) == 130
+    assert "n1  interrupted by SIGINT" in capfd.readouterr().err
 
 
 def test_what_carries_the_id_is_found_and_ended(
