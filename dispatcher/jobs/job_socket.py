@@ -186,6 +186,8 @@ class Frames:
 
 #: clients at once
 MOST_CLIENTS = 16
+#: whole seconds in which a launcher must have room for a caller
+CONNECT_TIMEOUT = 5
 
 
 def listen(folder: Path) -> socket.socket:
@@ -224,13 +226,20 @@ def is_ours(link: socket.socket) -> bool:
 class JobConnection:
     """A connection to the launcher of ``job``; ``frames`` is what it says.
 
+    stops: to order ``stop``, for which a paused launcher is woken. Any other order it would carry
+    out much later, and callers who have gone again would wait in the way of who stops it.
     Raises: DispatchError when nobody answers.
     """
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, job: Job, *, stops: bool = False) -> None:
+        if job.phase == PAUSED and not stops:
+            raise not_running(job)
         self._job = job
         self._said = self.frames()
         self._link = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        # connect waits for ever where the queue of a launcher that hangs is full
+        wait = struct.pack("ll", CONNECT_TIMEOUT, 0)
+        self._link.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, wait)
         try:
             at = os.open(job.folder, os.O_DIRECTORY | os.O_CLOEXEC)
             try:
@@ -245,14 +254,11 @@ class JobConnection:
         """Send an order. That the launcher is gone is seen by what it says.
 
         A paused one is woken to stop, as shells wake what they send SIGTERM.
-        Raises: DispatchError when it is to do anything else, which it would do much later.
         """
         is_paused = self._job.phase == PAUSED
-        if is_paused and order != "stop":
-            raise not_running(self._job)
         with contextlib.suppress(OSError):
             self._link.sendall(json.dumps({"order": order, **fields}).encode() + b"\n")
-            if is_paused:
+            if is_paused and order == "stop":
                 os.kill(self._job.launcher.pid, signal.SIGCONT)
 
     def answer(self) -> dict[str, Any]:

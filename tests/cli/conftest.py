@@ -175,6 +175,7 @@ class FakeLauncher:
         self.folder = folder
         self.run_id = folder.name
         self.orders: list[dict[str, Any]] = []
+        self.called = False
         self._said = said
         self._before = before
         self._stays = stays
@@ -186,6 +187,7 @@ class FakeLauncher:
     def _run(self) -> None:
         with suppress(OSError, ValueError):  # a caller may leave without an order
             link, _ = self._socket.accept()
+            self.called = True
             with link, link.makefile("rb") as lines:
                 self.orders.append(json.loads(lines.readline()))
                 self._before()

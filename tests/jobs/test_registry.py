@@ -11,17 +11,18 @@ import socket
 import subprocess
 import threading
 import time
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
 from rig import wait_for
 
-from dispatcher.jobs import control_server, registry
+from dispatcher.jobs import control_server, job_socket, registry
 from dispatcher.jobs.control_server import ControlServer
 from dispatcher.jobs.job_socket import Frames, JobConnection, frame, listen
 from dispatcher.model import paths
-from dispatcher.model.errors import DispatchError, JobEnded, UsageError
+from dispatcher.model.errors import DispatchError, JobEnded, LauncherSilent, UsageError
 
 
 @pytest.fixture(autouse=True)
@@ -416,6 +417,36 @@ def test_the_kernel_says_who_calls(tmp_path: Path, uid: int) -> None:
     control.finish(0, [])
     assert os.waitstatus_to_exitcode(status) == (0 if uid == 0 else 1)
     assert orders == (["stop"] if uid == 0 else [])
+
+
+def test_a_launcher_that_takes_no_callers_is_not_waited_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(registry, "DYING", 0.05)
+    monkeypatch.setattr(job_socket, "CONNECT_TIMEOUT", 1)
+    folder = enroll()
+    said: list[str] = []
+    at = os.open(folder, os.O_DIRECTORY)
+    with ExitStack() as stack:
+        stack.callback(os.close, at)
+        stack.enter_context(listen(folder))
+        full = False
+        while not full:
+            waits = stack.enter_context(socket.socket(socket.AF_UNIX))
+            waits.setblocking(False)
+            full = waits.connect_ex(f"/proc/self/fd/{at}/control") == errno.EAGAIN
+
+        def call() -> None:
+            try:
+                JobConnection(registry.find(None))
+            except LauncherSilent as error:
+                said.append(error.message)
+
+        caller = threading.Thread(target=call, daemon=True)
+        caller.start()
+        caller.join(30)
+        assert not caller.is_alive()
+    assert "its launcher does not answer" in said[0]
 
 
 def test_a_launcher_that_is_just_being_killed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -144,7 +144,7 @@ def stop(options: StopOptions) -> int:
     if show_only(options, "stop", ((host, does) for host in found.targets)):
         return 0
     try:
-        with JobConnection(found) as call:
+        with JobConnection(found, stops=True) as call:
             call.order("stop", now=options.now, **({} if options.now else {"signal": first}))
             follow(Watch(found, settings(ShowOptions(quiet=True), None)), call)
     except JobEnded:  # just now

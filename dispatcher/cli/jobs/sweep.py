@@ -195,7 +195,7 @@ def _kill(job: registry.Job, looks: list[Look], out: Callable[[str], None]) -> i
         raise registry.not_running(job)
     with contextlib.suppress(DispatchError, OSError):  # it may be dead, or hang
         if job.state == registry.RUNNING:
-            with JobConnection(job) as call:
+            with JobConnection(job, stops=True) as call:
                 call.order("stop", now=True)  # so that it starts nothing again
     looks.append(look(job.targets, [job.run_id], LoginOptions(**job.reach), kill=True))
     code = ended(looks[-1], out)
