@@ -370,7 +370,7 @@ class ControlServer(Sink):
             link, _ = self._listener.accept()
         except OSError:
             return
-        if not is_ours(link) or len(self._clients) >= MOST_CLIENTS:
+        if not is_ours(link) or len(self._clients) >= 2 * MOST_CLIENTS:
             link.close()
             return
         link.setblocking(False)
@@ -408,6 +408,9 @@ class ControlServer(Sink):
             order = job_socket.parse_order(bytes(client.received[:end]))
             del client.received[: end + 1]
             if not client.attached:
+                if order["order"] == "attach" and self._is_full():
+                    client.link.send(refused(f"{MOST_CLIENTS} others are attached to it"))
+                    return False
                 self._greet(client, order)
             if order["order"] == "stacks":
                 with self._lock:
@@ -418,6 +421,11 @@ class ControlServer(Sink):
             if order["order"] == "restart":
                 self._order_restart(client, order)
         return True
+
+    def _is_full(self) -> bool:
+        """Whether nobody more may look on; who stops the job or restarts it still has room."""
+        with self._lock:
+            return sum(client.attached for client in self._clients) >= MOST_CLIENTS
 
     def _order_restart(self, client: Client, order: Mapping[str, Any]) -> None:
         with self._lock:

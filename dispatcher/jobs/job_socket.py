@@ -27,7 +27,8 @@ The launcher sends frames: a line of JSON, and after it ``size`` bytes, if it sa
     {"type": "stacks", "number": 1, "lines": [], "found": {}}    in words and for programs
                                        (``formats.Gathered``); 1 is the number of its file
     {"type": "restarted", "world_size": 8, "restart": 1}    as it was ordered
-    {"type": "refused", "why": "it is ending", "hint": null}    the restart that was ordered
+    {"type": "refused", "why": "it is ending", "hint": null}    the restart that was ordered,
+                                       or to attach one more
     {"type": "say", "line": "note: ..."}
     {"type": "verdict", "exit_code": 0, "lines": []}
 
@@ -154,7 +155,7 @@ class RestartAnswer:
 
 
 def refused(why: str, hint: str | None = None) -> bytes:
-    """The frame that a restart is not made."""
+    """The frame that what was ordered is not done."""
     return frame(type="refused", why=why, hint=hint)
 
 
@@ -184,7 +185,7 @@ class Frames:
             raise Malformed("too long a line")
 
 
-#: clients at once
+#: who may be attached at once; as many more may order other things
 MOST_CLIENTS = 16
 #: whole seconds in which a launcher must have room for a caller
 CONNECT_TIMEOUT = 5

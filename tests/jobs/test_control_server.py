@@ -241,7 +241,9 @@ def test_so_many_may_look_on(serving: Made, tmp_path: Path) -> None:
     for _ in range(MOST_CLIENTS):
         viewers.append(Viewer(tmp_path, ATTACH))
         viewers[-1].until("hello")
-    assert Viewer(tmp_path).is_hung_up()
+    more = Viewer(tmp_path, ATTACH)
+    assert more.until("refused")["why"] == f"{MOST_CLIENTS} others are attached to it"
+    assert more.is_hung_up()
     viewers.pop()
     end = time.monotonic() + 60
     while True:  # its place is free as soon as its end was seen
@@ -250,6 +252,19 @@ def test_so_many_may_look_on(serving: Made, tmp_path: Path) -> None:
             break
         except (AssertionError, OSError):
             assert time.monotonic() < end
+
+
+def test_who_stops_the_job_has_room_beside_those_who_look_on(serving: Made, tmp_path: Path) -> None:
+    ways: list[str] = []
+    serving(stop=ways.append)
+    viewers = [Viewer(tmp_path, ATTACH) for _ in range(MOST_CLIENTS)]
+    for viewer in viewers:
+        viewer.until("hello")
+    more = [Viewer(tmp_path, b'{"order": "stop"}') for _ in range(MOST_CLIENTS)]
+    for one in more:
+        one.until("hello")
+    assert ways == ["stop"] * MOST_CLIENTS
+    assert Viewer(tmp_path, ATTACH).is_hung_up()
 
 
 def test_an_order_may_come_in_pieces_and_more_than_one(serving: Made, tmp_path: Path) -> None:

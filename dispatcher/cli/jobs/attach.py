@@ -29,7 +29,7 @@ class AttachOptions(LineOptions, section="Output"):
     need not name it. The exit code is the job's.
 
     Ctrl-C detaches, with exit code 130. It never ends the job, nor does closing this terminal, and
-    any number of people may be attached. A terminal that pauses does not hold the job back: what
+    up to 16 may be attached at once. A terminal that pauses does not hold the job back: what
     it misses is counted, and is in the files.
     """
 

@@ -23,7 +23,7 @@ from dispatcher.core.events import run_events as ev
 from dispatcher.core.events.run_events import Entry, Sink
 from dispatcher.jobs import registry
 from dispatcher.jobs.job_socket import JobConnection, Malformed
-from dispatcher.model.errors import NoLogFiles
+from dispatcher.model.errors import LauncherSilent, NoLogFiles
 from dispatcher.model.paths import RunPaths
 from dispatcher.output.files.log_reader import LogReader, MergedLogReader, RankLogReader, rest_of
 from dispatcher.output.monitor.run_progress import RemoteProgress
@@ -89,7 +89,7 @@ def follow(watch: Watch, call: JobConnection, *, from_start: bool = False) -> in
     """Show what the launcher says, to the end; the job's exit code.
 
     from_start: first what the files have of what went before.
-    Raises: DispatchError when the launcher died without a verdict.
+    Raises: DispatchError when the launcher died without a verdict, or has no room for us.
     """
     screen = watch.screen
     hello: dict[str, Any] = {}
@@ -118,6 +118,8 @@ def follow(watch: Watch, call: JobConnection, *, from_start: bool = False) -> in
                     watch.remote_progress.hear(picture)
                 case {"type": "say", "line": str(line)}:
                     screen.say(line)
+                case {"type": "refused", "why": str(why)}:
+                    raise LauncherSilent(f"job {watch.job.run_id}: {why}")
                 case {"type": "verdict"}:
                     break
     except BrokenPipeError:

@@ -16,6 +16,7 @@ from dispatcher.cli.run.monitoring import is_screen
 from dispatcher.jobs import registry
 from dispatcher.jobs.job_socket import LEAST_EVERY, JobConnection
 from dispatcher.model import errors
+from dispatcher.model.errors import LauncherSilent
 from dispatcher.output.monitor.live_table import Snapshot
 from dispatcher.output.terminal.alt_screen import AltScreen, TableView
 from dispatcher.plan.job.placement import name
@@ -173,6 +174,8 @@ def _follow(job: registry.Job, call: JobConnection, show: Shown) -> int | None:
                     heard, snapshot = True, Snapshot.of_plain(table)
                 except ValueError:
                     break
+            case {"type": "refused", "why": str(why)}:
+                raise LauncherSilent(f"job {job.run_id}: {why}")
             case {"type": "verdict", "exit_code": int(code)}:
                 return code
         if not show(snapshot):

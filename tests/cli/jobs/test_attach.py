@@ -235,6 +235,16 @@ def test_a_launcher_that_is_gone_left_its_word_or_none(
     assert "its launcher does not answer" in capfd.readouterr().err
 
 
+@pytest.mark.parametrize("words", [["attach"], ["top"]])
+def test_there_is_no_room_for_one_more(
+    launched: Launched, words: list[str], capfd: pytest.CaptureFixture[str]
+) -> None:
+    launched(frame(type="refused", why="16 others are attached to it", hint=None), code=None)
+    assert cli.main(words) == 125
+    said = f"error: job {RUN_ID}: 16 others are attached to it [launcher-silent]\n"
+    assert capfd.readouterr().err == said
+
+
 Paused = tuple[FakeLauncher, registry.Process]
 
 
