@@ -178,6 +178,8 @@ def enroll(
     folder.mkdir(mode=0o700)
     launcher = Process.of(os.getpid())
     assert launcher is not None
+    if reach.get("ssh_config") not in (None, "none"):  # none: as ssh has it, no file
+        reach = {**reach, "ssh_config": os.path.abspath(reach["ssh_config"])}
     _write(
         folder / "job.json",
         {

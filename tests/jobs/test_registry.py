@@ -31,10 +31,10 @@ def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "dispatch"
 
 
-def enroll(run_id: str = "20260131-142501-k3f9x2") -> Path:
+def enroll(run_id: str = "20260131-142501-k3f9x2", **reach: str) -> Path:
     return registry.enroll(
         run_id, program=["a", "\udcff"], hosts=[("n1", None, 22)], ranks=1, logs=None,
-        detached=True, reach={"transport": "auto"},
+        detached=True, reach={"transport": "auto", **reach},
     )  # fmt: skip
 
 
@@ -83,6 +83,18 @@ def test_what_is_written_down_is_read_again(
     assert {file.stat().st_mode & 0o777 for file in folder.iterdir()} == {0o600}
     with pytest.raises(FileExistsError):
         enroll()
+
+
+def test_the_file_of_f_is_found_from_any_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    enroll(ssh_config="gpus.conf")
+    assert registry.find(None).reach == {
+        "transport": "auto", "ssh_config": str(tmp_path / "gpus.conf"),
+    }  # fmt: skip
+    enroll("20260131-142502-k3f9x2", ssh_config="none")  # none is read
+    assert registry.find("latest").reach["ssh_config"] == "none"
 
 
 def test_what_a_full_disk_took_half_of_is_written_when_there_is_room() -> None:
