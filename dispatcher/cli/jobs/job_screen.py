@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import time
 from collections import deque
+from dataclasses import replace
 from typing import Any
 
 import click
@@ -94,6 +95,7 @@ def follow(watch: Watch, call: JobConnection, *, from_start: bool = False) -> in
     screen = watch.screen
     hello: dict[str, Any] = {}
     rests: dict[tuple[int, int], bytes] = {}
+    end: dict[str, Any] | None = None
     try:
         for fields, payload in call.frames():
             watch.tick()
@@ -120,7 +122,8 @@ def follow(watch: Watch, call: JobConnection, *, from_start: bool = False) -> in
                     screen.say(line)
                 case {"type": "refused", "why": str(why)}:
                     raise LauncherSilent(f"job {watch.job.run_id}: {why}")
-                case {"type": "verdict"}:
+                case {"type": "verdict", "exit_code": int(code), "lines": list(lines)}:
+                    end = {"exit_code": code, "verdict": lines, "ended": time.time()}
                     break
     except BrokenPipeError:
         raise  # nobody reads what we show
@@ -128,7 +131,10 @@ def follow(watch: Watch, call: JobConnection, *, from_start: bool = False) -> in
         pass  # the launcher is gone; the record says what became of it
     finally:
         screen.close()
-    return tell_end(registry.find(watch.job.run_id), watch)
+    job = registry.find(watch.job.run_id)
+    if job.end is None and end is not None:  # the disk that takes the record is full
+        job = replace(job, end=end)
+    return tell_end(job, watch)
 
 
 def _begin(

@@ -235,6 +235,15 @@ def test_a_launcher_that_is_gone_left_its_word_or_none(
     assert "its launcher does not answer" in capfd.readouterr().err
 
 
+@pytest.mark.parametrize(("words", "code"), [(["attach"], 3), (["stop"], 0)])
+def test_the_launcher_s_verdict_counts_where_no_disk_takes_it(
+    launched: Launched, words: list[str], code: int, capfd: pytest.CaptureFixture[str]
+) -> None:
+    launched(HELLO, frame(type="verdict", exit_code=3, lines=["error: it failed"]), code=None)
+    assert cli.main(words) == code
+    assert capfd.readouterr().err == f"error: it failed\n{CODE}"
+
+
 @pytest.mark.parametrize("words", [["attach"], ["top"]])
 def test_there_is_no_room_for_one_more(
     launched: Launched, words: list[str], capfd: pytest.CaptureFixture[str]
