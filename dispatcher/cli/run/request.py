@@ -382,7 +382,9 @@ def _end_of_time(options: RunOptions) -> dict[str, Any]:
     known = os.environ.get("MPIEXEC_TIMEOUT", "")
     if options.time_limit is not None:
         found["time_limit"] = parse_time(options.time_limit, "--time-limit")
-    elif known:  # as MPICH's and Open MPI's mpiexec take it
+    elif known.removeprefix("-").isdecimal() and int(known) <= 0:
+        pass  # no limit: 0 for Open MPI 5, less for MPICH
+    elif known:
         found["time_limit"] = parse_seconds(known, "MPIEXEC_TIMEOUT")
         say(f"note: time limit of {found['time_limit']:g} s, from MPIEXEC_TIMEOUT")
     if options.warning is None:

@@ -156,6 +156,15 @@ def test_the_time_limit_of_mpiexec_counts_where_none_is_typed(
     assert caught.value.message == "MPIEXEC_TIMEOUT: not a number of seconds: 'soon'"
 
 
+@pytest.mark.parametrize("known", ["0", "-1"])
+def test_none_of_mpiexec_s_time_limits_is_none(
+    parsed: Parsed, known: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("MPIEXEC_TIMEOUT", known)
+    assert request(parsed("run", "-H", "n1", *PROGRAM)).limits == Limits()
+    assert capfd.readouterr().err == ""
+
+
 @pytest.mark.parametrize(
     ("words", "restarts"),
     [
