@@ -236,11 +236,13 @@ def jobs() -> list[Job]:
     return found
 
 
-def find(name: str | None, *, foreground: bool = False, programs: bool = False) -> Job:
+def find(
+    name: str | None, *, foreground: bool = False, programs: bool = False, runs: bool = False
+) -> Job:
     """The job that ``name`` means: the start of its id or of its last part, or ``latest``.
 
     None is the only one that runs, or the only one there is; foreground: those count, too;
-    programs: of these, those that programs have begun.
+    programs: of these, those that programs have begun. runs: it is of use only while it runs.
 
     Raises: UsageError when that is none, or several.
     """
@@ -255,10 +257,14 @@ def find(name: str | None, *, foreground: bool = False, programs: bool = False) 
             for job in known
             if job.state == RUNNING
             and (job.detached or foreground or (programs and job.by_program))
-        ] or known
-        if len(running) == 1:
-            return running[0]
-        raise AmbiguousJob(f"which of {len(running)} jobs?", hint="dispatch jobs, or: latest")
+        ]
+        if runs and not running and len(known) > 1:
+            where = "" if foreground else " in the background"
+            raise NoSuchJob(f"no job runs{where} here", hint="dispatch jobs -a")
+        meant = running or known
+        if len(meant) == 1:
+            return meant[0]
+        raise AmbiguousJob(f"which of {len(meant)} jobs?", hint="dispatch jobs, or: latest")
     fits = [job for job in known if job.run_id.startswith(name)]
     fits = fits or [job for job in known if name and job.run_id.split("-")[-1].startswith(name)]
     if not fits:
@@ -275,7 +281,7 @@ def find(name: str | None, *, foreground: bool = False, programs: bool = False) 
 
 def find_running(name: str | None, *, foreground: bool = False) -> Job:
     """The job that ``name`` means, as ``find`` has it, which runs. Raises: DispatchError."""
-    found = find(name, foreground=foreground)
+    found = find(name, foreground=foreground, runs=True)
     if found.state != RUNNING:
         raise not_running(found)
     return found

@@ -152,6 +152,12 @@ def test_who_names_none_means_the_one_that_runs() -> None:
     assert registry.find(None, foreground=True).run_id.endswith("b")
     with pytest.raises(UsageError, match="which of 3 jobs"):  # none of them runs for him
         registry.find(None)
+    with pytest.raises(UsageError, match=r"^no job runs in the background here$") as told:
+        registry.find_running(None)
+    assert told.value.hint == "dispatch jobs -a"
+    registry.conclude(second, 0, [])
+    with pytest.raises(UsageError, match=r"^no job runs here$"):
+        registry.find_running(None, foreground=True)
 
 
 def test_a_program_s_job_counts_for_who_stops_one() -> None:

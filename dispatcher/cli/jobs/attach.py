@@ -134,7 +134,7 @@ class StopOptions(Options):
 def stop(options: StopOptions) -> int:
     """End the job and wait for it; the exit code. Raises: DispatchError."""
     first = _first_signal(options)
-    found = registry.find(options.job, programs=True)
+    found = registry.find(options.job, programs=True, runs=True)
     if found.state == registry.ENDED:
         tell_end(found)
         return 0

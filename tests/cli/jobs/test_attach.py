@@ -391,6 +391,15 @@ def test_stop_of_a_job_that_has_ended(
     assert capfd.readouterr().err == f"error: it failed\n{CODE}"
 
 
+def test_stop_where_none_runs(on_record: OnRecord, capfd: pytest.CaptureFixture[str]) -> None:
+    for run_id in (RUN_ID, "20260131-142502-aaaaaa"):
+        registry.conclude(on_record(run_id), 0, [])
+    assert cli.main(["stop"]) == 2
+    assert capfd.readouterr().err == (
+        "error: no job runs in the background here [no-such-job]\n  hint: dispatch jobs -a\n"
+    )
+
+
 def test_ctrl_c_leaves_it_ending(launched: Launched, capfd: pytest.CaptureFixture[str]) -> None:
     launched(HELLO, before=interrupt, code=None)
     assert cli.main(["stop"]) == 130
