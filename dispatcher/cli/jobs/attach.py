@@ -168,6 +168,8 @@ def _first_signal(options: StopOptions) -> int:
 
 #: seconds between two looks at the files
 LOOK = 0.2
+#: states in which more may come; whether a launcher of another machine lives is not known here
+GOES_ON = (registry.RUNNING, registry.ELSEWHERE)
 
 
 class LogsOptions(Options):
@@ -199,7 +201,7 @@ def logs(options: LogsOptions) -> int:
     reader = written(found, only)
     try:
         while True:
-            live = options.follow and registry.find(found.run_id).state == registry.RUNNING
+            live = options.follow and registry.find(found.run_id).state in GOES_ON
             any_new = reader.read(screen)
             screen.tick(time.monotonic())
             if not live:

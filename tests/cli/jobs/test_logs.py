@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import shutil
+import socket
 import time
 from pathlib import Path
 
@@ -111,12 +113,15 @@ def test_no_such_rank(
     assert command._rank("1234567") == 1234567
 
 
+@pytest.mark.parametrize("node", [socket.gethostname(), "another.example"])
 def test_it_goes_on_until_the_job_ends(
-    on_record: OnRecord, files: Path, monkeypatch: pytest.MonkeyPatch,
+    on_record: OnRecord, files: Path, monkeypatch: pytest.MonkeyPatch, node: str,
     capfd: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
     """A look that finds something new is followed by the next one at once."""
     folder = on_record(logs=files)
+    record = json.loads((folder / "job.json").read_text())
+    (folder / "job.json").write_text(json.dumps({**record, "node": node}))
     waits: list[float] = []
 
     def sleep(seconds: float) -> None:
