@@ -37,7 +37,7 @@ from dispatcher.cli.options.output_options import OutputSettings, settings
 from dispatcher.cli.run.run import RunOptions
 from dispatcher.core.events.run_events import Entry, RankSpawned, RanksPlaced, Sink
 from dispatcher.model import errors
-from dispatcher.model.errors import ConflictingOptions, DispatchError, UsageError
+from dispatcher.model.errors import ConflictingOptions, DispatchError, LauncherKilled, UsageError
 from dispatcher.model.paths import RunPaths, private, state_folder
 from dispatcher.plan.job.job_plan import JobPlan
 
@@ -191,7 +191,10 @@ class _Foreground:
         self._refused = False  # Ctrl-C was the answer
 
     def wait(self) -> int:
-        """The foreground's exit code. Raises: UsageError for what nobody was there to answer."""
+        """The foreground's exit code.
+
+        Raises: UsageError for what nobody was there to answer, LauncherKilled.
+        """
         with self._link.makefile("rb") as lines:
             while True:
                 try:
@@ -199,6 +202,12 @@ class _Foreground:
                 except KeyboardInterrupt:
                     self._interrupt()
                     continue
+                if not line and self._pid:  # it would have said how it ended
+                    sys.stderr.write(_log(self._paths.launcher))
+                    raise LauncherKilled(
+                        f"job {self._run_id}: its launcher (pid {self._pid}) was killed",
+                        hint=f"dispatch kill {self._run_id}  # ends what it may have left",
+                    )
                 message = json.loads(line) if line else {"ended": errors.CLUSTER}
                 if "pid" in message:
                     self._pid = message["pid"]
@@ -244,12 +253,16 @@ class _Foreground:
         return errors.SIGNAL_BASE + signal.SIGINT if self._refused and code else code
 
 
-def _show_failure(code: int, why: str, log: Path, run_id: str) -> None:
+def _log(path: Path) -> str:
     try:
-        with open(log, "rb") as file:
-            text = file.read()[-MOST_SHOWN:].decode(errors="replace")
+        with open(path, "rb") as file:
+            return file.read()[-MOST_SHOWN:].decode(errors="replace")
     except OSError as error:
-        text = f"error: {log}: {error.strerror}\n"
+        return f"error: {path}: {error.strerror}\n"
+
+
+def _show_failure(code: int, why: str, log: Path, run_id: str) -> None:
+    text = _log(log)
     if not text.endswith(why):  # its disk is full
         text += why
     sys.stderr.write(text or f"note: job {run_id} ended before it was seen to run, code {code}\n")

@@ -25,7 +25,7 @@ from dispatcher.cli.run import detach as module
 from dispatcher.cli.run.detach import ForegroundLink, _Foreground, check
 from dispatcher.cli.run.run import RunOptions
 from dispatcher.core.events.run_events import Entry, RankSpawned, RanksPlaced
-from dispatcher.model.errors import DispatchError, UsageError
+from dispatcher.model.errors import DispatchError, LauncherKilled, UsageError
 from dispatcher.model.paths import RunPaths
 from dispatcher.output.terminal.asking import Asking
 
@@ -65,7 +65,7 @@ def test_a_folder_may_have_any_name(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out == "  logs: a\\xff\n"
 
 
-@pytest.mark.parametrize(("words", "code"), [([{"ended": 3}], 3), ([], 125), ([{"pid": 1}], 125)])
+@pytest.mark.parametrize(("words", "code"), [([{"ended": 3}], 3), ([], 125)])
 def test_a_launcher_that_ends_before_shows_what_it_said(
     told: Callable[..., int], words: list[dict[str, Any]], code: int, tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
@@ -73,6 +73,15 @@ def test_a_launcher_that_ends_before_shows_what_it_said(
     RunPaths(tmp_path).launcher.write_text("error: it failed [dispatch-failed]\n")
     assert told(*words) == code
     assert capsys.readouterr().err == "error: it failed [dispatch-failed]\n"
+
+
+def test_a_launcher_that_is_killed_before(
+    told: Callable[..., int], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    RunPaths(tmp_path).launcher.write_text("note: logs in x\n")
+    with pytest.raises(LauncherKilled, match=r"^job run-1: its launcher \(pid 77\) was killed$"):
+        told({"pid": 77})
+    assert capsys.readouterr().err == "note: logs in x\n"
 
 
 @pytest.mark.parametrize(
