@@ -169,6 +169,8 @@ def kill(options: KillOptions) -> int:
     jobs = registry.jobs() if options.job is None else [registry.find(options.job)]
     if options.everything:
         jobs = [one for one in jobs if one.state in (registry.RUNNING, registry.DEAD)]
+        # hosts of dead ones may be gone, and take their time to say so
+        jobs.sort(key=lambda one: one.state == registry.DEAD)
     if not jobs:
         say("no jobs")
     deeds = [(host, f"kill all processes of {job.run_id}") for job in jobs for host in job.targets]

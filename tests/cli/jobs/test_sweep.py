@@ -313,6 +313,18 @@ def test_all_that_run_and_all_that_died(
     assert capsys.readouterr().err.startswith(said)
 
 
+def test_what_runs_does_not_wait_for_hosts_of_the_dead(
+    on_record: OnRecord, looks: Looks, sleeper: Callable[[], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(command, "LAUNCHER", 0.1)
+    known = registry.Process.of(sleeper().pid)
+    assert known is not None
+    of_record(on_record(DEAD), launcher=GONE)
+    of_record(on_record(ALIVE), launcher=[known.pid, known.started, known.boot])
+    assert cli.main(["kill", "--all"]) == 0
+    assert [ids for _, ids, _ in looks.calls] == [[ALIVE], [DEAD]]
+
+
 def test_after_ctrl_c_all_else_is_left_as_it_is(
     on_record: OnRecord, looks: Looks, sleeper: Callable[[], Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
