@@ -79,11 +79,12 @@ def gathered(
 ) -> Iterator[bytes]:
     """Each different block once, below the folded names of its hosts; most hosts first.
 
-    blocks: host name -> what it said. Hosts that said nothing are left out. what: is
-    said behind the names. early: the block that stands there already, and whose it is.
+    Blocks are equal whose lines are shown alike: one may lack its last line end, or have drawn
+    more of its progress. blocks: host name -> what it said. Hosts that said nothing are left out.
+    what: is said behind the names. early: the block that stands there already, and whose it is.
     """
     for names, block in _by_size(blocks):
-        if early is not None and block == early[0]:
+        if early is not None and block == _shown(early[0]):
             late = [name for name in names if name not in early[1]]
             if late and label:
                 yield headed(late, b"as above\n")
@@ -109,7 +110,7 @@ def headed(
 ) -> bytes:
     """``block`` below the names of its hosts, sanitized for a terminal. of: how many there are."""
     head = f"{_RULE.decode()}\n{_counted(names, of)}{what}\n{_RULE.decode()}\n" if label else ""
-    return head.encode() + b"".join(line + b"\n" for line in _lines(block))
+    return head.encode() + _shown(block)
 
 
 def _counted(names: Sequence[str], of: int | None = None) -> str:
@@ -138,8 +139,15 @@ def differences(blocks: Mapping[str, bytes]) -> Iterator[bytes]:
 
 
 def _by_size(blocks: Mapping[str, bytes]) -> list[tuple[list[str], bytes]]:
-    groups = gather((name, block) for name, block in blocks.items() if block)
-    return sorted(groups, key=lambda group: -len(group[0]))
+    alike: dict[bytes, list[str]] = {}
+    for names, block in gather((name, block) for name, block in blocks.items() if block):
+        alike.setdefault(_shown(block), []).extend(names)
+    return sorted(((names, text) for text, names in alike.items()), key=lambda one: -len(one[0]))
+
+
+def _shown(block: bytes) -> bytes:
+    """The block's lines, sanitized for a terminal, each with its end."""
+    return b"".join(line + b"\n" for line in _lines(block))
 
 
 def _text_lines(block: bytes) -> list[str]:

@@ -23,6 +23,7 @@ from dispatcher.output.exec.host_blocks import (
     differences,
     gathered,
     headed,
+    lines_of,
     record,
 )
 from dispatcher.remote.protocol.frames import STDERR, STDOUT
@@ -40,14 +41,27 @@ def kept(*said: bytes, streams: frozenset[int] = frozenset({STDOUT, STDERR})) ->
 
 def test_equal_blocks_once_most_hosts_first() -> None:
     names = ["n1", "n2", "n3", "n4", "n5"]
-    sink = kept(b"odd\n", b"same\n", b"same\n", b"", b"same")
+    sink = kept(b"odd\n", b"same\n", b"same\n", b"", b"last\n")
     shown = b"".join(gathered(blocks_of(sink, names))).decode()
     rule = "-" * 15
     assert shown == (
-        f"{rule}\nn[2-3] (2)\n{rule}\nsame\n{rule}\nn1\n{rule}\nodd\n{rule}\nn5\n{rule}\nsame\n"
+        f"{rule}\nn[2-3] (2)\n{rule}\nsame\n{rule}\nn1\n{rule}\nodd\n{rule}\nn5\n{rule}\nlast\n"
     )
     bare = b"".join(gathered(blocks_of(sink, names), label=False))
-    assert bare == b"same\nodd\nsame\n"
+    assert bare == b"same\nodd\nlast\n"
+
+
+def test_hosts_share_what_is_shown_alike() -> None:
+    said = {"n1": b"10%\r99%\rdone\n", "n2": b"odd\n", "n3": b"done", "n4": b"50%\rdone\n"}
+    rule = b"-" * 15 + b"\n"
+    assert list(gathered(said)) == [
+        rule + b"n[1,3-4] (3)\n" + rule + b"done\n", rule + b"n2\n" + rule + b"odd\n",
+    ]  # fmt: skip
+    assert list(lines_of(said, gather=True)) == [b"n[1,3-4]: done\n", b"n2: odd\n"]
+    (found,) = differences(said)
+    assert found == b"--- n[1,3-4] (3)\n+++ n2\n@@ -1 +1 @@\n-done\n+odd\n"
+    early = (said["n1"], frozenset({"n1"}))
+    assert next(gathered(said, early=early)) == rule + b"n[3-4] (2)\n" + rule + b"as above\n"
 
 
 def test_a_terminal_cannot_be_told_anything() -> None:
