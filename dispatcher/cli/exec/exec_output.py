@@ -13,7 +13,7 @@ from dispatcher.cli.hints import Advice
 from dispatcher.cli.options.host_options import login
 from dispatcher.cli.options.option_defaults import value_origin
 from dispatcher.cli.run.run_sinks import may_draw, terminals, unhurried
-from dispatcher.core.events.exec_events import Outcome
+from dispatcher.core.events.exec_events import Exited, Outcome
 from dispatcher.core.events.run_events import Sink
 from dispatcher.model.errors import ConflictingOptions, FileUnusable, UsageError
 from dispatcher.model.names import plural
@@ -182,14 +182,14 @@ class ExecOutput:
                 found = record(name, node, outcome, self._kept)
                 self._kept_writer.write(STDOUT, (json.dumps(found) + "\n").encode())
         else:
-            self._show_blocks()
+            self._show_blocks(outcomes)
         for line in describe(outcomes, self._names, Advice(self._options), self._again):
             self._say(line)
 
     def _full(self) -> None:
         self.is_full = True
 
-    def _show_blocks(self) -> None:
+    def _show_blocks(self, outcomes: Sequence[Outcome]) -> None:
         options, blocks = self._options, blocks_of(self._kept, self._names)
         write, label = self._kept_writer.write, not options.no_label
         if options.line_mode:
@@ -208,7 +208,9 @@ class ExecOutput:
             ):
                 write(STDERR, piece)
         if options.diff:
-            for piece in differences(blocks):
+            ended = zip(blocks.items(), outcomes, strict=True)
+            said = {n: block for (n, block), one in ended if block or isinstance(one, Exited)}
+            for piece in differences(said):
                 write(STDOUT, piece)
 
 

@@ -121,8 +121,11 @@ def _counted(names: Sequence[str], of: int | None = None) -> str:
 
 
 def differences(blocks: Mapping[str, bytes]) -> Iterator[bytes]:
-    """How the other blocks differ from that of most hosts, as unified diffs."""
-    groups = _by_size(blocks)
+    """How the other blocks differ from that of most hosts, as unified diffs.
+
+    That of a host that said nothing is one, too.
+    """
+    groups = _by_size(blocks, silent=True)
     if len(groups) < 2:
         return
     import difflib  # for what few ask for
@@ -138,9 +141,9 @@ def differences(blocks: Mapping[str, bytes]) -> Iterator[bytes]:
         yield "".join(line.rstrip("\n") + "\n" for line in found).encode()
 
 
-def _by_size(blocks: Mapping[str, bytes]) -> list[tuple[list[str], bytes]]:
+def _by_size(blocks: Mapping[str, bytes], *, silent: bool = False) -> list[tuple[list[str], bytes]]:
     alike: dict[bytes, list[str]] = {}
-    for names, block in gather((name, block) for name, block in blocks.items() if block):
+    for names, block in gather((name, block) for name, block in blocks.items() if block or silent):
         alike.setdefault(_shown(block), []).extend(names)
     return sorted(((names, text) for text, names in alike.items()), key=lambda one: -len(one[0]))
 

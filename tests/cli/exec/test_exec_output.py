@@ -73,6 +73,22 @@ def test_how_output_differs_from_that_of_most(capfd: pytest.CaptureFixture[str])
     assert "::1" in out
 
 
+@cases(
+    ("text", "shown"),
+    [
+        ('[ "$DISPATCH_INDEX" != 1 ] || echo odd', ["+odd"]),
+        ('[ "$DISPATCH_INDEX" = 1 ] || echo same', ["-same"]),
+        ('[ "$DISPATCH_INDEX" = 1 ] && kill -9 $$; echo same', []),
+    ],
+)
+def test_who_ends_and_says_nothing_differs_from_those_who_do(
+    text: str, shown: list[str], capfd: pytest.CaptureFixture[str]
+) -> None:
+    cli.main([*ON_THREE, "--diff", "--shell", text])
+    lines = capfd.readouterr().out.splitlines()
+    assert [line for line in lines if line[:1] in "+-" and line[1:2].isalpha()] == shown
+
+
 def test_output_that_is_missing_is_a_host_s(capfd: pytest.CaptureFixture[str]) -> None:
     """As of a paused terminal."""
     plan = ExecPlan((Host("n1"), Host("n2")), ("true",))

@@ -229,6 +229,7 @@ def test_differences_of_several_and_of_long_blocks(monkeypatch: pytest.MonkeyPat
     assert list(differences(blocks)) == [
         b"--- n[1-2] (2)\n+++ n3\n@@ -1 +1 @@\n-a\n+b\n",
         b"--- n[1-2] (2)\n+++ n4\n@@ -1 +1 @@\n-a\n+\\x1b[2J\n",
+        b"--- n[1-2] (2)\n+++ n5\n@@ -1 +0,0 @@\n-a\n",
     ]
     monkeypatch.setattr(host_blocks, "MOST_LINES", 2)
     for lines, is_long in ((b"a\nb\n", False), (b"a\nb\nc\n", True)):
