@@ -452,10 +452,11 @@ def _given(
         yield frame(0, *_told(fd, data))
     now = os.fstat(fd)
     same = now.st_mtime_ns == before.st_mtime_ns or now.st_size > before.st_size
-    if at < size or not (same or more):
-        yield frame(0, BROKEN, os.fsencode(path) + b": changed while it was copied")
-    elif not size and not more and os.read(fd, 1) and not os.fstat(fd).st_size:  # as in /proc
-        why = b": it tells no size, as files of /proc; dispatch exec and cat can read it"
+    is_short = at < size and same and now.st_size == size  # /sys tells a page of each
+    if not more and (is_short or (not size and os.read(fd, 1) and not os.fstat(fd).st_size)):
+        why = b": its size is not told, as in /proc and /sys; dispatch exec and cat can read it"
         yield frame(0, BROKEN, os.fsencode(path) + why)
+    elif at < size or not (same or more):
+        yield frame(0, BROKEN, os.fsencode(path) + b": changed while it was copied")
     else:
         yield frame(0, END, known.digest())

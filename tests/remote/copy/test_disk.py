@@ -158,10 +158,10 @@ class TestGive:
         kinds = [kind for piece in (first, *pieces) for _, kind, _ in come.feed(piece)]
         assert kinds[-1] == last
 
-    def test_a_file_that_has_bytes_and_no_size_is_not_taken_for_empty(self) -> None:
-        why = b": it tells no size, as files of /proc; dispatch exec and cat can read it"
-        for path in (Path("/proc/self/status"), Path("/proc/cpuinfo")):
-            assert given(path, path.stat().st_size) == [(BROKEN, os.fsencode(path) + why)]
+    @cases("name", ["/proc/self/status", "/proc/cpuinfo", "/sys/kernel/uevent_seqnum"])
+    def test_a_file_that_tells_another_size_than_it_has_is_refused_as_such(self, name: str) -> None:
+        why = b": its size is not told, as in /proc and /sys; dispatch exec and cat can read it"
+        assert given(Path(name), os.stat(name).st_size)[-1] == (BROKEN, os.fsencode(name) + why)
 
     def test_a_file_that_grows_is_waited_for(self, tmp_path: Path) -> None:
         data = bytes(range(100))
