@@ -235,7 +235,7 @@ def run(options: ShellOptions) -> int:
     with TransportPool(options, keep=True, alone=len(hosts) == 1) as reach:
         shell = Shell(hosts, options, reach)
         if not os.isatty(0):
-            for line in sys.stdin:
+            for line in sys.stdin or ():  # None: it is closed
                 if not shell.obey(line):
                     break
         else:

@@ -391,6 +391,16 @@ def test_the_last_command_counts_and_quit_leaves(piped: Typed) -> None:
     assert piped("")[0] == 0
 
 
+def test_a_closed_standard_input_has_no_lines(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """As of ``dispatch shell <&-``."""
+    monkeypatch.setattr(sys, "stdin", None)
+    monkeypatch.setattr(os, "isatty", lambda fd: False)
+    assert cli.main(["shell", "-w", "localhost"]) == 0
+    assert capfd.readouterr() == ("", "")
+
+
 @cases("words", [["-u", "x"], ["--sudo=a b"], ["--keep=0"], []])
 def test_refusals(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     where = ["-w", "localhost"] if words else []
