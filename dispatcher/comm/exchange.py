@@ -123,6 +123,9 @@ _SETTLE = 2.0
 #: rank 0 than ``mpi._TOGETHER``.
 _LATE = 0.2
 
+#: How long rank 0 takes what came while it was at its own step, if that took longer than the limit.
+_CATCH_UP = 1.0
+
 
 class Pause:
     """Sleeps a little longer each time, from 20 us to 2 ms; ``again()`` starts over."""
@@ -264,6 +267,7 @@ class Exchange:
                 mine = self._attempt(step)
                 if mine is not None:
                     reports[0] = mine
+                    deadline = max(deadline, time.monotonic() + _CATCH_UP)
                     pause.again()
             found = self._take(self._mpi.ANY_SOURCE, self._report)
             if found is not None:
@@ -272,6 +276,8 @@ class Exchange:
             bad = next((text for text in reports.values() if failed(text)), None)
             if bad is not None:
                 return self._dismiss(bad, reports)
+            if found is not None:
+                continue  # who has come is not late, however many there are to take
             if time.monotonic() > deadline:
                 absent = [rank for rank in range(self.size) if rank not in reports]
                 name = missing or (lambda ranks, _: describe(ranks, self.hosts))
@@ -282,8 +288,7 @@ class Exchange:
                     missing=tuple(absent),
                 )
                 return self._dismiss(err(late), reports, _LATE)
-            if found is None:
-                pause()
+            pause()
         try:
             bodies = [open_record(reports[rank]) for rank in range(self.size)]
             answers = answer(bodies) if answer else [b""] * self.size

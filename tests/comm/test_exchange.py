@@ -189,6 +189,20 @@ class TestAssemble:
         message = "comm: x: [1] of [(0, b'0'), (2, b'2')] did not come within 0.05 s"
         assert verdicts([first, third]) == {(RollCallError, message, None, 0, (1,))}
 
+    def test_who_came_in_time_is_not_blamed_for_a_slow_rank_0(self) -> None:
+        mpi = Mpi(4)
+
+        def work(ranks: Exchange) -> bytes:
+            def step() -> bytes:
+                if ranks.rank == 0:
+                    until_sent(mpi, 0, 3)
+                    time.sleep(0.06)
+                return b""
+
+            return ranks.assemble("x", 0.05, step=step)
+
+        assert together(4, work, mpi) == [b""] * 4
+
     def test_one_that_is_late_hears_the_verdict(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(exchange, "_LATE", 20.0)
 
