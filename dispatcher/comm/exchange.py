@@ -227,11 +227,19 @@ class Exchange:
         if self.rank == 0:
             verdict = self._preside(what, deadline, seconds, step, answer, missing, hint)
         else:
-            verdict = self._attend(what, deadline, seconds, step)
+            verdict = self._attend(what, deadline, seconds, step, missing, hint)
         self._complete_sends()
         return open_record(verdict)
 
-    def _attend(self, what: str, deadline: float, seconds: float, step: Step) -> bytes:
+    def _attend(
+        self,
+        what: str,
+        deadline: float,
+        seconds: float,
+        step: Step,
+        missing: Missing | None,
+        hint: str | None,
+    ) -> bytes:
         pause, report = Pause(), None
         while True:
             if report is None:
@@ -245,8 +253,12 @@ class Exchange:
                     self._send(ok(), 0, self._report)
                 return found[1]
             if time.monotonic() > deadline + _MARGIN:
+                mine = {} if report is None or failed(report) else {self.rank: open_record(report)}
                 raise RollCallError(
-                    f"comm: {what}: rank 0 gave no verdict within {seconds:g} s", missing=(0,)
+                    f"comm: {what}: {self._name([0], mine, missing)} gave no verdict within"
+                    f" {seconds:g} s",
+                    hint=hint,
+                    missing=(0,),
                 )
             pause()
 
@@ -280,10 +292,10 @@ class Exchange:
                 continue  # who has come is not late, however many there are to take
             if time.monotonic() > deadline:
                 absent = [rank for rank in range(self.size) if rank not in reports]
-                name = missing or (lambda ranks, _: describe(ranks, self.hosts))
                 reported = {rank: open_record(text) for rank, text in reports.items()}
+                names = self._name(absent, reported, missing)
                 late = RollCallError(
-                    f"comm: {what}: {name(absent, reported)} did not come within {seconds:g} s",
+                    f"comm: {what}: {names} did not come within {seconds:g} s",
                     hint=hint,
                     missing=tuple(absent),
                 )
@@ -355,6 +367,9 @@ class Exchange:
         return True
 
     # ------------------------------------------------------------------ below
+
+    def _name(self, absent: list[int], reports: dict[int, bytes], missing: Missing | None) -> str:
+        return missing(absent, reports) if missing else describe(absent, self.hosts)
 
     @property
     def _report(self) -> int:

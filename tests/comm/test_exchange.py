@@ -222,12 +222,13 @@ class TestAssemble:
         monkeypatch.setattr(exchange, "_MARGIN", 0.1)
 
         def work(ranks: Exchange) -> bytes:
-            return ranks.assemble("x", 0.05) if ranks.rank else b""
+            ranks.hosts = {0: "h0"}
+            return ranks.assemble("x", 0.05, hint="look there") if ranks.rank else b""
 
         for error in together(3, work)[1:]:
             assert isinstance(error, RollCallError)
-            assert error.message == "comm: x: rank 0 gave no verdict within 0.05 s"
-            assert (error.missing, error.shared) == ((0,), False)
+            assert error.message == "comm: x: rank 0 on h0 gave no verdict within 0.05 s"
+            assert (error.missing, error.shared, error.hint) == ((0,), False, "look there")
 
     def test_a_late_word_of_one_step_is_none_of_the_next(
         self, monkeypatch: pytest.MonkeyPatch

@@ -116,9 +116,9 @@ def test_rank_0_missing_is_said_by_the_others(mpiexec: MpiExec) -> None:
         """,
     )
     assert ended.code not in (0, None)
-    assert reasons(ended) == [f"rank 1 on {HOST}: roll call: rank 0 gave no verdict within 1 s"], (
-        ended.err
-    )
+    what = f"roll call: rank 0 on {HOST} gave no verdict within 1 s"
+    assert reasons(ended) == [f"rank 1 on {HOST}: {what}"], ended.err
+    assert "hint: every rank must call comm.init()" in ended.err
 
 
 def test_worlds_of_one_are_not_taken_for_the_job(mpiexec: MpiExec) -> None:
