@@ -176,10 +176,15 @@ class Job:
         """
         asked = {"tp": tp, "pp": pp, "dp": dp, "cp": cp, "ep": ep, "expert_tp": expert_tp}
         self._agree({**asked, "order": order, "also": list(also)})
-        plan = groups.plan(
-            self.size, tp=tp, pp=pp, dp=dp, cp=cp, ep=ep, expert_tp=expert_tp, order=order
-        )
-        for text in groups.check_hosts(plan, labels(self.ranks)):
+        try:
+            plan = groups.plan(
+                self.size, tp=tp, pp=pp, dp=dp, cp=cp, ep=ep, expert_tp=expert_tp, order=order
+            )
+            warned = groups.check_hosts(plan, labels(self.ranks))
+        except GroupError as error:
+            error.shared = True  # all have asked for the same
+            raise
+        for text in warned:
             if self.rank == 0:
                 warnings.warn(text, CommWarning, stacklevel=2)
         return groups.build(

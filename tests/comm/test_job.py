@@ -281,8 +281,9 @@ class TestParallel:
         assert together(8, work)[0] == wanted
 
     def test_sizes_that_do_not_fit_are_refused(self) -> None:
-        with pytest.raises(GroupError, match="dp=2: does not fit a world of 1"):
+        with pytest.raises(GroupError, match="dp=2: does not fit a world of 1") as refused:
             made().parallel(dp=2)
+        assert refused.value.shared
 
     def test_rank_0_alone_warns(self, monkeypatch: pytest.MonkeyPatch) -> None:
         warned: list[tuple[threading.Thread, type[Warning]]] = []
