@@ -76,7 +76,8 @@ def _parse_line(raw: str, place: str) -> Line | None:
         return None
     if "\0" in text:  # ssh takes half of the line, and no file or user has such a name
         raise ConfigProblem(f"{place}: a NUL byte")
-    keyword, rest = _split_keyword(text, place)
+    keyword, index = _read_keyword(text, 0, place)
+    rest = text[index:]
     if not keyword:
         return None
     if not rest:
@@ -84,17 +85,26 @@ def _parse_line(raw: str, place: str) -> Line | None:
     return Line(place, keyword.lower(), rest, split_words(rest, place))
 
 
-def _split_keyword(text: str, place: str) -> tuple[str, str]:
-    for index, char in enumerate(text):
+def _read_keyword(text: str, begin: int, place: str) -> tuple[str, int]:
+    """The keyword at ``begin``, and where its value begins, behind blanks and one ``=``."""
+    for index in range(begin, len(text)):
+        char = text[index]
         if char == '"':
-            quoted, found, after = text[index + 1 :].partition('"')
-            if not found:
+            end = text.find('"', index + 1)
+            if end < 0:
                 raise ConfigProblem(f"{place}: no closing quote")
-            return text[:index] + quoted, after.lstrip(_SPACE)
+            return text[begin:index] + text[index + 1 : end], _skip(text, end + 1)
         if char in _SPACE or char == "=":
-            rest = text[index:].lstrip(_SPACE)
-            return text[:index], rest[1:].lstrip(_SPACE) if rest.startswith("=") else rest
-    return text, ""
+            value = _skip(text, index)
+            is_sign = text.startswith("=", value)
+            return text[begin:index], _skip(text, value + 1) if is_sign else value
+    return text[begin:], len(text)
+
+
+def _skip(text: str, index: int) -> int:
+    while index < len(text) and text[index] in _SPACE:
+        index += 1
+    return index
 
 
 def split_words(text: str, place: str) -> tuple[str, ...]:
@@ -146,15 +156,16 @@ def criteria(text: str, place: str) -> tuple[tuple[str, str], ...]:
     Raises: ConfigProblem when there is none, and for one without a value.
     """
     found: list[tuple[str, str]] = []
-    while (text := text.lstrip(_SPACE)) and not text.startswith("#"):
-        word, text = _split_keyword(text, place)
-        word, value = word.lower(), ""
+    index = _skip(text, 0)
+    while index < len(text) and text[index] != "#":
+        word, index = _read_keyword(text, index, place)
+        word, value, begin = word.lower(), "", index
         if word.lstrip("!") not in ("all", "canonical", "final"):
-            value, end = _read_word(text, 0, place)
-            if not value or text[0] in "#=":
+            value, index = _read_word(text, begin, place)
+            if not value or text[begin] in "#=":
                 raise ConfigProblem(f"{place}: Match {word}: no value")
-            text = text[end:]
         found.append((word, value))
+        index = _skip(text, index)
     if not found:
         raise ConfigProblem(f"{place}: Match: no criterion")
     return tuple(found)
