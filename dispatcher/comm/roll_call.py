@@ -4,7 +4,8 @@ Ranks are named ``rank 5 on gpu02``. A rank that is missing cannot tell its
 host, so it is taken from what is known: the launcher's list (``DISPATCH_HOSTS``,
 ``name:count,name:count`` in rank order) if there is one, else from a rank of the
 same host that did speak: ranks fill a host before the next, so a rank with local
-rank l of n on a host means that ranks r-l .. r-l+n-1 are there too.
+rank l of n on a host means that ranks r-l .. r-l+n-1 are there too,
+unless one that did speak shows that they are placed otherwise.
 
 ``gather`` reads this rank's settings; ``compare`` compares those of all ranks and
 gives reasons to refuse and warnings. NCCL would meet each of the refused cases
@@ -127,13 +128,20 @@ def listed(text: str) -> dict[int, str]:
 
 def whereabouts(missing: Iterable[int], present: Iterable[RankInfo], hosts: str) -> dict[int, str]:
     """rank -> host for those missing ranks whose host is known (``hosts`` is DISPATCH_HOSTS)."""
-    known = listed(hosts)
+    present = list(present)
+    near = {info.rank: info.host for info in present}
+    starts: dict[str, int] = {}
     for info in present:
         if info.local_rank is None or info.local_size is None:
             continue
         first = info.rank - info.local_rank
-        for rank in range(first, first + info.local_size):
-            known.setdefault(rank, info.host)
+        block = range(first, first + info.local_size)
+        if starts.setdefault(info.host_key, first) != first or any(
+            near.setdefault(rank, info.host) != info.host for rank in block
+        ):
+            near = {}  # ranks are dealt to the hosts in turn, and a neighbour says nothing
+            break
+    known = {**near, **listed(hosts)}
     return {rank: known[rank] for rank in missing if rank in known}
 
 

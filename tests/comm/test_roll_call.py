@@ -170,6 +170,13 @@ def test_a_missing_rank_is_on_the_host_of_its_neighbours() -> None:
     assert whereabouts([9, 15, 16], present, "") == {9: "gpu02", 15: "gpu02"}
 
 
+@pytest.mark.parametrize("came", [(0, 2), (0, 1), (0, 2, 3)])
+def test_where_ranks_are_dealt_in_turn_a_neighbour_says_nothing(came: tuple[int, ...]) -> None:
+    dealt = [RankInfo(rank, f"n{rank % 2}", f"k{rank % 2}", rank // 2, 2) for rank in range(4)]
+    missing = {0, 1, 2, 3}.difference(came)
+    assert whereabouts(missing, [dealt[rank] for rank in came], "") == {}
+
+
 def test_the_launchers_list_knows_every_host() -> None:
     assert whereabouts([1, 2], [], "gpu01:2,gpu02:2") == {1: "gpu01", 2: "gpu02"}
 
