@@ -108,16 +108,18 @@ def train(options: argparse.Namespace, device: torch.device) -> None:
     model = DistributedDataParallel(Model().to(device), device_ids=here)
     optimizer = torch.optim.AdamW(model.parameters(), lr=options.lr)
     path = os.path.join(options.out, "state.pt")
-    first = 0
-    if options.resume and options.out and os.path.exists(path):
-        state = torch.load(path, map_location=device, weights_only=True)
-        model.module.load_state_dict(state["model"])
-        optimizer.load_state_dict(state["optimizer"])
-        first = state["step"]
+    first, state = 0, [None]
+    if options.out and rank == 0:
+        os.makedirs(options.out, exist_ok=True)
+        if options.resume and os.path.exists(path):
+            state[0] = torch.load(path, map_location="cpu", weights_only=True)
+    dist.broadcast_object_list(state, device=device)  # the others may have another disk
+    if state[0]:
+        model.module.load_state_dict(state[0]["model"])
+        optimizer.load_state_dict(state[0]["optimizer"])
+        first = state[0]["step"]
         if rank == 0:
             print(f"resuming after step {first}", flush=True)
-    elif options.out and rank == 0:
-        os.makedirs(options.out, exist_ok=True)
 
     text = help_text()
     started = time.monotonic()

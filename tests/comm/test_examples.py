@@ -11,17 +11,18 @@ import pytest
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
+# unbuffered, a line is two writes, and mpiexec puts another rank's between them
+ENVIRON = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+ENVIRON["OMP_NUM_THREADS"] = "1"  # threads of several ranks would wait for each other's cores
+
 
 def run(mpi: str, count: int, *command: str) -> list[str]:
-    # unbuffered, a line is two writes, and mpiexec puts another rank's between them
-    environ = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
-    environ["OMP_NUM_THREADS"] = "1"  # threads of several ranks would wait for each other's cores
     ended = subprocess.run(
         [mpi, "-n", str(count), sys.executable, str(EXAMPLES / command[0]), *command[1:]],
         capture_output=True,
         text=True,
         timeout=180,
-        env=environ,
+        env=ENVIRON,
     )
     assert ended.returncode == 0, ended.stderr
     return ended.stdout.splitlines()
@@ -61,3 +62,25 @@ def test_training(mpi: str) -> None:
     losses = [float(line.split()[-1]) for line in lines if line.startswith("step")]
     assert len(losses) == 2
     assert losses[1] < losses[0]
+
+
+@pytest.mark.torch
+@pytest.mark.usefixtures("torch_ranks")
+def test_training_goes_on_where_only_rank_0_has_the_state(mpi: str, tmp_path: Path) -> None:
+    def train(hosts: str, steps: int) -> list[str]:
+        command: list[str] = []
+        for host in hosts:
+            (tmp_path / host).mkdir(exist_ok=True)
+            script = str(EXAMPLES / "train_comm.py")
+            words = [script, "--steps", str(steps), "--batch", "2", "--out", "topics", "--resume"]
+            command += [":", "-n", "1", "-wdir", str(tmp_path / host), sys.executable, *words]
+        ended = subprocess.run(
+            [mpi, *command[1:]], capture_output=True, text=True, timeout=180, env=ENVIRON
+        )
+        assert ended.returncode == 0, ended.stderr
+        return [line for line in ended.stdout.splitlines() if line.startswith(("res", "done"))]
+
+    assert train("a", 2)[0].startswith("done: 2 steps")
+    resuming, done = train("ab", 3)
+    assert resuming == "resuming after step 2"
+    assert done.startswith("done: 1 steps")
