@@ -137,7 +137,8 @@ def _check(entries: list[Entry], groups: list[Any]) -> None:
     Below the destinations each path stands in a folder that is listed before it, so neither ``..``
     nor a link leads elsewhere. Raises: NotTaken.
     """
-    folders, others = set(), set()
+    folders: set[str] = set()
+    others: set[str] = set()
     for entry in entries:
         above, _, name = entry.path.rpartition("/")
         if above in folders:
@@ -157,14 +158,10 @@ def _check(entries: list[Entry], groups: list[Any]) -> None:
             and entry.size >= 0
             and abs(entry.mtime) < 1 << 63
             and "\0" not in entry.more
+            and entry.path not in (others if entry.kind == FOLDER else folders)
         ):
             raise NotTaken("a list of files that cannot be")
-        if entry.kind == FOLDER:
-            folders.add(entry.path)
-        else:
-            others.add(entry.path)
-    if folders & others:
-        raise NotTaken("a list of files that cannot be")
+        (folders if entry.kind == FOLDER else others).add(entry.path)
 
 
 class Receiver:
