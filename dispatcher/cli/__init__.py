@@ -120,7 +120,8 @@ def _note(text: str) -> None:
     What was printed before comes before it where both go to one pipe (``2>&1 | less``).
     """
     try:
-        sys.stdout.flush()
+        if sys.stdout is not None:  # as it is in a program whose standard output is closed
+            sys.stdout.flush()
     except OSError:
         pass  # the flush at the end fails as well, and is told of
     try:
