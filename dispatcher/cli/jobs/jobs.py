@@ -28,8 +28,8 @@ class JobsOptions(Options):
 
     STATE says what a job is doing: connecting, starting, running, stopping (its ranks are being
     ended), restarting (they will start again soon), paused (its launcher is, by Ctrl-Z), or
-    ended. A job is dead if its launcher was killed: it has no verdict, and dispatch kill ends what
-    it may have left on its hosts.
+    ended. A job is dead if its launcher was killed: it has no verdict. dispatch kill ends what it
+    may have left on its hosts; then it has ended, with exit code 125.
     """
 
     examples = (

@@ -22,7 +22,7 @@ from dispatcher.cli.options.declaration import (
 )
 from dispatcher.cli.options.host_options import LoginOptions, WhereOptions, find_hosts
 from dispatcher.jobs import registry
-from dispatcher.model import paths
+from dispatcher.model import errors, paths
 from dispatcher.model.errors import AmbiguousJob, DispatchError, NoSuchJob
 from dispatcher.model.host import Host
 from dispatcher.model.hostset import fold
@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 
 #: seconds that a launcher gets to end by itself, once its ranks are dead
 LAUNCHER = 10.0
+#: the verdict of a job whose launcher is gone, once nothing is left of it
+AFTERWARDS = "error: its launcher was killed; dispatch kill ended what was left [launcher-killed]"
 
 
 def look(hosts: Sequence[Host], run_ids: Sequence[str], reach: LoginOptions, *, kill: bool) -> Look:
@@ -203,13 +205,21 @@ def _kill(job: registry.Job, looks: list[Look], out: Callable[[str], None]) -> i
     code = ended(looks[-1], out)
     if looks[-1].interrupted:
         return code
-    end = time.monotonic() + LAUNCHER
-    while job.launcher.lives:
-        if job.by_program:  # it has other things to do, and ends when it likes
-            break
-        if time.monotonic() > end:
-            os.kill(job.launcher.pid, signal.SIGKILL)
-            out(f"launcher: killed pid {job.launcher.pid}, which did not end by itself")
-            break
-        time.sleep(0.05)
+    if job.by_program and job.launcher.lives:  # it has other things to do, and ends when it likes
+        return code
+    _wait(job.launcher, LAUNCHER)
+    if job.launcher.lives:
+        os.kill(job.launcher.pid, signal.SIGKILL)
+        out(f"launcher: killed pid {job.launcher.pid}, which did not end by itself")
+        _wait(job.launcher, registry.DYING)
+    if code == 0 and job.state == registry.DEAD:
+        with contextlib.suppress(OSError):  # a full disk costs the word, not the deed
+            registry.conclude(job.folder, errors.CLUSTER, [AFTERWARDS])
     return code
+
+
+def _wait(process: registry.Process, seconds: float) -> None:
+    """Until it is gone, ``seconds`` at most."""
+    end = time.monotonic() + seconds
+    while process.lives and time.monotonic() < end:
+        time.sleep(0.05)

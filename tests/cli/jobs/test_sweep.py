@@ -313,6 +313,44 @@ def test_all_that_run_and_all_that_died(
     assert capsys.readouterr().err.startswith(said)
 
 
+@cases(
+    ("killed", "failures", "interrupted", "state"),
+    [
+        ({"n1": [tagged("killed", DEAD)]}, [], 0, registry.ENDED),
+        ({"n1": []}, [], 0, registry.ENDED),
+        ({"n1": [tagged("left", DEAD)]}, [], 0, registry.DEAD),
+        ({"n1": [], "n2": []}, ["n2: out of reach"], 0, registry.DEAD),
+        ({"n1": []}, [], 130, registry.DEAD),
+    ],
+)
+def test_a_dead_job_has_ended_when_nothing_is_left_of_it(
+    killed: dict[str, list[Tagged]], failures: list[str], interrupted: int, state: str,
+    on_record: OnRecord, looks: Looks, capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    job = new_run_id()
+    of_record(on_record(job), launcher=GONE)
+    looks.killed, looks.failures_of_killing, looks.interrupted = killed, failures, interrupted
+    assert (cli.main(["kill", job]) == 0) is (state == registry.ENDED)
+    assert registry.find(job).state == state
+    capsys.readouterr()
+    assert cli.main(["attach", job]) == 125
+    said = capsys.readouterr().err
+    assert "its launcher" in said.splitlines()[0]
+    assert (f"note: job {job} ended, exit code 125\n" in said) is (state == registry.ENDED)
+
+
+def test_a_job_that_is_killed_with_its_launcher_has_ended(
+    on_record: OnRecord, looks: Looks, sleeper: Callable[[], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(command, "LAUNCHER", 0.1)
+    known = registry.Process.of(sleeper().pid)
+    assert known is not None
+    of_record(on_record(ALIVE), launcher=[known.pid, known.started, known.boot])
+    looks.killed = {"n1": []}
+    assert cli.main(["kill", ALIVE]) == 0
+    assert registry.find(ALIVE).exit_code == 125
+
+
 def test_what_runs_does_not_wait_for_hosts_of_the_dead(
     on_record: OnRecord, looks: Looks, sleeper: Callable[[], Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
