@@ -80,9 +80,8 @@ A crash: let the host keep a core file (ulimit -c unlimited), or run with PYTHON
     _message(
         "mpi-left-early", 1, "A rank exited with 0 without MPI_Init or MPI_Finalize.",
         """Other ranks are in MPI and wait for it; they would wait for ever. Usually one rank takes
-        a
-        path on which the program ends early: sys.exit(0), a return, an exception that is
-        caught.""",
+        a path on which the program ends before it comes to MPI, or past MPI_Finalize: a return
+        before mpi4py is imported, os._exit(0), exit(0) in C.""",
         """
 Look for the place where that rank leaves. If the ranks use MPI each by itself, or not at all:
 
