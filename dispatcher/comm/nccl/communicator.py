@@ -97,12 +97,14 @@ class Communicator:
     def all_reduce(
         self, send: Any, receive: Any = None, *, op: str = "sum", stream: int | None = None
     ) -> None:
-        """receive (send itself if None) = op over the ranks' send; equal counts on all ranks."""
+        """receive (send itself if None) = op over the ranks' send; equal counts on all ranks.
+
+        The sum of bool is whether any is true, as in torch.
+        """
         source, target = self._pair(send, receive)
         self._same("all_reduce", source.count, target.count)
-        self._queue(
-            "ncclAllReduce", source, target, source.count, source.code, _code(op), stream=stream
-        )
+        code = _code(op, source.dtype)
+        self._queue("ncclAllReduce", source, target, source.count, source.code, code, stream=stream)
 
     def broadcast(
         self, send: Any, receive: Any = None, *, root: int = 0, stream: int | None = None
@@ -125,8 +127,9 @@ class Communicator:
         """receive = this rank's part of op over the ranks' send, which is ``size`` parts long."""
         source, target = self._pair(send, receive)
         self._same("reduce_scatter", target.count * self.size, source.count)
+        code = _code(op, source.dtype)
         self._queue(
-            "ncclReduceScatter", source, target, target.count, source.code, _code(op), stream=stream
+            "ncclReduceScatter", source, target, target.count, source.code, code, stream=stream
         )
 
     def send(self, data: Any, to: int, *, stream: int | None = None) -> None:
@@ -373,7 +376,12 @@ def finish(library: Library, handle: ctypes.c_void_p, code: int, what: str, time
         raise NcclError(f"{what}: {library.why(code)}", code=code)
 
 
-def _code(op: str) -> int:
+def _code(op: str, dtype: str) -> int:
+    """The ncclRedOp_t of ``op``. Raises: ValueError."""
+    if dtype == "bool" and op in ("sum", "avg"):
+        if op == "avg":
+            raise ValueError("no average of bool")
+        op = "max"  # a sum of bytes would be 2, which is no bool; torch does the same
     try:
         return OPERATIONS[op]
     except KeyError:

@@ -11,6 +11,7 @@ import pytest
 from cases import cases
 
 from dispatcher.comm import Buffer, Communicator, NcclError
+from dispatcher.comm.nccl.buffers import OPERATIONS
 from dispatcher.comm.nccl.library import IN_PROGRESS
 
 
@@ -94,6 +95,18 @@ def test_a_call_waits_until_it_is_queued(calls: Calls, communicator: Communicato
     assert (name, send, receive, count, kind, op) == ("ncclAllReduce", 0x1000, 0x1000, 8, 7, 2)
     assert (handle.value, stream) == (7, 5)
     assert calls.states == []
+
+
+@pytest.mark.parametrize(
+    ("op", "code"), [("sum", "max"), ("max", "max"), ("prod", "prod"), ("min", "min")]
+)
+def test_a_reduction_of_bool_is_a_bool(
+    op: str, code: str, calls: Calls, communicator: Communicator
+) -> None:
+    four, one = Buffer(0x2000, 32, "bool"), Buffer(0x1000, 8, "bool")
+    communicator.all_reduce(one, op=op)
+    communicator.reduce_scatter(four, one, op=op)
+    assert [(call[4], call[5]) for call in calls.made] == [(1, OPERATIONS[code])] * 2
 
 
 def test_the_deadline_aborts(calls: Calls, hasty: Communicator) -> None:
@@ -240,6 +253,8 @@ def test_sizes_and_names_are_checked_before_nccl_is_called(
         communicator.send(SOME, 4)
     with pytest.raises(ValueError, match="no reduction 'mean'"):
         communicator.all_reduce(SOME, op="mean")
+    with pytest.raises(ValueError, match="no average of bool"):
+        communicator.all_reduce(Buffer(1, 8, "bool"), op="avg")
     with pytest.raises(TypeError, match="send is float32, receive is int8"):
         communicator.all_reduce(SOME, Buffer(1, 8, "int8"))
     assert calls.made == []
