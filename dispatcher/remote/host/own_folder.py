@@ -39,7 +39,7 @@ def clear(folder: int) -> None:
 def _enter_or_unlink(name: str, within: list[tuple[int, list[str], str]]) -> None:
     here = within[-1][0]
     try:
-        inner = os.open(name, FOR_LISTING, dir_fd=here)
+        inner = _open(name, here)
     except OSError as error:
         if error.errno not in (ENOTDIR, ELOOP):
             raise
@@ -51,3 +51,17 @@ def _enter_or_unlink(name: str, within: list[tuple[int, list[str], str]]) -> Non
     except OSError:
         os.close(inner)
         raise
+
+
+def _open(name: str, here: int) -> int:
+    """Open a folder for listing, also one that a program of ours has shut to us."""
+    try:
+        return os.open(name, FOR_LISTING, dir_fd=here)
+    except PermissionError:
+        itself = os.open(name, os.O_PATH | FOR_LISTING, dir_fd=here)
+    try:
+        path = f"/proc/self/fd/{itself}"  # by its name a link could be meant meanwhile
+        os.chmod(path, 0o700)
+        return os.open(path, FOR_LISTING & ~os.O_NOFOLLOW)
+    finally:
+        os.close(itself)

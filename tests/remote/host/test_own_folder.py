@@ -35,6 +35,29 @@ def test_all_goes_and_what_links_lead_to_stays(tmp_path: Path, tree: int) -> Non
     assert sorted(path.name for path in tmp_path.rglob("*")) == ["f", "kept", "tree"]
 
 
+@pytest.mark.parametrize("mode", [0, 0o300, 0o500])
+def test_folders_that_are_shut_to_us_go(mode: int, tmp_path: Path) -> None:
+    """Of a rank that tried what it may not: no mode keeps root out, so this is another user."""
+    (tmp_path / "tree" / "in" / "deep").mkdir(parents=True)
+    shut = [tmp_path / "tree" / "in" / "deep", tmp_path / "tree" / "in"]
+    as_root = os.geteuid() == 0
+    for folder in (tmp_path, tmp_path / "tree", *shut):
+        os.chown(folder, 4711 if as_root else -1, -1)
+    for folder in shut:
+        folder.chmod(mode)
+    fd = os.open(tmp_path / "tree", FOR_LISTING)
+    if not (child := os.fork()):
+        try:
+            if as_root:
+                os.setuid(4711)
+            clear(fd)
+        finally:
+            os._exit(int(os.path.exists(f"/proc/self/fd/{fd}/in")))
+    os.close(fd)
+    assert os.waitpid(child, 0)[1] == 0
+    assert not list((tmp_path / "tree").iterdir())
+
+
 def test_a_folder_whose_name_becomes_a_link_leads_nowhere(
     tmp_path: Path, tree: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
