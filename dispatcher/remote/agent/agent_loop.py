@@ -304,13 +304,14 @@ class Loop:
 
             self.pmi = self.pmi or PmiConnections(self.poll)
             self.pmi.add(pmi, [rank for rank, *_ in message["ranks"]])
-            self.pmi.place_hook(self.error_folder, base, pmi.get("hook"))
         pairs, seen = [], monotonic()
         for rank, argv, env, *where in message["ranks"]:
             if monotonic() >= seen + self.node.heartbeat:
                 seen = self.show_life()  # a hundred ranks take long to start where all is busy
             own = dict(base)
             own.update(env)
+            if pmi is not None and self.pmi is not None:  # each may have a PYTHONPATH of its own
+                self.pmi.place_hook(self.error_folder, own, pmi.get("hook"))
             cwd = os.path.join(self.cwd, *filter(None, where[:1]))
             own[b"PWD"] = cwd
             try:

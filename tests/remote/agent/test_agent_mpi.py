@@ -63,6 +63,15 @@ class TestMpi:
         played.exits(0)
         assert played.all_of("exited")[1]["mpi"] == "never"
 
+    def test_ranks_with_a_python_path_of_their_own_load_the_hook_too(self, played: Played) -> None:
+        played.prepare()
+        ranks = [[0, [b"a"], []], [1, [b"b"], [[b"PYTHONPATH", b"/own"]]]]
+        common = [[b"PYTHONPATH", b"/all"]]
+        played.order("start", ranks=ranks, common=common, scrub=[], pmi={**MPI, "hook": b"hook"})
+        folder = os.fsencode(played.all_of("ready")[0]["facts"]["error_folder"])
+        found = [played.started[rank].env[b"PYTHONPATH"] for rank in range(2)]
+        assert found == [folder + b":/all", folder + b":/own"]
+
     def test_a_second_world_is_added_to_the_first(self, played: Played) -> None:
         played.prepare()
         played.start([b"a"], pmi={**MPI, "size": 1})
