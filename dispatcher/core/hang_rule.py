@@ -125,6 +125,10 @@ class HangRule:
 
     def _keep(self, rank: int, one: tuple[float, float, float]) -> None:
         samples = self._used.setdefault(rank, deque())
+        lost = samples[-1][2] - one[2] if samples else 0.0
+        if lost > 0:  # of a process that has ended, and that the rank never waited for
+            before = [(here, there, used - lost) for here, there, used in samples]
+            samples = self._used[rank] = deque(before)
         if len(samples) > 1 and samples[-1][1] - samples[-2][1] < every(self.seconds) * 0.9:
             samples.pop()  # somebody wants samples more often than is needed here
         samples.append(one)

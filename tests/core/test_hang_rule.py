@@ -86,6 +86,9 @@ class TestRule:
             (lambda rank, t: t * rank / 20, None),  # one does little: a twentieth of a CPU
             (lambda rank, t: t // 8 if rank else 0, None),  # one wakes now and then
             (lambda rank, t: min(t, 20) if rank else 0, 30),  # one went on for a while
+            # what another process did is forgotten when that ends: they compute, or sleep
+            (lambda rank, t: t + (3 * t if t < 12 else 0), None),
+            (lambda rank, t: 3 * t if t < 12 else 0, 21),
         ],
     )  # fmt: skip
     def test_cpu(self, cpu: object, when: int | None) -> None:
