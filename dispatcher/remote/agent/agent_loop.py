@@ -209,6 +209,8 @@ class Loop:
             message["run_id"], lambda path: expect(lease, grace, late, path)
         )
         self.no_failure_yet = True
+        if self.pmi is not None:
+            self.pmi.close_ports()
         self.pmi = None
         found = host_facts.gather(message["check"], self.cwd)
         found["error_folder"] = self.error_folder

@@ -105,6 +105,13 @@ class PmiConnections(PmiState):
         self.spoken = True
         return [("send", "pmix_wanted", {})]
 
+    def close_ports(self) -> None:
+        """All ranks are dead: nobody is to come any more, nor to be polled for in vain."""
+        if self.port is not None:
+            self.port.close()
+        if self.listener is not None:
+            self.listener.close()
+
     def leave(self, rank: int) -> None:
         """``rank`` is no more, or never was; with the last one its world is forgotten."""
         self.close(rank)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from socket import socket
 from types import SimpleNamespace
 from typing import Any
 
@@ -71,6 +72,21 @@ class TestMpi:
         folder = os.fsencode(played.all_of("ready")[0]["facts"]["error_folder"])
         found = [played.started[rank].env[b"PYTHONPATH"] for rank in range(2)]
         assert found == [folder + b":/all", folder + b":/own"]
+
+    @pytest.mark.parametrize("how", [{"pmix": [b"URI"]}, {"port": True}])
+    def test_nobody_can_come_to_the_ports_of_an_attempt_that_is_over(
+        self, played: Played, how: dict[str, Any]
+    ) -> None:
+        played.prepare()
+        played.start([b"a"], pmi={**MPI, "size": 1, **how})
+        known = played.started[0].env
+        port = (known.get(b"URI") or known[b"PMI_PORT"]).rpartition(b":")[2]
+        played.exits(0)
+        played.closes(0)
+        played.prepare(attempt=1)
+        with socket() as caller:
+            assert caller.connect_ex(("127.0.0.1", int(port))) != 0
+        assert played.loop.poll.poll(0.0) == []
 
     def test_a_second_world_is_added_to_the_first(self, played: Played) -> None:
         played.prepare()
