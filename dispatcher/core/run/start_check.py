@@ -231,6 +231,8 @@ _HINTS = {
     ): "--sync sends your folder there before the start; or name one every host has with --chdir",
     ("missing", "not executable"): "install it there; for a Python elsewhere: --python, or python= "
     "in the hostfile",
+    ("no interpreter",): "install that there, or mend the first line; \\x0d at its end is Windows' "
+    "line end",
     ("open mpi",): "leave --mpi pmi1 out; or --mpi none, if its ranks do not meet",
     ("iface",): "name one that every host has with --iface, or leave the choice to the libraries",
     ("port",): "name a free port with --master-port, or leave the choice to dispatch",
@@ -297,7 +299,7 @@ def rejection(
     """
     words = {word for node in failures for word in problems.get(node, frozenset({"link"}))}
     code = errors.CLUSTER
-    if words and words <= {"missing", "no script", "not executable"}:
+    if words and words <= {"missing", "no script", "no interpreter", "not executable"}:
         code = errors.NOT_EXECUTABLE if words == {"not executable"} else errors.NOT_FOUND
     return verdicts.Rejected(dict(failures), code, dict(problems))
 

@@ -256,7 +256,8 @@ def find_problems(check: dict[str, bytes], cwd: bytes, path: bytes | None) -> li
     """Problems that would keep the ranks from starting: list of [what, why].
 
     check: dict of what the plan needs; ``program`` (bytes, looked up in ``path``)
-    must be executable, ``script`` (bytes, relative to ``cwd``) must be readable,
+    must be executable, and the interpreter there that its first line names, if it
+    names one; ``script`` (bytes, relative to ``cwd``) must be readable,
     ``iface`` (bytes) must name a network interface; with ``mpi`` the program must not
     be built for an MPI that cannot be served.
     """
@@ -274,10 +275,14 @@ def find_problems(check: dict[str, bytes], cwd: bytes, path: bytes | None) -> li
 
         found = [os.path.join(cwd, place) for place in search(program, path)]
         files = [place for place in found if os.path.isfile(place)]
+        runs = [_lacks(place, cwd) for place in files if os.access(place, os.X_OK)]
         if not files:
             problems.append(["missing", "%s: not found" % _text(program)])
-        elif not any(os.access(place, os.X_OK) for place in files):
+        elif not runs:
             problems.append(["not executable", "%s: not executable" % _text(files[0])])
+        elif all(runs):
+            why = "%s: its interpreter %s: not found" % (_text(program), _text(runs[0]))
+            problems.append(["no interpreter", why])
         elif "mpi" in check and _needs_open_mpi(files[0]):
             problems.append(["open mpi", "%s: Open MPI does not speak PMI-1" % _text(program)])
     script = check.get("script")
@@ -288,6 +293,20 @@ def find_problems(check: dict[str, bytes], cwd: bytes, path: bytes | None) -> li
         elif not os.access(place, os.R_OK):
             problems.append(["not executable", "%s: cannot be read" % _text(place)])
     return problems
+
+
+def _lacks(path: bytes, cwd: bytes) -> bytes:
+    """The interpreter that the first line of a script names, if it is not there; else b"".
+
+    Of such a script execve(2) says that it is not there itself.
+    """
+    try:
+        with open(path, "rb") as file:
+            line = file.read(256).split(b"\n")[0]
+    except OSError:
+        return b""
+    name = line[2:].replace(b"\t", b" ").strip(b" ").split(b" ")[0]
+    return b"" if line[:2] != b"#!" or os.path.exists(os.path.join(cwd, name)) else name
 
 
 def _needs_open_mpi(path: bytes) -> bool:

@@ -263,6 +263,7 @@ class TestRejection:
             ("no script", "--sync"),
             ("port|missing", "install it there"),
             ("not executable", "install it there"),
+            ("no interpreter", "first line"),
             ("open mpi", "--mpi pmi1"),
             ("port|iface", "--iface"),
             ("port", "--master-port"),
@@ -280,6 +281,7 @@ class TestRejection:
         [
             ([0], {0: {"missing"}}, 127),
             ([0], {0: {"no script"}}, 127),
+            ([0], {0: {"no interpreter"}}, 127),
             ([0], {0: {"not executable"}}, 126),
             ([0, 1], {0: {"not executable"}, 1: {"missing"}}, 127),
             ([0, 1], {0: {"not executable"}}, 125),

@@ -26,6 +26,9 @@ def folder(tmp_path: Path) -> Path:
         ("train.py", 0o644, b"print()"),
         ("ompi", 0o755, ELF + bytes(100) + b"\0libmpi.so.40\0"),
         ("mpich", 0o755, ELF + bytes(100) + b"\0libmpi.so.12\0"),
+        ("moved", 0o755, b"#! /no/python\t-u\nprint()\n"),
+        ("windows", 0o755, b"#!/bin/sh\r\nls\r\n"),
+        ("none", 0o755, b"#!\n"),
         ("about", 0o755, b"#!/bin/sh\n# \0libmpi.so.40\0"),
     ):
         (tmp_path / name).write_bytes(content)
@@ -42,6 +45,15 @@ def folder(tmp_path: Path) -> Path:
         ({"program": b"absent"}, [["missing", "absent: not found"]]),
         ({"program": b"./absent"}, [["missing", "./absent: not found"]]),
         ({"program": b"plain"}, [["not executable", "HERE/plain: not executable"]]),
+        (
+            {"program": b"./moved"},
+            [["no interpreter", "./moved: its interpreter /no/python: not found"]],
+        ),
+        (
+            {"program": b"windows"},
+            [["no interpreter", "windows: its interpreter /bin/sh\r: not found"]],
+        ),
+        ({"program": b"none"}, []),
         ({"program": b"folder"}, [["missing", "folder: not found"]]),
         ({"script": b"absent.py"}, [["no script", "HERE/absent.py: no such file"]]),
         ({"script": b"/no/such.py"}, [["no script", "/no/such.py: no such file"]]),
@@ -72,7 +84,9 @@ def test_one_that_can_be_run_is_enough(folder: Path) -> None:
     """As for a shell, which goes on in PATH; and for ``ls`` where nobody has set one."""
     (folder / "first").mkdir()
     (folder / "first" / "tool").write_text("not to be run")
-    path = os.fsencode(f"{folder}/first:{folder}:/nowhere")
+    (folder / "second").mkdir()
+    (folder / "moved").rename(folder / "second" / "tool")
+    path = os.fsencode(f"{folder}/first:{folder}/second:{folder}:/nowhere")
     assert host_facts.find_problems({"program": b"tool"}, b"/", path) == []
     assert host_facts.find_problems({"program": b"ls"}, b"/", None) == []
 
