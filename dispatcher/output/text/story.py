@@ -181,7 +181,7 @@ def _ended_by_us(verdict: Verdict, reported: Collection[int]) -> list[str]:
         f"  {fold_ranks(ranks)} exited 0 after {signal_name(sent)}"
         for sent, ranks in graceful.items()
     ]
-    for sent in sorted(by_signal, key=_KILL_STEPS.index):
+    for sent in sorted(by_signal, key=_step):
         who, how = fold_ranks(by_signal[sent]), signal_name(sent)
         more = ", which had not ended on a gentler signal" if sent == signal.SIGKILL else ""
         lines.append(f"  dispatch then ended {who} ({how}){more}")
@@ -191,9 +191,12 @@ def _ended_by_us(verdict: Verdict, reported: Collection[int]) -> list[str]:
 def ended_by_us(verdict: Verdict, rank: int) -> bool:
     """Whether the signal that ended ``rank``, which was reaped, is one that dispatch had sent."""
     sent, ended = verdict.ended.get(rank), _signal(verdict.statuses[rank])
-    if sent is None or ended not in _KILL_STEPS:
-        return False
-    return _KILL_STEPS.index(ended) <= _KILL_STEPS.index(sent)
+    return sent is not None and (ended == sent or 0 <= _step(ended) <= _step(sent))
+
+
+def _step(signum: int) -> int:
+    """Its place among the kill steps; -1 for any other that ``--stop-signal`` may put first."""
+    return _KILL_STEPS.index(signum) if signum in _KILL_STEPS else -1
 
 
 def _signal(status: int) -> int:

@@ -5,7 +5,13 @@ from __future__ import annotations
 from cases import cases
 
 from dispatcher.core.events.monitor_events import PlacedNode, RankError
-from dispatcher.core.events.verdicts import ErrorFile, MpiAborted, RankFailed, Verdict
+from dispatcher.core.events.verdicts import (
+    ErrorFile,
+    Interrupted,
+    MpiAborted,
+    RankFailed,
+    Verdict,
+)
 from dispatcher.output.text.last_error import LastError
 from dispatcher.output.text.story import errors_of, peers
 from dispatcher.output.text.verdict_text import describe
@@ -151,3 +157,27 @@ def test_of_many_kinds_of_errors_the_first_are_told() -> None:
     verdict = Verdict(RankFailed(0, 0, 1), 1, 20, statuses={rank: 1 + rank for rank in range(20)})
     lines = describe(verdict, nodes, {}, lambda rank: ("stderr", []))
     assert lines[-2:] == ["  then rank 5: exit code 6", "  then ranks 6-19, each in another way"]
+
+
+@cases(
+    ("status", "sent", "line"),
+    [
+        (-10, 10, "  dispatch then ended rank 0 (SIGUSR1)"),
+        (138, 10, "  dispatch then ended rank 0 (SIGUSR1)"),
+        (-1, 1, "  dispatch then ended rank 0 (SIGHUP)"),
+        # what dispatch had not sent by then: of the program's own doing, or of its host's
+        (143, 10, "  then rank 0: exit code 143"),
+        (-9, 10, "  then rank 0: killed by SIGKILL (signal 9)"),
+        (-10, 15, "  then rank 0: killed by SIGUSR1 (signal 10)"),
+        (-15, 9, "  dispatch then ended rank 0 (SIGTERM)"),
+    ],
+)
+def test_any_signal_may_be_the_first_that_ends_a_job(status: int, sent: int, line: str) -> None:
+    verdict = Verdict(Interrupted(15), 143, 4, statuses={0: status}, ended={0: sent})
+    assert told(verdict, {})[1:] == [line]
+
+
+def test_signals_are_told_in_the_order_in_which_they_were_sent() -> None:
+    statuses, ended = {0: -9, 1: -15, 2: -10}, {0: 9, 1: 15, 2: 10}
+    verdict = Verdict(Interrupted(15), 143, 4, statuses=statuses, ended=ended)
+    assert [line.split()[-1] for line in told(verdict, {})[1:3]] == ["(SIGUSR1)", "(SIGTERM)"]
