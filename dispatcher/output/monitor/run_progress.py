@@ -154,6 +154,7 @@ class Progress(Sink):
                 run.silent.clear()
             case ev.JobStopping(why):
                 run.stopping = why
+                run.silent.clear()
 
     def picture(self) -> Picture:
         """The run as it stands now; from any thread."""
@@ -201,6 +202,9 @@ class StallDetector(Sink):
             case ev.RankExited(_, rank):
                 self._running.discard(rank)
                 self._last.pop(rank, None)
+            case ev.JobStopping() | ev.RanksPlaced():  # of a lost host nobody tells ranks' ends
+                self._running.clear()
+                self._last.clear()
 
     def tick(self, now: float) -> bool:
         due = self._clock() - self._after

@@ -157,3 +157,25 @@ def test_who_ends_or_writes_is_not_called_silent() -> None:
     now[0] = 200.0
     assert not stall.tick(0)
     assert len(told) == 1
+
+
+def test_ranks_of_a_lost_host_are_not_called_silent() -> None:
+    """Neither while the others end, nor in the next attempt, which may have fewer ranks."""
+    now, told = [100.0], list[Event]()
+    stall = StallDetector(10.0, told.append, lambda: now[0])
+    run = Run()
+
+    def happens(*events: Event) -> Picture:
+        for event in events:
+            stall.event(Entry(1, 0.0, event))
+        return run.happens(*events)
+
+    happens(ev.RanksPlaced(2, "a", 1), ev.RankSpawned(0, 0, 7), ev.RankSpawned(1, 1, 7))
+    assert happens(RanksStalled((1,), 10.0)).silent == (1,)
+    assert happens(ev.NodeLost(1, GONE), ev.JobStopping("NodeFailed")).silent == ()
+    now[0] = 120.0
+    assert not stall.tick(0)
+    happens(ev.RankExited(0, 0, -15), ev.RanksPlaced(1, "a", 1, 1), ev.RankSpawned(0, 0, 8))
+    now[0] = 140.0
+    assert stall.tick(0) is False
+    assert told == [RanksStalled((0,), 10.0)]
