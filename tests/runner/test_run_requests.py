@@ -67,6 +67,21 @@ def test_ranks_are_started_again_by_the_same_agents() -> None:
     assert progressed[0].rank in range(4)
 
 
+def test_a_line_that_was_left_unfinished_is_no_progress_of_the_next_attempt() -> None:
+    """As by a bar that redraws itself, of a rank that is killed."""
+
+    def start(agent: Agent, order: Order) -> None:
+        agent.spawned(order)
+        again = agent.types().count("start") > 1
+        agent.writes(0, b"loading\n" if again else b"\rstep 1\rstep 2")
+        agent.exits(0, 0 if again else 1)
+
+    plan = plan_of(1, slots=1, restarts=Restarts(most=1, progress_line=r"step \d"))
+    played = Played(plan, *agents_with(1, start=start))
+    assert played.run().cause is None
+    assert [event.attempt for event in played.heard.of(ev.RanksProgressed)] == [0]
+
+
 def test_a_spare_takes_the_place_of_a_host_that_is_lost() -> None:
     def start(agent: Agent, order: Order) -> None:
         agent.spawned(order)

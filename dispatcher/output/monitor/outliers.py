@@ -310,6 +310,7 @@ class StepLines(Sink):
                 case RanksPlaced():  # also after a restart
                     self._steps = Steps()
                     self._nodes.clear()
+                    self._rests.clear()
                 case RankSpawned(node, rank):
                     self._nodes[rank] = node
 

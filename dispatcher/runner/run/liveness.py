@@ -102,6 +102,10 @@ class ProgressLine:
         self._seen = seen
         self._rests: dict[tuple[int, int], bytes] = {}
 
+    def begin(self) -> None:
+        """Ranks are about to be started: what those before them have left unfinished is no line."""
+        self._rests.clear()
+
     def feed(self, node: int, rank: int, stream: int, data: bytes) -> None:
         """Look for the pattern in the next piece of a stream; from the host's thread."""
         key = (rank, stream)

@@ -413,6 +413,8 @@ class Runner(EventLoop):
     def _start(self, action: act.StartRanks) -> None:
         plan, number = action.plan, self._run.host_at(action.node)
         host, facts = self._hosts[number], self._facts[number]
+        if action.node == 0 and plan.restarts.progress_line is not None:
+            self._progress.begin()  # all hosts are ready: nothing of another attempt comes any more
         host.ranks = frozenset(plan.nodes[action.node].ranks)
         order = start_order(
             plan, action.node, facts, action.master_addr, action.master_port, self._kvs(),

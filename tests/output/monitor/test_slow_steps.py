@@ -61,6 +61,14 @@ def test_lines_in_any_pieces() -> None:
     assert "\x1b" not in word
 
 
+def test_a_line_that_was_left_unfinished_is_no_step_of_the_next_attempt() -> None:
+    lines = StepLines(re.compile(rb"step (\S+)"), ["n1"], lambda: 1.0)
+    lines.output(0, 1, b"step 1 of")
+    lines.event(Entry(1, 0.0, RanksPlaced(1, "a", 1, 1)))
+    lines.output(0, 1, b"loading\n")
+    assert not lines._steps._ranks
+
+
 def test_figures_that_are_none() -> None:
     lines = StepLines(re.compile(rb"step (\S+)?"), ["n1"], lambda: 1.0)
     for figure in (b"nan", b"-1", b"1e400", b"x", b""):
