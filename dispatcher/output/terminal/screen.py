@@ -301,7 +301,7 @@ class Screen(Sink):
             if len(group.speakers) == 1:
                 prefix = self._prefix(group.speakers[0], group.kind)
             else:
-                label = self._view.fold_label(group.speakers)
+                label = self._marked(self._view.fold_label(group.speakers), group.kind)
                 prefix = f"{label} ".encode() if label else b""
             stamp = self._stamp() if self._view.timestamps else b""
             self._write(group.kind, stamp + prefix + group.line + b"\n")
@@ -326,14 +326,17 @@ class Screen(Sink):
     def _prefix(self, rank: int, stream: int) -> bytes:
         prefix = self._prefixes.get((rank, stream))
         if prefix is None:
-            label = self._view.label(rank)
-            if label and stream == STDERR and self._view.mark_errors and self._writer.together:
-                label += "!"
+            label = self._marked(self._view.label(rank), stream)
             if label and stream in self._view.coloured:
                 colour = COLOURS[self._view.hue(rank) % len(COLOURS)]
                 label = f"\x1b[{colour}m{label}\x1b[0m"
             prefix = self._prefixes[rank, stream] = f"{label} ".encode() if label else b""
         return prefix
+
+    def _marked(self, label: str, stream: int) -> str:
+        """``label`` for a line of ``stream``, which may end where the other does."""
+        is_error = stream == STDERR and self._view.mark_errors and self._writer.together
+        return label + "!" if label and is_error else label
 
 
 #: bytes that a pipe to a reader may hold (pipe-max-size of pipe(7))

@@ -88,6 +88,18 @@ def test_where_both_streams_meet_they_can_be_told_apart(pipe: tuple[int, int]) -
     assert os.read(pipe[0], 4096) == b"[0] out\n[0]! err\n"
 
 
+def test_equal_lines_of_many_tell_as_well_which_stream_they_are_of(
+    pipe: tuple[int, int], other: int
+) -> None:
+    for errors, folded in ((pipe[1], b"[0-1] x\n[0-1]! x\n"), (other, b"[0-1] x\n")):
+        screen = Screen(FOLDED, Writer({1: pipe[1], 2: errors}))
+        screen.event(Entry(1, 0.0, RanksPlaced(2, "a", 1)))
+        for stream in (1, 2):
+            for rank in (0, 1):
+                screen.output(rank, stream, b"x\n")
+        assert os.read(pipe[0], 4096) == folded
+
+
 def test_colour_only_where_asked(pipe: tuple[int, int]) -> None:
     view = LineFormat(lambda rank: "[0]", coloured=frozenset({1}))
     screen = Screen(view, Writer({1: pipe[1]}))
