@@ -84,6 +84,11 @@ def write(path: str, hosts: Sequence[Host], outcomes: Mapping[int, Outcome]) -> 
         lines.append(f"{line}  # {why}\n")
     beside = f"{path}.{os.urandom(6).hex()}.new"
     fd = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
-    with os.fdopen(fd, "w", encoding="utf-8", errors="backslashreplace") as file:
-        file.writelines(lines)
-    os.replace(beside, path)
+    try:
+        with os.fdopen(fd, "w", encoding="utf-8", errors="backslashreplace") as file:
+            file.writelines(lines)
+        os.replace(beside, path)
+    except OSError:  # a full disk has less room with each that stays, and it is tried again
+        with contextlib.suppress(OSError):
+            os.unlink(beside)
+        raise

@@ -17,7 +17,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 from dispatcher.core.events.run_events import Sink
-from dispatcher.model.paths import write_all
 from dispatcher.output.monitor.live_table import Row, Snapshot
 from dispatcher.output.monitor.run_progress import STATES
 from dispatcher.plan.job.placement import name
@@ -120,10 +119,13 @@ class Metrics(Sink):
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
         fd = os.open(part, flags, 0o644)  # others' collectors read it; there is no secret in it
         try:
-            write_all(fd, self._text().encode())
-        finally:
-            os.close(fd)
-        os.replace(part, self._path)
+            with os.fdopen(fd, "wb") as file:
+                file.write(self._text().encode())
+            os.replace(part, self._path)
+        except OSError:
+            with contextlib.suppress(OSError):
+                part.unlink()
+            raise
 
     def _answer(self, listener: socket.socket) -> None:
         """Answer who has called; who takes nothing gets nothing."""
