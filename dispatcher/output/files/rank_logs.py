@@ -104,7 +104,13 @@ class LogFile:
             return
         if self._fd is None:
             self._fd = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC)
-        write_all(self._fd, data)
+        try:
+            write_all(self._fd, data)
+        except OSError:  # whole, or nothing of it: what follows may be another rank's line
+            with contextlib.suppress(OSError):
+                os.ftruncate(self._fd, self._size)
+                os.lseek(self._fd, self._size, os.SEEK_SET)
+            raise
         self._size += len(data)
 
     def _rotate(self) -> None:

@@ -202,6 +202,32 @@ def test_a_full_disk_is_told_once_and_counted() -> None:
     ]  # fmt: skip
 
 
+def test_a_disk_that_is_full_for_a_while_tears_no_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fill(fd: int, data: bytes) -> None:
+        os.write(fd, data[: len(data) // 2])
+        raise OSError(28, "No space left on device")
+
+    said: list[str] = []
+    merged = MergedLog(tmp_path / "merged.log", said.append)
+    files = RankFiles(tmp_path, said.append)
+    for rank, is_full in ((1, False), (2, True), (3, False), (2, False)):
+        with monkeypatch.context() as disk:
+            if is_full:
+                disk.setattr(rank_logs, "write_all", fill)
+            for sink in (merged, files):
+                sink.output(rank, 1, b"a line of rank %d\n" % rank)
+    merged.close()
+    files.close()
+    line = b"a line of rank %d\n"
+    assert taken_apart(tmp_path / "merged.log") == {
+        (b"%d" % rank, b"out"): line % rank for rank in (1, 2, 3)
+    }
+    assert (tmp_path / "rank-00002.out").read_bytes() == line % 2
+    assert sum("17 bytes of output are missing" in text for text in said) == 2
+
+
 def test_hosts_have_a_file_each_and_none_of_an_earlier_command(tmp_path: Path) -> None:
     folders = {1: tmp_path / "deep" / "out", 2: tmp_path / "err"}
     folders[1].mkdir(parents=True)
