@@ -126,15 +126,18 @@ class RestartBudget:
         """The progress file was looked at again; a change is progress."""
         self.progressed = self.progressed or (mark is not None and mark != self._mark)
 
-    def failed(self, now: float) -> None:
-        """The present attempt has ended. One that started no rank does not count."""
+    def ended(self, now: float, *, failed: bool = True) -> None:
+        """The present attempt has ended. One that started no rank does not count.
+
+        failed: else a person has ended it, which is no failure; its progress counts all the same.
+        """
         if self.began is None:
             return
         if self.progressed or now - self.began >= LONG_LIFE:
             self._in_a_row = 0
-        self._in_a_row += 1
+        self._in_a_row += failed
         if self._rules.shows_progress:
-            self._fruitless = 0 if self.progressed else self._fruitless + 1
+            self._fruitless = 0 if self.progressed else self._fruitless + failed
 
     @property
     def pause(self) -> float:

@@ -444,10 +444,9 @@ class RunMachine:
         if not self._may_go_on() or cause is None:
             return actions + self._close(ENDED, why_not, now)
         asked = isinstance(cause, verdicts.RestartAsked)
-        if not asked:
-            self._budget.failed(now)
-            if self._budget.verdict is not None:
-                return actions + self._close(ENDED, self._budget.verdict, now)
+        self._budget.ended(now, failed=not asked)
+        if not asked and self._budget.verdict is not None:
+            return actions + self._close(ENDED, self._budget.verdict, now)
         undead = self.hosts.undead()
         if undead:
             why = f"{', '.join(undead)}: lost while stopped, so its ranks may still be there"

@@ -121,7 +121,7 @@ def attempt(budget: RestartBudget, began: float, ended: float, progress: bool = 
     budget.next()
     budget.began = began
     budget.progressed = progress
-    budget.failed(ended)
+    budget.ended(ended)
     return budget.pause
 
 
@@ -136,7 +136,7 @@ class TestBudget:
     def test_an_attempt_that_started_no_rank_costs_nothing(self) -> None:
         budget = RestartBudget(Restarts(most=9, delay=3.0, progress_line="x"))
         for _ in range(5):
-            budget.failed(1.0)
+            budget.ended(1.0)
             assert (budget.pause, budget.verdict) == (0.0, None)
         assert attempt(budget, 0.0, 1.0) == 0.0
 
@@ -150,6 +150,16 @@ class TestBudget:
             said.append(budget.verdict)
         last = f"{MOST_FRUITLESS} attempts without progress" if shows else None
         assert said == [None, None, None, None, None, last]
+
+    def test_progress_of_an_attempt_that_a_person_ended_counts(self) -> None:
+        budget = RestartBudget(Restarts(most=9, delay=3.0, progress_line="x"))
+        for _ in range(MOST_FRUITLESS - 1):
+            attempt(budget, 0.0, 1.0)
+        budget.began, budget.progressed = 0.0, True
+        budget.ended(1.0, failed=False)
+        budget.next()
+        assert attempt(budget, 0.0, 1.0) == 0.0
+        assert budget.verdict is None
 
     @cases(
         ("before", "after", "progressed"),

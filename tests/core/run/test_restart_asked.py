@@ -74,6 +74,19 @@ def test_ranks_end_gently_and_start_with_what_is_new_at_no_cost() -> None:
     assert [one.cause for one in world.ended.attempts] == [ASKED, verdicts.RankFailed(0, 1, 3)]
 
 
+def test_progress_before_it_is_not_forgotten() -> None:
+    world = started(most=9, delay=0.0, progress_line="step")
+    for _ in range(2):
+        world.fail(1)
+        again(world)
+    world.at(ev.RanksProgressed, 0, 1)
+    assert ask(world) == []
+    end_ranks(world)
+    again(world)
+    world.fail(1)
+    assert world.ended is None
+
+
 def test_any_number_where_no_restart_is_allowed_otherwise() -> None:
     world = started()
     for number in range(1, 4):
