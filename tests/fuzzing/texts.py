@@ -110,7 +110,8 @@ def grants(data: bytes) -> None:
             return rest
         raise FileNotFoundError(path)
 
-    with patch.object(allocation, "expand", partial(hostset.expand, limit=500)):
+    expand = patch.object(allocation, "expand", partial(hostset.expand, limit=500))
+    with expand, patch.object(hostfiles, "LIMIT", 500):
         allocation.discover(allocation.Surroundings(environ, read, lambda _: contents))
 
 

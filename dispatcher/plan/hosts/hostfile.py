@@ -202,14 +202,18 @@ def _merged(
     for mention in mentions:
         by_place.setdefault(mention.host.place, []).append(mention)
     counted = False
+    clashes: list[tuple[_Mention, BadName]] = []
     for repeated in by_place.values():
         first = repeated[0]
         for again in repeated[1:]:
-            clash = _contradiction(first, again, source)
+            clash = _contradiction(first, again)
             if clash:
-                problems.append(clash)
+                clashes.append((again, clash))
             else:
                 counted = True
+    clashes.sort(key=lambda one: (one[0].line, one[0].column))
+    for again, clash in clashes[:MOST_PROBLEMS]:  # each shows its line, which may be a long one
+        problems.append(problem(source, again.line, again.text, clash, len(again.host.name)))
     if not counted or not slots:
         return [repeated[0].host for repeated in by_place.values()]
     many = [group[0].host.name for group in by_place.values() if len(group) > 1]
@@ -220,7 +224,7 @@ def _merged(
     ]
 
 
-def _contradiction(first: _Mention, again: _Mention, source: str) -> Problem | None:
+def _contradiction(first: _Mention, again: _Mention) -> BadName | None:
     """Why two mentions of one place cannot both hold, or None."""
     name = first.host.name
     there = f"on line {first.line}" if first.line else "in the list"
@@ -232,5 +236,4 @@ def _contradiction(first: _Mention, again: _Mention, source: str) -> Problem | N
         hint = f"make them equal; the other reads: {display(first.text, 80).strip()}"
     else:
         return None
-    bad = BadName(message, again.column - 1, hint)
-    return problem(source, again.line, again.text, bad, len(name))
+    return BadName(message, again.column - 1, hint)

@@ -12,8 +12,9 @@ from cases import cases
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dispatcher.model.errors import HostfileError, UsageError
-from dispatcher.model.names import MOST_PROBLEMS
+from dispatcher.model.errors import HostfileError, Problem, UsageError
+from dispatcher.model.names import MOST_PROBLEMS, BadName
+from dispatcher.plan.hosts import hostfile
 from dispatcher.plan.hosts.hostfile import (
     MOST_BYTES,
     Host,
@@ -214,6 +215,22 @@ def test_of_mistakes_and_contradictions_the_first_are_told() -> None:
     assert [problem.line for problem in problems] == list(range(2, MOST_PROBLEMS + 2))
     assert problems[58].message.startswith("a is already on line 1")
     assert problems[59].message.startswith("host name starts with")
+
+
+def test_a_long_line_is_shown_for_few_of_its_mistakes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each shows the line as far as it: for thousands that would be seconds."""
+    told: list[int] = []
+    really = hostfile.problem
+
+    def noted(source: str, number: int, line: str, bad: BadName, width: int = 1) -> Problem:
+        told.append(bad.offset)
+        return really(source, number, line, bad, width)
+
+    monkeypatch.setattr(hostfile, "problem", noted)
+    with pytest.raises(HostfileError) as caught:
+        parse_inline("n1:2,n2:2" + ",n2,n1" * 2000)
+    assert told == [10 + 3 * at for at in range(MOST_PROBLEMS)]
+    assert len(caught.value.problems) == MOST_PROBLEMS
 
 
 @cases(
