@@ -258,8 +258,14 @@ def _parts(words: Sequence[str]) -> Iterator[list[str]]:
 
 def _with_file(words: list[str], read: ReadFile | None) -> list[str]:
     """``words`` with the lines of ``-configfile`` or ``--app`` in their place, a program each."""
-    at = next((at for at, word in enumerate(words) if word in _APP_FILES), None)
-    if at is None or read is None or at + 1 == len(words):
+    at = 0
+    while at < len(words) and words[at] not in _APP_FILES:
+        name, equals, _ = words[at].partition("=")
+        flag = MPIRUN.get(name.replace("_", "-"))
+        if flag is None:  # the program, whose own words may be called so as well
+            return words
+        at += 1 if equals else 1 + flag.values
+    if read is None or at + 1 >= len(words):
         return words
     found: list[str] = []
     for line in read(words[at + 1]).splitlines():

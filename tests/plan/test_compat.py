@@ -266,3 +266,12 @@ def test_the_programs_of_a_file_stand_in_the_line() -> None:
     assert shlex.join(line.words) == (
         "dispatch -H hosts --np 1 --no-python ./a 'b c' : --np 2 -x A=1 --no-python ./d"
     )
+
+
+@cases("flag", ["--app", "-configfile", "--configfile"])
+def test_a_programs_own_words_name_no_file_of_programs(flag: str) -> None:
+    def unread(path: str) -> str:
+        raise AssertionError(path)
+
+    line = compat.translate(["mpirun", "-x", "A=1", "-n", "2", "./a", flag, "b"], unread)
+    assert shlex.join(line.words) == f"dispatch -x A=1 --np 2 --no-python ./a {flag} b"
