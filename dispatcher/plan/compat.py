@@ -17,6 +17,7 @@ from functools import partial
 from itertools import pairwise
 
 from dispatcher.model.errors import CannotTranslate, UsageError
+from dispatcher.model.names import shown
 from dispatcher.plan.job.placement import parse_mapping
 from dispatcher.plan.job.request import parse_nproc
 
@@ -268,8 +269,12 @@ def _with_file(words: list[str], read: ReadFile | None) -> list[str]:
     if read is None or at + 1 >= len(words):
         return words
     found: list[str] = []
-    for line in read(words[at + 1]).splitlines():
-        told = shlex.split(line, comments=True)
+    for line in read(words[at + 1]).replace("\\\n", " ").splitlines():
+        try:
+            told = shlex.split(line, comments=True)
+        except ValueError as error:
+            why = f"{str(error).lower()}: {shown(line)}"
+            raise CannotTranslate(f"{words[at]} {words[at + 1]}: {why}") from None
         found += [":", *told] if found and told else told
     return [*words[:at], *found, *words[at + 2 :]]
 

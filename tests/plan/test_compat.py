@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from dispatcher import cli
 from dispatcher.cli.entry import load
-from dispatcher.model.errors import UsageError
+from dispatcher.model.errors import CannotTranslate, UsageError
 from dispatcher.plan import compat
 from dispatcher.plan.compat import translate
 
@@ -261,7 +261,7 @@ def test_the_command_without_hosts(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_the_programs_of_a_file_stand_in_the_line() -> None:
-    text = "# two\n-n 1 ./a 'b c'\n\n-n 2 -env A 1 ./d # here\n"
+    text = "# two\n-n 1 ./a \\\n  'b c'\n\n-n 2 -env A 1 ./d # here\n"
     line = compat.translate(["mpiexec", "-f", "hosts", "-configfile", "app"], {"app": text}.get)  # type: ignore[arg-type]
     assert shlex.join(line.words) == (
         "dispatch -H hosts --np 1 --no-python ./a 'b c' : --np 2 -x A=1 --no-python ./d"
@@ -275,3 +275,10 @@ def test_a_programs_own_words_name_no_file_of_programs(flag: str) -> None:
 
     line = compat.translate(["mpirun", "-x", "A=1", "-n", "2", "./a", flag, "b"], unread)
     assert shlex.join(line.words) == f"dispatch -x A=1 --np 2 --no-python ./a {flag} b"
+
+
+def test_a_line_of_a_file_of_programs_that_no_shell_could_read_is_told() -> None:
+    text = "-n 1 ./a\n-n 2 ./b it's\n"
+    with pytest.raises(CannotTranslate) as caught:
+        compat.translate(["mpiexec", "-configfile", "app"], {"app": text}.__getitem__)
+    assert caught.value.message == '-configfile app: no closing quotation: "-n 2 ./b it\'s"'
