@@ -146,15 +146,18 @@ def lsf(place: Surroundings) -> Grant | None:
 
 
 def sge(place: Surroundings) -> Grant | None:
-    """Grid Engine: a file of ``host slots queue processors`` lines."""
+    """Grid Engine: a file of ``host slots queue processors`` lines, one for each queue there."""
     path = place.environ.get("PE_HOSTFILE")
     if not path:
         return None
     who = _job(place, "Grid Engine", "JOB_ID")
-    lines = []
+    slots: dict[str, str] = {}
     for line in _contents(place, who, "PE_HOSTFILE", path).decode("utf-8", "replace").splitlines():
-        name, *rest = line.split() or [""]
-        lines.append(f"{name} slots={rest[0] if rest else ''}" if name else "")
+        if line.strip():
+            name, count = [*line.split(), ""][:2]
+            both = _number(slots.get(name)), _number(count)
+            slots[name] = str(sum(both)) if all(both) else count
+    lines = [f"{name} slots={count}" for name, count in slots.items()]
     return _parsed(who, path, "\n".join(lines).encode())
 
 

@@ -273,6 +273,12 @@ GIVEN: list[tuple[str, Surroundings, dict[str, int | None], str]] = [
         "hosts of Grid Engine (/pe): a,b, 6 slots",
     ),
     (
+        "grid engine: a host has the slots of all its queues",
+        surroundings({"PE_HOSTFILE": "/pe"}, {"/pe": "a 4 all.q@a\nb 1 all.q@b\na 2 gpu.q@a\n"}),
+        {"a": 6, "b": 1},
+        "hosts of Grid Engine (/pe): a,b, 7 slots",
+    ),
+    (
         "an empty file of the mpi-operator is not there",
         surroundings({}, {"/etc/mpi/hostfile": " \n", "/job/hostfile": "a slots=2\nb slots=2\n"}),
         {"a": 2, "b": 2},
