@@ -27,6 +27,7 @@ has it. A device whose NUMA node the host does not tell binds nobody, nor does a
 from __future__ import annotations
 
 import functools
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Literal
@@ -176,15 +177,15 @@ def _chosen(
     chooser = _Chooser(there, own)
     if any(slots) and target != "none":
         chosen = [chooser.slot(text) if text else chosen[0] for text in slots]
-        cpus = [one.cpus for one in chosen]
-        chosen = [replace(one, sharers=cpus.count(one.cpus)) for one in chosen]
     elif target in DEALT and mapping.within in DEALT:
         chosen = chooser.dealt(mapping.within if target == "auto" else target, mapping)
     elif target != "none":
         to_gpu = target == "auto" and mapping.within == "gpu"
         chosen = chooser.choose("gpu" if to_gpu else target)
+    sharers = Counter(one.cpus for one in chosen if one.cpus)
     return tuple(
-        replace(one, nics=near(there.nics, *its[:1])) for one, its in zip(chosen, own, strict=True)
+        replace(one, sharers=sharers[one.cpus] or 1, nics=near(there.nics, *its[:1]))
+        for one, its in zip(chosen, own, strict=True)
     )
 
 
@@ -250,11 +251,9 @@ class _Chooser:
             if isinstance(home, str)
             else self.share(homes, local, home)
             if target == "core"
-            else self.around(self.nodes[home], "socket", homes.count(home))
+            else self.around(self.nodes[home], "socket")
             if target == "socket"
-            else Binding(
-                tuple(sorted(self.nodes[home])), (home,), sharers=homes.count(home)
-            )
+            else Binding(tuple(sorted(self.nodes[home])), (home,))
             for local, home in enumerate(homes)
         ]  # fmt: skip
 
@@ -314,16 +313,15 @@ class _Chooser:
         if target == "core" and mapping.within != "core":
             return [self.part(units[at], places.count(at), places[:i].count(at), mapping.within)
                     for i, at in enumerate(places)]  # fmt: skip
-        found = [self.around(units[at], target, 1) for at in places]
-        return [replace(one, sharers=found.count(one)) for one in found]
+        return [self.around(units[at], target) for at in places]
 
-    def around(self, cpus: frozenset[int], what: str, sharers: int) -> Binding:
+    def around(self, cpus: frozenset[int], what: str) -> Binding:
         """The socket, or whatever ``what`` is, that has (most of) these ``cpus``."""
         units = self.units(what)
         if not units:
             return Binding(why=f"the host tells of no {what}")
         own = max(units, key=lambda unit: len(unit & cpus))
-        return Binding(tuple(sorted(own)), self.numa_of(own), sharers=sharers)
+        return Binding(tuple(sorted(own)), self.numa_of(own))
 
     def numa_of(self, cpus: frozenset[int]) -> tuple[int, ...]:
         return tuple(number for number, usable in self.nodes.items() if usable & cpus)

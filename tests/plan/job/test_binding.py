@@ -142,6 +142,13 @@ def test_ranks_are_dealt_to_what_map_by_names(
     assert shown(there, count, target, mapping) == found
 
 
+@cases("target", ["socket", "numa", "core"])
+def test_ranks_on_the_same_cpus_share_them(target: Any) -> None:
+    node = NodePlan(0, Host("n1"), (), tuple(range(8)))
+    found = bindings(target, "auto", node, 0, SOCKETS)
+    assert [one.sharers for one in found] == [{"socket": 4, "numa": 2, "core": 1}[target]] * 8
+
+
 @cases(
     ("text", "there", "found"),
     [
