@@ -20,7 +20,7 @@ from dispatcher.cli.run.mpirun_launcher import MpirunLauncher
 from dispatcher.cli.run.mpirun_launcher import check as check_launcher
 from dispatcher.cli.run.request import request
 from dispatcher.model.errors import ConflictingOptions, FileUnusable
-from dispatcher.plan.job.binding import TARGETS
+from dispatcher.plan.job.binding import rule
 from dispatcher.plan.job.job_plan import JobPlan, NodePlan, plan_job
 
 if TYPE_CHECKING:
@@ -75,7 +75,8 @@ def show(plan: JobPlan, tree: Fanout | None = None, *, as_json: bool) -> None:
     lines += tree.lines() if tree is not None else ()
     lines.append(f"folder      {plan.cwd}")
     memory = ", for memory too" if plan.mem_bind == "local" else ""
-    bound = "the CPUs that the rankfile names" if plan.names_cpus else TARGETS[plan.bind_to]
+    by_file = "the CPUs that the rankfile names"
+    bound = by_file if plan.names_cpus else rule(plan.bind_to, plan.mapping)
     lines.append(f"bound to    {bound}{memory}")
     from dispatcher.plan.job.rank_environment import describe_plan
 

@@ -102,6 +102,19 @@ class Binding(Value):
     nics: tuple[str, ...] = ()
 
 
+def rule(target: BindTo, mapping: MapBy) -> str:
+    """To what ``--bind-to`` binds each rank, before the hosts have told what they have."""
+    unit = mapping.within
+    if target not in DEALT or unit not in DEALT:
+        return TARGETS["gpu" if (target, unit) == ("auto", "gpu") else target]
+    words = {"numa": "NUMA node"}
+    dealt = f"the {words.get(unit, unit)} that it is dealt to"
+    if target in ("auto", unit):
+        return dealt
+    own = "cores of its own, in" if target == "core" else f"the {words.get(target, target)} of"
+    return f"{own} {dealt}"
+
+
 def cpu_set(text: str) -> frozenset[int]:
     """The CPUs of ``0-3,8``. Raises: ValueError for another text, and too large numbers."""
     found: set[int] = set()

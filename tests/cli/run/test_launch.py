@@ -350,6 +350,17 @@ def test_a_plan_whose_ranks_are_not_counted_yet(capsys: pytest.CaptureFixture[st
         ),
         (["-H", "n1", "--map-by", "ppr:2:numa"], "2 per numa"),
         (["-H", "n1,n2", "--np", "3"], "world size  3"),
+        (["-H", "n1"], "bound to    the NUMA node of its GPU, where the host tells it\n"),
+        (["-H", "n1", "--map-by", "gpu"], "bound to    the NUMA node of its GPU\n"),
+        (["-H", "n1", "--map-by", "numa"], "bound to    the NUMA node that it is dealt to\n"),
+        (
+            ["-H", "n1", "--map-by", "ppr:2:socket", "--bind-to", "core"],
+            "bound to    cores of its own, in the socket that it is dealt to\n",
+        ),
+        (
+            ["-H", "n1", "--map-by", "core", "--bind-to", "numa"],
+            "bound to    the NUMA node of the core that it is dealt to\n",
+        ),
     ],
 )
 def test_what_is_known_of_such_a_plan(
