@@ -56,6 +56,10 @@ __all__ = [
 ]  # fmt: skip
 
 
+#: with _include or _exclude, the interfaces of Open MPI's own TCP
+_OPEN_MPI = "OMPI_MCA_btl_tcp_if"
+
+
 @value
 class Bound(Value):
     """What only the hosts can say, known once they are up.
@@ -98,6 +102,7 @@ def interface(name: str | None) -> dict[str, str]:
         "FI_SOCKETS_IFACE": name,
         "UCX_NET_DEVICES": name,
         "MPIR_CVAR_NEMESIS_TCP_NETWORK_IFACE": name,
+        f"{_OPEN_MPI}_include": name,
     }
 
 
@@ -184,8 +189,10 @@ def spawned_environment(
     exports: the user's variables, if they are other than those of the whole job.
     """
     place = plan.nodes[node]
-    user = dict(plan.exports if exports is None else exports)
-    env = {**interface(plan.iface), **user, **dict(place.host.env)}
+    user = {**dict(plan.exports if exports is None else exports), **dict(place.host.env)}
+    env = {**interface(plan.iface), **user}
+    if f"{_OPEN_MPI}_exclude" in user and f"{_OPEN_MPI}_include" not in user:
+        env.pop(f"{_OPEN_MPI}_include", None)  # MPI_Init refuses both
     gpus = devices.visible_devices(plan.devices, place, local_rank)
     if gpus is not None:
         if bound is None and not place.named and plan.devices != "node":

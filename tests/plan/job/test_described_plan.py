@@ -152,5 +152,5 @@ def test_a_spawned_rank_has_the_host_s_and_nothing_of_the_world() -> None:
     }  # fmt: skip
     assert {name for name, text in env.items() if text == "eth0"} == {
         "GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME", "FI_TCP_IFACE", "FI_SOCKETS_IFACE",
-        "UCX_NET_DEVICES", "MPIR_CVAR_NEMESIS_TCP_NETWORK_IFACE",
+        "UCX_NET_DEVICES", "MPIR_CVAR_NEMESIS_TCP_NETWORK_IFACE", "OMPI_MCA_btl_tcp_if_include",
     }  # fmt: skip

@@ -216,6 +216,24 @@ def test_an_interface_is_named_to_every_library_and_yields_to_the_user() -> None
     assert "FI_TCP_IFACE" not in rank_environment(planned(), 0, BOUND)
 
 
+@cases(
+    ("given", "found"),
+    [
+        ({}, {"include": "ib0"}),
+        ({"include": "eth1"}, {"include": "eth1"}),
+        ({"exclude": "lo"}, {"exclude": "lo"}),  # MPI_Init refuses both
+        ({"include": "a", "exclude": "b"}, {"include": "a", "exclude": "b"}),
+    ],
+)
+def test_open_mpi_keeps_its_tcp_on_the_interface(
+    given: dict[str, str], found: dict[str, str]
+) -> None:
+    begin = "OMPI_MCA_btl_tcp_if_"
+    environ = {f"{begin}{name}": text for name, text in given.items()}
+    env = rank_environment(planned(iface="ib0", environ=environ), 0, BOUND)
+    assert {n.removeprefix(begin): env[n] for n in env if n.startswith(begin)} == found
+
+
 def test_secrets_are_hidden_for_display() -> None:
     env = {
         "HF_TOKEN": "s", "WANDB_API_KEY": "s", "my_secret": "s", "DB_PASSWORD": "s",
