@@ -20,6 +20,7 @@ from dispatcher.model.errors import CannotTranslate, UsageError
 from dispatcher.model.names import shown
 from dispatcher.plan.job.placement import parse_mapping
 from dispatcher.plan.job.request import parse_nproc
+from dispatcher.plan.variables import RESERVED_NAMES
 
 #: the values of a flag to words for dispatch; None: it is not needed there
 Becomes = Callable[..., Sequence[str] | None]
@@ -75,7 +76,8 @@ def translate(words: Sequence[str], read: ReadFile | None = None) -> Line:
     if name not in _LAUNCHERS:
         known = ", ".join(key for key in _LAUNCHERS if "." not in key)
         raise CannotTranslate(f"not a launcher that is known here: {name!r}; known: {known}")
-    told = tuple(Reason((one,), ("-x", one), "all ranks get it") for one in variables)
+    exports = [(one, tuple(_export(one))) for one in variables]
+    told = tuple(Reason((one,), to, "all ranks get it" if to else _OURS) for one, to in exports)
     if _LAUNCHERS[name] is _mpirun_line:  # each of its programs gets them
         named = [word for one in variables for word in ("-genv", *one.split("=", 1))]
         line = _mpirun_line([*named, *rest], read)
@@ -164,7 +166,7 @@ def _first(words: Sequence[str], table: Mapping[str, Flag], who: str) -> Reason:
     except UsageError as error:
         message = f"{who}: {' '.join(written)}: {error.message}"
         raise CannotTranslate(message, hint=error.hint) from None
-    return Reason(written, tuple(became), flag.why)
+    return Reason(written, tuple(became), flag.why or ("" if became else _OURS))
 
 
 def of_launcher(words: Sequence[str]) -> Reason | None:
@@ -228,9 +230,9 @@ def _mpirun_line(words: Sequence[str], read: ReadFile | None = None) -> Line:
         return Line((*options, *how), tuple(what), reasons)
     job: list[str] = []
     own: list[list[str]] = []
-    for_all = [word for reason in reasons if reason.written[0] in _FOR_ALL for word in reason.words]
+    every = [reason.words for reason in reasons if reason.written[0] in _FOR_ALL]
     for _, _, told in read_parts:
-        own.append([*for_all])
+        own.append([word for words in every if words[:1] == ("-x",) for word in words])
         for reason in told:
             if "--nproc-per-node" in reason.words:
                 flag = " ".join(reason.written)
@@ -377,8 +379,16 @@ def _mca(name: str, value: str) -> Sequence[str] | None:
     return ("-x", f"OMPI_MCA_{name}={value}")
 
 
+def _export(text: str) -> Sequence[str]:
+    """Words for ``NAME`` or ``NAME=VALUE``; none for what ``-x`` refuses, as dispatch sets it."""
+    name, _, value = text.partition("=")
+    if name == "MASTER_PORT" and value:
+        return ("--master-port", value)
+    return () if name in RESERVED_NAMES else ("-x", text)
+
+
 def _variables(value: str) -> Sequence[str]:
-    return [word for name in value.split(",") if name for word in ("-x", name)]
+    return [word for name in value.split(",") if name for word in _export(name)]
 
 
 #: Hydra's variables for all programs
@@ -387,6 +397,7 @@ _APP_FILES = ("-configfile", "--configfile", "--app", "-app")
 _ALL = "dispatch starts every node from one command"
 _RENDEZVOUS = "dispatch proves an address of host 0 and keeps a port free there"
 _LAUNCHER = "dispatch is the launcher"
+_OURS = "dispatch sets it itself"
 #: mpirun's words for what ranks are dealt to, where ours are others
 _UNITS = {"package": "socket", "cpu": "core"}
 #: mpirun's and Hydra's words for what ranks are bound to
@@ -437,7 +448,7 @@ DEEPSPEED = _by_name({
     "--save-pid": Flag(_gone, "dispatch jobs knows the job; dispatch kill ends it", 0),
     "--enable-each-rank-log": Flag(_to("--log-dir")),
     "--ssh-port": Flag(_to("--ssh-port")),
-    "--log-level": Flag(_gone),
+    "--log-level": Flag(_gone, "-v says more, -q less"),
     "-q --quiet": Flag(_to("--quiet"), values=0),
     "--bind-cores-to-rank": Flag(_to("--bind-to", "core"), "cores of its own, and threads", 0),
     "--bind-core-list": Flag(_gone, "by taskset -c on the host; ranks stay inside"),
@@ -486,8 +497,8 @@ MPIRUN = _by_name({
     "-hostfile --hostfile -machinefile --machinefile -f": Flag(_to("-H")),
     "-H -host --host": Flag(_hosts, "a slot a name, unless a number says more"),
     "-hosts --hosts": Flag(_to("-H")),
-    "-x": Flag(_to("-x")),
-    "-genv -env": Flag(lambda name, value: ("-x", f"{name}={value}"), values=2),
+    "-x": Flag(_export),
+    "-genv -env": Flag(lambda name, value: _export(f"{name}={value}"), values=2),
     "-genvlist -envlist": Flag(_variables),
     "-genvall -envall": Flag(_gone, "exports are named one by one", 0),
     "-genvnone -envnone": Flag(_gone, "only what dispatch sets and -x names", 0),

@@ -171,6 +171,13 @@ def test_refused(line: str, said: str) -> None:
          "-x OMPI_MCA_btl_tcp_if_include=10.0.0.0/8 --no-python ./a"),
         ("mpiexec.hydra -pernode ./a", "--nproc-per-node 1 --no-python ./a"),
         ("A=1 B= torchrun --nproc-per-node 8 t.py", "-x A=1 -x B= --nproc-per-node 8 t.py"),
+        # what dispatch sets itself, and refuses to be given
+        ("mpirun -x MASTER_ADDR=a -x MASTER_PORT=29500 -x RANK -n 2 ./a",
+         "--master-port 29500 --np 2 --no-python ./a"),
+        ("MASTER_ADDR=a MASTER_PORT=1 A=1 torchrun --nproc-per-node 8 t.py",
+         "--master-port 1 -x A=1 --nproc-per-node 8 t.py"),
+        ("WORLD_SIZE=2 mpirun -genv MASTER_PORT 1 -genvlist A,MASTER_ADDR -n 1 ./a : -n 1 ./b",
+         "--master-port 1 -x A --np 1 --no-python ./a : -x A --np 1 --no-python ./b"),
         ("env A=1 mpirun -n 1 ./a : -n 2 ./b",
          "-x A=1 --np 1 --no-python ./a : -x A=1 --np 2 --no-python ./b"),
     ],
@@ -198,6 +205,9 @@ def test_every_word_has_its_reason() -> None:
     for launcher in ("torchrun", "mpirun"):
         first = translate(["A=1=2", launcher, "t.py"]).reasons[0]
         assert (first.written, first.words) == (("A=1=2",), ("-x", "A=1=2"))
+    for words in (["RANK=0", "torchrun"], ["RANK=0", "mpirun"], ["mpirun", "-x", "RANK"]):
+        first = translate([*words, "t.py"]).reasons[0]
+        assert (first.words, first.why) == ((), "dispatch sets it itself")
     found = translate(["deepspeed", "t.py"])
     assert found.reasons[0].words == ("--local-rank-arg", "--local_rank")
     assert "deepspeed gives scripts --local_rank=N" in found.reasons[0].why
