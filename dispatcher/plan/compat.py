@@ -315,8 +315,9 @@ def _nproc(value: str) -> Sequence[str]:
 def _hosts(value: str) -> Sequence[str]:
     """Each name of Open MPI's ``--host`` is one slot, where dispatch would count the GPUs."""
     names = value.split(",")
-    are_slots = len({*names}) == len(names) > 1 and ":" not in value and all(names)
-    return ("-H", ",".join(f"{name}:1" for name in names) if are_slots else value)
+    are_slots = len({name.partition(":")[0] for name in names}) == len(names) > 1 and all(names)
+    counted = ",".join(name if ":" in name else f"{name}:1" for name in names)
+    return ("-H", counted if are_slots else value)
 
 
 def _endpoint(value: str) -> None:

@@ -143,6 +143,7 @@ def test_refused(line: str, said: str) -> None:
         ("mpirun --map-by rankfile:FILE=d/f ./a", "--rankfile d/f --no-python ./a"),
         ("mpirun -map-by slot ./a", "--map-by slot --no-python ./a"),
         ("mpirun -np 2 -H a,b ./a", "--np 2 -H a:1,b:1 --no-python ./a"),
+        ("mpirun -np 3 -H a:2,b ./a", "--np 3 -H a:2,b:1 --no-python ./a"),
         ("mpirun --host a,a,b ./a", "-H a,a,b --no-python ./a"),
         ("mpirun -n 4 -host a ./a : -host b ./b",
          "--np 4 -H a --no-python ./a : -H b --no-python ./b"),
