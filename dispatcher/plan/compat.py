@@ -140,13 +140,18 @@ def _read(
     while rest and rest[0].startswith("-") and rest[0] not in ("-", "--"):
         reason = _first(rest, table, who)
         rest = rest[len(reason.written) :]
-        for other in reasons:  # of two values dispatch would take the last
-            if reason.words[:1] == other.words[:1] != ("-x",) and reason.words != other.words:
-                flags = " and ".join(" ".join(one.written) for one in (other, reason))
-                raise CannotTranslate(f"{who}: {flags} contradict each other", hint="leave one out")
-        reasons.append(reason)
+        _add(reason, reasons, who)
         options += reason.words
     return options, rest[1:] if rest[:1] == ["--"] else rest, reasons
+
+
+def _add(reason: Reason, reasons: list[Reason], who: str) -> None:
+    """Add ``reason``. Raises: UsageError where another has that option with another value."""
+    for other in reasons:  # of two values dispatch would take the last
+        if reason.words[:1] == other.words[:1] != ("-x",) and reason.words != other.words:
+            flags = " and ".join(" ".join(one.written) for one in (other, reason))
+            raise CannotTranslate(f"{who}: {flags} contradict each other", hint="leave one out")
+    reasons.append(reason)
 
 
 def _first(words: Sequence[str], table: Mapping[str, Flag], who: str) -> Reason:
@@ -228,7 +233,7 @@ def _mpirun_line(words: Sequence[str], read: ReadFile | None = None) -> Line:
     if len(parts) == 1:
         (options, _, _), (how, what) = read_parts[0], made[0]
         return Line((*options, *how), tuple(what), reasons)
-    job: list[str] = []
+    job: list[Reason] = []
     own: list[list[str]] = []
     every = [reason.words for reason in reasons if reason.written[0] in _FOR_ALL]
     for _, _, told in read_parts:
@@ -238,13 +243,14 @@ def _mpirun_line(words: Sequence[str], read: ReadFile | None = None) -> Line:
                 flag = " ".join(reason.written)
                 raise CannotTranslate(f"mpirun: {flag}: of several programs", hint="-n N of each")
             if reason.words[:1] not in (("--np",), ("-x",), ("--chdir",), ("-H",)):
-                job += reason.words
+                _add(reason, job, "mpirun")
             elif reason.written[0] not in _FOR_ALL:
                 own[-1] += reason.words
     lines = [[*mine, *how, *what] for mine, (how, what) in zip(own, made, strict=True)]
     more = [word for line in lines[1:] for word in (":", *line)]
     how, what = made[0]
-    return Line((*job, *own[0], *how), (*what, *more), reasons)
+    options = [word for reason in job for word in reason.words]
+    return Line((*options, *own[0], *how), (*what, *more), reasons)
 
 
 def _parts(words: Sequence[str]) -> Iterator[list[str]]:

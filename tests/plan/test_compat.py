@@ -86,6 +86,10 @@ def test_every_flag_becomes_options_that_exist(who: str) -> None:
         ("mpirun -np 2", "mpirun: no program in it"),
         ("mpirun -H a:2 -H b:2 ./a", "mpirun: -H a:2 and -H b:2 contradict each other"),
         (
+            "mpirun -n 1 --bind-to core ./a : -n 2 --bind-to none ./b",
+            "mpirun: --bind-to core and --bind-to none contradict each other",
+        ),
+        (
             "torchrun --nproc-per-node cpu t.py",
             "torchrun: --nproc-per-node cpu: --nproc-per-node: not a whole number: 'cpu'",
         ),
@@ -139,6 +143,8 @@ def test_refused(line: str, said: str) -> None:
          ": --np 2 -x A=1 --chdir d --python python b.py"),
         ("mpiexec -genv G 1 -n 1 -env A 1 ./a : -n 2 -iface ib0 ./b",
          "--iface ib0 -x G=1 --np 1 -x A=1 --no-python ./a : -x G=1 --np 2 --no-python ./b"),
+        ("mpirun -n 1 -q -wdir d ./a : -n 2 -q -wdir e -tag-output ./b",
+         "--quiet --quiet --np 1 --chdir d --no-python ./a : --np 2 --chdir e --no-python ./b"),
         ("mpirun --rankfile f -n 2 ./a", "--rankfile f --np 2 --no-python ./a"),
         ("mpirun --map-by rankfile:FILE=d/f ./a", "--rankfile d/f --no-python ./a"),
         ("mpirun -map-by slot ./a", "--map-by slot --no-python ./a"),
