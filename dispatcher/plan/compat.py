@@ -383,6 +383,11 @@ def _mca(name: str, value: str) -> Sequence[str] | None:
         return ("--ssh-port", port[1])
     if name in ("btl_tcp_if_include", "oob_tcp_if_include") and not {"/", ","} & set(value):
         return ("--iface", value)
+    if name in ("orte_default_hostfile", "prte_default_hostfile"):
+        return ("-H", value)
+    if name.startswith(_PLACING):
+        hint = "--map-by, --rank-by, --bind-to or --oversubscribe of mpirun"
+        raise CannotTranslate("only mpirun itself obeys it", hint=hint)
     return ("-x", f"OMPI_MCA_{name}={value}")
 
 
@@ -405,6 +410,8 @@ _ALL = "dispatch starts every node from one command"
 _RENDEZVOUS = "dispatch proves an address of host 0 and keeps a port free there"
 _LAUNCHER = "dispatch is the launcher"
 _OURS = "dispatch sets it itself"
+#: MCA parameters, of Open MPI to 4.1 and of PRRTE, for where its launcher has ranks run
+_PLACING = ("rmaps_", "hwloc_base_binding_policy", "hwloc_default_binding_policy")
 #: mpirun's words for what ranks are dealt to, where ours are others
 _UNITS = {"package": "socket", "cpu": "core"}
 #: mpirun's and Hydra's words for what ranks are bound to

@@ -84,6 +84,9 @@ def test_every_flag_becomes_options_that_exist(who: str) -> None:
         ("mpirun --bind-to l3cache ./a", "cannot be met"),
         ("mpirun --bind-to hwthread ./a", "cannot be met"),
         ("mpirun -np 2", "mpirun: no program in it"),
+        ("mpirun --mca rmaps_base_mapping_policy node ./a", "only mpirun itself obeys"),
+        ("mpirun --mca hwloc_base_binding_policy core ./a", "only mpirun itself obeys"),
+        ("mpirun --prtemca rmaps_default_mapping_policy node ./a", "only mpirun itself obeys"),
         ("mpirun -H a:2 -H b:2 ./a", "mpirun: -H a:2 and -H b:2 contradict each other"),
         (
             "mpirun -n 1 --bind-to core ./a : -n 2 --bind-to none ./b",
@@ -163,6 +166,8 @@ def test_refused(line: str, said: str) -> None:
          "--bind-to core --nproc-per-node 8 t.py"),
         ("deepspeed --bind_cores_to_rank --no_local_rank t.py", "--bind-to core t.py"),
         ("accelerate launch --enable_cpu_affinity t.py", "--bind-to gpu t.py"),
+        ("mpirun -mca orte_default_hostfile f ./a", "-H f --no-python ./a"),
+        ("mpirun --prtemca prte_default_hostfile f ./a", "-H f --no-python ./a"),
         ("mpirun -mca plm_rsh_agent ssh ./a", "--rsh ssh --no-python ./a"),
         ("mpirun -mca plm_ssh_agent ssh ./a", "--rsh ssh --no-python ./a"),
         ("mpirun -mca plm_rsh_args '-p 22' ./a", "--ssh-port 22 --no-python ./a"),
