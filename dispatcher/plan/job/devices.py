@@ -64,7 +64,7 @@ def with_gpus(
     """
 
     def selected(node: NodePlan) -> tuple[str, ...] | None:
-        count, typed = counts.get(node.index), _typed(exports, node)
+        count, typed = counts.get(node.index), typed_value(exports, node)
         if count is None or (typed is None and (node.named or policy == "node")):
             return None
         return _selected(node, count, variables.get(node.index) if typed is None else typed)
@@ -125,7 +125,7 @@ def gpu_warnings(
         return found
     for node in nodes:
         text, count = variables.get(node.index), counts.get(node.index, 0)
-        if not text or not count or _typed(exports, node) is not None:
+        if not text or not count or typed_value(exports, node) is not None:
             continue
         there, names = f"{VARIABLE}={shown(text)} there", visible(text, count)
         if node.named and names and set(names) != set(node.slots):
@@ -139,7 +139,7 @@ def gpu_warnings(
     return found
 
 
-def _typed(exports: Exports, node: NodePlan) -> str | None:
+def typed_value(exports: Exports, node: NodePlan) -> str | None:
     """The variable's value by ``-x`` and its like."""
     return {**dict(exports), **dict(node.host.env)}.get(VARIABLE)
 

@@ -11,7 +11,8 @@ Lowest first, a later one wins::
 
 All of it goes on top of the host's own environment, from which the agent has
 removed ``SCRUB``. Two of ours yield to the user: ``CUDA_VISIBLE_DEVICES`` (see ``devices``,
-where also the host's own counts) and ``OMP_NUM_THREADS``, when any of the levels above gives them.
+where also the host's own counts; ``--devices rank`` gives each rank one of these) and
+``OMP_NUM_THREADS``, when any of the levels above gives them.
 
 Where the job has several programs, -x and env files are those of the rank's own, and ROLE_* speak
 of that: ROLE_RANK counts among its ranks. OMPI_COMM_WORLD_* are for scripts around a program that
@@ -198,6 +199,9 @@ def spawned_environment(
         if bound is None and not place.named and plan.devices != "node":
             gpus = f"<{gpus}, unless {place.host.name} has chosen others>"
         env.setdefault(devices.VARIABLE, gpus)
+        said = devices.typed_value(plan.exports, place)
+        if plan.devices == "rank" and place.gpus and env[devices.VARIABLE] == said:
+            env[devices.VARIABLE] = gpus  # one of those that -x chose
     if plan.near_hca and (bound is None or bound.nics):
         near = "<those near to its GPU>" if bound is None else ",".join(bound.nics)
         env.setdefault("NCCL_IB_HCA", f"={near}")  # NCCL takes = for exact names

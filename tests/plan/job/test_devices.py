@@ -101,6 +101,10 @@ def test_what_cuda_makes_of_its_variable(text: str, count: int, found: tuple[str
         ("n1:3", {"exclude": "n1:0"}, 8, "6,7", ["1,2"] * 2),
         ("n1 gpus=2,3", {}, 8, "6,7", ["2,3"] * 2),
         ("n1", {"exports": (f"{NAME}=1,3,5",)}, 8, "6,7", ["1,3,5"] * 3),
+        ("n1", {"exports": (f"{NAME}=3,1",), "devices": "rank"}, 8, "6,7", ["3", "1"]),
+        (f"n1:2 env={NAME}={UUIDS}", {"devices": "rank"}, 8, None, UUIDS.split(",")),
+        ("n1:2", {"exports": (f"{NAME}=",), "devices": "rank"}, 8, None, [""] * 2),
+        ("n1:2", {"exports": (f"{NAME}=3,1",), "devices": "rank"}, 0, None, ["3,1"] * 2),
         (f"n1 slots=2 env={NAME}=3", {"exports": (f"{NAME}=1",)}, 8, "6,7", ["3"] * 2),
         ("n1", {"environ": {NAME: "1"}}, 8, None, [",".join("01234567")] * 8),  # does not cross
     ],
