@@ -123,7 +123,9 @@ def _by_units(
     name, asked = node.host.name, f"--map-by {plan.map_by}"
     if not found:
         raise PlanError(f"{asked}: {name} tells of no {what}", hint="--map-by ppr:N:node")
-    slots = node.host.slots
+    slots, most = node.host.slots, node.host.max_slots
+    if most is not None and found * each > most:
+        raise TooManyRanks(f"{asked}: {name} takes at most {most}, not {found * each}")
     if slots is not None and found * each > slots and not plan.oversubscribe:
         ranks = plural(found * each, "rank")
         raise TooManyRanks(

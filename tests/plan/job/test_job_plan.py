@@ -566,5 +566,8 @@ def test_slots_bound_what_a_host_takes() -> None:
     plan = planned("n1 slots=1", map_by="ppr:1:core")
     with pytest.raises(PlanError, match="2 ranks on n1, which has 1 slot"):
         plan.resolved({0: 0}, {}, {0: SOCKETS})
+    bounded = planned("n1 max_slots=1", map_by="ppr:1:core", oversubscribe=True)
+    with pytest.raises(PlanError, match="--map-by ppr:1:core: n1 takes at most 1, not 2"):
+        bounded.resolved({0: 0}, {}, {0: SOCKETS})
     wide = planned("n1 slots=1", map_by="ppr:1:core", oversubscribe=True)
     assert wide.resolved({0: 0}, {}, {0: SOCKETS}).world_size == 2
