@@ -114,11 +114,16 @@ def _filled() -> _Filled:
 def file_settings(command: str) -> dict[str, Setting]:
     """What the files say to another command, by the names of options; not judged."""
     filled = _filled()
-    if not filled.files:
-        return {}
+    return _chosen(filled.files, command, filled.profile) if filled.files else {}
+
+
+def _chosen(files: Sequence[Defaults], command: str, profile: str | None) -> dict[str, Setting]:
+    """What ``files`` say to ``command``; no hosts where the variable for these has some."""
     from dispatcher.cli.options.config_file import chosen  # and with it a TOML parser
 
-    return chosen(filled.files, command, filled.profile)
+    found = chosen(files, command, profile)
+    hosts = ("hostfile", "hosts") if os.environ.get("DISPATCH_HOSTFILE") else ()
+    return {name: setting for name, setting in found.items() if name not in hosts}
 
 
 def file_values(command: str, names: Mapping[str, str]) -> dict[str, Any]:
@@ -129,7 +134,7 @@ def file_values(command: str, names: Mapping[str, str]) -> dict[str, Any]:
     settings_there, values = file_settings(command), _filled().values
     found: dict[str, Any] = {}
     for flag, name in names.items():
-        if typed(flag):
+        if _source(flag) in (ParameterSource.COMMANDLINE, ParameterSource.ENVIRONMENT):
             continue
         parameter = _parameter(click.get_current_context().command, name)
         assert parameter is not None, f"this command has no option {name!r}"
@@ -155,13 +160,13 @@ def settings(
         if profile is not None:
             raise BadConfig(f"--profile {profile}: there is no {NAME}", hint=_place())
         return {}
-    from dispatcher.cli.options.config_file import EVERY, chosen
+    from dispatcher.cli.options.config_file import EVERY
 
     if not os.environ.get("DISPATCH_CONFIG"):
         for file in files:
             config_trust.check(file, command, profile, _place())
     found: dict[str, Setting] = {}
-    for name, setting in chosen(files, command.name or "", profile).items():
+    for name, setting in _chosen(files, command.name or "", profile).items():
         name, setting = _as_run_has_it(command, name, setting)
         parameter = _parameter(command, name)
         if parameter is None:
