@@ -35,6 +35,8 @@ else:  # pragma: no cover
 
 EVERY = "all"
 PROFILE = "profile"
+#: two ways to name the hosts: those of one table add up, of several the narrowest holds
+_HOSTS = ("hostfile", "hosts")
 #: command -> others whose tables are its own as well
 _BESIDE = {"dsx": ("exec",)}
 #: characters of a line: tomllib takes a key of many parts in time that grows with their square
@@ -148,12 +150,23 @@ def chosen(files: Iterable[Defaults], command: str, profile: str | None) -> dict
                 value = _beside(file.source, value)
             setting = Setting(value, f"{file.source} [{table}]", name, file.loose)
             into[current(name)] = setting
+            _less_wider_hosts(into, setting)
     if profile is not None and profile not in names:
         known = f"there are: {', '.join(sorted(names))}" if names else "dispatch config --help"
         near = nearest(profile, sorted(names))
         hint = f"--profile {near}  # did you mean this?" if near else known
         raise BadConfig(f"--profile {profile}: no such profile", hint=hint)
+    for setting in named.values():
+        _less_wider_hosts(found, setting)
     return {**found, **named}
+
+
+def _less_wider_hosts(found: dict[str, Setting], setting: Setting) -> None:
+    """Take from ``found`` the hosts that another table names, if ``setting`` names hosts."""
+    if current(setting.name) in _HOSTS:
+        for name in _HOSTS:
+            if name in found and found[name].origin != setting.origin:
+                del found[name]
 
 
 def _beside(source: str, value: Any) -> Any:

@@ -50,6 +50,27 @@ def test_the_narrower_wins(command: str, profile: str | None, wanted: dict[str, 
     assert {name: setting.value for name, setting in found.items()} == wanted
 
 
+@cases(
+    ("user", "project", "profile", "wanted"),
+    [
+        ("[all]\nhostfile = '/lab'", "[all]\nhosts = ['n1']", None, {"hosts": ["n1"]}),
+        ("[exec]\nhosts = ['n1']", "[all]\nhostfile = 'lab'", None, {"hostfile": "lab"}),
+        ("[all]\nhosts = ['n1']\n[exec]\nhostfile = '/lab'", "", None, {"hostfile": "/lab"}),
+        ("[all]\nhosts = ['n1']\nhostfile = '/lab'", "[all]\nuser = 'me'", None,
+         {"hosts": ["n1"], "hostfile": "/lab", "user": "me"}),
+        ("[profile.x.all]\nhosts = ['n1']", "[exec]\nhostfile = 'lab'", "x", {"hosts": ["n1"]}),
+        ("[profile.x.all]\nuser = 'me'", "[exec]\nhostfile = 'lab'", "x",
+         {"hostfile": "lab", "user": "me"}),
+    ],
+)  # fmt: skip
+def test_hosts_of_one_table_hold_by_whichever_name(
+    user: str, project: str, profile: str | None, wanted: dict[str, object]
+) -> None:
+    files = [parse(user, "/u", COMMANDS), parse(project, "p", COMMANDS, loose=True)]
+    found = chosen(files, "exec", profile)
+    assert {name: setting.value for name, setting in found.items()} == wanted
+
+
 def test_origins() -> None:
     files = [parse(USER, "~/u", COMMANDS), parse(PROJECT, "p", COMMANDS, loose=True)]
     found = chosen(files, "run", "night")
