@@ -78,6 +78,14 @@ def setting_of(name: str) -> Setting | None:
     return _filled().values.get(name)
 
 
+def untyped(name: str, usual: Any) -> Any:
+    """The parameter ``name`` as if nobody had typed it: what a file says, else ``usual``."""
+    setting, parameter = _filled().values.get(name), _parameter_called(name)
+    if setting is None:
+        return usual
+    return parameter.type_cast_value(click.get_current_context(), setting.value)
+
+
 def value_origin(name: str, option: str) -> str:
     """Who says the value of the parameter ``name``: ``option``, if no file or variable does."""
     if named := click.get_current_context().meta.get(f"{__name__}.{name}"):

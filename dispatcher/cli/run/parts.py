@@ -18,7 +18,7 @@ import click
 
 from dispatcher.cli.options.declaration import Option, declared, names_of, replace
 from dispatcher.cli.options.host_options import named_hosts
-from dispatcher.cli.options.option_defaults import typed
+from dispatcher.cli.options.option_defaults import typed, untyped
 from dispatcher.cli.run.run import RunOptions
 from dispatcher.model.errors import (
     ConflictingOptions,
@@ -73,7 +73,8 @@ def split(options: RunOptions, check: Check) -> tuple[RunOptions, tuple[PartLine
     if not first:  # what stands before is for all of them
         return options, _several(options, rest, check)
     own = {name: getattr(options, name) for name in OWN if typed(name)}
-    job = replace(options, **{name: names_of(RunOptions)[name] for name in own})
+    usual = names_of(RunOptions)
+    job = replace(options, **{name: untyped(name, usual[name]) for name in own})
     job = replace(job, hostfile=options.hostfile, lists=options.lists)
     lines = _several(job, rest, check)
     options = replace(options, words=first)
