@@ -216,6 +216,8 @@ def _script_line(
         why = f"{who} gives scripts {argument}=N; leave it out if yours does not want it"
         added.append(Reason((), ("--local-rank-arg", argument), why))
     options += [word for reason in added for word in reason.words]
+    if ":" in rest:
+        options.append("--")  # else it would stand between two programs
     return Line(tuple(options), tuple(rest), (*reasons, *added))
 
 

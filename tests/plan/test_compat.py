@@ -116,6 +116,7 @@ def test_refused(line: str, said: str) -> None:
         ("torchrun --nproc_per_node=gpu -- --odd.py a", "--nproc-per-node gpu --odd.py a"),
         ("torchrun --max_restarts=5 --nnodes=2:4 --nproc-per-node 8 t.py",
          "--max-restarts 5 --nnodes 2:4 --nproc-per-node 8 t.py"),
+        ("torchrun --nproc-per-node 8 t.py a : b", "--nproc-per-node 8 -- t.py a : b"),
         ("torchrun --rdzv-endpoint= - x", None),
         ("torchrun --rdzv_endpoint h:1 - x", "--nproc-per-node 1 - x"),
         ("torchrun -m --no-python pkg -m", "-m --no-python --nproc-per-node 1 pkg -m"),
