@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dispatcher.model.errors import HostfileError, Problem, UsageError
-from dispatcher.model.names import MOST_PROBLEMS, BadName
+from dispatcher.model.names import MOST_PROBLEMS, BadName, problem
 from dispatcher.plan.hosts import hostfile
 from dispatcher.plan.hosts.hostfile import (
     MOST_BYTES,
@@ -220,7 +220,7 @@ def test_of_mistakes_and_contradictions_the_first_are_told() -> None:
 def test_a_long_line_is_shown_for_few_of_its_mistakes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each shows the line as far as it: for thousands that would be seconds."""
     told: list[int] = []
-    really = hostfile.problem
+    really = problem
 
     def noted(source: str, number: int, line: str, bad: BadName, width: int = 1) -> Problem:
         told.append(bad.offset)
