@@ -337,7 +337,7 @@ def test_kill_all_ends_what_dead_launchers_left(desk: Desk, state: Path) -> None
             assert left.wait(timeout=60) == -signal.SIGKILL
         finally:
             left.kill()
-    assert [job["state"] for job in jobs()] == ["dead", "ended"]
+    assert [job["state"] for job in jobs()] == ["ended", "ended"]
     wait_for(lambda: Process.of(lives["pid"]) is None, 60, lambda: "the launcher has ended")
 
 

@@ -129,9 +129,7 @@ def test_kill_ends_this_run_and_no_other(
     assert done.returncode == 0, done.stdout + done.stderr
     if dead:
         assert "n[1-2]: killed" in done.stdout or "n1: killed" in done.stdout
-        assert login.state(mine) == "dead"
-    else:
-        assert login.state(mine) == "ended"
+    assert login.state(mine) == "ended"
     wait_for(lambda: login.living(mine) == {"n1": 1}, 60, lambda: f"left: {login.living(mine)}")
     assert liar.poll() is None  # another user's, whatever it says
     assert not login.folders(mine)
