@@ -80,6 +80,12 @@ class Process(Value):
     def lives(self) -> bool:
         return Process.of(self.pid) == self
 
+    def wait(self, seconds: float) -> None:
+        """Until it is gone, ``seconds`` at most. It is nobody's child here, so it is looked at."""
+        until = time.monotonic() + seconds
+        while self.lives and time.monotonic() < until:
+            time.sleep(0.02)
+
     @property
     def is_stopped(self) -> bool:
         """Whether it does nothing until a SIGCONT."""
@@ -373,9 +379,8 @@ def not_running(job: Job) -> DispatchError:
             f"job {job.run_id}: it has ended, exit code {job.exit_code}",
             hint=f"dispatch logs {job.run_id}",
         )
-    until = time.monotonic() + DYING
-    while job.detached and job.state == RUNNING and time.monotonic() < until:
-        time.sleep(0.02)  # the kernel closes its socket before it is gone
+    if job.detached and job.state == RUNNING:
+        job.launcher.wait(DYING)  # the kernel closes its socket before it is gone
     if job.state == DEAD:
         return LauncherKilled(
             f"job {job.run_id}: its launcher (pid {job.launcher.pid}) was killed: no verdict",

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import time
 from collections.abc import Callable, Mapping, Sequence
 
 import click
@@ -34,7 +33,7 @@ if TYPE_CHECKING:
 #: seconds that a launcher gets to end by itself, once its ranks are dead
 LAUNCHER = 10.0
 #: the verdict of a job whose launcher is gone, once nothing is left of it
-AFTERWARDS = "error: its launcher was killed; dispatch kill ended what was left [launcher-killed]"
+VERDICT = "error: its launcher was killed; dispatch kill ended what was left [launcher-killed]"
 
 
 def look(hosts: Sequence[Host], run_ids: Sequence[str], reach: LoginOptions, *, kill: bool) -> Look:
@@ -207,19 +206,12 @@ def _kill(job: registry.Job, looks: list[Look], out: Callable[[str], None]) -> i
         return code
     if job.by_program and job.launcher.lives:  # it has other things to do, and ends when it likes
         return code
-    _wait(job.launcher, LAUNCHER)
+    job.launcher.wait(LAUNCHER)
     if job.launcher.lives:
         os.kill(job.launcher.pid, signal.SIGKILL)
         out(f"launcher: killed pid {job.launcher.pid}, which did not end by itself")
-        _wait(job.launcher, registry.DYING)
+        job.launcher.wait(registry.DYING)
     if code == 0 and job.state == registry.DEAD:
         with contextlib.suppress(OSError):  # a full disk costs the word, not the deed
-            registry.conclude(job.folder, errors.CLUSTER, [AFTERWARDS])
+            registry.conclude(job.folder, errors.CLUSTER, [VERDICT])
     return code
-
-
-def _wait(process: registry.Process, seconds: float) -> None:
-    """Until it is gone, ``seconds`` at most."""
-    end = time.monotonic() + seconds
-    while process.lives and time.monotonic() < end:
-        time.sleep(0.05)

@@ -64,6 +64,13 @@ def looks(monkeypatch: pytest.MonkeyPatch) -> Looks:
     return looks
 
 
+def of_process(folder: Path, process: subprocess.Popen[bytes]) -> None:
+    """Have ``process`` be the launcher of the job."""
+    known = registry.Process.of(process.pid)
+    assert known is not None
+    of_record(folder, launcher=[known.pid, known.started, known.boot])
+
+
 def of_record(folder: Path, **changes: Any) -> None:
     path = folder / "job.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
@@ -245,10 +252,7 @@ def test_a_launcher_that_stays_is_killed_last(
     monkeypatch.setattr(command, "LAUNCHER", 0.1)
     reach: dict[str, Any] = {"transport": "ssh", "rsh": None, "ssh_config": "/c", "host_keys": None}
     one = launched(run_id=ALIVE, code=None, hosts=[("n1", "me", 22)], reach=reach)
-    process = sleeper()
-    known = registry.Process.of(process.pid)
-    assert known is not None
-    of_record(one.folder, launcher=[known.pid, known.started, known.boot])
+    of_process(one.folder, process := sleeper())
     looks.killed = {"n1": [tagged("killed", ALIVE)]}
     assert cli.main(["kill", ALIVE]) == 0
     assert process.wait(60) == -9
@@ -265,9 +269,7 @@ def test_a_program_that_has_begun_a_job_is_not_killed_for_it(
     launched: Launched, looks: Looks, sleeper: Callable[[], Any], capsys: pytest.CaptureFixture[str]
 ) -> None:
     one = launched(run_id=ALIVE, code=None, detached=False, by_program=True)
-    known = registry.Process.of((process := sleeper()).pid)
-    assert known is not None
-    of_record(one.folder, launcher=[known.pid, known.started, known.boot])
+    of_process(one.folder, process := sleeper())
     looks.killed = {"n1": [tagged("killed", ALIVE)]}
     assert cli.main(["kill", ALIVE]) == 0
     wait_for(lambda: one.orders == [{"order": "stop", "now": True}])
@@ -279,11 +281,8 @@ def test_a_launcher_that_ends_by_itself_is_left_to_do_so(
     launched: Launched, looks: Looks, sleeper: Callable[[], Any],
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
-    process = sleeper()
-    known = registry.Process.of(process.pid)
-    assert known is not None
     one = launched(run_id=ALIVE, code=None, detached=False)
-    of_record(one.folder, launcher=[known.pid, known.started, known.boot])
+    of_process(one.folder, process := sleeper())
     monkeypatch.setattr(time, "sleep", lambda seconds: process.kill() or process.wait())
     looks.killed = {"n1": [tagged("left", ALIVE)], "n2": []}
     assert cli.main(["kill", "aaaaaa"]) == 1
@@ -343,9 +342,7 @@ def test_a_job_that_is_killed_with_its_launcher_has_ended(
     on_record: OnRecord, looks: Looks, sleeper: Callable[[], Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(command, "LAUNCHER", 0.1)
-    known = registry.Process.of(sleeper().pid)
-    assert known is not None
-    of_record(on_record(ALIVE), launcher=[known.pid, known.started, known.boot])
+    of_process(on_record(ALIVE), sleeper())
     looks.killed = {"n1": []}
     assert cli.main(["kill", ALIVE]) == 0
     assert registry.find(ALIVE).exit_code == 125
@@ -355,10 +352,8 @@ def test_what_runs_does_not_wait_for_hosts_of_the_dead(
     on_record: OnRecord, looks: Looks, sleeper: Callable[[], Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(command, "LAUNCHER", 0.1)
-    known = registry.Process.of(sleeper().pid)
-    assert known is not None
     of_record(on_record(DEAD), launcher=GONE)
-    of_record(on_record(ALIVE), launcher=[known.pid, known.started, known.boot])
+    of_process(on_record(ALIVE), sleeper())
     assert cli.main(["kill", "--all"]) == 0
     assert [ids for _, ids, _ in looks.calls] == [[ALIVE], [DEAD]]
 
@@ -367,9 +362,7 @@ def test_after_ctrl_c_all_else_is_left_as_it_is(
     on_record: OnRecord, looks: Looks, sleeper: Callable[[], Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(command, "LAUNCHER", 0.1)
-    known = registry.Process.of((process := sleeper()).pid)
-    assert known is not None
-    of_record(on_record(DEAD), launcher=[known.pid, known.started, known.boot])
+    of_process(on_record(DEAD), process := sleeper())
     of_record(on_record(ALIVE), launcher=GONE)
     looks.failures_of_killing, looks.interrupted = ["n1: interrupted by SIGINT"], 130
     assert cli.main(["kill", "--all"]) == 130
