@@ -36,7 +36,7 @@ else:  # pragma: no cover
 EVERY = "all"
 PROFILE = "profile"
 #: two ways to name the hosts: those of one table add up, of several the narrowest holds
-_HOSTS = ("hostfile", "hosts")
+HOSTS = ("hostfile", "hosts")
 #: command -> others whose tables are its own as well
 _BESIDE = {"dsx": ("exec",)}
 #: characters of a line: tomllib takes a key of many parts in time that grows with their square
@@ -163,8 +163,8 @@ def chosen(files: Iterable[Defaults], command: str, profile: str | None) -> dict
 
 def _less_wider_hosts(found: dict[str, Setting], setting: Setting) -> None:
     """Take from ``found`` the hosts that another table names, if ``setting`` names hosts."""
-    if current(setting.name) in _HOSTS:
-        for name in _HOSTS:
+    if current(setting.name) in HOSTS:
+        for name in HOSTS:
             if name in found and found[name].origin != setting.origin:
                 del found[name]
 

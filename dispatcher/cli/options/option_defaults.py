@@ -127,11 +127,12 @@ def file_settings(command: str) -> dict[str, Setting]:
 
 def _chosen(files: Sequence[Defaults], command: str, profile: str | None) -> dict[str, Setting]:
     """What ``files`` say to ``command``; no hosts where the variable for these has some."""
-    from dispatcher.cli.options.config_file import chosen  # and with it a TOML parser
+    from dispatcher.cli.options.config_file import HOSTS, chosen  # and with it a TOML parser
 
     found = chosen(files, command, profile)
-    hosts = ("hostfile", "hosts") if os.environ.get("DISPATCH_HOSTFILE") else ()
-    return {name: setting for name, setting in found.items() if name not in hosts}
+    if os.environ.get("DISPATCH_HOSTFILE"):
+        found = {name: setting for name, setting in found.items() if name not in HOSTS}
+    return found
 
 
 def file_values(command: str, names: Mapping[str, str]) -> dict[str, Any]:
