@@ -231,8 +231,8 @@ _HINTS = {
     ): "--sync sends your folder there before the start; or name one every host has with --chdir",
     ("missing", "not executable"): "install it there; for a Python elsewhere: --python, or python= "
     "in the hostfile",
-    ("no interpreter",): "install that there, or mend the first line; \\x0d at its end is Windows' "
-    "line end",
+    ("no interpreter",): "install it there, or mend the first line of the program; a \\x0d at its "
+    "end is the line end of Windows",
     ("open mpi",): "leave --mpi pmi1 out; or --mpi none, if its ranks do not meet",
     ("iface",): "name one that every host has with --iface, or leave the choice to the libraries",
     ("port",): "name a free port with --master-port, or leave the choice to dispatch",
