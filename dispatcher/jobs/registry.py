@@ -42,7 +42,7 @@ from dispatcher.model.errors import (
 from dispatcher.model.frozen import Value, value
 from dispatcher.model.host import Host
 from dispatcher.model.names import MOST_RANKS, nearest
-from dispatcher.model.paths import is_run_id, private, state_folder, write_new
+from dispatcher.model.paths import is_run_id, private, replace_file, state_folder
 
 #: ended jobs that are kept at most
 MOST_RECORDS = 100
@@ -338,15 +338,8 @@ def _load(path: Path) -> Any:
 
 
 def _write(path: Path, value: Any) -> None:
-    """Put ``value`` there at once or not at all: somebody may be reading."""
-    part = path.with_suffix(".part")
-    try:
-        write_new(part, json.dumps(value).encode())
-        os.replace(part, path)
-    except OSError:
-        with contextlib.suppress(OSError):
-            part.unlink()  # half of it would stand in the way of all that follows
-        raise
+    """Raises: OSError."""
+    replace_file(path, json.dumps(value).encode())
 
 
 def _forget(base: Path) -> None:

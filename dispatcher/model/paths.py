@@ -261,6 +261,26 @@ def write_new(path: Path, data: bytes) -> None:
         os.close(fd)
 
 
+def replace_file(path: str | Path, data: bytes, mode: int = 0o600) -> None:
+    """Have the file ``path`` hold ``data``, at once or not at all: somebody may be reading.
+
+    Raises: OSError; nothing is left behind then, as a full disk has less room with each that is.
+    """
+    beside = f"{path}.{os.urandom(6).hex()}.new"
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    fd = os.open(beside, flags, mode)
+    try:
+        try:
+            write_all(fd, data)
+        finally:
+            os.close(fd)
+        os.replace(beside, path)
+    except OSError:
+        with contextlib.suppress(OSError):
+            os.unlink(beside)
+        raise
+
+
 def write_all(fd: int, data: bytes) -> None:
     """Write all of ``data``; one write(2) where the descriptor takes it whole.
 

@@ -24,6 +24,7 @@ from dispatcher.model.paths import (
     is_run_id,
     new_run_id,
     private,
+    replace_file,
     state_folder,
     write_all,
     write_new,
@@ -242,6 +243,32 @@ def test_a_new_file_is_ours_alone_and_touches_nothing(tmp_path: Path) -> None:
     assert path.read_bytes() == b"data"
     assert not (tmp_path / "nowhere").exists()
     assert len(os.listdir("/proc/self/fd")) == len(open_before)
+
+
+@pytest.mark.usefixtures("open_mask")
+def test_a_file_is_replaced_at_once_or_not_at_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "file"
+    replace_file(path, b"first")
+    assert (path.read_bytes(), mode(path)) == (b"first", 0o600)
+    replace_file(str(path), b"second", 0o644)
+    assert (path.read_bytes(), mode(path)) == (b"second", 0o644)
+    with pytest.raises(IsADirectoryError):
+        replace_file(tmp_path, b"third")
+
+    def is_full(fd: int, data: bytes) -> None:
+        os.write(fd, data[:1])
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(paths, "write_all", is_full)
+    open_before = os.listdir("/proc/self/fd")
+    with pytest.raises(OSError, match="No space"):
+        replace_file(path, b"third")
+    assert len(os.listdir("/proc/self/fd")) == len(open_before)
+    assert path.read_bytes() == b"second"
+    assert os.listdir(tmp_path) == ["file"]
+    assert not [name for name in os.listdir(tmp_path.parent) if name.endswith(".new")]
 
 
 def open_to_all(folder: Path) -> Path:

@@ -11,7 +11,6 @@ and who is done leaves it. So a rolling execution whose launcher was killed goes
 from __future__ import annotations
 
 import contextlib
-import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 
@@ -19,6 +18,7 @@ from dispatcher.core.events.exec_events import HostDone, Outcome, is_good
 from dispatcher.core.events.run_events import Entry, Sink
 from dispatcher.model.errors import FileUnusable
 from dispatcher.model.host import Host
+from dispatcher.model.paths import replace_file
 from dispatcher.output.exec.exec_notes import outcome_text
 
 _HEAD = "# hosts that failed, or were not started, by dispatch exec\n"
@@ -82,13 +82,4 @@ def write(path: str, hosts: Sequence[Host], outcomes: Mapping[int, Outcome]) -> 
             line += f" port={host.port}"
         why = "not done" if outcome is None else " ".join(outcome_text(outcome).split())
         lines.append(f"{line}  # {why}\n")
-    beside = f"{path}.{os.urandom(6).hex()}.new"
-    fd = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
-    try:
-        with os.fdopen(fd, "w", encoding="utf-8", errors="backslashreplace") as file:
-            file.writelines(lines)
-        os.replace(beside, path)
-    except OSError:  # a full disk has less room with each that stays, and it is tried again
-        with contextlib.suppress(OSError):
-            os.unlink(beside)
-        raise
+    replace_file(path, "".join(lines).encode("utf-8", "backslashreplace"), 0o644)

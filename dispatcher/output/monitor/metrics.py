@@ -10,13 +10,13 @@ The text: https://prometheus.io/docs/instrumenting/exposition_formats/
 from __future__ import annotations
 
 import contextlib
-import os
 import socket
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 from dispatcher.core.events.run_events import Sink
+from dispatcher.model.paths import replace_file
 from dispatcher.output.monitor.live_table import Row, Snapshot
 from dispatcher.output.monitor.run_progress import STATES
 from dispatcher.plan.job.placement import name
@@ -113,19 +113,8 @@ class Metrics(Sink):
             self._path.unlink()
 
     def _write(self) -> None:
-        part = self._path.with_name(f".{self._path.name}.{os.getpid()}")
-        with contextlib.suppress(FileNotFoundError):
-            part.unlink()
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-        fd = os.open(part, flags, 0o644)  # others' collectors read it; there is no secret in it
-        try:
-            with os.fdopen(fd, "wb") as file:
-                file.write(self._text().encode())
-            os.replace(part, self._path)
-        except OSError:
-            with contextlib.suppress(OSError):
-                part.unlink()
-            raise
+        # others' collectors read it; there is no secret in it
+        replace_file(self._path, self._text().encode(), 0o644)
 
     def _answer(self, listener: socket.socket) -> None:
         """Answer who has called; who takes nothing gets nothing."""
