@@ -254,7 +254,8 @@ def test_the_collective_of_torch_is_named_with_who_has_not_called_it(desk: Desk)
 
 
 #: rank 0 answers as NCCL's RAS does, at the place that the run has for it, and says that 1 is dead;
-#: to everybody, since who asks does not wait for an answer that is late
+#: to everybody, since who asks does not wait for an answer that is late. It stays until it has been
+#: asked: whose it was can be told of nobody who has left
 RAS = """
 import contextlib, os, socket, threading, time
 from pathlib import Path
@@ -269,8 +270,11 @@ def answer(server):
     while True:
         link, _ = server.accept()
         with link, contextlib.suppress(OSError):
+            link.settimeout(10)
             link.recv(999)
-            link.sendall(("SERVER PROTOCOL 2\\nOK\\nErrors\\n======\\n\\n" + dead).encode())
+            link.sendall(b"SERVER PROTOCOL 2\\n")
+            link.recv(999)
+            link.sendall(("OK\\nErrors\\n======\\n\\n" + dead).encode())
 if os.environ["RANK"] == "0":
     host, _, port = os.environ["NCCL_RAS_ADDR"].partition(":")
     server = socket.create_server((host, int(port)))
