@@ -288,6 +288,8 @@ class PmixBridge:
             world, group = self._who_meet(members)
         except KeyError:
             return self._answer(id, NOT_FOUND)
+        if not group:  # of PMIx 6: who joins a group that others assemble names nobody
+            return self._answer(id, NOT_SUPPORTED)
         packet = zlib.compress(data, 1)
         fence = world, group + tag
         if fence in self.waiting or max(len(packet) - PACKET_LIMIT, len(fence[1]) - NAME_LIMIT) > 0:

@@ -377,3 +377,13 @@ def test_what_is_refused_is_told_by_number(house: House) -> None:
         (released,) = heard(end, 1)
         assert released["status"] == status
     end.close()
+
+
+@pytest.mark.parametrize("members", [[], [[JOB["name"], []]]])
+def test_a_meeting_of_nobody_is_refused_here(house: House, members: list[Any]) -> None:
+    there, end = house.serving()
+    end.sendall(control("group", id=5, verb="construct", name=b"g", members=members, data=b""))
+    assert house.turn() == []  # the launcher would end the link
+    assert [(told["id"], told["status"]) for told in heard(end, 1)] == [(5, -47)]
+    assert there.waiting == {}
+    end.close()
