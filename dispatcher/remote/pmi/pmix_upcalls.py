@@ -87,6 +87,8 @@ _NAME, _KEY = 255, 511
 FIRST_READ = 1
 ENDPOINTS, CONTEXT, MEMBERSHIP = b"pmix.grp.endpt", b"pmix.grp.ctxid", b"pmix.grp.mbrs"
 LOCAL = b"pmix.grp.lcl"
+#: PMIX_GROUP_ADD_MEMBERS, PMIX_GROUP_BOOTSTRAP: who is in a group is not known to those who make it
+PARTIAL = b"pmix.grp.add", b"pmix.grp.btstrp"
 
 _P, _S, _I = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int
 _PROCS, _INFOS = ctypes.POINTER(Proc), ctypes.POINTER(Info)
@@ -129,6 +131,8 @@ def functions(
                 return SUCCESS
             if info.key == ENDPOINTS and info.value.type == BYTE_OBJECT:
                 data = ctypes.string_at(info.value.content[0], info.value.content[1])
+            if info.key in PARTIAL:
+                return NOT_SUPPORTED
         kind = "destruct" if verb else "construct"
         asked("group", answer, verb=kind, name=name, members=members_of(procs, n), data=data)
         return SUCCESS

@@ -494,6 +494,14 @@ def test_a_group_of_one_host_is_the_library_s_own_affair(told: Told) -> None:
     assert (told.asked, given) == ([], [(SUCCESS, 1)])
 
 
+@pytest.mark.parametrize("key", [b"pmix.grp.add", b"pmix.grp.btstrp"])
+def test_a_group_whose_makers_do_not_know_it_is_refused(told: Told, key: bytes) -> None:
+    answered = GroupTold(lambda *given: pytest.fail(f"answered twice: {given}"))
+    infos = libpmix.Infos([(b"pmix.grp.actxid", 1, 1), (key, libpmix.SIZE, 2)])
+    assert group(told, 0, infos, answered) == -47
+    assert told.asked == []
+
+
 def test_worlds_connect_and_part(told: Told) -> None:
     given: list[Any] = []
     answered = ctypes.CFUNCTYPE(None, ctypes.c_int, ctypes.c_void_p)(
