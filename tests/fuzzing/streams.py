@@ -25,7 +25,7 @@ from dispatcher.core.events.run_events import Entry
 from dispatcher.core.run.fences import FenceError, Fences
 from dispatcher.model.errors import CannotCopy
 from dispatcher.model.failure import Ending, Failure, Kind
-from dispatcher.remote import tree_relay
+from dispatcher.remote import tree_command, tree_relay
 from dispatcher.remote.copy import receiver as copy_receiver
 from dispatcher.remote.copy.disk import NotGiven, NotTaken
 from dispatcher.remote.copy.receiver import Receiver
@@ -191,6 +191,7 @@ def tree_near(data: bytes) -> None:
     mux.frame(1, mux.OPEN, b"\0sh\0-c\0true") + mux.frame(1, mux.INPUT, b"x")
     + mux.frame(7, tree_relay.KEEP, b"abc") + mux.frame(1, tree_relay.KEPT, mux.COUNT.pack(7))
     + mux.frame(1, mux.CLOSE),
+    5 * mux.frame(1, mux.OPEN, b"n2 key\0ssh\0" + tree_relay.KNOWN),
     # it has one root, whom it serves; what is no frame of it ends the relay, in any way
     own=(ValueError, KeyError, struct.error),
 )  # fmt: skip
@@ -205,7 +206,12 @@ def tree_far(data: bytes) -> None:
         opened.extend(os.open("/dev/null", os.O_RDWR) for _ in range(3))
         return -1, tuple(opened[-3:])
 
-    with patch.object(tree_relay, "start", nobody):
+    def in_memory(lines: bytes) -> tuple[int, bytes]:
+        known = tree_command.in_memory(lines)
+        opened.append(known[0])
+        return known
+
+    with patch.multiple(tree_relay, start=nobody, in_memory=in_memory):
         try:
             for at in range(0, min(len(data), 1 << 15), 4096):
                 os.write(into, data[at : at + 4096])

@@ -89,6 +89,15 @@ def test_every_target_takes_its_seeds() -> None:
                 assert found is None, f"{target.name}: {found}"
 
 
+def test_no_target_keeps_what_it_opens() -> None:
+    for target in texts.TARGETS:
+        for seed in target.seeds:
+            judge(target, seed)
+            opened = os.listdir("/proc/self/fd")
+            judge(target, seed)
+            assert os.listdir("/proc/self/fd") == opened, target.name
+
+
 # -- would they notice? ---------------------------------------------------------------------
 
 
