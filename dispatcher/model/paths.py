@@ -222,13 +222,13 @@ def private(folder: Path) -> Path:
     return folder
 
 
-def create(path: Path) -> int:
-    """A descriptor of the new file ``path``, mode 0600. Nothing that lies there is touched.
+def create(path: str | Path, mode: int = 0o600) -> int:
+    """A descriptor of the new file ``path``. Nothing that lies there is touched.
 
     Raises: OSError, also when something of that name exists, be it a link.
     """
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-    return os.open(path, flags, 0o600)
+    return os.open(path, flags, mode)
 
 
 def anew(path: str, mode: int = 0o600) -> int:
@@ -267,8 +267,7 @@ def replace_file(path: str | Path, data: bytes, mode: int = 0o600) -> None:
     Raises: OSError; nothing is left behind then, as a full disk has less room with each that is.
     """
     beside = f"{path}.{os.urandom(6).hex()}.new"
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-    fd = os.open(beside, flags, mode)
+    fd = create(beside, mode)
     try:
         try:
             write_all(fd, data)
