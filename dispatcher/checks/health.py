@@ -21,6 +21,7 @@ from dispatcher.checks.check import (
     ok,
     warn,
 )
+from dispatcher.model.names import size
 
 SHM = "/dev/shm"  # noqa: S108 - looked at, not written to
 GIB, MIB = 1 << 30, 1 << 20
@@ -40,13 +41,6 @@ SLOW_NAME = 1.0
 
 _FIELD = re.compile(r"^(\w+):\s+(\d+) kB$", re.M)
 _LIMIT = re.compile(r"^(Max [a-z]+(?: [a-z]+)*)  +(\S+) +(\S+)", re.M)
-
-
-def size(n_bytes: float) -> str:
-    """``1.5 GiB``, ``12 MiB``."""
-    if n_bytes >= GIB:
-        return f"{n_bytes / GIB:.1f} GiB"
-    return f"{n_bytes / MIB:.0f} MiB"
 
 
 def memory(seen: Seen) -> Finding:

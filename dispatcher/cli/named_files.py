@@ -11,6 +11,7 @@ import os
 from collections.abc import Callable
 
 from dispatcher.model.errors import FileUnusable
+from dispatcher.model.names import size
 from dispatcher.model.paths import anew
 
 
@@ -27,8 +28,7 @@ def read(who: str, path: str, most: int) -> bytes:
 
     found = _worded(who, reading)
     if len(found) > most:
-        size = f"{most >> 20} MiB" if most >> 20 else f"{most >> 10} KiB"
-        raise FileUnusable(f"{who}: larger than {size}")
+        raise FileUnusable(f"{who}: larger than {size(most)}")
     return found
 
 

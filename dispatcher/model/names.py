@@ -193,12 +193,22 @@ def digits(text: str, what: str, low: int, high: int, hint: str | None = None) -
 
 MOST_RANKS = 1_000_000
 MOST_PROBLEMS = 100  # reported of one file; nobody reads more
+_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 LONGEST_LINE = 1 << 17  # characters; also the longest argument Linux passes to a program
 
 
 def plural(count: int, noun: str, many: str | None = None) -> str:
     """``1 host``, ``2 hosts``; many: the plural, where that is not made with an s."""
     return f"{count} {noun}" if count == 1 else f"{count} {many or noun + 's'}"
+
+
+def size(nbytes: float) -> str:
+    """Bytes in words: ``17 B``, ``64 KiB``, ``1.5 MiB``."""
+    unit = 0
+    while nbytes >= 1024 and unit < len(_UNITS) - 1:
+        nbytes /= 1024
+        unit += 1
+    return f"{nbytes:.1f}".removesuffix(".0") + f" {_UNITS[unit]}"
 
 
 def decoded(text: bytes | str) -> str:

@@ -25,6 +25,7 @@ from dispatcher.core.events.run_events import Entry, NodeConnected, Sink
 from dispatcher.model import errors
 from dispatcher.model.errors import DispatchError
 from dispatcher.model.host import Host
+from dispatcher.model.names import size
 from dispatcher.plan.exec_plan import ExecLimits, ExecPlan
 from dispatcher.remote.protocol.packing import PackError, pack, unpack
 from dispatcher.runner.exec.exec_loop import ExecRunner
@@ -144,7 +145,7 @@ def _answer(outcome: Outcome, node: int, answers: _Answers) -> Answer:
     first, _, rest = said.partition(b"\n")
     try:
         if len(said) > MOST:
-            raise PackError(f"more than {MOST >> 20} MiB")
+            raise PackError(f"more than {size(MOST)}")
         now = float(first)
         readings = _checked(rest)
     except ValueError as error:

@@ -25,6 +25,7 @@ from typing import Any, BinaryIO
 
 from dispatcher.bootstrap import payload
 from dispatcher.model.errors import CannotCopy
+from dispatcher.model.names import size
 from dispatcher.model.paths import make_folders
 from dispatcher.remote.copy.disk import PART, Incoming, needs, same_time
 from dispatcher.remote.copy.receiver import WORTH
@@ -128,10 +129,10 @@ class Receiving:
             elif entry.kind not in (copy_frames.FOLDER, copy_frames.LINK):
                 place.refuse(parts, "not a file, folder or link")
         if self.wanted > self._limit:
-            raise CannotCopy(f"more than {self._limit} bytes (--max-size)")
+            raise CannotCopy(f"more than {size(self._limit)} (--max-size)")
         self._ends.append((self._ends or [0])[-1] + self._pieces.write(pack(listed)))
         if self._ends[-1] > _LONGEST_LIST:
-            raise CannotCopy(f"a list of more than {_LONGEST_LIST} bytes")
+            raise CannotCopy(f"a list of more than {size(_LONGEST_LIST)}")
         return more
 
     def _entries(self) -> Iterator[tuple[int, Entry]]:
@@ -387,7 +388,7 @@ class Fetching(CopyHandler):
             while True:
                 copy.bytes += file.write(reader.chunk())
                 if copy.bytes > self._limit + _TAR_OVERHEAD:
-                    raise CannotCopy(f"more than {self._limit} bytes (--max-size)")
+                    raise CannotCopy(f"more than {size(self._limit)} (--max-size)")
         except Ended:
             pass
 

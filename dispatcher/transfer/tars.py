@@ -19,6 +19,7 @@ from dataclasses import dataclass, field, replace
 from typing import BinaryIO
 
 from dispatcher.model.errors import CannotCopy
+from dispatcher.model.names import size
 from dispatcher.remote.protocol.copy_frames import FILE, FOLDER, Entry
 from dispatcher.transfer.dest_dir import MOST_MEMBERS, SECOND, BadArchive, Place
 
@@ -147,7 +148,7 @@ def _file(
 ) -> None:
     done.bytes += member.size
     if done.bytes > limit:
-        raise CannotCopy(f"more than {limit} bytes (--max-size)")
+        raise CannotCopy(f"more than {size(limit)} (--max-size)")
     fd, name = place.create()
     try:
         left = member.size

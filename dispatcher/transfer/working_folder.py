@@ -19,6 +19,7 @@ from collections.abc import Iterator, Sequence
 from typing import BinaryIO
 
 from dispatcher.model.errors import CannotCopy
+from dispatcher.model.names import size
 from dispatcher.remote.copy.disk import DEEPEST, KINDS
 from dispatcher.remote.protocol.copy_frames import FILE, FOLDER, OTHER, Entry
 from dispatcher.transfer.ignore_rules import Rules
@@ -204,7 +205,7 @@ def _text(path: str) -> bytes:
     with open(fd, "rb") as file:
         text = file.read(MOST_RULES + 1)
     if len(text) > MOST_RULES:
-        raise CannotCopy(f"{path}: more than {MOST_RULES >> 20} MiB of rules")
+        raise CannotCopy(f"{path}: more than {size(MOST_RULES)} of rules")
     return text
 
 

@@ -25,6 +25,7 @@ from dispatcher.model.names import (
     plural,
     problem,
     shown,
+    size,
 )
 
 
@@ -209,3 +210,13 @@ def test_the_name_that_may_be_meant(word: str, known: list[str], meant: str | No
 )  # fmt: skip
 def test_how_many(count: int, noun: str, many: str | None, text: str) -> None:
     assert plural(count, noun, many) == text
+
+
+@cases(
+    ("nbytes", "text"),
+    [(0, "0 B"), (1023, "1023 B"), (1024, "1 KiB"), (65536, "64 KiB"), (1 << 19 | 1, "512 KiB"),
+     ((1 << 20) - 1, "1024 KiB"), (3 << 19, "1.5 MiB"), (1.26 * (1 << 30), "1.3 GiB"),
+     (1 << 50, "1024 TiB")],
+)  # fmt: skip
+def test_bytes_in_words(nbytes: float, text: str) -> None:
+    assert size(nbytes) == text

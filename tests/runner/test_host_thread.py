@@ -358,7 +358,7 @@ def test_a_flood_is_left_in_the_link_and_then_ends_it(
     assert isinstance(lost, ev.NodeLost)
     assert lost.failure.kind is Kind.PROTOCOL
     assert "a flood: " in lost.failure.why
-    assert " MiB of mpi.inside in " in lost.failure.why
+    assert " KiB of mpi.inside in " in lost.failure.why
     assert 100 < len(told) < 5_000
     assert link.closed.wait(60)
 

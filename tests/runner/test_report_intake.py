@@ -54,7 +54,7 @@ def test_what_honest_hosts_say_is_never_held_back(
 @cases(("nbytes", "named"), [(0, "notices"), (40, "notices"), (64 << 10, "notices")])
 def test_a_flood_is_held_back_and_then_ends_the_link(nbytes: int, named: str) -> None:
     quota = Quota()
-    words = rf"a flood: [\d.]+ MiB of {named} in [\d,]+ pieces within 5 s, more than any job"
+    words = rf"a flood: [\d.]+ [KM]?i?B of {named} in [\d,]+ pieces within 5 s, more than any job"
     with pytest.raises(ReportError, match=words):
         speak(quota, nbytes, 60.0, 0.0)
     taken = quota._said["notices"] * (nbytes + REPORT)

@@ -137,9 +137,9 @@ def test_a_list_that_leads_elsewhere(entries: list[Entry], tmp_path: Path) -> No
     ("entries", "why"),
     [
         ([file("a/" + "d/" * 70 + "x")], "/d/d/': more than 64 folders deep"),
-        ([file("a", LIMIT + 1)], f"more than {LIMIT} bytes (--max-size)"),
-        ([file("a", LIMIT), file("b", LIMIT)], f"more than {LIMIT} bytes (--max-size)"),
-        ([file("a", 10**30)], f"more than {LIMIT} bytes (--max-size)"),
+        ([file("a", LIMIT + 1)], "more than 1 MiB (--max-size)"),
+        ([file("a", LIMIT), file("b", LIMIT)], "more than 1 MiB (--max-size)"),
+        ([file("a", 10**30)], "more than 1 MiB (--max-size)"),
         ([file("a"), file("a/x")], "/in/n1/a: not a directory"),
         ([file("a", 0, "d"), file("a")], "/in/n1/a: is a directory"),
         ([file("b", 0, "d"), file("b/x", 0, "d")], "/in/n1/b: not a directory"),
@@ -422,7 +422,7 @@ def test_bounds_of_a_list(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     told, _ = fetch(tmp_path, listing(file("a", 0, "d"), file("b", 0, "d")))
     assert told.error is None
     told, _ = fetch(tmp_path, listing(file("a", LIMIT), file("b", 1)))
-    assert told.error == f"more than {LIMIT} bytes (--max-size)"
+    assert told.error == "more than 1 MiB (--max-size)"
     told, _ = fetch(tmp_path, listing(file("a", LIMIT + 1), file("b", -1)))
     assert told.error == "a member of negative size"
 

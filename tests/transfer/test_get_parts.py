@@ -237,7 +237,11 @@ class TestWithoutPython:
 
     def test_its_files_are_bounded(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(get_files, "_TAR_OVERHEAD", 10_000)
-        for size, why in ((400, None), (600, "more than 500 bytes"), (30_000, "more than 500")):
+        for size, why in (
+            (400, None),
+            (600, "more than 500 B (--max-size)"),
+            (30_000, "more than 500"),
+        ):
             one = fetching(tmp_path, "n1", limit=500)
             wire = talk(one, payload.SHELL + archive(a=bytes(size)))
             assert wire.closed is (size == 30_000)

@@ -266,7 +266,7 @@ class TestBounds:
     def test_bytes_of_all_files_together(self, tmp_path: Path) -> None:
         two = tar(member("a", b"x" * 60), member("b", b"x" * 40))
         assert take(two, tmp_path, 100).bytes == 100
-        with pytest.raises(CannotCopy, match="more than 99 bytes"):
+        with pytest.raises(CannotCopy, match="more than 99 B"):
             take(two, tmp_path, 99)
 
     def test_members(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

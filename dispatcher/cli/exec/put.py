@@ -31,9 +31,8 @@ from dispatcher.model import paths as placeholders
 from dispatcher.model.errors import CannotCopy, ConflictingOptions, MissingArgument, UsageError
 from dispatcher.model.host import LOCAL_NAMES, Host
 from dispatcher.model.hostset import fold
-from dispatcher.model.names import parse_count
+from dispatcher.model.names import parse_count, size
 from dispatcher.model.paths import RANK
-from dispatcher.output.exec.exec_notes import size
 from dispatcher.output.text.sanitize import sanitize_text
 from dispatcher.plan.exec_plan import ExecPlan
 from dispatcher.transfer import put_files

@@ -20,7 +20,7 @@ import click
 from dispatcher.cli import say
 from dispatcher.cli.options.spelling import current
 from dispatcher.model.errors import BadConfig, ConfigNotTrusted
-from dispatcher.model.names import BadName
+from dispatcher.model.names import BadName, size
 from dispatcher.plan.variables import check_folders_variable
 
 if TYPE_CHECKING:
@@ -104,7 +104,7 @@ def read(path: str, *, must_be: bool = False) -> bytes | None:
     except OSError as error:
         raise BadConfig(f"{path}: {(error.strerror or '').lower()}") from None
     if len(text) > MOST_BYTES:
-        raise BadConfig(f"{path}: more than {MOST_BYTES >> 20} MiB")
+        raise BadConfig(f"{path}: more than {size(MOST_BYTES)}")
     return text
 
 

@@ -25,8 +25,8 @@ from dispatcher.model.errors import CannotCopy, DispatchError
 from dispatcher.model.failure import Failure, Kind
 from dispatcher.model.host import LOCAL_NAMES
 from dispatcher.model.hostset import fold
-from dispatcher.model.names import plural
-from dispatcher.output.exec.exec_notes import ExecNotes, outcome_text, size
+from dispatcher.model.names import plural, size
+from dispatcher.output.exec.exec_notes import ExecNotes, outcome_text
 from dispatcher.output.text.sanitize import sanitize_text
 from dispatcher.plan.exec_plan import ExecLimits, ExecPlan
 from dispatcher.plan.job.job_plan import JobPlan

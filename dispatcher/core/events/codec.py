@@ -28,6 +28,7 @@ from typing import Any, TypeVar
 from dispatcher.core.events import run_events
 from dispatcher.core.events.run_events import Entry, Event
 from dispatcher.model.frozen import OneOf, Value
+from dispatcher.model.names import size
 
 #: bytes of a line at most: a frame has 16 MiB, and JSON makes six bytes of one at worst
 LINE_LIMIT = 128 << 20
@@ -52,7 +53,7 @@ def encode(entry: Entry) -> bytes:
 def decode(line: bytes) -> Entry:
     """What ``encode`` made ``line`` of. Raises: Malformed."""
     if len(line) > LINE_LIMIT:
-        raise Malformed(f"longer than {LINE_LIMIT >> 20} MiB")
+        raise Malformed(f"longer than {size(LINE_LIMIT)}")
     try:
         record = json.loads(line)
     except (ValueError, RecursionError):

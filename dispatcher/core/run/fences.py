@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from itertools import chain, groupby
 
 from dispatcher.model.frozen import Value, value
+from dispatcher.model.names import size
 
 #: the first tag of meetings
 ONCE = 20000000000
@@ -106,13 +107,13 @@ class Fences:
         if node not in fence.members or node in fence.packets or epoch != fence.epoch:
             raise FenceError(f"barrier {name[:60]} epoch {epoch}: out of turn")
         if fence.size + len(packet) > FENCE_LIMIT:
-            raise FenceError(f"the keys of one barrier take more than {FENCE_LIMIT} bytes")
+            raise FenceError(f"the keys of one barrier take more than {size(FENCE_LIMIT)}")
         account, lying = self._account, fence.cost + len(packet)
         is_named = name not in self._fences and name not in self._epochs and not fence.once
         named = is_named * (len(name) + NAMED)
         is_too_much = 0 < account.lying[node] > NODE_LIMIT - lying  # a single one may be as large
         if is_too_much or account.named[node] + named > NODE_LIMIT:
-            raise FenceError(f"its barriers take more than {NODE_LIMIT} bytes here")
+            raise FenceError(f"its barriers take more than {size(NODE_LIMIT)} here")
         account.lying[node] += lying
         account.named[node] += named
         self._named[node] += named

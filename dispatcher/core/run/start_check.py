@@ -28,6 +28,7 @@ from dispatcher.model.failure import Failure, Kind
 from dispatcher.model.frozen import Value, value
 from dispatcher.model.hostset import fold
 from dispatcher.model.names import shown as shown_path
+from dispatcher.model.names import size
 from dispatcher.plan.job import devices
 from dispatcher.plan.job.job_plan import JobPlan
 
@@ -252,7 +253,7 @@ def host_warnings(facts: Mapping[int, Facts]) -> list[tuple[int, str]]:
     for node, one in sorted(facts.items()):
         for place, free in zip(FOLDERS, one.room, strict=True):
             if free is not None and free < LEAST_FREE:
-                found.append((node, f"{place} is full: {free >> 10} KiB free"))
+                found.append((node, f"{place} is full: {size(free)} free"))
         if one.script not in (None, common):
             found.append((node, "its script is not the one that most hosts have"))
     return found

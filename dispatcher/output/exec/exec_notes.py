@@ -16,7 +16,7 @@ from dispatcher.core.events import exec_events
 from dispatcher.core.events import run_events as ev
 from dispatcher.core.events.run_events import Entry, Sink
 from dispatcher.model.hostset import fold
-from dispatcher.model.names import plural
+from dispatcher.model.names import plural, size
 from dispatcher.model.paths import write_all
 from dispatcher.output.text.fold import Advise, Trouble, grouped, hints, no_advice
 from dispatcher.output.text.sanitize import sanitize_text
@@ -159,9 +159,6 @@ def _trouble(outcome: exec_events.Outcome, rest: str | None) -> tuple[str, str, 
     return "", text, None
 
 
-_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
-
-
 class CopyResult(Protocol):
     """What is known of the copy to or from one host.
 
@@ -178,15 +175,6 @@ class CopyResult(Protocol):
     equal: int
     error: str | None
     hostile: bool
-
-
-def size(nbytes: float) -> str:
-    """``17 B``, ``1.5 MiB``."""
-    unit = 0
-    while nbytes >= 1024 and unit < len(_UNITS) - 1:
-        nbytes /= 1024
-        unit += 1
-    return f"{nbytes:.1f} {_UNITS[unit]}" if unit else f"{nbytes:.0f} B"
 
 
 def summary(

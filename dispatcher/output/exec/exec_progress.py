@@ -16,8 +16,8 @@ from dispatcher.core.events import exec_events
 from dispatcher.core.events import run_events as ev
 from dispatcher.core.events.run_events import Entry, Sink
 from dispatcher.model.hostset import fold
-from dispatcher.model.names import plural
-from dispatcher.output.exec.exec_notes import CopyResult, size
+from dispatcher.model.names import plural, size
+from dispatcher.output.exec.exec_notes import CopyResult
 from dispatcher.output.terminal.live_terminal import Terminal
 from dispatcher.output.terminal.screen import Live
 

@@ -17,6 +17,7 @@ import contextlib
 import os
 from collections.abc import Iterator
 
+from dispatcher.model.names import size
 from dispatcher.model.paths import write_all
 
 LIMIT = 4 << 30
@@ -98,7 +99,7 @@ class Spill:
                 numbers.append(self._take())
                 self._write(numbers[-1], data[at : at + BLOCK])
         except OSError as error:
-            self._why = (error.strerror or str(error)).lower()
+            self._why = (error.strerror or "").lower() or str(error)
             self.free(numbers)
             return None
         return numbers
@@ -136,7 +137,7 @@ class Spill:
 
             lines = "1 line" if self.broken == 1 else f"{self.broken:,} lines"
             found.append(
-                f"{lines} of more than {BLOCK >> 10} KiB came in pieces, as marked: "
+                f"{lines} of more than {size(BLOCK)} came in pieces, as marked: "
                 f"no room in {gettempdir()}: {self._why}"
             )
         if self.lost:
@@ -156,7 +157,7 @@ class Spill:
         if self._free:
             return self._free.pop()
         if (self._blocks + 1) * BLOCK > self._limit:
-            raise OSError(f"{self._limit:,} bytes are all it may take")
+            raise OSError(f"{size(self._limit)} are all it may take")
         self._blocks += 1
         return self._blocks - 1
 

@@ -30,7 +30,7 @@ from dataclasses import dataclass, replace
 from dispatcher.model.errors import BadBatchJob, HostsDisagree
 from dispatcher.model.host import Host, Hostlist, parse_gpus
 from dispatcher.model.hostset import LIMIT, expand, fold, split_list
-from dispatcher.model.names import BadName, plural, shown
+from dispatcher.model.names import BadName, plural, shown, size
 from dispatcher.plan.hosts.hostfile import MOST_BYTES, parse_hostfile
 from dispatcher.plan.hosts.hostfile_line import MOST_SLOTS
 
@@ -256,7 +256,7 @@ def _contents(place: Surroundings, who: str, variable: str, path: str) -> bytes:
             hint=f"name the hosts with -H, or: env -u {variable} dispatch ...",
         ) from None
     if len(text) > MOST_BYTES:
-        raise BadBatchJob(f"{who}: {shown(path)}: more than {MOST_BYTES >> 20} MiB, not a hostfile")
+        raise BadBatchJob(f"{who}: {shown(path)}: more than {size(MOST_BYTES)}, not a hostfile")
     return text
 
 

@@ -29,7 +29,16 @@ from dispatcher.model.errors import FileUnusable, HostfileError, Problem, UsageE
 from dispatcher.model.frozen import Value, value
 from dispatcher.model.host import Host, Hostlist
 from dispatcher.model.hostset import LIMIT, Resolve, fold
-from dispatcher.model.names import MOST_PROBLEMS, BadName, decoded, display, lines, problem, shown
+from dispatcher.model.names import (
+    MOST_PROBLEMS,
+    BadName,
+    decoded,
+    display,
+    lines,
+    problem,
+    shown,
+    size,
+)
 from dispatcher.plan.hosts.hostfile_line import parse_line
 
 __all__ = ["Host", "Hostlist", "parse_hostfile", "parse_inline", "read_hostfile", "read_hosts"]
@@ -145,7 +154,7 @@ def read_hostfile(
 
 def _bounded(found: bytes, source: str, option: str) -> bytes:
     if len(found) > MOST_BYTES:
-        raise FileUnusable(f"{option}: {source}: more than {MOST_BYTES >> 20} MiB, not a hostfile")
+        raise FileUnusable(f"{option}: {source}: more than {size(MOST_BYTES)}, not a hostfile")
     return found
 
 

@@ -20,6 +20,7 @@ from dispatcher.bootstrap.shell import Wrapper
 from dispatcher.core.events import run_events as ev
 from dispatcher.core.events.exec_events import CommandEnded, PasswordAwaited
 from dispatcher.model.failure import Failure, Kind
+from dispatcher.model.names import size
 from dispatcher.runner.exec.stdio import Prompt, PromptScanner, StdioHandler
 from dispatcher.transport.base import Call, Link, LinkClosed, Target, Transport, Window
 
@@ -344,7 +345,7 @@ class HostCommand:
 
     def _check_noise(self, nbytes: int) -> None:
         if nbytes > MOST_NOISE:
-            why = f"a flood: {MOST_NOISE >> 20} MiB of login noise"
+            why = f"a flood: {size(MOST_NOISE)} of login noise"
             self._end(ev.NodeLost(self._node, Failure(Kind.PROTOCOL, why)))
 
     def _give(self, stream: int, data: bytes) -> None:

@@ -18,6 +18,7 @@ from collections.abc import Sequence
 from dispatcher.core.events import mpi_events
 from dispatcher.core.events import run_events as ev
 from dispatcher.core.events.monitor_events import NodeStacks, RasWarned
+from dispatcher.model.names import size
 from dispatcher.runner.run.reports import ReportError
 
 #: what a report counts beside its bytes, in bytes; and a second of reading it, which is a third of
@@ -64,7 +65,7 @@ class Quota:
         if now - self._since > PATIENCE:
             most, count = self._said.most_common(1)[0]
             raise ReportError(
-                f"a flood: {self._bytes[most] / (1 << 20):.1f} MiB of {most} in {count:,} pieces "
+                f"a flood: {size(self._bytes[most])} of {most} in {count:,} pieces "
                 f"within {now - self._since:.0f} s, more than any job brings"
             )
 

@@ -28,6 +28,7 @@ from contextlib import contextmanager
 
 from dispatcher.bootstrap.payload import SyncScanner, boot_failure, link_ended
 from dispatcher.model.failure import Failure, Kind
+from dispatcher.model.names import size
 from dispatcher.remote.protocol import mux
 from dispatcher.remote.tree_relay import KEEP, KEPT, PULSE
 from dispatcher.transport.base import Asides, Common, Link, LinkClosed
@@ -297,7 +298,7 @@ class Branch:
             self._read_errors(link)
             noise = 0 if self._scanner is None else self._scanner.dropped
             if max(self._n_errors, noise) > _MOST_ERRORS:
-                return Failure(Kind.PROTOCOL, f"a flood: {_MOST_ERRORS >> 20} MiB of noise")
+                return Failure(Kind.PROTOCOL, f"a flood: {size(_MOST_ERRORS)} of noise")
             data = link.read(_READ_SIZE)
             if data is None:
                 return None

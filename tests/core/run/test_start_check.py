@@ -49,10 +49,10 @@ def test_scripts(scripts: tuple[int | None, ...], odd: list[int]) -> None:
     [
         ((None, None), []),
         ((1 << 30, 1 << 30), []),
-        ((LEAST_FREE, LEAST_FREE - 1), ["shared memory is full: 1023 KiB free"]),
+        ((LEAST_FREE, LEAST_FREE - 1), ["shared memory is full: 1024 KiB free"]),
         ((4096, 1 << 30), ["the folder for temporary files is full: 4 KiB free"]),
-        ((0, 0), ["the folder for temporary files is full: 0 KiB free",
-                  "shared memory is full: 0 KiB free"]),
+        ((0, 0), ["the folder for temporary files is full: 0 B free",
+                  "shared memory is full: 0 B free"]),
     ],
 )  # fmt: skip
 def test_room(room: tuple[int | None, int | None], told: list[str]) -> None:

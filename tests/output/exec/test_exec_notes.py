@@ -165,7 +165,7 @@ def test_what_was_copied_is_told_by_how() -> None:
     lines = summary(["a", "b"], [Exited(0)] * 2, [tar, found], 0.04, "sent")
     assert lines == [
         "a: 1 file sent, 0 equal, by tar",
-        "b: 3 files sent, 1 equal, 2.0 KiB were there from an interrupted copy; "
+        "b: 3 files sent, 1 equal, 2 KiB were there from an interrupted copy; "
         "5 B to 2 hosts in 0.0 s",
     ]
 

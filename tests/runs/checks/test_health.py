@@ -87,7 +87,7 @@ def test_three_defects_among_sixteen_hosts_are_named(new_cluster: Callable[..., 
     assert bad == {"n5": ["tmp"], "n9": ["clock"], "n11": ["script"]}
     text = done.stdout
     assert f"critical: n11: script: {folder}/train.py: no such file or directory" in text
-    assert "critical: n5: tmp: the folder for temporary files: full: 0 MiB of 0 MiB free" in text
+    assert "critical: n5: tmp: the folder for temporary files: full: 0 B of 64 KiB free" in text
     assert re.search(
         r"^critical: n9: clock: 6\d\.\d s ahead of this machine's clock", text, re.M
     ), text

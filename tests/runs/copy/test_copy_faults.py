@@ -98,8 +98,8 @@ def test_an_interrupted_copy_goes_on(tmp_path: Path) -> None:
         [*PUT, str(source), f"{there}/"], capture_output=True, text=True, timeout=60, check=False
     )
     assert done.returncode == 0
-    assert "1 file sent, 0 equal, 2.0 MiB were there from an interrupted copy" in done.stderr
-    assert "3.0 MiB in" in done.stderr
+    assert "1 file sent, 0 equal, 2 MiB were there from an interrupted copy" in done.stderr
+    assert "3 MiB in" in done.stderr
     assert os.listdir(there) == ["big"]
     assert (there / "big").read_bytes() == source.read_bytes()
 
