@@ -442,7 +442,12 @@ def boot_failure(by_hand: str, noise: bytes, errors: bytes, status: int | None) 
         )
     how = "the link ended" if status is None else f"exit status {status}"
     why = f"{how} before the agent answered{remote_message(errors or noise)}"
-    return Failure(Kind.BOOT, why, hint=f"try: {by_hand}")
+    return Failure(Kind.BOOT, why, hint=by_hand)
+
+
+def flood_hint(by_hand: str) -> str:
+    """How to see what floods a host's logins. by_hand: ``true`` there, as a user types it."""
+    return f"{by_hand} 2>&1 | head -c 999 | cat -v  # what it writes at login"
 
 
 def pythons_tried(errors: str) -> str:

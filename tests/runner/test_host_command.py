@@ -48,7 +48,8 @@ def test_endless_login_noise_is_no_start(
     for _ in range(2 + (1 << 20) // len(out + errors)):
         host.step(*[out] * bool(out), errors=errors)
     why = "a flood: 1 MiB of login noise"
-    assert host.told[-1] == ev.NodeLost(3, Failure(Kind.PROTOCOL, why))
+    hint = "ssh n3 true 2>&1 | head -c 999 | cat -v  # what it writes at login"
+    assert host.told[-1] == ev.NodeLost(3, Failure(Kind.PROTOCOL, why, hint))
     assert host.command.over
 
 

@@ -361,6 +361,17 @@ def test_a_flood_is_left_in_the_link_and_then_ends_it(
     assert " KiB of mpi.inside in " in lost.failure.why
     assert 100 < len(told) < 5_000
     assert link.closed.wait(60)
+    assert lost.failure.hint is None
+
+
+def test_a_flood_of_login_noise_can_be_looked_at(
+    watch: Callable[..., Watched], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(report_intake, "PATIENCE", 0.2)
+    failure = watch(ScriptedLink([b"evil\033[2J\n" * 20_000] * 200)).failure()
+    assert failure.kind is Kind.PROTOCOL
+    assert " MiB of login noise in " in failure.why
+    assert failure.hint == "ssh n1 true 2>&1 | head -c 999 | cat -v  # what it writes at login"
 
 
 def test_what_nobody_takes_is_held_back_and_nobody_is_late_for_that(

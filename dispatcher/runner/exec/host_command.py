@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from dispatcher.bootstrap import shell
-from dispatcher.bootstrap.payload import SyncScanner, remote_message
+from dispatcher.bootstrap.payload import SyncScanner, flood_hint, remote_message
 from dispatcher.bootstrap.shell import Wrapper
 from dispatcher.core.events import run_events as ev
 from dispatcher.core.events.exec_events import CommandEnded, PasswordAwaited
@@ -346,7 +346,8 @@ class HostCommand:
     def _check_noise(self, nbytes: int) -> None:
         if nbytes > MOST_NOISE:
             why = f"a flood: {size(MOST_NOISE)} of login noise"
-            self._end(ev.NodeLost(self._node, Failure(Kind.PROTOCOL, why)))
+            hint = flood_hint(self._transport.by_hand(self._target, "true"))
+            self._end(ev.NodeLost(self._node, Failure(Kind.PROTOCOL, why, hint)))
 
     def _give(self, stream: int, data: bytes) -> None:
         if not data or self._stopping:

@@ -22,7 +22,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from dispatcher.bootstrap import payload
-from dispatcher.bootstrap.payload import boot_failure, link_ended, remote_message
+from dispatcher.bootstrap.payload import boot_failure, flood_hint, link_ended, remote_message
 from dispatcher.core.events import run_events as ev
 from dispatcher.model.failure import Ending, Failure, Kind
 from dispatcher.remote.protocol.frames import HEADER, WireError, control
@@ -352,8 +352,12 @@ class HostThread(threading.Thread):
                     return self._end_of(link)
                 self._intake.feed(data)
         except (WireError, reports.ReportError) as error:
-            return Failure(Kind.PROTOCOL, str(error))
+            hint = None if self._intake.is_synced else flood_hint(self._by_hand("true"))
+            return Failure(Kind.PROTOCOL, str(error), hint)
         return None
+
+    def _by_hand(self, command: str) -> str:
+        return self._transport.by_hand(self._target, command)
 
     def _beaten(self) -> None:
         self._beat = True
@@ -401,8 +405,7 @@ class HostThread(threading.Thread):
             return known
         if not self._intake.is_synced:
             noise = self._intake.noise()
-            by_hand = self._transport.by_hand(self._target, "python3 -V")
-            return boot_failure(by_hand, noise, errors, status.code)
+            return boot_failure(self._by_hand("python3 -V"), noise, errors, status.code)
         return link_ended("the agent", status, errors)
 
     def _late(self, link: Link) -> Failure:
@@ -411,6 +414,5 @@ class HostThread(threading.Thread):
         return Failure(
             Kind.TIMEOUT,
             f"no answer from the agent within {self._boot_timeout:.0f} s{last_words}",
-            hint="slow login files on that host? try: time "
-            + self._transport.by_hand(self._target, "true"),
+            hint=f"time {self._by_hand('true')}  # are its login files slow?",
         )
