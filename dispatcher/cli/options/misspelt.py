@@ -1,9 +1,9 @@
 """What click finds wrong in a command line, in our words, and the line that may be meant instead.
 
 An option that there is not may be misspelt, be another launcher's name for one of ours
-(``FOREIGN``, and what ``plan.compat`` makes of it), be the short name that another command gives to
-it, or belong to another command. A value that is none of an option's words may be misspelt. The
-hint is the line as it was typed, mended, to be pasted.
+(``FOREIGN``, and what ``plan.compat`` makes of it), ask for what is done anyway (``NEEDLESS``), be
+the short name that another command gives to it, or belong to another command. A value that is none
+of an option's words may be misspelt. The hint is the line as it was typed, mended, to be pasted.
 """
 
 from __future__ import annotations
@@ -47,6 +47,13 @@ FOREIGN = {
     "timestamp-output": "timestamps",
     "wdir": "chdir",
 }
+#: what scp, pdcp and rsync have to be told, and ``put`` and ``get`` do without being told
+NEEDLESS = {
+    "-a": "folders are copied whole, with modes and times, anyway",
+    "-r": "folders are copied whole anyway",
+    "--archive": "folders are copied whole, with modes and times, anyway",
+    "--recursive": "folders are copied whole anyway",
+}
 #: click's errors as ours; the first that fits counts
 _KINDS: dict[type[click.ClickException], type[UsageError]] = {
     click.MissingParameter: MissingArgument,
@@ -81,6 +88,9 @@ AKIN = {"kill": "sweep", "stop": "sweep"}
 
 def _no_such_option(name: str, context: click.Context, help_line: str) -> UsageError:
     ours = _names(context.command)
+    if context.command.name in ("get", "put") and name in NEEDLESS:
+        why = f"{name}: no such option: {NEEDLESS[name]}"
+        return UnknownOption(why, hint=_without(name, context.obj or ()) or help_line)
     takers = []
     if name.startswith("--"):
         meant = FOREIGN.get(name[2:].replace("_", "-"))
@@ -136,6 +146,15 @@ def _mended(name: str, new: str, words: Sequence[str]) -> str:
         if len(name) == 2 and word.startswith(name):  # -lroot
             return mistakes.line([*words[:at], new, word[2:], *words[at + 1 :]])
     return new
+
+
+def _without(name: str, words: Sequence[str]) -> str | None:
+    """The line without the option ``name``, which has no value; None if it is not found."""
+    for at, word in enumerate(words):
+        if word == name or (len(name) == 2 and word.startswith(name)):
+            rest = [f"-{word[2:]}"] if len(name) == 2 and word[2:] else []  # -rw n1
+            return mistakes.line([*words[:at], *rest, *words[at + 1 :]])
+    return None
 
 
 def _translated(name: str, context: click.Context) -> str | None:

@@ -53,6 +53,15 @@ MEANT = "  # did you mean this?"
          f"dispatch run -H n1 --only-ranks 0 a.py{MEANT}"),
         ("dispatch exec -w n1 --fanuot 3 true", "--fanuot: no such option",
          f"dispatch exec -w n1 --fanout 3 true{MEANT}"),
+        # what is done anyway
+        ("dispatch get -r -w n1 /etc got", "-r: no such option: folders are copied whole anyway",
+         "dispatch get -w n1 /etc got"),
+        ("dispatch put -rw n1 d /tmp", "-r: no such option: folders are copied whole anyway",
+         "dispatch put -w n1 d /tmp"),
+        ("dispatch put --recursive -w n1 d /tmp",
+         "--recursive: no such option: folders are copied whole anyway",
+         "dispatch put -w n1 d /tmp"),
+        ("dispatch exec -r -w n1 true", "-r: no such option", "dispatch exec --help"),
         # another launcher's
         ("dispatch --num_gpus 8 -H n1 a.py", "--num-gpus: no such option",
          f"dispatch --nproc-per-node 8 -H n1 a.py{MEANT}"),
