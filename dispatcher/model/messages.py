@@ -441,10 +441,11 @@ See docs/guides/python.md for the arguments. Programs can catch dispatcher.Usage
         "    ls logs/latest/                              # dispatch.jsonl is the journal",
     ),
     _message(
-        "bad-hostfile", _USAGE, "A hostfile has mistakes.",
+        "bad-hostfile", _USAGE, "A hostfile, or a list of hosts after -w, has mistakes.",
         "All of them are shown at once, each with its line and column.",
         """
     dispatch hosts -H hostfile                   # what dispatch makes of it
+    dispatch hosts -w 'n[1-3]'
 """,
     ),
     _message(
