@@ -117,7 +117,7 @@ def test_what_is_too_large_is_refused(tmp_path: Path) -> None:
     (tmp_path / "big").write_bytes(b"x" * 5000)
     done = run("get", "--max-size", "4K", "-w", "localhost", f"{tmp_path}/big", f"{tmp_path}/in")
     assert done.returncode == 1
-    assert "more than 4096 bytes" in done.stderr
+    assert "more than 4 KiB (--max-size)" in done.stderr
     assert not (tmp_path / "in" / "localhost" / "big").exists()
 
 
