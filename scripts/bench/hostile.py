@@ -371,7 +371,7 @@ def exec_(act: Callable[[Any], None], paused: bool, folder: Path) -> tuple[Cost,
 def last_words(said: str) -> str:
     """The line that says what the host did."""
     plain = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", said)
-    lines = [line.strip() for line in plain.splitlines() if "evil" in line]
+    lines = [line.strip() for line in plain.splitlines() if "evil" in line and "hint: " not in line]
     named = [line for line in lines if line.startswith("error")] or lines or [""]
     return named[-1][:150]
 
