@@ -470,7 +470,7 @@ class TestDryRun:
             "--dry-run",
             "--json",
             "-x",
-            "API_TOKEN=zz",
+            "API_TOKEN=swordfish",
             "-H",
             "far[1-2].invalid:2",
             "train.py",
@@ -483,7 +483,7 @@ class TestDryRun:
         assert [node["host"] for node in plan["nodes"]] == ["far1.invalid", "far2.invalid"]
         assert plan["ranks"][3]["environment"]["RANK"] == "3"
         assert plan["ranks"][3]["argv"][-2:] == ["--lr", "1"]
-        assert "zz" not in done.stdout
+        assert "swordfish" not in done.stdout
 
     def test_table(self, desk: Desk) -> None:
         done = desk.run("--dry-run", "-H", "far[1-2].invalid:2", "train.py")
