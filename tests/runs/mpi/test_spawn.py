@@ -20,11 +20,11 @@ NETMOD = ("-x", "MPIR_CVAR_CH4_NETMOD=ucx")
 
 #: what parents begin with; ``child(text, n)`` spawns a Python that runs ``text``
 PARENT = """
-import os, socket, sys
+import os, signal, socket, sys
 from mpi4py import MPI
 W, SELF, EXE = MPI.COMM_WORLD, MPI.COMM_SELF, sys.executable
 CHILD = '''
-import os, socket, sys
+import os, signal, socket, sys
 from mpi4py import MPI
 W, P, SELF = MPI.COMM_WORLD, MPI.Comm.Get_parent(), MPI.COMM_SELF
 '''
@@ -33,6 +33,13 @@ def child(text, n=1, comm=SELF, **info):
     for key, value in info.items():
         known[key] = value
     return comm.Spawn(EXE, ["-c", CHILD + text], n, info=known)
+"""
+
+#: parents of a child that fails: one that does so before all have met, or while they are in
+#: MPI, has them fail as well, and under load their exits are told first
+MEET_AND_WAIT = """
+c.Barrier()
+signal.pause()
 """
 
 ASK = "P.gather((W.rank, W.size, socket.gethostname()), root=0); P.Disconnect()"
@@ -188,10 +195,8 @@ if __name__ == "__main__":
         self, desk: Desk, how: str, code: int, words: str
     ) -> None:
         text = f"""
-c = child("if W.rank == 1: {how}\\nP.Barrier()", 2, W)
-c.Barrier()
-"""
-        # without it all others would wait in their barriers for ever
+c = child("P.Barrier()\\nif W.rank == 1: {how}\\nsignal.pause()", 2, W)
+{MEET_AND_WAIT}"""
         done = desk.run("-H", "localhost:2", script(desk.folder, PARENT + text))
         assert done.returncode == code, done.stderr
         assert "error: rank 1.1 on localhost" in done.stderr
@@ -276,10 +281,9 @@ where(3, hosts="n2,n4")
 
     @mpi
     def test_a_child_on_another_host_ends_the_job(self, cluster: Cluster) -> None:
-        text = """
-c = child("if W.rank == 1: os._exit(5)\\nP.Barrier()", 2, W, host="n3,n4")
-c.Barrier()
-"""
+        text = f"""
+c = child("P.Barrier()\\nif W.rank == 1: os._exit(5)\\nsignal.pause()", 2, W, host="n3,n4")
+{MEET_AND_WAIT}"""
         done = self.run(cluster, PARENT + text, "-H", "n[1-4]:1", "--label", "host")
         assert done.returncode == 5, done.stderr
         assert "error: rank 1.1 on n4" in done.stderr
