@@ -196,6 +196,8 @@ def test_dumps_of_a_flight_recorder() -> None:
     )
     for bad in ([9, "p", 1, b""], [5, "p", -1, b""], [5, "p", 1, b"x" * (STACK_LIMIT + 1)]):
         assert not is_taken("stacks", flights=[bad])
+    assert is_taken("stacks", flights=[[rank, "p", 1, b""] for rank in (4, 5)])
+    assert not is_taken("stacks", flights=[[5, "p", 1, b""]] * 2)  # one file cannot be both
     assert is_taken("stacks", ras=b"x" * STACK_LIMIT)
     assert not is_taken("stacks", ras=b"x" * (STACK_LIMIT + 1))
 

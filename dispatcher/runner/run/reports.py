@@ -326,7 +326,7 @@ def _indices(value: Any) -> tuple[int, ...] | None:
 
 
 def _stacks(fields: Fields, node: int) -> list[ev.Event]:
-    ranks, flights = [], []
+    ranks, flights = [], dict[int, Flight]()
     for item in fields.items("ranks"):
         rank, pid, state, how, text = _row(item, (int, int, str, str, bytes))
         if how not in HOW or len(state) != 1 or not (state.isalpha() or state == "-"):
@@ -334,10 +334,13 @@ def _stacks(fields: Fields, node: int) -> list[ev.Event]:
         ranks.append(RankStack(fields.own(rank), pid, state, how, text))
     for item in fields.items("flights"):
         rank, path, size, data = _row(item, (int, str, int, bytes))
-        flights.append(Flight(fields.own(rank), path[:TEXT_LIMIT], size, data))
+        if rank in flights:  # each has one file
+            raise ReportError("flights: a rank twice")
+        flights[rank] = Flight(fields.own(rank), path[:TEXT_LIMIT], size, data)
     number, ras = fields.integer("number"), fields.bytes("ras", STACK_LIMIT)
     recorders, natives = (_rank_texts(fields, name) for name in ("recorders", "natives"))
-    return [NodeStacks(node, number, tuple(ranks), ras, tuple(flights), recorders, natives)]
+    dumps = tuple(flights.values())
+    return [NodeStacks(node, number, tuple(ranks), ras, dumps, recorders, natives)]
 
 
 def _rank_texts(fields: Fields, name: str) -> tuple[RankText, ...]:
