@@ -3,9 +3,9 @@
 A script is a seed: the bytes that it makes decide what becomes of each frame the liar would have
 sent (``Lies``), or of what the command of a fan-out says (``LyingCommand``). The launcher is the
 real one, in this process; the honest hosts are played beside it. Judged: it ends, in time; no
-thread of ours breaks; what honest hosts' ranks wrote and how they ended is what it is without the
-liar; nobody honest is blamed; the terminal obeys nothing; the liar's host is named; no file is
-made outside the run's folder.
+thread of ours breaks; what honest hosts' ranks wrote, where they were when somebody asked, and how
+they ended is what it is without the liar; nobody honest is blamed; the terminal obeys nothing; the
+liar's host is named; no file is made outside the run's folder.
 """
 
 from __future__ import annotations
@@ -22,19 +22,22 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from runner.played import Agent, Command, Heard, Order, plan_of
+from runner.played import Agent, Answer, Command, Heard, Order, plan_of
 from runner.test_reports import GOOD
 
 from dispatcher.api.report import Report
 from dispatcher.api.run_session import RunSession, open_files
 from dispatcher.core.events import run_events as ev
 from dispatcher.core.events.exec_events import Exited
+from dispatcher.core.events.monitor_events import StacksGathered, StacksWanted
+from dispatcher.core.events.run_events import Entry, Sink
 from dispatcher.model.failure import Ending, Failure, Kind
 from dispatcher.model.host import Host
 from dispatcher.model.paths import RunPaths
 from dispatcher.output.terminal.notes import Notes
 from dispatcher.output.terminal.screen import LineFormat, Screen, Writer
 from dispatcher.output.text.lines import Tail
+from dispatcher.output.text.stacks_text import Stacks
 from dispatcher.plan.exec_plan import ExecLimits, ExecPlan
 from dispatcher.plan.job.request import Limits
 from dispatcher.remote.protocol.frames import (
@@ -70,7 +73,10 @@ LIMITS = Limits(
 )  # fmt: skip
 EXEC_LIMITS = ExecLimits(connect=1.5, command=1.0, grace=0.2)
 #: what a run's folder may hold
-OURS = re.compile(r"(dispatch\.jsonl|(plan|report)\.json|rank-\d{5}\.(out|err)|stacks.*\.txt)\Z")
+OURS = re.compile(
+    r"(dispatch\.jsonl|(plan|report)\.json|rank-\d{5}\.(out|err)"
+    r"|(stacks|ras)-1\.txt|flight-1-rank-\d{5}\.bin)\Z"
+)
 HOSTS = 3
 #: characters of a verdict: two texts of a host, each byte of which may be shown as four characters
 MOST_TEXT = 2 * 4 * TEXT_LIMIT
@@ -243,12 +249,16 @@ LIES: tuple[Callable[[Lies, bytes], None], ...] = (
 class Honest(Agent):
     """As ``Agent``; slow: its ranks end at the second heartbeat, or when they are told to.
 
-    ended: rank -> the status that was reported.
+    ended: rank -> the status that was reported. stood: ranks of which it told where they are.
     """
 
     def __init__(self, number: int, *, slow: bool) -> None:
-        super().__init__(number, **({"start": _begin, "ping": _live} if slow else {}))
+        answers: dict[str, Answer] = {"sample": _look}
+        if slow:
+            answers |= {"start": _begin, "ping": _live}
+        super().__init__(number, **answers)
         self.ended: dict[int, int] = {}
+        self.stood: list[int] = []
 
     def exits(self, rank: int, status: int = 0, **fields: Any) -> None:
         self.ended[rank] = status
@@ -266,6 +276,38 @@ def _live(agent: Agent, order: Order) -> None:
     if len([one for one in agent.orders if one["type"] == "ping"]) > 1:
         for rank in sorted(agent.living):
             agent.exits(rank)
+
+
+def _look(agent: Agent, order: Order) -> None:
+    assert isinstance(agent, Honest)
+    if "stacks" not in order:
+        return
+    agent.stood = sorted(agent.living)
+    agent.report(
+        "stacks",
+        number=order["stacks"]["number"],
+        ranks=[[rank, 100 + rank, "S", "py-spy", _place(rank)] for rank in agent.stood],
+        ras=b"",
+        flights=[[rank, f"/tmp/trace_{rank}", 4, b"dump"] for rank in agent.stood],
+        recorders=[[rank, b"{}"] for rank in agent.stood],
+        natives=[[rank, b"#0 read ()"] for rank in agent.stood],
+    )
+
+
+def _place(rank: int) -> bytes:
+    return b"Thread 1 (active)\n    step_%d (train.py:7)" % rank
+
+
+class Curious(Sink):
+    """Asks where the ranks are, once, when one has started."""
+
+    def __init__(self, tell: Callable[[ev.Event], None]) -> None:
+        self._tell: Callable[[ev.Event], None] | None = tell
+
+    def event(self, entry: Entry) -> None:
+        if isinstance(entry.event, ev.RankSpawned) and self._tell is not None:
+            self._tell(StacksWanted())
+            self._tell = None
 
 
 class Way(Transport):
@@ -342,7 +384,7 @@ def judge_run(seed: int) -> str:
     plan = plan_of(HOSTS, limits=LIMITS)
     ranks = {node.index: node.ranks for node in plan.nodes}
     others = [rank for node, own in ranks.items() if node != liar for rank in own]
-    slow = take.chance(50)
+    slow = take.chance(128)
     agents = [Honest(number, slow=slow) for number in range(HOSTS)]
     agents[liar]._out = lies = Lies(take, ranks[liar], others)
     stage, heard = Stage(), Heard()
@@ -351,11 +393,18 @@ def judge_run(seed: int) -> str:
         with unbroken():
             way = Way(agents)
             screen = stage.screen()
+
+            def answered(number: int, lines: Sequence[str], found: object) -> None:
+                for line in lines:
+                    screen.say(line)
+
             names = [node.host.name for node in plan.nodes]
             paths = RunPaths(stage.base / "run")
             session = RunSession(
                 plan, lambda host: way,
                 [Notes(names, screen.say, verbose=True), screen, heard,
+                 Curious(lambda event: session.tell(event)),
+                 Stacks(names, paths.folder, answered, screen.say),
                  *open_files(plan, paths, screen.say)],
                 say=screen.say, paths=paths,
                 sink_failed=lambda sink, error: stage.failed.append(f"{sink}: {error!r}"),
@@ -417,6 +466,12 @@ def _judge(
             if statuses != [agent.ended.get(rank)]:
                 told = agent.ended.get(rank)
                 raise Harm(f"rank {rank} of {names[node]} ended with {told}; heard: {statuses}")
+        for gathered in heard.of(StacksGathered):
+            if node not in gathered.late:
+                kept = stage.base / "run" / "stacks-1.txt"
+                stacks = kept.read_bytes() if kept.exists() else b"no file"
+                if any(_place(rank) not in stacks for rank in agent.stood):
+                    raise Harm(f"where the ranks of {names[node]} are was lost: {stacks!r}")
         if not began and any((rank, 1) in heard.text for rank in others if rank in agent.living):
             raise Harm(f"output of {names[node]}, where nothing ran")
     if report.ok:
