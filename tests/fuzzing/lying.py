@@ -510,7 +510,7 @@ def _judge(
         return
     last = {e.rank for e in heard.of(ev.RankExited) if e.node == liar}
     is_late = report.cause is not None and report.cause.kind == "TimeUp"
-    if is_late and len(heard.texts) == 1 and last >= {*ranks[liar]}:
+    if is_late and not heard.of(ev.RunRestarting) and last >= {*ranks[liar]}:
         raise Harm("it waited to the end of its time, though no rank was left")
     if report.exit_code not in range(1, 256):
         raise Harm(f"exit code {report.exit_code}")
