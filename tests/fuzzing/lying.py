@@ -1,17 +1,15 @@
-"""An agent that speaks the protocol and lies, and the judgement of what came of it.
+"""A launcher with a liar among its hosts, and the judgement of what came of it.
 
-A script is a seed: the bytes that it makes decide what becomes of each frame the liar would have
-sent (``Lies``), or of what the command of a fan-out says (``LyingCommand``). The launcher is the
-real one, in this process; the honest hosts are played beside it. Judged: it ends, in time; no
-thread of ours breaks; what honest hosts' ranks wrote, where they were when somebody asked, and how
-they ended is what it is without the liar; nobody honest is blamed; the terminal obeys nothing; the
-liar's host is named; no file is made outside the run's folder.
+What the liar says is in ``lies``. The launcher is the real one, in this process; the honest hosts
+are played beside it. Judged: it ends, in time; no thread of ours breaks; what honest hosts' ranks
+wrote, where they were when somebody asked, and how they ended is what it is without the liar;
+nobody honest is blamed; the terminal obeys nothing; the liar's host is named; no file is made
+outside the run's folder.
 """
 
 from __future__ import annotations
 
 import os
-import random
 import re
 import shutil
 import tempfile
@@ -23,7 +21,6 @@ from pathlib import Path
 from typing import Any
 
 from runner.played import Agent, Answer, Command, Heard, Order, plan_of
-from runner.test_reports import GOOD
 
 from dispatcher.api.report import Report
 from dispatcher.api.run_session import RunSession, open_files
@@ -31,7 +28,7 @@ from dispatcher.core.events import run_events as ev
 from dispatcher.core.events.exec_events import Exited
 from dispatcher.core.events.monitor_events import StacksGathered, StacksWanted
 from dispatcher.core.events.run_events import Entry, Sink
-from dispatcher.model.failure import Ending, Failure, Kind
+from dispatcher.model.failure import Failure, Kind
 from dispatcher.model.host import Host
 from dispatcher.model.paths import RunPaths
 from dispatcher.output.terminal.notes import Notes
@@ -40,26 +37,12 @@ from dispatcher.output.text.lines import Tail
 from dispatcher.output.text.stacks_text import Stacks
 from dispatcher.plan.exec_plan import ExecLimits, ExecPlan
 from dispatcher.plan.job.request import Limits, Restarts
-from dispatcher.remote.protocol.frames import (
-    CONTROL,
-    COUNT,
-    ENDED,
-    HEADER,
-    INPUT,
-    OUTPUT,
-    SAME,
-    SPAN,
-    SYNC,
-    TAKEN,
-    encode,
-)
-from dispatcher.remote.protocol.packing import pack, unpack
 from dispatcher.runner.exec.exec_loop import ExecRunner
 from dispatcher.runner.run.output_intake import ENDS_LIMIT
 from dispatcher.runner.run.reports import TEXT_LIMIT
-from dispatcher.transport.base import Link, RecvBuffer, Target, Transport, Window
+from dispatcher.transport.base import Link, Target, Transport, Window
 
-from .choices import Choices
+from .lies import Lies, LyingCommand, script
 from .texts import harmless
 
 #: seconds until a run with a liar must have ended, on a machine that does nothing else
@@ -84,166 +67,6 @@ MOST_TEXT = 2 * 4 * TEXT_LIMIT
 
 class Harm(AssertionError):
     """What a liar did to others."""
-
-
-class Lies(RecvBuffer):
-    """What an agent says, on its way to the launcher. others: ranks that run elsewhere."""
-
-    def __init__(self, take: Choices, own: Sequence[int], others: Sequence[int]) -> None:
-        super().__init__()
-        self._take = take
-        self._own = own
-        self._others = others
-        self._often = take.one((256, 100, 40, 16))  # of 256 frames so many may be lies
-        self._held: list[bytes] = []
-        self.closed_early = False
-        self.told: list[str] = []  # what was made of the frames, for people
-
-    def feed(self, data: bytes) -> None:
-        if self.closed_early:
-            return
-        take = self._take
-        how = take.below(48) if take.left and take.chance(self._often) else 0
-        if how < 24:
-            self._say(data)
-        elif how < 44:
-            LIES[how - 24](self, data)
-        else:
-            for _ in range(1 + take.below(4)):
-                self._say(self._invented())
-            self._say(data)
-        if how >= 24:
-            self.told.append(f"{how}")
-
-    def _say(self, *frames: bytes) -> None:
-        for frame in (*frames, *self._held):
-            super().feed(frame)
-        self._held = []
-
-    def _hang_up(self) -> None:
-        self.closed_early = True
-        self.close()
-
-    # -- lies about one frame ---------------------------------------------------------------
-
-    def drop(self, data: bytes) -> None: ...
-
-    def repeat(self, data: bytes) -> None:
-        self._say(*[data] * self._take.one((2, 3, 50)))
-
-    def hold(self, data: bytes) -> None:
-        self._held.append(data)
-
-    def change(self, data: bytes) -> None:
-        """The same report with a part changed."""
-        value = self._report(data)
-        if value is None:
-            self._say(self._output_lie())
-            return
-        self._say(encode(CONTROL, pack(self._take.changed(value))))
-
-    def change_rank(self, data: bytes) -> None:
-        """The same about ranks of others."""
-        kind, stream, *_ = HEADER.unpack_from(data) if len(data) > 11 else (0, 0)
-        value = self._report(data)
-        other = self._take.one((*self._others, 99, 1 << 31, 1 << 33))
-        if value is None and kind in (OUTPUT, ENDED):
-            self._say(encode(kind, data[HEADER.size :], other & 0xFFFFFFFF, stream))
-        elif value is not None and "rank" in value:
-            self._say(encode(CONTROL, pack({**value, "rank": other})))
-        elif value is not None and "pids" in value:
-            self._say(encode(CONTROL, pack({**value, "pids": [[other, 5]]})))
-        else:
-            self._say(data)
-
-    def replace(self, data: bytes) -> None:
-        self._say(self._invented())
-
-    def half(self, data: bytes) -> None:
-        self._say(data[: self._take.below(max(1, len(data)))])
-        self._hang_up()
-
-    def garbage(self, data: bytes) -> None:
-        self._say(self._take.blob() + data)
-
-    def huge(self, data: bytes) -> None:
-        size = self._take.one((1 << 20, 16 << 20, (16 << 20) + 1, (1 << 32) - 1))
-        self._say(HEADER.pack(self._take.one((CONTROL, OUTPUT, 9)), 0, 0, 0, size), bytes(1 << 16))
-
-    def flood(self, data: bytes) -> None:
-        frame = self._take.one((self._invented, lambda: data, self._output_lie))()
-        self._say(*[frame] * 400)
-
-    def hang_up(self, data: bytes) -> None:
-        self._say(data)
-        self._hang_up()
-
-    def say_nothing_more(self, data: bytes) -> None:
-        self.closed_early = True
-
-    def notice(self, data: bytes) -> None:
-        text = self._take.text() * self._take.one((1, 1, 2000))
-        kind, name = self._take.one((("notice", "text"), ("dying", "why")))
-        self._say(encode(CONTROL, pack({"type": kind, name: text})), data)
-
-    def other_output(self, data: bytes) -> None:
-        self._say(self._output_lie(), data)
-
-    # -- what lies are made of ------------------------------------------------------------
-
-    def _report(self, data: bytes) -> dict[str, Any] | None:
-        if len(data) <= HEADER.size or data[0] != CONTROL:
-            return None
-        try:
-            value = unpack(data[HEADER.size :])
-        except ValueError:
-            return None
-        return value if isinstance(value, dict) and "type" in value else None
-
-    def _rank(self) -> int:
-        take = self._take
-        return take.one(self._others) if take.chance(60) else take.one(self._own)
-
-    def _invented(self) -> bytes:
-        """A report that nobody asked for, right in its form or nearly so."""
-        take = self._take
-        kind = take.one(sorted(GOOD))
-        value = self._with_ranks({"type": kind, **GOOD[kind]})
-        if kind == "pmi_fence":
-            value |= {"world": take.below(2), "epoch": take.below(2)}
-        return encode(CONTROL, pack(take.changed(value) if take.chance(100) else value))
-
-    def _with_ranks(self, value: Any) -> Any:
-        """The ranks of the example (4 and 5) made ranks of this run."""
-        if isinstance(value, dict):
-            return {
-                name: self._rank() if name == "rank" else self._with_ranks(item)
-                for name, item in value.items()
-            }
-        if isinstance(value, list):
-            if value and value[0] in (4, 5) and not isinstance(value[0], bool):
-                return [self._rank(), *map(self._with_ranks, value[1:])]
-            return [self._with_ranks(item) for item in value]
-        return value
-
-    def _output_lie(self) -> bytes:
-        take = self._take
-        kind = take.one((OUTPUT, SAME, ENDED, TAKEN, INPUT))
-        count = take.one((0, 1, 5, 1 << 20, (1 << 64) - 1))
-        body = {
-            OUTPUT: take.blob() or b"x", SAME: SPAN.pack(count, 5), ENDED: COUNT.pack(count),
-            TAKEN: COUNT.pack(count), INPUT: b"x",
-        }[kind]  # fmt: skip
-        stream = 0 if kind in (TAKEN, INPUT) else take.one((1, 2))
-        return encode(kind, body, 0 if kind in (TAKEN, INPUT) else self._rank(), stream)
-
-
-LIES: tuple[Callable[[Lies, bytes], None], ...] = (
-    Lies.drop, Lies.repeat, Lies.hold, Lies.change, Lies.change, Lies.change, Lies.change_rank,
-    Lies.change_rank, Lies.replace, Lies.half, Lies.garbage, Lies.huge, Lies.flood, Lies.hang_up,
-    Lies.say_nothing_more, Lies.notice, Lies.notice, Lies.other_output, Lies.other_output,
-    Lies.change,
-)  # fmt: skip
 
 
 class Honest(Agent):
@@ -349,11 +172,6 @@ class Way(Transport):
         with self._lock:
             link, self._links[number] = self._links[number], None
         return link or Failure(Kind.REFUSED, "it takes no second connection")
-
-
-def script(seed: int) -> Choices:
-    """What the liar of this seed decides by."""
-    return Choices(random.Random(seed).randbytes(600))
 
 
 @contextmanager
@@ -522,37 +340,6 @@ def _judge(
 
 
 # -- fan-out commands ---------------------------------------------------------------------
-
-
-class LyingCommand(Command):
-    """A host's command that says what its script decides, and ends how and when that does."""
-
-    def __init__(self, take: Choices) -> None:
-        super().__init__(lambda data: None)
-        self._take = take
-
-    def write(self, data: bytes) -> None:
-        if self._opened:
-            if self._take.chance(128):
-                self._end(Ending(None, "TERM"))
-            return
-        self._opened = True
-        take = self._take
-        for _ in range(take.below(6)):
-            how = take.below(6)
-            if how == 0:
-                self._out.feed(SYNC)
-            elif how == 1:
-                self._out.feed(SYNC[: take.below(len(SYNC))])
-            elif how == 2:
-                self._out.feed(take.blob() * take.one((1, 1, 3000)))
-            elif how == 3:
-                self._errors += take.blob() * take.one((1, 1, 3000))
-            else:
-                self._out.feed(take.text().encode("utf-8", "surrogateescape") + b"\n")
-        if take.chance(200):
-            code = take.one((0, 1, 127, 255, 256, -1, None))
-            self._end(Ending(code, take.one((None, take.text()))))
 
 
 def judge_exec(seed: int) -> str:

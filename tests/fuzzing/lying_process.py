@@ -3,7 +3,7 @@
     dispatch --rsh 'python lying_process.py SEED LIAR {host}' -H n0,n1,n2 ...
 
 As the program of ``--rsh`` this runs the agent on this machine, and of the host ``LIAR`` it
-changes what the agent says, frame by frame, as the script decides (``lying.Lies``).
+changes what the agent says, frame by frame, as the script decides (``lies.Lies``).
 ``judge_process`` starts the command and judges what came of it: besides all else the memory that
 it took.
 """
@@ -34,7 +34,8 @@ LIMITS = (
 
 def judge_process(seed: int) -> str:
     """Script ``seed`` against the command; what came of it in a word. Raises: Harm."""
-    from .lying import Harm, script
+    from .lies import script
+    from .lying import Harm
 
     liar = script(seed).below(len(NAMES))
     with tempfile.TemporaryDirectory(prefix="dispatch-liar-") as folder:
@@ -119,7 +120,7 @@ def main(seed: int, liar: str, host: str, command: list[str]) -> int:
         os.execvp("/bin/sh", ["/bin/sh", "-c", " ".join(command)])
     sys.path[:0] = [str(TESTS.parent), str(TESTS)]
     from dispatcher.remote.protocol.frames import SYNC, Decoder, WireError, encode
-    from fuzzing.lying import Lies, script
+    from fuzzing.lies import Lies, script
 
     take = script(seed)
     own = take.below(len(NAMES))
