@@ -18,7 +18,8 @@ from runs.mpi.test_mpi import SPEAK, mpi
 #: the process manager is
 NETMOD = ("-x", "MPIR_CVAR_CH4_NETMOD=ucx")
 
-#: what parents begin with; ``child(text, n)`` spawns a Python that runs ``text``
+#: what parents begin with; ``child(text, n)`` spawns a Python that runs ``text``, and
+#: ``failing(how)`` two, of which rank 1 does ``how`` once all have met
 PARENT = """
 import os, signal, socket, sys
 from mpi4py import MPI
@@ -33,13 +34,11 @@ def child(text, n=1, comm=SELF, **info):
     for key, value in info.items():
         known[key] = value
     return comm.Spawn(EXE, ["-c", CHILD + text], n, info=known)
-"""
-
-#: parents of a child that fails: one that does so before all have met, or while they are in
-#: MPI, has them fail as well, and under load their exits are told first
-MEET_AND_WAIT = """
-c.Barrier()
-signal.pause()
+def failing(how, **info):
+    # who still connects to it, or waits for it in MPI, may fail as well, and be told first
+    c = child(f"P.Barrier()\\nif W.rank == 1: {how}\\nsignal.pause()", 2, W, **info)
+    c.Barrier()
+    signal.pause()
 """
 
 ASK = "P.gather((W.rank, W.size, socket.gethostname()), root=0); P.Disconnect()"
@@ -194,9 +193,7 @@ if __name__ == "__main__":
     def test_a_child_that_fails_ends_the_job(
         self, desk: Desk, how: str, code: int, words: str
     ) -> None:
-        text = f"""
-c = child("P.Barrier()\\nif W.rank == 1: {how}\\nsignal.pause()", 2, W)
-{MEET_AND_WAIT}"""
+        text = f"failing({how!r})"
         done = desk.run("-H", "localhost:2", script(desk.folder, PARENT + text))
         assert done.returncode == code, done.stderr
         assert "error: rank 1.1 on localhost" in done.stderr
@@ -281,9 +278,7 @@ where(3, hosts="n2,n4")
 
     @mpi
     def test_a_child_on_another_host_ends_the_job(self, cluster: Cluster) -> None:
-        text = f"""
-c = child("P.Barrier()\\nif W.rank == 1: os._exit(5)\\nsignal.pause()", 2, W, host="n3,n4")
-{MEET_AND_WAIT}"""
+        text = "failing('os._exit(5)', host='n3,n4')"
         done = self.run(cluster, PARENT + text, "-H", "n[1-4]:1", "--label", "host")
         assert done.returncode == 5, done.stderr
         assert "error: rank 1.1 on n4" in done.stderr
