@@ -309,13 +309,13 @@ def _judge(
                 if log != want:
                     raise Harm(f"the log of rank {rank} of {names[node]}: {log!r}")
         for attempt, ended in agent.ended.items():
-            heard_of = {
-                event.rank: event.status
+            statuses = sorted(
+                (event.rank, event.status)
                 for event in heard.of(ev.RankExited)
-                if (event.node, event.attempt) == (node, attempt)
-            }
-            if heard_of != ended:
-                raise Harm(f"ranks of {names[node]} ended with {ended}; heard: {heard_of}")
+                if event.attempt == attempt and (event.node == node or event.rank in ended)
+            )
+            if statuses != sorted(ended.items()):
+                raise Harm(f"ranks of {names[node]} ended with {ended}; heard: {statuses}")
         for gathered in heard.of(StacksGathered):
             if node not in gathered.late:
                 kept = stage.base / "run" / "stacks-1.txt"

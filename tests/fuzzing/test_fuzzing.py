@@ -11,6 +11,10 @@ from types import SimpleNamespace
 import pytest
 from cases import cases
 
+from dispatcher.output.text.stacks_text import Stacks
+from dispatcher.runner.run.host_intake import HostIntake
+from dispatcher.runner.run.reports import Fields
+
 from . import confined, judging, lying, streams, texts
 from .choices import Choices
 from .judging import FIXED, Target, judge, judge_growth, judge_repeated, judge_seeds
@@ -236,10 +240,7 @@ def test_liars_harm_nobody() -> None:
     assert ended <= {"ok", "ended", "Exited", "Failed", "Killed", "TimedOut"}
 
 
-def test_harm_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A launcher that loses a byte of an honest rank's output."""
-    from dispatcher.runner.run.host_intake import HostIntake
-
+def _loses_a_byte(monkeypatch: pytest.MonkeyPatch) -> None:
     give = HostIntake._give
 
     def lossy(self: HostIntake, together: dict[tuple[int, int], list[bytes]]) -> None:
@@ -248,8 +249,34 @@ def test_harm_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
         give(self, together)
 
     monkeypatch.setattr(HostIntake, "_give", lossy)
-    with pytest.raises(Harm, match=r"wrote|does not name|was lost"):
-        judge_script(3)
+
+
+def _loses_stacks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Stacks, "_write", lambda *_: None)
+
+
+def _believes_all_of_any_rank(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Fields, "own", lambda _, rank: rank)
+
+
+@pytest.mark.usefixtures("patient")
+@pytest.mark.parametrize(
+    ("fault", "seed", "words"),
+    [
+        (_loses_a_byte, 3, "wrote|does not name|was lost"),
+        (_loses_stacks, 10, "where the ranks of n0 are was lost"),
+        (_believes_all_of_any_rank, 564, "ranks of n0 ended with"),
+    ],
+)
+def test_harm_is_noticed(
+    monkeypatch: pytest.MonkeyPatch,
+    fault: Callable[[pytest.MonkeyPatch], None],
+    seed: int,
+    words: str,
+) -> None:
+    fault(monkeypatch)
+    with pytest.raises(Harm, match=words):
+        judge_script(seed)
 
 
 @pytest.mark.nightly
