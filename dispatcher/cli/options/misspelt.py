@@ -15,6 +15,7 @@ import click
 from dispatcher.cli import COMMANDS, mistakes, named
 from dispatcher.cli.options import option_defaults
 from dispatcher.cli.options.declaration import NotAChoice, declared
+from dispatcher.cli.options.removed import removed
 from dispatcher.model.errors import (
     MissingArgument,
     UnexpectedArgument,
@@ -87,6 +88,8 @@ AKIN = {"kill": "sweep", "stop": "sweep"}
 
 
 def _no_such_option(name: str, context: click.Context, help_line: str) -> UsageError:
+    if gone := removed(name):
+        return UnknownOption(gone)
     ours = _names(context.command)
     if context.command.name in ("get", "put") and name in NEEDLESS:
         why = f"{name}: no such option: {NEEDLESS[name]}"
@@ -180,6 +183,8 @@ def _translated(name: str, context: click.Context) -> str | None:
 
 
 def _not_a_choice(error: NotAChoice, parameter: click.Parameter, help_line: str) -> UsageError:
+    if gone := removed(parameter.opts[-1], error.value):
+        return UnknownOption(gone)
     near = nearest(error.value, error.choices)
     who = parameter.opts[-1]
     if isinstance(parameter, click.Argument):

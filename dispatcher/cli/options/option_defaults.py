@@ -190,8 +190,11 @@ def settings(
 
 
 def _no_such_option(command: click.Command, name: str, setting: Setting) -> UsageError:
+    from dispatcher.cli.options.removed import removed
     from dispatcher.model.names import nearest
 
+    if gone := removed(name):
+        return BadConfig(f"{setting.origin}: {gone}")
     names = [name[2:] for param in command.params for name in param.opts if name[:2] == "--"]
     near = nearest(name, names)
     return BadConfig(

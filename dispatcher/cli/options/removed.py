@@ -1,0 +1,20 @@
+"""Options that dispatch no longer has, and what to use in their place.
+
+A user who types one, or has one in a dispatch.toml, gets a line that says so. A row goes after
+one minor version.
+"""
+
+from __future__ import annotations
+
+#: name of the option without dashes, or ``name=value`` where only that value went -> what to use
+REMOVED: dict[str, str] = {}
+
+
+def removed(name: str, value: str | None = None) -> str | None:
+    """Return the text ``--NAME was removed: ...``; None for an option that was never there.
+
+    name: with or without leading dashes. value: one that the option no longer takes.
+    """
+    name = name.lstrip("-").replace("_", "-")
+    key = name if value is None else f"{name}={value}"
+    return f"--{key} was removed: {REMOVED[key]}" if key in REMOVED else None
