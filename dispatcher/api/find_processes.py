@@ -208,18 +208,17 @@ class FinalCleanup(Sink):
         if not seen.failures and "left" not in found:
             self._tell(NodeCleared(look.node, found.count("killed")))
 
-    def clean(self, handled: Sequence[Signals], also: Sequence[Host] = ()) -> list[str]:
+    def clean(self, handled: Sequence[Signals]) -> list[str]:
         """End what the run has left on ``hosts``; what was done, in words.
 
-        handled: the signals that end this. also: hosts to be looked at in any case.
+        handled: the signals that end this.
         """
         end = time.monotonic() + REPLY_TIMEOUT
         for thread in self._looks:
             thread.join(max(0.0, end - time.monotonic()))
-        hosts = [*self.hosts, *also]
+        hosts = self.hosts
         if not hosts:
             return []
-
         ids = [self._run_id]
         seen = look_by(self._transport_for, hosts, ids, kill=True, handled=handled)
         ended = summary(seen.found, "killed", "removed")

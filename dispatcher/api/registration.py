@@ -17,7 +17,6 @@ from dispatcher.jobs import registry
 from dispatcher.jobs.status import Phase
 from dispatcher.model import errors
 from dispatcher.model.errors import CannotRestart, DispatchError
-from dispatcher.model.host import Host
 from dispatcher.model.paths import RunPaths
 from dispatcher.plan.job.job_plan import JobPlan
 
@@ -33,9 +32,8 @@ class JobRecord:
     """The record of ``plan``; ``sinks`` are to be told of the run, ``conclude`` of its end.
 
     reach: the flags that say how hosts are reached. paths: of its files, if it keeps any.
-    tell: lets the run know of an event; restart: has its ranks started again. elsewhere: hosts
-    where ranks run that are not in the plan. detached: it runs in the background. by_program: a
-    program has begun it, no shell.
+    tell: lets the run know of an event; restart: has its ranks started again. detached: it runs
+    in the background. by_program: a program has begun it, no shell.
 
     A run goes on without a record where none can be written (a home that is full or read-only).
     """
@@ -47,13 +45,11 @@ class JobRecord:
         paths: RunPaths | None,
         tell: Callable[[Event], None],
         restart: Callable[[Change], None],
-        elsewhere: Sequence[Host] = (),
         *,
         detached: bool = False,
         by_program: bool = False,
     ) -> None:
         self._plan, self._restart = plan, restart
-        self._elsewhere = elsewhere
         self._server: OrderServer | None = None
         self.sinks: list[Sink] = []
         self._folder = None
@@ -63,7 +59,7 @@ class JobRecord:
                 program=plan.command,
                 hosts=[
                     (host.name, host.user, host.port)
-                    for host in (*(n.host for n in (*plan.nodes, *plan.spares)), *elsewhere)
+                    for host in (node.host for node in (*plan.nodes, *plan.spares))
                 ],
                 ranks=None if plan.is_open else plan.world_size,
                 logs=None if paths is None else paths.folder,
@@ -105,11 +101,6 @@ class JobRecord:
 
         words, pairs = restart_of(order)
         exports = exported({}, [f"{name}={text}" for name, text in pairs])
-        if self._elsewhere and (words or exports):
-            raise CannotRestart(
-                "its ranks are started by another launcher (--launcher), with the words it has",
-                hint="dispatch restart without arguments and -x",
-            )
         if words and self._plan.parts:
             raise CannotRestart(
                 "it has several programs, which only start again as they are",

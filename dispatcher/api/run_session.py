@@ -113,9 +113,8 @@ class RunSession:
     """The run of ``plan``; ``run`` carries it out, once.
 
     transport_for: host -> the way to reach it. sinks: who is told. say: writes a line to the
-    user. paths: of the run's files, for the report. elsewhere: hosts where others started ranks
-    of this run; after a failure they are looked at, too. excluded: hosts left out of the plan since
-    they are not fit.
+    user. paths: of the run's files, for the report. excluded: hosts left out of the plan since they
+    are not fit.
     above: hosts, and by the index of each those it is reached through, nearest first; None: all
     are reached from here. rdma: host -> its ACTIVE ports in words, as far as a check has seen
     them. advise: see ``describe``. The others are as ``Runner`` has them.
@@ -129,7 +128,6 @@ class RunSession:
         *,
         say: Callable[[str], None],
         paths: RunPaths | None = None,
-        elsewhere: Sequence[Host] = (),
         excluded: Sequence[Exclusion] = (),
         check: bool = True,
         agent_python: str | None = None,
@@ -145,7 +143,6 @@ class RunSession:
         self._hosts = [node.host.name for node in places]
         self._say = say
         self._paths = paths
-        self._elsewhere = elsewhere
         self._excluded = excluded
         self._above = above
         self._advise = advise
@@ -158,14 +155,7 @@ class RunSession:
         self._runner = Runner(
             plan,
             transport_for,
-            # ranks that others have started speak through one, and their hosts are not known
-            [
-                self._tail,
-                self._fold,
-                self._cleanup,
-                *(() if elsewhere else [self._nccl]),
-                *sinks,
-            ],
+            [self._tail, self._fold, self._cleanup, self._nccl, *sinks],
             check_orphans=self._cleanup.check_orphans,
             check=check,
             resend=resend,
@@ -221,7 +211,7 @@ class RunSession:
         left_out = [] if verdict else self._excluded
         known = [began, *(HostExcluded(one.host, one.why, one.by) for one in left_out)]
         verdict = self._runner.run(verdict, handled, known)
-        cleaned = self._cleanup.clean(handled, () if verdict.ok else self._elsewhere)
+        cleaned = self._cleanup.clean(handled)
         last = self._close(verdict, cleaned, time.monotonic() - at)
         self._fold.event(last)
         report, paths = self._fold.report(), self._paths

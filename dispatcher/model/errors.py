@@ -136,10 +136,6 @@ class CannotTranslate(UsageError):
     """A line of another launcher for which dispatch has no equal."""
 
 
-class MpirunCannot(UsageError):
-    """``--launcher mpirun`` was asked for what mpirun cannot do."""
-
-
 # -- files ------------------------------------------------------------------------------
 
 

@@ -402,11 +402,6 @@ See docs/guides/python.md for the arguments. Programs can catch dispatcher.Usage
         "Leave the flag out and ask again; the message names it.",
     ),
     _message(
-        "mpirun-cannot", _USAGE, "mpirun cannot do what was asked for.",
-        "With --launcher mpirun starts the ranks, and some things only dispatch itself can do.",
-        "Leave --launcher out, or the option that the message names.",
-    ),
-    _message(
         "file-unusable", _USAGE, "A file or folder cannot be used.",
         "It is not there, may not be read or written, or holds something else than it should.",
         "    ls -ld PATH",

@@ -147,21 +147,22 @@ def test_at_the_end_they_are_looked_at(looks: Looks) -> None:
     cleanup = Cleanup()
     assert cleanup.one.clean(()) == []
     assert looks.calls == []
-    cleanup.event(ev.NodeBooted(1, 0), ev.NodeLost(1, LOST, KILLED))
+    for host in (1, 2):
+        cleanup.event(ev.NodeBooted(host, 0), ev.NodeLost(host, LOST, KILLED))
     looks.found = {
         "n2": [tagged("killed"), tagged("removed", "/tmp", None), tagged("left", "D")],
-        "n9": [tagged("kept", "/tmp", None)],
+        "n3": [tagged("kept", "/tmp", None)],
     }
-    looks.failures = ["n9: gone"]
+    looks.failures = ["n3: gone"]
     handled: Any = ("signals",)
-    assert cleanup.one.clean(handled, [Host("n9")]) == [
+    assert cleanup.one.clean(handled) == [
         "note: n2: killed 1 process: python 1, left behind",
         "note: n2: removed 1 folder in /tmp, left behind",
         "n2: error: could not kill 1 process: D 1",
-        "n9: error: could not remove 1 folder in /tmp",
-        "n9: gone",
+        "n3: error: could not remove 1 folder in /tmp",
+        "n3: gone",
     ]
-    assert looks.calls == [(["n2", "n9"], [RUN], {"kill": True, "handled": handled})]
+    assert looks.calls == [(["n2", "n3"], [RUN], {"kill": True, "handled": handled})]
 
 
 @pytest.mark.parametrize(

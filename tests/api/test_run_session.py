@@ -15,7 +15,6 @@ from cases import cases
 from rig import wait_for
 from typing_extensions import Self
 
-from dispatcher.api.find_processes import FinalCleanup
 from dispatcher.api.report import replay
 from dispatcher.api.request import plan_job, request
 from dispatcher.api.run_session import (
@@ -29,7 +28,6 @@ from dispatcher.core.events.run_events import Entry, Sink
 from dispatcher.core.events.verdicts import NodeFailed, Rejected, Verdict
 from dispatcher.model.errors import UsageError
 from dispatcher.model.failure import Failure, Kind
-from dispatcher.model.host import Host
 from dispatcher.model.paths import Rotation, RunPaths
 from dispatcher.output.buffered import BufferedSink
 from dispatcher.output.files.journal import Journal
@@ -192,8 +190,6 @@ def test_what_nccl_says_is_heard(monkeypatch: pytest.MonkeyPatch) -> None:
     ran = Ran(plan)
     assert ran.report.nccl["localhost"].net == "Socket"
     assert any("NCCL_NET=IB" in one for one in ran.report.verdict)
-    elsewhere = Ran(plan_of(["echo", line], "localhost:1"), elsewhere=(Host("n9"),))
-    assert elsewhere.report.nccl == {}
 
 
 FAILURE = Failure(Kind.CHECK, "memory: bad", "add")
@@ -217,22 +213,6 @@ def test_hosts_that_are_left_out_are_told_of() -> None:
     assert heard.names.count("host.excluded") == 1
     assert ran.report.verdict == ("note: n2: left out, not fit: bad; n3 takes its place",)
     assert ran.report.ok
-
-
-def test_hosts_where_others_started_ranks_are_looked_at_after_a_failure(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    cleaned: list[Any] = []
-
-    def clean(self: Any, handled: Any, also: Any = ()) -> list[str]:
-        cleaned.append((handled, [host.name for host in also]))
-        return ["note: n9: killed 1 process: sh 1, left behind"]
-
-    monkeypatch.setattr(FinalCleanup, "clean", clean)
-    for argv, also in ((["true"], []), (["false"], ["n9"])):
-        ran = Ran(plan_of(argv, "localhost:1"), elsewhere=(Host("n9"),))
-        assert cleaned.pop() == ((), also)
-        assert ran.report.verdict[-1] == "note: n9: killed 1 process: sh 1, left behind"
 
 
 @cases("known", [False, True])

@@ -53,7 +53,6 @@ LINES: dict[str, Sequence[str]] = {
     "conflicting-options": ["exec", "-w", "n1", "--json", "--diff", "true"],
     "not-a-script": ["-w", "n1", "python", "train.py"],
     "cannot-translate": ["import", "--", "torchrun", "--frobnicate", "train.py"],
-    "mpirun-cannot": ["-w", "n1:2", "--launcher", "mpirun", "--stdin", "all", "train.py"],
     "file-unusable": ["-H", "none/at/all", "train.py"],
     "bad-config": ["exec", "--profile", "lab", "-w", "n1", "true"],
     "cannot-copy": ["get", "-w", "n[1-2]", "/etc/hosts", "/other/hosts", "here"],

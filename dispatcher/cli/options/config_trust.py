@@ -74,7 +74,6 @@ ALLOWED = frozenset(
 
 #: of the user's own file: options whose value would be another file in every folder
 _FILES = ("ssh-config", "env-file")
-_PROGRAMS = ("launcher", "rsh")
 
 
 def read(path: str, *, must_be: bool = False) -> bytes | None:
@@ -152,7 +151,7 @@ def _why_refused(option: str, value: Any) -> str:
 def _why_relative(option: str, value: Any) -> str:
     for text in value if isinstance(value, list) else [value]:
         path = str(text)
-        if option in _PROGRAMS:
+        if option == "rsh":
             path = (path.split() or [""])[0]
             path = path if "/" in path else ""
         elif option not in _FILES:

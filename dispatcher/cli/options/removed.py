@@ -7,7 +7,10 @@ one minor version.
 from __future__ import annotations
 
 #: name of the option without dashes, or ``name=value`` where only that value went -> what to use
-REMOVED: dict[str, str] = {}
+REMOVED: dict[str, str] = {
+    "launcher=mpirun": "dispatch starts the ranks of an MPI program itself. If a site "
+    "needs its own mpirun, run that by hand, or try --transport slurm",
+}
 
 
 def removed(name: str, value: str | None = None) -> str | None:

@@ -9,19 +9,17 @@ import os
 import shlex
 import time
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from dispatcher.api.transports import allow_open_files
 from dispatcher.cli import print_lines, say, tell
 from dispatcher.cli.options.connect_options import TransportPool, fanout
 from dispatcher.cli.options.host_options import check_reachable
-from dispatcher.cli.run.mpirun_launcher import MpirunLauncher
-from dispatcher.cli.run.mpirun_launcher import check as check_launcher
 from dispatcher.cli.run.request import request
 from dispatcher.model.errors import ConflictingOptions, FileUnusable
 from dispatcher.plan.job.binding import rule
 from dispatcher.plan.job.job_plan import JobPlan, NodePlan, plan_job
+from dispatcher.plan.job.node_launchers import LAUNCHERS, check_even
 
 if TYPE_CHECKING:
     from dispatcher.cli.options.connect_options import Fanout
@@ -122,11 +120,12 @@ def launch(options: RunOptions) -> int:
     plan = plan_job(request(options), _run_id())
     check_reachable(options, [node.host for node in (*plan.nodes, *plan.spares)])
     tree = fanout(options, [node.host for node in plan.nodes])
-    check_launcher(plan, options)
+    if options.launcher in LAUNCHERS:
+        check_even(options.launcher, plan.nodes)
     for notice in plan.notices:
         say(f"note: {notice}")
     if options.dry_run:
-        show(MpirunLauncher(plan, options).plan, tree, as_json=options.as_json)
+        show(plan, tree, as_json=options.as_json)
         if options.sync is not None:
             from dispatcher.cli.run import sync
 
@@ -192,11 +191,8 @@ def _run(
         folder = sync.working_folder(options)
     ask, passwords = None if word is None else word.ask, Passwords()
     decision = preflight(plan, options, ask, passwords)
-    mpirun = MpirunLauncher(decision.plan, options)
-    plan = mpirun.plan
-    if mpirun.hosts:
-        output = replace(output, label="none")  # lines have mpirun's labels
-    for text in () if output.quiet else (*decision.notes, *mpirun.notes):
+    plan = decision.plan
+    for text in () if output.quiet else decision.notes:
         say(text)
     hosts = [node.host.name for node in (*plan.nodes, *plan.spares)]
 
@@ -246,7 +242,7 @@ def _run(
     # from here on nothing is wrong with what the user typed: the run is worth a record
     registration = JobRegistration(
         plan, options, paths, word, ordered, lambda change: session.restart(change),
-        monitoring.slow, mpirun.hosts,
+        monitoring.slow,
     )  # fmt: skip
     if not output.quiet:
         sinks.append(
@@ -264,7 +260,6 @@ def _run(
     heard = (lambda line: None) if output.quiet else screen.say
     with (
         registration,
-        mpirun,
         monitoring,
         TransportPool(
             options,
@@ -279,14 +274,13 @@ def _run(
         resend = None
         if folder is not None:
             resend = sync.SendAgain(
-                options, decision.plan, reach, lambda event: session.tell(event), len(hosts)
+                options, plan, reach, lambda event: session.tell(event), len(hosts)
             )
         session = RunSession(
             plan,
-            mpirun.way(reach.transport_for),
+            reach.transport_for,
             sinks,
             say=say,
-            elsewhere=mpirun.hosts,
             paths=paths,
             excluded=decision.excluded,
             rdma=decision.rdma,
@@ -304,7 +298,7 @@ def _run(
         registration.answer()
         verdict = decision.verdict
         if folder is not None and verdict is None:
-            verdict = sync.send(folder, decision.plan, reach, heard, orders, progress=progress)
+            verdict = sync.send(folder, plan, reach, heard, orders, progress=progress)
         # whoever presses Ctrl-C again while the verdict is being told wants no traceback
         pass_over((signal.SIGINT, signal.SIGTERM, signal.SIGQUIT))
         report = session.run(HANDLED, verdict)

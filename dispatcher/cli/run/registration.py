@@ -10,7 +10,6 @@ from dispatcher.api.request import cwd_of
 from dispatcher.cli.options.declaration import replace
 from dispatcher.core.events.run_events import Event
 from dispatcher.model.errors import DispatchError, FileUnusable
-from dispatcher.model.host import Host
 from dispatcher.model.paths import RunPaths
 from dispatcher.plan.job.job_plan import JobPlan
 
@@ -41,7 +40,6 @@ class JobRegistration(JobRecord):
         tell: Callable[[Event], None],
         restart: Callable[[Change], None],
         slow: Callable[[], tuple[str, ...]],
-        elsewhere: Sequence[Host] = (),
     ) -> None:
         self.control: ControlServer | None = None
         self._options, self._word, self._slow = options, word, slow
@@ -51,7 +49,7 @@ class JobRegistration(JobRecord):
             "ssh_config": options.ssh_config,
             "host_keys": options.host_keys,
         }
-        super().__init__(plan, reach, paths, tell, restart, elsewhere, detached=word is not None)
+        super().__init__(plan, reach, paths, tell, restart, detached=word is not None)
 
     def _serve(self, plan: JobPlan, paths: RunPaths | None, tell: Callable[[Event], None]) -> None:
         if self._word is None:

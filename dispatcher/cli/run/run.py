@@ -78,15 +78,12 @@ class ProgramOptions(Options, section="Program"):
         help="Let nobody, rank N or all ranks read dispatch's standard input. With none, your "
         "terminal keeps it, or the `while read` of a loop.",
     )
-    launcher: str = option(
+    launcher: Literal[
+        "dispatch", "torchrun", "accelerate", "deepspeed", "lightning", "llamafactory-cli"
+    ] = option(
         default="dispatch",
-        metavar="torchrun|accelerate|mpirun|PATH",
-        help="Start PROGRAM by another launcher. By a framework's: torchrun, accelerate, "
-        "deepspeed, lightning or llamafactory-cli, once on each host, with its options for hosts, "
-        "ranks and rendezvous filled in; others of its own stand before PROGRAM, behind --. By "
-        "mpirun or mpiexec of this machine, on these hosts and over these connections: for what "
-        "dispatch cannot start itself; Open MPI, MPICH and Intel MPI are "
-        "known.",
+        help="Start PROGRAM by a framework's launcher, once on each host. Its options for hosts, "
+        "ranks and rendezvous are filled in; others of its own stand before PROGRAM, behind --.",
     )
 
 

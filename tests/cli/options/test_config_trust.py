@@ -207,8 +207,6 @@ def test_what_a_folder_s_file_may_say(text: str, said: str) -> None:
         ("rsh = 'r {host}'", ""),
         ("rsh = '/r x/y'", ""),
         ("rsh = ''", ""),
-        ("launcher = 'bin/mpirun'", "bin/mpirun"),
-        ("launcher = 'mpirun'", ""),
         ("hostfile = 'hosts'", ""),
         ("chdir = 'sub'", ""),
     ],

@@ -141,7 +141,8 @@ def test_one_file_for_all_ranks_in_pieces(
         (["--detach", "--rank0"], "--rank0 needs a screen, and --detach has none"),
         (["--exclude-unhealthy", "--check", "none"], "--exclude-unhealthy needs a check"),
         (["--agent-python", "a b"], "--agent-python"),
-        (["--launcher", "/no/such"], "--launcher /no/such: not found on this machine"),
+        (["--launcher", "mpirun"], "--launcher=mpirun was removed: dispatch starts the ranks"),
+        (["--launcher", "./mpirun"], "--launcher: './mpirun' is not one of: dispatch, torchrun"),
         (["--rsh", "x {host}", "--user", "me"], "localhost: user me is asked for"),
         (["--fanout-tree", "--rsh", "x {host}"], "--fanout-tree is for SSH"),
         (["--keep=0"], "--keep=0"),
@@ -223,25 +224,6 @@ def test_a_check_s_notes(
     monkeypatch.setattr(preflight.Decision, "notes", notes)
     assert cli.main([*ON_TWO, *(["-q"] if quiet else []), "--no-python", "true"]) == 0
     assert ("note: n1: memory: low\n" in capfd.readouterr().err) is not quiet
-
-
-# -- another launcher ------------------------
-
-
-def test_lines_of_another_launcher_have_its_labels(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    program = tmp_path / "mpirun"
-    text = 'if [ "$1" = --version ]; then echo HYDRA 4.0; else echo "[0] theirs"; fi\n'
-    program.write_text(f"#!/bin/sh\n{text}")
-    program.chmod(0o755)
-    assert cli.main([*ON_TWO, "--launcher", "./mpirun", *SAY]) == 0
-    out, err = capfd.readouterr()
-    assert out == "[0] theirs\n"
-    assert f"note: 2 ranks on localhost are left to {program} (Hydra 4.0)" in err
-    (job,) = registry.jobs()
-    assert [name for name, _, _ in job.hosts] == ["localhost", "localhost"]
-    assert not list((tmp_path / "state" / "dispatch").glob("rsh-*"))
 
 
 # -- before a terminal ------------------------
@@ -398,15 +380,6 @@ def test_the_tree_is_part_of_the_plan(capsys: pytest.CaptureFixture[str]) -> Non
     lines = capsys.readouterr().out.splitlines()
     assert "tree        2 levels; from here n[1-2]" in lines
     assert "            n2 opens n3" in lines
-
-
-def test_the_words_of_another_launcher_are_shown(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "mpirun").write_text("#!/bin/sh\necho HYDRA 4.0\n")
-    (tmp_path / "mpirun").chmod(0o755)
-    assert cli.main([*ON_TWO, "--dry-run", "--launcher", "./mpirun", *SAY]) == 0
-    assert re.search(r"rank 0 +\S*/mpirun .*-prepend-rank", capsys.readouterr().out)
 
 
 def test_values_are_shown_as_they_are(capsys: pytest.CaptureFixture[str]) -> None:

@@ -28,7 +28,6 @@ from dispatcher.core.events.run_events import (
 from dispatcher.jobs import registry
 from dispatcher.jobs.job_socket import JobConnection
 from dispatcher.model.errors import DispatchError, UsageError
-from dispatcher.model.host import Host
 from dispatcher.model.paths import RunPaths
 from dispatcher.plan.job.job_plan import Change
 from dispatcher.plan.job.parts import PartPlan, Program
@@ -44,14 +43,14 @@ class Made:
 
     def __init__(
         self, hosts: str = "n1:1,n2:1", *, word: Any = None, paths: RunPaths | None = None,
-        elsewhere: tuple[Host, ...] = (), options: RunOptions | None = None, **fields: Any,
+        options: RunOptions | None = None, **fields: Any,
     ) -> None:  # fmt: skip
         self.told: list[Event] = []
         self.changes: list[Change] = []
         self.plan = plan_job(asked(hosts, ["train.py", "x"], **fields))
         self.one = JobRegistration(
             self.plan, options or RunOptions(), paths, word, self.told.append,
-            self.changes.append, lambda: ("rank 1 is slow",), elsewhere,
+            self.changes.append, lambda: ("rank 1 is slow",),
         )  # fmt: skip
 
     @property
@@ -66,12 +65,11 @@ class Made:
 
 def test_what_is_written_down(tmp_path: Path) -> None:
     options = RunOptions(transport="ssh", ssh_config="/c", host_keys="strict")
-    made = Made("n1:1,n2:1,n3:1", paths=RunPaths(tmp_path), options=options, spares=1,
-                elsewhere=(Host("n9", port=22),), user="ml")  # fmt: skip
+    hosts = "n1:1,n2:1,n3:1"
+    made = Made(hosts, paths=RunPaths(tmp_path), options=options, spares=1, user="ml")
     job = made.job
     assert job.program == ("train.py", "x")
-    assert job.hosts == (("n1", "ml", None), ("n2", "ml", None), ("n3", "ml", None),
-                         ("n9", None, 22))  # fmt: skip
+    assert job.hosts == (("n1", "ml", None), ("n2", "ml", None), ("n3", "ml", None))
     assert (job.ranks, job.logs, job.detached) == (2, tmp_path, False)
     assert job.reach == {"transport": "ssh", "rsh": None, "ssh_config": "/c",
                          "host_keys": "strict"}  # fmt: skip
@@ -91,7 +89,6 @@ def test_what_is_written_down(tmp_path: Path) -> None:
         ({}, {"words": ["b.py", "y"]}, Change(Program("script", ("b.py", "y")))),
         ({}, {"words": ["none.py"]}, "none.py: no such script in "),
         ({}, {"exports": [["RANK", "1"]]}, "-x: RANK is set by dispatch"),
-        ({"elsewhere": (Host("n9"),)}, {"exports": [["A", "1"]]}, "its ranks are started by"),
         ({"parts": True}, {"words": ["b.py"]}, "it has several programs"),
         ({"launcher": "torchrun"}, {"words": ["b.py"]}, "torch.distributed.run"),
     ],
@@ -104,7 +101,7 @@ def test_what_a_restart_is_made_of(
     for name in ("train.py", "b.py"):
         (tmp_path / name).touch()
     options = RunOptions(words=("train.py", "x"), launcher=made.get("launcher", "dispatch"))
-    one = Made(options=options, elsewhere=made.get("elsewhere", ()))
+    one = Made(options=options)
     if "parts" in made:
         part = PartPlan("", one.plan.program, "python3", "/", ())
         one.one._plan = replace(one.plan, parts=(part, part))
