@@ -64,7 +64,6 @@ class Fields(TypedDict, total=False):
     mpi: Literal["auto", "pmi1", "none"]
     pmi_port: bool
     stdin: Stdin
-    dedup_output: bool
     limits: Limits
     restarts: Restarts
     spares: int | None

@@ -62,7 +62,7 @@ MODULES = (
 
 #: what few runs need; it follows in the ``prepare`` order of those that do
 PARTS = (
-    "pmi.pmi_port", "agent.rank_stdin", "protocol.dedup", "probe.probes", "probe.survey",
+    "pmi.pmi_port", "agent.rank_stdin", "probe.probes", "probe.survey",
     "probe.sampler", "probe.usage", "probe.stack_dump", "probe.nccl_state", "pmi.pmix_bridge",
     "pmi.pmix_server", "pmi.libpmix", "pmi.pmix_upcalls", "pmi.mpi_library", "host.binding",
     "host.tcp_peer",

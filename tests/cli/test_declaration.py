@@ -307,7 +307,6 @@ def test_an_option_may_stand_in_another_section_than_its_class() -> None:
         for field, one in declared(named(COMMANDS[name][0])).items()
     }
     assert found["check", "connect_timeout"] == "Connections"
-    assert found["run", "dedup_output"] == "Output"
     assert found["run", "version"] == "Other"
     assert found["run", "detach"] == "This run"
 

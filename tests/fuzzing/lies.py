@@ -21,8 +21,6 @@ from dispatcher.remote.protocol.frames import (
     HEADER,
     INPUT,
     OUTPUT,
-    SAME,
-    SPAN,
     SYNC,
     TAKEN,
     encode,
@@ -180,10 +178,10 @@ class Lies(RecvBuffer):
 
     def _output_lie(self) -> bytes:
         take = self._take
-        kind = take.one((OUTPUT, SAME, ENDED, TAKEN, INPUT))
+        kind = take.one((OUTPUT, ENDED, TAKEN, INPUT))
         count = take.one((0, 1, 5, 1 << 20, (1 << 64) - 1))
         body = {
-            OUTPUT: take.blob() or b"x", SAME: SPAN.pack(count, 5), ENDED: COUNT.pack(count),
+            OUTPUT: take.blob() or b"x", ENDED: COUNT.pack(count),
             TAKEN: COUNT.pack(count), INPUT: b"x",
         }[kind]  # fmt: skip
         stream = 0 if kind in (TAKEN, INPUT) else take.one((1, 2))

@@ -39,7 +39,6 @@ from dispatcher.remote.protocol.frames import (
     CONTROL,
     ENDED,
     OUTPUT,
-    SAME,
     SYNC,
     Decoder,
     WireError,
@@ -48,7 +47,7 @@ from dispatcher.remote.protocol.frames import (
 )
 from dispatcher.runner import surveys
 from dispatcher.runner.run import reports
-from dispatcher.runner.run.output_intake import Credit, dedup_body
+from dispatcher.runner.run.output_intake import Credit
 from dispatcher.transfer import get_files
 from dispatcher.transfer.dest_dir import BadArchive
 from dispatcher.transfer.get_files import Group, Receiving
@@ -88,17 +87,17 @@ def packed(data: bytes) -> None:
 
 
 @target(
-    "wire", "frames of an agent, with what stands for bytes sent before",
+    "wire", "frames of an agent",
     b"\x10" + encode(CONTROL, b"de") + encode(OUTPUT, b"hello\n", 4, 1),
-    b"\0" + encode(OUTPUT, b"hello\n" * 9, 4, 1) + encode(SAME, struct.pack("!QI", 0, 6), 5, 1)
-    + encode(ENDED, bytes(8), 4, 1), own=(WireError, reports.ReportError),
+    b"\0" + encode(OUTPUT, b"hello\n" * 9, 4, 1) + encode(ENDED, bytes(8), 4, 1),
+    own=(WireError, reports.ReportError),
 )  # fmt: skip
 def wire(data: bytes) -> None:
-    decoder, body, credit = Decoder(), dedup_body(4096), Credit(1 << 16)
+    decoder, credit = Decoder(), Credit(1 << 16)
     for chunk in chunks(data):
         for frame in decoder.feed(chunk):
-            if frame.kind in (OUTPUT, SAME):
-                credit.given(len(body(frame)))
+            if frame.kind == OUTPUT:
+                credit.given(len(frame.body))
     assert decoder.pending <= len(data)
 
 

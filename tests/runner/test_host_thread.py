@@ -23,8 +23,6 @@ from dispatcher.remote.protocol.frames import (
     HEADER,
     INPUT,
     OUTPUT,
-    SAME,
-    SPAN,
     SYNC,
     TAKEN,
     Decoder,
@@ -35,7 +33,6 @@ from dispatcher.remote.protocol.packing import unpack
 from dispatcher.runner.loop import ConnectGate
 from dispatcher.runner.run import host_thread, output_intake, report_intake
 from dispatcher.runner.run.host_thread import HostThread
-from dispatcher.runner.run.output_intake import dedup_body
 from dispatcher.transport.base import Link, LinkClosed, Target, Transport
 
 READY = control(
@@ -316,7 +313,6 @@ def test_of_a_link_that_is_to_be_closed_nothing_more_is_taken(
         (b"\xff" * 12, "bad frame"),
         (encode(INPUT, b"x"), "input for the launcher"),
         (encode(TAKEN, COUNT.pack(1)), "credit for input that it was not sent"),
-        (encode(OUTPUT, b"x", 6, 1) + encode(SAME, SPAN.pack(0, 1), 7, 1), "not asked for"),
         (encode(OUTPUT, bytes(60_000), 6, 1) * 100, "more output than it was given credit for"),
     ],
 )
@@ -583,22 +579,6 @@ def test_output_that_comes_together_goes_on_together(watch: Callable[..., Watche
     assert watched.output == [
         (3, 6, 1, b"ab"), (3, 7, 1, b"x"), (3, 6, 2, b"e"), (3, 7, 1, b"y"),
     ]  # fmt: skip
-
-
-def test_what_is_pointed_at_counts_in_full(watch: Callable[..., Watched]) -> None:
-    link = ScriptedLink([])
-    watched = watch(link)
-    watched.host._intake._body = dedup_body(1 << 16)
-    same = encode(SAME, SPAN.pack(1, 2), 7, 2)
-    link.say(SYNC + READY + encode(OUTPUT, b"abc", 6, 1) + same * 2)
-    link.say(encode(ENDED, COUNT.pack(4), 7, 2))
-    ended = watched.until(ev.OutputEnded)[-1]
-    assert isinstance(ended, ev.OutputEnded)
-    assert (ended.rank, ended.received, ended.sent) == (7, 4, 4)
-    assert watched.output == [(3, 6, 1, b"abc"), (3, 7, 2, b"bcbc")]
-    link.say(encode(OUTPUT, bytes(60_000), 6, 1) + encode(SAME, SPAN.pack(3, 60_000), 6, 1) * 99)
-    assert "more output than it was given credit for" in watched.failure().why
-    assert sum(len(data) for *_, data in watched.output) < 99 * 60_000
 
 
 def test_a_beat_is_answered_and_is_no_event_unless_it_ends_a_rest(

@@ -79,16 +79,16 @@ def test_who_a_node_is_and_what_it_looks_at() -> None:
     limits = Limits(heartbeat=2.0, lease=21.0, lifeline_grace=3.0)
     restarts = Restarts(progress_file="/w/step")
     plan = plan_of("a", "b", limits=limits, restarts=restarts, master_port=4711, iface="ib0")
-    order = prepared(plan, 0, head=True, attempt=2, equal=5)
+    order = prepared(plan, 0, head=True, attempt=2)
     assert {name: value for name, value in order.items() if name != "path"} == {
         "type": "prepare", "parts": payload.parts(["host.tcp_peer"]), "run_id": "run-1",
         "node": 0, "attempt": 2, "check": {"program": b"prog", "iface": b"ib0"}, "cwd": b"/w",
         "reserve": 4711,
         "watch": b"/w/step", "token": b"T" * 16, "heartbeat": 2.0, "lease": 21.0,
-        "lifeline_grace": 3.0, "credit": 999, "equal": 5,
+        "lifeline_grace": 3.0, "credit": 999,
     }  # fmt: skip
     order = prepared(plan, 1, head=False)
-    assert (order["node"], order["attempt"], order["equal"]) == (1, 0, 0)
+    assert (order["node"], order["attempt"]) == (1, 0)
     assert (order["reserve"], order["watch"]) == (None, None)
     plain = prepared(plan_of("a"))
     assert (plain["reserve"], plain["watch"]) == (0, None)  # any port
@@ -138,7 +138,6 @@ def test_a_host_s_own_python_and_path_go_before_the_plan_s() -> None:
         ({"mpi": "pmi1"}, []),
         ({"mpi": "pmi1", "pmi_port": True}, ["host.tcp_peer", "pmi.pmi_port"]),
         ({"pmi_port": True}, []),
-        ({"dedup_output": True}, ["protocol.dedup"]),
         ({"bind_to": "auto"}, ["host.binding"]),
         ({"near_hca": True}, ["host.binding"]),
     ],

@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
-from cases import cases
 
-from dispatcher.model.host import Host, Hostlist
-from dispatcher.plan.job.job_plan import plan_job
-from dispatcher.plan.job.request import Program, Request
 from dispatcher.remote.agent.agent_loop import PIPE_LIMIT
-from dispatcher.remote.protocol.frames import OUTPUT, OUTPUT_LIMIT, SAME, SPAN, Frame, WireError
-from dispatcher.runner.run.output_intake import ENDS_LIMIT, Credit, Ends, bodies, window_of
+from dispatcher.remote.protocol.frames import OUTPUT_LIMIT
+from dispatcher.runner.run.output_intake import ENDS_LIMIT, Credit, Ends
 from dispatcher.runner.run.reports import ReportError
 
 #: what an agent may read of one rank's two pipes when it lets go of them
@@ -32,29 +26,6 @@ def test_what_was_taken_makes_room_and_goes_back_in_portions() -> None:
         credit.given(1000 + CUT)
         assert [credit.taken(300), credit.taken(300)] == [0, 600]
         assert credit.taken(400 + CUT) == 400 + CUT
-
-
-@cases(
-    ("hosts", "window"), [(1, 4 << 20), (8, 4 << 20), (16, 2 << 20), (512, 64 << 10),
-    (9999, 64 << 10)],
-)  # fmt: skip
-def test_windows_of_all_hosts_together_are_bounded(hosts: int, window: int) -> None:
-    program = Program("command", ("prog",))
-    request = Request(Hostlist((Host("n1", slots=1),)), program, "/w", dedup_output=True)
-    plan = plan_job(request, "run-1")
-    assert window_of(plan, hosts) == window
-    assert window_of(replace(plan, dedup_output=False), hosts) == 0
-
-
-def test_where_nothing_is_sent_once_a_frame_is_its_bytes() -> None:
-    same = Frame(SAME, 1, 0, SPAN.pack(0, 2))
-    assert bodies(0)(Frame(OUTPUT, 1, 0, b"abc")) == b"abc"
-    with pytest.raises(WireError, match="not asked for"):
-        bodies(0)(same)
-    read = bodies(1 << 16)
-    assert [read(Frame(OUTPUT, 1, 0, b"abc")), read(same)] == [b"abc", b"ab"]
-    with pytest.raises(WireError):
-        read(Frame(SAME, 1, 0, SPAN.pack(9, 2)))
 
 
 def test_a_rank_that_exited_ends_its_output_within_twice_the_limit() -> None:

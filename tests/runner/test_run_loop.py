@@ -53,7 +53,6 @@ def test_what_the_agents_are_told_first() -> None:
     for order in (first, second):
         assert (order["run_id"], order["attempt"], order["cwd"]) == (plan.run_id, 0, b"/w")
         assert (order["heartbeat"], order["lease"], order["lifeline_grace"]) == (3.0, 20.0, 2.0)
-        assert order["equal"] == 0
         assert order["credit"] == 1 << 20
     assert (first["node"], second["node"]) == (0, 1)
     assert (first["reserve"], second["reserve"]) == (0, None)  # the ranks meet on the first
@@ -157,13 +156,6 @@ def test_the_process_s_own_signals_are_heard_while_it_runs() -> None:
     verdict = played.runner.run()
     assert verdict.cause == verdicts.Interrupted(2)
     assert signal.getsignal(signal.SIGINT) is before
-
-
-def test_output_that_is_alike_is_asked_for_once() -> None:
-    played = Played(plan_of(dedup_output=True))
-    assert played.run().cause is None
-    assert played.agents[0].order("prepare")["equal"] == 4 << 20
-    assert played.heard.text[3, 1] == b"hello from 3\n"
 
 
 def test_a_sink_that_fails_is_left_out_and_told_of() -> None:

@@ -280,7 +280,6 @@ def test_old_names_of_fields_are_still_taken() -> None:
         (dispatcher.Limits, "connect_window", "fanout"),
         (dispatcher.Restarts, "host_faults", "max_host_failures"),
         (dispatcher.ExecLimits, "fan_out", "fanout"),
-        (partial(dispatcher.request, "n1:1", ["a"]), "send_equal_once", "dedup_output"),
     )
     for kind, old, new in cases:
         with pytest.warns(DeprecationWarning, match=f"{old} is now {new}") as told:

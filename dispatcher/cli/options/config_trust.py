@@ -68,7 +68,7 @@ ALLOWED = frozenset(
     # what is shown, and kept in a new folder of its own
     "count diff dry-run fold fold-numbers follow for from-start gather gather-all grep json label "
     "line-mode list log-dir log-keep log-merge log-overflow log-size max-code no-gather no-label "
-    "numbers only-ranks percent profile quiet rank rank0 screen-overflow dedup-output separator "
+    "numbers only-ranks percent profile quiet rank rank0 screen-overflow separator "
     "sort timestamps verbose watch".split()
 )
 

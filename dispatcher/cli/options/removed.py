@@ -10,6 +10,8 @@ from __future__ import annotations
 REMOVED: dict[str, str] = {
     "launcher=mpirun": "dispatch starts the ranks of an MPI program itself. If a site "
     "needs its own mpirun, run that by hand, or try --transport slurm",
+    "dedup-output": "ssh's own `Compression yes`, with --transport ssh, saves bytes on a slow line",
+    "send-equal-once": "see --dedup-output",
 }
 
 

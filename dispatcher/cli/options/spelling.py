@@ -30,7 +30,6 @@ RENAMED = {
     "live": "no-gather",
     "mpi-patience": "mpi-stall-warning",
     "over": "backend",
-    "send-equal-once": "dedup-output",
     "stop-after": "max-fail",
     "tree": "fanout-tree",
 }

@@ -113,7 +113,6 @@ def request(options: RunOptions) -> Request:
         mpi="none" if per_node and options.mpi == "auto" else options.mpi,
         pmi_port=_pmi_port(options),
         stdin=stdin,
-        dedup_output=options.dedup_output,
         limits=_limits(options),
         restarts=_restarts(options, least),
         spares=options.spares,

@@ -393,11 +393,6 @@ class RunOptions(
     """
 
     words: tuple[str, ...] = argument(last=True, metavar="PROGRAM [ARGS]...")
-    dedup_output: bool = option(
-        section="Output",
-        help="Send what several ranks of a host write alike only once over the network. Screen, "
-        "files and counts stay as they are.",
-    )
     detach: bool = option(
         help="Go on in the background once the ranks run. See dispatch jobs, attach, logs, stop."
     )

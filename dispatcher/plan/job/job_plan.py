@@ -96,7 +96,6 @@ class JobPlan(Value):
     mpi: Literal["auto", "pmi1", "none"] = "auto"
     pmi_port: bool = False
     stdin: Stdin = "none"
-    dedup_output: bool = False  # what ranks of a host write alike crosses its link once
     limits: Limits = field(default_factory=Limits)
     restarts: Restarts = field(default_factory=Restarts)
     spares: tuple[NodePlan, ...] = ()  # without ranks, numbered after the nodes

@@ -177,8 +177,6 @@ class Request(Arguments):
     them, of which ``program`` is the first; see ``parts``.
     """
 
-    renamed: ClassVar[Mapping[str, str]] = {"send_equal_once": "dedup_output"}
-
     hosts: Hostlist
     program: Program
     cwd: str
@@ -206,7 +204,6 @@ class Request(Arguments):
     mpi: Literal["auto", "pmi1", "none"] = "auto"
     pmi_port: bool = False
     stdin: Stdin = "none"
-    dedup_output: bool = False
     limits: Limits = field(default_factory=Limits)
     restarts: Restarts = field(default_factory=Restarts)
     spares: int | None = None

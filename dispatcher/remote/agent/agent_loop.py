@@ -50,7 +50,7 @@ from dispatcher.remote.protocol.packing import PackError, unpack
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Callable
+    from typing import Any
 
     from dispatcher.remote.agent.guardian import GuardianPipe
     from dispatcher.remote.agent.node import Action
@@ -90,7 +90,6 @@ class Loop:
         # the ranks' pipes: fd -> (Process, stream)
         self.readable: dict[int, tuple[Process, int]] = {}
         self.cuts: deque[Process] = deque()  # whose pipes are to be let go of
-        self.encode: Callable[[int, bytes, int, int], bytes] = encode  # of output
         self.reading = True
         self.cwd = b"/"
         self.error_folder: str | None = None
@@ -192,10 +191,6 @@ class Loop:
 
     def do_prepare(self, message: dict[str, Any]) -> None:
         """Look at the host, reserve the port, answer ``ready``."""
-        if message.get("equal") and self.encode is encode:
-            from dispatcher.remote.protocol.dedup import Deduplicator
-
-            self.encode = Deduplicator(message["equal"]).encode
         self.cwd = message["cwd"]
         if self.error_folder:  # of an earlier attempt, whose ranks are dead
             workdir.remove(self.error_folder)
@@ -515,7 +510,7 @@ class Loop:
         member.counts[stream] += len(data)
         member.wrote = monotonic()
         self.credit -= len(data)
-        self.queue_output(self.encode(OUTPUT, data, member.rank, stream))
+        self.queue_output(encode(OUTPUT, data, member.rank, stream))
 
     def do_output(self, rank: int, stream: int, data: bytes) -> None:
         """Take what its MPI says for ``rank`` as written by it; of a flood the rest is counted.

@@ -13,11 +13,9 @@ ENDED   3   second  8 bytes: how many bytes that stream carried in all; its last
 INPUT   4   second  raw bytes for the ranks that read standard input, also that many;
                     an empty one is the end of the input
 TAKEN   5   first   8 bytes: how many more bytes of input the launcher may send
-SAME    6   second  8 bytes, 4 bytes: the rank wrote what OUTPUT frames of this link
-                    have brought from that place on, so many bytes (``dedup``)
 ==========  ======  =============================================================
 
-OUTPUT, ENDED, TAKEN and SAME come from the agent, INPUT from the launcher.
+OUTPUT, ENDED and TAKEN come from the agent, INPUT from the launcher.
 
 The first lane always passes the second: a kill or a heartbeat never waits
 behind output or input. Within a lane order is kept. Output and input need credit,
@@ -38,8 +36,7 @@ prepare    the first order: who this node is and what to look at before a start
            (run_id, node, attempt, check, path, cwd, reserve, watch, heartbeat, lease,
            lifeline_grace, credit; ``parts``: modules that only some runs need, name
            to source); answered by ``ready``. Given again before each further attempt, when
-           nothing of the last one is left. equal: 0, or the bytes of the window in which output
-           is looked for, to be sent once (``dedup``). watch: the file that shows progress.
+           nothing of the last one is left. watch: the file that shows progress.
            reserve: the port to keep free for the ranks' meeting, 0 for any, None on all nodes
            but the first. more: [cwd, path, check] of each further program
 probe      connect to ``addresses`` at ``port`` within ``seconds``; answered by ``probed``
@@ -145,7 +142,6 @@ OUTPUT = 2
 ENDED = 3
 INPUT = 4
 TAKEN = 5
-SAME = 6
 
 STDOUT = 1
 STDERR = 2
@@ -154,7 +150,6 @@ HEADER = Struct("!BBHII")
 CONTROL_LIMIT = 16 << 20
 OUTPUT_LIMIT = (64 << 10) - HEADER.size  # a pipe takes the frame whole
 COUNT = Struct("!Q")
-SPAN = Struct("!QI")  # a place among all bytes of OUTPUT frames, and a length
 
 _RANKS, _NO_RANK = (STDOUT, STDERR), (0,)
 #: kind -> its streams, and the least and the most bytes of a body
@@ -164,7 +159,6 @@ _SIZES: dict[int, tuple[tuple[int, ...], int, int]] = {
     ENDED: (_RANKS, COUNT.size, COUNT.size),
     INPUT: (_NO_RANK, 0, OUTPUT_LIMIT),
     TAKEN: (_NO_RANK, COUNT.size, COUNT.size),
-    SAME: (_RANKS, SPAN.size, SPAN.size),
 }
 
 #: the first bytes an agent says; everything before them on its stream is noise

@@ -21,14 +21,13 @@ from dispatcher.remote.protocol.frames import (
     HEADER,
     INPUT,
     OUTPUT,
-    SAME,
     TAKEN,
     Decoder,
     Frame,
     control,
 )
 from dispatcher.runner.run import reports
-from dispatcher.runner.run.output_intake import Body, Credit, Ends
+from dispatcher.runner.run.output_intake import Credit, Ends
 from dispatcher.runner.run.report_intake import Notices, Quota, Turns
 
 #: the body of the frame by which an agent shows that it lives
@@ -39,7 +38,7 @@ class HostIntake:
     """ranks: those that the host may speak of, which are given with the order to start them.
 
     attempt: the one that its agent is to prepare.
-    credit: output bytes that it may have under way. body: the bytes that a frame of output brings.
+    credit: output bytes that it may have under way.
     tell, output, input_taken: see ``HostThread``. on_heartbeat: it gave a beat. on_ready: it is
     ready for the attempt that it was told to prepare.
     """
@@ -50,7 +49,6 @@ class HostIntake:
         attempt: int,
         *,
         credit: int,
-        body: Body,
         tell: Callable[[ev.Event], None],
         output: Callable[[int, int, int, bytes], None],
         input_taken: Callable[[int, int], None],
@@ -65,7 +63,7 @@ class HostIntake:
         self.is_held = False  # something was left for when there is room
         self.input_unpaid = 0  # input bytes written and not yet given back as credit
         self._node = node
-        self._credit, self._body = Credit(credit), body
+        self._credit = Credit(credit)
         self._tell, self._output, self._input_taken = tell, output, input_taken
         self._on_heartbeat, self._on_ready = on_heartbeat, on_ready
         self._scanner = SyncScanner()
@@ -158,11 +156,10 @@ class HostIntake:
         try:
             while self._frames and not self.is_held:
                 frame = self._frames.popleft()
-                if frame.kind in (OUTPUT, SAME):
+                if frame.kind == OUTPUT:
                     self._check_output(frame)
-                    body = self._body(frame)
-                    self._credit.given(len(body))
-                    together.setdefault((frame.rank, frame.stream), []).append(body)
+                    self._credit.given(len(frame.body))
+                    together.setdefault((frame.rank, frame.stream), []).append(frame.body)
                 else:
                     self._give(together)
                     self._take(frame)

@@ -29,7 +29,6 @@ from dispatcher.remote.protocol.frames import HEADER, WireError, control
 from dispatcher.runner.loop import ConnectGate
 from dispatcher.runner.run import reports
 from dispatcher.runner.run.host_intake import HostIntake
-from dispatcher.runner.run.output_intake import Body, literal
 from dispatcher.transport.base import Link, LinkClosed, Target, Transport
 
 if TYPE_CHECKING:
@@ -76,7 +75,6 @@ class HostThread(threading.Thread):
     credit: output bytes that the agent may have under way, as ``prepare`` grants them. input_taken:
     takes (node, number of bytes) that the node's readers of standard input have taken, from this
     thread.
-    body: the bytes that a frame of output brings.
     ahead: an agent that waits there already is taken, for run ``run_id``, where there is one.
     on_heartbeat: takes the node when it gave a beat that nobody waits for, from this thread.
     """
@@ -100,7 +98,6 @@ class HostThread(threading.Thread):
         unreachable: float = math.inf,
         self_fencing: bool = False,
         attempt: int = 0,
-        body: Body = literal,
         ahead: Ahead | None = None,
         run_id: str = "",
     ) -> None:
@@ -120,7 +117,7 @@ class HostThread(threading.Thread):
         self._tell = tell
         self._on_heartbeat = on_heartbeat
         self._intake = HostIntake(
-            node, attempt, credit=credit, body=body, tell=tell, output=output,
+            node, attempt, credit=credit, tell=tell, output=output,
             input_taken=input_taken, on_heartbeat=self._beaten, on_ready=self._is_ready,
         )  # fmt: skip
         self._state = BOOTING

@@ -192,12 +192,10 @@ def prepare_order(
     attempt: int = 0,
     *,
     head: bool,
-    equal: int = 0,
 ) -> bytes:
     """The agent's first order, as a frame: what to be, and what to look at before a start.
 
-    head: whether ranks will meet there, so that a port is kept free. equal: bytes of the window
-    in which it looks for what was sent before; 0: in none.
+    head: whether ranks will meet there, so that a port is kept free.
     """
     host = place.host
     watched = plan.restarts.progress_file
@@ -241,7 +239,6 @@ def prepare_order(
         lease=limits.lease,
         lifeline_grace=limits.lifeline_grace,
         credit=credit,
-        equal=equal,
         **_further(plan, host, more),
     )
 
@@ -275,7 +272,6 @@ def _parts(plan: JobPlan) -> list[str]:
         "agent.rank_stdin": plan.stdin != "none",
         "host.tcp_peer": by_port or is_offered(plan),
         "pmi.pmi_port": by_port,
-        "protocol.dedup": plan.dedup_output,
         "host.binding": _looks_where(plan),
     }
     return [name for name, is_wanted in wanted.items() if is_wanted]

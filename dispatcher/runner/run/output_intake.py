@@ -1,21 +1,17 @@
-"""Output on its way in: how much may be under way, and what its frames bring.
+"""Output on its way in: how much may be under way, and whether its end was told.
 
 The agent reads its ranks' pipes only while it has credit. It gets back what the sinks have
-taken, in large portions. Frames that stand for bytes sent before are the other end of
-``remote.protocol.dedup``. A host is not trusted: one that sends more than its credit would fill
-our memory, the more so as a few bytes may stand for many, and a frame that points outside of
-the window, or at all where nobody asked for it, breaks the protocol. So does one that tells the
-end of a rank, and then nothing of the rest of its output: we would wait for that forever.
+taken, in large portions. A host is not trusted: one that sends more than its credit would fill
+our memory, and breaks the protocol. So does one that tells the end of a rank, and then nothing
+of the rest of its output: we would wait for that forever.
 """
 
 from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Callable
 
-from dispatcher.plan.job.job_plan import JobPlan
-from dispatcher.remote.protocol.frames import OUTPUT_LIMIT, SAME, SPAN, Frame, WireError
+from dispatcher.remote.protocol.frames import OUTPUT_LIMIT
 from dispatcher.runner.run.reports import ReportError
 
 #: what comes without credit: the rest of a rank's two pipes that others hold open. An agent lets go
@@ -103,44 +99,3 @@ class Ends:
             return f"rank {min(self._open)[0]} exited, and the rest of its output is not told"
         self._since, self._again = now, is_free
         return ""
-
-
-#: the bytes that an OUTPUT or SAME frame brings; raises WireError
-Body = Callable[[Frame], bytes]
-
-#: bytes of all hosts' windows together, and of one at most and at least
-TOTAL, MOST, LEAST = 32 << 20, 4 << 20, 64 << 10
-
-
-def window_of(plan: JobPlan, n_hosts: int) -> int:
-    """Bytes of the window at each end of each link; 0: nothing is to be sent once."""
-    return min(MOST, max(LEAST, TOTAL // n_hosts)) if plan.dedup_output else 0
-
-
-def bodies(window: int) -> Body:
-    """What reads the output frames of one link, whose agent was told of this ``window``."""
-    return dedup_body(window) if window else literal
-
-
-def literal(frame: Frame) -> bytes:
-    """The bytes of an OUTPUT frame. Raises: WireError for one that points elsewhere."""
-    if frame.kind == SAME:
-        raise WireError("output that is the same as other, which was not asked for")
-    return frame.body
-
-
-def dedup_body(size: int) -> Body:
-    """What reads the frames that an ``remote.protocol.dedup.Equal`` of ``size`` made,
-    in their order.
-    """
-    from dispatcher.remote.protocol.dedup import Window
-
-    window = Window(size)
-
-    def body(frame: Frame) -> bytes:
-        if frame.kind == SAME:
-            return window.at(*SPAN.unpack(frame.body))
-        window.add(frame.body)
-        return frame.body
-
-    return body

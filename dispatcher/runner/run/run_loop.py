@@ -36,7 +36,6 @@ from dispatcher.runner.loop import JOIN_LIMIT, ConnectGate, EventLoop, signals_t
 from dispatcher.runner.run.host_thread import HostThread
 from dispatcher.runner.run.liveness import Heartbeats, Sampling
 from dispatcher.runner.run.orders import prepare_order, ranks_bound, release_order, start_order
-from dispatcher.runner.run.output_intake import bodies, window_of
 from dispatcher.runner.run.stdin_reader import StdinReader
 from dispatcher.transport.base import Target, Transport
 
@@ -120,7 +119,6 @@ class Runner(EventLoop):
         self._hosts: dict[int, HostThread] = {}
         self._facts: dict[int, ev.Facts] = {}
         self._gate = ConnectGate(plan.limits.fanout, plan.limits.connect_timeout)
-        self._equal = window_of(plan, n_hosts)
         self._token = os.urandom(16)
         self._kvs_name = f"kvs_{os.urandom(8).hex()}"
         self._stdin = (
@@ -396,7 +394,6 @@ class Runner(EventLoop):
             tell=self.tell,
             output=self._output,
             on_heartbeat=self._beats.note,
-            body=bodies(self._equal),
             **({} if self._stdin is None else {"input_taken": self._stdin.taken}),
         )
         self._gate.anew(node)
@@ -406,9 +403,7 @@ class Runner(EventLoop):
     def _prepare(self, node: int, attempt: int) -> bytes:
         head = self._run.host_at(0) == node
         place = self._run.hosts.planned[node]
-        return prepare_order(
-            self.plan, place, self._token, self._credit, attempt, head=head, equal=self._equal
-        )
+        return prepare_order(self.plan, place, self._token, self._credit, attempt, head=head)
 
     def _start(self, action: act.StartRanks) -> None:
         plan, number = action.plan, self._run.host_at(action.node)

@@ -140,7 +140,7 @@ def test_what_nobody_said() -> None:
     asked = vars(request())
     for name, default in {
         "map_by": "block", "oversubscribe": False, "python": "python3", "devices": "auto",
-        "omp": "auto", "mpi": "auto", "pmi_port": False, "stdin": "none", "dedup_output": False,
+        "omp": "auto", "mpi": "auto", "pmi_port": False, "stdin": "none",
         "limits": Limits(), "restarts": Restarts(), "per_node": False, "exports": (),
         "env_files": (), "environ": {},
     }.items():  # fmt: skip
@@ -168,8 +168,6 @@ def test_old_names_are_still_taken() -> None:
     assert (limits.max_missed_heartbeats, limits.mpi_stall_warning, limits.fanout) == (4, 7.0, 8)
     with pytest.warns(DeprecationWarning, match="host_faults is now"):
         assert Restarts(host_faults=2).max_host_failures == 2  # type: ignore[call-arg]
-    with pytest.warns(DeprecationWarning, match="send_equal_once is now"):
-        assert request(send_equal_once=True).dedup_output
 
 
 @cases(

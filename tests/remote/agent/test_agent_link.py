@@ -26,7 +26,6 @@ from dispatcher.remote.protocol.frames import (
     INPUT,
     OUTPUT,
     OUTPUT_LIMIT,
-    SAME,
     TAKEN,
     control,
     encode,
@@ -223,33 +222,6 @@ class TestCredit:
         most = agent_loop.PIPE_LIMIT
         assert all(most <= count < most + OUTPUT_LIMIT for count in played.counts.values())
         assert {place: len(data) for place, data in played.output.items()} == played.counts
-
-    def test_equal_output_is_sent_once_also_in_later_attempts(self, played: Played) -> None:
-        line = b"the same line of two ranks, long enough to be worth it\n"
-        start(played, b"a", b"b", equal=1 << 16)
-        for rank in (0, 1):
-            played.says(rank, line)
-            played.turn()
-        played.exits(0)
-        played.exits(1)
-        played.closes(0)
-        played.closes(1)
-        played.prepare(equal=1 << 16)
-        played.start([b"a"], [b"b"], [b"c"])
-        played.says(2, line)
-        played.turn()
-        played.hear()
-        assert [frame.kind for frame in played.frames if frame.kind in (OUTPUT, SAME)] == [
-            OUTPUT, SAME, SAME,
-        ]  # fmt: skip
-
-    def test_no_output_is_compared_where_nobody_asked_for_it(self, played: Played) -> None:
-        start(played, b"a", b"b")
-        for rank in (0, 1):
-            played.says(rank, b"the same line of two ranks, long enough to be worth it\n")
-            played.turn()
-        played.hear()
-        assert SAME not in {frame.kind for frame in played.frames}
 
 
 class TestLanes:
