@@ -24,7 +24,7 @@ __all__ = [
     "why_not",
 ]
 
-#: variables of a process that has no room for what ``scripts/cover`` does at its end
+#: variables of a process that has no room for what coverage does at its end
 UNMEASURED = {"COVERAGE_PROCESS_START": "", "COVERAGE_PROCESS_CONFIG": ""}
 
 

@@ -16,7 +16,7 @@ FOUND = new_enough()
 
 
 def marks(version: tuple[int, int]) -> list[pytest.MarkDecorator]:
-    """``other_python``: for whoever wants but one Python (``scripts/mutate``)."""
+    """``other_python``, unless it is the newest."""
     between = [pytest.mark.nightly] if FOUND[0] < version < FOUND[-1] else []
     return [*between, pytest.mark.other_python] if version != FOUND[-1] else []
 

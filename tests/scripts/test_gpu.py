@@ -16,8 +16,8 @@ import gpu_place
 import pytest
 import rig  # noqa: F401 - puts scripts/ on the path
 from cases import cases
-from mutants import ROOT
 
+ROOT = Path(__file__).parents[2]
 GPU = ROOT / "scripts" / "gpu"
 
 
