@@ -15,27 +15,28 @@ within brackets in rising order as Slurm prints them, duplicates once. A leading
 zero on the left bound sets the width: ``[01-3]`` is 01 02 03, ``[09-100]`` is 09
 to 100; a zero that only the right bound has (``[1-03]``) is refused.
 
-ClusterShell answers for groups; it is imported only then. Names are folded in
-``hostset_fold``. Ranges are expanded here, because its parser reads ``node[1-2-3]`` as six
-hosts and ``node1[9-10]`` as 92 (1.9 and 1.10), takes any Unicode digit, and
-forgets the written order.
+ClusterShell answers for groups; it is imported only then. Ranges are expanded here,
+because its parser reads ``node[1-2-3]`` as six hosts and ``node1[9-10]`` as 92 (1.9 and
+1.10), takes any Unicode digit, and forgets the written order.
 """
 
 from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from dispatcher.model.frozen import Value, value
-from dispatcher.model.hostset_fold import MOST_DIGITS
-from dispatcher.model.hostset_fold import fold as fold
 from dispatcher.model.names import BadName, check_host, nearest, shown
 
 LIMIT = 65536  # hosts; far above what one login node can drive
 LONGEST_TEXT = 1 << 20
 #: names of which nobody needs to know how many there are; their number may have a million digits
 UNCOUNTED = 10**12
+#: of a number in a name; more are text
+MOST_DIGITS = 18
+_NUMBER = re.compile(r"([0-9]+)")
+_SAFE = re.compile(r"[A-Za-z0-9_.:-]+\Z")
 _OPERATORS = ",!&^"
 _RANGE = re.compile(r"([0-9]+)(?: *- *([0-9]+)(?: */ *([0-9]+))?)?")
 _GROUP = re.compile(r"@(?:[A-Za-z0-9_.-]+:)?(?:[A-Za-z0-9_.-]+|\*)\Z")
@@ -327,6 +328,60 @@ def group_names(text: str = "@") -> list[str]:
         return sorted(f"{before}{name}" for name in std_group_resolver().grouplist(source))
     except Exception:  # noqa: BLE001 - for suggestions, which must not fail
         return []
+
+
+def fold(names: Iterable[str]) -> str:
+    """Short text for many names, ``n[03-07],login``; for display, so it never fails.
+
+    Of several numbers in a name, one is folded: the one that makes the text short. Names that only
+    look like syntax stand as they are, after the others.
+    """
+    wanted = list(dict.fromkeys(names))
+    alike: dict[str, list[tuple[str, ...]]] = {}  # r%sc%s -> numbers of each name
+    others = []
+    for name in wanted:
+        pieces = _NUMBER.split(name)
+        numbers = tuple(pieces[1::2])
+        if _SAFE.match(name) and max(map(len, numbers), default=0) <= MOST_DIGITS:
+            alike.setdefault("%s".join(pieces[::2]), []).append(numbers)
+        else:
+            others.append(name)
+    if len(wanted) - len(others) < 2:
+        return ",".join(wanted)
+    short = [text for template in sorted(alike) for text in _texts(template, alike[template])]
+    return ",".join([*short, *others])
+
+
+def _texts(template: str, names: Sequence[tuple[str, ...]]) -> list[str]:
+    """The short texts of all names of one template, as few as folding one number gives."""
+    if len(names) == 1:
+        return [template % names[0]]
+    best: dict[tuple[str, ...], list[str]] = {}
+    folded = 0
+    for gap in reversed(range(len(names[0]))):
+        rows: dict[tuple[str, ...], list[str]] = {}  # the other numbers -> this one's
+        for numbers in names:
+            rows.setdefault(numbers[:gap] + numbers[gap + 1 :], []).append(numbers[gap])
+        if not best or len(rows) < len(best):
+            best, folded = rows, gap
+    return [
+        template % (*row[:folded], _ranges(best[row]), *row[folded:])
+        for row in sorted(best, key=lambda row: [(len(number), number) for number in row])
+    ]
+
+
+def _ranges(numbers: Iterable[str]) -> str:
+    """``[01-03,07]`` for numbers; without brackets if there is one alone."""
+    runs: list[list[str]] = []
+    for number in sorted(numbers, key=lambda number: (len(number), number)):
+        if runs and number == str(int(runs[-1][-1]) + 1).zfill(len(runs[-1][-1])):
+            first = runs[-1][0]
+            if len(number) == len(first) or first == "0" or first[0] != "0":
+                runs[-1][1:] = [number]
+                continue
+        runs.append([number])
+    text = ",".join("-".join(run) for run in runs)
+    return text if text.isdigit() else f"[{text}]"
 
 
 def natural(name: str) -> tuple[tuple[str, int, int], ...]:

@@ -217,7 +217,6 @@ def test_another_error_of_a_file_is_a_bug(does: Does) -> None:
         (["completion", "tcsh"], "dispatch completion --help"),
         (["report", "a", "b"], "dispatch report --help"),
         (["completion"], "dispatch completion --help"),
-        (["hosts", "--for", "run"], "dispatch hosts --help"),
         (["jobs", "extra"], "dispatch jobs --help"),
     ],
 )

@@ -15,8 +15,6 @@ import pytest
 from cases import cases
 
 from dispatcher import cli
-from dispatcher.cli import COMMANDS
-from dispatcher.cli.entry import load
 from dispatcher.cli.options import host_options
 from dispatcher.cli.run import launch
 from dispatcher.model.host import Host
@@ -160,64 +158,11 @@ def test_who_took_the_last_host(
 # -- the preview --------------------------------------------------------------------------
 
 
-def test_the_preview_is_for_every_command_that_takes_hosts_so() -> None:
-    def takes(name: str) -> bool:
-        return {"lists", "excluded"} <= {one.name for one in load(name).params}
-
-    assert {name for name in COMMANDS if takes(name)} == {
-        *host_options.TAKERS,
-        "hosts",
-        "dsx",  # it takes those of exec
-    }
-
-
-@pytest.mark.parametrize("way", [way for way in WAYS if way != "run"])
-@pytest.mark.parametrize("where", ["", "-w n[2-4]", "-H other", "-w n[1-5] -x n5"])
-@pytest.mark.parametrize(
-    "text", ["hostfile = 'hf'", "hosts = ['n[1-2]']\nexclude = ['n2']", "profile = 1"]
-)
-def test_hosts_shows_what_the_others_take(
-    way: str, where: str, text: str, taken: Taken, capsys: pytest.CaptureFixture[str]
-) -> None:
-    name = way.partition(" ")[0]
-    own = "" if text.startswith("profile") else table(way, text)
-    config = f"[all]\nhosts = ['n[1-3]']\n{own}[hosts]\nhostfile = 'm1'\nfold = true\n"
-    wanted = taken(way, *where.split(), config=config)
-    assert cli.main(["hosts", "--for", name, *where.split()]) == 0
-    shown = capsys.readouterr()
-    assert shown.out == wanted + "\n"
-    assert ("note: hosts of dispatch.toml [" in shown.err) == (not where)
-
-
 def test_the_preview_of_words(taken: Taken, capsys: pytest.CaptureFixture[str]) -> None:
     config = "[all]\nhostfile = 'hf'\nexclude = ['n4']\n"
     assert taken("exec", "-w", "n3,n4", config=config) == "n3"
     assert cli.main(["hosts", "n3", "n4"]) == 0
     assert capsys.readouterr() == ("n3\n", "")
-
-
-@pytest.mark.parametrize(
-    ("words", "config", "takers"),
-    [
-        ([], "[exec]\nhostfile = 'hf'\n[get]\nexclude = ['n1']", "exec, get: --for exec"),
-        (["n3"], "[exec]\nhostfile = 'hf'\n[get]\nexclude = ['n1']", "get: --for get"),
-        (["n3", "-x", "n4"], "[exec]\nhostfile = 'hf'\n[get]\nexclude = ['n1']", ""),
-        (["--for", "put"], "[exec]\nhostfile = 'hf'", ""),
-    ],
-)
-def test_the_preview_says_who_takes_others(
-    folder: Path,
-    capsys: pytest.CaptureFixture[str],
-    words: list[str],
-    config: str,
-    takers: str,
-) -> None:
-    (folder / "dispatch.toml").write_text(f"[all]\nhosts = ['n3']\nexclude = ['n9']\n{config}\n")
-    assert cli.main(["hosts", *words]) == 0
-    note = f"note: dispatch.toml has other hosts for {takers}\n" if takers else ""
-    if not words or "--for" in words:
-        note += "note: hosts of dispatch.toml [all]: hosts\n"
-    assert capsys.readouterr().err == note
 
 
 @cases(
@@ -232,7 +177,7 @@ def test_the_preview_says_who_takes_others(
          "hosts of DISPATCH_HOSTFILE"),
         ("", {"DISPATCH_HOSTFILE": "other"}, "[all]\nhosts = ['m1']", "n3",
          "hosts of DISPATCH_HOSTFILE"),
-        ("--for exec", {"DISPATCH_HOSTFILE": "other"}, "[exec]\nhostfile = 'hf'\nhosts = 'm1'",
+        ("", {"DISPATCH_HOSTFILE": "other"}, "[hosts]\nhostfile = 'hf'\nhosts = 'm1'",
          "n3", "hosts of DISPATCH_HOSTFILE"),
         ("", {"DISPATCH_HOSTFILE": ""}, "[all]\nhosts = ['m1']", "m1",
          "hosts of dispatch.toml [all]: hosts"),
@@ -340,7 +285,7 @@ def test_close_is_about_all_or_those_typed(
          "dispatch.toml [all]: hostfile: 'no.txt': no such file"),
         (["exec", "-w", "n1", "true"], "exclude = ['^no']",
          "dispatch.toml [all]: exclude: 'no': no such file"),
-        (["hosts", "--for", "put"], "hostfile = 'no.txt'",
+        (["hosts"], "hostfile = 'no.txt'",
          "dispatch.toml [all]: hostfile: 'no.txt': no such file"),
         (["run", "train.py"], "hostfile = 'no.txt'",
          "dispatch.toml [all]: hostfile: 'no.txt': no such file"),

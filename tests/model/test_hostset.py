@@ -11,11 +11,19 @@ from pathlib import Path
 
 import pytest
 from cases import cases
+from ClusterShell.NodeSet import RESOLVER_NOGROUP, NodeSet
 from hypothesis import given
 from hypothesis import strategies as st
 
 from dispatcher.model import hostset
-from dispatcher.model.hostset import LIMIT, LONGEST_TEXT, HostsetError, expand, split_list
+from dispatcher.model.hostset import (
+    LIMIT,
+    LONGEST_TEXT,
+    HostsetError,
+    expand,
+    fold,
+    split_list,
+)
 from dispatcher.model.names import BadName, check_host, check_user
 
 
@@ -372,3 +380,65 @@ def test_whatever_openssh_refuses_in_a_name_is_refused() -> None:
         with pytest.raises(BadName):
             check_user(bad)
     assert check_user("first.last-2_x+y") == "first.last-2_x+y"
+
+
+# -- and back to a short text --------------------------------------------------------
+
+
+@cases(
+    ("names", "short"),
+    [
+        ("n03 n04 n05 n07", "n[03-05,07]"),
+        ("n01 n02 n10", "n[01-02,10]"),
+        ("a1b1 a2b2", "a1b1,a2b2"),
+        ("a1b1 a1b2 a2b1 a2b2", "a1b[1-2],a2b[1-2]"),
+        ("n1-a0 n2-a0 n3-a0 n2-a1", "n[1-3]-a0,n2-a1"),
+        ("n1.x.org n2.x.org", "n[1-2].x.org"),
+        ("10.0.0.1 10.0.0.2 10.0.1.1", "10.0.0.[1-2],10.0.1.1"),
+        ("web db web1", "db,web,web1"),
+        ("x[1] n2 n1 @g n1", "n[1-2],x[1],@g"),
+        ("b a", "a,b"),
+        ("b x[1]", "b,x[1]"),
+        (f"n{'1' * 18} n{'1' * 19} n{'1' * 17}2", f"n[{'1' * 18}-{'1' * 17}2],n{'1' * 19}"),
+        ("n1", "n1"),
+        ("n1 n1", "n1"),
+        ("", ""),
+        ("n0 n9 n10 n08 n09 n98 n99 n100", "n[0,9,08-10,98-100]"),
+        ("n8 n9 n10 n099 n100", "n[8-10,099-100]"),
+    ],
+)  # fmt: skip
+def test_folds(names: str, short: str) -> None:
+    assert fold(names.split()) == short
+
+
+@given(st.lists(st.text(max_size=20), max_size=8))
+def test_folding_never_fails(names: list[str]) -> None:
+    assert isinstance(fold(names), str)
+
+
+@given(
+    st.sets(
+        st.from_regex(r"[a-z]{1,2}[0-9]{1,4}([.-][a-z]{1,2}[0-9]{0,3})?", fullmatch=True),
+        min_size=2,
+        max_size=30,
+    )
+)
+def test_what_is_folded_reads_back_as_the_same_names(names: set[str]) -> None:
+    short = fold(names)
+    assert set(expand(short)) == names
+    assert set(NodeSet(short, resolver=RESOLVER_NOGROUP)) == names
+
+
+@given(st.sets(st.integers(0, 150), min_size=2), st.sampled_from(["n%d", "n%03d", "r1c%d-ib"]))
+def test_one_number_is_folded_as_by_clustershell(numbers: set[int], name: str) -> None:
+    names = [name % number for number in numbers]
+    assert fold(names) == str(NodeSet.fromlist(names, resolver=RESOLVER_NOGROUP))
+
+
+def test_many_names_fold_fast_and_whole() -> None:
+    names = [f"r{i % 37}c{i % 41}n{i % 43:02}-ib" for i in range(10_000)]
+    started = time.process_time()
+    short = fold([*names, "login", "x y"])
+    assert time.process_time() - started < 5.0
+    assert short.endswith(",x y")
+    assert set(expand(short.removesuffix(",x y"))) == {*names, "login"}

@@ -66,7 +66,7 @@ ALLOWED = frozenset(
     "allow-different-code check checksum exclude-unhealthy from full ignore log nccl no-resume "
     "backend pairs progress-file progress-line step-line xid-table "
     # what is shown, and kept in a new folder of its own
-    "count diff dry-run fold fold-numbers follow for from-start gather gather-all grep json label "
+    "count diff dry-run fold fold-numbers follow from-start gather gather-all grep json label "
     "line-mode list log-dir log-keep log-merge log-overflow log-size max-code no-gather no-label "
     "numbers only-ranks percent profile quiet rank rank0 screen-overflow separator "
     "sort timestamps verbose watch".split()

@@ -28,12 +28,8 @@ if TYPE_CHECKING:
 
 H = TypeVar("H", bound="HostOptions")
 
-#: of the options that choose hosts: what a file calls them
-NAMES = {"hostfile": "hostfile", "lists": "hosts", "excluded": "exclude"}
 #: names that are compared with those of the hosts
 _MOST_NOTED = 20
-#: the commands that take hosts in this way, as ``hosts`` shows them
-TAKERS = ("exec", "put", "get", "shell", "connect", "check", "sweep")
 
 
 def verbose_option() -> Any:

@@ -9,8 +9,8 @@ written is not read, and that is said. What that of a folder may say: see ``loos
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -22,15 +22,6 @@ from dispatcher.model.errors import BadConfig, UsageError
 
 if TYPE_CHECKING:
     from dispatcher.cli.options.config_file import Defaults, Setting
-
-
-@dataclass
-class _Filled:
-    """What the files say to the command that runs; kept in its context."""
-
-    files: Sequence[Defaults]
-    profile: str | None
-    values: dict[str, Setting]
 
 
 NAME = "dispatch.toml"
@@ -52,10 +43,9 @@ def option() -> click.Option:
 
 
 def _fill(context: click.Context, _: click.Parameter, profile: str | None) -> None:
-    files = read()
-    values = settings(context.command, profile, files)
+    values = settings(context.command, profile)
     context.default_map = {name: setting.value for name, setting in values.items()}
-    context.meta[__name__] = _Filled(files, profile, values)
+    context.meta[__name__] = values
 
 
 def typed(name: str) -> bool:
@@ -75,12 +65,12 @@ def setting_of(name: str) -> Setting | None:
     """What a file says of the parameter ``name``, if that is its value."""
     if _source(name) in (ParameterSource.COMMANDLINE, ParameterSource.ENVIRONMENT):
         return None
-    return _filled().values.get(name)
+    return _filled().get(name)
 
 
 def untyped(name: str, usual: Any) -> Any:
     """The parameter ``name`` as if nobody had typed it: what a file says, else ``usual``."""
-    setting, parameter = _filled().values.get(name), _parameter_called(name)
+    setting, parameter = _filled().get(name), _parameter_called(name)
     if setting is None:
         return usual
     return parameter.type_cast_value(click.get_current_context(), setting.value)
@@ -114,15 +104,10 @@ def _parameter_called(name: str) -> click.Parameter:
     return found
 
 
-def _filled() -> _Filled:
-    filled: _Filled = click.get_current_context().meta[__name__]
+def _filled() -> dict[str, Setting]:
+    """What the files say to the command that runs."""
+    filled: dict[str, Setting] = click.get_current_context().meta[__name__]
     return filled
-
-
-def file_settings(command: str) -> dict[str, Setting]:
-    """What the files say to another command, by the names of options; not judged."""
-    filled = _filled()
-    return _chosen(filled.files, command, filled.profile) if filled.files else {}
 
 
 def _chosen(files: Sequence[Defaults], command: str, profile: str | None) -> dict[str, Setting]:
@@ -135,36 +120,12 @@ def _chosen(files: Sequence[Defaults], command: str, profile: str | None) -> dic
     return found
 
 
-def file_values(command: str, names: Mapping[str, str]) -> dict[str, Any]:
-    """Those parameters among ``names`` (parameter -> option) that nobody typed, for ``command``.
-
-    Raises: UsageError naming the file for a value that cannot be.
-    """
-    settings_there, values = file_settings(command), _filled().values
-    found: dict[str, Any] = {}
-    for flag, name in names.items():
-        if _source(flag) in (ParameterSource.COMMANDLINE, ParameterSource.ENVIRONMENT):
-            continue
-        parameter = _parameter(click.get_current_context().command, name)
-        assert parameter is not None, f"this command has no option {name!r}"
-        values.pop(flag, None)
-        found[flag] = () if parameter.multiple else None
-        if name in settings_there:
-            found[flag] = _fitted(parameter, name, settings_there[name])
-            values[flag] = replace(settings_there[name], value=found[flag])
-    return found
-
-
-def settings(
-    command: click.Command, profile: str | None, files: Sequence[Defaults] | None = None
-) -> dict[str, Setting]:
+def settings(command: click.Command, profile: str | None) -> dict[str, Setting]:
     """The files' values for ``command``, by parameter name, as click wants them.
 
-    files: those that there are, if they have been read.
     Raises: UsageError naming the file for an option or a value that cannot be.
     """
-    if files is None:
-        files = read()
+    files = read()
     if not files:
         if profile is not None:
             raise BadConfig(f"--profile {profile}: there is no {NAME}", hint=_place())

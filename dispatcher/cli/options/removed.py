@@ -8,6 +8,7 @@ from __future__ import annotations
 
 #: name of the option without dashes, or ``name=value`` where only that value went -> what to use
 REMOVED: dict[str, str] = {
+    "for": "`dispatch COMMAND --dry-run` shows the hosts that COMMAND takes",
     "launcher=mpirun": "dispatch starts the ranks of an MPI program itself. If a site "
     "needs its own mpirun, run that by hand, or try --transport slurm",
     "dedup-output": "ssh's own `Compression yes`, with --transport ssh, saves bytes on a slow line",

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import sys
-from typing import Any
 
 from dispatcher.cli import say, tell
-from dispatcher.cli.options.declaration import OneOf, argument, json_option, option, replace
+from dispatcher.cli.options.declaration import argument, json_option, option
 from dispatcher.cli.options.host_options import (
-    NAMES,
-    TAKERS,
     WhereOptions,
     find_hosts,
     hosts_typed,
@@ -44,14 +41,6 @@ class HostsOptions(WhereOptions, section="Output"):
         metavar="LIST",
         help="Print only hosts that are in LIST too. May be repeated.",
     )
-    taker: str | None = option(
-        "--for",
-        section="Hosts",
-        type=OneOf(TAKERS),
-        metavar="COMMAND",
-        help=f"Print the hosts that COMMAND would take ({', '.join(TAKERS)}), to which "
-        "dispatch.toml may name others. For a run: dispatch --dry-run.",
-    )
     fold_them: bool = option("-f", "--fold", help="Print one short text: n[1-3].")
     count: bool = option("-c", help="Print how many hosts there are.")
     separator: str = option(
@@ -63,7 +52,6 @@ class HostsOptions(WhereOptions, section="Output"):
 
 def hosts(options: HostsOptions) -> int:
     """Print the hosts that are meant; the exit code. Raises: UsageError, PlanError."""
-    from dispatcher.cli.options.option_defaults import file_values
     from dispatcher.model import hostset
     from dispatcher.model.errors import ConflictingOptions, NoHosts, UsageError
     from dispatcher.model.names import BadName
@@ -71,10 +59,6 @@ def hosts(options: HostsOptions) -> int:
 
     if options.fold_them + options.count + options.as_json > 1:
         raise ConflictingOptions("-f, -c and --json exclude each other")
-    if options.taker:
-        options = replace(options, **file_values(options.taker, NAMES))
-    elif takers := _elsewhere(options):
-        say(f"note: dispatch.toml has other hosts for {', '.join(takers)}: --for {takers[0]}")
     words = tuple(parse_inline(text, "", slots=False) for text in options.words)
     found = find_hosts(options, say, words)
     if not words and not hosts_typed() and (where := usual_source(options)):
@@ -106,20 +90,3 @@ def hosts(options: HostsOptions) -> int:
         text = options.separator.replace("\\n", "\n").replace("\\t", "\t").join(names)
     sys.stdout.write(text + "\n")
     return 0
-
-
-def _elsewhere(options: HostsOptions) -> list[str]:
-    """The commands that would not take these hosts, since a file says something else to them."""
-    from dispatcher.cli.options.option_defaults import file_settings, typed
-
-    named = bool(options.words) or hosts_typed()
-    names = [
-        name for flag, name in NAMES.items() if not (typed(flag) if flag == "excluded" else named)
-    ]
-
-    def settings(command: str) -> list[Any]:
-        found = file_settings(command)
-        return [found[name].value if name in found else None for name in names]
-
-    own = settings("hosts")
-    return [taker for taker in TAKERS if settings(taker) != own]

@@ -259,24 +259,6 @@ def test_what_a_file_may_name(command: str, name: str, there: bool) -> None:
     assert isinstance(found, click.Option) is there
 
 
-def test_the_preview_of_another_command(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """What is typed counts for all; what its table says is judged as its own."""
-    text = "[exec]\nhosts = ['n1', 'n2']\nexclude = 'n2'\n[hosts]\nhosts = ['m1']\n"
-    write(folder / "here/dispatch.toml", text)
-    for words, said in ((["--for", "exec"], "n1\n"), ([], "m1\n"), (["--for", "put"], None)):
-        code = cli.main(["hosts", *words])
-        out, err = capsys.readouterr()
-        assert (code, out) == ((0, said) if said else (2, ""))
-        if not words:
-            assert "dispatch.toml has other hosts for exec" in err
-    assert cli.main(["hosts", "--for", "exec", "-x", "n1"]) == 0
-    assert capsys.readouterr().out == "n2\n"
-    text = "[exec]\nhosts = 3\n"
-    write(folder / "here/dispatch.toml", text)
-    assert cli.main(["hosts", "--for", "exec"]) == 2
-    assert "dispatch.toml [exec]: hosts: must be a text or a list" in capsys.readouterr().err
-
-
 def test_a_file_says_how_config_shows_itself(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -65,7 +65,6 @@ def offered(line: str) -> list[str]:
         ("--log-dir ", [DIRS]),
         ("exec -o ", [DIRS]),
         ("check --rounds ", ["all"]),
-        ("hosts --for pu", ["put"]),
         ("--profile ", ["day", "night"]),
         # an old name, letters together, a value that may be left out
         ("exec --fan-out 3 --max-f", ["--max-fail"]),

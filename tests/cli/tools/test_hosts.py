@@ -59,7 +59,7 @@ def test_refuses(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
         (["-f", "-c", "n1"], "-f, -c and --json exclude each other"),
         (["n1", "-i", "n2"], "no host is left after -i"),
         (["n1", "-i", "n["], "-i: '[' without its ']'"),
-        (["--for", "jobs"], "--for: 'jobs' is not one of: exec, put"),
+        (["--for", "exec"], "--for was removed: `dispatch COMMAND --dry-run` shows"),
     ],
 )
 def test_why(words: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -86,7 +86,7 @@ GIVEN: list[tuple[str, Surroundings, dict[str, int | None], str]] = [
         "slurm: an old name of the list, nested ranges",
         surroundings({"SLURM_JOBID": "9", "SLURM_NODELIST": "r[1-2]n[01-02],gpu1"}),
         {"r1n01": None, "r1n02": None, "r2n01": None, "r2n02": None, "gpu1": None},
-        "hosts of Slurm job 9 (SLURM_NODELIST): gpu1,r[1-2]n[01-02], a slot per GPU",
+        "hosts of Slurm job 9 (SLURM_NODELIST): gpu1,r1n[01-02],r2n[01-02], a slot per GPU",
     ),
     (
         "slurm: a job of two groups",
