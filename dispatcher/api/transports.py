@@ -14,7 +14,6 @@ from dispatcher.transport.base import UNLESS_CONFIGURED, Keepalive, Transport
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-    from dispatcher.bootstrap.payload import Ahead
     from dispatcher.transport.ssh_auth.passwords import Passwords
 
 AT_A_TERMINAL = "run it at a terminal, or log in by a key: ssh-copy-id HOST"
@@ -127,10 +126,10 @@ class TransportPool:
             return CommandTransport(self._template, name)
         return self.in_process()
 
-    def prepare(self, ahead: Ahead) -> None:
-        """What may be started over kept connections for who comes next; see ``Transport``."""
+    def prepare(self, command: str) -> None:
+        """Start ``command`` over connections that are kept; see ``Transport``."""
         for transport in self._made.values():
-            transport.prepare(ahead)
+            transport.prepare(command)
 
     def _ask(self, prompt: str) -> str | None:
         self.typing(True)

@@ -26,10 +26,6 @@ sh; so there it says first, in one line, who will read on::
 
 That line costs no round trip: it comes with the marker that the command has started.
 
-An agent may be booted ahead of its run, over a connection that is kept (``Ahead``,
-``agent.main``). Whoever keeps the connection is told by a launcher what to start, so it is the
-code of the latest launcher that waits; one of other code, or for another Python, is not asked.
-
 It stays one file: command, source and beginning have to fit each other to the byte.
 """
 
@@ -41,12 +37,11 @@ import os
 import re
 import threading
 import zlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
 
 from dispatcher.model.errors import UsageError
 from dispatcher.model.failure import Ending, Failure, Kind
-from dispatcher.remote.protocol.frames import SYNC, WAITING
+from dispatcher.remote.protocol.frames import SYNC
 
 OLDEST_PYTHON = (3, 8)
 NEWER_PYTHONS = tuple(f"python3.{minor}" for minor in range(14, 7, -1))
@@ -126,27 +121,6 @@ _START = """
 from dispatcher.remote.agent.main import main
 sys.exit(main())
 """
-
-#: files that make a login's environment and limits, from the home folder where they are not
-#: absolute; what these read in their turn is not known. An agent that waits serves no run where
-#: one of them has changed
-_OF_LOGINS = (
-    ".bashrc", ".bash_profile", ".bash_login", ".profile", ".zshenv", ".zshrc", ".zprofile",
-    ".cshrc", ".tcshrc", ".login", ".config/fish/config.fish", ".kshrc", ".mkshrc",
-    ".ssh/environment", ".ssh/rc", ".pam_environment", "/etc/environment", "/etc/profile",
-    "/etc/bash.bashrc", "/etc/bashrc", "/etc/zshenv", "/etc/zsh/zshenv", "/etc/csh.cshrc",
-    "/etc/security/limits.conf", "/etc/security/limits.d", "/etc/security/pam_env.conf",
-    "/etc/profile.d", "/etc/default/locale", "/etc/locale.conf", "/etc/passwd", "/etc/group",
-)  # fmt: skip
-
-#: the beginning of one that waits for its run
-_START_AHEAD = f"""
-from dispatcher.remote.agent.main import main
-sys.exit(main({_OF_LOGINS!r}))
-"""
-
-#: of the length of a run's id, and none: what stands for it in the environment of who waits for one
-_NO_RUN = "_" * 22
 
 #: the beginning of a copy; it gets all that this process was sent, for hosts below it
 _START_COPY = """
@@ -238,40 +212,6 @@ def copy_payload(tree: bool = False, wild: bool = False) -> bytes:
     """
     names = COPY + COPY_TREE * tree + COPY_WILD * wild
     return payload_of({name: source(name) for name in names}, _START_COPY)
-
-
-@dataclass(frozen=True)
-class Ahead:
-    """A command that can be started before anybody wants it, over a connection that is kept.
-
-    name: by which it is asked for. opening: what it is written; behind that comes a line, for how
-    many seconds it may wait. mark: the last that it says when it waits. Without a mark it is
-    written nothing, and waits when it runs.
-    """
-
-    name: str
-    command: str
-    opening: Callable[[], bytes] = bytes
-    mark: bytes = b""
-
-
-@functools.cache
-def agent_ahead(*first: str) -> Ahead:
-    """An agent that waits for its run. first: as ``command`` has it.
-
-    It is not that of another launcher if one byte of its code, or of what loads it, is another.
-    """
-    import hashlib  # a run without kept connections needs none
-
-    line = command(first, run_id=_NO_RUN)
-    code = "\0".join([line, LOADER, _RUN, _START_AHEAD, *sources().values()])
-    name = "agent " + hashlib.sha256(code.encode()).hexdigest()
-    return Ahead(name, line, _ahead_payload, WAITING)
-
-
-@functools.cache
-def _ahead_payload() -> bytes:
-    return payload_of(sources(), _START_AHEAD)
 
 
 def sources() -> dict[str, str]:

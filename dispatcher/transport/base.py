@@ -38,13 +38,9 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from dispatcher.model.failure import Ending, Failure, Kind
 from dispatcher.model.frozen import Value, value
-
-if TYPE_CHECKING:
-    from dispatcher.bootstrap.payload import Ahead
 
 #: bytes of a chunk of what is ``Common``; an eighth of what a way that shares takes at once
 _CHUNK = 32 << 10
@@ -304,16 +300,6 @@ class RecvBuffer:
             self._size = 0
             self.close()
 
-    def ends_with(self, mark: bytes) -> bool:
-        """Whether ``mark`` is the last that has arrived, and was not taken yet."""
-        with self._cond:
-            last = b""
-            for piece in reversed(self._pieces):
-                if len(last) >= len(mark):
-                    break
-                last = piece + last
-            return last.endswith(mark)
-
     def _tell(self) -> None:
         self._ready()
         self._cond.notify_all()
@@ -342,8 +328,6 @@ class Transport(abc.ABC):
     """One way of reaching hosts; shared by all hosts of a run."""
 
     name: str
-    #: whether connections outlive us here, so that something can wait there for who comes next
-    keeps = False
 
     @abc.abstractmethod
     def open(
@@ -371,15 +355,8 @@ class Transport(abc.ABC):
         """
         return None
 
-    def open_ahead(self, target: Target, ahead: Ahead) -> Link | None:
-        """What waits there already, without waiting; None where nothing does.
-
-        It may have ended since, unseen; nobody was promised that it would serve.
-        """
-        return None
-
-    def prepare(self, ahead: Ahead) -> None:  # noqa: B027 - most transports keep nothing
-        """What may be started over connections that are kept, when nobody is at work."""
+    def prepare(self, command: str) -> None:  # noqa: B027 - most transports keep nothing
+        """Start ``command`` over idle connections, for the next user to find it running."""
 
     def close(self) -> None:  # noqa: B027 - most transports share nothing
         """Release what is shared between hosts (agent connection, bastions); idempotent."""

@@ -74,10 +74,7 @@ def measure(hosts: list[str], options: argparse.Namespace, place: str) -> turns.
 def kept(
     hosts: list[str], options: argparse.Namespace, program: list[str], place: str
 ) -> Callable[[], turns.Turn]:
-    """A turn of dispatch where ``dispatch connect`` keeps connections, and agents wait.
-
-    Before each it rests, so that who has just ended has made way for who waits for the next.
-    """
+    """A turn of dispatch where ``dispatch connect`` keeps connections; it rests before each."""
     folder = os.path.join(place, "kept")
     os.mkdir(folder, 0o700)
     here = ["env", f"XDG_RUNTIME_DIR={folder}"]

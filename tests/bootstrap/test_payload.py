@@ -229,29 +229,6 @@ class TestPayload:
         there -= {"protocol.copy_frames", "protocol.mux"}  # of copies and trees
         assert {*bootstrap.MODULES, *bootstrap.PARTS} == there
 
-    def test_the_name_of_an_agent_that_waits_is_that_of_its_code(
-        self, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        def named(*first: str) -> str:
-            bootstrap.agent_ahead.cache_clear()
-            return bootstrap.agent_ahead(*first).name
-
-        names = [named(), named("/usr/bin/python3.9")]
-        read = bootstrap.source
-        for changed in ("agent.node", "protocol.frames"):
-            monkeypatch.setattr(
-                bootstrap,
-                "source",
-                lambda name: read(name) + "\n" * (name == changed),  # noqa: B023
-            )
-            names.append(named())
-        monkeypatch.setattr(bootstrap, "source", read)
-        monkeypatch.setattr(bootstrap, "LOADER", bootstrap.LOADER + "\n")
-        names.append(named())
-        assert len(set(names)) == 5
-        monkeypatch.undo()
-        assert named() == names[0]
-
     def test_frames_right_behind_it_are_not_swallowed(self, newest: str) -> None:
         beats = {"type": "odd"}
         agent = Agent(newest, payload=payload() + control(**beats) * 3)

@@ -253,7 +253,7 @@ def test_an_answer_without_having_been_asked_to_finish_is_no_end(start: Start) -
 
 def test_a_host_that_is_given_up_before_its_turn_is_not_called() -> None:
     """It waits for room, and finds when it has some that nobody wants it any more."""
-    never = ScriptedTransport((), ())
+    never = ScriptedTransport(())
     gate = ConnectGate(1, 60.0)
     gate.enter(0)
     told: list[ev.Event] = []

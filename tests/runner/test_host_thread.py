@@ -109,14 +109,8 @@ class ScriptedLink(Link):
 class ScriptedTransport(Transport):
     name = "scripted"
 
-    def __init__(self, answers: Sequence[Link | Failure], waiting: Sequence[Link | None]) -> None:
+    def __init__(self, answers: Sequence[Link | Failure]) -> None:
         self._answers = list(answers)
-        self._waiting = list(waiting)
-        self.asked_ahead: list[payload.Ahead] = []
-
-    def open_ahead(self, target: Target, ahead: payload.Ahead) -> Link | None:
-        self.asked_ahead.append(ahead)
-        return self._waiting.pop(0)
 
     def open(
         self, target: Target, command: str, deadline: float, window: object = None
@@ -133,11 +127,10 @@ class Watched:
         boot_timeout: float = 30.0,
         heartbeat: float = 100.0,
         connect_limit: float = 60.0,
-        waiting: Sequence[Link | None] = (),
         **more: Any,
     ) -> None:
         self.ranks: frozenset[int] | None = frozenset({6, 7})
-        self.transport = ScriptedTransport(answers, waiting)
+        self.transport = ScriptedTransport(answers)
         self.events: queue.SimpleQueue[ev.Event] = queue.SimpleQueue()
         self.output: list[tuple[int, int, int, bytes]] = []
         self.beats: list[int] = []
@@ -195,61 +188,6 @@ def test_good_start_in_one_byte_chunks(watch: Callable[..., Watched]) -> None:
     ]  # fmt: skip
     assert watched.output == [(3, 6, 1, b"hi")]
     assert link.heard.startswith(payload.payload() + b"PREPARE")
-
-
-AGENT = payload.Ahead("agent 1", "python3")
-
-
-def test_an_agent_that_waits_is_taken(watch: Callable[..., Watched]) -> None:
-    link = ScriptedLink([SYNC + READY])
-    watched = watch(ahead=AGENT, run_id="run-1", waiting=[link])
-    watched.until(ev.NodeReady)
-    assert link.heard == b"run-1\nPREPARE"
-    assert watched.transport.asked_ahead == [AGENT]
-
-
-def test_where_none_waits_one_is_booted(watch: Callable[..., Watched]) -> None:
-    link = ScriptedLink([SYNC + READY])
-    watched = watch(link, ahead=AGENT, run_id="run-1", waiting=[None])
-    watched.until(ev.NodeReady)
-    assert link.heard == payload.payload() + b"PREPARE"
-
-
-@pytest.mark.parametrize("how", ["ended", "silent", "deaf", "odd"])
-def test_one_that_has_waited_is_no_reason_to_fail(
-    watch: Callable[..., Watched], how: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(host_thread, "TAKEN_LIMIT", 0.05)
-    monkeypatch.setattr(host_thread, "LAST_WORDS", 0.05)
-    scripts = {"ended": [b""], "silent": [], "deaf": [], "odd": [b"Traceback", b""]}
-    waits, booted = ScriptedLink(scripts[how]), ScriptedLink([SYNC + READY])
-    if how == "deaf":
-        waits.closed.set()
-    watched = watch(booted, ahead=AGENT, run_id="run-1", waiting=[waits])
-    names = [event.name for event in watched.until(ev.NodeReady)]
-    assert names == [
-        *["node.connecting", "node.connected"] * 2, "node.booted", "node.ready",
-    ]  # fmt: skip
-    assert waits.closed.is_set()
-    assert booted.heard == payload.payload() + b"PREPARE"
-    assert watched.transport.asked_ahead == [AGENT]  # once: the next might be as odd
-
-
-def test_one_that_was_taken_has_as_long_as_any_to_be_ready(
-    watch: Callable[..., Watched], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(host_thread, "TAKEN_LIMIT", 0.05)
-    link = ScriptedLink([SYNC])
-    began = time.monotonic()
-    watched = watch(ahead=AGENT, run_id="run-1", waiting=[link], boot_timeout=0.5)
-    failure = watched.failure()
-    assert failure.kind is Kind.TIMEOUT
-    assert time.monotonic() - began >= 0.5
-
-
-def test_one_that_was_taken_is_lost_as_any(watch: Callable[..., Watched]) -> None:
-    watched = watch(ahead=AGENT, run_id="run-1", waiting=[ScriptedLink([SYNC, b""])])
-    assert watched.failure().kind is Kind.LOST
 
 
 def test_the_answer_to_a_further_attempt_divides_old_words_from_new(

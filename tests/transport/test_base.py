@@ -10,7 +10,6 @@ from cases import cases
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dispatcher.bootstrap.payload import Ahead
 from dispatcher.model.failure import Failure, Kind
 from dispatcher.transport import base
 from dispatcher.transport.base import (
@@ -247,7 +246,5 @@ def test_a_link_promises_little_by_itself() -> None:
     assert link.failure(0.0) is None
     link.resize(Window())
     assert transport.call(Target("n1"), "true", 0.0, b"") is None
-    shell = Ahead("sh", "sh")
-    transport.prepare(shell)
-    assert (transport.keeps, transport.open_ahead(Target("n1"), shell)) == (False, None)
+    transport.prepare("sh")
     transport.close()

@@ -44,8 +44,6 @@ class ConnectOptions(WhereOptions, KeptOptions, LimitOptions, LoginOptions):
 
     One process of yours in the background keeps them, and ends when they are closed. It keeps no
     password: you are asked for that here. Keys with a passphrase must be in an SSH agent.
-
-    An agent waits on each host for the next run, which starts in half the time.
     """
 
     examples = (
@@ -65,7 +63,6 @@ def connect(options: ConnectOptions) -> int:
     if options.listing or options.closing:
         return _ask(options)
     from dispatcher.api.transports import allow_open_files
-    from dispatcher.bootstrap import payload
     from dispatcher.cli.exec.exec import ExecOptions
     from dispatcher.cli.exec.run_exec import carry_out, limits
     from dispatcher.cli.options.connect_options import TransportPool, show_only
@@ -80,9 +77,7 @@ def connect(options: ConnectOptions) -> int:
     allow_open_files(len(hosts))
     shown = converted(options, ExecOptions, gather=not options.as_json)
     with TransportPool(options, alone=len(hosts) == 1) as reach:
-        code = carry_out(ExecPlan(hosts, ("true",), limits=limits(options)), shown, reach)
-        reach.prepare(payload.agent_ahead())
-        return code
+        return carry_out(ExecPlan(hosts, ("true",), limits=limits(options)), shown, reach)
 
 
 def _ask(options: ConnectOptions) -> int:

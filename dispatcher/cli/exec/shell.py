@@ -35,7 +35,6 @@ from typing import TYPE_CHECKING
 
 from dispatcher.api.transports import allow_open_files
 from dispatcher.bootstrap import shell as lifeline
-from dispatcher.bootstrap.payload import Ahead
 from dispatcher.cli import complain, say
 from dispatcher.cli.exec.exec import ExecOptions
 from dispatcher.cli.exec.run_exec import carry_out, is_one_pipe, limits
@@ -261,7 +260,7 @@ class Shell:
     def talk(self, keep: Callable[[], None]) -> None:
         """Read lines at the terminal until the user leaves."""
         while True:
-            self._reach.prepare(Ahead(lifeline.COMMAND, lifeline.COMMAND))
+            self._reach.prepare(lifeline.COMMAND)
             try:
                 line = input(self._prompt())
             except KeyboardInterrupt:

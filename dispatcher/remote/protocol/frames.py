@@ -163,8 +163,6 @@ _SIZES: dict[int, tuple[tuple[int, ...], int, int]] = {
 
 #: the first bytes an agent says; everything before them on its stream is noise
 SYNC = b"\0DISPATCH1\n"
-#: the last bytes of one that waits for its run: it is booted
-WAITING = b"\0DISPATCH-WAITS\n"
 
 
 class WireError(ValueError):

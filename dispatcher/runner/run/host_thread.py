@@ -1,8 +1,7 @@
 """The thread of one host: connect, boot the agent, then read and write until the end.
 
 It owns the link alone. Whatever goes wrong becomes one ``NodeLost`` event; after
-that the thread only closes and ends. An agent that waited there already (``Ahead``) and gives no
-word is done without: then it begins anew. It stays one file, for all of it is one life of a link.
+that the thread only closes and ends. It stays one file, for all of it is one life of a link.
 Each state has one time by which something is due::
 
     connecting --link--> booting --ready for an attempt--> serving --close()--> over
@@ -19,7 +18,6 @@ import queue
 import threading
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from dispatcher.bootstrap import payload
 from dispatcher.bootstrap.payload import boot_failure, flood_hint, link_ended, remote_message
@@ -31,18 +29,12 @@ from dispatcher.runner.run import reports
 from dispatcher.runner.run.host_intake import HostIntake
 from dispatcher.transport.base import Link, LinkClosed, Target, Transport
 
-if TYPE_CHECKING:
-    from dispatcher.bootstrap.payload import Ahead
-
 READ_SIZE = 256 << 10
 ERRORS_LIMIT = 64 << 10
 #: reads that empty what a link holds of standard error
 _READS = 8
 #: seconds that the end of a link may come after it has ceased to take our frames
 LAST_WORDS = 2.0
-
-#: seconds in which an agent that has waited for us gives its first word, or another is booted
-TAKEN_LIMIT = 5.0
 
 #: with this code a program of ssh's contract ends when the connection has, whatever ran there
 _SSH_FAILED = 255
@@ -75,7 +67,6 @@ class HostThread(threading.Thread):
     credit: output bytes that the agent may have under way, as ``prepare`` grants them. input_taken:
     takes (node, number of bytes) that the node's readers of standard input have taken, from this
     thread.
-    ahead: an agent that waits there already is taken, for run ``run_id``, where there is one.
     on_heartbeat: takes the node when it gave a beat that nobody waits for, from this thread.
     """
 
@@ -98,16 +89,12 @@ class HostThread(threading.Thread):
         unreachable: float = math.inf,
         self_fencing: bool = False,
         attempt: int = 0,
-        ahead: Ahead | None = None,
-        run_id: str = "",
     ) -> None:
         super().__init__(name=f"link:{target.host}", daemon=True)
         self.node = node
         self._target = target
         self._transport = transport
         self._command = command
-        self._ahead, self._run_id = ahead, run_id
-        self._is_taken = False  # the agent has waited for us, and may have ended unseen
         self._prepare = prepare
         self._gate = gate
         self._boot_timeout = boot_timeout
@@ -121,7 +108,6 @@ class HostThread(threading.Thread):
             input_taken=input_taken, on_heartbeat=self._beaten, on_ready=self._is_ready,
         )  # fmt: skip
         self._state = BOOTING
-        self._answer_due = 0.0  # when the agent has to be ready
         self._due = 0.0  # when the state's time is over
         self._beat = False  # it was just heard, and is to be answered
         self._pulsed = False  # its beats come by a way of their own
@@ -197,23 +183,16 @@ class HostThread(threading.Thread):
         """Connect and serve until the end; what goes wrong is one ``NodeLost``."""
         link = None
         try:
-            while True:
-                opened = self._connect()
-                if isinstance(opened, Failure):
-                    self._lose(opened)
-                    return
-                link = opened
-                by = link.by or self._transport.name
-                self._tell(ev.NodeConnected(self.node, link.address, by, link.steps))
-                failure = self._serve(link)
-                if failure is None:
-                    return
-                if not self._is_taken or self._intake.is_synced:
-                    self._lose(failure)
-                    return
-                link.close()  # it is done without: an agent that waited is no reason to fail
-                self._ahead = None
-                self._gate.anew(self.node)
+            opened = self._connect()
+            if isinstance(opened, Failure):
+                self._lose(opened)
+                return
+            link = opened
+            by = link.by or self._transport.name
+            self._tell(ev.NodeConnected(self.node, link.address, by, link.steps))
+            failure = self._serve(link)
+            if failure is not None:
+                self._lose(failure)
         except Exception as error:  # a bug here must not look like a silent host
             self._lose(Failure(Kind.PROTOCOL, f"internal error: {type(error).__name__}: {error}"))
             raise
@@ -237,9 +216,7 @@ class HostThread(threading.Thread):
             if self._stopping:
                 return Failure(Kind.LOST, "given up")
             self._tell(ev.NodeConnecting(self.node, attempt.number))
-            waiting = self._ahead and self._transport.open_ahead(self._target, self._ahead)
-            self._is_taken = waiting is not None
-            opened = waiting or self._transport.open(self._target, self._command, attempt.until)
+            opened = self._transport.open(self._target, self._command, attempt.until)
             if isinstance(opened, Link):
                 self._gate.reached(self.node)
                 return opened
@@ -260,13 +237,10 @@ class HostThread(threading.Thread):
 
     def _greet(self, link: Link) -> None:
         """Send the agent's source and its first order; from now on its answer is due."""
-        now = time.monotonic()
-        self._state, self._answer_due = BOOTING, now + self._boot_timeout
-        self._due = min(self._answer_due, now + TAKEN_LIMIT) if self._is_taken else self._answer_due
-        first = b"%s\n" % self._run_id.encode() if self._is_taken else payload.payload()
+        self._state, self._due = BOOTING, time.monotonic() + self._boot_timeout
         watched = self._unreachable < math.inf and link.expect_answers(self._unreachable)
         watch = _WATCH if watched and self._self_fencing else b""
-        self._write(link, first + watch + self._prepare)
+        self._write(link, payload.payload() + watch + self._prepare)
         link.watch(self._wake)
 
     def _turn(self, link: Link, item: object) -> Failure | None:
@@ -291,13 +265,6 @@ class HostThread(threading.Thread):
             self._expect_heartbeat()
             if self._pulsed or link.pulse(_PING_ASIDE, self._heartbeat, self._note_heartbeat):
                 self._pulsed, self._due = True, math.inf
-        elif (
-            is_due
-            and self._state == BOOTING
-            and self._due < self._answer_due
-            and (self._intake.is_synced)
-        ):
-            self._due = self._answer_due
         elif is_due and self._state != SERVING:
             deaf = Failure(Kind.LOST, "the link was closed")
             return deaf if self._state == DEAF else self._late(link)

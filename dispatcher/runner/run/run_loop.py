@@ -381,8 +381,6 @@ class Runner(EventLoop):
             command=payload.command(
                 first=first, last=[place.host.python or plan.python], run_id=plan.run_id
             ),
-            ahead=payload.agent_ahead(*first) if transport.keeps else None,
-            run_id=plan.run_id,
             prepare=self._prepare(node, attempt),
             gate=self._gate,
             boot_timeout=limits.boot_timeout,

@@ -3,7 +3,7 @@
 A launcher says what to run where; the daemon opens a channel over a connection it has, or
 makes one if it was asked to keep it, and hands bytes on. Every launcher has its own reading
 of ssh_config and known_hosts (``run``), so a change of these files holds from the next one
-on, and its own SSH agent. While nobody calls, shells and agents are started for what comes next
+on, and its own SSH agent. While nobody calls, shells are started for what comes next
 (``transport.ssh.shared_sessions``). It ends when it holds nothing any more.
 
 ``python -m dispatcher.transport.pool.daemon``: started by ``daemon_socket.call`` alone.
@@ -11,7 +11,6 @@ on, and its own SSH agent. While nobody calls, shells and agents are started for
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import os
 import resource
@@ -23,7 +22,6 @@ from collections.abc import Sequence
 from typing import Any
 
 from dispatcher.bootstrap import shell
-from dispatcher.bootstrap.payload import Ahead
 from dispatcher.model.errors import DispatchError
 from dispatcher.model.failure import Failure
 from dispatcher.model.paths import keep_memory_ours
@@ -56,7 +54,6 @@ class Daemon:
         self._clients = 0
         self._last = time.monotonic()
         self._idle = 600.0
-        self._ahead: Ahead | None = None
         self._is_due = False  # connections may have become idle
 
     def run(self) -> None:
@@ -103,24 +100,11 @@ class Daemon:
                 self.stand_by()
 
     def stand_by(self) -> None:
-        """Start over idle connections what who comes next will want."""
+        """Start over idle connections the shell that the next command will want."""
         self._is_due = False
-        kinds = [Ahead(shell.COMMAND, shell.COMMAND)]
-        if self._ahead is not None:
-            kinds.append(self._ahead)
-        self._pool.stand_by(kinds, self._idle + LINGER)
+        self._pool.stand_by(shell.COMMAND)
 
     # -- what a client asks for -----------------------------------------------------------
-
-    def ahead(self, told: dict[str, Any]) -> None:
-        """From now on start what is ``told`` as well: an agent of the latest launcher's code."""
-        opening = base64.b64decode(told["opening"])
-        mark = told["mark"].encode("latin-1")
-        self._ahead = Ahead(told["name"], told["command"], lambda: opening, mark)
-
-    def knows(self, name: str) -> bool:
-        """Whether it starts what has that name."""
-        return self._ahead is not None and self._ahead.name == name
 
     def listed(self) -> dict[str, Any]:
         """The hosts, the idle seconds until their connections close, our process id."""
@@ -131,11 +115,10 @@ class Daemon:
         self._pool.drop(names=names)
 
     def at_hand(self, order: dict[str, Any], ask: Ask) -> Link | None:
-        """The command of ``order`` where a shell, or it itself, waits: without waiting."""
+        """The command of ``order`` where it has started already: without waiting."""
         if order["window"] is not None:
             return None
-        name = order["ahead"] or order["command"]
-        return self._reading(order, ask).open_started(_target(order), name)
+        return self._reading(order, ask).open_started(_target(order), order["command"])
 
     def open(self, order: dict[str, Any], ask: Ask) -> Link | Failure | None:
         """The command of ``order``; None where no connection is kept, nor is one to be."""

@@ -22,7 +22,6 @@ from dispatcher.remote.protocol import mux
 from dispatcher.transport.base import Link, LinkClosed, Window
 from dispatcher.transport.pool.daemon_socket import (
     ACCEPTED,
-    AHEAD,
     ANSWER,
     ASK,
     DROP,
@@ -59,12 +58,6 @@ class Hosts(Protocol):
 
     def open(self, order: dict[str, Any], ask: Ask) -> Link | Failure | None:
         """The command of ``order``; None where no connection is kept."""
-
-    def ahead(self, told: dict[str, Any]) -> None:
-        """What is to be started ahead of who comes next."""
-
-    def knows(self, name: str) -> bool:
-        """Whether that is it."""
 
     def listed(self) -> dict[str, Any]:
         """What is held."""
@@ -128,8 +121,6 @@ class Client:
                 names = fields(body).get("hosts")
                 self._hosts.drop(None if names is None else set(names))
             self._out.put(message(LIST, **self._hosts.listed()))
-        elif kind == AHEAD:
-            self._hosts.ahead(fields(body))
         elif kind == ANSWER:
             answer = fields(body)
             with self._lock:
@@ -161,7 +152,7 @@ class Client:
         link = self._hosts.at_hand(order, self.ask)
         with self._lock:
             self._channels[number] = None
-        if link is not None or order["ahead"] is not None:
+        if link is not None:
             self._opened(number, link, order)
             return
         threading.Thread(
@@ -182,8 +173,7 @@ class Client:
             failure |= {"hint": found.hint, "retryable": found.retryable}
             self._out.put(message(FAILED, number, **failure))
         elif channel is None:
-            known = order["ahead"] is None or self._hosts.knows(order["ahead"])
-            self._out.put(message(NOT_POOLED, number, known=known))
+            self._out.put(message(NOT_POOLED, number))
         elif wanted:
             channel.begin(order["opening"].encode("latin-1")[:OPENING])
             self._out.put(message(ACCEPTED, number, address=channel.link.address))

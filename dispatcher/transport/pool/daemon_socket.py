@@ -13,11 +13,9 @@ either side, is the end of all. Bodies that are not bytes of a stream are JSON o
                LET_END (as CLOSE, of a command that ends by itself)
     daemon     ACCEPTED (address)  FAILED (a failure)  NOT_POOLED  ENDED (code, signal, silence)
     at once    LIST  DROP (hosts)  and LIST the answer, on no channel
-    launcher   AHEAD (what may be started ahead of who comes next), on no channel
     daemon     ASK (what only the launcher knows, for a login), answered by its ANSWER
 
-An OPEN is answered first, by one of the daemon's first three. One of what waits already (``ahead``,
-its name) is answered at once, and NOT_POOLED says whether that is ``known``.
+An OPEN is answered first, by one of the daemon's first three.
 """
 
 from __future__ import annotations
@@ -39,15 +37,15 @@ from dispatcher.model.paths import private, state_folder
 from dispatcher.remote.protocol.mux import OWN, Frames, Malformed, frame
 
 #: part of the socket's name, since a daemon may be older than who calls it
-PROTOCOL = 8
+PROTOCOL = 9
 #: bytes of a body at most: a command may be long, and so may a list of hosts
 LARGEST = 1 << 20
 #: bytes of input that may come with an OPEN: as many as any connection takes at once
 OPENING = 8 << 10
 
 (
-    RESIZE, LET_END, ACCEPTED, FAILED, NOT_POOLED, LIST, DROP, ASK, ANSWER, AHEAD,
-) = range(OWN, OWN + 10)  # fmt: skip
+    RESIZE, LET_END, ACCEPTED, FAILED, NOT_POOLED, LIST, DROP, ASK, ANSWER,
+) = range(OWN, OWN + 9)  # fmt: skip
 #: seconds that a new daemon may take to listen
 START_LIMIT = 10.0
 _BACKLOG = 1024

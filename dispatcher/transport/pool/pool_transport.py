@@ -8,7 +8,6 @@ orders them are nothing without each other.
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import itertools
 import json
@@ -17,7 +16,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from dispatcher.model.failure import Ending, Failure, Kind
 from dispatcher.remote.protocol import mux
@@ -36,7 +35,6 @@ from dispatcher.transport.mux_link import MuxLink
 from dispatcher.transport.pool import daemon_socket
 from dispatcher.transport.pool.daemon_socket import (
     ACCEPTED,
-    AHEAD,
     ANSWER,
     ASK,
     FAILED,
@@ -48,9 +46,6 @@ from dispatcher.transport.pool.daemon_socket import (
     fields,
 )
 from dispatcher.transport.ssh_auth.passwords import Passwords
-
-if TYPE_CHECKING:
-    from dispatcher.bootstrap.payload import Ahead
 
 _READ_SIZE = 256 << 10
 
@@ -157,8 +152,6 @@ class PoolLink(MuxLink):
 
     def __init__(self, connection: PoolConnection, channel: int) -> None:
         super().__init__(connection, channel)
-        #: whether the daemon starts ahead what was asked for, though none waits
-        self.is_known = True
         self._answer: tuple[int, bytes] | None = None
 
     def answer(self, seconds: float) -> tuple[int, bytes] | None:
@@ -172,8 +165,6 @@ class PoolLink(MuxLink):
             raise mux.Malformed("no answer")
         if kind == ACCEPTED:
             self.address = fields(body).get("address")
-        elif kind == NOT_POOLED:
-            self.is_known = bool(fields(body).get("known", True))
         self._answer = kind, body
 
     def _ending_of(self, body: bytes) -> tuple[Ending, Failure | None]:
@@ -193,10 +184,6 @@ class PoolLink(MuxLink):
 #: seconds that the daemon's answer may be late
 SLACK = 1.0
 LATE = "no answer in time over the kept connection"
-#: seconds that it may take to say what waits on a host, for which it asks nobody
-AT_ONCE = 5.0
-#: how a link came that somebody had opened before it was wanted
-BY_AHEAD = "kept agent"
 
 
 class PoolTransport(Transport):
@@ -208,7 +195,6 @@ class PoolTransport(Transport):
     """
 
     name = "kept"
-    keeps = True
 
     def __init__(
         self,
@@ -233,7 +219,6 @@ class PoolTransport(Transport):
             "asks": [self._passwords.may_ask(jump=jump) for jump in (False, True)],
         }
         self._lock = threading.Lock()
-        self._told_ahead: set[str] = set()
         self._line: PoolConnection | None = None
         self._dialled = False
 
@@ -282,7 +267,6 @@ class PoolTransport(Transport):
         left: float,
         window: Window | None = None,
         opening: bytes = b"",
-        ahead: str | None = None,
     ) -> PoolLink | None:
         """The link to a command that was ordered; None if the daemon has gone."""
         try:
@@ -294,7 +278,6 @@ class PoolTransport(Transport):
                 seconds=left,
                 window=None if window is None else [window.columns, window.rows],
                 opening=opening.decode("latin-1"),
-                ahead=ahead,
                 **self._order,
             )
         except LinkClosed:
@@ -312,33 +295,6 @@ class PoolTransport(Transport):
             else PoolCall(link, deadline + SLACK, self._instead, self._passwords.timer.seconds)
         )
 
-    def open_ahead(self, target: Target, ahead: Ahead) -> Link | None:
-        line = self._our_line()
-        if line is None:
-            return None
-        link = self._ordered(line, target, ahead.command, AT_ONCE, ahead=ahead.name)
-        if link is None:
-            return None
-        answer = link.answer(AT_ONCE)
-        if answer is not None and answer[0] == ACCEPTED:
-            link.by = BY_AHEAD
-            return link
-        link.close()
-        if not link.is_known:
-            self._tell_ahead(line, ahead)
-        return None
-
-    def _tell_ahead(self, line: PoolConnection, ahead: Ahead) -> None:
-        """Let the daemon know what ``ahead`` is, once."""
-        with self._lock:
-            if ahead.name in self._told_ahead:
-                return
-            self._told_ahead.add(ahead.name)
-        opening = base64.b64encode(ahead.opening()).decode()
-        told = {"name": ahead.name, "command": ahead.command, "opening": opening}
-        with contextlib.suppress(LinkClosed):
-            line.send(0, AHEAD, json.dumps({**told, "mark": ahead.mark.decode("latin-1")}).encode())
-
     def _instead(self) -> Transport:
         """What reaches those whom the daemon does not."""
         with self._lock:
@@ -354,11 +310,9 @@ class PoolTransport(Transport):
                 self._line = None if caller is None else PoolConnection(caller, self._passwords)
             return self._line
 
-    def prepare(self, ahead: Ahead) -> None:
+    def prepare(self, command: str) -> None:
         if self._direct is not None:
-            self._direct.prepare(ahead)
-        if ahead.mark and (line := self._our_line()) is not None:
-            self._tell_ahead(line, ahead)
+            self._direct.prepare(command)
 
     def close(self) -> None:
         if self._line is not None:

@@ -44,7 +44,6 @@ from paramiko.common import (
     MSG_CHANNEL_EXTENDED_DATA,
     MSG_CHANNEL_OPEN,
     MSG_CHANNEL_REQUEST,
-    MSG_CHANNEL_SUCCESS,
     MSG_CHANNEL_WINDOW_ADJUST,
     MSG_GLOBAL_REQUEST,
     MSG_KEXINIT,
@@ -215,7 +214,6 @@ class SshChannel(Channel):  # type: ignore[misc]
         self.exit_code: int | None = None
         self.exit_signal: str | None = None
         self.on_status: Callable[[], None] = lambda: None
-        self.on_start: Callable[[], None] = lambda: None
         self._granted = window  # grown before the peer is told: see acknowledge
         self._received = 0
         self._untold = 0  # bytes of ours that the host has not said it took
@@ -227,10 +225,6 @@ class SshChannel(Channel):  # type: ignore[misc]
         self._event_pending()
 
     # -- what is sent ------------------------------------------------------------
-
-    def room(self) -> int:
-        """How many bytes may be sent without waiting for the host."""
-        return int(self.out_window_size)
 
     def send_message(self, message: Any) -> bool:
         """Send a message about this channel, unless it is closed: then False."""
@@ -346,12 +340,6 @@ class SshChannel(Channel):  # type: ignore[misc]
             self.out_buffer_cv.notify_all()
         self.transport.packetizer.paid(min(1.0, taken / _TAKEN))
 
-    def on_success(self, m: Any) -> None:
-        """What was asked for last is done: the command has started, which is told once."""
-        self._request_success(m)
-        tell, self.on_start = self.on_start, lambda: None
-        tell()
-
     def on_request(self, m: Any) -> None:
         """The host says how the command ended (RFC 4254, 6.10), or asks what we refuse."""
         kind, wants_reply = m.get_binary(), m.get_boolean()
@@ -446,7 +434,6 @@ class Connection(paramiko.Transport):  # type: ignore[misc]
         MSG_CHANNEL_EXTENDED_DATA: lambda channel, m: channel.on_extended_data(m),
         MSG_CHANNEL_REQUEST: lambda channel, m: channel.on_request(m),
         MSG_CHANNEL_WINDOW_ADJUST: lambda channel, m: channel.on_window(m),
-        MSG_CHANNEL_SUCCESS: lambda channel, m: channel.on_success(m),
     }
 
     def __init__(self, stream: ByteStream, offers: dict[str, tuple[str, ...]]) -> None:

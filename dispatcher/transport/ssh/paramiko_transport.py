@@ -46,7 +46,6 @@ from dispatcher.transport.ssh_auth.passwords import Passwords
 from dispatcher.transport.ssh_config.ssh_config import SshConfig
 
 if TYPE_CHECKING:
-    from dispatcher.bootstrap.payload import Ahead
     from dispatcher.transport.ssh.session import Session
 
 _MAX_HOPS = 8
@@ -170,12 +169,12 @@ class ParamikoTransport(Transport):
         route = self._route(target)
         return None if isinstance(route, Failure) else self._reuse(route, command, deadline, window)
 
-    def open_started(self, target: Target, name: str) -> Link | None:
-        """As ``open_pooled``, but only where what has that name waits: without waiting."""
+    def open_started(self, target: Target, command: str) -> Link | None:
+        """As ``open_pooled``, but only where ``command`` runs already: without waiting."""
         route = self._route(target)
         if isinstance(route, Failure):
             return None
-        return self._reuse(route, name, 0.0, None, started=True)
+        return self._reuse(route, command, 0.0, None, started=True)
 
     def _reuse(
         self,
@@ -233,9 +232,9 @@ class ParamikoTransport(Transport):
         session.stream.acknowledge = None  # from now on sshd holds back nothing
         return ParamikoLink(session, channel, release)
 
-    def prepare(self, ahead: Ahead) -> None:
+    def prepare(self, command: str) -> None:
         if self.session_pool is not None:
-            self.session_pool.stand_by([ahead])
+            self.session_pool.stand_by(command)
 
     def close(self) -> None:
         if self.session_pool is not None and self._owns_pool:

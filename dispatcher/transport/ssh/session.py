@@ -24,13 +24,11 @@ Imported only after ``paramiko_transport.preload``: importing paramiko costs tim
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import os
 import threading
 import time
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from paramiko.common import cMSG_GLOBAL_REQUEST
 from paramiko.message import Message
@@ -44,7 +42,6 @@ from dispatcher.transport.ssh.login_attempt import LoginConnection, wait_until
 from dispatcher.transport.ssh.paramiko_internals import (
     SILENCE_CHECK,
     SUPPORTED,
-    WINDOW,
     Connection,
     Misbehaved,
     SshChannel,
@@ -53,9 +50,6 @@ from dispatcher.transport.ssh.paramiko_internals import (
 from dispatcher.transport.ssh_auth.host_keys import HostKeyCheck
 from dispatcher.transport.ssh_auth.known_hosts import CERT, PLAIN
 from dispatcher.transport.ssh_config.config_lines import narrow
-
-if TYPE_CHECKING:
-    from dispatcher.bootstrap.payload import Ahead
 
 CIPHERS = (
     "aes128-gcm@openssh.com",
@@ -109,14 +103,13 @@ class HostUnresponsive(SSHException):  # type: ignore[misc]
 
 
 class Standby:
-    """``ahead``, started on a channel of ``session`` before anybody wants it.
+    """``command``, started on a channel of ``session`` before anybody wants it.
 
     sshd forks, and starts the login shell and then sh, for each command: 5 ms of the host's
     time, after two round trips. All commands of exec are the same to it
     (``lifeline.COMMAND``): what is to run comes by standard input. So while nobody needs a
     connection that is kept, its next channel can be opened and the command started; then
     it reads, and ends with the connection as every command does, having done nothing.
-    An agent is booted in the same way, and waits for its run, ``seconds`` at most.
 
     Each command still has a channel, and processes, of its own. Not done for commands that
     differ, nor for those on a terminal. A host that allows one session only refuses, and is
@@ -126,15 +119,11 @@ class Standby:
     them things happen on the session's own thread, which sends but never waits here.
     """
 
-    def __init__(self, session: Connection, ahead: Ahead, seconds: float) -> None:
+    def __init__(self, session: Connection, command: str) -> None:
+        self.command = command
         self._session = session
-        self._ahead = ahead
-        self._line = b"%d\n" % seconds
-        self._is_wanted = True
         self._opened = threading.Event()
         self._channel = session.new_channel(self)
-        if ahead.mark:
-            self._channel.on_start = self._open
 
     def begin(self) -> None:
         """Ask the host for the channel; all else follows when it answers."""
@@ -145,28 +134,13 @@ class Standby:
         # no exec during a new key exchange: this thread is the one that carries it out
         if self._channel.active and self._session.clear_to_send.is_set():
             message = request(self._channel, "exec", wants_reply=True)
-            message.add_string(self._ahead.command)
-            if self._is_wanted:
-                self._session.send_message(self._channel, message)
-            else:
-                self._channel.close()
+            message.add_string(self.command)
+            self._session.send_message(self._channel, message)
         self._opened.set()
-
-    def _open(self) -> None:
-        """Write the opening, if the host takes it at once: nobody waits on the session's thread."""
-        channel, opening = self._channel, self._ahead.opening() + self._line
-        if channel.room() >= len(opening) and self._session.clear_to_send.is_set():
-            with contextlib.suppress(OSError, EOFError, SSHException):
-                channel.sendall(opening)
 
     def may_be_taken(self) -> bool:
         """Whether it is worth a try: it was not refused."""
         return not self._channel.refusal
-
-    def is_over(self) -> bool:
-        """Whether it has waited, and ended since; one that never waited would not the next time."""
-        marked = bool(self._ahead.mark) and self._channel.in_buffer.ends_with(self._ahead.mark)
-        return marked and not self.ready()
 
     def take(self, deadline: float) -> SshChannel | None:
         """The channel where the command has started; None if it has ended since, or is late."""
@@ -174,22 +148,14 @@ class Standby:
         if self._opened.wait(max(0.0, deadline - time.monotonic())) and channel.active:
             channel.event.wait(max(0.0, deadline - time.monotonic()))
             if self.ready():
-                if self._ahead.mark:  # what came before it was of the login
-                    channel.take(channel.in_buffer, WINDOW)
                 return channel
         channel.close()
         return None
 
-    def close(self) -> None:
-        """End it, also where it has yet to start: nobody will want it."""
-        self._is_wanted = False
-        self._channel.close()
-
     def ready(self) -> bool:
-        """Whether the command runs on the channel now, and waits."""
+        """Whether the command runs on the channel now."""
         channel = self._channel
-        runs = channel.event_ready and not channel.closed and not channel.status_event.is_set()
-        return runs and channel.in_buffer.ends_with(self._ahead.mark)
+        return channel.event_ready and not channel.closed and not channel.status_event.is_set()
 
 
 class Session(LoginConnection):
@@ -207,7 +173,7 @@ class Session(LoginConnection):
         steps.enter("ssh banner")
         self._check = check
         self._host_key_blob: bytes | None = None
-        self._standbys: dict[str, Standby] = {}
+        self._standby: Standby | None = None
         self._answered = threading.Event()
         self._alive = (0.0, base.ALIVE_COUNT)
         self._silent_since = 0.0
@@ -238,33 +204,30 @@ class Session(LoginConnection):
             return None, channel.refusal
         return (channel, "") if channel.active and self.active else (None, "gone")
 
-    def stand_by(self, kinds: Sequence[Ahead], seconds: float) -> None:
-        """Start each of ``kinds`` on a channel for ``take_standby``; returns at once.
+    def stand_by(self, command: str) -> None:
+        """Start ``command`` on a channel for ``take_standby``; returns at once."""
+        if self._standby is None:
+            self._standby = Standby(self, command)
+            self._standby.begin()
 
-        seconds: for which it may wait. What waits here and is none of them is ended.
-        """
-        names = [ahead.name for ahead in kinds]
-        for name in [name for name in list(self._standbys) if name not in names]:
-            self._standbys.pop(name).close()
-        for ahead in kinds:
-            known = self._standbys.get(ahead.name)
-            if known is None or known.is_over():
-                self._standbys[ahead.name] = standby = Standby(self, ahead, seconds)
-                standby.begin()
-
-    def take_standby(self, name: str, deadline: float) -> SshChannel | None:
-        """A channel where what has that name waits already, for its one user; or None."""
-        standby = self._standbys.get(name)
-        if standby is None or not standby.may_be_taken() or not self.answers(deadline):
+    def take_standby(self, command: str, deadline: float) -> SshChannel | None:
+        """A channel where ``command`` runs already, for its one user; or None."""
+        standby = self._standby_of(command)
+        if standby is None or not self.answers(deadline):
             return None
-        self._standbys.pop(name, None)
+        self._standby = None
         return standby.take(deadline)
 
-    def has_standby(self, name: str) -> bool:
+    def has_standby(self, command: str) -> bool:
         """Whether ``take_standby`` gives a channel without waiting."""
-        standby = self._standbys.get(name)
+        standby = self._standby_of(command)
         fresh = time.monotonic() - self.packetizer.last_received < FRESH
-        return fresh and standby is not None and standby.may_be_taken() and standby.ready()
+        return fresh and standby is not None and standby.ready()
+
+    def _standby_of(self, command: str) -> Standby | None:
+        standby = self._standby
+        fits = standby is not None and standby.command == command and standby.may_be_taken()
+        return standby if fits else None
 
     def set_keepalive(self, interval: float, most: int) -> None:
         """Ask the host after ``interval`` seconds of silence (0: never) whether it lives.

@@ -14,7 +14,7 @@ from __future__ import annotations
 import dataclasses
 import threading
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING
 
 from dispatcher.model.failure import Failure, Kind
@@ -24,15 +24,10 @@ from dispatcher.transport.ssh.byte_stream import ByteStream
 from dispatcher.transport.ssh_config.host_config import HostConfig
 
 if TYPE_CHECKING:
-    from dispatcher.bootstrap.payload import Ahead
     from dispatcher.transport.ssh.session import Session
 
 
 Route = tuple[HostConfig, ...]
-
-
-#: seconds: as long as the connection is kept
-NEVER = 1e9
 
 
 class SessionPool:
@@ -47,15 +42,15 @@ class SessionPool:
         self._idle: dict[Route, list[tuple[float, Session]]] = {}
         self._closed = False
 
-    def take(self, route: Route, name: str | None = None) -> Session | None:
+    def take(self, route: Route, started: str | None = None) -> Session | None:
         """A living session that leads there and is nobody else's from now on, or None.
 
-        name: only one where what has that name waits already.
+        started: only one where that command runs already.
         """
         while True:
             with self._lock:
                 idle = self._idle.get(_by_any_agent(route))
-                if not idle or (name is not None and not idle[-1][1].has_standby(name)):
+                if not idle or (started is not None and not idle[-1][1].has_standby(started)):
                     return None
                 _, session = idle.pop()
             if session.active:
@@ -72,16 +67,13 @@ class SessionPool:
                 return
         session.end()
 
-    def stand_by(self, kinds: Sequence[Ahead], seconds: float = NEVER) -> None:
-        """Start ``kinds`` over each idle session, ahead of who will want them; returns at once.
-
-        seconds: for which each may wait. What else waits over a connection is ended.
-        """
+    def stand_by(self, command: str) -> None:
+        """Start ``command`` over each idle session before a user wants it; returns at once."""
         with self._lock:
             idle = [session for sessions in self._idle.values() for _, session in sessions]
         with self._starting:
             for session in idle:
-                session.stand_by(kinds, seconds)
+                session.stand_by(command)
 
     def names(self) -> list[str]:
         """The hosts that idle sessions lead to, as they were named."""

@@ -16,7 +16,6 @@ import pytest
 from cases import cases
 
 from dispatcher import cli
-from dispatcher.bootstrap.payload import Ahead
 from dispatcher.cli.exec import shell
 from dispatcher.cli.exec.shell import Aim, Command, Help, Order, Quit, Show, order
 from dispatcher.model.errors import UsageError
@@ -220,10 +219,10 @@ class Reach:
     """Notes what is made ready for the next command."""
 
     def __init__(self) -> None:
-        self.prepared: list[Ahead] = []
+        self.prepared: list[str] = []
 
-    def prepare(self, ahead: Ahead) -> None:
-        self.prepared.append(ahead)
+    def prepare(self, command: str) -> None:
+        self.prepared.append(command)
 
 
 @pytest.mark.parametrize(

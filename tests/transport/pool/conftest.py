@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from dispatcher.bootstrap.payload import Ahead
 from dispatcher.model.failure import Failure
 from dispatcher.remote.protocol.mux import Frames
 from dispatcher.transport.base import Link, Target, Transport, Window
@@ -51,7 +50,7 @@ class Direct(Transport):
     def __init__(self, gives: Link | Failure) -> None:
         self.gives = gives
         self.asked: list[tuple[Target, str, float, Window | None]] = []
-        self.prepared: list[Ahead] = []
+        self.prepared: list[str] = []
         self.closed = 0
 
     def open(
@@ -60,8 +59,8 @@ class Direct(Transport):
         self.asked.append((target, command, deadline, window))
         return self.gives
 
-    def prepare(self, ahead: Ahead) -> None:
-        self.prepared.append(ahead)
+    def prepare(self, command: str) -> None:
+        self.prepared.append(command)
 
     def close(self) -> None:
         self.closed += 1

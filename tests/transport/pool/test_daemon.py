@@ -22,7 +22,6 @@ import pytest
 from rig import wait_for
 
 from dispatcher.bootstrap import shell
-from dispatcher.bootstrap.payload import Ahead
 from dispatcher.model.errors import UsageError
 from dispatcher.remote.protocol.mux import Frames
 from dispatcher.transport.base import Keepalive, Target, Window
@@ -37,11 +36,8 @@ from ..far_link import FarLink
 ORDER: dict[str, Any] = {
     "host": "n1", "user": "me", "port": 22, "command": "true", "seconds": 10.0, "window": None,
     "keep": None, "run": "a", "config": "/c", "host_keys": "strict", "alive": [3.0, 4.0],
-    "asks": [False, True], "ahead": None, "agent": "/run/mine",
+    "asks": [False, True], "agent": "/run/mine",
 }  # fmt: skip
-
-
-SHELL = Ahead(shell.COMMAND, shell.COMMAND)
 
 
 class Pool:
@@ -50,7 +46,7 @@ class Pool:
     def __init__(self) -> None:
         self.held: list[str] = []
         self.dropped: list[tuple[float, Collection[str] | None]] = []
-        self.standing_by: list[tuple[list[Ahead], float]] = []
+        self.standing_by: list[str] = []
         self.closed = 0
 
     def names(self) -> list[str]:
@@ -59,8 +55,8 @@ class Pool:
     def drop(self, seconds: float = 0.0, names: Collection[str] | None = None) -> None:
         self.dropped.append((seconds, names))
 
-    def stand_by(self, kinds: list[Ahead], seconds: float) -> None:
-        self.standing_by.append((kinds, seconds))
+    def stand_by(self, command: str) -> None:
+        self.standing_by.append(command)
 
     def close(self) -> None:
         self.closed += 1
@@ -159,25 +155,11 @@ def test_the_ssh_agent_is_the_launcher_s(
     assert host.identity_agent == (agent or "")
 
 
-TOLD = {"name": "agent 1", "command": "python3", "opening": "Q09ERf8=", "mark": "\0waits"}
-
-
-def test_an_agent_that_waits(daemon: Daemon, readings: list[Reading]) -> None:
-    assert daemon.at_hand({**ORDER, "ahead": "agent 1"}, nobody) is readings[0].link
-    assert readings[0].asked == [("started", Target("n1", "me", 22), "agent 1")]
-
-
-def test_what_is_started_ahead_is_of_the_latest_launcher(daemon: Daemon, pool: Pool) -> None:
-    assert not daemon.knows("agent 1")
-    daemon.ahead(TOLD)
-    assert daemon.knows("agent 1")
-    daemon.ahead({**TOLD, "name": "agent 2"})
-    assert (daemon.knows("agent 1"), daemon.knows("agent 2")) == (False, True)
+def test_a_shell_that_waits(daemon: Daemon, readings: list[Reading], pool: Pool) -> None:
     daemon.stand_by()
-    (((shell_, agent), seconds),) = pool.standing_by
-    assert (shell_, seconds) == (SHELL, 605.0)
-    assert (agent.name, agent.command, agent.mark) == ("agent 2", "python3", b"\0waits")
-    assert agent.opening() == b"CODE\xff"
+    assert pool.standing_by == [shell.COMMAND]
+    assert daemon.at_hand(ORDER, nobody) is readings[0].link
+    assert readings[0].asked == [("started", Target("n1", "me", 22), "true")]
 
 
 def test_no_shell_waits_on_a_terminal(daemon: Daemon, readings: list[Reading]) -> None:
@@ -378,7 +360,7 @@ def test_it_serves_as_long_as_somebody_calls(
     first.close()
     wait_for(lambda: len(clients() - before) == 1, 20, "one has gone")
     # the other may stay for days
-    wait_for(lambda: [kinds for kinds, _ in pool.standing_by] == [[SHELL]], 20, "it makes ready")
+    wait_for(lambda: pool.standing_by == [shell.COMMAND], 20, "it makes ready")
     assert answer(second)["pid"] == os.getpid()
     looks = len(pool.dropped)
     wait_for(lambda: len(pool.dropped) > looks + 10, 20, "it looks on")

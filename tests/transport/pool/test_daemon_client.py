@@ -19,7 +19,6 @@ from dispatcher.transport.pool import daemon_client
 from dispatcher.transport.pool.daemon_client import Channel, Client
 from dispatcher.transport.pool.daemon_socket import (
     ACCEPTED,
-    AHEAD,
     DROP,
     FAILED,
     LARGEST,
@@ -32,7 +31,7 @@ from dispatcher.transport.pool.daemon_socket import (
     message,
 )
 
-ORDER = {"opening": "go\n", "ahead": None}
+ORDER = {"opening": "go\n"}
 
 
 class Far(Link):
@@ -248,7 +247,6 @@ class House:
         self.may_open = threading.Event()
         self.may_open.set()
         self.dropped: list[Any] = []
-        self.told: list[dict[str, Any]] = []
 
     def at_hand(self, order: dict[str, Any], ask: Any = None) -> Link | None:
         return self.near.pop(0) if self.near else None
@@ -256,12 +254,6 @@ class House:
     def open(self, order: dict[str, Any], ask: Any = None) -> Link | Failure | None:
         self.may_open.wait(60)
         return self.opens.pop(0)
-
-    def ahead(self, told: dict[str, Any]) -> None:
-        self.told.append(told)
-
-    def knows(self, name: str) -> bool:
-        return any(told["name"] == name for told in self.told)
 
     def listed(self) -> dict[str, Any]:
         return {"hosts": ["n1"]}
@@ -325,7 +317,7 @@ class TestClient:
         [
             (Failure(Kind.TIMEOUT, "late", "wait", retryable=True), FAILED,
              {"kind": "timeout", "why": "late", "hint": "wait", "retryable": True}),
-            (None, NOT_POOLED, {"known": True}),
+            (None, NOT_POOLED, {}),
         ],
     )  # fmt: skip
     def test_one_that_cannot_be_opened(
@@ -337,19 +329,6 @@ class TestClient:
         ((number, answer, body),) = self.heard(link, 1)
         assert (number, answer) == (3, kind)
         assert fields(body) == said
-
-    def test_what_does_not_wait_already_is_not_opened(
-        self, house: House, link: socket.socket
-    ) -> None:
-        order = {**ORDER, "ahead": "agent 1"}
-        for number, known in ((3, False), (4, True)):
-            self.say(link, message(mux.OPEN, number, **order))
-            ((channel, kind, body),) = self.heard(link, 1)
-            assert (channel, kind, fields(body)) == (number, NOT_POOLED, {"known": known})
-            self.say(link, message(AHEAD, name="agent 1"))
-        house.near.append(Far())
-        self.say(link, message(mux.OPEN, 5, **order))
-        assert [kind for _, kind, _ in self.heard(link, 1)] == [ACCEPTED]
 
     def test_opening_holds_up_nobody(self, house: House, link: socket.socket) -> None:
         house.may_open.clear()

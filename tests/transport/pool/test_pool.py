@@ -23,8 +23,6 @@ from dispatcher.transport.pool import daemon_socket
 
 DISPATCH = [sys.executable, "-m", "dispatcher"]
 WAITS = """-c IFS= read -r s;eval "$s\""""
-#: how the command line of an agent ends; whoever reads it from sshd itself waits, or has its run
-BOOTS = "exec(f.readline())"
 ASK = ("--shell", "echo $PPID")
 
 
@@ -58,22 +56,17 @@ class Home:
                 continue
         return found
 
-    def waiting(self, what: str = WAITS) -> list[tuple[str, int, str]]:
+    def waiting(self) -> list[tuple[str, int, str]]:
         """The shells on the hosts that wait for a command: sshd's own, not what they left."""
         return [
             (one.host, one.pid, one.command)
             for one in self.cluster.census(self.cluster.hosts)
-            if one.command.endswith(what) and _parent(one.outer).startswith("sshd")
+            if one.command.endswith(WAITS) and _parent(one.outer).startswith("sshd")
         ]
 
     def idle(self) -> bool:
         """Whether nothing is on the hosts but what waits there."""
-        return self.waiting() + self.waiting(BOOTS) == _by_kind(self.cluster.on_hosts())
-
-
-def _by_kind(found: list[tuple[str, int, str]]) -> list[tuple[str, int, str]]:
-    """Shells first."""
-    return sorted(found, key=lambda one: not one[2].endswith(WAITS))
+        return self.waiting() == self.cluster.on_hosts()
 
 
 def _parent(pid: int) -> str:

@@ -10,12 +10,10 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 from rig import wait_for
 
-from dispatcher.bootstrap.payload import Ahead
 from dispatcher.model.failure import Failure, Kind
 from dispatcher.remote.protocol import mux
 from dispatcher.remote.protocol.mux import frame
@@ -23,7 +21,6 @@ from dispatcher.transport.base import Call, Keepalive, Link, Target, Window
 from dispatcher.transport.pool import daemon_socket, pool_transport
 from dispatcher.transport.pool.daemon_socket import (
     ACCEPTED,
-    AHEAD,
     FAILED,
     NOT_POOLED,
     OPENING,
@@ -36,7 +33,6 @@ from ..far_link import FarLink
 from .conftest import World
 
 NODE = Target("n1", "me", 2222)
-AGENT = Ahead("agent 1", "python3", lambda: b"CODE\xff", b"\0waits")
 
 
 @contextmanager
@@ -69,7 +65,7 @@ def test_an_order_says_all_that_the_daemon_needs(
                 "window": None if window is None else [100, 40], "keep": 60.0,
                 "config": str(tmp_path / "some/config"), "host_keys": "accept-new",
                 "alive": [3.0, 4.0], "agent": "/run/mine",
-                "asks": [False, False], "ahead": None,
+                "asks": [False, False],
             }  # fmt: skip
             world.daemon.say(message(ACCEPTED, number, address="10.0.0.7"))
         link = opened.result()
@@ -176,14 +172,14 @@ def test_an_answer_may_come_a_little_late(world: World, monkeypatch: pytest.Monk
 
 def test_without_a_daemon_one_other_way_serves_all(without: World) -> None:
     transport = without.transport()
-    transport.prepare(AGENT)  # nothing is there to be made ready
+    transport.prepare("sh")  # nothing is there to be made ready
     for _ in range(3):
         assert transport.open(NODE, "true", time.monotonic() + 60) is without.direct.gives
     assert (without.dialled, without.made, len(without.direct.asked)) == (1, 1, 3)
     without.direct.gives = refused = Failure(Kind.REFUSED, "no")
     assert transport.open(NODE, "true", time.monotonic() + 60) == refused
-    transport.prepare(AGENT)
-    assert without.direct.prepared == [AGENT]
+    transport.prepare("sh")
+    assert without.direct.prepared == ["sh"]
     transport.close()
     assert without.direct.closed == 1
 
@@ -221,64 +217,6 @@ def test_an_order_is_not_waited_for_when_the_daemon_has_gone(world: World) -> No
     asking.join(60)
     assert got == [world.direct.gives]
     transport.close()
-
-
-class TestAhead:
-    """What waits on a host already."""
-
-    @pytest.fixture
-    def transport(self, world: World) -> Iterator[PoolTransport]:
-        made = world.transport()
-        yield made
-        made.close()
-
-    @contextmanager
-    def asking(self, transport: PoolTransport, world: World) -> Iterator[tuple[int, Future[Any]]]:
-        with ThreadPoolExecutor(1) as threads:
-            asked = threads.submit(transport.open_ahead, NODE, AGENT)
-            number, kind, body = world.daemon.hear()
-            order = fields(body)
-            assert (kind, order["ahead"], order["host"]) == (mux.OPEN, "agent 1", "n1")
-            yield number, asked
-
-    def test_it_is_there(self, world: World, transport: PoolTransport) -> None:
-        with self.asking(transport, world) as (number, asked):
-            world.daemon.say(message(ACCEPTED, number, address="10.0.0.7"))
-        link = asked.result()
-        assert (link.address, link.by) == ("10.0.0.7", "kept agent")
-
-    def test_who_is_not_known_is_told_of_once(self, world: World, transport: PoolTransport) -> None:
-        told: list[tuple[int, int, bytes]] = []
-        for known in (True, False, False):
-            with self.asking(transport, world) as (number, asked):
-                world.daemon.say(message(NOT_POOLED, number, known=known))
-            assert asked.result() is None
-            assert world.daemon.hear() == (number, mux.CLOSE, b"")
-            if not (known or told):
-                told.append(world.daemon.hear())
-        transport.prepare(AGENT)  # it was told by now
-        transport.prepare(Ahead("sh", "sh"))  # which the daemon knows by itself
-        transport.close()
-        assert world.daemon.link.recv(1) == b""
-        ((number, kind, body),) = told
-        assert (number, kind, fields(body)) == (0, AHEAD, {
-            "name": "agent 1", "command": "python3", "opening": "Q09ERf8=", "mark": "\0waits",
-        })  # fmt: skip
-
-    @pytest.mark.parametrize("gone", [False, True])
-    def test_a_daemon_that_does_not_answer(
-        self, world: World, transport: PoolTransport, gone: bool, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setattr(pool_transport, "AT_ONCE", 60.0 if gone else 0.05)
-        with self.asking(transport, world) as (_, asked):
-            if gone:
-                world.daemon.link.shutdown(socket.SHUT_RDWR)
-        assert asked.result() is None
-
-    def test_there_is_no_daemon(self, without: World) -> None:
-        transport = without.transport()
-        assert transport.open_ahead(NODE, AGENT) is None
-        assert without.made == 0
 
 
 class TestCall:

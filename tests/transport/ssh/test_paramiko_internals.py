@@ -50,8 +50,8 @@ PRIVATE = {
         _send_user_message _unlink_channel _verify_key
     """,
     "Channel": """
-        _check_add_window _close_internal _event_pending _handle_close _log _request_success
-        _send _send_eof
+        _check_add_window _close_internal _event_pending _handle_close _log _send
+        _send_eof
         _set_closed _set_transport _set_window _wait_for_send_window
     """,
     "Packetizer": "_Packetizer__write_lock _check_keepalive _log",

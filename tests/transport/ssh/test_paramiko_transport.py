@@ -16,7 +16,6 @@ from typing import Any
 import pytest
 from cases import cases
 
-from dispatcher.bootstrap.payload import Ahead
 from dispatcher.model.failure import Failure, Kind
 from dispatcher.transport.base import Keepalive, Link, Steps, Target, Window
 from dispatcher.transport.ssh import paramiko_transport as module
@@ -69,8 +68,8 @@ class Played:
     def has_standby(self, command: str) -> bool:
         return bool(self.answers["standby"])
 
-    def stand_by(self, kinds: list[Ahead], seconds: float) -> None:
-        self.asked.append(("stand by", kinds))
+    def stand_by(self, command: str) -> None:
+        self.asked.append(("stand by", command))
 
     def set_keepalive(self, interval: float, most: int) -> None:
         self.alive = interval, most
@@ -267,7 +266,7 @@ def test_nothing_is_there(config: Callable[[str], str], pool: SessionPool) -> No
         transport = Way(config=config(""), keep=keep)
         assert transport.open_pooled(NODE, "run it", soon()) is None
         assert transport.open_started(NODE, "run it") is None
-        transport.prepare(Ahead("sh", "sh"))
+        transport.prepare("sh")
         assert transport.connected == []
         transport.close()
 
@@ -278,8 +277,8 @@ def test_a_command_that_has_started_already(
     transport = Way(config=config(""), keep=pool)
     session = held(pool, transport)
     assert transport.open_started(NODE, "sh") is None
-    transport.prepare(Ahead("sh", "sh"))
-    assert session.asked == [("stand by", [Ahead("sh", "sh")])]
+    transport.prepare("sh")
+    assert session.asked == [("stand by", "sh")]
     session.answers["standby"] = "its channel"
     link = transport.open_started(NODE, "sh")
     assert isinstance(link, ParamikoLink)

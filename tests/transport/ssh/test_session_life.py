@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import errno
 import os
 import threading
@@ -12,7 +11,6 @@ from typing import Any
 import pytest
 from rig import wait_for
 
-from dispatcher.bootstrap.payload import Ahead
 from dispatcher.transport.base import ALIVE_COUNT
 from dispatcher.transport.ssh import paramiko_transport
 
@@ -35,8 +33,6 @@ from dispatcher.transport.ssh.session import (  # noqa: E402
 from .quiet import DATA, GLOBAL, OPEN, REQUEST, Quiet, newest, opens, soon  # noqa: E402
 
 ADJUST, EOF, CLOSE = 93, 96, 97
-SHELL = Ahead("sh", "sh")
-AGENT = Ahead("agent", "python3", lambda: b"CODE", b"<waits>")
 
 
 @pytest.fixture
@@ -47,15 +43,15 @@ def session() -> Quiet:
 # -- a command that is started ahead ----------------------------------------------------------
 
 
-def started(session: Quiet, ahead: Ahead = SHELL) -> Any:
-    """The channel where ``ahead`` has started."""
+def started(session: Quiet) -> Any:
+    """The channel where a shell has started."""
 
     def answer_exec() -> None:
         session.reply = lambda: None
-        channel.on_success(None)
+        channel._request_success(None)
 
     session.reply = lambda: None
-    session.stand_by([ahead], 600)
+    session.stand_by("sh")
     channel = newest(session)
     session.reply = answer_exec
     opens(session)
@@ -68,7 +64,7 @@ def test_a_command_waits_for_its_one_user(session: Quiet) -> None:
     assert session.take_standby("sh", soon()) is None
     channel = started(session)
     assert session.kinds() == [OPEN, REQUEST]
-    session.stand_by([SHELL], 600)
+    session.stand_by("sh")
     assert session.kinds() == [OPEN, REQUEST]  # one waits
     assert session.has_standby("sh")
     assert not session.has_standby("another")
@@ -80,7 +76,7 @@ def test_a_command_waits_for_its_one_user(session: Quiet) -> None:
 
 
 def test_what_has_not_started_yet_is_waited_for(session: Quiet) -> None:
-    session.stand_by([SHELL], 600)
+    session.stand_by("sh")
     channel = newest(session)
     assert not session.has_standby("sh")
     taken: list[object] = []
@@ -94,88 +90,12 @@ def test_what_has_not_started_yet_is_waited_for(session: Quiet) -> None:
 
 @pytest.mark.parametrize("opened", [False, True])
 def test_what_does_not_start_in_time_is_given_up(session: Quiet, opened: bool) -> None:
-    session.stand_by([SHELL], 600)
+    session.stand_by("sh")
     channel = newest(session)
     if opened:
         opens(session)
     assert session.take_standby("sh", time.monotonic() + 0.01) is None
     assert channel.closed is opened
-
-
-def waits(session: Quiet, ahead: Ahead = AGENT) -> Any:
-    """The channel where ``ahead`` was started, and says that it waits."""
-    channel = started(session, ahead)
-    channel.in_buffer.feed(b"motd\n" + ahead.mark)
-    return channel
-
-
-def test_an_agent_is_written_its_opening_and_waits_when_it_says_so(session: Quiet) -> None:
-    channel = started(session, AGENT)
-    assert session.kinds() == [OPEN, REQUEST, DATA]
-    assert session.heard[-1].asbytes().endswith(b"CODE600\n")
-    assert not session.has_standby("agent")
-    channel.in_buffer.feed(b"motd\n" + AGENT.mark[:3])
-    assert not session.has_standby("agent")
-    channel.in_buffer.feed(AGENT.mark[3:])
-    assert session.has_standby("agent")
-    taken: Any = session.take_standby("agent", 0.0)
-    assert taken is channel
-    assert channel.in_buffer.take(100) is None  # what its login said is not its user's
-    assert not session.has_standby("agent")
-
-
-@pytest.mark.parametrize("exchanging_keys", [False, True])
-def test_nobody_waits_for_a_host_that_takes_no_opening(
-    session: Quiet, exchanging_keys: bool
-) -> None:
-    large = dataclasses.replace(AGENT, opening=lambda: bytes(WINDOW))
-    if exchanging_keys:
-        session.stand_by([AGENT], 600)
-        channel = newest(session)
-        opens(session)
-        session.clear_to_send.clear()
-        channel.on_success(None)
-    else:
-        started(session, large)
-    assert session.kinds() == [OPEN, REQUEST]
-
-
-def test_a_host_gets_its_opening_once(session: Quiet) -> None:
-    channel = started(session, AGENT)
-    channel.on_success(None)
-    assert session.kinds() == [OPEN, REQUEST, DATA]
-
-
-def test_who_has_waited_and_ended_is_started_again(session: Quiet) -> None:
-    waits(session).status_event.set()
-    assert not session.has_standby("agent")
-    waits(session)
-    assert session.has_standby("agent")
-
-
-def test_who_never_waited_is_not(session: Quiet) -> None:
-    started(session, AGENT).status_event.set()  # there is no Python
-    session.stand_by([AGENT], 600)
-    assert session.kinds() == [OPEN, REQUEST, DATA]
-
-
-def test_of_other_code_nobody_goes_on_waiting(session: Quiet) -> None:
-    other = dataclasses.replace(AGENT, name="other agent")
-    old = waits(session)
-    new = waits(session, other)
-    assert old.closed
-    assert not session.has_standby("agent")
-    session.stand_by([AGENT], 600)
-    assert new.closed
-
-
-def test_one_that_nobody_wants_when_its_channel_opens_is_not_started(session: Quiet) -> None:
-    session.stand_by([AGENT], 600)
-    channel = newest(session)
-    session.stand_by([], 600)
-    opens(session)
-    assert channel.closed
-    assert REQUEST not in session.kinds()
 
 
 @pytest.mark.parametrize("lost", [EOFError(), OSError(9, "closed"), SSHException("no more")])
@@ -192,7 +112,7 @@ def test_what_was_read_need_not_be_acknowledged_to_who_is_gone(
 
 
 def test_one_that_was_refused_is_not_tried_again(session: Quiet) -> None:
-    session.stand_by([SHELL], 600)
+    session.stand_by("sh")
     held = newest(session)
     message = Message()
     for number in (held.chanid, 1):
@@ -250,7 +170,7 @@ def new_keys(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_nobody_waits_for_new_keys() -> None:
     session = Exchanging()
     began = time.monotonic()
-    session.stand_by([SHELL], 600)
+    session.stand_by("sh")
     assert session.execute(session.open, "true", 0.0) == "late"
     assert session.open.send(b"input") == 5
     session.open._acknowledge(WINDOW)

@@ -12,15 +12,12 @@ from typing import Any
 import pytest
 from cases import cases
 
-from dispatcher.bootstrap.payload import Ahead
 from dispatcher.model.failure import Failure, Kind
 from dispatcher.transport.base import ALIVE_COUNT, ALIVE_INTERVAL
 from dispatcher.transport.ssh import shared_sessions
 from dispatcher.transport.ssh.byte_stream import ByteStream
 from dispatcher.transport.ssh.shared_sessions import JumpHost, Route, SessionPool
 from dispatcher.transport.ssh_config.host_config import HostConfig
-
-SHELL = Ahead("sh", "sh")
 
 
 class Played:
@@ -44,8 +41,8 @@ class Played:
     def has_standby(self, command: str) -> bool:
         return self.waiting == command
 
-    def stand_by(self, kinds: list[Ahead], seconds: float) -> None:
-        self.waiting = kinds, seconds
+    def stand_by(self, command: str) -> None:
+        self.waiting = command
 
     def open_ssh_channel(self, deadline: float, forward: tuple[str, int]) -> tuple[Any, str]:
         self.asked.append((deadline, forward))
@@ -132,8 +129,8 @@ class TestPool:
         idle = [session() for _ in range(3)]
         for one, name in zip(idle, ("n1", "n1", "n2"), strict=True):
             pool.give(to(name), one)
-        pool.stand_by([SHELL], 7.0)
-        assert [one.waiting for one in idle] == [([SHELL], 7.0)] * 3
+        pool.stand_by("sh")
+        assert [one.waiting for one in idle] == ["sh"] * 3
 
     def test_those_that_nobody_used_for_so_long_are_ended(
         self, pool: SessionPool, clock: Clock

@@ -13,7 +13,6 @@ from cases import cases
 from rig import wait_for
 
 from dispatcher.bootstrap import shell
-from dispatcher.bootstrap.payload import Ahead
 from dispatcher.model.failure import Ending, Kind
 from dispatcher.transport import base
 from dispatcher.transport.base import Keepalive, Link, Target
@@ -59,9 +58,9 @@ def test_a_command_over_a_shell_that_waits(transport: ParamikoTransport) -> None
     assert transport.open_started(NODE, shell.COMMAND) is None
     assert transport.session_pool is not None
     for number in range(3):
-        transport.session_pool.stand_by([Ahead(shell.COMMAND, shell.COMMAND)])
+        transport.session_pool.stand_by(shell.COMMAND)
         assert run(transport, "echo", f"x{number}", at_hand=True).endswith(f"x{number}\n".encode())
-    transport.session_pool.stand_by([Ahead(shell.COMMAND, shell.COMMAND)])
+    transport.session_pool.stand_by(shell.COMMAND)
     other = transport.open(NODE, "echo other", time.monotonic() + 40)  # not what waits there
     assert isinstance(other, Link)
     assert gather(other)[0] == b"other\n"
@@ -71,9 +70,10 @@ def test_a_waiting_shell_that_has_ended(transport: ParamikoTransport, tmp_path: 
     run(transport, "true")
     command = f"[ -e {tmp_path}/once ]&&echo again;touch {tmp_path}/once"
     assert transport.session_pool is not None
-    transport.session_pool.stand_by([Ahead(command, command)])
+    transport.session_pool.stand_by(command)
     ((_, session),) = next(iter(transport.session_pool._idle.values()))
-    assert session._standbys[command]._channel.status_event.wait(60)
+    assert session._standby is not None
+    assert session._standby._channel.status_event.wait(60)
     opened = transport.open(NODE, command, time.monotonic() + 40)
     assert isinstance(opened, Link)
     assert gather(opened)[0] == b"again\n"
@@ -86,7 +86,7 @@ def test_a_host_of_one_session_refuses(tmp_path: Path) -> None:
         for _ in range(3):
             assert run(transport, "echo", "yes").endswith(b"yes\n")
             assert transport.session_pool is not None
-            transport.session_pool.stand_by([Ahead(shell.COMMAND, shell.COMMAND)])
+            transport.session_pool.stand_by(shell.COMMAND)
     finally:
         transport.close()
         server.stop()
