@@ -4,7 +4,7 @@
 The launcher loads about a hundred such classes before the first host is called. Here they are
 dataclasses with nothing compiled, 0.04 ms: making, comparing, hashing, showing and refusing to
 change are the same for all, and so are written once. What a ``cached_property`` has worked out
-is no field. ``scripts/bench/values.py`` compares the two.
+is no field.
 """
 
 from __future__ import annotations

@@ -2,13 +2,13 @@
 """How long ``hostname`` on many hosts takes: dispatch exec beside pdsh, pssh, clush and libraries.
 
     scripts/bench/exec.py --hosts 64 --repeat 5
+    scripts/bench/exec.py --hosts 64 --beside ../older    # this dispatch and that of a checkout
 
 All take turns in one run on one cluster (scripts/cluster), each turn in another order and after a
-rest, so that nobody pays for what another's hosts do when it has ended. A turn
-counts only when it exits 0 with a line a host. Wall time, and CPU of the client's process tree
-("kept" is over connections made before, without the CPU of their holder);
-ratios to pdsh are the medians of the ratios within a turn. Not a test: times depend on the
-machine. Peers that are not installed are left out and named.
+rest, in which the hosts clean up after the turn before. A turn counts only when it exits 0 with a
+line a host. Wall time, and CPU of the client's process tree ("kept": over connections made before,
+without the CPU of their holder); ratios are the medians of the ratios within a turn. Not a test:
+times depend on the machine. Peers that are not installed are left out and named.
 """
 
 from __future__ import annotations
@@ -24,7 +24,6 @@ from functools import partial
 
 import peers
 import turns
-from series import Series, write
 
 REFERENCE = "pdsh"
 #: seconds before a turn
@@ -53,9 +52,13 @@ asyncio.run(all())
 """
 
 
-def commands(hosts: list[str]) -> tuple[dict[str, list[str]], list[str]]:
+def commands(hosts: list[str], beside: str | None) -> tuple[dict[str, list[str]], list[str]]:
     """The argv of each peer that is here, and the names of those that are not."""
     names = ",".join(hosts)
+    if beside:
+        both = {"dispatch": peers.CHECKOUT, peers.BESIDE: beside}
+        words = ["exec", "-w", names, "--", "hostname"]
+        return {name: [*peers.dispatch(place), *words] for name, place in both.items()}, []
     fast = ["-o", "KexAlgorithms=curve25519-sha256"]
     wanted = {
         "dispatch": [*peers.dispatch(), "exec", "-w", names, "--", "hostname"],
@@ -79,14 +82,16 @@ def rested(argv: list[str], lines: int) -> turns.Turn:
     return turns.one_turn(argv, lines)
 
 
-def measure(hosts: list[str], repeat: int) -> turns.Result:
+def measure(hosts: list[str], repeat: int, beside: str | None) -> turns.Result:
     """Turns of every peer; runs on the login host."""
+    found, missing = commands(hosts, beside)
+    ways = {name: partial(rested, argv, len(hosts)) for name, argv in found.items()}
+    if beside:
+        return turns.take(ways, repeat, missing)
     os.makedirs(HOLDER, mode=0o700, exist_ok=True)
     connect = [*KEPT, *peers.dispatch(), "connect"]
     subprocess.run([*connect, "-w", ",".join(hosts)], check=True)
     try:
-        found, missing = commands(hosts)
-        ways = {name: partial(rested, argv, len(hosts)) for name, argv in found.items()}
         return turns.take(ways, repeat, missing)
     finally:
         subprocess.run([*connect, "--close"], check=False)
@@ -94,22 +99,17 @@ def measure(hosts: list[str], repeat: int) -> turns.Result:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description="compare parallel shells on the cluster rig")
-    parser.add_argument("--hosts", type=int, default=64)
-    parser.add_argument("--repeat", type=int, default=5)
-    parser.add_argument("--json", metavar="FILE", help="write every turn there")
-    parser.add_argument("--inside", metavar="DIR", help=argparse.SUPPRESS)
-    options = parser.parse_args()
+    parser.add_argument("--beside", metavar="CHECKOUT", help="compare with its dispatch")
+    options = turns.options_of(parser, 64, 5)
     if options.inside:
-        json.dump(measure(sys.stdin.read().split(), options.repeat), sys.stdout)
+        hosts = sys.stdin.read().split()
+        json.dump(measure(hosts, options.repeat, options.beside), sys.stdout)
         return 0
-    result = turns.on_login(__file__, options.hosts)
+    result = turns.on_login(__file__, options.hosts, beside=options.beside)
     print(
         f"{options.hosts} hosts, hostname, {options.repeat} turns, {os.cpu_count()} cores; seconds"
     )
-    turns.show(result, REFERENCE)
-    if options.json:
-        del result["hung"]
-        write(options.json, [Series("exec", "hostname", options.hosts, **result)])
+    turns.show(result, peers.BESIDE if options.beside else REFERENCE, options.json)
     return 0
 
 

@@ -3,6 +3,7 @@
 
     scripts/bench/flood.py                            dispatch and the peers that are installed
     scripts/bench/flood.py --hosts 8 --mb 40 dispatch hydra
+    scripts/bench/flood.py --repeat 5 --beside ../older     this dispatch and that of a checkout
 
 Every host writes the same file of 100-byte lines, each with its number and an md5 of itself, as
 fast as it can. ``to a pipe``: labelled lines to one program that only reads. ``to files``: one
@@ -32,7 +33,6 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import peers
-from series import Series, write
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), os.pardir))
 from testbed.cluster import Cluster
@@ -49,8 +49,10 @@ def flood_file(path: str, size: int) -> None:
             file.write(text + b" " + hashlib.md5(text).hexdigest().encode() + b"\n")
 
 
-def commands(hosts: list[str], path: str, place: str) -> dict[str, tuple[str, list[str]]]:
-    """name -> (what it gives: "pipe" or a folder of files, argv)."""
+def commands(
+    hosts: list[str], path: str, place: str, beside: str | None
+) -> dict[str, tuple[str, list[str]]]:
+    """name -> ("pipe" or the folder of files where its output goes, argv)."""
     cat = ["cat", path]
     slots = os.path.join(place, "hosts-slots")
     with open(slots, "w") as file:
@@ -60,8 +62,16 @@ def commands(hosts: list[str], path: str, place: str) -> dict[str, tuple[str, li
         file.writelines(f"{host}\n" for host in hosts)
     count, names = str(len(hosts)), ",".join(hosts)
     files = os.path.join(place, "files")
-    dispatch = [*peers.dispatch(), "-H", slots]
+    dispatch = [*peers.dispatch(beside and peers.CHECKOUT), "-H", slots]
     quiet = ["--only-ranks", "none", "--log-dir", files]
+    if beside:
+        older = [*peers.dispatch(beside), *dispatch[-2:]]
+        return {
+            "dispatch": ("pipe", [*dispatch, "--no-python", *cat]),
+            peers.BESIDE: ("pipe", [*older, "--no-python", *cat]),
+            "dispatch files": (files, [*dispatch, *quiet, "--no-python", *cat]),
+            f"{peers.BESIDE}, files": (files, [*older, *quiet, "--no-python", *cat]),
+        }
     return {
         "dispatch": ("pipe", [*dispatch, "--no-python", *cat]),
         "hydra": (
@@ -181,20 +191,22 @@ def main() -> None:
     parser.add_argument("--rate", type=float, default=0, help="of the reader, MB/s [0: any]")
     parser.add_argument("--repeat", type=int, default=1)
     parser.add_argument("--json", metavar="FILE", help="write every turn there")
+    parser.add_argument("--beside", metavar="CHECKOUT", help="compare with its dispatch")
     parser.add_argument("--measure", nargs=4, metavar=("OUT", "RESULT", "ROOM", "ARGV"))
     options = parser.parse_args()
     if options.measure:
         out, result, room, argv = options.measure
         measure(json.loads(argv), out, result, options.rate * 1e6, int(room))
         return
-    with Cluster(options.hosts) as cluster:
+    share = ["--share", os.path.realpath(options.beside)] if options.beside else []
+    with Cluster(options.hosts, *share) as cluster:
         path = os.path.join(cluster.shared, "flood")
         flood_file(path, options.mb * 1_000_000)
         with open(path, "rb") as file:
             flood = file.read()
         print(f"{options.hosts} hosts, {options.mb} MB each, lines of {WIDTH} bytes")
-        print(f"{'':16}{'s':>8}{'MB/s':>8}{'cpu s/GB':>10}{'rss MiB':>9}{'broken':>9}{'lost':>12}")
-        known = commands(cluster.hosts, path, cluster.shared)
+        print(f"{'':24}{'s':>8}{'MB/s':>8}{'cpu s/GB':>10}{'rss MiB':>9}{'broken':>9}{'lost':>12}")
+        known = commands(cluster.hosts, path, cluster.shared, options.beside)
         chosen = [name for name in known if not options.names or name in options.names]
         missing = [name for name in chosen if shutil.which(known[name][1][0]) is None]
         turns: dict[str, list[dict[str, float]]] = {n: [] for n in chosen if n not in missing}
@@ -204,13 +216,8 @@ def main() -> None:
         for name in missing:
             print(f"not installed here: {name}")
     if options.json:
-        what = f"{options.mb} MB of {WIDTH}-byte lines from each"
-        write(options.json, [
-            Series("flood", f"{what}, to {place}", options.hosts,
-                   {name: own for name, own in turns.items() if (known[name][0] == "pipe") == pipe},
-                   "rate", "higher", missing)
-            for place, pipe in (("a pipe", True), ("files", False))
-        ])  # fmt: skip
+        with open(options.json, "w") as out:
+            json.dump(turns, out, indent=1)
 
 
 def show(
@@ -228,7 +235,7 @@ def show(
     broken, lost = judged(parts(out if kind == "pipe" else kind), flood, len(cluster.hosts))
     size = len(cluster.hosts) * len(flood)
     print(
-        f"{name:16}{seconds:8.1f}{size / seconds / 1e6:8.1f}{cpu / size * 1e9:10.1f}{rss:9.0f}"
+        f"{name:24}{seconds:8.1f}{size / seconds / 1e6:8.1f}{cpu / size * 1e9:10.1f}{rss:9.0f}"
         f"{broken:9}{lost:12,}" + (f"   exit code {code}" if code else ""),
         flush=True,
     )

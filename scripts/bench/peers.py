@@ -1,4 +1,4 @@
-"""How each launcher is told to run a program on hosts: the command lines we compare."""
+"""The command line with which each launcher runs a program on hosts."""
 
 from __future__ import annotations
 
@@ -9,10 +9,18 @@ import sys
 from collections.abc import Sequence
 
 NAMES = ("dispatch", "hydra", "openmpi", "pdsh", "clush", "deepspeed")
+#: the name of dispatch of another checkout
+BESIDE = "dispatch, beside"
+CHECKOUT = os.path.realpath(os.path.join(os.path.dirname(__file__), os.pardir, os.pardir))
 
 
 def command(
-    launcher: str, hosts: Sequence[str], ranks: int, program: Sequence[str], place: str
+    launcher: str,
+    hosts: Sequence[str],
+    ranks: int,
+    program: Sequence[str],
+    place: str,
+    beside: str | None = None,
 ) -> list[str]:
     """The argv that runs ``program`` as ``ranks`` processes on each host.
 
@@ -27,7 +35,8 @@ def command(
     count, names = str(len(hosts) * ranks), ",".join(hosts)
     copies = " ".join(f"{shlex.join(program)} &" for _ in range(ranks)) + " wait"
     lines = {
-        "dispatch": [*dispatch(), "-H", slots, "--no-python"],
+        "dispatch": [*dispatch(beside and CHECKOUT), "-H", slots, "--no-python"],
+        BESIDE: [*dispatch(beside), "-H", slots, "--no-python"],
         "hydra": ["mpiexec.hydra", "-launcher", "ssh", "-f", colon, "-n", count],
         "openmpi": [
             *("mpirun.openmpi", "--allow-run-as-root", "--oversubscribe"),
@@ -42,11 +51,16 @@ def command(
 
 def installed(launcher: str) -> bool:
     binary = {"hydra": "mpiexec.hydra", "openmpi": "mpirun.openmpi"}.get(launcher, launcher)
-    return launcher == "dispatch" or shutil.which(binary) is not None
+    return launcher.startswith("dispatch") or shutil.which(binary) is not None
 
 
-def dispatch() -> list[str]:
-    """The ``dispatch`` of the Python that runs us, however it is installed."""
+def dispatch(checkout: str | None = None) -> list[str]:
+    """The ``dispatch`` of ``checkout``, or the one that this Python has installed.
+
+    A checkout runs in its own folder, so that nothing that is installed comes before it.
+    """
+    if checkout:
+        place = os.path.realpath(checkout)
+        return ["env", "-C", place, f"PYTHONPATH={place}", sys.executable, "-m", "dispatcher"]
     beside = os.path.join(os.path.dirname(sys.executable), "dispatch")
-    start = [beside] if os.path.exists(beside) else [sys.executable, "-m", "dispatcher"]
-    return start + shlex.split(os.environ.get("BENCH_DISPATCH_FLAGS", ""))
+    return [beside] if os.path.exists(beside) else [sys.executable, "-m", "dispatcher"]

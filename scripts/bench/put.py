@@ -34,7 +34,6 @@ from functools import partial
 
 import peers
 import turns
-from series import Series, write
 
 KEX = "KexAlgorithms=curve25519-sha256"
 THERE = "/tmp/bench-copy"
@@ -147,19 +146,15 @@ def measure(hosts: list[str], repeat: int, only: list[str], load: str) -> dict[s
 
 def main() -> int:
     parser = argparse.ArgumentParser(description="compare copies to many hosts on the cluster rig")
-    parser.add_argument("--hosts", type=int, default=16)
-    parser.add_argument("--repeat", type=int, default=5)
     parser.add_argument("--only", action="append", default=[], metavar="PEER")
     parser.add_argument("--load", choices=(*MEASURED, "unchanged"), default="copy")
-    parser.add_argument("--json", metavar="FILE", help="write every turn there")
-    parser.add_argument("--inside", metavar="DIR", help=argparse.SUPPRESS)
-    options = parser.parse_args()
+    options = turns.options_of(parser, 16, 5)
     if options.inside:
         hosts = sys.stdin.read().split()
         json.dump(measure(hosts, options.repeat, options.only, options.load), sys.stdout)
         return 0
     env = {"PDSH_SSH_ARGS_APPEND": f"-o{KEX}"}
-    found = []
+    found = {}
     for load, result in turns.on_login(__file__, options.hosts, env=env).items():
         print(f"{options.hosts} hosts, {load}, {options.repeat} turns, {os.cpu_count()} cores; s")
         turns.show(result, "start" if options.load == "unchanged" else None)
@@ -167,10 +162,10 @@ def main() -> int:
             pairs = zip(result["turns"]["start"], result["turns"]["dispatch --sync"], strict=False)
             costs = [with_it["wall"] - without["wall"] for without, with_it in pairs]
             print(f"--sync costs {statistics.median(costs):.2f} s, the median of the differences")
-        del result["hung"]
-        found.append(Series("copy", load, options.hosts, **result))
+        found[load] = result["turns"]
     if options.json:
-        write(options.json, found)
+        with open(options.json, "w") as file:
+            json.dump(found, file, indent=1)
     return 0
 
 

@@ -5,6 +5,7 @@
     scripts/bench/start.py --hosts 8 --repeat 20 --mpi    # after MPI_Init, a bcast and a barrier
     scripts/bench/start.py --hosts 8 --mpi openmpi        # the same with Open MPI's mpirun
     scripts/bench/start.py --hosts 64 --kept 5            # and on kept hosts, after 5 s of rest
+    scripts/bench/start.py --hosts 64 --beside ../older   # this dispatch and that of a checkout
 
 With --mpi it is MPICH's own mpiexec against dispatch, both over libfabric's TCP; with --mpi openmpi
 the system's mpirun against dispatch, both with the ranks that this mpirun is for. Ranks are nice
@@ -35,7 +36,6 @@ from functools import partial
 
 import peers
 import turns
-from series import Series, write
 
 LIMIT = 120
 #: ranks that wait spin; on hosts with cores of their own they would keep nobody else from running
@@ -49,6 +49,8 @@ MPI = {
 
 def reference(options: argparse.Namespace) -> str:
     """The launcher that the ratios compare with."""
+    if options.beside:
+        return peers.BESIDE
     return "openmpi" if options.mpi == "openmpi" else "hydra"
 
 
@@ -56,12 +58,15 @@ def measure(hosts: list[str], options: argparse.Namespace, place: str) -> turns.
     """Turns of every launcher; runs on the login host."""
     rank = os.path.join(turns.HERE, "mpi_rank.py")
     program = [*MPI[options.mpi], sys.executable, rank] if options.mpi else ["hostname"]
-    wanted = options.only or (("dispatch", reference(options)) if options.mpi else peers.NAMES)
+    some = options.mpi or options.beside
+    wanted = options.only or (("dispatch", reference(options)) if some else peers.NAMES)
     missing = [name for name in wanted if not peers.installed(name)]
     lines = len(hosts) * options.ranks
     found: dict[str, Callable[[], turns.Turn]] = {
         name: partial(
-            turns.one_turn, peers.command(name, hosts, options.ranks, program, place), lines
+            turns.one_turn,
+            peers.command(name, hosts, options.ranks, program, place, options.beside),
+            lines,
         )
         for name in wanted
         if name not in missing
@@ -91,9 +96,7 @@ def kept(
 
 def main() -> int:
     parser = argparse.ArgumentParser(description="compare launchers' start-up on the cluster rig")
-    parser.add_argument("--hosts", type=int, default=8)
     parser.add_argument("--ranks", type=int, default=2, help="on each host")
-    parser.add_argument("--repeat", type=int, default=20)
     parser.add_argument(
         "--mpi", nargs="?", const="mpich", choices=MPI, help="ranks start MPI, by mpi4py"
     )
@@ -104,27 +107,22 @@ def main() -> int:
         metavar="SECONDS",
         help="dispatch also on kept hosts, so many seconds after its last run there",
     )
-    parser.add_argument("--json", metavar="FILE", help="write every turn there")
-    parser.add_argument("--inside", metavar="DIR", help=argparse.SUPPRESS)
-    options = parser.parse_args()
+    parser.add_argument("--beside", metavar="CHECKOUT", help="compare with its dispatch")
+    options = turns.options_of(parser, 8, 20)
     if options.inside:
         json.dump(measure(sys.stdin.read().split(), options, options.inside), sys.stdout)
         return 0
     path = os.path.dirname(sys.executable) + os.pathsep + os.environ["PATH"]
     env = {"PATH": path, "MPIR_CVAR_CH4_NETMOD": "ofi", "FI_PROVIDER": "tcp"}
-    result = turns.on_login(__file__, options.hosts, limit=LIMIT * options.repeat, env=env)
+    result = turns.on_login(
+        __file__, options.hosts, limit=LIMIT * options.repeat, env=env, beside=options.beside
+    )
     what = f"MPI_Init + bcast + barrier ({options.mpi})" if options.mpi else "hostname"
     print(
         f"{options.hosts} hosts x {options.ranks} ranks of {what}, {options.repeat} turns, "
         f"{os.cpu_count()} cores, Linux {platform.release()}; seconds"
     )
-    turns.show(result, reference(options))
-    print("not comparable: torchrun (starts no process on another host)")
-    if options.json:
-        del result["hung"]
-        bench = "mpi_init" if options.mpi else "launch"
-        load = f"{options.ranks} ranks of {what} on each"
-        write(options.json, [Series(bench, load, options.hosts, **result)])
+    turns.show(result, reference(options), options.json)
     return 0
 
 

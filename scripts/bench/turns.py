@@ -7,6 +7,7 @@ the other half, the same script with ``--inside``, measures on the login host an
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import random
@@ -23,7 +24,6 @@ from testbed.cluster import Cluster
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 CHECKOUT = os.path.dirname(os.path.dirname(HERE))
-
 #: seconds after which one turn counts as hung; it is killed and done again
 HUNG = 30
 #: seconds of one turn: wall, and cpu of the process tree
@@ -31,14 +31,29 @@ Turn = dict[str, float]
 Result = dict[str, Any]
 
 
+def options_of(parser: argparse.ArgumentParser, hosts: int, repeat: int) -> argparse.Namespace:
+    """What was asked for, with the options that benches share."""
+    parser.add_argument("--hosts", type=int, default=hosts)
+    parser.add_argument("--repeat", type=int, default=repeat)
+    parser.add_argument("--json", metavar="FILE", help="write every turn there")
+    parser.add_argument("--inside", metavar="DIR", help=argparse.SUPPRESS)
+    return parser.parse_args()
+
+
 def on_login(
-    script: str, hosts: int, *, limit: float | None = None, env: Mapping[str, str] | None = None
+    script: str,
+    hosts: int,
+    *,
+    limit: float | None = None,
+    env: Mapping[str, str] | None = None,
+    beside: str | None = None,
 ) -> Any:
     """What ``script --inside DIR`` and our own options print, as JSON, on a new cluster's login.
 
-    It finds the names of the hosts on its standard input; DIR is the same on all of them.
+    It finds the names of the hosts on its standard input; DIR is the same on all of them, and so
+    is the checkout ``beside``.
     """
-    with Cluster(hosts) as cluster:
+    with Cluster(hosts, *(["--share", os.path.realpath(beside)] if beside else [])) as cluster:
         argv = [sys.executable, script, "--inside", cluster.shared, *sys.argv[1:]]
         ended = subprocess.run(
             cluster.argv(argv), input="\n".join(cluster.hosts), stdout=subprocess.PIPE, text=True,
@@ -106,11 +121,15 @@ def take(peers: Mapping[str, Callable[[], Turn]], repeat: int, missing: Sequence
     return {"turns": turns, "missing": list(missing), "failed": failed, "hung": hung}
 
 
-def show(result: Result, reference: str | None = None) -> None:
-    """Print the table of ``result``, and who is not in it and why.
+def show(result: Result, reference: str | None = None, file: str | None = None) -> None:
+    """Print the table of ``result``, and which peers are not in it and why.
 
-    reference: whom the ratios compare with; None for the quickest of dispatch's peers.
+    reference: the peer that the ratios compare with; None for the quickest of dispatch's peers.
+    file: is to get the turns, as JSON.
     """
+    if file:
+        with open(file, "w") as out:
+            json.dump(result["turns"], out, indent=1)
     middle = {
         name: statistics.median(turn["wall"] for turn in turns)
         for name, turns in result["turns"].items()
