@@ -2,7 +2,7 @@
 
 Called by scripts/build. The archive of the sources is made first and the wheel out of that, so an
 archive that lacks something is no archive. With both come the manual pages and what shells load to
-complete words, as ``dispatch man`` and ``dispatch completion`` print them. "Tried" is: an
+complete words, as scripts/reference.py and ``dispatch completion`` make them. "Tried" is: an
 environment of its own, outside the checkout, in which pip finds nothing but the wheel and what the
 wheel asks for; there every file of ours is compiled with warnings as errors, and ``dispatch`` runs
 two ranks on this machine.
@@ -30,6 +30,7 @@ from email.parser import Parser
 from importlib.metadata import Distribution, distribution, distributions
 from pathlib import Path
 
+import reference
 from packaging.requirements import Requirement
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -41,8 +42,6 @@ LIMIT = 300
 TWO_RANKS = ("-H", "localhost:2", "--no-python", "sh", "-c", "echo up as $RANK of $WORLD_SIZE")
 #: of what lies beside the product: what an installed dispatch prints to the letter
 BESIDE = {
-    "share/man/man1/dispatch.1": ("man",),
-    "share/man/man1/dispatch-exec.1": ("man", "exec"),
     "share/bash-completion/completions/dispatch": ("completion", "bash"),
     "share/fish/vendor_completions.d/dispatch.fish": ("completion", "fish"),
     "share/zsh/site-functions/_dispatch": ("completion", "zsh"),
@@ -81,23 +80,16 @@ def product_files(root: Path) -> set[str]:
 
 def shared() -> dict[str, str]:
     """Manual pages and completions: place below an environment -> text."""
-    from dispatcher.cli import COMMANDS
-    from dispatcher.cli.entry import shown_name
-    from dispatcher.cli.tools.completion import SCRIPTS
-    from dispatcher.cli.tools.man import page, page_of
+    from dispatcher.cli.tools.completion import script
 
-    found = {
-        "share/bash-completion/completions/dispatch": SCRIPTS["bash"],
-        "share/bash-completion/completions/dsx": SCRIPTS["bash"],
-        "share/fish/vendor_completions.d/dispatch.fish": SCRIPTS["fish"],
-        "share/fish/vendor_completions.d/dsx.fish": SCRIPTS["fish"],
-        "share/zsh/site-functions/_dispatch": SCRIPTS["zsh"],
-        "share/man/man1/dispatch.1": "\n".join([*page(), ""]),
+    return {
+        "share/bash-completion/completions/dispatch": script("bash"),
+        "share/bash-completion/completions/dsx": script("bash"),
+        "share/fish/vendor_completions.d/dispatch.fish": script("fish"),
+        "share/fish/vendor_completions.d/dsx.fish": script("fish"),
+        "share/zsh/site-functions/_dispatch": script("zsh"),
+        **{f"share/man/man1/{name}": text for name, text in reference.manuals().items()},
     }
-    for name in COMMANDS:
-        title = shown_name(name).replace(" ", "-")
-        found[f"share/man/man1/{title}.1"] = "\n".join([*page_of(name), ""])
-    return found
 
 
 def build(out: Path, *, offline: bool = False) -> tuple[Path, Path]:

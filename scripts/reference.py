@@ -1,6 +1,9 @@
-"""Pages of the site that are made of the code: commands, exit codes, variables, the Python API.
+"""Pages that are made of the code: commands, exit codes, variables, the Python API; manual pages.
 
-A hook of mkdocs (see mkdocs.yml): the pages are never written to disk, so none can be stale.
+A hook of mkdocs (see mkdocs.yml): the pages of the site are never written to disk, so none can be
+stale. Manual pages are written by scripts/build:
+
+    scripts/reference.py --man FOLDER
 """
 
 from __future__ import annotations
@@ -8,9 +11,11 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import json
+import os
 import re
 import sys
 import textwrap
+import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -139,9 +144,13 @@ def command(name: str) -> Iterator[str]:
         yield from prose(one.epilog)
 
 
+def _paragraphs(text: str) -> list[str]:
+    return re.split(r"\n\s*\n|\n(?=\x08\n)", inspect.cleandoc(text))
+
+
 def prose(text: str) -> Iterator[str]:
     """Paragraphs of a help text; what click keeps as it stands becomes a block of code."""
-    for paragraph in re.split(r"\n\s*\n|\n(?=\x08\n)", inspect.cleandoc(text)):
+    for paragraph in _paragraphs(text):
         kept = paragraph.removeprefix("\b\n")
         if kept == paragraph:
             yield plain(" ".join(paragraph.split()))
@@ -398,3 +407,147 @@ def _docstring(found: Any) -> Iterator[str]:
         else:
             yield re.sub(r"``(.+?)``", r"`\1`", " ".join(paragraph.split()).replace("<", "\\<"))
         yield ""
+
+
+# -- manual pages -----------------------------------------------------------------------
+
+#: characters of a line of the source; manuals are read by people, too
+WIDTH = 72
+_FILES = (
+    ("~/.config/dispatch/dispatch.toml, ./dispatch.toml", "Defaults; see dispatch config."),
+    ("~/.ssh/config, ~/.ssh/known_hosts", "As ssh has them."),
+    ("~/.deepspeed_env, ./.deepspeed_env", "Variables for the ranks, NAME=VALUE."),
+    ("~/.local/state/dispatch", "Records of jobs, and the files of those in the background."),
+)
+
+
+def manuals() -> dict[str, str]:
+    """Name of the file -> roff of every manual page."""
+    found = {"dispatch.1": _joined(manual())}
+    for name in COMMANDS:
+        found[f"{shown_name(name).replace(' ', '-')}.1"] = _joined(manual_of(name))
+    return found
+
+
+def manual() -> Iterator[str]:
+    """dispatch(1): the options of ``run`` where readers look for options, and all commands."""
+    run = load("run")
+    yield from _head("dispatch", "start one process per GPU on every host over SSH")
+    yield _synopsis("run", "")
+    yield ".br"
+    yield r"\fBdispatch\fR \fICOMMAND\fR [\fIOPTIONS\fR]..."
+    yield ".SH DESCRIPTION"
+    yield from roff(run.help)
+    yield ".PP"
+    yield "Options may be written with dashes or underscores."
+    yield from _examples("run", ".SH EXAMPLES")
+    yield ".SH COMMANDS"
+    for purpose, names in PURPOSES.items():
+        yield from (".PP", rf"\fI{escaped(purpose)}\fR")
+        for name, said in names.items():
+            yield from (".TP", rf"\fB{escaped(shown_name(name))}\fR", *_filled(said))
+    yield ".SH OPTIONS"
+    yield from _options("run")
+    yield ".SH EXIT STATUS"
+    yield from roff(run.epilog)
+    yield ".SH OPTIONS OF COMMANDS"
+    for name in (name for names in PURPOSES.values() for name in names if name != "run"):
+        yield from (f".SS {escaped(shown_name(name))}", _synopsis(name, name), ".PP")
+        yield from roff(load(name).help)
+        yield from _examples(name, ".PP")
+        yield from _options(name)
+    yield from _tail("ssh(1), ssh_config(5), torchrun(1), mpirun(1), pdsh(1), srun(1)")
+
+
+def manual_of(name: str) -> Iterator[str]:
+    """The manual page of the command ``name`` alone."""
+    (said,) = (names[name] for names in PURPOSES.values() if name in names)
+    yield from _head(shown_name(name).replace(" ", "-"), said[:1].lower() + said[1:].rstrip("."))
+    yield from (_synopsis(name, name), ".SH DESCRIPTION")
+    yield from roff(load(name).help)
+    yield from _examples(name, ".SH EXAMPLES")
+    yield ".SH OPTIONS"
+    yield from _options(name)
+    yield from _tail("dispatch(1)")
+
+
+def _head(name: str, said: str) -> Iterator[str]:
+    when = time.gmtime(float(os.environ.get("SOURCE_DATE_EPOCH", time.time())))
+    day = time.strftime("%Y-%m-%d", when)
+    yield f'.TH {escaped(name.upper())} 1 {day} "dispatch {dispatcher.__version__}"'
+    # no hyphen that is not in an option may be copied from one
+    yield from (".nh", ".ad l", ".SH NAME", rf"{escaped(name)} \- {escaped(said)}", ".SH SYNOPSIS")
+
+
+def _tail(see_also: str) -> Iterator[str]:
+    yield ".SH FILES"
+    for path, text in _FILES:
+        yield from (".TP", rf"\fI{escaped(path)}\fR", *_filled(text))
+    yield from (".SH SEE ALSO", *_filled(see_also))
+
+
+def _examples(name: str, heading: str) -> Iterator[str]:
+    yield from (heading, ".nf")
+    for line, said in load(name).kind.examples:
+        yield from (escaped(f"# {said}"), rf"\fB{escaped(line)}\fR")
+    yield ".fi"
+
+
+def _synopsis(name: str, shown: str) -> str:
+    one = load(name)
+    words = " ".join(one.collect_usage_pieces(click.Context(one, **one.context_settings)))
+    return rf"\fB{escaped(shown_name(shown))}\fR \fI{escaped(words)}\fR"
+
+
+def _options(name: str) -> Iterator[str]:
+    """Every option by section, and what the command exits with."""
+    one = load(name)
+    for title, records in sections(one, click.Context(one, **one.context_settings)).items():
+        yield from (".PP", rf"\fI{escaped(title)}\fR")
+        for names, text in records:
+            yield from (".TP", bold_names(names), *_filled(text))
+    if one.epilog and name != "run":
+        yield from (".PP", *roff(one.epilog))
+
+
+def bold_names(record: str) -> str:
+    r"""``-H, --hosts FILE`` with names in bold and the rest in italics."""
+    words = re.sub(r"(--[\w-]+)\[=", r"\1 [=", record).split(" ")
+    names = [word for word in words if word.startswith("-")]
+    value = " ".join(words[len(names) :])
+    blank = "" if value.startswith("[=") else " "
+    bold = " ".join(rf"\fB{escaped(name)}\fR" for name in names)
+    return bold + (rf"{blank}\fI{escaped(value)}\fR" if value else "")
+
+
+def roff(text: str | None) -> Iterator[str]:
+    """Paragraphs of a help text; those that begin with click's mark keep their lines."""
+    for number, paragraph in enumerate(_paragraphs(text or "")):
+        if number:
+            yield ".PP"
+        kept = paragraph.removeprefix("\b\n")
+        if kept == paragraph:
+            yield from _filled(paragraph)
+        else:
+            yield from (".nf", *map(escaped, kept.split("\n")), ".fi")
+
+
+def _filled(text: str) -> list[str]:
+    plain = " ".join(text.split())
+    return [escaped(line) for line in textwrap.wrap(plain, WIDTH, break_on_hyphens=False)]
+
+
+def escaped(text: str) -> str:
+    """``text`` as roff shows it to the letter: hyphens to be copied, no line that is an order."""
+    plain = text.replace("\\", r"\e").replace("-", r"\-").replace("'", r"\(aq")
+    plain = plain.replace("`", r"\(ga").replace("^", r"\(ha").replace("~", r"\(ti")
+    plain = "".join(c if c.isascii() else rf"\[u{ord(c):04X}]" for c in plain)
+    return rf"\&{plain}" if plain.startswith(".") else plain
+
+
+if __name__ == "__main__":
+    if len(sys.argv) != 3 or sys.argv[1] != "--man":
+        sys.exit((__doc__ or "").rstrip())
+    Path(sys.argv[2]).mkdir(parents=True, exist_ok=True)
+    for file, text in manuals().items():
+        (Path(sys.argv[2]) / file).write_text(text)

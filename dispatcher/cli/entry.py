@@ -12,6 +12,7 @@ import click
 from dispatcher.cli import COMMANDS, complain, named, not_shown, say
 from dispatcher.cli.options import option_defaults
 from dispatcher.cli.options.declaration import Command, Option, Options, declared
+from dispatcher.cli.options.removed import removed_command
 from dispatcher.cli.options.spelling import filled, respelled
 from dispatcher.model import errors
 from dispatcher.model.errors import DispatchError
@@ -81,6 +82,8 @@ def enter(name: str, words: Sequence[str]) -> int:
     """
     shown = shown_name(name)
     try:
+        if not name and words and (gone := removed_command(words[0])):
+            raise errors.UnknownCommand(gone)
         command = load(name or "run")
         typed = respelled(command, words, shown)
         args = filled(command, typed)

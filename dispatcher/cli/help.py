@@ -56,11 +56,10 @@ PURPOSES: dict[str, dict[str, str]] = {
         "check": "Say which hosts are fit for a job, which are not, and why.",
         "hosts": "Print, count, combine or shorten lists of hosts.",
     },
-    "Settings and manuals": {
+    "Settings and messages": {
         "config": "Show the defaults that dispatch.toml sets.",
         "completion": "Print what lets the Tab key complete dispatch's words.",
         "explain": "Say why a message comes, and what to do.",
-        "man": "Print the manual page.",
     },
 }
 

@@ -80,9 +80,9 @@ class Advice:
 
 def _known_host(options: HostOptions) -> str | None:
     """The line in which a host is called as ssh's files have it."""
-    from dispatcher.cli.tools import completion_words
+    from dispatcher.cli.tools.completion import known_hosts
 
-    known = completion_words.known_hosts(getattr(options, "ssh_config", None))
+    known = known_hosts(getattr(options, "ssh_config", None))
     for text in filter(None, (options.hostfile, *options.lists)):
         names = text.split(",")
         for at, name in enumerate(names):

@@ -28,7 +28,6 @@ NO_JSON = {
     "fold": "a filter of lines",
     "import": "a command line",
     "logs": "the ranks' own output",
-    "man": "a page",
     "restart": "a word or two; report.json and the journal have it",
     "shell": "a prompt; exec has it",
     "stop": "the verdict, which report.json has",

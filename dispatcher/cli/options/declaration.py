@@ -46,7 +46,22 @@ else:
 Kind = TypeVar("Kind", bound="Options")
 
 
-class Option(click.Option):
+class _Completed:
+    """A parameter whose words for the Tab key come from ``tools.completion``."""
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[Any]:
+        """What may stand for it."""
+        from dispatcher.cli import named
+
+        found: list[Any] = named("tools.completion:words_for")(ctx, self, incomplete)
+        return found
+
+
+class Argument(_Completed, click.Argument):
+    """An argument as click has it."""
+
+
+class Option(_Completed, click.Option):
     """An option as click has it."""
 
     section = "Other"  #: the title that ``--help`` shows it below
@@ -82,6 +97,13 @@ class Command(click.Command):
     """A command as click has it, and the class that says what it takes."""
 
     kind: type[Options]
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[Any]:
+        """Options that begin so; behind the program, what its own options may be."""
+        program = next((one for one in self.params if one.name == "words"), None)
+        if program is not None and ctx.params["words"] and not ctx.allow_interspersed_args:
+            return program.shell_complete(ctx, incomplete)
+        return super().shell_complete(ctx, incomplete.replace("_", "-"))
 
 
 class NotAChoice(click.BadParameter):
@@ -203,7 +225,7 @@ class Declared:
         if self.note.startswith("Literal"):
             settings["type"] = OneOf(self.note.split("'")[1::2])
         if self.names is None:
-            return click.Argument([name], nargs=-1 if many else 1, **settings)
+            return Argument([name], nargs=-1 if many else 1, **settings)
         if self.note == "bool":
             settings["is_flag"] = True
         elif self.note.startswith(("float", "int")):

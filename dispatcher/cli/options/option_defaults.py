@@ -38,8 +38,18 @@ def option() -> click.Option:
         is_eager=True,
         expose_value=False,
         callback=_fill,
+        shell_complete=_profiles,
         help="Take the defaults of this name in dispatch.toml. See dispatch config --help.",
     )
+
+
+def _profiles(_: click.Context, option: click.Parameter, typed: str) -> list[str]:
+    """Profiles of the files that there are, for the Tab key."""
+    try:
+        names = {name for file in read() for name in file.profiles}
+    except UsageError:
+        return []
+    return sorted(name for name in names if name.startswith(typed))
 
 
 def _fill(context: click.Context, _: click.Parameter, profile: str | None) -> None:

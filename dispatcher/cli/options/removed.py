@@ -1,4 +1,4 @@
-"""Options that dispatch no longer has, and what to use in their place.
+"""Options and commands that dispatch no longer has, and what to use in their place.
 
 A user who types one, or has one in a dispatch.toml, gets a line that says so. A row goes after
 one minor version.
@@ -6,8 +6,10 @@ one minor version.
 
 from __future__ import annotations
 
-#: name of the option without dashes, or ``name=value`` where only that value went -> what to use
+#: name of the option without dashes, or ``name=value`` where only that value went, or ``dispatch
+#: COMMAND`` -> what to use
 REMOVED: dict[str, str] = {
+    "dispatch man": "the package brings its manual pages; read them with `man dispatch`",
     "for": "`dispatch COMMAND --dry-run` shows the hosts that COMMAND takes",
     "launcher=mpirun": "dispatch starts the ranks of an MPI program itself. If a site "
     "needs its own mpirun, run that by hand, or try --transport slurm",
@@ -24,3 +26,9 @@ def removed(name: str, value: str | None = None) -> str | None:
     name = name.lstrip("-").replace("_", "-")
     key = name if value is None else f"{name}={value}"
     return f"--{key} was removed: {REMOVED[key]}" if key in REMOVED else None
+
+
+def removed_command(name: str) -> str | None:
+    """Return the text ``dispatch NAME was removed: ...``; None for what was never a command."""
+    key = f"dispatch {name}"
+    return f"{key} was removed: {REMOVED[key]}" if key in REMOVED else None

@@ -1,26 +1,85 @@
 """Completion in bash, zsh and fish: ``dispatch completion SHELL`` prints what a shell loads.
 
-The shell then calls ``dispatch`` with ``_DISPATCH_COMPLETE`` and the line up to the cursor, and
-``answer`` says what may follow (``completion_words``). Quotes are taken off here, as each shell
-would; names of files are left to the shell, which also puts quotes on.
+click asks every parameter what may follow (``words_for``). The names come from the declarations,
+from ssh's own files and the hostfile in the line, from ClusterShell's groups and from the registry
+of jobs. No host is touched, and a file that cannot be read has no names.
 
-Scripts that were printed by an older dispatch give COMP_WORDS and COMP_CWORD, as click's do; they
-are answered as well.
+click's scripts are taken as far as lists allow: that of bash cuts words at ``=`` and ``@``, that of
+fish ends a value at its first comma, and each completes one program, not ``dsx`` too.
 """
 
 from __future__ import annotations
 
+import contextlib
+import io
 import os
-import shlex
+import re
 import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Literal
 
-from dispatcher.cli.options.declaration import Options, argument
-from dispatcher.cli.tools.completion_words import Item, following
+import click
+from click.shell_completion import (
+    BashComplete,
+    CompletionItem,
+    FishComplete,
+    ShellComplete,
+    ZshComplete,
+    split_arg_string,
+)
 
-#: the line of bash up to the cursor, and the part of its last word that bash will replace: of
-#: ``--map-by=no`` what follows the equals sign
-_BASH = r"""_dispatch_completion() {
+from dispatcher.cli import COMMANDS
+from dispatcher.cli.entry import load
+from dispatcher.cli.help import PURPOSES
+from dispatcher.cli.options.declaration import Options, argument
+from dispatcher.cli.options.spelling import filled
+
+#: stands for the text that is yet to be typed
+_CURSOR = "\0"
+
+
+class _Shell(ShellComplete):
+    """What the three have in common: which command is asked, and options as ``--name=value``."""
+
+    def source(self) -> str:
+        """The script; click's own way starts bash to learn its version."""
+        return self.source_template % self.source_vars()
+
+    def get_completion_args(self) -> tuple[list[str], str]:
+        """The words before the one at the cursor, less ``dispatch``, and that one as typed so far.
+
+        ``_DISPATCH_LINE``: the line up to the cursor, by bash and by scripts that are installed.
+        """
+        line = os.environ.get("_DISPATCH_LINE")
+        if line is None:
+            words, typed = super().get_completion_args()
+            program, *_ = [*split_arg_string(os.environ["COMP_WORDS"]), ""]
+        else:
+            program, *words = split_arg_string(line + _CURSOR)
+            typed = words.pop().removesuffix(_CURSOR) if words else ""
+        return ["dsx", *words] if os.path.basename(program) == "dsx" else words, typed
+
+    def get_completions(self, args: list[str], incomplete: str) -> list[CompletionItem]:
+        """What may follow ``args``."""
+        if args[:1] == ["help"]:
+            return _begun(_commands(), incomplete) if len(args) == 1 else []
+        if not args and not incomplete.startswith("-"):
+            helping = CompletionItem("help", help="Show all commands, or all about one.")
+            return [
+                CompletionItem(incomplete, "file"), *_begun([*_commands(), helping], incomplete)
+            ]  # fmt: skip
+        name = args[0] if args and args[0] in COMMANDS else ""
+        self.cli = load(name or "run")
+        found = super().get_completions(filled(self.cli, args[bool(name) :]), incomplete)
+        option, equals, _ = incomplete.partition("=")
+        if equals and option.startswith("--"):
+            for one in found:
+                one.value = option + equals + one.value
+        return found
+
+
+class _Bash(_Shell, BashComplete):
+    source_template = r"""_dispatch_completion() {
     local kind value files=
     COMPREPLY=()
     while IFS=, read -r kind value; do
@@ -37,53 +96,35 @@ _BASH = r"""_dispatch_completion() {
 complete -o nosort -F _dispatch_completion dispatch dsx
 """
 
-_ZSH = r"""#compdef dispatch dsx
-_dispatch_completion() {
-    local -a plain told response
-    local kind value text
-    response=("${(@f)$(_DISPATCH_COMPLETE=zsh_complete \
-        _DISPATCH_LINE="${(j: :)words[1,CURRENT-1]} ${QIPREFIX}${PREFIX}" $words[1] 2>/dev/null)}")
-    for kind value text in $response; do
-        case $kind in
-            plain) if [[ $text == _ ]]; then plain+=("$value"); else told+=("$value:$text"); fi ;;
-            dir) _files -/ ;;
-            file) _files ;;
-        esac
-    done
-    (( $#told )) && _describe -V words told -U
-    (( $#plain )) && compadd -U -V words -a plain
-}
-if [[ $zsh_eval_context[-1] == loadautofunc ]]; then
-    _dispatch_completion "$@"
-else
-    compdef _dispatch_completion dispatch dsx
-fi
-"""
+    def get_completions(self, args: list[str], incomplete: str) -> list[CompletionItem]:
+        """Less the part of the word that bash leaves as it is: ``--map-by=`` of ``--map-by=no``."""
+        found = super().get_completions(args, incomplete)
+        part = "".join(split_arg_string(os.environ.get("_DISPATCH_WORD", incomplete)))
+        left = len(incomplete) - len(part) if incomplete.endswith(part) else 0
+        for one in found:
+            one.value = one.value[left:] if one.type == "plain" else one.value
+        return found
 
-_FISH = r"""function _dispatch_completion
-    set -l line (commandline -cp | string collect)
-    for one in (_DISPATCH_COMPLETE=fish_complete _DISPATCH_LINE="$line" $argv[1] 2>/dev/null)
-        set -l parts (string split -m 1 "," -- $one)
-        switch $parts[1]
-            case dir
-                __fish_complete_directories $parts[2]
-            case file
-                __fish_complete_path $parts[2]
-            case plain
-                echo $parts[2]
-        end
-    end
-end
-for one in dispatch dsx
-    complete --no-files --command $one --arguments "(_dispatch_completion $one)"
-end
-"""
 
-SCRIPTS = {"bash": _BASH, "zsh": _ZSH, "fish": _FISH}
-#: longest text that is shown beside a word
-_LONGEST = 78
-#: stands for what is yet to be typed
-_CURSOR = "\0"
+class _Zsh(_Shell, ZshComplete):
+    source_template = ZshComplete.source_template.replace(
+        "#compdef %(prog_name)s", "#compdef %(prog_name)s dsx"
+    ).replace("compdef %(complete_func)s %(prog_name)s", "compdef %(complete_func)s dispatch dsx")
+
+
+class _Fish(_Shell, FishComplete):
+    source_template = (
+        FishComplete.source_template.replace("string split ", "string split -m 1 ")
+        + 'complete --no-files --command dsx --arguments "(%(complete_func)s)"\n'
+    )
+
+
+SHELLS: dict[str, type[_Shell]] = {"bash": _Bash, "zsh": _Zsh, "fish": _Fish}
+
+
+def asked_by(shell: str) -> _Shell:
+    """click's answers for ``shell``."""
+    return SHELLS[shell](click.Command("dispatch"), {}, "dispatch", "_DISPATCH_COMPLETE")
 
 
 def answer(instruction: str) -> int:
@@ -92,69 +133,18 @@ def answer(instruction: str) -> int:
     instruction: ``bash_complete`` and the like; ``bash_source`` prints the script.
     """
     shell, _, what = instruction.partition("_")
-    if shell not in SCRIPTS or what not in ("complete", "source"):
+    asks = what == "complete" and {"COMP_WORDS", "_DISPATCH_LINE"} & os.environ.keys()
+    if shell not in SHELLS or not (asks or what == "source"):
         return 1
-    if what == "source":
-        sys.stdout.write(SCRIPTS[shell])
-        return 0
-    words, typed, replaced = _line(shell)
-    items = [
-        one._replace(value=one.value[replaced:]) if one.kind == "plain" else one
-        for one in following(words, typed)
-    ]
-    sys.stdout.writelines(f"{_shown(shell, one)}\n" for one in items)
+    with contextlib.redirect_stderr(io.StringIO()):  # a note would stand in the user's line
+        text = f"{asked_by(shell).complete()}\n" if asks else script(shell)
+    sys.stdout.write(text)
     return 0
 
 
-def _line(shell: str) -> tuple[list[str], str, int]:
-    """The words before the one at the cursor, less ``dispatch``; that one, as far as it is typed;
-    and how many characters of it the shell will leave as they are.
-    """
-    line = os.environ.get("_DISPATCH_LINE")
-    if line is None:
-        return (*_older(shell), 0)
-    program, *words = split(line + _CURSOR)
-    if os.path.basename(program) == "dsx":
-        words.insert(0, "dsx")
-    if not words:
-        return [], "", 0
-    *words, typed = words
-    typed = typed.removesuffix(_CURSOR)
-    part = "".join(split(os.environ.get("_DISPATCH_WORD", typed)))
-    return words, typed, len(typed) - len(part) if typed.endswith(part) else 0
-
-
-def _older(shell: str) -> tuple[list[str], str]:
-    words = split(os.environ.get("COMP_WORDS", ""))
-    cursor = os.environ.get("COMP_CWORD", "")
-    if shell == "fish":  # which gives the word itself
-        typed = "".join(split(cursor)[:1])
-        return (words[1:-1] if typed and words[-1:] == [typed] else words[1:]), typed
-    at = int(cursor) if cursor.isdigit() else len(words)
-    return words[1:at], "".join(words[at : at + 1])
-
-
-def split(text: str) -> list[str]:
-    """The words of ``text`` as a shell sees them; a quote may still be open."""
-    lexer = shlex.shlex(text, posix=True)
-    lexer.whitespace_split, lexer.commenters = True, ""
-    words: list[str] = []
-    try:
-        words.extend(lexer)
-    except ValueError:  # an open quote: what is in it so far
-        words.append(lexer.token)
-    return words
-
-
-def _shown(shell: str, item: Item) -> str:
-    text = " ".join(item.told.split())
-    text = text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."
-    if shell == "bash":
-        return f"{item.kind},{item.value}"
-    if shell == "fish":
-        return f"{item.kind},{item.value}" + (f"\t{text}" if text else "")
-    value = item.value.replace(":", r"\:") if text else item.value
-    return f"{item.kind}\n{value}\n{text or '_'}"
+def script(shell: str) -> str:
+    """What ``shell`` loads."""
+    return asked_by(shell).source()
 
 
 class CompletionOptions(Options):
@@ -178,5 +168,162 @@ class CompletionOptions(Options):
 
 def completion(options: CompletionOptions) -> int:
     """Print the script; the exit code."""
-    sys.stdout.write(SCRIPTS[options.shell])
+    sys.stdout.write(script(options.shell))
     return 0
+
+
+# -- what may stand for a parameter -------------------------------------------------------
+
+#: fields whose values are lists of hosts, and the signs between two
+HOSTS = {
+    "hostfile": ",!&^", "lists": ",!&^", "excluded": ",!&^", "common": ",!&^", "include": "@",
+    "exclude": "@",
+}  # fmt: skip
+#: launchers that ``dispatch import`` knows
+_LAUNCHERS = ("accelerate", "deepspeed", "mpiexec", "mpirun", "torchrun")
+#: words of a metavar that are typed as they stand
+_LITERAL = re.compile(r"(?<![^|])[a-z][a-z0-9]*(?![^|])")
+
+
+def words_for(
+    context: click.Context, parameter: click.Parameter, typed: str
+) -> list[CompletionItem]:
+    """What may stand for ``parameter``, as click asks for it."""
+    name, metavar, command = parameter.name or "", parameter.metavar or "", context.command.name
+    if isinstance(parameter.type, click.Choice):  # less ppr:N:WHAT
+        return _begun(map(CompletionItem, filter(str.islower, parameter.type.choices)), typed)
+    files = [CompletionItem(typed, "file")]
+    if name in HOSTS or (name, command) == ("words", "hosts"):
+        hosts = _hosts(context, typed, HOSTS.get(name, HOSTS["lists"]))
+        return [*files, *hosts] if name == "hostfile" else hosts
+    if isinstance(parameter, click.Option):
+        if "DIR" in metavar:
+            files[0].type = "dir"
+        elif not re.search("FILE|PATH|TEXT", metavar):
+            files = []
+        return [*files, *_begun(map(CompletionItem, _LITERAL.findall(metavar)), typed)]
+    if name in _ARGUMENTS:
+        return [*(files if command == "report" else []), *_begun(_ARGUMENTS[name](), typed)]
+    first = not context.params.get(name)
+    if command == "explain":
+        return _begun(_codes(), typed) if first else []
+    launchers = map(CompletionItem, _LAUNCHERS if command == "import" and first else ())
+    return [*files, *_begun(launchers, typed)]
+
+
+def _hosts(context: click.Context, typed: str, between: str) -> list[CompletionItem]:
+    """Hosts and groups whose names go on from what was typed, after the last of ``between``."""
+    end = max(typed.rfind(sign) for sign in between) + 1
+    before, last = typed[:end], typed[end:]
+    if last.startswith("@"):
+        from dispatcher.model.hostset import group_names
+
+        names = group_names(last)
+    else:
+        names = known_hosts(context.params.get("ssh_config"))
+        if hostfile := context.params.get("hostfile"):
+            names = list(dict.fromkeys([*hosts_of(hostfile), *names]))
+    there = re.split(f"[{re.escape(between)}]", before)
+    names = [name for name in names if name not in there]
+    return [CompletionItem(before + name) for name in names if name.startswith(last)]
+
+
+def _begun(items: Iterable[CompletionItem], typed: str) -> list[CompletionItem]:
+    return [one for one in items if one.value.startswith(typed)]
+
+
+def _commands() -> list[CompletionItem]:
+    return [
+        CompletionItem(name, help=said)
+        for commands in PURPOSES.values()
+        for name, said in commands.items()
+    ]
+
+
+def _codes() -> list[CompletionItem]:
+    from dispatcher.model.messages import MESSAGES
+
+    return [CompletionItem(one.code, help=one.what) for one in MESSAGES.values()]
+
+
+def _jobs() -> list[CompletionItem]:
+    return [
+        *(CompletionItem(run_id.rpartition("-")[2], help=text) for run_id, text in jobs()),
+        CompletionItem("latest", help="The job that was started last."),
+    ]
+
+
+#: the argument of some commands -> what may stand for it
+_ARGUMENTS: dict[str, Callable[[], list[CompletionItem]]] = {
+    "job": _jobs,
+    "run_id": lambda: [CompletionItem(run_id, help=text) for run_id, text in jobs()],
+    "name": _commands,
+}
+
+
+# -- names that this machine knows --------------------------------------------------------
+
+_MOST_BYTES = 4 << 20
+_PLAIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*\Z")
+#: of a line of a hostfile, in any dialect, its first word
+_FIRST = re.compile(r"\s*(?:[\w.-]+@)?([A-Za-z0-9][\w.-]*)")
+
+
+def known_hosts(config: str | None = None) -> list[str]:
+    """Names of hosts in known_hosts and ssh_config, sorted. config: the file of ``-F``.
+
+    Names that are hashed there, and patterns, are left out.
+    """
+    folder = os.path.expanduser("~/.ssh")
+    config = config or os.environ.get("DISPATCH_SSH_CONFIG")
+    files = (
+        (_of_known_hosts, "/etc/ssh/ssh_known_hosts"),
+        (_of_known_hosts, os.path.join(folder, "known_hosts")),
+        (_of_config, "/etc/ssh/ssh_config"),
+        (_of_config, config or os.path.join(folder, "config")),
+    )
+    return sorted({
+        name for reader, path in files for name in reader(_lines(path)) if _PLAIN.match(name)
+    })  # fmt: skip
+
+
+def hosts_of(hostfile: str) -> list[str]:
+    """The first word of each line of ``hostfile``, where that may be a host."""
+    found = (_FIRST.match(line.partition("#")[0]) for line in _lines(hostfile))
+    return [match[1] for match in found if match]
+
+
+def jobs() -> list[tuple[str, str]]:
+    """(run id, state and program) of each job on record, the newest first."""
+    from dispatcher.jobs import registry
+    from dispatcher.output.text.sanitize import sanitize_text
+
+    return [
+        (job.run_id, f"{job.phase}: {sanitize_text(' '.join(job.program))}")
+        for job in reversed(registry.jobs())
+    ]
+
+
+def _lines(path: str) -> list[str]:
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            return file.read(_MOST_BYTES).splitlines()
+    except (OSError, ValueError):
+        return []
+
+
+def _of_known_hosts(lines: Sequence[str]) -> Iterator[str]:
+    for line in lines:
+        words = line.split()
+        if words and words[0].startswith("@"):
+            words = words[1:]
+        if words and not words[0].startswith(("#", "|")):
+            for name in words[0].split(","):
+                yield name.partition("]")[0].lstrip("[")
+
+
+def _of_config(lines: Sequence[str]) -> Iterator[str]:
+    for line in lines:
+        words = re.split(r"[\s=]+", line.strip())
+        if words[0].lower() == "host":
+            yield from words[1:]

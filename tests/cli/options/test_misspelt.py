@@ -120,7 +120,6 @@ MEANT = "  # did you mean this?"
          f"dispatch -w n1 --nproc-per-node 3 t.py{MEANT}"),
         # commands
         ("dispatch config exce", "'exce': no such command", "dispatch config exec"),
-        ("dispatch man exce", "'exce': no such command", "dispatch man exec"),
         ("dispatch help exce", "'exce': no such command, and no such script here",
          "dispatch exec --help"),
         ("dispatch status", "'status': no such command, and no such script here", "dispatch jobs"),

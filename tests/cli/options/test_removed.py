@@ -47,3 +47,10 @@ def test_a_file_with_a_removed_option_is_named(
     assert cli.main(["exec", "-w", "n1", "true"]) == 2
     error = "dispatch.toml [exec]: --old-thing was removed: use --new-thing [bad-config]"
     assert capsys.readouterr().err == f"error: {error}\n"
+
+
+@cases("line", ["man", "man exec", "help man"])
+def test_a_removed_command_says_what_to_use(line: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(shlex.split(line)) == 2
+    said = "dispatch man was removed: the package brings its manual pages; read them with"
+    assert capsys.readouterr().err == f"error: {said} `man dispatch` [unknown-command]\n"

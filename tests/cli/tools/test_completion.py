@@ -1,4 +1,4 @@
-"""What a shell is told may follow, asked as the shells ask."""
+"""What a shell is told may follow; real shells ask for it in tests/runs/cli/test_tab_key.py."""
 
 from __future__ import annotations
 
@@ -8,115 +8,159 @@ import pytest
 from cases import cases
 
 from dispatcher import cli
+from dispatcher.cli import COMMANDS
+from dispatcher.cli.entry import load
 from dispatcher.cli.tools import completion
-from dispatcher.cli.tools.completion_words import Item
+from dispatcher.model import hostset
 
-KNOWN_HOSTS = """\
-# a comment
-gpu01,10.0.0.1 ssh-ed25519 AAAA
-[gpu02]:2222 ssh-ed25519 AAAA
-|1|abc=|def= ssh-ed25519 AAAA
-@cert-authority *.site ssh-ed25519 AAAA
-"""
-CONFIG = """\
-Host login web-?
-    HostName 10.0.0.9
-host=store !web
-"""
+FILES = "<file>"
+DIRS = "<dir>"
 
 
-@pytest.fixture
-def asked(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> object:
-    """Ask as bash does: the words, and the number of the one at the cursor."""
-    (tmp_path / ".ssh").mkdir()
-    (tmp_path / ".ssh" / "known_hosts").write_text(KNOWN_HOSTS)
-    (tmp_path / ".ssh" / "config").write_text(CONFIG)
+@pytest.fixture(autouse=True)
+def names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Some hosts, groups, jobs and profiles, and a hostfile."""
+    monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.delenv("DISPATCH_SSH_CONFIG", raising=False)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    monkeypatch.delenv("DISPATCH_CONFIG", raising=False)
+    monkeypatch.delenv("DISPATCH_HOSTFILE", raising=False)
+    (tmp_path / "hf").write_text("n1\nn2 slots=8\n")
+    (tmp_path / "dispatch.toml").write_text("[profile.night.run]\nnp = 2\n[profile.day]\n")
+    hosts = {None: ["gpu01", "login"], "own": ["mine"]}
+    jobs = [("20260131-142501-k3f9x2", "running: train.py")]
+    monkeypatch.setattr(completion, "known_hosts", lambda config=None: hosts[config])
+    monkeypatch.setattr(hostset, "group_names", lambda typed: ["@gpu", "@all"])
+    monkeypatch.setattr(completion, "jobs", lambda: jobs)
 
-    def ask(words: str, at: str, shell: str = "bash") -> list[str]:
-        monkeypatch.setenv("_DISPATCH_COMPLETE", f"{shell}_complete")
-        monkeypatch.setenv("COMP_WORDS", words)
-        monkeypatch.setenv("COMP_CWORD", at)
-        assert cli.main([]) == 0
-        return capsys.readouterr().out.splitlines()
 
-    return ask
+def offered(line: str) -> list[str]:
+    """The words that may follow; the last of ``line`` is the one that is being typed."""
+    *words, typed = line.split(" ")
+    found = completion.asked_by("fish").get_completions(words, typed)
+    return [{"file": FILES, "dir": DIRS}.get(one.type, one.value) for one in found]
 
 
-@pytest.mark.parametrize(
-    ("words", "at", "wanted"),
+@cases(
+    ("line", "wanted"),
     [
-        ("dispatch exe", "1", ["file,exe", "plain,exec"]),
-        ("dispatch tr", "1", ["file,tr"]),
-        ("dispatch --max-r", "1", ["plain,--max-restarts"]),
-        ("dispatch run --max-r", "2", ["plain,--max-restarts"]),
-        (
-            "dispatch -H hosts --map-by ",
-            "4",
-            [f"plain,{word}" for word in ("slot", "node", "numa", "socket", "core", "gpu")],
-        ),
-        ("dispatch exec --command-t", "2", ["plain,--command-timeout"]),
-        ("dispatch -H gpu", "2", ["file,gpu", "plain,gpu01", "plain,gpu02"]),
-        ("dispatch -H gpu01,st", "2", ["file,gpu01,st", "plain,gpu01,store"]),
-        ("dispatch exec -w l", "3", ["plain,login"]),
+        ("exe", [FILES, "exec"]),
+        ("he", [FILES, "help"]),
+        ("help exe", ["exec"]),
+        ("help exec ", []),
+        ("config exe", ["exec"]),
+        # names of options, each once unless it may be repeated
+        ("--max_r", ["--max-restarts"]),
+        ("-n", ["-n"]),
+        ("--np 2 --np", ["--nproc-per-node"]),
+        ("--env-file a --env-f", ["--env-file"]),
+        ("jobs --", ["--all", "--json", "--profile", "--help"]),
+        # their values
+        ("--map-by ", ["core", "gpu", "node", "numa", "slot", "socket"]),
+        ("--map-by=s", ["--map-by=slot", "--map-by=socket"]),
+        ("--stdin ", ["none", "all"]),
+        ("--nproc-per-node ", ["auto", "gpu"]),
+        ("--launcher a", [FILES, "accelerate"]),
+        ("--omp k", ["keep"]),
+        ("--np ", []),
+        ("--log-dir ", [DIRS]),
+        ("exec -o ", [DIRS]),
+        ("check --rounds ", ["all"]),
+        ("--profile ", ["day", "night"]),
+        # a value that may be left out
+        ("exec --sudo ls", [FILES]),
+        ("exec --keep --seri", ["--serial"]),
+        # hosts
+        ("-H ", [FILES, "gpu01", "login"]),
+        ("-w gpu01,", ["gpu01,login"]),
+        ("-w gpu01!l", ["gpu01!login"]),
+        ("-w @a", ["@all"]),
+        ("-w @", ["@gpu", "@all"]),
+        ("exec -x gpu01,@", ["gpu01,@gpu", "gpu01,@all"]),
+        ("exec -F own -w ", ["mine"]),
+        ("exec --hostfile=hf -x n", ["n1", "n2"]),
+        ("-H hf --include n1@", ["n1@n2", "n1@gpu01", "n1@login"]),
+        ("hosts lo", ["login"]),
+        # jobs
+        ("logs ", ["k3f9x2", "latest"]),
+        ("logs k3f9x2 ", []),
+        ("logs --rank 0 k", ["k3f9x2"]),
+        ("sweep ", ["20260131-142501-k3f9x2"]),
+        ("restart ", ["k3f9x2", "latest"]),
+        ("restart k3f9x2 -- ", [FILES]),
+        # programs and files
+        ("-H hf tr", [FILES]),
+        ("-H hf train.py --np", [FILES]),
+        ("exec -w n1 -- --np", [FILES]),
+        ("put -w n1 a ", [FILES]),
+        ("completion z", ["zsh"]),
+        ("completion zsh ", []),
+        ("import -- t", [FILES, "torchrun"]),
+        ("import -- torchrun t", [FILES]),
+        ("report ", [FILES, "k3f9x2", "latest"]),
+        ("explain rank-f", ["rank-failed"]),
+        ("explain rank-failed ", []),
+        ("connect x", []),
     ],
 )
-def test_bash(asked: object, words: str, at: str, wanted: list[str]) -> None:
-    assert callable(asked)
-    found = asked(words, at)
-    assert [line for line in found if "10.0" not in line] == wanted
+def test_what_may_follow(line: str, wanted: list[str]) -> None:
+    assert sorted(offered(line)) == sorted(wanted)
 
 
-def test_fish_names_the_word_itself(asked: object) -> None:
-    assert callable(asked)
-    assert [line.partition("\t")[0] for line in asked("dispatch exe", "exe", "fish")] == [
-        "file,exe",
-        "plain,exec",
-    ]
+def test_options_that_take_hosts_are_there() -> None:
+    fields = {one.name for name in COMMANDS for one in load(name).params}
+    assert set(completion.HOSTS) <= fields
 
 
-@cases("shell", ["bash", "zsh", "fish"])
-def test_what_a_shell_loads(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["completion", shell]) == 0
-    assert f"_DISPATCH_COMPLETE={shell}_complete" in capsys.readouterr().out
-
-
-@pytest.mark.parametrize(
-    ("line", "word", "wanted"),
+@cases(
+    ("shell", "line", "word", "printed"),
     [
-        ("dispatch --map-by=no", "no", ["plain,node"]),  # bash leaves what stands before
-        ("dispatch --map-by=no", "--map-by=no", ["plain,--map-by=node"]),
-        ("dispatch exec -w 'logi", "'logi", ["plain,login"]),
-        ("dispatch exec -w gpu01,st", "elsewhere", ["plain,gpu01,store"]),
-        ("dispatch", "", ["file,"]),
-        ("", "", ["file,"]),
+        ("bash", "dispatch exe", "exe", ["file,exe", "plain,exec"]),
+        ("bash", "dispatch --map-by=no", "no", ["plain,node"]),  # bash leaves what stands before
+        ("bash", "dispatch --map-by=no", "--map-by=no", ["plain,--map-by=node"]),
+        ("bash", "dispatch exec -w 'logi", "'logi", ["plain,login"]),
+        ("bash", "dispatch exec -w gpu01,lo", "elsewhere", ["plain,gpu01,login"]),
+        ("bash", "/usr/bin/dsx -w gpu01,@al", "al", ["plain,all"]),
+        ("bash", "dispatch -n ", "", [""]),
+        ("zsh", "dispatch config exe", "",
+         ["plain", "exec", "Run a command once on every host."]),
+        ("zsh", "dispatch --map-by no", "", ["plain", "node", "_"]),
+        ("fish", "dispatch stop k", "", ["plain,k3f9x2\trunning: train.py"]),
     ],
-)
-def test_bash_gives_the_line_and_what_it_will_replace(
-    asked: object, monkeypatch: pytest.MonkeyPatch, line: str, word: str, wanted: list[str]
-) -> None:
-    assert callable(asked)
+)  # fmt: skip
+def test_each_shell_asks_with_the_line(
+    shell: str, line: str, word: str, printed: list[str],
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    monkeypatch.setenv("_DISPATCH_COMPLETE", f"{shell}_complete")
     monkeypatch.setenv("_DISPATCH_LINE", line)
     monkeypatch.setenv("_DISPATCH_WORD", word)
-    assert asked("", "")[: len(wanted)] == wanted
+    assert cli.main([]) == 0
+    assert capsys.readouterr().out.splitlines() == printed
 
 
-def test_zsh_gets_three_lines_a_word(asked: object, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert callable(asked)
-    monkeypatch.setenv("_DISPATCH_LINE", "dispatch man exe")
-    assert asked("", "", "zsh") == ["plain", "exec", "Run a command once on every host."]
-    monkeypatch.setenv("_DISPATCH_LINE", "dispatch --per-n")
-    text = asked("", "", "zsh")[2]
-    assert text.startswith("Start one process per host, for a program")
-    assert len(text) == 78
-    monkeypatch.setenv("_DISPATCH_LINE", "dispatch --map-by no")
-    assert asked("", "", "zsh") == ["plain", "node", "_"]
+@cases(
+    ("shell", "words", "at"),
+    [
+        ("bash", "dispatch exe -w n1", "1"),  # what stands behind the cursor is not asked
+        ("zsh", "dispatch exe", "1"),
+        ("fish", "dispatch exe", "exe"),
+    ],
+)
+def test_or_with_words_as_scripts_of_click_do(
+    shell: str, words: str, at: str,
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    monkeypatch.setenv("_DISPATCH_COMPLETE", f"{shell}_complete")
+    monkeypatch.setenv("COMP_WORDS", words)
+    monkeypatch.setenv("COMP_CWORD", at)
+    assert cli.main([]) == 0
+    out, err = capsys.readouterr()
+    assert "exec" in out
+    assert err == ""
 
 
-@cases("instruction", ["tcsh_complete", "bash_sing", "bash", ""])
+@cases("instruction", ["tcsh_complete", "bash_sing", "bash", "", "bash_complete"])
 def test_an_instruction_that_is_none(
     instruction: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -125,92 +169,14 @@ def test_an_instruction_that_is_none(
     assert capsys.readouterr().out == ""
 
 
-@cases(
-    ("text", "words"),
-    [
-        ("a b", ["a", "b"]),
-        ("a 'b c", ["a", "b c"]),
-        ('a "b\\"c', ["a", 'b"c']),
-        ("a b\\ c", ["a", "b c"]),
-        ("a #b", ["a", "#b"]),
-        ("", []),
-    ],
-)
-def test_words_as_a_shell_sees_them(text: str, words: list[str]) -> None:
-    assert completion.split(text) == words
-
-
-@cases(
-    ("words", "cursor", "shell", "before", "typed"),
-    [
-        ("dispatch ex -w n1", "1", "bash", [], "ex"),  # what stands behind the cursor is not asked
-        ("dispatch exec -w n1", "3", "zsh", ["exec", "-w"], "n1"),
-        ("dispatch exec ", "2", "bash", ["exec"], ""),
-        ("dispatch exec", "x", "bash", ["exec"], ""),
-        ("dispatch exec", "", "bash", ["exec"], ""),
-        ("", "", "bash", [], ""),
-        ("dispatch exec -w", "-w", "fish", ["exec"], "-w"),
-        ("dispatch exec ", "", "fish", ["exec"], ""),
-        ("dispatch exec -w", "n1", "fish", ["exec", "-w"], "n1"),
-    ],
-)
-def test_how_older_scripts_ask(
-    words: str, cursor: str, shell: str, before: list[str], typed: str,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
-    monkeypatch.setenv("COMP_WORDS", words)
-    monkeypatch.setenv("COMP_CWORD", cursor)
-    monkeypatch.delenv("_DISPATCH_LINE", raising=False)
-    assert completion._line(shell) == (before, typed, 0)
-
-
-@cases(
-    ("line", "word", "found"),
-    [
-        ("dispatch exec -w n1", None, (["exec", "-w"], "n1", 0)),
-        ("dispatch exec ", None, (["exec"], "", 0)),
-        ("dispatch", None, ([], "", 0)),
-        ("dispatch --map-by=no", "no", (["--map-by=no"][:0], "--map-by=no", 9)),
-        ("dispatch -w 'a,b", "'a,b", (["-w"], "a,b", 0)),
-        ("dispatch -w a,b", "other", (["-w"], "a,b", 0)),
-        ("dispatch -w a,b", "", (["-w"], "a,b", 3)),
-    ],
-)
-def test_what_stands_before_the_cursor(
-    line: str, word: str | None, found: tuple[list[str], str, int],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
-    monkeypatch.setenv("_DISPATCH_LINE", line)
-    if word is None:
-        monkeypatch.delenv("_DISPATCH_WORD", raising=False)
-    else:
-        monkeypatch.setenv("_DISPATCH_WORD", word)
-    assert completion._line("bash") == found
-
-
-@cases(
-    ("shell", "item", "shown"),
-    [
-        ("bash", Item("a:b", told="Words."), "plain,a:b"),
-        ("fish", Item("a:b", told="Some\n  words."), "plain,a:b\tSome words."),
-        ("fish", Item("a"), "plain,a"),
-        ("zsh", Item("a:b", told="Words."), "plain\na\\:b\nWords."),
-        ("zsh", Item("a:b"), "plain\na:b\n_"),
-        ("zsh", Item("x", "dir"), "dir\nx\n_"),
-        ("fish", Item("a", told="x" * 78), "plain,a\t" + "x" * 78),
-        ("fish", Item("a", told="x" * 79), "plain,a\t" + "x" * 75 + "..."),
-    ],
-)
-def test_a_word_in_each_shell_s_way(shell: str, item: Item, shown: str) -> None:
-    assert completion._shown(shell, item) == shown
-
-
 @cases("shell", ["bash", "zsh", "fish"])
 def test_a_shell_may_ask_for_its_script(
     shell: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert cli.main(["completion", shell]) == 0
     printed = capsys.readouterr().out
+    assert f"_DISPATCH_COMPLETE={shell}_complete" in printed
+    assert "dsx" in printed
     monkeypatch.setenv("_DISPATCH_COMPLETE", f"{shell}_source")
     assert cli.main([]) == 0
     assert capsys.readouterr().out == printed

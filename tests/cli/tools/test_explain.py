@@ -11,7 +11,7 @@ import pytest
 from cases import cases
 
 from dispatcher import cli
-from dispatcher.cli.tools.man import lines
+from dispatcher.cli.tools.explain import lines
 from dispatcher.model.messages import MESSAGES
 
 #: what stands for something of the user's own

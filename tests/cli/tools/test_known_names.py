@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from dispatcher.cli.tools import completion_words
+from dispatcher.cli.tools import completion
 from dispatcher.jobs import registry
 
 KNOWN_HOSTS = """\
@@ -39,10 +39,10 @@ def own(names: list[str]) -> list[str]:
 
 
 def test_hosts_of_ssh(home: Path) -> None:
-    assert own(completion_words.known_hosts()) == []
+    assert own(completion.known_hosts()) == []
     (home / ".ssh" / "known_hosts").write_text(KNOWN_HOSTS)
     (home / ".ssh" / "config").write_text(CONFIG)
-    assert own(completion_words.known_hosts()) == [
+    assert own(completion.known_hosts()) == [
         "10.0.0.1",
         "gate",
         "gpu01",
@@ -57,35 +57,28 @@ def test_another_ssh_config(home: Path, monkeypatch: pytest.MonkeyPatch) -> None
         (home / name).write_text(f"Host {name}\n")
     (home / ".ssh" / "config").write_text(CONFIG)
     monkeypatch.setenv("DISPATCH_SSH_CONFIG", "named")
-    assert own(completion_words.known_hosts()) == ["named"]
-    assert own(completion_words.known_hosts("typed")) == ["typed"]
+    assert own(completion.known_hosts()) == ["named"]
+    assert own(completion.known_hosts("typed")) == ["typed"]
     (home / "typed").write_bytes(b"Host \xff\nHost good\n")
-    assert own(completion_words.known_hosts("typed")) == ["good"]
-    assert own(completion_words.known_hosts("a\0b")) == []
+    assert own(completion.known_hosts("typed")) == ["good"]
+    assert own(completion.known_hosts("a\0b")) == []
 
 
 def test_hosts_of_a_hostfile(home: Path) -> None:
     text = "# all\nn1 slots=8\n  me@n2:4\n\nn3  # spare\n-\n[::1]\n"
     (home / "hostfile").write_text(text)
-    assert completion_words.hosts_of("hostfile") == ["n1", "n2", "n3"]
-    assert completion_words.hosts_of("absent") == []
+    assert completion.hosts_of("hostfile") == ["n1", "n2", "n3"]
+    assert completion.hosts_of("absent") == []
 
 
 def test_jobs_the_newest_first(monkeypatch: pytest.MonkeyPatch, home: Path) -> None:
-    assert completion_words.jobs() == []
+    assert completion.jobs() == []
     for run_id in ("20260131-142501-k3f9x2", "20260131-142502-aaaaaa"):
         registry.enroll(
             run_id, program=["train.py", "--x\x1b[2J"], hosts=[], ranks=2, logs=None,
             detached=True, reach={},
         )  # fmt: skip
-    (first, told), (second, _) = completion_words.jobs()
+    (first, told), (second, _) = completion.jobs()
     assert (first, second) == ("20260131-142502-aaaaaa", "20260131-142501-k3f9x2")
     assert "train.py --x" in told
     assert "\x1b" not in told
-
-
-def test_profiles(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("DISPATCH_CONFIG", "some.toml")
-    assert completion_words.profiles() == []
-    (home / "some.toml").write_text("[profile.night.run]\nnp = 3\n[profile.day.run]\nnp = 1\n")
-    assert completion_words.profiles() == ["day", "night"]

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from typist import Typist
 
-from dispatcher.cli.tools.completion import SCRIPTS
+from dispatcher.cli.tools.completion import script
 from dispatcher.jobs import registry
 
 #: what is typed before the Tab key -> the words that the shell then has
@@ -24,6 +24,7 @@ TYPED = [
     ("dispatch --map-by no", ["--map-by", "node"]),
     ("dispatch --map-by=no", ["--map-by=node"]),
     ("dispatch --stdin al", ["--stdin", "all"]),
+    ("dsx -w gpu01,sto", ["-w", "gpu01,store"]),
     # hosts of ssh's files, behind a comma and an equals sign, in a quote
     ("dispatch -H log", ["-H", "login"]),
     ("dispatch exec -w gpu01,sto", ["exec", "-w", "gpu01,store"]),
@@ -49,7 +50,6 @@ TYPED = [
     ("dispatch exec --sudo tra", ["exec", "--sudo", "train.py"]),
     # a word of another command's, and what nothing follows
     ("dispatch import -- torch", ["import", "--", "torchrun"]),
-    ("dispatch man exe", ["man", "exec"]),
     ("dispatch explain rank-f", ["explain", "rank-failed"]),
     ("dispatch exec --no-such", ["exec", "--no-such"]),
 ]
@@ -75,9 +75,10 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (home / "dispatch.toml").write_text("[profile.night.run]\nnp = 2\n")
     for name in ("train.py", "a big file"):
         (home / name).touch()
-    program = home / "bin" / "dispatch"
-    program.write_text(f'#!/bin/sh\nexec {sys.executable} -m dispatcher "$@"\n')
-    program.chmod(0o755)
+    for name, word in (("dispatch", ""), ("dsx", "dsx")):
+        program = home / "bin" / name
+        program.write_text(f'#!/bin/sh\nexec {sys.executable} -m dispatcher {word} "$@"\n')
+        program.chmod(0o755)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_STATE_HOME", str(home / "state"))
         registry.enroll(
@@ -108,7 +109,7 @@ def terminal(
     shell = request.param
     if shutil.which(shell) is None:
         pytest.skip(f"no {shell} on this machine")
-    (home / "script").write_text(SCRIPTS[shell])
+    (home / "script").write_text(script(shell))
     argv, setting = STARTS[shell]
     told = [f"{name}={value}" for name, value in environment(home).items()]
     person = Typist(
@@ -127,7 +128,7 @@ def test_the_tab_key(terminal: Typist, typed: str, words: list[str]) -> None:
     terminal.type("\x01printf '<%s>' BEGIN \x05 END; echo; : \n")  # to its begin, and to its end
     shown = terminal.until("<END>", 60).decode()
     found = shown[shown.rindex("<BEGIN>") :].replace("/>", ">")  # zsh takes it off again
-    wanted = "".join(f"<{word.rstrip('/')}>" for word in ["BEGIN", "dispatch", *words, "END"])
+    wanted = "".join(f"<{word.rstrip('/')}>" for word in ["BEGIN", typed.split()[0], *words, "END"])
     assert found == wanted
 
 
@@ -135,7 +136,7 @@ def test_fish(home: Path) -> None:
     """Which says what it would offer without a terminal."""
     if shutil.which("fish") is None:
         pytest.skip("no fish on this machine")
-    (home / "script.fish").write_text(SCRIPTS["fish"])
+    (home / "script.fish").write_text(script("fish"))
     lines = "".join(f"echo == {number}\ncomplete -C {escaped(typed)}\n"
                     for number, (typed, _) in enumerate(TYPED))  # fmt: skip
     done = subprocess.run(

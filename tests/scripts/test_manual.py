@@ -1,4 +1,4 @@
-"""``dispatch man``: nothing of any --help is missing in it, and it is roff."""
+"""scripts/reference.py --man: nothing of any --help is missing in it, and it is roff."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from pathlib import Path
 
 import click
 import pytest
+import reference
 from cases import cases
 
-from dispatcher import __version__, cli
+from dispatcher import __version__
 from dispatcher.cli import COMMANDS
 from dispatcher.cli.entry import load, shown_name
-from dispatcher.cli.tools import man
 
 MACROS = {"TH", "SH", "SS", "PP", "TP", "br", "nf", "fi", "nh", "ad l"}
 
 
 @pytest.fixture(scope="module")
 def page() -> list[str]:
-    return list(man.page())
+    return list(reference.manual())
 
 
 def shown(line: str) -> str:
@@ -75,7 +75,7 @@ def test_no_text_is_taken_for_an_order(page: list[str]) -> None:
         assert not line.startswith("'")
         if line.startswith("."):
             assert any(line == f".{name}" or line.startswith(f".{name} ") for name in MACROS), line
-    assert man.escaped(r".so \fBx\fR 'é' -") == r"\&.so \efBx\efR \(aq\[u00E9]\(aq \-"
+    assert reference.escaped(r".so \fBx\fR 'é' -") == r"\&.so \efBx\efR \(aq\[u00E9]\(aq \-"
 
 
 @pytest.fixture
@@ -92,7 +92,10 @@ def reader() -> None:
 def folder(tmp_path: Path, page: list[str]) -> Path:
     """All pages, where man looks for them."""
     (tmp_path / "man1").mkdir()
-    pages = {"dispatch": page, **{f"dispatch-{name}": man.page_of(name) for name in COMMANDS}}
+    pages = {
+        "dispatch": page,
+        **{f"dispatch-{name}": reference.manual_of(name) for name in COMMANDS},
+    }
     for name, lines in pages.items():
         (tmp_path / "man1" / f"{name}.1").write_text("\n".join(lines) + "\n")
     return tmp_path
@@ -132,16 +135,6 @@ def test_man_shows_a_page_whose_examples_can_be_pasted(
     assert [line for line, _ in examples if line not in lines] == []
 
 
-def test_a_page_of_one_command(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["man", "exec"]) == 0
-    said = capsys.readouterr().out
-    assert said.startswith(".TH DISPATCH\\-EXEC 1 ")
-    assert ".SH SEE ALSO\ndispatch(1)\n" in said
-    assert r"\fB\-\-sudo\fR\fI[=USER]\fR" in said
-    assert cli.main(["man", "exce"]) == 2
-    assert capsys.readouterr().err.endswith("hint: dispatch man exec\n")
-
-
 HEAD = """\
 .TH {name} 1 1970-01-02 "dispatch {version}"
 .nh
@@ -155,9 +148,17 @@ HEAD = """\
 @cases(
     ("lines", "name", "said"),
     [
-        (man.page, "dispatch", r"start one process per GPU on every host over SSH"),
-        (lambda: man.page_of("exec"), r"dispatch\-exec", "run a command once on every host"),
-        (lambda: man.page_of("put"), r"dispatch\-put", "copy files from here to every host"),
+        (reference.manual, "dispatch", r"start one process per GPU on every host over SSH"),
+        (
+            lambda: reference.manual_of("exec"),
+            r"dispatch\-exec",
+            "run a command once on every host",
+        ),
+        (
+            lambda: reference.manual_of("put"),
+            r"dispatch\-put",
+            "copy files from here to every host",
+        ),
     ],
 )
 def test_how_a_page_begins(
@@ -177,7 +178,7 @@ def test_the_parts_of_a_page(page: list[str]) -> None:
         "NAME", "SYNOPSIS", "DESCRIPTION", "EXAMPLES", "COMMANDS", "OPTIONS", "EXIT STATUS",
         "OPTIONS OF COMMANDS", "FILES", "SEE ALSO",
     ]  # fmt: skip
-    assert parts(man.page_of("exec")) == [
+    assert parts(reference.manual_of("exec")) == [
         "NAME", "SYNOPSIS", "DESCRIPTION", "EXAMPLES", "OPTIONS", "FILES", "SEE ALSO",
     ]  # fmt: skip
     assert r"\fBdispatch\fR \fI[OPTIONS] PROGRAM [ARGS]...\fR" in page
@@ -197,7 +198,7 @@ def test_the_parts_of_a_page(page: list[str]) -> None:
     ],
 )
 def test_names_are_bold_and_values_are_not(record: str, roff: str) -> None:
-    assert man._names(record) == roff
+    assert reference.bold_names(record) == roff
 
 
 @cases(
@@ -214,13 +215,13 @@ def test_names_are_bold_and_values_are_not(record: str, roff: str) -> None:
     ],
 )
 def test_paragraphs(text: str | None, lines: list[str]) -> None:
-    assert list(man._prose(text)) == lines
+    assert list(reference.roff(text)) == lines
 
 
 def test_examples_keep_their_lines(page: list[str]) -> None:
     at = page.index(".SH EXAMPLES")
     (line, said), *_ = load("run").kind.examples
     assert page[at + 1 : at + 4] == [
-        ".nf", man.escaped(f"# {said}"), rf"\fB{man.escaped(line)}\fR",
+        ".nf", reference.escaped(f"# {said}"), rf"\fB{reference.escaped(line)}\fR",
     ]  # fmt: skip
     assert ".fi" in page[at:]

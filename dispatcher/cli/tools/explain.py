@@ -1,0 +1,84 @@
+"""``dispatch explain``: what a message of dispatch means, and what to do."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import textwrap
+from collections.abc import Iterator
+
+import click
+
+from dispatcher.cli import tell
+from dispatcher.cli.mistakes import line
+from dispatcher.cli.options.declaration import Options, argument, json_option
+from dispatcher.cli.options.misspelt import MEANT
+from dispatcher.model.errors import UnknownCode
+from dispatcher.model.messages import MESSAGES, Message
+from dispatcher.model.names import nearest, shown
+
+_IN_BRACKETS = re.compile(r"\[([\w-]+)\]")
+
+
+class ExplainOptions(Options):
+    """Explain a message of dispatch: why it comes, and what to do.
+
+    CODE stands in brackets behind the message, and as message_code in JSON. The whole message, in
+    quotes, will do as well, and so will the words for a host that could not be used. Without CODE
+    all messages are listed.
+    """
+
+    examples = (
+        ("dispatch explain rank-failed", "why it comes, what to do"),
+        ("dispatch explain host key unknown", "the words will do"),
+        ("dispatch explain", "all messages"),
+    )
+
+    as_json: bool = json_option("the message or the list")
+    words: tuple[str, ...] = argument(metavar="[CODE]")
+
+
+def explain(options: ExplainOptions) -> int:
+    """Print it; the exit code. Raises: UnknownCode."""
+    if not options.words:
+        if options.as_json:
+            tell([{"schema": "message/1", **vars(one)} for one in MESSAGES.values()])
+            return 0
+        wide = max(map(len, MESSAGES))
+        for one in MESSAGES.values():
+            click.echo(f"{one.code:<{wide}}  {one.what}")
+        return 0
+    said = " ".join(options.words)
+    pasted = [one for one in _IN_BRACKETS.findall(said) if one in MESSAGES]
+    code = pasted[-1] if pasted else "-".join(said.strip("[]").lower().split())
+    found = MESSAGES.get(code)
+    if found is None:
+        near = nearest(code, MESSAGES)
+        hint = f"{line([near])}{MEANT}" if near else "dispatch explain  # lists all"
+        raise UnknownCode(f"{shown(code)}: no message has that code", hint=hint)
+    if options.as_json:
+        tell({"schema": "message/1", **vars(found)})
+    else:
+        click.echo("\n".join(lines(found, shutil.get_terminal_size((80, 24)).columns)))
+    return 0
+
+
+def parts(text: str, wide: int) -> Iterator[str]:
+    """The paragraphs of ``text``, filled, each with a blank line; indented ones as they stand."""
+    for paragraph in text.split("\n\n"):
+        kept = paragraph.startswith("    ")
+        yield from paragraph.splitlines() if kept else textwrap.wrap(paragraph, wide)
+        yield ""
+
+
+def lines(message: Message, columns: int) -> list[str]:
+    """``message`` as a terminal of so many columns shows it."""
+    wide = max(40, min(columns, 80))
+    return [
+        f"{message.code}: {message.what}",
+        "",
+        *textwrap.wrap(message.why, wide),
+        "",
+        *parts(message.do, wide),
+        f"exit code: {message.exit_code}",
+    ]
