@@ -1,43 +1,37 @@
-"""A run as one HTML page that people send each other; and a trace as one. Pure.
+"""A run as one HTML page that people send each other. Pure.
 
-Why no charting library: the smallest that draws heat maps is larger than all of such a page, and
-wants a script. So a picture here is SVG, and a heat map a PNG of 16 colours inside of it, at most a
-point a rank and column: its size has a bound whatever the figures are. Nothing is loaded and
-nothing runs: the page forbids that itself by its Content-Security-Policy, and it may be opened from
-a mail, printed, and kept.
+Pictures are SVG, drawn here: the smallest charting library that draws heat maps is larger than
+such a page, and wants a script. The page loads nothing and runs nothing, which its
+Content-Security-Policy forbids; it may be opened from a mail, printed, and kept.
 
 Texts come from hosts and programs, and may hold any bytes. They enter through ``escaped`` alone;
-attributes are ours, but for titles of a picture's parts, which are elements. It stays one file: its
-pictures and tables share that way in, and one style sheet.
+attributes are ours, and the titles of a picture's parts are elements.
 """
 
 from __future__ import annotations
 
-import base64
 import html
 import re
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import groupby
 
 from dispatcher.model.names import plural
-from dispatcher.output.files.trace import LAUNCHER, LINK, Span, Timeline
 from dispatcher.output.text.story import status_words
 from dispatcher.output.timeline import (
     FIGURES,
-    LEVELS,
+    LINK,
     Heat,
     History,
     RankLife,
-    hexadecimal,
-    host_of,
-    levels,
+    Span,
     owner,
     phases,
-    png,
 )
 from dispatcher.plan.job.placement import name
 
-_POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
+_POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 _STYLE = """
 :root { color-scheme: light dark; --ink: #1c2128; --dim: #667; --line: #d5d8de; --soft: #f3f4f7;
 --paper: #fff; --bad: #c5221f; --good: #1a7f37 }
@@ -69,21 +63,21 @@ fill: var(--ink) } svg .dim { fill: var(--dim) } .grid { stroke: var(--line) }
 .mark { stroke: var(--bad); stroke-width: 2 } .stop { stroke: var(--bad); stroke-dasharray: 3 3 }
 .try { fill: var(--good); opacity: .3 } .try.bad { fill: var(--bad) }
 .frame { fill: none; stroke: var(--line) } .row { fill: transparent }
-.row:hover { fill: #8886 } image { image-rendering: pixelated } summary { cursor: pointer }
+.row:hover { fill: #8886 } .heat { shape-rendering: crispEdges } summary { cursor: pointer }
 """
-#: colours of phases, in the order they appear; told apart by people who see few colours
-_COLOURS = (
-    "#4477aa", "#ee6677", "#228833", "#ccbb44", "#66ccee", "#aa3377",
-    "#bbbbbb", "#ee8866", "#44bb99", "#99ddff", "#7f5f00", "#000000",
-)  # fmt: skip
-#: the same for the phases of a run's hosts; whatever else a transport tells is part of connecting
+#: colours of what hosts did; told apart by people who see few colours
 _PHASES = {
     "connect": "#4477aa", "boot": "#66ccee", "check": "#ccbb44", "wait for others": "#bbbbbb",
     "spawn": "#ee8866", "ranks": "#44aa88",
 }  # fmt: skip
-_LEFT, _WIDTH, _ROW, _THIN = 170, 1000, 14, 5  # units; _THIN is the row of a rank
+_LEFT, _WIDTH, _ROW = 170, 1000, 14  # units of a picture
 #: notes that are told, hosts whose bars say what they are
 MOST_NOTES, MOST_TITLED = 200, 128
+#: colours of a heat map, from little to much: viridis, in order in grey and for all eyes
+_HEAT = (
+    "#440154", "#411864", "#3f2f73", "#3c4683", "#375b8b", "#306d8b", "#287f8c", "#21918c",
+    "#32a180", "#44b174", "#55c168", "#75cd59", "#a2d648", "#d0de36", "#fde725",
+)  # fmt: skip
 _SGR = re.compile(r"\x1b\[[0-9;:]{0,64}m")
 
 
@@ -133,22 +127,10 @@ def document(title: str, parts: Iterable[str]) -> str:
     ])  # fmt: skip
 
 
-def trace_page(timeline: Timeline, title: str) -> str:
-    """The page of a trace: a table of its phases, and every line drawn to scale."""
-    names = list(dict.fromkeys(span.name for span in timeline.spans))
-    colours = {phase: _COLOURS[i % len(_COLOURS)] for i, phase in enumerate(names)}
-    parts = [
-        f"<h1>{escaped(title)}</h1><p>{escaped(_summary(timeline))}</p>",
-        *_phase_table(timeline, colours),
-        *_pictures(timeline, colours),
-    ]
-    return document(title, parts)
-
-
 def run_page(history: History, told: Told) -> str:
     """The page of a run."""
     run_id = history.began.run_id if history.began else "?"
-    timeline = _hosts_only(history)
+    spans = _of_hosts(history)
     kind = {True: "good", False: "bad", None: "dim"}[told.ok]
     state = f"<span class='badge {kind}'>{escaped(told.state)}</span>"
     parts = [f"<h1>{escaped(run_id)} {state}</h1>", f"<p>{escaped(_facts(history))}</p>"]
@@ -156,9 +138,9 @@ def run_page(history: History, told: Told) -> str:
         parts += ["<h2>Verdict</h2>", _block(told.verdict)]
     for whose, lines in told.tails:
         parts += [f"<h3>{escaped(whose)}</h3>", _block(lines)]
-    parts += [*_pictures(timeline, _PHASES, history), *_phase_table(timeline, _PHASES)]
+    parts += [*_pictures(history, spans), *_phase_table(history, spans)]
     parts += [*_heat_maps(history), *_apart_table(history), *_note_list(told.notes)]
-    parts += [*_settings(told), *_rank_table(history)]
+    parts += _settings(told)
     if told.version:
         parts.append(f"<p class=dim>dispatch {escaped(told.version)}</p>")
     return document(f"{run_id}: {told.state}", parts)
@@ -169,8 +151,6 @@ def _block(lines: Iterable[str]) -> str:
 
 
 def _facts(history: History) -> str:
-    import time
-
     began, last = history.began, history.tries[-1] if history.tries else None
     size = 0 if last is None else last.world_size
     words = [plural(len(began.hosts) if began else 0, "host"), plural(size, "rank")]
@@ -189,118 +169,87 @@ def _facts(history: History) -> str:
 # -- what took time ---------------------------------------------------------
 
 
-def _hosts_only(history: History) -> Timeline:
+def _of_hosts(history: History) -> list[Span]:
     """What hosts did: a transport's steps as one phase, ranks from the first to the last."""
-    timeline = history.timeline()
     kept: dict[int, list[Span]] = {}
-    for span in timeline.spans:
-        if span.line == LINK and span.process != LAUNCHER and span.name != "ranks":
+    for span in history.spans():
+        if span.rank == LINK and span.name != "ranks":
             phase = span.name if span.name in _PHASES else "connect"
-            mine = kept.setdefault(span.process, [])
+            mine = kept.setdefault(span.node, [])
             if mine and mine[-1].name == phase and span.since - mine[-1].until < 1e-3:
-                until = max(mine[-1].until, span.until)
-                mine[-1] = replace(mine[-1], until=until)
+                mine[-1] = replace(mine[-1], until=max(mine[-1].until, span.until))
             else:
                 mine.append(replace(span, name=phase))
     for one in history.tries:
         for node, since, until in one.hosts(history.seconds):
-            kept.setdefault(node + 1, []).append(Span(node + 1, LINK, "ranks", since, until))
-    spans = sorted((one for mine in kept.values() for one in mine), key=lambda one: one.since)
-    hosts = {process: host for process, host in timeline.hosts.items() if process in kept}
-    return replace(timeline, spans=tuple(spans), moments=(), hosts=hosts)
+            kept.setdefault(node, []).append(Span(node, LINK, "ranks", since, until))
+    return sorted((one for mine in kept.values() for one in mine), key=lambda one: one.since)
 
 
-def _summary(timeline: Timeline) -> str:
-    hosts = len([process for process in timeline.hosts if process != LAUNCHER])
-    ranks = len([line for _, line in timeline.lines if line != LINK])
-    ended = "" if timeline.ended else "; the trace breaks off: dispatch was killed, or still runs"
-    return (
-        f"{plural(hosts, 'host')}, {plural(ranks, 'rank')}; "
-        f"the last rank ran after {seconds_text(timeline.start)}, "
-        f"the end came after {seconds_text(timeline.seconds)}{ended}"
-    )
-
-
-def _phase_table(timeline: Timeline, colours: Mapping[str, str]) -> Iterator[str]:
-    if not timeline.spans:
+def _phase_table(history: History, spans: Sequence[Span]) -> Iterator[str]:
+    if not spans:
         return
     yield "<table><tr><th>phase<th>times<th>shortest<th>median<th>longest<th>slowest</tr>"
-    for phase in phases(timeline):
+    for phase in phases(spans, history.hosts):
         yield (
-            f"<tr><td><i style='background:{colours[phase.name]}'></i>{escaped(phase.name)}"
+            f"<tr><td><i style='background:{_PHASES[phase.name]}'></i>{escaped(phase.name)}"
             f"<td>{phase.count}<td>{seconds_text(phase.shortest)}<td>{seconds_text(phase.median)}"
             f"<td>{seconds_text(phase.longest)}<td>{escaped(phase.slowest)}</tr>"
         )
     yield "</table>"
 
 
-def _pictures(
-    timeline: Timeline, colours: Mapping[str, str], history: History | None = None
-) -> Iterator[str]:
+def _pictures(history: History, spans: Sequence[Span]) -> Iterator[str]:
     """All of it, and the start alone where that is over too soon to be seen in it."""
-    if not timeline.spans:
+    if not spans:
         return
-    seconds = max(timeline.seconds, history.seconds if history else 0.0)
-    start = min(seconds, timeline.start * 1.02)
-    if history is not None:
-        begun = [life.since for life in history.tries[0].ranks.values()] if history.tries else []
-        start = min(seconds, max(begun, default=seconds) * 1.05)
-    if start < 0.8 * seconds:
+    begun = [life.since for life in history.tries[0].ranks.values()] if history.tries else []
+    start = min(history.seconds, max(begun, default=history.seconds) * 1.05)
+    if start < 0.8 * history.seconds:
         yield f"<h2>The start: {seconds_text(start)}</h2>"
-        yield from _picture(timeline, start, colours)
-    yield f"<h2>The run: {seconds_text(seconds)}</h2>"
-    yield from _picture(timeline, seconds, colours, history)
+        yield from _picture(history, spans, start)
+    yield f"<h2>The run: {seconds_text(history.seconds)}</h2>"
+    yield from _picture(history, spans, history.seconds, tries=True)
 
 
 def _picture(
-    timeline: Timeline, until: float, colours: Mapping[str, str], history: History | None = None
+    history: History, spans: Sequence[Span], until: float, *, tries: bool = False
 ) -> Iterator[str]:
-    """All lines as one SVG: a host's link, then its ranks as thin rows below it."""
-    rows: dict[tuple[int, int], float] = {}
-    hosts = [process for process in timeline.hosts if process != LAUNCHER]
-    tall = max(3, min(_ROW, 450 // max(1, len(hosts))))
-    height = 20.0 + (18 if history is not None else 0)
-    for process in sorted(timeline.hosts):
-        mine = sorted({span.line for span in timeline.spans if span.process == process} | {LINK})
-        for line in mine:
-            rows[process, line] = height
-            height += tall if line == LINK else _THIN
-        height += 2 if tall == _ROW else 0
+    """The hosts as rows of one SVG. tries: with the attempts above them, not the start alone."""
+    nodes = sorted({span.node for span in spans})
+    tall = max(3, min(_ROW, 450 // len(nodes)))
+    gap = 2 if tall == _ROW else 0
+    top = 38 if tries else 20
+    rows = {node: top + number * (tall + gap) for number, node in enumerate(nodes)}
+    height = top + len(nodes) * (tall + gap)
     scale = _WIDTH / max(until, 1e-9)
-    yield f"<figure><svg viewBox='0 0 {_LEFT + _WIDTH + 30} {height + 6:.0f}'>"
+    yield f"<figure><svg viewBox='0 0 {_LEFT + _WIDTH + 30} {height + 6}'>"
     yield from _axis(until, scale, height)
-    labelled = -11.0
-    for process, host in sorted(timeline.hosts.items()):
-        y = rows[process, LINK] + tall - (4 if tall == _ROW else 0)
+    labelled = -11
+    for node, row in rows.items():
+        y = row + tall - (4 if gap else 0)
         if y - labelled >= 11:
             labelled = y
-            yield _label(host, y)
-    for span in timeline.spans:
+            yield _label(history.hosts[node] if node < len(history.hosts) else "?", y)
+    for span in spans:
         wide = (min(span.until, until) - span.since) * scale
-        if span.since < until and (span.process, span.line) in rows:
-            if history is not None and wide < 0.2:
-                continue  # it is seen in the picture of the start
+        if span.since < until and (wide >= 0.2 or not tries):  # else the start alone shows it
             title = (
-                f"<title>{escaped(owner(timeline, span.process, span.line))}: {escaped(span.name)},"
-                f" {seconds_text(span.seconds)} from {seconds_text(span.since)}</title>"
+                f"<title>{escaped(owner(span, history.hosts))}: {span.name}, "
+                f"{seconds_text(span.until - span.since)} from {seconds_text(span.since)}</title>"
             )
             yield (
-                f"<rect x='{_LEFT + span.since * scale:.1f}' "
-                f"y='{rows[span.process, span.line]:.0f}' width='{max(0.5, wide):.1f}' "
-                f"height='{(tall if span.line == LINK else _THIN) - 1}' "
-                f"fill='{colours[span.name]}'>{title if len(hosts) <= MOST_TITLED else ''}</rect>"
+                f"<rect x='{_LEFT + span.since * scale:.1f}' y='{rows[span.node]}' "
+                f"width='{max(0.5, wide):.1f}' height='{tall - 1}' fill='{_PHASES[span.name]}'>"
+                f"{title if len(nodes) <= MOST_TITLED else ''}</rect>"
             )
-    for moment in timeline.moments:
-        if moment.at <= until and (moment.process, LINK) in rows:
-            title = f"{escaped(moment.name)}, at {seconds_text(moment.at)}"
-            yield _mark(moment.at * scale, rows[moment.process, LINK], tall - 2, title)
-    if history is not None:
+    if tries:
         yield from _tries(history, rows, scale, height, tall)
     yield "</svg></figure>"
 
 
 def _tries(
-    history: History, rows: Mapping[tuple[int, int], float], scale: float, height: float, tall: int
+    history: History, rows: Mapping[int, int], scale: float, height: float, tall: int
 ) -> Iterator[str]:
     """The attempts above the hosts, and who failed first, and which hosts were lost."""
     for number, one in enumerate(history.tries, 1):
@@ -319,14 +268,14 @@ def _tries(
         if number > 1:
             yield f"<line class=stop x1='{x:.1f}' x2='{x:.1f}' y1='19' y2='{height:.0f}'/>"
         life = one.ranks.get(one.first) if one.first is not None else None
-        if one.first is not None and life is not None and (life.node + 1, LINK) in rows:
-            y, at = rows[life.node + 1, LINK], life.until or life.since
+        if one.first is not None and life is not None and life.node in rows:
+            at = life.until or life.since
             said = f"rank {name(one.first)}: {_status(life)}, at {seconds_text(at)}"
-            yield _mark(at * scale, y, tall - 1, said)
+            yield _mark(at * scale, rows[life.node], tall - 1, said)
     for at, node in history.lost:
-        if (node + 1, LINK) in rows:
+        if node in rows:
             said = f"host lost, at {seconds_text(at)}"
-            yield _mark(at * scale, rows[node + 1, LINK], tall - 1, said)
+            yield _mark(at * scale, rows[node], tall - 1, said)
 
 
 def _axis(until: float, scale: float, height: float) -> Iterator[str]:
@@ -381,19 +330,17 @@ def _heat_map(history: History, figure: str, heat: Heat) -> Iterator[str]:
     height = 20 + tall * len(rows)
     seconds = max(history.seconds, heat.width)
     scale = _WIDTH / seconds
-    data = base64.b64encode(png(levels(rows, heat.columns, top))).decode()
     yield f"<h3>{figure} <span class=dim>({FIGURES[figure]})</span></h3>"
     yield f"<figure><svg viewBox='0 0 {_LEFT + _WIDTH + 30} {height + 4}'>"
     yield from _axis(seconds, scale, 20)
-    yield (
-        f"<image x='{_LEFT}' y='20' width='{heat.columns * heat.width * scale:.1f}' "
-        f"height='{tall * len(rows)}' preserveAspectRatio='none' "
-        f"href='data:image/png;base64,{data}'/>"
-    )
+    where = f"translate({_LEFT} {20 + tall / 2}) scale({heat.width * scale:.4g} {tall})"
+    yield f"<g class=heat transform='{where}'>"
+    yield from heat_cells(rows, heat.columns, top)
+    yield "</g>"
     yield f"<rect class=frame x='{_LEFT}' y='20' width='{_WIDTH}' height='{tall * len(rows)}'/>"
     labelled, last = 0.0, ""
     for number, few in enumerate(members):
-        y, host = 20 + number * tall, host_of(history, few[0])
+        y, host = 20 + number * tall, history.host_of(few[0])
         if host != last and y - labelled >= 11:
             labelled = y
             yield _label(host, y + min(11, max(tall, 8)))
@@ -415,11 +362,28 @@ def _heat_map(history: History, figure: str, heat: Heat) -> Iterator[str]:
             y = 20 + at_row[one.first] * tall - (4 if tall < 9 else 0)  # to be seen among 512
             yield _mark((life.until or 0.0) * scale, y, max(tall, 9), said)
     yield "</svg><figcaption>0 "
-    yield "".join(
-        f"<i style='background:{hexadecimal(level)};margin:0'></i>" for level in range(LEVELS)
-    )
+    yield "".join(f"<i style='background:{colour};margin:0'></i>" for colour in _HEAT)
     more = f"; {group} ranks a row, shown by the one that is farthest from the median" * (group > 1)
     yield f" {top:.4g}{more}</figcaption></figure>"
+
+
+def heat_cells(rows: Sequence[Mapping[int, float]], columns: int, top: float) -> Iterator[str]:
+    """A path for each colour: cells of one row that follow each other are one line of it."""
+    drawn: dict[int, list[str]] = {}
+    most = len(_HEAT) - 1
+    for y, row in enumerate(rows):
+        levels = [
+            max(0, min(most, int(row[at] / top * len(_HEAT)))) if at in row else -1
+            for at in range(columns)
+        ]
+        x = 0
+        for level, run in groupby(levels):
+            wide = len(list(run))
+            drawn.setdefault(level, []).append(f"M{x} {y}h{wide}")
+            x += wide
+    for level, parts in sorted(drawn.items()):
+        if level >= 0:  # else nothing is known of them
+            yield f"<path stroke='{_HEAT[level]}' d='{''.join(parts)}'/>"
 
 
 def _apart_table(history: History) -> Iterator[str]:
@@ -429,7 +393,7 @@ def _apart_table(history: History) -> Iterator[str]:
         yield "<tr><th>rank<th>host<th>figure<th>its mean<th>median of all</tr>"
     for figure, one in found[:50]:
         yield (
-            f"<tr><td>{name(one.rank)}<td>{escaped(host_of(history, one.rank))}<td>{figure}"
+            f"<tr><td>{name(one.rank)}<td>{escaped(history.host_of(one.rank))}<td>{figure}"
             f"<td>{one.value:.3g}<td>{one.usual:.3g} <span class=dim>{FIGURES[figure]}</span></tr>"
         )
     if found:
@@ -455,23 +419,6 @@ def _settings(told: Told) -> Iterator[str]:
         for what, value in told.settings:
             yield f"<tr><td>{escaped(what)}<td>{escaped(value)}</tr>"
         yield "</table></details>"
-
-
-def _rank_table(history: History) -> Iterator[str]:
-    ranks = history.tries[-1].ranks if history.tries else {}
-    if not ranks:
-        return
-    written = {rank: rest for rank, *rest in history.closed.written} if history.closed else {}
-    yield f"<details><summary>{plural(len(ranks), 'rank')} of the last attempt</summary><table>"
-    yield "<tr><th>rank<th>host<th>began<th>ended<th>stdout<th>stderr<th>end</tr>"
-    for rank, life in sorted(ranks.items()):
-        out, err = written.get(rank, ("", ""))
-        ended = "" if life.until is None else seconds_text(life.until)
-        yield (
-            f"<tr><td>{name(rank)}<td>{escaped(host_of(history, rank))}"
-            f"<td>{seconds_text(life.since)}<td>{ended}<td>{out}<td>{err}<td>{_status(life)}</tr>"
-        )
-    yield "</table></details>"
 
 
 def _status(life: RankLife) -> str:

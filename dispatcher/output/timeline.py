@@ -1,31 +1,52 @@
-"""What took time in a run, and what its ranks did meanwhile; ``page`` draws it. Pure.
+"""A run as its journal tells it: what took time, its attempts, what its ranks used. Pure.
 
-``History`` is a fold over the journal: attempts, how each rank ended, and what samples saw, as a
-``Heat`` for each figure. ``phases`` says where the time went, of a run or of a trace: each phase
-over all hosts or ranks, and who was slowest.
-
-A heat map (ranks x time) is drawn as a PNG of at most ``MOST_ROWS`` x ``MOST_COLUMNS`` points of 4
-bits, 60 KB before it is compressed, whatever a run was like.
+``History`` folds the events. ``output.page`` draws it, ``phases`` says where the time went, and
+``chrome`` gives the same for chrome://tracing and ui.perfetto.dev (``--trace``; "Trace Event
+Format" of the Chromium project).
 """
 
 from __future__ import annotations
 
 import math
 import statistics
-import struct
-import zlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from dispatcher.core.events import mpi_events
 from dispatcher.core.events import run_events as ev
 from dispatcher.core.events.monitor_events import NodeSampled, RunBegan, RunClosed
-from dispatcher.core.events.run_events import Entry
+from dispatcher.core.events.run_events import Entry, Sink
 from dispatcher.core.events.verdicts import NodeFailed
-from dispatcher.output.files.trace import LAUNCHER, LINK, Moment, Span, Spans, Timeline
 from dispatcher.output.monitor.outliers import Outlier, outliers
 from dispatcher.output.monitor.run_progress import CpuShares
 from dispatcher.output.text.verdict_text import headline
+from dispatcher.plan.job.placement import name as rank_name
+
+#: the node of what dispatch itself does; the rank of what is done to reach a host
+LAUNCHER = LINK = -1
+
+
+@dataclass(frozen=True)
+class Span:
+    """What took time, on a host or in one of its ranks; seconds since the run began."""
+
+    node: int
+    rank: int
+    name: str
+    since: float
+    until: float
+    details: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Moment:
+    """Something that happened on a host; ``at`` in seconds since the run began."""
+
+    node: int
+    name: str
+    at: float
+    details: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -40,13 +61,12 @@ class Phase:
     slowest: str
 
 
-def phases(timeline: Timeline) -> list[Phase]:
-    """Every phase, in the order in which they first begin."""
+def phases(spans: Iterable[Span], hosts: Sequence[str]) -> list[Phase]:
+    """Every phase, in the order of ``spans``. hosts: names of the nodes."""
     found: dict[str, list[tuple[float, str]]] = {}
-    for span in timeline.spans:
-        found.setdefault(span.name, []).append(
-            (span.seconds, owner(timeline, span.process, span.line))
-        )
+    for span in spans:
+        took = found.setdefault(span.name, [])
+        took.append((span.until - span.since, owner(span, hosts)))
     return [
         Phase(
             name,
@@ -59,12 +79,10 @@ def phases(timeline: Timeline) -> list[Phase]:
     ]
 
 
-def owner(timeline: Timeline, process: int, line: int) -> str:
-    """``dispatch``, a host's name, or ``rank 3 on n1``."""
-    host = timeline.hosts.get(process, f"process {process}")
-    if process == LAUNCHER or line == LINK:
-        return host
-    return f"{timeline.lines.get((process, line), f'line {line}')} on {host}"
+def owner(span: Span, hosts: Sequence[str]) -> str:
+    """A host's name, or ``rank 3 on n1``."""
+    host = hosts[span.node] if span.node < len(hosts) else f"host {span.node}"
+    return host if span.rank == LINK else f"rank {rank_name(span.rank)} on {host}"
 
 
 #: a figure -> its unit, in the order in which they are drawn
@@ -78,7 +96,7 @@ FIGURES = {
 #: what a scale ends with at least; a second or two without a line is no silence
 _LEAST_TOP = {"CPU": 100.0, "GPU": 100.0, "silence": 10.0}
 #: rows and columns of a heat map at most, and the seconds of one before any are joined
-MOST_ROWS, MOST_COLUMNS, FINEST = 512, 240, 0.125
+MOST_ROWS, MOST_COLUMNS, FINEST = 256, 120, 0.125
 
 
 class Heat:
@@ -132,8 +150,6 @@ class Heat:
         group = -(-len(ranks) // MOST_ROWS)
         members = [ranks[at : at + group] for at in range(0, len(ranks), group)]
         cells = {rank: self.row(rank) for rank in ranks}
-        if group == 1:
-            return members, [cells[few[0]] for few in members]
         columns = {at for row in cells.values() for at in row}
         usual = {
             at: statistics.median(row[at] for row in cells.values() if at in row) for at in columns
@@ -147,11 +163,6 @@ class Heat:
         return {rank: total / weight for rank, (total, weight) in sums.items()}
 
 
-#: of a heat map, from little to much: viridis, which stays in order in grey and for all eyes
-_STOPS = ((68, 1, 84), (59, 82, 139), (33, 145, 140), (94, 201, 98), (253, 231, 37))
-LEVELS = 15
-
-
 def _oddest(rows: Sequence[Mapping[int, float]], usual: Mapping[int, float]) -> dict[int, float]:
     """Of several rows one: in each column what is farthest from the median of all ranks."""
     columns = {at for row in rows for at in row}
@@ -159,49 +170,6 @@ def _oddest(rows: Sequence[Mapping[int, float]], usual: Mapping[int, float]) -> 
         at: max((row[at] for row in rows if at in row), key=lambda value: abs(value - usual[at]))
         for at in columns
     }
-
-
-def _colour(level: int) -> tuple[int, ...]:
-    place = level / (LEVELS - 1) * (len(_STOPS) - 1)
-    low = min(int(place), len(_STOPS) - 2)
-    pairs = zip(_STOPS[low], _STOPS[low + 1], strict=True)
-    return tuple(round(a + (b - a) * (place - low)) for a, b in pairs)
-
-
-def hexadecimal(level: int) -> str:
-    """The colour of a level, 0 for the least, as CSS has it."""
-    return "#" + "".join(f"{part:02x}" for part in _colour(level))
-
-
-def levels(rows: Sequence[Mapping[int, float]], columns: int, top: float) -> list[list[int]]:
-    """``rows`` as ``png`` draws them, with ``top`` as the most."""
-    return [
-        [1 + max(0, min(LEVELS - 1, int(row[at] / top * LEVELS))) if at in row else 0
-         for at in range(columns)]
-        for row in rows
-    ]  # fmt: skip
-
-
-def png(points: Sequence[Sequence[int]]) -> bytes:
-    """A picture of rows of levels: 0 is transparent, the others are colours, little to much.
-
-    PNG, 4 bits a point with a palette: https://www.w3.org/TR/png-3/
-    """
-    width = len(points[0])
-    lines = bytearray()
-    for row in points:
-        even = [*row, *[0] * (width % 2)]
-        lines.append(0)  # no filter
-        lines += bytes(a << 4 | b for a, b in zip(even[::2], even[1::2], strict=True))
-    palette = bytes((0, 0, 0)) + b"".join(bytes(_colour(level)) for level in range(LEVELS))
-    chunks = (
-        (b"IHDR", struct.pack(">IIBBBBB", width, len(points), 4, 3, 0, 0, 0)), (b"PLTE", palette),
-        (b"tRNS", b"\0"), (b"IDAT", zlib.compress(bytes(lines), 9)), (b"IEND", b""),
-    )  # fmt: skip
-    return b"\x89PNG\r\n\x1a\n" + b"".join(
-        struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
-        for kind, data in chunks
-    )
 
 
 #: a sample stands for the time since the last one of its rank, unless that is this often as long
@@ -247,90 +215,135 @@ class Try:
 GIB = 2.0**30
 
 
-class History(Spans):
-    """A run of its journal. ``timeline`` may be asked at any time; the others grow.
+class History(Sink):
+    """A run of its journal, whole or up to now.
 
     began, closed: the journal's first and last event. tries: the attempts. lost: (when, host).
+    hosts: names of the nodes. moments: what happened at an instant.
+
+    The time of a host goes to: connect (beside it the transport's steps), boot (the agent starts),
+    check, wait for others, spawn, ranks; that of a rank to: run (until its exit), drain (until its
+    last byte is here).
     """
 
-    first = "run"
-
     def __init__(self) -> None:
-        super().__init__()
         self.began: RunBegan | None = None
         self.closed: RunClosed | None = None
+        self.hosts: tuple[str, ...] = ()
         self.tries: list[Try] = []
         self.heats = {name: Heat(_LEAST_TOP.get(name, 0.0)) for name in FIGURES}
         self.lost: list[tuple[float, int]] = []
+        self.moments: list[Moment] = []
         self.seconds = 0.0
-        self._kept: list[Span] = []
-        self._moments: list[Moment] = []
-        self._hosts: dict[int, str] = {}
-        self._lines: dict[tuple[int, int], str] = {}
+        self._spans: list[Span] = []
+        #: what is under way: (node, rank) -> (name, since)
+        self._open: dict[tuple[int, int], tuple[str, float]] = {}
+        self._places: dict[int, tuple[int, int]] = {}  # rank -> its node, and itself
+        self._open_streams: dict[int, int] = {}
         self._shares = CpuShares()
-        self._seen: dict[
-            int, tuple[float, float]
-        ] = {}  # rank -> last sample, shortest time between
+        #: rank -> last sample, shortest time between
+        self._seen: dict[int, tuple[float, float]] = {}
 
-    def complete(
-        self, line: tuple[int, int], name: str, since: float, until: float, **details: Any
-    ) -> None:
-        self._kept.append(Span(*line, name, since, max(since, until)))
-
-    def instant(self, line: tuple[int, int], name: str, now: float, **details: Any) -> None:
-        if line[0] == LAUNCHER:
-            self._moments.append(Moment(line[0], name, now))
-
-    def names(self, process: int, name: str, line: int | None = None) -> None:
-        if line is None:
-            self._hosts[process] = name
-        else:
-            self._lines[process, line] = name
+    def spans(self) -> list[Span]:
+        """All that took time, in order; what is under way ends with what is known."""
+        now = self.seconds
+        still = [Span(*line, name, at, max(at, now)) for line, (name, at) in self._open.items()]
+        return sorted([*self._spans, *still], key=lambda span: (span.since, span.until))
 
     def event(self, entry: Entry) -> None:
-        super().event(entry)
         event, now = entry.event, entry.t
         self.seconds = max(self.seconds, now) if math.isfinite(now) else self.seconds
         match event:
             case RunBegan():
-                self.began = event
-                self.begin(event.hosts)
+                self.began, self.hosts = event, event.hosts
+            case ev.NodeConnecting(node):
+                self._turn((node, LINK), "connect", now)
+            case ev.NodeConnected(node, steps=steps):
+                at = now - sum(seconds for _, seconds in steps)
+                for name, seconds in steps:
+                    self._spans.append(Span(node, LINK, name, at, at + seconds))
+                    at += seconds
+                self._turn((node, LINK), "boot", now)
+            case ev.NodeBooted(node):
+                self._turn((node, LINK), "check", now)
+            case ev.NodeReady(node):
+                self._turn((node, LINK), "wait for others", now)
+            case ev.NodeProbed(node):
+                self.moments.append(Moment(node, "probed", now))
+            case ev.NodeNoticed(node, text):
+                self.moments.append(Moment(node, text, now))
+            case mpi_events.PmiCommitted(node, fence=fence):
+                self.moments.append(Moment(node, f"MPI barrier {fence}", now))
+            case ev.RanksPlaced(size, restart=restart):
+                for line in [line for line in self._open if line[1] == LINK]:
+                    self._turn(line, "spawn", now)
+                self.moments.append(Moment(LAUNCHER, event.name, now))
+                self._over(now)
+                self.tries.append(Try(restart, now, size))
+                self._seen.clear()
+            case ev.RankSpawned(node, rank):
+                self._spawned(node, rank, now)
+            case ev.RankExited(node, rank, status):
+                self._exited(node, rank, status, now)
+            case ev.OutputEnded(rank=rank) if rank in self._places:
+                self._open_streams[rank] -= 1
+                if self._open_streams[rank] == 0:
+                    self._end(self._places.pop(rank), now)
+            case NodeSampled():
+                self._sampled(event, now)
+            case ev.NodeSwept(node) | ev.NodeLost(node):
+                self._end((node, LINK), now)
+                self.moments.append(Moment(node, event.name, now))
+                if isinstance(event, ev.NodeLost):
+                    self.lost.append((now, node))
+            case ev.HostReplaced(node) | ev.HostLeftOut(node):
+                self._end((node, LINK), now)
+            case ev.RunRestarting(cause) if self.tries and self.tries[-1].until is None:
+                self._over(now)
+                self.tries[-1].why = headline(cause, self.hosts)
+                if isinstance(cause, NodeFailed):
+                    self._end((cause.node, LINK), now)
+                    self.lost.append((now, cause.node))
+            case ev.JobStopping() | ev.SignalReceived() | ev.RunFinished():
+                self.moments.append(Moment(LAUNCHER, event.name, now, vars(event)))
+                if isinstance(event, ev.JobStopping) and self.tries:
+                    self.tries[-1].why = self.tries[-1].why or event.why
+                elif isinstance(event, ev.RunFinished):
+                    self._over(now)
             case RunClosed(verdict, nodes=nodes):
                 self.closed = event
                 if verdict.cause is not None and self.tries:
                     self.tries[-1].why = headline(verdict.cause, [node.host for node in nodes])
-            case ev.RanksPlaced(size, restart=restart):
-                self._over(now)
-                self.tries.append(Try(restart, now, size))
-                self._seen.clear()
-            case ev.RankSpawned(node, rank) if self.tries:
-                self._shares.forget(rank)
-                self.tries[-1].ranks[rank] = RankLife(node, now)
-            case ev.RankExited(node, rank, status) if self.tries:
-                life = self.tries[-1].ranks.setdefault(rank, RankLife(node, now))
-                life.until, life.status = now, status
-                last = self.tries[-1]
-                if status and last.first is None and not last.why:
-                    last.first = rank
-            case ev.JobStopping(why) if self.tries and not self.tries[-1].why:
-                self.tries[-1].why = why
-            case ev.NodeLost(node):
-                self._lose(node, now)
-            case ev.RunRestarting(cause) if self._goes_on() and self.began is not None:
-                self._over(now)
-                self.tries[-1].why = headline(cause, self.began.hosts)
-                if isinstance(cause, NodeFailed):
-                    self._lose(cause.node, now)
-            case ev.HostReplaced(node) | ev.HostLeftOut(node):
-                self._end((node + 1, LINK), now)
-            case ev.RunFinished():
-                self._over(now)
-            case NodeSampled():
-                self._sampled(event, now)
 
-    def _goes_on(self) -> bool:
-        """Whether there is an attempt, whose end has not been told yet."""
-        return bool(self.tries) and self.tries[-1].until is None
+    def _spawned(self, node: int, rank: int, now: float) -> None:
+        if self._open.get((node, LINK), ("",))[0] == "spawn":
+            self._turn((node, LINK), "ranks", now)
+        self._places[rank] = (node, rank)
+        self._open_streams[rank] = 2
+        self._turn((node, rank), "run", now)
+        self._shares.forget(rank)
+        if self.tries:
+            self.tries[-1].ranks[rank] = RankLife(node, now)
+
+    def _exited(self, node: int, rank: int, status: int, now: float) -> None:
+        if rank in self._places:
+            self._turn(self._places[rank], "drain", now, status=status)
+        if self.tries:
+            last = self.tries[-1]
+            life = last.ranks.setdefault(rank, RankLife(node, now))
+            life.until, life.status = now, status
+            if status and last.first is None and not last.why:
+                last.first = rank
+
+    def _turn(self, line: tuple[int, int], name: str, now: float, **details: Any) -> None:
+        """What was under way on ``line`` is over; ``name`` begins."""
+        self._end(line, now, **details)
+        self._open[line] = (name, now)
+
+    def _end(self, line: tuple[int, int], now: float, **details: Any) -> None:
+        if line in self._open:
+            name, since = self._open.pop(line)
+            self._spans.append(Span(*line, name, since, max(since, now), details))
 
     def _over(self, now: float) -> None:
         """The attempt is over; of ranks that nobody saw end, nothing is known from now on."""
@@ -338,10 +351,6 @@ class History(Spans):
             self.tries[-1].until = now
             for life in self.tries[-1].ranks.values():
                 life.until = now if life.until is None else life.until
-
-    def _lose(self, node: int, now: float) -> None:
-        self.lost.append((now, node))
-        self._end((node + 1, LINK), now)
 
     def _sampled(self, sample: NodeSampled, now: float) -> None:
         self._shares.take(sample)
@@ -366,15 +375,6 @@ class History(Spans):
                 if value is not None and math.isfinite(value):
                     self.heats[figure].add(rank.rank, since, now, value)
 
-    def timeline(self) -> Timeline:
-        """Its spans so far; what is under way ends with what is known."""
-        self.end(self.seconds)
-        spans = sorted(self._kept, key=lambda span: (span.since, span.until))
-        return Timeline(
-            tuple(spans), tuple(self._moments), dict(self._hosts), dict(self._lines),
-            self.closed is not None,
-        )  # fmt: skip
-
     def apart(self) -> list[tuple[str, Outlier]]:
         """(figure, rank with its mean and the median of all), of ranks unlike the others.
 
@@ -389,16 +389,42 @@ class History(Spans):
             ), len(self.heats[figure].cells))
         ]  # fmt: skip
 
+    def host_of(self, rank: int) -> str:
+        """The name of the host where ``rank`` ran last; "" for one that never did."""
+        for one in reversed(self.tries):
+            if rank in one.ranks:
+                node = one.ranks[rank].node
+                return self.hosts[node] if node < len(self.hosts) else ""
+        return ""
+
 
 def _few(found: list[Outlier], count: int) -> Iterable[Outlier]:
     """``found``, unless it is so many that ranks have different parts in the job."""
     return found if len(found) <= count / 4 else ()
 
 
-def host_of(history: History, rank: int) -> str:
-    """The name of the host where ``rank`` ran last; "" for one that never did."""
-    names: Mapping[int, str] = dict(enumerate(history.began.hosts if history.began else ()))
-    for one in reversed(history.tries):
-        if rank in one.ranks:
-            return names.get(one.ranks[rank].node, "")
-    return ""
+def chrome(history: History, before: float) -> Iterator[dict[str, Any]]:
+    """The elements of a trace: process 0 is dispatch, a host n + 1; line 0 its link, a rank r + 1.
+
+    before: seconds from the start of the process to that of the run. Times are microseconds.
+    """
+    spans = [Span(LAUNCHER, LINK, "load and plan", -before, 0.0), *history.spans()]
+    names: dict[tuple[int, int | None], str] = {(LAUNCHER, None): "dispatch"}
+    for node, host in enumerate(history.hosts):
+        names |= {(node, None): host, (node, LINK): "link"}
+    names |= {(s.node, s.rank): f"rank {rank_name(s.rank)}" for s in spans if s.rank != LINK}
+    for (node, rank), name in names.items():
+        kind = "process_name" if rank is None else "thread_name"
+        line = {"pid": node + 1, "tid": 0 if rank is None else rank + 1}
+        yield {"ph": "M", "name": kind, **line, "args": {"name": name}}
+    for span in spans:
+        yield {
+            "ph": "X", "name": span.name, "pid": span.node + 1, "tid": span.rank + 1,
+            "ts": round((span.since + before) * 1e6),
+            "dur": round((span.until - span.since) * 1e6), "args": dict(span.details),
+        }  # fmt: skip
+    for one in history.moments:
+        yield {
+            "ph": "i", "s": "p", "name": one.name, "pid": one.node + 1, "tid": 0,
+            "ts": round((one.at + before) * 1e6), "args": dict(one.details),
+        }  # fmt: skip

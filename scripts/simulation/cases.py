@@ -28,7 +28,6 @@ from dispatcher.core.events import run_events as ev
 from dispatcher.core.events.run_events import Entry, Facts, Sink
 from dispatcher.model.failure import Failure, Kind
 from dispatcher.model.paths import RunPaths
-from dispatcher.output.files.trace import Trace
 from dispatcher.output.monitor.run_progress import Progress
 from dispatcher.output.terminal.live_terminal import Terminal
 from dispatcher.output.terminal.screen import LineFormat, Screen
@@ -210,12 +209,11 @@ def simulated(
     folder: Path,
     *,
     plan: JobPlan | None = None,
-    traced: Path | None = None,
     tree: Topology | None = None,
 ) -> Outcome:
     """A run of ``ranks`` ranks on each of ``hosts`` hosts; its files are left in ``folder``.
 
-    plan: as ``planned``. traced: its trace is written there. tree: of all but the spares.
+    plan: as ``planned``. tree: of all but the spares.
     """
     plan = plan or planned(hosts, ranks, script, folder)
     links: list[Agent] = []
@@ -239,8 +237,6 @@ def simulated(
     with launcher_in(world), _screen(names, world) as (screen, progress, writer):
         paths = RunPaths.create(str(folder), plan.run_id)
         sinks = [*run_session.open_files(plan, paths, notes.append, merge=True), screen, progress]
-        if traced is not None:
-            sinks.append(Trace(str(traced), names, 0.0, notes.append, world.clock.monotonic))
         session = run_session.RunSession(
             plan, lambda host: Way(), [*sinks, director], say=notes.append, paths=paths
         )

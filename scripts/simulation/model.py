@@ -9,9 +9,7 @@ from __future__ import annotations
 import json
 import math
 import random
-import statistics
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 #: the page on which most numbers are found
@@ -37,7 +35,7 @@ class Model:
     sweep: float = number(0.004, "s", "processor time of the last look for leftovers", _BUDGET)
     trips: float = number(8.0, "trips", "round trips of a login", "docs/design/tree.md")
     trip: float = number(0.0005, "s", "a round trip", "one room")
-    spread: float = number(0.3, "", "sigma of the logarithm of each time, host to host", "--fit")
+    spread: float = number(0.3, "", "sigma of the logarithm of each time, host to host", "stated")
     slow: float = number(0.002, "share", "hosts that are slow in all they do", "stated")
     slowness: float = number(10.0, "times", "what these take", "stated")
     dropped: float = number(0.0, "share", "logins that sshd drops at random", "stated")
@@ -66,10 +64,6 @@ class Model:
     cores: int = number(0, "", "cores that launcher and hosts share; 0: each has its own", "")
 
 
-#: of what the phases of a trace consist, for ``fitted``: phase -> fields
-_FITTED = {"boot": ("boot",), "check": ("check",), "start": ("start",)}
-
-
 def table(model: Model) -> list[str]:
     """A line for each number of ``model``."""
     return [
@@ -77,30 +71,6 @@ def table(model: Model) -> list[str]:
         f"{one.metadata['what']} ({one.metadata['source'] or 'stated'})"
         for one in fields(model)
     ]
-
-
-def fitted(model: Model, phases: Mapping[str, Iterable[float]]) -> Model:
-    """``model`` with the times of a measured run. phases: of its trace, name -> seconds.
-
-    Medians are taken, and for ``spread`` how far hosts were from them. What a trace shows is time,
-    not processor time: where hosts have shared cores, both are the same only for a run of one host.
-    """
-    found: dict[str, Any] = {}
-    spreads = []
-    for name, into in _FITTED.items():
-        took = [seconds for seconds in phases.get(name, ()) if seconds > 0]
-        if not took:
-            continue
-        middle = statistics.median(took)
-        found.update(dict.fromkeys(into, middle))
-        spreads += [math.log(seconds / middle) for seconds in took if len(took) > 2]
-    login = [s for name in ("key exchange", "authentication") for s in phases.get(name, ())]
-    if login:
-        hosts = max(1, len(list(phases.get("key exchange", ()))))
-        found["login"] = max(0.0, sum(login) / hosts - model.launcher_login)
-    if len(spreads) > 2:
-        found["spread"] = min(1.0, statistics.pstdev(spreads))
-    return replace(model, **found)
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,7 @@ from dispatcher.core.events.actions import CheckOrphans
 from dispatcher.core.events.run_events import TICK, Entry
 from dispatcher.model.failure import Failure
 from dispatcher.model.host import Host
-from dispatcher.output.files import journal, rank_logs, trace  # noqa: F401 - they look at the clock
+from dispatcher.output.files import journal, rank_logs  # noqa: F401 - they look at the clock
 from dispatcher.runner import loop
 from dispatcher.runner.run import host_thread, run_loop
 from dispatcher.transport.base import Link, Transport

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import promises
@@ -14,6 +13,9 @@ from dispatcher.api import transports
 from dispatcher.cli import COMMANDS, complain, named, print_lines, say
 from dispatcher.cli.options.declaration import names_of
 from dispatcher.cli.options.host_options import LoginOptions
+from dispatcher.core.events import codec
+from dispatcher.core.events.monitor_events import RunBegan
+from dispatcher.core.events.run_events import Entry, NodeConnecting, RunFinished
 from dispatcher.jobs.job_socket import JobConnection
 from dispatcher.model.errors import DispatchError, UsageError
 
@@ -81,11 +83,11 @@ def test_what_is_printed_for_programs(
     nothing_around: Path, on_record: OnRecord, capfd: pytest.CaptureFixture[str]
 ) -> None:
     (nothing_around / "file").write_text("words\n")
-    spans = [
-        {"ph": "M", "name": "process_name", "pid": 0, "tid": 0, "args": {"name": "dispatch"}},
-        {"ph": "X", "name": "connect", "pid": 0, "tid": 0, "ts": 0, "dur": 5, "args": {}},
-    ]
-    (nothing_around / "trace").write_text(json.dumps(spans).replace("}, {", "},\n{")[1:-1])
+    (nothing_around / "run").mkdir()
+    happened = (RunBegan("x", 0.0, ("n1",)), NodeConnecting(0), RunFinished(0, ""))
+    lines = [codec.encode(Entry(at, float(at), event)) for at, event in enumerate(happened, 1)]
+    (nothing_around / "run" / "dispatch.jsonl").write_bytes(b"".join(lines))
+    (nothing_around / "run" / "plan.json").write_text("{}")
     on_record(RUN_ID)
     seen = {}
     for words, code, name in (
@@ -105,7 +107,7 @@ def test_what_is_printed_for_programs(
         (["config", "exec", "-a"], 0, "setting/1"),
         (["explain"], 0, "message/1"),
         (["explain", "job-hung"], 0, "message/1"),
-        (["report", "trace"], 0, "phase/1"),
+        (["report", "./run"], 0, "phase/1"),
     ):  # fmt: skip
         command, *rest = words
         found = cli.main([command, "--json", *rest])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import fcntl
 import gc
-import json
 import os
 import signal
 import subprocess
@@ -22,6 +21,9 @@ from dispatcher import cli
 from dispatcher.cli import COMMANDS
 from dispatcher.cli.entry import enter, load, shown_name
 from dispatcher.cli.jobs import jobs
+from dispatcher.core.events import codec
+from dispatcher.core.events.monitor_events import RunBegan
+from dispatcher.core.events.run_events import Entry, NodeConnecting, RunFinished
 from dispatcher.model.errors import DispatchError, UsageError
 
 Does = Callable[[Callable[[Any], Any]], None]
@@ -138,14 +140,16 @@ def test_a_user_who_wants_no_buffers() -> None:
 @cases(
     ("words", "out"),
     [
-        (["report", "trace", "-o", "-"], "<td>łódź".encode()),  # a page is UTF-8
-        (["report", "trace"], b"  \\u0142\xf3d\\u017a\n"),
+        (["report", "./run", "-o", "-"], "<td>łódź".encode()),  # a page is UTF-8
+        (["report", "./run"], b"  \\u0142\xf3d\\u017a\n"),
     ],
 )
 def test_a_locale_that_is_not_utf_8(tmp_path: Path, words: list[str], out: bytes) -> None:
-    named = {"ph": "M", "pid": 1, "tid": 0, "name": "process_name", "args": {"name": "łódź"}}
-    span = {"ph": "X", "pid": 1, "tid": 0, "name": "connect", "ts": 0, "dur": 9}
-    (tmp_path / "trace").write_text(f"[\n{json.dumps(named)},\n{json.dumps(span)}\n]\n")
+    happened = (RunBegan("x", 0.0, ("łódź",)), NodeConnecting(0), RunFinished(0, ""))
+    lines = [codec.encode(Entry(at, float(at), event)) for at, event in enumerate(happened, 1)]
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "dispatch.jsonl").write_bytes(b"".join(lines))
+    (tmp_path / "run" / "plan.json").write_text("{}")
     done = subprocess.run(
         [sys.executable, "-m", "dispatcher", *words], cwd=tmp_path, stdout=subprocess.PIPE,
         env={**os.environ, "PYTHONIOENCODING": "latin-1"}, check=True,

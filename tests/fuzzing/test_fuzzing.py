@@ -42,8 +42,6 @@ FOUND: list[tuple[str, bytes]] = [
     ("hostset", b"n" + b"[01-18]x" * 8_000),
     ("hostset", b"n[1" + b" " * (64 << 10) + b"x]"),
     ("job-socket", b'{"size": 1e999}\n'),
-    ("trace", b'[\n{"ph": "X", "pid": 1e999, "tid": 0, "name": "x", "ts": 1, "dur": 5},\n'),
-    ("trace", b'[\n{"ph": "X", "pid": 1, "tid": 0, "name": "x", "ts": 1, "dur": 1e999},\n'),
     *(("put-far", PUT.replace(b"0/a", other)) for other in (b"4/a", b"99b", b"-1a", b"/ab")),
     ("put-far", PUT.replace(b"fdl", b"fd)")),
     ("put-far", PUT.replace(b"420 493 511", b"-20 493 511")),

@@ -21,10 +21,7 @@ from dispatcher.cli.options import config_file
 from dispatcher.core.events import codec, collectives, stack_frames, verdicts
 from dispatcher.jobs import job_socket, registry
 from dispatcher.model import hostset
-from dispatcher.model.errors import DispatchError, UsageError
-from dispatcher.output import timeline
-from dispatcher.output.files.trace import read
-from dispatcher.output.page import trace_page
+from dispatcher.model.errors import UsageError
 from dispatcher.output.text.lines import LineAssembler, Tail
 from dispatcher.output.text.sanitize import sanitize_lines, sanitize_pieces, sanitize_text
 from dispatcher.output.text.stacks_text import collective_line
@@ -454,20 +451,6 @@ def journal(data: bytes) -> None:
     for line in data.split(b"\n"):
         entry = codec.decode(line)
         assert codec.decode(codec.encode(entry)) == entry or b"NaN" in line
-
-
-@target(
-    "trace", "the timeline of --trace",
-    b'[\n{"ph": "X", "pid": 1, "tid": 0, "name": "start", "ts": 1, "dur": 5},\n'
-    b'{"ph": "i", "pid": 1, "tid": 0, "name": "x", "ts": 2}\n]\n',
-    b'[\n{"ph": "M", "pid": 1, "tid": 0, "name": "process_name", "args": {"name": "n1"}},\n',
-    own=(DispatchError,),
-)  # fmt: skip
-def trace(data: bytes) -> None:
-    found = read(as_text(data), "trace.json")
-    timeline.phases(found)
-    page = trace_page(found, "t")
-    assert "<script" not in page
 
 
 @target("job-records", "the registry of jobs on a shared home", b'{"launcher": [1, 2, "b"]}')

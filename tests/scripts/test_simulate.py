@@ -201,36 +201,7 @@ def test_a_plan_and_its_orders_are_timed_without_a_run() -> None:
     assert 10 < int(held) < 256
 
 
-def test_the_phases_of_a_run_beside_those_simulated(tmp_path: Path) -> None:
-    """Of a run that is a simulated one itself, both are the same."""
-    trace = tmp_path / "trace.json"
-    simulated(4, 2, Script(("end",)), model.Model(), 1, tmp_path, traced=trace)
-    argv = [sys.executable, str(SCRIPT), "--beside", str(trace)]
-    done = subprocess.run(argv, capture_output=True, text=True, check=True)
-    head, *rows = done.stdout.splitlines()
-    assert head.startswith(f"{trace}: 4 hosts x 2 ranks; ")
-    assert {"connect", "boot", "check", "spawn"} <= {row.split()[0] for row in rows}
-    for row in rows:
-        words = row.replace("(", " ").replace(")", " ").split()
-        assert words[-4:-2] == words[-2:], row
-
-
-def test_a_file_that_is_no_trace(tmp_path: Path) -> None:
-    (tmp_path / "hostfile").write_text("n1 slots=2\n")
-    argv = [sys.executable, str(SCRIPT), "--beside", str(tmp_path / "hostfile")]
-    done = subprocess.run(argv, capture_output=True, text=True, check=False)
-    assert done.returncode == 2
-    assert done.stderr.endswith("hostfile: no trace in it\n")
-
-
-def test_times_are_taken_from_a_trace() -> None:
-    made = model.fitted(
-        model.Model(), {"boot": [0.2, 0.1, 0.4], "check": [], "key exchange": [0.01],
-                        "authentication": [0.02]},
-    )  # fmt: skip
-    assert made.boot == 0.2
-    assert made.check == model.Model().check
-    assert made.login == pytest.approx(0.03 - made.launcher_login)
-    assert made.spread > 0.3
+def test_a_model_is_written_and_read_back() -> None:
+    made = model.Model(boot=0.2)
     assert model.read(model.written(made)) == made
     assert len(model.table(made)) == len(vars(made))

@@ -16,7 +16,7 @@ from dispatcher.cli import print_lines, say, tell
 from dispatcher.cli.options.connect_options import TransportPool, fanout
 from dispatcher.cli.options.host_options import check_reachable
 from dispatcher.cli.run.request import request
-from dispatcher.model.errors import ConflictingOptions, FileUnusable
+from dispatcher.model.errors import ConflictingOptions
 from dispatcher.plan.job.binding import rule
 from dispatcher.plan.job.job_plan import JobPlan, NodePlan, plan_job
 from dispatcher.plan.job.node_launchers import LAUNCHERS, check_even
@@ -174,7 +174,7 @@ def _run(
     from dispatcher.api.run_session import RunSession, open_files
     from dispatcher.cli.hints import Advice
     from dispatcher.cli.run import run_sinks
-    from dispatcher.cli.run.monitoring import Monitoring
+    from dispatcher.cli.run.monitoring import Monitoring, TraceFile
     from dispatcher.cli.run.preflight import preflight
     from dispatcher.cli.run.registration import JobRegistration
     from dispatcher.cli.run.run_sinks import RankLabels
@@ -231,13 +231,8 @@ def _run(
         )  # fmt: skip
         if not output.quiet:
             say(f"note: logs in {paths.folder}")
-    if options.trace is not None:
-        from dispatcher.output.files.trace import Trace
-
-        try:
-            sinks.append(Trace(options.trace, hosts, _age(), screen.say))
-        except OSError as error:
-            raise FileUnusable(f"--trace {options.trace}: {error.strerror}") from None
+    trace = TraceFile(options.trace, paths, _age(), screen.say)
+    sinks += trace.sinks
     sinks += monitoring.metrics(screen.say)
     # from here on nothing is wrong with what the user typed: the run is worth a record
     registration = JobRegistration(
@@ -261,6 +256,7 @@ def _run(
     with (
         registration,
         monitoring,
+        trace,
         TransportPool(
             options,
             ask,

@@ -10,18 +10,21 @@ import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING
 
 from dispatcher.cli.options.output_options import OutputSettings
 from dispatcher.core.events.run_events import TICK, Event, Sink
-from dispatcher.model.errors import ConflictingOptions, FileUnusable
+from dispatcher.model.errors import ConflictingOptions, DispatchError, FileUnusable
+from dispatcher.model.paths import anew
 from dispatcher.output.terminal.screen import Screen, same_file
 from dispatcher.plan.job.job_plan import JobPlan
 from dispatcher.remote.protocol.frames import STDERR, STDOUT
 
 if TYPE_CHECKING:
     from dispatcher.cli.run.run import RunOptions
+    from dispatcher.model.paths import RunPaths
     from dispatcher.output.monitor.live_table import Table
     from dispatcher.output.monitor.outliers import StepLines
     from dispatcher.output.terminal.alt_screen import WatchScreen
@@ -163,3 +166,61 @@ class Monitoring:
     ) -> None:
         if self._watched is not None:
             self._watched.give_back()
+
+
+class TraceFile:
+    """What ``--trace`` writes at the end, from the journal of the run: at ``paths``, or its own.
+
+    path: None for no trace. before: seconds from the start of the process to that of the run.
+    Its own journal has no name, so nothing is left of it. Raises: UsageError.
+    """
+
+    def __init__(
+        self, path: str | None, paths: RunPaths | None, before: float, say: Callable[[str], None]
+    ) -> None:
+        self.sinks: list[Sink] = []
+        self._path, self._before, self._say = path, before, say
+        self._journal = None if paths is None else paths.journal
+        if path is None:
+            return
+        try:
+            self._file = open(anew(path), "w")  # noqa: SIM115
+            if paths is None:
+                self._keep_journal()
+        except OSError as error:
+            raise FileUnusable(f"--trace {path}: {error.strerror}") from None
+
+    def _keep_journal(self) -> None:
+        from tempfile import TemporaryDirectory
+
+        from dispatcher.output.files.journal import Journal
+
+        with TemporaryDirectory(prefix="dispatch-") as place:
+            self.sinks.append(Journal(Path(place, "journal"), self._say))
+            fd = os.open(Path(place, "journal"), os.O_RDONLY | os.O_CLOEXEC)
+        self._journal = Path(f"/proc/self/fd/{fd}")
+
+    def __enter__(self) -> TraceFile:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._path is None or self._journal is None:
+            return
+        import json
+
+        from dispatcher.output.files import journal
+        from dispatcher.output.timeline import History, chrome
+
+        history = History()
+        try:
+            for entry in journal.read(self._journal, may_break_off=True):
+                history.event(entry)
+            with self._file as file:
+                for number, element in enumerate(chrome(history, self._before)):
+                    file.write((",\n" if number else "[\n") + json.dumps(element))
+                file.write("\n]\n")
+        except DispatchError as error:
+            self._say(f"error: --trace {self._path}: {error.message}")
+        except OSError as error:
+            why = (error.strerror or "").lower()
+            self._say(f"error: {self._path}: trace cannot be written: {why}")

@@ -398,7 +398,7 @@ class RunOptions(
     )
     trace: str | None = option(
         metavar="FILE",
-        help="Write to FILE where the time went. dispatch report draws it, or ui.perfetto.dev.",
+        help="Write to FILE, at the end, where the time went: ui.perfetto.dev draws it.",
     )
     dry_run: bool = option(help="Print what would run where, and touch no host.")
     as_json: bool = option(

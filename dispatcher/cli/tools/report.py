@@ -19,8 +19,7 @@ from dispatcher.model.errors import ConflictingOptions, FileUnusable, JournalUnu
 from dispatcher.model.hostset import fold
 from dispatcher.model.paths import RunPaths
 from dispatcher.output.files import journal
-from dispatcher.output.files.trace import Timeline, read
-from dispatcher.output.page import Told, run_page, trace_page
+from dispatcher.output.page import Told, run_page
 from dispatcher.output.terminal.notes import Notes
 from dispatcher.output.text.sanitize import sanitize_text
 from dispatcher.output.timeline import History, Phase, phases
@@ -33,8 +32,8 @@ if TYPE_CHECKING:
     from dispatcher.core.events.verdicts import Cause
     from dispatcher.model import formats
 
-#: bytes of a trace, some million spans; of a plan; of the end of a rank's file, and its lines
-MOST_TRACE, MOST_PLAN, MOST_TAIL, MOST_LINES = 1 << 29, 1 << 26, 16 << 10, 40
+#: bytes of a plan; of the end of a rank's file, and its lines
+MOST_PLAN, MOST_TAIL, MOST_LINES = 1 << 26, 16 << 10, 40
 
 
 class ReportOptions(Options):
@@ -42,8 +41,8 @@ class ReportOptions(Options):
     over time, what its ranks used (with --sample), who was unlike the others, its command.
 
     JOB is the beginning of an id that dispatch jobs lists, or latest, whose run had --log-dir; or
-    the folder of such a run. If only one job is there you need not name it. Of a file that
-    --trace wrote, the page shows where the time went. The phases of the run are printed as well.
+    the folder of such a run. If only one job is there you need not name it. The phases of the run
+    are printed as well.
 
     Nothing is loaded by the page, and nothing runs in it. Values of variables and of arguments
     whose names speak of a secret are hidden; what ranks have written is not.
@@ -53,19 +52,18 @@ class ReportOptions(Options):
         ("dispatch report", "the only job"),
         ("dispatch report latest -o run.html", "the last one"),
         ("dispatch report logs/latest", "from the files of a run"),
-        ("dispatch report run.json", "the file of --trace run.json"),
     )
     epilog = (
-        "Exit code: 0; 2 if there is no such run or file, or the command line is wrong; 125 if the "
-        "files of a job are gone, or no use."
+        "Exit code: 0; 2 if there is no such run, or the command line is wrong; 125 if the files "
+        "of a job are gone, or no use."
     )
 
-    job: str | None = argument(metavar="JOB|FOLDER|TRACE")
+    job: str | None = argument(metavar="JOB|FOLDER")
     output: str | None = option(
         "-o",
         metavar="FILE|-",
         help="Write the page to FILE.",
-        usual="report.html in the run's folder, or TRACE with .html at its end",
+        usual="report.html in the run's folder",
     )
     as_json: bool = json_option("the phases", ", and write a page only with -o")
 
@@ -74,17 +72,9 @@ def report(options: ReportOptions) -> int:
     """Write the page and print the phases; the exit code. Raises: UsageError."""
     if options.as_json and options.output == "-":
         raise ConflictingOptions("--json and -o - both want standard output")
-    found = options.job
-    if found is not None and os.path.isfile(found) and not found.endswith(".jsonl"):
-        usual = os.path.splitext(found)[0] + ".html"
-        text = named_files.read(found, found, MOST_TRACE).decode("utf-8", "replace")
-        timeline = read(text, found)
-        page = trace_page(timeline, os.path.basename(found))
-    else:
-        paths, state = _run_of(found)
-        usual = str(paths.folder / "report.html")
-        timeline, page = _drawn(paths, state)
-    told = phases(timeline)
+    paths, state = _run_of(options.job)
+    history, page = _drawn(paths, state)
+    told = phases(history.spans(), history.hosts)
     if options.as_json:
         listed: list[formats.Phase] = [
             {"schema": "phase/1", **vars(one)}  # type: ignore[typeddict-item]
@@ -96,7 +86,7 @@ def report(options: ReportOptions) -> int:
     if options.output == "-":
         sys.stdout.buffer.write(page.encode())  # as it says of itself, in any locale
         return 0
-    path = options.output or usual
+    path = options.output or str(paths.folder / "report.html")
     named_files.write(path, path, page)
     say(f"note: wrote {path}")
     if not options.as_json:
@@ -125,9 +115,9 @@ def _run_of(found: str | None) -> tuple[RunPaths, str]:
     """The files of a run, and what it is doing, for one without an end. Raises: UsageError."""
     if found is not None and (os.path.exists(found) or "/" in found or "." in found):
         folder = Path(found).resolve()
-        paths = RunPaths(folder if folder.is_dir() else folder.parent)
+        paths = RunPaths(folder.parent if folder.suffix == ".jsonl" else folder)
         if not folder.exists():
-            named_files.read(found, found, MOST_TRACE)  # says why
+            named_files.read(found, found, 1)  # says why
         if not paths.journal.is_file():
             raise FileUnusable(f"{found}: no run left files there: no {paths.journal.name}")
         return paths, "still runs, or its launcher was killed"
@@ -145,7 +135,7 @@ def _run_of(found: str | None) -> tuple[RunPaths, str]:
     return RunPaths(job.logs), known.get(job.state, "still runs")
 
 
-def _drawn(paths: RunPaths, state: str) -> tuple[Timeline, str]:
+def _drawn(paths: RunPaths, state: str) -> tuple[History, str]:
     """What took time in a run, and its page. state: of one without an end."""
     history, report = History(), Fold(paths.folder)
     notes: list[tuple[float, str]] = []
@@ -179,7 +169,7 @@ def _drawn(paths: RunPaths, state: str) -> tuple[Timeline, str]:
         Told(state, ok, lines, notes, _tails(paths, history.closed), command, settings,
              __version__),
     )  # fmt: skip
-    return history.timeline(), page
+    return history, page
 
 
 def _tails(paths: RunPaths, closed: RunClosed | None) -> list[tuple[str, list[str]]]:

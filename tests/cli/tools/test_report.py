@@ -10,109 +10,11 @@ import promises
 import pytest
 
 from dispatcher import cli
-from dispatcher.cli.tools import report as command
 from dispatcher.core.events import codec, verdicts
 from dispatcher.core.events import monitor_events as mon
 from dispatcher.core.events import run_events as ev
 from dispatcher.core.events.run_events import Entry
 from dispatcher.jobs import registry
-
-
-def span(name: str, process: int, since: float, seconds: float) -> str:
-    record = {"ph": "X", "pid": process, "tid": 0, "name": name, "ts": since * 1e6,
-              "dur": seconds * 1e6}  # fmt: skip
-    return json.dumps(record)
-
-
-@pytest.fixture
-def trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    names = [
-        json.dumps({"ph": "M", "pid": n, "tid": 0, "name": "process_name", "args": {"name": name}})
-        for n, name in ((1, "n1"), (2, "n\x1b2"))
-    ]
-    spans = [span("connect", 1, 0.0, 0.25), span("connect", 2, 0.0, 0.5), span("start", 1, 1, 2)]
-    (tmp_path / "run.json").write_text("[\n" + ",\n".join([*names, *spans]) + "\n]\n")
-    monkeypatch.chdir(tmp_path)
-    return tmp_path / "run.json"
-
-
-def test_phases_are_printed_and_the_page_is_written(
-    trace: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert cli.main(["report", "run.json"]) == 0
-    out, err = capsys.readouterr()
-    assert out.splitlines() == [
-        "phase    times  shortest  median  longest  slowest",
-        "connect      2     0.250   0.375    0.500  n\\x1b2",
-        "start        1     2.000   2.000    2.000  n1",
-    ]
-    assert err == "note: wrote run.html\n"
-    page = (trace.parent / "run.html").read_text()
-    assert "<title>" in page
-    assert "run.json" in page
-
-
-def test_another_page_or_none(trace: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["report", str(trace), "-o", "page"]) == 0
-    capsys.readouterr()
-    assert cli.main(["report", str(trace), "-o", "-"]) == 0
-    out, err = capsys.readouterr()
-    assert (out, err) == ((trace.parent / "page").read_text(), "")
-    assert sorted(path.name for path in trace.parent.iterdir()) == ["page", "run.json"]
-
-
-def test_phases_for_programs(trace: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["report", str(trace), "--json"]) == 0
-    told = promises.told(capsys.readouterr().out)
-    assert [(one["name"], one["count"], one["median"]) for one in told] == [
-        ("connect", 2, 0.375), ("start", 1, 2.0),
-    ]  # fmt: skip
-    assert [path.name for path in trace.parent.iterdir()] == ["run.json"]
-    assert cli.main(["report", str(trace), "--json", "-o", "page"]) == 0
-    out, err = capsys.readouterr()
-    assert (json.loads(out), err) == (told, "note: wrote page\n")
-    assert (trace.parent / "page").exists()
-    assert cli.main(["report", str(trace), "--json", "-o", "-"]) == 2
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        ([], "error: no job is on record here [no-such-job]\n"),
-        (["none"], "error: no job is on record here [no-such-job]\n"),
-        (["none.json"], "error: none.json: no such file or directory [file-unusable]\n"),
-        (["."], "error: .: no run left files there: no dispatch.jsonl [file-unusable]\n"),
-        (["run.json", "--json", "-o", "-"], "error: --json and -o - both want standard output"),
-        (["bad"], "error: bad:1: not a line of a trace [file-unusable]\n"),
-        (
-            ["run.json", "-o", "none/page"],
-            "error: none/page: no such file or directory [file-unusable]\n",
-        ),
-    ],
-)
-def test_refusals(
-    trace: Path,
-    words: list[str],
-    said: str,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setenv("XDG_STATE_HOME", str(trace.parent / "state"))
-    (trace.parent / "bad").write_text("{}\n]\n")
-    assert cli.main(["report", *words]) == 2
-    assert capsys.readouterr().err.startswith(said)
-
-
-def test_bytes_that_are_no_text_and_a_trace_that_is_too_large(
-    trace: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    trace.write_bytes(trace.read_bytes().replace(b"n1", b"n\xff"))
-    assert cli.main(["report", "run.json"]) == 0
-    assert "n\ufffd" in capsys.readouterr().out
-    monkeypatch.setattr(command, "MOST_TRACE", trace.stat().st_size - 1)
-    assert cli.main(["report", "run.json"]) == 2
-    assert "error: run.json: larger than" in capsys.readouterr().err
-
 
 PLAN: dict[str, Any] = {
     "cwd": "/work", "nodes": [{"host": "n1"}, {"host": "n2"}],
@@ -142,6 +44,80 @@ def run(tmp_path: Path) -> Path:
     (folder / "rank-00000.out").write_bytes(b"first\r\nbar 1%\rbar 2%\n\xff")
     (folder / "restart-1" / "rank-00001.err").write_text("Boom: <i>\n")
     return folder
+
+
+def test_another_page_or_none(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before = sorted(path.name for path in run.iterdir())
+    page = run.parent / "page"
+    assert cli.main(["report", str(run), "-o", str(page)]) == 0
+    capsys.readouterr()
+    assert cli.main(["report", str(run), "-o", "-"]) == 0
+    out, err = capsys.readouterr()
+    assert (out, err) == (page.read_text(), "")
+    assert sorted(path.name for path in run.iterdir()) == before
+
+
+def test_phases_are_printed(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    lines = [
+        codec.encode(Entry(at, when, event))
+        for at, (when, event) in enumerate([
+            (0.0, mon.RunBegan("x", 0.0, ("n1", "n\x1b2"))),
+            (0.0, ev.NodeConnecting(0)), (0.0, ev.NodeConnecting(1)),
+            (0.25, ev.NodeConnected(0, None, "ssh")), (0.5, ev.NodeConnected(1, None, "ssh")),
+            (2.25, ev.NodeBooted(0, 0)),
+        ], 1)
+    ]  # fmt: skip
+    (run / "dispatch.jsonl").write_bytes(b"".join(lines))
+    assert cli.main(["report", str(run)]) == 0
+    out, err = capsys.readouterr()
+    assert out.splitlines() == [
+        "phase    times  shortest  median  longest  slowest",
+        "connect      2     0.250   0.375    0.500  n\\x1b2",
+        "boot         2     1.750   1.875    2.000  n1",
+        "check        1     0.000   0.000    0.000  n1",
+    ]
+    assert err == f"note: wrote {run}/report.html\n"
+    (run / "report.html").unlink()
+    assert cli.main(["report", str(run), "--json"]) == 0
+    told = promises.told(capsys.readouterr().out)
+    assert [(one["name"], one["count"], one["median"]) for one in told] == [
+        ("connect", 2, 0.375), ("boot", 2, 1.875), ("check", 1, 0.0),
+    ]  # fmt: skip
+    assert not (run / "report.html").exists()
+    page = run.parent / "page"
+    assert cli.main(["report", str(run), "--json", "-o", str(page)]) == 0
+    out, err = capsys.readouterr()
+    assert (json.loads(out), err) == (told, f"note: wrote {page}\n")
+    assert page.exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ([], "error: no job is on record here [no-such-job]\n"),
+        (["none"], "error: no job is on record here [no-such-job]\n"),
+        (["none.json"], "error: none.json: no such file or directory [file-unusable]\n"),
+        (["."], "error: .: no run left files there: no dispatch.jsonl [file-unusable]\n"),
+        (["trace.json"], "error: trace.json: no run left files there: no dispatch.jsonl"),
+        (["run/", "--json", "-o", "-"], "error: --json and -o - both want standard output"),
+        (
+            ["run/", "-o", "none/page"],
+            "error: none/page: no such file or directory [file-unusable]\n",
+        ),
+    ],
+)
+def test_refusals(
+    run: Path,
+    words: list[str],
+    said: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(run.parent / "state"))
+    monkeypatch.chdir(run.parent)
+    Path("trace.json").write_text("[\n]\n")
+    assert cli.main(["report", *words]) == 2
+    assert capsys.readouterr().err.startswith(said)
 
 
 def test_the_page_of_a_run(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
