@@ -158,20 +158,6 @@ def torch_hang() -> None:
     print(data[0].item(), flush=True)
 
 
-def shrink() -> None:
-    """Rank 0 goes on without rank 1, which looks on."""
-    import dispatcher.comm as comm
-
-    job = comm.init()
-    nccl = job.nccl_communicator()
-    both = _sum(job, nccl)
-    if job.rank == 0:
-        rest = nccl.shrink([1])
-        print(f"{both}, then {_sum(job, rest)} by {rest.size}", flush=True)
-    job.mpi.Barrier()
-    job.abort()
-
-
 def prepare_data() -> None:
     """Where rank 1 must be found."""
     time.sleep(1000)

@@ -32,8 +32,7 @@ from dispatcher.comm.errors import (
 )
 from dispatcher.comm.groups import Group, Groups
 from dispatcher.comm.job import Job
-from dispatcher.comm.nccl.buffers import Buffer
-from dispatcher.comm.nccl.communicator import Communicator
+from dispatcher.comm.nccl.communicator import Buffer, Communicator
 from dispatcher.comm.nccl.library import UniqueId
 
 __all__ = [

@@ -31,7 +31,6 @@ from typing import Any
 
 from dispatcher.comm.errors import GroupError
 from dispatcher.comm.nccl.communicator import Communicator
-from dispatcher.comm.nccl.start import Alone
 
 ORDER = "tp-cp-ep-dp-pp"
 _AXES = ("tp", "cp", "ep", "dp", "pp")
@@ -340,8 +339,7 @@ def build(
 ) -> Groups:
     """This rank's groups over ``axes``; every rank calls it with the same layout and axes.
 
-    timeout, in seconds, is that of torch's groups. A group of one rank has a communicator that
-    starts when it is used.
+    timeout, in seconds, is that of torch's groups.
     """
     process_groups: dict[tuple[Ranks, ...], Any] = {}
     communicators: dict[tuple[Ranks, ...], Communicator | None] = {}
@@ -354,10 +352,7 @@ def build(
 
             process_groups[everyone] = process_group(torch, everyone, rank, timeout)
         if nccl is not None and everyone not in communicators:
-            alone = len(ranks) == 1
-            communicators[everyone] = (
-                Alone(nccl, name) if alone else nccl.split(number, rank, name=name)
-            )
+            communicators[everyone] = nccl.split(number, rank, name=name)
         mine[name] = Group(
             name,
             number,

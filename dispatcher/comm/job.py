@@ -83,48 +83,33 @@ class Job:
         self,
         *,
         timeout: float | None = None,
-        id: object = None,
         ranks_per_id: int | None = None,
         blocking: bool = True,
     ) -> Communicator:
         """NCCL's communicator of all ranks, built at the first call.
 
         timeout in seconds for the start and then for each of its calls (``init``'s without
-        it). id, on rank 0, is an id made by another binding. ranks_per_id: above so many
-        ranks several ids are used. blocking, NCCL's default: see ``nccl.communicator`` for what
-        speaks for either; ``NCCL_COMM_BLOCKING`` overrules it. Raises EnvironmentMissing or
-        NcclError, the same on all ranks, naming the rank and NCCL's own reason; on ranks without
-        a GPU that is CUDA's.
+        it). ranks_per_id: above so many ranks several ids are used. blocking, NCCL's default:
+        ``docs/guides/comm.md`` says what speaks for either; ``NCCL_COMM_BLOCKING`` overrules it.
+        Raises EnvironmentMissing or NcclError, the same on all ranks, naming the rank and NCCL's
+        own reason; on ranks without a GPU that is CUDA's.
         """
         if self._nccl is not None and not self._nccl.closed:
             return self._nccl
         limit = self._timeout if timeout is None else timeout
-        given = None if id is None else UniqueId.of(id)
-        library: Library | None = None
-
-        def step() -> bytes:
-            nonlocal library
-            library = self._library = self._library or load()
-            per_id = start.RANKS_PER_ID if ranks_per_id is None else ranks_per_id
-            return b"%d" % (1 if given else start.how_many(self.size, library.version, per_id))
-
-        # rank 0 alone knows of an id of its own, so its count is everybody's
-        count = self._exchange.assemble(
-            "loading nccl", limit, step=step, answer=lambda counts: [counts[0]] * self.size
-        )
-        assert library is not None  # assemble came back, so the step was done here too
+        ids = self._ids(limit, start.RANKS_PER_ID if ranks_per_id is None else ranks_per_id)
         if self.gpu is not None:
             cuda.make_current(self.gpu)
             torch: Any = sys.modules.get("torch")
             if torch is not None:
                 torch.cuda.set_device(self.gpu)
-        ids = start.share_ids(self._exchange, library, int(count), limit, given)
         hint = "export NCCL_DEBUG=INFO and run again"
         if self.gpu is None:
             hint = "no rank sees a gpu: job.init_torch() uses gloo there"
+        assert self._library is not None  # which made the ids
         self._nccl = start.start(
             self._exchange,
-            library,
+            self._library,
             ids,
             limit,
             device=self.gpu,
@@ -133,6 +118,28 @@ class Job:
             family=self._communicators,
         )
         return self._nccl
+
+    def nccl_id(self, *, timeout: float | None = None) -> UniqueId:
+        """A new id, the same on all ranks, for one communicator of nccl4py or cupy.
+
+        They take ``bytes(id)``, ``job.rank`` and ``job.size``. timeout in seconds (``init``'s
+        without it). Raises EnvironmentMissing or NcclError, the same on all ranks.
+        """
+        (one,) = self._ids(self._timeout if timeout is None else timeout, self.size)
+        return one
+
+    def _ids(self, limit: float, ranks_per_id: int) -> list[UniqueId]:
+        """New ids, the same on all ranks: one for ``ranks_per_id`` ranks, as rank 0 has it."""
+
+        def step() -> bytes:
+            self._library = self._library or load()
+            return b"%d" % start.how_many(self.size, self._library.version, ranks_per_id)
+
+        count = self._exchange.assemble(
+            "loading nccl", limit, step=step, answer=lambda counts: [counts[0]] * self.size
+        )
+        assert self._library is not None  # assemble came back, so the step was done here too
+        return start.share_ids(self._exchange, self._library, int(count), limit)
 
     def init_torch(self, *, backend: str | None = None, timeout: float = 600.0) -> None:
         """``torch.distributed``'s process group of all ranks: nccl on GPUs, gloo without.

@@ -29,8 +29,6 @@ class FakeNccl:
         self._open: dict[int | None, Any] = {}
         self._left: dict[int | None, int] = {}
         self._broken: dict[int | None, int] = {}
-        self._group: list[Any] = []
-        self._grouped = False
         self._hang, self._fail = hang, fail
         self.calls: list[str] = []
         self.ids: list[UniqueId] = []
@@ -50,8 +48,6 @@ class FakeNccl:
     ) -> int:
         self.calls.append("init_rank")
         self.ids = list(ids)
-        if size == 1:
-            return self._new(handle, self._mpi.COMM_SELF)
         assert (rank, size) == (self._world.rank, self._world.size)
         return self._new(handle, self._world)
 
@@ -82,12 +78,6 @@ class FakeNccl:
             self._new(child, made)
         return IN_PROGRESS
 
-    def shrink(self, parent: ctypes.c_void_p, lost: list[int], child: ctypes.c_void_p) -> int:
-        self.calls.append("shrink")
-        self._left[parent.value] = _POLLS
-        left = self._open[parent.value].group.Excl(lost)
-        return self._new(child, self._open[parent.value].Create_group(left))
-
     def place(self, handle: ctypes.c_void_p) -> tuple[int, int]:
         communicator = self._open[handle.value]
         return communicator.rank, communicator.size
@@ -97,19 +87,12 @@ class FakeNccl:
 
     def call(self, name: str, *arguments: Any) -> int:
         self.calls.append(name)
-        if name == "ncclGroupStart":
-            self._grouped = True
-            return 0
-        if name == "ncclGroupEnd":
-            self._mpi.Request.Waitall(self._group)
-            self._group, self._grouped = [], False
-            return 0
         if name in ("ncclCommAbort", "ncclCommDestroy", "ncclCommFinalize"):
             assert arguments[0].value in self._open
             return 0
-        communicator = self._open[arguments[-2].value]
+        assert name == "ncclAllReduce"
         self._left[arguments[-2].value] = _POLLS
-        getattr(self, "_" + name.removeprefix("nccl").lower())(communicator, *arguments)
+        self._all_reduce(self._open[arguments[-2].value], *arguments[:5])
         return IN_PROGRESS
 
     def _memory(self, address: int, count: int, code: int) -> list[Any]:
@@ -117,38 +100,9 @@ class FakeNccl:
         raw = (ctypes.c_char * (count * _SIZES[code])).from_address(address)
         return [memoryview(raw).cast("B"), getattr(self._mpi, kind)]
 
-    def _allreduce(
-        self, comm: Any, source: int, target: int, count: int, code: int, op: int, *_: object
+    def _all_reduce(
+        self, comm: Any, source: int, target: int, count: int, code: int, op: int
     ) -> None:
         operation = [self._mpi.SUM, self._mpi.PROD, self._mpi.MAX, self._mpi.MIN][op]
         send = self._memory(source, count, code)
         comm.Allreduce([bytes(send[0]), send[1]], self._memory(target, count, code), operation)
-
-    def _broadcast(
-        self, comm: Any, source: int, target: int, count: int, code: int, root: int, *_: object
-    ) -> None:
-        ctypes.memmove(target, source, count * _SIZES[code])
-        comm.Bcast(self._memory(target, count, code), root)
-
-    def _allgather(
-        self, comm: Any, source: int, target: int, count: int, code: int, *_: object
-    ) -> None:
-        comm.Allgather(
-            self._memory(source, count, code), self._memory(target, count * comm.size, code)
-        )
-
-    def _reducescatter(
-        self, comm: Any, source: int, target: int, count: int, code: int, op: int, *_: object
-    ) -> None:
-        assert op == 0
-        comm.Reduce_scatter_block(
-            self._memory(source, count * comm.size, code), self._memory(target, count, code)
-        )
-
-    def _send(self, comm: Any, address: int, count: int, code: int, peer: int, *_: object) -> None:
-        request = comm.Isend(self._memory(address, count, code), peer)
-        self._group.append(request) if self._grouped else request.Wait()
-
-    def _recv(self, comm: Any, address: int, count: int, code: int, peer: int, *_: object) -> None:
-        request = comm.Irecv(self._memory(address, count, code), peer)
-        self._group.append(request) if self._grouped else request.Wait()

@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 from dispatcher.comm import GroupError
 from dispatcher.comm.groups import AXES as BUILT
 from dispatcher.comm.groups import ORDER, Box, Groups, build, check_hosts, plan
-from dispatcher.comm.nccl.start import Alone
 
 AXES = ("tp", "cp", "ep", "dp", "pp")
 
@@ -262,10 +261,7 @@ class Child:
 class Nccl:
     """A communicator that notes its splits."""
 
-    _library, _who, _blocking, timeout, device = None, "rank 5 on n1", True, 7.0, None
-
     def __init__(self) -> None:
-        self._family: list[Any] = []
         self.splits: list[tuple[int, int, str]] = []
         self.children: list[Child] = []
 
@@ -320,19 +316,12 @@ class TestBuild:
     def test_axes_with_the_same_groups_share_a_communicator(self) -> None:
         nccl = Nccl()
         groups = built(nccl=nccl)
-        assert [split[2] for split in nccl.splits] == ["tp", "dp", "pp", "tp-pp"]
+        assert [split[2] for split in nccl.splits] == ["tp", "cp", "dp", "pp", "tp-pp"]
         assert nccl.splits[0] == (2, 5, "tp")
         assert groups.dp.nccl is groups["dp-cp"].nccl
-        assert groups.cp.nccl is groups.ep.nccl
+        assert groups.cp.nccl is groups.ep.nccl  # of one rank each
         groups.close()
-        assert [child.closed for child in nccl.children] == [1] * 4
-
-    def test_a_group_of_one_rank_costs_nothing_before_it_is_used(self) -> None:
-        groups = built(nccl=Nccl())
-        alone = groups.cp.nccl
-        assert isinstance(alone, Alone)
-        assert (alone.closed, groups.ep.nccl) == (False, alone)
-        assert (alone.rank, alone.size, alone.name, alone.timeout) == (0, 1, "cp", 7.0)
+        assert [child.closed for child in nccl.children] == [1] * 5
 
     def test_only_the_axes_asked_for(self) -> None:
         groups = built(axes=("tp", "tp-dp"))

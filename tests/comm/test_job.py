@@ -10,10 +10,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from cases import cases
 
 from dispatcher.comm import (
-    Buffer,
     CommWarning,
     GroupError,
     NcclError,
@@ -79,9 +77,6 @@ class Nccl:
         return self.codes.get(name, 0)
 
 
-SOME = Buffer(0x1000, 8)
-
-
 def info(rank: int, host: str = "h", **fields: Any) -> RankInfo:
     return RankInfo(rank, host, fields.pop("host_key", host), rank % 2, 2, **fields)
 
@@ -133,10 +128,6 @@ class TestNccl:
         one = with_nccl(made(), nccl)
         one.nccl_communicator(blocking=False)
         assert nccl.ways == [True, False]
-        alone = one.parallel().tp.nccl
-        assert alone is not None
-        alone.all_reduce(SOME)
-        assert nccl.ways == [True, False, False]
 
     def test_a_start_that_blocks_for_ever_is_named_and_aborted(
         self, monkeypatch: pytest.MonkeyPatch
@@ -163,11 +154,13 @@ class TestNccl:
 
         assert together(2, work) == [count] * 2
 
-    def test_an_id_of_its_own_is_taken(self) -> None:
-        nccl = Nccl()
-        with_nccl(made(), nccl).nccl_communicator(id=bytes([7]) * 128, ranks_per_id=1)
-        assert [bytes(each) for each in nccl.ids] == [bytes([7]) * 128]
-        assert nccl.calls == []
+    def test_an_id_for_other_bindings_is_the_same_on_all_ranks(self) -> None:
+        def work(exchange: Exchange) -> tuple[UniqueId, list[str]]:
+            one = with_nccl(Job(exchange, [info(0), info(1)], 20.0), nccl := Nccl())
+            return one.nccl_id(), nccl.calls
+
+        made_by = [["unique_id"], []]
+        assert together(2, work) == [(UniqueId(b"001" + bytes(125)), calls) for calls in made_by]
 
     @pytest.mark.parametrize(
         ("gpu", "hint"), [(None, "job.init_torch() uses gloo"), (0, "export NCCL_DEBUG=INFO")]
@@ -299,44 +292,11 @@ class TestParallel:
         ranks = together(2, work)
         assert warned == [(ranks[0], CommWarning)]
 
-    def test_a_communicator_of_one_rank_starts_when_it_is_used(self) -> None:
-        nccl = Nccl()
-        one = with_nccl(made(), nccl)
-        world = one.nccl_communicator()
-        tp = one.parallel().tp.nccl
-        assert tp is not None
-        assert (nccl.splits, nccl.calls, tp.closed) == ([], ["unique_id"], False)
-        inside, end = ["ncclGroupStart", "ncclAllReduce"], "ncclGroupEnd"
-        with world.group(), pytest.raises(NcclError, match="tp: starts with its first call"):
-            tp.all_reduce(SOME)
-        with tp.group():
-            tp.all_reduce(SOME)
-        assert nccl.calls[1:] == ["ncclGroupStart", end, "unique_id", *inside, end]
-        one.close()
-        assert (tp.closed, world.closed) == (True, True)
-        assert nccl.calls[-4:] == ["ncclCommFinalize", "ncclCommDestroy"] * 2
-        with pytest.raises(NcclError, match="tp: the communicator is closed"):
-            tp.all_reduce(SOME)
-
-    @cases("end", ["close", "abort"])
-    def test_one_that_was_not_used_has_nothing_to_end(self, end: str) -> None:
+    def test_all_axes_of_one_rank_share_a_split(self) -> None:
         one = with_nccl(made(), nccl := Nccl())
         one.nccl_communicator()
-        tp = one.parallel().tp.nccl
-        assert tp is not None
-        before = list(nccl.calls)
-        getattr(tp, end)()
-        assert (tp.closed, nccl.calls) == (True, before)
-
-    def test_one_that_cannot_start_says_why(self) -> None:
-        one = with_nccl(made(), nccl := Nccl())
-        one.nccl_communicator()
-        tp = one.parallel().tp.nccl
-        assert tp is not None
-        nccl.codes["init_rank"] = 2
-        with pytest.raises(NcclError, match="rank 0 on h: tp: ncclCommInitRank: reason 2"):
-            tp.all_reduce(SOME)
-        assert (tp.closed, nccl.calls[-1]) == (True, "ncclCommAbort")
+        groups = one.parallel()
+        assert (nccl.splits, groups.tp.nccl) == ([(0, 0)], groups.pp.nccl)
 
     def test_torchs_groups_have_the_time_of_its_start(
         self, monkeypatch: pytest.MonkeyPatch

@@ -1,16 +1,10 @@
-"""NCCL communicators: collectives with a deadline on every call.
+"""NCCL communicators: an all_reduce with a deadline, and the splits of the world.
 
-Calls block, as NCCL's and torch's do by default, and a watchdog aborts the communicator of one
-that is late, which ends the call. A communicator made without blocking answers "in progress", and
-``finish`` asks for its state until it is done or the deadline passes. No rank sits inside NCCL
-then, and NCCL's manual ("Fault Tolerance") promises a safe abort for this way alone; but NCCL
-starts a thread for each call (2.30.7, ``ncclGroupEndInternal``), and torch 2.7.1 left it again for
-hangs that came and went (pytorch#153960, #154055).
-
-Order the calls alike on all ranks of a communicator, and those of several
-communicators alike too. Do not wait in MPI while a collective runs on the device.
-A collective is queued on a CUDA stream, as a kernel is: the call returns before the
-data is there, ``torch.cuda.synchronize()`` or the stream's order waits for it.
+Calls block, as NCCL's and torch's do by default. A watchdog aborts the communicator of a call that
+is late, which ends the call. A communicator made without blocking answers "in progress", and
+``finish`` asks for its state until it is done or the deadline passes; ``docs/guides/comm.md`` says
+what speaks for each. A collective is queued on a CUDA stream, as a kernel is: the call returns
+before the data is there.
 
 Source: https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/api.html.
 """
@@ -18,33 +12,94 @@ Source: https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/api.html.
 from __future__ import annotations
 
 import ctypes
+import math
+import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
-from dispatcher.comm.errors import NcclError, fold
+from dispatcher.comm.errors import NcclError
 from dispatcher.comm.exchange import Pause
-from dispatcher.comm.nccl.buffers import OPERATIONS, Buffer, as_buffer, current_stream
 from dispatcher.comm.nccl.library import IN_PROGRESS, NO_COLOR, Library
 from dispatcher.comm.nccl.watchdog import Watchdog
+
+#: ncclDataType_t by torch's name of the type
+_TYPES = {
+    "int8": 0, "uint8": 1, "bool": 1, "int32": 2, "uint32": 3, "int64": 4, "uint64": 5,
+    "float16": 6, "float32": 7, "float64": 8, "bfloat16": 9, "float8_e4m3fn": 10,
+    "float8_e5m2": 11,
+}  # fmt: skip
+#: the same types as numpy names them, where it has them
+_TYPESTRS = {
+    "i1": "int8", "u1": "uint8", "b1": "bool", "i4": "int32", "u4": "uint32", "i8": "int64",
+    "u8": "uint64", "f2": "float16", "f4": "float32", "f8": "float64",
+}  # fmt: skip
+#: ncclRedOp_t by name
+OPERATIONS = {"sum": 0, "prod": 1, "max": 2, "min": 3, "avg": 4}
 
 _WATCHDOG = Watchdog()
 _LOCK = threading.Lock()
 
 
-class Group(threading.local):
-    """The group that is open in this thread: NCCL has one a thread, whoever opened it."""
+@dataclass(frozen=True)
+class Buffer:
+    """``count`` elements of ``dtype`` (torch's name, as ``float32``) at device ``address``.
 
-    depth = 0
-    error: NcclError | None = None
+    device is the GPU's number if known: torch has a current stream for each.
+    """
 
-    def __init__(self) -> None:
-        self.members: list[Communicator] = []
+    address: int
+    count: int
+    dtype: str = "float32"
+    device: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.dtype not in _TYPES:
+            raise TypeError(f"nccl has no type {self.dtype!r}: one of {', '.join(_TYPES)}")
+        if self.count < 0 or (self.count and not self.address):
+            raise ValueError(f"no buffer: {self.count} elements at address {self.address:#x}")
+
+    @property
+    def code(self) -> int:
+        """Its ncclDataType_t."""
+        return _TYPES[self.dtype]
 
 
-OPEN_GROUP = Group()
+def as_buffer(thing: Any, *, on_host: bool = False) -> Buffer:
+    """The memory of a torch tensor, an array with ``__cuda_array_interface__``, or a Buffer.
+
+    on_host allows CPU memory (for a test's NCCL). torch is not imported: a tensor is known by its
+    attributes. Raises TypeError for what holds no device memory or a type NCCL has not, ValueError
+    for memory with gaps.
+    """
+    if isinstance(thing, Buffer):
+        return thing
+    if hasattr(thing, "data_ptr") and hasattr(thing, "is_contiguous"):
+        if not thing.is_contiguous():
+            raise ValueError("the tensor is not contiguous: give tensor.contiguous()")
+        if not thing.is_cuda and not on_host:
+            raise TypeError(f"the tensor is on {thing.device}, nccl needs it on a gpu")
+        device = thing.device.index if thing.is_cuda else None
+        dtype = str(thing.dtype).removeprefix("torch.")
+        return Buffer(int(thing.data_ptr()), int(thing.numel()), dtype, device)
+    interface = getattr(thing, "__cuda_array_interface__", None)
+    if not isinstance(interface, dict):
+        raise TypeError(f"no device memory: {type(thing).__name__}")
+    if interface.get("strides") is not None:
+        raise ValueError("the array is not contiguous")
+    kind = str(interface["typestr"])
+    count = math.prod(map(int, interface["shape"]))
+    return Buffer(int(interface["data"][0]), count, _TYPESTRS.get(kind[1:], kind))
+
+
+def current_stream(device: int | None) -> int:
+    """torch's current stream of this device (None: of the current one), else 0, CUDA's default."""
+    torch: Any = sys.modules.get("torch")
+    if torch is None or not torch.cuda.is_available():
+        return 0
+    return int(torch.cuda.current_stream(device).cuda_stream)
 
 
 class Communicator:
@@ -92,8 +147,6 @@ class Communicator:
         else:
             self.abort()
 
-    # ------------------------------------------------------------------ collectives
-
     def all_reduce(
         self, send: Any, receive: Any = None, *, op: str = "sum", stream: int | None = None
     ) -> None:
@@ -102,86 +155,13 @@ class Communicator:
         The sum of bool is whether any is true, as in torch.
         """
         source, target = self._pair(send, receive)
-        self._same("all_reduce", source.count, target.count)
+        if source.count != target.count:
+            raise ValueError(f"all_reduce: {source.count} elements sent, {target.count} received")
         code = _code(op, source.dtype)
-        self._queue("ncclAllReduce", source, target, source.count, source.code, code, stream=stream)
-
-    def broadcast(
-        self, send: Any, receive: Any = None, *, root: int = 0, stream: int | None = None
-    ) -> None:
-        """receive (send itself if None) = send of rank ``root``."""
-        source, target = self._pair(send, receive)
-        self._same("broadcast", source.count, target.count)
-        self._peer(root)
-        self._queue("ncclBroadcast", source, target, source.count, source.code, root, stream=stream)
-
-    def all_gather(self, send: Any, receive: Any, *, stream: int | None = None) -> None:
-        """receive = all ranks' send, in rank order; it has ``size`` times as many elements."""
-        source, target = self._pair(send, receive)
-        self._same("all_gather", source.count * self.size, target.count)
-        self._queue("ncclAllGather", source, target, source.count, source.code, stream=stream)
-
-    def reduce_scatter(
-        self, send: Any, receive: Any, *, op: str = "sum", stream: int | None = None
-    ) -> None:
-        """receive = this rank's part of op over the ranks' send, which is ``size`` parts long."""
-        source, target = self._pair(send, receive)
-        self._same("reduce_scatter", target.count * self.size, source.count)
-        code = _code(op, source.dtype)
-        self._queue(
-            "ncclReduceScatter", source, target, target.count, source.code, code, stream=stream
-        )
-
-    def send(self, data: Any, to: int, *, stream: int | None = None) -> None:
-        """Queue ``data`` for rank ``to``, which must call recv; several at once: ``group()``."""
-        self._point_to_point("ncclSend", data, to, stream)
-
-    def recv(self, data: Any, source: int, *, stream: int | None = None) -> None:
-        """Fill ``data`` with what rank ``source`` sends; the same count and type there."""
-        self._point_to_point("ncclRecv", data, source, stream)
-
-    @contextmanager
-    def group(self) -> Iterator[None]:
-        """Calls inside start together at its end, so a ring of sends cannot wait in a circle.
-
-        They may be those of several communicators. When one fails all of them are aborted, at
-        the end, as NCCL frees nothing inside a group; what is raised is the first failure.
-        """
-        self._open()
-        self._check(self._library.call("ncclGroupStart"), "ncclGroupStart")
-        OPEN_GROUP.depth += 1
-        try:
-            yield
-        except BaseException:
-            with suppress(NcclError):  # which follows from what is raised
-                self._end_group()
-            raise
-        self._end_group()
-
-    def _end_group(self) -> None:
-        OPEN_GROUP.depth -= 1
-        if OPEN_GROUP.depth:
-            code = self._library.call("ncclGroupEnd")
-            self._check(0 if code == IN_PROGRESS else code, "ncclGroupEnd")
-            return
-        members, failure = tuple(dict.fromkeys(OPEN_GROUP.members)), OPEN_GROUP.error
-        OPEN_GROUP.members, OPEN_GROUP.error = [], None
-        try:
-            end = "ncclGroupEnd"
-            code = self._run(end, self._library.call, end, others=members)
-            if not members:
-                self._check(code, "ncclGroupEnd")
-            for each in members:
-                what = f"{each._who}: {each.name}: ncclGroupEnd"
-                finish(each._library, each._open(), code, what, each.timeout)
-        except NcclError as error:
-            failure = failure or error
-        if failure is not None:
-            for each in members:
-                each.abort()
-            raise failure
-
-    # ------------------------------------------------------------------ life
+        where = current_stream(source.device) if stream is None else stream
+        addresses, call = (source.address, target.address), "ncclAllReduce"
+        words = (*addresses, source.count, source.code, code, self._open(), where)
+        self._settle(self._run(call, self._library.call, call, *words), call)
 
     def split(self, color: int | None, key: int = 0, *, name: str = "") -> Communicator | None:
         """The ranks with my color, by key and then rank; None for color None.
@@ -196,25 +176,6 @@ class Communicator:
         if color is None:
             return None
         return self._child(child, name or f"{self.name}/{color}", "ncclCommSplit")
-
-    def shrink(self, lost: Iterable[int], *, name: str = "") -> Communicator:
-        """The ranks that are left without ``lost``, numbered anew; this communicator is aborted.
-
-        Only those that are left call it, with the same ranks, from a thread that no call on this
-        communicator holds. What runs on it ends, and the data it was at is of no use. Needs NCCL
-        >= 2.27, else EnvironmentMissing.
-        """
-        gone = sorted(set(lost))
-        for rank in gone:
-            self._peer(rank)
-        if not gone or self.rank in gone:
-            raise ValueError(f"{self.name}: shrink without {gone} on rank {self.rank}")
-        child, call = ctypes.c_void_p(), "ncclCommShrink"
-        code = self._run(call, self._library.shrink, self._open(), gone, child)
-        self._settle(code, call)
-        made = self._child(child, name or f"{self.name} without {fold(gone)}", call)
-        self.abort()
-        return made
 
     def check(self) -> None:
         """Raises NcclError if the communicator broke since (a peer died, a link went down)."""
@@ -242,8 +203,6 @@ class Communicator:
         code = self._library.call("ncclCommDestroy", self._let_go())
         if code != IN_PROGRESS:
             self._check(code, "ncclCommDestroy")
-
-    # ------------------------------------------------------------------ below
 
     def _let_go(self) -> ctypes.c_void_p:
         """The handle, to one thread only; the communicator is closed from then on."""
@@ -293,48 +252,14 @@ class Communicator:
             )
         return buffer
 
-    def _same(self, call: str, needed: int, given: int) -> None:
-        if needed != given:
-            raise ValueError(f"{call}: {needed} elements needed for {self.size} ranks, not {given}")
-
-    def _peer(self, rank: int) -> None:
-        if not 0 <= rank < self.size:
-            raise ValueError(f"{self.name}: no rank {rank} among {self.size}")
-
-    def _queue(
-        self, call: str, source: Buffer, target: Buffer, *rest: int, stream: int | None
-    ) -> None:
-        where = current_stream(source.device) if stream is None else stream
-        self._call(call, source.address, target.address, *rest, self._open(), where)
-
-    def _point_to_point(self, call: str, data: Any, peer: int, stream: int | None) -> None:
-        self._peer(peer)
-        buffer = self._buffer(data)
-        where = current_stream(buffer.device) if stream is None else stream
-        self._call(call, buffer.address, buffer.count, buffer.code, peer, self._open(), where)
-
-    def _call(self, call: str, *arguments: object) -> None:
-        """Begin it and wait until it is queued; inside a group its end waits for all."""
-        if OPEN_GROUP.depth:
-            OPEN_GROUP.members.append(self)
-        code = self._run(call, self._library.call, call, *arguments)
-        if not OPEN_GROUP.depth:
-            self._settle(code, call)
-        elif code not in (0, IN_PROGRESS):
-            OPEN_GROUP.error = OPEN_GROUP.error or self._error(code, call)
-            raise OPEN_GROUP.error
-
-    def _run(
-        self, name: str, call: Callable[..., int], *words: Any, others: Sequence[Communicator] = ()
-    ) -> int:
-        """NCCL's answer; a call that is late ends, as this communicator and the others abort."""
+    def _run(self, name: str, call: Callable[..., int], *words: Any) -> int:
+        """NCCL's answer; a call that is late ends, as this communicator is aborted."""
         late = False
 
         def abort() -> None:
             nonlocal late
             late = True
-            for each in (self, *others):
-                each.abort()
+            self.abort()
 
         code = _WATCHDOG.run(self.timeout, abort, call, *words)
         if late:

@@ -4,8 +4,7 @@ An id is 128 bytes made by ``ncclGetUniqueId``: an address of the process that m
 random number, the only thing that admits a rank. Whoever knows the bytes can join,
 so text of any kind has a hash of them only.
 
-Ids of other bindings work too: ``UniqueId.of`` takes nccl4py's (``as_bytes``),
-cupy's (a tuple of 128 ints) and plain bytes; ``bytes(id)`` gives them back.
+nccl4py and cupy take ``bytes(id)`` (``docs/recipes``).
 
 ``load()`` finds the library and gives its calls with types. Searched in this order, so that a
 rank uses the very library torch has or will load (two ranks with two versions cannot talk):
@@ -29,7 +28,7 @@ import importlib
 import importlib.util
 import os
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from dispatcher.comm.errors import EnvironmentMissing, NcclError
@@ -39,28 +38,13 @@ SIZE = 128
 
 @dataclass(frozen=True, repr=False)
 class UniqueId:
-    """An id for one communicator, once; ``as_bytes`` is the secret itself, as nccl4py names it."""
+    """An id for one communicator, once; ``bytes(id)`` is the secret itself."""
 
     as_bytes: bytes
 
     def __post_init__(self) -> None:
         if len(self.as_bytes) != SIZE:
             raise ValueError(f"a unique id has {SIZE} bytes, not {len(self.as_bytes)}")
-
-    @classmethod
-    def of(cls, other: object) -> UniqueId:
-        """The same id out of another binding's object; TypeError if it is none."""
-        if isinstance(other, cls):
-            return other
-        raw = getattr(other, "as_bytes", other)
-        if callable(raw):
-            raw = raw()
-        if isinstance(raw, (bytes, bytearray, memoryview)):
-            return cls(bytes(raw))
-        if isinstance(raw, Iterable) and not isinstance(raw, str):
-            # cupy's ints are signed chars
-            return cls(bytes(int(byte) & 0xFF for byte in raw))
-        raise TypeError(f"no unique id: {type(other).__name__}")
 
     def __bytes__(self) -> bytes:
         return self.as_bytes
@@ -82,8 +66,6 @@ IN_PROGRESS = 7
 NO_COLOR = -1
 _OLDEST = 21400
 _SPLIT = 21800
-_SHRINK = 22700
-_SHRINK_ABORT = 1
 #: From this version on a communicator can start from several ids.
 SCALABLE = 22300
 
@@ -119,22 +101,14 @@ _SIGNATURES: dict[str, tuple[object, ...]] = {
     "ncclCommInitRankScalable": (_Pointer, _Int, _Int, _Int, ctypes.POINTER(_Id), _Pointer),
     "ncclCommGetAsyncError": (_Pointer, ctypes.POINTER(_Int)),
     "ncclCommSplit": (_Pointer, _Int, _Int, _Pointer, _Pointer),
-    "ncclCommShrink": (_Pointer, ctypes.POINTER(_Int), _Int, _Pointer, _Pointer, _Int),
     "ncclCommCount": (_Pointer, ctypes.POINTER(_Int)),
     "ncclCommUserRank": (_Pointer, ctypes.POINTER(_Int)),
     "ncclCommFinalize": (_Pointer,),
     "ncclCommDestroy": (_Pointer,),
     "ncclCommAbort": (_Pointer,),
-    "ncclGroupStart": (),
-    "ncclGroupEnd": (),
     "ncclAllReduce": (_Pointer, _Pointer, _Size, _Int, _Int, _Pointer, _Pointer),
-    "ncclBroadcast": (_Pointer, _Pointer, _Size, _Int, _Int, _Pointer, _Pointer),
-    "ncclAllGather": (_Pointer, _Pointer, _Size, _Int, _Pointer, _Pointer),
-    "ncclReduceScatter": (_Pointer, _Pointer, _Size, _Int, _Int, _Pointer, _Pointer),
-    "ncclSend": (_Pointer, _Size, _Int, _Int, _Pointer, _Pointer),
-    "ncclRecv": (_Pointer, _Size, _Int, _Int, _Pointer, _Pointer),
 }
-_NEWER = ("ncclCommInitRankScalable", "ncclCommShrink", "ncclCommSplit")
+_NEWER = ("ncclCommInitRankScalable", "ncclCommSplit")
 
 
 class Library:
@@ -208,25 +182,12 @@ class Library:
 
     def split(self, parent: ctypes.c_void_p, color: int, key: int, child: ctypes.c_void_p) -> int:
         """Splits, in the parent's way; ``child`` stays null for ``NO_COLOR``. NCCL >= 2.18."""
-        self._needs(_SPLIT, "groups need 2.18")
-        return int(self._calls.ncclCommSplit(parent, color, key, ctypes.byref(child), None))
-
-    def shrink(self, parent: ctypes.c_void_p, lost: Sequence[int], child: ctypes.c_void_p) -> int:
-        """Makes a communicator of the others, in the parent's way, and ends what runs on that.
-
-        Only the others call it. Needs NCCL >= 2.27.
-        """
-        self._needs(_SHRINK, "going on without lost ranks needs 2.27")
-        ranks = (_Int * len(lost))(*lost)
-        shrink = self._calls.ncclCommShrink
-        return int(shrink(parent, ranks, len(lost), ctypes.byref(child), None, _SHRINK_ABORT))
-
-    def _needs(self, version: int, what: str) -> None:
-        if self.version < version:
+        if self.version < _SPLIT:
             raise EnvironmentMissing(
-                f"nccl: {self.path}: is {spell(self.version)}, {what} or later",
+                f"nccl: {self.path}: is {spell(self.version)}, groups need 2.18 or later",
                 hint="pip install nvidia-nccl-cu13",
             )
+        return int(self._calls.ncclCommSplit(parent, color, key, ctypes.byref(child), None))
 
     def state(self, handle: ctypes.c_void_p) -> int:
         """The communicator's asynchronous state: 0 well, ``IN_PROGRESS``, else what broke."""

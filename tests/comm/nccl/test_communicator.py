@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
+import sys
 import threading
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from cases import cases
 
 from dispatcher.comm import Buffer, Communicator, NcclError
-from dispatcher.comm.nccl.buffers import OPERATIONS
+from dispatcher.comm.nccl.communicator import as_buffer, current_stream
 from dispatcher.comm.nccl.library import IN_PROGRESS
 
 
@@ -36,11 +37,6 @@ class Calls:
         self.made.append(("split", color, key))
         child.value = None if color == -1 else 8
         return IN_PROGRESS
-
-    def shrink(self, parent: object, lost: list[int], child: ctypes.c_void_p) -> int:
-        self.made.append(("shrink", lost))
-        child.value = 8
-        return self.code
 
     def place(self, handle: object) -> tuple[int, int]:
         return 1, self.size
@@ -85,7 +81,6 @@ def hasty(calls: Calls) -> Communicator:
 
 
 SOME = Buffer(0x1000, 8)
-MORE = Buffer(0x2000, 32)
 
 
 def test_a_call_waits_until_it_is_queued(calls: Calls, communicator: Communicator) -> None:
@@ -97,16 +92,10 @@ def test_a_call_waits_until_it_is_queued(calls: Calls, communicator: Communicato
     assert calls.states == []
 
 
-@pytest.mark.parametrize(
-    ("op", "code"), [("sum", "max"), ("max", "max"), ("prod", "prod"), ("min", "min")]
-)
-def test_a_reduction_of_bool_is_a_bool(
-    op: str, code: str, calls: Calls, communicator: Communicator
-) -> None:
-    four, one = Buffer(0x2000, 32, "bool"), Buffer(0x1000, 8, "bool")
-    communicator.all_reduce(one, op=op)
-    communicator.reduce_scatter(four, one, op=op)
-    assert [(call[4], call[5]) for call in calls.made] == [(1, OPERATIONS[code])] * 2
+@cases("op, code", [("sum", 2), ("max", 2), ("prod", 1), ("min", 3)])
+def test_a_reduction_of_bool_is_a_bool(op: str, code: int) -> None:
+    made(calls := Calls()).all_reduce(Buffer(0x1000, 8, "bool"), op=op)
+    assert [(call[4], call[5]) for call in calls.made] == [(1, code)]
 
 
 def test_the_deadline_aborts(calls: Calls, hasty: Communicator) -> None:
@@ -134,19 +123,6 @@ class TestACallThatBlocks:
         assert calls.names == ["ncclAllReduce", "ncclCommAbort"]
         assert hasty.closed
 
-    def test_the_end_of_a_group_with_all_that_are_in_it(
-        self, calls: Calls, hasty: Communicator
-    ) -> None:
-        calls.blocks, other = "ncclGroupEnd", made(calls, 9, name="tp")
-
-        def fail() -> None:
-            with hasty.group():
-                other.send(SOME, 2)
-
-        with pytest.raises(NcclError, match=r"world: ncclGroupEnd: not done after 0.2 s"):
-            fail()
-        assert (hasty.closed, other.closed) == (True, True)
-
     def test_the_last_word(self, calls: Calls, hasty: Communicator) -> None:
         calls.blocks = "ncclCommFinalize"
         with pytest.raises(NcclError, match=r"world: ncclCommFinalize: not done after 0.2 s"):
@@ -168,15 +144,12 @@ class TestACallThatBlocks:
 
 def test_memory_of_another_gpu_is_refused(calls: Calls) -> None:
     one, elsewhere = made(calls, device=3), Buffer(0x1000, 8, device=0)
-    with pytest.raises(ValueError, match="world: the memory is on gpu 0, the communicator is of"):
-        one.all_reduce(elsewhere)
-    with pytest.raises(ValueError, match="gpu 3"):
-        one.send(elsewhere, 0)
-    one.send(Buffer(0x1000, 8, device=3), 0)
+    for words in ((elsewhere,), (SOME, elsewhere)):
+        with pytest.raises(ValueError, match=r"world: the memory is on gpu 0, .* is of gpu 3"):
+            one.all_reduce(*words)
+    one.all_reduce(Buffer(0x1000, 8, device=3))
     one.all_reduce(SOME)  # nobody knows where that is
-    with pytest.raises(ValueError, match="gpu 0"):
-        one.all_reduce(SOME, elsewhere)
-    assert calls.names == ["ncclSend", "ncclAllReduce"]
+    assert calls.names == ["ncclAllReduce"] * 2
     calls.states = [0, 0]
     child = one.split(0)
     assert child is not None
@@ -185,8 +158,8 @@ def test_memory_of_another_gpu_is_refused(calls: Calls) -> None:
 
 def test_a_refusal_aborts_in_nccls_words(calls: Calls, communicator: Communicator) -> None:
     calls.code = 4
-    with pytest.raises(NcclError, match="ncclBroadcast: reason 4") as caught:
-        communicator.broadcast(SOME)
+    with pytest.raises(NcclError, match="ncclAllReduce: reason 4") as caught:
+        communicator.all_reduce(SOME)
     assert caught.value.code == 4
     assert communicator.closed
 
@@ -200,16 +173,6 @@ def test_an_asynchronous_error_is_found(calls: Calls, communicator: Communicator
     assert calls.names == ["ncclCommAbort"]
     communicator.abort()
     assert calls.names == ["ncclCommAbort"]
-
-
-def test_calls_in_a_group_wait_at_its_end(calls: Calls, communicator: Communicator) -> None:
-    calls.states = [0]
-    with communicator.group():
-        calls.code = IN_PROGRESS
-        communicator.send(SOME, 2)
-        communicator.recv(MORE, 0)
-    assert calls.names == ["ncclGroupStart", "ncclSend", "ncclRecv", "ncclGroupEnd"]
-    assert calls.states == []
 
 
 def test_a_split_waits_for_parent_and_child(calls: Calls, communicator: Communicator) -> None:
@@ -242,44 +205,28 @@ def test_leaving_with_an_error_aborts(calls: Calls, communicator: Communicator) 
     assert calls.names == ["ncclCommAbort"]
 
 
-def test_sizes_and_names_are_checked_before_nccl_is_called(
-    calls: Calls, communicator: Communicator
-) -> None:
-    with pytest.raises(ValueError, match="all_gather: 32 elements needed for 4 ranks, not 8"):
-        communicator.all_gather(SOME, Buffer(1, 8))
-    with pytest.raises(ValueError, match="reduce_scatter: 32 elements needed for 4 ranks, not 8"):
-        communicator.reduce_scatter(SOME, Buffer(1, 8))
-    with pytest.raises(ValueError, match="no rank 4 among 4"):
-        communicator.send(SOME, 4)
-    with pytest.raises(ValueError, match="no reduction 'mean'"):
-        communicator.all_reduce(SOME, op="mean")
-    with pytest.raises(ValueError, match="no average of bool"):
-        communicator.all_reduce(Buffer(1, 8, "bool"), op="avg")
-    with pytest.raises(TypeError, match="send is float32, receive is int8"):
-        communicator.all_reduce(SOME, Buffer(1, 8, "int8"))
-    assert calls.made == []
-    assert not communicator.closed
+@cases(
+    "given, why",
+    [
+        ({"receive": Buffer(0x2000, 32)}, "all_reduce: 8 elements sent, 32 received"),
+        ({"op": "mean"}, "no reduction 'mean'"),
+        ({"send": Buffer(1, 8, "bool"), "op": "avg"}, "no average of bool"),
+        ({"receive": Buffer(1, 8, "int8")}, "send is float32, receive is int8"),
+    ],
+)
+def test_what_fits_not_is_refused_before_nccl_is_called(given: dict[str, Any], why: str) -> None:
+    communicator = made(calls := Calls())
+    with pytest.raises((ValueError, TypeError), match=why):
+        communicator.all_reduce(**{"send": SOME, **given})
+    assert (calls.made, communicator.closed) == ([], False)
 
 
-def test_each_call_has_its_arguments(calls: Calls, communicator: Communicator) -> None:
-    one, four = Buffer(0x1000, 8, "int64"), Buffer(0x2000, 32, "int64")
-    communicator.all_reduce(one, Buffer(0x3000, 8, "int64"), op="min", stream=9)
-    communicator.broadcast(one, Buffer(0x3000, 8, "int64"), root=3, stream=9)
-    communicator.all_gather(one, four, stream=9)
-    communicator.reduce_scatter(four, one, op="avg", stream=9)
-    communicator.send(one, 0, stream=9)
-    communicator.recv(four, 3, stream=9)
-    made = [
-        tuple(getattr(word, "value", word) for word in call) for call in calls.made
-    ]  # the handle is 7
-    assert made == [
-        ("ncclAllReduce", 0x1000, 0x3000, 8, 4, 3, 7, 9),
-        ("ncclBroadcast", 0x1000, 0x3000, 8, 4, 3, 7, 9),
-        ("ncclAllGather", 0x1000, 0x2000, 8, 4, 7, 9),
-        ("ncclReduceScatter", 0x2000, 0x1000, 8, 4, 4, 7, 9),
-        ("ncclSend", 0x1000, 8, 4, 0, 7, 9),
-        ("ncclRecv", 0x2000, 32, 4, 3, 7, 9),
-    ]
+def test_each_word_has_its_place(calls: Calls, communicator: Communicator) -> None:
+    one, other = Buffer(0x1000, 8, "int64"), Buffer(0x3000, 8, "int64")
+    communicator.all_reduce(one, other, op="min", stream=9)
+    (call,) = calls.made
+    words = tuple(getattr(word, "value", word) for word in call)  # the handle is 7
+    assert words == ("ncclAllReduce", 0x1000, 0x3000, 8, 4, 3, 7, 9)
 
 
 def test_without_a_stream_it_is_the_current_one(
@@ -289,111 +236,7 @@ def test_without_a_stream_it_is_the_current_one(
     monkeypatch.setattr("dispatcher.comm.nccl.communicator.current_stream", streams.__getitem__)
     communicator.all_reduce(SOME)
     communicator.all_reduce(Buffer(0x1000, 8, device=2))
-    communicator.send(Buffer(0x1000, 8, device=2), 0)
-    communicator.recv(SOME, 0)
-    assert [call[-1] for call in calls.made] == [5, 6, 6, 5]
-
-
-@pytest.mark.parametrize("rank", [-1, 4])
-def test_ranks_that_there_are_not(communicator: Communicator, calls: Calls, rank: int) -> None:
-    for call in (communicator.send, communicator.recv):
-        with pytest.raises(ValueError, match=f"world: no rank {rank} among 4"):
-            call(SOME, rank)
-    with pytest.raises(ValueError, match="no rank"):
-        communicator.broadcast(SOME, root=rank)
-    with pytest.raises(ValueError, match="all_reduce: 8 elements needed for 4 ranks, not 32"):
-        communicator.all_reduce(SOME, MORE)
-    with pytest.raises(ValueError, match="broadcast: 8 elements needed for 4 ranks, not 32"):
-        communicator.broadcast(SOME, MORE)
-    assert calls.made == []
-
-
-class TestGroupThatFails:
-    """Communicators of one thread share its group: all are waited for, and aborted together."""
-
-    @pytest.fixture
-    def other(self, calls: Calls) -> Communicator:
-        return made(calls, 9, name="tp")
-
-    def test_the_call_that_failed_is_named(
-        self, calls: Calls, communicator: Communicator, other: Communicator
-    ) -> None:
-        def fail() -> None:
-            with communicator.group():
-                other.send(SOME, 2)
-                calls.code = 4
-                communicator.send(SOME, 0)
-
-        with pytest.raises(NcclError, match="rank 1 on n1: world: ncclSend: reason 4"):
-            fail()
-        ends = ["ncclGroupEnd", "ncclCommAbort", "ncclCommAbort"]  # nothing is freed inside
-        assert calls.names == ["ncclGroupStart", "ncclSend", "ncclSend", *ends]
-        assert (communicator.closed, other.closed) == (True, True)
-        calls.code = 0
-        with made(calls, 11).group():  # and nothing is left of it
-            pass
-
-    def test_a_failure_that_the_program_passes_by_is_raised_at_the_end(
-        self, calls: Calls, communicator: Communicator
-    ) -> None:
-        def fail() -> None:
-            with communicator.group():
-                calls.code = 4
-                with contextlib.suppress(NcclError):
-                    communicator.send(SOME, 0)
-                calls.code = 0
-
-        with pytest.raises(NcclError, match=r"world: ncclSend: reason 4"):
-            fail()
-        assert communicator.closed
-
-    def test_every_communicator_is_waited_for(
-        self, calls: Calls, communicator: Communicator, other: Communicator
-    ) -> None:
-        def fail() -> None:
-            with communicator.group():
-                calls.code = IN_PROGRESS
-                communicator.send(SOME, 2)
-                other.send(SOME, 2)
-
-        calls.states = [0, IN_PROGRESS, 6]
-        with pytest.raises(NcclError, match="rank 1 on n1: tp: ncclGroupEnd: reason 6"):
-            fail()
-        assert calls.asked == [7, 9, 9]
-        assert (communicator.closed, other.closed) == (True, True)
-
-    def test_what_the_program_raised_is_kept(
-        self, calls: Calls, communicator: Communicator, other: Communicator
-    ) -> None:
-        def fail(code: int) -> None:
-            with communicator.group():
-                other.send(SOME, 2)
-                calls.code = code
-                communicator.send(SOME, 99)
-
-        for code, closed in ((0, False), (4, True)):
-            with pytest.raises(ValueError, match="world: no rank 99 among 4"):
-                fail(code)
-            assert other.closed == closed
-
-
-def test_groups_within_groups_wait_at_the_end_of_the_outer(
-    calls: Calls, communicator: Communicator
-) -> None:
-    calls.states = [0]
-    with communicator.group():
-        with communicator.group():
-            calls.code = IN_PROGRESS
-            communicator.send(SOME, 0)
-        assert calls.states == [0]
-    assert calls.states == []
-
-
-def test_a_group_that_cannot_begin(calls: Calls, communicator: Communicator) -> None:
-    calls.code = 3
-    with pytest.raises(NcclError, match="ncclGroupStart: reason 3"), communicator.group():
-        pytest.fail("it has begun")
-    assert calls.names == ["ncclGroupStart"]
+    assert [call[-1] for call in calls.made] == [5, 6]
 
 
 def test_a_split_has_a_name_and_the_parents_time(calls: Calls, communicator: Communicator) -> None:
@@ -444,27 +287,95 @@ def test_a_state_that_is_well_is_no_error(calls: Calls, communicator: Communicat
         communicator.check()
 
 
-class TestShrink:
-    def test_the_rest_goes_on_and_the_old_one_is_aborted(
-        self, calls: Calls, communicator: Communicator
+class Array:
+    """As cupy's and numba's."""
+
+    def __init__(self, **interface: object) -> None:
+        usual = {"shape": (2, 3), "typestr": "<f4", "data": (4096, False), "version": 3}
+        self.__cuda_array_interface__ = {**usual, **interface}
+
+
+class Tensor:
+    """As torch's: on a GPU unless told otherwise."""
+
+    dtype = "torch.bfloat16"
+
+    def __init__(self, *, cuda: bool = True, gaps: bool = False) -> None:
+        self.is_cuda, self.gaps = cuda, gaps
+        self.device = SimpleNamespace(index=2)
+
+    def is_contiguous(self) -> bool:
+        return not self.gaps
+
+    def data_ptr(self) -> int:
+        return 4096
+
+    def numel(self) -> int:
+        return 7
+
+
+class TestMemory:
+    @cases(
+        "thing, buffer",
+        [
+            (Array(), Buffer(4096, 6)),
+            (Array(typestr="<i8", shape=()), Buffer(4096, 1, "int64")),
+            (Array(typestr="|b1", shape=(3, 0, 2)), Buffer(4096, 0, "bool")),
+            (Tensor(), Buffer(4096, 7, "bfloat16", 2)),
+            (SOME, SOME),
+        ],
+    )
+    def test_it_is_taken_from_tensors_arrays_and_pointers(
+        self, thing: object, buffer: Buffer
     ) -> None:
-        calls.states = [0]
-        rest = communicator.shrink([3, 0, 3])
-        assert (rest.name, rest.timeout, rest.closed) == ("world without 0,3", 60.0, False)
-        assert calls.made[0] == ("shrink", [0, 3])
-        assert (calls.names[1:], communicator.closed) == (["ncclCommAbort"], True)
-        assert rest in rest._family
-        assert communicator not in rest._family
+        assert as_buffer(thing) == buffer
 
-    def test_one_that_fails_says_so(self, calls: Calls, communicator: Communicator) -> None:
-        calls.code = 6
-        with pytest.raises(NcclError, match="rank 1 on n1: world: ncclCommShrink: reason 6"):
-            communicator.shrink([0], name="rest")
-        assert communicator.closed
+    @cases(
+        "thing, why",
+        [
+            (Array(strides=(4, 8)), "not contiguous"),
+            (Array(typestr="<c16"), "no type '<c16'"),
+            (Tensor(gaps=True), r"give tensor.contiguous\(\)"),
+            (Tensor(cuda=False), "nccl needs it on a gpu"),
+            ([1.0], "no device memory: list"),
+        ],
+    )
+    def test_and_from_nothing_else(self, thing: object, why: str) -> None:
+        with pytest.raises((TypeError, ValueError), match=why):
+            as_buffer(thing)
 
-    @cases("lost", [[], [1], [0, 1], [4], [-1]])
-    def test_ranks_that_cannot_be_lost(self, lost: list[int]) -> None:
-        calls = Calls()
-        with pytest.raises(ValueError, match="world: "):
-            made(calls).shrink(lost)
-        assert calls.made == []
+    @cases(
+        "words, why",
+        [((4096, 6, "complex64"), "no type 'complex64'"), ((0, 6), "6 elements at address 0x0"),
+         ((4096, -1), "-1 elements")],
+    )  # fmt: skip
+    def test_what_is_no_buffer(self, words: tuple[Any, ...], why: str) -> None:
+        with pytest.raises((TypeError, ValueError), match=why):
+            Buffer(*words)
+        assert Buffer(0, 0).count == 0
+
+    @pytest.mark.torch
+    def test_a_tensor_of_torch(self) -> None:
+        torch = pytest.importorskip("torch")
+        tensor = torch.zeros(3, 4, dtype=torch.float64)
+        assert as_buffer(tensor, on_host=True) == Buffer(tensor.data_ptr(), 12, "float64")
+
+    def test_types_are_those_of_nccl_h(self) -> None:
+        codes = {
+            "int8": 0, "uint8": 1, "bool": 1, "int32": 2, "uint32": 3, "int64": 4, "uint64": 5,
+            "float16": 6, "float32": 7, "float64": 8, "bfloat16": 9, "float8_e4m3fn": 10,
+            "float8_e5m2": 11,
+        }  # fmt: skip
+        assert {name: Buffer(4096, 3, name).code for name in codes} == codes
+
+    @cases("torch, stream", [(None, 0), (False, 0), (True, 77)])
+    def test_the_current_stream_is_torchs(self, torch: bool | None, stream: int) -> None:
+        def current(device: int | None) -> SimpleNamespace:
+            assert device == 2
+            return SimpleNamespace(cuda_stream=77)
+
+        cuda = SimpleNamespace(is_available=lambda: torch, current_stream=current)
+        module = None if torch is None else SimpleNamespace(cuda=cuda)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setitem(sys.modules, "torch", module)
+            assert current_stream(2) == stream

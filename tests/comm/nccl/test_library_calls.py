@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import importlib
+import pickle
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -107,8 +108,8 @@ def test_an_old_library_is_refused(version: int, monkeypatch: pytest.MonkeyPatch
 
 
 def test_another_library_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(EnvironmentMissing, match="has no ncclSend"):
-        loaded(Nccl(lacks=("ncclSend",)), monkeypatch)
+    with pytest.raises(EnvironmentMissing, match="has no ncclAllReduce"):
+        loaded(Nccl(lacks=("ncclAllReduce",)), monkeypatch)
 
 
 def test_an_id_is_made_or_nccls_reason_told(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -118,6 +119,15 @@ def test_an_id_is_made_or_nccls_reason_told(monkeypatch: pytest.MonkeyPatch) -> 
     with pytest.raises(NcclError, match=r"ncclGetUniqueId: error 2: a cable is out$") as caught:
         broken.unique_id()
     assert caught.value.code == 2
+
+
+def test_an_id_is_a_secret() -> None:
+    one = UniqueId(RAW)
+    assert (bytes(one), f"{one} {one!r}") == (RAW, " ".join(["UniqueId(sha256 471fb943)"] * 2))
+    with pytest.raises(TypeError, match="secret"):
+        pickle.dumps(one)
+    with pytest.raises(ValueError, match="128 bytes, not 127"):
+        UniqueId(RAW[:-1])
 
 
 @pytest.mark.parametrize(
@@ -170,19 +180,6 @@ def test_a_split_is_in_the_parents_way(monkeypatch: pytest.MonkeyPatch) -> None:
     older = loaded(Nccl(21799), monkeypatch)
     with pytest.raises(EnvironmentMissing, match=r"is 2.17.99, groups need 2.18 or later"):
         older.split(parent, 0, 0, child)
-
-
-def test_a_shrink_ends_what_runs_and_is_for_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    nccl = Nccl(22700, code=IN_PROGRESS)
-    parent, child = ctypes.c_void_p(7), ctypes.c_void_p()
-    assert loaded(nccl, monkeypatch).shrink(parent, [1, 3], child) == IN_PROGRESS
-    ((name, (given, ranks, count, into, how, flags)),) = nccl.made
-    assert (name, given, list(ranks), count) == ("ncclCommShrink", parent, [1, 3], 2)
-    assert into._obj is child
-    assert (how, flags) == (None, 1)  # the parent's configuration, NCCL_SHRINK_ABORT
-    older = loaded(Nccl(22699, lacks=("ncclCommShrink",)), monkeypatch)
-    with pytest.raises(EnvironmentMissing, match=r"is 2.26.99, going on without lost ranks needs"):
-        older.shrink(parent, [1], child)
 
 
 def test_the_state_and_the_place(monkeypatch: pytest.MonkeyPatch) -> None:
