@@ -87,12 +87,6 @@ def once(data: bytes) -> Callable[[], Iterator[bytes]]:
     return lambda: iter([data])
 
 
-def events() -> Iterator[bytes]:
-    """A rank comes to PMIx, and tells others of events without end."""
-    yield control("pmix_wanted")
-    yield from again(control("pmi_name", rank=1, verb="notify", service=b"", address=bytes(4096)))()
-
-
 SPAWN = control("pmi_spawn", rank=1, segments=[[1, [b"id"], [[b"host", b"good"]]]], preput=[])
 #: name -> what is said once the ranks run
 LIES: dict[str, Callable[[], Iterator[bytes]]] = {
@@ -110,7 +104,6 @@ LIES: dict[str, Callable[[], Iterator[bytes]]] = {
     "huge frame": once(HEADER.pack(1, 0, 0, 0, 16 * MIB) + bytes(MIB)),
     "barriers": barriers,
     "names": names,
-    "events": events,
     "spawns": again(SPAWN),
     "stacks": again(control("stacks", number=1, ranks=[[1, 9, "S", "proc", bytes(256 << 10)]] * 3,
                             ras=b"", flights=[], recorders=[], natives=[])),

@@ -359,9 +359,6 @@ class Ranks:
     def add(self, name: bytes, first: int, job: Any, own: Sequence[int]) -> None:
         libpmix.Infos(job)
 
-    def notify(self, number: int, source: Any, range: int, pairs: Any) -> None:
-        libpmix.Infos(pairs)
-
     def answered(self, which: int) -> None:
         assert which in self.waiting, f"an answer that nobody waits for: {which}"
         self.waiting.discard(which)
@@ -460,8 +457,6 @@ def pmix_serving(data: bytes) -> None:
     )
     for number in range(1, 2 + take.below(8)):
         ranks.call(serving.upcalls, number)
-    for event in (take.blob(), *(one["data"] for one in ranks.told if one["type"] == "event")):
-        serving.take(library, {"type": "event", "data": event[take.below(2) :]})
     for asked in (one for one in ranks.told if "id" in one):
         for _ in range(take.below(3) if asked["type"] != "spawn" else 0):
             come = take.one((take.blob(), PUT, asked.get("data", b""), take.take(take.below(99))))

@@ -212,8 +212,6 @@ def test_lists_and_texts_and_files_are_bounded() -> None:
         assert is_taken("pmi_name", **{name: b"x" * TEXT_LIMIT})
         assert not is_taken("pmi_name", **{name: b"x" * (TEXT_LIMIT + 1)})
         assert not is_taken("pmi_name", **{name: b"a\nb"})
-    assert is_taken("pmi_name", verb="notify", address=b"\n" * mpi_events.EVENT_LIMIT)
-    assert not is_taken("pmi_name", verb="notify", address=b"x" * (mpi_events.EVENT_LIMIT + 1))
 
 
 def test_a_report_as_long_as_may_be() -> None:

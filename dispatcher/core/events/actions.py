@@ -142,14 +142,6 @@ class ShareWorld(Action):
 
 
 @value
-class PassOnEvent(Action):
-    """Let those who serve PMIx on ``nodes`` tell their ranks of an event of another host's."""
-
-    nodes: tuple[int, ...]
-    event: bytes
-
-
-@value
 class ServePmix(Action):
     """Have the agent of ``node`` serve PMIx to its ranks, one of which has asked."""
 

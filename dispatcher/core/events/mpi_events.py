@@ -14,9 +14,6 @@ from dispatcher.model.failure import Failure, Kind
 from dispatcher.model.frozen import Value, value
 from dispatcher.plan.job import placement
 
-#: bytes of what a rank tells those of other hosts by PMIx
-EVENT_LIMIT = 4096
-
 
 @value
 class PmiCommitted(OfAttempt):
@@ -45,8 +42,7 @@ class PmiAsked(OfAttempt):
     """The rank wants to ``publish``, ``lookup`` or ``unpublish`` ``service`` (at ``port``).
 
     ask: by PMIx, its number for this request. wait: until somebody publishes it. once: it is
-    published for the first that looks it up. Or it wants to ``notify`` ranks of other hosts: its
-    event is ``port``, in words that only hosts read.
+    published for the first that looks it up.
     """
 
     node: int

@@ -38,7 +38,6 @@ from dispatcher.core.events.actions import (
     Action,
     AnswerRank,
     AskWaiting,
-    PassOnEvent,
     ReleaseFence,
     ServePmix,
     ShareWorld,
@@ -61,8 +60,6 @@ LASTING = 4096
 #: what a lookup that waits takes here beside its name: so 4,000 may, and a rank waits in one at a
 #: time, or in some by its threads
 AWAITED = 256
-#: events of PMIx of a node that others hear of: each is sent to all of them
-MOST_EVENTS = 4096
 #: refused spawns of a node that the user is told of
 MOST_TOLD = 20
 
@@ -115,7 +112,6 @@ class MpiManager:
         self._using: set[int] = set()  # nodes whose ranks have come to MPI
         self._may_spawn: dict[int, tuple[float, float]] = {}  # node -> ranks it might, and when
         self._n_refused: Counter[int] = Counter()
-        self._n_events: Counter[int] = Counter()  # node -> those that others heard of
 
     # -- fences -------------------------------------------------------------------
 
@@ -160,8 +156,6 @@ class MpiManager:
         if self._plan.mpi == "none":
             raise FenceError(f"{event.name} in a job without MPI")
         match event:
-            case mpi_events.PmiAsked(verb="notify"):
-                return self._notify(event)
             case mpi_events.PmiAsked():
                 return self._answer(event)
             case mpi_events.PmiSpawnAsked(node):
@@ -173,21 +167,6 @@ class MpiManager:
                 worlds = [world.placed for world in self._worlds.values() if world.placed]
                 return [ServePmix(node), *(ShareWorld(node, world) for world in worlds)]
         return []
-
-    def _notify(self, event: mpi_events.PmiAsked) -> list[Action]:
-        """Pass an event on to the other hosts that serve PMIx; no other has anybody to hear it."""
-        node = event.node
-        if node not in self._serving:
-            raise FenceError("an event by PMIx, which no rank there uses")
-        if not self._ranks.is_alive(event.rank, node):
-            return []
-        self._n_events[node] += 1
-        if self._n_events[node] == MOST_EVENTS + 1:
-            why = f"MPI: {MOST_EVENTS:,} events of its ranks were told to other hosts, and no more"
-            return [Tell(ev.NodeNoticed(node, f"{why} are (PMIx_Notify_event)"))]
-        others = tuple(sorted(self._serving - {node}))
-        is_heard = others and self._n_events[node] <= MOST_EVENTS
-        return [PassOnEvent(others, event.port)] if is_heard else []
 
     def _answer(self, event: mpi_events.PmiAsked) -> list[Action]:
         """The answer to a rank's publish, lookup or unpublish, and to those who waited for it."""

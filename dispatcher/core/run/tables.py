@@ -29,7 +29,7 @@ from typing import TypeVar
 
 from dispatcher.core.events import mpi_events
 from dispatcher.core.events import run_events as ev
-from dispatcher.core.events.actions import Action, PassOnEvent, ReleaseFence
+from dispatcher.core.events.actions import Action, ReleaseFence
 from dispatcher.core.events.run_events import Facts
 from dispatcher.core.run import restart
 from dispatcher.model.names import plural
@@ -399,7 +399,7 @@ class Assigned:
 
 def for_hosts(action: Action, assigned: Sequence[int]) -> Action:
     """``action`` of an attempt, which means nodes of its plan, for the hosts that have them."""
-    if isinstance(action, (ReleaseFence, PassOnEvent)):
+    if isinstance(action, ReleaseFence):
         return replace(action, nodes=tuple(assigned[node] for node in action.nodes))
     node = action.node  # type: ignore[attr-defined]
     return action if assigned[node] == node else replace(action, node=assigned[node])  # type: ignore[call-arg]

@@ -63,7 +63,7 @@ CARRIED_OUT: dict[str, dict[str, str]] = {
     PREPARED: {"probe": "probe"},
     RUNNING: {
         "spawn": "spawn", "sample": "sample", "mpi_look": "pmi", "pmix": "pmi",
-        "pmix_world": "pmi", "pmix_event": "pmi",
+        "pmix_world": "pmi",
         "pmi_release": "pmi", "pmi_answer": "pmi", "pmi_who": "pmi",
     },
 }  # fmt: skip

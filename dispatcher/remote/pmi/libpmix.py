@@ -77,7 +77,6 @@ Aborted = ctypes.CFUNCTYPE(_I, _ONE, _P, _I, ctypes.c_char_p, _P, _S, _P, _P)
 Fenced = ctypes.CFUNCTYPE(_I, _ONE, _S, _P, _S, _P, _S, _P, _P)
 Released = ctypes.CFUNCTYPE(None, _I, _P, _S, _P, _P, _P)
 Fetched = ctypes.CFUNCTYPE(None, _I, _P, _S, _P)
-Notified = ctypes.CFUNCTYPE(None, _I, _P)
 
 
 class Infos:
@@ -101,9 +100,6 @@ class Infos:
             text = ctypes.create_string_buffer(value)
             self.kept.append(text)
             return ctypes.addressof(text)
-        if type == PROC:
-            self.kept.append(value)
-            return ctypes.addressof(value)
         if type == DATA_ARRAY and isinstance(value, ctypes.Array):
             members = DataArray(PROC, len(value), ctypes.addressof(value))
             self.kept += (value, members)
@@ -147,9 +143,6 @@ class Library:
         self.fetching: dict[int, Callable[[int, bytes], None]] = {}
         self.n_fetched = 0
         self.on_fetched = Fetched(self.fetched)
-        self.notifying: dict[int, Any] = {}  # what the library still reads
-        self.n_notified = 0
-        self.on_notified = Notified(self.notified)
 
         def on_connected(proc: Any, *_: Any) -> int:
             tell("connected", rank=self.number(proc))
@@ -252,21 +245,6 @@ class Library:
     def fetched(self, status: int, data: int | None, size: int, key: int) -> None:
         """The library has what ``fetch`` asked for."""
         self.fetching.pop(key)(status, ctypes.string_at(data, size) if data else b"")
-
-    def notify(self, number: int, source: Proc, range: int, pairs: Pairs) -> None:
-        """Let ranks of this host hear of an event of another, if they are in its ``range``."""
-        self.n_notified += 1
-        key, infos = self.n_notified, Infos(pairs)
-        self.notifying[key] = source, infos
-        who, size = ctypes.byref(source), _S(infos.size)
-        where = ctypes.c_uint8(range)
-        call = self.calls.PMIx_Notify_event
-        if call(_I(number), who, where, infos.array, size, self.on_notified, _P(key)) != SUCCESS:
-            self.notified(SUCCESS, key)
-
-    def notified(self, status: int, key: int) -> None:
-        """The library has told whom ``notify`` was for, and reads no more of it."""
-        self.notifying.pop(key, None)
 
     def _port(self, proc: Proc) -> int:
         """Where it listens, as it would tell a rank in its environment."""

@@ -67,11 +67,10 @@ class PmiReplies:
             from dispatcher.remote.pmi.mpi_library import find_inside
 
             return [("send", "mpi_inside", find_inside(state, message))]
-        if kind in ("pmix_world", "pmix_event") or message.get("ask"):
+        if kind == "pmix_world" or message.get("ask"):
             if self.bridge is None:
                 return []
-            of = {"pmix_world": self.bridge.spread, "pmix_event": self.bridge.pass_on}
-            return of.get(kind, self.bridge.answer)(message)
+            return (self.bridge.spread if kind == "pmix_world" else self.bridge.answer)(message)
         if self.bridge is not None and kind != "pmi_answer":
             answered = self.bridge.order(message)
             if answered is not None:

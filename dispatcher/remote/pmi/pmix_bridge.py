@@ -192,12 +192,6 @@ class PmixBridge:
         self._write()
         return []
 
-    def pass_on(self, message: dict[str, Any]) -> list[Action]:
-        """The order ``pmix_event``: what a rank of another host tells those of this one."""
-        self.outgoing += control("event", data=message["data"])
-        self._write()
-        return []
-
     def who(self, seconds: float, index: int = 0, fence: str = "WORLD" + TAG) -> list[Action]:
         """Report ranks here that others wait for in ``fence``; libpmix tells not which are in."""
         worlds = {0: self.world, **self.state.worlds}
@@ -266,10 +260,6 @@ class PmixBridge:
         self.asked[id] = rank
         fields = {"rank": rank, "ask": id, "verb": verb, "service": key, "address": value}
         return [("send", "pmi_name", {**fields, **how})]
-
-    def _event(self, now: float, rank: int, data: bytes) -> list[Action]:
-        fields = {"rank": rank, "verb": "notify", "service": b"", "address": data}
-        return [("send", "pmi_name", fields)]
 
     def _spawn(self, now: float, id: int, rank: int, segments: list[Any]) -> list[Action]:
         self.asked[id] = rank

@@ -14,7 +14,7 @@ Frames to the agent: up (mpi, pmix, version), connected and finalized (rank), ab
 (rank, code, text), trouble (why, mpi), notice (text); fence (id, members, data) and what
 ``pmix_upcalls`` has, each with its id if it is answered. From it: part (id, data), release (id,
 status, number); world (name, first, hosts [[name, ranks]], nodes, node, apps): one that was
-spawned; event (data): of another host.
+spawned.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from _thread import allocate_lock
 from dispatcher.remote.host import tcp_peer
 from dispatcher.remote.pmi import mpi_library
 from dispatcher.remote.pmi.libpmix import Library, LoadError, job_of
-from dispatcher.remote.pmi.pmix_upcalls import UNPACK_FAILURE, functions, unpacked
+from dispatcher.remote.pmi.pmix_upcalls import UNPACK_FAILURE, functions
 from dispatcher.remote.protocol.frames import Decoder, WireError, control
 from dispatcher.remote.protocol.packing import PackError, unpack
 
@@ -43,6 +43,8 @@ FENCE_LIMIT, OUT_OF_RESOURCE, NOT_FOUND = 15 << 20, -29, -46
 MOST_NEEDED = 16
 #: bytes kept of what ranks of other hosts have put, and what each of them counts besides
 KNOWN_LIMIT, KNOWN = 64 << 20, 512
+#: libpmix tells ranks of this host by itself, and calls it a success
+UNHEARD = "MPI: rank %d notifies others (PMIx_Notify_event); those on other hosts do not hear of it"
 #: what hosts tell each other of each of their ranks that connect
 PUT = {"type": str, "namespace": bytes, "rank": int, "status": int, "data": bytes}
 
@@ -71,7 +73,8 @@ class Serving:
         self.answers: dict[int, Any] = {}
         self.n_asked = 0
         self.library: Library | None = None
-        self.upcalls = functions(self.asked, self.number, self.is_near)
+        self.upcalls = functions(self.asked, self.number)
+        self.told = False  # that events do not cross hosts
         self.parts: dict[int, list[bytes]] = {}  # of what an answer brings
         self.connecting: set[int] = set()  # worlds that connect learn of each other then:
         self.known: dict[tuple[bytes, int], bytes] = {}  # what ranks of other hosts have put
@@ -152,16 +155,12 @@ class Serving:
         assert self.library is not None
         return self.library.number(proc)
 
-    def is_near(self, proc: Any) -> bool:
-        """Whether what ``proc`` tells others concerns no other host: all are here, or it is not."""
-        assert self.library is not None
-        here = self.library.local.get(proc[0].namespace, ())
-        return len(self.job["hosts"]) == 1 or proc[0].rank not in here
-
     def asked(self, kind: str, answer: Any, **fields: Any) -> None:
         """Ranks of this host want what ``kind`` says; ``answer`` is for them."""
         if kind == "event":
-            self.tell(kind, **fields)
+            if len(self.job["hosts"]) > 1 and not self.told:
+                self.told = True
+                self.tell("notice", text=UNHEARD % fields["rank"])
             return
         if kind == "modex":
             data = self.known.get((fields["namespace"], fields["rank"]))
@@ -206,13 +205,7 @@ class Serving:
             fetch(*one)
 
     def take(self, library: Library, message: dict[str, Any]) -> None:
-        """Make a spawned world, or an event, known, or answer what was asked."""
-        if message["type"] == "event":
-            try:
-                library.notify(*unpacked(message["data"]))
-            except PackError as error:
-                self.tell("notice", text="MPI: what a host sent as an event is none: %s" % error)
-            return
+        """Make a spawned world known, or answer what was asked."""
         if message["type"] != "world":
             self.release(message)
             return

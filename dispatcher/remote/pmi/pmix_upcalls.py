@@ -10,17 +10,11 @@ group       verb (``construct``, ``destruct``, ``connect``, ``disconnect``), nam
             all members of this host are in it. Brings the data of all, and a number for the group
 name        rank (its number in the job), verb (``publish``, ``lookup``, ``unpublish``), key, value;
             wait: until it is published; once: until it is read. Brings the value
-event       rank, data: what it tells ranks of other hosts. Nobody waits for an answer
+event       rank: it notifies others, of whom those on other hosts do not hear. No answer
 spawn       rank, segments, each [number of ranks, argv, info pairs]. Brings the namespace
 modex       namespace, rank: of another host. Brings what that rank has put
 log         rank, texts, each [stream, bytes]: to be written where the rank itself writes
 ==========  =========================================================================
-
-An event has a number, its source, a range (who hears it) and infos, each a key and a value. Of
-these cross hosts numbers, texts, bytes and ranks: what means the same there. Whoever sends bytes
-names their types, and libpmix takes the values of most types for addresses; so no other is read.
-
-It stays one file: each request, its bounds and its answer are read together.
 """
 
 from __future__ import annotations
@@ -30,14 +24,12 @@ import ctypes
 from dispatcher.remote.pmi.libpmix import (
     BYTE_OBJECT,
     DATA_ARRAY,
-    PROC,
     SIZE,
     STRING,
     SUCCEEDED_AT_ONCE,
     SUCCESS,
     Answer,
     App,
-    DataArray,
     Info,
     Infos,
     Proc,
@@ -45,19 +37,16 @@ from dispatcher.remote.pmi.libpmix import (
     libc,
     members_of,
 )
-from dispatcher.remote.protocol.packing import PackError, pack, unpack
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-    from dispatcher.remote.pmi.libpmix import Pairs
-
 #: places in the table of functions that the library calls
 MODEX, PUBLISH, LOOKUP, UNPUBLISH, SPAWN = 4, 5, 6, 7, 8
 CONNECT, DISCONNECT, NOTIFY, LOG, GROUP = 9, 10, 14, 17, 25
-#: ranges of an event that name no rank of another host
+#: ranges of an event that name no rank of another host: PMIX_RANGE_LOCAL, PMIX_RANGE_PROC_LOCAL
 NEAR = (2, 7)
 #: bytes of the name of a group
 NAME_LIMIT = 512
@@ -76,14 +65,7 @@ SAID = {
     b"pmix.addhost": b"add-host",
     b"pmix.addhostfile": b"add-hostfile",
 }
-#: bytes of an event, infos that it has, and ranks that one of these names
-EVENT_LIMIT, INFOS_LIMIT, PROCS_LIMIT = 4096, 64, 256
-#: types whose values are numbers -> their bytes
-NUMBERS = {1: 1, 2: 1, 4: 8, 5: 4, 6: 4, 7: 1, 8: 2, 9: 4, 10: 8, 11: 4, 12: 1, 13: 2, 14: 4,
-           15: 8, 16: 4, 17: 8, 19: 8, 20: 4, 40: 4}  # fmt: skip
-#: what libpmix says to itself
-_LIBRARYS_OWN = b"pmix.srvr."
-_NAME, _KEY = 255, 511
+_KEY = 511
 FIRST_READ = 1
 ENDPOINTS, CONTEXT, MEMBERSHIP = b"pmix.grp.endpt", b"pmix.grp.ctxid", b"pmix.grp.mbrs"
 LOCAL = b"pmix.grp.lcl"
@@ -108,13 +90,10 @@ Told = ctypes.CFUNCTYPE(None, _I, _P, _S, _P, _P, _P)
 Freed = ctypes.CFUNCTYPE(None, _P)
 
 
-def functions(
-    asked: Callable[..., None], number: Callable[[Any], int], is_near: Callable[[Any], bool]
-) -> dict[int, Any]:
+def functions(asked: Callable[..., None], number: Callable[[Any], int]) -> dict[int, Any]:
     """What the library calls, by place in its table.
 
-    asked: as ``Library`` has it. number: of a rank in the job. is_near: whether what a rank tells
-    concerns this host alone: no other has ranks, or it was told from another.
+    asked: as ``Library`` has it. number: of a rank in the job.
     """
 
     def on_group(
@@ -188,14 +167,10 @@ def functions(
         asked("name", DoneAnswer(*how), rank=number(proc), verb="unpublish", **fields)
         return SUCCESS
 
-    def on_notify(code: int, proc: Any, range: int, infos: Any, n: int, *_: int) -> int:
-        if range in NEAR or is_near(proc):
-            return SUCCEEDED_AT_ONCE  # its own host knows already
-        event = packed(code, proc[0], range, infos[:n] if infos else ())
-        if len(event) > EVENT_LIMIT or n > INFOS_LIMIT:
-            return BAD_PARAM
-        asked("event", None, rank=number(proc), data=event)
-        return SUCCEEDED_AT_ONCE  # libpmix 4.2 dies of an answer that comes later
+    def on_notify(_: int, proc: Any, range: int, *__: Any) -> int:
+        if range not in NEAR:
+            asked("event", None, rank=number(proc))
+        return NOT_SUPPORTED  # which libpmix keeps from the rank: its own host has heard of it
 
     def on_log(proc: Any, infos: Any, n: int, _: Any, __: int, *how: int) -> None:
         known = [info for info in infos[:n] if info.key in STREAMS and info.value.type == STRING]
@@ -259,94 +234,6 @@ def _words(array: Any) -> list[bytes]:
     while array and array[len(words)] is not None and len(words) <= WORDS_LIMIT:
         words.append(array[len(words)])
     return words
-
-
-# -- what a rank tells ranks of other hosts -----------------------------------------------
-
-
-def packed(number: int, source: Any, range: int, infos: Any) -> bytes:
-    """An event of the rank ``source``, perhaps longer than it may be."""
-    told = []
-    for info in infos:
-        value = None if info.key.startswith(_LIBRARYS_OWN) else _value(info.value)
-        if value is not None:
-            told.append([info.key, info.value.type, value])
-    return pack([number, *_named(source), range, told])
-
-
-def unpacked(data: bytes) -> tuple[int, Proc, int, Pairs]:
-    """Number, source, range and infos of an event. Raises: PackError for anything else."""
-    value = unpack(data, 4 * EVENT_LIMIT)
-    number, namespace, rank, range, told = _fields(value, (int, bytes, int, int, list))
-    if len(data) > EVENT_LIMIT or len(told) > INFOS_LIMIT or not 0 <= range < 256:
-        raise PackError("an event out of bounds")
-    if not -(1 << 31) <= number < 1 << 31:
-        raise PackError("the number of an event out of bounds")
-    pairs: Pairs = []
-    for info in told:
-        key, type, _ = _fields(info, (bytes, int, None))
-        if not 0 < len(key) <= _KEY:
-            raise PackError("a key out of bounds")
-        pairs.append((key, type, _content(type, info[2])))
-    return number, _proc([namespace, rank]), range, pairs
-
-
-def _value(value: Any) -> Any:
-    """What ``value`` stands for, or None where it says nothing on another host."""
-    content = value.content
-    if value.type in NUMBERS:
-        return int(content[0]).to_bytes(8, "little")[: NUMBERS[value.type]]
-    if not content[0]:
-        return None
-    if value.type == STRING:
-        return ctypes.string_at(content[0])
-    if value.type == BYTE_OBJECT:
-        return ctypes.string_at(content[0], min(content[1], EVENT_LIMIT + 1))
-    if value.type == PROC:
-        return [_named(Proc.from_address(content[0]))]
-    if value.type == DATA_ARRAY:
-        array = DataArray.from_address(content[0])
-        if array.array and array.type == PROC and 0 < array.size <= PROCS_LIMIT:
-            return [_named(one) for one in (Proc * array.size).from_address(array.array)]
-    return None
-
-
-def _content(type: int, value: Any) -> Any:
-    """``value`` for ``libpmix.Infos``. Raises: PackError."""
-    if _is(value, bytes) and len(value) == NUMBERS.get(type):
-        return int.from_bytes(value, "little")
-    if type in (STRING, BYTE_OBJECT) and _is(value, bytes):
-        return value
-    if type in (PROC, DATA_ARRAY) and _is(value, list) and 0 < len(value) <= PROCS_LIMIT:
-        procs = (Proc * len(value))(*map(_proc, value))
-        return procs if type == DATA_ARRAY else procs[0]
-    raise PackError("a value of type %d that is none" % type)
-
-
-def _named(proc: Any) -> list[Any]:
-    return [proc.namespace, proc.rank]
-
-
-def _proc(named: Any) -> Proc:
-    namespace, rank = _fields(named, (bytes, int))
-    if not 0 < len(namespace) <= _NAME or not 0 <= rank < 1 << 32:
-        raise PackError("a rank out of bounds")
-    return Proc(namespace, rank)
-
-
-def _fields(value: Any, kinds: tuple[Any, ...]) -> list[Any]:
-    """``value`` if it is a list of one of each of ``kinds``. Raises: PackError."""
-    if not _is(value, list) or len(value) != len(kinds):
-        raise PackError("not %d fields" % len(kinds))
-    for field, kind in zip(value, kinds):
-        if kind is not None and not _is(field, kind):
-            raise PackError("not %s" % kind.__name__)
-    fields: list[Any] = value
-    return fields
-
-
-def _is(value: Any, kind: type) -> bool:
-    return type(value) is kind
 
 
 # -- answers -------------------------------------------------------------------------------

@@ -74,7 +74,6 @@ pmix       serve PMIx by ``parts``; hosts: [name, its ranks] of each node, this 
 pmix_world a world was spawned by PMIx: ``world`` (index), ``first`` (number of its rank 0), name,
            size, hosts [name, its ranks], their numbers ``nodes``, which ``node`` of them this is
            or None, ``apps`` (ranks of each program)
-pmix_event ``data``: what a rank of another host tells (``pmix_upcalls``)
 finish     the job is over: kill whatever is left, answer ``swept`` and exit
 =========  ==================================================================
 
@@ -100,8 +99,7 @@ pmi_abort  ``rank`` called MPI_Abort with ``code``; ``text`` is its reason, if i
            ``error``: what its error file says, if there is one
 pmi_name   ``rank`` wants to publish, lookup or unpublish (``verb``) ``service`` at ``address``;
            answered by ``pmi_answer``. By PMIx with ``ask``, a number for it, ``wait`` (until it is
-           published) and ``once`` (until it is read); or to ``notify`` others of ``address``,
-           which nothing answers
+           published) and ``once`` (until it is read)
 pmi_spawn  ``rank`` wants a world of ``segments``, each [number of ranks, argv, info pairs];
            ``preput``: its first keys and values in turn; perhaps ``ask``; answered by
            ``pmi_answer``

@@ -379,9 +379,6 @@ def _pmi_abort(fields: Fields, node: int) -> list[ev.Event]:
 
 def _pmi_name(fields: Fields, node: int) -> list[ev.Event]:
     verb = fields.text("verb")
-    if verb == "notify":
-        event = fields.bytes("address", mpi_events.EVENT_LIMIT)
-        return [mpi_events.PmiAsked(node, fields.rank(), verb, b"", event)]
     if verb not in ("publish", "lookup", "unpublish"):
         raise ReportError("verb: not one of a name service")
     ask = fields.optional_integer("ask", 1, 1 << 62) or 0  # as PMIx's have, whose values are longer

@@ -332,9 +332,6 @@ class Runner(EventLoop):
 
                     known = world_order(self.plan, world, node, self._kvs())
                     self._hosts[self._run.host_at(node)].send(known)
-                case act.PassOnEvent(nodes, event):
-                    for node in nodes:
-                        self._send(node, "pmix_event", data=event)
                 case act.ServePmix(node):
                     from dispatcher.runner.run.orders import pmix_order
 

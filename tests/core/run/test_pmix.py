@@ -3,33 +3,25 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import replace
-
-import pytest
 
 from dispatcher.core.events import verdicts
 from dispatcher.core.events.actions import (
     AnswerRank,
-    CloseLink,
-    PassOnEvent,
     ReleaseFence,
     ServePmix,
     ShareWorld,
     SignalRanks,
     SpawnRanks,
-    Tell,
 )
 from dispatcher.core.events.mpi_events import (
     MpiFound,
-    PmiAsked,
     PmiCommitted,
     PmiSpawnAsked,
     PmixFailed,
     PmixWanted,
     Segment,
 )
-from dispatcher.core.events.run_events import NodeNoticed, NodeReady, RankSpawned
-from dispatcher.core.run import mpi_manager
+from dispatcher.core.events.run_events import NodeReady, RankSpawned
 from dispatcher.core.run.attempt import AttemptMachine
 from dispatcher.core.run.fences import ONCE
 from dispatcher.plan.job.placement import number
@@ -109,36 +101,6 @@ def test_of_a_world_that_lives_its_words_and_keys_are_not_kept(running: AttemptM
         del segments
     assert running._ranks.n_spawned == 4
     assert sys.getrefcount(word) == before
-
-
-def test_an_event_is_passed_on_where_pmix_is_served(running: AttemptMachine) -> None:
-    event = PmiAsked(0, 0, "notify", b"", b"what")
-    running.handle(PmixWanted(0), 1.0)
-    assert running.handle(event, 1.0) == []  # nobody else has anybody to hear it
-    running.handle(PmixWanted(1), 1.0)
-    assert running.handle(event, 1.0) == [PassOnEvent((1,), b"what")]
-    assert running.handle(replace(event, rank=2), 1.0) == []  # which is not of that host
-
-
-def test_a_host_tells_others_of_so_many_events(
-    running: AttemptMachine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(mpi_manager, "MOST_EVENTS", 2)
-    for node in (0, 1):
-        running.handle(PmixWanted(node), 1.0)
-    event = PmiAsked(0, 0, "notify", b"", b"what")
-    first, second, third, fourth = (running.handle(event, 1.0) for _ in range(4))
-    assert first == second == [PassOnEvent((1,), b"what")]
-    (told,) = third
-    assert isinstance(told, Tell)
-    assert isinstance(told.event, NodeNoticed)
-    assert told.event.text.startswith("MPI: 2 events of its ranks were told to other hosts")
-    assert fourth == []
-    assert running.handle(PmiAsked(1, 2, "notify", b"", b"x"), 1.0) == [PassOnEvent((0,), b"x")]
-
-
-def test_who_tells_events_without_pmix_loses_its_link(running: AttemptMachine) -> None:
-    assert CloseLink(0) in running.handle(PmiAsked(0, 0, "notify", b"", b"what"), 1.0)
 
 
 def test_ranks_of_two_worlds_meet(running: AttemptMachine) -> None:

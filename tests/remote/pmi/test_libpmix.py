@@ -32,17 +32,13 @@ from dispatcher.remote.pmi.libpmix import (
     Released,
 )
 from dispatcher.remote.pmi.pmix_upcalls import (
-    BAD_PARAM,
     CONNECT,
     DISCONNECT,
-    EVENT_LIMIT,
     GROUP,
-    INFOS_LIMIT,
     LOG,
     LOG_LIMIT,
     NOT_SUPPORTED,
     NOTIFY,
-    unpacked,
 )
 from dispatcher.remote.pmi.pmix_upcalls import Told as GroupTold
 
@@ -117,7 +113,6 @@ class Told:
     def __init__(self, calls: Calls, monkeypatch: pytest.MonkeyPatch) -> None:
         self.events: list[tuple[str, dict[str, Any]]] = []
         self.asked: list[tuple[str, Any, dict[str, Any]]] = []
-        self.alone = False
 
         def load(path: str, mode: int) -> Calls:
             assert (path, mode) == ("/lib/libpmix.so.2", ctypes.RTLD_GLOBAL)
@@ -129,9 +124,7 @@ class Told:
                 "/lib/libpmix.so.2",
                 lambda type, **fields: self.events.append((type, fields)),
                 self.take,
-                pmix_upcalls.functions(
-                    self.take, lambda proc: self.library.number(proc), lambda _: self.alone
-                ),
+                pmix_upcalls.functions(self.take, lambda proc: self.library.number(proc)),
             )
 
     def take(self, kind: str, answer: Any, **fields: Any) -> None:
@@ -383,51 +376,12 @@ def test_an_answer_gives_its_own_copy_of_the_data(data: bytes) -> None:
     assert given == [(-29, data, 99, True)]
 
 
-@cases(
-    ("where", "alone", "answer"),
-    [
-        (3, True, SUCCEEDED_AT_ONCE), (2, False, SUCCEEDED_AT_ONCE), (7, False, SUCCEEDED_AT_ONCE),
-        (3, False, None), (5, False, None), (6, False, None),
-    ],
-)  # fmt: skip
-def test_an_event_for_other_hosts_is_told(
-    told: Told, where: int, alone: bool, answer: int | None
-) -> None:
-    told.alone = alone
+@cases(("where", "is_told"), [(2, False), (7, False), (3, True), (5, True)])
+def test_an_event_that_others_would_hear_is_told(told: Told, where: int, is_told: bool) -> None:
     told.asked.clear()
-    infos = libpmix.Infos([(b"word", STRING, b"hi")])
     notify = told.library.functions[NOTIFY]
-    assert notify(-4001, proc(2), where, infos.array, 1, 1, 9) == SUCCEEDED_AT_ONCE
-    events = [unpacked(fields["data"]) for kind, _, fields in told.asked if kind == "event"]
-    assert [(number, range, pairs) for number, _, range, pairs in events] == (
-        [] if answer else [(-4001, where, [(b"word", STRING, b"hi")])]
-    )
-    assert all(fields["rank"] == 2 for _, _, fields in told.asked)
-
-
-@cases(("n", "size"), [(1, EVENT_LIMIT), (INFOS_LIMIT + 1, 1)])
-def test_an_event_that_is_too_long_is_refused(told: Told, n: int, size: int) -> None:
-    told.asked.clear()
-    infos = libpmix.Infos([(b"word", STRING, b"x" * size)] * n)
-    answer = told.library.functions[NOTIFY](-4001, proc(2), 3, infos.array, n, 1, 9)
-    assert (answer, told.asked) == (BAD_PARAM, [])
-
-
-@cases("answers", [True, False])
-def test_an_event_is_kept_until_the_library_has_told_it(
-    told: Told, calls: Calls, answers: bool
-) -> None:
-    calls.codes["PMIx_Notify_event"] = SUCCESS if answers else NOT_SUPPORTED
-    told.library.notify(-4001, Proc(b"kvs_7", 1), 3, [(b"word", STRING, b"hi")])
-    ((name, words),) = calls.made[-1:]
-    number, source, where, infos, size, then, key = words
-    assert (name, number.value, where.value) == ("PMIx_Notify_event", -4001, 3)
-    assert (source._obj.namespace, source._obj.rank) == (b"kvs_7", 1)
-    assert list(told.library.notifying) == ([key.value] if answers else [])
-    if answers:
-        assert seen(infos, size.value) == [(b"word", STRING, b"hi")]
-    then(SUCCESS, key.value)
-    assert told.library.notifying == {}
+    assert notify(-4001, proc(2), where, None, 0, 1, 9) == NOT_SUPPORTED
+    assert told.asked == [("event", None, {"rank": 2})] * is_told
 
 
 def test_what_is_to_be_logged_is_told_with_its_stream(told: Told) -> None:

@@ -343,20 +343,6 @@ def test_names_and_spawns_are_asked_and_answered(house: House) -> None:
     end.close()
 
 
-def test_events_go_to_the_launcher_and_come_from_there(house: House) -> None:
-    order = {"type": "pmix_event", "data": b"theirs"}
-    replies = house.connections.replies()
-    assert replies.order(order) == []  # nobody is served yet
-    _, end = house.serving()
-    end.sendall(control("event", rank=1, data=b"ours"))
-    fields = {"rank": 1, "verb": "notify", "service": b"", "address": b"ours"}
-    assert house.turn() == [("send", "pmi_name", fields)]
-    assert replies.order(order) == []
-    (told,) = heard(end, 1)
-    assert told == {"type": "event", "data": b"theirs"}
-    end.close()
-
-
 def test_what_pmix_is_to_log_is_shown_for_its_rank(house: House) -> None:
     _, end = house.serving()
     end.sendall(control("log", id=5, rank=1, texts=[[2, b"why"], [1, b"more"]]))

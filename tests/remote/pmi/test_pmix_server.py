@@ -10,7 +10,6 @@ import os
 import socket
 import threading
 from collections.abc import Callable, Iterator
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,7 +18,7 @@ from rig import wait_for
 
 from dispatcher.remote.host import tcp_peer
 from dispatcher.remote.pmi import mpi_library, pmix_server
-from dispatcher.remote.pmi.libpmix import LoadError, Proc
+from dispatcher.remote.pmi.libpmix import LoadError
 from dispatcher.remote.pmi.pmix_server import (
     MOST_NEEDED,
     NOT_FOUND,
@@ -27,7 +26,7 @@ from dispatcher.remote.pmi.pmix_server import (
     Serving,
     have_put,
 )
-from dispatcher.remote.pmi.pmix_upcalls import UNPACK_FAILURE, packed
+from dispatcher.remote.pmi.pmix_upcalls import UNPACK_FAILURE
 from dispatcher.remote.protocol.frames import CONTROL, Decoder, WireError, control, encode
 from dispatcher.remote.protocol.packing import PackError, pack, unpack
 
@@ -58,9 +57,6 @@ class Played:
         self.calls.append(words)
 
     def add(self, *words: Any) -> None:
-        self.calls.append(words)
-
-    def notify(self, *words: Any) -> None:
         self.calls.append(words)
 
     def register(self, *words: Any) -> int:
@@ -221,31 +217,16 @@ def test_a_fence_is_told_and_its_parts_given_together(house: House) -> None:
     assert house.heard() == {"type": "connected", "rank": 3}
 
 
-def test_an_event_is_told_at_once_and_another_host_s_made_known(house: House) -> None:
-    house.run(found(LIBRARY))
-    assert house.heard()["type"] == "up"
-    Played.made.asked("event", None, rank=3, data=b"what")
-    assert house.heard() == {"type": "event", "rank": 3, "data": b"what"}
-    told = packed(-4001, Proc(b"kvs_7", 0), 3, ())
-    house.agent.sendall(control("event", data=told[:-1]) + control("event", data=told))
-    notice = house.heard()["text"]
-    assert notice.startswith("MPI: what a host sent as an event is none: ")
-    wait_for(lambda: len(Played.made.calls) > 2, 60, lambda: "nothing was told")
-    number, source, where, infos = Played.made.calls[-1]
-    assert (number, source.namespace, source.rank, where, infos) == (-4001, b"kvs_7", 0, 3, [])
-
-
-@cases(
-    ("hosts", "rank", "near"),
-    [(2, 2, False), (2, 3, False), (2, 0, True), (1, 2, True)],
-)
-def test_what_concerns_this_host_alone(house: House, hosts: int, rank: int, near: bool) -> None:
-    """Ranks 2 and 3 are here; what another has told comes back from the library."""
+@cases("hosts", [1, 2])
+def test_the_user_hears_once_that_events_do_not_cross_hosts(house: House, hosts: int) -> None:
     serving = house.serving(found())
     serving.job["hosts"] = serving.job["hosts"][:hosts]
-    serving.library = SimpleNamespace(local={b"kvs_7": [2, 3]})  # type: ignore[assignment]
-    assert serving.is_near(ctypes.pointer(Proc(b"kvs_7", rank))) is near
-    assert serving.is_near(ctypes.pointer(Proc(b"another", 2)))
+    for rank in (3, 2):
+        serving.asked("event", None, rank=rank)
+    serving.tell("up")
+    if hosts == 2:
+        assert house.heard() == {"type": "notice", "text": pmix_server.UNHEARD % 3}
+    assert house.heard() == {"type": "up"}
     serving.poll.close()
 
 
