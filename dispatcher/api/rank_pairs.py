@@ -2,8 +2,8 @@
 
 Each pair is a job of its own, with MPI served by dispatch as for any job: so what hangs, aborts or
 cannot start spoils one pair, and is told by its verdict. The program of the ranks travels as a word
-of their command line: ``remote.rank.pair``, for which the hosts need mpi4py, and for torch that
-and ``dispatcher.comm`` too. As many as ``AT_ONCE`` pairs are measured side by side.
+of their command line: ``remote.rank.pair``, for which the hosts need torch, mpi4py and
+``dispatcher.comm``. As many as ``AT_ONCE`` pairs are measured side by side.
 """
 
 from __future__ import annotations
@@ -51,13 +51,12 @@ class Probe:
 
 #: torch is large and may lie on a shared disk; NCCL builds its rings before the first byte
 PROBES = {
-    "mpi": Probe(30.0, 10.0, 1.0),
     "nccl": Probe(90.0, 60.0, 20.0, every_gpu=True),
     "gloo": Probe(90.0, 20.0, 20.0),
 }
 
 
-class MpiPairs:
+class RankPairs:
     """Plays rounds on ``hosts``. over: of ``PROBES``. python: of the ranks. iface: as the option.
 
     connect: seconds to reach a host. problems: hosts, by number, that cannot take part, and why.

@@ -12,7 +12,7 @@ import pytest
 from cases import cases
 
 from dispatcher.api import rank_pairs
-from dispatcher.api.rank_pairs import MOST, PROBES, SECONDS, MpiPairs, PairOutput
+from dispatcher.api.rank_pairs import MOST, PROBES, SECONDS, PairOutput, RankPairs
 from dispatcher.api.report import FirstFailure, Report
 from dispatcher.checks.pair_ranking import Inside, Pair
 from dispatcher.core.events.run_events import SignalReceived
@@ -177,17 +177,17 @@ def jobs() -> Jobs:
 
 
 @pytest.fixture
-def played(jobs: Jobs, monkeypatch: pytest.MonkeyPatch) -> MpiPairs:
+def played(jobs: Jobs, monkeypatch: pytest.MonkeyPatch) -> RankPairs:
     transport: Any = None
-    made = MpiPairs(
-        [FIRST, SECOND, THIRD, FOURTH], transport, over="mpi", python="/py", iface="ib0",
+    made = RankPairs(
+        [FIRST, SECOND, THIRD, FOURTH], transport, over="gloo", python="/py", iface="ib0",
         connect=3.0,
     )  # fmt: skip
     monkeypatch.setattr(made, "_session", jobs)
     return made
 
 
-def test_what_pairs_measured(jobs: Jobs, played: MpiPairs) -> None:
+def test_what_pairs_measured(jobs: Jobs, played: RankPairs) -> None:
     ends = {0: said(result(latency=1e-5, rate=4e9)), 1: said(result(rate=2e9, latency=7))}
     jobs.says = {(0, 1): ends, (3, 2): {0: said(result(why="refused")), 1: said(result(rate=1))}}
     assert played.play([(0, 1), (3, 2)]) == [
@@ -206,13 +206,13 @@ def test_what_pairs_measured(jobs: Jobs, played: MpiPairs) -> None:
         ({0: said(result(rate=0)), 1: said(result(rate=0, why="late"))}, ""),
     ],
 )
-def test_what_went_wrong(jobs: Jobs, played: MpiPairs, says: dict[int, bytes], why: str) -> None:
+def test_what_went_wrong(jobs: Jobs, played: RankPairs, says: dict[int, bytes], why: str) -> None:
     jobs.says = {(0, 1): says}
     (pair,) = played.play([(0, 1)])
     assert pair.why == why
 
 
-def test_what_a_host_reaches_by_itself_is_its_best(jobs: Jobs, played: MpiPairs) -> None:
+def test_what_a_host_reaches_by_itself_is_its_best(jobs: Jobs, played: RankPairs) -> None:
     def ends(inside: float) -> dict[int, bytes]:
         found: dict[str, Any] = {"rate": 1.0, "rail": 2.0, "inside": inside}
         return {at: rank(at // 2, at % 2, **found) for at in range(4)}
@@ -224,7 +224,7 @@ def test_what_a_host_reaches_by_itself_is_its_best(jobs: Jobs, played: MpiPairs)
     assert {host: one.rate for host, one in played.inside.items()} == {0: 7, 1: 5, 2: 7, 3: 3}
 
 
-def test_hosts_that_cannot_take_part_spoil_nobody_else(jobs: Jobs, played: MpiPairs) -> None:
+def test_hosts_that_cannot_take_part_spoil_nobody_else(jobs: Jobs, played: RankPairs) -> None:
     good = {0: said(result(rate=1)), 1: said(result(rate=1))}
     jobs.says = {(0, 1): {1: said(result(lack="no mpi4py"))}, (2, 3): good}
     assert [(pair.a, pair.b) for pair in played.play([(0, 1), (2, 3)])] == [(2, 3)]
@@ -232,7 +232,7 @@ def test_hosts_that_cannot_take_part_spoil_nobody_else(jobs: Jobs, played: MpiPa
 
 
 def test_a_job_that_does_not_end_is_killed(
-    jobs: Jobs, played: MpiPairs, monkeypatch: pytest.MonkeyPatch
+    jobs: Jobs, played: RankPairs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(played, "_probe", rank_pairs.Probe(0.1, 0.1, 1.0))
     monkeypatch.setattr(played, "_connect", 0.1)
@@ -244,7 +244,7 @@ def test_a_job_that_does_not_end_is_killed(
     assert jobs.sessions[0, 1].told == [signal.SIGINT, signal.SIGINT]
 
 
-def test_ctrl_c_ends_all(jobs: Jobs, played: MpiPairs, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ctrl_c_ends_all(jobs: Jobs, played: RankPairs, monkeypatch: pytest.MonkeyPatch) -> None:
     jobs.waits = {(0, 1), (2, 3)}
     real = played._measured
 
@@ -269,7 +269,7 @@ def test_the_job_of_a_pair(over: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rank_pairs, "RunSession", lambda *given, **more: made.append((given, more)))
     transport: Any = object()
     hosts = [FIRST, SECOND, Host("n3", spare=True, user="me")]
-    one = MpiPairs(hosts, transport, over=over, python="/py", iface="ib0", connect=3.0)
+    one = RankPairs(hosts, transport, over=over, python="/py", iface="ib0", connect=3.0)
     output = PairOutput()
     one._session((2, 0), output)
     (((plan, way, sinks), more),) = made

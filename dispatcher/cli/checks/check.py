@@ -52,9 +52,9 @@ class PairOptions(Options, section="Pairs of hosts"):
     """How hosts are measured two by two."""
 
     pairs: bool = option(help="Measure the network between hosts, two by two, and find slow hosts.")
-    backend: Literal["tcp", "mpi", "nccl", "gloo"] | None = option(
-        help="Measure by plain TCP, or by ranks of --python with MPI, NCCL on all GPUs, or gloo on "
-        "CPUs.",
+    backend: Literal["tcp", "nccl", "gloo"] | None = option(
+        help="Measure by plain TCP, or by torch ranks of --python with NCCL on all GPUs, or gloo "
+        "on CPUs.",
         usual="tcp",
     )
     rounds: str | None = option(

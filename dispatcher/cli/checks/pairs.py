@@ -242,10 +242,10 @@ def _by_ranks(
     """What plays a round by ranks, if that is wanted; ``problems`` and ``inside`` grow by it."""
     if options.backend in (None, "tcp"):
         return None
-    from dispatcher.api.rank_pairs import MpiPairs
+    from dispatcher.api.rank_pairs import RankPairs
 
     python = options.python or python_of(os.environ)
-    played = MpiPairs(
+    played = RankPairs(
         targets, reach.transport_for,
         over=options.backend, python=python, iface=options.iface, connect=connect,
     )  # fmt: skip

@@ -13,6 +13,8 @@ REMOVED: dict[str, str] = {
     "for": "`dispatch COMMAND --dry-run` shows the hosts that COMMAND takes",
     "launcher=mpirun": "dispatch starts the ranks of an MPI program itself. If a site "
     "needs its own mpirun, run that by hand, or try --transport slurm",
+    "backend=mpi": "--backend tcp measures the same links; for the rates of MPI itself run a "
+    "benchmark of two ranks, as `dispatch -w n1,n2 --no-python osu_bw`",
     "dedup-output": "ssh's own `Compression yes`, with --transport ssh, saves bytes on a slow line",
     "send-equal-once": "see --dedup-output",
 }

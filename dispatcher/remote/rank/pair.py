@@ -1,27 +1,19 @@
-"""One end of a pair of hosts measured by two ranks, one on each: the whole program of a rank.
+"""One end of a pair of hosts measured by ranks of torch, over NCCL or gloo: a rank's whole program.
 
-``mpi``: over MPI alone; any Python from 3.8 on with mpi4py can run it, nothing of dispatch is
-loaded. Rank 0 plays ping-pong, then sends, then receives. A direction is measured in rounds that
-double in size until one takes long enough: so a slow link needs few bytes and a fast one is not
-measured by its latency, and nothing is left under way when it is over. The round is over when the
-other end has all of it and said so. Nothing is waited for beyond the deadline: requests are tested.
-
-``nccl`` or ``gloo``: by all-reduces of torch, on GPUs or on the CPU: apart from the device it is
-one path, that of a training job, started by ``dispatcher.comm``. Latency is the median time of an
+It starts as a training job does, by ``dispatcher.comm``. Latency is the median time of an
 all-reduce of 8 bytes. Bandwidth is busbw as nccl-tests have it, bytes / time * 2 (n - 1) / n:
 tensors double in size, then the number of all-reduces does, until a round takes long enough for
-the slowest rank, whose time counts. The sums are looked at: a wrong one is a failure. Where a host
-has several ranks, one a GPU, three things are measured: all of them together; those of each host
-by themselves, with tensors up to ``HUGE`` bytes, which NVLinks need; and all *rails* at once. A
-rail is one local rank on both hosts; they reach each other by the card that is near their GPUs.
-Whoever waits there, torch or CUDA, cannot be asked to stop: when time is up a thread
-of its own tells what was being done, and ends the process. MPI_Init has the deadline of the job.
+the slowest rank, whose time counts. A wrong sum is a failure. Where a host has several ranks, one
+a GPU, three things are measured: all of them together; those of each host by themselves, with
+tensors up to ``HUGE`` bytes, which NVLinks need; and all *rails* at once. A rail is one local rank
+on both hosts; they reach each other by the card that is near their GPUs. Torch and CUDA cannot be
+asked to stop: when time is up a thread of its own tells what was being done, and ends the process.
 
 The result is a line of standard output, ``MARK`` and JSON: latency (s, there and back), rate
-(bytes/s that this end sent), why (what went wrong), lack (what this host itself lacks), and by
-torch also node, local (which rank this is there), gpu (its name), gpus (ranks of this host), inside
-and rail (bytes/s; left out for a host with one rank). argv: mpi, nccl or gloo, seconds for a
-direction, seconds for all once MPI is up.
+(bytes/s that this end sent), why (what went wrong), lack (what this host itself lacks), node,
+local (which rank this is there), gpu (its name), gpus (ranks of this host), inside and rail
+(bytes/s; left out for a host with one rank). argv: nccl or gloo, seconds for a direction, seconds
+for all once MPI is up.
 """
 
 from __future__ import annotations
@@ -32,7 +24,6 @@ import signal
 import sys
 import threading
 import time
-from array import array
 from importlib import import_module
 
 TYPE_CHECKING = False
@@ -43,8 +34,6 @@ MARK = "dispatch pair: "
 PINGS = 20
 #: bytes of the first round
 FIRST = 1 << 16
-#: over MPI: bytes of a message, and of the last round; messages under way
-PIECE, MOST, AHEAD = 1 << 22, 1 << 30, 4
 #: bytes of the largest tensor, and how many of those in a round at most
 LARGEST, REPEATS = 1 << 28, 64
 #: inside a host, where GPUs have four times as much free
@@ -76,107 +65,6 @@ class Result:
         self.found["why"] = f"no answer in time: {self.doing}"
         self.tell()
         os._exit(1)
-
-
-class MpiEnd:
-    """This end of the pair on ``world``; ``until``: when all is late."""
-
-    def __init__(self, world: Any, until: float) -> None:
-        self._world = world
-        self._until = until
-        self._other = 1 - world.Get_rank()
-        self._word = array("q", [0])
-        self._piece = memoryview(bytearray(PIECE))
-
-    def wait(self, request: Any) -> None:
-        """Raises: TimeoutError."""
-        while not request.Test():
-            if time.monotonic() > self._until:
-                raise TimeoutError("no answer in time")
-            os.sched_yield()
-
-    def send_number(self, number: int) -> None:
-        """Send a number. Raises: TimeoutError, as all below."""
-        self.wait(self._world.Isend(array("q", [number]), self._other))
-
-    def receive_number(self) -> int:
-        """The number that the other end sends."""
-        self.wait(self._world.Irecv(self._word, self._other))
-        return self._word[0]
-
-    def ping(self) -> float:
-        """Seconds there and back."""
-        times = []
-        for _ in range(PINGS):
-            began = time.monotonic()
-            self.send_number(1)
-            self.receive_number()
-            times.append(time.monotonic() - began)
-        return sorted(times)[len(times) // 2]
-
-    def pong(self) -> None:
-        """The other end of ``ping``."""
-        for _ in range(PINGS):
-            self.receive_number()
-            self.send_number(1)
-
-    def send(self, seconds: float) -> float:
-        """Bytes/s that arrived at the other end."""
-        size = FIRST
-        while True:
-            began = time.monotonic()
-            self.send_number(size)
-            under_way = []
-            for at in range(0, size, PIECE):
-                piece = self._piece[: min(PIECE, size - at)]
-                under_way.append(self._world.Isend(piece, self._other))
-                if len(under_way) == AHEAD:
-                    self.wait(under_way.pop(0))
-            for request in under_way:
-                self.wait(request)
-            self.receive_number()
-            took = time.monotonic() - began
-            if took > seconds / 2 or size >= MOST:
-                self.send_number(0)
-                return size / max(took, 1e-6)
-            size *= 2
-
-    def receive(self) -> None:
-        """The other end of ``send``."""
-        while True:
-            left = self.receive_number()
-            if not 0 < left <= MOST:
-                return
-            while left:
-                piece = self._piece[: min(PIECE, left)]
-                self.wait(self._world.Irecv(piece, self._other))
-                left -= len(piece)
-            self.send_number(1)
-
-
-def measure_mpi(found: dict[str, Any], seconds: float, limit: float) -> None:
-    """Fill ``found`` over MPI alone."""
-    try:
-        mpi = import_module("mpi4py.MPI")
-    except ImportError as error:
-        found["lack"] = f"{sys.executable}: {error}; --python PATH names another"[:400]
-        return
-    try:
-        world = mpi.COMM_WORLD
-        if world.Get_size() != 2:
-            found["lack"] = f"MPI has made a world of {world.Get_size()}"
-            return
-        end = MpiEnd(world, time.monotonic() + limit)
-        if world.Get_rank() == 0:
-            found["latency"] = end.ping()
-            found["rate"] = end.send(seconds)
-            end.receive()
-        else:
-            end.pong()
-            end.receive()
-            found["rate"] = end.send(seconds)
-    except (TimeoutError, mpi.Exception) as error:
-        found["why"] = (str(error).splitlines() or ["MPI failed"])[0][:400]
 
 
 def lack(backend: str) -> str:
@@ -341,11 +229,7 @@ def _line(error: Exception) -> str:
 
 if __name__ == "__main__":
     result = Result()
-    backend, figures = sys.argv[1], map(float, sys.argv[2:4])
-    if backend == "mpi":
-        measure_mpi(result.found, *figures)
-    else:
-        measure_torch(result, backend, *figures)
+    measure_torch(result, sys.argv[1], *map(float, sys.argv[2:4]))
     result.tell()
     if result.found["why"] or result.found["lack"]:
         os._exit(1)  # not by MPI_Finalize, which would wait for the other end

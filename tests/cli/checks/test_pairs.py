@@ -303,7 +303,7 @@ def test_refusals(
     assert (played.limits, played.rounds) == ({}, [])  # before any host is touched
 
 
-@pytest.mark.parametrize("backend", ["mpi", "nccl", "gloo"])
+@pytest.mark.parametrize("backend", ["nccl", "gloo"])
 def test_rounds_by_ranks(
     played: Played, backend: str, monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
@@ -322,7 +322,7 @@ def test_rounds_by_ranks(
             self.problems[3] = "no mpi4py"
             return [Pair(a, b, 1e-4, 4e9, 4e9) for a, b in chosen if 3 not in (a, b)]
 
-    monkeypatch.setattr(rank_pairs, "MpiPairs", Pairs)
+    monkeypatch.setattr(rank_pairs, "RankPairs", Pairs)
     words = ["--backend", backend, "--python", "/py", "--iface", "ib0", "-t", "3"]
     assert cli.main(["check", "--pairs", "-w", "n[1-4]", *words]) == 125
     how = {"over": backend, "python": "/py", "iface": "ib0", "connect": 3.0}

@@ -66,7 +66,7 @@ def test_refusals(words: list[str], said: str, capsys: pytest.CaptureFixture[str
 
 @pytest.mark.parametrize(
     ("words", "module"),
-    [(["--nccl"], nccl), (["--pairs"], pairs), (["--pairs", "--backend", "mpi"], pairs),
+    [(["--nccl"], nccl), (["--pairs"], pairs), (["--pairs", "--backend", "gloo"], pairs),
      (["--nccl", "--log", "f"], nccl)],
 )  # fmt: skip
 def test_which_of_them(

@@ -111,7 +111,7 @@ MEANT = "  # did you mean this?"
          "--transport: 'shh' is not one of: auto, paramiko, ssh, slurm",
          f"dispatch exec -w nod --transport=ssh true{MEANT}"),
         ("dispatch check -w n1 --backend infiniband",
-         "--backend: 'infiniband' is not one of: tcp, mpi, nccl, gloo", "dispatch check --help"),
+         "--backend: 'infiniband' is not one of: tcp, nccl, gloo", "dispatch check --help"),
         ("dispatch completion bsh", "completion: 'bsh' is not one of: bash, zsh, fish",
          f"dispatch completion bash{MEANT}"),
         ("dispatch -w n1 --gpus 3 t.py", "--gpus: no such option",

@@ -111,8 +111,8 @@ def test_what_follows_the_program_is_the_programs(capsys: pytest.CaptureFixture[
 
 
 def test_options_behind_words_where_they_may_be(capsys: pytest.CaptureFixture[str]) -> None:
-    assert respelled(load("check"), ["train.py", "--over", "mpi", "--", "--over"]) == [
-        "train.py", "--backend", "mpi", "--", "--over",
+    assert respelled(load("check"), ["train.py", "--over", "nccl", "--", "--over"]) == [
+        "train.py", "--backend", "nccl", "--", "--over",
     ]  # fmt: skip
     assert capsys.readouterr().err == "note: --over is now --backend\n"
 
