@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parents[1]
 STAND_INS = ROOT / "tests" / "scripts" / "gpu_stand_ins"
 #: seconds for everything, less what the last step may need to end
 LIMIT = 570.0
-#: what is carried: megabytes at most; requirements, in the versions of scripts/constraints.txt
+#: what is carried: megabytes at most; requirements, in the versions of constraints.txt
 MOST = 60.0
 CARRIED = ("paramiko", "ClusterShell", "click", "rich", "mpi4py", "mpich")
 PLATFORMS = [f"manylinux_2_{n}_x86_64" for n in (34, 28, 17)] + ["manylinux2014_x86_64"]
@@ -171,7 +171,7 @@ def pack(folder: Path, python: str) -> str:
     subprocess.run(
         [sys.executable, "-m", "pip", "download", "-q", "--disable-pip-version-check",
          "--only-binary=:all:", "--python-version", python, "--implementation", "cp", *platforms,
-         "-c", str(ROOT / "scripts" / "constraints.txt"), "-d", str(wheels), *CARRIED],
+         "-c", str(ROOT / "scripts" / "packages" / "constraints.txt"), "-d", str(wheels), *CARRIED],
         check=True,
     )  # fmt: skip
     for name in ("dispatcher", "examples"):

@@ -19,7 +19,7 @@ from cases import cases
 ROOT = Path(__file__).parents[1]
 TEST = (ROOT / "scripts/test").read_text()
 HOOKS = (ROOT / ".pre-commit-config.yaml").read_text()
-PINNED = re.findall(r"^([\w.-]+)==", (ROOT / "scripts/constraints.txt").read_text(), re.M)
+PINNED = re.findall(r"^([\w.-]+)==", (ROOT / "scripts/packages/constraints.txt").read_text(), re.M)
 
 
 def test_hooks_are_the_tools_of_the_environment() -> None:

@@ -206,10 +206,10 @@ def test_the_dependency_ends_after_the_release_that_is_tested() -> None:
     project = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
     bounds = re.search(r'"paramiko>=([\d.]+),<([\d.]+)"', project)
     pinned = re.search(
-        r"^paramiko==([\d.]+)$", (ROOT / "scripts/constraints.txt").read_text(), re.M
+        r"^paramiko==([\d.]+)$", (ROOT / "scripts/packages/constraints.txt").read_text(), re.M
     )
     assert bounds is not None, "pyproject.toml: paramiko needs a lower and an upper bound"
-    assert pinned is not None, "scripts/constraints.txt: paramiko is not pinned"
+    assert pinned is not None, "scripts/packages/constraints.txt: paramiko is not pinned"
     major, minor = version(pinned[1])[:2]
     assert version(bounds[2]) == (major, minor + 1), "raise the pin and the bound together"
     installed = importlib.metadata.version("paramiko")
