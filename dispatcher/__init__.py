@@ -49,7 +49,6 @@ if TYPE_CHECKING:
     from dispatcher.model.errors import PlanError as PlanError
     from dispatcher.model.errors import UsageError as UsageError
     from dispatcher.model.errors import WrongArgument as WrongArgument
-    from dispatcher.plan.exec_plan import ErrandLimits as ErrandLimits
     from dispatcher.plan.exec_plan import ExecLimits as ExecLimits
     from dispatcher.plan.job.job_plan import JobPlan as JobPlan
     from dispatcher.plan.job.parts import Part as Part
@@ -72,7 +71,6 @@ _HOMES = {
     "Answers": "api.exec",
     "Answer": "api.exec",
     "ExecLimits": "plan.exec_plan",
-    "ErrandLimits": "plan.exec_plan",
     "Ways": "api.transports",
     "Report": "api.report",
     "FirstFailure": "api.report",

@@ -16,7 +16,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, TypedDict
+from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 from dispatcher.model.arguments import check_names, check_types
 from dispatcher.model.errors import FileUnusable, NoHosts, UsageError, WrongArgument
@@ -92,15 +92,14 @@ def request(
     not take; HostfileError for the text of a hostfile.
     """
     check_words(argv)
-    known = (*Fields.__annotations__, *Request.renamed)
-    check_names("request", ("hosts", "argv", "kind", *known), fields)
+    check_names("request", ("hosts", "argv", "kind", *Fields.__annotations__), fields)
     check_types("request", Program, {"kind": kind})
     check_types("request", Fields, fields)
     environ = fields.get("environ", dict(os.environ))
     own: Fields = {"environ": environ, "python": python_of(environ)}
     if fields.get("per_node"):  # launchers of their own kind look after these themselves
         own.update({"nproc_per_node": 1, "omp": "keep", "mpi": "none"})
-    given = {**own, **Request.current(fields), "cwd": cwd_of(fields.get("cwd"))}
+    given: dict[str, Any] = {**own, **fields, "cwd": cwd_of(fields.get("cwd"))}
     program = Program(kind, tuple(argv))
     if parts := given.get("parts"):
         if argv:

@@ -13,17 +13,16 @@ from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from dispatcher.model.errors import WrongArgument
-from dispatcher.model.frozen import Renamed
+from dispatcher.model.frozen import Value
 from dispatcher.model.names import nearest
 
 
-class Arguments(Renamed):
+class Arguments(Value):
     """Base of values that programs make: what they are given wrongly is a ``WrongArgument``."""
 
     def __init__(self, *args: Any, **named: Any) -> None:
         owner = type(self).__name__
-        check_names(owner, [*self._defaults, *self.renamed], named)
-        named = self.current(named)
+        check_names(owner, [*self._defaults], named)
         try:
             super().__init__(*args, **named)
         except TypeError as error:

@@ -82,40 +82,6 @@ class OneOf(Value):
     """Base of values of which a field may hold one of several; written down with their class."""
 
 
-class Renamed(Value):
-    """Base of values whose fields had other names: programs may still use these, with a warning."""
-
-    renamed: ClassVar[Mapping[str, str]] = {}  # old name -> field
-
-    def __init__(self, *args: Any, **named: Any) -> None:
-        super().__init__(*args, **self.current(named))
-
-    @classmethod
-    def current(cls, named: Mapping[str, Any], level: int = 3) -> dict[str, Any]:
-        """``named`` by the names that fields have now. level: of the caller who is warned."""
-        found = dict(named)
-        for old in found.keys() & cls.renamed.keys():
-            import warnings
-
-            new = cls.renamed[old]
-            text = f"{cls.__name__}: {old} is now {new}"
-            warnings.warn(text, DeprecationWarning, stacklevel=level)
-            found[new] = found.pop(old)
-        return found
-
-    def __getattr__(self, name: str) -> Any:
-        new = self.renamed.get(name)
-        if new is None:
-            raise AttributeError(f"{type(self).__name__} has no field {name!r}")
-        self.current({name: None})
-        return getattr(self, new)
-
-    def written(self) -> dict[str, Any]:
-        """The fields as files have them, which keep the old names."""
-        old = {new: name for name, new in self.renamed.items()}
-        return {old.get(name, name): item for name, item in vars(self).items()}
-
-
 @dataclass_transform(frozen_default=True, field_specifiers=(dataclasses.field,))
 def value(cls: type[T]) -> type[T]:
     """``cls``, a subclass of ``Value``, that takes its annotated fields when it is called."""

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import shlex
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import replace
-from typing import ClassVar
 
 from dispatcher.model.arguments import Arguments
 from dispatcher.model.errors import (
@@ -43,8 +42,6 @@ class ExecLimits(Arguments):
     number alone are such canaries. max_fail: failed hosts, as a number or a share of all hosts,
     after which no further one is started.
     """
-
-    renamed: ClassVar[Mapping[str, str]] = {"fan_out": "fanout", "stop_after": "max_fail"}
 
     connect: float = 10.0
     command: float | None = None
@@ -118,10 +115,6 @@ def share(text: str, hosts: int) -> int:
     """How many of ``hosts`` are ``text``: ``4``, or ``10%`` of them, rounded up."""
     number = int(text.removesuffix("%"))
     return -(-number * hosts // 100) if text.endswith("%") else number
-
-
-#: the name that programs may still use
-ErrandLimits = ExecLimits
 
 
 @value

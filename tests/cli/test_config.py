@@ -116,7 +116,7 @@ def test_config_tells_origins(
     assert cli.main(["config", "--all"]) == 0
     usual = [line.split() for line in capfd.readouterr().out.splitlines() if "built in" in line]
     shown = {name: value for name, value, *_ in usual}
-    assert (shown["--nnodes"], shown["--env-file"], shown["--rdzv"]) == ("none", "[]", "false")
+    assert (shown["--nnodes"], shown["--env-file"], shown["--per-node"]) == ("none", "[]", "false")
     assert (shown["--label"], shown["--stdin"]) == ('"rank"', '"none"')
     assert cli.main(["config", "nosuch"]) == 2
 

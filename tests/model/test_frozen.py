@@ -6,16 +6,14 @@ import copy
 import dataclasses
 import enum
 import pickle
-import warnings
-from collections.abc import Mapping
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import Any
 
 import pytest
 from cases import cases
 
 from dispatcher.model.failure import Ending, Failure, Kind
-from dispatcher.model.frozen import OneOf, Renamed, Value, fields_of, value
+from dispatcher.model.frozen import OneOf, Value, fields_of, value
 
 
 @value
@@ -139,36 +137,6 @@ def test_what_a_cached_property_worked_out_is_no_field() -> None:
     assert repr(one) == repr(other) == "Squared(side=3)"
     assert Squared.__doc__ == "Squared"
     assert one != Squared(4)
-
-
-@value
-class Moved(Renamed):
-    renamed: ClassVar[Mapping[str, str]] = {"old": "new"}
-
-    new: int = 1
-    other: int = 2
-
-
-class TestRenamed:
-    def test_the_old_name_is_taken_with_a_warning_for_its_user(self) -> None:
-        with pytest.warns(DeprecationWarning, match="Moved: old is now new") as told:
-            assert Moved(old=5) == Moved(new=5)  # type: ignore[call-arg]
-        assert [warning.filename for warning in told] == [__file__]
-
-    def test_it_can_still_be_read(self) -> None:
-        with pytest.warns(DeprecationWarning, match="old is now new") as told:
-            assert Moved(5).old == 5
-        assert [warning.filename for warning in told] == [__file__]
-        with pytest.raises(AttributeError, match="Moved has no field 'nobody'"):
-            Moved(5).nobody  # noqa: B018
-
-    def test_the_new_name_warns_nobody(self) -> None:
-        with warnings.catch_warnings():
-            warnings.simplefilter("error")
-            assert (Moved(new=5).new, Moved(5, 6).other) == (5, 6)
-
-    def test_files_keep_the_old_name(self) -> None:
-        assert Moved(5).written() == {"old": 5, "other": 2}
 
 
 class Colour(enum.Enum):

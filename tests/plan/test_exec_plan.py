@@ -60,13 +60,6 @@ def test_limits(limits: dict[str, Any], is_good: bool) -> None:
         ExecLimits(**limits)
 
 
-def test_limits_had_other_names() -> None:
-    with pytest.warns(DeprecationWarning, match="fan_out is now fanout"):
-        assert ExecLimits(fan_out=3).fanout == 3  # type: ignore[call-arg]
-    with pytest.warns(DeprecationWarning, match="stop_after is now max_fail"):
-        assert ExecLimits(stop_after=3).max_fail == 3  # type: ignore[call-arg]
-
-
 @cases(
     ("limits", "hosts", "batches", "at_once"),
     [

@@ -272,38 +272,10 @@ def test_exec_tells_what_became_of_each_host() -> None:
     assert answers.verdict[0] == "error: 1 of 1 host failed [hosts-failed]"
 
 
-def test_old_names_of_fields_are_still_taken() -> None:
-    one: Any
-    cases: tuple[tuple[Any, str, str], ...] = (
-        (dispatcher.Limits, "beats_lost", "max_missed_heartbeats"),
-        (dispatcher.Limits, "mpi_patience", "mpi_stall_warning"),
-        (dispatcher.Limits, "connect_window", "fanout"),
-        (dispatcher.Restarts, "host_faults", "max_host_failures"),
-        (dispatcher.ExecLimits, "fan_out", "fanout"),
-    )
-    for kind, old, new in cases:
-        with pytest.warns(DeprecationWarning, match=f"{old} is now {new}") as told:
-            one = kind(**{old: 5})
-        assert {warning.filename for warning in told} == {__file__}
-        assert one == kind(**{new: 5})
-        assert f"{new}=5" in repr(one)
-        with pytest.warns(DeprecationWarning, match=f"{old} is now {new}"):
-            assert getattr(one, old) == getattr(one, new) == 5
-    with pytest.raises(AttributeError, match="beat_lost"):
-        one.beat_lost  # noqa: B018
-    with pytest.raises(TypeError, match="Limits: takes no argument 'beat_lost'"):
-        dispatcher.Limits(beat_lost=3)  # type: ignore[call-arg]
-
-
 def test_files_keep_the_names_of_their_keys(desk: Desk) -> None:
     plan = describe_plan(dispatcher.plan_job(ranks(desk, ["true"])))
     assert {"beats_lost", "mpi_patience", "connect_window"} <= set(plan["limits"])
     assert "host_faults" in plan["restarts"]
-
-
-def test_the_old_name_of_the_limits_is_still_taken() -> None:
-    assert dispatcher.ErrandLimits is dispatcher.ExecLimits
-    assert {"ErrandLimits", "ExecLimits"} <= set(dir(dispatcher))
 
 
 CELL = """

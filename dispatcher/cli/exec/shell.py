@@ -51,7 +51,6 @@ from dispatcher.cli.options.host_options import (
     login,
     verbose_option,
 )
-from dispatcher.cli.options.spelling import current, renamed
 from dispatcher.model.errors import DispatchError, NoHosts, UsageError
 from dispatcher.model.host import Host, Hostlist
 from dispatcher.model.hostset import fold
@@ -183,9 +182,6 @@ def order(line: str, hosts: Sequence[Host], first: Sequence[Host]) -> Order | No
     if mark == "!":
         return Command(rest, local=True) if rest else None
     if mark == ":":
-        if current(rest) != rest:
-            renamed(text, f":{current(rest)}")
-            rest = current(rest)
         if rest not in ("gather", "no-gather"):
             raise UsageError(
                 f"{text}: there is no such word", hint=":gather, :no-gather, :quit or ?"

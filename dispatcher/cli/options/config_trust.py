@@ -33,7 +33,7 @@ _MAY_NOT = "a folder's file may not"
 #: option -> what it would do
 REFUSED = {
     **dict.fromkeys(
-        "agent-python app launcher local-rank-arg python rdzv rsh script shell site-checks".split(),
+        "agent-python app launcher local-rank-arg python rsh script shell site-checks".split(),
         "say what is run",
     ),
     **dict.fromkeys(

@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
+from dispatcher.cli import say
 from dispatcher.cli.options import config_trust
-from dispatcher.cli.options.spelling import RENAMED, renamed
+from dispatcher.cli.options.removed import removed
 from dispatcher.model.errors import BadConfig, UsageError
 
 if TYPE_CHECKING:
@@ -147,21 +148,19 @@ def settings(command: click.Command, profile: str | None) -> dict[str, Setting]:
             config_trust.check(file, command, profile, _place())
     found: dict[str, Setting] = {}
     for name, setting in _chosen(files, command.name or "", profile).items():
-        name, setting = _as_run_has_it(command, name, setting)
         parameter = _parameter(command, name)
         if parameter is None:
             if setting.origin.endswith(f"{EVERY}]"):
-                continue  # another command has it
+                if gone := removed(name):
+                    say(f"note: {setting.origin}: {gone}")
+                continue  # else another command has it
             raise _no_such_option(command, name, setting)
-        if setting.name.replace("_", "-") in RENAMED:
-            renamed(setting.name, name, f"{setting.origin}: ")
         value = _fitted(parameter, name, setting)
         found[parameter.name or ""] = replace(setting, value=value)
     return found
 
 
 def _no_such_option(command: click.Command, name: str, setting: Setting) -> UsageError:
-    from dispatcher.cli.options.removed import removed
     from dispatcher.model.names import nearest
 
     if gone := removed(name):
@@ -172,13 +171,6 @@ def _no_such_option(command: click.Command, name: str, setting: Setting) -> Usag
         f"{setting.origin}: {name}: {command.name} has no such option",
         hint=f"did you mean {near}?" if near else f"dispatch {command.name} --help",
     )
-
-
-def _as_run_has_it(command: click.Command, name: str, setting: Setting) -> tuple[str, Setting]:
-    """A text of ``hosts`` is for ``run`` what it always was: what ``hostfile`` takes."""
-    if command.name == "run" and name == "hosts" and isinstance(setting.value, str):
-        return "hostfile", setting
-    return name, setting
 
 
 def read() -> Sequence[Defaults]:

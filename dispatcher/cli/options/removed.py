@@ -17,6 +17,16 @@ REMOVED: dict[str, str] = {
     "benchmark of two ranks, as `dispatch -w n1,n2 --no-python osu_bw`",
     "dedup-output": "ssh's own `Compression yes`, with --transport ssh, saves bytes on a slow line",
     "send-equal-once": "see --dedup-output",
+    "rdzv": "`--launcher torchrun` does the same",
+    "alive": "it is now --server-alive-interval",
+    "beats-lost": "it is now --max-missed-heartbeats",
+    "fan-out": "it is now --fanout",
+    "host-faults": "it is now --max-host-failures",
+    "live": "it is now --no-gather",
+    "mpi-patience": "it is now --mpi-stall-warning",
+    "over": "it is now --backend",
+    "stop-after": "it is now --max-fail",
+    "tree": "it is now --fanout-tree",
 }
 
 

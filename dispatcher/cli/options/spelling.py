@@ -1,9 +1,8 @@
-"""The words of a command line before click reads them: old names, values left out, short names.
+"""The words of a command line before click reads them: values left out, short names.
 
 Only our own options are touched; what follows the program is the program's.
 
-* An option that has a new name is taken by its old one, and a note says so (``RENAMED``; keys of
-  dispatch.toml likewise). Help, manual and completion know the new name alone.
+* ``--max_restarts`` is ``--max-restarts``.
 * ``--sudo`` may stand for ``--sudo=USER``: click would take the next word for the value, and with
   it the program. So a bare one is given its value here.
 * ``-np``, as every mpirun has it, is ``--np``, for commands that have that. ``-ppn`` and other
@@ -14,79 +13,37 @@ Only our own options are touched; what follows the program is the program's.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Mapping, Sequence
 
 import click
-
-from dispatcher.cli import say
-
-#: old name -> the name it has now, in all commands that have the option
-RENAMED = {
-    "alive": "server-alive-interval",
-    "beats-lost": "max-missed-heartbeats",
-    "fan-out": "fanout",
-    "host-faults": "max-host-failures",
-    "live": "no-gather",
-    "mpi-patience": "mpi-stall-warning",
-    "over": "backend",
-    "stop-after": "max-fail",
-    "tree": "fanout-tree",
-}
 
 #: what mpirun calls ``--np``, and everybody types: else it would be ``-n`` with the value ``p``
 _MPIRUNS = "-np"
 
 
 def current(name: str) -> str:
-    """The name that the option ``name``, with dashes or underscores, has now; without ``--``."""
-    dashed = name.replace("_", "-")
-    return RENAMED.get(dashed, dashed)
-
-
-def renamed(old: str, new: str, where: str = "") -> None:
-    """Tell the user that ``old`` is called ``new``. where: ``file [table]: `` of an old key."""
-    say(f"note: {where}{old} is now {new}")
-
-
-def is_hostfile(value: str) -> bool:
-    """Whether a value of ``--hosts`` is what ``--hostfile`` takes: a file, or standard input.
-
-    ``dispatch run`` took both by either name; a list is all that ``--hosts`` means now.
-    """
-    from dispatcher.plan.hosts.hostfile import looks_like_path
-
-    return value == "-" or os.path.lexists(value) or looks_like_path(value)
+    """``name``, an option without its ``--``, with dashes for underscores."""
+    return name.replace("_", "-")
 
 
 def respelled(
     command: click.Command, words: Sequence[str], shown_name: str = "dispatch"
 ) -> list[str]:
-    """``words`` with today's names of our options; a note tells each that had an older one.
+    """``words`` with the names of our options as click knows them.
 
     shown_name: what the line begins with. Raises: click.NoSuchOption for one of mpirun's in a run.
     """
     found = list(words)
     has_np = any("--np" in option.opts for option in _options(command))
-    for at, valued in own_options(command, words, bare_of(command)):
-        name, equals, value = words[at].partition("=")
+    for at, _ in own_options(command, words, bare_of(command)):
+        name = words[at].partition("=")[0]
         if name == _MPIRUNS and has_np:
             found[at] = "--np"
         if command.name == "run" and _is_mpiruns(name):
             context = click.Context(command, info_name=shown_name, obj=tuple(words))
             raise click.NoSuchOption(name, ctx=context)
-        if not name.startswith("--"):
-            continue
-        new = "--" + current(name[2:])
-        if command.name == "run" and new == "--hosts":
-            value = value if equals else "".join(words[at + 1 : at + 1 + valued])
-            if is_hostfile(value):
-                new = "--hostfile"
-                renamed(f"{name} {value}", f"{new} {value}")
-        elif new != name.replace("_", "-"):
-            renamed(name, new)
-        if new != name:
-            found[at] = new + words[at][len(name) :]
+        if name.startswith("--"):
+            found[at] = "--" + current(name[2:]) + words[at][len(name) :]
     return found
 
 

@@ -248,12 +248,8 @@ def program_of(options: RunOptions, *, is_typed: bool = True) -> Program:
 
 
 def _launcher(options: RunOptions) -> str | None:
-    """The framework's launcher that is started on each host; None for none. Raises: UsageError."""
-    if options.rdzv and options.launcher not in ("dispatch", "torchrun"):
-        raise ConflictingOptions("--rdzv is --launcher torchrun: name one launcher")
-    if options.launcher in LAUNCHERS:
-        return options.launcher
-    return "torchrun" if options.rdzv else None
+    """The framework's launcher that is started on each host; None for none."""
+    return options.launcher if options.launcher in LAUNCHERS else None
 
 
 def _nproc_of_launcher(options: RunOptions, launcher: str) -> int | None:

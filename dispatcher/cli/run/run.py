@@ -101,7 +101,6 @@ class RankOptions(Options, section="Ranks"):
         "arguments may contain {node_rank}, {nnodes}, {nproc_per_node}, {master_addr}, "
         "{master_port}, {address}, {host}, {is_first_node}, {world_size}, {run_id}, {restart}."
     )
-    rdzv: bool = option(help="Start PROGRAM with torchrun on each host: --launcher torchrun.")
     map_by: Literal["slot", "node", "numa", "socket", "core", "gpu", "ppr:N:WHAT"] = option(
         default="slot",
         help="Fill one host after the other (slot), or place ranks round-robin over hosts (node). "

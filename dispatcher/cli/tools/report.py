@@ -24,6 +24,7 @@ from dispatcher.output.terminal.notes import Notes
 from dispatcher.output.text.sanitize import sanitize_text
 from dispatcher.output.timeline import History, Phase, phases
 from dispatcher.plan.job import placement
+from dispatcher.plan.job.rank_environment import written
 from dispatcher.plan.job.request import Limits, Restarts
 from dispatcher.plan.variables import CROSSING_PREFIXES, redacted, redacted_words
 
@@ -239,7 +240,7 @@ def _plan(paths: RunPaths) -> tuple[str, list[tuple[str, str]]]:
 
 def _others(found: Any, usual: Limits | Restarts, before: str) -> dict[str, Any]:
     """Of the fields that ``found`` has, those that are not as ``usual``."""
-    known = usual.written()
+    known = written(usual)
     return {f"{before}{n}": v for n, v in dict(found or {}).items() if known.get(n) != v}
 
 

@@ -32,7 +32,7 @@ from __future__ import annotations
 import posixpath
 import zlib
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from dispatcher.model.frozen import Value, value
 from dispatcher.plan.job import devices
@@ -49,6 +49,7 @@ from dispatcher.plan.variables import (
 if TYPE_CHECKING:
     from dispatcher.model import formats
     from dispatcher.plan.job.job_plan import JobPlan
+    from dispatcher.plan.job.request import Limits, Restarts
 
 
 __all__ = [
@@ -232,6 +233,20 @@ def _threads(plan: JobPlan, bound: Bound | None) -> str | None:
     return None if bound.omp_threads is None else str(bound.omp_threads)
 
 
+#: fields of ``Limits`` and ``Restarts`` -> their keys in plan.json
+_KEYS = {
+    "max_missed_heartbeats": "beats_lost",
+    "mpi_stall_warning": "mpi_patience",
+    "fanout": "connect_window",
+    "max_host_failures": "host_faults",
+}
+
+
+def written(limits: Limits | Restarts) -> dict[str, Any]:
+    """The fields as plan.json has them."""
+    return {_KEYS.get(name, name): item for name, item in vars(limits).items()}
+
+
 def describe_plan(plan: JobPlan) -> formats.Plan:
     """Hosts, ranks, commands and environments, JSON-ready, secrets hidden.
 
@@ -278,8 +293,8 @@ def describe_plan(plan: JobPlan) -> formats.Plan:
             }
             for place in plan.ranks
         ],
-        "limits": plan.limits.written(),
-        "restarts": plan.restarts.written(),
+        "limits": written(plan.limits),
+        "restarts": written(plan.restarts),
         "bind_to": plan.bind_to,
         "mem_bind": plan.mem_bind,
         "notices": list(plan.notices),

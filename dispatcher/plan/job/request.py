@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import field, replace
-from typing import ClassVar, Literal, cast
+from typing import Literal, cast
 
 from dispatcher.model import names
 from dispatcher.model.arguments import Arguments
@@ -44,8 +44,6 @@ class Restarts(Arguments):
     progress_file: on host 0, changed by an attempt that came further. progress_line:
     a pattern that some line of such an attempt contains.
     """
-
-    renamed: ClassVar[Mapping[str, str]] = {"host_faults": "max_host_failures"}
 
     most: int = 0
     delay: float = 1.0
@@ -98,12 +96,6 @@ class Limits(Arguments):
     """Every duration in seconds that a run waits, what ranks are told at its end, and how many
     links open at once.
     """
-
-    renamed: ClassVar[Mapping[str, str]] = {
-        "beats_lost": "max_missed_heartbeats",
-        "mpi_patience": "mpi_stall_warning",
-        "connect_window": "fanout",
-    }
 
     connect_timeout: float = 10.0  # name, TCP, key exchange and login of one host together
     boot_timeout: float = 30.0  # from command sent to the agent's hello

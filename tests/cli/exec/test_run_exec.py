@@ -113,7 +113,7 @@ def test_no_more_hosts_at_once_than_that(tmp_path: Path, capfd: pytest.CaptureFi
     words = [
         "--serial",
         "1",
-        "--stop-after",
+        "--max-fail",
         "1",
         "--failed-to",
         "a b",
@@ -124,7 +124,6 @@ def test_no_more_hosts_at_once_than_that(tmp_path: Path, capfd: pytest.CaptureFi
     out, err = capfd.readouterr()
     assert out == "::1: x\n"
     assert err.splitlines() == [
-        "note: --stop-after is now --max-fail",
         "error: 1 of 3 hosts failed, 2 not started [hosts-failed]",
         "  ::1                  exit code 3",
         "  127.0.0.1,localhost  not started: stopped after 1 failed",

@@ -45,7 +45,6 @@ FIRST, NOW = (N1, N2), (N2, N3)
         ("? x", Command("? x")),
         (":gather", Show(True)),
         (": no-gather", Show(False)),
-        (":live", Show(False)),  # as it was called before
         ("=all", Aim(FIRST)),
         ("= all", Aim(FIRST)),
         ("=n3", Aim((N3,))),

@@ -123,7 +123,7 @@ def test_a_file_that_is_not_there(folder: Path, monkeypatch: pytest.MonkeyPatch)
         ("grace = '4'", "grace", "4"),
         ("export = ['A=1', 'B=2']", "exports", ["A=1", "B=2"]),
         ("export = 'A=1'", "exports", ["A=1"]),
-        ("hosts = 'n1'", "hostfile", "n1"),
+        ("hosts = 'n1'", "lists", ["n1"]),
         ("hosts = ['n1']", "lists", ["n1"]),
         ("map_by = 'node'", "map_by", "node"),
     ],

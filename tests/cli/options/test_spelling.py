@@ -1,9 +1,7 @@
-"""One spelling for one thing over all commands; an older one is still taken, with a note."""
+"""One spelling for one thing over all commands."""
 
 from __future__ import annotations
 
-import io
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,10 +11,10 @@ import pytest
 from cases import cases
 
 from dispatcher import cli
-from dispatcher.cli import COMMANDS
 from dispatcher.cli.entry import load
 from dispatcher.cli.help import page, sections
-from dispatcher.cli.options.spelling import RENAMED, filled, respelled
+from dispatcher.cli.options.removed import REMOVED
+from dispatcher.cli.options.spelling import filled, respelled
 
 #: words -> exit code, standard output, standard error
 Dispatch = Callable[..., "tuple[int, str, str]"]
@@ -24,15 +22,6 @@ Dispatch = Callable[..., "tuple[int, str, str]"]
 
 def names(about: click.Command) -> set[str]:
     return {name.lstrip("-") for parameter in about.params for name in parameter.opts}
-
-
-#: (command, old name, new name), of all commands that have the option
-OLD = [
-    (name, old, new)
-    for name in COMMANDS
-    for old, new in RENAMED.items()
-    if new in names(load(name))
-]
 
 
 @pytest.fixture
@@ -55,7 +44,7 @@ def dispatch(
 @cases(
     ("name", "words", "wanted"),
     [
-        ("run", ["-np", "4", "--tree", "a.py", "-np", "5"],
+        ("run", ["-np", "4", "--fanout_tree", "a.py", "-np", "5"],
          ["--np", "4", "--fanout-tree", "a.py", "-np", "5"]),
         ("run", ["-x", "-np", "a.py"], ["-x", "-np", "a.py"]),  # the value of an option
         ("run", ["-H", "n1", "--", "-np"], ["-H", "n1", "--", "-np"]),
@@ -66,37 +55,6 @@ def dispatch(
 )  # fmt: skip
 def test_mpirun_s_own_spelling(name: str, words: list[str], wanted: list[str]) -> None:
     assert respelled(load(name), words) == wanted
-
-
-def test_a_name_is_old_or_in_use() -> None:
-    assert {old for _, old, _ in OLD} == set(RENAMED)
-    for name in COMMANDS:
-        assert not names(load(name)) & set(RENAMED), name
-
-
-@cases(("name", "old", "new"), OLD)
-def test_an_old_name_is_taken_with_a_note(
-    name: str, old: str, new: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    about = load(name)
-    option = next(one for one in about.params if f"--{new}" in one.opts)
-    assert isinstance(option, click.Option)
-    value = [] if option.is_flag else ["7"]
-    for spelled in (f"--{old}", f"--{old}".replace("-", "_").replace("__", "--", 1)):
-        assert respelled(about, [spelled, *value]) == [f"--{new}", *value]
-        assert capsys.readouterr().err == f"note: {spelled} is now --{new}\n"
-    if value:
-        assert respelled(about, [f"--{old}=7"]) == [f"--{new}=7"]
-        capsys.readouterr()
-    assert respelled(about, [f"--{new}", *value]) == [f"--{new}", *value]
-    assert capsys.readouterr().err == ""
-
-
-def test_an_old_name_may_lack_its_value_as_the_new_one_may() -> None:
-    put = load("put")
-    words = respelled(put, ["--tree", "a", "--tree=2", "b"])
-    assert words == ["--fanout-tree", "a", "--fanout-tree=2", "b"]
-    assert filled(put, words) == ["--fanout-tree=", "a", "--fanout-tree=2", "b"]
 
 
 def test_what_follows_the_program_is_the_programs(capsys: pytest.CaptureFixture[str]) -> None:
@@ -110,60 +68,31 @@ def test_what_follows_the_program_is_the_programs(capsys: pytest.CaptureFixture[
     assert capsys.readouterr().err == ""
 
 
-def test_options_behind_words_where_they_may_be(capsys: pytest.CaptureFixture[str]) -> None:
-    assert respelled(load("check"), ["train.py", "--over", "nccl", "--", "--over"]) == [
-        "train.py", "--backend", "nccl", "--", "--over",
-    ]  # fmt: skip
-    assert capsys.readouterr().err == "note: --over is now --backend\n"
+#: the name that an option had in version 0.1 -> in a command that has it by its name of today
+OLD = {
+    "alive": "exec", "beats-lost": "run", "fan-out": "exec", "host-faults": "run", "live": "shell",
+    "mpi-patience": "run", "over": "check", "stop-after": "exec", "tree": "put", "rdzv": "run",
+}  # fmt: skip
 
 
-def test_a_command_by_an_old_name_does_the_same(dispatch: Dispatch) -> None:
-    words = ("--alive", "5", "--fan-out=3", "-w", "localhost", "echo", "--alive")
-    code, out, err = dispatch("exec", *words)
-    assert (code, out) == (0, "localhost: --alive\n")
-    notes = ["note: --alive is now --server-alive-interval", "note: --fan-out is now --fanout"]
-    assert err.splitlines() == notes
-
-
-def test_an_old_word_of_the_shell(dispatch: Dispatch, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "stdin", io.StringIO(":live\necho same\n"))
-    monkeypatch.setattr("os.isatty", lambda fd: False)
-    assert dispatch("shell", "-w", "localhost") == (
-        0, "localhost: same\n", "note: :live is now :no-gather\n",
-    )  # fmt: skip
-
-
-@pytest.mark.parametrize("key", ["beats-lost", "beats_lost"])
-def test_an_old_key_of_a_file(key: str, tmp_path: Path, dispatch: Dispatch) -> None:
-    (tmp_path / "dispatch.toml").write_text(f"[run]\n{key} = 0\n[all]\nfan-out = 4\n")
-    code, _, err = dispatch("-H", "localhost:1", "--dry-run", "--no-python", "true")
-    assert f"note: dispatch.toml [run]: {key} is now max-missed-heartbeats\n" in err
-    assert "note: dispatch.toml [all]: fan-out is now fanout\n" in err
-    assert code == 2
-    assert f"error: dispatch.toml [run]: {key}: 0 is not between" in err
-    # where a command has no such option, nothing is said of it
-    assert "note" not in dispatch("hosts", "n1")[2]
-
-
-def test_an_old_key_wins_or_loses_as_the_new_one_would(tmp_path: Path, dispatch: Dispatch) -> None:
-    (tmp_path / "dispatch.toml").write_text("[all]\nfanout = 4\n[exec]\nfan-out = 5\n")
-    assert dispatch("config", "exec")[1] == '--fanout  "5"  dispatch.toml [exec]\n'
-
-
-def test_a_folders_file_may_say_no_more_by_an_old_name() -> None:
-    from dispatcher.cli.options import config_trust
-
-    classified = config_trust.ALLOWED | set(config_trust.REFUSED)
-    assert set(RENAMED.values()) <= classified
-    assert not set(RENAMED) & classified
-
-
-@cases("name", COMMANDS)
-def test_no_help_shows_an_old_name(name: str) -> None:
-    about = load(name)
-    context = click.Context(about, info_name=name, **about.context_settings)
-    shown = page(context, brief=False).split()
-    assert not {f"--{old}" for old in RENAMED} & {word.strip(".,;:()") for word in shown}
+@cases(("old", "name"), OLD.items())
+def test_an_old_name_is_refused_with_the_one_of_today(
+    old: str, name: str, dispatch: Dispatch
+) -> None:
+    new = REMOVED[old].split("--")[1].split()[0].strip("`")
+    assert old not in names(load(name))
+    assert new in names(load(name))
+    for word in (f"--{old}", f"--{old}=3"):
+        code, _, err = dispatch(name, word, "-w", "n1")
+        assert (code, err.splitlines()[0]) == (
+            2, f"error: --{old} was removed: {REMOVED[old]} [unknown-option]",
+        )  # fmt: skip
+    Path("dispatch.toml").write_text(f"[{name}]\n{old} = 3\n")
+    code, _, err = dispatch(name, "-w", "n1")
+    assert (code, f"error: dispatch.toml [{name}]: --{old} was removed" in err) == (2, True)
+    Path("dispatch.toml").write_text(f"[all]\n{old} = 3\n")
+    code, _, err = dispatch("hosts", "n1")
+    assert (code, f"note: dispatch.toml [all]: --{old} was removed" in err) == (0, True)
 
 
 def test_help_shows_options_by_subject() -> None:
@@ -215,16 +144,6 @@ def test_a_list_is_never_a_file(tmp_path: Path, dispatch: Dispatch) -> None:
     assert dispatch("exec", "-w", "localhost", "echo", "x")[1] == "localhost: x\n"
     found, _ = hosts_of_run(dispatch, "-w", "localhost", "--nproc-per-node", "1")
     assert found == ["localhost:1"]
-
-
-def test_a_run_takes_a_file_by_hosts_as_it_did(tmp_path: Path, dispatch: Dispatch) -> None:
-    (tmp_path / "mine").write_text("n1 slots=2\n")
-    for words in (["--hosts", "mine"], ["--hosts=mine"]):
-        found, said = hosts_of_run(dispatch, *words)
-        assert found == ["n1:2"]
-        assert said == "note: --hosts mine is now --hostfile mine\n"
-    (tmp_path / "dispatch.toml").write_text("[run]\nhosts = 'mine'\n")
-    assert hosts_of_run(dispatch) == (["n1:2"], "")
 
 
 def test_a_file_may_have_one_list_as_a_text(tmp_path: Path, dispatch: Dispatch) -> None:

@@ -44,7 +44,6 @@ TORCHRUN = (
 @cases(
     ("line", "node", "words"),
     [
-        ("--rdzv train.py", 1, TORCHRUN.format(n=2, first=0, own=2)),
         ("--launcher torchrun train.py", 0, TORCHRUN.format(n=2, first=1, own=1)),
         ("--launcher torchrun --nproc-per-node 4 train.py", 1,
          TORCHRUN.format(n=4, first=0, own=2)),
@@ -87,7 +86,6 @@ def test_the_users_own_variable_wins(parsed: Parsed, nothing_around: Path) -> No
 @cases(
     ("line", "said"),
     [
-        ("--rdzv --launcher accelerate a.py", "--rdzv is --launcher torchrun: name one launcher"),
         ("--launcher deepspeed --nproc-per-node gpu a.py", "--nproc-per-node gpu: --launcher deep"),
         ("--launcher lightning -m pkg", "--launcher lightning starts scripts only, not what --mod"),
         ("--launcher accelerate -w n3 a.py", "--launcher accelerate: how many ranks on n3?"),

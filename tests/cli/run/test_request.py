@@ -196,7 +196,8 @@ def test_the_program(parsed: Parsed, words: list[str], kind: str, argv: tuple[st
 
 
 def test_torchrun_starts_the_ranks_of_a_host_by_itself(parsed: Parsed) -> None:
-    found = request(parsed("run", "-H", "n1", "--rdzv", "--nproc-per-node", "2", "train.py", "x"))
+    torchrun = ["--launcher", "torchrun", "--nproc-per-node", "2"]
+    found = request(parsed("run", "-H", "n1", *torchrun, "train.py", "x"))
     assert found.program.kind == "module"
     assert found.program.argv[0] == "torch.distributed.run"
     assert found.program.argv[-2:] == ("train.py", "x")
@@ -211,7 +212,7 @@ def test_torchrun_starts_the_ranks_of_a_host_by_itself(parsed: Parsed) -> None:
         (["-H", "n1", "--no-python", ""], "no program given"),
         (PROGRAM, "no hosts given"),
         (["-H", "n1", "--per-node", "--nproc-per-node", "2", *PROGRAM], "--per-node is one proce"),
-        (["-H", "n1", "--rdzv", "--nproc-per-node", "x", "a.py"], "--nproc-per-node"),
+        (["-H", "n1", "--launcher", "torchrun", "--nproc-per-node", "x", "a.py"], "--nproc-per"),
         (["-H", "n1", "--python", "", *PROGRAM], "--python: an empty name"),
         (["-H", "n1", "--local-rank-arg", "a=b", *PROGRAM], "--local-rank-arg: not the name"),
         (["-H", "n1", "--local-rank-arg", "", *PROGRAM], "--local-rank-arg: not the name"),

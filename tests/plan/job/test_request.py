@@ -162,14 +162,6 @@ def test_what_nobody_said() -> None:
     }  # fmt: skip
 
 
-def test_old_names_are_still_taken() -> None:
-    with pytest.warns(DeprecationWarning, match="is now"):
-        limits = Limits(beats_lost=4, mpi_patience=7.0, connect_window=8)  # type: ignore[call-arg]
-    assert (limits.max_missed_heartbeats, limits.mpi_stall_warning, limits.fanout) == (4, 7.0, 8)
-    with pytest.warns(DeprecationWarning, match="host_faults is now"):
-        assert Restarts(host_faults=2).max_host_failures == 2  # type: ignore[call-arg]
-
-
 @cases(
     ("fields", "refused"),
     [

@@ -1,4 +1,4 @@
-"""One process a host: ``--per-node`` with its placeholders, ``--rdzv`` with torchrun."""
+"""One process a host: ``--per-node`` with its placeholders, and torchrun by ``--launcher``."""
 
 from __future__ import annotations
 
@@ -60,6 +60,6 @@ def test_torchrun_meets_by_itself(cluster: Cluster) -> None:
     pytest.importorskip("torch")
     script = Path(cluster.shared, "train.py")
     script.write_text(TRAIN)
-    done = run(cluster, "-H", "n[1-2]", "--rdzv", str(script), "--lr", "{lr}")
+    done = run(cluster, "-H", "n[1-2]", "--launcher", "torchrun", str(script), "--lr", "{lr}")
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("sum 3 of 2 ['--lr', '{lr}']\n") == 2
