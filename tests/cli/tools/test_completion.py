@@ -60,7 +60,7 @@ def offered(line: str) -> list[str]:
         ("--map-by=s", ["--map-by=slot", "--map-by=socket"]),
         ("--stdin ", ["none", "all"]),
         ("--nproc-per-node ", ["auto", "gpu"]),
-        ("--launcher a", [FILES, "accelerate"]),
+        ("--launcher a", ["accelerate"]),
         ("--omp k", ["keep"]),
         ("--np ", []),
         ("--log-dir ", [DIRS]),
