@@ -9,7 +9,6 @@ import os
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from dispatcher.core.events.run_events import Event, Sink
@@ -141,12 +140,7 @@ class JobRecord:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         """A run that could not even be begun has ended, too."""
         if isinstance(error, DispatchError):
             self.conclude(error.exit_code, [f"error: {error.message} [{error.code}]"])

@@ -66,11 +66,6 @@ from dispatcher.output.text.verdict_text import (
 from dispatcher.plan.job import placement
 from dispatcher.plan.job.reassignment import Exclusion
 
-TYPE_CHECKING = False
-
-if TYPE_CHECKING:
-    pass
-
 
 @value
 class HostFailure(Value):

@@ -22,7 +22,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from types import MappingProxyType, TracebackType
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Generic, Literal, TypeVar
 
 from dispatcher.api.find_processes import FinalCleanup
@@ -312,12 +312,7 @@ class BackgroundRun(Generic[T, Item]):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """End the job if it still runs, and wait for that; a further Ctrl-C kills."""
         interrupts = 0
         self._deaf = True

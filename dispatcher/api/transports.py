@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from types import TracebackType
 from typing import TYPE_CHECKING, Literal
 
 from dispatcher.model.errors import ConflictingOptions, NoPassword, TooFewOpenFiles
@@ -156,12 +155,7 @@ class TransportPool:
             raise NoPassword("--ask-pass: no password was given", hint=AT_A_TERMINAL)
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         for transport in self._made.values():
             transport.close()
 

@@ -2,5 +2,5 @@
 
 ``registry`` is what a job leaves on this machine, and whether its launcher lives;
 ``job_socket`` what passes through its socket, ``control_server`` the launcher's end of it;
-``phase`` says what a job is doing. Never here: how a job is started, or shown.
+``status`` says what a job is doing. Never here: how a job is started, or shown.
 """

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from types import TracebackType
 from typing import TYPE_CHECKING
 
 from dispatcher.api import transports
@@ -322,16 +321,11 @@ class TransportPool(transports.TransportPool):
             self._by_tree = self._tree.transport(direct, self._say)
         return self._by_tree
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._asking.close()  # whoever still asks: nobody wants to know any more
         if self._by_tree is not None:
             self._by_tree.close()
-        super().__exit__(kind, error, trace)
+        super().__exit__()
 
     def in_process(self, *, keep: bool = False) -> Transport:
         return transport(

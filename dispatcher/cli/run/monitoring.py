@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING
 
 from dispatcher.cli.options.output_options import OutputSettings
@@ -158,12 +157,7 @@ class Monitoring:
     def __enter__(self) -> Monitoring:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._watched is not None:
             self._watched.give_back()
 

@@ -13,7 +13,6 @@ import os
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from types import TracebackType
     from typing import Any
 
 #: set_mempolicy(2) and get_mempolicy(2), by machine: the C library has no function for them
@@ -182,12 +181,7 @@ class Bound:
             self.refused = "%s: %s" % (what, getattr(error, "strerror", None) or error)
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         try:
             if self.mode is not None:
                 _policy(0, self.mode.value, self.mask)
