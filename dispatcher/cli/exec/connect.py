@@ -75,9 +75,19 @@ def connect(options: ConnectOptions) -> int:
     if show_only(options, "connect", deeds, limits=limits(options)):
         return 0
     allow_open_files(len(hosts))
+    _check_daemon()
     shown = converted(options, ExecOptions, gather=not options.as_json)
     with TransportPool(options, alone=len(hosts) == 1) as reach:
         return carry_out(ExecPlan(hosts, ("true",), limits=limits(options)), shown, reach)
+
+
+def _check_daemon() -> None:
+    """Start the process that holds connections. Raises: NoConnectionDaemon if it is silent."""
+    from dispatcher.transport.pool import daemon_socket
+
+    with daemon_socket.call() as link:
+        if (silent := daemon_socket.silence(link)) is not None:
+            raise NoConnectionDaemon(silent, hint="dispatch connect --close")
 
 
 def _ask(options: ConnectOptions) -> int:
@@ -85,7 +95,7 @@ def _ask(options: ConnectOptions) -> int:
     from dispatcher.cli.options.host_options import find_hosts, hosts_typed
     from dispatcher.model.hostset import fold
     from dispatcher.remote.protocol.mux import Malformed
-    from dispatcher.transport.pool.daemon_socket import DROP, LIST, ask
+    from dispatcher.transport.pool.daemon_socket import DROP, LIST, ask, end
 
     if options.listing and options.closing:
         raise ConflictingOptions("--list and --close exclude each other")
@@ -96,6 +106,11 @@ def _ask(options: ConnectOptions) -> int:
         hosts = [host.name for host in find_hosts(options, say)]
     try:
         answer = ask(DROP, hosts=hosts) if options.closing else ask(LIST)
+    except NoConnectionDaemon as silent:
+        if not options.closing or hosts is not None or not end():
+            raise
+        say(f"note: {silent}: it was killed, and its connections are closed")
+        return os.EX_OK
     except (OSError, Malformed) as error:
         raise NoConnectionDaemon(f"the process that holds connections: {error}") from None
     names = sorted(map(str, answer["hosts"])) if answer is not None else []

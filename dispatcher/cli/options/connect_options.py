@@ -63,7 +63,10 @@ def check_keep(options: LoginOptions) -> None:
 
 
 def transport(
-    options: LoginOptions, direct: Callable[[], Transport], passwords: Passwords | None = None
+    options: LoginOptions,
+    direct: Callable[[], Transport],
+    passwords: Passwords | None = None,
+    say: Callable[[str], None] = say,
 ) -> Transport:
     """What reaches hosts by SSH: over kept connections where that may be, else ``direct()``."""
     if not isinstance(options, KeepOptions):
@@ -84,6 +87,7 @@ def transport(
         host_keys=options.host_keys,
         alive=alive(options),
         passwords=passwords,
+        say=say,
     )
 
 
@@ -332,4 +336,5 @@ class TransportPool(transports.TransportPool):
             self._options,
             lambda: super(TransportPool, self).in_process(keep=keep or self._keep),
             self._passwords,
+            self._say,
         )

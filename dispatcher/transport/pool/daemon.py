@@ -233,6 +233,7 @@ def _target(order: dict[str, Any]) -> Target:
 
 def main() -> None:
     """Be the daemon, if nobody is yet; returns when nothing is held."""
+    preload()  # before it listens: callers wait for an answer only so long
     try:
         listener = daemon_socket.listen()
     except (DispatchError, OSError):
@@ -243,7 +244,6 @@ def main() -> None:
     _allow_open_files()
     keep_memory_ours()
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    preload()
     daemon = Daemon(listener)
     signal.signal(signal.SIGTERM, lambda *_: os._exit(0))  # the hosts see their links end
     try:

@@ -1,9 +1,10 @@
 """The pool's socket: where it lies, who may call, and what passes through it.
 
 It lies in a folder of mode 0700, the socket itself 0600: ``$XDG_RUNTIME_DIR/dispatch`` where that
-is the user's own, which it is not behind ``su``, or ``kept`` among dispatch's own files; the node's
-name is part of the socket's, since a home directory may be shared by many. Both sides ask the
-kernel who the other is all the same.
+is the user's own, which it is not behind ``su``, or ``kept`` among dispatch's own files. Its name
+holds the node's name, since a home directory may be shared by many nodes, and the network and mount
+namespaces, since a host's name may mean another machine in another one. Both sides ask the kernel
+for the other's user all the same.
 
 What passes are channels of ``remote.protocol.mux``: a connection is one launcher, a channel
 one command. The launcher is the near end, and numbers them. The end of the connection, from
@@ -24,11 +25,12 @@ import contextlib
 import fcntl
 import json
 import os
+import signal
 import socket
 import struct
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +50,10 @@ OPENING = 8 << 10
 ) = range(OWN, OWN + 9)  # fmt: skip
 #: seconds that a new daemon may take to listen
 START_LIMIT = 10.0
+#: seconds after which a daemon that does not answer is passed by
+ANSWER_LIMIT = 0.5
+#: the namespaces that decide which machine a name means, and by which files it is reached
+_NAMESPACES = ("net", "mnt")
 _BACKLOG = 1024
 #: the folder that has our own package in it
 _HOUSE = Path(__file__).parents[3]
@@ -71,9 +77,10 @@ def _runtime() -> Path | None:
 
 
 def name() -> str:
-    """The socket's name in it."""
+    """The socket's name in it: one for each node and its namespaces."""
     node = "".join(c if c.isalnum() or c in "-." else "_" for c in os.uname().nodename)
-    return f"holder{PROTOCOL}-{node[:64]}"
+    spaces = (str(os.stat(f"/proc/self/ns/{kind}").st_ino) for kind in _NAMESPACES)
+    return "-".join([f"holder{PROTOCOL}", node[:64], *spaces])
 
 
 def there() -> bool:
@@ -86,6 +93,7 @@ def dial() -> socket.socket | None:
     """A connection to the daemon; None if there is none. Raises: UsageError."""
     place = folder()
     link = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    link.settimeout(ANSWER_LIMIT)  # a daemon that hangs lets callers queue up to its backlog
     try:
         with _at(place) as at:
             link.connect(f"/proc/self/fd/{at}/{name()}")
@@ -95,6 +103,53 @@ def dial() -> socket.socket | None:
         pass
     link.close()
     return None
+
+
+def reach(say: Callable[[str], None]) -> socket.socket | None:
+    """As ``dial``; also None, after a note by ``say``, for a daemon that does not answer.
+
+    ssh passes by a ControlPath whose master is dead in the same way. Raises: UsageError.
+    """
+    link = dial()
+    if link is None:
+        return None
+    silent = silence(link)
+    if silent is None:
+        return link
+    link.close()
+    say(f"note: {silent}: connecting without it (dispatch connect --close ends it)")
+    return None
+
+
+def silence(link: socket.socket) -> str | None:
+    """Ask the daemon for a sign of life: None if it answers in time, or text that says it does not.
+
+    link: as ``dial`` gives it.
+    """
+    try:
+        _asked(link, LIST, ANSWER_LIMIT)
+    except (OSError, Malformed):
+        return _silent(link)
+    return None
+
+
+def _silent(link: socket.socket) -> str:
+    return f"the process that holds connections (pid {peer(link)[0]}) does not answer"
+
+
+def end() -> bool:
+    """Kill the daemon, which need not answer; False if it is in another pid namespace."""
+    link = dial()
+    if link is None:
+        return True
+    with link:
+        pid, _ = peer(link)
+    if pid <= 0:
+        return False
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGKILL)  # a stopped process gets no other signal
+    forget()
+    return True
 
 
 def call() -> socket.socket:
@@ -153,9 +208,14 @@ def forget() -> None:
 
 def uid_of(link: socket.socket) -> int:
     """The user at the other end, as the kernel knows it."""
+    return peer(link)[1]
+
+
+def peer(link: socket.socket) -> tuple[int, int]:
+    """Process id and user at the other end (unix(7), SO_PEERCRED); pid 0 if we cannot see it."""
     size = struct.calcsize("3i")
-    _, uid, _ = struct.unpack("3i", link.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size))
-    return int(uid)
+    pid, uid, _ = struct.unpack("3i", link.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size))
+    return int(pid), int(uid)
 
 
 @contextlib.contextmanager
@@ -184,25 +244,35 @@ def fields(body: bytes) -> dict[str, Any]:
     return found
 
 
-#: seconds that it may take to answer
+#: seconds that the daemon may take to close connections
 LIMIT = 10.0
 
 
 def ask(kind: int, **order: Any) -> dict[str, Any] | None:
     """What the daemon answers to LIST, or DROP of ``hosts``; None where there is none.
 
-    Raises: UsageError if its folder is not ours alone; OSError, Malformed.
+    Raises: UsageError if its folder is not ours alone; NoConnectionDaemon if it does not answer;
+    OSError, Malformed.
     """
     link = dial()
     if link is None:
         return None
     with link:
-        link.settimeout(LIMIT)
-        link.sendall(message(kind, **order))
-        frames, answers = Frames(LARGEST), list[tuple[int, int, bytes]]()
-        while not answers:
-            data = link.recv(1 << 16)
-            if not data:
-                raise Malformed("the daemon hung up")
-            answers += frames.feed(data)
+        try:
+            listed = _asked(link, LIST, ANSWER_LIMIT)
+        except TimeoutError:
+            raise NoConnectionDaemon(_silent(link), hint="dispatch connect --close") from None
+        return listed if kind == LIST else _asked(link, kind, LIMIT, **order)
+
+
+def _asked(link: socket.socket, kind: int, seconds: float, **order: Any) -> dict[str, Any]:
+    """The daemon's answer to an order. Raises: OSError, also if it is late; Malformed."""
+    link.settimeout(seconds)
+    link.sendall(message(kind, **order))
+    frames, answers = Frames(LARGEST), list[tuple[int, int, bytes]]()
+    while not answers:
+        data = link.recv(1 << 16)
+        if not data:
+            raise Malformed("the daemon hung up")
+        answers += frames.feed(data)
     return fields(answers[0][2])

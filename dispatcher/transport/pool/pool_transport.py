@@ -191,7 +191,7 @@ class PoolTransport(Transport):
 
     keep: seconds for which a new connection is to be kept by the daemon; None: what it
     does not have is not its affair. config, host_keys, alive: as for ``ParamikoTransport``.
-    passwords: what somebody types for connections that the daemon makes.
+    passwords: what somebody types for connections that the daemon makes. say: shows a note.
     """
 
     name = "kept"
@@ -205,8 +205,10 @@ class PoolTransport(Transport):
         host_keys: str | None = None,
         alive: Keepalive = UNLESS_CONFIGURED,
         passwords: Passwords | None = None,
+        say: Callable[[str], None] = lambda note: None,
     ) -> None:
         self._make_direct = direct
+        self._say = say
         self._passwords = passwords or Passwords()
         self._direct: Transport | None = None
         self._order = {
@@ -306,7 +308,7 @@ class PoolTransport(Transport):
         with self._lock:
             if not self._dialled:
                 self._dialled = True
-                caller = daemon_socket.dial()
+                caller = daemon_socket.reach(self._say)
                 self._line = None if caller is None else PoolConnection(caller, self._passwords)
             return self._line
 

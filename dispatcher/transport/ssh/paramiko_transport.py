@@ -171,7 +171,7 @@ class ParamikoTransport(Transport):
 
     def open_started(self, target: Target, command: str) -> Link | None:
         """As ``open_pooled``, but only where ``command`` runs already: without waiting."""
-        route = self._route(target)
+        route = self._route(target, runs=False)
         if isinstance(route, Failure):
             return None
         return self._reuse(route, command, 0.0, None, started=True)
@@ -297,9 +297,12 @@ class ParamikoTransport(Transport):
             made = [*self._made]
         return any(session.active for session in made)
 
-    def _route(self, target: Target) -> Route | Failure:
-        """All hosts on the way to one, itself last; by config alone, nothing is contacted."""
-        config = self._config.resolve(target)
+    def _route(self, target: Target, *, runs: bool = True) -> Route | Failure:
+        """All hosts on the way to one, itself last; by config alone, nothing is contacted.
+
+        runs: as for ``SshConfig.resolve``.
+        """
+        config = self._config.resolve(target, runs=runs)
         if isinstance(config, Failure):
             return config
         route = [config]
@@ -311,7 +314,7 @@ class ParamikoTransport(Transport):
                     f"does {route[0].name} jump through itself?",
                 )
             *before, last = route[0].jumps
-            hop = self._config.resolve(last)
+            hop = self._config.resolve(last, runs=runs)
             if isinstance(hop, Failure):
                 return dataclasses.replace(hop, why=f"jump host {last.host}: {hop.why}")
             if before:  # "-J a,b": the way to b is a, whatever b's own config says

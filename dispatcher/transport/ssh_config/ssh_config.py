@@ -63,6 +63,7 @@ class _Lookup:
     final: bool = False
     wants_final: bool = False
     active: bool = True
+    runs: bool = True  # whether programs of ``Match`` lines may be run
 
 
 class SshConfig:
@@ -88,13 +89,16 @@ class SshConfig:
         self._parsed: dict[str, tuple[Line, ...]] = {}
         self._answers = ProgramAnswers()
 
-    def resolve(self, target: Target) -> HostConfig | Failure:
-        """Where and how to connect for ``target``, or why its config cannot be followed."""
+    def resolve(self, target: Target, *, runs: bool = True) -> HostConfig | Failure:
+        """Where and how to connect for ``target``, or why its config cannot be followed.
+
+        runs: False runs no program of a ``Match`` line; a host that needs one is a failure then.
+        """
         problem = bad_target(target)
         if problem is not None:
             return problem
         try:
-            lookup = self._read(target)
+            lookup = self._read(target, runs=runs)
             return check(target.host, lookup.raw, lookup.origins, self._local, self._environ)
         except ConfigProblem as bad:
             return Failure(Kind.CONFIG, str(bad), bad.hint or _HINT)
@@ -106,13 +110,13 @@ class SshConfig:
         """
         return self._read(target).raw
 
-    def _read(self, target: Target) -> _Lookup:
+    def _read(self, target: Target, *, runs: bool = True) -> _Lookup:
         raw: Raw = {}
         if target.user is not None:
             raw["user"] = [target.user]
         if target.port is not None:
             raw["port"] = [str(target.port)]
-        lookup = _Lookup(target.host, target.host, raw)
+        lookup = _Lookup(target.host, target.host, raw, runs=runs)
         self._read_all(lookup)
         lookup.host = _host_name(lookup, lookup.origins.get("hostname", "hostname")).lower()
         if lookup.wants_final:
@@ -212,6 +216,8 @@ class SshConfig:
         raw = lookup.raw
         host = lookup.host if lookup.final else _host_name(lookup, line.place)
         user = raw.get("user", [self._local.user])[0]
+        if criterion in ("exec", "localnetwork") and not lookup.runs:
+            raise ConfigProblem(f"{line.place}: Match {criterion}: not run now")
         if criterion == "localnetwork":
             return self._answers.ssh_holds(criterion, value, line.place)
         if criterion == "exec":
@@ -244,8 +250,9 @@ class ProgramAnswers:
     """Answers of programs to ``Match`` lines, each run once and shared by all hosts."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._answers: dict[tuple[tuple[str, ...], bytes], tuple[int, bytes]] = {}
+        self._lock = threading.Lock()  # of the tables
+        self._running: dict[tuple[tuple[str, ...], bytes], threading.Lock] = {}
+        self._answers: dict[tuple[tuple[str, ...], bytes], tuple[int, bytes] | ConfigProblem] = {}
 
     def succeeds(self, command: str, place: str) -> bool:
         """True when the shell command of a ``Match exec`` exits 0.
@@ -271,10 +278,19 @@ class ProgramAnswers:
         return f"user {_HOLDS}".encode() in said.splitlines()
 
     def _answer(self, argv: tuple[str, ...], text: bytes, what: str) -> tuple[int, bytes]:
+        key = argv, text
         with self._lock:
-            if (argv, text) not in self._answers:
-                self._answers[argv, text] = _run(argv, text, what)
-            return self._answers[argv, text]
+            running = self._running.setdefault(key, threading.Lock())
+        with running:  # another program's answer is not waited for
+            if key not in self._answers:
+                try:
+                    self._answers[key] = _run(argv, text, what)
+                except ConfigProblem as problem:
+                    self._answers[key] = problem
+            answer = self._answers[key]
+        if isinstance(answer, ConfigProblem):
+            raise ConfigProblem(str(answer), hint=answer.hint)
+        return answer
 
 
 def _run(argv: tuple[str, ...], text: bytes, what: str) -> tuple[int, bytes]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from typing import Any
 
 import promises
@@ -10,6 +11,7 @@ from cases import cases
 
 from dispatcher import cli
 from dispatcher.cli.exec import run_exec
+from dispatcher.model.errors import NoConnectionDaemon
 from dispatcher.remote.protocol.mux import Malformed
 from dispatcher.transport.pool import daemon_socket
 from dispatcher.transport.pool.daemon_socket import DROP, LIST
@@ -93,6 +95,8 @@ def test_hosts_are_connected_by_running_nothing(
     monkeypatch.setattr(run_exec, "carry_out", carry_out)
     words = ["connect", "-w", "localhost,127.0.0.1", "-v", "-t", "3", "--keep=60"]
     monkeypatch.setattr(daemon_socket, "folder", lambda: None)
+    monkeypatch.setattr(daemon_socket, "call", socket.socket)
+    monkeypatch.setattr(daemon_socket, "silence", lambda link: None)
     assert cli.main(words) == 7
     ((plan, shown, reach),) = seen
     assert (plan.names, plan.words) == (["localhost", "127.0.0.1"], ("true",))
@@ -101,3 +105,31 @@ def test_hosts_are_connected_by_running_nothing(
     assert reach._options.keep == "60"
     assert cli.main([*words, "--json"]) == 7
     assert (seen[1][1].gather, seen[1][1].as_json) == (False, True)
+
+
+def test_a_silent_process_is_ended_by_close_alone(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ended: list[bool] = []
+
+    def ask(kind: int, **order: Any) -> Any:
+        raise NoConnectionDaemon("pid 7 does not answer", hint="dispatch connect --close")
+
+    def call() -> socket.socket:
+        return socket.socket()
+
+    monkeypatch.setattr(daemon_socket, "ask", ask)
+    monkeypatch.setattr(daemon_socket, "call", call)
+    monkeypatch.setattr(daemon_socket, "silence", lambda link: "pid 7 does not answer")
+    monkeypatch.setattr(daemon_socket, "end", lambda: not ended.append(True))
+    for words in (["--list"], ["--close", "-w", "n1"], ["-w", "n1"]):
+        assert cli.main(["connect", *words]) == 125
+        assert capsys.readouterr().err == (
+            "error: pid 7 does not answer [no-connection-daemon]\n"
+            "  hint: dispatch connect --close\n"
+        )
+    assert not ended
+    assert cli.main(["connect", "--close"]) == 0
+    assert ended == [True]
+    note = "note: pid 7 does not answer: it was killed, and its connections are closed\n"
+    assert capsys.readouterr().err == note

@@ -91,7 +91,7 @@ class World:
 @pytest.fixture
 def world(monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
     made = World()
-    monkeypatch.setattr(daemon_socket, "dial", made.dial)
+    monkeypatch.setattr(daemon_socket, "reach", lambda say: made.dial())
     ours = made.ours
     yield made
     made.daemon.link.close()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import re
+import signal
 import socket
 import subprocess
 import sys
@@ -16,7 +18,7 @@ from cases import cases
 from open_files import open_files
 
 import dispatcher
-from dispatcher.model.errors import DispatchError
+from dispatcher.model.errors import DispatchError, NoConnectionDaemon
 from dispatcher.remote.protocol.mux import Frames, Malformed, frame
 from dispatcher.transport.pool import daemon_socket
 from dispatcher.transport.pool.daemon_socket import DROP, LARGEST, LIST, ask, fields, message
@@ -90,18 +92,32 @@ def test_a_folder_of_another_user_is_not_looked_into(
 
 
 @cases(
-    ("node", "ending"),
+    ("node", "middle"),
     [
-        ("n1.example-2.org", "-n1.example-2.org"),
-        ("a/b c_d", "-a_b_c_d"),
-        ("x" * 300, "-" + "x" * 64),
+        ("n1.example-2.org", "-n1.example-2.org-"),
+        ("a/b c_d", "-a_b_c_d-"),
+        ("x" * 300, "-" + "x" * 64 + "-"),
     ],
 )
-def test_each_node_has_its_own(monkeypatch: pytest.MonkeyPatch, node: str, ending: str) -> None:
+def test_each_node_has_its_own(monkeypatch: pytest.MonkeyPatch, node: str, middle: str) -> None:
     """A home directory may be shared by many."""
     system = os.uname()
     monkeypatch.setattr(os, "uname", lambda: os.uname_result((system[0], node, *system[2:])))
-    assert daemon_socket.name() == f"holder{daemon_socket.PROTOCOL}{ending}"
+    assert daemon_socket.name().startswith(f"holder{daemon_socket.PROTOCOL}{middle}")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may leave a namespace by itself")
+@pytest.mark.parametrize("kind", ["net", "mount"])
+def test_each_network_and_mount_namespace_has_its_own(runtime: Path, kind: str) -> None:
+    """The same name may be another machine there: commands ran on the wrong hosts."""
+    program = "from dispatcher.transport.pool import daemon_socket as d; print(d.name(), d.there())"
+    asked = [sys.executable, "-c", program]
+    with socket.socket():
+        (daemon_socket.folder() / daemon_socket.name()).touch()
+        here = subprocess.check_output(asked, text=True)
+        elsewhere = subprocess.check_output(["unshare", f"--{kind}", *asked], text=True)
+    assert here == f"{daemon_socket.name()} True\n"
+    assert elsewhere.endswith(" False\n")
 
 
 # -- listening and calling --------------------------------------------------------------
@@ -226,7 +242,7 @@ def test_a_daemon_that_does_not_come_up(runtime: Path, monkeypatch: pytest.Monke
 
 
 class Answering:
-    """Says ``pieces`` to the first caller who asks, and notes what was asked."""
+    """Says ``pieces`` to each order of the first caller, and notes the orders."""
 
     def __init__(self, listener: socket.socket, *pieces: bytes) -> None:
         self.heard: list[tuple[int, int, bytes]] = []
@@ -240,12 +256,15 @@ class Answering:
         link, _ = self._listener.accept()
         with link:
             frames = Frames(LARGEST)
-            while not self.heard:
-                self.heard += frames.feed(link.recv(1 << 16))
-            for piece in self._pieces:
-                link.sendall(piece)
-                # the next piece is another: the caller has to read on
-                threading.Event().wait(0.01)
+            while data := link.recv(1 << 16):
+                for order in frames.feed(data):
+                    self.heard.append(order)
+                    for piece in self._pieces:
+                        link.sendall(piece)
+                        # the next piece is another: the caller has to read on
+                        threading.Event().wait(0.01)
+                    if len(self._pieces) == 1 and not self._pieces[0].endswith(b"}"):
+                        return  # what is cut off has an end, too
 
     def end(self) -> None:
         self._thread.join(60)
@@ -264,7 +283,7 @@ def test_an_answer(
     answering = Answering(listener, *([said] if cut is None else [said[:cut], said[cut:]]))
     assert ask(kind, **order) == {"hosts": ["n1"] * 5, "idle": 600.0}
     answering.end()
-    assert answering.heard == [(0, kind, body)]
+    assert answering.heard == [(0, LIST, b"{}"), *([(0, kind, body)] if kind == DROP else [])]
 
 
 @pytest.mark.parametrize(
@@ -286,9 +305,44 @@ def test_what_is_no_object(body: bytes) -> None:
 def test_an_answer_that_does_not_come(
     listener: socket.socket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(daemon_socket, "LIMIT", 0.05)
-    with pytest.raises(TimeoutError):
+    monkeypatch.setattr(daemon_socket, "ANSWER_LIMIT", 0.05)
+    us = f"the process that holds connections (pid {os.getpid()}) does not answer"
+    with pytest.raises(NoConnectionDaemon, match=re.escape(us)) as caught:
         ask(LIST)
+    assert caught.value.hint == "dispatch connect --close"
+    notes: list[str] = []
+    before = open_files()
+    assert daemon_socket.reach(notes.append) is None
+    assert notes == [f"note: {us}: connecting without it (dispatch connect --close ends it)"]
+    assert open_files() <= before
+
+
+def test_a_daemon_that_is_reached_answers(listener: socket.socket) -> None:
+    answering = Answering(listener, message(LIST, hosts=[], idle=600.0))
+    notes: list[str] = []
+    link = daemon_socket.reach(notes.append)
+    assert link is not None
+    link.close()
+    answering.end()
+    assert (answering.heard, notes) == ([(0, LIST, b"{}")], [])
+
+
+def test_a_stopped_daemon_is_killed(runtime: Path) -> None:
+    program = (
+        "import os, signal, sys; from dispatcher.transport.pool import daemon_socket as d;"
+        "l = d.listen(); print(flush=True); os.kill(os.getpid(), signal.SIGSTOP)"
+    )
+    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE) as daemon:
+        assert daemon.stdout is not None
+        assert daemon.stdout.readline()
+        os.waitid(os.P_PID, daemon.pid, os.WSTOPPED | os.WNOWAIT)
+        link = daemon_socket.dial()
+        assert link is not None
+        with link:
+            assert daemon_socket.silence(link)
+        assert daemon_socket.end()
+        assert daemon.wait(60) == -signal.SIGKILL
+    assert daemon_socket.dial() is None
 
 
 def test_nobody_is_there_to_answer(runtime: Path) -> None:

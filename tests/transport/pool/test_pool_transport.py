@@ -80,7 +80,7 @@ def test_each_launcher_has_its_own_reading(monkeypatch: pytest.MonkeyPatch) -> N
     runs = set()
     for _ in range(2):
         world = World()
-        monkeypatch.setattr(daemon_socket, "dial", world.dial)
+        monkeypatch.setattr(daemon_socket, "reach", lambda say, of=world: of.dial())
         transport = world.transport()
         with opening(transport):
             order = fields(world.daemon.hear()[2])

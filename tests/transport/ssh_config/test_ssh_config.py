@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -238,6 +240,36 @@ def test_match_exec_runs_once_for_all(tmp_path: Path, resolve: Resolve) -> None:
     for number in range(5):
         assert good(config.resolve(Target(f"n{number}"))).port == 3
     assert mark.read_text() == "x\n"
+
+
+def test_no_program_is_run_where_nobody_may_wait(tmp_path: Path) -> None:
+    """The daemon of kept connections asks so on the thread that serves all of a client's orders."""
+    mark = tmp_path / "runs"
+    path = tmp_path / "config"
+    path.write_text(f'Match exec "touch {mark}"\nPort 3\n')
+    config = SshConfig(str(path))
+    failed = config.resolve(Target("n1"), runs=False)
+    assert isinstance(failed, Failure)
+    assert failed.why.endswith("Match exec: not run now")
+    assert not mark.exists()
+    assert good(config.resolve(Target("n1"))).port == 3
+
+
+def test_a_program_that_hangs_holds_up_its_own_hosts_alone(tmp_path: Path) -> None:
+    wait, path = tmp_path / "wait", tmp_path / "config"
+    os.mkfifo(wait)
+    path.write_text(f'Match exec "test %n != slow || read x < {wait}"\nPort 3\n')
+    config = SshConfig(str(path))
+    with ThreadPoolExecutor() as pool:
+        slow = pool.submit(config.resolve, Target("slow"))
+        try:
+            with open(wait, "w") as let_go:  # opens when the program reads
+                assert good(config.resolve(Target("quick"))).port == 3
+                assert not slow.done()
+                let_go.write("x\n")
+            assert good(slow.result(60)).port == 3
+        finally:
+            os.close(os.open(wait, os.O_RDWR | os.O_NONBLOCK))
 
 
 @pytest.mark.parametrize(
