@@ -118,10 +118,14 @@ def test_a_silent_process_is_ended_by_close_alone(
     def call() -> socket.socket:
         return socket.socket()
 
+    def end() -> bool:
+        ended.append(True)
+        return True
+
     monkeypatch.setattr(daemon_socket, "ask", ask)
     monkeypatch.setattr(daemon_socket, "call", call)
     monkeypatch.setattr(daemon_socket, "silence", lambda link: "pid 7 does not answer")
-    monkeypatch.setattr(daemon_socket, "end", lambda: not ended.append(True))
+    monkeypatch.setattr(daemon_socket, "end", end)
     for words in (["--list"], ["--close", "-w", "n1"], ["-w", "n1"]):
         assert cli.main(["connect", *words]) == 125
         assert capsys.readouterr().err == (
