@@ -297,7 +297,7 @@ def pmix(data: bytes) -> None:
     job = {"patience": 30.0, "size": 4, "name": b"n"}
     world = SimpleNamespace(job=job, left={0}, never={1}, first=0)
     listener = SimpleNamespace(setblocking=nothing, fileno=lambda: 99)
-    bridge = PmixBridge(pmix_state(), world, listener, {}, lambda world, actions: actions)  # type: ignore[arg-type]
+    bridge = PmixBridge(pmix_state(), world, listener, {}, lambda actions: actions)  # type: ignore[arg-type]
     bridge.link = os.open("/dev/null", os.O_WRONLY)
     try:
         take = Choices(data)

@@ -160,7 +160,7 @@ class PmiConnections(PmiState):
             world.never.append(rank)
         if world.server is None:
             return actions
-        return actions + self.replies().ended(world, rank - world.first)
+        return actions + self.replies().ended(world, rank)
 
     def note_segments(self) -> None:
         """Remember which shared memory MPI made; the ranks are about to be signalled."""

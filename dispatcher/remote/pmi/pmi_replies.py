@@ -2,10 +2,8 @@
 
 The other half of ``pmi_connections``, which opens them: loaded when a rank speaks for the
 first time, or the launcher has something for one.
-
-The server of a world numbers ranks as its world does, everybody else by their number in the
-whole job; it is here that the one becomes the other. Replies are written here; what else the
-server wants done (reports to send, ranks to end) is handed to the loop.
+Replies are written here; what else the server wants done (reports to send, ranks to end) is handed
+to the loop.
 """
 
 from __future__ import annotations
@@ -35,7 +33,7 @@ class PmiReplies:
         world = self.state.world_of[rank]
         first: list[Action] = [] if rank in self.state.mpis else [("mpi", rank, "PMI-1")]
         self.state.spoken = True
-        return first + self.reply(world, serving(world).feed(rank - world.first, data, now))
+        return first + self.reply(serving(world).feed(rank, data, now))
 
     def admit(self, rank: int, fd: int, data: bytes, now: float) -> list[Action]:
         """``rank`` has come by connection ``fd``, and said ``data`` behind its name."""
@@ -44,13 +42,11 @@ class PmiReplies:
         world = self.state.world_of[rank]
         words = b"cmd=initack rc=0\ncmd=set size=%d\ncmd=set rank=%d\ncmd=set debug=0\n"
         answer = words % (world.job["size"], rank - world.first)
-        return self.reply(world, [("reply", rank - world.first, answer)]) + self.take(
-            rank, data, now
-        )
+        return self.reply([("reply", rank, answer)]) + self.take(rank, data, now)
 
     def ended(self, world: World, rank: int) -> list[Action]:
         """The world's ``rank`` has ended well: nobody waits for it any more."""
-        return self.reply(world, serving(world).ended(rank))
+        return self.reply(serving(world).ended(rank))
 
     def order(self, message: dict[str, Any]) -> list[Action]:
         """Carry out an order for MPI: ``mpi_look``, and those of ``pmi_`` and ``pmix``."""
@@ -83,12 +79,11 @@ class PmiReplies:
             return []  # its ranks ended before this came
         server = serving(world)
         if kind == "pmi_answer":
-            rank = message["rank"] - world.first
-            return self.reply(world, server.answer(rank, message["line"]))
+            return self.reply(server.answer(message["rank"], message["line"]))
         fence, epoch = message["fence"].encode(), message["epoch"]
         if kind == "pmi_who":
-            return self.reply(world, server.who(fence, epoch, message["seconds"]))
-        return self.reply(world, server.release(fence, epoch, message["keys"]))
+            return self.reply(server.who(fence, epoch, message["seconds"]))
+        return self.reply(server.release(fence, epoch, message["keys"]))
 
     def catch_up(self, now: float) -> list[Action]:
         """A rank has ended: what was said of it before counts."""
@@ -99,7 +94,7 @@ class PmiReplies:
         actions = []
         for world in self.state.worlds.values():
             if world.server is not None:
-                actions += self.reply(world, world.server.tick(now))
+                actions += self.reply(world.server.tick(now))
         return actions if self.bridge is None else actions + self.bridge.tick(now)
 
     def next_deadline(self) -> float:
@@ -115,7 +110,7 @@ class PmiReplies:
             return "%d" % rank
         return "%d.%d" % (world.index, rank - world.first)
 
-    def reply(self, world: World, actions: list[Action]) -> list[Action]:
+    def reply(self, actions: list[Action]) -> list[Action]:
         """Write the replies among ``actions``; the others are returned, for the loop.
 
         A rank awaits each answer before it asks again, so one that leaves its
@@ -125,14 +120,13 @@ class PmiReplies:
         others: list[Action] = []
         for action in actions:
             if action[0] != "reply":
-                others.append(_outward(world, action))
+                others.append(action)
                 if action[1] == "pmi_abort":
                     from dispatcher.remote.host.failure_info import error_of
 
                     action[2].update(error_of(self.state.folder, action[2]["rank"]))
                 continue
-            rank = action[1] + world.first
-            line = action[2]
+            _, rank, line = action
             try:
                 if rank in ends and os.write(ends[rank], line) != len(line):
                     others.append(("break", rank, "it does not read its answers"))
@@ -148,18 +142,3 @@ def serving(world: World) -> Server:
     if world.server is None:
         world.server = Server(world.job, world.ranks)
     return world.server
-
-
-def _outward(world: World, action: Action) -> Action:
-    """``action`` with the job's numbers in place of the world's."""
-    if action[0] == "break":
-        return ("break", action[1] + world.first, action[2])
-    fields = action[2]
-    if "fence" in fields:
-        fields["world"] = world.index
-    if "rank" in fields:
-        fields["rank"] += world.first
-    for name in ("never", "absent"):
-        if name in fields:
-            fields[name] = [rank + world.first for rank in fields[name]]
-    return action

@@ -1,25 +1,10 @@
-"""The process manager's side of PMI-1: what MPICH and its relatives ask in ``MPI_Init``.
+"""The process manager's side of PMI-1: what MPICH and its relatives ask in ``MPI_Init``. Pure.
 
-One ``Server`` stands for the part of a world (all ranks that were started
-together) that runs on this host; ranks are numbered as in that world. It is pure:
-bytes that a rank wrote go in, actions come out, and nothing here knows a
-descriptor or a clock. A request is one line ``cmd=NAME key=value ...``, where a value may have
-spaces, as names of services have; an answer cannot, since clients end a value there. Each rank
-waits for its answer before it asks again. Source: MPICH's ``src/pmi/src/pmi_wire.c`` and Flux's
-RFC 13.
-
-Keys that a rank puts stay here until the next fence (``barrier_in``): when all members on this
-host are in, their new keys go up in one packet, and the release brings everybody's
-(``docs/design/mpi.md``). A get is always local: what is not here then is not there. A fence whose
-members are all on this host never leaves it.
-
-A rank that breaks the protocol is ended; the server and the others live on. A
-rank that has ended well takes part in every fence to come, since nobody could
-wait for it. One that ended without ``init`` does not: to go on without what it
-never put would only end in an assertion elsewhere, so the launcher ends the job.
-
-A spawn request is only read here (``spawn``); the launcher answers it. PMI-2 and
-PMIx are not spoken.
+One ``Server`` serves the ranks of one world on this host. It has a rank's number in the job; the
+words of PMI-1 have its number in the world. ``docs/design/mpi.md`` tells how keys travel in
+fences. A rank that breaks the protocol is ended; the others are served on. A rank that has ended
+well counts as being in every later fence; one that ended without ``init`` does not.
+Sources: MPICH's ``src/pmi/src/pmi_wire.c``, Flux's RFC 13.
 
 Actions (tuples): ("reply", rank, bytes) · ("send", type, fields) · ("break", rank, why).
 """
@@ -82,13 +67,16 @@ class Fence:
 class Server:
     """PMI-1 for ``ranks`` (list of int), those on this host of the world that ``job`` describes.
 
-    job: name (of the world's keys, unique on every host), size (ranks of the world), mapping (the
-    value of ``PMI_process_mapping``), patience (seconds after which a rank that others
-    wait for is reported); and perhaps universe (how many ranks the hosts have room for), apps
-    (ranks of each program in turn), preput (keys and values that are there from the start).
+    job: world (its index) and first (the number of its rank 0), both 0 where they are missing; name
+    (of the world's keys, unique on every host), size (ranks of the world), mapping (the value of
+    ``PMI_process_mapping``), patience (seconds after which a rank that others wait for is
+    reported); perhaps universe (how many ranks the hosts have room for), apps (ranks of each
+    program in turn), preput (keys and values that are there from the start).
     """
 
     def __init__(self, job: dict[str, Any], ranks: list[int]) -> None:
+        self.world: int = job.get("world", 0)
+        self.first: int = job.get("first", 0)
         self.name: bytes = job["name"]
         self.size: int = job["size"]
         self.apps: list[int] = job.get("apps") or [self.size]
@@ -174,7 +162,7 @@ class Server:
         if fence is not None and (fence.epoch > epoch or fence.committed):
             return []
         words = key.rpartition(b":")[0].split(b",")
-        group = map(int, words) if words[0].isdigit() else self.peers
+        group = {self.first + int(word) for word in words} if words[0].isdigit() else self.peers
         members = self.peers.keys() & group if fence is None else fence.members
         arrived = set() if fence is None else fence.arrived
         missing = sorted(r for r in members - arrived if not self.peers[r].ended)
@@ -245,7 +233,7 @@ class Server:
             self.deadlines.pop(b"init", None)
 
     def _appnum(self, rank: int, peer: Peer, fields: Fields, now: float) -> list[Action]:
-        app = next(i for i in range(len(self.apps)) if rank < sum(self.apps[: i + 1]))
+        app = next(i for i in range(len(self.apps)) if rank - self.first < sum(self.apps[: i + 1]))
         return _reply(rank, b"appnum rc=0 appnum=%d" % app)
 
     def _put(self, rank: int, peer: Peer, fields: Fields, now: float) -> list[Action]:
@@ -343,10 +331,10 @@ class Server:
             words = group.split(b",")
             if not all(word.isdigit() and len(word) < 10 for word in words):
                 raise Broken("not a group: %r" % group[:60])
-            ranks = sorted({int(word) for word in words})
-            if ranks[-1] >= self.size or rank not in ranks:
+            ranks = sorted({self.first + int(word) for word in words})
+            if ranks[-1] >= self.first + self.size or rank not in ranks:
                 raise Broken("a group it is not in, or of ranks that do not exist")
-            group = b",".join(b"%d" % member for member in ranks)
+            group = b",".join(b"%d" % (member - self.first) for member in ranks)
             members, size = members.intersection(ranks), len(ranks)
         key = group + b":" + tag
         if key not in self.fences:
@@ -368,7 +356,7 @@ class Server:
             return [("break", rank, why) for rank in sorted(fence.arrived)]
         fence.sent = len(self.puts)
         fence.committed = True
-        fields = {"fence": key.decode(), "epoch": fence.epoch, "keys": packet}
+        fields = {"world": self.world, "fence": key.decode(), "epoch": fence.epoch, "keys": packet}
         return [("send", "pmi_fence", fields)]
 
     def _open(self, key: bytes, fence: Fence) -> list[Action]:

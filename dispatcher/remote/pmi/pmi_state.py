@@ -31,7 +31,7 @@ class World:
         self.index: int = job.get("world", 0)
         self.first: int = job.get("first", 0)  # the number of its rank 0
         self.left = set(numbers)  # not yet ended
-        self.ranks = [number - self.first for number in numbers]
+        self.ranks = numbers
         self.never: list[int] = []  # those that ended well without MPI_Init, by the job's numbers
         self.server: Server | None = None
 
@@ -66,7 +66,7 @@ class PmiState:
     def standing(self, rank: int) -> str:
         """Whether ``rank`` ``never`` called MPI_Init, is ``inside`` MPI, or "": is through."""
         world = self.world_of[rank]
-        peer = world.server and world.server.peers[rank - world.first]
+        peer = world.server and world.server.peers[rank]
         if (peer and peer.inside) or (rank in self.connected and rank not in self.finalized):
             return "inside"
         came = (peer and peer.n_inits) or rank in self.connected

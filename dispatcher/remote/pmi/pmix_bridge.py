@@ -54,7 +54,7 @@ class PmixBridge:
         world: World,
         listener: socket,
         message: dict[str, Any],
-        reply: Callable[[World, list[Action]], list[Action]],
+        reply: Callable[[list[Action]], list[Action]],
     ) -> None:
         self.state = state
         self.reply = reply
@@ -219,7 +219,7 @@ class PmixBridge:
             if self.world.left.union(self.world.never) - self.state.connected:
                 actions += self.who(self.stall_after)
         while self.aborts and self.aborts[0][0] <= now:
-            actions += self.reply(self.world, [self.aborts.pop(0)[1]])
+            actions += self.reply([self.aborts.pop(0)[1]])
         self._set_due()
         return actions
 

@@ -306,14 +306,21 @@ class TestSpawn:
         assert say(told, 0, b"mcmd=spawn", b"nprocs=x", line)[0][:2] == ("break", 0)
         assert say(told, 1, b"cmd=get_appnum")[0][0] == "reply"
 
-    def test_a_spawned_world_has_its_keys_and_programs(self) -> None:
+    def test_a_spawned_world_has_its_keys_and_programs_and_the_jobs_numbers(self) -> None:
         job = {"name": NAME, "size": 5, "mapping": b"", "patience": 30.0}
         more = {"universe": 8, "apps": [1, 3, 1], "preput": [b"parent", b"port"]}
-        told = Server({**job, **more}, [0, 3, 4])
-        assert say(told, 3, get(b"parent")) == [("reply", 3, b"cmd=get_result rc=0 value=port\n")]
-        apps = [say(told, rank, b"cmd=get_appnum")[0][2] for rank in (0, 3, 4)]
+        ranks = [50, 53, 54]
+        told = Server({**job, **more, "world": 2, "first": 50}, ranks)
+        assert say(told, 53, get(b"parent")) == [("reply", 53, b"cmd=get_result rc=0 value=port\n")]
+        apps = [say(told, rank, b"cmd=get_appnum")[0][2] for rank in ranks]
         assert apps == [b"cmd=appnum rc=0 appnum=%d\n" % app for app in (0, 1, 2)]
-        assert say(told, 0, b"cmd=get_universe_size")[0][2].endswith(b"size=8\n")
+        assert say(told, 50, b"cmd=get_universe_size")[0][2].endswith(b"size=8\n")
+        assert say(told, 50, b"cmd=barrier_in group=4,0,1:7") == []
+        ((_, _, fence),) = say(told, 54, b"cmd=barrier_in group=0,1,4:7")
+        assert (fence["world"], fence["fence"]) == (2, "0,1,4:7")
+        assert [rank for _, rank, _ in told.release(b"0,1,4:7", 0, [])] == [50, 54]
+        assert told.who(b"1,3:8", 0, 30.0)[0][2]["never"] == [53]
+        assert say(told, 53, b"cmd=barrier_in group=3,5:1")[0][:2] == ("break", 53)
 
 
 class TestPatience:
