@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 
-Overflow = Literal["block", "spool", "drop"]
+Overflow = Literal["block", "drop"]
 
 
 def open_files(
@@ -103,9 +103,8 @@ def _output(
         files = RankFiles(paths.folder, say, rotation)
     if overflow != "block":
         from dispatcher.output.buffered import BufferedSink
-        from dispatcher.output.files.spool import Spool
 
-        files = BufferedSink(files, "files", spool=Spool() if overflow == "spool" else None)
+        files = BufferedSink(files, "files")
     return files
 
 

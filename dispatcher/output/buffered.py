@@ -3,9 +3,8 @@
 The sinks' thread must go on, since the ranks get new credit only when every sink
 has taken their bytes. ``BufferedSink`` takes at once and lets ``sink`` follow at its own
 pace. What waits for it is bounded; beyond the bound the bytes are left out and
-counted exactly, and ``sink.gap`` is told where and how many; or, with a spool, they
-go to a file, and only when that is full as well the sinks' thread waits. Without
-``drop`` it waits at once: then the thread serves only to draw in time.
+counted exactly, and ``sink.gap`` is told where and how many. Without ``drop`` the sinks' thread
+waits instead: then the own thread serves only to draw in time.
 
 Of events it passes on those that divide output (``DIVIDERS``), and leaves out none: each stream
 of a rank has one end an attempt. Hosts may say of the others what they like, and nobody would
@@ -31,14 +30,12 @@ from dispatcher.core.events.run_events import (
 )
 from dispatcher.model.errors import UsageError
 from dispatcher.model.names import plural
-from dispatcher.output.files.spool import Spool
 
 #: bytes that may wait in memory, and what a chunk costs beside its bytes
 LIMIT = 4 << 20
 OVERHEAD = 256
-#: lines of dispatch itself that may wait, and chunks whose bytes are in the spool
+#: lines of dispatch itself that may wait
 MOST_LINES = 1000
-MOST_WAITING = 100_000
 #: events that sinks of output, a screen and files, act on: in their place among the bytes
 DIVIDERS = OutputEnded, RanksPlaced
 #: seconds after which a wait that ends late was a pause of ours
@@ -51,7 +48,6 @@ class BufferedSink(Sink):
     drop: leave out what is too much, or else wait. patience: leave nothing out while the
     sink goes on, however slowly; only when it has stood still for this many seconds.
     pace: a number that changes while it goes on in a single call.
-    spool: where to keep what is too much instead.
     """
 
     def __init__(
@@ -63,7 +59,6 @@ class BufferedSink(Sink):
         drop: bool = True,
         stall_limit: float = 0.0,
         pace: Callable[[], int] = lambda: 0,
-        spool: Spool | None = None,
     ) -> None:
         self._sink = sink
         self._limit = limit
@@ -72,9 +67,8 @@ class BufferedSink(Sink):
         self._pace = pace
         self._seen = 0
         self._moved = time.monotonic()  # when the sink last took something, or was done with it
-        self._spool = spool
         self._cond = threading.Condition()
-        #: (method of ``sink``, its arguments), in order; "spooled" stands for output in the spool
+        #: (method of ``sink``, its arguments), in order
         self._waiting: deque[tuple[str, tuple[Any, ...]]] = deque()
         self._size = 0
         self._lines = 0
@@ -93,9 +87,7 @@ class BufferedSink(Sink):
             self._raise()
             # a gap that has begun lasts until there is room again for a good deal
             limit = self._limit if self._gap is None else self._limit // 2
-            if self._spool is not None:
-                self._put_or_spool(rank, stream, data, cost)
-            elif not self._drop:
+            if not self._drop:
                 while self._size + cost > self._limit and self._size:
                     self._cond.wait()
                     self._raise()
@@ -129,20 +121,7 @@ class BufferedSink(Sink):
             self._closed = True
             self._cond.notify()
         self._thread.join()
-        if self._spool is not None:
-            self._spool.close()
         self._raise()
-
-    def _put_or_spool(self, rank: int, stream: int, data: bytes, cost: int) -> None:
-        spool = self._spool
-        assert spool is not None
-        while not spool.empty or self._size + cost > self._limit:
-            if len(self._waiting) < MOST_WAITING and spool.put(data):
-                self._put("spooled", (rank, stream, len(data)))
-                return
-            self._cond.wait()  # the spool is full too: now the ranks are held back
-            self._raise()
-        self._put("output", (rank, stream, data), cost)
 
     def _waits_for_sink(self, cost: int) -> bool:
         """Wait for a sink that is slow; False when it stands still, or there is a gap already."""
@@ -208,12 +187,6 @@ class BufferedSink(Sink):
     def _take(self) -> tuple[str, tuple[Any, ...]]:
         """The next thing for the sink, under the lock."""
         method, arguments = self._waiting.popleft()
-        if method == "spooled":
-            assert self._spool is not None
-            rank, stream, size = arguments
-            data = self._spool.take(size)
-            self._size += size + OVERHEAD
-            return "output", (rank, stream, data)
         if method == "gap":
             if arguments[0] is self._gap:
                 self._gap = None

@@ -6,8 +6,6 @@ import inspect
 import itertools
 import re
 import threading
-from collections.abc import Callable
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -30,7 +28,6 @@ from dispatcher.model.errors import UsageError
 from dispatcher.output import buffered
 from dispatcher.output.buffered import OVERHEAD, BufferedSink, Filtered, parse_ranks
 from dispatcher.output.files.rank_logs import MergedLog, RankFiles
-from dispatcher.output.files.spool import Spool
 from dispatcher.output.monitor.metrics import Metrics
 from dispatcher.output.terminal.alt_screen import WatchScreen
 from dispatcher.output.terminal.screen import Screen
@@ -133,38 +130,6 @@ def test_after_a_gap_all_goes_on(stuck: Slow) -> None:
     assert stuck.told[-2] == (0, 1, b"fresh")
 
 
-def test_a_spool_loses_nothing_and_keeps_the_order(stuck: Slow) -> None:
-    behind = start(stuck, spool=Spool())
-    for number in range(1000):
-        behind.output(number, 1, b"%04d" % number * 100)
-    stuck.go.set()
-    behind.output(1000, 1, b"end")
-    behind.close()
-    assert stuck.told == [
-        (0, 1, CHUNK),
-        *[(number, 1, b"%04d" % number * 100) for number in range(1000)],
-        (1000, 1, b"end"),
-        ("closed",),
-    ]
-
-
-def test_a_full_spool_holds_back(stuck: Slow) -> None:
-    behind = start(stuck, spool=Spool(limit=2 * len(CHUNK)))
-
-    def flood() -> None:
-        for _ in range(20):
-            behind.output(0, 1, CHUNK)
-
-    thread = threading.Thread(target=flood)
-    thread.start()
-    wait_for(lambda: len(behind._waiting) == 5, 30, lambda: f"{len(behind._waiting)} wait")
-    assert thread.is_alive()
-    stuck.go.set()
-    thread.join(60)
-    behind.close()
-    assert stuck.told == [(0, 1, CHUNK)] * 21 + [("closed",)]
-
-
 def test_the_notes_of_a_paused_terminal_are_bounded(stuck: Slow) -> None:
     behind = start(stuck)
     for number in range(1500):
@@ -184,17 +149,6 @@ def test_an_error_of_the_sink_is_told_to_the_caller() -> None:
     behind.output(0, 1, b"x")
     with pytest.raises(ValueError, match="no"):
         behind.close()
-
-
-def test_the_spool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    spool = Spool(limit=10)
-    puts: list[Callable[[], bool]] = [lambda: spool.put(b"abcdef"), lambda: spool.put(b"ghijk")]
-    assert [put() for put in puts] == [True, False]
-    assert (spool.take(2), spool.take(4), spool.empty) == (b"ab", b"cdef", True)
-    assert puts[1]()  # an emptied spool begins anew
-    assert list(tmp_path.iterdir()) == []  # nobody can open it by a name
-    spool.close()
 
 
 def test_a_slow_reader_gets_all_and_one_that_paused_is_left_behind(stuck: Slow) -> None:
@@ -386,7 +340,7 @@ def test_who_waits_for_a_sink_that_fails_is_told() -> None:
             assert self.go.wait(30)
             raise ValueError("no")
 
-    for options in ({"drop": False}, {"stall_limit": 60}, {"spool": Spool(limit=1)}):
+    for options in ({"drop": False}, {"stall_limit": 60}):
         sink, told = Fails(), list[str]()
         behind = start(sink, **options)
         for _ in range(3):

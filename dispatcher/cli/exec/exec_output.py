@@ -20,7 +20,6 @@ from dispatcher.model.names import plural
 from dispatcher.output.buffered import Filtered
 from dispatcher.output.exec.exec_notes import ExecNotes, Passthrough, describe
 from dispatcher.output.exec.host_blocks import (
-    EarlyBlock,
     HostOutput,
     blocks_of,
     differences,
@@ -87,7 +86,6 @@ class ExecOutput:
         both = options.as_json or options.gather_all
         kept = BOTH if both else frozenset({1}) if whole else frozenset()
         self._kept = HostOutput(kept)
-        label = not options.no_label
         self._progress: ExecProgress | None = None
         if not through and _may_draw(options):
             from dispatcher.output.exec.exec_progress import ExecProgress
@@ -103,19 +101,6 @@ class ExecOutput:
         self.sinks: list[Sink] = [notes, self._kept, *files]
         if self._progress is not None:
             self.sinks.append(self._progress)
-        draws = self._progress is not None
-
-        def write(text: bytes) -> None:
-            if draws and os.isatty(STDOUT):  # it may not write into the picture
-                screen.say(text.decode("utf-8", "surrogateescape").removesuffix("\n"))
-            else:
-                self._kept_writer.write(STDOUT, text)
-
-        self._early: EarlyBlock | None = None
-        if gather and not options.line_mode:
-            self._early = EarlyBlock(self._kept, names, write, label=label)
-        if self._early is not None:
-            self.sinks.append(self._early)
         self.sinks.append(screen)  # closed last: it shows what the others say
 
     def _files(self, say: Callable[[str], None]) -> list[Sink]:
@@ -196,8 +181,8 @@ class ExecOutput:
             gather = options.gather or options.gather_all
             for piece in lines_of(blocks, label=label, gather=gather):
                 write(STDOUT, piece)
-        elif self._early is not None:
-            for piece in gathered(blocks, label=label, early=self._early.early):
+        elif options.gather or options.gather_all:
+            for piece in gathered(blocks, label=label):
                 write(STDOUT, piece)
         if options.gather_all:
             said = blocks_of(self._kept, self._names, STDERR)

@@ -31,7 +31,7 @@ from dispatcher.output.monitor.run_progress import RemoteProgress
 from dispatcher.output.terminal.screen import Screen, Writer
 from dispatcher.remote.protocol.frames import STDERR
 
-#: seconds that the files may be behind the launcher's word (--log-overflow spool)
+#: seconds that the files may be behind the launcher's word (--log-overflow drop)
 BEHIND = 5.0
 #: seconds between two looks at the files
 LOOK = 0.1

@@ -110,10 +110,10 @@ class LogOptions(Options, section="Log files"):
     log_keep: str | None = option(
         metavar="N", help="Keep only the last N full files, with --log-size.", usual="all"
     )
-    log_overflow: Literal["block", "spool", "drop"] = option(
+    log_overflow: Literal["block", "drop"] = option(
         default="block",
-        help="When the disk is slow, let the ranks wait (block), put up to 4 GiB aside in TMPDIR "
-        "(spool), or leave output out and mark where (drop).",
+        help="When the disk is slow, let the ranks wait (block), or leave output out and mark "
+        "where (drop).",
     )
 
 
@@ -138,7 +138,7 @@ class OutputSettings(Value):
     metrics: str | None
     partial_after: float | None
     screen_overflow: str
-    log_overflow: Literal["block", "spool", "drop"]
+    log_overflow: Literal["block", "drop"]
     log_merge: bool
     rotation: Rotation
     quiet: bool

@@ -2,18 +2,12 @@
 
 Memory is bounded: of one stream of one host ``MOST`` bytes are kept; what is beyond is counted,
 and the count is told with the block.
-
-A thousand hosts say the same and one hangs: whoever gathers would see nothing until it ends. So
-once more than half of all hosts have ended with the same output, and a second has passed, no other
-block can be the usual one, and ``EarlyBlock`` shows it. At the end come only the others, and who
-else said the same.
 """
 
 from __future__ import annotations
 
 import base64
-import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from dispatcher.core.events import exec_events
@@ -70,25 +64,14 @@ class HostOutput(Sink):
         return self._dropped.get((node, stream), 0)
 
 
-def gathered(
-    blocks: Mapping[str, bytes],
-    *,
-    label: bool = True,
-    what: str = "",
-    early: tuple[bytes, frozenset[str]] | None = None,
-) -> Iterator[bytes]:
+def gathered(blocks: Mapping[str, bytes], *, label: bool = True, what: str = "") -> Iterator[bytes]:
     """Each different block once, below the folded names of its hosts; most hosts first.
 
     Blocks are equal whose lines are shown alike: one may lack its last line end, or have drawn
     more of its progress. blocks: host name -> what it said. Hosts that said nothing are left out.
-    what: is said behind the names. early: the block that stands there already, and whose it is.
+    what: is said behind the names.
     """
     for names, block in _by_size(blocks):
-        if early is not None and block == _shown(early[0]):
-            late = [name for name in names if name not in early[1]]
-            if late and label:
-                yield headed(late, b"as above\n")
-            continue
         yield headed(names, block, label=label, what=what)
 
 
@@ -105,18 +88,14 @@ def lines_of(
         yield b"".join(head + line + b"\n" for line in _lines(block))
 
 
-def headed(
-    names: Sequence[str], block: bytes, *, label: bool = True, what: str = "", of: int | None = None
-) -> bytes:
-    """``block`` below the names of its hosts, sanitized for a terminal. of: how many there are."""
-    head = f"{_RULE.decode()}\n{_counted(names, of)}{what}\n{_RULE.decode()}\n" if label else ""
+def headed(names: Sequence[str], block: bytes, *, label: bool = True, what: str = "") -> bytes:
+    """``block`` below the names of its hosts, sanitized for a terminal."""
+    head = f"{_RULE.decode()}\n{_counted(names)}{what}\n{_RULE.decode()}\n" if label else ""
     return head.encode() + _shown(block)
 
 
-def _counted(names: Sequence[str], of: int | None = None) -> str:
+def _counted(names: Sequence[str]) -> str:
     """``n[1-3] (3)``, and ``n3`` for one alone, as clush heads a block."""
-    if of is not None:
-        return f"{fold(names)} ({len(names)} of {of})"
     return f"{fold(names)} ({len(names)})" if len(names) > 1 else fold(names)
 
 
@@ -217,61 +196,3 @@ _KINDS: Mapping[type, str] = {
 def blocks_of(outputs: HostOutput, names: Sequence[str], stream: int = 1) -> dict[str, bytes]:
     """Host name -> what it wrote to ``stream``."""
     return {name: outputs.block(node, stream) for node, name in enumerate(names)}
-
-
-#: seconds from when a block has most hosts until it is shown; a quick command shows whole groups
-WAIT = 1.0
-
-
-class EarlyBlock(Sink):
-    """Watches what ``outputs`` has; ``early`` is the block that was shown and whose, if any was.
-
-    write: called once, from a thread of its own: nobody is held back by a paused reader.
-    """
-
-    def __init__(
-        self,
-        outputs: HostOutput,
-        names: Sequence[str],
-        write: Callable[[bytes], None],
-        *,
-        label: bool,
-    ) -> None:
-        self._outputs = outputs
-        self._names = names
-        self._write = write
-        self._label = label
-        self._nodes: dict[bytes, list[int]] = {}
-        self._done = 0
-        self._since: float | None = None
-        self._thread: threading.Thread | None = None
-        self.early: tuple[bytes, frozenset[str]] | None = None
-
-    def event(self, entry: Entry) -> None:
-        if isinstance(entry.event, exec_events.HostDone):
-            self._done += 1
-            node = entry.event.node
-            block = self._outputs.block(node, 1)
-            if block:
-                self._nodes.setdefault(block, []).append(node)
-
-    def tick(self, now: float) -> bool:
-        if self.early is not None or self._done == len(self._names):
-            return False
-        largest = max(self._nodes.items(), key=lambda item: len(item[1]), default=None)
-        if largest is None or 2 * len(largest[1]) <= len(self._names):
-            return False
-        self._since = self._since or now
-        if now - self._since < WAIT:
-            return True
-        block, nodes = largest
-        names = [self._names[node] for node in nodes]
-        self.early = block, frozenset(names)
-        text = headed(names, block, label=self._label, of=len(self._names))
-        self._thread = threading.Thread(target=self._write, args=(text,), name="early", daemon=True)
-        self._thread.start()
-        return False
-
-    def close(self) -> None:
-        if self._thread is not None:
-            self._thread.join()

@@ -1,14 +1,9 @@
-"""Bytes that wait on this machine's own disk: a queue, and lines too long to wait in memory.
+"""Lines that are too long to wait in memory for their end: on this machine's own disk.
 
-``Spool`` is a bounded first-in first-out for log files on a file system that is slow for a while.
-
-``Spill`` has lines that are written whole once their end is there. All of them share one file, so a
-thousand ranks take no thousand descriptors. It is made of blocks, which are used again when their
-line has been written; in memory stays of each line less than one of them. A file system is not
-filled: at most ``LIMIT`` and half of what is free there. What finds no room is the caller's to show
-in pieces; how many lines had that is told by ``words``.
-
-Both files have no name, so they are gone with the process, and nobody else can open them.
+All of them share one file, so a thousand ranks take no thousand descriptors. The file has no name:
+it is gone with the process, and nobody else can open it. It is made of blocks, which are used
+again when their line has been written; in memory stays of each line less than one of them. The
+file takes ``LIMIT`` at most, and half of what is free. A line that finds no room comes in pieces.
 """
 
 from __future__ import annotations
@@ -21,54 +16,6 @@ from dispatcher.model.names import size
 from dispatcher.model.paths import write_all
 
 LIMIT = 4 << 30
-
-
-class Spool:
-    """Takes up to ``limit`` bytes. Not thread-safe. Raises: OSError where nothing can be kept."""
-
-    def __init__(self, limit: int = LIMIT) -> None:
-        self._limit = limit
-        import tempfile  # which takes a while to load, and few runs keep anything here
-
-        self._file = tempfile.TemporaryFile(prefix="dispatch-", buffering=0)  # noqa: SIM115
-        self._head = 0  # where the oldest byte is
-        self._tail = 0
-
-    @property
-    def empty(self) -> bool:
-        """Whether nothing waits."""
-        return self._head == self._tail
-
-    def put(self, data: bytes) -> bool:
-        """Append ``data``; False if there is no room for it."""
-        if self._tail + len(data) > self._limit:
-            return False
-        os.lseek(self._file.fileno(), self._tail, os.SEEK_SET)
-        try:
-            write_all(self._file.fileno(), data)
-        except OSError:  # a full disk is a full spool
-            return False
-        self._tail += len(data)
-        return True
-
-    def take(self, size: int) -> bytes:
-        """The oldest ``size`` bytes, which must have been put. Raises: OSError."""
-        parts = []
-        while size:
-            part = os.pread(self._file.fileno(), size, self._head)
-            if not part:
-                raise OSError(5, "the spool was cut short")
-            parts.append(part)
-            size -= len(part)
-            self._head += len(part)
-        if self.empty:
-            os.ftruncate(self._file.fileno(), 0)
-            self._head = self._tail = 0
-        return b"".join(parts)
-
-    def close(self) -> None:
-        """Give up what waits, and its room on disk."""
-        self._file.close()
 
 
 BLOCK = 64 << 10

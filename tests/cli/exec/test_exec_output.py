@@ -21,7 +21,6 @@ from dispatcher import cli
 from dispatcher.cli.exec.exec import ExecOptions
 from dispatcher.cli.exec.exec_output import ExecOutput
 from dispatcher.model.host import Host
-from dispatcher.output.exec import host_blocks
 from dispatcher.output.exec.exec_notes import ExecNotes
 from dispatcher.plan.exec_plan import ExecPlan
 
@@ -244,24 +243,6 @@ def test_progress_stands_below_the_lines(terminal: Terminal) -> None:
     assert "\x1b[" in shown
 
 
-def test_what_is_gathered_early_goes_where_output_goes(
-    terminal: Terminal, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """To a file, though the progress stands on the terminal."""
-    monkeypatch.setattr(host_blocks, "WAIT", 0.2)
-    terminal.take()
-    with open(tmp_path / "out", "wb") as file:
-        os.dup2(file.fileno(), 1)
-    with going_on(lambda: "(2 of 3)" in (tmp_path / "out").read_text()) as waits:
-        text = f"mkdir one 2>/dev/null && {{ {waits}; }}; echo x"
-        assert cli.main([*ON_THREE, "-b", "--shell", text]) == 0
-    shown = terminal.leave()
-    out = (tmp_path / "out").read_text()
-    assert "(2 of 3)" in out
-    assert out.count("\nx\n") == 1  # the other one's is as above
-    assert "x\r\n" not in shown
-
-
 @cases(
     ("words", "out", "said"),
     [
@@ -272,10 +253,8 @@ def test_what_is_gathered_early_goes_where_output_goes(
     ],
 )
 def test_a_name_in_every_line_of_what_was_kept(
-    words: list[str], out: str, said: int, monkeypatch: pytest.MonkeyPatch,
-    capfd: pytest.CaptureFixture[str],
-) -> None:  # fmt: skip
-    monkeypatch.setattr(host_blocks, "WAIT", 1000.0)  # nothing is shown early
+    words: list[str], out: str, said: int, capfd: pytest.CaptureFixture[str]
+) -> None:
     text = "echo e >&2; case $DISPATCH_INDEX in 0) sleep 0.2; echo 1; echo 1b;; *) echo 2; esac"
     assert cli.main([*ON_THREE, *words, text]) == 0
     told = capfd.readouterr()

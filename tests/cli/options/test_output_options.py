@@ -31,7 +31,7 @@ def shown(world_size: int | None = None, **given: Any) -> Any:
         ("metrics", None, {"metrics": "unix:/s"}, "unix:/s"),
         ("partial_after", None, {"partial_after": 0.0}, 0.0),
         ("screen_overflow", "auto", {"screen_overflow": "drop"}, "drop"),
-        ("log_overflow", "block", {"log_overflow": "spool", "log_dir": "d"}, "spool"),
+        ("log_overflow", "block", {"log_overflow": "drop", "log_dir": "d"}, "drop"),
         ("log_merge", False, {"log_merge": True, "log_dir": "d"}, True),
         ("quiet", False, {"quiet": True}, True),
         ("verbose", False, {"verbose": True}, True),

@@ -314,7 +314,6 @@ def test_a_footer_is_made_once() -> None:
     [
         ({}, True),
         ({"log_overflow": "drop"}, False),
-        ({"log_overflow": "spool"}, True),
         ({"log_size": "1M"}, True),
         ({"log_size": "1M", "log_keep": "3"}, False),
     ],

@@ -60,8 +60,6 @@ def test_hosts_share_what_is_shown_alike() -> None:
     assert list(lines_of(said, gather=True)) == [b"n[1,3-4]: done\n", b"n2: odd\n"]
     (found,) = differences(said)
     assert found == b"--- n[1,3-4] (3)\n+++ n2\n@@ -1 +1 @@\n-done\n+odd\n"
-    early = (said["n1"], frozenset({"n1"}))
-    assert next(gathered(said, early=early)) == rule + b"n[3-4] (2)\n" + rule + b"as above\n"
 
 
 def test_a_terminal_cannot_be_told_anything() -> None:
@@ -208,20 +206,7 @@ def test_the_head_of_a_block() -> None:
         headed(["n1", "n2"], b"x\n", what=" stderr")
         == rule + b"n[1-2] (2) stderr\n" + rule + b"x\n"
     )
-    assert headed(["n1", "n2"], b"x", of=5) == rule + b"n[1-2] (2 of 5)\n" + rule + b"x\n"
     assert headed(["n1"], b"a\rb\n", label=False) == b"b\n"
-
-
-def test_who_said_the_same_as_what_stands_there_is_told_with_a_label_only() -> None:
-    blocks = {"n1": b"same", "n2": b"same", "n3": b"other"}
-    early = (b"same", frozenset({"n1"}))
-    rule = b"-" * 15 + b"\n"
-    assert list(gathered(blocks, early=early)) == [
-        rule + b"n2\n" + rule + b"as above\n", rule + b"n3\n" + rule + b"other\n",
-    ]  # fmt: skip
-    assert list(gathered(blocks, early=early, label=False)) == [b"other\n"]
-    all_of_them = (b"same", frozenset({"n1", "n2"}))
-    assert len(list(gathered(blocks, early=all_of_them))) == 1
 
 
 def test_differences_of_several_and_of_long_blocks(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -229,15 +229,6 @@ class TestTelling:
             "127.0.0.1,localhost (2)", "---------------", "same",
         ]  # fmt: skip
 
-    def test_the_usual_block_comes_before_the_last_host(self, started: Any, tmp_path: Path) -> None:
-        text = f"[ $DISPATCH_HOST != ::1 ] || while [ ! -e {tmp_path}/go ]; do sleep 0.1; done"
-        one = started("-b", "-w", "localhost,127.0.0.1,::1", "--shell", f"{text}; echo same")
-        lines = [one.stdout.readline() for _ in range(4)]
-        assert lines[1::2] == ["127.0.0.1,localhost (2 of 3)\n", "same\n"]
-        (tmp_path / "go").touch()
-        assert one.stdout.read().splitlines()[1::2] == ["::1", "as above"]
-        assert one.wait(60) == 0
-
     def test_gathered_with_standard_error(self) -> None:
         done = run("-B", "-w", "localhost,127.0.0.1", "--shell", "echo out; echo err >&2")
         assert done.stdout.splitlines()[1::2] == ["127.0.0.1,localhost (2)", "out"]
