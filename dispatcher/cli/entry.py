@@ -98,7 +98,7 @@ def enter(name: str, words: Sequence[str]) -> int:
     except click.exceptions.Abort:
         return errors.SIGNAL_BASE + 2
     except click.ClickException as error:
-        return complain(named("options.misspelt:explained")(error, shown))
+        return complain(named("mistakes:explained")(error, shown))
     except DispatchError as error:
         return complain(error)
     except OSError as error:

@@ -1,9 +1,12 @@
-"""Command lines that cannot be meant as they stand: refused before any host is touched.
+"""What was typed cannot be meant, or hosts complain of it: which word of ours is near, as a hint.
 
-Only what is certain is refused. A script need not be on this machine, so a name that is not is
-no mistake by itself; what hosts say about it later is ``cli.hints``'s to explain.
+One rule for an option, command, host, file or value that is unknown: the tables of other
+launchers' names are asked first (``FOREIGN``, ``plan.compat``), then the nearest known name. A hint
+is a short piece to paste. It repeats no value but numbers, hosts and names, so it holds no secret.
 
-Hints give the line back as it was typed, mended, so that it can be pasted.
+Only what is certain is refused before hosts are touched: a script need not be on this machine.
+``Advice`` answers at the end for a trouble as the verdict names it: a kind of failure (``name not
+found``), what an agent found (``no script``), or a fan-out command's end (``exit code 127``).
 """
 
 from __future__ import annotations
@@ -11,36 +14,261 @@ from __future__ import annotations
 import os
 import re
 import shlex
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import click
 
 from dispatcher.api.request import cwd_of, is_program
-from dispatcher.model.errors import NotAScript, UnknownCommand, UsageError
+from dispatcher.cli import COMMANDS, named
+from dispatcher.cli.options.declaration import NotAChoice, declared
+from dispatcher.cli.options.host_options import only_typed
+from dispatcher.cli.options.option_defaults import origin, typed
+from dispatcher.cli.options.removed import removed
+from dispatcher.model import errors
+from dispatcher.model.errors import NotAScript, UnknownCommand, UnknownOption, UsageError
+from dispatcher.model.failure import Kind
 from dispatcher.model.names import nearest, shown
 from dispatcher.plan.variables import HIDDEN, is_secret
 
 if TYPE_CHECKING:
+    from dispatcher.cli.exec.exec import ExecOptions
     from dispatcher.cli.options.host_options import HostOptions
     from dispatcher.cli.run.run import RunOptions
 
-#: launchers of batch systems, which are not translated: dispatch reads their allocation itself
-_STEPS = ("aprun", "jsrun", "prun", "srun")
-_HOSTS = ("-H", "--hostfile", "-w", "--hosts")
-_PYTHON = re.compile(r"python[0-9.]*\Z")
-#: what means something to a shell, and stands in the name of no program
-_SHELL = frozenset(" \t\n;|&*$<>`")
-#: what a shell takes for more than itself (POSIX.1-2017, XCU 2.2), though a name may have it
-_QUOTED = _SHELL | frozenset("()\\\"'?[~")
-_NUMBER = re.compile(r"[0-9]+")
-#: what other tools call commands of ours, where no program of this machine has the name
+#: what torchrun, deepspeed, mpirun, srun and accelerate call what we have
+FOREIGN = {
+    "gpus": "nproc-per-node", "gpus-per-node": "nproc-per-node", "host": "hosts",
+    "machinefile": "hostfile", "main-process-ip": "master-addr",
+    "main-process-port": "master-port", "nodelist": "hosts", "nodes": "nnodes",
+    "npernode": "nproc-per-node", "nproc": "nproc-per-node", "ntasks": "np",
+    "ntasks-per-node": "nproc-per-node", "num-gpus": "nproc-per-node", "num-machines": "nnodes",
+    "num-nodes": "nnodes", "num-processes": "np", "output-filename": "log-dir",
+    "ppn": "nproc-per-node", "slots": "nproc-per-node", "timestamp-output": "timestamps",
+    "wdir": "chdir",
+}  # fmt: skip
+#: options of scp, pdcp and rsync for what ``put`` and ``get`` always do
+NEEDLESS = {
+    "-a": "folders are copied whole, with modes and times, anyway",
+    "-r": "folders are copied whole anyway",
+    "--archive": "folders are copied whole, with modes and times, anyway",
+    "--recursive": "folders are copied whole anyway",
+}
+#: what other tools call commands of ours
 _ELSEWHERE = {
     "cancel": "stop", "copy": "put", "disconnect": "connect --close", "download": "get",
     "fetch": "get", "list": "jobs", "log": "logs", "nodes": "hosts", "pull": "get", "push": "put",
     "queue": "jobs", "scancel": "stop", "squeue": "jobs", "ssh": "exec", "start": "run",
     "status": "jobs", "submit": "run", "upload": "put", "validate": "check",
 }  # fmt: skip
+#: command -> the one that does the same on hosts that are named
+_AKIN = {"kill": "sweep", "stop": "sweep"}
+#: launchers of batch systems, which are not translated: dispatch reads their allocation itself
+_STEPS = ("aprun", "jsrun", "prun", "srun")
+_HOSTS = ("-H", "--hostfile", "-w", "--hosts")
+_PYTHON = re.compile(r"python[0-9.]*\Z")
+_BARE = re.compile(r"[A-Za-z0-9][\w.-]*\Z")
+_NUMBER = re.compile(r"[0-9]+")
+#: what means something to a shell, and stands in the name of no program
+_SHELL = frozenset(" \t\n;|&*$<>`")
+#: what a shell takes for more than itself (POSIX.1-2017, XCU 2.2), though a name may have it
+_QUOTED = _SHELL | frozenset("()\\\"'?[~")
+#: commands that only a shell has
+_BUILTINS = frozenset({
+    ".", "alias", "bg", "cd", "eval", "exec", "exit", "export", "fg", "hash", "jobs", "read", "set",
+    "shift", "source", "trap", "type", "ulimit", "umask", "unalias", "unset", "wait",
+})  # fmt: skip
+#: click's errors as ours; the first that fits counts
+_KINDS: dict[type[click.ClickException], type[UsageError]] = {
+    click.MissingParameter: errors.MissingArgument,
+    click.BadParameter: UsageError,
+    click.UsageError: errors.UnexpectedArgument,
+}
+#: of a file name that was meant for another: ``difflib``'s measure
+_NEAR = 0.7
+#: what stands behind a word that is only guessed
+MEANT = "  # did you mean this?"
+_EVERYWHERE = "or a folder that every host has: --chdir DIR"
+
+
+# -- options and their values -------------------------------------------------------------
+
+
+def explained(error: click.ClickException, shown_name: str) -> UsageError:
+    """``error`` as ``who: what: why`` with a hint. shown_name: what the line begins with."""
+    help_line = f"{shown_name} --help"
+    match error:
+        case click.NoSuchOption(ctx=click.Context() as context):
+            return _no_such_option(error.option_name, context, help_line)
+        case NotAChoice(ctx=click.Context() as context, param=click.Parameter() as parameter):
+            with context.scope():
+                return _not_a_choice(error, parameter, help_line)
+        case click.BadOptionUsage():
+            what = "takes no value" if "does not take" in error.message else "needs a value"
+            return UsageError(f"{error.option_name}: {what}", hint=help_line)
+    text = error.format_message().rstrip(".")
+    kind = next((ours for theirs, ours in _KINDS.items() if isinstance(error, theirs)), UsageError)
+    return kind(text[:1].lower() + text[1:], hint=help_line)
+
+
+def _no_such_option(name: str, context: click.Context, help_line: str) -> UsageError:
+    if gone := removed(name):
+        return UnknownOption(gone)
+    command, ours, why = context.command.name or "", _names(context.command), "no such option"
+    if command in ("get", "put") and name in NEEDLESS:
+        return UnknownOption(f"{name}: {why}: {NEEDLESS[name]}", hint=f"without {name}")
+    near = f"--{FOREIGN.get(name[2:].replace('_', '-'))}" if name.startswith("--") else None
+    if near not in ours:
+        if hint := _translated(name, context):
+            return UnknownOption(f"{name}: {why}", hint=hint)
+        # the short name of another command's option may be ours by its long name
+        there = [(one, names[name]) for one, names in _elsewhere(command) if name in names]
+        fields = [field for _, field in there] if len(name) == 2 else []
+        long = [one for one in ours if one.startswith("--")]
+        near = next((one for one in long if ours[one] in fields), None)
+        if near is None and there:
+            takers = [taker for taker, _ in there]
+            takers = [_AKIN[command]] if _AKIN.get(command) in takers else takers[:2]
+            others = " and ".join(f"dispatch {taker}" for taker in takers)
+            have = "has" if len(takers) == 1 else "have"
+            return UnknownOption(f"{name}: {why} here; {others} {have} it", hint=help_line)
+        near = near or (nearest(name, long) if len(name) > 2 else None)
+    if near is None:
+        return UnknownOption(f"{name}: {why}", hint=help_line)
+    return UnknownOption(f"{name}: {why}", hint=_valued(name, near, context.obj or ()) + MEANT)
+
+
+def _names(command: click.Command) -> dict[str, str]:
+    """Name -> field of all options of ``command``."""
+    options = [param for param in command.params if isinstance(param, click.Option)]
+    return {name: param.name or "" for param in options for name in param.opts}
+
+
+def _elsewhere(but: str) -> Iterator[tuple[str, dict[str, str]]]:
+    """Every other command, and the name -> field of its options."""
+    for command, (kind, _) in COMMANDS.items():
+        if command not in (but, "dsx"):  # which has those of exec
+            options = [one.parameter(field) for field, one in declared(named(kind)).items()]
+            yield command, _names(click.Command(command, params=options))
+
+
+def _valued(name: str, new: str, words: Sequence[str]) -> str:
+    """The option ``new``, with the value that ``name`` has in ``words`` if that is a number."""
+    for at, word in enumerate(words):
+        flag, equals, value = word.partition("=")
+        if len(name) == 2 and word.startswith(name) and word != name:  # -p2222
+            equals, value = "=", word[2:]
+        elif flag.replace("_", "-") != name:
+            continue
+        value = value if equals else "".join(words[at + 1 : at + 2])
+        return f"{new} {value}" if value.isdecimal() else new
+    return new
+
+
+def _translated(name: str, context: click.Context) -> str | None:
+    """What another launcher's option ``name`` is in ``run``; None: it is none of those.
+
+    A single letter means something else to each of them.
+    """
+    words = list(context.obj or ())
+    flags = [word.partition("=")[0].replace("_", "-") for word in words]
+    if context.command.name != "run" or len(name) == 2 or name not in flags:
+        return None
+    from dispatcher.plan import compat  # for mistakes only
+
+    try:
+        found = compat.of_launcher(words[flags.index(name) :])
+    except UsageError as error:
+        return error.hint
+    if found is None:
+        return None
+    words = [hidden(word) if " " not in word else "..." for word in found.words]
+    new = shlex.join(words) or f"without {name}"
+    return f"{new}  # {found.why}" if found.why else new + MEANT
+
+
+def _not_a_choice(error: NotAChoice, parameter: click.Parameter, help_line: str) -> UsageError:
+    if gone := removed(parameter.opts[-1], error.value):
+        return UnknownOption(gone)
+    place = origin(parameter.name or "")
+    option = "" if isinstance(parameter, click.Argument) else parameter.opts[-1]
+    who = place or option or help_line.split()[1]
+    why = f"{who}: {shown(error.value)} is not one of: {', '.join(error.choices)}"
+    near = nearest(error.value, error.choices)
+    if near is None:
+        return UsageError(why, hint=help_line)
+    return UsageError(why, hint=f"{'' if place else option} {near}{MEANT}".strip())
+
+
+def hidden(word: str) -> str:
+    """``word``; of a variable that is called like a secret, the name alone."""
+    found = re.match(r"([A-Za-z_][A-Za-z0-9_]*)=", word)
+    return f"{found[0]}{HIDDEN}" if found and is_secret(found[1]) else word
+
+
+# -- commands and hosts -------------------------------------------------------------------
+
+
+def check_command(name: str) -> None:
+    """Nothing, if ``name`` is a command. Raises: UsageError."""
+    if name not in COMMANDS:
+        near = nearest(name, COMMANDS)
+        hint = f"{near}{MEANT}" if near else f"known: {', '.join(COMMANDS)}"
+        raise UnknownCommand(f"{shown(name)}: no such command", hint=hint)
+
+
+def near_command(words: Sequence[str]) -> str | None:
+    """The command of ours that ``words``, if nothing stands before them, may begin with."""
+    context = click.get_current_context()
+    if not words or context.info_name != "dispatch" or context.obj[:1] != (words[0],):
+        return None
+    near = _ELSEWHERE.get(words[0]) or nearest(words[0], COMMANDS)
+    return f"dispatch {near}" if near and not os.path.lexists(words[0]) else None
+
+
+def no_hosts(words: Sequence[str]) -> UsageError | None:
+    """What is wrong with ``words`` where nothing says which hosts; None: that alone."""
+    if not words and not click.get_current_context().obj:
+        return UsageError(
+            "no hosts given, and no program", hint="dispatch -h  # examples, and what else there is"
+        )
+    if near := near_command(words):
+        why = f"{shown(words[0])}: no such command, and no such script here"
+        return UnknownCommand(why, hint=near)
+    for at, word in enumerate(words[1:-1], 1):
+        if word in _HOSTS:
+            why = f"no hosts: {word} stands behind the program, and so is the program's own"
+            return NotAScript(why, hint=_begun(words, word, words[at + 1]))
+    return None
+
+
+def last_list(options: HostOptions) -> str | None:
+    """The text that names hosts on the command line, the last if there are several."""
+    if options.lists and typed("lists"):
+        return options.lists[-1]
+    return options.hostfile if typed("hostfile") else None
+
+
+def neighbours(words: Sequence[str], options: HostOptions) -> str | None:
+    """The list in which the first of ``words`` are hosts, too: a blank stood for a comma."""
+    listed = last_list(options)
+    if not listed or os.path.lexists(listed):
+        return None
+    series = {_shape(host) for host in re.split(r",(?![^\[]*\])", listed)} - {""}
+    found = [listed.strip(",")]
+    for word in words:
+        if _shape(word.strip(",")) not in series or os.path.lexists(word):
+            break
+        found.append(word.strip(","))
+    return shlex.join(["-w", ",".join(found)]) if len(found) > 1 else None
+
+
+def _shape(word: str) -> str:
+    """What names of one series have in common: ``n0-0`` for ``n07-1``; "" without a number."""
+    return _NUMBER.sub("0", word) if _NUMBER.search(word) else ""
+
+
+# -- programs -----------------------------------------------------------------------------
 
 
 def script(words: Sequence[str], run: RunOptions) -> None:
@@ -51,24 +279,21 @@ def script(words: Sequence[str], run: RunOptions) -> None:
     if here and not (usual and is_program(name)):
         return
     _launcher(words, run)
-    exports, rest = _exports(words)
-    if exports and not here:
-        raise _no_shell(name, _bare(rest, exports))
+    if not here:
+        _variables(words)
     if _PYTHON.match(os.path.basename(name)):
         why = "not a script: dispatch itself starts scripts with Python"
         raise NotAScript(f"{shown(name)}: {why}", hint=_bare(words))
-    _neighbours(words, last_list(run))
+    if hint := neighbours(words, run):
+        why = "a host, not a script: put commas between the hosts of a list"
+        raise NotAScript(f"{shown(name)}: {why}", hint=hint)
     first, *rest = _split(name)
     path = os.path.join(folder, first)
-    if rest and not here and (os.path.isfile(path) or _ends_in_arguments(name, first)):
-        hint = line([*options(), first, *rest, *words[1:]])
-        raise _one_word(name, "script", hint)
+    if rest and not here and (os.path.isfile(path) or first.endswith(".py") > name.endswith(".py")):
+        raise _one_word(name, "script", "without the quotes")
     if here or ("/" not in name and usual and _is_on_path(name)):
-        raise NotAScript(
-            f"{shown(name)}: a program, not a Python script",
-            hint=line([*options(), "--no-python", *words]),
-        )
-    near = None if {"/", "."} & set(name) or _name() != "dispatch" else near_command(words)
+        raise _no_script(words)
+    near = None if {"/", "."} & set(name) else near_command(words)
     if near is not None:
         hint = f"{near}  # or, if the hosts have such a script: dispatch run {name}"
         raise UnknownCommand(f"{shown(name)}: no such command, and no such script here", hint=hint)
@@ -77,36 +302,31 @@ def script(words: Sequence[str], run: RunOptions) -> None:
 def module(words: Sequence[str]) -> None:
     """Refuse ``words``, a module and its arguments, if the name holds arguments as well."""
     if _SHELL.intersection(words[0]):
-        hint = line([*options(), *_split(words[0]), *words[1:]])
-        raise _one_word(words[0], "module", hint)
+        raise _one_word(words[0], "module", "without the quotes")
 
 
 def command(words: Sequence[str]) -> None:
     """Refuse ``words``, a program and its arguments, if the first is text for a shell."""
     if is_shell_text(words[0]):
-        raise _one_word(words[0], "program", apart(words))
-    exports, rest = _exports(words)
-    if exports and not os.path.lexists(words[0]):
-        raise _no_shell(words[0], line([*options(), *exports, *rest]))
+        raise _one_word(words[0], "program", apart(words[0]))
+    if not os.path.lexists(words[0]):
+        _variables(words, as_is=True)
 
 
 def exec_words(words: Sequence[str]) -> None:
     """Refuse ``words``, a program and its arguments, if the first is text for a shell."""
     if is_shell_text(words[0]):
-        raise _one_word(words[0], "program", as_shell_text(words))
+        raise _one_word(words[0], "program", AS_SHELL_TEXT)
 
 
-def apart(words: Sequence[str]) -> str:
-    """The line of a run whose program ``words`` begin with text for a shell."""
-    plain = not _SHELL.intersection(words[0]).difference(" ") and "=" not in words[0]
-    better = [*_split(words[0]), *words[1:]] if plain else ["sh", "-c", " ".join(words)]
-    return line([*options(), *better])
+#: how ``exec`` takes text for a shell
+AS_SHELL_TEXT = "--shell '...'  # the whole command, in quotes"
 
 
-def as_shell_text(words: Sequence[str]) -> str:
-    """The line of ``exec`` with ``words`` as pdsh, clush and ssh would take them."""
-    text = " ".join(words)
-    return line([*options(), *(() if is_quoted(text) else ("--shell",)), text])
+def apart(word: str) -> str:
+    """How a run takes ``word``, which is text for a shell."""
+    plain = not _SHELL.intersection(word).difference(" ") and "=" not in word
+    return "without the quotes" if plain else "--no-python sh -c '...'"
 
 
 def is_quoted(word: str) -> bool:
@@ -124,137 +344,51 @@ def is_shell_text(word: str, *, surely: bool = True) -> bool:
     )
 
 
-def no_hosts(words: Sequence[str]) -> UsageError | None:
-    """What is wrong with ``words`` where nothing says which hosts; None: that alone."""
-    if not words and not click.get_current_context().obj:
-        return UsageError(
-            "no hosts given, and no program", hint="dispatch -h  # examples, and what else there is"
-        )
-    near = near_command(words)
-    if near is not None:
-        return UnknownCommand(
-            f"{shown(words[0])}: no such command, and no such script here", hint=near
-        )
-    for at, word in enumerate(words[:-1]):
-        if at and word in _HOSTS:
-            moved = [*options(), word, words[at + 1], *words[:at], *words[at + 2 :]]
-            why = f"no hosts: {word} stands behind the program, and so is the program's own"
-            return NotAScript(why, hint=line(moved))
-    return None
-
-
-def check_command(name: str) -> None:
-    """Nothing, if ``name`` is a command. Raises: UsageError."""
-    from dispatcher.cli import COMMANDS
-
-    if name not in COMMANDS:
-        near = nearest(name, COMMANDS)
-        hint = respelled(name, near) if near else f"known: {', '.join(COMMANDS)}"
-        raise UnknownCommand(f"{shown(name)}: no such command", hint=hint)
-
-
-def near_command(words: Sequence[str]) -> str | None:
-    """The line with the command of ours that the first of ``words`` may be meant for."""
-    if not words or options() or os.path.lexists(words[0]):
-        return None
-    from dispatcher.cli import COMMANDS
-
-    near = _ELSEWHERE.get(words[0]) or nearest(words[0], COMMANDS)
-    return shlex.join(["dispatch", *near.split(), *map(_hidden, words[1:])]) if near else None
-
-
-def last_list(options: HostOptions) -> str | None:
-    """The text that names hosts, the one that stands last if there are several."""
-    return options.lists[-1] if options.lists else options.hostfile
-
-
-def neighbours(words: Sequence[str], listed: str | None) -> list[str]:
-    """The first ``words`` that go on with the hosts ``listed``: a blank for a comma."""
-    typed = options()
-    if not listed or spelled(typed, listed, "") == typed or os.path.lexists(listed):
-        return []  # no hosts, those of a default, or of a file
-    series = {_shape(host) for host in re.split(r",(?![^\[]*\])", listed)} - {""}
-    found: list[str] = []
-    for word in words:
-        if _shape(word.strip(",")) not in series or os.path.lexists(word):
-            break
-        found.append(word.strip(","))
-    return found
-
-
-def with_neighbours(words: Sequence[str], more: Sequence[str], listed: str) -> str:
-    """The line in which ``more``, the first of ``words``, are hosts beside those ``listed``."""
-    typed = spelled(options(), listed, ",".join([listed.strip(","), *more]))
-    return line([*typed, *words[len(more) :]])
-
-
-def _shape(word: str) -> str:
-    """What names of one series have in common: ``n0-0`` for ``n07-1``; "" without a number."""
-    return _NUMBER.sub("0", word) if _NUMBER.search(word) else ""
-
-
-def _neighbours(words: Sequence[str], listed: str | None) -> None:
-    more = neighbours(words, listed)
-    if more and listed is not None:
-        why = "a host, not a script: put commas between the hosts of a list"
-        whole = words if len(more) < len(words) else [*words, "train.py"]
-        raise NotAScript(f"{shown(words[0])}: {why}", hint=with_neighbours(whole, more, listed))
-
-
 def _launcher(words: Sequence[str], run: RunOptions) -> None:
+    """Refuse another launcher in front."""
     from dispatcher.plan import compat
 
     step = os.path.basename(words[0]) in _STEPS
     if not step and not compat.is_known(words):
         return
-    name = shown(words[0])
     if run.per_node:
-        hint = line([*options(), "--no-python", *words])
-        raise NotAScript(f"{name}: a program, not a Python script", hint=hint)
+        raise _no_script(words)
+    hint = f"dispatch import -- {_begun(words)}  # prints the line for dispatch"
     if step:
-        hint = _bare(_behind(words)) + "  # --transport slurm has srun start it"
-    else:
-        named = last_list(run)
-        hosts = ["-H", named] if named else []
-        hint = shlex.join(["dispatch", "import", *hosts, "--", *words])
-        hint += "  # prints the line for dispatch"
-    raise NotAScript(f"{name}: a launcher, and so is dispatch", hint=hint)
+        hint = f"without {words[0]}  # --transport slurm has srun start the ranks"
+    raise NotAScript(f"{shown(words[0])}: a launcher, and so is dispatch", hint=hint)
 
 
-def _exports(words: Sequence[str]) -> tuple[list[str], Sequence[str]]:
-    """``-x`` for what ``words`` set as before a command of a shell, and the program; else none."""
+def _no_script(words: Sequence[str]) -> UsageError:
+    hint = _begun(words, "--no-python")
+    return NotAScript(f"{shown(words[0])}: a program, not a Python script", hint=hint)
+
+
+def _variables(words: Sequence[str], *, as_is: bool = False) -> None:
+    """Refuse variables that stand before a program, as for a shell. as_is: --no-python is there."""
     from dispatcher.plan.compat import assigned
 
-    told, rest = assigned(words)
-    if not rest or words[0] == "env" or any(map(_SHELL.intersection, told)):
-        return [], words
-    return [word for one in told for word in ("-x", one)], rest
+    found, rest = assigned(words)
+    if found and rest and words[0] != "env" and not any(map(_SHELL.intersection, found)):
+        exports = [word for one in found for word in ("-x", hidden(one))]
+        hint = _begun(rest, *exports) if as_is else _bare(rest, *exports)
+        why = "a variable for a shell, and no program"
+        raise NotAScript(f"{shown(hidden(words[0]))}: {why}", hint=hint)
 
 
-def _no_shell(word: str, hint: str) -> UsageError:
-    return NotAScript(f"{shown(_hidden(word))}: a variable for a shell, and no program", hint=hint)
-
-
-def _behind(words: Sequence[str]) -> Sequence[str]:
-    """The program among the words of a batch system's launcher, whose options we do not know."""
-    for at, word in enumerate(words[1:], 1):
-        if _PYTHON.match(os.path.basename(word)) or word.endswith(".py") or os.path.isfile(word):
-            return words[at:]
-    return ["train.py"]
-
-
-def _bare(words: Sequence[str], more: Sequence[str] = ()) -> str:
-    """The line with ``words``, but for the Python that they may start with. more: options."""
+def _bare(words: Sequence[str], *more: str) -> str:
+    """The program of ``words`` without the Python that they may start with. more: options."""
     from dispatcher.plan.compat import program
 
     before, rest = ([], list(words)) if words[0].endswith(".py") else program(words, words[0])
     if before[:1] == ["--python"] and before[1] in ("python", "python3"):
         before = before[2:]  # the one that the user's shell finds is the one we take
-    return line([*options(), *more, *before, *rest])
+    return _begun(rest, *more, *before)
 
 
-def _ends_in_arguments(word: str, first: str) -> bool:
-    return first.endswith(".py") and not word.endswith(".py")
+def _begun(words: Sequence[str], *options: str) -> str:
+    """``options`` and the first of ``words``; ``...`` for the others."""
+    return shlex.join([*options, words[0]]) + (" ..." if words[1:] else "")
 
 
 def _is_on_path(name: str) -> bool:
@@ -275,53 +409,109 @@ def _split(word: str) -> list[str]:
         return word.split() or [word]
 
 
-#: ``-x NAME=``, in one word or two
-_VARIABLE = re.compile(r"(?:-x|--export=)?([A-Za-z_][A-Za-z0-9_]*)=")
+# -- what hosts complained of -------------------------------------------------------------
 
 
-def options() -> list[str]:
-    """The words that stand before the program, of a command whose options all do."""
-    context = click.get_current_context()
-    typed = list(context.obj)
-    before = typed[: len(typed) - len(context.params["words"])]
-    return before[:-1] if before[-1:] == ["--"] else before
+class Advice:
+    """Hints for the command line whose options are ``options``."""
+
+    def __init__(self, options: HostOptions) -> None:
+        self._options = options
+
+    def __call__(self, trouble: str) -> str | None:
+        """What to do about ``trouble``; None: nothing is known here."""
+        if trouble == Kind.DNS.value:
+            return _no_such_host(only_typed(self._options))
+        from dispatcher.cli.exec.exec import ExecOptions
+        from dispatcher.cli.run.run import RunOptions
+        from dispatcher.output.exec.exec_notes import NOT_STARTED
+
+        options = self._options
+        if isinstance(options, RunOptions):
+            if trouble in ("no script", "cwd"):
+                return _not_there(options, trouble == "cwd")
+            is_one = options.no_python and options.app is None and ":" not in options.words
+            if trouble == "missing" and is_one and is_shell_text(options.words[0], surely=False):
+                return apart(options.words[0])
+        elif isinstance(options, ExecOptions):
+            if trouble == "exit code 127":
+                return _not_found(options)
+            file = options.failed_to or options.retry_failed
+            if trouble == NOT_STARTED and file:
+                again = f"--retry-failed {shlex.quote(file)}"
+                return f"{again}  # in place of the hosts: goes on with these"
+        return None
 
 
-def line(words: Iterable[str]) -> str:
-    """This command with ``words``; secrets hidden, as hints are kept in reports."""
-    return shlex.join([*_name().split(), *map(_hidden, words)])
+def _no_such_host(options: HostOptions) -> str | None:
+    """A name that may have been meant for a file of hosts, or for another host."""
+    name, lists = options.hostfile, options.lists
+    if not name and len(lists) == 1 and os.path.isfile(lists[0]):
+        return f"-H {shlex.quote(lists[0])}  # it is a file here, and -w takes lists"
+    is_name = name is not None and _BARE.match(name) and not os.path.lexists(name)
+    if name and is_name and (near := _near_file(name, ".")):
+        return f"-H {shlex.quote(near)}  # there is no such file here; did you mean this?"
+    known = named("tools.completion:known_hosts")(getattr(options, "ssh_config", None))
+    for host in (one for text in filter(None, (name, *lists)) for one in text.split(",")):
+        near = nearest(host, known) if _BARE.match(host) and host not in known else None
+        if near is not None:
+            return f"{near}  # ssh knows this name; did you mean it?"
+    return f"getent hosts {name}  # and there is no such file here" if is_name else None
 
 
-def _name() -> str:
-    """What the line begins with, as it was typed."""
-    return click.get_current_context().info_name or "dispatch"
+def _not_there(options: RunOptions, folder_missing: bool) -> str | None:
+    """A script, or the folder of all, that hosts do not have."""
+    _, several = named("run.parts:split")(options, lambda program: None)
+    path, folder = "", ""
+    for one in [part.options for part in several] or [options]:
+        folder = cwd_of(one.chdir)
+        path = os.path.join(folder, one.words[0])
+        if not os.path.isdir(folder):
+            return "--chdir DIR  # there is no such folder here either"
+        if not (one.module or one.no_python or os.path.lexists(path)):
+            return _absent(one.words, path)
+    path, here = os.path.normpath(folder if folder_missing else path), cwd_of(None)
+    whole = (os.path.expanduser("~"), "/")
+    if path in whole or "{" in path:
+        return "--chdir DIR  # a folder that every host has"
+    if here not in whole and os.path.commonpath([path, here]) == here and options.sync is None:
+        return f"--sync  # {_EVERYWHERE}"
+    words = shlex.join([path, os.path.join(os.path.dirname(path), "")])
+    return f"dispatch put HOSTS {words}  # {_EVERYWHERE}"
 
 
-def _hidden(word: str) -> str:
-    found = _VARIABLE.match(word)
-    return f"{found[0]}{HIDDEN}" if found and is_secret(found[1]) else word
+def _absent(words: tuple[str, ...], path: str) -> str:
+    """A script that is not here either."""
+    folder, name = os.path.split(path)
+    absent = "no such script here either"
+    if near := _near_file(name, folder):
+        found = shlex.quote(os.path.join(os.path.dirname(words[0]), near))
+        return f"{found}  # {absent}; did you mean this?"
+    if near := near_command(words):
+        return f"{near}  # {absent}; did you mean this?"
+    if "/" not in words[0] and not words[0].endswith(".py"):
+        return f"{_begun(words, '--no-python')}  # {absent}; if it is a program"
+    return f"ls {shlex.quote(folder)}  # {absent}: {words[0]}"
 
 
-def respelled(old: str, new: str) -> str:
-    """The line with the value ``old`` of an option written ``new``."""
-    return line(spelled(click.get_current_context().obj, old, new))
+def _not_found(options: ExecOptions) -> str | None:
+    """A command of ``exec`` that no host has, when it was meant otherwise."""
+    words = options.words
+    quoted = len(words) == 1 and is_quoted(words[0])
+    if not words or quoted or options.script is not None:
+        return None  # --shell, words that are not the user's, or a shell that has said what
+    if is_shell_text(words[0], surely=False) or words[0] in _BUILTINS or "=" in words[0]:
+        return AS_SHELL_TEXT
+    return neighbours(words[:-1], options)
 
 
-def as_file(listed: str) -> str | None:
-    """The line in which the list ``listed`` of ``-w`` is a file of ``-H``."""
-    words = list(click.get_current_context().obj)
-    for at, word in enumerate(words):
-        if word == listed and at and words[at - 1] in ("-w", "--hosts"):
-            return line([*words[: at - 1], "-H", *words[at:]])
-    return None
+def _near_file(name: str, folder: str) -> str | None:
+    """The file in ``folder`` that ``name`` may have been meant for."""
+    try:
+        there = [one for one in os.listdir(folder or ".") if abs(len(one) - len(name)) <= 3]
+    except OSError:
+        return None
+    from difflib import get_close_matches  # for mistakes only
 
-
-def spelled(words: Iterable[str], old: str, new: str) -> list[str]:
-    """``words`` where the first one that is ``old``, or ``--option=old``, has ``new`` for it."""
-    found = list(words)
-    for at, word in enumerate(found):
-        flag, equals, value = word.partition("=")
-        if word == old or (word.startswith("-") and equals and value == old):
-            found[at] = f"{flag}={new}" if word != old else new
-            break
-    return found
+    close = get_close_matches(name, there, 3, _NEAR)
+    return next((one for one in close if os.path.isfile(os.path.join(folder, one))), None)

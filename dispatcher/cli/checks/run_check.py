@@ -21,7 +21,7 @@ from dispatcher.checks.xid import parse_table
 from dispatcher.cli import named_files, print_lines, say, tell
 from dispatcher.cli.checks import check_table
 from dispatcher.cli.checks.check import CheckOptions
-from dispatcher.cli.hints import Advice
+from dispatcher.cli.mistakes import Advice
 from dispatcher.cli.options.connect_options import TransportPool, show_only
 from dispatcher.cli.options.host_options import find_hosts
 from dispatcher.model import errors

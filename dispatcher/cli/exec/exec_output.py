@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dispatcher.cli.exec.exec import ExecOptions
-from dispatcher.cli.hints import Advice
+from dispatcher.cli.mistakes import Advice
 from dispatcher.cli.options.host_options import login
 from dispatcher.cli.options.option_defaults import value_origin
 from dispatcher.cli.run.run_sinks import may_draw, terminals, unhurried

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from dispatcher.api.transports import allow_open_files
 from dispatcher.cli import say, tell
-from dispatcher.cli.hints import Advice
+from dispatcher.cli.mistakes import Advice
 from dispatcher.cli.options import sudo
 from dispatcher.cli.options.connect_options import TransportPool
 from dispatcher.cli.options.declaration import Options, json_option, option

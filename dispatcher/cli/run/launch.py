@@ -172,7 +172,7 @@ def _run(
     import signal
 
     from dispatcher.api.run_session import RunSession, open_files
-    from dispatcher.cli.hints import Advice
+    from dispatcher.cli.mistakes import Advice
     from dispatcher.cli.run import run_sinks
     from dispatcher.cli.run.monitoring import Monitoring, TraceFile
     from dispatcher.cli.run.preflight import preflight

@@ -78,12 +78,7 @@ def split(options: RunOptions, check: Check) -> tuple[RunOptions, tuple[PartLine
     job = replace(job, hostfile=options.hostfile, lists=options.lists)
     lines = _several(job, rest, check)
     options = replace(options, words=first)
-    try:
-        _check_program(options, check)
-    except DispatchError as error:
-        if error.hint and error.hint.startswith("dispatch "):  # a line, and this is the rest of it
-            error.hint += f" {shlex.join([BETWEEN, *rest])}"
-        raise
+    check(options)
     return job, (PartLine(options, own, None), *lines)
 
 
@@ -127,9 +122,9 @@ def _one(
     except click.NoSuchOption as error:
         raise _not_its_own(error) from None
     except click.ClickException as error:
-        from dispatcher.cli.options.misspelt import explained
+        from dispatcher.cli import named
 
-        raise explained(error, "dispatch") from None
+        raise named("mistakes:explained")(error, "dispatch") from None
     with context:
         own = {name: context.params[name] for name in OWN if typed(name)}
         program, behind = tuple(context.params["words"]), None
@@ -141,24 +136,12 @@ def _one(
         options = replace(job, **own, words=program)
         lists = named_hosts(replace(options, **_only_hosts(own)), slots=True)
         hosts = tuple(host for one in lists for host in one.hosts) if lists else None
-        _check_program(options, check)
+        check(options)
     return PartLine(options, own, hosts), behind
 
 
 def _only_hosts(own: Mapping[str, Any]) -> dict[str, Any]:
     return {"hostfile": own.get("hostfile"), "lists": own.get("lists", ())}
-
-
-def _check_program(options: RunOptions, check: Check) -> None:
-    """What ``check`` does, with hints that are made of this program's words alone."""
-    context = click.get_current_context()
-    told, every = context.obj, context.params["words"]
-    context.obj = (*told[: len(told) - len(every)], *options.words)
-    context.params["words"] = options.words
-    try:
-        check(options)
-    finally:
-        context.obj, context.params["words"] = told, every
 
 
 def _command() -> click.Command:

@@ -10,9 +10,8 @@ from collections.abc import Iterator
 import click
 
 from dispatcher.cli import tell
-from dispatcher.cli.mistakes import line
+from dispatcher.cli.mistakes import MEANT
 from dispatcher.cli.options.declaration import Options, argument, json_option
-from dispatcher.cli.options.misspelt import MEANT
 from dispatcher.model.errors import UnknownCode
 from dispatcher.model.messages import MESSAGES, Message
 from dispatcher.model.names import nearest, shown
@@ -54,7 +53,7 @@ def explain(options: ExplainOptions) -> int:
     found = MESSAGES.get(code)
     if found is None:
         near = nearest(code, MESSAGES)
-        hint = f"{line([near])}{MEANT}" if near else "dispatch explain  # lists all"
+        hint = f"dispatch explain {near}{MEANT}" if near else "dispatch explain  # lists all"
         raise UnknownCode(f"{shown(code)}: no message has that code", hint=hint)
     if options.as_json:
         tell({"schema": "message/1", **vars(found)})

@@ -102,7 +102,7 @@ def test_hostile_inputs_at_the_command_line(
         (["-H", "n1", "--agent-python", "a b", "x"], "--agent-python"),
         (["-H", "n1", "--log-dir", "/proc/no", "x"], "--log-dir"),
         (["-H", "n1", "--chdir", "a\0b", "x"], "NUL"),
-        (["-H", "n1", "/bin/true"], "hint: dispatch -H n1 --no-python /bin/true"),
+        (["-H", "n1", "/bin/true"], "hint: --no-python /bin/true"),
     ],
 )
 def test_wrong_arguments(
