@@ -151,8 +151,6 @@ class _Parts:
         return {"$ref": f"#/$defs/{wanted.__name__}"}
 
     def _mapping(self, key: Any, item: Any) -> Schema:
-        if key not in (int, str):  # keys of several parts: a list of pairs; none: an empty object
-            return _any_of([self.of(tuple[tuple[key, item], ...]), {"const": {}}])
         keys = {"propertyNames": {"pattern": "^-?[0-9]+$"}} if key is int else {}
         return {"type": "object", **keys, "additionalProperties": self.of(item)}
 

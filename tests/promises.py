@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from dispatcher.api.report import replay
+from dispatcher.core.events.monitor_events import VERSION
 
+JOURNAL = f"journal/{VERSION}"
 SCHEMAS = Path(__file__).parents[1] / "docs" / "reference" / "schemas"
 
 
@@ -50,16 +52,16 @@ def keep_run(folder: Path) -> None:
 def keep_journal(path: Path) -> None:
     """Nothing, if every line of the journal ``path`` is as promised."""
     first, *more = map(json.loads, path.read_text().splitlines())
-    keep("journal/1", {**first, "context": {}}, "line")
+    keep(JOURNAL, {**first, "context": {}}, "line")
     for line in (first, *more):
         assert line.keys() == first.keys()  # their types are those of the first: it is one writer
-        keep("journal/1", line["context"], _events()[line["name"]])
+        keep(JOURNAL, line["context"], _events()[line["name"]])
 
 
 @cache
 def _events() -> dict[str, str]:
     """Event -> the definition of its facts."""
-    rules = _schema("journal/1")["allOf"]
+    rules = _schema(JOURNAL)["allOf"]
     return {
         rule["if"]["properties"]["name"]["const"]: rule["then"]["properties"]["context"]["$ref"]
         for rule in rules

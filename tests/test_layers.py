@@ -53,7 +53,6 @@ AGENT_MODULES = {
 
 #: what a part loads that few runs need, and only in a process of its own
 PART_MODULES = {
-    "remote.pmi.mpi_library": {"ctypes"},
     "remote.probe.usage": {"ctypes"},
     "remote.pmi.libpmix": {"ctypes"},
     "remote.pmi.pmix_upcalls": {"ctypes"},

@@ -41,7 +41,6 @@ from dispatcher.core.events.verdicts import (
     Impossible,
     LeftMpi,
     MpiAborted,
-    MpisDiffer,
     RankFailed,
     Verdict,
     message_code,
@@ -84,7 +83,7 @@ class HostFailure(Value):
 class FirstFailure(Value):
     """What ended the run.
 
-    kind: RankFailed, MpiAborted, LeftMpi, MpisDiffer, RankNotStarted, NodeFailed, Rejected,
+    kind: RankFailed, MpiAborted, LeftMpi, RankNotStarted, NodeFailed, Rejected,
     Impossible, OutputLost, Hung, TimeUp or Interrupted. rank, host: where, as far as it was at one
     place. last_lines: what that rank said last. facts: all that ``report.json`` has of it.
     message_code: what ``dispatch explain`` knows it by.
@@ -396,7 +395,7 @@ def replay(journal: Path) -> Report:
         if fold.seq and entry.seq != fold.seq + 1:  # the disk was full for a while
             raise JournalUnusable(f"{journal}: event {fold.seq + 1} is missing")
         fold.event(entry)
-        if isinstance(entry.event, RunBegan) and entry.event.version != VERSION:
+        if isinstance(entry.event, RunBegan) and entry.event.version > VERSION:
             raise JournalUnusable(f"{journal}: of version {entry.event.version}, not {VERSION}")
     try:
         return fold.report()
@@ -436,8 +435,6 @@ def _cause(
         ]
         if cause.rank is None:
             del facts["rank"], facts["node"]
-    if isinstance(cause, MpisDiffer):
-        facts["used"] = [vars(one) for one in cause.used]
     if isinstance(cause, LeftMpi):
         facts["ranks"], facts["waiting"] = (
             [placement.name(rank) for rank in ranks] for ranks in (cause.ranks, cause.waiting)

@@ -147,14 +147,14 @@ class _Cause(TypedDict):
 class Cause(_Cause, total=False):
     """What ended a run. Which fields there are depends on ``kind``.
 
-    kind: RankFailed, MpiAborted, LeftMpi, MpisDiffer, RankNotStarted, NodeFailed, Rejected,
+    kind: RankFailed, MpiAborted, LeftMpi, RankNotStarted, NodeFailed, Rejected,
     Impossible, OutputLost, Hung, TimeUp or Interrupted. message_code: what ``dispatch explain``
     knows it by. rank, host, pid: where; a rank that was spawned is a text, 1.0. status: exit code,
     or -n for signal n. error: what the rank wrote about its failure, with message and traceback.
     last_lines: what it said last. last_error: the line of its output that says why it ended; place:
     where in the user's code, train.py:33; remedy: what to do about that. same: other ranks that
     failed alike. hint: what to do, or what its host knows. code, text: of MPI_Abort. never: whether
-    MPI was never begun. ranks, waiting: who left MPI, and who waits. used: the different MPIs.
+    MPI was never begun. ranks, waiting: who left MPI, and who waits.
     errno, step, what: why a program could not be started. failure, failures: of a host, and by
     host. problems: by host, what does not fit. exit_code: of dispatch. message: why the plan is
     impossible. received, sent: bytes. seconds: of the hang, or of the time limit. groups: where the
@@ -179,7 +179,6 @@ class Cause(_Cause, total=False):
     never: bool
     ranks: list[str]
     waiting: list[str]
-    used: list[dict[str, Any]]
     errno: int
     step: str
     what: str

@@ -114,8 +114,6 @@ def _plain(value: Any) -> Any:
         kind = {"kind": type(value).__name__} if isinstance(value, OneOf) else {}
         return kind | fields_of(value)
     if isinstance(value, Mapping):
-        if any(isinstance(key, tuple) for key in value):
-            return [[_plain(key), _plain(item)] for key, item in value.items()]
         return {str(key): _plain(item) for key, item in value.items()}
     if isinstance(value, (set, frozenset)):
         return sorted(map(_plain, value))

@@ -89,16 +89,6 @@ Look for the place where that rank leaves. If the ranks use MPI each by itself, 
 """,
     ),
     _message(
-        "mpi-libraries-differ", _CLUSTER, "The ranks use different MPI libraries.",
-        """They find each other in different ways, so each sees a world of its own and they would
-        wait for ever. One host's PATH or LD_LIBRARY_PATH leads to another library.""",
-        """
-See which host has which, and make them equal:
-
-    dispatch exec -b -H hostfile 'command -v mpichversion ompi_info; echo $LD_LIBRARY_PATH'
-""",
-    ),
-    _message(
         "program-not-found", 127, "The program was not found on a host.",
         "The first word of what the ranks should run is no program there.",
         """

@@ -96,9 +96,9 @@ LIES: dict[str, Callable[[], Iterator[bytes]]] = {
     "samples": again(
         control("sample", at=1.0, ranks=[], gpus=[[0, *[1.0] * 7]] * 4096, late=False)
     ),
-    "questions": again(control("mpi_inside", inside=[], over=[], libraries=[["a", "b", "c"]] * 99)),
+    "questions": again(control("mpi_inside", inside=[1] * 99, over=[])),
     "waits": again(control("pmi_waiting", never=[1], absent=[], seconds=1.0)),
-    "libraries": again(control("mpi", library="x" * 4000, served="PMI-1", rank=1, size=1)),
+    "libraries": again(control("mpi", library="x" * 4000, served="PMI-1", rank=1)),
     "objects": again(encode(1, b"d" + b"s4:typel" + b"le" * (400 << 10) + b"ee")),
     "half a frame": once(HEADER.pack(1, 0, 0, 0, MIB) + bytes(MIB - 1)),
     "huge frame": once(HEADER.pack(1, 0, 0, 0, 16 * MIB) + bytes(MIB)),

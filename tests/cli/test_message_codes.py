@@ -226,26 +226,18 @@ def _short(agent: Agent) -> None:
     agent.exits(0)
 
 
-def _mpi(library: str, served: str, **then: int) -> dict[str, Callable[[Agent, Order], None]]:
-    """Ranks that use MPI; on the first host, or on all with ``library`` and ``served``."""
+def _left_mpi() -> dict[str, Callable[[Agent, Order], None]]:
+    """Ranks that use MPI, of which the first leaves it half-way."""
 
     def start(agent: Agent, order: Order) -> None:
         agent.spawned(order)
         first = 2 * agent.number
-        other = agent.number and library
-        agent.report(
-            "mpi", library=library if other else "/a/libmpi.so.12",
-            served=served if other else "PMI-1", rank=first, size=7,
-        )  # fmt: skip
-        if agent.number == 0 and "leaves" in then:
+        agent.report("mpi", library="/a/libmpi.so.12", served="PMI-1", rank=first)
+        if agent.number == 0:
             agent.exits(0, mpi="inside")
 
     def inside(agent: Agent, order: Order) -> None:
-        mine = [library, served] if agent.number and library else ["/a/libmpi.so.12", "PMI-1"]
-        agent.report(
-            "mpi_inside", libraries=[[mine[1], mine[0], ""]],
-            inside=[[rank, 0] for rank in sorted(agent.living)], over=[],
-        )  # fmt: skip
+        agent.report("mpi_inside", inside=sorted(agent.living), over=[])
 
     return {"start": start, "mpi_look": inside}
 
@@ -270,8 +262,7 @@ RUNS: dict[str, tuple[dict[str, Callable[[Agent, Order], None]], dict[str, Any]]
     "mpi-aborted": (
         started(lambda agent: agent.report("pmi_abort", rank=0, code=7, text="why")), {}
     ),
-    "mpi-left-early": (_mpi("", "", leaves=0), {}),
-    "mpi-libraries-differ": (_mpi("/b/libmpi.so.40", "OpenPMIx 5.0 (/b/libpmix.so.2)"), {}),
+    "mpi-left-early": (_left_mpi(), {}),
     "program-not-found": (_cannot(2), {}),
     "program-not-executable": (_cannot(13), {}),
     "hosts-rejected": (

@@ -128,6 +128,14 @@ def test_what_an_earlier_release_did_not_write_has_its_default() -> None:
     assert codec.decode(line) == Entry(1, 0, ev.RunRestarting(Rejected({}, 125, {}), 1, 2, 0.0))
 
 
+def test_what_only_an_earlier_release_wrote_is_passed_over() -> None:
+    line = (
+        b'{"seq": 1, "t": 0, "name": "mpi.found", "context": {"node": 3, "library": "/a", '
+        b'"served": "PMI-1", "rank": 4, "size": 7}}'
+    )
+    assert codec.decode(line) == Entry(1, 0, mpi_events.MpiFound(3, "/a", "PMI-1", 4))
+
+
 @cases(
     ("event", "defaults"),
     [
@@ -142,7 +150,7 @@ def test_what_an_earlier_release_did_not_write_has_its_default() -> None:
         (monitor_events.OutputSeen(0.0), {"progress": False}),
         (monitor_events.NodeStacks(0, 1, ()), {"ras": "", "flights": []}),
         (monitor_events.StacksGathered(1, ()), {"late": []}),
-        (mpi_events.MpiFound(0, "", ""), {"rank": 0, "size": 0}),
+        (mpi_events.MpiFound(0, "", ""), {"rank": 0}),
         (mpi_events.PmiWaiting(0, (), (), 1.0), {"some": False}),
         (mpi_events.PmiAborted(0, 0, 1, ""), {"error": None}),
     ],
@@ -152,9 +160,10 @@ def test_what_nobody_said_of_an_event(event: Event, defaults: dict[str, object])
     assert event.context().items() >= defaults.items()
 
 
-INSIDE = (
-    '{"seq": 1, "t": 0, "name": "mpi.inside", "context": '
-    '{"node": 0, "inside": %s, "over": %s, "versions": %s}}'
+INSIDE = '{"seq": 1, "t": 0, "name": "mpi.inside", "context": {"node": 0, "over": %s}}'
+NCCL = (
+    '{"seq": 1, "t": 0, "name": "run.closed", "context": {"verdict": {"cause": null, '
+    '"exit_code": 0, "world_size": 1}, "seconds": 1, "nodes": [], "nccl": %s}}'
 )
 LINE = '{"seq": 1, "t": 0.5, "name": "rank.exited", "context": %s}'
 
@@ -182,27 +191,11 @@ LINE = '{"seq": 1, "t": 0.5, "name": "rank.exited", "context": %s}'
         ('{"seq": 1, "t": 0, "name": "pmi.asked", "context": {"node": 0, "rank": 0, '
          '"verb": "", "service": "", "port": {"b64": "="}}}',
          "pmi.asked.port: not what an event holds there: {'b64': '='}"),
-        (INSIDE % ("{}", "[]", "[5]"),
-         "mpi.inside.versions: not what an event holds there: [5]"),
-        (INSIDE % ("{}", "[]", '[["a", "b", "c"]]'),
-         "mpi.inside.versions: not what an event holds there: [['a', 'b', 'c']]"),
-        (INSIDE % ("{}", "[]", '[["ab", "c"]]'),
-         "mpi.inside.versions: not what an event holds there: 'ab'"),
-        (INSIDE % ("{}", "[]", '["ab"]'),
-         "mpi.inside.versions: not what an event holds there: ['ab']"),
-        (INSIDE % ("{}", "[]", '[[["a", "b"], "c"], 5]'),
-         "mpi.inside.versions: not what an event holds there: [[['a', 'b'], 'c'], 5]"),
-        (INSIDE % ("{}", "[]", "7"), "mpi.inside.versions: not what an event holds there: 7"),
-        (INSIDE % ('{"x": ["a", "b"]}', "[]", "{}"),
-         "mpi.inside.inside: not what an event holds there: 'x'"),
-        (INSIDE % ('{"0": ["a"]}', "[]", "{}"), "mpi.inside.inside.0: 1 items, not 2"),
-        (INSIDE % ('{"0": ["a", 1]}', "[]", "{}"),
-         "mpi.inside.inside.0[1]: not what an event holds there: 1"),
-        (INSIDE % ('[[[0], ["a", "b"]]]', "[]", "{}"),
-         "mpi.inside.inside: not what an event holds there: [0]"),
-        (INSIDE % ("{}", '[0, "x"]', "{}"),
-         "mpi.inside.over[1]: not what an event holds there: 'x'"),
-        (INSIDE % ("{}", '"01"', "{}"), "mpi.inside.over: not what an event holds there: '01'"),
+        (NCCL % "[]", "run.closed.nccl: not what an event holds there: []"),
+        (NCCL % '{"x": 5}', "run.closed.nccl: not what an event holds there: 'x'"),
+        (NCCL % '{"0": 5}', "run.closed.nccl.0: not what an event holds there: 5"),
+        (INSIDE % '[0, "x"]', "mpi.inside.over[1]: not what an event holds there: 'x'"),
+        (INSIDE % '"01"', "mpi.inside.over: not what an event holds there: '01'"),
         ('{"seq": 1, "t": 0, "name": "node.lost", "context": {"node": 0, '
          '"failure": {"kind": "tired", "why": ""}}}',
          "node.lost.failure.kind: not what an event holds there: 'tired'"),

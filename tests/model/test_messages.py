@@ -17,7 +17,6 @@ CAUSES: list[tuple[verdicts.Cause, str]] = [
     (verdicts.RankFailed(0, 0, -9), "rank-killed"),
     (verdicts.MpiAborted(0, 0, 7), "mpi-aborted"),
     (verdicts.LeftMpi(0, 0, True, (0,)), "mpi-left-early"),
-    (verdicts.MpisDiffer(()), "mpi-libraries-differ"),
     (verdicts.RankNotStarted(0, 0, 2, "exec", "x"), "program-not-found"),
     (verdicts.RankNotStarted(0, 0, 13, "exec", "x"), "program-not-executable"),
     (verdicts.RankNotStarted(0, 0, 2, "chdir", "x"), "program-not-executable"),

@@ -282,9 +282,7 @@ def test_a_flood_is_left_in_the_link_and_then_ends_it(
 ) -> None:
     monkeypatch.setattr(report_intake, "PATIENCE", 0.2)
     monkeypatch.setattr(report_intake, "BURST", 800 << 10)
-    chunk = (
-        control("mpi_inside", inside=[], over=[], libraries=[]) * 60_000
-    )  # seconds of what may be told
+    chunk = control("mpi_inside", inside=[], over=[]) * 60_000  # seconds of what may be told
     link = ScriptedLink([SYNC + READY, chunk])
     watched = watch(link)
     told = watched.until(ev.NodeLost)
@@ -312,7 +310,7 @@ def test_what_nobody_takes_is_held_back_and_nobody_is_late_for_that(
     watch: Callable[..., Watched], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(report_intake, "MOST_WAITING", 100 * report_intake.REPORT)
-    one = control("mpi_inside", inside=[], over=[], libraries=[])
+    one = control("mpi_inside", inside=[], over=[])
     watched = watch(ScriptedLink([SYNC + READY, one * 1000]), heartbeat=0.02)
     told: list[ev.Event] = []
 

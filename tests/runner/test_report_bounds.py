@@ -46,7 +46,7 @@ def is_taken(type: str, **fields: Any) -> bool:
         ("failed", "errno", 0, 4095), ("exited", "status", -64, 255),
         ("input_closed", "taken", 0, 1 << 62), ("pmi_abort", "code", 0, 255),
         ("pmi_fence", "world", 0, 1 << 32), ("pmi_fence", "epoch", 0, 1 << 32),
-        ("mpi", "size", 0, 1 << 32), ("stacks", "number", 0, 1 << 32),
+        ("stacks", "number", 0, 1 << 32),
         ("swept", "killed", 0, 1 << 32), ("swept", "mark", 0, None), ("sample", "mark", 0, None),
         ("ready", "attempt", 0, 1 << 16),
     ],
@@ -259,16 +259,6 @@ def test_whether_all_are_named_that_are_awaited(some: bool | None) -> None:
     assert waiting.some == bool(some)
     assert not is_taken("pmi_waiting", never=[9])
     assert not is_taken("pmi_waiting", absent=[9])
-
-
-def test_which_library_a_rank_is_inside() -> None:
-    libraries = [["PMI-1", "/a", "A"], ["PMIx", "/b", ""]]
-    (inside,) = read("mpi_inside", inside=[[4, 1], [5, 0]], over=[], libraries=libraries)
-    assert isinstance(inside, mpi_events.MpiInside)
-    assert inside.inside == {4: ("PMIx", "/b"), 5: ("PMI-1", "/a")}
-    assert inside.versions == {("PMI-1", "/a"): "A"}
-    for number in (-1, 2):
-        assert not is_taken("mpi_inside", inside=[[4, number]], libraries=libraries)
 
 
 def test_a_report_of_very_many_values_is_none() -> None:

@@ -144,7 +144,7 @@ def _drawn(paths: RunPaths, state: str) -> tuple[History, str]:
     for entry in journal.read(paths.journal, may_break_off=True):
         event = entry.event
         if isinstance(event, RunBegan):
-            if event.version != VERSION:
+            if event.version > VERSION:
                 raise JournalUnusable(f"{paths.journal}: version {event.version}, not {VERSION}")
             told = Notes(event.hosts, lambda line: notes.append((history.seconds, line)),
                          verbose=False)  # fmt: skip

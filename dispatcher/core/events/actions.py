@@ -152,13 +152,11 @@ class ServePmix(Action):
 class QueryInside(Action):
     """Let the node say who is inside MPI there.
 
-    over: whether to look who has finalized and not said so yet. versions: libraries that are
-    to tell theirs, each with what serves it.
+    over: whether to look who has finalized and not said so yet.
     """
 
     node: int
     over: bool
-    versions: tuple[tuple[str, str], ...]
 
 
 @value

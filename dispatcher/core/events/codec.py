@@ -5,12 +5,12 @@ An event's fields stand under their names. JSON has fewer types than Python; the
 * bytes: their text where that is printable UTF-8, else ``{"b64": "..."}``;
 * an enum: its value; a tuple or a set: a list; a nested value: an object of its fields;
 * a value that is one of several (a cause, an outcome): ``kind``, its class, among its fields;
-* a mapping: an object, with numbers as text; with keys of several parts a list of pairs;
+* a mapping: an object, with numbers as text;
 * a float that is no number: ``"nan"``, ``"inf"``, ``"-inf"``.
 
 The annotations of the event classes say how to read that back: one table is made from the
 classes, nothing is evaluated, and what does not fit is a ``Malformed``. Fields that a journal
-lacks get their defaults, so that one of an earlier release can still be read.
+lacks get their defaults, and those of an earlier release (``GONE``) are passed over.
 """
 
 from __future__ import annotations
@@ -120,13 +120,13 @@ def _read_value(cls: type[Value]) -> _Reader:
     known = dataclasses.fields(cls)
     readers = {field.name: reader(hints[field.name]) for field in known}
     nothing = dataclasses.MISSING
+    passed_over = {*getattr(cls, "GONE", ()), *(["kind"] if issubclass(cls, OneOf) else [])}
     needed = [f.name for f in known if f.default is nothing and f.default_factory is nothing]
 
     def read(found: Any, where: str) -> Value:
         if not isinstance(found, dict):
             raise _misfit(found, where)
-        if issubclass(cls, OneOf):
-            found = {name: one for name, one in found.items() if name != "kind"}
+        found = {name: one for name, one in found.items() if name not in passed_over}
         if not found.keys() <= readers.keys():
             unknown = min(found.keys() - readers.keys())
             raise Malformed(f"{where}: unknown field: {ascii(unknown)[:60]}")
@@ -180,13 +180,9 @@ def _read_mapping(key: Any, item: Any) -> _Reader:
     key_of, item_of = _key if key is int else reader(key), reader(item)
 
     def read(found: Any, where: str) -> dict[Any, Any]:
-        if isinstance(found, list) and all(isinstance(p, list) and len(p) == 2 for p in found):
-            pairs = [(key_of(k, where), item_of(one, where)) for k, one in found]
-        elif isinstance(found, dict):
-            pairs = [(key_of(k, where), item_of(one, f"{where}.{k}")) for k, one in found.items()]
-        else:
+        if not isinstance(found, dict):
             raise _misfit(found, where)
-        return dict(pairs)
+        return {key_of(k, where): item_of(one, f"{where}.{k}") for k, one in found.items()}
 
     return read
 

@@ -236,7 +236,7 @@ class RanksStalled(Remark):
 
 
 #: of the journal's format; raised when an older reader would misread a newer journal
-VERSION = 1
+VERSION = 2
 
 
 @value

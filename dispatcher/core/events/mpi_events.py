@@ -6,8 +6,6 @@ and a library loaded. So a host wants it once an attempt, or never.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from dispatcher.core.events.run_events import Event, OfAttempt
 from dispatcher.core.events.verdicts import ErrorFile
 from dispatcher.model.failure import Failure, Kind
@@ -113,16 +111,13 @@ class PmiWaiting(OfAttempt):
 
 @value
 class MpiInside(OfAttempt):
-    """Who is ``inside`` MPI on the node: rank -> what serves it, and its library.
-
-    over: those whose MPI_Finalize is behind them.
-    versions: (what serves it, library) -> version, of those that were asked for.
-    """
+    """The ``ranks`` of the node that are inside MPI; over: those that have finalized it."""
 
     node: int
-    inside: Mapping[int, tuple[str, str]]
-    over: tuple[int, ...]
-    versions: Mapping[tuple[str, str], str]
+    ranks: tuple[int, ...] = ()
+    over: tuple[int, ...] = ()
+
+    GONE = ("inside", "versions")
 
 
 @value
@@ -136,14 +131,15 @@ class PmixWanted(OfAttempt):
 class MpiFound(OfAttempt):
     """``rank`` of the node uses the MPI ``library`` (a path, or ""), ``served`` by that.
 
-    size: of the library's file. Of others there that use the same nothing is told.
+    Of others there that use the same nothing is told.
     """
 
     node: int
     library: str
     served: str
     rank: int = 0
-    size: int = 0
+
+    GONE = ("size",)
 
 
 @value

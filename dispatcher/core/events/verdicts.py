@@ -104,13 +104,6 @@ class LeftMpi(OneOf):
 
 
 @value
-class MpisDiffer(OneOf):
-    """The ranks use different MPIs."""
-
-    used: tuple[UsedMpi, ...]
-
-
-@value
 class RankNotStarted(OneOf):
     """A rank's program could not be executed on its host."""
 
@@ -218,7 +211,6 @@ Cause = (
     RankFailed
     | MpiAborted
     | LeftMpi
-    | MpisDiffer
     | RankNotStarted
     | NodeFailed
     | Rejected
@@ -317,8 +309,6 @@ def message_code(cause: Cause) -> str:
             return "mpi-aborted"
         case LeftMpi():
             return "mpi-left-early"
-        case MpisDiffer():
-            return "mpi-libraries-differ"
         case RankNotStarted():
             return {
                 errors.NOT_FOUND: "program-not-found",
@@ -340,13 +330,3 @@ def message_code(cause: Cause) -> str:
             return "reader-left"
         case Interrupted() | RestartAsked():
             return "interrupted"
-
-
-@value
-class UsedMpi(Value):
-    """An MPI of the job: its version or "", its path or "", how its ``ranks`` find each other."""
-
-    version: str
-    path: str
-    way: str
-    ranks: tuple[int, ...]

@@ -32,7 +32,7 @@ Rules (their ids appear in tests and in comments):
 * J-9  a spawned rank counts like a planned one, unless its world could not be started: then
   the rank that asked is told so, and nothing of that world is a failure
 * J-10 a rank that leaves MPI half-way ends the job, if others are left in it
-  (``half_finalized``); a failure waits until it is known whether ranks use different MPIs
+  (``half_finalized``)
 
 Deadlines are data: ``next_deadline`` says when ``tick`` wants to be called.
 """
@@ -74,8 +74,6 @@ CONNECTING, PROBING, RUNNING, STOPPING, FINISHING, OVER = (
 PROBE_SLACK = 10.0
 #: seconds an agent may take from ``sweep`` or ``finish`` to its answer (its own limit is 5)
 SWEEP_LIMIT = 8.0
-#: seconds that a failure waits for what hosts say of the MPIs in use
-DOUBT_LIMIT = 5.0
 
 #: seconds after which those are named that have not ended yet
 AWAITED = 1.0
@@ -136,7 +134,6 @@ class AttemptMachine:
         self._kill_steps: list[tuple[int, float]] = []
         self._mpi: MpiManager | None = None  # once the ranks are placed
         self._half_finalized = HalfFinalized(self._ranks)
-        self._doubted: verdicts.Cause | None = None  # the first failure, which may be a consequence
         self._before: tuple[int, ...] = ()  # ranks that had exited 0 when the cause was seen
         self._sent = 0  # the last signal to all ranks, for good
         self._ended: dict[int, int] = {}  # rank -> what ``_sent`` was when it ended
@@ -362,7 +359,7 @@ class AttemptMachine:
         if self._mpi is not None:
             self._mpi.uses(event.node)
         if self.state == RUNNING:
-            self._half_finalized.found(event, now)
+            self._half_finalized.found(now)
             self._set_query()
         return []
 
@@ -371,8 +368,6 @@ class AttemptMachine:
             return []
         cause = self._half_finalized.answer(event)
         self._set_query()
-        if cause is None and not self._half_finalized.is_in_doubt:
-            cause, self._doubted = self._doubted, None
         return [] if cause is None else self.stop(cause, now)
 
     def _set_query(self) -> None:
@@ -382,12 +377,7 @@ class AttemptMachine:
 
     def _failed(self, cause: verdicts.Cause, mpi: str, now: float) -> list[Action]:
         """A rank failed, perhaps because of what another did before (J-10), being so in ``mpi``."""
-        if self.state != RUNNING or not self._half_finalized.is_in_doubt:
-            return self.stop(self._half_finalized.instead(cause, mpi), now)
-        if self._doubted is None:
-            self._doubted = cause
-            self.deadlines["doubt"] = now + DOUBT_LIMIT
-        return self._conclude(now)
+        return self.stop(self._half_finalized.instead(cause, mpi), now)
 
     def _on_pmix_failed(self, event: mpi_events.PmixFailed, now: float) -> list[Action]:
         if self.state != RUNNING:
@@ -405,10 +395,7 @@ class AttemptMachine:
         if self.state == FINISHING and isinstance(cause, verdicts.TimeUp):
             return []  # all ranks are done in time, and the last sweep has a limit of its own
         if self.cause is None:
-            if self._doubted is not None and not isinstance(cause, verdicts.MpisDiffer):
-                cause = self._doubted
             self.deadlines.pop("query", None)
-            self.deadlines.pop("doubt", None)
             self.cause = cause
             done = (rank for rank, status in self._ranks.statuses.items() if status == 0)
             self._before = tuple(sorted(done))
@@ -464,7 +451,7 @@ class AttemptMachine:
             if not self._ranks.is_done:
                 return []
             if self.cause is None:
-                cause = self._doubted or self._half_finalized.at_the_end()
+                cause = self._half_finalized.at_the_end()
                 if cause is not None:
                     return self.stop(cause, now)
             self.state = FINISHING
@@ -529,9 +516,6 @@ class AttemptMachine:
             actions = self._half_finalized.query(now)
             self._set_query()
             return actions
-        if key == "doubt":
-            assert self._doubted is not None, "the deadline of a doubt ends with it"
-            return self.stop(self._doubted, now)
         if key == "probe":
             return self._give_up(self._check.waiting, "no answer to the check in time", now)
         if key in ("sweep", "finish"):  # J-7: whoever has not answered is given up

@@ -1,10 +1,9 @@
-"""Ranks that leave MPI half-way, and ranks that use different MPIs: named before the job hangs.
+"""Ranks that leave MPI half-way are named before the job hangs (J-10).
 
 ::
 
     exit with 0, MPI_Init never called --+         others are inside MPI ----------> LeftMpi
     exit with 0 without MPI_Finalize ----+-> ask: certain, or others are inside ---> LeftMpi
-    ranks have loaded different files ---+         they are different MPIs --------> MpisDiffer
                                                    none of it -----> ask again, or forget
 
 To ask is to ``query`` all nodes with living ranks who is inside MPI there. Where they wait nobody
@@ -20,21 +19,16 @@ Pure, no clock.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 
 from dispatcher.core.events import verdicts
 from dispatcher.core.events.actions import Action, QueryInside
-from dispatcher.core.events.mpi_events import MpiFound, MpiInside
+from dispatcher.core.events.mpi_events import MpiInside
 from dispatcher.core.run.tables import RankTable
 from dispatcher.plan.job import placement
 
 #: seconds from an exit to the query, and between two
 MOMENT, AGAIN = 1.0, 2.0
-
-PMI1 = "PMI-1"
-#: what a library calls itself, up to the second number: patches of one release go together
-_RELEASE = re.compile(r"(.*?)v?(\d{1,9}\.\d{1,9})")
 
 
 class HalfFinalized:
@@ -46,8 +40,7 @@ class HalfFinalized:
         self._never: list[int] = []  # ranks that are gone, in order
         self._unfinished: list[int] = []
         self._open: list[int] = []  # those that may have finalized
-        self._found: dict[tuple[str, str, int], MpiFound] = {}  # one of each MPI and size
-        self._suspect = False  # whether these may be different MPIs
+        self._uses_mpi = False  # whether any rank does
         self._awaited: set[int] = set()  # nodes that are yet to answer
         self._answers: list[MpiInside] = []
 
@@ -58,19 +51,10 @@ class HalfFinalized:
             gone.append(rank)
             self._plan(now + MOMENT)
 
-    def found(self, event: MpiFound, now: float) -> None:
-        """Ranks use this MPI."""
-        key = (event.served, event.library, event.size)
-        known = self._found
-        if placement.place(event.rank)[0] == 0 and key not in known:
-            self._suspect |= any(_may_differ(event, other) for other in known.values())
-        known.setdefault(key, event)
+    def found(self, now: float) -> None:
+        """A rank uses MPI."""
+        self._uses_mpi = True
         self._plan(now + MOMENT)
-
-    @property
-    def is_in_doubt(self) -> bool:
-        """Whether ranks may use different MPIs, and what fails may fail by that."""
-        return self._suspect
 
     def query(self, now: float) -> list[Action]:
         """Ask who is inside; those who have not answered the last time are not waited for."""
@@ -82,7 +66,7 @@ class HalfFinalized:
         self._awaited = set(nodes)
         self.due = now + AGAIN
         over = bool(self._unfinished or self._open)
-        return [QueryInside(node, over, self._versions(node)) for node in nodes]
+        return [QueryInside(node, over) for node in nodes]
 
     def answer(self, event: MpiInside) -> verdicts.Cause | None:
         """What a node says; the cause to end the job for, if all have answered and there is one."""
@@ -114,23 +98,11 @@ class HalfFinalized:
             self.due = when if self.due is None else min(self.due, when)
 
     def _is_asked(self) -> bool:
-        gone = self._never or self._unfinished or self._open
-        return bool(self._found and (gone or self._suspect))
-
-    def _versions(self, node: int) -> tuple[tuple[str, str], ...]:
-        if not self._suspect:
-            return ()
-        own = [e for e in self._found.values() if self._ranks.nodes.get(e.rank) == node]
-        return tuple((event.served, event.library) for event in own if event.library)
+        return self._uses_mpi and bool(self._never or self._unfinished or self._open)
 
     def _conclude(self) -> verdicts.Cause | None:
         answers, self._answers = self._answers, []
-        if self._suspect:
-            self._suspect = False  # a query tells, once and for all
-            groups = self._groups(answers)
-            if groups:
-                return verdicts.MpisDiffer(groups)
-        inside = {rank for answer in answers for rank in answer.inside}
+        inside = {rank for answer in answers for rank in answer.ranks}
         for rank in self._never:
             gone, waiting = _of_world(rank, self._never), _of_world(rank, inside)
             if waiting:
@@ -151,41 +123,8 @@ class HalfFinalized:
         ranks = tuple(sorted(gone))
         return verdicts.LeftMpi(self._ranks.nodes[first], first, never, ranks, waiting)
 
-    def _groups(self, answers: list[MpiInside]) -> tuple[verdicts.UsedMpi, ...]:
-        """The MPIs that are certainly different ones, with their ranks; () if there is one."""
-        uses = {e.rank: (e.served, e.library) for e in self._found.values()}
-        for answer in answers:
-            uses.update(answer.inside)
-        known = {key: words for answer in answers for key, words in answer.versions.items()}
-        groups: dict[tuple[str, str], tuple[str, str, str, list[int]]] = {}
-        for rank, (served, path) in sorted(uses.items()):
-            if placement.place(rank)[0] == 0:
-                words = known.get((served, path), "")
-                match = _RELEASE.match(words)
-                key = (way(served), "".join(match.groups()) if match else "")
-                groups.setdefault(key, (words, path, way(served), []))[3].append(rank)
-        ways = {key[0] for key in groups}
-        releases = {key[1] for key in groups if key[1]}
-        if len(ways) < 2 and len(releases) < 2:
-            return ()
-        return tuple(
-            verdicts.UsedMpi(words, path, by, tuple(ranks))
-            for words, path, by, ranks in groups.values()
-        )
-
 
 def _of_world(rank: int, ranks: Iterable[int]) -> tuple[int, ...]:
     """Those of ``ranks`` that were started together with ``rank``, in order."""
     world = placement.place(rank)[0]
     return tuple(sorted(other for other in ranks if placement.place(other)[0] == world))
-
-
-def way(served: str) -> str:
-    """By what ranks find each other: PMI-1, or PMIx of whatever version."""
-    return PMI1 if served == PMI1 else "PMIx"
-
-
-def _may_differ(one: MpiFound, other: MpiFound) -> bool:
-    same = (one.library, one.size) == (other.library, other.size)
-    unknown = not one.library or not other.library
-    return way(one.served) != way(other.served) or not (same or unknown)

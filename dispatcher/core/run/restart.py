@@ -49,8 +49,6 @@ def refusal(cause: verdicts.Cause) -> str | None:
             return "the hosts cannot hold it"
         case verdicts.OutputLost():
             return "output was lost"
-        case verdicts.MpisDiffer():
-            return "its ranks use different MPIs"
         case verdicts.RankNotStarted(step="exec"):
             return "the program cannot be executed"
         case verdicts.RankFailed(status=errors.NO_RESTART):

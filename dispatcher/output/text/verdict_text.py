@@ -115,10 +115,6 @@ def describe(
             if cause.never:
                 lines.append("  hint: --mpi none, if ranks use MPI each by itself or not at all")
             lines += _last_lines(rank, last) if last(rank)[1] else []
-        case verdicts.MpisDiffer(used):
-            each = "; ".join(_used(one, homes) for one in used)
-            lines.append(f"error: MPI: the ranks use different libraries and cannot meet: {each}")
-            lines.append("  hint: let all find the same one: PATH, LD_LIBRARY_PATH, environments")
         case verdicts.RankNotStarted(node, rank, errno, step, what):
             why = os.strerror(errno).lower()
             lines.append(f"{who(node, rank)}: {step} {sanitize_text(what)}: {why}")
@@ -192,13 +188,6 @@ def left_words(cause: verdicts.LeftMpi) -> str:
         doing = ("are" if some else "is") + " still in MPI"
     left = f"; {fold_ranks(cause.waiting)} {doing}" if cause.waiting else ""
     return f"exited 0 without {called}{left}"
-
-
-def _used(one: verdicts.UsedMpi, homes: Mapping[int, str]) -> str:
-    where = fold(dict.fromkeys(homes[rank] for rank in one.ranks))
-    library = " ".join(sanitize_text(one.version).split(",")[0].split()) or "an MPI"
-    path = f" ({sanitize_text(one.path)})" if one.path else ""
-    return f"{fold_ranks(one.ranks)} on {where}: {library}{path} by {one.way}"
 
 
 def own_error(cause: verdicts.Cause | None, errors: Sequence[RankError]) -> RankError | None:
@@ -339,8 +328,6 @@ def headline(cause: verdicts.Cause, names: Sequence[str], error: str = "") -> st
             return f"rank {name(rank)} on {names[node]}: {how}"
         case verdicts.LeftMpi(node, rank):
             return f"rank {name(rank)} on {names[node]}: {left_words(cause)}"
-        case verdicts.MpisDiffer():
-            return "MPI: the ranks use different libraries"
         case verdicts.RankNotStarted(node, rank, _, step):
             return f"rank {name(rank)} on {names[node]}: could not be started ({step})"
         case verdicts.NodeFailed(node, failure):

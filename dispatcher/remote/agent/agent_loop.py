@@ -393,12 +393,10 @@ class Loop:
 
         if rank in self.ranks and self.pmi is not None:
             pid = self.ranks[rank].pid
-            path, size = loaded(pid)
             known = {found[:2] for found in self.pmi.mpis.values()}
-            self.pmi.mpis[rank] = found = served, path or library, pid
+            self.pmi.mpis[rank] = found = served, loaded(pid) or library, pid
             if found[:2] not in known:
-                fields = {"rank": rank, "library": found[1], "size": size, "served": served}
-                self.do_send("mpi", fields)
+                self.do_send("mpi", {"rank": rank, "library": found[1], "served": served})
 
     def do_break(self, rank: int, why: str) -> None:
         """End a rank whose words to the PMI server make no sense."""

@@ -35,15 +35,12 @@ def files(pid: int) -> list[bytes]:
     return list(dict.fromkeys(slash + path for _, slash, path in paths))
 
 
-def library(pid: int) -> tuple[str, int]:
-    """The MPI library that process ``pid`` has loaded, and its size; "" if it has none."""
+def library(pid: int) -> str:
+    """The MPI library that process ``pid`` has loaded, if it is still there; else ""."""
     for path in files(pid):
         if b"/libmpi" in path and b".so" in path:
-            try:
-                return os.fsdecode(path), os.stat(path).st_size
-            except OSError:
-                break
-    return "", 0
+            return os.fsdecode(path) if os.path.exists(path) else ""
+    return ""
 
 
 def keeps(path: str) -> bool:

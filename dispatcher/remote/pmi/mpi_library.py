@@ -6,15 +6,12 @@ in libopen-pal, which then serves; else one is looked for beside the MPI, in the
 of the ranks, and in the system.
 
 ``find_inside`` is the answer to ``mpi_look``, which the launcher sends when a rank has left MPI
-half-way, or ranks seem to use more than one MPI. No part of what every run sends.
+half-way. No part of what every run sends.
 """
 
 from __future__ import annotations
 
 import os
-import select
-from _signal import SIGKILL  # type: ignore[import-not-found]
-from time import monotonic
 
 from dispatcher.remote.host import proctree, shm
 
@@ -78,27 +75,17 @@ def _prefixes(pid: int) -> list[str]:
 
 #: segments that are kept from MPI_Init to MPI_Finalize, by libraries that have them
 MARK = shm.FOLDER + shm.PREFIXES[0]
-#: seconds in which a library must tell its version, and bytes of that
-VERSION_TIMEOUT, LIMIT = 3.0, 200
 
 
 def find_inside(state: PmiState, message: dict[str, Any]) -> dict[str, Any]:
     """What ``mpi_inside`` says; ``message``: the order, see ``protocol.frames``."""
-    libraries: list[list[Any]] = [list(known) for known in message["versions"]]
     inside, over = [], []
-    for rank, (way, path, pid) in sorted(state.mpis.items()):
-        if state.standing(rank) != "inside":
-            continue
-        known = [way, path]
-        if known not in libraries:
-            libraries.append(known)
-        inside.append([rank, libraries.index(known)])
-        if message["over"] and _is_over(path, pid):
-            over.append(rank)
-    versions = {path: version(path) for _, path in libraries} if message["versions"] else {}
-    for known in libraries:
-        known.append(versions.get(known[1], ""))
-    return {"inside": inside, "over": over, "libraries": libraries}
+    for rank, (_, path, pid) in sorted(state.mpis.items()):
+        if state.standing(rank) == "inside":
+            inside.append(rank)
+            if message["over"] and _is_over(path, pid):
+                over.append(rank)
+    return {"inside": inside, "over": over}
 
 
 def _is_over(path: str, pid: int) -> bool:
@@ -107,36 +94,3 @@ def _is_over(path: str, pid: int) -> bool:
         return False
     segments = shm.mapped([pid, *proctree.descendants(pid)])
     return not any(segment.startswith(MARK) for segment in segments)
-
-
-def version(path: str) -> str:
-    """What the MPI library at ``path`` calls itself, "" if it does not say.
-
-    It may be asked before MPI_Init; in a process of its own, since it is loaded for that.
-    """
-    if not path:
-        return ""
-    out, end = os.pipe()
-    pid = os.fork()
-    if pid == 0:
-        try:
-            os.setsid()
-            import ctypes
-
-            words, size = ctypes.create_string_buffer(8192), ctypes.c_int(0)
-            ctypes.CDLL(path).MPI_Get_library_version(words, ctypes.byref(size))
-            os.write(end, words.value[:LIMIT])
-        finally:
-            os._exit(0)
-    os.close(end)
-    output, until = b"", monotonic() + VERSION_TIMEOUT
-    try:
-        while select.select([out], [], [], max(0.0, until - monotonic()))[0]:
-            data = os.read(out, LIMIT)
-            if not data:
-                break
-            output += data
-    finally:
-        os.close(out)
-        os.kill(pid, SIGKILL)  # it may hang; the loop reaps it
-    return output[:LIMIT].decode("utf-8", "replace").split("\n")[0]

@@ -68,7 +68,7 @@ pmi_answer ``line`` for ``rank``, the answer to its ``pmi_name`` or ``pmi_spawn`
 pmi_who    answer with ``pmi_waiting`` if ranks are missing in ``fence`` of ``world`` in ``epoch``;
            others have waited ``seconds``
 mpi_look   answer with ``mpi_inside``, by ``parts``. over: whether to look who has finalized and not
-           said so yet; versions: libraries that are to tell theirs, each [what serves it, path]
+           said so yet
 pmix       serve PMIx by ``parts``; hosts: [name, its ranks] of each node, this one is ``node``;
            ``apps`` as in ``start``
 pmix_world a world was spawned by PMIx: ``world`` (index), ``first`` (number of its rank 0), name,
@@ -103,10 +103,8 @@ pmi_name   ``rank`` wants to publish, lookup or unpublish (``verb``) ``service``
 pmi_spawn  ``rank`` wants a world of ``segments``, each [number of ranks, argv, info pairs];
            ``preput``: its first keys and values in turn; perhaps ``ask``; answered by
            ``pmi_answer``
-mpi        ``rank`` and perhaps more use the MPI ``library`` (a path, perhaps ""; its ``size``),
-           ``served`` by that
-mpi_inside which ranks are ``inside`` MPI, each [rank, which of ``libraries``], and those of them
-           whose MPI_Finalize is ``over``. libraries: each [what serves it, path, version or ""]
+mpi        ``rank`` and perhaps more use the MPI ``library`` (path or ""), ``served`` by that
+mpi_inside which ranks are ``inside`` MPI, and those of them whose MPI_Finalize is ``over``
 pmix_wanted
            a rank has come to where PMIx is offered; answered by ``pmix``
 pmix_failed

@@ -398,9 +398,7 @@ def release_order(release: ReleaseFence) -> Common:
 
 def query_order(action: QueryInside) -> bytes:
     """The order to say who is inside MPI, with what finds that out."""
-    versions = [list(library) for library in action.versions]
-    parts = payload.parts(("pmi.mpi_library",))
-    return control("mpi_look", parts=parts, over=action.over, versions=versions)
+    return control("mpi_look", parts=payload.parts(("pmi.mpi_library",)), over=action.over)
 
 
 def pmi_job(plan: JobPlan, kvs_name: str) -> dict[str, object]:

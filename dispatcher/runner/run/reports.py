@@ -433,22 +433,15 @@ def _pmi_waiting(fields: Fields, node: int) -> list[ev.Event]:
 
 
 def _mpi(fields: Fields, node: int) -> list[ev.Event]:
-    library, served, size = fields.text("library"), fields.text("served"), fields.integer("size")
-    return [mpi_events.MpiFound(node, library, served, fields.rank(), size)]
+    library, served = fields.text("library"), fields.text("served")
+    return [mpi_events.MpiFound(node, library, served, fields.rank())]
 
 
 def _mpi_inside(fields: Fields, node: int) -> list[ev.Event]:
-    libraries = [
-        (_text(served, "library"), _text(path, "library"), _text(version, "library"))
-        for served, path, version in fields.rows("libraries", 3)
-    ]
-    inside = {}
-    for rank, number in fields.rows("inside", 2):
-        which = _integer(number, "library", 0, len(libraries) - 1)
-        inside[fields.own(rank)] = libraries[which][:2]
-    over = tuple(fields.own(rank) for rank in fields.items("over"))
-    versions = {(served, path): version for served, path, version in libraries if version}
-    return [mpi_events.MpiInside(node, inside, over, versions)]
+    inside, over = (
+        tuple(fields.own(rank) for rank in fields.items(name)) for name in ("inside", "over")
+    )
+    return [mpi_events.MpiInside(node, inside, over)]
 
 
 _READERS: dict[str, Callable[[Fields, int], list[ev.Event]]] = {

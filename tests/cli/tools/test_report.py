@@ -183,7 +183,7 @@ def test_what_is_there_is_drawn(run: Path, keep: int, plan: str, said: str) -> N
     ("event", "said"),
     [
         (ev.NodeConnecting(0), "no run.began: not the journal of a run"),
-        (mon.RunBegan("x", 0.0, ("n1",), version=99), "version 99, not 1"),
+        (mon.RunBegan("x", 0.0, ("n1",), version=99), "version 99, not 2"),
     ],
 )
 def test_no_journal_of_a_run(

@@ -1,4 +1,4 @@
-"""Ranks that leave MPI half-way, and two MPIs in one job, through the job (J-10)."""
+"""Ranks that leave MPI half-way, through the job (J-10)."""
 
 from __future__ import annotations
 
@@ -8,21 +8,15 @@ from dispatcher.core.events import mpi_events, verdicts
 from dispatcher.core.events import run_events as ev
 from dispatcher.core.events.actions import Action, QueryInside, SignalRanks
 from dispatcher.core.events.mpi_events import MpiFound
-from dispatcher.core.run import restart
-from dispatcher.core.run.attempt import DOUBT_LIMIT, AttemptMachine
+from dispatcher.core.run.attempt import AttemptMachine
 from dispatcher.core.run.half_finalized import AGAIN, MOMENT
 from dispatcher.plan.job.placement import number
 
 from ..conftest import facts, make_plan, use_mpi
 
-MPICH = ("PMI-1", "/a/libmpi.so.12")
-OTHER = ("PMI-1", "/b/libmpi.so.12")
-OPEN = ("OpenPMIx 5.0 (/c/libpmix.so.2)", "/c/libmpi.so.40")
 
-
-def found(job: AttemptMachine, rank: int, library: tuple[str, str] = MPICH, size: int = 7) -> None:
-    served, path = library
-    assert job.handle(MpiFound(rank // 2, path, served, rank, size), 1.0) == []
+def found(job: AttemptMachine, rank: int) -> None:
+    assert job.handle(MpiFound(rank // 2, "/a/libmpi.so.12", "PMI-1", rank), 1.0) == []
 
 
 def left(job: AttemptMachine, rank: int, mpi: str, now: float = 1.0) -> list[Action]:
@@ -39,19 +33,13 @@ def look(job: AttemptMachine, now: float) -> list[QueryInside]:
 
 
 def tell(
-    job: AttemptMachine,
-    inside: dict[int, tuple[str, str]],
-    over: tuple[int, ...] = (),
-    versions: dict[tuple[str, str], str] | None = None,
-    now: float = 2.0,
+    job: AttemptMachine, inside: tuple[int, ...], over: tuple[int, ...] = (), now: float = 2.0
 ) -> list[Action]:
-    """Both nodes answer: ``inside`` by rank."""
+    """Both nodes answer: these ranks are ``inside``."""
     actions = []
     for node in (0, 1):
-        own = {rank: library for rank, library in inside.items() if rank // 2 == node}
-        theirs = tuple(rank for rank in over if rank // 2 == node)
-        known = versions if versions is not None and node == 0 else {}
-        actions += job.handle(mpi_events.MpiInside(node, own, theirs, known), now)
+        own, theirs = (tuple(r for r in ranks if r // 2 == node) for ranks in (inside, over))
+        actions += job.handle(mpi_events.MpiInside(node, own, theirs), now)
     return actions
 
 
@@ -64,8 +52,8 @@ class TestWithoutInit:
         found(running, 0)
         left(running, 2, "never")
         assert look(running, 1.0 + MOMENT / 2) == []
-        assert look(running, 1.0 + MOMENT) == [QueryInside(0, False, ()), QueryInside(1, False, ())]
-        actions = tell(running, {0: MPICH, 3: MPICH})
+        assert look(running, 1.0 + MOMENT) == [QueryInside(0, False), QueryInside(1, False)]
+        actions = tell(running, (0, 3))
         assert {a.node for a in actions if isinstance(a, SignalRanks)} == {0, 1}
         assert running.cause == verdicts.LeftMpi(1, 2, True, (2,), (0, 3))
         assert verdicts.exit_code(running.cause) == 1
@@ -76,7 +64,7 @@ class TestWithoutInit:
         left(running, 0, "never")
         found(running, 1)
         look(running, 1.0 + MOMENT)
-        tell(running, {1: MPICH})
+        tell(running, (1,))
         assert running.cause == verdicts.LeftMpi(0, 0, True, (0, 3), (1,))
 
     def test_a_job_without_mpi_is_asked_for_nothing(self, running: AttemptMachine) -> None:
@@ -87,23 +75,23 @@ class TestWithoutInit:
         left(running, 2, "never")
         found(running, 0)
         assert len(look(running, 1.0 + MOMENT)) == 2
-        assert tell(running, {}) == []  # it has not come to MPI_Init, or is through already
+        assert tell(running, ()) == []  # it has not come to MPI_Init, or is through already
         assert running.cause is None
         assert look(running, 1.5 + MOMENT) == []
         assert len(look(running, 1.0 + MOMENT + AGAIN)) == 2
-        tell(running, {0: MPICH})
+        tell(running, (0,))
         assert isinstance(running.cause, verdicts.LeftMpi)
 
     def test_who_does_not_answer_is_asked_again(self, running: AttemptMachine) -> None:
         left(running, 2, "never")
         found(running, 0)
         look(running, 1.0 + MOMENT)
-        running.handle(mpi_events.MpiInside(0, {0: MPICH}, (), {}), 2.0)
+        running.handle(mpi_events.MpiInside(0, (0,)), 2.0)
         assert not has_ended(running)
         assert len(look(running, 1.0 + MOMENT + AGAIN)) == 2
-        tell(running, {0: MPICH})
+        tell(running, (0,))
         assert has_ended(running)
-        assert tell(running, {0: MPICH}) == []
+        assert tell(running, (0,)) == []
 
     def test_only_those_of_the_same_world_have_done_so_with_it(
         self, running: AttemptMachine
@@ -115,7 +103,7 @@ class TestWithoutInit:
         running.handle(ev.RankExited(running.node_of(one), one, 0, mpi="never"), 1.0)
         left(running, 3, "never")
         look(running, 1.0 + MOMENT)
-        tell(running, {0: MPICH, 1: MPICH, two: MPICH})
+        tell(running, (0, 1, two))
         node = running.node_of(one)
         assert running.cause in (
             verdicts.LeftMpi(node, one, True, (one,), (two,)),
@@ -136,9 +124,9 @@ class TestWithoutInit:
         found(running, 0)
         left(running, 2, "never")
         look(running, 1.0 + MOMENT)
-        running.handle(mpi_events.MpiInside(0, {0: MPICH}, (), {}), 2.0)
+        running.handle(mpi_events.MpiInside(0, (0,)), 2.0)
         look(running, 1.0 + MOMENT + AGAIN)
-        tell(running, {}, now=4.5)  # meanwhile rank 0 has finalized and gone on
+        tell(running, (), now=4.5)  # meanwhile rank 0 has finalized and gone on
         assert running.cause is None
 
     def test_a_node_that_ends_meanwhile_is_not_waited_for(self, running: AttemptMachine) -> None:
@@ -146,7 +134,7 @@ class TestWithoutInit:
         left(running, 2, "never")
         look(running, 1.0 + MOMENT)
         left(running, 3, "", 2.0)
-        running.handle(mpi_events.MpiInside(0, {0: MPICH}, (), {}), 2.1)
+        running.handle(mpi_events.MpiInside(0, (0,)), 2.1)
         assert running.cause == verdicts.LeftMpi(1, 2, True, (2,), (0,))
 
     def test_a_world_that_was_spawned_is_another(self, running: AttemptMachine) -> None:
@@ -156,7 +144,7 @@ class TestWithoutInit:
         found(running, 1)
         running.handle(ev.RankExited(running.node_of(own), own, 0, mpi="never"), 1.0)
         look(running, 1.0 + MOMENT)
-        tell(running, {0: MPICH, 1: MPICH})
+        tell(running, (0, 1))
         assert running.cause is None
 
     def test_a_failure_of_another_is_its_own(self, running: AttemptMachine) -> None:
@@ -170,15 +158,15 @@ class TestWithoutFinalize:
     def test_it_ends_the_job_when_others_are_inside(self, running: AttemptMachine) -> None:
         found(running, 0)
         left(running, 1, "inside")
-        assert look(running, 1.0 + MOMENT) == [QueryInside(0, True, ()), QueryInside(1, True, ())]
-        tell(running, {0: MPICH, 2: MPICH, 3: MPICH}, over=(3,))
+        assert look(running, 1.0 + MOMENT) == [QueryInside(0, True), QueryInside(1, True)]
+        tell(running, (0, 2, 3), over=(3,))
         assert running.cause == verdicts.LeftMpi(0, 1, False, (1,), (0, 2))
 
     def test_it_is_a_failure_even_if_nobody_is_left(self, running: AttemptMachine) -> None:
         found(running, 0)
         left(running, 1, "inside")
         look(running, 1.0 + MOMENT)
-        tell(running, {})
+        tell(running, ())
         assert running.cause == verdicts.LeftMpi(0, 1, False, (1,), ())
 
     def test_the_others_may_all_have_ended_before_the_look(self, running: AttemptMachine) -> None:
@@ -194,13 +182,13 @@ class TestWithoutFinalize:
     ) -> None:
         found(running, 0)
         left(running, 1, "open")
-        assert look(running, 1.0 + MOMENT) == [QueryInside(0, True, ()), QueryInside(1, True, ())]
-        tell(running, dict.fromkeys(over, MPICH), over)
+        assert look(running, 1.0 + MOMENT) == [QueryInside(0, True), QueryInside(1, True)]
+        tell(running, over, over)
         assert running.cause is None
         assert "look" not in running.deadlines
         left(running, 3, "open", 4.0)
         look(running, 4.0 + MOMENT)
-        tell(running, {0: MPICH}, now=5.0)
+        tell(running, (0,), now=5.0)
         assert running.cause == verdicts.LeftMpi(1, 3, False, (3,), (0,))
 
     def test_all_may_end_so_together(self, running: AttemptMachine) -> None:
@@ -247,123 +235,3 @@ class TestWithoutFinalize:
         left(running, 1, "inside")
         assert running.cause == verdicts.RankFailed(0, 0, 3)
         assert look(running, 1.0 + MOMENT) == []
-
-
-class TestTwoMpis:
-    def both(self, job: AttemptMachine, one: tuple[str, str], other: tuple[str, str]) -> None:
-        found(job, 0, one)
-        found(job, 2, other)
-        asked = [look.versions for look in look(job, 1.0 + MOMENT)]
-        assert asked == [(one,), (other,)]
-
-    def test_one_by_pmi_and_one_by_pmix(self, running: AttemptMachine) -> None:
-        self.both(running, MPICH, OPEN)
-        tell(running, {0: MPICH, 1: MPICH, 2: OPEN, 3: OPEN}, versions={OPEN: "Open MPI v5.0.1"})
-        assert running.cause == verdicts.MpisDiffer((
-            verdicts.UsedMpi("", MPICH[1], "PMI-1", (0, 1)),
-            verdicts.UsedMpi("Open MPI v5.0.1", OPEN[1], "PMIx", (2, 3)),
-        ))  # fmt: skip
-        assert verdicts.exit_code(running.cause) == 125
-        assert restart.refusal(running.cause) == "its ranks use different MPIs"
-
-    @pytest.mark.parametrize(
-        ("one", "other", "differ"),
-        [
-            ("MPICH Version:  5.0.2", "MPICH Version:  4.0.2", True),
-            ("MPICH Version:  5.0.2", "Intel(R) MPI Library 5.0.2", True),
-            ("MPICH Version:  5.0.2", "MPICH Version:  5.0.1", False),
-            ("MPICH Version:  5.0.2", "", False),
-            ("", "", False),
-        ],
-    )
-    def test_two_files_may_be_one_mpi(
-        self, running: AttemptMachine, one: str, other: str, differ: bool
-    ) -> None:
-        self.both(running, MPICH, OTHER)
-        inside = {0: MPICH, 1: MPICH, 2: OTHER, 3: OTHER}
-        tell(running, inside, versions={MPICH: one, OTHER: other})
-        assert isinstance(running.cause, verdicts.MpisDiffer) is differ
-        assert running.state == ("stopping" if differ else "running")
-
-    def test_what_was_judged_is_not_asked_for_again(self, running: AttemptMachine) -> None:
-        self.both(running, MPICH, OTHER)
-        same = dict.fromkeys((MPICH, OTHER), "MPICH Version: 5.0.2")
-        tell(running, {0: MPICH, 2: OTHER}, versions=same)
-        found(running, 3, OTHER)
-        found(running, 1, MPICH)
-        assert look(running, 20.0) == []
-        found(running, 3, OPEN)
-        assert [asked.versions for asked in look(running, 21.0)] == [(MPICH,), (OTHER, OPEN)]
-
-    def test_a_spawned_rank_s_mpi_is_its_own_affair(self, running: AttemptMachine) -> None:
-        use_mpi(running, 0, 1)
-        running.handle(mpi_events.PmiSpawnAsked(0, 0, (mpi_events.Segment(1, (b"p",)),)), 1.0)
-        own = number(1, 0)
-        found(running, 1)
-        running.handle(MpiFound(running.node_of(own), OPEN[1], OPEN[0], own, 7), 1.0)
-        assert look(running, 5.0) == []
-
-    def test_whose_mpi_is_seen_inside_alone_counts_too(self, running: AttemptMachine) -> None:
-        """Of a rank that uses what another there uses nothing is told before."""
-        self.both(running, MPICH, OTHER)
-        known = {MPICH: "MPICH Version: 5.0.2", OTHER: "MPICH Version: 4.0.2"}
-        tell(running, {3: OTHER, 1: MPICH}, versions=known)
-        assert running.cause == verdicts.MpisDiffer((
-            verdicts.UsedMpi(known[MPICH], MPICH[1], "PMI-1", (0, 1)),
-            verdicts.UsedMpi(known[OTHER], OTHER[1], "PMI-1", (2, 3)),
-        ))  # fmt: skip
-
-    def test_they_are_told_by_rank_whoever_came_first(self, running: AttemptMachine) -> None:
-        found(running, 2, OPEN)
-        found(running, 0, MPICH)
-        look(running, 1.0 + MOMENT)
-        tell(running, {3: OPEN, 1: MPICH})
-        assert isinstance(running.cause, verdicts.MpisDiffer)
-        assert [one.ranks for one in running.cause.used] == [(0, 1), (2, 3)]
-
-    def test_one_file_everywhere_is_not_looked_at(self, running: AttemptMachine) -> None:
-        found(running, 0)
-        found(running, 2)
-        assert look(running, 5.0) == []
-
-    def test_one_path_with_two_sizes_is(self, running: AttemptMachine) -> None:
-        found(running, 0)
-        found(running, 2, size=8)
-        assert len(look(running, 5.0)) == 2
-
-    def test_what_no_file_tells_is_no_reason(self, running: AttemptMachine) -> None:
-        found(running, 0)
-        found(running, 2, ("PMI-1", ""), 0)
-        assert look(running, 5.0) == []
-
-    def test_a_crash_meanwhile_waits_for_the_answer(self, running: AttemptMachine) -> None:
-        self.both(running, MPICH, OTHER)
-        assert running.handle(ev.RankExited(0, 0, -6), 1.1) == []
-        running.handle(mpi_events.PmiAborted(1, 2, 15, ""), 1.2)
-        known = {MPICH: "MPICH Version: 5.0.2", OTHER: "MPICH Version: 4.0.2"}
-        tell(running, {1: MPICH, 3: OTHER}, versions=known)
-        assert isinstance(running.cause, verdicts.MpisDiffer)
-        assert [one.ranks for one in running.cause.used] == [(0, 1), (2, 3)]
-
-    def test_a_crash_for_another_reason_stays_the_cause(self, running: AttemptMachine) -> None:
-        self.both(running, MPICH, OTHER)
-        running.handle(ev.RankExited(0, 0, -6), 1.1)
-        tell(running, {1: MPICH, 3: OTHER}, versions=dict.fromkeys((MPICH, OTHER), "MPICH 5.0.2"))
-        assert running.cause == verdicts.RankFailed(0, 0, -6)
-
-    @pytest.mark.parametrize("way", ["time", "signal", "all"])
-    def test_the_answer_is_not_waited_for_for_ever(self, running: AttemptMachine, way: str) -> None:
-        self.both(running, MPICH, OTHER)
-        running.handle(ev.RankExited(0, 0, -6), 1.1)
-        if way == "time":
-            look(running, 1.0 + DOUBT_LIMIT)
-            assert running.cause is None
-            look(running, 1.1 + DOUBT_LIMIT)
-        elif way == "signal":
-            running.handle(ev.SignalReceived(2), 1.2)
-        else:
-            for stream in (1, 2):
-                running.handle(ev.OutputEnded(0, 0, stream, 5, 5), 1.2)
-            for rank in (1, 2, 3):
-                left(running, rank, "", 1.2)
-        assert running.cause == verdicts.RankFailed(0, 0, -6)

@@ -37,7 +37,6 @@ FAILED = verdicts.RankFailed(1, 2, 3)
         (verdicts.MpiAborted(0, 0, 7), None),
         (verdicts.MpiAborted(0, 0, 93), "MPI_Abort(93) asks for none"),
         (verdicts.LeftMpi(0, 0, True, (0,)), None),
-        (verdicts.MpisDiffer(()), "its ranks use different MPIs"),
         (verdicts.RankNotStarted(0, 0, 2, "exec", "x"), "the program cannot be executed"),
         (verdicts.RankNotStarted(0, 0, 2, "chdir", "x"), None),
         (verdicts.NodeFailed(0, GONE), None),

@@ -29,7 +29,6 @@ CAUSES: list[tuple[verdicts.Cause, str]] = [
         verdicts.LeftMpi(1, 3, True, (3,), (0, 1)),
         "rank 3 on n2: exited 0 without MPI_Init; ranks 0-1 wait in it",
     ),
-    (verdicts.MpisDiffer(()), "MPI: the ranks use different libraries"),
 ]
 
 

@@ -138,17 +138,6 @@ def test_equal_failures_are_one_row_with_one_hint(plan: JobPlan) -> None:
             verdicts.LeftMpi(1, (1 << 20), False, ((1 << 20),)),
             "error: rank 1.0 on n01 exited 0 without MPI_Finalize",
         ),
-        (
-            verdicts.MpisDiffer(
-                (
-                    verdicts.UsedMpi("MPICH Version:  5.0", "/a/libmpi.so", "PMI-1", (0, 1)),
-                    verdicts.UsedMpi("Open MPI v5.0.1, package: x", "", "PMIx", (2, 3)),
-                    verdicts.UsedMpi("", "/b/libmpi.so\x1b[2J", "PMIx", (4,)),
-                )
-            ),
-            "cannot meet: ranks 0-1 on n00: MPICH Version: 5.0 (/a/libmpi.so) by PMI-1; "
-            "ranks 2-3 on n01: Open MPI v5.0.1 by PMIx; rank 4 on n02: an MPI (/b/libmpi.so",
-        ),
     ],
 )
 def test_causes(plan: JobPlan, cause: Cause, said: str) -> None:

@@ -66,7 +66,7 @@ class Played:
         put(proctree, "reaped", self._reaped)
         put(proctree, "kill_all", self._kill_all)
         put(proctree, "where", lambda pid: f"D at-{pid}")
-        put(shm, "library", lambda pid: ("", 0))
+        put(shm, "library", lambda pid: "")
         self.guardian = GuardianPipe(os.getppid(), guarding)
         self.loop = agent_loop.Loop(link_in, link_out, self.guardian)
         self.loop.poll.register(link_in, select.EPOLLIN)

@@ -132,16 +132,13 @@ class TestMpi:
     def test_a_library_is_told_once(
         self, played: Played, connected: Connected, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        there = {
-            FIRST_PID: ("/a/libmpi.so", 10), FIRST_PID + 1: ("/a/libmpi.so", 10),
-            FIRST_PID + 2: ("", 0),
-        }  # fmt: skip
+        there = {FIRST_PID: "/a/libmpi.so", FIRST_PID + 1: "/a/libmpi.so", FIRST_PID + 2: ""}
         monkeypatch.setattr(shm, "library", there.__getitem__)
         for rank in range(3):
             played.loop.act([("mpi", rank, "PMI-1", "/said.so")])
         played.loop.act([("mpi", 9, "PMI-1")])  # it has ended meanwhile
-        told = [(one["rank"], one["library"], one["size"]) for one in played.all_of("mpi")]
-        assert told == [(0, "/a/libmpi.so", 10), (2, "/said.so", 0)]
+        told = [(one["rank"], one["library"]) for one in played.all_of("mpi")]
+        assert told == [(0, "/a/libmpi.so"), (2, "/said.so")]
         assert all(one["served"] == "PMI-1" for one in played.all_of("mpi"))
         assert connected.mpis[1] == ("PMI-1", "/a/libmpi.so", FIRST_PID + 1)
         played.loop.act([("mpi", 1, "PMIx")])

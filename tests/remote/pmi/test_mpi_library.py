@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from cases import cases
-from open_files import open_files
 
-from dispatcher.remote.pmi import mpi_library
-from dispatcher.remote.pmi.mpi_library import LIMIT, MARK, Found, version
+from dispatcher.remote.pmi.mpi_library import MARK, Found
 from dispatcher.remote.pmi.pmi_connections import PmiConnections
 
 from .test_pmi_connections import PLANNED, Ranks
 
-LOOK = {"type": "mpi_look", "parts": {}, "over": False, "versions": []}
+LOOK = {"type": "mpi_look", "parts": {}, "over": False}
 
 
 @pytest.fixture
@@ -38,18 +34,14 @@ def look(connections: PmiConnections, **fields: Any) -> dict[str, Any]:
     return dict(found)
 
 
-def test_those_between_init_and_finalize_with_their_library(ranks: Ranks) -> None:
+def test_those_between_init_and_finalize(ranks: Ranks) -> None:
     ranks.connections.mpis.update({1: ("PMI-1", "/b", 1), 2: ("PMI-1", "/a", 1)})
     for rank in (0, 1, 2):
         ranks.say(rank, b"cmd=init pmi_version=1")
     ranks.say(0, b"cmd=finalize")
-    assert look(ranks.connections, versions=[["PMI-1", "/a"]]) == {
-        "inside": [[1, 1], [2, 0]],
-        "over": [],
-        "libraries": [["PMI-1", "/a", ""], ["PMI-1", "/b", ""]],
-    }
+    assert look(ranks.connections) == {"inside": [1, 2], "over": []}
     ranks.connections.ended(2, 0, 0.0)
-    assert [rank for rank, _ in look(ranks.connections)["inside"]] == [1]
+    assert look(ranks.connections)["inside"] == [1]
 
 
 def test_who_has_given_its_segment_up_is_through(ranks: Ranks, tmp_path: Path) -> None:
@@ -82,103 +74,6 @@ def test_who_has_given_its_segment_up_is_through(ranks: Ranks, tmp_path: Path) -
         holder.stdin.close()
         holder.wait()
         holder.stdout.close()
-
-
-@cases("path", ["", "/nowhere/libmpi.so", sys.executable])
-def test_what_tells_no_version(path: str) -> None:
-    assert version(path) == ""
-
-
-def test_a_library_tells_its_version(monkeypatch: pytest.MonkeyPatch) -> None:
-    place = Path(sys.prefix) / "lib" / "libmpi.so.12"
-    if not place.exists():
-        pytest.skip("no MPICH in this environment: scripts/setup --dev")
-    monkeypatch.setattr(mpi_library, "VERSION_TIMEOUT", 60.0)
-    assert version(str(place)).startswith("MPICH Version:")
-
-
-def test_only_libraries_of_those_inside_are_asked_for_their_version(
-    ranks: Ranks, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(mpi_library, "version", lambda path: f"version of {path}")
-    ranks.connections.mpis.update({0: ("PMI-1", "/b", 1), 1: ("OpenPMIx", "/b", 1)})
-    for rank in (0, 1):
-        ranks.say(rank, b"cmd=init pmi_version=1")
-    known = [["PMI-1", "/a"]]
-    assert look(ranks.connections, versions=known) == {
-        "inside": [[0, 1], [1, 2]],
-        "over": [],
-        "libraries": [
-            ["PMI-1", "/a", "version of /a"],
-            ["PMI-1", "/b", "version of /b"],
-            ["OpenPMIx", "/b", "version of /b"],
-        ],
-    }
-    assert known == [["PMI-1", "/a"]]
-    unasked = look(ranks.connections)["libraries"]
-    assert unasked == [["PMI-1", "/b", ""], ["OpenPMIx", "/b", ""]]
-
-
-@pytest.fixture
-def children(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
-    """The processes that were started; the agent's loop reaps them, and here the fixture."""
-    pids: list[int] = []
-    fork = os.fork
-
-    def note() -> int:
-        pid = fork()
-        if pid:
-            pids.append(pid)
-        return pid
-
-    monkeypatch.setattr(os, "fork", note)
-    yield pids
-    for pid in pids:
-        os.waitpid(pid, 0)
-
-
-class Library:
-    """In the place of an MPI library, in the process that asks it."""
-
-    def __init__(self, act: Callable[[Any], None]) -> None:
-        self.act = act
-
-    def MPI_Get_library_version(self, words: Any, size: Any) -> int:
-        self.act(words)
-        return 0
-
-
-@pytest.mark.parametrize(
-    ("said", "told"),
-    [
-        (b"MPICH Version: 5.0\nMPICH Release: now", "MPICH Version: 5.0"),
-        (b"x" * (LIMIT + 50), "x" * LIMIT),
-        (b"caf\xe9", "caf\ufffd"),
-        (b"", ""),
-    ],
-)
-def test_the_first_line_of_what_it_says(
-    said: bytes, told: str, children: list[int], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def say(words: Any) -> None:
-        words.value = said
-
-    monkeypatch.setattr(mpi_library, "VERSION_TIMEOUT", 60.0)
-    monkeypatch.setattr(ctypes, "CDLL", lambda path: Library(say))
-    assert version("/lib/libmpi.so") == told
-    assert len(children) == 1
-
-
-def test_a_library_that_hangs_is_not_waited_for(
-    children: list[int], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(mpi_library, "VERSION_TIMEOUT", 0.1)
-    monkeypatch.setattr(ctypes, "CDLL", lambda path: Library(lambda words: time.sleep(600)))
-    before = open_files()
-    assert version("/lib/libmpi.so") == ""
-    assert not open_files() - before
-    _, status = os.waitpid(children.pop(), 0)
-    assert os.WIFSIGNALED(status)
 
 
 def test_where_a_library_is_looked_for(tmp_path: Path) -> None:
