@@ -57,10 +57,8 @@ def bare_machine(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[st
         "bin/dirname": "#!/bin/sh\necho scripts\n",
         "bin/id": "#!/bin/sh\necho 0\n",
         "bin/date": "#!/bin/sh\necho 20301231\n",
-        **dict.fromkeys(
-            [f"scripts/{name}" for name in ("setup", "build", "chaos", "explore", "soak")], says
-        ),
-        **{f".venv/bin/{tool}": says for tool in ("ruff", "codespell", "mypy", "pytest")},
+        **dict.fromkeys([f"scripts/{name}" for name in ("setup", "build", "explore")], says),
+        **{f".venv/bin/{tool}": says for tool in ("ruff", "codespell", "mypy", "pytest", "python")},
     }
     programs["bin/apt-get"] = f'#!/bin/sh\necho "$*" >> {tmp_path}/installed\n'
     for name, text in programs.items():
@@ -98,8 +96,9 @@ LINT = ["ruff check", "ruff format --check", "codespell ", "mypy "]
                 "pytest -q -rs -n 5 --nightly",
                 "explore ",
                 "pytest -q -rs -n 2 --fast --timeout 3600",
-                "chaos --runs 200 --seed 20301231", "chaos --start --runs 200 --hosts 3",
-                "soak --minutes 10",
+                "python scripts/chaos --runs 200 --seed 20301231",
+                "python scripts/chaos --start --runs 200 --hosts 3",
+                "python scripts/chaos --soak 10",
             ],
         ),
     ],
@@ -121,18 +120,18 @@ def test_each_tool_has_its_say(
 
 
 def test_a_night_goes_on_when_something_fails(tmp_path: Path, bare_machine: Run) -> None:
-    for name in (".venv/bin/pytest", "scripts/chaos"):
+    for name in (".venv/bin/pytest", "scripts/explore"):
         (tmp_path / name).write_text("#!/bin/sh\nexit 3\n")
     done = bare_machine("--nightly")
     assert done.returncode == 1
-    assert done.stdout.splitlines()[-2:] == ["explore ", "soak --minutes 10"]
+    assert done.stdout.splitlines()[-1] == "python scripts/chaos --soak 10"
     said = done.stderr.splitlines()
     took = [line for line in said if " took " in line]
     assert [line.endswith("exit code 0") for line in took] == [
-        True, False, True, False, False, False, True,
+        True, False, False, False, True, True, True,
     ]  # fmt: skip
-    assert said[-4] == "test: failed: pytest -q -rs -n 5 --nightly"
-    assert said[-1] == "test: failed: scripts/chaos --start --runs 200 --hosts 3"
+    assert said[-3] == "test: failed: pytest -q -rs -n 5 --nightly"
+    assert said[-2] == "test: failed: scripts/explore"
 
 
 @pytest.mark.parametrize("words", [[], ["--install"]])

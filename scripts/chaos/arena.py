@@ -9,9 +9,9 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import Any
 
-from .census import Process, pids, status_of
-from .cluster import Cluster
-from .layout import Member
+from testbed.census import Process, pids, status_of
+from testbed.cluster import Cluster
+from testbed.layout import Member
 
 
 class Arena(Cluster):

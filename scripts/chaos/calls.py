@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The program of ``scripts/soak`` that lives long and calls ``dispatcher`` again and again.
+"""The program of a soak that lives long and calls ``dispatcher`` again and again.
 
 Each line that it reads, ``{"hosts": HOSTFILE, "place": FOLDER}``, is a call in each way; it answers
 with the exit codes that are not what they should be, and with how many objects Python knows then.
@@ -13,7 +13,7 @@ import json
 import os
 import sys
 
-sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
 
 import dispatcher
 

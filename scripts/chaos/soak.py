@@ -1,28 +1,14 @@
-#!/usr/bin/env python3
-"""Hours of everything in turn on one cluster, and whether anything grows or is left behind.
+"""Rounds of everything in turn on one cluster, and whether anything grows or is left behind.
 
-    scripts/soak                                # two hours
-    scripts/soak --minutes 10 --seed 3 --log /tmp/soak.jsonl
-
-Rounds of each kind (``--list``) come in an order that the seed chooses, each kind once before any
-comes again: runs that end well, that fail, that start again; commands, kept connections, jobs in
-the background; and runs of one Python program that calls ``dispatcher.run`` again and again. Faults
-strike some of them: those of ``scripts/chaos``, which also judges these runs and what they left.
-
-Four processes live from the first round to the last: that program, the process that keeps
-connections, the launcher of a job in the background, and that job's agent. After each round their
-descriptors, threads and memory are counted, and the processes, sockets and files of all hosts and
-of the launchers' own folders. Rounds until each kind was played are not looked at. Something has
-grown if the median of the last quarter of the rest is above that of the first (of memory: of the
-third) by more than is allowed, a column of the table; slopes are those of a straight line. Exits 1 if something grew,
-or was left behind, or a round did not end as it must. Needs root.
+Rounds of each kind come in an order that the seed chooses, each kind once before any comes again.
+Four processes live from the first round to the last: a Python program that calls ``dispatcher``,
+the process that keeps connections, the launcher of a job in the background, and that job's agent.
+After each round their descriptors, threads and memory are counted, and the processes, sockets and
+files of all hosts and of the launchers' own folders. The first round of each kind does not count.
 """
 
 from __future__ import annotations
 
-import argparse
-import importlib.machinery
-import importlib.util
 import itertools
 import json
 import os
@@ -36,24 +22,17 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-HERE = os.path.dirname(os.path.abspath(__file__))
-sys.path[:0] = [HERE, os.path.dirname(HERE)]
-if TYPE_CHECKING:
-    import chaos
-else:
-    _loader = importlib.machinery.SourceFileLoader("chaos", os.path.join(HERE, "chaos"))
-    chaos = importlib.util.module_from_spec(importlib.util.spec_from_loader("chaos", _loader))
-    sys.modules["chaos"] = chaos
-    _loader.exec_module(chaos)
-from testbed.arena import Arena  # noqa: E402
-from testbed.cluster import Cluster, hear_signals  # noqa: E402
-from testbed.growth import count, inventory, order, table, trends  # noqa: E402
+from testbed.cluster import Cluster
 
-from dispatcher.jobs import registry  # noqa: E402
+from chaos import faults, runs
+from chaos.arena import Arena
+from chaos.faults import Broken, Run
+from chaos.growth import count, grown, inventory, order
+from dispatcher.jobs import registry
 
-CALLS = os.path.join(HERE, "soak_calls.py")
+CALLS = os.path.join(os.path.dirname(__file__), "calls.py")
 DISPATCH = (sys.executable, "-m", "dispatcher")
 #: hosts of each run. Two more have kept connections, the last also a job that is never stopped, and
 #: the rest take the place of those that lost power.
@@ -81,7 +60,7 @@ class Soak:
         (job,) = self.jobs()
         self.job: str = job["id"]
         login = arena.census(["login"])
-        agents = chaos.Run(arena.whole, "", random.Random(), self.program).agents(arena.near)
+        agents = Run(arena.whole, "", random.Random(), self.program).agents(arena.near)
         assert agents is not None
         arena.living = {
             "program": next(p.outer for p in login if CALLS in p.command),
@@ -90,7 +69,7 @@ class Soak:
             "agent": agents[0],
         }
 
-    def dispatch(self, *words: str, meanwhile: Callable[[], object] = bool) -> chaos.Broken:
+    def dispatch(self, *words: str, meanwhile: Callable[[], object] = bool) -> Broken:
         """What is wrong with the end of ``dispatch words``."""
         pipes: Any = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
         with self.arena.popen([*DISPATCH, *words], **pipes) as process:
@@ -112,15 +91,15 @@ class Soak:
             found: list[dict[str, Any]] = json.loads(process.stdout.read())
         return found
 
-    def play(self, number: int, kind: str, dice: random.Random) -> chaos.Broken:
+    def play(self, number: int, kind: str, dice: random.Random) -> Broken:
         """Round ``number``; what it broke and left, of which nothing is there afterwards."""
-        run = chaos.Run(self.arena, "", dice, self.program)
+        run = Run(self.arena, "", dice, self.program)
         broken = KINDS[kind](self, run, number)
         end = time.monotonic() + 5.0
         while (left := self.arena.census(["login"])) and time.monotonic() < end:
             time.sleep(0.05)
         broken += [("orphans", f"login: {process.command}") for process in left]
-        broken += chaos.clean(run)
+        broken += runs.clean(run)
         for folder, name in [("", f"run-{number}"), ("soak", f"of-{number}")]:
             shutil.rmtree(os.path.join(self.arena.shared, folder, name), ignore_errors=True)
         gone = [n for n, pid in self.arena.living.items() if not os.path.exists(f"/proc/{pid}")]
@@ -143,7 +122,7 @@ class Soak:
         wrong: dict[str, int] = told["wrong"]
         return wrong
 
-    def close(self) -> chaos.Broken:
+    def close(self) -> Broken:
         """End what lives all the time; what is there afterwards that was not before."""
         broken = self.dispatch("stop", self.job)
         broken += self.dispatch("connect", "--close")
@@ -187,10 +166,10 @@ class Soak:
 
 # -- the rounds: each says what it broke -----------------------------------------------------------
 
-Round = Callable[[Soak, chaos.Run, int], chaos.Broken]
+Round = Callable[[Soak, Run, int], Broken]
 
 
-def spare_off(run: chaos.Run) -> None:
+def spare_off(run: Run) -> None:
     host = run.cluster.hosts[-1]
     run.cluster.power_off(host)
     run.off.add(host)
@@ -198,9 +177,11 @@ def spare_off(run: chaos.Run) -> None:
     run.codes.add(125)
 
 
-def struck(run: chaos.Run) -> None:
+def struck(run: Run) -> None:
     """One fault, or none, on the hosts of a round; a link that is cut is soon mended."""
-    chosen = run.dice.choice([None, chaos.agent_dies, chaos.session_dies, chaos.cut, chaos.flap])
+    chosen = run.dice.choice(
+        [None, faults.agent_dies, faults.session_dies, faults.cut, faults.flap]
+    )
     time.sleep(run.dice.uniform(0.3, 2.0))
     if chosen is not None:
         chosen(run)
@@ -209,26 +190,26 @@ def struck(run: chaos.Run) -> None:
         run.cluster.mend(run.cut.pop())
 
 
-def played(work: float, *faults: Callable[[chaos.Run], None], spares: int | None = None) -> Round:
+def played(work: float, *faults: Callable[[Run], None], spares: int | None = None) -> Round:
     """A run of ``chaos``, struck by these faults while it starts or works."""
 
-    def play(soak: Soak, run: chaos.Run, number: int) -> chaos.Broken:
+    def play(soak: Soak, run: Run, number: int) -> Broken:
         # those that may lose power do so over the whole time, not at its beginning
         most = len(soak.arena.reserve) - PLAY + soak.off
         due = soak.off < most * min(1.0, (time.monotonic() - soak.began) / soak.seconds)
         chosen = [fault for fault in faults if fault is not spare_off or due]
         moments = sorted(0.5 + run.dice.uniform(0.0, 1.5) for _ in chosen)
-        plan = chaos.Plan(work, [*zip(moments, chosen, strict=True)], spares)
-        result = chaos.play(soak.arena, plan, number, run.dice)
+        plan = runs.Plan(work, [*zip(moments, chosen, strict=True)], spares)
+        result = runs.play(soak.arena, plan, number, run.dice)
         soak.off += len(result["off"])
         soak.arena.without(result["off"])
-        broken: chaos.Broken = result["broken"]
+        broken: Broken = result["broken"]
         return broken + ([("said", result["said"])] if broken else [])
 
     return play
 
 
-def commands(soak: Soak, run: chaos.Run, number: int) -> chaos.Broken:
+def commands(soak: Soak, run: Run, number: int) -> Broken:
     arena, there, mine = soak.arena, f"/tmp/soak-{number}", soak.arena.mine(number)
     sent, hosts = os.path.join(mine, "sent"), ["-H", soak.arena.place]
     limits = ["-t", "6", "-u", "4", "--grace", "1"]
@@ -240,12 +221,12 @@ def commands(soak: Soak, run: chaos.Run, number: int) -> chaos.Broken:
     broken += soak.dispatch("get", *hosts, there, mine)
     broken += soak.dispatch("exec", *hosts, "--", "rm", there)
     for host in arena.hosts:
-        if chaos.read(os.path.join(mine, host, os.path.basename(there))) != data:
+        if runs.read(os.path.join(mine, host, os.path.basename(there))) != data:
             broken.append(("lost bytes", f"{host}: what was put and got is not the same"))
     return broken
 
 
-def kept(soak: Soak, run: chaos.Run, number: int) -> chaos.Broken:
+def kept(soak: Soak, run: Run, number: int) -> Broken:
     """Commands over connections that are kept, one of which is closed, or ends, or stops."""
     arena, broken = soak.arena, []
     hosts, how = ["-H", arena.kept], run.dice.choice(["close", "end", "cut", "stay"])
@@ -255,7 +236,7 @@ def kept(soak: Soak, run: chaos.Run, number: int) -> chaos.Broken:
         broken += soak.dispatch("connect", "--close", "-w", arena.far)
     elif how == "end":
         for pid in arena.sessions(arena.far):
-            chaos.kill(pid, signal.SIGKILL)
+            faults.kill(pid, signal.SIGKILL)
     elif how == "cut":
         arena.cut(arena.far)
         soak.dispatch("exec", *hosts, "-u", "2", "-t", "3", "--grace", "1", "--", "hostname")
@@ -264,11 +245,11 @@ def kept(soak: Soak, run: chaos.Run, number: int) -> chaos.Broken:
     return broken + soak.dispatch("connect", *hosts, "--keep", KEEP)
 
 
-def background(soak: Soak, run: chaos.Run, number: int) -> chaos.Broken:
+def background(soak: Soak, run: Run, number: int) -> Broken:
     """A job in the background that somebody looks at, that is struck or not, and stopped."""
     arena = soak.arena
     words = ["--log-dir", arena.mine(number), "-H", arena.place, "--no-python", *TICK]
-    if broken := soak.dispatch("--detach", *chaos.LIMITS, *words):
+    if broken := soak.dispatch("--detach", *runs.LIMITS, *words):
         return broken
     job = soak.jobs()[-1]["id"]
     broken += looked_at(soak, run, job)
@@ -278,11 +259,11 @@ def background(soak: Soak, run: chaos.Run, number: int) -> chaos.Broken:
     return broken + ([("late", f"stopped, and {after}")] if after["state"] != "ended" else [])
 
 
-def attach(soak: Soak, run: chaos.Run, number: int) -> chaos.Broken:
+def attach(soak: Soak, run: Run, number: int) -> Broken:
     return looked_at(soak, run, soak.job)
 
 
-def looked_at(soak: Soak, run: chaos.Run, job: str) -> chaos.Broken:
+def looked_at(soak: Soak, run: Run, job: str) -> Broken:
     """Somebody attaches to a job that goes on, and leaves in one way or another."""
     pipes: Any = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     with soak.arena.popen([*DISPATCH, "attach", job, "--from-start"], **pipes) as process:
@@ -299,26 +280,26 @@ def looked_at(soak: Soak, run: chaos.Run, job: str) -> chaos.Broken:
     return []
 
 
-def calls(soak: Soak, run: chaos.Run, number: int) -> chaos.Broken:
+def calls(soak: Soak, run: Run, number: int) -> Broken:
     wrong = soak.ask(number)
     return [("exit code", f"of calls: {wrong}")] if wrong else []
 
 
-def calls_struck(soak: Soak, run: chaos.Run, number: int) -> chaos.Broken:
+def calls_struck(soak: Soak, run: Run, number: int) -> Broken:
     soak.ask(number, lambda: struck(run))
     return []
 
 
 KINDS: dict[str, Round] = {
-    "ends well": played(chaos.WORK),
-    "rank dies": played(chaos.WORK, chaos.rank_dies),
-    "agent dies": played(chaos.WORK, chaos.agent_dies),
-    "launcher dies": played(chaos.WORK, chaos.launcher_dies),
-    "Ctrl-C": played(chaos.WORK, chaos.interrupt),
-    "Ctrl-Z": played(chaos.WORK, chaos.suspend),
-    "starts again": played(chaos.LONG_WORK, chaos.rank_dies, spares=0),
-    "lost host": played(chaos.LONG_WORK, chaos.cut, spares=1),
-    "lost spare": played(chaos.LONG_WORK, spare_off, chaos.rank_dies, spares=1),
+    "ends well": played(runs.WORK),
+    "rank dies": played(runs.WORK, faults.rank_dies),
+    "agent dies": played(runs.WORK, faults.agent_dies),
+    "launcher dies": played(runs.WORK, faults.launcher_dies),
+    "Ctrl-C": played(runs.WORK, faults.interrupt),
+    "Ctrl-Z": played(runs.WORK, faults.suspend),
+    "starts again": played(runs.LONG_WORK, faults.rank_dies, spares=0),
+    "lost host": played(runs.LONG_WORK, faults.cut, spares=1),
+    "lost spare": played(runs.LONG_WORK, spare_off, faults.rank_dies, spares=1),
     "commands": commands,
     "kept connections": kept,
     "background": background,
@@ -328,61 +309,29 @@ KINDS: dict[str, Round] = {
 }
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--minutes", type=float, default=120.0)
-    parser.add_argument("--hosts", type=int, default=12, help=f"at least {PLAY + 2}")
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--log", metavar="FILE", help="a JSON line for every round")
-    parser.add_argument("--list", action="store_true", help="the kinds of rounds")
-    options = parser.parse_args()
-    if options.list:
-        print("\n".join(KINDS))
-        return 0
-    if options.hosts < PLAY + 2:
-        parser.error(f"--hosts: at least {PLAY + 2}")
-    hear_signals()
+def soak(minutes: float, hosts: int, seed: int, note: Callable[[dict[str, Any]], None]) -> bool:
+    """Play rounds for so long. Whether none broke and nothing grew. note: takes each round."""
     times: list[float] = []
     samples: list[dict[str, float]] = []
-    bad: list[int] = []
-    with Cluster(options.hosts) as cluster:
-        soak = Soak(Arena(cluster, PLAY, chaos.RANKS), options.minutes * 60)
-        for number, kind in enumerate(order(list(KINDS), options.seed)):
-            if (began := time.monotonic() - soak.began) > soak.seconds:
+    bad = 0
+    with Cluster(max(hosts, PLAY + 2)) as cluster:
+        soak = Soak(Arena(cluster, PLAY, runs.RANKS), minutes * 60)
+        for number, kind in enumerate(order(list(KINDS), seed)):
+            if time.monotonic() - soak.began > soak.seconds:
                 break
-            broken = soak.play(number, kind, random.Random(f"{options.seed} {number}"))
+            broken = soak.play(number, kind, random.Random(f"{seed} {number}"))
             times.append(time.monotonic() - soak.began)
             samples.append(soak.sample())
-            told(number, f"round {number}, {kind}", broken, bad)
-            if options.log:
-                row = {"kind": kind, "began": began, "ended": times[-1], "broken": broken}
-                with open(options.log, "a") as log:
-                    log.write(json.dumps({"round": number, **row, **samples[-1]}) + "\n")
-        told(len(samples), "the end", soak.close(), bad)
-    warm = len(KINDS)
-    grown: list[str] = []
-    if len(samples) < 2 * warm:
-        print(f"nothing is said of growth after less than {2 * warm} rounds")
-    else:
-        # the newest came after the last look at their number, and one may run all the time
-        most = {"own state: records": registry.MOST_RECORDS + 2}
-        found = trends(times[warm:], samples[warm:], most)
-        print("\n".join(table(found)))
-        grown = [name for name, one in found.items() if one.grew]
+            bad += bool(broken)
+            note({"run": f"{number}, {kind}", "broken": broken, "ended": times[-1], **samples[-1]})
+        broken = soak.close()
+        note({"run": "at the end", "broken": broken})
+    # the newest came after the last look at their number, and one may run all the time
+    most = {"own state: records": registry.MOST_RECORDS + 2}
+    lines, grew = grown(samples[len(KINDS) :], most)
+    print("\n".join(lines))
     print(
-        f"{len(samples)} rounds on {options.hosts} hosts in {times[-1] / 60:.0f} min, seed "
-        f"{options.seed}: {len(bad)} broken, {len(grown)} grown, {soak.off} hosts lost power"
+        f"{len(samples)} rounds in {times[-1] / 60:.0f} min, seed {seed}: {bad} broken, "
+        f"{grew} numbers grew, {soak.off} hosts lost power"
     )
-    return 1 if bad or grown else 0
-
-
-def told(number: int, what: str, broken: chaos.Broken, bad: list[int]) -> None:
-    for kind, trouble in broken:
-        print(f"{what}: {kind}: {trouble}", flush=True)
-    bad += [number] if broken else []
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+    return not (bad or broken or grew)

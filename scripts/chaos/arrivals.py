@@ -6,8 +6,8 @@ read, again and again. Hosts of a netns cluster only.
 
 from __future__ import annotations
 
-from .census import _command, _link, pids
-from .layout import Record
+from testbed.census import _command, _link, pids
+from testbed.layout import Record
 
 
 class Arrivals:
