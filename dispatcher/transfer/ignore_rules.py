@@ -10,6 +10,7 @@ microseconds.
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Sequence
 
@@ -117,20 +118,80 @@ def _trimmed(line: bytes) -> bytes:
     return line[:end]
 
 
+#: what a pattern is made of beside texts that match themselves: any bytes of one name, ``**/``,
+#: and ``**`` at the end of a path
+_STAR, _DEEP, _ALL = b"*", b"**/", b"**"
+#: numbers of groups: one for each star, as rules are joined to one expression
+_GROUPS = itertools.count()
+
+
 def translate(pattern: bytes, *, paths: bool) -> bytes:
-    """``pattern`` as a regular expression for a whole match. paths: a slash is not just a byte."""
-    out = []
+    """``pattern`` as a regular expression for a whole match. paths: a slash is not just a byte.
+
+    It matches in time that is at most the square of the path's length, whatever the pattern.
+    """
+    tokens = _tokens(pattern, paths=paths)
+    if tokens is None:
+        return _NEVER
+    some = b"[^/]*" if paths else b".*"
+    *before, last = _split(tokens, (_DEEP, _ALL))
+    return b"".join(
+        [*(_found_first(lead, _section(inner, some)) for lead, inner in before),
+         _LEADS[last[0]] + _section(last[1], some, is_last=True)]
+    )  # fmt: skip
+
+
+#: what may stand before the part of a path that follows a ``**``
+_LEADS = {b"": b"", _DEEP: b"(?:.*?/)??", _ALL: b".*?"}
+
+
+def _split(tokens: list[bytes], at: tuple[bytes, ...]) -> list[tuple[bytes, list[bytes]]]:
+    """``tokens`` cut at those of ``at``: each piece with the token before it, "" at first."""
+    pieces: list[tuple[bytes, list[bytes]]] = [(b"", [])]
+    for token in tokens:
+        if token in at:
+            pieces.append((token, []))
+        else:
+            pieces[-1][1].append(token)
+    return pieces
+
+
+def _section(tokens: list[bytes], some: bytes, *, is_last: bool = False) -> bytes:
+    """The expression for what stands between two ``**``."""
+    (_, first), *rest = _split(tokens, (_STAR,))
+    found = [b"".join(first)]
+    for at, (_, part) in enumerate(rest, 1):
+        text = b"".join(part)
+        ends = is_last and at == len(rest)
+        found.append(some + text if ends else _found_first(b"", text, some + b"?"))
+    return b"".join(found)
+
+
+def _found_first(lead: bytes, text: bytes, some: bytes = b"") -> bytes:
+    """``text`` where it is first found behind a lead or ``some``, and tried nowhere else.
+
+    The first place is as good as any, since what follows may begin anywhere behind it. A lookahead
+    does not go back, so that no pattern makes a match slow.
+    """
+    if not (before := some or _LEADS[lead]):
+        return text
+    group = b"g%d" % next(_GROUPS)
+    return b"(?=(?P<%s>%s%s))(?P=%s)" % (group, before, text, group)
+
+
+def _tokens(pattern: bytes, *, paths: bool) -> list[bytes] | None:
+    """What ``pattern`` is made of; None if it matches nothing."""
+    out: list[bytes] = []
     at = 0
-    one, some = (b"[^/]", b"[^/]*") if paths else (b".", b".*")
     while at < len(pattern):
         char = pattern[at : at + 1]
         if char == b"\\":
             if at + 1 == len(pattern):
-                return _NEVER
+                return None
             out.append(re.escape(pattern[at + 1 : at + 2]))
             at += 2
         elif char == b"?":
-            out.append(one)
+            out.append(b"[^/]" if paths else b".")
             at += 1
         elif char == b"*":
             end = at
@@ -138,12 +199,12 @@ def translate(pattern: bytes, *, paths: bool) -> bytes:
                 end += 1
             begins = at == 0 or pattern[at - 1 : at] == b"/"
             if end - at > 1 and paths and begins and pattern[end : end + 1] == b"/":
-                out.append(b"(?:.*/)?")
+                out.append(_DEEP)
                 end += 1
             elif end - at > 1 and paths and begins and pattern[end : end + 2] in (b"", b"\\/"):
-                out.append(b".*")
+                out.append(_ALL)
             else:
-                out.append(some)
+                out.append(_STAR)
             at = end
         elif char == b"[":
             inner, at = _bracket(pattern, at + 1)
@@ -151,7 +212,7 @@ def translate(pattern: bytes, *, paths: bool) -> bytes:
         else:
             out.append(re.escape(char))
             at += 1
-    return b"".join(out)
+    return out
 
 
 def _bracket(pattern: bytes, at: int) -> tuple[bytes, int]:

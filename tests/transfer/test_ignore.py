@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
@@ -45,6 +46,22 @@ from dispatcher.transfer.working_folder import listed
 )
 def test_a_rule(text: bytes, path: bytes, folder: bool, ignored: bool | None) -> None:
     assert Rules(text).ignored(path, folder=folder) is ignored
+
+
+@cases(
+    ("text", "path"),
+    [
+        (b"*a*a*a*a*a*a*a*a*a*b", b"a" * 200),
+        (b"*?*?*?*?*?*?*?*[x]", b"a" * 250),
+        (b"**/**/**/**/**/**/**/**/x/y", b"/".join([b"d"] * 40)),
+        (b"/**/a*/**/a*/**/a*/**/b", b"/".join([b"a" * 50] * 60)),
+    ],
+)
+def test_no_rule_is_slow(text: bytes, path: bytes) -> None:
+    """A line of a .gitignore froze the launcher: it looked at each way to match for hours."""
+    began = time.process_time()
+    assert Rules(text).ignored(path, folder=False) is None
+    assert time.process_time() - began < 1
 
 
 def test_the_second_text_comes_behind_the_first() -> None:
