@@ -188,9 +188,6 @@ def _agreement(
     }
     for name, layer, most in _differing(layers):
         add(name, Level.CRITICAL, f"would use {layer} ports, most hosts {most}")
-    versions = {name: host.version for name, host in hosts.items() if host.version}
-    for name, version, most in _differing(versions):
-        add(name, Level.CRITICAL, f"has NCCL {version}, most hosts {most}")
     counts = {name: len(ports) for name, ports in advised.items()}
     for name, count, common in _differing(counts):
         text = f"has {count} good ports, most hosts {common}"

@@ -25,15 +25,14 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 from dispatcher.checks.nccl_model import Filter, is_on, parse_filter
 
 #: characters of a line that are looked at, and devices of it that are kept (NCCL takes no more)
 MOST_LINE, MOST_DEVICES = 4096, 32
 
-_LINE = re.compile(r"(?:^|\s)([\w.-]+):\d+:\d+ (?:\[\d+\] )?NCCL INFO (.*)")
 _USING = re.compile(r"NET/(IB|Socket)\s?: Using(.*)")
 # a name may be of two words (AWS Libfabric), and is short, whatever a rank prints
 _NETWORK = re.compile(
@@ -44,7 +43,6 @@ _VIA = re.compile(r"via NET/([A-Za-z][\w .-]{0,39})/")
 # braces, "[0]={[0] mlx5_0:1/RoCE, [1] mlx5_1:1/RoCE}"; "_dma" is NCCL's own word for a port's
 # second, direct path to GPUs (net_ib.cc, net_ib/init.cc), and no device of the host
 _DEVICE = re.compile(r"\[\d+\] ?([\w.-]{1,64}?)(?:_dma)?(:\d{1,4})\b")
-_ADDRESS = re.compile(r"(?:OOB|Bootstrap ?: Using) [\w.-]{1,32}:([0-9a-fA-F:.]{2,45})(?:%\w+)?<")
 _VERSION = re.compile(r"NCCL version (\d[\w.+-]{0,39})")
 
 
@@ -52,19 +50,16 @@ _VERSION = re.compile(r"NCCL version (\d[\w.+-]{0,39})")
 class NetworkUse:
     """What one host's ranks said. net: the network, the last word counts; devices: of IB.
 
-    version: NCCL's; its first rank prints it and others need not. address: where its ranks meet.
+    version: NCCL's; its first rank prints it and others need not.
     """
 
     net: str = ""
     devices: tuple[str, ...] = ()
     version: str = ""
-    address: str = field(default="", compare=False)
 
 
 def understand(words: str, use: NetworkUse) -> bool:
     """Keep in ``use`` what ``words``, a line of NCCL's without its head, tell; if they do."""
-    if address := _ADDRESS.search(words):
-        use.address = address[1]
     if using := _USING.search(words):
         named = _DEVICE.findall(using[2].partition("; OOB")[0])
         devices = tuple(dict.fromkeys(name + port for name, port in named))[:MOST_DEVICES]
@@ -80,65 +75,6 @@ def understand(words: str, use: NetworkUse) -> bool:
     else:
         return False
     return True
-
-
-def read(lines: Iterable[str]) -> dict[str, NetworkUse]:
-    """host -> what its ranks said they use; hosts that said nothing of it are left out."""
-    found: dict[str, NetworkUse] = {}
-    for line in lines:
-        match = _LINE.search(line[:MOST_LINE])
-        if match is not None:
-            understand(match[2], found.setdefault(match[1], NetworkUse()))
-    return {host: use for host, use in found.items() if use.net}
-
-
-def by_host(
-    use: Mapping[str, NetworkUse], hosts: Mapping[str, Collection[str]]
-) -> dict[str, NetworkUse]:
-    """What the log says of ``hosts`` (name -> its addresses), by our names for them.
-
-    NCCL writes a host's own name up to its first dot. We may know the host by a longer name, by
-    an alias, or by an address: then the address over which its ranks met tells who it is.
-    """
-    found = {}
-    for host, addresses in hosts.items():
-        short = host.partition(".")[0]
-        alike = [name for name in hosts if name.partition(".")[0] == short]
-        there = [one for one in use.values() if one.address and one.address in {host, *addresses}]
-        if host in use:
-            found[host] = use[host]
-        elif len(there) == 1:
-            found[host] = there[0]
-        elif short in use and alike == [host] and not short.isdigit():
-            found[host] = use[short]
-    return found
-
-
-#: NCCL's own networks; all others are of plugins
-OWN = {"IB", "SOCKET"}
-
-
-def differences(
-    expected: Mapping[str, tuple[str, tuple[str, ...]]], use: Mapping[str, NetworkUse]
-) -> list[tuple[str, str]]:
-    """(host, what is not as expected). expected: host -> network and devices (``mlx5_0:1``)."""
-    found = []
-    for host, (net, devices) in expected.items():
-        used = use.get(host)
-        if used is None:
-            continue
-        if net == "IB" and used.net == "Socket":
-            found.append((host, "fell back to Socket"))
-        elif used.net.upper() != net.upper():
-            if OWN & {used.net.upper(), net.upper()}:  # a plugin calls itself now so, now so
-                found.append((host, f"uses {used.net}, expected was {net}"))
-        elif used.devices and devices and set(used.devices) != set(devices):
-            missing = " ".join(sorted(set(devices) - set(used.devices)))
-            extra = " ".join(sorted(set(used.devices) - set(devices)))
-            words = [f"does not use {missing}"] if missing else []
-            words += [f"uses {extra} too"] if extra else []
-            found.append((host, "; ".join(words)))
-    return found
 
 
 SOCKET = "Socket"

@@ -1,4 +1,4 @@
-"""What a host has for NCCL, read from texts, and what NCCL does with it; a small pure model.
+"""What a host has for NCCL, and what NCCL does with it; a small pure model.
 
 As NCCL's own source has it (net_ib, net_socket, bootstrap):
 
@@ -18,20 +18,16 @@ Not modelled: which port serves which GPU, and everything that tunes.
 
 Of its settings the environment goes before NCCL_CONF_FILE (or else ~/.nccl.conf), and that before
 /etc/nccl.conf. A file has NAME=VALUE lines; ``#`` begins a comment.
-
-The texts (``from_text``) are what the tools print (``ibstatus``, ``ibdev2netdev``, ``rdma link``,
-``ip addr``, ``ip route``, ``env``) or what a survey sent, written in the same notations; one file
-may hold several of them. Settings of a conf file stand below a line ``# /etc/nccl.conf``.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from dispatcher.checks.check import Level
+from dispatcher.checks.check import Level, Seen, Unread
 from dispatcher.checks.network import (
     IB,
     OTHER,
@@ -40,8 +36,7 @@ from dispatcher.checks.network import (
     Port,
     default_route,
     parse_netdevs,
-    parse_ports,
-    sysfs_lines,
+    read_ports,
 )
 
 #: NCCL uses no more
@@ -186,10 +181,6 @@ def is_on(text: str) -> bool:
         return False
 
 
-#: names of other libraries that choose a network interface, and belong to the same advice
-RELATED = ("GLOO_SOCKET_IFNAME", "UCX_NET_DEVICES", "HYDRA_IFACE", "FI_TCP_IFACE")
-
-
 def parse_conf(text: str) -> dict[str, str]:
     """Names and values of a nccl.conf; lines that are no setting are skipped, as NCCL does."""
     found = {}
@@ -201,13 +192,9 @@ def parse_conf(text: str) -> dict[str, str]:
 
 
 def parse_environment(text: str) -> dict[str, str]:
-    """The settings among the lines of ``env``, or of a shell's ``export NAME=VALUE``."""
-    found = {}
-    for line in text.splitlines():
-        name, equals, value = line.strip().removeprefix("export ").partition("=")
-        if equals and (name.startswith("NCCL_") or name in RELATED):
-            found[name] = value
-    return found
+    """The settings among lines NAME=VALUE."""
+    pairs = (line.partition("=")[::2] for line in text.splitlines() if "=" in line)
+    return {name: value for name, value in pairs if name.startswith(("NCCL_", "GLOO_"))}
 
 
 def effective(environment: Mapping[str, str], files: Sequence[Mapping[str, str]]) -> dict[str, str]:
@@ -221,12 +208,11 @@ def effective(environment: Mapping[str, str], files: Sequence[Mapping[str, str]]
 
 @dataclass(frozen=True)
 class HostNet:
-    """What one host has. settings: what NCCL goes by there now (see ``nccl_files.effective``).
+    """What one host has. settings: what NCCL goes by there now (see ``effective``).
 
     overridden: names that a conf file sets and the environment hides. login: the
     address we reached it by. route: the interface of its default route. plugin: its
-    external network plugin. version: its libnccl's, "" for unknown. unread: what
-    could not be read, in words.
+    external network plugin. unread: what could not be read, in words.
     """
 
     ports: tuple[Port, ...] = ()
@@ -236,7 +222,6 @@ class HostNet:
     login: str | None = None
     route: str | None = None
     plugin: str | None = None
-    version: str = ""
     unread: str = ""
 
 
@@ -250,7 +235,7 @@ class Message:
     remedy: str | None = None
 
 
-#: the readings of a survey that ``text_of`` makes a text of
+#: what is read on a host for ``host_net``
 READINGS: tuple[tuple[Any, ...], ...] = (
     (
         "rdma", "file",
@@ -273,21 +258,17 @@ READINGS: tuple[tuple[Any, ...], ...] = (
     ),
 )  # fmt: skip
 
-_CONF = re.compile(r"^# (?=\S*nccl)(\S+\.conf)\s*$", re.M)
 _PLUGIN = re.compile(r"libnccl-net\S{0,255}\.so\S*(?: .*=> (\S+))?")
-_VERSION = re.compile(r"NCCL version (\d+\.\d+\.\d+)")
 _LOGIN = re.compile(r"^SSH_CONNECTION=\S+ \d+ (\S+) \d+$", re.M)
 
 
-def from_text(text: str, settings: Mapping[str, str] | None = None) -> HostNet:
-    """What ``text`` tells of one host. settings: of a run, before what stands there."""
-    pieces = _CONF.split(text)
-    head, files = pieces[0], [parse_conf(piece) for piece in pieces[2::2]]
-    environment = {**parse_environment(head), **(settings or {})}
-    plugin = _PLUGIN.search(head)
-    login = _LOGIN.search(head)
-    version = _VERSION.search(text)
-    ports, netdevs = parse_ports(head), parse_netdevs(head)
+def host_net(seen: Seen, settings: Mapping[str, str] | None = None) -> HostNet:
+    """What the readings of one host tell. settings: of a run, before what the host has."""
+    files = [parse_conf(text) for text in _files(seen, "nccl_conf").values()]
+    environment = {**parse_environment(_text(seen, "nccl_env")), **(settings or {})}
+    plugin = _PLUGIN.search(_text(seen, "libnccl"))
+    login = _LOGIN.search(_text(seen, "login"))
+    ports, netdevs = read_ports(_files(seen, "rdma")), parse_netdevs(_text(seen, "netdevs"))
     return HostNet(
         ports=ports,
         netdevs=netdevs,
@@ -299,9 +280,8 @@ def from_text(text: str, settings: Mapping[str, str] | None = None) -> HostNet:
             if environment.get(name, value) != value
         ),
         login=login[1].partition("%")[0] if login else None,
-        route=default_route(head),
+        route=default_route("\n".join(_files(seen, "route").values())),
         plugin=_plugin_name(plugin[1] or "") if plugin else None,
-        version=version[1] if version else "",
         unread="" if ports or netdevs else "nothing known of its network",
     )
 
@@ -312,19 +292,18 @@ def _plugin_name(path: str) -> str:
     return "libnccl-net.so"
 
 
-def _plain(readings: Mapping[str, Any], *names: str) -> Iterable[str]:
-    for name in names:
-        if isinstance(readings.get(name), str):
-            yield readings[name]
+def _text(seen: Seen, name: str) -> str:
+    """What a reading told, as text; "" for nothing."""
+    reading = seen.readings.get(name)
+    if reading is None:
+        return ""
+    value = reading.text if name == "libnccl" else reading.value()
+    return value if isinstance(value, str) else ""
 
 
-def text_of(readings: Mapping[str, Any]) -> str:
-    """A survey's readings (name -> unpacked value, or text) as a text for ``from_text``."""
-    lines = [
-        *sysfs_lines(readings.get("rdma") or []),
-        *_plain(readings, "netdevs", "login", "nccl_env", "libnccl"),
-        *(content for _, content in readings.get("route") or []),
-    ]
-    for path, content in readings.get("nccl_conf") or []:
-        lines += [f"# {path}", content]
-    return "\n".join(lines) + "\n"
+def _files(seen: Seen, name: str) -> dict[str, str]:
+    """path -> content of a reading of files; none where it told nothing."""
+    try:
+        return seen.files(name)
+    except Unread:
+        return {}

@@ -103,3 +103,25 @@ def kernel(**changed: bytes | None) -> Reading:
 
 def met(seen: Seen, value: Any) -> Seen:
     return replace(seen, later={"meet": call(value)})
+
+
+def network_host(text: str) -> Seen:
+    """A host as ``check --nccl`` reads it: parts ``== NAME`` or ``== /path`` and a text."""
+    readings: dict[str, Reading] = {}
+    contents: dict[str, dict[str, bytes]] = {"rdma": {}, "route": {}, "nccl_conf": {}}
+    for part in text.split("== ")[1:]:
+        name, _, body = part.partition("\n")
+        if name.startswith("/"):
+            kind = "rdma" if "infiniband" in name else "route" if "route" in name else "nccl_conf"
+            contents[kind][name] = body.encode()
+        else:
+            readings[name] = said(body.encode()) if name == "libnccl" else call(body)
+    return Seen("n1", {**readings, **{name: files(found) for name, found in contents.items()}})
+
+
+def port_text(device: str, state: str, physical: str, rate: str, layer: str, net: str = "") -> str:
+    """A port of ``network_host``."""
+    place = f"== /sys/class/infiniband/{device}"
+    words = {"state": state, "phys_state": physical, "rate": rate, "link_layer": layer}
+    lines = [f"{place}/ports/1/{name}\n{word}\n" for name, word in words.items()]
+    return "".join(lines) + (f"{place}/device/net/\n{net}\n" if net else "")

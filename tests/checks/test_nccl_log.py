@@ -11,10 +11,7 @@ from hypothesis import strategies as st
 from dispatcher.checks.nccl_log import (
     Networks,
     NetworkUse,
-    by_host,
-    differences,
     meant,
-    read,
     understand,
 )
 
@@ -203,59 +200,6 @@ def test_how_it_is_told(
         for line in lines:
             networks.take(node, line)
     assert [(one.nodes, one.what) for one in networks.differing()] == odd
-
-
-@cases(
-    ("expected", "used", "odd"),
-    [
-        (("IB", ("a:1", "b:1")), NetworkUse("IB", ("b:1", "c:1", "d:1")),
-         ["does not use a:1; uses c:1 d:1 too"]),
-        (("IB", ("a:1",)), NetworkUse("IB", ("a:1", "b:1")), ["uses b:1 too"]),
-        (("IB", ("b:1", "a:1", "c:1")), NetworkUse("IB", ("c:1",)), ["does not use a:1 b:1"]),
-        (("ib", ()), NetworkUse("IB", ("a:1",)), []), (("IB", ("a:1",)), NetworkUse("IB"), []),
-        (("Socket", ()), NetworkUse("IB"), ["uses IB, expected was Socket"]),
-        (("Socket", ()), NetworkUse("Socket"), []),
-        # a plugin has a name of its own in every version
-        (("AWS Libfabric", ()), NetworkUse("Libfabric"), []),
-        (("libnccl-net.so", ()), NetworkUse("IBext_v8"), []),
-        (("AWS Libfabric", ()), NetworkUse("Socket"), ["uses Socket, expected was AWS Libfabric"]),
-        (("IB", ()), NetworkUse("IBext"), ["uses IBext, expected was IB"]),
-    ],
-)  # fmt: skip
-def test_what_is_not_as_expected(
-    expected: tuple[str, tuple[str, ...]], used: NetworkUse, odd: list[str]
-) -> None:
-    found = differences({"n1": expected, "n2": ("IB", ())}, {"n1": used, "n3": used})
-    assert found == [("n1", what) for what in odd]
-
-
-@cases(
-    ("head", "words", "hosts", "whose"),
-    [
-        ("b07", "", {"b07": []}, "b07"),
-        ("b07", "", {"b07.cluster.example": [], "b08.cluster.example": []}, "b07.cluster.example"),
-        ("b07", "", {"b07.a": [], "b07.b": []}, None),  # which of the two?
-        ("b07", "OOB e:10.0.0.7<0>", {"b07.a": ["10.0.0.7"], "b07.b": ["10.0.0.8"]}, "b07.a"),
-        ("dgxh100-4", "OOB enp220s0np0:11.1.128.136<0>", {"11.1.128.136": []}, "11.1.128.136"),
-        ("ip-10-0-0-7", "OOB eth0:10.0.0.7<0>", {"gpu7": ["172.16.0.7", "10.0.0.7"]}, "gpu7"),
-        ("x", "OOB e:fe80::1%e<0>", {"gpu7": ["fe80::1"]}, "gpu7"),
-        ("10", "", {"10.0.0.7": []}, None),  # an address has no short name
-        ("other", "OOB e:10.0.0.9<0>", {"b07": ["10.0.0.7"]}, None),
-    ],
-)
-def test_nccl_s_name_of_a_host_and_ours(
-    head: str, words: str, hosts: dict[str, list[str]], whose: str | None
-) -> None:
-    logged = read([f"{head}:1:2 [0] NCCL INFO NET/IB : Using [0]mlx5_0:1/IB [RO]; {words}"])
-    assert list(logged) == [head]
-    assert list(by_host(logged, hosts)) == ([whose] if whose else [])
-
-
-def test_a_log_may_have_anything_before_nccl_s_words() -> None:
-    lines = [f"12:00:01 [3] {IB[0]}", "x" * 5000 + IB[0], "b09:1:2 [0] NCCL INFO hello",
-             "b10:1:2 NCCL INFO Using network IB"]  # fmt: skip
-    found = read(lines)
-    assert {host: use.net for host, use in found.items()} == {"b01": "IB", "b10": "IB"}
 
 
 @given(st.lists(st.text(max_size=60), max_size=4), st.sampled_from([IB[0], SOCKET[2], OFI[0]]))

@@ -6,15 +6,16 @@ from cases import cases
 from hypothesis import given
 from hypothesis import strategies as st
 
+from checks.samples import HUNG, MISSING, call, network_host, port_text
+from dispatcher.checks.check import Seen
 from dispatcher.checks.nccl_model import (
     effective,
-    from_text,
+    host_net,
     is_on,
     parse_conf,
     parse_environment,
     parse_filter,
     predict,
-    text_of,
 )
 from dispatcher.checks.network import IB, ROCE, Netdev, Port
 
@@ -205,69 +206,65 @@ def test_which_interfaces_are_taken_where_none_is_named(names: list[str], taken:
 
 def test_settings_in_files_and_in_the_environment() -> None:
     assert parse_conf("A=1 # x\n B = 2\n#C=3\nD\n=4\nA=9\n") == {"A": "9", "B": "2"}
-    text = (
-        "NCCL_A=1=2\nexport NCCL_B=3\n  NCCL_C=\nPATH=/x\nUCX_NET_DEVICES=eth0\nNCCL_D\nXNCCL_E=1\n"
-    )
+    text = "NCCL_A=1=2\nNCCL_C=\nPATH=/x\nGLOO_SOCKET_IFNAME=eth0\nNCCL_D\nXNCCL_E=1\n"
     assert parse_environment(text) == {
-        "NCCL_A": "1=2", "NCCL_B": "3", "NCCL_C": "", "UCX_NET_DEVICES": "eth0",
+        "NCCL_A": "1=2", "NCCL_C": "", "GLOO_SOCKET_IFNAME": "eth0",
     }  # fmt: skip
     assert effective({"A": "1"}, [{"A": "2", "B": "2"}, {"B": "3", "C": "3"}]) == {
         "A": "1", "B": "2", "C": "3",
     }  # fmt: skip
 
 
-TEXT = """\
-netdev eth0 flags=1043 addresses=10.0.0.5
+HOST = (
+    port_text("mlx5_0", "4: ACTIVE", "5: LinkUp", "400 Gb/sec (4X NDR)", "InfiniBand", "ib0")
+    + """\
+== netdevs
+netdev eth0 flags=1043 mtu=1500 type=1 addresses=10.0.0.5
+== nccl_env
 NCCL_DEBUG=INFO
 NCCL_NET=IB
-{}
-# /home/me/.nccl.conf
+== /home/me/.nccl.conf
 NCCL_NET=IB
 NCCL_DEBUG=WARN
-# /etc/nccl.conf
+== /etc/nccl.conf
 NCCL_NET=Socket
 NCCL_ALGO=Ring
+== /proc/net/route
+eth0\t00000000\t0100000A\t0003\t0\t0\t0\t00000000\t0\t0\t0
 """
+)
 
 
 def test_a_host_s_settings_and_what_hides_them() -> None:
-    host = from_text(TEXT.format(""))
-    assert host.settings == {"NCCL_DEBUG": "INFO", "NCCL_NET": "IB", "NCCL_ALGO": "Ring"}
-    assert host.overridden == {"NCCL_DEBUG", "NCCL_NET"}
-    of_run = from_text(TEXT.format(""), {"NCCL_NET": "Socket", "NCCL_X": "1"})
+    found = host_net(network_host(HOST))
+    assert found.settings == {"NCCL_DEBUG": "INFO", "NCCL_NET": "IB", "NCCL_ALGO": "Ring"}
+    assert found.overridden == {"NCCL_DEBUG", "NCCL_NET"}
+    of_run = host_net(network_host(HOST), {"NCCL_NET": "Socket", "NCCL_X": "1"})
     assert (of_run.settings["NCCL_NET"], of_run.settings["NCCL_X"]) == ("Socket", "1")
-    assert (host.login, host.route, host.plugin, host.version, host.unread) == (
-        None,
-        None,
-        None,
-        "",
-        "",
-    )
-    assert host.netdevs[0].name == "eth0"
+    assert (found.login, found.route, found.plugin, found.unread) == (None, "eth0", None, "")
+    assert found.ports == (Port("mlx5_0", 1, "ACTIVE", "LINKUP", 400.0, IB, ("ib0",)),)
+    assert found.netdevs == (Netdev("eth0", True, ("10.0.0.5",), 1500),)
 
 
 @cases(
-    ("line", "field", "value"),
+    ("part", "field", "value"),
     [
-        ("SSH_CONNECTION=10.0.0.9 50000 fe80::1%eth0 22", "login", "fe80::1"),
-        ("SSH_CONNECTION=10.0.0.9 50000 10.0.0.5 22", "login", "10.0.0.5"),
-        ("SSH_CONNECTION=10.0.0.9 x 10.0.0.5 22", "login", None),
-        ("NCCL version 2.21.5+cuda12.4", "version", "2.21.5"),
-        ("\tlibnccl-net.so (libc6) => /opt/ofi/libnccl-net.so", "plugin", "AWS Libfabric"),
-        ("\tlibnccl-net.so.0 (libc6) => /opt/amazon/x.so", "plugin", "AWS Libfabric"),
-        ("\tlibnccl-net.so (libc6) => /usr/lib/libnccl-net.so", "plugin", "libnccl-net.so"),
-        ("libnccl-net.so", "plugin", "libnccl-net.so"),
-        ("libnccl.so.2 (libc6) => /usr/lib/libnccl.so.2", "plugin", None),
-        ("default via 10.0.0.1 dev eth7", "route", "eth7"),
+        ("login\nSSH_CONNECTION=10.0.0.9 50000 fe80::1%eth0 22", "login", "fe80::1"),
+        ("login\nSSH_CONNECTION=10.0.0.9 50000 10.0.0.5 22", "login", "10.0.0.5"),
+        ("login\nSSH_CONNECTION=10.0.0.9 x 10.0.0.5 22", "login", None),
+        ("libnccl\n\tlibnccl-net.so (libc6) => /opt/ofi/libnccl-net.so", "plugin", "AWS Libfabric"),
+        ("libnccl\n\tlibnccl-net.so.0 (libc6) => /opt/amazon/x.so", "plugin", "AWS Libfabric"),
+        ("libnccl\n\tlibnccl-net.so (libc6) => /usr/lib/x.so", "plugin", "libnccl-net.so"),
+        ("libnccl\nlibnccl.so.2 (libc6) => /usr/lib/libnccl.so.2", "plugin", None),
     ],
 )
-def test_what_else_a_text_tells(line: str, field: str, value: str | None) -> None:
-    assert getattr(from_text(TEXT.format(line)), field) == value
+def test_what_else_a_host_tells(part: str, field: str, value: str | None) -> None:
+    assert getattr(host_net(network_host(f"{HOST}== {part}")), field) == value
 
 
-def test_a_survey_without_some_readings_is_read_as_far_as_it_goes() -> None:
-    assert text_of({"netdevs": 7, "login": "SSH", "nccl_conf": [], "route": None}) == "SSH\n"
-    whole = text_of({"libnccl": "L", "nccl_env": "E", "login": "G", "netdevs": "N",
-                     "route": [["/proc/net/route", "R"]], "nccl_conf": [["/c",
-                     "C=1"]]})  # fmt: skip
-    assert whole == "N\nG\nE\nL\nR\n# /c\nC=1\n"
+def test_a_host_that_did_not_answer_all_is_read_as_far_as_it_goes() -> None:
+    assert host_net(Seen("n1")).unread == "nothing known of its network"
+    odd = {"rdma": call([1]), "netdevs": call(7), "login": HUNG, "route": MISSING}
+    assert host_net(Seen("n1", odd)).unread
+    some = host_net(Seen("n1", {**odd, "netdevs": call("netdev e flags=41 addresses=10.0.0.5")}))
+    assert (some.unread, some.ports, [d.name for d in some.netdevs]) == ("", (), ["e"])

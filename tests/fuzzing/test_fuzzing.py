@@ -31,7 +31,7 @@ FOUND: list[tuple[str, bytes]] = [
     ("nvidia-smi", b"x" * 140_000),
     ("site-checks", b'{"a": ' + b"[" * 100_000),
     ("xid", b"x" * (64 << 10)),
-    ("network", b"\n" * (64 << 10)),
+    ("network", b"== netdevs\n" + b"\n" * (64 << 10)),
     ("job-records", b"[" * 100_000),
     (
         "job-records",
@@ -45,10 +45,10 @@ FOUND: list[tuple[str, bytes]] = [
     *(("put-far", PUT.replace(b"0/a", other)) for other in (b"4/a", b"99b", b"-1a", b"/ab")),
     ("put-far", PUT.replace(b"fdl", b"fd)")),
     ("put-far", PUT.replace(b"420 493 511", b"-20 493 511")),
-    ("network", b'[{"ifname": "a\\nLD_PRELOAD=x", "port": 1, "state": "ACTIVE", "lid": 5,'
-                b' "physical_state": "LINK_UP"}]\nnetdev eth0 flags=41 addresses=10.0.0.6\n'),
-    ("network", b"netdev eth\x1b]0;x\a flags=41 mtu=1500 type=1 addresses=10.0.0.6\n"),
-    ("network", b"mlx5_0 port 1 ==> ib0 (Up)\nNCCL_IB_HCA=^mlx5_1:" + b"1" * 5_000),
+    ("network", b"== /sys/class/infiniband/a\nLD_PRELOAD=x/ports/1/state\n4: ACTIVE\n"
+                b"== /sys/class/infiniband/a/device/net/\nb;c\n"),
+    ("network", b"== netdevs\nnetdev eth\x1b]0;x\a flags=41 mtu=1500 type=1 addresses=10.0.0.6\n"),
+    ("network", b"== nccl_env\nNCCL_IB_HCA=^mlx5_1:" + b"1" * 5_000),
     ("error-file", b'{"message": {"message": "half a pair: \\ud83d"}}'),
     ("site-checks", b'{"level": "WARN", "text": "\\ud83d", "remedy": "\\udc00"}'),
     ("recorder", b'{"rank": 0, "groups": [["0", "\\ud800", 2, [[4, "\\ud800", false]]]]}'),
@@ -70,8 +70,7 @@ def test_found(name: str, data: bytes) -> None:
 @cases(
     ("name", "head", "piece"),
     [
-        ("network", b"# ", b"nccl"),
-        ("network", b"", b"libnccl-net"),
+        ("network", b"== libnccl\n", b"libnccl-net"),
         ("known-hosts", b"", b"* F b\n"),
     ],
 )

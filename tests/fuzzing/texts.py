@@ -226,7 +226,6 @@ NCCL = (
 @target("nccl-log", "the log of NCCL", NCCL, b"n2:1:2 [3] NCCL INFO NET/Socket : Using [0]e:1<0>")
 def logged(data: bytes) -> None:
     lines = as_text(data).splitlines()
-    nccl_log.by_host(nccl_log.read(lines), {"n1": ["10.0.0.1"], "n2.lab": []})
     heard = nccl_log.Networks([{}, {"NCCL_IB_HCA": "=mlx5_0"}], {0: "mlx5_0:1"})
     heard.place(0, 0)
     heard.place(1, 1)
@@ -235,23 +234,14 @@ def logged(data: bytes) -> None:
     heard.differing()
 
 
-@target(
-    "network", "a host's network as its tools tell it",
-    b"mlx5_0 port 1 ==> ib0 (Up)\n# /etc/nccl.conf\nNCCL_IB_HCA=^mlx5_1:1\n",
-    b"CA 'mlx5_0'\n Port 1:\n  State: Active\n  Rate: 200\n  Link layer: InfiniBand\n",
-    b'[{"ifname": "mlx5_0", "port": 1, "state": "ACTIVE", "rate": "200"}]',
-    b"2: eth0    inet 10.0.0.1/24 brd x\nIface Destination Gateway\neth0\t00000000\t0100\n",
-    *tool_seeds.NETWORK,
-)  # fmt: skip
+@target("network", "a host's network as its readings tell it", *tool_seeds.NETWORK)
 def network(data: bytes) -> None:
-    nccl_model.from_text(as_text(data), {"NCCL_SOCKET_IFNAME": "=eth0"})
-    text, _, wanted = as_text(data).partition("\n")
-    found = nccl_model.from_text(wanted)
-    nccl_model.predict(found.ports, found.netdevs, {"NCCL_IB_HCA": text})
-    advice = nccl_advice.advise({"n1": found, "n2": nccl_model.from_text(as_text(data))})
+    one = nccl_model.host_net(samples.network_host(as_text(data)), {"NCCL_SOCKET_IFNAME": "=eth0"})
+    other = nccl_model.host_net(samples.network_host(as_text(data)))
+    advice = nccl_advice.advise({"n1": one, "n2": other})
     for name, value in (*advice.of("n1").items(), *advice.of("n2").items()):
         assert re.fullmatch(r"[\w.@:,=-]*", value, re.ASCII), f"{name}={value!r}"
-    shown(nccl.lines(advice, advice.messages))
+    shown(nccl.lines(advice))
 
 
 @cache

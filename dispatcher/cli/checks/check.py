@@ -72,17 +72,8 @@ class NcclOptions(Options, section="NCCL"):
     """What is asked of NCCL."""
 
     nccl: bool = option(help="Say what NCCL will use on every host, and which settings to give it.")
-    texts: tuple[str, ...] = option(
-        "--from",
-        metavar="FILE",
-        help="Read a host's ibstatus, rdma link, ip addr, env and so on from FILE instead. May be "
-        "repeated.",
-    )
     apply: str | None = option(
         metavar="FILE", help="Write the settings to FILE, for --env-file of dispatch run."
-    )
-    log: str | None = option(
-        metavar="FILE", help="Compare with what NCCL said in FILE, by its INFO lines."
     )
 
 

@@ -63,9 +63,7 @@ def run(options: CheckOptions) -> int:
         ("--rounds", options.rounds, "pairs"),
         ("--slow", options.slow, "pairs"),
         ("--svg", options.svg, "pairs"),
-        ("--from", options.texts, "nccl"),
         ("--apply", options.apply, "nccl"),
-        ("--log", options.log, "nccl"),
     ):
         if given and kind not in kinds:
             raise ConflictingOptions(f"{option} needs --{kind}")

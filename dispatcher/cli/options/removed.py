@@ -15,6 +15,9 @@ REMOVED: dict[str, str] = {
     "needs its own mpirun, run that by hand, or try --transport slurm",
     "backend=mpi": "--backend tcp measures the same links; for the rates of MPI itself run a "
     "benchmark of two ranks, as `dispatch -w n1,n2 --no-python osu_bw`",
+    "from": "dispatch check had it; `dispatch check --nccl` asks the hosts themselves",
+    "log": "dispatch check had it; a run with `-x NCCL_DEBUG=INFO` says itself where NCCL fell "
+    "back to sockets, and --log-dir keeps what ranks say",
     "dedup-output": "ssh's own `Compression yes`, with --transport ssh, saves bytes on a slow line",
     "send-equal-once": "see --dedup-output",
     "rdzv": "`--launcher torchrun` does the same",

@@ -1,4 +1,4 @@
-"""``dispatch check --nccl`` on pasted texts: what it writes, prints and ends with."""
+"""``dispatch check --nccl``: what it writes, prints and ends with."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 import promises
 import pytest
 from cases import cases
+from checks.samples import network_host, port_text
 
 from dispatcher import cli
 from dispatcher.checks.check import Level
@@ -17,35 +18,42 @@ from dispatcher.cli.checks import nccl
 from dispatcher.model.errors import UsageError
 from dispatcher.runner import surveys
 
-HOST = """\
-link mlx5_0/1 state ACTIVE physical_state LINK_UP netdev eno1
-link mlx5_1/1 lid 12 sm_lid 1 lmc 0 state ACTIVE physical_state LINK_UP
-eno1             UP             10.0.0.{n}/24
-default via 10.0.0.1 dev eno1
-"""
+
+def host_text(n: int) -> str:
+    """Of ``network_host``: a host with a card for its login and one for InfiniBand."""
+    return (
+        port_text("mlx5_0", "4: ACTIVE", "5: LinkUp", "100 Gb/sec", "Ethernet", "eno1")
+        + port_text("mlx5_1", "4: ACTIVE", "5: LinkUp", "200 Gb/sec", "InfiniBand")
+        + f"== netdevs\nnetdev eno1 flags=1043 addresses=10.0.0.{n}\n"
+    )
+
+
 SETTINGS = {
     "NCCL_IB_HCA": "=mlx5_1", "NCCL_SOCKET_IFNAME": "=eno1", "GLOO_SOCKET_IFNAME": "eno1",
 }  # fmt: skip
+CHECK = ("check", "--nccl", "-w", "b[1-2]")
 
 
 @pytest.fixture
 def texts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Options that name the texts of two hosts."""
+    """What two hosts answer; the test may change it."""
     monkeypatch.chdir(tmp_path)
-    words = []
-    for n in (1, 2):
-        (tmp_path / f"b{n}.txt").write_text(HOST.format(n=n))
-        words += ["--from", f"b{n}.txt"]
-    return words
+    told = [host_text(1), host_text(2)]
+
+    def survey(*_: Any, **__: Any) -> list[surveys.Answer]:
+        return [surveys.Answer(network_host(text).readings) for text in told]
+
+    monkeypatch.setattr(surveys, "survey", survey)
+    return told
 
 
 def test_settings_are_printed_and_written_only_where_that_is_wanted(
     texts: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert cli.main(["check", "--nccl", *texts]) == 0
+    assert cli.main([*CHECK]) == 0
     printed = capsys.readouterr().out
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["b1.txt", "b2.txt"]
-    assert cli.main(["check", "--nccl", *texts, "--apply", "nccl.env"]) == 0
+    assert list(tmp_path.iterdir()) == []
+    assert cli.main([*CHECK, "--apply", "nccl.env"]) == 0
     assert capsys.readouterr().out == printed
     written = dict(line.split("=", 1) for line in (tmp_path / "nccl.env").read_text().splitlines())
     assert written.items() >= SETTINGS.items()
@@ -54,96 +62,34 @@ def test_settings_are_printed_and_written_only_where_that_is_wanted(
 
 
 def test_for_programs(texts: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["check", "--nccl", *texts, "--json"]) == 0
+    assert cli.main([*CHECK, "--json"]) == 0
     found = promises.told(capsys.readouterr().out)
     assert found["settings"].items() >= SETTINGS.items()
     assert sorted(found["hosts"]) == ["b1", "b2"]
 
 
 def test_a_host_where_nccl_does_not_start_is_a_failure(
-    texts: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    texts: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with open(tmp_path / "b2.txt", "a") as file:
-        file.write("NCCL_SOCKET_IFNAME=eth9\n")
-    assert cli.main(["check", "--nccl", *texts]) == 1
+    texts[1] += "== nccl_env\nNCCL_SOCKET_IFNAME=eth9\n"
+    assert cli.main([*CHECK]) == 1
     assert "critical: b2: NCCL does not start" in capsys.readouterr().out
 
 
-def test_two_texts_of_one_host(texts: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["check", "--nccl", *texts, "--from", "./b1.txt"]) == 2
-    assert "there is a text of b1 already" in capsys.readouterr().err
-
-
-# -- the rest of the advice -----------------------------------------------------------------
-
-
-def test_a_text_that_cannot_be_read(
-    texts: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert cli.main(["check", "--nccl", "--from", "none.txt"]) == 2
-    assert (
-        capsys.readouterr().err
-        == "error: --from none.txt: no such file or directory [file-unusable]\n"
-    )
-    (tmp_path / "large").write_bytes(b"#" * (nccl.MOST_TEXT + 1))
-    assert cli.main(["check", "--nccl", "--from", "large"]) == 2
-    assert capsys.readouterr().err == "error: --from large: larger than 4 MiB [file-unusable]\n"
-    (tmp_path / ".b").write_bytes(HOST.format(n=3).encode() + b"\xff")
-    assert cli.main(["check", "--nccl", "--from", ".b", "--json"]) == 0
-    assert list(promises.told(capsys.readouterr().out)["hosts"]) == [".b"]
-
-
-def test_a_log_is_compared(
-    texts: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    text = "".join(
-        f"{host}:1:2 [0] NCCL INFO Using network Socket\n"
-        f"{host}:1:2 [0] NCCL INFO NET/Socket : Using [0]eth7:10.0.0.1<0>\n"
-        for host in ("b1", "b2")
-    )
-    (tmp_path / "log").write_text(text)
-    assert cli.main(["check", "--nccl", *texts, "--log", "log"]) == 1
-    out = capsys.readouterr().out
-    assert out.count("critical: b[1-2]: ") == 1
-    (tmp_path / "log").write_text(text.replace("b2:", "b9:"))
-    assert cli.main(["check", "--nccl", *texts, "--log", "log"]) == 1
-    out = capsys.readouterr().out
-    assert "critical: b1: " in out
-    assert "warn: b2: not in log\n" in out
-    (tmp_path / "log").write_text(text.replace("b1:", "a1:").replace("b2:", "a2:"))
-    assert cli.main(["check", "--nccl", *texts, "--log", "log"]) == 2
-    assert (
-        capsys.readouterr().err
-        == "error: --log log: it is of other hosts: a[1-2] [file-unusable]\n"
-    )
-    (tmp_path / "log").write_text("nothing of it\n")
-    assert cli.main(["check", "--nccl", *texts, "--log", "log"]) == 2
-    assert capsys.readouterr().err == (
-        "error: --log log: no lines of NCCL in it [file-unusable]\n  hint: -x NCCL_DEBUG=INFO\n"
-    )
-
-
-def test_advice_that_cannot_be_written(
-    texts: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert cli.main(["check", "--nccl", *texts, "--apply", "no/where"]) == 2
-    said = "error: --apply no/where: no such file or directory [file-unusable]\n"
-    assert capsys.readouterr().err == said
-
-
-@pytest.mark.parametrize("words", [["--apply", "no/where"], ["--log", "no"]])
-def test_files_that_are_no_good_are_refused_before_hosts_are_asked(
-    words: list[str], monkeypatch: pytest.MonkeyPatch
+def test_a_file_that_is_no_good_is_refused_before_hosts_are_asked(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(nccl, "_asked", pytest.fail)
-    assert cli.main(["check", "--nccl", "-w", "n1", *words]) == 2
+    assert cli.main([*CHECK, "--apply", "no/where"]) == 2
+    said = "error: --apply no/where: no such file or directory [file-unusable]\n"
+    assert capsys.readouterr().err == said
 
 
 def test_advice_that_does_not_fit_into_one_file_is_shown_all_the_same(
     texts: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (tmp_path / "b2.txt").write_text((tmp_path / "b2.txt").read_text().replace("mlx5", "rocep"))
-    assert cli.main(["check", "--nccl", *texts, "--apply", "f"]) == 2
+    texts[1] = texts[1].replace("mlx5", "rocep")
+    assert cli.main([*CHECK, "--apply", "f"]) == 2
     shown = capsys.readouterr()
     assert "NCCL_IB_HCA==rocep_" in shown.out
     assert "the hosts need different settings" in shown.err
@@ -171,14 +117,13 @@ def test_advice_in_lines() -> None:
     found = advice(
         settings={"A": "1"}, own={"b1": {"B": "2"}, "b2": {"B": "2"}, "b3": {"B": "3"}},
         now={"b1": NOW, "b2": NOW, "b3": THEN}, then={"b1": NOW, "b2": NOW, "b3": NOW},
+        messages=(
+            Message(Level.CRITICAL, ("b3",), "bad"),
+            Message(Level.WARN, ("b1", "b2"), "slow\x1b", "do"),
+        ),
     )  # fmt: skip
-    messages = [
-        Message(Level.WARN, ("b1", "b2"), "slow\x1b", "do"),
-        Message(Level.CRITICAL, ("b3",), "bad"),
-    ]
-    shown = nccl.lines(found, messages)
     line = NOW.line()
-    assert shown == [
+    assert nccl.lines(found) == [
         f"now: b[1-2]: {line}",
         f"now: b3: {THEN.line()}".replace("\x1b", "\\x1b"),
         f"then: b[1-3]: {line}",
@@ -193,16 +138,17 @@ def test_advice_in_lines() -> None:
         "  hint: do",
     ]
     same = advice(now={"b1": NOW}, then={"b1": NOW})
-    assert nccl.lines(same, []) == [f"now: b1: {line}", "advice: none"]
-    assert nccl.lines(advice(now={"b1": NOW}, then={"b1": NOW}, own={"b1": {"A": "1"}}), [])[1] == (
+    assert nccl.lines(same) == [f"now: b1: {line}", "advice: none"]
+    assert nccl.lines(advice(now={"b1": NOW}, then={"b1": NOW}, own={"b1": {"A": "1"}}))[1] == (
         "advice:"
     )
 
 
 def test_advice_for_programs() -> None:
     found = advice(settings={"A": "1"}, own={"b1": {"B": "2"}}, now={"b1": NOW, "b2": THEN},
-                   then={"b1": NOW, "b2": NOW})  # fmt: skip
-    assert nccl.record(found, [Message(Level.WARN, ("b1",), "slow", "do")]) == {
+                   then={"b1": NOW, "b2": NOW},
+                   messages=(Message(Level.WARN, ("b1",), "slow", "do"),))  # fmt: skip
+    assert nccl.record(found) == {
         "schema": "check-nccl/1",
         "settings": {"A": "1"},
         "hosts": {

@@ -46,17 +46,14 @@ def _here(nothing_around: Path) -> None:
         (["--slow", "0.5"], "--slow needs --pairs"),
         (["--svg", "f"], "--svg needs --pairs"),
         (["--nccl", "--svg", "f"], "--svg needs --pairs"),
-        (["--from", "f"], "--from needs --nccl"),
         (["--apply", "f"], "--apply needs --nccl"),
-        (["--log", "f"], "--log needs --nccl"),
-        (["--pairs", "--log", "f"], "--log needs --nccl"),
+        (["--pairs", "--apply", "f"], "--apply needs --nccl"),
         (["a.py", "b.py"], "one script at most: 'b.py' is a second word"),
         (["--xid-table", "f"], "--xid-table needs the full check"),
         (["--site-checks", "d"], "--site-checks needs the full check"),
         (["--full", "--xid-table", "none"], "--xid-table none: no such file or directory"),
         (["--check-timeout", "0.9"], "--check-timeout 0.9: less than a second"),
         (["--pairs", "-x", "n2"], "--pairs: one host makes no pair"),
-        (["--nccl", "--from", "f"], "--from has the texts of all hosts"),
     ],
 )
 def test_refusals(words: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -67,7 +64,7 @@ def test_refusals(words: list[str], said: str, capsys: pytest.CaptureFixture[str
 @pytest.mark.parametrize(
     ("words", "module"),
     [(["--nccl"], nccl), (["--pairs"], pairs), (["--pairs", "--backend", "gloo"], pairs),
-     (["--nccl", "--log", "f"], nccl)],
+     (["--nccl", "--apply", "f"], nccl)],
 )  # fmt: skip
 def test_which_of_them(
     parsed: Parsed, words: list[str], module: Any, monkeypatch: pytest.MonkeyPatch

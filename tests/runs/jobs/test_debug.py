@@ -66,6 +66,7 @@ def debugged(
 
 def test_a_rank_is_looked_into_and_goes_on(desk: Desk) -> None:
     (desk.folder / "train.py").write_text(PROGRAM)
+    (desk.folder / ".pdbrc").write_text("!open('pdbrc-was-run', 'w')\n")
     by = patient(desk.folder)
     process = desk.start("-H", "localhost:2", "--python", "python3", "train.py")
     assert process.stderr is not None
@@ -98,6 +99,7 @@ def test_a_rank_is_looked_into_and_goes_on(desk: Desk) -> None:
     assert process.stdout is not None
     assert sorted(process.stdout.read().splitlines()) == ["[0] answer 42", "[1] work 9"]
     assert process.wait(timeout=60) == 0
+    assert not (desk.folder / "pdbrc-was-run").exists()
 
 
 @pytest.mark.nightly
