@@ -1,15 +1,8 @@
 """What runs have left on many hosts, processes and folders: found on request, and at a run's end.
 
-At a run's end those hosts are looked at where agent and guardian were killed at once.
-
-Ranks die with their agent (the kernel sees to that), but a child in a session of its own
-does not, nor does the agent's private folder go, and both who would have ended these are dead.
-The launcher lives and knows the run id, so it asks such a host once more, over a new connection:
-a fan-out command that ends what carries that id. Between two attempts the core says which hosts are
-looked at, and when (``last_look``); at the end of the run those that are left. No run pays for it
-in which no host is lost.
-
-Not covered: a launcher that is killed in the same moment; for that there is ``dispatch sweep``.
+Where agent and guardian were killed at once, a child in a session of its own and the agent's
+folder stay. The launcher asks such a host once more over a new connection; the core says when
+(``last_look``). If the launcher is killed in the same moment, ``dispatch sweep`` finds them.
 """
 
 from __future__ import annotations

@@ -1,11 +1,7 @@
 """``request``: what a program asks for, completed from this machine as the command line would.
 
-The folder, the environment and the Python of this process are those of the ranks unless
-something else is said; hosts that nobody names are those of the batch job we are in. Unlike
-the command line, no ``.deepspeed_env`` is read.
-
-Fan-out commands come here for the machine alone, so what plans runs is loaded where a run is
-planned.
+Folder, environment and Python of this process are those of the ranks unless the program says
+something else; hosts that nobody names are those of the batch job. ``.deepspeed_env`` is not read.
 """
 
 from __future__ import annotations

@@ -1,17 +1,7 @@
 """``run``, ``run_async`` and ``start``: a job, from a program's point of view.
 
-::
-
-    report = dispatcher.run(dispatcher.request("hostfile", ["train.py"]))
-
-    with dispatcher.start(request, lines=True) as running:
-        for line in running:
-            ...
-        report = running.wait()
-
-    report = await dispatcher.run_async(request)
-
-Nothing is written to the terminal and no signal is taken unless asked for.
+``start`` returns a ``Running``, which iterates over what the ranks write. Nothing is written to
+the terminal and no signal is taken unless asked for. See docs/guides/python.md.
 """
 
 from __future__ import annotations

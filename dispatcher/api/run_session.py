@@ -1,15 +1,9 @@
 """One run of a plan, from the first connection to its ``Report``: its files, its thread.
 
-``RunSession`` is the one path: the command line takes it with the sinks of its screen,
-``dispatcher.run`` with those of a program. Whoever takes it says how hosts are reached, who is
-told, and which signals are the run's.
-
-``BackgroundRun`` is for a program that looks on. It may be in any thread, and its signal handlers
-stay its own. So the loop of a run gets a thread here, and the caller reads a queue of bounded
-length: who reads slowly holds the ranks back, as behind a pipe, and nothing is lost. Whatever
-takes the caller out of its ``with`` block (``break``, its own error, Ctrl-C) ends the job on all
-hosts first. The threads are daemons: a program that ends without waiting ends, and the hosts
-clean up. It stays one file: the second is the first, in a thread.
+``RunSession`` is the one path of a run, for the command line and for programs. ``BackgroundRun``
+is for a program that looks on: the loop gets a thread, and the caller reads a queue of bounded
+length, so a slow reader holds the ranks back. What takes the caller out of its ``with`` block ends
+the job.
 """
 
 from __future__ import annotations

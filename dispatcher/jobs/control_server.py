@@ -1,13 +1,8 @@
-"""The launcher's side of the socket: attached clients hear the stream, orders become events.
+"""The launcher's side of a job's socket: attached clients hear the stream, orders become events.
 
-Theory. Nobody who looks on may hold the job back. So the sinks' thread only puts
-frames into a bounded queue of each client, and a thread of its own (``control``)
-does all reading and writing, never blocking. A client that is too slow (a paused
-terminal, a stopped process) loses output, exactly counted and told where it is
-missing. Who may call: the socket lies in a folder of mode 0700, is itself 0600, and
-the kernel is asked for the client's uid all the same.
-
-It stays one file: the queues, and who fills and empties them, share one lock.
+No client may hold the job back. The sinks' thread only puts frames into a bounded queue of each
+client, and the thread ``control`` reads and writes, never blocking. A client that is too slow
+loses output, exactly counted, and is told where. Who may call: docs/design/detach.md.
 """
 
 from __future__ import annotations

@@ -1,40 +1,12 @@
 """The socket of a job: where it lies, who may call, what passes through it, the client's side.
 
-A client sends one line, its order::
-
-    {"order": "attach", "output": true}    output and notes from now on, then the verdict;
-                                       "rests": also lines begun before; "picture": pictures;
-                                       "table": 2.0: tables, and samples every so many seconds
-    {"order": "stop", "now": false}    as Ctrl-C, or as its second; then as attach, no output;
-                                       "signal": 15: what the ranks get first,
-                                       0: --stop-signal, else TERM
-    {"order": "stacks"}                where the ranks are, once; then as attach, no output
-    {"order": "restart", "words": ["train.py"], "exports": [["LR", "3e-4"]]}    start the ranks
-                                       again, with these if there are any; then as attach, no output
-
-The launcher sends frames: a line of JSON, and after it ``size`` bytes, if it says so::
-
-    {"type": "hello", "world_size": 8, "passed": [[rank, stream, bytes], ...],
-     "ended": [[rank, stream], ...], "until": seconds, "rests": 1}    what went before, its
-                                       last time, and how many frames of this type follow:
-    {"type": "rest", "rank": 3, "stream": 1, "size": 9}  the head of a line that is not whole yet
-    {"type": "output", "rank": 3, "stream": 1, "size": 512}
-    {"type": "gap", "missing": [[3, 1, 4096]]}     not sent: the client was too slow
-    {"type": "ended", "rank": 3, "stream": 1}
-    {"type": "placed", "world_size": 8, "restart": 0}    also when the ranks are started again
-    {"type": "picture", "picture": {...}}       for a footer; see ``output.monitor.run_progress``
-    {"type": "table", "table": {...}}           see ``output.monitor.live_table``
-    {"type": "stacks", "number": 1, "lines": [], "found": {}}    in words and for programs
-                                       (``formats.Gathered``); 1 is the number of its file
-    {"type": "restarted", "world_size": 8, "restart": 1}    as it was ordered
-    {"type": "refused", "why": "it is ending", "hint": null}    the restart that was ordered,
-                                       or to attach one more
-    {"type": "say", "line": "note: ..."}
-    {"type": "verdict", "exit_code": 0, "lines": []}
-
-Both sides treat what they read as data: lines and sizes are bounded, unknown
-types are passed over. An address holds 107 bytes and a home may be deep, so both sides
-go by ``/proc/self/fd``; the kernel says who calls.
+A client sends one line of JSON, its order: ``attach`` (with ``output``, ``rests``, ``picture``,
+``table``: seconds), ``stop`` (``now``, ``signal``), ``stacks``, or ``restart`` (``words``,
+``exports``). The launcher sends frames: a line of JSON with a ``type``, and ``size`` bytes if it
+says so. ``hello`` says what went before (``passed``, ``ended``); then come ``rest``, ``output``,
+``gap`` (what was left out), ``ended``, ``placed``, ``picture``, ``table``, ``stacks``,
+``restarted``, ``refused``, ``say``, and last ``verdict``. Lines and sizes are bounded, unknown
+types passed over.
 """
 
 from __future__ import annotations

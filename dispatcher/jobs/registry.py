@@ -1,21 +1,12 @@
-"""What a job leaves on its login node, so that another shell of the same user finds it.
+"""What a job leaves on its login node, so that another shell of the same user finds it::
 
-::
+    $XDG_STATE_HOME/dispatch/jobs/RUN_ID/    mode 0700; else ~/.local/state/dispatch
+        job.json, end.json                   what it is, its launcher; exit code and verdict
+        control, phase.json                  the launcher's socket; see ``status``
 
-    $XDG_STATE_HOME/dispatch/             mode 0700; else ~/.local/state/dispatch
-        jobs/20260131-142501-k3f9x2/      mode 0700, one for each job
-            job.json                      what it is, and which process is its launcher
-            control                       the launcher's socket
-            phase.json                    what it is doing; see ``status``
-            end.json                      how it ended: exit code and verdict
-
-Theory. A pid alone names nobody for long, so a launcher is known by its pid, the
-clock tick in which it started and the machine's boot id: when all three agree it
-lives; otherwise it is gone, and a job without ``end.json`` is dead. Nothing has
-to be cleaned for that to be right, so ``kill -9`` and a power cut are no special
-cases; a socket that is left over is removed by whoever notices.
-
-Folders that are not ours alone are refused: what is in them could be a trap.
+Pids are reused, so a launcher is identified by pid, start time and boot id. If it is gone and
+there is no ``end.json``, the job is dead. So ``kill -9`` and a power cut need no cleaning. A
+folder that is not ours alone is refused.
 """
 
 from __future__ import annotations

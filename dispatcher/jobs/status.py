@@ -1,21 +1,12 @@
 """What other shells may learn of a run that goes on: its phase, and where its ranks are.
 
-The phase, from the event stream, for ``dispatch jobs``::
+``Phase`` keeps one word in the job's record, for ``dispatch jobs``::
 
     connecting --RanksPlaced--> starting --all ranks run--> running
                                    ^                           |
                                restarting <--RunRestarting-- stopping <--a cause, or no rank is left
 
-A file of one word in the job's record, replaced whenever the word changes (four times in
-a run that goes well), so that a look at it asks nobody and cannot hang. That the launcher
-lives at all is not said here: see ``registry``.
-
-Orders: the terminal has a run in the foreground, so nobody attaches to it; but who sees it hang
-wants to look without ending it, mostly from a second shell, who has mended the script wants its
-ranks to start again, and who kills them must not have them started again. One thread waits in
-``accept``, and each caller has its own for as long as it waits; nothing else is begun, or loaded,
-before somebody asks. Who may call is the same as for ``control_server``. Whoever orders anything
-else is hung up on.
+``OrderServer`` takes ``stacks``, ``restart`` and ``stop`` for a run in the foreground.
 """
 
 from __future__ import annotations

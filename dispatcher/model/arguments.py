@@ -1,8 +1,7 @@
-"""What programs give to public functions, judged by name and type: ``request(nodes=4)`` is refused
-as a mistake of the caller's that names itself, as a misspelt option of the command line is.
+"""What programs give to public functions, judged by name and type.
 
-Types are looked at where a program gives values by hand; what the command line has parsed is not
-looked at again, since a start would pay for it.
+``request(nodes=4)`` is refused with the name that is meant, as a misspelt option is. What the
+command line has parsed is not looked at again.
 """
 
 from __future__ import annotations

@@ -1,23 +1,14 @@
-"""Host expressions: ``n[01-16,20]`` to names, and names back to the short form.
+"""Host expressions: ``n[01-16,20]`` to names (``expand``), and names to the short form (``fold``).
 
-Theory. The grammar is ClusterShell's (and Slurm's and pdsh's, where they agree)::
+The grammar is ClusterShell's (and Slurm's and pdsh's, where they agree)::
 
     list    = operand *( ("," / "!" / "&" / "^") operand )     read left to right
     operand = "@" group / 1*( text / "[" range *("," range) "]" )
     range   = number [ "-" number [ "/" step ] ]               ASCII digits only
 
-``,`` adds, ``!`` removes, ``&`` keeps the common, ``^`` keeps what only one side
-has. Everything is counted before anything is allocated, so an expression cannot
-ask for more memory than ``limit`` names take.
-
-Names come in written order (rank 0 lives on the first host written), numbers
-within brackets in rising order as Slurm prints them, duplicates once. A leading
-zero on the left bound sets the width: ``[01-3]`` is 01 02 03, ``[09-100]`` is 09
-to 100; a zero that only the right bound has (``[1-03]``) is refused.
-
-ClusterShell answers for groups; it is imported only then. Ranges are expanded here,
-because its parser reads ``node[1-2-3]`` as six hosts and ``node1[9-10]`` as 92 (1.9 and
-1.10), takes any Unicode digit, and forgets the written order.
+Names come in written order, once; numbers within brackets in rising order. A leading zero on the
+left bound sets the width. All is counted before anything is allocated. ClusterShell answers for
+groups only: its parser reads ``node1[9-10]`` as 92 hosts, and forgets the written order.
 """
 
 from __future__ import annotations

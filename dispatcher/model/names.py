@@ -1,14 +1,8 @@
-"""Which texts may stand for a host, a user, a port, and how texts of the user are quoted back.
+"""Which texts may stand for a host, a user, a port; and texts and numbers as messages show them.
 
-One rule for every way in. A name ends up in an ``ssh`` argument list, in a DNS query and in
-file names of the run directory. So the rule is an allow-list, stricter than OpenSSH's own
-``valid_hostname`` and ``valid_ruser`` (ssh.c), which refuse a leading ``-`` and shell
-metacharacters: everything accepted here is accepted there.
-
-Does not ask whether a name resolves; that is the transport's answer to give.
-
-Texts of the user are taken apart into lines, for hostfile and environment file alike, and made
-fit to be quoted back; what a line means is not known here. ``plural`` says a count with its noun.
+A name ends up in an ``ssh`` argument list, in a DNS query and in file names. So the rule is an
+allow-list, stricter than OpenSSH's own ``valid_hostname`` and ``valid_ruser`` (ssh.c). Whether a
+name resolves is not asked.
 """
 
 from __future__ import annotations

@@ -1,26 +1,13 @@
-"""Every file name of a run in one place, and what ``{host}`` and ``{rank}`` mean in them.
+"""Every file name of a run, and what ``{host}`` and ``{rank}`` mean in paths of put and get::
 
-``--log-dir DIR`` gets one folder a run, mode 0700, and a link to the newest::
-
-    DIR/latest -> 20260131-142501-k3f9
+    DIR/latest -> 20260131-142501-k3f9               a folder a run, mode 0700
     DIR/20260131-142501-k3f9/rank-00012.out, .err    what that rank wrote, exactly
                              rank-00012.out.1, .2    its first pieces, with --log-size
                              merged.log              instead of these, with --log-merge
                              restart-1/rank-...      the same of ranks started again
-                             dispatch.jsonl          the journal
-                             plan.json               what was planned, secrets hidden
-                             report.json             how it ended
-                             launcher.log            with --detach: what it would have shown
+                             dispatch.jsonl, plan.json, report.json, launcher.log
 
-Both are filled in before any host is touched. ``{host}`` is the host's name as the user wrote
-it. ``{rank}`` stands for each rank of the host in turn, as a run would place them: in the
-hosts' order, as many as each has slots. In a source it names that many sources; in a
-destination each rank's sources go to a place of their own. ``{{host}}`` is the text ``{host}``.
-
-A host's name is checked where it is read (``model.names``), and once more here, where it
-becomes part of a path.
-
-What is to stay this user's own is made so here: folders (``private``), files (``create``), and the
+What is to stay this user's own is made here: folders (``private``), files (``create``), and the
 memory of a process that is told a secret (``keep_memory_ours``).
 """
 

@@ -1,9 +1,7 @@
-"""Other launchers' command lines as dispatch's: ``translate(["torchrun", ...])``.
+"""Other launchers' command lines as dispatch's: ``translate(["torchrun", ...])``. Pure.
 
-Pure: words in, words and reasons out. Each launcher is one table of its flags;
-a flag that is not in it is an error, never dropped in silence, because a job that
-ignores half of what it was asked looks as if it had run. It stays one file, as most
-of it is tables.
+Each launcher is one table of its flags. A flag that is not in it is an error, never dropped in
+silence: a job that ignores half of what it was asked looks as if it had run.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """``ExecPlan``: one command for many hosts, as planned; frozen before any host is touched.
 
-A run (``plan.job.job_plan``) makes one job of all its ranks; a fan-out command is the same command
-once on every host, each for itself: no ranks, no agent, no common environment.
+Unlike a run, it is the same command once on every host, each for itself: no ranks, no agent.
 """
 
 from __future__ import annotations

@@ -1,38 +1,11 @@
-"""Which environment variables cross to the hosts, which are ours, which are removed there.
+"""Which environment variables cross to the hosts, which are ours, and which are removed there.
 
-Tables, the questions asked of them, and files that name more; no environment is read here.
-
-``CROSSING`` is an allow-list, not a copy of the login node's environment: most
-of that (``SSH_AUTH_SOCK``, ``DISPLAY``, ``TMPDIR``, a batch system's own
-variables) is wrong or harmful on another host. Never crossing by themselves,
-though a prefix would let them: the ``*_VISIBLE_DEVICES`` family (the login
-node's GPUs are not the hosts'), ``PYTHONHOME`` and other ``PYTHON`` names that
-bend an interpreter of another version or wait for a terminal, a wandb service
-socket of this machine, and whatever is ours or to be scrubbed. All but ours can
-still be sent with ``-x``.
-
-``SCRUB`` is what the agent removes from the host's own environment before it
-adds ours: left-overs of a batch step or an outer launcher make MPI believe it
-was started by somebody else (one stray ``SLURM_STEP_ID`` aborts Open MPI).
-
-``LOADING`` are variables by which a program that somebody trusts loads code that nobody
-named: a file that merely lies in the current folder may not set them. Whole families, since
-their members come and go. What programs make of variables of their own, nobody can list.
-
-``parse_env_file`` reads environment files (``--env-file``, DeepSpeed's ``.deepspeed_env``).
-
-A line is ``NAME=VALUE``, ``export NAME=VALUE``, blank, or a ``#`` comment. The
-value is everything after the first ``=``::
-
-    A=b=c                  b=c
-    A=                     (empty)
-    A="x # y"              x # y         \" and \\ are the only escapes
-    A='x "y"'              x "y"
-    A=x   # why            x             a comment needs a blank before its #
-    A={"a": "b"}           {"a": "b"}    quotes matter only as the first character
-
-Nothing is expanded: ``$HOME`` stays ``$HOME``. A name given twice has its last
-value. Bytes that are not UTF-8 survive (surrogateescape).
+Tables, questions asked of them, and files that name more variables; no environment is read here.
+``CROSSING_*`` is an allow-list: most of a login node's environment (``SSH_AUTH_SOCK``, ``TMPDIR``)
+is wrong on another host. ``-x`` sends any variable that is not ours. The agent removes ``SCRUB_*``
+from the host's own environment: one stray ``SLURM_STEP_ID`` makes Open MPI abort. ``LOADING`` are
+variables by which a trusted program loads code that nobody named; a file in the current folder may
+not set them.
 """
 
 from __future__ import annotations
@@ -278,8 +251,11 @@ class EnvFileError(UsageError):
 def parse_env_file(
     text: bytes | str, source: str, check: Callable[[str], str] = check_variable
 ) -> dict[str, str]:
-    """Names and values of the file, in its order.
+    """Names and values of an environment file (``--env-file``, DeepSpeed's ``.deepspeed_env``).
 
+    A line is ``NAME=VALUE``, ``export NAME=VALUE``, blank, or a ``#`` comment. Quotes matter as the
+    first character of a value only; within ``"``, ``\\"`` and ``\\\\`` are the escapes. Behind a
+    value, ``#`` needs a blank before it. Nothing is expanded; of two values the last counts.
     check: raises BadName for a name that it may not set.
     Raises: EnvFileError with every bad line: no ``=``, a bad or reserved name, an
     open quote, text after a closing quote, a NUL.

@@ -1,22 +1,10 @@
 """Hosts from the batch system around us, for a command without ``-H``: ``discover``.
 
-Inside a batch job the hosts are known already. Every source is looked at, because a stale one
-is common: a container image with a ``/job/hostfile`` inside a Slurm job. Sources that agree
-are one; two that disagree are an error that names both, never a silent choice.
-
-One function a system looks at the surroundings and answers None (not in such a job) or a
-``Grant``: hosts with their slots and the words that said so. The variables are those that the
-systems document: sbatch(1) "OUTPUT ENVIRONMENT VARIABLES"; ``qsub`` of PBS ("PBS_NODEFILE");
-the LSF reference ("Environment variables set for job execution"); sge_pe(5); flux-getattr(1),
-RFC 29; Kubeflow's mpi-operator v2beta1 (``/etc/mpi``); DeepSpeed's default hostfile.
-
-Of GPUs they tell the script where it runs: Slurm by ``SLURM_STEP_GPUS`` and ``SLURM_JOB_GPUS``
-(sbatch(1)), which are the node's numbers also where a cgroup renumbers them for the script, PBS and
-LSF by ``CUDA_VISIBLE_DEVICES`` there.
-
-A batch system counts *tasks* and most users ask for one a node and start more
-from there. One task a node everywhere is therefore no slot count: the GPUs of
-the allocation count, and where it says nothing of them, the agent counts them.
+One function a system looks at the surroundings and returns None (we are not in such a job) or a
+``Grant``: hosts, their slots, and the variable that said so. Variables are those of sbatch(1),
+qsub of PBS, the LSF reference, sge_pe(5), flux-getattr(1), Kubeflow's mpi-operator and DeepSpeed.
+All sources are looked at, since a stale one is common; two that disagree are an error that names
+both. One task on every node is no slot count: most users start more ranks from there.
 """
 
 from __future__ import annotations

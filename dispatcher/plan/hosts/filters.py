@@ -1,19 +1,11 @@
-"""``--include`` and ``--exclude``: which hosts, and which of their slots.
-
-The grammar is DeepSpeed's, as its manual states it::
+"""``--include`` and ``--exclude``: which hosts, and which of their slots; as DeepSpeed has it::
 
     filter = spec *( "@" spec )
     spec   = host [ ":" slot *( "," slot ) ]     host may be a range: n[01-04]
     slot   = number [ "-" number ]  /  a GPU's name (GPU-..., MIG-...)
 
-``worker-0@worker-1:0,2`` is all of worker-0 and slots 0 and 2 of worker-1. The
-order of the hostfile wins over the order of the filter; slots come sorted. A
-host or a slot that does not exist is an error, in both directions. Both filters
-together leave what the first lets in and the second does not take away.
-
-A slot is named by its GPU: its number, or its UUID where the hostfile gives
-``gpus=GPU-...`` (then a number counts positions). Without ``gpus=`` the slots
-are 0 to slots-1. ``@group`` cannot be used here, since ``@`` separates.
+Hosts keep the order of the hostfile, slots come sorted; an unknown host or slot is an error. With
+``gpus=GPU-...`` in the hostfile a number counts positions.
 """
 
 from __future__ import annotations

@@ -1,20 +1,9 @@
 """``-H`` to hosts: a hostfile in any dialect, a list on the command line, or standard input.
 
-One parser for all of them (a list on the command line is a hostfile of one
-line); the grammar of a line is in ``hostfile_line``, its names in ``hostset``.
-
-Repeated hosts. A line without a slot count means *one slot* as soon as any host
-is repeated without one (PBS node files, MVAPICH, Open MPI); in a list where
-every host stands once it means *not said*, which later becomes one per GPU. A
-host that has a slot count may stand only once, and repeated mentions must agree
-on everything else. Two ports of one name are two hosts.
-
-What knows no slots (``slots=False``: one command a host) takes repeated hosts as
-one, whatever counts they have.
-
-All mistakes of a text are reported together. The texts are arguments; only
-``read_hosts`` and ``read_hostfile`` open a file. A missing file is never a
-reason to run locally.
+A list is a hostfile of one line; the grammar of a line is in ``hostfile_line``. Hosts that are
+repeated without a slot count have one slot a line (as PBS and Open MPI have it); a host with a
+slot count stands once. Two ports of one name are two hosts. With ``slots=False`` (one command a
+host) repeated hosts are one. All mistakes of a text are reported together.
 """
 
 from __future__ import annotations

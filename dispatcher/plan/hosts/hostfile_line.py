@@ -1,23 +1,12 @@
-"""One line of a hostfile, in any launcher's dialect, to what it says about its hosts.
+"""One line of a hostfile, in any launcher's dialect, to what it says about its hosts::
 
-::
-
-    line   = [ hosts *( blank option ) ] [ comment ]
+    line   = [ hosts *( blank option ) ] [ comment ]          comment: # or // at a word's start
     hosts  = item *( "," item )  /  set algebra (see hostset)
     item   = [ user "@" ] ( name / range / "@" group / IPv6 / "[" IPv6 "]" ) [ ":" number ]
-    option = key "=" value             blanks around "=" allowed, quotes as in a shell
-           / "spare"                   these hosts wait until others are lost
+    option = key "=" value  /  "spare"       blanks around "=" allowed, quotes as in a shell
 
-What ``:number`` means, stated once: **after** ``user@`` or ``[address]`` it is a
-port (as ssh and pssh write it), else a count of slots (as MPICH and mpirun
-``--host`` write it). A number that looks like the other one gets a notice.
-
-Options: ``slots`` ``max_slots`` (and Open MPI's other spellings), ``user``,
-``port``, ``python``, ``gpus=0,1`` (or UUIDs, or MIG names), ``env=NAME=VALUE``
-(repeatable). They hold for every host of the line. Comments begin with ``#`` or
-``//`` at a word's start.
-
-Does not compare lines with each other: repeated hosts are ``hostfile``'s matter.
+``:number`` after ``user@`` or ``[address]`` is a port, as for ssh; else a count of slots, as for
+MPICH. Options hold for all hosts of the line; ``hostfile`` compares lines with each other.
 """
 
 from __future__ import annotations

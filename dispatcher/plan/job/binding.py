@@ -1,27 +1,10 @@
 """On which CPUs each rank runs, and which RDMA devices are near to its GPU. Pure.
 
-By ``--bind-to``, never outside the CPUs that the host's agent may run on, which are those of the
-login, of the batch system's step, of a container:
-
-====  =============================================================================
-none  where it likes
-gpu   the CPUs of the NUMA node of its GPU
-numa  the same; ranks without a GPU are dealt to the NUMA nodes in blocks
-socket the CPUs of the socket that has what ``numa`` gives
-core  whole cores of its own: an equal share, with the other ranks there, of those that ``numa``
-      gives
-auto  as ``gpu``, but nobody whose GPUs are at several NUMA nodes, and nobody is told of ranks
-      that are not bound
-====  =============================================================================
-
-A rankfile names the CPUs of each rank itself.
-
-With ``--map-by`` numa, socket or core, ranks are dealt to these in turn, with ``ppr:N:`` N to each
-in blocks. ``auto`` binds them there; what is wider is that around it, and cores are shared with
-those who were dealt to the same.
-
-Which GPU is a rank's: the one that is its local rank's among those it may see, as ``torchrun``
-has it. A device whose NUMA node the host does not tell binds nobody, nor does a MIG instance.
+``--bind-to`` gives a rank CPUs among those that its agent may use: ``gpu`` those of its GPU's NUMA
+node; ``numa`` the same, and ranks without a GPU are dealt to the NUMA nodes in blocks; ``socket``
+the socket around that; ``core`` an equal share of whole cores of that; ``auto`` as ``gpu``, but it
+binds no rank whose GPUs are at several NUMA nodes. With ``--map-by`` numa, socket or core,
+``auto`` binds ranks there. A rank's GPU is its local rank's among those it may see.
 """
 
 from __future__ import annotations

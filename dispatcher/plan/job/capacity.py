@@ -1,16 +1,8 @@
 """How many ranks each node of a plan has room for, and what it gets. Pure.
 
-Room on a node, by ``--nproc-per-node``:
-
-===========  ==================================================================
-not given    the hostfile's slots; where it says none, one per GPU; 1 without GPUs
-``auto``     the same
-``gpu``      one per GPU (of those chosen); no GPU is an error
-N            N, whatever the slots; more than slots is over-subscription
-===========  ==================================================================
-
-With ``--map-by ppr:N:WHAT`` it is N for each of what the host has, and with a rankfile what that
-says.
+Without ``--nproc-per-node`` a node has the slots of the hostfile, else one rank per GPU, else one.
+``gpu`` is one per GPU; N is N, and more than the slots is over-subscription. ``--map-by
+ppr:N:WHAT`` is N for each WHAT of the host.
 """
 
 from __future__ import annotations

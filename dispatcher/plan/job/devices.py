@@ -1,20 +1,10 @@
 """A node of the plan, and which GPUs its ranks find. Pure.
 
-Ranks find the GPUs that somebody has chosen for them, else those of their node's slots.
-
-Somebody is, the first of these that has said anything:
-
-* the user, by ``CUDA_VISIBLE_DEVICES`` in ``-x``, ``--env-file`` or ``env=`` of the hostfile
-* the user, by naming GPUs: ``gpus=`` of the hostfile, ``--include host:0,2``, ``--exclude host:0``;
-  these are the host's own numbers, whatever its environment says, as deepspeed has it
-* the user, by ``--devices node``: all GPUs of the host
-* the host: the ``CUDA_VISIBLE_DEVICES`` of the environment that the agent finds there, which is the
-  caller's own on localhost, a step's under ``srun``, and else what login gives
-* the batch system, by what it told the launcher of the host that this runs on (``Host.granted``),
-  of localhost too
-
-Slots that are only counted are positions among the chosen ones: two slots beside
-``CUDA_VISIBLE_DEVICES=4,5,6,7`` are GPUs 4 and 5. What hides all GPUs stays as it is.
+Ranks find the GPUs that somebody has chosen, else those of their node's slots. The first of these
+chooses: the user's ``CUDA_VISIBLE_DEVICES`` (``-x``, ``--env-file``, ``env=``); GPUs that the user
+names (``gpus=``, ``--include``, ``--exclude``), by the host's own numbers; ``--devices node``; the
+variable in the environment that the agent finds on the host; the batch system (``Host.granted``).
+Slots that are only counted are positions among the chosen GPUs.
 """
 
 from __future__ import annotations

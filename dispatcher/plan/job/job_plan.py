@@ -1,11 +1,8 @@
 """The frozen plan of a run: ``plan_job(request, run_id) -> JobPlan``.
 
-Order of decisions: filters, ``--nnodes``, room on each node, placement,
-environment. Nothing is looked up on a host; where the number of GPUs is needed
-and nobody has said it, the plan is *open*: it has nodes but no ranks, the agents
-count, and ``resolved`` closes it, as purely as it was made.
-
-Nodes that get no rank are left out of the plan, with a notice.
+Filters, ``--nnodes``, room on each node, placement, environment, in this order; no host is asked.
+Where GPUs must be counted first the plan is *open*: it has nodes but no ranks, and ``resolved``
+closes it. Nodes that get no rank are left out, with a notice.
 """
 
 from __future__ import annotations

@@ -1,15 +1,9 @@
 """The programs of a job: one, or several side by side (MPMD), each with ranks of its own. Pure.
 
-All ranks are one world. They count through the parts in the order in which these were written, so
-the ranks of a part follow one another; on a host the local ranks do the same. A part takes slots
-that those before it have left, on the hosts that it names or on all:
-
-==================  ===========================================================
-np                  so many ranks, filled in or dealt round as ``--map-by`` has it
-nproc_per_node      so many on each of its hosts
-neither             so many as its hosts say, each for itself; where one does not, all slots that
-                    the other parts leave, which one part may do
-==================  ===========================================================
+All ranks are one world and count through the parts in their order; on a host the local ranks do
+the same. A part takes slots that those before it have left, on the hosts that it names or on all:
+``np`` ranks; or ``nproc_per_node`` on each of its hosts; or, with neither, as many as its hosts
+have slots.
 """
 
 from __future__ import annotations

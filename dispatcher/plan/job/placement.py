@@ -1,21 +1,12 @@
 """Which rank runs on which node, which hosts wait as spares, and the ranks' numbers. Pure.
 
-Across hosts, ``block`` fills a node before the next one, so that ranks that talk most (tensor
-parallel groups) share a node; ``node`` deals ranks out one a node in turn. In
-both, rank 0 is on the first node, and a node's ranks rise with the local rank.
+``block`` fills a node before the next one; ``node`` deals ranks out one a node in turn. Extra
+ranks (``--oversubscribe``) are dealt out in turn, never above a node's ``most``. A spawned world
+counts from 0 again; on the wire, in events and in the journal each rank of the job has one
+number::
 
-Over-subscription (more ranks than slots) happens only when asked for: the extra
-ranks are dealt out in turn, never above a node's ``most``. ``job_plan`` turns these answers,
-which know only numbers in host order, into messages.
-
-Numbers. Every ``MPI_Comm_spawn`` makes a *world* of its own, whose ranks count from 0 again.
-The plan is world 0. On the wire, in events and in the journal each rank of the job
-has one number, from which its world and its rank there follow without asking
-anybody; people read ``3`` for a planned rank and ``1.0`` for rank 0 of the first
-spawned world::
-
-    0 ... FIRST-1                    the planned ranks, as they are
-    FIRST + (w-1) * MOST_SPAWNED     rank 0 of world w; its other ranks follow
+    0 ... FIRST-1                    the planned ranks, world 0
+    FIRST + (w-1) * MOST_SPAWNED     rank 0 of world w, shown as w.0; its other ranks follow
 """
 
 from __future__ import annotations

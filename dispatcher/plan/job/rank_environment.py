@@ -1,30 +1,11 @@
 """What a rank finds in its environment: the user's variables, then ours; and in its words.
 
-Lowest first, a later one wins::
-
-    interface    --iface: the variables by which MPI, NCCL and gloo choose one
-    exported     the login node's variables on the allow-list (variables.CROSSING_*)
-    env files    --env-file, .deepspeed_env
-    -x           NAME (the login node's value) or NAME=VALUE
-    per host     env=NAME=VALUE in the hostfile
-    rank         RANK, WORLD_SIZE, MASTER_ADDR ...; a user's value for one is an error
-
-All of it goes on top of the host's own environment, from which the agent has
-removed ``SCRUB``. Two of ours yield to the user: ``CUDA_VISIBLE_DEVICES`` (see ``devices``,
-where also the host's own counts; ``--devices rank`` gives each rank one of these) and
-``OMP_NUM_THREADS``, when any of the levels above gives them.
-
-Where the job has several programs, -x and env files are those of the rank's own, and ROLE_* speak
-of that: ROLE_RANK counts among its ranks. OMPI_COMM_WORLD_* are for scripts around a program that
-look at them, whichever MPI it uses; no MPI reads them.
-
-``PMI_RANK``, ``PMI_SIZE`` and ``PMI_FD`` are not set here: the agent adds them,
-which has the server behind them. ``PMI_HOSTNAME`` says by which address MPICH
-should be reached. With ``--near-hca`` there is NCCL_IB_HCA, too, where the user gives none. A
-spawned rank gets the same, without what would lie to it (see ``spawned_environment``). Reads no
-``os.environ``: the environment is an argument.
-
-``describe_plan`` shows a whole plan and what its ranks find, for ``--dry-run`` and ``plan.json``.
+Lowest first, a later one wins: ``--iface``; the login node's variables that cross; env files;
+``-x``; ``env=`` of the hostfile; RANK and its like, for which a user's value is an error. All goes
+on top of the host's own environment less ``SCRUB``. CUDA_VISIBLE_DEVICES (see ``devices``) and
+OMP_NUM_THREADS yield to the user's. ROLE_* speak of a rank's own program. The agent adds PMI_RANK,
+PMI_SIZE and PMI_FD. ``describe_plan`` shows a plan and what its ranks find, for ``--dry-run`` and
+``plan.json``.
 """
 
 from __future__ import annotations

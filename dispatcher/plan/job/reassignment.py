@@ -1,11 +1,8 @@
 """A plan whose hosts have changed: another host for a node, or fewer nodes. Pure.
 
-A node is a place in the plan: a number, and ranks. A host that takes the place of another
-takes both, so nobody else's rank changes. Where nobody can, the node drops out and the others
-close up: same order, same number of ranks on each, new ranks and a new world size.
-
-``core.run.assignment`` decides so between two attempts; ``without`` and its like do before the
-start, for hosts that are not fit and that nobody has connected to yet.
+A host that takes the place of another takes its number and its ranks. Where none can, the node
+drops out and the others close up: new ranks, a new world size. ``core.run.assignment`` decides
+between two attempts; ``without`` and its like before the start, for hosts that are not fit.
 """
 
 from __future__ import annotations
