@@ -67,8 +67,9 @@ def talk(frame: FrameType, link: socket) -> None:
         do_q = do_exit = do_EOF = do_quit
 
     link.settimeout(None)
+    # no .pdbrc: pdb would run that of the rank's folder, where another user may have put it
     one = Remote(stdin=link.makefile("r", encoding="utf-8", errors="replace"), stdout=words,
-                 nosigint=True)  # fmt: skip
+                 nosigint=True, readrc=False)  # fmt: skip
     one.prompt = "(Pdb rank %s) " % os.environ.get("RANK", "?")
     try:
         one.reset()
