@@ -14,7 +14,6 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Generic, Literal, TypeVar
@@ -125,7 +124,6 @@ class RunSession:
         check: bool = True,
         agent_python: str | None = None,
         sample_every: float | None = None,
-        lent: Callable[[], AbstractContextManager[None]] = nullcontext,
         sink_failed: Callable[[Sink, Exception], None] | None = None,
         above: Callable[[Sequence[Host]], Mapping[int, Sequence[int]]] | None = None,
         rdma: Mapping[str, str] = MappingProxyType({}),
@@ -154,7 +152,6 @@ class RunSession:
             resend=resend,
             agent_python=agent_python,
             sample_every=sample_every,
-            lent=lent,
             sink_failed=sink_failed or self._warn_about,
         )
 

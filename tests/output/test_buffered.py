@@ -29,7 +29,6 @@ from dispatcher.output import buffered
 from dispatcher.output.buffered import OVERHEAD, BufferedSink, Filtered, parse_ranks
 from dispatcher.output.files.rank_logs import MergedLog, RankFiles
 from dispatcher.output.monitor.metrics import Metrics
-from dispatcher.output.terminal.alt_screen import WatchScreen
 from dispatcher.output.terminal.screen import Screen
 
 CHUNK = b"x" * 1000
@@ -107,7 +106,7 @@ def test_what_hosts_say_at_will_does_not_wait(stuck: Slow) -> None:
     assert stuck.told[1:] == [("event", 1000), ("closed",)]
 
 
-@cases("sink", [Screen, WatchScreen, RankFiles, MergedLog, Metrics])
+@cases("sink", [Screen, RankFiles, MergedLog, Metrics])
 def test_who_is_followed_acts_on_no_other_event(sink: type[Sink]) -> None:
     known = {cls.__name__ for cls in _classes().values()}
     for cls in sink.__mro__:

@@ -88,6 +88,34 @@ class Seat:
         os.close(self._slave)
 
 
+class Chair(Seat):
+    """A seat with a keyboard: the terminal controls what is started."""
+
+    def take(self, *argv: str | bytes) -> subprocess.Popen[bytes]:
+        def own() -> None:
+            os.setsid()
+            fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+
+        self.process = subprocess.Popen(
+            argv, cwd=self._desk.folder, env=self._environ, stdin=self._slave,
+            stdout=self._slave, stderr=self._slave, preexec_fn=own,
+        )  # fmt: skip
+        self._desk._started.append(self.process)
+        return self.process
+
+    def press(self, data: bytes) -> None:
+        os.write(self._master, data)
+
+    def resize(self, columns: int, rows: int) -> None:
+        self.emulator.resize(columns, rows)
+        fcntl.ioctl(self._slave, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
+
+    @property
+    def is_as_before(self) -> bool:
+        other, hidden = self.emulator.on_other_screen, self.emulator.screen.cursor.hidden
+        return termios.tcgetattr(self._slave) == self._before and not other and not hidden
+
+
 SIGN = "\N{BLACK RIGHT-POINTING SMALL TRIANGLE}"
 
 

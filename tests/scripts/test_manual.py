@@ -191,7 +191,7 @@ def test_the_parts_of_a_page(page: list[str]) -> None:
     ("record", "roff"),
     [
         ("-H, --hosts FILE", r"\fB\-H,\fR \fB\-\-hosts\fR \fIFILE\fR"),
-        ("--watch", r"\fB\-\-watch\fR"),
+        ("--fold", r"\fB\-\-fold\fR"),
         ("--keep[=S]", r"\fB\-\-keep\fR\fI[=S]\fR"),
         ("--label [rank|host]", r"\fB\-\-label\fR \fI[rank|host]\fR"),
         ("-x LIST|^FILE OR MORE", r"\fB\-x\fR \fILIST|\(haFILE OR MORE\fR"),

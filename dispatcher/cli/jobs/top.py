@@ -12,14 +12,14 @@ import click
 
 from dispatcher.cli import say, tell
 from dispatcher.cli.options.declaration import Options, argument, json_option, option
-from dispatcher.cli.run.monitoring import is_screen
 from dispatcher.jobs import registry
 from dispatcher.jobs.job_socket import LEAST_EVERY, JobConnection
 from dispatcher.model import errors
 from dispatcher.model.errors import LauncherSilent
 from dispatcher.output.monitor.live_table import Snapshot
-from dispatcher.output.terminal.alt_screen import AltScreen, TableView
+from dispatcher.output.terminal.screen import same_file
 from dispatcher.plan.job.placement import name
+from dispatcher.remote.protocol.frames import STDERR, STDOUT
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -78,15 +78,23 @@ def top(options: TopOptions) -> int:
     return 0
 
 
+def is_screen() -> bool:
+    """Whether a person looks at standard output and at standard error, in one terminal."""
+    dumb = os.environ.get("TERM", "dumb") in ("dumb", "unknown", "")
+    return not dumb and os.isatty(STDOUT) and os.isatty(STDERR) and same_file(STDOUT, STDERR)
+
+
 def _live(job: registry.Job, call: JobConnection) -> int | None:
     """The table on the whole screen until q, or the end of the job: then its exit code."""
+    from dispatcher.output.terminal.rank_table import AltScreen, TableView
+
     latest: list[Snapshot] = []
-    view = TableView(AltScreen(1), [name for name, _, _ in job.hosts], lambda: latest[-1])
+    view = TableView(AltScreen(STDOUT), [name for name, _, _ in job.hosts], lambda: latest[-1])
 
     def show(snapshot: Snapshot | None) -> bool:
         if snapshot is not None:
             latest[:] = [snapshot]
-        return not latest or view.turn(time.monotonic(), ())
+        return not latest or view.turn(time.monotonic())
 
     def stop(signum: int, frame: FrameType | None) -> None:
         view.alt_screen.leave()
@@ -106,7 +114,7 @@ def _live(job: registry.Job, call: JobConnection) -> int | None:
 
 def print_table(snapshot: Snapshot) -> None:
     """The table for people."""
-    from dispatcher.output.terminal.watch_table import table
+    from dispatcher.output.terminal.rank_table import table
 
     for line in table(snapshot.rows, snapshot.rows):
         click.echo(line.plain.rstrip())

@@ -69,7 +69,7 @@ ALLOWED = frozenset(
     "count diff dry-run fold fold-numbers follow from-start gather gather-all grep json label "
     "line-mode list log-dir log-keep log-merge log-overflow log-size max-code no-gather no-label "
     "numbers only-ranks percent profile quiet rank rank0 screen-overflow separator "
-    "sort timestamps verbose watch".split()
+    "sort timestamps verbose".split()
 )
 
 #: of the user's own file: options whose value would be another file in every folder

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 #: bytes of a piece of a log file at least
 SMALLEST = 4096
 
-#: seconds between two samples: with --watch, with --metrics, and at least
-WATCH_EVERY, METRICS_EVERY, LEAST_EVERY = 2.0, 5.0, 0.2
+#: seconds between two samples: with --metrics, and at least
+METRICS_EVERY, LEAST_EVERY = 5.0, 0.2
 
 
 class LineOptions(Options, section="Output"):
@@ -66,10 +66,6 @@ class ScreenOptions(Options, section="Output"):
 class MonitoringOptions(Options, section="Monitoring"):
     """Who looks at the ranks."""
 
-    watch: bool = option(
-        help="Show a live table of all ranks. It takes the whole screen; the key q goes back to "
-        "lines."
-    )
     stall_after: float | None = option(
         metavar="SECONDS",
         help="Name the ranks that have written nothing for SECONDS.",
@@ -78,14 +74,14 @@ class MonitoringOptions(Options, section="Monitoring"):
     step_line: str | None = option(
         metavar="REGEX",
         help="Name the ranks that are slower than the others, by a line that each writes once per "
-        "step. If REGEX has a group, it is the seconds of the rank's own part. --watch shows the "
-        "slow ranks while they run, the verdict at the end.",
+        "step. If REGEX has a group, it is the seconds of the rank's own part. dispatch top shows "
+        "the slow ranks while they run, the verdict at the end.",
     )
     sample: float | None = option(
         metavar="SECONDS",
-        help="Measure CPU, memory and GPU use of the ranks every SECONDS, for the journal, --watch "
-        "and --metrics, and name ranks that are far from the others.",
-        usual="2 with --watch, 5 with --metrics, else never",
+        help="Measure CPU, memory and GPU use of the ranks every SECONDS, for the journal and "
+        "--metrics, and name ranks that are far from the others.",
+        usual="5 with --metrics, else never",
     )
     metrics: str | None = option(
         metavar="PATH",
@@ -134,7 +130,6 @@ class OutputSettings(Value):
     stall_after: float | None
     step_line: re.Pattern[bytes] | None
     sample: float | None
-    watch: bool
     metrics: str | None
     partial_after: float | None
     screen_overflow: str
@@ -161,7 +156,6 @@ def settings(options: ShowOptions, world_size: int | None) -> OutputSettings:
         fold_numbers=options.fold_numbers,
         stall_after=options.stall_after or None,
         sample=_sample(options),
-        watch=options.watch,
         metrics=options.metrics,
         partial_after=options.partial_after,
         screen_overflow=options.screen_overflow,
@@ -188,8 +182,6 @@ def _alone(options: ShowOptions) -> None:
 def _sample(options: ShowOptions) -> float | None:
     """Seconds between two samples; None for none."""
     if options.sample is None:
-        if options.watch:
-            return WATCH_EVERY
         return METRICS_EVERY if options.metrics else None
     every = options.sample
     if every < LEAST_EVERY:

@@ -9,6 +9,7 @@ from __future__ import annotations
 #: name of the option without dashes, or ``name=value`` where only that value went, or ``dispatch
 #: COMMAND`` -> what to use
 REMOVED: dict[str, str] = {
+    "watch": "start with --detach, and look at the table with `dispatch top`",
     "dispatch man": "the package brings its manual pages; read them with `man dispatch`",
     "for": "`dispatch COMMAND --dry-run` shows the hosts that COMMAND takes",
     "launcher=mpirun": "dispatch starts the ranks of an MPI program itself. If a site "

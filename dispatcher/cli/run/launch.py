@@ -142,10 +142,6 @@ def launch(options: RunOptions) -> int:
     allow_open_files(len(plan.nodes) + len(plan.spares))
     if options.agent_python is not None:
         payload.command(first=[options.agent_python])  # judge it while no host is touched
-    if options.watch:
-        from dispatcher.cli.run.monitoring import check
-
-        check(options)
     if options.detach:
         from dispatcher.cli.run.detach import detach
 
@@ -213,7 +209,7 @@ def _run(
     screen, progress = run_sinks.open_screen(
         output, RankLabels(output.label, lambda: session), hosts, on_broken=nobody_reads,
         on_full=lambda: unwritten.append(True),
-        files_keep_all=run_sinks.files_keep_all(output, paths), over=monitoring.over,
+        files_keep_all=run_sinks.files_keep_all(output, paths),
     )  # fmt: skip
     sinks: list[Sink] = [*monitoring.sinks]
     if progress is not None:
@@ -255,7 +251,6 @@ def _run(
     heard = (lambda line: None) if output.quiet else screen.say
     with (
         registration,
-        monitoring,
         trace,
         TransportPool(
             options,
@@ -284,7 +279,6 @@ def _run(
             check=options.check != "none",
             agent_python=options.agent_python,
             sample_every=output.sample,
-            lent=monitoring.lent,
             above=None if tree is None else tree.above,
             advise=Advice(options),
             sink_failed=lambda sink, error: (say if sink is screen else screen.say)(

@@ -1,53 +1,26 @@
-"""Whoever looks at the ranks of a run: the table, metrics, ``--watch``.
+"""What follows the ranks of a run if an option wants it: samples, steps, metrics, the trace.
 
-Nothing of it is loaded unless an option wants it. ``--watch`` takes the whole screen and gives it
-back as it was, however the run ends.
+Nothing of it is loaded unless an option wants it.
 """
 
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dispatcher.cli.options.output_options import OutputSettings
 from dispatcher.core.events.run_events import TICK, Event, Sink
-from dispatcher.model.errors import ConflictingOptions, DispatchError, FileUnusable
+from dispatcher.model.errors import DispatchError, FileUnusable
 from dispatcher.model.paths import anew
-from dispatcher.output.terminal.screen import Screen, same_file
 from dispatcher.plan.job.job_plan import JobPlan
-from dispatcher.remote.protocol.frames import STDERR, STDOUT
 
 if TYPE_CHECKING:
-    from dispatcher.cli.run.run import RunOptions
     from dispatcher.model.paths import RunPaths
     from dispatcher.output.monitor.live_table import Table
     from dispatcher.output.monitor.outliers import StepLines
-    from dispatcher.output.terminal.alt_screen import WatchScreen
-
-
-def is_screen() -> bool:
-    """Whether a person looks at standard output and at standard error, in one terminal."""
-    dumb = os.environ.get("TERM", "dumb") in ("dumb", "unknown", "")
-    return not dumb and os.isatty(STDOUT) and os.isatty(STDERR) and same_file(STDOUT, STDERR)
-
-
-def check(options: RunOptions) -> None:
-    """Raises: UsageError where there is no screen for a table."""
-    if options.detach:
-        raise ConflictingOptions(
-            "--watch needs a screen, and --detach has none", hint="dispatch top"
-        )
-    if not is_screen():
-        raise ConflictingOptions(
-            "--watch: standard output and standard error are not one terminal",
-            hint="--sample 5 --log-dir DIR keeps the figures in a file",
-        )
-    if options.stdin != "none" and os.isatty(0):
-        raise ConflictingOptions("--watch and --stdin would both read what is typed", hint="< FILE")
 
 
 def open_table(plan: JobPlan, slow: Callable[[], tuple[str, ...]]) -> Table:
@@ -58,43 +31,10 @@ def open_table(plan: JobPlan, slow: Callable[[], tuple[str, ...]]) -> Table:
     return Table([node.host.name for node in nodes], time.monotonic, slow)
 
 
-class WatchTable:
-    """The screen that ``--watch`` shows. Raises: UsageError if the terminal cannot be opened."""
-
-    def __init__(self, hosts: Sequence[str], table: Table) -> None:
-        from dispatcher.output.terminal.alt_screen import AltScreen, TableView
-
-        try:
-            self._view = TableView(AltScreen(STDOUT), hosts, table.snapshot)
-        except OSError as error:
-            raise FileUnusable(f"--watch: the terminal: {(error.strerror or '').lower()}") from None
-        self._sink: WatchScreen | None = None
-
-    def over(self, screen: Screen) -> Sink:
-        """``screen``, with the table before it."""
-        from dispatcher.output.terminal.alt_screen import WatchScreen
-
-        self._sink = WatchScreen(self._view, screen)
-        return self._sink
-
-    @contextmanager
-    def lent(self) -> Iterator[None]:
-        """The terminal is the shell's for so long."""
-        assert self._sink is not None
-        with self._sink.lent():
-            yield
-
-    def give_back(self) -> None:
-        """However the run ended, the terminal is as it was."""
-        if self._sink is not None:
-            self._sink.give_back()
-
-
 class Monitoring:
     """Nothing, and nothing loaded, unless ``output`` wants something.
 
-    sinks: who is to be told of the run. tell: takes what they find out. As a context: in the
-    end the terminal is as it was.
+    sinks: who is to be told of the run. tell: takes what they find out.
     """
 
     def __init__(
@@ -105,7 +45,6 @@ class Monitoring:
         tell: Callable[[Event], None],
     ) -> None:
         self.sinks: list[Sink] = []
-        self._watched: WatchTable | None = None
         self._table: Table | None = None
         self._output = output
         self._run_id = plan.run_id
@@ -120,11 +59,9 @@ class Monitoring:
             from dispatcher.output.monitor.outliers import SampleOutliers
 
             self.sinks.append(SampleOutliers(tell))
-        if output.watch or output.metrics is not None:
+        if output.metrics is not None:
             self._table = open_table(plan, self.slow)
             self.sinks.append(self._table)
-            if output.watch:
-                self._watched = WatchTable(hosts, self._table)
 
     def slow(self) -> tuple[str, ...]:
         """Ranks that are slower than the others, in words."""
@@ -145,21 +82,6 @@ class Monitoring:
             why = (error.strerror or str(error)).lower()
             raise FileUnusable(f"--metrics {path}: {why}") from None
         return [BufferedSink(sink, "metrics")]  # a slow disk or caller holds nobody
-
-    def over(self, screen: Screen) -> Sink:
-        """What stands before the lines, else the lines."""
-        return screen if self._watched is None else self._watched.over(screen)
-
-    def lent(self) -> AbstractContextManager[None]:
-        """The terminal is the shell's for so long."""
-        return nullcontext() if self._watched is None else self._watched.lent()
-
-    def __enter__(self) -> Monitoring:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._watched is not None:
-            self._watched.give_back()
 
 
 class TraceFile:

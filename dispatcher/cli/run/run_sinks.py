@@ -105,7 +105,6 @@ def open_screen(
     on_broken: Callable[[], None],
     on_full: Callable[[], None] = lambda: None,
     files_keep_all: bool,
-    over: Callable[[Screen], Sink] = lambda screen: screen,
 ) -> tuple[Sink, Progress | None]:
     """What shows the ranks' output, and what feeds the footer where there is one.
 
@@ -124,7 +123,7 @@ def open_screen(
         writer = Writer(None, on_broken, on_full)
         screen = Screen(view, writer)
     sink = unhurried(
-        over(screen),
+        screen,
         writer,
         STDOUT,
         output.screen_overflow,

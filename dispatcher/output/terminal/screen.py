@@ -191,10 +191,6 @@ class Screen(Sink):
             again = again or self._folding.waiting > 0
         return self._writer.refresh(now, self._live) or again
 
-    def hide(self) -> None:
-        """Take away what is drawn below the lines, until the next ``tick``."""
-        self._writer.close()
-
     def close(self) -> None:
         for key in [*self._lines, *self._exact]:
             self._finish(*key)

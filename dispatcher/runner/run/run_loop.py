@@ -17,7 +17,6 @@ import sys
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
 
 from dispatcher.bootstrap import payload
 from dispatcher.core.events import actions as act
@@ -71,7 +70,6 @@ class Runner(EventLoop):
     agent_python: the interpreter to try first for the agent. sample_every: seconds between two
     samples of the ranks; None for none. resend: sends the working folder once more, and tells; it
     returns at once. None: none is sent.
-    lent: gives the terminal to the shell while dispatch is stopped.
     """
 
     def __init__(
@@ -85,7 +83,6 @@ class Runner(EventLoop):
         resend: Callable[[], None] | None = None,
         agent_python: str | None = None,
         sample_every: float | None = None,
-        lent: Callable[[], AbstractContextManager[None]] = nullcontext,
         sink_failed: Callable[[Sink, Exception], None] = lambda sink, error: None,
     ) -> None:
         self._run = RunMachine(plan, check=check, sync=resend is not None)
@@ -113,7 +110,6 @@ class Runner(EventLoop):
             often = every(plan.limits.hang_timeout)
             sample_every = often if sample_every is None else min(sample_every, often)
         self._agent_python = agent_python
-        self._lent = lent
         self._sampling = Sampling(sample_every, ras=bool(plan.limits.hang_timeout))
         self._beats = Heartbeats()
         self._hosts: dict[int, HostThread] = {}
@@ -236,8 +232,7 @@ class Runner(EventLoop):
     def _suspend(self) -> None:
         """Stop here until SIGCONT; the whole process stops, its threads too."""
         stopped = time.monotonic()
-        with self._lent():
-            os.kill(os.getpid(), signal.SIGSTOP)
+        os.kill(os.getpid(), signal.SIGSTOP)
         self._machine.extend_deadlines(time.monotonic() - stopped)
         self.tell(ev.SignalReceived(signal.SIGCONT))
 

@@ -10,6 +10,7 @@ from dataclasses import replace
 
 import promises
 import pytest
+from cases import cases
 
 from dispatcher import cli
 from dispatcher.cli.jobs import top as command
@@ -22,6 +23,31 @@ from ..conftest import Launched, OnRecord, Terminal
 
 RUN_ID = "20260131-142501-k3f9x2"
 ENDED = frame(type="verdict", exit_code=3, lines=[])
+
+
+@cases(
+    ("environ", "terminals", "same", "is_one"),
+    [
+        ({"TERM": "xterm"}, {1, 2}, True, True),
+        ({"TERM": "xterm"}, {1, 2}, False, False),
+        ({"TERM": "xterm"}, {1}, True, False),
+        ({"TERM": "xterm"}, {2}, True, False),
+        ({"TERM": "dumb"}, {1, 2}, True, False),
+        ({"TERM": "unknown"}, {1, 2}, True, False),
+        ({"TERM": ""}, {1, 2}, True, False),
+        ({}, {1, 2}, True, False),
+    ],
+)
+def test_whether_there_is_a_screen(
+    monkeypatch: pytest.MonkeyPatch, environ: dict[str, str], terminals: set[int], same: bool,
+    is_one: bool,
+) -> None:  # fmt: skip
+    monkeypatch.delenv("TERM", raising=False)
+    for name, value in environ.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(os, "isatty", lambda fd: fd in terminals)
+    monkeypatch.setattr(command, "same_file", lambda one, other: same)
+    assert command.is_screen() is is_one
 
 
 def snapshot(*cpu: float | None, alive: bool = True) -> Snapshot:

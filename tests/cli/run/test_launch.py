@@ -136,8 +136,6 @@ def test_one_file_for_all_ranks_in_pieces(
         (["--metrics", "no/where"], "--metrics no/where: no such file or directory"),
         (["--log-dir", "/dev/null/x"], "--log-dir /dev/null/x: not a directory"),
         (["--json"], "--json needs --dry-run"),
-        (["--watch"], "--watch: standard output and standard error are not one terminal"),
-        (["--watch", "--detach"], "--watch needs a screen, and --detach has none"),
         (["--detach", "--rank0"], "--rank0 needs a screen, and --detach has none"),
         (["--exclude-unhealthy", "--check", "none"], "--exclude-unhealthy needs a check"),
         (["--agent-python", "a b"], "--agent-python"),

@@ -30,7 +30,7 @@ from dispatcher.model.paths import RunPaths
 from dispatcher.output.buffered import BufferedSink, Filtered
 from dispatcher.output.monitor.run_progress import Progress
 from dispatcher.output.terminal.live_terminal import FIRST as SHOWN_AFTER
-from dispatcher.output.terminal.screen import PARTIAL, STATE, Screen, Writer
+from dispatcher.output.terminal.screen import PARTIAL, STATE, Writer
 from dispatcher.plan.job.placement import FIRST
 
 from ..conftest import Terminal
@@ -203,15 +203,9 @@ def test_the_screen_without_a_terminal(
     streams: Streams, capfdbinary: pytest.CaptureFixture[bytes]
 ) -> None:
     streams(set())
-    over: list[Screen] = []
-
-    def before(screen: Screen) -> Sink:
-        over.append(screen)
-        return screen
-
     sink, progress = open_screen(
         shown(only_ranks="1"), RankLabels("rank", Locations), ["n1"], on_broken=lambda: None,
-        files_keep_all=False, over=before,
+        files_keep_all=False,
     )  # fmt: skip
     assert progress is None
     assert isinstance(sink, Filtered)
@@ -220,7 +214,6 @@ def test_the_screen_without_a_terminal(
         sink.output(rank, 2, b"y\n")
     sink.close()
     assert capfdbinary.readouterr() == (b"[1] x\n", b"[1] y\n")
-    assert len(over) == 1
 
 
 @pytest.mark.parametrize(("quiet", "draws"), [(False, True), (True, False)])

@@ -17,7 +17,7 @@ from dispatcher.core.events.run_events import Entry
 from dispatcher.model.failure import Failure, Kind
 from dispatcher.output.monitor.live_table import LAST, Snapshot, Table
 from dispatcher.output.terminal.footer import drawn
-from dispatcher.output.terminal.watch_table import (
+from dispatcher.output.terminal.rank_table import (
     HELP,
     SORTS,
     ViewState,
@@ -187,10 +187,9 @@ def picture(
     look: ViewState | None = None,
     columns: int = 100,
     rows: int = 12,
-    notes: Any = (),
 ) -> list[str]:
     """What a terminal shows, which nothing but text may reach."""
-    lines, _ = WatchTable(["n0", "n1"]).lines(snapshot, look or ViewState(), notes, columns, rows)
+    lines, _ = WatchTable(["n0", "n1"]).lines(snapshot, look or ViewState(), columns, rows)
     emulator = Emulator(columns + 1, rows)
     emulator.feed(b"\r\n".join(line for line, _ in drawn(lines, columns)))
     assert emulator.answers == []
@@ -216,7 +215,7 @@ def test_the_whole_picture() -> None:
     run.now += 65
     for at in (1.0, 3.0):
         run.sample(0, at, at, GpuSample(0, 97.0, 40 * GIB, 80 * GIB, 612.4, 61.0))
-    lines = picture(run.table.snapshot(), notes=["note: hello"])
+    lines = picture(run.table.snapshot())
     assert "2 hosts: 2 running · 4 ranks: 4 running" in lines[0]
     assert lines[1].split() == [
         "RANK", "HOST", "LOCAL", "PID", "STATE", "CPU", "RSS", "GPU", "GMEM", "POWER", "SILENCE",
@@ -266,7 +265,6 @@ def test_the_whole_picture() -> None:
         "65",
         "s",
     ]
-    assert lines[-2] == "note: hello"
     assert lines[-1] == f"1-4 of 4, by rank   {HELP}"
 
 
@@ -282,18 +280,16 @@ def test_hostile_lines_and_markup_stay_text() -> None:
 def test_it_fits_into_any_window(columns: int, rows: int) -> None:
     run = Run()
     run.table.output(0, 1, b"wide " * 100)
-    lines, _ = WatchTable(["n0", "n1"]).lines(
-        run.table.snapshot(), ViewState(), ["n" * 500], columns, rows
-    )
+    lines, _ = WatchTable(["n0", "n1"]).lines(run.table.snapshot(), ViewState(), columns, rows)
     assert len(lines) <= rows
     assert all(line.cell_len <= columns for line in lines)
 
 
 def test_scrolling_ends_where_the_rows_do() -> None:
     watch, snapshot = WatchTable(["n0", "n1"]), Run().table.snapshot()
-    _, look = watch.lines(snapshot, ViewState(top=99), [], 80, 5)  # two rows of four
+    _, look = watch.lines(snapshot, ViewState(top=99), 80, 5)  # two rows of four
     assert (look.top, watch.page) == (2, 2)
-    lines, _ = watch.lines(snapshot, look, [], 80, 5)
+    lines, _ = watch.lines(snapshot, look, 80, 5)
     assert [line.plain.split()[0] for line in lines[2:4]] == ["2", "3"]
 
 
@@ -355,5 +351,5 @@ def test_any_keys_leave_a_look_that_can_be_drawn(typed: list[bytes]) -> None:
     for data in typed:
         for key in keys(data):
             look = look.pressed(key, watch.page)
-        lines, look = watch.lines(snapshot, look, [], 60, 8)
+        lines, look = watch.lines(snapshot, look, 60, 8)
         assert 0 < len(lines) <= 8

@@ -13,7 +13,7 @@ from rig import wait_for
 
 from ..background import WAITS, detach, dispatch, go, jobs, up
 from ..conftest import PROGRAM, Desk, script
-from ..output.test_watch import Chair
+from ..seat import Chair
 
 HOSTS = ("-H", "localhost:2")
 

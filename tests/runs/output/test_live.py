@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import re
 import signal
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from ..conftest import Desk
-from ..seat import SIGN, Seat, status_of
+from ..seat import SIGN, Chair, Seat, status_of
 
 BAR = 'for i in 1 2 3; do printf "\\r$i of 3"; sleep 0.4; done; echo; echo "end of $RANK"'
 STEPS = BAR.replace("sleep 0.4", "until [ $i != 2 ] || [ -e seen ]; do sleep 0.1; done")
@@ -97,3 +98,25 @@ def test_rich_is_loaded_only_where_something_is_drawn(desk: Desk) -> None:
     assert done.returncode == 0
     assert b"dispatcher.output.terminal.screen" in done.stderr
     assert b"import 'rich" not in done.stderr
+
+
+def test_enter_leaves_nothing_of_a_footer(desk: Desk) -> None:
+    def shows(wanted: int, lines: list[str]) -> bool:
+        return len(lines) >= wanted and status_of(lines) != ""
+
+    chair = Chair(desk)
+    text = "[ $RANK = 0 ] || exec sleep 1000; while :; do echo line; sleep 0.3; done"
+    chair.start("-H", "localhost:2", "--no-python", "sh", "-c", text)
+    chair.until(lambda lines: "2 running" in status_of(lines))
+    for _ in range(4):
+        wanted = len(chair.emulator.lines()) + 3
+        chair.press(b"text\r")
+        lines = chair.until(partial(shows, wanted))
+    # one may be echoed in the very moment in which the footer is drawn
+    assert sum(line.startswith(SIGN) for line in chair.kept(lines)) <= 2
+    shown = [line for line in lines if not line.startswith(SIGN)]
+    assert shown.count("[0] line") >= len(shown) - 4
+    chair.press(b"\x03")
+    code, _ = chair.end()
+    assert code == 128 + signal.SIGINT
+    chair.close()

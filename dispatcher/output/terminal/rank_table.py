@@ -1,32 +1,151 @@
-"""The table of all ranks on a whole screen: what it looks like, and what a key changes. Pure.
+"""The table of all ranks on a terminal's other screen: ``dispatch top``.
 
-A moment of the run (``live_table.Snapshot``) and a ``ViewState`` go in, lines come out. Loaded only
-where it is drawn: rich takes longer to load than a short run takes.
+``TableView`` follows the keys and draws a moment of the run (``live_table.Snapshot``) on an
+``AltScreen``, whose descriptor is our own (the terminal opened once more by its name): it can be
+made non-blocking without changing the user's shell, so a paused terminal costs pictures, and holds
+nobody. Echo and line mode are off while we draw; signals stay on, so Ctrl-C, Ctrl-Z and Ctrl-S do
+what they always do. ``leave`` gives back what was changed. Only SIGKILL leaves the terminal
+changed, as with any full-screen program: reset(1).
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import os
 import re
+import select
+import termios
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from rich.text import Text
 
 from dispatcher.model.hostset import fold
 from dispatcher.output.monitor.live_table import Row, Snapshot
 from dispatcher.output.monitor.run_progress import NOTHING
-from dispatcher.output.terminal.footer import Footer, duration
+from dispatcher.output.terminal.footer import Footer, drawn, duration
 from dispatcher.output.text.sanitize import sanitize_text
 from dispatcher.plan.job.placement import name
 
-#: notes of dispatch itself below the table; characters of a filter
-NOTES_SHOWN, MOST_FILTER = 3, 64
+#: the other screen, no cursor; and back
+ENTER, LEAVE = b"\x1b[?1049h\x1b[?25l\x1b[2J", b"\x1b[?25h\x1b[?1049l"
+#: seconds that a terminal may take for the last bytes
+LAST = 1.0
+
+
+class AltScreen:
+    """The terminal that the descriptor ``fd`` leads to. Raises: OSError if it is none."""
+
+    def __init__(self, fd: int) -> None:
+        name = os.ttyname(fd)
+        try:
+            flags = os.O_RDWR | os.O_NOCTTY | os.O_NONBLOCK | os.O_CLOEXEC
+            self._fd = os.open(name, flags)
+        except OSError:  # another user's, or of another /dev: then the one we were given
+            self._fd = os.dup(fd)
+        self._before: list[Any] | None = None
+        self._rest = b""
+        self._size = (0, 0)
+
+    @property
+    def taken(self) -> bool:
+        """Whether we are on it, and have to give it back."""
+        return self._before is not None
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether we are in the foreground; a terminal that rules no processes is always ours."""
+        try:
+            return os.tcgetpgrp(self._fd) == os.getpgrp()
+        except OSError:
+            return True
+
+    def enter(self) -> bool:
+        """Take the terminal; False where that may not be now. Raises: OSError, termios.error."""
+        if not self.is_ours:
+            return False
+        if self._before is None:
+            self._before = termios.tcgetattr(self._fd)
+        modes = termios.tcgetattr(self._fd)
+        modes[3] &= ~(termios.ICANON | termios.ECHO)
+        modes[6][termios.VMIN], modes[6][termios.VTIME] = 0, 0
+        termios.tcsetattr(self._fd, termios.TCSANOW, modes)
+        self._rest = ENTER
+        self._flush()
+        return True
+
+    def leave(self) -> None:
+        """Give the terminal back."""
+        if self._before is None:
+            return
+        before, self._before = self._before, None
+        with contextlib.suppress(OSError, termios.error):  # it may have gone away
+            if self.is_ours:
+                # without IXON for a moment, output goes on that Ctrl-S had paused
+                awake = [before[0] & ~termios.IXON, *before[1:]]
+                termios.tcsetattr(self._fd, termios.TCSANOW, awake)
+                termios.tcsetattr(self._fd, termios.TCSANOW, before)
+            # what is left of a picture must not stand before it
+            self._rest = self._rest[-1:] and b"\x18"  # CAN ends a sequence that is cut
+            self._rest += LEAVE
+            while self._rest and select.select([], [self._fd], [], LAST)[1]:
+                self._flush()
+        self._rest = b""
+
+    def close(self) -> None:
+        """Give back the terminal as it was, for good."""
+        self.leave()
+        os.close(self._fd)
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """(columns, rows)."""
+        try:
+            found = os.get_terminal_size(self._fd)
+        except OSError:
+            return 80, 24
+        return max(1, found.columns), max(1, found.lines)
+
+    def draw(self, lines: Sequence[bytes]) -> None:
+        """Show these lines and nothing else; dropped while the terminal takes nothing.
+
+        Raises: OSError.
+        """
+        self._flush()
+        if self._rest or not self.taken:
+            return
+        size, self._size = self._size, self.size
+        wipe = b"\x1b[2J" if size != self._size else b""
+        body = b"\r\n".join(line + b"\x1b[K" for line in lines)
+        self._rest = wipe + b"\x1b[H" + body + b"\x1b[J"
+        self._flush()
+
+    def typed(self) -> bytes:
+        """What was typed since; b"" if nothing. Raises: OSError."""
+        if not self.taken or not self.is_ours:
+            return b""
+        try:
+            return os.read(self._fd, 1024)
+        except BlockingIOError:
+            return b""
+
+    def _flush(self) -> None:
+        try:
+            while self._rest:
+                self._rest = self._rest[os.write(self._fd, self._rest) :]
+        except BlockingIOError:
+            pass
+
+
+#: characters of a filter
+MOST_FILTER = 64
 
 #: seconds of silence that are worth a colour
 LONG = 60.0
 
-HELP = "q lines  s sort  / filter  \N{UPWARDS ARROW}\N{DOWNWARDS ARROW} PgUp PgDn scroll"
+HELP = "q quit  s sort  / filter  \N{UPWARDS ARROW}\N{DOWNWARDS ARROW} PgUp PgDn scroll"
 
 #: what s goes through: name -> what the first rows have most of; rank is the plain order
 SORTS: dict[str, Callable[[Row], float]] = {
@@ -108,7 +227,7 @@ class WatchTable:
         self.page = 1  # rows of the last picture
 
     def lines(
-        self, snapshot: Snapshot, view: ViewState, notes: Sequence[str], columns: int, height: int
+        self, snapshot: Snapshot, view: ViewState, columns: int, height: int
     ) -> tuple[list[Text], ViewState]:
         """At most ``height`` lines, none wider than ``columns``; and the look, scrolled no further
         than there are rows."""
@@ -117,14 +236,13 @@ class WatchTable:
             names = sanitize_text(fold(snapshot.late))
             head.append(Text(f"GPUs do not answer: {names}", style="yellow"))
         head += [Text(sanitize_text(words), style="yellow") for words in snapshot.slow]
-        below = [Text(sanitize_text(note), style="yellow") for note in notes[-NOTES_SHOWN:]]
         rows = selected(snapshot.rows, view)
-        self.page = max(1, height - len(head) - len(below) - 2)
+        self.page = max(1, height - len(head) - 2)
         view = dataclasses.replace(view, top=max(0, min(view.top, len(rows) - self.page)))
         seen = rows[view.top : view.top + self.page]
         lines = [*head, *table(seen, snapshot.rows, view.sort)]
-        lines += [Text()] * (height - len(lines) - len(below) - 1)
-        lines += [*below, _status(view, len(rows), len(seen))]
+        lines += [Text()] * (height - len(lines) - 1)
+        lines.append(_status(view, len(rows), len(seen)))
         for line in lines:
             line.truncate(columns, overflow="ellipsis")
             line.no_wrap = True
@@ -220,3 +338,46 @@ _COLUMNS: list[
      _any_gpu),
     ("SILENCE", True, _silence, _always),
 ]  # fmt: skip
+
+
+#: seconds between two pictures
+EVERY = 0.5
+#: a picture comes half a second later for each so many ranks: to draw 512 takes 12 ms
+MANY = 256
+
+
+class TableView:
+    """Draws ``snapshot`` on ``alt_screen`` and follows the keys. hosts: node -> name."""
+
+    def __init__(
+        self, alt_screen: AltScreen, hosts: Sequence[str], snapshot: Callable[[], Snapshot]
+    ) -> None:
+        self.alt_screen = alt_screen
+        self._shot = snapshot
+        self._table, self._look = WatchTable(hosts), ViewState()
+        self._next = 0.0
+
+    def turn(self, now: float) -> bool:
+        """Look at the keys and draw when it is time; False when the user has left.
+
+        Raises: OSError, termios.error when the terminal is gone.
+        """
+        if not self.alt_screen.is_ours:
+            return True
+        if not self.alt_screen.taken:
+            self.alt_screen.enter()
+            self._next = now
+        for key in keys(self.alt_screen.typed()):
+            self._look = self._look.pressed(key, self._table.page)
+            self._next = now
+        if self._look.over:
+            return False
+        if now >= self._next:
+            self._next = now + EVERY
+            columns, rows = self.alt_screen.size
+            wide = max(1, columns - 1)  # a full line may leave the cursor in either of two places
+            shot = self._shot()
+            self._next += EVERY * (len(shot.rows) // MANY)
+            lines, self._look = self._table.lines(shot, self._look, wide, rows)
+            self.alt_screen.draw([line for line, _ in drawn(lines, wide)])
+        return True
