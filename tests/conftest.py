@@ -134,13 +134,6 @@ def new_cluster(rig: None) -> Iterator[Callable[..., Cluster]]:
         yield lambda *arguments, **options: stack.enter_context(Cluster(*arguments, **options))
 
 
-@pytest.fixture
-def isolated(_session_cluster: Cluster) -> None:
-    """Skips where hosts cannot have their own name, files, processes and network."""
-    if not _session_cluster.isolated:
-        pytest.skip(f"needs hosts made of namespaces: {_session_cluster.why_loopback}")
-
-
 def mpi_library(**environ: str) -> str:
     """What the MPI library says it is that mpi4py loads; "" if there is none."""
     program = "from mpi4py import MPI; print(MPI.Get_library_version())"

@@ -1,8 +1,6 @@
 """Who runs where: the processes of every host, except those that make it a host.
 
-In a netns cluster a process belongs to the host whose pid namespace it is in; nothing can hide.
-In a loopback cluster it belongs to the host whose sshd is its ancestor, or whose mark it carries
-in its environment: a daemon that left both behind is not seen.
+A process belongs to the host whose pid namespace it is in, so none can hide.
 """
 
 from __future__ import annotations
@@ -12,8 +10,6 @@ import os
 from collections.abc import Collection, Iterator
 
 from .layout import Member, Record
-
-MARK = "RIG_HOST"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,17 +32,16 @@ def census(
     Left out: the init and the sshd processes of each host; whatever ran ``ps`` is outside.
     """
     wanted = [member for member in record.members if hosts is None or member.name in hosts]
-    find = _by_namespace if record.build == "netns" else _by_ancestry
     found = [
         process
-        for process in find(record, wanted)
+        for process in _inside(wanted)
         if run_id is None or _carries(process.outer, "DISPATCH_RUN_ID", run_id)
     ]
     order = {member.name: place for place, member in enumerate(wanted)}
     return sorted(found, key=lambda process: (order[process.host], process.pid))
 
 
-def _by_namespace(record: Record, wanted: list[Member]) -> Iterator[Process]:
+def _inside(wanted: list[Member]) -> Iterator[Process]:
     spaces = {}
     for member in wanted:
         space = _link(f"/proc/{member.pid}/ns/pid")
@@ -61,23 +56,6 @@ def _by_namespace(record: Record, wanted: list[Member]) -> Iterator[Process]:
             continue
         inner = int(status["NSpid"].split()[-1])
         yield Process(host.name, inner, pid, status["State"][0], _command(pid, status["Name"]))
-
-
-def _by_ancestry(record: Record, wanted: list[Member]) -> Iterator[Process]:
-    statuses = {pid: status for pid in pids() if (status := status_of(pid))}
-    roots = {member.pid: member for member in wanted if member.pid}
-    mine = str(os.getuid())
-    for pid, status in statuses.items():
-        if status["Name"].startswith("sshd") or status["Uid"].split()[0] != mine:
-            continue
-        ancestor, steps = pid, 0
-        while ancestor in statuses and ancestor not in roots and steps < 64:
-            ancestor, steps = int(statuses[ancestor]["PPid"]), steps + 1
-        member = roots.get(ancestor) or next(
-            (m for m in wanted if _carries(pid, MARK, f"{record.name}/{m.name}")), None
-        )
-        if member is not None:
-            yield Process(member.name, pid, pid, status["State"][0], _command(pid, status["Name"]))
 
 
 def pids() -> list[int]:

@@ -37,7 +37,10 @@ def why_not() -> str | None:
             return f"the rig needs {tool}: apt-get install openssh-server openssh-client"
     if os.getuid() == 0 and shutil.which("ip", path=roots_path()) is None:
         return "the rig needs ip: apt-get install iproute2"
-    return None
+    refused = subprocess.run(
+        [sys.executable, "-IS", PROGRAM, "may"], capture_output=True, text=True, check=False
+    ).stderr
+    return refused.removeprefix("cluster: ").strip() or None
 
 
 def hear_signals() -> None:
@@ -99,16 +102,6 @@ class Cluster:
         self.command("down", limit=60)
 
     @property
-    def isolated(self) -> bool:
-        """Whether hosts have their own name, files, processes and network."""
-        return self._record.build == "netns"
-
-    @property
-    def why_loopback(self) -> str:
-        """Why they have not."""
-        return self._record.reason
-
-    @property
     def shared(self) -> str:
         """A directory that is the same on ``login`` and all hosts."""
         return os.path.join(self._record.directory, "shared")
@@ -139,7 +132,7 @@ class Cluster:
         to it arrive there, SIGKILL too.
         """
         words = ["enter", "--name", self.name, *(["--root"] if root else []), host, "--"]
-        if self.isolated and layout.alive(self._record):
+        if layout.alive(self._record):
             for member in self._record.members:  # the same without a parser and a look at the disk
                 if member.name == host:
                     words = ["_enter", host, str(member.pid), "root" if root else "user"]

@@ -6,12 +6,11 @@ import argparse
 import os
 import pwd
 import select
-import shlex
 import signal
 import sys
 from collections.abc import Sequence
 
-from . import census, entry, fabric, host, keeper, layout, loopback, sshd
+from . import census, entry, fabric, host, keeper, layout, sshd
 from .host import Furniture
 from .layout import LOGIN, Member, Record, RigError
 
@@ -40,19 +39,14 @@ def up(options: argparse.Namespace) -> int:
     layout.claim(options.name)
     lines = [f"MaxStartups {options.max_startups}", *options.sshd]
     try:
-        reason = why_loopback(options)
-        if reason:
-            if not options.loopback:
-                print(f"cluster: loopback sshd instead of namespaces: {reason}", file=sys.stderr)
-            loopback.bring_up(options.name, members, lines, options.owner, reason)
-        else:
-            up_with_namespaces(options, members, lines)
+        may()
+        keep(options, members, lines)
     except BaseException:
         remove(options.name)
         raise
     record = layout.load(options.name)
     if not options.quiet:
-        print(f"cluster {record.name}: {record.summary()} are up ({record.build})")
+        print(f"cluster {record.name}: {record.summary()} are up")
         mine = "" if record.name == "rig" else f" --name {record.name}"
         print(
             f"  use it:    scripts/cluster enter{mine} login -- ssh {record.hosts[0].name} hostname"
@@ -61,9 +55,7 @@ def up(options: argparse.Namespace) -> int:
     return 0
 
 
-def up_with_namespaces(
-    options: argparse.Namespace, members: Sequence[Member], lines: Sequence[str]
-) -> None:
+def keep(options: argparse.Namespace, members: Sequence[Member], lines: Sequence[str]) -> None:
     """Write what the hosts share, start the keeper, wait for its word."""
     furniture = Furniture(
         directory=layout.directory(options.name),
@@ -147,10 +139,8 @@ def shared_directories(more: Sequence[str]) -> list[str]:
     return list(dict.fromkeys(map(os.path.realpath, filter(None, wanted))))
 
 
-def why_loopback(options: argparse.Namespace) -> str:
-    """Why this process may not make hosts of namespaces, which a child tries; "" when it may."""
-    if options.loopback or os.environ.get("RIG_LOOPBACK"):
-        return "it was asked for"
+def may(options: argparse.Namespace | None = None) -> int:
+    """0 if this process may make hosts of namespaces, which a child tries. Raises: RigError."""
     heard, report = os.pipe()
     if os.fork() == 0:
         try:
@@ -166,7 +156,9 @@ def why_loopback(options: argparse.Namespace) -> str:
     with open(heard) as file:
         said = file.read()
     os.wait()
-    return "" if said == "it may" else said or "the trial died"
+    if said != "it may":
+        raise RigError(f"needs hosts made of namespaces: {said or 'the trial died'}")
+    return 0
 
 
 def down(options: argparse.Namespace) -> int:
@@ -188,11 +180,8 @@ def down(options: argparse.Namespace) -> int:
 def remove(name: str) -> None:
     """End everything cluster ``name`` has, alive or stale; returns when it is gone."""
     record = layout.read(name)
-    if record is not None:
-        if record.build == "loopback":
-            loopback.bring_down(record)
-        elif layout.alive(record):
-            end_keeper(record)
+    if record is not None and layout.alive(record):
+        end_keeper(record)
     layout.discard(name)
 
 
@@ -215,20 +204,8 @@ def enter(options: argparse.Namespace) -> int:
         command = command[1:]
     member = record.member(options.host)
     command = command or [os.environ.get("SHELL", "/bin/sh")]
-    if record.build == "netns":
-        who = "root" if options.root else "user"
-        return entry.main([member.name, str(member.pid), who, *command])
-    if options.root:
-        raise RigError(f"{member.name}: is no host of its own, whose root one could be")
-    env = loopback.environment(record, os.environ)
-    if member.name != LOGIN:
-        script = f"cd {shlex.quote(os.getcwd())} 2>/dev/null; exec {shlex.join(command)}"
-        command = ["ssh", *(["-t"] if sys.stdin.isatty() else []), member.name, script]
-    sys.stdout.flush()
-    try:
-        os.execvpe(command[0], command, env)
-    except OSError as error:
-        raise RigError(f"{command[0]}: {error.strerror}") from None
+    who = "root" if options.root else "user"
+    return entry.main([member.name, str(member.pid), who, *command])
 
 
 def hosts(options: argparse.Namespace) -> int:
@@ -249,26 +226,18 @@ def ps(options: argparse.Namespace) -> int:
 def cut(options: argparse.Namespace) -> int:
     record = layout.load(options.name)
     members = [record.member(name) for name in options.hosts]
-    if record.build == "netns":
-        fabric.enter(record.keeper)
+    fabric.enter(record.keeper)
     for member in members:
-        if record.build == "loopback":
-            loopback.signal_sshds(member, signal.SIGSTOP)
-        else:
-            fabric.cut(member.index, options.way)
+        fabric.cut(member.index, options.way)
     return 0
 
 
 def mend(options: argparse.Namespace) -> int:
     record = layout.load(options.name)
     members = [record.member(name) for name in options.hosts]
-    if record.build == "netns":
-        fabric.enter(record.keeper)
+    fabric.enter(record.keeper)
     for member in members:
-        if record.build == "loopback":
-            loopback.signal_sshds(member, signal.SIGCONT)
-        else:
-            fabric.mend(member.index)
+        fabric.mend(member.index)
     return 0
 
 
@@ -276,12 +245,8 @@ def power_off(options: argparse.Namespace) -> int:
     """Cut first, so that nothing the dying kernel objects send gets out; then kill the init."""
     record = layout.load(options.name)
     members = [record.member(name) for name in options.hosts]
-    if record.build == "netns":
-        fabric.enter(record.keeper)
+    fabric.enter(record.keeper)
     for member in members:
-        if record.build == "loopback":
-            loopback.signal_sshds(member, signal.SIGKILL, everything=True)
-            continue
         if layout.birth(member.pid) is None:
             raise RigError(f"{member.name}: this host is off")
         fabric.cut(member.index)
@@ -295,12 +260,7 @@ def clusters(options: argparse.Namespace) -> int:
         if record is None or layout.abandoned(name):
             print(f"{name}\t{'stale' if layout.abandoned(name) else 'being built'}")
         else:
-            print(f"{name}\t{record.build}\t{record.summary()}")
-    return 0
-
-
-def _keep(options: argparse.Namespace) -> int:
-    loopback.keep(options.cluster, options.end)
+            print(f"{name}\t{record.summary()}")
     return 0
 
 
@@ -330,7 +290,6 @@ def parser() -> argparse.ArgumentParser:
         metavar="DIR",
         help="visible on all hosts, as by NFS",
     )
-    this.add_argument("--loopback", action="store_true", help="unprivileged sshd, no namespaces")
     this.add_argument("--owner", type=int, default=0, metavar="PID", help="down when PID ends")
     this.add_argument("--quiet", action="store_true")
 
@@ -361,8 +320,5 @@ def parser() -> argparse.ArgumentParser:
     this.add_argument("hosts", nargs="+", metavar="HOST")
 
     command("list", clusters, "all clusters of this user")
-    this = commands.add_parser("_keep")
-    this.set_defaults(run=_keep)
-    this.add_argument("cluster")
-    this.add_argument("end", type=int)
+    command("may", may, "whether this user can make a cluster here")
     return top

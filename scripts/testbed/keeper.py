@@ -80,7 +80,6 @@ def keep(
         layout.save(
             Record(
                 name=name,
-                build="netns",
                 keeper=layout.own_pid(),
                 keeper_birth=layout.birth(layout.own_pid()) or 0,
                 owner=owner,

@@ -33,7 +33,7 @@ class RigError(Exception):
 
 @dataclasses.dataclass(frozen=True)
 class Member:
-    """One host: ``pid`` is its init (netns) or its sshd (loopback), as this machine counts."""
+    """One host: ``pid`` is its init, as this machine counts."""
 
     name: str
     index: int
@@ -44,19 +44,14 @@ class Member:
 
 @dataclasses.dataclass(frozen=True)
 class Record:
-    """A cluster that is up. ``build`` is ``netns`` or ``loopback``; ``owner`` 0 means nobody.
-
-    ``reason`` says why it is of loopback.
-    """
+    """A cluster that is up; ``owner`` 0 means nobody."""
 
     name: str
-    build: str
     keeper: int
     keeper_birth: int
     owner: int
     user: str
     members: tuple[Member, ...]
-    reason: str = ""
 
     @property
     def directory(self) -> str:
@@ -158,10 +153,8 @@ def save(record: Record) -> None:
     """Write the record so that no reader ever sees half of it."""
     path = os.path.join(record.directory, "cluster.json")
     with open(path + ".new", "w") as file:
-        fields = dataclasses.asdict(record)
-        if not record.reason:
-            del fields["reason"]  # as other checkouts of this user may not know it yet
-        json.dump(fields, file, indent=1)
+        # other checkouts of this user read the records, and the older ones ask for "build"
+        json.dump({**dataclasses.asdict(record), "build": "netns"}, file, indent=1)
     os.rename(path + ".new", path)
 
 

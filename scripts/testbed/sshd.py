@@ -1,4 +1,4 @@
-"""Keys and configuration files of sshd and of its clients; the same for both builds.
+"""Keys and configuration files of sshd and of its clients.
 
 sshd's defaults get in the way of a launcher in ways that should be chosen, not met by chance:
 ``MaxStartups`` drops connections at random above 10 at once, so it is set on purpose here and

@@ -10,7 +10,7 @@ from rig import Cluster
 
 RANK = str(Path(__file__).with_name("over_hosts.py"))
 
-pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("isolated", "torch_ranks")]
+pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("torch_ranks")]
 
 
 def command(mpi: str, hosts: str, each: int, *arguments: str) -> list[str]:

@@ -23,7 +23,7 @@ with comm.init(device='cpu') as job:
     job.mpi.Barrier()
 """
 
-pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("isolated", "torch_ranks")]
+pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("torch_ranks")]
 
 
 def dispatch(cluster: Cluster, *words: str) -> subprocess.CompletedProcess[str]:

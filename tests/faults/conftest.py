@@ -162,19 +162,19 @@ def parent(pid: int) -> int:
 
 
 @pytest.fixture
-def job(isolated: None, cluster: Cluster) -> Iterator[Callable[..., Job]]:
+def job(cluster: Cluster) -> Iterator[Callable[..., Job]]:
     """``job(kind, *options)`` on the four hosts that all tests share."""
     yield from _jobs(cluster)
 
 
 @pytest.fixture
-def own_job(isolated: None, new_cluster: Callable[..., Cluster]) -> Iterator[Callable[..., Job]]:
+def own_job(new_cluster: Callable[..., Cluster]) -> Iterator[Callable[..., Job]]:
     """``own_job(kind, *options)`` on three hosts of the test's own, to cut and to power off."""
     yield from _jobs(new_cluster(3))
 
 
 @pytest.fixture
-def job_on(isolated: None) -> Iterator[Callable[..., Job]]:
+def job_on() -> Iterator[Callable[..., Job]]:
     """``job_on(cluster, kind, *options)`` on hosts that the test has prepared."""
     made: list[Job] = []
 

@@ -204,7 +204,7 @@ class TestAgents:
         assert re.search(r"note: n2: killed \d process", said), said  # by a new connection
         run.clean(2 + SLACK)
 
-    def test_both_are_killed_at_the_start(self, cluster: Cluster, isolated: None) -> None:  # row 19
+    def test_both_are_killed_at_the_start(self, cluster: Cluster) -> None:  # row 19
         """Of a host where no rank was started, only the agent's folder is left."""
         words = [sys.executable, WITHOUT, "both at the start", "-H", "n[1-2]:1", "--no-python"]
         before = cluster.run(["ls", "/tmp"], "n2").stdout
@@ -424,7 +424,7 @@ def reset(cluster: Cluster, host: str, who: str) -> None:
         pytest.skip(f"ss resets nothing here: {done.stderr.strip()[:200]}")
 
 
-def test_one_host_lacks_the_program(new_cluster: Callable[..., Cluster], isolated: None) -> None:
+def test_one_host_lacks_the_program(new_cluster: Callable[..., Cluster]) -> None:
     cluster = new_cluster(3)  # row 13
     program, mark = (os.path.join(cluster.shared, name) for name in ("program", "mark"))
     with open(program, "w") as file:
@@ -459,7 +459,7 @@ def frozen() -> object:
 
 @pytest.mark.nightly
 def test_a_host_cut_off_while_its_agent_begins_keeps_nothing(
-    new_cluster: Callable[..., Cluster], isolated: None
+    new_cluster: Callable[..., Cluster],
 ) -> None:  # row 29
     """Its first bytes arrive, the rest of its source does not."""
     cluster = new_cluster(2)
@@ -473,9 +473,7 @@ def test_a_host_cut_off_while_its_agent_begins_keeps_nothing(
     wait_for(lambda: not cluster.on_hosts(), SOURCE_LIMIT + SLACK, "nothing is left on n1")
 
 
-def test_who_cannot_reach_node_0_is_not_lost_over_it(
-    new_cluster: Callable[..., Cluster], isolated: None
-) -> None:
+def test_who_cannot_reach_node_0_is_not_lost_over_it(new_cluster: Callable[..., Cluster]) -> None:
     """An agent that tries gives no heartbeat for longer than three of them."""
     cluster = new_cluster(3)
     firewall(cluster, "n1", "--syn", "-j", "DROP", to=("!", *SSH))

@@ -6,7 +6,6 @@ import json
 import sys
 from pathlib import Path
 
-import pytest
 from rig import Cluster
 
 DISPATCH = [sys.executable, "-m", "dispatcher"]
@@ -33,8 +32,6 @@ OF_START = {
 }
 SUDO, COMMAND, LOGIN = "sudo-refused", "hosts-failed", "command-did-not-start"
 ELSEWHERE = {*OF_CONFIG, *OF_START, SUDO, COMMAND, LOGIN}
-
-pytestmark = pytest.mark.usefixtures("isolated")
 
 
 def test_hosts_that_cannot_be_reached(cluster: Cluster) -> None:

@@ -61,7 +61,7 @@ def test_ssh_from_login_needs_no_options(cluster: Cluster) -> None:
         assert (ended.stdout, ended.stderr, ended.returncode) == ("here\n", "", 0)
 
 
-def test_hosts_reach_each_other(cluster: Cluster, isolated: None) -> None:
+def test_hosts_reach_each_other(cluster: Cluster) -> None:
     ended = cluster.run(["ssh", "n1", "ssh", "n4", "hostname"])
     assert (ended.stdout, ended.stderr) == ("n4\n", "")
 
@@ -78,7 +78,7 @@ def test_standard_input_and_environment_arrive(cluster: Cluster) -> None:
     assert ended.stdout == "a\nblue\n"
 
 
-def test_each_host_has_its_own_name_processes_and_files(cluster: Cluster, isolated: None) -> None:
+def test_each_host_has_its_own_name_processes_and_files(cluster: Cluster) -> None:
     for host in cluster.hosts:
         mark = f"for place in /tmp /dev/shm /run; do echo x > $place/only-{host}; done"
         cluster.run(["sh", "-c", mark], host, check=True)
@@ -94,14 +94,14 @@ def test_each_host_has_its_own_name_processes_and_files(cluster: Cluster, isolat
             assert not os.path.exists(f"{path}/only-{host}"), f"{host} wrote to our {path}"
 
 
-def test_each_host_has_its_own_network(cluster: Cluster, isolated: None) -> None:
+def test_each_host_has_its_own_network(cluster: Cluster) -> None:
     seen = cluster.run(["ls", "/sys/class/net"], "n2").stdout.split()
     assert sorted(set(seen) - {"bonding_masters"}) == ["eth0", "lo"]
     assert cluster.run(["getent", "hosts", "n3"], "n2").stdout.split() == ["10.77.0.5", "n3"]
     assert cluster.run(["getent", "hosts", "example.org"], "n2").returncode == 2
 
 
-def test_the_machine_keeps_its_own_home(cluster: Cluster, isolated: None) -> None:
+def test_the_machine_keeps_its_own_home(cluster: Cluster) -> None:
     seen = cluster.run(["sh", "-c", "cat ~/.bashrc ~/.profile; ls -A ~/.ssh"], "n1").stdout
     assert seen.split() == ["authorized_keys", "id_ed25519", "id_ed25519.pub", "known_hosts"]
     home = os.path.expanduser("~/.ssh/known_hosts")
@@ -119,9 +119,7 @@ def test_shared_files_are_the_same_everywhere(cluster: Cluster) -> None:
         assert cluster.run(["cat", PROGRAM], "n3").stdout == file.read()
 
 
-def test_an_environment_below_tmp_is_on_all_hosts(
-    rig: None, isolated: None, tmp_path: Path
-) -> None:
+def test_an_environment_below_tmp_is_on_all_hosts(rig: None, tmp_path: Path) -> None:
     python = tmp_path / "environment" / "bin" / "python"
     python.parent.mkdir(parents=True)
     python.symlink_to(os.path.realpath(sys.executable))
@@ -151,7 +149,7 @@ def test_processes_lists_what_runs_and_where(cluster: Cluster) -> None:
         found = cluster.processes("n2")
         assert not cluster.processes("n3")
         cluster.signal("n2", found[0][0], signal.SIGKILL)
-        assert ssh.wait(60) == 255 or not cluster.isolated
+        assert ssh.wait(60) == 255
     wait_for(lambda: not cluster.processes("n2"), 30, "the sleep is gone")
 
 
@@ -172,7 +170,7 @@ def test_processes_by_run_id(cluster: Cluster) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_a_signal_to_the_outer_process_ends_the_inner_one(
-    cluster: Cluster, isolated: None, number: signal.Signals
+    cluster: Cluster, number: signal.Signals
 ) -> None:
     with cluster.popen(["sleep", "94"]) as outer:
         # what is between us and the exec hears signals otherwise
@@ -182,12 +180,12 @@ def test_a_signal_to_the_outer_process_ends_the_inner_one(
         wait_for(lambda: not cluster.processes("login"), 30, "the sleep is gone")
 
 
-def test_orphans_are_reaped(cluster: Cluster, isolated: None) -> None:
+def test_orphans_are_reaped(cluster: Cluster) -> None:
     cluster.run(["ssh", "n1", "setsid sh -c 'sleep 0.05' >/dev/null 2>&1 </dev/null &"])
     wait_for(lambda: not cluster.processes("n1"), 30, "the orphan ended and was reaped")
 
 
-def test_a_cut_is_silent_and_heals(cluster: Cluster, isolated: None) -> None:
+def test_a_cut_is_silent_and_heals(cluster: Cluster) -> None:
     with cluster.popen(python(ECHO), "n3", stdout=subprocess.PIPE, text=True) as echo:
         assert line(echo) == "open"
         talker = cluster.popen(python(TALKER, "n3", "120"), stdout=subprocess.PIPE, text=True)
@@ -211,7 +209,7 @@ def test_a_cut_is_silent_and_heals(cluster: Cluster, isolated: None) -> None:
 
 
 @pytest.mark.parametrize("way", ["to", "from", "both"])
-def test_each_way_of_cutting_stops_an_answer(cluster: Cluster, isolated: None, way: str) -> None:
+def test_each_way_of_cutting_stops_an_answer(cluster: Cluster, way: str) -> None:
     count = python(
         "import sys\n"
         "with open('/proc/net/dev') as f:\n"
@@ -229,9 +227,7 @@ def test_each_way_of_cutting_stops_an_answer(cluster: Cluster, isolated: None, w
     assert cluster.run(["ssh", "n4", "true"]).returncode == 0
 
 
-def test_power_off_ends_a_host_without_a_word(
-    new_cluster: Callable[..., Cluster], isolated: None
-) -> None:
+def test_power_off_ends_a_host_without_a_word(new_cluster: Callable[..., Cluster]) -> None:
     cluster = new_cluster(2)
     with cluster.popen(python(ECHO), "n2", stdout=subprocess.PIPE, text=True) as echo:
         assert line(echo) == "open"
@@ -264,11 +260,10 @@ def test_a_cluster_of_another_checkout_is_read(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(layout, "directory", lambda name: str(tmp_path))
-    record = layout.Record("a", "netns", 1, 2, 0, "me", tuple(layout.members(1, 1)))
+    record = layout.Record("a", 1, 2, 0, "me", tuple(layout.members(1, 1)))
     layout.save(record)
     path = tmp_path / "cluster.json"
     written = json.loads(path.read_text())
-    assert "reason" not in written, "one from before there were reasons cannot read it"
     path.write_text(json.dumps({**written, "colour": "blue"}))
     assert layout.read("a") == record
 
@@ -337,30 +332,24 @@ def test_down_leaves_nothing(new_cluster: Callable[..., Cluster]) -> None:
     assert not os.path.exists(directory)
 
 
-def test_where_the_kernel_gives_no_namespaces_the_hosts_are_of_loopback(
+def test_where_the_kernel_gives_no_namespaces_there_is_no_cluster(
     rig: None, tmp_path: Path
 ) -> None:
     nobody = ["unshare", "--user"]  # one without a number may have no namespaces
     if subprocess.run([*nobody, "true"], capture_output=True, check=False).returncode:
         pytest.skip("needs unshare and user namespaces, to have them refused")
     tmp_path.chmod(0o777)
-    with subprocess.Popen(["sleep", "99"]) as owner:
-        try:
-            words = [PROGRAM, "up", "1", "--name", "poor", "--owner", str(owner.pid)]
-            up = subprocess.run(
-                [*nobody, sys.executable, "-IS", *words],
-                env={**os.environ, "TMPDIR": str(tmp_path), "RIG_LOOPBACK": ""},
-                check=False, capture_output=True, text=True, timeout=60,
-            )  # fmt: skip
-        finally:
-            owner.kill()
-    refused = "cluster: loopback sshd instead of namespaces: unshare: Operation not permitted\n"
-    assert (up.returncode, up.stderr) == (0, refused)
-    assert "login and n1 are up (loopback)" in up.stdout
-    wait_for(lambda: not leftovers(str(tmp_path)), 30, "the cluster is gone")
+    up = subprocess.run(
+        [*nobody, sys.executable, "-IS", PROGRAM, "up", "1", "--name", "poor"],
+        env={**os.environ, "TMPDIR": str(tmp_path)},
+        check=False, capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    refused = "cluster: needs hosts made of namespaces: unshare: Operation not permitted\n"
+    assert (up.returncode, up.stderr) == (2, refused)
+    assert not leftovers(str(tmp_path))
 
 
-def test_an_ordinary_user_is_no_root_on_the_hosts(cluster: Cluster, isolated: None) -> None:
+def test_an_ordinary_user_is_no_root_on_the_hosts(cluster: Cluster) -> None:
     look = ["sh", "-c", "id -un; test -w /usr/bin; echo $?; grep CapEff /proc/self/status"]
     outside = subprocess.run(look, capture_output=True, text=True, check=True).stdout
     for host in ("login", "n2"):
@@ -386,9 +375,7 @@ def test_a_killed_test_run_takes_its_cluster_along(rig: None) -> None:
     wait_for(lambda: not leftovers(name), 30, lambda: f"the cluster is gone: {leftovers(name)}")
 
 
-def test_a_killed_keeper_takes_the_hosts_along_and_the_name_is_free(
-    rig: None, isolated: None
-) -> None:
+def test_a_killed_keeper_takes_the_hosts_along_and_the_name_is_free(rig: None) -> None:
     name = f"stale-{os.getpid()}"
     cluster = Cluster(2, name=name)
     with cluster:
@@ -413,9 +400,7 @@ def test_two_clusters_do_not_meet(new_cluster: Callable[..., Cluster]) -> None:
         ssh.kill()
 
 
-def test_sshd_drops_connections_when_told_to(
-    new_cluster: Callable[..., Cluster], isolated: None
-) -> None:
+def test_sshd_drops_connections_when_told_to(new_cluster: Callable[..., Cluster]) -> None:
     cluster = new_cluster(1, "--max-startups", "1:100:1")
     hold = (
         "import socket; s = socket.create_connection(('n1', 22));"

@@ -29,8 +29,6 @@ exec(sys.argv[0])' "$@"
 #: nobody waits that long; a loaded machine may need some of it
 ENOUGH = "--check-timeout", "200", "--connect-timeout", "100"
 
-pytestmark = pytest.mark.usefixtures("isolated")
-
 
 def dispatch(cluster: Cluster, *words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     script = f'cd "{cwd}" && exec "$@"'

@@ -41,7 +41,7 @@ def check(cluster: Cluster, *words: str) -> tuple[int, dict[str, Any]]:
 
 @pytest.mark.torch
 @needs_ranks
-def test_two_hosts(cluster: Cluster, isolated: None) -> None:
+def test_two_hosts(cluster: Cluster) -> None:
     code, found = check(cluster, "--backend", "gloo")
     (pair,) = found["pairs"]
     assert (code, pair["hosts"], pair["why"]) == (0, ["n1", "n2"], "")
@@ -65,7 +65,7 @@ sys.exit(cli.main(sys.argv[1:]))
 
 @pytest.mark.torch
 @needs_ranks
-def test_two_hosts_with_several_ranks_each(cluster: Cluster, isolated: None) -> None:
+def test_two_hosts_with_several_ranks_each(cluster: Cluster) -> None:
     """Their rails, and what they reach by themselves."""
     hostfile = Path(cluster.shared, "two-each")
     hostfile.write_text("n1 slots=2\nn2 slots=2\n")
@@ -80,7 +80,7 @@ def test_two_hosts_with_several_ranks_each(cluster: Cluster, isolated: None) -> 
 
 
 @needs_ranks
-def test_a_host_without_torch_is_told(cluster: Cluster, isolated: None) -> None:
+def test_a_host_without_torch_is_told(cluster: Cluster) -> None:
     python = Path(cluster.shared, "python-without")
     real = shlex.quote(sys.executable)
     python.write_text(

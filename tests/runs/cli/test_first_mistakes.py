@@ -20,7 +20,7 @@ def test_a_script_that_is_nowhere(desk: Desk) -> None:
     )
 
 
-def test_the_hint_to_send_the_folder_does_what_it_says(cluster: Cluster, isolated: None) -> None:
+def test_the_hint_to_send_the_folder_does_what_it_says(cluster: Cluster) -> None:
     """The folder is on login alone, as hosts have a /tmp of their own."""
     place = tempfile.mkdtemp(prefix="copied-", dir="/tmp")
     text = (

@@ -14,8 +14,6 @@ from rig import Cluster
 
 from ..conftest import PROGRAM
 
-pytestmark = pytest.mark.usefixtures("isolated")
-
 COMMANDS = {
     "run": ["-H", "n[1-4]", "--no-python", "true"],
     "exec": ["exec", "-w", "n[1-4]", "true"],

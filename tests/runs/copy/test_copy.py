@@ -353,7 +353,6 @@ def test_usage_errors_touch_no_host(words: tuple[str, ...], said: str, tmp_path:
     assert said in done.stderr
 
 
-@pytest.mark.usefixtures("isolated")
 @pytest.mark.parametrize("transport", ["paramiko", "ssh"])
 def test_over_hosts(cluster: Cluster, tree: Path, transport: str) -> None:
     words = ("-t", "60", "--transport", transport, "-w", "n[1-4]")
@@ -368,7 +367,6 @@ def test_over_hosts(cluster: Cluster, tree: Path, transport: str) -> None:
         assert content(back / host / "tree") == content(tree)
 
 
-@pytest.mark.usefixtures("isolated")
 def test_the_home_folder_of_every_host(new_cluster: Callable[..., Cluster], tree: Path) -> None:
     """Whatever the login shell makes of ``~``; ``~/.ssh`` is a folder that hosts do not share."""
     shells = {"n1": "/bin/sh", "n2": "/bin/tcsh", "n3": "/usr/bin/fish"}

@@ -121,7 +121,6 @@ def test_two_puts_at_once(tmp_path: Path) -> None:
     }
 
 
-@pytest.mark.usefixtures("isolated")
 def test_a_full_disk_and_a_read_only_one(cluster: Cluster, tmp_path: Path) -> None:
     big = tmp_path / "big"
     big.write_bytes(os.urandom(3 << 20))
@@ -148,7 +147,6 @@ def test_a_full_disk_and_a_read_only_one(cluster: Cluster, tmp_path: Path) -> No
         cluster.run(["rm", "-r", there], "n1")
 
 
-@pytest.mark.usefixtures("isolated")
 def test_a_host_that_is_lost_in_the_middle(cluster: Cluster, endless: Path) -> None:
     there = "/tmp/lost"
 
@@ -177,7 +175,6 @@ def test_a_host_that_is_lost_in_the_middle(cluster: Cluster, endless: Path) -> N
         cluster.run(["rm", "-r", there], host)
 
 
-@pytest.mark.usefixtures("isolated")
 def test_a_host_that_cannot_be_reached_fails_alone(cluster: Cluster, tmp_path: Path) -> None:
     small = tmp_path / "small"
     small.write_text("small")

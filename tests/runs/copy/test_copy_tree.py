@@ -18,7 +18,7 @@ DISPATCH = [sys.executable, "-m", "dispatcher"]
 THERE = "/tmp/by-tree"
 WHERE = ("-t", "60", "-w", "n[1-4]")
 
-rig = pytest.mark.usefixtures("isolated", "_swept")
+rig = pytest.mark.usefixtures("_swept")
 
 
 @pytest.mark.parametrize(

@@ -14,8 +14,6 @@ from rig import Cluster, wait_for
 
 EXEC = [sys.executable, "-m", "dispatcher", "exec", "-t", "60"]
 
-pytestmark = pytest.mark.usefixtures("isolated")
-
 
 @pytest.fixture(params=["paramiko", "ssh"])
 def transport(request: pytest.FixtureRequest) -> str:

@@ -112,7 +112,6 @@ def test_keys(typed: list[bytes], sent: bytes | None) -> None:
     assert (None if None in parts else b"".join(filter(None, parts))) == sent
 
 
-@pytest.mark.usefixtures("isolated")
 class TestOverSsh:
     @pytest.fixture(params=["paramiko", "ssh"])
     def transport(self, request: pytest.FixtureRequest) -> str:

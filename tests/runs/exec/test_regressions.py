@@ -34,7 +34,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
 from rig import Cluster, wait_for
 from typist import Typist
 
@@ -98,7 +97,6 @@ def test_in_the_background() -> None:
         one.close()
 
 
-@pytest.mark.usefixtures("isolated")
 class TestOverSsh:
     def test_a_lost_connection_leaves_nothing(self, cluster: Cluster) -> None:
         text = "sleep 1000 & (trap '' TERM INT HUP; exec sleep 1000) & echo $PPID; wait"

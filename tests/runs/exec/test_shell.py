@@ -188,7 +188,6 @@ def test_history_and_completion(sit: Any, tmp_path: Path) -> None:
     two.until("localhost (1)\r\n")
 
 
-@pytest.mark.usefixtures("isolated")
 class TestOverSsh:
     def test_the_connections_stay(self, cluster: Cluster) -> None:
         lines = "echo $PPID\n" * 3 + "+n3\nhostname\n"

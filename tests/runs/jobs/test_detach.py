@@ -341,7 +341,6 @@ def test_kill_all_ends_what_dead_launchers_left(desk: Desk, state: Path) -> None
     wait_for(lambda: Process.of(lives["pid"]) is None, 60, lambda: "the launcher has ended")
 
 
-@pytest.mark.usefixtures("isolated")
 def test_on_hosts(cluster: Cluster) -> None:
     run = [sys.executable, "-m", "dispatcher"]
     mine = {"XDG_STATE_HOME": f"{cluster.shared}/state"}

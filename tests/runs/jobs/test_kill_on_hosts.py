@@ -99,7 +99,7 @@ class Login:
 
 
 @pytest.fixture
-def login(new_cluster: Callable[..., Cluster], isolated: None) -> Any:
+def login(new_cluster: Callable[..., Cluster]) -> Any:
     if os.getuid() != 0:
         pytest.skip("needs root: hosts with more users than one")
     cluster = new_cluster(2)

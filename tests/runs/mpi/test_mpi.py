@@ -490,7 +490,6 @@ class TestPort:
         assert "--pmi-port and --mpi none exclude each other" in done.stderr
 
     @mpi
-    @pytest.mark.usefixtures("isolated")
     def test_over_two_hosts(self, cluster: Cluster) -> None:
         folder = Path(cluster.shared)
         script(folder, COLLECTIVES, "collectives.py")

@@ -256,7 +256,7 @@ class TestHosts:
 
     @mpi
     def test_spawned_ranks_go_where_there_is_room_or_where_they_are_sent(
-        self, cluster: Cluster, isolated: None
+        self, cluster: Cluster
     ) -> None:
         text = f"""
 def where(n, **info):

@@ -24,8 +24,6 @@ ALL = "FLOOD_ALL" in os.environ
 #: what the launcher may take of memory at most
 MOST_MIB = 128
 
-pytestmark = pytest.mark.usefixtures("isolated")
-
 
 def block(size: int) -> bytes:
     """``size`` bytes that look like nothing and hold no line end."""

@@ -85,7 +85,6 @@ def labelled(lines: Iterable[bytes]) -> Iterator[bytes]:
     [("run", "pipe", LONG), ("run bare", "file", LONG_ENOUGH), ("fold", "pipe", LONG_ENOUGH),
      ("merged", "file", LONG), ("exec", "file", LONG), ("exec bare", "pipe", LONG_ENOUGH)],
 )  # fmt: skip
-@pytest.mark.usefixtures("isolated")
 @pytest.mark.timeout(400)
 def test_every_line_is_whole(
     cluster: Cluster, tmp_path: Path, how: str, place: str, long: int

@@ -10,13 +10,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import promises
-import pytest
 from rig import Cluster, wait_for
 
 DISPATCH = [sys.executable, "-m", "dispatcher"]
 RING = str(Path(__file__).parents[3] / "examples" / "mpi_ring.py")
-
-pytestmark = pytest.mark.usefixtures("isolated")
 
 
 def test_seven_hosts_meet_in_mpi(new_cluster: Callable[..., Cluster]) -> None:

@@ -23,10 +23,6 @@ SLACK = 12.0
 EXAMPLES = str(Path(__file__).parents[3] / "examples")
 
 
-#: on loopback all hosts are one machine, which dispatch refuses
-pytestmark = pytest.mark.usefixtures("isolated")
-
-
 @pytest.fixture(params=["paramiko", "ssh"])
 def transport(request: pytest.FixtureRequest) -> str:
     return str(request.param)

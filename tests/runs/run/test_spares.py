@@ -9,7 +9,6 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-import pytest
 from rig import Cluster, wait_for
 
 DISPATCH = [sys.executable, "-m", "dispatcher"]
@@ -23,8 +22,6 @@ RANK = (
     "echo $RANK/$WORLD_SIZE $(hostname) $NODE_RANK $TORCHELASTIC_RESTART_COUNT; "
     'while [ $TORCHELASTIC_RESTART_COUNT = 0 ] || [ ! -e "$GO" ]; do sleep 0.1; done'
 )
-
-pytestmark = pytest.mark.usefixtures("isolated")
 
 
 def start(cluster: Cluster, *words: str) -> subprocess.Popen[str]:

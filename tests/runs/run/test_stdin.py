@@ -152,7 +152,6 @@ def test_ctrl_c_ends_a_run_that_is_being_fed(desk: Desk) -> None:
 
 
 class TestHosts:
-    @pytest.mark.usefixtures("isolated")
     def test_all_ranks_of_two_hosts(self, cluster: Cluster, tmp_path: Path) -> None:
         path, digest = big(tmp_path)
         text = "[ $RANK = 3 ] && sleep 0.3; [ $RANK = 1 ] && exit 0; sha256sum"
@@ -164,7 +163,6 @@ class TestHosts:
         assert words_of(done.stdout) == [f"[{rank}] {digest}  -" for rank in (0, 2, 3)]
         assert "rank 1 did not take all of standard input" in done.stderr
 
-    @pytest.mark.usefixtures("isolated")
     def test_a_lost_host_does_not_hold_the_input(self, cluster: Cluster) -> None:
         """Its agent is killed while it holds back; the run ends and says why."""
         text = "[ $RANK = 1 ] && { echo $PPID; exec sleep 1000; }; cat >/dev/null; exec sleep 1000"

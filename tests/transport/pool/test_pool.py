@@ -79,7 +79,7 @@ def _parent(pid: int) -> str:
 
 
 @pytest.fixture
-def home(cluster: Cluster, isolated: None, tmp_path: Path) -> Iterator[Home]:
+def home(cluster: Cluster, tmp_path: Path) -> Iterator[Home]:
     made = Home(cluster, tmp_path)
     yield made
     kill_left(made.daemons())
@@ -227,9 +227,7 @@ def test_a_run_ends_as_without(home: Home) -> None:
     assert "host lost" in ends[0][0]
 
 
-def test_a_host_that_fell_silent(
-    new_cluster: Callable[..., Cluster], isolated: None, tmp_path: Path
-) -> None:
+def test_a_host_that_fell_silent(new_cluster: Callable[..., Cluster], tmp_path: Path) -> None:
     """ssh_config says after how long; over kept connections too, with the same words."""
     cluster, config = new_cluster(1), tmp_path / "config"
     config.write_text("ServerAliveInterval 4\nServerAliveCountMax 1\n")
