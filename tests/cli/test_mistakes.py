@@ -122,7 +122,7 @@ def asked(
         ("dispatch --map-by nod -H n1 a.py", "--map-by: 'nod' is not one of: slot, node, numa, "
          "socket, core, gpu, ppr:N:WHAT", f"--map-by node{MEANT}"),
         ("dispatch check -w n1 --backend infiniband",
-         "--backend: 'infiniband' is not one of: tcp, mpi, nccl, gloo", "dispatch check --help"),
+         "--backend: 'infiniband' is not one of: tcp, nccl, gloo", "dispatch check --help"),
         ("dispatch completion bsh", "completion: 'bsh' is not one of: bash, zsh, fish",
          f"bash{MEANT}"),
         ("dispatch --profile nigt -H n1 a.py",
