@@ -15,8 +15,7 @@ What a typed line means::
 Every command is a fan-out command of its own, over connections that the shell keeps. So what one
 sets is gone with it, except for the folder: a host is asked once where a cd leads, and each
 command goes there. The standard library's readline edits the line; the history is the user's alone
-(0600). Where standard input is no terminal its lines are commands all the same. It stays one file:
-what a line means, and what it does, are read together.
+(0600). Where standard input is no terminal its lines are commands all the same.
 """
 
 from __future__ import annotations
@@ -28,7 +27,6 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
@@ -115,84 +113,11 @@ _LONGEST = 4096
 WORDS = ("quit", "exit", ":gather", ":no-gather", ":quit", "=all", "?")
 
 
-@dataclass(frozen=True)
-class Command:
-    """Run ``text`` on the hosts; here, if ``local``."""
-
-    text: str
-    local: bool = False
-
-
-@dataclass(frozen=True)
-class Again:
-    """Run the last command for the hosts once more."""
-
-
-@dataclass(frozen=True)
-class Enter:
-    """From now on commands begin where ``text``, a cd, leads; ``cd`` alone: as at the start."""
-
-    text: str
-
-
-@dataclass(frozen=True)
-class Aim:
-    """From now on the hosts are these."""
-
-    hosts: tuple[Host, ...]
-
-
-@dataclass(frozen=True)
-class Show:
-    """Gather equal output, or show lines as they come."""
-
-    gather: bool
-
-
-@dataclass(frozen=True)
-class Help:
-    """Say who the hosts are and what can be typed."""
-
-
-@dataclass(frozen=True)
-class Quit:
-    """Leave."""
-
-
-Order = Command | Again | Enter | Aim | Show | Help | Quit
-
-
-def order(line: str, hosts: Sequence[Host], first: Sequence[Host]) -> Order | None:
-    """What ``line`` orders; None if it is empty.
+def aimed(mark: str, rest: str, hosts: Sequence[Host], first: Sequence[Host]) -> tuple[Host, ...]:
+    """The hosts from now on, by a ``mark`` of ``+-=@`` and the list ``rest``.
 
     hosts: those of now; first: those of the start. Raises: UsageError.
     """
-    text = line.strip()
-    if not text:
-        return None
-    mark, rest = text[0], text[1:].strip()
-    if text in ("quit", "exit", ":quit", ":exit"):
-        return Quit()
-    if text == "?":
-        return Help()
-    if text == "!!":
-        return Again()
-    if _ENTER.match(text):
-        return Enter(text)
-    if mark == "!":
-        return Command(rest, local=True) if rest else None
-    if mark == ":":
-        if rest not in ("gather", "no-gather"):
-            raise UsageError(
-                f"{text}: there is no such word", hint=":gather, :no-gather, :quit or ?"
-            )
-        return Show(rest == "gather")
-    if mark in "+-=@":
-        return Aim(_aimed(mark, rest, hosts, first))
-    return Command(text)
-
-
-def _aimed(mark: str, rest: str, hosts: Sequence[Host], first: Sequence[Host]) -> tuple[Host, ...]:
     if mark == "=" and rest == "all":
         return tuple(first)
     if not rest:
@@ -251,6 +176,9 @@ class Shell:
         self._cds: tuple[str, ...] = ()  # what leads to where commands begin
         self._places: dict[tuple[str, int | None], tuple[str, str]] = {}  # that, and where before
         self._last = ""
+        self._orders = {
+            "": lambda: None, "!": lambda: None, "?": self._help, "!!": self._again,
+        }  # fmt: skip
         self.code = 0
 
     def talk(self, keep: Callable[[], None]) -> None:
@@ -271,32 +199,44 @@ class Shell:
 
     def obey(self, line: str) -> bool:
         """Do what ``line`` says; False when that is to leave."""
+        text = line.strip()
+        if text in ("quit", "exit", ":quit", ":exit"):
+            return False
+        mark, rest = text[:1], text[1:].strip()
         try:
-            match order(line, self._hosts, self._first):
-                case Quit():
-                    return False
-                case Help():
-                    print(f"{fold(h.name for h in self._hosts)} ({len(self._hosts)})")
-                    print(HELP)
-                case Show(gather):
-                    self._gather = gather
-                case Aim(named):
-                    self._aim(target_hosts([Hostlist(named)], (), *self._login))
-                case Command(text, local=True):
-                    self.code = _local(text)
-                case Enter(text):
-                    self._enter(text)
-                case Again():
-                    if not self._last:
-                        raise UsageError("!!: there was no command yet")
-                    print(self._last, flush=True)
-                    self.code = self._run(self._last)
-                case Command(text):
-                    self._last = text
-                    self.code = self._run(text)
+            if text in self._orders:
+                self._orders[text]()
+            elif _ENTER.match(text):
+                self._enter(text)
+            elif mark == "!":
+                self.code = _local(rest)
+            elif mark == ":":
+                self._show(text, rest)
+            elif mark in "+-=@":
+                named = aimed(mark, rest, self._hosts, self._first)
+                self._aim(target_hosts([Hostlist(named)], (), *self._login))
+            else:
+                self._last = text
+                self.code = self._run(text)
         except DispatchError as error:
             self.code = complain(error)
         return True
+
+    def _help(self) -> None:
+        print(f"{fold(host.name for host in self._hosts)} ({len(self._hosts)})")
+        print(HELP)
+
+    def _again(self) -> None:
+        if not self._last:
+            raise UsageError("!!: there was no command yet")
+        print(self._last, flush=True)
+        self.code = self._run(self._last)
+
+    def _show(self, text: str, word: str) -> None:
+        if word not in ("gather", "no-gather"):
+            hint = ":gather, :no-gather, :quit or ?"
+            raise UsageError(f"{text}: there is no such word", hint=hint)
+        self._gather = word == "gather"
 
     def _aim(self, hosts: tuple[Host, ...]) -> None:
         """Have these hosts, if those that are new can go where commands begin."""

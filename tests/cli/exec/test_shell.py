@@ -17,7 +17,7 @@ from cases import cases
 
 from dispatcher import cli
 from dispatcher.cli.exec import shell
-from dispatcher.cli.exec.shell import Aim, Command, Help, Order, Quit, Show, order
+from dispatcher.cli.exec.shell import aimed
 from dispatcher.model.errors import UsageError
 from dispatcher.model.host import Host
 from dispatcher.plan.exec_plan import ExecLimits
@@ -29,40 +29,24 @@ FIRST, NOW = (N1, N2), (N2, N3)
 
 
 @cases(
-    ("line", "ordered"),
+    ("line", "hosts"),
     [
-        ("", None),
-        ("  ", None),
-        (" uptime | wc ", Command("uptime | wc")),
-        ("!ls -l", Command("ls -l", local=True)),
-        ("! ", None),
-        ("quit", Quit()),
-        ("exit", Quit()),
-        (":quit", Quit()),
-        (":exit", Quit()),
-        ("quit now", Command("quit now")),
-        ("?", Help()),
-        ("? x", Command("? x")),
-        (":gather", Show(True)),
-        (": no-gather", Show(False)),
-        ("=all", Aim(FIRST)),
-        ("= all", Aim(FIRST)),
-        ("=n3", Aim((N3,))),
-        ("=n1", Aim((N1,))),  # reached as it was at the start
-        ("+n1", Aim((N2, N3, N1))),
-        ("+n3,n1", Aim((N2, N3, N1))),
-        ("-n3", Aim((N2,))),
-        ("-n9", Aim((N2, N3))),
+        ("=all", FIRST),
+        ("=n3", (N3,)),
+        ("=n1", (N1,)),  # reached as it was at the start
+        ("+n1", (N2, N3, N1)),
+        ("+n3,n1", (N2, N3, N1)),
+        ("-n3", (N2,)),
+        ("-n9", (N2, N3)),
     ],
 )
-def test_orders(line: str, ordered: Order | None) -> None:
-    assert order(line, NOW, FIRST) == ordered
+def test_which_hosts_are_meant(line: str, hosts: tuple[Host, ...]) -> None:
+    assert aimed(line[0], line[1:], NOW, FIRST) == hosts
 
 
 @cases(
     ("line", "said"),
     [
-        (":frob", ":frob: there is no such word"),
         ("+", "+: which hosts?"),
         ("-", "-: which hosts?"),
         ("=", "=: which hosts?"),
@@ -70,9 +54,9 @@ def test_orders(line: str, ordered: Order | None) -> None:
         ("=n[3-1]", ""),
     ],
 )
-def test_no_orders(line: str, said: str) -> None:
+def test_hosts_that_cannot_be_meant(line: str, said: str) -> None:
     with pytest.raises(UsageError) as caught:
-        order(line, NOW, FIRST)
+        aimed(line[0], line[1:], NOW, FIRST)
     assert caught.value.message.startswith(said)
 
 
@@ -91,16 +75,25 @@ class TestObey:
         options = parsed("shell", "-w", "n1", "--sudo=ml", "-u", "5", "-v")
         return shell.Shell(FIRST, options, reach="reach")  # type: ignore[arg-type]
 
-    @pytest.mark.parametrize(("line", "goes_on"), [("quit", False), ("", True), ("=n2", True)])
+    @pytest.mark.parametrize(
+        ("line", "goes_on"),
+        [("quit", False), ("exit", False), (":quit", False), (" :exit", False),
+         ("", True), (" ", True), ("! ", True), ("=n2", True)],
+    )  # fmt: skip
     def test_it_goes_on_until_quit(self, one: shell.Shell, line: str, goes_on: bool) -> None:
         assert one.obey(line) is goes_on
 
     def test_a_command_is_shell_text_for_the_hosts_of_now(self, one: shell.Shell) -> None:
-        for line in ("=n2", "uptime", ":no-gather", "+n3", "date"):
+        for line in ("=n2", " uptime | wc ", ": no-gather", "+n3", "quit now", "= all", "? x",
+                     "cd /tmp; ls", "cdrecord x"):  # fmt: skip
             assert one.obey(line)
         assert self.ran == [
-            (["n2"], ("/bin/sh", "-c", "uptime"), True),
-            (["n2", "n3"], ("/bin/sh", "-c", "date"), False),
+            (["n2"], ("/bin/sh", "-c", "uptime | wc"), True),
+            (["n2", "n3"], ("/bin/sh", "-c", "quit now"), False),
+            *(
+                (["n1", "n2"], ("/bin/sh", "-c", text), False)
+                for text in ("? x", "cd /tmp; ls", "cdrecord x")
+            ),
         ]
         assert one.code == 7
 

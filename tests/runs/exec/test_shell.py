@@ -13,53 +13,7 @@ import pytest
 from rig import Cluster, wait_for
 from typist import Typist
 
-from dispatcher.cli.exec import shell as sl
-from dispatcher.model.errors import UsageError
-from dispatcher.model.host import Host
-
 SHELL = [sys.executable, "-m", "dispatcher", "shell"]
-N = tuple(Host(f"n{i}") for i in range(1, 4))
-
-
-@pytest.mark.parametrize(
-    ("line", "order"),
-    [
-        ("", None),
-        ("  \n", None),
-        ("uptime -p\n", sl.Command("uptime -p")),
-        (" echo '!x' ", sl.Command("echo '!x'")),
-        ("!ls -l", sl.Command("ls -l", local=True)),
-        ("!", None),
-        ("!!", sl.Again()),
-        ("cd", sl.Enter("cd")),
-        (" cd /tmp ", sl.Enter("cd /tmp")),
-        ("cd /tmp; ls", sl.Command("cd /tmp; ls")),
-        ("cdrecord x", sl.Command("cdrecord x")),
-        ("?", sl.Help()),
-        ("quit", sl.Quit()),
-        ("exit", sl.Quit()),
-        (":no-gather", sl.Show(False)),
-        (":gather", sl.Show(True)),
-        ("+n05", sl.Aim((*N, Host("n05", origin="")))),
-        ("+n2", sl.Aim(N)),
-        ("-n[1-2]", sl.Aim(N[2:])),
-        ("=n2", sl.Aim(N[1:2])),
-        ("=all", sl.Aim((*N, Host("login")))),
-    ],
-)
-def test_lines(line: str, order: sl.Order | None) -> None:
-    assert sl.order(line, N, (*N, Host("login"))) == order
-
-
-@pytest.mark.parametrize("line", ["+", "-n[1-3]", "=n[1-", ":x", "+a b;c"])
-def test_lines_that_are_wrong(line: str) -> None:
-    with pytest.raises(UsageError):
-        sl.order(line, N, N)
-
-
-def test_a_host_keeps_its_user_and_port() -> None:
-    first = (Host("n1", user="me", port=2222), Host("n2"))
-    assert sl.order("=n1", first[1:], first) == sl.Aim(first[:1])
 
 
 @pytest.fixture
