@@ -18,9 +18,9 @@ import signal
 import sys
 import threading
 from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:  # nothing of ours, nor typing, is loaded before ``console`` has begun
+if TYPE_CHECKING:  # nothing of ours is loaded before ``console`` has begun
     from typing import Any
 
     from dispatcher.model.errors import DispatchError
@@ -232,7 +232,7 @@ def console() -> None:
         import traceback
 
         say(traceback.format_exc().rstrip("\n"))
-        code = 125  # as ``exitcodes`` has it
+        code = 125  # as ``model.errors`` has it
     try:
         sys.stdout.flush()
     except OSError as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from typing import TYPE_CHECKING
 
 from dispatcher.cli import say, tell
 from dispatcher.cli.options.declaration import converted, json_option, option
@@ -18,7 +19,6 @@ from dispatcher.model.errors import (
     NoConnectionDaemon,
 )
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from dispatcher.model import formats
 

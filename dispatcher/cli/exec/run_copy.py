@@ -7,6 +7,7 @@ import re
 import shlex
 import signal
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from dispatcher.api.transports import allow_open_files
 from dispatcher.cli import say, tell
@@ -45,7 +46,6 @@ from dispatcher.runner.exec.exec_loop import ExecRunner
 from dispatcher.runner.exec.stdio import StdioHandler
 from dispatcher.transfer.host_copy import HostCopy
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from dispatcher.model import formats
 

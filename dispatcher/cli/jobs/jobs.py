@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 import time
+from typing import TYPE_CHECKING
 
 import click
 
@@ -13,7 +14,6 @@ from dispatcher.jobs import registry
 from dispatcher.model.hostset import fold
 from dispatcher.output.text.sanitize import sanitize_text
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from dispatcher.model import formats
 

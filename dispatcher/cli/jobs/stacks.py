@@ -10,7 +10,7 @@ import os
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -24,7 +24,6 @@ from dispatcher.model.errors import LauncherSilent
 from dispatcher.model.names import MOST_RANKS
 from dispatcher.output.text.sanitize import sanitize_text
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from dispatcher.model import formats
 

@@ -6,6 +6,7 @@ import contextlib
 import os
 import signal
 from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import click
 
@@ -26,7 +27,6 @@ from dispatcher.model.errors import AmbiguousJob, DispatchError, NoSuchJob
 from dispatcher.model.host import Host
 from dispatcher.model.hostset import fold
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from dispatcher.model import formats
 

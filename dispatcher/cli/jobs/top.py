@@ -7,6 +7,7 @@ import signal
 import time
 from collections.abc import Callable
 from types import FrameType
+from typing import TYPE_CHECKING
 
 import click
 
@@ -21,7 +22,6 @@ from dispatcher.output.terminal.screen import same_file
 from dispatcher.plan.job.placement import name
 from dispatcher.remote.protocol.frames import STDERR, STDOUT
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from dispatcher.model import formats
 

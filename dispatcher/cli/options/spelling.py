@@ -1,4 +1,4 @@
-"""The words of a command line before click reads them: values left out, short names.
+"""The words of a command line before click reads them: values left out, mpirun's ``-np``.
 
 Only our own options are touched; what follows the program is the program's.
 
@@ -7,8 +7,6 @@ Only our own options are touched; what follows the program is the program's.
   it the program. So a bare one is given its value here.
 * ``-np``, as every mpirun has it, is ``--np``, for commands that have that. ``-ppn`` and other
   words of mpirun behind one dash are no options: click would read ``-p`` with the value ``pn``.
-* A short option gets its long name: click looks for ``-w`` among the long ones first, and loads
-  difflib and the user's language for an error that nobody sees: 3 ms of every start.
 """
 
 from __future__ import annotations
@@ -48,22 +46,12 @@ def respelled(
 
 
 def filled(command: click.Command, words: Sequence[str]) -> list[str]:
-    """``words`` with long names of options, and behind ``=`` the values that were left out."""
-    bare = bare_of(command)
-    long = {
-        short: option.opts[-1]
-        for option in _options(command)
-        for short in option.opts[:-1]
-        if len(short) == 2
-    }
-    found = list(words)
-    for at, valued in own_options(command, words, bare):
-        word = words[at]
-        name = word.replace("_", "-")
+    """``words`` with the values that were left out, each behind ``=``."""
+    bare, found = bare_of(command), list(words)
+    for at, _ in own_options(command, words, bare):
+        name = words[at].replace("_", "-")
         if name in bare:
             found[at] = f"{name}={bare[name]}"
-        elif at + 1 < len(words) or not valued:
-            found[at] = long.get(word, word)
     return found
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -21,7 +21,6 @@ from dispatcher.cli.options.declaration import (
 from dispatcher.cli.options.option_defaults import settings, typed
 from dispatcher.plan.variables import HIDDEN, is_secret
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from dispatcher.model import formats
 

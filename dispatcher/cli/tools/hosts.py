@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from typing import TYPE_CHECKING
 
 from dispatcher.cli import say, tell
 from dispatcher.cli.options.declaration import argument, json_option, option
@@ -13,7 +14,6 @@ from dispatcher.cli.options.host_options import (
     usual_source,
 )
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from dispatcher.model import formats
 

@@ -7,7 +7,7 @@ import shlex
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dispatcher import __version__
 from dispatcher.api.report import Fold
@@ -28,7 +28,6 @@ from dispatcher.plan.job.rank_environment import written
 from dispatcher.plan.job.request import Limits, Restarts
 from dispatcher.plan.variables import CROSSING_PREFIXES, redacted, redacted_words
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from dispatcher.core.events.verdicts import Cause
     from dispatcher.model import formats
