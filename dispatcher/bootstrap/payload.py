@@ -59,7 +59,7 @@ MODULES = (
 PARTS = (
     "pmi.pmi_port", "agent.rank_stdin", "probe.probes", "probe.survey",
     "probe.sampler", "probe.usage", "probe.stack_dump", "probe.nccl_state", "pmi.pmix_bridge",
-    "pmi.pmix_server", "pmi.libpmix", "pmi.pmix_upcalls", "pmi.mpi_library", "host.binding",
+    "pmi.pmix_server", "pmi.libpmix", "pmi.pmix_upcalls", "host.binding",
     "host.tcp_peer",
 )  # fmt: skip
 

@@ -29,7 +29,7 @@ from dispatcher.remote import tree_command, tree_relay
 from dispatcher.remote.copy import receiver as copy_receiver
 from dispatcher.remote.copy.disk import NotGiven, NotTaken
 from dispatcher.remote.copy.receiver import Receiver
-from dispatcher.remote.pmi import libpmix, mpi_library, pmix_server
+from dispatcher.remote.pmi import libpmix, pmix_server
 from dispatcher.remote.pmi import pmix_upcalls as upcalls
 from dispatcher.remote.pmi.pmi_server import Server
 from dispatcher.remote.pmi.pmix_bridge import PmixBridge
@@ -448,7 +448,7 @@ def pmix_serving(data: bytes) -> None:
     take = Choices(data)
     ranks = Ranks(take)
     job = {"name": b"n", "node": 0, "hosts": [], "folder": "/f"}
-    serving = pmix_server.Serving(-1, SimpleNamespace(), job, mpi_library.Found([]))  # type: ignore[arg-type]
+    serving = pmix_server.Serving(-1, SimpleNamespace(), job, pmix_server.Found([]))  # type: ignore[arg-type]
     serving.poll.close()
     library: Any = ranks
     serving.library = library

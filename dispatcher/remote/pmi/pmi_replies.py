@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 
+from dispatcher.remote.host import proctree, shm
 from dispatcher.remote.pmi.pmi_server import Server
 
 TYPE_CHECKING = False
@@ -19,6 +20,9 @@ if TYPE_CHECKING:
     from dispatcher.remote.pmi.pmi_server import Action
     from dispatcher.remote.pmi.pmi_state import PmiState, World
     from dispatcher.remote.pmi.pmix_bridge import PmixBridge
+
+#: segments that are kept from MPI_Init to MPI_Finalize, by libraries that have them
+MARK = shm.FOLDER + shm.PREFIXES[0]
 
 
 class PmiReplies:
@@ -60,8 +64,6 @@ class PmiReplies:
             self.bridge = PmixBridge(state, state.worlds[0], state.listener, message, self.reply)
             return self.bridge.begin(client, 0.0)
         if kind == "mpi_look":
-            from dispatcher.remote.pmi.mpi_library import find_inside
-
             return [("send", "mpi_inside", find_inside(state, message))]
         if kind == "pmix_world" or message.get("ask"):
             if self.bridge is None:
@@ -142,3 +144,22 @@ def serving(world: World) -> Server:
     if world.server is None:
         world.server = Server(world.job, world.ranks)
     return world.server
+
+
+def find_inside(state: PmiState, message: dict[str, Any]) -> dict[str, Any]:
+    """What ``mpi_inside`` says; ``message``: the order, see ``protocol.frames``."""
+    inside, over = [], []
+    for rank, (_, path, pid) in sorted(state.mpis.items()):
+        if state.standing(rank) == "inside":
+            inside.append(rank)
+            if message["over"] and _is_over(path, pid):
+                over.append(rank)
+    return {"inside": inside, "over": over}
+
+
+def _is_over(path: str, pid: int) -> bool:
+    """Whether MPI_Finalize is behind process ``pid``, though PMI was not told."""
+    if not path or not shm.keeps(path):
+        return False
+    segments = shm.mapped([pid, *proctree.descendants(pid)])
+    return not any(segment.startswith(MARK) for segment in segments)

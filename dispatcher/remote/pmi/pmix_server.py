@@ -25,8 +25,7 @@ import select
 from _socket import AF_INET, SOCK_STREAM, socket
 from _thread import allocate_lock
 
-from dispatcher.remote.host import tcp_peer
-from dispatcher.remote.pmi import mpi_library
+from dispatcher.remote.host import shm, tcp_peer
 from dispatcher.remote.pmi.libpmix import Library, LoadError, job_of
 from dispatcher.remote.pmi.pmix_upcalls import UNPACK_FAILURE, functions
 from dispatcher.remote.protocol.frames import Decoder, WireError, control
@@ -47,6 +46,11 @@ KNOWN_LIMIT, KNOWN = 64 << 20, 512
 UNHEARD = "MPI: rank %d notifies others (PMIx_Notify_event); those on other hosts do not hear of it"
 #: what hosts tell each other of each of their ranks that connect
 PUT = {"type": str, "namespace": bytes, "rank": int, "status": int, "data": bytes}
+NAMES = ("libpmix.so.2", "libpmix.so")
+#: where distributions, wheels and builds put it, seen from a prefix
+FOLDERS = ("lib", "lib64", "lib/openmpi", "lib/pmix", "lib64/openmpi", "lib/pmix2/lib")
+#: what may say where a rank's environment is
+PREFIXES = (b"OPAL_PREFIX=", b"PMIX_PREFIX=", b"VIRTUAL_ENV=", b"CONDA_PREFIX=", b"MPI_HOME=")
 
 
 def main(link: int, listener: socket, client: int, job: dict[str, Any], pids: list[int]) -> None:
@@ -56,15 +60,13 @@ def main(link: int, listener: socket, client: int, job: dict[str, Any], pids: li
     universe (how many ranks the hosts have room for), and the folder for files.
     pids: processes of the ranks, one of which has come.
     """
-    Serving(link, listener, job, mpi_library.Found(pids)).run(client)
+    Serving(link, listener, job, Found(pids)).run(client)
 
 
 class Serving:
     """Joins the agent, the library and the ranks' connections."""
 
-    def __init__(
-        self, link: int, listener: socket, job: dict[str, Any], found: mpi_library.Found
-    ) -> None:
+    def __init__(self, link: int, listener: socket, job: dict[str, Any], found: Found) -> None:
         self.link = link
         self.listener = listener
         self.job = job
@@ -319,3 +321,46 @@ def have_put(data: bytes) -> dict[tuple[bytes, int], bytes]:
     if decoder.pending:
         raise WireError("a message that does not end")
     return known
+
+
+class Found:
+    """What the processes ``pids`` have loaded: ``files``, by name; ``mpi``; ``pmix``."""
+
+    def __init__(self, pids: list[int]) -> None:
+        self.files: dict[str, str] = {}
+        self.prefixes: list[str] = []
+        for pid in pids:
+            for path in map(os.fsdecode, shm.files(pid)):
+                if ".so" in path:
+                    self.files.setdefault(os.path.basename(path), path)
+            self.prefixes += _prefixes(pid)
+        self.mpi = self.named("libmpi.so.40") or self.named("libmpi")
+        self.pmix = self.named("libpmix.so") or self.named("libopen-pal.so.40")
+
+    def candidates(self) -> list[str]:
+        """Paths and names to load a libpmix from, the best first."""
+        found = [self.pmix] if self.pmix else []
+        prefixes = list(self.prefixes)
+        if self.mpi:
+            folder = os.path.dirname(self.mpi)
+            found += [os.path.join(folder, name) for name in NAMES]
+            prefixes.insert(0, os.path.dirname(folder))
+        for prefix in prefixes:
+            found += [os.path.join(prefix, folder, NAMES[0]) for folder in FOLDERS]
+        found = [path for path in found if os.path.exists(path)]
+        return list(dict.fromkeys([*found, *NAMES]))  # a bare name: where the system looks
+
+    def named(self, start: str) -> str:
+        """The file that a rank has loaded for a name, or its beginning; "" for none."""
+        names = sorted(name for name in self.files if name.startswith(start))
+        return self.files[names[0]] if names else ""
+
+
+def _prefixes(pid: int) -> list[str]:
+    try:
+        with open("/proc/%d/environ" % pid, "rb") as file:
+            words = file.read().split(b"\0")
+        found = [os.fsdecode(w.partition(b"=")[2]) for w in words if w.startswith(PREFIXES)]
+        return [*found, os.path.dirname(os.path.dirname(os.readlink("/proc/%d/exe" % pid)))]
+    except OSError:
+        return []

@@ -65,7 +65,7 @@ def once_a_plan(make: Callable[[JobPlan], T]) -> Callable[[JobPlan], T]:
 
 #: modules of the agent that serve PMIx
 PARTS = (
-    "pmi.pmix_bridge", "pmi.pmix_server", "pmi.libpmix", "pmi.pmix_upcalls", "pmi.mpi_library",
+    "pmi.pmix_bridge", "pmi.pmix_server", "pmi.libpmix", "pmi.pmix_upcalls",
 )  # fmt: skip
 
 #: where to come, under the names by which versions 2 to 5 look
@@ -397,8 +397,8 @@ def release_order(release: ReleaseFence) -> Common:
 
 
 def query_order(action: QueryInside) -> bytes:
-    """The order to say who is inside MPI, with what finds that out."""
-    return control("mpi_look", parts=payload.parts(("pmi.mpi_library",)), over=action.over)
+    """The order to say who is inside MPI."""
+    return control("mpi_look", over=action.over)
 
 
 def pmi_job(plan: JobPlan, kvs_name: str) -> dict[str, object]:

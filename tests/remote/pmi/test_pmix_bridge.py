@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from dispatcher.remote.host import tcp_peer, workdir
-from dispatcher.remote.pmi import mpi_library, pmix_server
+from dispatcher.remote.pmi import pmix_server
 from dispatcher.remote.pmi.pmix_bridge import HESITATION, TAG
 from dispatcher.remote.protocol.frames import HEADER, control
 
@@ -46,8 +46,8 @@ def test_a_stranger_is_sent_away_and_nothing_begins(
 def test_without_a_library_the_ranks_cannot_go_on(
     house: House, monkeypatch: pytest.MonkeyPatch, mpi: str
 ) -> None:
-    monkeypatch.setattr(mpi_library.Found, "candidates", lambda found: ["/no/libpmix.so.2"])
-    monkeypatch.setattr(mpi_library.Found, "named", lambda found, start: mpi)
+    monkeypatch.setattr(pmix_server.Found, "candidates", lambda found: ["/no/libpmix.so.2"])
+    monkeypatch.setattr(pmix_server.Found, "named", lambda found, start: mpi)
     house.knock()
     house.turn()
     assert house.connections.replies().order(ORDER) == []
@@ -187,7 +187,7 @@ class Played:
 def test_a_process_serves_who_has_come_and_who_comes_later(
     house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(mpi_library.Found, "candidates", lambda found: ["/some/libpmix.so.2"])
+    monkeypatch.setattr(pmix_server.Found, "candidates", lambda found: ["/some/libpmix.so.2"])
     monkeypatch.setattr(pmix_server, "Library", Played)
     inner = socket.create_server(("127.0.0.1", 0))
     inner.settimeout(60)

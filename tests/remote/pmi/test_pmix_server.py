@@ -17,7 +17,7 @@ from cases import cases
 from rig import wait_for
 
 from dispatcher.remote.host import tcp_peer
-from dispatcher.remote.pmi import mpi_library, pmix_server
+from dispatcher.remote.pmi import pmix_server
 from dispatcher.remote.pmi.libpmix import LoadError
 from dispatcher.remote.pmi.pmix_server import (
     MOST_NEEDED,
@@ -76,9 +76,9 @@ class Heard:
         self.came.set()
 
 
-def found(*candidates: str, mpi: str = "", **files: str) -> mpi_library.Found:
+def found(*candidates: str, mpi: str = "", **files: str) -> pmix_server.Found:
     """What the ranks have loaded; ``candidates`` are where a libpmix is looked for."""
-    there = mpi_library.Found([])
+    there = pmix_server.Found([])
     there.mpi, there.files = mpi, dict(files)
     there.candidates = lambda: list(candidates)  # type: ignore[method-assign]
     return there
@@ -99,10 +99,10 @@ class House:
         self.thread: threading.Thread | None = None
         Played.port = self.inner.getsockname()[1]
 
-    def serving(self, there: mpi_library.Found) -> Serving:
+    def serving(self, there: pmix_server.Found) -> Serving:
         return Serving(self.link.fileno(), self.listener, dict(JOB), there)
 
-    def run(self, there: mpi_library.Found) -> socket.socket:
+    def run(self, there: pmix_server.Found) -> socket.socket:
         """Serve; the first client, whose connection the agent has taken in."""
         ours, theirs = socket.socketpair()
         serving, client = self.serving(there), theirs.detach()
@@ -359,7 +359,7 @@ def test_bytes_cross_both_ways_whole() -> None:
     """A reader that waits holds back who writes to it, and nobody else."""
     listener = socket.create_server(("127.0.0.1", 0))
     ours, theirs = socket.socketpair()
-    serving = pmix_server.Serving(theirs.fileno(), listener, {}, mpi_library.Found([]))
+    serving = pmix_server.Serving(theirs.fileno(), listener, {}, pmix_server.Found([]))
     inner = socket.create_server(("127.0.0.1", 0))
     client, came = socket.socketpair()
     serving.let_in(came.detach(), inner.getsockname()[1])

@@ -12,12 +12,13 @@ from typing import Any
 import pytest
 from cases import cases
 
-from dispatcher.remote.pmi.mpi_library import MARK, Found
 from dispatcher.remote.pmi.pmi_connections import PmiConnections
+from dispatcher.remote.pmi.pmi_replies import MARK
+from dispatcher.remote.pmi.pmix_server import Found
 
 from .test_pmi_connections import PLANNED, Ranks
 
-LOOK = {"type": "mpi_look", "parts": {}, "over": False}
+LOOK = {"type": "mpi_look", "over": False}
 
 
 @pytest.fixture
