@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from xml.etree import ElementTree
-
 import pytest
 from cases import cases
 from hypothesis import given
@@ -13,7 +11,6 @@ from dispatcher.checks.pair_ranking import (
     LATE,
     Inside,
     Pair,
-    PairRanking,
     below,
     doubtful,
     is_bad,
@@ -22,8 +19,6 @@ from dispatcher.checks.pair_ranking import (
     slow_rails,
     tournament,
 )
-from dispatcher.cli.checks import pairs as heatmap
-from dispatcher.cli.checks.pairs import lines, record
 
 RATE = 1e9
 
@@ -110,42 +105,6 @@ def test_little_is_known(pairs: list[Pair]) -> None:
     found = rank_pairs(pairs, 0.5)
     assert (found.culprits, found.median) == ((), 0.0)
     assert found.bad == {(pair.a, pair.b) for pair in pairs}
-
-
-def everything() -> tuple[list[str], list[Pair], PairRanking]:
-    names = ["n1", "n2", "n<3>", "n4"]
-    pairs = [measured(a, b, {2}, "slow") for nth in range(3) for a, b in tournament(range(4), nth)]
-    pairs[-1] = Pair(pairs[-1].a, pairs[-1].b, why="no\x1b[2J answer")
-    return names, pairs, rank_pairs(pairs, 0.5)
-
-
-def test_the_map_on_the_screen() -> None:
-    names, pairs, ranking = everything()
-    shown = lines(names, pairs, {}, ranking, 3, 1.5)
-    assert shown[0] == "4 hosts, 6 pairs in 3 rounds, 1.5 s; usual: 1.0 GB/s"
-    assert any(line.startswith("n<3>") and line.endswith(" <") for line in shown)
-    assert any(line.startswith("critical: n<3>: bad with most partners: ") for line in shown)
-    assert not any("\x1b" in line for line in shown)
-    assert heatmap.text([f"n{n}" for n in range(65)], pairs, ranking) == []
-
-
-def test_the_map_as_a_picture() -> None:
-    names, pairs, ranking = everything()
-    picture = ElementTree.fromstring(heatmap.svg(names, pairs, ranking))
-    space = "{http://www.w3.org/2000/svg}"
-    cells = [one for one in picture.iter(space + "rect") if one.find(space + "title") is not None]
-    assert len(cells) == 12
-    titles = [one.findtext(space + "title") for one in cells]
-    assert "n<3> to n1: 20.0 MB/s" in titles
-    assert sum(one.get("fill") == "#000" for one in cells) == 2
-
-
-def test_json() -> None:
-    names, pairs, ranking = everything()
-    said = record(names, pairs, {3: "unreachable"}, ranking, 3, 1.5)
-    assert (said["format"], said["culprits"]) == (1, ["n<3>"])
-    assert said["problems"] == {"n4": "unreachable"}
-    assert sum(one["bad"] for one in said["pairs"]) >= 3
 
 
 @cases(

@@ -7,7 +7,7 @@ so that a thousand healthy hosts are one line and a sick one is seen at once. Pu
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from dispatcher.checks.check import Finding, Level
 from dispatcher.checks.report import CheckReport
@@ -37,6 +37,18 @@ def painted(text: str, level: Level) -> str:
 def plain(text: str, level: Level) -> str:
     """The ``Style`` of whatever is no terminal: no colours."""
     return text
+
+
+def told(
+    level: Level,
+    hosts: Sequence[str],
+    text: str,
+    remedy: str | None = None,
+    paint: Callable[[str, Level], str] = plain,
+) -> list[str]:
+    """``critical: n[1-2]: text``, made harmless, and the remedy as a hint below it."""
+    found = [f"{paint(level.name.lower(), level)}: {fold(hosts)}: {sanitize_text(text)}"]
+    return [*found, f"  hint: {sanitize_text(remedy)}"] if remedy else found
 
 
 def lines(
@@ -119,13 +131,11 @@ def _unseen(
 
 
 def _details(report: CheckReport, paint: Callable[[str, Level], str]) -> list[str]:
-    out = []
-    for level, check, one, hosts in report.sections:
-        word = paint(level.name.lower(), level)
-        out.append(f"{word}: {fold(hosts)}: {check}: {sanitize_text(one.text)}")
-        if one.remedy:
-            out.append(f"  hint: {sanitize_text(one.remedy)}")
-    return out
+    return [
+        line
+        for level, check, one, hosts in report.sections
+        for line in told(level, hosts, f"{check}: {one.text}", one.remedy, paint)
+    ]
 
 
 def _said(report: CheckReport, paint: Callable[[str, Level], str]) -> list[str]:

@@ -12,6 +12,7 @@ from dispatcher.checks.nccl_advice import Advice, advise
 from dispatcher.checks.nccl_model import READINGS, HostNet, host_net
 from dispatcher.cli import named_files, print_lines, say, tell
 from dispatcher.cli.checks.check import CheckOptions
+from dispatcher.cli.checks.check_table import told
 from dispatcher.cli.options.host_options import find_hosts
 from dispatcher.model.errors import FileUnusable
 from dispatcher.model.hostset import fold
@@ -100,10 +101,7 @@ def lines(advice: Advice) -> list[str]:
         found.append(f"  on {fold(hosts)}:")
         found += [f"    {name}={value}" for name, value in values]
     for message in advice.messages:
-        where = fold(message.hosts)
-        found.append(f"{message.level.name.lower()}: {where}: {sanitize_text(message.text)}")
-        if message.remedy:
-            found.append(f"  hint: {sanitize_text(message.remedy)}")
+        found += told(message.level, message.hosts, message.text, message.remedy)
     return found
 
 

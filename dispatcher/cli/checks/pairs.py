@@ -1,8 +1,7 @@
 """``dispatch check --pairs``: which host, or which link, makes the others wait.
 
 The rates host by host are drawn on the screen, and as SVG. A row sends, a column receives. A shade
-stands for the share of the usual rate: what is as fast as usual, or faster, is full; what was not
-measured is left empty; what failed is marked.
+stands for the share of the usual rate: as fast as usual, or faster, is full.
 """
 
 from __future__ import annotations
@@ -10,12 +9,14 @@ from __future__ import annotations
 import os
 import statistics
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
 from html import escape
-from types import MappingProxyType
 
 from dispatcher.api.request import python_of
 from dispatcher.api.transports import allow_open_files
+from dispatcher.checks.check import Level
 from dispatcher.checks.pair_ranking import (
     Inside,
     Pair,
@@ -29,14 +30,13 @@ from dispatcher.checks.pair_ranking import (
 )
 from dispatcher.cli import named_files, print_lines, say, tell
 from dispatcher.cli.checks.check import CheckOptions
+from dispatcher.cli.checks.check_table import told
 from dispatcher.cli.options.connect_options import TransportPool, show_only
 from dispatcher.cli.options.host_options import find_hosts
 from dispatcher.model import errors
 from dispatcher.model.errors import UsageError
 from dispatcher.model.host import Host
-from dispatcher.model.hostset import fold
 from dispatcher.model.names import parse_count, plural
-from dispatcher.output.text.sanitize import sanitize_text
 from dispatcher.plan.exec_plan import ExecPlan
 
 TYPE_CHECKING = False
@@ -136,11 +136,6 @@ def rate_words(rate: float) -> str:
     return f"{rate / 1e3:.0f} kB/s"
 
 
-def named(names: Sequence[str], hosts: Collection[int]) -> list[str]:
-    """The names of hosts given by number, in the order of the list."""
-    return [names[host] for host in sorted(hosts)]
-
-
 #: seconds a pair may take, and the share of the usual rate below which it is bad
 LIMIT, SLOW = 6.0, 0.5
 #: rounds at most; after two it goes on only while somebody is in doubt
@@ -151,188 +146,183 @@ MOST_HOSTS = 1024
 MOST_NAMED = 3
 
 
+@dataclass
+class Measured:
+    """What rounds of pairs gave. Hosts are numbers in ``names``; problems: why one took no part.
+
+    inside: what the GPUs of a host reach by themselves. slow: a share of the usual rate.
+    """
+
+    names: Sequence[str]
+    pairs: list[Pair] = field(default_factory=list)
+    problems: dict[int, str] = field(default_factory=dict)
+    rounds: int = 0
+    seconds: float = 0.0
+    inside: dict[int, Inside] = field(default_factory=dict)
+    slow: float = SLOW
+
+    @cached_property
+    def ranking(self) -> PairRanking:
+        """Who is to blame; to be asked when all is measured."""
+        return rank_pairs(self.pairs, self.slow)
+
+
 def run(options: CheckOptions) -> int:
     """Measure the pairs of what the options name; the exit code. Raises: UsageError."""
     targets = find_hosts(options, say, slots=options.backend == "nccl")
-    names = ExecPlan(targets, ("true",)).names
     if len(targets) < 2:
         raise UsageError("--pairs: one host makes no pair")
     if len(targets) > MOST_HOSTS:
         raise UsageError(f"--pairs: {len(targets)} hosts, {MOST_HOSTS} at most at once")
-    slow = SLOW if options.slow is None else options.slow
-    rounds = _rounds(options.rounds)
+    most = len(targets) - 1 + len(targets) % 2  # rounds of a whole tournament
+    if options.rounds != "all":
+        most = ROUNDS if options.rounds is None else parse_count(options.rounds, "--rounds")
     does = f"measure the network by {options.backend or 'tcp'} with one partner after the other"
     if show_only(options, "check", ((host, does) for host in targets)):
         return 0
     if options.svg is not None:
         named_files.expect(f"--svg {options.svg}", options.svg)
     allow_open_files(len(targets))
-    connect = options.connect_timeout
     began = time.monotonic()
-    pairs, problems, played, inside = _measured(targets, options, rounds, slow, connect)
-    if problems:
-        met = {host for pair in pairs for host in (pair.a, pair.b)}
-        for host in set(range(len(targets))) - met - problems.keys():
-            problems[host] = "no partner was left for it"
-    ranking = rank_pairs(pairs, slow)
-    took = time.monotonic() - began
+    found = Measured(ExecPlan(targets, ("true",)).names)
+    found.slow = SLOW if options.slow is None else options.slow
+    _measure(found, targets, options, most)
+    if found.problems:
+        met = {host for pair in found.pairs for host in (pair.a, pair.b)}
+        for host in set(range(len(targets))) - met - found.problems.keys():
+            found.problems[host] = "no partner was left for it"
+    found.seconds = time.monotonic() - began
     if options.as_json:
-        tell(record(names, pairs, problems, ranking, played, took, inside, slow))
+        tell(record(found))
     else:
-        shown = lines(names, pairs, problems, ranking, played, took, inside, slow)
-        print_lines(shown)
+        print_lines(lines(found))
     if options.svg is not None:
-        named_files.write(f"--svg {options.svg}", options.svg, svg(names, pairs, ranking))
-    if problems:
+        drawn = svg(found.names, found.pairs, found.ranking)
+        named_files.write(f"--svg {options.svg}", options.svg, drawn)
+    if found.problems:
         return errors.CLUSTER
-    return 1 if ranking.bad or slow_rails(pairs, slow) or below(inside, slow) else 0
+    slow = slow_rails(found.pairs, found.slow) or below(found.inside, found.slow)
+    return 1 if found.ranking.bad or slow else 0
 
 
-def _rounds(text: str | None) -> int | None:
-    """Rounds at most; None for a whole tournament."""
-    if text == "all":
-        return None
-    return ROUNDS if text is None else parse_count(text, "--rounds")
-
-
-def _measured(
-    targets: Sequence[Host],
-    options: CheckOptions,
-    rounds: int | None,
-    slow: float,
-    connect: float,
-) -> tuple[list[Pair], dict[int, str], int, dict[int, Inside]]:
-    """The pairs, who could not take part and why, how many rounds there were, and what was
-    measured inside hosts."""
+def _measure(found: Measured, targets: Sequence[Host], options: CheckOptions, most: int) -> None:
+    """Play rounds, at most so many; ``found`` grows by what they give."""
     from dispatcher.runner.surveys import find_addresses, play_round
 
-    pairs: list[Pair] = []
+    connect = options.connect_timeout
     with TransportPool(options) as reach:
-        places, problems = find_addresses(
+        places, found.problems = find_addresses(
             targets, options.iface, reach.transport_for, seconds=LIMIT, connect=connect
         )
-        inside: dict[int, Inside] = {}
-        play = _by_ranks(targets, options, reach, problems, inside, connect)
-        hosts = sorted(places)
-        most = len(hosts) - 1 + len(hosts) % 2 if rounds is None else rounds
-        for nth in range(most):
-            hosts = [host for host in hosts if host not in problems]
-            if rounds is None:
+        play = _by_ranks(targets, options, reach, found)
+        if play is None:
+
+            def play(chosen: Sequence[tuple[int, int]]) -> list[Pair]:
+                return play_round(
+                    targets, places, chosen, reach.transport_for, limit=LIMIT, connect=connect
+                )
+
+        for found.rounds in range(most):
+            hosts = [host for host in sorted(places) if host not in found.problems]
+            nth = found.rounds
+            if options.rounds == "all":
                 chosen = tournament(hosts, nth)
-            elif nth > 1 and not doubtful(hosts, rank_pairs(pairs, slow)):
-                return pairs, problems, nth, inside
+            elif nth > 1 and not doubtful(hosts, rank_pairs(found.pairs, found.slow)):
+                return
             else:
-                chosen = next_round(hosts, pairs, nth, slow)
+                chosen = next_round(hosts, found.pairs, nth, found.slow)
             if not chosen:
-                return pairs, problems, nth, inside
-            pairs += play(chosen) if play is not None else play_round(
-                targets, places, chosen, reach.transport_for, limit=LIMIT, connect=connect
-            )  # fmt: skip
-    return pairs, problems, most, inside
+                return
+            found.pairs += play(chosen)
+    found.rounds = most
 
 
 def _by_ranks(
-    targets: Sequence[Host],
-    options: CheckOptions,
-    reach: TransportPool,
-    problems: dict[int, str],
-    inside: dict[int, Inside],
-    connect: float,
+    targets: Sequence[Host], options: CheckOptions, reach: TransportPool, found: Measured
 ) -> Callable[[Sequence[tuple[int, int]]], list[Pair]] | None:
-    """What plays a round by ranks, if that is wanted; ``problems`` and ``inside`` grow by it."""
+    """What plays a round by ranks, if that is wanted."""
     if options.backend in (None, "tcp"):
         return None
     from dispatcher.api.rank_pairs import RankPairs
 
-    python = options.python or python_of(os.environ)
     played = RankPairs(
-        targets, reach.transport_for,
-        over=options.backend, python=python, iface=options.iface, connect=connect,
+        targets, reach.transport_for, over=options.backend, iface=options.iface,
+        python=options.python or python_of(os.environ), connect=options.connect_timeout,
     )  # fmt: skip
 
     def play(chosen: Sequence[tuple[int, int]]) -> list[Pair]:
-        found = played.play(chosen)
-        problems.update(played.problems)
-        inside.update(played.inside)
-        return found
+        pairs = played.play(chosen)
+        found.problems.update(played.problems)
+        found.inside.update(played.inside)
+        return pairs
 
     return play
 
 
-def lines(
-    names: Sequence[str],
-    pairs: Sequence[Pair],
-    problems: Mapping[int, str],
-    ranking: PairRanking,
-    rounds: int,
-    seconds: float,
-    inside: Mapping[int, Inside] = MappingProxyType({}),
-    slow: float = SLOW,
-) -> list[str]:
+def lines(found: Measured) -> list[str]:
     """What was found, for people: the map, then who is to blame."""
-    median = rate_words(ranking.median)
-    what = f"{len(names)} hosts, {plural(len(pairs), 'pair')} in {plural(rounds, 'round')}"
-    out = [f"{what}, {seconds:.1f} s; usual: {median}"]
-    out += text(names, pairs, ranking)
+    names, pairs, ranking = found.names, found.pairs, found.ranking
+    what = f"{len(names)} hosts, {plural(len(pairs), 'pair')} in {plural(found.rounds, 'round')}"
+    out = [f"{what}, {found.seconds:.1f} s; usual: {rate_words(ranking.median)}"]
+    if found.inside:
+        middle = statistics.median_high(one.rate for one in found.inside.values())
+        out.append(f"inside {plural(len(found.inside), 'host')}: usual {rate_words(middle)}")
+    drawn = text(names, pairs, ranking)
+    out += drawn
+    before = len(out)
+
+    def blame(hosts: Sequence[str], words: str, remedy: str | None = None) -> None:
+        out.extend(told(Level.CRITICAL, hosts, words, remedy))
+
     groups: dict[str, list[str]] = {}
-    for host, why in problems.items():
-        groups.setdefault(sanitize_text(why), []).append(names[host])
-    out += [f"critical: {fold(hosts)}: not measured: {why}" for why, hosts in groups.items()]
+    for host, why in found.problems.items():
+        groups.setdefault(why, []).append(names[host])
+    for why, hosts in groups.items():
+        blame(hosts, f"not measured: {why}")
     for host in ranking.culprits:
         slow_pairs = [_words(names, p) for p in pairs if host in (p.a, p.b)]
         more = f"; and {len(slow_pairs) - MOST_NAMED} more" if len(slow_pairs) > MOST_NAMED else ""
         shown = "; ".join(slow_pairs[:MOST_NAMED])
-        out.append(f"critical: {names[host]}: bad with most partners: {shown}{more}")
-        out.append("  hint: look at its cable, port and routes; --exclude it meanwhile")
+        remedy = "look at its cable, port and routes; --exclude it meanwhile"
+        blame([names[host]], f"bad with most partners: {shown}{more}", remedy)
     for a, b in ranking.links:
         pair = next(p for p in pairs if (p.a, p.b) == (a, b))
-        out.append(f"critical: {names[a]} and {names[b]}: bad together: {_words(names, pair)}")
-    for host, rail, rate, usual in slow_rails(pairs, slow):
+        blame([f"{names[a]} and {names[b]}"], f"bad together: {_words(names, pair)}")
+    for host, rail, rate, usual in slow_rails(pairs, found.slow):
         words = f"rail {rail}: {rate_words(rate)} at best, usual is {rate_words(usual)}"
-        out.append(f"critical: {names[host]}: {words}")
-        out.append(f"  hint: the card near its GPU {rail}, by nvidia-smi topo -m, and its cable")
-    for host, due in below(inside, slow).items():
-        one = inside[host]
+        remedy = f"the card near its GPU {rail}, by nvidia-smi topo -m, and its cable"
+        blame([names[host]], words, remedy)
+    for host, due in below(found.inside, found.slow).items():
+        one = found.inside[host]
         words = f"{rate_words(one.rate)} among its {one.gpus} GPUs ({one.gpu or 'CPU'})"
-        out.append(f"critical: {names[host]}: {words}, at least {rate_words(due)} is usual")
-        out.append("  hint: dispatch check --full looks at its NVLinks, clocks and power")
-    alike = len(out) == 1 and not ranking.bad
-    if inside:
-        middle = statistics.median_high(one.rate for one in inside.values())
-        out.insert(1, f"inside {plural(len(inside), 'host')}: usual {rate_words(middle)}")
+        remedy = "dispatch check --full looks at its NVLinks, clocks and power"
+        blame([names[host]], f"{words}, at least {rate_words(due)} is usual", remedy)
+    alike = not drawn and len(out) == before and not ranking.bad
     return [*out, "all pairs are alike"] if alike else out
 
 
 def _words(names: Sequence[str], pair: Pair) -> str:
     who = f"{names[pair.a]}-{names[pair.b]}"
     if pair.rate is None:
-        return f"{who} failed ({sanitize_text(pair.why).lower() or 'no answer'})"
+        return f"{who} failed ({pair.why.lower() or 'no answer'})"
     late = f", {pair.latency * 1e3:.1f} ms" if pair.latency is not None else ""
     there, back = (rate_words(rate or 0.0) for rate in (pair.there, pair.back))
     return f"{who} {there}, back {back}{late}"
 
 
-def record(
-    names: Sequence[str],
-    pairs: Sequence[Pair],
-    problems: Mapping[int, str],
-    ranking: PairRanking,
-    rounds: int,
-    seconds: float,
-    inside: Mapping[int, Inside] = MappingProxyType({}),
-    slow: float = SLOW,
-) -> formats.CheckPairs:
+def record(found: Measured) -> formats.CheckPairs:
     """What was found, for programs."""
-    short = below(inside, slow)
+    names, ranking = found.names, found.ranking
+    short = below(found.inside, found.slow)
     return {
         "schema": "check-pairs/1",
         "format": 1,
-        "seconds": round(seconds, 3),
-        "rounds": rounds,
+        "seconds": round(found.seconds, 3),
+        "rounds": found.rounds,
         "usual": ranking.median,
-        "culprits": named(names, ranking.culprits),
+        "culprits": [names[host] for host in ranking.culprits],
         "links": [[names[a], names[b]] for a, b in ranking.links],
-        "problems": {names[host]: why for host, why in problems.items()},
+        "problems": {names[host]: why for host, why in found.problems.items()},
         "pairs": [
             {
                 "hosts": [names[pair.a], names[pair.b]],
@@ -343,16 +333,13 @@ def record(
                 "bad": (pair.a, pair.b) in ranking.bad,
                 "rails": list(pair.rails),
             }
-            for pair in pairs
+            for pair in found.pairs
         ],
-        "slow_rails": [[names[host], rail] for host, rail, *_ in slow_rails(pairs, slow)],
+        "slow_rails": [[names[at], rail] for at, rail, *_ in slow_rails(found.pairs, found.slow)],
         "inside": {
             names[host]: {
-                "rate": one.rate,
-                "gpu": one.gpu,
-                "gpus": one.gpus,
-                "below": short.get(host),
+                "rate": one.rate, "gpu": one.gpu, "gpus": one.gpus, "below": short.get(host),
             }
-            for host, one in sorted(inside.items())
+            for host, one in sorted(found.inside.items())
         },
-    }
+    }  # fmt: skip

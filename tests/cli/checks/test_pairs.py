@@ -15,7 +15,7 @@ from dispatcher import cli
 from dispatcher.api import rank_pairs
 from dispatcher.checks.pair_ranking import Inside, Pair, PairRanking
 from dispatcher.cli.checks import pairs
-from dispatcher.cli.checks.pairs import MOST_SHOWN, rate_words, rates, svg, text
+from dispatcher.cli.checks.pairs import MOST_SHOWN, Measured, rate_words, rates, svg, text
 from dispatcher.runner import surveys
 
 NAMES = ["n1", "n<2>", "node3"]
@@ -91,7 +91,7 @@ MUTE = Pair(2, 3)
     [
         (GOOD, "n1-n2 4.0 GB/s, back 4.0 GB/s, 1.0 ms"),
         (Pair(0, 1, None, 4e9, 2e9), "n1-n2 4.0 GB/s, back 2.0 GB/s"),
-        (FAILED, "n2-n3 failed (refused\\x1b)"),
+        (FAILED, "n2-n3 failed (refused\x1b)"),
         (MUTE, "n3-n4 failed (no answer)"),
     ],
 )
@@ -99,10 +99,20 @@ def test_a_pair_in_words(pair: Pair, words: str) -> None:
     assert pairs._words(HOSTS, pair) == words
 
 
+def found_with(ranking: PairRanking, *words: Any) -> Measured:
+    found = Measured(*words)
+    found.__dict__["ranking"] = ranking
+    return found
+
+
+def blamed(ranking: PairRanking, *words: Any) -> list[str]:
+    return pairs.lines(found_with(ranking, *words))
+
+
 def test_who_is_to_blame() -> None:
     measured = [GOOD, SLOW, FAILED, MUTE, Pair(0, 3, 1e-3, 4e9, 4e9), Pair(1, 3, 1e-3, 1e9, 1e9)]
     ranking = PairRanking((2,), ((1, 3),), frozenset({(0, 2), (1, 2), (2, 3), (1, 3)}), 4e9)
-    shown = pairs.lines(HOSTS, measured, {}, ranking, 3, 1.26)
+    shown = blamed(ranking, HOSTS, measured, {}, 3, 1.26)
     assert shown[0] == "4 hosts, 6 pairs in 3 rounds, 1.3 s; usual: 4.0 GB/s"
     assert len(shown) == 8
     assert [line[-2:] == " <" for line in shown[1:5]] == [False, False, True, False]
@@ -118,9 +128,8 @@ def test_only_some_pairs_of_one_host_are_told() -> None:
     names = [f"n{number}" for number in range(6)]
     measured = [Pair(0, other) for other in range(1, 6)]
     ranking = PairRanking((0,), (), frozenset((0, other) for other in range(1, 6)), 0.0)
-    (line,) = (
-        one for one in pairs.lines(names, measured, {}, ranking, 1, 0.0) if "bad with" in one
-    )
+    shown = blamed(ranking, names, measured, {}, 1)
+    (line,) = (one for one in shown if "bad with" in one)
     assert line.count("failed") == 3
     assert line.endswith("; and 2 more")
 
@@ -128,15 +137,15 @@ def test_only_some_pairs_of_one_host_are_told() -> None:
 def test_hosts_that_were_not_measured() -> None:
     ranking = PairRanking((), (), frozenset(), 4e9)
     problems = {2: "no\x1b route", 3: "no\x1b route"}
-    shown = pairs.lines(HOSTS, [GOOD], problems, ranking, 1, 0.0)
+    shown = blamed(ranking, HOSTS, [GOOD], problems, 1)
     assert shown[-1] == "critical: n[3-4]: not measured: no\\x1b route"
     many = [f"n{number}" for number in range(MOST_SHOWN + 1)]
-    assert pairs.lines(many, [GOOD], {}, ranking, 1, 0.0)[1:] == ["all pairs are alike"]
+    assert blamed(ranking, many, [GOOD], {}, 1)[1:] == ["all pairs are alike"]
 
 
 def test_for_programs() -> None:
     ranking = PairRanking((2,), ((0, 2),), frozenset({(0, 2)}), 4e9)
-    found = pairs.record(HOSTS, [GOOD, SLOW, FAILED], {3: "x"}, ranking, 2, 1.23456)
+    found = pairs.record(found_with(ranking, HOSTS, [GOOD, SLOW, FAILED], {3: "x"}, 2, 1.23456))
     assert found == {
         "schema": "check-pairs/1", "format": 1, "seconds": 1.235, "rounds": 2, "usual": 4e9,
         "culprits": ["n3"],
@@ -165,19 +174,19 @@ def test_rails_and_hosts_by_themselves_are_told() -> None:
     ranking = PairRanking((), (), frozenset(), 4e11)
     inside = {host: Inside(4.78e11, H100, 8) for host in range(4)}
     measured = SLOW_RAIL[:1] + SLOW_RAIL[2:]
-    shown = pairs.lines(HOSTS, measured, {}, ranking, 2, 1.0, inside)
+    shown = blamed(ranking, HOSTS, measured, {}, 2, 1.0, inside)
     assert shown[1] == "inside 4 hosts: usual 478.0 GB/s"
     assert shown[6:] == [
         "critical: n3: rail 1: 12.0 GB/s at best, usual is 48.0 GB/s",
         "  hint: the card near its GPU 1, by nvidia-smi topo -m, and its cable",
     ]
     inside[1] = Inside(3.1e11, H100, 8)
-    shown = pairs.lines(HOSTS, SLOW_RAIL, {}, ranking, 2, 1.0, inside)
+    shown = blamed(ranking, HOSTS, SLOW_RAIL, {}, 2, 1.0, inside)
     assert shown[6:] == [
         f"critical: n2: 310.0 GB/s among its 8 GPUs ({H100}), at least 460.0 GB/s is usual",
         "  hint: dispatch check --full looks at its NVLinks, clocks and power",
     ]
-    found = pairs.record(HOSTS, measured, {}, ranking, 2, 1.0, inside)
+    found = pairs.record(found_with(ranking, HOSTS, measured, {}, 2, 1.0, inside))
     assert found["slow_rails"] == [["n3", 1]]
     assert found["inside"]["n1"] == {"rate": 4.78e11, "gpu": H100, "gpus": 8, "below": None}
     assert found["inside"]["n2"]["below"] == 4.6e11
