@@ -37,9 +37,8 @@ from dispatcher.core.events.run_events import (
 from dispatcher.model.arguments import check_names, check_types
 from dispatcher.model.errors import UsageError, WrongArgument
 from dispatcher.model.paths import RunPaths
-from dispatcher.output.files.spool import Spill
 from dispatcher.output.terminal.notes import Notes
-from dispatcher.output.text.lines import LineAssembler
+from dispatcher.output.text.lines import LineAssembler, Spill
 from dispatcher.output.text.sanitize import sanitize
 from dispatcher.plan.job.job_plan import JobPlan, Request
 from dispatcher.plan.job.placement import name

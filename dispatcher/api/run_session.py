@@ -28,8 +28,7 @@ from dispatcher.model.host import Host
 from dispatcher.model.paths import Rotation, RunPaths
 from dispatcher.output.monitor.nccl_listener import NcclListener
 from dispatcher.output.text.fold import Advise, no_advice
-from dispatcher.output.text.lines import Tail
-from dispatcher.output.text.story import errors_of
+from dispatcher.output.text.story import Tail, errors_of
 from dispatcher.output.text.verdict_text import advice_on, last_words
 from dispatcher.plan.job import placement
 from dispatcher.plan.job.job_plan import Change, JobPlan

@@ -33,8 +33,8 @@ from dispatcher.model.host import Host
 from dispatcher.model.paths import RunPaths
 from dispatcher.output.terminal.notes import Notes
 from dispatcher.output.terminal.screen import LineFormat, Screen, Writer
-from dispatcher.output.text.lines import Tail
 from dispatcher.output.text.stacks_text import Stacks
+from dispatcher.output.text.story import Tail
 from dispatcher.plan.exec_plan import ExecLimits, ExecPlan
 from dispatcher.plan.job.request import Limits, Restarts
 from dispatcher.runner.exec.exec_loop import ExecRunner

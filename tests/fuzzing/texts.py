@@ -22,9 +22,10 @@ from dispatcher.core.events import codec, collectives, stack_frames, verdicts
 from dispatcher.jobs import job_socket, registry
 from dispatcher.model import hostset
 from dispatcher.model.errors import UsageError
-from dispatcher.output.text.lines import LineAssembler, Tail
+from dispatcher.output.text.lines import LineAssembler
 from dispatcher.output.text.sanitize import sanitize_lines, sanitize_pieces, sanitize_text
 from dispatcher.output.text.stacks_text import collective_line
+from dispatcher.output.text.story import Tail
 from dispatcher.plan.hosts import allocation
 from dispatcher.plan.hosts import hostfile as hostfiles
 from dispatcher.plan.job import placement

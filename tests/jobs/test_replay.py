@@ -80,8 +80,8 @@ def by_rank(folder: Path, rotation: Rotation) -> Sink:
 @pytest.fixture(scope="module", autouse=True)
 def small() -> object:
     with pytest.MonkeyPatch.context() as patch:
-        for name in ("rank_logs.PART", "spool.BLOCK", "log_reader.CHUNK"):
-            patch.setattr(f"dispatcher.output.files.{name}", LONG)
+        for name in ("files.rank_logs.PART", "text.lines.BLOCK", "files.log_reader.CHUNK"):
+            patch.setattr(f"dispatcher.output.{name}", LONG)
         patch.setattr("dispatcher.output.files.log_reader.LONG", MERGED_HEAD)
         patch.setattr("dispatcher.jobs.control_server.HEAD", HEAD)
         patch.setattr(job_screen, "BEHIND", 0.0)

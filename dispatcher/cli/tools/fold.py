@@ -19,9 +19,8 @@ from dispatcher.cli import say
 from dispatcher.cli.options.declaration import Options, option
 from dispatcher.model.hostset import fold
 from dispatcher.model.paths import write_all
-from dispatcher.output.files.spool import Spill
 from dispatcher.output.text.fold import WINDOW, Folding, fold_numbers, gather
-from dispatcher.output.text.lines import LineAssembler
+from dispatcher.output.text.lines import LineAssembler, Spill
 from dispatcher.output.text.sanitize import sanitize_lines, sanitize_pieces
 
 #: how the label stands before a line: [3], [gpu01:3]!, or n1:, behind a time of ``--timestamps``

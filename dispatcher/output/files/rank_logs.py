@@ -44,7 +44,7 @@ from pathlib import Path
 from dispatcher.core.events.run_events import Counts, Entry, OutputEnded, RanksPlaced, Sink
 from dispatcher.model.errors import FileUnusable
 from dispatcher.model.paths import Rotation, create, make_folders, write_all, write_new
-from dispatcher.output.files.spool import LongLine, Spill
+from dispatcher.output.text.lines import LongLine, Spill
 from dispatcher.plan.job import placement
 from dispatcher.plan.job.placement import name
 from dispatcher.remote.protocol.frames import STDOUT

@@ -20,10 +20,9 @@ from dispatcher.core.events.run_events import TICK, Counts, Entry, OutputEnded, 
 from dispatcher.model.frozen import Value, value
 from dispatcher.model.names import plural
 from dispatcher.model.paths import unwritten, write_all
-from dispatcher.output.files.spool import Spill
 from dispatcher.output.terminal.asking import OURS
 from dispatcher.output.text.fold import Folded, Folding
-from dispatcher.output.text.lines import ExactLines, LineAssembler
+from dispatcher.output.text.lines import ExactLines, LineAssembler, Spill
 from dispatcher.output.text.sanitize import sanitize_lines, sanitize_paragraph, sanitize_pieces
 from dispatcher.plan.job.placement import name
 from dispatcher.remote.protocol.frames import STDERR, STDOUT

@@ -1,41 +1,152 @@
-r"""Whole lines out of chunks, and the last of them kept for the verdict.
+r"""Whole lines out of chunks, of any length, within bounded memory.
 
-A line ends at LF or CR LF. What stands before a lone CR is overwritten by what
-follows, as on a terminal: of ``10%\r20%\r30%\n`` the line is ``30%``, and until
-its end comes ``20%`` is its *state*, as progress bars want it. Files get the bytes
-elsewhere, exactly.
-
-Memory stays bounded, whatever a line's length. For a person, on a terminal, a line longer than
-the limit comes in pieces, each but the last with ``CONTINUED`` behind it. For a program it must
-stay whole: then its beginning is put aside (``spill``), and it comes at its end, as pieces to be
-written one behind the other.
-
-``Tail`` keeps the end of what every rank wrote, for the verdict, and counts its bytes.
+A line ends at LF or CR LF. What stands before a lone CR is overwritten by what follows, as on a
+terminal: of ``10%\r20%\r30%\n`` the line is ``30%``; until its end comes, ``20%`` is its *state*.
+For a person, on a terminal, a line longer than the limit comes in pieces, each but the last with
+``CONTINUED`` behind it. For a program it stays whole: its beginning waits in ``Spill``, a file that
+all such lines share. The file has no name, so it is gone with the process, and nobody else can
+open it. A line that finds no room there comes in pieces, too.
 """
 
 from __future__ import annotations
 
-import re
+import contextlib
+import os
 from collections.abc import Callable, Iterator
 from itertools import chain
 
-from dispatcher.core.events.run_events import (
-    Entry,
-    OutputEnded,
-    RanksPlaced,
-    RunRestarting,
-    Sink,
-)
-from dispatcher.model.names import plural
-from dispatcher.output.files.spool import LongLine, Spill
-from dispatcher.output.text.sanitize import character_edge, sanitize
-from dispatcher.remote.protocol.frames import STDERR, STDOUT
+from dispatcher.model.names import size
+from dispatcher.model.paths import write_all
+from dispatcher.output.text.sanitize import character_edge
 
-TYPE_CHECKING = False
+#: bytes that ``Spill`` takes at most
+LIMIT = 4 << 30
 
-if TYPE_CHECKING:
-    from dispatcher.core.events.verdicts import Cause
-    from dispatcher.output.text.last_error import LastError
+
+BLOCK = 64 << 10
+
+
+class Spill:
+    """The file; made when it is first needed. Not thread-safe.
+
+    broken: lines that had to be shown in pieces; lost: bytes that could not be read back.
+    """
+
+    def __init__(self, limit: int = LIMIT) -> None:
+        self._limit = limit
+        self._fd: int | None = None
+        self._free: list[int] = []
+        self._blocks = 0  # in the file
+        self._why = ""
+        self.broken = 0
+        self.lost = 0
+
+    def put(self, data: bytes) -> list[int] | None:
+        """Keep whole blocks; their numbers, or None where there is no room for all of them."""
+        numbers: list[int] = []
+        try:
+            if self._fd is None:
+                self._open()
+            for at in range(0, len(data), BLOCK):
+                numbers.append(self._take())
+                self._write(numbers[-1], data[at : at + BLOCK])
+        except OSError as error:
+            self._why = (error.strerror or "").lower() or str(error)
+            self.free(numbers)
+            return None
+        return numbers
+
+    def read(self, number: int) -> bytes:
+        """The block ``number``; where the disk fails, a word about what is lost."""
+        assert self._fd is not None
+        with contextlib.suppress(OSError):
+            data = os.pread(self._fd, BLOCK, number * BLOCK)
+            if len(data) == BLOCK:
+                return data
+        self.lost += BLOCK
+        return f"[dispatch: {BLOCK:,} bytes lost here]".encode()
+
+    def free(self, numbers: list[int]) -> None:
+        """The blocks are needed no more."""
+        self._free += numbers
+        if self._fd is not None and len(self._free) == self._blocks:
+            with contextlib.suppress(OSError):
+                os.ftruncate(self._fd, 0)
+            self._blocks = 0
+            self._free.clear()
+
+    def close(self) -> None:
+        """Give up what waits, and its room on disk."""
+        if self._fd is not None:
+            os.close(self._fd)
+            self._fd = None
+
+    def words(self) -> list[str]:
+        """What to say in the end of lines that are not whole."""
+        found = []
+        if self.broken:
+            from tempfile import gettempdir  # which takes its time, and few come here
+
+            lines = "1 line" if self.broken == 1 else f"{self.broken:,} lines"
+            found.append(
+                f"{lines} of more than {size(BLOCK)} came in pieces, as marked: "
+                f"no room in {gettempdir()}: {self._why}"
+            )
+        if self.lost:
+            found.append(f"{self.lost:,} bytes of long lines were lost, as marked")
+        return found
+
+    def _open(self) -> None:
+        import tempfile
+
+        with tempfile.TemporaryFile(prefix="dispatch-", buffering=0) as file:
+            self._fd = os.dup(file.fileno())
+        free = os.fstatvfs(self._fd)
+        self._limit = min(self._limit, free.f_bavail * free.f_frsize // 2)
+
+    def _take(self) -> int:
+        """A block that nobody uses. Raises: OSError."""
+        if self._free:
+            return self._free.pop()
+        if (self._blocks + 1) * BLOCK > self._limit:
+            raise OSError(f"{size(self._limit)} are all it may take")
+        self._blocks += 1
+        return self._blocks - 1
+
+    def _write(self, number: int, data: bytes) -> None:
+        assert self._fd is not None
+        os.lseek(self._fd, number * BLOCK, os.SEEK_SET)
+        write_all(self._fd, data)
+
+
+class LongLine:
+    """The beginning of a line, in ``spill``; whoever holds the line has the rest."""
+
+    def __init__(self, spill: Spill) -> None:
+        self._spill = spill
+        self._numbers: list[int] = []
+
+    def __len__(self) -> int:
+        return len(self._numbers) * BLOCK
+
+    def take(self, text: bytes) -> bytes | None:
+        """Go on with whole blocks of ``text``; what is left of it, None if there is no room."""
+        end = len(text) // BLOCK * BLOCK
+        numbers = self._spill.put(text[:end])
+        if numbers is None:
+            return None
+        self._numbers += numbers
+        return text[end:]
+
+    def pieces(self) -> Iterator[bytes]:
+        """What it holds."""
+        return map(self._spill.read, self._numbers)
+
+    def drop(self) -> None:
+        """Forget what it holds."""
+        self._spill.free(self._numbers)
+        self._numbers = []
+
 
 LINE_LIMIT = 64 << 10
 CONTINUED = " \N{LEFTWARDS ARROW WITH HOOK}".encode()
@@ -245,147 +356,3 @@ def _split(block: bytes, limit: int) -> bytes:
         if pieces:
             lines[at] = b"\n".join([*pieces, line])
     return b"\n".join(lines)
-
-
-#: lines of a stream that are told, and bytes of each
-N_LINES = 20
-LINE_BYTES = 512
-#: lines of a stream that are looked at
-MOST_LINES = 500
-#: bytes of a stream that are kept at most, and at least where there are so many ranks that all of
-#: their streams would be more than ``TOTAL``; half as many more may come before the oldest go
-KEPT, LEAST_KEPT, TOTAL = 32 << 10, 8 << 10, 512 << 20
-
-#: a frame of a C++ stack, as torch and glibc write them: twenty of them push out what matters
-_FRAME = rb" *(?:frame #\d+: |#\d+ 0x|#\d+: )"
-#: characters of it that are looked for; a message may go on in a form of our own
-_PART = 40
-#: so many frames one below the other are told as one line
-_MANY_FRAMES = 3
-
-
-class Tail(Sink):
-    """``last(rank)`` gives the lines that say most about how the rank ended, ``error`` why it did.
-
-    Bytes are kept as they come, and only those that are asked for become lines. sizes: (rank,
-    stream) -> bytes that came in the present attempt. errors: number of restarts before an attempt
-    -> why the rank that ended it did, in a line; of attempts before the present one.
-    """
-
-    def __init__(self) -> None:
-        self.sizes: dict[tuple[int, int], int] = {}
-        self.errors: dict[int, str] = {}
-        self._ends: dict[tuple[int, int], bytearray] = {}
-        self._kept = KEPT
-        self._over: set[tuple[int, int]] = set()
-        self._said: dict[int, str] = {}  # rank -> of the line that says why it ended
-
-    def output(self, rank: int, stream: int, data: bytes) -> None:
-        key = (rank, stream)
-        self.sizes[key] = self.sizes.get(key, 0) + len(data)
-        end = self._ends.get(key)
-        if end is None:
-            end = self._ends[key] = bytearray()
-        end += data[-self._kept :]
-        if len(end) > self._kept * 3 // 2:
-            del end[: -self._kept]
-
-    def event(self, entry: Entry) -> None:
-        match entry.event:
-            case RanksPlaced(world_size, restart=restart):
-                self._kept = min(KEPT, max(LEAST_KEPT, TOTAL // (2 * max(1, world_size))))
-                if restart:
-                    self.sizes.clear()
-                    self._ends.clear()
-                    self._over.clear()
-                    self._said.clear()
-            case OutputEnded(_, rank, stream):
-                self._over.add((rank, stream))
-            case RunRestarting(cause, number):
-                self.errors.setdefault(number - 1, self.told(cause))
-
-    def written(self) -> list[tuple[int, int, int]]:
-        """(rank, bytes of its stdout, of its stderr) of each rank that wrote."""
-        ranks = sorted({rank for rank, _ in self.sizes})
-        return [
-            (rank, self.sizes.get((rank, STDOUT), 0), self.sizes.get((rank, STDERR), 0))
-            for rank in ranks
-        ]
-
-    def last(self, rank: int) -> tuple[str, list[str]]:
-        """("stderr" or "stdout", its last lines sanitized); stderr if it said anything.
-
-        The last up to the one that says why it ended, if ``error`` has found one further up.
-        """
-        for stream, name in ((STDERR, "stderr"), (STDOUT, "stdout")):
-            lines = _without_frames(self._lines(rank, stream))
-            while lines and not lines[-1].strip():
-                lines.pop()
-            lines = _around(lines, self._said.get(rank, "").encode())
-            if lines:
-                return name, [sanitize(line[:LINE_BYTES]).decode() for line in lines]
-        return "stderr", []
-
-    def error(self, rank: int, status: int) -> LastError | None:
-        """What the rank, of ``status``, wrote about its end; on stdout if nothing on stderr."""
-        from dispatcher.output.text.last_error import last_error  # few runs fail
-
-        for stream in (STDERR, STDOUT):
-            text = b"\n".join(self._lines(rank, stream)).decode("utf-8", "replace")
-            lines = text.split("\n") if text else []
-            found = last_error(lines, status)
-            if found is not None and (found.text or stream == STDOUT):
-                self._said[rank] = (found.text.partition(": ")[2] or found.text)[:_PART]
-                return found
-        return None
-
-    def told(self, cause: Cause) -> str:
-        """Why the rank of ``cause`` ended, as it wrote, in a line; "" where that is not known."""
-        from dispatcher.core.events.verdicts import MpiAborted, RankFailed
-
-        if not isinstance(cause, (RankFailed, MpiAborted)):
-            return ""
-        status = cause.status if isinstance(cause, RankFailed) else cause.code
-        found = self.error(cause.rank, status)
-        return "" if found is None else str(found)
-
-    def _lines(self, rank: int, stream: int) -> list[bytes]:
-        """The last whole lines of a stream; the very last may lack its end if that is over."""
-        end = self._ends.get((rank, stream))
-        if not end:
-            return []
-        assembler = LineAssembler()
-        block = assembler.feed(bytes(end))
-        if (rank, stream) in self._over:
-            block += assembler.finish()
-        lines = block.split(b"\n")[:-1]
-        cut = self.sizes[rank, stream] > len(end) and len(lines) > 1
-        # of the first, the beginning may be gone
-        return (lines[1:] if cut else lines)[-MOST_LINES:]
-
-
-def _around(lines: list[bytes], said: bytes) -> list[bytes]:
-    """The last ``N_LINES``, or as many up to the last one with ``said`` if none of those has it."""
-    tail = lines[-N_LINES:]
-    if not said or any(said in line for line in tail):
-        return tail
-    at = next((n for n in range(len(lines) - 1, -1, -1) if said in lines[n]), None)
-    if at is None:
-        return tail
-    more = plural(len(lines) - at - 1, "more line")
-    return [*lines[max(0, at - N_LINES + 2) : at + 1], b"(%s)" % more.encode()]
-
-
-def _without_frames(lines: list[bytes]) -> list[bytes]:
-    """``lines`` with each long run of C++ frames as one."""
-    kept: list[bytes] = []
-    run: list[bytes] = []
-    for line in [*lines, b""]:
-        if re.match(_FRAME, line):
-            run.append(line)
-            continue
-        many = len(run) > _MANY_FRAMES
-        kept += [b"(%d frames of C++)" % len(run)] if many else run
-        run.clear()
-        kept.append(line)
-    return kept[:-1]

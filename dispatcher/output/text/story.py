@@ -17,12 +17,21 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 
 from dispatcher.core.events import verdicts
 from dispatcher.core.events.monitor_events import PlacedNode, RankError
-from dispatcher.core.events.verdicts import Verdict
+from dispatcher.core.events.run_events import (
+    Entry,
+    OutputEnded,
+    RanksPlaced,
+    RunRestarting,
+    Sink,
+)
+from dispatcher.core.events.verdicts import Cause, MpiAborted, RankFailed, Verdict
 from dispatcher.model.hostset import fold
 from dispatcher.model.names import plural
 from dispatcher.output.text.fold import Trouble, fold_ranks, grouped, hints
-from dispatcher.output.text.sanitize import sanitize_text
+from dispatcher.output.text.lines import LineAssembler
+from dispatcher.output.text.sanitize import sanitize, sanitize_text
 from dispatcher.plan.job.placement import name
+from dispatcher.remote.protocol.frames import STDERR, STDOUT
 
 TYPE_CHECKING = False
 
@@ -236,3 +245,147 @@ def interrupted(cause: verdicts.Interrupted) -> str:
     if cause.signum == signal.SIGINT:
         return "interrupted"
     return f"interrupted by {signal_name(cause.signum)}"
+
+
+# -- what ranks wrote last ---------------------------------------------------------------
+
+#: lines of a stream that are told, and bytes of each
+N_LINES = 20
+LINE_BYTES = 512
+#: lines of a stream that are looked at
+MOST_LINES = 500
+#: bytes of a stream that are kept at most, and at least where there are so many ranks that all of
+#: their streams would be more than ``TOTAL``; half as many more may come before the oldest go
+KEPT, LEAST_KEPT, TOTAL = 32 << 10, 8 << 10, 512 << 20
+
+#: a frame of a C++ stack, as torch and glibc write them: twenty of them push out what matters
+_FRAME = rb" *(?:frame #\d+: |#\d+ 0x|#\d+: )"
+#: characters of it that are looked for; a message may go on in a form of our own
+_PART = 40
+#: so many frames one below the other are told as one line
+_MANY_FRAMES = 3
+
+
+class Tail(Sink):
+    """``last(rank)`` gives the lines that say most about how the rank ended, ``error`` why it did.
+
+    Bytes are kept as they come, and only those that are asked for become lines. sizes: (rank,
+    stream) -> bytes that came in the present attempt. errors: number of restarts before an attempt
+    -> why the rank that ended it did, in a line; of attempts before the present one.
+    """
+
+    def __init__(self) -> None:
+        self.sizes: dict[tuple[int, int], int] = {}
+        self.errors: dict[int, str] = {}
+        self._ends: dict[tuple[int, int], bytearray] = {}
+        self._kept = KEPT
+        self._over: set[tuple[int, int]] = set()
+        self._said: dict[int, str] = {}  # rank -> of the line that says why it ended
+
+    def output(self, rank: int, stream: int, data: bytes) -> None:
+        key = (rank, stream)
+        self.sizes[key] = self.sizes.get(key, 0) + len(data)
+        end = self._ends.get(key)
+        if end is None:
+            end = self._ends[key] = bytearray()
+        end += data[-self._kept :]
+        if len(end) > self._kept * 3 // 2:
+            del end[: -self._kept]
+
+    def event(self, entry: Entry) -> None:
+        match entry.event:
+            case RanksPlaced(world_size, restart=restart):
+                self._kept = min(KEPT, max(LEAST_KEPT, TOTAL // (2 * max(1, world_size))))
+                if restart:
+                    self.sizes.clear()
+                    self._ends.clear()
+                    self._over.clear()
+                    self._said.clear()
+            case OutputEnded(_, rank, stream):
+                self._over.add((rank, stream))
+            case RunRestarting(cause, number):
+                self.errors.setdefault(number - 1, self.told(cause))
+
+    def written(self) -> list[tuple[int, int, int]]:
+        """(rank, bytes of its stdout, of its stderr) of each rank that wrote."""
+        ranks = sorted({rank for rank, _ in self.sizes})
+        return [
+            (rank, self.sizes.get((rank, STDOUT), 0), self.sizes.get((rank, STDERR), 0))
+            for rank in ranks
+        ]
+
+    def last(self, rank: int) -> tuple[str, list[str]]:
+        """("stderr" or "stdout", its last lines sanitized); stderr if it said anything.
+
+        The last up to the one that says why it ended, if ``error`` has found one further up.
+        """
+        for stream, title in ((STDERR, "stderr"), (STDOUT, "stdout")):
+            lines = _without_frames(self._lines(rank, stream))
+            while lines and not lines[-1].strip():
+                lines.pop()
+            lines = _around(lines, self._said.get(rank, "").encode())
+            if lines:
+                return title, [sanitize(line[:LINE_BYTES]).decode() for line in lines]
+        return "stderr", []
+
+    def error(self, rank: int, status: int) -> LastError | None:
+        """What the rank, of ``status``, wrote about its end; on stdout if nothing on stderr."""
+        from dispatcher.output.text.last_error import last_error  # few runs fail
+
+        for stream in (STDERR, STDOUT):
+            text = b"\n".join(self._lines(rank, stream)).decode("utf-8", "replace")
+            lines = text.split("\n") if text else []
+            found = last_error(lines, status)
+            if found is not None and (found.text or stream == STDOUT):
+                self._said[rank] = (found.text.partition(": ")[2] or found.text)[:_PART]
+                return found
+        return None
+
+    def told(self, cause: Cause) -> str:
+        """Why the rank of ``cause`` ended, as it wrote, in a line; "" where that is not known."""
+        if not isinstance(cause, (RankFailed, MpiAborted)):
+            return ""
+        status = cause.status if isinstance(cause, RankFailed) else cause.code
+        found = self.error(cause.rank, status)
+        return "" if found is None else str(found)
+
+    def _lines(self, rank: int, stream: int) -> list[bytes]:
+        """The last whole lines of a stream; the very last may lack its end if that is over."""
+        end = self._ends.get((rank, stream))
+        if not end:
+            return []
+        assembler = LineAssembler()
+        block = assembler.feed(bytes(end))
+        if (rank, stream) in self._over:
+            block += assembler.finish()
+        lines = block.split(b"\n")[:-1]
+        cut = self.sizes[rank, stream] > len(end) and len(lines) > 1
+        # of the first, the beginning may be gone
+        return (lines[1:] if cut else lines)[-MOST_LINES:]
+
+
+def _around(lines: list[bytes], said: bytes) -> list[bytes]:
+    """The last ``N_LINES``, or as many up to the last one with ``said`` if none of those has it."""
+    tail = lines[-N_LINES:]
+    if not said or any(said in line for line in tail):
+        return tail
+    at = next((n for n in range(len(lines) - 1, -1, -1) if said in lines[n]), None)
+    if at is None:
+        return tail
+    more = plural(len(lines) - at - 1, "more line")
+    return [*lines[max(0, at - N_LINES + 2) : at + 1], b"(%s)" % more.encode()]
+
+
+def _without_frames(lines: list[bytes]) -> list[bytes]:
+    """``lines`` with each long run of C++ frames as one."""
+    kept: list[bytes] = []
+    run: list[bytes] = []
+    for line in [*lines, b""]:
+        if re.match(_FRAME, line):
+            run.append(line)
+            continue
+        many = len(run) > _MANY_FRAMES
+        kept += [b"(%d frames of C++)" % len(run)] if many else run
+        run.clear()
+        kept.append(line)
+    return kept[:-1]

@@ -26,7 +26,7 @@ from dispatcher.output.files.rank_logs import (
     mark,
     stamp,
 )
-from dispatcher.output.files.spool import Spill
+from dispatcher.output.text.lines import Spill
 from dispatcher.plan.job.placement import FIRST
 from output.descriptors import open_below
 

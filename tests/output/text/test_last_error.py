@@ -8,9 +8,8 @@ from cases import cases
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dispatcher.output.text.error_forms import MOST_TEXT
-from dispatcher.output.text.last_error import LastError, last_error
-from dispatcher.output.text.lines import Tail
+from dispatcher.output.text.last_error import MOST_TEXT, LastError, begin_at, cut, last_error
+from dispatcher.output.text.story import Tail
 
 FOLDER = Path(__file__).with_name("endings")
 
@@ -98,3 +97,18 @@ def test_it_is_one_line_of_bounded_length() -> None:
     long = last_error([*TRACEBACK[:2], "E: " + "a sentence. " * 99], 1)
     assert long is not None
     assert long.text.endswith("a sentence. \N{HORIZONTAL ELLIPSIS}")
+
+
+def test_reading_begins_a_little_before_the_first_sign() -> None:
+    head = "Traceback (most recent call last):"
+    steps = [f"step {number}" for number in range(9)]
+    assert begin_at([*steps, head]) == 6
+    assert begin_at([head, *steps]) == 0
+    assert begin_at(steps) == 5
+
+
+def test_a_text_is_cut_at_a_sentence() -> None:
+    assert cut(" a  b\n", 9) == "a b"
+    assert cut("x" * 99, 20) == "x" * 18 + " \N{HORIZONTAL ELLIPSIS}"
+    long = "One sentence of a good length, which is more than a third of what is shown. "
+    assert cut(long + "y" * 200, 240) == long + "\N{HORIZONTAL ELLIPSIS}"

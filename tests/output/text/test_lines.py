@@ -10,8 +10,7 @@ from cases import cases
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dispatcher.output.files.spool import Spill
-from dispatcher.output.text.lines import CONTINUED, LINE_LIMIT, LineAssembler
+from dispatcher.output.text.lines import CONTINUED, LINE_LIMIT, LineAssembler, Spill
 from dispatcher.output.text.sanitize import (
     character_edge,
     sanitize,
@@ -105,7 +104,7 @@ def test_a_line_of_any_length_is_whole_where_there_is_room(
     lines = LineAssembler(limit=1 << 20)
     expected = lines.feed(data) + lines.finish()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("dispatcher.output.files.spool.BLOCK", SMALL)
+        patch.setattr("dispatcher.output.text.lines.BLOCK", SMALL)
         assert whole(chunks, 1 << 20) == (expected, 0)
         shown, broken = whole(chunks, room)
     if b"\r" not in data:
@@ -333,7 +332,7 @@ def test_long_lines_are_given_away_whole(
     shown: bytes,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("dispatcher.output.files.spool.BLOCK", 8)
+    monkeypatch.setattr("dispatcher.output.text.lines.BLOCK", 8)
     lines, told, spill = long_lines()
     assert b"".join(map(lines.feed, chunks)) == shown
     assert told == given_
@@ -343,7 +342,7 @@ def test_long_lines_are_given_away_whole(
 
 @cases("end", ["flush", "finish"])
 def test_a_long_line_that_is_cut_short(end: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dispatcher.output.files.spool.BLOCK", 8)
+    monkeypatch.setattr("dispatcher.output.text.lines.BLOCK", 8)
     lines, told, spill = long_lines()
     lines.feed(b"x" * 20)
     assert lines.state() == b""  # it comes whole

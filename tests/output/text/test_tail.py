@@ -7,7 +7,7 @@ from cases import cases
 from dispatcher.core.events import run_events as ev
 from dispatcher.core.events.run_events import Entry
 from dispatcher.core.events.verdicts import Interrupted, MpiAborted, RankFailed
-from dispatcher.output.text.lines import KEPT, LEAST_KEPT, LINE_BYTES, N_LINES, Tail
+from dispatcher.output.text.story import KEPT, LEAST_KEPT, LINE_BYTES, N_LINES, Tail
 
 #: bytes that may come until the oldest go
 SLACK = KEPT // 2

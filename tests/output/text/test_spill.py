@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from dispatcher.output.files.spool import BLOCK, LongLine, Spill
+from dispatcher.output.text.lines import BLOCK, LongLine, Spill
 
 
 @pytest.fixture
