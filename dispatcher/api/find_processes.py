@@ -53,10 +53,7 @@ class Look:
     """
 
     def __init__(
-        self,
-        found: Mapping[str, list[shell.Tagged]],
-        failures: list[str],
-        interrupted: int = 0,
+        self, found: Mapping[str, list[shell.Tagged]], failures: list[str], interrupted: int = 0
     ) -> None:
         self.found = found
         self.failures = failures

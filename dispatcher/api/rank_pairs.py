@@ -50,10 +50,7 @@ class Probe:
 
 
 #: torch is large and may lie on a shared disk; NCCL builds its rings before the first byte
-PROBES = {
-    "nccl": Probe(90.0, 60.0, 20.0, every_gpu=True),
-    "gloo": Probe(90.0, 20.0, 20.0),
-}
+PROBES = {"nccl": Probe(90.0, 60.0, 20.0, every_gpu=True), "gloo": Probe(90.0, 20.0, 20.0)}
 
 
 class RankPairs:

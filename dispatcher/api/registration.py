@@ -161,10 +161,7 @@ def _nobody(line: str) -> None:
 
 
 def stacks_sink(
-    plan: JobPlan,
-    paths: RunPaths | None,
-    told: OnAnswer,
-    warn: Callable[[str], None],
+    plan: JobPlan, paths: RunPaths | None, told: OnAnswer, warn: Callable[[str], None]
 ) -> Sink:
     """What finds the answer of who asks where the ranks are, and writes the whole of it down."""
     from dispatcher.output.text.stacks_text import Stacks

@@ -229,10 +229,7 @@ class Report(Value):
         hosts = len({one.host for one in self.ranks}) or len(self.lost)
         size = f"{plural(self.world_size, 'rank')} on {plural(hosts, 'host')}"
         mark = "\N{CHECK MARK}" if self.ok else f"exit code {self.exit_code} \N{MIDDLE DOT}"
-        return [
-            *self.verdict,
-            f"{mark} {size}, {clock(self.seconds)}",
-        ]
+        return [*self.verdict, f"{mark} {size}, {clock(self.seconds)}"]
 
     def plain(self) -> dict[str, Any]:
         """The value of ``report.json``."""

@@ -27,13 +27,7 @@ from dispatcher.api.transports import (
     nobody,
 )
 from dispatcher.bootstrap import payload
-from dispatcher.core.events.run_events import (
-    Entry,
-    OutputEnded,
-    RanksPlaced,
-    SignalReceived,
-    Sink,
-)
+from dispatcher.core.events.run_events import Entry, OutputEnded, RanksPlaced, SignalReceived, Sink
 from dispatcher.model.arguments import check_names, check_types
 from dispatcher.model.errors import UsageError, WrongArgument
 from dispatcher.model.paths import RunPaths

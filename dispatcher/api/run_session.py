@@ -78,11 +78,7 @@ def open_files(
 
 
 def _output(
-    paths: RunPaths,
-    say: Callable[[str], None],
-    merge: bool,
-    overflow: Overflow,
-    rotation: Rotation,
+    paths: RunPaths, say: Callable[[str], None], merge: bool, overflow: Overflow, rotation: Rotation
 ) -> Sink:
     files: Sink
     if merge:

@@ -47,8 +47,7 @@ class Ways(Value):
         if self.ask_pass and self.chosen not in ("auto", "paramiko"):
             way = "--rsh" if self.rsh is not None else f"--transport {self.transport}"
             raise ConflictingOptions(
-                f"--ask-pass is for SSH in this process: {way} asks nobody",
-                hint="--ask-pass alone",
+                f"--ask-pass is for SSH in this process: {way} asks nobody", hint="--ask-pass alone"
             )
 
     @property
@@ -115,9 +114,7 @@ class TransportPool:
             from dispatcher.transport.process.openssh import SshTransport
 
             return SshTransport(
-                config=ways.ssh_config,
-                accept_new=ways.host_keys == "accept-new",
-                alive=self._alive,
+                config=ways.ssh_config, accept_new=ways.host_keys == "accept-new", alive=self._alive
             )
         if self._template is not None:
             from dispatcher.transport.process.command import CommandTransport

@@ -549,10 +549,7 @@ _TABLES = {
 
 _torchrun_line = partial(_script_line, who="torchrun", table=TORCHRUN, one_rank=True)
 _deepspeed_line = partial(
-    _script_line,
-    who="deepspeed",
-    table=DEEPSPEED,
-    local_rank=("--local_rank", "--no-local-rank"),
+    _script_line, who="deepspeed", table=DEEPSPEED, local_rank=("--local_rank", "--no-local-rank")
 )
 
 _LAUNCHERS: dict[str, Callable[[Sequence[str]], Line]] = {

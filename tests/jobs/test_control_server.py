@@ -14,10 +14,7 @@ from rig import wait_for
 
 from dispatcher.core.events.run_events import Entry, Event, OutputEnded, RanksPlaced
 from dispatcher.jobs import control_server
-from dispatcher.jobs.control_server import (
-    MOST_NOTES,
-    ControlServer,
-)
+from dispatcher.jobs.control_server import MOST_NOTES, ControlServer
 from dispatcher.jobs.job_socket import LONGEST_ORDER, MOST_CLIENTS, Frames
 from dispatcher.model.formats import Gathered
 

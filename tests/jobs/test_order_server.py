@@ -15,13 +15,7 @@ from rig import wait_for
 from dispatcher.core.events import run_events as ev
 from dispatcher.core.events.run_events import Entry, Event, Sink
 from dispatcher.jobs import registry
-from dispatcher.jobs.job_socket import (
-    LONGEST_ORDER,
-    Frames,
-    JobConnection,
-    Malformed,
-    restart_of,
-)
+from dispatcher.jobs.job_socket import LONGEST_ORDER, Frames, JobConnection, Malformed, restart_of
 from dispatcher.jobs.status import OnAnswer, OrderServer
 from dispatcher.model.errors import CannotRestart
 from dispatcher.model.formats import Gathered
@@ -162,10 +156,8 @@ def _refuse(order: Mapping[str, Any]) -> None:
     ("events", "told"),
     [
         ([ev.RestartRefused("over")], {"type": "refused", "why": "over", "hint": None}),
-        (
-            [ev.RanksPlaced(4, "n1", 1), ev.RestartWanted(), ev.RanksPlaced(8, "n1", 1, 2)],
-            {"type": "restarted", "world_size": 8, "restart": 2},
-        ),
+        ([ev.RanksPlaced(4, "n1", 1), ev.RestartWanted(), ev.RanksPlaced(8, "n1", 1, 2)],
+         {"type": "restarted", "world_size": 8, "restart": 2}),
         (
             [ev.RestartWanted(), ev.RestartWanted(), ev.RestartRefused("already"),
              ev.RanksPlaced(8, "n1", 1, 2)],

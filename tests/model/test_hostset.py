@@ -16,14 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dispatcher.model import hostset
-from dispatcher.model.hostset import (
-    LIMIT,
-    LONGEST_TEXT,
-    HostsetError,
-    expand,
-    fold,
-    split_list,
-)
+from dispatcher.model.hostset import LIMIT, LONGEST_TEXT, HostsetError, expand, fold, split_list
 from dispatcher.model.names import BadName, check_host, check_user
 
 

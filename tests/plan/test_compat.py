@@ -88,16 +88,12 @@ def test_every_flag_becomes_options_that_exist(who: str) -> None:
         ("mpirun --mca hwloc_base_binding_policy core ./a", "only mpirun itself obeys"),
         ("mpirun --prtemca rmaps_default_mapping_policy node ./a", "only mpirun itself obeys"),
         ("mpirun -H a:2 -H b:2 ./a", "mpirun: -H a:2 and -H b:2 contradict each other"),
-        (
-            "mpirun -n 1 --bind-to core ./a : -n 2 --bind-to none ./b",
-            "mpirun: --bind-to core and --bind-to none contradict each other",
-        ),
-        (
-            "torchrun --nproc-per-node cpu t.py",
-            "torchrun: --nproc-per-node cpu: --nproc-per-node: not a whole number: 'cpu'",
-        ),
+        ("mpirun -n 1 --bind-to core ./a : -n 2 --bind-to none ./b",
+         "mpirun: --bind-to core and --bind-to none contradict each other"),
+        ("torchrun --nproc-per-node cpu t.py",
+         "torchrun: --nproc-per-node cpu: --nproc-per-node: not a whole number: 'cpu'"),
     ],
-)
+)  # fmt: skip
 def test_refused(line: str, said: str) -> None:
     with pytest.raises(UsageError) as caught:
         translate(shlex.split(line))

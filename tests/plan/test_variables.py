@@ -138,17 +138,15 @@ def test_secrets(name: str, hidden: bool) -> None:
     ("words", "shown"),
     [
         (["a.py", "--lr", "1"], ["a.py", "--lr", "1"]),
-        (
-            ["--hf-token", "X", "--api_key=X", "y"],
-            ["--hf-token", HIDDEN, f"--api_key={HIDDEN}", "y"],
-        ),
+        (["--hf-token", "X", "--api_key=X", "y"],
+         ["--hf-token", HIDDEN, f"--api_key={HIDDEN}", "y"]),
         (["env", "WANDB_API_KEY=X", "A=1"], ["env", f"WANDB_API_KEY={HIDDEN}", "A=1"]),
         (["--use-token", "--lr", "1"], ["--use-token", "--lr", "1"]),
         (["--tokenizer", "gpt2"], ["--tokenizer", "gpt2"]),
         (["s3://me:X@h/p", "git@h:p"], [f"s3://{HIDDEN}@h/p", "git@h:p"]),
         (["--password"], ["--password"]),
     ],
-)
+)  # fmt: skip
 def test_secrets_of_a_command_line(words: list[str], shown: list[str]) -> None:
     assert redacted_words(words) == shown
 

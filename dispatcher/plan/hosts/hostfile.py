@@ -189,11 +189,7 @@ def _read(
 
 
 def _merged(
-    mentions: list[_Mention],
-    source: str,
-    problems: list[Problem],
-    notices: list[str],
-    slots: bool,
+    mentions: list[_Mention], source: str, problems: list[Problem], notices: list[str], slots: bool
 ) -> list[Host]:
     """One host per place; contradictions are added to ``problems``."""
     by_place: dict[tuple[str, int | None], list[_Mention]] = {}

@@ -276,12 +276,7 @@ def _value(text: str, at: int) -> tuple[str, int]:
 
 
 def _add(
-    found: dict[str, tuple[int, object]],
-    key: str,
-    key_at: int,
-    text: str,
-    text_at: int,
-    line: Line,
+    found: dict[str, tuple[int, object]], key: str, key_at: int, text: str, text_at: int, line: Line
 ) -> None:
     """Put one option into ``found`` under its meaning."""
     meaning = _MEANING.get(key)

@@ -339,9 +339,7 @@ def _completed(host: Host, request: Request) -> Host:
 
 
 def _placed(
-    plan: JobPlan,
-    gpu_counts: Mapping[int, int],
-    there: Mapping[int, Topology | None] | None = None,
+    plan: JobPlan, gpu_counts: Mapping[int, int], there: Mapping[int, Topology | None] | None = None
 ) -> JobPlan:
     """``plan`` with ranks; every node's room must be known or counted."""
     is_said = plan.parts or plan.rankfile
@@ -472,8 +470,7 @@ def _by_units(
     if slots is not None and found * each > slots and not plan.oversubscribe:
         ranks = plural(found * each, "rank")
         raise TooManyRanks(
-            f"{asked}: {ranks} on {name}, which has {plural(slots, 'slot')}",
-            hint="--oversubscribe",
+            f"{asked}: {ranks} on {name}, which has {plural(slots, 'slot')}", hint="--oversubscribe"
         )
     return found * each
 

@@ -45,18 +45,14 @@ def slots(found: Hostlist | None) -> dict[str, int | None]:
 
 
 GIVEN: list[tuple[str, Surroundings, dict[str, int | None], str]] = [
-    (
-        "slurm: one task a node is no slot count",
-        surroundings({**SLURM, "SLURM_TASKS_PER_NODE": "1(x3)", "SLURM_NTASKS": "3"}),
-        {"n1": None, "n2": None, "n3": None},
-        "hosts of Slurm job 7 (SLURM_JOB_NODELIST): n[1-3], a slot per GPU",
-    ),
-    (
-        "slurm: then the GPUs count",
-        surroundings({**SLURM, "SLURM_TASKS_PER_NODE": "1(x3)", "SLURM_GPUS_ON_NODE": "8"}),
-        {"n1": 8, "n2": 8, "n3": 8},
-        "hosts of Slurm job 7 (SLURM_JOB_NODELIST): n[1-3], 8 slots each (SLURM_GPUS_ON_NODE)",
-    ),
+    ("slurm: one task a node is no slot count",
+     surroundings({**SLURM, "SLURM_TASKS_PER_NODE": "1(x3)", "SLURM_NTASKS": "3"}),
+     {"n1": None, "n2": None, "n3": None},
+     "hosts of Slurm job 7 (SLURM_JOB_NODELIST): n[1-3], a slot per GPU"),
+    ("slurm: then the GPUs count",
+     surroundings({**SLURM, "SLURM_TASKS_PER_NODE": "1(x3)", "SLURM_GPUS_ON_NODE": "8"}),
+     {"n1": 8, "n2": 8, "n3": 8},
+     "hosts of Slurm job 7 (SLURM_JOB_NODELIST): n[1-3], 8 slots each (SLURM_GPUS_ON_NODE)"),
     (
         "slurm: tasks asked for count before GPUs",
         surroundings(
@@ -70,24 +66,18 @@ GIVEN: list[tuple[str, Surroundings, dict[str, int | None], str]] = [
         {"n1": 4, "n2": 4, "n3": 2},
         "hosts of Slurm job 7 (SLURM_JOB_NODELIST): n[1-3], 10 slots (SLURM_TASKS_PER_NODE)",
     ),
-    (
-        "slurm: CPUs are no tasks, with --exclusive",
-        surroundings({**SLURM, "SLURM_TASKS_PER_NODE": "128(x3)", "SLURM_GPUS_ON_NODE": "8"}),
-        {"n1": 8, "n2": 8, "n3": 8},
-        "hosts of Slurm job 7 (SLURM_JOB_NODELIST): n[1-3], 8 slots each (SLURM_GPUS_ON_NODE)",
-    ),
-    (
-        "slurm: tasks a node",
-        surroundings({**SLURM, "SLURM_TASKS_PER_NODE": "2(x3)", "SLURM_NTASKS_PER_NODE": "2"}),
-        {"n1": 2, "n2": 2, "n3": 2},
-        "hosts of Slurm job 7 (SLURM_JOB_NODELIST): n[1-3], 2 slots each (SLURM_TASKS_PER_NODE)",
-    ),
-    (
-        "slurm: an old name of the list, nested ranges",
-        surroundings({"SLURM_JOBID": "9", "SLURM_NODELIST": "r[1-2]n[01-02],gpu1"}),
-        {"r1n01": None, "r1n02": None, "r2n01": None, "r2n02": None, "gpu1": None},
-        "hosts of Slurm job 9 (SLURM_NODELIST): gpu1,r1n[01-02],r2n[01-02], a slot per GPU",
-    ),
+    ("slurm: CPUs are no tasks, with --exclusive",
+     surroundings({**SLURM, "SLURM_TASKS_PER_NODE": "128(x3)", "SLURM_GPUS_ON_NODE": "8"}),
+     {"n1": 8, "n2": 8, "n3": 8},
+     "hosts of Slurm job 7 (SLURM_JOB_NODELIST): n[1-3], 8 slots each (SLURM_GPUS_ON_NODE)"),
+    ("slurm: tasks a node",
+     surroundings({**SLURM, "SLURM_TASKS_PER_NODE": "2(x3)", "SLURM_NTASKS_PER_NODE": "2"}),
+     {"n1": 2, "n2": 2, "n3": 2},
+     "hosts of Slurm job 7 (SLURM_JOB_NODELIST): n[1-3], 2 slots each (SLURM_TASKS_PER_NODE)"),
+    ("slurm: an old name of the list, nested ranges",
+     surroundings({"SLURM_JOBID": "9", "SLURM_NODELIST": "r[1-2]n[01-02],gpu1"}),
+     {"r1n01": None, "r1n02": None, "r2n01": None, "r2n02": None, "gpu1": None},
+     "hosts of Slurm job 9 (SLURM_NODELIST): gpu1,r1n[01-02],r2n[01-02], a slot per GPU"),
     (
         "slurm: a job of two groups",
         surroundings(
@@ -106,18 +96,12 @@ GIVEN: list[tuple[str, Surroundings, dict[str, int | None], str]] = [
         "hosts of Slurm job 7 (SLURM_JOB_NODELIST_HET_GROUP_1): a1,b[1-2], 10 slots "
         "(SLURM_TASKS_PER_NODE_HET_GROUP_1)",
     ),
-    (
-        "slurm: one task started by srun is the one dispatch",
-        surroundings({**SLURM, **STEP}),
-        {"n1": None, "n2": None, "n3": None},
-        "hosts of Slurm job 7 (SLURM_JOB_NODELIST): n[1-3], a slot per GPU",
-    ),
-    (
-        "slurm: such a step in a job with tasks",
-        surroundings({**SLURM, **STEP, "SLURM_NTASKS_PER_NODE": "2"}),
-        {"n1": 2, "n2": 2, "n3": 2},
-        "hosts of Slurm job 7 (SLURM_JOB_NODELIST): n[1-3], 2 slots each (SLURM_NTASKS_PER_NODE)",
-    ),
+    ("slurm: one task started by srun is the one dispatch", surroundings({**SLURM, **STEP}),
+     {"n1": None, "n2": None, "n3": None},
+     "hosts of Slurm job 7 (SLURM_JOB_NODELIST): n[1-3], a slot per GPU"),
+    ("slurm: such a step in a job with tasks",
+     surroundings({**SLURM, **STEP, "SLURM_NTASKS_PER_NODE": "2"}), {"n1": 2, "n2": 2, "n3": 2},
+     "hosts of Slurm job 7 (SLURM_JOB_NODELIST): n[1-3], 2 slots each (SLURM_NTASKS_PER_NODE)"),
     (
         "slurm: the shell of srun --pty on several nodes",
         surroundings(
@@ -142,12 +126,9 @@ GIVEN: list[tuple[str, Surroundings, dict[str, int | None], str]] = [
         {"a": 2, "b": 2},
         "hosts of PBS job 12.srv (/var/nodes): a,b, 2 slots each",
     ),
-    (
-        "pbs: a line a host is no slot count",
-        surroundings({"PBS_NODEFILE": "/var/nodes"}, {"/var/nodes": "a\nb\n"}),
-        {"a": None, "b": None},
-        "hosts of PBS (/var/nodes): a,b, a slot per GPU",
-    ),
+    ("pbs: a line a host is no slot count",
+     surroundings({"PBS_NODEFILE": "/var/nodes"}, {"/var/nodes": "a\nb\n"}), {"a": None, "b": None},
+     "hosts of PBS (/var/nodes): a,b, a slot per GPU"),
     (
         "lsf: both of its words",
         surroundings(
@@ -166,30 +147,20 @@ GIVEN: list[tuple[str, Surroundings, dict[str, int | None], str]] = [
         {"a.x": 4, "b.x": 4},
         "hosts of Grid Engine job 3 (/pe): a.x,b.x, 4 slots each",
     ),
-    (
-        "flux",
-        surroundings({"FLUX_URI": "local:///x"}, answers={"flux getattr hostlist": "f[1-2]\n"}),
-        {"f1": None, "f2": None},
-        "hosts of Flux (flux getattr hostlist): f[1-2], a slot per GPU",
-    ),
+    ("flux",
+     surroundings({"FLUX_URI": "local:///x"}, answers={"flux getattr hostlist": "f[1-2]\n"}),
+     {"f1": None, "f2": None}, "hosts of Flux (flux getattr hostlist): f[1-2], a slot per GPU"),
     (
         "mpi-operator, its variable pointing at the same file",
         surroundings(
-            {
-                "K_MPI_JOB_ROLE": "launcher",
-                "OMPI_MCA_orte_default_hostfile": "/etc/mpi/hostfile",
-            },
+            {"K_MPI_JOB_ROLE": "launcher", "OMPI_MCA_orte_default_hostfile": "/etc/mpi/hostfile"},
             {"/etc/mpi/hostfile": "j-worker-0.j.ns.svc slots=8\nj-worker-1.j.ns.svc slots=8\n"},
         ),
         {"j-worker-0.j.ns.svc": 8, "j-worker-1.j.ns.svc": 8},
         "hosts of Kubernetes MPIJob (/etc/mpi/hostfile): j-worker-[0-1].j.ns.svc, 8 slots each",
     ),
-    (
-        "mpi-operator, with MPICH's spelling",
-        surroundings({}, {"/etc/mpi/hostfile": "w0:2\nw1:2\n"}),
-        {"w0": 2, "w1": 2},
-        "hosts of Kubernetes MPIJob (/etc/mpi/hostfile): w[0-1], 2 slots each",
-    ),
+    ("mpi-operator, with MPICH's spelling", surroundings({}, {"/etc/mpi/hostfile": "w0:2\nw1:2\n"}),
+     {"w0": 2, "w1": 2}, "hosts of Kubernetes MPIJob (/etc/mpi/hostfile): w[0-1], 2 slots each"),
     (
         "mpi-operator, by its script",
         surroundings(
@@ -198,30 +169,17 @@ GIVEN: list[tuple[str, Surroundings, dict[str, int | None], str]] = [
         {"w0": 4, "w1": 4},
         "hosts of Kubernetes MPIJob (/etc/mpi/discover_hosts.sh): w[0-1], 4 slots each",
     ),
-    (
-        "a hostfile by variable",
-        surroundings({"HYDRA_HOST_FILE": "/h"}, {"/h": "a:2\nb:2\n"}),
-        {"a": 2, "b": 2},
-        "hosts of HYDRA_HOST_FILE (/h): a,b, 2 slots each",
-    ),
-    (
-        "deepspeed",
-        surroundings({}, {"/job/hostfile": "w-1 slots=8\nw-2 slots=8\n"}),
-        {"w-1": 8, "w-2": 8},
-        "hosts of DeepSpeed's default hostfile (/job/hostfile): w-[1-2], 8 slots each",
-    ),
-    (
-        "slurm: an empty id is none, its old name counts",
-        surroundings({"SLURM_JOB_ID": "", "SLURM_JOBID": "9", "SLURM_JOB_NODELIST": "a"}),
-        {"a": None},
-        "hosts of Slurm job 9 (SLURM_JOB_NODELIST): a, a slot per GPU",
-    ),
-    (
-        "slurm: the variables of a step in which dispatch is no task",
-        surroundings({**SLURM, "SLURM_STEP_NUM_TASKS": "4"}),
-        {"n1": None, "n2": None, "n3": None},
-        "hosts of Slurm job 7 (SLURM_JOB_NODELIST): n[1-3], a slot per GPU",
-    ),
+    ("a hostfile by variable", surroundings({"HYDRA_HOST_FILE": "/h"}, {"/h": "a:2\nb:2\n"}),
+     {"a": 2, "b": 2}, "hosts of HYDRA_HOST_FILE (/h): a,b, 2 slots each"),
+    ("deepspeed", surroundings({}, {"/job/hostfile": "w-1 slots=8\nw-2 slots=8\n"}),
+     {"w-1": 8, "w-2": 8},
+     "hosts of DeepSpeed's default hostfile (/job/hostfile): w-[1-2], 8 slots each"),
+    ("slurm: an empty id is none, its old name counts",
+     surroundings({"SLURM_JOB_ID": "", "SLURM_JOBID": "9", "SLURM_JOB_NODELIST": "a"}), {"a": None},
+     "hosts of Slurm job 9 (SLURM_JOB_NODELIST): a, a slot per GPU"),
+    ("slurm: the variables of a step in which dispatch is no task",
+     surroundings({**SLURM, "SLURM_STEP_NUM_TASKS": "4"}), {"n1": None, "n2": None, "n3": None},
+     "hosts of Slurm job 7 (SLURM_JOB_NODELIST): n[1-3], a slot per GPU"),
     (
         "slurm: one group is none, and numbers that are none say nothing",
         surroundings(
@@ -254,36 +212,21 @@ GIVEN: list[tuple[str, Surroundings, dict[str, int | None], str]] = [
         "hosts of Slurm job 7 (SLURM_JOB_NODELIST_HET_GROUP_1): a[1-3], 11 slots "
         "(SLURM_TASKS_PER_NODE_HET_GROUP_1)",
     ),
-    (
-        "slurm: an id that is no plain word is quoted",
-        surroundings({"SLURM_JOB_ID": "7;x", "SLURM_JOB_NODELIST": "a"}),
-        {"a": None},
-        "hosts of Slurm job '7;x' (SLURM_JOB_NODELIST): a, a slot per GPU",
-    ),
-    (
-        "lsf: words without a host",
-        surroundings({"LSB_MCPU_HOSTS": "  "}, {"/job/hostfile": "a slots=2\n"}),
-        {"a": 2},
-        "hosts of DeepSpeed's default hostfile (/job/hostfile): a, 2 slots each",
-    ),
-    (
-        "grid engine: blank lines are none",
-        surroundings({"PE_HOSTFILE": "/pe"}, {"/pe": "a 4 q\n\n  \nb 2 q\n"}),
-        {"a": 4, "b": 2},
-        "hosts of Grid Engine (/pe): a,b, 6 slots",
-    ),
-    (
-        "grid engine: a host has the slots of all its queues",
-        surroundings({"PE_HOSTFILE": "/pe"}, {"/pe": "a 4 all.q@a\nb 1 all.q@b\na 2 gpu.q@a\n"}),
-        {"a": 6, "b": 1},
-        "hosts of Grid Engine (/pe): a,b, 7 slots",
-    ),
-    (
-        "an empty file of the mpi-operator is not there",
-        surroundings({}, {"/etc/mpi/hostfile": " \n", "/job/hostfile": "a slots=2\nb slots=2\n"}),
-        {"a": 2, "b": 2},
-        "hosts of DeepSpeed's default hostfile (/job/hostfile): a,b, 2 slots each",
-    ),
+    ("slurm: an id that is no plain word is quoted",
+     surroundings({"SLURM_JOB_ID": "7;x", "SLURM_JOB_NODELIST": "a"}), {"a": None},
+     "hosts of Slurm job '7;x' (SLURM_JOB_NODELIST): a, a slot per GPU"),
+    ("lsf: words without a host",
+     surroundings({"LSB_MCPU_HOSTS": "  "}, {"/job/hostfile": "a slots=2\n"}), {"a": 2},
+     "hosts of DeepSpeed's default hostfile (/job/hostfile): a, 2 slots each"),
+    ("grid engine: blank lines are none",
+     surroundings({"PE_HOSTFILE": "/pe"}, {"/pe": "a 4 q\n\n  \nb 2 q\n"}), {"a": 4, "b": 2},
+     "hosts of Grid Engine (/pe): a,b, 6 slots"),
+    ("grid engine: a host has the slots of all its queues",
+     surroundings({"PE_HOSTFILE": "/pe"}, {"/pe": "a 4 all.q@a\nb 1 all.q@b\na 2 gpu.q@a\n"}),
+     {"a": 6, "b": 1}, "hosts of Grid Engine (/pe): a,b, 7 slots"),
+    ("an empty file of the mpi-operator is not there",
+     surroundings({}, {"/etc/mpi/hostfile": " \n", "/job/hostfile": "a slots=2\nb slots=2\n"}),
+     {"a": 2, "b": 2}, "hosts of DeepSpeed's default hostfile (/job/hostfile): a,b, 2 slots each"),
     (
         "addresses are no names with domains",
         surroundings(
@@ -293,17 +236,13 @@ GIVEN: list[tuple[str, Surroundings, dict[str, int | None], str]] = [
         {"10.0.0.1": None, "10.0.0.2": None, "::1": None},
         "hosts of HYDRA_HOST_FILE (/h): 10.0.0.[1-2],::1, a slot per GPU; the same in /i",
     ),
-    (
-        "slots of one host, of the others none",
-        surroundings({"HYDRA_HOST_FILE": "/h"}, {"/h": "a:2\nb\n"}),
-        {"a": 2, "b": None},
-        "hosts of HYDRA_HOST_FILE (/h): a,b, 2 slots",
-    ),
+    ("slots of one host, of the others none",
+     surroundings({"HYDRA_HOST_FILE": "/h"}, {"/h": "a:2\nb\n"}), {"a": 2, "b": None},
+     "hosts of HYDRA_HOST_FILE (/h): a,b, 2 slots"),
     (
         "of two that count the first is taken",
         surroundings(
-            {"HYDRA_HOST_FILE": "/h", "I_MPI_HYDRA_HOST_FILE": "/i"},
-            {"/h": "a:2\n", "/i": "a:2\n"},
+            {"HYDRA_HOST_FILE": "/h", "I_MPI_HYDRA_HOST_FILE": "/i"}, {"/h": "a:2\n", "/i": "a:2\n"}
         ),
         {"a": 2},
         "hosts of HYDRA_HOST_FILE (/h): a, 2 slots each; the same in /i",
@@ -318,7 +257,7 @@ GIVEN: list[tuple[str, Surroundings, dict[str, int | None], str]] = [
         "hosts of DeepSpeed's default hostfile (/job/hostfile): w[1-2].site, 8 slots each; "
         "the same in SLURM_JOB_NODELIST",
     ),
-]
+]  # fmt: skip
 
 
 @cases(("place", "hosts", "notice"), [row[1:] for row in GIVEN], ids=[row[0] for row in GIVEN])
@@ -373,21 +312,14 @@ def test_slurm_tasks_are_read_back(groups: list[tuple[int, int]]) -> None:
     ("environ", "files", "granted"),
     [
         ({**SLURM, "SLURMD_NODENAME": "n1", "SLURM_JOB_GPUS": "4,5"}, {}, {"n1": ("4", "5")}),
-        (
-            {**SLURM, "SLURMD_NODENAME": "n2", "SLURM_JOB_GPUS": "4,5", "SLURM_STEP_GPUS": "5"},
-            {}, {"n2": ("5",)},
-        ),
+        ({**SLURM, "SLURMD_NODENAME": "n2", "SLURM_JOB_GPUS": "4,5", "SLURM_STEP_GPUS": "5"}, {},
+         {"n2": ("5",)}),
         ({**SLURM, "SLURMD_NODENAME": "n1", "SLURM_JOB_GPUS": "gpu:2"}, {}, {}),
         ({**SLURM, "SLURMD_NODENAME": "n1"}, {}, {}),
         ({**SLURM, "SLURM_JOB_GPUS": "4,5"}, {}, {}),  # on the login node: of which host?
-        (
-            {"PBS_NODEFILE": "/n", "CUDA_VISIBLE_DEVICES": "GPU-a,GPU-b"},
-            {"/n": "n1\nn1\nn2\nn2\n"}, {"n1": ("GPU-a", "GPU-b")},
-        ),
-        (
-            {"LSB_MCPU_HOSTS": "n1 2 n2 2", "CUDA_VISIBLE_DEVICES": "2,3"}, {},
-            {"n1": ("2", "3")},
-        ),
+        ({"PBS_NODEFILE": "/n", "CUDA_VISIBLE_DEVICES": "GPU-a,GPU-b"}, {"/n": "n1\nn1\nn2\nn2\n"},
+         {"n1": ("GPU-a", "GPU-b")}),
+        ({"LSB_MCPU_HOSTS": "n1 2 n2 2", "CUDA_VISIBLE_DEVICES": "2,3"}, {}, {"n1": ("2", "3")}),
         ({"LSB_MCPU_HOSTS": "n1 2 n2 2", "CUDA_VISIBLE_DEVICES": "-1"}, {}, {}),
     ],
 )  # fmt: skip

@@ -82,10 +82,8 @@ def test_an_open_plan() -> None:
         (BOUND, Limits(), {}),
         (BOUND, Limits(hang_timeout=60), {}),
         (replace(BOUND, error_file="/run/e/1"), Limits(), {"TORCHELASTIC_ERROR_FILE": "/run/e/1"}),
-        (
-            replace(BOUND, error_file="/run/e/1"), Limits(hang_timeout=60),
-            {"TORCHELASTIC_ERROR_FILE": "/run/e/1", "DISPATCH_STACKS": "/run/e"},
-        ),
+        (replace(BOUND, error_file="/run/e/1"), Limits(hang_timeout=60),
+         {"TORCHELASTIC_ERROR_FILE": "/run/e/1", "DISPATCH_STACKS": "/run/e"}),
         (replace(BOUND, hostname="10.0.0.2"), Limits(), {"PMI_HOSTNAME": "10.0.0.2"}),
         (replace(BOUND, gpus=4), Limits(), {"DISPATCH_GPUS": "4"}),
         (replace(BOUND, omp_threads=3), Limits(), {"OMP_NUM_THREADS": "3"}),

@@ -162,10 +162,8 @@ def test_one_gpu_each_needs_as_many_as_are_chosen() -> None:
         ("n1:2", {}, "-1", []),
         ("n1:4", {}, "6,7", ["4 ranks share what CUDA_VISIBLE_DEVICES='6,7' there leaves"]),
         ("n1", {}, "8,9", ["CUDA_VISIBLE_DEVICES='8,9' there leaves none of its 8 GPUs"]),
-        (
-            "n1", {"include": "n1:0,2"}, "6,7",
-            ["CUDA_VISIBLE_DEVICES='6,7' there is not used: GPUs 0,2 are named"],
-        ),
+        ("n1", {"include": "n1:0,2"}, "6,7",
+         ["CUDA_VISIBLE_DEVICES='6,7' there is not used: GPUs 0,2 are named"]),
         ("n1", {"include": "n1:6,7"}, "7,6", []),
         ("n1", {"include": "n1:0,2"}, "8,9", []),
         ("n1:4", {"devices": "none"}, "6,7", []),

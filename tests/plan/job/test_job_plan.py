@@ -31,12 +31,7 @@ TRAIN = Program("script", ("train.py", "--lr", "3e-4"))
 
 
 def planned(hosts: str, program: Program = TRAIN, **flags: Any) -> JobPlan:
-    request = Request(
-        parse_hostfile(hosts, "hf"),
-        program,
-        "/work",
-        **flags,
-    )
+    request = Request(parse_hostfile(hosts, "hf"), program, "/work", **flags)
     return plan_job(request, "run-1")
 
 
@@ -57,11 +52,8 @@ def ranks(plan: JobPlan) -> dict[str, tuple[int, ...]]:
         ("n[1-2]", {"nproc_per_node": 2}, {"n1": (0, 1), "n2": (2, 3)}),
         ("n[1-2]", {"nproc_per_node": 2, "np": 3}, {"n1": (0, 1), "n2": (2,)}),
         ("n[1-2] slots=1", {"np": 3, "oversubscribe": True}, {"n1": (0, 1), "n2": (2,)}),
-        (
-            "n1 slots=1 max_slots=1\nn2 slots=1",
-            {"np": 4, "oversubscribe": True},
-            {"n1": (0,), "n2": (1, 2, 3)},
-        ),
+        ("n1 slots=1 max_slots=1\nn2 slots=1", {"np": 4, "oversubscribe": True},
+         {"n1": (0,), "n2": (1, 2, 3)}),
         ("n[1-3] slots=4", {"include": "n3:0@n1:1,2"}, {"n1": (0, 1), "n3": (2,)}),
         ("n[1-2] slots=2", {"exclude": "n1"}, {"n2": (0, 1)}),
         ("n[1-2] slots=2", {"nproc_per_node": "auto"}, {"n1": (0, 1), "n2": (2, 3)}),
@@ -74,7 +66,7 @@ def ranks(plan: JobPlan) -> dict[str, tuple[int, ...]]:
         ("n[1-2] slots=2", {"map_by": "node", "rank_by": "slot"}, {"n1": (0, 1), "n2": (2, 3)}),
         ("n[1-2] slots=2", {"np": 3, "rank_by": "node"}, {"n1": (0, 2), "n2": (1,)}),
     ],
-)
+)  # fmt: skip
 def test_ranks_by_flags(
     hosts: str, flags: dict[str, Any], found: dict[str, tuple[int, ...]]
 ) -> None:
@@ -90,58 +82,30 @@ def test_ranks_by_flags(
     ("hosts", "flags", "message", "hint"),
     [
         ("n[1-2] slots=2", {"np": 5}, "5 ranks but only 4 slots on n[1-2]", "--np 4"),
-        (
-            "n[1-2] slots=2 max_slots=3",
-            {"np": 7, "oversubscribe": True},
-            "7 ranks but n[1-2] take at most 6 (max_slots)",
-            None,
-        ),
-        (
-            "n[1-2] slots=2",
-            {"nproc_per_node": 4},
-            "--nproc-per-node 4: n[1-2]: only 2 slots",
-            "--oversubscribe, or --nproc-per-node 2",
-        ),
-        (
-            "n1 slots=2 max_slots=3",
-            {"nproc_per_node": 4, "oversubscribe": True},
-            "n1 takes at most 3",
-            None,
-        ),
+        ("n[1-2] slots=2 max_slots=3", {"np": 7, "oversubscribe": True},
+         "7 ranks but n[1-2] take at most 6 (max_slots)", None),
+        ("n[1-2] slots=2", {"nproc_per_node": 4}, "--nproc-per-node 4: n[1-2]: only 2 slots",
+         "--oversubscribe, or --nproc-per-node 2"),
+        ("n1 slots=2 max_slots=3", {"nproc_per_node": 4, "oversubscribe": True},
+         "n1 takes at most 3", None),
         ("n[1-2]", {"nnodes": 3}, "--nnodes 3: only 2 hosts: n[1-2]", None),
         ("n1 slots=1", {"exclude": "n1"}, "no host is left after --exclude", None),
         ("n[1-300] slots=4096", {}, "at most 1000000 can be placed", None),
         ("n1 slots=1", {"np": 2}, "2 ranks but only 1 slot on n1", "--oversubscribe, or --np 1"),
-        (
-            "n1 slots=3\nn2 slots=2\nn3 slots=4",
-            {"nproc_per_node": 4},
-            "--nproc-per-node 4: n[1-2]: only 2 slots",
-            "--oversubscribe, or --nproc-per-node 2",
-        ),
+        ("n1 slots=3\nn2 slots=2\nn3 slots=4", {"nproc_per_node": 4},
+         "--nproc-per-node 4: n[1-2]: only 2 slots", "--oversubscribe, or --nproc-per-node 2"),
         ("n1 slots=1", {"nproc_per_node": 2}, "n1: only 1 slot", "--nproc-per-node 1"),
-        (
-            "n[1-2] slots=2 max_slots=3",
-            {"nproc_per_node": 4, "oversubscribe": True},
-            "--nproc-per-node 4: n1 takes at most 3",
-            None,
-        ),
+        ("n[1-2] slots=2 max_slots=3", {"nproc_per_node": 4, "oversubscribe": True},
+         "--nproc-per-node 4: n1 takes at most 3", None),
         ("n1 slots=2", {"stdin": 2}, "--stdin 2: there are only 2 ranks", None),
         ("n1 slots=1", {"stdin": 1}, "--stdin 1: there are only 1 rank", None),
-        (
-            "n[1-2] slots=1",
-            {"include": "n1:0", "exclude": "n1"},
-            "no host is left after --include and --exclude",
-            None,
-        ),
-        (
-            "n[1-2] slots=1",
-            {"restarts": Restarts(min_nodes=3)},
-            "--min-nodes 3: only 2 hosts to start on",
-            None,
-        ),
+        ("n[1-2] slots=1", {"include": "n1:0", "exclude": "n1"},
+         "no host is left after --include and --exclude", None),
+        ("n[1-2] slots=1", {"restarts": Restarts(min_nodes=3)},
+         "--min-nodes 3: only 2 hosts to start on", None),
         ("n1 slots=1", {"restarts": Restarts(min_nodes=2)}, "--min-nodes 2: only 1 host to", None),
     ],
-)
+)  # fmt: skip
 def test_what_does_not_fit_is_said_with_both_numbers(
     hosts: str, flags: dict[str, Any], message: str, hint: str | None
 ) -> None:

@@ -130,15 +130,11 @@ def test_the_world_of_all_hosts(
         ("torchrun", [Host("a"), Host("b", slots=3)], None, [None, 3]),
         ("deepspeed", [Host("a", slots=2), Host("b", slots=3)], None, [2, 3]),
         ("deepspeed", [Host("a"), Host("b", slots=3)], 4, [4, 4]),
-        (
-            "accelerate",
-            [Host("n1"), Host("n2")],
-            None,
-            "--launcher accelerate: how many ranks on n",
-        ),
+        ("accelerate", [Host("n1"), Host("n2")], None,
+         "--launcher accelerate: how many ranks on n"),
         ("lightning", [Host("a", slots=1, gpus=("3",))], 2, "--nproc-per-node 2: other GPUs are"),
     ],
-)
+)  # fmt: skip
 def test_slots_of_all_hosts(
     name: str, hosts: list[Host], nproc: int | None, want: list[int | None] | str
 ) -> None:

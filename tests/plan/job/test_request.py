@@ -263,8 +263,7 @@ def test_pauses(delay: float, pauses: list[float]) -> None:
 
 
 @cases(
-    ("text", "found"),
-    [("auto", "auto"), ("gpu", "gpu"), ("1", 1), (str(MOST_RANKS), MOST_RANKS)],
+    ("text", "found"), [("auto", "auto"), ("gpu", "gpu"), ("1", 1), (str(MOST_RANKS), MOST_RANKS)]
 )
 def test_nproc(text: str, found: int | str) -> None:
     assert parse_nproc(text) == found
