@@ -15,12 +15,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 STAND_INS = ROOT / "tests" / "scripts" / "gpu_stand_ins"
 #: seconds for everything, less what the last step may need to end
 LIMIT = 570.0
-#: what is carried: megabytes at most; requirements, in the versions of constraints.txt
-MOST = 60.0
+#: what is carried besides, in the versions of constraints.txt
 CARRIED = ("paramiko", "ClusterShell", "click", "rich", "mpi4py", "mpich")
 PLATFORMS = [f"manylinux_2_{n}_x86_64" for n in (34, 28, 17)] + ["manylinux2014_x86_64"]
 #: runs the real one, and keeps what it says under the name of its words
@@ -32,7 +31,7 @@ cat "$at.$$"; mv "$at.$$" "$at.txt"
 echo "$code: nvidia-smi $*" >>"{keep}/nvidia-smi/codes"
 exit $code
 """
-#: each rank as a host of its own, to NCCL: what gpu_ranks.py is told, and for other programs
+#: each rank as a host of its own, to NCCL: what ranks.py is told, and for other programs
 TWO_HOSTS = {"GPU_TWO_HOSTS": "1"}
 OTHER_HOSTS = ("--no-python", "sh", "-c", 'NCCL_HOSTID=host$RANK exec "$0" "$@"', sys.executable)
 SOCKET = {"NCCL_NET": "Socket", "NCCL_SOCKET_IFNAME": "lo", "NCCL_MNNVL_ENABLE": "0"}
@@ -85,8 +84,6 @@ class Place:
     end: float
     played: bool = False
     hang: int = 30  # seconds, of --hang-timeout
-    repeat: int = 20
-    nccl: tuple[int, ...] = ()
 
     def run(self, name: str, *argv: str, limit: float = 60) -> Done:
         """A command, all it says in NAME.log; killed with what it started when it is late."""
@@ -140,7 +137,7 @@ def prepare(keep: Path, *, played: bool) -> Place:
     if real is None:
         raise Impossible(
             "gpu: nvidia-smi: not found: a GPU and its driver are needed\n"
-            "  hint: scripts/gpu --stand-ins shows the table without them"
+            "  hint: python scripts/gpu --stand-ins shows the table without them"
         )
     (keep / "nvidia-smi").mkdir(parents=True, exist_ok=True)
     (keep / "bin").mkdir(exist_ok=True)
@@ -163,7 +160,7 @@ def prepare(keep: Path, *, played: bool) -> Place:
 
 
 def pack(folder: Path, python: str) -> str:
-    """Fill ``folder`` with what has to be carried; the command to run there. Raises: Impossible."""
+    """Fill ``folder`` with what has to be carried; the command to run there."""
     wheels = folder / "wheels"
     shutil.rmtree(folder, ignore_errors=True)
     wheels.mkdir(parents=True)
@@ -174,14 +171,8 @@ def pack(folder: Path, python: str) -> str:
          "-c", str(ROOT / "scripts" / "packages" / "constraints.txt"), "-d", str(wheels), *CARRIED],
         check=True,
     )  # fmt: skip
-    for name in ("dispatcher", "examples"):
+    for name in ("dispatcher", "examples", "scripts/gpu"):
         ignored = shutil.ignore_patterns("__pycache__")
         shutil.copytree(ROOT / name, folder / name, ignore=ignored)
-    (folder / "scripts").mkdir()
-    for script in ("gpu", "gpu_place.py", "gpu_ranks.py"):
-        shutil.copy2(ROOT / "scripts" / script, folder / "scripts")
-    size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file()) / 1e6
-    if size > MOST:
-        raise Impossible(f"gpu: {folder}: {size:.0f} MB, at most {MOST:.0f} can be carried")
-    print(f"{size:.0f} MB in {folder}; there, with a Python {python} that has torch, run")
+    print(f"made {folder}; there, with a Python {python} that has torch, run")
     return f"python3 {folder.name}/scripts/gpu --keep {folder.name}-kept"

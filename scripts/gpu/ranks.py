@@ -1,4 +1,4 @@
-"""What the ranks of ``scripts/gpu`` run: ``gpu_ranks.py NAME``, a function of this file.
+"""What the ranks of ``scripts/gpu`` run: ``ranks.py NAME``, a function of this file.
 
 Each says what it saw; ``scripts/gpu`` judges. On the machine of a rehearsal two ranks share a GPU.
 """
@@ -47,30 +47,6 @@ def soname() -> None:
     theirs = ".".join(map(str, nccl.version()[:3]))
     assert theirs == ours, f"torch has {theirs}, ours is {ours}"
     print(f"torch has {theirs}, ours is {ours}")
-
-
-def latency() -> None:
-    """Microseconds of a small all-reduce by our communicator and by torch."""
-    import torch
-    import torch.distributed as dist
-
-    import dispatcher.comm as comm
-
-    with comm.init() as job:
-        nccl = job.nccl_communicator()
-        job.init_torch()
-        data = torch.ones(2, device=job.device)
-        cuda: Any = torch.cuda if torch.cuda.is_available() else None
-        took = []
-        for all_reduce in (nccl.all_reduce, dist.all_reduce):
-            for count in (20, 1000):
-                began = time.perf_counter()
-                for _ in range(count):
-                    all_reduce(data)
-                if cuda:
-                    cuda.synchronize()
-            took.append((time.perf_counter() - began) / 1000 * 1e6)
-        print(f"a call of ours takes {took[0]:.1f} us, torch's {took[1]:.1f} us", flush=True)
 
 
 def pair() -> None:

@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
 """Rehearse on a real GPU what the tests can only play; needs one GPU and no network.
 
-    scripts/gpu --keep DIR       here: torch, NCCL, mpi4py and an MPI library are installed
-    scripts/gpu --pack DIR       make what must be carried to a machine that has torch alone
-    scripts/gpu --stand-ins      without a GPU: NCCL over MPI, a nvidia-smi that plays, gloo
+    python scripts/gpu --keep DIR       here: torch, NCCL, mpi4py and an MPI library are installed
+    python scripts/gpu --pack DIR       make what must be carried to a machine that has torch alone
+    python scripts/gpu --stand-ins      without a GPU: NCCL over MPI, a nvidia-smi that plays, gloo
 
-Each of ``STEPS`` runs commands of dispatch as a user does, and prints what was expected beside what
-was seen. All that was said, the answers of nvidia-smi and NCCL's own log are kept in DIR, and also
-in DIR.tar.gz. It ends within ten minutes. Exit code: 0, all as expected; 1, a surprise;
-2, it cannot be run here. What could not be seen here is no surprise, and is named.
+Each of ``STEPS`` runs commands of dispatch as a user does; its docstring says what is expected, and
+the table what was seen. The output of all commands, of nvidia-smi and of NCCL is kept in DIR. It
+ends within ten minutes. Exit code: 0, all as expected; 1, a surprise; 2, it cannot be run here.
+A step that cannot be tried here is named, and is no surprise.
 
 Two ranks on one GPU: NCCL compares the GPUs of ranks on equal hosts only, and takes NCCL_HOSTID for
 the host's name where it is set (init.cc, misc/utils.cc of 2.18.3 to 2.30.7). From 2.30.3 on
@@ -22,24 +22,29 @@ import json
 import os
 import re
 import sys
-import tarfile
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
-from textwrap import wrap
 
-sys.path.insert(0, os.path.dirname(os.path.realpath(__file__)))
+sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.realpath(__file__))))
 sys.dont_write_bytecode = True
-from gpu_place import (  # noqa: E402, I001 - it lies beside this file; short as it is
-    OTHER_HOSTS, ROOT, Done, Impossible, Place, Surprise, Unseen, pack, prepare,
+from gpu.place import (  # noqa: E402
+    OTHER_HOSTS,
+    ROOT,
+    Done,
+    Impossible,
+    Place,
+    Surprise,
+    Unseen,
+    pack,
+    prepare,
 )  # fmt: skip
 
-RANKS = str(ROOT / "scripts" / "gpu_ranks.py")
+RANKS = str(ROOT / "scripts" / "gpu" / "ranks.py")
 EXAMPLES = ROOT / "examples"
 CSV = "--format=csv,noheader,nounits"
-#: seconds for runs of one rank again and again
-MOST_ALONE = 160.0
+#: how often one rank is run alone
+TIMES = 5
 #: nvidia-smi as people use it; ``dispatch check --full`` asks in its own forms besides
 FORMS = (
     ("-L",), ("-q",), ("-q", "-x"), ("topo", "-m"), ("nvlink", "-s"), ("nvlink", "-e"),
@@ -50,7 +55,7 @@ MUST_ANSWER = 3
 
 
 def smi(place: Place) -> str:
-    """Step 1."""
+    """1. nvidia-smi, and the judges: every form answers; check --full: fit."""
     refused = []
     for number, form in enumerate(FORMS):
         done = place.run("nvidia-smi", "nvidia-smi", *form)
@@ -71,47 +76,34 @@ def smi(place: Place) -> str:
 
 
 def versions(place: Place) -> str:
-    """Step 2."""
+    """2. the GPU and NCCL are found: uuid as nvidia-smi -L has it."""
     done = place.python("versions", RANKS, "versions").well()
     found = json.loads(done.text.splitlines()[-1])
-    place.nccl = tuple(int(number) for number in found["nccl"].split("."))
     listed = place.run("nvidia-smi-L", "nvidia-smi", "-L")
     done.must(found["uuid"] in listed.text, f"{found['uuid']} in nvidia-smi -L")
     return ", ".join(f"{name} {value}" for name, value in found.items())
 
 
 def soname(place: Place) -> str:
-    """Step 3."""
+    """3. comm.init(), then import torch: no ImportError, one libnccl."""
     done = place.ranks("soname", 1, RANKS, "soname").well()
     return _said(done, "torch has")
 
 
 def alone(place: Place) -> str:
-    """Step 4: the example again and again."""
-    program, times = str(EXAMPLES / "nccl_over_mpi.py"), list[float]()
+    """4. nccl_over_mpi.py, one rank: all values right, exit 0, no abort."""
     largest = "16M" if place.played else "1G"
-    end = time.monotonic() + MOST_ALONE
-    for number in range(place.repeat):
-        if times and time.monotonic() + max(times) > end:
-            break
-        name = f"alone-{number}"
-        done = place.ranks(name, 1, program, "--largest", largest, "--repeat", "5").well()
+    program = (str(EXAMPLES / "nccl_over_mpi.py"), "--largest", largest, "--repeat", "5")
+    times = list[float]()
+    for number in range(TIMES):
+        done = place.ranks(f"alone-{number}", 1, *program).well()
         done.must("# Out of bounds values : 0 OK" in done.text, "all values right")
         times.append(done.seconds)
-    return f"{len(times)} times right, each in {min(times):.1f} to {max(times):.1f} s"
-
-
-def latency(place: Place) -> str:
-    """Step 4: small messages, beside torch's."""
-    done = place.ranks("latency", 1, RANKS, "latency").well()
-    said = _said(done, "a call of ours")
-    ours, theirs = (float(n) for n in re.findall(r"([\d.]+) us", said))
-    done.must(place.played or ours <= 3 * theirs, f"at most three times torch's: {said}")
-    return said
+    return f"{TIMES} times right, each in {min(times):.1f} to {max(times):.1f} s"
 
 
 def refusal(place: Place) -> str:
-    """Step 5."""
+    """5. two ranks on one GPU: both refuse, exit 1, in 5 s."""
     done = place.ranks("refusal", 2, RANKS, "pair")
     said = done.text.count(": one rank a gpu is allowed")
     done.must((done.code, said >= 2) == (1, True), "refused by both")
@@ -120,24 +112,15 @@ def refusal(place: Place) -> str:
 
 
 def two_hosts(place: Place) -> str:
-    """Step 6."""
+    """6. the same, with two NCCL_HOSTIDs: 3.0 twice, split(0) of 2, Socket."""
     done = place.ranks("two-hosts", 2, RANKS, "pair", hosts=True, env={"NCCL_DEBUG": "INFO"}).well()
     done.must(done.text.count("3.0 3.0, split of 2") == 2, "3.0 twice on both, split(0) of 2")
     done.must("NCCL INFO Using network Socket" in done.text, "Socket in NCCL's log")
     return "3.0 3.0, split of 2, Socket"
 
 
-def one_variable(place: Place) -> str:
-    """Step 7."""
-    _needs(place, 2, 30, 3)
-    told = {"NCCL_MULTI_RANK_GPU_ENABLE": "1", "NCCL_MAX_CTAS": "4"}
-    done = place.ranks("one-variable", 2, RANKS, "pair", env=told).well()
-    done.must(done.text.count("3.0 3.0, split of 2") == 2, "3.0 twice on both, split(0) of 2")
-    return "3.0 3.0, split of 2"
-
-
 def late(place: Place) -> str:
-    """Step 8: rank 1 does not come."""
+    """7. rank 1 is late: rank 1 and 10 s are named."""
     done = place.ranks("late", 2, RANKS, "late", hosts=True)
     done.must(done.code not in (0, None), "an end")
     said = _said(done, "did not come within 10 s")
@@ -146,7 +129,7 @@ def late(place: Place) -> str:
 
 
 def killed(place: Place) -> str:
-    """Step 8: rank 1 is killed, and nothing stays on the GPU."""
+    """8. kill -9 before an all-reduce: exit 137, nothing left on the GPU."""
     query = ("nvidia-smi", "--query-gpu=memory.used", CSV)
     before = place.run("killed-before", *query).text
     done = place.ranks("killed", 2, RANKS, "killed", hosts=True)
@@ -160,7 +143,7 @@ def killed(place: Place) -> str:
 
 
 def torch_timeouts(place: Place) -> str:
-    """Step 9: of the world and of a subgroup."""
+    """9a. torch: timeouts of groups: the world's and a subgroup's equal."""
     done = place.ranks("timeouts", 2, RANKS, "timeouts", hosts=True).well()
     said = _said(done, "world ")
     world, group = re.findall(r"\d+:\d+:\d+", said)
@@ -169,7 +152,7 @@ def torch_timeouts(place: Place) -> str:
 
 
 def training(place: Place) -> str:
-    """Step 9: the example, to its end."""
+    """9b. train_comm.py --steps 20: exit 0, process groups closed."""
     program = str(EXAMPLES / "train_comm.py")
     done = place.ranks("training", 2, *OTHER_HOSTS, program, "--steps", "20", limit=90).well()
     done.must("destroy_process_group() was not called" not in done.text, "closed in order")
@@ -177,7 +160,7 @@ def training(place: Place) -> str:
 
 
 def hang(place: Place) -> str:
-    """Step 10."""
+    """10a. rank 1 never calls all_reduce: exit 124, stacks, watts."""
     logs = place.keep / "hang"
     words = ("--hang-timeout", str(place.hang), "--log-dir", str(logs), "--grace", "2")
     limit = place.hang + 60.0
@@ -190,7 +173,7 @@ def hang(place: Place) -> str:
 
 
 def torch_hang(place: Place) -> str:
-    """Step 10: the same with torch, which knows the collective."""
+    """10b. the same, by torch: exit 124, the collective is named."""
     words = ("--hang-timeout", str(place.hang), "--log-dir", str(place.keep / "torch-hang"))
     limit = place.hang + 60.0
     done = place.ranks(
@@ -204,7 +187,7 @@ def torch_hang(place: Place) -> str:
 
 
 def nvml(place: Place) -> str:
-    """Step 11."""
+    """11. NVML beside nvidia-smi: equal within noise."""
     done = place.python("nvml", RANKS, "nvml").well()
     said = done.text.splitlines()[-1]
     if said.startswith("unseen: "):
@@ -214,7 +197,7 @@ def nvml(place: Place) -> str:
 
 
 def binding(place: Place) -> str:
-    """Step 12."""
+    """12. --bind-to gpu: CPUs of the GPU's NUMA node."""
     asked = place.run("bus", "nvidia-smi", "--query-gpu=pci.bus_id", CSV).text.split()[0]
     device = Path("/sys/bus/pci/devices") / asked.lower()[-12:]
     if not (device / "numa_node").exists():
@@ -228,15 +211,6 @@ def binding(place: Place) -> str:
         raise Unseen(f"the GPU has no NUMA node here; CPUs {cpus} of {near}")
     done.must(_numbers(cpus) <= _numbers(near), f"CPUs {cpus} among {near}")
     return f"CPUs {cpus}; near to it are {near}, NUMA node {node}"
-
-
-def _needs(place: Place, *least: int) -> None:
-    """Nothing, if NCCL is at least that. Raises: Unseen."""
-    if not place.nccl:
-        versions(place)
-    if place.nccl < least:
-        have, need = (".".join(map(str, numbers)) for numbers in (place.nccl, least))
-        raise Unseen(f"NCCL is {have}, this came with {need}")
 
 
 def _numbers(cpus: str) -> set[int]:
@@ -260,50 +234,17 @@ def _watts(journal: Path) -> list[float]:
     return found
 
 
-@dataclass(frozen=True)
-class Step:
-    """number: of the plan. expected: in words. look: gives what was seen."""
-
-    number: str
-    what: str
-    expected: str
-    look: Callable[[Place], str]
-
-
-STEPS = (
-    Step("1", "nvidia-smi, and the judges", "every form answers; check --full: fit", smi),
-    Step("2", "the GPU and NCCL are found", "uuid as nvidia-smi -L has it", versions),
-    Step("3", "comm.init(), then import torch", "no ImportError, one libnccl", soname),
-    Step("4a", "nccl_over_mpi.py, one rank", "all values right, exit 0, no abort", alone),
-    Step("4b", "1,000 all-reduces of 8 bytes", "at most 3 times torch's", latency),
-    Step("5", "two ranks on one GPU", "both refuse, exit 1, in 5 s", refusal),
-    Step("6", "the same, with two NCCL_HOSTIDs", "3.0 twice, split(0) of 2, Socket", two_hosts),
-    Step("7", "the same, by MULTI_RANK_GPU", "3.0 twice, split(0) of 2", one_variable),
-    Step("8a", "rank 1 is late", "rank 1 and 10 s are named", late),
-    Step("8b", "kill -9 before an all-reduce", "exit 137, nothing left on the GPU", killed),
-    Step("9a", "torch: timeouts of groups", "the world's and a subgroup's equal", torch_timeouts),
-    Step("9b", "train_comm.py --steps 20", "exit 0, process groups closed", training),
-    Step("10a", "rank 1 never calls all_reduce", "exit 124, stacks, watts", hang),
-    Step("10b", "the same, by torch", "exit 124, the collective is named", torch_hang),
-    Step("11", "NVML beside nvidia-smi", "equal within noise", nvml),
-    Step("12", "--bind-to gpu", "CPUs of the GPU's NUMA node", binding),
-)
-WIDTHS = (9, 4, 31, 36, 60)
-
-
-def row(*cells: str) -> str:
-    """The cells as columns of a table, wrapped."""
-    parts = [wrap(cell, width) or [""] for cell, width in zip(cells, WIDTHS, strict=True)]
-    height = max(map(len, parts))
-    lines = zip(*(part + [""] * (height - len(part)) for part in parts), strict=True)
-    return "\n".join(
-        "  ".join(f"{text:{width}}" for text, width in zip(line, WIDTHS, strict=True)).rstrip()
-        for line in lines
+STEPS = {
+    (step.__doc__ or "").partition(".")[0]: step
+    for step in (
+        smi, versions, soname, alone, refusal, two_hosts, late, killed, torch_timeouts, training,
+        hang, torch_hang, nvml, binding,
     )
+}  # fmt: skip
 
 
-def rehearse(place: Place, steps: Sequence[Step]) -> int:
-    """Take all steps, print the table; the exit code."""
+def rehearse(place: Place, wanted: Sequence[str]) -> int:
+    """Take the steps, print the table; the exit code."""
     table: list[str] = []
     results: dict[str, list[str]] = {"ok": [], "SURPRISE": [], "unseen": []}
 
@@ -311,28 +252,25 @@ def rehearse(place: Place, steps: Sequence[Step]) -> int:
         table.append(text)
         print(text, flush=True)
 
-    show(row("", "step", "what", "expected", "seen"))
     began = time.monotonic()
-    for step in steps:
+    for number in wanted:
+        step = STEPS[number]
         try:
-            result, seen = "ok", step.look(place)
+            result, seen = "ok", step(place)
         except Surprise as error:
             result, seen = "SURPRISE", str(error)
         except Unseen as error:
             result, seen = "unseen", str(error)
-        except Exception as error:  # of what it said we made nothing
+        except Exception as error:  # its output could not be read
             result, seen = "SURPRISE", f"{type(error).__name__}: {error}"
-        results[result].append(step.number)
-        show(row(result, step.number, step.what, step.expected, seen))
+        results[result].append(number)
+        show(f"{result:9} {step.__doc__}\n{'':9} seen: {seen}")
     stand_ins = "; with stand-ins, no GPU" if place.played else ""
     counts = ", ".join(f"{len(n)} {r}" + (f" ({', '.join(n)})" if r != "ok" and n else "")
                        for r, n in results.items())  # fmt: skip
     show(f"{counts}; {time.monotonic() - began:.0f} s{stand_ins}")
     (place.keep / "table.txt").write_text("\n".join([*table, ""]))
-    packed = Path(f"{place.keep}.tar.gz")
-    with tarfile.open(packed, "w:gz") as tar:
-        tar.add(place.keep, place.keep.name)
-    print(f"kept in {place.keep} and {packed}")
+    print(f"kept in {place.keep}")
     return 1 if results["SURPRISE"] else 0
 
 
@@ -342,12 +280,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--only", default="", metavar="STEPS", help="these steps: 1,2,8a")
     parser.add_argument("--stand-ins", action="store_true", help="play the GPU")
     parser.add_argument("--hang", type=int, default=30, metavar="SECONDS", help="[30]")
-    parser.add_argument("--repeat", type=int, default=20, metavar="TIMES", help="[20]")
     parser.add_argument("--pack", type=Path, metavar="DIR", help="what must be carried there")
     parser.add_argument("--python", default="3.12", metavar="VERSION", help="for --pack [3.12]")
     options = parser.parse_args(argv)
     wanted = set(filter(None, options.only.split(",")))
-    if unknown := wanted - {step.number for step in STEPS}:
+    if unknown := wanted - {*STEPS}:
         parser.error(f"--only: no step {', '.join(sorted(unknown))}")
     try:
         if options.pack:
@@ -357,8 +294,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except Impossible as error:
         print(error, file=sys.stderr)
         return 2
-    place.hang, place.repeat = options.hang, options.repeat
-    return rehearse(place, [step for step in STEPS if not wanted or step.number in wanted])
+    place.hang = options.hang
+    return rehearse(place, [number for number in STEPS if not wanted or number in wanted])
 
 
 if __name__ == "__main__":

@@ -1,0 +1,1 @@
+"""A rehearsal on a real GPU; see ``__main__``."""
