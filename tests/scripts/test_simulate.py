@@ -199,9 +199,3 @@ def test_a_plan_and_its_orders_are_timed_without_a_run() -> None:
     planned_in, ordered_in, held = re.findall(r"[\d.]+(?= s| MiB)", told)
     assert min(float(planned_in), float(ordered_in)) >= 0
     assert 10 < int(held) < 256
-
-
-def test_a_model_is_written_and_read_back() -> None:
-    made = model.Model(boot=0.2)
-    assert model.read(model.written(made)) == made
-    assert len(model.table(made)) == len(vars(made))

@@ -1,6 +1,6 @@
 """What each rank of ``mpi_suites`` runs: mpi4py's tests, and how each of them went.
 
-    mpi_ranks.py FOLDER MAIN [ARGUMENTS]
+    ranks.py FOLDER MAIN [ARGUMENTS]
 
 MAIN is ``test/main.py`` of mpi4py's source. In FOLDER each rank writes a file of its own, a line
 when a test begins and one when it has ended, so what is known survives a rank that is killed.

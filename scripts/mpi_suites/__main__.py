@@ -1,18 +1,16 @@
 #!/usr/bin/env python3
 """mpi4py's own tests under dispatch and under each MPI's own launcher, and starts by the thousand.
 
-    scripts/mpi_suites                                # all libraries, two ranks on this machine
-    scripts/mpi_suites -H n1:1,n2:1 --iface eth0      # the same on two hosts
-    scripts/mpi_suites --only openmpi5 --tests 'spawn|dynproc|session'
-    scripts/mpi_suites --finalize 400                 # init, barrier, finalize, so often with each
+    python scripts/mpi_suites                              # all libraries, two ranks here
+    python scripts/mpi_suites -H n1:1,n2:1 --iface eth0    # the same on two hosts
+    python scripts/mpi_suites --only openmpi5 --tests 'spawn|dynproc|session'
+    python scripts/mpi_suites --finalize 400               # init, barrier, finalize, so often
 
-Makes what it needs below ``build/mpi_suites`` from the package index: an environment for each
-library, and the tests of mpi4py's source. All tests are one run, as mpi4py itself runs them; where
-that stops or breaks off it goes on in another, without the test at which it did. What differs
-between the launchers is tried a second time, since some of these tests fail by chance under any. A
-test has passed if it has in all ranks. The table goes to standard output, what each run said to the
-folder. Exits 1 if something passes under its own launcher and not under dispatch. Two ranks have two
-cores: where more wait for each other all of it takes ten times as long.
+Makes an environment for each library below ``build/mpi_suites``, from the package index, and unpacks
+mpi4py's source there. All tests are one run, as mpi4py itself runs them; where that stops or breaks
+off, another run goes on without that test. Tests that differ between the launchers are run a second
+time, since some fail by chance under any. A test has passed if it has in all ranks. Exits 1 if one
+passes under its own launcher and not under dispatch. Two ranks want two cores.
 """
 
 from __future__ import annotations
@@ -30,7 +28,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-HERE = Path(__file__).resolve().parent.parent
+HERE = Path(__file__).resolve().parents[2]
 #: seconds that one run may take; and one test, where a run is of many
 LIMIT, SILENT = 120.0, 45.0
 #: the tests of a file at which a run may stop, before the others of that file are left
@@ -118,7 +116,6 @@ def tried(argv: list[str], env: dict[str, str], log: Path, told: Path | None = N
                     until = time.monotonic() + SILENT
             else:
                 return "ok" if code == 0 else f"failed {code}"
-        log.with_suffix(".stacks").write_text(stacks(process.pid))
         process.send_signal(signal.SIGTERM)
         try:
             process.wait(20)
@@ -126,37 +123,6 @@ def tried(argv: list[str], env: dict[str, str], log: Path, told: Path | None = N
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
         return "stopped"
-
-
-def stacks(launcher: int) -> str:
-    """Where the processes below ``launcher`` are, by gdb if there is one."""
-    parents: dict[int, int] = {}
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                parents[int(entry.name)] = int(
-                    (entry / "stat").read_text().rpartition(")")[2].split()[1]
-                )
-            except OSError:
-                continue
-    below, found = {launcher}, []
-    while more := {pid for pid, parent in parents.items() if parent in below} - below:
-        below |= more
-    for pid in sorted(below):
-        try:
-            words = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ")[:200]
-            where = Path(f"/proc/{pid}/wchan").read_text()
-        except OSError:
-            continue
-        found.append(f"{pid} {words.decode(errors='replace')}\n  waits in {where}\n")
-        if shutil.which("gdb"):
-            gdb = ["gdb", "-p", str(pid), "-batch", "-ex", "thread apply all bt 25"]
-            try:
-                done = subprocess.run(gdb, capture_output=True, text=True, timeout=60, check=False)
-                found.append(done.stdout)
-            except subprocess.TimeoutExpired:  # on a busy machine; the suites go on
-                found.append("  gdb had no answer in 60 s\n")
-    return "".join(found)
 
 
 def tests(folder: Path) -> Path:
@@ -181,7 +147,11 @@ def outcomes(
         told.mkdir()
         left_out.write_text("".join(f"*{test}\n" for test in known))
         only = rf"(^|/)({'|'.join(names)})\.py$"
-        words = (str(HERE / "scripts" / "mpi_ranks.py"), str(told), str(place / "main.py"))
+        words = (
+            str(HERE / "scripts" / "mpi_suites" / "ranks.py"),
+            str(told),
+            str(place / "main.py"),
+        )
         end = tried(launch(*words, "-q", "-i", only, "--xfile", str(left_out)), env, log, told)
         now: dict[str, str] = {}
         for path in told.iterdir():

@@ -1,0 +1,1 @@
+"""mpi4py's own tests under dispatch; see ``__main__``."""
