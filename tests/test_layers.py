@@ -57,7 +57,6 @@ PART_MODULES = {
     "remote.pmi.libpmix": {"ctypes"},
     "remote.pmi.pmix_upcalls": {"ctypes"},
     "remote.pmi.pmix_server": {"_thread", "ctypes", "re"},
-    "remote.tree_command": {"ctypes"},
     "remote.tree_relay": {"ctypes"},
 }
 
@@ -222,8 +221,7 @@ def test_what_travels_imports_only_itself_and_a_few_standard_modules() -> None:
 @cases(
     ("name", "beside"),
     [
-        ("remote.tree_relay", {"dispatcher.remote.protocol.mux", "dispatcher.remote.tree_command"}),
-        ("remote.tree_command", {"dispatcher.remote.protocol.mux"}),
+        ("remote.tree_relay", {"dispatcher.remote.protocol.mux"}),
         ("remote.protocol.mux", set()),
     ],
 )

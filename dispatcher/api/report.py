@@ -53,8 +53,6 @@ from dispatcher.output.text.story import signal_name
 from dispatcher.output.text.verdict_text import (
     Last,
     alike,
-    behind_lines,
-    blamed,
     describe,
     history,
     left_out,
@@ -305,10 +303,7 @@ class Fold(Sink):
             )
         hosts, nodes = began.hosts, closed.nodes
         names = [node.host for node in nodes]
-        verdict, behind = closed.verdict, []
-        if closed.above is not None:
-            verdict, lost = blamed(verdict, closed.above)
-            behind = behind_lines(verdict, names, lost)
+        verdict = closed.verdict
         last = _last(closed.last_words)
         # in the order in which it happened
         lines = left_out(self._excluded) + history(verdict, closed.attempt_errors)
@@ -322,7 +317,7 @@ class Fold(Sink):
             run_id=began.run_id,
             exit_code=verdict.exit_code,
             cause=None if verdict.ok else _cause(verdict, names, self._pids, last, closed.errors),
-            verdict=(*lines, *behind, *closed.notes),
+            verdict=(*lines, *closed.notes),
             began=began.at,
             seconds=closed.seconds,
             world_size=verdict.world_size,

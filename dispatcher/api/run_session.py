@@ -22,7 +22,7 @@ from dispatcher.api.find_processes import FinalCleanup
 from dispatcher.api.report import Fold, Report, write_json
 from dispatcher.core.events.monitor_events import NcclNetwork, RunBegan, RunClosed, placed
 from dispatcher.core.events.run_events import Entry, Event, HostExcluded, SignalReceived, Sink
-from dispatcher.core.events.verdicts import Cause, NodeFailed, Verdict
+from dispatcher.core.events.verdicts import Cause, Verdict
 from dispatcher.model.errors import FileUnusable
 from dispatcher.model.host import Host
 from dispatcher.model.paths import Rotation, RunPaths
@@ -102,8 +102,7 @@ class RunSession:
     transport_for: host -> the way to reach it. sinks: who is told. say: writes a line to the
     user. paths: of the run's files, for the report. excluded: hosts left out of the plan since they
     are not fit.
-    above: hosts, and by the index of each those it is reached through, nearest first; None: all
-    are reached from here. rdma: host -> its ACTIVE ports in words, as far as a check has seen
+    rdma: host -> its ACTIVE ports in words, as far as a check has seen
     them. advise: see ``describe``. The others are as ``Runner`` has them.
     """
 
@@ -120,7 +119,6 @@ class RunSession:
         agent_python: str | None = None,
         sample_every: float | None = None,
         sink_failed: Callable[[Sink, Exception], None] | None = None,
-        above: Callable[[Sequence[Host]], Mapping[int, Sequence[int]]] | None = None,
         rdma: Mapping[str, str] = MappingProxyType({}),
         resend: Callable[[], None] | None = None,
         advise: Advise = no_advice,
@@ -130,7 +128,6 @@ class RunSession:
         self._say = say
         self._paths = paths
         self._excluded = excluded
-        self._above = above
         self._advise = advise
         self._tail, self._fold = Tail(), Fold(None if paths is None else paths.folder)
         settings = [{**dict(plan.exports), **dict(node.host.env)} for node in places]
@@ -209,10 +206,6 @@ class RunSession:
 
     def _close(self, verdict: Verdict, cleaned: Sequence[str], seconds: float) -> Entry:
         """The journal's last event. cleaned: what was done about leftovers, in words."""
-        above = None
-        if self._above is not None and isinstance(verdict.cause, NodeFailed):
-            hosts = [node.host for node in self.plan.nodes]
-            above = {host: tuple(inner) for host, inner in self._above(hosts).items()}
         errors = () if verdict.ok else errors_of(verdict, self._tail.error)
         closed = RunClosed(
             verdict,
@@ -220,7 +213,6 @@ class RunSession:
             placed(self.plan),
             tuple(self._tail.written()),
             last_words(verdict, self._tail.last, errors),
-            above,
             advice_on(verdict, self._advise),
             (*cleaned, *self._nccl.lines(self._hosts)),
             {

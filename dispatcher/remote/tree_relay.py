@@ -1,23 +1,14 @@
-"""What runs on an inner host of a connection tree: opens the hosts below it for the root.
+"""What runs on an inner host of a connection tree: it opens the hosts below it for the launcher.
 
-It is sent only where there is a tree, is installed nowhere and ends with its link: the end
-of its standard input ends it and every ``ssh`` it started. It knows nothing of trees,
-agents or users. The root names commands, this starts them, each in its own session, and
-carries their bytes over the one link, without looking into them: the far end of
-``protocol.mux``, whose OPEN holds the lines for known_hosts and then the words of the command, NUL
-between them, and whose ENDED 4 bytes: its exit code, or -n for signal n. A CLOSE kills a
-command that leads to another host. Besides that they say:
+It is sent only where there is a tree, is installed nowhere, and ends with its link and with every
+``ssh`` that it started. It knows nothing of trees, agents or users: it starts the commands that it
+is told, each in a session of its own, and carries their bytes unread. It is the far end of
+``protocol.mux``. An OPEN holds the lines for known_hosts and then the words of the command, with
+NUL between them; an ENDED holds 4 bytes, the exit code, or -n for signal n. A CLOSE kills a
+command that leads to another host.
 
-=====  ====  ===============================================================
-KEEP   down  bytes that many commands will read; their place stands for the channel
-KEPT   down  4 bytes: the place of what is a channel's next input
-PULSE  down  the size and the bytes of a ping, then the channels it is for, 4 bytes each;
-       up    the channels that have answered with a NUL as an error, 4 bytes each
-=====  ====  ===============================================================
-
-While the link takes nothing no output is read. What is short and urgent (ENDED, MORE_INPUT, PULSE)
-passes all output. What waits for the link goes in few writes, so that many short answers are not as
-many packets. It imports little: every inner host waits for its start.
+While the link takes nothing, no output is read. ENDED and MORE_INPUT pass all output. It imports
+little: every inner host waits for its start.
 """
 
 from __future__ import annotations
@@ -26,17 +17,16 @@ import os
 import select
 import sys
 from _collections import deque  # type: ignore[import-not-found]
-from _signal import SIGCHLD, set_wakeup_fd  # type: ignore
+from _signal import SIG_DFL, SIGCHLD, SIGKILL, SIGPIPE, set_wakeup_fd  # type: ignore
 from _signal import signal as on_signal
 from _struct import Struct
-from time import monotonic
 
 from dispatcher.remote.protocol.mux import (  # fmt: skip
     CLOSE,
-    COUNT,
     ENDED,
     ERRORS,
     ERRORS_END,
+    ERRORS_WINDOW,
     HEADER,
     INPUT,
     INPUT_END,
@@ -48,18 +38,16 @@ from dispatcher.remote.protocol.mux import (  # fmt: skip
     OPEN,
     OUTPUT,
     OUTPUT_END,
-    OWN,
+    OUTPUT_WINDOW,
+    Credit,
     Frames,
     Malformed,
     frame,
 )  # fmt: skip
-from dispatcher.remote.tree_command import Command, Output, die_with_parent, in_memory, read, start
 
 STATUS = Struct("!i")
-KEEP, KEPT, PULSE = range(OWN, OWN + 3)
 
-#: seconds in which answers to a pulse are gathered, to be told together
-_GATHER = 0.2
+_PR_SET_PDEATHSIG = 1
 #: bytes that may wait for the link before no more output is read
 _WAITING = 256 << 10
 
@@ -71,6 +59,110 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 
+class Output:
+    """One output of a command: the descriptor it is read from, and the credit it has."""
+
+    def __init__(self, fd: int, kind: int, end: int) -> None:
+        self.fd, self.kind, self.end = fd, kind, end
+        self.credit = Credit(OUTPUT_WINDOW if kind == OUTPUT else ERRORS_WINDOW)
+
+
+class Command:
+    """One command: its pipes, and what waits to be written to it.
+
+    number: of its stream. known: the descriptor of its known hosts, or -1.
+    """
+
+    def __init__(self, number: int, pid: int, stdin: int, known: int, *outputs: Output) -> None:
+        self.number = number
+        self.pid = pid
+        self.input = stdin
+        self.waiting = b""  # for its input
+        self.room = Credit(INPUT_WINDOW)  # of its input
+        self.input_ends = False
+        self.outputs = outputs
+        self.known = known
+
+    @property
+    def over(self) -> bool:
+        """Whether nothing more can be told of it."""
+        return self.pid < 0 and all(output.fd < 0 for output in self.outputs)
+
+    def kill(self) -> None:
+        """Kill what leads to another host; other commands see the end of their input."""
+        if self.known >= 0 and self.pid > 0:
+            try:
+                os.killpg(self.pid, SIGKILL)
+            except OSError:
+                os.kill(self.pid, SIGKILL)  # it has no group yet; it was not waited for
+
+
+def read(fd: int, size: int) -> bytes | None:
+    """What is there; None: nothing now; b"": the end."""
+    try:
+        return os.read(fd, size)
+    except BlockingIOError:
+        return None
+    except OSError:
+        return b""
+
+
+def in_memory(lines: bytes) -> tuple[int, bytes]:
+    """A descriptor of a file without a place that holds ``lines``, and the name that opens it."""
+    try:
+        fd = os.memfd_create("known_hosts")
+    except (AttributeError, OSError):  # Linux before 3.17
+        fd = os.open("/tmp", os.O_TMPFILE | os.O_RDWR, 0o600)  # noqa: S108 - it has no name
+    while lines:
+        lines = lines[os.write(fd, lines) :]
+    return fd, b"/proc/%d/fd/%d" % (os.getpid(), fd)
+
+
+def start(words: list[bytes]) -> tuple[int, tuple[int, int, int]]:
+    """Run ``words`` in a session of its own; its pid and our ends of its three pipes.
+
+    Raises: OSError when there is no room for one more.
+    """
+    near: list[int] = []
+    far: list[int] = []
+    try:
+        for number in range(3):
+            read, write = os.pipe()
+            near.append(read if number else write)
+            far.append(write if number else read)
+        pid = os.fork()
+    except OSError:
+        for fd in near + far:
+            os.close(fd)
+        raise
+    if not pid:
+        try:
+            os.setsid()
+            for number, fd in enumerate(far):
+                os.dup2(fd, number)
+            on_signal(SIGPIPE, SIG_DFL)  # Python ignores it, and what is ignored stays so
+            os.execvp(words[0], words)  # noqa: S606 - which would be one more process
+        except BaseException as error:  # noqa: BLE001 - nobody else would tell of it
+            os.write(2, os.fsencode("%s: %s\n" % (words[0].decode("utf-8", "replace"), error)))
+        finally:
+            os._exit(127)
+    for fd in far:
+        os.close(fd)
+    for fd in near:
+        os.set_blocking(fd, False)
+    return pid, (near[0], near[1], near[2])
+
+
+def die_with_parent() -> None:
+    """Ask for SIGKILL when sshd's session ends: whoever is stopped then sees no end of input."""
+    try:
+        from ctypes import CDLL
+
+        CDLL(None).prctl(_PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0)
+    except (ImportError, OSError, AttributeError):
+        pass  # a Python without it: who stops a relay has to continue it
+
+
 class Relay:
     """Serves the link of descriptors ``come`` and ``go``."""
 
@@ -79,14 +171,11 @@ class Relay:
         self._go = go
         self._frames = Frames()
         self._streams: dict[int, Command] = {}
-        self._kept: dict[int, bytes] = {}  # place -> what lies there
         self._urgent: deque[bytes] = deque()
         self._going: deque[bytes] = deque()
         self._piece = memoryview(b"")  # what is being written
         self._waiting = 0  # bytes of all three
         self._full = False
-        self._heard: list[int] = []  # streams with signs of life that were not told yet
-        self._due = 0.0  # when they are
         self._poller = select.poll()
         self._ready: dict[int, Callable[[], None]] = {}  # descriptor -> what to do when it is
         self._linked = True
@@ -104,14 +193,10 @@ class Relay:
         self._watch(self._come, self._obey)
         try:
             while self._linked:
-                wait = max(0.0, self._due - monotonic()) * 1000 if self._heard else None
-                for fd, _ in self._poller.poll(wait):
+                for fd, _ in self._poller.poll():
                     act = self._ready.get(fd)  # what came before in this round may have closed it
                     if act is not None:
                         act()
-                if self._heard and monotonic() >= self._due:
-                    self._send(0, PULSE, b"".join(map(COUNT.pack, self._heard)))
-                    self._heard = []
                 self._write()
         finally:  # the link may also have said what it must not
             for stream in self._streams.values():
@@ -138,17 +223,10 @@ class Relay:
             if kind == OPEN:
                 self._open(number, body)
                 continue
-            if kind == KEEP:
-                self._kept[number] = body
-                continue
-            if kind == PULSE:
-                self._pulse(body)
-                continue
             stream = self._streams.get(number)
             if stream is None:
                 continue  # it has ended meanwhile
-            if kind in (INPUT, KEPT):
-                body = self._kept[COUNT.unpack(body)[0]] if kind == KEPT else body
+            if kind == INPUT:
                 stream.room.use(len(body))
                 stream.waiting += body
                 self._feed(stream)
@@ -232,18 +310,6 @@ class Relay:
             os.close(stream.input)
             stream.input = -1
 
-    def _pulse(self, body: bytes) -> None:
-        """Show commands that the root lives; each that does says so."""
-        end = COUNT.size + COUNT.unpack_from(body)[0]
-        for (number,) in COUNT.iter_unpack(body[end:]):
-            stream = self._streams.get(number)
-            if stream is None or len(stream.waiting) > INPUT_WINDOW:
-                continue  # it has ended, or does not read what it was told before
-            stream.beats = True
-            stream.waiting += body[COUNT.size : end]
-            stream.room.taken(COUNT.size - end)  # which was no input that wants room
-            self._feed(stream)
-
     # -- output -----------------------------------------------------------------------------
 
     def _listen(self, stream: Command, output: Output) -> None:
@@ -258,11 +324,6 @@ class Relay:
     def _take(self, stream: Command, output: Output) -> None:
         data = read(output.fd, min(LARGEST, output.credit.left))
         if data is None:
-            return
-        if stream.beats and output.kind == ERRORS and data and not data.strip(b"\0"):
-            if not self._heard:
-                self._due = monotonic() + _GATHER
-            self._heard.append(stream.number)
             return
         if data:
             output.credit.use(len(data))
@@ -304,7 +365,7 @@ class Relay:
     # -- the link, upwards ----------------------------------------------------------------------
 
     def _send(self, number: int, kind: int, body: bytes = b"") -> None:
-        lane = self._urgent if kind in (ENDED, MORE_INPUT, PULSE) else self._going
+        lane = self._urgent if kind in (ENDED, MORE_INPUT) else self._going
         lane.append(frame(number, kind, body))
         self._waiting += HEADER.size + len(body)
         self._throttle()

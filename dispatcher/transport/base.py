@@ -42,9 +42,6 @@ from collections.abc import Callable
 from dispatcher.model.failure import Ending, Failure, Kind
 from dispatcher.model.frozen import Value, value
 
-#: bytes of a chunk of what is ``Common``; an eighth of what a way that shares takes at once
-_CHUNK = 32 << 10
-
 
 @value
 class Target(Value):
@@ -67,21 +64,6 @@ class LinkClosed(OSError):
     """The far side is gone; what was written may not have arrived."""
 
 
-class Common(bytes):
-    """Bytes that many links are written; links that share a way may have them cross it once.
-
-    chunks: the same bytes, cut once for all, so that a way knows each again by its identity.
-    """
-
-    def __init__(self, data: bytes) -> None:
-        cuts = range(0, len(data), _CHUNK)
-        self._cut = tuple(Common(data[at : at + _CHUNK]) for at in cuts) if len(cuts) > 1 else ()
-
-    @property
-    def chunks(self) -> tuple[Common, ...]:
-        return self._cut or (self,)
-
-
 class Link(abc.ABC):
     """An open byte stream to one command on one host."""
 
@@ -93,8 +75,6 @@ class Link(abc.ABC):
     by: str | None = None
     #: whether ``ready`` is called too when ``gone`` turns true while the streams stay open
     tells_end = False
-    #: whether what is written as ``Common`` costs less; for others it is bytes like all
-    shares = False
 
     @abc.abstractmethod
     def watch(self, ready: Callable[[], None]) -> None:
@@ -161,14 +141,6 @@ class Link(abc.ABC):
 
     def resize(self, window: Window) -> None:  # noqa: B027 - most links have no terminal
         """Tell the far side's terminal its new size, where the transport can; never blocks long."""
-
-    def pulse(self, ping: bytes, every: float, on_heartbeat: Callable[[], None]) -> bool:
-        """Let the way there keep this link alive, with others; False where none can.
-
-        Every so many seconds the command reads ``ping`` between two writes, and each NUL that
-        it answers with as an error calls ``on_heartbeat()``, from any thread, and is no error.
-        """
-        return False
 
     def expect_answers(self, seconds: float) -> bool:
         """End the link when the host's kernel has answered nothing for ``seconds``; False where

@@ -130,14 +130,14 @@ class MuxLink(Link):
     def write(self, data: bytes) -> None:
         left = memoryview(data)
         while left:
-            size = self._take_credit(1, min(len(left), _CHUNK))
+            size = self._take_credit(min(len(left), _CHUNK))
             self._connection.send(self._channel, mux.INPUT, bytes(left[:size]))
             left = left[size:]
 
-    def _take_credit(self, least: int, most: int) -> int:
-        """Wait until so many bytes of input are welcome; how many of them may go."""
+    def _take_credit(self, most: int) -> int:
+        """Wait until input is welcome; how many bytes of it may go, ``most`` at most."""
         with self._changed:
-            self._changed.wait_for(lambda: not self._open() or self._input_credit.left >= least)
+            self._changed.wait_for(lambda: not self._open() or self._input_credit.left > 0)
             if not self._open():
                 raise LinkClosed("link closed")
             size = min(most, self._input_credit.left)

@@ -21,8 +21,7 @@ from typing import Any
 import dispatcher
 from dispatcher.api import run_session
 from dispatcher.api.report import Report
-from dispatcher.bootstrap.payload import payload
-from dispatcher.cli.options.connect_options import HEARTBEATS, WINDOW
+from dispatcher.cli.options.connect_options import WINDOW
 from dispatcher.cli.run.run_sinks import footer_of
 from dispatcher.core.events import run_events as ev
 from dispatcher.core.events.run_events import Entry, Facts, Sink
@@ -219,7 +218,7 @@ def simulated(
     links: list[Agent] = []
     world = World(model, lambda number: links[number].link())
     if tree is not None:
-        world.way = Tree(world, tree, payload())
+        world.way = Tree(world, tree)
     names = [node.host.name for node in (*plan.nodes, *plan.spares)]
     links += [
         Agent(world, number, drawn(model, seed, number), lambda: director.released())
@@ -300,7 +299,7 @@ def row(
     in which hosts beat.
     """
     topology = plan_tree(hosts) if tree else None
-    limits = Limits(fanout=WINDOW, heartbeat_rate=HEARTBEATS) if tree else Limits(fanout=fanout)
+    limits = Limits(fanout=WINDOW if tree else fanout)
     whole = Script(("fail",), limits=limits)
     meeting = Script(("barrier", "end"), limits=limits)
     again = Script(("cut", "end"), restarts=1, spares=1, limits=limits)

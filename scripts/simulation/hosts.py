@@ -22,7 +22,7 @@ from dispatcher.remote.protocol.frames import (
     encode,
 )
 from dispatcher.remote.protocol.packing import unpack
-from dispatcher.transport.base import Common, Link, LinkClosed, RecvBuffer
+from dispatcher.transport.base import Link, LinkClosed, RecvBuffer
 from simulation import model
 from simulation.world import World
 
@@ -81,10 +81,9 @@ class Wire(Link):
         if self._closed or self._out.spent:
             raise LinkClosed
         world, agent = self._world, self._agent
-        size = world.way.size(agent.number, data)
-        world.sent += size
+        world.sent += len(data)
         agent.orders_size += len(data)
-        gone = world.busy(size * world.model.launcher_byte)
+        gone = world.busy(len(data) * world.model.launcher_byte)
         half = world.way.half(agent.number)
         world.at(gone + half, lambda: agent.receive(self, data), theirs=True)
 
@@ -112,15 +111,6 @@ class Wire(Link):
         self._unanswered = seconds
         return True
 
-    def pulse(self, ping: bytes, every: float, on_heartbeat: Callable[[], None]) -> bool:
-        def beat() -> bool:
-            if self._agent.answers(self):
-                on_heartbeat()
-            return not self._closed
-
-        self._agent.is_pulsed = self._world.way.pulse(self._agent.number, every, beat)
-        return self._agent.is_pulsed
-
 
 class Agent:
     """The agent of host ``number``. released: called when a barrier opens there."""
@@ -141,7 +131,6 @@ class Agent:
 
     def _begin(self) -> None:
         self.living: list[int] = []
-        self.is_pulsed = False  # it is asked for its beats
         self._is_up = False
         self._waiting: list[bytes] = []  # came before it was up
         self._decoder = Decoder()
@@ -217,7 +206,7 @@ class Agent:
                 self._later(self.host.boot, self._boot)
             self._waiting.append(data)
             return
-        if isinstance(data, Common):  # one for all, and too large to be read by each
+        if b"pmi_release" in data[-64:]:  # too large to be read by each
             self._world.after(0, self._released)
             return
         for frame in self._decoder.feed(data):
@@ -252,13 +241,8 @@ class Agent:
         self._later(self.host.check, lambda: self._report("ready", **answer))
 
     def _beat(self) -> None:
-        if not self.is_pulsed:
-            self._report("beat")
-            self._later(self._heartbeat, self._beat, works=False)
-
-    def answers(self, wire: Wire) -> bool:
-        """Whether a ping over ``wire`` is answered."""
-        return wire is self._wire and not self._is_away and not self.is_mute
+        self._report("beat")
+        self._later(self._heartbeat, self._beat, works=False)
 
     def _probe(self, order: Mapping[str, Any]) -> None:
         self._later(self.host.probe, lambda: self._report("probed", reached=order["addresses"]))

@@ -1,9 +1,8 @@
 """How hosts are reached: each from here (``Flat``), or through others (``Tree``).
 
-A way says when a host's command runs, how far its bytes go, and what these cost the launcher.
+A way says when a host's command runs, and how far its bytes go.
 ``Tree`` follows ``dispatcher/transport/tree``: relays and what is behind them are asked for without
-waiting for answers, what is common crosses the launcher's link once a branch, and the beats of a
-branch come as one. Nobody is refused by the host above.
+waiting for answers. Nobody is refused by the host above.
 """
 
 from __future__ import annotations
@@ -12,14 +11,10 @@ import heapq
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from dispatcher.transport.base import Common
 from dispatcher.transport.tree.topology import Topology
 
 if TYPE_CHECKING:
     from simulation.world import World
-
-#: bytes by which a stream is told that its next input is a piece which the relay has
-_KEPT = 13
 
 
 class Flat:
@@ -49,28 +44,16 @@ class Flat:
         """Seconds until what is written arrives."""
         return self._world.model.trip / 2
 
-    def size(self, node: int, data: bytes) -> int:
-        """The bytes that ``data`` for ``node`` is on the launcher's own link."""
-        return len(data)
-
-    def pulse(self, node: int, every: float, beat: Callable[[], bool]) -> bool:
-        """Call ``beat`` so often, with those of others; until it says that it is over."""
-        return False
-
 
 class Tree:
     """Hosts by their numbers in ``topology``; others (spares) are connected from here."""
 
-    def __init__(self, world: World, topology: Topology, common: bytes) -> None:
+    def __init__(self, world: World, topology: Topology) -> None:
         self._world = world
         self._topology = topology
-        self._common = common
         self._flat = Flat(world)
         self._relays: dict[int, list[Callable[[], None]] | None] = {}  # None: it is up
         self._cores: dict[int, list[float]] = {}  # of an inner host: when each is free
-        self._lying: set[tuple[int, int]] = set()  # what each branch's relay has
-        self._kept: list[bytes] = []  # so that an identity stays one
-        self._beats: dict[int, list[Callable[[], bool]]] = {}
         self._cut: set[int] = set()
 
     def reach(self, node: int, then: Callable[[], None]) -> None:
@@ -155,42 +138,3 @@ class Tree:
             return None
         head = [node, *self._topology.above(node)][-1]
         return head if self._topology.children[head] else None
-
-    def size(self, node: int, data: bytes) -> int:
-        """As ``Flat``'s: what is common to many, once a branch."""
-        branch = self._branch(node)
-        if branch is None:
-            return len(data)
-        common: bytes = data
-        if not isinstance(data, Common):
-            if not data.startswith(self._common):
-                return len(data)
-            common = self._common
-        rest, mark = len(data) - len(common), (branch, id(common))
-        if mark in self._lying:
-            return rest + _KEPT
-        self._lying.add(mark)
-        self._kept.append(common)
-        return len(data)
-
-    def pulse(self, node: int, every: float, beat: Callable[[], bool]) -> bool:
-        """As ``Flat``'s: all of a branch together."""
-        branch = self._branch(node)
-        if branch is None:
-            return False
-        beats = self._beats.setdefault(branch, [])
-        beats.append(beat)
-        if len(beats) == 1:
-            self._world.after(every, lambda: self._pulse(branch, every))
-        return True
-
-    def _pulse(self, branch: int, every: float) -> None:
-        world = self._world
-
-        def told() -> None:
-            left = [beat for beat in self._beats[branch] if beat()]
-            self._beats[branch] = left
-            if left:
-                world.after(every, lambda: self._pulse(branch, every))
-
-        world.at(world.busy(world.model.launcher_turn), told)

@@ -179,17 +179,6 @@ def test_hosts_that_were_not_fit() -> None:
     assert report.verdict == ("note: n7: left out, not fit: bad; n8 takes its place",)
 
 
-def test_the_host_above_is_to_blame() -> None:
-    verdict = failed(NodeFailed(1, LOST), lost={0: LOST, 1: LOST})
-    for above, host, behind in (
-        (None, "n2", False), ({0: (), 1: ()}, "n2", False), ({0: (), 1: (0,)}, "n1", True),
-    ):  # fmt: skip
-        report = folded(BEGAN, closed(verdict, above=above))
-        assert report.cause is not None
-        assert report.cause.host == host
-        assert any(line.startswith("  then n2: lost with n1") for line in report.verdict) is behind
-
-
 def test_what_a_rank_said_last() -> None:
     words = LastWords((1, 2), "stdout", ("line 7", "x"))
     verdict = failed(RankFailed(0, 1, 3), statuses={1: 3, 2: 3, 0: 3})

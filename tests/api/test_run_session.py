@@ -25,7 +25,7 @@ from dispatcher.api.run_session import (
     open_files,
 )
 from dispatcher.core.events.run_events import Entry, Sink
-from dispatcher.core.events.verdicts import NodeFailed, Rejected, Verdict
+from dispatcher.core.events.verdicts import Rejected, Verdict
 from dispatcher.model.errors import UsageError
 from dispatcher.model.failure import Failure, Kind
 from dispatcher.model.paths import Rotation, RunPaths
@@ -209,24 +209,6 @@ def test_hosts_that_are_left_out_are_told_of() -> None:
     assert heard.names.count("host.excluded") == 1
     assert ran.report.verdict == ("note: n2: left out, not fit: bad; n3 takes its place",)
     assert ran.report.ok
-
-
-@cases("known", [False, True])
-def test_the_host_above_is_asked_for_only_where_one_was_lost(known: bool) -> None:
-    asked: list[Any] = []
-
-    def above(hosts: Any) -> dict[int, list[int]]:
-        asked.append([host.name for host in hosts])
-        return {0: [], 1: [0]}
-
-    lost = Failure(Kind.LOST, "gone")
-    cause: Any = NodeFailed(1, lost) if known else Rejected({0: FAILURE})
-    verdict = Verdict(cause, 125, 2, lost={0: lost, 1: lost})
-    ran = Ran(plan_of(["a"], "n1:1,n2:1"), verdict=verdict, above=above)
-    assert asked == ([["n1", "n2"]] if known else [])
-    assert ran.report.cause is not None
-    if known:
-        assert ran.report.cause.host == "n1"
 
 
 def test_what_this_machine_knows_is_said() -> None:

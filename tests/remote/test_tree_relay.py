@@ -1,4 +1,4 @@
-"""A relay as a process (``tree_relay``, ``tree_command``): its link, real commands, no hosts."""
+"""A relay as a process (``tree_relay``): its link, real commands, no hosts."""
 
 from __future__ import annotations
 
@@ -32,8 +32,7 @@ from dispatcher.remote.protocol.mux import (
     OUTPUT_WINDOW,
     frame,
 )
-from dispatcher.remote.tree_command import die_with_parent, in_memory
-from dispatcher.remote.tree_relay import KEEP, KEPT, KNOWN
+from dispatcher.remote.tree_relay import KNOWN, die_with_parent, in_memory
 
 from .relay_driver import LIMIT, PROGRAM, SYNC, Relay
 
@@ -186,18 +185,16 @@ def test_whoever_breaks_the_rules_is_left(relay: Relay, said: bytes) -> None:
     wait_for(lambda: not _lives(pid))
 
 
-def test_what_many_read_crosses_once(relay: Relay) -> None:
-    relay.say(3, KEEP, b"for all")
-    relay.say(0, KEEP, b"for some")
-    for number, place in ((1, 3), (2, 3), (4, 0)):
-        relay.open(number, "cat")
-        relay.say(number, KEPT, COUNT.pack(place))
-        relay.say(number, INPUT, b".")
-        relay.say(number, INPUT_END)
-        assert relay.over(number) == 0
-    assert [relay.of(number, OUTPUT) for number in (1, 2, 4)] == [
-        b"for all.", b"for all.", b"for some.",
-    ]  # fmt: skip
+def test_an_end_passes_output_that_waits(relay: Relay) -> None:
+    relay.open(1, "sh", "-c", "head -c 900000 /dev/zero; exec sleep 600")
+    relay.open(2, "sh", "-c", "read -r x; exit 5")
+    wait_for(lambda: len(relay.children()) == 2)
+    # nothing is heard meanwhile: the link is full
+    relay.say(2, INPUT, b"\n")
+    wait_for(lambda: len(relay.children()) == 1)  # reaped, so its end is told
+    relay.until(lambda: ENDED in relay.kinds(2))
+    assert len(relay.of(1, OUTPUT)) < 600_000
+    relay.until(lambda: len(relay.of(1, OUTPUT)) == 900_000)  # the others come, too
 
 
 def test_known_hosts_are_in_memory_while_the_command_runs(relay: Relay) -> None:

@@ -31,7 +31,7 @@ from dispatcher.transport.base import Link, Target
 from runner.test_host_thread import READY, ScriptedLink, ScriptedTransport, Watched
 
 FACTS = unpack(Decoder().feed(READY)[0].body)["facts"]
-PING, ASIDE = control("ping"), control("ping", aside=True)
+PING = control("ping")
 
 
 def ready(attempt: int) -> bytes:
@@ -72,38 +72,6 @@ def test_we_show_that_we_live_though_nothing_is_heard(start: Start) -> None:
     wait_for(lambda: sent(link).count(PING[HEADER.size :]) >= 4, 20, "pings come by the clock")
     # each a quarter later than its own would come, so that one wake-up serves both
     assert len(sent(link)) <= 1 + (time.monotonic() - began) / 0.06
-
-
-class Pulsing(ScriptedLink):
-    """A way that keeps its links alive by itself."""
-
-    def __init__(self, script: list[bytes]) -> None:
-        super().__init__(script)
-        self.asked: list[tuple[bytes, float]] = []
-        self.beat: Callable[[], None] = lambda: None
-
-    def pulse(self, ping: bytes, every: float, on_heartbeat: Callable[[], None]) -> bool:
-        self.asked.append((ping, every))
-        self.beat = on_heartbeat
-        return True
-
-
-def test_a_way_that_keeps_links_alive_is_asked_once(start: Start) -> None:
-    link = Pulsing([SYNC + READY + control("beat")])
-    watched = start(link, heartbeat=0.05)
-    watched.until(ev.NodeReady)
-    wait_for(lambda: link.asked, 20, "it is asked to")
-    for _ in range(3):
-        link.beat()
-    link.say(control("beat") + control("notice", text="x"))
-    watched.until(ev.NodeNoticed)
-    assert link.asked == [(ASIDE, 0.05)]
-    assert watched.beats == [3] * 5
-    assert sent(link).count(PING[HEADER.size :]) <= 2  # for its beats, and none by the clock
-    link.say(control("paused") + control("notice", text="y"))
-    watched.until(ev.NodeNoticed)
-    link.beat()  # while it rests nobody counts on it
-    assert watched.beats == [3] * 5
 
 
 # -- attempts ---------------------------------------------------------------------------

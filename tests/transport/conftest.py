@@ -208,7 +208,6 @@ def tree_to(sshd: Sshd) -> TreeTransport:
         Topology((None, 0)),
         ParamikoTransport(config=config),
         command=payload.command(),
-        common=b"x" * 32768,  # as some tests write
         config=config,
         program=("ssh", "-F", config),
     )

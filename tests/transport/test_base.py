@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from dispatcher.model.failure import Failure, Kind
 from dispatcher.transport import base
 from dispatcher.transport.base import (
-    Common,
     Keepalive,
     Link,
     RecvBuffer,
@@ -118,22 +117,6 @@ def test_the_end_is_waited_for() -> None:
     thread.join(60)
     assert seen == [True]
     assert (buffer.spent, buffer.wait(99, 0.0), buffer.spent) == (False, b"not the end", True)
-
-
-# -- what all are told alike ------------------------------------------------------------
-
-
-@cases(("size", "count"), [(0, 1), (1, 1), (32 << 10, 1), ((32 << 10) + 1, 2), (70_000, 3)])
-def test_common_bytes_are_cut_once(size: int, count: int) -> None:
-    data = (bytes(range(251)) * 300)[:size]
-    common = Common(data)
-    assert common == data
-    chunks = common.chunks
-    assert len(chunks) == count
-    assert b"".join(chunks) == data
-    assert all(isinstance(chunk, Common) and chunk.chunks == (chunk,) for chunk in chunks)
-    again = common.chunks
-    assert all(one is other for one, other in zip(chunks, again, strict=True))
 
 
 # -- names ------------------------------------------------------------------------------
@@ -241,8 +224,7 @@ def test_a_link_promises_little_by_itself() -> None:
     """What not every way can do is answered for those that cannot."""
     link, transport = FarLink(), Nothing()
     assert (link.address, link.steps, link.by) == ("10.0.0.9", (), None)
-    assert (link.tells_end, link.shares) == (False, False)
-    assert link.pulse(b"ping", 1.0, lambda: None) is False
+    assert link.tells_end is False
     assert link.failure(0.0) is None
     link.resize(Window())
     assert transport.call(Target("n1"), "true", 0.0, b"") is None

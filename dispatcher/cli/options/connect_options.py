@@ -105,8 +105,6 @@ def alive(options: LoginOptions) -> Keepalive:
 
 #: how many hosts of a tree may connect at once where nobody says: inner hosts do most of the work
 WINDOW = 1024
-#: how many heartbeats they may give a second: relays sum them up, so it costs no more than 400 do
-HEARTBEATS = 2000.0
 
 
 @value
@@ -142,17 +140,6 @@ class Fanout(Value):
         pairs = zip(names, self.topology.parents, strict=True)
         return {name: names[parent] for name, parent in pairs if parent is not None}
 
-    def above(self, places: Sequence[Host]) -> dict[int, tuple[int, ...]]:
-        """For each of ``places`` by its index those it is reached through, nearest first."""
-        number = {host.place: i for i, host in enumerate(self.hosts)}
-        index = {host.place: i for i, host in enumerate(places)}
-        ways = {}
-        for at, host in enumerate(places):
-            if host.place in number:
-                way = (self.hosts[i].place for i in self.topology.above(number[host.place]))
-                ways[at] = tuple(index[place] for place in way if place in index)
-        return ways
-
     def transport(self, direct: Transport, say: Callable[[str], None]) -> Transport:
         """The way through other hosts. direct: how the first are reached; say: takes notes."""
         from dispatcher.bootstrap import payload
@@ -164,7 +151,6 @@ class Fanout(Value):
             self.topology,
             direct,
             command=payload.command(first=[first] if first else [], run_id=self.run_id),
-            common=payload.payload() if self.run_id is not None else b"",
             config=self.ssh_config,
             say=say,
         )

@@ -279,7 +279,6 @@ def _run(
             check=options.check != "none",
             agent_python=options.agent_python,
             sample_every=output.sample,
-            above=None if tree is None else tree.above,
             advise=Advice(options),
             sink_failed=lambda sink, error: (say if sink is screen else screen.say)(
                 f"error: {type(sink).__name__}: {error}"

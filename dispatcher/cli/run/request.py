@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from dispatcher.api.request import cwd_of, granted_here, python_of
 from dispatcher.cli import named_files, say
 from dispatcher.cli.options import config_trust
-from dispatcher.cli.options.connect_options import HEARTBEATS, WINDOW
+from dispatcher.cli.options.connect_options import WINDOW
 from dispatcher.cli.options.declaration import given
 from dispatcher.cli.options.host_options import hosts_typed, named_hosts, only_typed
 from dispatcher.cli.options.option_defaults import WITHOUT, origin, typed, value_origin
@@ -364,7 +364,6 @@ def _limits(options: RunOptions) -> Limits:
         found["stop_signal"] = parse_signal(options.stop_signal, "--stop-signal")
     if options.fanout_tree is not None:
         found.setdefault("fanout", WINDOW)
-        found["heartbeat_rate"] = HEARTBEATS
     # slower heartbeats need a lease that still outlives the missed ones
     beat = found.get("heartbeat", Limits.heartbeat)
     silence = beat * found.get("max_missed_heartbeats", Limits.max_missed_heartbeats)

@@ -303,8 +303,7 @@ class RunClosed(Event):
 
     verdict: the core's. seconds: how long the run took. nodes: of the plan as it was at the end.
     written: (rank, bytes of stdout, bytes of stderr) of the last attempt. last_words: of the rank
-    that failed, if one did. above: host -> those it was reached through, nearest first; None where
-    all were reached directly. advice: trouble -> what the launcher's machine knows to do about it.
+    that failed, if one did. advice: trouble -> what the launcher's machine knows to do about it.
     notes: further lines of the verdict, on leftovers and networks. nccl: host -> its network.
     errors: of the ranks of the last attempt, that of the cause first. attempt_errors: number of
     restarts before an attempt -> why the rank that ended it did, in a line.
@@ -315,12 +314,13 @@ class RunClosed(Event):
     nodes: tuple[PlacedNode, ...]
     written: tuple[tuple[int, int, int], ...] = ()
     last_words: LastWords | None = None
-    above: Mapping[int, tuple[int, ...]] | None = None
     advice: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     nccl: Mapping[int, NcclNetwork] = field(default_factory=dict)
     errors: tuple[RankError, ...] = ()
     attempt_errors: Mapping[int, str] = field(default_factory=dict)
+
+    GONE = ("above",)
 
 
 def placed(plan: JobPlan) -> tuple[PlacedNode, ...]:

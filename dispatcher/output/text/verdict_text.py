@@ -3,16 +3,11 @@
 Pure: a ``Verdict`` and the last lines of ranks go in, lines come out. Host names are folded;
 texts from hosts are sanitized.
 
-A host that goes takes along all that is reached through it, and which is missed first is
-chance. So where a lost host stands above the first one, it is the cause (``blamed``), and those
-behind it are told in one line.
-
 It stays one file: a new kind of cause gets all its words here.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import re
 import signal
@@ -23,7 +18,7 @@ from typing import Any
 
 from dispatcher.core.events import verdicts
 from dispatcher.core.events.monitor_events import LastWords, PlacedNode, RankError
-from dispatcher.core.events.verdicts import NodeFailed, Verdict
+from dispatcher.core.events.verdicts import Verdict
 from dispatcher.model.failure import Failure
 from dispatcher.model.hostset import fold
 from dispatcher.model.names import plural
@@ -410,27 +405,3 @@ def record(
         "left_out": dict(verdict.left_out),
         "no_restart": verdict.no_restart,
     }
-
-
-def blamed(verdict: Verdict, above: Mapping[int, Sequence[int]]) -> tuple[Verdict, list[int]]:
-    """``verdict`` with the host to blame as its cause, and those that were lost behind it.
-
-    above: node -> those it was reached through, nearest first.
-    """
-    cause = verdict.cause
-    if not isinstance(cause, NodeFailed):
-        return verdict, []
-    lost = {**verdict.lost, cause.node: cause.failure}
-    top = next((node for node in reversed(above.get(cause.node, ())) if node in lost), cause.node)
-    behind = sorted(node for node in lost if top in above.get(node, ()))
-    left = {node: failure for node, failure in lost.items() if node not in behind}
-    found = NodeFailed(top, lost[top])
-    return dataclasses.replace(verdict, cause=found, lost=left), behind
-
-
-def behind_lines(verdict: Verdict, names: Sequence[str], behind: Sequence[int]) -> list[str]:
-    """The line about those ``behind`` the cause. names: of all nodes."""
-    if not behind or not isinstance(verdict.cause, NodeFailed):
-        return []
-    where = fold(names[node] for node in behind)
-    return [f"  then {where}: lost with {names[verdict.cause.node]}, which leads to them"]

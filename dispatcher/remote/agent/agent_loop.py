@@ -176,9 +176,9 @@ class Loop:
         """Queue a report, in front of all output."""
         self.first.append(control(type, **fields))
 
-    def do_alive(self, aside: bool = False) -> None:
-        """Show the guardian that we live; aside: the launcher too."""
-        self.guardian.alive(aside)
+    def do_alive(self) -> None:
+        """Show the guardian that we live."""
+        self.guardian.alive()
 
     def do_credit(self, count: int) -> None:
         """``count`` more bytes of output may be sent."""

@@ -180,20 +180,18 @@ class GuardianPipe:
         words = "%f %f %f %s\n" % (silence, ending, late if on else 0.0, folder)
         self._write(os.fsencode(words))
 
-    def alive(self, aside: bool = False) -> None:
-        """Give a sign of life. aside: to the launcher too, as its ping has asked."""
+    def alive(self) -> None:
+        """Give a sign of life."""
         self._write(b"\n")
-        if aside:
-            self._write(b"\0", 2)
 
     def leave(self) -> None:
         """We end: a guardian that somebody stopped must go on, to end as well."""
         if os.getppid() == self.guardian:
             os.kill(self.guardian, SIGCONT)
 
-    def _write(self, data: bytes, fd: int | None = None) -> None:
+    def _write(self, data: bytes) -> None:
         try:
-            os.write(self.pipe if fd is None else fd, data)
+            os.write(self.pipe, data)
         except OSError:
             pass  # it is stopped and the pipe is full, or it is dead, which a signal tells
 

@@ -118,10 +118,7 @@ class Node:
         if kind == "watch" and self.state == FRESH:
             return [("watch",)]
         if kind == "ping":
-            if not message.get("aside") or self.paused:
-                return []
-            self.deadlines["beat"] = now + 2 * self.heartbeat
-            return [("alive", True)]
+            return []
         if kind == "prepare" and self.state == FRESH:
             self.state = PREPARED
             self.lease = message["lease"]

@@ -58,8 +58,7 @@ signal     send ``signum`` to the process groups of ``ranks`` (None: of all)
 pause      stop all ranks, let the lease rest, answer ``paused``; ``resume`` ends that
 sweep      kill every process below the agent now, without grace
 credit     ``count`` more bytes of output may be sent
-ping       the launcher is alive; renews the lease. aside: answer with a NUL on standard error,
-           which stands for a beat: who passes it on need not know our frames
+ping       the launcher is alive; renews the lease
 pmi_release
            ``fence`` (GROUP:TAG) of ``world`` opens in ``epoch``; ``keys``: one packet of each host;
            number: of the group that is made by it, or 0

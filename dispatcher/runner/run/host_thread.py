@@ -49,7 +49,7 @@ BOOTING, SERVING, DEAF = "booting", "serving", "deaf"
 
 #: to show that we live
 _WATCH = control("watch")
-_PING, _PING_ASIDE = control("ping"), control("ping", aside=True)
+_PING = control("ping")
 #: seconds until we look again whether a host's kernel answers
 _AGAIN = 0.5
 #: heartbeats after which we do not wait for one of its to show that we live
@@ -110,7 +110,6 @@ class HostThread(threading.Thread):
         self._state = BOOTING
         self._due = 0.0  # when the state's time is over
         self._beat = False  # it was just heard, and is to be answered
-        self._pulsed = False  # its beats come by a way of their own
         self._input: queue.SimpleQueue[bytes] = queue.SimpleQueue()
         self._inbox: queue.SimpleQueue[object] = queue.SimpleQueue()
         self._readable = False
@@ -263,8 +262,6 @@ class HostThread(threading.Thread):
                 self._note_heartbeat()
             frames += _PING
             self._expect_heartbeat()
-            if self._pulsed or link.pulse(_PING_ASIDE, self._heartbeat, self._note_heartbeat):
-                self._pulsed, self._due = True, math.inf
         elif is_due and self._state != SERVING:
             deaf = Failure(Kind.LOST, "the link was closed")
             return deaf if self._state == DEAF else self._late(link)

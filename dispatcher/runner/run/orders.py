@@ -42,7 +42,6 @@ from dispatcher.plan.variables import RESERVED_PREFIXES
 from dispatcher.remote.host.workdir import shared
 from dispatcher.remote.protocol.frames import CONTROL, control, encode
 from dispatcher.remote.protocol.packing import listed, pack, pair
-from dispatcher.transport.base import Common
 
 T = TypeVar("T")
 
@@ -389,11 +388,11 @@ def _place(
     }
 
 
-def release_order(release: ReleaseFence) -> Common:
+def release_order(release: ReleaseFence) -> bytes:
     """The order to let the members of a fence go, the same for all nodes."""
     r = release
     fields = {"world": r.world, "fence": r.fence, "epoch": r.epoch, "number": r.number}
-    return Common(control("pmi_release", **fields, keys=r.packets))
+    return control("pmi_release", **fields, keys=r.packets)
 
 
 def query_order(action: QueryInside) -> bytes:

@@ -2,8 +2,7 @@
 
 ``topology``        who opens whom
 ``tree_transport``  who is reached through whom, and from here when that fails
-``branch``          our end of the link to an inner host: the one thread that reads and writes it
-``stream``          a command on a host of the tree, as a ``Link``
+``branch``          our end of the link to an inner host, and the commands that it carries
 
 On an inner host runs ``remote.tree_relay``, which joins the streams of commands into one link
 (``remote.protocol.mux``). An inner host that is reached through another is a stream whose bytes

@@ -1,69 +1,34 @@
-"""Our end of the link to one inner host: the thread that reads and writes it.
+"""The link to one inner host, and the commands that it carries, each as a ``Link``.
 
-Owners of streams never touch the link. What they send waits here, orders before input, and
-is bounded by each stream's credit; what comes in is given to the streams at once, which hold
-no more than they granted. So a link that stands still delays only what is behind it.
-
-What is common to many streams crosses the link for the first of them; the others are then
-told that it is their next input, each when its own writer comes to it. The root alone decides
-which chunk the relay keeps in which place (``ChunkCache``): it has a chunk put there (KEEP),
-and then given to one stream after the other (KEPT). All of that goes down one lane, so nothing
-is lost when a chunk takes the place of another: whoever was promised the old one has had it by
-then. Where the link is itself such a stream, the same bytes are common there, so that a tree's
-links carry them once at any depth.
-
-When the link ends, so do all its streams: that of the inner host itself with the reason,
-those behind it with its name.
+One thread reads and writes the link (``Branch``). What owners of streams send waits here, orders
+before input, as far as each stream's credit goes; what comes in goes to its stream at once, which
+holds no more than it granted. So a link that stands still delays only what is behind it. When the
+link ends, so do all its streams: that of the inner host itself with the reason, those behind it
+with its name.
 """
 
 from __future__ import annotations
 
-import itertools
-import math
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 
-from dispatcher.bootstrap.payload import SyncScanner, boot_failure, link_ended
-from dispatcher.model.failure import Failure, Kind
+from dispatcher.bootstrap.payload import NOISE_LIMIT, SyncScanner, boot_failure, link_ended
+from dispatcher.model.failure import Ending, Failure, Kind
 from dispatcher.model.names import size
 from dispatcher.remote.protocol import mux
-from dispatcher.remote.tree_relay import KEEP, KEPT, PULSE
-from dispatcher.transport.base import Asides, Common, Link, LinkClosed
-from dispatcher.transport.tree.stream import Stream
-
-#: places; a relay keeps so many chunks at most, four times what a stream may be ahead of another
-CACHE_SIZE = 32
-
-
-class ChunkCache:
-    """Which chunks a relay has, as the root knows it.
-
-    Places are taken in turn, and nobody notes who has yet to read what lies there: one that
-    comes too late for a chunk has it sent once more, which is never more than if each had been
-    sent its own. Pieces are told apart by identity: to compare them would take as long as to
-    send them.
-    """
-
-    def __init__(self) -> None:
-        self._lying: dict[int, tuple[int, bytes]] = {}  # the oldest first
-
-    def place(self, chunk: bytes) -> tuple[int, bool]:
-        """The place of ``chunk``, and whether it has to be put there first."""
-        found = self._lying.get(id(chunk))
-        if found is not None:
-            return found[0], False
-        place = len(self._lying)
-        if place == CACHE_SIZE:
-            place, _ = self._lying.pop(next(iter(self._lying)))
-        self._lying[id(chunk)] = place, chunk
-        return place, True
-
+from dispatcher.remote.protocol.frames import SYNC
+from dispatcher.remote.protocol.mux import ERRORS, OUTPUT, Malformed
+from dispatcher.remote.tree_relay import STATUS
+from dispatcher.transport.base import Asides, Link, LinkClosed
+from dispatcher.transport.mux_link import MuxLink
+from dispatcher.transport.process.child import signal_name
+from dispatcher.transport.process.openssh import SSH_FAILED, classify
 
 _READ_SIZE = 256 << 10
 _WRITE_SIZE = 64 << 10
+#: enough of the first error bytes to tell why a host was not reached
 _ERRORS_LIMIT = 8192
 #: reads before what waits to be written has its turn
 _READS = 8
@@ -72,15 +37,13 @@ _MOST_ASIDES, _ASIDES_RATE = 10_000, 500.0
 _MOST_ERRORS = 16 << 20
 #: seconds that the end of a link may come after it has ceased to take our frames
 _LAST_WORDS = 2.0
-_NOTHING = Common(b"")
 _URGENT = frozenset({mux.OPEN, mux.CLOSE, mux.MORE_OUTPUT, mux.MORE_ERRORS})
 
 
 class Branch:
     """One inner host. name: what it is called in messages. payload: the relay's source.
 
-    common: what many of its streams write first. open_link: gives the link on which it is
-    started; called once, by the branch's thread.
+    open_link: gives the link on which it is started; called once, by the branch's thread.
     """
 
     def __init__(
@@ -88,10 +51,8 @@ class Branch:
         name: str,
         payload: bytes,
         open_link: Callable[[], Link | Failure],
-        common: Common = _NOTHING,
     ) -> None:
         self.name = name
-        self.common = common
         #: why there is no relay (any more), and whether the host itself was never reached
         self.failure: Failure | None = None
         self.unreached = False
@@ -102,16 +63,11 @@ class Branch:
         self._lock = threading.Lock()
         self._streams: dict[int, Stream] = {}
         self._number = 0
-        self._orders: deque[tuple[bytes, ...]] = deque()  # frames, and each in its parts
-        self._input: deque[tuple[bytes, ...]] = deque()
-        self._chunks = ChunkCache()
+        self._orders: deque[bytes] = deque()
+        self._input: deque[bytes] = deque()
         self._rang = threading.Event()
         self._settled = threading.Event()  # the relay has answered, or never will
         self._closing = False
-        self._beats: dict[int, Callable[[], None]] = {}  # stream -> told of a sign of life
-        self._ping, self._every, self._next_pulse = b"", 0.0, math.inf
-        self._halfway: set[int] = set()  # streams of which a write is under way
-        self._owed: set[int] = set()  # those of them that are to be pinged after it
         self._scanner: SyncScanner | None = SyncScanner()
         self._frames = mux.Frames()
         self._asides = Asides(_MOST_ASIDES, _ASIDES_RATE)
@@ -133,7 +89,7 @@ class Branch:
             if lost is None:
                 self._streams[self._number] = stream
                 body = "\0".join((known, *words)).encode("utf-8", "surrogateescape")
-                self._orders.append((mux.frame(self._number, mux.OPEN, body),))
+                self._orders.append(mux.frame(self._number, mux.OPEN, body))
         if lost is not None:
             stream.lose(self._as_seen_by(stream, lost))
         self._rang.set()
@@ -144,49 +100,13 @@ class Branch:
         with self._lock:
             if number in self._streams:
                 lane = self._orders if kind in _URGENT else self._input
-                lane.append((mux.frame(number, kind, body),))
+                lane.append(mux.frame(number, kind, body))
         self._rang.set()
-
-    def send_common(self, number: int, chunk: Common) -> None:
-        """Let ``chunk`` be the next input of a stream; the relay may have it already."""
-        with self._lock:
-            if number in self._streams:
-                place, is_new = self._chunks.place(chunk)
-                if is_new:
-                    header = mux.HEADER.pack(place, KEEP, len(chunk))
-                    self._input.append((header, chunk))
-                self._input.append((mux.frame(number, KEPT, mux.COUNT.pack(place)),))
-        self._rang.set()
-
-    def pulse(
-        self, number: int, ping: bytes, every: float, on_heartbeat: Callable[[], None]
-    ) -> None:
-        """Ping the command of a stream, with all others; see ``Link.pulse``."""
-        with self._lock:
-            self._beats[number] = on_heartbeat
-            self._ping, self._every = ping, every
-            self._next_pulse = min(self._next_pulse, time.monotonic() + every)
-        self._rang.set()
-
-    @contextmanager
-    def one_write(self, number: int) -> Iterator[None]:
-        """Nothing comes between what is sent of this stream; a ping that is due comes after."""
-        with self._lock:
-            self._halfway.add(number)
-        try:
-            yield
-        finally:
-            with self._lock:
-                self._halfway.discard(number)
-                if number in self._owed:
-                    self._pulse_to([number])
-            self._rang.set()
 
     def forget(self, number: int) -> None:
         """Nobody listens to a stream any more."""
         with self._lock:
             self._streams.pop(number, None)
-            self._beats.pop(number, None)
 
     def wait(self, seconds: float) -> Failure | None:
         """None once the relay has answered; else why it has not, or does not any more."""
@@ -235,57 +155,33 @@ class Branch:
 
     def _serve(self, link: Link) -> Failure:
         """Carry frames until the link ends; why it did."""
-        parts = [self._payload]
+        data = self._payload
         link.watch(self._rang.set)
         while not self._closing:
             self._rang.clear()
             failure = self._read(link)
             if failure is not None:
                 return failure
-            parts = parts or self._next()
-            if not parts:
-                left = self._next_pulse - time.monotonic()
-                self._rang.wait(None if left == math.inf else max(0.0, left))
+            data = data or self._next()
+            if not data:
+                self._rang.wait()
                 continue
             try:
-                for data in _writes(parts) if link.shares else [b"".join(parts)]:
-                    link.write(data)
+                link.write(data)
             except LinkClosed:
                 return self._last_words(link)
-            parts = []
+            data = b""
         return Failure(Kind.LOST, "closed")
 
-    def _next(self) -> list[bytes]:
-        """Parts of frames to write, orders first."""
-        parts: list[bytes] = []
+    def _next(self) -> bytes:
+        """Frames to write, orders first."""
+        frames: list[bytes] = []
         size = 0
         with self._lock:
-            if time.monotonic() >= self._next_pulse:
-                self._next_pulse = time.monotonic() + self._every
-                self._owed.update(self._halfway & self._beats.keys())
-                self._pulse_to(self._beats.keys() - self._halfway)
             while size < _WRITE_SIZE and (lane := self._orders or self._input):
-                frame = lane.popleft()
-                parts += frame
-                size += sum(map(len, frame))
-        return parts
-
-    def _pulse_to(self, numbers: Collection[int]) -> None:
-        """Queue a ping for the commands of ``numbers``, behind all input that is waiting."""
-        self._owed.difference_update(numbers)
-        ping = mux.COUNT.pack(len(self._ping)) + self._ping
-        body = ping + b"".join(map(mux.COUNT.pack, numbers))
-        self._input.append((mux.frame(0, PULSE, body),))
-
-    def _take_pulse(self, body: bytes) -> None:
-        """Tell whose commands have shown a sign of life."""
-        if len(body) % mux.COUNT.size:
-            raise mux.Malformed(f"a pulse of {len(body)} bytes")
-        with self._lock:
-            known = [self._beats.get(number) for (number,) in mux.COUNT.iter_unpack(body)]
-        for on_heartbeat in known:
-            if on_heartbeat is not None:  # else it was closed meanwhile
-                on_heartbeat()
+                frames.append(lane.popleft())
+                size += len(frames[-1])
+        return b"".join(frames)
 
     def _read_errors(self, link: Link) -> None:
         while self._n_errors <= _MOST_ERRORS and (errors := link.read_errors(_READ_SIZE)):
@@ -317,14 +213,11 @@ class Branch:
                     if not brings and self._asides.came():
                         return Failure(Kind.PROTOCOL, f"a flood: more than {_MOST_ASIDES:,} "
                                        "frames without data")  # fmt: skip
-                    if kind == PULSE:
-                        self._take_pulse(body)
-                        continue
                     with self._lock:
                         stream = self._streams.get(number)
                     if stream is not None:  # else it was closed meanwhile
                         stream.take(kind, body)
-            except mux.Malformed as error:
+            except Malformed as error:
                 return Failure(Kind.PROTOCOL, f"{self.name} passes on: {error}")
         self._rang.set()  # there may be more, after what waits to be written
         return None
@@ -354,8 +247,82 @@ class Branch:
         return link_ended("its relay", status, self._errors)
 
 
-def _writes(parts: Sequence[bytes]) -> Iterator[bytes]:
-    """``parts`` joined, but for what is common: on the way of that it may be known already."""
-    for is_common, some in itertools.groupby(parts, lambda part: isinstance(part, Common)):
-        group = list(some)
-        yield from group if is_common else [b"".join(group)]
+class Stream(MuxLink):
+    """See ``Link`` for the contract.
+
+    host: where the command runs. by_ssh: it is reached by ``ssh`` from the inner host, whose
+    end says of a failure what ssh's does; its output begins with a marker (``arrived``).
+    """
+
+    by = "tree"
+
+    def __init__(self, branch: Branch, number: int, host: str, *, by_ssh: bool) -> None:
+        super().__init__(branch, number)
+        self._branch = branch
+        self._host = host
+        self._by_ssh = by_ssh
+        self._scanner = SyncScanner() if by_ssh else None
+        self._arrived = not by_ssh
+        self._first_errors = b""
+
+    def is_behind(self) -> bool:
+        """Whether the command is on another host than the inner one."""
+        return self._by_ssh
+
+    # -- the branch's thread ----------------------------------------------------------------
+
+    def _arriving(self, kind: int, body: bytes) -> bytes:
+        if kind == ERRORS:
+            self._first_errors += body[: _ERRORS_LIMIT - len(self._first_errors)]
+        elif self._scanner is not None:
+            rest = self._scanner.feed(body)
+            if rest is None:
+                if len(self._scanner.noise) + len(body) > NOISE_LIMIT:
+                    raise Malformed("nothing but noise")
+                return b""
+            # what came before it is the owner's to judge
+            body = self._scanner.finish() + rest
+            self._credit[kind].taken(len(SYNC))
+            self._scanner = None
+            self._arrived = True
+        return body
+
+    def _left_over(self, kind: int) -> bytes:
+        if self._scanner is None or kind != OUTPUT:
+            return b""
+        noise = self._scanner.finish()  # what was taken for the beginning of a marker was none
+        self._scanner = None
+        return noise
+
+    def _ending_of(self, body: bytes) -> tuple[Ending, Failure | None]:
+        if len(body) != STATUS.size:
+            raise Malformed(f"a status of {len(body)} bytes")
+        status = STATUS.unpack(body)[0]
+        return (Ending(None, signal_name(-status)) if status < 0 else Ending(status)), None
+
+    # -- the owner ------------------------------------------------------------------------------
+
+    def arrived(self, deadline: float) -> Failure | None:
+        """None once the host's shell runs the command; else why it does not."""
+        with self._changed:
+            left = max(0.0, deadline - time.monotonic())
+            if not self._changed.wait_for(lambda: self._arrived or self._over, left):
+                return Failure(Kind.TIMEOUT, f"{self._branch.name} did not reach it in time")
+            if self._arrived or self._lost is not None:
+                return None if self._arrived else self._lost
+        if self._ending.code == SSH_FAILED:
+            return classify(self._words(1.0), self._host)
+        return Failure(Kind.BOOT, "the login there ended before its shell answered")
+
+    def _words(self, seconds: float) -> str:
+        """What came first on standard error, once all of it or ``seconds`` are over."""
+        self._held[ERRORS].ended(seconds)
+        return self._first_errors.decode("utf-8", "replace")
+
+    def ending(self, timeout: float) -> Ending:
+        ending = super().ending(timeout)
+        if self._by_ssh and ending.code == SSH_FAILED:
+            words = self._words(0.1)
+            if words.strip() and classify(words, self._host).kind is not Kind.LOST:
+                return Ending(None)  # ssh's own failure, not the command's
+        return ending

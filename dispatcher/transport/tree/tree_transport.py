@@ -31,7 +31,6 @@ from dispatcher.model.hostset import fold
 from dispatcher.remote import tree_relay
 from dispatcher.remote.protocol.frames import SYNC
 from dispatcher.transport.base import (
-    Common,
     Link,
     LinkClosed,
     Target,
@@ -42,8 +41,7 @@ from dispatcher.transport.base import (
 from dispatcher.transport.process.openssh import NO_FORWARDING, connect_timeout, words
 from dispatcher.transport.ssh_auth.known_hosts import KnownHostsFiles, lookup_name
 from dispatcher.transport.ssh_config.ssh_config import SshConfig
-from dispatcher.transport.tree.branch import Branch
-from dispatcher.transport.tree.stream import Stream
+from dispatcher.transport.tree.branch import Branch, Stream
 from dispatcher.transport.tree.topology import Topology
 
 #: sh of any login shell reads what to run, so no quoting of it depends on that shell
@@ -131,7 +129,6 @@ class TreeTransport(Transport):
     """Reaches ``targets`` by the tree ``topology`` of their indexes, others by ``direct``.
 
     direct: the caller's, who closes it. command: starts a Python there (``bootstrap.command``).
-    common: what commands are written first, sent once for all that are behind one host.
     config: as ``ssh -F`` here. say: shows a line to the user. program: the ssh of the hosts.
     """
 
@@ -144,7 +141,6 @@ class TreeTransport(Transport):
         direct: Transport,
         *,
         command: str,
-        common: bytes = b"",
         config: str | None = None,
         say: Callable[[str], None] = lambda line: None,
         program: tuple[str, ...] = ("ssh",),
@@ -154,7 +150,6 @@ class TreeTransport(Transport):
         self._topology = topology
         self._direct = direct
         self._command = command
-        self._common = Common(common)
         self._program = program
         self._trust = Trust(config)
         self._fallbacks = FallbackReport(say)
@@ -256,7 +251,7 @@ class TreeTransport(Transport):
 
         with self._lock:
             if number not in self._branches:
-                self._branches[number] = Branch(target.host, payload(), open_link, self._common)
+                self._branches[number] = Branch(target.host, payload(), open_link)
                 if self.closed:
                     self._branches[number].close()
             return self._branches[number]
@@ -271,15 +266,15 @@ class TreeTransport(Transport):
 
 
 #: the relay, in the order of its imports
-_MODULES = ("protocol.mux", "tree_command", "tree_relay")
+_MODULES = ("protocol.mux", "tree_relay")
 
 
 @functools.cache
-def payload() -> Common:
+def payload() -> bytes:
     """The relay's source, as it is sent."""
     modules = {name: bootstrap.source(name) for name in _MODULES}
     start = f"from {bootstrap.REMOTE}.tree_relay import serve\nserve({SYNC!r})\n"
-    return Common(bootstrap.payload_of(modules, start))
+    return bootstrap.payload_of(modules, start)
 
 
 _HINTS = {

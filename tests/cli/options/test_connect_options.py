@@ -162,15 +162,6 @@ def test_the_tree_in_words() -> None:
     assert tree.parents() == {"n2": "n1", "n3": "n2", "n4": "n1", "n6": "n5", "n7": "n5"}
 
 
-def test_through_whom_each_is_reached() -> None:
-    tree = Fanout(tuple(N[:4]), Topology((None, 0, 1, None)))
-    assert tree.above(N[:4]) == {0: (), 1: (0,), 2: (1, 0), 3: ()}
-    places = [N[3], N[2], Host("other"), N[0]]  # not all, in another order
-    assert tree.above(places) == {0: (), 1: (3,), 3: ()}
-    ports = (Host("n1", port=1), Host("n1", port=2))
-    assert Fanout(ports, Topology((None, 0))).above(ports) == {0: (), 1: (0,)}
-
-
 @cases(
     ("options", "there_is"),
     [
@@ -246,7 +237,6 @@ def test_what_a_tree_is_opened_with(run_id: str | None, python: str | None) -> N
                           direct)  # fmt: skip
     first = [] if python is None else [python]
     assert made.more["command"] == payload.command(first=first, run_id=run_id)
-    assert made.more["common"] == (b"" if run_id is None else payload.payload())
     assert made.more["config"] == "config"
     made.more["say"]("x")
     assert said == ["x"]

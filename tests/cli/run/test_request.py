@@ -103,8 +103,8 @@ def test_what_an_option_becomes(parsed: Parsed, words: list[str], field: str, va
         (["--time-limit", "2h", "--signal", "term"], Limits(time_limit=7200.0, warn_signal=15)),
         (["--fanout", "5"], Limits(fanout=5)),
         # inner hosts do the work
-        (["--fanout-tree=2"], Limits(fanout=1024, heartbeat_rate=2000.0)),
-        (["--fanout-tree=2", "--fanout", "7"], Limits(fanout=7, heartbeat_rate=2000.0)),
+        (["--fanout-tree=2"], Limits(fanout=1024)),
+        (["--fanout-tree=2", "--fanout", "7"], Limits(fanout=7)),
     ],
 )
 def test_limits(parsed: Parsed, words: list[str], limits: Limits) -> None:

@@ -17,8 +17,6 @@ from dispatcher.output.text import verdict_text
 from dispatcher.output.text.verdict_text import (
     N_TRACEBACK,
     advice_on,
-    behind_lines,
-    blamed,
     describe,
     headline,
     history,
@@ -248,10 +246,3 @@ def test_attempts_as_data() -> None:
         }],
         "left_out": {"n9": "why"}, "no_restart": "none",
     }  # fmt: skip
-
-
-def test_those_behind_are_told_of_a_lost_host_only() -> None:
-    assert behind_lines(Verdict(verdicts.Interrupted(2), 130, 4), NAMES, [1]) == []
-    verdict = Verdict(verdicts.NodeFailed(1, Failure(Kind.LOST, "x")), 125, 4)
-    found, behind = blamed(verdict, {})
-    assert (found.cause, found.lost, behind) == (verdict.cause, {1: Failure(Kind.LOST, "x")}, [])

@@ -225,17 +225,6 @@ class TestN2:
 
 
 class TestN6:
-    def test_pings_that_want_it_are_answered_aside_instead_of_beats(self) -> None:
-        node = running(0)
-        for now in (4.0, 9.0, 14.0):
-            assert node.tick(now) == []
-            assert node.handle(order("ping", aside=True), now) == [("alive", True)]
-        assert node.tick(23.9) == []
-        assert node.tick(24.0) == [("send", "beat", {}), ("alive",)]  # the pings have ceased
-        assert node.deadlines["lease"] == 44.0
-        node.handle(order("pause"), 25.0)
-        assert node.handle(order("ping", aside=True), 26.0) == []
-
     def test_a_paused_node_outlives_its_lease_and_says_nothing(self) -> None:
         node = running(0, 1)
         assert node.handle(order("pause"), 1.0) == [

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -11,11 +10,10 @@ from cases import cases
 from rig import wait_for
 
 from dispatcher.model.failure import Ending, Failure, Kind
-from dispatcher.remote import tree_relay
 from dispatcher.remote.protocol import mux
 from dispatcher.remote.protocol.frames import SYNC
 from dispatcher.remote.protocol.mux import COUNT, frame
-from dispatcher.transport.base import Common, Link, LinkClosed
+from dispatcher.transport.base import Link, LinkClosed
 from dispatcher.transport.tree import branch as module
 from dispatcher.transport.tree.branch import Branch
 
@@ -82,9 +80,9 @@ Make = Callable[..., Branch]
 
 @pytest.fixture
 def to(branches: list[Branch]) -> Make:
-    def make(link: Link | Failure | Callable[[], Link | Failure], **options: Common) -> Branch:
+    def make(link: Link | Failure | Callable[[], Link | Failure]) -> Branch:
         gives = link if callable(link) else lambda: link
-        branches.append(Branch("n1", PAYLOAD, gives, **options))
+        branches.append(Branch("n1", PAYLOAD, gives))
         return branches[-1]
 
     return make
@@ -144,22 +142,6 @@ def test_what_waits_goes_in_few_writes_that_are_not_too_long(far: Far, to: Make)
     stream.close()
 
 
-@pytest.mark.parametrize("shares", [False, True])
-def test_common_bytes_stay_whole_where_they_may_be_known(far: Far, to: Make, shares: bool) -> None:
-    far.takes.clear()
-    far.shares = shares
-    common = Common(b"x" * 500)
-    branch = to(far, common=common)
-    stream = branch.stream(("cat",), "n1")
-    stream.write(common + b"rest")
-    far.takes.set()
-    wait_for(lambda: len(far.frames()) == 4, 20, lambda: far.frames())
-    assert (common in far.writes) is shares
-    assert [kind for _, kind, _ in far.frames()] == [
-        mux.OPEN, tree_relay.KEEP, tree_relay.KEPT, mux.INPUT,
-    ]  # fmt: skip
-
-
 # -- what comes ------------------------------------------------------------------------------
 
 
@@ -173,20 +155,6 @@ def test_an_answer_settles_it(far: Far, to: Make) -> None:
     assert branch.wait(60) is None
     assert branch.address == "10.0.0.9"
     assert not branch.unreached
-
-
-def test_signs_of_life_are_told_to_who_asked(far: Far, to: Make) -> None:
-    branch = to(far)
-    beats: list[int] = []
-    for number in (1, 2, 3):
-        stream = branch.stream(("cat",), "n1")
-        stream.pulse(b"ping", 600.0, lambda number=number: beats.append(number))  # type: ignore[misc]
-    stream.close()
-    far.say(SYNC + frame(0, tree_relay.PULSE, b"".join(map(COUNT.pack, (2, 1, 3, 9, 2)))))
-    wait_for(lambda: len(beats) == 3, 20, lambda: beats)
-    assert beats == [2, 1, 2]
-    far.say(frame(0, tree_relay.PULSE, b"\0\0\0"))
-    assert ended(branch) == Failure(Kind.PROTOCOL, "n1 passes on: a pulse of 3 bytes")
 
 
 @cases(
@@ -352,21 +320,3 @@ def test_its_thread_has_a_name_and_keeps_nobody_alive(far: Far, to: Make) -> Non
     assert branch.failure is None
     new = set(threading.enumerate()) - before
     assert [(one.name, one.daemon) for one in new] == [("tree:n1", True)]
-
-
-def test_pings_are_sent_as_often_as_the_most_hasty_wants(far: Far, to: Make) -> None:
-    branch = to(far)
-    began = time.monotonic()
-    slow, quick = branch.stream(("cat",), "n1"), branch.stream(("cat",), "n1")
-    slow.pulse(b"ping", 600.0, lambda: None)
-    quick.pulse(b"ping", 0.05, lambda: None)
-
-    def pings() -> list[bytes]:
-        return [body for number, kind, body in far.frames() if kind == tree_relay.PULSE]
-
-    wait_for(lambda: len(pings()) >= 2, 20, lambda: far.frames())
-    assert time.monotonic() - began >= 0.1  # not at once, and not all the time
-    asked = COUNT.pack(4) + b"ping"
-    for body in pings():
-        assert body.startswith(asked)
-        assert {body[8:12], body[12:16]} == {COUNT.pack(1), COUNT.pack(2)}

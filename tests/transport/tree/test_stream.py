@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 
 import pytest
 from cases import cases
@@ -16,9 +15,8 @@ from dispatcher.remote import tree_relay
 from dispatcher.remote.protocol import mux
 from dispatcher.remote.protocol.frames import SYNC
 from dispatcher.remote.protocol.mux import frame
-from dispatcher.transport.base import Common, LinkClosed
-from dispatcher.transport.tree.branch import Branch
-from dispatcher.transport.tree.stream import Stream
+from dispatcher.transport.base import LinkClosed
+from dispatcher.transport.tree.branch import Branch, Stream
 from dispatcher.transport.tree.tree_transport import FallbackReport, fallback_lines
 
 from ..far_link import FarLink
@@ -83,31 +81,6 @@ def test_frames_of_streams_that_are_closed_are_nothing(far: FarLink) -> None:
     branch.close()
 
 
-def test_what_all_are_told_crosses_once() -> None:
-    far = FarLink()
-    branch = Branch("n1", b"", lambda: far, Common(b"agent" * 1000))
-    for _ in range(2):
-        branch.stream(["cat"], "n1").write(b"agent" * 1000 + b"order")
-    last = branch.stream(["cat"], "n1")
-    last.write(b"another")
-    frames = mux.Frames()
-    found: list[tuple[int, int, bytes]] = []
-    deadline = time.monotonic() + 60
-    while not found or found[-1] != (3, mux.INPUT, b"another"):
-        assert time.monotonic() < deadline
-        threading.Event().wait(0.005)
-        found += frames.feed(far.take_written())
-    kept = [one for one in found if one[1] == tree_relay.KEEP]
-    assert kept == [(0, tree_relay.KEEP, b"agent" * 1000)]
-    for number in (1, 2):
-        mine = [one for one in found if one[0] == number and one[1] != mux.OPEN]
-        assert mine == [
-            (number, tree_relay.KEPT, mux.COUNT.pack(0)), (number, mux.INPUT,
-            b"order"),
-        ]  # fmt: skip
-    branch.close()
-
-
 def test_those_behind_a_lost_host_name_it(far: FarLink) -> None:
     branch = branch_to(far)
     own, behind = branch.stream(["cat"], "n1"), branch.stream(["ssh"], "n2", "n2 key\n")
@@ -154,33 +127,17 @@ def test_fallbacks_are_told_together(far: FarLink) -> None:
 # -- a stream by itself -----------------------------------------------------------------------
 
 
-class Played:
-    """The branch of an inner host: what its stream says, and asks for."""
+class Played(Branch):
+    """The branch of an inner host: what its streams say."""
 
-    def __init__(self, common: bytes = b"") -> None:
+    def __init__(self) -> None:
         self.name = "n1"
-        self.common = Common(common)
         self.said: list[tuple[int, int, bytes]] = []
-        self.pulses: list[tuple[int, bytes, float, object]] = []
 
     def send(self, channel: int, kind: int, body: bytes = b"") -> None:
         self.said.append((channel, kind, body))
 
-    def send_common(self, channel: int, chunk: Common) -> None:
-        self.said.append((channel, -1, chunk))
-
     def forget(self, channel: int) -> None: ...
-
-    def pulse(
-        self, channel: int, ping: bytes, every: float, on_heartbeat: Callable[[], None]
-    ) -> None:
-        self.pulses.append((channel, ping, every, on_heartbeat))
-
-    @contextmanager
-    def one_write(self, channel: int) -> Iterator[None]:
-        self.said.append((channel, -2, b"begins"))
-        yield
-        self.said.append((channel, -2, b"ends"))
 
 
 def through(branch: Played | None = None) -> Stream:
@@ -205,7 +162,7 @@ def ends(stream: Stream, status: int, errors: bytes = b"") -> None:
 
 def test_what_a_stream_is() -> None:
     for stream, behind in ((through(), True), (own(), False)):
-        assert (stream.is_behind(), stream.shares, stream.by) == (behind, True, "tree")
+        assert (stream.is_behind(), stream.by) == (behind, "tree")
 
 
 @cases("cut", [1, 3, len(SYNC) - 1, len(SYNC)])
@@ -317,30 +274,3 @@ def test_whose_status_it_is(
     say(stream, (mux.OUTPUT, SYNC))
     ends(stream, status, errors)
     assert stream.ending(20) == ending
-
-
-def test_pings_are_the_branch_s() -> None:
-    branch = Played()
-    beat = list[object]().clear
-    assert through(branch).pulse(b"ping", 3.0, beat)
-    assert branch.pulses == [(7, b"ping", 3.0, beat)]
-
-
-@cases(
-    ("common", "data", "said"),
-    [
-        (b"", b"own", [(mux.INPUT, b"own")]),
-        (b"all", b"own", [(mux.INPUT, b"own")]),
-        (b"all", b"all and own", [(-1, b"all"), (mux.INPUT, b" and own")]),
-        (b"all", b"all", [(-1, b"all")]),
-        (b"all", Common(b"other"), [(-1, b"other")]),
-        (b"all", Common(b"c" * 40_000), [(-1, b"c" * 32768), (-1, b"c" * 7232)]),
-        (b"all", Common(b""), []),
-    ],
-)
-def test_one_write_is_one(common: bytes, data: bytes, said: list[tuple[int, bytes]]) -> None:
-    branch = Played(common)
-    through(branch).write(data)
-    begin, *between, end = branch.said
-    assert (begin, end) == ((7, -2, b"begins"), (7, -2, b"ends"))
-    assert between == [(7, kind, body) for kind, body in said]

@@ -20,8 +20,8 @@ from dispatcher.remote.protocol import mux
 from dispatcher.remote.protocol.frames import SYNC
 from dispatcher.remote.protocol.mux import frame
 from dispatcher.transport.base import Link, Target, Transport, Window
-from dispatcher.transport.tree import stream, tree_transport
-from dispatcher.transport.tree.stream import Stream
+from dispatcher.transport.tree import branch, tree_transport
+from dispatcher.transport.tree.branch import Stream
 from dispatcher.transport.tree.topology import Topology
 from dispatcher.transport.tree.tree_transport import (
     TreeTransport,
@@ -75,14 +75,9 @@ class Below(Head):
 
     def take_written(self) -> bytes:
         self._above.listen()
-        told, kept = b"", dict[int, bytes]()
-        for number, kind, body in self._above.heard:
-            if kind == tree_relay.KEEP:
-                kept[number] = body
-            elif (number, kind) == (self._number, mux.INPUT):
-                told += body
-            elif (number, kind) == (self._number, tree_relay.KEPT):
-                told += kept[mux.COUNT.unpack(body)[0]]
+        told = b"".join(
+            body for *what, body in self._above.heard if what == [self._number, mux.INPUT]
+        )
         told = told.partition(b"\n")[2]  # the first line is for the shell there
         data, self._taken = told[self._taken :], len(told)
         return data
@@ -122,7 +117,6 @@ class Tree:
             Topology((None, 0, 1, None)),
             self.direct,
             command=RELAY,
-            common=b"agent",
             config=config,
             say=self.said.append,
             program=("ssh", "-F", "there"),
@@ -198,9 +192,8 @@ def test_an_inner_host_runs_its_command_beside_the_relay(
     again = tree.transport.open(Target("n1"), COMMAND_, now + 20)
     assert isinstance(again, Stream)
     assert len(tree.direct.asked) == 1  # one relay for all
-    link.write(b"agent!")
-    assert tree.head.hear(0, tree_relay.KEEP) == b"agent"
-    assert tree.head.hear(1, mux.INPUT) == b"!"
+    link.write(b"hello")
+    assert tree.head.hear(1, mux.INPUT) == b"hello"
 
 
 @pytest.mark.parametrize(
@@ -287,7 +280,7 @@ def test_a_leaf_that_is_late_has_a_quarter_of_its_time_from_here(
     two: Tree, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     began = time.monotonic()
-    for module in (tree_transport, stream):  # however late our threads are
+    for module in (tree_transport, branch):  # however late our threads are
         monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: began))
     opened = two.transport.open(Target("n2"), COMMAND_, began + 0.4)
     assert opened is two.direct.gives["n2", COMMAND_]
