@@ -6,11 +6,11 @@
     python scripts/mpi_suites --only openmpi5 --tests 'spawn|dynproc|session'
     python scripts/mpi_suites --finalize 400               # init, barrier, finalize, so often
 
-Makes an environment for each library below ``build/mpi_suites``, from the package index, and unpacks
-mpi4py's source there. All tests are one run, as mpi4py itself runs them; where that stops or breaks
-off, another run goes on without that test. Tests that differ between the launchers are run a second
-time, since some fail by chance under any. A test has passed if it has in all ranks. Exits 1 if one
-passes under its own launcher and not under dispatch. Two ranks want two cores.
+Makes an environment for each library below ``build/mpi_suites`` and unpacks mpi4py's source there,
+both from the package index. All tests are one run, as mpi4py itself runs them; where that stops or
+breaks off, another run goes on without that test. Tests that differ between the launchers are run a
+second time, since some fail by chance under any. A test has passed if it has in all ranks. Exits 1
+if one passes under its own launcher and not under dispatch. Two ranks want two cores.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from dataclasses import dataclass, fields
 
 @dataclass(frozen=True)
 class Model:
-    """Seconds unless said otherwise. Each host has processors of its own unless ``cores`` is set."""
+    """Seconds unless said otherwise. Each host has its own processors unless ``cores`` is set."""
 
     # processor time of a host
     login: float = 0.018  # of its sshd for a login
