@@ -39,17 +39,15 @@ def result(**found: Any) -> str:
         (said("noise", result(rate=1), "more"), {**NOTHING, "rate": 1.0}),
         (said(result(rate=1), result(rate=2)), {**NOTHING, "rate": 2.0}),  # the last counts
         (said(f"x {result(rate=1)}"), NOTHING),  # somebody else's
-        (said(MARK + "{"), NOTHING),
-        (said(MARK + "[1]"), NOTHING),
-        (said(MARK + "[" * 100_000), NOTHING),
-        (said(result(rate=True, latency="1")), NOTHING),
+        (said(MARK + "{"), NOTHING), (said(MARK + "[1]"), NOTHING),
+        (said(MARK + "[" * 100_000), NOTHING), (said(result(rate=True, latency="1")), NOTHING),
         (said(result(rate=-1, latency=1e15)), NOTHING),
         (said(result(rate=0, latency=9e14)), {**NOTHING, "rate": 0.0, "latency": 9e14}),
         (said(MARK + '{"rate": NaN}'), NOTHING),
         (said(result(why="x" * 500, lack=None)), {**NOTHING, "why": "x" * 400}),
         (said(result(why=7, lack="mpi4py")), {**NOTHING, "why": "7", "lack": "mpi4py"}),
     ],
-)
+)  # fmt: skip
 def test_what_a_rank_said(text: bytes, found: dict[str, Any]) -> None:
     output = PairOutput()
     for at in range(0, len(text), 7):

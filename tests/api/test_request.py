@@ -34,13 +34,11 @@ def _no_batch_job(monkeypatch: pytest.MonkeyPatch) -> None:
     [
         ("n1,n2:3", [("n1", None), ("n2", 3)]),
         ("n[1-3]", [("n1", None), ("n2", None), ("n3", None)]),
-        (["n1", "n2"], [("n1", None), ("n2", None)]),
-        (Path("file"), [("n7", 2)]),
-        (Path("nested/file"), [("n8", None)]),
-        ("file", [("n7", 2)]),
+        (["n1", "n2"], [("n1", None), ("n2", None)]), (Path("file"), [("n7", 2)]),
+        (Path("nested/file"), [("n8", None)]), ("file", [("n7", 2)]),
         (Hostlist((Host("n9"),)), [("n9", None)]),
     ],
-)
+)  # fmt: skip
 def test_hosts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hosts: Any, names: list[tuple[str, int | None]]
 ) -> None:
@@ -200,13 +198,10 @@ def test_a_folder_that_is_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 @cases(
     ("name", "content", "is_one"),
     [
-        ("a.sh", b"echo", True),
-        ("a.bash", b"", True),
-        ("a.py", b"#!/bin/sh\n", False),
-        ("prog", b"\x7fELF\x02", True),
-        ("prog", b"\x7fEL", False),
+        ("a.sh", b"echo", True), ("a.bash", b"", True), ("a.py", b"#!/bin/sh\n", False),
+        ("prog", b"\x7fELF\x02", True), ("prog", b"\x7fEL", False),
     ],
-)
+)  # fmt: skip
 def test_what_python_cannot_run(tmp_path: Path, name: str, content: bytes, is_one: bool) -> None:
     (tmp_path / name).write_bytes(content)
     assert is_program(str(tmp_path / name)) is is_one

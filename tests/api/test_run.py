@@ -360,12 +360,10 @@ def test_a_plan_is_a_job_too(tmp_path: Path, caplog: pytest.LogCaptureFixture) -
 @pytest.mark.parametrize(
     ("line", "level", "text"),
     [
-        ("note: a: b", logging.INFO, "a: b"),
-        ("error: a: b", logging.ERROR, "a: b"),
-        ("n1: 100 %s", logging.INFO, "n1: 100 %s"),
-        ("nothing", logging.INFO, "nothing"),
+        ("note: a: b", logging.INFO, "a: b"), ("error: a: b", logging.ERROR, "a: b"),
+        ("n1: 100 %s", logging.INFO, "n1: 100 %s"), ("nothing", logging.INFO, "nothing"),
     ],
-)
+)  # fmt: skip
 def test_notes_go_to_a_logger(
     line: str, level: int, text: str, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -34,15 +34,12 @@ HERE, THERE = Host("localhost"), Host("n1")
         (Ways(), Host("::1"), LocalTransport),
         (Ways(), Host("localhost", user="ml"), ParamikoTransport),
         (Ways(), Host("localhost", port=2222), ParamikoTransport),
-        (Ways(), THERE, ParamikoTransport),
-        (Ways("paramiko"), HERE, ParamikoTransport),
-        (Ways("ssh"), HERE, SshTransport),
-        (Ways("ssh"), THERE, SshTransport),
-        (Ways("slurm"), THERE, CommandTransport),
-        (Ways("slurm"), HERE, CommandTransport),
+        (Ways(), THERE, ParamikoTransport), (Ways("paramiko"), HERE, ParamikoTransport),
+        (Ways("ssh"), HERE, SshTransport), (Ways("ssh"), THERE, SshTransport),
+        (Ways("slurm"), THERE, CommandTransport), (Ways("slurm"), HERE, CommandTransport),
         (Ways(rsh="rsh {host}"), THERE, CommandTransport),
     ],
-)
+)  # fmt: skip
 def test_who_is_reached_how(ways: Ways, host: Host, kind: type) -> None:
     with TransportPool(ways) as pool:
         first = pool.transport_for(host)

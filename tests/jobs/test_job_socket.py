@@ -110,16 +110,11 @@ def test_who_wants_output() -> None:
 @cases(
     ("fields", "how"),
     [
-        ("", "stop"),
-        (', "now": false, "signal": 0', "0"),
-        (', "signal": 10', "10"),
-        (', "signal": 10, "now": true', "kill"),
-        (', "signal": 9', "stop"),
-        (', "signal": true', "stop"),
-        (', "signal": [15]', "stop"),
-        (', "signal": 65', "stop"),
+        ("", "stop"), (', "now": false, "signal": 0', "0"), (', "signal": 10', "10"),
+        (', "signal": 10, "now": true', "kill"), (', "signal": 9', "stop"),
+        (', "signal": true', "stop"), (', "signal": [15]', "stop"), (', "signal": 65', "stop"),
     ],
-)
+)  # fmt: skip
 def test_how_a_job_is_to_be_stopped(fields: str, how: str) -> None:
     assert way_to_stop(parse_order(b'{"order": "stop"%s}' % fields.encode())) == how
 

@@ -24,25 +24,20 @@ RESTART = ev.RunRestarting(Interrupted(2), 1, 1, 0.0)
 @cases(
     ("events", "word"),
     [
-        ([], "connecting"),
-        ([ev.NodeConnecting(0)], "connecting"),
-        ([PLACED], "starting"),
+        ([], "connecting"), ([ev.NodeConnecting(0)], "connecting"), ([PLACED], "starting"),
         ([PLACED, UP[0]], "starting"),
         ([PLACED, UP[0], DONE[0]], "starting"),  # it was quick; the other is still to come
         ([PLACED, *UP], "running"),
         ([PLACED, UP[0], DONE[0], UP[1]], "running"),
         ([PLACED, *UP, DONE[1]], "running"),
         ([PLACED, *UP, ev.RankSpawned(0, 1 << 20, 14), *DONE], "running"),  # one was spawned
-        ([PLACED, *UP, *DONE], "stopping"),
-        ([PLACED, *UP, STOP], "stopping"),
-        ([STOP], "stopping"),
-        ([PLACED, UP[0], STOP, UP[1]], "stopping"),
-        ([PLACED, *UP, STOP, RESTART], "restarting"),
+        ([PLACED, *UP, *DONE], "stopping"), ([PLACED, *UP, STOP], "stopping"), ([STOP], "stopping"),
+        ([PLACED, UP[0], STOP, UP[1]], "stopping"), ([PLACED, *UP, STOP, RESTART], "restarting"),
         ([PLACED, *UP, STOP, RESTART, PLACED], "starting"),
         ([PLACED, *UP, STOP, RESTART, PLACED, *AGAIN], "running"),
         ([PLACED, *UP, STOP, RESTART, PLACED, *AGAIN, *DONE], "running"),  # late words
     ],
-)
+)  # fmt: skip
 def test_what_it_is_doing(tmp_path: Path, events: list[ev.Event], word: str) -> None:
     phase = Phase(tmp_path)
     for number, event in enumerate(events):

@@ -155,27 +155,16 @@ class Shape(OneOf):
 @cases(
     ("given", "plain"),
     [
-        (None, None),
-        (True, True),
-        (3, 3),
-        ("text", "text"),
-        (Word.YES, "yes"),
-        (0.5, 0.5),
-        (float("inf"), "inf"),
-        (float("nan"), "nan"),
+        (None, None), (True, True), (3, 3), ("text", "text"), (Word.YES, "yes"), (0.5, 0.5),
+        (float("inf"), "inf"), (float("nan"), "nan"),
         (b"text\n\twith \xc3\xa4", "text\n\twith \u00e4"),
-        (b"\x1b[m", {"b64": "G1tt"}),
-        (b"\xff", {"b64": "/w=="}),
-        (b"", ""),
-        (Point(1), {"x": 1, "y": 2}),
-        (Shape(2), {"kind": "Shape", "side": 2}),
-        ({2: Point(1)}, {"2": {"x": 1, "y": 2}}),
-        ({}, {}),
-        (frozenset({3, 1, 2}), [1, 2, 3]),
+        (b"\x1b[m", {"b64": "G1tt"}), (b"\xff", {"b64": "/w=="}), (b"", ""),
+        (Point(1), {"x": 1, "y": 2}), (Shape(2), {"kind": "Shape", "side": 2}),
+        ({2: Point(1)}, {"2": {"x": 1, "y": 2}}), ({}, {}), (frozenset({3, 1, 2}), [1, 2, 3]),
         ({"b", "a"}, ["a", "b"]),
         (((1, 2), [b"\xff"]), [[1, 2], [{"b64": "/w=="}]]),
     ],
-)
+)  # fmt: skip
 def test_fields_as_plain_values(given: Any, plain: object) -> None:
     @value
     class Holder(Value):

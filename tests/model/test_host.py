@@ -12,14 +12,10 @@ from dispatcher.model.names import BadName
 @cases(
     ("text", "gpus"),
     [
-        ("0", ("0",)),
-        ("3,1", ("3", "1")),
-        ("4-7", ("4", "5", "6", "7")),
-        ("5-5", ("5",)),
-        ("007,1-02", ("7", "1", "2")),
-        ("GPU-8f,MIG-a/1/0", ("GPU-8f", "MIG-a/1/0")),
+        ("0", ("0",)), ("3,1", ("3", "1")), ("4-7", ("4", "5", "6", "7")), ("5-5", ("5",)),
+        ("007,1-02", ("7", "1", "2")), ("GPU-8f,MIG-a/1/0", ("GPU-8f", "MIG-a/1/0")),
     ],
-)
+)  # fmt: skip
 def test_gpus(text: str, gpus: tuple[str, ...]) -> None:
     assert parse_gpus(text, 4) == gpus
 
@@ -27,19 +23,12 @@ def test_gpus(text: str, gpus: tuple[str, ...]) -> None:
 @cases(
     ("text", "why"),
     [
-        ("", "not a GPU: ''"),
-        ("1,", "not a GPU: ''"),
-        ("7-4", "not a GPU: '7-4'"),
-        ("GPU", "not a GPU: 'GPU'"),
-        ("12345", "not a GPU"),
-        ("\u0661", "not a GPU"),
-        ("GPU-\u00e4", "not a GPU"),
-        ("1,01", "a GPU twice: '1,01'"),
-        ("1,0-2", "a GPU twice"),
-        ("1,GPU-a", "numbers and names do not mix"),
-        ("0-4", "5 of them (at most 4)"),
+        ("", "not a GPU: ''"), ("1,", "not a GPU: ''"), ("7-4", "not a GPU: '7-4'"),
+        ("GPU", "not a GPU: 'GPU'"), ("12345", "not a GPU"), ("\u0661", "not a GPU"),
+        ("GPU-\u00e4", "not a GPU"), ("1,01", "a GPU twice: '1,01'"), ("1,0-2", "a GPU twice"),
+        ("1,GPU-a", "numbers and names do not mix"), ("0-4", "5 of them (at most 4)"),
     ],
-)
+)  # fmt: skip
 def test_what_is_refused_as_gpus(text: str, why: str) -> None:
     with pytest.raises(BadName) as caught:
         parse_gpus(text, 4)
@@ -51,15 +40,10 @@ def test_what_is_refused_as_gpus(text: str, why: str) -> None:
 @cases(
     ("text", "count", "left"),
     [
-        ("0,1", 2, ("0", "1")),
-        ("1,2", 2, ("1",)),
-        ("9999", 10000, ("9999",)),
-        ("01", 2, ("1",)),
-        ("0,00", 2, ()),
-        ("GPU-a,x,GPU-b", 1, ("GPU-a",)),
-        ("0", 0, ()),
+        ("0,1", 2, ("0", "1")), ("1,2", 2, ("1",)), ("9999", 10000, ("9999",)), ("01", 2, ("1",)),
+        ("0,00", 2, ()), ("GPU-a,x,GPU-b", 1, ("GPU-a",)), ("0", 0, ()),
     ],
-)
+)  # fmt: skip
 def test_visible(text: str, count: int, left: tuple[str, ...]) -> None:
     assert visible(text, count) == left
 

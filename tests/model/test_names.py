@@ -32,26 +32,16 @@ from dispatcher.model.names import (
 @cases(
     ("name", "offset", "hint"),
     [
-        ("", 0, None),
-        ("x" * (LONGEST_HOST + 1), 0, None),
-        ("-n1", 0, "starts with a letter or a digit"),
-        ("n1:2:3", 2, None),
-        ("n 1", 1, None),
-        ("n\u00a01", 1, "a special blank"),
-        ("n1\t", 2, "a special blank"),
-        ("m\u00fcnchen", 1, "xn--"),
-        ("n{1}", 1, "ranges are written n[1-3]"),
-        ("n1*", 2, "patterns are not expanded"),
-        ("n1?", 2, "patterns are not expanded"),
-        ("ab#c", 2, "a blank before its '#'"),
-        ("slots=8", 5, "the host comes first"),
-        ("a;b", 1, "commas or lines"),
-        ("a|b", 1, None),
-        (".n1", 0, None),
-        ("a..b", 0, None),
+        ("", 0, None), ("x" * (LONGEST_HOST + 1), 0, None),
+        ("-n1", 0, "starts with a letter or a digit"), ("n1:2:3", 2, None), ("n 1", 1, None),
+        ("n\u00a01", 1, "a special blank"), ("n1\t", 2, "a special blank"),
+        ("m\u00fcnchen", 1, "xn--"), ("n{1}", 1, "ranges are written n[1-3]"),
+        ("n1*", 2, "patterns are not expanded"), ("n1?", 2, "patterns are not expanded"),
+        ("ab#c", 2, "a blank before its '#'"), ("slots=8", 5, "the host comes first"),
+        ("a;b", 1, "commas or lines"), ("a|b", 1, None), (".n1", 0, None), ("a..b", 0, None),
         ("_-_", 0, None),
     ],
-)
+)  # fmt: skip
 def test_a_host_name_that_is_none(name: str, offset: int, hint: str | None) -> None:
     with pytest.raises(BadName) as caught:
         check_host(name)
@@ -119,14 +109,12 @@ def test_digits(text: str, number: int) -> None:
 @cases(
     ("text", "said", "hinted"),
     [
-        ("1", "-x: 1 is not between 2 and 9", True),
-        ("10", "-x: 10 is not between 2 and 9", True),
-        ("two", "-x: not a whole number: 'two'", True),
-        ("\u0663", "-x: not a whole number", True),
+        ("1", "-x: 1 is not between 2 and 9", True), ("10", "-x: 10 is not between 2 and 9", True),
+        ("two", "-x: not a whole number: 'two'", True), ("\u0663", "-x: not a whole number", True),
         ("", "-x: not a whole number: ''", True),
         ("0" * 18 + "3", "-x: a number of 19 digits (at most 9)", False),
     ],
-)
+)  # fmt: skip
 def test_what_is_no_number_there(text: str, said: str, hinted: bool) -> None:
     with pytest.raises(BadName) as caught:
         digits(text, "-x", 2, 9, "try 3")

@@ -29,28 +29,15 @@ def test_what_nobody_said() -> None:
 @cases(
     ("limits", "is_good"),
     [
-        ({"grace": 0}, True),
-        ({"grace": -1}, False),
-        ({"connect": 0}, False),
-        ({"connect": 0.1}, True),
-        ({"command": 0}, False),
-        ({"command": None}, True),
-        ({"total": LONGEST - 1}, True),
-        ({"total": LONGEST}, False),
-        ({"total": float("nan")}, False),
-        ({"fanout": 1}, True),
-        ({"fanout": 0}, False),
-        ({"serial": 1}, True),
-        ({"serial": 0}, False),
-        ({"max_fail": 1}, True),
-        ({"max_fail": 0}, False),
-        ({"fanout": 0.5}, False),
-        ({"serial": 0.5}, False),
-        ({"max_fail": 0.5}, False),
-        ({"max_fail": 1.5}, False),
-        ({"delay": -1}, False),
+        ({"grace": 0}, True), ({"grace": -1}, False), ({"connect": 0}, False),
+        ({"connect": 0.1}, True), ({"command": 0}, False), ({"command": None}, True),
+        ({"total": LONGEST - 1}, True), ({"total": LONGEST}, False),
+        ({"total": float("nan")}, False), ({"fanout": 1}, True), ({"fanout": 0}, False),
+        ({"serial": 1}, True), ({"serial": 0}, False), ({"max_fail": 1}, True),
+        ({"max_fail": 0}, False), ({"fanout": 0.5}, False), ({"serial": 0.5}, False),
+        ({"max_fail": 0.5}, False), ({"max_fail": 1.5}, False), ({"delay": -1}, False),
     ],
-)
+)  # fmt: skip
 def test_limits(limits: dict[str, Any], is_good: bool) -> None:
     if is_good:
         assert vars(ExecLimits(**limits)).items() >= limits.items()
@@ -63,17 +50,14 @@ def test_limits(limits: dict[str, Any], is_good: bool) -> None:
 @cases(
     ("limits", "hosts", "batches", "at_once"),
     [
-        ({}, 5, (5,), 5),
-        ({"serial": 2}, 5, (5,), 2),
-        ({"serial": "41%"}, 5, (5,), 3),
-        ({"serial": 10}, 3, (3,), 3),
-        ({"serial": 2, "delay": 1}, 5, (2, 2, 1), 2),
+        ({}, 5, (5,), 5), ({"serial": 2}, 5, (5,), 2), ({"serial": "41%"}, 5, (5,), 3),
+        ({"serial": 10}, 3, (3,), 3), ({"serial": 2, "delay": 1}, 5, (2, 2, 1), 2),
         ({"serial": "1,10%,50%"}, 20, (1, 2, 10, 7), 10),
         ({"serial": "1,10%,50%"}, 2, (1, 1), 1),
         ({"serial": "1,1"}, 3, (1, 1, 1), 1),
         ({"serial": "100%,1"}, 3, (3,), 3),
     ],
-)
+)  # fmt: skip
 def test_batches(
     limits: dict[str, Any], hosts: int, batches: tuple[int, ...], at_once: int
 ) -> None:
@@ -102,16 +86,14 @@ def test_when_failures_end_it(most: Any, hosts: int, failures: int | None) -> No
 @cases(
     ("content", "words"),
     [
-        (b"", ("/bin/sh", "s")),
-        (b"echo", ("/bin/sh", "s")),
-        (b"#!", ("/bin/sh", "s")),
+        (b"", ("/bin/sh", "s")), (b"echo", ("/bin/sh", "s")), (b"#!", ("/bin/sh", "s")),
         (b"#!/bin/bash", ("/bin/bash", "s")),
         (b"#! /bin/bash -eu \n", ("/bin/bash", "-eu", "s")),
         (b"#!/usr/bin/env -S perl -w\n", ("/usr/bin/env", "-S perl -w", "s")),
         (b"#!/\xff\tx y\nz", ("/\udcff", "x y", "s")),
         (b"echo\r\n", ("/bin/sh", "s")),
     ],
-)
+)  # fmt: skip
 def test_who_runs_a_script(content: bytes, words: tuple[str, ...]) -> None:
     assert Script("s", content).words == words
 
@@ -148,12 +130,10 @@ def test_shares_that_are_none(limits: dict[str, Any], said: str) -> None:
 @cases(
     ("words", "tails", "why"),
     [
-        ((), (), "no command given"),
-        (("",), (), "no command given"),
-        (("ls", "a\0b"), (), "a NUL byte"),
-        (("ls",), (("a",), ("b", "\0")), "a NUL byte"),
+        ((), (), "no command given"), (("",), (), "no command given"),
+        (("ls", "a\0b"), (), "a NUL byte"), (("ls",), (("a",), ("b", "\0")), "a NUL byte"),
     ],
-)
+)  # fmt: skip
 def test_a_command_must_be_one(
     words: tuple[str, ...], tails: tuple[tuple[str, ...], ...], why: str
 ) -> None:

@@ -27,19 +27,13 @@ from dispatcher.plan.variables import (
 @cases(
     ("name", "offset", "hint"),
     [
-        ("", 0, "write NAME=VALUE"),
-        ("1A", 0, "write NAME=VALUE"),
-        ("A B", 1, "write NAME=VALUE"),
-        ("AB\n", 2, "write NAME=VALUE"),
-        ("A.b-c\u00e4", 5, "write NAME=VALUE"),
-        ("MASTER_ADDR", 0, "use --master-addr"),
-        ("MASTER_PORT", 0, "use --master-port"),
-        ("WORLD_SIZE", 0, "use --np"),
-        ("LOCAL_WORLD_SIZE", 0, "use --nproc-per-node"),
-        ("RANK", 0, None),
-        ("PMIX_X", 0, None),
+        ("", 0, "write NAME=VALUE"), ("1A", 0, "write NAME=VALUE"), ("A B", 1, "write NAME=VALUE"),
+        ("AB\n", 2, "write NAME=VALUE"), ("A.b-c\u00e4", 5, "write NAME=VALUE"),
+        ("MASTER_ADDR", 0, "use --master-addr"), ("MASTER_PORT", 0, "use --master-port"),
+        ("WORLD_SIZE", 0, "use --np"), ("LOCAL_WORLD_SIZE", 0, "use --nproc-per-node"),
+        ("RANK", 0, None), ("PMIX_X", 0, None),
     ],
-)
+)  # fmt: skip
 def test_a_name_that_cannot_be_given(name: str, offset: int, hint: str | None) -> None:
     with pytest.raises(BadName) as caught:
         check_variable(name)
@@ -69,18 +63,12 @@ def test_a_value(value: str) -> None:
 @cases(
     ("name", "does"),
     [
-        ("PATH", True),
-        ("LD_X", True),
-        ("PYTHONX", True),
-        ("PYTHONUNBUFFERED", False),
+        ("PATH", True), ("LD_X", True), ("PYTHONX", True), ("PYTHONUNBUFFERED", False),
         ("nccl_net_plugin", False),  # no library looks for that one
-        ("NCCL_net_plugin", True),
-        ("NCCL_PLUGINS", False),
-        ("MY_PLUGIN", False),
-        ("WANDB_DIR", True),
-        ("EDITOR", True),
+        ("NCCL_net_plugin", True), ("NCCL_PLUGINS", False), ("MY_PLUGIN", False),
+        ("WANDB_DIR", True), ("EDITOR", True),
     ],
-)
+)  # fmt: skip
 def test_what_a_folder_s_file_may_not_set(name: str, does: bool) -> None:
     assert loads_code(name) is does
     if does:
@@ -98,20 +86,13 @@ def test_nor_what_nobody_may() -> None:
 @cases(
     ("name", "crossing", "scrubbed"),
     [
-        ("PATH", True, False),
-        ("PATHS", False, False),
-        ("XNCCL_DEBUG", False, False),
-        ("NCCL_VISIBLE_DEVICES", False, False),
-        ("WANDB_SERVICE", False, False),
-        ("WANDB_SERVICE_X", True, False),
-        ("OMPI_MCA_ess_base", False, True),
-        ("I_MPI_HYDRA_X", False, True),
-        ("I_MPI_ROOT", True, False),
-        ("CROSS_RANK", False, True),
-        ("RANK", False, True),
-        ("SLURM_JOB_ID", False, False),
+        ("PATH", True, False), ("PATHS", False, False), ("XNCCL_DEBUG", False, False),
+        ("NCCL_VISIBLE_DEVICES", False, False), ("WANDB_SERVICE", False, False),
+        ("WANDB_SERVICE_X", True, False), ("OMPI_MCA_ess_base", False, True),
+        ("I_MPI_HYDRA_X", False, True), ("I_MPI_ROOT", True, False), ("CROSS_RANK", False, True),
+        ("RANK", False, True), ("SLURM_JOB_ID", False, False),
     ],
-)
+)  # fmt: skip
 def test_what_crosses_and_what_is_removed(name: str, crossing: bool, scrubbed: bool) -> None:
     assert (crosses(name), is_scrubbed(name)) == (crossing, scrubbed)
 
@@ -119,16 +100,11 @@ def test_what_crosses_and_what_is_removed(name: str, crossing: bool, scrubbed: b
 @cases(
     ("name", "hidden"),
     [
-        ("API_KEY", True),
-        ("my_token_x", True),
-        ("Passphrase", True),
-        ("CLIENT_SECRETS", True),
-        ("credentials", True),
-        ("TOKENIZERS_PARALLELISM", False),
-        ("TOKENIZER_TOKEN", True),
+        ("API_KEY", True), ("my_token_x", True), ("Passphrase", True), ("CLIENT_SECRETS", True),
+        ("credentials", True), ("TOKENIZERS_PARALLELISM", False), ("TOKENIZER_TOKEN", True),
         ("HOME", False),
     ],
-)
+)  # fmt: skip
 def test_secrets(name: str, hidden: bool) -> None:
     assert is_secret(name) is hidden
     assert redacted({name: "v"}) == {name: HIDDEN if hidden else "v"}
@@ -181,15 +157,10 @@ def test_a_mistake_in_a_file_has_its_place(
 @cases(
     ("line", "value"),
     [
-        ("A=x \t", "x"),
-        ("A=\tx # y # z", "x"),
-        ("A='x'\t# c", "x"),
-        ("A='x'   ", "x"),
-        ('A="a\\\\b\\n\\""', 'a\\b\\n"'),
-        ("A='a\\'", "a\\"),
-        ("exportA=1", None),
+        ("A=x \t", "x"), ("A=\tx # y # z", "x"), ("A='x'\t# c", "x"), ("A='x'   ", "x"),
+        ('A="a\\\\b\\n\\""', 'a\\b\\n"'), ("A='a\\'", "a\\"), ("exportA=1", None),
     ],
-)
+)  # fmt: skip
 def test_values_in_a_file(line: str, value: str | None) -> None:
     assert parse_env_file(line, "f") == ({"exportA": "1"} if value is None else {"A": value})
 

@@ -27,15 +27,10 @@ def chosen(hosts: str, include: str | None = None, exclude: str | None = None) -
 @cases(
     ("hosts", "include", "exclude", "result"),
     [
-        (H1, None, None, {"w0": "0,1,2,3"}),
-        (H1, None, "w0:1", {"w0": "0,2,3"}),
-        (H1, None, "w0:1,2", {"w0": "0,3"}),
-        (H1, "w0:1", None, {"w0": "1"}),
-        (H1, "w0:1,1", None, {"w0": "1"}),
-        (H1, "w0:1@w0:0,1", None, {"w0": "0,1"}),
-        (H1, "w0", None, {"w0": "0,1,2,3"}),
-        (H1, None, "w0", {}),
-        (H1, None, "w0:0,1,2,3", {}),
+        (H1, None, None, {"w0": "0,1,2,3"}), (H1, None, "w0:1", {"w0": "0,2,3"}),
+        (H1, None, "w0:1,2", {"w0": "0,3"}), (H1, "w0:1", None, {"w0": "1"}),
+        (H1, "w0:1,1", None, {"w0": "1"}), (H1, "w0:1@w0:0,1", None, {"w0": "0,1"}),
+        (H1, "w0", None, {"w0": "0,1,2,3"}), (H1, None, "w0", {}), (H1, None, "w0:0,1,2,3", {}),
         (H2, None, None, {"w0": "0,1,2,3", "w1": "0,1,2,3"}),
         (H2, "w1:0,3", None, {"w1": "0,3"}),
         (H2, None, "w1", {"w0": "0,1,2,3"}),
@@ -57,7 +52,7 @@ def chosen(hosts: str, include: str | None = None, exclude: str | None = None) -
         ("w0\nw1", "w0:3,10,2", None, {"w0": "2,3,10"}),
         ("w0\nw1", None, "w1", {"w0": "?"}),
     ],
-)
+)  # fmt: skip
 def test_filters(
     hosts: str, include: str | None, exclude: str | None, result: dict[str, str]
 ) -> None:
@@ -85,13 +80,10 @@ def test_both_leave_what_is_in_one_and_not_in_the_other(
 @cases(
     ("text", "left"),
     [
-        ("w0", "w0"),
-        ("w[0-1]:0,2@m3", "w0:0,2@w1:0,2"),
-        ("m[1-3]@m4:0", None),
-        ("::1@[::1]:0", "::1"),
-        ("[::1]:0", "[::1]:0"),
+        ("w0", "w0"), ("w[0-1]:0,2@m3", "w0:0,2@w1:0,2"), ("m[1-3]@m4:0", None),
+        ("::1@[::1]:0", "::1"), ("[::1]:0", "[::1]:0"),
     ],
-)
+)  # fmt: skip
 def test_of_a_filter_for_others_what_fits_is_left(text: str, left: str | None) -> None:
     hosts = parse_hostfile("w[0-1]\n[::1]", "hf").hosts
     found = fitting(text, hosts, "f", strict=False)
@@ -148,15 +140,12 @@ def test_include_and_exclude_of_the_same_filter_share_everything(
 @cases(
     ("hosts", "include", "exclude", "named"),
     [
-        ("w0 slots=4", None, None, False),
-        ("w0 slots=4", "w0", None, False),
-        ("w0 slots=4", "w0:1", None, True),
-        ("w0 slots=4", None, "w0:1", True),
-        ("w0", "w0:1", None, True),
-        ("w0 gpus=1,2", None, None, True),
+        ("w0 slots=4", None, None, False), ("w0 slots=4", "w0", None, False),
+        ("w0 slots=4", "w0:1", None, True), ("w0 slots=4", None, "w0:1", True),
+        ("w0", "w0:1", None, True), ("w0 gpus=1,2", None, None, True),
         ("w0 gpus=1,2", "w0", None, True),
     ],
-)
+)  # fmt: skip
 def test_whether_gpus_were_named(
     hosts: str, include: str | None, exclude: str | None, named: bool
 ) -> None:

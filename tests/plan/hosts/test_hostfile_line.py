@@ -20,10 +20,7 @@ def mistakes(text: str, limit: int = 9) -> list[tuple[int, str, str | None]]:
     [
         ("u@h:16", ["'u@h:16': read as port 16, because of user@; for slots write: "
                     "h user=u slots=16"]),
-        ("u@h:17", []),
-        ("u@h:8,v@k:9", ["'u@h:8'", "'v@k:9'"]),
-        ("[::1]:8", []),
-        ("h:21", []),
+        ("u@h:17", []), ("u@h:8,v@k:9", ["'u@h:8'", "'v@k:9'"]), ("[::1]:8", []), ("h:21", []),
         ("h:22", ["'h:22': read as 22 slots; for a port write: h port=22"]),
         ("h:256", []),
         ("h:257", ["'h:257': read as 257 slots; for a port write: h port=257"]),
@@ -104,10 +101,7 @@ def test_mistakes_come_in_order_and_not_without_end() -> None:
 @cases(
     ("text", "hosts"),
     [
-        ("", []),
-        ("  \t# n1", []),
-        ("//n1", []),
-        ("n1 //x=y", [Host("n1")]),
+        ("", []), ("  \t# n1", []), ("//n1", []), ("n1 //x=y", [Host("n1")]),
         ("n1 # x=y", [Host("n1")]),
         ("n1\t,\tn2  slots = 2", [Host("n1", 2), Host("n2", 2)]),
         ("n[1,\t2] spare", [Host("n1", spare=True), Host("n2", spare=True)]),
@@ -121,7 +115,7 @@ def test_mistakes_come_in_order_and_not_without_end() -> None:
         ("u@n[1-2]:7", [Host("n1", user="u", port=7), Host("n2", user="u", port=7)]),
         ("n[1-2]x[3-4]:2", [Host(f"n{i}x{j}", 2) for i in (1, 2) for j in (3, 4)]),
     ],
-)
+)  # fmt: skip
 def test_what_a_line_means(text: str, hosts: list[Host]) -> None:
     found = parse_line(text, 9)
     assert found.mistakes == []

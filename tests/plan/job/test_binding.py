@@ -50,10 +50,8 @@ PLAIN = Topology("2-5", (), ("0", "1", "2", "3", "4", "5"))
 @cases(
     ("machine", "count", "target", "how", "found"),
     [
-        (NDV5, 8, "auto", {}, "48-95 x4 | 0-47 x4"),
-        (NDV5, 8, "gpu", {}, "48-95 x4 | 0-47 x4"),
-        (NDV5, 8, "numa", {}, "48-95 x4 | 0-47 x4"),
-        (NDV5, 8, "none", {}, "not asked x8"),
+        (NDV5, 8, "auto", {}, "48-95 x4 | 0-47 x4"), (NDV5, 8, "gpu", {}, "48-95 x4 | 0-47 x4"),
+        (NDV5, 8, "numa", {}, "48-95 x4 | 0-47 x4"), (NDV5, 8, "none", {}, "not asked x8"),
         (NDV5, 2, "auto", {"slots": ("0", "4")}, "48-95 x1 | 0-47 x1"),
         (NDV5, 2, "auto", {"slots": ("0", "GPU-5")}, "48-95 x1 | 0-47 x1"),
         (NDV5, 2, "auto", {"gpus": ("6", "7")}, "0-47 x2"),

@@ -105,12 +105,10 @@ def test_what_a_host_has_is_counted_as_hwloc_does(
         ("even and odd, with nodes", "core", "0 4 8 12 2 6 10 14 1 5 9 13 3 7 11 15"),
         ("even and odd, with nodes", "numa", "0,4,8,12 2,6,10,14 1,5,9,13 3,7,11,15"),
         ("sockets within nodes", "socket", "0,4 2,6 1,5 3,7"),
-        ("the second node first", "numa", "0-47 48-95"),
-        ("a node of memory alone", "numa", "0-3"),
-        ("without nodes", "core", "0 2 1 3"),
-        ("without sockets", "socket", "0-3"),
+        ("the second node first", "numa", "0-47 48-95"), ("a node of memory alone", "numa", "0-3"),
+        ("without nodes", "core", "0 2 1 3"), ("without sockets", "socket", "0-3"),
     ],
-)
+)  # fmt: skip
 def test_how_it_is_counted(
     name: str, what: str, found: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

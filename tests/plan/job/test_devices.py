@@ -40,24 +40,12 @@ def seen(plan: JobPlan) -> list[str | None]:
 @cases(
     ("text", "count", "found"),
     [
-        ("6,7", 8, ("6", "7")),
-        (" 3 , 1", 4, ("3", "1")),
-        (UUIDS, 8, tuple(UUIDS.split(","))),
-        (MIGS, 1, tuple(MIGS.split(","))),
-        ("0,-1,1", 8, ("0",)),
-        ("0,8,1", 8, ("0",)),
-        ("1,1", 8, ()),
-        ("", 8, ()),
-        ("-1", 8, ()),
-        ("NoDevFiles", 8, ()),
-        ("none", 8, ()),
-        ("6,7", 0, ()),
-        ("GPU-", 8, ()),
-        ("GPU-$(id)", 8, ()),
-        ("\u0661", 8, ()),
-        ("00001", 8, ()),
+        ("6,7", 8, ("6", "7")), (" 3 , 1", 4, ("3", "1")), (UUIDS, 8, tuple(UUIDS.split(","))),
+        (MIGS, 1, tuple(MIGS.split(","))), ("0,-1,1", 8, ("0",)), ("0,8,1", 8, ("0",)),
+        ("1,1", 8, ()), ("", 8, ()), ("-1", 8, ()), ("NoDevFiles", 8, ()), ("none", 8, ()),
+        ("6,7", 0, ()), ("GPU-", 8, ()), ("GPU-$(id)", 8, ()), ("\u0661", 8, ()), ("00001", 8, ()),
     ],
-)
+)  # fmt: skip
 def test_what_cuda_makes_of_its_variable(text: str, count: int, found: tuple[str, ...]) -> None:
     assert visible(text, count) == found
 
@@ -156,10 +144,7 @@ def test_one_gpu_each_needs_as_many_as_are_chosen() -> None:
 @cases(
     ("hosts", "flags", "text", "told"),
     [
-        ("n1", {}, "6,7", []),
-        ("n1:2", {}, None, []),
-        ("n1:2", {}, "", []),
-        ("n1:2", {}, "-1", []),
+        ("n1", {}, "6,7", []), ("n1:2", {}, None, []), ("n1:2", {}, "", []), ("n1:2", {}, "-1", []),
         ("n1:4", {}, "6,7", ["4 ranks share what CUDA_VISIBLE_DEVICES='6,7' there leaves"]),
         ("n1", {}, "8,9", ["CUDA_VISIBLE_DEVICES='8,9' there leaves none of its 8 GPUs"]),
         ("n1", {"include": "n1:0,2"}, "6,7",

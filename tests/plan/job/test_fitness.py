@@ -53,13 +53,10 @@ def test_nobody_is_unfit() -> None:
 @cases(
     ("least", "unfit", "shrink", "vacant"),
     [
-        (2, [1], False, ()),
-        (2, [0, 1], True, (0, 1)),
-        (3, [1], True, (1,)),
-        (None, [0, 1], True, ()),
-        (None, [1], False, (1,)),
+        (2, [1], False, ()), (2, [0, 1], True, (0, 1)), (3, [1], True, (1,)),
+        (None, [0, 1], True, ()), (None, [1], False, (1,)),
     ],
-)
+)  # fmt: skip
 def test_how_few_are_enough(
     least: int | None, unfit: list[int], shrink: bool, vacant: tuple[int, ...]
 ) -> None:

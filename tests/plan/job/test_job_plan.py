@@ -17,11 +17,8 @@ from dispatcher.plan.job.binding import Topology
 from dispatcher.plan.job.job_plan import (
     LONGEST_RANK_HOSTS,
     JobPlan,
-    Limits,
     Program,
     Request,
-    parse_count,
-    parse_nproc,
     plan_job,
 )
 from dispatcher.plan.job.rank_environment import describe_plan
@@ -158,8 +155,9 @@ class TestOpenPlans:
         plan = planned("n[1-3]", nproc_per_node="gpu")
         assert plan.is_open
         assert plan.resolved({0: 1, 1: 2, 2: 3}).world_size == 6
-        with pytest.raises(PlanError, match=r"no GPU on n\[1-2\]"):
+        with pytest.raises(PlanError, match=r"--nproc-per-node gpu: no GPU on n\[1-2\]$") as caught:
             plan.resolved({0: 0, 1: 0, 2: 3})
+        assert caught.value.hint == "leave them out, or say how many ranks: --nproc-per-node 1"
 
     def test_gpu_means_the_chosen_ones(self) -> None:
         plan = planned("n1 slots=4\nn2 gpus=GPU-a,GPU-b", nproc_per_node="gpu")
@@ -194,12 +192,6 @@ def test_a_host_may_have_its_own_python() -> None:
     assert [plan.argv(rank)[0] for rank in (0, 1)] == ["/usr/bin/python3.11", "/opt/py/bin/python"]
 
 
-def test_a_rank_may_be_told_its_local_rank() -> None:
-    plan = planned("n1 slots=2", local_rank_arg="--local_rank", python="py")
-    wanted = ["py", "-u", "train.py", "--local_rank=1", *TRAIN.argv[1:]]
-    assert list(plan.argv(1)) == wanted
-
-
 @cases(
     "word",
     ["", " ", "a  b", "$HOME", "%h %n %u %%", "--x=", "it's", '"', "\n", "-", "\udcff", "*", "\\"],
@@ -212,28 +204,10 @@ def test_arguments_are_never_altered(word: str) -> None:
     ("flags", "message"),
     [
         ({"np": 0}, "--np: 0"),
-        ({"np": -1}, "--np: -1"),
-        ({"nnodes": 0}, "--nnodes: 0"),
-        ({"nproc_per_node": 0}, "--nproc-per-node: 0"),
-        ({"nproc_per_node": "cpu"}, "not one of auto, gpu"),
         ({"map_by": "board"}, "not one of block, node"),
         ({"map_by": "ppr:2:board"}, "not one of block, node"),
         ({"map_by": "ppr:0:numa"}, "--map-by ppr:N"),
         ({"map_by": "ppr:2:node", "nproc_per_node": 2}, "says how many ranks a host has"),
-        ({"rank_by": "core"}, "--rank-by: 'core' is not one of"),
-        ({"devices": "all"}, "not one of auto, node, rank, none"),
-        ({"omp": 0}, "--omp-threads: 0"),
-        ({"omp": "all"}, "not one of auto, keep"),
-        ({"port": 65536}, "--port: 65536"),
-        ({"user": "-l"}, "--user: user name starts"),
-        ({"master_addr": "$(id)"}, "--master-addr"),
-        ({"iface": ""}, "--iface: interface name of 0 characters"),
-        ({"iface": "eth0,eth1"}, "--iface: ',' has no place in an interface name"),
-        ({"iface": "../eth0"}, "--iface: '/' has no place"),
-        ({"iface": "a" * 16}, "--iface: interface name of 16"),
-        ({"master_port": 0}, "--master-port: 0"),
-        ({"python": "-c"}, "--python: not a program"),
-        ({"cwd": "/a\0b"}, "NUL"),
     ],
 )
 def test_values_no_cluster_could_honour(flags: dict[str, Any], message: str) -> None:
@@ -243,39 +217,8 @@ def test_values_no_cluster_could_honour(flags: dict[str, Any], message: str) -> 
     assert message in caught.value.message
 
 
-@cases("argv", [(), ("",), ("a\0b",), ("a", "b\0")])
-def test_a_program_must_be_one(argv: tuple[str, ...]) -> None:
-    with pytest.raises(UsageError):
-        planned("n1:1", Program("command", argv))
-
-
-@cases("run_id", ["", "a b", "../x", "a\n", "\u00e4"])
-def test_a_run_id_is_a_word(run_id: str) -> None:
-    with pytest.raises(UsageError, match="run id"):
-        plan_job(Request(parse_inline("n1:1"), TRAIN, "/"), run_id)
-
-
-def test_limits_are_sane() -> None:
-    assert Limits().lease >= Limits().heartbeat * Limits().max_missed_heartbeats
-    assert planned("n[1-3960] slots=1", spares=60).limits.heartbeat == 9.9  # of spares, too
-    assert Limits(grace=0).grace == 0
-    for bad in (
-        {"grace": -1.0},
-        {"connect_timeout": 0.0},
-        {"heartbeat": float("nan")},
-        {"lease": float("inf")},
-        {"fanout": 0},
-        {"lease": 10.0},
-    ):
-        with pytest.raises(UsageError):
-            Limits(**bad)
-
-
-def test_numbers_from_text() -> None:
-    assert parse_count("12", "--np") == 12
-    assert parse_nproc("gpu") == "gpu"
-    assert parse_nproc("auto") == "auto"
-    assert parse_nproc("8") == 8
+def test_spares_slow_down_heartbeats_too() -> None:
+    assert planned("n[1-3960] slots=1", spares=60).limits.heartbeat == 9.9
 
 
 def test_the_plan_is_frozen() -> None:
@@ -358,6 +301,7 @@ def test_who_reads_standard_input() -> None:
 
 def test_a_local_rank_goes_before_the_program_s_own_words() -> None:
     for kind, argv in (
+        ("script", ("python3", "-u", "pkg", "--local_rank=1", "-v")),
         ("module", ("python3", "-u", "-m", "pkg", "--local_rank=1", "-v")),
         ("command", ("pkg", "--local_rank=1", "-v")),
     ):
@@ -379,12 +323,6 @@ class TestGpusThatWereCounted:
             plan.resolved({0: 3})
         with pytest.raises(PlanError, match=r"n1: no GPU 3: it has 1 GPU$"):
             plan.resolved({0: 1})
-
-    def test_hosts_without_any_are_named(self) -> None:
-        plan = planned("n[1-2]", nproc_per_node="gpu")
-        with pytest.raises(PlanError, match=r"--nproc-per-node gpu: no GPU on n2$") as caught:
-            plan.resolved({0: 1, 1: 0})
-        assert caught.value.hint == "leave them out, or say how many ranks: --nproc-per-node 1"
 
     def test_what_was_resolved_stays(self) -> None:
         plan = planned("n1").resolved({0: 2})

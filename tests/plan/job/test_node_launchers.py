@@ -35,12 +35,9 @@ VALUES: dict[str, object] = {name: f"<{name}>" for name in NAMES}
         ("--rdzv={master_addr}:{master_port}", "--rdzv=<master_addr>:<master_port>"),
         ("{unknown}", "{unknown}"),
         ('{"rank": {"host": 1}}', '{"rank": {"host": 1}}'),
-        ("{ host }", "{ host }"),
-        ("{host", "{host"),
-        ("${host}", "$<host>"),
-        ("", ""),
+        ("{ host }", "{ host }"), ("{host", "{host"), ("${host}", "$<host>"), ("", ""),
     ],
-)
+)  # fmt: skip
 def test_filled(word: str, wanted: str) -> None:
     assert filled((word,), VALUES) == (wanted,)
 

@@ -19,17 +19,14 @@ from dispatcher.plan.job.placement import TooFewSlots, divide, ranks_of, shares
 @cases(
     ("room", "n_ranks", "map_by", "ranks"),
     [
-        ([2, 2], 4, "block", [(0, 1), (2, 3)]),
-        ([1, 2], 3, "block", [(0,), (1, 2)]),
-        ([3, 2], 5, "block", [(0, 1, 2), (3, 4)]),
-        ([4, 4], 6, "block", [(0, 1, 2, 3), (4, 5)]),
-        ([4, 4], 3, "block", [(0, 1, 2), ()]),
-        ([2, 2], 4, "node", [(0, 2), (1, 3)]),
+        ([2, 2], 4, "block", [(0, 1), (2, 3)]), ([1, 2], 3, "block", [(0,), (1, 2)]),
+        ([3, 2], 5, "block", [(0, 1, 2), (3, 4)]), ([4, 4], 6, "block", [(0, 1, 2, 3), (4, 5)]),
+        ([4, 4], 3, "block", [(0, 1, 2), ()]), ([2, 2], 4, "node", [(0, 2), (1, 3)]),
         ([1, 3], 4, "node", [(0,), (1, 2, 3)]),
         ([3, 1, 2], 6, "node", [(0, 3, 5), (1,), (2, 4)]),
         ([4, 4, 4], 2, "node", [(0,), (1,), ()]),
     ],
-)
+)  # fmt: skip
 def test_ranks_go_where_the_mapping_says(
     room: list[int], n_ranks: int, map_by: str, ranks: list[tuple[int, ...]]
 ) -> None:
@@ -39,12 +36,10 @@ def test_ranks_go_where_the_mapping_says(
 @cases(
     ("room", "most", "n_ranks", "counts"),
     [
-        ([2, 2], [None, None], 6, (3, 3)),
-        ([2, 2], [None, None], 5, (3, 2)),
-        ([2, 2], [2, None], 7, (2, 5)),
-        ([1, 4], [2, 4], 6, (2, 4)),
+        ([2, 2], [None, None], 6, (3, 3)), ([2, 2], [None, None], 5, (3, 2)),
+        ([2, 2], [2, None], 7, (2, 5)), ([1, 4], [2, 4], 6, (2, 4)),
     ],
-)
+)  # fmt: skip
 @cases("map_by", ["block", "node"])
 def test_extra_ranks_are_dealt_out_in_turn(
     room: list[int], most: list[int | None], n_ranks: int, counts: tuple[int, ...], map_by: str
@@ -126,16 +121,11 @@ def named(hosts: tuple[Choice, ...]) -> list[str]:
 @cases(
     ("nnodes", "spares", "used", "spared"),
     [
-        (None, None, "abcd", "s"),
-        (None, 0, "abcd", "s"),
-        (None, 3, "a", "bcds"),
-        (4, None, "abcd", "s"),
-        (2, None, "ab", "s"),
-        (2, 1, "ab", "cs"),
-        (2, 2, "ab", "cds"),
+        (None, None, "abcd", "s"), (None, 0, "abcd", "s"), (None, 3, "a", "bcds"),
+        (4, None, "abcd", "s"), (2, None, "ab", "s"), (2, 1, "ab", "cs"), (2, 2, "ab", "cds"),
         (1, 3, "a", "bcds"),
     ],
-)
+)  # fmt: skip
 def test_hosts_to_use_and_to_spare(
     nnodes: int | None, spares: int | None, used: str, spared: str
 ) -> None:

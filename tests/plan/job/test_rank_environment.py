@@ -247,29 +247,19 @@ def test_secrets_are_hidden_for_display() -> None:
 @cases(
     ("text", "found"),
     [
-        ("A=b=c", {"A": "b=c"}),
-        ("export A=1", {"A": "1"}),
-        ("  export\tA=1 ", {"A": "1"}),
-        ("\n# c\n  # d\n#A=1\nA=2\n", {"A": "2"}),
-        ("A=", {"A": ""}),
-        ("A=1\nA=2", {"A": "2"}),
+        ("A=b=c", {"A": "b=c"}), ("export A=1", {"A": "1"}), ("  export\tA=1 ", {"A": "1"}),
+        ("\n# c\n  # d\n#A=1\nA=2\n", {"A": "2"}), ("A=", {"A": ""}), ("A=1\nA=2", {"A": "2"}),
         ("A='x # y'", {"A": "x # y"}),
         ('A="x \\"y\\" \\\\ \\n"', {"A": 'x "y" \\ \\n'}),
-        ("A='x' # c", {"A": "x"}),
-        ("A=x # c", {"A": "x"}),
-        ("A=#fff", {"A": "#fff"}),
-        ("A=x#y", {"A": "x#y"}),
-        ("A= # c", {"A": ""}),
-        ('A={"a": "b"}', {"A": '{"a": "b"}'}),
-        ("A=it's", {"A": "it's"}),
-        ("A=$HOME `id`", {"A": "$HOME `id`"}),
-        ("A=64(x2)", {"A": "64(x2)"}),
-        ("A.b-c=1", {"A.b-c": "1"}),
+        ("A='x' # c", {"A": "x"}), ("A=x # c", {"A": "x"}), ("A=#fff", {"A": "#fff"}),
+        ("A=x#y", {"A": "x#y"}), ("A= # c", {"A": ""}), ('A={"a": "b"}', {"A": '{"a": "b"}'}),
+        ("A=it's", {"A": "it's"}), ("A=$HOME `id`", {"A": "$HOME `id`"}),
+        ("A=64(x2)", {"A": "64(x2)"}), ("A.b-c=1", {"A.b-c": "1"}),
         (b"\xef\xbb\xbfA=1\r\nB=\xff\r\n", {"A": "1", "B": "\udcff"}),
         ("A=\x1b[1m", {"A": "\x1b[1m"}),
         ("", {}),
     ],
-)
+)  # fmt: skip
 def test_env_files(text: bytes | str, found: dict[str, str]) -> None:
     assert parse_env_file(text, ".env") == found
 

@@ -39,13 +39,11 @@ def request(**fields: Any) -> Request:
         ("nnodes", "--nnodes", MOST_RANKS),
         ("spares", "--spares", MOST_RANKS),
         ("nproc_per_node", "--nproc-per-node", MOST_RANKS),
-        ("omp", "--omp-threads", 1 << 16),
-        ("port", "--port", 65535),
-        ("master_port", "--master-port", 65535),
-        ("min_nodes", "--min-nodes", MOST_RANKS),
+        ("omp", "--omp-threads", 1 << 16), ("port", "--port", 65535),
+        ("master_port", "--master-port", 65535), ("min_nodes", "--min-nodes", MOST_RANKS),
         ("max_host_failures", "--max-host-failures", MOST_RANKS),
     ],
-)
+)  # fmt: skip
 def test_numbers_are_from_1_to_what_makes_sense(field: str, flag: str, high: int) -> None:
     def asked(number: int) -> Request:
         if field in ("min_nodes", "max_host_failures"):
@@ -165,9 +163,7 @@ def test_what_nobody_said() -> None:
 @cases(
     ("fields", "refused"),
     [
-        ({"grace": 0}, None),
-        ({"lifeline_grace": 0}, None),
-        ({"hang_timeout": 0}, None),
+        ({"grace": 0}, None), ({"lifeline_grace": 0}, None), ({"hang_timeout": 0}, None),
         ({"hang_timeout": 1}, None),
         ({"hang_timeout": 0.9}, "hang_timeout: 0.9 s: every job is silent for that long"),
         ({"connect_timeout": 0}, "connect_timeout: 0 is not a sensible limit"),
@@ -175,10 +171,8 @@ def test_what_nobody_said() -> None:
         ({"grace": -0.1}, "grace: -0.1 is not"),
         ({"grace": LONGEST - 1}, None),
         ({"grace": LONGEST}, f"grace: {LONGEST} is not"),
-        ({"grace": float("nan")}, "grace: nan is not"),
-        ({"fanout": 1}, None),
-        ({"fanout": 0.5}, "fanout: 0.5 is not"),
-        ({"max_missed_heartbeats": 1}, None),
+        ({"grace": float("nan")}, "grace: nan is not"), ({"fanout": 1}, None),
+        ({"fanout": 0.5}, "fanout: 0.5 is not"), ({"max_missed_heartbeats": 1}, None),
         ({"max_missed_heartbeats": 0.5}, "max_missed_heartbeats: 0.5 is not"),
         ({"heartbeat": 0.2, "lease": 0.6}, None),  # 3 x 0.2 is above 0.6
         ({"heartbeat": 5.0, "lease": 15.0}, None),
@@ -250,12 +244,10 @@ def test_whether_progress_is_shown(fields: dict[str, Any], shows: bool) -> None:
 @cases(
     ("delay", "pauses"),
     [
-        (0.0, [0, 0, 0, 0]),
-        (1.0, [0, 0, 1, 2, 4, 8, 16, 32, 60, 60]),
-        (7.0, [0, 0, 7, 14, 28, 56, 60]),
-        (99.0, [0, 0, 60, 60]),
+        (0.0, [0, 0, 0, 0]), (1.0, [0, 0, 1, 2, 4, 8, 16, 32, 60, 60]),
+        (7.0, [0, 0, 7, 14, 28, 56, 60]), (99.0, [0, 0, 60, 60]),
     ],
-)
+)  # fmt: skip
 def test_pauses(delay: float, pauses: list[float]) -> None:
     rules = Restarts(delay=delay)
     assert [rules.pause(row) for row in range(len(pauses))] == pauses
