@@ -22,7 +22,7 @@ from typing import Any
 
 from dispatcher.checks import gpu, health, network, xid
 from dispatcher.checks.check import Asked, Check, Finding, Level, Seen, Unread, checked, each, equal
-from dispatcher.checks.hardware import affinity, dcgm, gpudirect, nvlink
+from dispatcher.checks.hardware import dcgm, nvlink, topology
 
 PREFIX = "site/"
 #: characters of a text that are kept
@@ -108,7 +108,7 @@ def full(xid_levels: Mapping[int, str], *, site_checks: bool) -> tuple[Check, ..
         Check(
             "affinity",
             "GPUs, CPUs and network cards near to each other as on other hosts",
-            equal(affinity.affinity, Level.WARN, "nvidia-smi topo -m, on both"),
+            equal(topology.affinity, Level.WARN, "nvidia-smi topo -m, on both"),
         ),
         Check("linkerrors", "no errors of NVLinks", each(nvlink.errors)),
         Check("nvswitch", "the GPUs have joined the fabric", each(gpu.fabric)),
@@ -117,8 +117,8 @@ def full(xid_levels: Mapping[int, str], *, site_checks: bool) -> tuple[Check, ..
         Check("xid", "no Xid in the kernel's log", each(xid.xid({**xid.TABLE, **xid_levels}))),
         Check("rdma", "equal RDMA ports, ACTIVE", equal(network.ports, Level.CRITICAL, "ibstatus")),
         Check("errors", "no new errors of RDMA ports", each(network.counters)),
-        Check("gpudirect", "RDMA reaches the GPUs' memory", each(gpudirect.gpudirect)),
-        Check("acs", "PCIe switches leave what GPUs send to cards alone", each(gpudirect.acs)),
+        Check("gpudirect", "RDMA reaches the GPUs' memory", each(topology.gpudirect)),
+        Check("acs", "PCIe switches leave what GPUs send to cards alone", each(topology.acs)),
         Check("mounts", "shared file systems are mounted", health.mounts),
     ]
     if site_checks:
@@ -191,9 +191,9 @@ def _full_readings(want: Want) -> list[list[Any]]:
         ["dcgm", "run", [word.encode() for word in dcgm.COMMAND]],
         ["gpudirect", "file", [
             path.encode() for path in
-            (*gpudirect.MODULES, gpudirect.EFA, gpudirect.DRIVER, gpudirect.LINUX)
+            (*topology.MODULES, topology.EFA, topology.DRIVER, topology.LINUX)
         ]],
-        ["lspci", "run", [b"/bin/sh", b"-c", gpudirect.LSPCI.encode()]],
+        ["lspci", "run", [b"/bin/sh", b"-c", topology.LSPCI.encode()]],
         ["dmesg", "run", _log("dmesg")],
         ["journal", "run", _log("journalctl -k -b -o short-monotonic --no-pager")],
         ["fabric manager", "run", [b"systemctl", b"is-active", b"nvidia-fabricmanager"]],

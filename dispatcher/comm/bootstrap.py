@@ -33,7 +33,7 @@ from dispatcher.comm.errors import (
 from dispatcher.comm.exchange import Exchange
 from dispatcher.comm.job import Job
 from dispatcher.comm.mpi import abort_first, arm, check_world, open_mpi, take_others_along
-from dispatcher.comm.nccl import cuda, library
+from dispatcher.comm.nccl import library
 from dispatcher.comm.roll_call import RankInfo, first_number
 
 _LOCAL_RANK = ("LOCAL_RANK", "MPI_LOCALRANKID", "OMPI_COMM_WORLD_LOCAL_RANK")
@@ -154,7 +154,7 @@ def _compare_ranks(
     return [RankInfo.decode(text) for text in exchange.gather(mine, "comparing ranks", timeout)]
 
 
-def _gpu(device: int | str | None, local_rank: int, required: bool) -> cuda.Gpu | None:
+def _gpu(device: int | str | None, local_rank: int, required: bool) -> library.Gpu | None:
     if isinstance(device, str):
         if device == "cpu":
             return None
@@ -162,7 +162,7 @@ def _gpu(device: int | str | None, local_rank: int, required: bool) -> cuda.Gpu 
         if kind != "cuda" or not number.isdigit():
             raise CommError(f"comm: device {device!r}: is neither 'cpu', a number nor 'cuda:0'")
         device = int(number)
-    return cuda.find(device, local_rank, required=required)
+    return library.find_gpu(device, local_rank, required=required)
 
 
 def _nccl() -> int | None:

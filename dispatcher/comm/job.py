@@ -16,9 +16,9 @@ from dispatcher.comm import groups, mpi
 from dispatcher.comm.errors import CommWarning, GroupError
 from dispatcher.comm.exchange import Exchange
 from dispatcher.comm.groups import Groups
-from dispatcher.comm.nccl import cuda, start
+from dispatcher.comm.nccl import start
 from dispatcher.comm.nccl.communicator import Communicator
-from dispatcher.comm.nccl.library import Library, UniqueId, load
+from dispatcher.comm.nccl.library import Library, UniqueId, load, make_current
 from dispatcher.comm.roll_call import RankInfo, labels
 
 
@@ -99,7 +99,7 @@ class Job:
         limit = self._timeout if timeout is None else timeout
         ids = self._ids(limit, start.RANKS_PER_ID if ranks_per_id is None else ranks_per_id)
         if self.gpu is not None:
-            cuda.make_current(self.gpu)
+            make_current(self.gpu)
             torch: Any = sys.modules.get("torch")
             if torch is not None:
                 torch.cuda.set_device(self.gpu)

@@ -24,8 +24,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from dispatcher.comm.errors import CommError, describe
-from dispatcher.comm.nccl.cuda import Gpu
-from dispatcher.comm.nccl.library import spell
+from dispatcher.comm.nccl.library import Gpu, spell
 
 #: May differ from rank to rank: they name what is local to a host.
 _LOCAL = frozenset(

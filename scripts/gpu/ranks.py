@@ -15,9 +15,9 @@ from typing import Any
 
 def versions() -> None:
     """The GPU, and the libraries that would be used, as JSON; without MPI."""
-    from dispatcher.comm.nccl import cuda, library
+    from dispatcher.comm.nccl import library
 
-    gpu, nccl = cuda.find(None, 0), library.load()
+    gpu, nccl = library.find_gpu(None, 0), library.load()
     assert gpu is not None, "cuda.find sees no GPU"
     found = {"nccl": library.spell(nccl.version), "path": nccl.path, "uuid": gpu.uuid}
     found["driver"] = f"CUDA {gpu.driver // 1000}.{gpu.driver % 1000 // 10}"

@@ -11,7 +11,7 @@ import pytest
 
 from dispatcher.comm import CommError, CommWarning, EnvironmentMissing, Refused, bootstrap, init
 from dispatcher.comm import exchange as exchange_module
-from dispatcher.comm.nccl import cuda, library
+from dispatcher.comm.nccl import library
 
 from .fake_mpi import Mpi, threads
 
@@ -26,7 +26,7 @@ def outside(monkeypatch: pytest.MonkeyPatch) -> None:
             monkeypatch.delenv(name)
     for name in (*bootstrap._LOCAL_RANK, *bootstrap._LOCAL_SIZE, "WORLD_SIZE", "PMI_SIZE"):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(cuda, "find", lambda index, local_rank, required: None)
+    monkeypatch.setattr(library, "find_gpu", lambda index, local_rank, required: None)
     monkeypatch.setattr(bootstrap, "_nccl", lambda: None)
     monkeypatch.setattr(exchange_module, "_SETTLE", 0.1)
 
@@ -103,9 +103,10 @@ def test_a_world_of_another_size_than_was_started(
 
 @pytest.mark.usefixtures("hooks")
 def test_who_shares_a_gpu_is_refused_with_all_the_reasons(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        cuda, "find", lambda index, local, required: cuda.Gpu(0, "GPU-1", 12080 + 10 * local)
-    )
+    def find(index: int | None, local: int, *, required: bool) -> library.Gpu:
+        return library.Gpu(0, "GPU-1", 12080 + 10 * local)
+
+    monkeypatch.setattr(library, "find_gpu", find)
     versions = iter([23007, 22907])
     monkeypatch.setattr(bootstrap, "_nccl", lambda: next(versions))
     errors = Ranks(2, monkeypatch).init()
@@ -135,12 +136,12 @@ def test_which_gpu_is_asked_for(
 ) -> None:
     found: list[Any] = []
 
-    def find(index: int | None, local_rank: int, *, required: bool) -> cuda.Gpu:
+    def find(index: int | None, local_rank: int, *, required: bool) -> library.Gpu:
         assert not required
         found.append((index, local_rank))
-        return cuda.Gpu(5, "GPU-5", 12080)
+        return library.Gpu(5, "GPU-5", 12080)
 
-    monkeypatch.setattr(cuda, "find", find)
+    monkeypatch.setattr(library, "find_gpu", find)
     monkeypatch.setenv("LOCAL_RANK", "3")
     monkeypatch.setenv("DISPATCH_GPUS", "8")  # which are not missed where none is wanted
     (job,) = Ranks(1, monkeypatch).init(device=device)
@@ -158,12 +159,12 @@ def test_a_device_that_is_none(device: str, monkeypatch: pytest.MonkeyPatch) -> 
 
 @pytest.mark.usefixtures("hooks")
 def test_all_ranks_end_where_one_has_not_the_gpu_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:
-    def find(index: int | None, local_rank: int, *, required: bool) -> cuda.Gpu | None:
+    def find(index: int | None, local_rank: int, *, required: bool) -> library.Gpu | None:
         if required and local_rank == 1:
             raise CommError("comm: gpu: no cuda driver here")
         return None
 
-    monkeypatch.setattr(cuda, "find", find)
+    monkeypatch.setattr(library, "find_gpu", find)
     for error in Ranks(2, monkeypatch).init(require_gpu=True):
         assert isinstance(error, CommError)
         assert error.shared

@@ -24,6 +24,7 @@ from dispatcher.comm import (
 from dispatcher.comm.exchange import Exchange
 from dispatcher.comm.groups import AXES
 from dispatcher.comm.job import Job
+from dispatcher.comm.nccl import start
 from dispatcher.comm.nccl.library import IN_PROGRESS
 from dispatcher.comm.roll_call import RankInfo
 
@@ -168,7 +169,8 @@ class TestNccl:
     def test_a_start_that_fails_says_what_to_do(
         self, gpu: int | None, hint: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("dispatcher.comm.nccl.cuda.make_current", lambda index: None)
+        for module in (job, start):
+            monkeypatch.setattr(module, "make_current", lambda index: None)
         monkeypatch.setattr("dispatcher.comm.nccl.start._ABORT", 60.0)
         monkeypatch.setitem(sys.modules, "torch", None)
         nccl = Nccl(init_rank=2)
@@ -183,7 +185,8 @@ class TestNccl:
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         current: list[Any] = []
-        monkeypatch.setattr("dispatcher.comm.nccl.cuda.make_current", current.append)
+        for module in (job, start):
+            monkeypatch.setattr(module, "make_current", current.append)
         torch = SimpleNamespace(cuda=SimpleNamespace(set_device=lambda i: current.append(f"t{i}")))
         monkeypatch.setitem(sys.modules, "torch", torch)
         with_nccl(made(info(0, gpu="G", gpu_index=3)), Nccl()).nccl_communicator()

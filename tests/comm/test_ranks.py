@@ -132,18 +132,18 @@ def test_worlds_of_one_are_not_taken_for_the_job(mpiexec: MpiExec) -> None:
     ("change", "reason"),
     [
         (
-            "boot.cuda.find = lambda index, local, **_: cuda.Gpu(0, 'GPU-1', 12080)",
+            "boot.library.find_gpu = lambda index, local, **_: library.Gpu(0, 'GPU-1', 12080)",
             f"gpu GPU-1: chosen by rank 0 on {HOST} and rank 1 on {HOST}: one rank a gpu",
         ),
         (
-            "boot.cuda.find = lambda index, local, **_: cuda.Gpu(0, f'GPU-{local}', 12080)\n"
+            "boot.library.find_gpu = lambda _, at, **__: library.Gpu(0, f'GPU-{at}', 12080)\n"
             "boot._nccl = lambda: 23007 if rank else 22907",
             "nccl: versions differ: 2.29.7",
         ),
         ("os.environ['NCCL_ALGO'] = str(rank)", "NCCL_ALGO: differs"),
         (
             "def find(*_, **__): raise comm.CommError('comm: gpu: cuInit: broken (999)')\n"
-            "if rank == 1: boot.cuda.find = find",
+            "if rank == 1: boot.library.find_gpu = find",
             f"rank 1 on {HOST}: gpu: cuInit: broken (999)",
         ),
     ],
@@ -157,7 +157,7 @@ def test_what_cannot_work_together_is_refused_by_every_rank(
         "import dispatcher.comm as comm\n"
         "comm.mpi._TOGETHER = 20\n"
         "from dispatcher.comm import bootstrap as boot\n"
-        "from dispatcher.comm.nccl import cuda\n"
+        "from dispatcher.comm.nccl import library\n"
         "rank = int(os.environ['PMI_RANK'])\n" + change + "\ncomm.init()\n"
     )
     ended = mpiexec(2, program)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from dispatcher.comm import CommError
-from dispatcher.comm.nccl.cuda import Gpu
+from dispatcher.comm.nccl.library import Gpu
 from dispatcher.comm.roll_call import (
     RankInfo,
     compare,

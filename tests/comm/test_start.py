@@ -101,7 +101,6 @@ class TestReal:
             import dispatcher.comm as comm
             comm.mpi._TOGETHER = 20
             job = comm.init(device="cpu")
-            comm.job.cuda = None
             job.nccl_communicator(ranks_per_id=1)
             """,
             CUDA_VISIBLE_DEVICES="",

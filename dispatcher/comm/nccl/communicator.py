@@ -18,13 +18,15 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from dispatcher.comm.errors import NcclError
 from dispatcher.comm.exchange import Pause
 from dispatcher.comm.nccl.library import IN_PROGRESS, NO_COLOR, Library
-from dispatcher.comm.nccl.watchdog import Watchdog
 
+T = TypeVar("T")
+
+_LONGEST, _SHORTEST = 1.0, 0.01  # seconds between two looks of the watchdog
 #: ncclDataType_t by torch's name of the type
 _TYPES = {
     "int8": 0, "uint8": 1, "bool": 1, "int32": 2, "uint32": 3, "int64": 4, "uint64": 5,
@@ -38,9 +40,6 @@ _TYPESTRS = {
 }  # fmt: skip
 #: ncclRedOp_t by name
 OPERATIONS = {"sum": 0, "prod": 1, "max": 2, "min": 3, "avg": 4}
-
-_WATCHDOG = Watchdog()
-_LOCK = threading.Lock()
 
 
 @dataclass(frozen=True)
@@ -100,6 +99,58 @@ def current_stream(device: int | None) -> int:
     if torch is None or not torch.cuda.is_available():
         return 0
     return int(torch.cuda.current_stream(device).cuda_stream)
+
+
+class Watchdog:
+    """``run(60, abort, call, ...)``: calls ``abort`` if the call takes longer than that.
+
+    One thread looks at all calls that block, since a thread inside NCCL cannot look at a clock. It
+    starts with the first call, and looks once a second, or ten times in the shortest limit.
+    """
+
+    def __init__(self) -> None:
+        # a call for each thread that is inside one: its deadline, and what to do then, once
+        self._calls: dict[int, tuple[float, Callable[[], None]]] = {}
+        self._pause = _LONGEST
+        self._sooner = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._lock = threading.Lock()
+
+    def run(
+        self, seconds: float, late: Callable[[], None], call: Callable[..., T], *words: Any
+    ) -> T:
+        """``call(*words)``; ``late`` is called in another thread, and not waited for."""
+        if self._thread is None or seconds < 10 * self._pause:
+            self._start(max(_SHORTEST, seconds / 10))
+        me = threading.get_ident()
+        self._calls[me] = (time.monotonic() + seconds, late)
+        try:
+            return call(*words)
+        finally:
+            self._calls.pop(me, None)
+
+    def _start(self, pause: float) -> None:
+        with self._lock:
+            self._pause = min(self._pause, pause)
+            self._sooner.set()
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._look, name="nccl-watch", daemon=True)
+                self._thread.start()
+
+    def _look(self) -> None:
+        while True:
+            self._sooner.wait(self._pause)
+            self._sooner.clear()
+            now = time.monotonic()
+            for thread, call in list(self._calls.items()):
+                deadline, late = call
+                if now > deadline and self._calls.get(thread) is call:
+                    self._calls[thread] = (float("inf"), late)
+                    threading.Thread(target=late, name="nccl-abort", daemon=True).start()
+
+
+_WATCHDOG = Watchdog()
+_LOCK = threading.Lock()
 
 
 class Communicator:

@@ -1,22 +1,17 @@
-"""NCCL's C library, and its unique id: the key to a communicator, which is never shown.
+"""The C libraries of a rank's GPU, through ctypes: NCCL's, its unique id, and CUDA's driver.
 
-An id is 128 bytes made by ``ncclGetUniqueId``: an address of the process that made it and a
-random number, the only thing that admits a rank. Whoever knows the bytes can join,
-so text of any kind has a hash of them only.
+An id is 128 bytes made by ``ncclGetUniqueId``: an address of the process that made it and a random
+number. Whoever knows the bytes can join, so text of any kind has a hash of them only.
 
-nccl4py and cupy take ``bytes(id)`` (``docs/recipes``).
+``load()`` finds the NCCL that torch has or will load (``docs/guides/comm.md`` has the order): two
+ranks with two versions cannot talk. Another than torch's own is loaded after torch, since the first
+``libnccl.so.2`` of a process serves all of it, and one older than torch was built for breaks its
+import. Only the stable part of NCCL is declared, and its configuration is sent in its first form
+(2.14), which later libraries fill up with their own defaults. All of it works without a GPU, up to
+the start of a communicator.
 
-``load()`` finds the library and gives its calls with types. Searched in this order, so that a
-rank uses the very library torch has or will load (two ranks with two versions cannot talk):
-``$DISPATCH_NCCL_LIB``; the libnccl this process has already mapped; ``nvidia/nccl/lib`` beside
-torch, then of the other installed packages; ``libnccl.so.2`` as the system's loader finds it.
-Another than torch's own is loaded after torch: the loader goes by the SONAME, so the first
-``libnccl.so.2`` of a process is what torch gets, and an older one breaks its import.
-
-Only the stable part of the interface is declared, and the configuration struct is
-sent in its first form (2.14), which every later library fills up with its own
-defaults. Needs NCCL >= 2.14. Loads and makes unique ids where there is no GPU.
-Source: nccl.h, https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/api.html.
+The GPU is asked of ``libcuda.so.1``: NVML ignores ``CUDA_VISIBLE_DEVICES``. Sources: nccl.h; CUDA's
+driver API reference (cuDeviceGetUuid_v2 gives a MIG instance's own uuid).
 """
 
 from __future__ import annotations
@@ -28,10 +23,11 @@ import importlib
 import importlib.util
 import os
 import sys
+import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from dispatcher.comm.errors import EnvironmentMissing, NcclError
+from dispatcher.comm.errors import CommError, EnvironmentMissing, NcclError
 
 SIZE = 128
 
@@ -283,3 +279,78 @@ def _mapped() -> Iterator[str]:
     except OSError:
         return
     yield from dict.fromkeys(paths)
+
+
+_NO_DEVICE = 100
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """One visible GPU: ``index`` counts among the visible ones, ``uuid`` is the device's own."""
+
+    index: int
+    uuid: str
+    driver: int  # CUDA version of the driver, 1000 * major + 10 * minor
+
+
+def find_gpu(index: int | None, local_rank: int, *, required: bool = False) -> Gpu | None:
+    """The GPU this rank is to use, or None where there is no driver or no visible GPU.
+
+    index None means: the local rank's, or the only one if just one is visible.
+    Raises CommError if the driver is broken, GPU ``index`` is not to be had, or one is required.
+    """
+    try:
+        driver = ctypes.CDLL("libcuda.so.1")
+    except OSError as error:
+        return _without(index, required, f"no cuda driver here: {error}")
+    code = driver.cuInit(0)
+    if code == _NO_DEVICE:
+        return _without(index, required, "the cuda driver sees none")
+    _check_cuda(driver, code, "cuInit")
+    count = ctypes.c_int()
+    _check_cuda(driver, driver.cuDeviceGetCount(ctypes.byref(count)), "cuDeviceGetCount")
+    if count.value == 0:
+        return _without(index, required, "the cuda driver sees none")
+    if index is None:
+        index = 0 if count.value == 1 else local_rank
+    if not 0 <= index < count.value:
+        raise CommError(
+            f"comm: gpu {index}: {count.value} visible here", hint="echo $CUDA_VISIBLE_DEVICES"
+        )
+    device, identity, version = ctypes.c_int(), (ctypes.c_ubyte * 16)(), ctypes.c_int()
+    _check_cuda(driver, driver.cuDeviceGet(ctypes.byref(device), index), "cuDeviceGet")
+    get_uuid = getattr(driver, "cuDeviceGetUuid_v2", None) or driver.cuDeviceGetUuid
+    _check_cuda(driver, get_uuid(ctypes.byref(identity), device), "cuDeviceGetUuid")
+    _check_cuda(driver, driver.cuDriverGetVersion(ctypes.byref(version)), "cuDriverGetVersion")
+    return Gpu(index, f"GPU-{uuid.UUID(bytes=bytes(identity))}", version.value)
+
+
+def _without(index: int | None, required: bool, why: str) -> Gpu | None:
+    """None, for a rank that takes what there is; CommError for one that wants a GPU."""
+    if index is None and not required:
+        return None
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is not None:
+        why += f" (CUDA_VISIBLE_DEVICES={visible!r})"
+    which = "gpu" if index is None else f"gpu {index}"
+    without = "comm.init(device='cpu')" if index is not None else "comm.init() without require_gpu"
+    raise CommError(f"comm: {which}: {why}", hint=f"nvidia-smi; or {without}")
+
+
+def make_current(index: int) -> None:
+    """This thread's CUDA calls, and the NCCL communicators it makes, use GPU ``index``."""
+    driver = ctypes.CDLL("libcuda.so.1")
+    device, context = ctypes.c_int(), ctypes.c_void_p()
+    _check_cuda(driver, driver.cuInit(0), "cuInit")
+    _check_cuda(driver, driver.cuDeviceGet(ctypes.byref(device), index), "cuDeviceGet")
+    retain = driver.cuDevicePrimaryCtxRetain
+    _check_cuda(driver, retain(ctypes.byref(context), device), "cuDevicePrimaryCtxRetain")
+    _check_cuda(driver, driver.cuCtxSetCurrent(context), "cuCtxSetCurrent")
+
+
+def _check_cuda(driver: ctypes.CDLL, code: int, call: str) -> None:
+    if code:
+        text = ctypes.c_char_p()
+        driver.cuGetErrorString(code, ctypes.byref(text))
+        why = (text.value or b"unknown error").decode(errors="replace")
+        raise CommError(f"comm: gpu: {call}: {why} ({code})", hint="nvidia-smi")

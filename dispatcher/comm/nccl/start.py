@@ -11,9 +11,15 @@ import logging
 
 from dispatcher.comm.errors import NcclError
 from dispatcher.comm.exchange import Aside, Exchange
-from dispatcher.comm.nccl import cuda
 from dispatcher.comm.nccl.communicator import Communicator
-from dispatcher.comm.nccl.library import IN_PROGRESS, SCALABLE, SIZE, Library, UniqueId
+from dispatcher.comm.nccl.library import (
+    IN_PROGRESS,
+    SCALABLE,
+    SIZE,
+    Library,
+    UniqueId,
+    make_current,
+)
 
 log = logging.getLogger("dispatcher.comm")
 
@@ -79,7 +85,7 @@ def start(
 
     def begin() -> int:
         if device is not None:
-            cuda.make_current(device)  # for this thread; the communicator is this GPU's
+            make_current(device)  # for this thread; the communicator is this GPU's
         return library.init_rank(handle, exchange.size, ids, exchange.rank, blocking=blocking)
 
     call = Aside(begin, "nccl-start")

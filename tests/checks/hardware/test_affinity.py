@@ -8,7 +8,7 @@ from cases import cases
 
 from checks.samples import HUNG, MISSING, host, said
 from dispatcher.checks.check import Level, Seen, checked
-from dispatcher.checks.hardware import affinity
+from dispatcher.checks.hardware import topology
 from dispatcher.checks.report import full
 
 OK, WARN, INCOMPLETE, CRITICAL = Level.OK, Level.WARN, Level.INCOMPLETE, Level.CRITICAL
@@ -106,7 +106,7 @@ def topo(text: str, status: int = 0) -> Seen:
     ],
 )  # fmt: skip
 def test_where_gpus_sit(seen: Seen, level: Level, value: str, text: str) -> None:
-    found = checked(affinity.affinity, seen)
+    found = checked(topology.affinity, seen)
     assert (found.level, found.value, found.text) == (level, value, text)
 
 

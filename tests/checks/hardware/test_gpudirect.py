@@ -6,7 +6,7 @@ from cases import cases
 
 from checks.samples import HUNG, KERNEL, MISSING, files, host, said
 from dispatcher.checks.check import Level, Reading, Seen, checked
-from dispatcher.checks.hardware import gpudirect
+from dispatcher.checks.hardware import topology
 
 OK, WARN, INCOMPLETE = Level.OK, Level.WARN, Level.INCOMPLETE
 
@@ -20,12 +20,12 @@ CLOSED = (
     b"NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.129.03  Thu Oct 19 18:56:32 UTC 2023\n"
 )
 NO_GPU = {name: text for name, text in KERNEL.items() if "nvidia" not in name}
-PEERMEM, NV_PEER_MEM, _ = gpudirect.MODULES
+PEERMEM, NV_PEER_MEM, _ = topology.MODULES
 
 
 def way(linux: bytes, driver: bytes, *modules: str) -> Reading:
     return files({
-        gpudirect.LINUX: linux, gpudirect.DRIVER: driver, **dict.fromkeys(modules, b"1\n"),
+        topology.LINUX: linux, topology.DRIVER: driver, **dict.fromkeys(modules, b"1\n"),
     })  # fmt: skip
 
 
@@ -38,21 +38,21 @@ def way(linux: bytes, driver: bytes, *modules: str) -> Reading:
         (way(b"5.12.0\n", OPEN), OK, "dma-buf"),
         (way(b"5.4.0-216-generic\n", OPEN), WARN, "none"),
         (way(b"6.8.0-45-generic\n", CLOSED), WARN, "none"),
-        (way(b"6.1.0\n", CLOSED, gpudirect.EFA), OK, "efa"),
+        (way(b"6.1.0\n", CLOSED, topology.EFA), OK, "efa"),
         (way(b"?\n", OPEN), INCOMPLETE, ""),
-        (files({gpudirect.LINUX: b"6.8.0"}), INCOMPLETE, ""),
+        (files({topology.LINUX: b"6.8.0"}), INCOMPLETE, ""),
         (HUNG, INCOMPLETE, ""),
     ],
 )
 def test_the_way_into_the_gpus_memory(reading: Reading, level: Level, value: str) -> None:
-    found = checked(gpudirect.gpudirect, host(gpudirect=reading))
+    found = checked(topology.gpudirect, host(gpudirect=reading))
     assert (found.level, found.value) == (level, value)
 
 
 def test_it_is_asked_only_where_there_are_gpus_and_cards() -> None:
     no_card = {**KERNEL, "/sys/class/infiniband/": b""}
     for kernel, text in ((no_card, "no RDMA device"), (NO_GPU, "no GPU")):
-        found = checked(gpudirect.gpudirect, host(kernel=files(kernel), gpudirect=HUNG))
+        found = checked(topology.gpudirect, host(kernel=files(kernel), gpudirect=HUNG))
         assert (found.level, found.text) == (OK, text)
 
 
@@ -97,6 +97,6 @@ def lspci(text: str, gpus: bytes = b"0000:82:00.0", status: int = 0) -> Seen:
     ],
 )  # fmt: skip
 def test_switches_that_redirect(seen: Seen, level: Level, text: str) -> None:
-    found = checked(gpudirect.acs, seen)
+    found = checked(topology.acs, seen)
     assert (found.level, found.text) == (level, text)
     assert (found.remedy is not None) == (level == WARN)

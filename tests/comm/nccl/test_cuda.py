@@ -9,7 +9,7 @@ import pytest
 from cases import cases
 
 from dispatcher.comm import CommError
-from dispatcher.comm.nccl import cuda
+from dispatcher.comm.nccl import library
 
 
 class Driver:
@@ -62,7 +62,7 @@ def load(monkeypatch: pytest.MonkeyPatch) -> Any:
 @pytest.mark.parametrize("driver", [MISSING, NO_DEVICE, HIDDEN])
 def test_who_wants_any_gpu_goes_without_where_there_is_none(load: Any, driver: Any) -> None:
     load(driver)
-    assert cuda.find(None, 0) is None
+    assert library.find_gpu(None, 0) is None
 
 
 @cases(
@@ -84,7 +84,7 @@ def test_who_wants_a_certain_gpu_or_needs_one_is_refused_without_it(
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     load(driver)
     with pytest.raises(CommError) as caught:
-        cuda.find(index, 0, required=index is None)
+        library.find_gpu(index, 0, required=index is None)
     assert caught.value.message.startswith(words)
     ways = ("comm.init() without require_gpu", "comm.init(device='cpu')")
     usual = f"nvidia-smi; or {ways[index is not None]}"
@@ -96,7 +96,7 @@ def test_who_wants_a_certain_gpu_or_needs_one_is_refused_without_it(
 @pytest.mark.parametrize(("index", "local", "found"), [(None, 1, 1), (0, 1, 0), (1, 0, 1)])
 def test_the_gpu_of_a_rank(load: Any, index: int | None, local: int, found: int) -> None:
     load(TWO)
-    gpu = cuda.find(index, local)
+    gpu = library.find_gpu(index, local)
     assert gpu is not None
     assert (gpu.index, gpu.uuid, gpu.driver) == (
         found, f"GPU-0{found}000000-0000-0000-0000-000000000000", 12080,
@@ -105,12 +105,12 @@ def test_the_gpu_of_a_rank(load: Any, index: int | None, local: int, found: int)
 
 def test_the_only_gpu_is_everybodys(load: Any) -> None:
     load(Driver(0, 1))
-    gpu = cuda.find(None, 5)
+    gpu = library.find_gpu(None, 5)
     assert gpu is not None
     assert gpu.index == 0
     load(TWO)
     with pytest.raises(CommError, match="gpu 5: 2 visible here"):
-        cuda.find(None, 5)
+        library.find_gpu(None, 5)
 
 
 @pytest.mark.parametrize(("code", "why"), [(999, "out of order"), (3, "unknown error")])
@@ -123,7 +123,7 @@ def test_a_driver_that_is_broken_says_so(load: Any, call: str, code: int, why: s
     setattr(driver, call, lambda *arguments: code)
     load(driver)
     with pytest.raises(CommError) as caught:
-        cuda.find(None, 1)
+        library.find_gpu(None, 1)
     name = call.removesuffix("_v2")
     assert caught.value.message == f"comm: gpu: {name}: {why} ({code})"
     assert caught.value.hint == "nvidia-smi"
@@ -140,7 +140,7 @@ def test_an_old_driver_tells_the_whole_gpus_identity(
             return 0
 
     load(Old(0, 2))
-    gpu = cuda.find(None, 1)
+    gpu = library.find_gpu(None, 1)
     assert gpu is not None
     assert gpu.uuid.endswith("000000000007")
 
@@ -165,7 +165,7 @@ class Context(Driver):
 def test_a_gpu_is_made_current_by_its_primary_context(load: Any) -> None:
     driver = Context()
     load(driver)
-    cuda.make_current(3)
+    library.make_current(3)
     assert driver.calls == [("retain", 3), ("set", 7000)]
 
 
@@ -177,4 +177,4 @@ def test_one_that_cannot_be_made_current(load: Any, call: str) -> None:
     setattr(driver, call, lambda *arguments: 999)
     load(driver)
     with pytest.raises(CommError, match=rf"{call}: out of order \(999\)"):
-        cuda.make_current(0)
+        library.make_current(0)

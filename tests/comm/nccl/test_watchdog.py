@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from dispatcher.comm.nccl.watchdog import Watchdog
+from dispatcher.comm.nccl.communicator import Watchdog
 
 LIMIT = 30.0
 
@@ -29,7 +29,7 @@ def test_who_is_in_time_is_left_alone() -> None:
 
 
 def test_a_shorter_limit_is_looked_at_sooner(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dispatcher.comm.nccl.watchdog._LONGEST", 2 * LIMIT)
+    monkeypatch.setattr("dispatcher.comm.nccl.communicator._LONGEST", 2 * LIMIT)
     watchdog = Watchdog()
     seen = threading.Event()
     assert watchdog.run(20 * LIMIT, seen.set, abs, -1) == 1  # the next look is a minute away

@@ -13,13 +13,13 @@ from typing import Any
 
 import dispatcher.comm.job
 from dispatcher.comm import torch_bridge
-from dispatcher.comm.nccl import cuda, library
+from dispatcher.comm.nccl import library, start
 
 UUID = "GPU-5269b708-678a-b1a8-60f0-c90406537480"
 
 
-def find(*place: Any, **options: Any) -> cuda.Gpu:
-    return cuda.Gpu(0, UUID, 12080)
+def find(*place: Any, **options: Any) -> library.Gpu:
+    return library.Gpu(0, UUID, 12080)
 
 
 class Known:
@@ -51,8 +51,9 @@ if os.environ.get("CUDA_VISIBLE_DEVICES") == "0":
     job: Any = dispatcher.comm.job
     real: Any = torch_bridge.init_torch
     for where, name, played in (
-        (cuda, "find", find),
-        (cuda, "make_current", lambda index: None),
+        (library, "find_gpu", find),
+        (job, "make_current", lambda index: None),
+        (start, "make_current", lambda index: None),
         (library, "load", Known),
         (job, "load", load),
         (torch_bridge, "init_torch", init_torch),

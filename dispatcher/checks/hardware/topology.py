@@ -1,21 +1,22 @@
-"""Whether network cards reach the GPUs' memory: peermem or dma-buf, and PCIe's ACS; pure.
+"""How GPUs, CPUs and network cards of a host reach each other; pure.
 
-As NCCL decides it (``net_ib/gdr.cc``, and its guide's pages on troubleshooting): a card writes to a
-GPU's memory if nvidia-peermem is loaded, or by dma-buf, which Linux has from 5.12 and the driver in
-its open variant. Without either all data goes through the memory of the host.
-
-ACS (access control services) has a PCIe switch send to the root complex what one device below it
-sends to another, so that an IOMMU may look at it: slow, and with some cards a hang. It matters in
-switches' ports that lead to a GPU. Only root may read it; where we may not, nothing is said, as it
-could be no more than a warning.
+* ``gpudirect``: a card writes to a GPU's memory if nvidia-peermem is loaded, or by dma-buf, as NCCL
+  decides it (``net_ib/gdr.cc``). Without either all data goes through the memory of the host.
+* ``acs``: access control services of a PCIe switch send to the root complex what one device below
+  it sends to another: slow, and with some cards a hang. Only root may read it.
+* ``affinity``: which CPUs and cards are near to which GPU, by ``nvidia-smi topo -m``. It judges
+  nothing but whether hosts are alike; how they should be built only who built them knows.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 
 from dispatcher.checks.check import NOT_FOUND, Finding, Seen, Unread, a_few, ok, warn
+from dispatcher.checks.gpu import silent
 from dispatcher.checks.health import has_gpus
+from dispatcher.model.hostset import fold
 
 MODULES = (
     "/sys/module/nvidia_peermem/version",
@@ -104,3 +105,64 @@ def _redirecting(text: str, gpus: set[tuple[int, int]]) -> list[str]:
         elif in_switch and below & gpus and _REDIRECTS.search(line.partition("ACSCtl:")[2]):
             found.append(name)
     return found
+
+
+#: ways between two devices of ``nvidia-smi topo -m``: one PCIe bridge at most, several, the host
+#: bridge of a CPU, several of a NUMA node, another NUMA node
+NEAREST = ("PIX", "PXB", "PHB", "NODE", "SYS")
+
+_STYLE = re.compile(r"\x1b\[[0-9;]*m")
+_LEGEND = re.compile(r"\s*(NIC\d+): (\S{1,64})\s*")
+_NAME = re.compile(r"GPU\d{1,3}")
+
+
+def parse(text: str) -> dict[str, tuple[str, str, tuple[str, ...]]]:
+    """GPU number -> its NUMA node or else CPUs, the way to the nearest cards, their names.
+
+    "" and () where nothing is said; {} for another text.
+    """
+    lines = _STYLE.sub("", text).splitlines()
+    names = {match[1]: match[2] for line in lines if (match := _LEGEND.fullmatch(line))}
+    head: list[str] = []
+    found: dict[str, tuple[str, str, tuple[str, ...]]] = {}
+    for line in lines:
+        words = line.split()
+        if not head:
+            if words[:1] == ["GPU0"]:
+                head = line.partition("CPU Affinity")[0].split()
+        elif words and words[0] in head and _NAME.fullmatch(words[0]):
+            ways = dict(zip(head, words[1:], strict=False))
+            cards = {name: way for name, way in ways.items() if not _NAME.fullmatch(name)}
+            way = next((way for way in NEAREST if way in cards.values()), "")
+            near = tuple(names.get(name, name) for name, there in cards.items() if there == way)
+            found[words[0][3:]] = _home(words[1 + len(head) :]), way, near if way else ()
+    return found
+
+
+def _home(words: list[str]) -> str:
+    """``NUMA node 0``, or ``CPUs 0-23``, of the columns behind the matrix."""
+    if len(words) > 1 and words[1].isdigit():
+        return f"NUMA node {words[1]}"
+    return f"CPUs {words[0]}" if words and words[0][:1].isdigit() else ""
+
+
+def affinity(seen: Seen) -> Finding:
+    """Where the GPUs sit; value: NUMA node and way to the nearest cards of each."""
+    if trouble := silent(seen, "smi topo"):
+        return trouble
+    there = parse(seen.output("smi topo"))
+    if not there:
+        raise Unread("nvidia-smi topo -m listed no GPU")
+    short = [f"{home.rpartition(' ')[2]}/{way}" for home, way, _ in there.values()]
+    return ok(" ".join(short), "; ".join(_lines(there)))
+
+
+def _lines(there: Mapping[str, tuple[str, str, tuple[str, ...]]]) -> list[str]:
+    groups: dict[tuple[str, str, tuple[str, ...]], list[str]] = {}
+    for gpu, about in there.items():
+        groups.setdefault(about, []).append(f"gpu{gpu}")
+    lines = []
+    for (home, way, near), gpus in groups.items():
+        cards = [f"{' '.join(near)} ({way})"] if near else []
+        lines.append(f"{fold(gpus)}: {', '.join([home or 'NUMA node not told', *cards])}")
+    return lines
