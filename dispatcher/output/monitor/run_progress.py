@@ -1,7 +1,7 @@
 """How far a run is: hosts and ranks by state, lines, CPU, silence. A fold; draws nothing.
 
-Told on the sinks' thread, asked on the screen's; a lock stands between them. For another process
-that looks on, a picture is encoded here, decoded there, and ages meanwhile (``RemoteProgress``).
+Fed on the sinks' thread, read on the screen's, with a lock. For another process a picture is
+encoded here and decoded there, where it ages (``RemoteProgress``).
 """
 
 from __future__ import annotations
@@ -224,7 +224,8 @@ def encode_picture(picture: Picture) -> dict[str, Any]:
     """``picture`` as values for JSON."""
     plain = fields_of(picture)
     short = {name: plain[name][:MOST] for name in ("pending", "silent", "idle")}
-    return {**plain, **short, "hosts": sorted(map(list, picture.hosts.items()))}
+    hosts = {str(state): count for state, count in sorted(picture.hosts.items())}
+    return {**plain, **short, "hosts": hosts}
 
 
 def decode_picture(plain: Any) -> Picture | None:

@@ -134,7 +134,7 @@ def test_a_picture_for_others_is_bounded(monkeypatch: pytest.MonkeyPatch) -> Non
         Picture({RUNNING: 1, LOST: 2}, many, {}, 0, 0.0, None, many, 1.0, None, many)
     )
     assert [list(plain[name]) for name in ("pending", "silent", "idle")] == [[1, 2]] * 3
-    assert plain["hosts"] == [[RUNNING, 1], [LOST, 2]]
+    assert plain["hosts"] == {str(RUNNING): 1, str(LOST): 2}
 
 
 def test_who_ends_or_writes_is_not_called_silent() -> None:

@@ -27,8 +27,8 @@ def test_it_arrives_as_it_was_sent(picture: Picture) -> None:
 
 
 WRONG: list[dict[str, Any]] = [
-    {"hosts": [[99, 1]]}, {"hosts": 3}, {"pending": ["x"]}, {"ranks": [1]}, {"lines": None},
-    {"since_line": []}, {"more": 1}, {"lines": float("inf")}, {"hosts": [[float("inf"), 1]]},
+    {"hosts": {"99": 1}}, {"hosts": 3}, {"pending": ["x"]}, {"ranks": [1]}, {"lines": None},
+    {"since_line": []}, {"more": 1}, {"lines": float("inf")}, {"hosts": {"inf": 1}},
 ]  # fmt: skip
 
 
