@@ -1,6 +1,6 @@
-"""The part that tells: screen, log files, journal, tables. Sinks change nothing.
+"""Everything that shows or records a run: screen, log files, journal, tables, pages.
 
-Every sink is a fold over one stream of events and pieces of output, in the order in which
-the launcher saw them; none asks another part for its state. They run on a thread of their
-own, so a slow disk or terminal stops no run. Never here: decisions, connections.
+A sink is a fold over one stream of events and pieces of output, in the order in which the launcher
+saw them. A sink never changes the run, and asks no other part for its state. Sinks run on one
+thread beside the loop, so a slow disk or terminal stops no run. Never here: decisions, connections.
 """

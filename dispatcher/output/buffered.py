@@ -1,14 +1,11 @@
-"""Sinks that stand before another: they filter its output, or let it follow at its own pace.
+"""Sinks in front of another sink: they filter its output, or let it follow at its own pace.
 
-The sinks' thread must go on, since the ranks get new credit only when every sink
-has taken their bytes. ``BufferedSink`` takes at once and lets ``sink`` follow at its own
-pace. What waits for it is bounded; beyond the bound the bytes are left out and
-counted exactly, and ``sink.gap`` is told where and how many. Without ``drop`` the sinks' thread
-waits instead: then the own thread serves only to draw in time.
-
-Of events it passes on those that divide output (``DIVIDERS``), and leaves out none: each stream
-of a rank has one end an attempt. Hosts may say of the others what they like, and nobody would
-bound what waits here.
+The sinks' thread must go on, since the ranks get new credit only when every sink has taken their
+bytes. ``BufferedSink`` takes at once, and lets its sink follow on another thread. The bytes that
+wait are bounded; beyond the bound they are left out and counted exactly, and ``sink.gap`` gets
+place and count. Without ``drop`` the sinks' thread waits instead. Only the events that divide
+output (``DIVIDERS``) are passed on: a host can send any number of others, and the queue would have
+no limit.
 """
 
 from __future__ import annotations
@@ -45,9 +42,9 @@ PAUSE = 0.2
 class BufferedSink(Sink):
     """``sink``, followed from a thread called ``name``.
 
-    drop: leave out what is too much, or else wait. patience: leave nothing out while the
-    sink goes on, however slowly; only when it has stood still for this many seconds.
-    pace: a number that changes while it goes on in a single call.
+    drop: leave out the excess, or else wait. stall_limit: leave nothing out while the sink goes
+    on, however slowly, but after it did nothing for this many seconds. pace: a number that changes
+    while the sink goes on in a single call.
     """
 
     def __init__(

@@ -2,10 +2,8 @@
 
 Pictures are SVG, drawn here: the smallest charting library that draws heat maps is larger than
 such a page, and wants a script. The page loads nothing and runs nothing, which its
-Content-Security-Policy forbids; it may be opened from a mail, printed, and kept.
-
-Texts come from hosts and programs, and may hold any bytes. They enter through ``escaped`` alone;
-attributes are ours, and the titles of a picture's parts are elements.
+Content-Security-Policy forbids. Texts of hosts and programs may hold any bytes; they enter through
+``escaped`` alone, and never as attributes.
 """
 
 from __future__ import annotations

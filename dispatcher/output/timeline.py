@@ -1,4 +1,4 @@
-"""A run as its journal tells it: what took time, its attempts, what its ranks used. Pure.
+"""A run from its journal: time by phase, attempts, CPU, GPU and memory of its ranks. Pure.
 
 ``History`` folds the events. ``output.page`` draws it, ``phases`` says where the time went, and
 ``chrome`` gives the same for chrome://tracing and ui.perfetto.dev (``--trace``; "Trace Event

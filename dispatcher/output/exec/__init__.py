@@ -1,4 +1,4 @@
-"""A fan-out command or a copy as it is shown: lines, gathered output, progress, last words.
+"""A fan-out command or a copy as it is shown: lines, gathered output, progress, the summary.
 
-Never here: which host failed, which the core says (``core.exec_machine``).
+Never here: which host failed (``core.exec``).
 """

@@ -1,8 +1,7 @@
-"""A fan-out command or a copy in words: notes meanwhile, and at its end what became of which hosts.
+"""The notes of a fan-out command or a copy, and its summary: how each host ended.
 
-Copies are told with what was copied, equal hosts folded. ``Passthrough`` shows the output of one
-host's terminal on our own, byte for byte, as ``ssh -t`` does. There nothing is sanitized: a
-full-screen program is what was asked for, and it needs the whole terminal.
+Equal hosts are folded. ``Passthrough`` shows the output of one host's terminal on our own, byte for
+byte and not sanitized, as ``ssh -t`` does: a full-screen program needs the whole terminal.
 """
 
 from __future__ import annotations

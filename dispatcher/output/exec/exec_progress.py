@@ -1,7 +1,7 @@
-"""How far a fan-out command or a copy is, below the lines of a terminal.
+"""How far a fan-out command or a copy is, in a line below the lines of a terminal.
 
-Of a command: hosts done, failed, at work, and the slow. Of a copy: hosts, bytes, rate, what is
-left. rich is loaded when the first picture is drawn: a quick command shows none.
+A command: hosts done, failed, at work, slow. A copy: hosts, bytes, rate, time left. rich is loaded
+when the first line is drawn: a quick command shows none.
 """
 
 from __future__ import annotations

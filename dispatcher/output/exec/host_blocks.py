@@ -1,7 +1,7 @@
-"""What whole hosts said, kept until they are done: gathered blocks, differences, JSON.
+"""The output of whole hosts, kept until they are done: gathered blocks, differences, JSON.
 
-Memory is bounded: of one stream of one host ``MOST`` bytes are kept; what is beyond is counted,
-and the count is told with the block.
+Of each stream of a host ``MOST`` bytes are kept; the bytes beyond are counted, and the block says
+how many.
 """
 
 from __future__ import annotations

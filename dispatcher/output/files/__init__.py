@@ -1,4 +1,4 @@
-"""What a run leaves on disk, written and read back: logs of ranks, journal.
+"""The files that a run leaves on disk, written and read back: logs of ranks, journal, hosts left.
 
-Never here: what belongs on the screen, or what follows from it.
+Never here: the screen.
 """

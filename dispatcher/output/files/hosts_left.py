@@ -1,11 +1,9 @@
-"""The hosts of a fan-out command that are still to be served, as a hostfile to go on with.
+"""The hosts of a fan-out command that are still to be served, as a hostfile.
 
-``--failed-to`` writes it and ``--retry-failed`` reads it: each line has the host as it was named,
-and as a comment why it is there. It may be edited like any hostfile; when nothing is left to do, it
-holds only its first comment.
-
-It is right at every moment, not only at the end: all hosts stand in it before the first is touched,
-and who is done leaves it. So a rolling execution whose launcher was killed goes on where it was.
+``--failed-to`` writes it and ``--retry-failed`` reads it: each line has a host as it was named, and
+the reason as a comment. The file is right at every moment: all hosts are in it before the first is
+touched, and each that is done is taken out. So a rolling execution whose launcher was killed can go
+on from it. When nothing is left to do, it holds only its first comment.
 """
 
 from __future__ import annotations

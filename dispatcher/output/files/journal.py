@@ -1,12 +1,7 @@
-"""The journal, written and read back.
+"""The journal of a run, written and read back; docs/design/journal.md has its format.
 
-The journal has every event as one JSON line, in the order in which the run saw them (see
-``core.events.codec``)::
-
-    {"seq": 41, "t": 9.0, "name": "rank.exited", "context": {"rank": 2, "status": 3, ...}}
-
-``t`` is seconds since the run began. Output is not in it, its counts are. A run's journal begins
-with ``run.began`` and ends with ``run.closed``, and tells all that its report says.
+Each event is one JSON line, in the order in which the run saw it, with its time in seconds since
+the run began. Output is not in it, its counts are.
 """
 
 from __future__ import annotations

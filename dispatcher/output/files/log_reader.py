@@ -1,21 +1,11 @@
-"""What a run's ranks have written, read back from its folder: the other half of ``rank_logs``,
-for other processes, also while the run goes on.
+"""Reads the output of a run's ranks from its folder, also while the run goes on; see ``rank_logs``.
 
 Both readers go on from where their last ``read`` ended, through restarts and pieces. ``most``
-bounds what is given of each stream, counted in the rank's own bytes from the beginning, so
-that a live stream can follow without a seam; ``taken`` says how far each stream came.
-
-A file is read while it is cut (``RotatedReader``). A position counts all bytes that were ever
-written to the file, those of removed pieces included, so that "read on from here" has a meaning
-whatever the writer did in between. A full piece never changes its name, it can only go; the file
-that is written to is renamed. So names are looked up first, and when that one, once opened, is no
-longer the file it was then, they are looked up anew. What went before it was read is told as a
-count.
-
-Not covered: marks that ``--log-overflow drop`` left inside a rank's file count as its bytes; names
-that stay inconsistent, because a launcher was killed in the middle of a cut: then what is there is
-read, without a count; a file that was cut and removed since the names were looked up, and whose
-number (inode) the file being written has by chance.
+bounds how far each stream is read, in the rank's own bytes from the beginning, so that a live
+stream can follow without a seam; ``taken`` says how far each came. ``RotatedReader`` reads a file
+while it is cut into pieces: a position counts all bytes ever written, removed pieces included. A
+full piece never changes its name, it can only go; only the file being written is renamed.
+docs/design/output.md says what is not covered.
 """
 
 from __future__ import annotations
@@ -55,7 +45,7 @@ _MARK = re.compile(rb"\[dispatch: ([0-9]{1,3}(?:,[0-9]{3}){0,6}) bytes left out 
 
 @dataclass
 class Names:
-    """What a log file's folder has of it. inode: of the file being written, None if absent."""
+    """The pieces of a log file. inode: of the file being written, None if absent."""
 
     inode: int | None = None
     pieces: list[int] = field(default_factory=list)

@@ -1,35 +1,22 @@
-"""What ranks and hosts wrote, as files: one each, or one for all ranks.
+"""Writes the output of ranks and hosts to files: one each, or one for all ranks.
 
-Per-rank files have exactly the bytes each rank wrote, whatever they are:
-``rank-00012.out`` and ``rank-00012.err`` in the run's folder, ``rank-1.00000.out``
-for rank 0 of the first world that ranks have spawned, opened at the first byte,
-mode 0600. Ranks that were started again have ``restart-1``, ``restart-2`` there.
-A disk that refuses is reported once and the bytes that are missing
-from the files are counted; the job goes on. What was left out on request, by a
-bound on sizes or on waiting, is marked where it is missing.
+Per-rank files (``rank-00012.out``, ``rank-1.00000.err`` for rank 0 of the first spawned world) have
+exactly the bytes of the rank. They are opened at the first byte, mode 0600; ranks that were started
+again have ``restart-1`` and so on. A full disk is reported once, the missing bytes are counted, and
+the job goes on. Bytes left out on request are marked in their place. A file of bounded size is cut
+into pieces, ``.1`` the oldest, at a line end where there is one; if only some are kept, the oldest
+is a mark that says how many bytes were before it (``mark``).
 
-A file of bounded size is cut into pieces: ``rank-00003.out`` is the one being written; before it
-came ``rank-00003.out.1``, ``.2`` and so on, oldest first, cut at a line end where there is one. The
-pieces in that order are exactly the bytes. With a bound on their number the oldest go, and
-the oldest that is left is a mark that says how many bytes stood there::
+Per-host files (``-o DIR -e DIR``) have the name of the host. An older file of that name is removed
+first; links are never followed.
 
-    [dispatch: 20,971,520 bytes left out here]
-
-Per-host files (``-o DIR -e DIR``) have exactly the bytes each host's command wrote.
-A file has its host's name, which was checked when it was read and holds no
-``/``; it is made at the first byte, mode 0600, and what an earlier command left
-under that name is removed first. Links are never followed.
-
-``merged.log`` has the lines of all ranks, and each rank's bytes can be had from it. One line of the
-file is one line of a rank, as container runtimes write it (CRI)::
+``merged.log`` has one line for each line of a rank, as container runtimes write it (CRI)::
 
     2026-01-31T14:25:01.123456Z 12 out F loss 2.31
 
-Time of arrival of its end (UTC), rank, stream, then ``F`` for a whole line, or ``P`` for a
-part, which goes on in the next line of that rank and stream: where a stream ended without a
-line end, bytes were left out, or there was no room for a long line to wait in (``spill``).
-So the rank's bytes are the contents in order, with a line end behind each ``F``. ``X`` is a
-word of dispatch about bytes that were left out. No line stands in another.
+Time of arrival (UTC), rank, stream, then ``F`` for a whole line, ``P`` for a part that goes on in
+the next line of that stream, ``X`` for a note of bytes that were left out. So the rank's bytes are
+the contents in order, with a line end behind each ``F``.
 """
 
 from __future__ import annotations

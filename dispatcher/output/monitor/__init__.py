@@ -1,4 +1,4 @@
-"""What the ranks do now, and which of them is unlike the others: progress, table, metrics.
+"""The state of ranks now, and which are unlike the others: progress, table, metrics.
 
-Never here: figures themselves, which hosts take (``remote.probe``).
+Never here: the figures themselves, which hosts take (``remote.probe``).
 """

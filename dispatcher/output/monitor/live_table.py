@@ -1,7 +1,7 @@
-"""What each rank does now: a fold over events, samples and output. Draws nothing.
+"""The state of each rank now: a fold over events, samples and output, for tables and metrics.
 
-Told on the sinks' thread, asked on another; a lock stands between them. Its size is
-bounded by the ranks: of their output only the last line stays, cut.
+Fed on the sinks' thread, read on another, with a lock. Its size is bounded by the ranks: of their
+output only the last line is kept, cut.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from dispatcher.core.events import run_events as ev
@@ -96,13 +96,6 @@ class _Rank:
     sample: RankSample | None = None
 
 
-@dataclass
-class _Hosts:
-    names: Sequence[str]
-    gpus: dict[int, dict[int, GpuSample]] = field(default_factory=dict)
-    late: set[int] = field(default_factory=set)
-
-
 class Table(Sink):
     """hosts: node -> name. slow: tells of slow ranks, in words."""
 
@@ -113,7 +106,9 @@ class Table(Sink):
         slow: Callable[[], tuple[str, ...]] = tuple,
     ) -> None:
         self._slow = slow
-        self._hosts = _Hosts(hosts)
+        self._hosts = hosts
+        self._gpus: dict[int, dict[int, GpuSample]] = {}
+        self._late: set[int] = set()
         self._clock = clock
         self._ranks: dict[int, _Rank] = {}
         self._tails: dict[int, tuple[int, bytes]] = {}  # rank -> its last stream, and what it said
@@ -162,8 +157,8 @@ class Table(Sink):
                 for sample in event.ranks:
                     if sample.rank in self._ranks and self._ranks[sample.rank].alive:
                         self._ranks[sample.rank].sample = sample
-                self._hosts.gpus[event.node] = {gpu.index: gpu for gpu in event.gpus}
-                (self._hosts.late.add if event.late else self._hosts.late.discard)(event.node)
+                self._gpus[event.node] = {gpu.index: gpu for gpu in event.gpus}
+                (self._late.add if event.late else self._late.discard)(event.node)
 
     def picture(self) -> Picture:
         """How far the run is; from any thread."""
@@ -181,14 +176,14 @@ class Table(Sink):
                 local = seats.get(seat, 0)
                 seats[seat] = local + 1
                 rows.append(self._row(rank, known, local, now))
-            late = tuple(self._hosts.names[node] for node in sorted(self._hosts.late))
+            late = tuple(self._hosts[node] for node in sorted(self._late))
             return Snapshot(picture, tuple(rows), late, self._slow())
 
     def _row(self, rank: int, known: _Rank, local: int, now: float) -> Row:
         sample = known.sample
         state = STATES.get(sample.state, sample.state) if sample is not None else known.state
         return Row(
-            rank, self._hosts.names[known.node], local, known.pid, state,
+            rank, self._hosts[known.node], local, known.pid, state,
             cpu=self._shares.of.get(rank),
             rss=None if sample is None else sample.rss,
             gpu=self._gpu(known.node, sample) if known.alive else None,
@@ -202,7 +197,7 @@ class Table(Sink):
     ) -> tuple[float | None, float | None, float | None] | None:
         if sample is None or not sample.own:
             return None
-        found = self._hosts.gpus.get(node, {}).get(sample.own[0])
+        found = self._gpus.get(node, {}).get(sample.own[0])
         return None if found is None else (found.utilisation, found.used, found.watts)
 
 

@@ -1,10 +1,8 @@
-"""What each rank does, as text that Prometheus reads: in a file, or at a local socket.
+"""The state of each rank as text for Prometheus: in a file, or at a local socket.
 
-Every ``every`` seconds the table (``table``) is written down: a file is replaced at once and never
-half there, as node_exporter's textfile collector wants it; at a socket each caller gets the
-text as an HTTP answer, and is not waited for. Nothing listens on a network port.
-
-The text: https://prometheus.io/docs/instrumenting/exposition_formats/
+A file is replaced at once and never half there, as node_exporter's textfile collector wants it; at
+a socket each caller gets an HTTP answer, and none is waited for. Nothing listens on a network port.
+Format: https://prometheus.io/docs/instrumenting/exposition_formats/
 """
 
 from __future__ import annotations

@@ -1,14 +1,10 @@
-"""Listens to what NCCL says of the network it uses (NCCL_DEBUG=INFO), and tells who is odd.
+"""Reads in the ranks' output which network NCCL uses (NCCL_DEBUG=INFO), and reports odd hosts.
 
-Theory. NCCL's words come in the midst of the ranks' output, so all of it would have to be
-searched; a job that does not let NCCL speak shall not pay for that. Whose settings do not ask
-NCCL to speak is listened to for its first ``FIRST`` bytes only: a program may ask by itself.
-Who does ask is searched for four letters, a block at a time, until every host has named its
-network and ``SETTLED`` seconds brought nothing new. Where some hosts stay silent, what the others
-said is judged after ``SILENT_LIMIT`` seconds.
-
-What is judged is ``checks.nccl_log``; it is loaded when the first such line comes. With
-NCCL_DEBUG_FILE nothing is heard here, and nothing is said.
+To search all output costs time. If NCCL_DEBUG is not set for a host, only the first ``FIRST`` bytes
+of each rank are searched. Else blocks are searched for ``NEEDLE`` until every host has named its
+network and ``SETTLED`` seconds brought nothing new, or ``SILENT_LIMIT`` if some hosts are silent.
+``checks.nccl_log`` judges; it is loaded at the first such line. With NCCL_DEBUG_FILE there is
+nothing to read.
 """
 
 from __future__ import annotations

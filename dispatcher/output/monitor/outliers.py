@@ -1,33 +1,10 @@
-"""Which rank is unlike the others: by CPU and GPU, or by the steps it takes.
+"""Finds ranks that are unlike the others: by CPU and GPU, or by the time that their steps take.
 
-``outliers`` is the one rule for all. The median says what is usual and the median distance from it
-how much is: neither moves when a few ranks are odd, however far they are away. With less than half
-of the ranks odd, the others are not taken for odd ones. All is pure but the two sinks.
-
-By samples (``--sample S``). In a job of equal ranks all do the same, so the shares of CPU or GPU
-that they use are alike; which share is right nobody knows. Where ranks sleep while they wait for
-others the slow one is the busiest; where the wait spins, or a GPU waits, the slow one is rather the
-one that does less. So what is told is that a rank is *apart*, never that it is slow. It is when
-
-* its share is away from the median of all by ``SIGMAS`` deviations, a quarter of the
-  median, and ``LEAST_POINTS`` points, in the same direction ``ROUNDS`` times in a row, and
-* a quarter of the ranks are so at most: else ranks have different parts in the job
-
-A round is over when every host has sent a sample; a host that falls behind by more than ``BEHIND``
-samples is left out of it. Shares of CPUs have no upper end, those of GPUs are of the GPU of the
-rank. ``SampleOutliers`` feeds ``OutlierRounds`` and tells each rank once an attempt.
-
-By lines that each rank writes once a step. A rank that is slow slows all: the others wait for it in
-their next collective. What its line tells depends on where the line is written:
-
-* with the seconds that its own part took in it (a group of the pattern): these are compared
-* before the others are waited for: all have the same pace, but its lines come *late*, by as
-  much as it is slower
-* by ranks that do not wait for each other: its lines come at a slower pace
-
-A line after the wait, without a figure, tells nothing; then nothing is said. A rank is called
-slow when over its last ``WINDOW`` steps (``LEAST_STEPS`` at least) it takes ``RATIO`` times the
-median of all ranks. ``StepLines`` feeds ``Steps`` from the ranks' output.
+``outliers`` is the one rule for all, from medians and median distances, which a few odd ranks do
+not move. ``SampleOutliers`` uses it on samples (``--sample``): a rank is apart if it differs in the
+same direction ``ROUNDS`` times in a row; a round is over when every host has sent a sample, or one
+is ``BEHIND`` samples ahead. ``StepLines`` uses it on lines that each rank writes once a step
+(``--step-line``). docs/design/hangs.md says what may be concluded from each.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The screen: lines with labels, the footer, the full-screen table, and who may write when.
+"""The screen: lines with labels, the footer, the full-screen table, questions.
 
-Never here: what the lines say (``output.text``).
+Never here: the words of these lines (``output.text``).
 """

@@ -1,13 +1,10 @@
 """The terminal while a secret is asked there: ``Asking`` asks, ``TtyLock`` holds others off.
 
-Always at /dev/tty, so that neither standard input nor output need be the terminal. Not getpass: it
-cannot be called off from another thread, and a run that is ended meanwhile must not leave a
-terminal that echoes nothing.
-
-The rest goes on while somebody types. Where a footer or table is drawn, it is taken away first and
-not drawn before the answer. Lines are shown all the same: each wipes the prompt, which stands again
-below it, so that none of them goes on behind a prompt. A process has one terminal, so there is one
-lock, ``OURS``, and one question at a time.
+Always at /dev/tty, so standard input and output can be anything. getpass cannot be called off from
+another thread, and a run that ends then must not leave a terminal without echo. A footer is
+taken away first, and not drawn before the answer. Lines are still shown: each wipes the
+prompt, which is written again below it. A process has one terminal, so there is one lock, ``OURS``,
+and one question at a time.
 """
 
 from __future__ import annotations

@@ -1,10 +1,7 @@
-"""The live footer in words and colours, drawn with rich. Pure: a picture in, lines out.
+"""The live footer and the panel at the end, drawn with rich. Pure: a picture in, lines out.
 
-Loaded when the first footer is drawn, not before: rich takes longer to load than
-a short run takes.
-
-The panel sets the end of a run off from its output: its lines are neither wrapped nor framed at
-their sides, for hints are there to be copied.
+rich takes longer to load than a short run takes, so this is loaded when the first footer is drawn.
+Lines of the panel are neither wrapped nor framed at their sides: its hints are there to be copied.
 """
 
 from __future__ import annotations

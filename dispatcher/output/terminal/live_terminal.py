@@ -1,15 +1,10 @@
-"""A terminal with something live below the lines: a footer that is replaced, never scrolled.
+"""A terminal with a footer below the lines, which is replaced and never scrolls.
 
-One thread writes everything, and each write takes the footer away, adds whole
-lines and puts the footer back, so a line is never torn. No mode of the terminal
-is changed, the cursor stays visible, no other screen is used: so there is nothing
-to restore, however dispatch ends, even by SIGKILL. The cursor always stands at the
-start of the line below the footer.
-
-Unless the user presses Enter: the terminal echoes a line end, and the footer stands one line
-higher than we left it. Since nobody reads what is typed, the number of whole lines that wait
-to be read (FIONREAD) tells us; rather too few of them than too many, for to wipe a line
-too many would take one of the ranks'.
+One thread writes everything. Each write takes the footer away, adds whole lines and puts the footer
+back, so no line is torn. No mode of the terminal is changed, the cursor stays visible, no other
+screen is used: nothing has to be restored, not even after SIGKILL. If the user presses Enter, the
+terminal echoes a line end and the footer is one line higher; FIONREAD says how many such lines
+wait. One line too few is wiped rather than one too many, which would be a rank's.
 """
 
 from __future__ import annotations

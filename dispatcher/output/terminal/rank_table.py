@@ -1,11 +1,11 @@
 """The table of all ranks on a terminal's other screen: ``dispatch top``.
 
 ``TableView`` follows the keys and draws a moment of the run (``live_table.Snapshot``) on an
-``AltScreen``, whose descriptor is our own (the terminal opened once more by its name): it can be
-made non-blocking without changing the user's shell, so a paused terminal costs pictures, and holds
-nobody. Echo and line mode are off while we draw; signals stay on, so Ctrl-C, Ctrl-Z and Ctrl-S do
-what they always do. ``leave`` gives back what was changed. Only SIGKILL leaves the terminal
-changed, as with any full-screen program: reset(1).
+``AltScreen``, whose descriptor is our own (the terminal opened by its name): it can be made
+non-blocking without changing the user's shell, so a paused terminal costs pictures and no time.
+Echo and line mode are off while we draw; signals stay on, so Ctrl-C, Ctrl-Z and Ctrl-S do what they
+always do. ``leave`` gives back what was changed. Only SIGKILL leaves the terminal changed, as with
+any full-screen program: reset(1).
 """
 
 from __future__ import annotations
@@ -259,7 +259,8 @@ def _status(view: ViewState, total: int, seen: int) -> Text:
 
 def table(rows: Sequence[Row], everyone: Sequence[Row], sort: str = "") -> list[Text]:
     """Heading and ``rows``; columns as wide as ``everyone`` needs, so that scrolling keeps them."""
-    columns = [(title, right, cell) for title, right, cell, there in _COLUMNS if there(everyone)]
+    gpus = any(row.gpu is not None for row in everyone)
+    columns = _COLUMNS if gpus else [one for one in _COLUMNS if one[0] not in _OF_GPUS]
     wide = [max([len(title), *(len(cell(row)) for row in everyone)]) for title, _, cell in columns]
     heading = Text(style="bold")
     lines = [heading]
@@ -309,35 +310,22 @@ def _percent(value: float | None) -> str:
     return "-" if value is None else f"{value:.0f}%"
 
 
-def _silence(row: Row) -> str:
-    return "-" if row.silence is None else duration(round(row.silence))
-
-
-def _always(rows: Sequence[Row]) -> bool:
-    return True
-
-
-def _any_gpu(rows: Sequence[Row]) -> bool:
-    return any(row.gpu is not None for row in rows)
-
-
-#: title, whether numbers stand to the right, what stands there, and when there is such a column
-_COLUMNS: list[
-    tuple[str, bool, Callable[[Row], str], Callable[[Sequence[Row]], bool]]
-] = [
-    ("RANK", True, lambda row: name(row.rank), _always),
-    ("HOST", False, lambda row: sanitize_text(row.host), _always),
-    ("LOCAL", True, lambda row: str(row.local), _always),
-    ("PID", True, lambda row: "-" if row.pid is None else str(row.pid), _always),
-    ("STATE", False, lambda row: row.state, _always),
-    ("CPU", True, lambda row: _percent(row.cpu), _always),
-    ("RSS", True, lambda row: _size(row.rss), _always),
-    ("GPU", True, lambda row: _gpu(row, 0, _percent), _any_gpu),
-    ("GMEM", True, lambda row: _gpu(row, 1, _size), _any_gpu),
-    ("POWER", True, lambda row: _gpu(row, 2, lambda w: "-" if w is None else f"{w:.0f}W"),
-     _any_gpu),
-    ("SILENCE", True, _silence, _always),
-]  # fmt: skip
+#: title, whether cells are aligned right, and the cell of a row
+_COLUMNS: list[tuple[str, bool, Callable[[Row], str]]] = [
+    ("RANK", True, lambda row: name(row.rank)),
+    ("HOST", False, lambda row: sanitize_text(row.host)),
+    ("LOCAL", True, lambda row: str(row.local)),
+    ("PID", True, lambda row: "-" if row.pid is None else str(row.pid)),
+    ("STATE", False, lambda row: row.state),
+    ("CPU", True, lambda row: _percent(row.cpu)),
+    ("RSS", True, lambda row: _size(row.rss)),
+    ("GPU", True, lambda row: _gpu(row, 0, _percent)),
+    ("GMEM", True, lambda row: _gpu(row, 1, _size)),
+    ("POWER", True, lambda row: _gpu(row, 2, lambda w: "-" if w is None else f"{w:.0f}W")),
+    ("SILENCE", True, lambda row: "-" if row.silence is None else duration(round(row.silence))),
+]
+#: columns that are shown if a rank has a GPU
+_OF_GPUS = ("GPU", "GMEM", "POWER")
 
 
 #: seconds between two pictures

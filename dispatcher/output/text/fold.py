@@ -1,15 +1,10 @@
-"""Equal output of many, said once: whole blocks, or lines while they stream by. And hosts with
-the same trouble, told once with one hint. Pure.
+"""Folds equal text: whole blocks, lines while they come, and hosts with the same trouble. Pure.
 
-``gather`` is for output that is complete (one block a host). ``Folding`` is for
-lines that are still coming: a line waits a short time for the others to say
-the same. Every speaker's lines keep their order, so a line may join an earlier
-equal one only if nothing its speaker said since would be passed by it.
-A speaker is any value that can be a key: a rank, a host's name.
-
-200 hosts that refuse a connection differ in their names and addresses only (``grouped``). What
-differs by host stands as ``{host}``, ``{address}``, ``{fingerprint}`` or ``{line}`` where hosts
-with different texts share a row; each one's own text is told by ``-v``.
+``gather`` folds complete output, one block a host. ``Folding`` folds lines that are still coming: a
+line waits a short time for the others to write the same. Each speaker's lines keep their order, so
+a line joins an earlier equal one only if it passes none of its speaker's lines. ``grouped`` folds
+hosts with the same trouble: their own names, addresses, fingerprints and line numbers become
+``{host}``, ``{address}``, ``{fingerprint}``, ``{line}``.
 """
 
 from __future__ import annotations

@@ -1,11 +1,12 @@
-"""What a rank wrote about its own end: the one line that says why, out of its last lines. Pure.
+"""Finds in the last lines of a rank the line that says why it ended. Pure.
 
 A runtime says why it ends a program in a form that it keeps: Python's tracebacks (chained, grouped,
 of a DataLoader's worker), its faulthandler, C++, glibc, AddressSanitizer, Rust, Go, Fortran, MPI
 libraries, shells. The last one counts that can have ended a program in this way: if a signal ended
-the rank, an earlier Python traceback is not the cause. What comes after the end proper is passed
-over: frames of C++, what destructors and threads raise at the interpreter's end, and the traceback
-of a launcher whose child failed. The text is a host's word: bounded here, sanitized where shown.
+the rank, an earlier Python traceback is not the cause. Lines after the end proper are passed over:
+frames of C++, what destructors and threads raise at the interpreter's end, and the traceback of a
+launcher whose child failed. The text is a host's word: bounded by this module, sanitized where it
+is shown.
 """
 
 from __future__ import annotations

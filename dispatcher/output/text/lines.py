@@ -1,11 +1,11 @@
 r"""Whole lines out of chunks, of any length, within bounded memory.
 
-A line ends at LF or CR LF. What stands before a lone CR is overwritten by what follows, as on a
+A line ends at LF or CR LF. Text before a lone CR is overwritten by the text after it, as on a
 terminal: of ``10%\r20%\r30%\n`` the line is ``30%``; until its end comes, ``20%`` is its *state*.
 For a person, on a terminal, a line longer than the limit comes in pieces, each but the last with
 ``CONTINUED`` behind it. For a program it stays whole: its beginning waits in ``Spill``, a file that
-all such lines share. The file has no name, so it is gone with the process, and nobody else can
-open it. A line that finds no room there comes in pieces, too.
+all such lines share. The file has no name, so it is gone with the process, and no other can open
+it. A line that finds no room there comes in pieces, too.
 """
 
 from __future__ import annotations

@@ -1,12 +1,9 @@
-r"""What a host sent, made fit for a terminal; pure.
+r"""Makes bytes from a host fit for a terminal. Pure.
 
-Everything that comes from a host (output, its name, a banner, an error's text)
-is data. Colour and weight (SGR, ``ESC [ ... m``) pass; every other control
-character, escape sequence, bidirectional control and invalid byte is shown as
-text: ESC becomes ``\x1b``, a bad byte ``\xff``. So no title is set, no clipboard
-written, no question answered into the user's shell, no text shown in another
-order than it was written. The result is idempotent and bounded: no state is
-kept from one call to the next, so no sequence can be hidden by being split.
+Everything that comes from a host (output, its name, a banner, an error's text) is data. Colour and
+weight (SGR, ``ESC [ ... m``) pass. Every other control character, escape sequence, bidirectional
+control and invalid byte becomes visible text: ESC ``\x1b``, a bad byte ``\xff``. The result is
+idempotent and bounded. No state is kept between calls, so no sequence can be hidden by being split.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Where the ranks are, in words and in files.
+"""Where the ranks are, as lines and as files.
 
-``stack_lines`` is short, for the verdict and for who asks; the file ``stacks-N.txt`` has every
-group's frames and every rank's text as it came. What NCCL and torch said goes to files beside it.
+``stack_lines`` is short, for the verdict and for ``dispatch stacks``. ``stacks-N.txt`` has every
+group's frames and every rank's text as it came; the words of NCCL and torch go to files beside it.
 """
 
 from __future__ import annotations

@@ -1,11 +1,9 @@
-"""What happened before the cause of a verdict and after it, in the order in which it happened.
+"""The verdict's lines before and after the cause, and the last words of ranks.
 
-Pure, as ``verdict_text`` is, which tells the cause itself: ranks that had ended well before, what
-became of the others, and which of it was dispatch's own doing. Whatever is told is told once, with
-the ranks that it is true of.
-
-What a rank says of its end often tells of another's: ``Connection closed by peer [10.0.0.3]:414``.
-The addresses and the numbers in it are those of ranks and hosts that are known here (``peers``).
+Lines are in the order in which things happened: ranks that had ended well before, how the others
+ended, and which of it dispatch did. Each fact is one line, with the ranks that it is true for. A
+rank often writes of another (``Connection closed by peer [10.0.0.3]:414``): ``peers`` looks up the
+addresses and numbers. ``Tail`` keeps the end of each rank's output and counts its bytes.
 """
 
 from __future__ import annotations
