@@ -23,7 +23,6 @@ from _socket import (
     SOL_SOCKET,
     getaddrinfo,
     if_nameindex,
-    inet_ntoa,
     socket,
 )
 from fcntl import ioctl
@@ -34,7 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-SIOCGIFFLAGS, SIOCGIFADDR = 0x8913, 0x8915
+SIOCGIFFLAGS = 0x8913
 #: bytes of a file that is summed
 SUM_LIMIT = 256 << 20
 TCP_NODELAY = 1
@@ -76,26 +75,16 @@ def netdevs() -> str:
     """``netdev NAME flags= mtu= speed= type= lower= addresses=``, a line each, in kernel's order.
 
     flags are hexadecimal; lower: what a bond, bridge or VLAN lies on; the addresses are those that
-    the interface itself has.
+    the interface itself has, link-local ones left out.
     """
-    six: dict[str, list[str]] = {}
-    try:
-        with open("/proc/net/if_inet6") as file:
-            for line in file:
-                digits, *_, name = line.split()
-                groups = [digits[at : at + 4] for at in range(0, 32, 4)]
-                six.setdefault(name, []).append(":".join(groups))
-    except OSError:
-        pass
+    from dispatcher.remote.host import host_facts
+
     lines = []
     probe = socket(AF_INET, SOCK_DGRAM)
     for _, name in if_nameindex()[:256]:
-        request = name.encode().ljust(40, b"\0")
-        flags, found = 0, []
+        flags, request = 0, name.encode().ljust(40, b"\0")
         try:
-            raw = ioctl(probe.fileno(), SIOCGIFFLAGS, request)
-            flags = int.from_bytes(raw[16:18], "little")
-            found.append(inet_ntoa(ioctl(probe.fileno(), SIOCGIFADDR, request)[20:24]))
+            flags = int.from_bytes(ioctl(probe.fileno(), SIOCGIFFLAGS, request)[16:18], "little")
         except OSError:
             pass
         words = ["netdev", name, "flags=%x" % flags]
@@ -111,7 +100,7 @@ def netdevs() -> str:
             links = []
         lower = ",".join(link[6:] for link in links if link[:6] == "lower_")
         words += ["lower=" + lower] if lower else []
-        words.append("addresses=" + ",".join(found + six.get(name, [])))
+        words.append("addresses=" + ",".join(host_facts.addresses_of(name.encode())))
         lines.append(" ".join(words))
     probe.close()
     return "\n".join(lines)

@@ -92,10 +92,6 @@ class TestReadings:
     def test_network_devices(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """As the kernel has them, here of a host with three, of which one tells little."""
         files = {
-            "/proc/net/if_inet6": (
-                "fd000000000000000000000000000010 03 40 00 80 ib0\n"
-                "fe80000000000000021122fffe334455 03 20 20 80 ib0\n"
-            ),
             "/sys/class/net/lo/mtu": "65536\n", "/sys/class/net/lo/type": "772\n",
             "/sys/class/net/ib0/mtu": "4092\n", "/sys/class/net/ib0/speed": "200000\n",
             "/sys/class/net/ib0/type": "32\n",
@@ -110,7 +106,6 @@ class TestReadings:
             assert len(name) == 40
             answers = {
                 (b"lo", probes.SIOCGIFFLAGS): bytes(16) + b"\x49\x10" + bytes(22),
-                (b"lo", probes.SIOCGIFADDR): bytes(20) + b"\x7f\0\0\1" + bytes(16),
                 (b"ib0", probes.SIOCGIFFLAGS): bytes(16) + b"\x03\x00" + bytes(22),
             }
             answer = answers.get((name.rstrip(b"\0"), request))
@@ -129,12 +124,13 @@ class TestReadings:
         monkeypatch.setattr(probes, "open", opened, raising=False)
         monkeypatch.setattr("os.listdir", listed)
         monkeypatch.setattr(probes, "ioctl", asked)
+        known = {b"lo": ["127.0.0.1"], b"ib0": ["10.0.0.1", "fd::1"]}
+        monkeypatch.setattr(host_facts, "addresses_of", lambda name: known.get(name, []))
         devices = [(1, "lo"), (5, "ib0"), (3, "eth9")]
         monkeypatch.setattr(probes, "if_nameindex", lambda: devices)
         assert probes.netdevs().splitlines() == [
             "netdev lo flags=1049 mtu=65536 type=772 addresses=127.0.0.1",
-            "netdev ib0 flags=3 mtu=4092 speed=200000 type=32 lower=e0,e1 addresses="
-            "fd00:0000:0000:0000:0000:0000:0000:0010,fe80:0000:0000:0000:0211:22ff:fe33:4455",
+            "netdev ib0 flags=3 mtu=4092 speed=200000 type=32 lower=e0,e1 addresses=10.0.0.1,fd::1",
             "netdev eth9 flags=0 addresses=",
         ]
         files.clear()
