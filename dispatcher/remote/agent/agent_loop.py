@@ -1,10 +1,7 @@
 """The agent's one loop: bytes in and out, ranks reaped, deadlines kept.
 
-Two lanes lead out: control frames always go before output frames, and output
-is read from the ranks only while there is credit and the lane is short. So a
-slow launcher holds the ranks back through their own pipes, memory stays
-bounded, and a kill or a heartbeat never waits behind output.
-
+Control frames always go before output frames. Output is read from the ranks only while there is
+credit and little of it waits, so a slow launcher holds the ranks back through their own pipes.
 Longer than other modules: every descriptor and every action of the agent meets here.
 """
 
@@ -349,10 +346,7 @@ class Loop:
             self.do_send("notice", {"text": "nothing is sampled: %s" % error.strerror})
 
     def spawn(self, rank: int, argv: list[bytes], env: dict[bytes, bytes], cwd: bytes) -> Process:
-        """Start one rank, with its PMI connection and its input if it has them.
-
-        Raises: SpawnError.
-        """
+        """Start one rank, with its PMI connection and its input. Raises: SpawnError."""
         keep = stdin = -1
         try:
             if self.pmi is not None:

@@ -1,14 +1,11 @@
 """The second process on a host: it watches the agent, and sweeps when the agent cannot.
 
-The first process forks at once (``fork_guardian``). The child becomes the agent; the
-parent stays as its *guardian* and does almost nothing; by ``GuardianPipe`` the agent gives it
-signs of life::
+The first process forks at once. The child becomes the agent; the parent stays as its *guardian*
+and hears signs of life through ``GuardianPipe``::
 
     sshd -- guardian (subreaper) -- agent (subreaper) -- ranks -- what they start
 
-What ends the job when either is killed, stopped or stuck is told in ``docs/design/endings.md``.
-Both must be subreapers: an orphan goes to the nearest one above that lives. The
-agent has a session of its own, so that no signal to a group meets both.
+``docs/design/endings.md`` says what follows when either is killed, stopped or stuck.
 """
 
 from __future__ import annotations
@@ -168,8 +165,8 @@ class GuardianPipe:
     def expect(self, silence: float, lifeline_grace: float, late: float, folder: str) -> None:
         """Say what to expect of us, and the ``folder`` that should not outlive us.
 
-        silence: seconds without a sign of life after which we are stuck. late: those after which
-        it is to look by itself whether the launcher's machine answers; 0: never.
+        silence: seconds without a sign of life after which we are stuck; late: those after which
+        it looks by itself whether the launcher's machine answers, 0: never.
         """
         self.expected = silence + SLACK, lifeline_grace + SLACK, late, folder
         self.watch_peer(True)

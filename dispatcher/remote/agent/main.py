@@ -16,9 +16,7 @@ if TYPE_CHECKING:
 def main() -> NoReturn:
     """Serve the link on descriptors 0 and 1 until the job is over; exits.
 
-    The link is moved to other descriptors first, so that a stray print (of a
-    library, of an interpreter warning) lands on standard error and can never
-    stand between two frames.
+    The link moves to other descriptors first: a stray print then lands on standard error.
     """
     link_in = os.dup(0)
     link_out = os.dup(1)

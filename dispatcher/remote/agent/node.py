@@ -1,7 +1,6 @@
 """What the agent does and when: a pure machine with no I/O, no clock and no descriptors.
 
-``handle(event, now)`` takes what happened and returns what to do; ``agent_loop``
-carries it out. Times are seconds of one monotonic clock that the caller reads.
+``handle(event, now)`` takes what happened and returns what to do; ``agent_loop`` does it.
 
 ::
 
@@ -11,28 +10,22 @@ carries it out. Times are seconds of one monotonic clock that the caller reads.
       |                     |                     |
       +---------------------+---------------------+-- lifeline lost --> dying --> over
 
-Rules (named in tests):
-
 * N-1  nothing is started after the lifeline is lost or the job is finished
-* N-2  a lost lifeline (end of the link, silence beyond the lease, a signal to
-  the agent) ends every rank: TERM and CONT, then KILL of all descendants after
-  ``lifeline_grace`` seconds, or as soon as every rank has ended
+* N-2  a lost lifeline (end of the link, silence beyond the lease, a signal to the agent) ends
+  every rank: TERM and CONT, then KILL of all descendants after ``lifeline_grace`` seconds, or as
+  soon as every rank has ended
 * N-3  every rank that was spawned is reported ``exited`` exactly once
-* N-4  a rank's pipes are cut ``DRAIN`` seconds after its exit when another
-  process still holds them and output is not being held back for credit
+* N-4  a rank's pipes are cut ``DRAIN`` seconds after its exit when another process still holds
+  them and output is not being held back for credit
 * N-5  a further attempt is prepared only when nothing of the last one is left
-* N-7  where the launcher asks for it (``watch``): when its pings are late and its machine
-  acknowledges nothing more, that is a lost lifeline as well, long before the lease runs out
 * N-6  from ``pause`` to ``resume`` the ranks are stopped and the lease does not run; the end
   of the link counts all the same
+* N-7  after ``watch``: pings that are late, while the launcher's machine acknowledges nothing,
+  are a lost lifeline long before the lease runs out
 
 Events (tuples): ("order", message) · ("spawned", [[rank, pid]]) ·
 ("exited", rank, status, why) · ("drained", rank) · ("lifeline", why) · ("swept", killed, left) ·
-("tick",).
-Actions (tuples): ("send", type, fields) · ("prepare", message) · ("probe", message) ·
-("start", message) · ("spawn", message) · ("sample", message) · ("signal", ranks, signum) ·
-("sweep",) · ("credit", count) · ("cut", rank) · ("pmi", message) · ("alive",) · ("exit", code) ·
-("watch",) · ("watch_peer", on) · ("ask_peer", first).
+("tick",). Actions (tuples) are the ``do_*`` of ``agent_loop``.
 """
 
 from __future__ import annotations

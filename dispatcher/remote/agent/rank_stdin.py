@@ -1,9 +1,7 @@
 """The ranks' standard input: what the launcher reads, written to the pipes of those who want it.
 
-One copy is held for all readers on this host: from the first byte that one of
-them has not taken, to the last that came. The slowest living reader sets the pace, and one that
-leaves holds nobody back (``docs/design/stdin.md``). The end of input is the close of the pipe.
-What a pipe does not take waits for the poll. Loaded only when a rank of this host is to read.
+One copy is held for all readers of this host; the slowest living one sets the pace
+(``docs/design/stdin.md``). Loaded only when a rank of this host is to read.
 
 Actions (tuples): ("send", type, fields) · ("taken", bytes of credit for the launcher).
 """

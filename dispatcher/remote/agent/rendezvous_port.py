@@ -1,9 +1,7 @@
 """Where the ranks meet: a port kept free on node 0, and proof that an address reaches it.
 
-The port is bound by node 0's agent for the whole job, never listening, which lets a program that
-sets SO_REUSEADDR listen on it. Before any rank starts the agent listens there itself, and the
-other agents must be told the run's token at a candidate address. ``docs/design/rendezvous.md``
-says why. Source: socket(7), ip(7).
+Node 0's agent binds the port for the whole job, and listens there only before ranks start, to tell
+the other agents the run's token (``docs/design/rendezvous.md``). Source: socket(7), ip(7).
 """
 
 from __future__ import annotations
@@ -20,11 +18,7 @@ AGAIN = 0.25
 
 
 class RendezvousPort:
-    """Node 0's side: ``port`` reserved; listening until ``close_listener``.
-
-    port: the one to reserve; 0 for any that is free.
-    Raises: OSError if it cannot be bound.
-    """
+    """Node 0's ``port`` (0: any), reserved; heard until ``close_listener``. Raises: OSError."""
 
     def __init__(self, token: bytes, port: int = 0) -> None:
         self.token = token
@@ -88,9 +82,7 @@ def _reusable(family: int) -> _socket.socket:
 def probe(addresses: list[str], port: int, token: bytes, seconds: float) -> list[str]:
     """Which of the numeric ``addresses`` answer at ``port`` with ``token``, in the given order.
 
-    All are tried at once. The call ends when all have answered or failed, or
-    after ``seconds``. As long as none is reached those that failed are tried
-    again: where a thousand hosts call one, neighbours and queues are full.
+    All are tried at once, and again while none is reached, for ``seconds`` at most.
     """
     end = monotonic() + seconds
     asked = addresses

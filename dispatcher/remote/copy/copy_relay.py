@@ -1,12 +1,9 @@
 """An inner host of a tree: passes the files on to the hosts below it, by the system's ssh.
 
-Sent only when there is a tree. Each child gets the same program and list, says what it
-needs, and is fed from our own files as they grow, so bytes flow through all levels at once.
-The list holds the sender's SHA-256 of every file: a child takes nothing from us that the
-root did not have. Our own files get their names when the children are fed.
-
-A child that cannot be reached, has no Python, fails or makes no progress is told of, with
-all below it; the root serves them itself. What is read from a child is bounded.
+Sent only when there is a tree. Each child gets the same program and list, says what it needs,
+and is fed from our own files as they grow. The list holds the sender's SHA-256 of every file, so a
+child takes nothing from us that the root did not have. A child that cannot be reached, fails or
+makes no progress is told of, with all below it; the root serves them itself.
 """
 
 from __future__ import annotations

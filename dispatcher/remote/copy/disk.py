@@ -1,10 +1,7 @@
 """What both ends of a copy do with a disk, and the end that has the files: their bytes in frames.
 
-A *stage* is a folder beside the destination that a copy works in; a *part* is a large file
-under a name made of what it is. Both are locked by whoever fills them, so the next copy can
-tell the living from the dead. A file system without locks counts everything as living.
-
-It stays one file: what one end leaves on a disk is what the other end, or the next copy, finds.
+A *stage* is a folder beside the destination that a copy works in; a *part* is a large file under a
+name made of what it is. A copy locks both while it fills them; the next copy removes dead ones.
 """
 
 from __future__ import annotations

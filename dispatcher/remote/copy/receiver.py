@@ -1,11 +1,7 @@
 """The end that wants the files: what of a list it needs, and how they get their names.
 
-Nothing stands under its final name before all of it is here and its SHA-256 is
-the sender's: it comes into a *stage* or a *part* (``disk``) and is renamed from there, a tree
-that is new in one step, otherwise file by file (``docs/design/exec.md``).
-
-It stays one file: each step, from the first look to the last name, goes by what those before it
-have found.
+A file comes into a *stage* or a *part* (``disk``). It is renamed from there when all of it is here
+and its SHA-256 is the sender's; a tree that is new in one step (``docs/design/exec.md``).
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Paths with wildcards: what they stand for on a host, and whether a name can be one of theirs.
 
-As in shells: ``*`` and ``?`` stand for anything in a name, but not for a dot at its beginning, and
-``[a-c]`` for one of these; a slash is only ever itself. The host finds the files, and whoever
-asked judges by the same rules whether each that comes was asked for. Sent only where it is needed.
+As in shells: ``*`` and ``?`` stand for anything in a name but a dot at its beginning, ``[a-c]`` for
+one of these. Both ends judge by the same rules. Sent only where it is needed.
 """
 
 from __future__ import annotations

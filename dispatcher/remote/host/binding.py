@@ -1,9 +1,8 @@
-"""Where this host's CPUs, GPUs and RDMA devices sit, and binding a rank to some; decided elsewhere.
+"""Where this host's CPUs, GPUs and RDMA devices sit, and binding a rank to some of them.
 
-The kernel's own files tell all of it: ``/sys/devices/system/node``, ``numa_node`` of a PCI device.
-What CUDA calls GPU 0 is the first by PCI address, of those that we may open; that is so where they
-are of one model. Which address a device file and a UUID belong to is asked of the driver, whose
-file may be slow, only where not all GPUs are ours or they are named by UUID.
+What CUDA calls GPU 0 is the first by PCI address of those that we may open, if all are of one
+model. The driver's files, which may be slow, are read only where not all GPUs are ours or they are
+named by UUID.
 """
 
 from __future__ import annotations
@@ -28,10 +27,9 @@ def topology(wanted: list[bytes], gpus: int, root: str = "") -> dict[str, Any] |
     wanted: words; ``auto``: None unless there are GPUs and several NUMA nodes; ``core``: cores as
     well; ``uuid``: GPUs by UUID, too; ``nics``: RDMA devices as well. gpus: how many we may open.
 
-    Lists of CPUs are texts as the kernel has them: ``0-3,8``. allowed: those that we may run on.
-    nodes: [number, CPUs] of each NUMA node that has some; cores: the CPUs of each core; gpus, nics:
-    [UUID or name, NUMA node or -1, PCI addresses, host bridge first]; no GPUs where CUDA's order of
-    them is not known.
+    CPUs are texts: ``0-3,8``. allowed: those that we may run on. nodes: [number, CPUs]; cores: the
+    CPUs of each; gpus, nics: [UUID or name, NUMA node or -1, PCI addresses, host bridge first], no
+    GPUs where CUDA's order of them is not known.
     """
     sys = root + "/sys/devices/system/"
     nodes = []
@@ -154,9 +152,8 @@ def _policy(which: int, mode: int, mask: Any) -> None:
 class Bound:
     """While entered, what we start runs on ``cpus`` only, with memory of NUMA ``nodes`` only.
 
-    A fresh process has both from who starts it, and keeps them over execve. nodes: none for the
-    policy that we have ourselves, by the kernel's own default the node of the CPU that first
-    writes. What the kernel refuses stays as it was; ``refused`` says what, in words.
+    nodes: none for the policy that we have ourselves. What the kernel refuses stays as it was;
+    ``refused`` says what, in words.
     """
 
     def __init__(self, cpus: list[int], nodes: list[int]) -> None:

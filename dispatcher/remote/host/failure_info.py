@@ -1,8 +1,6 @@
-"""Why a rank failed, as far as its host can tell: its error file, the OOM killer, the GPU driver;
-and where in the kernel a process hangs that cannot be killed.
+"""Why a rank failed, as its host sees it: its error file, the OOM killer, the GPU driver.
 
-Loaded at the first failure only. What is found are texts for the launcher; it
-takes none of them on trust.
+Loaded at the first failure only. The launcher takes none of these texts on trust.
 """
 
 from __future__ import annotations

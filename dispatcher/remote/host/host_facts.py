@@ -1,7 +1,6 @@
 """What this host is and has, read from the kernel; judged by the launcher, not here.
 
-Every fact is a file or a system call that answers at once: no program is run
-and no name is looked up, so a broken host cannot make the start hang.
+Every fact is a file or a system call that answers at once; no program is run, no name looked up.
 """
 
 from __future__ import annotations
@@ -60,11 +59,7 @@ MOST_CODE, CODE_SECONDS = 64, 0.05
 
 
 def code(folder: bytes) -> list[list[Any]]:
-    """[name, CRC-32] of the Python modules and packages in ``folder``, by name.
-
-    As many as can be read in so short a time, all of a package or none of it: what a slow file
-    system leaves out is not compared.
-    """
+    """[name, CRC-32] of the Python modules and packages in ``folder``, as far as there is time."""
     from time import monotonic
 
     until = monotonic() + CODE_SECONDS
@@ -131,9 +126,8 @@ def identity() -> str:
 def count_gpus() -> int:
     """NVIDIA GPUs that this host's driver shows; 0 without the driver.
 
-    In a container /proc lists all GPUs of the machine while /dev has only those
-    given to it, so /dev decides where it has any. A batch system leaves all in /dev and
-    denies some by a cgroup, which access(2) tells without asking the driver.
+    In a container only /dev tells which are given to it. A batch system may deny some of those by
+    a cgroup, which access(2) tells without asking the driver.
     """
     try:
         devices = [
@@ -182,8 +176,7 @@ MOST_ADDRESSES = 32
 def addresses() -> list[str]:
     """Numeric addresses by which other hosts may reach this one; the ssh one comes first.
 
-    Loopback and link-local addresses are left out. Whether an address really
-    can be reached is proved by ``probe``, not guessed from its look.
+    Loopback and link-local addresses are left out. ``probe`` proves whether one can be reached.
     """
     connection = os.environ.get("SSH_CONNECTION", "").split()
     login = [connection[2].partition("%")[0]] if len(connection) == 4 else []
@@ -255,11 +248,9 @@ def _ipv6(iface: str | None = None) -> list[str]:
 def find_problems(check: dict[str, bytes], cwd: bytes, path: bytes | None) -> list[list[str]]:
     """Problems that would keep the ranks from starting: list of [what, why].
 
-    check: dict of what the plan needs; ``program`` (bytes, looked up in ``path``)
-    must be executable, and the interpreter there that its first line names, if it
-    names one; ``script`` (bytes, relative to ``cwd``) must be readable,
-    ``iface`` (bytes) must name a network interface; with ``mpi`` the program must not
-    be built for an MPI that cannot be served.
+    check: what the plan needs: ``program`` (looked up in ``path``) must be executable, and so must
+    the interpreter that its first line names; ``script`` (in ``cwd``) must be readable; ``iface``
+    must have an address; with ``mpi`` the program must not be built for Open MPI.
     """
     problems = []
     if not os.path.isdir(cwd):
@@ -296,10 +287,7 @@ def find_problems(check: dict[str, bytes], cwd: bytes, path: bytes | None) -> li
 
 
 def _lacks(path: bytes, cwd: bytes) -> bytes:
-    """The interpreter that the first line of a script names, if it is not there; else b"".
-
-    Of such a script execve(2) says that it is not there itself.
-    """
+    """The interpreter that the first line of a script names, if it is not there; else b""."""
     try:
         with open(path, "rb") as file:
             line = file.read(256).split(b"\n")[0]

@@ -1,10 +1,7 @@
 """One rank as a process: spawned in its own session, its output on two pipes.
 
-The environment and the arguments arrive here as bytes and reach ``execve``
-unchanged: no shell, no decoding. A rank is done when it was reaped *and* both
-pipes ended; a pipe kept open by another process is cut off after a while
-(``node`` decides when), so that a forgotten background process cannot hold
-the job.
+Environment and arguments reach ``execve`` as the bytes that came: no shell, no decoding. A rank is
+done when it was reaped *and* both pipes have ended, or were cut (N-4 of ``node``).
 """
 
 from __future__ import annotations
@@ -41,10 +38,9 @@ class SpawnError(Exception):
 
 
 class Process:
-    """A running rank: ``pid``, the read ends of its output ``pipes`` {stream: fd}, its ``counts``.
+    """A running rank: its ``pid`` and the ``pipes`` that are still open, {stream: fd}.
 
-    pipes: what is still open; counts: bytes read from each stream so far; wrote: when the last of
-    them were, its start before the first.
+    counts: bytes read from each stream so far; wrote: when the last of them were.
     """
 
     def __init__(self, rank: int, pid: int, out: int, err: int) -> None:
@@ -65,13 +61,10 @@ def spawn(
     keep: int = -1,
     stdin: int = -1,
 ) -> Process:
-    """Start ``argv`` (list of bytes) with exactly ``env`` (bytes to bytes) in ``cwd`` (bytes).
+    """Start ``argv`` with exactly ``env`` in ``cwd``; returns after a successful execve.
 
-    keep: a descriptor that the rank inherits besides its standard ones; -1 for none.
-    stdin: what becomes its standard input; -1 for /dev/null.
-
-    Returns when the program is running, that is after a successful execve.
-    Raises: SpawnError.
+    keep: a descriptor that the rank inherits besides its standard ones, -1 for none; stdin: what
+    becomes its standard input, -1 for /dev/null. Raises: SpawnError.
     """
     fds: list[int] = []
     parent = os.getpid()

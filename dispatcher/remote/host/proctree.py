@@ -1,9 +1,7 @@
 """Every process below the agent, and how to end them all.
 
-The agent is a *subreaper* (prctl(2) PR_SET_CHILD_SUBREAPER): a process whose
-parent dies becomes our child, even one that made its own session. So the set
-of our descendants in /proc is complete, and killing until it is empty leaves
-nothing behind. Each rank also asks for SIGKILL when the agent dies
+The agent is a *subreaper* (prctl(2)): a process whose parent dies becomes its child, so the
+descendants in /proc are complete. Each rank also asks for SIGKILL when the agent dies
 (PR_SET_PDEATHSIG), which holds because the agent has one thread only.
 """
 
@@ -56,10 +54,9 @@ def signal_with_parent(parent: int, signum: int) -> bool:
 
 
 def allow_tracing(tracer: int) -> None:
-    """Let ``tracer`` and all below it look into this process, as a debugger does.
+    """Let ``tracer`` and all below it look into this process, where Yama's ``ptrace_scope`` is 1.
 
-    With Yama's ``ptrace_scope=1`` none but the parents of a process may; elsewhere this does
-    nothing. It outlives execve, not fork. Source: security/yama/yama_lsm.c, prctl(2).
+    It outlives execve, not fork. Source: security/yama/yama_lsm.c, prctl(2).
     """
     _prctl(PR_SET_PTRACER, tracer, 0, 0, 0)
 
@@ -96,10 +93,7 @@ def descendants(root: int) -> list[int]:
 
 
 def signal_leftovers(group: int, signum: int) -> None:
-    """Send ``signum`` to our descendants in ``group``, whose leader was reaped.
-
-    Its number may belong to somebody else by now, so only what is below us counts.
-    """
+    """Send ``signum`` to our descendants in ``group``, whose leader was reaped."""
     for pid in descendants(os.getpid()):
         try:
             if os.getpgid(pid) == group:
@@ -137,9 +131,7 @@ def exit_status(status: int) -> int:
 def kill_all(reap: Callable[[], None], limit: float = 5.0) -> tuple[set[int], list[int]]:
     """Kill every descendant until none is left or ``limit`` seconds have passed.
 
-    reap: called between rounds to collect zombies. Processes that start others
-    faster than they die are met by looking again after every round.
-    Returns: (set of pids killed, list of pids that would not die).
+    reap: called between rounds. Returns: (set of pids killed, list of pids that would not die).
     """
     me = os.getpid()
     killed: set[int] = set()
@@ -159,10 +151,7 @@ def kill_all(reap: Callable[[], None], limit: float = 5.0) -> tuple[set[int], li
 
 
 def where(pid: int, proc: str = "/proc") -> str:
-    """``D nfs_wait_on_request 74 x86_64``: state, kernel function, system call; "-" unknown.
-
-    The number of a system call means something only with the machine.
-    """
+    """``D nfs_wait_on_request 74 x86_64``: state, kernel function, system call, machine; or "-"."""
     words = []
     for name in ("stat", "wchan", "syscall"):
         try:

@@ -1,9 +1,7 @@
 """Shared memory that killed MPI ranks would leave in /dev/shm: found before, removed after.
 
-MPI libraries remove their segments when they finalize, which a killed rank does
-not. The names say nothing about whose they are, so what our own processes have
-mapped is noted while they live, and removed when all are dead. Only names that
-MPI libraries choose count: a program's own shared memory may be meant to stay.
+Names of segments do not say whose they are. So the agent notes what its own processes have mapped
+while they live. Only names that MPI libraries choose count.
 """
 
 from __future__ import annotations
@@ -44,10 +42,7 @@ def library(pid: int) -> str:
 
 
 def keeps(path: str) -> bool:
-    """Whether the MPI library at ``path`` has a segment from MPI_Init to MPI_Finalize.
-
-    MPICH 5 does. It takes its leave of PMI in an exit handler, long after MPI_Finalize.
-    """
+    """Whether the MPI at ``path`` has a segment from MPI_Init to MPI_Finalize, as MPICH 5 has."""
     try:
         with open(path, "rb") as file:
             return PREFIXES[0] in file.read()

@@ -1,9 +1,7 @@
 """Whether the machine at the other end of our SSH connection answers: the kernel knows.
 
-sshd has the connection, and tells which it is in ``SSH_CONNECTION``; the kernel tells anybody when
-it was last acknowledged there (sock_diag(7)). What a machine acknowledges is its kernel's doing, so
-a launcher that is stopped or gets no CPU still answers, and one that lost its power or its network
-does not, which no heartbeat can tell apart.
+``SSH_CONNECTION`` names the connection, and the kernel tells anybody when it was last acknowledged
+(sock_diag(7)). A launcher that is stopped still acknowledges; a machine without power does not.
 """
 
 from __future__ import annotations

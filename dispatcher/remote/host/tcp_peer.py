@@ -17,9 +17,8 @@ ESTABLISHED = 1
 def user_of(fd: int) -> int:
     """User id of who has the other end of connection ``fd``; -1: unknown, or it has left.
 
-    A socket that nobody has is user 0's in the table. So who has closed its end at once is nobody,
-    whatever it has said. And whoever comes next may have its address: what the table says of that
-    holds only if our own end is joined with it still.
+    A socket that nobody has is user 0's in the table, and its address may be given to another; so
+    the table counts only while our own end is still joined with it.
     """
     link = _socket.socket(fileno=fd)
     try:

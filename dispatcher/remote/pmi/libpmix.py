@@ -1,12 +1,8 @@
 """libpmix as seen through ctypes: its structures, and the few calls that make it serve ranks.
 
-PMIx has no protocol that could be spoken without the library: what goes between it
-and a rank differs from version to version. So the library on the host itself serves, in a
-process of its own (``pmix_server``), through the calls of ``pmix_server.h`` that have been
-the same since version 3. Sizes and offsets here are those of 64-bit Linux.
-
-Lists of nodes and ranks are given as ``raw:...``, to version 3 without the word, never by
-PMIx_generate_regex, whose result may hold NUL bytes.
+Only calls of ``pmix_server.h`` that have been the same since version 3 are used. Sizes and offsets
+are those of 64-bit Linux. Lists of nodes and ranks are given as ``raw:...``, to version 3 without
+the word: what PMIx_generate_regex makes may hold NUL bytes.
 """
 
 from __future__ import annotations

@@ -1,10 +1,8 @@
 """The ranks' PMI connections: a socket each, open from their start to their end.
 
-Each rank inherits one end of a socket pair and finds its number in ``PMI_FD``; or it
-comes to a port, if the user wants that (``pmi_port``). One whose MPI speaks PMIx finds
-the port of a listener; what serves it comes when it knocks there (``pmix_bridge``).
-What is said on the connections is the affair of ``pmi_replies``, which is loaded when a rank
-speaks for the first time: a job without MPI pays for a socket pair and nothing else.
+Each rank inherits one end of a socket pair (``PMI_FD``), or comes to a port (``pmi_port``). If its
+MPI speaks PMIx it finds the port of a listener; what serves it comes when it knocks there
+(``pmix_bridge``). ``pmi_replies`` is loaded when a rank speaks for the first time.
 """
 
 from __future__ import annotations
@@ -72,9 +70,9 @@ class PmiConnections(PmiState):
         env[b"PYTHONPATH"] = b":".join(folders)
 
     def open(self, rank: int) -> tuple[int, dict[bytes, bytes]]:
-        """The end that ``rank`` inherits, and its variables; the caller closes that end.
+        """The end that ``rank`` inherits, -1 if it is to come to the port, and its variables.
 
-        -1 for the end where the rank is to come to the port.
+        The caller closes that end.
         """
         world = self.world_of[rank]
         known = {b"PMI_RANK": b"%d" % (rank - world.first), b"PMI_SIZE": b"%d" % world.job["size"]}

@@ -1,13 +1,8 @@
 """A port on 127.0.0.1 where ranks find the PMI server when they cannot inherit ``PMI_FD``.
 
-A wrapper that starts MPI by way of ``subprocess`` closes the descriptor that the
-rank inherited; the environment it hands down. So ``PMI_PORT`` and ``PMI_ID`` say
-where to come and as whom, and the first line must be ``cmd=initack pmiid=ID``.
-Source: MPICH's ``simple_pmi.c``.
-
-PMI-1 knows no proof of who speaks, and any user of the host can reach the port.
-So only a peer whose socket belongs to our own user is heard, each ID is let in once, and whoever
-else comes is sent away with a notice. What comes before an ID is bounded, and waited for by nobody.
+``PMI_PORT`` and ``PMI_ID`` say where to come and as whom; the first line must be ``cmd=initack
+pmiid=ID``. Any user of the host can reach the port, so only a peer whose socket is our own user's
+is heard, and each ID is let in once. Source: MPICH's ``simple_pmi.c``.
 """
 
 from __future__ import annotations

@@ -1,14 +1,9 @@
 """A spawn request of PMI-1, line by line; loaded when a rank spawns for the first time.
 
-It is the one request of several lines: a segment for each program, begun by
-``mcmd=spawn`` and ended by ``endcmd``, complete when ``spawnssofar`` is
-``totspawns``. Within a segment lines come in any order, arguments are numbered
-from 1, keys from 0, and a value runs to the end of its line. Source: MPICH's
-``src/pmi/src/pmi_msg.c`` and ``pmi_wire.c``.
-
-MPICH writes an argument that has several lines as it is. Such a line has no name
-of ours, so it continues the argument before it; one that looks like a second
-``nprocs=`` cannot be told from a broken request and counts as that.
+It has a segment for each program, from ``mcmd=spawn`` to ``endcmd``, and is complete when
+``spawnssofar`` is ``totspawns``. Within a segment lines come in any order, and a value runs to the
+end of its line. MPICH writes an argument of several lines as it is: a line without a name of ours
+continues the argument before it. Source: MPICH's ``src/pmi/src/pmi_msg.c`` and ``pmi_wire.c``.
 """
 
 from __future__ import annotations

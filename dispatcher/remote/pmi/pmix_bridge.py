@@ -1,8 +1,7 @@
 """The agent's side of PMIx: starts the process that serves, takes its fences to the launcher.
 
-Loaded when a rank has come to the port in its environment for the first time. What
-libpmix contributes to a fence is opaque and crosses hosts as PMI-1's keys do: one packet
-a host goes up, all of them come down. The tag tells such a fence from PMI-1's own.
+Loaded when a rank has come to the port in its environment for the first time. What libpmix
+contributes to a fence crosses hosts as PMI-1's keys do; the tag tells the two apart.
 """
 
 from __future__ import annotations

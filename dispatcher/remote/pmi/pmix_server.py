@@ -1,20 +1,13 @@
 """The process beside the agent in which libpmix serves the ranks; one a host, if they need it.
 
-It is a fork of the agent, so no source travels twice, and has let go of all that is the agent's
-but one socket. It dies with the agent; why it is there, ``docs/design/mpi.md`` says.
-
-::
+It is a fork of the agent and dies with it; why it is there, ``docs/design/mpi.md`` says::
 
     ranks --(the agent's port)--> gate --(libpmix's own)--> libpmix --(fences, aborts)--> agent
-
-libpmix can only listen on ports it opened itself. So each connection to the port in the ranks'
-environment is let in here if it is of our own user, and carried over, byte for byte.
 
 Frames to the agent: up (mpi, pmix, version), connected and finalized (rank), abort
 (rank, code, text), trouble (why, mpi), notice (text); fence (id, members, data) and what
 ``pmix_upcalls`` has, each with its id if it is answered. From it: part (id, data), release (id,
-status, number); world (name, first, hosts [[name, ranks]], nodes, node, apps): one that was
-spawned.
+status, number); world (name, first, hosts [[name, ranks]], nodes, node, apps) of a spawn.
 """
 
 from __future__ import annotations

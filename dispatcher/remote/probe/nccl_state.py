@@ -1,13 +1,11 @@
 """What NCCL and torch know of the ranks of this host: RAS, flight recorders, torch's own dumps.
 
 **RAS** is a thread in each process that uses NCCL (2.24 and later). One answers at NCCL_RAS_ADDR
-for the whole job, and knows which processes are out of reach. All ranks of a host listen at the
-same address (SO_REUSEPORT), so who is asked may be one that is stopped: then ask another time.
-Source: ``src/ras/client_support.cc`` of NCCL 2.30.7.
+for the whole job. All ranks of a host listen there (SO_REUSEPORT), so who is asked may be one that
+is stopped: then ask another time. Source: ``src/ras/client_support.cc`` of NCCL 2.30.7.
 
-**Flight recorders** hold the collectives that a rank has called last. ``sitecustomize`` has a rank
-write them, as JSON, to ``flight-PID.json`` in the ranks' folder when somebody writes to the pipe
-``flight-PID`` there. What torch dumps by itself is a pickle: it is kept as it is.
+**Flight recorders** hold the collectives that a rank has called last; ``sitecustomize`` writes
+them. What torch dumps by itself is a pickle: it is kept as it is.
 """
 
 from __future__ import annotations

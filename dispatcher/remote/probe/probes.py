@@ -1,10 +1,8 @@
 """What a survey can ask of a host that is no file and no command; each call may hang.
 
-``pair``: two hosts measure the way between them: latency, and what arrives in both directions.
-One listens, the other calls three times: to play ping-pong, to send, to receive. Who
-receives keeps the clock, and hangs up when its time is over; who sends stops when it
-notices. So what lies in buffers, or in the queue of a slow link, counts for nobody, and
-no end is waited for. Everything has a deadline; what is late has failed.
+``pair``: two hosts measure latency, and what arrives in both directions. One listens, the other
+calls three times: to play ping-pong, to send, to receive. The receiver keeps the clock and hangs
+up, so what lies in buffers counts for nobody. Everything has a deadline.
 """
 
 from __future__ import annotations
@@ -74,8 +72,7 @@ def summed(path: bytes) -> list[Any]:
 def netdevs() -> str:
     """``netdev NAME flags= mtu= speed= type= lower= addresses=``, a line each, in kernel's order.
 
-    flags are hexadecimal; lower: what a bond, bridge or VLAN lies on; the addresses are those that
-    the interface itself has, link-local ones left out.
+    flags: hexadecimal; lower: what a bond, bridge or VLAN lies on; addresses: not link-local ones.
     """
     from dispatcher.remote.host import host_facts
 
@@ -176,9 +173,8 @@ def free_port() -> int:
 def meet(addresses: list[str], port: int, seconds: float) -> list[list[str]]:
     """[address, what came of it]: the first host listens, all others connect to it.
 
-    What came of it is "" for a connection, else why there was none; the addresses after
-    the first are tried only if that one does not answer for two thirds of ``seconds``.
-    The listener ends when all have called.
+    "" stands for a connection. The addresses after the first are tried only if that one does not
+    answer for two thirds of ``seconds``. The listener ends when all have called.
     """
     end = monotonic() + seconds
     if os.environ.get("DISPATCH_INDEX") == "0":
@@ -204,10 +200,7 @@ def announce(address: str, port: int, until: float) -> str:
 
 
 def await_calls(port: int, callers: int, until: float) -> list[list[str]]:
-    """Take calls at ``port`` of every address until ``callers`` hosts have called; [] or why not.
-
-    Who has called is of no account here: each caller tells that itself.
-    """
+    """Take calls at ``port`` of every address until ``callers`` hosts have called; or why not."""
     for address in ("::", ""):
         try:
             door = listener(address, port)
@@ -237,8 +230,8 @@ def await_calls(port: int, callers: int, until: float) -> list[list[str]]:
 def pair(table: dict[str, list[Any]], seconds: float, limit: float) -> list[Any]:
     """[latency (s), bytes/s received here, what went wrong], as far as this end knows them.
 
-    table: by ``DISPATCH_INDEX`` ["listen" or "call", address, port]: the listener's own, or whom
-    to call; who is not in it rests: []. seconds: to receive. limit: seconds for all of it.
+    table: by ``DISPATCH_INDEX`` ["listen" or "call", address, port]; who is not in it rests: [].
+    seconds: to receive; limit: for all of it.
     """
     if os.environ["DISPATCH_INDEX"] not in table:
         return []

@@ -5,14 +5,9 @@
     agent --- sampler (looks at /proc) --- the one who asks the GPUs, and may hang
                                        --- the one who asks NCCL's RAS, where that is wanted
 
-Theory. The agent's loop never waits, and a look at /proc takes some 10 ms on a host of a
-thousand processes; so a forked child looks, and the agent only passes on what comes through a
-pipe. A driver may hang for ever, so the GPUs are asked by a child of that child: what it
-has said is told as long as it is fresh, and when it is late it is killed, the sample says so,
-and another one is tried a while later. The ranks' figures come all the same.
-
-Both die with their parent (PR_SET_PDEATHSIG), are in one process group, and are not counted
-among what the ranks have left behind.
+The agent's loop never waits. A driver may hang for ever: what asks the GPUs is killed when it is
+late, the sample says so, and another one is tried a while later. All die with their parent, are in
+one process group, and are not counted among what the ranks have left behind.
 """
 
 from __future__ import annotations

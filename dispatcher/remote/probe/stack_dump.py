@@ -1,10 +1,7 @@
 """Where the ranks of this host are in their programs: one report, with what NCCL and torch know.
 
-Taken by the sampler's process, so that the agent never waits, and bounded in time and bytes. All
-ranks are asked at once: by py-spy, else by faulthandler at ``SIGNAL``, which is sent only to a
-process that catches it and has the file for it open, else /proc (``docs/design/hangs.md``).
-Ranks that hang are halted as well for their frames of C, by ``py-spy --native`` or ``gdb``.
-A rank's Python is the first one below its process: the program may be a script that starts it.
+Taken by the sampler's process, bounded in time and bytes (``docs/design/hangs.md``). A rank's
+Python is the first one below its process: the program may be a script that starts it.
 """
 
 from __future__ import annotations

@@ -1,23 +1,18 @@
 """Reads what checks want to know of this host: a process and a deadline for each reading.
 
-Theory. A read may hang in the kernel, where no deadline reaches it (a dead NFS server,
-a GPU that does not answer): so each reading is a child with a pipe, all of them run
-side by side, and at its deadline a child's group is killed and not waited for. What
-is read is bounded and goes home as it is; nothing is understood here.
+A read may hang in the kernel, so each is a child with a pipe, which is killed at its deadline and
+not waited for. A reading is a list: name, kind, argument, seconds, bytes at most. Kinds:
 
-A reading is a list: name, kind, argument, seconds, bytes at most. Kinds:
+=====  ==========================================================================
+run    a command's output and errors; argument: argv (bytes), or a dict of them by
+       the host's name, with "" for all others
+file   the files of glob patterns; argument: list of bytes; packed list of [path, content]
+call   what a function of ``CALLS`` returns, packed; argument: [name, its arguments]
+site   a folder: each executable in it becomes a reading ``NAME/FILE`` of its own
+=====  ==========================================================================
 
-=======  ========================================================================
-run      a command's output and errors; argument: argv (bytes), or a dict of them by
-         the host's name, with "" for all others
-file     the files of glob patterns; argument: list of bytes; packed list of [path, content]
-call     what a function of ``CALLS`` returns, packed; argument: [name, its arguments]
-site     a folder: each executable in it becomes a reading ``NAME/FILE`` of its own
-=======  ========================================================================
-
-Runs alone, without the agent: ``main`` gets the readings, packed, and writes a line with this
-host's time (s since 1970) at once, and at the end one packed dict:
-name -> [status, output, cut]: the exit status, None at the deadline; cut: more was there.
+It runs alone: ``main`` writes a line with this host's time (s since 1970) at once, and at the end
+one packed dict: name -> [exit status (None at the deadline), output, whether more was there].
 """
 
 from __future__ import annotations

@@ -1,22 +1,12 @@
 """What the ranks' processes use of their host, from one look at /proc, and what its GPUs do.
 
-A rank's figures are those of its whole tree: a program that trains has loaders,
-compilers and wrappers (``bash run.sh``) below it, and the process we started may do
-nothing but wait. To the tree belongs what descends from the rank's process, and what is
-still in its session after its parent died. The state is that of the rank's own
-process: whether *it* hangs is the question.
+A rank's figures are those of its whole tree: what descends from its process, and what is still in
+its session after its parent died. The state is that of the rank's own process. CPU time only
+counts up; RSS counts pages that processes share once for each.
 
-CPU time only counts up (time of children that were waited for included), so whoever
-takes two samples knows the share between them; nothing is remembered here but when each
-rank's process was born, so that a number that was given away again is not mistaken for it.
-RSS counts pages that processes share once for each: a bound, not a sum to be trusted.
-
-NVIDIA GPUs are asked by NVML where its library is, else by ``nvidia-smi``. A reading is a list for
-each GPU: index, utilisation in %, bytes used, bytes there are, watts, degrees Celsius, watts at
-most, utilisation of its memory in %, UUID; None for what a GPU does not tell. Either way may hang
-in a driver that is stuck, in a place where no deadline reaches. So ``read_gpus`` is a process of
-its own (see ``sampler``), which whoever waits for it kills when it is late. No GPU is no error:
-then it ends without a word.
+NVML, else ``nvidia-smi``, tells for each GPU: index, utilisation in %, bytes used, bytes there are,
+watts, degrees Celsius, watts at most, utilisation of its memory in %, UUID; None for what it does
+not tell. Either may hang in the driver, so ``read_gpus`` is a process of its own (``sampler``).
 """
 
 from __future__ import annotations

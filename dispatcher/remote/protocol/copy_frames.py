@@ -1,16 +1,13 @@
 """What the two ends of a copy say to each other, and lists of files.
 
-Frames of ``remote.protocol.mux``, all on channel 0, since a copy needs no others::
+Frames of ``remote.protocol.mux``, all on channel 0::
 
     VALUE   a packed value (``remote.protocol.packing``): an order, a list, an answer, a report
-    DATA    bytes of the file whose turn it is
+    DATA    bytes of the file whose turn it is: files come in the order of the list
     START   eight bytes: these many bytes of the file are there already, and were compared
     END     the file's end: the SHA-256 of all of it
     BROKEN  the file cannot be given to its end: why
-    HOLE    eight bytes: so many bytes of the file, at most ``CHUNK``, are zeros in a hole of it
-
-Files come in the order of the list that was sent first, so none is named again. Nothing
-here waits for an answer to one file: a copy has two round trips, however many files it has.
+    HOLE    eight bytes: so many bytes of the file, at most ``CHUNK``, are a hole of it
 """
 
 from __future__ import annotations
@@ -148,10 +145,7 @@ def numbers(values: Iterable[int]) -> str:
 
 
 def numbers_of(text: str, most: int = -1) -> list[int]:
-    """What ``numbers`` wrote; as soon as there are more than ``most``, no longer split.
-
-    Raises: ValueError.
-    """
+    """What ``numbers`` wrote; more than ``most`` are not split. Raises: ValueError."""
     return list(map(int, text.split(None, most)))
 
 
@@ -181,10 +175,7 @@ def starts_of(answer: dict[str, Any]) -> dict[int, tuple[int, str]]:
 
 
 def split(hosts: Sequence[T], branches: int) -> list[list[T]]:
-    """``hosts`` in at most ``branches`` runs of nearly equal length: the branches of a tree.
-
-    The first of a run is its head, through whom the others of it are reached.
-    """
+    """``hosts`` in at most ``branches`` runs of about one length; the first of each is its head."""
     count = min(branches, len(hosts))
     cuts = [len(hosts) * i // count for i in range(count + 1)] if count else []
     return [list(hosts[a:b]) for a, b in zip(cuts, cuts[1:])]

@@ -1,7 +1,7 @@
 """Many commands over one byte stream: channels, with credit for each direction; no I/O.
 
-The pool's daemon speaks it with a launcher, and the relay of a connection tree does. The near
-end numbers the channels and opens them, the far end runs a command in each::
+The pool's daemon speaks it with a launcher, and the relay of a tree does. The near end numbers
+and opens the channels, the far end runs a command in each::
 
     channel:4  kind:1  size:4   body:size                         big endian
 
@@ -17,10 +17,7 @@ MORE_INPUT   near end   4 bytes: how many more bytes of input are welcome
 MORE_OUTPUT  far end    the same of its output, and MORE_ERRORS
 ===========  =========  ======================================================
 
-Kinds from ``OWN`` on mean what each of the two says. What a channel's reader does not take
-must not hold up the others, so each direction has a window (``Credit``), as in SSH.
-
-It travels with the relay: it runs on Python 3.8 and imports as little as that does.
+Kinds from ``OWN`` on are the far end's own. Each direction has a window, as in SSH.
 """
 
 from __future__ import annotations
@@ -57,8 +54,7 @@ def frame(channel: int, kind: int, body: bytes = b"") -> bytes:
 class Frames:
     """Bytes in, frames out; holds one unfinished frame at most.
 
-    largest: bytes of a body at most; most: kind -> the same for those that have a limit of
-    their own.
+    largest: bytes of a body at most; most: kind -> the same for those with a limit of their own.
     """
 
     def __init__(self, largest: int = LARGEST, most: Mapping[int, int] | None = None) -> None:
@@ -95,10 +91,9 @@ class Frames:
 
 
 class Credit:
-    """Bytes of one direction of a channel, as either of its ends counts them.
+    """Bytes of one direction of a channel, as either end counts them: at most ``window`` under way.
 
-    At most ``window`` bytes are sent and not yet taken. One thread may count what passes
-    (``use``) and another what is granted, without a lock.
+    One thread may ``use`` and another ``grant``, without a lock.
     """
 
     def __init__(self, window: int) -> None:
@@ -128,10 +123,7 @@ class Credit:
         self._granted += more
 
     def taken(self, size: int) -> bytes:
-        """So many bytes that came were taken: what is to be granted now, or nothing yet.
-
-        A quarter of the window is granted at once: not a frame for each line.
-        """
+        """So many bytes were taken: what to grant now, a quarter of the window or nothing."""
         self._taken += size
         if self._taken < self._window // 4:
             return b""

@@ -9,9 +9,6 @@ Why not JSON or pickle: ``docs/design/packing.md``. Grammar (a relative of benco
           | 's' length ':' bytes         str, UTF-8 with surrogateescape
           | 'l' value* 'e'               list (tuples are packed as lists)
           | 'd' (string value)* 'e'      dict with str keys, no key twice
-
-``unpack(pack(x)) == x`` for every such value whose text has surrogates only as
-``os.fsdecode`` makes them. Depth is at most 16.
 """
 
 from __future__ import annotations

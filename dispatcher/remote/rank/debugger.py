@@ -4,14 +4,9 @@
 
     terminal == ssh == main() on the host -- unix socket in the rank's folder -- talk() in the rank
 
-``main`` is started on the host as ``python3 -c``. It finds the rank by the variables that it was
-started with, puts this very file into the private folder of the rank's agent and sends the rank a
-signal; ``sitecustomize`` there opens a socket in that folder, waits for a caller, and loads
-this file to talk with it. A rank in ``breakpoint()`` waits there already. No port is opened, and
-who is no user of the rank's reaches neither folder nor socket.
-
-Python 3.7 and the standard library; nothing of dispatch is imported. The signal is answered
-between two lines of Python: a rank that is stuck in C does not answer, and ``main`` says so.
+``main`` finds the rank by its variables, puts this file into the private folder of the rank's agent
+and sends the rank a signal; ``sitecustomize`` there waits at a socket in that folder and loads
+this file to talk. No port is opened. Python 3.7 and the standard library; nothing of dispatch.
 """
 
 from __future__ import annotations

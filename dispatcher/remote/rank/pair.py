@@ -1,19 +1,15 @@
 """One end of a pair of hosts measured by ranks of torch, over NCCL or gloo: a rank's whole program.
 
-It starts as a training job does, by ``dispatcher.comm``. Latency is the median time of an
-all-reduce of 8 bytes. Bandwidth is busbw as nccl-tests have it, bytes / time * 2 (n - 1) / n:
-tensors double in size, then the number of all-reduces does, until a round takes long enough for
-the slowest rank, whose time counts. A wrong sum is a failure. Where a host has several ranks, one
-a GPU, three things are measured: all of them together; those of each host by themselves, with
-tensors up to ``HUGE`` bytes, which NVLinks need; and all *rails* at once. A rail is one local rank
-on both hosts; they reach each other by the card that is near their GPUs. Torch and CUDA cannot be
-asked to stop: when time is up a thread of its own tells what was being done, and ends the process.
+Latency is the median time of an all-reduce of 8 bytes. Bandwidth is busbw as nccl-tests have it,
+of a round that takes long enough for the slowest rank. A wrong sum is a failure. Where a host has
+several ranks, three things are measured: all of them together, those of each host by themselves,
+and all *rails* at once: a rail is one local rank on both hosts. When time is up a thread tells what
+was being done, and ends the process.
 
 The result is a line of standard output, ``MARK`` and JSON: latency (s, there and back), rate
 (bytes/s that this end sent), why (what went wrong), lack (what this host itself lacks), node,
 local (which rank this is there), gpu (its name), gpus (ranks of this host), inside and rail
-(bytes/s; left out for a host with one rank). argv: nccl or gloo, seconds for a direction, seconds
-for all once MPI is up.
+(bytes/s). argv: nccl or gloo, seconds for a direction, seconds for all once MPI is up.
 """
 
 from __future__ import annotations

@@ -1,35 +1,16 @@
 """Loaded by a rank's Python before its program: a failing rank must not hang in MPI, nor run alone.
 
-**Endings.** mpi4py finalizes MPI when the interpreter exits. After an uncaught
-exception or ``sys.exit(3)`` in one rank, that call waits for ranks which wait for
-this one, so the job would hang with its traceback on the screen. Here such a rank
-leaves with its exit code instead, once everything else that runs at exit has run;
-the launcher does the rest. Success goes the usual way.
+* **Endings**: mpi4py's MPI_Finalize at exit would wait for ever after ``sys.exit(3)`` or an
+  uncaught exception. Such a rank leaves with its exit code, once all else has run at exit.
+* **Wrong library**: ``import mpi4py.MPI`` fails where the MPI speaks neither PMI-1 nor PMIx.
+* **Stacks**: with ``DISPATCH_STACKS`` a signal has faulthandler write all threads to a file there.
+* **Collectives**: once torch.distributed has begun, a thread writes torch's flight recorder as JSON
+  to ``flight-PID.json`` there when somebody writes to the pipe ``flight-PID``.
+* **Debugger**: a signal or ``breakpoint()`` has the rank wait for ``remote.rank.debugger``.
 
-**Wrong library.** An MPI that speaks neither PMI-1 nor, where that is offered, PMIx finds
-no process manager, and each rank would believe it is a world of its own. Importing
-``mpi4py.MPI`` then fails, and says why.
-
-**Stacks.** Where dispatch names a folder (``DISPATCH_STACKS``, with ``--hang-timeout``) the stacks
-of all threads are written to a file there when a signal asks for them, by faulthandler: in C,
-also while the interpreter is stuck. The variable is taken away, so that only the first
-Python of a rank does so.
-
-**Collectives.** With the same folder, once the rank has begun with torch.distributed, a thread
-writes what torch's flight recorder holds to ``flight-PID.json`` there when somebody writes to the
-pipe ``flight-PID``. torch can tell that as JSON since 2.5; the pickle that older ones make is not
-read, not even here. The thread waits in C, and answers unless the rank holds Python's lock.
-
-**Debugger.** A signal, or ``breakpoint()`` in a rank that has no standard input, has the rank wait
-for ``dispatch debug`` at a socket in the folder of this file; see ``remote.rank.debugger``, which
-comes into that folder with the caller.
-
-The file travels to the hosts and lies in a private folder that is first in
-PYTHONPATH. It takes itself out of ``sys.path`` and PYTHONPATH and loads the
-``sitecustomize`` it stands before, so neither the program nor its children find
-a trace. Any Python from 3.7 can run it; nothing of dispatch is imported. What it does
-not see: ``raise SystemExit(n)``, which passes by ``sys.exit``, and a program that
-replaces ``sys.excepthook`` without calling the one before.
+The file lies in a private folder that is first in PYTHONPATH, takes itself out of it and loads the
+``sitecustomize`` it stands before. Any Python from 3.7 can run it; nothing of dispatch is imported.
+Not seen: ``raise SystemExit(n)``, and a program that replaces ``sys.excepthook``.
 """
 
 from __future__ import annotations
@@ -109,8 +90,7 @@ class Ending:
     def watch_exits(self) -> None:
         """Have ``sys.exit`` raise a SystemExit that notices its last reader.
 
-        A program may catch what sys.exit raises and go on, so the call alone says
-        nothing. The interpreter reads ``code`` when nobody has caught it: then no
+        A program may catch it and go on. The interpreter reads ``code`` when nobody has: then no
         Python frame is below the reader.
         """
         ending = self
@@ -225,10 +205,7 @@ def show_stacks(folder: str, signum: int = 62) -> None:
 
 
 def allow_tracing() -> None:
-    """Let the agent's py-spy and gdb look at us where Yama allows that to parents only.
-
-    The agent does so for the process it starts; this is for a Python that one has started.
-    """
+    """Let the agent's py-spy and gdb look at a Python that the rank's own process has started."""
     try:
         with open("/proc/sys/kernel/yama/ptrace_scope") as file:
             if file.read().strip() != "1":
