@@ -4,7 +4,6 @@
     scripts/bench/put.py --hosts 16 --repeat 5
     scripts/bench/put.py --hosts 64 --load big --only dispatch --only clush
     scripts/bench/put.py --hosts 8 --load large
-    scripts/bench/put.py --hosts 16 --load unchanged
 
 ``copy`` has two loads: one file of 10 MB that does not compress (``big`` is that alone, ``large``
 is one of 300 MB), and a tree of 2000 files of 0.5 to 8 KB. All take turns in one run on one cluster
@@ -13,9 +12,6 @@ is one of 300 MB), and a tree of 2000 files of 0.5 to 8 KB. All take turns in on
 which makes them faster than they are by default. Wall time, and CPU of the client's process tree.
 Ratios to the best peer are the medians of the ratios within a turn. Not a test: times depend on the
 machine. Peers that are not installed are left out and named (Debian: pdsh pssh clustershell rsync).
-
-``unchanged`` is what --sync costs a start when that tree is on the hosts already: a start of one
-rank a host without it and with it, and beside them put and rsync, which then copy nothing.
 """
 
 from __future__ import annotations
@@ -25,7 +21,6 @@ import json
 import os
 import random
 import shutil
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -57,23 +52,6 @@ def commands(hosts: list[str], source: str) -> dict[str, list[str]]:
                    THERE + "/"],
         "clush": ["clush", "-f", "64", "-o", f"-o{KEX}", "-w", names, "-p", "-c", source,
                   "--dest", THERE],
-    }  # fmt: skip
-
-
-def unchanged(hosts: list[str], tree: str) -> dict[str, list[str]]:
-    """The argv of each way to find that ``tree`` is on every host, and of a start alone."""
-    names = ",".join(hosts)
-    start = [*peers.dispatch(), "-H", ":1,".join(hosts) + ":1", "--no-python"]
-    there = THERE + "/tree"
-    return {
-        "start": [*start, "--chdir", "/", "hostname"],
-        "dispatch --sync": [
-            *("sh", "-c", 'cd "$0" && exec "$@"', tree, *start),
-            *(f"--sync={there}", "--chdir", "/", "hostname"),
-        ],
-        "dispatch put": [*peers.dispatch(), "put", "-w", names, tree, THERE + "/"],
-        "prsync": ["parallel-rsync", "-p", "64", "-O", KEX, "-a", "-r", "-H", " ".join(hosts),
-                   tree, THERE + "/"],
     }  # fmt: skip
 
 
@@ -118,17 +96,7 @@ def measure(hosts: list[str], repeat: int, only: list[str], load: str) -> dict[s
     """Turns of every peer and load; runs on the login host."""
     result = {}
     with tempfile.TemporaryDirectory() as place:
-        sizes = make(place, MEASURED.get(load, ("tree",)))
-        if load == "unchanged":
-            tree = os.path.join(place, "tree")
-            argv = commands(hosts, tree)["dispatch"]
-            one_turn(argv, hosts, sizes["tree"])
-            ways = {
-                peer: partial(turns.one_turn, argv, 0)
-                for peer, argv in unchanged(hosts, tree).items()
-                if shutil.which(argv[0])
-            }
-            return {"2000 unchanged files": turns.take(ways, repeat, [])}
+        sizes = make(place, MEASURED[load])
         for title, name in LOADS.items():
             if name not in sizes:
                 continue
@@ -147,7 +115,7 @@ def measure(hosts: list[str], repeat: int, only: list[str], load: str) -> dict[s
 def main() -> int:
     parser = argparse.ArgumentParser(description="compare copies to many hosts on the cluster rig")
     parser.add_argument("--only", action="append", default=[], metavar="PEER")
-    parser.add_argument("--load", choices=(*MEASURED, "unchanged"), default="copy")
+    parser.add_argument("--load", choices=MEASURED, default="copy")
     options = turns.options_of(parser, 16, 5)
     if options.inside:
         hosts = sys.stdin.read().split()
@@ -157,11 +125,7 @@ def main() -> int:
     found = {}
     for load, result in turns.on_login(__file__, options.hosts, env=env).items():
         print(f"{options.hosts} hosts, {load}, {options.repeat} turns, {os.cpu_count()} cores; s")
-        turns.show(result, "start" if options.load == "unchanged" else None)
-        if options.load == "unchanged":
-            pairs = zip(result["turns"]["start"], result["turns"]["dispatch --sync"], strict=False)
-            costs = [with_it["wall"] - without["wall"] for without, with_it in pairs]
-            print(f"--sync costs {statistics.median(costs):.2f} s, the median of the differences")
+        turns.show(result)
         found[load] = result["turns"]
     if options.json:
         with open(options.json, "w") as file:
