@@ -75,7 +75,7 @@ def preload() -> None:
     """Import paramiko now, so that the first ``open`` need not; safe from any thread.
 
     Two thirds of its import, in which every run and exec waits, are for what is not used here
-    (``scripts/bench/import_time.py`` measures it), so these are hidden from it meanwhile:
+    (as ``python -X importtime`` shows), so these are hidden from it meanwhile:
     ``invoke``, which its config reader can do without, and ``importlib.metadata``, which it asks
     for its own version, and which loads the reading of mails and of zip files.
     """
