@@ -1,13 +1,9 @@
 """A folder of ours that a host fills that may be hostile.
 
-Every name is split and each part judged; its first part must be one we asked for; folders are
-entered one by one by descriptor and never through a link; a file is written in a folder of ours
-(the *stage*) and renamed from there. Links are made only when they point inside the folder, and
-never followed: where a ``..`` of a link leads is known only of folders, so it may stand behind
-nothing else. What is kept in memory does not grow with what a host lists.
-
-A folder may take two names for one (``A`` and ``a``, or two spellings of an accent). Where it
-does, the second of two files is left out: nobody's file is replaced in silence.
+Every part of a name is judged, and its first one we asked for. Folders are entered by descriptor,
+never through a link; a file is written in a folder of ours (the *stage*) and renamed from there.
+A link is made only when it points inside the folder. Memory does not grow with what a host lists.
+Where a folder takes two names for one (``A`` and ``a``) the second of two files is left out.
 """
 
 from __future__ import annotations
@@ -37,10 +33,10 @@ class BadArchive(Exception):
 
 
 class Place:
-    """The folder ``path``, made if it is not there; it may be no link itself.
+    """The folder ``path``, made if it is not there; it may be no link itself. Raises: OSError.
 
-    names: first parts that names may have. patterns: parts with wildcards that other names may
-    begin with. Raises: OSError when it cannot be opened.
+    names: first parts that names may have; patterns: parts with wildcards that others may begin
+    with.
     """
 
     def __init__(
@@ -94,10 +90,7 @@ class Place:
         os.close(self._root)
 
     def parts(self, name: str) -> list[str]:
-        """``name`` in parts.
-
-        Raises: BadArchive for one that may lead anywhere else, CannotCopy for one too deep.
-        """
+        """``name`` in parts. Raises: BadArchive for one that leads elsewhere, CannotCopy."""
         parts = [part for part in name.split("/") if part != "."]
         known = bool(parts) and parts[0] in self._names
         if not known and not (parts and self._patterns):
@@ -112,10 +105,7 @@ class Place:
         return parts
 
     def enter(self, parts: list[str], *, make: bool = False) -> int:
-        """A descriptor of the folder ``parts``, ours until the next call; links are not entered.
-
-        Raises: OSError where there is none, or it is no folder.
-        """
+        """A descriptor of the folder ``parts``, ours until the next call. Raises: OSError."""
         if self._last[0] == parts:
             return self._last[1]
         fd = os.dup(self._root)
@@ -172,11 +162,7 @@ class Place:
         self._open.append((parts, mtime))
 
     def _above(self, parts: list[str]) -> int:
-        """The folder that ``parts`` is in. It was listed before, and so is there: else one name
-        would make as many folders as it has parts. None is listed above what wildcards stand for.
-
-        Raises: BadArchive, OSError.
-        """
+        """The folder that ``parts`` is in, which was listed before. Raises: BadArchive, OSError."""
         make = any(len(wild) == len(parts) and asked_for(parts, wild) for wild in self._patterns)
         try:
             return self.enter(parts[:-1], make=make)
@@ -223,7 +209,7 @@ class Place:
     def finish(
         self, fd: int, name: str, parts: list[str], mode: int, mtime: int, *, part: bool = False
     ) -> None:
-        """Give the file ``fd``, in the stage ``name``, its place. part: it is a ``part`` instead.
+        """Give the file ``fd``, in the stage ``name``, its place; part: it is a ``part`` instead.
 
         Raises: BadArchive, OSError.
         """
@@ -239,10 +225,7 @@ class Place:
             return self.keep(os.fstat(fd))
 
     def link(self, parts: list[str], target: str) -> None:
-        """A link, if it leads inside; otherwise it is left out.
-
-        Raises: BadArchive, OSError; CannotCopy as of ``refuse``.
-        """
+        """A link, if it leads inside. Raises: BadArchive, OSError, CannotCopy."""
         self._leave(parts)
         if not self._inside(parts[:-1], target):
             self.refuse(parts, "a link that leads outside")

@@ -1,18 +1,12 @@
 """Our end of ``get``: what hosts have, and the files of it that we lack.
 
-A host with Python is sent the program ``remote.copy`` and paths; it answers with a list, is
-told which files are needed, and sends just those. A host without sends a tar, which is
-kept in an unlinked file and taken apart when it is whole. One thread a host asks, judges
-and writes; the list, its sizes and every name are judged before anything is written.
+A host with Python is sent the program ``remote.copy`` and paths; it answers with a list in pieces,
+is told which files are needed, and sends just those. A host without sends a tar, which is taken
+apart when it is whole. One thread a host asks, judges and writes. A large file comes into a *part*
+that stays when the connection is lost; everything else into the stage of its place.
 
-A list comes in pieces, each judged and then kept as it came: a long one on the disk. So what a
-host lists takes a byte an entry of memory, and the entries of one piece.
-
-Files are compared before they get their names. A large one comes into a *part* that stays when
-the connection is lost, so the next ``get`` goes on there; everything else comes into the stage
-of its place. What no honest host does is ``BadArchive``, what is too much for us, or not to be
-read there, ``CannotCopy``; our disk, and what stands there already, raises ``OSError``. It stays
-one file: all of it is one conversation with one host.
+What no honest host does is ``BadArchive``; what is too much for us, or cannot be read on the host,
+``CannotCopy``; what our disk refuses ``OSError``.
 """
 
 from __future__ import annotations
@@ -44,11 +38,7 @@ _CHUNK = 256 << 10
 
 @dataclass(frozen=True)
 class Group:
-    """``paths`` there, each with the name it gets in the folder ``place`` here.
-
-    What a path with wildcards stands for has the names that it has there, from the first part
-    with one on.
-    """
+    """``paths`` there, each with the name it gets in the folder ``place`` here."""
 
     place: str
     paths: tuple[tuple[str, str], ...]
@@ -68,10 +58,7 @@ _IN_MEMORY, _LONGEST_LIST = 1 << 20, 256 << 20
 
 
 class Receiving:
-    """The files of one host's list, into the places of its groups.
-
-    limit: bytes that they may have together. Raises: OSError when the disk refuses.
-    """
+    """The files of one host's list, into its groups' places; ``limit``: of their bytes."""
 
     def __init__(
         self, groups: Sequence[Group], *, limit: int, checksum: bool, resume: bool
@@ -100,10 +87,7 @@ class Receiving:
     # -- the list -----------------------------------------------------------------------
 
     def offer(self, answer: dict[str, Any]) -> bool:
-        """The next piece of the list; whether there are more of them.
-
-        Raises: Malformed; BadArchive for names that lead elsewhere, CannotCopy for too much.
-        """
+        """The next piece; whether there are more. Raises: Malformed, BadArchive, CannotCopy."""
         listed, more = answer.get("list"), answer.get("more") is True
         if not isinstance(listed, dict) or not isinstance(listed.get("kinds"), str):
             raise Malformed("no list")
@@ -336,10 +320,7 @@ _TAR_OVERHEAD = 1 << 30
 
 
 class Fetching(CopyHandler):
-    """Talks with the hosts (``runner.exec.stdio``): ``plans[node]`` comes from ``node``.
-
-    limit: bytes that one host's files may have together.
-    """
+    """Talks with the hosts: ``plans[node]`` comes from ``node``, ``limit`` bytes at most."""
 
     def __init__(
         self, plans: Sequence[tuple[Group, ...]], *, limit: int, checksum: bool, resume: bool

@@ -1,8 +1,7 @@
 """A copy to or from one host: its thread, what the host says, what is known of it.
 
-What ``put`` and ``get`` share. Each host has one thread that talks with it (``CopyHandler``)
-and reads what it says, bounded and in frames (``FrameReader``). The first words of a host tell
-whether Python answers there or only a shell; the two differ in what comes then.
+Each host has one thread that talks with it (``CopyHandler``) and reads what it says, bounded and in
+frames (``FrameReader``). Its first words tell whether Python answers there or only a shell.
 """
 
 from __future__ import annotations
@@ -26,12 +25,10 @@ from dispatcher.transport.base import Link, LinkClosed
 class HostCopy:
     """Written by the thread that talks with the host, read by others.
 
-    python: whether its Python does the work; None until it is known. bytes: copied, of
-    ``wanted``; ``found`` more were there from an interrupted copy. sent, equal: files,
-    once it is done; error: why it is not, ``hostile`` when the host broke the rules, ``late``
-    when it was given up.
-    left_out: what could not be copied, and why. relay_error: why the host above it
-    in a tree did not serve it.
+    python: whether its Python does the work, None until that is known. bytes: copied, of
+    ``wanted``; ``found`` more were there. sent, equal: files, at the end. error: why it failed;
+    ``hostile``: it broke the rules, ``late``: it was given up. left_out: what could not be copied,
+    and why. relay_error: why the host above it in a tree did not serve it.
     """
 
     python: bool | None = None
@@ -58,10 +55,7 @@ class Ended(Exception):
 
 
 class FrameReader:
-    """Bytes from a host's own thread (``put``, ``finish``) to the one that talks (the others).
-
-    largest: most bytes of one value.
-    """
+    """Bytes from a host's own thread (``put``, ``finish``) to the one that talks (the others)."""
 
     def __init__(self, largest: int) -> None:
         self._chunks: queue.Queue[bytes] = queue.Queue(_WAITING)
@@ -135,8 +129,7 @@ class FrameReader:
 class CopyHandler(abc.ABC):
     """A ``runner.exec.stdio`` with the copy's far ends.
 
-    verb: names the threads. largest: bytes of one value a host may send. copies: one a node,
-    written as it goes.
+    verb: names the threads; largest: bytes of one value of a host; copies: one a node.
     """
 
     takes_output = True

@@ -1,11 +1,8 @@
-"""Rules of ignore files: which names they leave out.
+"""Rules of ignore files, as of gitignore(5), to the letter of git's ``dir.c`` and ``wildmatch.c``.
 
-They are those of gitignore(5), to the letter of git's ``dir.c`` and ``wildmatch.c``: names are
-bytes, so ``?`` is one byte; ``*`` and ``[...]`` match no slash, ``**`` between slashes does; the
-last rule that matches decides, of the deepest file that has one; and what lies in an ignored
-folder is ignored, whatever rules say of it. Each rule becomes a regular expression, and
-neighbouring rules of one kind are asked as one, so that a list of hundreds costs a file a few
-microseconds.
+Names are bytes; ``*`` and ``[...]`` match no slash, ``**`` between slashes does. The last rule that
+matches decides, of the deepest file that has one; what lies in an ignored folder is ignored. Each
+rule becomes a regular expression, and neighbouring rules of one kind are asked as one.
 """
 
 from __future__ import annotations

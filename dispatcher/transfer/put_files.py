@@ -1,13 +1,10 @@
 """Our end of ``put``: who is sent what, who passes it on, and at what pace.
 
-In a tree the hosts are cut into as many runs as there are branches; the first of each run is
-its head, which we serve, and which does the same with the rest of its run. So bytes leave
-this machine once a branch. Heads reach the others by their own ``ssh``, with their own
-configuration; what they cannot reach we serve ourselves afterwards.
+In a tree the hosts are cut into runs; we serve the head of each, which does the same with the rest
+of its run, by its own ``ssh``. What a head cannot reach we serve ourselves afterwards.
 
-A host with Python is sent the program ``remote.copy`` and the list of files, says what it
-needs and gets just that; its report says what it did. A host without is sent a tar. One
-writer thread a host; what hosts say is parsed on their own threads, bounded and checked.
+A host with Python is sent the program ``remote.copy`` and the list of files, says what it needs and
+gets just that; a host without is sent a tar. One writer thread a host.
 """
 
 from __future__ import annotations
@@ -86,11 +83,10 @@ _PACKED = 64 << 10
 
 
 class Sending(CopyHandler):
-    """Talks with the hosts (``runner.exec.stdio``): ``plans[node]`` goes to ``node``.
+    """Talks with the hosts: ``plans[node]``, sources and that host's groups, goes to ``node``.
 
-    plans: sources, and the groups with that host's destinations. copies: written as it goes.
-    below: node -> what it is told to pass on (``tree.instructions``), and what is known
-    of those hosts, by the names it has for them. owner: as of ``Sources.order``.
+    below: node -> what it is told to pass on (``instructions``), and what is known of those hosts,
+    by the names it has for them. owner: as of ``Sources.order``.
     """
 
     def __init__(
@@ -197,10 +193,7 @@ _REPORT = ("sent", "equal", "bytes", "found")
 
 
 def _take_report(copy: HostCopy, answer: dict[str, Any], sources: Sources) -> bool:
-    """Whether ``answer`` is the host's last word; what it says of ``sources`` is kept.
-
-    Raises: Malformed for a report of more than it was offered.
-    """
+    """Keep what ``answer`` reports; whether it is the host's last word. Raises: Malformed."""
     if isinstance(answer.get("error"), str):
         copy.error = answer["error"][:500]
         return True

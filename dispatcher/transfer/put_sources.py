@@ -1,8 +1,7 @@
 """What ``put`` sends: a list of files, and their bytes from any place in it.
 
 It is listed before any host is touched, and read as it is sent. Small files are kept as one run
-of frames in an unlinked file, so sending many of them is sending one: no file is opened once a
-host. Large ones are read where they are.
+of frames in an unlinked file: no file is opened once a host. Large ones are read where they are.
 """
 
 from __future__ import annotations
@@ -32,10 +31,7 @@ Group = tuple[str, tuple[str, ...]]
 
 
 class SharedDigest:
-    """The SHA-256 of a file that is read for many hosts at once: each byte is hashed once.
-
-    If the file changes meanwhile no host gets what this is the digest of, and each says so.
-    """
+    """The SHA-256 of a file that is read for many hosts at once: each byte is hashed once."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -79,13 +75,11 @@ class DigestReader:
 
 
 class Sources:
-    """The files of ``groups``: a list of them, and their bytes from any place in it.
+    """The files of ``groups``: a list of them, and their bytes. Raises: UsageError.
 
     checksum: whether the list holds each file's SHA-256. ignore: rules for what is not sent, as a
-    .gitignore in DEST would have them. mode: the mode that files get; a folder can be entered by
-    whom it lets read.
-    Raises: UsageError when one cannot be read, when nothing is left, or when two of a group have
-    the same name.
+    .gitignore in DEST would have them. mode: of files; a folder can be entered by whom it lets
+    read.
     """
 
     def __init__(
@@ -211,10 +205,7 @@ class Sources:
         owner: str = "",
         more: Mapping[str, Any] | None = None,
     ) -> bytes:
-        """The first frame for a host. groups: as ours, with the destinations of that host.
-
-        owner: whom the files are to belong to (``remote.copy.receiver.owner_of``).
-        """
+        """The first frame for a host. groups: with its destinations; owner: as ``owner_of``."""
         return copy_frames.message(
             {
                 "do": "put",
@@ -228,10 +219,7 @@ class Sources:
         )
 
     def pieces(self, needed: Sequence[int], starts: dict[int, tuple[int, str]]) -> Iterator[bytes]:
-        """Frames of the files ``needed``, rising indexes of entries.
-
-        starts: index -> bytes that are there already, and their SHA-256.
-        """
+        """Frames of the files ``needed``, rising indexes; starts: as of ``starts_of``."""
         run: tuple[int, int] | None = None
         for index in needed:
             start, end = self._spans[index]

@@ -1,12 +1,8 @@
 """Tars, for hosts without Python: packed here for ``put``, and taken apart here for ``get``.
 
-One to send is complete before any host is touched. One that has come is read by this module
-alone, a header at a time and nothing kept: what ``tarfile`` makes of long names, extended and
-sparse headers grows with what a host sends. Names, links and files go by the rules of
-``dest_dir``; devices and the like are left out.
-
-The format: POSIX.1-2017, pax (ustar and its extended headers); GNU tar's long names and its
-base-256 numbers, which busybox and toybox write, too.
+``tarfile`` packs. What has come is read by this module, a header at a time: what ``tarfile`` makes
+of long names, extended and sparse headers grows with what a host sends. Formats: POSIX.1-2017
+(ustar and its extended headers), GNU tar's long names and base-256 numbers, as busybox writes them.
 """
 
 from __future__ import annotations
@@ -25,10 +21,7 @@ from dispatcher.transfer.dest_dir import MOST_MEMBERS, SECOND, BadArchive, Place
 
 
 def names_of(paths: Sequence[str]) -> list[str]:
-    """What the files and trees at ``paths`` are called there: their last parts.
-
-    Raises: UsageError for one that has none, or two that are the same.
-    """
+    """What ``paths`` are called there: their last parts. Raises: UsageError."""
     names: list[str] = []
     for path in paths:
         name = os.path.basename(os.path.abspath(path))
@@ -41,10 +34,9 @@ def names_of(paths: Sequence[str]) -> list[str]:
 
 
 def pack(entries: Iterable[tuple[Entry, str]]) -> BinaryIO:
-    """A tar of ``entries``, whose paths are ``GROUP/NAME/...``, in an unlinked file.
+    """A tar of ``entries``, each with the place where it is, in an unlinked file; without owners.
 
-    entries: each with the place where it is. Links stay links; modes and times (whole seconds) are
-    kept, owners are not. Raises: UsageError when one cannot be read.
+    Paths of entries are ``GROUP/NAME/...``. Raises: UsageError when one cannot be read.
     """
     file = tempfile.TemporaryFile(prefix="dispatch-put-")  # noqa: SIM115 - it is our result
     try:
@@ -106,8 +98,7 @@ class Member:
 def unpack(archive: BinaryIO, folder: str, names: Collection[str], limit: int) -> Unpacked:
     """Take apart the tars that ``archive`` holds one behind the other, into ``folder``.
 
-    names: first parts that members may have. limit: bytes that all files
-    together may have. ``folder`` is made; files in it are replaced.
+    names: first parts that members may have; limit: bytes of all files together.
     Raises: BadArchive; CannotCopy for too much; OSError when the disk refuses.
     """
     place, done = Place(folder, names), Unpacked()
@@ -167,10 +158,7 @@ def _file(
 
 
 def members(archive: BinaryIO) -> Iterator[Member]:
-    """Each member; its content, if it has any, is what ``archive`` gives next.
-
-    Raises: BadArchive, also where the zeros are missing that stand behind a tar's last member.
-    """
+    """Each member; its content is what ``archive`` gives next. Raises: BadArchive."""
     said: dict[str, str] = {}  # by headers before the member's own
     ahead, ended = 0, False
     while block := archive.read(BLOCK):

@@ -1,13 +1,9 @@
 """What ``--sync`` sends: the working folder, less what its ignore files leave out.
 
-The same as ``put`` in all but three things. Entries are listed by ``ignored`` rules: those of
-``.gitignore`` and, behind them, ``.dispatchignore`` of each folder, of the folders above as far as
-the repository goes, and of ``.git/info/exclude``; ``.git`` itself is never sent. Files are
-read only when a host wants one, since mostly none does. And each name in the folder is a name of
-its own to the other end, so that it stages what comes within the folder, which is the user's,
-and not beside it, where the user may not write.
-
-Unlike git no index is asked: a tracked file that a rule ignores is ignored.
+Rules are those of ``.gitignore`` and ``.dispatchignore`` of each folder, of the folders above as
+far as the repository goes, and of ``.git/info/exclude``; git's index is not asked. Files are read
+only when a host wants one. Each name in the folder is a name of its own to the other end, so that
+it stages within the folder: beside it the user may not write.
 """
 
 from __future__ import annotations
@@ -34,10 +30,7 @@ Chain = tuple[tuple[int, Rules], ...]
 
 
 class WorkingFolder(Sources):
-    """The files of ``folder`` as they are to be at ``dest`` on hosts; both are absolute.
-
-    Raises: UsageError when one cannot be listed, or there is none.
-    """
+    """The files of ``folder`` as they are to be at ``dest``; absolute. Raises: UsageError."""
 
     def __init__(self, folder: str, dest: str) -> None:
         self.source, self.dest = folder, dest
@@ -85,10 +78,9 @@ class WorkingFolder(Sources):
 
 
 def listed(folder: str) -> Iterator[tuple[Entry, str]]:
-    """Entries of what ``folder`` has, as ``remote.copy.disk.scan`` has them, and where each is.
+    """Entries of ``folder``, as ``disk.scan`` has them, and where each is. Raises: CannotCopy.
 
     Paths of entries begin with the number of their group, 0. Sockets and the like are left out.
-    Raises: CannotCopy for what cannot be read.
     """
     above = _above(folder)
     inside = os.path.relpath(folder, above)
@@ -177,8 +169,7 @@ def _above(folder: str) -> str:
 def _exclude(folder: str) -> tuple[bytes, ...]:
     """The text of ``info/exclude`` for the repository at ``folder``, if there is any.
 
-    ``.git`` is its folder, or a file that names it, as in a submodule and in a worktree, whose
-    rules are those of the repository it belongs to.
+    ``.git`` is its folder, or a file that names it, as in a submodule and in a worktree.
     """
     git = os.path.join(folder, ".git")
     git = os.path.join(folder, _named(git, b"gitdir: ") or git)

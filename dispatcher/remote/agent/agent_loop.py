@@ -505,10 +505,7 @@ class Loop:
         self.queue_output(encode(OUTPUT, data, member.rank, stream))
 
     def do_output(self, rank: int, stream: int, data: bytes) -> None:
-        """Take what its MPI says for ``rank`` as written by it; of a flood the rest is counted.
-
-        It needs no credit, as no pipe keeps it, up to what ``let_go`` may send without.
-        """
+        """Take what its MPI says for ``rank`` as written by it; of a flood the rest is counted."""
         member = self.ranks.get(rank)
         if member is None:
             return
@@ -519,10 +516,7 @@ class Loop:
             member.left_out += len(data)
 
     def silence(self, rank: int) -> float | None:
-        """Seconds since ``rank`` wrote, or began; None when it is over.
-
-        What it writes while nobody takes it is not seen: then it counts as writing.
-        """
+        """Seconds since ``rank`` wrote, began or was last held back; None when it is over."""
         if rank not in self.ranks:
             return None
         return 0.0 if self.node.held_back else round(monotonic() - self.ranks[rank].wrote, 1)

@@ -128,11 +128,7 @@ def _get(order: dict[str, Any], incoming: Frames) -> int:
 
 
 def _named(order: dict[str, Any]) -> Iterator[tuple[str, str, bool]]:
-    """What the order's paths stand for: where each is, and ``GROUP/NAME``, each name once.
-
-    True: it is a path of the order, and none that wildcards stand for. One with wildcards stands
-    for itself where there is a file of just that name.
-    """
+    """Of each file that is asked for its path, ``GROUP/NAME``, and whether it was named in full."""
     if not order.get("wild"):
         for path, name in order["paths"]:
             yield at_home(path), name, True

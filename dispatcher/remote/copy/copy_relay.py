@@ -38,10 +38,7 @@ _READY, _NOT_READY = b"P", b"S\n"
 
 
 class Relay:
-    """Serves the hosts below. order: the one we had; program: what we were sent.
-
-    send: tells the root something.
-    """
+    """Serves the hosts below. order: ours; program: what we were sent; send: tells the root."""
 
     def __init__(
         self, order: dict[str, Any], program: bytes, receiver: Receiver, send: Callable[[Any], None]

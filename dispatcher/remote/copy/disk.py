@@ -69,10 +69,7 @@ def same_time(there: int, here: int) -> bool:
 
 
 def check_place(final: str, mode: int) -> None:
-    """Nothing, if a file or link may take the name ``final`` from what has ``mode`` there.
-
-    Raises: NotTaken.
-    """
+    """Nothing, if a file or link may replace ``final``, which has ``mode``. Raises: NotTaken."""
     kept = _KEPT.get(mode & 0o170000)
     if kept is not None:
         raise NotTaken(f"{final}: is {kept}")
@@ -81,8 +78,7 @@ def check_place(final: str, mode: int) -> None:
 def merge(staged: str, final: str, owner: tuple[int, int] = OURS) -> None:
     """Give ``staged`` the name ``final``; into a folder that is there, file by file.
 
-    owner: uid and gid of what is copied, where a link leads to another file system.
-    Raises: NotTaken where a folder or a device stands in the place of a file; OSError.
+    owner: uid and gid of what is copied to another file system. Raises: NotTaken, OSError.
     """
     if not os.path.isdir(staged) or os.path.islink(staged):
         try:
@@ -120,10 +116,7 @@ def merge(staged: str, final: str, owner: tuple[int, int] = OURS) -> None:
 
 
 def rename(path: str, final: str, owner: tuple[int, int] = OURS) -> None:
-    """Move by renaming; across a mount point by a copy beside ``final``, then renamed.
-
-    Nobody else may read that before it has its owner and mode.
-    """
+    """Move by renaming; across a mount point by a private copy beside ``final``, then renamed."""
     try:
         os.rename(path, final)
     except OSError as error:
@@ -189,8 +182,8 @@ def same_file(file: int | str, path: str, folder: int | None = None) -> bool:
 def open_part(path: str, folder: int | None = None, *, make: bool) -> int | None:
     """The part ``path``, in ``folder``, open and locked; None if it cannot be ours alone.
 
-    So it is where it is missing and we are not to ``make`` it, where another copy is at it, and
-    where somebody else has put a file, a link or a second name of a file there.
+    So it is where it is missing and not to be made, where another copy is at it, and where somebody
+    else has put a file, a link or a second name of a file there.
     """
     flags = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK | (os.O_CREAT if make else 0)
     try:
@@ -207,10 +200,7 @@ def open_part(path: str, folder: int | None = None, *, make: bool) -> int | None
 
 
 def sweep(folder: str) -> None:
-    """Remove our stages of copies that are dead, and parts of ours that nobody has wanted for long.
-
-    Others may write to ``folder``: what is not ours stays, whatever it is called.
-    """
+    """Remove our stages of dead copies, and our parts that nobody has wanted for long."""
     for name in os.listdir(folder):
         if not name.startswith((STAGE, PART, STAGE_HERE)):
             continue
@@ -241,10 +231,7 @@ class NotGiven(Exception):
 
 
 def at_home(path: str) -> str:
-    """``path`` where it begins with ``~`` or ``~user``, else as it is.
-
-    Raises: NotGiven for a home folder that is not known.
-    """
+    """``path`` where it begins with ``~`` or ``~user``, else as it is. Raises: NotGiven."""
     if not path.startswith("~"):
         return path
     if not os.environ.get("HOME"):
@@ -264,10 +251,9 @@ def scan(
 ) -> Iterator[tuple[Entry, str]]:
     """Entries of the file or tree at ``path``, called ``name``, and where each is; folders first.
 
-    named: by whoever copies, who means what a link there leads to; one to a folder only with a
-    slash behind it.
-    skip: asked for each name, and whether it is a folder's; what it is true for is not listed, nor
-    what is in it. Raises: NotGiven for one that cannot be read.
+    named: by whoever copies, so a link there is followed, to a folder only with a slash behind it.
+    skip: asked for each name, and whether it is a folder's: whether to leave it out. Raises:
+    NotGiven.
     """
     if name.count("/") > DEEPEST:
         raise NotGiven(f"{path[:80]}...: more than {DEEPEST} folders deep")
@@ -347,8 +333,8 @@ class Incoming:
 class Present:
     """A file that stands there with the size of the one that is wanted, but another time.
 
-    It is offered as if it were a part that has all bytes (``size``, ``seen``): if these are the
-    sender's, none of them is sent. about: of the file before it was read. Raises: OSError.
+    It is offered as a part that has all bytes. about: of the file before it was read. Raises:
+    OSError.
     """
 
     def __init__(self, path: str, about: os.stat_result) -> None:
@@ -365,10 +351,7 @@ class Present:
 
 
 def opened_again(path: str, about: os.stat_result) -> int:
-    """The file or folder ``about`` which somebody asked before; no link, and no other by that name.
-
-    Raises: NotTaken, OSError.
-    """
+    """The file or folder that ``about`` was of, and no link. Raises: NotTaken, OSError."""
     fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     now = os.fstat(fd)
     if (now.st_dev, now.st_ino) != (about.st_dev, about.st_ino):
@@ -395,15 +378,11 @@ def give(
     more: Callable[[int], bool] | None = None,
     hasher: Callable[[], Any] = sha256,
 ) -> Iterator[bytes]:
-    """The file at ``path`` in frames; it must still have the ``size`` bytes it was listed with.
+    """The file at ``path`` in frames, ``size`` bytes of it; a change meanwhile breaks it off.
 
-    One that has grown since, as a log does, is given as long as it was then. One that is written
-    over meanwhile is not: what came of it would be half old and half new.
-
-    start, seen: how many bytes the other end has, and their SHA-256. Where it is not
-    ours the file is given from its beginning. more: of one that is only coming here, waits
-    until there are more bytes than these; False if there never will be. hasher: makes what is
-    updated with all bytes from the first on.
+    start, seen: how many bytes the other end has, and their SHA-256; where it is not ours, from the
+    beginning. more: of one that is only coming here, waits for more bytes than these; False if
+    there never will be. hasher: makes what is updated with all bytes from the first on.
     """
     try:
         fd = os.open(path, FOR_READING)

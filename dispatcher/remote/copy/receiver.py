@@ -53,9 +53,9 @@ WORTH = 1 << 20
 
 
 def owner_of(text: str) -> tuple[int, int]:
-    """uid and gid of ``USER``, ``USER:GROUP``, ``USER:`` (its own group), ``:GROUP``, as chown(1).
+    """uid and gid of ``USER``, ``USER:GROUP``, ``USER:`` (its own group), ``:GROUP``; -1: stays.
 
-    -1: stays as it is. Raises: NotTaken for a name that this host does not know.
+    Raises: NotTaken.
     """
     if not text:
         return -1, -1
@@ -128,10 +128,10 @@ class Group:
 
 
 def _check(entries: list[Entry], groups: list[Any]) -> None:
-    """Refuse a list that no sender makes: it may have come through others.
+    """Refuse a list that no sender makes: it may have come through others. Raises: NotTaken.
 
-    Below the destinations each path stands in a folder that is listed before it, so neither ``..``
-    nor a link leads elsewhere. Raises: NotTaken.
+    Each path stands in a folder that is listed before it, so neither ``..`` nor a link leads
+    elsewhere.
     """
     folders: set[str] = set()
     others: set[str] = set()
@@ -163,9 +163,8 @@ def _check(entries: list[Entry], groups: list[Any]) -> None:
 class Receiver:
     """Takes the files of ``entries``, whose paths are ``GROUP/NAME/...``, to their destinations.
 
-    groups: (destination, names). checksum: files are the same if their contents are, not
-    if size and time are. resume: whether parts are used and kept. owner: see ``owner_of``; of
-    files and links, and of folders that are made.
+    groups: (destination, names). checksum: compare contents, not size and time. resume: use and
+    keep parts. owner: see ``owner_of``; of files and links, and of folders that are made.
     """
 
     def __init__(
@@ -264,10 +263,7 @@ class Receiver:
         return self._settle(entry, final, there, time=self._checksum)
 
     def _settle(self, entry: Entry, path: str, there: os.stat_result, *, time: bool) -> bool:
-        """Give a file that stays, as ``there`` tells it, its owner and mode, and its ``time``.
-
-        False: it cannot be opened, and by its name another one might get them.
-        """
+        """Give a file that stays its owner, mode and ``time``; False: it is another one."""
         is_right = there.st_mode & 0o7777 == entry.mode and self._owner == (-1, -1)
         if is_right and not time:
             return True
@@ -395,7 +391,6 @@ class Receiver:
         """Give a part that is whole a second name, in the stage; whether it can have one.
 
         Two names keep other copies from it as a lock does (``open_part``), and take no descriptor.
-        Under its first it stays when the connection is lost.
         """
         staged = self._staged(self._entries[index])
         try:
@@ -452,10 +447,7 @@ class Receiver:
     # -- the names ----------------------------------------------------------------------
 
     def commit(self) -> None:
-        """Give everything its name; all needed files must have arrived.
-
-        Raises: NotTaken, OSError.
-        """
+        """Give everything its name; all files must be here. Raises: NotTaken, OSError."""
         folders: list[tuple[str, str, Entry]] = []
         tops: dict[str, str] = {}
         for index, entry in enumerate(self._entries):

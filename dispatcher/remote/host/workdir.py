@@ -38,20 +38,14 @@ def shared(path: str) -> str:
 
 
 def make_shared(path: str) -> None:
-    """Make the folder that ``shared`` leads to. Raises: OSError.
-
-    Its name follows from nothing that others can see before it is there, as they could make it.
-    """
+    """Make the folder that ``shared`` leads to; nobody can foresee its name. Raises: OSError."""
     place = SHM + os.path.basename(path)[len("dispatch-") : -8] + os.urandom(4).hex()
     os.symlink(place, shared(path))  # first, so that it goes also if we are killed then
     os.mkdir(place, 0o700)
 
 
 def remove(path: str) -> None:
-    """Remove our own folder and that of ``shared``, with what Python and MPI put there.
-
-    What is not ours stays, whatever it is called.
-    """
+    """Remove our own folder and that of ``shared``; what is not ours stays."""
     try:
         folder = os.open(path, FOR_LISTING)
     except OSError:

@@ -109,13 +109,11 @@ class Infos:
 
 
 class Library:
-    """libpmix at ``path``, set up to serve the ranks of one job.
+    """libpmix at ``path``, set up to serve the ranks of one job. Raises: LoadError.
 
-    tell: takes ``connected`` or ``finalized`` with a rank, ``abort`` with rank, code and text.
-    asked: takes what ranks want (``fence``), what answers that, and fields. Both are called by a
-    thread of the library's own. upcalls: more functions for it to call, by their places.
-
-    Raises: LoadError.
+    tell: takes ``connected`` or ``finalized`` with a rank, ``abort`` with rank, code and text;
+    asked: what ranks want, what answers that, and fields. A thread of the library's own calls both.
+    upcalls: more functions for it to call, by their places.
     """
 
     def __init__(
@@ -192,20 +190,16 @@ class Library:
         apps: Sequence[int] = (),
         universe: int = 0,
     ) -> int:
-        """Make a job known: its ``hosts``, each a name and its ranks; returns the library's port.
+        """Make a job known; returns the library's port. Raises: LoadError.
 
-        node: which of ``hosts`` this is. apps: how many ranks each program has. universe: how many
-        there is room for. Raises: LoadError.
+        hosts, node (which of them this is), apps, universe: as of ``job_of``.
         """
         job = job_of(hosts, node, folder, namespace, apps=apps, universe=universe)
         self.add(namespace, 0, job, hosts[node][1])
         return self._port(Proc(namespace, hosts[node][1][0]))
 
     def add(self, namespace: bytes, first: int, job: Pairs, local_ranks: list[int]) -> None:
-        """Make a world known: ``job`` is what its ranks may ask. first: the number of its rank 0.
-
-        Raises: LoadError.
-        """
+        """Make a world known. first: the number of its rank 0. Raises: LoadError."""
         self.firsts[namespace] = first
         self.local[namespace] = local_ranks
         infos = Infos(self.readable(job))
@@ -302,9 +296,8 @@ def job_of(
 ) -> Pairs:
     """What ranks may ask about the job, themselves and each other.
 
-    node: which of ``hosts`` this is, or None. nodes: the numbers of the hosts, if they do not count
-    from 0. apps: of each program the ranks, if there are several. universe: what MPI_UNIVERSE_SIZE
-    is to be, if not the number of ranks.
+    hosts: each a name and its ranks; node: which of them this is, or None; nodes: their numbers, if
+    those do not count from 0; apps: of each program the ranks; universe: what MPI_UNIVERSE_SIZE is.
     """
     size = sum(len(ranks) for _, ranks in hosts)
     ids = nodes or range(len(hosts))

@@ -1,9 +1,7 @@
 """What ranks are told on their PMI connections: what they ask for, and what the launcher orders.
 
-The other half of ``pmi_connections``, which opens them: loaded when a rank speaks for the
-first time, or the launcher has something for one.
-Replies are written here; what else the server wants done (reports to send, ranks to end) is handed
-to the loop.
+Loaded when a rank speaks for the first time, or the launcher has something for one. Replies are
+written here; what else the server wants done is handed to the loop.
 """
 
 from __future__ import annotations
@@ -115,8 +113,7 @@ class PmiReplies:
     def reply(self, actions: list[Action]) -> list[Action]:
         """Write the replies among ``actions``; the others are returned, for the loop.
 
-        A rank awaits each answer before it asks again, so one that leaves its
-        socket full has broken the protocol.
+        A rank that leaves its socket full has broken the protocol: it awaits each answer.
         """
         ends = self.state.ends
         others: list[Action] = []

@@ -42,9 +42,7 @@ NEVER = float("inf")
 class PmixBridge:
     """The PMIx side of ``world``, the ranks that were planned.
 
-    listener: where they come. message: the order ``pmix``, with the ``hosts`` and which ``node``
-    this is. reply: as ``PmiReplies`` has it. Files of the library have a place in the agent's own
-    folder.
+    listener: where they come; message: the order ``pmix``; reply: as ``PmiReplies`` has it.
     """
 
     def __init__(
@@ -290,10 +288,7 @@ class PmixBridge:
         return [("send", "pmi_fence", fields)]
 
     def _who_meet(self, members: Members) -> tuple[int, str]:
-        """The world whose ranks meet, and which of them: 0 and the job's numbers if of several.
-
-        Raises: KeyError for a namespace that nobody knows here.
-        """
+        """World and ranks that meet; 0 and the job's numbers if of several. Raises: KeyError."""
         if len(members) == 1:
             index, first, size = self.spaces[members[0][0]]
             ranks = members[0][1]

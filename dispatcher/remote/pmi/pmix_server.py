@@ -49,9 +49,8 @@ PREFIXES = (b"OPAL_PREFIX=", b"PMIX_PREFIX=", b"VIRTUAL_ENV=", b"CONDA_PREFIX=",
 def main(link: int, listener: socket, client: int, job: dict[str, Any], pids: list[int]) -> None:
     """Serve ``client`` and those that come to ``listener`` until the agent closes ``link``.
 
-    job: name, node (which host this is), hosts [[name, ranks]], apps (ranks of each program),
-    universe (how many ranks the hosts have room for), and the folder for files.
-    pids: processes of the ranks, one of which has come.
+    job: name, node, hosts [[name, ranks]], apps, universe, and the folder for files. pids: of
+    ranks.
     """
     Serving(link, listener, job, Found(pids)).run(client)
 
@@ -299,10 +298,7 @@ class Serving:
 
 
 def have_put(data: bytes) -> dict[tuple[bytes, int], bytes]:
-    """What each rank (namespace, number) has put, of ranks of all hosts that connect.
-
-    Raises: WireError, PackError for what is not as this program sends it.
-    """
+    """What each rank (namespace, number) has put. Raises: WireError, PackError."""
     decoder, known = Decoder(), {}
     for frame in decoder.feed(data):
         put = unpack(frame.body)

@@ -1,20 +1,19 @@
 """What ranks want of PMIx beside fences: groups, connections, names, new ranks, others' data.
 
-libpmix calls a function here for each; it is told to the agent as it is, with what will answer
-it. Only what hosts must settle together comes here: libpmix itself serves the rest.
+libpmix calls a function here for each; it is told to the agent with what will answer it:
 
-==========  =========================================================================
-asked       fields, and what the answer brings
-==========  =========================================================================
-group       verb (``construct``, ``destruct``, ``connect``, ``disconnect``), name, members, data;
-            all members of this host are in it. Brings the data of all, and a number for the group
-name        rank (its number in the job), verb (``publish``, ``lookup``, ``unpublish``), key, value;
-            wait: until it is published; once: until it is read. Brings the value
-event       rank: it notifies others, of whom those on other hosts do not hear. No answer
-spawn       rank, segments, each [number of ranks, argv, info pairs]. Brings the namespace
-modex       namespace, rank: of another host. Brings what that rank has put
-log         rank, texts, each [stream, bytes]: to be written where the rank itself writes
-==========  =========================================================================
+======  =============================================================================
+asked   fields, and what the answer brings
+======  =============================================================================
+group   verb (``construct``, ``destruct``, ``connect``, ``disconnect``), name, members, data;
+        brings the data of all, and a number for the group
+name    rank (its number in the job), verb (``publish``, ``lookup``, ``unpublish``), key, value,
+        wait: until it is published, once: until it is read; brings the value
+event   rank: it notifies others; those on other hosts do not hear it; no answer
+spawn   rank, segments, each [number of ranks, argv, info pairs]; brings the namespace
+modex   namespace, rank: of another host; brings what that rank has put
+log     rank, texts, each [stream, bytes]: written where the rank itself writes
+======  =============================================================================
 """
 
 from __future__ import annotations
@@ -91,10 +90,7 @@ Freed = ctypes.CFUNCTYPE(None, _P)
 
 
 def functions(asked: Callable[..., None], number: Callable[[Any], int]) -> dict[int, Any]:
-    """What the library calls, by place in its table.
-
-    asked: as ``Library`` has it. number: of a rank in the job.
-    """
+    """What the library calls, by place. number: of a rank in the job."""
 
     def on_group(
         verb: int, name: bytes | None, procs: Any, n: int, infos: Any, size: int, *how: int

@@ -36,10 +36,7 @@ MOST = 64 << 10
 
 
 class Sampler:
-    """The agent's side: ``fd`` is the pipe from the sampler, -1 while there is none.
-
-    silence: tells for how long a rank has not written, which only the agent sees.
-    """
+    """The agent's side. fd: of the pipe, or -1. silence: how long a rank has not written."""
 
     def __init__(
         self, poll: select.epoll, silence: Callable[[int], float | None] = lambda rank: None

@@ -209,10 +209,7 @@ def execute(argument: list[bytes] | dict[str, list[bytes]]) -> int:
 
 
 def files(patterns: list[bytes]) -> list[list[bytes]]:
-    """[path, content] of the files that ``patterns`` fit, each bounded, unreadable ones left out.
-
-    A pattern may have ``*`` for a whole part of a path, and end in ``/`` for the names in a folder.
-    """
+    """[path, content] of files that ``patterns`` fit; with ``/`` at its end: names in a folder."""
     found: list[list[bytes]] = []
     for pattern in patterns:
         for path in expand(pattern)[: FILES - len(found)]:
