@@ -360,7 +360,7 @@ _SHELL_SAFE = re.compile(r"[A-Za-z0-9_.:%@+=,/-]*")
 
 
 class PromptTimer:
-    """How long the user has typed secrets, which is time that no host is charged with.
+    """A clock that stands still while the user types a secret: no host is charged with that time.
 
     Any thread may call.
     """
@@ -385,6 +385,14 @@ class PromptTimer:
         """For how long somebody typed so far."""
         with self._lock:
             return self._before + (self._clock() - self._since if self._count else 0.0)
+
+    def now(self) -> float:
+        """The second of this clock."""
+        return self._clock() - self.seconds()
+
+    def real(self, second: float) -> float:
+        """When it will be ``second`` here by ``time.monotonic``, if nobody types until then."""
+        return second + self.seconds()
 
 
 def valid_host(name: str) -> bool:

@@ -27,7 +27,7 @@ from dispatcher.runner.exec.stdio import (
     PromptScanner,
     StdinSpool,
 )
-from dispatcher.transport.base import LinkClosed, PromptTimer, Window
+from dispatcher.transport.base import LinkClosed, Window
 from runner.far import Far
 
 WRAPPER = shell.wrapper("token", sudo="root")
@@ -99,19 +99,6 @@ def test_what_is_sent_of_what_is_typed(typed: bytes, sent: bytes | None) -> None
 @given(st.binary(max_size=20).filter(lambda typed: b"~" not in typed))
 def test_without_the_escape_every_key_is_sent(typed: bytes) -> None:
     assert Keys().feed(typed) == typed
-
-
-def test_secrets_that_are_typed_at_once_count_once() -> None:
-    now = [100.0]
-    timer = PromptTimer(lambda: now[0])
-    seconds = []
-    for began, at in ((True, 110.0), (True, 112.0), (False, 115.0), (False, 118.0), (True, 130.0)):
-        now[0] = at
-        timer.changed(began)
-        now[0] += 1.0
-        seconds.append(timer.seconds())
-    assert seconds == [1.0, 3.0, 6.0, 8.0, 9.0]
-    assert PromptTimer(lambda: 5.0).seconds() == 0.0
 
 
 # -- our own input ----------------------------------------------------------------------

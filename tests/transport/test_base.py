@@ -15,6 +15,7 @@ from dispatcher.transport import base
 from dispatcher.transport.base import (
     Keepalive,
     Link,
+    PromptTimer,
     RecvBuffer,
     Steps,
     Target,
@@ -230,3 +231,22 @@ def test_a_link_promises_little_by_itself() -> None:
     assert transport.call(Target("n1"), "true", 0.0, b"") is None
     transport.prepare("sh")
     transport.close()
+
+
+# -- a clock that stands still -----------------------------------------------------------------
+
+
+@given(st.lists(st.tuples(st.floats(0, 100), st.sampled_from([-1, 0, 1])), max_size=30))
+def test_the_clock_stands_still_while_somebody_types(steps: list[tuple[float, int]]) -> None:
+    real, typing, typed = 100.0, 0, 0.0
+    timer = PromptTimer(lambda: real)
+    for seconds, change in steps:
+        before = timer.now()
+        real += seconds
+        typed += seconds if typing else 0.0  # secrets that are typed at once count once
+        assert timer.now() - before == pytest.approx(0.0 if typing else seconds)
+        assert timer.seconds() == pytest.approx(typed)
+        assert timer.real(timer.now() + 5.0) == pytest.approx(real + 5.0)
+        if typing + change >= 0 and change:
+            timer.changed(change > 0)
+            typing += change

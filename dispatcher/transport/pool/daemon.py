@@ -207,7 +207,7 @@ class FarPassword:
 
     def take(self, who: object, deadline: float) -> str | None:
         """As ``Password.take``."""
-        seconds = deadline - time.monotonic()
+        seconds = deadline - self._passwords.timer.now()
         word = self._passwords.call("take", who=id(who), seconds=seconds, **self._whose)
         return None if word is None else str(word)
 

@@ -27,6 +27,7 @@ from dispatcher.transport.base import (
     Keepalive,
     Link,
     LinkClosed,
+    PromptTimer,
     Target,
     Transport,
     Window,
@@ -137,7 +138,7 @@ def answer(passwords: Passwords, question: dict[str, Any]) -> str | bool | None:
     password = passwords.of(question["user"], name, jump=question["jump"])
     match question["what"]:
         case "take":
-            return password.take(question["who"], time.monotonic() + question["seconds"])
+            return password.take(question["who"], passwords.timer.now() + question["seconds"])
         case "came":
             outcome, again = question["outcome"], question["again"]
             return password.came(question["who"], name, outcome, again=again)
@@ -249,12 +250,9 @@ class PoolTransport(Transport):
         link = self._ordered(line, target, command, left, window)
         if link is None:
             return None
-        typed = self._passwords.timer.seconds
-        before, answer = typed(), link.answer(left + SLACK)
-        while answer is None:  # somebody types, which costs no host its time
-            more = deadline + SLACK + typed() - before - time.monotonic()
-            if more <= 0:
-                break
+        timer, answer = self._passwords.timer, None
+        until = timer.now() + left + SLACK
+        while answer is None and (more := until - timer.now()) > 0:
             answer = link.answer(more)
         if answer is not None and answer[0] == ACCEPTED:
             return link
@@ -294,7 +292,7 @@ class PoolTransport(Transport):
         return (
             None
             if link is None
-            else PoolCall(link, deadline + SLACK, self._instead, self._passwords.timer.seconds)
+            else PoolCall(link, deadline + SLACK, self._instead, self._passwords.timer)
         )
 
     def _instead(self) -> Transport:
@@ -326,7 +324,7 @@ class PoolTransport(Transport):
 class PoolCall(Call):
     """The daemon was asked for ``link``. until: when it is late; instead: who is asked then.
 
-    typed: the seconds for which somebody has typed so far.
+    timer: how long the user has typed, which does not count.
     """
 
     def __init__(
@@ -334,16 +332,16 @@ class PoolCall(Call):
         link: PoolLink,
         until: float,
         instead: Callable[[], Transport],
-        typed: Callable[[], float] = lambda: 0.0,
+        timer: PromptTimer,
     ) -> None:
         self._link = link
-        self._until = until - typed()
-        self._typed = typed
+        self._until = until - timer.seconds()
+        self._timer = timer
         self._instead = instead
 
     @property
     def until(self) -> float:  # type: ignore[override]
-        return self._until + self._typed()
+        return self._timer.real(self._until)
 
     def watch(self, ready: Callable[[], None]) -> None:
         self._link.watch(ready)

@@ -12,10 +12,9 @@ shown to the user. A host may ask ``MOST_ROUNDS`` times in an attempt, and have 
 
 from __future__ import annotations
 
-import functools
 import time
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 from dispatcher.model.failure import Failure, Kind
 from dispatcher.transport.ssh_auth.identities import MAX_TRIES, Candidate, Identities, refused
@@ -36,8 +35,6 @@ _KEY, _ASKED, _PASSWORD, _NONE = "publickey", "keyboard-interactive", "password"
 #: outcomes after which there is nothing more to try
 _LAST = ("in", "late", "gone")
 
-T = TypeVar("T")
-
 
 def log_in(
     session: Session,
@@ -50,7 +47,7 @@ def log_in(
 ) -> Failure | None:
     """Why the session did not get in, or None. jump: it leads to a host on the way to others.
 
-    ``session.typed`` grows by the seconds that somebody typed meanwhile, which are not the host's.
+    deadline: by ``passwords.timer``.
     """
     return _Login(session, config, deadline, identities, passwords, jump).run()
 
@@ -95,7 +92,7 @@ class _Login:
         if outcome == "in":
             return None
         if outcome in _LAST:
-            return why_broken(self._session, self._deadline)
+            return why_broken(self._session, self._until())
         return refused(
             self._config,
             self._identities,
@@ -108,7 +105,7 @@ class _Login:
     def _run(self) -> str | Failure:
         ways: dict[str, Callable[[], str | Failure]] = {
             _KEY: self._by_key, _ASKED: self._by_answers, _PASSWORD: self._by_password,
-            _NONE: lambda: self._session.try_none(self._config.user, self._deadline),
+            _NONE: lambda: self._session.try_none(self._config.user, self._until()),
         }  # fmt: skip
         for _ in range(MOST_STEPS):
             way = self._next()
@@ -138,30 +135,20 @@ class _Login:
             break
         return None if offered or asked else _NONE
 
-    def _waiting(self, call: Callable[[], T]) -> T:
-        """What ``call`` gives; time in which somebody typed is added to the host's."""
-        before = self._passwords.timer.seconds()
-        try:
-            return call()
-        finally:
-            typed = self._passwords.timer.seconds() - before
-            self._deadline += typed
-            self._session.typed += typed
+    def _until(self) -> float:
+        """The host's deadline by ``time.monotonic``."""
+        return self._passwords.timer.real(self._deadline)
 
     # -- keys ------------------------------------------------------------------------------
 
     def _by_key(self) -> str:
         most = MAX_TRIES - (_KEPT if self._types else 0)
         for candidate in self._keys if len(self._tried) < most else ():
-            started = time.monotonic()
             key = candidate.load()
-            typed = time.monotonic() - started
-            self._deadline += typed
-            self._session.typed += typed
             if key is None:
                 continue
             self._tried.append(candidate)
-            outcome = self._session.try_key(self._config.user, key, self._deadline)
+            outcome = self._session.try_key(self._config.user, key, self._until())
             if outcome in ("in", "partial"):
                 self._identities.worked(candidate)
             return outcome
@@ -173,7 +160,7 @@ class _Login:
     def _by_password(self) -> str | Failure:
         self._spent.add(_PASSWORD)
         while (word := self._word()) is not None:
-            outcome = self._session.try_password(self._config.user, word, self._deadline)
+            outcome = self._session.try_password(self._config.user, word, self._until())
             if outcome == "asked":
                 self._came("right")
                 return Failure(
@@ -190,7 +177,7 @@ class _Login:
         password = self._password
         if password is None or self._refused:
             return None
-        word = self._waiting(lambda: password.take(self, self._deadline))
+        word = password.take(self, self._deadline)
         if word is None:
             self._why = password.why(self._name)
             return None
@@ -218,7 +205,7 @@ class _Login:
         return False
 
     def _late(self) -> str:
-        return "late" if time.monotonic() >= self._deadline else ""
+        return "late" if self._passwords.timer.now() >= self._deadline else ""
 
     # -- questions -------------------------------------------------------------------------
 
@@ -234,7 +221,7 @@ class _Login:
     def _attempt(self) -> str | Failure:
         """One attempt; ``again``: it was refused, and another answer may be right."""
         typed = self._n_typed
-        outcome = self._session.try_interactive(self._config.user, self._deadline)
+        outcome = self._session.try_interactive(self._config.user, self._until())
         for _ in range(MOST_ROUNDS):
             question = self._session.question
             if outcome != "asked" or question is None:
@@ -242,7 +229,7 @@ class _Login:
             answers = self._answers(question)
             if answers is None:
                 return self._late() or "refused"
-            outcome = self._session.answer(answers, self._deadline)
+            outcome = self._session.answer(answers, self._until())
         if outcome == "asked":
             return Failure(Kind.PROTOCOL, f"it asks more than {MOST_ROUNDS} times to log in")
         sent = self._open
@@ -275,9 +262,7 @@ class _Login:
             if self._n_typed > MOST_TYPED:
                 self._why = f"it asks more than {MOST_TYPED} questions"
                 return None
-            answer = self._waiting(
-                functools.partial(self._passwords.answer, self._name, above, prompt)
-            )
+            answer = self._passwords.answer(self._name, above, prompt)
             if answer is None:
                 self._why = "it asks a question, and nobody answered"
                 return None

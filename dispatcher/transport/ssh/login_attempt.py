@@ -62,9 +62,6 @@ def _words(m: Any) -> str:
 class LoginConnection(Connection):
     """A connection over which one logs in, an attempt at a time, each by a deadline."""
 
-    #: seconds for which the user typed meanwhile, which are not the host's
-    typed = 0.0
-
     def __init__(
         self, stream: ByteStream, offers: dict[str, tuple[str, ...]], steps: Steps
     ) -> None:

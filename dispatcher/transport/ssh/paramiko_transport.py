@@ -152,10 +152,12 @@ class ParamikoTransport(Transport):
         steps.enter("paramiko")
         preload()
         steps.enter("known hosts and keys")
+        timer = self._passwords.timer
+        deadline -= timer.seconds()  # from here on by the timer
         session = self.connect(route, deadline, steps)
         if isinstance(session, Failure):
             return session
-        started = self._start(route, session, command, deadline + session.typed, window)
+        started = self._start(route, session, command, timer.real(deadline), window)
         if isinstance(started, Failure):
             session.end()
         else:
@@ -252,7 +254,7 @@ class ParamikoTransport(Transport):
     ) -> Session | Failure:
         """A logged-in session with the last host of the route, through those before it.
 
-        jump: it is to lead on to others.
+        deadline: by the timer of the passwords. jump: it is to lead on to others.
         """
         from dispatcher.transport.ssh.session import Session, offers
 
@@ -267,20 +269,17 @@ class ParamikoTransport(Transport):
                 )
         index = self._known_hosts.index((*config.user_known_hosts, *config.global_known_hosts))
         policy = self._host_keys or config.host_keys
-        asked = self._identities.load_first(config) if "publickey" in config.methods else 0.0
-        deadline += asked  # the user's typing is not the host's delay
-        before = self._passwords.timer.seconds()
+        if "publickey" in config.methods:
+            self._identities.load_first(config)
+        timer = self._passwords.timer
         stream = self._reach(route, deadline, steps)
         if isinstance(stream, Failure):
             return stream
-        typed = self._passwords.timer.seconds() - before  # for a jump host
-        deadline, asked = deadline + typed, asked + typed
         check = HostKeyCheck(config, index, policy, stream.address)
         session = Session(stream, check, offered, steps)
-        session.typed = asked
         failure = None
-        if not session.handshake(deadline):
-            failure = why_broken(session, deadline)
+        if not session.handshake(timer.real(deadline)):
+            failure = why_broken(session, timer.real(deadline))
         failure = failure or log_in(
             session, config, deadline, self._identities, self._passwords, jump=jump
         )
@@ -330,6 +329,7 @@ class ParamikoTransport(Transport):
         if config.proxy_command is not None:
             steps.enter("proxy command")
             return byte_stream.over_command(config.proxy_command, self._pump)
+        deadline = self._passwords.timer.real(deadline)
         if config.connect_timeout is not None:
             deadline = min(deadline, time.monotonic() + config.connect_timeout)
         sock = dial(
@@ -348,7 +348,5 @@ class ParamikoTransport(Transport):
 
         with self._lock:
             if route not in self._jump_hosts:
-                self._jump_hosts[route] = JumpHost(
-                    route[-1].name, connect, self._passwords.timer.seconds
-                )
+                self._jump_hosts[route] = JumpHost(route[-1].name, connect, self._passwords.timer)
             return self._jump_hosts[route]

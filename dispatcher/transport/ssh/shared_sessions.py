@@ -18,7 +18,7 @@ from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING
 
 from dispatcher.model.failure import Failure, Kind
-from dispatcher.transport.base import ALIVE_COUNT, ALIVE_INTERVAL
+from dispatcher.transport.base import ALIVE_COUNT, ALIVE_INTERVAL, PromptTimer
 from dispatcher.transport.ssh import byte_stream
 from dispatcher.transport.ssh.byte_stream import ByteStream
 from dispatcher.transport.ssh_config.host_config import HostConfig
@@ -125,19 +125,18 @@ _SAME_ANSWER = 2.0  # seconds in which a jump host's failure is not tried again
 class JumpHost:
     """The one connection to a jump host, made by whoever needs it first.
 
-    connect: logs in there by a deadline (``time.monotonic``). typed: the seconds for which
-    somebody has typed so far, which cost nobody who waits for the connection.
+    connect: logs in there by a deadline. All deadlines are by ``timer``.
     """
 
     def __init__(
         self,
         name: str,
         connect: Callable[[float], Session | Failure],
-        typed: Callable[[], float] = lambda: 0.0,
+        timer: PromptTimer,
     ) -> None:
         self._name = name
         self._connect = connect
-        self._typed = typed
+        self._timer = timer
         self._lock = threading.Lock()
         self._gate = threading.BoundedSemaphore(_CHANNELS_AT_ONCE)
         self._session: Session | None = None
@@ -147,22 +146,20 @@ class JumpHost:
     def reach(self, config: HostConfig, deadline: float) -> ByteStream | Failure:
         """A stream to a host behind this one."""
         late = Failure(Kind.TIMEOUT, f"jump host {self._name}: no answer in time")
-        before, until = self._typed(), deadline
-        while not self._lock.acquire(timeout=max(0.0, until - time.monotonic())):
-            until = deadline + self._typed() - before
-            if until <= time.monotonic():
+        while not self._lock.acquire(timeout=max(0.0, deadline - self._timer.now())):
+            if deadline <= self._timer.now():
                 return late
         try:
-            session = self._connected(deadline + self._typed() - before)
+            session = self._connected(deadline)
         finally:
             self._lock.release()
-        deadline += self._typed() - before
         if isinstance(session, Failure):
             return dataclasses.replace(session, why=f"jump host {self._name}: {session.why}")
-        if not self._gate.acquire(timeout=max(0.0, deadline - time.monotonic())):
+        if not self._gate.acquire(timeout=max(0.0, deadline - self._timer.now())):
             return late
         try:
-            channel, problem = session.open_ssh_channel(deadline, (config.host, config.port))
+            until = self._timer.real(deadline)
+            channel, problem = session.open_ssh_channel(until, (config.host, config.port))
         finally:
             self._gate.release()
         if channel is not None:

@@ -22,7 +22,6 @@ import base64
 import os
 import shlex
 import threading
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -113,13 +112,11 @@ class Identities:
             parts.append(f"there is no {', '.join(absent)}")
         return ", and ".join(parts)
 
-    def load_first(self, config: HostConfig) -> float:
-        """Load the key that will be tried first; the seconds it took (somebody may type)."""
-        started = time.monotonic()
+    def load_first(self, config: HostConfig) -> None:
+        """Load the key that will be tried first; the user may have to type its passphrase."""
         for candidate in self.candidates(config):
             if candidate.load() is not None:
                 break
-        return time.monotonic() - started
 
     def worked(self, candidate: Candidate) -> None:
         """Try this key first from now on."""

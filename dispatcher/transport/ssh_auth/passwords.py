@@ -17,7 +17,6 @@ from __future__ import annotations
 import os
 import re
 import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Literal, Protocol
 
@@ -114,13 +113,12 @@ class Password:
     def take(self, who: object, deadline: float) -> str | None:
         """The password that ``who`` may try, who then has to tell what ``came`` of it.
 
-        None where there is none, as ``why`` says, or by ``deadline`` it is not known to be right;
-        time in which somebody types does not count.
+        None where there is none, as ``why`` says, or by ``deadline`` of the timer it is not known
+        to be right.
         """
-        before = self._timer.seconds()
         with self._changed:
             while not self._proven and self._trying not in (None, who) and not self._over:
-                left = deadline + self._timer.seconds() - before - time.monotonic()
+                left = deadline - self._timer.now()
                 if left <= 0:
                     return None
                 self._changed.wait(left)

@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 import pytest
 
 from dispatcher.model.failure import Failure, Kind
-from dispatcher.transport.base import Steps, Target
-from dispatcher.transport.ssh import byte_stream, logging_in, paramiko_transport
+from dispatcher.transport.base import PromptTimer, Steps, Target
+from dispatcher.transport.ssh import byte_stream, paramiko_transport
 from dispatcher.transport.ssh.paramiko_transport import ParamikoTransport
 from dispatcher.transport.ssh_auth.host_keys import HostKeyCheck
 from dispatcher.transport.ssh_auth.identities import MAX_TRIES, Candidate
@@ -44,7 +44,6 @@ class Session:
         Session.last = self
         Session.made.append(self)
         self.stream, self.check, self.algorithms, self.steps = stream, check, offered, steps
-        self.typed = 0.0
         self.active = True
         self.ended = 0
         self.offered: tuple[str, ...] = ()
@@ -86,7 +85,6 @@ class Keys:
     """Those that there are, in their order."""
 
     there: list[Candidate] = []  # noqa: RUF012 - set by each test
-    seconds = 0.0
 
     def __init__(self, ask: object = None) -> None:
         self.notices: list[str] = []
@@ -95,8 +93,10 @@ class Keys:
     def candidates(self, config: HostConfig) -> list[Candidate]:
         return self.there
 
-    def load_first(self, config: HostConfig) -> float:
-        return self.seconds
+    def load_first(self, config: HostConfig) -> None:
+        self.first()
+
+    first = staticmethod(lambda: None)
 
     def worked(self, candidate: Candidate) -> None:
         self.good.append(candidate)
@@ -249,22 +249,24 @@ def test_what_the_user_types_is_not_the_host_s_time(
     to: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     transport, until = to("good"), soon()
-    monkeypatch.setattr(Keys, "seconds", 5.0)
     now = time.monotonic()
-    clock = SimpleNamespace(monotonic=lambda: now)
-    for module in (paramiko_transport, logging_in):
-        monkeypatch.setattr(module, "time", clock)
+    timer = transport._passwords.timer = PromptTimer(lambda: now)
 
-    def types() -> str:
+    def types(seconds: float) -> str:
         nonlocal now
-        now += 7.0
+        timer.changed(True)
+        now += seconds
+        timer.changed(False)
         return "good"
 
-    Keys.there[0] = Candidate("typed", types)
+    types(3.0)  # before: for another host
+    monkeypatch.setattr(Keys, "first", staticmethod(lambda: types(5.0)))
+    Keys.there[0] = Candidate("typed", lambda: types(7.0))
     assert transport.open(NODE, "run it", until) == AFTER
-    assert Session.last.until == until + 5.0
-    assert Session.last.tried == [("me", "good", until + 12.0)]
-    assert Session.last.typed == 12.0
+    assert Session.last.until == pytest.approx(until + 5.0)
+    ((_, key, deadline),) = Session.last.tried
+    assert key == "good"
+    assert deadline == pytest.approx(until + 12.0)
 
 
 def test_hosts_behind_a_jump_host_share_its_connection(to: Make) -> None:

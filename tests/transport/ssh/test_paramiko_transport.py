@@ -37,7 +37,6 @@ class Played:
         self.active = True
         self.ended = 0
         self.steps = Steps("before")
-        self.typed = 0.0
         self.asked: list[tuple[Any, ...]] = []
         self.answers: dict[str, Any] = {
             "channel": ("the channel", ""), "terminal": "", "command": "", "standby": None,
@@ -123,14 +122,13 @@ def soon() -> float:
 
 def test_a_command_over_a_new_connection(config: Callable[[str], str]) -> None:
     transport, until = Way(config=config("")), soon()
-    transport.gives.typed = 5.0  # the user's typing is not the host's delay
     link = transport.open(NODE, "run it", until)
     assert isinstance(link, ParamikoLink)
     session = transport.gives
     assert [deadline for _, deadline in transport.connected] == [until]
     assert session.asked == [
-        ("standby", "run it", until + 5), ("channel", until + 5),
-        ("command", "the channel", "run it", until + 5),
+        ("standby", "run it", until), ("channel", until),
+        ("command", "the channel", "run it", until),
     ]  # fmt: skip
     assert session.stream.acknowledge is None
     assert (link.address, session.ended) == ("10.0.0.7", 0)

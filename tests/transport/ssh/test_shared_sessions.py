@@ -13,7 +13,7 @@ import pytest
 from cases import cases
 
 from dispatcher.model.failure import Failure, Kind
-from dispatcher.transport.base import ALIVE_COUNT, ALIVE_INTERVAL
+from dispatcher.transport.base import ALIVE_COUNT, ALIVE_INTERVAL, PromptTimer
 from dispatcher.transport.ssh import shared_sessions
 from dispatcher.transport.ssh.byte_stream import ByteStream
 from dispatcher.transport.ssh.shared_sessions import JumpHost, Route, SessionPool
@@ -213,7 +213,7 @@ class TestJumpHost:
         one, line = session(), Line()
         one.opens = line, ""
         connects, until = Connects(one), soon()
-        jump = JumpHost("gate", connects)
+        jump = JumpHost("gate", connects, PromptTimer())
         for _ in range(2):
             stream = jump.reach(BEHIND, until)
             assert isinstance(stream, ByteStream)
@@ -229,7 +229,7 @@ class TestJumpHost:
     def test_a_connection_that_died_is_made_anew(self) -> None:
         first, second = session(), session()
         first.opens = second.opens = Line(), ""
-        jump = JumpHost("gate", Connects(first, second))
+        jump = JumpHost("gate", Connects(first, second), PromptTimer())
         jump.reach(BEHIND, soon())
         first.active = False
         assert isinstance(jump.reach(BEHIND, soon()), ByteStream)
@@ -252,7 +252,7 @@ class TestJumpHost:
     ) -> None:
         one = session()
         one.opens = None, problem
-        failure = JumpHost("gate", Connects(one)).reach(BEHIND, soon())
+        failure = JumpHost("gate", Connects(one), PromptTimer()).reach(BEHIND, soon())
         said = f"jump host gate: n1.example port 2222: {why or problem}"
         assert failure == Failure(kind, said, retryable=retryable)
 
@@ -264,7 +264,7 @@ class TestJumpHost:
     ) -> None:
         refused = Failure(kind, "no", "try", retryable=True)
         connects = Connects(refused, session())
-        jump, until = JumpHost("gate", connects), clock.now + 100
+        jump, until = JumpHost("gate", connects, PromptTimer(lambda: clock.now)), clock.now + 100
         said = Failure(kind, "jump host gate: no", "try", retryable=True)
         for _ in range(2):
             assert jump.reach(BEHIND, until) == said
@@ -285,7 +285,7 @@ class TestJumpHost:
             go.wait(60)
             return Failure(Kind.REFUSED, "no")
 
-        jump = JumpHost("gate", connect)
+        jump = JumpHost("gate", connect, PromptTimer())
         first = threading.Thread(target=jump.reach, args=(BEHIND, soon()))
         first.start()
         assert held.wait(60)
@@ -307,7 +307,7 @@ class TestJumpHost:
             return Line(), ""
 
         one = SimpleNamespace(active=True, open_ssh_channel=open_ssh_channel, end=lambda: None)
-        jump = JumpHost("gate", Connects(one))
+        jump = JumpHost("gate", Connects(one), PromptTimer())
         threads = in_threads(2, lambda: jump.reach(BEHIND, soon()))
         for _ in threads:
             assert opening.acquire(timeout=60)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
@@ -382,11 +381,9 @@ def test_the_first_key_that_serves_is_loaded_ahead(tmp_path: Path) -> None:
     (tmp_path / "broken").write_text("no key")
     good, later = keygen(tmp_path / "good"), tmp_path / "later"
     later.write_text("not looked at")
-    keys, before = Identities(), time.monotonic()
-    seconds = keys.load_first(config(tmp_path / "broken", good, later))
-    assert 0 <= seconds <= time.monotonic() - before
+    keys = Identities()
+    keys.load_first(config(tmp_path / "broken", good, later))
     assert keys.notices == [f"{tmp_path / 'broken'}: not a private key"]
-    assert keys.load_first(config()) >= 0
 
 
 # -- why nobody was let in ----------------------------------------------------------------------
