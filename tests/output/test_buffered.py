@@ -139,17 +139,6 @@ def test_the_notes_of_a_paused_terminal_are_bounded(stuck: Slow) -> None:
     assert said == [*map(str, range(1000)), "... 500 more notes not shown"]
 
 
-def test_an_error_of_the_sink_is_told_to_the_caller() -> None:
-    class Broken(Sink):
-        def output(self, rank: int, stream: int, data: bytes) -> None:
-            raise ValueError("no")
-
-    behind = BufferedSink(Broken(), "test")
-    behind.output(0, 1, b"x")
-    with pytest.raises(ValueError, match="no"):
-        behind.close()
-
-
 def test_a_slow_reader_gets_all_and_one_that_paused_is_left_behind(stuck: Slow) -> None:
     behind = start(stuck, stall_limit=60)
     for _ in range(3):
@@ -309,10 +298,6 @@ def test_a_sink_is_asked_to_draw_as_long_as_it_wants() -> None:
     behind.output(0, 1, b"x")
     wait_for(lambda: sink.ticks == 5, 30, "it is asked once more after what happened")
     behind.close()
-
-
-def test_a_sink_that_draws_nothing_by_itself_is_not_asked_again() -> None:
-    assert Sink().tick(1.0) is False
 
 
 def test_an_error_of_the_sink_is_told_at_the_next_call(stuck: Slow) -> None:

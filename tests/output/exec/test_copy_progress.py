@@ -37,11 +37,6 @@ def test_hosts_bytes_rate_and_what_is_left() -> None:
     assert "0:00:02 left" in text
 
 
-def test_a_narrow_terminal() -> None:
-    progress = CopyProgress([HostCopy(wanted=1)])
-    assert len(shown(progress, 24)) > 0
-
-
 def test_hosts_served_alike_are_one_line() -> None:
     names = [f"n{i}" for i in range(1, 6)]
     good, bad = exec_events.Exited(0), exec_events.NotCopied("no space left on device")

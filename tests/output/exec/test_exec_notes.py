@@ -27,9 +27,7 @@ from dispatcher.output.exec.exec_notes import (
     Passthrough,
     describe,
     outcome_text,
-    summary,
 )
-from dispatcher.transfer.host_copy import HostCopy
 
 NAMES = ["n1", "n2", "n3"]
 REFUSED = Failure(Kind.REFUSED, "no\x1b[2J", "is it up?")
@@ -157,17 +155,6 @@ def test_names_of_hosts_take_no_more_than_so_many_columns() -> None:
     lines = describe([Exited(1), Exited(1), Exited(2)], names)
     assert lines[1].index("exit") > 60
     assert lines[2].index("exit") == 2 + 40 + 2
-
-
-def test_what_was_copied_is_told_by_how() -> None:
-    tar = HostCopy(False, 5, 5, 0, 1, 0)
-    found = HostCopy(True, 5, 5, 2048, 3, 1)
-    lines = summary(["a", "b"], [Exited(0)] * 2, [tar, found], 0.04, "sent")
-    assert lines == [
-        "a: 1 file sent, 0 equal, by tar",
-        "b: 3 files sent, 1 equal, 2 KiB were there from an interrupted copy; "
-        "5 B to 2 hosts in 0.0 s",
-    ]
 
 
 def test_a_terminal_s_output_passes_unchanged_until_nobody_reads() -> None:

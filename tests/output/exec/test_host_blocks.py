@@ -68,23 +68,6 @@ def test_a_terminal_cannot_be_told_anything() -> None:
     assert b"\n20%\n" in shown
 
 
-def test_memory_is_bounded_and_the_rest_counted(monkeypatch: object) -> None:
-    sink = HostOutput(frozenset({STDOUT}))
-    for _ in range(3):
-        sink.output(0, STDOUT, b"x" * (host_blocks.MOST // 2))
-    assert sink.dropped(0, STDOUT) == host_blocks.MOST // 2
-    assert b"[%d bytes more]" % (host_blocks.MOST // 2) in sink.block(0, STDOUT)
-
-
-def test_differences_are_told_from_the_block_of_most() -> None:
-    names = ["n1", "n2", "n3"]
-    shown = b"".join(differences(blocks_of(kept(b"a\nb\n", b"a\nc\n", b"a\nb\n"), names)))
-    assert shown == b"--- n[1,3] (2)\n+++ n2\n@@ -1,2 +1,2 @@\n a\n-b\n+c\n"
-    assert not list(differences({"n1": b"x", "n2": b"x"}))
-    long = b"x\n" * (host_blocks.MOST_LINES + 1)
-    assert list(differences({"n1": long, "n2": long + b"y"})) == [b"n2 and n1 differ\n"]
-
-
 def test_json_keeps_kinds_apart_and_bytes_whole() -> None:
     sink = kept(b"text\n", b"\xff\0")
     sink.event(Entry(1, 2.5, exec_events.HostDone(0, exec_events.Exited(3))))
@@ -192,12 +175,6 @@ def test_what_the_guide_says_of_jq(line: str, shown: bytes) -> None:
         capture_output=True, check=True,
     )  # fmt: skip
     assert done.stdout == shown
-
-
-def test_seconds_are_rounded() -> None:
-    sink = HostOutput(frozenset())
-    sink.event(Entry(1, 1.23456, exec_events.HostDone(0, exec_events.Exited(0))))
-    assert record("n1", 0, exec_events.Exited(0), sink)["seconds"] == 1.235
 
 
 def test_the_head_of_a_block() -> None:

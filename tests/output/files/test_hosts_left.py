@@ -70,10 +70,3 @@ def test_a_folder_that_goes_meanwhile_is_told_by_who_writes_last(tmp_path: Path)
     assert not sink.tick(1.0)
     with pytest.raises(FileUnusable, match="left: no such file or directory"):
         HostsLeft({path: [Host("n1")]})
-
-
-def test_what_was_written_in_vain_is_not_left_behind(tmp_path: Path) -> None:
-    (tmp_path / "folder").mkdir()
-    with pytest.raises(FileUnusable, match="folder: is a directory"):
-        HostsLeft({str(tmp_path / "folder"): [Host("n1")]})
-    assert [file.name for file in tmp_path.iterdir()] == ["folder"]

@@ -111,6 +111,7 @@ def test_how_many_pieces_are_kept(tmp_path: Path, keep: int, names: list[str], g
         file.write(b"line %04d\n" % number)
     file.release()
     assert [piece.name for piece in pieces(tmp_path / "x")] == names
+    assert {piece.stat().st_mode & 0o777 for piece in pieces(tmp_path / "x")} == {0o600}
     assert (pieces(tmp_path / "x")[0].read_bytes() == mark(gone)) == (gone > 0)
 
 

@@ -23,8 +23,6 @@ from dispatcher.output.files.rank_logs import (
     LogFile,
     MergedLog,
     RankFiles,
-    mark,
-    stamp,
 )
 from dispatcher.output.text.lines import Spill
 from dispatcher.plan.job.placement import FIRST
@@ -60,20 +58,6 @@ def test_pieces_in_order_are_the_bytes(
         line = data.rfind(b"\n", 0, cut) + 1
         # inside a line only where it is longer than a piece, or its beginning was written before
         assert line == cut or b"\n" not in before or line // step < cut // step
-
-
-def test_what_is_not_kept_is_marked(tmp_path: Path) -> None:
-    path = tmp_path / "x.out"
-    file = LogFile(path, Rotation(10, keep=2))
-    for n in range(10):
-        file.write(b"line %04d\n" % n)
-    file.release()
-    assert [piece.name for piece in pieces(path)] == ["x.out.7", "x.out.8", "x.out.9", "x.out"]
-    assert path.with_name("x.out.7").read_bytes() == mark(70)
-    assert {piece.stat().st_mode & 0o777 for piece in pieces(path)} == {0o600}
-    assert b"".join(p.read_bytes() for p in pieces(path)[1:]) == b"".join(
-        b"line %04d\n" % n for n in (7, 8, 9)
-    )
 
 
 def test_more_ranks_than_open_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -164,16 +148,6 @@ def test_a_line_of_a_host_that_was_lost_is_a_part(tmp_path: Path) -> None:
     ]  # fmt: skip
 
 
-def test_a_line_is_not_cut_where_the_next_piece_has_room(tmp_path: Path) -> None:
-    merged = MergedLog(tmp_path / "merged.log", silent, Rotation(300_000))
-    for _ in range(3):
-        merged.output(0, 1, b"x" * 100_000)
-        merged.output(0, 1, b"x" * 99_999 + b"\n")
-    merged.close()
-    found = [piece.read_bytes() for piece in pieces(tmp_path / "merged.log")]
-    assert [piece.count(b"\n") for piece in found] == [1, 1, 1]
-
-
 def test_merged_lines_without_room_are_in_parts_and_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -189,17 +163,6 @@ def test_merged_lines_without_room_are_in_parts_and_told(
     assert path.read_bytes().count(b" P ") > 1
     (note,) = said
     assert note.startswith(f"{path}: 1 line of more than 64 KiB came in pieces")
-
-
-def test_a_full_disk_is_told_once_and_counted() -> None:
-    said: list[str] = []
-    files = RankFiles(Path("/proc/self/absent"), said.append)
-    files.output(0, 1, b"abc")
-    files.output(1, 1, b"de")
-    files.close()
-    assert [text.rpartition(": ")[2] for text in said] == [
-        "No such file or directory", "5 bytes of output are missing from the files"
-    ]  # fmt: skip
 
 
 def test_a_disk_that_is_full_for_a_while_tears_no_line(
@@ -280,15 +243,6 @@ def test_what_stands_before_a_merged_line(tmp_path: Path) -> None:
     assert (tmp_path / "merged.log").stat().st_mode & 0o777 == 0o600
 
 
-@cases(
-    ("seconds", "text"),
-    [(0.0, "1970-01-01T00:00:00.000000Z"), (1.5, "1970-01-01T00:00:01.500000Z"),
-     (1_769_869_501.123456, "2026-01-31T14:25:01.123456Z")],
-)  # fmt: skip
-def test_stamps(seconds: float, text: str) -> None:
-    assert stamp(seconds) == text
-
-
 def test_a_stream_that_ends_ends_its_line_and_no_other(tmp_path: Path) -> None:
     merged = MergedLog(tmp_path / "merged.log", silent)
     for rank, stream in ((0, 1), (0, 2), (1, 1)):
@@ -321,38 +275,6 @@ def test_bytes_that_were_left_out_of_a_merged_log(tmp_path: Path) -> None:
         "1.0 err X ... 7 bytes of rank 1.0 left out", "0 out F rest", "1 out F other line",
     ]  # fmt: skip
     assert said == [f"{tmp_path / 'merged.log'}: 5,007 bytes of output are missing"]
-
-
-def test_a_merged_log_on_a_disk_that_refuses(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    said: list[str] = []
-    merged = MergedLog(tmp_path / "merged.log", said.append)
-
-    def refuse(fd: int, data: bytes) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(rank_logs, "write_all", refuse)
-    for _ in range(3):
-        merged.output(0, 1, b"abc\n")
-    merged.output(0, 1, b"de")
-    merged.close()
-    path = tmp_path / "merged.log"
-    assert said == [
-        f"{path}: cannot be written: No space left on device",
-        f"{path}: 14 bytes of output are missing",
-    ]
-
-
-@cases(("size", "is_held"), [(PART - 1, True), (PART, False)])
-def test_how_much_of_a_line_waits_in_memory(tmp_path: Path, size: int, is_held: bool) -> None:
-    merged = MergedLog(tmp_path / "merged.log", silent)
-    merged.output(0, 1, b"x" * size)
-    assert (sum(map(len, merged._rest.values())) == size) == is_held
-    merged.output(0, 1, b"\nnext\n")
-    merged.close()
-    assert [len(line.split(" ", 4)[4]) for line in lines_of(tmp_path / "merged.log")] == [size, 4]
-    assert merged._heads == {}
 
 
 def test_a_merged_log_gives_all_descriptors_back(

@@ -73,14 +73,18 @@ def test_ranks_and_attempts_come_in_order(tmp_path: Path) -> None:
 
 
 def test_one_rank_alone(tmp_path: Path) -> None:
-    files = RankFiles(tmp_path, no_warning)
+    files, log = RankFiles(tmp_path, no_warning), MergedLog(tmp_path / "merged.log", no_warning)
     for rank in (0, 1, FIRST):
-        files.output(rank, 1, b"%d" % rank)
+        for sink in (files, log):
+            sink.output(rank, 1, b"%d\n" % rank)
     files.close()
+    log.close()
     for rank in (0, 1, FIRST):
-        heard = Heard()
-        RankLogReader(tmp_path, rank).read(heard)
-        assert heard.told == [(rank, 1, b"%d" % rank)]
+        readers = RankLogReader(tmp_path, rank), MergedLogReader(tmp_path / "merged.log", rank)
+        for reader in readers:
+            heard = Heard()
+            reader.read(heard)
+            assert heard.told == [(rank, 1, b"%d\n" % rank)]
 
 
 def test_it_goes_on_where_it_was_and_up_to_a_bound(tmp_path: Path) -> None:
@@ -158,30 +162,6 @@ def test_lines_come_as_they_came(tmp_path: Path) -> None:
     assert heard.taken() == [(1, 1, b"no end")]
     assert reader.taken == {(0, 1): 13, (FIRST, 2): 6, (1, 1): 6}
     assert not reader.is_trimmed
-
-
-def test_one_rank_of_a_merged_log(tmp_path: Path) -> None:
-    log = merged(tmp_path)
-    for rank in (0, 1, FIRST):
-        log.output(rank, 1, b"%d\n" % rank)
-    log.close()
-    for rank in (0, 1, FIRST):
-        heard = Heard()
-        MergedLogReader(tmp_path / "merged.log", rank).read(heard)
-        assert heard.told == [(rank, 1, b"%d\n" % rank)]
-
-
-def test_bytes_that_were_left_out_are_counted_in_their_place(tmp_path: Path) -> None:
-    said: list[str] = []
-    log = MergedLog(tmp_path / "merged.log", said.append, None, Clock())
-    log.output(0, 1, b"a\nb")
-    log.gap({(0, 1): 1234567})
-    log.output(0, 1, b"c\n")
-    log.close()
-    reader, heard = MergedLogReader(tmp_path / "merged.log"), Heard()
-    reader.read(heard)
-    assert heard.told == [(0, 1, b"a\n"), (0, 1, b"b"), {(0, 1): 1234567}, (0, 1, b"c\n")]
-    assert reader.taken == {(0, 1): 3 + 1234567 + 2}
 
 
 def test_a_merged_log_up_to_a_bound(tmp_path: Path) -> None:

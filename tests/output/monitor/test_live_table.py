@@ -19,11 +19,9 @@ from dispatcher.output.monitor.live_table import LAST, Snapshot, Table
 from dispatcher.output.terminal.footer import drawn
 from dispatcher.output.terminal.rank_table import (
     HELP,
-    SORTS,
     ViewState,
     WatchTable,
     keys,
-    selected,
 )
 
 GIB = 1 << 30
@@ -196,10 +194,6 @@ def picture(
     return emulator.lines()
 
 
-def words(line: str) -> list[str]:
-    return line.split()
-
-
 def test_who_is_slow_stands_above_the_table() -> None:
     run = Run()
     run.slow = ("rank 1 on n0: 2.0x", "rank 3 on \x1b[Jn1: 1.6x")
@@ -221,49 +215,10 @@ def test_the_whole_picture() -> None:
         "RANK", "HOST", "LOCAL", "PID", "STATE", "CPU", "RSS", "GPU", "GMEM", "POWER", "SILENCE",
         "LAST", "LINE",
     ]  # fmt: skip
-    assert lines[2].split() == [
-        "0",
-        "n0",
-        "0",
-        "1000",
-        "runs",
-        "100%",
-        "1.0G",
-        "97%",
-        "40G",
-        "612W",
-        "65",
-        "s",
-    ]
-    assert lines[3].split() == [
-        "1",
-        "n0",
-        "1",
-        "1001",
-        "runs",
-        "200%",
-        "1.0G",
-        "-",
-        "-",
-        "-",
-        "65",
-        "s",
-        "step",
-        "7",
-    ]
-    assert lines[4].split() == [
-        "2",
-        "n1",
-        "0",
-        "1002",
-        "starts",
-        "-",
-        "-",
-        "-",
-        "-",
-        "-",
-        "65",
-        "s",
+    assert [" ".join(line.split()) for line in lines[2:5]] == [
+        "0 n0 0 1000 runs 100% 1.0G 97% 40G 612W 65 s",
+        "1 n0 1 1001 runs 200% 1.0G - - - 65 s step 7",
+        "2 n1 0 1002 starts - - - - - 65 s",
     ]
     assert lines[-1] == f"1-4 of 4, by rank   {HELP}"
 
@@ -285,64 +240,7 @@ def test_it_fits_into_any_window(columns: int, rows: int) -> None:
     assert all(line.cell_len <= columns for line in lines)
 
 
-def test_scrolling_ends_where_the_rows_do() -> None:
-    watch, snapshot = WatchTable(["n0", "n1"]), Run().table.snapshot()
-    _, look = watch.lines(snapshot, ViewState(top=99), 80, 5)  # two rows of four
-    assert (look.top, watch.page) == (2, 2)
-    lines, _ = watch.lines(snapshot, look, 80, 5)
-    assert [line.plain.split()[0] for line in lines[2:4]] == ["2", "3"]
-
-
-def test_sorting_and_choosing() -> None:
-    run = Run()
-    for rank, pause in ((2, 5), (0, 3), (3, 2)):
-        run.table.output(rank, 1, b"x\n")
-        run.now += pause
-    rows = run.table.snapshot().rows
-    order = {sort: [row.rank for row in selected(rows, ViewState(sort))] for sort in SORTS}
-    assert order["rank"] == [0, 1, 2, 3]
-    assert order["silence"] == [1, 2, 0, 3]
-    assert [row.rank for row in selected(rows, ViewState(filter="n1"))] == [2, 3]
-    by_one = [row.rank for row in selected(rows, ViewState(filter="1"))]
-    assert by_one == [1, 2, 3]  # n1, and rank 1
-    assert selected(rows, ViewState(filter="gpu")) == []
-
-
 # -- keys ----------------------------------------------------------------------------
-
-
-@cases(
-    ("data", "names"),
-    [
-        (b"qs/", ["q", "s", "/"]),
-        (b"\x1b[A\x1b[B\x1bOA\x1bOB", ["up", "down", "up", "down"]),
-        (b"\x1b[5~\x1b[6~\x1b[H\x1b[F", ["page up", "page down", "home", "end"]),
-        (b"\r\x7f\x1b", ["enter", "back", "escape"]),
-        (b"\x1b[200~\x1b[1;5C\xc3\xa4\x00", []),  # pasting, Ctrl-Right, no ASCII
-    ],
-)
-def test_keys(data: bytes, names: list[str]) -> None:
-    assert keys(data) == names
-
-
-def pressed(*names: str, look: ViewState | None = None) -> ViewState:
-    look = look or ViewState()
-    for name in names:
-        look = look.pressed(name, 10)
-    return look
-
-
-def test_what_keys_do() -> None:
-    assert pressed("q").over
-    assert [pressed(*"s" * n).sort for n in range(5)] == ["rank", "silence", "cpu", "rss", "rank"]
-    assert pressed("down", "page down", "up").top == 10
-    assert pressed("up").top == 0
-    assert pressed("down", "home").top == 0
-    assert pressed("/", *"gq", "back", "0", "enter").filter == "g0"
-    assert pressed("/", *"gq").filter == ""
-    assert pressed("/", "g", "escape") == ViewState()
-    assert pressed("/", "g", "enter", "escape") == ViewState()
-    assert not pressed("/", "q").over
 
 
 @given(st.lists(st.binary(max_size=8)))

@@ -82,13 +82,6 @@ def test_a_disk_that_refuses_is_told_once(tmp_path: Path) -> None:
         Metrics(lambda: "x\n", said.append, 1.0, str(folder / "file"))
 
 
-def test_what_was_written_in_vain_is_not_left_behind(tmp_path: Path) -> None:
-    (tmp_path / "folder").mkdir()
-    with pytest.raises(IsADirectoryError):
-        Metrics(lambda: "x\n", lambda line: None, 1.0, str(tmp_path / "folder"))
-    assert [file.name for file in tmp_path.iterdir()] == ["folder"]
-
-
 def ask(path: Path, metrics: Metrics) -> bytes:
     with socket.socket(socket.AF_UNIX) as caller:
         caller.connect(str(path))

@@ -6,8 +6,6 @@ import json
 from typing import Any
 
 from cases import cases
-from hypothesis import given
-from hypothesis import strategies as st
 
 from dispatcher.output.monitor.run_progress import (
     LOST,
@@ -35,11 +33,6 @@ WRONG: list[dict[str, Any]] = [
 @cases("fields", WRONG)
 def test_what_is_no_picture(fields: dict[str, Any]) -> None:
     assert decode_picture({**encode_picture(PICTURE), **fields}) is None
-
-
-@given(st.recursive(st.none() | st.integers() | st.text(), lambda x: st.lists(x) | st.dictionaries(st.text(), x)))  # noqa: E501  # fmt: skip
-def test_anything_is_no_picture(plain: Any) -> None:
-    assert decode_picture(plain) is None
 
 
 def test_it_grows_older_until_the_next_one() -> None:

@@ -69,13 +69,6 @@ def test_a_line_that_was_left_unfinished_is_no_step_of_the_next_attempt() -> Non
     assert not lines._steps._ranks
 
 
-def test_figures_that_are_none() -> None:
-    lines = StepLines(re.compile(rb"step (\S+)?"), ["n1"], lambda: 1.0)
-    for figure in (b"nan", b"-1", b"1e400", b"x", b""):
-        lines.output(0, 1, b"step " + figure + b"\n")
-    assert lines.words() == ()
-
-
 def said(lines: StepLines, rank: int, *took: str) -> None:
     lines.output(rank, 1, b"".join(b"step %s\n" % one.encode() for one in took))
 

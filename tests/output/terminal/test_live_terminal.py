@@ -17,9 +17,9 @@ from dispatcher.core.events import run_events as ev
 from dispatcher.core.events.monitor_events import RanksStalled
 from dispatcher.core.events.run_events import Entry
 from dispatcher.model.failure import Failure, Kind
-from dispatcher.output.monitor.run_progress import Progress, StallDetector
+from dispatcher.output.monitor.run_progress import Progress
 from dispatcher.output.terminal.asking import TtyLock
-from dispatcher.output.terminal.footer import Footer, closing, drawn
+from dispatcher.output.terminal.footer import Footer, drawn
 from dispatcher.output.terminal.live_terminal import FIRST, STOPPED, Terminal
 from dispatcher.output.terminal.screen import LineFormat, Screen, Writer
 
@@ -251,41 +251,6 @@ def test_after_a_stop_the_shell_keeps_its_lines(tty: Tty) -> None:
     os.write(tty.ends[1], b"$ fg\n")
     terminal.refresh(102.0 + 2 * STOPPED, lambda columns: [(b"again", 5)])
     assert tty.look() == ["footer", "$ fg", "again"]
-
-
-def test_ranks_that_fall_silent_are_named_once_each_time() -> None:
-    now, told = Now(), list[ev.Event]()
-    silence = StallDetector(60.0, told.append, now)
-    for rank in range(3):
-        silence.event(entry(ev.RankSpawned(0, rank, 9)))
-    now.now += 59
-    silence.output(1, 1, b"x")
-    silence.event(entry(ev.RankExited(0, 2, 0)))
-    assert silence.tick(0)
-    assert told == []
-    now.now += 1
-    silence.tick(0)
-    silence.tick(0)
-    assert told == [RanksStalled((0,), 60.0)]
-    silence.output(0, 1, b"y")
-    now.now += 60
-    silence.tick(0)
-    assert told[1:] == [RanksStalled((0, 1), 60.0)]
-
-
-def test_the_end_is_set_off_and_can_be_copied() -> None:
-    emulator = Emulator(100, 20)
-    hint = "  hint: " + "x" * 85
-    lines = closing(
-        ["error: rank 3 on n01: exit code 3 [red]", hint],
-        exit_code=3, hosts=2, ranks=8, seconds=65.0, columns=60,
-    )  # fmt: skip
-    emulator.feed(b"".join(line + b"\n" for line in lines))
-    shown = emulator.lines()
-    assert "exit code 3 · 8 ranks on 2 hosts, 0:01:05" in shown[0]
-    assert shown[1:3] == ["error: rank 3 on n01: exit code 3 [red]", hint]
-    (good,) = closing([], exit_code=0, hosts=1, ranks=1, seconds=5.0, columns=60)
-    assert b"1 rank on 1 host, 0:00:05" in good
 
 
 #: what a terminal must not be made to do, each once seen in a real attack

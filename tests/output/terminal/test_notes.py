@@ -88,20 +88,14 @@ IN_DETAIL = [
     (ev.NodeHeard(0), None),
 ]
 
-
 ALWAYS += [
     (ev.HostReturned(1), "n1: is back, and can be used at the next restart"),
     (ev.WorldGrown((0, 1), (2, 2)), "2 hosts and 4 ranks go on: n0:2, n1:2"),
     (ev.TimeShort(10, 60.0), "60 s are left: all ranks get SIGUSR1"),
-    (
-        ev.RanksAwaited((0, 1, 3), 9.2, "Ctrl-C again"),
-        "waiting for ranks 0-1,3 to end; in 9 s they are killed; Ctrl-C again kills them now",
-    ),
-    (
-        ev.RanksAwaited((2,), 9.0),
-        "waiting for rank 2 to end; in 9 s they are killed",
-    ),
-]
+    (ev.RanksAwaited((0, 1, 3), 9.2, "Ctrl-C again"),
+     "waiting for ranks 0-1,3 to end; in 9 s they are killed; Ctrl-C again kills them now"),
+    (ev.RanksAwaited((2,), 9.0), "waiting for rank 2 to end; in 9 s they are killed"),
+]  # fmt: skip
 
 
 @cases(("event", "text"), ALWAYS)

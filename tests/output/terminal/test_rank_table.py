@@ -228,9 +228,13 @@ def test_one_key(view: ViewState, key: str, after: ViewState) -> None:
     ("data", "names"),
     [(b"\x1b[1~\x1b[4~\x1bOH\x1bOF", ["home", "end", "home", "end"]),
      (b"\n\x08", ["enter", "back"]),
-     (b"\x1b[A\x1b", ["up", "escape"]), (b" ~", [" ", "~"])],
+     (b"\x1b[A\x1b", ["up", "escape"]), (b" ~", [" ", "~"]), (b"qs/", ["q", "s", "/"]),
+     (b"\x1b[A\x1b[B\x1bOA\x1bOB", ["up", "down", "up", "down"]),
+     (b"\x1b[5~\x1b[6~\x1b[H\x1b[F", ["page up", "page down", "home", "end"]),
+     (b"\r\x7f\x1b", ["enter", "back", "escape"]),
+     (b"\x1b[200~\x1b[1;5C\xc3\xa4\x00", [])],  # pasting, Ctrl-Right, no ASCII
 )  # fmt: skip
-def test_keys_of_other_terminals(data: bytes, names: list[str]) -> None:
+def test_keys_of_any_terminal(data: bytes, names: list[str]) -> None:
     assert keys(data) == names
 
 
@@ -411,13 +415,6 @@ def test_keys_come_without_enter(desk: Desk) -> None:
     desk.screen.leave()
     os.write(desk.user, b"ls\n")
     assert desk.screen.typed() == b""  # that is the shell's
-
-
-def test_taken_twice_it_is_given_back_as_it_was_first(desk: Desk) -> None:
-    desk.screen.enter()
-    assert desk.screen.enter()
-    desk.screen.leave()
-    assert desk.modes() == desk.before
 
 
 def test_a_paused_terminal_costs_pictures_and_holds_nobody(desk: Desk) -> None:

@@ -7,7 +7,6 @@ import re
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from cases import cases
@@ -66,27 +65,6 @@ def test_labels_and_whole_lines(pipe: tuple[int, int], other: int) -> None:
     assert os.read(pipe[0], 4096) == b"[1] one\n[1] two\n[0] partial\n[1] thr\n"
 
 
-def test_no_label(pipe: tuple[int, int]) -> None:
-    screen = Screen(BARE, Writer({1: pipe[1]}))
-    screen.output(0, 1, b"x\n")
-    assert os.read(pipe[0], 4096) == b"x\n"
-
-
-def test_streams_do_not_mix(pipe: tuple[int, int]) -> None:
-    screen = Screen(BARE, Writer({1: pipe[1], 2: pipe[1]}))
-    screen.output(0, 1, b"out")
-    screen.output(0, 2, b"err\n")
-    screen.close()
-    assert os.read(pipe[0], 4096) == b"err\nout\n"
-
-
-def test_where_both_streams_meet_they_can_be_told_apart(pipe: tuple[int, int]) -> None:
-    screen = Screen(LABELS, Writer({1: pipe[1], 2: pipe[1]}))
-    screen.output(0, 1, b"out\n")
-    screen.output(0, 2, b"err\n")
-    assert os.read(pipe[0], 4096) == b"[0] out\n[0]! err\n"
-
-
 def test_equal_lines_of_many_tell_as_well_which_stream_they_are_of(
     pipe: tuple[int, int], other: int
 ) -> None:
@@ -99,25 +77,13 @@ def test_equal_lines_of_many_tell_as_well_which_stream_they_are_of(
         assert os.read(pipe[0], 4096) == folded
 
 
-def test_colour_only_where_asked(pipe: tuple[int, int]) -> None:
-    view = LineFormat(lambda rank: "[0]", coloured=frozenset({1}))
-    screen = Screen(view, Writer({1: pipe[1]}))
-    screen.output(0, 1, b"x\n")
-    assert os.read(pipe[0], 4096) == b"\x1b[36m[0]\x1b[0m x\n"
-
-
-def test_timestamps(pipe: tuple[int, int]) -> None:
-    view = LineFormat(lambda rank: "[0]", timestamps=True)
-    screen = Screen(view, Writer({1: pipe[1]}), clock=lambda: 12.3456)
-    screen.output(0, 1, b"x\ny\n")
-    assert re.fullmatch(rb"(\d\d:\d\d:12\.345 \[0\] [xy]\n){2}", os.read(pipe[0], 4096))
-
-
 def test_grep(pipe: tuple[int, int]) -> None:
     view = LineFormat(lambda rank: "[0]", grep=re.compile(rb"loss|^x$"))
     screen = Screen(view, Writer({1: pipe[1]}))
-    screen.output(0, 1, b"the loss\nx\nxx\ny\n")
-    assert os.read(pipe[0], 4096) == b"[0] the loss\n[0] x\n"
+    screen.output(0, 1, b"the loss\nx\nxx\ny\nthe loss")
+    screen.output(1, 1, b"nothing")
+    screen.close()
+    assert os.read(pipe[0], 4096) == b"[0] the loss\n[0] x\n[0] the loss\n"
 
 
 def test_an_unfinished_line_is_shown_after_a_while(pipe: tuple[int, int]) -> None:
@@ -291,16 +257,6 @@ def test_grep_looks_into_long_lines(log: int) -> None:
     assert [line[:6] for line in written(log)] == [b"[1] 1x"]
 
 
-def test_a_long_line_that_is_cut_short_is_marked(log: int) -> None:
-    screen = Screen(ZERO, Writer({1: log}))
-    screen.output(0, 1, LONG)
-    screen.gap({(0, 1): 5})
-    screen.output(0, 1, b"rest\n")
-    assert written(log) == [
-        b"[0] " + LONG + CONTINUED, b"... 5 bytes of rank 0 not shown", b"[0] rest"
-    ]  # fmt: skip
-
-
 def test_without_room_for_long_lines_nothing_is_lost_and_it_is_said(
     log: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -328,37 +284,6 @@ def test_a_line_of_a_host_that_was_lost_ends_before_the_next_attempt(
     screen.event(Entry(1, 0.0, RanksPlaced(1, "a", 1, restart=1)))
     screen.output(0, 1, b"again\n")
     assert os.read(pipe[0], 4096) == b"[0] half a li\n[0] again\n"
-
-
-def test_what_was_left_out_is_counted_where_it_is_missing(pipe: tuple[int, int]) -> None:
-    screen = Screen(LineFormat(lambda rank: f"[{rank}]"), Writer({1: pipe[1]}))
-    screen.output(0, 1, b"a\nhal")
-    screen.gap({(rank, 1): 1_000_000 for rank in range(8)})
-    screen.output(0, 1, b"ved\n")
-    screen.gap({(3, 1): 5})
-    assert os.read(pipe[0], 4096) == (
-        b"[0] a\n[0] hal" + CONTINUED + b"\n... 8,000,000 bytes of 8 ranks not shown\n"
-        b"[0] ved\n... 5 bytes of rank 3 not shown\n"
-    )
-
-
-def test_a_reader_that_leaves_is_told_once(pipe: tuple[int, int]) -> None:
-    told = []
-    screen = Screen(BARE, Writer({1: pipe[1]}, on_broken=lambda: told.append(1)))
-    os.close(pipe[0])
-    screen.output(0, 1, b"x\n")
-    screen.output(0, 1, b"y\n")
-    assert told == [1]
-
-
-def test_equal_lines_of_many_ranks_are_shown_once(pipe: tuple[int, int]) -> None:
-    screen = Screen(FOLDED, Writer({1: pipe[1]}))
-    screen.event(Entry(1, 0.0, RanksPlaced(3, "a", 1)))
-    for rank in (2, 0, 1):
-        screen.output(rank, 1, b"same\nown %d\n" % (rank // 2))
-    assert os.read(pipe[0], 4096) == b"[0-2] same\n"
-    screen.close()
-    assert os.read(pipe[0], 4096) == b"[2] own 1\n[0-1] own 0\n"
 
 
 @cases(
@@ -414,37 +339,3 @@ def test_a_rank_that_is_alone_waits_for_no_line_end(pipe: tuple[int, int]) -> No
     screen = Screen(view, Writer({1: pipe[1]}))
     screen.output(0, 1, b"50%")
     assert os.read(pipe[0], 9) == b"50%"
-
-
-class Unseen(dict[Any, Any]):
-    """Lines that nobody may look at one by one."""
-
-    def items(self) -> Any:
-        raise AssertionError("all of them are looked at")
-
-
-def test_a_footer_looks_at_bars_only() -> None:
-    shown: list[list[tuple[str, bytes]]] = []
-
-    def footer(bars: list[tuple[str, bytes]], columns: int) -> list[tuple[bytes, int]]:
-        shown.append(bars)
-        return []
-
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    try:
-        screen = Screen(
-            LineFormat(lambda rank: f"[{rank}]"),
-            Writer({1: nowhere, 2: nowhere}),
-            footer=footer,
-        )
-        for rank in range(9):
-            screen.output(rank, 1, b"a line\n")
-        for rank in (7, 3):
-            screen.output(rank, 1, b"10%\r20%\r")
-        screen._lines = Unseen(screen._lines)
-        screen._live(80)
-        screen.output(7, 1, b"100%\n")
-        screen._live(80)
-    finally:
-        os.close(nowhere)
-    assert shown == [[("[3]", b"20%"), ("[7]", b"20%")], [("[3]", b"20%")]]

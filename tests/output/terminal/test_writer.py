@@ -217,20 +217,6 @@ def test_ranks_that_end_with_the_same_line(pipe: tuple[int, int]) -> None:
     assert seen(pipe) == b"[0-3] step\n[0-3] done\n"
 
 
-def test_a_fold_waits_until_its_time_and_asks_for_it(pipe: tuple[int, int]) -> None:
-    view = LineFormat(lambda rank: f"[{rank}]", fold=lambda world_size: Folding(world_size))
-    screen = Screen(view, Writer({1: pipe[1]}))
-    screen.event(Entry(1, 0.0, RanksPlaced(3, "a", 1)))
-    screen.tick(100.0)
-    screen.output(0, 1, b"x\n")
-    beats = 0
-    while screen.tick(screen._last_tick + TICK):
-        assert seen(pipe) == b""
-        beats += 1
-        assert beats < 20
-    assert (seen(pipe), beats > 2) == (b"[0] x\n", True)
-
-
 def test_bars_are_given_to_the_footer(pipe: tuple[int, int]) -> None:
     drawn: list[list[tuple[str, bytes]]] = []
 
@@ -256,15 +242,6 @@ def test_bars_are_given_to_the_footer(pipe: tuple[int, int]) -> None:
     screen.output(1, 1, b"\n")
     screen.tick(2.0)
     assert drawn[-1] == [("[3]", b"30%")]
-
-
-def test_a_grep_takes_the_last_words_of_a_stream_too(pipe: tuple[int, int]) -> None:
-    view = LineFormat(lambda rank: f"[{rank}]", grep=re.compile(rb"loss"))
-    screen = Screen(view, Writer({1: pipe[1]}))
-    screen.output(0, 1, b"the loss")
-    screen.output(1, 1, b"nothing")
-    screen.close()
-    assert seen(pipe) == b"[0] the loss\n"
 
 
 def test_what_was_not_shown_is_summed_up_at_the_end(pipe: tuple[int, int]) -> None:

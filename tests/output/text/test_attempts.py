@@ -39,32 +39,6 @@ def test_a_cause_in_one_line(cause: verdicts.Cause, words: str) -> None:
     assert codec.decode(codec.encode(told)) == told  # the journal takes it
 
 
-@cases(
-    ("event", "words"),
-    [
-        (
-            ev.RunRestarting(CAUSES[0][0], 1, 3, 0.2),
-            "rank 3 on n2: killed by SIGKILL (signal 9); restart 1 of 3",
-        ),
-        (
-            ev.RunRestarting(CAUSES[3][0], 2, 3, 44.2),
-            "n2: host lost: no heartbeat for 15 s; restart 2 of 3 in 44 s",
-        ),
-        (
-            ev.HostReplaced(1, 3, (2, 3), "host lost: \x1b]0;x"),
-            "n4 takes the place of n2 with ranks 2-3 (host lost: \\x1b]0;x)",
-        ),
-        (ev.HostLeftOut(2, "silent"), "n3: not used any more: silent"),
-        (ev.WorldShrunk((0, 3), (2, 1)), "2 hosts and 3 ranks go on: n1:2, n4:1"),
-        (ev.NodeHeard(0), None),
-    ],
-)
-def test_notes(event: ev.Event, words: str | None) -> None:
-    lines: list[str] = []
-    Notes(HOSTS, lines.append, verbose=False).event(Entry(1, 0.0, event))
-    assert lines == ([] if words is None else [f"note: {words}"])
-
-
 def test_a_restart_says_why_how_far_it_was_and_where_it_goes_on() -> None:
     lines: list[str] = []
     notes = Notes(

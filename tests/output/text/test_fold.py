@@ -55,12 +55,6 @@ def test_a_line_that_only_some_said_comes_when_its_time_is_over() -> None:
     assert told(folding.due(1.0)) == [([0, 2], b"x")]
 
 
-def test_nobody_waits_for_who_has_left() -> None:
-    folding: Folding[int] = Folding(2)
-    folding.leave()
-    assert told(folding.add(0, b"x", 0.0)) == [([0], b"x")]
-
-
 def test_a_last_line_waits_for_all_who_may_say_it() -> None:
     """Each leaves after it, and the others have not said it yet."""
     folding: Folding[int] = Folding(4)
@@ -128,13 +122,6 @@ def test_a_line_said_twice_by_one_is_two() -> None:
         folding.add(who, b"x", 0.0)
     assert folding.waiting == 2
     assert told(folding.due(1.0)) == [([0, 1], b"x"), ([0], b"x")]
-
-
-def test_a_line_joins_no_other_that_would_pass_by_what_was_said_since() -> None:
-    folding: Folding[int] = Folding(3, window=1.0)
-    for who, line in ((0, b"a"), (0, b"b"), (1, b"b"), (1, b"a")):
-        folding.add(who, line, 0.0)
-    assert told(folding.due(1.0)) == [([0], b"a"), ([0, 1], b"b"), ([1], b"a")]
 
 
 def test_who_leaves_is_not_waited_for_be_it_several() -> None:

@@ -64,17 +64,6 @@ def test_any_split_gives_the_same_lines(data: bytes, cuts: list[int]) -> None:
     assert assembled(chunks) == assembled([data])
 
 
-def test_a_long_line_comes_in_marked_pieces_and_bounded_memory() -> None:
-    lines = LineAssembler()
-    pieces = []
-    for _ in range(64):
-        pieces += listed(lines.feed(b"x" * 5000))
-        assert len(lines._rest) <= LINE_LIMIT
-    pieces += listed(lines.finish())
-    assert all(piece.endswith(CONTINUED) for piece in pieces[:-1])
-    assert b"".join(piece.removesuffix(CONTINUED) for piece in pieces) == b"x" * 320_000
-
-
 #: of lines that are put aside; smaller here than in life
 SMALL = 8
 
@@ -157,14 +146,6 @@ def test_an_unfinished_line_can_be_had_before_its_end() -> None:
     assert lines.flush() == b"sure? " + CONTINUED + b"\n"
     assert lines.feed("\N{EURO SIGN}".encode()[-1:] + b" yes\n") == "\N{EURO SIGN} yes\n".encode()
     assert lines.flush() == b""
-
-
-@given(st.text(max_size=20), st.integers(0, 60))
-def test_edges_of_characters(text: str, at: int) -> None:
-    data = text.encode("utf-8", "replace")
-    edge = character_edge(data, min(at, len(data)))
-    data[:edge].decode()
-    assert min(at, len(data)) - 3 <= edge <= at
 
 
 @cases(
@@ -314,30 +295,6 @@ def long_lines(limit: int = 8) -> tuple[LineAssembler, list[tuple[bytes, bytes]]
         lambda pieces, end: given_.append((b"".join(pieces), end)), spill, limit=limit
     )
     return lines, given_, spill
-
-
-@cases(
-    ("chunks", "given_", "shown"),
-    [
-        ([b"x" * 20, b"y" * 20, b"\nnext\n"], [(b"x" * 20 + b"y" * 20, b"\n")], b"next\n"),
-        ([b"x" * 20, b"\r\nnext\n"], [(b"x" * 20, b"\n")], b"next\n"),
-        ([b"x" * 20, b"\rover\n"], [], b"over\n"),
-        ([b"a\n" + b"x" * 20, b"\n"], [(b"x" * 20, b"\n")], b"a\n"),
-        ([b"x" * 20 + b"\n", b"y\n"], [], b"x" * 20 + b"\ny\n"),  # whole at once
-    ],
-)
-def test_long_lines_are_given_away_whole(
-    chunks: list[bytes],
-    given_: list[tuple[bytes, bytes]],
-    shown: bytes,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("dispatcher.output.text.lines.BLOCK", 8)
-    lines, told, spill = long_lines()
-    assert b"".join(map(lines.feed, chunks)) == shown
-    assert told == given_
-    assert spill.broken == 0
-    spill.close()
 
 
 @cases("end", ["flush", "finish"])

@@ -9,7 +9,7 @@ from cases import cases
 
 from dispatcher.core.events import verdicts
 from dispatcher.core.events.monitor_events import placed
-from dispatcher.core.events.verdicts import Cause, ErrorFile, MpiAborted, Verdict
+from dispatcher.core.events.verdicts import Cause, ErrorFile, Verdict
 from dispatcher.model.failure import Failure, Kind
 from dispatcher.model.host import Host, Hostlist
 from dispatcher.output.text.fold import fold_ranks
@@ -84,79 +84,10 @@ def test_what_the_host_knows_and_the_error_file(plan: JobPlan) -> None:
     assert said.splitlines()[2:5] == ["  its traceback:", "    Traceback", "      x"]
 
 
-def test_a_traceback_is_told_once(plan: JobPlan) -> None:
-    error = ErrorFile("boom", "Traceback\nboom")
-    assert "its traceback" not in told(verdicts.RankFailed(1, 3, 1, error), plan)
-
-
-def test_equal_last_words_are_folded(plan: JobPlan) -> None:
-    said = {rank: ["Traceback", f"rank {rank} at 0x7f{rank}: no"] for rank in range(8)}
-    said[6] = ["something else"]
-    statuses = {**dict.fromkeys(range(8), 1), 7: -15}
-    verdict = Verdict(verdicts.RankFailed(1, 3, 1), 1, 8, statuses=statuses)
-    lines = describe(verdict, placed(plan), {}, lambda rank: ("stderr", said[rank]))
-    assert lines[-3:] == [
-        "  5 ranks the same: ranks 0-2,4-5",
-        "  then rank 6: exit code 1",
-        "  then rank 7: killed by SIGTERM (signal 15)",
-    ]
-
-
-def test_equal_failures_are_one_row_with_one_hint(plan: JobPlan) -> None:
-    failures = {
-        0: Failure(Kind.AUTH, "me: refused", "ssh -v n00"),
-        1: Failure(Kind.AUTH, "me: refused", "ssh -v n01"),
-        3: Failure(Kind.TIMEOUT, "no answer"),
-    }
-    assert told(verdicts.Rejected(failures), plan) == (
-        "error: 3 hosts of 4 cannot be used; nothing was started [hosts-rejected]\n"
-        "  n[00-01]  authentication failed  me: refused\n"
-        "  n03       timeout                no answer\n"
-        "  hint: ssh -v n00"
-    )
-
-
-@pytest.mark.parametrize(
-    ("cause", "said"),
-    [
-        (verdicts.NodeFailed(2, Failure(Kind.LOST, "silent")), "error: n02 (ranks 4-5): host lost"),
-        (verdicts.RankNotStarted(0, 1, 2, "exec", "x"), "rank 1 on n00: exec x: no such file"),
-        (verdicts.OutputLost(0, 1, 5, 6), "output lost: 5 of 6 bytes arrived"),
-        (verdicts.Interrupted(2), "error: interrupted ["),
-        (verdicts.Interrupted(13), "nobody reads standard output any more"),
-        (verdicts.Impossible("no room", "less"), "error: no room [plan-impossible]\n  hint: less"),
-        (
-            verdicts.LeftMpi(0, 1, True, (1, 3), (0, 2, 4, 5)),
-            "error: ranks 1,3 on n[00-01] exited 0 without MPI_Init; ranks 0,2,4-5 wait in it "
-            "[mpi-left-early]\n  hint: --mpi none",
-        ),
-        (
-            verdicts.LeftMpi(0, 1, False, (1,), (0,)),
-            "error: rank 1 on n00 exited 0 without MPI_Finalize; rank 0 is still in MPI",
-        ),
-        (
-            verdicts.LeftMpi(1, (1 << 20), False, ((1 << 20),)),
-            "error: rank 1.0 on n01 exited 0 without MPI_Finalize",
-        ),
-    ],
-)
-def test_causes(plan: JobPlan, cause: Cause, said: str) -> None:
-    assert said in told(cause, plan)
-
-
 def test_texts_of_hosts_are_harmless(plan: JobPlan) -> None:
     failure = Failure(Kind.BOOT, "said \x1b]0;owned\x07", "\x1b[2J")
     for cause in (verdicts.NodeFailed(0, failure), verdicts.Rejected({0: failure})):
         assert "\x1b" not in told(cause, plan)
-
-
-def test_an_abort_tells_its_error_file(plan: JobPlan) -> None:
-    error = ErrorFile("ValueError: no", "Traceback\n  deep\nValueError: no")
-    text = told(MpiAborted(1, 3, 9, "", error), plan)
-    assert (
-        "rank 3 on n01: called MPI_Abort(9): ValueError: no [mpi-aborted]\n  its traceback:\n"
-        in text
-    )
 
 
 def test_leftovers_and_unkillable(plan: JobPlan) -> None:

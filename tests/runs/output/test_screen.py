@@ -181,28 +181,6 @@ def test_what_is_shown_can_be_chosen(
     assert (set(done.stdout.splitlines()), set(done.stderr.splitlines())) == (out, err)
 
 
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (("--only-ranks", "x"), "--only-ranks: not a list of ranks: 'x'"),
-        (("--only-ranks", "2-1"), "--only-ranks: 2-1: the first is larger than the last"),
-        (("--only-ranks", "7"), "--only-ranks: 7: the world's ranks are 0-1"),
-        (("--rank0", "--only-ranks", "1"), "--rank0 and --only-ranks exclude each other"),
-        (("--grep", "("), "--grep: missing )"),
-        (("-q", "-v"), "--quiet and --verbose exclude each other"),
-        (("--log-overflow", "drop"), "--log-overflow needs --log-dir"),
-        (("--log-merge",), "--log-merge needs --log-dir"),
-        (("--log-dir", "l", "--log-keep", "1"), "--log-keep needs --log-size"),
-        (("--log-dir", "l", "--log-size", "1"), "--log-size: not a size of at least 4096 bytes"),
-        (("--partial-after", "x"), "--partial-after: not a number of seconds: 'x'"),
-    ],
-)
-def test_options_that_make_no_sense(desk: Desk, words: tuple[str, ...], said: str) -> None:
-    done = desk.run(*words, "-H", "localhost:2", "--no-python", "true")
-    assert done.returncode == 2
-    assert said in done.stderr
-
-
 #: lines of each rank; --nightly takes as many as the promise is made for
 EACH = 100_000 if "FLOOD_ALL" in os.environ else 20_000
 #: lines with an md5 each, written in pieces of any size
