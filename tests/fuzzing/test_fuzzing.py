@@ -16,10 +16,8 @@ from dispatcher.runner.run.host_intake import HostIntake
 from dispatcher.runner.run.reports import Fields
 
 from . import confined, judging, lying, streams, texts
-from .choices import Choices
-from .judging import FIXED, Target, judge, judge_growth, judge_repeated, judge_seeds
+from .judging import FIXED, Target, judge, judge_growth, judge_repeated
 from .lying import Harm, judge_script
-from .lying_process import judge_process
 
 TARGETS = {target.name: target for target in texts.TARGETS}
 
@@ -172,47 +170,12 @@ def test_judge_what_is_changed_elsewhere(change: Callable[[], object], escapes: 
     assert not os.path.lexists(OUT)
 
 
-def test_judge_by_what_was_made(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Time and memory are for the bytes that were read, and not for those that chose them."""
-    clock = Clock(monkeypatch)
-    target = Target("t", "", clock.linear, make=lambda data: data * 30_000)
-    assert judge(target, b"0123456789", memory=True) is None
-    found = judge(replace(target, run=clock.square), b"0123456789")
-    assert found is not None
-    assert (found.key, found.data) == ("slow", b"0123456789")
-
-
 @cases(("run", "what"), [("square", "grows"), ("linear", None), ("raises", "KeyError")])
 def test_judge_growth(monkeypatch: pytest.MonkeyPatch, run: str, what: str | None) -> None:
     found = judge_growth(
         Target("t", "", getattr(Clock(monkeypatch), run), (ValueError,)), b"abcdef"
     )
     assert (found.key.split()[0] if found else None) == what
-
-
-def test_judge_seeds(monkeypatch: pytest.MonkeyPatch) -> None:
-    """``nn`` again and again is refused here, and nothing else."""
-    clock = Clock(monkeypatch)
-
-    def run(data: bytes) -> None:
-        clock.linear(data)
-        if b"nn" in data:
-            raise KeyError(data)
-
-    target = Target("t", "", run, (ValueError,), (b"[run]\nx = 1", b""))
-    found = {(one.key, one.data[:6]) for one in judge_seeds(target)}
-    assert [data for _, data in found] == [b"[runnn"]
-    assert not [*judge_seeds(replace(target, long=False))]
-
-
-def test_choices_are_those_of_the_bytes() -> None:
-    data = bytes(range(200, 256)) * 9
-    made = [Choices(data[n:]).changed({"a": [1, b"x", {"b": 2.5}], "c": "d"}) for n in range(40)]
-    assert made == [
-        Choices(data[n:]).changed({"a": [1, b"x", {"b": 2.5}], "c": "d"}) for n in range(40)
-    ]
-    assert len({repr(one) for one in made}) > 10
-    assert Choices(b"").value() is None
 
 
 # -- agents that lie ------------------------------------------------------------------------
@@ -274,8 +237,3 @@ def test_harm_is_noticed(
     fault(monkeypatch)
     with pytest.raises(Harm, match=words):
         judge_script(seed)
-
-
-@pytest.mark.nightly
-def test_liars_harm_nobody_by_the_command() -> None:
-    assert {judge_process(seed) for seed in range(20, 23)} <= {"ok", "ended"}
