@@ -59,8 +59,21 @@ from dataclasses import dataclass
 from dispatcher.model.paths import is_run_id
 from dispatcher.remote.protocol.frames import SYNC
 
-COMMAND = "exec /bin/sh -c 'IFS= read -r s;eval \"$s\"'"
+#: reads a line. bash and ksh give up after TMOUT seconds, which hosts set for idle users; ksh
+#: heeds only a TMOUT that is set for good, as the watchers below do
+_READ = "IFS= TMOUT= read -r"
+#: the first line begins so. A login file that reads standard input takes lines away; what is left
+#: may be the middle of a command, and is not run
+MARK = ": dispatch;"
+COMMAND = (
+    f'exec /bin/sh -c \'{_READ} s;case $s in "{MARK}"*)eval "$s";;'
+    "*)echo a login file of this host reads standard input, where the command comes from >&2;"
+    "exit 1;;esac'"
+)
 
+#: undoes what bash takes from the environment: options (SHELLOPTS), and functions in the place of
+#: commands that this text calls
+_PLAIN = "set +eu;unset -f kill sleep read printf rm mkdir ps stty setsid 2>/dev/null;"
 #: makes us the leader of a process group where we are not one yet and can be
 _GROUP = (
     'kill -0 -$$ 2>/dev/null||[ "$DISPATCH_GROUP" ]||'
@@ -73,7 +86,7 @@ _GROUP = (
 _END = "kill -0 $$||[ $o ]||exit;kill -TERM $g;sleep 1;kill -KILL $g"
 _WATCH_ORDERS = (
     "exec 3<&0;(exec <&3 3<&- >/dev/null 2>&1;trap '' HUP INT QUIT TERM;"
-    "o=;while IFS= read -r s;do o=1;kill -$s $g;done;" + _END + ")&"
+    "o=;TMOUT=0;while IFS= read -r s;do o=1;kill -$s $g;done;" + _END + ")&"
 )
 #: who may not signal sshd (sudo made it another user) looks it up. It ignores signals from the
 #: first, since a terminal's Ctrl-C is for it, too, and may come before it has run at all
@@ -90,7 +103,8 @@ _SCRIPT_END = (
     'kill -KILL $2;rm -rf -- "$3"'
 )
 _SCRIPT_ORDERS = (
-    'o=;while IFS= read -r s;do o=1;[ $s = KILL ]&&rm -rf -- "$3";kill -$s $2;done;' + _SCRIPT_END
+    'o=;TMOUT=0;while IFS= read -r s;do o=1;[ $s = KILL ]&&rm -rf -- "$3";kill -$s $2;done;'
+    + _SCRIPT_END
 )
 _SCRIPT_PARENT = (
     "o=;while { kill -0 $4||[ -d /proc/$4 ]||ps -p $4;}&&kill -0 $1;do sleep 1;done;" + _SCRIPT_END
@@ -168,7 +182,7 @@ def wrapper(token: str, *, terminal: bool = False, sudo: str | None = None) -> W
     that the watcher is that user and may end what the command starts.
     """
     quiet = "t=$(stty -g);stty raw -echo;" if terminal else ""
-    text = f'{quiet}printf %s-%s- ready {token};IFS= read -r s;eval "$s"'
+    text = f'{quiet}printf %s-%s- ready {token};{_READ} s;eval "$s"'
     if sudo is None:
         command = f"exec /bin/sh -c {shlex.quote(text)}"
     else:
@@ -206,7 +220,7 @@ def opening(
     text += f"set -- {' '.join(quoted)}"
     lines = text.count("\n")
     # the watcher starts when the command was read: it must not read any of it
-    steps = _GROUP + "IFS= read -r c;" + _more(lines)
+    steps = MARK + _PLAIN + _GROUP + _READ + " c;" + _more(lines)
     restore = 'stty "$t";' if terminal else ""
     ready = f'unset c s g n l o p;printf "{_SYNC_WORDS}";{restore}'
     no_input = "" if stdin else " </dev/null 3<&-"
@@ -224,14 +238,15 @@ def opening(
 def _watch_script(stdin: bool) -> str:
     """Start the watcher of a script; where there is no ``setsid``, in the command's group.
 
-    It is waited for until it closes its output: before that it may still be in the group.
+    It is waited for until it closes its output: before that it may still be in the group. ksh93
+    would wait for its end, but for the second pair of brackets.
     """
     text, source = (_SCRIPT_PARENT, "</dev/null") if stdin else (_SCRIPT_ORDERS, "<&3 3<&-")
     first = "" if stdin else "exec 3<&0;"
     return (
-        f"{first}o=;command -v setsid >/dev/null 2>&1&&o=setsid;x=$($o /bin/sh -c "
+        f"{first}o=;command -v setsid >/dev/null 2>&1&&o=setsid;x=$( ($o /bin/sh -c "
         f"{shlex.quote('exec >/dev/null;' + text)} "
-        f'sh $$ $g "$dispatch_folder" $p {source} 2>/dev/null &);'
+        f'sh $$ $g "$dispatch_folder" $p {source} 2>/dev/null &) );'
     )
 
 
@@ -241,7 +256,7 @@ def _more(lines: int) -> str:
         return ""
     return (
         f"n={lines};l=$(printf '\\nx');l=${{l%x}};"
-        'while [ $n -gt 0 ];do IFS= read -r x;c="$c$l$x";n=$((n-1));done;unset x;'
+        f'while [ $n -gt 0 ];do {_READ} x;c="$c$l$x";n=$((n-1));done;unset x;'
     )
 
 

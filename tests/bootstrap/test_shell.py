@@ -20,7 +20,8 @@ from rig import gone, wait_for
 from dispatcher.bootstrap import shell as lifeline
 from dispatcher.remote.protocol.frames import SYNC
 
-SHELLS = [["dash"], ["bash"], ["bash", "--posix"], ["busybox", "ash"], ["zsh", "--emulate", "sh"]]
+SHELLS = [["dash"], ["bash"], ["bash", "--posix"], ["busybox", "ash"], ["zsh", "--emulate", "sh"],
+          ["ksh"], ["mksh"]]  # fmt: skip
 LOGIN_SHELLS = ["sh", "bash", "zsh", "tcsh", "fish"]
 WORDS = ("a  b", "$HOME `id` $(id)", "it's", "two\nlines", "", "\\", "!", "\udcff\xe9", "*", "%u",
          "-x", "ends\n\n", "~", "#", ";", "\t")  # fmt: skip
@@ -35,13 +36,18 @@ def installed(argv: list[str]) -> list[str]:
 @pytest.fixture(params=SHELLS, ids="-".join)
 def shell(request: pytest.FixtureRequest) -> list[str]:
     """A shell in the place of ``/bin/sh -c``."""
-    return [*installed(request.param), "-c", 'IFS= read -r s;eval "$s"']
+    return [*installed(request.param), *shlex.split(lifeline.COMMAND)[2:]]
+
+
+ENV: dict[str, str] = {}
 
 
 class Started:
     """The far side's shell, whose input stays open until ``end``."""
 
-    def __init__(self, argv: list[str], opening: bytes, leader: bool = True) -> None:
+    def __init__(
+        self, argv: list[str], opening: bytes, leader: bool = True, env: dict[str, str] = ENV
+    ) -> None:
         self.process = subprocess.Popen(
             argv,
             stdin=subprocess.PIPE,
@@ -49,7 +55,7 @@ class Started:
             stderr=subprocess.PIPE,
             start_new_session=leader,
             bufsize=0,
-            env={**os.environ, "LC_ALL": "C.UTF-8"},
+            env={**os.environ, "LC_ALL": "C.UTF-8", **env},
         )
         self.say(opening)
 
@@ -175,6 +181,44 @@ def test_environment_and_no_input(shell: list[str], start: type[Started]) -> Non
         ),
     )
     assert far.output() == SYNC + b"n 1'\n$x\n0\n"  # and none of the script's own variables
+
+
+#: variables of a host that mean something to a shell
+HOSTILE = {
+    "TMOUT": "1", "IFS": "eoKL", "CDPATH": "/usr", "PS4": "$(exit 9)", "ENV": "/etc/passwd",
+    "BASH_ENV": "/etc/passwd", "POSIXLY_CORRECT": "1", "GLOBIGNORE": "*",
+    "SHELLOPTS": "errexit:nounset:noclobber", "BASH_FUNC_kill%%": "() { :; }",
+    "BASH_FUNC_printf%%": "() { :; }", "BASH_FUNC_sleep%%": "() { :; }",
+}  # fmt: skip
+
+
+def test_no_variable_of_the_host_ends_a_command(shell: list[str], start: type[Started]) -> None:
+    """Hardened hosts set TMOUT; bash and ksh take it for the limit of ``read``."""
+    words = ["sh", "-c", "sleep 1.5; env | grep ^TMOUT"]
+    far = start(shell, lifeline.opening(words), env=HOSTILE)
+    assert far.output() == SYNC + b"TMOUT=1\n"
+    assert far.process.wait(60) == 0
+
+
+def test_no_variable_of_the_host_keeps_a_command(shell: list[str], start: type[Started]) -> None:
+    words = ["python3", "-c", "import time; print(1, flush=True); time.sleep(1000)"]
+    far = start(shell, lifeline.opening(words), env=HOSTILE)
+    assert [far.line(), far.line()] == [SYNC, b"1\n"]
+    far.say(lifeline.order("TERM"))
+    assert far.process.wait(60) == -signal.SIGTERM
+
+
+@pytest.mark.parametrize("lines", [1, 2, 3])
+def test_what_a_login_file_leaves_of_a_command_is_not_run(
+    shell: list[str], start: type[Started], lines: int, tmp_path: Path
+) -> None:
+    """The second of these lines was run, alone."""
+    opening = lifeline.opening(["sh", "-c", f"if false; then\n  touch {tmp_path}/hit\nfi"])
+    far = start(shell, opening.split(b"\n", lines)[lines])
+    far.end()
+    assert far.output() == b""
+    assert far.process.wait(60) == 1
+    assert not list(tmp_path.iterdir())
 
 
 def test_codes_and_signals_are_the_commands_own(shell: list[str], start: type[Started]) -> None:

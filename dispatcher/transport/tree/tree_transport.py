@@ -26,6 +26,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from dispatcher.bootstrap import payload as bootstrap
+from dispatcher.bootstrap import shell
 from dispatcher.model.failure import Failure, Kind
 from dispatcher.model.hostset import fold
 from dispatcher.remote import tree_relay
@@ -44,8 +45,6 @@ from dispatcher.transport.ssh_config.ssh_config import SshConfig
 from dispatcher.transport.tree.branch import Branch, Stream
 from dispatcher.transport.tree.topology import Topology
 
-#: sh of any login shell reads what to run, so no quoting of it depends on that shell
-COMMAND = "exec /bin/sh -c 'IFS= read -r s;eval \"$s\"'"
 _MARKER = SYNC.replace(b"\0", b"\\000").replace(b"\n", b"\\n").decode()
 
 _OPTIONS = {
@@ -113,12 +112,12 @@ def ssh(target: Target, known: Trusted, seconds: float, program: tuple[str, ...]
     options = {**_OPTIONS, "HostKeyAlias": known.alias, "ConnectTimeout": timeout}
     if known.exchange is not None:
         options["KexAlgorithms"] = known.exchange
-    return words([*program, "-T", "-o", tree_relay.KNOWN.decode()], options, target, COMMAND)
+    return words([*program, "-T", "-o", tree_relay.KNOWN.decode()], options, target, shell.COMMAND)
 
 
 def opening(command: str) -> bytes:
     """What that ssh's command reads first: say that we are there, then run ``command``."""
-    return f"printf '{_MARKER}';unset s;{command}\n".encode("utf-8", "surrogateescape")
+    return f"{shell.MARK}printf '{_MARKER}';unset s;{command}\n".encode("utf-8", "surrogateescape")
 
 
 #: parts of a host's time after which the inner host above it, and the host, are late

@@ -14,6 +14,7 @@ import pytest
 from cases import cases
 from rig import wait_for
 
+from dispatcher.bootstrap import shell
 from dispatcher.model.failure import Ending, Failure, Kind
 from dispatcher.remote import tree_relay
 from dispatcher.remote.protocol import mux
@@ -235,9 +236,9 @@ def test_a_leaf_is_reached_through_the_host_above(
     assert words[0] == "ssh"
     # three quarters of its time are for the way through the other
     assert {"ConnectTimeout=15", "ConnectTimeout=16"} & set(words)
-    assert words[-3:] == ["--", "n2", tree_transport.COMMAND]
+    assert words[-3:] == ["--", "n2", shell.COMMAND]
     first = two.head.hear(1, mux.INPUT)
-    assert first.startswith(b"printf '")
+    assert first.startswith(b": dispatch;printf '")
     assert first.endswith(b";unset s;run it\n")
     assert not opened.done()
     two.head.say(frame(1, mux.OUTPUT, b"motd\n" + SYNC + b"hello"))

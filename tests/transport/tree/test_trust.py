@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from dispatcher.bootstrap import shell
 from dispatcher.model.failure import Failure, Kind
 from dispatcher.remote import tree_relay
 from dispatcher.remote.protocol.frames import SYNC
@@ -109,7 +110,7 @@ def test_an_ssh_that_trusts_nobody_but_who_is_known_here() -> None:
     assert said["StrictHostKeyChecking"] == "yes"
     assert said["GlobalKnownHostsFile"] == "/dev/null"
     assert options[0] == tree_relay.KNOWN.decode()
-    assert argv[-7:] == ["-l", "me", "-p", "2222", "--", "n2", tree_transport.COMMAND]
+    assert argv[-7:] == ["-l", "me", "-p", "2222", "--", "n2", shell.COMMAND]
     other = tree_transport.ssh(Target("n2"), Trusted("n2", "", None), 0.0, ("ssh",))
     assert not any(word.startswith("KexAlgorithms") for word in other)
     assert "ConnectTimeout=1" in other
