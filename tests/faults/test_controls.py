@@ -16,21 +16,16 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import remote.agent.test_endings as endings
-import runner.test_host_thread as hosts_threads
-import runner.test_reports as reports
 import runs.cli.test_usage as usage
 import runs.conftest as desks
 import runs.output.test_screen as screens
 import runs.run.test_hosts as over_hosts
 import runs.run.test_local as local
-from core import test_hang_rule as hanging
-from core.run import test_run_machine as restarts
 from remote.driver import Agent
 from rig import kill_left
 
@@ -62,11 +57,8 @@ class Control:
 RANKS, AGENTS = test_matrix.TestRanks(), test_matrix.TestAgents()
 NETWORK, ENDING = test_matrix.TestNetwork(), local.TestEnding()
 LOGINS = test_matrix.TestLogins()
-MONITOR = hanging.TestHangMonitor()
-AGAIN, LOST = restarts.TestRestart(), restarts.TestLostHosts()
 LEFT = "nothing is left; there is"
 RUNS_ON = "it runs on"
-inside = partial(Control, here=True)
 
 CONTROLS = {
     "first failure": Control(
@@ -115,8 +107,6 @@ CONTROLS = {
     ),
     "host keys": Control(LOGINS.test_a_changed_host_key, "assert 3 == 125"),
     "final failures": Control(LOGINS.test_all_that_refuse_are_told_at_once, RUNS_ON),
-    "retrying": inside(hosts_threads.test_dropped_connections_are_tried_again, "^$"),
-    "own ranks": inside(reports.test_a_lie_is_refused, "DID NOT RAISE"),
     "byte count": Control(RANKS.test_output_that_was_lost_is_an_error, "== 125"),
     "signals": Control(
         ENDING.test_the_launchers_end_leaves_nothing,
@@ -132,9 +122,6 @@ CONTROLS = {
         local.TestLines().test_a_reader_that_leaves_ends_the_job, "timed out"
     ),
     "untouched terminal": Control(test_matrix.test_the_terminal_is_as_it_was, "=="),
-    "fence": inside(
-        LOST.test_a_spare_takes_the_seat_when_the_lease_has_run_out, r"not \[Prepare\("
-    ),
     "orphan check": Control(test_orphan_check.test_both_killed, "n2 is idle"),
     "search by run id": Control(
         AGENTS.test_both_are_killed_at_once, r"None = .*search.*'note: n2: killed"
@@ -145,15 +132,6 @@ CONTROLS = {
         screens.test_a_paused_terminal_does_not_hold_the_ranks_back, "ranks end while nobody reads"
     ),
     "open files": Control(usage.test_more_hosts_than_open_files, "== 2"),
-    "attempt numbers": inside(
-        AGAIN.test_words_of_an_old_attempt_change_nothing, r"not \[SignalRanks\("
-    ),
-    "vacancy": inside(LOST.test_without_a_spare_the_verdict_says_so, r"None = .*\.ended"),
-    "progress": inside(AGAIN.test_three_attempts_without_progress_are_enough, r"None = .*\.ended"),
-    "faulty hosts": inside(
-        LOST.test_a_host_where_attempts_end_is_left_out, "HostReplaced.*2 attempts ended there"
-    ),
-    "sign of life": inside(MONITOR.test_ranks_that_hang_are_ended, "== .*GatherStacks"),
 }
 
 
@@ -161,7 +139,7 @@ CONTROLS = {
 SLOW = {"agent's death signal", "connect limit", "drain limit", "final failures", "grace",
         "heartbeats", "orphan check", "leaving out", "leaving reader",
         "monotonic clock", "open files",
-        "patience", "retrying", "second signal", "signals", "sweep limit", "waiting"}  # fmt: skip
+        "patience", "second signal", "signals", "sweep limit", "waiting"}  # fmt: skip
 
 
 @pytest.fixture
@@ -183,7 +161,6 @@ def agent() -> Iterator[Agent]:
     agent.close()
 
 
-watch = hosts_threads.watch
 terminal = screens.terminal
 frozen = test_matrix.frozen
 

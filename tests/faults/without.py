@@ -164,16 +164,6 @@ def _connect_limit(put: Put) -> None:
     put(ConnectGate, "__init__", lambda self, most, seconds: begin(self, most, 1e6))
 
 
-def _retrying(put: Put) -> None:
-    """What a busy sshd drops is given up."""
-    from dispatcher.runner.run.host_thread import HostThread
-
-    def once(self: Any) -> Any:
-        return self._transport.open(self._target, self._command, float("inf"))
-
-    put(HostThread, "_connect", once)
-
-
 def _final_failures(put: Put) -> None:
     """Whatever fails is tried again until the time is up."""
     from dispatcher.model.failure import Failure
@@ -200,13 +190,6 @@ def _sync_marker(put: Put) -> None:
     from dispatcher.remote.protocol.frames import SYNC
 
     put(SyncScanner, "feed", lambda self, data: data.removeprefix(SYNC))
-
-
-def _own_ranks(put: Put) -> None:
-    """A host is believed what it says of the ranks of others."""
-    from dispatcher.runner.run import reports
-
-    put(reports.Fields, "own", lambda self, value: value)
 
 
 def _sweep_limit(put: Put) -> None:
@@ -244,13 +227,6 @@ def _untouched_terminal(put: Put) -> None:
     put(Runner, "run", raw)
 
 
-def _fence(put: Put) -> None:
-    """The next attempt does not wait for a host that was given up."""
-    from dispatcher.core.run import restart
-
-    put(restart, "fence", lambda limits, *, self_fencing=False: 0.0)
-
-
 def _orphan_check(put: Put) -> None:
     """Hosts that were given up are not looked at again."""
     from dispatcher.core.run.restart import OrphanCheck
@@ -285,49 +261,6 @@ def _open_files(put: Put) -> None:
     from dispatcher.api import transports
 
     put(transports, "FILES_PER_HOST", 0)
-
-
-def _attempt_numbers(put: Put) -> None:
-    """What is said of an earlier attempt counts."""
-    from dispatcher.core.run.run_machine import RunMachine
-
-    handle: Any = RunMachine.handle
-
-    def now(self: Any, event: Any, when: float) -> Any:
-        late = hasattr(event, "attempt")
-        return handle(self, replace(event, attempt=self.attempt) if late else event, when)
-
-    put(RunMachine, "handle", now)
-
-
-def _vacancy(put: Put) -> None:
-    """A node that no host can take is waited for."""
-    from dispatcher.core.run import assignment
-
-    take: Any = assignment.assign_hosts
-    put(assignment, "assign_hosts", lambda *a, **f: replace(take(*a, **f), awaited=True))
-
-
-def _progress(put: Put) -> None:
-    """Attempts that come no further are not counted."""
-    from dispatcher.core.run.restart import RestartBudget
-
-    put(RestartBudget, "verdict", None)
-
-
-def _faulty_hosts(put: Put) -> None:
-    """A host is used again however many attempts ended there."""
-    from dispatcher.core.run import assignment
-
-    take: Any = assignment.assign_hosts
-    put(assignment, "assign_hosts", lambda *a, **f: take(*a, **{**f, "faulty": set()}))
-
-
-def _sign_of_life(put: Put) -> None:
-    """Nobody judges whether the ranks hang."""
-    from dispatcher.core.hang_rule import HangRule
-
-    put(HangRule, "hangs", lambda self, now: False)
 
 
 def _known_events(put: Put) -> None:
@@ -389,26 +322,18 @@ LAUNCHER: dict[str, Callable[[Put], None]] = {
     "patience": _patience,
     "end of link": _end_of_link,
     "connect limit": _connect_limit,
-    "retrying": _retrying,
     "final failures": _final_failures,
     "host keys": _host_keys,
     "sync marker": _sync_marker,
-    "own ranks": _own_ranks,
     "sweep limit": _sweep_limit,
     "monotonic clock": _monotonic_clock,
     "leaving reader": _leaving_reader,
     "untouched terminal": _untouched_terminal,
-    "fence": _fence,
     "orphan check": _orphan_check,
     "search by run id": _search_by_run_id,
     "own run id": _own_run_id,
     "leaving out": _leaving_out,
     "open files": _open_files,
-    "attempt numbers": _attempt_numbers,
-    "vacancy": _vacancy,
-    "progress": _progress,
-    "faulty hosts": _faulty_hosts,
-    "sign of life": _sign_of_life,
     "known events": _known_events,
     "sound core": _sound_core,
 }
