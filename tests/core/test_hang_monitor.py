@@ -427,6 +427,12 @@ def test_between_two_attempts_no_rank_is_waited_for() -> None:
     assert answer == [Tell(StacksGathered(1, ()))]
 
 
+def test_a_host_that_was_lost_before_anybody_asked_is_not_asked() -> None:
+    world = started(2)
+    world.lose(0)
+    assert MonitoredRun(world.run).handle(StacksWanted(), world.now) == asked(1)
+
+
 def test_ranks_that_do_not_end_can_be_asked_where_they_are() -> None:
     world = started(2)
     world.tell(ev.SignalReceived(signal.SIGTERM))

@@ -142,8 +142,9 @@ class RunMachine:
 
     @property
     def rank_hosts(self) -> dict[int, int]:
-        """rank -> the host where it runs or last ran, of all that were started."""
-        return {rank: host for rank, (host, _) in self._assigned.homes.items()}
+        """rank -> the host where it runs or last ran, of all on hosts that are not lost."""
+        homes, linked = self._assigned.homes, self.hosts.linked
+        return {rank: host for rank, (host, _) in homes.items() if host in linked}
 
     @property
     def has_running_ranks(self) -> bool:
