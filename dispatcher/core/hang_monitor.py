@@ -31,11 +31,9 @@ from dispatcher.core.events.monitor_events import (
     NodeSampled,
     NodeStacks,
     OutputSeen,
-    RankCalledDead,
     RanksHung,
     RankStack,
     RanksWait,
-    RasWarned,
     StacksGathered,
     StacksWanted,
 )
@@ -57,7 +55,7 @@ class HangMonitor:
     """
 
     #: events that are nobody else's business
-    OWN = (NodeSampled, NodeStacks, OutputSeen, RasWarned, StacksWanted)
+    OWN = (NodeSampled, NodeStacks, OutputSeen, StacksWanted)
 
     def __init__(
         self,
@@ -87,7 +85,6 @@ class HangMonitor:
         self._stacks: dict[int, RankStack] = {}
         self._answers: list[NodeStacks] = []
         self._pids: dict[int, int] = {}  # rank -> process, as it was started
-        self._called_dead: set[collectives.Process] = set()
         self._hung_since: float | None = None  # the gathering is about a hang that began then
         self._seen_at = 0.0  # and was seen then
 
@@ -124,8 +121,6 @@ class HangMonitor:
                 self._stacks.update(known)
                 self._answers.append(event)
                 return self._answered(node, now)
-            case RasWarned(_, text):
-                return self._warn(collectives.read_ras(text))
         return []
 
     def tick(self, now: float) -> list[Action]:
@@ -210,18 +205,6 @@ class HangMonitor:
             return []
         self._doubted = due
         return [Tell(RanksWait(now - due + self._timeout, tuple(still), tuple(busy)))]
-
-    def _warn(self, reply: collectives.RasReply) -> list[Action]:
-        """Name each process that RAS calls dead, once; not more than a host may make up."""
-        actions: list[Action] = []
-        for process in reply.dead:
-            if process not in self._called_dead and len(self._called_dead) < collectives.MOST:
-                self._called_dead.add(process)
-                one = collectives.RasReply((process,))
-                rank, *_ = (*hang_rule.ranks_of(one, self._pids), None)
-                if rank is None or rank in self._living:
-                    actions.append(Tell(RankCalledDead(process.pid, process.host, rank)))
-        return actions
 
     # -- where the ranks are ----------------------------------------------------------------
 

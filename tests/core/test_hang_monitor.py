@@ -20,7 +20,6 @@ from dispatcher.core.events.monitor_events import (
     RanksStalled,
     RankStack,
     RanksWait,
-    RasWarned,
     StacksGathered,
     StacksWanted,
 )
@@ -407,7 +406,7 @@ def test_nobody_watches_where_nobody_asked() -> None:
     run = MonitoredRun(machine)
     machine.begin()
     run.handle(ev.NodeReady(0, facts(0)), 0.0)
-    for unasked in (NodeSampled(0, 1.0, ()), NodeStacks(0, 1, ()), RasWarned(0, b"DEAD")):
+    for unasked in (NodeSampled(0, 1.0, ()), NodeStacks(0, 1, ())):
         assert run.handle(unasked, 1.0) == []  # or one host that says such a thing ends the run
     assert not run.is_quiet(9999.0)
     run.extend_deadlines(5.0)

@@ -5,14 +5,11 @@ from __future__ import annotations
 from cases import cases
 
 from dispatcher.core.events import run_events as ev
-from dispatcher.core.events.actions import Tell
 from dispatcher.core.events.collectives import Collective, Process, RasReply
 from dispatcher.core.events.monitor_events import (
     NodeStacks,
-    RankCalledDead,
     RankStack,
     RankText,
-    RasWarned,
 )
 from dispatcher.core.events.stack_frames import Group
 from dispatcher.core.events.verdicts import Signal
@@ -106,22 +103,6 @@ class TestEvidence:
         hung = self.hung(ras=self.DEAD).hung
         assert hung is not None
         assert hung.signals[1] == Signal("RAS", (1,))
-
-    def test_a_rank_that_ras_calls_dead_is_named_once_and_the_job_goes_on(self) -> None:
-        monitor = HangMonitor(S, shows_progress=False)
-        for rank, pid in enumerate((7, 8, 9)):
-            monitor.handle(ev.RankSpawned(rank, rank, pid), 0.0)
-        warned = RasWarned(0, self.DEAD)
-        assert monitor.handle(warned, 1.0) == [Tell(RankCalledDead(8, "10.0.0.2", 1))]
-        assert monitor.handle(warned, 6.0) == []
-        more = RasWarned(0, self.DEAD + b"  Process 5 on node 10.0.0.3\n  Process 9 on node b\n")
-        monitor.handle(ev.RankExited(2, 2, 0), 7.0)  # it has ended, as everybody knows
-        assert monitor.handle(more, 8.0) == [Tell(RankCalledDead(5, "10.0.0.3"))]
-        lines = [b"  Process %d on node liar\n" % n for n in range(400)]
-        told = [monitor.handle(RasWarned(0, b"DEAD\n" + b"".join(part)), 9.0)
-                for part in (lines[:200], lines[200:])]  # fmt: skip
-        assert 200 < sum(map(len, told)) < 256  # a host may make up only so many
-        assert monitor.hung is None
 
     def test_a_rank_that_has_ended_may_be_the_one_they_wait_for(self) -> None:
         monitor = watching(3)

@@ -13,7 +13,6 @@ from cases import cases
 from rig import wait_for
 
 from dispatcher.core.events.codec import _classes
-from dispatcher.core.events.monitor_events import RasWarned
 from dispatcher.core.events.mpi_events import PmiAsked, PmiCommitted
 from dispatcher.core.events.run_events import (
     Counts,
@@ -94,7 +93,7 @@ def test_what_finds_no_room_is_left_out_and_counted_in_its_place(stuck: Slow) ->
 def test_what_hosts_say_at_will_does_not_wait(stuck: Slow) -> None:
     behind = start(stuck)
     said = (
-        NodeHeard(0), NodeNoticed(0, "x" * 4096), RasWarned(0, b"x" * 4096),
+        NodeHeard(0), NodeNoticed(0, "x" * 4096),
         PmiAsked(0, 0, "lookup", b"x" * 4096, b""), PmiCommitted(0, 0, "WORLD", 0, b"x" * 4096),
     )  # fmt: skip
     for number in range(1000):

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from dispatcher.bootstrap import payload
 from dispatcher.core.events.actions import GatherStacks
-from dispatcher.core.events.monitor_events import NodeStacks, RasWarned
-from dispatcher.core.events.run_events import Event, NodesHeard
+from dispatcher.core.events.run_events import NodesHeard
 from dispatcher.remote.protocol.frames import Decoder
 from dispatcher.remote.protocol.packing import unpack
 from dispatcher.runner.run import liveness
@@ -121,10 +120,12 @@ class Asked:
     def __init__(self, node: int) -> None:
         self.node = node
         self.orders: list[dict[str, Any]] = []
-        self.answers: list[type[Event]] = []
+        self.ras: list[bool] = []
 
-    def ask(self, frame: bytes, *answers: type[Event]) -> None:
-        self.answers += answers
+    def asked_for_stacks(self, *, ras: bool) -> None:
+        self.ras.append(ras)
+
+    def send(self, frame: bytes) -> None:
         (one,) = Decoder().feed(frame)
         order = unpack(one.body)
         assert isinstance(order, dict)
@@ -163,22 +164,8 @@ def test_who_samples_also_finds_out_where_the_ranks_are(every: float | None) -> 
         "type": "sample", "seconds": every or 0.0, "parts": payload.parts(parts),
         "stacks": {"number": 7, "seconds": 6.0, "hung": True, "ras": False},
     }]  # fmt: skip
-    assert host.answers == [NodeStacks]
     Sampling(every).gather(host, GatherStacks(0, 8, 6.0, ras=True))  # type: ignore[arg-type]
-    assert host.answers == [NodeStacks, NodeStacks, RasWarned]
-
-
-def test_one_host_asks_nccl_all_the_while() -> None:
-    sampling, hosts = Sampling(2.0, ras=True), [Asked(0), Asked(1)]
-    for host in hosts:
-        sampling.started(host)  # type: ignore[arg-type]
-        sampling.gather(host, GatherStacks(host.node, 1, 6.0, ras=False))  # type: ignore[arg-type]
-    assert [[order.get("ras") for order in host.orders] for host in hosts] == [
-        [True, True], [None, None],
-    ]  # fmt: skip
-    assert "dispatcher.remote.probe.nccl_state" in hosts[0].orders[0]["parts"]
-    assert RasWarned in hosts[0].answers
-    assert RasWarned not in hosts[1].answers
+    assert host.ras == [False, True]
 
 
 def test_a_heartbeat_from_the_future_is_of_now(clock: Clock) -> None:

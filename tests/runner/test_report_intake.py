@@ -9,7 +9,7 @@ from cases import cases
 
 from dispatcher.core.events import mpi_events
 from dispatcher.core.events import run_events as ev
-from dispatcher.core.events.monitor_events import NodeStacks, RasWarned
+from dispatcher.core.events.monitor_events import NodeStacks
 from dispatcher.runner.run.report_intake import (
     _FEW,
     AT_ONCE,
@@ -138,20 +138,18 @@ def test_stacks_are_answers() -> None:
     turns, stacks = Turns(), NodeStacks(3, 1, (), b"", (), (), ())
     with pytest.raises(ReportError, match="nobody asked for"):
         turns.check(stacks)
-    turns.ask(NodeStacks)
+    turns.asked_for_stacks(ras=False)
     turns.check(stacks)
     with pytest.raises(ReportError, match="nobody asked for"):
         turns.check(stacks)
 
 
-@cases("event", [NodeStacks(3, 1, (), b"DEAD"), RasWarned(3, b"DEAD")])
-def test_what_ras_says_is_taken_of_those_who_were_to_ask_it(event: ev.Event) -> None:
-    turns = Turns()
-    turns.ask(NodeStacks)
+def test_what_ras_says_is_taken_of_those_who_were_to_ask_it() -> None:
+    turns, event = Turns(), NodeStacks(3, 1, (), b"DEAD")
+    turns.asked_for_stacks(ras=False)
     with pytest.raises(ReportError, match="what RAS says, which nobody asked for"):
         turns.check(event)
-    turns.ask(NodeStacks)
-    turns.ask(RasWarned)
+    turns.asked_for_stacks(ras=True)
     turns.check(event)
 
 

@@ -19,7 +19,6 @@ from dispatcher.core.events.monitor_events import (
     RankSample,
     RankStack,
     RankText,
-    RasWarned,
 )
 from dispatcher.core.events.mpi_events import MpiFound, PmixFailed, PmixWanted
 from dispatcher.core.events.verdicts import ErrorFile
@@ -72,7 +71,6 @@ GOOD: dict[str, dict[str, Any]] = {
         "recorders": [[4, b"{}"]],
         "natives": [[5, b"#0 f ()"]],
     },
-    "ras": {"dead": b"DEAD"},
     "pmi_fence": {"world": 1, "fence": "WORLD:0", "epoch": 2, "keys": b"packet"},
     "pmi_abort": {"rank": 4, "code": 7, "text": "why"},
     "pmi_name": {"rank": 5, "verb": "publish", "service": b"s", "address": b"tag#0$"},
@@ -128,7 +126,6 @@ EVENTS: dict[str, list[ev.Event]] = {
         )
     ],
     "swept": [ev.NodeSwept(3, 2, (9, 8), None, ("state D in x, system call fsync",))],
-    "ras": [RasWarned(3, b"DEAD")],
     "notice": [ev.NodeNoticed(3, "hello")],
     "pmi_fence": [mpi_events.PmiCommitted(3, 1, "WORLD:0", 2, b"packet")],
     "pmi_abort": [mpi_events.PmiAborted(3, 4, 7, "why")],
@@ -231,7 +228,7 @@ FINE: dict[str, list[Any]] = {
     "at": [1.5],
     "late": [True],
     "some": [None, True],
-    **{name: [b"bytes"] for name in ("keys", "service", "address", "ras", "dead")},
+    **{name: [b"bytes"] for name in ("keys", "service", "address", "ras")},
     **{
         name: ["word"]
         for name in (

@@ -178,23 +178,6 @@ class NodeStacks(OfAttempt):
 
 
 @value
-class RasWarned(OfAttempt):
-    """What NCCL's RAS said of dead processes while the job ran; read by ``collectives``."""
-
-    node: int
-    text: bytes
-
-
-@value
-class RankCalledDead(Event):
-    """NCCL's RAS has given up process ``pid`` on ``host``, which is that of ``rank`` if known."""
-
-    pid: int
-    host: str
-    rank: int | None = None
-
-
-@value
 class StacksGathered(Event):
     """Gathering ``number`` is over. late: hosts that have not answered in time.
 

@@ -9,7 +9,6 @@ from dispatcher.core.events import mpi_events
 from dispatcher.core.events import run_events as ev
 from dispatcher.core.events.monitor_events import (
     NetworksDiffer,
-    RankCalledDead,
     RanksApart,
     RanksHung,
     RanksStalled,
@@ -119,11 +118,6 @@ class Notes(Sink):
                 now = f"; {sooner} kills them now" if sooner else ""
                 wait = f"in {seconds:.0f} s they are killed{now}"
                 return f"waiting for {fold_ranks(ranks)} to end; {wait}"
-            case RankCalledDead(pid, host, rank):
-                who = f"process {pid} on {host}"
-                if rank is not None:
-                    who = f"rank {name(rank)} ({who})"
-                return f"{who}: NCCL's RAS calls it dead: out of reach for a minute"
             case RanksWait(seconds, still, busy):
                 return (
                     f"no output for {seconds:.0f} s; {fold_ranks(still)}: no CPU; "

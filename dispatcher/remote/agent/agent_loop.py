@@ -325,7 +325,7 @@ class Loop:
             pairs.append([rank, started.pid])
         self.tell(("spawned", pairs))
         if self.sampler is not None:
-            self.do_sample({"seconds": self.sampler.seconds, "ras": self.sampler.ras})
+            self.do_sample({"seconds": self.sampler.seconds})
 
     def show_life(self) -> float:
         """Tell the launcher and the guardian, in the middle of long work; the time now."""

@@ -16,21 +16,18 @@ from time import CLOCK_BOOTTIME, clock_gettime, monotonic, sleep, time
 
 from dispatcher.remote.host import tcp_peer
 from dispatcher.remote.probe import usage
-from dispatcher.remote.protocol.frames import control
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Dict, List, NoReturn, Tuple
+    from typing import Any, Dict, List, Tuple
 
     #: rank -> (pid, its tree)
     Trees = Dict[int, Tuple[int, List[int]]]
     #: rank -> (path of its answer, the inode that was there before)
     Asked = Dict[int, Tuple[str, int]]
 
-#: bytes of what RAS says, and of what it says of the dead, which fits into a pipe in one piece
-RAS, DEAD = 64 << 10, 3 << 10
-#: seconds between two questions while a job runs, for an answer, and for its first words
-RAS_EVERY, RAS_WITHIN, RAS_GREETING = 5.0, 3.5, 0.7
+#: bytes of what RAS says, and seconds for its first words
+RAS, RAS_GREETING = 64 << 10, 0.7
 RAS_ADDRESS = "localhost:28028"
 #: bytes of a flight recorder that are told, and of all dumps of torch's
 RECORDER, FLIGHTS = 64 << 10, 256 << 10
@@ -45,7 +42,7 @@ FLIGHT_PIPE = "TORCH_NCCL_DEBUG_INFO_PIPE_FILE"
 # -- RAS ----------------------------------------------------------------------------------
 
 
-def ask_ras(pids: list[int], end: float, words: bytes = b"verbose status") -> bytes:
+def ask_ras(pids: list[int], end: float) -> bytes:
     """What RAS says of all communicators, b"" where nobody on this host listens."""
     known = (usage.environ(pid).get("NCCL_RAS_ADDR") for pid in pids[:1])
     host, _, port = (next(known, None) or RAS_ADDRESS).rpartition(":")
@@ -54,14 +51,14 @@ def ask_ras(pids: list[int], end: float, words: bytes = b"verbose status") -> by
     if not port.isdigit() or not (places[0].startswith("127.") or places[0] == "::1"):
         return b""
     while monotonic() < end:
-        answers = [_converse(place, int(port), end, words) for place in places]
+        answers = [_converse(place, int(port), end) for place in places]
         if any(answers) or None not in answers:
             return next(filter(None, answers), b"")
     return b""
 
 
-def _converse(host: str, port: int, end: float, words: bytes) -> bytes | None:
-    """The answer to ``words``; b"" where nobody of ours listens, None where one is silent."""
+def _converse(host: str, port: int, end: float) -> bytes | None:
+    """What it says; b"" where nobody of ours listens, None where one is silent."""
     output = b""
     try:
         link = socket(AF_INET6 if ":" in host else AF_INET, SOCK_STREAM)
@@ -81,7 +78,7 @@ def _converse(host: str, port: int, end: float, words: bytes) -> bytes | None:
                 # any user could listen there; whose who answers is, is known once it has
                 if tcp_peer.user_of(link.fileno()) not in (0, os.geteuid()):
                     return b""
-                link.send(b"timeout 1\n%s\n" % words)
+                link.send(b"timeout 1\nverbose status\n")
             output += data
     except timeout:
         return output[:RAS] or None
@@ -90,23 +87,6 @@ def _converse(host: str, port: int, end: float, words: bytes) -> bytes | None:
     finally:
         link.close()
     return output[:RAS]
-
-
-def watch_ras(out: int, ranks: dict[int, int]) -> NoReturn:
-    """Write a frame ``ras`` to ``out`` whenever RAS calls other processes dead than before."""
-    told = b""
-    while True:
-        sleep(RAS_EVERY)
-        dead = dead_in(ask_ras(list(ranks.values()), monotonic() + RAS_WITHIN, b"status"))
-        if dead and dead != told:
-            os.write(out, control("ras", dead=dead))
-            told = dead
-
-
-def dead_in(text: bytes) -> bytes:
-    """The paragraph of ``text`` that lists dead processes, b"" if there is none."""
-    _, found, rest = text.partition(b"\nDEAD\n")
-    return b"DEAD\n" + rest.partition(b"\n\n")[0][:DEAD].rstrip() + b"\n" if found else b""
 
 
 # -- flight recorders ---------------------------------------------------------------------

@@ -3,7 +3,6 @@
 ::
 
     agent --- sampler (looks at /proc) --- the one who asks the GPUs, and may hang
-                                       --- the one who asks NCCL's RAS, where that is wanted
 
 The agent's loop never waits. A driver may hang for ever: what asks the GPUs is killed when it is
 late, the sample says so, and another one is tried a while later. All die with their parent, are in
@@ -47,7 +46,6 @@ class Sampler:
         self.pid = 0
         self.ending: set[int] = set()  # what the last ``stop`` ended, which may not be reaped yet
         self.seconds = 0.0
-        self.ras = False
         self.decoder = Decoder()
 
     def begin(
@@ -60,13 +58,11 @@ class Sampler:
         """Sample ``ranks`` (rank -> pid) every ``seconds`` of the order from now on, and no others.
 
         With ``stacks`` in the order, tell first where they are; with 0 seconds, no more than that.
-        With ``ras``, ask NCCL's RAS all the while whether it calls anybody dead.
         folder: where ranks put their stacks. mark: see ``Loop``.
         Raises: OSError.
         """
         self.stop()
         self.seconds = seconds = order["seconds"]
-        self.ras = ras = order.get("ras", False)
         stacks = order.get("stacks")
         agent = os.getpid()
         out, into = os.pipe()
@@ -79,10 +75,7 @@ class Sampler:
         if self.pid == 0:
             os.setpgid(0, 0)
             become(
-                agent,
-                {into},
-                lambda: work(into, seconds, ranks, folder, mark, stacks, ras),
-                "sampler",
+                agent, {into}, lambda: work(into, seconds, ranks, folder, mark, stacks), "sampler"
             )
         os.close(into)
         os.set_blocking(out, False)
@@ -134,7 +127,6 @@ def work(
     folder: str | None,
     mark: Callable[[], int | None],
     stacks: dict[str, Any] | None,
-    ras: bool = False,
 ) -> None:
     """What ``Sampler.begin`` was asked for, written to ``out``."""
     if stacks is not None:
@@ -142,19 +134,7 @@ def work(
 
         write(out, gather(stacks, ranks, folder))
     if seconds:
-        sample(out, seconds, ranks, mark, ask_beside(ranks) if ras else -1)
-
-
-def ask_beside(ranks: dict[int, int]) -> int:
-    """Start the one who asks RAS, which may take its time; what it says comes in whole frames."""
-    from dispatcher.remote.probe.nccl_state import watch_ras
-
-    out, into = os.pipe()
-    sampler = os.getpid()
-    if os.fork() == 0:
-        become(sampler, {into}, lambda: watch_ras(into, ranks), "sampler")
-    os.close(into)
-    return out
+        sample(out, seconds, ranks, mark)
 
 
 def write(out: int, data: bytes) -> None:
@@ -163,14 +143,8 @@ def write(out: int, data: bytes) -> None:
         data = data[os.write(out, data) :]
 
 
-def sample(
-    out: int,
-    seconds: float,
-    ranks: dict[int, int],
-    mark: Callable[[], int | None],
-    aside: int = -1,
-) -> None:
-    """Write a sample to ``out`` every ``seconds``, and what ``aside`` says, until nobody reads."""
+def sample(out: int, seconds: float, ranks: dict[int, int], mark: Callable[[], int | None]) -> None:
+    """Write a sample to ``out`` every ``seconds``, until nobody reads."""
     from dispatcher.remote.probe import usage
 
     of_ranks, gpus = usage.Usage(ranks), Gpus(seconds)
@@ -184,7 +158,7 @@ def sample(
         rows = [gpu[:8] for gpu in seen]
         write(out, control("sample", at=now, ranks=found, gpus=rows, late=gpus.late, mark=mark()))
         due = max(due + seconds, now)
-        gpus.wait(due, lambda data: write(out, data), aside)
+        gpus.wait(due)
 
 
 class Gpus:
@@ -211,24 +185,12 @@ class Gpus:
             self.reading = []
         return self.reading
 
-    def wait(
-        self, until: float, tell: Callable[[bytes], None] = lambda data: None, aside: int = -1
-    ) -> None:
-        """Listen until then, and ``tell`` what comes from ``aside`` (-1: nobody)."""
-        while True:
-            left = until - monotonic()
-            if left <= 0:
-                return
-            fds = [fd for fd in (self.fd, aside) if fd >= 0]
-            if not fds:
+    def wait(self, until: float) -> None:
+        """Listen until then."""
+        while (left := until - monotonic()) > 0:
+            if self.fd < 0:
                 sleep(left)
-                continue
-            ready = select.select(fds, [], [], left)[0]
-            if aside in ready:
-                data = os.read(aside, 65536)
-                tell(data)
-                aside = aside if data else -1  # it has ended
-            if self.fd in ready:
+            elif select.select([self.fd], [], [], left)[0]:
                 self.read()
 
     def start(self, now: float) -> None:

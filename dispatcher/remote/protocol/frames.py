@@ -42,23 +42,7 @@ finish       the job is over: kill what is left, ``swept``, exit
 
 Reports that nobody asked for:
 
-============  ==================================================================
-exited        a rank has ended; of the first failure perhaps what speaks for its cause
-leaked        a rank has ended, and another process still holds its output open
-input_closed  a rank reads no more input
-beat          the agent is alive
-dying         the agent ends its ranks on its own account
-pmi_fence     all members here are in a fence, with what they put
-pmi_abort     a rank called MPI_Abort
-pmi_name      a rank publishes, looks up or unpublishes a name
-pmi_spawn     a rank wants a world of its own
-mpi           ranks use an MPI library
-pmix_wanted   a rank has come to where PMIx is offered: ``pmix``
-pmix_failed   PMIx cannot be served, or is no longer
-ras           what NCCL's RAS says of processes while the ranks run
-notice        text for the user
-============  ==================================================================
-"""
+============  ==========================================================="""
 
 from __future__ import annotations
 

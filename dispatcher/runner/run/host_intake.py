@@ -91,9 +91,9 @@ class HostIntake:
         """All sinks have ``event``, maybe another host's; whether there is room again."""
         return self._quota.done(event)
 
-    def ask(self, answer: type[ev.Event]) -> None:
-        """An ``answer`` may come, see ``Turns``."""
-        self._turns.ask(answer)
+    def asked_for_stacks(self, *, ras: bool) -> None:
+        """They may come, see ``Turns``."""
+        self._turns.asked_for_stacks(ras=ras)
 
     def again(self, attempt: int) -> None:
         """The agent is told to prepare ``attempt``; its answer divides old frames from new ones."""

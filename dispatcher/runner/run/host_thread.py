@@ -154,11 +154,9 @@ class HostThread(threading.Thread):
         if self._intake.done(event):
             self._wake()
 
-    def ask(self, frame: bytes, *answers: type[ev.Event]) -> None:
-        """As ``send``; ``answers`` may come for it, see ``Turns``."""
-        for answer in answers:
-            self._intake.ask(answer)
-        self.send(frame)
+    def asked_for_stacks(self, *, ras: bool) -> None:
+        """It is about to be asked where its ranks are, see ``Turns``."""
+        self._intake.asked_for_stacks(ras=ras)
 
     def again(self, prepare: bytes, attempt: int) -> None:
         """Have the agent prepare ``attempt``; its answer divides old frames from new ones."""

@@ -13,8 +13,7 @@ from typing import Any
 
 from dispatcher.bootstrap import payload
 from dispatcher.core.events.actions import GatherStacks
-from dispatcher.core.events.monitor_events import NodeStacks, RasWarned
-from dispatcher.core.events.run_events import Event, NodesHeard
+from dispatcher.core.events.run_events import NodesHeard
 from dispatcher.remote.protocol.frames import control
 from dispatcher.runner.run.host_thread import HostThread
 
@@ -129,8 +128,8 @@ class ProgressLine:
 
 #: modules of the agent that take samples
 PARTS = ("probe.sampler", "probe.usage")
-#: and what these ask NCCL and torch
-NCCL = ("host.tcp_peer", "probe.nccl_state")
+#: and what finds out where ranks are
+STACKS = ("host.tcp_peer", "probe.nccl_state", "probe.stack_dump")
 
 
 class Sampling:
@@ -138,12 +137,11 @@ class Sampling:
 
     The one who samples also finds out where the ranks are, when that is asked for: then it gets
     the modules for that and begins anew. every: seconds between two samples of a host; None
-    until somebody wants some. ras: whether the first host asks NCCL's RAS for dead ranks.
+    until somebody wants some.
     """
 
-    def __init__(self, every: float | None, *, ras: bool = False) -> None:
+    def __init__(self, every: float | None) -> None:
         self._every = every
-        self._ras = ras
         self._started: dict[int, HostThread] = {}
 
     def started(self, host: HostThread) -> None:
@@ -162,16 +160,9 @@ class Sampling:
     def gather(self, host: HostThread, asked: GatherStacks) -> None:
         """Have ``host`` tell where its ranks are; see ``NodeStacks``."""
         order = {name: getattr(asked, name) for name in ("number", "seconds", "hung", "ras")}
-        answers = (NodeStacks, RasWarned) if asked.ras else (NodeStacks,)
-        self._order(host, *NCCL, "probe.stack_dump", answers=answers, stacks=order)
+        host.asked_for_stacks(ras=asked.ras)
+        self._order(host, *STACKS, stacks=order)
 
-    def _order(
-        self, host: HostThread, *more: str, answers: tuple[type[Event], ...] = (), **fields: Any
-    ) -> None:
-        if self._ras and host.node == 0:
-            more, fields["ras"] = more or NCCL, True
-            answers += (RasWarned,)
+    def _order(self, host: HostThread, *more: str, **fields: Any) -> None:
         parts = payload.parts((*PARTS, *more))
-        host.ask(
-            control("sample", seconds=float(self._every or 0), parts=parts, **fields), *answers
-        )
+        host.send(control("sample", seconds=float(self._every or 0), parts=parts, **fields))

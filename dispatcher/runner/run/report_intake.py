@@ -17,7 +17,7 @@ from collections.abc import Sequence
 
 from dispatcher.core.events import mpi_events
 from dispatcher.core.events import run_events as ev
-from dispatcher.core.events.monitor_events import NodeStacks, RasWarned
+from dispatcher.core.events.monitor_events import NodeStacks
 from dispatcher.model.names import size
 from dispatcher.runner.run.reports import ReportError
 
@@ -120,11 +120,13 @@ class Turns:
     def __init__(self) -> None:
         self._seen: set[tuple[type[ev.Event], int]] = set()
         self._few: Counter[type[ev.Event]] = Counter()
-        self._asked: Counter[type[ev.Event]] = Counter()
+        self._n_asked = 0  # gatherings of stacks
+        self._may_tell_ras = False
 
-    def ask(self, kind: type[ev.Event]) -> None:
-        """One answer of ``kind`` may come; what RAS says, from now on as often as it likes."""
-        self._asked[kind] += 1
+    def asked_for_stacks(self, *, ras: bool) -> None:
+        """Stacks may come once; ras: with what NCCL's RAS says."""
+        self._n_asked += 1
+        self._may_tell_ras |= ras
 
     def begin(self) -> None:
         """Another attempt: all may be said again."""
@@ -142,12 +144,11 @@ class Turns:
             if self._few[type(event)] > _FEW[type(event)]:
                 raise ReportError(f"{event.name} more often than it can be")
         elif isinstance(event, NodeStacks):
-            if not self._asked[NodeStacks]:
+            if not self._n_asked:
                 raise ReportError("stacks that nobody asked for")
-            self._asked[NodeStacks] -= 1
-        tells_ras = isinstance(event, RasWarned) or (isinstance(event, NodeStacks) and event.ras)
-        if tells_ras and not self._asked[RasWarned]:
-            raise ReportError("what RAS says, which nobody asked for")
+            self._n_asked -= 1
+            if event.ras and not self._may_tell_ras:
+                raise ReportError("what RAS says, which nobody asked for")
 
     def _once(self, kind: type[ev.Event], rank: int, name: str) -> None:
         if (kind, rank) in self._seen:

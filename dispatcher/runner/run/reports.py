@@ -22,7 +22,6 @@ from dispatcher.core.events.monitor_events import (
     RankSample,
     RankStack,
     RankText,
-    RasWarned,
 )
 from dispatcher.core.events.stack_frames import HOW, in_words
 from dispatcher.plan.job.binding import Device, Topology
@@ -470,7 +469,6 @@ _READERS: dict[str, Callable[[Fields, int], list[ev.Event]]] = {
     "mpi_inside": _mpi_inside,
     "sample": _sample,
     "stacks": _stacks,
-    "ras": lambda fields, node: [RasWarned(node, fields.bytes("dead", TEXT_LIMIT))],
     "swept": _swept,
     "notice": lambda fields, node: [ev.NodeNoticed(node, fields.words("text"))],
 }

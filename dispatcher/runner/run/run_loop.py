@@ -110,7 +110,7 @@ class Runner(EventLoop):
             often = every(plan.limits.hang_timeout)
             sample_every = often if sample_every is None else min(sample_every, often)
         self._agent_python = agent_python
-        self._sampling = Sampling(sample_every, ras=bool(plan.limits.hang_timeout))
+        self._sampling = Sampling(sample_every)
         self._beats = Heartbeats()
         self._hosts: dict[int, HostThread] = {}
         self._facts: dict[int, ev.Facts] = {}

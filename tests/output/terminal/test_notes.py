@@ -8,7 +8,7 @@ from cases import cases
 
 from dispatcher.core.events import mpi_events, verdicts
 from dispatcher.core.events import run_events as ev
-from dispatcher.core.events.monitor_events import RankCalledDead, RanksHung, RanksStalled, RanksWait
+from dispatcher.core.events.monitor_events import RanksHung, RanksStalled, RanksWait
 from dispatcher.model.failure import Failure, Kind
 from dispatcher.output.terminal.notes import MOST_MAPPED, Notes
 
@@ -39,10 +39,6 @@ ALWAYS = [
      "n1: not bound (the others are): ranks 1-2: too few (-v also tells of other hosts)"),
     (RanksStalled((0,), 2.5), "rank 0: no output for 2.5 s"),
     (RanksHung(61.0), "no sign of life from any rank for 61 s; looking where they are"),
-    (RankCalledDead(77, "10.0.0.2", 3), "rank 3 (process 77 on 10.0.0.2): NCCL's RAS calls it "
-     "dead: out of reach for a minute"),
-    (RankCalledDead(77, "a"), "process 77 on a: NCCL's RAS calls it dead: out of reach for a "
-     "minute"),
     (RanksWait(60.0, (0,), (1, 2)), "no output for 60 s; rank 0: no CPU; ranks 1-2: busy, which "
      "may be a wait that spins (--progress-line tells), so the job is not ended"),
     (mpi_events.SpawnRefused(0, 1, "no room"), "rank 1 on n0: MPI_Comm_spawn: no room"),

@@ -361,7 +361,7 @@ class Sampling:
     made: list[Sampling]
 
     def __init__(self, poll: object, silence: object) -> None:
-        self.fd, self.seconds, self.pid, self.ras = -1, 0.0, 70, False
+        self.fd, self.seconds, self.pid = -1, 0.0, 70
         self.begun: list[Any] = []
         self.refuses = False
         self.drops: list[bool] = []
@@ -370,7 +370,7 @@ class Sampling:
     def begin(self, order: dict[str, Any], *what: Any) -> None:
         if self.refuses:
             raise OSError(errno.EAGAIN, "no more processes")
-        self.seconds, self.ras = order["seconds"], order.get("ras", False)
+        self.seconds = order["seconds"]
         self.begun.append((order, *what))
 
     def read(self, drop: bool) -> list[Any]:
@@ -406,13 +406,13 @@ class TestSamples:
         played.start([b"a"], [b"b"])
         played.exits(0)
         played.closes(0)
-        played.order("sample", seconds=2.5, ras=True, stacks={"number": 1})
+        played.order("sample", seconds=2.5, stacks={"number": 1})
         played.order("spawn", ranks=[[5, [b"c"], []]], common=[], scrub=[])
         (one,) = Sampling.made
         (order, ranks, place, mark), (again, more, *_) = one.begun
         assert (order["seconds"], order["stacks"]) == (2.5, {"number": 1})
         assert (ranks, place, mark()) == ({1: FIRST_PID + 1}, folder, None)
-        assert (again, set(more)) == ({"seconds": 2.5, "ras": True}, {1, 5})
+        assert (again, set(more)) == ({"seconds": 2.5}, {1, 5})
 
     def test_one_that_cannot_be_started_is_told(self, played: Played) -> None:
         played.prepare()

@@ -16,8 +16,6 @@ from cases import cases
 
 from dispatcher.remote.host import tcp_peer
 from dispatcher.remote.probe import nccl_state, usage
-from dispatcher.remote.protocol.frames import Decoder
-from dispatcher.remote.protocol.packing import unpack
 from remote.driver import Os
 
 
@@ -183,49 +181,6 @@ class TestNccl:
         assert len(nccl_state.flights(trees)) == 4
         monkeypatch.setattr(nccl_state, "os", Os(geteuid=lambda: 4242))
         assert nccl_state.flights(trees) == []
-
-
-DEAD = b"DEAD\n  1 job process is considered dead\n  Process 8 on node 10.0.0.2 managing GPU 5\n"
-
-
-@cases(
-    ("text", "dead"),
-    [
-        (b"", b""), (b"Errors\n======\n\n" + DEAD + b"\n#0-0 (c) INCOMPLETE\n", DEAD),
-        (b"\n" + DEAD, DEAD), (b"x DEAD\n  Process 8\n", b""),
-        (b"\nDEAD\n" + b"x" * 9999, b"DEAD\n" + b"x" * nccl_state.DEAD + b"\n"),
-    ],
-)  # fmt: skip
-def test_the_dead_in_what_ras_says(text: bytes, dead: bytes) -> None:
-    assert nccl_state.dead_in(text) == dead
-
-
-def test_ras_is_asked_all_the_while_and_told_when_it_changes(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    says = [b"", b"\n" + DEAD, b"\n" + DEAD, b"", b"\n" + DEAD + b"  more\n"]
-    asked: list[tuple[list[int], bytes]] = []
-    slept: list[float] = []
-
-    def ask(pids: list[int], end: float, words: bytes) -> bytes:
-        asked.append((pids, words))
-        if not says:
-            raise KeyboardInterrupt
-        return says.pop(0)
-
-    monkeypatch.setattr(nccl_state, "ask_ras", ask)
-    monkeypatch.setattr(nccl_state, "sleep", slept.append)
-    out, into = os.pipe()
-    with pytest.raises(KeyboardInterrupt):
-        nccl_state.watch_ras(into, {0: 50, 1: 51})
-    told = [unpack(frame.body) for frame in Decoder().feed(os.read(out, 1 << 16))]
-    os.close(out)
-    os.close(into)
-    more = DEAD + b"  more\n"
-    assert told == [{"type": "ras", "dead": DEAD}, {"type": "ras", "dead": more}]
-    assert asked == [([50, 51], b"status")] * 6
-    # named within ten seconds: a pause, and what an answer may take
-    assert max(slept) + nccl_state.RAS_WITHIN < 10.0
 
 
 def test_one_that_is_stopped_is_asked_once_more() -> None:

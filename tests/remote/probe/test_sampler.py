@@ -140,7 +140,7 @@ class TestSampling:
             def latest(self, now: float) -> list[list[Any]]:
                 return [[0, 1, 2, 3, 4, 5, 6, 7, "GPU-x"]]
 
-            def wait(self, until: float, *aside: object) -> None:
+            def wait(self, until: float) -> None:
                 waits.append(until)
                 now[0] = max(now[0], until)
 
@@ -213,22 +213,6 @@ class TestSampling:
         monkeypatch.setattr(sampler, "write", lambda out, data: steps.append(data.decode()))
         sampler.work(7, seconds, ranks, "/folder", lambda: None, stacks)
         assert steps == done
-
-
-def test_what_comes_aside_is_passed_on_at_once_and_its_end_harms_nobody(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    out, into = os.pipe()
-    told: list[bytes] = []
-    slept: list[float] = []
-    os.write(into, b"frame")
-    os.close(into)
-    monkeypatch.setattr(sampler, "monotonic", lambda: 1000.0 + sum(slept))
-    monkeypatch.setattr(sampler, "sleep", slept.append)
-    sampler.Gpus(1.0).wait(1060.0, told.append, out)
-    assert told == [b"frame", b""]
-    assert slept == [60.0]
-    os.close(out)
 
 
 class TestHeard:
