@@ -37,13 +37,13 @@ from dispatcher.core.events.run_events import (
     Sink,
 )
 from dispatcher.core.events.verdicts import (
+    Attempt,
     Hung,
     Impossible,
     LeftMpi,
     MpiAborted,
     RankFailed,
     Verdict,
-    message_code,
 )
 from dispatcher.model.errors import DispatchError, JournalUnusable
 from dispatcher.model.failure import Failure
@@ -53,12 +53,12 @@ from dispatcher.output.text.story import signal_name
 from dispatcher.output.text.verdict_text import (
     Last,
     alike,
+    attempt_line,
     describe,
     history,
     left_out,
     outcome,
     own_error,
-    record,
 )
 from dispatcher.plan.job import placement
 from dispatcher.plan.job.reassignment import Exclusion
@@ -331,10 +331,7 @@ class Fold(Sink):
             lost={names[node]: _failure(failure) for node, failure in verdict.lost.items()},
             unkillable={names[node]: pids for node, pids in verdict.unkillable.items()},
             stuck={names[node]: texts for node, texts in verdict.stuck.items()},
-            attempts=tuple(
-                FailedAttempt(**{**one, "hosts": tuple(one["hosts"])})
-                for one in record(verdict, closed.attempt_errors)["attempts"]
-            ),
+            attempts=tuple(_attempt(one, closed.attempt_errors) for one in verdict.attempts),
             left_out=dict(verdict.left_out),
             no_restart=verdict.no_restart,
             swept={names[node]: count for node, count in verdict.swept.items()},
@@ -457,10 +454,15 @@ def _cause(
         facts["remedy"] = own.hint or None if own is not None else None
     if isinstance(cause, RankFailed):
         facts["same"] = alike(cause, verdict, last, errors)
-    code = message_code(cause)
     if isinstance(cause, Impossible):
         del facts["code"]  # is the message's
-    return FirstFailure(type(cause).__name__, rank, host, tuple(said), facts, code)
+    kind = type(cause).__name__
+    return FirstFailure(kind, rank, host, tuple(said), facts, cause.message_code)
+
+
+def _attempt(one: Attempt, errors: Mapping[int, str]) -> FailedAttempt:
+    kind, what, code = type(one.cause).__name__, attempt_line(one, errors), one.cause.exit_code
+    return FailedAttempt(one.restart, one.started, one.world_size, one.names, kind, what, code)
 
 
 def _plain(cause: FirstFailure) -> dict[str, Any]:

@@ -58,7 +58,6 @@ from dispatcher.core.events.verdicts import (
     Rejected,
     Signal,
     Verdict,
-    message_code,
 )
 from dispatcher.model.errors import DispatchError
 from dispatcher.model.failure import Failure, Kind
@@ -250,11 +249,11 @@ def test_what_ended_it(
 ) -> None:
     report = folded(*START, closed(failed(cause)))
     assert report.cause == FirstFailure(
-        type(cause).__name__, rank, host, (), facts, message_code(cause)
+        type(cause).__name__, rank, host, (), facts, cause.message_code
     )
     assert report.plain()["cause"] == {
         "kind": type(cause).__name__,
-        "message_code": message_code(cause),
+        "message_code": cause.message_code,
         **facts,
     }
 

@@ -160,7 +160,7 @@ def _cause(cause: Cause | None) -> Step:
     """What ``cause`` decides: the exit code, whether the ranks start again, and where."""
     asked = isinstance(cause, RestartAsked)
     nodes = tuple(getattr(cause, "failures", ()))
-    final = cause is not None and restart.refusal(cause) is not None
+    final = cause is not None and cause.no_restart is not None
     return exit_code(cause), asked, final, restart.blamed(cause), nodes
 
 

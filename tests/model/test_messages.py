@@ -43,8 +43,8 @@ def all_errors() -> list[type[DispatchError]]:
 
 def test_each_cause_has_its_message() -> None:
     for cause, code in CAUSES:
-        assert verdicts.message_code(cause) == code
-        exits = str(verdicts.exit_code(cause))
+        assert cause.message_code == code
+        exits = str(cause.exit_code)
         varies = code in ("rank-failed", "rank-killed", "mpi-aborted", "interrupted")
         assert exits in MESSAGES[code].exit_code or varies, cause
 

@@ -105,7 +105,7 @@ def send(
         failures = _sent(folder, plan, reach, tell, orders, progress)
     if isinstance(failures, exec_events.Interrupted):
         cause = verdicts.Interrupted(failures.signum, orders[0].by if orders else "")
-        return verdicts.Verdict(cause, verdicts.exit_code(cause), plan.world_size)
+        return verdicts.Verdict(cause, cause.exit_code, plan.world_size)
     if failures:
         rejected = verdicts.Rejected(failures, errors.CLUSTER)
         return verdicts.Verdict(rejected, errors.CLUSTER, plan.world_size)

@@ -64,8 +64,40 @@ def read_error_file(data: bytes) -> ErrorFile | None:
     return ErrorFile(lines[0][:MESSAGE_LIMIT], text.strip()[-TRACEBACK_LIMIT:])
 
 
+class _Cause(OneOf):
+    """What ends an attempt."""
+
+    @property
+    def _is(self) -> tuple[int, str, str | None]:
+        """The three values that follow."""
+        raise NotImplementedError
+
+    @property
+    def exit_code(self) -> int:
+        """What dispatch exits with; docs/reference/exit-codes.md has the table."""
+        return self._is[0]
+
+    @property
+    def message_code(self) -> str:
+        """The code of the message that tells it, see ``model.messages``."""
+        return self._is[1]
+
+    @property
+    def no_restart(self) -> str | None:
+        """Why the ranks are not started again after it; None where they may be.
+
+        An interrupt is the user's wish. What would fail again in the same way, or what a person
+        must look at, is not tried again.
+        """
+        return self._is[2]
+
+
+def _asks_for_none(how: str, code: int) -> str | None:
+    return f"{how} asks for none" if code == errors.NO_RESTART else None
+
+
 @value
-class RankFailed(OneOf):
+class RankFailed(_Cause):
     """A rank ended with a status other than 0 (exit code, or -n for signal n).
 
     error, hint: see ``events.RankExited``.
@@ -77,9 +109,15 @@ class RankFailed(OneOf):
     error: ErrorFile | None = None
     hint: str = ""
 
+    @property
+    def _is(self) -> tuple[int, str, str | None]:
+        how = "rank-failed" if self.status >= 0 else "rank-killed"
+        asks = _asks_for_none(f"exit code {self.status}", self.status)
+        return errors.from_status(self.status), how, asks
+
 
 @value
-class MpiAborted(OneOf):
+class MpiAborted(_Cause):
     """A rank called MPI_Abort with ``code``; error: see ``events.RankExited``."""
 
     node: int
@@ -88,9 +126,14 @@ class MpiAborted(OneOf):
     text: str = ""
     error: ErrorFile | None = None
 
+    @property
+    def _is(self) -> tuple[int, str, str | None]:
+        asks = _asks_for_none(f"MPI_Abort({self.code})", self.code)
+        return self.code or 1, "mpi-aborted", asks  # an abort is never a success
+
 
 @value
-class LeftMpi(OneOf):
+class LeftMpi(_Cause):
     """A rank exited with 0 half-way: before MPI_Init (``never``), or without MPI_Finalize.
 
     ranks: all that did so, ``rank`` the first of them. waiting: those that are left in MPI.
@@ -102,9 +145,11 @@ class LeftMpi(OneOf):
     ranks: tuple[int, ...]
     waiting: tuple[int, ...] = ()
 
+    _is = (1, "mpi-left-early", None)  # 1 as mpirun's, of a process "exiting improperly"
+
 
 @value
-class RankNotStarted(OneOf):
+class RankNotStarted(_Cause):
     """A rank's program could not be executed on its host."""
 
     node: int
@@ -113,17 +158,28 @@ class RankNotStarted(OneOf):
     step: str
     what: str
 
+    @property
+    def _is(self) -> tuple[int, str, str | None]:
+        again = "the program cannot be executed" if self.step == "exec" else None
+        if (self.step, self.errno) == ("exec", errno.ENOENT):
+            return errors.NOT_FOUND, "program-not-found", again
+        return errors.NOT_EXECUTABLE, "program-not-executable", again
+
 
 @value
-class NodeFailed(OneOf):
+class NodeFailed(_Cause):
     """A node was lost while its ranks ran."""
 
     node: int
     failure: Failure
 
+    @property
+    def _is(self) -> tuple[int, str, str | None]:
+        return errors.CLUSTER, self.failure.kind.code, None
+
 
 @value
-class Rejected(OneOf):
+class Rejected(_Cause):
     """Nothing was started: these nodes cannot be used; see ``rejection`` for the exit code.
 
     problems: node -> what its agent found wrong, as ``remote.host.host_facts.look`` names it.
@@ -133,9 +189,11 @@ class Rejected(OneOf):
     exit_code: int = errors.CLUSTER
     problems: Mapping[int, frozenset[str]] = field(default_factory=dict)
 
+    _is = (errors.CLUSTER, "hosts-rejected", None)  # or the ``exit_code`` above
+
 
 @value
-class Impossible(OneOf):
+class Impossible(_Cause):
     """Nothing was started: the plan does not fit what the hosts have.
 
     code: that of the error, ``no-gpu`` for one.
@@ -145,15 +203,21 @@ class Impossible(OneOf):
     hint: str | None = None
     code: str = errors.PlanError.code
 
+    @property
+    def _is(self) -> tuple[int, str, str | None]:
+        return errors.USAGE, self.code, "the hosts cannot hold it"
+
 
 @value
-class OutputLost(OneOf):
+class OutputLost(_Cause):
     """A stream arrived with another number of bytes than the agent sent."""
 
     node: int
     rank: int
     received: int
     sent: int
+
+    _is = (errors.CLUSTER, "output-lost", "output was lost")
 
 
 @value
@@ -165,7 +229,7 @@ class Signal(Value):
 
 
 @value
-class Hung(OneOf):
+class Hung(_Cause):
     """No rank had shown a sign of life for ``seconds`` when that was seen; groups: where they were.
 
     node, rank: the one rank that holds the others back, if there is such a one. collective: the
@@ -179,24 +243,33 @@ class Hung(OneOf):
     collective: Collective | None = None
     signals: tuple[Signal, ...] = ()
 
+    _is = (errors.TIME_LIMIT, "job-hung", None)
+
 
 @value
-class TimeUp(OneOf):
+class TimeUp(_Cause):
     """The run had gone on for ``seconds``, which is its limit."""
 
     seconds: float
 
+    _is = (errors.TIME_LIMIT, "time-limit", "its time is up")
+
 
 @value
-class Interrupted(OneOf):
+class Interrupted(_Cause):
     """dispatch was told to stop by signal ``signum``; by: the command that did, "" for none."""
 
     signum: int
     by: str = ""
 
+    @property
+    def _is(self) -> tuple[int, str, str | None]:
+        code = "reader-left" if self.signum == signal.SIGPIPE else "interrupted"
+        return errors.SIGNAL_BASE + self.signum, code, "it was interrupted"
+
 
 @value
-class RestartAsked(OneOf):
+class RestartAsked(_Cause):
     """A person had the ranks started again, which is no failure, and never how a run ends.
 
     words: the program and arguments they have from then on, () for those they had. names: of
@@ -205,6 +278,8 @@ class RestartAsked(OneOf):
 
     words: tuple[str, ...] = ()
     names: tuple[str, ...] = ()
+
+    _is = (errors.CLUSTER, "interrupted", None)
 
 
 Cause = (
@@ -276,57 +351,5 @@ class Verdict(Value):
 
 
 def exit_code(cause: Cause | None) -> int:
-    """What dispatch exits with; the table is in ``exitcodes``."""
-    match cause:
-        case None:
-            return errors.OK
-        case RankFailed(status=status):
-            return errors.from_status(status)
-        case MpiAborted(code=code):
-            return code or 1  # an abort is never a success
-        case LeftMpi():
-            return 1  # as mpirun's, of a process "exiting improperly"
-        case RankNotStarted(errno=number, step=step):
-            found = step != "exec" or number != errno.ENOENT
-            return errors.NOT_EXECUTABLE if found else errors.NOT_FOUND
-        case Interrupted(signum=signum):
-            return errors.SIGNAL_BASE + signum
-        case Rejected(exit_code=code):
-            return code
-        case Impossible():
-            return errors.USAGE
-        case Hung() | TimeUp():
-            return errors.TIME_LIMIT
-    return errors.CLUSTER
-
-
-def message_code(cause: Cause) -> str:
-    """The code of the message that tells ``cause``, see ``model.messages``."""
-    match cause:
-        case RankFailed(status=status):
-            return "rank-failed" if status >= 0 else "rank-killed"
-        case MpiAborted():
-            return "mpi-aborted"
-        case LeftMpi():
-            return "mpi-left-early"
-        case RankNotStarted():
-            return {
-                errors.NOT_FOUND: "program-not-found",
-                errors.NOT_EXECUTABLE: "program-not-executable",
-            }[exit_code(cause)]
-        case NodeFailed(failure=failure):
-            return failure.kind.code
-        case Rejected():
-            return "hosts-rejected"
-        case Impossible(code=code):
-            return code
-        case OutputLost():
-            return "output-lost"
-        case Hung():
-            return "job-hung"
-        case TimeUp():
-            return "time-limit"
-        case Interrupted(signum=signal.SIGPIPE):
-            return "reader-left"
-        case Interrupted() | RestartAsked():
-            return "interrupted"
+    """What dispatch exits with after ``cause``, None for a good end."""
+    return errors.OK if cause is None else cause.exit_code

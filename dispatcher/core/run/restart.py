@@ -21,7 +21,6 @@ from dataclasses import replace
 
 from dispatcher.core.events import verdicts
 from dispatcher.core.events.actions import Action, CheckOrphans
-from dispatcher.model import errors
 from dispatcher.plan.job.request import LONG_LIFE, MOST_FRUITLESS, Limits, Restarts
 
 #: seconds beyond its lease that a stuck agent lives until its guardian kills it, that a sweep
@@ -34,30 +33,6 @@ LATE, DOUBT = 1.25, 4.0 + 1.0
 FIRST_LOOK, LAST_LOOK = 15.0, 600.0
 
 
-def refusal(cause: verdicts.Cause) -> str | None:
-    """Why ``cause`` must not be followed by a restart; None when it may be.
-
-    Interrupts are the user's wish, and so is ``RestartAsked``, after which ranks start again. What
-    would fail again in the same way, or must be looked at by a person, is not tried again.
-    """
-    match cause:
-        case verdicts.Interrupted():
-            return "it was interrupted"
-        case verdicts.TimeUp():
-            return "its time is up"
-        case verdicts.Impossible():
-            return "the hosts cannot hold it"
-        case verdicts.OutputLost():
-            return "output was lost"
-        case verdicts.RankNotStarted(step="exec"):
-            return "the program cannot be executed"
-        case verdicts.RankFailed(status=errors.NO_RESTART):
-            return f"exit code {errors.NO_RESTART} asks for none"
-        case verdicts.MpiAborted(code=errors.NO_RESTART):
-            return f"MPI_Abort({errors.NO_RESTART}) asks for none"
-    return None
-
-
 def why_not(cause: verdicts.Cause | None, most: int, interrupted: bool) -> str | None:
     """Why no restart follows ``cause``, where the user allowed ``most`` of them."""
     if not most or cause is None or isinstance(cause, verdicts.Interrupted | verdicts.TimeUp):
@@ -67,7 +42,7 @@ def why_not(cause: verdicts.Cause | None, most: int, interrupted: bool) -> str |
     if isinstance(cause, verdicts.Rejected):
         return None
     made = f"{most} restart{'s were' if most != 1 else ' was'} made, which is the most"
-    return refusal(cause) or made
+    return cause.no_restart or made
 
 
 def blamed(cause: verdicts.Cause | None) -> int | None:

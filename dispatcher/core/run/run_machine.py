@@ -413,7 +413,7 @@ class RunMachine:
         """Whether another attempt may follow the one that is ending now."""
         job = self._job
         over = job.n_signals or self._is_time_up
-        if job.cause is None or over or restart.refusal(job.cause) is not None:
+        if job.cause is None or over or job.cause.no_restart is not None:
             return False
         if isinstance(job.cause, verdicts.Rejected):  # R-6
             more = len(self.hosts.planned) > len(self._assigned.hosts)

@@ -14,7 +14,6 @@ import signal
 from collections.abc import Callable, Collection, Mapping, Sequence
 from errno import EMFILE
 from types import MappingProxyType
-from typing import Any
 
 from dispatcher.core.events import verdicts
 from dispatcher.core.events.monitor_events import LastWords, PlacedNode, RankError
@@ -148,16 +147,14 @@ def describe(
                 found.append(signals_line(cause.signals))
             found += stack_lines(groups, host_of)
             lines += ["  " + line for line in found]
-        case verdicts.TimeUp() | verdicts.RestartAsked():
-            lines.append(f"error: {headline(cause, names)}")
         case verdicts.Interrupted(signal.SIGPIPE):
             lines.append(
                 "error: nobody reads standard output any more; --log-dir keeps a run going"
             )
-        case verdicts.Interrupted():
-            lines.append(f"error: {interrupted(cause)}")
+        case _:
+            lines.append(f"error: {headline(cause, names)}")
     if cause is not None:
-        lines[0] += f" [{verdicts.message_code(cause)}]"
+        lines[0] += f" [{cause.message_code}]"
         own = own_error(cause, errors)
         told = before(verdict, homes)
         if own is not None:
@@ -315,22 +312,20 @@ def headline(cause: verdicts.Cause, names: Sequence[str], error: str = "") -> st
     rank = getattr(cause, "rank", None)
     errors = [RankError((rank,), error)] if error and rank is not None else []
     match cause:
-        case verdicts.RankFailed(node, rank, status):
-            how = ": ".join(filter(None, (status_words(status), _message(cause, errors))))
-            return f"rank {name(rank)} on {names[node]}: {how}"
-        case verdicts.MpiAborted(node, rank, code):
-            how = ": ".join(filter(None, (f"called MPI_Abort({code})", _message(cause, errors))))
-            return f"rank {name(rank)} on {names[node]}: {how}"
-        case verdicts.LeftMpi(node, rank):
-            return f"rank {name(rank)} on {names[node]}: {left_words(cause)}"
-        case verdicts.RankNotStarted(node, rank, _, step):
-            return f"rank {name(rank)} on {names[node]}: could not be started ({step})"
+        case verdicts.RankFailed(status=status):
+            what = ": ".join(filter(None, (status_words(status), _message(cause, errors))))
+        case verdicts.MpiAborted(code=code):
+            what = ": ".join(filter(None, (f"called MPI_Abort({code})", _message(cause, errors))))
+        case verdicts.LeftMpi():
+            what = left_words(cause)
+        case verdicts.RankNotStarted(step=step):
+            what = f"could not be started ({step})"
+        case verdicts.OutputLost():
+            what = "output lost"
         case verdicts.NodeFailed(node, failure):
             return f"{names[node]}: {failure.kind.value}: {sanitize_text(failure.why)}"
         case verdicts.Rejected(failures):
             return f"{fold(names[node] for node in failures)} cannot be used"
-        case verdicts.OutputLost(node, rank):
-            return f"rank {name(rank)} on {names[node]}: output lost"
         case verdicts.Hung(seconds):
             return f"no sign of life for {seconds:.0f} s"
         case verdicts.TimeUp(seconds):
@@ -341,6 +336,13 @@ def headline(cause: verdicts.Cause, names: Sequence[str], error: str = "") -> st
             return interrupted(cause)
         case verdicts.RestartAsked():
             return restart_asked(cause)
+    return f"rank {name(cause.rank)} on {names[cause.node]}: {what}"
+
+
+def attempt_line(attempt: verdicts.Attempt, errors: Mapping[int, str]) -> str:
+    """What ended an attempt before the last one, in one line; errors: see ``history``."""
+    error = errors.get(attempt.restart, "") if attempt.started else ""
+    return headline(attempt.cause, attempt.names, error)
 
 
 def left_out(excluded: Sequence[Exclusion]) -> list[str]:
@@ -363,8 +365,7 @@ def history(
     of = f" of {verdict.starts}" if verdict.starts else ""
     for attempt in verdict.attempts:
         which = f"attempt {attempt.restart + 1}{of}" if attempt.started else "before a start"
-        error = errors.get(attempt.restart, "") if attempt.started else ""
-        lines.append(f"note: {which}: {headline(attempt.cause, attempt.names, error)}")
+        lines.append(f"note: {which}: {attempt_line(attempt, errors)}")
     return lines
 
 
@@ -379,29 +380,3 @@ def outcome(verdict: verdicts.Verdict) -> list[str]:
     if verdict.no_restart is not None:
         lines.append(f"note: not started again: {verdict.no_restart}")
     return lines
-
-
-def record(
-    verdict: verdicts.Verdict, errors: Mapping[int, str] = MappingProxyType({})
-) -> dict[str, Any]:
-    """The same for the report."""
-
-    def error(attempt: verdicts.Attempt) -> str:
-        return errors.get(attempt.restart, "") if attempt.started else ""
-
-    return {
-        "attempts": [
-            {
-                "restart": attempt.restart,
-                "started": attempt.started,
-                "world_size": attempt.world_size,
-                "hosts": list(attempt.names),
-                "cause": type(attempt.cause).__name__,
-                "what": headline(attempt.cause, attempt.names, error(attempt)),
-                "exit_code": verdicts.exit_code(attempt.cause),
-            }
-            for attempt in verdict.attempts
-        ],
-        "left_out": dict(verdict.left_out),
-        "no_restart": verdict.no_restart,
-    }

@@ -17,7 +17,6 @@ from dispatcher.core.run.restart import (
     blamed,
     fence,
     outward,
-    refusal,
     why_not,
 )
 from dispatcher.model.failure import Failure, Kind
@@ -48,7 +47,7 @@ FAILED = verdicts.RankFailed(1, 2, 3)
     ],
 )
 def test_what_must_not_be_tried_again(cause: verdicts.Cause, why: str | None) -> None:
-    assert refusal(cause) == why
+    assert cause.no_restart == why
 
 
 @cases(

@@ -23,7 +23,6 @@ from dispatcher.output.text.verdict_text import (
     last_words,
     left_out,
     outcome,
-    record,
 )
 from dispatcher.plan.job.job_plan import plan_job
 from dispatcher.plan.job.reassignment import Exclusion
@@ -83,7 +82,7 @@ def said(
 )  # fmt: skip
 def test_a_cause_in_all_its_words(cause: Cause, lines: list[str]) -> None:
     first, *others = lines
-    assert said(cause) == [f"{first} [{verdicts.message_code(cause)}]", *others]
+    assert said(cause) == [f"{first} [{cause.message_code}]", *others]
 
 
 def test_the_last_words_of_who_left_mpi_are_told_where_there_are_any() -> None:
@@ -236,15 +235,3 @@ def test_a_job_that_came_through_in_the_end() -> None:
     ]  # fmt: skip
     never = verdicts.Attempt(0, ("n0",), 2, RankFailed(0, 0, 1), False)
     assert outcome(Verdict(None, 0, 2, attempts=(never,))) == []
-
-
-def test_attempts_as_data() -> None:
-    failed = verdicts.Attempt(1, ("n0", "n1"), 4, RankFailed(1, 3, 7), True)
-    verdict = Verdict(None, 0, 4, attempts=(failed,), left_out={"n9": "why"}, no_restart="none")
-    assert record(verdict) == {
-        "attempts": [{
-            "restart": 1, "started": True, "world_size": 4, "hosts": ["n0", "n1"],
-            "cause": "RankFailed", "what": "rank 3 on n1: exit code 7", "exit_code": 7,
-        }],
-        "left_out": {"n9": "why"}, "no_restart": "none",
-    }  # fmt: skip
