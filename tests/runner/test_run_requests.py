@@ -7,7 +7,6 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from itertools import count
 from types import SimpleNamespace
 from typing import Any
@@ -471,7 +470,6 @@ def test_hosts_are_heard_again_after_we_were_stopped(monkeypatch: pytest.MonkeyP
 
 def test_ctrl_z_stops_the_ranks_first_and_then_dispatch(monkeypatch: pytest.MonkeyPatch) -> None:
     killed: list[tuple[int, int]] = []
-    lent: list[str] = []
 
     class Os:
         getpid = os.getpid
@@ -480,13 +478,6 @@ def test_ctrl_z_stops_the_ranks_first_and_then_dispatch(monkeypatch: pytest.Monk
         @staticmethod
         def kill(pid: int, signum: int) -> None:
             killed.append((pid, signum))
-            assert lent == ["lent"]
-
-    @contextmanager
-    def lend() -> Iterator[None]:
-        lent.append("lent")
-        yield
-        lent.append("back")
 
     def start(agent: Agent, order: Order) -> None:
         agent.spawned(order)
@@ -495,10 +486,9 @@ def test_ctrl_z_stops_the_ranks_first_and_then_dispatch(monkeypatch: pytest.Monk
 
     monkeypatch.setattr(run_loop, "os", Os)
     agents = agents_with(2, start=start, resume=_exits_all)
-    played = Played(plan_of(), *agents, lent=lend)
+    played = Played(plan_of(), *agents)
     assert played.run().cause is None
     assert killed == [(os.getpid(), signal.SIGSTOP)]
-    assert lent == ["lent", "back"]
     for agent in agents:
         assert [t for t in agent.types() if t in ("pause", "resume")] == ["pause", "resume"]
     assert ev.SignalReceived(signal.SIGCONT) in played.heard.of(ev.SignalReceived)
