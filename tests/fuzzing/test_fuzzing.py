@@ -225,7 +225,7 @@ def _believes_all_of_any_rank(monkeypatch: pytest.MonkeyPatch) -> None:
     [
         (_loses_a_byte, 3, "wrote|does not name|was lost"),
         (_loses_stacks, 10, "where the ranks of n0 are was lost"),
-        (_believes_all_of_any_rank, 564, "ranks of n0 ended with"),
+        (_believes_all_of_any_rank, 712, "ranks of n2 ended with"),
     ],
 )
 def test_harm_is_noticed(
