@@ -329,22 +329,11 @@ def test_ranks_and_hosts_in_names(tmp_path: Path) -> None:
     ("words", "said"),
     [
         (("get", "-w", "n1", "/x", "/y/{user}"), "unknown placeholder: {user}"),
-        (("put", "-w", "n1", "x", "/{user}/"), "unknown placeholder: {user}"),
-        (("put", "-w", "n1", "{host", "/x"), "no such file"),
-        (("put", "-w", "n1", "{rank}", "/x"), "how many ranks has n1"),
-        (("put", "-w", "n1", "x"), "needs what to send, and where to put it"),
         (("put", "-w", "n1", "/no/such", "/x"), "no such file"),
         (("put", "-w", "n1", "/etc/hosts", "/etc/../etc/hosts", "/x"), "two of that name"),
-        (("put", "-w", "n1", "/dev/null", "/x"), "not a file"),
-        (("get", "-w", "n1", "/", "x"), "cannot be fetched"),
-        (("get", "-w", "n1", "/a/x", "/b/x", "y"), "same name"),
-        (("get", "-w", "n1", "--max-size", "1Q", "/a", "y"), "not a size"),
         (("get", "-w", "n1", "~", "y"), "a home folder cannot be fetched as a whole"),
-        (("get", "-w", "n1", "~root/", "y"), "a home folder cannot be fetched as a whole"),
         (("get", "-w", "n1", "~$(id)/x", "y"), "hint: for a file of that name: './~$(id)/x'"),
-        (("get", "-w", "n1", "~-/x", "y"), "what follows ~ is no user's name"),
         (("get", "-w", "n1", "/x", "~no.such/y"), "~no.such/y: no such home folder"),
-        (("put", "-w", "n1", "/etc/hosts", "~a b/"), "what follows ~ is no user's name"),
     ],
 )
 def test_usage_errors_touch_no_host(words: tuple[str, ...], said: str, tmp_path: Path) -> None:
