@@ -1,29 +1,13 @@
 """Messages between the ranks that always end, each a status and its payload.
 
-A record, the one form in which anything important crosses MPI, says ``ok`` and carries bytes,
-or says ``err`` and carries the reason, so a rank that fails ends all ranks with its words
-instead of leaving them in a broadcast for ever. Bytes and JSON only; what a rank reads is
-checked.
-
-::
+A record, the only form in which anything important crosses MPI, is ``ok`` with bytes, or ``err``
+with a reason: a rank that fails ends all ranks with its words. Nothing here waits without a
+limit, and all ranks come to the same verdict: ``assemble`` (each rank reports once to rank 0,
+which answers each once), ``share`` (rank 0's bytes for all), ``gather`` (everybody's bytes for
+all). The last two are collectives, for ranks that an ``assemble`` has shown to be there. Rank 0
+sends O(ranks) small messages.
 
     magic "dspc" | version u8 | status u8 | length u32 big-endian | payload
-
-They end by a deadline, and with the same verdict for all. Three primitives over an MPI
-communicator; nothing here waits without a limit.
-
-``assemble``  every rank works on a step of its own, reports once to rank 0, and
-              rank 0 answers each once. It is the roll call (the step is nothing)
-              and the agreement after a step that can fail or hang anywhere: the
-              first failure, or the names of those who did not report, is every
-              rank's verdict at once, while others are still at their step.
-``share``     rank 0 makes bytes, all ranks get them, or its reason.
-``gather``    every rank gives bytes, all get all, in rank order.
-
-``share`` and ``gather`` are collectives: call them after an ``assemble`` has shown
-that all ranks are there. Rank 0 sends O(ranks) small messages in an ``assemble``.
-The waits poll with a growing pause, at most 2 ms, so a rank that waits leaves its
-core to others.
 """
 
 from __future__ import annotations
@@ -119,8 +103,7 @@ _FIRST_TAG, _TAGS = 7300, 8192
 _MARGIN = 5.0
 #: How long rank 0 waits for the others to have heard of a failure.
 _SETTLE = 2.0
-#: The same where who has not reported is late already: the others leave, and wait no longer for
-#: rank 0 than ``mpi._TOGETHER``.
+#: The same after a deadline: the others wait no longer for rank 0 than ``mpi._TOGETHER``.
 _LATE = 0.2
 
 #: How long rank 0 takes what came while it was at its own step, if that took longer than the limit.
@@ -204,8 +187,6 @@ class Exchange:
         self._wait(request, time.monotonic() + seconds, "duplicating the communicator")
         return Exchange(self._mpi, communicator, self.who)
 
-    # ------------------------------------------------------------------ assemble
-
     def assemble(
         self,
         what: str,
@@ -275,21 +256,20 @@ class Exchange:
         pause = Pause()
         reports: dict[int, bytes] = {}
         while len(reports) < self.size:
-            if 0 not in reports:
-                mine = self._attempt(step)
-                if mine is not None:
-                    reports[0] = mine
-                    deadline = max(deadline, time.monotonic() + _CATCH_UP)
-                    pause.again()
-            found = self._take(self._mpi.ANY_SOURCE, self._report)
-            if found is not None:
-                reports[found[0]] = found[1]
+            came: list[tuple[int, bytes]] = []
+            if 0 not in reports and (mine := self._attempt(step)) is not None:
+                came.append((0, mine))
+                deadline = max(deadline, time.monotonic() + _CATCH_UP)
+            if found := self._take(self._mpi.ANY_SOURCE, self._report):
+                came.append(found)
+            reports.update(came)
+            for _, text in came:
+                if failed(text):
+                    return self._dismiss(text, reports)
+            if came:
                 pause.again()
-            bad = next((text for text in reports.values() if failed(text)), None)
-            if bad is not None:
-                return self._dismiss(bad, reports)
-            if found is not None:
-                continue  # who has come is not late, however many there are to take
+            if found:
+                continue  # a rank that has come is not late, however many there are to take
             if time.monotonic() > deadline:
                 absent = [rank for rank in range(self.size) if rank not in reports]
                 reported = {rank: open_record(text) for rank, text in reports.items()}
@@ -326,8 +306,6 @@ class Exchange:
             else:
                 reports[found[0]] = found[1]
         return verdict
-
-    # ------------------------------------------------------------------ collectives
 
     def share(self, make: Callable[[], bytes], what: str, seconds: float) -> bytes:
         """What ``make`` gave on rank 0; if it raised CommError there, all ranks raise that."""
@@ -366,8 +344,6 @@ class Exchange:
             return False
         return True
 
-    # ------------------------------------------------------------------ below
-
     def _name(self, absent: list[int], reports: dict[int, bytes], missing: Missing | None) -> str:
         return missing(absent, reports) if missing else describe(absent, self.hosts)
 
@@ -389,8 +365,7 @@ class Exchange:
     def _complete_sends(self) -> None:
         """Wait a moment until the others have taken what was sent to them.
 
-        Who still works on its step takes its verdict later, so this is no condition; but a
-        long message left behind by a process that ends would be read from freed memory.
+        A long message left behind by a process that ends would be read from freed memory.
         """
         deadline, pause = time.monotonic() + _SETTLE, Pause()
         while True:
