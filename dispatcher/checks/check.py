@@ -1,11 +1,9 @@
-"""What a check looks at and what it finds; facts of hosts in, findings out; pure.
+"""Values of checks: readings and facts of a host in, findings out; pure.
 
-A *reading* is what one question of a survey gave: the bytes, and how it ended. A *finding* is
-what a check says of one host: a level, a reason, a remedy. A check is a function from one host
-(``Seen``) to a ``Finding``. ``each`` makes it one of the cluster; ``equal`` does so too,
-and then compares: what most hosts have is what a host should have, since nobody else can say which
-version is the right one. A check that cannot read what it needs raises ``Unread``
-(``Seen``'s methods do), and that becomes INCOMPLETE.
+A *reading* is the answer to one question of a survey: the bytes, and how it ended. A *finding* is
+a level, a reason, a remedy. A check is a function from one host (``Seen``) to a ``Finding``.
+``each`` makes it one of the cluster; ``equal`` also compares: the value that most hosts have is
+the right one. A check that cannot read what it needs raises ``Unread``, which becomes INCOMPLETE.
 """
 
 from __future__ import annotations

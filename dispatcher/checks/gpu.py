@@ -1,9 +1,9 @@
-"""GPUs: enough of them, free, and what ``nvidia-smi`` says of them; pure.
+"""GPUs: enough of them, free, and well by ``nvidia-smi``; pure.
 
-Any value may be ``[N/A]``, ``[Not Supported]`` or ``[Unknown Error]``: the first two mean
-that this GPU has no such thing, the last that the driver could not ask it. An unknown field
-makes the whole query fail, so a query that an old driver refuses is asked again with a short
-list of fields. A ``nvidia-smi`` that hangs is a finding by itself: it waits for a sick GPU.
+Any value may be ``[N/A]``, ``[Not Supported]`` (this GPU has no such thing) or ``[Unknown
+Error]`` (the driver could not ask it). An unknown field makes the whole query fail, so a query
+that an old driver refuses is asked again with fewer fields. A ``nvidia-smi`` that hangs waits for
+a sick GPU.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""What any job needs of a host: memory, disk, clock, software, network file systems; pure.
+"""Memory, disk, clock, software and network file systems, which any job needs; pure.
 
-Thresholds are where jobs begin to fail, not where an administrator would begin to worry.
-Software and network file systems should be the same on all hosts.
+Thresholds are where jobs begin to fail. Software and network file systems should be the same on all
+hosts.
 """
 
 from __future__ import annotations
@@ -62,8 +62,7 @@ def shm(seen: Seen) -> Finding:
     total = seen.value("space shm")[0]
     if finding.level == Level.OK and total <= TINY_SHM:
         return warn(
-            f"{SHM} has only {size(total)}",
-            f"mount -o remount,size=50% {SHM}; docker: --ipc=host",
+            f"{SHM} has only {size(total)}", f"mount -o remount,size=50% {SHM}; docker: --ipc=host"
         )
     return finding
 

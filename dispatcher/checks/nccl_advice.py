@@ -1,22 +1,8 @@
-"""What NCCL should be told on a cluster, and what is wrong with what it is told now; pure.
+"""The settings that NCCL should have on a cluster, and the faults of those it has; pure.
 
-Choice, in this order:
-
-1. *Which ports.* ACTIVE ones; not a RoCE port that carries the default route or our login (it is
-   the host's own network card), be it below a bond, a bridge or a VLAN. InfiniBand where every host
-   has it, else RoCE where every host has it, else plain sockets, unless there are ports that a
-   plugin may use. Of those the fastest on each host.
-2. *How to name them.* With ``=``, so that mlx5_1 is not mlx5_10 as well; for the whole
-   cluster where all hosts have the same names, else host by host. ``NCCL_NET=IB`` goes
-   with it, so that a port that fails is an error instead of a job ten times slower.
-3. *Where ranks meet.* The interface we logged in by, or that of the default route,
-   rather than IP over InfiniBand; for NCCL and gloo alike.
-
-Never advised: anything that tunes (NCCL_ALGO, NCCL_PROTO, ...).
-
-Of the present settings three questions are asked (``warnings``): does NCCL start at all
-(CRITICAL), does it use what is there (WARN), and do all hosts agree. Hosts with the same trouble
-share one message.
+``docs/design/checks.md`` says how the advice is chosen. Used are ACTIVE ports of the one link layer
+that every host has, the fastest of each host, and not a RoCE port that carries the default route or
+our login, be it below a bond, a bridge or a VLAN. Nothing that tunes is advised (NCCL_ALGO ...).
 """
 
 from __future__ import annotations

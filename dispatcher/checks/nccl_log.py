@@ -1,24 +1,10 @@
-"""What NCCL's own INFO lines say it uses, and whether that was meant; pure.
+"""The network that NCCL's INFO lines name during a run, and whether it was meant; pure.
 
-The lines (NCCL_DEBUG=INFO) begin with the host's name: ``b07:4242:4300 [0] NCCL INFO
-NET/IB : Using [0]mlx5_0:1/IB [RO]; OOB eno1:10.0.0.7<0>``. Labels and times before it do not
-matter. NCCL prints ``Using [RO]; OOB`` with an empty list when it found no device.
-The network that is named last counts: a process that tries several ends with the one it uses.
-
-During a run they show which host's ranks use another network than was meant. Theory. What is
-meant stands in the settings that the ranks of a host are given, and so does the advice of
-``dispatch check --nccl`` once it is applied: NCCL_NET, NCCL_IB_DISABLE, NCCL_IB_HCA. NCCL does
-not insist on most of them: a filter that fits no port leads to sockets without a word, one of
-whose ports half are down to half of the rate. Without such a setting what most hosts use is
-what a host should use. Told, one sentence for all hosts that it is true of:
-
-* Socket, where another network was meant or another host uses one, or where a check has just
-  seen ports that are ACTIVE: NCCL takes those unless it is told otherwise, or cannot
-* another network than was meant, or than most use
-* ports that NCCL_IB_HCA names with ``=`` and NCCL does not use; or else fewer or more ports
-  than on most hosts
-
-A host whose ranks differ is judged by the one that uses sockets, if there is one.
+The lines (NCCL_DEBUG=INFO) begin with the host's name: ``b07:4242:4300 [0] NCCL INFO NET/IB : Using
+[0]mlx5_0:1/IB [RO]; OOB eno1:10.0.0.7<0>``; without a device the list is empty. The last network
+named counts, and of ranks that differ the one that uses sockets. A host is odd if it uses another
+network or other ports than its settings ask for, than most hosts use, or sockets beside ports that
+a check has seen ACTIVE (``docs/design/checks.md``). Hosts with the same fault share a sentence.
 """
 
 from __future__ import annotations

@@ -1,23 +1,16 @@
-"""What a host has for NCCL, and what NCCL does with it; a small pure model.
+"""A host's network as NCCL finds it, and what NCCL does with it; a small pure model.
 
 As NCCL's own source has it (net_ib, net_socket, bootstrap):
 
-* The *bootstrap interface* is chosen first, from NCCL_SOCKET_IFNAME or else ``ib*``,
-  then anything but docker, lo and virbr, then those. A name that fits nothing is
-  fatal, also where all data goes over InfiniBand.
-* A plugin (libnccl-net.so) goes before NCCL's own networks, whatever NCCL_IB_DISABLE says. What it
-  calls itself changes with its version, and the ranks may find one in a folder of their own: any
-  other name in NCCL_NET is taken for a plugin's.
+* The *bootstrap interface* is chosen first, from NCCL_SOCKET_IFNAME or else ``ib*``, then anything
+  but docker, lo and virbr, then those. A name that fits nothing is fatal.
+* A plugin (libnccl-net.so) goes before NCCL's own networks, whatever NCCL_IB_DISABLE says. Any name
+  in NCCL_NET that is not NCCL's own is a plugin's.
 * IB takes every ACTIVE port that NCCL_IB_HCA lets pass, InfiniBand *and* RoCE, of no other layer.
   If none is left it is silently Socket, unless NCCL_NET insists.
-* A filter is ``[^][=]name[:port],...``: one ``^`` turns the whole list round, one ``=``
-  makes all names exact; otherwise they are prefixes, and mlx5_1 takes mlx5_10 too.
-  Empty or ``=`` filters nothing, ``^`` alone excludes all.
+* The environment goes before NCCL_CONF_FILE (or else ~/.nccl.conf), and that before /etc/nccl.conf.
 
 Not modelled: which port serves which GPU, and everything that tunes.
-
-Of its settings the environment goes before NCCL_CONF_FILE (or else ~/.nccl.conf), and that before
-/etc/nccl.conf. A file has NAME=VALUE lines; ``#`` begins a comment.
 """
 
 from __future__ import annotations
@@ -31,6 +24,7 @@ from dispatcher.checks.check import Level, Seen, Unread
 from dispatcher.checks.network import (
     IB,
     OTHER,
+    PORT_FILES,
     ROCE,
     Netdev,
     Port,
@@ -45,7 +39,11 @@ MOST_PORTS, MOST_INTERFACES = 32, 16
 
 @dataclass(frozen=True)
 class Filter:
-    """A parsed NCCL_IB_HCA or NCCL_SOCKET_IFNAME; names with a port number or -1 for any."""
+    """A parsed NCCL_IB_HCA or NCCL_SOCKET_IFNAME: ``[^][=]name[:port],...``.
+
+    One ``^`` turns the whole list round, one ``=`` makes all names exact; otherwise they are
+    prefixes, and mlx5_1 takes mlx5_10 too. names have a port number, or -1 for any.
+    """
 
     negated: bool
     exact: bool
@@ -238,13 +236,7 @@ class Message:
 #: what is read on a host for ``host_net``
 READINGS: tuple[tuple[Any, ...], ...] = (
     (
-        "rdma", "file",
-        [
-            b"/sys/class/infiniband/*/ports/*/" + name
-            for name in (b"state", b"phys_state", b"rate", b"link_layer")
-        ]
-        + [b"/sys/class/infiniband/*/device/net/"],
-        5.0, 256 << 10,
+        "rdma", "file", [*PORT_FILES, b"/sys/class/infiniband/*/device/net/"], 5.0, 256 << 10,
     ),
     ("netdevs", "call", ["netdevs"], 5.0, 64 << 10),
     ("route", "file", [b"/proc/net/route"], 5.0, 64 << 10),

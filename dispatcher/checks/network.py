@@ -54,6 +54,13 @@ _NETDEVS = re.compile(r"/sys/class/infiniband/([\w.-]{1,64})/device/net/?", re.A
 _LAYERS = {"infiniband": IB, "ethernet": ROCE, "unknown": OTHER}
 
 
+#: the files that tell of ports, but for their network devices
+PORT_FILES = [
+    b"/sys/class/infiniband/*/ports/*/" + name
+    for name in (b"state", b"phys_state", b"rate", b"link_layer")
+]
+
+
 def read_ports(files: Mapping[str, str]) -> tuple[Port, ...]:
     """The ports that ``files`` below /sys/class/infiniband tell of (path -> content)."""
     fields: dict[tuple[str, str], dict[str, str]] = {}

@@ -1,10 +1,8 @@
-"""Which host makes its pairs slow? Hosts measured two by two, and the odd one found; pure.
+"""Hosts measured two by two, and the slow ones found; pure.
 
-Theory. In each round every host talks to one other, all pairs at once. A pair that fails, or is
-far below what most pairs reach, has two suspects. In the next round each suspect meets a host of
-a good pair: the culprit is bad again, its old partner is not. So two rounds find a few bad
-hosts among many, and among few one or two more; a whole tournament fills the map. A pair that is
-bad although both its hosts are good with others is a bad link.
+In each round every host talks to one other. A pair that fails, or is far below most pairs, has two
+suspects, and in the next round each meets a host of a good pair: the culprit is bad again, its old
+partner is not. A pair that is bad although both its hosts are good with others is a bad link.
 """
 
 from __future__ import annotations

@@ -1,15 +1,9 @@
-"""All checks, a site's own too, over all hosts: the findings, who is fit, who is odd; pure.
+"""All checks, a site's own too, over all hosts: the findings, the fit hosts, the odd ones; pure.
 
-Checks stand in the order of their columns, with what must be read for them. Cheap before dear:
-the quick ones take a fraction of a second a host, the full ones as long as ``nvidia-smi`` and the
-kernel's log take. A *reading* is described in ``remote.probe.survey``.
-
-A site's own checks are executables on the hosts, each of which prints one JSON line:
-
-    {"level": "OK" | "WARN" | "CRITICAL", "text": "...", "remedy": "..."}
-
-Only ``level`` has to be there. One that prints anything else, or hangs, is INCOMPLETE: it has not
-said that the host is fit. An exit code other than 0 does not lift what the line says.
+The quick checks take a fraction of a second a host, the full ones as long as ``nvidia-smi`` and
+the kernel's log take. ``remote.probe.survey`` describes a *reading*. A site's own checks are
+executables on the hosts, each of which prints one JSON line with ``level``, ``text`` and
+``remedy``. One that prints anything else, or hangs, is INCOMPLETE. Its exit code does not matter.
 """
 
 from __future__ import annotations
@@ -198,10 +192,7 @@ def _full_readings(want: Want) -> list[list[Any]]:
         ["journal", "run", _log("journalctl -k -b -o short-monotonic --no-pager")],
         ["fabric manager", "run", [b"systemctl", b"is-active", b"nvidia-fabricmanager"]],
         ["mounts", "run", [b"cat", b"/proc/self/mounts"]],  # longer than a file that is read
-        ["rdma", "file", [
-            b"/sys/class/infiniband/*/ports/*/" + name
-            for name in (b"state", b"phys_state", b"rate", b"link_layer")
-        ]],
+        ["rdma", "file", network.PORT_FILES],
         counters(),
     ]  # fmt: skip
     found = [[*one, limit, most] for one in found]

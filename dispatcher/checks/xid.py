@@ -1,14 +1,11 @@
 """The driver's own words for a sick GPU, in the kernel's log: Xid and SXid; pure.
 
-Three levels. *critical*: take the host out now (reset, reboot, repair). *warn*: the job that
-had it is dead, the host stays; most often the program's own fault. *ignore*: news, no fault.
-The sources do not agree with each other (NVIDIA's catalogue, DCGM, several operators), so a
-site may overrule the table by a file with lines ``NUMBER LEVEL`` (``#`` begins a comment).
-Numbers that nobody knows are *warn*. Only what is new counts: since boot, and of the last hours.
-
-An SXid is told in three lines of one number (``Fatal`` or ``Non-fatal``, ``Severity``, ``Data``;
-error_nvswitch.c of open-gpu-kernel-modules). One that was fatal once stays so
-whatever follows, and severities other than 0 are fatal where the first line is no longer there.
+*critical*: take the host out now. *warn*: the job that had it is dead, the host stays. *ignore*:
+no fault. The sources do not agree (NVIDIA's catalogue, DCGM, operators), so a site may overrule
+the table by a file with lines ``NUMBER LEVEL``. Unknown numbers are *warn*. Only lines since
+boot, and of the last hours, count. An SXid has three lines (``Fatal`` or ``Non-fatal``,
+``Severity``, ``Data``; error_nvswitch.c of open-gpu-kernel-modules): fatal once is fatal, and so
+is a severity other than 0.
 """
 
 from __future__ import annotations

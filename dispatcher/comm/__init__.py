@@ -1,22 +1,8 @@
 """For inside a rank: MPI, NCCL and torch from one bootstrap, that ends with a reason or works.
 
-::
-
-    import dispatcher.comm as comm
-
-    job = comm.init()                   # all ranks are there and fit together
-    nccl = job.nccl_communicator()      # the id crosses MPI; every rank is in
-    job.init_torch()                    # torch.distributed, nccl or gloo
-    groups = job.parallel(tp=2, pp=2)   # Megatron's groups, for torch and for nccl
-
-Needs mpi4py and an MPI library (``pip install mpi4py mpich``); torch and NCCL only
-for what they do. Works under any MPI launcher. It imports nothing of dispatch's
-launcher, opens no port of its own, and is not needed by scripts written for
-torchrun: those run as they are.
-
-From the outside in: ``bootstrap`` (init), ``job`` (what a rank builds), ``nccl``,
-``torch_bridge``, ``groups``, all over ``exchange`` (messages with a deadline and one verdict)
-over ``mpi``.
+``init`` (``bootstrap``) gives a ``Job``, and that builds the rest (``docs/guides/comm.md``). All
+of it goes over ``exchange`` (messages with a deadline and one verdict) over ``mpi``. It works
+under any MPI launcher, imports nothing of dispatch's launcher, and opens no port.
 """
 
 from dispatcher.comm.bootstrap import init

@@ -1,15 +1,8 @@
 """``init``: from N processes to one job, or N times the same reason why not.
 
-::
-
-    MPI_Init -> roll call, with a deadline -> one allgather -> compared alike -> Job
-
-The roll call comes first because whatever follows (NCCL most of all) waits for a
-missing rank for ever.
-
-A rank can be asked where it is: at a signal it writes its stacks to a file of dispatch's.
-``dispatch stacks`` and ``--hang-timeout`` ask so where there is no py-spy. It is faulthandler that
-writes, in C, so it does even while a library holds the interpreter.
+MPI_Init, a roll call with a deadline, one allgather, on which all ranks judge the same, and the
+``Job``. The roll call comes first because whatever follows (NCCL most of all) waits for a missing
+rank for ever.
 """
 
 from __future__ import annotations
@@ -23,13 +16,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from dispatcher.comm import roll_call
-from dispatcher.comm.errors import (
-    CommError,
-    CommWarning,
-    EnvironmentMissing,
-    Refused,
-    describe,
-)
+from dispatcher.comm.errors import CommError, CommWarning, EnvironmentMissing, Refused, describe
 from dispatcher.comm.exchange import Exchange
 from dispatcher.comm.job import Job
 from dispatcher.comm.mpi import abort_first, arm, check_world, open_mpi, take_others_along
@@ -180,7 +167,8 @@ SIGNAL = 62
 def show_stacks(environ: Mapping[str, str]) -> None:
     """Write the stacks of all threads to ``stack-PID`` beside the rank's error file at ``SIGNAL``.
 
-    Nothing happens outside of dispatch, or where the rank does so already.
+    faulthandler writes them in C, even while a library holds the interpreter. Nothing happens
+    outside of dispatch, or where the rank does so already.
     """
     folder = os.path.dirname(environ.get("TORCHELASTIC_ERROR_FILE", ""))
     if not os.path.basename(folder).startswith("dispatch-"):

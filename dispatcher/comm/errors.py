@@ -1,19 +1,8 @@
-"""What ends a rank's start, in words a person can act on.
+"""Errors that end a rank's start, with a message that says what to do.
 
-::
-
-    CommError                 anything below
-    |- EnvironmentMissing     mpi4py, libnccl or torch is not here or cannot be loaded
-    |- RollCallError          ranks did not come within the deadline
-    |- Refused                all came, but together they cannot work
-    |- NcclError              NCCL said no; ``code`` is its ncclResult_t
-    |- GroupError             these parallel sizes do not fit this world
-    `- Unreachable            a rank cannot open a connection to rank 0
-
-``message`` reads ``who: what: why`` in lower case; ``hint`` is one line to
-paste. ``shared`` is true when every rank raises the same reason, so all of them
-can leave in good order; otherwise the rank that raises must take the others
-down with it (``mpi`` does so). Messages name ranks as ``describe`` does.
+``message`` reads ``subject: object: reason`` in lower case; ``hint`` is one line to paste.
+``shared`` is true when every rank raises the same reason, so that all of them can leave in good
+order; otherwise the rank that raises must end the others (``mpi`` does so).
 """
 
 from __future__ import annotations

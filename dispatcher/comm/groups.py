@@ -1,23 +1,13 @@
 """Groups of ranks: which ranks form them (Megatron's order), and a rank's use of them.
 
-The world is a box with one axis a kind of parallelism. In ``order``, as
-``tp-cp-ep-dp-pp``, the leftmost axis has stride 1 (its ranks are neighbours), and
-each next stride is the product of the sizes to its left. A group over some axes is
-what remains when all other coordinates are fixed; groups are numbered by those
-fixed coordinates, leftmost fastest, and list their ranks in ascending order.
+The world is a box with one axis a kind of parallelism. In ``order``, as ``tp-cp-ep-dp-pp``, the
+leftmost axis has stride 1, and each next stride is the product of the sizes to its left. A group
+over some axes is what remains when all other coordinates are fixed; groups are numbered by those,
+leftmost fastest. Experts lie in a second box over the same ranks (tp' x ep x dp' x pp), with the
+pipeline groups of the first; ``dp-cp`` and the like join axes of one box.
 
-Experts lie in a second box over the same ranks (as in Megatron, ep and cp are never
-in one): tp' x ep x dp' x pp, whose pipeline groups are those of the first. So the
-axes are tp, cp, dp, pp of the first box and ``ep``, ``expert_tp``, ``expert_dp`` of
-the second; ``dp-cp`` and the like join axes of one box.
-
-Source: RankGenerator in megatron/core/parallel_state.py. ``plan`` is pure.
-
-A rank uses the groups it is in as ``groups.tp`` and ``groups['dp-cp']``. Each is a set of
-ranks, a torch process group if torch was started, and an NCCL communicator if one was built.
-All of them are made in one order that is the same on every rank: ranks that build groups in
-different orders wait for each other for ever. Axes with the same groups (dp and dp-cp when cp
-is 1) share them.
+Source: RankGenerator in megatron/core/parallel_state.py. All ranks make their groups in one
+order, or they would wait for each other for ever.
 """
 
 from __future__ import annotations

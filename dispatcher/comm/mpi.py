@@ -1,17 +1,10 @@
 """MPI opened with a stated thread level, and left without hanging the others.
 
-``open_mpi("multiple")`` gives mpi4py's ``MPI``. Importing that calls ``MPI_Init_thread``, so
-this is the only module that does so, and only when asked. A rank that never starts MPI holds
-all others inside that call, where nothing in this process can look: the process manager names
-it.
-
-What is not here: any message. ``exchange`` sends those.
-
-A rank that dies of an exception would hang in ``MPI_Finalize`` (``docs/guides/comm.md``), so
-``arm`` hooks the interpreter's end: the reason is printed first; then ranks that share it meet for
-a moment and leave in good order, and one that has a reason of its own ends the job with
-``MPI_Abort(1)``.
-``sys.exit(3)`` calls no hook; the end of ``with init() as job:`` calls ``exit_with`` for it.
+Importing ``mpi4py.MPI`` calls ``MPI_Init_thread``, so only ``open_mpi`` does that. A rank that
+dies of an exception would hang in ``MPI_Finalize``. So ``arm`` hooks the interpreter's end: the
+reason is printed; then ranks that share it meet for a moment and leave in good order, and one
+that has a reason of its own ends the job with ``MPI_Abort(1)``. ``sys.exit(3)`` calls no hook:
+``exit_with`` is for it.
 """
 
 from __future__ import annotations

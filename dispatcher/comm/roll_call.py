@@ -1,18 +1,9 @@
-"""What every rank tells the others once: where it runs, and whether they can work together.
+"""The facts that every rank tells the others once, and whether the ranks can work together; pure.
 
-Ranks are named ``rank 5 on gpu02``. A rank that is missing cannot tell its
-host, so it is taken from what is known: the launcher's list (``DISPATCH_HOSTS``,
-``name:count,name:count`` in rank order) if there is one, else from a rank of the
-same host that did speak: ranks fill a host before the next, so a rank with local
-rank l of n on a host means that ranks r-l .. r-l+n-1 are there too,
-unless one that did speak shows that they are placed otherwise.
-
-``gather`` reads this rank's settings; ``compare`` compares those of all ranks and
-gives reasons to refuse and warnings. NCCL would meet each of the refused cases
-with a hang or a message from one rank alone.
-
-The values of ``NCCL_*`` do not leave the rank, only a digest of each, by name.
-Pure: environments come as mappings.
+A rank that is missing cannot tell its host. The launcher's list says it (``DISPATCH_HOSTS``,
+``name:count,name:count`` in rank order), or a rank of the same host: ranks fill a host before the
+next, so a rank with local rank l of n means that ranks r-l .. r-l+n-1 are there too, unless another
+rank shows otherwise. The values of ``NCCL_*`` do not leave the rank, only a digest of each.
 """
 
 from __future__ import annotations

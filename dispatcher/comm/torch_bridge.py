@@ -1,9 +1,8 @@
 """torch.distributed, started from the same bootstrap: no port is guessed or told beforehand.
 
-Rank 0 opens a ``TCPStore`` on a port the system picks (on loopback alone when all
-ranks are on one host), its addresses cross MPI, and each rank proves that it
-reaches one before torch is asked to (``docs/guides/comm.md``). gloo is told to use the interface
-that did: it goes by the host's name otherwise, and on many systems that is 127.0.1.1.
+Rank 0 opens a ``TCPStore`` on a port the system picks, its addresses cross MPI, and each rank
+proves that it reaches one (``docs/guides/comm.md``). gloo is told to use the interface that did:
+it goes by the host's name otherwise, and on many systems that is 127.0.1.1.
 """
 
 from __future__ import annotations
@@ -155,11 +154,7 @@ def _store(exchange: Exchange, torch: Any, one_host: bool, timeout: float) -> An
         store, port = _host(torch, one_host, timeout)
         store.set(_TOKEN, token)
         hosted.append(store)
-        offer = {
-            "port": port,
-            "token": token,
-            "addresses": candidates(os.environ, one_host),
-        }
+        offer = {"port": port, "token": token, "addresses": candidates(os.environ, one_host)}
         return json.dumps(offer).encode()
 
     offer = json.loads(exchange.share(host, "opening the store", timeout))

@@ -1,29 +1,10 @@
 """NVLinks: all there, all at full speed, none with errors; pure.
 
-``nvidia-smi nvlink -s`` lists a GPU's links, a dead one as ``<inactive>`` or not at all. A GPU
-without any that is active has a sentence instead, and where none can have links nothing is printed.
-Cards for PCIe may be joined by bridges, two by two: one without a bridge is well. So how many there
-must be is asked only of kinds that have an NVSwitch (``Machine``).
-
-``nvidia-smi nvlink -e`` counts since the driver was loaded. Its words differ: Hopper and older have
-Replay, Recovery and CRC errors, Blackwell has others. What rises while we look is a fault now.
-A link of a GB200 that recovered 505 times in five days was seen to fail for good on the sixth
-(marin-community/marin#9086).
-
-Of known GPUs that are joined by NVSwitches it is known how many links there are, how fast each is,
-as ``nvidia-smi nvlink -s`` prints it on healthy machines, and what NCCL reaches: the floor is busbw
-of an all-reduce over all GPUs of one host, for large tensors. Sources, as read in 2026:
-
-======  =====================================================================================
-links   A100: gpud, ``nvidia-smi.nvlink.status.a100``. H100, H200: 26.562 GB/s, NVIDIA's data
-        sheets (18 links, 900 GB/s both ways). Blackwell: NVIDIA/k8s-test-infra#371 (GB200)
-floors  Azure/azurehpc-health-checks, ``conf/``, at 16 GiB: nd96asr_v4 and nd96amsr_a100_v4 228,
-        nd96isr_h100_v5 460, nd96isr_h200_v5 431. B200: nobody has published a floor; 8 of them
-        reached "830+" (NVIDIA/nccl#1807), of which this is nine tenths
-======  =====================================================================================
-
-What NVIDIA itself expects of 8 H100 is about 480 (NVIDIA/nccl-tests#212), for tensors larger than
-256 MB.
+``nvidia-smi nvlink -s`` lists a GPU's links, a dead one as ``<inactive>`` or not at all. Cards
+for PCIe may be joined by bridges, two by two: one without a bridge is well. So the number of
+links is checked only for kinds that have an NVSwitch (``Machine``). ``nvidia-smi nvlink -e``
+counts errors since the driver was loaded; Hopper and older use other words than Blackwell. A link
+that recovers again and again was seen to fail for good (marin-community/marin#9086).
 """
 
 from __future__ import annotations
@@ -32,16 +13,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from dispatcher.checks.check import (
-    Finding,
-    Seen,
-    Unread,
-    a_few,
-    critical,
-    mode,
-    ok,
-    warn,
-)
+from dispatcher.checks.check import Finding, Seen, Unread, a_few, critical, mode, ok, warn
 from dispatcher.checks.gpu import silent
 
 #: below this share of the usual speed a link is slow
@@ -159,7 +131,9 @@ def _words(key: tuple[str, str]) -> str:
 class Machine:
     """GPUs of one kind. links: NVLinks of each; link_rate: GB/s of one, one way.
 
-    floor: GB/s of busbw that an all-reduce over ``gpus`` of them in one host should reach.
+    floor: GB/s of busbw that an all-reduce over ``gpus`` of them in one host should reach
+    (``docs/design/checks.md``). Sources of links: gpud's nvlink.status.a100; NVIDIA's data sheets
+    of H100 and H200; NVIDIA/k8s-test-infra#371.
     """
 
     kind: str

@@ -20,9 +20,7 @@ class ReadingOptions(Options, section="Checks"):
         usual="as for dispatch run",
     )
     chdir: str | None = option(
-        metavar="DIR",
-        help="Check this folder, in which the ranks will run.",
-        usual="this folder",
+        metavar="DIR", help="Check this folder, in which the ranks will run.", usual="this folder"
     )
     iface: str | None = option(
         metavar="NAME", help="Check this network interface, which the ranks will use."

@@ -331,11 +331,8 @@ class Communicator:
 
     def _check(self, code: int, call: str) -> None:
         if code:
-            raise self._error(code, call)
-
-    def _error(self, code: int, call: str) -> NcclError:
-        why = self._library.why(code)
-        return NcclError(f"{self._who}: {self.name}: {call}: {why}", code=code)
+            why = self._library.why(code)
+            raise NcclError(f"{self._who}: {self.name}: {call}: {why}", code=code)
 
 
 def finish(library: Library, handle: ctypes.c_void_p, code: int, what: str, timeout: float) -> None:

@@ -1,7 +1,6 @@
 """How the world's communicator starts: by ids over MPI, then on all ranks or none.
 
-What crosses is told in ``docs/guides/comm.md``. An id is made only when a communicator is wanted:
-one that is never used keeps a thread and a port for the life of the process.
+An id is made only when a communicator is wanted: it keeps a thread and a port until it is used.
 """
 
 from __future__ import annotations
@@ -77,9 +76,9 @@ def start(
     """The communicator of all ranks, ready on every one of them.
 
     device is this rank's GPU. blocking: see ``Library.init_rank``; the call is made in a thread
-    of its own, so that the other ranks are heard meanwhile.
-    Raises the same NcclError, or RollCallError naming who was not ready after ``timeout``
-    seconds, on every rank; what was started is aborted then.
+    of its own, so that the other ranks are heard meanwhile. Raises the same NcclError, or
+    RollCallError naming the ranks that were not ready after ``timeout`` seconds, on every rank;
+    what was started is aborted then.
     """
     handle = ctypes.c_void_p()
 
