@@ -91,16 +91,6 @@ def test_what_the_launcher_says_of_it(hooks: list[Any], monkeypatch: pytest.Monk
     assert hooks == []
 
 
-def test_a_world_of_another_size_than_was_started(
-    hooks: list[Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("WORLD_SIZE", "4")
-    (error,) = Ranks(1, monkeypatch).init()
-    assert isinstance(error, CommError)
-    assert "the world has 1 rank, WORLD_SIZE says 4: Fake MPI 1.0 does not speak" in error.message
-    assert hooks == [f"a rank on {HOST}"]  # it takes nobody along: MPI is not the job's
-
-
 @pytest.mark.usefixtures("hooks")
 def test_who_shares_a_gpu_is_refused_with_all_the_reasons(monkeypatch: pytest.MonkeyPatch) -> None:
     def find(index: int | None, local: int, *, required: bool) -> library.Gpu:
@@ -203,20 +193,6 @@ def test_a_host_is_known_by_its_kernel_and_its_network(monkeypatch: pytest.Monke
 
 
 class TestStacks:
-    def test_a_file_that_cannot_be_made_is_no_trouble(self, tmp_path: Path) -> None:
-        place = tmp_path / "dispatch-1" / "rank-0.json"
-        bootstrap.show_stacks({"TORCHELASTIC_ERROR_FILE": str(place)})
-        assert list(tmp_path.iterdir()) == []
-
-    @pytest.mark.parametrize("name", ["", "rank-0.json", "/tmp/other/rank-0.json"])
-    def test_outside_of_dispatch_nothing_happens(
-        self, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.chdir(tmp_path)
-        monkeypatch.setattr("faulthandler.register", pytest.fail)
-        bootstrap.show_stacks({"TORCHELASTIC_ERROR_FILE": name} if name else {})
-        assert list(tmp_path.iterdir()) == []
-
     def test_all_threads_are_written(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         asked: list[Any] = []
 

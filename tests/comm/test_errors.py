@@ -15,18 +15,13 @@ def test_folding_keeps_every_rank(ranks: set[int]) -> None:
         first, _, last = part.partition("-")
         unfolded |= set(range(int(first), int(last or first) + 1))
     assert unfolded == ranks
+    assert fold([7, 3, 4, 3, 5, 0]) == "0,3-5,7"
 
 
 def test_many_ranks_in_few_words() -> None:
     places = {3: "gpu01", **dict.fromkeys(range(8, 16), "gpu02")}
     assert describe([3, *range(8, 16)], places) == "rank 3 on gpu01; ranks 8-15 on gpu02"
     assert describe([7], {}) == "rank 7 on an unknown host"
-
-
-def test_runs_of_ranks() -> None:
-    assert fold([]) == ""
-    assert fold([7, 3, 4, 3, 5]) == "3-5,7"
-    assert fold([0, 2, 3]) == "0,2-3"
 
 
 def test_hosts_come_in_the_order_of_their_first_rank() -> None:

@@ -24,70 +24,34 @@ def spell(groups: Iterable[Iterable[int]]) -> str:
     return " ".join("[" + ",".join(map(str, group)) + "]" for group in groups)
 
 
-@pytest.mark.parametrize(
-    ("axes", "expected"),
+PAIRS = "[0,1] [2,3] [4,5] [6,7] [8,9] [10,11] [12,13] [14,15]"
+EIGHTS = "[0,8] [1,9] [2,10] [3,11] [4,12] [5,13] [6,14] [7,15]"
+FOURS = "[0,1,2,3] [4,5,6,7] [8,9,10,11] [12,13,14,15]"
+BY_TWO = "[0,2] [1,3] [4,6] [5,7] [8,10] [9,11] [12,14] [13,15]"
+BY_FOUR = "[0,4] [1,5] [2,6] [3,7] [8,12] [9,13] [10,14] [11,15]"
+WIDE = {"tp": 2, "pp": 4, "dp": 2}
+PIPES = {"tp": 2, "pp": 4, "order": "tp-cp-ep-pp-dp"}
+CONTEXT = {"tp": 2, "cp": 2, "dp": 2, "pp": 2}
+EXPERTS = {"ep": 4, "pp": 2}
+
+
+@cases(
+    "sizes, axes, expected",
     [
-        ("tp", "[0,1] [2,3] [4,5] [6,7] [8,9] [10,11] [12,13] [14,15]"),
-        ("dp", "[0,2] [1,3] [4,6] [5,7] [8,10] [9,11] [12,14] [13,15]"),
-        ("pp", "[0,4,8,12] [1,5,9,13] [2,6,10,14] [3,7,11,15]"),
-        ("tp-pp", "[0,1,4,5,8,9,12,13] [2,3,6,7,10,11,14,15]"),
-        ("tp-dp", "[0,1,2,3] [4,5,6,7] [8,9,10,11] [12,13,14,15]"),
+        (WIDE, "tp", PAIRS), (WIDE, "dp", BY_TWO), (WIDE, "tp-dp", FOURS),
+        (WIDE, "pp", "[0,4,8,12] [1,5,9,13] [2,6,10,14] [3,7,11,15]"),
+        (WIDE, "tp-pp", "[0,1,4,5,8,9,12,13] [2,3,6,7,10,11,14,15]"),
+        (PIPES, "pp", "[0,2,4,6] [1,3,5,7] [8,10,12,14] [9,11,13,15]"), (PIPES, "dp", EIGHTS),
+        (CONTEXT, "cp", BY_TWO), (CONTEXT, "dp", BY_FOUR), (CONTEXT, "pp", EIGHTS),
+        (CONTEXT, "dp-cp", "[0,2,4,6] [1,3,5,7] [8,10,12,14] [9,11,13,15]"),
+        (EXPERTS, "ep", FOURS), (EXPERTS, "expert_dp", BY_FOUR), (EXPERTS, "pp", EIGHTS),
+        (EXPERTS, "dp", "[0,1,2,3,4,5,6,7] [8,9,10,11,12,13,14,15]"),
     ],
-)
-def test_sixteen_ranks_two_four_two(axes: str, expected: str) -> None:
-    assert spell(plan(16, tp=2, pp=4, dp=2).groups(axes)) == expected
-
-
-@pytest.mark.parametrize(
-    ("axes", "expected"),
-    [
-        ("pp", "[0,2,4,6] [1,3,5,7] [8,10,12,14] [9,11,13,15]"),
-        ("dp", "[0,8] [1,9] [2,10] [3,11] [4,12] [5,13] [6,14] [7,15]"),
-    ],
-)
-def test_pipelines_before_data(axes: str, expected: str) -> None:
-    assert spell(plan(16, tp=2, pp=4, order="tp-cp-ep-pp-dp").groups(axes)) == expected
-
-
-@pytest.mark.parametrize(
-    ("axes", "expected"),
-    [
-        ("cp", "[0,2] [1,3] [4,6] [5,7] [8,10] [9,11] [12,14] [13,15]"),
-        ("dp", "[0,4] [1,5] [2,6] [3,7] [8,12] [9,13] [10,14] [11,15]"),
-        ("dp-cp", "[0,2,4,6] [1,3,5,7] [8,10,12,14] [9,11,13,15]"),
-        ("pp", "[0,8] [1,9] [2,10] [3,11] [4,12] [5,13] [6,14] [7,15]"),
-    ],
-)
-def test_with_context_parallel(axes: str, expected: str) -> None:
-    layout = plan(16, tp=2, cp=2, dp=2, pp=2)
+)  # fmt: skip
+def test_megatrons_tables_of_sixteen_ranks(sizes: dict[str, Any], axes: str, expected: str) -> None:
+    layout = plan(16, **sizes)
     assert spell(layout.groups(axes)) == expected
     assert layout.groups("-".join(reversed(axes.split("-")))) == layout.groups(axes)
-
-
-@pytest.mark.parametrize(
-    ("axes", "expected"),
-    [
-        ("ep", "[0,1,2,3] [4,5,6,7] [8,9,10,11] [12,13,14,15]"),
-        ("expert_dp", "[0,4] [1,5] [2,6] [3,7] [8,12] [9,13] [10,14] [11,15]"),
-        ("dp", "[0,1,2,3,4,5,6,7] [8,9,10,11,12,13,14,15]"),
-        ("pp", "[0,8] [1,9] [2,10] [3,11] [4,12] [5,13] [6,14] [7,15]"),
-    ],
-)
-def test_experts(axes: str, expected: str) -> None:
-    assert spell(plan(16, ep=4, pp=2).groups(axes)) == expected
-
-
-def test_more_of_megatrons_tables() -> None:
-    wide = plan(16, tp=8, pp=2)
-    assert spell(wide.groups("tp")) == "[0,1,2,3,4,5,6,7] [8,9,10,11,12,13,14,15]"
-    assert spell(wide.groups("pp")).startswith("[0,8] [1,9]")
-    small = plan(8, tp=2, pp=2, dp=2, order="tp-pp-dp")
-    assert spell(small.groups("pp")) == "[0,2] [1,3] [4,6] [5,7]"
-    assert spell(small.groups("dp")) == "[0,4] [1,5] [2,6] [3,7]"
-    large = plan(128, tp=8, pp=4, dp=4)
-    assert large.groups("dp")[0] == (0, 8, 16, 24)
-    assert large.groups("pp")[0] == (0, 32, 64, 96)
-    assert large.groups("pp")[-1] == (31, 63, 95, 127)
 
 
 small_sizes = st.integers(1, 4)
@@ -151,6 +115,8 @@ def test_unknown_axes_are_refused() -> None:
     for axes in ("xp", "", "tp-tp", "tp-ep", "dp-expert_dp"):
         with pytest.raises(GroupError):
             layout.groups(axes)
+    with pytest.raises(GroupError, match="no rank 8 in a world of 8"):
+        layout.group_of("tp", 8)
 
 
 def hosts(*slots: int) -> dict[int, str]:
@@ -166,7 +132,10 @@ def test_tensor_parallel_in_a_host_is_quiet() -> None:
 
 def test_tensor_parallel_over_hosts_warns() -> None:
     (warning,) = check_hosts(plan(8, tp=4), hosts(2, 2, 2, 2))
-    assert "ranks 0, 1, 2, 3 are on n1, n2" in warning
+    assert "ranks 0, 1, 2, 3 are on n1, n2: tensor parallel over the network is slow" in warning
+    assert warning.endswith("put 4 ranks on a host")
+    (warning,) = check_hosts(plan(12, tp=4), hosts(3, 3, 3, 3))
+    assert warning.endswith("put 4 ranks on a host")
     turns = {rank: f"n{rank % 2}" for rank in range(8)}
     (warning,) = check_hosts(plan(8, tp=2), turns)
     assert "ranks must fill a host" in warning
@@ -181,26 +150,10 @@ def test_uneven_slots_that_split_tensor_groups_are_refused() -> None:
         check_hosts(plan(24, tp=8), {**hosts(8, 8, 4), **dict.fromkeys(range(20, 24), "n4")})
 
 
-@pytest.mark.parametrize(
-    ("slots", "tp", "why"),
-    [((2, 2), 4, "put 4 ranks on a host"), ((3, 3, 3, 3), 4, "put 4 ranks on a host")],
-)
-def test_how_to_keep_tensor_parallel_in_a_host(slots: tuple[int, ...], tp: int, why: str) -> None:
-    (text,) = check_hosts(plan(sum(slots), tp=tp), hosts(*slots))
-    assert f"tensor parallel over the network is slow: {why}" in text
-    widest = text.partition("ranks ")[2].partition(" are on ")[0].split(", ")
-    assert len(widest) == tp
-
-
 def test_tensor_parallel_that_is_not_first_in_the_order() -> None:
     (text,) = check_hosts(plan(4, tp=2, order="dp-tp"), hosts(2, 2))
     assert "ranks 0, 2 are on n1, n2" in text
     assert text.endswith("ranks must fill a host before the next, and tp come first in the order")
-
-
-def test_no_rank_of_a_world() -> None:
-    with pytest.raises(GroupError, match="no rank 8 in a world of 8"):
-        plan(8, tp=2).group_of("tp", 8)
 
 
 class Torch:

@@ -111,9 +111,12 @@ def test_a_rank_with_a_gpu() -> None:
 
 
 class TestNccl:
-    def test_it_is_built_once_and_anew_when_it_was_closed(self) -> None:
-        nccl = Nccl()
-        one = with_nccl(made(), nccl)
+    def test_it_is_built_once_and_anew_when_it_was_closed(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        nccl, one = Nccl(), made()
+        libraries = iter([nccl])  # it is loaded once
+        monkeypatch.setattr(job, "load", lambda: next(libraries))
         first = one.nccl_communicator(timeout=7)
         assert one.nccl_communicator() is first
         assert (first.timeout, nccl.calls) == (7, ["unique_id"])
@@ -194,19 +197,6 @@ class TestNccl:
         with_nccl(made(), Nccl()).nccl_communicator()
         assert len(current) == 3
 
-    def test_the_library_is_loaded_once(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        loaded: list[Nccl] = []
-
-        def load() -> Nccl:
-            loaded.append(Nccl())
-            return loaded[-1]
-
-        monkeypatch.setattr(job, "load", load)
-        one = made()
-        one.nccl_communicator().close()
-        one.nccl_communicator()
-        assert len(loaded) == 1
-
 
 def test_torch_is_told_what_the_job_knows(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[dict[str, Any]] = []
@@ -256,25 +246,6 @@ class TestParallel:
             (name,) = asked
             assert error.message.startswith("comm: groups: rank 1 asks for {")
             assert f'"{name}": ' in error.message
-
-    @pytest.mark.parametrize(
-        ("asked", "wanted"),
-        [
-            ({"tp": 2, "pp": 2}, {"tp": (0, 1), "dp": (0, 2), "pp": (0, 4)}),
-            ({"tp": 2, "pp": 2, "dp": 2, "order": "tp-pp-dp"}, {"pp": (0, 2), "dp": (0, 4)}),
-            ({"tp": 2, "cp": 2}, {"cp": (0, 2), "dp": (0, 4), "dp-cp": (0, 2, 4, 6)}),
-            ({"tp": 2, "pp": 2, "ep": 2, "expert_tp": 1}, {"ep": (0, 1), "expert_dp": (0, 2)}),
-        ],
-    )
-    def test_sizes_are_laid_out_as_asked(
-        self, asked: dict[str, Any], wanted: dict[str, tuple[int, ...]]
-    ) -> None:
-        def work(exchange: Exchange) -> Any:
-            one = Job(exchange, [info(rank) for rank in range(8)], 20.0)
-            groups = one.parallel(**asked)
-            return {name: groups[name].ranks for name in wanted}
-
-        assert together(8, work)[0] == wanted
 
     def test_sizes_that_do_not_fit_are_refused(self) -> None:
         with pytest.raises(GroupError, match="dp=2: does not fit a world of 1") as refused:

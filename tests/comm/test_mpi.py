@@ -160,15 +160,6 @@ class TestUncaught:
         said = "a rank on h: mpi4py: not installed\nhint: pip install it\n"
         assert capsys.readouterr().err == said
 
-    def test_who_is_said_once(self, capsys: pytest.CaptureFixture[str]) -> None:
-        mpi.arm("a rank on h")
-        fake, exchange = world()
-        take_others_along(fake, exchange)
-        fail(CommError("rank 0 on h: gone"))
-        fail(CommError("rank 1 on h: gone"))
-        said = "rank 0 on h: gone\nrank 0 on h: rank 1 on h: gone\n"
-        assert capsys.readouterr().err == said
-
     def test_others_have_their_traceback(self, capsys: pytest.CaptureFixture[str]) -> None:
         mpi.arm("a rank on h")
         mpi.arm("a rank on h")  # once is enough
@@ -237,10 +228,6 @@ class TestExit:
         take_others_along(fake, exchange)
         exit_with(SystemExit(code))
         assert fake.aborted == []
-
-    def test_before_mpi_it_is_an_exit_as_any(self) -> None:
-        exit_with(SystemExit(3))
-        assert mpi._Ways.mpi is None
 
     @pytest.mark.parametrize(("code", "ends", "said"), [(3, 3, ""), ("no data", 1, "no data\n")])
     def test_a_failure_ends_the_job(

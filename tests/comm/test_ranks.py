@@ -33,36 +33,6 @@ def test_every_rank_knows_its_place(mpiexec: MpiExec) -> None:
     ]
 
 
-def test_the_thread_level_is_the_one_asked_for(mpiexec: MpiExec) -> None:
-    program = """
-        import sys
-        import dispatcher.comm as comm
-        comm.init(thread_level=sys.argv[1])
-        from mpi4py import MPI
-        print(MPI.Query_thread() == getattr(MPI, "THREAD_" + sys.argv[1].upper()), flush=True)
-        """
-    for level in ("single", "multiple"):
-        ended = mpiexec(2, program, level)
-        assert (ended.code, ended.lines) == (0, ["True", "True"]), ended.err
-
-
-def test_a_thread_level_that_came_too_late(mpiexec: MpiExec) -> None:
-    ended = mpiexec(
-        1,
-        """
-        import mpi4py
-        mpi4py.rc.thread_level = "single"
-        from mpi4py import MPI
-        import dispatcher.comm as comm
-        try:
-            comm.init()
-        except comm.CommError as error:
-            print(error)
-        """,
-    )
-    assert "started with thread level 'single', 'multiple' is needed" in ended.out
-
-
 def test_a_missing_rank_is_named_with_its_host(mpiexec: MpiExec) -> None:
     ended = mpiexec(
         3,
@@ -80,52 +50,6 @@ def test_a_missing_rank_is_named_with_its_host(mpiexec: MpiExec) -> None:
     what = f"roll call: rank 2 on {HOST} did not come within 8 s"
     assert reasons(ended) == [f"rank {rank} on {HOST}: {what}" for rank in (0, 1)], ended.err
     assert "hint: every rank must call comm.init()" in ended.err
-
-
-def test_a_rank_that_comes_too_late_hears_the_reason(mpiexec: MpiExec) -> None:
-    ended = mpiexec(
-        2,
-        """
-        import time
-        from mpi4py import MPI
-        import dispatcher.comm as comm
-        comm.mpi._TOGETHER = 20
-        if MPI.COMM_WORLD.rank == 1:
-            while not MPI.COMM_WORLD.Iprobe(0, MPI.ANY_TAG):  # rank 0's verdict
-                time.sleep(0.01)
-        comm.init(timeout=1)
-        """,
-    )
-    assert ended.code == 1
-    what = f"roll call: rank 1 on {HOST} did not come within 1 s"
-    assert reasons(ended) == [f"rank {rank} on {HOST}: {what}" for rank in (0, 1)], ended.err
-
-
-def test_rank_0_missing_is_said_by_the_others(mpiexec: MpiExec) -> None:
-    ended = mpiexec(
-        2,
-        """
-        import time
-        from mpi4py import MPI
-        import dispatcher.comm as comm
-        from dispatcher.comm import exchange
-        exchange._MARGIN = 0.2
-        if MPI.COMM_WORLD.rank == 0:
-            time.sleep(600)
-        comm.init(timeout=1)
-        """,
-    )
-    assert ended.code not in (0, None)
-    what = f"roll call: rank 0 on {HOST} gave no verdict within 1 s"
-    assert reasons(ended) == [f"rank 1 on {HOST}: {what}"], ended.err
-    assert "hint: every rank must call comm.init()" in ended.err
-
-
-def test_worlds_of_one_are_not_taken_for_the_job(mpiexec: MpiExec) -> None:
-    ended = mpiexec(1, "import dispatcher.comm as comm; comm.init()", WORLD_SIZE="4")
-    assert ended.code == 1
-    assert "the world has 1 rank, WORLD_SIZE says 4" in ended.err
-    assert "does not speak this launcher's protocol" in ended.err
 
 
 @pytest.mark.parametrize(
@@ -230,75 +154,6 @@ def test_messages_of_every_length_arrive(mpiexec: MpiExec) -> None:
         """,
     )
     assert (ended.code, ended.lines) == (0, ["all"] * 3), ended.err
-
-
-def test_the_first_failure_is_everybodys_verdict_at_once(mpiexec: MpiExec) -> None:
-    ended = mpiexec(
-        4,
-        """
-        import time
-        import dispatcher.comm as comm
-        job = comm.init()
-        ranks = job._exchange
-        def step():
-            if ranks.rank == 2:
-                raise comm.NcclError("nccl: broken", code=3)
-        for turn in range(3):
-            began = time.monotonic()
-            try:
-                ranks.assemble("x", 60, step=step)
-            except comm.NcclError as error:
-                print(error, error.code, error.shared, time.monotonic() - began < 30, flush=True)
-        """,
-    )
-    assert ended.code == 0, ended.err
-    assert ended.lines == [f"rank 2 on {HOST}: nccl: broken 3 True True"] * 12
-
-
-def test_groups_must_be_the_same_on_all_ranks(mpiexec: MpiExec) -> None:
-    ended = mpiexec(
-        2,
-        """
-        import dispatcher.comm as comm
-        comm.mpi._TOGETHER = 20
-        job = comm.init()
-        job.parallel(tp=1 + job.rank)
-        """,
-    )
-    assert ended.code == 1
-    assert len(reasons(ended)) == 2
-    assert "groups: rank 1 asks for" in ended.err
-
-
-def test_warnings_come_once(mpiexec: MpiExec) -> None:
-    ended = mpiexec(
-        2,
-        """
-        import os, warnings
-        warnings.simplefilter("default")
-        import dispatcher.comm as comm
-        os.environ["NCCL_BUFFSIZE"] = os.environ["PMI_RANK"]
-        comm.init()
-        """,
-    )
-    assert ended.code == 0
-    assert ended.err.count("CommWarning: comm: NCCL_BUFFSIZE: differs") == 1
-
-
-def test_without_mpi_the_rank_says_what_to_install(mpiexec: MpiExec) -> None:
-    ended = mpiexec(
-        1,
-        """
-        import sys
-        sys.modules["mpi4py"] = None
-        import dispatcher.comm as comm
-        comm.init()
-        """,
-    )
-    assert ended.code == 1
-    assert f"a rank on {HOST}: mpi4py: not installed for" in ended.err
-    assert "hint: pip install mpi4py mpich" in ended.err
-    assert "Traceback" not in ended.err
 
 
 @pytest.mark.parametrize(("word", "code"), [("3", 3), ("'no data here'", 1)])

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from cases import cases
 
 from dispatcher.comm import CommError
 from dispatcher.comm.nccl.library import Gpu
@@ -47,12 +48,41 @@ def test_equal_ranks_pass() -> None:
     assert comparison.warnings == ()
 
 
-def test_two_ranks_on_one_gpu() -> None:
-    ((text, hint),) = compare(world({}, {}, {"gpu": "GPU-1"})).refusals
-    assert text == (
-        "comm: gpu GPU-1: chosen by rank 1 on gpu0 and rank 2 on gpu1: one rank a gpu is allowed"
-    )
-    assert "CUDA_VISIBLE_DEVICES" in hint
+CPU = {"gpu": None, "gpu_index": None, "driver": None}
+SHARE_HINT = "export CUDA_VISIBLE_DEVICES=$LOCAL_RANK, or fewer slots on that host"
+SAME_HINT = "the same Python environment on every host"
+
+
+@cases(
+    "changes, text, hint",
+    [
+        ([{}, {}, {"gpu": "GPU-1"}], "comm: gpu GPU-1: chosen by rank 1 on gpu0 and rank 2 on gpu1:"
+         " one rank a gpu is allowed", SHARE_HINT),
+        ([{"gpu": "GPU-1"}] * 3, "comm: gpu GPU-1: chosen by rank 0 on gpu0 and rank 1 on gpu0 and"
+         " rank 2 on gpu1: one rank a gpu is allowed", SHARE_HINT),
+        ([{}, {}, {"nccl": 22907}], "comm: nccl: versions differ: 2.30.7 (ranks 0-1 on gpu0),"
+         " 2.29.7 (rank 2 on gpu1)", SAME_HINT),
+        ([{}, {"nccl": None}], "comm: nccl: versions differ: 2.30.7 (rank 0 on gpu0),"
+         " none (rank 1 on gpu0)", SAME_HINT),
+        ([CPU, {**CPU, "nccl": 22907}], "comm: nccl: versions differ: 2.30.7 (rank 0 on gpu0),"
+         " 2.29.7 (rank 1 on gpu0)", SAME_HINT),
+        ([{}, {"gpu": None}], "comm: gpu: none seen by rank 1 on gpu0, but by the other ranks",
+         "nvidia-smi on that host, or comm.init(device='cpu') on all ranks"),
+        ([{"settings": {"NCCL_NET": "a"}}, {}],
+         "comm: NCCL_NET: differs: a (rank 0 on gpu0), unset (rank 1 on gpu0)", "unset NCCL_NET"),
+        *(([{"settings": {name: "a"}}, {"settings": {name: "b"}}, {"settings": {name: "a"}}],
+           f"comm: {name}: differs: a (rank 0 on gpu0; rank 2 on gpu1), b (rank 1 on gpu0)",
+           f"unset {name}") for name in ("NCCL_ALGO", "NCCL_IB_DISABLE", "NCCL_NET", "NCCL_PROTO")),
+    ],
+)  # fmt: skip
+def test_ranks_that_cannot_work_together(
+    changes: list[dict[str, Any]], text: str, hint: str
+) -> None:
+    assert compare(world(*changes)).refusals == ((text, hint),)
+
+
+def test_no_nccl_is_no_trouble_without_gpus() -> None:
+    assert compare(world(CPU, {**CPU, "nccl": None})).refusals == ()
 
 
 def test_two_ranks_on_one_gpu_when_nccl_was_told_so() -> None:
@@ -75,31 +105,6 @@ def test_two_ranks_on_one_gpu_on_hosts_that_nccl_is_told_are_two() -> None:
     assert "chosen by rank 0 on gpu0 and rank 2 on gpu1" in text
 
 
-def test_unequal_nccl_versions() -> None:
-    ((text, _),) = compare(world({}, {}, {"nccl": 22907})).refusals
-    assert text == (
-        "comm: nccl: versions differ: 2.30.7 (ranks 0-1 on gpu0), 2.29.7 (rank 2 on gpu1)"
-    )
-
-
-def test_no_nccl_counts_only_beside_gpus() -> None:
-    assert "none (rank 1 on gpu0)" in compare(world({}, {"nccl": None})).refusals[0][0]
-    cpu = {"gpu": None, "gpu_index": None, "driver": None}
-    assert compare(world(cpu, {**cpu, "nccl": None})).refusals == ()
-
-
-def test_a_rank_without_gpu_among_others() -> None:
-    ((text, hint),) = compare(world({}, {"gpu": None})).refusals
-    assert "none seen by rank 1 on gpu0" in text
-    assert "device='cpu'" in hint
-
-
-def test_settings_that_must_agree() -> None:
-    ((text, hint),) = compare(world({"settings": {"NCCL_NET": "aa"}}, {})).refusals
-    assert text == "comm: NCCL_NET: differs: aa (rank 0 on gpu0), unset (rank 1 on gpu0)"
-    assert hint == "unset NCCL_NET"
-
-
 def test_other_settings_and_drivers_only_warn() -> None:
     comparison = compare(world({"settings": {"NCCL_BUFFSIZE": "aa"}}, {"driver": 12040}))
     assert comparison.refusals == ()
@@ -116,6 +121,7 @@ def test_values_of_settings_stay_in_the_rank() -> None:
     assert b"secret" not in info.encode()
     assert list(info.settings) == ["NCCL_NET"]
     assert RankInfo.decode(info.encode()) == info
+    assert (info.gpu, info.gpu_index, info.driver, info.nccl) == ("GPU-x", 1, 12080, 23007)
 
 
 @pytest.mark.parametrize("text", [b"", b"{}", b"[]", b'{"rank": 1, "other": 2}'])
@@ -130,10 +136,9 @@ def test_two_hosts_of_one_name_are_told_apart() -> None:
 
 
 def test_gpus_that_the_launcher_knew_of_and_nobody_sees() -> None:
-    cpu = {"gpu": None, "gpu_index": None, "driver": None}
-    (text,) = compare(world({**cpu, "expected": 8}, {**cpu, "expected": 8})).warnings
+    (text,) = compare(world({**CPU, "expected": 8}, {**CPU, "expected": 8})).warnings
     assert text.startswith("comm: gpu: no rank sees one, though gpu0 has 8: this job runs on the")
-    assert compare(world(cpu, cpu)).warnings == ()
+    assert compare(world(CPU, CPU)).warnings == ()
     assert compare(world({"expected": 8}, {"expected": 8})).warnings == ()
 
 
@@ -157,7 +162,9 @@ def test_the_first_variable_that_has_a_number_is_taken() -> None:
     names = ("LOCAL_RANK", "MPI_LOCALRANKID")
     assert first_number({"LOCAL_RANK": "3", "MPI_LOCALRANKID": "1"}, names) == 3
     assert first_number({"LOCAL_RANK": "x", "MPI_LOCALRANKID": "1"}, names) == 1
-    assert first_number({"LOCAL_RANK": "x"}, names) is None
+    assert first_number({"LOCAL_RANK": "0"}, names) == 0
+    for text in ("x", "\u0663", "-1", ""):
+        assert first_number({"LOCAL_RANK": text}, names) is None
 
 
 def test_ranks_of_a_key_are_numbered_together() -> None:
@@ -166,8 +173,22 @@ def test_ranks_of_a_key_are_numbered_together() -> None:
 
 
 def test_a_missing_rank_is_on_the_host_of_its_neighbours() -> None:
-    present = [RankInfo(8, "gpu02", "k", local_rank=0, local_size=8)]
-    assert whereabouts([9, 15, 16], present, "") == {9: "gpu02", 15: "gpu02"}
+    present = RankInfo(8, "gpu02", "k", local_rank=0, local_size=8)
+    assert whereabouts([9, 15, 16], [present], "") == {9: "gpu02", 15: "gpu02"}
+    for unknown in ({"local_rank": None}, {"local_size": None}):
+        known: dict[str, Any] = unknown
+        assert whereabouts([9], [replace(present, **known)], "") == {}
+
+
+@cases(
+    "text, hosts",
+    [
+        *((text, {}) for text in ("", "gpu01", "gpu01:x", ":3", "a:1,b", "a:-1")),
+        ("fe80::1:2,b:1,", {0: "fe80::1", 1: "fe80::1", 2: "b"}),
+    ],
+)
+def test_the_launchers_list(text: str, hosts: dict[int, str]) -> None:
+    assert listed(text) == hosts
 
 
 @pytest.mark.parametrize("came", [(0, 2), (0, 1), (0, 2, 3)])
@@ -177,35 +198,11 @@ def test_where_ranks_are_dealt_in_turn_a_neighbour_says_nothing(came: tuple[int,
     assert whereabouts(missing, [dealt[rank] for rank in came], "") == {}
 
 
-def test_the_launchers_list_knows_every_host() -> None:
-    assert whereabouts([1, 2], [], "gpu01:2,gpu02:2") == {1: "gpu01", 2: "gpu02"}
-
-
-@pytest.mark.parametrize("text", ["", "gpu01", "gpu01:x", ":3", "a:1,b", "a:-1"])
-def test_a_list_of_another_form_says_nothing(text: str) -> None:
-    assert listed(text) == {}
-
-
 def test_the_launchers_list_wins_over_what_neighbours_suggest() -> None:
     present = [RankInfo(2, "seen", "k", local_rank=0, local_size=2)]
     assert whereabouts([3], present, "a:2,b:2") == {3: "b"}
     assert whereabouts([3, 9], present, "") == {3: "seen"}
     assert whereabouts([1], present, "") == {}
-
-
-@pytest.mark.parametrize("unknown", [{"local_rank": None}, {"local_size": None}])
-def test_who_does_not_know_its_place_suggests_nothing(unknown: dict[str, Any]) -> None:
-    info = replace(RankInfo(2, "seen", "k", local_rank=0, local_size=2), **unknown)
-    assert whereabouts([3], [info], "") == {}
-
-
-def test_names_with_colons_are_names() -> None:
-    assert listed("fe80::1:2,b:1,") == {0: "fe80::1", 1: "fe80::1", 2: "b"}
-
-
-@pytest.mark.parametrize(("text", "number"), [("0", 0), ("\u0663", None), ("-1", None), ("", None)])
-def test_what_is_a_number(text: str, number: int | None) -> None:
-    assert first_number({"LOCAL_RANK": text}, ("LOCAL_RANK",)) == number
 
 
 @pytest.mark.parametrize(
@@ -216,13 +213,6 @@ def test_whether_ranks_may_share_a_gpu(value: str | None, shares: bool) -> None:
     assert gather(RankInfo(0, "n", "k"), env, None, None).shares_gpu is shares
 
 
-def test_what_a_rank_has() -> None:
-    info = gather(RankInfo(0, "n", "k"), {}, Gpu(3, "GPU-x", 12040), 22907)
-    assert (info.gpu, info.gpu_index, info.driver, info.nccl) == ("GPU-x", 3, 12040, 22907)
-    nothing = gather(RankInfo(0, "n", "k"), {}, None, None)
-    assert (nothing.gpu, nothing.gpu_index, nothing.driver, nothing.nccl) == (None,) * 4
-
-
 def test_settings_are_compared_by_their_digests() -> None:
     def settings(**env: str) -> dict[str, str]:
         return dict(gather(RankInfo(0, "n", "k"), env, None, None).settings)
@@ -231,14 +221,6 @@ def test_settings_are_compared_by_their_digests() -> None:
     assert settings(NCCL_ALGO="ring") != settings(NCCL_ALGO="tree")
     (digest,) = settings(NCCL_ALGO="caf\udce9").values()
     assert len(digest) == 8
-
-
-@pytest.mark.parametrize("name", ["NCCL_ALGO", "NCCL_IB_DISABLE", "NCCL_NET", "NCCL_PROTO"])
-def test_every_setting_that_must_agree(name: str) -> None:
-    ranks = world({"settings": {name: "a"}}, {"settings": {name: "b"}}, {"settings": {name: "a"}})
-    ((text, hint),) = compare(ranks).refusals
-    assert text == f"comm: {name}: differs: a (rank 0 on gpu0; rank 2 on gpu1), b (rank 1 on gpu0)"
-    assert hint == f"unset {name}"
 
 
 def test_refusals_come_in_their_order() -> None:
@@ -253,16 +235,3 @@ def test_refusals_come_in_their_order() -> None:
 def test_drivers_are_spelled_as_people_do(driver: int | None, word: str) -> None:
     (text,) = compare(world({"driver": 9000}, {"driver": driver})).warnings
     assert f"{word} (rank 1 on gpu0)" in text
-
-
-def test_a_gpu_shared_by_three_ranks_names_them_all() -> None:
-    ((text, _),) = compare(world(*[{"gpu": "GPU-1"}] * 3)).refusals
-    assert "rank 0 on gpu0 and rank 1 on gpu0 and rank 2 on gpu1" in text
-
-
-def test_nobody_with_a_gpu_is_no_refusal() -> None:
-    cpu = {"gpu": None, "gpu_index": None, "driver": None}
-    comparison = compare(world(cpu, {**cpu, "nccl": 22907}))
-    assert [text for text, _ in comparison.refusals] == [
-        "comm: nccl: versions differ: 2.30.7 (rank 0 on gpu0), 2.29.7 (rank 1 on gpu0)"
-    ]

@@ -14,12 +14,12 @@ from typing import Any
 import pytest
 from cases import cases
 
-from dispatcher.comm import CommError, EnvironmentMissing, RollCallError, Unreachable, torch_bridge
+from dispatcher.comm import CommError, EnvironmentMissing, RollCallError, torch_bridge
 from dispatcher.comm import exchange as exchange_module
 from dispatcher.comm.exchange import Exchange
-from dispatcher.comm.torch_bridge import candidates, init_torch, load_torch, reach
+from dispatcher.comm.torch_bridge import candidates, init_torch, load_torch
 
-from .fake_mpi import LIMIT, Mpi, together
+from .fake_mpi import LIMIT, together
 
 
 class Store:
@@ -124,11 +124,6 @@ class TestStart:
         assert (backend, options["device_id"]) == ("nccl", "cuda:3")
         assert torch.current == [3, 3]  # of the thread that joins, too
 
-    def test_gpu_and_cpu_tensors_in_one_group(self, torch: Torch) -> None:
-        assert started(1, backend="cpu:gloo,cuda:nccl", device=3) == [torch]
-        backend, options = torch.joined[0]
-        assert (backend, options["device_id"]) == ("cpu:gloo,cuda:nccl", "cuda:3")
-
     @cases("backend", ["nccl", "cpu:gloo,cuda:nccl"])
     def test_nccl_without_a_gpu_is_refused(self, backend: str) -> None:
         for error in started(2, backend=backend):
@@ -164,14 +159,6 @@ class TestStart:
         assert (family, address) == (
             (socket.AF_INET6, "::") if dual else (socket.AF_INET, "0.0.0.0")
         )
-
-    def test_without_ipv6_it_listens_on_all_of_ipv4(
-        self, torch: Torch, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setattr(socket, "has_dualstack_ipv6", lambda: False)
-        monkeypatch.setattr(torch_bridge, "candidates", lambda env, one_host: ["127.0.0.1"])
-        assert started(2, one_host=False) == [torch] * 2
-        assert torch.listening == [(socket.AF_INET, "0.0.0.0")]
 
     def test_the_users_interface_stays(self, torch: Torch, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("GLOO_SOCKET_IFNAME", "ib0")
@@ -331,19 +318,6 @@ def test_interfaces_without_an_address_are_left_out(monkeypatch: pytest.MonkeyPa
     assert asked == [b"down0", b"a-very-long-nam"]
 
 
-def test_what_each_address_answered_is_said() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port = listener.getsockname()[1]
-    with pytest.raises(Unreachable) as caught:
-        reach(["127.0.0.1", "127.0.0.2"], port, 2)
-    assert caught.value.message == (
-        f"comm: cannot reach rank 0: 127.0.0.1 port {port}: Connection refused;"
-        f" 127.0.0.2 port {port}: Connection refused"
-    )
-    with pytest.raises(Unreachable, match="it offered no address"):
-        reach([], port, 2)
-
-
 @cases(
     "reports, used",
     [
@@ -355,10 +329,3 @@ def test_what_each_address_answered_is_said() -> None:
 )  # fmt: skip
 def test_rank_0_goes_by_what_most_ranks_took(reports: list[bytes], used: bytes) -> None:
     assert torch_bridge._most_used(reports) == [used] * len(reports)
-
-
-def test_a_rank_alone_uses_the_loopback(torch: Torch) -> None:
-    fake = Mpi(1)
-    asked = {"backend": "gloo", "device": None, "one_host": False, "timeout": 20.0}
-    assert init_torch(Exchange(fake, fake.rank(0)), **asked) is torch  # type: ignore[arg-type]
-    assert os.environ["GLOO_SOCKET_IFNAME"] == "lo"

@@ -10,6 +10,7 @@ from cases import cases
 
 from dispatcher.comm import CommError
 from dispatcher.comm.nccl import library
+from dispatcher.comm.nccl.library import make_current
 
 
 class Driver:
@@ -103,48 +104,6 @@ def test_the_gpu_of_a_rank(load: Any, index: int | None, local: int, found: int)
     )  # fmt: skip
 
 
-def test_the_only_gpu_is_everybodys(load: Any) -> None:
-    load(Driver(0, 1))
-    gpu = library.find_gpu(None, 5)
-    assert gpu is not None
-    assert gpu.index == 0
-    load(TWO)
-    with pytest.raises(CommError, match="gpu 5: 2 visible here"):
-        library.find_gpu(None, 5)
-
-
-@pytest.mark.parametrize(("code", "why"), [(999, "out of order"), (3, "unknown error")])
-@pytest.mark.parametrize(
-    "call",
-    ["cuInit", "cuDeviceGetCount", "cuDeviceGet", "cuDeviceGetUuid_v2", "cuDriverGetVersion"],
-)
-def test_a_driver_that_is_broken_says_so(load: Any, call: str, code: int, why: str) -> None:
-    driver = Driver(0, 2)
-    setattr(driver, call, lambda *arguments: code)
-    load(driver)
-    with pytest.raises(CommError) as caught:
-        library.find_gpu(None, 1)
-    name = call.removesuffix("_v2")
-    assert caught.value.message == f"comm: gpu: {name}: {why} ({code})"
-    assert caught.value.hint == "nvidia-smi"
-
-
-def test_an_old_driver_tells_the_whole_gpus_identity(
-    load: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    class Old(Driver):
-        cuDeviceGetUuid_v2 = None  # type: ignore[assignment]
-
-        def cuDeviceGetUuid(self, found: Any, device: Any) -> int:
-            found._obj[15] = 7
-            return 0
-
-    load(Old(0, 2))
-    gpu = library.find_gpu(None, 1)
-    assert gpu is not None
-    assert gpu.uuid.endswith("000000000007")
-
-
 class Context(Driver):
     """A driver that notes what was made current."""
 
@@ -165,16 +124,40 @@ class Context(Driver):
 def test_a_gpu_is_made_current_by_its_primary_context(load: Any) -> None:
     driver = Context()
     load(driver)
-    library.make_current(3)
+    make_current(3)
     assert driver.calls == [("retain", 3), ("set", 7000)]
 
 
-@pytest.mark.parametrize(
-    "call", ["cuInit", "cuDeviceGet", "cuDevicePrimaryCtxRetain", "cuCtxSetCurrent"]
-)
-def test_one_that_cannot_be_made_current(load: Any, call: str) -> None:
-    driver = Context()
-    setattr(driver, call, lambda *arguments: 999)
-    load(driver)
-    with pytest.raises(CommError, match=rf"{call}: out of order \(999\)"):
-        library.make_current(0)
+FIND = ("cuInit", "cuDeviceGetCount", "cuDeviceGet", "cuDeviceGetUuid_v2", "cuDriverGetVersion")
+SET = ("cuInit", "cuDeviceGet", "cuDevicePrimaryCtxRetain", "cuCtxSetCurrent")
+
+
+@cases("code, why", [(999, "out of order"), (3, "unknown error")])
+def test_a_driver_that_is_broken_says_so(load: Any, code: int, why: str) -> None:
+    acts: tuple[tuple[tuple[str, ...], Any], ...] = (
+        (FIND, lambda: library.find_gpu(None, 1)), (SET, lambda: make_current(0)),
+    )  # fmt: skip
+    for calls, act in acts:
+        for call in calls:
+            driver = Context()
+            setattr(driver, call, lambda *arguments: code)
+            load(driver)
+            with pytest.raises(CommError) as caught:
+                act()
+            name = call.removesuffix("_v2")
+            assert caught.value.message == f"comm: gpu: {name}: {why} ({code})"
+            assert caught.value.hint == "nvidia-smi"
+
+
+def test_an_old_driver_tells_the_whole_gpus_identity(load: Any) -> None:
+    class Old(Driver):
+        cuDeviceGetUuid_v2 = None  # type: ignore[assignment]
+
+        def cuDeviceGetUuid(self, found: Any, device: Any) -> int:
+            found._obj[15] = 7
+            return 0
+
+    load(Old(0, 2))
+    gpu = library.find_gpu(None, 1)
+    assert gpu is not None
+    assert gpu.uuid.endswith("000000000007")

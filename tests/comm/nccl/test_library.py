@@ -4,37 +4,11 @@ from __future__ import annotations
 
 import ctypes
 import re
-from pathlib import Path
 
 import pytest
 
-from dispatcher.comm import EnvironmentMissing, NcclError
-from dispatcher.comm.nccl.library import candidates, load, spell
-
-
-def test_the_search_goes_from_named_to_system(tmp_path: Path) -> None:
-    wheel = tmp_path / "nvidia" / "nccl" / "lib" / "libnccl.so.2"
-    wheel.parent.mkdir(parents=True)
-    wheel.touch()
-    roots = [str(tmp_path / "other"), str(tmp_path)]
-    found = list(candidates({}, ["/mapped/libnccl.so.2"], roots))
-    assert found == ["/mapped/libnccl.so.2", str(wheel), "libnccl.so.2"]
-    named = {"DISPATCH_NCCL_LIB": "/mine.so"}
-    assert list(candidates(named, ["/mapped/libnccl.so.2"], roots)) == ["/mine.so"]
-
-
-def test_a_library_that_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    broken = tmp_path / "libnccl.so.2"
-    broken.write_text("not a library")
-    monkeypatch.setenv("DISPATCH_NCCL_LIB", str(broken))
-    with pytest.raises(EnvironmentMissing, match="cannot be loaded"):
-        load()
-
-
-def test_a_named_library_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("DISPATCH_NCCL_LIB", "/nowhere/libnccl.so.2")
-    with pytest.raises(EnvironmentMissing, match=r"/nowhere/libnccl.so.2"):
-        load()
+from dispatcher.comm import NcclError
+from dispatcher.comm.nccl.library import load, spell
 
 
 def test_versions_are_spelled() -> None:

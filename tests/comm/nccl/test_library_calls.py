@@ -192,12 +192,6 @@ def test_the_state_and_the_place(monkeypatch: pytest.MonkeyPatch) -> None:
             loaded(Nccl(code=code), monkeypatch).place(ctypes.c_void_p(7))
 
 
-def test_any_call_by_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    nccl = Nccl(code=5)
-    assert loaded(nccl, monkeypatch).call("ncclCommAbort", 7) == 5
-    assert nccl.made == [("ncclCommAbort", (7,))]
-
-
 class TestLoad:
     """roots: folders where Python finds packages."""
 
