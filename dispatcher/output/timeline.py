@@ -41,7 +41,7 @@ class Span:
 
 @dataclass(frozen=True)
 class Moment:
-    """Something that happened on a host; ``at`` in seconds since the run began."""
+    """An instant of a host; ``at`` in seconds since the run began."""
 
     node: int
     name: str
@@ -102,9 +102,8 @@ MOST_ROWS, MOST_COLUMNS, FINEST = 256, 120, 0.125
 class Heat:
     """One figure of every rank over time, in columns of equal ``width`` (seconds).
 
-    The run's length is not known while it is folded: when the columns do not suffice, two are
-    joined everywhere, so that memory is bounded by ranks. A cell is the mean of what was added.
-    top: the least that a picture's scale ends with.
+    When the columns do not suffice, two are joined everywhere: memory is bounded by ranks. A cell
+    is the mean of its figures. top: a picture's scale ends there, or at a larger figure.
     """
 
     def __init__(self, top: float = 0.0) -> None:
@@ -189,10 +188,7 @@ class RankLife:
 
 @dataclass
 class Try:
-    """An attempt: when its ranks were placed, how many, and what they did.
-
-    first: the first rank to fail, if one did before the attempt was being ended.
-    """
+    """An attempt, since its ranks were placed. first: the rank that failed before the others."""
 
     restart: int
     since: float
@@ -219,11 +215,9 @@ class History(Sink):
     """A run of its journal, whole or up to now.
 
     began, closed: the journal's first and last event. tries: the attempts. lost: (when, host).
-    hosts: names of the nodes. moments: what happened at an instant.
-
-    The time of a host goes to: connect (beside it the transport's steps), boot (the agent starts),
-    check, wait for others, spawn, ranks; that of a rank to: run (until its exit), drain (until its
-    last byte is here).
+    hosts: names of the nodes. The spans of a host are connect (beside it the transport's steps),
+    boot (the agent starts), check, wait for others, spawn, ranks; those of a rank are run (until
+    its exit) and drain (until its last byte has arrived).
     """
 
     def __init__(self) -> None:

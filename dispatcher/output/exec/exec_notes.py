@@ -159,12 +159,7 @@ def _trouble(outcome: exec_events.Outcome, rest: str | None) -> tuple[str, str, 
 
 
 class CopyResult(Protocol):
-    """What is known of the copy to or from one host.
-
-    python: whether its Python does the work; None until it is known. bytes: copied, of ``wanted``;
-    ``found`` more were there from an interrupted copy. sent, equal: files, once it is done; error:
-    why it is not, ``hostile`` when the host broke the rules.
-    """
+    """The state of the copy to or from one host; see ``transfer.host_copy``."""
 
     python: bool | None
     bytes: int

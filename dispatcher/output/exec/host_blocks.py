@@ -149,7 +149,7 @@ def about(name: str, index: int, outcome: exec_events.Outcome) -> formats.HostOu
         "host": name,
         "index": index,
         "ok": exec_events.is_good(outcome),
-        "outcome": _KINDS[type(outcome)],
+        "outcome": _kind(outcome),
         "code": outcome.code if isinstance(outcome, exec_events.Exited) else None,
         "signal": outcome.signal if isinstance(outcome, exec_events.Killed) else None,
         "kind": failure.kind.value if failure else None,
@@ -182,15 +182,11 @@ def record(
     return found
 
 
-_KINDS: Mapping[type, str] = {
-    exec_events.Exited: "exited",
-    exec_events.Killed: "killed",
-    exec_events.Failed: "failed",
-    exec_events.TimedOut: "timeout",
-    exec_events.Interrupted: "interrupted",
-    exec_events.NotStarted: "not started",
-    exec_events.NotCopied: "not copied",
-}
+def _kind(outcome: exec_events.Outcome) -> str:
+    """``exited``, ``timeout``, ``not started``: its class in words."""
+    if isinstance(outcome, exec_events.TimedOut):
+        return "timeout"
+    return type(outcome).__name__.replace("Not", "not ").lower()
 
 
 def blocks_of(outputs: HostOutput, names: Sequence[str], stream: int = 1) -> dict[str, bytes]:

@@ -10,7 +10,6 @@ import dataclasses
 import threading
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from typing import Any, cast
 
 from dispatcher.core.events import run_events as ev
@@ -79,27 +78,6 @@ class Picture(Value):
             raise ValueError(f"no states of hosts: {sorted(self.hosts)}")
 
 
-@dataclass
-class _Run:
-    nodes: list[int]
-    ranks: dict[int, str] = field(default_factory=dict)
-    counts: Counter[str] = field(default_factory=Counter)  # of the ranks by state
-
-    lines: int = 0
-    last: float | None = None
-    silent: dict[int, float] = field(default_factory=dict)
-    stopping: str | None = None
-    shares: CpuShares = field(default_factory=CpuShares)
-
-    def move(self, rank: int, state: str) -> None:
-        """``rank`` is in ``state``. A picture is wanted often, so they are counted here."""
-        before = self.ranks.get(rank)
-        if before is not None:
-            self.counts[before] -= 1
-        self.ranks[rank] = state
-        self.counts[state] += 1
-
-
 class Progress(Sink):
     """Follows a run on ``count`` hosts. clock: seconds, monotonic."""
 
@@ -107,71 +85,84 @@ class Progress(Sink):
         self._clock = clock
         self._began = clock()
         self._lock = threading.Lock()
-        self._run = _Run([WAITING] * count)
+        self._nodes = [WAITING] * count
+        self._ranks: dict[int, str] = {}  # rank -> its state
+        self._counts: Counter[str] = Counter()  # of the ranks by state: a picture is wanted often
+        self._lines = 0
+        self._last: float | None = None
+        self._silent: dict[int, float] = {}
+        self._stopping: str | None = None
+        self._shares = CpuShares()
         #: what is shown while something else is done for the run: columns -> lines of a footer
         self.instead: Callable[[int], list[tuple[bytes, int]]] | None = None
 
     def output(self, rank: int, stream: int, data: bytes) -> None:
         with self._lock:
-            self._run.lines += data.count(b"\n")
-            self._run.last = self._clock()
-            self._run.silent.pop(rank, None)
+            self._lines += data.count(b"\n")
+            self._last = self._clock()
+            self._silent.pop(rank, None)
 
     def event(self, entry: Entry) -> None:
         with self._lock:
             self._fold(entry.event)
 
     def _fold(self, event: ev.Event) -> None:
-        run = self._run
         match event:
             case ev.NodeConnecting(node):
-                run.nodes[node] = CONNECTING
+                self._nodes[node] = CONNECTING
             case ev.NodeConnected(node):
-                run.nodes[node] = CONNECTED
+                self._nodes[node] = CONNECTED
             case ev.NodeReady(node):
-                run.nodes[node] = CHECKED
+                self._nodes[node] = CHECKED
             case ev.NodeSwept(node):
-                run.nodes[node] = ENDED
+                self._nodes[node] = ENDED
             case ev.NodeLost(node):
-                run.nodes[node] = LOST
+                self._nodes[node] = LOST
             case NodeSampled():
-                run.shares.take(event)
+                self._shares.take(event)
             case ev.RankSpawned(node, rank):
-                run.shares.forget(rank)
-                run.nodes[node] = RUNNING
-                run.move(rank, "running")
+                self._shares.forget(rank)
+                self._nodes[node] = RUNNING
+                self._move(rank, "running")
             case ev.RankFailedToStart(_, rank):
-                run.move(rank, "failed")
+                self._move(rank, "failed")
             case ev.RankExited(_, rank, status):
-                run.move(rank, "failed" if status else "done")
-                run.silent.pop(rank, None)
+                self._move(rank, "failed" if status else "done")
+                self._silent.pop(rank, None)
             case RanksStalled(ranks, seconds):
-                run.silent.update(dict.fromkeys(ranks, seconds))
+                self._silent.update(dict.fromkeys(ranks, seconds))
             case ev.RanksPlaced():  # also after a restart, with what there is then
-                run.stopping = None
-                run.ranks.clear()
-                run.counts.clear()
-                run.silent.clear()
+                self._stopping = None
+                self._ranks.clear()
+                self._counts.clear()
+                self._silent.clear()
             case ev.JobStopping(why):
-                run.stopping = why
-                run.silent.clear()
+                self._stopping = why
+                self._silent.clear()
+
+    def _move(self, rank: int, state: str) -> None:
+        before = self._ranks.get(rank)
+        if before is not None:
+            self._counts[before] -= 1
+        self._ranks[rank] = state
+        self._counts[state] += 1
 
     def picture(self) -> Picture:
         """The run as it stands now; from any thread."""
         with self._lock:
-            run, now = self._run, self._clock()
-            silent = tuple(sorted(run.silent))
+            now = self._clock()
+            silent = tuple(sorted(self._silent))
             return Picture(
-                hosts=dict(Counter(run.nodes)),
-                pending=tuple(n for n, state in enumerate(run.nodes) if state < CHECKED),
-                ranks=dict(+run.counts),
-                lines=run.lines,
+                hosts=dict(Counter(self._nodes)),
+                pending=tuple(n for n, state in enumerate(self._nodes) if state < CHECKED),
+                ranks=dict(+self._counts),
+                lines=self._lines,
                 seconds=now - self._began,
-                since_line=None if run.last is None else now - run.last,
+                since_line=None if self._last is None else now - self._last,
                 silent=silent,
-                silent_for=min(run.silent.values(), default=0.0),
-                stopping=run.stopping,
-                idle=tuple(rank for rank in silent if run.shares.is_idle(rank)),
+                silent_for=min(self._silent.values(), default=0.0),
+                stopping=self._stopping,
+                idle=tuple(rank for rank in silent if self._shares.is_idle(rank)),
             )
 
 

@@ -45,21 +45,17 @@ def ranks_in_words(ranks: Sequence[int]) -> str:
 
 @value
 class LineFormat(Value):
-    """How lines look, and which are shown.
+    """How lines look, and which are shown. docs/design/output.md says when one is shown unfinished.
 
-    label: rank -> text, "" for none. hue: rank -> a number that chooses its colour.
-    terminals: streams that end in one: a line that is too long, or rests for ``partial_after``
-    seconds before its end, is cut there, and marked. Elsewhere every line is whole, and one that
-    has no end for ``state_after`` seconds is shown as it stands, marked, each time it went on
-    for so long; so is a bar everywhere, unless a footer shows it. 0 for never.
-    coloured: streams whose labels have a colour. timestamps: put the time of arrival
-    before each line. grep: show only lines in which this is found. mark_errors: put ``!``
-    behind the label of standard error where both streams end in the same place.
-    fold: world size -> where equal lines of many ranks become one; None to show each.
-    fold_label: ranks -> their label. exact: streams whose bytes pass unchanged, since a program
-    reads them, and nothing above is to be done; ranks take turns at the ends of lines, and who has
-    left a line open gets a line end before another goes on. is_alone: there is one rank, whose
-    exact bytes wait for nothing. who: ranks in words, for a note of what is missing.
+    label: rank -> text, "" for none. hue: rank -> a number that chooses its colour. terminals:
+    streams that end in one; a line that is too long, or rests for ``partial_after`` seconds, is cut
+    there. state_after: seconds after which a line without end, or a bar without a footer, is shown
+    elsewhere as it is. 0 for never. coloured: streams whose labels have a colour. timestamps: of
+    arrival. grep: show only lines with this. mark_errors: ``!`` behind the label of standard error
+    where both streams end in the same place. fold: world size -> where equal lines of many ranks
+    become one. fold_label: ranks -> their label. exact: streams whose bytes pass unchanged to a
+    program; ranks take turns at line ends, and a line left open is ended before another rank's.
+    is_alone: there is one rank, whose exact bytes wait for nothing. who: ranks, for a note.
     """
 
     label: Callable[[int], str]
@@ -169,11 +165,11 @@ class Screen(Sink):
             self._not_shown += total
             text = f"... {total:,} bytes of {self._view.who(list(counts))} not shown\n"
             self._end_line(stream)
-            self._write(stream, text.encode())
+            self._writer.write(stream, text.encode())
 
     def say(self, line: str) -> None:
         self._end_line(STDERR)
-        self._write(STDERR, sanitize_paragraph(line).encode() + b"\n")  # of hosts, in part
+        self._writer.write(STDERR, sanitize_paragraph(line).encode() + b"\n")  # of hosts, in part
 
     def tick(self, now: float) -> bool:
         self._quiet_clock += min(now - self._last_tick, 2 * TICK)
@@ -240,7 +236,7 @@ class Screen(Sink):
             if self._open.get(self._place(stream), rank) != rank:
                 self._end_line(stream)
             self._open.pop(self._place(stream), None)
-            self._write(stream, piece)
+            self._writer.write(stream, piece)
             if not piece.endswith(b"\n"):
                 self._open[self._place(stream)] = rank
 
@@ -251,7 +247,7 @@ class Screen(Sink):
     def _end_line(self, stream: int) -> None:
         """Something of others comes: end the line that somebody has left open."""
         if self._open.pop(self._place(stream), None) is not None:
-            self._write(stream, b"\n")
+            self._writer.write(stream, b"\n")
 
     def _show(self, rank: int, stream: int, block: bytes) -> None:
         """Show ``block``, whole lines of one stream."""
@@ -271,7 +267,7 @@ class Screen(Sink):
         if prefix:
             block = block.replace(b"\n", b"\n" + prefix)  # one too many, at the end
             block = b"".join((prefix, memoryview(block)[: -len(prefix)]))
-        self._write(stream, block)
+        self._writer.write(stream, block)
 
     def _show_long(self, rank: int, stream: int, pieces: Iterator[bytes], end: bytes) -> None:
         """Show a line that is too long to be held. It is not folded, but keeps its place."""
@@ -286,10 +282,10 @@ class Screen(Sink):
         if self._folding is not None:
             self._show_folded(self._folding.finish())
         stamp = self._stamp() if self._view.timestamps else b""
-        self._write(stream, stamp + self._prefix(rank, stream) + next(pieces))
+        self._writer.write(stream, stamp + self._prefix(rank, stream) + next(pieces))
         for piece in pieces:
-            self._write(stream, piece)
-        self._write(stream, end)
+            self._writer.write(stream, piece)
+        self._writer.write(stream, end)
 
     def _show_folded(self, groups: list[Folded[int]]) -> None:
         for group in groups:
@@ -299,7 +295,7 @@ class Screen(Sink):
                 label = self._marked(self._view.fold_label(group.speakers), group.kind)
                 prefix = f"{label} ".encode() if label else b""
             stamp = self._stamp() if self._view.timestamps else b""
-            self._write(group.kind, stamp + prefix + group.line + b"\n")
+            self._writer.write(group.kind, stamp + prefix + group.line + b"\n")
 
     def _live(self, columns: int) -> list[tuple[bytes, int]]:
         if self._footer is None:
@@ -310,9 +306,6 @@ class Screen(Sink):
             if lines.is_bar and lines.rest.strip()
         ]
         return self._footer(bars, columns)
-
-    def _write(self, stream: int, batch: bytes) -> None:
-        self._writer.write(stream, batch)
 
     def _stamp(self) -> bytes:
         now = self._clock()

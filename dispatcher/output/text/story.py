@@ -265,11 +265,10 @@ _MANY_FRAMES = 3
 
 
 class Tail(Sink):
-    """``last(rank)`` gives the lines that say most about how the rank ended, ``error`` why it did.
+    """The end of each rank's output, kept as bytes; only the part that is asked for becomes lines.
 
-    Bytes are kept as they come, and only those that are asked for become lines. sizes: (rank,
-    stream) -> bytes that came in the present attempt. errors: number of restarts before an attempt
-    -> why the rank that ended it did, in a line; of attempts before the present one.
+    sizes: (rank, stream) -> bytes of the present attempt. errors: attempt -> why the rank that
+    ended it did, in a line; of those before the present one.
     """
 
     def __init__(self) -> None:
