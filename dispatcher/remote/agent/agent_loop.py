@@ -222,6 +222,8 @@ class Loop:
         if wanted is not None:
             from dispatcher.remote.agent.rendezvous_port import RendezvousPort
 
+            if before is not None and wanted:
+                before.close()  # it has claimed the same port
             try:
                 self.rendezvous = RendezvousPort(message["token"], wanted)
                 self.poll.register(self.rendezvous.fileno(), select.EPOLLIN)
@@ -230,7 +232,7 @@ class Loop:
                 which = "port %d" % wanted if wanted else "any port"
                 problems.append(["port", "%s cannot be kept free: %s" % (which, error.strerror)])
         if before is not None:
-            before.close()  # only now, so that the new port is another
+            before.close()  # only now, so that a port of the kernel's choice is another
         self.do_send(
             "ready", {"attempt": message.get("attempt", 0), "facts": found, "problems": problems}
         )

@@ -24,17 +24,20 @@ class RendezvousPort:
         self.token = token
         self._keeper: _socket.socket | None = None
         self._listener: _socket.socket | None = None
+        self._claim = _claimed(port) if port else None
         for family, address in ((_socket.AF_INET6, "::"), (_socket.AF_INET, "0.0.0.0")):  # noqa: S104
             try:
                 keeper = _reusable(family)
                 keeper.bind((address, port))
                 number = keeper.getsockname()[1]
+                self._claim = self._claim or _claimed(number)
                 listener = _reusable(family)
                 listener.bind((address, number))
                 listener.listen(1024)
                 listener.setblocking(False)
             except OSError:
                 if family == _socket.AF_INET:
+                    self.close()
                     raise
                 continue
             self._keeper, self._listener, self.port = keeper, listener, number
@@ -69,6 +72,25 @@ class RendezvousPort:
         if self._keeper is not None:
             self._keeper.close()
             self._keeper = None
+        if self._claim is not None:
+            self._claim.close()
+            self._claim = None
+
+
+def _claimed(port: int) -> _socket.socket:
+    """Claim ``port`` for one job. Raises: OSError, EADDRINUSE while another job has it.
+
+    The keeper does not do that: it must let the rank bind the port, and so lets another keeper.
+    An abstract name (unix(7)) is unique in a network namespace, whoever the users are, and goes
+    with its socket.
+    """
+    claim = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)
+    try:
+        claim.bind(b"\0dispatch-master-port-%d" % port)
+    except OSError:
+        claim.close()
+        raise
+    return claim
 
 
 def _reusable(family: int) -> _socket.socket:

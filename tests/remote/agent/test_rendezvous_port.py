@@ -17,6 +17,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from open_files import open_files
 from rig import wait_for
 
 from dispatcher.remote.agent import rendezvous_port
@@ -139,6 +140,21 @@ class TestReserved:
         assert rendezvous.port == port
         rendezvous.close()
         gc.collect()
+
+    @pytest.mark.parametrize("chosen", [True, False])
+    def test_a_port_of_another_job_is_refused_before_that_listens(self, chosen: bool) -> None:
+        """The second job's ranks met in the first one's store, and wrote there."""
+        with socket.socket() as sock:
+            sock.bind(("", 0))
+            port = sock.getsockname()[1]
+        first = RendezvousPort(TOKEN, port if chosen else 0)
+        before = open_files()
+        first.close_listener()
+        with pytest.raises(OSError, match="in use"):
+            RendezvousPort(TOKEN, first.port)
+        assert open_files() <= before
+        first.close()
+        RendezvousPort(TOKEN, first.port).close()
 
     def test_a_host_without_ipv6(self, monkeypatch: pytest.MonkeyPatch) -> None:
         made = rendezvous_port._reusable
