@@ -4,7 +4,6 @@
     scripts/bench/hostile.py                  # every attack, and an honest host to compare with
     scripts/bench/hostile.py notices rekeys   # some of them
     scripts/bench/hostile.py --paused         # on a terminal that takes nothing meanwhile
-    scripts/bench/hostile.py --curve          # and memory by time: docs/design/security.md
 
 A real launcher reaches two hosts by a command: an honest one, and one that speaks the protocol and
 lies (``--play``). Attacks below the protocol come from an SSH server of our own. *MiB* is how far
@@ -46,8 +45,6 @@ from dispatcher.remote.protocol.packing import unpack  # noqa: E402
 #: seconds of an attack, after which who has not been cut off ends as if all were well
 SECONDS = 10.0
 MIB = 1 << 20
-#: seconds after the ranks ran at which ``--curve`` shows the memory
-CURVE = (0.0, 0.5, 1.0, 2.0, 3.0, 5.0, 8.0)
 #: what the honest host's rank says
 RUNS = b"it stands"
 
@@ -277,7 +274,6 @@ class Cost:
     def __init__(self, pid: int) -> None:
         self.pid = pid
         self.peak, self.cpu = 0.0, 0.0
-        self.curve: list[tuple[float, float]] = []
         self._began = time.monotonic()
         self.seconds = 0.0
         self.started = (0.0, 0.0)  # seconds and CPU when the ranks ran
@@ -287,11 +283,6 @@ class Cost:
         """(seconds of a core, seconds) since the ranks ran, which is when an attack begins."""
         return self.cpu - self.started[1], self.seconds - self.started[0]
 
-    def at(self, seconds: float) -> float | None:
-        """MiB held so long after the ranks ran; None: it had ended."""
-        later = (mib for when, mib in self.curve if when >= self.started[0] + seconds)
-        return next(later, None)
-
     def look(self) -> None:
         """Note where it stands."""
         try:
@@ -299,13 +290,12 @@ class Cost:
             fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
         except OSError:
             return
-        found = dict(re.findall(r"^(VmRSS|VmHWM):\s+(\d+)", status, re.M))
+        found = dict(re.findall(r"^(VmHWM):\s+(\d+)", status, re.M))
         if "VmHWM" not in found:
             return  # it has just ended
         self.peak = int(found["VmHWM"]) / 1024
         self.cpu = (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
         self.seconds = time.monotonic() - self._began
-        self.curve.append((self.seconds, int(found["VmRSS"]) / 1024))
 
 
 def run(argv: list[str], paused: bool) -> tuple[Cost, int, str]:
@@ -381,7 +371,6 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n\n")[0])
     parser.add_argument("attacks", nargs="*", metavar="ATTACK")
     parser.add_argument("--paused", action="store_true", help="on a terminal that takes nothing")
-    parser.add_argument("--curve", action="store_true", help="and memory by time, as a table")
     parser.add_argument("--play", help=argparse.SUPPRESS)
     asked = parser.parse_args()
     if asked.play:
@@ -390,10 +379,6 @@ def main() -> None:
     every = ["honest", *LIES, "standard error", "noise", *SERVERS]
     print(f"{'attack':16} {'MiB':>6} {'CPU s':>5} {'s':>5} {'lines':>6} {'exit':>4}  said")
     base: dict[str, Cost] = {}
-    curves = [
-        "| attack | " + " | ".join(f"{at:g} s" for at in CURVE) + " | most |",
-        "|---|" + "---|" * (len(CURVE) + 1),
-    ]
     for attack in asked.attacks or every:
         like = "rest" if attack in SERVERS else "honest"
         if like not in base:
@@ -405,11 +390,6 @@ def main() -> None:
             f"{seconds:5.1f} {len(said.splitlines()):6} {code:4}  {last_words(said)}",
             flush=True,
         )
-        held = [*map(cost.at, CURVE), cost.peak]
-        cells = ("" if mib is None else f"{mib:.0f}" for mib in held)
-        curves.append(f"| `{attack}` | {' | '.join(cells)} |")
-    if asked.curve:
-        print("", *curves, sep="\n")
 
 
 if __name__ == "__main__":
