@@ -221,10 +221,10 @@ def create(path: str | Path, mode: int = 0o600) -> int:
 def anew(path: str, mode: int = 0o600) -> int:
     """A descriptor of the file ``path``, which the user has named: emptied, or made with ``mode``.
 
-    Where everybody may write, as in /tmp, it is neither what another user has put there nor where
-    a link leads: they could read it. Raises: OSError.
+    Where another user may write, it is neither a file that they have put there nor one that a link
+    leads to: they could read it, or choose which file is written over. Raises: OSError.
     """
-    is_open = os.stat(os.path.dirname(path) or ".").st_mode & stat.S_IWOTH
+    is_open = not is_ours(os.path.dirname(path) or ".")
     flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | (os.O_NOFOLLOW if is_open else 0)
     fd = os.open(path, flags, mode)
     try:
@@ -237,6 +237,30 @@ def anew(path: str, mode: int = 0o600) -> int:
         os.close(fd)
         raise
     return fd
+
+
+def is_ours(folder: str | Path) -> bool:
+    """Whether ``folder`` is ours or root's, and not open to everybody. Raises: OSError.
+
+    A group that may write there works together, and is trusted.
+    """
+    found = os.stat(folder)
+    return found.st_uid in (0, os.geteuid()) and not found.st_mode & stat.S_IWOTH
+
+
+def beside(path: str | Path) -> int:
+    """A descriptor to read the file ``path``, which the owner of its folder must have put there.
+
+    Raises: OSError, also for a link, another user's file, and what is no regular file.
+    """
+    fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    found = os.fstat(fd)
+    owner, us = os.stat(os.path.dirname(path) or ".").st_uid, os.geteuid()
+    is_named_once = found.st_nlink == 1 or owner == us  # a hard link leads to a file of ours, too
+    if found.st_uid in (owner, us) and is_named_once and stat.S_ISREG(found.st_mode):
+        return fd
+    os.close(fd)
+    raise PermissionError(errno.EPERM, "It is another user's, or no file")
 
 
 def write_new(path: Path, data: bytes) -> None:

@@ -17,7 +17,7 @@ from dispatcher.core.events.monitor_events import VERSION, RunBegan, RunClosed
 from dispatcher.jobs import registry
 from dispatcher.model.errors import ConflictingOptions, FileUnusable, JournalUnusable, NoLogFiles
 from dispatcher.model.hostset import fold
-from dispatcher.model.paths import RunPaths
+from dispatcher.model.paths import RunPaths, beside, is_ours
 from dispatcher.output.files import journal
 from dispatcher.output.page import Told, run_page
 from dispatcher.output.terminal.notes import Notes
@@ -63,7 +63,7 @@ class ReportOptions(Options):
         "-o",
         metavar="FILE|-",
         help="Write the page to FILE.",
-        usual="report.html in the run's folder",
+        usual="report.html in the run's folder, or here if others may write there",
     )
     as_json: bool = json_option("the phases", ", and write a page only with -o")
 
@@ -86,7 +86,9 @@ def report(options: ReportOptions) -> int:
     if options.output == "-":
         sys.stdout.buffer.write(page.encode())  # as it says of itself, in any locale
         return 0
-    path = options.output or str(paths.folder / "report.html")
+    path = options.output or "report.html"
+    if options.output is None and is_ours(paths.folder):
+        path = str(paths.folder / path)
     named_files.write(path, path, page)
     say(f"note: wrote {path}")
     if not options.as_json:
@@ -201,7 +203,7 @@ def _tails(paths: RunPaths, closed: RunClosed | None) -> list[tuple[str, list[st
 
 def _tail(path: Path) -> list[str]:
     try:
-        with open(path, "rb") as file:
+        with open(beside(path), "rb") as file:
             file.seek(max(0, file.seek(0, os.SEEK_END) - MOST_TAIL))
             data = file.read(MOST_TAIL)
     except OSError:
@@ -213,7 +215,8 @@ def _tail(path: Path) -> list[str]:
 def _plan(paths: RunPaths) -> tuple[str, list[tuple[str, str]]]:
     """The command and what else was set, as plan.json has them, secrets hidden once more."""
     try:
-        plan = _object(named_files.read(str(paths.plan), str(paths.plan), MOST_PLAN))
+        with open(beside(paths.plan), "rb") as file:
+            plan = _object(file.read(MOST_PLAN))
         ranks, nodes = plan.get("ranks") or [], plan.get("nodes") or []
         command = (
             shlex.join(redacted_words([str(word) for word in ranks[0]["argv"]])) if ranks else ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +56,33 @@ def test_another_page_or_none(run: Path, capsys: pytest.CaptureFixture[str]) -> 
     out, err = capsys.readouterr()
     assert (out, err) == (page.read_text(), "")
     assert sorted(path.name for path in run.iterdir()) == before
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may give files to others")
+def test_a_run_of_another_user(
+    run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A planted link chose the file that was written over, and one that the page showed."""
+    ours, key, here = run.parent / "authorized_keys", run.parent / "key", run.parent / "here"
+    ours.write_text("ours\n")
+    key.write_text("PRIVATE KEY\n")
+    here.mkdir()
+    (run / "report.html").symlink_to(ours)
+    failed = run / "restart-1" / "rank-00001.err"
+    for plant in (Path.symlink_to, Path.hardlink_to):
+        failed.unlink()
+        plant(failed, key)
+        for path in (run, run / "restart-1"):
+            os.chown(path, 1, 1)
+        monkeypatch.chdir(here)
+        assert cli.main(["report", str(run)]) == 0
+        assert "note: wrote report.html\n" in capsys.readouterr().err
+        page = (here / "report.html").read_text()
+        assert "n2" in page
+        assert "PRIVATE" not in page
+    assert ours.read_text() == "ours\n"
+    assert cli.main(["report", str(run), "-o", str(run / "report.html")]) == 2
+    assert ours.read_text() == "ours\n"
 
 
 def test_phases_are_printed(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
