@@ -35,7 +35,7 @@ OVERHEAD = 256
 MOST_LINES = 1000
 #: events that sinks of output, a screen and files, act on: in their place among the bytes
 DIVIDERS = OutputEnded, RanksPlaced
-#: seconds after which a wait that ends late was a pause of ours
+#: a wait that ends so many seconds late: dispatch itself was stopped
 PAUSE = 0.2
 
 
@@ -121,8 +121,8 @@ class BufferedSink(Sink):
         self._raise()
 
     def _waits_for_sink(self, cost: int) -> bool:
-        """Wait for a sink that is slow; False when it stands still, or there is a gap already."""
-        self._moved = time.monotonic()  # what was before we looked does not count
+        """Wait for a slow sink; False when it does nothing, or there is a gap already."""
+        self._moved = time.monotonic()  # from now on: earlier time does not count
         while self._gap is None and self._size + cost > self._limit:
             seen, self._seen = self._seen, self._pace()
             if self._seen != seen:
@@ -146,7 +146,7 @@ class BufferedSink(Sink):
         if self._error is not None:
             raise self._error
 
-    # -- on the thread of its own ---------------------------------------------------------
+    # -- on its own thread --------------------------------------------------------------
 
     def _run(self) -> None:
         try:
@@ -230,7 +230,7 @@ def parse_ranks(text: str, flag: str, size: int | None = None) -> Ranks:
 
 
 class Filtered(Sink):
-    """``sink``, which gets only what ``wanted(rank, stream)`` says of output and its ends."""
+    """``sink``, which gets output and its ends only where ``wanted(rank, stream)``."""
 
     def __init__(self, sink: Sink, wanted: Callable[[int, int], bool]) -> None:
         self._sink = sink

@@ -63,13 +63,13 @@ fill: var(--ink) } svg .dim { fill: var(--dim) } .grid { stroke: var(--line) }
 .frame { fill: none; stroke: var(--line) } .row { fill: transparent }
 .row:hover { fill: #8886 } .heat { shape-rendering: crispEdges } summary { cursor: pointer }
 """
-#: colours of what hosts did; told apart by people who see few colours
+#: colours of a host's phases; people who see few colours can tell them apart
 _PHASES = {
     "connect": "#4477aa", "boot": "#66ccee", "check": "#ccbb44", "wait for others": "#bbbbbb",
     "spawn": "#ee8866", "ranks": "#44aa88",
 }  # fmt: skip
 _LEFT, _WIDTH, _ROW = 170, 1000, 14  # units of a picture
-#: notes that are told, hosts whose bars say what they are
+#: notes that are shown; hosts up to which bars have titles
 MOST_NOTES, MOST_TITLED = 200, 128
 #: colours of a heat map, from little to much: viridis, in order in grey and for all eyes
 _HEAT = (
@@ -81,10 +81,10 @@ _SGR = re.compile(r"\x1b\[[0-9;:]{0,64}m")
 
 @dataclass(frozen=True)
 class Told:
-    """What a page says beside the history of its run.
+    """The text of a page beside the history of its run.
 
     state: how it ended, in a few words. ok: whether well; None: not yet. verdict: its lines.
-    notes: (seconds, line). tails: (whose, lines) of those who failed. command: as a shell has it.
+    notes: (seconds, line). tails: (title, lines) of failed ranks. command: as a shell has it.
     settings: (what, value). version: of dispatch.
     """
 
@@ -168,7 +168,7 @@ def _facts(history: History) -> str:
 
 
 def _of_hosts(history: History) -> list[Span]:
-    """What hosts did: a transport's steps as one phase, ranks from the first to the last."""
+    """The phases of hosts: a transport's steps as one, ranks from the first to the last."""
     kept: dict[int, list[Span]] = {}
     for span in history.spans():
         if span.rank == LINK and span.name != "ranks":
@@ -249,7 +249,7 @@ def _picture(
 def _tries(
     history: History, rows: Mapping[int, int], scale: float, height: float, tall: int
 ) -> Iterator[str]:
-    """The attempts above the hosts, and who failed first, and which hosts were lost."""
+    """The attempts above the hosts, the first rank that failed, and the lost hosts."""
     for number, one in enumerate(history.tries, 1):
         until = history.seconds if one.until is None else one.until
         x, wide = _LEFT + one.since * scale, max(1.0, (until - one.since) * scale)
@@ -380,7 +380,7 @@ def heat_cells(rows: Sequence[Mapping[int, float]], columns: int, top: float) ->
             drawn.setdefault(level, []).append(f"M{x} {y}h{wide}")
             x += wide
     for level, parts in sorted(drawn.items()):
-        if level >= 0:  # else nothing is known of them
+        if level >= 0:  # below 0: unknown
             yield f"<path stroke='{_HEAT[level]}' d='{''.join(parts)}'/>"
 
 

@@ -23,13 +23,13 @@ from dispatcher.output.monitor.run_progress import CpuShares
 from dispatcher.output.text.verdict_text import headline
 from dispatcher.plan.job.placement import name as rank_name
 
-#: the node of what dispatch itself does; the rank of what is done to reach a host
+#: the node of dispatch itself; the rank of a host's link
 LAUNCHER = LINK = -1
 
 
 @dataclass(frozen=True)
 class Span:
-    """What took time, on a host or in one of its ranks; seconds since the run began."""
+    """A phase of a host or of one of its ranks; seconds since the run began."""
 
     node: int
     rank: int
@@ -93,7 +93,7 @@ FIGURES = {
     "GPU memory": "GiB used on its GPU",
     "silence": "seconds since it wrote anything",
 }
-#: what a scale ends with at least; a second or two without a line is no silence
+#: the least end of a scale; a second or two without a line is no silence
 _LEAST_TOP = {"CPU": 100.0, "GPU": 100.0, "silence": 10.0}
 #: rows and columns of a heat map at most, and the seconds of one before any are joined
 MOST_ROWS, MOST_COLUMNS, FINEST = 256, 120, 0.125
@@ -199,7 +199,7 @@ class Try:
     why: str = ""
 
     def hosts(self, now: float) -> list[tuple[int, float, float]]:
-        """(node, when its first rank began, when the last ended), ``now`` for what goes on."""
+        """(node, when its first rank began, when the last ended), ``now`` if it still runs."""
         found: dict[int, tuple[float, float]] = {}
         for life in self.ranks.values():
             since, until = found.get(life.node, (life.since, life.since))
@@ -230,7 +230,7 @@ class History(Sink):
         self.moments: list[Moment] = []
         self.seconds = 0.0
         self._spans: list[Span] = []
-        #: what is under way: (node, rank) -> (name, since)
+        #: open phases: (node, rank) -> (name, since)
         self._open: dict[tuple[int, int], tuple[str, float]] = {}
         self._places: dict[int, tuple[int, int]] = {}  # rank -> its node, and itself
         self._open_streams: dict[int, int] = {}
@@ -239,7 +239,7 @@ class History(Sink):
         self._seen: dict[int, tuple[float, float]] = {}
 
     def spans(self) -> list[Span]:
-        """All that took time, in order; what is under way ends with what is known."""
+        """All phases, in order; open ones end with the last event."""
         now = self.seconds
         still = [Span(*line, name, at, max(at, now)) for line, (name, at) in self._open.items()]
         return sorted([*self._spans, *still], key=lambda span: (span.since, span.until))
@@ -330,7 +330,7 @@ class History(Sink):
                 last.first = rank
 
     def _turn(self, line: tuple[int, int], name: str, now: float, **details: Any) -> None:
-        """What was under way on ``line`` is over; ``name`` begins."""
+        """The open phase of ``line`` is over; ``name`` begins."""
         self._end(line, now, **details)
         self._open[line] = (name, now)
 
@@ -340,7 +340,7 @@ class History(Sink):
             self._spans.append(Span(*line, name, since, max(since, now), details))
 
     def _over(self, now: float) -> None:
-        """The attempt is over; of ranks that nobody saw end, nothing is known from now on."""
+        """The attempt is over; its open ranks end now."""
         if self.tries and self.tries[-1].until is None:
             self.tries[-1].until = now
             for life in self.tries[-1].ranks.values():
@@ -393,7 +393,7 @@ class History(Sink):
 
 
 def _few(found: list[Outlier], count: int) -> Iterable[Outlier]:
-    """``found``, unless it is so many that ranks have different parts in the job."""
+    """``found``, unless so many that ranks have different parts in the job."""
     return found if len(found) <= count / 4 else ()
 
 

@@ -116,9 +116,9 @@ def describe(
     advise: Advise = no_advice,
     again: Sequence[str | None] | None = None,
 ) -> list[str]:
-    """The lines told at the end; [] when every command exited 0. Equal outcomes are folded.
+    """The lines at the end; [] when every command exited 0. Equal outcomes are folded.
 
-    advise: what our machine knows to do about a kind of failure, or ``exit code 127``.
+    advise: gives the remedy that our machine knows for a kind of failure, or ``exit code 127``.
     again: what -w calls each host, None where it cannot; as ``names`` by default.
     """
     bad = [
@@ -178,9 +178,9 @@ def summary(
     seconds: float,
     verb: str,
 ) -> list[str]:
-    """A line for the hosts that were served alike; [] when none was served.
+    """A line for each group of hosts with the same result; [] when none was served.
 
-    verb: ``sent`` or ``fetched``. Bytes are those of one host, if all that got any got as many.
+    verb: ``sent`` or ``fetched``. Bytes are per host, if all hosts got as many.
     """
     groups: dict[str, list[str]] = {}
     for name, outcome, one in zip(names, outcomes, copies, strict=True):
@@ -208,7 +208,7 @@ def summary(
 
 
 class Passthrough(Sink):
-    """Writes to ``fd``; on_broken: called once when nobody reads any more."""
+    """Writes to ``fd``; on_broken: called once, when the reader has gone."""
 
     def __init__(self, fd: int, on_broken: Callable[[], None]) -> None:
         self._fd: int | None = fd

@@ -54,7 +54,7 @@ class HostOutput(Sink):
             self.seconds[entry.event.node] = entry.t
 
     def block(self, node: int, stream: int) -> bytes:
-        """What the host wrote, and a line that says how much is missing, if any is."""
+        """The output of the host, and a line with the number of missing bytes, if any."""
         held = bytes(self._blocks.get((node, stream), b""))
         dropped = self._dropped.get((node, stream), 0)
         return held + (b"\n[%d bytes more]\n" % dropped if dropped else b"")
@@ -67,9 +67,9 @@ class HostOutput(Sink):
 def gathered(blocks: Mapping[str, bytes], *, label: bool = True, what: str = "") -> Iterator[bytes]:
     """Each different block once, below the folded names of its hosts; most hosts first.
 
-    Blocks are equal whose lines are shown alike: one may lack its last line end, or have drawn
+    Blocks are equal if their lines look the same: one may lack its last line end, or have drawn
     more of its progress. blocks: host name -> what it said. Hosts that said nothing are left out.
-    what: is said behind the names.
+    what: text behind the names.
     """
     for names, block in _by_size(blocks):
         yield headed(names, block, label=label, what=what)
@@ -100,14 +100,14 @@ def _counted(names: Sequence[str]) -> str:
 
 
 def differences(blocks: Mapping[str, bytes]) -> Iterator[bytes]:
-    """How the other blocks differ from that of most hosts, as unified diffs.
+    """How the other blocks differ from the most frequent one, as unified diffs.
 
-    That of a host that said nothing is one, too.
+    An empty block is one, too.
     """
     groups = _by_size(blocks, silent=True)
     if len(groups) < 2:
         return
-    import difflib  # for what few ask for
+    import difflib  # few ask for it
 
     largest, *others = groups
     before, largest_name = _text_lines(largest[1]), _counted(largest[0])
@@ -183,7 +183,7 @@ def record(
 
 
 def _kind(outcome: exec_events.Outcome) -> str:
-    """``exited``, ``timeout``, ``not started``: its class in words."""
+    """``exited``, ``timeout``, ``not started``: from its class."""
     if isinstance(outcome, exec_events.TimedOut):
         return "timeout"
     return type(outcome).__name__.replace("Not", "not ").lower()

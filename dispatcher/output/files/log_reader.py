@@ -75,7 +75,7 @@ class RotatedReader:
     def read(
         self, most: int | None = None, names: Names | None = None
     ) -> Iterator[tuple[int, bytes]]:
-        """What is new, ``most`` bytes: (bytes that were removed before, the bytes that follow).
+        """The new bytes, ``most`` of them: (bytes that were removed before, the bytes that follow).
 
         names: as ``names_in`` gave them a moment ago, to look them up once for many files.
         Raises: OSError for a file that is there and cannot be read.
@@ -157,7 +157,7 @@ class RotatedReader:
 
 
 def _count(file: BinaryIO) -> int | None:
-    """What the mark in ``file`` says; None if it is no mark."""
+    """The number in the mark that ``file`` is; None for another file."""
     match = _MARK.fullmatch(file.read(80))
     return None if match is None else int(match[1].replace(b",", b""))
 
@@ -165,7 +165,7 @@ def _count(file: BinaryIO) -> int | None:
 class RankLogReader:
     """The files of ``RankFiles`` in ``folder``: rank by rank, one attempt after the other.
 
-    A line that an attempt has begun is ended before the next one's, by a byte that is not counted.
+    An open line of an attempt is ended before the next attempt, by a byte that is not counted.
     taken: (rank, stream) -> bytes given so far, or passed over as removed.
     """
 
@@ -219,8 +219,7 @@ class RankLogReader:
 
 
 class _Head(NamedTuple):
-    """What stands before a line. key: None for a line that is passed over, as one whose own head
-    was removed with the pieces before it."""
+    """The fields before a line. key: None for a line to skip, whose head may have been removed."""
 
     when: bytes = b""
     key: Key | None = None
@@ -230,8 +229,8 @@ class _Head(NamedTuple):
 class MergedLogReader:
     """The lines of ``merged.log``, in the order in which they came.
 
-    until: where the beginning was removed (``--log-keep``) nobody can count from there; then
-    what came after this time (seconds since the epoch) is left to the live stream.
+    until: if the beginning was removed (``--log-keep``), bytes cannot be counted from it; then
+    lines after this time (seconds since the epoch) are left to the live stream.
     """
 
     def __init__(self, path: Path, only: int | None = None, until: float | None = None) -> None:

@@ -26,10 +26,10 @@ from dispatcher.output.text.lines import wiped
 from dispatcher.output.text.sanitize import sanitize, sanitize_text
 from dispatcher.plan.job.placement import place
 
-#: bytes kept of what a rank wrote last
+#: bytes kept of the last output of a rank
 LAST = 512
 
-#: the letters of proc(5) in words
+#: letter of proc(5) -> word
 STATES = {
     "R": "runs", "S": "sleeps", "D": "in disk wait", "T": "stopped", "t": "traced",
     "Z": "zombie", "I": "idle",
@@ -73,7 +73,7 @@ class Snapshot(Value):
 
     @staticmethod
     def of_plain(plain: Mapping[str, Any]) -> Snapshot:
-        """What ``plain`` gave, through JSON. Raises: ValueError for anything else."""
+        """The snapshot that ``plain`` encoded, after JSON. Raises: ValueError for anything else."""
         from dispatcher.core.events import codec  # which the run itself has no use for
 
         names = [field.name for field in dataclasses.fields(Row)]
@@ -97,7 +97,7 @@ class _Rank:
 
 
 class Table(Sink):
-    """hosts: node -> name. slow: tells of slow ranks, in words."""
+    """hosts: node -> name. slow: gives a line for each slow rank."""
 
     def __init__(
         self,
@@ -111,7 +111,7 @@ class Table(Sink):
         self._late: set[int] = set()
         self._clock = clock
         self._ranks: dict[int, _Rank] = {}
-        self._tails: dict[int, tuple[int, bytes]] = {}  # rank -> its last stream, and what it said
+        self._tails: dict[int, tuple[int, bytes]] = {}  # rank -> its last stream, and its text
         self._shares = CpuShares()
         self._lock = threading.Lock()
         self._progress = Progress(len(hosts), clock)
@@ -165,7 +165,7 @@ class Table(Sink):
         return self._progress.picture()
 
     def snapshot(self) -> Snapshot:
-        """The run as it stands now; from any thread."""
+        """The run now; from any thread."""
         picture = self._progress.picture()
         with self._lock:
             now = self._clock()

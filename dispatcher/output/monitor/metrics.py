@@ -1,8 +1,8 @@
 """The state of each rank as text for Prometheus: in a file, or at a local socket.
 
-A file is replaced at once and never half there, as node_exporter's textfile collector wants it; at
-a socket each caller gets an HTTP answer, and none is waited for. Nothing listens on a network port.
-Format: https://prometheus.io/docs/instrumenting/exposition_formats/
+A file is replaced at once and never half written, as node_exporter's textfile collector wants it;
+at a socket each caller gets an HTTP answer, and none is waited for. Nothing listens on a network
+port. Format: https://prometheus.io/docs/instrumenting/exposition_formats/
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from dispatcher.plan.job.placement import name
 #: callers that may wait at the socket; bytes of a call that are read
 MOST_CALLERS, MOST_CALL = 16, 4096
 
-#: name without its prefix, what it is, and the value of a rank, None for none
+#: name without its prefix, description, and the value of a rank or None
 _OF_RANKS: list[tuple[str, str, Callable[[Row], float | None]]] = [
     ("up", "1 while the rank runs", lambda row: float(row.alive)),
     ("cpu_percent", "share of one CPU, children included", lambda row: row.cpu),
@@ -115,7 +115,7 @@ class Metrics(Sink):
         replace_file(self._path, self._text().encode(), 0o644)
 
     def _answer(self, listener: socket.socket) -> None:
-        """Answer who has called; who takes nothing gets nothing."""
+        """Answer each caller; one that does not read gets nothing."""
         for _ in range(MOST_CALLERS):
             try:
                 caller, _ = listener.accept()
@@ -131,14 +131,14 @@ class Metrics(Sink):
 
 
 def _listen(path: Path) -> socket.socket:
-    """A listening socket, mode 0600. One that nobody answers at any more is replaced."""
+    """A listening socket, mode 0600. A socket without a process is replaced."""
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         with contextlib.suppress(FileNotFoundError):
             if path.is_socket() and not _answers(path):
                 path.unlink()
         listener.bind(str(path))
-        path.chmod(0o600)  # nobody can call before ``listen``
+        path.chmod(0o600)  # none can call before ``listen``
         listener.listen(MOST_CALLERS)
         listener.setblocking(False)
     except OSError:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from dispatcher.checks.nccl_log import Networks, NetworkUse
 
 NEEDLE = b"NCCL "
-#: bytes of a rank that are searched where nobody asked NCCL to speak; of an unfinished line
+#: bytes of a rank that are searched if NCCL_DEBUG is not set; of an unfinished line
 FIRST, MOST_LINE = 64 << 10, 4096
 #: seconds without news after which all, or some hosts only, have said what they use
 SETTLED, SILENT_LIMIT = 2.0, 15.0
@@ -31,10 +31,10 @@ SPEAKS = ("INFO", "TRACE")
 
 
 class NcclListener(Sink):
-    """settings: of each host, what its ranks are given. clock: seconds, monotonic.
+    """settings: of each host, the variables of its ranks. clock: seconds, monotonic.
 
     active: see ``Networks``.
-    tell: takes the event, once for what is odd; it comes back on the spine.
+    tell: takes the event, once for each finding; it comes back on the spine.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class NcclListener(Sink):
     def _begin(self) -> None:
         self._networks: Networks | None = None
         self._nodes: dict[int, int] = {}
-        self._looked: dict[int, int] = {}  # rank -> bytes, where nobody asked
+        self._looked: dict[int, int] = {}  # rank -> bytes, if NCCL_DEBUG is not set
         self._rests: dict[tuple[int, int], bytes] = {}
         self._news: float | None = None  # when the last of it came; None when it is judged
         self._all: bool | None = None  # whether every host has named its network; None: not known
@@ -96,7 +96,7 @@ class NcclListener(Sink):
         match entry.event:
             case RanksPlaced():  # also after a restart
                 self._begin()
-            case RankSpawned(node, rank):  # what it said first may have come before
+            case RankSpawned(node, rank):  # its first output may be here already
                 self._nodes[rank] = node
                 if self._networks is not None:
                     self._networks.place(rank, node)
@@ -121,11 +121,11 @@ class NcclListener(Sink):
         return False
 
     def networks(self) -> Mapping[int, NetworkUse]:
-        """Host -> what NCCL said it uses there."""
+        """Host -> the network that NCCL uses."""
         return {} if self._networks is None else self._networks.hosts()
 
     def lines(self, hosts: Sequence[str]) -> list[str]:
-        """What is odd, for the verdict. hosts: number -> name."""
+        """The findings, for the verdict. hosts: number -> name."""
         differing = [] if self._networks is None else self._networks.differing()
         found = []
         for one in differing:
@@ -135,6 +135,6 @@ class NcclListener(Sink):
 
 
 def network_text(event: NetworksDiffer, hosts: Sequence[str]) -> tuple[str, str]:
-    """What is odd about which hosts, and what to type to find out more. hosts: number -> name."""
+    """A finding with its hosts, and a command that shows more. hosts: number -> name."""
     where = fold(hosts[node] for node in event.nodes)
     return f"NCCL: {where} {sanitize_text(event.what)}", f"dispatch check --nccl -H {quote(where)}"

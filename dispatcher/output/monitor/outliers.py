@@ -56,7 +56,7 @@ def outliers(
     """The ranks that are away from the median, the farthest first; [] for fewer than ``fewest``.
 
     share: of the median, that they are away at least; least: the same as a figure; sigmas: the
-    same in standard deviations of all, as the median distance tells them.
+    same in standard deviations, estimated by the median distance.
     """
     if len(figures) < fewest:
         return []
@@ -78,10 +78,10 @@ MOST_APART = 0.25
 
 
 class OutlierRounds:
-    """Rounds of figures of one kind: for how many of its own in a row each rank has been apart."""
+    """Rounds of figures of one kind: how many times in a row each rank has been apart."""
 
     def __init__(self) -> None:
-        self._machine: dict[int, int] = {}  # rank -> so many, below 0 for less than usual
+        self._machine: dict[int, int] = {}  # rank -> times, below 0 for less than usual
 
     def round(self, figures: Mapping[int, float]) -> list[Outlier]:
         """The ranks that are apart after this round; ``figures``: rank -> % in it."""
@@ -188,7 +188,7 @@ def outlier_text(event: RanksApart, hosts: Sequence[str]) -> str:
 WINDOW, LEAST_STEPS, RATIO = 20, 5, 1.5
 #: paces this near to the median (as a share of it) are the same
 LOCKSTEP = 0.1
-#: ranks that can be compared; slow ones that are told
+#: ranks that can be compared; slow ranks that are reported
 FEWEST_STEPPING, MOST_TOLD = 3, 3
 #: seconds for which an answer is good enough; bytes of a line that are looked at
 FRESH, MOST_LINE = 1.0, 4096
@@ -208,7 +208,7 @@ class Steps:
         self._ranks: dict[int, _Rank] = {}
 
     def step(self, rank: int, when: float, took: float | None = None) -> None:
-        """``rank`` has written its line at ``when``; took: the seconds that stand in it."""
+        """``rank`` has written its line at ``when``; took: the seconds in its text."""
         known = self._ranks.setdefault(rank, _Rank())
         known.lines += 1
         known.came.append(when)
@@ -216,7 +216,7 @@ class Steps:
             known.took.append(took)
 
     def slow(self) -> list[Outlier]:
-        """The slow ranks and their seconds a step, the slowest first; [] if none can be told."""
+        """The slow ranks and their seconds a step, the slowest first; [] if unknown."""
         measured = {
             rank: median(r.took) for rank, r in self._ranks.items() if len(r.took) >= LEAST_STEPS
         }
@@ -233,7 +233,7 @@ class Steps:
         if any(abs(pace - usual) > LOCKSTEP * usual for pace in paces.values()):
             return paces
         late = self._lateness(known)
-        # who comes last sets the pace of all who wait; the others are done earlier by so much
+        # the last rank sets the pace of all that wait; the others are done earlier by that time
         last = max(late.values())
         return {rank: pace - last + late[rank] for rank, pace in paces.items()}
 

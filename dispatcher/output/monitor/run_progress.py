@@ -33,7 +33,7 @@ class CpuShares:
         for rank in sample.ranks:
             then, before = self._seen.get(rank.rank, (sample.at, 0.0))
             if sample.at > then:
-                # a tree may lose time that it had: of a child that nobody waited for
+                # a tree may lose the time of a child that was never waited for
                 used = max(0.0, rank.cpu - before)
                 self.of[rank.rank] = 100 * used / (sample.at - then)
             self._seen[rank.rank] = (sample.at, rank.cpu)
@@ -59,7 +59,7 @@ class Picture(Value):
 
     ranks: ``running``, ``done`` and ``failed`` -> count. silent: ranks that have been
     reported as stalled and said nothing since, and for how many seconds the report said.
-    idle: those of them that were seen to use no CPU.
+    idle: of these the ranks that use no CPU.
     """
 
     hosts: Mapping[int, int]
@@ -93,7 +93,7 @@ class Progress(Sink):
         self._silent: dict[int, float] = {}
         self._stopping: str | None = None
         self._shares = CpuShares()
-        #: what is shown while something else is done for the run: columns -> lines of a footer
+        #: footer of another task of the run, such as a copy: columns -> lines
         self.instead: Callable[[int], list[tuple[bytes, int]]] | None = None
 
     def output(self, rank: int, stream: int, data: bytes) -> None:
@@ -131,7 +131,7 @@ class Progress(Sink):
                 self._silent.pop(rank, None)
             case RanksStalled(ranks, seconds):
                 self._silent.update(dict.fromkeys(ranks, seconds))
-            case ev.RanksPlaced():  # also after a restart, with what there is then
+            case ev.RanksPlaced():  # also after a restart
                 self._stopping = None
                 self._ranks.clear()
                 self._counts.clear()
@@ -148,7 +148,7 @@ class Progress(Sink):
         self._counts[state] += 1
 
     def picture(self) -> Picture:
-        """The run as it stands now; from any thread."""
+        """The run now; from any thread."""
         with self._lock:
             now = self._clock()
             silent = tuple(sorted(self._silent))
@@ -178,7 +178,7 @@ class StallDetector(Sink):
         self._after = after
         self._tell = tell
         self._clock = clock
-        self._last: dict[int, float] = {}  # rank -> when it last wrote; reported ones are out
+        self._last: dict[int, float] = {}  # rank -> when it last wrote; without reported ranks
         self._running: set[int] = set()
 
     def output(self, rank: int, stream: int, data: bytes) -> None:
@@ -193,7 +193,7 @@ class StallDetector(Sink):
             case ev.RankExited(_, rank):
                 self._running.discard(rank)
                 self._last.pop(rank, None)
-            case ev.JobStopping() | ev.RanksPlaced():  # of a lost host nobody tells ranks' ends
+            case ev.JobStopping() | ev.RanksPlaced():  # ranks of a lost host have no end
                 self._running.clear()
                 self._last.clear()
 
@@ -220,7 +220,7 @@ def encode_picture(picture: Picture) -> dict[str, Any]:
 
 
 def decode_picture(plain: Any) -> Picture | None:
-    """The picture in ``plain``, None if there is none in it."""
+    """The picture that ``plain`` encodes, or None."""
     from dispatcher.core.events import codec  # which the run itself has no use for
 
     try:
@@ -230,7 +230,7 @@ def decode_picture(plain: Any) -> Picture | None:
 
 
 class RemoteProgress:
-    """The run of another process, for a footer: ``picture`` is the last one heard, aged.
+    """The run of another process, for a footer: ``picture`` is the last that came, aged.
 
     hosts: how many there are. clock: seconds, monotonic.
     """

@@ -19,13 +19,13 @@ from typing import Any
 
 from dispatcher.model.paths import keep_memory_ours
 
-#: seconds that whoever asks waits for a painter who may be stuck in a paused terminal
+#: seconds that a question waits for the painter, which may be stuck in a paused terminal
 ASK_LIMIT = 1.0
 _WIPE = b"\r\x1b[K"
 
 
 class TtyLock:
-    """Between those who ask, on any threads, the painter on its own, and who writes lines."""
+    """Between the threads that ask, the thread that paints, and the threads that write lines."""
 
     def __init__(self) -> None:
         self._state = threading.Condition()
@@ -33,7 +33,7 @@ class TtyLock:
         self._drawn = False
         self._writing = threading.Lock()
         self._prompt = b""
-        self.turn = threading.Lock()  # held by who asks
+        self.turn = threading.Lock()  # held while a question is open
 
     @contextlib.contextmanager
     def asking(self) -> Iterator[None]:
@@ -61,7 +61,7 @@ class TtyLock:
 
     @contextlib.contextmanager
     def lines(self) -> Iterator[tuple[bytes, bytes]]:
-        """What goes before and behind whole lines for the terminal that are written in here."""
+        """Text to write before and after whole lines in this context."""
         with self._writing:
             yield (_WIPE, self._prompt) if self._prompt else (b"", b"")
 
@@ -82,7 +82,7 @@ OURS = TtyLock()
 
 
 class Asking:
-    """Asks for what is not to be shown; ``close`` calls it off and makes the terminal echo again.
+    """Asks for a secret; ``close`` calls it off and makes the terminal echo again.
 
     From the first question on our memory cannot be dumped to a file, nor read by other processes of
     the user.
@@ -96,7 +96,7 @@ class Asking:
         self._wake: int | None = None
 
     def ask(self, prompt: str) -> str | None:
-        """What was typed, be it nothing; None where nobody is there, or it was called off."""
+        """The typed line, maybe empty; None without a terminal, or when called off."""
         try:
             fd = os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY | os.O_CLOEXEC)
         except OSError:

@@ -24,7 +24,7 @@ EVERY, FIRST = 0.25, 0.4
 #: rows that stay for the lines; columns and rows below which there is no footer
 ROWS_LEFT, LEAST = 4, 20
 
-#: a pause this long (s) means that dispatch was stopped (^Z): what stands above is the shell's
+#: a pause this long (s) means that dispatch was stopped (^Z): the lines above are the shell's
 STOPPED = 2.0
 
 
@@ -45,7 +45,7 @@ def typed(fd: int) -> int:
 class Terminal(Writer):
     """Like ``Writer``; ``streams`` are those that end in the terminal ``fd``.
 
-    size: gives (columns, rows). typed: see ``typed``. tty_lock: who else uses the terminal.
+    size: gives (columns, rows). typed: see ``typed``. tty_lock: against questions on the terminal.
     """
 
     def __init__(
@@ -120,8 +120,8 @@ class Terminal(Writer):
     ) -> None:
         """Put ``batch`` where the footer stands, and below it the footer; ``lines`` if it changes.
 
-        What is typed just now may be echoed before our bytes or after them: then a line of the
-        old footer stays, but none of the ranks' is taken away.
+        Keys typed just now may be echoed before our bytes or after them: then a line of the old
+        footer stays, but no line of a rank is taken away.
         """
         wipe = self._wipe()
         if lines is not None:
@@ -130,7 +130,7 @@ class Terminal(Writer):
         self._known = self._typed(self._fd)
 
     def _wipe(self) -> bytes:
-        """What takes the footer away; a terminal made narrower has wrapped its lines."""
+        """Bytes that take the footer away; a terminal made narrower has wrapped its lines."""
         if not self._drawn:
             return b""
         try:

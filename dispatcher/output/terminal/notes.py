@@ -50,8 +50,8 @@ class Notes(Sink):
         self._verbose = verbose
         self._error_of = error_of
         self._reached = reached
-        self._restart = ""  # the last, as it was told
-        self._unbound: set[frozenset[str]] = set()  # why ranks are not bound, as told of one host
+        self._restart = ""  # the last, in words
+        self._unbound: set[frozenset[str]] = set()  # reasons not to bind that one host gave
 
     def _say(self, line: str) -> None:
         self._tell(sanitize_text(line))  # hosts have a part in most of them

@@ -27,7 +27,7 @@ from dispatcher.output.text.sanitize import sanitize_lines, sanitize_paragraph, 
 from dispatcher.plan.job.placement import name
 from dispatcher.remote.protocol.frames import STDERR, STDOUT
 
-#: SGR foreground colours that can be told apart on dark and light backgrounds
+#: SGR foreground colours that differ on dark and light backgrounds
 COLOURS = (36, 33, 32, 35, 34, 96, 93, 92, 95, 94)
 
 #: seconds until an unfinished line is shown where a person looks on, and between two looks at
@@ -98,7 +98,7 @@ class Screen(Sink):
         self._lines: dict[tuple[int, int], LineAssembler] = {}
         self._bars: set[tuple[int, int]] = set()  # of these those that ever had a bar
         self._exact: dict[tuple[int, int], ExactLines] = {}
-        #: descriptor, by its first stream -> who has left a line open there
+        #: descriptor, by its first stream -> the rank with an open line
         self._open: dict[int, int] = {}
         self._prefixes: dict[tuple[int, int], bytes] = {}
         self._spill = Spill()
@@ -245,7 +245,7 @@ class Screen(Sink):
         return STDOUT if self._writer.together else stream
 
     def _end_line(self, stream: int) -> None:
-        """Something of others comes: end the line that somebody has left open."""
+        """End the open line, before another rank writes."""
         if self._open.pop(self._place(stream), None) is not None:
             self._writer.write(stream, b"\n")
 
@@ -380,7 +380,7 @@ class Writer:
             self._on_full()
 
     def refresh(self, now: float, live: Live) -> bool:
-        """Time for what is drawn below the lines; False if nothing ever is."""
+        """Draw below the lines if it is time; False if that never happens."""
         return False
 
     def close(self) -> None:
@@ -397,13 +397,13 @@ def same_file(one: int, other: int) -> bool:
 
 
 def widen(fd: int) -> None:
-    """Let a pipe hold more: its reader is woken less often. No pipe, or no leave: no harm."""
+    """Let a pipe hold more, so that its reader is woken less often; if it is a pipe and may be."""
     with contextlib.suppress(OSError):
         fcntl.fcntl(fd, fcntl.F_SETPIPE_SZ, PIPE_SIZE)
 
 
 def can_pause(fd: int) -> bool:
-    """Whether ``fd`` leads to somebody who may stop reading: a terminal, a pipe, a socket."""
+    """Whether the reader of ``fd`` may pause: a terminal, a pipe, a socket."""
     try:
         mode = os.fstat(fd).st_mode
     except OSError:

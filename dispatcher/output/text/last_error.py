@@ -101,7 +101,7 @@ def _bare(lines: Sequence[str]) -> Iterator[str]:
         yield line
 
 
-#: exceptions of those who only started what failed
+#: exceptions of a launcher whose child failed
 _WRAPPER = re.compile(
     r"\A(?:[\w.]*\.)?(?:ChildFailedError|CalledProcessError|ProcessExitedException|SystemExit)\b"
 )
@@ -184,7 +184,7 @@ _REMEDIES = [(re.compile(form), remedy) for form, remedy in _HINTS]
 
 
 def _hint(text: str, lines: Sequence[str]) -> str:
-    """The one remedy: for the text itself, or else for what stands above it of the same trouble."""
+    """The remedy for the text itself, or else for lines above it of the same trouble."""
     for form, remedy in _REMEDIES:
         if form.search(text):
             return remedy
@@ -199,7 +199,7 @@ MOST_TEXT, MOST_CAUSE, LONG = 240, 120, 160
 
 
 class Found:
-    """A line that may be it. rank: 2 of an end, 1 of what may go before one, 0 of an aftermath."""
+    """A line that may be it. rank: 2 of an end, 1 of a line before one, 0 of an aftermath."""
 
     def __init__(self, text: str, at: int, rank: int = 2, place: str = "", after: int = 0) -> None:
         self.text, self.at, self.rank, self.place = text, at, rank, place
@@ -240,7 +240,7 @@ _LATE = re.compile(
 _CAUSES = "The above exception was the direct cause of the following exception:"
 _DURING = "During handling of the above exception, another exception occurred:"
 
-#: what is written at the very end by those who have no say in it
+#: lines printed after the real error (tracebacks of C++, interpreter shutdown): skip them
 AFTERMATH = re.compile(
     r"""\A(?:frame\ \#|\#\d+\ |\ |\t|\*\*\*|Exception\ (?:raised\ from|ignored|in\ thread)|
           Traceback\ |[-=~^]{3,}|\w+Error:|\[?[EWI]\d{4}\ |\[[EWI]\d*\ |wandb:|Set\ TORCH|
@@ -325,7 +325,7 @@ def _python(lines: Sequence[str], head: int, found: list[Found]) -> Found | None
 
 
 def _message(lines: Sequence[str], at: int, match: re.Match[str]) -> tuple[str, int]:
-    """The exception of line ``at`` with what its message says in further lines, and its last."""
+    """The exception of line ``at`` with the further lines of its message, and the last one's number."""
     text = _BUILT_AT.sub(": ", lines[at].strip(), count=1)
     if "ChildFailedError" in match[1]:
         return _child(lines, at, text)
@@ -370,12 +370,12 @@ def _nccl(lines: Sequence[str], at: int) -> tuple[str, int]:
     return told, at + (more.index(said) + 1 if said else 1)
 
 
-#: where a line of C++ stood on the machine that built it
+#: place of a line of C++ on the machine that built it
 _BUILT_AT = re.compile(r": \[\S+\.(?:cc|cpp|h):\d+\] ")
 
 
 def _child(lines: Sequence[str], at: int, text: str) -> tuple[str, int]:
-    """What torchrun says of the rank that it blames: the script and how that ended."""
+    """torchrun's words on the rank that it blames: the script and how that ended."""
     script = next((line for line in lines[at + 1 : at + 4] if line.endswith(" FAILED")), "FAILED")
     root = next((n for n, line in enumerate(lines[at:], at) if line.startswith("Root Cause")), at)
     said = [line.strip().partition(" : ") for line in lines[root : root + 8]]
@@ -461,7 +461,7 @@ def _native(lines: Sequence[str], at: int) -> Found:
     elif how.startswith("after "):
         text = line.partition(how.removeprefix("after "))[2]
         text, end = text.partition(" (pc ")[0].partition(" at pc ")[0].rstrip(":"), len(lines) - 1
-    if "Fatal error in" in text:  # MPICH puts in front who aborts, and how, which is told anyway
+    if "Fatal error in" in text:  # MPICH begins with the rank and the call, which the headline has
         text = text[text.index("Fatal error in") :].partition(", error stack:")[0]
     found = Found(text, at, after=end)
     found.is_native = True
@@ -470,7 +470,7 @@ def _native(lines: Sequence[str], at: int) -> Found:
     return found
 
 
-#: what a thread says that is still there when an exception ends the program: never why
+#: of a thread that still runs when an exception ends the program: never the reason
 _NO_REASON = "terminate called without an active exception"
 
 

@@ -31,7 +31,7 @@ _HALVES = re.compile(r"[\ud800-\udc7f\udd00-\udfff]")
 
 
 def sanitize_lines(block: bytes) -> bytes:
-    """``block``, any number of lines, with nothing in it that a terminal would obey but colour.
+    """``block``, any number of lines, without anything that a terminal would obey, except colour.
 
     A line that set a colour gets a reset at its end.
     """
@@ -60,7 +60,7 @@ def sanitize_pieces(pieces: Iterable[bytes]) -> Iterator[bytes]:
 
 
 def sanitize(line: bytes) -> bytes:
-    """``sanitize_lines`` for what must stay one line: its line ends are shown as well."""
+    """``sanitize_lines`` for text that must stay one line: its line ends are shown as well."""
     return sanitize_lines(line.replace(b"\n", b"\\x0a"))
 
 
@@ -75,7 +75,7 @@ def sanitize_paragraph(text: str) -> str:
 
 
 def character_edge(text: bytes, at: int) -> int:
-    """``at``, or up to three bytes less, so that no UTF-8 character is cut there."""
+    """``at``, or up to three bytes less, so that no UTF-8 character is cut."""
     for back in range(1, min(4, at + 1)):
         byte = text[at - back]
         if byte & 0xC0 == 0x80:

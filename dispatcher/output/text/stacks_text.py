@@ -25,7 +25,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from dispatcher.model.formats import Gathered
 
-#: groups that are told in words, and frames of the odd one
+#: groups in the verdict, and frames of an odd group
 MOST_GROUPS, MOST_FRAMES = 6, 8
 
 
@@ -86,10 +86,10 @@ def signals_line(signals: Sequence[Signal]) -> str:
 
 
 class Stacks(Sink):
-    """Files in ``folder`` (None: none) of each gathering; its number to ``answer``, and what it has
-    in words and for programs.
+    """Files in ``folder`` (None: none) of each gathering; its number to ``answer``, with its
+    lines, and its record for programs.
 
-    hosts: number -> name. warn: hears of a disk that refuses.
+    hosts: number -> name. warn: called if a file cannot be written.
     """
 
     def __init__(

@@ -36,10 +36,10 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from dispatcher.output.text.last_error import LastError
 
-#: kinds of errors that are told of ranks other than the cause
+#: kinds of errors of other ranks that are shown
 _MOST_KINDS = 6
 
-#: what differs between ranks that fail alike
+#: text that differs between ranks with the same failure
 NUMBER = r"0x[0-9a-fA-F]+|[0-9]+"
 
 #: signals that dispatch ends ranks by, the gentlest first; each may be followed by those behind it
@@ -81,7 +81,7 @@ def in_words(error: RankError) -> str:
 
 
 def behind(cause: RankError, errors: Sequence[RankError], homes: Mapping[int, str]) -> list[str]:
-    """The line on who failed for a reason of its own, where ``cause`` only tells of others."""
+    """The line on ranks that failed for their own reason, where ``cause`` only blames others."""
     own = next((one for one in errors if one.text and not one.is_echo), None)
     if own is None or not cause.is_echo:
         return []
@@ -101,7 +101,7 @@ def peers(
     nodes: Sequence[PlacedNode],
     addresses: Mapping[str, Collection[str]],
 ) -> list[str]:
-    """Lines on the hosts and ranks that ``error`` tells of. addresses: of each host by name."""
+    """Lines on the hosts and ranks in ``error``. addresses: of each host by name."""
     own = error.ranks[0]
     lines = []
     for address in dict.fromkeys(re.findall(_ADDRESS, error.text)):
@@ -174,7 +174,7 @@ def _others(verdict: Verdict, reported: Collection[int], errors: Sequence[RankEr
 
 
 def _ended_by_us(verdict: Verdict, reported: Collection[int]) -> list[str]:
-    """``dispatch then ended ranks 0-1,3 (SIGTERM)``, and who took that for an end of work."""
+    """``dispatch then ended ranks 0-1,3 (SIGTERM)``, and which exited 0 after it."""
     by_signal: dict[int, list[int]] = {}
     graceful: dict[int, list[int]] = {}
     for rank, sent in sorted(verdict.ended.items()):
@@ -207,7 +207,7 @@ def _step(signum: int) -> int:
 
 
 def _signal(status: int) -> int:
-    """What ended a rank of ``status``, a shell's word for it included; 0 if it was no signal."""
+    """The signal that ended a rank, also as a shell reports it (128 + n); 0 for none."""
     return max(0, -status if status < 0 else status - 128)
 
 
@@ -247,7 +247,7 @@ def interrupted(cause: verdicts.Interrupted) -> str:
 
 # -- what ranks wrote last ---------------------------------------------------------------
 
-#: lines of a stream that are told, and bytes of each
+#: lines of a stream that are shown, and bytes of each
 N_LINES = 20
 LINE_BYTES = 512
 #: lines of a stream that are looked at
@@ -260,7 +260,7 @@ KEPT, LEAST_KEPT, TOTAL = 32 << 10, 8 << 10, 512 << 20
 _FRAME = rb" *(?:frame #\d+: |#\d+ 0x|#\d+: )"
 #: characters of it that are looked for; a message may go on in a form of our own
 _PART = 40
-#: so many frames one below the other are told as one line
+#: more frames in a row are shown as one line
 _MANY_FRAMES = 3
 
 
