@@ -325,7 +325,7 @@ def _python(lines: Sequence[str], head: int, found: list[Found]) -> Found | None
 
 
 def _message(lines: Sequence[str], at: int, match: re.Match[str]) -> tuple[str, int]:
-    """The exception of line ``at`` with the further lines of its message, and the last one's number."""
+    """The exception of line ``at`` with the lines of its message, and the number of the last."""
     text = _BUILT_AT.sub(": ", lines[at].strip(), count=1)
     if "ChildFailedError" in match[1]:
         return _child(lines, at, text)
