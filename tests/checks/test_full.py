@@ -9,11 +9,11 @@ from cases import cases
 from hypothesis import given
 from hypothesis import strategies as st
 
-from checks.samples import HUNG, KERNEL, MISSING, MOUNTS, call, files, host, kernel, said
+from checks.samples import HUNG, KERNEL, MISSING, call, host, kernel, said
+from checks.test_network import HDR, NDR, rdma_of
 from dispatcher.api.request import plan_job, request
-from dispatcher.checks import gpu, health, network, report, xid
-from dispatcher.checks import report as site
-from dispatcher.checks.check import CheckHost, Finding, Level, Reading, Seen, checked
+from dispatcher.checks import gpu, report, xid
+from dispatcher.checks.check import CheckHost, Level, Reading, Seen, checked
 from dispatcher.checks.report import make_report
 from dispatcher.cli.run.preflight import Decision
 from dispatcher.model.errors import UsageError
@@ -67,34 +67,20 @@ UNKNOWN = "[Unknown Error]"
         (gpu.inventory, smi_host(), OK, ""),
         (gpu.inventory, old_driver(), OK, ""),
         (gpu.inventory, BARE, OK, "no GPU"),
-        (gpu.inventory, smi_ended(MISSING), INCOMPLETE, "not installed"),
-        (gpu.inventory, smi_ended(HUNG), CRITICAL, "nvidia-smi hangs"),
         (gpu.inventory, smi_ended(said(b"0, GPU-1, 0000")), INCOMPLETE, "3 fields instead of 2"),
         (gpu.ecc, smi_host(), OK, ""),
-        (gpu.ecc, smi_host(errors="2"), CRITICAL, "gpu 7: 2 uncorrected"),
-        (gpu.ecc, smi_host(ecc="Disabled", pending="Disabled"), WARN, "gpu 7: ECC is off"),
-        (gpu.ecc, smi_host(pending="Disabled"), WARN, "will be Disabled"),
         (gpu.ecc, smi_host(errors="[N/A]", ecc="[N/A]", pending="[N/A]"), OK, ""),
         (gpu.ecc, smi_host(errors=UNKNOWN), INCOMPLETE, "Unknown Error"),
         (gpu.clocks, smi_host(), OK, ""),
         (gpu.clocks, smi_host(reasons="0x0000000000000004"), OK, ""),
         (gpu.clocks, smi_host(reasons="0x0000000000000048"), CRITICAL, "hardware slowdown, hardw"),
-        (gpu.clocks, smi_host(reasons="0x0000000000000020"), WARN, "software thermal"),
-        (gpu.clocks, smi_host(heat="88"), WARN, "gpu 7: 88 °C"),
         (gpu.clocks, old_driver(), OK, ""),
-        (gpu.power, smi_host(watt="500.00"), WARN, "gpu 7: limited to 500 W, others to 700 W"),
         (gpu.power, smi_host(watt="630.00"), OK, ""),  # nine tenths of the others'
         (gpu.power, smi_host(watt="629.00"), WARN, "gpu 7: limited to 629 W"),
-        (gpu.power, smi_host(watt="[N/A]"), OK, ""),
-        (gpu.pcie, smi_host(width="8"), CRITICAL, "gpu 7: PCIe x8 of x16"),
         (gpu.used, smi_host(), OK, ""),
-        (gpu.used, smi_host(used="70123"), CRITICAL, "gpu 7: 70123 MiB in use"),
         (gpu.fabric, smi_host(), OK, ""),
         (gpu.fabric, smi_host(fabric="In Progress", status="N/A"), CRITICAL, "In Progress"),
-        (gpu.fabric, smi_host(fabric="[N/A]", status="[N/A]"), OK, ""),
         (gpu.remapped, host(smi_remap=said(b"GPU-1, 0, 0, No, No\nGPU-2, 3, 0, No, No\n")), OK, ""),
-        (gpu.remapped, host(smi_remap=said(b"GPU-1, 0, 1, Yes, No\n")), CRITICAL, "a row waits"),
-        (gpu.remapped, host(smi_remap=said(b"GPU-1, 9, 9, No, Yes\n")), CRITICAL, "no spare rows"),
         (gpu.remapped, host(smi_remap=said(b"GPU-1, 0, 0")), INCOMPLETE, "3 fields instead of 5"),
         (gpu.remapped, host(smi_remap=said(b"GPU-1, 0, 0, [Unknown Error], No")), INCOMPLETE, "U"),
         (gpu.remapped, host(smi_remap=HUNG), CRITICAL, "nvidia-smi hangs"),
@@ -235,72 +221,10 @@ def test_a_bad_table_names_its_line(line: str) -> None:
         xid.parse_table(f"79 warn\n{line}\n", "t")
 
 
-def rdma(*ports: tuple[str, str, str, str]) -> Reading:
-    """(device, state, physical state, rate) of InfiniBand ports."""
-    found = {}
-    for device, state, physical, rate in ports:
-        place = f"/sys/class/infiniband/{device}/ports/1/"
-        texts = {"state": state, "phys_state": physical, "rate": rate, "link_layer": "InfiniBand"}
-        found.update({place + name: (text + "\n").encode() for name, text in texts.items()})
-    return files(found)
-
-
-NDR = ("4: ACTIVE", "5: LinkUp", "400 Gb/sec (4X NDR)")
-
-
-def counted(before: dict[str, str], after: dict[str, str]) -> Seen:
-    place = "/sys/class/infiniband/mlx5_0/ports/1/counters/"
-    first, second = (
-        files({place + name: text.encode() for name, text in one.items()})
-        for one in (before, after)
-    )
-    return replace(host(ib_counters=first), later={"ib counters": second})
-
-
-@cases(
-    ("check", "seen", "level", "words"),
-    [
-        (network.ports, host(rdma=rdma(("mlx5_0", *NDR), ("mlx5_1", *NDR))), OK, ""),
-        (network.ports, host(rdma=rdma(("mlx5_0", "1: DOWN", "3: Disabled", "10 Gb/sec"))), OK, ""),
-        (network.ports, host(rdma=rdma(("mlx5_0", "2: INIT", "5: LinkUp", "200 Gb/sec (4X HDR)"))),
-         CRITICAL, "mlx5_0:1: the link is up, but not ACTIVE"),
-        (network.ports, host(rdma=rdma()), INCOMPLETE, "could not be read"),
-        (network.ports, host(rdma=HUNG), INCOMPLETE, "no answer"),
-        (network.counters, counted({"link_downed": "3\n"}, {"link_downed": "3\n"}), OK, ""),
-        (network.counters, counted({"link_downed": "3\n"}, {"link_downed": "4\n"}), CRITICAL,
-         "link_downed mlx5_0:1 +1"),
-        (network.counters, counted({"symbol_error": "0"}, {"symbol_error": "9"}), WARN,
-         "symbol_error mlx5_0:1 +9"),
-        (network.counters, counted({"port_xmit_data": "0"}, {"port_xmit_data": "9"}), OK, ""),
-        (network.counters, counted({"link_downed": "?"}, {"link_downed": "?"}), INCOMPLETE, "'?'"),
-        (network.counters, host(ib_counters=files({})), INCOMPLETE, "not read"),
-        (network.manager, host(), OK, "no NVSwitch"),
-    ],
-)  # fmt: skip
-def test_fabric(check: CheckHost, seen: Seen, level: Level, words: str) -> None:
-    found = checked(check, seen)
-    assert (found.level, words in found.text) == (level, True), found
-
-
-@cases(
-    ("reading", "level"),
-    [
-        (said(b"active\n"), OK),
-        (said(b"inactive\n", 3), CRITICAL),
-        (said(b"failed\n", 3), CRITICAL),
-        (HUNG, CRITICAL),
-        (MISSING, INCOMPLETE),
-    ],
-)
-def test_the_manager_of_nvswitches(reading: Reading, level: Level) -> None:
-    seen = host(kernel=kernel(dev=b"nvidia0\nnvidia-nvswitch0"), fabric_manager=reading)
-    assert checked(network.manager, seen).level == level
-
-
 def test_a_slower_port_than_elsewhere_is_found() -> None:
-    slow = ("4: ACTIVE", "5: LinkUp", "200 Gb/sec (2X NDR)")
-    hosts = {name: host(name, rdma=rdma(("mlx5_0", *NDR))) for name in ("a", "b", "c")}
-    hosts["b"] = host("b", rdma=rdma(("mlx5_0", *slow)))
+    rates = {"a": NDR, "b": HDR, "c": NDR}
+    ports = {name: ("m", "4: ACTIVE", "5: LinkUp", rates[name], "InfiniBand") for name in rates}
+    hosts = {name: host(name, rdma=rdma_of(port)) for name, port in ports.items()}
     check = next(c for c in report.full({}, site_checks=False) if c.name == "rdma")
     found = check.find(hosts)
     assert found["b"].text == "1 x IB 200 Gb/s here, 1 x IB 400 Gb/s elsewhere"
@@ -310,55 +234,6 @@ def test_a_slower_port_than_elsewhere_is_found() -> None:
     made = make_report([check], hosts, [*hosts, "gone"], {"gone": "lost"}, {})
     seen = Decision(plan, report=made).rdma
     assert seen == {"a": "1 x IB 400 Gb/s", "b": "1 x IB 200 Gb/s", "c": "1 x IB 400 Gb/s"}
-
-
-def mounted(text: bytes, others: int = 2) -> Finding:
-    hosts = {f"h{n}": host(f"h{n}") for n in range(others)}
-    return health.mounts({**hosts, "odd": host("odd", mounts=said(text))})["odd"]
-
-
-def test_mounts() -> None:
-    assert mounted(MOUNTS).level == OK
-    missing = mounted(MOUNTS.replace(b"/scratch lustre", b"/scratch ext4"))
-    assert (missing.level, missing.text) == (CRITICAL, "not mounted: /scratch (lustre)")
-    read_only = mounted(MOUNTS.replace(b"/home nfs4 rw", b"/home nfs4 ro"))
-    assert (read_only.level, "/home is mounted read-only" in read_only.text) == (WARN, True)
-    assert mounted(MOUNTS[:60]).level == CRITICAL
-    unread = health.mounts({"a": host("a", mounts=HUNG), "b": host("b")})
-    assert (unread["a"].level, unread["b"].level) == (INCOMPLETE, OK)
-    assert health.parse("a b c d") == []
-    assert health.parse(r"x /mnt/a\040b nfs rw 0 0")[0][1] == "/mnt/a b"
-
-
-@cases(
-    ("reading", "level", "words"),
-    [
-        (said(b'noise\n{"level": "OK"}\n'), OK, ""),
-        (said(b'{"level": "WARN", "text": "old firmware", "remedy": "flash"}'), WARN, "fw: old"),
-        (said(b'{"level": "CRITICAL", "text": "x"}', 2), CRITICAL, "fw: x"),
-        (said(b'{"level": "FINE"}'), INCOMPLETE, "unknown level"),
-        (said(b'{"level": "OK", "text": 3}'), INCOMPLETE, "is not a string"),
-        (said(b'{"level": "OK", '), INCOMPLETE, "could not be understood"),
-        (said(b"all is well"), INCOMPLETE, "no JSON line"),
-        (said(b"Traceback", 1), INCOMPLETE, "exit code 1: Traceback"),
-        (HUNG, INCOMPLETE, "no answer in time"),
-    ],
-)
-def test_site_checks(reading: Reading, level: Level, words: str) -> None:
-    good = said(b'{"level": "OK"}')
-    hosts = {
-        "a": host("a", **{"site/fw": good, "site/z": good}),
-        "b": host("b", **{"site/fw": reading, "site/z": good}),
-    }
-    found = site.site(hosts)
-    assert (found["b"].level, words in found["b"].text) == (level, True), found["b"]
-    assert found["a"].level == OK
-
-
-def test_a_site_check_that_one_host_has_not() -> None:
-    found = site.site({"a": host("a", **{"site/fw": said(b'{"level": "OK"}')}), "b": host("b")})
-    assert (found["a"].level, found["b"].level) == (OK, INCOMPLETE)
-    assert site.site({"a": host("a")})["a"].level == INCOMPLETE
 
 
 @cases("check", report.full({}, site_checks=True), ids=lambda check: check.name)

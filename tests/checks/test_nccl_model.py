@@ -111,11 +111,6 @@ def test_a_plugin_goes_first_unless_it_is_refused() -> None:
     assert predict(PORTS, NETDEVS, {"NCCL_NET": "Other"}).net == "Other"  # from elsewhere
 
 
-def test_the_line_is_nccl_s_own() -> None:
-    found = predict(PORTS, NETDEVS, {"NCCL_IB_HCA": "=mlx5_1", "NCCL_SOCKET_IFNAME": "=eno1"})
-    assert found.line() == "NET/IB : Using [0]mlx5_1:1/IB; OOB eno1:10.0.0.5"
-
-
 @given(st.text(alphabet="^=,:mlx5_01-", max_size=30), st.sampled_from(["mlx5_0", "mlx5_10"]))
 def test_any_filter_is_one_and_turns_round(text: str, name: str) -> None:
     found = parse_filter(text)
@@ -153,19 +148,13 @@ def test_numbers_that_switch_something_on(text: str, on: bool) -> None:
 @cases(
     ("settings", "line"),
     [
-        ({"NCCL_NET": "ib", "NCCL_IB_HCA": "=mlx5_1,mlx5_3"},
-         "NET/IB : Using [0]mlx5_1:1/IB [1]mlx5_3:1/IB; OOB ib0:10.2.0.5"),
         ({"NCCL_NET": "socket"},
          "NET/Socket : Using [0]ib0:10.2.0.5 [1]ib1:10.3.0.5; OOB ib0:10.2.0.5"),
         ({"NCCL_NET": "IB", "NCCL_IB_DISABLE": "1"}, "fails: NCCL_NET=IB but NCCL_IB_DISABLE=1"),
         ({"NCCL_NET": "IB", "NCCL_IB_HCA": "x"},
          "fails: NCCL_NET=IB but no port is ACTIVE and let pass"),
-        ({"NCCL_NET": "Efa"}, "NET/Efa : Using [0]ib0:10.2.0.5 [1]ib1:10.3.0.5; OOB ib0:10.2.0.5"),
         ({"NCCL_NET": "Efa", "NCCL_IB_DISABLE": "1"},
          "NET/Efa : Using [0]ib0:10.2.0.5 [1]ib1:10.3.0.5; OOB ib0:10.2.0.5"),
-        ({"NCCL_SOCKET_IFNAME": "xy"}, "fails: NCCL_SOCKET_IFNAME=xy: no socket interface found"),
-        ({"NCCL_IB_DISABLE": "0", "NCCL_IB_HCA": "=mlx5_0"},
-         "NET/IB : Using [0]mlx5_0:1/RoCE; OOB ib0:10.2.0.5"),
     ],
 )  # fmt: skip
 def test_what_nccl_will_say(settings: dict[str, str], line: str) -> None:

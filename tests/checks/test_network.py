@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from cases import cases
 from hypothesis import given
@@ -130,6 +131,20 @@ def test_ports(
     assert (found.level, found.text, found.value) == (level, text, value)
 
 
+@cases(
+    ("check", "seen", "level", "words"),
+    [
+        (network.ports, host(rdma=files({})), Level.INCOMPLETE, "could not be read"),
+        (network.ports, host(rdma=HUNG), Level.INCOMPLETE, "no answer"),
+        (network.counters, host(ib_counters=files({})), Level.INCOMPLETE, "not read"),
+        (network.manager, host(), Level.OK, "no NVSwitch"),
+    ],
+)
+def test_a_fabric_that_is_not_read(check: Any, seen: Seen, level: Level, words: str) -> None:
+    found = checked(check, seen)
+    assert (found.level, words in found.text) == (level, True), found
+
+
 def test_a_host_without_rdma_has_no_ports() -> None:
     assert network.ports(host(rdma=files({}), kernel=kernel(infiniband=None))).value == ""
     assert network.ports(host(rdma=files({}), kernel=kernel(infiniband=b""))).value == ""
@@ -163,6 +178,7 @@ def risen(**counts: tuple[int, int]) -> Seen:
             "port_rcv_errors mlx5_0:1 +2; out_of_sequence mlx5_0:1 +1",
         ),
         ({"link_downed": (9, 3)}, Level.OK, ""),  # it was reset
+        ({"link_downed": (3, 3), "port_xmit_data": (0, 9)}, Level.OK, ""),
     ],
 )
 def test_counters_that_rise(counts: dict[str, tuple[int, int]], level: Level, text: str) -> None:
@@ -174,6 +190,9 @@ def test_counters_that_rise(counts: dict[str, tuple[int, int]], level: Level, te
 def test_a_counter_that_was_not_there_before_has_not_risen() -> None:
     seen = risen(link_downed=(0, 7))
     assert network.counters(replace(seen, readings={"ib counters": files({})})).level == Level.OK
+    place = "/sys/class/infiniband/mlx5_0/ports/1/counters/link_downed"
+    odd = replace(seen, later={"ib counters": files({place: b"?"})})
+    assert "'?'" in checked(network.counters, odd).text
 
 
 @cases(

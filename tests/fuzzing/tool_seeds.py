@@ -6,10 +6,10 @@ from checks import samples
 from checks import test_full as full
 from checks import test_gpu as gpu
 from checks import test_nccl_model as nccl_model
-from checks.hardware import test_affinity as affinity
+from checks import test_network as network
 from checks.hardware import test_dcgm as dcgm
-from checks.hardware import test_gpudirect as gpudirect
 from checks.hardware import test_nvlink as nvlink
+from checks.hardware import test_topology as topology
 
 #: a seed is longer than what the fuzzer makes, and would be cut
 _MOST = 4000
@@ -24,7 +24,7 @@ NVIDIA_SMI = (
     "".join(nvlink.A6000).encode(),
     nvlink.HOPPER.format(1, 2).encode(),
     nvlink.BLACKWELL.format(1, 2).encode(),
-    *(text.encode()[:_MOST] for text in (affinity.THREE, affinity.EIGHT, affinity.OLD)),
+    *(text.encode()[:_MOST] for text in (topology.THREE, topology.EIGHT, topology.OLD)),
     *gpu.REFUSED,
 )
 
@@ -47,8 +47,8 @@ CHECKS = {
     "smi": NVIDIA_SMI[0],
     "dmesg": KERNEL_LOG[0],
     "dcgm": dcgm.four("Fail", dcgm.ECC).output,
-    "gpudirect": gpudirect.way(b"6.8.0-45-generic\n", gpudirect.OPEN).output,
-    "lspci": (gpudirect.PORT + gpudirect.ENDPOINT).encode(),
-    "rdma": full.rdma(("mlx5_0", *full.NDR), ("mlx5_1", *full.NDR)).output,
-    "ib counters": full.counted({"link_downed": "3\n"}, {}).readings["ib counters"].output,
+    "gpudirect": topology.way(b"6.8.0-45-generic\n", topology.OPEN).output,
+    "lspci": (topology.PORT + topology.ENDPOINT).encode(),
+    "rdma": network.rdma_of(("mlx5_0", "4: ACTIVE", "5: LinkUp", network.NDR, "InfiniBand")).output,
+    "ib counters": network.risen(link_downed=(3, 3)).readings["ib counters"].output,
 }
