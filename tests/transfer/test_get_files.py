@@ -357,20 +357,6 @@ def test_an_odd_name_is_a_name(tmp_path: Path) -> None:
     assert os.listdir(os.fsencode(tmp_path / "in" / "n1" / "a")) == [b"\n\x1b[2J\xff"]
 
 
-@cases("kind", [copy_frames.DATA, copy_frames.END])
-def test_nothing_comes_after_the_last_file(tmp_path: Path, kind: int) -> None:
-    group = Group(str(tmp_path / "n1"), (("/a", "a"),))
-    one = Receiving([group], limit=1 << 20, checksum=False, resume=True)
-    with contextlib.closing(one):
-        assert not one.offer(offered(file("a", 1)))
-        one.needs()
-        one.take(copy_frames.DATA, b"x")
-        one.take(copy_frames.END, hashlib.sha256(b"x").digest())
-        with pytest.raises(Malformed, match="more files than were asked for"):
-            one.take(kind, b"x")
-    assert (tmp_path / "n1" / "a").read_bytes() == b"x"
-
-
 def test_a_file_goes_on_where_it_stopped(tmp_path: Path) -> None:
     data = os.urandom(1 << 20)
     group = Group(str(tmp_path / "n1"), (("/a", "a"),))

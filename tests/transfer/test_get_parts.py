@@ -15,11 +15,9 @@ from cases import cases
 from transport.far_link import FarLink
 
 from dispatcher.bootstrap import payload
-from dispatcher.model.errors import CannotCopy
 from dispatcher.remote.protocol import copy_frames
 from dispatcher.remote.protocol.copy_frames import Entry
 from dispatcher.remote.protocol.packing import unpack
-from dispatcher.transfer import get_files
 from dispatcher.transfer.dest_dir import BadArchive
 from dispatcher.transfer.get_files import Fetching, Group, Receiving
 
@@ -183,22 +181,6 @@ def test_two_at_once_do_not_share_a_part(tmp_path: Path) -> None:
     assert os.listdir(tmp_path / "n1") == ["a"]
 
 
-def test_a_small_file_leaves_no_part(tmp_path: Path) -> None:
-    one = big(tmp_path, bytes(1000))
-    one.needs()
-    one.take(copy_frames.DATA, bytes(500))
-    one.close()
-    assert os.listdir(tmp_path / "n1") == []
-
-
-def test_why_a_host_could_not_go_on_is_told(tmp_path: Path) -> None:
-    one = big(tmp_path, b"x")
-    one.needs()
-    with pytest.raises(CannotCopy, match=r"changed \\xff"):
-        one.take(copy_frames.BROKEN, b"changed \xff" + b"x" * 999)
-    one.close()
-
-
 def archive(**members: bytes) -> bytes:
     out = io.BytesIO()
     with tarfile.open(fileobj=out, mode="w") as tar:
@@ -225,29 +207,6 @@ class TestWithoutPython:
         assert (tmp_path / "n1" / "a").read_bytes() == b"hello"
         one.unpack(0)  # there is nothing more
         assert one.copies[0] == told
-
-    def test_one_that_means_harm(self, tmp_path: Path) -> None:
-        one = fetching(tmp_path, "n1")
-        talk(one, payload.SHELL + archive(c=b"x"))
-        one.unpack(0)
-        told = one.copies[0]
-        assert told.hostile
-        assert "not asked for" in (told.error or "")
-        assert told.sent is None
-
-    def test_its_files_are_bounded(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(get_files, "_TAR_OVERHEAD", 10_000)
-        for size, why in (
-            (400, None),
-            (600, "more than 500 B (--max-size)"),
-            (30_000, "more than 500"),
-        ):
-            one = fetching(tmp_path, "n1", limit=500)
-            wire = talk(one, payload.SHELL + archive(a=bytes(size)))
-            assert wire.closed is (size == 30_000)
-            one.unpack(0)
-            error = one.copies[0].error
-            assert error is None if why is None else why in (error or "")
 
     def test_what_our_disk_refuses_is_told(self, tmp_path: Path) -> None:
         one = fetching(tmp_path, "n1")

@@ -44,13 +44,6 @@ class TestReader:
             putting.join(LIMIT)
             assert not putting.is_alive()
 
-    def test_what_follows_the_line_comes_before_what_comes_later(self) -> None:
-        reader = FrameReader(100)
-        for data in (b"S", b"\nta", b"r"):
-            reader.put(data)
-        assert reader.line(2) == b"S\n"
-        assert (reader.chunk(), reader.chunk()) == (b"ta", b"r")
-
     def test_the_end(self) -> None:
         reader = FrameReader(100)
         reader.put(b"P")
@@ -69,16 +62,6 @@ class TestReader:
             reader.put(HEADER.pack(0, VALUE, size))
             reader.put(b"b%d:" % (size - 4) + bytes(size - 4))
             with pytest.raises(Malformed, match="no dictionary" if fits else "a frame of 51 bytes"):
-                reader.value()
-
-    def test_a_head_may_name_all_hosts_below_it_and_no_more_is_a_value(self) -> None:
-        for value, fits in (([*range(9000)], True), ([[]] * 20_000, False)):
-            reader = FrameReader(64 << 10)
-            reader.put(copy_frames.message({"of": value}))
-            if fits:
-                assert reader.value() == {"of": value}
-                continue
-            with pytest.raises(Malformed, match="too many values"):
                 reader.value()
 
     def test_who_says_much_waits_until_it_is_read(self) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import time
 import unicodedata
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,7 +14,7 @@ from cases import cases
 from open_files import open_files
 
 from dispatcher.model.errors import CannotCopy, UsageError
-from dispatcher.remote.copy.disk import DEAD, STAGE_HERE
+from dispatcher.remote.copy.disk import STAGE_HERE
 from dispatcher.transfer import dest_dir
 from dispatcher.transfer.dest_dir import (
     MOST_DEPTH,
@@ -96,9 +95,6 @@ class TestPlace:
             place.parts("/".join(["a"] * (MOST_DEPTH + 1)))
         assert len(str(caught.value)) < 500
 
-    def test_it_is_ours_alone(self, tmp_path: Path, place: Place) -> None:
-        assert (tmp_path / "in" / "n1").stat().st_mode & 0o777 == 0o700
-
     def test_folders_are_entered_or_made(self, tmp_path: Path, place: Place) -> None:
         with pytest.raises(FileNotFoundError, match=f"{tmp_path}/in/n1/a'"):
             place.enter(["a", "x"])
@@ -114,24 +110,6 @@ class TestPlace:
         for name in ("file", "link"):
             with pytest.raises(NotADirectoryError, match=f"{inner}/{name}'"):
                 place.enter(["a", "x", name], make=True)
-
-    def test_what_stands_there(self, tmp_path: Path, place: Place) -> None:
-        folder = tmp_path / "in" / "n1"
-        (folder / "a").write_text("hello")
-        (folder / "b").symlink_to("a")
-        there = place.status(["a"])
-        assert there is not None
-        assert there.st_size == 5
-        link = place.status(["b"])
-        assert link is not None
-        assert link.st_mode & 0o170000 == 0o120000
-        assert place.status(["c"]) is None
-        assert place.status(["a", "x"]) is None
-        fd = place.read(["a"])
-        assert os.read(fd, 9) == b"hello"
-        os.close(fd)
-        with pytest.raises(OSError, match="symbolic link"):
-            place.read(["b"])
 
     def test_modes_and_times_of_folders_are_set_when_all_is_in_them(
         self, tmp_path: Path, place: Place
@@ -172,12 +150,6 @@ class TestPlace:
                 made(place, name.split("/"), kind if "/" in name else "folder")
         assert len(list(tmp_path.glob("*/*/log"))) == 3
 
-    def test_a_list_that_comes_back_to_a_folder(self, tmp_path: Path, place: Place) -> None:
-        """As bsdtar lists: all that a folder holds before what its folders hold."""
-        for name, kind in (("a", "folder"), ("a/x", "folder"), ("a/f", "file"), ("a/x/f", "file")):
-            made(place, name.split("/"), kind)
-        assert (tmp_path / "in" / "n1" / "a" / "x" / "f").is_file()
-
     def test_its_stage_goes_with_it(self, tmp_path: Path) -> None:
         folder = tmp_path / "n1"
         before = open_files()
@@ -196,13 +168,6 @@ class TestPlace:
         place.close()
         assert os.listdir(folder) == []
         assert open_files() <= before
-
-    def test_stages_of_the_dead_are_swept(self, tmp_path: Path) -> None:
-        (tmp_path / (STAGE_HERE + "1")).mkdir()
-        at = time.time() - DEAD - 30
-        os.utime(tmp_path / (STAGE_HERE + "1"), (at, at))
-        Place(str(tmp_path), {"a"}).close()
-        assert os.listdir(tmp_path) == []
 
     def test_a_link_takes_the_place_of_what_was_there(self, tmp_path: Path, place: Place) -> None:
         folder = tmp_path / "in" / "n1"
@@ -286,10 +251,6 @@ class TestPlace:
         for name in ("link", "second", "fifo"):
             assert place.part(name, make=True) is None
         assert mine.read_text() == "precious"
-
-    def test_a_link_to_what_cannot_be_written_down(self, place: Place) -> None:
-        with pytest.raises(BadArchive, match="a bad name"):
-            place.link(["a"], "\ud800")
 
     def test_a_few_of_those_left_out_are_named(self, place: Place) -> None:
         for number in range(9):

@@ -13,9 +13,7 @@ from transport.far_link import FarLink
 
 from dispatcher.bootstrap import payload
 from dispatcher.remote.protocol import copy_frames
-from dispatcher.remote.protocol.copy_frames import DATA, END, frames
 from dispatcher.remote.protocol.mux import HEADER, frame
-from dispatcher.remote.protocol.packing import unpack
 from dispatcher.transfer.host_copy import HostCopy
 from dispatcher.transfer.put_files import Sending
 from dispatcher.transfer.put_sources import Sources
@@ -124,26 +122,6 @@ class TestSending:
         sending.finish(node)
         return link.take_written()
 
-    def test_hosts_with_one_destination_have_one_order(self, tmp_path: Path) -> None:
-        (tmp_path / "f").write_text("hello")
-        here = (("/x/", (str(tmp_path / "f"),)),)
-        there = (("/y/", (str(tmp_path / "f"),)),)
-        sources = Sources(here, checksum=False)
-        sending = self.sending(sources, here, here, there, checksum=True, resume=False)
-        orders = [self.said(sending, node, payload.PYTHON + NEED_ALL + DONE) for node in range(3)]
-        assert orders[0] == orders[1]
-        assert orders[0] != orders[2]
-        for text, dest in zip(orders, ("/x/", "/x/", "/y/"), strict=True):
-            whole = text.removeprefix(payload.copy_payload())
-            (_, _, order), *files = frames(1 << 20).feed(whole)
-            value = unpack(order)
-            assert (value["checksum"], value["resume"]) == (True, False)
-            assert value["groups"] == [[dest, ["f"]]]
-            assert "below" not in value
-            assert [kind for _, kind, _ in files] == [DATA, END]
-        sending.close()
-        sources.close()
-
     def test_a_destination_of_each_rank_needs_python(self, tmp_path: Path) -> None:
         (tmp_path / "f").write_text("hello")
         group = ("/x/", (str(tmp_path / "f"),))
@@ -169,27 +147,6 @@ class TestSending:
             assert content.read() == (tmp_path / "f").read_bytes()
         assert tars[0] == tars[1]
         assert [copy.bytes for copy in sending.copies] == [100, len(tars[1])]
-        sources.close()
-
-    @cases(
-        ("report", "told"),
-        [
-            ({"sent": 1, "equal": 0, "bytes": 2, "found": 3}, HostCopy(True, 2, 2, 3, 1, 0)),
-            ({"sent": 1, "equal": 0, "bytes": 5}, HostCopy(True, 5, 5, 0, 1, 0)),
-            ({"sent": 0, "equal": 1}, HostCopy(True, 0, 0, 0, 0, 1)),
-            ({"sent": 0, "equal": 0}, HostCopy(True, 0, 0, 0, 0, 0)),
-        ],
-    )
-    def test_numbers_of_a_report_are_taken_as_far_as_something_was_offered(
-        self, tmp_path: Path, report: dict[str, Any], told: HostCopy
-    ) -> None:
-        (tmp_path / "f").write_text("hello")
-        group = ("/x/", (str(tmp_path / "f"),))
-        sources = Sources([group], checksum=False)
-        sending = self.sending(sources, (group,))
-        nothing = copy_frames.message({"need": b"\0", "start": "", "seen": ""})
-        self.said(sending, 0, payload.PYTHON + nothing + copy_frames.message(report))
-        assert sending.copies[0] == told
         sources.close()
 
     def test_how_far_it_is_can_be_seen_meanwhile(self, tmp_path: Path) -> None:

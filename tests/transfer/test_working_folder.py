@@ -2,27 +2,15 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import socket
-import threading
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
-from rig import wait_for
-from transport.far_link import FarLink
 
-from dispatcher.bootstrap import payload
 from dispatcher.model.errors import CannotCopy
-from dispatcher.remote.copy import disk
 from dispatcher.remote.copy.disk import DEEPEST
 from dispatcher.remote.protocol import copy_frames
-from dispatcher.remote.protocol.mux import frame
-from dispatcher.transfer import put_sources
-from dispatcher.transfer.host_copy import HostCopy
-from dispatcher.transfer.put_files import Sending
 from dispatcher.transfer.put_sources import SMALL
 from dispatcher.transfer.working_folder import MOST_RULES, WorkingFolder, listed
 
@@ -93,52 +81,6 @@ def test_rules_that_cannot_be_rules(tmp_path: Path) -> None:
     (tmp_path / ".gitignore").write_bytes(b"\n" * (MOST_RULES + 1))
     with pytest.raises(CannotCopy, match="more than 1 MiB of rules"):
         names(tmp_path)
-
-
-def test_who_waits_while_a_file_is_hashed_for_another(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """One host says that it has a large file of another time, and means nobody well."""
-    made(tmp_path, large="x" * (SMALL + 1), other="z", small="y")
-    folder = WorkingFolder(str(tmp_path), "/there")
-    begun, go, end = (threading.Event() for _ in range(3))
-    give = disk.give
-
-    def slow(path: str, size: int, *words: Any, **how: Any) -> Iterator[bytes]:
-        pieces = give(path, size, *words, **how)
-        if path.endswith("large") and not how:  # it is not sent
-            begun.set()
-            assert go.wait(60)
-            yield next(pieces)
-            assert end.wait(60)
-        yield from pieces
-
-    monkeypatch.setattr(put_sources, "give", slow)
-    copies, groups = [HostCopy() for _ in range(3)], tuple(folder.groups)
-    sending = Sending([(folder, groups)] * 3, checksum=False, resume=True, copies=copies)
-    known = hashlib.sha256(b"z").hexdigest()
-    wires = [FarLink() for _ in copies]
-    for node, answer in enumerate((
-        {"need": b"\1\0\0", "start": f"0 {SMALL + 1}", "seen": "0" * 64},
-        {"need": b"\0\0\1", "start": "", "seen": ""},
-        {"need": b"\0\1\0", "start": "1 1", "seen": known},
-    )):  # fmt: skip
-        sending.start(node, wires[node])
-        sending.take_output(node, payload.PYTHON + copy_frames.message(answer))
-        assert begun.wait(60)
-    try:
-        wait_for(lambda: frame(0, copy_frames.DATA, b"y") in wires[1].written)
-        before = sending.moved()[2]
-        go.set()
-        wait_for(lambda: sending.moved()[2] > before)
-    finally:
-        go.set()
-        end.set()
-    for node in range(3):
-        sending.finish(node)
-    assert bytes.fromhex(known) in wires[2].written
-    sending.close()
-    folder.close()
 
 
 def test_nothing_to_send(tmp_path: Path) -> None:

@@ -15,18 +15,16 @@ from pathlib import Path
 import pytest
 
 from dispatcher.remote.agent import agent_loop
-from dispatcher.remote.agent.agent_loop import BURST, LANE_LIMIT
+from dispatcher.remote.agent.agent_loop import LANE_LIMIT
 from dispatcher.remote.agent.node import DRAIN, EXIT_LIFELINE, EXIT_OK
 from dispatcher.remote.host import process
 from dispatcher.remote.pmi.pmix_upcalls import LOG_LIMIT
 from dispatcher.remote.protocol.frames import (
     CONTROL,
-    COUNT,
     HEADER,
     INPUT,
     OUTPUT,
     OUTPUT_LIMIT,
-    TAKEN,
     control,
     encode,
 )
@@ -258,23 +256,6 @@ class TestLanes:
         assert not held_back(played)
         assert not [fd for fd, _ in played.loop.poll.poll(0.0) if fd == played.loop.link_out]
 
-    def test_a_write_takes_all_control_and_a_bounded_part_of_the_output(
-        self, played: Played
-    ) -> None:
-        start(played)
-        output, beat = encode(OUTPUT, b"x" * 20_000, 0, 1), control("beat")
-        for _ in range(6):
-            played.loop.queue_output(output)
-        for _ in range(3):
-            played.loop.do_send("beat", {})
-        assert played.loop.next_burst() == beat * 3 + output * 4
-        assert played.loop.second_size == 2 * len(output)
-        assert played.loop.next_burst() == output * 2
-        assert (played.loop.second_size, played.loop.next_burst()) == (0, b"")
-        played.loop.queue_output(b"y" * BURST)
-        played.loop.queue_output(output)
-        assert played.loop.next_burst() == b"y" * BURST
-
     def test_a_link_that_nobody_reads_any_more_keeps_nothing(self, played: Played) -> None:
         start(played)
         played.nobody_listens()
@@ -285,15 +266,6 @@ class TestLanes:
         loop = played.loop
         assert (loop.sending, len(loop.first), len(loop.second), loop.second_size) == (b"", 0, 0, 0)
         assert not waits(played)
-
-    def test_credit_for_input_and_signs_of_life(self, played: Played) -> None:
-        start(played, heartbeat=5.0)
-        played.guarded()
-        played.loop.act([("taken", 70_000)])
-        played.hear()
-        assert [COUNT.unpack(f.body) for f in played.frames if f.kind == TAKEN] == [(70_000,)]
-        played.pass_time(5.0)
-        assert (len(played.all_of("beat")), played.guarded()) == (1, b"\n")
 
 
 class TestEnd:
@@ -372,24 +344,6 @@ class TestEnd:
         assert waits
         played._take()
         assert played.output == {(0, 1): data * 3}
-
-    def test_nobody_is_waited_for_longer_than_so(
-        self, played: Played, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        start(played)
-        fill(played)
-        played.order("odd")
-        monkeypatch.setattr(agent_loop, "monotonic", partial(pass_by, played))
-        waited: list[float] = []
-
-        def wait(_: object, written: list[int], __: object, seconds: float) -> None:
-            assert written == [played.loop.link_out]
-            waited.append(seconds)
-            played.now += seconds
-
-        monkeypatch.setattr(select, "select", wait)
-        played.loop.drain()
-        assert 1.0 < sum(waited) < 4.0
 
     def test_an_agent_that_was_never_prepared_has_nothing_to_tidy_up(self, played: Played) -> None:
         played.hang_up()

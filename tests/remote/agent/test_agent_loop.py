@@ -324,22 +324,6 @@ class TestEndings:
         hints = [report.get("hint") for report in played.all_of("exited")]
         assert hints == [None, "x" if examined else None, None]
 
-    def test_after_a_sweep_nothing_is_looked_into_until_the_next_attempt(
-        self, played: Played, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        asked: list[Any] = []
-        monkeypatch.setattr(failure_info, "examine", noting(asked, {}))
-        played.prepare()
-        played.start([b"a"])
-        played.found = {FIRST_PID}
-        played.order("sweep")
-        assert (asked, played.one("exited")["status"]) == ([], -KILL)
-        played.closes(0)
-        played.prepare()
-        played.start([b"a"])
-        played.exits(0, code=1)
-        assert [rank for rank, *_ in asked] == [0]
-
     def test_a_sweep_counts_what_the_ranks_have_left(self, played: Played, tmp_path: Path) -> None:
         (tmp_path / "mark").touch()
         played.prepare(watch=os.fsencode(tmp_path / "mark"))

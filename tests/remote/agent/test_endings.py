@@ -17,12 +17,21 @@ from rig import wait_for
 
 from dispatcher.bootstrap import payload as bootstrap
 from dispatcher.remote.agent.node import EXIT_LIFELINE
-from remote.agent.test_again import again
 from remote.driver import Agent
 
 STRAY = 'setsid sh -c "sleep 300 & exit 0" >/dev/null 2>&1; echo up; '
 STUBBORN = "trap '' TERM; while :; do sleep 0.05; done"
 STOPPED = "kill -STOP $$"
+
+
+def again(agent: Agent, attempt: int) -> None:
+    """Order a further attempt."""
+    fields = {
+        "run_id": "test", "node": 0, "attempt": attempt, "check": {}, "path": None, "cwd": b"/",
+        "reserve": None, "watch": None, "token": b"T" * 16, "heartbeat": 60.0, "lease": 60.0,
+        "lifeline_grace": 0.3, "credit": 1, "parts": {},
+    }  # fmt: skip
+    agent.order("prepare", **fields)
 
 
 def settle(agent: Agent, after: str = "exec sleep 300", **fields: object) -> int:

@@ -8,12 +8,10 @@ from __future__ import annotations
 import os
 import select
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -308,45 +306,3 @@ class TestPipe:
         assert sent == []
         GuardianPipe(os.getppid(), -1).leave()
         assert sent == [(os.getppid(), signal.SIGCONT)]
-
-
-@cases(
-    ("said", "ends", "heard"),
-    [
-        ([b"1 1 /f\n\n"], "", b"1 1 /f\n\n"),
-        ([b"1 1 /f\n", b"\n"], "", b"1 1 /f\n\n"),
-        ([b"1 1 /", b"f\n1", b" 1 /g\n"], "", b"1 1 /f\n1 1 /g\n"),
-        ([b"1 1 /f\n"], "pipe", b"1 1 /f\n"),
-        ([b"1 1 /f\n"], "link", b"1 1 /f\n"),
-        ([], "link", b""),
-        ([], "pipe", b""),
-    ],
-)
-def test_the_first_words(
-    said: list[bytes], ends: str, heard: bytes, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Two lines, or as much as is said before the agent or the link ends."""
-    pipe, agent = os.pipe()
-    link, launcher = socket.socketpair()
-    read = os.read
-    steps: list[Callable[[], object]] = [partial(os.write, agent, line) for line in said]
-    steps += {"pipe": [lambda: os.close(agent)], "link": [launcher.close]}.get(ends, [])
-
-    def say_more() -> None:
-        if steps:
-            steps.pop(0)()
-
-    def hear(fd: int, size: int) -> bytes:
-        data = read(fd, size)
-        say_more()
-        return data
-
-    say_more()
-    with monkeypatch.context() as patch:
-        patch.setattr(guardian, "os", Os(read=hear))
-        assert guardian._first_words(pipe, link.fileno()) == heard
-    for fd in (pipe, agent):
-        with suppress(OSError):
-            os.close(fd)
-    link.close()
-    launcher.close()

@@ -6,7 +6,6 @@ import os
 import signal
 import time
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -14,8 +13,6 @@ from rig import wait_for
 
 from dispatcher.bootstrap import payload
 from dispatcher.remote.agent.node import EXIT_LIFELINE
-from dispatcher.remote.protocol.frames import CONTROL, ENDED
-from dispatcher.remote.protocol.packing import unpack
 from remote.driver import Agent
 
 #: leaves a process behind that made its own session and has forgotten its parents
@@ -73,19 +70,6 @@ class TestNothingSurvives:
         assert agent.report("exited", rank=0)["status"] == -signal.SIGTERM
         assert agent.report("exited", rank=1)["status"] == -signal.SIGKILL
 
-    def test_pings_renew_the_lease(self, agent: Agent) -> None:
-        def has_more(than: int) -> bool:
-            return [r["type"] for r in agent.reports].count("beat") > than
-
-        agent.prepare(lease=6.0, heartbeat=0.7)
-        agent.start(["sleep", "300"])
-        for _ in range(10):  # which takes longer than the lease
-            beats = sum(r["type"] == "beat" for r in agent.reports)
-            agent.until(partial(has_more, beats))
-            agent.order("ping")
-        assert agent.found("exited") is None
-        agent.finish()
-
     def test_term_reaches_a_stopped_rank(self, agent: Agent) -> None:
         agent.prepare(lifeline_grace=200.0)  # which would be for nothing
         agent.start(["sh", "-c", "echo up; kill -STOP $$"])
@@ -110,14 +94,6 @@ class TestNothingSurvives:
         agent.until(lambda: agent.output)
         agent.process.send_signal(signal.SIGTERM)
         assert agent.process.wait(60) == EXIT_LIFELINE
-        assert agent.living() == []
-
-    def test_a_broken_order_ends_the_job(self, agent: Agent) -> None:
-        agent.prepare(lifeline_grace=0.2)
-        agent.start(["sleep", "300"])
-        agent.write(b"\xff" * 12)
-        assert "bad order" in agent.report("notice")["text"]
-        assert agent.exit() == EXIT_LIFELINE
         assert agent.living() == []
 
     def test_an_end_before_the_first_order_is_an_exit(self, agent: Agent) -> None:
@@ -156,56 +132,8 @@ class TestSignals:
         assert agent.status() == 3
         assert agent.text() == b"up\ngot\ngot\n"
 
-    def test_only_the_ranks_named(self, agent: Agent) -> None:
-        agent.prepare()
-        agent.start(["sleep", "300"], ["sleep", "300"])
-        agent.order("signal", ranks=[1], signum=int(signal.SIGKILL))
-        assert agent.status(1) == -signal.SIGKILL
-        assert agent.found("exited", rank=0) is None
-        agent.order("sweep")
-        assert agent.report("swept") == {"type": "swept", "killed": 0, "left": []}
-        assert agent.status(0) == -signal.SIGKILL
-
 
 class TestOutput:
-    def test_credit_holds_output_back_and_control_passes(
-        self, agent: Agent, tmp_path: Path
-    ) -> None:
-        size = 3 << 20
-        agent.prepare(credit=100_000)
-        agent.start(["sh", "-c", f"head -c {size} /dev/zero; echo done > {tmp_path}/done"])
-        agent.until(lambda: len(agent.output.get((0, 1), b"")) == 100_000)
-        agent.order("sweep_not_known")
-        agent.report("notice")  # control passes
-        assert len(agent.output[0, 1]) == 100_000
-        assert not (tmp_path / "done").exists()  # the rank is held in its own pipe
-        agent.order("credit", count=1 << 30)
-        assert len(agent.text()) == size
-        assert agent.status() == 0
-
-    def test_a_dead_rank_s_output_waits_for_credit(self, agent: Agent) -> None:
-        agent.prepare(credit=1000)
-        agent.start(["sh", "-c", "head -c 50000 /dev/zero"])
-        assert agent.status() == 0
-        end = time.monotonic() + 2.5  # longer than DRAIN
-        while time.monotonic() < end:
-            agent.hear(0.1)
-        assert agent.counts.keys() <= {(0, 2)}
-        assert agent.found("leaked") is None
-        agent.order("credit", count=1 << 20)
-        assert len(agent.text()) == 50_000
-
-    def test_a_leaked_pipe_is_cut_with_exact_counts(self, agent: Agent) -> None:
-        agent.prepare()
-        agent.start(["sh", "-c", "echo mine; echo bad >&2; sleep 300 & exit 5"])
-        assert agent.status() == 5
-        agent.report("leaked")
-        assert agent.text(0, 1) == b"mine\n"
-        assert agent.text(0, 2) == b"bad\n"
-        told = [unpack(f.body)["type"] if f.kind == CONTROL else f.kind for f in agent.frames]
-        assert told.index("exited") < told.index("leaked") < told.index(ENDED)
-        assert agent.finish()["killed"] == 1
-
     def test_a_stray_print_cannot_corrupt_frames(self, boot: Callable[..., Agent]) -> None:
         modules = payload.sources()
         modules["host.host_facts"] += STRAY

@@ -81,15 +81,6 @@ class TestOrders:
         ]
         assert node.state == RUNNING
 
-    def test_what_a_sweep_found_is_told_as_far_as_there_is_anything(self) -> None:
-        for last, fields in (
-            ((None, []), {}),
-            ((0, []), {"mark": 0}),
-            ((17, ["D nfs_wait"]), {"mark": 17, "stuck": ["D nfs_wait"]}),
-        ):
-            swept = ("send", "swept", {"killed": 2, "left": [9], **fields})
-            assert running(0).handle(("swept", 2, [9], *last), 0.0) == [swept]
-
     def test_credit_is_passed_on(self) -> None:
         for node in (Node(0.0), running(0)):
             assert node.handle(order("credit", count=77), 0.0) == [("credit", 77)]
@@ -97,26 +88,6 @@ class TestOrders:
     def test_why_a_rank_failed_is_told_with_its_exit(self) -> None:
         (told,) = running(3).handle(("exited", 3, 1, {"hint": "x"}), 0.0)
         assert told == ("send", "exited", {"rank": 3, "status": 1, "hint": "x"})
-
-    @cases("state", ["fresh", "prepared", "running"])
-    def test_which_orders_are_carried_out_when(self, state: str) -> None:
-        node = Node(0.0) if state == "fresh" else running(0)
-        if state == "prepared":
-            node = Node(0.0)
-            node.handle(("order", PREPARE), 0.0)
-        at_run = {
-            "spawn": "spawn", "sample": "sample", "mpi_look": "pmi", "pmix": "pmi",
-            "pmi_release": "pmi", "pmi_answer": "pmi", "pmi_who": "pmi",
-        }  # fmt: skip
-        carried_out = {"prepared": {"probe": "probe"}, "running": at_run}.get(state, {})
-        for kind in ("probe", *at_run):
-            (action,) = node.handle(order(kind, more=1), 0.0)
-            if kind in carried_out:
-                assert action == (carried_out[kind], {"type": kind, "more": 1})
-            else:
-                text = {"text": f"order {kind!r} ignored while {state}"}
-                assert action == ("send", "notice", text)
-        assert node.handle(order("sweep"), 0.0) == [("sweep",)]
 
     def test_before_any_order_only_the_lease_runs(self) -> None:
         node = Node(7.0)

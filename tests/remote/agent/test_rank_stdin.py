@@ -162,21 +162,6 @@ def test_who_comes_late_reads_from_the_first_byte_that_is_still_held() -> None:
         readers.close()
 
 
-def test_nobody_is_woken_who_has_nothing_to_write(two: Readers) -> None:
-    assert two.poll.poll(0) == []
-    two.feed(b"x")
-    assert two.poll.poll(0) == []  # both pipes have room, but there is nothing for them
-    assert _now(two.ends[0]) == _now(two.ends[1]) == b"x"
-    two.feed(b"x" * PIPE + b"y")
-    assert two.poll.poll(0) == []  # both are full
-    assert len(_now(two.ends[1])) == PIPE
-    assert [fd for fd, _ in two.poll.poll(0)] == [two.stdin.ends[1]]
-    two.turn()
-    assert _now(two.ends[1]) == b"y"
-    assert two.poll.poll(0) == []
-    assert two.closed == {}
-
-
 @cases("size", [PORTION - 1, PORTION, PORTION + 1])
 def test_credit_goes_back_in_portions(size: int) -> None:
     readers = Readers(0)

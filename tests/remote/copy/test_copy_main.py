@@ -249,25 +249,6 @@ def test_a_signal_ends_it_in_good_order(big: Path, tmp_path: Path, number: int) 
     assert os.listdir(tmp_path / "dest") == []
 
 
-def test_what_comes_damaged_is_told_and_goes(big: Path, tmp_path: Path) -> None:
-    put = Put(big, tmp_path / "dest")
-    order, *come = put.said()
-    *others, last, end = come
-    code, heard = put.spoken(order, *others, last[:-1] + bytes([last[-1] ^ 1]), end)
-    assert code == 1
-    assert heard[-1] == {"error": "0/big: came damaged, or changed while it was sent"}
-    assert os.listdir(tmp_path / "dest") == []
-
-
-def test_a_destination_that_is_no_folder_is_told(big: Path, tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    put = Put(big, tmp_path / "file")
-    order, *come = put.said()
-    code, heard = put.spoken(order, *come)
-    assert code == 1
-    assert heard[-1] == {"error": f"{tmp_path}/file/: not a folder"}
-
-
 def test_a_disk_that_takes_no_more_is_told_with_the_file(big: Path, tmp_path: Path) -> None:
     def full() -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (CHUNK, CHUNK))
@@ -288,12 +269,6 @@ def test_a_place_that_is_no_folder_is_told_by_its_name(big: Path, tmp_path: Path
     code, heard = put.spoken(*put.said())
     assert code == 1
     assert heard[0]["error"].startswith(f"{tmp_path}/big")
-
-
-@pytest.mark.parametrize("change", [{"list": {}}, {"list": {"paths": 7}}])
-def test_a_list_that_makes_no_sense(big: Path, tmp_path: Path, change: dict[str, Any]) -> None:
-    put = Put(big, tmp_path / "dest", **change)
-    assert put.spoken(*put.said()) == (1, [{"error": "a broken list"}])
 
 
 def test_an_inner_host_serves_those_below_it_and_then_reports(big: Path, tmp_path: Path) -> None:

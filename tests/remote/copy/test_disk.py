@@ -29,7 +29,6 @@ from dispatcher.remote.copy.disk import (
     give,
     locked,
     merge,
-    needs,
     open_part,
     rename,
     same_file,
@@ -108,13 +107,6 @@ class TestGive:
         assert b"".join(body for _, body in pieces) == data[start:]
         assert last == (END, sha(data))
 
-    def test_what_is_there_of_another_file_is_sent_again(self, tmp_path: Path) -> None:
-        data = os.urandom(2000)
-        (tmp_path / "f").write_bytes(data)
-        for start, seen in ((500, sha(b"else").hex()), (3000, sha(data).hex())):
-            come = given(tmp_path / "f", len(data), start, seen)
-            assert come == [(START, bytes(8)), (DATA, data), (END, sha(data))]
-
     @cases(("size", "listed"), [(9, 10), (0, 1)])
     def test_a_file_that_has_become_smaller(self, tmp_path: Path, size: int, listed: int) -> None:
         path = tmp_path / "f"
@@ -171,23 +163,6 @@ class TestGive:
         assert last[0] == BROKEN
         (first, *_) = given(tmp_path / "f", 100, 50, sha(data[:50]).hex(), until=0)
         assert first == (START, bytes(8))
-
-    @cases(("start", "asked"), [(0, [0]), (50, [0, 50]), (100, [0])])
-    def test_what_will_never_come_is_not_waited_for(
-        self, tmp_path: Path, start: int, asked: list[int]
-    ) -> None:
-        data = bytes(range(100))
-        (tmp_path / "f").write_bytes(data)
-        waited: list[int] = []
-
-        def more(at: int) -> bool:
-            waited.append(at)
-            return True
-
-        seen = sha(data[:start]).hex()
-        pieces = list(give(str(tmp_path / "f"), 100, start, seen, more))
-        assert waited == asked
-        assert pieces[-1].endswith(sha(data))
 
     def test_one_that_cannot_be_read_is_told_of(self, tmp_path: Path) -> None:
         absent = tmp_path / "absent"
@@ -268,13 +243,6 @@ def test_a_digest_of_all_or_of_the_beginning(
 ) -> None:
     (tmp_path / "f").write_text("hello")
     assert digest(str(tmp_path / "f"), size) == ("" if known is None else sha(known).hex())
-
-
-def test_a_digest_of_more_than_one_piece(tmp_path: Path) -> None:
-    data = os.urandom(2 * CHUNK + 5)
-    (tmp_path / "f").write_bytes(data)
-    assert digest(str(tmp_path / "f")) == sha(data).hex()
-    assert digest(str(tmp_path / "f"), CHUNK + 1) == sha(data[: CHUNK + 1]).hex()
 
 
 class TestHome:
@@ -399,20 +367,6 @@ class TestNames:
         else:
             assert (final.read_text(), final.stat().st_mode & 0o777) == ("x", 0o640)
 
-    def test_nothing_is_left_beside_it_when_that_fails(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        (tmp_path / "source").write_text("x")
-        (tmp_path / "to").mkdir()
-
-        def never(path: str, target: str) -> None:
-            raise OSError(errno.EXDEV, "cross-device")
-
-        monkeypatch.setattr(os, "rename", never)
-        with pytest.raises(OSError, match="cross-device"):
-            rename(str(tmp_path / "source"), str(tmp_path / "to" / "final"))
-        assert os.listdir(tmp_path / "to") == []
-
 
 class TestSweep:
     def aged(self, path: Path, seconds: float) -> None:
@@ -518,15 +472,6 @@ def test_the_writer_of_a_fifo_is_not_waited_for(
     assert fifo.exists()
 
 
-def test_a_lock_is_for_one(tmp_path: Path) -> None:
-    (tmp_path / "f").touch()
-    one, two = (os.open(tmp_path / "f", os.O_RDWR) for _ in range(2))
-    assert (locked(one), locked(two)) == (True, False)
-    os.close(one)
-    assert locked(two)
-    os.close(two)
-
-
 def test_a_name_may_have_got_another_file(tmp_path: Path) -> None:
     path = tmp_path / "f"
     path.touch()
@@ -597,16 +542,3 @@ class TestIncoming:
         assert (come.size, come.hash.digest()) == (1, sha(b"x"))
         assert (tmp_path / "f").read_bytes() == b"x"
         os.close(come.fd)
-
-    def test_what_is_needed_and_how_much_of_it_is_there(self, tmp_path: Path) -> None:
-        parts = {}
-        for index, data in ((2, b"ab"), (7, b"c")):
-            parts[index] = self.opened(tmp_path / str(index), data)
-            parts[index].resume(9)
-        assert needs(b"\0\1\1\1\0\1\0\1", parts) == {
-            "need": b"\0\1\1\1\0\1\0\1",
-            "start": "2 2 7 1",
-            "seen": f"{sha(b'ab').hex()} {sha(b'c').hex()}",
-        }
-        for part in parts.values():
-            os.close(part.fd)

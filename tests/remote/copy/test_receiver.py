@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 from cases import cases
-from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dispatcher.model.errors import CannotCopy
@@ -22,10 +21,8 @@ from dispatcher.remote.protocol.copy_frames import (
     Entry,
     columns,
     frames,
-    message,
     rows,
 )
-from dispatcher.remote.protocol.mux import Malformed, frame
 from dispatcher.transfer.put_files import needs_of
 from dispatcher.transfer.put_sources import Sources
 
@@ -164,17 +161,6 @@ def test_a_large_file_that_is_whole_stays_when_another_is_cut_off(
     assert (dest / "other").read_bytes() == BIG[::-1]
 
 
-def test_a_large_file_that_is_whole_is_shared_with_no_other_copy(big: Path, dest: Path) -> None:
-    one, two = Copy([big], dest), Copy([big], dest)
-    one.some(one.frames())
-    two.some(two.frames())
-    for copy in (two, one):
-        copy.receiver.commit()
-        copy.close(keep=True)
-        assert (dest / "big").read_bytes() == BIG
-    assert os.listdir(dest) == ["big"]
-
-
 def test_a_damaged_file_never_gets_its_name(big: Path, dest: Path) -> None:
     copy = Copy([big], dest)
     come = ((kind, body[:-1] + b"!" if kind == DATA else body) for kind, body in copy.frames())
@@ -278,23 +264,6 @@ def test_times_kept_in_whole_seconds_are_the_same(there: int, here: int, same: b
     assert same_time(there, here) is same
 
 
-@cases(
-    "answer",
-    [
-        {},
-        {"need": b"\0\0\1", "start": "", "seen": ""},
-        {"need": b"\1", "start": "", "seen": ""},
-        {"need": b"\0\1", "start": "", "seen": ""},
-        {"need": "x", "start": "", "seen": ""},
-        {"need": 7, "start": "", "seen": ""},
-        {"need": b"\1\0", "start": "0 99", "seen": "ab"},
-    ],
-)
-def test_an_answer_that_makes_no_sense(answer: dict[str, object]) -> None:
-    with pytest.raises(Malformed):
-        needs_of(answer, [Entry("0/f", "f", 0o644, 7, 1), Entry("0/d", "d", 0o755, 0, 1)])
-
-
 text = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]))
 entries = st.lists(
     st.builds(
@@ -302,40 +271,6 @@ entries = st.lists(
         st.integers(0, 1 << 62), st.integers(-(1 << 62), 1 << 62), text,
     )
 )  # fmt: skip
-
-
-@given(entries)
-def test_lists_keep_every_name_and_number(wanted: list[Entry]) -> None:
-    def fields(one: Entry) -> list[object]:
-        return [getattr(one, name) for name in Entry.__slots__]
-
-    assert list(map(fields, rows(columns(wanted)))) == list(map(fields, wanted))
-
-
-@settings(max_examples=50)
-@given(st.lists(st.binary(max_size=300), max_size=5), st.data())
-def test_frames_out_of_any_pieces(bodies: list[bytes], data: st.DataObject) -> None:
-    whole = b"".join(frame(0, DATA, body) for body in bodies) + message({"a": 1})
-    come, at = frames(1 << 10), 0
-    got: list[tuple[int, int, bytes]] = []
-    while at < len(whole):
-        step = data.draw(st.integers(1, 400))
-        got += come.feed(whole[at : at + step])
-        at += step
-    assert [body for _, kind, body in got if kind == DATA] == bodies
-
-
-@given(st.binary(max_size=200))
-def test_any_bytes_are_frames_or_an_error(noise: bytes) -> None:
-    """What stood before them has been read, and no piece is longer than was allowed."""
-    come = frames(100)
-    assert list(come.feed(frame(0, DATA, b"whole"))) == [(0, DATA, b"whole")]
-    try:
-        heard = list(come.feed(noise))
-    except Malformed:
-        return
-    assert all(len(body) <= 100 for _, kind, body in heard if kind == DATA)
-    assert b"".join(frame(*one) for one in heard) == noise[: sum(len(frame(*o)) for o in heard)]
 
 
 def test_what_is_there_is_not_asked_for_again(tmp_path: Path, dest: Path) -> None:

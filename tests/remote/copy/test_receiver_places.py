@@ -318,14 +318,6 @@ class TestNeeded:
         if kind == "link":
             assert (tmp_path / "other").read_text() == "kept"
 
-    def test_a_link_to_a_folder_is_replaced_by_a_file(self, tmp_path: Path) -> None:
-        (tmp_path / "real").mkdir()
-        (tmp_path / "f").symlink_to("real")
-        put(f"{tmp_path}/", [file("f")])
-        assert not (tmp_path / "f").is_symlink()
-        assert (tmp_path / "f").read_bytes() == b"new"
-        assert names(tmp_path) == ["f", "real"]
-
     def test_a_link_to_a_folder_may_lead_to_another(self, tmp_path: Path) -> None:
         for name in ("v1", "v2"):
             (tmp_path / name).mkdir()

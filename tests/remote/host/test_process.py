@@ -134,16 +134,6 @@ class TestSpawn:
         assert read_all(inner) == b"kept\n"
         assert os.waitpid(rank.pid, 0)[1] == 0
 
-    def test_it_is_a_session_of_its_own_and_reads_nothing(self) -> None:
-        place = "os.readlink('/proc/self/fd/0')"
-        text = f"import os; print(os.getsid(0) == os.getpid(), os.read(0, 1), {place})"
-        argv = [os.fsencode(sys.executable), b"-I", b"-S", b"-c", text.encode()]
-        rank = process.spawn(0, argv, {}, b"/")
-        out = read_all(rank.pipes[1])
-        assert read_all(rank.pipes[2]) == b""
-        assert out == b"True b'' /dev/null\n"
-        assert os.waitpid(rank.pid, 0)[1] == 0
-
     @cases(
         ("argv", "cwd", "step", "number", "what"),
         [

@@ -150,13 +150,6 @@ class TestEndings:
         assert agent.status(4) == 0
         assert agent.finish()["left"] == []
 
-    def test_refused_counts_for_more_than_missing(self, agent: Agent, tmp_path: Path) -> None:
-        (tmp_path / "tool").write_text("no program")
-        agent.prepare()
-        path = os.fsencode(tmp_path) + b":/no/such/folder"
-        agent.start(["tool"], common=[[b"PATH", path]])
-        assert agent.report("failed")["errno"] == errno.EACCES
-
     def test_a_folder_that_vanished_is_named(self, agent: Agent, tmp_path: Path) -> None:
         folder = tmp_path / "gone"
         folder.mkdir()
@@ -179,18 +172,6 @@ class TestEndings:
 
 
 class TestLook:
-    def test_problems_are_named_before_a_start(self, agent: Agent, tmp_path: Path) -> None:
-        (tmp_path / "plain").write_text("")
-        check = {"program": b"no-such-program", "script": b"missing.py"}
-        problems = agent.prepare(check=check, cwd=os.fsencode(tmp_path))["problems"]
-        assert [what for what, _ in problems] == ["missing", "no script"]
-        assert problems[0][1] == "no-such-program: not found"
-        assert problems[1][1] == f"{tmp_path}/missing.py: no such file"
-
-    def test_a_missing_folder_is_the_one_problem(self, agent: Agent) -> None:
-        problems = agent.prepare(check={"program": b"x"}, cwd=b"/no/such")["problems"]
-        assert problems == [["cwd", "/no/such: no such directory"]]
-
     def test_without_a_path_the_host_s_own_counts(
         self, boot: Callable[..., Agent], tmp_path: Path
     ) -> None:
@@ -201,11 +182,3 @@ class TestLook:
         assert agent.prepare(check={"program": b"odd-tool"})["problems"] == []
         agent.start(["odd-tool"])
         assert agent.text() == b"found\n"
-
-    def test_facts_are_of_this_host(self, agent: Agent, python: str) -> None:
-        facts = agent.prepare()["facts"]
-        assert facts["hostname"] == os.uname().nodename
-        assert facts["pid"] in agent.living()
-        assert facts["cores"] == len(os.sched_getaffinity(0))
-        assert not [a for a in facts["addresses"] if a.startswith(("127.", "fe80", "::1"))]
-        assert "port" not in facts

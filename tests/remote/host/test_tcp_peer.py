@@ -6,7 +6,6 @@ import os
 import socket
 import struct
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -102,38 +101,6 @@ def test_a_port_whose_connection_waits_to_be_accepted_is_nobodys(house: House) -
     assert user_of(client.fileno()) == -1  # the table says user 0
     house.taken()
     assert user_of(client.fileno()) == os.geteuid()
-
-
-ROW = "   0: %s %s %s 00000000:00000000 00:00000000 00000000 %5s 0 %s 1\n"
-
-
-@cases(
-    ("state", "user", "inode", "found"),
-    [
-        ("01", "1234", "7", 1234), ("01", "0", "7", 0), ("01", "0", "0", -1), ("06", "0", "0", -1),
-        ("05", "1234", "7", -1), ("08", "1234", "7", -1), ("01", "x", "7", -1), ("01", "", "", -1),
-        (None, "", "", -1),
-    ],
-)  # fmt: skip
-def test_what_the_table_says(
-    house: House, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-    state: str | None, user: str, inode: str, found: int,
-) -> None:  # fmt: skip
-    client = house.client()
-    there = house.taken()
-    ports = client.getsockname()[1], house.place[1]
-    ends = [f"0100007F:{port:04X}" for port in ports]
-    table = tmp_path / "tcp"
-    if state is not None:
-        rows = [(*reversed(ends), "01", "9", "9"), (*ends, state, user, inode)]
-        table.write_text("  sl  local_address rem_address\n" + "".join(ROW % row for row in rows))
-    really = open
-
-    def opened(path: str, *words: Any, **more: Any) -> Any:
-        return really(table if path == "/proc/net/tcp" else path, *words, **more)
-
-    monkeypatch.setattr("builtins.open", opened)
-    assert user_of(there.fileno()) == found
 
 
 def test_what_is_no_connection_is_nobodys() -> None:

@@ -261,12 +261,6 @@ def test_without_a_port_it_is_of_no_use(
         told.library.register(b"kvs", HOSTS, 0, b"/folder")
 
 
-def test_the_port_is_the_first_that_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    said = [b"PMIX_SERVER_URI%d=a;tcp4://127.0.0.1:%d" % (number, number) for number in (7, 8)]
-    told = Told(Calls((*said, b"HOME=/")), monkeypatch)
-    assert told.library.register(b"kvs", HOSTS, 0, b"/folder") == 7
-
-
 @pytest.mark.parametrize(
     ("call", "before"),
     [("register_nspace", 1), ("setup_local_support", 2), ("register_client", 3), ("setup_fork", 5)],
@@ -278,15 +272,6 @@ def test_the_first_call_that_fails_is_named(
     with pytest.raises(LoadError, match=f"PMIx_server_{call}: -31"):
         told.library.register(b"kvs", HOSTS, 0, b"/folder")
     assert len(calls.made) == before
-
-
-def test_what_has_succeeded_at_once_has_succeeded(told: Told, calls: Calls) -> None:
-    calls.codes["PMIx_server_init"] = SUCCEEDED_AT_ONCE
-    told.library.begin(b"kvs_srv", b"/folder")
-    assert calls.names == ["init"]
-    calls.codes["PMIx_server_init"] = -1
-    with pytest.raises(LoadError, match="PMIx_server_init: -1"):
-        told.library.begin(b"kvs_srv", b"/folder")
 
 
 @cases("missing", ["PMIx_Get_version", "PMIx_server_register_nspace"])

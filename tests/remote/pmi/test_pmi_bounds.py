@@ -13,7 +13,7 @@ from dispatcher.remote.pmi import pmi_server
 from dispatcher.remote.pmi.pmi_server import KEY_LIMIT, LINE_LIMIT, NAME_LIMIT, VALUE_LIMIT, Server
 from dispatcher.remote.protocol.packing import pack, unpack
 
-from .test_pmi_server import INIT, MAPPING, NAME, get, packet, put, say, server
+from .test_pmi_server import INIT, NAME, get, packet, put, say, server
 
 DONE = b"cmd=put_result rc=0\n"
 INITIATE = INIT[0][0]
@@ -187,14 +187,6 @@ class TestGroups:
             ("reply", 0, line), ("reply", 2, line),
         ]  # fmt: skip
 
-    def test_it_is_used_again(self) -> None:
-        told = server(size=2)
-        for _ in range(3):
-            say(told, 0, b"cmd=barrier_in")
-            assert len(say(told, 1, b"cmd=barrier_in")) == 2
-        assert told.fences[b"WORLD:0"].epoch == 3
-        assert told.next_deadline() == math.inf
-
 
 class TestEnds:
     def test_who_ended_well_is_in_all_fences_to_come(self) -> None:
@@ -221,13 +213,6 @@ class TestEnds:
             say(told, rank, INITIATE, b"cmd=barrier_in")
         told.release(b"WORLD:0", 0, [])
         assert [told.ended(rank) for rank in (0, 1)] == [[], []]
-
-    def test_a_fence_of_others_is_no_business_of_its(self) -> None:
-        told = server(size=3, ranks=[0, 1, 2])
-        for rank in (0, 1, 2):
-            say(told, rank, INITIATE)
-        say(told, 0, b"cmd=barrier_in group=0,1:1")
-        assert told.ended(2) == []
 
     def test_one_that_is_under_way_is_not_sent_again(self) -> None:
         told = server()
@@ -269,23 +254,6 @@ class TestPatience:
         assert len(told.tick(33.0)) == 1
         assert told.next_deadline() == math.inf
 
-    def test_the_second_to_come_does_not_put_it_off(self) -> None:
-        told = server(size=3, ranks=[0, 1, 2])
-        for rank in (0, 1, 2):
-            say(told, rank, INITIATE)
-        for rank in (0, 1):
-            say(told, rank, b"cmd=barrier_in", now=5.0 * rank)
-        assert told.next_deadline() == 30.0
-
-    def test_at_init_only_those_who_never_came_are_named(self) -> None:
-        told = server(size=3, ranks=[0, 1, 2])
-        say(told, 0, INITIATE)
-        ((_, _, fields),) = told.who(b"init", 0, 1.0)
-        assert (fields["never"], fields["absent"]) == ([1, 2], [])
-        for rank in (1, 2):
-            say(told, rank, INITIATE)
-        assert told.who(b"init", 0, 1.0) == []
-
     def test_both_kinds_are_told_apart(self) -> None:
         told = server(size=3, ranks=[0, 1, 2])
         for rank in (0, 2):
@@ -303,10 +271,3 @@ class TestPatience:
         told.release(b"WORLD:0", 0, [])
         assert told.who(b"WORLD:0", 0, 1.0) == []
         assert len(told.who(b"WORLD:0", 1, 1.0)) == 1
-
-
-def test_an_app_number_is_that_of_its_program() -> None:
-    job = {"name": NAME, "size": 6, "mapping": MAPPING, "patience": 1.0, "apps": [2, 1, 3]}
-    told = Server(job, list(range(6)))
-    found = [say(told, rank, b"cmd=get_appnum")[0][2] for rank in range(6)]
-    assert [int(line.rpartition(b"=")[2]) for line in found] == [0, 0, 1, 2, 2, 2]

@@ -97,15 +97,6 @@ def test_worlds_share_no_keys_and_no_fences(two: Ranks) -> None:
     assert two.hear(0) == b""
 
 
-def test_what_goes_out_has_the_job_s_numbers(two: Ranks) -> None:
-    ((_, _, abort),) = two.say(FIRST + 1, b"cmd=abort exitcode=3")
-    assert abort["rank"] == FIRST + 1
-    ((_, kind, name),) = two.say(FIRST, b"cmd=lookup_name service=s")
-    assert (kind, name["rank"]) == ("pmi_name", FIRST)
-    assert two.say(0, b"nonsense")[0][:2] == ("break", 0)
-    assert two.say(1, b"cmd=get_appnum") == []
-
-
 def test_a_fence_over_hosts_says_its_world(ranks: Ranks) -> None:
     ranks.add({**SPAWNED, "size": 3}, FIRST, FIRST + 2)
     ranks.say(FIRST, b"cmd=init pmi_version=1")
@@ -254,14 +245,6 @@ def test_a_rank_that_is_dying_when_it_is_answered_is_let_go(two: Ranks) -> None:
     assert b"cmd=maxes" in two.hear(1)
 
 
-def test_nothing_said_yet_is_no_end(two: Ranks) -> None:
-    assert two.connections.read(0, 0.0) == []
-    assert 0 in two.connections.ends
-    assert not two.connections.spoken
-    two.say(0, b"cmd=get_maxes")
-    assert two.connections.spoken
-
-
 def test_who_ends_badly_is_still_waited_for(two: Ranks) -> None:
     for rank in (0, 1):
         two.say(rank, b"cmd=init pmi_version=1")
@@ -330,10 +313,3 @@ def test_segments_that_mpi_made_are_removed_at_the_end(two: Ranks) -> None:
         assert not segment.exists()
     finally:
         segment.unlink(missing_ok=True)
-
-
-def test_an_empty_path_stays_out_of_the_search(ranks: Ranks, tmp_path: Path) -> None:
-    env = {b"PYTHONPATH": b""}
-    ranks.connections.place_hook(str(tmp_path), env, b"hook")
-    assert env[b"PYTHONPATH"] == os.fsencode(tmp_path)
-    assert ranks.connections.folder == str(tmp_path)

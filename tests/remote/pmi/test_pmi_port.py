@@ -182,16 +182,6 @@ def test_who_says_more_than_its_name_is_heard_at_once(house: House) -> None:
     assert not os.get_blocking(rank_fd)
 
 
-def test_the_last_of_the_notices_says_so(house: House) -> None:
-    for number in range(MOST_NOTICES + 2):
-        house.knock(b"%d\n" % number)
-    notices = house.turn(count=MOST_NOTICES)
-    assert len(notices) == MOST_NOTICES
-    assert [text.endswith("no more is said of others") for text in notices] == [
-        *[False] * (MOST_NOTICES - 1), True,
-    ]  # fmt: skip
-
-
 def test_a_socket_of_nobody_known_is_refused(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tcp_peer, "user_of", lambda fd: -1)
     client = house.knock(b"cmd=initack pmiid=0\n")

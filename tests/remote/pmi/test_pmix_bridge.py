@@ -228,43 +228,6 @@ def test_without_a_folder_it_cannot_be_served(house: House) -> None:
     house.connections.folder = place
 
 
-def test_what_was_not_asked_for_begins_nothing(house: House) -> None:
-    house.knock()
-    assert house.connections.replies().order(ORDER) == []
-    assert house.connections.replies().bridge is None
-    assert house.connections.serving() == 0
-
-
-def test_nobody_is_missing_where_all_are_through(house: House) -> None:
-    there, end = house.serving()
-    for rank in (0, 1):
-        end.sendall(control("connected", rank=rank) + control("finalized", rank=rank))
-        house.turn()
-    assert there.who(1.0) == []
-    assert house.connections.next_deadline() == 31.0  # from the first that came
-    assert house.connections.tick(31.0) == []
-    assert house.connections.next_deadline() == math.inf
-    end.close()
-
-
-def test_each_abort_has_its_time(house: House) -> None:
-    there, end = house.serving()
-    end.sendall(control("abort", rank=1, code=-1, text="why"))
-    house.turn()
-    there.aborts[0] = (5.0, there.aborts[0][1])
-    end.sendall(control("abort", rank=0, code=1, text=""))
-    house.turn()
-    there.aborts[1] = (7.0, there.aborts[1][1])
-    there.tick(0.0)
-    assert house.connections.next_deadline() == 5.0
-    ((_, _, fields),) = house.connections.tick(6.0)
-    assert (fields["rank"], fields["code"], fields["text"]) == (1, 255, "why")
-    assert house.connections.next_deadline() == 7.0
-    assert [action[2]["rank"] for action in house.connections.tick(7.0)] == [0]
-    assert house.connections.next_deadline() == math.inf
-    end.close()
-
-
 def test_a_rank_is_looked_at_when_it_first_connects(house: House) -> None:
     there, end = house.serving()
     end.sendall(control("up", mpi="/lib/libmpi.so.40", pmix="/lib/libpmix.so.2", version="5.0"))

@@ -153,25 +153,6 @@ def house(monkeypatch: pytest.MonkeyPatch) -> Iterator[House]:
     house.close()
 
 
-UP = {"type": "up", "mpi": "/lib/libmpi.so.40", "pmix": LIBRARY, "version": "OpenPMIx 5.0.1"}
-
-
-def test_ranks_speak_with_the_library(house: House) -> None:
-    client = house.run(found(LIBRARY, mpi="/lib/libmpi.so.40"))
-    assert house.heard() == UP
-    first = house.accepted()
-    client.sendall(b"hello")
-    assert first.recv(9) == b"hello"
-    second = house.kept(socket.create_connection(house.listener.getsockname(), timeout=60))
-    inner = house.accepted()
-    inner.sendall(b"welcome")
-    assert second.recv(9) == b"welcome"
-    second.close()
-    assert inner.recv(1) == b""  # an end is passed on, too
-    first.close()
-    assert client.recv(1) == b""
-
-
 def test_a_stranger_is_not_let_in(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
     client = house.run(found(LIBRARY))
     house.accepted()

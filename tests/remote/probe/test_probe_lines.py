@@ -12,13 +12,12 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import closing, suppress
+from contextlib import closing
 from typing import Any
 
 import pytest
 
 from dispatcher.remote.probe import probes
-from remote.driver import noting
 
 #: what a call opens goes with the process that a survey makes for it
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
@@ -158,124 +157,9 @@ class TestMeeting:
         now[0] = 100.0
         assert probes.meet(["a", "c"], port, 5.0) == [["a", "no answer"]]  # time is up
 
-    def test_the_first_host_waits_for_the_others(
-        self, port: int, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        waited: list[Any] = []
-        monkeypatch.setenv("DISPATCH_INDEX", "0")
-        monkeypatch.setenv("DISPATCH_COUNT", "5")
-        monkeypatch.setattr(probes, "monotonic", lambda: 100.0)
-        monkeypatch.setattr(probes, "await_calls", noting(waited, [["", "x"]]))
-        assert probes.meet(["a"], port, 30.0) == [["", "x"]]
-        assert waited == [(port, 4, 130.0)]
-
-
-class Line:
-    """A connection that the test plays: what it receives, and when its time is up."""
-
-    def __init__(self, *pieces: bytes | Exception) -> None:
-        self.pieces = list(pieces)
-        self.limits: list[float] = []
-        self.sent: list[int] = []
-
-    def settimeout(self, seconds: float) -> None:
-        self.limits.append(seconds)
-
-    def gettimeout(self) -> float:
-        return self.limits[-1]
-
-    def setsockopt(self, *_: int) -> None:
-        pass
-
-    def recv(self, size: int) -> bytes:
-        piece = self.pieces.pop(0)
-        if isinstance(piece, Exception):
-            raise piece
-        return piece
-
-    def send(self, data: bytes) -> int:
-        self.sent.append(len(data))
-        return len(self.recv(0))
-
 
 @pytest.mark.usefixtures("sockets")
 class TestPair:
-    @pytest.fixture
-    def clock(self, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[float]]:
-        """Each look takes what is in the list, which the test may set."""
-        times = [100.0]
-
-        def look() -> float:
-            return times.pop(0) if len(times) > 1 else times[0]
-
-        monkeypatch.setattr(probes, "monotonic", look)
-        yield times
-        monkeypatch.undo()
-
-    def test_nobody_waits_longer_than_so(self, clock: list[float]) -> None:
-        line = Line()
-        probes.left(line, 103.5)  # type: ignore[arg-type]
-        assert line.limits == [3.5]
-        for until in (100.0, 99.0):
-            with pytest.raises(OSError, match="no answer in time"):
-                probes.left(line, until)  # type: ignore[arg-type]
-
-    @pytest.mark.parametrize(
-        ("last", "raised"),
-        [
-            (b"", None),
-            (TimeoutError(errno.ETIMEDOUT, "late"), None),
-            (OSError("late"), None),  # before Python 3.10
-            (OSError(errno.ECONNRESET, "reset"), errno.ECONNRESET),
-        ],
-    )
-    def test_the_rate_of_what_arrived(
-        self, clock: list[float], last: bytes | Exception, raised: int | None
-    ) -> None:
-        # began; left over, deadline, twice; left over and deadline before the last; the end
-        clock[:] = [100.0, 100.5, 100.5, 101.0, 101.0, 101.5, 101.5, 102.0]
-        line = Line(b"x" * 600, b"y" * 400, last)
-        if raised is None:
-            assert probes.receive(line, 5.0, 103.0) == 500.0  # type: ignore[arg-type]
-            # its own time, or that of all, whatever comes first
-            assert line.limits == [2.5, 2.5, 2.0, 2.0, 1.5, 1.5]
-        else:
-            with pytest.raises(OSError, match="reset"):
-                probes.receive(line, 5.0, 103.0)  # type: ignore[arg-type]
-
-    def test_nothing_is_received_beyond_its_time(self, clock: list[float]) -> None:
-        clock[:] = [100.0, 101.9, 101.9, 102.0, 102.0]
-        line = Line(b"x" * 600)
-        assert probes.receive(line, 2.0, 200.0) == 300.0  # type: ignore[arg-type]
-        assert line.limits[-1] == pytest.approx(0.1)
-        clock[:] = [100.0, 100.0, 100.0]
-        assert probes.receive(Line(), 0.0, 200.0) == 0.0  # type: ignore[arg-type]
-
-    @pytest.mark.parametrize("error", [BrokenPipeError(), ConnectionResetError()])
-    def test_a_sender_stops_when_the_other_end_hangs_up(
-        self, clock: list[float], error: Exception
-    ) -> None:
-        line = Line(b"x", b"x", error)
-        probes.send(line, 103.0)  # type: ignore[arg-type]
-        assert line.sent == [probes.CHUNK] * 3
-        with pytest.raises(OSError, match="no answer in time"):
-            probes.send(Line(b"x"), 100.0)  # type: ignore[arg-type]
-        with pytest.raises(OSError, match="no way"):
-            probes.send(Line(OSError(errno.EHOSTUNREACH, "no way")), 103.0)  # type: ignore[arg-type]
-
-    def test_both_ends_over_a_real_line(self, port: int, monkeypatch: pytest.MonkeyPatch) -> None:
-        table = {"0": ["call", "127.0.0.1", port], "1": ["listen", "127.0.0.1", port]}
-        found: list[Any] = [None, None, ""]
-        listens = Beside(probes.listen, "127.0.0.1", port, 1.0, soon(), found)
-        monkeypatch.setenv("DISPATCH_INDEX", "0")
-        latency, rate, why = probes.pair(table, 1.0, 20.0)
-        listens.result()
-        assert 0 < latency < 10
-        assert min(rate, found[1]) > 1000
-        assert (found[0], found[2], why) == (None, "", "")
-        monkeypatch.setenv("DISPATCH_INDEX", "9")
-        assert probes.pair(table, 0.1, 20.0) == []
-
     def test_round_trips_end_with_the_other_end(self, port: int) -> None:
         """The one who listens hangs up after three: the middle one of the times counts."""
         found: list[Any] = [None, None, ""]
@@ -303,20 +187,6 @@ class TestPair:
             assert calls.result() is None
         assert 0 < found[0] <= sorted(most)[1]
         assert found[1] > 0
-
-    def test_without_one_round_trip_there_is_no_latency(self, port: int) -> None:
-        found: list[Any] = [None, None, ""]
-        with closing(probes.listener("127.0.0.1", port)) as door:
-            calls = Beside(attempt, probes.call, "127.0.0.1", port, 0.1, soon(5.0), found)
-            line = socket.socket(fileno=door._accept()[0])  # type: ignore[attr-defined]
-            line.recv(2)
-            line.close()
-            door.settimeout(5)  # the last call does not come if the one before broke at once
-            with suppress(TimeoutError):
-                for _ in range(2):
-                    socket.socket(fileno=door._accept()[0]).close()  # type: ignore[attr-defined]
-            calls.result()
-        assert found[0] is None
 
     @pytest.mark.parametrize(
         ("address", "others"), [("127.0.0.1", ()), ("::", ("127.0.0.1", "::1"))]

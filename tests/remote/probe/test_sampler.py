@@ -8,15 +8,14 @@ from __future__ import annotations
 import os
 import select
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from cases import cases
 from open_files import open_files
 
 from dispatcher.remote.host import proctree
-from dispatcher.remote.probe import sampler, stack_dump, usage
+from dispatcher.remote.probe import sampler, usage
 from dispatcher.remote.protocol.frames import CONTROL, Decoder, control, encode
 from dispatcher.remote.protocol.packing import unpack
 from remote.driver import Os, noting
@@ -91,36 +90,6 @@ class TestGpus:
             assert gpus.latest(now) == []
         assert len(self.starts) == (2 if spoke else 1)
 
-    def test_it_is_listened_to_while_the_next_sample_is_waited_for(
-        self, gpus: sampler.Gpus, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        pauses: list[float] = []
-        monkeypatch.setattr(sampler, "sleep", self.pass_time(pauses))
-        gpus.wait(1000.0)
-        assert pauses == []
-        gpus.wait(1003.0)  # nobody to listen to
-        assert (pauses, self.now) == ([3.0], 1003.0)
-        gpus.latest(1003.0)
-        ready = [True, False]
-
-        def choose(fds: list[int], _: object, __: object, left: float) -> tuple[list[int], ...]:
-            assert fds == [gpus.fd]
-            pauses.append(left)
-            self.now += 1.0 if ready[0] else left
-            return (fds if ready.pop(0) else [], [], [])
-
-        os.write(self.said, control("gpus", gpus=[[0, 7]]))
-        monkeypatch.setattr(select, "select", choose)
-        gpus.wait(1008.0)
-        assert (pauses[1:], gpus.reading) == ([5.0, 4.0], [[0, 7]])
-
-    def pass_time(self, pauses: list[float]) -> Callable[[float], None]:
-        def sleep(seconds: float) -> None:
-            pauses.append(seconds)
-            self.now += seconds
-
-        return sleep
-
 
 class TestSampling:
     def test_samples_are_regular_and_none_is_made_up_for(
@@ -170,49 +139,6 @@ class TestSampling:
         assert said["gpus"] == [[0, 1, 2, 3, 4, 5, 6, 7]]
         tick, page = os.sysconf("SC_CLK_TCK"), os.sysconf("SC_PAGE_SIZE")
         assert said["ranks"] == [[3, "S", 300 / tick, 4 * page, 2, 1, [0], [0]]]
-
-    def test_all_is_written_however_little_a_pipe_takes(
-        self, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        taken: list[bytes] = []
-
-        def write(fd: int, data: bytes) -> int:
-            taken.append(data[:3])
-            return len(taken[-1])
-
-        monkeypatch.setattr(sampler, "os", Os(write=write))
-        sampler.write(7, b"12345678")
-        monkeypatch.undo()
-        assert taken == [b"123", b"456", b"78"]
-
-    @cases(
-        ("seconds", "stacks", "done"),
-        [
-            (0.0, {"number": 1}, ["stacks"]),
-            (2.0, {"number": 1}, ["stacks", "sample"]),
-            (2.0, None, ["sample"]),
-            (0.0, None, []),
-        ],
-    )
-    def test_stacks_are_told_first(
-        self, monkeypatch: pytest.MonkeyPatch, seconds: float, stacks: Any, done: list[str]
-    ) -> None:
-        steps: list[str] = []
-        ranks = {0: 50}
-
-        def gather(*given: object) -> bytes:
-            assert given == ({"number": 1}, ranks, "/folder")
-            return b"stacks"
-
-        def sample(*given: object) -> None:
-            assert given[:3] == (7, 2.0, ranks)
-            steps.append("sample")
-
-        monkeypatch.setattr(stack_dump, "gather", gather)
-        monkeypatch.setattr(sampler, "sample", sample)
-        monkeypatch.setattr(sampler, "write", lambda out, data: steps.append(data.decode()))
-        sampler.work(7, seconds, ranks, "/folder", lambda: None, stacks)
-        assert steps == done
 
 
 class TestHeard:

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import pytest
 from cases import cases
@@ -16,8 +16,6 @@ from open_files import open_files
 from rig import wait_for
 
 from dispatcher.remote.probe import nccl_state, stack_dump, usage
-from dispatcher.remote.protocol.frames import Decoder
-from dispatcher.remote.protocol.packing import unpack
 from remote.driver import Os, noting
 
 
@@ -65,59 +63,6 @@ class TestWhoIsAsked:
             child.kill()
         assert not stack_dump.is_python(pid, None)
         assert stack_dump.is_python(os.getpid(), None)
-
-    def test_each_way_has_its_time_and_its_bytes(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        trees = {n: (50 + n, [50 + n, 90]) for n in range(3)}
-        asked: dict[str, Any] = {}
-
-        def way(name: str, answer: Any, module: Any = stack_dump) -> None:
-            def note(*what: Any) -> Any:
-                asked[name] = what
-                return answer
-
-            monkeypatch.setattr(module, name, note)
-
-        monkeypatch.setattr(stack_dump, "monotonic", lambda: 100.0)
-        monkeypatch.setattr(stack_dump, "TEXT", 1000)
-        way("trees_of", trees)
-        way("ask_flights", None, nccl_state)
-        way("ask_recorders", {0: ("/f/flight-50.json", 0)}, nccl_state)
-        way("recorders", [[0, b"{}"]], nccl_state)
-        way("by_spy", {0: b"spy"})
-        way("by_signal", {1: b"own"})
-        way("by_kernel", b"k" * 5000)
-        way("where", "S wait")
-        way("ask_ras", b"ras", nccl_state)
-        way("by_native", [[1, b"#0 f ()"]])
-        way("flights", [[0, "/dump", 1, b"x"]], nccl_state)
-        order = {"seconds": 6.0, "number": 7, "hung": True, "ras": True}
-        (frame,) = Decoder().feed(stack_dump.gather(order, {0: 5}, "/f"))
-        assert unpack(frame.body) == {
-            "type": "stacks", "number": 7, "ras": b"ras", "flights": [[0, "/dump", 1, b"x"]],
-            "ranks": [
-                [0, 50, "S", "py-spy", b"spy"], [1, 51, "S", "faulthandler", b"own"],
-                [2, 52, "S", "proc", b"k" * 1000],
-            ],
-            "recorders": [[0, b"{}"]], "natives": [[1, b"#0 f ()"]],
-        }  # fmt: skip
-        rest = {n: trees[n] for n in (1, 2)}
-        assert asked["trees_of"] == ({0: 5}, "/f")
-        assert asked["ask_flights"] == asked["flights"] == (trees,)
-        assert asked["by_spy"] == (trees, 103.5, 1000)
-        assert asked["by_signal"] == (rest, "/f", 105.0, 1000)
-        assert asked["by_kernel"] == (52, [52, 90])
-        assert asked["ask_ras"] == ([50, 51, 52], 102.0)
-        assert asked["ask_recorders"] == (trees, "/f")
-        assert asked["recorders"] == ({0: ("/f/flight-50.json", 0)}, 102.0)
-        assert asked["by_native"] == (trees, 106.0)
-        monkeypatch.setattr(stack_dump, "TEXTS", 600)
-        stack_dump.gather({"seconds": 1.0, "number": 7}, {0: 5}, "/f")
-        assert (asked["by_spy"][2], asked["ask_ras"][1]) == (200, 101.0)
-        way("trees_of", {})
-        order = {"seconds": 1.0, "number": 8, "hung": False, "ras": False}
-        (frame,) = Decoder().feed(stack_dump.gather(order, {}, None))
-        told = unpack(frame.body)
-        assert (told["ranks"], told["ras"], told["natives"]) == ([], b"", [])
 
 
 class TestBySpy:
@@ -321,42 +266,3 @@ class TestBySignal:
         finally:
             signal.signal(62, before)
         assert not stack_dump.listens(1 << 23, str(path))
-
-
-class TestByKernel:
-    def test_threads_of_all_processes_with_their_stacks(
-        self, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        tasks = {50: ["7", "50"], 51: ["51"], 52: None}
-        stack = "[<0>] futex_wait+0x1/0x2\n[<0>] do_futex+0x3/0x4\nno frame\n" + "[<0>] x\n" * 40
-
-        def listed(path: str) -> list[str]:
-            names = tasks[int(path.split("/")[2])]
-            if names is None:
-                raise FileNotFoundError
-            return names
-
-        def read(folder: str, thread: int, name: str) -> str:
-            return f"name{thread}" if name == "comm" else stack if thread == 7 else "-"
-
-        monkeypatch.setattr(stack_dump, "os", Os(listdir=listed))
-        monkeypatch.setattr(stack_dump, "where", lambda thread, folder: f"S {folder[6:8]}.{thread}")
-        monkeypatch.setattr(stack_dump, "read", read)
-        lines = stack_dump.by_kernel(51, [50, 51, 52]).decode().splitlines()
-        assert lines[:5] == [
-            "S 51.51 name51", "S 50.7 name7", "    futex_wait+0x1/0x2", "    do_futex+0x3/0x4",
-            "    x",
-        ]  # fmt: skip
-        assert len(lines) == 1 + 1 + 31 + 1  # of 32 lines one was no frame
-        assert lines[-1] == "S 50.50 name50"
-        monkeypatch.setattr(stack_dump, "THREADS", 2)
-        assert len(stack_dump.by_kernel(51, [51, 50]).splitlines()) == 1 + 1 + 31
-
-    def test_what_may_not_be_read(self, tmp_path: Path) -> None:
-        (tmp_path / "7").mkdir()
-        (tmp_path / "7" / "comm").write_bytes(b" name\n")
-        (tmp_path / "7" / "odd").write_bytes(b"\xff\n")
-        (tmp_path / "7" / "long").write_bytes(b"x" * 5000)
-        names = ("comm", "odd", "none", "long")
-        found = [stack_dump.read(str(tmp_path), 7, name) for name in names]
-        assert found == ["name", "-", "-", "x" * 4096]

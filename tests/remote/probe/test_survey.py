@@ -6,7 +6,6 @@ import base64
 import hashlib
 import itertools
 import os
-import select
 import signal
 import subprocess
 import time
@@ -29,70 +28,6 @@ SOURCE = payload.standalone("probe.survey", NEEDS)
 
 
 class TestReading:
-    @cases(
-        ("most", "pieces", "output", "cut", "asked"),
-        [
-            (5, [b"ab", b"cde", b""], b"abcde", False, 3),
-            (5, [b"ab", b"cdef", b"g"], b"abcde", True, 2),
-            (5, [b"abcdefg"], b"abcde", True, 1),
-            (5, [b""], b"", False, 1),
-            (0, [b"a"], b"", True, 1),
-        ],
-    )
-    def test_what_is_kept_of_it(
-        self, monkeypatch: pytest.MonkeyPatch, most: int, pieces: list[bytes], output: bytes,
-        cut: bool, asked: int,
-    ) -> None:  # fmt: skip
-        reading = survey_code.Reading(9.0, most)
-        left = list(pieces)
-        monkeypatch.setattr(survey_code, "os", Os(read=lambda fd, size: left.pop(0)))
-        while not reading.take(7):
-            pass
-        monkeypatch.undo()
-        assert (reading.output, reading.cut) == (output, cut)
-        assert len(pieces) - len(left) == asked
-
-    @cases(
-        ("waits", "cut", "status", "looks"),
-        [
-            ([(0, 0), (0, 0), (77, 3 << 8)], False, 3, 3),
-            ([(77, 9)], False, 128 + 9, 1),
-            ([(77, 0)], True, 0, 1),
-            ([(0, 0)] * 99, False, None, None),
-            ([(0, 0)] * 99, True, 0, 1),  # it is not waited for, whatever it still has to say
-        ],
-    )
-    def test_how_it_ended(
-        self, monkeypatch: pytest.MonkeyPatch, waits: list[Any], cut: bool, status: int | None,
-        looks: int | None,
-    ) -> None:  # fmt: skip
-        now = [100.0]
-        pauses: list[float] = []
-
-        def pause(*what: Any) -> None:
-            pauses.append(what[3])
-            now[0] += what[3]
-
-        put = monkeypatch.setattr
-        killed: list[Any] = []
-        left = list(waits)
-        put(survey_code, "monotonic", lambda: now[0])
-        waits_for = Os(waitpid=lambda pid, options: left.pop(0), killpg=noting(killed))
-        put(survey_code, "os", waits_for)
-        put(select, "select", pause)
-        reading = survey_code.Reading(1.0, 5)
-        reading.pid, reading.cut = 77, cut
-        survey_code.end(reading)
-        monkeypatch.undo()
-        assert reading.status == status
-        assert killed == [(77, signal.SIGKILL)]  # what it has started goes, too
-        if looks is not None:
-            assert len(waits) - len(left) == looks
-        else:
-            assert 101.0 <= now[0] < 101.1
-        assert pauses == sorted(pauses)
-        assert all(0 < seconds <= 0.05 for seconds in pauses)
-
     def test_nobody_is_killed_for_a_child_that_was_never_started(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -292,12 +227,6 @@ def test_a_survey_that_is_told_to_end_takes_its_readings_along(python: str, tmp_
         process.wait()
         assert process.stdout is not None
         process.stdout.close()
-
-
-@pytest.mark.parametrize("pattern", [b"~/x", b"/*", b"/nowhere/*/x"])
-def test_patterns(pattern: bytes, python: str) -> None:
-    found = survey(python, ["files", "file", [pattern], 20.0, 1 << 20])
-    assert found["files"][0] == 0
 
 
 def test_hosts_call_the_one_that_listens(python: str) -> None:

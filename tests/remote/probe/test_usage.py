@@ -4,23 +4,19 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 from cases import cases
 from hypothesis import given
 from hypothesis import strategies as st
 from open_files import open_files
-from rig import wait_for
 
 from dispatcher.remote.probe import usage
 from dispatcher.remote.probe.usage import (
     MOST_GPUS,
     MOST_TEXT,
     Usage,
-    number,
     output,
     owner,
     parse,
@@ -28,8 +24,6 @@ from dispatcher.remote.probe.usage import (
     started_with,
 )
 from dispatcher.remote.probe.usage import given as given_gpus
-from dispatcher.remote.protocol.frames import Decoder
-from dispatcher.remote.protocol.packing import unpack
 from remote.driver import Os, noting
 
 STAT = (
@@ -183,42 +177,6 @@ def test_a_table_that_makes_no_sense_ends_all_the_same(links: dict[int, tuple[in
         assert owner(pid, table, {1: [], 2: []}, known) in (0, 1, 2)
 
 
-def with_field(index: int, value: bytes) -> bytes:
-    """``STAT`` with another value in the field that proc(5) gives this number, from 3 on."""
-    front, _, back = STAT.rpartition(b")")
-    words = back.split()
-    words[index - 3] = value
-    return front + b") " + b" ".join(words)
-
-
-@cases(
-    ("field", "value", "place", "found"),
-    [
-        (3, b"D", 0, "D"),
-        (4, b"-1", 1, -1),
-        (6, b"0", 2, 0),
-        (14, b"0", 3, 40),  # CPU time of its own and of children it waited for, in user and system
-        (15, b"1025", 3, 1090),
-        (16, b"0", 3, 80),
-        (17, b"0", 3, 85),
-        (20, b"-3", 4, 0),
-        (22, b"5", 6, 5),
-        (24, b"-1", 5, 0),
-        (3, b"RR", None, None),
-        (3, b"7", None, None),
-        (14, b"-1", None, None),
-        (17, b"-1", None, None),
-        (4, b"x", None, None),
-        (24, b"x", None, None),
-        (13, b"-1", 3, 90),  # nothing that is read
-        (18, b"-1", 3, 90),
-    ],
-)
-def test_fields_of_a_stat(field: int, value: bytes, place: int | None, found: object) -> None:
-    stat = parse_stat(with_field(field, value))
-    assert found == (None if stat is None or place is None else stat[place])
-
-
 def test_processes_that_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
     with subprocess.Popen(["sleep", "300"], start_new_session=True) as child:
         try:
@@ -232,27 +190,6 @@ def test_processes_that_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
     assert usage.stat_of(child.pid) is None
     assert child.pid not in usage.process_table()
-
-
-def test_a_host_with_very_many_processes(monkeypatch: pytest.MonkeyPatch) -> None:
-    names = ["self", *map(str, range(1, 20)), "net"]
-    monkeypatch.setattr(usage, "os", Os(listdir=lambda path: names))
-    monkeypatch.setattr(
-        usage, "stat_of", lambda pid: None if pid == 2 else ("S", 1, 1, 0, 1, 1, pid)
-    )
-    assert list(usage.process_table()) == [1, *range(3, 20)]
-    monkeypatch.setattr(usage, "MOST", 5)
-    assert list(usage.process_table()) == [1, 3, 4, 5, 6]
-
-
-def test_what_a_process_was_started_with() -> None:
-    env = {"A": "1=2", "EMPTY": "", "ODD": "\udcff"}
-    with subprocess.Popen(["sleep", "300"], env={**env, "PATH": os.environ["PATH"]}) as child:
-        wait_for(lambda: usage.environ(child.pid).get("A"))  # the kernel shows it a little later
-        found = usage.environ(child.pid)
-        child.kill()
-    assert env.items() <= found.items()
-    assert usage.environ(child.pid) == {}
 
 
 @cases(
@@ -298,43 +235,6 @@ def test_a_tree_is_known_by_parents_and_by_the_session() -> None:
 # -- GPUs --------------------------------------------------------------------------------
 
 
-@cases(
-    ("word", "value"),
-    [
-        (b"0", 0.0),
-        (b"612.37", 612.37),
-        (b".5", 0.5),
-        (b"1.2.3", None),
-        (b"-1", None),
-        (b"1e5", None),
-        (b"", None),
-        (b".", None),
-        (b"[N/A]", None),
-        (b"10000000", 1e7),
-        (b"10000000.1", None),
-        (b"0000000000000001", 1.0),
-        (b"00000000000000001", None),
-    ],
-)
-def test_numbers(word: bytes, value: float | None) -> None:
-    assert number(word) == value
-
-
-@cases(
-    ("index", "is_gpu"),
-    [(b"1023", True), (b"1024", False), (b"1.5", False), (b"1.0", True), (b"x", False)],
-)
-def test_lines_that_tell_of_a_gpu(index: bytes, is_gpu: bool) -> None:
-    line = index + b", 1, 2, 3, 4, 5, 6, 7, GPU-x"
-    assert bool(parse(line)) == is_gpu
-    assert parse(line + b", 8") == parse(line.rpartition(b",")[0]) == []
-
-
-def test_no_more_gpus_than_a_host_has() -> None:
-    lines = [b"%d, 1, 2, 3, 4, 5, 6, 7, GPU-x" % n for n in range(MOST_GPUS + 3)]
-    assert [gpu[0] for gpu in parse(b"\n".join(lines))] == list(range(MOST_GPUS))
-
-
 def test_where_nvidia_smi_is_looked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for folder, mode in (("a", 0o644), ("b", 0o755), ("c", 0o755)):
         (tmp_path / folder).mkdir()
@@ -368,79 +268,3 @@ def test_what_a_program_writes_is_taken_as_far_as_it_may(
     assert not open_files() - fds
     assert not {*children.read_text().split()} - {*before}  # all were waited for
     assert capfd.readouterr().err == ""
-
-
-@cases("by", ["library", "program", None])
-def test_readings_come_in_time_until_there_is_no_gpu(
-    monkeypatch: pytest.MonkeyPatch, by: str | None
-) -> None:
-    readings: list[Any] = [[[0, 1]], [[0, 2]], []]
-    now = [100.0]
-    pauses: list[float] = []
-    written: list[tuple[int, bytes]] = []
-
-    def read() -> Any:
-        now[0] += 2.0 if len(readings) == 3 else 9.0
-        return readings.pop(0)
-
-    class Ended(Exception):
-        pass
-
-    def end(code: int) -> None:
-        raise Ended(code)
-
-    put = monkeypatch.setattr
-    put(usage, "library", lambda: read if by == "library" else None)
-    put(usage, "program", lambda: read if by else None)
-    put(usage, "monotonic", lambda: now[0])
-    put(usage, "sleep", noting(pauses))
-    put(usage, "os", Os(write=noting(written), _exit=end))
-    with pytest.raises(Ended, match="0"):
-        usage.read_gpus(7, 5.0)
-    said = [unpack(frame.body) for _, data in written for frame in Decoder().feed(data)]
-    monkeypatch.undo()
-    if by is None:
-        assert said == []
-    else:
-        assert said == [{"type": "gpus", "gpus": [[0, n]]} for n in (1, 2)]
-        assert pauses == [3.0, 0.1]  # the second came too late for a pause
-
-
-OLD = """
-import sys
-from types import SimpleNamespace
-import ctypes
-from dispatcher.remote.probe import usage
-class Old:
-    \"\"\"A library of which little works.\"\"\"
-    def __init__(self, name):
-        assert name == usage.LIBRARY
-    def nvmlInit_v2(self):
-        return int(sys.argv[1])
-    def nvmlDeviceGetCount_v2(self, count):
-        count._obj.value = int(sys.argv[2])
-        return 0
-    def nvmlDeviceGetHandleByIndex_v2(self, index, gpu):
-        gpu._obj.value = index + 1
-        return 0
-    def nvmlDeviceGetUUID(self, gpu, name, size):
-        return 3
-if sys.argv[1] == "-1":
-    del Old.nvmlInit_v2
-ctypes.CDLL = Old
-read = usage.library()
-print(read and read())
-"""
-
-
-@cases(
-    ("fails", "count", "said"),
-    [(0, 1, str([[0, *[None] * 8]])), (1, 1, "None"), (-1, 1, "None"), (0, 0, "[]"), (0, 70, None)],
-)
-def test_a_library_of_which_little_works(fails: int, count: int, said: str | None) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", OLD, str(fails), str(count)], check=True, capture_output=True,
-        text=True, timeout=30,
-        env={**os.environ, "PYTHONPATH": str(Path(usage.__file__).parents[3])},
-    )  # fmt: skip
-    assert done.stdout.strip() == (said or str([[n, *[None] * 8] for n in range(MOST_GPUS)]))

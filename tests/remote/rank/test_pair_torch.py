@@ -102,31 +102,6 @@ class TestTorch:
         torch.distributed.all_reduce = slower
         assert torch_end(torch).latency() == pytest.approx(2.0)
 
-    @pytest.mark.parametrize(
-        ("slow", "other", "last", "times"),
-        [
-            (1e-6, 1.0, 1 << 20, 1),  # 262144 elements in 0.26 s: more than half of 0.5
-            (1e-6, 2.0, 1 << 19, 1),  # the slower rank decides
-            (1e-4, 1.0, 1 << 16, 1),
-            (1e-8, 1.0, 1 << 22, 32),  # 0.0105 s a round: 32 of them are 0.34
-            (0.0, 1.0, 1 << 22, 64),
-        ],
-    )
-    def test_tensors_double_then_repetitions_do(
-        self, clock: Clock, monkeypatch: pytest.MonkeyPatch, slow: float, other: float, last: int,
-        times: int,
-    ) -> None:  # fmt: skip
-        monkeypatch.setattr(pair, "LARGEST", 1 << 22)
-        torch = Torch(clock, slow, other)
-        rate = torch_end(torch).rate(0.5)
-        seconds = max(last / 4 * slow, 1e-9 / times) * other
-        assert rate == pytest.approx(last / seconds)
-        assert torch.reduced[-times - 1 :] == [last // 4] * (times + 1)
-        sizes = sorted({size * 4 for size in torch.reduced})
-        assert sizes == [1 << n for n in range(16, last.bit_length())]
-        rounds = [2] * (len(sizes) - 1) + [1 + (1 << n) for n in range(times.bit_length())]
-        assert len(torch.reduced) == sum(rounds)
-
     def test_a_wrong_sum_is_a_failure(self, clock: Clock) -> None:
         torch = Torch(clock)
         torch.adds = 2.5
@@ -142,18 +117,6 @@ class TestTorch:
         rate = pair.TorchEnd(torch, job, range(n), "group").rate(0.5)
         assert rate == pytest.approx(4 / 1e-4 * factor)
         assert torch.groups == {"group"}
-
-    @cases(
-        ("backend", "free", "largest"),
-        [("gloo", 1 << 40, 1 << 28), ("nccl", 79 << 30, 1 << 33), ("nccl", 8 << 30, 1 << 31),
-         ("nccl", 1 << 20, 1 << 28)],
-    )  # fmt: skip
-    def test_how_large_a_tensor_is_inside_a_host(
-        self, clock: Clock, backend: str, free: int, largest: int
-    ) -> None:
-        torch = Torch(clock)
-        torch.cuda.mem_get_info = lambda: (free, 80 << 30)
-        assert torch_end(torch, backend).huge() == largest
 
     @pytest.mark.parametrize(
         ("backend", "state", "lack"),
@@ -180,22 +143,6 @@ class TestTorch:
         monkeypatch.setattr(pair, "import_module", noting(asked))
         assert pair.lack(backend) == lack
         assert asked == ["torch", "torch.distributed", "mpi4py", "dispatcher.comm"]
-
-    @cases(
-        ("error", "line"),
-        [(ImportError("No module named x\nmore"), "No module named x"), (OSError(), "OSError"),
-         (RuntimeError("  \n"), "RuntimeError"), (ImportError("y" * 999), "y" * 300)],
-    )  # fmt: skip
-    def test_what_cannot_be_imported(
-        self, monkeypatch: pytest.MonkeyPatch, error: Exception, line: str
-    ) -> None:
-        def lacks(name: str) -> None:
-            if name == "mpi4py":
-                raise error
-
-        monkeypatch.setattr(pair, "import_module", lacks)
-        expected = f"{sys.executable}: mpi4py: {line}; --python PATH names another"
-        assert pair.lack("gloo") == expected
 
 
 class Comm:
