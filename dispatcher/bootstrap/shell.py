@@ -137,17 +137,19 @@ class SentScript:
 
         Its bytes are written as one line of ASCII, so the locale means nothing and any byte may
         be among them; a shell reads many lines in a time that grows with their square. They are
-        counted, since half a script must not run. Signals wait until it can be removed.
+        counted, since half a script must not run. In a folder that is neither ours nor sticky
+        another user could exchange it. Signals wait until it can be removed.
         """
         escaped = "".join(map(_ESCAPED.__getitem__, self.content))
         return (
             f"trap '' HUP INT QUIT TERM;u=$(umask);umask 077;x='{escaped}';"
-            f'for d in {_PLACES} "";do [ "$d" ]||break;d=$d/{self.folder};'
+            f'for d in {_PLACES} "";do [ "$d" ]||break;[ -O "$d" ]||[ -k "$d" ]||continue;'
+            f"d=$d/{self.folder};"
             f'mkdir "$d"||continue;f=$d/{shlex.quote(self.name)};'
             f'printf %b "$x" >"$f"&&[ $(($(wc -c <"$f"))) -eq {len(self.content)} ]&&'
             'chmod 700 "$f"&&break;rm -rf -- "$d";done 2>/dev/null;umask "$u";'
-            '[ "$d" ]||{ echo "no folder takes the script: full, read-only or missing are" '
-            f"{_PLACES} >&2;exit 1;}};dispatch_folder=$d;"
+            '[ "$d" ]||{ echo "no folder takes the script: full, read-only, missing or open to '
+            f'others are" {_PLACES} >&2;exit 1;}};dispatch_folder=$d;'
         )
 
 

@@ -454,6 +454,10 @@ def test_a_script_lies_in_the_first_folder_that_takes_it(
     far = start(shell, run_it(script))
     assert far.output() == SYNC + f"/tmp/{script.folder}\n".encode()
     assert not os.path.exists(f"/tmp/{script.folder}")
+    if os.geteuid() == 0:  # what another user owns, and what everybody may change
+        (tmp_path / "missing").mkdir()
+        os.chown(tmp_path / "missing", 1, 1)
+        assert start(shell, run_it(script)).output() == SYNC + f"/tmp/{script.folder}\n".encode()
     monkeypatch.setattr(lifeline, "_PLACES", '"$TMPDIR"')
     far = start(shell, run_it(script))
     assert far.output() == b""

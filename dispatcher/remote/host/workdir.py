@@ -20,7 +20,7 @@ def make(run_id: str, tell: Callable[[str], None]) -> str | None:
     tell: takes its path before it is there, so that it goes also if we are killed right then.
     """
     for base in (os.environ.get("TMPDIR", ""), "/tmp", "/dev/shm"):  # noqa: S108 - mkdir is exclusive
-        if not base.startswith("/"):
+        if not base.startswith("/") or not is_safe(base):
             continue
         path = os.path.join(base, "dispatch-%s-%s" % (run_id, os.urandom(4).hex()))
         tell(path)
@@ -30,6 +30,20 @@ def make(run_id: str, tell: Callable[[str], None]) -> str | None:
             continue
         return path
     return None
+
+
+def is_safe(folder: str) -> bool:
+    """Whether nobody but root may put another folder in the place of ours in ``folder``.
+
+    It is sticky, as /tmp is, or ours and writable for us alone; sshd's StrictModes asks the same.
+    """
+    try:
+        found = os.stat(folder)
+    except OSError:
+        return False
+    return bool(found.st_mode & 0o1000) or (
+        found.st_uid == os.geteuid() and not found.st_mode & 0o022
+    )
 
 
 def shared(path: str) -> str:

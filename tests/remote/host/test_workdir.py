@@ -45,6 +45,32 @@ def test_it_goes_with_all_below_it_and_follows_no_link(
 
 
 @cases(
+    ("mode", "uid", "safe"),
+    [
+        (0o700, None, True), (0o755, None, True), (0o1777, None, True), (0o1777, 1, True),
+        (0o777, None, False), (0o770, None, False), (0o700, 1, False), (0o777, 1, False),
+    ],
+)  # fmt: skip
+def test_another_user_cannot_exchange_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: int, uid: int | None, safe: bool
+) -> None:
+    """They put a folder with a sitecustomize in its place, which every rank's Python ran."""
+    if uid is not None and os.geteuid() != 0:
+        return
+    folder = tmp_path / f"{mode:o}-{uid}"
+    folder.mkdir()
+    folder.chmod(mode)
+    if uid is not None:
+        os.chown(folder, uid, uid)
+    assert workdir.is_safe(str(folder)) is safe
+    monkeypatch.setenv("TMPDIR", str(folder))
+    made = workdir.make(uuid.uuid4().hex, lambda path: None)
+    assert made is not None
+    assert (Path(made).parent == folder) is safe
+    workdir.remove(made)
+
+
+@cases(
     ("temporary", "refused", "made"),
     [
         ("/scratch", (), "/scratch"),
@@ -69,6 +95,7 @@ def test_where_it_is_made(
 
     monkeypatch.setenv("TMPDIR", temporary)
     monkeypatch.setattr(workdir, "os", Os(mkdir=mkdir))
+    monkeypatch.setattr(workdir, "is_safe", lambda folder: True)
     found = workdir.make("run-1", lambda path: steps.append(("told", path)))
     assert [what for what, _ in steps] == ["told", "made"] * (len(refused) + (made is not None))
     assert all(told[1] == tried[1] for told, tried in zip(steps[::2], steps[1::2], strict=True))
