@@ -1,8 +1,7 @@
 """When a host may be connected to, and when again: one policy for runs and commands. Pure.
 
-sshd's MaxStartups drops connections at random when too many come at once, and all hosts of a
-site may sit behind one sshd. So connections are made through a window, as TCP sends through one,
-and what was dropped waits before it comes again. Rules, with their ids:
+sshd's MaxStartups drops connections at random when too many come at once. So connections are made
+through a window, as TCP sends through one, and what was dropped waits before it comes again.
 
 * C-1  no more hosts connect at once than the window holds: ``most`` at first, half of it after
   each drop, one more for each host reached, never less than one
@@ -34,10 +33,9 @@ class Attempt(Value):
 
 
 class ConnectPolicy:
-    """The attempts at the hosts of one run or command.
+    """The attempts at the hosts, which are numbers of the caller's, of one run or command.
 
     most: hosts that may connect at once. seconds: a host's limit. random: numbers from 0 to 1.
-    Hosts are numbers of the caller's, and times are in seconds of the caller's clock.
     """
 
     def __init__(self, most: int, seconds: float, random: Callable[[], float]) -> None:

@@ -6,8 +6,6 @@ Each host goes its own way::
        ^                      |                      |
        +--dropped, try again--+        stopping: a signal, grace, a harder one, given up
 
-Rules (their ids appear in the tests):
-
 * E-1  a host is contacted only if nothing has stopped the fan-out before its turn
 * E-2  never more than ``fanout`` hosts connect (``connect``), and never more than ``serial`` are
   at work; a host begins only when all hosts of the batches before its own are done, and ``delay``
@@ -20,8 +18,6 @@ Rules (their ids appear in the tests):
 * E-7  nor does typing the passphrase of a key
 * E-8  once ``max_fail`` hosts have failed, or all of a batch of canaries, all hosts that were never
   contacted are left out, and no other
-
-It stays one file: each rule is about the same few tables of hosts.
 """
 
 from __future__ import annotations
@@ -94,10 +90,7 @@ class _Host:
 
 
 class ExecMachine:
-    """The state of one fan-out command.
-
-    random: numbers from 0 to 1, for the pauses between attempts.
-    """
+    """The state of one fan-out command. random: 0 to 1, for the pauses between attempts."""
 
     def __init__(self, exec_plan: ExecPlan, random: Callable[[], float]) -> None:
         self._limits = exec_plan.limits

@@ -6,16 +6,13 @@
         ^                                                                                   |
         +---- the answer is reported; of a hang that lasts, also a cause to end the job ----+
 
-Rules, with their ids:
-
 * V-1  whoever asks while a gathering is under way gets its answer
 * V-2  before a hang is reported every host is asked, and ``GATHER`` seconds are the most it waits
 * V-3  a sign of life that comes meanwhile undoes the hang, not the answer
 * V-4  a hang is reported once an attempt
 * V-5  all ranks are judged for any host's sample, so no more than once in ``LEAST`` seconds
 
-``MonitoredRun`` puts it beside a ``RunMachine``. Nobody watches until a limit for silence is
-given, or somebody asks where the ranks are.
+Nobody watches until a limit for silence is given, or somebody asks where the ranks are.
 """
 
 from __future__ import annotations

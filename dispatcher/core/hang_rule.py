@@ -1,42 +1,15 @@
 """When a job hangs: a pure rule over output, CPU time, GPUs and, if there is any, progress.
 
-No single sign is enough. A job may compute for an hour without a word; ranks that wait for
-others may sleep, or spin at 100 % of a CPU, and a GPU whose kernel waits shows 100 % as well.
-
-The rule. A job *hangs* when for ``seconds`` on end
+A job *hangs* when for ``seconds`` on end
 
 * H-1  no rank has written anything, and nothing of what it wrote waited here to be read, and
 * H-2  every living rank was *still*: with all its processes it used less than ``IDLE`` of one CPU,
-  or all GPUs of its own *waited*: what its CPU does is waiting too, and
+  or all GPUs of its own *waited*, and
 * H-3  no GPU that the ranks may use was at work.
+* H-4  Once progress was seen (``--progress-line``, ``--progress-file``) only progress counts.
 
-A GPU that is used ``WAITING`` % or more while its memory is left alone (``TRAFFIC``) waits if it
-draws less than ``POWER`` of the watts that it was itself seen to draw at work, or less than ``LOW``
-of those that it may draw at all: so also before it has ever worked. A kernel that waits for
-another GPU looks at a few words that its caches hold; one that computes, at however few watts,
-reads and writes. Beside ranks that wait in a collective one whose GPU does nothing may prepare
-data or write a checkpoint: its CPU keeps the job alive.
-
-Where the user says what progress is (``--progress-line``, ``--progress-file``), from the first
-of it on only progress counts:
-
-* H-4  none for ``seconds`` is a hang, whatever the ranks write or compute.
-
-Whoever spins is taken for one who computes unless its GPU or H-4 tells otherwise: from outside, a
-CPU in a spinning wait looks like one at work, and ending a job that works is the worse
-mistake. For the same reason a rank of which nothing is known is not still: one whose host
-sends no samples, or has sent them for less than ``seconds``. Ctrl-Z begins everything anew.
-
-One verdict is made of all that is found then. Each signal names the ranks that it takes to hold
-the others back, or nobody. The one that knows most decides; which of the others agree is told with
-it, and which do not::
-
-    torch's flight recorders   who has not called the collective that the others are in
-    NCCL's RAS                 who is dead, does not answer, or has launched fewer collectives
-    stacks                     who is elsewhere (``stack_frames.grouped``)
-    GPUs                       whose GPU does not wait while others' do, by power and use
-
-That nobody writes or computes is what the hang was told by, so it names nobody.
+A rank of which nothing is known is not still. docs/design/hangs.md has the reasons, what a GPU
+that waits is, and how ``hung`` makes one verdict of all signals.
 """
 
 from __future__ import annotations
@@ -157,7 +130,6 @@ class HangRule:
 
     @property
     def _old(self) -> float:
-        """Seconds after which the last sample says nothing of now."""
         return FRESH * every(self.seconds) + 1.0
 
     def anew(self, now: float) -> None:
@@ -214,7 +186,6 @@ class HangRule:
         return False
 
     def _waits_for_others(self, rank: int, now: float) -> bool:
-        """Whether all that the rank's own GPUs do is waiting."""
         node, (own, _) = self._nodes[rank], self._gpus.get(rank, (None, None))
         if not own or now - self._gpus_seen.get(node, now) > self._old:
             return False

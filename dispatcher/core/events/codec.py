@@ -1,16 +1,9 @@
 """Events as JSON and back, exactly: what the journal writes and ``replay`` reads.
 
-An event's fields stand under their names. JSON has fewer types than Python; the rest is
-
-* bytes: their text where that is printable UTF-8, else ``{"b64": "..."}``;
-* an enum: its value; a tuple or a set: a list; a nested value: an object of its fields;
-* a value that is one of several (a cause, an outcome): ``kind``, its class, among its fields;
-* a mapping: an object, with numbers as text;
-* a float that is no number: ``"nan"``, ``"inf"``, ``"-inf"``.
-
-The annotations of the event classes say how to read that back: one table is made from the
-classes, nothing is evaluated, and what does not fit is a ``Malformed``. Fields that a journal
-lacks get their defaults, and those of an earlier release (``GONE``) are passed over.
+docs/design/journal.md shows the form. The annotations of the event classes say how to read it
+back: one table is made from the classes, nothing is evaluated, and what does not fit is a
+``Malformed``. Fields that a journal lacks get their defaults, and those of an earlier release
+(``GONE``) are passed over.
 """
 
 from __future__ import annotations

@@ -1,28 +1,10 @@
-"""The collective in which a job stands still, from what torch's flight recorders hold. Pure.
+"""The collective in which a job stands still, by torch's flight recorders; NCCL's RAS. Pure.
 
-A rank tells of each process group which collectives it has called last, by their sequence number
-in the group, and which of them are done (``remote.rank.sitecustomize`` writes that, as JSON). Ranks
-call the collectives of a group in one order: so who has not called the number at which others
-wait is the one they wait for. torch's ``fr_trace`` reasons in the same way.
-
-Texts come from hosts: what does not fit is left out, and whoever shows them sanitizes them.
-
-``read_ras`` reads what NCCL's RAS says of a job: who is dead, who does not answer, who lags behind.
-Read is the text of ``verbose status``, which every NCCL from 2.24 on can write (JSON only since
-2.28.7). Ranks are named there by process and host, and those of one communicator by its own
-numbers. Source: ``src/ras/client_support.cc`` of NCCL 2.30.7, and the samples of its guide::
-
-    DEAD
-      1 job process is considered dead (unreachable via the RAS network)
-      Process 3487984 on node 172.16.64.213 managing GPU 5
-
-    #0-0 (27a079b828ff1a75) MISMATCH
-      Communicator ranks have different collective operation counts
-      26 ranks have launched up to operation 6650
-      6 ranks have launched up to operation 6649
-      Rank 0 -- GPU 0 managed by process 483072 on node 172.16.64.210
-
-Outliers are listed alone: where as many lag as do not, none is named here.
+Ranks call the collectives of a group in one order. So the ranks that have not called the number at
+which others wait are those that are waited for; torch's ``fr_trace`` reasons in the same way.
+``read_ras`` reads what RAS answers to ``verbose status``. Source: ``src/ras/client_support.cc`` of
+NCCL 2.30.7, and the samples of its guide. Texts come from hosts: what does not fit is left out,
+and sinks sanitize the rest. Why it is done so: docs/design/hangs.md.
 """
 
 from __future__ import annotations
@@ -106,7 +88,6 @@ class Recording(Value):
 
     @property
     def last(self) -> int:
-        """The number of the last collective that it called; 0 for none."""
         return max(self.calls, default=0)
 
     @property
@@ -148,11 +129,9 @@ def _number(value: Any) -> int:
 def stuck(hosts: Iterable[Mapping[int, bytes]], ranks: Iterable[int]) -> Collective | None:
     """The collective that the others stand still for; None where none is told of.
 
-    hosts: of each host rank -> what ``read`` reads; what cannot be read counts as nothing, and so
-    do its ranks beyond ``MOST_WORLDS`` or ``MOST_TOLD``. ranks: all of the job; no others are
-    members.
-    Of several the one whose missing ranks wait in none themselves, then the one that most ranks
-    are in.
+    hosts: of each host rank -> what ``read`` reads; what cannot be read, or is beyond
+    ``MOST_WORLDS`` or ``MOST_TOLD``, counts as nothing. ranks: all of the job. Of several the one
+    whose missing ranks wait in none themselves, then the one that most ranks are in.
     """
     found_by_rank: dict[int, dict[str, Recording]] = {}
     by_torch = {rank: rank for rank in ranks}  # torch's number of a rank -> ours

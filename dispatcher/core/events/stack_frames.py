@@ -1,19 +1,9 @@
 """Stacks of ranks: read from what says them, made alike, grouped, and the odd one named. Pure.
 
-Three say where a process is, the best first: ``py-spy`` (a program), ``faulthandler`` (the
-rank's own, by signal) and ``proc`` (the kernel's view of each thread). What differs from rank
-to rank and means nothing (addresses, pids, ids of threads) is left out, so that ranks which
-wait in the same place have the same stack. The main thread stands for the rank.
-
-Of a process that cannot be killed an agent says ``D nfs_wait_on_request 74 x86_64``: its state, the
-kernel function it waits in and the number of its system call, as /proc showed them; "-" or "0" for
-what it could not see (the kernel hides it from other users, and in some containers).
-
-Of a hang there may be frames of C as well (``py-spy --native``, ``gdb``): the innermost that says
-something stands beside those of Python, and does not part groups.
-
-Texts come from hosts: at most ``MOST`` frames of ``LONGEST`` characters are kept, and whoever
-shows them sanitizes them.
+``py-spy``, ``faulthandler`` and ``proc`` (the kernel's view of each thread) say where a process is.
+Addresses, pids and ids of threads are left out, so that ranks that wait in one place have one
+stack. The main thread stands for the rank. Texts come from hosts: at most ``MOST`` frames of
+``LONGEST`` characters are kept, and sinks sanitize them. See docs/design/hangs.md.
 """
 
 from __future__ import annotations
@@ -60,7 +50,10 @@ _UNSEEN = ("-", "0")
 
 
 def in_words(text: str) -> str:
-    """``state D in nfs_wait_on_request, system call fsync``; "" if nothing is known."""
+    """``state D in nfs_wait_on_request, system call fsync``; "" if nothing is known.
+
+    text: ``D nfs_wait_on_request 74 x86_64``, as an agent read it in /proc; "-" or "0" is unknown.
+    """
     words = text.split()
     if len(words) != 4 or words[0] == "-":
         return ""
@@ -237,9 +230,8 @@ def grouped(
     """Ranks of the same frames together, odd ones first, then by size.
 
     stacks: rank -> how it is known, its process's state, its frames. natives: rank -> what
-    ``innermost`` reads. Odd are those that do not
-    wait where others do; where all do, or none, those that are fewer than half as many as the
-    largest group. A stopped process is always odd unless all are.
+    ``innermost`` reads. Odd are those that do not wait where others do; where all do, or none,
+    those that are fewer than half of the largest group; and a stopped process, unless all are.
     """
     natives = natives or {}
     by_place: dict[tuple[bool, tuple[Frame, ...]], list[int]] = {}

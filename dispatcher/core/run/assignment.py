@@ -1,6 +1,6 @@
 """Which hosts follow those that are lost: a spare for a node, or fewer nodes. Pure.
 
-Loaded between two attempts, as most runs have one; ``tables.Assigned`` has what it came to.
+Loaded between two attempts, since most runs have one; ``tables.Assigned`` has what it came to.
 """
 
 from __future__ import annotations
@@ -17,12 +17,11 @@ from dispatcher.plan.job.job_plan import JobPlan, NodePlan
 class Assignment(Value):
     """The next attempt's ``plan`` and the host of each of its nodes.
 
-    swaps: (host that leaves, host that takes its node, that node's ranks). dropped: hosts
-    whose nodes are no more. excluded: of both, those that still answer but where too many
-    attempts have ended. vacant: nodes that no host can take and the run cannot do without;
-    awaited: a host that may take one has yet to answer. With a vacant node nothing can begin.
-    whole: plan and hosts with the nodes that were dropped, where these were last; if one of these
-    hosts is back later, its node is as well.
+    swaps: (host that leaves, host that takes its node, that node's ranks). dropped: hosts whose
+    nodes are no more. excluded: of both, those that still answer but where too many attempts have
+    ended. vacant: nodes that no host can take, so that nothing can begin; awaited: one may yet
+    come. whole: plan and hosts with the nodes that were dropped, which get them back when they
+    return.
     """
 
     plan: JobPlan
@@ -48,9 +47,8 @@ def assign_hosts(
     """Which hosts follow those that were ``assigned`` to the nodes of ``plan``.
 
     bad: hosts that cannot be used; their nodes go to others, or are dropped as far as
-    ``--min-nodes`` allows. faulty: hosts better not used: likewise, but where neither
-    is possible they stay. free: hosts that wait for a node, the first that fits takes
-    it. awaited: more may come. distinct: host -> its machine, if no two nodes may
+    ``--min-nodes`` allows. faulty: likewise, but where neither is possible they stay. free: hosts
+    that wait for a node. awaited: more may come. distinct: host -> its machine, if no two nodes may
     be on one.
     """
     machines = distinct or {}

@@ -1,9 +1,8 @@
 """One attempt at a job as a pure machine: ``handle(event, now) -> [Action]``.
 
-It stays one file: the states share most of their transitions. What is judged before the
-start is in ``start_check``, which ranks live where in ``tables``, MPI's fences and spawns
-are in ``mpi_manager``. The *root cause* is the first failure that the launcher's loop observed;
-whatever fails after it is a consequence.
+What is judged before the start is in ``start_check``, which ranks live where in ``tables``, MPI's
+fences and spawns are in ``mpi_manager``. The *root cause* is the first failure that the launcher's
+loop observed; whatever fails after it is a consequence.
 
 ::
 
@@ -15,8 +14,6 @@ whatever fails after it is a consequence.
         |                        |                                                    |
         +------- a node failed, or a signal ------------------------------------------+--> over
 
-Rules (their ids appear in tests and in comments):
-
 * J-1  no rank starts unless every node is ready and every node reaches node 0
 * J-2  no rank starts after the job has begun to stop
 * J-3  the first failure is the cause; it never changes. A restart that a person asks for is none:
@@ -24,17 +21,13 @@ Rules (their ids appear in tests and in comments):
 * J-4  a rank is done when it exited and both its streams ended, or its node was lost
 * J-5  the run ends with exactly one ``End``; nothing is ordered after it
 * J-6  exit code 0 only if every planned rank exited 0 and every byte arrived
-* J-7  the run ends in bounded time after it began to stop, whatever the hosts do,
-  unless their output is still being read (the end of it that a host withholds is
-  ``output_intake.Ends``' affair)
+* J-7  the run ends in bounded time after it began to stop, whatever the hosts do, unless their
+  output is still being read (its end, if a host withholds it, is ``runner.run.host_intake``'s)
 * J-8  a rank that called MPI_Init and ended with 0 is waited for by no MPI barrier; MPI_Abort
   ends the job at once, and is a failure whatever its code
 * J-9  a spawned rank counts like a planned one, unless its world could not be started: then
   the rank that asked is told so, and nothing of that world is a failure
-* J-10 a rank that leaves MPI half-way ends the job, if others are left in it
-  (``half_finalized``)
-
-Deadlines are data: ``next_deadline`` says when ``tick`` wants to be called.
+* J-10 a rank that leaves MPI half-way ends the job, if others are left in it (``half_finalized``)
 """
 
 from __future__ import annotations
@@ -90,10 +83,9 @@ PASSED_SIGNALS = frozenset({signal.SIGUSR1, signal.SIGUSR2})
 def kill_steps(cause: verdicts.Cause, grace: float, first: int = 0) -> list[tuple[int, float]]:
     """(signal, seconds until the next) of each kill step that ends a job for ``cause``.
 
-    After the last one everything is killed. Ctrl-C is passed on as INT first, since programs
-    save their work on it; every other cause starts with TERM. The time between TERM and KILL
-    after an unanswered INT is short: those ranks had their grace. first: the signal to start
-    with instead, if the user has said one.
+    After the last one everything is killed. Ctrl-C is passed on as INT first, since programs save
+    their work on it; ranks that do not answer had their grace then. first: the signal that the user
+    has said instead.
     """
     if first:
         last = [(signal.SIGTERM, min(grace, 2.0))] if first != signal.SIGTERM else []
@@ -114,8 +106,7 @@ def sweep_limit(plan: JobPlan) -> float:
 class AttemptMachine:
     """The state of one attempt to run ``plan``.
 
-    check: prove before a start that the hosts are different machines and reach node 0;
-    else its first address is taken.
+    check: prove before a start that hosts are different machines and reach node 0.
     """
 
     def __init__(self, plan: JobPlan, *, check: bool = True) -> None:

@@ -1,14 +1,9 @@
 """Where the hosts' keys meet: the barriers of MPI's process managers. Pure.
 
-Each node commits once an epoch, when all its members of a group are in; when every node that has
-living members has committed, the fence opens and each of those nodes gets all the packets. A packet
-is opaque here: what one host packed only the others unpack, so this stays cheap and cannot be made
-to unpack a bomb.
-
-Groups are written as agents write them, ``WORLD:TAG`` or ``0,2,5:TAG``, and long ones of PMIx with
-spans, ``0-7,12:TAG``; ranks rise. Of PMI-1, those within one node never come here. A tag from
-``ONCE`` on is that of a meeting (a group that is made, worlds that connect): it has no epochs, and
-nothing of it is kept when it is over.
+Each node commits once an epoch, when all its members of a group are in; when every node with
+living members has, the fence opens and each gets all the packets, which are opaque here. Groups
+are written ``WORLD:TAG`` or ``0,2,5:TAG``, and long ones ``0-7,12:TAG``; ranks rise. A tag from
+``ONCE`` on is that of a meeting (a group that is made, worlds that connect): it has no epochs.
 """
 
 from __future__ import annotations
@@ -100,8 +95,7 @@ class Fences:
     def commit(self, node: int, name: str, epoch: int, packet: bytes) -> Release | None:
         """``node`` is in with all its members; the release if that was the last one.
 
-        Raises: FenceError for a group that cannot be, one the node has no part
-        in, an epoch that is not the present one, or too many bytes.
+        Raises: FenceError for a group or an epoch that cannot be, or too many bytes.
         """
         fence = self._fences.get(name) or self._new(name)
         if node not in fence.members or node in fence.packets or epoch != fence.epoch:

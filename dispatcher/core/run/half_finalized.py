@@ -1,4 +1,4 @@
-"""Ranks that leave MPI half-way are named before the job hangs (J-10).
+"""Ranks that leave MPI half-way are named before the job hangs (J-10). Pure.
 
 ::
 
@@ -6,15 +6,8 @@
     exit with 0 without MPI_Finalize ----+-> ask: certain, or others are inside ---> LeftMpi
                                                    none of it -----> ask again, or forget
 
-To ask is to ``query`` all nodes with living ranks who is inside MPI there. Where they wait nobody
-can tell from outside: MPICH meets in shared memory, Open MPI in libpmix. But "if one process
-calls init, then all processes must call init prior to termination", as mpirun has it, since
-MPI_Init waits for all. A rank that never calls it harms nobody as long as nobody else does;
-that may come at any time, so those inside are asked for again. Who leaves without MPI_Finalize
-has failed, as under mpirun; a moment later it is known who is left. But with MPICH 5 it may
-have finalized, so there it counts only if others are left.
-
-Pure, no clock.
+To ask is to ``query`` all nodes with living ranks who is inside MPI there. docs/design/mpi.md says
+what counts, and why a rank of MPICH 5 may have finalized ("open").
 """
 
 from __future__ import annotations

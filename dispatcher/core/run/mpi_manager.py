@@ -1,22 +1,14 @@
 """The launcher's part of process management: fences across nodes, names, spawns. Pure.
 
-``AttemptMachine`` hands it the events whose names begin with ``Pmi``, and what becomes of
-ranks; it carries out what is returned.
-
-Each world has its ``fences``. Those of ranks of several worlds, which PMIx knows, are among world
-0's, by the ranks' numbers in the job. What meets for once, as a group does that is made, gets a
-number that no other of the job has: MPI's context id.
-
-A spawn goes so::
+``AttemptMachine`` hands it the events whose names begin with ``Pmi``, and what becomes of ranks.
+Each world has its ``fences``; those of ranks of several worlds are among world 0's. A group that
+is made by one gets a number that no other of the job has: MPI's context id. A spawn goes so::
 
     asked --refused-------------------------------------> rc=1 to the rank that asked
       |
       +--placed: orders to the nodes--+--all ranks run--> rc=0
                                       |
                                       +--one cannot be started--> rc=1, the others are killed
-
-What a rank does with rc=1 is MPI's business (its error handler); a world that was
-given up is no failure of the job.
 
 Hosts of one job trust each other by MPI, and only by it: who asks for a world must have ranks that
 use MPI, and so must each host that gets ranks of it (``docs/design/security.md``).
@@ -131,9 +123,8 @@ class MpiManager:
     def late(self, index: int, fence: str, epoch: int, now: float) -> list[Action] | None:
         """Ask the nodes that ``fence`` still waits for whom they are waiting for.
 
-        None: all of them have just been asked for another of that world, so ask later. Each is
-        asked once in the time after which a fence is late, for else who opens many fences could
-        have the others answer until they seem to flood us.
+        None: all of them have just been asked for another of that world, so ask later. Else one
+        that opens many fences could have the others answer until they seem to flood us.
         """
         world, seconds = self._worlds.get(index), self._plan.limits.mpi_stall_warning
         if world is None or not (missing := world.fences.missing(fence, epoch)):
@@ -354,8 +345,8 @@ def _unknown(verb: bytes) -> bytes:
 def process_mapping(node_of: Sequence[int]) -> str:
     """The value of ``PMI_process_mapping``: which ranks share a node, as runs.
 
-    node_of: the node of each rank, in order of ranks. A block (X,Y,Z) says: nodes
-    X to X+Y-1 have Z consecutive ranks each. Source: MPICH's PMI v1 wiki.
+    node_of: the node of each rank. A block (X,Y,Z) says: nodes X to X+Y-1 have Z consecutive ranks
+    each. Source: MPICH's PMI v1 wiki.
     """
     blocks: list[list[int]] = []  # first node, nodes, ranks on each
     for node, same in groupby(node_of):

@@ -1,7 +1,5 @@
 """Ctrl-Z: every host stops its ranks, then dispatch stops itself; SIGCONT undoes both. Pure.
 
-Rules, with their ids:
-
 * Z-1  dispatch is stopped only after every host has stopped its ranks, or ``LIMIT`` seconds
 * Z-2  whoever was told to pause is told to go on, whatever happened meanwhile
 * Z-3  while hosts are being reached dispatch goes on, unless it is asked again: stopped, it

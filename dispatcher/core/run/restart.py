@@ -1,17 +1,9 @@
-"""Whether another attempt may follow a cause, on whom the blame is put, after which pause,
-when to stop trying, and when a host that was given up is surely empty. Pure.
+"""Whether another attempt may follow, on whom the blame is put, and when a lost host is empty.
+Pure.
 
-Of a host that was given up with living ranks only time is known: when its lease has run out
-(``fence``), its agent has ended the ranks, or its guardian has. ``OrphanCheck`` has proof in place
-of patience: a new connection that ends what still carries the run's id, and then finds nothing
-more. The next attempt need not wait any longer, and what nobody there could end, with agent and
-guardian killed or stopped at once, is ended.
-
-When: at once where the agent's process was seen to end, since whoever could have swept
-has done so or is dead. Otherwise as late as the fence allows: who lives there sweeps by
-itself, and knows its children by descent, not only by the run's id. A host that does
-not answer is left to its lease, and so is one that is, or may be, another linked one by a
-second name.
+Of a host that was given up with living ranks only time is known (``fence``): its agent or its
+guardian has ended them when its lease has run out. ``OrphanCheck`` has proof in place of patience.
+docs/design/restarts.md says when it looks, and why.
 """
 
 from __future__ import annotations
@@ -61,10 +53,8 @@ def outward(cause: verdicts.Cause, assigned: Sequence[int]) -> verdicts.Cause:
 def fence(limits: Limits, *, self_fencing: bool = False) -> float:
     """Seconds after which the ranks of a host that was given up are surely dead.
 
-    The launcher has closed the link, so the agent hears nothing more: its lease runs
-    out, its ranks get TERM, then KILL. If it is stuck, its guardian does that. One that is
-    ``self_fencing`` (N-7 of ``agent.node``) does not wait for its lease: the last ping came before
-    the host was given up, so it is in doubt after ``LATE`` heartbeats and certain ``DOUBT`` later.
+    Its lease runs out, its ranks get TERM, then KILL; if the agent is stuck, its guardian does
+    that. One that is ``self_fencing`` (N-7 of ``agent.node``) does not wait for its lease.
     """
     by_lease = limits.lease + max(limits.lifeline_grace, GUARDIAN) + SWEEP + MARGIN
     if not self_fencing:
@@ -100,9 +90,9 @@ class RestartBudget:
         self.progressed = self.progressed or (mark is not None and mark != self._mark)
 
     def ended(self, now: float, *, failed: bool = True) -> None:
-        """The present attempt has ended. One that started no rank does not count.
+        """The present attempt is over. One that started no rank does not count.
 
-        failed: else a person has ended it, which is no failure; its progress counts all the same.
+        failed: else a person has ended it, and only its progress counts.
         """
         if self.began is None:
             return
@@ -131,18 +121,15 @@ class RestartBudget:
 
 
 class OrphanCheck:
-    """When to check which hosts; from the end of one attempt to the start of the next.
-
-    connect: seconds in which a host that answers is reached.
-    """
+    """When to check which hosts, between two attempts. connect: seconds to reach one."""
 
     def __init__(self, connect: float) -> None:
         self._connect = connect
         self._due: dict[int, float] = {}
 
     def plan(self, fences: Mapping[int, float], over: Collection[int], now: float) -> list[Action]:
-        """The checks to make now. fences: host -> when its lease has surely run out; over:
-        those whose agent's process was seen to end.
+        """The checks to make now. fences: host -> when its lease has surely run out; over: those
+        whose agent's process was seen to end.
         """
         closed = {host: when for host, when in fences.items() if when > now}
         at_once = [host for host in closed if host in over]

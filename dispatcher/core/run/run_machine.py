@@ -1,12 +1,9 @@
 """A whole run as one pure machine: one attempt after the other, on hosts that may change.
 
-``AttemptMachine`` knows one attempt and counts the nodes of its plan. ``RunMachine`` owns the
-hosts: it counts them as they were connected, spares last, and assigns one to each node of an
-attempt's plan. Events come in and orders go out by the host's number; on their way to and from
-the ``AttemptMachine`` they change into the node's. As long as every host has the node that it
-was planned for the two are the same.
-
-The machine is ``TABLE``; ``docs/design/restarts.md`` shows it. Rules, with their ids:
+``RunMachine`` counts the hosts as they were connected, spares last, and gives one to each node of
+an attempt's plan; ``AttemptMachine`` counts the nodes. Between the two the numbers change. Between
+two attempts links and agents stay: ``Finish`` becomes ``Sweep``, ``OpenLink`` becomes ``Prepare``.
+The machine is ``TABLE``; ``docs/design/restarts.md`` shows it.
 
 * R-1  the run ends with exactly one ``End``; nothing is ordered after it
 * R-2  nothing starts after an interrupt
@@ -20,10 +17,6 @@ The machine is ``TABLE``; ``docs/design/restarts.md`` shows it. Rules, with thei
 * R-6  an attempt that started no rank costs no restart and no pause
 * R-7  a restart that a person asks for costs none either, and needs none to be allowed; only
   ranks that run, or that wait for a restart, are started again
-
-It stays one file for the whole table: every state shares most of what happens in it. The books
-are elsewhere (``tables``, ``restart``). Between two attempts links and agents stay: ``Finish``
-becomes ``Sweep``, ``OpenLink`` becomes ``Prepare``.
 """
 
 from __future__ import annotations
@@ -99,9 +92,8 @@ TABLE = {
 class RunMachine:
     """The state of one run of ``plan``. check: see ``AttemptMachine``.
 
-    attempt: how often the hosts were gathered before. restarts: how often ranks were
-    started before this attempt. sync: the working folder is sent before a restart that a person
-    asks for.
+    attempt: how often the hosts were gathered before. restarts: how often ranks were started before
+    this attempt. sync: the working folder is sent before a restart that a person asks for.
     """
 
     def __init__(self, plan: JobPlan, *, check: bool = True, sync: bool = False) -> None:

@@ -1,13 +1,9 @@
 """Where a spawned world goes: a rank's request and the hosts' load in, a ``World`` out. Pure.
 
-A world may use all hosts of the job. Each of its segments takes free slots first,
-host by host, so that ranks which talk most share a host; what is left when all
-slots are taken is dealt out one a host in turn, beginning with the least loaded,
-never above a host's ``max_slots``. MPI has no word for "wait until there is room".
-
-Of the info keys ``host`` (or ``hosts``: names with commas between), ``wdir``, ``path`` and
-``env`` are honoured. Keys that would choose other hosts are refused, since to
-ignore them would be a silent lie; all others are hints, which MPI lets us ignore.
+Each segment takes free slots first, host by host; what is left is dealt out one a host in turn,
+the least loaded first, never above a host's ``max_slots``. Of the info keys ``host`` (``hosts``),
+``wdir``, ``path`` and ``env`` are honoured. Keys that would choose other hosts are refused; all
+others are hints, which MPI lets us ignore.
 """
 
 from __future__ import annotations
@@ -38,8 +34,7 @@ REFUSED = frozenset({b"hostfile", b"add-host", b"add-hostfile", b"arch", b"file"
 class Refused(ValueError):
     """This world cannot be; the text says why, with the names of ``nodes`` in its middle.
 
-    They are put together by who reads it: for a thousand hosts that takes 7 ms, and of most
-    refusals nobody reads the reason.
+    They are put together by who reads it: that takes 7 ms for a thousand hosts.
     """
 
     def __init__(self, why: str, nodes: Iterable[NodePlan] = (), more: str = "") -> None:
@@ -52,10 +47,7 @@ class Refused(ValueError):
 
 
 class Hosts:
-    """The hosts of a job, by their names. hostnames: node -> what the host calls itself.
-
-    That is good in ``host`` like the plan's name.
-    """
+    """The hosts of a job by the plan's names, or what they call themselves (``hostnames``)."""
 
     def __init__(self, nodes: Sequence[NodePlan], hostnames: Mapping[int, str]) -> None:
         self.nodes = nodes
@@ -92,13 +84,11 @@ def place(
     using: Collection[int] | None = None,
     most: float = SPAWNED_AT_ONCE,
 ) -> World:
-    """The world that ``event`` asks for, as number ``index``.
+    """The world that ``event`` asks for, as number ``index``. Raises: Refused.
 
-    load: living ranks of each node. spawned: how many of all are spawned ones.
-    using: nodes whose ranks use MPI; None: all. Others get no rank, and this machine none that
-    another host asks for. most: ranks that the node which asks may spawn now.
-
-    Raises: Refused.
+    load: living ranks of each node. spawned: how many of all are spawned ones. using: nodes whose
+    ranks use MPI; None: all. Others get no rank, and this machine none that another host asks for.
+    most: ranks that the node which asks may spawn now.
     """
     wanted = sum(segment.nprocs for segment in event.segments)
     if index > placement.MOST_WORLDS:

@@ -1,17 +1,13 @@
 """Everything that is judged before the first rank starts: hosts ready, distinct, in reach. Pure.
 
-``AttemptMachine`` hands over what the nodes say and gets back what it means: nothing yet,
-``ProbeNodes``, ``Start``, or the cause why nothing can start.
-
 1. Every node is ready or has failed; all failures are reported together.
 2. No two nodes are one machine, and all have the same script and packages beside it.
 3. A plan that was open is closed with the number of GPUs counted.
-4. Every other node reaches node 0 at the address it was itself reached by, or,
-   asked again, at one common address of all that node 0 has.
+4. Every other node reaches node 0 at the address it was itself reached by, or, asked again, at
+   one common address of all that node 0 has.
 
-What is odd but no reason to stop (no room left, another script where that is allowed) is a
-warning. These are the checks that cost a run nothing, since agents say what they need anyway;
-``dispatch check`` and ``--check full`` look further.
+What is odd but no reason to stop is a warning. ``dispatch check`` and ``--check full`` look
+further.
 """
 
 from __future__ import annotations
@@ -68,8 +64,8 @@ Decision = ProbeNodes | Start | verdicts.Cause | None
 class StartCheck:
     """The judgement on the nodes of ``plan``.
 
-    prove: judge what is provable (different machines, node 0 within reach);
-    else take node 0's first address. waiting: nodes whose word is still awaited.
+    prove: judge what is provable (2, 4); else take node 0's first address. waiting: nodes whose
+    word is still awaited.
     """
 
     def __init__(self, plan: JobPlan, *, prove: bool) -> None:
@@ -294,9 +290,8 @@ def rejection(
 ) -> verdicts.Rejected:
     """The verdict on nodes that cannot be used before a start.
 
-    problems: node -> what its agent found wrong. When every failure is that the
-    program is missing (or may not be executed), the exit code is the shell's
-    127 (or 126), as it would be on one machine.
+    problems: node -> what its agent found wrong. Where the program is missing on all that failed
+    (or may not be executed), the exit code is the shell's 127 (or 126).
     """
     words = {word for node in failures for word in problems.get(node, frozenset({"link"}))}
     code = errors.CLUSTER

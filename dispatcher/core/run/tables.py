@@ -1,21 +1,11 @@
 """The tables of a run: its hosts, its ranks, which host has which node. Pure.
 
-One file, since what becomes of a host is read beside what becomes of its ranks.
-
 ``HostTable``: what is known of each host, by its number. A host is *linked* from the order to
-reach it until it is given up; it is *out* when it will not be used (any more), which says
-nothing about its link; it is *armed* while ranks may live there. A host that is given up while
-armed is *fenced*: only time tells that its ranks are dead (``restart.fence``), and if its lease
-rests (``pause``), not even that.
-
-``RankTable``: where each rank is, whether it lives, what is still to come of it. A rank is done
-when it exited and both its streams ended, or when its node was given up (J-4).
-
-``Assigned``: who has which node, from one attempt to the next. An attempt speaks of nodes,
-everybody else of hosts, so whatever passes between them changes its number here. Who follows a host
-that is lost is decided in ``assignment``.
-
-``Deadlines``: of as many things as there are hosts, and the first of them without a look at each.
+reach it until it is given up; *out* when it will not be used any more; *armed* while ranks may
+live there. One that is given up while armed is *fenced*: only time tells that its ranks are dead
+(``restart.fence``), and if its lease rests (``pause``), not even that.
+``RankTable``: where each rank is, whether it lives, what is still to come of it (J-4).
+``Assigned``: who has which node. An attempt speaks of nodes, everybody else of hosts.
 """
 
 from __future__ import annotations
@@ -45,10 +35,10 @@ K = TypeVar("K", bound=Hashable)
 
 
 class Deadlines(dict[K, float]):
-    """What is due -> when. The loop asks for the first after each event, so that is kept.
+    """What is due -> when; the first of them without a look at each.
 
-    Only item by item does anything come in. ``_heap`` may have what is no more, or was put off: it
-    is passed over once, when it would be the first.
+    ``_heap`` may have what is no more, or was put off: it is passed over when it would be the
+    first.
     """
 
     def __init__(self) -> None:
@@ -323,8 +313,7 @@ class RankTable:
 class Assigned:
     """Who has which node of the latest plan. hosts: node -> host; nodes: host -> node.
 
-    homes: rank -> the host where it runs or last ran, and its number there, of all that were
-    started.
+    homes: rank -> the host where it runs or last ran, and its number there.
     """
 
     def __init__(self, hosts: Iterable[int]) -> None:
