@@ -1,15 +1,8 @@
 """What the loops of a run and of a fan-out command share: inbox, sinks, signals, the connect gate.
 
-``EventLoop``: what has happened waits in its inbox, is numbered and stamped, and goes to the sinks
-on a thread of theirs. Signals to dispatch become events, and nothing else is done in a handler.
-
-Output waits for the sinks in a queue whose size the credit of the hosts bounds: a host gets new
-credit only for bytes that every sink has taken. A sink that must not hold the others back takes
-at once and follows on a thread of its own (``output.buffered``).
-
-The gate that the threads of a run's hosts pass to connect is ``core.connect`` for many threads. A
-host is past it once its link is open: what sshd's MaxStartups counts are connections that
-have yet to log in, so an agent that takes long to start holds up nobody.
+What has happened waits in the inbox of an ``EventLoop``, is numbered and stamped, and goes to the
+sinks on a thread of theirs. A signal handler only puts an event there. A host gets new credit for
+output only for bytes that every sink has taken; docs/design/output.md says why.
 """
 
 from __future__ import annotations
@@ -47,9 +40,8 @@ _LARGEST_BLOCK = 1 << 20
 class SinkThread:
     """A queue to ``sinks``, drained by a thread of its own from ``start`` to ``finish``.
 
-    taken: called with (node, number of bytes) after all sinks have taken them.
-    failed: called once with the exception of a sink; that sink is then left out.
-    told: called with each event that all sinks have.
+    taken: called with (node, number of bytes) that all sinks have. failed: called once with the
+    exception of a sink, which is then left out. told: called with each event that all sinks have.
     """
 
     def __init__(
@@ -74,8 +66,7 @@ class SinkThread:
     def finish(self, give_up: Callable[[], bool]) -> bool:
         """Let the sinks take what is queued and close; False if given up before.
 
-        give_up: asked ten times a second; a terminal that is paused takes nothing,
-        and whoever waits for it must be able to leave.
+        give_up: asked ten times a second, since a terminal that is paused takes nothing.
         """
         self._queue.put(None)
         while self._thread.is_alive():
@@ -133,10 +124,9 @@ class SinkThread:
 
 
 def keep_freed_memory() -> None:
-    """Let the C library keep freed buffers of up to 1 MiB, and 2 MiB in all of each thread.
+    """Let glibc keep freed buffers of up to 1 MiB, and 2 MiB in all of each thread.
 
-    Left alone, glibc gives each buffer of 128 KiB back to the kernel, whose pages cost more than
-    all we do with the bytes in them. It learns by seeing a larger block freed (mallopt(3)).
+    It learns that by seeing a larger block freed (mallopt(3)); docs/design/output.md.
     """
     bytes(_LARGEST_BLOCK)
 
@@ -159,10 +149,7 @@ class EventLoop(abc.ABC):
         self._inbox.put(event)
 
     def _wait(self, due: float | None) -> list[Event]:
-        """All that is in the inbox, once there is something; [] at ``due`` or after ``POLL``.
-
-        due: a time of the monotonic clock.
-        """
+        """All that is in the inbox, once there is something; [] at ``due`` or after ``POLL``."""
         began = time.monotonic()
         wait = POLL if due is None else min(max(0.0, due - began), POLL)
         try:
@@ -196,8 +183,7 @@ class EventLoop(abc.ABC):
 def signals_to(tell: Callable[[int], None], signals: Sequence[signal.Signals]) -> Iterator[None]:
     """``tell(number)`` for each of ``signals`` that arrives; afterwards all is as it was.
 
-    A signal that is ignored stays so: who started us wants us to survive it (nohup(1), the
-    ``&`` of a script, a shell's trap).
+    A signal that is ignored stays so: who started us wants us to survive it (nohup(1), ``&``).
     """
 
     def handle(signum: int, frame: FrameType | None) -> None:
@@ -224,9 +210,8 @@ def pass_over(signals: Sequence[signal.Signals]) -> None:
 class Stop:
     """Ctrl-C by a program: ``stop()``, or ``stop(now=True)`` as the second one, which kills.
 
-    tell: puts an event into the inbox. That second one may be the first that comes; there is
-    never a third, which would leave before the ranks are seen to be dead. by: the command that
-    orders it, whose orders are none after a Ctrl-C either.
+    tell: puts an event into the inbox. There is never a third, which would leave before the ranks
+    are seen to be dead. by: the command that orders it.
     """
 
     def __init__(self, tell: Callable[[SignalReceived], None], by: str = "") -> None:
@@ -235,8 +220,8 @@ class Stop:
         self._orders = 0
 
     def __call__(self, *, now: bool = False, first: int | None = None) -> None:
-        """End the job. first: the signal that its ranks get first, 0 for the run's
-        own; None: as Ctrl-C does it.
+        """End the job. first: the signal that its ranks get first, 0 for the run's own; None: as
+        Ctrl-C does it.
         """
         wanted = 2 if now else 1
         while self._orders < wanted:
@@ -250,7 +235,10 @@ class Stop:
 
 
 class ConnectGate:
-    """``most`` hosts connect at once; each has ``seconds`` from its first attempt on."""
+    """``core.connect`` for the threads of a run's hosts: ``most`` of them connect at once.
+
+    Each has ``seconds`` from its first attempt on. A host is past the gate once its link is open.
+    """
 
     def __init__(self, most: int, seconds: float) -> None:
         self._policy = ConnectPolicy(most, seconds, chance)

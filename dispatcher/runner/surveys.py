@@ -1,10 +1,8 @@
 """Readings of many hosts, collected: one survey, two visits of all hosts, rounds of pairs.
 
-A fan-out command (``runner.exec.exec_loop``) runs the agent's ``survey`` module; its answer is
-one packed value, which is checked here before anybody judges it. The first visit reads; the
-second tries what needs two hosts or two moments: every host calls the first one, at the address
-where the ranks would meet, and reads once more what must be compared with itself. In a round of
-pairs every host measures the way to another one, all at once.
+A fan-out command runs the agent's ``survey`` module; its answer is one packed value, which is
+checked here before anybody judges it. The first visit reads. The second tries what needs two hosts
+or two moments: every host calls the first one, and reads once more what is compared with itself.
 """
 
 from __future__ import annotations
@@ -53,11 +51,8 @@ class Stopped(DispatchError):
 class Answer:
     """What a host answered. problem: why there are no readings; lost: it was not reached.
 
-    hint: what to do about that.
-
-    ahead: (least, most) seconds that its clock is ahead of ours: it was read between our
-    order and the arrival of what it said, and nobody knows when within. address: where
-    we reached it, None where that is not known.
+    hint: what to do about that. ahead: (least, most) seconds that its clock is ahead of ours, which
+    was read between our order and the arrival of its words. address: where we reached it, if known.
     """
 
     readings: Mapping[str, Reading] = field(default_factory=dict)
@@ -106,12 +101,11 @@ def survey(
     clock: Callable[[], float] = time.time,
     typing: Typing = lambda told: None,
 ) -> tuple[Answer, ...]:
-    """The answers of ``hosts`` in their order, in at most ``connect + seconds``.
+    """The answers of ``hosts`` in their order, in at most ``connect + seconds``. Raises: Stopped.
 
-    readings: see ``remote.probe.survey``. seconds: for all readings of one host together.
-    clock: our own, s since 1970. typing: takes what is to be told when the user begins (True) and
-    ends to type a secret, which costs no host its time, and a single host's survey none.
-    Raises: Stopped.
+    readings: see ``remote.probe.survey``. seconds: for all readings of one host together. clock:
+    ours. typing: takes what is to be told when the user begins (True) and ends to type a secret,
+    which costs no host its time, and a single host's survey none.
     """
     source = payload.standalone("probe.survey", NEEDS)
     words = payload.standalone_command(source, pack(list(readings)))
@@ -195,10 +189,8 @@ def examine(
 ) -> CheckReport:
     """The report of ``checks`` on ``hosts``, within ``seconds``.
 
-    Rank 0 would be on the first, or on the next that answers: there all others must reach it.
-
-    port: MASTER_PORT, where the user has chosen one. clock: ours, s since 1970. typing: as for
-    ``survey``.
+    Rank 0 would be on the first that answers: there all others must reach it. port: MASTER_PORT,
+    where the user has chosen one. clock, typing: as for ``survey``.
     """
     names = ExecPlan(tuple(hosts), ("true",)).names
     connect = min(connect, CONNECT * seconds)

@@ -92,8 +92,13 @@ def clone(thing: Any, memo: dict[int, Any]) -> Any:
             if type(item) not in _SHARED:
                 made[key] = clone(item, memo)
         return made
-    if kind in (set, Counter, deque, Deadlines):
+    if kind in (set, Counter, deque):
         made = memo[id(thing)] = thing.copy()
+        return made
+    if kind is Deadlines:
+        made = memo[id(thing)] = Deadlines()
+        for key, when in thing.items():
+            made[key] = when
         return made
     if kind is list:
         made = memo[id(thing)] = [clone(item, memo) for item in thing]

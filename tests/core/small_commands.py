@@ -13,8 +13,7 @@ from typing import Any
 from dispatcher.core.events import actions as act
 from dispatcher.core.events import exec_events
 from dispatcher.core.events import run_events as ev
-from dispatcher.core.exec_machine import CloseHost, SignalCommand
-from dispatcher.core.sudo_password import AskPassword, SendPassword
+from dispatcher.core.exec_machine import AskPassword, CloseHost, SendPassword, SignalCommand
 
 from .explorer import BEGIN, WAIT, Step, clone, freeze, need
 from .test_exec_machine import DROPPED, REFUSED, Table

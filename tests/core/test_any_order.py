@@ -26,9 +26,9 @@ from dispatcher.core.events import actions as act
 from dispatcher.core.events import exec_events, monitor_events, mpi_events
 from dispatcher.core.events import run_events as ev
 from dispatcher.core.events.verdicts import Cause, Verdict
+from dispatcher.core.exec_machine import AskPassword, SendPassword
 from dispatcher.core.hang_monitor import MonitoredRun
 from dispatcher.core.run.run_machine import RunMachine
-from dispatcher.core.sudo_password import AskPassword, SendPassword
 from dispatcher.model.failure import Ending, Failure, Kind
 from dispatcher.plan.job.request import Limits, Restarts
 from dispatcher.remote.protocol.packing import PackError, pack

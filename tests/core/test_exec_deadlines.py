@@ -14,13 +14,15 @@ from dispatcher.core.events.exec_events import Exited, Failed, Interrupted, NotS
 from dispatcher.core.exec_machine import (
     CONNECT_SLACK,
     LAST_WAIT,
+    MOST_UNSETTLED,
+    AskPassword,
     CloseHost,
     ExecMachine,
     Finished,
+    SendPassword,
     SignalCommand,
     StartCommand,
 )
-from dispatcher.core.sudo_password import MOST_UNSETTLED, AskPassword, SendPassword
 from dispatcher.model.errors import InternalError
 from dispatcher.model.failure import Failure, Kind
 from dispatcher.model.host import Host

@@ -13,13 +13,14 @@ from dispatcher.core.events import run_events as ev
 from dispatcher.core.events.actions import Action, Tell
 from dispatcher.core.exec_machine import (
     CONNECT_SLACK,
+    AskPassword,
     CloseHost,
     ExecMachine,
     Finished,
+    SendPassword,
     SignalCommand,
     StartCommand,
 )
-from dispatcher.core.sudo_password import AskPassword, SendPassword
 from dispatcher.model.failure import Failure, Kind
 from dispatcher.model.host import Host
 from dispatcher.plan.exec_plan import ExecLimits, ExecPlan

@@ -38,7 +38,7 @@ from dispatcher.output.text.story import Tail
 from dispatcher.plan.exec_plan import ExecLimits, ExecPlan
 from dispatcher.plan.job.request import Limits, Restarts
 from dispatcher.runner.exec.exec_loop import ExecRunner
-from dispatcher.runner.run.output_intake import ENDS_LIMIT
+from dispatcher.runner.run.host_intake import ENDS_LIMIT
 from dispatcher.runner.run.reports import TEXT_LIMIT
 from dispatcher.transport.base import Link, Target, Transport, Window
 

@@ -47,7 +47,7 @@ from dispatcher.remote.protocol.frames import (
 )
 from dispatcher.runner import surveys
 from dispatcher.runner.run import reports
-from dispatcher.runner.run.output_intake import Credit
+from dispatcher.runner.run.host_intake import Credit
 from dispatcher.transfer import get_files
 from dispatcher.transfer.dest_dir import BadArchive
 from dispatcher.transfer.get_files import Group, Receiving

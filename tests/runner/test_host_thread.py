@@ -31,7 +31,7 @@ from dispatcher.remote.protocol.frames import (
 )
 from dispatcher.remote.protocol.packing import unpack
 from dispatcher.runner.loop import ConnectGate
-from dispatcher.runner.run import host_thread, output_intake, report_intake
+from dispatcher.runner.run import host_intake, host_thread, report_intake
 from dispatcher.runner.run.host_thread import HostThread
 from dispatcher.transport.base import Link, LinkClosed, Target, Transport
 
@@ -267,7 +267,7 @@ def test_hostile_agents_lose_their_link(
 def test_the_end_of_output_that_never_comes_ends_the_link(
     watch: Callable[..., Watched], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(output_intake, "ENDS_LIMIT", 0.1)
+    monkeypatch.setattr(host_intake, "ENDS_LIMIT", 0.1)
     exited = control("exited", rank=6, status=0)
     failure = watch(
         ScriptedLink([SYNC + READY + encode(ENDED, COUNT.pack(0), 6, 1) + exited])

@@ -6,7 +6,7 @@ import pytest
 
 from dispatcher.remote.agent.agent_loop import PIPE_LIMIT
 from dispatcher.remote.protocol.frames import OUTPUT_LIMIT
-from dispatcher.runner.run.output_intake import ENDS_LIMIT, Credit, Ends
+from dispatcher.runner.run.host_intake import ENDS_LIMIT, Credit, Ends
 from dispatcher.runner.run.reports import ReportError
 
 #: what an agent may read of one rank's two pipes when it lets go of them

@@ -1,9 +1,10 @@
 """Where the hosts' keys meet: the barriers of MPI's process managers. Pure.
 
 Each node commits once an epoch, when all its members of a group are in; when every node with
-living members has, the fence opens and each gets all the packets, which are opaque here. Groups
-are written ``WORLD:TAG`` or ``0,2,5:TAG``, and long ones ``0-7,12:TAG``; ranks rise. A tag from
-``ONCE`` on is that of a meeting (a group that is made, worlds that connect): it has no epochs.
+living members has, the fence opens and each gets all the packets. They are opaque here, so none
+can make us unpack a bomb. Groups are written ``WORLD:TAG`` or ``0,2,5:TAG``, and long ones
+``0-7,12:TAG``; ranks rise. A tag from ``ONCE`` on is that of a meeting (a group that is made,
+worlds that connect): it has no epochs.
 """
 
 from __future__ import annotations

@@ -55,15 +55,11 @@ from dispatcher.core.run.attempt import (
     sweep_limit,
 )
 from dispatcher.core.run.pause import Pause
-from dispatcher.core.run.restart import OrphanCheck, RestartBudget
+from dispatcher.core.run.restart import Assignment, OrphanCheck, RestartBudget
 from dispatcher.core.run.tables import Assigned, HostTable, for_hosts
 from dispatcher.model.failure import Failure, Kind
 from dispatcher.model.hostset import fold
 from dispatcher.plan.job.job_plan import Change, JobPlan
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from dispatcher.core.run.assignment import Assignment
 
 TRYING, PAUSED, CLOSING, OVER = "trying", "paused", "closing", "over"
 

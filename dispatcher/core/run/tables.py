@@ -22,14 +22,11 @@ from dispatcher.core.events import run_events as ev
 from dispatcher.core.events.actions import Action, ReleaseFence
 from dispatcher.core.events.run_events import Facts
 from dispatcher.core.run import restart
+from dispatcher.core.run.restart import Assignment, assign_hosts
 from dispatcher.model.names import plural
 from dispatcher.plan.job import placement
 from dispatcher.plan.job.job_plan import Change, JobPlan, NodePlan
 from dispatcher.plan.job.request import Limits
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from dispatcher.core.run.assignment import Assignment
 
 K = TypeVar("K", bound=Hashable)
 
@@ -52,13 +49,6 @@ class Deadlines(dict[K, float]):
         super().__setitem__(key, when)
         self._count += 1
         heapq.heappush(self._heap, (when, self._count, key))
-
-    def copy(self) -> Deadlines[K]:
-        """The same, to be changed by itself."""
-        made: Deadlines[K] = Deadlines()
-        for key, when in self.items():
-            made[key] = when
-        return made
 
     def earliest(self) -> float | None:
         """The first time at which something is due; None: nothing ever is."""
@@ -354,8 +344,6 @@ class Assigned:
 
         most: attempts that may end on a host. distinct: no two nodes may be on one machine.
         """
-        from dispatcher.core.run.assignment import assign_hosts
-
         plan, hosts = self._whole or (plan, self.hosts)
         waiting = table.waiting(hosts)
         return assign_hosts(

@@ -1,12 +1,9 @@
 """The loop of a fan-out command, and the threads that serve its hosts.
 
-As the loop of a run (``runner.run.run_loop``): events from the inbox, decisions from the core,
-with one command a host in the place of agents. It never writes to a disk, a terminal or a
-socket itself.
-
-Threads. A host that is reached by a call (``Transport.call``: kept connections) costs none:
-one thread looks after all of those, each when something has come for it. Where a connection
-must be made, or somebody talks with the command, a host may make us wait, and gets its own.
+As the loop of a run: events from the inbox, decisions from the core. A host that is reached by a
+call (``Transport.call``: kept connections) costs no thread: one looks after all of those. Where a
+connection must be made, or somebody talks with the command, a host may make us wait, and gets its
+own.
 """
 
 from __future__ import annotations
@@ -26,13 +23,14 @@ from dispatcher.core.events.actions import Action, Tell
 from dispatcher.core.events.exec_events import Outcome, PasswordTold
 from dispatcher.core.events.run_events import Sink
 from dispatcher.core.exec_machine import (
+    AskPassword,
     CloseHost,
     ExecMachine,
     Finished,
+    SendPassword,
     SignalCommand,
     StartCommand,
 )
-from dispatcher.core.sudo_password import AskPassword, SendPassword
 from dispatcher.model.host import Host
 from dispatcher.plan.exec_plan import ExecPlan
 from dispatcher.runner.exec.host_command import STDOUT, HostCommand
@@ -46,9 +44,8 @@ HANDLED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 class ExecRunner(EventLoop):
     """Carries out one ``ExecPlan``. transport_for: host -> the way to reach it; sinks: who is told.
 
-    stdio: who talks with the commands, or None. ask: asks the user for the password
-    that sudo wants, on a thread of its own; None when nobody answers. It is called once, and
-    once more, with True, if that was wrong.
+    stdio: who talks with the commands, or None. ask: asks the user for the password that sudo
+    wants, on a thread of its own; once more, with True, if it was wrong. None when nobody answers.
     """
 
     def __init__(

@@ -1,9 +1,9 @@
 """One host of a fan-out command: connect, start the command, read it to its end.
 
-It owns the link. What happens is told as events, the last of which is
-``NodeLost`` or ``CommandEnded``; output goes to the sinks' queue directly, and
-no more than ``credit`` bytes of it wait there. ``HostExecutor`` chooses the thread: a command
-is given what is for it, one item at a time, and says until when it needs nothing.
+It owns the link. What happens is told as events, the last of which is ``NodeLost`` or
+``CommandEnded``; output goes to the sinks' queue directly, at most ``credit`` bytes of it.
+``HostExecutor`` chooses the thread: a command is given one item at a time, and says until when it
+needs nothing.
 """
 
 from __future__ import annotations
@@ -46,13 +46,11 @@ _CLOSE = object()
 class HostCommand:
     """One attempt at one host.
 
-    opening: what ``shell.opening`` made of the command. wrapper: where it has to wait
-    for its turn, or None; sudo: whether that is sudo's. window: of the terminal
-    that the command gets, or None. seconds: until the command must have started.
-    stdio: who writes what the command reads, or None. typed: the seconds for which the
-    user has typed secrets so far, which are not the host's.
-    tell, output: take events and (node, stream, bytes), from the thread that calls ``open``,
-    ``call`` and ``step``.
+    opening: what ``shell.opening`` made of the command. wrapper: where it has to wait for its turn,
+    or None; sudo: whether that is sudo's. window: of the terminal that the command gets, or None.
+    seconds: until the command must have started. stdio: who writes what it reads, or None. typed:
+    seconds for which the user has typed secrets so far. tell, output: take events and (node,
+    stream, bytes).
     """
 
     def __init__(

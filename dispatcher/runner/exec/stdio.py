@@ -1,8 +1,7 @@
 """Standard input and output of the commands: prompts, our input for all, a terminal's keys.
 
-Output goes to the sinks unless a ``StdioHandler`` takes it; input is empty unless one writes
-it: ``StdinSpool`` (ours, for all hosts) or ``Keyboard`` (our terminal, for one). Before that, on
-the way to a terminal or past sudo, ``PromptScanner`` waits until the far side is ready.
+Output goes to the sinks unless a ``StdioHandler`` takes it; input is empty unless one writes it:
+``StdinSpool`` (ours, for all hosts) or ``Keyboard`` (our terminal, for one).
 """
 
 from __future__ import annotations
@@ -57,9 +56,8 @@ class PromptScanner:
     """Looks in both streams for what the far side says before the command can be sent; pure.
 
     A terminal has to be made silent, and sudo may want a password (see ``bootstrap.shell``). Until
-    the far side says that it is ready nothing of the user's is sent, least of all standard input:
-    sudo would take its lines for passwords. ``said`` is what else the host said, by stream;
-    ``seen`` counts all its bytes.
+    then nothing of the user's is sent: sudo would take it for passwords. ``said`` is what else the
+    host said, by stream; ``seen`` counts all its bytes.
     """
 
     def __init__(self, wrapper: Wrapper) -> None:
@@ -87,11 +85,9 @@ _LINK_POLL = 0.5  # seconds between two looks whether a link has ended
 class StdinSpool(StdioHandler):
     """Copies of descriptor ``fd`` for any number of links; one thread reads, one a link writes.
 
-    A host that reads slowly must neither hold back the others nor make us keep its
-    backlog in memory. So what is read goes to an unlinked temporary file (mode
-    0600), and each host's writer reads it there at its own position; a regular
-    file is not copied at all. Memory is one chunk a host. ``problem`` says why not all of it
-    could be read, if so.
+    A slow host holds back no other, and takes one chunk of memory: what is read goes to an unlinked
+    temporary file (mode 0600), where each writer has its own position. A regular file is not
+    copied. ``problem`` says why not all of it could be read, if so.
     """
 
     def __init__(self, fd: int) -> None:
@@ -167,10 +163,9 @@ _ESCAPE, _LEAVE = b"~", b"."
 class Keyboard(StdioHandler):
     """Terminal ``fd`` for the command of one link: keys there, sizes too.
 
-    From the start of the command to its end our terminal passes every key unchanged, so
-    Ctrl-C is the command's. ``~.`` at the start of a line leaves a host that does not
-    answer any more, as in ssh. Sizes are looked at four times a second: a signal handler
-    would need the main thread, which waits elsewhere. leave: called when the user wants away.
+    Our terminal passes every key unchanged, so Ctrl-C is the command's; ``~.`` at the start of a
+    line leaves, as in ssh. Sizes are looked at four times a second: a signal handler would need the
+    main thread, which waits elsewhere. leave: called when the user wants away.
     """
 
     problem: str | None = None

@@ -1,8 +1,7 @@
 """The thread of one host: connect, boot the agent, then read and write until the end.
 
-It owns the link alone. Whatever goes wrong becomes one ``NodeLost`` event; after
-that the thread only closes and ends. It stays one file, for all of it is one life of a link.
-Each state has one time by which something is due::
+It owns the link alone. Whatever goes wrong becomes one ``NodeLost`` event; after that the thread
+only closes and ends. Each state has one time by which something is due::
 
     connecting --link--> booting --ready for an attempt--> serving --close()--> over
         |                   |                                 |

@@ -21,8 +21,7 @@ from dispatcher.runner.run.host_thread import HostThread
 class Heartbeats:
     """Heartbeats as the threads of hosts hear them; ``news`` is one event of all.
 
-    A beat changes nothing but when its host must be heard again. A job that only runs then
-    costs the loop a look now and then, however many hosts it has.
+    So a job that only runs costs the loop a look now and then, however many hosts it has.
     """
 
     def __init__(self) -> None:
@@ -45,8 +44,7 @@ class Heartbeats:
 class Flow:
     """When ranks last wrote something; each number is written by one kind of threads only.
 
-    Output that waits here because nobody takes it holds the ranks back, so as long as any waits
-    they count as writing.
+    As long as output waits here because nobody takes it, the ranks count as writing.
     """
 
     def __init__(self) -> None:
@@ -89,9 +87,7 @@ MOST_SHOWN = 80
 
 
 class ProgressLine:
-    """Calls ``seen`` for output in which a line contains ``pattern``.
-
-    With (node, rank, what was found first there, and last).
+    """Calls ``seen(node, rank, first, last match)`` for output in which a line has ``pattern``.
 
     Each stream is fed by one thread only, so the pieces of its lines need no lock.
     """
@@ -135,9 +131,8 @@ STACKS = ("host.tcp_peer", "probe.nccl_state", "probe.stack_dump")
 class Sampling:
     """Orders agents to take samples: at the start of their ranks, or later when somebody looks.
 
-    The one who samples also finds out where the ranks are, when that is asked for: then it gets
-    the modules for that and begins anew. every: seconds between two samples of a host; None
-    until somebody wants some.
+    The one who samples also finds out where the ranks are, and begins anew for that. every: seconds
+    between two samples of a host; None until somebody wants some.
     """
 
     def __init__(self, every: float | None) -> None:

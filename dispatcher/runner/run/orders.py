@@ -1,14 +1,9 @@
 """The orders every agent gets, as frames: ``prepare``, ``start``, ``spawn``, those of PMI and PMIx.
 
-What they hold is described in ``remote.protocol.frames``; the plan decides all of it, together
-with what the hosts have said of themselves. What is the same for every node of a plan is made
-once (``@once_a_plan``): made anew for each node, which names all others, a start would take
-time by the square of their number, on the one loop. It stays one file: these orders share what is
-made so.
-
-Of PMIx nothing is loaded on a host before a rank has asked. The variables are those that
-libpmix itself sets for its clients (``PMIx_server_setup_fork``), with one port for all protocol
-versions, since what listens there only carries bytes.
+The plan decides what they hold, with what the hosts have said of themselves. What is the same for
+every node of a plan is made once (``@once_a_plan``): else a start would take time by the square of
+the nodes, on the one loop. The variables of PMIx are those that libpmix itself sets for its clients
+(``PMIx_server_setup_fork``), with one port for all protocol versions.
 """
 
 from __future__ import annotations
@@ -47,10 +42,7 @@ T = TypeVar("T")
 
 
 def once_a_plan(make: Callable[[JobPlan], T]) -> Callable[[JobPlan], T]:
-    """``make``, which remembers what it made of the latest plan; nobody may change that.
-
-    Plans are told apart by identity: to compare two takes as long as to make it.
-    """
+    """``make``, which remembers what it made of the latest plan, told by identity."""
     latest: list[tuple[JobPlan, T]] = []
 
     @functools.wraps(make)
@@ -86,8 +78,8 @@ def variables(
 ) -> dict[str, str]:
     """What ``rank`` on ``node`` needs besides the place to come to, which its agent knows.
 
-    kvs_name: of its world. folder: the agent's own on its host, if it could make one and the rank
-    shares memory with others.
+    kvs_name: of its world. folder: the agent's own on its host, if the rank shares memory with
+    others.
     """
     env = dict.fromkeys(SEGMENTS, shared(folder)) if folder else {}
     return env | {
@@ -138,9 +130,8 @@ def _pmix(plan: JobPlan) -> bytes:
 
 
 def _joined(base: bytes, own: Mapping[str, object], **packed: bytes) -> bytes:
-    """A control frame of a dict that was packed before, and of what is only this host's.
-
-    packed: what is packed of that, too.
+    """A control frame of a dict that was packed before, and of what is only this host's, which
+    ``packed`` has packed, too.
     """
     fields = b"".join(pack(name) + value for name, value in packed.items())
     return encode(CONTROL, base[:-1] + fields + pack(own)[1:])
@@ -511,8 +502,7 @@ def _asked_for(segment: Segment) -> dict[str, str]:
 def _spawned_job(plan: JobPlan, world: World, kvs_name: str) -> dict[str, object]:
     """What the agents' PMI servers must know of the world.
 
-    Its nodes are numbered from 0 in order of appearance: MPICH takes a 0 in the
-    middle of a mapping for the place to begin again.
+    Its nodes are numbered from 0: MPICH takes a 0 inside a mapping for the place to begin again.
     """
     seen: dict[int, int] = {}
     nodes = [seen.setdefault(node, len(seen)) for node in world.nodes]

@@ -1,11 +1,9 @@
 """Reports on their way in: how fast, how many may wait, what is in turn, which notices pass.
 
 Output needs credit; all else that a host says does not, since an order, a heartbeat or an exit must
-never wait. So a host that lies could fill our memory with reports, or our time. ``Quota`` is the
-one bound of all of it, whatever is told: what comes too fast, or faster than the sinks take it, is
-left in the link, whose window then holds the host back. Whoever goes on and on is no host of ours.
-
-``Turns``: what an honest agent says once, it says once. ``Notices``: a flood of them is counted.
+never wait. So a host that lies could fill our memory with reports. ``Quota`` bounds them all: what
+comes too fast is left in the link, whose window then holds the host back. ``Turns``: what an honest
+agent says once, it says once. ``Notices``: a flood of them is counted.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """What an agent reports, checked and turned into events; pure.
 
-Everything here came from a host and is hostile until shown otherwise: types,
-ranges and lengths are checked, and a report about a rank counts only if that
-rank was given to this very node. The node is known from the link, never from
-the message. One file, since it is one list.
+Everything here came from a host and is hostile until shown otherwise: types, ranges and lengths are
+checked, and a report about a rank counts only if that rank was given to this very node, which is
+known from the link.
 """
 
 from __future__ import annotations
@@ -96,7 +95,7 @@ class Fields:
         return _text(self._fields.get(name), name)
 
     def words(self, name: str, most: int = WORDS_LIMIT) -> str:
-        """The field, a text for people; of a longer one the beginning, and how much more it is."""
+        """The field, a text for people; a longer one is cut, and says how much more it is."""
         text = self.text(name)[:most]
         more = len(self._fields[name]) - len(text)
         return f"{text} ... ({more:,} more characters)" if more else text
@@ -208,7 +207,6 @@ def _ready(fields: Fields, node: int) -> list[ev.Event]:
 
 
 def _hostname(facts: Fields) -> str:
-    """What the host calls itself: anything that the environment of other hosts' ranks can hold."""
     name = facts.text("hostname")
     if len(name) > MOST_NAME or not name.isprintable():
         raise ReportError("hostname: not the name of a host")
@@ -348,7 +346,7 @@ def _rank_texts(fields: Fields, name: str) -> tuple[RankText, ...]:
 
 
 def _row(item: Any, kinds: tuple[type, ...]) -> list[Any]:
-    """``item``, a list of values of ``kinds``: no number below 0, at most ``STACK_LIMIT`` bytes."""
+    """``item``, a list of values of ``kinds``, none below 0 or of more than ``STACK_LIMIT`` bytes."""
     if not isinstance(item, list) or [type(value) for value in item] != list(kinds):
         raise ReportError("stacks: not a row of them")
     for value in item:

@@ -1,11 +1,8 @@
 """The one loop of a run: events from the inbox, decisions from the core, actions to the edges.
 
-Threads: this loop (the caller's, which must be the main thread to be told of signals),
-one ``link:HOST`` each, one ``sinks``, one ``stdin`` if ranks read it. All are
-started and joined here. Signal handlers only put an event into the inbox; the
-loop itself never writes to a disk, a terminal or a socket.
-
-It stays one file: whatever it sees and does has one order, that of its thread.
+Threads: this loop (the caller's, which must be the main thread to be told of signals), one
+``link:HOST`` each, one ``sinks``, one ``stdin`` if ranks read it. All are started and joined here.
+The loop itself never writes to a disk, a terminal or a socket.
 """
 
 from __future__ import annotations
@@ -65,11 +62,10 @@ HANDLED = (
 class Runner(EventLoop):
     """Carries out one run of ``plan``.
 
-    transports: host -> the way to reach it. sinks: who is told. check: see ``AttemptMachine``.
-    check_orphans: carries out a ``CheckOrphans``; returns at once.
-    agent_python: the interpreter to try first for the agent. sample_every: seconds between two
-    samples of the ranks; None for none. resend: sends the working folder once more, and tells; it
-    returns at once. None: none is sent.
+    transport_for: host -> the way to reach it. sinks: who is told. check: see ``AttemptMachine``.
+    check_orphans: carries out a ``CheckOrphans``. resend: sends the working folder once more, and
+    tells. Both return at once. agent_python: the interpreter to try first for the agent.
+    sample_every: seconds between two samples of the ranks.
     """
 
     def __init__(
@@ -149,11 +145,8 @@ class Runner(EventLoop):
         """Run to the end; the verdict. With one given nothing is run, and the sinks are told that.
 
         handled: the signals that are the run's; () outside the main thread. known: what had
-        happened before, for the sinks.
-
-        Every thread has ended by then, but those nobody can wait for: one that
-        writes to a paused terminal when the user wants to leave, and one that is
-        stuck in a system call of a connection.
+        happened before, for the sinks. Every thread has ended by then, but those nobody can wait
+        for.
         """
         self._began = time.monotonic()
         self._feed.start()
@@ -187,9 +180,8 @@ class Runner(EventLoop):
         return self._verdict
 
     def restart(self, change: Change) -> None:
-        """Have the ranks started again, with ``change``; from any thread.
-
-        The journal is told of it without values of variables, and without secrets.
+        """Have the ranks started again, with ``change``; from any thread. The journal gets no
+        secret.
         """
         words = () if change.program is None else tuple(redacted_words(change.program.argv))
         self._changes.append(change)

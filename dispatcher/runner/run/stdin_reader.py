@@ -1,16 +1,10 @@
 """The launcher's own standard input, on its way to the ranks that read it.
 
-A thread of its own reads, and only while every node has room: each may have
-``WINDOW`` bytes under way and gives credit back for what all its readers have
-taken. So the slowest reader of all sets the pace, and what is held here does not
-grow with the input or the number of hosts: one frame, made once, goes to all.
-
-Nothing is read before ranks run, after the last reader has left, or when the run
-is over, and nothing at all unless the user asked for it: what is left belongs to
-the next program (a shell's ``while read`` loop). On a terminal only the
-foreground job reads; in the background this waits for its turn, since the kernel
-would stop the whole launcher for trying (SIGTTIN). The descriptor is shared with
-other programs, so it is never made non-blocking.
+A thread reads, and only while every node has room: each may have ``WINDOW`` bytes under way and
+gives credit back for what all its readers have taken. So the slowest sets the pace. Nothing is read
+before ranks run, after the last reader has left, or when the run is over: what is left belongs to
+the next program. In the background this waits for its turn, since the kernel would stop the whole
+launcher (SIGTTIN). Others share the descriptor, so it is never made non-blocking.
 """
 
 from __future__ import annotations
@@ -37,8 +31,8 @@ JOIN_LIMIT = 0.2
 class StdinReader:
     """Reads ``fd`` for a run and hands frames to ``send(node, frame)``, from a thread of its own.
 
-    ``observe`` must see every event of the run; ``taken`` is called with credit,
-    from any thread. tell: takes an event, from this thread.
+    ``observe`` must see every event of the run; ``taken`` is called with credit. tell: takes an
+    event.
     """
 
     def __init__(

@@ -7,7 +7,7 @@ from typing import Any
 
 from cases import cases
 
-from dispatcher.core.run.assignment import Assignment, assign_hosts
+from dispatcher.core.run.restart import Assignment, assign_hosts
 from dispatcher.plan.job.job_plan import JobPlan
 from dispatcher.plan.job.request import Restarts
 

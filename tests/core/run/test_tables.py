@@ -14,7 +14,7 @@ from dispatcher.core.events import mpi_events
 from dispatcher.core.events import run_events as ev
 from dispatcher.core.events.actions import Finish, ReleaseFence, SignalRanks
 from dispatcher.core.run import restart
-from dispatcher.core.run.assignment import Assignment
+from dispatcher.core.run.restart import Assignment
 from dispatcher.core.run.tables import Assigned, Deadlines, HostTable, RankTable, for_hosts
 from dispatcher.plan.job import placement
 from dispatcher.plan.job.job_plan import Change
@@ -45,7 +45,7 @@ class TestDeadlines:
                 due.pop(key, None)
             else:
                 due[key] = when
-            assert due.earliest() == due.copy().earliest() == min(due.values(), default=None)
+            assert due.earliest() == min(due.values(), default=None)
 
     def test_to_ask_for_the_first_looks_at_what_changed_only(self) -> None:
         due: Deadlines[Counted] = Deadlines()

@@ -28,7 +28,7 @@ from dispatcher.remote.protocol.frames import (
     control,
     encode,
 )
-from dispatcher.runner.run.output_intake import Credit
+from dispatcher.runner.run.host_intake import Credit
 from remote.agent.played import PREPARE, Played
 
 TERM, CONT = 15, 18
