@@ -8,25 +8,11 @@
               then frames, the first of them already under way
     stdout    noise (banners, rc files) - SYNC marker - frames
 
-The command must mean the same to sh, bash, dash, tcsh and fish, so it holds
-one single-quoted word without ``'``, ``!``, backslash or newline. The Python inside it
-holds no quotes at all: it reads line 1 with an unbuffered file, one byte at a
-time, so nothing of what follows is swallowed, and runs it.
-
-Nothing secret is in the command; nothing is written to the host's disk; ``-I -S``
-keeps files in the current folder, PYTHONPATH and site packages out of the agent.
-A Python that is too old hands over to a newer one where PATH has it, since the
-rest of the stream is still unread.
-
-A host's end of a copy comes the same way, but a host without Python copies too, by a script for
-sh; so there it says first, in one line, who will read on::
-
-    stdout    ``P``, Python does: stage one, the modules, frames (``copy_frames``)
-              ``S``, the script does: a tar
-
-That line costs no round trip: it comes with the marker that the command has started.
-
-It stays one file: command, source and beginning have to fit each other to the byte.
+The command means the same to sh, bash, dash, tcsh and fish: it holds one single-quoted word without
+``'``, ``!``, backslash or newline. The Python inside it reads line 1 a byte at a time, so nothing
+of what follows is swallowed. Nothing secret is in it, nothing is written to the host's disk, and
+``-I -S`` keeps the user's own files out. A host's end of a copy first says in one line who reads on
+(``PYTHON``, ``SHELL``), since a host without Python copies too.
 """
 
 from __future__ import annotations

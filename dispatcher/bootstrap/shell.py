@@ -1,9 +1,5 @@
 """POSIX sh for hosts: a command that ends with us, a run's processes found, files without Python.
 
-**A command that ends with us.** The shell that sshd starts (the leader of its own process group)
-leaves a watcher in the background and then becomes the command by ``exec``; why, and what that
-does not cover, is told in ``docs/design/exec.md``.
-
 ::
 
     command   exec /bin/sh -c 'IFS= read -r s;eval "$s"'      the same for every command
@@ -11,43 +7,14 @@ does not cover, is told in ``docs/design/exec.md``.
               then orders, one signal name a line (TERM); its end means: we are gone
     stdout    noise (rc files, banners) - SYNC marker - the command's output
 
-The command line holds nothing of the user's, so it means the same to every
-login shell (sh, bash, zsh, tcsh, fish) and nothing of it shows in a process
-list before the command runs. The script knows no program but sh, and ``sleep``
-when it has to kill; it runs under dash, bash, busybox ash, zsh and ksh.
+The script leaves a watcher in the background and then becomes the command by ``exec``; why, and
+what that does not cover, is told in ``docs/design/exec.md``. It runs under dash, bash, busybox ash,
+zsh and ksh, and knows no program but sh, and ``sleep`` when it has to kill.
 
-A script of ours, if the command is to run one (``SentScript``), is written by the same shell, which
-then waits for it, removes it and exits with its code (128+n for signal n). Where that shell is
-killed, too, the watcher removes it, from a session of its own.
-
-With ``stdin`` given to the command itself there is no line for orders: the watcher
-then looks once a second whether its parent (sshd) still lives, and a signal is
-sent by closing the connection.
-
-sshd closes the command's input as soon as the command has ended, so nothing can
-be ordered after that: a watcher that had an order ends what is left of the group. With ``stdin``
-and the system's ``ssh`` a dispatch that is killed outright is not noticed (ssh stays).
-
-**What a run left on a host**, found by its id. Every process of a run carries
-``DISPATCH_RUN_ID`` in the environment it was started with, and /proc shows that to its owner.
-So nothing is ever found by a name: only processes that are ours (the owner of /proc/PID is the
-uid we log in as) and whose run id is one of those asked for. Just before a kill both are looked
-at again, since a pid may have got a new owner. Who asks is spared: this script, its parents and
-what they start carry another run id, or none.
-
-An agent's private folder has the run id in its name, and goes with the processes where agent and
-guardian were killed at once: only folders of ours, in the places where agents make them.
-
-The answer is one line a process: ``found PID RUN_ID NAME`` and ``killed PID RUN_ID NAME``;
-``left PID ...`` for one that was still there after the last round. Of folders in the folder
-NAME: ``found - RUN_ID NAME``, ``removed - ...``, ``kept - ...`` for one that could not be removed.
-
-Not covered: processes that cleared their environment, or overwrote it.
-
-**Files without Python.** The far side of ``put`` and ``get``, run as
-``sh -c TEXT dispatch ARGUMENT...``.
-
-It stays one file, for all of it is scripts that keep to what every sh there is can do.
+What a run left on a host is found by ``DISPATCH_RUN_ID`` in the environment of processes that are
+ours, looked at again just before a kill, and in the names of agents' folders; never by a name. The
+answer is a line each: ``found``, ``killed`` or ``left PID RUN_ID NAME``; of folders ``found``,
+``removed`` or ``kept - RUN_ID NAME``.
 """
 
 from __future__ import annotations

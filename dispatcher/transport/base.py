@@ -1,33 +1,10 @@
-"""What every way of reaching a host must offer, and the rules all ways share.
+"""What every way of reaching a host must offer (``Transport``, ``Link``), and the rules all share.
 
-A transport runs one command on one host and joins it to us by a byte stream: ``Transport.open``
-gives a ``Link``. Our writes are the command's standard input, its standard output is read back,
-its standard error is kept apart. Whatever the host does wrong is a ``Failure``
-*value*; exceptions are for our caller's mistakes.
-
-Threads: ``open`` blocks and is called from many threads at once. After that a
-link is driven by one owner thread (``read``, ``read_errors``, ``write``,
-``close``; ``write`` and ``end_input`` may be another's, so that a full pipe one way
-does not stop the other); the transport may use threads of its own behind it, and calls the
-owner's ``ready`` from there. ``ready`` must return at once and take no lock
-that is held while calling into the link.
-
-Names (``bad_target``): OpenSSH's own rules since 9.6, a little stricter. A name that starts
-with ``-`` would be read as an option, and shell characters would live on in a
-``ProxyCommand``. Names are checked where the user wrote them and once more
-after every expansion, because a harmless pattern can expand to a harmful name.
-
-Silence (``Keepalive``, ``questions_due``): a host is asked whether it lives as ssh does with
-``ServerAliveInterval``, by a request that it has to answer, be it with a refusal. One without
-an answer would tell nothing, as what is sent to a host that has vanished waits in a buffer.
-
-``RecvBuffer``: what has arrived for a link and was not read yet, whoever reads the connection.
-
-``Asides``: how much a peer may say that brings nothing.
-
-``Steps``: how long each step of reaching a host took, for traces and for the names of late steps.
-
-It stays one file: whoever writes a transport has to know all of it.
+Whatever a host does wrong is a ``Failure`` value; exceptions are for our caller's mistakes.
+``Transport.open`` blocks, and many threads call it at once. After that one owner thread drives the
+link; another may call ``write`` and ``end_input``, so that a full pipe one way does not stop the
+other. The transport may call the owner's ``ready`` from threads of its own: it must return at once,
+and take no lock that is held while the link is called.
 """
 
 from __future__ import annotations

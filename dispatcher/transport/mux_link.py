@@ -1,9 +1,8 @@
-"""A command at the far end of a channel, as a ``Link``: what the pool's and a tree's share.
+"""A command at the far end of a channel, as a ``Link``: the near end of ``remote.protocol.mux``.
 
-The protocol is ``remote.protocol.mux``, and here is its near end. ``take`` and ``lose`` are
-called by the thread that reads the connection, the rest by the link's owner. What is read
-grants the far end more; what is written waits for credit, so a link that nobody reads, or
-whose command does not read, holds back nobody else.
+The thread that reads the connection calls ``take`` and ``lose``, the link's owner the rest. What is
+read grants the far end more; what is written waits for credit, so a link that nobody reads, or
+whose command does not read, holds back no other.
 """
 
 from __future__ import annotations

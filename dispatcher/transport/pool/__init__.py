@@ -4,8 +4,6 @@
 ``daemon``          the process itself; ``daemon_client``: one launcher that has called it
 ``pool_transport``  the launcher's side: one more way to reach hosts
 
-As OpenSSH's ControlPersist does for one host. Nobody is asked for a passphrase there:
-keys that need one must be in an SSH agent. Host keys and logins are judged as always,
-and by the files as they are when a connection is made. Never here:
-what runs on hosts.
+Host keys and logins are judged as always, by the files as they are when a connection is made. Never
+here: what runs on hosts.
 """

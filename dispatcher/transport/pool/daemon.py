@@ -1,10 +1,8 @@
-"""The process that holds connections, for every launcher of the user that calls.
+"""The process that holds connections for every launcher of the user that calls.
 
-A launcher says what to run where; the daemon opens a channel over a connection it has, or
-makes one if it was asked to keep it, and hands bytes on. Every launcher has its own reading
-of ssh_config and known_hosts (``run``), so a change of these files holds from the next one
-on, and its own SSH agent. While nobody calls, shells are started for what comes next
-(``transport.ssh.shared_sessions``). It ends when it holds nothing any more.
+A launcher says what to run where. The daemon opens a channel over a connection that it has, or
+makes one if it was asked to keep it. Every launcher has its own reading of ssh_config and
+known_hosts (``run``) and its own SSH agent. The daemon ends when it holds nothing any more.
 
 ``python -m dispatcher.transport.pool.daemon``: started by ``daemon_socket.call`` alone.
 """

@@ -1,9 +1,8 @@
 """One launcher that has called the daemon, and the commands it runs over pooled connections.
 
-Two threads: one reads what the client wants and never waits for a host, one hands back
-what the hosts say and waits for nobody but the client. What has to wait gets a thread of
-its own for as long as it takes: a connection or channel that must be opened first, and input
-that its host does not take at once.
+One thread reads what the client wants and never waits for a host; one hands back what the hosts say
+and waits for the client alone. What has to wait gets a thread of its own: a connection or channel
+that must be opened first, and input that its host does not take at once.
 """
 
 from __future__ import annotations

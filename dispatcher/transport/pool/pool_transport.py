@@ -1,9 +1,7 @@
 """``PoolTransport``: commands over the connections that the daemon has, else as without it.
 
-``PoolConnection``, to the daemon, is shared by all commands of a launcher: its one thread reads,
-and any thread may write. A ``PoolLink`` is one command, on a channel of it. Nothing of SSH is
-loaded here unless a connection has to be made by ourselves. One file: the line, its links and who
-orders them are nothing without each other.
+All commands of a launcher share one ``PoolConnection``: its thread reads, any thread may write.
+``PoolLink`` is one command. Nothing of SSH is loaded unless we have to connect ourselves.
 """
 
 from __future__ import annotations

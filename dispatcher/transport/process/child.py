@@ -1,13 +1,9 @@
 """A local process as a ``Link``, on pipes or on a pseudo-terminal of its own.
 
-The child leads its own session, so no terminal signal reaches it behind our
-back and it has no terminal to prompt on. Its output is read by the transport's
-``Pump`` into two buffers of at most about 1 MiB each; its input is written by
-the link's owner. ``close`` kills the child's process group and reaps it.
-
-With a pseudo-terminal, the shell opens it by name: a session leader without one gets the first
-that it opens as its controlling terminal, so nothing need run between fork
-and exec. What it writes to standard error comes with its output.
+The child leads its own session, so no terminal signal reaches it. The transport's ``Pump`` reads
+its output; the link's owner writes its input. ``close`` kills its process group and reaps it. The
+shell opens a pseudo-terminal by name, which makes it the controlling one of a session leader
+without one, so nothing need run between fork and exec.
 """
 
 from __future__ import annotations

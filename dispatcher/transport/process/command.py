@@ -1,22 +1,9 @@
-"""Commands that give a byte stream: any program, remote-shell templates, this machine.
+"""Commands that give a byte stream: any program (``--rsh``), and this machine.
 
-``CommandTransport``: ``srun``, ``kubectl exec``, ``docker exec``, ``lxc exec``, a site's own
-wrapper: an argv template with ``{host}``, ``{user}``, ``{port}`` and ``{command}``; without
-``{command}`` the command follows as one last argument, as with ``ssh``. No shell
-takes part on this side: a host name cannot become more than one argument.
-
-``template`` makes such a template of what the user gives to ``--rsh``. Two contracts are in use.
-``ssh``, and every launch agent made for ``mpirun``
-(Open MPI's ``plm_rsh_agent``, the ``kubexec.sh`` of MPIJobs), joins its last
-arguments and gives them to a shell there: the command is one argument.
-``kubectl exec``, ``docker exec`` and their kind start a program from its
-arguments as they are: there the command is ``sh -c COMMAND``. Known programs
-are told apart by name, as is anything that ends in ``--``; who knows better
-writes ``{command}`` where the shell text belongs.
-
-``LocalTransport``: the command runs on this host, no network and no ssh. For a single node, for
-tests, and for sites where the launcher already runs on the node (``--transport local``). The
-target's host name is not looked at.
+A template is an argv with ``{host}``, ``{user}``, ``{port}`` and ``{command}``. No shell takes part
+on this side, so a host name cannot become more than one argument. ``ssh`` and every launch agent
+made for ``mpirun`` give their last arguments to a shell there; ``kubectl exec`` and its kind start
+a program from them as they are. ``template`` tells known programs apart by name.
 """
 
 from __future__ import annotations

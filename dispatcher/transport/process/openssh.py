@@ -1,12 +1,8 @@
 """``SshTransport``: the system's ``ssh``, with all it can do and one process a host.
 
-For sites whose logins need what the built-in client does not speak (GSSAPI,
-smart cards, security keys, host-name canonicalisation). Everything in the
-user's ``ssh_config`` counts, shared master connections included.
-
-``ssh`` has no sign for "connected" that its caller could see, so ``open``
-succeeds as soon as the program lives; ``Link.failure`` reads ssh's own words
-when the stream ended before any byte came.
+For sites whose logins need what the built-in client does not speak (GSSAPI, smart cards, security
+keys). ``ssh`` does not show its caller when it is connected, so ``open`` succeeds as soon as the
+program lives; ``Link.failure`` reads ssh's words when the stream ended before any byte came.
 """
 
 from __future__ import annotations

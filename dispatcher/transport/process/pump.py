@@ -1,12 +1,7 @@
 """One thread that reads every child's pipes: ``Pump.add(fd, sink)``.
 
-Theory: a reader thread per pipe costs two threads a host and cannot be woken
-from a blocked ``read``; one selector for all children costs one thread and two
-descriptors for the whole run. A sink that wants no more says so by its return
-value and is put aside until ``resume``; the kernel's pipe then fills and the
-child blocks, which is the back-pressure.
-
-It never writes, never waits for a process and knows nothing of ssh.
+A sink that wants no more says so by its return value and is put aside until ``resume``; the
+kernel's pipe then fills and the child blocks. A pump never writes, and waits for no process.
 """
 
 from __future__ import annotations

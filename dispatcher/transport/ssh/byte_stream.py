@@ -1,10 +1,8 @@
 """The byte stream under one SSH session: a socket, a jump host's channel, a proxy.
 
-``ByteStream`` gives paramiko what it calls on a socket, reads in large pieces (a
-packet would otherwise cost two system calls) and separates two things that
-``close`` mixes up: ``shut`` wakes whoever is blocked in it, ``close`` frees the
-descriptor and is left to the thread that reads, so that no descriptor is
-reused under a thread still waiting for it.
+``ByteStream`` gives paramiko what it calls on a socket, and reads in large pieces. ``shut`` wakes
+whoever is blocked in it; ``close`` frees the descriptor and is left to the thread that reads, so
+that no descriptor is reused under a thread that still waits for it.
 """
 
 from __future__ import annotations

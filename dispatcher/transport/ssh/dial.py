@@ -1,9 +1,8 @@
 """A connected TCP socket by a deadline: ``dial(host, port, deadline)``.
 
-All addresses are tried, the two families in turn, each a moment after the one
-before (RFC 8305's idea), so that a black-holed IPv6 route costs a quarter of a
-second and not the whole deadline. The name is looked up in a thread of its own,
-as ``getaddrinfo`` knows no time limit.
+All addresses are tried, the two families in turn, each a moment after the one before (RFC 8305's
+idea), so that an IPv6 route that leads nowhere costs a quarter of a second. The name is looked up
+in a thread of its own, as ``getaddrinfo`` knows no time limit.
 """
 
 from __future__ import annotations

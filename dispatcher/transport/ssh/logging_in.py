@@ -1,13 +1,9 @@
 """Logging in to one host: ``log_in`` tries the ways that the host takes, in ssh's order.
 
-Keys first, then keyboard-interactive, then a password, or as PreferredAuthentications has it. A
-host may want two of them (``AuthenticationMethods publickey,keyboard-interactive``): each step
-that it takes leaves the rest to do. What is typed is ``Passwords``' affair; here is when it is
-wanted.
-
-A question of keyboard-interactive that asks for the password is answered with it; any other is
-shown to the user. A host may ask ``MOST_ROUNDS`` times in an attempt, and have the user type
-``MOST_TYPED`` answers in all: then it is given up. Whatever was wrong has one second try.
+A host may want two of them: each step that it takes leaves the rest to do. A question of
+keyboard-interactive that asks for the password is answered with it; any other is shown to the user.
+A host may ask ``MOST_ROUNDS`` times in an attempt, and have the user type ``MOST_TYPED`` answers in
+all. Whatever was wrong has one second try.
 """
 
 from __future__ import annotations

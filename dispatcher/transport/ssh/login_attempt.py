@@ -1,9 +1,7 @@
 """One attempt to log in: what each way sends (RFC 4252, RFC 4256), and what came of it.
 
-Which way is tried when, and with what, is in ``logging_in``. A host answers on the connection's
-thread: it refuses and says which ways it takes (``offered``), or asks something (``question``),
-which whoever waits for the end of the attempt answers. Its questions are bounded before they are
-read.
+``logging_in`` says which way is tried when. A host answers on the connection's thread: it refuses
+and says which ways it takes (``offered``), or asks something (``question``).
 
 Imported only after ``paramiko_transport.preload``: importing paramiko costs time.
 """

@@ -1,28 +1,7 @@
 """All that reaches into paramiko: its packets, channels and connections, made fit for thousands.
 
-It stays one file because private names of paramiko may stand in no other. Every one is in the
-list of ``tests/transport/ssh/test_paramiko_internals.py``, which fails where a release of paramiko
-has moved one; the upper bound of the dependency is the last minor release that passed.
-
-What is changed, and why (paramiko 5):
-
-- the reading thread wakes after 7.5 s of silence and not ten times a second (idle cost 40 times
-  less), has a small stack, and ends at once because closing shuts the socket;
-- no timer thread a handshake and no waiting in steps of 0.1 s;
-- nobody waits while keys are exchanged: a thread that serves many hosts would wait for the one
-  that begins and does not go on. What is said meanwhile goes out after it;
-- the host key is judged inside the key exchange, before anything of ours is sent;
-- the receive window is enforced and the packet size bounded: a peer that sends
-  more than it was granted is disconnected (paramiko would buffer it all), and so is one
-  that goes on to send packets without data, asks for new keys, or counts to 2^32;
-- Diffie-Hellman has a short secret, and no group larger than was asked for;
-- ``exit-signal`` is understood, as well as ``exit-status``;
-- what a channel says goes out in the order in which it was decided. paramiko decides
-  under a lock and sends after it, so that a write may overtake the close it raced
-  with; sshd ends the whole connection for data on a channel that is closed ("data
-  packet referred to nonexistent channel"), and with it every other channel: behind a
-  jump host, all hosts;
-- nothing is logged: what went wrong is in the exception we keep.
+Private names of paramiko may stand in no other file; ``test_paramiko_internals`` lists them. What
+is changed, and why, is told in ``docs/design/ssh.md``.
 
 Imported only after ``paramiko_transport.preload``: importing paramiko costs time.
 """

@@ -1,14 +1,8 @@
 """``ParamikoTransport``: SSH inside this process, the default.
 
-One deadline spans name look-up, connection, banner, key exchange, host key,
-login, channel and command; a host that is late fails with the step's name.
-Every failure has a kind; what a busy sshd drops (MaxStartups) is retryable.
-
-Jump hosts: one connection to each, shared by all hosts behind it, through
-``direct-tcpip`` channels; not more than a few dozen opened at once.
-
-Not here: GSSAPI, smart cards, forwarding of anything. Where a
-host's config needs more, the failure's hint names ``--transport ssh``.
+One deadline spans name look-up, connection, key exchange, login and the command's start; a host
+that is late fails with the step's name. All hosts behind a jump host share one connection to it.
+Not here: GSSAPI, smart cards, forwarding; a host whose config needs more gets a hint.
 """
 
 from __future__ import annotations

@@ -1,23 +1,9 @@
 """``Session``: one SSH connection to one host, each step of it by a deadline.
 
-Key exchange with a judged host key, channels and commands, whether a silent host still lives, and
-a command that is started ahead of its user (``Standby``). Every wait is on an event, with the
-caller's deadline. An attempt to log in is in ``login_attempt``; how paramiko is brought to do all
-this, in ``paramiko_internals``. It stays one file: each of these needs the session's insides.
-
-What is offered (``offers``) stands in the order of its cost at equal safety, in CPU of this end,
-where a thousand handshakes share one interpreter (measured against OpenSSH 9.2):
-
-- ciphers: AES-GCM receives 40 MB in 0.10 s, link and all; AES-CTR with HMAC-SHA2
-  in 0.13 s. ChaCha20 is not in paramiko.
-- key exchange: a connection costs 3.5 ms with curve25519 and as much with the
-  NIST curves, 13 ms with group14, 39 ms with group16. mlkem768x25519 adds 0.1 ms
-  here and less there (key 73 us, decapsulation 25 us; encapsulation 17 us), so
-  it goes first: the session stays closed to a quantum computer of later years.
-- the server's end, some 15 ms, is sshd's fork and exec; no choice here changes it.
-
-Never offered: CBC and 3DES, HMAC with MD5 or SHA-1. Terrapin (CVE-2023-48795)
-needs ChaCha20 or CBC-EtM, which are not here, and strict key exchange is on.
+Key exchange with a judged host key, channels and commands, whether a silent host still lives, and a
+command that is started before its user comes (``Standby``). How paramiko is brought to do this is
+in ``paramiko_internals``; why ``offers`` has these algorithms in this order, in
+``docs/design/ssh.md``.
 
 Imported only after ``paramiko_transport.preload``: importing paramiko costs time.
 """

@@ -1,12 +1,8 @@
 """Sessions that several commands share: idle ones for the next command, those to jump hosts.
 
-A connection serves one command at a time. Only when that has ended by itself does
-the connection come back to ``SessionPool``; otherwise it is closed, since its end is what
-tells the far side to end the command (see ``lifeline``). So nobody's command depends on
-another's, and sshd's limit of sessions a connection is never met.
-
-A jump host has one connection for all hosts behind it; each of these is a ``direct-tcpip``
-channel, and not more than a few dozen are opened at once.
+A connection serves one command at a time. Only when that has ended by itself does it come back to
+``SessionPool``; otherwise it is closed, which tells the far side to end the command. So nobody's
+command depends on another's. A jump host has one connection for all hosts behind it.
 """
 
 from __future__ import annotations

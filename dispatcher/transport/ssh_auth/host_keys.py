@@ -1,21 +1,10 @@
 """Whether a host's key or certificate is one that we know: ``HostKeyCheck``.
 
-Before the key exchange it says which key types to ask the server for (a type we
-know, so that a host with three keys shows the one on file); during the exchange
-it judges the key that came, before anything of ours is sent under it.
-
-Policy ``strict``: only keys on file. ``accept-new``: a host without any key on
-file is trusted at first sight and written down; a *changed* key is refused all
-the same. There is no policy that accepts everything.
-
-Certificates (``certificate_problem``): paramiko negotiates them and proves that the server
-holds the key, but never looks at who signed it. Here: the signature by an authority on
-file, the kind (host), the names, the time and that there is no critical option
-(none is defined for hosts). Layout: OpenSSH's ``PROTOCOL.certkeys``.
-
-A revoked key is refused wherever it stands: shown bare, inside a certificate, or as
-the authority that signed one. A certificate that is no good is a key like any other,
-as it is to ssh: if that key is on file, the host is known.
+It says which key types to ask the server for, and judges the key that came before anything of ours
+is sent under it. ``strict``: only keys on file. ``accept-new``: a host without any key on file is
+trusted at first sight; a changed key is refused all the same. paramiko never looks at who signed a
+certificate, so that is done here (OpenSSH's ``PROTOCOL.certkeys``). A revoked key is refused
+wherever it stands. A certificate that is no good is a key like any other, as it is to ssh.
 """
 
 from __future__ import annotations

@@ -1,19 +1,9 @@
-"""The keys to log in with, and why nobody was let in.
+"""The keys to log in with (``Identities.candidates``), and why nobody was let in (``refused``).
 
-``Identities.candidates(config)``: keys are loaded once and shared by all hosts. Order, as in
-ssh: keys and certificates named in the config that the agent signs for, other keys of
-the agent (unless ``IdentitiesOnly``), key files. What has worked for another
-host of this run goes first, so that a fan-out makes one attempt a host and not
-one for each key lying around (sshd counts them, and locks out who makes many).
-
-A key file is read when its turn comes; a passphrase is asked for once a file,
-for all hosts. Files that cannot serve (security keys, broken) are named in
-``notices`` and left out.
-
-A login that is refused is explained in words to paste, the same for the built-in client and for
-the system's ``ssh``. That one is run with BatchMode, and asks nobody, so it is no way out for a
-host that wants something typed: ``--ask-pass`` is. It stays one file, since that explanation is of
-what was tried here, and why it was not.
+Order, as in ssh: keys named in the config that the agent signs for, other keys of the agent, key
+files. What has worked for another host of this run goes first, so that a fan-out makes one attempt
+a host: sshd counts them. A key file is read when its turn comes, and its passphrase is asked for
+once.
 """
 
 from __future__ import annotations

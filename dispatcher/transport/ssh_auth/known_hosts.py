@@ -1,18 +1,10 @@
-"""The user's ``known_hosts`` files as one index: ``KnownHosts.keys_of(names)``.
+"""The user's ``known_hosts`` files as one index: ``KnownHosts.keys_of(name)``.
 
-Files are read once and shared by all hosts. Plain names are a dictionary;
-hashed ones cost one HMAC each a look-up (under 1 us), patterns one match.
-``@revoked`` and ``@cert-authority`` lines count; a line that cannot be read is
-skipped and named in ``notices``, since one bad line must not lock a user out of
-a thousand hosts. Keys are decoded when their host is asked for: thousands of them
-nobody will ask for.
-
-Keys are kept as SSH sends and files them: fields with their lengths, the first naming the type.
-A certificate wraps a key of the same kind, so whoever asks after a key by its bytes
-(is it revoked?) has to ask for both: ``plain_key`` and ``authority_of``.
-
-A host is asked for by the name OpenSSH would use: ``[name]:port`` off port 22.
-Whether a key is accepted is decided in ``host_keys``, not here.
+Files are read once and shared by all hosts; a key is decoded when its host is asked for. A line
+that cannot be read is skipped and named in ``notices``, since one bad line must not lock a user out
+of a thousand hosts. A certificate wraps a key of the same kind, so whoever asks after a key by its
+bytes has to ask for both: ``plain_key`` and ``authority_of``. ``host_keys`` decides what is
+accepted.
 """
 
 from __future__ import annotations

@@ -1,15 +1,10 @@
-"""What somebody types to log in: one password for all hosts, and what a host asks besides.
+"""What the user types to log in: one password for all hosts, and answers to what a host asks.
 
-Nothing of it is ever kept but in memory, and what a host asks is data: bounded, made harmless, and
-shown with the host's name before every line, so that it cannot pass for a question of ours.
-
-A wrong password that goes to 200 hosts locks 200 accounts. So one host is tried first, and the
-others wait for what comes of it: if it was right all get it, if not it is asked for once more and
-tried on that host alone, and if that was wrong too no other host ever sees it. A host that hangs up
-instead of an answer has settled nothing; the next is tried, ``MOST_UNSETTLED`` in all.
-
-A jump host has a password of its own, asked for by its name: to log in there is not to log in
-behind it, and nobody's password is told to another machine than the one it was typed for.
+It is kept in memory alone. What a host asks is bounded, made harmless, and shown with the host's
+name before every line. A wrong password that goes to 200 hosts locks 200 accounts, so one host
+tries it first and the others wait. If it was wrong it is asked for once more; after a second wrong
+one no other host is sent it. A host that hangs up has settled nothing; the next is tried,
+``MOST_UNSETTLED`` in all. A jump host has a password of its own, asked for by its name.
 """
 
 from __future__ import annotations

@@ -1,26 +1,8 @@
 """The text of an ``ssh_config`` file: its lines, its keywords, the tokens in its values.
 
-Lines: OpenSSH's own reading, followed to the letter because a config read a little
-differently sends somebody to another host. A keyword ends at white space, a
-quote or one ``=``; words may be quoted with either quote; a backslash escapes
-quotes, itself and a space; ``#`` starts a comment only at the start of a word.
-
-Keywords are of three kinds:
-
-Followed
-    they change where or as whom we connect, what we trust, or when a silent host is given up.
-Skipped
-    they concern terminals, forwarding, master connections: things
-    a dispatch link does not have, or has in its own stricter form.
-Refused
-    they change who is trusted or how the host is reached, and the built-in
-    client cannot do it: following the rest of the config without them would
-    connect in another way than the user wrote down.
-
-Values: ``%`` tokens, ``${VARIABLES}`` and ``~``. Each option allows its own set of tokens; any
-other is an error, as in ssh. What the values mean is no business of this file.
-
-Patterns: ``*`` and ``?``, and comma lists with ``!`` exclusion.
+OpenSSH's own reading, followed to the letter: a config read a little differently sends somebody to
+another host. Keywords are followed, skipped (they concern what a link of ours does not have) or
+refused (we could not connect as the user wrote it down). Each option allows its own tokens.
 """
 
 from __future__ import annotations

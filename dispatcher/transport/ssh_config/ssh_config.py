@@ -1,17 +1,8 @@
 """What the user's ``ssh_config`` says about a host: ``SshConfig.resolve(target)``.
 
-Read as OpenSSH reads it: the command line first, then ``~/.ssh/config``, then
-``/etc/ssh/ssh_config`` (or only the file given); the first value of an option
-wins; ``Include`` and ``Match`` are evaluated in place; ``Match final`` asks for
-a second reading. Files are read once and shared by all hosts.
-
-Every criterion of ``Match`` is either answered as ssh does or refused by name: an unknown one
-taken for true would silently change user, port or proxy. What is rare and the same for all
-hosts is asked of ssh itself, once (``localnetwork``).
-
-What we cannot follow is a ``Failure(Kind.CONFIG)``, never a silent guess: see
-``config_lines`` for which options are followed, skipped and refused. Values
-made from tokens are checked once more after expansion.
+Files are read once and shared by all hosts. Every criterion of ``Match`` is answered as ssh does or
+refused by name: an unknown one taken for true would silently change user, port or proxy. What we
+cannot follow is a ``Failure(Kind.CONFIG)``. Values made from tokens are checked once more.
 """
 
 from __future__ import annotations

@@ -1,13 +1,7 @@
 """Who opens whom in a tree of connections: ``plan_tree(count, branches)``; pure.
 
-The hosts, in their order, are cut into as many runs of nearly equal length as there are
-branches. The first host of a run is its head, which opens the rest of its run in the same
-way. So node 0 is always opened from here, hosts that stand together in the list stay
-together, and no host opens more than ``branches`` others.
-
-Without a number of branches it is the least one that needs no more than two levels: with
-50 ms to the hosts and 0.2 ms between them, depth costs little, but nobody waits for less. Fewer
-than ``FEWEST`` hosts are all opened from here then: a relay's start takes longer than it saves.
+The hosts, in their order, are cut into runs of nearly equal length, one for each branch. The first
+host of a run opens the rest of it in the same way. So node 0 is always opened from here.
 """
 
 from __future__ import annotations

@@ -1,19 +1,8 @@
 """``TreeTransport``: who is reached through whom, and from here when that fails.
 
-A host without others below it is a stream of its parent's branch; an inner host is reached
-on its own branch, where its command runs beside the relay. Branches are opened by whoever
-needs them first. Of the time that a host has, half is for the inner host above it and a
-quarter is kept for a connection from here.
-
-Trust. The inner host's own configuration, keys and names count; whom to trust does not depend on
-it. Its ``ssh`` gets the lines of *our* known_hosts for the host (revoked keys and authorities
-too), under one name, and nothing else: no file of its own, no key learned, no connection shared.
-A host that we have no key of is not reached through anybody. The key exchange is the one we use
-ourselves, unless ssh_config here names another: that which OpenSSH 9 prefers costs 60 ms of
-processor time a connection, curve25519 a few.
-
-``FallbackReport`` tells who had to be connected from here: each reason once, with the hosts
-folded, and together, when no host is on its way any more.
+A host without others below it is a stream of its parent's branch; an inner host is reached on its
+own branch, where its command runs beside the relay. Whom to trust does not depend on an inner host:
+its ``ssh`` gets the lines of our known_hosts for the host, and nothing else.
 """
 
 from __future__ import annotations
