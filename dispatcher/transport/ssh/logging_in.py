@@ -18,8 +18,7 @@ from dispatcher.transport.ssh_auth.passwords import Outcome, Passwords, wants_pa
 from dispatcher.transport.ssh_config.host_config import HostConfig
 
 if TYPE_CHECKING:
-    from dispatcher.transport.ssh.login_attempt import Question
-    from dispatcher.transport.ssh.session import Session
+    from dispatcher.transport.ssh.session import Question, Session
 
 #: steps of a login; questions of an attempt, with or without prompts; answers that the user types
 MOST_STEPS, MOST_ROUNDS, MOST_TYPED = 16, 16, 12

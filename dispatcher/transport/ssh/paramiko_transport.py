@@ -205,7 +205,7 @@ class ParamikoTransport(Transport):
         deadline: float,
         window: Window | None,
     ) -> Link | Failure:
-        from dispatcher.transport.ssh.paramiko_link import ParamikoLink
+        from dispatcher.transport.ssh.session import ParamikoLink
 
         config, pool, steps = route[-1], self.session_pool, session.steps
         session.set_keepalive(*self._alive.limits(config.alive_interval, config.alive_count))

@@ -1,9 +1,9 @@
 """``Session``: one SSH connection to one host, each step of it by a deadline.
 
-Key exchange with a judged host key, channels and commands, whether a silent host still lives, and a
-command that is started before its user comes (``Standby``). How paramiko is brought to do this is
-in ``paramiko_internals``; why ``offers`` has these algorithms in this order, in
-``docs/design/ssh.md``.
+Key exchange with a judged host key, an attempt to log in (RFC 4252, RFC 4256), channels, whether a
+silent host still lives, and a command that is started before its user comes (``Standby``). A
+channel as a ``Link`` is ``ParamikoLink``. Why ``offers`` has these algorithms in this order is told
+in ``docs/design/ssh.md``; ``paramiko_internals`` brings paramiko to do all this.
 
 Imported only after ``paramiko_transport.preload``: importing paramiko costs time.
 """
@@ -14,26 +14,29 @@ import errno
 import os
 import threading
 import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from paramiko.common import cMSG_GLOBAL_REQUEST
+from paramiko.common import cMSG_GLOBAL_REQUEST, cMSG_USERAUTH_INFO_RESPONSE
 from paramiko.message import Message
-from paramiko.ssh_exception import SSHException
+from paramiko.ssh_exception import PartialAuthentication, SSHException
 
-from dispatcher.model.failure import Failure
+from dispatcher.model.failure import Ending, Failure, Kind
 from dispatcher.transport import base
-from dispatcher.transport.base import Steps, Window
+from dispatcher.transport.base import Link, LinkClosed, Steps, Window
 from dispatcher.transport.ssh.byte_stream import ByteStream
-from dispatcher.transport.ssh.login_attempt import LoginConnection, wait_until
 from dispatcher.transport.ssh.paramiko_internals import (
     SILENCE_CHECK,
     SUPPORTED,
     Connection,
+    Login,
     Misbehaved,
     SshChannel,
     request,
 )
 from dispatcher.transport.ssh_auth.host_keys import HostKeyCheck
+from dispatcher.transport.ssh_auth.identities import methods
 from dispatcher.transport.ssh_auth.known_hosts import CERT, PLAIN
 from dispatcher.transport.ssh_config.config_lines import narrow
 
@@ -76,6 +79,40 @@ FRESH = base.ALIVE_INTERVAL + 10.0
 _NOT_THERE = (errno.ETIMEDOUT, errno.EHOSTUNREACH, errno.ENETUNREACH)
 
 
+#: questions that a host may ask at once, and bytes of one: sshd's own ask one or two
+MOST_PROMPTS, MOST_WORDS = 8, 8192
+
+
+@dataclass(frozen=True)
+class Question:
+    """What a host wants to be answered by keyboard-interactive; its words are as it sent them.
+
+    prompts: each with whether what is typed may be shown. expired: it asks nothing, but wants
+    another password to be set.
+    """
+
+    above: tuple[str, ...] = ()
+    prompts: tuple[tuple[str, bool], ...] = ()
+    expired: bool = False
+
+
+def _read_question(m: Any) -> Question:
+    """Raises: Misbehaved for more than anybody would ask, which is not read then."""
+    above = [_words(m), _words(m)]
+    m.get_binary()  # the language
+    count = m.get_int()
+    if count > MOST_PROMPTS:
+        raise Misbehaved(f"it asks {count:,} questions at once")
+    return Question(tuple(above), tuple((_words(m), m.get_boolean()) for _ in range(count)))
+
+
+def _words(m: Any) -> str:
+    text = m.get_binary()
+    if len(text) > MOST_WORDS:
+        raise Misbehaved(f"it asks a question of {len(text):,} bytes")
+    return str(text.decode("utf-8", "replace"))
+
+
 class HostKeyRefused(SSHException):  # type: ignore[misc]
     """The host's key is not to be trusted; ``failure`` says why."""
 
@@ -91,18 +128,10 @@ class HostUnresponsive(SSHException):  # type: ignore[misc]
 class Standby:
     """``command``, started on a channel of ``session`` before anybody wants it.
 
-    sshd forks, and starts the login shell and then sh, for each command: 5 ms of the host's
-    time, after two round trips. All commands of exec are the same to it
-    (``lifeline.COMMAND``): what is to run comes by standard input. So while nobody needs a
-    connection that is kept, its next channel can be opened and the command started; then
-    it reads, and ends with the connection as every command does, having done nothing.
-
-    Each command still has a channel, and processes, of its own. Not done for commands that
-    differ, nor for those on a terminal. A host that allows one session only refuses, and is
-    none the worse.
-
-    ``begin`` is called by whoever keeps the session, ``take`` by who opens a link; between
-    them things happen on the session's own thread, which sends but never waits here.
+    It is a shell that reads its command from standard input, so all commands fit it
+    (docs/design/exec.md). It ends with the connection, having done nothing. Whoever keeps the
+    session calls ``begin``, who opens a link calls ``take``; between them things happen on the
+    session's own thread, which sends but never waits here.
     """
 
     def __init__(self, session: Connection, command: str) -> None:
@@ -142,6 +171,91 @@ class Standby:
         """Whether the command runs on the channel now."""
         channel = self._channel
         return channel.event_ready and not channel.closed and not channel.status_event.is_set()
+
+
+def wait_until(event: threading.Event, deadline: float) -> bool:
+    """Whether ``event`` was set by ``deadline``."""
+    return event.wait(max(0.0, deadline - time.monotonic()))
+
+
+class LoginConnection(Connection):
+    """A connection over which one logs in, an attempt at a time, each by a deadline."""
+
+    def __init__(
+        self, stream: ByteStream, offers: dict[str, tuple[str, ...]], steps: Steps
+    ) -> None:
+        super().__init__(stream, offers)
+        self.steps = steps
+        self.offered: tuple[str, ...] = ()  # ways to log in that the host has named last
+        self.question: Question | None = None  # that the host waits to be answered
+        self._heard = threading.Event()  # set when an attempt has come to something
+
+    # -- what the caller does --------------------------------------------------
+
+    def try_key(self, user: str, key: Any, deadline: float) -> str:
+        """One login attempt: ``in``, ``refused``, ``partial``, ``late`` or ``gone``."""
+        return self._log_in(lambda login, done: login.auth_publickey(user, key, done), deadline)
+
+    def try_none(self, user: str, deadline: float) -> str:
+        """As ``try_key``, without a key: few hosts let us in so, all say what they want."""
+        return self._log_in(lambda login, done: login.auth_none(user, done), deadline)
+
+    def try_password(self, user: str, password: bytes, deadline: float) -> str:
+        """As ``try_key``, by a password; or ``asked``: it was right, and is to be changed."""
+        return self._log_in(lambda login, done: login.auth_password(user, password, done), deadline)
+
+    def try_interactive(self, user: str, deadline: float) -> str:
+        """As ``try_key``; or ``asked``: ``question`` has what the host asks, see ``answer``."""
+        return self._log_in(lambda login, done: login.auth_interactive(user, None, done), deadline)
+
+    def answer(self, answers: Sequence[bytes], deadline: float) -> str:
+        """Answer the host's ``question``; what comes of it is as for ``try_interactive``."""
+        self.question = None
+        self._heard.clear()
+        message = Message()
+        message.add_byte(cMSG_USERAUTH_INFO_RESPONSE)
+        message.add_int(len(answers))
+        for answer in answers:
+            message.add_string(answer)
+        return self._outcome(deadline) if self.send(message) else "gone"
+
+    def _log_in(self, ask: Callable[[Any, threading.Event], None], deadline: float) -> str:
+        self.steps.enter("authentication")
+        self._heard = threading.Event()
+        self.question = None
+        if not self.active:
+            return "gone"
+        self.auth_handler = Login(self)
+        try:
+            ask(self.auth_handler, self._heard)
+        except (SSHException, EOFError, OSError):
+            return "gone"
+        outcome = self._outcome(deadline)
+        self.auth_handler.forget()
+        return outcome
+
+    def _outcome(self, deadline: float) -> str:
+        if not wait_until(self._heard, deadline):
+            return "late"
+        if self.is_authenticated():
+            return "in"
+        if not self.active:
+            return "gone"
+        if self.question is not None:
+            return "asked"
+        problem = self.get_exception()
+        return "partial" if isinstance(problem, PartialAuthentication) else "refused"
+
+    # -- on the connection's thread ------------------------------------------------
+
+    def on_refusal(self, ways: list[str]) -> None:
+        self.offered = methods(ways)
+
+    def on_question(self, m: Any) -> None:
+        self.question = _read_question(m)
+
+    def on_expired(self) -> None:
+        self.question = Question(expired=True)
 
 
 class Session(LoginConnection):
@@ -324,6 +438,112 @@ class Session(LoginConnection):
 
     def on_answer(self) -> None:
         self._answered.set()
+
+
+_CHUNK = 32000  # a packet's worth
+
+
+class ParamikoLink(Link):
+    """The link to one command on one host; see ``Link`` for the contract.
+
+    release: takes the session when the link is closed and its command has ended;
+    otherwise, and without it, the session is ended.
+    """
+
+    tells_end = True
+
+    def __init__(
+        self,
+        session: Session,
+        channel: SshChannel,
+        release: Callable[[Session], None] | None = None,
+    ) -> None:
+        self._session = session
+        self._channel = channel
+        self._release = release
+        self._closed = False
+        self._watched = 0.0
+        self.address = session.stream.address
+
+    def watch(self, ready: Callable[[], None]) -> None:
+        self._channel.in_buffer.watch(ready)
+        self._channel.in_stderr_buffer.watch(ready)
+        self._channel.on_status = ready
+        if self._channel.status_event.is_set():
+            ready()
+
+    def read(self, limit: int) -> bytes | None:
+        return self._channel.take(self._channel.in_buffer, limit)
+
+    def read_errors(self, limit: int) -> bytes:
+        return self._channel.take(self._channel.in_stderr_buffer, limit) or b""
+
+    def write(self, data: bytes) -> None:
+        at = 0
+        while at < len(data):
+            if self._closed or self._channel.closed or not self._session.active:
+                raise LinkClosed("link closed")
+            try:
+                sent = self._channel.send(data[at : at + _CHUNK])
+            except (OSError, EOFError, SSHException):
+                raise LinkClosed("the other end is gone") from None
+            if sent == 0:
+                raise LinkClosed("link closed")
+            at += sent
+
+    def end_input(self) -> None:
+        try:
+            self._channel.shutdown_write()
+        except (OSError, EOFError, SSHException):
+            pass  # the connection is gone, and the input with it
+
+    def resize(self, window: Window) -> None:
+        self._session.resize(self._channel, window)
+
+    def expect_answers(self, seconds: float) -> bool:
+        self._watched = seconds
+        return self._session.stream.expect_answers(seconds)
+
+    def answers(self) -> bool:
+        return not self._watched or self._session.stream.answers()
+
+    def gone(self) -> bool:
+        return bool(self._channel.status_event.is_set())
+
+    def errors_ended(self) -> bool:
+        return bool(self._channel.in_stderr_buffer.spent)
+
+    def failure(self, timeout: float) -> Failure | None:
+        did, seen = self._session.broken_by(), self._session.silence()
+        if did is not None:
+            return Failure(Kind.PROTOCOL, did)
+        if seen is None:
+            return None
+        if self._watched:
+            seen = f"no answer for {self._watched:g} s"
+        return Failure(Kind.UNREACHABLE, seen)
+
+    def close(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        if self._release is None or not self.gone() or not self._session.active:
+            self._session.end()
+            return
+        try:
+            self._channel.close()
+        except (OSError, EOFError, SSHException):
+            self._session.end()  # the connection went just now
+            return
+        if self._watched:
+            self._session.stream.expect_answers(None)
+        self._release(self._session)
+
+    def ending(self, timeout: float) -> Ending:
+        self._channel.status_event.wait(max(0.0, timeout))
+        if self._channel.exit_signal is not None:
+            return Ending(None, self._channel.exit_signal)
+        return Ending(self._channel.exit_code)
 
 
 def offers(config: dict[str, str]) -> dict[str, tuple[str, ...]]:

@@ -47,10 +47,7 @@ class AgentKey:
         return self.blob
 
     def sign_ssh_data(self, data: bytes, algorithm: str | None = None) -> bytes:
-        """The signature in SSH form.
-
-        Raises: AgentError.
-        """
+        """The signature in SSH form. Raises: AgentError."""
         return self.agent.sign(self.signer or self.blob, data, (algorithm or "").removesuffix(CERT))
 
 

@@ -305,10 +305,7 @@ def expand(
 
 
 def expand_variables(text: str, environ: Mapping[str, str], place: str) -> str:
-    """The text with each ``${NAME}`` replaced.
-
-    Raises: ConfigProblem when a variable is not set.
-    """
+    """The text with each ``${NAME}`` replaced. Raises: ConfigProblem when a variable is not set."""
 
     def value(match: re.Match[str]) -> str:
         name = match.group(1)

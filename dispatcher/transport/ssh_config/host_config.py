@@ -130,10 +130,7 @@ def check(
     local: config_lines.Local,
     environ: Mapping[str, str],
 ) -> HostConfig:
-    """The host's facts.
-
-    Raises: ConfigProblem for a bad value and for what cannot be followed.
-    """
+    """The host's facts. Raises: ConfigProblem for a bad value and for what cannot be followed."""
     values = _Values(raw, origins)
     _refuse(values)
     host = config_lines.expand(

@@ -143,7 +143,7 @@ def test_huge_packet_announced(sshd: Sshd) -> None:
 
 
 def test_what_is_agreed_on(sshd: Sshd) -> None:
-    from dispatcher.transport.ssh.paramiko_link import ParamikoLink
+    from dispatcher.transport.ssh.session import ParamikoLink
 
     transport = ParamikoTransport(config=sshd.config())
     link = transport.open(Target("node"), "true", time.monotonic() + 40)

@@ -178,10 +178,10 @@ def test_a_file_that_uses_one_is_seen() -> None:
 
 
 def test_no_name_of_ours_hides_one_of_paramikos() -> None:
-    from dispatcher.transport.ssh import login_attempt, paramiko_internals, session
+    from dispatcher.transport.ssh import paramiko_internals, session
 
     allowed = {name for _, name in named(PRIVATE)}
-    for module in (paramiko_internals, login_attempt, session):
+    for module in (paramiko_internals, session):
         for ours in derived_classes(module):
             hidden = {*vars(ours), *instance_names(ours)} & paramikos() - allowed
             assert not hidden, f"{ours.__name__}: {hidden}"

@@ -16,7 +16,7 @@ from dispatcher.transport.ssh import paramiko_transport
 paramiko_transport.preload()
 from paramiko.ssh_exception import SSHException  # noqa: E402 - imported by preload alone
 
-from dispatcher.transport.ssh.paramiko_link import ParamikoLink  # noqa: E402
+from dispatcher.transport.ssh.session import ParamikoLink  # noqa: E402
 
 
 class Channel:

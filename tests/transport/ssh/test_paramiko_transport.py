@@ -25,7 +25,7 @@ from dispatcher.transport.ssh_config.host_config import HostConfig
 
 preload()
 
-from dispatcher.transport.ssh.paramiko_link import ParamikoLink  # noqa: E402
+from dispatcher.transport.ssh.session import ParamikoLink  # noqa: E402
 
 NODE = Target("n1")
 

@@ -23,7 +23,7 @@ from paramiko.ssh_exception import (  # noqa: E402
     SSHException,
 )
 
-from dispatcher.transport.ssh import login_attempt, paramiko_internals  # noqa: E402
+from dispatcher.transport.ssh import paramiko_internals  # noqa: E402
 from dispatcher.transport.ssh import session as session_file  # noqa: E402
 from dispatcher.transport.ssh.paramiko_internals import (  # noqa: E402
     ASIDES_RATE,
@@ -134,7 +134,7 @@ def test_a_login(
             if what != "late":
                 done.set()
 
-    monkeypatch.setattr(login_attempt, "Login", Login)
+    monkeypatch.setattr(session_file, "Login", Login)
     session.active = what != "gone before"
     deadline = time.monotonic() + (0.01 if what == "late" else 20)
     if with_key:
