@@ -83,10 +83,7 @@ class ChildLink(Link):
     """
 
     def __init__(
-        self,
-        process: subprocess.Popen[bytes],
-        pump: Pump,
-        fds: tuple[int, int, int] | None = None,
+        self, process: subprocess.Popen[bytes], pump: Pump, fds: tuple[int, int, int] | None = None
     ) -> None:
         self._process = process
         self._ready: Callable[[], None] = lambda: None

@@ -198,12 +198,7 @@ class ParamikoTransport(Transport):
         return None
 
     def _start(
-        self,
-        route: Route,
-        session: Session,
-        command: str,
-        deadline: float,
-        window: Window | None,
+        self, route: Route, session: Session, command: str, deadline: float, window: Window | None
     ) -> Link | Failure:
         from dispatcher.transport.ssh.session import ParamikoLink
 
@@ -257,9 +252,7 @@ class ParamikoTransport(Transport):
         for name, left in offered.items():
             if not left:
                 return Failure(
-                    Kind.CONFIG,
-                    f"ssh_config allows none of the {name} that we have",
-                    hint=SSH_HINT,
+                    Kind.CONFIG, f"ssh_config allows none of the {name} that we have", hint=SSH_HINT
                 )
         index = self._known_hosts.index((*config.user_known_hosts, *config.global_known_hosts))
         policy = self._host_keys or config.host_keys

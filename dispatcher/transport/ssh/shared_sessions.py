@@ -125,10 +125,7 @@ class JumpHost:
     """
 
     def __init__(
-        self,
-        name: str,
-        connect: Callable[[float], Session | Failure],
-        timer: PromptTimer,
+        self, name: str, connect: Callable[[float], Session | Failure], timer: PromptTimer
     ) -> None:
         self._name = name
         self._connect = connect

@@ -34,11 +34,7 @@ from dispatcher.transport.ssh_config.config_lines import matches
 from dispatcher.transport.ssh_config.host_config import HostConfig
 
 #: what an authority may sign by
-SIGNATURES = (
-    *PLAIN,
-    "sk-ssh-ed25519@openssh.com",
-    "sk-ecdsa-sha2-nistp256@openssh.com",
-)
+SIGNATURES = (*PLAIN, "sk-ssh-ed25519@openssh.com", "sk-ecdsa-sha2-nistp256@openssh.com")
 _HOST = 2
 _FOREVER = 2**63
 

@@ -75,13 +75,7 @@ def kind_of(blob: bytes) -> str:
 
 _RSA = ("rsa-sha2-512", "rsa-sha2-256")
 #: what keys sign by, the first the best; ssh-rsa, which is RSA with SHA-1, is not among them
-PLAIN = (
-    "ssh-ed25519",
-    "ecdsa-sha2-nistp256",
-    "ecdsa-sha2-nistp384",
-    "ecdsa-sha2-nistp521",
-    *_RSA,
-)
+PLAIN = ("ssh-ed25519", "ecdsa-sha2-nistp256", "ecdsa-sha2-nistp384", "ecdsa-sha2-nistp521", *_RSA)
 
 
 def algorithms(kind: str) -> tuple[str, ...]:

@@ -46,12 +46,7 @@ class Branch:
     open_link: gives the link on which it is started; called once, by the branch's thread.
     """
 
-    def __init__(
-        self,
-        name: str,
-        payload: bytes,
-        open_link: Callable[[], Link | Failure],
-    ) -> None:
+    def __init__(self, name: str, payload: bytes, open_link: Callable[[], Link | Failure]) -> None:
         self.name = name
         #: why there is no relay (any more), and whether the host itself was never reached
         self.failure: Failure | None = None

@@ -20,14 +20,7 @@ from dispatcher.model.failure import Failure, Kind
 from dispatcher.model.hostset import fold
 from dispatcher.remote import tree_relay
 from dispatcher.remote.protocol.frames import SYNC
-from dispatcher.transport.base import (
-    Link,
-    LinkClosed,
-    Target,
-    Transport,
-    Window,
-    bad_target,
-)
+from dispatcher.transport.base import Link, LinkClosed, Target, Transport, Window, bad_target
 from dispatcher.transport.process.openssh import NO_FORWARDING, connect_timeout, words
 from dispatcher.transport.ssh_auth.known_hosts import KnownHostsFiles, lookup_name
 from dispatcher.transport.ssh_config.ssh_config import SshConfig
