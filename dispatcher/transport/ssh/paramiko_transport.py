@@ -34,7 +34,7 @@ from dispatcher.transport.ssh.dial import dial
 from dispatcher.transport.ssh.logging_in import SSH_HINT, log_in, why_broken
 from dispatcher.transport.ssh.shared_sessions import JumpHost, Route, SessionPool
 from dispatcher.transport.ssh_auth.host_keys import HostKeyCheck
-from dispatcher.transport.ssh_auth.identities import Ask, Identities
+from dispatcher.transport.ssh_auth.identities import Identities
 from dispatcher.transport.ssh_auth.known_hosts import KnownHostsFiles
 from dispatcher.transport.ssh_auth.passwords import Passwords
 from dispatcher.transport.ssh_config.ssh_config import SshConfig
@@ -91,12 +91,10 @@ def preload() -> None:
 class ParamikoTransport(Transport):
     """SSH to any number of hosts.
 
-    config: as ``ssh -F``; ``None`` for the user's and the system's files.
-    host_keys: ``strict`` or ``accept-new``; ``None`` for what the config says.
-    ask: asks the user for a passphrase; ``None`` when nobody is there. passwords: what else is
-    typed to log in, and by whose hand; in place of ``ask``. keep:
-    connections whose command has ended serve the next one, until ``close``; or they
-    go to and come from the caller's own. alive: when a silent host is asked whether it lives.
+    config: as ``ssh -F``; ``None`` for the user's and the system's files. host_keys: ``strict`` or
+    ``accept-new``; ``None`` for what the config says. passwords: what is typed to log in, and by
+    whose hand. keep: connections whose command has ended serve the next one, until ``close``; or
+    they go to and come from the caller's own. alive: when a silent host is asked whether it lives.
     """
 
     name = "paramiko"
@@ -106,7 +104,6 @@ class ParamikoTransport(Transport):
         *,
         config: SshConfig | str | None = None,
         host_keys: str | None = None,
-        ask: Ask | None = None,
         passwords: Passwords | None = None,
         keep: bool | SessionPool = False,
         alive: Keepalive = UNLESS_CONFIGURED,
@@ -117,7 +114,7 @@ class ParamikoTransport(Transport):
         self._host_keys = host_keys
         self._alive = alive
         self._known_hosts = KnownHostsFiles()
-        self._passwords = passwords or Passwords(ask)
+        self._passwords = passwords or Passwords()
         self._identities = Identities(self._passwords.ask)
         self._pump = Pump("transport:proxy:read")
         self._lock = threading.Lock()
@@ -127,11 +124,6 @@ class ParamikoTransport(Transport):
         self.session_pool = (
             keep if isinstance(keep, SessionPool) else SessionPool() if keep else None
         )
-
-    @property
-    def notices(self) -> tuple[str, ...]:
-        """Lines and key files that were skipped, and why."""
-        return (*self._known_hosts.notices, *self._identities.notices)
 
     def open(
         self, target: Target, command: str, deadline: float, window: Window | None = None

@@ -1,7 +1,7 @@
 """The user's ``known_hosts`` files as one index: ``KnownHosts.keys_of(name)``.
 
 Files are read once and shared by all hosts; a key is decoded when its host is asked for. A line
-that cannot be read is skipped and named in ``notices``, since one bad line must not lock a user out
+that cannot be read is skipped, since one bad line must not lock a user out
 of a thousand hosts. A certificate wraps a key of the same kind, so whoever asks after a key by its
 bytes has to ask for both: ``plain_key`` and ``authority_of``. ``host_keys`` decides what is
 accepted.
@@ -204,8 +204,6 @@ class KnownHosts:
     """An index over some files; a missing file is an empty one."""
 
     def __init__(self, paths: Sequence[str]) -> None:
-        self.notices: list[str] = []
-        self._skipped: set[str] = set()  # of the notices, those of keys that a host was to have
         self._lock = threading.Lock()
         self._plain: dict[str, list[Entry]] = {}
         self._learned: set[str] = set()
@@ -223,9 +221,6 @@ class KnownHosts:
         found += self._unhashed(name.encode())
         damaged = {entry: why for entry in found if (why := entry.key_problem())}
         skipped = tuple(f"{entry.place}: skipped: {why}" for entry, why in damaged.items())
-        with self._lock:
-            self.notices += [notice for notice in skipped if notice not in self._skipped]
-            self._skipped.update(skipped)
         marked: dict[str, list[Entry]] = {"": [], _AUTHORITY: [], _REVOKED: []}
         for entry in found:
             if entry not in damaged:
@@ -276,54 +271,41 @@ class KnownHosts:
         try:
             with open(path, "rb") as file:
                 content = file.read().decode("utf-8", "replace")
-        except FileNotFoundError:
-            return
-        except OSError as error:
-            self.notices.append(f"{path}: {error.strerror}")
+        except OSError:
             return
         for number, line in enumerate(content.split("\n"), 1):
             line = line.partition("\0")[0].rstrip(_IN_BASE64).replace("\t", " ")
             words = [word for word in line.split(" ") if word]  # nothing else parts them in ssh
-            if not words or words[0].startswith("#"):
-                continue
-            why = self._add(words, f"{path}:{number}")
-            if why:
-                self.notices.append(f"{path}:{number}: skipped: {why}")
+            if words and not words[0].startswith("#"):
+                self._add(words, f"{path}:{number}")
 
-    def _add(self, words: list[str], place: str) -> str | None:
-        """Index one line; the reason when it cannot be."""
-        marker = ""
-        if words[0].startswith("@"):
-            marker = words.pop(0)
-            if marker not in (_REVOKED, _AUTHORITY):
-                return f"unknown marker {marker[:20]!r}"
-        if len(words) < 3:
-            return "no key"
+    def _add(self, words: list[str], place: str) -> None:
+        """Index one line, if it can be."""
+        marker = words.pop(0) if words[0].startswith("@") else ""
+        if marker not in ("", _REVOKED, _AUTHORITY) or len(words) < 3:
+            return
         hosts, kind, text = words[:3]
         if kind.isdigit():
-            return "an ssh-1 key"
+            return  # an ssh-1 key
         entry = Entry(marker, kind, text.translate(_NOTHING), place)
         if hosts.startswith(_HASHED):
-            return self._add_hashed(hosts, entry)
-        if any(char in hosts for char in "*?!"):
+            self._add_hashed(hosts, entry)
+        elif any(char in hosts for char in "*?!"):
             self._patterns.append((hosts, entry))
         else:
             for name in dict.fromkeys(hosts.lower().split(",")):
                 self._plain.setdefault(name, []).append(entry)
-        return None
 
-    def _add_hashed(self, hosts: str, entry: Entry) -> str | None:
+    def _add_hashed(self, hosts: str, entry: Entry) -> None:
         try:
             salt, digest = (
                 base64.b64decode(part, validate=True) for part in hosts[len(_HASHED) :].split("|")
             )
         except ValueError:
-            return "bad hashed name"
-        if len(digest) != 20 or len(salt) > 64:
-            return "bad hashed name"
-        padded = salt.ljust(64, b"\0")
-        self._hashed.append((padded.translate(_INNER), padded.translate(_OUTER), digest, entry))
-        return None
+            return
+        if len(digest) == 20 and len(salt) <= 64:
+            padded = salt.ljust(64, b"\0")
+            self._hashed.append((padded.translate(_INNER), padded.translate(_OUTER), digest, entry))
 
 
 def _hash_name(name: str) -> str:
@@ -368,9 +350,3 @@ class KnownHostsFiles:
             if key not in self._indexes:
                 self._indexes[key] = KnownHosts(key)
             return self._indexes[key]
-
-    @property
-    def notices(self) -> tuple[str, ...]:
-        """Lines and files that were skipped, and why."""
-        with self._lock:
-            return tuple(notice for index in self._indexes.values() for notice in index.notices)

@@ -94,13 +94,6 @@ class SshConfig:
         except ConfigProblem as bad:
             return Failure(Kind.CONFIG, str(bad), bad.hint or _HINT)
 
-    def raw(self, target: Target) -> Raw:
-        """The values as written, before expansion; for comparing with ``ssh -G``.
-
-        Raises: ConfigProblem.
-        """
-        return self._read(target).raw
-
     def _read(self, target: Target, *, runs: bool = True) -> _Lookup:
         raw: Raw = {}
         if target.user is not None:

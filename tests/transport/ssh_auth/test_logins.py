@@ -12,6 +12,7 @@ from cases import cases
 from dispatcher.model.failure import Kind
 from dispatcher.transport.base import Link, Target
 from dispatcher.transport.ssh.paramiko_transport import ParamikoTransport
+from dispatcher.transport.ssh_auth.passwords import Passwords
 
 from ..conftest import accepted, open_all, refused
 from ..sshd import Sshd, keygen, start_sshd
@@ -102,7 +103,7 @@ def test_passphrase_is_asked_once_for_all_hosts(sshd: Sshd, tmp_path: Path) -> N
         asked.append(prompt)
         return "secret"
 
-    transport = ParamikoTransport(config=sshd.config(key=key), ask=ask)
+    transport = ParamikoTransport(config=sshd.config(key=key), passwords=Passwords(ask))
     for link in open_all(transport, ["node"] * 6):
         assert isinstance(link, Link)
         link.close()
@@ -115,9 +116,9 @@ def test_passphrase_wrong_then_right_then_never(sshd: Sshd, tmp_path: Path) -> N
     key = keygen(tmp_path / "locked", "-N", "secret")
     accept(sshd, key)
     answers = iter(["wrong", "secret"])
-    accepted(sshd.config(key=key), ask=lambda prompt: next(answers))
+    accepted(sshd.config(key=key), passwords=Passwords(lambda prompt: next(answers)))
     for ask in (None, lambda prompt: None, lambda prompt: "wrong"):
-        refused(sshd.config(key=key), Kind.AUTH, "passphrase", ask=ask)
+        refused(sshd.config(key=key), Kind.AUTH, "passphrase", passwords=Passwords(ask))
 
 
 def test_broken_key_file(sshd: Sshd, tmp_path: Path) -> None:

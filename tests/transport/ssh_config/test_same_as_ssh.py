@@ -82,7 +82,7 @@ def ours(path: str, target: Target) -> dict[str, list[str]] | None:
     checked = config.resolve(target)
     if isinstance(checked, Failure):
         return None
-    raw = config.raw(target)
+    raw = config._read(target).raw
     jumps = []
     for jump in checked.jumps:
         port = f":{jump.port}" if jump.port else ""
