@@ -1,8 +1,8 @@
 """The settings that NCCL should have on a cluster, and the faults of those it has; pure.
 
-``docs/design/checks.md`` says how the advice is chosen. Used are ACTIVE ports of the one link layer
-that every host has, the fastest of each host, and not a RoCE port that carries the default route or
-our login, be it below a bond, a bridge or a VLAN. Nothing that tunes is advised (NCCL_ALGO ...).
+``docs/design/checks.md`` explains the choice. The advice takes ACTIVE ports of a link layer that
+every host has, the fastest of each host. It leaves out a RoCE port that carries the default route
+or our login, be it below a bond, a bridge or a VLAN. It tunes nothing (NCCL_ALGO ...).
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 The lines (NCCL_DEBUG=INFO) begin with the host's name: ``b07:4242:4300 [0] NCCL INFO NET/IB : Using
 [0]mlx5_0:1/IB [RO]; OOB eno1:10.0.0.7<0>``; without a device the list is empty. The last network
-named counts, and of ranks that differ the one that uses sockets. A host is odd if it uses another
+named counts, and of ranks that differ a rank that uses sockets. A host is odd if it uses another
 network or other ports than its settings ask for, than most hosts use, or sockets beside ports that
 a check has seen ACTIVE (``docs/design/checks.md``). Hosts with the same fault share a sentence.
 """

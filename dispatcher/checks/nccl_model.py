@@ -1,4 +1,4 @@
-"""A host's network as NCCL finds it, and what NCCL does with it; a small pure model.
+"""A small model of NCCL: the network that it finds on a host, and its choice; pure.
 
 As NCCL's own source has it (net_ib, net_socket, bootstrap):
 
@@ -10,7 +10,7 @@ As NCCL's own source has it (net_ib, net_socket, bootstrap):
   If none is left it is silently Socket, unless NCCL_NET insists.
 * The environment goes before NCCL_CONF_FILE (or else ~/.nccl.conf), and that before /etc/nccl.conf.
 
-Not modelled: which port serves which GPU, and everything that tunes.
+The model leaves out which port serves which GPU, and everything that tunes.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The network of a host as our readings tell it: interfaces, routes, RDMA ports, NVSwitch; pure.
+"""The network of a host by our readings: interfaces, routes, RDMA ports, NVSwitch; pure.
 
-Only ``link_layer`` tells InfiniBand from RoCE: the name of the speed (EDR, NDR) says nothing about
-it. The order of interfaces is the kernel's, which matters: NCCL and gloo take the first that fits.
+Only ``link_layer`` separates InfiniBand from RoCE: the name of the speed (EDR, NDR) does not. The
+order of interfaces is the kernel's, which matters: NCCL and gloo take the first that fits.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Hosts measured two by two, and the slow ones found; pure.
+"""Hosts measured two by two: the next pairs, and the slow hosts and links; pure.
 
 In each round every host talks to one other. A pair that fails, or is far below most pairs, has two
 suspects, and in the next round each meets a host of a good pair: the culprit is bad again, its old

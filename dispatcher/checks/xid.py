@@ -1,4 +1,4 @@
-"""The driver's own words for a sick GPU, in the kernel's log: Xid and SXid; pure.
+"""The driver's reports of faulty GPUs in the kernel's log: Xid and SXid; pure.
 
 *critical*: take the host out now. *warn*: the job that had it is dead, the host stays. *ignore*:
 no fault. The sources do not agree (NVIDIA's catalogue, DCGM, operators), so a site may overrule

@@ -1,11 +1,10 @@
 """Messages between the ranks that always end, each a status and its payload.
 
-A record, the only form in which anything important crosses MPI, is ``ok`` with bytes, or ``err``
-with a reason: a rank that fails ends all ranks with its words. Nothing here waits without a
-limit, and all ranks come to the same verdict: ``assemble`` (each rank reports once to rank 0,
-which answers each once), ``share`` (rank 0's bytes for all), ``gather`` (everybody's bytes for
-all). The last two are collectives, for ranks that an ``assemble`` has shown to be there. Rank 0
-sends O(ranks) small messages.
+Anything important crosses MPI as a record. It is ``ok`` with bytes, or ``err`` with a reason: a
+rank that fails ends all ranks with its words. Nothing here waits without a limit, and all ranks
+come to the same verdict. ``assemble``: each rank reports once to rank 0, which answers each once.
+``share``: all ranks get rank 0's bytes. ``gather``: all ranks get the bytes of all. The last two
+are collectives, for ranks that have met in an ``assemble``. Rank 0 sends O(ranks) small messages.
 
     magic "dspc" | version u8 | status u8 | length u32 big-endian | payload
 """

@@ -3,7 +3,7 @@
 The world is a box with one axis a kind of parallelism. In ``order``, as ``tp-cp-ep-dp-pp``, the
 leftmost axis has stride 1, and each next stride is the product of the sizes to its left. A group
 over some axes is what remains when all other coordinates are fixed; groups are numbered by those,
-leftmost fastest. Experts lie in a second box over the same ranks (tp' x ep x dp' x pp), with the
+leftmost fastest. Experts have a second box over the same ranks (tp' x ep x dp' x pp), with the
 pipeline groups of the first; ``dp-cp`` and the like join axes of one box.
 
 Source: RankGenerator in megatron/core/parallel_state.py. All ranks make their groups in one

@@ -1,4 +1,4 @@
-"""The job as one of its ranks sees it: who else is there, and what can be built with them.
+"""The job as one of its ranks sees it: the other ranks, and the communicators they can build.
 
 Every method here that builds something is collective: all ranks call it, in the
 same order, and either all get it or all raise the same reason.

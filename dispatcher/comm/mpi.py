@@ -1,10 +1,9 @@
 """MPI opened with a stated thread level, and left without hanging the others.
 
-Importing ``mpi4py.MPI`` calls ``MPI_Init_thread``, so only ``open_mpi`` does that. A rank that
-dies of an exception would hang in ``MPI_Finalize``. So ``arm`` hooks the interpreter's end: the
-reason is printed; then ranks that share it meet for a moment and leave in good order, and one
-that has a reason of its own ends the job with ``MPI_Abort(1)``. ``sys.exit(3)`` calls no hook:
-``exit_with`` is for it.
+Importing ``mpi4py.MPI`` calls ``MPI_Init_thread``, so only ``open_mpi`` does that. A rank that an
+exception ends would hang in ``MPI_Finalize``. So ``arm`` hooks the interpreter's end. It prints the
+reason. Then ranks that share it meet for a moment and leave in good order; any other rank ends the
+job with ``MPI_Abort(1)``. ``sys.exit(3)`` calls no hook: ``exit_with`` is for it.
 """
 
 from __future__ import annotations

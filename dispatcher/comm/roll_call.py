@@ -1,9 +1,9 @@
-"""The facts that every rank tells the others once, and whether the ranks can work together; pure.
+"""Facts that every rank gives the others once, and whether the ranks can work together; pure.
 
-A rank that is missing cannot tell its host. The launcher's list says it (``DISPATCH_HOSTS``,
-``name:count,name:count`` in rank order), or a rank of the same host: ranks fill a host before the
-next, so a rank with local rank l of n means that ranks r-l .. r-l+n-1 are there too, unless another
-rank shows otherwise. The values of ``NCCL_*`` do not leave the rank, only a digest of each.
+The host of a missing rank is in the launcher's list (``DISPATCH_HOSTS``, ``name:count,name:count``
+in rank order). Else a rank of the same host shows it: ranks fill a host before the next, so a rank
+with local rank l of n means that ranks r-l to r-l+n-1 run there too, unless another rank shows
+otherwise. The values of ``NCCL_*`` do not leave the rank, only a digest of each.
 """
 
 from __future__ import annotations

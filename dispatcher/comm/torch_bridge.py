@@ -1,8 +1,8 @@
-"""torch.distributed, started from the same bootstrap: no port is guessed or told beforehand.
+"""torch.distributed, started from the same bootstrap: the user names no port.
 
 Rank 0 opens a ``TCPStore`` on a port the system picks, its addresses cross MPI, and each rank
-proves that it reaches one (``docs/guides/comm.md``). gloo is told to use the interface that did:
-it goes by the host's name otherwise, and on many systems that is 127.0.1.1.
+proves that it reaches one (``docs/guides/comm.md``). gloo must use the interface that did: it goes
+by the host's name otherwise, and on many systems that is 127.0.1.1.
 """
 
 from __future__ import annotations

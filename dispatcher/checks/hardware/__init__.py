@@ -1,4 +1,4 @@
-"""What joins a host's GPUs to each other and to its network cards; what DCGM says of them.
+"""The links of a host's GPUs to each other, to CPUs and to network cards; and DCGM's short test.
 
 Never here: GPUs by themselves (``checks.gpu``), RDMA ports (``checks.network``).
 """

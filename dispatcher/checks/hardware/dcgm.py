@@ -1,10 +1,10 @@
-"""What DCGM's short test says of the GPUs, where it is installed: ``dcgmi diag -r 1 -j``; pure.
+"""The result of DCGM's short test, where DCGM is installed: ``dcgmi diag -r 1 -j``; pure.
 
-The JSON is of two forms: up to 3.x ``DCGM GPU Diagnostic``, tests with results that have a status;
-from 4.0 ``DCGM Diagnostic``, with a summary of each test as well. What failed is told by the
-exit status too, which is one of DCGM's own (226: the test found something): only the JSON counts.
-A failure of which DCGM says that it is a setting (persistence mode, say) or asks only to watch it
-keeps nobody from using the GPU (``DCGM_ERROR_CONFIG``, ``DCGM_ERROR_MONITOR`` of dcgm_errors.h).
+The JSON has two forms: up to 3.x ``DCGM GPU Diagnostic``, tests with results that have a status;
+from 4.0 ``DCGM Diagnostic``, with a summary of each test as well. The exit status is one of DCGM's
+own (226: the test found something), so only the JSON counts. A failure that DCGM calls a setting
+(persistence mode), or only to be watched, is a warning (``DCGM_ERROR_CONFIG``,
+``DCGM_ERROR_MONITOR``).
 """
 
 from __future__ import annotations

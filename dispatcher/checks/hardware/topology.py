@@ -5,7 +5,7 @@
 * ``acs``: access control services of a PCIe switch send to the root complex what one device below
   it sends to another: slow, and with some cards a hang. Only root may read it.
 * ``affinity``: which CPUs and cards are near to which GPU, by ``nvidia-smi topo -m``. It judges
-  nothing but whether hosts are alike; how they should be built only who built them knows.
+  only whether hosts are equal.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""``dispatch check``: what it takes; each class is a section of its help."""
+"""The options of ``dispatch check``; each class is a section of its help."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""A report for people: hosts before checks, odd ones first; then what is wrong, and what to do.
+"""The report of ``dispatch check``: hosts before checks, odd hosts first; then faults and remedies.
 
-Hosts whose row is the same share one line, and checks that are fine everywhere share one too,
-so that a thousand healthy hosts are one line and a sick one is seen at once. Pure.
+Hosts whose row is the same share one line, and checks that are fine everywhere share one too: a
+thousand healthy hosts are one line. Pure.
 """
 
 from __future__ import annotations

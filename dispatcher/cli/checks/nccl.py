@@ -1,4 +1,4 @@
-"""``dispatch check --nccl``: what NCCL will use on every host, and what it should be told."""
+"""``dispatch check --nccl``: the network that NCCL will use on every host, and settings for it."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""``dispatch check``: is the cluster fit for a job, and which host is not?
-
-All hosts stand before all checks; what comes out is which of them are fit for a job.
-"""
+"""``dispatch check``: is the cluster fit for a job, and which host is not?"""
 
 from __future__ import annotations
 
@@ -45,15 +42,7 @@ def run(options: CheckOptions) -> int:
 
     Raises: UsageError.
     """
-    kinds = [
-        kind
-        for kind, wanted in (
-            ("full", options.full),
-            ("pairs", options.pairs),
-            ("nccl", options.nccl),
-        )
-        if wanted
-    ]
+    kinds = [kind for kind in ("full", "pairs", "nccl") if getattr(options, kind)]
     if len(kinds) > 1:
         raise ConflictingOptions(f"--{kinds[0]} and --{kinds[1]} exclude each other")
     if options.words and kinds and not options.full:

@@ -1,4 +1,4 @@
 """NCCL inside a rank: its library through ctypes, its unique id, communicators, device memory.
 
-Never here: what NCCL should be told before a run (``checks.nccl_advice``).
+Never here: advice on NCCL's settings before a run (``checks.nccl_advice``).
 """

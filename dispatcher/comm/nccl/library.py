@@ -1,7 +1,7 @@
 """The C libraries of a rank's GPU, through ctypes: NCCL's, its unique id, and CUDA's driver.
 
 An id is 128 bytes made by ``ncclGetUniqueId``: an address of the process that made it and a random
-number. Whoever knows the bytes can join, so text of any kind has a hash of them only.
+number. A process that knows the bytes can join, so text of any kind has a hash of them only.
 
 ``load()`` finds the NCCL that torch has or will load (``docs/guides/comm.md`` has the order): two
 ranks with two versions cannot talk. Another than torch's own is loaded after torch, since the first
@@ -10,7 +10,7 @@ import. Only the stable part of NCCL is declared, and its configuration is sent 
 (2.14), which later libraries fill up with their own defaults. All of it works without a GPU, up to
 the start of a communicator.
 
-The GPU is asked of ``libcuda.so.1``: NVML ignores ``CUDA_VISIBLE_DEVICES``. Sources: nccl.h; CUDA's
+The GPU comes from ``libcuda.so.1``: NVML ignores ``CUDA_VISIBLE_DEVICES``. Sources: nccl.h; CUDA's
 driver API reference (cuDeviceGetUuid_v2 gives a MIG instance's own uuid).
 """
 
