@@ -1,10 +1,9 @@
 #!/usr/bin/env python3
-"""mpi4py's own tests under dispatch and under each MPI's own launcher, and starts by the thousand.
+"""mpi4py's own tests under dispatch and under each MPI's own launcher.
 
     python scripts/mpi_suites                              # all libraries, two ranks here
     python scripts/mpi_suites -H n1:1,n2:1 --iface eth0    # the same on two hosts
     python scripts/mpi_suites --only openmpi5 --tests 'spawn|dynproc|session'
-    python scripts/mpi_suites --finalize 400               # init, barrier, finalize, so often
 
 Makes an environment for each library below ``build/mpi_suites`` and unpacks mpi4py's source there,
 both from the package index. All tests are one run, as mpi4py itself runs them; where that stops or
@@ -51,7 +50,6 @@ LIBRARIES: dict[str, tuple[str, str, dict[str, str]]] = {
 }
 #: tests that look at the installed package, not at MPI, or compile something
 NO_TESTS = ("test_doc", "test_package", "test_mpiapi", "test_mpiabi")
-FINALIZE = "from mpi4py import MPI; MPI.COMM_WORLD.Barrier(); MPI.Finalize()"
 
 
 class Library:
@@ -222,33 +220,6 @@ def compare(libraries: list[Library], given: argparse.Namespace, folder: Path) -
     return 1 if worse else 0
 
 
-def finalize(libraries: list[Library], given: argparse.Namespace, folder: Path) -> int:
-    """Start and end MPI many times with each library; how often it stopped."""
-    program = folder / "finalize.py"
-    program.write_text(FINALIZE + "\n")
-    stopped = 0
-    print(
-        f"{'library':10} {'runs':>6} {'ok':>6} {'failed':>6} {'stopped':>7} {'s each':>7}",
-        flush=True,
-    )
-    for library in libraries:
-        logs = folder / "logs" / library.name
-        logs.mkdir(parents=True, exist_ok=True)
-        ends, began = [], time.monotonic()
-        for number in range(given.finalize):
-            log = logs / f"finalize-{number}"
-            ends.append(tried(library.ours(given, str(program)), library.variables, log))
-            if ends[-1] == "ok":
-                log.unlink()
-        each = (time.monotonic() - began) / max(1, len(ends))
-        n_ok, n_stopped = ends.count("ok"), ends.count("stopped")
-        n_failed = len(ends) - n_ok - n_stopped
-        stopped += n_stopped + n_failed
-        line = f"{library.name:10} {len(ends):6} {n_ok:6} {n_failed:6} {n_stopped:7} {each:7.2f}"
-        print(line, flush=True)
-    return 1 if stopped else 0
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -257,14 +228,13 @@ def main() -> int:
     parser.add_argument("--iface", default="")
     parser.add_argument("--only", default="", metavar="LIBRARY,...", help="default: all")
     parser.add_argument("--tests", default="", metavar="REGEX", help="files of tests")
-    parser.add_argument("--finalize", type=int, default=0, metavar="N")
     parser.add_argument("--folder", type=Path, default=HERE / "build" / "mpi_suites")
     given = parser.parse_args()
     folder = given.folder.resolve()
     folder.mkdir(parents=True, exist_ok=True)
     names = given.only.split(",") if given.only else [*LIBRARIES]
     libraries = [Library(name, folder) for name in names]
-    return (finalize if given.finalize else compare)(libraries, given, folder)
+    return compare(libraries, given, folder)
 
 
 if __name__ == "__main__":

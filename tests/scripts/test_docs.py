@@ -9,6 +9,8 @@ import sys
 from pathlib import Path
 
 import pytest
+import rig  # noqa: F401 - puts scripts/ on the path
+import schemas
 
 from dispatcher.cli import COMMANDS
 from dispatcher.cli.entry import shown_name
@@ -40,7 +42,8 @@ def test_every_command_has_its_page(site: Path) -> None:
 def test_every_form_is_shown_and_its_schema_published(site: Path) -> None:
     text = (site / "reference" / "json.html").read_text()
     for path in (ROOT / "docs" / "reference" / "schemas").iterdir():
-        assert f'href="schemas/{path.name}"' in text
+        # readers of an earlier version's files still find its schema
+        assert f'href="schemas/{path.name}"' in text or path.stem not in schemas.schemas()
         assert (site / "reference" / "schemas" / path.name).read_text() == path.read_text()
     for shown in ("<code>RankEnding</code>", "<code>rank.exited</code>", "seconds since 1970."):
         assert shown in text
