@@ -14,7 +14,7 @@ from cases import examples
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dispatcher.cli.jobs import job_screen
+from dispatcher.cli.jobs import attach
 from dispatcher.core.events import run_events as ev
 from dispatcher.core.events.run_events import Counts, Entry, Sink
 from dispatcher.jobs.control_server import StreamPositions
@@ -84,7 +84,7 @@ def small() -> object:
             patch.setattr(f"dispatcher.output.{name}", LONG)
         patch.setattr("dispatcher.output.files.log_reader.LONG", MERGED_HEAD)
         patch.setattr("dispatcher.jobs.control_server.HEAD", HEAD)
-        patch.setattr(job_screen, "BEHIND", 0.0)
+        patch.setattr(attach, "BEHIND", 0.0)
         yield
 
 
@@ -117,7 +117,7 @@ def run(
                 hello = positions.hello()
                 rests = {(rank, stream): rest for rank, stream, rest in positions.rests()}
             if number == max(called, looked) and (chunks[:number] or make is merged):
-                job_screen.replay(job_of(folder), heard, hello, rests)
+                attach.replay(job_of(folder), heard, hello, rests)
                 for chunk in live:
                     heard.output(*chunk)
                 live.clear()
@@ -196,6 +196,6 @@ def test_a_merged_log_without_its_beginning(monkeypatch: pytest.MonkeyPatch) -> 
 def test_files_that_stay_behind_are_told(tmp_path: Path) -> None:
     (tmp_path / "rank-00000.out").write_bytes(b"abc")
     heard = Heard()
-    job_screen.replay(job_of(tmp_path), heard, {"passed": [[0, 1, 5], [1, 2, 7]]}, {})
+    attach.replay(job_of(tmp_path), heard, {"passed": [[0, 1, 5], [1, 2, 7]]}, {})
     assert heard.got == {(0, 1): b"abc"}
     assert heard.missing == {(0, 1): 2, (1, 2): 7}

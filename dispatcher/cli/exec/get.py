@@ -11,10 +11,9 @@ from dispatcher.bootstrap import payload, shell
 from dispatcher.cli import say
 from dispatcher.cli.exec.run_copy import CopyOptions, conclude, here, run, there
 from dispatcher.cli.exec.run_exec import limits
-from dispatcher.cli.options import sudo
 from dispatcher.cli.options.connect_options import show_only
 from dispatcher.cli.options.declaration import argument, option
-from dispatcher.cli.options.host_options import find_hosts, verbose_option
+from dispatcher.cli.options.host_options import find_hosts, sudo_user, verbose_option
 from dispatcher.core.events.exec_events import is_good
 from dispatcher.model import paths as placeholders
 from dispatcher.model.errors import CannotCopy, MissingArgument, UsageError
@@ -68,7 +67,7 @@ def get(options: GetOptions) -> int:
     *sources, folder = options.paths
     folder = here(folder)
     limit = _size(options.max_size)
-    user = sudo.user(options)
+    user = sudo_user(options)
     hosts = find_hosts(options, say, slots=placeholders.uses("".join(options.paths), RANK))
     wanted = placeholders.groups(sources, folder, hosts)
     own = placeholders.uses(folder, HOST) or placeholders.uses(folder, RANK)

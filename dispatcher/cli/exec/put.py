@@ -14,10 +14,9 @@ from dispatcher.bootstrap import payload, shell
 from dispatcher.cli import say
 from dispatcher.cli.exec.run_copy import CopyOptions, conclude, run, there
 from dispatcher.cli.exec.run_exec import limits
-from dispatcher.cli.options import sudo
 from dispatcher.cli.options.connect_options import show_only
 from dispatcher.cli.options.declaration import argument, option
-from dispatcher.cli.options.host_options import SendOptions, find_hosts, verbose_option
+from dispatcher.cli.options.host_options import SendOptions, find_hosts, sudo_user, verbose_option
 from dispatcher.cli.options.option_defaults import typed
 from dispatcher.core.events.exec_events import (
     Exited,
@@ -95,7 +94,7 @@ def put(options: PutOptions) -> int:
     if not dest or "\0" in dest:
         raise CannotCopy("put: an empty destination")
     _check_excluded(options)
-    user, mode = sudo.user(options), _mode(options.mode)
+    user, mode = sudo_user(options), _mode(options.mode)
     if options.owner is not None:
         _check_owner(options.owner)
     ignore = Rules(*(os.fsencode(line) for line in options.ignore))

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 from dispatcher.api.transports import allow_open_files
 from dispatcher.cli import say, tell
 from dispatcher.cli.mistakes import Advice
-from dispatcher.cli.options import sudo
 from dispatcher.cli.options.connect_options import TransportPool
 from dispatcher.cli.options.declaration import Options, json_option, option
 from dispatcher.cli.options.host_options import (
@@ -22,6 +21,7 @@ from dispatcher.cli.options.host_options import (
     SudoOptions,
     WhereOptions,
     login,
+    sudo_password,
 )
 from dispatcher.cli.run.run_sinks import may_draw, terminals
 from dispatcher.core.events.exec_events import (
@@ -130,7 +130,7 @@ def run(
     view = LineFormat(lambda node: f"{names[node]}:", terminals=terminals())
     screen = Screen(view, writer)
     alone = len(names) == 1
-    with TransportPool(options, alone=alone) as reach, sudo.password(options) as ask:
+    with TransportPool(options, alone=alone) as reach, sudo_password(options) as ask:
         runner = ExecRunner(
             exec_plan,
             reach.transport_for,

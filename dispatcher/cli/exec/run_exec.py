@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 from dispatcher.api.transports import allow_open_files
 from dispatcher.cli import mistakes, named_files, say
 from dispatcher.cli.exec.exec import ExecOptions
-from dispatcher.cli.options import sudo
 from dispatcher.cli.options.connect_options import WINDOW, fanout, show_only
 from dispatcher.cli.options.declaration import given, replace
 from dispatcher.cli.options.host_options import (
@@ -21,6 +20,8 @@ from dispatcher.cli.options.host_options import (
     find_hosts,
     hosts_typed,
     only_typed,
+    sudo_password,
+    sudo_user,
 )
 from dispatcher.cli.options.option_defaults import typed, value_origin
 from dispatcher.model.errors import ConflictingOptions, MissingArgument, UsageError
@@ -97,7 +98,7 @@ def run(options: ExecOptions) -> int:
         options.stdin,
         limits(options),
         tails,
-        sudo=sudo.user(options),
+        sudo=sudo_user(options),
         terminal=terminal_size(options),
         script=script,
         one_pipe=is_one_pipe(options),
@@ -285,7 +286,7 @@ def carry_out(
         from dispatcher.runner.exec.stdio import Keyboard
 
         stdio = Keyboard(0, lambda: runner.tell(SignalReceived(signal.SIGHUP)))
-    with sudo.password(options) as ask:
+    with sudo_password(options) as ask:
         runner = ExecRunner(
             exec_plan,
             reach.transport_for,

@@ -36,7 +36,6 @@ from dispatcher.bootstrap import shell as lifeline
 from dispatcher.cli import complain, say
 from dispatcher.cli.exec.exec import ExecOptions
 from dispatcher.cli.exec.run_exec import carry_out, is_one_pipe, limits
-from dispatcher.cli.options import sudo
 from dispatcher.cli.options.connect_options import TransportPool, show_only
 from dispatcher.cli.options.declaration import Options, converted, option
 from dispatcher.cli.options.host_options import (
@@ -47,6 +46,7 @@ from dispatcher.cli.options.host_options import (
     WhereOptions,
     find_hosts,
     login,
+    sudo_user,
     verbose_option,
 )
 from dispatcher.model.errors import DispatchError, NoHosts, UsageError
@@ -146,7 +146,7 @@ WIDEST = 40
 def run(options: ShellOptions) -> int:
     """Read and run commands until the end; the last one's exit code. Raises: UsageError."""
     hosts = find_hosts(options, say)
-    sudo.user(options)
+    sudo_user(options)
     bounds = limits(options)
     deeds = ((host, "run what you type") for host in hosts)
     if show_only(options, "shell", deeds, limits=bounds):
@@ -297,7 +297,7 @@ class Shell:
             words,
             limits=limits(self._options),
             tails=tails,
-            sudo=sudo.user(self._options),
+            sudo=sudo_user(self._options),
             one_pipe=is_one_pipe(shown) and not sinks,
         )
         sys.stdout.flush()

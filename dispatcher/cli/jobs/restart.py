@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import click
 
 from dispatcher.cli import say
-from dispatcher.cli.jobs.job_screen import tell_end
+from dispatcher.cli.jobs.attach import tell_end
 from dispatcher.cli.options.declaration import Options, argument, dry_run_option, option
 from dispatcher.jobs import registry
 from dispatcher.jobs.job_socket import LONGEST_ORDER, JobConnection

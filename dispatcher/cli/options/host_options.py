@@ -15,12 +15,13 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from dispatcher.cli.options.declaration import Options, Share, dry_run_option, option, replace
 from dispatcher.cli.options.option_defaults import WITHOUT, origin, setting_of, typed, value_origin
-from dispatcher.model.errors import NoHosts, UsageError
+from dispatcher.model.errors import ConflictingOptions, NoHosts, NoPassword, UsageError
 
 if TYPE_CHECKING:
     from dispatcher.api.transports import Ways
@@ -297,7 +298,7 @@ def named_hosts(options: HostOptions, *, slots: bool) -> list[Hostlist]:
 
     Raises: UsageError for a file that cannot be read, HostfileError for a text that is wrong.
     """
-    from dispatcher.cli.options import config_trust
+    from dispatcher.cli.options import config_file
     from dispatcher.plan.hosts.hostfile import parse_inline, read_hostfile, read_hosts
 
     lists: list[Hostlist] = []
@@ -306,7 +307,7 @@ def named_hosts(options: HostOptions, *, slots: bool) -> list[Hostlist]:
         named = read_hosts(
             options.hostfile, lambda: _standard_input("-H"), option=option, slots=slots
         )
-        lists.append(config_trust.hosts(named, setting_of("hostfile")))
+        lists.append(config_file.hosts(named, setting_of("hostfile")))
     option = value_origin("lists", "-w")
     for text in options.lists:
         if text == "-":
@@ -315,7 +316,7 @@ def named_hosts(options: HostOptions, *, slots: bool) -> list[Hostlist]:
             found = read_hostfile(text[1:], option, slots=slots)
         else:
             found = parse_inline(text, option, slots=slots)
-        lists.append(config_trust.hosts(found, setting_of("lists")))
+        lists.append(config_file.hosts(found, setting_of("lists")))
     return lists
 
 
@@ -395,3 +396,57 @@ def _excluded(texts: tuple[str, ...]) -> list[str]:
             hint = variable if "=" in text else bad.hint
             raise UsageError(f"{option}: {bad.message}", hint=hint) from None
     return names
+
+
+AT_A_TERMINAL = "run it at a terminal, or let sudoers grant it with NOPASSWD"
+
+
+def sudo_user(options: SudoOptions) -> str | None:
+    """The user that sudo is to make of us; None without ``--sudo``. Raises: UsageError."""
+    name: str | None = options.sudo
+    if name is None:
+        if options.ask_sudo_password:
+            raise ConflictingOptions(
+                "--ask-sudo-password needs --sudo", hint="--sudo, or --sudo=USER"
+            )
+        return None
+    from dispatcher.model.names import BadName, check_user
+
+    try:
+        check_user(name)
+    except BadName as bad:
+        raise UsageError(f"--sudo={name}: {bad.message}", hint=bad.hint) from None
+    return name
+
+
+@contextmanager
+def sudo_password(options: SudoOptions) -> Iterator[Callable[[bool], bytes | None]]:
+    """Gives what asks for the password; again: the one that it gave before was wrong.
+
+    With ``--ask-sudo-password`` it was asked already. Raises: NoPassword when it cannot be asked
+    now.
+    """
+    if options.sudo is None:
+        yield lambda again: None
+        return
+    import getpass  # for what few ask for
+
+    from dispatcher.output.terminal.asking import Asking
+
+    prompt = f"password of {options.user or getpass.getuser()} for sudo: "
+    asking = Asking()
+
+    def ask(again: bool) -> bytes | None:
+        typed = asking.ask(f"wrong, once more: {prompt}" if again else prompt)
+        return typed.encode("utf-8", "surrogateescape") if typed else None
+
+    try:
+        if not options.ask_sudo_password:
+            yield ask
+            return
+        known = ask(False)
+        if known is None:
+            raise NoPassword("--ask-sudo-password: no password was given", hint=AT_A_TERMINAL)
+        yield lambda again: ask(True) if again else known
+    finally:
+        asking.close()

@@ -11,19 +11,16 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 from click.core import ParameterSource
 
 from dispatcher.cli import say
-from dispatcher.cli.options import config_trust
+from dispatcher.cli.options import config_file
+from dispatcher.cli.options.config_file import EVERY, HOSTS, Defaults, Setting, chosen, parse
 from dispatcher.cli.options.removed import removed
 from dispatcher.model.errors import BadConfig, UsageError
-
-if TYPE_CHECKING:
-    from dispatcher.cli.options.config_file import Defaults, Setting
-
 
 NAME = "dispatch.toml"
 #: the way round what a file says
@@ -123,8 +120,6 @@ def _filled() -> dict[str, Setting]:
 
 def _chosen(files: Sequence[Defaults], command: str, profile: str | None) -> dict[str, Setting]:
     """What ``files`` say to ``command``; no hosts where the variable for these has some."""
-    from dispatcher.cli.options.config_file import HOSTS, chosen  # and with it a TOML parser
-
     found = chosen(files, command, profile)
     if os.environ.get("DISPATCH_HOSTFILE"):
         found = {name: setting for name, setting in found.items() if name not in HOSTS}
@@ -141,11 +136,9 @@ def settings(command: click.Command, profile: str | None) -> dict[str, Setting]:
         if profile is not None:
             raise BadConfig(f"--profile {profile}: there is no {NAME}", hint=_place())
         return {}
-    from dispatcher.cli.options.config_file import EVERY
-
     if not os.environ.get("DISPATCH_CONFIG"):
         for file in files:
-            config_trust.check(file, command, profile, _place())
+            config_file.check(file, command, profile, _place())
     found: dict[str, Setting] = {}
     for name, setting in _chosen(files, command.name or "", profile).items():
         parameter = _parameter(command, name)
@@ -187,8 +180,6 @@ def read() -> Sequence[Defaults]:
     for path in paths:
         text = _text(path, must_be=named is not None)
         if text is not None:
-            from dispatcher.cli.options.config_file import parse  # and with it a TOML parser
-
             found.append(parse(text, path, COMMANDS, loose=path == NAME and named is None))
     return found
 
@@ -209,7 +200,7 @@ def _is_same(one: str, other: str) -> bool:
 
 def _text(path: str, *, must_be: bool) -> str | None:
     try:
-        text = config_trust.read(path, must_be=must_be)
+        text = config_file.read(path, must_be=must_be)
         return None if text is None else text.decode()
     except UnicodeDecodeError as error:
         raise BadConfig(f"{path}: not UTF-8 at byte {error.start}") from None

@@ -170,10 +170,9 @@ def _run(
     from dispatcher.api.run_session import RunSession, open_files
     from dispatcher.cli.mistakes import Advice
     from dispatcher.cli.run import run_sinks
-    from dispatcher.cli.run.monitoring import Monitoring, TraceFile
     from dispatcher.cli.run.preflight import preflight
     from dispatcher.cli.run.registration import JobRegistration
-    from dispatcher.cli.run.run_sinks import RankLabels
+    from dispatcher.cli.run.run_sinks import Monitoring, RankLabels, TraceFile
     from dispatcher.core.events.run_events import Event, SignalReceived, Sink
     from dispatcher.output.terminal.notes import Notes
     from dispatcher.runner.loop import pass_over

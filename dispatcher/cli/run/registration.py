@@ -55,7 +55,7 @@ class JobRegistration(JobRecord):
         if self._word is None:
             super()._serve(plan, paths, tell)
             return
-        from dispatcher.cli.run.monitoring import open_table
+        from dispatcher.cli.run.run_sinks import open_table
         from dispatcher.core.events.monitor_events import SamplesWanted, StacksWanted
         from dispatcher.jobs.control_server import ControlServer
         from dispatcher.output.monitor.run_progress import encode_picture

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from dispatcher.api.request import cwd_of, granted_here, python_of
 from dispatcher.cli import named_files, say
-from dispatcher.cli.options import config_trust
+from dispatcher.cli.options import config_file
 from dispatcher.cli.options.connect_options import WINDOW
 from dispatcher.cli.options.declaration import given
 from dispatcher.cli.options.host_options import hosts_typed, named_hosts, only_typed
@@ -322,7 +322,7 @@ def _env_files(
         trusted = {os.path.realpath(path) for path in (own, *named)}
         places += [_DEEPSPEEDS] if os.path.realpath(_DEEPSPEEDS) not in trusted else []
     for path in places:
-        text = config_trust.read(path)
+        text = config_file.read(path)
         if text is None:
             continue
         if path != own:

@@ -16,7 +16,7 @@ import pytest
 from rig import wait_for
 
 from dispatcher import cli
-from dispatcher.cli.jobs import job_screen
+from dispatcher.cli.jobs import attach
 from dispatcher.core.events.run_events import Entry, RankSpawned, RanksPlaced
 from dispatcher.jobs import registry
 from dispatcher.jobs.job_socket import frame, listen
@@ -126,7 +126,7 @@ def test_what_no_file_has_is_counted(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     """After a while, as the disk may only be slow."""
-    monkeypatch.setattr(job_screen, "BEHIND", 0.2)
+    monkeypatch.setattr(attach, "BEHIND", 0.2)
     hello = frame(type="hello", world_size=2, passed=[[0, 1, 1038]], ended=[], until=0.0, rests=0)
     launched(hello, VERDICT, logs=logs)
     assert cli.main(["attach", "--from-start"]) == 0

@@ -18,7 +18,7 @@ from rig import wait_for
 from dispatcher import cli
 from dispatcher.cli import COMMANDS
 from dispatcher.cli.entry import load
-from dispatcher.cli.options import config_trust
+from dispatcher.cli.options import config_file
 from dispatcher.cli.options.config_file import Setting, parse
 from dispatcher.model.errors import UsageError
 from dispatcher.model.host import Host, Hostlist
@@ -36,12 +36,12 @@ def options() -> Iterator[tuple[str, click.Option, str]]:
 
 def test_every_option_is_known_as_harmless_or_not() -> None:
     names = {name for _, _, name in options()}
-    classified = config_trust.ALLOWED | set(config_trust.REFUSED)
+    classified = config_file.ALLOWED | set(config_file.REFUSED)
     assert names - classified == set(), (
-        "say in cli/options/config_trust.py whether a folder's file may say it"
+        "say in cli/options/config_file.py whether a folder's file may say it"
     )
     assert classified - names == set(), "no command has such an option any more"
-    assert config_trust.ALLOWED & set(config_trust.REFUSED) == set()
+    assert config_file.ALLOWED & set(config_file.REFUSED) == set()
 
 
 def test_what_a_folder_may_not_say_is_refused_in_every_command(
@@ -52,7 +52,7 @@ def test_what_a_folder_may_not_say_is_refused_in_every_command(
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     monkeypatch.chdir(tmp_path)
     for command, option, name in options():
-        if name in config_trust.ALLOWED:
+        if name in config_file.ALLOWED:
             continue
         value = "true" if option.is_flag else "['./evil']" if option.multiple else "'./evil'"
         for table in (command, "all", "profile.p.all"):
@@ -71,8 +71,8 @@ def test_a_file_of_ours(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
     path = tmp_path / "f"
     path.write_bytes(b"\xff text")
     path.chmod(0o644)
-    assert config_trust.read(str(path)) == b"\xff text"
-    assert config_trust.read(str(path), must_be=True) == b"\xff text"
+    assert config_file.read(str(path)) == b"\xff text"
+    assert config_file.read(str(path), must_be=True) == b"\xff text"
     assert capsys.readouterr().err == ""
 
 
@@ -84,7 +84,7 @@ def test_a_file_that_others_could_write(
     path = tmp_path / "f"
     path.write_text("x")
     path.chmod(mode)
-    assert config_trust.read(str(path), must_be=must_be) is None
+    assert config_file.read(str(path), must_be=must_be) is None
     why = "somebody else could have written it: chmod go-w"
     assert capsys.readouterr().err == f"note: {path} is not read: {why}\n"
 
@@ -96,7 +96,7 @@ def test_whose_it_is(uid: Any, why: str, tmp_path: Path) -> None:
     path.chmod(0o600)
     about = list(os.stat(path))
     about[4] = os.geteuid() if uid == "own" else uid
-    found = config_trust._why_not(os.stat_result(about))
+    found = config_file._why_not(os.stat_result(about))
     assert found == (f"somebody else could have written it: {why}" if why else "")
 
 
@@ -106,9 +106,9 @@ def test_what_is_no_file_is_not_waited_for(
     """But one that is named may be a pipe, and is read to its end."""
     path = tmp_path / "pipe"
     os.mkfifo(path, 0o600)
-    assert config_trust.read(str(path)) is None
+    assert config_file.read(str(path)) is None
     assert capsys.readouterr().err == f"note: {path} is not read: it is no file\n"
-    assert config_trust.read("/dev/null", must_be=False) is None
+    assert config_file.read("/dev/null", must_be=False) is None
     writer = threading.Thread(target=lambda: path.write_text("text"), daemon=True)
     kept = os.open(path, os.O_RDWR)  # a writer there is from the start
     try:
@@ -123,21 +123,21 @@ def test_what_is_no_file_is_not_waited_for(
 
         closer = threading.Thread(target=close)
         closer.start()  # once the reader has the pipe open, too
-    assert config_trust.read(str(path), must_be=True) == b"text"
+    assert config_file.read(str(path), must_be=True) == b"text"
     closer.join()
 
 
 @cases("beyond", [0, 1])
 def test_a_large_file(tmp_path: Path, beyond: int) -> None:
     path = tmp_path / "f"
-    path.write_bytes(b"#" * (config_trust.MOST_BYTES + beyond))
+    path.write_bytes(b"#" * (config_file.MOST_BYTES + beyond))
     path.chmod(0o600)
     if beyond:
         with pytest.raises(UsageError) as caught:
-            config_trust.read(str(path))
+            config_file.read(str(path))
         assert caught.value.message == f"{path}: more than 1 MiB"
     else:
-        assert len(config_trust.read(str(path)) or b"") == config_trust.MOST_BYTES
+        assert len(config_file.read(str(path)) or b"") == config_file.MOST_BYTES
 
 
 @cases(
@@ -159,10 +159,10 @@ def test_a_file_that_cannot_be_read(
     tmp_path.chmod(0o700)
     whole = str(tmp_path / path)
     if said is None:
-        assert config_trust.read(whole, must_be=must_be) is None
+        assert config_file.read(whole, must_be=must_be) is None
         return
     with pytest.raises(UsageError) as caught:
-        config_trust.read(whole, must_be=must_be)
+        config_file.read(whole, must_be=must_be)
     assert caught.value.message == said.format(path=whole)
 
 
@@ -186,10 +186,10 @@ def test_a_file_that_cannot_be_read(
 def test_what_a_folder_s_file_may_say(text: str, said: str) -> None:
     file = parse(text, "f", COMMANDS, loose=True)
     if not said:
-        assert config_trust.check(file, load("run"), None, "/own") is None  # type: ignore[func-returns-value]
+        assert config_file.check(file, load("run"), None, "/own") is None  # type: ignore[func-returns-value]
         return
     with pytest.raises(UsageError) as caught:
-        config_trust.check(file, load("run"), None, "/own")
+        config_file.check(file, load("run"), None, "/own")
     assert caught.value.message.startswith(said)
     option = said.split(": ")[1]
     assert caught.value.hint == f"put it into [run] of /own, or type it: --{option}"
@@ -214,10 +214,10 @@ def test_what_a_folder_s_file_may_say(text: str, said: str) -> None:
 def test_ones_own_file_means_the_same_in_every_folder(setting: str, path: str) -> None:
     file = parse(f"[run]\n{setting}\n", "f", COMMANDS)
     if not path:
-        assert config_trust.check(file, load("run"), None, "/own") is None  # type: ignore[func-returns-value]
+        assert config_file.check(file, load("run"), None, "/own") is None  # type: ignore[func-returns-value]
         return
     with pytest.raises(UsageError) as caught:
-        config_trust.check(file, load("run"), None, "/own")
+        config_file.check(file, load("run"), None, "/own")
     option = setting.partition(" ")[0]
     assert caught.value.message == (f"f:2: {option}: {path} would be another file in every folder")
     assert caught.value.hint == "write the path from /"
@@ -251,9 +251,9 @@ def test_a_hostfile_that_a_file_names(
     (tmp_path / "here").write_text("")
     monkeypatch.chdir(tmp_path)
     if not said:
-        assert config_trust.hosts(found, setting) is found
+        assert config_file.hosts(found, setting) is found
         return
     with pytest.raises(UsageError) as caught:
-        config_trust.hosts(found, setting)
+        config_file.hosts(found, setting)
     assert caught.value.message.startswith(said)
     assert caught.value.hint == "o names it; if you trust it, name it yourself: -H FILE"

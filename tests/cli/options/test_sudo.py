@@ -6,7 +6,7 @@ import pytest
 from cases import cases
 
 from dispatcher.cli.exec.exec import ExecOptions
-from dispatcher.cli.options import sudo
+from dispatcher.cli.options.host_options import sudo_password, sudo_user
 from dispatcher.model.errors import UsageError
 
 
@@ -16,7 +16,7 @@ from dispatcher.model.errors import UsageError
      (ExecOptions(sudo="ml", ask_sudo_password=True), "ml")],
 )  # fmt: skip
 def test_as_whom(options: ExecOptions, name: str | None) -> None:
-    assert sudo.user(options) == name
+    assert sudo_user(options) == name
 
 
 @cases(
@@ -30,7 +30,7 @@ def test_as_whom(options: ExecOptions, name: str | None) -> None:
 )  # fmt: skip
 def test_as_nobody(options: ExecOptions, said: str, hint: str | None) -> None:
     with pytest.raises(UsageError) as caught:
-        sudo.user(options)
+        sudo_user(options)
     assert caught.value.message.startswith(said)
     if hint is not None:
         assert caught.value.hint == hint
@@ -71,7 +71,7 @@ def test_when_it_is_asked_for(
     monkeypatch.setattr("getpass.getuser", lambda: "me")
     asked = Asked("secret")
     monkeypatch.setattr("dispatcher.output.terminal.asking.Asking", asked)
-    with sudo.password(options) as ask:
+    with sudo_password(options) as ask:
         assert asked.count == count
         assert asked.closed == 0
         told = [ask(False), ask(True)]
@@ -87,7 +87,7 @@ def test_a_password_that_has_to_be_given_at_once(monkeypatch: pytest.MonkeyPatch
     options = ExecOptions(sudo="root", ask_sudo_password=True)
     with (
         pytest.raises(UsageError, match="--ask-sudo-password: no password was given"),
-        sudo.password(options),
+        sudo_password(options),
     ):
         raise AssertionError("it goes on without one")
     assert asked.closed == 1

@@ -177,7 +177,7 @@ def test_ranks_that_are_silent_are_named(capfd: pytest.CaptureFixture[str]) -> N
 def test_slow_ranks_are_named_at_the_end(
     quiet: bool, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from dispatcher.cli.run.monitoring import Monitoring
+    from dispatcher.cli.run.run_sinks import Monitoring
 
     monkeypatch.setattr(Monitoring, "slow", lambda self: ("rank 1 is slow",))
     words = [*ON_TWO, "--step-line", "x", *(["-q"] if quiet else []), "--no-python", "true"]

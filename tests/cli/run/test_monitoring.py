@@ -12,7 +12,7 @@ from cases import cases
 from dispatcher.api.request import plan_job
 from dispatcher.api.request import request as asked
 from dispatcher.cli.options.output_options import ShowOptions, settings
-from dispatcher.cli.run.monitoring import Monitoring, open_table
+from dispatcher.cli.run.run_sinks import Monitoring, open_table
 from dispatcher.core.events.run_events import Entry, RankSpawned, RanksPlaced
 from dispatcher.model.errors import UsageError
 from dispatcher.output.monitor.live_table import Table

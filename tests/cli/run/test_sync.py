@@ -16,7 +16,7 @@ from transport.far_link import FarLink
 
 from dispatcher.api.request import plan_job
 from dispatcher.api.transports import TransportPool, Ways
-from dispatcher.cli.options.config_trust import _why_refused
+from dispatcher.cli.options.config_file import _why_refused
 from dispatcher.cli.run import sync
 from dispatcher.cli.run.request import request
 from dispatcher.cli.run.run_sinks import footer_of
