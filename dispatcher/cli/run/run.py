@@ -382,7 +382,7 @@ class RunOptions(
     )
     brief = (
         "hostfile", "lists", "nnodes", "np", "nproc_per_node", "module", "no_python", "chdir",
-        "exports", "max_restarts", "hang_timeout", "log_dir", "watch", "detach", "dry_run",
+        "exports", "max_restarts", "hang_timeout", "log_dir", "detach", "dry_run",
     )  # fmt: skip
     epilog = """
     Exit code: 0 if every rank exited with 0, else that of the first rank that failed (128+N if
