@@ -204,6 +204,6 @@ def test_a_dry_run_shows_who_is_reached_through_whom(
 
 
 def test_where_a_dry_run_means_nothing(capsys: pytest.CaptureFixture[str]) -> None:
-    for words in ("connect --list", "connect --close", "check --nccl --from x"):
+    for words in ("connect --list", "connect --close"):
         assert cli.main([*words.split(), "--dry-run"]) == 2
         assert "touch" in capsys.readouterr().err
