@@ -1,11 +1,9 @@
-"""The command line: options to plan to exit code. Thin; ``COMMANDS`` says which file has what.
+"""The command line: options to plan to exit code. ``COMMANDS`` says which file has what.
 
-``console`` is the console script ``dispatch``, ``dsx`` that of the short command, ``main`` the
-first as a function.
-The first word chooses the command; anything else is the main one, ``run``. A
-script of a command's name is reached by ``./exec`` or ``run exec``. ``help`` has all commands by
-purpose, and what each says of itself. Never here: what a program could want as well, which is in
-``api``.
+``console`` is the console script ``dispatch``, ``dsx`` the one of the short command, ``main`` the
+first as a function. The first word chooses the command; anything else is for ``run``. A script of
+a command's name is reached by ``./exec`` or ``run exec``. Never here: what a program could want as
+well, which is in ``api``.
 """
 
 from __future__ import annotations
@@ -133,6 +131,18 @@ def _note(text: str) -> None:
 def print_lines(lines: Iterable[str]) -> None:
     """Lines on standard output, in one write: what a command was asked for."""
     sys.stdout.write(harmless("".join(f"{line}\n" for line in lines)))
+
+
+def columns(rows: Sequence[Sequence[str]], right: Sequence[int] = ()) -> list[str]:
+    """``rows`` as lines with aligned columns. right: the columns of numbers."""
+    wide = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [
+        "  ".join(
+            cell.rjust(wide[at]) if at in right else cell.ljust(wide[at])
+            for at, cell in enumerate(row)
+        ).rstrip()
+        for row in rows
+    ]
 
 
 def not_shown(error: OSError) -> int:

@@ -1,10 +1,8 @@
 """What ``-h`` and ``--help`` say: ``page``; all commands by purpose: ``PURPOSES``.
 
-``-h`` is short: what the command does, lines to paste, and the options that most people need, a
-sentence each (``brief`` of the command's class). ``--help`` is all there is. ``dispatch`` alone
-is the command ``run``, and names the other commands; ``dispatch help`` has a line on each.
-
-Lines are filled by ``Page``, since click's own breaks ``--log-dir`` behind its hyphens.
+``-h`` shows what the command does, lines to paste, and the first sentence of the options in
+``brief`` of the command's class; ``--help`` shows all. ``Page`` fills lines, since click breaks
+``--log-dir`` behind its hyphens.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """Files that the user names, by an option or as an argument: read and written as a whole.
 
-Whoever names a file trusts it, and wants to be told at once what is wrong with it. What merely
-lies in a folder is read by ``options.config_file``.
+A named file is trusted. Files that only lie in a folder are read by ``options.config_file``.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
-"""``dsx``: commands on many hosts in the grammar of pdsh and clush, in few letters.
+"""``dsx``: commands on many hosts with the options of pdsh and clush, as a short command.
 
-It is ``dispatch exec`` with their names of options, ``put`` with ``--copy``, ``get`` with
-``--rcopy``, and ``shell`` where no command is given. What a letter means is what it means to both
-of them (pdsh(1) 2.34, clush(1) 1.9); where they differ, what it means to clush, but ``-t`` and
-``-u``, which are the same to both, and ``-o``, which is pssh's.
+It is ``dispatch exec``, ``put`` with ``--copy``, ``get`` with ``--rcopy``, and ``shell`` without a
+command. A letter means what it means to pdsh(1) 2.34 and clush(1) 1.9; where they differ, what it
+means to clush, except ``-o``, which is pssh's.
 """
 
 from __future__ import annotations

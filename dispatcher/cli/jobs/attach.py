@@ -1,8 +1,8 @@
 """``dispatch attach``, ``logs`` and ``stop``: what a job shows, has written, and how it is ended.
 
-Ctrl-C detaches, as it ends ``kubectl logs -f`` and ``journalctl -f`` and not what they show. In
-``docker attach`` and under ``srun`` it goes to the program; but who attaches to a training job
-that has run for a week, and looks on with three others, must not end it by a habit.
+Ctrl-C detaches, as with ``kubectl logs -f``: a user who looks at a job of a week with three others
+must not end it by habit. The screen is that of a run in the foreground, fed from a socket and
+files; a slow reader does not hold the job back.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """``dispatch debug``: pdb of one rank of a running job, on this terminal.
 
-By the ways that the job itself has to its hosts. The journal tells which of them has the rank;
-without one all are asked, and one that says so alone is believed. A second command gives it our
-terminal, if we have one (``remote.rank.debugger`` is both).
+The journal says which host has the rank; without a journal all hosts are asked. A second command
+over the job's own way to its hosts connects our terminal (``remote.rank.debugger`` is both).
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from dispatcher.cli import tell
+from dispatcher.cli import columns, print_lines, tell
 from dispatcher.cli.options.declaration import Options, json_option, option
 from dispatcher.jobs import registry
 from dispatcher.model.hostset import fold
@@ -53,9 +53,7 @@ def jobs(options: JobsOptions) -> int:
         click.echo("no jobs", err=True)
     else:
         rows = [("JOB", "STATE", "CODE", "RANKS", "AGE", "HOSTS", "PROGRAM"), *map(_row, found)]
-        wide = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-        for row in rows:
-            click.echo("  ".join(word.ljust(w) for word, w in zip(row, wide, strict=True)).rstrip())
+        print_lines(columns(rows))
     return 0
 
 

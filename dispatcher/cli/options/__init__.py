@@ -1,5 +1,4 @@
-"""Options that several commands share: how they are spelled, their defaults, what they mean.
+"""Options that several commands share: their declarations, spelling and defaults.
 
-``spelling`` has old names, ``option_defaults`` and the two ``config`` files dispatch.toml,
-``mistakes`` lines that cannot be meant. Never here: what only one command does.
+Never here: an option of one command.
 """

@@ -34,10 +34,7 @@ if TYPE_CHECKING:
 
 
 def keep_seconds(options: LoginOptions) -> float | None:
-    """How long new connections are to be kept idle; None without ``--keep``.
-
-    Raises: UsageError.
-    """
+    """How long new connections are to be kept idle; None without ``--keep``. Raises: UsageError."""
     if not isinstance(options, KeepOptions) or options.keep is None:
         return None
     if options.transport not in ("auto", "paramiko") or options.rsh is not None:

@@ -8,18 +8,11 @@
         run_id: str | None = argument(metavar="[RUN_ID]")
         kills: bool = option("--kill", help="Kill and remove what is listed as left over.")
 
-The annotation says what kind of option it is: ``bool`` is a flag, a ``Literal`` has these choices,
-a ``tuple`` may be repeated, a ``float`` is seconds, an ``int`` counts from 1, all else is a text.
-The long name is the field's unless another is given. Most classes are one section of ``--help``,
-and that of a command puts some together: options are shown in the order of its bases, then its
-own. It may declare one of a base again, with other words or names, in the same place. A field with
-a plain value is no option: functions read it, and a class below may offer it; where a base does, it
-takes the option away.
-
-A function takes the smallest class that has what it needs; a misspelt option is an error of mypy.
-What a text means that is no number is said where it is used.
-
-A help text begins with a sentence that says enough by itself: ``-h`` shows that one alone.
+The annotation is the type of the option: ``bool`` is a flag, a ``Literal`` has choices, a ``tuple``
+may be repeated, a ``float`` is seconds, an ``int`` counts from 1, all else is a text. A class is
+one section of ``--help``; a command's class joins some, in the order of its bases. It may declare
+an option again, or take one away by a field with a plain value. A function takes the smallest class
+that has what it needs. The first sentence of a help text must make sense alone: ``-h`` shows that.
 """
 
 from __future__ import annotations

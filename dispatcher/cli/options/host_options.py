@@ -1,14 +1,9 @@
 """Which hosts, and how they are reached: the options that all commands for many hosts share.
 
-``-H`` takes a hostfile of any dialect, a list, or ``-``; ``-w`` lists only, as pdsh and clush
-do, and adds to it. ``-x`` takes hosts away, as theirs does, but in a run it exports a variable,
-as mpirun's does; whoever confuses the two is told (``run_options``, and ``_excluded`` here).
-
 Hosts on the command line are the only ones. Where none are named, the first of these counts:
 ``DISPATCH_HOSTFILE``, ``dispatch.toml``, the batch job, and for commands (not for runs) pdsh's
-``WCOLL``, which stands in many a ``.bashrc`` and means no job. What a file takes away
-(``exclude``) is gone either way: who keeps a broken host out wants it kept out of
-``-w 'n[1-9]'`` too, and fewer hosts do less harm.
+``WCOLL``. Hosts that a file excludes stay out in any case: fewer hosts do less harm. ``-x`` takes
+hosts away as in pdsh and clush, but in a run it exports a variable, as in mpirun.
 """
 
 from __future__ import annotations

@@ -1,9 +1,7 @@
 """Where options have their defaults from: ``dispatch.toml`` of the user and of this folder.
 
-Read, in this order: ``~/.config/dispatch/dispatch.toml`` (or below
-``XDG_CONFIG_HOME``), then ``./dispatch.toml``. ``DISPATCH_CONFIG`` names one file
-to read instead; empty, it means none. A file that somebody else could have
-written is not read, and that is said. What that of a folder may say: see ``loose``.
+Read in this order: ``~/.config/dispatch/dispatch.toml`` (or below ``XDG_CONFIG_HOME``), then
+``./dispatch.toml``. ``DISPATCH_CONFIG`` names one file to read instead; empty, it means none.
 """
 
 from __future__ import annotations

@@ -1,12 +1,11 @@
 """The words of a command line before click reads them: values left out, mpirun's ``-np``.
 
-Only our own options are touched; what follows the program is the program's.
-
 * ``--max_restarts`` is ``--max-restarts``.
-* ``--sudo`` may stand for ``--sudo=USER``: click would take the next word for the value, and with
-  it the program. So a bare one is given its value here.
-* ``-np``, as every mpirun has it, is ``--np``, for commands that have that. ``-ppn`` and other
-  words of mpirun behind one dash are no options: click would read ``-p`` with the value ``pn``.
+* A bare ``--sudo`` gets its value here: click would take the next word, the program, for it.
+* ``-np`` is ``--np`` for commands that have that. Other words of mpirun behind one dash are no
+  options: click would read ``-ppn`` as ``-p`` with the value ``pn``.
+
+Words behind the program are the program's and are left alone.
 """
 
 from __future__ import annotations

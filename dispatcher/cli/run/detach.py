@@ -1,21 +1,8 @@
-"""``--detach``: the launcher puts itself in the background, the foreground waits for the start.
+"""``--detach``: the launcher moves to the background, and the foreground waits for the start.
 
-::
-
-    foreground    fork, wait for words on a socket, ask what must be asked, say where the job is
-      child       setsid, fork, exit
-        launcher  no terminal, session of its own, SIGHUP ignored; runs the job
-
-Theory. The second fork makes a process that is no session leader, so no terminal it
-may open ever becomes its controlling one. All that can be wrong with what the user typed
-was said before; what goes wrong until the ranks run is written to ``launcher.log``
-in the run's folder, and the foreground shows that and exits with the job's code. Why the
-launcher gave up is told by the socket as well: that folder's disk may be what is full.
-Both forks happen before any thread is started: a fork keeps only one.
-
-A passphrase or password is asked for by the foreground, which has the terminal and waits anyway,
-at the very moment when a host wants it; the answer goes through the socket to the
-launcher, which keeps it in memory alone. Once the ranks run nobody can be asked any more.
+docs/design/detach.md has the processes and the reasons. Until the ranks run, the launcher tells the
+foreground over a socket how it goes, and asks there for passwords and passphrases; later nobody can
+be asked. Both forks happen before any thread is started, since a fork keeps only one.
 """
 
 from __future__ import annotations
@@ -50,10 +37,7 @@ def detach(
     options: RunOptions,
     run: Callable[[JobPlan, RunOptions, OutputSettings, RunPaths, ForegroundLink], int],
 ) -> int:
-    """``run`` the plan in the background; the exit code of its start.
-
-    Raises: UsageError.
-    """
+    """``run`` the plan in the background; the exit code of its start. Raises: UsageError."""
     check(options)
     log_dir = options.log_dir or str(private(state_folder()))
     # what the ranks write is in the files; the launcher's own log needs no copy of it

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from dispatcher.api.transports import allow_open_files
-from dispatcher.cli import print_lines, say, tell
+from dispatcher.cli import columns, print_lines, say, tell
 from dispatcher.cli.options.connect_options import TransportPool, fanout
 from dispatcher.cli.options.host_options import check_reachable
 from dispatcher.cli.run.request import request
@@ -39,36 +39,16 @@ def show(plan: JobPlan, tree: Fanout | None = None, *, as_json: bool) -> None:
             described["parents"] = tree.parents()
         tell(described)
         return
-    from rich.console import Console
-    from rich.markup import escape
-    from rich.table import Table
+    from dispatcher.output.text.fold import fold_numbers
 
-    console = Console(highlight=False, soft_wrap=True)
-    console.begin_capture()  # by itself rich would end us with 1 when the reader has gone
-    table = Table(title=f"run {plan.run_id}", title_justify="left", box=None, pad_edge=False)
-    for heading in ("node", "host", "user", "port", "slots", "ranks"):
-        table.add_column(heading, justify="right" if heading in ("node", "port") else "left")
-    for node in plan.nodes:
-        table.add_row(
-            str(node.index),
-            escape(node.host.name),
-            escape(node.host.user or ""),
-            str(node.host.port or ""),
-            ",".join(node.slots) or "counted at the start",
-            _spans(node.ranks) or _not_yet(plan, node),
-        )
-    for spare in plan.spares:
-        table.add_row(
-            "",
-            escape(spare.host.name),
-            escape(spare.host.user or ""),
-            str(spare.host.port or ""),
-            ",".join(spare.slots),
-            "spare",
-        )
-    console.print(table)
-    # rich fills the last column, too
-    lines = [line.rstrip() for line in console.end_capture().split("\n")[:-1]]
+    rows = [["node", "host", "user", "port", "slots", "ranks"]]
+    for node in (*plan.nodes, *plan.spares):
+        host, is_spare = node.host, node in plan.spares
+        ranks = "spare" if is_spare else fold_numbers(node.ranks) or _not_yet(plan, node)
+        slots = ",".join(node.slots) or ("" if is_spare else "counted at the start")
+        index = "" if is_spare else str(node.index)
+        rows.append([index, host.name, host.user or "", str(host.port or ""), slots, ranks])
+    lines = [f"run {plan.run_id}", *columns(rows, right=(0, 3))]
     lines.append(f"world size  {plan.world_size or plan.np or 'counted at the start'}")
     lines += tree.lines() if tree is not None else ()
     lines.append(f"folder      {plan.cwd}")
@@ -86,7 +66,7 @@ def show(plan: JobPlan, tree: Fanout | None = None, *, as_json: bool) -> None:
             title = ""
 
     for part in plan.parts:
-        which = f" on ranks {_spans(tuple(range(part.first, part.first + part.size)))}"
+        which = f" on ranks {fold_numbers(range(part.first, part.first + part.size))}"
         place = f" in {part.cwd}" if part.cwd != plan.cwd else ""
         words = f"{shlex.join(part.program.argv)}{which if part.size else ''}{place}"
         lines.append(f"{part.name:<11} {words}")
@@ -104,12 +84,6 @@ def _not_yet(plan: JobPlan, node: NodePlan) -> str:
     if node.slots and plan.nproc_per_node != "gpu":
         return "one per slot"
     return "one per GPU, else 1"
-
-
-def _spans(ranks: tuple[int, ...]) -> str:
-    if len(ranks) > 1 and ranks[-1] - ranks[0] == len(ranks) - 1:
-        return f"{ranks[0]}-{ranks[-1]}"
-    return ",".join(map(str, ranks))
 
 
 def launch(options: RunOptions) -> int:

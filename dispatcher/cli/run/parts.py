@@ -1,10 +1,8 @@
 """Several programs in one job: ``a : b`` on the command line, or a line each of ``--app FILE``.
 
-What stands before a program and may be its own (``OWN``) is its own; all other options are the
-job's, and stand before the first program. Where nothing but options stands before the first ``:``,
-or with ``--app``, they are for all programs: each has its own besides.
-
-Behind ``--`` a ``:`` is a word as any other.
+The options in ``OWN`` before a program are its own; all others are the job's, and stand before the
+first program. If only options stand before the first ``:``, or with ``--app``, they are for all
+programs. Behind ``--`` a ``:`` is a word as any other.
 """
 
 from __future__ import annotations

@@ -1,9 +1,7 @@
 """The check before a run: ``--check full`` and ``--exclude-unhealthy``.
 
-A run by itself proves what costs nothing (``core.run.start_check``, ``remote.host.host_facts``).
-What is asked for here is ``dispatch check`` on the hosts of the run, and its consequence: a host
-that is not fit gives its seat to a spare; without a spare, nothing is started, or with
-``--exclude-unhealthy`` the run does without it.
+It is ``dispatch check`` on the hosts of the run. A spare takes the place of a host that is not fit.
+Without a spare nothing is started, or with ``--exclude-unhealthy`` the run does without the host.
 """
 
 from __future__ import annotations

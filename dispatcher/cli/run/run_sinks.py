@@ -1,15 +1,7 @@
 """The sinks of a run, opened as its options say, and the ranks' labels: ``[3]``, ``[gpu01:3]``.
 
-Who may block the ranks? A rank that cannot write stops computing, so nobody
-should, but then bytes that find no room must be left out somewhere. The rule:
-
-* files (``--log-dir``) never lose a byte, unless ``--log-overflow drop`` allows it;
-* a terminal never holds the ranks back: Ctrl-S, or a slow line, must not cost
-  an hour of a cluster; what it did not show is counted where it is missing;
-* a pipe never loses a byte where it is the only place that gets them, because its
-  reader is a program (``| tee``, ``| grep``) that cannot know better; where
-  files keep everything, it still sets the pace while it reads, but one that has
-  paused (``| less``) is treated as a terminal.
+docs/design/output.md has the rule of who may block the ranks: files and the only pipe lose no
+byte; a terminal, or a pipe beside files that has paused, never holds the ranks back.
 """
 
 from __future__ import annotations

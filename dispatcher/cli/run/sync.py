@@ -1,9 +1,7 @@
 """``--sync``: the working folder is sent to all hosts of a run before its ranks start.
 
-By the means of ``dispatch put``: one list a host, compared there by size and time, and of what
-differs each file gets its name at once when all of it has arrived, so that ranks of another job
-that read it meanwhile have the old one or the new one. Nothing is removed on hosts. The
-connections are the run's own: what was reached for this is not reached again.
+By the means of ``dispatch put``, over the run's own connections: files that differ by size or time
+are sent, and each gets its name when all of it has arrived. Nothing is removed on hosts.
 """
 
 from __future__ import annotations

@@ -1,11 +1,9 @@
-"""Completion in bash, zsh and fish: ``dispatch completion SHELL`` prints what a shell loads.
+"""Completion in bash, zsh and fish: ``dispatch completion SHELL`` prints the script for a shell.
 
 click asks every parameter what may follow (``words_for``). The names come from the declarations,
-from ssh's own files and the hostfile in the line, from ClusterShell's groups and from the registry
-of jobs. No host is touched, and a file that cannot be read has no names.
-
-click's scripts are taken as far as lists allow: that of bash cuts words at ``=`` and ``@``, that of
-fish ends a value at its first comma, and each completes one program, not ``dsx`` too.
+ssh's own files, the hostfile in the line, ClusterShell's groups and the registry of jobs; no host
+is touched. Two of click's scripts do not serve lists of hosts: bash's cuts words at ``=`` and
+``@``, fish's ends a value at its first comma. None completes ``dsx`` as well.
 """
 
 from __future__ import annotations

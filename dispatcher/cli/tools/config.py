@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-import sys
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from dispatcher.cli import COMMANDS, mistakes, named, tell
+from dispatcher.cli import COMMANDS, columns, mistakes, named, print_lines, tell
 from dispatcher.cli.entry import load
 from dispatcher.cli.options.declaration import (
     Options,
@@ -93,11 +92,7 @@ def config(options: ConfigOptions) -> int:
         tell(listed)
         return 0
     rows = [(name, _value(value), origin) for name, value, origin in found_all]
-    widths = [max((len(row[i]) for row in rows), default=0) for i in range(2)]
-    for row in rows:
-        sys.stdout.write(f"{row[0]:<{widths[0]}}  {row[1]:<{widths[1]}}  {row[2]}\n")
-    if not rows:
-        sys.stdout.write(f"no file says anything of {options.name}\n")
+    print_lines(columns(rows) if rows else [f"no file says anything of {options.name}"])
     return 0
 
 

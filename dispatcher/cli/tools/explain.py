@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import click
 
-from dispatcher.cli import tell
+from dispatcher.cli import columns, print_lines, tell
 from dispatcher.cli.mistakes import MEANT
 from dispatcher.cli.options.declaration import Options, argument, json_option
 from dispatcher.model.errors import UnknownCode
@@ -43,9 +43,7 @@ def explain(options: ExplainOptions) -> int:
         if options.as_json:
             tell([{"schema": "message/1", **vars(one)} for one in MESSAGES.values()])
             return 0
-        wide = max(map(len, MESSAGES))
-        for one in MESSAGES.values():
-            click.echo(f"{one.code:<{wide}}  {one.what}")
+        print_lines(columns([(one.code, one.what) for one in MESSAGES.values()]))
         return 0
     said = " ".join(options.words)
     pasted = [one for one in _IN_BRACKETS.findall(said) if one in MESSAGES]

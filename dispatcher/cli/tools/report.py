@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from dispatcher import __version__
 from dispatcher.api.report import Fold
-from dispatcher.cli import named_files, say, tell
+from dispatcher.cli import columns, named_files, print_lines, say, tell
 from dispatcher.cli.options.declaration import Options, argument, json_option, option
 from dispatcher.core.events.monitor_events import VERSION, RunBegan, RunClosed
 from dispatcher.jobs import registry
@@ -107,10 +107,7 @@ def _print(told: Sequence[Phase]) -> None:
         )
         for p in told
     ]
-    widths = [max(len(row[i]) for row in rows) for i in range(5)]
-    for row in rows:
-        cells = [cell.rjust(width) for cell, width in zip(row[1:5], widths[1:], strict=True)]
-        sys.stdout.write("  ".join([row[0].ljust(widths[0]), *cells, row[5]]) + "\n")
+    print_lines(columns(rows, right=range(1, 5)))
 
 
 def _run_of(found: str | None) -> tuple[RunPaths, str]:

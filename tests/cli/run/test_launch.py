@@ -350,15 +350,6 @@ def test_what_is_known_of_such_a_plan(
     assert said in capsys.readouterr().out
 
 
-@cases(
-    ("ranks", "text"),
-    [((), ""), ((3,), "3"), ((0, 1), "0-1"), ((2, 3, 4), "2-4"), ((0, 2), "0,2"),
-     ((0, 1, 3), "0,1,3")],
-)  # fmt: skip
-def test_ranks_in_words(ranks: tuple[int, ...], text: str) -> None:
-    assert launch._spans(ranks) == text
-
-
 def test_a_plan_for_programs(capsys: pytest.CaptureFixture[str]) -> None:
     words = ["-H", "n[1-3]:1", "--dry-run", "--json", "--fanout-tree=2", "-x", "A_TOKEN=swordfish"]
     assert cli.main([*words, "--no-python", "prog"]) == 0
