@@ -17,14 +17,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from dispatcher.core.events.run_events import (
-    TICK,
-    Counts,
-    Entry,
-    OutputEnded,
-    RanksPlaced,
-    Sink,
-)
+from dispatcher.core.events.run_events import TICK, Counts, Entry, OutputEnded, RanksPlaced, Sink
 from dispatcher.model.errors import UsageError
 from dispatcher.model.names import plural
 

@@ -17,16 +17,7 @@ from itertools import groupby
 
 from dispatcher.model.names import plural
 from dispatcher.output.text.story import status_words
-from dispatcher.output.timeline import (
-    FIGURES,
-    LINK,
-    Heat,
-    History,
-    RankLife,
-    Span,
-    owner,
-    phases,
-)
+from dispatcher.output.timeline import FIGURES, LINK, Heat, History, RankLife, Span, owner, phases
 from dispatcher.plan.job.placement import name
 
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'"

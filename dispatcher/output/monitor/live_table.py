@@ -16,12 +16,7 @@ from dispatcher.core.events import run_events as ev
 from dispatcher.core.events.monitor_events import GpuSample, NodeSampled, RankSample
 from dispatcher.core.events.run_events import Entry, Sink
 from dispatcher.model.frozen import Value, fields_of, value
-from dispatcher.output.monitor.run_progress import (
-    CpuShares,
-    Picture,
-    Progress,
-    encode_picture,
-)
+from dispatcher.output.monitor.run_progress import CpuShares, Picture, Progress, encode_picture
 from dispatcher.output.text.lines import wiped
 from dispatcher.output.text.sanitize import sanitize, sanitize_text
 from dispatcher.plan.job.placement import place

@@ -15,13 +15,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 
 from dispatcher.core.events import verdicts
 from dispatcher.core.events.monitor_events import PlacedNode, RankError
-from dispatcher.core.events.run_events import (
-    Entry,
-    OutputEnded,
-    RanksPlaced,
-    RunRestarting,
-    Sink,
-)
+from dispatcher.core.events.run_events import Entry, OutputEnded, RanksPlaced, RunRestarting, Sink
 from dispatcher.core.events.verdicts import Cause, MpiAborted, RankFailed, Verdict
 from dispatcher.model.hostset import fold
 from dispatcher.model.names import plural
@@ -97,9 +91,7 @@ _SUBGROUP = r"\bPG (?:ID )?[1-9]"
 
 
 def peers(
-    error: RankError,
-    nodes: Sequence[PlacedNode],
-    addresses: Mapping[str, Collection[str]],
+    error: RankError, nodes: Sequence[PlacedNode], addresses: Mapping[str, Collection[str]]
 ) -> list[str]:
     """Lines on the hosts and ranks in ``error``. addresses: of each host by name."""
     own = error.ranks[0]

@@ -22,12 +22,7 @@ from dispatcher.core.events.exec_events import (
 )
 from dispatcher.core.events.run_events import Entry
 from dispatcher.model.failure import Failure, Kind
-from dispatcher.output.exec.exec_notes import (
-    ExecNotes,
-    Passthrough,
-    describe,
-    outcome_text,
-)
+from dispatcher.output.exec.exec_notes import ExecNotes, Passthrough, describe, outcome_text
 
 NAMES = ["n1", "n2", "n3"]
 REFUSED = Failure(Kind.REFUSED, "no\x1b[2J", "is it up?")

@@ -17,13 +17,7 @@ from dispatcher.core.events.run_events import Entry, NodeBooted, OutputEnded, Ra
 from dispatcher.model.errors import UsageError
 from dispatcher.model.paths import Rotation
 from dispatcher.output.files import rank_logs
-from dispatcher.output.files.rank_logs import (
-    PART,
-    HostFiles,
-    LogFile,
-    MergedLog,
-    RankFiles,
-)
+from dispatcher.output.files.rank_logs import PART, HostFiles, LogFile, MergedLog, RankFiles
 from dispatcher.output.text.lines import Spill
 from dispatcher.plan.job.placement import FIRST
 from output.descriptors import open_below

@@ -17,12 +17,7 @@ from dispatcher.core.events.run_events import Entry
 from dispatcher.model.failure import Failure, Kind
 from dispatcher.output.monitor.live_table import LAST, Snapshot, Table
 from dispatcher.output.terminal.footer import drawn
-from dispatcher.output.terminal.rank_table import (
-    HELP,
-    ViewState,
-    WatchTable,
-    keys,
-)
+from dispatcher.output.terminal.rank_table import HELP, ViewState, WatchTable, keys
 
 GIB = 1 << 30
 
@@ -181,10 +176,7 @@ def test_anything_else_is_no_shot(value: Any, where: str) -> None:
 
 
 def picture(
-    snapshot: Snapshot,
-    look: ViewState | None = None,
-    columns: int = 100,
-    rows: int = 12,
+    snapshot: Snapshot, look: ViewState | None = None, columns: int = 100, rows: int = 12
 ) -> list[str]:
     """What a terminal shows, which nothing but text may reach."""
     lines, _ = WatchTable(["n0", "n1"]).lines(snapshot, look or ViewState(), columns, rows)

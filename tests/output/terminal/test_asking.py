@@ -92,12 +92,7 @@ def asking(one: Asking, answers: list[str | None]) -> threading.Thread:
 
 @pytest.mark.parametrize(
     ("typed", "answer"),
-    [
-        ("secret\n", "secret"),
-        ("\n", ""),
-        ("s\u00e4\n", "s\u00e4"),
-        (" a b \n", " a b "),
-    ],
+    [("secret\n", "secret"), ("\n", ""), ("s\u00e4\n", "s\u00e4"), (" a b \n", " a b ")],
 )
 def test_what_is_typed_is_not_shown(tty: Terminal, typed: str, answer: str | None) -> None:
     answers: list[str | None] = []

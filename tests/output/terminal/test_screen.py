@@ -276,9 +276,7 @@ def test_without_room_for_long_lines_nothing_is_lost_and_it_is_said(
     assert said.startswith(b"note: 1 line of more than 64 KiB came in pieces, as marked: no room")
 
 
-def test_a_line_of_a_host_that_was_lost_ends_before_the_next_attempt(
-    pipe: tuple[int, int],
-) -> None:
+def test_a_line_of_a_host_that_was_lost_ends_before_the_next_attempt(pipe: tuple[int, int]) -> None:
     screen = Screen(ZERO, Writer({1: pipe[1]}))
     screen.output(0, 1, b"half a li")
     screen.event(Entry(1, 0.0, RanksPlaced(1, "a", 1, restart=1)))

@@ -18,14 +18,7 @@ from dispatcher.core.events.run_events import TICK, Entry, OutputEnded, RanksPla
 from dispatcher.output.buffered import Filtered
 from dispatcher.output.terminal import live_terminal
 from dispatcher.output.terminal.asking import TtyLock
-from dispatcher.output.terminal.live_terminal import (
-    EVERY,
-    FIRST,
-    LEAST,
-    ROWS_LEFT,
-    Terminal,
-    typed,
-)
+from dispatcher.output.terminal.live_terminal import EVERY, FIRST, LEAST, ROWS_LEFT, Terminal, typed
 from dispatcher.output.terminal.screen import (
     COLOURS,
     PIPE_SIZE,

@@ -67,10 +67,7 @@ class TestOneRow:
         lost = {at: fail(name) for at, name in enumerate(NAMES)}
         said = Verdict(verdicts.Interrupted(2), 130, 200, lost=lost)
         found = verdict_text.describe(said, placed(plan), {}, lambda rank: ("stderr", []))
-        assert found[1:] == [
-            f"  then error: n[001-200]: {kind}: {why}",
-            *told(hint),
-        ]
+        assert found[1:] == [f"  then error: n[001-200]: {kind}: {why}", *told(hint)]
 
     def test_of_a_fan_out(self, fail, kind, why, hint) -> None:  # type: ignore[no-untyped-def]
         found = exec_notes.describe([exec_events.Failed(fail(name)) for name in NAMES], NAMES)
@@ -84,10 +81,7 @@ class TestOneRow:
         lost = {n: f"{fail(n).kind.value}: {fail(n).why}" for n in NAMES}
         report = CheckReport((), {n: {} for n in NAMES}, lost, {}, {n: fail(n).hint for n in NAMES})
         short = check_table.lines(report, 1.0, colour=False, every=False)
-        assert short[1:] == [
-            f"critical: n[001-200]: not reached: {kind}: {why}",
-            *told(hint),
-        ]
+        assert short[1:] == [f"critical: n[001-200]: not reached: {kind}: {why}", *told(hint)]
         whole = check_table.lines(report, 1.0, colour=False, every=True)
         assert sum(line.startswith("critical: ") for line in whole) == 200
         assert f"critical: n007: not reached: {lost['n007']}" in whole

@@ -5,13 +5,7 @@ from __future__ import annotations
 from cases import cases
 
 from dispatcher.core.events.monitor_events import PlacedNode, RankError
-from dispatcher.core.events.verdicts import (
-    ErrorFile,
-    Interrupted,
-    MpiAborted,
-    RankFailed,
-    Verdict,
-)
+from dispatcher.core.events.verdicts import ErrorFile, Interrupted, MpiAborted, RankFailed, Verdict
 from dispatcher.output.text.last_error import LastError
 from dispatcher.output.text.story import errors_of, peers
 from dispatcher.output.text.verdict_text import describe
