@@ -266,11 +266,11 @@ def environment() -> Iterator[str]:
             variables.SCRUB_PREFIXES,
         ),
         (
-            "Refused in a file of the current folder",
-            "By these, programs load code. A `.deepspeed_env` or `dispatch.toml` that merely lies "
-            "in the current folder may not set them.",
-            variables.LOADING_NAMES,
-            variables.LOADING_PREFIXES,
+            "Allowed in a file of the current folder",
+            "A `.deepspeed_env`, `dispatch.toml` or hostfile that merely lies in the current "
+            "folder may set these alone.",
+            variables.FOLDERS_NAMES,
+            (),
         ),
     )
     for title, about, names, prefixes in tables:

@@ -206,6 +206,7 @@ REFUSED = {
     ),
     **dict.fromkeys("mode owner".split(), "say whose files are, and who may read them"),
     "env-file": "name a file of variables",
+    "pty": "give a host your terminal",
     **dict.fromkeys(
         "apply copy dest error-dir events failed-to metrics output output-dir rcopy retry-failed "
         "svg trace".split(),
@@ -220,7 +221,7 @@ ALLOWED = frozenset(
     "nproc-per-node min-nodes map-by rank-by rankfile oversubscribe per-node iface master-port "
     "bind-to mem-bind report-bindings near-hca "
     # what the program of the command line gets; variables are looked at one by one
-    "chdir sync export devices omp module no-python stdin no-stdin mpi pmi-port pty "
+    "chdir sync export devices omp module no-python stdin no-stdin mpi pmi-port "
     # how long, how many, how often
     "boot-timeout check-timeout command-timeout connect-timeout deadline delay fanout fanout-tree "
     "grace hang-timeout heartbeat keep lease max-fail max-host-failures max-missed-heartbeats "

@@ -78,12 +78,12 @@ def test_what_is_for_all_is_the_jobs(parsed: Parsed) -> None:
 def test_what_a_file_says_holds_for_a_program_that_says_nothing(
     parsed: Parsed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    text = "[run]\nexport = ['A=1']\nno-python = true\nchdir = '/w'\nnp = 2\n"
+    text = "[run]\nexport = ['LANG=1']\nno-python = true\nchdir = '/w'\nnp = 2\n"
     (tmp_path / "dispatch.toml").write_text(text)
     monkeypatch.delenv("DISPATCH_CONFIG", raising=False)
     line = ("--np", "1", "-x", "B=2", "--chdir", "/d", "a", ":", "b")
     found = request(parsed("run", *JOB, *line))
-    assert (found.exports, found.cwd) == (("A=1",), "/w")
+    assert (found.exports, found.cwd) == (("LANG=1",), "/w")
     assert found.parts == (command("a", np=1, exports=("B=2",), cwd="/d"), command("b", np=2))
 
 

@@ -24,7 +24,6 @@ from dispatcher.plan.variables import (
     crosses,
     exported,
     is_reserved,
-    loads_code,
 )
 
 BOUND = Bound("10.0.0.1", 29400, omp_threads=6, error_file="/run/e/1")
@@ -66,25 +65,6 @@ def test_crosses(name: str) -> None:
 )  # fmt: skip
 def test_stays(name: str) -> None:
     assert exported({name: "v"}) == {}
-
-
-LOADING = """
-LD_PRELOAD LD_LIBRARY_PATH LD_AUDIT PATH HOME ENV BASH_ENV BASH_FUNC_ls PYTHONSTARTUP PYTHONPATH
-PYTHONHOME PYTHONWARNINGS PYTHONBREAKPOINT PERL5LIB RUBYOPT NODE_OPTIONS GIT_SSH_COMMAND GCONV_PATH
-OPENSSL_CONF CUDA_INJECTION64_PATH NCCL_NET_PLUGIN NCCL_CONF_FILE FI_PROVIDER_PATH UCX_MODULE_DIR
-OMP_TOOL_LIBRARIES HSA_TOOLS_LIB OMPI_MCA_mca_base_component_path OMPI_MCA_plm_rsh_agent
-I_MPI_OFI_LIBRARY TRITON_CACHE_DIR TORCH_EXTENSIONS_DIR HF_HOME HF_MODULES_CACHE CONDA_PREFIX CC
-"""
-HARMLESS = """
-NCCL_DEBUG NCCL_SOCKET_IFNAME NCCL_IB_HCA NCCL_TOPO_FILE NCCL_DEBUG_FILE CUDA_LAUNCH_BLOCKING
-PYTHONUNBUFFERED PYTHONFAULTHANDLER PYTORCH_CUDA_ALLOC_CONF OMP_NUM_THREADS HF_HUB_OFFLINE
-TOKENIZERS_PARALLELISM WANDB_PROJECT UCX_TLS OMPI_MCA_btl DATA_PATH MODEL_DIR MY_HOME TMPDIR
-"""
-
-
-def test_what_loads_code() -> None:
-    assert [name for name in LOADING.split() if not loads_code(name)] == []
-    assert [name for name in HARMLESS.split() if loads_code(name)] == []
 
 
 def test_later_levels_win() -> None:

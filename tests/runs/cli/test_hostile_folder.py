@@ -120,12 +120,13 @@ def test_what_lies_in_the_folder_is_not_loaded(clone: Path, canary: Path, words:
 
 
 def test_harmless_settings_of_a_folder_count(clone: Path) -> None:
-    (clone / "nodes").write_text("localhost slots=2 env=NCCL_DEBUG=INFO env=DATA_PATH=/d\n")
+    (clone / "nodes").write_text("localhost slots=2 env=NCCL_DEBUG=INFO env=UCX_TLS=rc\n")
     (clone / "dispatch.toml").write_text(
-        "[run]\nhostfile = 'nodes'\nno-python = true\nexport = ['MY_PATH=/m', 'NCCL_IB_HCA=mlx5']\n"
+        "[run]\nhostfile = 'nodes'\nno-python = true\n"
+        "export = ['NCCL_ALGO=Ring', 'NCCL_IB_HCA=mlx5']\n"
     )
-    done = dispatch("/bin/sh", "-c", "echo $NCCL_DEBUG $DATA_PATH $MY_PATH $NCCL_IB_HCA")
-    assert sorted(done.stdout.splitlines()) == ["[0] INFO /d /m mlx5", "[1] INFO /d /m mlx5"]
+    done = dispatch("/bin/sh", "-c", "echo $NCCL_DEBUG $UCX_TLS $NCCL_ALGO $NCCL_IB_HCA")
+    assert sorted(done.stdout.splitlines()) == ["[0] INFO rc Ring mlx5", "[1] INFO rc Ring mlx5"]
 
 
 @pytest.mark.parametrize(
@@ -159,19 +160,19 @@ def test_deepspeeds_file_of_a_folder(clone: Path, canary: Path, home: Path) -> N
         "--no-python",
         "/bin/sh",
         "-c",
-        "echo $NCCL_DEBUG $OWN_PATH $HF_HOME",
+        "echo $NCCL_DEBUG $NCCL_ALGO $HF_HOME",
     ]
-    path.write_text("NCCL_DEBUG=INFO\nOWN_PATH=/data\n")
-    assert dispatch(*words).stdout == "[0] INFO /data\n"
+    path.write_text("NCCL_DEBUG=INFO\nNCCL_ALGO=Ring\n")
+    assert dispatch(*words).stdout == "[0] INFO Ring\n"
     for line in (
         f"LD_PRELOAD={clone}/evil", f"export PATH={clone}", f"PYTHONPATH={clone}", "HF_HOME=.",
-        "BASH_ENV=./evil", "NCCL_NET_PLUGIN=./evil", "OMP_TOOL_LIBRARIES=./evil",
+        "BASH_ENV=./evil", "NCCL_NET_PLUGIN=./evil", "OMP_TOOL_LIBRARIES=./evil", "MY_OWN=1",
     ):  # fmt: skip
         path.write_text(f"NCCL_DEBUG=INFO\n{line}\n")
         done = dispatch(*words)
         assert done.returncode == 2
         assert done.stderr.startswith("error: .deepspeed_env:2:")
-        assert "programs load code by it" in done.stderr
+        assert "a folder's file may not set it" in done.stderr
         assert "hint: if you trust it: --env-file .deepspeed_env" in done.stderr
     assert not list(canary.iterdir())
     path.write_text("NCCL_DEBUG=INFO\nHF_HOME=/h\n")

@@ -213,13 +213,13 @@ class TestEnvironment:
         assert done.stdout == "[0] True\n", done.stderr
 
     def test_deepspeeds_file_is_read(self, desk: Desk) -> None:
-        (desk.folder / ".deepspeed_env").write_text("# note\nFROM_DS=1\n\n")
+        (desk.folder / ".deepspeed_env").write_text("# note\nNCCL_ALGO=Ring\n\n")
         (desk.folder / "own.env").write_text("export OWN='two words'\n")
         done = desk.run(
             "-H", "localhost", "--env-file", "own.env", "--no-python", "sh", "-c",
-            "echo $FROM_DS $OWN",
+            "echo $NCCL_ALGO $OWN",
         )  # fmt: skip
-        assert done.stdout == "[0] 1 two words\n"
+        assert done.stdout == "[0] Ring two words\n"
         assert "note: environment from .deepspeed_env" in done.stderr
 
     def test_secrets_are_in_no_command_line_and_no_file(self, desk: Desk) -> None:
