@@ -104,18 +104,6 @@ def seconds_text(value: float) -> str:
     return f"{value / 60:.3g} min" if value < 7200 else f"{value / 3600:.3g} h"
 
 
-def document(title: str, parts: Iterable[str]) -> str:
-    """A whole page. title: plain text; parts: HTML."""
-    return "\n".join([
-        "<!doctype html><html lang=en><head><meta charset=utf-8>",
-        f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">',
-        '<meta name=viewport content="width=device-width">',
-        f"<title>{escaped(title)}</title><style>{_STYLE}</style></head><body>",
-        *parts,
-        "</body></html>\n",
-    ])  # fmt: skip
-
-
 def run_page(history: History, told: Told) -> str:
     """The page of a run."""
     run_id = history.began.run_id if history.began else "?"
@@ -132,7 +120,13 @@ def run_page(history: History, told: Told) -> str:
     parts += _settings(told)
     if told.version:
         parts.append(f"<p class=dim>dispatch {escaped(told.version)}</p>")
-    return document(f"{run_id}: {told.state}", parts)
+    return "\n".join([
+        "<!doctype html><html lang=en><head><meta charset=utf-8>",
+        f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">',
+        '<meta name=viewport content="width=device-width">',
+        f"<title>{escaped(run_id)}: {escaped(told.state)}</title><style>{_STYLE}</style></head>",
+        "<body>", *parts, "</body></html>\n",
+    ])  # fmt: skip
 
 
 def _block(lines: Iterable[str]) -> str:

@@ -40,16 +40,6 @@ class Span:
 
 
 @dataclass(frozen=True)
-class Moment:
-    """An instant of a host; ``at`` in seconds since the run began."""
-
-    node: int
-    name: str
-    at: float
-    details: Mapping[str, Any] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
 class Phase:
     """One kind of span: how many there were, and their seconds. slowest: whose took ``longest``."""
 
@@ -227,7 +217,7 @@ class History(Sink):
         self.tries: list[Try] = []
         self.heats = {name: Heat(_LEAST_TOP.get(name, 0.0)) for name in FIGURES}
         self.lost: list[tuple[float, int]] = []
-        self.moments: list[Moment] = []
+        self.moments: list[Span] = []  # without length
         self.seconds = 0.0
         self._spans: list[Span] = []
         #: open phases: (node, rank) -> (name, since)
@@ -263,15 +253,15 @@ class History(Sink):
             case ev.NodeReady(node):
                 self._turn((node, LINK), "wait for others", now)
             case ev.NodeProbed(node):
-                self.moments.append(Moment(node, "probed", now))
+                self._happened(node, "probed", now)
             case ev.NodeNoticed(node, text):
-                self.moments.append(Moment(node, text, now))
+                self._happened(node, text, now)
             case mpi_events.PmiCommitted(node, fence=fence):
-                self.moments.append(Moment(node, f"MPI barrier {fence}", now))
+                self._happened(node, f"MPI barrier {fence}", now)
             case ev.RanksPlaced(size, restart=restart):
                 for line in [line for line in self._open if line[1] == LINK]:
                     self._turn(line, "spawn", now)
-                self.moments.append(Moment(LAUNCHER, event.name, now))
+                self._happened(LAUNCHER, event.name, now)
                 self._over(now)
                 self.tries.append(Try(restart, now, size))
                 self._seen.clear()
@@ -287,7 +277,7 @@ class History(Sink):
                 self._sampled(event, now)
             case ev.NodeSwept(node) | ev.NodeLost(node):
                 self._end((node, LINK), now)
-                self.moments.append(Moment(node, event.name, now))
+                self._happened(node, event.name, now)
                 if isinstance(event, ev.NodeLost):
                     self.lost.append((now, node))
             case ev.HostReplaced(node) | ev.HostLeftOut(node):
@@ -299,7 +289,7 @@ class History(Sink):
                     self._end((cause.node, LINK), now)
                     self.lost.append((now, cause.node))
             case ev.JobStopping() | ev.SignalReceived() | ev.RunFinished():
-                self.moments.append(Moment(LAUNCHER, event.name, now, vars(event)))
+                self._happened(LAUNCHER, event.name, now, **vars(event))
                 if isinstance(event, ev.JobStopping) and self.tries:
                     self.tries[-1].why = self.tries[-1].why or event.why
                 elif isinstance(event, ev.RunFinished):
@@ -328,6 +318,9 @@ class History(Sink):
             life.until, life.status = now, status
             if status and last.first is None and not last.why:
                 last.first = rank
+
+    def _happened(self, node: int, name: str, now: float, **details: Any) -> None:
+        self.moments.append(Span(node, LINK, name, now, now, details))
 
     def _turn(self, line: tuple[int, int], name: str, now: float, **details: Any) -> None:
         """The open phase of ``line`` is over; ``name`` begins."""
@@ -420,5 +413,5 @@ def chrome(history: History, before: float) -> Iterator[dict[str, Any]]:
     for one in history.moments:
         yield {
             "ph": "i", "s": "p", "name": one.name, "pid": one.node + 1, "tid": 0,
-            "ts": round((one.at + before) * 1e6), "args": dict(one.details),
+            "ts": round((one.since + before) * 1e6), "args": dict(one.details),
         }  # fmt: skip

@@ -16,16 +16,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
 
+from dispatcher.core.events import run_events as ev
 from dispatcher.core.events.monitor_events import NodeSampled, RanksApart
-from dispatcher.core.events.run_events import (
-    Entry,
-    Event,
-    NodeLost,
-    RankExited,
-    RankSpawned,
-    RanksPlaced,
-    Sink,
-)
+from dispatcher.core.events.run_events import Entry, Sink
 from dispatcher.model.hostset import fold
 from dispatcher.output.monitor.run_progress import CpuShares
 from dispatcher.output.text.fold import fold_ranks
@@ -106,7 +99,7 @@ class OutlierRounds:
 class SampleOutliers(Sink):
     """Tells ``RanksApart``, each rank once; it comes back on the spine."""
 
-    def __init__(self, tell: Callable[[Event], None]) -> None:
+    def __init__(self, tell: Callable[[ev.Event], None]) -> None:
         self._tell = tell
         self._begin()
 
@@ -122,15 +115,15 @@ class SampleOutliers(Sink):
 
     def event(self, entry: Entry) -> None:
         match entry.event:
-            case RanksPlaced():  # also after a restart
+            case ev.RanksPlaced():  # also after a restart
                 self._begin()
-            case RankSpawned(node, rank):
+            case ev.RankSpawned(node, rank):
                 self._shares.forget(rank)
                 self._living.setdefault(node, set()).add(rank)
                 self._awaited.add(node)
-            case RankExited(node, rank):
+            case ev.RankExited(node, rank):
                 self._living.get(node, set()).discard(rank)
-            case NodeLost(node):
+            case ev.NodeLost(node):
                 self._living.pop(node, None)
                 self._awaited.discard(node)
             case NodeSampled(node) if node in self._living:
@@ -284,11 +277,11 @@ class StepLines(Sink):
     def event(self, entry: Entry) -> None:
         with self._lock:
             match entry.event:
-                case RanksPlaced():  # also after a restart
+                case ev.RanksPlaced():  # also after a restart
                     self._steps = Steps()
                     self._nodes.clear()
                     self._rests.clear()
-                case RankSpawned(node, rank):
+                case ev.RankSpawned(node, rank):
                     self._nodes[rank] = node
 
     def words(self) -> tuple[str, ...]:
