@@ -344,7 +344,6 @@ class ExecMachine:
         return self._answer(now)
 
     def _answer(self, now: float) -> list[Action]:
-        """What is to be done about those who wait for sudo's password."""
         actions: list[Action] = []
         for order in list(self._sudo.orders()):
             if isinstance(order, AskPassword):

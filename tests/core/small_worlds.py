@@ -149,9 +149,9 @@ class Run:
 
     def _can_wait(self) -> bool:
         """Whether a deadline lies ahead that is more than another look at a host that is away."""
-        looks, self.run.hosts._back = self.run.hosts._back, {}
+        looks, self.run.hosts.back = self.run.hosts.back, {}
         due = self.run.next_deadline()
-        self.run.hosts._back = looks
+        self.run.hosts.back = looks
         return due is not None
 
     def _faults(self) -> Iterator[Step]:

@@ -50,9 +50,9 @@ def _always_first(self: RunMachine, host: int) -> Any:
 
 def _all_at_once(self: tables.HostTable, now: float) -> list[int]:
     """Also who has a link is reached once more."""
-    due = [host for host, when in self._back.items() if when <= now]
+    due = [host for host, when in self.back.items() if when <= now]
     for host in due:
-        del self._back[host]
+        del self.back[host]
         self.linked.add(host)
     return due
 

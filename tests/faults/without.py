@@ -78,27 +78,24 @@ AGENT: dict[str, tuple[tuple[str, str, str], ...]] = {
 
 def _handler(put: Put, event: str, change: Callable[[Any], Any]) -> None:
     """Have the job's rule for ``event`` see ``change(event)``."""
-    from dispatcher.core.events import run_events
-    from dispatcher.core.run import attempt
+    from dispatcher.core.run.attempt import AttemptMachine
 
-    kind = getattr(run_events, event)
-    rule = attempt._HANDLERS[kind]
-    changed = {kind: lambda self, event, now: rule(self, change(event), now)}
-    put(attempt, "_HANDLERS", {**attempt._HANDLERS, **changed})
+    rule = getattr(AttemptMachine, event)
+    put(AttemptMachine, event, lambda self, event, now: rule(self, change(event), now))
 
 
 def _first_failure(put: Put) -> None:
     """A rank's failure is no reason to end the others."""
-    _handler(put, "RankExited", lambda event: replace(event, status=0))
+    _handler(put, "_on_rank_exited", lambda event: replace(event, status=0))
 
 
 def _waiting(put: Put) -> None:
     """Any rank's end ends the job."""
-    _handler(put, "RankExited", lambda event: replace(event, status=event.status or 1))
+    _handler(put, "_on_rank_exited", lambda event: replace(event, status=event.status or 1))
 
 
 def _byte_count(put: Put) -> None:
-    _handler(put, "OutputEnded", lambda event: replace(event, received=event.sent))
+    _handler(put, "_on_output_ended", lambda event: replace(event, received=event.sent))
 
 
 def _grace(put: Put) -> None:
@@ -117,16 +114,15 @@ def _continuing(put: Put) -> None:
 
 def _second_signal(put: Put) -> None:
     """Each Ctrl-C is taken for the first."""
-    from dispatcher.core.events import run_events
-    from dispatcher.core.run import attempt
+    from dispatcher.core.run.attempt import AttemptMachine
 
-    rule: Any = attempt.AttemptMachine._on_signal
+    rule = AttemptMachine._on_signal_received
 
     def first(self: Any, event: Any, now: float) -> Any:
         self.n_signals = 0
         return rule(self, event, now)
 
-    put(attempt, "_HANDLERS", {**attempt._HANDLERS, run_events.SignalReceived: first})
+    put(AttemptMachine, "_on_signal_received", first)
 
 
 def _signals(put: Put) -> None:

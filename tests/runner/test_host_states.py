@@ -85,14 +85,14 @@ def test_an_agent_is_ready_for_what_it_was_asked_only(
     link = ScriptedLink([SYNC + READY])
     watched = start(link)
     watched.until(ev.NodeReady)
-    assert watched.host.attempt == 0
+    assert watched.host.intake.attempt == 0
     if asked is not None:
         watched.host.again(b"AGAIN", asked)
     link.say(ready(answered) + control("notice", text="x"))
     if asked == answered:
         told = watched.until(ev.NodeNoticed)
         assert [event.attempt for event in told if isinstance(event, ev.NodeReady)] == [1]
-        assert watched.host.attempt == 1
+        assert watched.host.intake.attempt == 1
     else:
         assert watched.failure().why == f"ready for attempt {answered}, which was not asked for"
 
@@ -244,7 +244,7 @@ def test_input_that_was_taken_may_be_sent_again(start: Start) -> None:
     watched = start(link)
     watched.until(ev.NodeReady)
     taken: list[tuple[int, int]] = []
-    watched.host._intake._input_taken = lambda node, nbytes: taken.append((node, nbytes))
+    watched.host.intake._input_taken = lambda node, nbytes: taken.append((node, nbytes))
     watched.host.send_input(encode(INPUT, b"12345"))
     wait_for(lambda: b"12345" in sent(link), 20, "it is sent")
     link.say(encode(TAKEN, COUNT.pack(2)) + encode(TAKEN, COUNT.pack(3)))

@@ -146,7 +146,7 @@ class Watched:
     def _tell(self, event: ev.Event) -> None:
         """Who is ready is given ranks at once, if there are any."""
         if isinstance(event, ev.NodeReady) and self.ranks is not None:
-            self.host.ranks = self.ranks
+            self.host.intake.ranks = self.ranks
         self.events.put(event)
 
     def until(self, kind: type[ev.Event]) -> list[ev.Event]:
@@ -230,7 +230,7 @@ def test_of_a_link_that_is_to_be_closed_nothing_more_is_taken(
         link.say(encode(OUTPUT, b"more", 6, 1))
         watched.host.close()
 
-    watched.host._intake._output = close
+    watched.host.intake._output = close
     link.say(encode(OUTPUT, b"hi", 6, 1))
     watched.host.join(timeout=60)
     assert watched.output == [(3, 6, 1, b"hi")]
@@ -450,7 +450,7 @@ def test_input_waits_for_all_else_and_its_credit_comes_back(
     kept = [frame for frame in sent if frame.body != control("ping")[HEADER.size :]]
     assert [frame.kind for frame in kept] == [INPUT, CONTROL, CONTROL, INPUT, INPUT]
     taken = queue.SimpleQueue[tuple[int, ...]]()
-    watched.host._intake._input_taken = lambda *told: taken.put(told)
+    watched.host.intake._input_taken = lambda *told: taken.put(told)
     link._script.append(encode(TAKEN, COUNT.pack(16)))
     watched.host._wake()
     assert taken.get(timeout=60) == (3, 16)

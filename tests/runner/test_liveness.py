@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -121,9 +122,8 @@ class Asked:
         self.node = node
         self.orders: list[dict[str, Any]] = []
         self.ras: list[bool] = []
-
-    def asked_for_stacks(self, *, ras: bool) -> None:
-        self.ras.append(ras)
+        turns = SimpleNamespace(asked_for_stacks=lambda *, ras: self.ras.append(ras))
+        self.intake = SimpleNamespace(turns=turns)
 
     def send(self, frame: bytes) -> None:
         (one,) = Decoder().feed(frame)

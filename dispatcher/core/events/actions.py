@@ -1,7 +1,7 @@
 """What the core orders: frozen requests in the imperative; the runner carries them out.
 
-``node`` counts hosts as the run has them, spares last, which is the plan's order
-until a spare takes a node. Only ``StartRanks`` and ``SpawnRanks`` mean a node of the plan.
+``node`` counts hosts as the run has them, spares last. Only ``StartRanks``, ``SpawnRanks``,
+``ServePmix`` and ``ShareWorld`` mean a node of the plan.
 """
 
 from __future__ import annotations

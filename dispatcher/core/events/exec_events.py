@@ -1,8 +1,6 @@
 """What can happen to one host of a fan-out command, and how it can end: frozen values.
 
-Events of ``core.events.run_events`` that mean the same here are used as they are
-(``NodeConnecting``, ``NodeConnected``, ``NodeBooted``: the command has started,
-``NodeLost``: the host failed, ``SignalReceived``); these are the others.
+Events of ``run_events`` that mean the same here are used as they are; these are the others.
 """
 
 from __future__ import annotations

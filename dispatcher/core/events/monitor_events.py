@@ -1,13 +1,7 @@
 """What ranks and hosts were seen to do while a job runs, and the journal's first and last line.
 
-Samples of what ranks and GPUs use: sinks look at them, and only where they were asked for. Where
-ranks are in their programs: what a host sends of that is raw text, which ``stack_frames`` reads.
-Silence, and its end: ``hang_monitor`` decides on these. Ranks and networks that are unlike the
-others: a sink tells, and nobody decides on it.
-
-Names and numbers stand in the plan, and what ranks wrote is no event. So a journal opens with
-``RunBegan`` and closes with ``RunClosed``; with these two the report is a fold over the journal
-alone. Neither holds anything of a rank's environment.
+On samples, stacks and silence ``hang_monitor`` decides; of what is unlike the others sinks tell.
+The report is a fold over the journal, which ``RunBegan`` opens and ``RunClosed`` closes.
 """
 
 from __future__ import annotations

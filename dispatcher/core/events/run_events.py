@@ -1,10 +1,7 @@
 """What can happen in a run: frozen facts in the past tense, the spine of everything.
 
-Edges (link threads, signal handlers) make events, the runner gives each a number and
-a time, the core decides on them, sinks tell about them. Output bytes do
-not pass here: only their end and their count do. ``Facts`` is what an agent says
-about its host before a start, ``Entry`` an event as sinks get it, and ``Sink`` what they are.
-One file, since it is one list.
+Edges make events, the runner gives each a number and a time, the core decides on them, sinks tell
+about them. Output bytes do not pass here: only their end and their count do.
 """
 
 from __future__ import annotations

@@ -33,8 +33,7 @@ loop observed; whatever fails after it is a consequence.
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable, Hashable
-from typing import Any
+from collections.abc import Hashable
 
 from dispatcher.core.events import mpi_events, verdicts
 from dispatcher.core.events import run_events as ev
@@ -139,12 +138,14 @@ class AttemptMachine:
         """The actions that ``event``, observed at ``now``, calls for."""
         if self.state == OVER:
             return []  # J-5
-        handler = _HANDLERS.get(type(event))
-        if handler is not None:
-            return handler(self, event, now)
         if isinstance(event, _PASSED_OVER):
             return []
-        raise InternalError(f"job: no rule for {event!r}")
+        # NodeReady is node.ready, for ``_on_node_ready``
+        handler = getattr(self, f"_on_{event.name.replace('.', '_')}", None)
+        if handler is None:
+            raise InternalError(f"job: no rule for {event!r}")
+        actions: list[Action] = handler(event, now)
+        return actions
 
     def tick(self, now: float) -> list[Action]:
         """The actions that are due at ``now``."""
@@ -281,7 +282,7 @@ class AttemptMachine:
         self._lost.setdefault(event.node, failure)  # the link's end will say less
         return self.stop(verdicts.NodeFailed(event.node, failure), now)
 
-    def _on_signal(self, event: ev.SignalReceived, now: float) -> list[Action]:
+    def _on_signal_received(self, event: ev.SignalReceived, now: float) -> list[Action]:
         if event.signum in PASSED_SIGNALS:
             return self.pass_on(event.signum)
         self.n_signals += 1
@@ -299,7 +300,6 @@ class AttemptMachine:
         return []
 
     def _expect_heartbeat(self, node: int, now: float) -> None:
-        """``node`` has shown a sign of life: the next must come in time."""
         if node in self._live:
             until, key = now + self.plan.limits.silence, ("silent", node)
             # reports of heartbeats may come late
@@ -340,6 +340,8 @@ class AttemptMachine:
             return self._mpi.request(event, now)
         except FenceError as error:
             return self._refuse(event.node, error, now)
+
+    _on_pmi_asked = _on_pmi_spawn_asked = _on_pmix_wanted = _on_pmi_request
 
     def _refuse(self, node: int, error: FenceError, now: float) -> list[Action]:
         """What ``node`` says of MPI cannot be: its link cannot be trusted any more."""
@@ -421,7 +423,6 @@ class AttemptMachine:
         return self._signal_all(signum) if self.state in (RUNNING, STOPPING) else []
 
     def _await(self, now: float) -> list[Action]:
-        """Say for whom we wait, and how long we will."""
         ranks = tuple(sorted(self._ranks.alive()))  # none: what they started holds the output
         if self.state != STOPPING or "kill" not in self.deadlines or not ranks:
             return []
@@ -538,24 +539,3 @@ _PASSED_OVER = (
     ev.NodeConnecting, ev.NodeConnected, ev.NodeBooted, ev.NodeNoticed, ev.RankLeaked,
     ev.InputClosed, ev.InputBroken, mpi_events.PmiWaiting,
 )  # fmt: skip
-_HANDLERS: dict[type[ev.Event], Callable[[AttemptMachine, Any, float], list[Action]]] = {
-    ev.NodeReady: AttemptMachine._on_node_ready,
-    ev.NodeProbed: AttemptMachine._on_node_probed,
-    ev.NodeHeard: AttemptMachine._on_node_heard,
-    ev.NodeDying: AttemptMachine._on_node_dying,
-    ev.NodeSwept: AttemptMachine._on_node_swept,
-    ev.NodeLost: AttemptMachine._on_node_lost,
-    ev.RankSpawned: AttemptMachine._on_rank_spawned,
-    ev.RankFailedToStart: AttemptMachine._on_rank_failed_to_start,
-    ev.RankExited: AttemptMachine._on_rank_exited,
-    ev.OutputEnded: AttemptMachine._on_output_ended,
-    mpi_events.PmiCommitted: AttemptMachine._on_pmi_committed,
-    mpi_events.PmiAborted: AttemptMachine._on_pmi_aborted,
-    mpi_events.PmiAsked: AttemptMachine._on_pmi_request,
-    mpi_events.PmiSpawnAsked: AttemptMachine._on_pmi_request,
-    mpi_events.PmixWanted: AttemptMachine._on_pmi_request,
-    mpi_events.PmixFailed: AttemptMachine._on_pmix_failed,
-    mpi_events.MpiFound: AttemptMachine._on_mpi_found,
-    mpi_events.MpiInside: AttemptMachine._on_mpi_inside,
-    ev.SignalReceived: AttemptMachine._on_signal,
-}

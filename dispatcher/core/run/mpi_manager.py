@@ -207,7 +207,6 @@ class MpiManager:
         return event
 
     def _forget(self, service: bytes) -> bool:
-        """The name is no more; whether it was."""
         known = self._names.pop(service, None)
         if known is None:
             return False
@@ -221,7 +220,6 @@ class MpiManager:
     # -- spawns -------------------------------------------------------------------
 
     def _spawn(self, event: mpi_events.PmiSpawnAsked, now: float) -> list[Action]:
-        """Place the world that a rank asks for and have it started, or refuse."""
         if not self._ranks.is_alive(event.rank, event.node):
             return []
         index = self._n_worlds

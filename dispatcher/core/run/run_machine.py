@@ -181,7 +181,7 @@ class RunMachine:
         if host is None:  # the launcher's own news
             return self._carry(self._job.handle(event, now), now) if self.state == TRYING else []
         if isinstance(event, NodeCleared):
-            self.hosts.cleared(host)
+            self.hosts.fenced.pop(host, None)
             return self._resume(now) if self.state == PAUSED else []
         if isinstance(event, ev.NodeHeard):
             self.hosts.resumed(host)
@@ -200,7 +200,7 @@ class RunMachine:
                 if node == 0:
                     self._budget.start_from(facts.mark)
             case ev.NodeSwept():
-                self.hosts.swept(host)
+                self.hosts.armed.discard(host)
                 if node == 0:
                     self._budget.see(event.mark)
             case ev.NodeLost(_, _, ending):
@@ -233,7 +233,7 @@ class RunMachine:
     def next_deadline(self) -> float | None:
         """When ``tick`` wants to be called; None: for no reason yet."""
         whens = [*self._deadlines.values()]
-        whens += self.hosts.next_return() if self.state in (TRYING, PAUSED) else []
+        whens += self.hosts.back.values() if self.state in (TRYING, PAUSED) else ()
         job = self._job.next_deadline() if self.state == TRYING else None
         silent = self.hosts.silent.earliest()
         others = (self._pause.deadline, job, self._orphans.deadline, silent)
@@ -290,12 +290,10 @@ class RunMachine:
         return "its ranks have not been started yet" if awaited else "it is ending"
 
     def _send(self) -> list[Action]:
-        """Have the working folder sent, where the run has it sent at all."""
         self._sends = self._sync
         return [SendFolder()] if self._sync else []
 
     def _on_folder(self, event: ev.FolderSent, now: float) -> list[Action]:
-        """The hosts have the working folder; who has not cannot be used."""
         if self.state != PAUSED or not self._sends:
             return []
         self._sends = False
@@ -341,15 +339,13 @@ class RunMachine:
         return out
 
     def _gather(self, host: int) -> Action:
-        """Reach ``host``, or prepare it once more."""
         if host in self.hosts.linked:
             return Prepare(host, self.attempt)
         self.hosts.linked.add(host)
         return OpenLink(host, self.attempt)
 
     def _arm(self, plan: JobPlan, node: int, now: float) -> None:
-        """The ranks of ``node`` are about to be started."""
-        self.hosts.arm(self._assigned.hosts[node])
+        self.hosts.armed.add(self._assigned.hosts[node])
         self._budget.began = now
         self._assigned.started(plan, node)
 
@@ -379,7 +375,6 @@ class RunMachine:
         return []
 
     def _lose(self, host: int, why: str, now: float) -> list[Action]:
-        """``host``, which has no living ranks, cannot be reached any more."""
         self.hosts.unlink(host, now)
         self.hosts.facts.pop(host, None)
         if self.state == CLOSING:
@@ -391,14 +386,13 @@ class RunMachine:
             self.hosts.await_return(host, now)
         if host in self.hosts.out:
             return []  # it is not back yet, which is no news
-        self.hosts.leave_out(host, why)
+        self.hosts.out.setdefault(host, why)
         actions: list[Action] = [Tell(ev.HostLeftOut(host, why))]
         return actions + (self._resume(now) if self.state == PAUSED else [])
 
     # -- after an attempt --------------------------------------------------------------
 
     def _may_go_on(self) -> bool:
-        """Whether another attempt may follow the one that is ending now."""
         job = self._job
         over = job.n_signals or self._is_time_up
         if job.cause is None or over or job.cause.no_restart is not None:
@@ -417,10 +411,14 @@ class RunMachine:
         # what an open plan did not need is let go
         self._assigned.assign(self._assigned.hosts[: len(self.plan.nodes)])
         for node in verdict.unkillable:
-            self.hosts.leave_out(self._assigned.hosts[node], "has processes that would not die")
+            self.hosts.out.setdefault(
+                self._assigned.hosts[node], "has processes that would not die"
+            )
         failures = cause.failures if isinstance(cause, verdicts.Rejected) else {}
         for node, failure in (*verdict.lost.items(), *failures.items()):
-            self.hosts.leave_out(self._assigned.hosts[node], f"{failure.kind.value}: {failure.why}")
+            self.hosts.out.setdefault(
+                self._assigned.hosts[node], f"{failure.kind.value}: {failure.why}"
+            )
             if self._rules.most:
                 self.hosts.await_return(self._assigned.hosts[node], now)
         actions = self._let_go((self._assigned.hosts[node] for node in verdict.lost), now)
@@ -452,7 +450,6 @@ class RunMachine:
         return actions + (announced if self.state in (PAUSED, TRYING) else []) + following
 
     def _let_go(self, hosts: Iterable[int], now: float) -> list[Action]:
-        """Close the links of those of ``hosts`` that have one."""
         linked = [host for host in hosts if host in self.hosts.linked]
         for host in linked:
             self.hosts.unlink(host, now)
@@ -575,7 +572,6 @@ class RunMachine:
         return self._close(INTERRUPTED, None, now)
 
     def _warn(self) -> list[Action]:
-        """Tell the ranks that their time will be up."""
         limits = self.plan.limits
         if not self.has_running_ranks:
             return []
@@ -583,7 +579,6 @@ class RunMachine:
         return [told, *self._carry(self._job.pass_on(limits.warn_signal), 0.0)]
 
     def _end_of_time(self, now: float) -> list[Action]:
-        """The time is up: what runs is ended, and nothing starts any more."""
         del self._deadlines[LIMIT]
         self._is_time_up = True
         cause = verdicts.TimeUp(self.plan.limits.time_limit)
@@ -603,7 +598,6 @@ class RunMachine:
         return actions
 
     def _close(self, what: str, no_restart: str | None, now: float) -> list[Action]:
-        """Let every agent that is still there end its part."""
         assert self._verdict is not None
         self._orphans.forget()
         self._go(what)

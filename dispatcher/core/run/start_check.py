@@ -139,7 +139,6 @@ class StartCheck:
         )
 
     def _settle(self, node: int) -> Decision:
-        """One more node has answered or failed; judge when all have."""
         self.waiting.discard(node)
         if self.waiting:
             return None
@@ -216,7 +215,6 @@ class StartCheck:
 
     @property
     def _port(self) -> int:
-        """MASTER_PORT: the one node 0 keeps free, which is the user's where there is one."""
         return self._facts[0].port or self._plan.master_port or 0
 
 

@@ -80,10 +80,10 @@ class HostTable:
         self.faults: Counter[int] = Counter()  # attempts that ended there
         self.silent: Deadlines[int] = Deadlines()  # host -> when it must have been heard again
         self._limits = limits
-        self._armed: set[int] = set()
+        self.armed: set[int] = set()  # those where ranks may live
         self.over: set[int] = set()  # given up when their agent's process had ended
-        self._fences: dict[int, float] = {}
-        self._back: dict[int, float] = {}  # lost host -> when to try whether it is back
+        self.fenced: dict[int, float] = {}  # given up armed -> when ranks are surely dead there
+        self.back: dict[int, float] = {}  # lost host -> when to try whether it is back
         self._tries: Counter[int] = Counter()
         self._resting: dict[int, bool] = {}  # told to rest its lease -> whether it said it does
 
@@ -96,35 +96,23 @@ class HostTable:
         """Hosts with an agent that has answered and can be told things."""
         return self.linked & self.facts.keys()
 
-    def arm(self, host: int) -> None:
-        """Ranks are about to be started there."""
-        self._armed.add(host)
-
-    def swept(self, host: int) -> None:
-        """Nothing of ours lives there."""
-        self._armed.discard(host)
-
     def unlink(self, host: int, now: float, *, over: bool = False) -> None:
         """``host`` is given up, or has ended its part. over: its agent's process had ended."""
         self.linked.discard(host)
         self.silent.pop(host, None)
-        if host in self._armed:
-            self._armed.discard(host)
+        if host in self.armed:
+            self.armed.discard(host)
             rests = host in self._resting
             knows = host in self.facts and self.facts[host].self_fencing
             after = restart.fence(self._limits, self_fencing=knows)
-            self._fences[host] = math.inf if rests else now + after
+            self.fenced[host] = math.inf if rests else now + after
             if over:
                 self.over.add(host)
 
-    def cleared(self, host: int) -> None:
-        """It was looked at again: nothing of ours lives there."""
-        self._fences.pop(host, None)
-
     def fences(self) -> dict[int, float]:
         """Hosts that were given up and can be looked at -> when their ranks are surely dead."""
-        used = Counter(self.facts[host].machine for host in self.answering) if self._fences else {}
-        return {host: when for host, when in self._fences.items() if self._is_alone(host, used)}
+        used = Counter(self.facts[host].machine for host in self.answering) if self.fenced else {}
+        return {host: when for host, when in self.fenced.items() if self._is_alone(host, used)}
 
     def _is_alone(self, host: int, used: Mapping[str, int]) -> bool:
         """Whether no other host in use is this one by a second name. used: machine -> hosts."""
@@ -135,11 +123,11 @@ class HostTable:
 
     def dead_at(self) -> float:
         """When the ranks of all hosts that were given up are surely dead; inf: never."""
-        return max(self._fences.values(), default=0.0)
+        return max(self.fenced.values(), default=0.0)
 
     def undead(self) -> list[str]:
         """Names of hosts that were given up and whose ranks may live for ever."""
-        return [self.name(host) for host, when in self._fences.items() if when == math.inf]
+        return [self.name(host) for host, when in self.fenced.items() if when == math.inf]
 
     def rest(self, host: int) -> None:
         """``host`` is being told to let its lease rest."""
@@ -160,22 +148,18 @@ class HostTable:
         if self._resting.get(host):
             del self._resting[host]
 
-    def leave_out(self, host: int, why: str) -> None:
-        """``host`` will not be used any more, ``why``; the first reason stays."""
-        self.out.setdefault(host, why)
-
     def await_return(self, host: int, now: float) -> None:
         """``host`` was lost: look now and then whether it is back, once its ranks are dead."""
-        dead = max(now, self._fences.get(host, now))
+        dead = max(now, self.fenced.get(host, now))
         if dead < math.inf:
-            self._back[host] = dead + restart.look_for(self._tries[host])
+            self.back[host] = dead + restart.look_for(self._tries[host])
             self._tries[host] += 1
 
     def returning(self, now: float) -> list[int]:
         """Lost hosts that are to be reached again now; each is named once."""
-        due = [host for host, when in self._back.items() if when <= now]
+        due = [host for host, when in self.back.items() if when <= now]
         for host in due:
-            del self._back[host]
+            del self.back[host]
         due = [host for host in due if host not in self.linked]  # as one is that is not fit
         for host in due:
             self.facts.pop(host, None)
@@ -186,10 +170,6 @@ class HostTable:
         """``host`` is ready; whether it was out before, and now is no more."""
         self.over.discard(host)
         return self.out.pop(host, None) is not None
-
-    def next_return(self) -> list[float]:
-        """When ``returning`` has somebody."""
-        return list(self._back.values())
 
     def waiting(self, assigned: Collection[int]) -> list[int]:
         """Hosts without a node that may get one, also those whose agent has yet to answer."""
@@ -361,7 +341,7 @@ class Assigned:
         told: list[ev.Event] = []
         for host in assignment.excluded:
             faults = table.faults[host]
-            table.leave_out(host, f"{plural(faults, 'attempt')} ended there")
+            table.out.setdefault(host, f"{plural(faults, 'attempt')} ended there")
         for old, new, ranks in assignment.swaps:
             told.append(ev.HostReplaced(old, new, ranks, table.out[old]))
         counts = tuple(len(node.ranks) for node in assignment.plan.nodes)

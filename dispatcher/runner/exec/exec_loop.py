@@ -123,7 +123,6 @@ class ExecRunner(EventLoop):
         self._commands[node].taken(nbytes)
 
     def _output(self, node: int, stream: int, data: bytes) -> None:
-        """Output of a host, from its thread."""
         if stream == STDOUT and self._stdio is not None and self._stdio.takes_output:
             self._stdio.take_output(node, data)
             self._taken(node, len(data))
@@ -224,7 +223,6 @@ class HostExecutor:
     # -- a thread for one -----------------------------------------------------------------
 
     def _apart(self, command: HostCommand) -> None:
-        """Go on with ``command`` on a thread of its own."""
         own: queue.SimpleQueue[object] = queue.SimpleQueue()
         command.post = own.put
         thread = threading.Thread(

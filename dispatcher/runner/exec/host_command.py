@@ -192,7 +192,6 @@ class HostCommand:
         return True
 
     def _take_answer(self, call: Call) -> bool:
-        """The call may have been answered."""
         answer = call.answer()
         if answer is None:
             return True
@@ -226,7 +225,6 @@ class HostCommand:
         self._tell(last)
 
     def _serve(self, link: Link, item: object) -> None:
-        """Carry bytes both ways, and see whether the command has ended."""
         if isinstance(item, str):
             self._order(link, item)
         if isinstance(item, tuple):
@@ -383,7 +381,6 @@ class HostCommand:
         return CommandEnded(self._node, ending.code, ending.signal, held_open=not ended)
 
     def _not_started(self, link: Link) -> Failure:
-        """Why the link ended before the command began."""
         known = link.failure(0.5)
         if known is not None:
             return known

@@ -159,7 +159,7 @@ class HostIntake:
         self._scanner = SyncScanner()
         self._decoder = Decoder(reports.BODY_LIMIT)
         self._frames: deque[Frame] = deque()  # decoded, and left for when the quota has room
-        self._quota, self._turns, self._notices = Quota(), Turns(), Notices()
+        self._quota, self.turns, self._notices = Quota(), Turns(), Notices()
         self._received: dict[tuple[int, int], int] = {}
         self._ended: set[tuple[int, int]] = set()
         self._ends = Ends()
@@ -180,10 +180,6 @@ class HostIntake:
     def done(self, event: ev.Event) -> bool:
         """All sinks have ``event``, maybe another host's; whether there is room again."""
         return self._quota.done(event)
-
-    def asked_for_stacks(self, *, ras: bool) -> None:
-        """They may come, see ``Turns``."""
-        self._turns.asked_for_stacks(ras=ras)
 
     def again(self, attempt: int) -> None:
         """The agent is told to prepare ``attempt``; its answer divides old frames from new ones."""
@@ -308,7 +304,7 @@ class HostIntake:
             self._begin(event.attempt)
         elif self.attempt and isinstance(event, ev.OfAttempt):
             event = dataclasses.replace(event, attempt=self.attempt)
-        self._turns.check(event)
+        self.turns.check(event)
         if isinstance(event, (ev.NodePaused, ev.NodeHeard)):
             self.rests = isinstance(event, ev.NodePaused)
         if isinstance(event, ev.RankExited):
@@ -319,7 +315,6 @@ class HostIntake:
         self._tell(event)
 
     def _begin(self, attempt: int) -> None:
-        """From here on the frames are of ``attempt``."""
         if attempt != self._ordered or attempt <= self._prepared:
             raise reports.ReportError(f"ready for attempt {attempt}, which was not asked for")
         self._prepared = attempt
@@ -328,4 +323,4 @@ class HostIntake:
         self._received.clear()
         self._ended.clear()
         self._ends.clear()
-        self._turns.begin()
+        self.turns.begin()

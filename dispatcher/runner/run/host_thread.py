@@ -102,7 +102,7 @@ class HostThread(threading.Thread):
         self._self_fencing = self_fencing
         self._tell = tell
         self._on_heartbeat = on_heartbeat
-        self._intake = HostIntake(
+        self.intake = HostIntake(
             node, attempt, credit=credit, tell=tell, output=output,
             input_taken=input_taken, on_heartbeat=self._beaten, on_ready=self._is_ready,
         )  # fmt: skip
@@ -117,21 +117,6 @@ class HostThread(threading.Thread):
         self._errors = bytearray()
         self._ending: Ending | None = None  # as it was told
 
-    @property
-    def attempt(self) -> int:
-        """The attempt that the link's frames are of."""
-        return self._intake.attempt
-
-    @property
-    def ranks(self) -> frozenset[int]:
-        """Those that it may speak of: the ones that it was given in this attempt."""
-        return self._intake.ranks
-
-    @ranks.setter
-    def ranks(self, ranks: frozenset[int]) -> None:
-        """It was given others."""
-        self._intake.ranks = ranks
-
     # -- called by other threads ----------------------------------------------------
 
     def send(self, frame: bytes) -> None:
@@ -145,26 +130,22 @@ class HostThread(threading.Thread):
 
     def taken(self, nbytes: int) -> None:
         """The sinks took ``nbytes`` of this host's output; give credit back in large portions."""
-        if count := self._intake.taken(nbytes):
+        if count := self.intake.taken(nbytes):
             self.send(control("credit", count=count))
 
     def done(self, event: ev.Event) -> None:
         """All sinks have ``event``; it may be another host's."""
-        if self._intake.done(event):
+        if self.intake.done(event):
             self._wake()
-
-    def asked_for_stacks(self, *, ras: bool) -> None:
-        """It is about to be asked where its ranks are, see ``Turns``."""
-        self._intake.asked_for_stacks(ras=ras)
 
     def again(self, prepare: bytes, attempt: int) -> None:
         """Have the agent prepare ``attempt``; its answer divides old frames from new ones."""
-        self._intake.again(attempt)
+        self.intake.again(attempt)
         self.send(prepare)
 
     def finish(self) -> None:
         """Let the agent end its part; after its answer the end of the link is no loss."""
-        self._intake.is_finishing = True
+        self.intake.is_finishing = True
         self.send(control("finish"))
 
     def close(self) -> None:
@@ -194,14 +175,14 @@ class HostThread(threading.Thread):
             raise
         finally:
             self._gate.given_up(self.node)
-            if link is not None and self._intake.is_over:
+            if link is not None and self.intake.is_over:
                 link.let_end()
             elif link is not None:
                 link.close()
 
     def _lose(self, failure: Failure) -> None:
-        if not self._stopping and not self._intake.is_over:
-            for left in self._intake.left_out():
+        if not self._stopping and not self.intake.is_over:
+            for left in self.intake.left_out():
                 self._tell(left)
             self._tell(ev.NodeLost(self.node, failure, self._ending))
 
@@ -223,7 +204,6 @@ class HostThread(threading.Thread):
                 return opened
 
     def _serve(self, link: Link) -> Failure | None:
-        """Carry frames until the link is closed (None) or fails."""
         self._greet(link)
         while (item := self._next_item()) is not _CLOSE:
             failure = self._turn(link, item)
@@ -242,20 +222,20 @@ class HostThread(threading.Thread):
     def _turn(self, link: Link, item: object) -> Failure | None:
         """Do what ``item`` wants, and what is due; why the link is over, if it is."""
         if item is _READABLE:
-            self._readable, self._intake.is_held = False, True
-        if self._intake.is_held and not self._intake.room(time.monotonic()):
-            self._intake.is_held = False
+            self._readable, self.intake.is_held = False, True
+        if self.intake.is_held and not self.intake.room(time.monotonic()):
+            self.intake.is_held = False
             failure = self._read(link)
             if failure is not None:
                 return failure
-        if late := self._intake.late():
+        if late := self.intake.late():
             return Failure(Kind.PROTOCOL, late)
         frames = item if isinstance(item, bytes) else b""
         is_due = time.monotonic() >= self._due
         if self._state == SERVING and is_due and not self._beat and not link.answers():
             self._due = time.monotonic() + _AGAIN
         elif self._state == SERVING and (self._beat or is_due):
-            if self._intake.is_held:  # it may have said long ago that it lives
+            if self.intake.is_held:  # it may have said long ago that it lives
                 self._note_heartbeat()
             frames += _PING
             self._expect_heartbeat()
@@ -269,9 +249,9 @@ class HostThread(threading.Thread):
         """What is for us next, input when there is nothing else; None when something is due."""
         has_input = self._state != DEAF and not self._input.empty()
         now = time.monotonic()
-        wait = 0.0 if has_input else max(0.0, min(self._due - now, self._intake.due(now)))
-        if self._intake.is_held:
-            wait = min(wait, self._intake.room(now))
+        wait = 0.0 if has_input else max(0.0, min(self._due - now, self.intake.due(now)))
+        if self.intake.is_held:
+            wait = min(wait, self.intake.room(now))
         try:
             return self._inbox.get(timeout=min(wait, threading.TIMEOUT_MAX))
         except queue.Empty:
@@ -279,7 +259,7 @@ class HostThread(threading.Thread):
         if not has_input:
             return None
         frame = self._input.get()
-        self._intake.input_unpaid += len(frame) - HEADER.size
+        self.intake.input_unpaid += len(frame) - HEADER.size
         return frame
 
     def _write(self, link: Link, frames: bytes) -> None:
@@ -300,17 +280,17 @@ class HostThread(threading.Thread):
         """Take what is there now, as far as the quota has room for it; the rest waits."""
         try:
             self._take_errors(link)
-            while not (self._stopping or self._intake.is_held):
-                if self._intake.take():
+            while not (self._stopping or self.intake.is_held):
+                if self.intake.take():
                     continue
                 data = link.read(READ_SIZE)
                 if data is None:
                     return None
                 if not data:
                     return self._end_of(link)
-                self._intake.feed(data)
+                self.intake.feed(data)
         except (WireError, reports.ReportError) as error:
-            hint = None if self._intake.is_synced else flood_hint(self._by_hand("true"))
+            hint = None if self.intake.is_synced else flood_hint(self._by_hand("true"))
             return Failure(Kind.PROTOCOL, str(error), hint)
         return None
 
@@ -327,7 +307,7 @@ class HostThread(threading.Thread):
             self._expect_heartbeat()
 
     def _note_heartbeat(self) -> None:
-        if not self._intake.rests:
+        if not self.intake.rests:
             self._on_heartbeat(self.node)
 
     def _expect_heartbeat(self) -> None:
@@ -336,8 +316,8 @@ class HostThread(threading.Thread):
         self._due = time.monotonic() + self._heartbeat * _LATE
 
     def _take_errors(self, link: Link) -> None:
-        while not self._intake.is_held and (size := self._read_errors(link)):
-            self._intake.charge("standard error", size)
+        while not self.intake.is_held and (size := self._read_errors(link)):
+            self.intake.charge("standard error", size)
 
     def _read_errors(self, link: Link) -> int:
         data = link.read_errors(READ_SIZE)
@@ -353,7 +333,6 @@ class HostThread(threading.Thread):
         return bytes(self._errors)
 
     def _end_of(self, link: Link) -> Failure:
-        """Why the stream ended."""
         status = link.ending(1.0)
         if status not in (Ending(None), Ending(_SSH_FAILED)):
             self._ending = status
@@ -361,14 +340,14 @@ class HostThread(threading.Thread):
         known = link.failure(0.0)
         if known is not None:
             return known
-        if not self._intake.is_synced:
-            noise = self._intake.noise()
+        if not self.intake.is_synced:
+            noise = self.intake.noise()
             return boot_failure(self._by_hand("python3 -V"), noise, errors, status.code)
         return link_ended("the agent", status, errors)
 
     def _late(self, link: Link) -> Failure:
         """The agent did not answer in time; quote what the host said instead."""
-        last_words = remote_message(self._last_errors(link) or self._intake.noise())
+        last_words = remote_message(self._last_errors(link) or self.intake.noise())
         return Failure(
             Kind.TIMEOUT,
             f"no answer from the agent within {self._boot_timeout:.0f} s{last_words}",

@@ -155,7 +155,7 @@ class Sampling:
     def gather(self, host: HostThread, asked: GatherStacks) -> None:
         """Have ``host`` tell where its ranks are; see ``NodeStacks``."""
         order = {name: getattr(asked, name) for name in ("number", "seconds", "hung", "ras")}
-        host.asked_for_stacks(ras=asked.ras)
+        host.intake.turns.asked_for_stacks(ras=asked.ras)
         self._order(host, *STACKS, stacks=order)
 
     def _order(self, host: HostThread, *more: str, **fields: Any) -> None:

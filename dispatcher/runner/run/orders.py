@@ -120,7 +120,6 @@ def pmix_order(plan: JobPlan, node: int) -> bytes:
 
 @once_a_plan
 def _pmix(plan: JobPlan) -> bytes:
-    """What that order has for every node, packed."""
     hosts = [
         [name.encode(), list(place.ranks)]
         for name, place in zip(hostnames(plan), plan.nodes, strict=True)
@@ -234,7 +233,6 @@ def prepare_order(
 
 
 def _further(plan: JobPlan, host: Host, parts: Sequence[PartPlan]) -> dict[str, object]:
-    """What must be on ``host`` for ``parts``, too; nothing for none."""
     more = [[raw(part.cwd), _path(part, host), _needed(plan, host, part)] for part in parts]
     return {"more": more} if more else {}
 
@@ -250,7 +248,6 @@ def _needed(plan: JobPlan, host: Host, part: PartPlan) -> dict[str, bytes]:
 
 
 def _path(part: PartPlan, host: Host) -> bytes | None:
-    """The PATH of the ranks of ``part``; None for the host's own."""
     path = {**dict(part.exports), **dict(host.env)}.get("PATH")
     return None if path is None else raw(path)
 
@@ -355,7 +352,6 @@ def _starts(plan: JobPlan) -> dict[str, bytes]:
 
 
 def _gpus(node: NodePlan, facts: Facts) -> int:
-    """How many GPUs there are for ranks on the host ``facts`` speak of."""
     return facts.gpus if node.gpus is None else len(node.gpus)
 
 
@@ -444,7 +440,6 @@ def _common(environments: Sequence[Mapping[str, str]]) -> tuple[bytes, list[byte
 
 @functools.lru_cache(maxsize=1 << 8)
 def _words(argv: tuple[str, ...]) -> bytes:
-    """A program's words as orders have them, packed."""
     return pack([raw(word) for word in argv])
 
 

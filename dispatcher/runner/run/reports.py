@@ -346,7 +346,7 @@ def _rank_texts(fields: Fields, name: str) -> tuple[RankText, ...]:
 
 
 def _row(item: Any, kinds: tuple[type, ...]) -> list[Any]:
-    """``item``, a list of values of ``kinds``, none below 0 or of more than ``STACK_LIMIT`` bytes."""
+    """``item``, a list of values of ``kinds``, none below 0 or longer than ``STACK_LIMIT``."""
     if not isinstance(item, list) or [type(value) for value in item] != list(kinds):
         raise ReportError("stacks: not a row of them")
     for value in item:

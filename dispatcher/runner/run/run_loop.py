@@ -188,7 +188,6 @@ class Runner(EventLoop):
         self.tell(ev.RestartWanted(words, tuple(name for name, _ in change.exports)))
 
     def _step(self) -> None:
-        """Wait for events or the next deadline, and have the core decide."""
         arrived = self._wait(self._machine.next_deadline())
         if self._overslept > OVERSLEPT:  # our other threads have yet to take what came meanwhile
             self._tell_beats()  # of before, which were to be followed by others in their time
@@ -275,7 +274,7 @@ class Runner(EventLoop):
         self._reached = last
         if self._flow is not None:
             self._flow.progressed()
-        attempt = self._hosts[node].attempt
+        attempt = self._hosts[node].intake.attempt
         if attempt > self._seen_in:
             self._seen_in = attempt
             self.tell(ev.RanksProgressed(node, rank, first, attempt=attempt))
@@ -392,7 +391,7 @@ class Runner(EventLoop):
         host, facts = self._hosts[number], self._facts[number]
         if action.node == 0 and plan.restarts.progress_line is not None:
             self._progress.begin()  # all hosts are ready: nothing of another attempt comes any more
-        host.ranks = frozenset(plan.nodes[action.node].ranks)
+        host.intake.ranks = frozenset(plan.nodes[action.node].ranks)
         order = start_order(
             plan, action.node, facts, action.master_addr, action.master_port, self._kvs(),
             action.restart,
@@ -409,7 +408,9 @@ class Runner(EventLoop):
         node, world = action.node, action.world
         number = self._run.host_at(node)
         host, facts = self._hosts[number], self._facts[number]
-        host.ranks |= {world.number(r) for r, place in enumerate(world.nodes) if place == node}
+        host.intake.ranks |= {
+            world.number(r) for r, place in enumerate(world.nodes) if place == node
+        }
         host.send(spawn_order(self.plan, world, node, facts, self._master_addr, self._kvs()))
 
     def _kvs(self) -> str:

@@ -91,15 +91,15 @@ class TestHosts:
     def test_who_sees_that_we_do_not_answer_is_fenced_for_less(self) -> None:
         hosts = table()
         hosts.facts[0] = facts(0, self_fencing=True)
-        hosts.arm(0)
+        hosts.armed.add(0)
         hosts.unlink(0, 5.0)
         assert hosts.dead_at() == 5.0 + restart.fence(LIMITS, self_fencing=True) < 5.0 + FENCE
 
     def test_a_host_that_is_given_up_with_ranks_is_fenced(self) -> None:
         hosts = table()
-        hosts.arm(0)
-        hosts.arm(1)
-        hosts.swept(1)
+        hosts.armed.add(0)
+        hosts.armed.add(1)
+        hosts.armed.discard(1)
         for host in (0, 1, 2):
             hosts.expect_heartbeat(host, 5.0)
             hosts.unlink(host, 5.0)
@@ -109,21 +109,21 @@ class TestHosts:
         assert (hosts.over, hosts.undead()) == (set(), [])
         hosts.unlink(0, 90.0)  # once is enough
         assert hosts.fences() == {0: 5.0 + FENCE}
-        hosts.cleared(0)
+        hosts.fenced.pop(0)
         assert (hosts.fences(), hosts.dead_at()) == ({}, 0.0)
 
     @cases("armed", [True, False])
     def test_whose_agent_was_seen_to_end_is_noted(self, armed: bool) -> None:
         hosts = table()
         if armed:
-            hosts.arm(1)
+            hosts.armed.add(1)
         hosts.unlink(1, 5.0, over=True)
         assert hosts.over == ({1} if armed else set())
 
     def test_a_host_that_rests_may_never_die(self) -> None:
         hosts = table()
         for host in (0, 1, 2):
-            hosts.arm(host)
+            hosts.armed.add(host)
             hosts.rest(host)
         hosts.rests(0)
         hosts.rests(1)
@@ -152,15 +152,15 @@ class TestHosts:
     ) -> None:
         hosts = table(2)
         hosts.facts = {host: facts(host, machine=name) for host, name in machines.items()}
-        hosts.arm(0)
+        hosts.armed.add(0)
         hosts.unlink(0, 0.0)
         assert list(hosts.fences()) == ([0] if alone else [])
         assert hosts.dead_at() == FENCE
 
     def test_the_first_reason_to_leave_a_host_out_stays(self) -> None:
         hosts = table()
-        hosts.leave_out(1, "first")
-        hosts.leave_out(1, "second")
+        hosts.out.setdefault(1, "first")
+        hosts.out.setdefault(1, "second")
         assert hosts.out == {1: "first"}
         assert hosts.waiting([0]) == [2]
         hosts.linked |= {3, 8}
@@ -301,7 +301,7 @@ def test_a_node_that_was_dropped_is_there_again_with_its_host_or_another() -> No
     plan, seats = make_plan(2, restarts=Restarts(most=1, min_nodes=1)), Assigned((0, 1))
     hosts = HostTable((*plan.nodes, replace(plan.nodes[0], index=2, ranks=())), plan.limits)
     hosts.linked, hosts.facts = {0}, {0: facts(0)}
-    hosts.leave_out(1, "host lost")
+    hosts.out.setdefault(1, "host lost")
     smaller = seats.next(plan, hosts, 2, distinct=False)
     assert (smaller.hosts, smaller.dropped) == ((0,), (1,))
     assert seats.changes(smaller, hosts) == [
