@@ -16,6 +16,7 @@ The model leaves out which port serves which GPU, and everything that tunes.
 from __future__ import annotations
 
 import re
+from collections import ChainMap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -197,11 +198,7 @@ def parse_environment(text: str) -> dict[str, str]:
 
 def effective(environment: Mapping[str, str], files: Sequence[Mapping[str, str]]) -> dict[str, str]:
     """What NCCL goes by: ``files`` are in order of precedence, after the environment."""
-    found: dict[str, str] = {}
-    for layer in (environment, *files):
-        for name, value in layer.items():
-            found.setdefault(name, value)
-    return found
+    return dict(ChainMap(dict(environment), *map(dict, files)))
 
 
 @dataclass(frozen=True)

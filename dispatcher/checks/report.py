@@ -94,16 +94,10 @@ def full(xid_levels: Mapping[int, str], *, site_checks: bool) -> tuple[Check, ..
         Check("clocks", "nothing slows the GPUs down", each(gpu.clocks)),
         Check("power", "equal power limits", equal(gpu.power, Level.WARN, "nvidia-smi -pl WATTS")),
         Check("pcie", "all PCIe lanes", each(gpu.pcie)),
-        Check(
-            "nvlink",
-            "all NVLinks, at full speed",
-            equal(nvlink.links, Level.CRITICAL, "nvidia-smi nvlink -s"),
-        ),
-        Check(
-            "affinity",
-            "GPUs, CPUs and network cards near to each other as on other hosts",
-            equal(topology.affinity, Level.WARN, "nvidia-smi topo -m, on both"),
-        ),
+        Check("nvlink", "all NVLinks, at full speed",
+              equal(nvlink.links, Level.CRITICAL, "nvidia-smi nvlink -s")),
+        Check("affinity", "GPUs, CPUs and network cards near to each other as on other hosts",
+              equal(topology.affinity, Level.WARN, "nvidia-smi topo -m, on both")),
         Check("linkerrors", "no errors of NVLinks", each(nvlink.errors)),
         Check("nvswitch", "the GPUs have joined the fabric", each(gpu.fabric)),
         Check("dcgm", "DCGM's short test, where it is installed", each(dcgm.dcgm)),
@@ -114,7 +108,7 @@ def full(xid_levels: Mapping[int, str], *, site_checks: bool) -> tuple[Check, ..
         Check("gpudirect", "RDMA reaches the GPUs' memory", each(topology.gpudirect)),
         Check("acs", "PCIe switches leave what GPUs send to cards alone", each(topology.acs)),
         Check("mounts", "shared file systems are mounted", health.mounts),
-    ]
+    ]  # fmt: skip
     if site_checks:
         found.append(Check("site", "the site's own checks", site))
     return tuple(found)

@@ -97,19 +97,15 @@ def lines(advice: Advice) -> list[str]:
         "advice:" if advice.settings or advice.own else "advice: none",
         *(f"  {name}={value}" for name, value in advice.settings.items()),
     ]
-    for values, hosts in _alike(advice.own).items():
+    alike: dict[tuple[tuple[str, str], ...], list[str]] = {}
+    for host, own in advice.own.items():
+        alike.setdefault(tuple(own.items()), []).append(host)
+    for values, hosts in alike.items():
         found.append(f"  on {fold(hosts)}:")
         found += [f"    {name}={value}" for name, value in values]
     for message in advice.messages:
         found += told(message.level, message.hosts, message.text, message.remedy)
     return found
-
-
-def _alike(own: Mapping[str, Mapping[str, str]]) -> dict[tuple[tuple[str, str], ...], list[str]]:
-    groups: dict[tuple[tuple[str, str], ...], list[str]] = {}
-    for host, values in own.items():
-        groups.setdefault(tuple(values.items()), []).append(host)
-    return groups
 
 
 def _block(title: str, predictions: Mapping[str, Any]) -> list[str]:

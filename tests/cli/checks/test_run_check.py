@@ -220,15 +220,3 @@ def test_each_host_by_v_and_advice(
     assert "getent hosts gpu07  # and there is no such file here" in out
     assert cli.main(["check", "-v", "-H", "gpu07"]) == 125
     assert capsys.readouterr().out.count("critical: ") == 2
-
-
-def test_this_machine(capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    (tmp_path / "train.py").write_text("")
-    words = ["--check-timeout", "60", "--json", "--chdir", str(tmp_path), "train.py"]
-    code = cli.main(["check", "-w", "localhost", *words])
-    found = promises.told(capfd.readouterr().out)
-    assert code == (0 if found["fit"] else 1)
-    host = found["hosts"]["localhost"]
-    assert (host["lost"], host["problem"]) == (False, None)
-    assert host["checks"]["script"]["level"] == "OK"
-    assert host["checks"]["cwd"]["level"] == "OK"

@@ -24,15 +24,7 @@ def check(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     ("words", "error"),
     [
         ([], "error: no hosts given"),
-        (["-w", "n1", "a.py", "b"], "error: one script at most: 'b' is a second word"),
-        (["-w", "n1", "--check-timeout", "0.5"], "error: --check-timeout 0.5: less than a second"),
-        (["-w", "n1", "--site-checks", "/x"], "error: --site-checks needs the full check"),
-        (["-w", "n1", "--full", "--xid-table", "no"], "error: --xid-table no: no such file"),
         (["-w", "n1", "--full", "--xid-table", "b1.txt"], "--xid-table b1.txt:1: not a number"),
-        (["-w", "n1", "--pairs", "--nccl"], "error: --pairs and --nccl exclude each other"),
-        (["-w", "n1", "--pairs", "--full"], "error: --full and --pairs exclude each other"),
-        (["-w", "n1", "--pairs", "a.py"], "error: --pairs looks at no script"),
-        (["--nccl"], "error: no hosts given"),
         (["--nccl", "-w", "n1", "--apply", "no/where"], "error: --apply no/where: no such"),
         (
             ["--nccl", "--from", "b1.txt"],
