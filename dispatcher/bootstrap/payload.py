@@ -49,13 +49,12 @@ PARTS = (
     "host.tcp_peer",
 )  # fmt: skip
 
-#: a host's end of a copy; what passes files on where there is a tree; what finds files by patterns
+#: a host's end of a copy; what passes files on where there is a tree
 COPY = (
     "protocol.packing", "protocol.mux", "protocol.copy_frames", "host.own_folder", "copy.disk",
     "copy.receiver", "copy.copy_main",
 )  # fmt: skip
 COPY_TREE = ("copy.copy_relay",)
-COPY_WILD = ("copy.wildcards",)
 
 #: who reads on where a copy is to begin
 PYTHON, SHELL = b"P\n", b"S\n"
@@ -191,12 +190,9 @@ def _payload() -> bytes:
 
 
 @functools.cache
-def copy_payload(tree: bool = False, wild: bool = False) -> bytes:
-    """What a host that said ``PYTHON`` is sent before the first frame.
-
-    tree: it passes files on. wild: it finds some by wildcards.
-    """
-    names = COPY + COPY_TREE * tree + COPY_WILD * wild
+def copy_payload(tree: bool = False) -> bytes:
+    """What a host that said ``PYTHON`` is sent before the first frame; tree: it passes files on."""
+    names = COPY + COPY_TREE * tree
     return payload_of({name: source(name) for name in names}, _START_COPY)
 
 

@@ -14,8 +14,7 @@ from contextlib import contextmanager
 
 from dispatcher.model.errors import CannotCopy
 from dispatcher.model.paths import make_folders
-from dispatcher.remote.copy.disk import STAGE_HERE, locked, open_part, sweep
-from dispatcher.remote.copy.wildcards import asked_for
+from dispatcher.remote.copy.disk import STAGE_HERE, asked_for, locked, open_part, sweep
 
 MOST_MEMBERS = 1_000_000
 MOST_DEPTH = 64

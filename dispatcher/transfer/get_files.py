@@ -21,9 +21,8 @@ from dispatcher.bootstrap import payload
 from dispatcher.model.errors import CannotCopy
 from dispatcher.model.names import size
 from dispatcher.model.paths import make_folders
-from dispatcher.remote.copy.disk import PART, Incoming, needs, same_time
+from dispatcher.remote.copy.disk import PART, Incoming, has_wildcards, needs, same_time, split
 from dispatcher.remote.copy.receiver import WORTH
-from dispatcher.remote.copy.wildcards import has_wildcards, split
 from dispatcher.remote.protocol import copy_frames
 from dispatcher.remote.protocol.copy_frames import LARGEST_PIECE, MOST_PARTS, Entry
 from dispatcher.remote.protocol.mux import Malformed
@@ -380,9 +379,8 @@ class Fetching(CopyHandler):
             for number, group in enumerate(groups)
             for path, name in group.paths
         ]
-        wild = any(group.patterns for group in groups)
-        order = {"do": "get", "paths": paths, "checksum": self._checksum, "wild": wild}
-        link.write(payload.copy_payload(wild=wild) + copy_frames.message(order))
+        order = {"do": "get", "paths": paths, "checksum": self._checksum}
+        link.write(payload.copy_payload() + copy_frames.message(order))
         answer = reader.value()
         if _refuses(copy, answer):  # before anything is made here
             return

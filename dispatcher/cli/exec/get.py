@@ -19,7 +19,7 @@ from dispatcher.model import paths as placeholders
 from dispatcher.model.errors import CannotCopy, MissingArgument, UsageError
 from dispatcher.model.paths import HOST, RANK
 from dispatcher.plan.exec_plan import ExecPlan
-from dispatcher.remote.copy.wildcards import has_wildcards, split
+from dispatcher.remote.copy.disk import has_wildcards, split
 from dispatcher.transfer.get_files import Fetching, Group
 
 _SIZES = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}

@@ -15,7 +15,17 @@ try:
 except ImportError:
     import signal
 
-from dispatcher.remote.copy.disk import NotGiven, NotTaken, at_home, digest, give, scan
+from dispatcher.remote.copy.disk import (
+    NotGiven,
+    NotTaken,
+    at_home,
+    digest,
+    expand,
+    give,
+    has_wildcards,
+    scan,
+    split,
+)
 from dispatcher.remote.copy.receiver import Receiver
 from dispatcher.remote.protocol.copy_frames import (
     CHUNK,
@@ -129,12 +139,6 @@ def _get(order: dict[str, Any], incoming: Frames) -> int:
 
 def _named(order: dict[str, Any]) -> Iterator[tuple[str, str, bool]]:
     """Of each file that is asked for its path, ``GROUP/NAME``, and whether it was named in full."""
-    if not order.get("wild"):
-        for path, name in order["paths"]:
-            yield at_home(path), name, True
-        return
-    from dispatcher.remote.copy.wildcards import expand, has_wildcards, split
-
     known: dict[str, str] = {}
     for path, name in order["paths"]:
         found = [(at_home(path), name)]

@@ -33,7 +33,7 @@ from dispatcher.remote.protocol.mux import frame
 TYPE_CHECKING = False
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
     from typing import Any
 
 
@@ -436,3 +436,56 @@ def _given(
         yield frame(0, BROKEN, os.fsencode(path) + b": changed while it was copied")
     else:
         yield frame(0, END, known.digest())
+
+
+# -- wildcards: as in shells, * and ? stand for anything in a name but a dot at its beginning ------
+
+
+def has_wildcards(path: str) -> bool:
+    """Whether ``path`` has a character that may stand for others."""
+    return any(char in path for char in "*?[")
+
+
+def split(path: str) -> tuple[str, list[str]]:
+    """The folder before the first part with wildcards, and all parts from that on."""
+    parts = path.split("/")
+    first = next(at for at, part in enumerate(parts) if has_wildcards(part))
+    folder = "/".join(parts[:first])
+    rest = [part for part in parts[first:] if part not in ("", ".")]
+    return (folder or "/") if first else "", rest
+
+
+def matches(name: str, part: str) -> bool:
+    """Whether ``part`` of a path with wildcards stands for ``name``."""
+    from fnmatch import fnmatchcase
+
+    if not has_wildcards(part):
+        return name == part
+    return name.startswith(".") <= part.startswith(".") and fnmatchcase(name, part)
+
+
+def asked_for(names: Sequence[str], parts: Sequence[str]) -> bool:
+    """Whether ``names``, of a file or of one in a folder that matches, begin as ``parts`` say."""
+    return len(names) >= len(parts) and all(map(matches, names, parts))
+
+
+def expand(folder: str, parts: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """What ``parts`` stand for in ``folder``, sorted: where each is, and its path from there on.
+
+    Folders that cannot be listed are empty, as they are to a shell.
+    """
+    inner, rest = parts[0], parts[1:]
+    if has_wildcards(inner):
+        try:
+            found = sorted(name for name in os.listdir(folder or ".") if matches(name, inner))
+        except OSError:
+            return
+    else:
+        found = [inner] if os.path.lexists(os.path.join(folder, inner)) else []
+    for name in found:
+        place = os.path.join(folder, name)
+        if not rest:
+            yield place, name
+            continue
+        for deeper, path in expand(place, rest):
+            yield deeper, f"{name}/{path}"

@@ -37,13 +37,12 @@ def spoken(
     *said: bytes,
     tail: tuple[str, ...] = (),
     tree: bool = False,
-    wild: bool = False,
     before: Callable[[], None] | None = None,
 ) -> tuple[int, list[Any]]:
     """(exit code, [(kind, body)]) of the far end that is told ``said``."""
     done = subprocess.run(
         [*payload.copy_command(command), *tail],
-        input=payload.copy_payload(tree, wild) + b"".join(said),
+        input=payload.copy_payload(tree) + b"".join(said),
         capture_output=True, timeout=60, check=False, preexec_fn=before,
     )  # fmt: skip
     assert done.stderr == b""
@@ -52,11 +51,9 @@ def spoken(
     return done.returncode, [(kind, body) for _, kind, body in heard]
 
 
-def get(
-    paths: list[list[str]], *said: bytes, checksum: bool = False, wild: bool = False
-) -> tuple[int, list[Any]]:
-    order = message({"do": "get", "paths": paths, "checksum": checksum, "wild": wild})
-    return spoken(shell.GET, order, *said, tail=tuple(path for path, _ in paths), wild=wild)
+def get(paths: list[list[str]], *said: bytes, checksum: bool = False) -> tuple[int, list[Any]]:
+    order = message({"do": "get", "paths": paths, "checksum": checksum})
+    return spoken(shell.GET, order, *said, tail=tuple(path for path, _ in paths))
 
 
 def test_what_is_wanted_is_listed_and_sent(tmp_path: Path) -> None:
@@ -83,7 +80,7 @@ def test_wildcards_stand_for_what_is_there(tmp_path: Path) -> None:
 
     def listed(*paths: str) -> str:
         asked = [[f"{tmp_path}/{path}", f"0/{path.rpartition('/')[2]}"] for path in paths]
-        _, heard = get(asked, wild=True)
+        _, heard = get(asked)
         told = value_of(*heard[0])
         found = told["error"] if "error" in told else told["list"]["paths"].replace("\0", " ")
         return str(found)
@@ -95,17 +92,15 @@ def test_wildcards_stand_for_what_is_there(tmp_path: Path) -> None:
 
 
 @cases(
-    ("path", "wild", "kind"),
-    [("l", False, "f"), ("l", True, "f"), ("[l]", True, "l"), ("[x]", True, "f")],
+    ("path", "kind"),
+    [("l", "f"), ("[l]", "l"), ("[x]", "f")],
 )
-def test_a_link_is_followed_where_it_is_named(
-    tmp_path: Path, path: str, wild: bool, kind: str
-) -> None:
+def test_a_link_is_followed_where_it_is_named(tmp_path: Path, path: str, kind: str) -> None:
     (tmp_path / "f").write_text("hello")
     for name in ("l", "[x]"):
         (tmp_path / name).symlink_to(tmp_path / "f")
     all_of_it = message({"need": b"\1" if kind == "f" else b"\0", "start": "", "seen": ""})
-    code, heard = get([[f"{tmp_path}/{path}", f"0/{path}"]], all_of_it, wild=wild)
+    code, heard = get([[f"{tmp_path}/{path}", f"0/{path}"]], all_of_it)
     (entry,) = rows(value_of(*heard[0])["list"])
     assert (code, entry.kind, entry.path) == (
         0,

@@ -11,7 +11,7 @@ from cases import cases
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dispatcher.remote.copy.wildcards import asked_for, expand, has_wildcards, matches, split
+from dispatcher.remote.copy.disk import asked_for, expand, has_wildcards, matches, split
 
 TREE = (
     "a/log",
