@@ -12,7 +12,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from dispatcher.plan.job.binding import cpu_text
+from dispatcher.model.names import fold_numbers
 
 
 @dataclass(frozen=True)
@@ -118,11 +118,11 @@ class Cpus:
         def put_cpus(mask: str, numbers: str, cpus: Collection[int]) -> None:
             bits = f"{sum(1 << cpu for cpu in cpus):0{8 * (max(self.places) // 32 + 1)}x}"
             put(mask, ",".join(bits[at : at + 8] for at in range(0, len(bits), 8)))
-            put(numbers, cpu_text(sorted(cpus)))
+            put(numbers, fold_numbers(sorted(cpus)))
 
-        put("proc/self/status", f"Cpus_allowed_list:\t{cpu_text(self.on)}")
-        put("sys/devices/system/cpu/online", cpu_text(self.on))
-        put("sys/devices/system/cpu/possible", cpu_text(sorted(self.places)))
+        put("proc/self/status", f"Cpus_allowed_list:\t{fold_numbers(self.on)}")
+        put("sys/devices/system/cpu/online", fold_numbers(self.on))
+        put("sys/devices/system/cpu/possible", fold_numbers(sorted(self.places)))
         for cpu in self.on:
             folder = f"sys/devices/system/cpu/cpu{cpu}/topology/"
             socket, core = self.places[cpu]
@@ -133,7 +133,7 @@ class Cpus:
             for of, cpus in (("thread_siblings", threads), ("core_siblings", beside)):
                 put_cpus(folder + of, f"{folder}{of}_list", cpus)
         if self.nodes:
-            put("sys/devices/system/node/online", cpu_text(sorted(self.nodes)))
+            put("sys/devices/system/node/online", fold_numbers(sorted(self.nodes)))
         for node, own in self.nodes.items():
             folder = f"sys/devices/system/node/node{node}/"
             put_cpus(folder + "cpumap", folder + "cpulist", set(own) & set(self.on))

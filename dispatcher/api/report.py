@@ -48,6 +48,7 @@ from dispatcher.core.events.verdicts import (
 from dispatcher.model.errors import DispatchError, JournalUnusable
 from dispatcher.model.failure import Failure
 from dispatcher.model.frozen import Value, value
+from dispatcher.model.names import clock
 from dispatcher.model.paths import create, write_all
 from dispatcher.output.text.story import signal_name
 from dispatcher.output.text.verdict_text import (
@@ -222,7 +223,6 @@ class Report(Value):
     def closing(self) -> list[str]:
         """How it ended, in lines: the verdict, then a line of numbers."""
         from dispatcher.model.names import plural
-        from dispatcher.output.terminal.footer import clock
 
         hosts = len({one.host for one in self.ranks}) or len(self.lost)
         size = f"{plural(self.world_size, 'rank')} on {plural(hosts, 'host')}"

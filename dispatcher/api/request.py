@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 from dispatcher.model.arguments import check_names, check_types
-from dispatcher.model.errors import FileUnusable, NoHosts, UsageError, WrongArgument
+from dispatcher.model.errors import FileUnusable, NoHosts, UsageError, WrongArgument, reason
 from dispatcher.model.host import Hostlist
 from dispatcher.plan.hosts.hostfile import MOST_BYTES, parse_inline, read_hosts
 from dispatcher.plan.job.binding import BindTo, MemBind
@@ -180,7 +180,7 @@ def cwd_of(chdir: str | None) -> str:
     try:
         here = os.getcwd()
     except OSError as error:
-        why = (error.strerror or "").lower()
+        why = reason(error)
         raise FileUnusable(
             f"the current folder: {why}", hint="cd DIR  # one that is there"
         ) from None

@@ -23,7 +23,7 @@ from dispatcher.api.report import Fold, Report, write_json
 from dispatcher.core.events.monitor_events import NcclNetwork, RunBegan, RunClosed, placed
 from dispatcher.core.events.run_events import Entry, Event, HostExcluded, SignalReceived, Sink
 from dispatcher.core.events.verdicts import Cause, Verdict
-from dispatcher.model.errors import FileUnusable
+from dispatcher.model.errors import FileUnusable, reason
 from dispatcher.model.host import Host
 from dispatcher.model.paths import Rotation, RunPaths
 from dispatcher.output.monitor.nccl_listener import NcclListener
@@ -228,7 +228,7 @@ class RunSession:
         try:
             write()
         except OSError as error:
-            self._say(f"error: {path}: {(error.strerror or '').lower()}")
+            self._say(f"error: {path}: {reason(error)}")
 
     def _warn_about(self, sink: Sink, error: Exception) -> None:
         self._say(f"error: {type(sink).__name__}: {error}")

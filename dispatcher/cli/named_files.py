@@ -9,7 +9,7 @@ import errno
 import os
 from collections.abc import Callable
 
-from dispatcher.model.errors import FileUnusable
+from dispatcher.model.errors import FileUnusable, reason
 from dispatcher.model.names import size
 from dispatcher.model.paths import anew
 
@@ -64,6 +64,6 @@ def _worded(who: str, work: Callable[[], bytes]) -> bytes:
     try:
         return work()
     except OSError as error:
-        raise FileUnusable(f"{who}: {(error.strerror or str(error)).lower()}") from None
+        raise FileUnusable(f"{who}: {reason(error)}") from None
     except ValueError as error:  # a NUL byte in its name
         raise FileUnusable(f"{who}: {error}") from None

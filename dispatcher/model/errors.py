@@ -60,6 +60,11 @@ def from_status(status: int) -> int:
     return status if status >= 0 else SIGNAL_BASE - status
 
 
+def reason(error: OSError) -> str:
+    """What went wrong in the system's words, in lower case: ``no such file or directory``."""
+    return (error.strerror or str(error)).lower()
+
+
 class DispatchError(Exception):
     """``message`` reads ``who: what: why`` in lower case; ``hint`` is one line to paste."""
 

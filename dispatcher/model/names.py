@@ -8,7 +8,7 @@ name resolves is not asked.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 
 from dispatcher.model.errors import Problem, UsageError
@@ -203,6 +203,30 @@ def size(nbytes: float) -> str:
         nbytes /= 1024
         unit += 1
     return f"{nbytes:.1f}".removesuffix(".0") + f" {_UNITS[unit]}"
+
+
+def fold_numbers(numbers: Iterable[int], name: Callable[[int], str] = str) -> str:
+    """``0-3,7`` for any order of 0, 1, 2, 3 and 7; ``name`` writes one number."""
+    runs: list[list[int]] = []
+    for number in sorted(numbers):
+        if runs and number == runs[-1][1] + 1:
+            runs[-1][1] = number
+        else:
+            runs.append([number, number])
+    return ",".join(name(a) if a == b else f"{name(a)}-{name(b)}" for a, b in runs)
+
+
+def clock(seconds: float) -> str:
+    """``0:12:34``."""
+    minutes, second = divmod(int(seconds), 60)
+    return f"{minutes // 60}:{minutes % 60:02d}:{second:02d}"
+
+
+def duration(seconds: float) -> str:
+    """``5 s``, ``3 min``, ``2 h``."""
+    if seconds < 120:
+        return f"{seconds:.3g} s" if seconds < 1 else f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.0f} h"
 
 
 def decoded(text: bytes | str) -> str:

@@ -22,7 +22,7 @@ import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from dispatcher.model.errors import FileUnusable, UnsafeFolder, UsageError
+from dispatcher.model.errors import FileUnusable, UnsafeFolder, UsageError, reason
 from dispatcher.model.frozen import Value, value
 from dispatcher.model.host import Host
 
@@ -72,7 +72,7 @@ class RunPaths(Value):
             make_folders(base)
             folder.mkdir(mode=0o700)
         except OSError as error:
-            raise FileUnusable(f"--log-dir {log_dir}: {(error.strerror or '').lower()}") from None
+            raise FileUnusable(f"--log-dir {log_dir}: {reason(error)}") from None
         link = base / f".latest-{run_id}"
         with contextlib.suppress(OSError):  # a file system without links still has the folder
             link.symlink_to(run_id)
@@ -201,7 +201,7 @@ def private(folder: Path) -> Path:
         make_folders(folder, 0o700)
         found = folder.lstat()
     except OSError as error:
-        raise FileUnusable(f"{folder}: {(error.strerror or '').lower()}") from None
+        raise FileUnusable(f"{folder}: {reason(error)}") from None
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():
         raise UnsafeFolder(f"{folder}: is not a folder of yours")
     if found.st_mode & 0o022:
@@ -315,7 +315,7 @@ def await_room(fd: int) -> None:
 
 def unwritten(error: OSError, stream: int = 1) -> str:
     """Why standard output (``stream`` 1) or standard error took no more, in words."""
-    return f"standard {'output' if stream == 1 else 'error'}: {(error.strerror or '').lower()}"
+    return f"standard {'output' if stream == 1 else 'error'}: {reason(error)}"
 
 
 @value

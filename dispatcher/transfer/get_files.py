@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Any, BinaryIO
 
 from dispatcher.bootstrap import payload
-from dispatcher.model.errors import CannotCopy
+from dispatcher.model.errors import CannotCopy, reason
 from dispatcher.model.names import size
 from dispatcher.model.paths import make_folders
 from dispatcher.remote.copy.disk import PART, Incoming, has_wildcards, needs, same_time, split
@@ -346,7 +346,7 @@ class Fetching(CopyHandler):
         except CannotCopy as error:
             copy.error = str(error)
         except OSError as error:
-            copy.error = f"{error.filename or group.place}: {(error.strerror or '').lower()}"
+            copy.error = f"{error.filename or group.place}: {reason(error)}"
         else:
             copy.sent, copy.left_out = done.files, done.left_out
             copy.bytes = copy.wanted = done.bytes

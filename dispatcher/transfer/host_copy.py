@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from dispatcher.bootstrap import payload
-from dispatcher.model.errors import UsageError
+from dispatcher.model.errors import UsageError, reason
 from dispatcher.remote.protocol import copy_frames
 from dispatcher.remote.protocol.mux import Malformed
 from dispatcher.transfer.dest_dir import BadArchive
@@ -205,7 +205,7 @@ class CopyHandler(abc.ABC):
             link.close()
         except OSError as error:
             name = f"{error.filename}: " if error.filename is not None else ""
-            copy.error = name + (error.strerror or str(error)).lower()
+            copy.error = name + reason(error)
             link.close()
         finally:
             reader.stop()

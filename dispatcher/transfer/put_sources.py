@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any, BinaryIO
 
-from dispatcher.model.errors import CannotCopy
+from dispatcher.model.errors import CannotCopy, reason
 from dispatcher.remote.copy.disk import PART, STAGE, STAGE_HERE, NotGiven, digest, give, scan
 from dispatcher.remote.protocol import copy_frames
 from dispatcher.remote.protocol.mux import HEADER
@@ -122,7 +122,7 @@ class Sources:
         except NotGiven as error:
             raise CannotCopy(str(error)) from None
         except OSError as error:
-            why = (error.strerror or str(error)).lower()
+            why = reason(error)
             gone = isinstance(error, FileNotFoundError)  # of getcwd, which names nothing
             what = error.filename or ("the current folder" if gone else "temporary file")
             raise CannotCopy(f"{what}: {why}") from None
@@ -161,8 +161,7 @@ class Sources:
                 if entry.kind == copy_frames.FILE:
                     entry.more = digest(path)
         except OSError as error:
-            why = (error.strerror or str(error)).lower()
-            raise CannotCopy(f"{error.filename}: {why}") from None
+            raise CannotCopy(f"{error.filename}: {reason(error)}") from None
 
     def _read_all(self) -> None:
         """Keep the small files; see that the others can be read."""

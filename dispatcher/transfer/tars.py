@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import BinaryIO
 
-from dispatcher.model.errors import CannotCopy
+from dispatcher.model.errors import CannotCopy, reason
 from dispatcher.model.names import size
 from dispatcher.remote.protocol.copy_frames import FILE, FOLDER, Entry
 from dispatcher.transfer.dest_dir import MOST_MEMBERS, SECOND, BadArchive, Place
@@ -63,7 +63,7 @@ def _add(archive: tarfile.TarFile, entry: Entry, path: str) -> None:
         member.linkname = "" if entry.kind == FOLDER else entry.more
         archive.addfile(member)
     except OSError as error:
-        raise CannotCopy(f"{path}: {(error.strerror or str(error)).lower()}") from None
+        raise CannotCopy(f"{path}: {reason(error)}") from None
 
 
 BLOCK = 512

@@ -14,7 +14,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from typing import BinaryIO
 
-from dispatcher.model.errors import CannotCopy
+from dispatcher.model.errors import CannotCopy, reason
 from dispatcher.model.names import size
 from dispatcher.remote.copy.disk import DEEPEST, KINDS
 from dispatcher.remote.protocol.copy_frames import FILE, FOLDER, OTHER, Entry
@@ -201,7 +201,7 @@ def _text(path: str) -> bytes:
 
 
 def _unreadable(path: str, error: OSError) -> CannotCopy:
-    why = (error.strerror or str(error)).lower()
+    why = reason(error)
     return CannotCopy(
         f"--sync: {path}: {why}", hint="name it in .dispatchignore, and it is left out"
     )

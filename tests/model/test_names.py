@@ -14,9 +14,12 @@ from dispatcher.model.names import (
     check_host,
     check_interface,
     check_user,
+    clock,
     decoded,
     digits,
     display,
+    duration,
+    fold_numbers,
     is_ipv6,
     lines,
     nearest,
@@ -208,3 +211,26 @@ def test_how_many(count: int, noun: str, many: str | None, text: str) -> None:
 )  # fmt: skip
 def test_bytes_in_words(nbytes: float, text: str) -> None:
     assert size(nbytes) == text
+
+
+@cases(("numbers", "text"), [([], ""), ([3], "3"), ([3, 1, 2, 7], "1-3,7"), (range(64), "0-63")])
+def test_numbers(numbers: list[int], text: str) -> None:
+    assert fold_numbers(numbers) == text
+
+
+@cases(
+    ("seconds", "text"),
+    [(0, "0:00:00"), (59.9, "0:00:59"), (60, "0:01:00"), (3599, "0:59:59"), (3661, "1:01:01"),
+     (360000, "100:00:00")],
+)  # fmt: skip
+def test_clock(seconds: float, text: str) -> None:
+    assert clock(seconds) == text
+
+
+@cases(
+    ("seconds", "text"),
+    [(0.25, "0.25 s"), (1, "1 s"), (119.4, "119 s"), (120, "2 min"), (7199, "120 min"),
+     (7200, "2 h")],
+)  # fmt: skip
+def test_durations(seconds: float, text: str) -> None:
+    assert duration(seconds) == text

@@ -15,7 +15,7 @@ from dispatcher.cli.options.option_defaults import value_origin
 from dispatcher.cli.run.run_sinks import may_draw, terminals, unhurried
 from dispatcher.core.events.exec_events import Exited, Outcome
 from dispatcher.core.events.run_events import Sink
-from dispatcher.model.errors import ConflictingOptions, FileUnusable, UsageError
+from dispatcher.model.errors import ConflictingOptions, FileUnusable, UsageError, reason
 from dispatcher.model.names import plural
 from dispatcher.output.buffered import Filtered
 from dispatcher.output.exec.exec_notes import ExecNotes, Passthrough, describe
@@ -118,8 +118,7 @@ class ExecOutput:
             try:
                 found.append(Journal(Path(events), say))
             except OSError as error:
-                why = (error.strerror or "").lower()
-                raise FileUnusable(f"--events {events}: {why}") from None
+                raise FileUnusable(f"--events {events}: {reason(error)}") from None
         return found
 
     def _screen(self, streams: frozenset[int], nobody_reads: Callable[[], None]) -> Sink:

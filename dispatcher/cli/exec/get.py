@@ -16,7 +16,7 @@ from dispatcher.cli.options.declaration import argument, option
 from dispatcher.cli.options.host_options import find_hosts, sudo_user, verbose_option
 from dispatcher.core.events.exec_events import is_good
 from dispatcher.model import paths as placeholders
-from dispatcher.model.errors import CannotCopy, MissingArgument, UsageError
+from dispatcher.model.errors import CannotCopy, MissingArgument, UsageError, reason
 from dispatcher.model.paths import HOST, RANK
 from dispatcher.plan.exec_plan import ExecPlan
 from dispatcher.remote.copy.disk import has_wildcards, split
@@ -144,7 +144,7 @@ def _make(folder: str) -> None:
     try:
         placeholders.make_folders(folder)
     except OSError as error:
-        raise CannotCopy(f"get: {folder}: {(error.strerror or '').lower()}") from None
+        raise CannotCopy(f"get: {folder}: {reason(error)}") from None
 
 
 def _size(text: str) -> int:

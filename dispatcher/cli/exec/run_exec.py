@@ -24,7 +24,7 @@ from dispatcher.cli.options.host_options import (
     sudo_user,
 )
 from dispatcher.cli.options.option_defaults import typed, value_origin
-from dispatcher.model.errors import ConflictingOptions, MissingArgument, UsageError
+from dispatcher.model.errors import ConflictingOptions, MissingArgument, UsageError, reason
 from dispatcher.model.host import Host, Hostlist
 from dispatcher.plan.exec_plan import ExecLimits, ExecPlan, Script
 from dispatcher.plan.hosts.hostfile import parse_hostfile
@@ -303,7 +303,7 @@ def carry_out(
         try:
             write(path, hosts, dict(enumerate(outcomes)))
         except OSError as error:
-            say(f"error: {path}: {(error.strerror or '').lower()}")
+            say(f"error: {path}: {reason(error)}")
             code = code or 1
     if stdio is not None and stdio.problem is not None:
         say(f"error: {stdio.problem}")

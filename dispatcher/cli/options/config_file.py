@@ -33,7 +33,7 @@ import click
 
 from dispatcher.cli import say
 from dispatcher.cli.options.spelling import current
-from dispatcher.model.errors import BadConfig, ConfigNotTrusted
+from dispatcher.model.errors import BadConfig, ConfigNotTrusted, reason
 from dispatcher.model.names import BadName, nearest, size
 from dispatcher.plan.variables import check_folders_variable
 
@@ -266,7 +266,7 @@ def read(path: str, *, must_be: bool = False) -> bytes | None:
             raise BadConfig(f"{path}: no such file") from None
         return None
     except OSError as error:
-        raise BadConfig(f"{path}: {(error.strerror or '').lower()}") from None
+        raise BadConfig(f"{path}: {reason(error)}") from None
     if len(text) > MOST_BYTES:
         raise BadConfig(f"{path}: more than {size(MOST_BYTES)}")
     return text

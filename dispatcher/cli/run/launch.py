@@ -17,6 +17,7 @@ from dispatcher.cli.options.connect_options import TransportPool, fanout
 from dispatcher.cli.options.host_options import check_reachable
 from dispatcher.cli.run.request import request
 from dispatcher.model.errors import ConflictingOptions
+from dispatcher.model.names import fold_numbers
 from dispatcher.plan.job.binding import rule
 from dispatcher.plan.job.job_plan import JobPlan, NodePlan, plan_job
 from dispatcher.plan.job.node_launchers import LAUNCHERS, check_even
@@ -39,8 +40,6 @@ def show(plan: JobPlan, tree: Fanout | None = None, *, as_json: bool) -> None:
             described["parents"] = tree.parents()
         tell(described)
         return
-    from dispatcher.output.text.fold import fold_numbers
-
     rows = [["node", "host", "user", "port", "slots", "ranks"]]
     for node in (*plan.nodes, *plan.spares):
         host, is_spare = node.host, node in plan.spares

@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Protocol
 
 from dispatcher.cli.options.output_options import OutputSettings
 from dispatcher.core.events.run_events import TICK, Event, Sink
-from dispatcher.model.errors import DispatchError, FileUnusable
+from dispatcher.model.errors import DispatchError, FileUnusable, reason
 from dispatcher.model.hostset import fold
+from dispatcher.model.names import fold_numbers
 from dispatcher.model.paths import anew, write_all
 from dispatcher.output.terminal.screen import (
     PARTIAL,
@@ -27,7 +28,7 @@ from dispatcher.output.terminal.screen import (
     can_pause,
     same_file,
 )
-from dispatcher.output.text.fold import Folding, fold_numbers
+from dispatcher.output.text.fold import Folding
 from dispatcher.plan.job.job_plan import JobPlan
 from dispatcher.plan.job.placement import FIRST, name
 from dispatcher.remote.protocol.frames import STDERR, STDOUT
@@ -315,8 +316,7 @@ class Monitoring:
         try:
             sink = Metrics(lambda: exposition(table.snapshot(), self._run_id), warn, every, path)
         except OSError as error:
-            why = (error.strerror or str(error)).lower()
-            raise FileUnusable(f"--metrics {path}: {why}") from None
+            raise FileUnusable(f"--metrics {path}: {reason(error)}") from None
         return [BufferedSink(sink, "metrics")]  # a slow disk or caller holds nobody
 
 
@@ -374,5 +374,4 @@ class TraceFile:
         except DispatchError as error:
             self._say(f"error: --trace {self._path}: {error.message}")
         except OSError as error:
-            why = (error.strerror or "").lower()
-            self._say(f"error: {self._path}: trace cannot be written: {why}")
+            self._say(f"error: {self._path}: trace cannot be written: {reason(error)}")

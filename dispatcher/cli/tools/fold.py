@@ -18,8 +18,9 @@ from typing import Any
 from dispatcher.cli import say
 from dispatcher.cli.options.declaration import Options, option
 from dispatcher.model.hostset import fold
+from dispatcher.model.names import fold_numbers
 from dispatcher.model.paths import write_all
-from dispatcher.output.text.fold import WINDOW, Folding, fold_numbers, gather
+from dispatcher.output.text.fold import WINDOW, Folding, gather
 from dispatcher.output.text.lines import LineAssembler, Spill
 from dispatcher.output.text.sanitize import sanitize_lines, sanitize_pieces
 

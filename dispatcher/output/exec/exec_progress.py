@@ -16,7 +16,7 @@ from dispatcher.core.events import exec_events
 from dispatcher.core.events import run_events as ev
 from dispatcher.core.events.run_events import Entry, Sink
 from dispatcher.model.hostset import fold
-from dispatcher.model.names import plural, size
+from dispatcher.model.names import clock, plural, size
 from dispatcher.output.exec.exec_notes import CopyResult
 from dispatcher.output.terminal.live_terminal import Terminal
 from dispatcher.output.terminal.screen import Live
@@ -76,8 +76,6 @@ class ExecProgress(Sink):
         return _drawn(line, columns)
 
     def _line(self) -> Text:
-        from dispatcher.output.terminal.footer import clock
-
         seconds = self._clock() - self._began
         done, total = len(self._done), len(self._names)
         line = _head(done, self._failed, total, done / max(1, total))
@@ -138,8 +136,6 @@ class CopyProgress(Sink):
         return _drawn(self._line(self._clock()), columns)
 
     def _line(self, now: float) -> Text:
-        from dispatcher.output.terminal.footer import clock
-
         sent = sum(one.bytes for one in self._copies)
         wanted = sum(one.wanted for one in self._copies)
         self._seen.append((now, sent))

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from dispatcher.core.events.exec_events import HostDone, Outcome, is_good
 from dispatcher.core.events.run_events import Entry, Sink
-from dispatcher.model.errors import FileUnusable
+from dispatcher.model.errors import FileUnusable, reason
 from dispatcher.model.host import Host
 from dispatcher.model.paths import replace_file
 from dispatcher.output.exec.exec_notes import outcome_text
@@ -45,7 +45,7 @@ class HostsLeft(Sink):
             try:
                 write(path, hosts, self._outcomes)
             except OSError as error:
-                raise FileUnusable(f"{path}: {(error.strerror or '').lower()}") from None
+                raise FileUnusable(f"{path}: {reason(error)}") from None
 
     def event(self, entry: Entry) -> None:
         if isinstance(entry.event, HostDone):

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from dispatcher.core.events import codec
 from dispatcher.core.events.run_events import Entry, Sink
-from dispatcher.model.errors import JournalUnusable
+from dispatcher.model.errors import JournalUnusable, reason
 from dispatcher.model.paths import create, write_all
 
 
@@ -83,4 +83,4 @@ def read(path: Path, *, may_break_off: bool = False) -> Iterator[Entry]:
     except codec.Malformed as error:
         raise JournalUnusable(f"{path}:{number}: {error}") from None
     except OSError as error:
-        raise JournalUnusable(f"{path}: {(error.strerror or '').lower()}") from None
+        raise JournalUnusable(f"{path}: {reason(error)}") from None

@@ -29,7 +29,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from dispatcher.core.events.run_events import Counts, Entry, OutputEnded, RanksPlaced, Sink
-from dispatcher.model.errors import FileUnusable
+from dispatcher.model.errors import FileUnusable, reason
 from dispatcher.model.paths import Rotation, create, make_folders, write_all, write_new
 from dispatcher.output.text.lines import LongLine, Spill
 from dispatcher.plan.job import placement
@@ -230,7 +230,7 @@ class HostFiles(StreamFiles):
                     with contextlib.suppress(FileNotFoundError):
                         (folder / name).unlink()
             except OSError as error:
-                raise FileUnusable(f"{folder}: {(error.strerror or '').lower()}") from None
+                raise FileUnusable(f"{folder}: {reason(error)}") from None
 
     def path(self, rank: int, stream: int) -> Path:
         """The file of that host's stream."""

@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.text import Text
 
 from dispatcher.model.hostset import fold
-from dispatcher.model.names import plural
+from dispatcher.model.names import clock, duration, plural
 from dispatcher.output.monitor.run_progress import CHECKED, LOST, RUNNING, STATES, Picture
 from dispatcher.output.text.fold import fold_ranks
 from dispatcher.output.text.sanitize import sanitize, sanitize_text
@@ -143,19 +143,6 @@ def drawn(lines: Sequence[Text], columns: int) -> list[tuple[bytes, int]]:
             console.print(line, no_wrap=True, crop=True, end="")
         found.append((captured.get().rstrip("\n").encode(), line.cell_len))
     return found
-
-
-def clock(seconds: float) -> str:
-    """``0:12:34``."""
-    minutes, second = divmod(int(seconds), 60)
-    return f"{minutes // 60}:{minutes % 60:02d}:{second:02d}"
-
-
-def duration(seconds: float) -> str:
-    """``5 s``, ``3 min``, ``2 h``."""
-    if seconds < 120:
-        return f"{seconds:.3g} s" if seconds < 1 else f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.0f} h"
 
 
 def closing(

@@ -23,9 +23,10 @@ from typing import Any
 from rich.text import Text
 
 from dispatcher.model.hostset import fold
+from dispatcher.model.names import duration
 from dispatcher.output.monitor.live_table import Row, Snapshot
 from dispatcher.output.monitor.run_progress import NOTHING
-from dispatcher.output.terminal.footer import Footer, drawn, duration
+from dispatcher.output.terminal.footer import Footer, drawn
 from dispatcher.output.text.sanitize import sanitize_text
 from dispatcher.plan.job.placement import name
 

@@ -16,6 +16,7 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Generic, TypeVar
 
 from dispatcher.model.frozen import Value, value
+from dispatcher.model.names import fold_numbers
 from dispatcher.output.text.sanitize import sanitize_text
 from dispatcher.plan.job.placement import name
 
@@ -36,17 +37,6 @@ def gather(blocks: Iterable[tuple[Who, bytes]]) -> list[tuple[list[Who], bytes]]
     for who, block in blocks:
         groups.setdefault(block, []).append(who)
     return [(speakers, block) for block, speakers in groups.items()]
-
-
-def fold_numbers(numbers: Iterable[int], name: Callable[[int], str] = str) -> str:
-    """``0-3,7`` for any order of 0, 1, 2, 3 and 7; ``name`` writes one number."""
-    runs: list[list[int]] = []
-    for number in sorted(numbers):
-        if runs and number == runs[-1][1] + 1:
-            runs[-1][1] = number
-        else:
-            runs.append([number, number])
-    return ",".join(name(a) if a == b else f"{name(a)}-{name(b)}" for a, b in runs)
 
 
 def masked(line: bytes) -> bytes:

@@ -15,6 +15,7 @@ import os
 from collections.abc import Callable, Iterator
 from itertools import chain
 
+from dispatcher.model.errors import reason
 from dispatcher.model.names import size
 from dispatcher.model.paths import write_all
 from dispatcher.output.text.sanitize import character_edge
@@ -51,7 +52,7 @@ class Spill:
                 numbers.append(self._take())
                 self._write(numbers[-1], data[at : at + BLOCK])
         except OSError as error:
-            self._why = (error.strerror or "").lower() or str(error)
+            self._why = reason(error)
             self.free(numbers)
             return None
         return numbers

@@ -16,6 +16,7 @@ from dataclasses import replace
 from typing import Literal
 
 from dispatcher.model.frozen import Value, value
+from dispatcher.model.names import fold_numbers
 from dispatcher.plan.job.devices import NodePlan, visible_devices
 from dispatcher.plan.job.placement import MapBy
 
@@ -118,17 +119,6 @@ def _numbers(text: str) -> set[int]:
         for first, _, last in spans
         for number in range(int(first), min(int(last or first), MOST_CPUS) + 1)
     }
-
-
-def cpu_text(cpus: Sequence[int]) -> str:
-    """``0-3,8`` of CPUs in order."""
-    runs: list[list[int]] = []
-    for cpu in cpus:
-        if runs and cpu == runs[-1][1] + 1:
-            runs[-1][1] = cpu
-        else:
-            runs.append([cpu, cpu])
-    return ",".join(str(low) if low == high else f"{low}-{high}" for low, high in runs)
 
 
 def bindings(
@@ -360,7 +350,7 @@ def grouped(
     groups: dict[str, list[int]] = {}
     for rank, one in zip(ranks, found, strict=True):
         if bound == bool(one.cpus):
-            which = f"CPU{'s' * (len(one.cpus) > 1)} {cpu_text(one.cpus)}"
+            which = f"CPU{'s' * (len(one.cpus) > 1)} {fold_numbers(one.cpus)}"
             where = f"{which} of NUMA node {','.join(map(str, one.nodes))}"
             groups.setdefault(where if bound else one.why, []).append(rank)
     return tuple((words, tuple(members)) for words, members in groups.items())

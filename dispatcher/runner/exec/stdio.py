@@ -16,6 +16,7 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from dispatcher.bootstrap.shell import Wrapper
+from dispatcher.model.errors import reason
 from dispatcher.transport.base import Link, LinkClosed, Window
 
 
@@ -131,7 +132,7 @@ class StdinSpool(StdioHandler):
                     self._size += len(data)
                     self._grown.notify_all()
         except OSError as error:
-            self.problem = f"standard input: {(error.strerror or '').lower()}"
+            self.problem = f"standard input: {reason(error)}"
         with self._grown:
             self._complete = True
             self._grown.notify_all()

@@ -17,6 +17,7 @@ from collections.abc import Callable
 from errno import EIO
 
 from dispatcher.core.events import run_events as ev
+from dispatcher.model.errors import reason
 from dispatcher.plan.job.job_plan import JobPlan
 from dispatcher.remote.protocol.frames import INPUT, OUTPUT_LIMIT, encode
 
@@ -136,7 +137,7 @@ class StdinReader:
                 if error.errno == EIO and self._is_in_background():
                     self._wait(False, TURN)
                     continue
-                self._tell(ev.InputBroken((error.strerror or "").lower()))
+                self._tell(ev.InputBroken(reason(error)))
                 data = b""
             self._pass_on(data)
             if not data:

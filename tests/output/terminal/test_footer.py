@@ -23,10 +23,8 @@ from dispatcher.output.terminal.footer import (
     RATE,
     Footer,
     bar,
-    clock,
     closing,
     drawn,
-    duration,
 )
 
 HOSTS = ["n1", "n2", "n3", "n4"]
@@ -116,24 +114,6 @@ def test_the_rate_is_of_the_last_seconds() -> None:
     assert rates[:7] == [0, *[1000] * 6]
     assert rates[6 + int(RATE)] == 0
     assert rates[7] > rates[8] > 0
-
-
-@cases(
-    ("seconds", "text"),
-    [(0, "0:00:00"), (59.9, "0:00:59"), (60, "0:01:00"), (3599, "0:59:59"), (3661, "1:01:01"),
-     (360000, "100:00:00")],
-)  # fmt: skip
-def test_clock(seconds: float, text: str) -> None:
-    assert clock(seconds) == text
-
-
-@cases(
-    ("seconds", "text"),
-    [(0.25, "0.25 s"), (1, "1 s"), (119.4, "119 s"), (120, "2 min"), (7199, "120 min"),
-     (7200, "2 h")],
-)  # fmt: skip
-def test_durations(seconds: float, text: str) -> None:
-    assert duration(seconds) == text
 
 
 @cases(("part", "full"), [(0.0, 0), (0.5, BAR // 2), (0.99, BAR - 1), (1.0, BAR)])

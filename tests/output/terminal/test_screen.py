@@ -12,8 +12,9 @@ import pytest
 from cases import cases
 
 from dispatcher.core.events.run_events import TICK, Entry, OutputEnded, RanksPlaced
+from dispatcher.model.names import fold_numbers
 from dispatcher.output.terminal.screen import LineFormat, Screen, Writer
-from dispatcher.output.text.fold import Folding, fold_numbers
+from dispatcher.output.text.fold import Folding
 from dispatcher.output.text.lines import BLOCK, CONTINUED, LINE_LIMIT, Spill
 from dispatcher.plan.job.placement import FIRST
 from output.descriptors import open_below

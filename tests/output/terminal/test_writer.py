@@ -15,6 +15,7 @@ import pytest
 from rig import wait_for
 
 from dispatcher.core.events.run_events import TICK, Entry, OutputEnded, RanksPlaced
+from dispatcher.model.names import fold_numbers
 from dispatcher.output.buffered import Filtered
 from dispatcher.output.terminal import live_terminal
 from dispatcher.output.terminal.asking import TtyLock
@@ -29,7 +30,7 @@ from dispatcher.output.terminal.screen import (
     same_file,
     widen,
 )
-from dispatcher.output.text.fold import Folding, fold_numbers
+from dispatcher.output.text.fold import Folding
 from dispatcher.output.text.lines import CONTINUED
 
 

@@ -8,17 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dispatcher.output.text import fold
-from dispatcher.output.text.fold import Folded, Folding, fold_numbers, gather, masked
+from dispatcher.output.text.fold import Folded, Folding, gather, masked
 
 
 def test_blocks() -> None:
     blocks = [("n1", b"a\n"), ("n2", b"b\n"), ("n3", b"a\n")]
     assert gather(blocks) == [(["n1", "n3"], b"a\n"), (["n2"], b"b\n")]
-
-
-@cases(("numbers", "text"), [([], ""), ([3], "3"), ([3, 1, 2, 7], "1-3,7"), (range(64), "0-63")])
-def test_numbers(numbers: list[int], text: str) -> None:
-    assert fold_numbers(numbers) == text
 
 
 @cases(

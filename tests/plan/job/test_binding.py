@@ -12,8 +12,9 @@ from cases import cases
 from numa_machines import DGX_A100, NDV5, SMALL, Machine, with_idle_node
 
 from dispatcher.model.host import Host
+from dispatcher.model.names import fold_numbers
 from dispatcher.plan.job import binding
-from dispatcher.plan.job.binding import Binding, Topology, bindings, cpu_set, cpu_text, grouped
+from dispatcher.plan.job.binding import Binding, Topology, bindings, cpu_set, grouped
 from dispatcher.plan.job.devices import NodePlan
 from dispatcher.plan.job.placement import parse_mapping
 from dispatcher.remote.host.binding import topology
@@ -24,7 +25,7 @@ def shown(there: Topology, count: int, target: Any, mapping: str = "slot", **how
     node = NodePlan(0, Host("n1"), how.get("slots", ()), tuple(range(count)), gpus=how.get("gpus"))
     policy = how.get("devices", "auto")
     found = bindings(target, policy, node, len(there.gpus), there, parse_mapping(mapping))
-    alike = [(cpu_text(one.cpus) or one.why, one.sharers) for one in found]
+    alike = [(fold_numbers(one.cpus) or one.why, one.sharers) for one in found]
     return " | ".join(f"{text} x{alike.count((text, n))}" for text, n in dict.fromkeys(alike))
 
 
@@ -167,14 +168,14 @@ def test_ranks_on_the_same_cpus_share_them(target: Any) -> None:
 )  # fmt: skip
 def test_what_a_rankfile_means_on_a_host(text: str, there: Topology, found: str) -> None:
     one = binding.slot(text, there)
-    assert (cpu_text(one.cpus) or one.why) == found
+    assert (fold_numbers(one.cpus) or one.why) == found
 
 
 def test_ranks_that_a_rankfile_names_cpus_for_run_there() -> None:
     node = NodePlan(0, Host("n1"), (), (0, 1, 2, 3))
     how = ("auto", node, 0, SOCKETS)
     found = bindings("auto", *how, slots=("1:0", "4", "0:*", ""))
-    told = [(cpu_text(one.cpus) or one.why, one.nodes, one.sharers) for one in found]
+    told = [(fold_numbers(one.cpus) or one.why, one.nodes, one.sharers) for one in found]
     assert told == [("4", (2,), 2), ("4", (2,), 2), ("0-3", (0, 1), 1), ("not asked", (), 1)]
     assert not any(one.cpus for one in bindings("none", *how, slots=("0", "1", "2", "3")))
     assert bindings("auto", "auto", node, 0, None, slots=("0",) * 4)[0].why
@@ -246,7 +247,7 @@ def test_sets_of_cpus_as_the_kernel_writes_them(text: str, cpus: list[int] | Non
             cpu_set(text)
     else:
         assert sorted(cpu_set(text)) == cpus
-        assert cpu_set(cpu_text(cpus)) == cpu_set(text)
+        assert cpu_set(fold_numbers(cpus)) == cpu_set(text)
 
 
 def test_the_most_that_a_kernel_may_say() -> None:

@@ -12,7 +12,8 @@ import pytest
 from cases import cases
 from numa_machines import Cpus
 
-from dispatcher.plan.job.binding import Topology, _Chooser, cpu_text
+from dispatcher.model.names import fold_numbers
+from dispatcher.plan.job.binding import Topology, _Chooser
 from dispatcher.remote.host.binding import topology
 
 #: machines as they are sold, and as some are set up
@@ -64,7 +65,7 @@ def counted(machine: Cpus, root: Path, monkeypatch: pytest.MonkeyPatch) -> dict[
     nodes = tuple((number, cpus) for number, cpus in told["nodes"])
     there = Topology(told["allowed"], nodes, tuple(told["cores"]), sockets=tuple(told["sockets"]))
     chooser = _Chooser(there, ())
-    return {what: [cpu_text(sorted(one)) for one in chooser.units(what)] for what in WORDS}
+    return {what: [fold_numbers(sorted(one)) for one in chooser.units(what)] for what in WORDS}
 
 
 def by_hwloc(root: Path) -> dict[str, list[str]]:
@@ -81,7 +82,7 @@ def by_hwloc(root: Path) -> dict[str, list[str]]:
             )
             if one.get("type") == name and bits:
                 found[what].append(
-                    cpu_text([cpu for cpu in range(bits.bit_length()) if bits >> cpu & 1])
+                    fold_numbers([cpu for cpu in range(bits.bit_length()) if bits >> cpu & 1])
                 )
     return found
 
