@@ -8,12 +8,7 @@ from cases import cases, examples
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dispatcher.checks.nccl_log import (
-    Networks,
-    NetworkUse,
-    meant,
-    understand,
-)
+from dispatcher.checks.nccl_log import Networks, NetworkUse, meant, understand
 
 IB = (
     "b01:42:43 [0] NCCL INFO NET/IB : Using [0]mlx5_1:1/IB [1]mlx5_3:1/IB [RO]; OOB e:10.0.0.1<0>",

@@ -118,8 +118,7 @@ def test_a_rank_alone_is_warned_by_rank_0(monkeypatch: pytest.MonkeyPatch) -> No
 
 @pytest.mark.usefixtures("hooks")
 @pytest.mark.parametrize(
-    ("device", "asked"),
-    [(None, [(None, 3)]), (1, [(1, 3)]), ("cuda:2", [(2, 3)]), ("cpu", [])],
+    ("device", "asked"), [(None, [(None, 3)]), (1, [(1, 3)]), ("cuda:2", [(2, 3)]), ("cpu", [])]
 )
 def test_which_gpu_is_asked_for(
     device: int | str | None, asked: list[Any], monkeypatch: pytest.MonkeyPatch

@@ -256,10 +256,7 @@ def test_a_slow_host_is_found(
     assert cli.main(["check", "--pairs", "-w", "n[1-4]", "--slow", "0.01"]) == 0
 
 
-@pytest.mark.parametrize(
-    ("rounds", "played_"),
-    [("1", 1), ("2", 2), ("all", 3), ("9", 2)],
-)
+@pytest.mark.parametrize(("rounds", "played_"), [("1", 1), ("2", 2), ("all", 3), ("9", 2)])
 def test_how_many_rounds(
     played: Played, rounds: str, played_: int, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -26,10 +26,7 @@ def check(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
         ([], "error: no hosts given"),
         (["-w", "n1", "--full", "--xid-table", "b1.txt"], "--xid-table b1.txt:1: not a number"),
         (["--nccl", "-w", "n1", "--apply", "no/where"], "error: --apply no/where: no such"),
-        (
-            ["--nccl", "--from", "b1.txt"],
-            "error: --from was removed: dispatch check had it",
-        ),
+        (["--nccl", "--from", "b1.txt"], "error: --from was removed: dispatch check had it"),
         (["--pairs", "--backend", "mpi"], "error: --backend=mpi was removed: --backend tcp"),
     ],
 )

@@ -109,11 +109,7 @@ def torch(cuda: str | None, sees: bool, nccl: bool) -> SimpleNamespace:
         (None, "gloo", ": torch: import of torch halted; None in sys.modules; --python PATH names"),
         (torch(None, False, False), "gloo", ""),
         (torch(None, False, False), "nccl", "torch 2.9 is built for the CPU alone; a torch for"),
-        (
-            torch("13", False, True),
-            "nccl",
-            "torch 2.9 sees no GPU; ask nvidia-smi why, or",
-        ),
+        (torch("13", False, True), "nccl", "torch 2.9 sees no GPU; ask nvidia-smi why, or"),
         (torch("13", True, False), "nccl", "torch 2.9 is built without NCCL; another torch, or"),
         (torch("13", True, True), "nccl", ""),
     ],
