@@ -132,7 +132,10 @@ class _Director(Sink):
         if self._stages:
             stage = self._stages.pop(0)
             self.began[stage] = self._now
-            getattr(self, f"_{stage}")()
+            if stage in FAULTS:
+                self._one(stage)
+            else:
+                getattr(self, f"_{stage}")()
 
     def _all(self, act: str, *words: Any) -> None:
         for agent in self._agents:
@@ -164,21 +167,6 @@ class _Director(Sink):
 
     def _end(self) -> None:
         self._all("end", 0)
-
-    def _fail(self) -> None:
-        self._one("fail")
-
-    def _cut(self) -> None:
-        self._one("cut")
-
-    def _stop(self) -> None:
-        self._one("stop")
-
-    def _lie(self) -> None:
-        self._one("lie")
-
-    def _flood(self) -> None:
-        self._one("flood")
 
 
 def planned(hosts: int, ranks: int, script: Script, folder: Path) -> JobPlan:
