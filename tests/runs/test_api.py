@@ -12,16 +12,13 @@ import signal
 import subprocess
 import sys
 import threading
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
-from rig import wait_for
 
 import dispatcher
 from dispatcher.api.request import Fields
-from dispatcher.api.run_session import MOST_BYTES, BackgroundRun
 from dispatcher.model import errors
 from dispatcher.plan.job.rank_environment import describe_plan
 
@@ -116,36 +113,6 @@ def test_a_line_is_whole_whatever_its_length(desk: Desk) -> None:
     argv = [sys.executable, "-c", f"for n in range(3):\n {LONG % 2_000_000}"]
     assert dispatcher.run(ranks(desk, argv), on_line=heard.append).ok
     assert [len(json.loads(line.text)["text"]) for line in heard] == [2_000_000] * 6
-
-
-def test_who_reads_slowly_finds_few_bytes_waiting() -> None:
-    given: list[int] = []
-
-    def work() -> None:
-        for number in range(20):
-            stage.put(number, MOST_BYTES // 4)
-            given.append(number)
-
-    stage: BackgroundRun[None, int] = BackgroundRun(work, lambda event: None)
-    told = iter(stage.start())
-    for number in range(20):
-        assert next(told) == number
-        wait_for(partial(has, given, min(20, number + 5)), 60, lambda: "there is room for four")
-        assert len(given) <= number + 5
-    assert list(told) == []
-
-
-def has(things: list[int], count: int) -> bool:
-    return len(things) >= count
-
-
-def test_what_is_larger_than_all_room_is_given_alone() -> None:
-    def work() -> None:
-        for word in "abc":
-            stage.put(word, 2 * MOST_BYTES)
-
-    stage: BackgroundRun[None, str] = BackgroundRun(work, lambda event: None)
-    assert list(stage.start()) == ["a", "b", "c"]
 
 
 class TestBadInput:
