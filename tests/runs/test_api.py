@@ -164,20 +164,6 @@ class TestThreads:
         assert sorted(lines) == ["[0] hi", "[1] hi"]
         assert signal.getsignal(signal.SIGINT) is before
 
-    def test_signals_are_for_the_main_thread(self, desk: Desk) -> None:
-        caught: list[str] = []
-
-        def body() -> None:
-            try:
-                dispatcher.run(ranks(desk, ["true"]), signals=True)
-            except dispatcher.UsageError as error:
-                caught.append(error.message)
-
-        thread = threading.Thread(target=body)
-        thread.start()
-        thread.join(60)
-        assert caught == ["signals: only the main thread can take them"]
-
 
 class TestLeaving:
     def test_an_error_in_a_callback_ends_the_job_and_is_raised(self, desk: Desk) -> None:
