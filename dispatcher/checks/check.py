@@ -20,8 +20,8 @@ from dispatcher.remote.protocol.packing import PackError, unpack
 class Level(enum.IntEnum):
     """How grave a finding is, in rising order.
 
-    INCOMPLETE: what the check needs could not be read, so nobody knows; graver
-    than WARN, since a host that cannot be looked at is no healthy host.
+    INCOMPLETE: the check could not read what it needs; graver than WARN, since such a
+    host may be unfit.
     """
 
     OK = 0
@@ -39,8 +39,8 @@ class Level(enum.IntEnum):
 class Finding:
     """One check of one host found ``level``: ``text`` says what, ``remedy`` what to do about it.
 
-    value: what was measured in a word or two, the same for hosts that are alike
-    ("570.86", "8"); for finding the odd one out.
+    value: the measurement in a word or two, the same for equal hosts ("570.86", "8");
+    for finding the odd host.
     """
 
     level: Level
@@ -102,12 +102,12 @@ def _as_text(value: Any) -> Any:
 
 
 class Unread(Exception):
-    """What a check needs could not be read; the text says why."""
+    """A check could not read what it needs; the text gives the reason."""
 
 
 @dataclass(frozen=True)
 class Asked:
-    """What the user wants to run, as far as he has said it.
+    """The job that the user wants to run, as far as it is known.
 
     cwd, script: as they would be used; script "" for none. iface: the interface of the ranks.
     needs_cwd: a job is to start in ``cwd``; otherwise it is only where the user happens to be.
@@ -123,7 +123,7 @@ class Asked:
 class Seen:
     """One host. readings: of the first visit; later: of the second, a little after.
 
-    slots: ranks it should take, None where nobody said. head: the name of host 0.
+    slots: ranks it should take, None if not known. head: the name of host 0.
     ahead: (least, most) seconds that its clock is ahead of ours, None where not known.
     """
 
@@ -191,17 +191,17 @@ class Check:
 
 
 def ok(value: str = "", text: str = "") -> Finding:
-    """All is well. value: what was measured, for finding the odd one out."""
+    """All is well. value: the measurement, for finding the odd host."""
     return Finding(Level.OK, text, value=value)
 
 
 def warn(text: str, remedy: str | None = None, value: str = "") -> Finding:
-    """A finding that keeps nobody from using the host. remedy: what to do about it, if known."""
+    """A finding with which the host can be used. remedy: None if not known."""
     return Finding(Level.WARN, text, remedy, value)
 
 
 def critical(text: str, remedy: str | None = None, value: str = "") -> Finding:
-    """A finding with which the host cannot be used. remedy: what to do about it, if known."""
+    """A finding with which the host cannot be used. remedy: None if not known."""
     return Finding(Level.CRITICAL, text, remedy, value)
 
 
@@ -212,7 +212,7 @@ def a_few(texts: Sequence[str], most: int = 3, between: str = ", ") -> str:
 
 
 def checked(check: CheckHost, seen: Seen) -> Finding:
-    """What ``check`` finds; INCOMPLETE when it cannot read."""
+    """The finding of ``check``; INCOMPLETE when it cannot read."""
     try:
         return check(seen)
     except Unread as why:

@@ -148,7 +148,7 @@ def number(text: str) -> float | None:
         raise Unread(f"nvidia-smi says {text[:40]!r}") from None
 
 
-#: what nvidia-smi says instead of an answer: the words, what they mean, what to do about it
+#: words of nvidia-smi instead of an answer, their meaning, and the remedy
 _REFUSALS = (
     (
         re.compile(  # newer ones name it by number and by address
@@ -179,7 +179,7 @@ _GONE = ("gpu is lost", "requires reset", "is in an unrecoverable state")
 
 
 def refusal(seen: Seen, reading: Reading) -> Finding | None:
-    """What is wrong with the driver or a GPU when nvidia-smi refuses to answer; None if it is not.
+    """The fault of the driver or a GPU when nvidia-smi refuses to answer; None if it does not.
 
     seen: its host, for the version of the driver.
     """
@@ -253,7 +253,7 @@ def _listed(there: list[dict[str, str]]) -> Finding:
 
 
 def recovery(seen: Seen) -> Finding:
-    """What the driver itself wants to be done with a GPU; newer ones say so (NVIDIA/DCGM#263)."""
+    """The action that a newer driver asks for a GPU (NVIDIA/DCGM#263)."""
     if trouble := silent(seen, "smi recovery"):
         return trouble
     reading = seen.reading("smi recovery")
@@ -297,7 +297,7 @@ def ecc(gpu: dict[str, str]) -> Finding | None:
 
 @each_gpu
 def clocks(gpu: dict[str, str]) -> Finding | None:
-    """What holds the clocks down: heat, power supply, hardware."""
+    """Reasons of low clocks: heat, power supply, hardware."""
     mask = int(number(gpu.get("clocks_event_reasons.active", "")) or 0)
     hard = [why for bit, why in HARD_SLOW.items() if mask & bit]
     soft = [why for bit, why in SOFT_SLOW.items() if mask & bit]
@@ -337,7 +337,7 @@ def pcie(gpu: dict[str, str]) -> Finding | None:
 
 @each_gpu
 def used(gpu: dict[str, str]) -> Finding | None:
-    """Memory that somebody holds, also where we may not see who."""
+    """Memory in use, also by processes that we may not see."""
     held = number(gpu["memory.used"])
     if held is None or held <= OWN_MEMORY or gpu["mig.mode.current"] == "Enabled":
         return None

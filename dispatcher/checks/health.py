@@ -28,7 +28,7 @@ GIB, MIB = 1 << 30, 1 << 20
 
 #: free bytes below which nothing useful can be written, and the shares that are scarce, or gone
 LEAST_FREE, SCARCE, GONE = 16 * MIB, 0.05, 0.005
-#: a container's /dev/shm unless somebody gave it more; NCCL and data loaders want more
+#: a container's usual /dev/shm; NCCL and data loaders want more
 TINY_SHM = 64 * MIB
 #: open files of a rank: below this Python itself is cramped, and NCCL on a large job
 FEW_FILES, FEW_FILES_GPU = 1024, 4096
@@ -151,7 +151,7 @@ def has_gpus(seen: Seen) -> bool:
 
 
 def clock(seen: Seen) -> Finding:
-    """How far its clock is from ours; only what is certain counts."""
+    """How far its clock is from ours; only the certain difference counts."""
     if seen.ahead is None:
         raise Unread("it sent no time")
     least, most = seen.ahead
@@ -309,7 +309,7 @@ def _plain(word: str) -> str:
 def mounts(hosts: Mapping[str, Seen]) -> dict[str, Finding]:
     """Shared file systems that most hosts have and one has not; a working directory read-only.
 
-    What an automounter would mount at the first use is missing nowhere.
+    A file system that an automounter mounts at the first use is not missing.
     """
     found = each(_writable)(hosts)
     there = {

@@ -41,7 +41,7 @@ def warnings(
     now: Mapping[str, Prediction],
     advised: Mapping[str, tuple[Port, ...]],
 ) -> tuple[Message, ...]:
-    """What to say of ``hosts``, the gravest first. advised: the ports to be used."""
+    """The faults of ``hosts``, the gravest first. advised: the ports to be used."""
     groups: dict[tuple[Level, str, str | None], list[str]] = {}
 
     def add(host: str, level: Level, text: str, remedy: str | None = None) -> None:
@@ -162,7 +162,7 @@ def _agreement(
     advised: Mapping[str, tuple[Port, ...]],
     add: Add,
 ) -> None:
-    """What differs between hosts; those unlike the most are named."""
+    """Differences between hosts; the messages name hosts unlike most."""
     nets = {name: will.net or "" for name, will in now.items() if not will.fatal}
     for name, net, most in _differing(nets):
         text = f"would use {net}, most hosts {most}: they cannot talk to each other"
@@ -206,9 +206,9 @@ def _differing(values: Mapping[str, object]) -> list[tuple[str, object, object]]
 
 @dataclass(frozen=True)
 class Advice:
-    """settings: for all hosts; own: what single hosts need besides, or instead.
+    """settings: for all hosts; own: for single hosts besides, or instead.
 
-    now, then: what NCCL does with the present settings and with the advised ones.
+    now, then: NCCL's choice with the present and with the advised settings.
     """
 
     settings: dict[str, str]
@@ -223,7 +223,7 @@ class Advice:
 
 
 def advise(hosts: Mapping[str, HostNet]) -> Advice:
-    """What to tell NCCL on ``hosts`` (name -> what it has), and what is wrong."""
+    """The settings that ``hosts`` (by name) should have, and the faults of their present ones."""
     seen = {name: host for name, host in hosts.items() if not host.unread}
     layer, advised = _choose(seen)
     layers = {port.layer for host in seen.values() for port in host.ports}

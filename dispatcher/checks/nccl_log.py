@@ -34,7 +34,7 @@ _VERSION = re.compile(r"NCCL version (\d[\w.+-]{0,39})")
 
 @dataclass
 class NetworkUse:
-    """What one host's ranks said. net: the network, the last word counts; devices: of IB.
+    """The network of one host by its ranks. net: the last that they named; devices: of IB.
 
     version: NCCL's; its first rank prints it and others need not.
     """
@@ -75,7 +75,7 @@ class Difference:
 
 
 class Networks:
-    """What the ranks of one attempt say. settings: of each node, what its ranks are given.
+    """The networks of one attempt by its ranks. settings: of each node, those of its ranks.
 
     active: node -> its ACTIVE ports in words, of nodes where some were seen.
     """
@@ -131,7 +131,7 @@ class Networks:
             return []
         nets = Counter(one.net for one in hosts.values())
         asked = {self._settings[node].get("NCCL_NET", "").upper() for node in hosts}
-        # what somebody has asked for is no way of falling back
+        # a network that a host was asked to use is no fallback
         common = max(nets, key=lambda net: (net.upper() in asked, net != SOCKET, nets[net]))
         port_counts = [len(one.devices) for one in hosts.values() if one.net == common]
         counts = Counter(filter(None, port_counts))  # some tell their network without its ports
@@ -145,7 +145,7 @@ class Networks:
         return [Difference(tuple(nodes), what) for what, nodes in groups.items()]
 
     def _judged(self, node: int, use: NetworkUse, nets: Counter[str], common: str) -> str:
-        """What is odd about the network of ``node``; "" for nothing. nets: of how many hosts."""
+        """The oddity of the network of ``node``; "" for none. nets: of how many hosts."""
         settings = self._settings[node]
         how = "fell back to" if use.net == SOCKET else "uses"
         why = meant(settings)
@@ -171,7 +171,7 @@ def meant(settings: Mapping[str, str]) -> str:
 
 
 def _breaks(net: str, settings: Mapping[str, str]) -> bool:
-    """Whether ``net`` is not what is meant; networks of plugins heed NCCL_IB_HCA as well."""
+    """Whether ``net`` breaks the settings; networks of plugins heed NCCL_IB_HCA as well."""
     wanted = settings.get("NCCL_NET", "")
     return net.upper() != wanted.upper() if wanted else net == SOCKET
 
@@ -188,7 +188,7 @@ def _others(count: int, names: Iterable[str]) -> str:
 
 
 def _ports(use: NetworkUse, settings: Mapping[str, str], counts: Counter[int]) -> str:
-    """What is odd about the ports that a host uses; counts: with so many, how many hosts."""
+    """The oddity of the ports that a host uses; counts: with so many, how many hosts."""
     if not use.devices:
         return ""
     text = settings.get("NCCL_IB_HCA", "")

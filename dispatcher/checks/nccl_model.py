@@ -69,7 +69,7 @@ _PORT = re.compile(r"[0-9]{1,9}")
 
 
 def parse_filter(text: str) -> Filter:
-    """The filter that ``text`` is. Any text is one; what is no port number is read as any."""
+    """The filter of ``text``. Any text is a filter; a bad port number means any port."""
     negated = text.startswith("^")
     text = text[negated:]
     exact = text.startswith("=")
@@ -84,7 +84,7 @@ def parse_filter(text: str) -> Filter:
 
 @dataclass(frozen=True)
 class Prediction:
-    """What NCCL will do on one host.
+    """NCCL's choice on one host.
 
     net: ``IB``, ``Socket``, the name of a plugin, or None when it ends with ``fatal``.
     ports: those of IB; interfaces: those of Socket. bootstrap: where its ranks meet.
@@ -124,7 +124,7 @@ def predict(
     settings: Mapping[str, str],
     plugin: str | None = None,
 ) -> Prediction:
-    """What NCCL does with these devices, in their order, under ``settings`` (NAME -> value).
+    """NCCL's choice of these devices, in their order, under ``settings`` (NAME -> value).
 
     plugin: the external network plugin that the host has, ``AWS Libfabric``.
     """
@@ -173,7 +173,7 @@ def _interfaces(netdevs: Sequence[Netdev], text: str) -> tuple[Netdev, ...]:
 
 
 def is_on(text: str) -> bool:
-    """How NCCL reads a number: 0 and what is none are off."""
+    """Whether NCCL reads ``text`` as on: a number other than 0."""
     try:
         return int(text, 0) != 0
     except ValueError:
@@ -197,17 +197,17 @@ def parse_environment(text: str) -> dict[str, str]:
 
 
 def effective(environment: Mapping[str, str], files: Sequence[Mapping[str, str]]) -> dict[str, str]:
-    """What NCCL goes by: ``files`` are in order of precedence, after the environment."""
+    """The settings that count: ``files`` are in order of precedence, after the environment."""
     return dict(ChainMap(dict(environment), *map(dict, files)))
 
 
 @dataclass(frozen=True)
 class HostNet:
-    """What one host has. settings: what NCCL goes by there now (see ``effective``).
+    """One host's network and settings, the latter as they count now (see ``effective``).
 
     overridden: names that a conf file sets and the environment hides. login: the
     address we reached it by. route: the interface of its default route. plugin: its
-    external network plugin. unread: what could not be read, in words.
+    external network plugin. unread: a reason, if nothing could be read.
     """
 
     ports: tuple[Port, ...] = ()
@@ -230,7 +230,7 @@ class Message:
     remedy: str | None = None
 
 
-#: what is read on a host for ``host_net``
+#: the readings of ``host_net``
 READINGS: tuple[tuple[Any, ...], ...] = (
     (
         "rdma", "file", [*PORT_FILES, b"/sys/class/infiniband/*/device/net/"], 5.0, 256 << 10,
@@ -252,7 +252,7 @@ _LOGIN = re.compile(r"^SSH_CONNECTION=\S+ \d+ (\S+) \d+$", re.M)
 
 
 def host_net(seen: Seen, settings: Mapping[str, str] | None = None) -> HostNet:
-    """What the readings of one host tell. settings: of a run, before what the host has."""
+    """A host's network by its readings. settings: of a run, which go before those of the host."""
     files = [parse_conf(text) for text in _files(seen, "nccl_conf").values()]
     environment = {**parse_environment(_text(seen, "nccl_env")), **(settings or {})}
     plugin = _PLUGIN.search(_text(seen, "libnccl"))
@@ -282,7 +282,7 @@ def _plugin_name(path: str) -> str:
 
 
 def _text(seen: Seen, name: str) -> str:
-    """What a reading told, as text; "" for nothing."""
+    """The text of a reading; "" for none."""
     reading = seen.readings.get(name)
     if reading is None:
         return ""

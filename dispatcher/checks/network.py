@@ -208,7 +208,7 @@ def ports(seen: Seen) -> Finding:
 
 
 def counters(seen: Seen) -> Finding:
-    """Errors between our two visits: a link that errs while nobody uses it is no good."""
+    """Errors between our two visits, of a link that no job uses."""
     before, after = (_counts(seen, later=later) for later in (False, True))
     rises: dict[str, list[str]] = {}
     for path, count in after.items():

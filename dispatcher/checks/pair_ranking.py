@@ -45,7 +45,7 @@ class PairRanking:
     """culprits: hosts whose pairs are bad; links: bad pairs of good hosts; bad: all bad pairs.
 
     median: bytes/s that most hosts reach, 0 when nothing was measured. fine: hosts that
-    were good with somebody, and are no culprits.
+    were good with another host, and are no culprits.
     """
 
     culprits: tuple[int, ...]
@@ -79,10 +79,10 @@ def is_bad(pair: Pair, median: float, latency: float, slow: float) -> bool:
 
 
 def rank_pairs(pairs: Sequence[Pair], slow: float) -> PairRanking:
-    """Who is to blame for what was measured.
+    """The hosts and links to blame for slow pairs.
 
     The usual is what most hosts reach with their best partner: one bad host spoils the
-    pairs of many, but nobody's best.
+    pairs of many, but no best pair.
     """
     best: dict[int, float] = {}
     soonest: dict[int, float] = {}
@@ -105,7 +105,7 @@ def rank_pairs(pairs: Sequence[Pair], slow: float) -> PairRanking:
 def _culprits(bad: set[tuple[int, int]], good: set[tuple[int, int]]) -> set[int]:
     """Hosts that are bad with two others at least, and with more than they are good with.
 
-    The worst first, and then without its pairs: who met it has nothing to answer for.
+    The worst first, and then without its pairs: they do not count against its partners.
     """
     found: set[int] = set()
     while True:
@@ -129,7 +129,7 @@ class Inside:
 def slow_rails(pairs: Sequence[Pair], slow: float) -> list[tuple[int, int, float, float]]:
     """(host, rail, its best rate, the usual one) where that is below ``slow`` of the usual.
 
-    A rail has two ends: what counts is the best that a host's end reaches with any partner.
+    A rail has two ends: the best rate of a host's end with any partner counts.
     """
     best: dict[tuple[int, int], float] = {}
     for pair in pairs:
@@ -143,7 +143,7 @@ def slow_rails(pairs: Sequence[Pair], slow: float) -> list[tuple[int, int, float
 def below(inside: Mapping[int, Inside], slow: float) -> dict[int, float]:
     """Hosts whose GPUs reach less among themselves than they should -> the least, bytes/s.
 
-    Machines that are known have a floor, others ``slow`` (a share) of what is usual here.
+    Machines that are known have a floor, others ``slow`` (a share) of the usual rate here.
     """
     usual = statistics.median_high(one.rate for one in inside.values()) if inside else 0.0
     found = {}
@@ -160,8 +160,8 @@ def next_round(
 ) -> list[tuple[int, int]]:
     """The pairs of round ``nth``, after those of the rounds before.
 
-    Who is in doubt (bad once, or never measured) meets somebody who was good; the others
-    meet somebody new. No host is in two pairs.
+    A host in doubt (bad once, or never measured) meets a host that was good; the others meet a
+    new partner. A host is in one pair.
     """
     if nth == 0:
         return tournament(hosts, 0)
@@ -178,5 +178,5 @@ def next_round(
 
 
 def doubtful(hosts: Sequence[int], known: PairRanking) -> list[int]:
-    """Hosts of which nobody can say yet whether they are good or bad."""
+    """Hosts that are not known to be good or bad yet."""
     return [host for host in hosts if host not in known.fine and host not in known.culprits]

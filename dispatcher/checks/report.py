@@ -82,7 +82,7 @@ QUICK = (
 
 
 def full(xid_levels: Mapping[int, str], *, site_checks: bool) -> tuple[Check, ...]:
-    """The checks that ``--full`` adds. xid_levels: what a site says of Xid numbers."""
+    """The checks that ``--full`` adds. xid_levels: a site's own levels of Xid numbers."""
     reset = "nvidia-smi -q, on both"
     found = [
         Check("listed", "nvidia-smi lists every GPU", each(gpu.listed)),
@@ -116,7 +116,7 @@ def full(xid_levels: Mapping[int, str], *, site_checks: bool) -> tuple[Check, ..
 
 @dataclass(frozen=True)
 class Want:
-    """What to read. python, own: the ranks' Python, and that of hosts with one of their own.
+    """The parameters of readings. python, own: the ranks' Python, and that of single hosts.
 
     seconds: a reading at most. site: folder of the site's checks on the hosts, "" for none.
     """
@@ -134,7 +134,7 @@ def _path(text: str) -> bytes:
 
 
 def first_readings(want: Want, names: Sequence[str]) -> list[list[Any]]:
-    """What the first visit reads. names: to be resolved on every host."""
+    """The readings of the first visit. names: to be resolved on every host."""
     limit = want.seconds
     script = want.asked.script
     found: list[list[Any]] = [
@@ -210,7 +210,7 @@ def nvlink_errors() -> list[Any]:
 
 
 def second_readings(want: Want, addresses: list[str], port: int) -> list[list[Any]]:
-    """What the second visit reads: whether all reach host 0, and the counters once more."""
+    """The readings of the second visit: does the host reach host 0, and the counters again."""
     limit = want.seconds
     found: list[list[Any]] = [
         ["meet", "call", ["meet", addresses, port, 0.8 * limit], limit, 16 << 10]
@@ -221,7 +221,7 @@ def second_readings(want: Want, addresses: list[str], port: int) -> list[list[An
 
 
 def _log(command: str) -> list[bytes]:
-    """Lines of the kernel's log that somebody here reads, after a first one; fails as it does."""
+    """A command for the lines of the kernel's log that checks need; fails as ``command`` does."""
     wanted = "grep -e NVRM: -e SXid -e 'available PCIe bandwidth' | tail -n 2000"
     text = f"t=$({command}) || exit 1; echo begin; printf '%s\\n' \"$t\" | {wanted}"
     return [b"/bin/sh", b"-c", text.encode()]
@@ -266,7 +266,7 @@ class CheckReport:
         return self.level(host).fit
 
     def why(self, host: str) -> str:
-        """What is gravest about a host, in one line; "" for nothing."""
+        """The gravest finding of a host, in one line; "" for none."""
         if host in self.lost or host in self.unread:
             return self.lost.get(host) or self.unread[host]
         name, worst = max(self.findings[host].items(), key=lambda item: item[1].level)

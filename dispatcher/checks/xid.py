@@ -29,7 +29,7 @@ _IGNORE = (
 )  # fmt: skip
 #: NVLink 5 (Blackwell): these say themselves whether they are ``Fatal`` or ``Nonfatal``
 _NVLINK5 = range(144, 151)
-#: what the driver now wants to be done with the GPU; the last such line of a GPU counts
+#: the action that the driver asks for; the last such line of a GPU counts
 _RECOVERY = 154
 #: "can be safely ignored" (Fabric Manager's guide, D.4): healthy hosts log them as links come up
 _HARMLESS_SXID = frozenset({22013})
@@ -55,7 +55,7 @@ _SXID = re.compile(
     r"nvidia-nvswitch\d*: SXid \(PCI:([\w:.]+)\): (\d{1,6}), (Fatal|Severity (\d{1,3})|Data)?"
 )
 _STAMP = re.compile(r"^(?:<\d+>)?\[ *(\d+\.\d+)\]")
-#: what journalctl says when it has, or shows us, nothing; it exits with 0 then
+#: words of journalctl when it shows us nothing; it exits with 0 then
 _CLOSED = ("No journal files", "not seeing messages from other users")
 #: from the beginning of a word on, and a bounded one: a host's line may be one word of 64 KiB
 _NARROW = re.compile(

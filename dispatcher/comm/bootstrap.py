@@ -132,7 +132,7 @@ def _host_key() -> str:
 def _compare_ranks(
     exchange: Exchange, me: RankInfo, device: int | str | None, required: bool, timeout: float
 ) -> list[RankInfo]:
-    """What every rank has, in rank order."""
+    """The facts of every rank, in rank order."""
 
     def mine() -> bytes:
         gpu, wanted = _gpu(device, me.local_rank or 0, required), device != "cpu"

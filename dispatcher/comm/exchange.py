@@ -127,8 +127,8 @@ class Pause:
 class Aside(Generic[T]):
     """Work that may block, in a thread of its own. Called, it gives the result; None till then.
 
-    So it is a step, and the other ranks' failures and the deadline are seen meanwhile. What the
-    work raises is raised by the call. Work that never ends holds up nobody, not even the exit.
+    So it is a step, and the other ranks' failures and the deadline are seen meanwhile. The call
+    raises an error of the work. Work that never ends does not even hold up the exit.
     """
 
     _threads: ClassVar[WeakSet[threading.Thread]] = WeakSet()
@@ -307,7 +307,7 @@ class Exchange:
         return verdict
 
     def share(self, make: Callable[[], bytes], what: str, seconds: float) -> bytes:
-        """What ``make`` gave on rank 0; if it raised CommError there, all ranks raise that."""
+        """The result of ``make`` on rank 0; its CommError is raised on all ranks."""
         mine = (self._attempt(make) or b"") if self.rank == 0 else b""
         deadline = time.monotonic() + seconds
         header = bytearray(mine[: HEADER.size].ljust(HEADER.size, b"\0"))
@@ -318,7 +318,7 @@ class Exchange:
         return open_record(bytes(header + body))
 
     def gather(self, make: Callable[[], bytes], what: str, seconds: float) -> list[bytes]:
-        """What ``make`` gave on every rank, in rank order; all raise what the first rank raised."""
+        """The results of ``make`` of every rank, in rank order; all raise the first error."""
         mine = self._attempt(make) or b""
         deadline = time.monotonic() + seconds
         size = array("q", [len(mine)])

@@ -218,7 +218,7 @@ def check_hosts(layout: Layout, host_of: Mapping[int, str]) -> list[str]:
     ]
 
 
-#: Built for everybody; joins are built only where they are more than one of these.
+#: Always built; ``also`` of ``parallel`` adds joins.
 AXES = ("tp", "cp", "dp", "pp", "dp-cp", "tp-pp", "ep", "expert_tp", "expert_dp")
 
 

@@ -64,7 +64,7 @@ def check_world(size: int, env: Mapping[str, str], library: str) -> None:
     """Raises CommError if MPI sees fewer or more ranks than the launcher started.
 
     That happens when the MPI library does not speak the launcher's protocol: each
-    rank is then a world of its own, and a broadcast reaches nobody.
+    rank is then alone in a world, and a broadcast reaches no other.
     """
     for name in _WORLD_SIZE:
         text = env.get(name, "")
@@ -83,7 +83,7 @@ _TOGETHER = 2.0
 
 
 class _Ways:
-    """What the hook knows so far: the rank's name, and MPI once it is there."""
+    """The state of the hook: the rank's name, and MPI once it has started."""
 
     armed = False
     who = ""
@@ -122,7 +122,7 @@ def take_others_along(mpi: Any, exchange: Exchange) -> None:
 
 
 def abort_first(abort: Callable[[], None]) -> None:
-    """What a rank calls before it leaves in good order after a failure; it may hang."""
+    """Set a call that a rank makes before it leaves in good order after a failure; it may hang."""
     _Ways.abort = abort
 
 

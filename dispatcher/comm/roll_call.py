@@ -40,7 +40,7 @@ _MULTI_RANK_SINCE = 23003
 
 @dataclass(frozen=True)
 class RankInfo:
-    """Where a rank runs, and what it has; at the roll call only the first five are known.
+    """A rank's place and equipment; at the roll call only the first five are known.
 
     host is for people, host_key equal only on the same host (and network namespace);
     local_rank and local_size are None until they are told by the launcher or counted;
@@ -183,7 +183,7 @@ def compare(ranks: Sequence[RankInfo]) -> Comparison:
     nccl = _differing(
         (info, "none" if info.nccl is None else spell(info.nccl))
         for info in ranks
-        if some_gpu or info.nccl is not None  # who has none and needs none does not count
+        if some_gpu or info.nccl is not None  # a rank that has none and needs none does not count
     )
     if nccl:
         hint = "the same Python environment on every host"

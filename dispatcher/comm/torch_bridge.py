@@ -98,7 +98,7 @@ def init_torch(
             raise CommError(f"torch: process group: {str(error).splitlines()[0]}") from error
         return b""
 
-    # who is connected may close, or end, and gloo would fail in ranks that connect to it still;
+    # a rank that has connected may end, and gloo would fail in ranks that still connect to it;
     # NCCL starts in here and knows no deadline, so it has a thread that can be left behind
     exchange.assemble(
         "joining the process group",
@@ -231,8 +231,8 @@ def _tell_gloo(used: str, ours: str) -> None:
 def candidates(env: Mapping[str, str], one_host: bool) -> list[str]:
     """Addresses of this host to offer, best first: MASTER_ADDR, then the interfaces'.
 
-    Only the loopback one when all ranks are on this host. Names are left to be looked
-    up by whoever connects.
+    Only the loopback one when all ranks are on this host. The rank that connects
+    looks names up.
     """
     if one_host:
         return [LOOPBACK]

@@ -85,7 +85,7 @@ def _list(said: Any) -> list[Any]:
 
 
 def _why(result: Any, said: list[dict[str, Any]]) -> str:
-    """Which GPU, and what DCGM says of it; "" where it says neither."""
+    """The GPU of a result, and DCGM's words; "" without both."""
     gpu = result.get("gpu_id", result.get("entity_id"))
     words = " ".join(" ".join(str(one.get("warning", "")) for one in said).split())[:160]
     return ("" if gpu is None else f" of gpu {gpu}") + (f": {words}" if words else "")

@@ -152,7 +152,7 @@ _KNOWN = (
 
 
 def machine(name: str) -> Machine | None:
-    """What is known of the GPU that nvidia-smi or CUDA calls ``name``; None for nothing.
+    """The known facts of the GPU that nvidia-smi or CUDA calls ``name``; None if it is unknown.
 
     Cards for PCIe (``H100 PCIe``, ``H100 NVL``) are joined by bridges or not at all: not known.
     """

@@ -56,7 +56,7 @@ def lines(
 ) -> list[str]:
     """The report in lines. every: also columns in which all is fine, and each host's own words.
 
-    advise: what our machine knows to do about a kind of failure.
+    advise: our machine's own remedy for a kind of failure.
     """
     paint = painted if colour else plain
     return [
@@ -139,9 +139,9 @@ def _details(report: CheckReport, paint: Callable[[str, Level], str]) -> list[st
 
 
 def _said(report: CheckReport, paint: Callable[[str, Level], str]) -> list[str]:
-    """What checks say of hosts with which all is well; those that say the same together.
+    """The texts of checks of healthy hosts; checks with the same text together.
 
-    What is not the same on more than a few (free memory) is left to --json.
+    A text that differs on more than a few hosts (free memory) is left to --json.
     """
     groups: dict[tuple[str, str], list[str]] = {}  # check, text -> hosts
     for host, found in report.findings.items():

@@ -52,11 +52,11 @@ def run(options: CheckOptions) -> int:
 
 
 def _asked(options: CheckOptions) -> dict[str, HostNet]:
-    """What the hosts themselves say."""
+    """The networks of the hosts, as they report them."""
     from dispatcher.cli.options.connect_options import TransportPool
     from dispatcher.runner.surveys import survey
 
-    # what crosses to the ranks by itself goes before what the hosts have
+    # variables that cross to the ranks by themselves go before those of the hosts
     ours = {n: v for n, v in os.environ.items() if n.startswith(("NCCL_", "GLOO_")) and crosses(n)}
     targets = find_hosts(options, say)
     allow_open_files(len(targets))
@@ -109,7 +109,7 @@ def lines(advice: Advice) -> list[str]:
 
 
 def _block(title: str, predictions: Mapping[str, Any]) -> list[str]:
-    """What NCCL uses, hosts with the same devices on one line."""
+    """NCCL's choice, hosts with the same devices on one line."""
     groups: dict[str, list[str]] = {}
     first: dict[str, str] = {}
     for host, will in predictions.items():

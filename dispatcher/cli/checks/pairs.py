@@ -138,7 +138,7 @@ def rate_words(rate: float) -> str:
 
 #: seconds a pair may take, and the share of the usual rate below which it is bad
 LIMIT, SLOW = 6.0, 0.5
-#: rounds at most; after two it goes on only while somebody is in doubt
+#: rounds at most; after two it goes on only while a host is in doubt
 ROUNDS = 4
 #: hosts at most: each is told the partners of all, in one word of its command line
 MOST_HOSTS = 1024
@@ -148,9 +148,10 @@ MOST_NAMED = 3
 
 @dataclass
 class Measured:
-    """What rounds of pairs gave. Hosts are numbers in ``names``; problems: why one took no part.
+    """The result of rounds of pairs; hosts are numbers in ``names``.
 
-    inside: what the GPUs of a host reach by themselves. slow: a share of the usual rate.
+    problems: why a host took no part. inside: the rate among the GPUs of a host. slow: a share of
+    the usual rate.
     """
 
     names: Sequence[str]
@@ -163,7 +164,7 @@ class Measured:
 
     @cached_property
     def ranking(self) -> PairRanking:
-        """Who is to blame; to be asked when all is measured."""
+        """The hosts and links to blame, once all is measured."""
         return rank_pairs(self.pairs, self.slow)
 
 
@@ -206,7 +207,7 @@ def run(options: CheckOptions) -> int:
 
 
 def _measure(found: Measured, targets: Sequence[Host], options: CheckOptions, most: int) -> None:
-    """Play rounds, at most so many; ``found`` grows by what they give."""
+    """Play rounds, at most so many, and add their results to ``found``."""
     from dispatcher.runner.surveys import find_addresses, play_round
 
     connect = options.connect_timeout
@@ -240,7 +241,7 @@ def _measure(found: Measured, targets: Sequence[Host], options: CheckOptions, mo
 def _by_ranks(
     targets: Sequence[Host], options: CheckOptions, reach: TransportPool, found: Measured
 ) -> Callable[[Sequence[tuple[int, int]]], list[Pair]] | None:
-    """What plays a round by ranks, if that is wanted."""
+    """The function that plays a round by ranks, if the user wants that."""
     if options.backend in (None, "tcp"):
         return None
     from dispatcher.api.rank_pairs import RankPairs
@@ -260,7 +261,7 @@ def _by_ranks(
 
 
 def lines(found: Measured) -> list[str]:
-    """What was found, for people: the map, then who is to blame."""
+    """The result in lines: the map, then the hosts and links to blame."""
     names, pairs, ranking = found.names, found.pairs, found.ranking
     what = f"{len(names)} hosts, {plural(len(pairs), 'pair')} in {plural(found.rounds, 'round')}"
     out = [f"{what}, {found.seconds:.1f} s; usual: {rate_words(ranking.median)}"]
@@ -311,7 +312,7 @@ def _words(names: Sequence[str], pair: Pair) -> str:
 
 
 def record(found: Measured) -> formats.CheckPairs:
-    """What was found, for programs."""
+    """The result for programs."""
     names, ranking = found.names, found.ranking
     short = below(found.inside, found.slow)
     return {

@@ -141,7 +141,7 @@ def wanted(
     *,
     full: bool,
 ) -> report.Want:
-    """What must be read on ``hosts``. python: the ranks', None for the usual one."""
+    """The readings to make on ``hosts``. python: the ranks', None for the usual one."""
     from dispatcher.runner.surveys import readings_limit
 
     script = os.path.join(asked.cwd, asked.script) if asked.script else ""

@@ -109,7 +109,7 @@ class Watchdog:
     """
 
     def __init__(self) -> None:
-        # a call for each thread that is inside one: its deadline, and what to do then, once
+        # thread -> the deadline of its call, and a function to call then, once
         self._calls: dict[int, tuple[float, Callable[[], None]]] = {}
         self._pause = _LONGEST
         self._sooner = threading.Event()

@@ -104,7 +104,7 @@ def start(
         exchange.assemble("starting nccl", timeout, step=step, hint=hint)
     except BaseException:
         if handle.value:  # null until NCCL has written it
-            # a call that blocks ends by this; and if one of the two does not, nobody waits for it
+            # a call that blocks ends by this; if one of the two does not, it is left behind
             Aside(lambda: library.call("ncclCommAbort", handle), "nccl-abort").wait(_ABORT)
             call.wait(_ABORT)
         raise
