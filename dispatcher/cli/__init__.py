@@ -63,8 +63,7 @@ _LEFT_DEAF = (signal.SIGINT, signal.SIGQUIT, signal.SIGTERM)
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line ``arguments`` (default: the process's own); the exit code.
 
-    Handlers of signals, which some commands leave deaf to the end of the process,
-    are afterwards as they were.
+    Signal handlers are put back, since some commands leave signals ignored.
     """
     before = {number: signal.getsignal(number) for number in _LEFT_DEAF}
     try:
@@ -112,10 +111,7 @@ def say(line: str) -> None:
 
 
 def _note(text: str) -> None:
-    """Write on standard error. Where that takes no more, all else goes on, with its exit code.
-
-    What was printed before comes before it where both go to one pipe (``2>&1 | less``).
-    """
+    """Write on standard error, behind what was printed before; all goes on where that fails."""
     try:
         if sys.stdout is not None:  # as it is in a program whose standard output is closed
             sys.stdout.flush()
@@ -146,10 +142,7 @@ def columns(rows: Sequence[Sequence[str]], right: Sequence[int] = ()) -> list[st
 
 
 def not_shown(error: OSError) -> int:
-    """Tell why standard output takes no more, unless nobody reads it (``| head``); the exit code.
-
-    The rest of what would be written goes nowhere.
-    """
+    """Say why standard output takes no more, unless its reader left (``| head``); the exit code."""
     sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - to the end of the process
     if isinstance(error, BrokenPipeError):
         return 128 + 13
@@ -195,10 +188,9 @@ class _StandardStream(io.FileIO):
 
 
 def _open_standard_streams() -> None:
-    """Put /dev/null where a descriptor is closed, as cron jobs may have it (``>&-``).
+    """Put /dev/null where a descriptor is closed (``>&-``), and streams that wait for room.
 
-    ``sys.stdin`` stays None: whoever wants to read it says that it is closed. What is written waits
-    for room also where the descriptor does not block: Python's own streams would lose it.
+    ``sys.stdin`` stays None: commands that want to read it say that it is closed.
     """
     for fd in range(3):
         try:
@@ -212,9 +204,8 @@ def _open_standard_streams() -> None:
 
 
 def _stream(fd: int, before: Any) -> io.TextIOWrapper:
-    """Writes to ``fd`` in the place of ``before``; that is None where it was closed.
-
-    What its locale's encoding does not have, as ``…`` in Latin-1, is written as an escape.
+    """Write to ``fd`` in the place of ``before`` (None: it was closed); characters that the
+    locale's encoding lacks are written as escapes.
     """
     raw = io.BufferedWriter(_StandardStream(fd, "w", closefd=False))
     if before is None:
@@ -225,11 +216,7 @@ def _stream(fd: int, before: Any) -> io.TextIOWrapper:
 
 
 def console() -> None:
-    """``main`` as a process: exits with its code, without tearing the interpreter down.
-
-    By then every file is closed and every thread has ended or is stuck; taking
-    apart the modules of a crypto library would only cost another 30 ms.
-    """
+    """``main`` as a process: exits with its code, without 30 ms of tearing the interpreter down."""
     gc.set_threshold(LOOK_FOR_CYCLES)
     _open_standard_streams()
     # who started us may ignore it, and then each child's exit code would read as 0

@@ -75,10 +75,9 @@ def shown_name(name: str) -> str:
 
 
 def enter(name: str, words: Sequence[str]) -> int:
-    """Run the command ``name`` with ``words``; the exit code. name: "" is ``run``, left out.
+    """Run the command ``name`` ("": ``run``, left out) with ``words``; the exit code.
 
-    The words as they were typed, but for old names of options, are the ``obj`` of click's context;
-    see ``mistakes``.
+    The words as typed are the ``obj`` of click's context.
     """
     shown = shown_name(name)
     try:

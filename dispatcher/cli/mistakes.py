@@ -84,11 +84,12 @@ _KINDS: dict[type[click.ClickException], type[UsageError]] = {
     click.BadParameter: UsageError,
     click.UsageError: errors.UnexpectedArgument,
 }
-#: of a file name that was meant for another: ``difflib``'s measure
-_NEAR = 0.7
 #: what stands behind a word that is only guessed
 MEANT = "  # did you mean this?"
 _EVERYWHERE = "or a folder that every host has: --chdir DIR"
+_UNQUOTED = "without the quotes"
+#: how ``exec`` takes text for a shell
+_AS_SHELL_TEXT = "--shell '...'  # the whole command, in quotes"
 
 
 # -- options and their values -------------------------------------------------------------
@@ -156,20 +157,14 @@ def _valued(name: str, new: str, words: Sequence[str]) -> str:
     """The option ``new``, with the value that ``name`` has in ``words`` if that is a number."""
     for at, word in enumerate(words):
         flag, equals, value = word.partition("=")
-        if len(name) == 2 and word.startswith(name) and word != name:  # -p2222
-            equals, value = "=", word[2:]
-        elif flag.replace("_", "-") != name:
-            continue
-        value = value if equals else "".join(words[at + 1 : at + 2])
-        return f"{new} {value}" if value.isdecimal() else new
+        if flag.replace("_", "-") == name:
+            value = value if equals else "".join(words[at + 1 : at + 2])
+            return f"{new} {value}" if value.isdecimal() else new
     return new
 
 
 def _translated(name: str, context: click.Context) -> str | None:
-    """What another launcher's option ``name`` is in ``run``; None: it is none of those.
-
-    A single letter means something else to each of them.
-    """
+    """Another launcher's option ``name`` in the words of ``run``; None for no such one."""
     words = list(context.obj or ())
     flags = [word.partition("=")[0].replace("_", "-") for word in words]
     if context.command.name != "run" or len(name) == 2 or name not in flags:
@@ -290,8 +285,10 @@ def script(words: Sequence[str], run: RunOptions) -> None:
     first, *rest = _split(name)
     path = os.path.join(folder, first)
     if rest and not here and (os.path.isfile(path) or first.endswith(".py") > name.endswith(".py")):
-        raise _one_word(name, "script", "without the quotes")
-    if here or ("/" not in name and usual and _is_on_path(name)):
+        raise _one_word(name, "script", _UNQUOTED)
+    from shutil import which  # 2 ms, and few command lines come here
+
+    if here or ("/" not in name and usual and which(name)):
         raise _no_script(words)
     near = None if {"/", "."} & set(name) else near_command(words)
     if near is not None:
@@ -302,13 +299,13 @@ def script(words: Sequence[str], run: RunOptions) -> None:
 def module(words: Sequence[str]) -> None:
     """Refuse ``words``, a module and its arguments, if the name holds arguments as well."""
     if _SHELL.intersection(words[0]):
-        raise _one_word(words[0], "module", "without the quotes")
+        raise _one_word(words[0], "module", _UNQUOTED)
 
 
 def command(words: Sequence[str]) -> None:
     """Refuse ``words``, a program and its arguments, if the first is text for a shell."""
     if is_shell_text(words[0]):
-        raise _one_word(words[0], "program", apart(words[0]))
+        raise _one_word(words[0], "program", _apart(words[0]))
     if not os.path.lexists(words[0]):
         _variables(words, as_is=True)
 
@@ -316,17 +313,13 @@ def command(words: Sequence[str]) -> None:
 def exec_words(words: Sequence[str]) -> None:
     """Refuse ``words``, a program and its arguments, if the first is text for a shell."""
     if is_shell_text(words[0]):
-        raise _one_word(words[0], "program", AS_SHELL_TEXT)
+        raise _one_word(words[0], "program", _AS_SHELL_TEXT)
 
 
-#: how ``exec`` takes text for a shell
-AS_SHELL_TEXT = "--shell '...'  # the whole command, in quotes"
-
-
-def apart(word: str) -> str:
+def _apart(word: str) -> str:
     """How a run takes ``word``, which is text for a shell."""
     plain = not _SHELL.intersection(word).difference(" ") and "=" not in word
-    return "without the quotes" if plain else "--no-python sh -c '...'"
+    return _UNQUOTED if plain else "--no-python sh -c '...'"
 
 
 def is_quoted(word: str) -> bool:
@@ -391,12 +384,6 @@ def _begun(words: Sequence[str], *options: str) -> str:
     return shlex.join([*options, words[0]]) + (" ..." if words[1:] else "")
 
 
-def _is_on_path(name: str) -> bool:
-    import shutil  # which takes its time, and few command lines come here
-
-    return shutil.which(name) is not None
-
-
 def _one_word(word: str, what: str, hint: str) -> UsageError:
     return NotAScript(f"{shown(word)}: a single word, taken as the name of a {what}", hint=hint)
 
@@ -432,7 +419,7 @@ class Advice:
                 return _not_there(options, trouble == "cwd")
             is_one = options.no_python and options.app is None and ":" not in options.words
             if trouble == "missing" and is_one and is_shell_text(options.words[0], surely=False):
-                return apart(options.words[0])
+                return _apart(options.words[0])
         elif isinstance(options, ExecOptions):
             if trouble == "exit code 127":
                 return _not_found(options)
@@ -501,17 +488,14 @@ def _not_found(options: ExecOptions) -> str | None:
     if not words or quoted or options.script is not None:
         return None  # --shell, words that are not the user's, or a shell that has said what
     if is_shell_text(words[0], surely=False) or words[0] in _BUILTINS or "=" in words[0]:
-        return AS_SHELL_TEXT
+        return _AS_SHELL_TEXT
     return neighbours(words[:-1], options)
 
 
 def _near_file(name: str, folder: str) -> str | None:
     """The file in ``folder`` that ``name`` may have been meant for."""
     try:
-        there = [one for one in os.listdir(folder or ".") if abs(len(one) - len(name)) <= 3]
+        near = nearest(name, os.listdir(folder or "."))
     except OSError:
         return None
-    from difflib import get_close_matches  # for mistakes only
-
-    close = get_close_matches(name, there, 3, _NEAR)
-    return next((one for one in close if os.path.isfile(os.path.join(folder, one))), None)
+    return near if near and os.path.isfile(os.path.join(folder, near)) else None

@@ -15,10 +15,9 @@ from dispatcher.model.paths import anew
 
 
 def read(who: str, path: str, most: int) -> bytes:
-    """The bytes of ``path``, ``most`` at most.
+    """The bytes of ``path``, ``most`` at most. Raises: UsageError.
 
     who: named it, as ``--log FILE``; the file itself where no option did.
-    Raises: UsageError for a file that cannot be read, or is larger.
     """
 
     def reading() -> bytes:
@@ -32,10 +31,7 @@ def read(who: str, path: str, most: int) -> bytes:
 
 
 def expect(who: str, path: str) -> None:
-    """See that ``path`` can be written, before the work whose result it is to take.
-
-    Nothing is made or emptied. who: as for ``read``. Raises: UsageError.
-    """
+    """See that ``path`` can be written, before the work for it. Raises: UsageError."""
 
     def looking() -> bytes:
         folder = os.path.dirname(path) or "."

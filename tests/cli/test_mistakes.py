@@ -107,7 +107,7 @@ def asked(
          "--export, --env-file"),
         # a short name of exec's, in a run
         ("dispatch -H n1 -l me a.py", "-l: no such option", f"--user{MEANT}"),
-        ("dispatch -H n1 -p2222 a.py", "-p: no such option", f"--ssh-port 2222{MEANT}"),
+        ("dispatch -H n1 -p2222 a.py", "-p: no such option", f"--ssh-port{MEANT}"),
         # another command's, and nobody's
         ("dispatch exec -w n1 --nnodes 2 true",
          "--nnodes: no such option here; dispatch run has it", "dispatch exec --help"),

@@ -14,10 +14,7 @@ from dispatcher.cli.options.host_options import (
     WhereOptions,
     verbose_option,
 )
-from dispatcher.model.errors import (
-    ConflictingOptions,
-    NoConnectionDaemon,
-)
+from dispatcher.model.errors import ConflictingOptions, NoConnectionDaemon
 
 if TYPE_CHECKING:
     from dispatcher.model import formats
@@ -27,9 +24,7 @@ class KeptOptions(KeepOptions, section="Connections"):
     """Which connections stay open."""
 
     keep: str | None = option(
-        default="600",
-        metavar="SECONDS",
-        help="Close a connection that has been idle for SECONDS.",
+        default="600", metavar="SECONDS", help="Close a connection that has been idle for SECONDS."
     )
     listing: bool = option("--list", help="List the hosts that are connected.")
     as_json: bool = json_option("that list, or what became of each host")

@@ -58,10 +58,7 @@ def check(options: ExecOptions) -> None:
 class ExecOutput:
     """The sinks of one exec_plan. say: writes a line on standard error; nobody_reads: see Screen.
 
-    through: the one host's bytes go to our terminal as they are.
-
-    Raises: UsageError for options that exclude each other, or a folder or file
-    that cannot be made.
+    through: the one host's bytes go to our terminal as they are. Raises: UsageError.
     """
 
     def __init__(

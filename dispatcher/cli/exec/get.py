@@ -14,15 +14,14 @@ from dispatcher.cli.exec.run_exec import limits
 from dispatcher.cli.options.connect_options import show_only
 from dispatcher.cli.options.declaration import argument, option
 from dispatcher.cli.options.host_options import find_hosts, sudo_user, verbose_option
+from dispatcher.cli.options.output_options import parse_size
 from dispatcher.core.events.exec_events import is_good
 from dispatcher.model import paths as placeholders
-from dispatcher.model.errors import CannotCopy, MissingArgument, UsageError, reason
+from dispatcher.model.errors import CannotCopy, MissingArgument, reason
 from dispatcher.model.paths import HOST, RANK
 from dispatcher.plan.exec_plan import ExecPlan
 from dispatcher.remote.copy.disk import has_wildcards, split
 from dispatcher.transfer.get_files import Fetching, Group
-
-_SIZES = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 
 
 class GetOptions(CopyOptions, section="Files"):
@@ -66,7 +65,7 @@ def get(options: GetOptions) -> int:
         )
     *sources, folder = options.paths
     folder = here(folder)
-    limit = _size(options.max_size)
+    limit = parse_size(options.max_size, "--max-size", least=0)
     user = sudo_user(options)
     hosts = find_hosts(options, say, slots=placeholders.uses("".join(options.paths), RANK))
     wanted = placeholders.groups(sources, folder, hosts)
@@ -145,10 +144,3 @@ def _make(folder: str) -> None:
         placeholders.make_folders(folder)
     except OSError as error:
         raise CannotCopy(f"get: {folder}: {reason(error)}") from None
-
-
-def _size(text: str) -> int:
-    number, unit = (text[:-1], text[-1:].upper()) if text[-1:].isalpha() else (text, "")
-    if not (number.isascii() and number.isdigit() and len(number) < 13 and unit in ("", *_SIZES)):
-        raise UsageError(f"--max-size: not a size: {text!r}", hint="--max-size 500M")
-    return int(number) * _SIZES.get(unit, 1)

@@ -79,10 +79,7 @@ _HOME = re.compile(r"~([A-Za-z_][A-Za-z0-9_.-]*)?(/|\Z)")
 
 
 def there(path: str) -> str:
-    """``path`` so that no program there takes it for an option; ``~`` is expanded there.
-
-    Raises: UsageError where ``~`` begins what cannot be a user's name.
-    """
+    """``path`` as no option, with ``~`` for the host to expand. Raises: UsageError."""
     if path.startswith("~") and not _HOME.match(path):
         raise CannotCopy(
             f"{path}: what follows ~ is no user's name",
@@ -92,10 +89,7 @@ def there(path: str) -> str:
 
 
 def here(path: str) -> str:
-    """``path`` of this machine, its ``~`` expanded, since quotes keep it from the shell.
-
-    Raises: UsageError for a home folder that is not known.
-    """
+    """``path`` of this machine, its ``~`` expanded. Raises: UsageError."""
     try:
         return at_home(there(path))
     except NotGiven as bad:
@@ -103,10 +97,7 @@ def here(path: str) -> str:
 
 
 def run(
-    exec_plan: ExecPlan,
-    options: CopyOptions,
-    talk: StdioHandler,
-    copies: Sequence[HostCopy],
+    exec_plan: ExecPlan, options: CopyOptions, talk: StdioHandler, copies: Sequence[HostCopy]
 ) -> tuple[Outcome, ...]:
     """Carry out ``exec_plan``, whose hosts ``talk`` talks with; one outcome a host.
 

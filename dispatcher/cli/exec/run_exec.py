@@ -41,10 +41,7 @@ _MOST_SCRIPT = 256 << 10
 
 
 def read(path: str, option: str) -> Hostlist | None:
-    """The hosts in the file of ``option``, which ``output.files.hosts_left`` writes.
-
-    None: there is none in it. Raises: UsageError.
-    """
+    """The hosts in the file of ``option``, None if it has none. Raises: UsageError."""
     text = named_files.read(f"{option}: {path}", path, _MOST)
     lines = (line.strip() for line in text.splitlines())
     if text and all(not line or line.startswith(b"#") for line in lines):
@@ -53,10 +50,7 @@ def read(path: str, option: str) -> Hostlist | None:
 
 
 def run(options: ExecOptions) -> int:
-    """Plan and run what the options say; the exit code.
-
-    Raises: UsageError before any host is touched.
-    """
+    """Plan and run; the exit code. Raises: UsageError before any host is touched."""
     options = _typed_wins(options)
     if options.stdin and options.no_stdin:
         raise ConflictingOptions("-I and -n exclude each other")
@@ -197,10 +191,7 @@ USUAL_SIZE = (80, 24)
 
 
 def terminal_size(options: ExecOptions) -> tuple[int, int] | None:
-    """(columns, rows) of the terminal that each command gets; None without ``--pty``.
-
-    Raises: UsageError.
-    """
+    """(columns, rows) of each command's terminal; None without ``--pty``. Raises: UsageError."""
     if not options.pty:
         return None
     if options.stdin:
@@ -216,11 +207,7 @@ def terminal_size(options: ExecOptions) -> tuple[int, int] | None:
 
 
 def is_one_pipe(options: ExecOptions) -> bool:
-    """Whether a command's standard output and standard error may come in one pipe.
-
-    They may where both are shown as they come, and end in the same place: there nobody could tell
-    them apart, but everybody sees in which order they stand.
-    """
+    """Whether a command's outputs may share a pipe: they are shown as they come, in one place."""
     from dispatcher.output.terminal.screen import same_file
 
     apart = (
@@ -231,11 +218,7 @@ def is_one_pipe(options: ExecOptions) -> bool:
 
 
 def is_our_terminal(options: ExecOptions, exec_plan: ExecPlan) -> bool:
-    """Whether the command's terminal is to be the user's own: of one host, unless lines are wanted.
-
-    Then its bytes pass unchanged, as with ``ssh -t``. Otherwise nothing is typed, and what the
-    terminals show comes as labelled, sanitized lines, as from pipes.
-    """
+    """Whether the only host's terminal is the user's own: its bytes pass as with ``ssh -t``."""
     lines = (
         options.gather, options.gather_all, options.diff, options.as_json, options.timestamps,
         options.output_dir, options.error_dir, options.no_stdin,
@@ -258,7 +241,7 @@ def carry_out(
 ) -> int:
     """Run ``exec_plan`` and show it as the options say; the exit code. Raises: UsageError.
 
-    sinks: who else is to take what comes. stay: other hosts of ``--retry-failed``, left out now.
+    stay: other hosts of ``--retry-failed``, left out now.
     """
     from dispatcher.cli.exec.exec_output import ExecOutput
     from dispatcher.core.events.exec_events import exit_code

@@ -366,15 +366,9 @@ def _begin(
 
 
 def replay(
-    job: registry.Job,
-    sink: Sink,
-    hello: dict[str, Any],
-    rests: dict[tuple[int, int], bytes],
+    job: registry.Job, sink: Sink, hello: dict[str, Any], rests: dict[tuple[int, int], bytes]
 ) -> None:
-    """Give ``sink`` what ``job`` had written by the time of ``hello``, none of it twice.
-
-    Raises: DispatchError if its files are gone.
-    """
+    """Give ``sink`` what ``job`` had written by the time of ``hello``. Raises: DispatchError."""
     most = {(rank, stream): count for rank, stream, count in hello["passed"]}
     reader = written(job, until=hello.get("until"))
     end = time.monotonic() + BEHIND
@@ -397,10 +391,8 @@ def replay(
 
 
 def written(job: registry.Job, only: int | None = None, until: float | None = None) -> LogReader:
-    """The reader of what ``job`` has written.
-
-    only: the one rank to read. until: see ``MergedLogReader``.
-    Raises: DispatchError if there are no files.
+    """The reader of what ``job`` has written. only: the one rank to read; until: see
+    ``MergedLogReader``. Raises: DispatchError if there are no files.
     """
     if job.logs is None:
         raise NoLogFiles(f"job {job.run_id}: it keeps no files", hint="--log-dir DIR")
@@ -413,10 +405,7 @@ def written(job: registry.Job, only: int | None = None, until: float | None = No
 
 
 def tell_end(job: registry.Job, watch: Watch | None = None) -> int:
-    """Tell the verdict of the ended ``job``; its exit code. watch: the screen it was shown on.
-
-    Raises: DispatchError if it has none.
-    """
+    """Say the verdict of the ended ``job``; its exit code. Raises: DispatchError if it has none."""
     if job.end is None:
         raise registry.not_running(job)
     lines = [str(line) for line in job.end["verdict"]]

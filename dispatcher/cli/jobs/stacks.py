@@ -29,10 +29,7 @@ if TYPE_CHECKING:
 
 
 class JournalLocations:
-    """Where each rank is and what it runs, read when somebody asks for one not yet known.
-
-    hosts: their names by number. A journal that is gone, or not ours, tells of no rank.
-    """
+    """Where each rank is and what it runs, by the journal; read when a new rank is asked for."""
 
     def __init__(self, journal: Path, hosts: Sequence[str]) -> None:
         self._journal = journal
@@ -153,10 +150,7 @@ def _show(lines: Sequence[str], whole: str | None) -> None:
 
 
 def record(run_id: str, found: Any, whole: str | None) -> formats.Stacks:
-    """What the launcher has ``found``, for programs. whole: the file of the whole stacks.
-
-    Raises: LauncherSilent if it has that in words alone.
-    """
+    """The stacks that the launcher has ``found``, for programs. Raises: LauncherSilent."""
     if not isinstance(found, dict):
         raise LauncherSilent(f"job {run_id}: its launcher is of a dispatch without stacks --json")
     return {

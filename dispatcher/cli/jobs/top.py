@@ -58,10 +58,7 @@ class TopOptions(Options):
 
 
 def top(options: TopOptions) -> int:
-    """Show the table until the user leaves or the job ends; the exit code.
-
-    Raises: DispatchError.
-    """
+    """Show the table until the user leaves or the job ends; the exit code."""
     found = registry.find_running(options.job)
     try:
         with JobConnection(found) as call:
@@ -168,10 +165,8 @@ def _once(write: Callable[[Snapshot], None], patience: float) -> Shown:
 
 
 def _follow(job: registry.Job, call: JobConnection, show: Shown) -> int | None:
-    """Give ``show`` each table, and None meanwhile, until it is content or the job has ended.
-
-    Returns: None, or the ended job's exit code.
-    Raises: DispatchError if the launcher does not answer.
+    """Give ``show`` each table, and None meanwhile, until it wants no more (None) or the job has
+    ended (its exit code). Raises: DispatchError if the launcher does not answer.
     """
     heard, until = False, time.monotonic() + REPLY_TIMEOUT
     while heard or time.monotonic() <= until:

@@ -103,10 +103,7 @@ def _plain(key: str) -> str:
 
 
 def parse(text: str, source: str, commands: Iterable[str], *, loose: bool = False) -> Defaults:
-    """The tables of a file; ``loose`` as in ``Setting``.
-
-    Raises: UsageError for bad TOML, an unknown table, a key outside, too long a line.
-    """
+    """The tables of a file; ``loose`` as in ``Setting``. Raises: UsageError."""
     if sys.version_info >= (3, 11):  # loaded only where there is a file
         import tomllib
     else:  # pragma: no cover
@@ -147,10 +144,7 @@ def parse(text: str, source: str, commands: Iterable[str], *, loose: bool = Fals
 
 
 def chosen(files: Iterable[Defaults], command: str, profile: str | None) -> dict[str, Setting]:
-    """The settings for ``command``, by their names with dashes; later files win.
-
-    Raises: UsageError when no file has the profile.
-    """
+    """The settings for ``command`` by name; later files win. Raises: UsageError."""
     found: dict[str, Setting] = {}
     named: dict[str, Setting] = {}
     names: set[str] = set()
@@ -281,10 +275,7 @@ def _why_not(about: os.stat_result) -> str:
 
 
 def check(file: Defaults, command: click.Command, profile: str | None, own: str) -> None:
-    """Nothing, if ``file`` may say what it says for ``command``. own: the user's own file.
-
-    Raises: UsageError for the first option that it may not say.
-    """
+    """Raises: UsageError for an option that ``file`` may not set. own: the user's own file."""
     known = {name for parameter in command.params for name in parameter.opts}
     for table, name, value in file.entries(command.name or "", profile):
         option = current(name)
@@ -327,10 +318,7 @@ def _why_relative(option: str, value: Any) -> str:
 
 
 def hosts(found: Hostlist, setting: Setting | None) -> Hostlist:
-    """``found``, where ``setting``, if any file, names them: that of a folder says no program.
-
-    Raises: UsageError for a python or a variable that loads code.
-    """
+    """``found``. Raises: UsageError if a file that is not trusted names a Python in it."""
     if setting is None or not (setting.loose or _is_here(setting.value)):
         return found
     for host in found.hosts:

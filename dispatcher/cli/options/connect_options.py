@@ -89,9 +89,8 @@ def transport(
 
 
 def alive(options: LoginOptions) -> Keepalive:
-    """When a silent host is asked whether it lives. Raises: UsageError.
-
-    In a run only if ssh_config says so: there the agents' heartbeats decide who is lost.
+    """When a silent host is asked whether it lives; in a run, where heartbeats tell, only if
+    ssh_config says so. Raises: UsageError.
     """
     if not isinstance(options, LimitOptions):
         return UNLESS_CONFIGURED
@@ -106,10 +105,7 @@ WINDOW = 1024
 
 @value
 class Fanout(Value):
-    """The hosts of a tree and who opens whom, by index.
-
-    ssh_config, python: as the options have them. run_id: what the relays carry.
-    """
+    """The hosts of a tree and the host that opens each, by index. run_id: for the relays."""
 
     hosts: tuple[Host, ...]
     topology: Topology
@@ -163,10 +159,7 @@ def target(host: Host) -> Target:
 def fanout(
     options: LoginOptions, hosts: Sequence[Host], run_id: str | None = None
 ) -> Fanout | None:
-    """The tree that the options ask for, if they do; spares and this machine are not in it.
-
-    Raises: UsageError where there can be none.
-    """
+    """The tree that the options ask for, without spares and this machine. Raises: UsageError."""
     if not isinstance(options, TreeOptions) or options.fanout_tree is None:
         return None
     from dispatcher.transport.tree.topology import (  # for those who want a tree
@@ -228,10 +221,9 @@ def show_only(
     tree: Fanout | None = None,
     limits: ExecLimits | None = None,
 ) -> bool:
-    """Whether this is a dry run; then it is printed what ``command`` would do on each host.
+    """Whether this is a dry run; then print what ``command`` would do on each host.
 
-    deeds: hosts, and what would be done there; equal ones are shown once. limits: how many of
-    them at once, for a fan-out command.
+    limits: how many hosts at once, for a fan-out command.
     """
     if not getattr(options, "dry_run", False):
         return False
@@ -267,12 +259,10 @@ def show_only(
 
 
 class TransportPool(transports.TransportPool):
-    """Transports by host; closes them all at the end of the context.
+    """Transports by host, closed at the end of the context. Raises: UsageError.
 
-    ask: asks for a secret; by default at our terminal. keep: connections are used
-    again by the next command. tree: who is reached through whom, if not all from here;
-    say: shows a line about it. alone: there is a single host. passwords: those of a pool before.
-    Raises: UsageError.
+    ask: asks for a secret, by default at our terminal. keep: the next command uses the
+    connections again. alone: there is one host. passwords: those of a pool before.
     """
 
     def __init__(

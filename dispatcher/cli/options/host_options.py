@@ -242,12 +242,9 @@ def find_hosts(
     *,
     slots: bool = False,
 ) -> tuple[Host, ...]:
-    """The hosts that the options name, each once, in written order.
+    """The hosts that the options name, each once, in written order. Raises: UsageError.
 
-    more: those that the command line names without -H and -w. slots: whether it
-    matters how many each has.
-
-    Raises: UsageError when they name none, or a text is wrong.
+    more: hosts that the command line names in another way. slots: their number matters.
     """
     from dispatcher.plan.exec_plan import target_hosts
 
@@ -289,10 +286,7 @@ def check_reachable(options: LoginOptions, hosts: Iterable[Host]) -> None:
 
 
 def named_hosts(options: HostOptions, *, slots: bool) -> list[Hostlist]:
-    """What ``-H`` and each ``-w`` name. slots: whether it matters how many a host has.
-
-    Raises: UsageError for a file that cannot be read, HostfileError for a text that is wrong.
-    """
+    """The hosts of ``-H`` and each ``-w``. Raises: UsageError, HostfileError."""
     from dispatcher.cli.options import config_file
     from dispatcher.plan.hosts.hostfile import parse_inline, read_hostfile, read_hosts
 
@@ -416,11 +410,7 @@ def sudo_user(options: SudoOptions) -> str | None:
 
 @contextmanager
 def sudo_password(options: SudoOptions) -> Iterator[Callable[[bool], bytes | None]]:
-    """Gives what asks for the password; again: the one that it gave before was wrong.
-
-    With ``--ask-sudo-password`` it was asked already. Raises: NoPassword when it cannot be asked
-    now.
-    """
+    """Give what asks for the password (again: it was wrong). Raises: NoPassword."""
     if options.sudo is None:
         yield lambda again: None
         return

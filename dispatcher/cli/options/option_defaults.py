@@ -125,10 +125,7 @@ def _chosen(files: Sequence[Defaults], command: str, profile: str | None) -> dic
 
 
 def settings(command: click.Command, profile: str | None) -> dict[str, Setting]:
-    """The files' values for ``command``, by parameter name, as click wants them.
-
-    Raises: UsageError naming the file for an option or a value that cannot be.
-    """
+    """The files' values for ``command`` by parameter, as click wants them. Raises: UsageError."""
     files = read()
     if not files:
         if profile is not None:

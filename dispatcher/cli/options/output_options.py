@@ -205,17 +205,13 @@ def _rotation(options: ShowOptions) -> Rotation:
     )
 
 
-def parse_size(text: str, flag: str) -> int:
-    """A number of bytes: ``4096``, ``64K``, ``10M``, ``1G``, ``2T`` (powers of 1024).
-
-    Raises: UsageError.
-    """
+def parse_size(text: str, flag: str, least: int = SMALLEST) -> int:
+    """A number of bytes: ``4096``, ``64K``, ``1G`` (powers of 1024). Raises: UsageError."""
     match = re.fullmatch(r"([0-9]{1,15})([kmgt]?)(?:i?b)?", text.lower(), re.ASCII)
-    size = int(match[1]) << 10 * " kmgt".index(match[2] or " ") if match else 0
-    if size < SMALLEST:
-        raise UsageError(
-            f"{flag}: not a size of at least {SMALLEST} bytes: {text!r}", hint=f"{flag} 64M"
-        )
+    size = int(match[1]) << 10 * " kmgt".index(match[2] or " ") if match else -1
+    if size < least:
+        bound = f" of at least {least} bytes" if least else ""
+        raise UsageError(f"{flag}: not a size{bound}: {text!r}", hint=f"{flag} 64M")
     return size
 
 

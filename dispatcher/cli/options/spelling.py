@@ -26,10 +26,7 @@ def current(name: str) -> str:
 def respelled(
     command: click.Command, words: Sequence[str], shown_name: str = "dispatch"
 ) -> list[str]:
-    """``words`` with the names of our options as click knows them.
-
-    shown_name: what the line begins with. Raises: click.NoSuchOption for one of mpirun's in a run.
-    """
+    """``words`` with the names of our options as click knows them. Raises: click.NoSuchOption."""
     found = list(words)
     has_np = any("--np" in option.opts for option in _options(command))
     for at, _ in own_options(command, words, bare_of(command)):
@@ -63,10 +60,7 @@ def bare_of(command: click.Command) -> dict[str, str]:
 def own_options(
     command: click.Command, words: Sequence[str], bare: Mapping[str, str]
 ) -> Iterator[tuple[int, bool]]:
-    """Where our own options stand in ``words``, and whether the next word is the value of each.
-
-    bare: options that never take the next word.
-    """
+    """Where our options stand in ``words``, and whether the next word is the value of each."""
     mixed = command.context_settings.get("allow_interspersed_args", True)
     takes = {
         name

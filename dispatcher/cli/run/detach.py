@@ -67,10 +67,7 @@ def check(options: RunOptions) -> None:
 
 
 def background(launcher: Callable[[ForegroundLink], int], paths: RunPaths, run_id: str) -> int:
-    """Run ``launcher`` in the background; in the foreground, the exit code of the start.
-
-    launcher: is given the way to tell the foreground; returns the job's exit code.
-    """
+    """Run ``launcher`` in the background; in the foreground, the exit code of the start."""
     if threading.active_count() != 1:
         raise DispatchError("cannot detach: threads are running already")
     sys.stdout.flush()
@@ -175,10 +172,7 @@ class _Foreground:
         self._refused = False  # Ctrl-C was the answer
 
     def wait(self) -> int:
-        """The foreground's exit code.
-
-        Raises: UsageError for what nobody was there to answer, LauncherKilled.
-        """
+        """The foreground's exit code. Raises: UsageError for an open question, LauncherKilled."""
         with self._link.makefile("rb") as lines:
             while True:
                 try:

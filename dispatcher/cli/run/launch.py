@@ -86,10 +86,7 @@ def _not_yet(plan: JobPlan, node: NodePlan) -> str:
 
 
 def launch(options: RunOptions) -> int:
-    """Plan and run what the options say; the exit code.
-
-    Raises: UsageError before any host is touched.
-    """
+    """Plan and run; the exit code. Raises: UsageError before any host is touched."""
     plan = plan_job(request(options), _run_id())
     check_reachable(options, [node.host for node in (*plan.nodes, *plan.spares)])
     tree = fanout(options, [node.host for node in plan.nodes])

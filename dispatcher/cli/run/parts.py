@@ -42,10 +42,9 @@ MOST_FILE = 1 << 20
 
 @dataclass(frozen=True)
 class PartLine:
-    """What was typed of one program. options: all that hold for it; own: values that it has itself.
+    """One program as typed. options: all that hold for it; own: values that it has itself.
 
-    hosts: those that it names; None: all of the job's, or those before the first program, which
-    ``with_hosts`` tells apart.
+    hosts: its own; None: all of the job's, or those before the first program.
     """
 
     options: RunOptions
@@ -59,8 +58,7 @@ Check = Callable[[RunOptions], object]
 
 def split(options: RunOptions, check: Check) -> tuple[RunOptions, tuple[PartLine, ...]]:
     """The job's options, and the programs if there are several, or a file has them.
-
-    Raises: UsageError, also where ``check`` does for one of them.
+    Raises: UsageError.
     """
     if options.app is not None:
         return options, _of_file(options, check)
@@ -218,11 +216,9 @@ def app_lines(text: str) -> list[tuple[int, str]]:
 
 
 def with_hosts(hosts: Hostlist, lines: Sequence[PartLine]) -> tuple[Hostlist, tuple[PartLine, ...]]:
-    """``hosts`` and those that programs name besides; the programs, the first one with its own.
+    """All hosts, and the programs. Those before the first are its own if another names hosts.
 
-    What stands before the first program is its own where another names hosts, else everybody's. A
-    list that several of them give with slots counts for each, as for mpirun: ``-w n1:2 a : -w
-    n1:6 b`` are eight.
+    Slots of one host add up, as for mpirun: ``-w n1:2 a : -w n1:6 b`` are eight.
     """
     from dataclasses import replace as changed
 

@@ -71,10 +71,7 @@ def asks(options: RunOptions) -> bool:
 
 
 def preflight(
-    plan: JobPlan,
-    options: RunOptions,
-    ask: Ask | None = None,
-    passwords: Passwords | None = None,
+    plan: JobPlan, options: RunOptions, ask: Ask | None = None, passwords: Passwords | None = None
 ) -> Decision:
     """Look at the hosts of ``plan``, if that is asked for, and decide. Raises: UsageError.
 

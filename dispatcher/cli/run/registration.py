@@ -24,11 +24,8 @@ if TYPE_CHECKING:
 class JobRegistration(JobRecord):
     """The record of a run of the command line; one in the background can be called, too.
 
-    word: to the foreground, if we are in the background. slow: tells of slow ranks, in words.
-    The others are as ``JobRecord`` has them.
-
-    A job in the background without a record would be out of reach.
-    Raises: UsageError for that.
+    word: to the foreground, if we are in the background. slow: the slow ranks in words.
+    Raises: UsageError for a job in the background without a record, as it is out of reach.
     """
 
     def __init__(

@@ -195,10 +195,8 @@ def _check_exports(exports: Sequence[str], hosts: Hostlist) -> None:
 
 
 def _filters(options: RunOptions, hosts: Hostlist) -> tuple[str | None, str | None]:
-    """The values of --include and --exclude for ``hosts``. Raises: UsageError.
-
-    A filter of a file stays when hosts are typed: fewer do less harm. Yet it may name
-    others than these.
+    """The values of --include and --exclude for ``hosts``; a file's stays when hosts are typed.
+    Raises: UsageError.
     """
     texts = {"include": options.include, "exclude": options.exclude}
     given = {name: text for name, text in texts.items() if text is not None}
@@ -218,17 +216,13 @@ def _filters(options: RunOptions, hosts: Hostlist) -> tuple[str | None, str | No
 
 
 def program_of(options: RunOptions, *, is_typed: bool = True) -> Program:
-    """What the ranks run. is_typed: the words are of our own command line.
-
-    Raises: UsageError for what is surely no such thing.
-    """
+    """What the ranks run. is_typed: by our own command line. Raises: UsageError if surely none."""
     words = options.words
     if options.module and options.no_python:
         raise ConflictingOptions("--module and --no-python exclude each other")
     if not words or not words[0]:
         raise MissingArgument(
-            "no program given",
-            hint="dispatch -H hostfile train.py, or --no-python hostname",
+            "no program given", hint="dispatch -H hostfile train.py, or --no-python hostname"
         )
     launcher = _launcher(options)
     if launcher is not None:
@@ -289,8 +283,7 @@ def _stdin(options: RunOptions) -> Stdin:
         return chosen
     if options.hostfile == "-":
         raise ConflictingOptions(
-            f"--stdin {chosen}: -H - takes the hosts from standard input",
-            hint="-H FILE",
+            f"--stdin {chosen}: -H - takes the hosts from standard input", hint="-H FILE"
         )
     if sys.stdin is None:
         raise UsageError(f"--stdin {chosen}: standard input is closed")

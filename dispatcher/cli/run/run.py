@@ -17,8 +17,7 @@ class FilterOptions(Options, section="Hosts"):
     """Which of the hosts."""
 
     include: str | None = option(
-        metavar="SPEC",
-        help="Use only these hosts and slots, written as for deepspeed: n1@n2:0,2.",
+        metavar="SPEC", help="Use only these hosts and slots, written as for deepspeed: n1@n2:0,2."
     )
     exclude: str | None = option(
         metavar="SPEC", help="Leave these hosts and slots out, written as for --include."
@@ -59,11 +58,7 @@ class ProgramOptions(Options, section="Program"):
         metavar="NAME",
         help="Pass NAME=LOCAL_RANK as PROGRAM's first argument, as deepspeed passes --local_rank.",
     )
-    chdir: str | None = option(
-        metavar="DIR",
-        help="Run in DIR on every host.",
-        usual="this folder",
-    )
+    chdir: str | None = option(metavar="DIR", help="Run in DIR on every host.", usual="this folder")
     sync: str | None = option(
         metavar="[=DIR]",
         bare=".",

@@ -60,10 +60,7 @@ class RankLabels:
         self._runner = runner
 
     def of(self, rank: int) -> str:
-        """The label of one rank: ``[3]``, ``[n2:1]`` by host and local rank, or nothing.
-
-        Of several programs each has its name there: ``[learner 3]``.
-        """
+        """The label of one rank: ``[3]``, ``[learner 3]``, ``[n2:1]`` by host, or nothing."""
         if self._kind == "none":
             return ""
         if self._kind == "rank":
@@ -141,9 +138,8 @@ def unhurried(
 ) -> Sink:
     """``screen`` on a thread of its own where it must not be waited for.
 
-    writer, fd: by what and to where it writes. overflow: auto, drop or block. kept: whether
-    files get every byte that it is given. draws: whether it wants a thread in any case, to
-    draw in time.
+    fd: where it writes. overflow: auto, drop or block. kept: files get every byte. draws: it
+    wants a thread in any case, to draw in time.
     """
     program_reads = overflow == "auto" and not os.isatty(fd)
     drop = overflow == "drop" or (
@@ -190,10 +186,7 @@ class Labels(Protocol):
 
 
 def may_draw(environ: Mapping[str, str]) -> bool:
-    """Whether a footer may stand below the lines: somebody looks, and nothing else writes there.
-
-    A pipe on standard output may end in the same terminal (``| tee``) and would tear it.
-    """
+    """Whether a footer may be drawn: nothing else (``| tee``) writes to the terminal."""
     if environ.get("TERM", "dumb") in ("dumb", "unknown", ""):
         return False
     if environ.get("NO_COLOR") or environ.get("CI") or not os.isatty(STDERR):
@@ -321,10 +314,10 @@ class Monitoring:
 
 
 class TraceFile:
-    """What ``--trace`` writes at the end, from the journal of the run: at ``paths``, or its own.
+    """Writes ``--trace`` at the end, from the journal of the run at ``paths`` or a nameless one.
 
     path: None for no trace. before: seconds from the start of the process to that of the run.
-    Its own journal has no name, so nothing is left of it. Raises: UsageError.
+    Raises: UsageError.
     """
 
     def __init__(

@@ -51,10 +51,7 @@ MOST_STILL = 300
 
 
 def dest_of(options: RunOptions) -> str | None:
-    """The folder on the hosts that the working folder is sent to; None: nothing is sent.
-
-    Raises: UsageError for one that is not the same from everywhere.
-    """
+    """The folder on the hosts that the working folder is sent to, if any. Raises: UsageError."""
     if options.sync is None:
         return None
     if options.sync == SAME:
@@ -96,8 +93,7 @@ def send(
 ) -> verdicts.Verdict | None:
     """Send ``folder`` to the hosts of ``plan``, and close it; the verdict if not all have it.
 
-    tell: takes a line about it. orders: gets more when another shell ends the run. progress: what
-    feeds the run's footer, if there is one.
+    orders: gets more when another shell ends the run. progress: feeds the run's footer.
     """
     with closing(folder):
         failures = _sent(folder, plan, reach, tell, orders, progress)
@@ -113,8 +109,7 @@ def send(
 class SendAgain:
     """Sends the working folder, as it is by then, to the hosts of a run that goes on.
 
-    tell: lets the run know how it went. n_hosts: how many the run itself has; with fewer than the
-    plan another launcher has reached the others.
+    tell: lets the run know how it went. n_hosts: how many the run itself has.
     """
 
     def __init__(
@@ -157,10 +152,7 @@ def _sent(
     progress: Progress | None = None,
     handled: Sequence[signal.Signals] = HANDLED,
 ) -> dict[int, Failure] | exec_events.Interrupted:
-    """Why hosts, by number, do not have what is in ``folder``.
-
-    orders: see ``send``. handled: see ``ExecRunner``.
-    """
+    """Why hosts, by number, do not have what is in ``folder``. handled: see ``ExecRunner``."""
     places = _places(folder, plan)
     if not places:
         return {}
@@ -217,10 +209,7 @@ def _watch(
     orders: Sequence[SignalReceived],
     tell: Callable[[SignalReceived], None],
 ) -> None:
-    """Give up hosts with which nothing moves for ``MOST_STILL`` seconds, until ``over``.
-
-    orders: who sends is to ``tell`` of them; more may come.
-    """
+    """Give up hosts with which nothing moves for ``MOST_STILL`` seconds, until ``over``."""
     still: dict[int, tuple[int, int]] = {}  # host -> bytes, and seconds since there were so many
     n_told = 0
     while not over.wait(1):  # seconds that were seen to pass: stopped, nobody moves

@@ -126,10 +126,7 @@ def asked_by(shell: str) -> _Shell:
 
 
 def answer(instruction: str) -> int:
-    """Answer the shell, which speaks by environment variables; 0 if it was understood.
-
-    instruction: ``bash_complete`` and the like; ``bash_source`` prints the script.
-    """
+    """Answer ``bash_complete`` and the like by environment variables; 0 if it was understood."""
     shell, _, what = instruction.partition("_")
     asks = what == "complete" and {"COMP_WORDS", "_DISPATCH_LINE"} & os.environ.keys()
     if shell not in SHELLS or not (asks or what == "source"):
@@ -153,10 +150,7 @@ class CompletionOptions(Options):
     """
 
     examples = (
-        (
-            "dispatch completion bash > ~/.local/share/bash-completion/completions/dispatch",
-            "bash",
-        ),
+        ("dispatch completion bash > ~/.local/share/bash-completion/completions/dispatch", "bash"),
         ("dispatch completion zsh > ~/.zfunc/_dispatch", "zsh"),
         ("dispatch completion fish > ~/.config/fish/completions/dispatch.fish", "fish"),
     )
@@ -268,10 +262,7 @@ _FIRST = re.compile(r"\s*(?:[\w.-]+@)?([A-Za-z0-9][\w.-]*)")
 
 
 def known_hosts(config: str | None = None) -> list[str]:
-    """Names of hosts in known_hosts and ssh_config, sorted. config: the file of ``-F``.
-
-    Names that are hashed there, and patterns, are left out.
-    """
+    """Plain names of hosts in known_hosts and ssh_config, sorted. config: the file of ``-F``."""
     folder = os.path.expanduser("~/.ssh")
     config = config or os.environ.get("DISPATCH_SSH_CONFIG")
     files = (

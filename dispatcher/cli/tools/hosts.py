@@ -7,12 +7,7 @@ from typing import TYPE_CHECKING
 
 from dispatcher.cli import say, tell
 from dispatcher.cli.options.declaration import argument, json_option, option
-from dispatcher.cli.options.host_options import (
-    WhereOptions,
-    find_hosts,
-    hosts_typed,
-    usual_source,
-)
+from dispatcher.cli.options.host_options import WhereOptions, find_hosts, hosts_typed, usual_source
 
 if TYPE_CHECKING:
     from dispatcher.model import formats

@@ -57,21 +57,6 @@ def test_a_path_here(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @cases(
-    ("text", "size"),
-    [("0", 0), ("12", 12), ("3k", 3 << 10), ("3K", 3 << 10), ("2M", 2 << 20), ("16G", 16 << 30),
-     ("1T", 1 << 40), ("999999999999", 999999999999)],
-)  # fmt: skip
-def test_a_size(text: str, size: int) -> None:
-    assert get._size(text) == size
-
-
-@cases("text", ["", "K", "1.5G", "-1", "1P", "1KB", "9999999999999", "\u0663"])
-def test_no_size(text: str) -> None:
-    with pytest.raises(UsageError, match="--max-size: not a size"):
-        get._size(text)
-
-
-@cases(
     ("path", "named"),
     [
         ("/a/b", ("/a/b", "b")),

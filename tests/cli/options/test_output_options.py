@@ -127,3 +127,6 @@ def test_a_size(text: str, size: int) -> None:
 def test_no_size(text: str) -> None:
     with pytest.raises(UsageError, match="--size: not a size of at least 4096 bytes"):
         parse_size(text, "--size")
+    assert parse_size("0", "--size", least=0) == 0
+    with pytest.raises(UsageError, match="--size: not a size: "):
+        parse_size("K", "--size", least=0)
