@@ -61,8 +61,8 @@ def from_status(status: int) -> int:
 
 
 def reason(error: OSError) -> str:
-    """What went wrong in the system's words, in lower case: ``no such file or directory``."""
-    return (error.strerror or str(error)).lower()
+    """What the system says of it, in lower case: ``no such file or directory``."""
+    return (error.strerror or "").lower() or str(error)
 
 
 class DispatchError(Exception):
