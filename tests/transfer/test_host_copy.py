@@ -162,7 +162,7 @@ def test_who_says_something_else_is_left() -> None:
         (UsageError("needs python"), "needs python", False),
         (OSError(28, "No space left", "/x/f"), "/x/f: no space left", False),
         (OSError(28, "No space left"), "no space left", False),
-        (OSError("Odd"), "odd", False),
+        (OSError("Odd"), "Odd", False),
     ],
 )
 def test_what_goes_wrong_is_told_and_ends_the_link(
