@@ -77,7 +77,9 @@ UNKNOWN = "[Unknown Error]"
         (gpu.clocks, old_driver(), OK, ""),
         (gpu.power, smi_host(watt="630.00"), OK, ""),  # nine tenths of the others'
         (gpu.power, smi_host(watt="629.00"), WARN, "gpu 7: limited to 629 W"),
+        (gpu.clocks, smi_host(reasons="0xzz"), INCOMPLETE, "nvidia-smi says '0xzz'"),
         (gpu.used, smi_host(), OK, ""),
+        (gpu.used, smi_host(used="[Not Supported]"), OK, ""),
         (gpu.fabric, smi_host(), OK, ""),
         (gpu.fabric, smi_host(fabric="In Progress", status="N/A"), CRITICAL, "In Progress"),
         (gpu.remapped, host(smi_remap=said(b"GPU-1, 0, 0, No, No\nGPU-2, 3, 0, No, No\n")), OK, ""),

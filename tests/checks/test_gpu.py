@@ -143,33 +143,6 @@ def test_nvidia_smi_that_does_not_answer(
     assert (checked(gpu.inventory, bare).text == "no GPU") == (smi == core == MISSING)
 
 
-@cases(
-    ("text", "rows"),
-    [
-        ("", []), ("\n1, 2\n", [["1", "2"]]), ("No running processes found\n", []),
-        ("No devices were found\n", []), ("1 , \" a, b \"\n", [["1", "a, b"]]),
-        ("3, No running\n", [["3", "No running"]]),
-    ],
-)  # fmt: skip
-def test_rows(text: str, rows: list[list[str]]) -> None:
-    assert gpu.rows(text, 2) == rows
-
-
-@cases(
-    ("text", "value"),
-    [("12", 12.0), ("0x10", 16.0), ("1.5", 1.5), ("[N/A]", None), ("N/A", None), ("", None),
-     ("[Not Supported]", None), ("[Deprecated]", None)],
-)  # fmt: skip
-def test_figures(text: str, value: float | None) -> None:
-    assert gpu.number(text) == value
-
-
-@cases("text", ["[Unknown Error]", "ERR!", "0xzz"])
-def test_what_is_no_figure(text: str) -> None:
-    with pytest.raises(Unread, match="nvidia-smi says"):
-        gpu.number(text)
-
-
 def remap(text: bytes, status: int = 0) -> Seen:
     return host(smi_remap=said(text, status))
 

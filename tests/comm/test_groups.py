@@ -295,10 +295,3 @@ class TestBuild:
         assert torch.meshes == [(members, "cuda", more)]
         with pytest.raises(GroupError, match="torch was not started"):
             built().mesh()
-
-
-def test_the_size_of_groups_over_axes() -> None:
-    layout = plan(16, tp=2, pp=2, ep=2, expert_tp=1)
-    sizes = {axes: layout.size(axes) for axes in ("tp", "dp", "tp-dp", "ep", "expert_dp", "pp")}
-    assert sizes == {"tp": 2, "dp": 4, "tp-dp": 8, "ep": 2, "expert_dp": 4, "pp": 2}
-    assert all(len(ranks) == size for axes, size in sizes.items() for ranks in layout.groups(axes))
