@@ -25,11 +25,12 @@ from runner.test_reports import GOOD
 from dispatcher.core.events import actions as act
 from dispatcher.core.events import exec_events, monitor_events, mpi_events
 from dispatcher.core.events import run_events as ev
-from dispatcher.core.events.verdicts import Cause, Verdict
+from dispatcher.core.events.verdicts import Cause, RestartAsked, Verdict
 from dispatcher.core.exec_machine import AskPassword, SendPassword
 from dispatcher.core.hang_monitor import MonitoredRun
 from dispatcher.core.run.run_machine import RunMachine
 from dispatcher.model.failure import Ending, Failure, Kind
+from dispatcher.plan.job.job_plan import Change
 from dispatcher.plan.job.request import Limits, Restarts
 from dispatcher.remote.protocol.packing import PackError, pack
 from dispatcher.runner.run import reports
@@ -61,7 +62,7 @@ class Hosts:
 
 
 class AnyRun(RuleBasedStateMachine):
-    """The whole run machine. Rules: J-1 to J-9 of ``core.run.attempt``, R-1 to R-5."""
+    """The whole run machine. Rules: J-1 to J-9 of ``core.run.attempt``, R-1 to R-7."""
 
     @initialize(
         restarts=st.sampled_from([0, 1, 3]),
@@ -123,11 +124,17 @@ class AnyRun(RuleBasedStateMachine):
                     hosts.ranks[at] |= own
                 case act.ReleaseFence(nodes, world, fence, epoch):
                     assert set(nodes) == hosts.committed.get((world, fence, epoch)), "J-8"
+                case act.Tell(ev.RunRestarting() as event):
+                    most = self.run.plan.restarts.most
+                    asked = isinstance(event.cause, RestartAsked)
+                    assert asked or event.number - event.asked <= most, "R-6, R-7"
                 case act.End(verdict):
                     self.ended = verdict
+                    assert not isinstance(verdict.cause, RestartAsked), "R-7"
         job = self.run._job
         if self.cause is not None and self.cause[0] is job:
-            assert job.cause is self.cause[1], "J-3: another cause"
+            asked = isinstance(self.cause[1], RestartAsked)
+            assert asked or job.cause is self.cause[1], "J-3: another cause"
         if job.cause is not None:
             self.cause = job, job.cause
 
@@ -251,6 +258,11 @@ class AnyRun(RuleBasedStateMachine):
     def is_lost(self, host: int, over: bool, really: bool) -> None:
         if really:
             self.lose(host, GONE, Ending(1) if over else None)
+
+    @rule(really=SELDOM)
+    def restart_is_asked(self, really: bool) -> None:
+        if really and self.ended is None:
+            self.do(self.run.restart(Change(), ev.RestartWanted(), self.now))
 
     @rule(host=HOSTS)
     def is_cleared(self, host: int) -> None:

@@ -66,16 +66,6 @@ class TestConnecting:
         assert made.tick(107.0 + CONNECT_SLACK) == [*done(0, late), Finished((late,))]
         assert made.next_deadline() is None
 
-    def test_a_drop_is_tried_again_after_its_pause(self) -> None:
-        made = machine(1, connect=7.0)
-        assert made.handle(ev.NodeLost(0, DROPPED), 101.0) == []
-        assert made.next_deadline() == pytest.approx(101.1)
-        assert made.tick(101.05) == []
-        assert made.tick(102.0) == [StartCommand(0, 2, 5.0)]
-        assert made.next_deadline() == 107.0 + CONNECT_SLACK
-        assert made.handle(ev.NodeLost(0, DROPPED), 102.0) == []
-        assert made.next_deadline() == pytest.approx(102.2)
-
     def test_who_waits_comes_before_who_never_came(self) -> None:
         made = machine(3, serial=1)
         assert made.handle(ev.NodeLost(0, DROPPED), 101.0) == [StartCommand(1, 1, 10.0)]
@@ -271,14 +261,6 @@ class TestPassword:
         assert again == [[SendPassword(0, 10.0)], []]
         assert made.handle(up(0), 105.0) == [SendPassword(1, 10.0)]
 
-    def test_without_one_its_hosts_have_failed(self) -> None:
-        made = machine(1)
-        made.handle(exec_events.PasswordAwaited(0), 101.0)
-        none = Failed(Failure(Kind.SUDO, "no password was given"))
-        assert made.handle(exec_events.PasswordTold(False), 102.0) == [
-            *done(0, none), Finished((none,)),
-        ]  # fmt: skip
-
     def test_one_host_tries_it_for_all(self) -> None:
         made = machine(3, connect=7.0)
         for node in range(3):
@@ -318,17 +300,3 @@ class TestPassword:
         assert made.handle(ev.NodeLost(2, REFUSED), 104.0)[2:-1] == [
             *done(3, failed), *done(4, failed),
         ]  # fmt: skip
-
-
-def test_who_connects_loses_no_time_while_the_user_types() -> None:
-    made = machine(3, connect=7.0, command=50.0)
-    made.handle(up(2), 100.0)
-    made.handle(exec_events.Typing(True), 101.0)
-    assert made.next_deadline() == 150.0  # of the command, which runs on
-    assert made.tick(149.0) == []
-    made.handle(exec_events.Typing(False), 141.0)
-    assert made.next_deadline() == 147.0 + CONNECT_SLACK
-    made.handle(exec_events.Typing(False), 142.0)  # one too many
-    assert made.next_deadline() == 147.0 + CONNECT_SLACK
-    assert made.handle(ev.NodeLost(0, DROPPED), 146.0) == []
-    assert made.tick(146.5) == [StartCommand(0, 2, 0.5)]

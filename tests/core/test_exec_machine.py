@@ -1,11 +1,9 @@
-"""The machine of a fan-out command: its rules by example, then by any sequence of events."""
+"""The machine of a fan-out command: its rules by example; ``test_any_order`` has any sequence."""
 
 from __future__ import annotations
 
 import signal
 
-from cases import cases, examples
-from hypothesis import given
 from hypothesis import strategies as st
 
 from dispatcher.core.events import exec_events
@@ -13,7 +11,6 @@ from dispatcher.core.events import run_events as ev
 from dispatcher.core.events.actions import Action, Tell
 from dispatcher.core.exec_machine import (
     CONNECT_SLACK,
-    AskPassword,
     CloseHost,
     ExecMachine,
     Finished,
@@ -172,74 +169,6 @@ def test_drops_end_at_the_connect_limit() -> None:
     assert table.result == (exec_events.Failed(DROPPED),)
 
 
-def test_a_command_that_takes_too_long_gets_term_then_kill_then_is_given_up() -> None:
-    table = Table(1, command=2.0, grace=5.0)
-    table.see(up(0))
-    table.wait(2.5)
-    assert table.signals == [(0, "TERM")]
-    table.wait(5.0)
-    assert table.signals == [(0, "TERM"), (0, "KILL")]
-    table.wait(5.0)
-    assert table.result == (exec_events.TimedOut("command", 2.0, ended=False),)
-
-
-def test_a_command_that_ends_on_term_timed_out_and_one_that_ends_well_did_not() -> None:
-    table = Table(2, command=2.0)
-    table.see(up(0), up(1))
-    table.wait(2.5)
-    table.see(ended(0, None, "TERM"), ended(1, 0))
-    assert table.result == (exec_events.TimedOut("command", 2.0), exec_events.Exited(0))
-
-
-def test_the_deadline_ends_everything() -> None:
-    table = Table(4, total=3.0, fanout=2, grace=1.0)
-    table.see(up(0), ended(0), up(1))
-    table.wait(3.5)
-    assert table.signals == [(1, "TERM")]
-    table.see(ended(1, 1))
-    why = exec_events.TimedOut("total", 3.0)
-    assert table.result == (exec_events.Exited(0), why, why, why)
-    table = Table(3, total=3.0, serial=1)
-    table.see(up(0))
-    table.wait(3.5)
-    table.see(ended(0, 1))
-    assert table.result is not None
-    assert table.result[2] == exec_events.NotStarted("time was up", 124)
-
-
-def test_max_fail_k_failures() -> None:
-    table = Table(5, serial=1, max_fail=2)
-    table.see(up(0), ended(0, 1), up(1), ended(1, 0), up(2), ended(2, 1))
-    assert table.result is not None
-    assert table.result[3:] == (exec_events.NotStarted("stopped after 2 failed"),) * 2
-
-
-def test_ctrl_c_once_twice_three_times() -> None:
-    table = Table(3, serial=2, grace=5.0)
-    table.see(up(0))
-    table.see(ev.SignalReceived(signal.SIGINT))
-    assert table.signals == [(0, "INT")]
-    assert exec_events.StatusAsked((1,), (0,), (2,)) in table.told
-    table.see(ev.SignalReceived(signal.SIGINT))
-    assert table.signals == [(0, "INT"), (0, "KILL")]
-    table.see(ev.SignalReceived(signal.SIGINT))
-    assert table.result == (
-        exec_events.Interrupted(2, ended=False),
-        exec_events.Interrupted(2),
-        exec_events.NotStarted("interrupted", 130),
-    )
-
-
-def test_one_ctrl_c_climbs_the_ladder_by_itself() -> None:
-    table = Table(1, grace=2.0)
-    table.see(up(0), ev.SignalReceived(signal.SIGINT))
-    table.wait(4.5)
-    assert [name for _, name in table.signals] == ["INT", "TERM", "KILL"]
-    table = Table(1)
-    table.see(up(0), ev.SignalReceived(signal.SIGTERM))
-    assert table.signals == [(0, "TERM")]
-
-
 class TestBatches:
     """E-2 and E-8"""
 
@@ -313,86 +242,8 @@ class TestBatches:
             assert exec_events.exit_code(table.result) == code
 
 
-@cases(
-    ("outcomes", "code", "largest"),
-    [
-        ([exec_events.Exited(0)], 0, 0),
-        ([exec_events.Exited(0), exec_events.Exited(3), exec_events.Exited(7)], 1, 7),
-        ([exec_events.Killed("KILL"), exec_events.Exited(3)], 1, 137),
-        ([exec_events.Killed("KILL"), exec_events.TimedOut("command", 1.0)], 124, 137),
-        (
-            [
-                exec_events.Failed(REFUSED),
-                exec_events.TimedOut("total", 1.0),
-                exec_events.Exited(2),
-            ],
-            125,
-            125,
-        ),
-        ([exec_events.NotStarted("x"), exec_events.Exited(0)], 3, 3),
-        ([exec_events.Interrupted(2), exec_events.Failed(REFUSED)], 130, 130),
-    ],
-)
-def test_exit_codes(outcomes: list[exec_events.Outcome], code: int, largest: int) -> None:
-    assert exec_events.exit_code(outcomes) == code
-    assert exec_events.exit_code(outcomes, largest=True) == largest
-
-
-EVENTS = st.one_of(
-    st.builds(ev.NodeConnecting, st.integers(0, 5)),
-    st.builds(ev.NodeBooted, st.integers(0, 5), st.just(0)),
-    st.builds(ev.NodeLost, st.integers(0, 5), st.sampled_from([DROPPED, REFUSED])),
-    st.builds(exec_events.CommandEnded, st.integers(0, 5), st.sampled_from([0, 1])),
-    st.builds(exec_events.Typing, st.booleans()),
-    st.builds(ev.SignalReceived, st.sampled_from([signal.SIGINT, signal.SIGTERM])),
-    st.floats(0.01, 20.0),
-)
-
-
 SERIAL = st.none() | st.integers(1, 3) | st.sampled_from(["34%", "1,2", "1,34%,3", "100%,1"])
 MAX_FAIL = st.none() | st.integers(1, 3) | st.just("50%")
-
-
-@examples(300)
-@given(
-    st.lists(EVENTS, max_size=60),
-    st.integers(1, 4),
-    SERIAL,
-    MAX_FAIL,
-    st.sampled_from([0.0, 0.0, 3.0]),
-    st.one_of(st.none(), st.floats(1.0, 30.0)),
-)
-def test_any_sequence(
-    events: list[ev.Event | float],
-    fanout: int,
-    serial: int | str | None,
-    max_fail: int | str | None,
-    delay: float,
-    total: float | None,
-) -> None:
-    delay = delay if serial is not None else 0.0
-    table = Table(
-        6, fanout=fanout, serial=serial, max_fail=max_fail, delay=delay, total=total, command=9.0
-    )
-    stopped = False
-    for event in events:
-        if table.result is not None:
-            break
-        before = set(table.connecting)
-        if isinstance(event, float):
-            table.wait(event)
-        else:
-            table.see(event)
-            if stopped:
-                assert table.connecting <= before  # E-1
-            stopped = stopped or isinstance(event, ev.SignalReceived)
-        assert len(table.connecting) <= fanout  # E-2
-    if table.result is None:
-        table.see(ev.SignalReceived(signal.SIGINT))
-        table.wait(60.0)  # E-5
-    assert table.result is not None
-    done = [event.node for event in table.told if isinstance(event, exec_events.HostDone)]
-    assert sorted(done) == list(range(6))  # E-3
 
 
 class TestTyping:
@@ -424,24 +275,6 @@ class TestTyping:
 
 class TestPassword:
     """E-6"""
-
-    def test_asked_once_and_no_limit_meanwhile(self) -> None:
-        table = Table(3, connect=10)
-        asked = [
-            a
-            for node in (0, 1)
-            for a in table.rounds.handle(exec_events.PasswordAwaited(node), 101.0)
-        ]
-        assert asked == [AskPassword()]
-        table.now = 500.0  # the third host has no time left, the others wait for the user
-        table.take(table.rounds.tick(table.now))
-        assert table.connecting == {0, 1}
-        answers = table.rounds.handle(exec_events.PasswordTold(True), 501.0)
-        assert answers == [SendPassword(0, 10.0)]
-        table.take(table.rounds.tick(501.0 + 13))  # its time is up as well: it is the other's turn
-        assert table.connecting == {1}
-        table.take(table.rounds.tick(501.0 + 26))
-        assert table.result is not None
 
     def test_who_wants_it_later_gets_it_at_once(self) -> None:
         table = Table(2)

@@ -19,11 +19,10 @@ from dispatcher.core.events.monitor_events import (
     RankSample,
     RanksHung,
     RankStack,
-    RanksWait,
     StacksGathered,
     StacksWanted,
 )
-from dispatcher.core.events.stack_frames import Frame, grouped, read
+from dispatcher.core.events.stack_frames import Frame, grouped
 from dispatcher.core.hang_monitor import GATHER, MonitoredRun
 from dispatcher.core.hang_rule import HangRule
 from dispatcher.core.run.run_machine import RunMachine
@@ -101,27 +100,6 @@ class TestRule:
     def test_output(self, wrote: tuple[float, ...], when: int | None) -> None:
         assert self.first(lambda rank, t: 0.0, wrote=wrote) == when
 
-    @cases(
-        ("cpu", "gpus", "when"),
-        [
-            (0.0, lambda t: gpu(90, 600), None),  # ranks sleep while their GPUs work
-            (0.0, lambda t: gpu(0, 70), 10),
-            (0.0, lambda t: gpu(90 if t < 1 else 0, 70), 10),  # what was done at first is over
-            (0.0, lambda t: gpu(90 if t < 2 else 0, 70), 11),
-            (
-                1.0,
-                lambda t: gpu(100, 600 if t < 5 else 90),
-                15,
-            ),  # kernels that wait, CPUs that spin
-            (1.0, lambda t: gpu(100, 90), None),  # nobody knows what it draws at work, or may
-            (1.0, lambda t: gpu(100, None), None),
-            (1.0, lambda t: gpu(100 if t < 5 else 0, 600), None),  # computes on the CPU instead
-            (1.0, lambda t: gpu(100, 600 if t % 7 == 0 else 90), None),  # it works now and then
-        ],
-    )
-    def test_gpus(self, cpu: float, gpus: object, when: int | None) -> None:
-        assert self.first(lambda rank, t: cpu * t, gpus=gpus) == when
-
     def test_progress_counts_alone_once_it_is_shown(self) -> None:
         def busy(rank: int, t: int) -> float:
             return float(t)
@@ -175,37 +153,9 @@ Thread 14 (active): "worker"
     run (<frozen x>:3)
     native_thing (libtorch.so)
 """
-FAULT = b"""Thread 0x00007f01 (most recent call first):
-  File "/usr/lib/python3.11/threading.py", line 324 in wait
-
-Current thread 0x00007f02 (most recent call first):
-  File "/usr/lib/python3.11/threading.py", line 324 in wait
-  File "app/data.py", line 88 in load_batch
-  File "train.py", line 9 in <module>
-"""
-MAIN = (
-    ("wait", 324), ("load_batch", 88), ("<module>", 9),
-)  # fmt: skip
 
 
 class TestFrames:
-    @cases(("how", "text"), [("py-spy", SPY), ("faulthandler", FAULT)])
-    def test_the_main_thread_is_read(self, how: str, text: bytes) -> None:
-        found = read(how, text)
-        assert tuple((frame.function, frame.line) for frame in found) == MAIN
-        assert found[1].words == "load_batch at data.py:88"
-
-    def test_what_the_kernel_says(self) -> None:
-        text = b"S ep_poll 232 x86_64 python\n    ep_poll+0x1/0x2\nS x 0 x86_64 worker\n"
-        (frame,) = read("proc", text)
-        assert frame.words == "state S in ep_poll, system call epoll_wait (python)"
-        assert read("proc", b"- - - x86_64 a") == ()
-
-    @cases("how", ["py-spy", "faulthandler", "proc"])
-    @cases("text", [b"", b"\xff\n\n", b"Thread 0x1\nx", b"a (b)\n" * 9999])
-    def test_other_texts_have_no_frames(self, how: str, text: bytes) -> None:
-        assert read(how, text) == ()
-
     @cases(
         ("places", "states", "odd"),
         [
@@ -310,65 +260,6 @@ class TestHangMonitor:
         assert (cause.rank, cause.node) == (3, 1)
         assert verdicts.exit_code(cause) == 124
 
-    def test_a_host_that_does_not_answer_is_not_waited_for(self) -> None:
-        world = Played()
-        world.sleep(S + 1)
-        world.answer(0)
-        done = world.sleep(int(GATHER))
-        assert told(done, StacksGathered)[0].late == (1,)  # type: ignore[attr-defined]
-        assert isinstance(world.machine._job.cause, verdicts.Hung)
-
-    def test_who_comes_back_meanwhile_is_not_ended(self) -> None:
-        world = Played()
-        world.sleep(S + 1)
-        assert world.run.is_quiet(world.now)
-        world.at(OutputSeen(0.5))
-        world.answer(0)
-        assert told(world.answer(1), StacksGathered)
-        assert world.machine._job.cause is None
-        assert told(world.sleep(S + 2), RanksHung)
-
-    @cases("how", ["excused", "paused"])
-    def test_time_in_which_all_was_stopped_does_not_count(self, how: str) -> None:
-        world = Played()
-        world.sleep(S - 1)
-        if how == "paused":
-            world.at(ev.NodePaused(0))
-        else:
-            world.run.extend_deadlines(60.0)
-            world.now += 60.0
-        assert not told(world.sleep(S - 1), RanksHung)
-        assert told(world.sleep(3), RanksHung)
-
-    def test_no_deadline_lies_in_the_past(self) -> None:
-        """A loop that waits for it would spin while the ranks compute in silence."""
-        world = Played()
-        world.at(NodeSampled(0, 1000.0, (RankSample(0, "R", 0.0, 1, 1, 1),)))
-        world.now = S + 1.0
-        for node in (0, 1):
-            world.at(ev.NodeHeard(node))
-        world.run.tick(world.now)
-        due = world.run.next_deadline()
-        assert due is not None
-        assert due > world.now
-
-    def test_who_waits_for_whom_is_told_once(self) -> None:
-        """Rank 1 computes, or spins: it keeps the job alive."""
-        world = Played()
-        told_of = []
-        for second in range(4 * S):
-            world.now += 1.0
-            for node in (0, 1):
-                world.at(ev.NodeHeard(node))
-                cpu = {2 * node: 0.0, 2 * node + 1: float(second * (1 - node))}
-                told_of += told(world.at(seen(node, world.now, cpu)), RanksWait)
-            told_of += told(list(world.run.tick(world.now)), RanksWait)
-        (wait,) = told_of
-        assert isinstance(wait, RanksWait)
-        assert (wait.still, wait.busy) == ((0, 2, 3), (1,))
-        assert wait.seconds == S + 2  # two samples later than a hang would be seen
-        assert world.machine._job.cause is None
-
     def test_a_hang_is_a_failure_that_is_tried_again(self) -> None:
         world = Played(restarts=1)
         world.sleep(S + 2)
@@ -388,16 +279,6 @@ class TestHangMonitor:
         done = world.sleep(3)
         assert GatherStacks(0, 2, 6.0, hung=True) in done
         assert told(done, RanksHung)
-
-    def test_whoever_asks_is_answered_in_a_run_without_limit(self) -> None:
-        world = Played(hang=0.0)
-        done = world.at(StacksWanted())
-        assert [a for a in done if isinstance(a, GatherStacks)] == done
-        assert world.at(StacksWanted()) == []
-        world.answer(0)
-        assert told(world.answer(1), StacksGathered)
-        assert world.answer(1) == []
-        assert not told(world.sleep(100), RanksHung)
 
     @given(st.lists(st.tuples(st.sampled_from(DOINGS), st.integers(0, 3)), max_size=40))
     def test_any_sequence_ends_in_one_answer_to_each_question(

@@ -163,32 +163,11 @@ def test_groups_stand_with_the_odd_ones_first_then_by_size() -> None:
     assert grouped({}) == ()
 
 
-@cases(
-    ("states", "odd"),
-    [
-        ("SS", set()), ("tS", {0}), ("tT", set()), ("TTTS", {0, 1, 2}), ("RS", set()),
-    ],
-)  # fmt: skip
-def test_who_is_stopped_is_odd_unless_all_are(states: str, odd: set[int]) -> None:
-    found = grouped({rank: ("proc", state, (OWN,)) for rank, state in enumerate(states)})
-    assert {rank for group in found if group.odd for rank in group.ranks} == odd
-
-
 def test_a_stopped_rank_in_a_collective_waits_for_nobody() -> None:
     """So the others, of whom none waits, are judged by their numbers alone."""
     stacks = {0: ("proc", "T", (WAITS,)), 1: ("proc", "S", (OWN,)), 2: ("proc", "S", (OWN,))}
     found = grouped(stacks)
     assert [(group.ranks, group.odd) for group in found] == [((0,), True), ((1, 2), False)]
-
-
-@cases(("counts", "odd"), [((3, 2), set()), ((4, 2), set()), ((5, 2), {1}), ((3, 1, 1), {1, 2})])
-def test_few_among_many_are_odd_where_nobody_waits(counts: tuple[int, ...], odd: set[int]) -> None:
-    places = [place for place, count in enumerate(counts) for _ in range(count)]
-    stacks = {
-        rank: ("py-spy", "S", (Frame("f", "t.py", place),)) for rank, place in enumerate(places)
-    }
-    found = grouped(stacks)
-    assert {group.frames[0].line for group in found if group.odd} == odd
 
 
 @cases(

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import errno
 import signal
 from collections.abc import Iterable
 
 import pytest
-from cases import cases, examples
-from hypothesis import given
-from hypothesis import strategies as st
 
 from dispatcher.core.events import run_events as ev
 from dispatcher.core.events import verdicts
@@ -25,7 +21,7 @@ from dispatcher.core.events.actions import (
     Sweep,
     Tell,
 )
-from dispatcher.core.run.attempt import SWEEP_LIMIT, AttemptMachine
+from dispatcher.core.run.attempt import AttemptMachine
 from dispatcher.model.failure import Failure, Kind
 from dispatcher.plan.job.job_plan import JobPlan
 
@@ -101,35 +97,6 @@ class TestStart:
         started = orders(job.handle(ev.NodeProbed(1, ("192.168.0.1",)), 2.0))
         assert [action.master_addr for action in started] == ["192.168.0.1"] * 2  # type: ignore[attr-defined]
 
-    def test_a_probe_that_is_never_answered_is_given_up(self, plan: JobPlan) -> None:
-        job = begun(plan, *READY)
-        for node in (0, 1):
-            job.handle(ev.NodeHeard(node), 10.0)
-        actions = orders(job.tick(11.1))
-        assert actions == [CloseLink(1), Finish(0)]
-        assert isinstance(finish(job, (0,)).cause, verdicts.NodeFailed)
-
-    def test_unreachable_node_0_rejects(self, plan: JobPlan) -> None:
-        job = begun(plan, *READY)
-        job.handle(ev.NodeProbed(1, ()), 1.0)
-        assert orders(job.handle(ev.NodeProbed(1, ()), 4.0)) == [Finish(0), Finish(1)]
-        verdict = finish(job)
-        assert isinstance(verdict.cause, verdicts.Rejected)
-        assert set(verdict.cause.failures) == {1}
-        assert verdict.exit_code == 125
-
-    def test_an_address_nobody_asked_about_is_not_used(self, plan: JobPlan) -> None:
-        job = begun(plan, *READY)
-        actions = job.handle(ev.NodeProbed(1, ("6.6.6.6",)), 1.0)
-        assert not any(isinstance(action, StartRanks) for action in actions)
-
-    @cases("fields", [{"check": False}, {}])
-    def test_no_probe_when_not_asked_or_fixed(self, fields: dict[str, bool]) -> None:
-        plan = make_plan(master_addr=None if fields else "head")
-        job = begun(plan, ev.NodeReady(0, facts(0)), **fields)
-        actions = orders(job.handle(ev.NodeReady(1, facts(1)), 0.0))
-        assert [type(action) for action in actions] == [StartRanks, StartRanks]
-
     def test_all_failures_are_collected_and_nothing_starts(self, plan: JobPlan) -> None:  # J-1
         job = begun(plan)
         assert job.handle(ev.NodeLost(1, UNREACHABLE), 1.0) == []
@@ -140,44 +107,6 @@ class TestStart:
         assert set(verdict.cause.failures) == {0, 1}
         assert verdict.exit_code == 125
 
-    @cases(
-        ("problems", "code"),
-        [
-            ((("missing", "prog: not found"),), 127),
-            ((("not executable", "prog: not executable"),), 126),
-            ((("missing", "a"), ("cwd", "b")), 125),
-        ],
-    )
-    def test_missing_program_has_the_shells_code(
-        self, problems: tuple[tuple[str, str], ...], code: int
-    ) -> None:
-        job = begun(make_plan(1), ev.NodeReady(0, facts(0), problems))
-        assert finish(job, (0,)).exit_code == code
-
-    def test_two_names_of_one_machine_are_rejected(self, plan: JobPlan) -> None:
-        job = begun(plan, ev.NodeReady(0, facts(0)), ev.NodeReady(1, facts(1, machine="machine 0")))
-        cause = finish(job).cause
-        assert isinstance(cause, verdicts.Rejected)
-        assert cause.failures[1].why == "is the same machine as n0"
-
-    def test_unless_nothing_is_to_be_checked(self, plan: JobPlan) -> None:
-        job = begun(plan, ev.NodeReady(0, facts(0)), check=False)
-        actions = job.handle(ev.NodeReady(1, facts(1, machine="machine 0")), 0.0)
-        assert any(isinstance(action, StartRanks) for action in actions)
-
-    def test_gpus_are_counted_for_an_open_plan(self) -> None:
-        job = begun(make_plan(1, slots=None))
-        actions = orders(job.handle(ev.NodeReady(0, facts(0, gpus=3)), 0.0))
-        assert isinstance(actions[0], StartRanks)
-        assert actions[0].plan.world_size == 3
-
-    def test_chosen_gpus_are_counted_and_stay_chosen(self) -> None:
-        job = begun(make_plan(1, slots=None))
-        told = job.handle(ev.NodeReady(0, facts(0, gpus=8, visible="6,7")), 0.0)
-        (start,) = (action for action in orders(told) if isinstance(action, StartRanks))
-        assert start.plan.world_size == 2
-        assert start.plan.nodes[0].gpus == ("6", "7")
-
     def test_what_may_not_be_expected_of_gpus_is_told(self) -> None:
         job = begun(make_plan(1, slots=4), check=False)
         told = job.handle(ev.NodeReady(0, facts(0, gpus=8, visible="6,7")), 0.0)
@@ -185,18 +114,6 @@ class TestStart:
             a.event for a in told if isinstance(a, Tell) and isinstance(a.event, ev.NodeNoticed)
         )
         assert "4 ranks share" in noticed.text
-
-    def test_nodes_an_open_plan_does_not_need_are_let_go(self) -> None:
-        job = begun(make_plan(2, slots=None, np=2), ev.NodeReady(0, facts(0, gpus=4)))
-        actions = orders(job.handle(ev.NodeReady(1, facts(1, gpus=4)), 0.0))
-        assert actions[0] == CloseLink(1)
-        assert [type(action) for action in actions[1:]] == [StartRanks]
-
-    def test_a_plan_the_gpus_refuse_is_a_usage_error(self) -> None:
-        job = begun(
-            make_plan(1, slots=None, nproc_per_node="gpu"), ev.NodeReady(0, facts(0, gpus=0))
-        )
-        assert finish(job, (0,)).exit_code == 2
 
 
 class TestEnd:
@@ -239,25 +156,6 @@ class TestEnd:
         exited(running, 3, -9)
         assert finish(running).exit_code == 1
 
-    def test_a_silent_host_is_given_up(self, running: AttemptMachine) -> None:  # J-7
-        exited(running, 2, 1, 1.0)
-        exited(running, 3, -15, 1.0)
-        for node in (0, 1):
-            running.handle(ev.NodeHeard(node), 10.0)
-        running.tick(11.0)
-        actions = running.tick(11.0 + SWEEP_LIMIT)
-        assert CloseLink(0) in actions
-        assert finish(running, (1,)).exit_code == 1
-
-    def test_unkillable_ranks_are_named_and_not_waited_for(self, running: AttemptMachine) -> None:
-        exited(running, 2, 1, 1.0)
-        exited(running, 3, -15, 1.0)
-        exited(running, 1, -15, 1.0)
-        running.tick(11.0)
-        actions = orders(running.handle(ev.NodeSwept(0, 1, (1000,)), 16.0))
-        assert actions == [Finish(0), Finish(1)]
-        assert finish(running).unkillable == {0: (1000,)}
-
     def test_lost_output_is_an_error(self, running: AttemptMachine) -> None:  # J-6
         exit_all(running, range(3), 0)
         running.handle(ev.RankExited(1, 3, 0), 1.0)
@@ -289,31 +187,9 @@ class TestEnd:
         assert verdict.cause == verdicts.NodeFailed(1, Failure(Kind.LOST, "told to"))
         assert verdict.exit_code == 125
 
-    def test_silence_is_loss(self, running: AttemptMachine) -> None:
-        running.handle(ev.NodeHeard(0), 14.0)
-        actions = orders(running.tick(15.0))
-        assert CloseLink(1) in actions
-        assert CloseLink(0) not in actions
-
     def test_our_own_sleep_is_nobodys_fault(self, running: AttemptMachine) -> None:
         running.extend_deadlines(60.0)
         assert running.tick(70.0) == []
-
-    @pytest.mark.parametrize(
-        ("number", "step", "code"),
-        [
-            (errno.ENOENT, "exec", 127),
-            (errno.EACCES, "exec", 126),
-            (errno.ENOENT, "chdir", 126),
-            (errno.ENOTDIR, "chdir", 126),
-        ],
-    )
-    def test_program_that_cannot_be_executed(
-        self, running: AttemptMachine, number: int, step: str, code: int
-    ) -> None:
-        running.handle(ev.RankFailedToStart(0, 1, number, step, "prog"), 0.5)
-        exit_all(running, (0, 2, 3), -15)
-        assert finish(running).exit_code == code
 
     def test_a_node_lost_after_its_last_rank_is_not_success(self, running: AttemptMachine) -> None:
         exit_all(running, range(4), 0)
@@ -347,84 +223,9 @@ class TestSignals:
         exit_all(running, range(4), -9)
         assert finish(running).exit_code == 130
 
-    @pytest.mark.parametrize(("signum", "code"), [(15, 143), (1, 129), (3, 131)])
-    def test_other_endings(self, running: AttemptMachine, signum: int, code: int) -> None:
-        running.handle(ev.SignalReceived(signum), 1.0)
-        exit_all(running, range(4), 0)
-        assert finish(running).exit_code == code
-
-    def test_usr1_is_passed_on(self, running: AttemptMachine) -> None:
-        actions = running.handle(ev.SignalReceived(signal.SIGUSR1), 1.0)
-        assert actions == [SignalRanks(0, signal.SIGUSR1), SignalRanks(1, signal.SIGUSR1)]
-        assert running.state == "running"
-
     def test_while_connecting(self, plan: JobPlan) -> None:  # J-2
         job = begun(plan, ev.NodeReady(0, facts(0)))
         actions = orders(job.handle(ev.SignalReceived(signal.SIGINT), 1.0))
         assert actions == [Finish(0), CloseLink(1)]
         assert job.handle(ev.NodeReady(1, facts(1)), 1.1) == []
         assert finish(job, (0,)).exit_code == 130
-
-
-# -- any sequence of events ----------------------------------------------------------------
-
-_nodes = st.integers(0, 1)
-_ranks = st.integers(0, 3)
-_events = st.one_of(
-    st.builds(lambda n: ev.NodeReady(n, facts(n)), _nodes),
-    st.builds(ev.NodeProbed, _nodes, st.sampled_from([(), ("10.0.0.1",), ("192.168.0.1",)])),
-    st.builds(ev.NodeHeard, _nodes),
-    st.builds(ev.NodeDying, _nodes, st.just("told to")),
-    st.builds(ev.NodeLost, _nodes, st.just(UNREACHABLE)),
-    st.builds(ev.NodeSwept, _nodes, st.integers(0, 2), st.sampled_from([(), (7,)])),
-    st.builds(lambda r: ev.RankSpawned(r // 2, r, 100 + r), _ranks),
-    st.builds(lambda r: ev.RankFailedToStart(r // 2, r, 2, "exec", "x"), _ranks),
-    st.builds(lambda r, s: ev.RankExited(r // 2, r, s), _ranks, st.sampled_from([0, 0, 1, -9])),
-    st.builds(
-        lambda r, s, n: ev.OutputEnded(r // 2, r, s, n, 4),
-        _ranks,
-        st.sampled_from([1, 2]),
-        st.sampled_from([4, 4, 4, 3]),
-    ),
-    st.builds(ev.SignalReceived, st.sampled_from([2, 15, 10])),
-    st.none(),  # time passes
-)
-
-
-@examples(400)
-@given(st.lists(_events, max_size=40))
-def test_any_sequence_ends_once_and_starts_nothing_late(
-    sequence: list[ev.Event | None],
-) -> None:
-    """J-2, J-5, J-6, J-7 for every order in which the world may go wrong."""
-    job = AttemptMachine(make_plan())
-    now = 0.0
-    done: list[Action] = list(job.begin())
-    stopped_at: int | None = None
-    for event in sequence:
-        now += 0.5
-        done += job.tick(now)
-        if event is None:
-            now += 6.0
-            done += job.tick(now)
-        else:
-            done += job.handle(event, now)
-        if stopped_at is None and job.state in ("stopping", "finishing", "over"):
-            stopped_at = len(done)
-    # nobody answers any more: every host falls silent, and time alone must end the run
-    for node in (0, 1):
-        done += job.handle(ev.NodeLost(node, UNREACHABLE), now)
-    for _ in range(20):
-        now += 30.0
-        done += job.tick(now)
-    ends = [at for at, action in enumerate(done) if isinstance(action, End)]
-    assert len(ends) == 1
-    assert not any(isinstance(action, StartRanks) for action in done[ends[0] :])
-    if stopped_at is not None:
-        assert not any(isinstance(action, StartRanks) for action in done[stopped_at:])
-    end = done[ends[0]]
-    assert isinstance(end, End)
-    if end.verdict.exit_code == 0:
-        assert dict(end.verdict.statuses) == {0: 0, 1: 0, 2: 0, 3: 0}
-        assert all(e.received == e.sent for e in sequence if isinstance(e, ev.OutputEnded))
-    assert job.handle(ev.SignalReceived(2), now) == []

@@ -307,13 +307,6 @@ class TestVerdict:
         verdict = verdict_of(running.handle(ev.NodeSwept(1, 0), 2.0))
         assert (verdict.unkillable, verdict.swept) == ({0: (77,)}, {})
 
-    def test_nothing_is_left_where_nothing_was_found(self, running: AttemptMachine) -> None:
-        exit_all(running, range(4), 0)
-        verdict = finish(running)
-        assert (verdict.swept, verdict.unkillable, verdict.stuck) == ({}, {}, {})
-        assert (verdict.lost, verdict.attempts, verdict.left_out) == ({}, (), {})
-        assert verdict.no_restart is None
-
     def test_what_is_reported_twice_counts_once(self, running: AttemptMachine) -> None:
         exited(running, 0, 0)
         assert running.handle(ev.RankExited(0, 0, 5), 1.0) == []
@@ -345,14 +338,6 @@ class TestVerdict:
         assert running.tick(999.0) == []
         assert running.cause is before
 
-    def test_an_end_without_a_rank_s_status_is_our_bug(  # J-6
-        self, running: AttemptMachine
-    ) -> None:
-        exit_all(running, range(4), 0)
-        running._ranks.statuses.pop(3)
-        with pytest.raises(InternalError, match="without all ranks' statuses"):
-            finish(running)
-
     def test_an_event_without_a_rule_is_our_bug(self, running: AttemptMachine) -> None:
         with pytest.raises(InternalError, match="no rule for RunFinished"):
             running.handle(ev.RunFinished(0, ""), 1.0)
@@ -365,23 +350,6 @@ def test_hosts_are_told_in_order() -> None:
     job = begun(make_plan(9), *(ev.NodeReady(node, facts(node)) for node in answered))
     told = orders(job.handle(ev.SignalReceived(signal.SIGINT), 1.0))
     assert told == [*map(Finish, answered), CloseLink(1), CloseLink(8)]
-
-
-def test_a_deadline_without_a_rule_is_our_bug() -> None:
-    job = begun(make_plan())
-    job.deadlines["tea"] = 5.0
-    with pytest.raises(InternalError, match="no rule for deadline 'tea'"):
-        job.tick(5.0)
-
-
-def test_two_deadlines_may_fall_on_one_moment(running: AttemptMachine) -> None:
-    for node in (0, 1):
-        running.handle(ev.NodeHeard(node), 5.0)
-    exited(running, 0, 3, 10.0)
-    assert {running.deadlines[key] for key in (("silent", 1), "kill")} == {20.0}
-    actions = running.tick(20.0)
-    assert CloseLink(0) in actions
-    assert CloseLink(1) in actions
 
 
 def test_deadlines_are_met_in_their_order() -> None:

@@ -22,7 +22,7 @@ from dispatcher.core.events.actions import (
     SpawnRanks,
     Tell,
 )
-from dispatcher.core.run import mpi_manager, spawn_placement
+from dispatcher.core.run import mpi_manager
 from dispatcher.core.run.attempt import AttemptMachine
 from dispatcher.core.run.fences import FenceError
 from dispatcher.core.run.mpi_manager import MOST_TOLD, MpiManager
@@ -231,21 +231,6 @@ class TestTrust:
         bad = mpi_events.Segment(1, ())
         answers = [spawn(running, bad) for _ in range(MOST_TOLD + 5)]
         assert [len(one) for one in answers] == [2] * MOST_TOLD + [1] * 5
-
-    def test_of_what_is_not_told_no_names_are_put_together(
-        self, running: AttemptMachine, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        folded: list[str] = []
-
-        def fold(names: Iterable[str]) -> str:
-            folded.append(",".join(names))
-            return folded[-1]
-
-        monkeypatch.setattr(spawn_placement, "fold", fold)
-        mars = mpi_events.Segment(1, (b"p",), ((b"host", b"mars"),))
-        for _ in range(MOST_TOLD + 5):
-            assert spawn(running, mars)[-1] == AnswerRank(0, 0, BAD)
-        assert folded == ["n0,n1"] * MOST_TOLD
 
 
 class TestSpawn:

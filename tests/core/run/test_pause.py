@@ -159,14 +159,6 @@ def test_a_pause_that_waited_for_hosts_is_made_once() -> None:  # Z-3
     assert pause.stopped(0) == []
 
 
-def test_time_in_which_we_were_stopped_is_nobody_s() -> None:
-    pause, other = Pause(), Pause()
-    pause.begin({0}, 1.0)
-    for one in (pause, other):
-        one.extend_deadlines(5.0)
-    assert [pause.deadline, other.deadline] == [6.0 + LIMIT, None]
-
-
 def test_only_who_still_answers_goes_on_and_once() -> None:  # Z-2
     pause = Pause()
     pause.begin({0, 1, 2}, 1.0)

@@ -22,7 +22,7 @@ from dispatcher.core.events.actions import (
 from dispatcher.core.run import run_machine
 from dispatcher.core.run.attempt import SWEEP_LIMIT
 from dispatcher.core.run.run_machine import RunMachine
-from dispatcher.model.failure import Ending, Failure, Kind
+from dispatcher.model.failure import Failure, Kind
 from dispatcher.plan.job.request import Limits, Restarts
 
 from ..conftest import facts, make_plan
@@ -113,18 +113,6 @@ class TestEnd:
         assert isinstance(world.ended.cause, verdicts.Rejected)
         assert set(world.ended.cause.failures) == {1}
         assert world.ended.left_out == {"n2": WHY}
-
-    def test_without_restarts_a_lost_host_is_the_end(self) -> None:
-        world = started(2, spares=1)
-        world.lose(1, Ending(None, "KILL"))
-        world.killed(0, 1)
-        assert Sweep(0) not in world.done
-        assert Finish(0) in world.done
-        world.sweep(0)
-        world.sweep(2)
-        assert world.ended is not None
-        assert world.ended.cause == verdicts.NodeFailed(1, GONE)
-        assert (world.ended.no_restart, world.checks()) == (None, [])
 
     def test_where_fewer_may_go_on_a_rejected_host_is_dropped(self) -> None:
         world = World(3, most=1, min_nodes=2)
@@ -258,13 +246,6 @@ class TestTimeLimit:
         world = started(2, limits=LIMITED)
         world.end_well()
         assert world.run.next_deadline() is None
-
-    def test_the_launchers_own_stop_does_not_count(self) -> None:
-        world = started(2, limits=LIMITED)
-        world.run.extend_deadlines(1000.0)
-        world.now = 1000.0
-        world.wait(99.0)
-        assert (signals(world), world.told(ev.JobStopping)) == ([signal.SIGUSR1], [])
 
 
 @cases(

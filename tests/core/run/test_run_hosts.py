@@ -20,7 +20,6 @@ from dispatcher.core.events.actions import (
     ServePmix,
     SignalRanks,
     SpawnRanks,
-    Sweep,
     Tell,
 )
 from dispatcher.core.run import restart, run_machine
@@ -189,21 +188,6 @@ class TestOrders:
 
 
 class TestWhileRanksRun:
-    def test_a_host_that_falls_silent_is_replaced(self) -> None:
-        world = started(2, spares=1, most=1)
-        world.mute.add(1)
-        world.wait(14.9)
-        assert not world.told(ev.JobStopping)
-        world.wait(0.1)
-        assert world.told(ev.JobStopping) == [ev.JobStopping("NodeFailed")]
-        assert CloseLink(1) in world.done
-        assert SignalRanks(0, signal.SIGTERM) in world.done
-        assert world.run.next_deadline() == world.now + 1.0  # then who is waited for is named
-        world.wait(9.9)
-        assert Sweep(0) not in world.done
-        world.wait(0.1)  # the grace of the others
-        assert world.done[-1] == Sweep(0)
-
     def test_a_host_that_is_dying_is_let_go_when_its_ranks_have_ended(self) -> None:
         world = started(2, spares=1, most=1)
         world.tell(ev.NodeDying(1, "told to"))
@@ -294,22 +278,6 @@ class TestBetween:
         world.fail(0)
         assert world.since(ev.SignalReceived(signum)) == []
         assert world.run.state == run_machine.PAUSED
-
-    def test_an_interrupt_ends_it_with_all_attempts(self) -> None:
-        world = started(2, spares=1, most=5, delay=4.0)
-        world.fail(0)
-        again(world)
-        world.fail(1)
-        orders = world.since(ev.SignalReceived(signal.SIGINT))
-        assert orders == [Finish(0), Finish(1), Finish(2)]
-        world.sweep(0, 1, 2)
-        assert world.ended is not None
-        assert world.ended.cause == verdicts.Interrupted(2)
-        assert (world.ended.exit_code, world.ended.world_size) == (130, 4)
-        assert [(one.restart, one.cause, one.started) for one in world.ended.attempts] == [
-            (0, verdicts.RankFailed(0, 0, 3), True), (1, verdicts.RankFailed(0, 1, 3), True),
-        ]  # fmt: skip
-        assert world.ended.no_restart is None
 
     def test_an_attempt_that_started_no_rank_is_told_as_one(self) -> None:
         world = World(2, spares=1, most=1)

@@ -23,9 +23,7 @@ from dispatcher.core.events.actions import (
 )
 from dispatcher.core.run import restart, run_machine
 from dispatcher.model.failure import Ending
-from dispatcher.plan.job.request import Restarts
 
-from ..conftest import make_plan
 from .world import GONE, World, again, started
 
 
@@ -64,38 +62,12 @@ class TestRestart:
         assert world.ended.no_restart == "1 restart was made, which is the most"
         assert [attempt.restart for attempt in world.ended.attempts] == [0]
 
-    def test_a_rank_may_ask_for_no_restart(self) -> None:
-        world = started(most=5)
-        world.fail(0, 93)
-        assert world.ended is not None
-        assert world.ended.exit_code == 93
-        assert len(world.starts()) == 2
-
     def test_without_the_option_nothing_starts_again(self) -> None:
         world = started()
         world.fail(0)
         assert world.ended is not None
         assert world.ended.no_restart is None
         assert len(world.starts()) == 2
-
-    def test_pauses_grow(self) -> None:
-        world = started(most=9)
-        pauses = []
-        for _ in range(6):
-            world.fail(0)
-            pauses.append(world.told(ev.RunRestarting)[-1].seconds)
-            world.wait(pauses[-1])
-            again(world)
-        assert pauses == [0, 1, 2, 4, 8, 16]
-        assert Restarts().pause(99) == 60
-
-    def test_a_long_life_begins_the_count_anew(self) -> None:
-        world = started(most=9)
-        world.fail(0)
-        again(world)
-        world.wait(301)
-        world.fail(0)
-        assert [event.seconds for event in world.told(ev.RunRestarting)] == [0, 0]
 
     def test_three_attempts_without_progress_are_enough(self) -> None:
         world = started(most=9, delay=0.0, progress_line="step")
@@ -111,18 +83,6 @@ class TestRestart:
         assert world.ended is not None
         assert world.ended.no_restart == "3 attempts without progress"
         assert len(world.ended.attempts) == 4
-
-    def test_a_changed_file_is_progress(self) -> None:
-        world = started(most=9, delay=0.0, progress_file="ckpt")
-        for mark in range(5):
-            world.exits(0, 3)
-            world.killed(1, 2, 3)
-            world.at(ev.NodeSwept, 0, 0, (), 100 + mark)
-            world.sweep(1)
-            world.ready(0, mark=100 + mark)
-            world.ready(1)
-            world.probed(1)
-        assert world.ended is None
 
     @cases("at", ["running", "stopping", "paused", "gathering"])
     def test_an_interrupt_is_the_end(self, at: str) -> None:  # R-2
@@ -372,14 +332,6 @@ class TestLostHosts:
             again(world)
         assert world.ended is None
 
-    def test_a_silent_spare_is_dropped(self) -> None:
-        world = started(2, spares=1)
-        world.mute.add(2)
-        world.wait(20)
-        assert world.told(ev.HostLeftOut) == [ev.HostLeftOut(2, "no heartbeat for 15 s")]
-        assert CloseLink(2) in world.done
-        assert world.ended is None
-
     def test_spares_end_with_the_run(self) -> None:
         world = started(2, spares=1)
         for rank in range(4):
@@ -398,14 +350,6 @@ def test_every_row_of_the_table_is_in_the_page() -> None:
         assert f"| {state} | {what} | {after} |" in page
     rows = [line for line in page.splitlines() if line.startswith("| ") and line.count("|") == 4]
     assert len(rows) - 1 == len(run_machine.TABLE)
-
-
-def test_the_fence_outlives_a_stuck_agent() -> None:
-    """Its guardian waits for lease + SLACK, then needs 5 seconds at most."""
-    from dispatcher.remote.agent.guardian import SLACK
-
-    limits = make_plan().limits
-    assert restart.fence(limits) > limits.lease + max(limits.lifeline_grace, SLACK) + 5
 
 
 def test_events_of_an_attempt_say_which() -> None:

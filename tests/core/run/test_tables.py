@@ -10,12 +10,10 @@ from cases import cases
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dispatcher.core.events import mpi_events
 from dispatcher.core.events import run_events as ev
-from dispatcher.core.events.actions import Finish, ReleaseFence, SignalRanks
 from dispatcher.core.run import restart
 from dispatcher.core.run.restart import Assignment
-from dispatcher.core.run.tables import Assigned, Deadlines, HostTable, RankTable, for_hosts
+from dispatcher.core.run.tables import Assigned, Deadlines, HostTable, RankTable
 from dispatcher.plan.job import placement
 from dispatcher.plan.job.job_plan import Change
 from dispatcher.plan.job.request import Limits, Restarts
@@ -46,31 +44,6 @@ class TestDeadlines:
             else:
                 due[key] = when
             assert due.earliest() == min(due.values(), default=None)
-
-    def test_to_ask_for_the_first_looks_at_what_changed_only(self) -> None:
-        due: Deadlines[Counted] = Deadlines()
-        keys = [Counted() for _ in range(1000)]
-        for at, key in enumerate(keys):
-            due[key] = float(at)
-        Counted.looks = 0
-        for at, key in enumerate(keys):  # as heartbeats put them off, one after the other
-            due[key] = at + 1000.0
-            assert due.earliest() == at + 1.0
-        assert Counted.looks < 8 * len(keys)
-
-    def test_what_is_due_is_named_without_a_look_at_the_rest(self) -> None:
-        due: Deadlines[Counted] = Deadlines()
-        keys = [Counted() for _ in range(1000)]
-        for at, key in enumerate(keys):
-            due[key] = float(at)
-        del due[keys[0]]
-        Counted.looks = 0
-        assert due.due(0.5) == []
-        assert due.due(2.0) == [(1.0, keys[1]), (2.0, keys[2])]
-        due[keys[1]] = 9.5
-        assert due.due(2.0) == []
-        assert due.earliest() == 3.0
-        assert Counted.looks < 20
 
 
 def table(linked: int = 3) -> HostTable:
@@ -263,28 +236,6 @@ def test_how_many_live_is_known_without_a_count(steps: list[tuple[str, int]]) ->
         assert {node: count for node, count in found.load().items() if count} == counted
         assert found.living() == sorted(counted)
         assert found.n_spawned == sum(placement.place(rank)[0] > 0 for rank in found.alive())
-
-
-def test_orders_go_to_the_hosts_that_have_the_nodes() -> None:
-    assert for_hosts(Finish(1), (0, 3)) == Finish(3)
-    order = Finish(0)
-    assert for_hosts(order, (0, 3)) is order
-    assert for_hosts(SignalRanks(1, 15, (2,)), (0, 3)) == SignalRanks(3, 15, (2,))
-    release = ReleaseFence((0, 1), 0, "WORLD:0", 0, (b"a", b"b"))
-    assert for_hosts(release, (0, 3)) == replace(release, nodes=(0, 3))
-
-
-def test_news_of_nodes_is_told_of_the_hosts_that_have_them() -> None:
-    seats = Assigned((0, 3))
-    assert (seats.hosts, seats.nodes) == ((0, 3), {0: 0, 3: 1})
-    for told, known in (
-        (ev.NodeNoticed(1, "low on memory"), ev.NodeNoticed(3, "low on memory")),
-        (mpi_events.SpawnRefused(1, 2, "no slots"), mpi_events.SpawnRefused(3, 2, "no slots")),
-        (mpi_events.WorldPlaced(1, 0, 90, (0, 1)), mpi_events.WorldPlaced(1, 0, 90, (0, 3))),
-        (ev.RunFinished(0, ""), ev.RunFinished(0, "")),
-    ):
-        assert seats.outward(told) == known
-    assert seats.homes == {90: (0, 0), 91: (3, 1)}
 
 
 def test_a_rank_is_known_where_it_ran_last() -> None:
