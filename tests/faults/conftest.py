@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -162,18 +163,6 @@ def parent(pid: int) -> int:
 
 
 @pytest.fixture
-def job(cluster: Cluster) -> Iterator[Callable[..., Job]]:
-    """``job(kind, *options)`` on the four hosts that all tests share."""
-    yield from _jobs(cluster)
-
-
-@pytest.fixture
-def own_job(new_cluster: Callable[..., Cluster]) -> Iterator[Callable[..., Job]]:
-    """``own_job(kind, *options)`` on three hosts of the test's own, to cut and to power off."""
-    yield from _jobs(new_cluster(3))
-
-
-@pytest.fixture
 def job_on() -> Iterator[Callable[..., Job]]:
     """``job_on(cluster, kind, *options)`` on hosts that the test has prepared."""
     made: list[Job] = []
@@ -187,16 +176,16 @@ def job_on() -> Iterator[Callable[..., Job]]:
         job.close()
 
 
-def _jobs(cluster: Cluster) -> Iterator[Callable[..., Job]]:
-    made: list[Job] = []
+@pytest.fixture
+def job(cluster: Cluster, job_on: Callable[..., Job]) -> Callable[..., Job]:
+    """``job(kind, *options)`` on the four hosts that all tests share."""
+    return partial(job_on, cluster)
 
-    def start(kind: str, *options: str, **fields: Any) -> Job:
-        made.append(Job(cluster, kind, *options, **fields))
-        return made[-1]
 
-    yield start
-    for job in made:
-        job.close()
+@pytest.fixture
+def own_job(new_cluster: Callable[..., Cluster], job_on: Callable[..., Job]) -> Callable[..., Job]:
+    """``own_job(kind, *options)`` on three hosts of the test's own, to cut and to power off."""
+    return partial(job_on, new_cluster(3))
 
 
 def flood_block() -> bytes:

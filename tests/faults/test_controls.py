@@ -21,9 +21,7 @@ from typing import Any
 
 import pytest
 import remote.agent.test_endings as endings
-import runs.cli.test_usage as usage
 import runs.conftest as desks
-import runs.output.test_screen as screens
 import runs.run.test_hosts as over_hosts
 import runs.run.test_local as local
 from remote.driver import Agent
@@ -98,7 +96,6 @@ CONTROLS = {
         {"signum": signal.SIGKILL, "code": -9, "text": local.SLEEP},
     ),
     "end of link": Control(AGENTS.test_one_is_killed, RUNS_ON, {"whom": "session"}),
-    "patience": Control(NETWORK.test_short_cuts_are_survived, "is None|is under way"),
     "connect limit": Control(NETWORK.test_a_host_that_is_down_from_the_start, RUNS_ON),
     "monotonic clock": Control(test_scarce.test_clocks_that_differ_and_jump, "host lost"),
     "sync marker": Control(
@@ -106,40 +103,28 @@ CONTROLS = {
         "protocol error: bad frame",
     ),
     "host keys": Control(LOGINS.test_a_changed_host_key, "assert 3 == 125"),
-    "final failures": Control(LOGINS.test_all_that_refuse_are_told_at_once, RUNS_ON),
     "byte count": Control(RANKS.test_output_that_was_lost_is_an_error, "== 125"),
     "signals": Control(
         ENDING.test_the_launchers_end_leaves_nothing,
         "timed out",
         {"signum": signal.SIGTERM, "code": 143, "text": local.SLEEP},
     ),
-    "second signal": Control(ENDING.test_second_ctrl_c_kills_at_once, "second Ctrl-C"),
     "resting lease": Control(
         ENDING.test_ctrl_z_stops_the_ranks_for_longer_than_their_lease,
         r"No such file .*/proc/\d+/stat|== \['T', 'T'\]",
     ),
-    "leaving reader": Control(
-        local.TestLines().test_a_reader_that_leaves_ends_the_job, "timed out"
-    ),
-    "untouched terminal": Control(test_matrix.test_the_terminal_is_as_it_was, "=="),
     "orphan check": Control(test_orphan_check.test_both_killed, "n2 is idle"),
     "search by run id": Control(
         AGENTS.test_both_are_killed_at_once, r"None = .*search.*'note: n2: killed"
     ),
     # never on this machine itself, where it would end the runs of others
     "own run id": Control(AGENTS.test_another_run_is_not_touched, "== 2"),
-    "leaving out": Control(
-        screens.test_a_paused_terminal_does_not_hold_the_ranks_back, "ranks end while nobody reads"
-    ),
-    "open files": Control(usage.test_more_hosts_than_open_files, "== 2"),
 }
 
 
 #: those that take more than five seconds, most of them the row's own bound
-SLOW = {"agent's death signal", "connect limit", "drain limit", "final failures", "grace",
-        "heartbeats", "orphan check", "leaving out", "leaving reader",
-        "monotonic clock", "open files",
-        "patience", "second signal", "signals", "sweep limit", "waiting"}  # fmt: skip
+SLOW = {"agent's death signal", "connect limit", "drain limit", "grace", "heartbeats",
+        "monotonic clock", "orphan check", "signals", "sweep limit", "waiting"}  # fmt: skip
 
 
 @pytest.fixture
@@ -161,7 +146,6 @@ def agent() -> Iterator[Agent]:
     agent.close()
 
 
-terminal = screens.terminal
 frozen = test_matrix.frozen
 
 

@@ -112,19 +112,6 @@ def _continuing(put: Put) -> None:
     put(AttemptMachine, "_signal_all", lambda self, n: [] if n == signal.SIGCONT else send(self, n))
 
 
-def _second_signal(put: Put) -> None:
-    """Each Ctrl-C is taken for the first."""
-    from dispatcher.core.run.attempt import AttemptMachine
-
-    rule = AttemptMachine._on_signal_received
-
-    def first(self: Any, event: Any, now: float) -> Any:
-        self.n_signals = 0
-        return rule(self, event, now)
-
-    put(AttemptMachine, "_on_signal_received", first)
-
-
 def _signals(put: Put) -> None:
     from dispatcher.runner.run import run_loop
 
@@ -135,16 +122,6 @@ def _heartbeats(put: Put) -> None:
     from dispatcher.core.run.attempt import AttemptMachine
 
     put(AttemptMachine, "_expect_heartbeat", lambda self, node, now: None)
-
-
-def _patience(put: Put) -> None:
-    """One beat that is late is enough to give a host up."""
-    from dispatcher.core.run.attempt import AttemptMachine
-
-    def expect(self: Any, node: int, now: float) -> None:
-        self.deadlines["silent", node] = now + self.plan.limits.heartbeat
-
-    put(AttemptMachine, "_expect_heartbeat", expect)
 
 
 def _end_of_link(put: Put) -> None:
@@ -158,20 +135,6 @@ def _connect_limit(put: Put) -> None:
 
     begin: Any = ConnectGate.__init__
     put(ConnectGate, "__init__", lambda self, most, seconds: begin(self, most, 1e6))
-
-
-def _final_failures(put: Put) -> None:
-    """Whatever fails is tried again until the time is up."""
-    from dispatcher.model.failure import Failure
-    from dispatcher.transport.ssh.paramiko_transport import ParamikoTransport
-
-    reach: Any = ParamikoTransport.open
-
-    def again(self: Any, *arguments: Any) -> Any:
-        opened = reach(self, *arguments)
-        return replace(opened, retryable=True) if isinstance(opened, Failure) else opened
-
-    put(ParamikoTransport, "open", again)
 
 
 def _host_keys(put: Put) -> None:
@@ -200,29 +163,6 @@ def _monotonic_clock(put: Put) -> None:
     put(time, "monotonic", time.time)
 
 
-def _leaving_reader(put: Put) -> None:
-    """Nobody asks why standard output takes nothing any more."""
-    from dispatcher.cli.run import run_sinks
-
-    show: Any = run_sinks.open_screen
-    put(run_sinks, "open_screen", lambda *a, **f: show(*a, **{**f, "on_broken": lambda: None}))
-
-
-def _untouched_terminal(put: Put) -> None:
-    """Keys are read one by one while the job runs, and nobody restores that."""
-    import tty
-
-    from dispatcher.runner.run.run_loop import Runner
-
-    run: Any = Runner.run
-
-    def raw(self: Any, *arguments: Any) -> Any:
-        tty.setcbreak(2)
-        return run(self, *arguments)
-
-    put(Runner, "run", raw)
-
-
 def _orphan_check(put: Put) -> None:
     """Hosts that were given up are not looked at again."""
     from dispatcher.core.run.restart import OrphanCheck
@@ -242,21 +182,6 @@ def _own_run_id(put: Put) -> None:
     from dispatcher.bootstrap import shell
 
     put(shell, "_SCRIPT", _changed(shell._SCRIPT, '[ "$w" = "$i" ]', '[ "$w" ]'))
-
-
-def _leaving_out(put: Put) -> None:
-    """A screen that stands still is waited for."""
-    from dispatcher.output.buffered import BufferedSink
-
-    begin: Any = BufferedSink.__init__
-    put(BufferedSink, "__init__", lambda self, *a, **f: begin(self, *a, **{**f, "drop": False}))
-
-
-def _open_files(put: Put) -> None:
-    """Nobody asks how many files may be open."""
-    from dispatcher.api import transports
-
-    put(transports, "FILES_PER_HOST", 0)
 
 
 def _known_events(put: Put) -> None:
@@ -312,24 +237,17 @@ LAUNCHER: dict[str, Callable[[Put], None]] = {
     "byte count": _byte_count,
     "grace": _grace,
     "continuing": _continuing,
-    "second signal": _second_signal,
     "signals": _signals,
     "heartbeats": _heartbeats,
-    "patience": _patience,
     "end of link": _end_of_link,
     "connect limit": _connect_limit,
-    "final failures": _final_failures,
     "host keys": _host_keys,
     "sync marker": _sync_marker,
     "sweep limit": _sweep_limit,
     "monotonic clock": _monotonic_clock,
-    "leaving reader": _leaving_reader,
-    "untouched terminal": _untouched_terminal,
     "orphan check": _orphan_check,
     "search by run id": _search_by_run_id,
     "own run id": _own_run_id,
-    "leaving out": _leaving_out,
-    "open files": _open_files,
     "known events": _known_events,
     "sound core": _sound_core,
 }

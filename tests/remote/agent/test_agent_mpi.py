@@ -115,20 +115,6 @@ class TestMpi:
         assert heard == [(out, played.now)]
         assert played.one("notice")["text"] == "heard"
 
-    def test_orders_go_to_whoever_serves(self, played: Played, connected: Connected) -> None:
-        given: list[Any] = []
-
-        def order(message: dict[str, Any]) -> list[Any]:
-            given.append(message["type"])
-            return [("send", "mpi_inside", {})]
-
-        connected.answer = SimpleNamespace(order=order)  # type: ignore[assignment]
-        played.order("mpi_look")
-        assert (given, len(played.all_of("mpi_inside"))) == (["mpi_look"], 1)
-        played.loop.pmi = None
-        played.order("mpi_look")
-        assert (given, played.all_of("notice")) == (["mpi_look"], [])
-
     def test_a_library_is_told_once(
         self, played: Played, connected: Connected, monkeypatch: pytest.MonkeyPatch
     ) -> None:

@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from cases import cases
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -158,22 +157,6 @@ def test_who_comes_late_reads_from_the_first_byte_that_is_still_held() -> None:
         readers.feed(b"")
         assert (_now(readers.ends[0]), _now(readers.ends[1])) == (b"", b"")
         assert readers.stdin.fds == readers.stdin.ends == {}
-    finally:
-        readers.close()
-
-
-@cases("size", [PORTION - 1, PORTION, PORTION + 1])
-def test_credit_goes_back_in_portions(size: int) -> None:
-    readers = Readers(0)
-    try:
-        for part in (size - 5, 5):
-            readers.feed(b"x" * part)
-            readers.turn()
-            _now(readers.ends[0])
-            readers.turn()
-        readers.feed(b"y" if size < PORTION else b"")
-        assert readers.credit == (PORTION if size < PORTION else size)
-        assert readers.stdin.unpaid == 0
     finally:
         readers.close()
 

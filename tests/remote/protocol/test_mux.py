@@ -97,20 +97,6 @@ def test_credit_is_granted_a_quarter_of_the_window_at_once() -> None:
     assert ours.left == 65
 
 
-def test_all_of_the_window_may_be_used_and_given_back() -> None:
-    credit = Credit(100)
-    credit.use(100)
-    assert credit.left == 0
-    with pytest.raises(Malformed, match="1 bytes without credit"):
-        credit.use(1)
-    credit = Credit(100)
-    credit.use(10)
-    credit.grant(COUNT.pack(10))
-    assert credit.left == 100
-    with pytest.raises(Malformed, match="credit for what it was not sent"):
-        credit.grant(COUNT.pack(1))
-
-
 def test_a_frame_is_its_head_and_its_body() -> None:
     assert frame(1, 2, b"xy") == b"\0\0\0\1" + b"\2" + b"\0\0\0\2" + b"xy"
     assert frame(1, 2) == b"\0\0\0\1" + b"\2" + b"\0\0\0\0"
