@@ -55,4 +55,4 @@ def test_both_stopped(job: Start) -> None:
     run = job("stray", *AGAIN, *QUICK).up(*WORLD)
     for pid in reversed(run.agents("n2")):
         os.kill(pid, signal.SIGSTOP)
-    goes_on(run, SILENCE + LEASE + 14 + 2 + SLACK)
+    assert goes_on(run, SILENCE + LEASE + 14 + 2 + SLACK)
