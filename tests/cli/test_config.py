@@ -102,6 +102,7 @@ def test_config_tells_origins(
         folder / "dispatch.toml",
         "[all]\nuser = 'ml'\n[run]\nexport = ['A_TOKEN=x', 'B=1']\n[profile.p.run]\ngrace = 4\n",
     )
+    monkeypatch.setenv("DISPATCH_CONFIG", "dispatch.toml")
     monkeypatch.setenv("DISPATCH_SSH_CONFIG", "/c")
     assert cli.main(["config", "--profile", "p"]) == 0
     lines = [line.split() for line in capfd.readouterr().out.splitlines()]

@@ -16,6 +16,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -175,6 +176,7 @@ def test_errors_of_what_a_line_cannot_bring_about_alone(
         assert code_of(capfd.readouterr().err) == code
 
 
+UNKNOWN: Any = SimpleNamespace(name="no.such")
 OTHERS: dict[str, Callable[..., Any]] = {
     "dispatch-failed": lambda *_: _detached(),
     "unsafe-folder": lambda folder, on_record, patch: _open_to_all(on_record),
@@ -182,7 +184,7 @@ OTHERS: dict[str, Callable[..., Any]] = {
     "cannot-restart": lambda *_: _no_restart(),
     "wrong-argument": lambda *_: request("n1", ["x"], nosuch=1),  # type: ignore[call-arg]
     "too-few-open-files": lambda folder, on_record, patch: _few_files(patch),
-    "internal-error": lambda *_: AttemptMachine(plan_of()).handle(object(), 0.0),  # type: ignore[arg-type]
+    "internal-error": lambda *_: AttemptMachine(plan_of()).handle(UNKNOWN, 0.0),
 }
 
 

@@ -132,7 +132,7 @@ def test_what_is_typed_wins_over_what_a_file_says(
     file: str, word: str, out: str | None, capfd: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    monkeypatch.delenv("DISPATCH_CONFIG", raising=False)
+    monkeypatch.setenv("DISPATCH_CONFIG", "dispatch.toml")
     Path("dispatch.toml").write_text(f"[exec]\n{file}\n")
     assert cli.main(["exec", "-w", "localhost", word, "echo", "hi"]) == 0
     shown = capfd.readouterr().out
