@@ -24,13 +24,13 @@ from dispatcher.transport.ssh_auth.known_hosts import (
     authority_of,
     certified_key,
     fingerprint,
+    key_problem,
     kind_of,
     lookup_name,
     plain_key,
     rsa_bits,
     ssh_string,
 )
-from dispatcher.transport.ssh_config.config_lines import matches
 from dispatcher.transport.ssh_config.host_config import HostConfig
 
 #: what an authority may sign by
@@ -82,8 +82,8 @@ def certificate_problem(
         return "its signature is wrong"
     if not after <= (time.time() if now is None else now) < min(before, _FOREVER):
         return "it is not valid at this time"
-    # A certificate without names would vouch for every host there is.
-    if not any(matches(host, name.decode("utf-8", "replace").lower()) for name in names):
+    # A certificate without names would vouch for every host there is. No wildcards, as in ssh.
+    if host not in (name.decode("utf-8", "replace").lower() for name in names):
         return f"it is not for {host}"
     return None
 
@@ -179,6 +179,8 @@ class HostKeyCheck:
             bits = rsa_bits(key)
         except ValueError as error:
             return self._bad_certificate(f"it cannot be read: {error}")
+        if problem := key_problem(key, kind.removesuffix(CERT)):
+            return Failure(Kind.HOST_KEY_UNKNOWN, f"its host key cannot be read: {problem}")
         if bits is not None and bits < self._config.rsa_bits:
             return Failure(
                 Kind.HOST_KEY_UNKNOWN,

@@ -198,6 +198,9 @@ class _KeyFile:
         kind = _stored_kind(self._path)
         if kind.startswith("sk-"):
             raise ValueError("a security key: only an ssh-agent or --transport ssh can use it")
+        found = os.stat(self._path)
+        if found.st_uid == os.geteuid() and found.st_mode & 0o077:  # ssh refuses it, too
+            raise ValueError(f"others may read it: chmod 600 {self._path}")
         classes = {"ssh-ed25519": paramiko.Ed25519Key, "ssh-rsa": paramiko.RSAKey}
         key = classes.get(kind, paramiko.ECDSAKey).from_private_key_file(self._path, passphrase)
         if self._certificate:

@@ -186,7 +186,9 @@ LISTS = frozenset(("globalknownhostsfile", "userknownhostsfile"))
 REPEATED = frozenset(("certificatefile", "identityfile"))
 
 #: The rest of the line, quotes and all.
-RAW = frozenset(("knownhostscommand", "proxycommand", "proxyjump", "remotecommand"))
+RAW = frozenset(
+    ("knownhostscommand", "proxycommand", "proxyjump", "refuseconnection", "remotecommand")
+)
 
 #: Value with which a refused option is harmless; any other is a failure.
 REFUSED = {
@@ -215,7 +217,7 @@ SKIPPED = frozenset(
     "kbdinteractivedevices keepalive kerberosauthentication kerberostgtpassing localcommand "
     "localforward loglevel logverbose nohostauthenticationforlocalhost "
     "obscurekeystroketiming permitlocalcommand permitremoteopen protocol "
-    "refuseconnection rekeylimit remoteforward requesttty rhostsauthentication "
+    "rekeylimit remoteforward requesttty rhostsauthentication "
     "rhostsrsaauthentication rsaauthentication sendenv "
     "setenv stdinnull streamlocalbindmask streamlocalbindunlink "
     "syslogfacility tcpkeepalive tunnel tunneldevice updatehostkeys "

@@ -129,8 +129,9 @@ class SshConfig:
     ) -> None:
         if depth > _MAX_DEPTH:
             raise ConfigProblem(f"{path}: more than {_MAX_DEPTH} files include each other")
-        # The user's own files must be the user's own; -F and system files are as given.
-        private = user and (depth > 0 or self._path is None)
+        # As in ssh (readconf.c): the user's own file and all that is included must be the user's
+        # or root's; -F and the system's file are as given.
+        private = depth > 0 or (user and self._path is None)
         lookup.active = not never
         for line in self._lines(path, private, must_exist):
             self._apply(line, lookup, user=user, depth=depth, never=never)

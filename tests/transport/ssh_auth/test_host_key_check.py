@@ -43,6 +43,15 @@ class Judge:
         return self.check.verify(key(number), "ssh-ed25519")
 
 
+def test_a_key_with_bytes_behind_its_end_is_refused(tmp_path: Path) -> None:
+    """It was written down under accept-new, a line more with each run."""
+    judge = Judge(tmp_path, "", "accept-new")
+    failure = judge.check.verify(key(1) + ssh_string(b"evil"), "ssh-ed25519")
+    assert failure is not None
+    assert failure.why == "its host key cannot be read: bytes follow its end"
+    assert judge.file.read_text() == ""
+
+
 OFFERED = ("ssh-ed25519", "ecdsa-sha2-nistp256", "rsa-sha2-512", "rsa-sha2-256")
 CERTIFIED = tuple(name + CERT for name in OFFERED)
 AUTHORITY = line("*", 1, "@cert-authority")

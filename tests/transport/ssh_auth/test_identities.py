@@ -366,6 +366,19 @@ def test_a_file_that_is_no_key(tmp_path: Path, text: str, why: str) -> None:
     assert keys.notices == [f"{file}: {why}"]
 
 
+@pytest.mark.parametrize("mode", [0o600, 0o400, 0o644, 0o640])
+def test_a_key_that_others_may_read_is_not_used(tmp_path: Path, mode: int) -> None:
+    file = keygen(tmp_path / "one")
+    file.chmod(mode)
+    keys = Identities()
+    (candidate,) = keys.candidates(config(file))
+    if mode & 0o077:
+        assert candidate.load() is None
+        assert keys.notices == [f"{file}: others may read it: chmod 600 {file}"]
+    else:
+        assert candidate.load() is not None
+
+
 def test_a_security_key_is_for_others(tmp_path: Path) -> None:
     inside = ssh_string(b"sk-ssh-ed25519@openssh.com") + ssh_string(b"x")
     data = b"openssh-key-v1\0" + 3 * ssh_string(b"none") + b"\0\0\0\1" + ssh_string(inside)

@@ -76,9 +76,11 @@ def test_files_that_are_included(home: Home, text: str, port: int) -> None:
 
 def test_a_system_file_includes_its_own(home: Home) -> None:
     home.write("etc/ssh_config", "Include one\n")
-    home.write("etc/one", "Port 8\n", 0o666)  # whose they are is the system's affair
+    home.write("etc/one", "Port 8\n")
     home.write(".ssh/one", "Port 1\n")
     assert home.port() == 8
+    path = home.write("etc/one", "Port 8\n", 0o666)
+    assert home.port() == f"{path}: bad owner or permissions: others could change it"
     home.write("etc/ssh_config", "Include ~/.ssh/one\n")
     assert home.port() == f"{home.system}/ssh_config:1: Include: ~ in a system file"
 
