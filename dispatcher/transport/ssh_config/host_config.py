@@ -209,7 +209,7 @@ def check(
 def _refuse(values: _Values) -> None:
     if (why := values.text("refuseconnection")) is not None:
         place = values.place("refuseconnection")
-        raise ConfigProblem(f"{place}: the config refuses this host: {why}", hint=f"see {place}")
+        raise ConfigProblem(f"{place}: {why}", hint="-F FILE  # reads another config")
     for keyword, harmless in REFUSED.items():
         value = values.text(keyword)
         if value is not None and value.lower() not in harmless:

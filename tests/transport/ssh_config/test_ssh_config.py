@@ -304,7 +304,7 @@ def test_refused_and_named(resolve: Resolve, text: str, why: str) -> None:
 def test_a_host_that_the_config_refuses(resolve: Resolve) -> None:
     failure = resolve("Host other\nRefuseConnection no\nHost *\nRefuseConnection not from here")
     assert isinstance(failure, Failure)
-    assert failure.why.endswith("config:4: the config refuses this host: not from here")
+    assert failure.why.endswith("config:4: refuseconnection: not from here")
 
 
 @pytest.mark.parametrize(
