@@ -13,13 +13,7 @@ from typing import Any
 
 from fuzzing.choices import Choices
 from hypothesis import strategies as st
-from hypothesis.stateful import (
-    RuleBasedStateMachine,
-    initialize,
-    invariant,
-    precondition,
-    rule,
-)
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from runner.test_reports import GOOD
 
 from dispatcher.core.events import actions as act

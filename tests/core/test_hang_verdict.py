@@ -6,11 +6,7 @@ from cases import cases
 
 from dispatcher.core.events import run_events as ev
 from dispatcher.core.events.collectives import Collective, Process, RasReply
-from dispatcher.core.events.monitor_events import (
-    NodeStacks,
-    RankStack,
-    RankText,
-)
+from dispatcher.core.events.monitor_events import NodeStacks, RankStack, RankText
 from dispatcher.core.events.stack_frames import Group
 from dispatcher.core.events.verdicts import Signal
 from dispatcher.core.hang_monitor import HangMonitor

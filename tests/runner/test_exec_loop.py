@@ -15,7 +15,6 @@ import pytest
 from cases import cases
 
 from dispatcher.bootstrap import shell
-from dispatcher.core import exec_machine
 from dispatcher.core.events import run_events as ev
 from dispatcher.core.events.exec_events import (
     Exited,
@@ -26,11 +25,10 @@ from dispatcher.core.events.exec_events import (
     Typing,
 )
 from dispatcher.core.events.run_events import Entry, Sink
-from dispatcher.model.failure import Ending, Failure, Kind
+from dispatcher.model.failure import Ending, Failure
 from dispatcher.model.host import Host
-from dispatcher.plan.exec_plan import ExecLimits, ExecPlan
+from dispatcher.plan.exec_plan import ExecPlan
 from dispatcher.remote.protocol.frames import SYNC
-from dispatcher.runner.exec import host_command
 from dispatcher.runner.exec.exec_loop import ExecRunner
 from dispatcher.runner.exec.stdio import StdioHandler
 from dispatcher.transport.base import Link, Target, Transport, Window
@@ -104,23 +102,6 @@ class Holds(Sink):
         self._held.set()
         time.sleep(1)
         return True
-
-
-def test_last_words_are_read_though_who_reads_did_not_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Who does not run for a while is not taken for a process that holds the output open."""
-    monkeypatch.setattr(host_command, "HELD_OPEN", 0.1)
-    monkeypatch.setattr(host_command, "POLL", 0.1)
-    transport, file = LocalTransport(), tmp_path / "on"
-    holds = Holds(transport._pump, file)
-    text = f"echo up; until test -e {file}; do sleep 0.02; done; echo last words"
-    plan = ExecPlan((Host("localhost"),), ("sh", "-c", text))
-    try:
-        outcomes = ExecRunner(plan, lambda host: transport, [holds]).run(())
-    finally:
-        transport.close()
-    assert (outcomes, holds.text) == ((Exited(0),), b"up\nlast words\n")
 
 
 # -- whole fan-outs on played hosts -----------------------------------------------------
@@ -228,14 +209,6 @@ def until_told(link: Played, data: bytes) -> None:
         link.says(SYNC)
     else:
         link.ends(None, data.decode().strip())
-
-
-def test_a_command_that_is_stopped_is_signalled_on_its_host() -> None:
-    hosts = Hosts(until_told)
-    stop = Started(lambda: runner.tell(ev.SignalReceived(signal.SIGTERM)))
-    runner = ExecRunner(plan_of(1), lambda host: hosts, [stop])
-    assert runner.run(()) == (Interrupted(15),)
-    assert hosts.links["n0"].got[1:] == [b"TERM\n"]
 
 
 def test_signals_to_dispatch_are_heard_while_it_runs() -> None:
@@ -376,12 +349,3 @@ def test_time_in_which_a_secret_is_typed_is_nobody_s() -> None:
     assert runner._typing.seconds() > 0
     runner.typing(False)
     assert [runner._inbox.get(), runner._inbox.get()] == [Typing(True), Typing(False)]
-
-
-def test_a_host_that_never_starts_is_given_up_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(exec_machine, "CONNECT_SLACK", 60.0)  # its thread is to say it
-    outcomes, heard, _ = run(plan_of(1, limits=ExecLimits(connect=0.2)), lambda link, data: None)
-    (failed,) = outcomes
-    assert isinstance(failed, Failed)
-    assert failed.failure.kind is Kind.TIMEOUT
-    assert len(heard.of(ev.NodeLost)) == 1

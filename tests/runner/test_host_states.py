@@ -19,7 +19,6 @@ from dispatcher.remote.protocol.frames import (
     INPUT,
     OUTPUT,
     SYNC,
-    TAKEN,
     Decoder,
     control,
     encode,
@@ -196,16 +195,6 @@ def test_a_bug_of_ours_is_no_silent_host(start: Start, monkeypatch: pytest.Monke
 # -- the way out ------------------------------------------------------------------------
 
 
-def test_who_is_told_to_close_says_no_more(start: Start) -> None:
-    link = ScriptedLink([SYNC + READY])
-    watched = start(link)
-    watched.until(ev.NodeReady)
-    watched.host.close()
-    watched.host.join(60)
-    assert link.closed.is_set()
-    assert watched.events.empty()
-
-
 def test_an_answer_without_having_been_asked_to_finish_is_no_end(start: Start) -> None:
     swept = control("swept", killed=0, left=[])
     link = ScriptedLink([SYNC + READY + swept, b""])
@@ -237,21 +226,6 @@ def test_a_host_that_is_given_up_before_its_turn_is_not_called() -> None:
     assert not host.is_alive()
     assert told == []
     assert gate.enter(4).number == 1  # its room is free again
-
-
-def test_input_that_was_taken_may_be_sent_again(start: Start) -> None:
-    link = ScriptedLink([SYNC + READY])
-    watched = start(link)
-    watched.until(ev.NodeReady)
-    taken: list[tuple[int, int]] = []
-    watched.host.intake._input_taken = lambda node, nbytes: taken.append((node, nbytes))
-    watched.host.send_input(encode(INPUT, b"12345"))
-    wait_for(lambda: b"12345" in sent(link), 20, "it is sent")
-    link.say(encode(TAKEN, COUNT.pack(2)) + encode(TAKEN, COUNT.pack(3)))
-    wait_for(lambda: len(taken) == 2, 20, "it is taken")
-    assert taken == [(3, 2), (3, 3)]
-    link.say(encode(TAKEN, COUNT.pack(1)))
-    assert watched.failure().why == "credit for input that it was not sent"
 
 
 def test_of_a_host_s_errors_the_last_are_kept(start: Start) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import queue
 import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -190,24 +189,7 @@ def test_good_start_in_one_byte_chunks(watch: Callable[..., Watched]) -> None:
     assert link.heard.startswith(payload.payload() + b"PREPARE")
 
 
-def test_the_answer_to_a_further_attempt_divides_old_words_from_new(
-    watch: Callable[..., Watched],
-) -> None:
-    exit_ = control("exited", rank=6, status=0)
-    stream = encode(OUTPUT, b"hi", 6, 1) + encode(ENDED, COUNT.pack(2), 6, 1)
-    link = ScriptedLink([SYNC + READY + stream])
-    watched = watch(link)
-    watched.until(ev.OutputEnded)
-    watched.host.again(b"AGAIN", 1)
-    facts = unpack(Decoder().feed(READY)[0].body)["facts"]
-    link.say(exit_ + control("ready", facts=facts, problems=[], attempt=1) + exit_ + stream)
-    told = watched.until(ev.OutputEnded)
-    assert [event.attempt for event in told if isinstance(event, ev.OfAttempt)] == [0, 1, 1, 1]
-
-
-def test_who_is_ready_for_a_further_attempt_has_no_ranks_yet(
-    watch: Callable[..., Watched],
-) -> None:
+def test_who_is_ready_for_a_further_attempt_has_no_ranks_yet(watch: Callable[..., Watched]) -> None:
     link = ScriptedLink([SYNC + READY])
     watched = watch(link)
     watched.until(ev.NodeReady)
@@ -348,12 +330,6 @@ def test_why_a_link_ended(
     assert why in failure.why
 
 
-def test_an_agent_that_never_answers(watch: Callable[..., Watched]) -> None:
-    failure = watch(ScriptedLink([b"thinking"]), boot_timeout=2.0).failure()
-    assert failure.kind is Kind.TIMEOUT
-    assert "remote said: thinking" in failure.why
-
-
 def test_dropped_connections_are_tried_again(watch: Callable[..., Watched]) -> None:
     dropped = Failure(Kind.DROPPED, "MaxStartups", retryable=True)
     watched = watch(dropped, dropped, ScriptedLink([SYNC + READY]))
@@ -363,14 +339,6 @@ def test_dropped_connections_are_tried_again(watch: Callable[..., Watched]) -> N
         if isinstance(event, ev.NodeConnecting)
     ]
     assert attempts == [1, 2, 3]
-
-
-def test_a_busy_host_is_given_time_between_tries(watch: Callable[..., Watched]) -> None:
-    """The more often it has dropped us the more, at random, so that not all come at once."""
-    dropped = Failure(Kind.DROPPED, "MaxStartups", retryable=True)
-    began = time.monotonic()
-    watch(dropped, dropped, dropped, ScriptedLink([SYNC + READY])).until(ev.NodeReady)
-    assert time.monotonic() - began >= 0.05 + 0.1 + 0.2
 
 
 def test_who_is_closed_between_two_tries_ends_at_once(
@@ -384,25 +352,6 @@ def test_who_is_closed_between_two_tries_ends_at_once(
     watched.host.join(timeout=60)
     assert not watched.host.is_alive()
     assert len(watched.transport._answers) == 1
-
-
-def test_a_host_that_fails_gives_its_room_to_the_next() -> None:
-    gate = ConnectGate(1, 5.0)
-    assert gate.enter(0).number == 1
-    entered = threading.Event()
-
-    def enter() -> None:
-        gate.enter(1)
-        entered.set()
-
-    threading.Thread(target=enter, daemon=True).start()
-    assert not entered.wait(0.1)
-    assert isinstance(gate.failed(0, Failure(Kind.AUTH, "no")), Failure)
-    assert entered.wait(60)
-
-
-def test_what_is_final_is_not_tried_again(watch: Callable[..., Watched]) -> None:
-    assert watch(Failure(Kind.AUTH, "no")).failure().kind is Kind.AUTH
 
 
 def test_credit_comes_back_in_portions(watch: Callable[..., Watched]) -> None:
@@ -420,9 +369,7 @@ def test_credit_comes_back_in_portions(watch: Callable[..., Watched]) -> None:
     assert bodies.count(control("credit", count=600)[HEADER.size :]) == 1
 
 
-def test_input_waits_for_all_else_and_its_credit_comes_back(
-    watch: Callable[..., Watched],
-) -> None:
+def test_input_waits_for_all_else_and_its_credit_comes_back(watch: Callable[..., Watched]) -> None:
     class Slow(ScriptedLink):
         begun, go = threading.Event(), threading.Event()
         done = threading.Event()

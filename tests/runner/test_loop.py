@@ -13,22 +13,9 @@ import pytest
 from cases import cases
 from rig import wait_for
 
-from dispatcher.core.events.run_events import (
-    TICK,
-    Entry,
-    NodeHeard,
-    SignalReceived,
-    Sink,
-)
+from dispatcher.core.events.run_events import TICK, Entry, NodeHeard, SignalReceived, Sink
 from dispatcher.model.failure import Failure, Kind
-from dispatcher.runner.loop import (
-    ConnectGate,
-    EventLoop,
-    SinkThread,
-    Stop,
-    pass_over,
-    signals_to,
-)
+from dispatcher.runner.loop import ConnectGate, EventLoop, SinkThread, Stop, pass_over, signals_to
 
 
 class Recorder(Sink):

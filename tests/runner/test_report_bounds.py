@@ -153,11 +153,6 @@ def test_what_need_not_be_told_of_a_host() -> None:
     assert (ready.facts.room, ready.attempt) == ((None, None), 0)
 
 
-def test_what_need_not_be_told_of_a_sweep() -> None:
-    assert read("swept", killed=2, left=[9], mark=7) == [ev.NodeSwept(3, 2, (9,), 7)]
-    assert read("swept", killed=0, left=[]) == [ev.NodeSwept(3, 0, (), None)]
-
-
 @cases(
     ("rank", "fits"),
     [

@@ -183,10 +183,7 @@ def test_where_an_exit_left_mpi() -> None:
             read("exited", rank=4, status=0, mpi=bad)
 
 
-@cases(
-    "wrong",
-    [{"inside": [6]}, {"inside": [[4, 0]]}, {"over": [6]}],
-)
+@cases("wrong", [{"inside": [6]}, {"inside": [[4, 0]]}, {"over": [6]}])
 def test_who_is_inside_mpi_must_make_sense(wrong: dict[str, Any]) -> None:
     with pytest.raises(ReportError):
         read("mpi_inside", **{**GOOD["mpi_inside"], **wrong})
@@ -339,12 +336,6 @@ def test_long_texts_are_cut() -> None:
     (found,) = read("mpi", **{**GOOD["mpi"], "library": "x" * 100_000})
     assert isinstance(found, MpiFound)
     assert found.library == "x" * TEXT_LIMIT
-
-
-def test_a_huge_report_is_refused_before_it_is_unpacked() -> None:
-    """Every two bytes of it could become an object of a hundred."""
-    with pytest.raises(ReportError, match="too long"):
-        reports.read(3, RANKS, b"l" + b"le" * (8 << 20) + b"e")
 
 
 plain = st.recursive(

@@ -12,14 +12,12 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from cases import cases
 
 from dispatcher.core.events import mpi_events, verdicts
 from dispatcher.core.events import run_events as ev
 from dispatcher.core.events.actions import CheckOrphans
 from dispatcher.core.events.monitor_events import (
     NodeSampled,
-    OutputSeen,
     RanksHung,
     SamplesWanted,
     StacksGathered,
@@ -66,21 +64,6 @@ def test_ranks_are_started_again_by_the_same_agents() -> None:
     assert progressed[0].rank in range(4)
 
 
-def test_a_line_that_was_left_unfinished_is_no_progress_of_the_next_attempt() -> None:
-    """As by a bar that redraws itself, of a rank that is killed."""
-
-    def start(agent: Agent, order: Order) -> None:
-        agent.spawned(order)
-        again = agent.types().count("start") > 1
-        agent.writes(0, b"loading\n" if again else b"\rstep 1\rstep 2")
-        agent.exits(0, 0 if again else 1)
-
-    plan = plan_of(1, slots=1, restarts=Restarts(most=1, progress_line=r"step \d"))
-    played = Played(plan, *agents_with(1, start=start))
-    assert played.run().cause is None
-    assert [event.attempt for event in played.heard.of(ev.RanksProgressed)] == [0]
-
-
 def test_a_spare_takes_the_place_of_a_host_that_is_lost() -> None:
     def start(agent: Agent, order: Order) -> None:
         agent.spawned(order)
@@ -111,38 +94,6 @@ def test_a_spare_takes_the_place_of_a_host_that_is_lost() -> None:
     (replaced,) = played.heard.of(ev.HostReplaced)
     assert (replaced.node, replaced.by, replaced.ranks) == (1, 2, (1,))
     assert {order.node for order in looked} <= {1}
-
-
-def test_a_host_lost_after_its_part_had_ended_is_reached_for_the_next_attempt() -> None:
-    def start(agent: Agent, order: Order) -> None:
-        agent.spawned(order)
-        for rank in sorted(agent.living):
-            agent.exits(rank, 1 if agent is other and agent.types().count("start") == 1 else 0)
-
-    def sweep(agent: Agent, order: Order) -> None:
-        if agent is other:
-            second()
-        else:
-            agent.report("swept", killed=0, left=[])
-            agent.hangs_up()
-            played.hosts.agents = (again, other)
-
-    class Last(ev.Sink):
-        def event(self, entry: ev.Entry) -> None:
-            if isinstance(entry.event, ev.NodeLost):
-                second()
-
-    def second() -> None:
-        """The other host says that it swept when it was asked, and the first is known as lost."""
-        if next(times):
-            other.report("swept", killed=0, left=[])
-
-    times = count()
-    lost, other, again = (Agent(number, start=start, sweep=sweep) for number in (0, 1, 0))
-    plan = plan_of(slots=1, restarts=Restarts(most=1))
-    played = Played(plan, lost, other, sinks=[Last()])
-    assert played.run().cause is None
-    assert again.order("prepare")["attempt"] == 1
 
 
 # -- what ranks ask for -----------------------------------------------------------------
@@ -274,19 +225,6 @@ def test_a_world_that_a_rank_spawns() -> None:
     }
 
 
-def test_ranks_spawned_on_the_first_host_are_told_the_address_of_the_job() -> None:
-    def begun(agent: Agent, order: Order) -> None:
-        if agent.number == 1:
-            segments = [[1, [b"child"], [[b"host", b"n0"]]]]
-            agent.report("pmi_spawn", rank=2, segments=segments, preput=[])
-
-    agents = agents_with(
-        2, start=_enters_mpi, pmi_release=begun, spawn=_run_to_their_end, pmi_answer=_exits_all
-    )
-    assert Played(plan_of(master_addr="10.7.7.7"), *agents).run().cause is None
-    assert dict(agents[0].order("spawn")["common"])[b"PMI_HOSTNAME"] == b"10.7.7.7"
-
-
 # -- looking on -------------------------------------------------------------------------
 
 
@@ -326,17 +264,6 @@ def test_where_the_ranks_are() -> None:
     (gathered,) = played.heard.of(StacksGathered)
     assert (gathered.number, gathered.late) == (1, ())
     assert len(played.heard.of(NodeSampled)) == 2
-
-
-@cases(("every", "hang", "seconds"), [(2.0, 0.0, 2.0), (None, 0.0, None),
-    (None, 30.0, 3.0), (2.0, 30.0, 2.0), (5.0, 30.0, 3.0)])  # fmt: skip
-def test_how_often_ranks_are_looked_at(
-    every: float | None, hang: float, seconds: float | None
-) -> None:
-    played = Played(plan_of(1, limits=Limits(hang_timeout=hang)), sample_every=every)
-    assert played.run().cause is None
-    asked = [o["seconds"] for o in played.agents[0].orders if o["type"] == "sample"]
-    assert asked == ([] if seconds is None else [seconds])
 
 
 def test_ranks_that_neither_write_nor_compute_hang() -> None:
@@ -391,15 +318,6 @@ def _writing(until: Callable[[int], bool]) -> Agent:
         _exits_all(agent, {})
 
     return Agent(0, start=start)
-
-
-def test_ranks_that_write_do_not_hang_however_little_they_compute() -> None:
-    longer = 29  # than they may be silent, half as long again
-    agent = _writing(lambda lines: lines == longer)
-    played = Played(plan_of(1, limits=Limits(hang_timeout=2.0)), agent)
-    assert played.run().cause is None
-    assert played.heard.of(RanksHung) == []
-    assert played.heard.of(OutputSeen)  # told when they would else be thought to hang
 
 
 def test_nor_where_we_do_not_run_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:

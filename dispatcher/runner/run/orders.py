@@ -174,13 +174,7 @@ def _of_world(plan: JobPlan, world: World, kvs_name: str) -> _OfWorld:
 
 
 def prepare_order(
-    plan: JobPlan,
-    place: NodePlan,
-    token: bytes,
-    credit: int,
-    attempt: int = 0,
-    *,
-    head: bool,
+    plan: JobPlan, place: NodePlan, token: bytes, credit: int, attempt: int = 0, *, head: bool
 ) -> bytes:
     """The agent's first order, as a frame: what to be, and what to look at before a start.
 
@@ -288,13 +282,7 @@ def ranks_bound(plan: JobPlan, node: int, facts: Facts) -> RanksBound | None:
 
 
 def start_order(
-    plan: JobPlan,
-    node: int,
-    facts: Facts,
-    addr: str,
-    port: int,
-    kvs_name: str,
-    restart: int = 0,
+    plan: JobPlan, node: int, facts: Facts, addr: str, port: int, kvs_name: str, restart: int = 0
 ) -> bytes:
     """The order to spawn the node's ranks; what their environments share is sent once."""
     members = plan.nodes[node].ranks

@@ -37,10 +37,7 @@ class StdinReader:
     """
 
     def __init__(
-        self,
-        send: Callable[[int, bytes], None],
-        tell: Callable[[ev.Event], None],
-        fd: int = 0,
+        self, send: Callable[[int, bytes], None], tell: Callable[[ev.Event], None], fd: int = 0
     ) -> None:
         self._send = send
         self._tell = tell

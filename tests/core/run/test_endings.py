@@ -9,14 +9,7 @@ from cases import cases
 
 from dispatcher.core.events import run_events as ev
 from dispatcher.core.events import verdicts
-from dispatcher.core.events.actions import (
-    CloseLink,
-    End,
-    Finish,
-    SignalRanks,
-    Sweep,
-    Tell,
-)
+from dispatcher.core.events.actions import CloseLink, End, Finish, SignalRanks, Sweep, Tell
 from dispatcher.core.run.attempt import (
     PROBE_SLACK,
     SWEEP_LIMIT,

@@ -199,8 +199,7 @@ class TestTrust:
         assert running.cause.failure.why == "MPI: it wants to spawn, and no rank there uses MPI"
 
     @cases(
-        "event",
-        [ASKED, mpi_events.PmiAsked(0, 0, "lookup", b"s", b""), mpi_events.PmixWanted(0)],
+        "event", [ASKED, mpi_events.PmiAsked(0, 0, "lookup", b"s", b""), mpi_events.PmixWanted(0)]
     )
     def test_nobody_asks_in_a_job_without_mpi(self, event: mpi_events.PmiSpawnAsked) -> None:
         plan = make_plan(mpi="none")
