@@ -22,18 +22,9 @@ from dataclasses import replace
 
 from dispatcher.core import hang_rule
 from dispatcher.core.events import collectives, stack_frames
+from dispatcher.core.events import monitor_events as mon
 from dispatcher.core.events import run_events as ev
 from dispatcher.core.events.actions import Action, GatherStacks, Tell
-from dispatcher.core.events.monitor_events import (
-    NodeSampled,
-    NodeStacks,
-    OutputSeen,
-    RanksHung,
-    RankStack,
-    RanksWait,
-    StacksGathered,
-    StacksWanted,
-)
 from dispatcher.core.events.verdicts import Hung
 from dispatcher.core.hang_rule import LEAST, HangRule, every
 from dispatcher.core.run.run_machine import OVER, TRYING, RunMachine
@@ -52,7 +43,7 @@ class HangMonitor:
     """
 
     #: events that are nobody else's business
-    OWN = (NodeSampled, NodeStacks, OutputSeen, StacksWanted)
+    OWN = (mon.NodeSampled, mon.NodeStacks, mon.OutputSeen, mon.StacksWanted)
 
     def __init__(
         self,
@@ -79,8 +70,8 @@ class HangMonitor:
         self._awaited: set[int] = set()  # hosts asked and not yet heard
         self._askers: list[int] = []  # and those of them that were to ask RAS
         self._until: float | None = None  # when the gathering ends at the latest
-        self._stacks: dict[int, RankStack] = {}
-        self._answers: list[NodeStacks] = []
+        self._stacks: dict[int, mon.RankStack] = {}
+        self._answers: list[mon.NodeStacks] = []
         self._pids: dict[int, int] = {}  # rank -> process, as it was started
         self._hung_since: float | None = None  # the gathering is about a hang that began then
         self._seen_at = 0.0  # and was seen then
@@ -104,16 +95,16 @@ class HangMonitor:
             case ev.NodeLost(node):
                 self._end([rank for rank, host in self._living.items() if host == node], now)
                 return self._answered(node, now)
-            case OutputSeen(ago, progress) if self._hang is not None:
+            case mon.OutputSeen(ago, progress) if self._hang is not None:
                 self._hang.wrote(now - ago, progress=progress)
-            case NodeSampled() if self._hang is not None:
+            case mon.NodeSampled() if self._hang is not None:
                 self._hang.sampled(event, now)
                 self._judged = None
             case ev.NodePaused() if self._hang is not None:
                 self._hang.anew(now)
-            case StacksWanted():
+            case mon.StacksWanted():
                 return self._gather(now)
-            case NodeStacks(node, number, ranks) if number == self._number and self._awaited:
+            case mon.NodeStacks(node, number, ranks) if number == self._number and self._awaited:
                 known = {s.rank: s for s in ranks if self._living.get(s.rank) == node}
                 self._stacks.update(known)
                 self._answers.append(event)
@@ -190,7 +181,7 @@ class HangMonitor:
             settled = due + 2 * every(self._timeout) <= now  # the samples are of the whole time
             return self._doubt(due, now) if settled else []
         self._hung_since, self._seen_at = due - self._timeout, now
-        return [Tell(RanksHung(now - self._hung_since)), *self._gather(now)]
+        return [Tell(mon.RanksHung(now - self._hung_since)), *self._gather(now)]
 
     def _doubt(self, due: float, now: float) -> list[Action]:
         """Say once in a silence that some ranks do nothing while others keep the job alive."""
@@ -201,7 +192,7 @@ class HangMonitor:
         if not busy or not still:
             return []
         self._doubted = due
-        return [Tell(RanksWait(now - due + self._timeout, tuple(still), tuple(busy)))]
+        return [Tell(mon.RanksWait(now - due + self._timeout, tuple(still), tuple(busy)))]
 
     # -- where the ranks are ----------------------------------------------------------------
 
@@ -238,7 +229,7 @@ class HangMonitor:
         )
         late, since = tuple(sorted(self._awaited)), self._hung_since
         collective = self._collective()
-        actions: list[Action] = [Tell(StacksGathered(self._number, groups, late, collective))]
+        actions: list[Action] = [Tell(mon.StacksGathered(self._number, groups, late, collective))]
         ras, idle = self._blamed_by_ras(), () if self._hang is None else self._hang.idle_gpus(now)
         self._forget()
         if since is not None and self._due == since + self._timeout:  # V-3
@@ -292,9 +283,9 @@ class MonitoredRun:
         """The actions that ``event``, observed at ``now``, calls for."""
         if self._run.state == OVER:
             return []  # R-1
-        if isinstance(event, StacksWanted):
+        if isinstance(event, mon.StacksWanted):
             self._keep_watch()
-        if isinstance(event, NodeSampled) and event.node != self._run.host_at(0):
+        if isinstance(event, mon.NodeSampled) and event.node != self._run.host_at(0):
             event = replace(event, mark=None)  # the file of progress is there alone
         if self._monitor is None:  # samples are shown; a host may also tell what nobody asked for
             return [] if isinstance(event, HangMonitor.OWN) else self._run.handle(event, now)

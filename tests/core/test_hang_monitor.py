@@ -7,22 +7,9 @@ import signal
 import pytest
 from cases import cases
 
+from dispatcher.core.events import monitor_events as mon
 from dispatcher.core.events import run_events as ev
 from dispatcher.core.events.actions import Action, CloseLink, GatherStacks, Tell
-from dispatcher.core.events.monitor_events import (
-    NetworksDiffer,
-    NodeSampled,
-    NodeStacks,
-    OutputSeen,
-    RankSample,
-    RanksApart,
-    RanksHung,
-    RanksStalled,
-    RankStack,
-    RanksWait,
-    StacksGathered,
-    StacksWanted,
-)
 from dispatcher.core.hang_monitor import ASKERS, GATHER, LOOK, HangMonitor, MonitoredRun
 from dispatcher.core.hang_rule import LEAST, HangRule
 from dispatcher.core.run.run_machine import PAUSED, RunMachine
@@ -59,9 +46,9 @@ def test_beats_told_late_count_from_when_they_came(
 @cases(
     "remark",
     [
-        RanksStalled((0,), 60.0),
-        NetworksDiffer((1,), "fell back to Socket"),
-        RanksApart("CPU", (3,), (1,), 98.0, 12.0, 10.0),
+        mon.RanksStalled((0,), 60.0),
+        mon.NetworksDiffer((1,), "fell back to Socket"),
+        mon.RanksApart("CPU", (3,), (1,), 98.0, 12.0, 10.0),
     ],
 )
 def test_what_sinks_find_out_is_decided_by_nobody(remark: ev.Remark, hang_timeout: float) -> None:
@@ -95,8 +82,8 @@ def sampled(monitor: HangMonitor, now: float, *cpu: float, attempt: int = 0) -> 
     """Each host tells how much CPU its rank has used."""
     actions: list[Action] = []
     for rank, used in enumerate(cpu):
-        ranks = (RankSample(rank, "S", used, 1, 1, 1),)
-        actions += monitor.handle(NodeSampled(rank, now, ranks, attempt=attempt), now)
+        ranks = (mon.RankSample(rank, "S", used, 1, 1, 1),)
+        actions += monitor.handle(mon.NodeSampled(rank, now, ranks, attempt=attempt), now)
     return actions + monitor.tick(now)
 
 
@@ -107,9 +94,9 @@ def asleep(monitor: HangMonitor, first: int, last: int, ranks: int = 2) -> list[
     return actions
 
 
-def stacks(node: int, number: int, *ranks: int, text: bytes = WAITS) -> NodeStacks:
-    return NodeStacks(
-        node, number, tuple(RankStack(rank, 7, "S", "py-spy", text) for rank in ranks)
+def stacks(node: int, number: int, *ranks: int, text: bytes = WAITS) -> mon.NodeStacks:
+    return mon.NodeStacks(
+        node, number, tuple(mon.RankStack(rank, 7, "S", "py-spy", text) for rank in ranks)
     )
 
 
@@ -119,9 +106,9 @@ def asked(*hosts: int, number: int = 1, hung: bool = False) -> list[Action]:
     ]
 
 
-def gathered(actions: list[Action]) -> StacksGathered:
+def gathered(actions: list[Action]) -> mon.StacksGathered:
     (found,) = [a.event for a in actions if isinstance(a, Tell)]
-    assert isinstance(found, StacksGathered)
+    assert isinstance(found, mon.StacksGathered)
     return found
 
 
@@ -130,20 +117,20 @@ class TestGathering:
         monitor = watching(3, hang=0.0)
         monitor.handle(ev.RankSpawned(1, 3, 8), 0.0)
         monitor.handle(ev.RankExited(2, 2, 0), 1.0)
-        assert monitor.handle(StacksWanted(), 2.0) == asked(0, 1)
-        assert monitor.handle(StacksWanted(), 3.0) == []  # V-1
+        assert monitor.handle(mon.StacksWanted(), 2.0) == asked(0, 1)
+        assert monitor.handle(mon.StacksWanted(), 3.0) == []  # V-1
         assert monitor.next_deadline() == 2.0 + GATHER
         assert monitor.handle(stacks(0, 1, 0), 4.0) == []
         found = gathered(monitor.handle(stacks(1, 1, 1, 3, text=WORKS), 4.0))
         assert (found.number, found.late) == (1, ())
         assert sorted(group.ranks for group in found.groups) == [(0,), (1, 3)]
         assert monitor.next_deadline() is None
-        assert monitor.handle(StacksWanted(), 5.0) == asked(0, 1, number=2)
+        assert monitor.handle(mon.StacksWanted(), 5.0) == asked(0, 1, number=2)
 
     def test_an_answer_to_another_question_is_none(self) -> None:
         monitor = watching(hang=0.0)
         assert monitor.handle(stacks(0, 0, 0), 1.0) == []
-        monitor.handle(StacksWanted(), 2.0)
+        monitor.handle(mon.StacksWanted(), 2.0)
         for number in (0, 2):
             assert monitor.handle(stacks(0, number, 0), 3.0) == []
             assert monitor.handle(stacks(1, number, 1), 3.0) == []
@@ -152,7 +139,7 @@ class TestGathering:
 
     def test_a_host_speaks_for_its_own_ranks(self) -> None:
         monitor = watching(hang=0.0)
-        monitor.handle(StacksWanted(), 2.0)
+        monitor.handle(mon.StacksWanted(), 2.0)
         monitor.handle(stacks(0, 1, 0, 1, 9, text=WORKS), 3.0)
         found = gathered(monitor.handle(stacks(1, 1, 1), 3.0))
         assert sorted((group.ranks, group.waits) for group in found.groups) == [
@@ -161,7 +148,7 @@ class TestGathering:
 
     def test_time_is_up_and_not_before(self) -> None:
         monitor = watching(hang=0.0)
-        monitor.handle(StacksWanted(), 2.0)
+        monitor.handle(mon.StacksWanted(), 2.0)
         monitor.handle(stacks(1, 1, 1), 3.0)
         assert monitor.tick(2.0 + GATHER - 0.1) == []
         monitor.extend_deadlines(5.0)
@@ -171,28 +158,28 @@ class TestGathering:
 
     def test_who_is_late_is_told_in_order(self) -> None:
         monitor = HangMonitor(0.0, shows_progress=False, attempt=0, living={0: 8, 1: 1, 2: 3})
-        assert monitor.handle(StacksWanted(), 2.0) == asked(1, 3, 8)
-        monitor.handle(NodeStacks(3, 1, ()), 2.0)
+        assert monitor.handle(mon.StacksWanted(), 2.0) == asked(1, 3, 8)
+        monitor.handle(mon.NodeStacks(3, 1, ()), 2.0)
         assert gathered(monitor.tick(2.0 + GATHER)).late == (1, 8)
 
     def test_a_host_that_is_lost_meanwhile_answers_by_that(self) -> None:
         monitor = watching(hang=0.0)
-        monitor.handle(StacksWanted(), 2.0)
+        monitor.handle(mon.StacksWanted(), 2.0)
         assert monitor.handle(ev.NodeLost(5, GONE), 3.0) == []
         assert monitor.handle(ev.NodeLost(0, GONE), 3.0) == []
         found = gathered(monitor.handle(stacks(1, 1, 1), 3.0))
         assert [group.ranks for group in found.groups] == [(1,)]
-        assert monitor.handle(StacksWanted(), 4.0) == asked(1, number=2)
+        assert monitor.handle(mon.StacksWanted(), 4.0) == asked(1, number=2)
 
     def test_where_no_rank_lives_the_answer_is_there_at_once(self) -> None:
         monitor = HangMonitor(0.0, shows_progress=False)
-        assert gathered(monitor.handle(StacksWanted(), 1.0)) == StacksGathered(1, ())
+        assert gathered(monitor.handle(mon.StacksWanted(), 1.0)) == mon.StacksGathered(1, ())
 
     def test_who_is_known_to_live_is_asked(self) -> None:
         monitor = HangMonitor(0.0, shows_progress=False, attempt=2, living={4: 1, 5: 0})
-        assert monitor.handle(StacksWanted(), 1.0) == asked(0, 1)
+        assert monitor.handle(mon.StacksWanted(), 1.0) == asked(0, 1)
         monitor.handle(ev.RankExited(1, 4, 0, attempt=1), 1.0)  # of an old attempt
-        late = NodeStacks(1, 1, (RankStack(4, 7, "S", "py-spy", WAITS),), attempt=2)
+        late = mon.NodeStacks(1, 1, (mon.RankStack(4, 7, "S", "py-spy", WAITS),), attempt=2)
         assert monitor.handle(late, 2.0) == []
         found = gathered(monitor.handle(ev.NodeLost(0, GONE), 2.0))
         assert [group.ranks for group in found.groups] == [(4,)]
@@ -205,7 +192,7 @@ class TestHang:
         assert not monitor.is_quiet(S - 0.1)
         assert monitor.is_quiet(S)
         assert asleep(monitor, 0, 9) == []
-        assert asleep(monitor, 10, 10) == [Tell(RanksHung(S)), *asked(0, 1, hung=True)]
+        assert asleep(monitor, 10, 10) == [Tell(mon.RanksHung(S)), *asked(0, 1, hung=True)]
         assert monitor.is_quiet(0.0)
         assert monitor.next_deadline() == 10.0 + GATHER
         assert monitor.handle(stacks(0, 1, 0, text=WORKS), 11.0) == []
@@ -219,9 +206,9 @@ class TestHang:
 
     def test_its_length_is_counted_from_the_last_sign_of_life(self) -> None:
         monitor = watching()
-        monitor.handle(OutputSeen(0.5), 3.5)
+        monitor.handle(mon.OutputSeen(0.5), 3.5)
         assert asleep(monitor, 4, 12) == []
-        assert asleep(monitor, 13, 13) == [Tell(RanksHung(S)), *asked(0, 1, hung=True)]
+        assert asleep(monitor, 13, 13) == [Tell(mon.RanksHung(S)), *asked(0, 1, hung=True)]
         monitor.handle(stacks(0, 1, 0), 14.0)
         monitor.handle(stacks(1, 1, 1), 15.0)
         assert monitor.hung is not None
@@ -240,7 +227,7 @@ class TestHang:
         monitor = watching()
         asleep(monitor, 0, 9)
         assert monitor.tick(9.9) == []
-        assert monitor.tick(10.0) == [Tell(RanksHung(S)), *asked(0, 1, hung=True)]
+        assert monitor.tick(10.0) == [Tell(mon.RanksHung(S)), *asked(0, 1, hung=True)]
         assert monitor.tick(10.1) == []
 
     @cases("how", ["output", "exit", "pause"])
@@ -248,7 +235,7 @@ class TestHang:
         monitor = watching()
         asleep(monitor, 0, 10)
         if how == "output":
-            monitor.handle(OutputSeen(0.25), 10.5)
+            monitor.handle(mon.OutputSeen(0.25), 10.5)
         elif how == "exit":
             monitor.handle(ev.RankExited(1, 1, 0), 10.25)
         else:
@@ -262,14 +249,14 @@ class TestHang:
     def test_what_somebody_asked_for_ends_nothing(self) -> None:
         monitor = watching()
         asleep(monitor, 0, 5)
-        monitor.handle(StacksWanted(), 5.5)
+        monitor.handle(mon.StacksWanted(), 5.5)
         monitor.handle(stacks(0, 1, 0), 6.0)
         monitor.handle(stacks(1, 1, 1), 6.0)
         assert monitor.hung is None
         # and a hang that shows itself meanwhile has the answer that is on its way
         asleep(monitor, 6, 8)
-        monitor.handle(StacksWanted(), 9.5)
-        assert asleep(monitor, 9, 10) == [Tell(RanksHung(S))]
+        monitor.handle(mon.StacksWanted(), 9.5)
+        assert asleep(monitor, 9, 10) == [Tell(mon.RanksHung(S))]
 
     def test_a_new_attempt_begins_anew(self) -> None:
         monitor = watching()
@@ -279,7 +266,7 @@ class TestHang:
         assert monitor.next_deadline() == 12.0 + S
         assert monitor.handle(stacks(0, 1, 0), 12.5) == []
         assert monitor.handle(ev.RankSpawned(0, 0, 7), 12.5) == []  # late words of the old one
-        assert monitor.handle(StacksWanted(), 13.0) == asked(4, number=2)
+        assert monitor.handle(mon.StacksWanted(), 13.0) == asked(4, number=2)
 
     def test_time_in_which_we_were_stopped_counts_for_nobody(self) -> None:
         monitor = watching()
@@ -305,7 +292,7 @@ class TestHowOften:  # V-5
         monitor = watching()
         for number in range(500):
             now = S + number / 100
-            monitor.handle(NodeSampled(0, now, ()), now)
+            monitor.handle(mon.NodeSampled(0, now, ()), now)
             monitor.tick(now)
         assert judged[0] == S
         assert len(judged) <= 1 + 5 / LEAST
@@ -322,11 +309,11 @@ class TestHowOften:  # V-5
         asleep(monitor, 0, 5)
         for now in range(6, 11):
             assert sampled(monitor, float(now), 0.0) == []  # rank 1's host is late
-        ranks = (RankSample(1, "S", 0.0, 1, 1, 1),)
-        assert monitor.handle(NodeSampled(1, 10.1, ranks), 10.1) == []
+        ranks = (mon.RankSample(1, "S", 0.0, 1, 1, 1),)
+        assert monitor.handle(mon.NodeSampled(1, 10.1, ranks), 10.1) == []
         assert monitor.tick(10.1) == []
         assert monitor.next_deadline() == 10.0 + LEAST
-        hung = [Tell(RanksHung(S + LEAST)), *asked(0, 1, hung=True)]
+        hung = [Tell(mon.RanksHung(S + LEAST)), *asked(0, 1, hung=True)]
         assert monitor.tick(10.0 + LEAST) == hung
 
 
@@ -342,14 +329,14 @@ class TestDoubt:
     def test_it_is_told_once_a_silence(self) -> None:
         monitor = watching()
         assert self.course(monitor, 0, 11) == []
-        assert self.course(monitor, 12, 40) == [Tell(RanksWait(12.0, (0,), (1,)))]
-        monitor.handle(OutputSeen(0.0), 40.5)
-        assert self.course(monitor, 41, 60) == [Tell(RanksWait(12.5, (0,), (1,)))]
+        assert self.course(monitor, 12, 40) == [Tell(mon.RanksWait(12.0, (0,), (1,)))]
+        monitor.handle(mon.OutputSeen(0.0), 40.5)
+        assert self.course(monitor, 41, 60) == [Tell(mon.RanksWait(12.5, (0,), (1,)))]
 
     def test_it_is_told_two_samples_later_than_a_hang(self) -> None:
         monitor = watching(hang=20.0)  # a sample every two seconds
         assert self.course(monitor, 0, 23) == []
-        assert self.course(monitor, 24, 24) == [Tell(RanksWait(24.0, (0,), (1,)))]
+        assert self.course(monitor, 24, 24) == [Tell(mon.RanksWait(24.0, (0,), (1,)))]
 
     def test_while_it_lasts_there_is_no_time_to_wait_for(self) -> None:
         monitor = watching()
@@ -357,7 +344,7 @@ class TestDoubt:
         assert monitor.next_deadline() == S
         self.course(monitor, 10, 10)
         assert monitor.next_deadline() is None
-        monitor.handle(OutputSeen(0.0), 10.5)
+        monitor.handle(mon.OutputSeen(0.0), 10.5)
         assert monitor.next_deadline() == 20.5
 
     def test_where_all_are_busy_nobody_waits(self) -> None:
@@ -380,7 +367,7 @@ def test_when_the_run_is_over_nobody_waits_for_the_monitor() -> None:
         run.handle(ev.OutputEnded(0, 0, stream, 0, 0), 1.0)
     run.handle(ev.NodeSwept(0, 0), 1.0)
     assert run.next_deadline() is None
-    assert run.handle(NodeSampled(0, 1.0, ()), 2.0) == []
+    assert run.handle(mon.NodeSampled(0, 1.0, ()), 2.0) == []
 
 
 @cases(("host", "due"), [(0, 14.0), (1, 10.0)])
@@ -397,7 +384,7 @@ def test_the_file_that_shows_progress_is_on_the_first_host(host: int, due: float
     for now in (1.0, 4.0):
         for heard in (0, 1):
             run.handle(ev.NodeHeard(heard), now)
-        run.handle(NodeSampled(host, now, (), mark=int(now)), now)
+        run.handle(mon.NodeSampled(host, now, (), mark=int(now)), now)
     assert run.next_deadline() == due
 
 
@@ -406,12 +393,12 @@ def test_nobody_watches_where_nobody_asked() -> None:
     run = MonitoredRun(machine)
     machine.begin()
     run.handle(ev.NodeReady(0, facts(0)), 0.0)
-    for unasked in (NodeSampled(0, 1.0, ()), NodeStacks(0, 1, ())):
+    for unasked in (mon.NodeSampled(0, 1.0, ()), mon.NodeStacks(0, 1, ())):
         assert run.handle(unasked, 1.0) == []  # or one host that says such a thing ends the run
     assert not run.is_quiet(9999.0)
     run.extend_deadlines(5.0)
     assert run.next_deadline() == 20.0
-    assert run.handle(StacksWanted(), 1.0) == asked(0)
+    assert run.handle(mon.StacksWanted(), 1.0) == asked(0)
     run.extend_deadlines(5.0)
     assert run.next_deadline() == 1.0 + GATHER + 5.0
 
@@ -422,21 +409,21 @@ def test_between_two_attempts_no_rank_is_waited_for() -> None:
     world.killed(0, 1)
     world.sweep(0)
     assert world.run.state == PAUSED
-    answer = MonitoredRun(world.run).handle(StacksWanted(), world.now)
-    assert answer == [Tell(StacksGathered(1, ()))]
+    answer = MonitoredRun(world.run).handle(mon.StacksWanted(), world.now)
+    assert answer == [Tell(mon.StacksGathered(1, ()))]
 
 
 def test_a_host_that_was_lost_before_anybody_asked_is_not_asked() -> None:
     world = started(2)
     world.lose(0)
-    assert MonitoredRun(world.run).handle(StacksWanted(), world.now) == asked(1)
+    assert MonitoredRun(world.run).handle(mon.StacksWanted(), world.now) == asked(1)
 
 
 def test_ranks_that_do_not_end_can_be_asked_where_they_are() -> None:
     world = started(2)
     world.tell(ev.SignalReceived(signal.SIGTERM))
     run = MonitoredRun(world.run)
-    assert run.handle(StacksWanted(), world.now) == asked(0, 1)
-    run.handle(NodeStacks(0, 1, ()), world.now)
-    (told,) = run.handle(NodeStacks(1, 1, ()), world.now)
-    assert told == Tell(StacksGathered(1, ()))
+    assert run.handle(mon.StacksWanted(), world.now) == asked(0, 1)
+    run.handle(mon.NodeStacks(0, 1, ()), world.now)
+    (told,) = run.handle(mon.NodeStacks(1, 1, ()), world.now)
+    assert told == Tell(mon.StacksGathered(1, ()))

@@ -8,20 +8,10 @@ from cases import cases
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dispatcher.core.events import monitor_events as mon
 from dispatcher.core.events import run_events as ev
 from dispatcher.core.events import verdicts
 from dispatcher.core.events.actions import GatherStacks, SignalRanks, Tell
-from dispatcher.core.events.monitor_events import (
-    GpuSample,
-    NodeSampled,
-    NodeStacks,
-    OutputSeen,
-    RankSample,
-    RanksHung,
-    RankStack,
-    StacksGathered,
-    StacksWanted,
-)
 from dispatcher.core.events.stack_frames import Frame, grouped
 from dispatcher.core.hang_monitor import GATHER, MonitoredRun
 from dispatcher.core.hang_rule import HangRule
@@ -36,16 +26,20 @@ S = 10
 
 
 def seen(
-    node: int, at: float, cpu: dict[int, float], gpus: tuple[GpuSample, ...] = (), **more: object
-) -> NodeSampled:
+    node: int,
+    at: float,
+    cpu: dict[int, float],
+    gpus: tuple[mon.GpuSample, ...] = (),
+    **more: object,
+) -> mon.NodeSampled:
     own = (0,) if gpus else None
-    ranks = tuple(RankSample(rank, "S", used, 1, 1, 1, own, own) for rank, used in cpu.items())
+    ranks = tuple(mon.RankSample(rank, "S", used, 1, 1, 1, own, own) for rank, used in cpu.items())
     # the host's own clock shows something else
-    return NodeSampled(node, at + 1000, ranks, gpus, **more)  # type: ignore[arg-type]
+    return mon.NodeSampled(node, at + 1000, ranks, gpus, **more)  # type: ignore[arg-type]
 
 
-def gpu(used: float, watts: float | None) -> tuple[GpuSample, ...]:
-    return (GpuSample(0, used, 1.0, 2.0, watts, 40.0),)
+def gpu(used: float, watts: float | None) -> tuple[mon.GpuSample, ...]:
+    return (mon.GpuSample(0, used, 1.0, 2.0, watts, 40.0),)
 
 
 class TestRule:
@@ -219,17 +213,19 @@ class Played:
                 done += self.at(ev.NodeHeard(node))
                 cpu = {2 * node: 0.0, 2 * node + 1: 0.0}
                 sample = seen(node, self.now, cpu)
-                done += self.at(NodeSampled(node, sample.at, sample.ranks, attempt=self.attempt))
+                done += self.at(
+                    mon.NodeSampled(node, sample.at, sample.ranks, attempt=self.attempt)
+                )
             done += self.run.tick(self.now)
         return done
 
     def answer(self, node: int, number: int = 1) -> list[object]:
         waits = b"Thread 1\n  barrier (d.py:1)\n"
         stacks = tuple(
-            RankStack(rank, 100 + rank, "S", "py-spy", SPY if rank == 3 else waits)
+            mon.RankStack(rank, 100 + rank, "S", "py-spy", SPY if rank == 3 else waits)
             for rank in (2 * node, 2 * node + 1)
         )
-        return self.at(NodeStacks(node, number, stacks, attempt=self.attempt))
+        return self.at(mon.NodeStacks(node, number, stacks, attempt=self.attempt))
 
 
 def told(actions: list[object], kind: type) -> list[object]:
@@ -242,15 +238,15 @@ DOINGS = ("sleep", "ask", "answer", "lie", "write", "exit", "lose", "pause")
 class TestHangMonitor:
     def test_ranks_that_hang_are_ended(self) -> None:
         world = Played()
-        assert not told(world.sleep(S - 1), RanksHung)
+        assert not told(world.sleep(S - 1), mon.RanksHung)
         done = world.sleep(3)
         assert [a for a in done if isinstance(a, GatherStacks)] == [
             GatherStacks(0, 1, 6.0, hung=True), GatherStacks(1, 1, 6.0, hung=True)
         ]  # fmt: skip
-        assert len(told(done, RanksHung)) == 1
+        assert len(told(done, mon.RanksHung)) == 1
         assert world.answer(0) == []
         done = world.answer(1)
-        (gathered,) = told(done, StacksGathered)
+        (gathered,) = told(done, mon.StacksGathered)
         assert [(group.ranks, group.odd) for group in gathered.groups] == [  # type: ignore[attr-defined]
             ((3,), True), ((0, 1, 2), False)
         ]  # fmt: skip
@@ -275,10 +271,10 @@ class TestHangMonitor:
         assert world.machine.attempt == 1
         world.attempt = 1
         world.start()
-        assert not told(world.sleep(S - 1), RanksHung)
+        assert not told(world.sleep(S - 1), mon.RanksHung)
         done = world.sleep(3)
         assert GatherStacks(0, 2, 6.0, hung=True) in done
-        assert told(done, RanksHung)
+        assert told(done, mon.RanksHung)
 
     @given(st.lists(st.tuples(st.sampled_from(DOINGS), st.integers(0, 3)), max_size=40))
     def test_any_sequence_ends_in_one_answer_to_each_question(
@@ -292,11 +288,11 @@ class TestHangMonitor:
                 case "sleep":
                     done += world.sleep(1 + 4 * n)
                 case "ask":
-                    done += world.at(StacksWanted())
+                    done += world.at(mon.StacksWanted())
                 case "answer" | "lie":
                     done += world.answer(n % 2, number + (what == "lie"))
                 case "write":
-                    done += world.at(OutputSeen(float(n)))
+                    done += world.at(mon.OutputSeen(float(n)))
                 case "exit":
                     done += world.at(ev.RankExited(n // 2, n, 0))
                 case "lose":
@@ -305,7 +301,7 @@ class TestHangMonitor:
                     done += world.at(ev.NodePaused(n % 2))
         done += world.sleep(int(GATHER) + 1)
         asked = {a.number for a in done if isinstance(a, GatherStacks)}
-        answered = [event.number for event in told(done, StacksGathered)]  # type: ignore[attr-defined]
+        answered = [event.number for event in told(done, mon.StacksGathered)]  # type: ignore[attr-defined]
         assert len(answered) == len(set(answered))
         assert asked - set(answered) <= {max(asked, default=0)}
         ends = [event for event in told(done, ev.JobStopping) if event.why == "Hung"]  # type: ignore[attr-defined]

@@ -15,15 +15,8 @@ import pytest
 from cases import cases
 
 from dispatcher.bootstrap import shell
+from dispatcher.core.events import exec_events
 from dispatcher.core.events import run_events as ev
-from dispatcher.core.events.exec_events import (
-    Exited,
-    Failed,
-    HostDone,
-    Interrupted,
-    Outcome,
-    Typing,
-)
 from dispatcher.core.events.run_events import Entry, Sink
 from dispatcher.model.failure import Ending, Failure
 from dispatcher.model.host import Host
@@ -167,7 +160,7 @@ def plan_of(count: int = 3, **fields: Any) -> ExecPlan:
 
 def run(
     plan: ExecPlan, answer: Callable[[Played, bytes], None], **how: Any
-) -> tuple[tuple[Outcome, ...], Heard, Hosts]:
+) -> tuple[tuple[exec_events.Outcome, ...], Heard, Hosts]:
     heard, hosts = Heard(), Hosts(answer)
     runner = ExecRunner(plan, lambda host: hosts, [heard], **how)
     return runner.run(()), heard, hosts
@@ -175,7 +168,7 @@ def run(
 
 def test_each_host_has_an_outcome_in_its_place() -> None:
     outcomes, heard, hosts = run(plan_of(tails=(("a",), ("b",), ("c",))), echo)
-    assert outcomes == (Exited(0), Exited(3), Exited(0))
+    assert outcomes == (exec_events.Exited(0), exec_events.Exited(3), exec_events.Exited(0))
     assert heard.text == {(node, 1): b"from n%d" % node for node in range(3)}
     assert sorted(target.port or 0 for target, _, _ in hosts.asked) == [22, 23, 24]
     assert {(target.user, command, window) for target, command, window in hosts.asked} == {
@@ -186,7 +179,7 @@ def test_each_host_has_an_outcome_in_its_place() -> None:
         environment = [("DISPATCH_HOST", f"n{node}"), ("DISPATCH_INDEX", str(node)),
                        ("DISPATCH_COUNT", "3")]  # fmt: skip
         assert hosts.links[f"n{node}"].got == [shell.opening(words, environment)]
-    done = heard.of(HostDone)
+    done = heard.of(exec_events.HostDone)
     assert sorted(event.node for event in done) == [0, 1, 2]
     assert [entry.seq for entry in heard.entries] == [*range(1, len(heard.entries) + 1)]
     assert heard.closed
@@ -214,7 +207,9 @@ def until_told(link: Played, data: bytes) -> None:
 def test_signals_to_dispatch_are_heard_while_it_runs() -> None:
     before = signal.getsignal(signal.SIGTERM)
     hosts, stop = Hosts(until_told), Started(lambda: os.kill(os.getpid(), signal.SIGTERM))
-    assert ExecRunner(plan_of(1), lambda host: hosts, [stop]).run() == (Interrupted(15),)
+    assert ExecRunner(plan_of(1), lambda host: hosts, [stop]).run() == (
+        exec_events.Interrupted(15),
+    )
     assert signal.getsignal(signal.SIGTERM) is before
 
 
@@ -255,7 +250,7 @@ def test_sudo_s_password_is_asked_for_once(given: bytes | None) -> None:
         assert [type(outcome).__name__ for outcome in outcomes] == ["Failed", "Failed"]
         assert heard.text == {}
     else:
-        assert outcomes == (Exited(0), Exited(0))
+        assert outcomes == (exec_events.Exited(0), exec_events.Exited(0))
         assert heard.text == {(node, 1): b"I am root" for node in range(2)}
         for link in hosts.links.values():
             assert (link.got[0], len(link.got)) == (b"secret\n", 2)
@@ -279,7 +274,7 @@ def test_a_wrong_password_is_sent_once_whatever_becomes_of_the_question(
 
     hosts = SudoHosts(asks_again)
     outcomes = ExecRunner(plan_of(2, sudo="root"), lambda host: hosts, [Heard()], ask=ask).run(())
-    assert [type(outcome) for outcome in outcomes] == [Failed, Failed]
+    assert [type(outcome) for outcome in outcomes] == [exec_events.Failed, exec_events.Failed]
     assert sum(link.got.count(b"wrong\n") for link in hosts.links.values()) == 1
     assert reported.wait(60)
 
@@ -312,7 +307,7 @@ def test_who_talks_with_the_commands_takes_their_output() -> None:
 
     takes = Takes()
     outcomes, heard, _ = run(plan_of(1), answer, stdio=takes)
-    assert outcomes == (Exited(0),)
+    assert outcomes == (exec_events.Exited(0),)
     assert takes.taken == {0: b"x" * (3 << 20)}
     assert heard.text == {(0, 2): b"warning"}
     assert takes.did == ["start", "finish", "close"]
@@ -334,7 +329,7 @@ def test_a_terminal_is_asked_for_with_its_size() -> None:
 
     hosts, heard = Quiet(answer), Heard()
     plan = plan_of(1, terminal=(100, 40), stdin=True)
-    assert ExecRunner(plan, lambda host: hosts, [heard]).run(()) == (Exited(0),)
+    assert ExecRunner(plan, lambda host: hosts, [heard]).run(()) == (exec_events.Exited(0),)
     assert hosts.asked[0][2] == Window(100, 40)
     environment = plan.environment(0)
     assert hosts.links["n0"].got == [
@@ -348,4 +343,7 @@ def test_time_in_which_a_secret_is_typed_is_nobody_s() -> None:
     runner.typing(True)
     assert runner._typing.seconds() > 0
     runner.typing(False)
-    assert [runner._inbox.get(), runner._inbox.get()] == [Typing(True), Typing(False)]
+    assert [runner._inbox.get(), runner._inbox.get()] == [
+        exec_events.Typing(True),
+        exec_events.Typing(False),
+    ]

@@ -7,15 +7,9 @@ from typing import Any
 import pytest
 from cases import cases
 
+from dispatcher.core.events import monitor_events as mon
 from dispatcher.core.events import mpi_events
 from dispatcher.core.events import run_events as ev
-from dispatcher.core.events.monitor_events import (
-    Flight,
-    NodeSampled,
-    NodeStacks,
-    RankSample,
-    RankText,
-)
 from dispatcher.remote.host import host_facts
 from dispatcher.remote.protocol.packing import pack
 from dispatcher.runner.run import reports
@@ -107,8 +101,8 @@ def test_the_sample_of_a_rank(row: list[Any], fits: bool) -> None:
 def test_what_a_sample_brings() -> None:
     (sample,) = read("sample", at=1.5, late=True, mark=7, gpus=[],
                      ranks=[[4, "S", 2, 3, 5, 6, [0, 1], None, 90]])  # fmt: skip
-    rank = RankSample(4, "S", 2.0, 3, 5, 6, (0, 1), None, 90.0)
-    assert sample == NodeSampled(3, 1.5, (rank,), (), late=True, mark=7)
+    rank = mon.RankSample(4, "S", 2.0, 3, 5, 6, (0, 1), None, 90.0)
+    assert sample == mon.NodeSampled(3, 1.5, (rank,), (), late=True, mark=7)
     assert is_taken("sample", gpus=[[MOST_GPU, *[None] * 7]])
     assert not is_taken("sample", gpus=[[MOST_GPU + 1, *[None] * 7]])
 
@@ -180,14 +174,14 @@ def test_dumps_of_a_flight_recorder() -> None:
         recorders=[[4, b"{}"]],
         natives=[[5, b"#0"]],
     )
-    assert stacks == NodeStacks(
+    assert stacks == mon.NodeStacks(
         3,
         1,
         (),
         b"r",
-        (Flight(5, path[:TEXT_LIMIT], 7, b"data"),),
-        (RankText(4, b"{}"),),
-        (RankText(5, b"#0"),),
+        (mon.Flight(5, path[:TEXT_LIMIT], 7, b"data"),),
+        (mon.RankText(4, b"{}"),),
+        (mon.RankText(5, b"#0"),),
     )
     for bad in ([9, "p", 1, b""], [5, "p", -1, b""], [5, "p", 1, b"x" * (STACK_LIMIT + 1)]):
         assert not is_taken("stacks", flights=[bad])

@@ -9,17 +9,9 @@ from cases import cases
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dispatcher.core.events import monitor_events as mon
 from dispatcher.core.events import mpi_events
 from dispatcher.core.events import run_events as ev
-from dispatcher.core.events.monitor_events import (
-    Flight,
-    GpuSample,
-    NodeSampled,
-    NodeStacks,
-    RankSample,
-    RankStack,
-    RankText,
-)
 from dispatcher.core.events.mpi_events import MpiFound, PmixFailed, PmixWanted
 from dispatcher.core.events.verdicts import ErrorFile
 from dispatcher.plan.job.binding import Topology
@@ -110,19 +102,22 @@ EVENTS: dict[str, list[ev.Event]] = {
     "paused": [ev.NodePaused(3)],
     "dying": [ev.NodeDying(3, "told to")],
     "sample": [
-        NodeSampled(
-            3, 7.5, (RankSample(4, "R", 2.5, 4096, 3, 2, (0,), (0, 1), 7.5),
-                     RankSample(5, "R", 2.5, 4096, 3, 2)),
-            (GpuSample(0, 97.0, 1024, 2048, 300.5, 61.0, 700.0, 3.0),
-             GpuSample(1, None, None, None, None, None)),
+        mon.NodeSampled(
+            3, 7.5, (mon.RankSample(4, "R", 2.5, 4096, 3, 2, (0,), (0, 1), 7.5),
+                     mon.RankSample(5, "R", 2.5, 4096, 3, 2)),
+            (mon.GpuSample(0, 97.0, 1024, 2048, 300.5, 61.0, 700.0, 3.0),
+             mon.GpuSample(1, None, None, None, None, None)),
         )
     ],
     "stacks": [
-        NodeStacks(
+        mon.NodeStacks(
             3, 2,
-            (RankStack(4, 100, "S", "py-spy", b"Thread"), RankStack(5, 101, "-", "proc", b"")),
-            b"ok", (Flight(5, "/tmp/nccl_trace_rank_5", 9, b""),),
-            (RankText(4, b"{}"),), (RankText(5, b"#0 f ()"),),
+            (
+                mon.RankStack(4, 100, "S", "py-spy", b"Thread"),
+                mon.RankStack(5, 101, "-", "proc", b""),
+            ),
+            b"ok", (mon.Flight(5, "/tmp/nccl_trace_rank_5", 9, b""),),
+            (mon.RankText(4, b"{}"),), (mon.RankText(5, b"#0 f ()"),),
         )
     ],
     "swept": [ev.NodeSwept(3, 2, (9, 8), None, ("state D in x, system call fsync",))],

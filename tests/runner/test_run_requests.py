@@ -13,16 +13,10 @@ from typing import Any
 
 import pytest
 
+from dispatcher.core.events import monitor_events as mon
 from dispatcher.core.events import mpi_events, verdicts
 from dispatcher.core.events import run_events as ev
 from dispatcher.core.events.actions import CheckOrphans
-from dispatcher.core.events.monitor_events import (
-    NodeSampled,
-    RanksHung,
-    SamplesWanted,
-    StacksGathered,
-    StacksWanted,
-)
 from dispatcher.model.host import Host, Hostlist
 from dispatcher.plan.job.job_plan import plan_job
 from dispatcher.plan.job.placement import FIRST
@@ -237,8 +231,8 @@ def test_where_the_ranks_are() -> None:
         def event(self, entry: ev.Entry) -> None:
             self.spawned += isinstance(entry.event, ev.RankSpawned)
             if self.spawned == 4 and isinstance(entry.event, ev.RankSpawned):
-                played.runner.tell(SamplesWanted(2.0))
-                played.runner.tell(StacksWanted())
+                played.runner.tell(mon.SamplesWanted(2.0))
+                played.runner.tell(mon.StacksWanted())
 
     def sample(agent: Agent, order: Order) -> None:
         if "stacks" in order:
@@ -261,9 +255,9 @@ def test_where_the_ranks_are() -> None:
         assert gather["stacks"]["number"] == 1
         assert 0 < gather["stacks"]["seconds"] < 10
         assert (gather["seconds"], len(gather["parts"])) == (2.0, 5)
-    (gathered,) = played.heard.of(StacksGathered)
+    (gathered,) = played.heard.of(mon.StacksGathered)
     assert (gathered.number, gathered.late) == (1, ())
-    assert len(played.heard.of(NodeSampled)) == 2
+    assert len(played.heard.of(mon.NodeSampled)) == 2
 
 
 def test_ranks_that_neither_write_nor_compute_hang() -> None:
@@ -294,7 +288,7 @@ def test_ranks_that_neither_write_nor_compute_hang() -> None:
         over.set()
     assert isinstance(verdict.cause, verdicts.Hung)
     assert verdict.cause.seconds >= 1.0
-    (hung,) = played.heard.of(RanksHung)
+    (hung,) = played.heard.of(mon.RanksHung)
     assert hung.seconds >= 1.0
     assert [o["signum"] for o in agent.orders if o["type"] == "signal"] == [15, 18]
 
@@ -338,11 +332,11 @@ def test_nor_where_we_do_not_run_for_a_while(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(played.runner, "_wait", sleepy)
     assert played.run().cause is None
     assert late
-    assert played.heard.of(RanksHung) == []
+    assert played.heard.of(mon.RanksHung) == []
 
 
 def _brings_samples(events: list[ev.Event]) -> bool:
-    return any(isinstance(event, NodeSampled) for event in events)
+    return any(isinstance(event, mon.NodeSampled) for event in events)
 
 
 class Clock:

@@ -35,20 +35,9 @@ from __future__ import annotations
 import signal
 from collections.abc import Hashable
 
+from dispatcher.core.events import actions as act
 from dispatcher.core.events import mpi_events, verdicts
 from dispatcher.core.events import run_events as ev
-from dispatcher.core.events.actions import (
-    Action,
-    CloseLink,
-    End,
-    Finish,
-    OpenLink,
-    Probe,
-    SignalRanks,
-    StartRanks,
-    Sweep,
-    Tell,
-)
 from dispatcher.core.run.fences import FenceError
 from dispatcher.core.run.half_finalized import HalfFinalized
 from dispatcher.core.run.mpi_manager import MpiManager
@@ -130,11 +119,11 @@ class AttemptMachine:
 
     # -- entry points --------------------------------------------------------------
 
-    def begin(self) -> list[Action]:
+    def begin(self) -> list[act.Action]:
         """The first actions."""
-        return [OpenLink(node.index) for node in self.plan.nodes]
+        return [act.OpenLink(node.index) for node in self.plan.nodes]
 
-    def handle(self, event: ev.Event, now: float) -> list[Action]:
+    def handle(self, event: ev.Event, now: float) -> list[act.Action]:
         """The actions that ``event``, observed at ``now``, calls for."""
         if self.state == OVER:
             return []  # J-5
@@ -144,12 +133,12 @@ class AttemptMachine:
         handler = getattr(self, f"_on_{event.name.replace('.', '_')}", None)
         if handler is None:
             raise InternalError(f"job: no rule for {event!r}")
-        actions: list[Action] = handler(event, now)
+        actions: list[act.Action] = handler(event, now)
         return actions
 
-    def tick(self, now: float) -> list[Action]:
+    def tick(self, now: float) -> list[act.Action]:
         """The actions that are due at ``now``."""
-        actions: list[Action] = []
+        actions: list[act.Action] = []
         for when, key in self.deadlines.due(now):
             if self.deadlines.get(key) == when:  # an earlier one may have undone it, or all
                 del self.deadlines[key]
@@ -171,16 +160,16 @@ class AttemptMachine:
 
     # -- before the start: ``start_check`` judges, this carries on ------------------------
 
-    def _on_node_ready(self, event: ev.NodeReady, now: float) -> list[Action]:
+    def _on_node_ready(self, event: ev.NodeReady, now: float) -> list[act.Action]:
         self._expect_heartbeat(event.node, now)
         return self._go_on(self._check.ready(event), now) if self.state == CONNECTING else []
 
-    def _on_node_probed(self, event: ev.NodeProbed, now: float) -> list[Action]:
+    def _on_node_probed(self, event: ev.NodeProbed, now: float) -> list[act.Action]:
         self.deadlines.pop(("silent", event.node), None)  # that may be of the probe, and far off
         self._expect_heartbeat(event.node, now)
         return self._go_on(self._check.probed(event), now) if self.state == PROBING else []
 
-    def _go_on(self, answer: Decision, now: float) -> list[Action]:
+    def _go_on(self, answer: Decision, now: float) -> list[act.Action]:
         """Do what the check's answer means (J-1)."""
         match answer:
             case None:
@@ -190,13 +179,15 @@ class AttemptMachine:
                 self.deadlines["probe"] = now + seconds + PROBE_SLACK + in_turn(self.plan)
                 for node in nodes:  # who tries addresses gives no heartbeat meanwhile
                     self._expect_heartbeat(node, now + seconds)
-                return [Probe(node, addresses, port, seconds) for node in nodes]
+                return [act.Probe(node, addresses, port, seconds) for node in nodes]
             case Start(plan, address, port):
-                warnings = [Tell(ev.NodeNoticed(node, what)) for node, what in self._check.warnings]
+                warnings = [
+                    act.Tell(ev.NodeNoticed(node, what)) for node, what in self._check.warnings
+                ]
                 return warnings + self._start(plan, address, port)
         return self.stop(answer, now)
 
-    def _start(self, plan: JobPlan, address: str, port: int) -> list[Action]:
+    def _start(self, plan: JobPlan, address: str, port: int) -> list[act.Action]:
         self.state = RUNNING
         self.deadlines.pop("probe", None)
         surplus = range(len(plan.nodes), len(self.plan.nodes))  # an open plan may need fewer
@@ -209,17 +200,17 @@ class AttemptMachine:
         self._mpi = MpiManager(plan, self._ranks, self._check.hostnames)
         parts = tuple((part.name, part.size) for part in plan.parts)
         return [
-            *(CloseLink(node) for node in surplus),
-            Tell(ev.RanksPlaced(len(plan.ranks), address, port, parts=parts)),
-            *(StartRanks(plan, node.index, address, port) for node in plan.nodes),
+            *(act.CloseLink(node) for node in surplus),
+            act.Tell(ev.RanksPlaced(len(plan.ranks), address, port, parts=parts)),
+            *(act.StartRanks(plan, node.index, address, port) for node in plan.nodes),
         ]
 
     # -- while ranks run -----------------------------------------------------------
 
-    def _on_rank_spawned(self, event: ev.RankSpawned, now: float) -> list[Action]:
+    def _on_rank_spawned(self, event: ev.RankSpawned, now: float) -> list[act.Action]:
         return [] if self._mpi is None else self._mpi.started(event.rank)
 
-    def _on_rank_failed_to_start(self, event: ev.RankFailedToStart, now: float) -> list[Action]:
+    def _on_rank_failed_to_start(self, event: ev.RankFailedToStart, now: float) -> list[act.Action]:
         if not self._ranks.absent(event.rank, event.node):
             return []
         assert self._mpi is not None, "ranks are awaited once they are placed"
@@ -229,7 +220,7 @@ class AttemptMachine:
         cause = verdicts.RankNotStarted(event.node, event.rank, event.errno, event.step, event.what)
         return self.stop(cause, now)
 
-    def _on_rank_exited(self, event: ev.RankExited, now: float) -> list[Action]:
+    def _on_rank_exited(self, event: ev.RankExited, now: float) -> list[act.Action]:
         if not self._ranks.exited(event.rank, event.node, event.status):
             return []
         if self._sent:
@@ -247,7 +238,7 @@ class AttemptMachine:
             self._set_query()
         return (freed or []) + self._conclude(now)
 
-    def _on_output_ended(self, event: ev.OutputEnded, now: float) -> list[Action]:
+    def _on_output_ended(self, event: ev.OutputEnded, now: float) -> list[act.Action]:
         if not self._ranks.stream_ended(event.rank):
             return []
         if event.received != event.sent:
@@ -256,7 +247,7 @@ class AttemptMachine:
             )
         return self._conclude(now)
 
-    def _on_node_lost(self, event: ev.NodeLost, now: float) -> list[Action]:
+    def _on_node_lost(self, event: ev.NodeLost, now: float) -> list[act.Action]:
         node = event.node
         if node not in self._live:
             return []
@@ -268,12 +259,12 @@ class AttemptMachine:
             # its ranks had all ended; without its answer nobody knows what it left behind
             self._lost.setdefault(node, event.failure)
             self._waiting.discard(node)
-            return [CloseLink(node), *self._conclude(now)]
+            return [act.CloseLink(node), *self._conclude(now)]
         self._lost.setdefault(node, event.failure)
         self._ranks.lose(node)
-        return [CloseLink(node), *self.stop(verdicts.NodeFailed(node, event.failure), now)]
+        return [act.CloseLink(node), *self.stop(verdicts.NodeFailed(node, event.failure), now)]
 
-    def _on_node_dying(self, event: ev.NodeDying, now: float) -> list[Action]:
+    def _on_node_dying(self, event: ev.NodeDying, now: float) -> list[act.Action]:
         failure = Failure(Kind.LOST, event.why)
         if self.state not in (RUNNING, STOPPING):
             return self._on_node_lost(ev.NodeLost(event.node, failure), now)
@@ -282,7 +273,7 @@ class AttemptMachine:
         self._lost.setdefault(event.node, failure)  # the link's end will say less
         return self.stop(verdicts.NodeFailed(event.node, failure), now)
 
-    def _on_signal_received(self, event: ev.SignalReceived, now: float) -> list[Action]:
+    def _on_signal_received(self, event: ev.SignalReceived, now: float) -> list[act.Action]:
         if event.signum in PASSED_SIGNALS:
             return self.pass_on(event.signum)
         self.n_signals += 1
@@ -295,7 +286,7 @@ class AttemptMachine:
             return []  # a command waits for the end, also where somebody pressed Ctrl-C before
         return self._over()  # the third: leave at once, lifelines clean up
 
-    def _on_node_heard(self, event: ev.NodeHeard, now: float) -> list[Action]:
+    def _on_node_heard(self, event: ev.NodeHeard, now: float) -> list[act.Action]:
         self._expect_heartbeat(event.node, now)
         return []
 
@@ -307,7 +298,7 @@ class AttemptMachine:
 
     # -- MPI ---------------------------------------------------------------------------
 
-    def _on_pmi_committed(self, event: mpi_events.PmiCommitted, now: float) -> list[Action]:
+    def _on_pmi_committed(self, event: mpi_events.PmiCommitted, now: float) -> list[act.Action]:
         if self.state != RUNNING:
             return []
         assert self._mpi is not None, "ranks that run were placed"
@@ -322,7 +313,7 @@ class AttemptMachine:
             self.deadlines[key] = now + self.plan.limits.mpi_stall_warning
         return actions or []
 
-    def _on_pmi_aborted(self, event: mpi_events.PmiAborted, now: float) -> list[Action]:
+    def _on_pmi_aborted(self, event: mpi_events.PmiAborted, now: float) -> list[act.Action]:
         if not self._ranks.is_alive(event.rank, event.node):
             return []
         cause = verdicts.MpiAborted(event.node, event.rank, event.code, event.text, event.error)
@@ -332,7 +323,7 @@ class AttemptMachine:
         self,
         event: mpi_events.PmiAsked | mpi_events.PmiSpawnAsked | mpi_events.PmixWanted,
         now: float,
-    ) -> list[Action]:
+    ) -> list[act.Action]:
         if self.state != RUNNING:
             return []  # J-2
         assert self._mpi is not None, "ranks that run were placed"
@@ -343,12 +334,12 @@ class AttemptMachine:
 
     _on_pmi_asked = _on_pmi_spawn_asked = _on_pmix_wanted = _on_pmi_request
 
-    def _refuse(self, node: int, error: FenceError, now: float) -> list[Action]:
+    def _refuse(self, node: int, error: FenceError, now: float) -> list[act.Action]:
         """What ``node`` says of MPI cannot be: its link cannot be trusted any more."""
         failure = Failure(Kind.PROTOCOL, f"MPI: {error}")
         return self._on_node_lost(ev.NodeLost(node, failure), now)
 
-    def _on_mpi_found(self, event: mpi_events.MpiFound, now: float) -> list[Action]:
+    def _on_mpi_found(self, event: mpi_events.MpiFound, now: float) -> list[act.Action]:
         if self._mpi is not None:
             self._mpi.uses(event.node)
         if self.state == RUNNING:
@@ -356,7 +347,7 @@ class AttemptMachine:
             self._set_query()
         return []
 
-    def _on_mpi_inside(self, event: mpi_events.MpiInside, now: float) -> list[Action]:
+    def _on_mpi_inside(self, event: mpi_events.MpiInside, now: float) -> list[act.Action]:
         if self.state != RUNNING:
             return []
         cause = self._half_finalized.answer(event)
@@ -368,11 +359,11 @@ class AttemptMachine:
         if self._half_finalized.due is not None:
             self.deadlines["query"] = self._half_finalized.due
 
-    def _failed(self, cause: verdicts.Cause, mpi: str, now: float) -> list[Action]:
+    def _failed(self, cause: verdicts.Cause, mpi: str, now: float) -> list[act.Action]:
         """A rank failed, perhaps because of what another did before (J-10), being so in ``mpi``."""
         return self.stop(self._half_finalized.instead(cause, mpi), now)
 
-    def _on_pmix_failed(self, event: mpi_events.PmixFailed, now: float) -> list[Action]:
+    def _on_pmix_failed(self, event: mpi_events.PmixFailed, now: float) -> list[act.Action]:
         if self.state != RUNNING:
             return []
         failure = mpi_events.failure(event, alone=len(self.plan.ranks) == 1)
@@ -380,9 +371,9 @@ class AttemptMachine:
 
     # -- the end ---------------------------------------------------------------------
 
-    def stop(self, cause: verdicts.Cause, now: float) -> list[Action]:
+    def stop(self, cause: verdicts.Cause, now: float) -> list[act.Action]:
         """Note the cause (J-3) and begin to end the job, unless that is under way."""
-        actions: list[Action] = []
+        actions: list[act.Action] = []
         if isinstance(self.cause, verdicts.RestartAsked) and isinstance(cause, _INSTEAD):
             self.cause = cause
         if self.state == FINISHING and isinstance(cause, verdicts.TimeUp):
@@ -392,7 +383,7 @@ class AttemptMachine:
             self.cause = cause
             done = (rank for rank, status in self._ranks.statuses.items() if status == 0)
             self._before = tuple(sorted(done))
-            actions.append(Tell(ev.JobStopping(type(cause).__name__)))
+            actions.append(act.Tell(ev.JobStopping(type(cause).__name__)))
         if self.state in (CONNECTING, PROBING):  # J-1, J-2: no rank has been started
             self.state = STOPPING
             return actions + self._conclude(now)
@@ -404,7 +395,7 @@ class AttemptMachine:
                 actions += self._escalate(now)
         return actions + self._conclude(now)
 
-    def _escalate(self, now: float) -> list[Action]:
+    def _escalate(self, now: float) -> list[act.Action]:
         """The next kill step; after the last one, kill everything."""
         if self._kill_steps:
             signum, grace = self._kill_steps.pop(0)
@@ -416,13 +407,13 @@ class AttemptMachine:
         self.deadlines.pop("kill", None)
         self.deadlines["sweep"] = now + sweep_limit(self.plan)
         self._sent = signal.SIGKILL
-        return [Sweep(node) for node in self._ranks.living()]
+        return [act.Sweep(node) for node in self._ranks.living()]
 
-    def pass_on(self, signum: int) -> list[Action]:
+    def pass_on(self, signum: int) -> list[act.Action]:
         """Send ``signum`` to all ranks, if they run."""
         return self._signal_all(signum) if self.state in (RUNNING, STOPPING) else []
 
-    def _await(self, now: float) -> list[Action]:
+    def _await(self, now: float) -> list[act.Action]:
         ranks = tuple(sorted(self._ranks.alive()))  # none: what they started holds the output
         if self.state != STOPPING or "kill" not in self.deadlines or not ranks:
             return []
@@ -432,12 +423,12 @@ class AttemptMachine:
         sooner = ""
         if isinstance(self.cause, verdicts.Interrupted):
             sooner = f"{self.cause.by} --now" if self.cause.by else "Ctrl-C again"
-        return [Tell(ev.RanksAwaited(ranks, left, sooner))]
+        return [act.Tell(ev.RanksAwaited(ranks, left, sooner))]
 
-    def _signal_all(self, signum: int) -> list[Action]:
-        return [SignalRanks(node, signum) for node in self._ranks.living()]
+    def _signal_all(self, signum: int) -> list[act.Action]:
+        return [act.SignalRanks(node, signum) for node in self._ranks.living()]
 
-    def _conclude(self, now: float) -> list[Action]:
+    def _conclude(self, now: float) -> list[act.Action]:
         """Go on to the end when every rank is done (J-4)."""
         if self.state in (RUNNING, STOPPING):
             if not self._ranks.is_done:
@@ -453,15 +444,15 @@ class AttemptMachine:
             self.deadlines.pop("sweep", None)
             self._waiting = self._live & self._check.ready_nodes
             self.deadlines["finish"] = now + sweep_limit(self.plan)
-            actions: list[Action] = [Finish(node) for node in sorted(self._waiting)]
-            actions += [CloseLink(node) for node in sorted(self._live - self._waiting)]
+            actions: list[act.Action] = [act.Finish(node) for node in sorted(self._waiting)]
+            actions += [act.CloseLink(node) for node in sorted(self._live - self._waiting)]
             self._live = set(self._waiting)
             return actions + self._conclude(now)
         if self.state == FINISHING and not self._waiting:
             return self._over()
         return []
 
-    def _on_node_swept(self, event: ev.NodeSwept, now: float) -> list[Action]:
+    def _on_node_swept(self, event: ev.NodeSwept, now: float) -> list[act.Action]:
         if event.left or event.killed:
             self._sweeps[event.node] = event
         if self.state == STOPPING and event.left:  # J-7: nobody can wait for these ranks
@@ -472,9 +463,9 @@ class AttemptMachine:
         self._waiting.discard(event.node)
         self._live.discard(event.node)
         self.deadlines.pop(("silent", event.node), None)
-        return [CloseLink(event.node), *self._conclude(now)]
+        return [act.CloseLink(event.node), *self._conclude(now)]
 
-    def _over(self) -> list[Action]:
+    def _over(self) -> list[act.Action]:
         cause = self.cause
         if cause is None and self._lost:
             node, failure = next(iter(self._lost.items()))
@@ -497,9 +488,9 @@ class AttemptMachine:
             before=self._before,
             ended=dict(self._ended),
         )
-        return [*(CloseLink(node) for node in sorted(self._live)), End(verdict)]
+        return [*(act.CloseLink(node) for node in sorted(self._live)), act.End(verdict)]
 
-    def _due(self, key: Hashable, now: float) -> list[Action]:
+    def _due(self, key: Hashable, now: float) -> list[act.Action]:
         if key == "kill":
             return self._escalate(now)
         if key == "awaited":
@@ -527,8 +518,8 @@ class AttemptMachine:
                 return self._give_up({node}, self.plan.limits.silence_text, now)
         raise InternalError(f"job: no rule for deadline {key!r}")
 
-    def _give_up(self, nodes: set[int], why: str, now: float) -> list[Action]:
-        actions: list[Action] = []
+    def _give_up(self, nodes: set[int], why: str, now: float) -> list[act.Action]:
+        actions: list[act.Action] = []
         for node in sorted(nodes):
             actions += self._on_node_lost(ev.NodeLost(node, Failure(Kind.LOST, why)), now)
         return actions

@@ -24,19 +24,9 @@ from dataclasses import replace
 from itertools import groupby
 from math import inf
 
+from dispatcher.core.events import actions as act
 from dispatcher.core.events import mpi_events
 from dispatcher.core.events import run_events as ev
-from dispatcher.core.events.actions import (
-    Action,
-    AnswerRank,
-    AskWaiting,
-    ReleaseFence,
-    ServePmix,
-    ShareWorld,
-    SignalRanks,
-    SpawnRanks,
-    Tell,
-)
 from dispatcher.core.run import spawn_placement
 from dispatcher.core.run.fences import NAMED, Account, FenceError, Fences, Release
 from dispatcher.core.run.spawn_placement import SPAWNED_A_SECOND, SPAWNED_AT_ONCE
@@ -107,7 +97,7 @@ class MpiManager:
 
     # -- fences -------------------------------------------------------------------
 
-    def commit(self, event: mpi_events.PmiCommitted) -> list[Action] | None:
+    def commit(self, event: mpi_events.PmiCommitted) -> list[act.Action] | None:
         """A node is in; None: in a world that is over. Raises: FenceError if it may not be."""
         if self._plan.mpi == "none":
             raise FenceError(f"{event.name} in a job without MPI")
@@ -120,7 +110,7 @@ class MpiManager:
         release = world.fences.commit(event.node, event.fence, event.epoch, event.keys)
         return self._released(event.world, release)
 
-    def late(self, index: int, fence: str, epoch: int, now: float) -> list[Action] | None:
+    def late(self, index: int, fence: str, epoch: int, now: float) -> list[act.Action] | None:
         """Ask the nodes that ``fence`` still waits for whom they are waiting for.
 
         None: all of them have just been asked for another of that world, so ask later. Else one
@@ -131,7 +121,7 @@ class MpiManager:
             return []
         nodes = [node for node in missing if world.asked.get(node, -inf) + seconds <= now]
         world.asked.update(dict.fromkeys(nodes, now))
-        return [AskWaiting(node, index, fence, epoch, seconds) for node in nodes] or None
+        return [act.AskWaiting(node, index, fence, epoch, seconds) for node in nodes] or None
 
     # -- what ranks ask for -------------------------------------------------------
 
@@ -139,7 +129,7 @@ class MpiManager:
         self,
         event: mpi_events.PmiAsked | mpi_events.PmiSpawnAsked | mpi_events.PmixWanted,
         now: float,
-    ) -> list[Action]:
+    ) -> list[act.Action]:
         """What a rank's request calls for: an answer, a new world, or PMIx on its node.
 
         Raises: FenceError for one that no rank can have made.
@@ -156,10 +146,10 @@ class MpiManager:
             case mpi_events.PmixWanted(node) if node not in self._serving:
                 self._serving.add(node)
                 worlds = [world.placed for world in self._worlds.values() if world.placed]
-                return [ServePmix(node), *(ShareWorld(node, world) for world in worlds)]
+                return [act.ServePmix(node), *(act.ShareWorld(node, world) for world in worlds)]
         return []
 
-    def _answer(self, event: mpi_events.PmiAsked) -> list[Action]:
+    def _answer(self, event: mpi_events.PmiAsked) -> list[act.Action]:
         """The answer to a rank's publish, lookup or unpublish, and to those who waited for it."""
         service = event.service
         if event.verb == "publish":
@@ -170,7 +160,7 @@ class MpiManager:
             self._forget(service)
             self._names[service] = event
             self._names_size[event.node] += size
-            served: list[Action] = []
+            served: list[act.Action] = []
             while service in self._names and (one := self._next_awaiting(service)):
                 served += self._answer(one)
             return [_answer(event, b"cmd=publish_result rc=0\n"), *served]
@@ -219,7 +209,7 @@ class MpiManager:
 
     # -- spawns -------------------------------------------------------------------
 
-    def _spawn(self, event: mpi_events.PmiSpawnAsked, now: float) -> list[Action]:
+    def _spawn(self, event: mpi_events.PmiSpawnAsked, now: float) -> list[act.Action]:
         if not self._ranks.is_alive(event.rank, event.node):
             return []
         index = self._n_worlds
@@ -242,14 +232,18 @@ class MpiManager:
         for rank, node in enumerate(world.nodes):
             self._ranks.call(world.number(rank), node)
         placed = mpi_events.WorldPlaced(index, event.rank, world.number(0), world.nodes)
-        shared: list[Action] = []
+        shared: list[act.Action] = []
         if event.ask:
             segments = tuple(mpi_events.Segment(s.nprocs, (b"",)) for s in world.segments)
             made.placed = replace(world, segments=segments, preput=())
-            shared = [ShareWorld(node, world) for node in sorted(self._serving)]
-        return [Tell(placed), *shared, *(SpawnRanks(node, world) for node in sorted(ranks_of))]
+            shared = [act.ShareWorld(node, world) for node in sorted(self._serving)]
+        return [
+            act.Tell(placed),
+            *shared,
+            *(act.SpawnRanks(node, world) for node in sorted(ranks_of)),
+        ]
 
-    def started(self, rank: int) -> list[Action]:
+    def started(self, rank: int) -> list[act.Action]:
         """``rank`` runs; the answer to its spawn if it was the last one awaited."""
         index, own = placement.place(rank)
         world = self._worlds.get(index)
@@ -261,7 +255,7 @@ class MpiManager:
         which = b" world=%d" % index if world.by.ask else b""
         return [_answer(world.by, b"cmd=spawn_result rc=0%s\n" % which)]
 
-    def not_started(self, event: ev.RankFailedToStart) -> list[Action] | None:
+    def not_started(self, event: ev.RankFailedToStart) -> list[act.Action] | None:
         """A rank could not be started: its world is given up. None for a planned rank."""
         index, _ = placement.place(event.rank)
         world = self._worlds.get(index)
@@ -277,14 +271,14 @@ class MpiManager:
             number = placement.number(index, own)
             ranks.setdefault(self._ranks.nodes[number], []).append(number)
         # the orders to start are on their way before these, so nobody starts after them
-        kills = [SignalRanks(n, signal.SIGKILL, tuple(own)) for n, own in sorted(ranks.items())]
+        kills = [act.SignalRanks(n, signal.SIGKILL, tuple(own)) for n, own in sorted(ranks.items())]
         host = self._plan.nodes[event.node].host.name
         why = f"{host}: {event.step} {event.what}: {os.strerror(event.errno).lower()}"
         return [*kills, *_refused(world.by, why)]
 
     # -- ends ---------------------------------------------------------------------
 
-    def ended(self, rank: int, status: int, mpi: str = "") -> list[Action] | None:
+    def ended(self, rank: int, status: int, mpi: str = "") -> list[act.Action] | None:
         """``rank`` exited: if with 0, no fence waits for it any more, unless it never came to one.
 
         None: the exit is no failure, since the rank's world was given up.
@@ -319,21 +313,21 @@ class MpiManager:
             world.fences.close()
             del self._worlds[index]
 
-    def _released(self, world: int, release: Release | None) -> list[Action]:
+    def _released(self, world: int, release: Release | None) -> list[act.Action]:
         if release is None:
             return []
         self._n_met += release.once
         number = self._n_met if release.once else 0
         fence, epoch, nodes, packets = release.fence, release.epoch, release.nodes, release.packets
-        return [ReleaseFence(nodes, world, fence, epoch, packets, number)]
+        return [act.ReleaseFence(nodes, world, fence, epoch, packets, number)]
 
 
-def _refused(event: mpi_events.PmiSpawnAsked, why: str) -> list[Action]:
-    return [Tell(mpi_events.SpawnRefused(event.node, event.rank, why)), _answer(event, REFUSED)]
+def _refused(event: mpi_events.PmiSpawnAsked, why: str) -> list[act.Action]:
+    return [act.Tell(mpi_events.SpawnRefused(event.node, event.rank, why)), _answer(event, REFUSED)]
 
 
-def _answer(event: mpi_events.PmiAsked | mpi_events.PmiSpawnAsked, line: bytes) -> AnswerRank:
-    return AnswerRank(event.node, event.rank, line, event.ask)
+def _answer(event: mpi_events.PmiAsked | mpi_events.PmiSpawnAsked, line: bytes) -> act.AnswerRank:
+    return act.AnswerRank(event.node, event.rank, line, event.ask)
 
 
 def _unknown(verb: bytes) -> bytes:

@@ -25,24 +25,9 @@ import signal
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
+from dispatcher.core.events import actions as act
 from dispatcher.core.events import run_events as ev
 from dispatcher.core.events import verdicts
-from dispatcher.core.events.actions import (
-    Action,
-    CloseLink,
-    End,
-    Finish,
-    OpenLink,
-    PauseRanks,
-    Prepare,
-    SendFolder,
-    ServePmix,
-    ShareWorld,
-    SpawnRanks,
-    StartRanks,
-    Sweep,
-    Tell,
-)
 from dispatcher.core.events.run_events import NodeCleared
 from dispatcher.core.run import restart
 from dispatcher.core.run.attempt import (
@@ -146,7 +131,7 @@ class RunMachine:
 
     # -- entry points --------------------------------------------------------------
 
-    def begin(self, now: float = 0.0) -> list[Action]:
+    def begin(self, now: float = 0.0) -> list[act.Action]:
         """The first actions, of a run that begins ``now``."""
         limits = self.plan.limits
         if limits.time_limit:
@@ -155,9 +140,9 @@ class RunMachine:
                 self._deadlines[WARN] = self._deadlines[LIMIT] - limits.warn_before
         spares = range(len(self._assigned.hosts), len(self.hosts.planned))
         self.hosts.linked.update(spares)
-        return self._carry(self._job.begin(), 0.0) + [OpenLink(host) for host in spares]
+        return self._carry(self._job.begin(), 0.0) + [act.OpenLink(host) for host in spares]
 
-    def handle(self, event: ev.Event, now: float) -> list[Action]:
+    def handle(self, event: ev.Event, now: float) -> list[act.Action]:
         """The actions that ``event``, observed at ``now``, calls for."""
         if self.state == OVER or isinstance(event, ev.Remark):
             return []  # R-1
@@ -209,14 +194,14 @@ class RunMachine:
         own = event if node == host else replace(event, node=node)  # type: ignore[call-arg]
         return self._carry(self._job.handle(own, now), now, swept)
 
-    def tick(self, now: float) -> list[Action]:
+    def tick(self, now: float) -> list[act.Action]:
         """The actions that are due at ``now``."""
         is_quiet = self.state == OVER or self._pause.is_quiet(now)
         actions = [] if is_quiet else self._stop_with_us(self._pause.tick, now)
         actions += self._carry(self._job.tick(now), now) if self.state == TRYING else []
         actions += self._orphans.tick(now) if self.state == PAUSED else []
         if self.state in (TRYING, PAUSED):
-            actions += [OpenLink(host) for host in self.hosts.returning(now)]
+            actions += [act.OpenLink(host) for host in self.hosts.returning(now)]
         for host in self.hosts.overdue(now) if self.state != OVER else ():
             actions += self._lose(host, self.plan.limits.silence_text, now)
         if self._deadlines.get(WARN, now + 1) <= now:
@@ -247,19 +232,19 @@ class RunMachine:
             for key in deadlines:
                 deadlines[key] += seconds  # type: ignore[index]
 
-    def end_hung(self, hung: verdicts.Hung, now: float) -> list[Action]:
+    def end_hung(self, hung: verdicts.Hung, now: float) -> list[act.Action]:
         """The ranks hang, as who watches over them found, and are ended for that."""
         if hung.rank is not None:
             hung = replace(hung, node=self._job.node_of(hung.rank))
         return self._carry(self._job.stop(hung, now), now)
 
-    def restart(self, change: Change, wanted: ev.RestartWanted, now: float) -> list[Action]:
+    def restart(self, change: Change, wanted: ev.RestartWanted, now: float) -> list[act.Action]:
         """A person wants the ranks to be started again with ``change``, which ``wanted`` tells."""
         if self.state == OVER:
             return []  # R-1
         why = self._why_no_restart()
         if why is not None:
-            return [Tell(ev.RestartRefused(why))]
+            return [act.Tell(ev.RestartRefused(why))]
         self._change = change
         asked = verdicts.RestartAsked(wanted.words, wanted.names)
         if self.state == TRYING:
@@ -267,11 +252,11 @@ class RunMachine:
             if self._job.cause == asked or self.state != TRYING:
                 return actions
             self._change = None  # a failure that is not settled yet is the cause
-            return [*actions, Tell(ev.RestartRefused("it is ending"))]
+            return [*actions, act.Tell(ev.RestartRefused("it is ending"))]
         self._not_before = now
         wait = max(0.0, self.hosts.dead_at() - now)
         number, most = self.restarts + 1, self._rules.most
-        told = Tell(ev.RunRestarting(asked, number, most, wait, self._asked))
+        told = act.Tell(ev.RunRestarting(asked, number, most, wait, self._asked))
         return [told, *self._send(), *self._resume(now)]
 
     def _why_no_restart(self) -> str | None:
@@ -289,15 +274,15 @@ class RunMachine:
         awaited = self.state == PAUSED or self._job.state in (CONNECTING, PROBING)
         return "its ranks have not been started yet" if awaited else "it is ending"
 
-    def _send(self) -> list[Action]:
+    def _send(self) -> list[act.Action]:
         self._sends = self._sync
-        return [SendFolder()] if self._sync else []
+        return [act.SendFolder()] if self._sync else []
 
-    def _on_folder(self, event: ev.FolderSent, now: float) -> list[Action]:
+    def _on_folder(self, event: ev.FolderSent, now: float) -> list[act.Action]:
         if self.state != PAUSED or not self._sends:
             return []
         self._sends = False
-        actions: list[Action] = []
+        actions: list[act.Action] = []
         for host, failure in event.failures.items():
             if self.state == PAUSED and host in self.hosts.linked:
                 actions += self._lose(host, f"{failure.kind.value}: {failure.why}", now)
@@ -305,44 +290,46 @@ class RunMachine:
 
     # -- to and from the job ------------------------------------------------------
 
-    def _carry(self, actions: list[Action], now: float, swept: int | None = None) -> list[Action]:
+    def _carry(
+        self, actions: list[act.Action], now: float, swept: int | None = None
+    ) -> list[act.Action]:
         """The job's ``actions`` for the hosts in its assigned.
 
         swept: the host whose ``NodeSwept`` they answer; if it was kept, its link stays.
         """
-        out: list[Action] = []
+        out: list[act.Action] = []
         for action in actions:
             match action:
-                case End(verdict):
+                case act.End(verdict):
                     return out + self._ended(verdict, now)
-                case Tell(ev.RanksPlaced() as event):
-                    out.append(Tell(replace(event, restart=self.restarts)))
-                case Tell(event):
-                    out.append(Tell(self._assigned.outward(event)))
-                case StartRanks(plan):
+                case act.Tell(ev.RanksPlaced() as event):
+                    out.append(act.Tell(replace(event, restart=self.restarts)))
+                case act.Tell(event):
+                    out.append(act.Tell(self._assigned.outward(event)))
+                case act.StartRanks(plan):
                     self._arm(plan, action.node, now)
                     out.append(replace(action, restart=self.restarts))
-                case SpawnRanks() | ServePmix() | ShareWorld():
+                case act.SpawnRanks() | act.ServePmix() | act.ShareWorld():
                     out.append(action)
-                case OpenLink(node):
+                case act.OpenLink(node):
                     out.append(self._gather(self._assigned.hosts[node]))
-                case Finish(node) if self._may_go_on():
+                case act.Finish(node) if self._may_go_on():
                     self._kept.add(self._assigned.hosts[node])
-                    out.append(Sweep(self._assigned.hosts[node]))
-                case CloseLink(node):
+                    out.append(act.Sweep(self._assigned.hosts[node]))
+                case act.CloseLink(node):
                     host = self._assigned.hosts[node]
                     if host != swept or host not in self._kept:
                         self.hosts.unlink(host, now)
-                        out.append(CloseLink(host))
+                        out.append(act.CloseLink(host))
                 case _:
                     out.append(for_hosts(action, self._assigned.hosts))
         return out
 
-    def _gather(self, host: int) -> Action:
+    def _gather(self, host: int) -> act.Action:
         if host in self.hosts.linked:
-            return Prepare(host, self.attempt)
+            return act.Prepare(host, self.attempt)
         self.hosts.linked.add(host)
-        return OpenLink(host, self.attempt)
+        return act.OpenLink(host, self.attempt)
 
     def _arm(self, plan: JobPlan, node: int, now: float) -> None:
         self.hosts.armed.add(self._assigned.hosts[node])
@@ -351,7 +338,7 @@ class RunMachine:
 
     # -- hosts without a node, or between two attempts --------------------------------
 
-    def _on_idle(self, event: ev.Event, host: int, now: float) -> list[Action]:
+    def _on_idle(self, event: ev.Event, host: int, now: float) -> list[act.Action]:
         if host not in self.hosts.linked:
             return []  # R-5
         match event:
@@ -360,7 +347,7 @@ class RunMachine:
                 if problems:
                     return self._drop(host, "; ".join(why for _, why in problems), now)
                 self.hosts.facts[host] = facts
-                back: list[Action] = [Tell(ev.HostReturned(host))]
+                back: list[act.Action] = [act.Tell(ev.HostReturned(host))]
                 told = back if self.hosts.came_back(host) else []
                 return told + (self._resume(now) if self.state == PAUSED else [])
             case ev.NodeHeard():
@@ -371,23 +358,23 @@ class RunMachine:
                 return self._lose(host, why, now)
             case ev.NodeSwept() if self.state == CLOSING:
                 self.hosts.unlink(host, now)
-                return [CloseLink(host), *self._conclude()]
+                return [act.CloseLink(host), *self._conclude()]
         return []
 
-    def _lose(self, host: int, why: str, now: float) -> list[Action]:
+    def _lose(self, host: int, why: str, now: float) -> list[act.Action]:
         self.hosts.unlink(host, now)
         self.hosts.facts.pop(host, None)
         if self.state == CLOSING:
-            return [CloseLink(host), *self._conclude()]
-        return [CloseLink(host), *self._drop(host, why, now)]
+            return [act.CloseLink(host), *self._conclude()]
+        return [act.CloseLink(host), *self._drop(host, why, now)]
 
-    def _drop(self, host: int, why: str, now: float) -> list[Action]:
+    def _drop(self, host: int, why: str, now: float) -> list[act.Action]:
         if self._rules.most:
             self.hosts.await_return(host, now)
         if host in self.hosts.out:
             return []  # it is not back yet, which is no news
         self.hosts.out.setdefault(host, why)
-        actions: list[Action] = [Tell(ev.HostLeftOut(host, why))]
+        actions: list[act.Action] = [act.Tell(ev.HostLeftOut(host, why))]
         return actions + (self._resume(now) if self.state == PAUSED else [])
 
     # -- after an attempt --------------------------------------------------------------
@@ -404,7 +391,7 @@ class RunMachine:
             return True
         return self.restarts - self._asked < self._rules.most
 
-    def _ended(self, verdict: verdicts.Verdict, now: float) -> list[Action]:
+    def _ended(self, verdict: verdicts.Verdict, now: float) -> list[act.Action]:
         """The attempt is over: note who cannot be used again, and go on or close."""
         self._verdict = verdict
         cause = verdict.cause
@@ -449,22 +436,22 @@ class RunMachine:
             following += self._orphans.plan(self.hosts.fences(), self.hosts.over, now)
         return actions + (announced if self.state in (PAUSED, TRYING) else []) + following
 
-    def _let_go(self, hosts: Iterable[int], now: float) -> list[Action]:
+    def _let_go(self, hosts: Iterable[int], now: float) -> list[act.Action]:
         linked = [host for host in hosts if host in self.hosts.linked]
         for host in linked:
             self.hosts.unlink(host, now)
-        return [CloseLink(host) for host in linked]
+        return [act.CloseLink(host) for host in linked]
 
-    def _announce(self, cause: verdicts.Cause, now: float) -> list[Action]:
+    def _announce(self, cause: verdicts.Cause, now: float) -> list[act.Action]:
         if self._budget.began is None:
             return []
         wait = max(self._not_before, self.hosts.dead_at()) - now
         known = restart.outward(cause, self._assigned.hosts)
         number = self.restarts + 1
         most, wait = self._rules.most, max(0.0, wait)
-        return [Tell(ev.RunRestarting(known, number, most, wait, self._asked))]
+        return [act.Tell(ev.RunRestarting(known, number, most, wait, self._asked))]
 
-    def _resume(self, now: float) -> list[Action]:
+    def _resume(self, now: float) -> list[act.Action]:
         """Begin the next attempt if everything is there; else wait for what is missing (R-3)."""
         assignment = self._next_assignment()
         if assignment.vacant and not assignment.awaited:
@@ -502,7 +489,7 @@ class RunMachine:
         most, prove = self._rules.max_host_failures, self._prove
         return self._assigned.next(self.plan, self.hosts, most, distinct=prove)
 
-    def _try_again(self, assignment: Assignment, now: float) -> list[Action]:
+    def _try_again(self, assignment: Assignment, now: float) -> list[act.Action]:
         self._orphans.forget()
         self._note_attempt()
         self._go(READY)
@@ -522,7 +509,7 @@ class RunMachine:
         self.hosts.expect_nothing(self._assigned.hosts)
         for node in range(len(self._assigned.hosts)):
             self._job.handle(ev.NodeHeard(node), now)  # from now on the job listens
-        return [*map(Tell, changes), *gone, *actions]
+        return [*map(act.Tell, changes), *gone, *actions]
 
     def _note_attempt(self) -> None:
         assert self._verdict is not None
@@ -536,7 +523,7 @@ class RunMachine:
 
     # -- the end --------------------------------------------------------------------------
 
-    def _on_signal(self, event: ev.SignalReceived, now: float) -> list[Action]:
+    def _on_signal(self, event: ev.SignalReceived, now: float) -> list[act.Action]:
         if event.first is not None:
             self._job.stop_signal = event.first or self._job.stop_signal or signal.SIGTERM
         if event.signum == signal.SIGTSTP:
@@ -564,21 +551,21 @@ class RunMachine:
         else:
             self.hosts.expect_heartbeat(host, now)
 
-    def _interrupt(self, cause: verdicts.Cause, now: float) -> list[Action]:
+    def _interrupt(self, cause: verdicts.Cause, now: float) -> list[act.Action]:
         """The run ends for ``cause`` between two attempts (R-2)."""
         self._note_attempt()
         size = len(self.plan.ranks)
         self._verdict = verdicts.Verdict(cause, verdicts.exit_code(cause), size)
         return self._close(INTERRUPTED, None, now)
 
-    def _warn(self) -> list[Action]:
+    def _warn(self) -> list[act.Action]:
         limits = self.plan.limits
         if not self.has_running_ranks:
             return []
-        told = Tell(ev.TimeShort(limits.warn_signal, limits.warn_before))
+        told = act.Tell(ev.TimeShort(limits.warn_signal, limits.warn_before))
         return [told, *self._carry(self._job.pass_on(limits.warn_signal), 0.0)]
 
-    def _end_of_time(self, now: float) -> list[Action]:
+    def _end_of_time(self, now: float) -> list[act.Action]:
         del self._deadlines[LIMIT]
         self._is_time_up = True
         cause = verdicts.TimeUp(self.plan.limits.time_limit)
@@ -586,18 +573,18 @@ class RunMachine:
             return self._carry(self._job.stop(cause, now), now)
         return self._interrupt(cause, now) if self.state == PAUSED else []
 
-    def _stop_with_us(self, when: Callable[..., list[Action]], now: float) -> list[Action]:
+    def _stop_with_us(self, when: Callable[..., list[act.Action]], now: float) -> list[act.Action]:
         """What ``when``, a method of ``Pause``, calls for."""
         # what is ending goes on to its end without us: the leases see to that
         hosts = self.hosts.answering if self.state != CLOSING else set()
         reaching = self.state == TRYING and self._job.state in (CONNECTING, PROBING)
         actions = when(hosts, now, reaching=reaching)
         for action in actions:
-            if isinstance(action, PauseRanks):
+            if isinstance(action, act.PauseRanks):
                 self.hosts.rest(action.node)
         return actions
 
-    def _close(self, what: str, no_restart: str | None, now: float) -> list[Action]:
+    def _close(self, what: str, no_restart: str | None, now: float) -> list[act.Action]:
         assert self._verdict is not None
         self._orphans.forget()
         self._go(what)
@@ -617,20 +604,25 @@ class RunMachine:
         self._deadlines = {CLOSE: now + sweep_limit(self.plan)}
         self.hosts.silent.clear()
         answering = self.hosts.answering
-        actions: list[Action] = [CloseLink(h) for h in sorted(self.hosts.linked - answering)]
+        actions: list[act.Action] = [
+            act.CloseLink(h) for h in sorted(self.hosts.linked - answering)
+        ]
         self.hosts.linked = answering
-        return [*actions, *(Finish(host) for host in sorted(answering)), *self._conclude()]
+        return [*actions, *(act.Finish(host) for host in sorted(answering)), *self._conclude()]
 
-    def _conclude(self) -> list[Action]:
+    def _conclude(self) -> list[act.Action]:
         return self._leave(ANSWERED) if not self.hosts.linked else []
 
-    def _leave(self, what: str) -> list[Action]:
+    def _leave(self, what: str) -> list[act.Action]:
         """Give up whoever is still there; their lifelines clean up."""
         assert self._verdict is not None
         self._go(what)
         self._deadlines.clear()
         self.hosts.silent.clear()
-        return [*(CloseLink(host) for host in sorted(self.hosts.linked)), End(self._verdict)]
+        return [
+            *(act.CloseLink(host) for host in sorted(self.hosts.linked)),
+            act.End(self._verdict),
+        ]
 
     def _go(self, what: str) -> None:
         self.state = TABLE[self.state, what]

@@ -11,17 +11,9 @@ from collections.abc import Callable
 from socket import AF_INET, AF_INET6, inet_pton
 from typing import Any
 
+from dispatcher.core.events import monitor_events as mon
 from dispatcher.core.events import mpi_events, verdicts
 from dispatcher.core.events import run_events as ev
-from dispatcher.core.events.monitor_events import (
-    Flight,
-    GpuSample,
-    NodeSampled,
-    NodeStacks,
-    RankSample,
-    RankStack,
-    RankText,
-)
 from dispatcher.core.events.stack_frames import HOW, in_words
 from dispatcher.plan.job.binding import Device, Topology
 from dispatcher.remote.protocol.packing import PackError, unpack
@@ -305,13 +297,13 @@ def _sample(fields: Fields, node: int) -> list[ev.Event]:
         own, used = fields.own(rank), _number(cpu, "cpu")
         wrote = None if silent is None else _number(silent, "silent")
         gpus_of = (_indices(mine), _indices(every))
-        ranks.append(RankSample(own, state, used, rss, threads, processes, *gpus_of, wrote))
+        ranks.append(mon.RankSample(own, state, used, rss, threads, processes, *gpus_of, wrote))
     for index, *rest in fields.rows("gpus", 8):
         figures = (None if n is None else _number(n, "gpu") for n in rest)
-        gpus.append(GpuSample(_integer(index, "gpu", 0, MOST_GPU), *figures))
+        gpus.append(mon.GpuSample(_integer(index, "gpu", 0, MOST_GPU), *figures))
     at, late = fields.number("at"), fields.flag("late")
     mark = fields.optional_integer("mark", 0, 1 << 63)
-    return [NodeSampled(node, at, tuple(ranks), tuple(gpus), late, mark)]
+    return [mon.NodeSampled(node, at, tuple(ranks), tuple(gpus), late, mark)]
 
 
 def _indices(value: Any) -> tuple[int, ...] | None:
@@ -323,26 +315,26 @@ def _indices(value: Any) -> tuple[int, ...] | None:
 
 
 def _stacks(fields: Fields, node: int) -> list[ev.Event]:
-    ranks, flights = [], dict[int, Flight]()
+    ranks, flights = [], dict[int, mon.Flight]()
     for item in fields.items("ranks"):
         rank, pid, state, how, text = _row(item, (int, int, str, str, bytes))
         if how not in HOW or len(state) != 1 or not (state.isalpha() or state == "-"):
             raise ReportError("ranks: not stacks")
-        ranks.append(RankStack(fields.own(rank), pid, state, how, text))
+        ranks.append(mon.RankStack(fields.own(rank), pid, state, how, text))
     for item in fields.items("flights"):
         rank, path, size, data = _row(item, (int, str, int, bytes))
         if rank in flights:  # each has one file
             raise ReportError("flights: a rank twice")
-        flights[rank] = Flight(fields.own(rank), path[:TEXT_LIMIT], size, data)
+        flights[rank] = mon.Flight(fields.own(rank), path[:TEXT_LIMIT], size, data)
     number, ras = fields.integer("number"), fields.bytes("ras", STACK_LIMIT)
     recorders, natives = (_rank_texts(fields, name) for name in ("recorders", "natives"))
     dumps = tuple(flights.values())
-    return [NodeStacks(node, number, tuple(ranks), ras, dumps, recorders, natives)]
+    return [mon.NodeStacks(node, number, tuple(ranks), ras, dumps, recorders, natives)]
 
 
-def _rank_texts(fields: Fields, name: str) -> tuple[RankText, ...]:
+def _rank_texts(fields: Fields, name: str) -> tuple[mon.RankText, ...]:
     rows = (_row(item, (int, bytes)) for item in fields.items(name))
-    return tuple(RankText(fields.own(rank), text) for rank, text in rows)
+    return tuple(mon.RankText(fields.own(rank), text) for rank, text in rows)
 
 
 def _row(item: Any, kinds: tuple[type, ...]) -> list[Any]:

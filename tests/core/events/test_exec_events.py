@@ -4,67 +4,54 @@ from __future__ import annotations
 
 from cases import cases
 
-from dispatcher.core.events.exec_events import (
-    CommandEnded,
-    Exited,
-    Failed,
-    Interrupted,
-    Killed,
-    NotCopied,
-    NotStarted,
-    Outcome,
-    TimedOut,
-    exit_code,
-    is_good,
-    own_code,
-)
+from dispatcher.core.events import exec_events
 from dispatcher.model.failure import Failure, Kind
 
-GONE = Failed(Failure(Kind.LOST, "gone"))
+GONE = exec_events.Failed(Failure(Kind.LOST, "gone"))
 
 
 @cases(
     ("outcome", "code"),
     [
-        (Exited(0), 0),
-        (Exited(7), 7),
-        (Killed("KILL"), 137),
-        (Killed("NOSUCH"), 128),
+        (exec_events.Exited(0), 0),
+        (exec_events.Exited(7), 7),
+        (exec_events.Killed("KILL"), 137),
+        (exec_events.Killed("NOSUCH"), 128),
         (GONE, 125),
-        (TimedOut("command", 2.0), 124),
-        (Interrupted(15), 143),
-        (NotCopied("no"), 1),
-        (NotStarted("never"), 3),
-        (NotStarted("time was up", 124), 124),
-        (NotStarted("interrupted", 130), 130),
+        (exec_events.TimedOut("command", 2.0), 124),
+        (exec_events.Interrupted(15), 143),
+        (exec_events.NotCopied("no"), 1),
+        (exec_events.NotStarted("never"), 3),
+        (exec_events.NotStarted("time was up", 124), 124),
+        (exec_events.NotStarted("interrupted", 130), 130),
     ],
 )
-def test_one_host(outcome: Outcome, code: int) -> None:
-    assert own_code(outcome) == code
-    assert is_good(outcome) == (code == 0)
-    assert exit_code([Exited(0), outcome], largest=True) == code
+def test_one_host(outcome: exec_events.Outcome, code: int) -> None:
+    assert exec_events.own_code(outcome) == code
+    assert exec_events.is_good(outcome) == (code == 0)
+    assert exec_events.exit_code([exec_events.Exited(0), outcome], largest=True) == code
 
 
 @cases(
     ("outcomes", "code"),
     [
         ([], 0),
-        ([Exited(0)], 0),
-        ([Exited(200), NotCopied("no")], 1),
-        ([TimedOut("total", 1.0), Exited(1)], 124),
-        ([Exited(1), GONE, TimedOut("total", 1.0)], 125),
-        ([GONE, Interrupted(2), Interrupted(15)], 130),
-        ([GONE, NotStarted("stopped"), TimedOut("command", 1.0)], 3),
-        ([Exited(0), NotStarted("time was up", 124)], 124),
-        ([GONE, NotStarted("time was up", 124)], 125),
-        ([Exited(1), NotStarted("interrupted", 130)], 130),
+        ([exec_events.Exited(0)], 0),
+        ([exec_events.Exited(200), exec_events.NotCopied("no")], 1),
+        ([exec_events.TimedOut("total", 1.0), exec_events.Exited(1)], 124),
+        ([exec_events.Exited(1), GONE, exec_events.TimedOut("total", 1.0)], 125),
+        ([GONE, exec_events.Interrupted(2), exec_events.Interrupted(15)], 130),
+        ([GONE, exec_events.NotStarted("stopped"), exec_events.TimedOut("command", 1.0)], 3),
+        ([exec_events.Exited(0), exec_events.NotStarted("time was up", 124)], 124),
+        ([GONE, exec_events.NotStarted("time was up", 124)], 125),
+        ([exec_events.Exited(1), exec_events.NotStarted("interrupted", 130)], 130),
     ],
 )
-def test_the_gravest_kind_counts(outcomes: list[Outcome], code: int) -> None:
-    assert exit_code(outcomes) == code
+def test_the_gravest_kind_counts(outcomes: list[exec_events.Outcome], code: int) -> None:
+    assert exec_events.exit_code(outcomes) == code
 
 
 def test_what_nobody_said_of_an_end() -> None:
-    assert CommandEnded(0, 1) == CommandEnded(0, 1, None, False)
-    assert TimedOut("total", 1.0).ended
-    assert Interrupted(2).ended
+    assert exec_events.CommandEnded(0, 1) == exec_events.CommandEnded(0, 1, None, False)
+    assert exec_events.TimedOut("total", 1.0).ended
+    assert exec_events.Interrupted(2).ended

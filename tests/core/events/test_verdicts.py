@@ -7,22 +7,7 @@ import errno
 import pytest
 from cases import cases
 
-from dispatcher.core.events import mpi_events
-from dispatcher.core.events.verdicts import (
-    Cause,
-    Hung,
-    Impossible,
-    Interrupted,
-    LeftMpi,
-    MpiAborted,
-    NodeFailed,
-    OutputLost,
-    RankFailed,
-    RankNotStarted,
-    Rejected,
-    Verdict,
-    exit_code,
-)
+from dispatcher.core.events import mpi_events, verdicts
 from dispatcher.model.failure import Failure, Kind
 
 GONE = Failure(Kind.LOST, "gone")
@@ -32,26 +17,26 @@ GONE = Failure(Kind.LOST, "gone")
     ("cause", "code"),
     [
         (None, 0),
-        (RankFailed(0, 1, 7), 7),
-        (RankFailed(0, 1, -9), 137),
-        (MpiAborted(0, 1, 14), 14),
-        (MpiAborted(0, 1, 0), 1),
-        (LeftMpi(0, 1, True, (1,)), 1),
-        (RankNotStarted(0, 1, errno.ENOENT, "exec", "x"), 127),
-        (RankNotStarted(0, 1, errno.EACCES, "exec", "x"), 126),
-        (RankNotStarted(0, 1, errno.ENOENT, "chdir", "x"), 126),
-        (NodeFailed(0, GONE), 125),
-        (Rejected({0: GONE}), 125),
-        (Rejected({0: GONE}, 127), 127),
-        (Impossible("no"), 2),
-        (OutputLost(0, 1, 3, 4), 125),
-        (Hung(10.0), 124),
-        (Interrupted(15), 143),
+        (verdicts.RankFailed(0, 1, 7), 7),
+        (verdicts.RankFailed(0, 1, -9), 137),
+        (verdicts.MpiAborted(0, 1, 14), 14),
+        (verdicts.MpiAborted(0, 1, 0), 1),
+        (verdicts.LeftMpi(0, 1, True, (1,)), 1),
+        (verdicts.RankNotStarted(0, 1, errno.ENOENT, "exec", "x"), 127),
+        (verdicts.RankNotStarted(0, 1, errno.EACCES, "exec", "x"), 126),
+        (verdicts.RankNotStarted(0, 1, errno.ENOENT, "chdir", "x"), 126),
+        (verdicts.NodeFailed(0, GONE), 125),
+        (verdicts.Rejected({0: GONE}), 125),
+        (verdicts.Rejected({0: GONE}, 127), 127),
+        (verdicts.Impossible("no"), 2),
+        (verdicts.OutputLost(0, 1, 3, 4), 125),
+        (verdicts.Hung(10.0), 124),
+        (verdicts.Interrupted(15), 143),
     ],
 )
-def test_exit_codes(cause: Cause | None, code: int) -> None:
-    assert exit_code(cause) == code
-    assert Verdict(cause, code, 1).ok == (cause is None)
+def test_exit_codes(cause: verdicts.Cause | None, code: int) -> None:
+    assert verdicts.exit_code(cause) == code
+    assert verdicts.Verdict(cause, code, 1).ok == (cause is None)
 
 
 @cases(

@@ -7,20 +7,9 @@ from collections.abc import Iterable
 
 import pytest
 
+from dispatcher.core.events import actions as act
 from dispatcher.core.events import run_events as ev
 from dispatcher.core.events import verdicts
-from dispatcher.core.events.actions import (
-    Action,
-    CloseLink,
-    End,
-    Finish,
-    OpenLink,
-    Probe,
-    SignalRanks,
-    StartRanks,
-    Sweep,
-    Tell,
-)
 from dispatcher.core.run.attempt import AttemptMachine
 from dispatcher.model.failure import Failure, Kind
 from dispatcher.plan.job.job_plan import JobPlan
@@ -43,12 +32,12 @@ def begun(plan: JobPlan, *events: ev.Event, check: bool = True) -> AttemptMachin
     return job
 
 
-def orders(actions: list[Action]) -> list[Action]:
+def orders(actions: list[act.Action]) -> list[act.Action]:
     """The actions that reach a host or end the run; what is only told is left out."""
-    return [action for action in actions if not isinstance(action, Tell)]
+    return [action for action in actions if not isinstance(action, act.Tell)]
 
 
-def exited(job: AttemptMachine, rank: int, status: int, now: float = 1.0) -> list[Action]:
+def exited(job: AttemptMachine, rank: int, status: int, now: float = 1.0) -> list[act.Action]:
     """Rank ``rank`` exits with ``status`` and all its output arrives."""
     node = rank // 2
     actions = job.handle(ev.RankExited(node, rank, status), now)
@@ -62,8 +51,8 @@ def exit_all(job: AttemptMachine, ranks: Iterable[int], status: int) -> None:
         exited(job, rank, status)
 
 
-def verdict_of(actions: list[Action]) -> verdicts.Verdict:
-    ends = [action for action in actions if isinstance(action, End)]
+def verdict_of(actions: list[act.Action]) -> verdicts.Verdict:
+    ends = [action for action in actions if isinstance(action, act.End)]
     assert len(ends) == 1
     return ends[0].verdict
 
@@ -71,7 +60,7 @@ def verdict_of(actions: list[Action]) -> verdicts.Verdict:
 def finish(
     job: AttemptMachine, nodes: tuple[int, ...] = (0, 1), now: float = 2.0
 ) -> verdicts.Verdict:
-    actions: list[Action] = []
+    actions: list[act.Action] = []
     for node in nodes:
         actions += job.handle(ev.NodeSwept(node, 0), now)
     return verdict_of(actions)
@@ -79,21 +68,23 @@ def finish(
 
 class TestStart:
     def test_opens_every_link_at_once(self, plan: JobPlan) -> None:
-        assert AttemptMachine(plan).begin() == [OpenLink(0), OpenLink(1)]
+        assert AttemptMachine(plan).begin() == [act.OpenLink(0), act.OpenLink(1)]
 
     def test_starts_when_all_are_ready_and_reach_node_0(self, plan: JobPlan) -> None:
         job = begun(plan)
         assert job.handle(ev.NodeReady(1, facts(1)), 0.0) == []
-        assert job.handle(ev.NodeReady(0, facts(0)), 0.0) == [Probe(1, ("10.0.0.1",), 4000, 1.0)]
+        assert job.handle(ev.NodeReady(0, facts(0)), 0.0) == [
+            act.Probe(1, ("10.0.0.1",), 4000, 1.0)
+        ]
         assert orders(job.handle(ev.NodeProbed(1, ("10.0.0.1",)), 0.0)) == [
-            StartRanks(plan, 0, "10.0.0.1", 4000),
-            StartRanks(plan, 1, "10.0.0.1", 4000),
+            act.StartRanks(plan, 0, "10.0.0.1", 4000),
+            act.StartRanks(plan, 1, "10.0.0.1", 4000),
         ]
 
     def test_second_probe_tries_all_addresses(self, plan: JobPlan) -> None:
         job = begun(plan, *READY)
         again = job.handle(ev.NodeProbed(1, ()), 1.0)
-        assert again == [Probe(1, ("10.0.0.1", "192.168.0.1"), 4000, 3.0)]
+        assert again == [act.Probe(1, ("10.0.0.1", "192.168.0.1"), 4000, 3.0)]
         started = orders(job.handle(ev.NodeProbed(1, ("192.168.0.1",)), 2.0))
         assert [action.master_addr for action in started] == ["192.168.0.1"] * 2  # type: ignore[attr-defined]
 
@@ -101,7 +92,7 @@ class TestStart:
         job = begun(plan)
         assert job.handle(ev.NodeLost(1, UNREACHABLE), 1.0) == []
         wrong = ev.NodeReady(0, facts(0), (("cwd", "/w: no such directory"),))
-        assert orders(job.handle(wrong, 2.0)) == [Finish(0)]
+        assert orders(job.handle(wrong, 2.0)) == [act.Finish(0)]
         verdict = finish(job, (0,))
         assert isinstance(verdict.cause, verdicts.Rejected)
         assert set(verdict.cause.failures) == {0, 1}
@@ -111,7 +102,7 @@ class TestStart:
         job = begun(make_plan(1, slots=4), check=False)
         told = job.handle(ev.NodeReady(0, facts(0, gpus=8, visible="6,7")), 0.0)
         (noticed,) = (
-            a.event for a in told if isinstance(a, Tell) and isinstance(a.event, ev.NodeNoticed)
+            a.event for a in told if isinstance(a, act.Tell) and isinstance(a.event, ev.NodeNoticed)
         )
         assert "4 ranks share" in noticed.text
 
@@ -120,7 +111,7 @@ class TestEnd:
     def test_all_zero(self, running: AttemptMachine) -> None:
         for rank in range(3):
             assert exited(running, rank, 0) == []
-        assert exited(running, 3, 0) == [Finish(0), Finish(1)]
+        assert exited(running, 3, 0) == [act.Finish(0), act.Finish(1)]
         verdict = finish(running)
         assert verdict.ok
         assert verdict.exit_code == 0
@@ -130,15 +121,15 @@ class TestEnd:
         exit_all(running, range(3), 0)
         assert running.handle(ev.RankExited(1, 3, 0), 1.0) == []
         assert running.handle(ev.OutputEnded(1, 3, 1, 0, 0), 1.0) == []
-        assert running.handle(ev.OutputEnded(1, 3, 2, 0, 0), 1.0) == [Finish(0), Finish(1)]
+        assert running.handle(ev.OutputEnded(1, 3, 2, 0, 0), 1.0) == [act.Finish(0), act.Finish(1)]
 
     @pytest.mark.parametrize(("status", "code"), [(42, 42), (-9, 137), (-11, 139), (1, 1)])
     def test_first_failure_decides(
         self, running: AttemptMachine, status: int, code: int
     ) -> None:  # J-3
         ordered = exited(running, 2, status, 1.0)
-        assert SignalRanks(0, signal.SIGTERM) in ordered
-        assert SignalRanks(1, signal.SIGTERM) in ordered
+        assert act.SignalRanks(0, signal.SIGTERM) in ordered
+        assert act.SignalRanks(1, signal.SIGTERM) in ordered
         exited(running, 0, -15)
         exited(running, 1, 3)
         exited(running, 3, -15)
@@ -150,7 +141,7 @@ class TestEnd:
         exited(running, 2, 1, 1.0)
         grace = running.plan.limits.grace
         assert running.tick(1.0 + grace - 0.1) == []
-        assert running.tick(1.0 + grace) == [Sweep(0), Sweep(1)]
+        assert running.tick(1.0 + grace) == [act.Sweep(0), act.Sweep(1)]
         exited(running, 0, -9)
         exited(running, 1, -9)
         exited(running, 3, -9)
@@ -167,8 +158,8 @@ class TestEnd:
 
     def test_lost_node_ends_the_job(self, running: AttemptMachine) -> None:
         actions = orders(running.handle(ev.NodeLost(1, UNREACHABLE), 1.0))
-        assert actions[0] == CloseLink(1)
-        assert SignalRanks(0, signal.SIGTERM) in actions
+        assert actions[0] == act.CloseLink(1)
+        assert act.SignalRanks(0, signal.SIGTERM) in actions
         exited(running, 0, -15)
         exited(running, 1, -15)
         verdict = finish(running, (0,))
@@ -179,8 +170,8 @@ class TestEnd:
         self, running: AttemptMachine
     ) -> None:  # J-3
         actions = orders(running.handle(ev.NodeDying(1, "told to"), 1.0))
-        assert CloseLink(1) not in actions  # what the ranks write at their end is still read
-        assert SignalRanks(0, signal.SIGTERM) in actions
+        assert act.CloseLink(1) not in actions  # what the ranks write at their end is still read
+        assert act.SignalRanks(0, signal.SIGTERM) in actions
         exit_all(running, range(4), -15)
         running.handle(ev.NodeLost(1, Failure(Kind.LOST, "the link ended")), 2.0)
         verdict = finish(running, (0,))
@@ -201,24 +192,24 @@ class TestEnd:
 class TestSignals:
     def test_ctrl_c_ladder(self, running: AttemptMachine) -> None:
         first = running.handle(ev.SignalReceived(signal.SIGINT), 1.0)
-        assert SignalRanks(0, signal.SIGINT) in first
-        assert SignalRanks(1, signal.SIGTERM) in running.tick(11.0)
-        assert orders(running.tick(13.0)) == [Sweep(0), Sweep(1)]
+        assert act.SignalRanks(0, signal.SIGINT) in first
+        assert act.SignalRanks(1, signal.SIGTERM) in running.tick(11.0)
+        assert orders(running.tick(13.0)) == [act.Sweep(0), act.Sweep(1)]
         exit_all(running, range(4), -9)
         assert finish(running).exit_code == 130
 
     def test_second_kills_and_third_leaves(self, running: AttemptMachine) -> None:
         running.handle(ev.SignalReceived(signal.SIGINT), 1.0)
         second = orders(running.handle(ev.SignalReceived(signal.SIGINT), 1.5))
-        assert second == [Sweep(0), Sweep(1)]
+        assert second == [act.Sweep(0), act.Sweep(1)]
         third = running.handle(ev.SignalReceived(signal.SIGINT), 1.6)
-        assert third[:2] == [CloseLink(0), CloseLink(1)]
+        assert third[:2] == [act.CloseLink(0), act.CloseLink(1)]
         assert verdict_of(third).exit_code == 130
 
     def test_a_command_that_kills_is_no_third(self, running: AttemptMachine) -> None:
         running.handle(ev.SignalReceived(signal.SIGINT), 1.0)
         order = ev.SignalReceived(signal.SIGINT, "dispatch stop")
-        assert orders(running.handle(order, 1.5)) == [Sweep(0), Sweep(1)]
+        assert orders(running.handle(order, 1.5)) == [act.Sweep(0), act.Sweep(1)]
         assert running.handle(order, 1.5) == []
         exit_all(running, range(4), -9)
         assert finish(running).exit_code == 130
@@ -226,6 +217,6 @@ class TestSignals:
     def test_while_connecting(self, plan: JobPlan) -> None:  # J-2
         job = begun(plan, ev.NodeReady(0, facts(0)))
         actions = orders(job.handle(ev.SignalReceived(signal.SIGINT), 1.0))
-        assert actions == [Finish(0), CloseLink(1)]
+        assert actions == [act.Finish(0), act.CloseLink(1)]
         assert job.handle(ev.NodeReady(1, facts(1)), 1.1) == []
         assert finish(job, (0,)).exit_code == 130

@@ -8,20 +8,9 @@ from collections.abc import Iterable
 import pytest
 from cases import cases
 
+from dispatcher.core.events import actions as act
 from dispatcher.core.events import mpi_events, verdicts
 from dispatcher.core.events import run_events as ev
-from dispatcher.core.events.actions import (
-    Action,
-    AnswerRank,
-    AskWaiting,
-    CloseLink,
-    End,
-    Finish,
-    ReleaseFence,
-    SignalRanks,
-    SpawnRanks,
-    Tell,
-)
 from dispatcher.core.run import mpi_manager
 from dispatcher.core.run.attempt import AttemptMachine
 from dispatcher.core.run.fences import FenceError
@@ -44,13 +33,13 @@ TWO = (
 
 def commit(
     job: AttemptMachine, node: int, epoch: int = 0, world: int = 0, now: float = 1.0
-) -> list[Action]:
+) -> list[act.Action]:
     return job.handle(mpi_events.PmiCommitted(node, world, "WORLD:0", epoch, b"%d" % node), now)
 
 
 def exited(
     job: AttemptMachine, node: int, rank: int, status: int = 0, now: float = 1.0
-) -> list[Action]:
+) -> list[act.Action]:
     actions = job.handle(ev.RankExited(node, rank, status), now)
     for stream in (1, 2):
         actions += job.handle(ev.OutputEnded(node, rank, stream, 5, 5), now)
@@ -59,14 +48,14 @@ def exited(
 
 def spawn(
     job: AttemptMachine, *segments: mpi_events.Segment, node: int = 0, rank: int = 0
-) -> list[Action]:
+) -> list[act.Action]:
     use_mpi(job, 0, 1)
     return job.handle(mpi_events.PmiSpawnAsked(node, rank, segments or (ONE,)), 1.0)
 
 
 def finish(job: AttemptMachine) -> verdicts.Verdict:
     actions = [a for node in (0, 1) for a in job.handle(ev.NodeSwept(node, 0), 3.0)]
-    (end,) = [action for action in actions if isinstance(action, End)]
+    (end,) = [action for action in actions if isinstance(action, act.End)]
     return end.verdict
 
 
@@ -74,20 +63,20 @@ class TestFences:
     def test_one_order_for_all_nodes_when_the_last_is_in(self, running: AttemptMachine) -> None:
         assert commit(running, 0) == []
         packets = (b"0", b"1")
-        assert commit(running, 1) == [ReleaseFence((0, 1), 0, "WORLD:0", 0, packets)]
+        assert commit(running, 1) == [act.ReleaseFence((0, 1), 0, "WORLD:0", 0, packets)]
         assert running.deadlines.keys() == {("silent", 0), ("silent", 1)}
 
     def test_a_late_node_is_asked_once(self, running: AttemptMachine) -> None:
         commit(running, 0, now=1.0)
         for node in (0, 1):
             running.handle(ev.NodeHeard(node), 30.0)
-        assert running.tick(31.1) == [AskWaiting(1, 0, "WORLD:0", 0, 30.0)]
+        assert running.tick(31.1) == [act.AskWaiting(1, 0, "WORLD:0", 0, 30.0)]
         assert running.tick(32.0) == []
 
     def test_of_many_late_barriers_a_node_is_asked_for_one_at_a_time(
         self, running: AttemptMachine
     ) -> None:
-        def late(now: float) -> list[Action]:
+        def late(now: float) -> list[act.Action]:
             for node in (0, 1):
                 running.handle(ev.NodeHeard(node), now)
             return running.tick(now)
@@ -96,16 +85,16 @@ class TestFences:
             running.handle(mpi_events.PmiCommitted(0, 0, f"WORLD:{tag}", 0, b""), 1.0)
         asked = [late(now) for now in (31.0, 40.0, 61.0, 62.0, 91.0, 130.0)]
         assert asked == [
-            [AskWaiting(1, 0, "WORLD:0", 0, 30.0)], [],
-            [AskWaiting(1, 0, "WORLD:1", 0, 30.0)], [],
-            [AskWaiting(1, 0, "WORLD:2", 0, 30.0)], [],
+            [act.AskWaiting(1, 0, "WORLD:0", 0, 30.0)], [],
+            [act.AskWaiting(1, 0, "WORLD:1", 0, 30.0)], [],
+            [act.AskWaiting(1, 0, "WORLD:2", 0, 30.0)], [],
         ]  # fmt: skip
 
     @pytest.mark.parametrize(("world", "epoch"), [(1, 0), (7, 0), (0, 3)])
     def test_a_barrier_that_cannot_be_costs_the_node(
         self, running: AttemptMachine, world: int, epoch: int
     ) -> None:
-        assert CloseLink(1) in commit(running, 1, epoch, world)
+        assert act.CloseLink(1) in commit(running, 1, epoch, world)
         assert isinstance(running.cause, verdicts.NodeFailed)
 
 
@@ -115,21 +104,21 @@ class TestEnds:
     def test_nobody_waits_for_a_rank_that_ended_with_0(self, running: AttemptMachine) -> None:
         commit(running, 0)
         assert exited(running, 1, 2) == []
-        release = ReleaseFence((0,), 0, "WORLD:0", 0, (b"0",))
+        release = act.ReleaseFence((0,), 0, "WORLD:0", 0, (b"0",))
         assert exited(running, 1, 3) == [release]
-        assert commit(running, 0, 1) == [ReleaseFence((0,), 0, "WORLD:0", 1, (b"0",))]
+        assert commit(running, 0, 1) == [act.ReleaseFence((0,), 0, "WORLD:0", 1, (b"0",))]
 
     def test_a_rank_that_ended_badly_opens_no_barrier(self, running: AttemptMachine) -> None:
         commit(running, 0)
         exited(running, 1, 2)
         actions = running.handle(ev.RankExited(1, 3, 1), 1.0)
-        assert not any(isinstance(action, ReleaseFence) for action in actions)
+        assert not any(isinstance(action, act.ReleaseFence) for action in actions)
         assert running.state == "stopping"
 
     def test_an_abort_ends_the_job_at_once_with_its_code(self, running: AttemptMachine) -> None:
         actions = running.handle(mpi_events.PmiAborted(1, 2, 7, "why"), 1.0)
-        assert actions.count(SignalRanks(0, signal.SIGTERM)) == 1
-        assert SignalRanks(1, signal.SIGTERM) in actions
+        assert actions.count(act.SignalRanks(0, signal.SIGTERM)) == 1
+        assert act.SignalRanks(1, signal.SIGTERM) in actions
         for rank in range(4):
             exited(running, rank // 2, rank, -15)
         verdict = finish(running)
@@ -159,7 +148,7 @@ class TestEnds:
         assert running.handle(ev.RankExited(1, 3, 0, mpi="never"), 1.0) == []
         for node in (0, 1):
             running.handle(ev.NodeHeard(node), 30.0)
-        assert running.tick(31.0) == [AskWaiting(1, 0, "WORLD:0", 0, 30.0)]
+        assert running.tick(31.0) == [act.AskWaiting(1, 0, "WORLD:0", 0, 30.0)]
 
     @pytest.mark.parametrize(("node", "rank"), [(0, 2), (1, 9), (1, number(1, 0))])
     def test_an_abort_of_a_rank_that_is_not_there_is_nothing(
@@ -194,7 +183,7 @@ class TestTrust:
     ASKED = mpi_events.PmiSpawnAsked(0, 0, TWO)
 
     def test_who_does_not_use_mpi_loses_its_link(self, running: AttemptMachine) -> None:
-        assert CloseLink(0) in running.handle(self.ASKED, 1.0)
+        assert act.CloseLink(0) in running.handle(self.ASKED, 1.0)
         assert isinstance(running.cause, verdicts.NodeFailed)
         assert running.cause.failure.why == "MPI: it wants to spawn, and no rank there uses MPI"
 
@@ -214,10 +203,10 @@ class TestTrust:
         running.handle(mpi_events.MpiFound(0, "", "PMI-1"), 1.0)
         told, answer = running.handle(self.ASKED, 1.0)
         refused = mpi_events.SpawnRefused(0, 0, "no rank on n1 uses MPI")
-        assert (told, answer) == (Tell(refused), AnswerRank(0, 0, BAD))
+        assert (told, answer) == (act.Tell(refused), act.AnswerRank(0, 0, BAD))
         asked = mpi_events.PmiSpawnAsked(0, 0, (mpi_events.Segment(9, (b"prog",)),))
         told, *orders = running.handle(asked, 1.0)
-        assert [order.node for order in orders if isinstance(order, SpawnRanks)] == [0]
+        assert [order.node for order in orders if isinstance(order, act.SpawnRanks)] == [0]
 
     def test_a_fence_shows_that_a_host_uses_mpi(self, running: AttemptMachine) -> None:
         for node in (0, 1):
@@ -238,19 +227,21 @@ class TestSpawn:
     def test_orders_go_out_and_the_answer_comes_when_all_run(self, running: AttemptMachine) -> None:
         told, first, second = spawn(running, *TWO)
         placed = mpi_events.WorldPlaced(1, 0, number(1, 0), (0, 1))
-        assert told == Tell(placed)
-        assert isinstance(first, SpawnRanks)
-        assert isinstance(second, SpawnRanks)
+        assert told == act.Tell(placed)
+        assert isinstance(first, act.SpawnRanks)
+        assert isinstance(second, act.SpawnRanks)
         assert (first.node, second.node) == (0, 1)
         assert running.handle(ev.RankSpawned(1, number(1, 1), 7), 1.0) == []
-        assert running.handle(ev.RankSpawned(0, number(1, 0), 7), 1.0) == [AnswerRank(0, 0, GOOD)]
+        assert running.handle(ev.RankSpawned(0, number(1, 0), 7), 1.0) == [
+            act.AnswerRank(0, 0, GOOD)
+        ]
         assert running.handle(ev.RankSpawned(0, number(1, 0), 7), 1.0) == []
 
     def test_the_job_lasts_as_long_as_its_spawned_ranks(self, running: AttemptMachine) -> None:
         spawn(running)
         for rank in range(4):
             assert exited(running, rank // 2, rank) == []
-        assert exited(running, 0, number(1, 0)) == [Finish(0), Finish(1)]
+        assert exited(running, 0, number(1, 0)) == [act.Finish(0), act.Finish(1)]
         verdict = finish(running)
         assert verdict.ok
         assert verdict.statuses == {**dict.fromkeys(range(4), 0), number(1, 0): 0}
@@ -264,18 +255,18 @@ class TestSpawn:
         for world, (node, rank) in ((2, (1, 3)), (1, (0, 0))):
             at = running.node_of(number(world, 0))
             answers = running.handle(ev.RankSpawned(at, number(world, 0), 7), 1.0)
-            assert answers == [AnswerRank(node, rank, GOOD)]
+            assert answers == [act.AnswerRank(node, rank, GOOD)]
 
     def test_a_spawned_rank_spawns(self, running: AttemptMachine) -> None:
         spawn(running)
         (told, order) = spawn(running, rank=number(1, 0))
-        assert told == Tell(mpi_events.WorldPlaced(2, number(1, 0), number(2, 0), (1,)))
-        assert isinstance(order, SpawnRanks)
+        assert told == act.Tell(mpi_events.WorldPlaced(2, number(1, 0), number(2, 0), (1,)))
+        assert isinstance(order, act.SpawnRanks)
 
     def test_its_failure_is_the_job_s(self, running: AttemptMachine) -> None:
         spawn(running)
         actions = running.handle(ev.RankExited(0, number(1, 0), 3), 1.0)
-        assert SignalRanks(1, signal.SIGTERM) in actions
+        assert act.SignalRanks(1, signal.SIGTERM) in actions
         assert running.cause == verdicts.RankFailed(0, number(1, 0), 3)
 
     def test_its_abort_is_the_job_s(self, running: AttemptMachine) -> None:
@@ -287,10 +278,12 @@ class TestSpawn:
         spawn(running, *TWO)
         assert commit(running, 0) == commit(running, 0, world=1) == []
         releases = commit(running, 1, world=1)
-        assert releases == [ReleaseFence((0, 1), 1, "WORLD:0", 0, (b"0", b"1"))]
+        assert releases == [act.ReleaseFence((0, 1), 1, "WORLD:0", 0, (b"0", b"1"))]
         assert len(commit(running, 1)) == 1
         commit(running, 0, 1, world=1)
-        assert exited(running, 1, number(1, 1)) == [ReleaseFence((0,), 1, "WORLD:0", 1, (b"0",))]
+        assert exited(running, 1, number(1, 1)) == [
+            act.ReleaseFence((0,), 1, "WORLD:0", 1, (b"0",))
+        ]
 
     def test_a_lost_node_takes_its_spawned_ranks_along(self, running: AttemptMachine) -> None:
         spawn(running, *TWO)
@@ -306,9 +299,12 @@ class TestSpawn:
         *kills, told, answer = running.handle(
             ev.RankFailedToStart(1, two, 2, "exec", "nosuch"), 1.0
         )
-        assert SignalRanks(0, signal.SIGKILL, (one,)) in kills
+        assert act.SignalRanks(0, signal.SIGKILL, (one,)) in kills
         why = "n1: exec nosuch: no such file or directory"
-        assert (told, answer) == (Tell(mpi_events.SpawnRefused(0, 0, why)), AnswerRank(0, 0, BAD))
+        assert (told, answer) == (
+            act.Tell(mpi_events.SpawnRefused(0, 0, why)),
+            act.AnswerRank(0, 0, BAD),
+        )
         assert exited(running, 0, one, -9) == []
         assert running.state == "running"
         assert commit(running, 0, world=1) == []
@@ -324,12 +320,12 @@ class TestSpawn:
         failed = ev.RankFailedToStart(1, number(1, 0), 13, "exec", "x")
         actions = running.handle(failed, 1.0)
         assert actions[:2] == [
-            SignalRanks(0, signal.SIGKILL, (number(1, 1), number(1, 2))),
-            SignalRanks(1, signal.SIGKILL, (number(1, 0),)),
+            act.SignalRanks(0, signal.SIGKILL, (number(1, 1), number(1, 2))),
+            act.SignalRanks(1, signal.SIGKILL, (number(1, 0),)),
         ]
         why = "n1: exec x: permission denied"
         assert actions[2:] == [
-            Tell(mpi_events.SpawnRefused(1, 2, why)), AnswerRank(1, 2, BAD),
+            act.Tell(mpi_events.SpawnRefused(1, 2, why)), act.AnswerRank(1, 2, BAD),
         ]  # fmt: skip
 
     def test_the_asker_hears_of_one_failure_only(self, running: AttemptMachine) -> None:
@@ -338,7 +334,7 @@ class TestSpawn:
             actions = running.handle(
                 ev.RankFailedToStart(node, number(1, node), 13, "exec", "x"), 1.0
             )
-            assert (AnswerRank(0, 0, BAD) in actions) == (node == 0)
+            assert (act.AnswerRank(0, 0, BAD) in actions) == (node == 0)
         before = {*running.deadlines}
         assert running.handle(mpi_events.PmiCommitted(0, 1, "WORLD:0", 0, b""), 1.0) == []
         assert {*running.deadlines} == before  # nobody waits where nobody is
@@ -362,9 +358,9 @@ class TestSpawn:
 
     def test_a_refusal_is_told_and_answered(self, running: AttemptMachine) -> None:
         told, answer = spawn(running, mpi_events.Segment(1, (b"p",), ((b"host", b"mars"),)))
-        assert isinstance(told, Tell)
+        assert isinstance(told, act.Tell)
         assert isinstance(told.event, mpi_events.SpawnRefused)
-        assert answer == AnswerRank(0, 0, BAD)
+        assert answer == act.AnswerRank(0, 0, BAD)
         assert running.handle(ev.RankExited(0, number(1, 0), 0), 1.0) == []
 
     @pytest.mark.parametrize(("node", "rank"), [(1, 0), (0, 4), (0, number(1, 0))])
@@ -389,7 +385,7 @@ class TestSpawn:
             segment = mpi_events.Segment(count, (b"prog",), ((b"host", b"n0"),))
             asked = mpi_events.PmiSpawnAsked(node, 2 * node, (segment,))
             told, *_ = running.handle(asked, now)
-            assert isinstance(told, Tell)
+            assert isinstance(told, act.Tell)
             if isinstance(told.event, mpi_events.SpawnRefused):
                 host = running.plan.nodes[node].host.name
                 assert f" wanted: {host} has spawned {SPAWNED_AT_ONCE}, and may" in told.event.why
@@ -423,4 +419,4 @@ def test_a_plan_without_room_for_more_still_spawns() -> None:
     job.begin()
     job.handle(ev.NodeReady(0, facts(0)), 0.0)
     job.handle(ev.RankSpawned(0, 0, 7), 0.0)
-    assert [type(action) for action in spawn(job)] == [Tell, SpawnRanks]
+    assert [type(action) for action in spawn(job)] == [act.Tell, act.SpawnRanks]

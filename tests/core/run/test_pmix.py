@@ -4,15 +4,8 @@ from __future__ import annotations
 
 import sys
 
+from dispatcher.core.events import actions as act
 from dispatcher.core.events import verdicts
-from dispatcher.core.events.actions import (
-    AnswerRank,
-    ReleaseFence,
-    ServePmix,
-    ShareWorld,
-    SignalRanks,
-    SpawnRanks,
-)
 from dispatcher.core.events.mpi_events import (
     MpiFound,
     PmiCommitted,
@@ -31,9 +24,9 @@ from ..conftest import facts, make_plan, use_mpi
 
 
 def test_each_node_serves_once(running: AttemptMachine) -> None:
-    assert running.handle(PmixWanted(1), 1.0) == [ServePmix(1)]
+    assert running.handle(PmixWanted(1), 1.0) == [act.ServePmix(1)]
     assert running.handle(PmixWanted(1), 1.0) == []
-    assert running.handle(PmixWanted(0), 1.0) == [ServePmix(0)]
+    assert running.handle(PmixWanted(0), 1.0) == [act.ServePmix(0)]
     assert running.handle(MpiFound(0, "/lib/libmpi.so.40", "OpenPMIx 5"), 1.0) == []
 
 
@@ -41,7 +34,7 @@ def test_a_host_without_a_library_ends_the_job_and_says_what_would_help(
     running: AttemptMachine,
 ) -> None:
     actions = running.handle(PmixFailed(1, "/lib/libmpi.so.40", "libpmix.so.2: not found"), 1.0)
-    assert {action.node for action in actions if isinstance(action, SignalRanks)} == {0, 1}
+    assert {action.node for action in actions if isinstance(action, act.SignalRanks)} == {0, 1}
     assert isinstance(running.cause, verdicts.NodeFailed)
     failure = running.cause.failure
     assert "/lib/libmpi.so.40 finds its ranks by PMIx" in failure.why
@@ -79,16 +72,16 @@ def test_a_world_is_known_where_pmix_is_served_before_it_starts(running: Attempt
     running.handle(PmixWanted(1), 1.0)
     asked = PmiSpawnAsked(1, 2, (Segment(1, (b"prog",), ((b"host", b"n0"),)),), ask=5)
     _, shared, spawned = running.handle(asked, 1.0)
-    assert isinstance(shared, ShareWorld)
-    assert isinstance(spawned, SpawnRanks)
+    assert isinstance(shared, act.ShareWorld)
+    assert isinstance(spawned, act.SpawnRanks)
     assert (shared.node, spawned.node) == (1, 0)
     serve, later = running.handle(PmixWanted(0), 1.0)
-    assert serve == ServePmix(0)
-    assert isinstance(later, ShareWorld)
+    assert serve == act.ServePmix(0)
+    assert isinstance(later, act.ShareWorld)
     order, same = (world_order(running.plan, w, 0, "kvs") for w in (shared.world, later.world))
     assert order == same
     assert running.handle(RankSpawned(0, number(1, 0), 99), 1.0) == [
-        AnswerRank(1, 2, b"cmd=spawn_result rc=0 world=1\n", 5)
+        act.AnswerRank(1, 2, b"cmd=spawn_result rc=0 world=1\n", 5)
     ]
 
 
@@ -110,4 +103,4 @@ def test_ranks_of_two_worlds_meet(running: AttemptMachine) -> None:
     name = f"2-3,{number(1, 0)}:{ONCE}"
     assert running.handle(PmiCommitted(0, 0, name, 0, b"a"), 1.0) == []
     (opened,) = running.handle(PmiCommitted(1, 0, name, 0, b"b"), 1.0)
-    assert opened == ReleaseFence((0, 1), 0, name, 0, (b"a", b"b"), 1)
+    assert opened == act.ReleaseFence((0, 1), 0, name, 0, (b"a", b"b"), 1)

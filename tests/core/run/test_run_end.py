@@ -7,18 +7,9 @@ from typing import Any
 
 from cases import cases
 
+from dispatcher.core.events import actions as act
 from dispatcher.core.events import run_events as ev
 from dispatcher.core.events import verdicts
-from dispatcher.core.events.actions import (
-    Action,
-    CloseLink,
-    End,
-    Finish,
-    Prepare,
-    SignalRanks,
-    Sweep,
-    Tell,
-)
 from dispatcher.core.run import run_machine
 from dispatcher.core.run.attempt import SWEEP_LIMIT
 from dispatcher.core.run.run_machine import RunMachine
@@ -38,8 +29,8 @@ class TestEnd:
             world.exits(rank, 0)
         world.sweep(0)
         orders = world.since(ev.NodeSwept(1, 0))
-        assert [order for order in orders if not isinstance(order, Tell)][:2] == [
-            CloseLink(1), CloseLink(2),
+        assert [order for order in orders if not isinstance(order, act.Tell)][:2] == [
+            act.CloseLink(1), act.CloseLink(2),
         ]  # fmt: skip
         assert world.ended is not None
 
@@ -54,8 +45,8 @@ class TestEnd:
         world.take(world.run.tick(world.now + SWEEP_LIMIT - 0.1))
         assert world.ended is None
         world.take(world.run.tick(world.now + SWEEP_LIMIT))
-        assert world.done[at] == CloseLink(2)
-        assert isinstance(world.done[-1], End)
+        assert world.done[at] == act.CloseLink(2)
+        assert isinstance(world.done[-1], act.End)
         assert world.run.next_deadline() is None
         assert world.run.state == run_machine.OVER
 
@@ -73,8 +64,8 @@ class TestEnd:
         assert world.since(ev.NodeReady(2, facts(2))) == []  # late
         assert world.since(ev.NodeHeard(2)) == []
         actions = world.since(end[how])
-        assert actions[0] == CloseLink(2)
-        assert isinstance(actions[-1], End)
+        assert actions[0] == act.CloseLink(2)
+        assert isinstance(actions[-1], act.End)
         assert not world.told(ev.HostLeftOut)
         assert world.ended is not None
         assert world.ended.ok
@@ -86,7 +77,7 @@ class TestEnd:
         world.sweep(0, 1)
         assert world.since(ev.SignalReceived(signal.SIGUSR1)) == []
         actions = world.since(ev.SignalReceived(signal.SIGTERM))
-        assert actions[:2] == [CloseLink(2), CloseLink(3)]
+        assert actions[:2] == [act.CloseLink(2), act.CloseLink(3)]
         assert world.ended is not None
         assert world.ended.ok
         for event in (ev.SignalReceived(signal.SIGTERM), ev.NodeHeard(2), ev.NodeSwept(2, 0)):
@@ -98,9 +89,9 @@ class TestEnd:
         for _ in range(3):
             world.tell(ev.SignalReceived(signal.SIGINT))
         assert world.ended is not None
-        assert world.done[-1] == End(world.ended)
-        assert CloseLink(2) in world.done
-        assert Finish(2) in world.done
+        assert world.done[-1] == act.End(world.ended)
+        assert act.CloseLink(2) in world.done
+        assert act.Finish(2) in world.done
 
     def test_who_is_to_blame_is_not_told_as_left_out(self) -> None:
         world = World(2, spares=1)
@@ -135,15 +126,15 @@ def opened(**fields: Any) -> RunMachine:
     run.begin()
     for host in range(3):
         actions = run.handle(ev.NodeReady(host, facts(host, gpus=2)), 0.0)
-    assert [action for action in actions if isinstance(action, CloseLink)] == [
-        CloseLink(1), CloseLink(2),
+    assert [action for action in actions if isinstance(action, act.CloseLink)] == [
+        act.CloseLink(1), act.CloseLink(2),
     ]  # fmt: skip
     assert run.handle(ev.NodeLost(1, Failure(Kind.LOST, "x")), 1.0) == []
     assert run.rank_hosts == {0: 0, 1: 0}
     return run
 
 
-def ended(run: RunMachine, *statuses: int) -> list[Action]:
+def ended(run: RunMachine, *statuses: int) -> list[act.Action]:
     """Both ranks exit, their output arrives; what the last of it leads to."""
     for rank, status in enumerate(statuses):
         run.handle(ev.RankExited(0, rank, status), 1.0)
@@ -154,20 +145,20 @@ def ended(run: RunMachine, *statuses: int) -> list[Action]:
 
 def test_hosts_that_an_open_plan_does_not_need_are_let_go() -> None:
     run = opened()
-    assert ended(run, 0, 0) == [Finish(0)]
+    assert ended(run, 0, 0) == [act.Finish(0)]
     (close, end) = run.handle(ev.NodeSwept(0, 0), 1.0)
-    assert close == CloseLink(0)
-    assert isinstance(end, End)
+    assert close == act.CloseLink(0)
+    assert isinstance(end, act.End)
     assert end.verdict.ok
 
 
 def test_nor_does_it_need_them_when_its_ranks_start_again() -> None:
     run = opened(restarts=Restarts(most=1))
-    assert ended(run, 3, -15) == [Sweep(0)]
+    assert ended(run, 3, -15) == [act.Sweep(0)]
     told, prepare = run.handle(ev.NodeSwept(0, 0), 1.0)
-    assert isinstance(told, Tell)
+    assert isinstance(told, act.Tell)
     assert isinstance(told.event, ev.RunRestarting)
-    assert prepare == Prepare(0, 1)
+    assert prepare == act.Prepare(0, 1)
 
 
 LIMITED = Limits(time_limit=100.0, warn_signal=signal.SIGUSR1, warn_before=30.0)
@@ -175,7 +166,7 @@ UP = verdicts.TimeUp(100.0)
 
 
 def signals(world: World, since: int = 0) -> list[int]:
-    return [a.signum for a in world.done[since:] if isinstance(a, SignalRanks) and a.node == 0]
+    return [a.signum for a in world.done[since:] if isinstance(a, act.SignalRanks) and a.node == 0]
 
 
 class TestTimeLimit:
@@ -265,7 +256,7 @@ def test_who_stops_a_job_may_say_what_comes_first(
     for signum, seconds in steps:
         assert signals(world)[-2:] == [signum, signal.SIGCONT]
         world.wait(seconds)
-    assert Sweep(0) in world.done
+    assert act.Sweep(0) in world.done
     assert [type(one) for one in world.told(ev.JobStopping)] == [ev.JobStopping]
 
 

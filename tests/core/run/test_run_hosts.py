@@ -9,19 +9,9 @@ from typing import Any
 import pytest
 from cases import cases
 
+from dispatcher.core.events import actions as act
 from dispatcher.core.events import mpi_events, verdicts
 from dispatcher.core.events import run_events as ev
-from dispatcher.core.events.actions import (
-    AnswerRank,
-    CloseLink,
-    Finish,
-    OpenLink,
-    Prepare,
-    ServePmix,
-    SignalRanks,
-    SpawnRanks,
-    Tell,
-)
 from dispatcher.core.run import restart, run_machine
 from dispatcher.plan.job.placement import number
 
@@ -32,31 +22,31 @@ from .world import GONE, WHY, World, again, started
 class TestSpares:
     def test_all_hosts_are_reached_at_once_spares_last(self) -> None:
         world = World(2, spares=2)
-        assert world.done == [OpenLink(0), OpenLink(1), OpenLink(2), OpenLink(3)]
+        assert world.done == [act.OpenLink(0), act.OpenLink(1), act.OpenLink(2), act.OpenLink(3)]
 
     def test_one_that_is_lost_is_told_and_closed(self) -> None:
         world = started(2, spares=1)
         assert world.since(ev.NodeLost(2, GONE)) == [
-            CloseLink(2), Tell(ev.HostLeftOut(2, WHY)),
+            act.CloseLink(2), act.Tell(ev.HostLeftOut(2, WHY)),
         ]  # fmt: skip
         assert world.since(ev.NodeLost(2, GONE)) == []
         assert world.since(ev.NodeReady(2, facts(2))) == []
         world.end_well()
-        assert Finish(2) not in world.done
+        assert act.Finish(2) not in world.done
         assert world.ended is not None
         assert world.ended.left_out == {"n2": WHY}
 
     def test_one_that_is_dying_is_lost(self) -> None:
         world = started(2, spares=1)
         assert world.since(ev.NodeDying(2, "told to")) == [
-            CloseLink(2), Tell(ev.HostLeftOut(2, "told to")),
+            act.CloseLink(2), act.Tell(ev.HostLeftOut(2, "told to")),
         ]  # fmt: skip
 
     def test_one_that_is_not_fit_is_told_and_stays_until_the_end(self) -> None:
         world = World(2, spares=1, most=1)
         wrong = (("cwd", "no folder"), ("iface", "no eth9"))
         assert world.since(ev.NodeReady(2, facts(2), wrong)) == [
-            Tell(ev.HostLeftOut(2, "no folder; no eth9"))
+            act.Tell(ev.HostLeftOut(2, "no folder; no eth9"))
         ]
         world.ready(0, 1)
         world.probed(1)
@@ -67,7 +57,7 @@ class TestSpares:
         world.killed(0, 1)
         world.swept()
         assert world.ended is None or world.ended.no_restart is not None
-        assert CloseLink(2) in world.done  # it never said that it was ready
+        assert act.CloseLink(2) in world.done  # it never said that it was ready
 
     def test_its_beats_are_awaited_from_its_first_word_on(self) -> None:
         world = World(2, spares=1)
@@ -145,25 +135,25 @@ class TestOrders:
             2, 0, (mpi_events.Segment(2, (b"p",)), mpi_events.Segment(1, ())), attempt=1
         )
         refused, answer = world.since(asked)
-        assert isinstance(refused, Tell)
+        assert isinstance(refused, act.Tell)
         assert isinstance(refused.event, mpi_events.SpawnRefused)
         assert (refused.event.node, refused.event.rank) == (2, 0)
-        assert isinstance(answer, AnswerRank)
+        assert isinstance(answer, act.AnswerRank)
         assert answer.node == 2
         asked = mpi_events.PmiSpawnAsked(2, 0, (mpi_events.Segment(3, (b"p",)),), attempt=1)
         told, *orders = world.since(asked)
         first = number(1, 0)
-        assert told == Tell(mpi_events.WorldPlaced(1, 0, first, (2, 2, 1)))
+        assert told == act.Tell(mpi_events.WorldPlaced(1, 0, first, (2, 2, 1)))
         assert [world.run.home(first + rank) for rank in range(3)] == [(2, 0), (2, 1), (1, 2)]
-        assert [order.node for order in orders if isinstance(order, SpawnRanks)] == [0, 1]
+        assert [order.node for order in orders if isinstance(order, act.SpawnRanks)] == [0, 1]
 
     def test_pmix_is_served_on_the_plan_s_node(self, world: World) -> None:
-        assert world.since(mpi_events.PmixWanted(2, attempt=1)) == [ServePmix(0)]
+        assert world.since(mpi_events.PmixWanted(2, attempt=1)) == [act.ServePmix(0)]
 
     def test_whom_a_hang_is_blamed_on_is_a_node(self, world: World) -> None:
         world.take(world.run.end_hung(verdicts.Hung(9.0, (), None, 3), world.now))
         assert world.run._job.cause == verdicts.Hung(9.0, (), 1, 3)
-        assert SignalRanks(2, signal.SIGTERM) in world.done[-5:]
+        assert act.SignalRanks(2, signal.SIGTERM) in world.done[-5:]
 
     def test_a_restart_is_blamed_on_a_host(self, world: World) -> None:
         world.fail(0, 9)
@@ -192,10 +182,10 @@ class TestWhileRanksRun:
         world = started(2, spares=1, most=1)
         world.tell(ev.NodeDying(1, "told to"))
         world.killed(0, 1, 2, 3)
-        assert CloseLink(1) not in world.done
+        assert act.CloseLink(1) not in world.done
         at = len(world.done)
         world.sweep(0, 1)
-        assert world.orders(at)[0] == CloseLink(1)
+        assert world.orders(at)[0] == act.CloseLink(1)
         assert world.told(ev.HostReplaced) == [ev.HostReplaced(1, 2, (2, 3), "host lost: told to")]
         assert world.told(ev.RunRestarting)[0].seconds == 0.0  # nothing of ours is there
 
@@ -213,7 +203,7 @@ class TestBetween:
         world.wait(3.9)
         assert world.orders(at) == []
         world.wait(0.1)
-        assert world.orders(at) == [Prepare(0, 2), Prepare(1, 2)]
+        assert world.orders(at) == [act.Prepare(0, 2), act.Prepare(1, 2)]
 
     def test_a_host_that_falls_silent_meanwhile_is_lost(self) -> None:
         world = started(2, most=5, delay=40.0)
@@ -223,7 +213,7 @@ class TestBetween:
         world.mute.add(1)
         world.wait(16.0)
         assert world.told(ev.HostLeftOut) == [ev.HostLeftOut(1, "no heartbeat for 15 s")]
-        assert world.orders()[-2:] == [CloseLink(1), Finish(0)]
+        assert world.orders()[-2:] == [act.CloseLink(1), act.Finish(0)]
         world.sweep(0)
         assert world.ended is not None
         assert (
@@ -240,7 +230,7 @@ class TestBetween:
         world.lose(1)
         world.wait(4.0)
         assert world.told(ev.HostReplaced) == [ev.HostReplaced(1, 2, (2, 3), WHY)]
-        assert world.orders()[-2:] == [Prepare(0, 2), Prepare(2, 2)]
+        assert world.orders()[-2:] == [act.Prepare(0, 2), act.Prepare(2, 2)]
         assert not world.checks()
 
     def test_all_that_nobody_can_replace_are_named_in_order(self) -> None:
@@ -330,7 +320,7 @@ class TestBetween:
         world.sweep(0)
         at = len(world.done)
         world.at(ev.NodeSwept, 1, 0, left)
-        assert world.orders(at) == [CloseLink(1), Prepare(0, 1), Prepare(2, 1)]
+        assert world.orders(at) == [act.CloseLink(1), act.Prepare(0, 1), act.Prepare(2, 1)]
         assert world.since(ev.NodeSwept(1, 0)) == []
         again(world)
         world.end_well()
@@ -391,8 +381,9 @@ def test_a_host_lost_after_its_part_had_ended_is_reached_for_the_attempt_under_w
     at = len(world.done)
     world.sweep(1)
     world.wait(1.0)
-    assert [action for action in world.orders(at) if isinstance(action, (OpenLink, Prepare))] == [
-        OpenLink(0, 1), Prepare(1, 1),
+    reached = (act.OpenLink, act.Prepare)
+    assert [action for action in world.orders(at) if isinstance(action, reached)] == [
+        act.OpenLink(0, 1), act.Prepare(1, 1),
     ]  # fmt: skip
     world.mute.discard(0)
     again(world)
@@ -420,7 +411,9 @@ def test_a_beat_from_before_a_rest_counts_though_it_is_told_later() -> None:
     world.now += 2.0
     at = len(world.done)
     world.take(world.run.tick(world.now))
-    assert not any(isinstance(action, (CloseLink, SignalRanks)) for action in world.orders(at))
+    assert not any(
+        isinstance(action, (act.CloseLink, act.SignalRanks)) for action in world.orders(at)
+    )
 
 
 class TestReturn:
@@ -428,7 +421,7 @@ class TestReturn:
         world = lost_and_gone_on(spares=1)
         at = len(world.done)
         world.wait(15.0)
-        assert OpenLink(1) in world.done[at:]
+        assert act.OpenLink(1) in world.done[at:]
         world.mute.discard(1)
         world.ready(1)
         assert world.told(ev.HostReturned) == [ev.HostReturned(1)]
@@ -447,12 +440,12 @@ class TestReturn:
     def test_one_that_is_being_reached_anew_keeps_its_link(self) -> None:
         world = lost_and_gone_on(spares=1)
         world.wait(15.0)
-        assert world.orders()[-1] == OpenLink(1)
+        assert world.orders()[-1] == act.OpenLink(1)
         at = len(world.done)
         world.fail(0)
         world.wait(1.0)
-        assert world.orders(at)[-2:] == [Prepare(0, 2), Prepare(2, 2)]
-        assert CloseLink(1) not in world.orders(at)
+        assert world.orders(at)[-2:] == [act.Prepare(0, 2), act.Prepare(2, 2)]
+        assert act.CloseLink(1) not in world.orders(at)
 
     def test_a_world_that_has_shrunk_grows_again(self) -> None:
         world = lost_and_gone_on(min_nodes=1)
@@ -473,9 +466,9 @@ class TestReturn:
         for _ in range(400):
             at = len(world.done)
             world.wait(2.0)
-            if OpenLink(1) in world.done[at:]:
+            if act.OpenLink(1) in world.done[at:]:
                 found.append(world.now)
-                assert world.since(ev.NodeLost(1, GONE)) == [CloseLink(1)]
+                assert world.since(ev.NodeLost(1, GONE)) == [act.CloseLink(1)]
         pauses = [later - sooner for sooner, later in pairwise(found)]
         assert pauses == [30.0, 60.0, 120.0, 240.0]
         assert world.told(ev.HostLeftOut) == []
@@ -489,11 +482,11 @@ class TestReturn:
         world.tell(ev.NodeReady(2, facts(2), (("cwd", "no folder"),)))
         at = len(world.done)
         world.wait(900.0)
-        assert OpenLink(2) not in world.done[at:]
+        assert act.OpenLink(2) not in world.done[at:]
 
     def test_a_run_that_starts_nothing_again_looks_at_nobody(self) -> None:
         world = started(2, spares=1)
         world.tell(ev.NodeLost(2, GONE))
         at = len(world.done)
         world.wait(900.0)
-        assert OpenLink(2) not in world.done[at:]
+        assert act.OpenLink(2) not in world.done[at:]

@@ -9,18 +9,9 @@ from pathlib import Path
 import pytest
 from cases import cases
 
+from dispatcher.core.events import actions as act
 from dispatcher.core.events import run_events as ev
 from dispatcher.core.events import verdicts
-from dispatcher.core.events.actions import (
-    CheckOrphans,
-    CloseLink,
-    Finish,
-    OpenLink,
-    Prepare,
-    Probe,
-    SignalRanks,
-    Sweep,
-)
 from dispatcher.core.run import restart, run_machine
 from dispatcher.model.failure import Ending
 
@@ -33,17 +24,19 @@ class TestRestart:
         at = len(world.done)
         world.fail(1)
         orders = world.orders(at)
-        assert Sweep(0) in orders
-        assert Sweep(1) in orders
-        assert orders[-2:] == [Prepare(0, 1), Prepare(1, 1)]
-        assert not any(isinstance(order, (Finish, CloseLink, OpenLink)) for order in orders)
+        assert act.Sweep(0) in orders
+        assert act.Sweep(1) in orders
+        assert orders[-2:] == [act.Prepare(0, 1), act.Prepare(1, 1)]
+        assert not any(
+            isinstance(order, (act.Finish, act.CloseLink, act.OpenLink)) for order in orders
+        )
         again(world)
         assert [(s.node, s.master_port, s.restart) for s in world.starts()] == [
             (0, 4000, 0), (1, 4000, 0), (0, 4001, 1), (1, 4001, 1),
         ]  # fmt: skip
         for rank in range(4):
             world.exits(rank, 0)
-        assert world.orders()[-2:] == [Finish(0), Finish(1)]
+        assert world.orders()[-2:] == [act.Finish(0), act.Finish(1)]
         world.sweep(0)
         world.sweep(1)
         assert world.ended is not None
@@ -111,7 +104,7 @@ class TestRestart:
         world.tell(ev.RankExited(1, 2, 9, attempt=0))
         world.tell(ev.NodeSwept(0, 3, (77,), attempt=0))
         assert world.run.state == run_machine.TRYING
-        assert not [a for a in world.orders()[-3:] if isinstance(a, SignalRanks)]
+        assert not [a for a in world.orders()[-3:] if isinstance(a, act.SignalRanks)]
 
 
 class TestLostHosts:
@@ -123,7 +116,7 @@ class TestLostHosts:
         fence = restart.fence(world.run.plan.limits)
         assert world.told(ev.RunRestarting)[0].seconds == pytest.approx(fence)
         world.wait(fence - 0.1)
-        assert not [a for a in world.done if isinstance(a, Prepare)]
+        assert not [a for a in world.done if isinstance(a, act.Prepare)]
         world.wait(0.2)
         assert world.told(ev.HostReplaced) == [
             ev.HostReplaced(1, 3, (2, 3), "unreachable: no route to host")
@@ -142,7 +135,7 @@ class TestLostHosts:
         assert not world.checks()
         world.sweep(0)
         limits = world.run.plan.limits
-        assert world.checks() == [CheckOrphans(1, limits.connect_timeout)]
+        assert world.checks() == [act.CheckOrphans(1, limits.connect_timeout)]
         world.wait(1.0)
         assert world.run.state == run_machine.PAUSED
         world.tell(ev.NodeCleared(1, 3))
@@ -160,7 +153,7 @@ class TestLostHosts:
         assert not world.checks()
         world.wait(0.2)
         looks = world.checks()
-        assert looks == [CheckOrphans(1, restart.SWEEP)]
+        assert looks == [act.CheckOrphans(1, restart.SWEEP)]
         assert world.run.state == run_machine.PAUSED
         world.wait(5.0)  # no answer: its lease has run out all the same
         again(world)
@@ -187,7 +180,7 @@ class TestLostHosts:
             assert len(world.starts()) == 2 * start
             world.fail(0)
             world.wait(100)
-        assert not [action for action in world.done if isinstance(action, Probe)]
+        assert not [action for action in world.done if isinstance(action, act.Probe)]
 
     def test_orders_and_events_go_by_the_hosts_number(self) -> None:
         world = started(2, spares=1, most=1)
@@ -199,7 +192,7 @@ class TestLostHosts:
         assert world.run.host_at(0) == 2
         at = len(world.done)
         world.exits(3, 5)
-        assert SignalRanks(2, signal.SIGTERM) in world.done[at:]
+        assert act.SignalRanks(2, signal.SIGTERM) in world.done[at:]
         world.killed(0, 1, 2)
         world.sweep(1, 2)
         assert world.ended is not None
@@ -263,7 +256,7 @@ class TestLostHosts:
         world.ready(0, 2)
         world.tell(ev.NodeLost(1, GONE))
         world.sweep(0)
-        assert world.orders()[-2:] == [Prepare(0, 1), Prepare(2, 1)]
+        assert world.orders()[-2:] == [act.Prepare(0, 1), act.Prepare(2, 1)]
         again(world)
         assert [s.restart for s in world.starts()] == [0, 0]
         for rank in range(4):
@@ -277,9 +270,9 @@ class TestLostHosts:
         world.ready(0)
         world.tell(ev.NodeLost(1, GONE))
         world.sweep(0)
-        assert not [a for a in world.done if isinstance(a, Prepare)]
+        assert not [a for a in world.done if isinstance(a, act.Prepare)]
         world.ready(2)
-        assert Prepare(2, 1) in world.done
+        assert act.Prepare(2, 1) in world.done
 
     def test_unless_it_fails_as_well(self) -> None:
         world = World(2, spares=1)
@@ -299,7 +292,7 @@ class TestLostHosts:
         world.ready(2, machine="machine 0")
         world.tell(ev.NodeLost(1, GONE))
         world.sweep(0)
-        assert not [a for a in world.done if isinstance(a, Prepare)]
+        assert not [a for a in world.done if isinstance(a, act.Prepare)]
 
     def test_a_host_with_unkillable_processes_is_not_used_again(self) -> None:
         world = started(2, spares=1, most=1)
@@ -337,7 +330,7 @@ class TestLostHosts:
         for rank in range(4):
             world.exits(rank, 0)
         world.sweep(0, 1)
-        assert world.done[-1] == Finish(2)
+        assert world.done[-1] == act.Finish(2)
         world.sweep(2)
         assert world.ended is not None
         assert world.ended.ok

@@ -4,17 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from dispatcher.core.events import actions as act
 from dispatcher.core.events import run_events as ev
 from dispatcher.core.events import verdicts
-from dispatcher.core.events.actions import (
-    Action,
-    CheckOrphans,
-    End,
-    OpenLink,
-    Prepare,
-    StartRanks,
-    Tell,
-)
 from dispatcher.core.run import run_machine
 from dispatcher.core.run.run_machine import RunMachine
 from dispatcher.model.failure import Ending, Failure, Kind
@@ -46,14 +38,14 @@ class World:
         )
         self.run = RunMachine(plan, check=check)
         self.now = 0.0
-        self.done: list[Action] = []
+        self.done: list[act.Action] = []
         self.ended: verdicts.Verdict | None = None
         self.mute: set[int] = set()  # hosts that answer nothing
         self.attempts: dict[int, int] = {}  # host -> the attempt its link is at
         self.homes: dict[int, int] = {}  # living rank -> host
         self.take(self.run.begin())
 
-    def since(self, event: ev.Event) -> list[Action]:
+    def since(self, event: ev.Event) -> list[act.Action]:
         """What ``event`` leads to."""
         at = len(self.done)
         self.tell(event)
@@ -83,14 +75,14 @@ class World:
                 self.tell(ev.NodeHeard(host))
             self.take(self.run.tick(self.now))
 
-    def take(self, actions: list[Action]) -> None:
+    def take(self, actions: list[act.Action]) -> None:
         for action in actions:
             self.done.append(action)
             match action:
-                case End(verdict):
+                case act.End(verdict):
                     assert self.ended is None
                     self.ended = verdict
-                case StartRanks(plan, node):
+                case act.StartRanks(plan, node):
                     host = self.run.host_at(node)
                     self.homes.update(dict.fromkeys(plan.nodes[node].ranks, host))
 
@@ -100,7 +92,7 @@ class World:
             told = [
                 action.attempt
                 for action in self.done
-                if isinstance(action, (OpenLink, Prepare)) and action.node == host
+                if isinstance(action, (act.OpenLink, act.Prepare)) and action.node == host
             ]
             self.attempts[host] = told[-1]
             head = self.run.host_at(0) == host
@@ -117,9 +109,9 @@ class World:
         for stream in (1, 2):
             self.at(ev.OutputEnded, host, rank, stream, 3, 3)
 
-    def checks(self) -> list[Action]:
+    def checks(self) -> list[act.Action]:
         """The orphan checks that were ordered."""
-        return [action for action in self.done if isinstance(action, CheckOrphans)]
+        return [action for action in self.done if isinstance(action, act.CheckOrphans)]
 
     def killed(self, *ranks: int) -> None:
         """The ranks end by SIGTERM."""
@@ -151,15 +143,15 @@ class World:
         self.homes = {rank: at for rank, at in self.homes.items() if at != host}
         self.tell(ev.NodeLost(host, GONE, ending))
 
-    def orders(self, since: int = 0) -> list[Action]:
-        return [action for action in self.done[since:] if not isinstance(action, Tell)]
+    def orders(self, since: int = 0) -> list[act.Action]:
+        return [action for action in self.done[since:] if not isinstance(action, act.Tell)]
 
     def told(self, kind: type[ev.Event]) -> list[Any]:
-        found = [a.event for a in self.done if isinstance(a, Tell)]
+        found = [a.event for a in self.done if isinstance(a, act.Tell)]
         return [event for event in found if isinstance(event, kind)]
 
-    def starts(self) -> list[StartRanks]:
-        return [action for action in self.done if isinstance(action, StartRanks)]
+    def starts(self) -> list[act.StartRanks]:
+        return [action for action in self.done if isinstance(action, act.StartRanks)]
 
 
 def started(n_hosts: int = 2, **options: Any) -> World:
