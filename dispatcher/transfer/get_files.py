@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Any, BinaryIO
 
 from dispatcher.bootstrap import payload
-from dispatcher.model.errors import CannotCopy, reason
+from dispatcher.model.errors import CannotCopy
 from dispatcher.model.names import size
 from dispatcher.model.paths import make_folders
 from dispatcher.remote.copy.disk import PART, Incoming, has_wildcards, needs, same_time, split
@@ -130,9 +130,8 @@ class Receiving:
 
     def _find(self, path: str) -> tuple[Place, list[str]]:
         number, _, name = path.partition("/")
-        if not (number.isascii() and number.isdigit() and len(number) < 9):
-            raise BadArchive(f"a member that was not asked for: {path[:80]!r}")
-        if int(number) >= len(self._groups):
+        is_number = number.isascii() and number.isdigit() and len(number) < 9
+        if not is_number or int(number) >= len(self._groups):
             raise BadArchive(f"a member that was not asked for: {path[:80]!r}")
         place = self._place(int(number))
         return place, place.parts(name)
@@ -341,12 +340,11 @@ class Fetching(CopyHandler):
             with archive:
                 archive.seek(0)
                 done = tars.unpack(archive, group.place, group.names, self._limit)
-        except BadArchive as bad:
-            copy.error, copy.hostile = str(bad), True
-        except CannotCopy as error:
-            copy.error = str(error)
+        except (BadArchive, CannotCopy) as error:
+            copy.fail(error)
         except OSError as error:
-            copy.error = f"{error.filename or group.place}: {reason(error)}"
+            error.filename = error.filename or group.place
+            copy.fail(error)
         else:
             copy.sent, copy.left_out = done.files, done.left_out
             copy.bytes = copy.wanted = done.bytes
@@ -382,7 +380,7 @@ class Fetching(CopyHandler):
         order = {"do": "get", "paths": paths, "checksum": self._checksum}
         link.write(payload.copy_payload() + copy_frames.message(order))
         answer = reader.value()
-        if _refuses(copy, answer):  # before anything is made here
+        if copy.is_refused(answer):  # before anything is made here
             return
         receiving = Receiving(
             groups, limit=self._limit, checksum=self._checksum, resume=self._resume
@@ -390,7 +388,7 @@ class Fetching(CopyHandler):
         try:
             while receiving.offer(answer):
                 answer = reader.value()
-                if _refuses(copy, answer):
+                if copy.is_refused(answer):
                     return
             link.write(copy_frames.message(receiving.needs()))
             copy.wanted = receiving.wanted
@@ -404,11 +402,3 @@ class Fetching(CopyHandler):
         finally:
             receiving.close()
         copy.sent, copy.equal, copy.left_out = receiving.sent, receiving.equal, receiving.left_out
-
-
-def _refuses(copy: HostCopy, answer: dict[str, Any]) -> bool:
-    """Whether the host says why it cannot; it is kept."""
-    if isinstance(answer.get("error"), str):
-        copy.error = answer["error"][:500]
-        return True
-    return False

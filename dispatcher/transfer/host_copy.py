@@ -43,6 +43,20 @@ class HostCopy:
     left_out: list[str] = field(default_factory=list)
     relay_error: str | None = None
 
+    def fail(self, error: Exception) -> None:
+        """It has failed by ``error``: of the host, of what is too much, or of our disk."""
+        self.hostile = isinstance(error, (Malformed, BadArchive))
+        self.error = reason(error) if isinstance(error, OSError) else str(error)
+        if isinstance(error, OSError) and error.filename is not None:
+            self.error = f"{error.filename}: {self.error}"
+
+    def is_refused(self, answer: dict[str, Any]) -> bool:
+        """Whether the host says in ``answer`` why it cannot; it is kept."""
+        if not isinstance(answer.get("error"), str):
+            return False
+        self.error = answer["error"][:500]
+        return True
+
 
 #: pieces of output, each of at most 256 KiB, that may wait
 _WAITING = 8
@@ -197,15 +211,8 @@ class CopyHandler(abc.ABC):
             link.end_input()
         except (LinkClosed, Ended):
             pass  # the end of its command says more
-        except (Malformed, BadArchive) as bad:
-            copy.error, copy.hostile = str(bad), True
-            link.close()
-        except UsageError as error:
-            copy.error = str(error)
-            link.close()
-        except OSError as error:
-            name = f"{error.filename}: " if error.filename is not None else ""
-            copy.error = name + reason(error)
+        except (Malformed, BadArchive, UsageError, OSError) as error:
+            copy.fail(error)
             link.close()
         finally:
             reader.stop()

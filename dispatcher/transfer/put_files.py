@@ -194,8 +194,7 @@ _REPORT = ("sent", "equal", "bytes", "found")
 
 def _take_report(copy: HostCopy, answer: dict[str, Any], sources: Sources) -> bool:
     """Keep what ``answer`` reports; whether it is the host's last word. Raises: Malformed."""
-    if isinstance(answer.get("error"), str):
-        copy.error = answer["error"][:500]
+    if copy.is_refused(answer):
         return True
     if "sent" not in answer:
         return False

@@ -10,7 +10,7 @@ import os
 import tempfile
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, BinaryIO
 
 from dispatcher.model.errors import CannotCopy, reason
@@ -45,10 +45,6 @@ class SharedDigest:
                 if at + len(data) > self._size:
                     self._known.update(memoryview(data)[self._size - at :])
                     self._size = at + len(data)
-
-    def reader(self) -> DigestReader:
-        """What one reader updates with the bytes from the first on."""
-        return DigestReader(self)
 
     def digest(self) -> bytes:
         """Of all bytes that were read."""
@@ -115,7 +111,10 @@ class Sources:
         try:
             for number, (_, paths) in enumerate(self.groups):
                 self._add_group(number, paths)
-            self._check_any()
+            if not self.entries and self.odd:
+                raise CannotCopy(f"{self.odd[0]}: not a file, a folder or a link")
+            if not self.entries:
+                raise CannotCopy("--ignore leaves nothing to send")
             if checksum:
                 self.add_digests()
             self._read_all()
@@ -126,12 +125,6 @@ class Sources:
             gone = isinstance(error, FileNotFoundError)  # of getcwd, which names nothing
             what = error.filename or ("the current folder" if gone else "temporary file")
             raise CannotCopy(f"{what}: {why}") from None
-
-    def _check_any(self) -> None:
-        if not self.entries and self.odd:
-            raise CannotCopy(f"{self.odd[0]}: not a file, a folder or a link")
-        if not self.entries:
-            raise CannotCopy("--ignore leaves nothing to send")
 
     def _add_group(self, number: int, paths: Sequence[str]) -> None:
         for path, name in zip(paths, names_of(paths), strict=True):
@@ -231,8 +224,8 @@ class Sources:
                 yield copy_frames.whole(at, bytes.fromhex(seen))
             elif start == end:
                 shared = self._shared.setdefault(index, SharedDigest())
-                size = self.entries[index].size
-                yield from give(self._paths[index], size, at, seen, hasher=shared.reader)
+                size, hasher = self.entries[index].size, partial(DigestReader, shared)
+                yield from give(self._paths[index], size, at, seen, hasher=hasher)
             else:
                 run = (start if run is None else run[0], end)
         if run is not None:
