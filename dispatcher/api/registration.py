@@ -30,11 +30,10 @@ if TYPE_CHECKING:
 class JobRecord:
     """The record of ``plan``; ``sinks`` are to be told of the run, ``conclude`` of its end.
 
-    reach: the flags that say how hosts are reached. paths: of its files, if it keeps any.
-    tell: lets the run know of an event; restart: has its ranks started again. detached: it runs
-    in the background. by_program: a program has begun it, no shell.
-
-    A run goes on without a record where none can be written (a home that is full or read-only).
+    reach: the flags that say how hosts are reached. paths: of its files, if it keeps any. tell:
+    lets the run know of an event; restart: has its ranks started again. detached: it runs in the
+    background. by_program: a program has begun it, no shell. A run goes on without a record where
+    none can be written (a home that is full or read-only).
     """
 
     def __init__(

@@ -167,17 +167,16 @@ class FailedAttempt(Value):
 class Report(Value):
     """How a run ended.
 
-    exit_code: as dispatch's own. verdict: what dispatch says at the end, [] for a run that
-    went as planned. began: seconds since 1970. seconds: how long it took. world_size: of the
-    last attempt. ranks: of that, too, with those that were spawned. spawned: what ranks spawned
-    over MPI. attempts: those before the last. lost: hosts that could not be used to the end.
-    excluded: hosts that were found unfit before, and why.
-    unkillable: pids that survived SIGKILL, by host; stuck: where they hang. swept: processes
-    left behind by ranks, and killed. left_out: hosts not used any more, and why. no_restart:
-    why there was no further attempt. mpi: which one, by host. nccl: what it said
-    of its network, by host. log_dir: of the run's files. errors: what ranks wrote of their end,
-    those of the cause first. before: ranks that had exited 0 before the cause. ended: rank -> the
-    last signal that dispatch had sent it when it ended, such as SIGTERM.
+    exit_code: as dispatch's own. verdict: what dispatch says at the end, [] for a run that went as
+    planned. began: seconds since 1970. seconds: how long it took. world_size: of the last attempt.
+    ranks: of that, too, with those that were spawned. spawned: what ranks spawned over MPI.
+    attempts: those before the last. lost: hosts that could not be used to the end. excluded: hosts
+    that were found unfit before, and why. unkillable: pids that survived SIGKILL, by host; stuck:
+    where they hang. swept: processes left behind by ranks, and killed. left_out: hosts not used any
+    more, and why. no_restart: why there was no further attempt. mpi: which one, by host. nccl: what
+    it said of its network, by host. log_dir: of the run's files. errors: what ranks wrote of their
+    end, those of the cause first. before: ranks that had exited 0 before the cause. ended: rank ->
+    the last signal that dispatch had sent it when it ended, such as SIGTERM.
     """
 
     run_id: str

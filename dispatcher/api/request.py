@@ -82,10 +82,9 @@ def request(
     """The request to run ``argv`` as ranks on ``hosts``.
 
     kind: what argv[0] is. parts: in place of argv, where the job has several programs: as in
-    ``parts=[Part(["actor.py"], np=1), Part(["learner.py"], np=7)]``.
-
-    Raises: UsageError, WrongArgument for a name or a type that this does
-    not take; HostfileError for the text of a hostfile.
+    ``parts=[Part(["actor.py"], np=1), Part(["learner.py"], np=7)]``. Raises: UsageError,
+    WrongArgument for a name or a type that this does not take; HostfileError for the text of a
+    hostfile.
     """
     check_words(argv)
     check_names("request", ("hosts", "argv", "kind", *Fields.__annotations__), fields)

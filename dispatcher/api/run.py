@@ -240,12 +240,10 @@ def run(
 ) -> Report:
     """Run ``job`` to its end; how it ended, whatever that was.
 
-    on_line, on_event: called with each line and event, in this thread. signals: take the
-    signals that dispatch takes (the main thread only), and pass them on to the ranks. Without
-    it Ctrl-C, like any error in a callback, ends the job on all hosts and is then raised here.
-    how: see ``How``.
-
-    Raises: UsageError (HostfileError, PlanError) before any host is touched.
+    on_line, on_event: called with each line and event, in this thread. signals: take the signals
+    that dispatch takes (the main thread only), and pass them on to the ranks. Without it Ctrl-C,
+    like any error in a callback, ends the job on all hosts and is then raised here. how: see
+    ``How``. Raises: UsageError (HostfileError, PlanError) before any host is touched.
     """
     if signals and threading.current_thread() is not threading.main_thread():
         raise UsageError("signals: only the main thread can take them")
@@ -268,10 +266,9 @@ async def run_async(
 
     on_line, on_event: called on the loop, whose other tasks go on meanwhile. how: see ``How``.
     Cancelling it, as ``asyncio.timeout`` and ``wait_for`` do, ends the job on all hosts before
-    CancelledError comes out of it; cancelling it a second time kills the ranks at once. An error
-    in a callback ends the job in the same way and is then raised here.
-
-    Raises: UsageError (HostfileError, PlanError) before any host is touched.
+    CancelledError comes out of it; cancelling it a second time kills the ranks at once. An error in
+    a callback ends the job in the same way and is then raised here. Raises: UsageError
+    (HostfileError, PlanError) before any host is touched.
     """
     running = _prepared(job, on_line is not None, on_event is not None, how)
     return await running.run_async(partial(_tell, on_line, on_event))

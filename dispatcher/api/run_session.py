@@ -99,11 +99,10 @@ def _output(
 class RunSession:
     """The run of ``plan``; ``run`` carries it out, once.
 
-    transport_for: host -> the way to reach it. sinks: who is told. say: writes a line to the
-    user. paths: of the run's files, for the report. excluded: hosts left out of the plan since they
-    are not fit.
-    rdma: host -> its ACTIVE ports in words, as far as a check has seen
-    them. advise: see ``describe``. The others are as ``Runner`` has them.
+    transport_for: host -> the way to reach it. sinks: who is told. say: writes a line to the user.
+    paths: of the run's files, for the report. excluded: hosts left out of the plan since they are
+    not fit. rdma: host -> its ACTIVE ports in words, as far as a check has seen them. advise: see
+    ``describe``. The others are as ``Runner`` has them.
     """
 
     def __init__(

@@ -30,9 +30,8 @@ def nobody(prompt: str) -> str | None:
 class Ways(Value):
     """What the options of the same names say; None is as ssh_config has it.
 
-    ask_pass: ask for a password before any host is touched, and for what hosts ask besides.
-
-    Raises: UsageError for options that contradict each other.
+    ask_pass: ask for a password before any host is touched, and for what hosts ask besides. Raises:
+    UsageError for options that contradict each other.
     """
 
     transport: Literal["auto", "paramiko", "ssh", "slurm"] = "auto"

@@ -124,12 +124,11 @@ HEAD = 64 << 10
 class StreamPositions:
     """How far the ranks' output is: what a client who comes in the middle has to know.
 
-    With that and the log files nothing is shown twice or left out: the files are read up to
-    where each stream stood, the rest comes live. ``merged.log`` takes whole lines only, so for
-    it the heads of lines that are not whole yet are kept here as well, the last ``HEAD`` bytes
-    of each; what went before in a longer one is told to a client as missing.
-
-    heads: whether to keep the heads of lines.
+    With that and the log files nothing is shown twice or left out: the files are read up to where
+    each stream stood, the rest comes live. ``merged.log`` takes whole lines only, so for it the
+    heads of lines that are not whole yet are kept here as well, the last ``HEAD`` bytes of each;
+    what went before in a longer one is told to a client as missing. heads: whether to keep the
+    heads of lines.
     """
 
     def __init__(self, heads: bool = False, clock: Callable[[], float] = time.time) -> None:
@@ -180,11 +179,10 @@ class ControlServer(Sink):
     to stop with when a client orders it. restart: called with what a client orders, raises
     DispatchError if it cannot be done.
 
-    picture: how far the run is, as plain values, or None for nothing to tell. table: likewise,
-    what each rank does. sample: called with seconds when somebody wants samples every so often.
-    gather: called when somebody wants to know where the ranks are; ``stacks`` takes the answer.
-    heads: see ``StreamPositions``.
-    Raises: OSError if the socket cannot be made.
+    picture: how far the run is, as plain values, or None for nothing to tell. table: likewise, what
+    each rank does. sample: called with seconds when somebody wants samples every so often. gather:
+    called when somebody wants to know where the ranks are; ``stacks`` takes the answer. heads: see
+    ``StreamPositions``. Raises: OSError if the socket cannot be made.
     """
 
     def __init__(

@@ -240,7 +240,6 @@ def find(
 
     None is the only one that runs, or the only one there is; foreground: those count, too;
     programs: of these, those that programs have begun. runs: it is of use only while it runs.
-
     Raises: UsageError when that is none, or several.
     """
     known = jobs()

@@ -85,9 +85,8 @@ OnAnswer = Callable[[int, list[str], "Gathered"], None]
 class OrderServer(Sink):
     """Listens at ``folder``/control. ask: has the hosts asked where the ranks are.
 
-    make_sink: makes the sink that finds the answer among the events, once somebody asks.
-    restart, stop: see ``ControlServer``.
-    Raises: OSError if the socket cannot be made.
+    make_sink: makes the sink that finds the answer among the events, once somebody asks. restart,
+    stop: see ``ControlServer``. Raises: OSError if the socket cannot be made.
     """
 
     def __init__(

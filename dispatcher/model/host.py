@@ -16,13 +16,11 @@ from dispatcher.model.names import BadName, shown
 class Host(Value):
     """A host as the user named it.
 
-    slots: ranks it has room for; None when not said (then one per GPU).
-    max_slots: the most it takes even when over-subscribed. user, port, python:
-    None means the run's own. env: names and values for ranks on this host only.
-    gpus: CUDA's words for the devices behind the slots, in slot order; None when
-    not said. granted: those that a batch system told us of, by its own numbers. spare:
-    waits until another host is lost. origin: where it was named, ``hostfile:3`` or ``-H``.
-
+    slots: ranks it has room for; None when not said (then one per GPU). max_slots: the most it
+    takes even when over-subscribed. user, port, python: None means the run's own. env: names and
+    values for ranks on this host only. gpus: CUDA's words for the devices behind the slots, in slot
+    order; None when not said. granted: those that a batch system told us of, by its own numbers.
+    spare: waits until another host is lost. origin: where it was named, ``hostfile:3`` or ``-H``.
     Two hosts with one name are two places only if their ports differ.
     """
 

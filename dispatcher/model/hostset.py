@@ -87,12 +87,10 @@ class _Operand(Value):
 def expand(text: str, limit: int = LIMIT, resolve: Resolve | None = None) -> list[str]:
     """The host names that ``text`` stands for, in written order, each once, never none.
 
-    limit: most names the operands may add up to. resolve: group text such as
-    ``@rack1`` or ``@slurm:gpu`` to names; default ClusterShell's groups.
-
-    Raises: HostsetError when the text is not of the grammar above, asks for more
-    than ``limit`` names, names an unknown group, makes a name no host can have,
-    or when set algebra leaves nothing.
+    limit: most names the operands may add up to. resolve: group text such as ``@rack1`` or
+    ``@slurm:gpu`` to names; default ClusterShell's groups. Raises: HostsetError when the text is
+    not of the grammar above, asks for more than ``limit`` names, names an unknown group, makes a
+    name no host can have, or when set algebra leaves nothing.
     """
     if len(text) > LONGEST_TEXT:
         raise HostsetError(f"host list of {len(text)} characters (at most {LONGEST_TEXT})")

@@ -29,17 +29,15 @@ LONGEST = 10**7  # seconds; four months
 class ExecLimits(Arguments):
     """How long to wait (seconds; None: for ever), and how many hosts at once (None: all).
 
-    connect: one host's name, TCP, key exchange, login and start of the command.
-    command: from that start to its end. total: the whole command. grace: from a
-    signal to the next, harder one. fanout: hosts being connected.
-
-    serial: hosts being connected or running, as a number or a share of all hosts, rounded up:
-    4, "10%". As soon as one is done the next begins. With several, "1,10%,50%", or with a
-    ``delay``, they go in batches: the next begins ``delay`` seconds after the last host of
-    the one before is done, and the last number holds for all that follow. Where several are named,
-    none begins after a batch of which all hosts failed; with ``max_fail``, those before the last
-    number alone are such canaries. max_fail: failed hosts, as a number or a share of all hosts,
-    after which no further one is started.
+    connect: one host's name, TCP, key exchange, login and start of the command. command: from that
+    start to its end. total: the whole command. grace: from a signal to the next, harder one.
+    fanout: hosts being connected. serial: hosts being connected or running, as a number or a share
+    of all hosts, rounded up: 4, "10%". As soon as one is done the next begins. With several,
+    "1,10%,50%", or with a ``delay``, they go in batches: the next begins ``delay`` seconds after
+    the last host of the one before is done, and the last number holds for all that follow. Where
+    several are named, none begins after a batch of which all hosts failed; with ``max_fail``, those
+    before the last number alone are such canaries. max_fail: failed hosts, as a number or a share
+    of all hosts, after which no further one is started.
     """
 
     connect: float = 10.0
@@ -154,11 +152,10 @@ class Script(Value):
 class ExecPlan(Value):
     """``words`` and its own tail (an argv, never empty) once on each of ``hosts``.
 
-    stdin: each command reads a copy of our standard input; otherwise it has none.
-    tails: words for each host alone, behind the common ones. sudo: the user that
-    sudo makes it there. terminal: (columns, rows) of the terminal it gets there.
-    script: of whose path one of the words is the name.
-    one_pipe: nobody is to tell standard error from standard output, so both come in one pipe,
+    stdin: each command reads a copy of our standard input; otherwise it has none. tails: words for
+    each host alone, behind the common ones. sudo: the user that sudo makes it there. terminal:
+    (columns, rows) of the terminal it gets there. script: of whose path one of the words is the
+    name. one_pipe: nobody is to tell standard error from standard output, so both come in one pipe,
     in the order in which they were written; of two, sshd tells no order.
     """
 
@@ -228,9 +225,8 @@ def target_hosts(
 ) -> tuple[Host, ...]:
     """The hosts of all lists in written order, each place once, less the ``excluded`` names.
 
-    user, port: hold for hosts that name none of their own. option: what excludes, and hint
-    what to do about it.
-    Raises: PlanError when no host is left.
+    user, port: hold for hosts that name none of their own. option: what excludes, and hint what to
+    do about it. Raises: PlanError when no host is left.
     """
     first: dict[tuple[str, int | None], Host] = {}
     for hostlist in lists:

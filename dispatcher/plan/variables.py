@@ -121,11 +121,9 @@ HIDDEN = "<hidden>"
 def check_variable(name: str) -> str:
     """``name`` itself, fit to be a variable a user sets.
 
-    Dots and dashes are allowed: they cannot be written in a shell, yet programs
-    read them, and nothing here passes through a shell.
-
-    Raises: BadName when it is empty, of other characters, or one that only
-    dispatch sets (``RANK``, ``MASTER_ADDR``, ``PMI_*`` ...).
+    Dots and dashes are allowed: they cannot be written in a shell, yet programs read them, and
+    nothing here passes through a shell. Raises: BadName when it is empty, of other characters, or
+    one that only dispatch sets (``RANK``, ``MASTER_ADDR``, ``PMI_*`` ...).
     """
     if not name:
         raise BadName("empty variable name", hint="write NAME=VALUE")
@@ -310,11 +308,9 @@ def exported(
 ) -> dict[str, str]:
     """What crosses from the login node: allow-list, then env files, then ``-x``.
 
-    environ: the login node's environment. extra: values of ``-x``. files: source
-    and text of each ``--env-file``, in the order given.
-
-    Raises: UsageError for a bad or reserved name, a NUL, or ``-x NAME`` of a
-    variable that is not set here; EnvFileError for bad lines.
+    environ: the login node's environment. extra: values of ``-x``. files: source and text of each
+    ``--env-file``, in the order given. Raises: UsageError for a bad or reserved name, a NUL, or
+    ``-x NAME`` of a variable that is not set here; EnvFileError for bad lines.
     """
     found = {name: environ[name] for name in sorted(environ) if crosses(name)}
     for source, text in files:

@@ -48,9 +48,8 @@ def choose(
 ) -> tuple[Choice, ...]:
     """The hosts and slots that the filters leave, in the hosts' order; may be empty.
 
-    Raises: UsageError for a malformed filter; PlanError for an unknown host or
-    slot (the message names the known ones), or when slots of a host are excluded
-    whose number nobody has said.
+    Raises: UsageError for a malformed filter; PlanError for an unknown host or slot (the message
+    names the known ones), or when slots of a host are excluded whose number nobody has said.
     """
     wanted = None if include is None else _parsed(include, "--include", hosts)
     unwanted = {} if exclude is None else _parsed(exclude, "--exclude", hosts)

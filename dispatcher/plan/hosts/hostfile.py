@@ -57,11 +57,10 @@ def parse_hostfile(
 ) -> Hostlist:
     """Hosts of a hostfile's text, in written order, each place once.
 
-    source names the text in messages (``hostfile:3:1: ...``); resolve answers
-    for ``@group`` (default: ClusterShell); slots: whether anybody asks for them.
-    typed: the text is one line of a command, which has no number.
-
-    Raises: HostfileError with every mistake, also when there is no host at all.
+    source names the text in messages (``hostfile:3:1: ...``); resolve answers for ``@group``
+    (default: ClusterShell); slots: whether anybody asks for them. typed: the text is one line of a
+    command, which has no number. Raises: HostfileError with every mistake, also when there is no
+    host at all.
     """
     problems, notices, mentions = _read(text, source, resolve, slots, typed)
     hosts = _merged(mentions, source, problems, notices, slots)
@@ -80,9 +79,8 @@ def parse_inline(
 ) -> Hostlist:
     """Hosts of ``-H 'n[001-004]:2,login'``; the same grammar as a line of a hostfile.
 
-    source: the option, as it is called in messages; "" where the text says enough itself.
-
-    Raises: HostfileError with every mistake.
+    source: the option, as it is called in messages; "" where the text says enough itself. Raises:
+    HostfileError with every mistake.
     """
     return parse_hostfile(text, source, resolve, slots=slots, typed="\n" not in text.strip())
 
@@ -97,12 +95,10 @@ def read_hosts(
 ) -> Hostlist:
     """Hosts named by the value of ``-H``: ``-`` (standard input), a file, or a list.
 
-    An existing file is read as a hostfile. A text that can only be a path, yet
-    is none, is an error: a mistyped file name must not become a host. option: what
-    has the value, if that is not ``-H``.
-
-    Raises: UsageError when the file cannot be read or is too large;
-    HostfileError when its text is wrong.
+    An existing file is read as a hostfile. A text that can only be a path, yet is none, is an
+    error: a mistyped file name must not become a host. option: what has the value, if that is not
+    ``-H``. Raises: UsageError when the file cannot be read or is too large; HostfileError when its
+    text is wrong.
     """
     if spec == "-":
         text = _bounded(stdin(), "standard input", option)

@@ -203,10 +203,8 @@ class JobPlan(Value):
 
         visible: what their ``CUDA_VISIBLE_DEVICES`` says. there: where things sit on them. Nodes of
         an open plan that are left without ranks drop out and the others are numbered anew, in the
-        same order.
-
-        Raises: PlanError when the ranks do not fit, a chosen GPU does not exist,
-        or ``gpu`` was asked for on a host that has none.
+        same order. Raises: PlanError when the ranks do not fit, a chosen GPU does not exist, or
+        ``gpu`` was asked for on a host that has none.
         """
         nodes = devices.with_gpus(self.nodes, self.devices, self.exports, gpu_counts, visible or {})
         plan = self if nodes == self.nodes else replace(self, nodes=nodes)
@@ -249,8 +247,7 @@ class Change(Value):
 def plan_job(request: Request, run_id: str) -> JobPlan:
     """The plan for ``request``; open if GPUs must be counted first.
 
-    Raises: UsageError for a value no cluster could honour; PlanError when these
-    hosts cannot.
+    Raises: UsageError for a value no cluster could honour; PlanError when these hosts cannot.
     """
     check(request, run_id)
     mapping = placement.parse_mapping(request.map_by)

@@ -122,13 +122,10 @@ def shares(
 ) -> tuple[int, ...]:
     """How many ranks each node gets; shape (n_nodes,), the sum is ``n_ranks``.
 
-    Args:
-      room: slots per node in host order, each >= 0.
-      n_ranks: world size, 1 to MOST_RANKS.
-      map_by: "block" or "node".
-      most: bound per node when over-subscribed, >= room; None is no bound.
-      oversubscribe: whether more ranks than slots may be placed.
-    Raises: TooFewSlots when the ranks do not fit.
+    Args: room: slots per node in host order, each >= 0. n_ranks: world size, 1 to MOST_RANKS.
+    map_by: "block" or "node". most: bound per node when over-subscribed, >= room; None is no bound.
+    oversubscribe: whether more ranks than slots may be placed. Raises: TooFewSlots when the ranks
+    do not fit.
     """
     bounds: list[int | None] = list(most) if most is not None else [None] * len(free)
     total = sum(free)
@@ -179,11 +176,9 @@ def divide(
 ) -> tuple[tuple[Choice, ...], tuple[Choice, ...]]:
     """Hosts to use and hosts to spare, both in the order given.
 
-    Hosts that the hostfile calls ``spare`` are spares. ``--spares N`` adds the N that
-    follow the first ``--nnodes``, or the last N where that is not given. least: hosts that are
-    enough, where there are not so many.
-
-    Raises: PlanError when there are too few.
+    Hosts that the hostfile calls ``spare`` are spares. ``--spares N`` adds the N that follow the
+    first ``--nnodes``, or the last N where that is not given. least: hosts that are enough, where
+    there are not so many. Raises: PlanError when there are too few.
     """
     marked = tuple(choice for choice in choices if choice.host.spare)
     others = tuple(choice for choice in choices if not choice.host.spare)

@@ -47,12 +47,11 @@ _OPEN_MPI = "OMPI_MCA_btl_tcp_if"
 class Bound(Value):
     """What only the hosts can say, known once they are up.
 
-    master_addr: address of node 0 that the other nodes reach. master_port: free
-    there. omp_threads: ``omp_threads(cores, local ranks)`` of this rank's host,
-    or None to leave the variable alone. error_file: where torch writes the
-    rank's exception, or None for no such variable. hostname: an address of the
-    rank's host by which MPI there may be reached, or None if it has none. gpus: how many
-    its ranks may use. nics: RDMA devices near to the rank's GPU.
+    master_addr: address of node 0 that the other nodes reach. master_port: free there. omp_threads:
+    ``omp_threads(cores, local ranks)`` of this rank's host, or None to leave the variable alone.
+    error_file: where torch writes the rank's exception, or None for no such variable. hostname: an
+    address of the rank's host by which MPI there may be reached, or None if it has none. gpus: how
+    many its ranks may use. nics: RDMA devices near to the rank's GPU.
     """
 
     master_addr: str

@@ -37,12 +37,11 @@ MOST_FRUITLESS = 3
 class Restarts(Arguments):
     """The rules of starting again.
 
-    most: restarts at most, TORCHELASTIC_MAX_RESTARTS. delay: seconds before the
-    second restart in a row; the first comes at once, each further one waits twice
-    as long. min_nodes: hosts to go on with at least when others are lost; None: all
-    are needed. max_host_failures: attempts that may end on one host before it is left out.
-    progress_file: on host 0, changed by an attempt that came further. progress_line:
-    a pattern that some line of such an attempt contains.
+    most: restarts at most, TORCHELASTIC_MAX_RESTARTS. delay: seconds before the second restart in a
+    row; the first comes at once, each further one waits twice as long. min_nodes: hosts to go on
+    with at least when others are lost; None: all are needed. max_host_failures: attempts that may
+    end on one host before it is left out. progress_file: on host 0, changed by an attempt that came
+    further. progress_line: a pattern that some line of such an attempt contains.
     """
 
     most: int = 0
