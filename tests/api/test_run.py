@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import signal
 import sys
@@ -152,32 +151,6 @@ def test_lines_and_events_are_given_here() -> None:
     assert report.log_dir is None
 
 
-@cases("heard", ["on_line", "on_event"])
-def test_one_of_the_two(heard: str) -> None:
-    told: list[Any] = []
-    more: dict[str, Any] = {heard: told.append}
-    assert dispatcher.run(ranks(["echo", "x"], 1), **more).ok
-    assert told
-    assert {type(one) for one in told} == {Line if heard == "on_line" else Entry}
-
-
-def test_files_are_kept(tmp_path: Path) -> None:
-    notes: list[str] = []
-    report = dispatcher.run(
-        ranks(["sh", "-c", "echo out; echo error >&2; exit 3"], 1),
-        log_dir=tmp_path / "logs", on_note=notes.append,
-    )  # fmt: skip
-    folder = report.log_dir
-    assert folder is not None
-    assert folder.parent == tmp_path / "logs"
-    assert (folder / "rank-00000.out").read_text() == "out\n"
-    assert json.loads((folder / "report.json").read_text())["exit_code"] == 3
-    assert json.loads((folder / "plan.json").read_text())
-    assert report.cause is not None
-    assert report.cause.last_lines == ("error",)
-    assert report.ranks[0].stdout == 4
-
-
 def test_who_looks_on_may_stop_it() -> None:
     with dispatcher.start(ranks(SLEEP), lines=True) as running:
         first = next(iter(running))
@@ -195,14 +168,6 @@ def test_leaving_ends_the_job() -> None:
     with dispatcher.start(ranks(SLEEP, 1), lines=True) as running:
         next(iter(running))
     assert running.wait().exit_code == 128 + signal.SIGINT
-
-
-def test_an_error_in_a_callback_ends_the_job_and_is_raised() -> None:
-    def broken(line: Line) -> None:
-        raise ZeroDivisionError(line.text)
-
-    with pytest.raises(ZeroDivisionError, match="up"):
-        dispatcher.run(ranks(SLEEP, 1), on_line=broken)
 
 
 def test_a_program_with_a_loop_awaits_it(tmp_path: Path) -> None:

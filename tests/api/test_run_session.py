@@ -180,14 +180,6 @@ def test_a_sink_that_fails_is_told_of_and_holds_nobody() -> None:
     assert (ran.said, failed) == ([], [("Broken", "a bug")])
 
 
-def test_what_nccl_says_is_heard(monkeypatch: pytest.MonkeyPatch) -> None:
-    line = "h:1:2 [0] NCCL INFO Using network Socket"
-    plan = plan_of(["echo", line], "localhost:1", exports=("NCCL_NET=IB",))
-    ran = Ran(plan)
-    assert ran.report.nccl["localhost"].net == "Socket"
-    assert any("NCCL_NET=IB" in one for one in ran.report.verdict)
-
-
 FAILURE = Failure(Kind.CHECK, "memory: bad", "add")
 
 

@@ -148,6 +148,12 @@ def test_a_process_that_is_killed_in_two_rounds_counts_once() -> None:
     assert [(one.what, one.pid) for one in found] == [("killed", 12), ("killed", 13), ("left", 12)]
 
 
+def test_nothing_is_killed_that_nobody_named() -> None:
+    for ids in ([], ["$(id)"]):
+        with pytest.raises(AssertionError):
+            lifeline.words(ids, kill=True)
+
+
 def test_a_look_tells_no_more_than_so_much() -> None:
     text = b"".join(b"found %d %s x\n" % (n, RUN.encode()) for n in range(lifeline.MOST + 5))
     assert len(lifeline.parse(text)) == lifeline.MOST

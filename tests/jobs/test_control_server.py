@@ -117,15 +117,21 @@ def test_a_record_that_cannot_be_changed_any_more_is_no_failure(tmp_path: Path) 
     server.finish(0, [])
 
 
-def test_who_wants_no_output_is_told_the_rest(serving: Made, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("order", "rests"),
+    [(b'{"order": "attach", "output": false}', 0), (b'{"order": "stop", "rests": true}', 1)],
+)
+def test_who_wants_no_output_is_told_the_rest(
+    serving: Made, tmp_path: Path, order: bytes, rests: int
+) -> None:
     server = serving(heads=True)
     server.output(0, 1, b"begun")
-    server.say("note: one")
-    viewer = Viewer(tmp_path, b'{"order": "attach", "output": false}')
-    assert viewer.until("hello")["rests"] == 0
+    server.say("note: old")
+    viewer = Viewer(tmp_path, order)
+    assert viewer.until("hello")["rests"] == rests
     server.output(0, 1, b"more")
-    server.say("note: two")
-    assert viewer.until("say")["line"] == "note: two"
+    server.say("note: new")
+    assert viewer.until("say")["line"] == "note: new"
     assert viewer.heard == []
 
 
@@ -155,24 +161,6 @@ def test_pictures_and_tables_are_for_who_wants_them(
     with pytest.raises(TimeoutError):
         plain.until("picture")
     assert plain.heard == []
-
-
-def test_large_tables_come_less_often(
-    serving: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(control_server, "PICTURE", 0.001)
-    turns: list[int] = []
-
-    def table() -> dict[str, list[int]]:
-        turns.append(server._turns)
-        return {"rows": [0] * 2 * control_server.MANY}
-
-    server = serving(picture=lambda: None, table=table)
-    viewer = Viewer(tmp_path, b'{"order": "attach", "table": 1.5}')
-    for _ in range(3):
-        viewer.until("table")
-    each = 3 * control_server.TABLE
-    assert [turn % each for turn in turns[1:]] == [0] * len(turns[1:])
 
 
 FOUND: Gathered = {"groups": [], "hosts": {}, "late": ["n1"], "collective": None}
@@ -289,31 +277,6 @@ def test_who_has_not_said_what_it_wants_is_told_nothing(serving: Made, tmp_path:
     server.finish(0, [])
     viewer.until("verdict")
     assert silent.link.recv(1 << 16) == b""
-
-
-def test_who_only_stops_the_job_hears_no_output(serving: Made, tmp_path: Path) -> None:
-    server = serving(heads=True)
-    server.output(0, 1, b"begun")
-    server.say("note: old")
-    viewer = Viewer(tmp_path, b'{"order": "stop", "rests": true}')
-    assert viewer.until("hello")["rests"] == 1
-    server.output(0, 1, b" more")
-    server.say("note: new")
-    assert viewer.until("say")["line"] == "note: new"
-
-
-def test_a_picture_that_there_is_not_is_not_shown(
-    serving: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(control_server, "PICTURE", 0.01)
-    asked: list[None] = []
-    server = serving(picture=lambda: asked.append(None), table=lambda: asked.append(None))
-    viewer = Viewer(tmp_path, b'{"order": "attach", "picture": true, "table": 2}')
-    viewer.until("hello")
-    wait_for(lambda: len(asked) > 5, 30, "it was asked for")
-    server.say("note: x")
-    viewer.until("say")
-    assert viewer.heard == []
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,6 @@ from cases import cases
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dispatcher.bootstrap import shell
 from dispatcher.jobs import job_socket
 from dispatcher.jobs.job_socket import (
     Frames,
@@ -126,43 +125,3 @@ def test_how_a_job_is_to_be_stopped(fields: str, how: str) -> None:
 )  # fmt: skip
 def test_who_wants_a_table(asked: object, seconds: float | None) -> None:
     assert wants_table({"order": "attach", "table": asked}) == seconds
-
-
-def test_a_host_may_answer_anything() -> None:
-    run = "20260131-142501-k3f9x2"
-    text = (
-        f"killed 12 {run} my prog\nfound -1 {run} x\nfound 1 ../x y\n\xff\nleft 7 {run} z\n"
-        f"killed - {run} /tmp\nremoved 9 {run} /tmp\nkept - {run} /a b\nfound - {run}-x /tmp\n"
-    )
-    assert shell.parse(text.encode("latin-1")) == [
-        shell.Tagged("killed", 12, run, "my prog"),
-        shell.Tagged("left", 7, run, "z"),
-        shell.Tagged("kept", None, run, "/a b"),
-    ]
-
-
-#: pieces of lines, right ones and wrong ones
-PIECES = st.one_of(
-    st.sampled_from(
-        [b"found", b"left", b"kept", b"-", b"12", b"-1", b"20260131-142501-k3f9x2", b"\xff", b""]
-    ),
-    st.binary(max_size=9),
-)
-
-
-@given(st.lists(st.lists(PIECES, min_size=1, max_size=5).map(b" ".join), max_size=20))
-def test_of_any_answer_whole_lines_are_read(lines: list[bytes]) -> None:
-    """Nothing of another line changes what one says."""
-    good = b"killed 12 20260131-142501-k3f9x2 my prog"
-    read = shell.parse(b"\n".join([*lines, good]))
-    assert read[-1] == shell.Tagged("killed", 12, "20260131-142501-k3f9x2", "my prog")
-    each = [one for line in lines for one in shell.parse(line)]
-    assert read[:-1] == each
-    assert all(one.pid is None or one.pid >= 0 for one in each)
-
-
-def test_nothing_is_killed_that_nobody_named() -> None:
-    with pytest.raises(AssertionError):
-        shell.words([], kill=True)
-    with pytest.raises(AssertionError):
-        shell.words(["$(id)"], kill=True)

@@ -205,19 +205,10 @@ def test_what_is_no_record_is_no_job(name: str, text: str | None) -> None:
     assert [job.run_id[-1] for job in registry.jobs()] == ["b"]
 
 
-@pytest.mark.parametrize("detached", [True, False])
-def test_a_launcher_that_lives_and_does_not_answer(
-    monkeypatch: pytest.MonkeyPatch, detached: bool
-) -> None:
+def test_a_launcher_that_lives_and_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(registry, "DYING", 0.05)
-    folder = enroll()
-    text = (folder / "job.json").read_text()
-    (folder / "job.json").write_text(
-        text.replace('"detached": true', f'"detached": {"true" if detached else "false"}')
-    )
-    why = registry.not_running(registry.find("latest")).message
-    assert ("does not answer" in why) == detached
-    assert ("its terminal has it" in why) != detached
+    enroll()
+    assert "does not answer" in registry.not_running(registry.find("latest")).message
 
 
 def test_states() -> None:
@@ -276,16 +267,6 @@ def test_only_so_many_records_are_kept(state: Path, monkeypatch: pytest.MonkeyPa
         "01", "02", "06", "07", "08",
     ]  # fmt: skip
     assert running.exists()
-
-
-@pytest.mark.parametrize(("count", "kept"), [(2, 2), (3, 3), (4, 3), (9, 3)])
-def test_as_many_as_may_be_are_kept_beside_the_new_one(
-    state: Path, monkeypatch: pytest.MonkeyPatch, count: int, kept: int
-) -> None:
-    monkeypatch.setattr(registry, "MOST_RECORDS", 2)
-    for letter in "abcdefghi"[:count]:
-        registry.conclude(enroll(f"20260131-142501-{letter * 6}"), 0, [])
-    assert len(os.listdir(state / "jobs")) == kept
 
 
 def test_a_launcher_that_is_stopped_is_paused() -> None:

@@ -53,19 +53,6 @@ class TestClient:
         ]
         assert heard[-1][1] == b"there again"
 
-    def test_a_gap_lasts_until_there_is_room_for_a_good_deal(self) -> None:
-        client = Client(None)  # type: ignore[arg-type]
-        client.put(bytes(LIMIT // 2))
-        client.put(bytes(LIMIT // 2))
-        client.output(0, 1, b"a")
-        client.written(LIMIT // 2 - 1)
-        client.output(0, 1, b"b")  # room for one byte more than half: not yet
-        assert len(client._queue) == 2
-        client.written(1)
-        client.written(1)
-        client.output(0, 1, b"c")
-        assert [f["type"] for f, _ in list(drained_after(client))] == ["gap", "output"]
-
     def test_a_gap_is_told_when_all_before_it_was_read(self) -> None:
         client = Client(None)  # type: ignore[arg-type]
         client.gap({(0, 1): 3})
@@ -79,13 +66,6 @@ class TestClient:
         for _ in range(3 * LIMIT // 65536):
             client.output(0, 1, bytes(65536))
         assert LIMIT - 65536 < sum(map(len, client._queue)) < LIMIT + 65536
-
-
-def drained_after(client: Client) -> Heard:
-    """What follows the zeros that fill the queue."""
-    while (data := client.take()) is not None and not data.strip(b"\0"):
-        client.written(len(data))
-    return drained(client)
 
 
 class TestPositions:
