@@ -32,6 +32,9 @@ from dispatcher.cli.help import PURPOSES
 from dispatcher.cli.options.declaration import Options, argument
 from dispatcher.cli.options.spelling import filled
 
+#: signs that a shell would not take for themselves: a name with one, which a folder's file may
+#: have, is not offered
+_LIVE = re.compile(r"[\s;&|<>()$`\\\"'#!*?~]")
 #: stands for the text that is yet to be typed
 _CURSOR = "\0"
 
@@ -69,6 +72,7 @@ class _Shell(ShellComplete):
         name = args[0] if args and args[0] in COMMANDS else ""
         self.cli = load(name or "run")
         found = super().get_completions(filled(self.cli, args[bool(name) :]), incomplete)
+        found = [one for one in found if not _LIVE.search(one.value.removeprefix(incomplete))]
         option, equals, _ = incomplete.partition("=")
         if equals and option.startswith("--"):
             for one in found:

@@ -26,7 +26,10 @@ def names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("DISPATCH_CONFIG", raising=False)
     monkeypatch.delenv("DISPATCH_HOSTFILE", raising=False)
     (tmp_path / "hf").write_text("n1\nn2 slots=8\n")
-    (tmp_path / "dispatch.toml").write_text("[profile.night.run]\nnp = 2\n[profile.day]\n")
+    (tmp_path / "dispatch.toml").write_text(
+        "[profile.night.run]\nnp = 2\n[profile.day]\n"
+        "[profile.'fast;touch hit;#'.run]\n[profile.'$(touch hit)']\n"  # Enter would run these
+    )
     hosts = {None: ["gpu01", "login"], "own": ["mine"]}
     jobs = [("20260131-142501-k3f9x2", "running: train.py")]
     monkeypatch.setattr(completion, "known_hosts", lambda config=None: hosts[config])
