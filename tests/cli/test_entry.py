@@ -270,9 +270,7 @@ def test_the_version(words: list[str], capsys: pytest.CaptureFixture[str]) -> No
     assert capsys.readouterr() == (f"dispatch, version {__version__}\n", "")
 
 
-def test_a_script_of_a_command_s_name_is_reached_by_run(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_a_script_of_a_command_s_name_is_reached_by_run(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["run", "-H", "n1:1", "--dry-run", "exec"]) == 0
     assert "rank 0" in capsys.readouterr().out
 

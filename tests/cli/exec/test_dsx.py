@@ -91,7 +91,7 @@ def test_a_line_and_what_it_means(
     given, wanted = converted(given, type(wanted)), wanted
     for options in (given, wanted):  # two spellings of the same
         vars(options).update(
-            {"lists": ("^hf",), "hostfile": None} if options.hostfile == "hf" else {},
+            {"lists": ("^hf",), "hostfile": None} if options.hostfile == "hf" else {}
         )
         if getattr(options, "shell", None):
             vars(options).update(words=(options.shell,), shell=None)

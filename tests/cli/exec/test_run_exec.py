@@ -13,13 +13,7 @@ from cases import cases
 from dispatcher import cli
 from dispatcher.cli.exec import run_exec
 from dispatcher.cli.exec.exec import ExecOptions
-from dispatcher.cli.exec.run_exec import (
-    USUAL_SIZE,
-    is_our_terminal,
-    limits,
-    read,
-    terminal_size,
-)
+from dispatcher.cli.exec.run_exec import USUAL_SIZE, is_our_terminal, limits, read, terminal_size
 from dispatcher.cli.options.connect_options import WINDOW
 from dispatcher.cli.options.host_options import LimitOptions
 from dispatcher.core.events.exec_events import Exited
@@ -110,16 +104,7 @@ def test_no_more_hosts_at_once_than_that(tmp_path: Path, capfd: pytest.CaptureFi
     text = "mkdir here && sleep 0.05 && rmdir here"
     assert cli.main([*ON_THREE, "--serial", "1", "--shell", text]) == 0
     capfd.readouterr()
-    words = [
-        "--serial",
-        "1",
-        "--max-fail",
-        "1",
-        "--failed-to",
-        "a b",
-        "--shell",
-        "echo x; exit 3",
-    ]
+    words = ["--serial", "1", "--max-fail", "1", "--failed-to", "a b", "--shell", "echo x; exit 3"]
     assert cli.main([*ON_THREE, *words]) == 3
     out, err = capfd.readouterr()
     assert out == "::1: x\n"

@@ -168,8 +168,7 @@ def test_what_is_for_all_is_for_those_who_have_it(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("files", "hint"),
-    [(False, "home/.config/dispatch/dispatch.toml"), (True, "there are: night")],
+    ("files", "hint"), [(False, "home/.config/dispatch/dispatch.toml"), (True, "there are: night")]
 )
 def test_a_profile_that_is_not_there(folder: Path, files: bool, hint: str) -> None:
     if files:

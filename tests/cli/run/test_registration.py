@@ -18,13 +18,7 @@ from dispatcher.cli.run.detach import ForegroundLink
 from dispatcher.cli.run.registration import JobRegistration
 from dispatcher.cli.run.run import RunOptions
 from dispatcher.core.events.monitor_events import SamplesWanted, StacksWanted
-from dispatcher.core.events.run_events import (
-    Entry,
-    Event,
-    RankSpawned,
-    RanksPlaced,
-    SignalReceived,
-)
+from dispatcher.core.events.run_events import Entry, Event, RankSpawned, RanksPlaced, SignalReceived
 from dispatcher.jobs import registry
 from dispatcher.jobs.job_socket import JobConnection
 from dispatcher.model.errors import DispatchError, UsageError

@@ -257,11 +257,7 @@ def plain(text: str) -> str:
 
 @cases(
     ("lines", "seconds", "says"),
-    [
-        ([], SHOWN_AFTER - 0.1, False),
-        ([], SHOWN_AFTER, True),
-        (["error: it failed"], 0.0, True),
-    ],
+    [([], SHOWN_AFTER - 0.1, False), ([], SHOWN_AFTER, True), (["error: it failed"], 0.0, True)],
 )
 def test_the_end_of_a_footer(
     lines: list[str], seconds: float, says: bool, capfd: pytest.CaptureFixture[str]

@@ -42,14 +42,7 @@ def test_hosts_of_ssh(home: Path) -> None:
     assert own(completion.known_hosts()) == []
     (home / ".ssh" / "known_hosts").write_text(KNOWN_HOSTS)
     (home / ".ssh" / "config").write_text(CONFIG)
-    assert own(completion.known_hosts()) == [
-        "10.0.0.1",
-        "gate",
-        "gpu01",
-        "gpu02",
-        "login",
-        "store",
-    ]
+    assert own(completion.known_hosts()) == ["10.0.0.1", "gate", "gpu01", "gpu02", "login", "store"]
 
 
 def test_another_ssh_config(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
