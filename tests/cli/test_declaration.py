@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import ast
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import click
 import pytest
 from cases import cases
-from trees import statements, tree_of
 
-import dispatcher
 from dispatcher.cli import COMMANDS, named
 from dispatcher.cli.entry import load
 from dispatcher.cli.exec.exec import ExecOptions
@@ -20,7 +16,6 @@ from dispatcher.cli.options.declaration import (
     Option,
     Options,
     argument,
-    converted,
     declared,
     names_of,
     option,
@@ -30,8 +25,6 @@ from dispatcher.cli.options.host_options import HostOptions, WhereOptions
 from dispatcher.cli.run.run import RunOptions
 from dispatcher.model.errors import UsageError
 from dispatcher.plan.job.request import MAY_BE_ZERO, Limits
-
-HOUSE = Path(dispatcher.__file__).parent
 
 
 class LinkOptions(Options, section="Links"):
@@ -142,11 +135,6 @@ def test_every_limit_that_is_an_option_is_taken() -> None:
     assert set(Limits.__match_args__) - names == ours
 
 
-def test_options_of_one_command_serve_another() -> None:
-    options = converted(CopyOptions(hosts=("n1",), limit="2"), LinkOptions, speed="fast")
-    assert options == LinkOptions(limit="2", speed="fast")
-
-
 def parameters() -> Iterator[Any]:
     for name in COMMANDS:
         for parameter in load(name).params:
@@ -223,71 +211,6 @@ def test_help_says_what_is_usual(name: str) -> None:
             assert told == (f"x [default: {one.usual}]" if one.usual else "x")
 
 
-#: of all options and words that have one: what they are where nobody says it
-USUAL = {
-    "run": {
-        "stdin": "none", "launcher": "dispatch", "map_by": "slot", "devices": "auto",
-        "bind_to": "auto", "mem_bind": "none", "omp": "auto", "mpi": "auto", "transport": "auto",
-        "check": "quick", "label": "rank", "screen_overflow": "auto", "log_overflow": "block",
-    },
-    "exec": {"screen_overflow": "auto", "transport": "auto"},
-    "dsx": {"screen_overflow": "auto", "transport": "auto"},
-    "attach": {"label": "rank"},
-    "check": {"connect_timeout": 10.0, "transport": "auto"},
-    "debug": {"rank": "0"},
-    "connect": {"keep": "600", "transport": "auto"},
-    "get": {"max_size": "16G", "transport": "auto"},
-    "put": {"transport": "auto"},
-    "shell": {"transport": "auto"},
-    "sweep": {"transport": "auto"},
-    "top": {"sample": 2.0},
-    "config": {"name": "run"},
-    "hosts": {"separator": "\n"},
-}  # fmt: skip
-
-
-@cases("name", COMMANDS)
-def test_what_nobody_says(name: str) -> None:
-    found = names_of(named(COMMANDS[name][0]))
-    assert {field: value for field, value in found.items() if value} == USUAL.get(name, {})
-
-
-#: (command, option) -> what it stands for without a value
-BARE = {
-    **{(name, "--keep"): "600" for name in ("run", "exec", "dsx", "put", "get", "shell")},
-    ("run", "--fanout-tree"): "auto", ("exec", "--fanout-tree"): "auto",
-    ("run", "--sync"): ".", ("put", "--fanout-tree"): "",
-    **{(name, "--sudo"): "root" for name in ("exec", "dsx", "put", "get", "shell")},
-    ("dsx", "--fanout-tree"): "auto",
-}  # fmt: skip
-
-
-def test_options_that_may_stand_without_a_value() -> None:
-    found = {
-        (name, one.opts[-1]): one.bare
-        for name in COMMANDS
-        for one in load(name).params
-        if isinstance(one, Option) and one.bare is not None
-    }
-    assert found == BARE
-
-
-def test_variables_that_stand_for_options() -> None:
-    found = {
-        (one.opts[-1], one.envvar)
-        for name in COMMANDS
-        for one in load(name).params
-        if one.envvar is not None
-    }
-    assert found == {
-        ("--hostfile", "DISPATCH_HOSTFILE"),
-        ("--ssh-config", "DISPATCH_SSH_CONFIG"),
-        ("--profile", "DISPATCH_PROFILE"),
-    }
-    with_config = {name for name in COMMANDS if "ssh_config" in names_of(named(COMMANDS[name][0]))}
-    assert len(with_config) == 9
-
-
 @cases(
     ("name", "option"),
     [("run", "--ssh-port"), ("exec", "-p"), ("run", "--master-port"), ("check", "--master-port")],
@@ -300,17 +223,6 @@ def test_a_port_has_sixteen_bits(name: str, option: str) -> None:
         load(name).make_context(name, [*words, "65536", "x"])
 
 
-def test_an_option_may_stand_in_another_section_than_its_class() -> None:
-    found = {
-        (name, field): one.section
-        for name in COMMANDS
-        for field, one in declared(named(COMMANDS[name][0])).items()
-    }
-    assert found["check", "connect_timeout"] == "Connections"
-    assert found["run", "version"] == "Other"
-    assert found["run", "detach"] == "This run"
-
-
 def test_options_are_frozen_and_made_by_their_names() -> None:
     options = ExecOptions(gather=True)
     assert (options.gather, options.diff, options.transport) == (True, False, "auto")
@@ -321,27 +233,3 @@ def test_options_are_frozen_and_made_by_their_names() -> None:
         options.gather = False  # type: ignore[misc]
     with pytest.raises(TypeError, match="'gathre'"):
         ExecOptions(gathre=True)  # type: ignore[call-arg]
-
-
-def functions(room: str) -> Iterator[tuple[str, ast.FunctionDef]]:
-    for path in sorted((HOUSE / room).rglob("*.py")):
-        for node in statements(tree_of(path)):
-            if isinstance(node, ast.FunctionDef):
-                yield f"{path.relative_to(HOUSE)}: {node.name}", node
-
-
-def test_nobody_takes_options_as_a_dictionary() -> None:
-    taken = [
-        where
-        for room in ("cli", "api")
-        for where, node in functions(room)
-        for one in (*node.args.args, *node.args.kwonlyargs, node.args.kwarg)
-        if one is not None
-        and (
-            one.arg in ("flags", "options", "settings")
-            and one.annotation is not None
-            and "Any" in ast.unparse(one.annotation)
-        )
-    ]
-    own = "cli/options/declaration.py: "  # which hands click's own settings on
-    assert [where.removeprefix(own) for where in taken] == ["option", "argument", "__init__"]

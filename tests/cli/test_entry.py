@@ -19,7 +19,7 @@ from cases import cases
 
 from dispatcher import cli
 from dispatcher.cli import COMMANDS
-from dispatcher.cli.entry import enter, load, shown_name
+from dispatcher.cli.entry import enter, load
 from dispatcher.cli.jobs import jobs
 from dispatcher.core.events import codec
 from dispatcher.core.events.monitor_events import RunBegan
@@ -128,15 +128,6 @@ def test_output_and_notes_in_one_pipe(unbuffered: str) -> None:
     assert done.stdout == b"n1 (1): run true\nnote: a dry run: no host was contacted\n"
 
 
-def test_a_user_who_wants_no_buffers() -> None:
-    script = "import os; from dispatcher import cli; cli._open_standard_streams()"
-    done = subprocess.run(
-        [sys.executable, "-c", f"{script}; print('x'); os._exit(0)"], stdout=subprocess.PIPE,
-        env={**os.environ, "PYTHONUNBUFFERED": "1"}, check=True,
-    )  # fmt: skip
-    assert done.stdout == b"x\n"
-
-
 @cases(
     ("words", "out"),
     [
@@ -239,19 +230,6 @@ def test_what_follows_the_program_is_the_program_s() -> None:
     settings = {name: load(name).context_settings for name in COMMANDS}
     last = {name for name, one in settings.items() if not one["allow_interspersed_args"]}
     assert last == {"run", "exec", "dsx", "import"}
-
-
-@cases("name", COMMANDS)
-def test_what_all_commands_have(name: str) -> None:
-    command = load(name)
-    assert command.name == name
-    assert [one.name for one in command.params].count("profile") == 1
-    shown = name if name == "dsx" else f"dispatch {name}"
-    assert (shown_name(name), shown_name("")) == (shown, "dispatch")
-    assert command.help == (command.help or "").strip()
-    for word in ("-h", "--help"):
-        with pytest.raises(click.exceptions.Exit):
-            command.make_context(shown_name(name), [word])
 
 
 def test_dashes_and_underscores_are_one(capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
-import pty
 import re
 import shlex
-import struct
 import subprocess
 import sys
-import termios
 from collections.abc import Iterator
 from dataclasses import fields
 from pathlib import Path
@@ -23,9 +19,8 @@ from cases import cases
 from dispatcher import cli
 from dispatcher.cli import COMMANDS, named
 from dispatcher.cli.entry import load, shown_name
-from dispatcher.cli.help import PURPOSES, Page, commands, page, sections
+from dispatcher.cli.help import PURPOSES, commands, page
 from dispatcher.cli.options.declaration import Option
-from dispatcher.cli.options.host_options import LimitOptions
 from dispatcher.cli.run.run import RunOptions
 from dispatcher.plan.exec_plan import ExecLimits
 from dispatcher.plan.job.request import Limits, Restarts
@@ -266,15 +261,6 @@ def test_examples_of_a_run_can_be_planned(
     assert "world size" in capsys.readouterr().out
 
 
-def test_sections_know_every_option_that_is_shown() -> None:
-    context = context_of("exec")
-    shown = [names for rows in sections(context.command, context).values() for names, _ in rows]
-    assert len(shown) == len(options("exec")) + 1  # and --profile, which is no class's
-    assert "--sudo[=USER]" in shown
-    assert "-x, --exclude LIST|^FILE" in shown
-    assert LimitOptions.examples == ()
-
-
 # -- how pages are filled --------------------------------------------------------------------
 
 
@@ -304,50 +290,6 @@ All options: dispatch logs --help"""
     )
 
 
-def test_rows_paragraphs_and_examples_are_filled() -> None:
-    formatter = Page(width=40)
-    formatter.indent()
-    formatter.write_dl([
-        ("-a", "Words with --a-long-option in them that do not fit."),
-        ("--a-name-that-is-wider-than-its-column", "Below. [default: 10]"),
-        ("-bc", ""),
-        ("-d", f"Not torn: {'x' * 40}"),
-    ])  # fmt: skip
-    formatter.write_text("One two\nthree.\n\n\b\nkept\n  as it is\n\nmore")
-    formatter.write_examples([("ls", "short"), ("ls -l", "x" * 29)])
-    formatter.write_examples([("ls", "short"), ("ls -l", "x" * 30)])
-    assert formatter.getvalue().splitlines() == [
-        "  -a   Words with --a-long-option in",
-        "       them that do not fit.",
-        "  --a-name-that-is-wider-than-its-column",
-        "       Below. [default: 10]",
-        "  -bc",
-        "  -d   Not torn:",
-        f"       {'x' * 40}",
-        "  One two three.",
-        "",
-        "  kept",
-        "    as it is",
-        "",
-        "  more",
-        "  ls     # short",
-        f"  ls -l  # {'x' * 29}",
-        "  # short",
-        "  ls",
-        f"  # {'x' * 30}",
-        "  ls -l",
-    ]
-
-
-def test_a_default_stays_on_the_line_of_its_word() -> None:
-    formatter = Page(width=26)
-    formatter.write_dl([("-a", "Words to fill. [default: 10]")])
-    assert formatter.getvalue() == "-a  Words to fill.\n    [default: 10]\n"
-    formatter = Page(width=10)  # there are always twenty columns
-    formatter.write_dl([("-a", "Words to fill a line of twenty and more.")])
-    assert formatter.getvalue() == ("-a  Words to fill a line\n    of twenty and more.\n")
-
-
 @cases(
     ("columns", "widest"),
     [("60", 58), ("100", 98), ("400", 98), ("20", 50), ("", 78), ("0", 78), ("many", 78)],
@@ -359,17 +301,6 @@ def test_how_wide_a_page_is(columns: str, widest: int, monkeypatch: pytest.Monke
         monkeypatch.setenv("COLUMNS", columns)
         found = {len(line) for line in page(context_of("stop"), brief=False).splitlines()}
     assert widest - 8 < max(found) <= widest
-
-
-def test_a_page_is_as_wide_as_its_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
-    master, slave = pty.openpty()
-    fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("4H", 24, 66, 0, 0))
-    with open(slave, "w") as terminal:
-        monkeypatch.setattr(sys, "__stdout__", terminal)
-        monkeypatch.delenv("COLUMNS", raising=False)
-        found = {len(line) for line in page(context_of("stop"), brief=False).splitlines()}
-    os.close(master)
-    assert 56 < max(found) <= 64
 
 
 def test_help_loads_no_compressors() -> None:

@@ -158,13 +158,6 @@ def test_who_took_the_last_host(
 # -- the preview --------------------------------------------------------------------------
 
 
-def test_the_preview_of_words(taken: Taken, capsys: pytest.CaptureFixture[str]) -> None:
-    config = "[all]\nhostfile = 'hf'\nexclude = ['n4']\n"
-    assert taken("exec", "-w", "n3,n4", config=config) == "n3"
-    assert cli.main(["hosts", "n3", "n4"]) == 0
-    assert capsys.readouterr() == ("n3\n", "")
-
-
 @cases(
     ("words", "variables", "config", "hosts", "said"),
     [
@@ -313,18 +306,6 @@ def test_a_hint_is_about_the_hosts_that_were_taken(
     said = capfd.readouterr().err
     assert "nosuch.invalid" in said
     assert "gpu1" not in said
-
-
-def test_the_shell_blames_the_line(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    lines = TextIOWrapper(BytesIO(b"@nosuch\n+n[1-\n"))
-    monkeypatch.setattr(sys, "stdin", lines)
-    monkeypatch.setattr("os.isatty", lambda fd: False)
-    assert cli.main(["shell", "-w", "localhost"]) == 2
-    said = capsys.readouterr().err.splitlines()
-    assert "error: group '@nosuch' is unknown or empty [bad-hostfile]" in said
-    assert "error: '[' without its ']' [bad-hostfile]" in said
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,19 +15,10 @@ from dispatcher.cli.exec import put as command
 from dispatcher.cli.exec.put import PutOptions, Putting
 from dispatcher.core.events.exec_events import (
     Exited,
-    Failed,
-    Interrupted,
-    NotStarted,
     Outcome,
-    TimedOut,
-    own_code,
 )
 from dispatcher.model.errors import UsageError
-from dispatcher.model.failure import Failure, Kind
-from dispatcher.model.host import Host
-from dispatcher.transfer.host_copy import HostCopy
 from dispatcher.transfer.put_files import BRANCHES
-from dispatcher.transfer.put_sources import Sources
 
 GIB = 1 << 30
 MANY = 64
@@ -73,85 +63,9 @@ def test_no_tree(given: dict[str, Any], size: int | None, said: str) -> None:
     assert caught.value.message.startswith(said)
 
 
-class Played(Putting):
-    """What hosts do is given: node -> (outcome, what becomes of its copy)."""
-
-    def __init__(
-        self, hosts: int, does: Mapping[int, Outcome], path: Path, *, verbose: bool = True
-    ) -> None:
-        path.write_text("content")
-        groups = (("/there/", (str(path),)),)
-        self.sources = Sources(groups, checksum=False)
-        self.copies = [HostCopy(wanted=7) for _ in range(hosts)]
-        self.does = does
-        self.calls: list[tuple[list[int], dict[int, list[int]]]] = []
-        places = [Host(f"n{number}") for number in range(hosts)]
-        plans: Any = [(self.sources, groups)] * hosts
-        super().__init__(PutOptions(verbose=verbose), places, plans, self.copies)
-
-    def _serve(
-        self, nodes: Sequence[int], below: Mapping[int, tuple[dict[str, Any], dict[int, HostCopy]]]
-    ) -> dict[int, Outcome]:
-        told = {head: sorted(copies) for head, (_, copies) in below.items()}
-        self.calls.append((list(nodes), told))
-        for _, copies in below.values():
-            for node, copy in copies.items():
-                assert copy is self.copies[node]
-        return {node: self.does.get(node, Exited(0)) for node in nodes}
-
-
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
     return tmp_path / "f"
-
-
-def test_whoever_was_served_from_above_is_not_served_again(path: Path) -> None:
-    job = Played(6, {0: Exited(0)}, path)
-    for node in (1, 2, 4, 5):
-        job.copies[node].sent = 7
-    job.copies[2].sent, job.copies[2].error = None, "disk full"
-    outcomes = job.by_tree(2)
-    job.sources.close()
-    assert outcomes == {0: Exited(0), 1: Exited(0), 2: Exited(1), 3: Exited(0), 4: Exited(0),
-                        5: Exited(0)}  # fmt: skip
-    assert job.calls == [([0, 3], {0: [1, 2], 1: [4, 5]})]
-
-
-@pytest.mark.parametrize("verbose", [False, True])
-def test_whom_the_tree_did_not_serve_is_served_from_here(
-    path: Path, verbose: bool, capsys: pytest.CaptureFixture[str]
-) -> None:
-    lost = Failed(Failure(Kind.LOST, "x"))
-    job = Played(6, {0: lost}, path, verbose=verbose)
-    job.copies[4].sent = 7
-    job.copies[5].relay_error = "no ssh\x1b there"
-    outcomes = job.by_tree(2)
-    job.sources.close()
-    assert outcomes == {0: lost, **{node: Exited(0) for node in range(1, 6)}}
-    assert job.calls[1:] == [([1, 2, 5], {})]
-    said = (
-        "note: n[1-2]: served from here: the host above it failed\n"
-        "note: n5: served from here: no ssh\\x1b there\n"
-    )
-    assert capsys.readouterr().err == (said if verbose else "")
-
-
-@pytest.mark.parametrize("end", [Interrupted(2), TimedOut("total", 9.0)])
-def test_who_was_not_begun_when_it_was_ended(path: Path, end: Outcome) -> None:
-    job = Played(4, {0: end}, path)
-    job.copies[3].sent = 7
-    outcomes = job.by_tree(1)
-    job.sources.close()
-    left = NotStarted("interrupted", own_code(end))
-    assert outcomes == {0: end, 1: left, 2: left, 3: Exited(0)}
-    assert len(job.calls) == 1
-
-
-def test_a_branch_of_one_host_passes_nothing_on(path: Path) -> None:
-    job = Played(2, {}, path)
-    assert job.by_tree(2) == {0: Exited(0), 1: Exited(0)}
-    job.sources.close()
-    assert job.calls == [([0, 1], {})]
 
 
 # -- over this machine ------------------------

@@ -13,14 +13,13 @@ from cases import cases
 from dispatcher import cli
 from dispatcher.cli.exec import run_exec
 from dispatcher.cli.exec.exec import ExecOptions
-from dispatcher.cli.exec.run_exec import USUAL_SIZE, is_our_terminal, limits, read, terminal_size
+from dispatcher.cli.exec.run_exec import limits, read
 from dispatcher.cli.options.connect_options import WINDOW
 from dispatcher.cli.options.host_options import LimitOptions
 from dispatcher.core.events.exec_events import Exited
 from dispatcher.model.errors import UsageError
-from dispatcher.model.host import Host
 from dispatcher.output.terminal import asking
-from dispatcher.plan.exec_plan import ExecLimits, ExecPlan
+from dispatcher.plan.exec_plan import ExecLimits
 from dispatcher.runner.exec import exec_loop
 
 from ..conftest import Given, Parsed, Terminal
@@ -327,56 +326,6 @@ def test_what_is_run(
     assert plan.names == ["localhost"]
     assert shown.sudo == "ml"
     assert reach.transport_for(plan.hosts[0]).name == "local"
-
-
-@cases(
-    ("sizes", "size"),
-    [
-        ({}, USUAL_SIZE),
-        ({1: (100, 50)}, (100, 50)),
-        ({0: (90, 40), 1: (100, 50)}, (100, 50)),
-        ({0: (90, 40), 2: (70, 30)}, (90, 40)),
-        ({1: (0, 50), 2: (70, 30)}, (70, 30)),
-        ({1: (100, 0), 2: (70, 30)}, (70, 30)),
-        ({2: (1, 1)}, (1, 1)),
-    ],
-)
-def test_the_size_of_a_terminal(
-    sizes: dict[int, tuple[int, int]], size: tuple[int, int], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def get_terminal_size(fd: int) -> os.terminal_size:
-        if fd not in sizes:
-            raise OSError
-        return os.terminal_size(sizes[fd])
-
-    monkeypatch.setattr(os, "get_terminal_size", get_terminal_size)
-    assert terminal_size(ExecOptions(pty=True)) == size
-    assert terminal_size(ExecOptions()) is None
-
-
-@cases(
-    ("hosts", "terminals", "options", "ours"),
-    [
-        (1, {0, 1}, {}, True),
-        (1, {0, 1, 2}, {"quiet": True, "no_label": True}, True),
-        (2, {0, 1}, {}, False),
-        (1, {0}, {}, False),
-        (1, {1}, {}, False),
-        *[(1, {0, 1}, {name: True}, False) for name in (
-            "gather", "gather_all", "diff", "as_json", "timestamps", "no_stdin",
-        )],
-        *[(1, {0, 1}, {name: "dir"}, False) for name in ("output_dir", "error_dir")],
-    ],
-)  # fmt: skip
-def test_whose_terminal_it_is(
-    hosts: int, terminals: set[int], options: dict[str, Any], ours: bool,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
-    monkeypatch.setattr(os, "isatty", lambda fd: fd in terminals)
-    places = tuple(Host(f"n{number}") for number in range(hosts))
-    plan = ExecPlan(places, ("true",), terminal=(80, 24))
-    assert is_our_terminal(ExecOptions(**options), plan) is ours
-    assert not is_our_terminal(ExecOptions(**options), ExecPlan(places, ("true",)))
 
 
 def test_a_command_on_the_user_s_terminal(terminal: Terminal) -> None:

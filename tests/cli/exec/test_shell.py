@@ -6,7 +6,6 @@ import io
 import os
 import stat
 import sys
-import threading
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
@@ -22,7 +21,7 @@ from dispatcher.model.errors import UsageError
 from dispatcher.model.host import Host
 from dispatcher.plan.exec_plan import ExecLimits
 
-from ..conftest import Parsed, Terminal
+from ..conftest import Parsed
 
 N1, N2, N3 = Host("n1", user="ml"), Host("n2"), Host("n3")
 FIRST, NOW = (N1, N2), (N2, N3)
@@ -125,24 +124,6 @@ class TestObey:
         assert {"n1", "+n1", "-n1", "=n1", "b-bbb", "quit", "=all"} <= set(words)
         assert words == sorted(set(words))
 
-    @pytest.mark.parametrize(("words", "gathers"), [([], True), (["--no-gather"], False)])
-    def test_whether_equal_output_is_gathered(
-        self, parsed: Parsed, monkeypatch: pytest.MonkeyPatch, words: list[str], gathers: bool
-    ) -> None:
-        seen: list[bool] = []
-
-        def carry_out(plan: Any, options: Any, reach: Any, sinks: Any) -> int:
-            seen.append(options.gather)
-            return 0
-
-        monkeypatch.setattr(shell, "carry_out", carry_out)
-        reach: Any = None
-        one = shell.Shell(FIRST, parsed("shell", "-w", "n1", *words), reach)
-        one.obey("date")
-        one.obey(":gather")
-        one.obey("date")
-        assert seen == [gathers, True]
-
     def test_each_host_is_asked_once_where_a_folder_is(
         self, parsed: Parsed, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
     ) -> None:
@@ -176,15 +157,6 @@ class TestObey:
         assert "n2: it does not say where it is after cd y" in capsys.readouterr().err
         assert one._places["n2", None] == ("/n2/b", "")
 
-    @pytest.mark.parametrize("typed", [True, False])
-    def test_hosts_are_named_to_who_types(
-        self, one: shell.Shell, typed: bool, monkeypatch: pytest.MonkeyPatch,
-        capsys: pytest.CaptureFixture[str],
-    ) -> None:  # fmt: skip
-        monkeypatch.setattr(os, "isatty", lambda fd: typed and fd == 0)
-        assert one.obey("=n[1-3]")
-        assert capsys.readouterr().out == ("n[1-3] (3)\n" if typed else "")
-
     def test_ctrl_c_is_a_local_command_s_own(
         self, one: shell.Shell, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -205,52 +177,6 @@ class TestObey:
 
 
 # -- at a terminal ------------------------------------------------------------------------
-
-
-class Reach:
-    """Notes what is made ready for the next command."""
-
-    def __init__(self) -> None:
-        self.prepared: list[str] = []
-
-    def prepare(self, command: str) -> None:
-        self.prepared.append(command)
-
-
-@pytest.mark.parametrize(
-    ("typed", "obeyed", "kept", "out"),
-    [
-        (["date", "quit", "never"], ["date", "quit"], 2, ""),
-        (["date", EOFError, "never"], ["date"], 1, "\n"),
-        ([KeyboardInterrupt, "quit"], ["quit"], 1, "\n"),
-    ],
-)
-def test_lines_are_read_until_the_user_leaves(
-    parsed: Parsed, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
-    typed: list[Any], obeyed: list[str], kept: int, out: str,
-) -> None:  # fmt: skip
-    lines, seen, saved, prompts = list(typed), [], [], []
-
-    def read(prompt: str) -> str:
-        prompts.append(prompt)
-        line = lines.pop(0)
-        if not isinstance(line, str):
-            raise line
-        return line
-
-    def obey(line: str) -> bool:
-        seen.append(line)
-        return line != "quit"
-
-    reach: Any = Reach()
-    one = shell.Shell(FIRST, parsed("shell", "-w", "n1"), reach)
-    monkeypatch.setattr("builtins.input", read)
-    monkeypatch.setattr(one, "obey", obey)
-    one.talk(lambda: saved.append(1))
-    assert (seen, len(saved)) == (obeyed, kept)
-    assert set(prompts) == {"n[1-2]> "}
-    assert len(reach.prepared) == len(prompts)
-    assert capsys.readouterr().out == out
 
 
 @pytest.fixture
@@ -321,35 +247,6 @@ def test_without_readline_lines_are_read_all_the_same(monkeypatch: pytest.Monkey
         save()
 
 
-@pytest.mark.parametrize(
-    ("buffer", "begin", "text", "found"),
-    [
-        ("n", 0, "n", ["n1", "n2"]),
-        ("x n1", 2, "n1", ["n1"]),
-        ("", 0, "", ["+n1", "n1", "n2", "quit"]),
-        ("prog", 0, "prog", ["prog-a", "prog-b"]),  # programs at the start of a line alone
-        ("  prog", 2, "prog", ["prog-a", "prog-b"]),
-        ("x prog", 2, "prog", []),
-        ("zz", 0, "zz", []),
-    ],
-)
-def test_what_completes_a_word(
-    readline: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, buffer: str, begin: int,
-    text: str, found: list[str],
-) -> None:  # fmt: skip
-    for folder, names in {"a": ["prog-a", "other"], "b": ["prog-b", "prog-a"]}.items():
-        (tmp_path / folder).mkdir()
-        for name in names:
-            (tmp_path / folder / name).write_text("")
-    monkeypatch.setenv("PATH", f"{tmp_path}/a:{tmp_path}/none:{tmp_path}/b")
-    complete = shell._completer(lambda: ["+n1", "n1", "n2", "quit"], readline)
-    readline.buffer, readline.begin = buffer, begin
-    words: list[str] = []
-    while (word := complete(text, len(words))) is not None:
-        words.append(word)
-    assert words == found
-
-
 # -- over this machine ----------------------------------------------------------------------
 
 
@@ -397,22 +294,3 @@ def test_refusals(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     where = ["-w", "localhost"] if words else []
     assert cli.main(["shell", *where, *words]) == 2
     assert capsys.readouterr().err.startswith("error: ")
-
-
-def test_a_prompt(terminal: Terminal, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
-    monkeypatch.setitem(sys.modules, "readline", None)
-    terminal.take()
-
-    def type_() -> None:
-        for prompt, line in (("localhost> ", "echo t$((1+1))\n"), ("t2", "+127.0.0.1\n"),
-                             ("(2)", "quit\n")):  # fmt: skip
-            terminal.until(prompt)
-            terminal.type(line)
-
-    typist = threading.Thread(target=type_)
-    typist.start()
-    assert cli.main(["shell", "-w", "localhost"]) == 0
-    typist.join(40)
-    terminal.leave()
-    assert "127.0.0.1,localhost> " in terminal.plain

@@ -205,29 +205,6 @@ class TestSweep:
         assert looks.calls == []
 
 
-@cases(
-    ("found", "failures", "lines", "code"),
-    [
-        ({"n1": [], "n2": []}, [], ["n[1-2]: nothing found"], 0),
-        ({"n1": [], "n2": []}, ["n3: lost"], ["n3: lost"], 125),
-        ({"n1": [tagged("killed", ENDED)], "n2": [tagged("killed", ENDED)]}, [],
-         ["n[1-2]: killed 1 process: python 1"], 0),
-        ({"n1": [tagged("killed", ENDED), tagged("killed", ENDED, "agent", 8),
-                 tagged("removed", ENDED, "/tmp", None)]}, [],
-         ["n1: killed 2 processes: agent 1, python 1", "n1: removed 1 folder in /tmp"], 0),
-        ({"n1": [tagged("left", ENDED)]}, [], ["n1: error: could not kill 1 process: python 1"], 1),
-        ({"n1": [tagged("kept", ENDED, "/tmp", None)]}, ["n3: lost"],
-         ["n1: error: could not remove 1 folder in /tmp", "n3: lost"], 125),
-    ],
-)  # fmt: skip
-def test_what_was_done_is_told(
-    found: dict[str, list[Tagged]], failures: list[str], lines: list[str], code: int
-) -> None:
-    said: list[str] = []
-    assert command.ended(Look(found, failures), said.append) == code
-    assert said == lines
-
-
 # -- kill ------------------------
 
 

@@ -7,7 +7,6 @@ import threading
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import click
 import pytest
@@ -87,17 +86,6 @@ def test_a_file_that_others_could_write(
     assert config_file.read(str(path), must_be=must_be) is None
     why = "somebody else could have written it: chmod go-w"
     assert capsys.readouterr().err == f"note: {path} is not read: {why}\n"
-
-
-@cases(("uid", "why"), [(0, ""), ("own", ""), (65533, "it is of user 65533")])
-def test_whose_it_is(uid: Any, why: str, tmp_path: Path) -> None:
-    path = tmp_path / "f"
-    path.write_text("x")
-    path.chmod(0o600)
-    about = list(os.stat(path))
-    about[4] = os.geteuid() if uid == "own" else uid
-    found = config_file._why_not(os.stat_result(about))
-    assert found == (f"somebody else could have written it: {why}" if why else "")
 
 
 def test_what_is_no_file_is_not_waited_for(

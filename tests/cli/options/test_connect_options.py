@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 from cases import cases
 
-from dispatcher.bootstrap import payload
 from dispatcher.cli.exec.exec import ExecOptions
 from dispatcher.cli.options.connect_options import (
     Fanout,
@@ -18,15 +17,13 @@ from dispatcher.cli.options.connect_options import (
     check_keep,
     fanout,
     keep_seconds,
-    target,
-    transport,
 )
 from dispatcher.cli.options.host_options import LimitOptions, LoginOptions
 from dispatcher.cli.run.run import RunOptions
 from dispatcher.model.errors import UsageError
 from dispatcher.model.host import Host
-from dispatcher.transport.base import ALIVE_INTERVAL, UNLESS_CONFIGURED, Keepalive, Target
-from dispatcher.transport.pool import daemon_socket, pool_transport
+from dispatcher.transport.base import ALIVE_INTERVAL, UNLESS_CONFIGURED, Keepalive
+from dispatcher.transport.pool import daemon_socket
 from dispatcher.transport.tree import tree_transport
 from dispatcher.transport.tree.topology import Topology, plan_tree
 
@@ -103,37 +100,6 @@ def daemon(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> D
     return daemon
 
 
-@pytest.mark.parametrize("keep", [None, "60"])
-def test_the_daemon_is_called_where_it_is_or_has_to_be(daemon: Daemon, keep: str | None) -> None:
-    options = ExecOptions(keep=keep, ssh_config="c", host_keys="strict", server_alive_interval=7.0)
-    check_keep(options)
-    assert daemon.asked == (["folder"] if keep or daemon.is_there else [])
-    made: list[object] = []
-
-    def direct() -> Any:
-        made.append(object())
-        return made[-1]
-
-    found = transport(options, direct)
-    assert daemon.asked.count("call") == (1 if keep else 0)
-    if not keep and not daemon.is_there:
-        assert made == [found]
-        return
-    assert isinstance(found, pool_transport.PoolTransport)
-    order = found._order
-    assert order["keep"] == (60.0 if keep else None)
-    assert str(order["config"]).endswith("/c")
-    assert (order["host_keys"], order["alive"]) == ("strict", [7.0, 0.0])
-    assert made == []
-
-
-def test_who_keeps_nothing_asks_nobody(daemon: Daemon) -> None:
-    check_keep(LoginOptions())
-    direct: Any = object()
-    assert transport(LoginOptions(), lambda: direct) is direct
-    assert daemon.asked == []
-
-
 @cases(
     ("options", "found"),
     [
@@ -204,11 +170,6 @@ def test_no_tree(options: dict[str, str], said: str) -> None:
     assert caught.value.message.startswith(said)
 
 
-def test_a_target() -> None:
-    assert target(Host("n1")) == Target("n1", None, None)
-    assert target(Host("n1", user="me", port=22)) == Target("n1", "me", 22)
-
-
 class Made:
     """In the place of a transport: what it was made of, and whether it is closed."""
 
@@ -223,23 +184,6 @@ class Made:
 @pytest.fixture
 def trees(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tree_transport, "TreeTransport", Made)
-
-
-@pytest.mark.usefixtures("trees")
-@pytest.mark.parametrize("run_id", [None, "20260131-142501-k3f9x2"])
-@pytest.mark.parametrize("python", [None, "/opt/python3"])
-def test_what_a_tree_is_opened_with(run_id: str | None, python: str | None) -> None:
-    said: list[str] = []
-    direct: Any = object()
-    tree = Fanout(tuple(N[:2]), Topology((None, 0)), "config", python, run_id)
-    made: Any = tree.transport(direct, said.append)
-    assert made.given == ([Target("n1", None, None), Target("n2", None, None)], tree.topology,
-                          direct)  # fmt: skip
-    first = [] if python is None else [python]
-    assert made.more["command"] == payload.command(first=first, run_id=run_id)
-    assert made.more["config"] == "config"
-    made.more["say"]("x")
-    assert said == ["x"]
 
 
 @pytest.mark.usefixtures("trees")

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
-import click
 import pytest
 from cases import cases
 
 from dispatcher import cli
 from dispatcher.cli.entry import load
-from dispatcher.cli.options import option_defaults
 from dispatcher.cli.options.option_defaults import (
     origin,
     read,
@@ -179,13 +176,6 @@ def test_a_profile_that_is_not_there(folder: Path, files: bool, hint: str) -> No
     assert (caught.value.hint or "").endswith(hint)
 
 
-def test_a_long_value_is_cut(folder: Path) -> None:
-    write(folder / "here/dispatch.toml", f"[run]\nfold = '{'x' * 1000}'\n")
-    with pytest.raises(UsageError) as caught:
-        settings(load("run"), None)
-    assert len(caught.value.message) == 300
-
-
 # -- who says so --------------------------------------------------------------------------
 
 
@@ -233,29 +223,10 @@ def test_a_profile_fills_in_before_all_else(folder: Path, parsed: Parsed) -> Non
     assert parsed("exec", "--profile", "night", "true").user == "owl"
 
 
-def test_profile_is_an_option_of_its_own_kind() -> None:
-    one = option_defaults.option()
-    assert one.is_eager
-    assert not one.expose_value
-    assert one.envvar == "DISPATCH_PROFILE"
-    assert one.metavar
-    assert one.help
-
-
 def test_a_name_that_the_command_does_not_have(parsed: Parsed) -> None:
     parsed("jobs")
     with pytest.raises(AssertionError, match="jobs has no option 'hostfile'"):
         typed("hostfile")
-
-
-@cases(
-    ("command", "name", "there"),
-    [("exec", "user", True), ("exec", "nosuch", False), ("run", "version", False),
-     ("exec", "profile", False)],
-)  # fmt: skip
-def test_what_a_file_may_name(command: str, name: str, there: bool) -> None:
-    found = option_defaults._parameter(load(command), name)
-    assert isinstance(found, click.Option) is there
 
 
 def test_a_file_says_how_config_shows_itself(
@@ -264,10 +235,3 @@ def test_a_file_says_how_config_shows_itself(
     write(folder / "here/dispatch.toml", "[all]\njson = true\n[exec]\nfanout = 5\n")
     assert cli.main(["config", "exec"]) == 0
     assert '"option": "--fanout"' in capsys.readouterr().out
-
-
-def test_two_files_are_one(folder: Path) -> None:
-    write(folder / "here/a", "")
-    os.link(folder / "here/a", folder / "here/b")
-    assert option_defaults._is_same("a", "b")
-    assert not option_defaults._is_same("a", "none")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import io
 import json
 import os
@@ -60,11 +59,6 @@ def test_it_ends_when_the_ranks_run(
     )
 
 
-def test_a_folder_may_have_any_name(capsys: pytest.CaptureFixture[str]) -> None:
-    module._say(["  logs: a\udcff"])
-    assert capsys.readouterr().out == "  logs: a\\xff\n"
-
-
 @pytest.mark.parametrize(("words", "code"), [([{"ended": 3}], 3), ([], 125)])
 def test_a_launcher_that_ends_before_shows_what_it_said(
     told: Callable[..., int], words: list[dict[str, Any]], code: int, tmp_path: Path,
@@ -84,26 +78,9 @@ def test_a_launcher_that_is_killed_before(
     assert capsys.readouterr().err == "note: logs in x\n"
 
 
-@pytest.mark.parametrize(
-    ("log", "why", "shown"),
-    [
-        ("note: x\n", "error: full\n", "note: x\nerror: full\n"),
-        ("", "error: full\n", "error: full\n"),
-        ("note: x\nerror: full\n", "error: full\n", "note: x\nerror: full\n"),
-    ],
-)
-def test_why_it_ended_is_shown_once_whether_or_not_its_log_took_it(
-    told: Callable[..., int], tmp_path: Path, capsys: pytest.CaptureFixture[str],
-    log: str, why: str, shown: str,
-) -> None:  # fmt: skip
-    RunPaths(tmp_path).launcher.write_text(log)
-    assert told({"ended": 2, "why": why}) == 2
-    assert capsys.readouterr().err == shown
-
-
 class FullDisk(io.StringIO):
     def write(self, text: str) -> int:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        raise OSError(28, "No space left on device")
 
 
 def test_a_job_that_runs_is_told_of_on_standard_error_where_output_takes_no_more(
@@ -241,47 +218,6 @@ def test_the_launcher_asks_the_foreground(answer: bytes, told: str | None) -> No
         assert lines_of(ours)[1:] == [{"ask": "passphrase: "}]
 
 
-class Left(BaseException):
-    """The process would be gone."""
-
-
-@cases(
-    ("error", "code", "said"),
-    [
-        (None, 7, ""),
-        (UsageError("who: what"), 2, "error: who: what [bad-value]\n"),
-        (KeyboardInterrupt(), 130, ""),
-        (ZeroDivisionError("a bug"), 125, "a bug"),
-        (SystemExit(9), 125, "SystemExit"),
-    ],
-)
-@pytest.mark.parametrize("is_full", [False, True])
-def test_the_launcher_tells_its_end_whatever_happens(
-    error: BaseException | None, code: int, said: str, is_full: bool,
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
-) -> None:  # fmt: skip
-    def leave(code: int) -> None:
-        raise Left(code)
-
-    def launcher(word: ForegroundLink) -> int:
-        if error is not None:
-            raise error
-        return 7
-
-    monkeypatch.setattr(os, "_exit", leave)
-    if is_full:
-        monkeypatch.setattr(sys, "stderr", FullDisk())
-    ours, theirs = socket.socketpair()
-    with ours:
-        with theirs, pytest.raises(Left) as left:
-            module._end(launcher, ForegroundLink(theirs))
-        assert left.value.args == (code,)
-        (last,) = lines_of(ours)[1:]
-        assert last["ended"] == code
-        assert said in last["why"]
-    assert is_full or capsys.readouterr().err == last["why"]
-
-
 # -- both ------------------------
 
 
@@ -391,16 +327,3 @@ def test_ctrl_c_may_be_the_answer(
     assert told({"pid": 77}, {"ask": "passphrase: "}, {"ended": ended}) == code
     assert killed == [(77, signal.SIGINT)]
     assert told.answers == [b'{"answer": null}\n']  # type: ignore[attr-defined]
-
-
-def test_a_log_that_cannot_be_read_and_one_that_is_long(
-    told: Callable[..., int], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert told({"ended": 4}) == 4
-    said = f"error: {tmp_path}/launcher.log: No such file or directory\n"
-    assert capsys.readouterr().err == said
-    RunPaths(tmp_path).launcher.write_bytes(b"x" * module.MOST_SHOWN + b"\xff end\n")
-    assert told({"ended": 4}) == 4
-    shown = capsys.readouterr().err
-    assert shown.endswith("x\ufffd end\n")
-    assert len(shown) == module.MOST_SHOWN

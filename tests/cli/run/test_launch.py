@@ -6,7 +6,6 @@ import json
 import re
 import signal
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,15 +13,12 @@ from typing import Any
 import promises
 import pytest
 from cases import cases
-from rig import wait_for
 
 from dispatcher import cli
-from dispatcher.cli.run import launch, preflight, run_sinks, sync
-from dispatcher.core.events import exec_events
+from dispatcher.cli.run import preflight, run_sinks
 from dispatcher.core.events.run_events import Sink
 from dispatcher.core.events.verdicts import Rejected, Verdict
 from dispatcher.jobs import registry
-from dispatcher.jobs.job_socket import JobConnection
 from dispatcher.model.failure import Failure, Kind
 from dispatcher.output.terminal import live_terminal
 from dispatcher.plan.job.reassignment import Exclusion
@@ -50,21 +46,6 @@ def test_lines_verdict_and_record(capfd: pytest.CaptureFixture[str]) -> None:
     (job,) = registry.jobs()
     assert (job.state, job.exit_code, job.detached, job.ranks) == ("ended", 0, False, 2)
     assert [name for name, _, _ in job.hosts] == ["localhost"]
-
-
-def test_stop_is_heard_while_the_folder_is_sent(
-    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    def sent(folder: Any, plan: Any, reach: Any, tell: Any, orders: Any, progress: Any) -> Any:
-        with JobConnection(registry.find(plan.run_id)) as call:
-            call.order("stop")
-            wait_for(lambda: len(orders) == 1, 20, lambda: "it is passed on")
-        return exec_events.Interrupted(signal.SIGINT)
-
-    monkeypatch.setattr(sync, "_sent", sent)
-    Path("train.py").touch()
-    assert cli.main(["-H", "localhost:1", f"--sync={tmp_path}", "train.py"]) == 130
-    assert "error: stopped by dispatch stop [interrupted]" in capfd.readouterr().err
 
 
 def test_a_rank_that_fails(capfd: pytest.CaptureFixture[str]) -> None:
@@ -389,12 +370,3 @@ def test_words_that_are_no_text(capfd: pytest.CaptureFixture[str]) -> None:
         stream.flush()
         shown = stream.buffer.getvalue().decode()
     assert "'a\\xff'" in shown
-
-
-def test_the_age_of_this_process() -> None:
-    ago = launch._age()
-    with open("/proc/self/stat", "rb") as file:
-        assert file.read()
-    assert 0 < ago < 86400
-    time.sleep(0.02)
-    assert launch._age() >= ago

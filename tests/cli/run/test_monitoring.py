@@ -12,7 +12,7 @@ from cases import cases
 from dispatcher.api.request import plan_job
 from dispatcher.api.request import request as asked
 from dispatcher.cli.options.output_options import ShowOptions, settings
-from dispatcher.cli.run.run_sinks import Monitoring, open_table
+from dispatcher.cli.run.run_sinks import Monitoring
 from dispatcher.core.events.run_events import Entry, RankSpawned, RanksPlaced
 from dispatcher.model.errors import UsageError
 from dispatcher.output.monitor.live_table import Table
@@ -73,12 +73,3 @@ def test_figures_in_a_file(tmp_path: Path) -> None:
 def test_figures_that_cannot_be_written() -> None:
     with pytest.raises(UsageError, match="--metrics /no/where/f: no such file or directory"):
         made(metrics="/no/where/f").metrics(lambda line: None)
-
-
-def test_the_table_knows_all_hosts() -> None:
-    table = open_table(PLAN, lambda: ("n1 is slow",))
-    table.event(Entry(0, 0.0, RanksPlaced(1, "n1", 1)))
-    table.event(Entry(0, 0.0, RankSpawned(1, 0, 7)))
-    found = table.snapshot()
-    assert found.slow == ("n1 is slow",)
-    assert [row.host for row in found.rows] == ["n2"]  # the spare

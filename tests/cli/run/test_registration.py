@@ -129,12 +129,6 @@ def test_a_restart_with_arguments_alone_is_told_the_whole_line(
     one.one.conclude(0, [])
 
 
-def test_how_many_ranks_is_not_known_yet() -> None:
-    made = Made("n1,n2")
-    assert (made.plan.is_open, made.job.ranks, made.job.logs) == (True, None, None)
-    made.one.conclude(0, [])
-
-
 @cases(
     ("error", "code", "lines"),
     [
@@ -235,16 +229,3 @@ def test_without_a_record_a_run_goes_on_and_a_job_does_not(
     with pytest.raises(UsageError) as caught:
         Made(word=word)
     assert caught.value.message.startswith("--detach: the job cannot be written down: ")
-
-
-@cases(("hang", "kept"), [(0.0, True), (60.0, False)])
-def test_stacks_are_kept_beside_the_logs(tmp_path: Path, hang: float, kept: bool) -> None:
-    """With a limit for silence they are written anyway, by another."""
-    from dispatcher.api.registration import stacks_sink
-    from dispatcher.plan.job.request import Limits
-
-    plan = plan_job(asked("n1:1", ["a"], limits=Limits(hang_timeout=hang)))
-    made: Any = stacks_sink(plan, RunPaths(tmp_path), lambda *_: None, lambda _: None)
-    assert made._folder == (tmp_path if kept else None)
-    nowhere: Any = stacks_sink(plan, None, lambda *_: None, lambda _: None)
-    assert nowhere._folder is None

@@ -18,7 +18,6 @@ from dispatcher.cli.run.run_sinks import (
     RankLabels,
     close_panel,
     files_keep_all,
-    footer_of,
     may_draw,
     open_screen,
     terminals,
@@ -28,7 +27,6 @@ from dispatcher.cli.run.run_sinks import (
 from dispatcher.core.events.run_events import Sink
 from dispatcher.model.paths import RunPaths
 from dispatcher.output.buffered import BufferedSink, Filtered
-from dispatcher.output.monitor.run_progress import Progress
 from dispatcher.output.terminal.live_terminal import FIRST as SHOWN_AFTER
 from dispatcher.output.terminal.screen import PARTIAL, STATE, Writer
 from dispatcher.plan.job.placement import FIRST
@@ -176,29 +174,6 @@ def test_how_lines_look(
     assert view.timestamps is False
 
 
-@cases(
-    ("given", "world", "speakers"),
-    [
-        ({"fold": True}, 4, 4),
-        ({"fold": True, "only_ranks": "1-2"}, 4, 2),
-        ({"fold": True, "only_ranks": "3-9"}, 4, 1),
-        ({"fold_numbers": True}, 4, 4),
-    ],
-)
-def test_how_many_a_line_waits_for(given: dict[str, Any], world: int, speakers: int) -> None:
-    view = view_of(shown(**given), RankLabels("rank", Locations))
-    assert view.fold is not None
-    masked = "fold_numbers" in given
-    folding = view.fold(world)
-    groups: list[Any] = []
-    for rank in range(speakers):
-        assert groups == []
-        groups = list(folding.add(rank, b"loss %d" % (rank if masked else 1), 0.0, 1))
-    (group,) = groups
-    assert list(group.speakers) == list(range(speakers))
-    assert group.line == (b"loss #" if masked else b"loss 1")
-
-
 def test_the_screen_without_a_terminal(
     streams: Streams, capfdbinary: pytest.CaptureFixture[bytes]
 ) -> None:
@@ -271,31 +246,6 @@ def test_the_end_of_a_footer(
     if says:
         assert err.endswith("\n")
         assert max(map(len, plain(err).splitlines())) == (79 if lines else 29)
-
-
-@cases(("columns", "wide"), [(60, 59), (10, 20)])
-def test_the_end_of_a_footer_is_as_wide_as_the_terminal(
-    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], columns: int, wide: int
-) -> None:
-    asked: list[int] = []
-
-    def get_terminal_size(fd: int) -> os.terminal_size:
-        asked.append(fd)
-        return os.terminal_size((columns, 24))
-
-    monkeypatch.setattr(os, "get_terminal_size", get_terminal_size)
-    close_panel(["error: x"], 3, 1, 1, 100.0)
-    assert asked[0] == 2
-    assert max(map(len, plain(capfd.readouterr().err).splitlines())) == wide
-
-
-def test_a_footer_is_made_once() -> None:
-    progress = Progress(1, lambda: 0.0)
-    draw = footer_of(["n1"], progress.picture)
-    first = draw([], 80)
-    assert draw([], 80) == first
-    assert any(b"1 host" in line for line, _ in first)
-    assert all(width <= 80 for _, width in first)
 
 
 @cases(

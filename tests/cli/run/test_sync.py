@@ -21,7 +21,6 @@ from dispatcher.cli.run import sync
 from dispatcher.cli.run.request import request
 from dispatcher.cli.run.run_sinks import footer_of
 from dispatcher.core.events import exec_events
-from dispatcher.core.events.run_events import SignalReceived
 from dispatcher.model.errors import CannotCopy
 from dispatcher.model.failure import Failure, Kind
 from dispatcher.output.monitor.run_progress import Progress
@@ -150,23 +149,6 @@ def test_the_footer_shows_the_copy_until_it_is_over(
     assert "0 B of 16 B" in drawn[0]
     assert progress.instead is None
     assert "0 of 2 hosts" not in draw([], 80)[0][0].decode()
-
-
-def test_who_sends_is_told_each_order_to_stop_once() -> None:
-    first, second = SignalReceived(2, "dispatch stop"), SignalReceived(2, "dispatch stop")
-    orders: list[SignalReceived] = []
-    told: list[SignalReceived] = []
-
-    class Seconds(threading.Event):
-        def wait(self, timeout: float | None = None) -> bool:
-            if len(orders) == 2:
-                return len(told) == 2
-            orders.append(second if orders else first)
-            return False
-
-    sending: Any = SimpleNamespace(moved=dict)
-    sync._watch(sending, Seconds(), orders, told.append)
-    assert told == [first, second]
 
 
 LOST = Failure(Kind.LOST, "gone")
