@@ -124,7 +124,7 @@ def test_time_in_which_the_user_typed_is_not_the_host_s(clock: Clock) -> None:
             return host.far
 
     host = Host(typed=lambda: typed[0])
-    host.command._transport = Asks(None)
+    host.command.transport = Asks(None)
     host.command.open()
     assert host.command.due() == 1065.0
 

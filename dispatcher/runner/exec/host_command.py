@@ -12,7 +12,7 @@ import math
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from dispatcher.bootstrap import shell
 from dispatcher.bootstrap.payload import SyncScanner, flood_hint, remote_message
@@ -43,6 +43,7 @@ _READABLE = object()
 _CLOSE = object()
 
 
+@dataclass(eq=False, kw_only=True)
 class HostCommand:
     """One attempt at one host.
 
@@ -53,44 +54,31 @@ class HostCommand:
     stream, bytes).
     """
 
-    def __init__(
-        self,
-        *,
-        node: int,
-        attempt: int,
-        target: Target,
-        transport: Transport,
-        opening: bytes,
-        wrapper: Wrapper | None,
-        sudo: bool,
-        window: Window | None,
-        seconds: float,
-        credit: int,
-        stdio: StdioHandler | None,
-        typed: Callable[[], float],
-        tell: Callable[[ev.Event], None],
-        output: Callable[[int, int, bytes], None],
-    ) -> None:
-        self.name = f"command:{target.host}"
+    node: int
+    attempt: int
+    target: Target
+    transport: Transport
+    opening: bytes
+    wrapper: Wrapper | None
+    sudo: bool
+    window: Window | None
+    seconds: float
+    credit: int
+    stdio: StdioHandler | None
+    typed: Callable[[], float]
+    tell: Callable[[ev.Event], None]
+    output: Callable[[int, int, bytes], None]
+
+    def __post_init__(self) -> None:
+        self.name = f"command:{self.target.host}"
         #: nothing is left to do but ``leave``
         self.over = False
         #: takes what is for ``step``, from any thread
         self.post: Callable[[object], None] = lambda item: None
-        self._node = node
-        self._attempt = attempt
-        self._target = target
-        self._transport = transport
-        self._opening = opening
+        wrapper = self.wrapper
         self._command = shell.COMMAND if wrapper is None else wrapper.command
         self._prompts = None if wrapper is None else PromptScanner(wrapper)
-        self._sudo = sudo
-        self._window = window
-        self._deadline = time.monotonic() + seconds
-        self._credit = credit
-        self._stdio = stdio
-        self._typed = typed
-        self._tell = tell
-        self._output = output
+        self._deadline = time.monotonic() + self.seconds
         self._call: Call | None = None
         self._link: Link | None = None
         self._typed_before = 0.0
@@ -122,7 +110,7 @@ class HostCommand:
         """The sinks took ``nbytes`` of this host's output."""
         with self._lock:
             self._owed -= nbytes
-            resume = self._full and self._owed <= self._credit // 2
+            resume = self._full and self._owed <= self.credit // 2
             if resume:
                 self._full = False
         if resume:
@@ -138,12 +126,12 @@ class HostCommand:
     @property
     def never_blocks(self) -> bool:
         """Whether nothing that we do can take long, once the host has been called."""
-        return self._prompts is None and self._stdio is None and self._window is None
+        return self._prompts is None and self.stdio is None and self.window is None
 
     def call(self) -> bool:
         """Call the host without waiting; False where it takes ``open``."""
         self._begin()
-        called = self._transport.call(self._target, self._command, self._deadline, self._opening)
+        called = self.transport.call(self.target, self._command, self._deadline, self.opening)
         if called is None:
             return False
         self._call = called
@@ -153,29 +141,29 @@ class HostCommand:
     def open(self) -> None:
         """Connect and start the command, or tell why not."""
         self._begin()
-        opened = self._transport.open(self._target, self._command, self._deadline, self._window)
+        opened = self.transport.open(self.target, self._command, self._deadline, self.window)
         self._arrived(opened)
         if self._link is not None and not self.over and self._prompts is None:
-            self._write(self._link, self._opening)
+            self._write(self._link, self.opening)
 
     def _begin(self) -> None:
         if not self._begun:
             self._begun = True
-            self._tell(ev.NodeConnecting(self._node, self._attempt))
-        self._typed_before = self._typed()
+            self.tell(ev.NodeConnecting(self.node, self.attempt))
+        self._typed_before = self.typed()
 
     def _arrived(self, opened: Link | Failure) -> None:
-        self._deadline += self._typed() - self._typed_before
+        self._deadline += self.typed() - self._typed_before
         if isinstance(opened, Failure):
             if opened.kind is Kind.BOOT:  # which here is no agent's
                 opened = replace(opened, kind=Kind.START)
-            self._end(ev.NodeLost(self._node, opened))
+            self._end(ev.NodeLost(self.node, opened))
             return
         self._link = link = opened
         if self._stopping:  # given up meanwhile: the command must not start
             self.over = True
             return
-        self._tell(ev.NodeConnected(self._node, link.address, link.by or self._transport.name))
+        self.tell(ev.NodeConnected(self.node, link.address, link.by or self.transport.name))
         self._quiet_since = time.monotonic()
         link.watch(self._wake)
 
@@ -197,7 +185,7 @@ class HostCommand:
             return True
         self._call = None
         if isinstance(answer, Transport):
-            self._transport = answer
+            self.transport = answer
             return False
         self._arrived(answer)
         return True
@@ -205,7 +193,7 @@ class HostCommand:
     def failed(self, error: Exception) -> None:
         """A bug of ours must not look like a silent host."""
         why = f"internal error: {type(error).__name__}: {error}"
-        self._end(ev.NodeLost(self._node, Failure(Kind.PROTOCOL, why)))
+        self._end(ev.NodeLost(self.node, Failure(Kind.PROTOCOL, why)))
 
     def leave(self) -> None:
         """Close what there is."""
@@ -221,8 +209,8 @@ class HostCommand:
             return
         self._stopping = True
         for stream, count in self._counts.items():
-            self._tell(ev.OutputEnded(self._node, self._node, stream, count, count))
-        self._tell(last)
+            self.tell(ev.OutputEnded(self.node, self.node, stream, count, count))
+        self.tell(last)
 
     def _serve(self, link: Link, item: object) -> None:
         if isinstance(item, str):
@@ -235,8 +223,8 @@ class HostCommand:
             self._quiet_since = time.monotonic()
         last = self._last_event(link)
         if last is not None:
-            if self._stdio is not None:
-                self._stdio.finish(self._node)
+            if self.stdio is not None:
+                self.stdio.finish(self.node)
             self._end(last)
 
     def due(self) -> float | None:
@@ -259,12 +247,12 @@ class HostCommand:
             self.post(_READABLE)
 
     def _order(self, link: Link, name: str) -> None:
-        if self._window is not None and name == "INT":
+        if self.window is not None and name == "INT":
             self._write(link, INTERRUPT)
-        elif self._stdio is not None and self._stdio.takes_output and not self._asked:
+        elif self.stdio is not None and self.stdio.takes_output and not self._asked:
             self._asked = True
             link.end_input()  # who we talk with ends in good order when we say no more
-        elif self._window is not None or self._stdio is not None:
+        elif self.window is not None or self.stdio is not None:
             link.close()  # no line for orders: the far side sees the end
         else:
             self._write(link, shell.order(name))
@@ -305,7 +293,7 @@ class HostCommand:
 
     def _has_credit(self) -> bool:
         with self._lock:
-            self._full = self._owed >= self._credit
+            self._full = self._owed >= self.credit
             return not self._full
 
     def _scan(self, link: Link, stream: int, data: bytes) -> bytes:
@@ -314,11 +302,11 @@ class HostCommand:
         found, rest = self._prompts.scan(stream, data)
         if found is Prompt.READY:
             self._prompts = None
-            self._write(link, self._opening)
+            self._write(link, self.opening)
             return rest
         if found is Prompt.PASSWORD and self._deadline < math.inf:
             self._deadline = math.inf  # until the user has answered; sudo asks again only then
-            self._tell(PasswordAwaited(self._node))
+            self.tell(PasswordAwaited(self.node))
         self._check_noise(self._prompts.seen)
         return b""
 
@@ -332,18 +320,18 @@ class HostCommand:
             if rest is None:
                 self._check_noise(self._scanner.dropped)
                 return
-            self._tell(ev.NodeBooted(self._node, len(self._scanner.noise)))
+            self.tell(ev.NodeBooted(self.node, len(self._scanner.noise)))
             self._scanner = None
-            if self._stdio is not None:
-                self._stdio.start(self._node, link)
+            if self.stdio is not None:
+                self.stdio.start(self.node, link)
             data = rest
         self._give(STDOUT, data)
 
     def _check_noise(self, nbytes: int) -> None:
         if nbytes > MOST_NOISE:
             why = f"a flood: {size(MOST_NOISE)} of login noise"
-            hint = flood_hint(self._transport.by_hand(self._target, "true"))
-            self._end(ev.NodeLost(self._node, Failure(Kind.PROTOCOL, why, hint)))
+            hint = flood_hint(self.transport.by_hand(self.target, "true"))
+            self._end(ev.NodeLost(self.node, Failure(Kind.PROTOCOL, why, hint)))
 
     def _give(self, stream: int, data: bytes) -> None:
         if not data or self._stopping:
@@ -351,7 +339,7 @@ class HostCommand:
         self._counts[stream] += len(data)
         with self._lock:
             self._owed += len(data)
-        self._output(self._node, stream, data)
+        self.output(self.node, stream, data)
 
     # -- the end --------------------------------------------------------------------------
 
@@ -365,7 +353,7 @@ class HostCommand:
             if self._scanner is None or now < self._deadline:
                 return None
             why = "connected, but the command did not start" + self._last_words()
-            return ev.NodeLost(self._node, Failure(Kind.TIMEOUT, why))
+            return ev.NodeLost(self.node, Failure(Kind.TIMEOUT, why))
         ended = self._ended and link.errors_ended()
         if not ended and (self._full or now < self._quiet_since + HELD_OPEN):
             return None
@@ -373,12 +361,12 @@ class HostCommand:
             self._quiet_since = now
             return None
         if self._scanner is not None:
-            return ev.NodeLost(self._node, self._not_started(link))
+            return ev.NodeLost(self.node, self._not_started(link))
         ending = link.ending(0.0)
         if ending.code is None and ending.signal is None:
             lost = Failure(Kind.LOST, "the connection ended while the command ran")
-            return ev.NodeLost(self._node, link.failure(0.0) or lost)
-        return CommandEnded(self._node, ending.code, ending.signal, held_open=not ended)
+            return ev.NodeLost(self.node, link.failure(0.0) or lost)
+        return CommandEnded(self.node, ending.code, ending.signal, held_open=not ended)
 
     def _not_started(self, link: Link) -> Failure:
         known = link.failure(0.5)
@@ -386,7 +374,7 @@ class HostCommand:
             return known
         code = link.ending(0.0).code
         how = "the link ended" if code is None else f"exit code {code}"
-        if self._prompts is not None and self._sudo and code is not None:
+        if self._prompts is not None and self.sudo and code is not None:
             return Failure(Kind.SUDO, how + self._last_words())
         return Failure(Kind.START, f"{how} before the command started{self._last_words()}")
 

@@ -58,15 +58,13 @@ _LATE = 1.25
 class HostThread(threading.Thread):
     """Reaches one node and carries frames both ways.
 
-    prepare: the agent's first order, for ``attempt``, sent right behind its source.
-    gate: says when to connect, and when again. tell: takes events, from this
-    thread. output: takes (node, rank, stream, data), from this thread.
+    prepare: the agent's first order, for ``attempt``. gate: says when to connect, and when again.
     heartbeat: seconds between two of the agent's. unreachable: of silence of the host's kernel
     until it is lost, where the link can tell; self_fencing: the agent is to see that as well.
-    credit: output bytes that the agent may have under way, as ``prepare`` grants them. input_taken:
-    takes (node, number of bytes) that the node's readers of standard input have taken, from this
-    thread.
-    on_heartbeat: takes the node when it gave a beat that nobody waits for, from this thread.
+    credit: output bytes that the agent may have under way. These are called from this thread: tell
+    with events, output with (node, rank, stream, data), input_taken with (node, bytes that its
+    readers of standard input have taken), on_heartbeat with the node when it gave a beat that
+    nobody waits for.
     """
 
     def __init__(

@@ -49,14 +49,9 @@ FAILED_LIMIT = 3.0
 OVERSLEPT = 1.0
 
 HANDLED = (
-    signal.SIGINT,
-    signal.SIGTERM,
-    signal.SIGHUP,
-    signal.SIGQUIT,
-    signal.SIGUSR1,
-    signal.SIGUSR2,
+    signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2,
     signal.SIGTSTP,
-)
+)  # fmt: skip
 
 
 class Runner(EventLoop):
