@@ -34,8 +34,9 @@ from dispatcher.model.paths import RunPaths
 from dispatcher.output.terminal.notes import Notes
 from dispatcher.output.text.lines import LineAssembler, Spill
 from dispatcher.output.text.sanitize import sanitize
-from dispatcher.plan.job.job_plan import JobPlan, Request
+from dispatcher.plan.job.job_plan import JobPlan
 from dispatcher.plan.job.placement import name
+from dispatcher.plan.job.request import Request
 from dispatcher.runner import loop
 from dispatcher.runner.run.run_loop import HANDLED
 

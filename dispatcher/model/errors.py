@@ -17,24 +17,11 @@ code   meaning
 128+n  dispatch itself was ended by signal n (130 is Ctrl-C)
 =====  =====================================================================
 
-A rank may itself exit with 124-127; the verdict and ``report.json`` say whose
-code it is. Source of 124-127: timeout(1), env(1); of 128+n: sh(1); of 93: the
-launcher of NVIDIA's resiliency extension, which takes it for the same request.
-
-Each error owns its exit code, its hint, and the code of its message, which is made of the class's
-name and does not change: ``NoSuchJob`` is ``no-such-job``. ``model.messages`` explains every code::
-
-    DispatchError            125  dispatch or the cluster failed
-    |- UsageError              2  bad input; no host was touched
-    |   |- HostfileError       2  one or more bad lines of a hostfile
-    |   |- PlanError           2  the hosts cannot hold what was asked for
-    |   |   `- NoHosts, TooManyRanks, ...
-    |   `- ConflictingOptions, FileUnusable, NoSuchJob, ...
-    |- InternalError         125  our bug; shown with a traceback
-    `- JobEnded, LauncherKilled, ...
-
-What goes wrong on a remote host is not an exception: it is a value
-(``model.failure``) and then an event.
+A rank may itself exit with 124-127; the verdict says whose code it is. Source of 124-127:
+timeout(1), env(1); of 128+n: sh(1); of 93: the launcher of NVIDIA's resiliency extension. The
+name of an error's class is the code of its message and does not change: ``NoSuchJob`` is
+``no-such-job``; see ``model.messages``. What goes wrong on a host is no exception but a value,
+``model.failure``.
 """
 
 from __future__ import annotations

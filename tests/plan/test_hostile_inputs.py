@@ -10,8 +10,10 @@ from cases import cases
 
 from dispatcher.model import errors
 from dispatcher.model.errors import UsageError
+from dispatcher.model.names import parse_count
 from dispatcher.plan.hosts.hostfile import parse_hostfile, read_hosts
-from dispatcher.plan.job.job_plan import Program, Request, parse_count, parse_nproc, plan_job
+from dispatcher.plan.job.job_plan import plan_job
+from dispatcher.plan.job.request import Program, Request, parse_nproc
 
 from .hostile_inputs import HOSTILE, POOL, Hostile
 

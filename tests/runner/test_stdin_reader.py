@@ -12,7 +12,8 @@ import pytest
 from dispatcher.core.events import run_events as ev
 from dispatcher.model.failure import Failure, Kind
 from dispatcher.model.host import Host, Hostlist
-from dispatcher.plan.job.job_plan import JobPlan, Program, Request, Stdin, plan_job
+from dispatcher.plan.job.job_plan import JobPlan, plan_job
+from dispatcher.plan.job.request import Program, Request, Stdin
 from dispatcher.remote.protocol.frames import INPUT, Decoder
 from dispatcher.runner.run import stdin_reader as module
 from dispatcher.runner.run.stdin_reader import WINDOW

@@ -26,7 +26,7 @@ from dispatcher.model.errors import (
 from dispatcher.model.frozen import Value, value
 from dispatcher.model.host import Host
 from dispatcher.model.hostset import fold
-from dispatcher.model.names import parse_count, plural
+from dispatcher.model.names import plural
 from dispatcher.plan.hosts.filters import choose
 from dispatcher.plan.job import binding, devices, placement
 from dispatcher.plan.job import parts as programs
@@ -34,25 +34,13 @@ from dispatcher.plan.job.binding import BindTo, MemBind, Topology
 from dispatcher.plan.job.devices import NodePlan
 from dispatcher.plan.job.parts import PartPlan, Program
 from dispatcher.plan.job.placement import MapBy, Placed, divide
-from dispatcher.plan.job.request import (
-    Limits,
-    Nproc,
-    Request,
-    Restarts,
-    Stdin,
-    check,
-    parse_nproc,
-    parse_stdin,
-)
+from dispatcher.plan.job.request import Limits, Nproc, Request, Restarts, Stdin, check
 from dispatcher.plan.variables import exported
 
 #: characters of DISPATCH_HOSTS at most
 LONGEST_RANK_HOSTS = 16 << 10
 
-__all__ = [
-    "JobPlan", "Limits", "NodePlan", "Nproc", "Program", "RankPlan", "Request",
-    "Stdin", "parse_count", "parse_nproc", "parse_stdin", "plan_job",
-]  # fmt: skip
+__all__ = ["Change", "JobPlan", "NodePlan", "RankPlan", "plan_job"]
 
 
 @value

@@ -17,26 +17,12 @@ from typing import TYPE_CHECKING, Any
 
 from dispatcher.model.frozen import Value, value
 from dispatcher.plan.job import devices
-from dispatcher.plan.variables import (
-    SCRUB_NAMES,
-    SCRUB_PREFIXES,
-    exported,
-    is_reserved,
-    is_scrubbed,
-    parse_env_file,
-    redacted,
-)
+from dispatcher.plan.variables import redacted
 
 if TYPE_CHECKING:
     from dispatcher.model import formats
     from dispatcher.plan.job.job_plan import JobPlan
     from dispatcher.plan.job.request import Limits, Restarts
-
-
-__all__ = [
-    "SCRUB_NAMES", "SCRUB_PREFIXES", "Bound", "exported", "is_reserved", "is_scrubbed",
-    "omp_threads", "parse_env_file", "rank_environment", "redacted", "spawned_environment",
-]  # fmt: skip
 
 
 #: with _include or _exclude, the interfaces of Open MPI's own TCP

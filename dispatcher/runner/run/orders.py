@@ -26,14 +26,12 @@ from dispatcher.plan.job.job_plan import JobPlan, NodePlan
 from dispatcher.plan.job.node_launchers import PER_NODE, filled, world
 from dispatcher.plan.job.parts import PartPlan
 from dispatcher.plan.job.rank_environment import (
-    SCRUB_NAMES,
-    SCRUB_PREFIXES,
     Bound,
     omp_threads,
     rank_environment,
     spawned_environment,
 )
-from dispatcher.plan.variables import RESERVED_PREFIXES
+from dispatcher.plan.variables import RESERVED_PREFIXES, SCRUB_NAMES, SCRUB_PREFIXES
 from dispatcher.remote.host.workdir import shared
 from dispatcher.remote.protocol.frames import CONTROL, control, encode
 from dispatcher.remote.protocol.packing import listed, pack, pair

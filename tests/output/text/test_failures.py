@@ -17,7 +17,8 @@ from dispatcher.output.exec import exec_notes
 from dispatcher.output.text import verdict_text
 from dispatcher.output.text.fold import Trouble, grouped, in_common
 from dispatcher.plan.hosts.hostfile import parse_inline
-from dispatcher.plan.job.job_plan import JobPlan, Program, Request, plan_job
+from dispatcher.plan.job.job_plan import JobPlan, plan_job
+from dispatcher.plan.job.request import Program, Request
 
 NAMES = [f"n{number:03}" for number in range(1, 201)]
 

@@ -14,15 +14,9 @@ from hypothesis import strategies as st
 from dispatcher.model.errors import InternalError, PlanError, UsageError
 from dispatcher.plan.hosts.hostfile import parse_hostfile, parse_inline
 from dispatcher.plan.job.binding import Topology
-from dispatcher.plan.job.job_plan import (
-    LONGEST_RANK_HOSTS,
-    JobPlan,
-    Program,
-    Request,
-    plan_job,
-)
+from dispatcher.plan.job.job_plan import LONGEST_RANK_HOSTS, JobPlan, plan_job
 from dispatcher.plan.job.rank_environment import describe_plan
-from dispatcher.plan.job.request import Part, Restarts
+from dispatcher.plan.job.request import Part, Program, Request, Restarts
 
 TRAIN = Program("script", ("train.py", "--lr", "3e-4"))
 

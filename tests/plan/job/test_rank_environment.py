@@ -9,21 +9,18 @@ from hypothesis import strategies as st
 
 from dispatcher.model.errors import UsageError
 from dispatcher.plan.hosts.hostfile import parse_inline
-from dispatcher.plan.job.job_plan import JobPlan, Program, Request, plan_job
-from dispatcher.plan.job.rank_environment import (
-    Bound,
-    is_scrubbed,
-    omp_threads,
-    parse_env_file,
-    rank_environment,
-    redacted,
-)
+from dispatcher.plan.job.job_plan import JobPlan, plan_job
+from dispatcher.plan.job.rank_environment import Bound, omp_threads, rank_environment
+from dispatcher.plan.job.request import Program, Request
 from dispatcher.plan.variables import (
     RESERVED_NAMES,
     EnvFileError,
     crosses,
     exported,
     is_reserved,
+    is_scrubbed,
+    parse_env_file,
+    redacted,
 )
 
 BOUND = Bound("10.0.0.1", 29400, omp_threads=6, error_file="/run/e/1")
