@@ -35,12 +35,6 @@ def test_values_reach_the_run(folder: Path, capfd: pytest.CaptureFixture[str]) -
     assert sorted(capfd.readouterr().out.splitlines()) == ["[0] 0 user", "[1] 1 user"]
 
 
-def test_the_command_line_wins(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    write(folder / "dispatch.toml", "[run]\nhostfile = 'localhost:2'\nno-python = true\n")
-    assert cli.main(["-H", "localhost", "sh", "-c", "echo $RANK"]) == 0
-    assert capfd.readouterr().out == "[0] 0\n"
-
-
 def test_a_profile(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -64,35 +58,6 @@ def test_one_file_instead(
     monkeypatch.setenv("DISPATCH_CONFIG", "gone.toml")
     assert cli.main(["--no-python", "true"]) == 2
     assert "gone.toml: no such file" in capfd.readouterr().err
-
-
-def test_a_file_others_can_write_is_not_read(
-    folder: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    path = write(folder / "dispatch.toml", "[run]\nrsh = 'evil'\nhostfile = 'localhost'\n")
-    path.chmod(0o664)
-    assert cli.main(["-H", "localhost", "--no-python", "true"]) == 0
-    assert "dispatch.toml is not read: somebody else" in capfd.readouterr().err
-
-
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        ("[run]\nnosuch = 1\n", "dispatch.toml [run]: nosuch: run has no such option"),
-        ("[run]\nprofile = 'x'\n", "profile: run has no such option"),
-        ("[run]\nno-python = 'yes'\n", "no-python: must be true or false, not 'yes'"),
-        ("[run]\nhosts = [1]\n", "hosts: must be a text or a list of texts"),
-        ("[run]\ngrace = [1]\n", "grace: must be a text or a number"),
-        ("[run]\ngrace = 'x'\n", "--grace"),
-        ("[run]\nmap-by = 'rack'\n", "map-by"),
-    ],
-)
-def test_wrong_values(
-    folder: Path, capfd: pytest.CaptureFixture[str], text: str, said: str
-) -> None:
-    write(folder / "dispatch.toml", text)
-    assert cli.main(["-H", "localhost", "train.py"]) == 2
-    assert said in capfd.readouterr().err
 
 
 def test_config_tells_origins(

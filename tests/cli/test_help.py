@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shlex
 import subprocess
@@ -288,19 +287,6 @@ Options:
 
 All options: dispatch logs --help"""
     )
-
-
-@cases(
-    ("columns", "widest"),
-    [("60", 58), ("100", 98), ("400", 98), ("20", 50), ("", 78), ("0", 78), ("many", 78)],
-)
-def test_how_wide_a_page_is(columns: str, widest: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where standard output is no terminal; COLUMNS says more than a terminal would."""
-    with open(os.devnull, "w") as nowhere:
-        monkeypatch.setattr(sys, "__stdout__", nowhere)
-        monkeypatch.setenv("COLUMNS", columns)
-        found = {len(line) for line in page(context_of("stop"), brief=False).splitlines()}
-    assert widest - 8 < max(found) <= widest
 
 
 def test_help_loads_no_compressors() -> None:

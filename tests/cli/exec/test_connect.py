@@ -10,7 +10,6 @@ import pytest
 from cases import cases
 
 from dispatcher import cli
-from dispatcher.cli.exec import run_exec
 from dispatcher.model.errors import NoConnectionDaemon
 from dispatcher.remote.protocol.mux import Malformed
 from dispatcher.transport.pool import daemon_socket
@@ -81,30 +80,6 @@ def test_one_of_the_two(capsys: pytest.CaptureFixture[str]) -> None:
         capsys.readouterr().err
         == "error: --list and --close exclude each other [conflicting-options]\n"
     )
-
-
-def test_hosts_are_connected_by_running_nothing(
-    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    seen: list[Any] = []
-
-    def carry_out(*given: Any) -> int:
-        seen.append(given)
-        return 7
-
-    monkeypatch.setattr(run_exec, "carry_out", carry_out)
-    words = ["connect", "-w", "localhost,127.0.0.1", "-v", "-t", "3", "--keep=60"]
-    monkeypatch.setattr(daemon_socket, "folder", lambda: None)
-    monkeypatch.setattr(daemon_socket, "call", socket.socket)
-    monkeypatch.setattr(daemon_socket, "silence", lambda link: None)
-    assert cli.main(words) == 7
-    ((plan, shown, reach),) = seen
-    assert (plan.names, plan.words) == (["localhost", "127.0.0.1"], ("true",))
-    assert plan.limits.connect == 3.0
-    assert (shown.gather, shown.verbose, shown.lists) == (True, True, ("localhost,127.0.0.1",))
-    assert reach._options.keep == "60"
-    assert cli.main([*words, "--json"]) == 7
-    assert (seen[1][1].gather, seen[1][1].as_json) == (False, True)
 
 
 def test_a_silent_process_is_ended_by_close_alone(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -243,25 +242,6 @@ def test_progress_stands_below_the_lines(terminal: Terminal) -> None:
     assert "\x1b[" in shown
 
 
-@cases(
-    ("words", "out", "said"),
-    [
-        (["-L"], "::1: 1\n::1: 1b\nlocalhost: 2\n127.0.0.1: 2\n", 3),
-        (["-bL"], "127.0.0.1,localhost: 2\n::1: 1\n::1: 1b\n", 3),
-        (["-BL"], "127.0.0.1,localhost: 2\n::1: 1\n::1: 1b\n", 1),
-        (["-bLN"], "2\n1\n1b\n", 3),
-    ],
-)
-def test_a_name_in_every_line_of_what_was_kept(
-    words: list[str], out: str, said: int, capfd: pytest.CaptureFixture[str]
-) -> None:
-    text = "echo e >&2; case $DISPATCH_INDEX in 0) sleep 0.2; echo 1; echo 1b;; *) echo 2; esac"
-    assert cli.main([*ON_THREE, *words, text]) == 0
-    told = capfd.readouterr()
-    assert told.out == out
-    assert len(re.findall(r"(?m)\be$", told.err)) == said
-
-
 @cases("words", [["-q"], ["-I"], ["--sudo"]])
 def test_no_progress_where_it_would_be_in_the_way(
     words: list[str], monkeypatch: pytest.MonkeyPatch
@@ -285,22 +265,6 @@ def test_no_progress_where_it_would_be_in_the_way(
 # -- what goes wrong beside the hosts ----------------------------------------------------------
 
 
-@pytest.fixture
-def nobody_reads() -> Iterator[Callable[[], None]]:
-    """Calling it leaves standard output without a reader."""
-    kept = os.dup(1)
-
-    def close() -> None:
-        source, end = os.pipe()
-        os.close(source)
-        os.dup2(end, 1)
-        os.close(end)
-
-    yield close
-    os.dup2(kept, 1)
-    os.close(kept)
-
-
 @cases("words", [[], ["-N"], ["-b"], ["-L"], ["-B"], ["--json"]])
 def test_a_full_disk(words: list[str], capfd: pytest.CaptureFixture[str]) -> None:
     """Told once; the commands go on to their ends, for what else they do."""
@@ -309,24 +273,6 @@ def test_a_full_disk(words: list[str], capfd: pytest.CaptureFixture[str]) -> Non
         assert cli.main(["exec", "-w", "localhost", *words, text]) == 1
     assert Path("it").read_text() == "done\n"
     assert capfd.readouterr().err == "error: standard output: no space left on device\n"
-
-
-@pytest.mark.parametrize(
-    ("words", "code"),
-    [([], 141), (["-N"], 141), (["-b"], 0), (["-L"], 0), (["--json"], 0), (["--diff"], 0)],
-)
-def test_nobody_reads(
-    words: list[str], code: int, nobody_reads: Callable[[], None],
-    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
-    """Who would write line by line ends, as a writer to a pipe does; what was kept is dropped."""
-    monkeypatch.setattr(sys, "stdout", sys.stdout)
-    nobody_reads()
-    text = "while echo x; do sleep 0.02; done" if code else "echo x"
-    assert cli.main(["exec", "-w", "localhost", *words, "--shell", text]) == code
-    if sys.stdout.name == os.devnull:
-        sys.stdout.close()
-    assert "Traceback" not in capfd.readouterr().err
 
 
 def test_a_sink_that_fails_is_told_of(

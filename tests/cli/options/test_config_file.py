@@ -71,16 +71,6 @@ def test_hosts_of_one_table_hold_by_whichever_name(
     assert {name: setting.value for name, setting in found.items()} == wanted
 
 
-def test_origins() -> None:
-    files = [parse(USER, "~/u", COMMANDS), parse(PROJECT, "p", COMMANDS, loose=True)]
-    found = chosen(files, "run", "night")
-    assert {name: setting.origin for name, setting in found.items()} == {
-        "user": "~/u [profile.night.all]",
-        "grace": "~/u [profile.night.run]",
-        "hostfile": "p [run]",
-    }
-
-
 @cases(
     ("source", "loose", "value", "taken"),
     [
@@ -126,12 +116,6 @@ def test_wrong(text: str, said: str) -> None:
     with pytest.raises(UsageError) as caught:
         parse(text, "f", COMMANDS)
     assert caught.value.message.startswith(said)
-
-
-def test_a_profile_that_is_not_there() -> None:
-    with pytest.raises(UsageError) as caught:
-        chosen([parse(USER, "f", COMMANDS)], "run", "noon")
-    assert (caught.value.hint or "") == "there are: night"
 
 
 @given(

@@ -104,12 +104,6 @@ def test_a_file_that_is_wrong(
     assert message.startswith("DISPATCH_CONFIG: ") is (named and "more than" in said)
 
 
-def test_a_file_that_is_not_there(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("DISPATCH_CONFIG", "none.toml")
-    with pytest.raises(UsageError, match=r"DISPATCH_CONFIG: none\.toml: no such file"):
-        read()
-
-
 @pytest.mark.parametrize(
     ("text", "name", "value"),
     [

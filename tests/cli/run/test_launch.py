@@ -344,14 +344,6 @@ def test_a_plan_for_programs(capsys: pytest.CaptureFixture[str]) -> None:
     assert "parents" not in promises.told(capsys.readouterr().out)
 
 
-def test_the_tree_is_part_of_the_plan(capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["-H", "n[1-3]:1", "--dry-run", "--fanout-tree=2", "--no-python", "prog"]
-    assert cli.main(words) == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert "tree        2 levels; from here n[1-2]" in lines
-    assert "            n2 opens n3" in lines
-
-
 def test_values_are_shown_as_they_are(capsys: pytest.CaptureFixture[str]) -> None:
     values = ["A=tcp:key:1", "E=a\\", "F=[red]x[/red]"]
     words = [word for value in values for word in ("-x", value)]

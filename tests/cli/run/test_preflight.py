@@ -11,9 +11,8 @@ from dispatcher.api.request import plan_job
 from dispatcher.api.request import request as asked
 from dispatcher.checks.check import Finding, Level
 from dispatcher.checks.report import CheckReport
-from dispatcher.cli.checks import run_check
 from dispatcher.cli.run import preflight as module
-from dispatcher.cli.run.preflight import Decision, asks, preflight, wants
+from dispatcher.cli.run.preflight import asks, preflight, wants
 from dispatcher.cli.run.run import RunOptions
 from dispatcher.core.events.verdicts import Rejected
 from dispatcher.model.errors import UsageError
@@ -72,14 +71,6 @@ def test_contradictions(options: RunOptions, said: str) -> None:
     assert caught.value.message.startswith(said)
 
 
-def test_without_one_nothing_is_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delattr(module, "_examined")
-    plan = plan_of()
-    decision = preflight(plan, RunOptions())
-    assert decision == Decision(plan)
-    assert (decision.rdma, decision.notes) == ({}, [])
-
-
 @pytest.fixture
 def found(monkeypatch: pytest.MonkeyPatch) -> Any:
     """``found(report)``: that is what the hosts are like."""
@@ -135,37 +126,3 @@ def test_the_run_goes_on_without_it(found: Any) -> None:
     assert decision.verdict is None
     assert [(one.host, one.by) for one in decision.excluded] == [("n2", None)]
     assert any("n2" in line for line in decision.notes)
-
-
-@cases(
-    ("options", "kind", "full", "seconds", "script", "missing"),
-    [
-        (RunOptions(check="full"), "script", True, 60.0, "train.py", set()),
-        (RunOptions(exclude_unhealthy=True), "script", False, 20.0, "train.py", set()),
-        (RunOptions(exclude_unhealthy=True, check_timeout=5.0), "module", False, 5.0, "", set()),
-        (RunOptions(check="full"), "command", True, 60.0, "", {"python", "torch", "nccl"}),
-    ],
-)
-def test_what_is_looked_at(
-    monkeypatch: pytest.MonkeyPatch, options: RunOptions, kind: Any, full: bool, seconds: float,
-    script: str, missing: set[str],
-) -> None:  # fmt: skip
-    seen: list[Any] = []
-
-    def examined(hosts: Any, want: Any, chosen: Any, *more: Any) -> CheckReport:
-        seen.append((hosts, want, chosen, more))
-        return report(n1=Level.OK, n2=Level.OK, n3=Level.OK)
-
-    monkeypatch.setattr(run_check, "examined", examined)
-    plan = plan_of(
-        "n1:2,n2:2,n3:2", spares=1, kind=kind, cwd="/w", iface="ib0", python="/py", master_port=5
-    )
-    assert preflight(plan, options).plan == plan
-    ((hosts, want, chosen, more),) = seen
-    assert [host.name for host in hosts] == ["n1", "n2", "n3"]
-    assert want.asked.script == (f"/w/{script}" if script else "")
-    assert (want.asked.cwd, want.asked.iface, want.python, want.full) == ("/w", "ib0", "/py", full)
-    names = {check.name for check in chosen}
-    usual = {check.name for check in run_check.checks(full=full)}
-    assert usual - names == missing
-    assert more == (options, seconds, 5, None, None)

@@ -242,11 +242,6 @@ def test_a_variable_of_a_host_s_name_may_be_exported(
     assert request(parsed("run", "-H", "n1,n2", "-x", "n2", *PROGRAM)).exports == ("n2",)
 
 
-def test_hosts_of_all_lists_are_taken_with_their_ports_apart(parsed: Parsed) -> None:
-    found = request(parsed("run", "-w", "n1", "-w", "n2:3", *PROGRAM))
-    assert [(host.name, host.slots) for host in found.hosts.hosts] == [("n1", None), ("n2", 3)]
-
-
 @pytest.mark.parametrize("chosen", ["all", "0"])
 def test_input_that_is_not_there_cannot_be_read(
     parsed: Parsed, chosen: str, monkeypatch: pytest.MonkeyPatch
