@@ -178,19 +178,38 @@ def wait_until(event: threading.Event, deadline: float) -> bool:
     return event.wait(max(0.0, deadline - time.monotonic()))
 
 
-class LoginConnection(Connection):
-    """A connection over which one logs in, an attempt at a time, each by a deadline."""
+class Session(Connection):
+    """One SSH connection: key exchange, login, channels, each by a deadline."""
 
     def __init__(
-        self, stream: ByteStream, offers: dict[str, tuple[str, ...]], steps: Steps
+        self,
+        stream: ByteStream,
+        check: HostKeyCheck,
+        offers: dict[str, tuple[str, ...]],
+        steps: Steps,
     ) -> None:
-        super().__init__(stream, offers)
+        wanted = check.wanted_types(offers["host_keys"])
+        super().__init__(stream, {**offers, "host_keys": wanted})
         self.steps = steps
         self.offered: tuple[str, ...] = ()  # ways to log in that the host has named last
         self.question: Question | None = None  # that the host waits to be answered
-        self._heard = threading.Event()  # set when an attempt has come to something
+        self._heard = threading.Event()  # set when an attempt to log in has come to something
+        steps.enter("ssh banner")
+        self._check = check
+        self._host_key_blob: bytes | None = None
+        self._standby: Standby | None = None
+        self._answered = threading.Event()
+        self._alive = (0.0, base.ALIVE_COUNT)
+        self._silent_since = 0.0
+        self._questions = 0  # that the present silence was met with
 
     # -- what the caller does --------------------------------------------------
+
+    def handshake(self, deadline: float) -> bool:
+        """True when keys are exchanged and the host's key is trusted."""
+        done = threading.Event()
+        self.start_client(event=done)
+        return wait_until(done, deadline) and self.active and self.initial_kex_done
 
     def try_key(self, user: str, key: Any, deadline: float) -> str:
         """One login attempt: ``in``, ``refused``, ``partial``, ``late`` or ``gone``."""
@@ -245,47 +264,6 @@ class LoginConnection(Connection):
             return "asked"
         problem = self.get_exception()
         return "partial" if isinstance(problem, PartialAuthentication) else "refused"
-
-    # -- on the connection's thread ------------------------------------------------
-
-    def on_refusal(self, ways: list[str]) -> None:
-        self.offered = methods(ways)
-
-    def on_question(self, m: Any) -> None:
-        self.question = _read_question(m)
-
-    def on_expired(self) -> None:
-        self.question = Question(expired=True)
-
-
-class Session(LoginConnection):
-    """One SSH connection: key exchange, login, channels, each by a deadline."""
-
-    def __init__(
-        self,
-        stream: ByteStream,
-        check: HostKeyCheck,
-        offers: dict[str, tuple[str, ...]],
-        steps: Steps,
-    ) -> None:
-        wanted = check.wanted_types(offers["host_keys"])
-        super().__init__(stream, {**offers, "host_keys": wanted}, steps)
-        steps.enter("ssh banner")
-        self._check = check
-        self._host_key_blob: bytes | None = None
-        self._standby: Standby | None = None
-        self._answered = threading.Event()
-        self._alive = (0.0, base.ALIVE_COUNT)
-        self._silent_since = 0.0
-        self._questions = 0  # that the present silence was met with
-
-    # -- what the caller does --------------------------------------------------
-
-    def handshake(self, deadline: float) -> bool:
-        """True when keys are exchanged and the host's key is trusted."""
-        done = threading.Event()
-        self.start_client(event=done)
-        return wait_until(done, deadline) and self.active and self.initial_kex_done
 
     def open_ssh_channel(
         self, deadline: float, forward: tuple[str, int] | None = None
@@ -413,6 +391,15 @@ class Session(LoginConnection):
         if failure is not None:
             raise HostKeyRefused(failure)
         self._host_key_blob = key
+
+    def on_refusal(self, ways: list[str]) -> None:
+        self.offered = methods(ways)
+
+    def on_question(self, m: Any) -> None:
+        self.question = _read_question(m)
+
+    def on_expired(self) -> None:
+        self.question = Question(expired=True)
 
     def on_silence(self, seconds: float) -> None:
         """Nothing was heard for so long: ask whether the host lives, or give it up."""

@@ -38,7 +38,7 @@ CLASSES = {
 }
 
 #: our classes that are derived from them, or from one another: what is theirs is paramiko's as well
-OURS = {"Connection", "LoginConnection", "SshChannel", "BoundedPacketizer", "Login"}
+OURS = {"Connection", "SshChannel", "BoundedPacketizer", "Login"}
 
 #: private names that ``paramiko_internals`` overrides or calls, by the class that has them
 PRIVATE = {
