@@ -2,7 +2,7 @@
 
 ::
 
-    command   exec /bin/sh -c 'IFS= read -r s;eval "$s"'      the same for every command
+    command   exec /bin/sh -c '<read a line, run it if it is ours>'    the same for every command
     stdin     line 1: the script; then, in one line or more: the command as shell words
               then orders, one signal name a line (TERM); its end means: we are gone
     stdout    noise (rc files, banners) - SYNC marker - the command's output

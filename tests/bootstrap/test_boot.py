@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-import stat
 import subprocess
 import sys
 import zlib
@@ -26,7 +25,6 @@ from dispatcher.bootstrap.payload import (
 )
 from dispatcher.model.errors import UsageError
 from dispatcher.model.failure import Kind
-from dispatcher.remote.protocol.frames import SYNC
 
 SHELLS = ("sh", "bash", "dash", "tcsh", "csh", "fish", "zsh", "ksh", "mksh", "busybox")
 
@@ -52,14 +50,6 @@ def shim(folder: Path, name: str, target: str) -> None:
 
 
 class TestCommand:
-    def test_is_one_plain_line_for_every_shell(self) -> None:
-        line = command(first=["/opt/python+1/bin/python3.12"], last=["../venv/bin/python"])
-        head, quoted, tail = line.split("'")
-        assert not set("!\\\n\r`") & set(line)
-        assert not set('"$*?[]{}~#&;|<>()') & set(head + tail)
-        assert quoted.isascii()
-        assert line.isprintable()
-
     @cases("name", ["py thon", "a'b", "$(id)", "-c", "", "a;b", "p!", "~/p", "ü"])
     def test_a_name_that_needs_quotes_is_refused(self, name: str) -> None:
         with pytest.raises(UsageError, match="--agent-python"):
@@ -123,11 +113,6 @@ class TestCommand:
         )  # fmt: skip
         assert done.stdout == b"0\n"
 
-    def test_all_names_that_are_usual(self) -> None:
-        words = command().rpartition("'")[2].split()
-        newer = [f"python3.{minor}" for minor in range(14, 7, -1)]
-        assert words == ["sh", "python3", *newer, "/usr/bin/python3"]
-
 
 class TestCopies:
     """What begins a host's end of a copy: Python if it can, else the shell."""
@@ -187,14 +172,6 @@ class TestCopies:
             assert "copy_main" in sources[0]
         assert bootstrap.copy_payload() == bootstrap.copy_payload(False)
 
-    def test_parts_go_by_their_whole_names(self) -> None:
-        found = bootstrap.parts(["probe.usage", "agent.rank_stdin"])
-        assert found == {
-            f"dispatcher.remote.{name}": bootstrap.source(name)
-            for name in ("probe.usage", "agent.rank_stdin")
-        }
-        assert '"""' not in found["dispatcher.remote.probe.usage"]
-
 
 class TestNoPython:
     def boot(self, folder: Path, *first: str) -> subprocess.CompletedProcess[bytes]:
@@ -238,10 +215,3 @@ class TestNoPython:
             agent.finish()
         finally:
             agent.close()
-
-    def test_a_file_that_cannot_run_is_passed_over(self, tmp_path: Path, newest: str) -> None:
-        (tmp_path / "python3").write_text("not a program")
-        (tmp_path / "python3").chmod(stat.S_IRUSR)
-        shim(tmp_path, "python3.12", newest)
-        done = self.boot(tmp_path)
-        assert SYNC in done.stdout

@@ -87,18 +87,6 @@ class TestBootFailure:
         )
         assert failure.hint == "ssh gpu01 python3 -V"
 
-    def test_who_could_not_run_the_command_quotes_it(self) -> None:
-        errors = f"exec: {command()}: not found\n".encode()
-        failure = boot_failure("ssh gpu01 python3 -V", b"", errors, 127)
-        assert failure.kind is Kind.BOOT
-        assert failure.why.startswith("exit status 127 before the agent answered; remote said: ")
-
-    def test_noise_stands_in_for_errors(self) -> None:
-        failure = boot_failure("gpu01", b"This account is not available.\n", b"", None)
-        assert failure.why == (
-            "the link ended before the agent answered; remote said: This account is not available."
-        )
-
     @cases(
         ("said", "status", "why"),
         [
@@ -151,16 +139,6 @@ class TestBootFailure:
     ) -> None:
         failure = bootstrap.link_ended("ssh", Ending(code, signal), errors)
         assert (failure.kind, failure.why, failure.hint) == (Kind.LOST, why, None)
-
-    def test_quotes_no_more_than_a_few_words(self) -> None:
-        for start in (NO_PYTHON_MARK.encode(), b"noise "):
-            assert len(boot_failure("h", b"", start + b"\xff" * 60_000, 127).why) < 500
-
-    @given(st.binary(max_size=2000), st.binary(max_size=2000), st.none() | st.integers(-64, 255))
-    def test_any_last_words_make_a_short_failure(
-        self, noise: bytes, errors: bytes, status: int | None
-    ) -> None:
-        assert len(boot_failure("h", noise, errors, status).why) < 500
 
 
 #: all that is sent to hosts: for runs, for copies, for trees
@@ -234,17 +212,6 @@ class TestPayload:
         agent = Agent(newest, payload=payload() + control(**beats) * 3)
         try:
             agent.until(lambda: sum(r["type"] == "notice" for r in agent.reports) == 3)
-        finally:
-            agent.close()
-
-    def test_it_may_come_a_byte_at_a_time(self, newest: str) -> None:
-        agent = Agent(newest, payload=b"")
-        try:
-            everything = payload() + control("odd") * 2
-            for at in range(len(everything)):
-                agent.write(everything[at : at + 1])
-            agent.until(lambda: sum(r["type"] == "notice" for r in agent.reports) == 2)
-            assert "order 'odd' ignored" in agent.report("notice")["text"]
         finally:
             agent.close()
 

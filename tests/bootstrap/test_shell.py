@@ -110,14 +110,6 @@ def test_a_wrapped_command_line_says_nothing_of_what_is_awaited(terminal: bool) 
             assert text not in wrapper.command.encode()
 
 
-def test_what_is_written_after_the_script() -> None:
-    text = lifeline.opening(["x", "y z"], [("A", "1 2"), ("B", "")])
-    assert text.split(b"\n")[1:] == [b"export A='1 2' B='' ;set -- x 'y z'", b""]
-    assert lifeline.opening(["x"]).split(b"\n")[1:] == [b"set -- x", b""]
-    assert lifeline.opening(["x"], one_pipe=True).split(b"\n")[0].endswith(b" 2>&1")
-    assert lifeline.order("TERM") == b"TERM\n"
-
-
 RUN = "20260131-142501-k3f9x2"
 
 
@@ -140,12 +132,6 @@ RUN = "20260131-142501-k3f9x2"
 )
 def test_what_a_look_tells(line: str, found: lifeline.Tagged | None) -> None:
     assert lifeline.parse(f"noise\n{line}\n".encode()) == ([] if found is None else [found])
-
-
-def test_a_process_that_is_killed_in_two_rounds_counts_once() -> None:
-    lines = [f"killed 12 {RUN} sleep", f"killed 13 {RUN} sleep", f"killed 12 {RUN} sleep"]
-    found = lifeline.parse("\n".join([*lines, f"left 12 {RUN} sleep"]).encode())
-    assert [(one.what, one.pid) for one in found] == [("killed", 12), ("killed", 13), ("left", 12)]
 
 
 def test_nothing_is_killed_that_nobody_named() -> None:

@@ -15,7 +15,7 @@ from rig import wait_for
 
 from dispatcher.model.failure import Failure, Kind
 from dispatcher.transport.base import Link, Target
-from dispatcher.transport.process.openssh import SshTransport, classify
+from dispatcher.transport.process.openssh import SshTransport
 from dispatcher.transport.ssh.paramiko_transport import ParamikoTransport
 
 from . import hostile
@@ -221,39 +221,3 @@ def test_sshd_dies_under_a_link(tmp_path: Path, kind: str) -> None:
     assert link.ending(30).code is None
     way.close()
     server.stop()
-
-
-@cases(
-    ("words", "kind_", "retryable"),
-    [
-        ("ssh: Could not resolve hostname x: Name or service not known", Kind.DNS, False),
-        (
-            "ssh: Could not resolve hostname x: Temporary failure in name resolution",
-            Kind.DNS,
-            True,
-        ),
-        ("ssh: connect to host x port 22: Connection refused", Kind.REFUSED, False),
-        ("ssh: connect to host x port 22: No route to host", Kind.UNREACHABLE, False),
-        ("ssh: connect to host x port 22: Connection timed out", Kind.TIMEOUT, False),
-        ("Connection timed out during banner exchange", Kind.TIMEOUT, False),
-        ("kex_exchange_identification: Connection closed by remote host", Kind.DROPPED, True),
-        ("kex_exchange_identification: read: Connection reset by peer", Kind.DROPPED, True),
-        ("a@x: Permission denied (publickey).", Kind.AUTH, False),
-        ("Received disconnect from x: Too many authentication failures", Kind.AUTH, False),
-        ("Host key verification failed.", Kind.HOST_KEY_UNKNOWN, False),
-        (
-            "@ WARNING: REMOTE HOST IDENTIFICATION HAS CHANGED! @\nHost key verification failed.",
-            Kind.HOST_KEY_CHANGED,
-            False,
-        ),
-        ("/x: line 3: Bad configuration option: foo", Kind.CONFIG, False),
-        ("something new", Kind.LOST, False),
-        ("", Kind.LOST, False),
-    ],
-)
-def test_words_of_ssh(words: str, kind_: Kind, retryable: bool) -> None:
-    failure = classify("Warning: Permanently added x\n" + words, "x")
-    if words:
-        assert (failure.kind, failure.retryable) == (kind_, retryable)
-    assert classify(words, "x").kind is kind_
-    assert len(failure.why) < 400

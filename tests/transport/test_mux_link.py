@@ -77,12 +77,6 @@ def test_a_link_says_what_it_takes_and_how_it_ends() -> None:
     ]  # fmt: skip
 
 
-def test_a_link_that_is_closed_before_its_end_tells_the_far_end() -> None:
-    wire = Wire()
-    Plain(wire, 7).close()
-    assert wire.said == [(7, mux.CLOSE, b""), (7, -1, b"")]
-
-
 def test_messages_of_the_pool_are_objects() -> None:
     assert [*Frames().feed(message(LIST, 7, a=1))] == [(7, LIST, b'{"a": 1}')]
     for body in (b"", b"[]", b"[" * 100_000, b"\xff"):
@@ -274,20 +268,6 @@ def test_a_writer_who_waits_is_freed(end: Callable[[MuxLink], None]) -> None:
     wait_for(lambda: sum(len(body) for _, _, body in wire.said) == mux.INPUT_WINDOW)
     end(link)
     assert freed.wait(60)
-
-
-def test_input_ends_once() -> None:
-    wire = Wire()
-    link = Plain(wire, 7)
-    link.end_input()
-    link.end_input()
-    assert wire.said == [(7, mux.INPUT_END, b"")]
-    link.close()
-    closed = Plain(wire, 8)
-    closed.close()
-    wire.said.clear()
-    closed.end_input()
-    assert wire.said == []
 
 
 @cases(

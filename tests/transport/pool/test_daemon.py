@@ -22,7 +22,6 @@ import pytest
 from rig import wait_for
 
 from dispatcher.bootstrap import shell
-from dispatcher.model.errors import UsageError
 from dispatcher.remote.protocol.mux import Frames
 from dispatcher.transport.base import Keepalive, Target, Window
 from dispatcher.transport.pool import daemon as module
@@ -155,13 +154,6 @@ def test_the_ssh_agent_is_the_launcher_s(
     assert host.identity_agent == (agent or "")
 
 
-def test_a_shell_that_waits(daemon: Daemon, readings: list[Reading], pool: Pool) -> None:
-    daemon.stand_by()
-    assert pool.standing_by == [shell.COMMAND]
-    assert daemon.at_hand(ORDER, nobody) is readings[0].link
-    assert readings[0].asked == [("started", Target("n1", "me", 22), "true")]
-
-
 def test_no_shell_waits_on_a_terminal(daemon: Daemon, readings: list[Reading]) -> None:
     assert daemon.at_hand({**ORDER, "window": [80, 24]}, nobody) is None
     assert readings == []
@@ -221,18 +213,6 @@ def test_a_reading_stays_while_it_connects(daemon: Daemon, readings: list[Readin
     assert not readings[0].closed
     daemon.open({**ORDER, "run": "next"}, nobody)
     assert readings[0].closed  # nothing came of it
-
-
-@pytest.mark.parametrize("names", [None, {"n1"}, set()])
-def test_connections_are_listed_and_dropped(
-    daemon: Daemon, pool: Pool, names: set[str] | None
-) -> None:
-    pool.held = ["n1", "n2"]
-    assert daemon.listed() == {"hosts": ["n1", "n2"], "idle": 600.0, "pid": os.getpid()}
-    daemon.drop(names)
-    assert pool.dropped == [(0.0, names)]
-    daemon.close()
-    assert pool.closed == 1
 
 
 # -- how long it lives --------------------------------------------------------------------
@@ -397,22 +377,6 @@ def process(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     monkeypatch.setattr(module, "preload", lambda: setattr(noted, "preloaded", 1))
     monkeypatch.setattr(daemon_socket, "forget", lambda: setattr(noted, "forgot", 1))
     return noted
-
-
-@pytest.mark.parametrize("problem", [None, UsageError("others may write there"), OSError("no")])
-def test_there_is_one_already_or_can_be_none(
-    process: SimpleNamespace,
-    pool: Pool,
-    monkeypatch: pytest.MonkeyPatch,
-    problem: Exception | None,
-) -> None:
-    def listen() -> None:
-        if problem is not None:
-            raise problem
-
-    monkeypatch.setattr(daemon_socket, "listen", listen)
-    module.main()
-    assert (process.folder, process.signals, process.forgot, pool.closed) == (None, {}, 0, 0)
 
 
 @pytest.mark.parametrize("fails", [False, True])

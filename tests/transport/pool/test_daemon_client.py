@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import socket
 import threading
-import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -159,54 +158,6 @@ class TestChannel:
             assert put == [3]  # our turn again
             assert read(channel.output_frames()) == [(kind, bytes(5))]
 
-    def test_a_turn_is_over_after_so_much(
-        self, channel: Channel, far: Far, put: list[bytes | int]
-    ) -> None:
-        turn = daemon_client._TURN
-        assert turn < mux.OUTPUT_WINDOW
-        far.output += bytes(turn)
-        assert sum(len(body) for _, body in read(channel.output_frames())) == turn
-        assert put == [3]
-        put.clear()
-        far.output += bytes(turn // 2)
-        assert sum(len(body) for _, body in read(channel.output_frames())) == turn // 2
-        assert put == []
-
-    def test_credit_that_makes_no_sense(self, channel: Channel) -> None:
-        for body in (b"", b"x", mux.COUNT.pack(1)):
-            with pytest.raises(Malformed):
-                channel.obey(mux.MORE_OUTPUT, body)
-
-    def test_output_that_something_holds_open_is_waited_for_a_moment(
-        self, channel: Channel, far: Far, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        now = 100.0
-        monkeypatch.setattr(time, "monotonic", lambda: now)
-        far.ends(complete=False)
-        assert channel.output_frames() == []
-        assert channel.look_at == pytest.approx(100.0 + daemon_client.HELD_OPEN)
-        now = 100.05
-        assert channel.output_frames() == []
-        assert channel.look_at == pytest.approx(100.0 + daemon_client.HELD_OPEN)
-        now = channel.look_at or 0.0
-        assert [kind for kind, _ in read(channel.output_frames())] == [mux.ENDED]
-        assert (channel.over, channel.look_at) == (False, None)
-        far.output += b"late"
-        far.output_over = far.errors_over = True
-        assert [kind for kind, _ in read(channel.output_frames())] == [
-            mux.OUTPUT, mux.OUTPUT_END, mux.ERRORS_END,
-        ]  # fmt: skip
-        assert channel.over
-
-    def test_little_input_is_handed_on_at_once_and_granted_again(
-        self, channel: Channel, far: Far, put: list[bytes | int]
-    ) -> None:
-        channel.obey(mux.INPUT, b"a" * OPENING)
-        channel.obey(mux.INPUT_END, b"")
-        assert far.heard == [b"a" * OPENING, b"<end>"]
-        granted = mux.INPUT_WINDOW // 4 <= OPENING
-        assert bool(put) == granted
-
     def test_input_that_a_host_does_not_take_holds_up_nobody(
         self, channel: Channel, far: Far, put: list[bytes | int]
     ) -> None:
@@ -226,12 +177,6 @@ class TestChannel:
         assert sum(mux.COUNT.unpack(body)[0] for _, _, body in grants) == mux.INPUT_WINDOW
         channel.leave()
         assert far.closed == 1
-
-    def test_input_for_who_has_ended_is_nobody_s_loss(self, channel: Channel, far: Far) -> None:
-        far.close()
-        channel.begin(b"opening")
-        channel.obey(mux.INPUT, b"more")
-        assert far.heard == []
 
     def test_a_window_that_changes(self, channel: Channel, far: Far) -> None:
         channel.obey(RESIZE, b'{"columns": 80, "rows": 25}')
@@ -373,27 +318,6 @@ class TestClient:
         house.may_open.set()
         wait_for(lambda: far.closed, 30, "the command's link is closed")
         assert far.heard == []
-
-    def test_none_of_its_threads_keeps_the_daemon_alive(
-        self, house: House, link: socket.socket
-    ) -> None:
-        far, before = Far(), set(threading.enumerate())
-        before = {thread for thread in before if thread.name != "hand back"}
-        house.near.append(far)
-        self.say(link, message(mux.OPEN, 3, **ORDER))
-        self.heard(link, 1)
-        house.may_open.clear()
-        far.taking.clear()
-        self.say(
-            link, message(mux.OPEN, 4, **ORDER), frame(3, mux.INPUT, b"x" * (OPENING + 1)),
-            message(LIST),
-        )  # fmt: skip
-        self.heard(link, 1)
-        found = {thread.name: thread.daemon for thread in set(threading.enumerate()) - before}
-        assert found == {"hand back": True, "opening": True, "feed": True}
-        far.taking.set()
-        house.opens.append(None)
-        house.may_open.set()
 
     @pytest.mark.parametrize(
         ("said", "names"),

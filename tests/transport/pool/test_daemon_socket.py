@@ -21,7 +21,7 @@ import dispatcher
 from dispatcher.model.errors import DispatchError, NoConnectionDaemon
 from dispatcher.remote.protocol.mux import Frames, Malformed, frame
 from dispatcher.transport.pool import daemon_socket
-from dispatcher.transport.pool.daemon_socket import DROP, LARGEST, LIST, ask, fields, message
+from dispatcher.transport.pool.daemon_socket import DROP, LARGEST, LIST, ask, message
 
 
 @pytest.fixture
@@ -179,20 +179,6 @@ def test_a_path_may_be_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         caller.close()
 
 
-def test_looking_leaves_no_descriptor(runtime: Path) -> None:
-    listener = daemon_socket.listen()
-    assert listener is not None
-    before = open_files()
-    assert daemon_socket.listen() is None
-    caller = daemon_socket.dial()
-    assert caller is not None
-    caller.close()
-    listener.close()
-    for _ in range(3):
-        assert daemon_socket.dial() is None
-    assert open_files() <= before
-
-
 def test_a_stranger_who_listens_is_hung_up_on(
     listener: socket.socket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -200,12 +186,6 @@ def test_a_stranger_who_listens_is_hung_up_on(
     before = open_files()
     assert daemon_socket.dial() is None
     assert open_files() <= before
-
-
-def test_who_is_at_the_other_end() -> None:
-    ours, theirs = socket.socketpair()
-    with ours, theirs:
-        assert daemon_socket.uid_of(ours) == os.geteuid()
 
 
 def test_a_daemon_is_started_where_there_is_none(
@@ -294,12 +274,6 @@ def test_an_answer_that_is_none(listener: socket.socket, said: bytes) -> None:
     with pytest.raises(Malformed):
         ask(LIST)
     answering.end()
-
-
-@cases("body", [b"", b"[1]", b"\xff", b"[" * 100_000])
-def test_what_is_no_object(body: bytes) -> None:
-    with pytest.raises(Malformed, match="not an object"):
-        fields(body)
 
 
 def test_an_answer_that_does_not_come(

@@ -3,34 +3,44 @@
 from __future__ import annotations
 
 import socket
-import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from rig import wait_for
 
-from dispatcher.model.failure import Failure, Kind
+from dispatcher.model.failure import Ending, Failure, Kind
 from dispatcher.remote.protocol import mux
 from dispatcher.remote.protocol.mux import frame
-from dispatcher.transport.base import Call, Keepalive, Link, Target, Window
+from dispatcher.transport.base import Call, Keepalive, Link, LinkClosed, Target, Window
 from dispatcher.transport.pool import daemon_socket, pool_transport
 from dispatcher.transport.pool.daemon_socket import (
     ACCEPTED,
     FAILED,
+    LARGEST,
+    LET_END,
+    LIST,
     NOT_POOLED,
     OPENING,
+    RESIZE,
     fields,
     message,
 )
-from dispatcher.transport.pool.pool_transport import PoolCall, PoolLink, PoolTransport
+from dispatcher.transport.pool.pool_transport import (
+    PoolCall,
+    PoolConnection,
+    PoolLink,
+    PoolTransport,
+)
+from dispatcher.transport.ssh_auth.passwords import Passwords
 
 from ..far_link import FarLink
-from .conftest import World
+from .conftest import Played, World
 
 NODE = Target("n1", "me", 2222)
 
@@ -131,15 +141,6 @@ def test_what_else_may_come_of_an_order(
     transport.close()
 
 
-def test_an_order_that_failed_is_closed(world: World) -> None:
-    transport = world.transport()
-    with opening(transport):
-        world.daemon.hear()
-        world.daemon.say(message(NOT_POOLED, 1))
-    assert world.daemon.hear() == (1, mux.CLOSE, b"")
-    transport.close()
-
-
 def test_a_daemon_that_does_not_answer_is_late(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -202,21 +203,6 @@ def test_a_daemon_that_has_gone_is_done_without(world: World) -> None:
     assert (len(world.direct.asked), world.dialled) == (2, 1)
     transport.close()
     assert world.direct.closed == 1
-
-
-def test_an_order_is_not_waited_for_when_the_daemon_has_gone(world: World) -> None:
-    """However much time there is."""
-    transport, got = world.transport(), list[object]()
-    asking = threading.Thread(
-        target=lambda: got.append(transport.open(NODE, "true", time.monotonic() + 600)),
-        daemon=True,
-    )
-    asking.start()
-    world.daemon.hear()
-    world.daemon.link.close()
-    asking.join(60)
-    assert got == [world.direct.gives]
-    transport.close()
 
 
 class TestCall:
@@ -289,8 +275,105 @@ class TestCall:
         assert (transport.call(NODE, "true", until, b"x" * size) is not None) == goes
         assert world.dialled == goes
 
-    def test_there_is_no_time(self, transport: PoolTransport) -> None:
-        assert transport.call(NODE, "true", time.monotonic(), b"") is None
 
-    def test_there_is_no_daemon(self, without: World, until: float) -> None:
-        assert without.transport().call(NODE, "true", until, b"") is None
+@pytest.fixture
+def line(world: World) -> Iterator[PoolConnection]:
+    assert world.ours is not None
+    made = PoolConnection(world.ours, Passwords())
+    yield made
+    made.close()
+
+
+def test_each_link_gets_what_is_its_own(world: World, line: PoolConnection) -> None:
+    first, second, closed = (line.order(host=name) for name in ("n1", "n2", "n3"))
+    assert [fields(world.daemon.hear()[2])["host"] for _ in range(3)] == ["n1", "n2", "n3"]
+    closed.close()
+    world.daemon.say(
+        message(ACCEPTED, 2, address="b"), message(ACCEPTED, 1, address="a"),
+        frame(3, 200, b"to nobody"), frame(2, mux.OUTPUT, b"two"), frame(1, mux.OUTPUT, b"one"),
+    )  # fmt: skip
+    assert [link.answer(60) for link in (first, second)] == [
+        (ACCEPTED, b'{"address": "a"}'), (ACCEPTED, b'{"address": "b"}'),
+    ]  # fmt: skip
+    assert wait_for(lambda: first.read(9), 30, "output") == b"one"
+    assert second.read(9) == b"two"
+    second.let_end()
+    first.resize(Window(columns=70, rows=20))
+    assert world.daemon.hear() == (3, mux.CLOSE, b"")
+    assert world.daemon.hear() == (2, LET_END, b"")
+    number, kind, body = world.daemon.hear()
+    assert (number, kind, fields(body)) == (1, RESIZE, {"columns": 70, "rows": 20})
+
+
+@pytest.mark.parametrize(
+    ("said", "ending", "lost"),
+    [
+        ({"code": 3, "signal": None, "silence": None}, Ending(3), None),
+        ({"code": None, "signal": "KILL", "silence": None}, Ending(None, "KILL"), None),
+        ({"code": None, "signal": None, "silence": "no answer for 9 s"}, Ending(None),
+         Failure(Kind.UNREACHABLE, "no answer for 9 s")),
+        ({}, Ending(None), None),
+    ],
+)  # fmt: skip
+def test_how_a_command_ended(
+    world: World,
+    line: PoolConnection,
+    said: dict[str, Any],
+    ending: Ending,
+    lost: Failure | None,
+) -> None:
+    link = line.order()
+    assert not link.gone()
+    world.daemon.say(message(ACCEPTED, 1), message(mux.ENDED, 1, **said))
+    assert link.ending(60) == ending
+    assert (link.failure(0), link.gone()) == (lost, True)
+
+
+def breaks_off(daemon: Played) -> None:
+    daemon.link.close()
+
+
+def speaks_of_too_much(daemon: Played) -> None:
+    daemon.say(mux.HEADER.pack(1, mux.OUTPUT, LARGEST + 1))
+
+
+def answers_twice(daemon: Played) -> None:
+    daemon.say(message(ACCEPTED, 1), message(NOT_POOLED, 1))
+
+
+def says_what_is_no_answer(daemon: Played) -> None:
+    daemon.say(message(LIST, 1))
+
+
+@pytest.mark.parametrize(
+    "act", [breaks_off, speaks_of_too_much, answers_twice, says_what_is_no_answer]
+)
+def test_the_end_of_the_connection_is_the_end_of_all(
+    world: World, line: PoolConnection, act: Callable[[Played], None]
+) -> None:
+    links = [line.order() for _ in range(2)]
+    act(world.daemon)
+    for link in links:
+        assert link.ending(60) == Ending(None)
+        assert (link.gone(), link.read(9), link.failure(0)) == (True, b"", None)
+        with pytest.raises(LinkClosed):
+            link.write(b"x")
+    assert links[1].answer(60) == (NOT_POOLED, b"")
+    with pytest.raises(LinkClosed):
+        line.order()
+    line.close()  # has ended already
+
+
+def test_closing_it_ends_its_links_and_frees_the_socket(world: World) -> None:
+    assert world.ours is not None
+    line = PoolConnection(world.ours, Passwords())
+    link = line.order()
+    world.daemon.hear()
+    line.close()
+    assert (link.gone(), link.read(9)) == (True, b"")
+    assert world.daemon.link.recv(1) == b""
+    wait_for(lambda: world.ours is not None and world.ours.fileno() == -1, 30, "it is free")
+
+
+def test_an_answer_is_waited_for_no_longer_than_told(line: PoolConnection) -> None:
+    assert line.order().answer(0.01) is None

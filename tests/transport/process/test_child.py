@@ -20,13 +20,12 @@ from rig import gone, wait_for
 from dispatcher.model.failure import Ending, Failure, Kind
 from dispatcher.transport.base import Link, LinkClosed, Window
 from dispatcher.transport.process.child import (
-    BUFFER_LIMIT,
     ChildLink,
     on_terminal,
     signal_name,
     start,
 )
-from dispatcher.transport.process.pump import Pump, Sink
+from dispatcher.transport.process.pump import Pump
 
 from ..conftest import Reader, gather
 from ..zombies import zombies
@@ -243,108 +242,6 @@ def test_a_program_that_cannot_be_started(pump: Pump, tmp_path: Path) -> None:
     )
 
 
-# -- with a pump that the test plays ------------------------------------------------------
-
-
-class Played(Pump):
-    """Notes what it is told; the test reads."""
-
-    def __init__(self) -> None:
-        super().__init__("test:played")
-        self.sinks: dict[int, Sink] = {}
-        self.resumed: list[int] = []
-        self.dropped: list[int] = []
-
-    def add(self, fd: int, sink: Sink) -> None:
-        self.sinks[fd] = sink
-
-    def resume(self, fd: int, sink: Sink) -> None:
-        self.resumed.append(fd)
-
-    def drop(self, fd: int, last: Sink | None = None) -> None:
-        self.dropped.append(fd)
-
-
-class Halves:
-    """A child whose pipes lead nowhere."""
-
-    def __init__(self) -> None:
-        self.pump = Played()
-        read, write = os.pipe()
-        self.read = read
-        process = subprocess.Popen(["true"], start_new_session=True)
-        self.link = ChildLink(process, self.pump, (write, 1001, 1002))
-        self.output, self.errors = self.pump.sinks[1001], self.pump.sinks[1002]
-
-
-@pytest.fixture
-def halves() -> Iterator[Halves]:
-    made = Halves()
-    yield made
-    made.link.close()
-    os.close(made.read)
-
-
-@pytest.mark.parametrize("which", ["output", "errors"])
-def test_what_is_not_read_is_held_back(halves: Halves, which: str) -> None:
-    sink, fd = getattr(halves, which), 1001 if which == "output" else 1002
-    read = halves.link.read if which == "output" else halves.link.read_errors
-    for _ in range(2):
-        halves.pump.resumed.clear()
-        assert sink(bytes(BUFFER_LIMIT - 1))
-        assert not sink(b"x")
-        assert len(read(BUFFER_LIMIT // 2) or b"") == BUFFER_LIMIT // 2
-        assert halves.pump.resumed == []
-        assert read(1) == b"\0"
-        assert halves.pump.resumed == [fd]
-        assert read(BUFFER_LIMIT)
-        assert read(1) in (None, b"")
-        assert halves.pump.resumed == [fd]  # once
-
-
-@pytest.mark.parametrize(
-    ("ended", "dropped"), [("", [1001, 1002]), ("errors", [1001]), ("output", [1002])]
-)
-def test_only_what_has_not_ended_is_dropped(halves: Halves, ended: str, dropped: list[int]) -> None:
-    """Something that the child has started may hold the others open for long."""
-    halves.output(b"not read")
-    if ended:
-        getattr(halves, ended)(b"")
-    halves.link.close()
-    assert halves.pump.dropped == dropped
-    if ended == "output":
-        assert halves.link.read(99) == b"not read"
-    assert (halves.link.read(9), halves.link.errors_ended()) == (b"", True)
-
-
-def test_the_owner_is_told_of_both(halves: Halves) -> None:
-    told: list[object] = []
-    halves.output(b"before")
-    halves.link.watch(lambda: told.append(None))
-    for act in (lambda: None, lambda: halves.errors(b"x"), lambda: halves.output(b"")):
-        act()
-        assert told
-        told.clear()
-
-
-def test_input_may_have_the_number_of_a_standard_input_that_was_closed() -> None:
-    read, write = os.pipe()
-    before = os.dup(0)
-    try:
-        os.dup2(write, 0)
-        os.close(write)
-        process = subprocess.Popen(["true"], start_new_session=True)
-        link = ChildLink(process, Played(), (0, 1001, 1002))
-        link.write(b"through it")
-        link.end_input()
-        link.close()
-        assert (os.read(read, 99), os.read(read, 99)) == (b"through it", b"")
-    finally:
-        os.dup2(before, 0)
-        os.close(before)
-        os.close(read)
-
-
 # -- on a terminal ----------------------------------------------------------------------
 
 
@@ -359,13 +256,6 @@ def test_it_is_the_terminal_that_controls_its_session(children: Children) -> Non
     link = children.on_terminal("echo $$; cut -d' ' -f6 /proc/$$/stat; : </dev/tty && echo mine")
     pid, session, mine = gather(link)[0].split()
     assert (session, mine) == (pid, b"mine")
-
-
-def test_words_on_a_terminal(pump: Pump) -> None:
-    link = on_terminal(("printf", "%s|", "a  b", "'", "$x"), pump, Window())
-    assert isinstance(link, Link)
-    assert gather(link)[0] == b"a  b|'|$x|"
-    link.close()
 
 
 def test_a_new_size(children: Children) -> None:

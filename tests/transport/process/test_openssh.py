@@ -12,7 +12,7 @@ import pytest
 from cases import cases
 
 from dispatcher.model.failure import Ending, Failure, Kind
-from dispatcher.transport.base import Keepalive, Link, RecvBuffer, Target, Window
+from dispatcher.transport.base import Keepalive, Link, Target, Window
 from dispatcher.transport.process.openssh import SshLink, SshTransport, classify, connect_timeout
 
 from ..conftest import Reader, gather
@@ -145,39 +145,6 @@ def test_words_that_something_holds_open(program: Program) -> None:
     failure = link.failure(20)
     assert failure is not None
     assert (failure.kind, link.ending(20)) == (Kind.AUTH, Ending(None))
-    link.close()
-
-
-@pytest.mark.parametrize(
-    ("timeout", "least", "most"), [(20.0, 1.0, 1.0), (0.5, 0.1, 0.5), (0.0, 0.1, 0.1)]
-)
-def test_words_are_waited_for_a_moment_more(
-    program: Program, monkeypatch: pytest.MonkeyPatch, timeout: float, least: float, most: float
-) -> None:
-    """ssh may have left them to another; whoever has no time waits a little all the same."""
-    waits: list[float] = []
-
-    def ended(buffer: RecvBuffer, seconds: float = 0.0) -> bool:
-        waits.append(seconds)
-        return True
-
-    link = opened(program(f"echo '{DENIED}' >&2; exit 255"))
-    gather(link)
-    assert link.ending(20) == Ending(None)
-    with monkeypatch.context() as patched:
-        patched.setattr(RecvBuffer, "ended", ended)
-        assert link.failure(timeout) is not None
-    assert [least <= seconds <= most for seconds in waits] == [True]
-    link.close()
-
-
-def test_only_the_first_words_are_looked_at(program: Program) -> None:
-    text = "printf '%8200s' x >&2; echo 'Connection refused' >&2; exit 255"
-    link = opened(program(text))
-    gather(link)
-    failure = link.failure(20)
-    assert failure is not None
-    assert failure.kind is Kind.LOST
     link.close()
 
 

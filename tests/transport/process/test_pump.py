@@ -122,24 +122,6 @@ def test_who_wants_no_more_is_left_alone_until_then(pump: Pump, pipe: tuple[int,
     assert sink.pieces == [b"one", b"two", b""]
 
 
-def test_going_on_where_nothing_stood_changes_nothing(pump: Pump, pipe: tuple[int, int]) -> None:
-    sink, other = Sink(), Sink()
-    pump.resume(pipe[0], sink)  # is not the pump's yet
-    pump.add(pipe[0], sink)
-    pump.resume(pipe[0], other)
-    os.write(pipe[1], b"x")
-    wait_for(lambda: sink.pieces, 20, "it was read")
-    assert (sink.pieces, other.pieces) == ([b"x"], [])
-    os.close(pipe[1])
-    wait_for(lambda: not is_open(pipe[0]), 20, "the end")
-    read, write = os.pipe()  # the same number, maybe, and somebody else's
-    pump.resume(read, sink)
-    settle(pump)
-    assert sink.pieces == [b"x", b""]
-    os.close(read)
-    os.close(write)
-
-
 @pytest.mark.parametrize("paused", [False, True])
 def test_what_is_dropped_is_closed_at_once(pump: Pump, pipe: tuple[int, int], paused: bool) -> None:
     sink = Sink(most=1 if paused else 9)
@@ -178,20 +160,6 @@ def test_what_lies_there_is_handed_on_at_the_end(
     assert (last.pieces, unheard.pieces) == (pieces, [])
 
 
-def test_a_sink_may_drop_its_own(pump: Pump, pipe: tuple[int, int]) -> None:
-    heard: list[bytes] = []
-
-    def once(data: bytes) -> bool:
-        heard.append(data)
-        pump.drop(pipe[0])  # must not wait for the thread it is on
-        return True
-
-    pump.add(pipe[0], once)
-    os.write(pipe[1], b"x")
-    wait_for(lambda: not is_open(pipe[0]), 20, "it is closed")
-    assert heard == [b"x"]
-
-
 def test_closing_closes_all_and_ends_the_thread(pump: Pump) -> None:
     pump.close()  # nothing was started
     pump = Pump("test:pump")
@@ -214,16 +182,3 @@ def test_closing_closes_all_and_ends_the_thread(pump: Pump) -> None:
     assert sink.pieces == [b"x", b"x"]
     for write in (late[1], *(write for _, write in ends)):
         os.close(write)
-
-
-def test_a_sink_may_close_it(pipe: tuple[int, int]) -> None:
-    pump = Pump("test:pump")
-
-    def once(data: bytes) -> bool:
-        pump.close()
-        return True
-
-    pump.add(pipe[0], once)
-    os.write(pipe[1], b"x")
-    wait_for(lambda: threads() == 0, 20, "the thread has ended")
-    assert not is_open(pipe[0])

@@ -118,16 +118,6 @@ def test_flood_beyond_the_window_ends_the_link(
     assert most_held() < 32 << 20
 
 
-def test_strange_exit_status(tmp_path: Path) -> None:
-    def lie(channel: object) -> None:
-        channel.send_exit_status(4_000_000_000)  # type: ignore[attr-defined]
-        channel.close()  # type: ignore[attr-defined]
-
-    for link in evil_link(tmp_path, lie):
-        gather(link)
-        assert link.ending(30) == Ending(255)
-
-
 def test_huge_packet_announced(sshd: Sshd) -> None:
     def announce(connection: socket.socket) -> None:
         connection.sendall(b"SSH-2.0-x\r\n" + b"\x7f\xff\xff\xff" + b"\x00" * 100)
@@ -177,15 +167,6 @@ def test_config_narrows_what_is_offered(config: str | None, left: tuple[str, ...
 
 def test_kex_has_two_names() -> None:
     assert narrow(KEX, "curve25519-sha256") == ("curve25519-sha256@libssh.org",)
-
-
-def test_config_that_leaves_nothing(sshd: Sshd) -> None:
-    config = sshd.config("none-left", extra="Ciphers chacha20-poly1305@openssh.com")
-    transport = ParamikoTransport(config=config)
-    failure = transport.open(Target("none-left"), "true", time.monotonic() + 40)
-    assert isinstance(failure, Failure)
-    assert failure.kind is Kind.CONFIG
-    assert "--transport ssh" in (failure.hint or "")
 
 
 def test_rekeying_in_the_middle(tmp_path: Path) -> None:

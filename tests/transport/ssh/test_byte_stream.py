@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import os
 import socket
-import struct
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -128,42 +127,6 @@ class Under:
         return self.gives.pop(0)
 
 
-def test_a_wire_reads_much_at_once_and_more_while_more_is_waiting() -> None:
-    usual, full = 64 << 10, 256 << 10
-    under = Under(b"x" * 10, b"x" * usual, b"x" * full, b"x" * (full - 1), b"", b"y")
-    stream = ByteStream(under, lambda: None, lambda: None)
-    for size in (10, usual, full, full - 1):
-        assert len(stream.recv(1)) == 1
-        assert size == 1 or len(stream.recv(size)) == size - 1
-    assert stream.recv(1 << 20) == b""
-    assert stream.recv(1) == b"y"
-    assert under.sizes == [usual, usual, full, full, 1 << 20, usual]
-    assert stream.send(b"four") == 4
-    stream.settimeout(3.0)
-    assert under.limits == [3.0]
-    assert (stream.words(), stream.address) == ("", None)
-
-
-def test_what_was_given_back_comes_first() -> None:
-    stream = ByteStream(Under(b"abcdef", b"end"), lambda: None, lambda: None)
-    assert stream.recv(4) == b"abcd"
-    stream.give_back(b"cd")
-    assert (stream.recv(3), stream.recv(9), stream.recv(9)) == (b"cde", b"f", b"end")
-
-
-def test_each_read_is_acknowledged_until_that_is_ended() -> None:
-    times: list[object] = []
-    stream = ByteStream(Under(b"one", b"two", b"three"), lambda: None, lambda: None)
-    stream.acknowledge = lambda: times.append(None)
-    for word, count in ((b"one", 1), (b"two", 2)):
-        assert stream.recv(2) == word[:2]
-        assert stream.recv(9) == word[2:]  # what is held costs nothing
-        assert len(times) == count
-    stream.acknowledge = None
-    assert stream.recv(9) == b"three"
-    assert len(times) == 2
-
-
 @cases("problem", [None, OSError(), EOFError()])
 def test_a_wire_is_shut_at_any_time_and_freed_once(problem: Exception | None) -> None:
     done: list[str] = []
@@ -179,22 +142,6 @@ def test_a_wire_is_shut_at_any_time_and_freed_once(problem: Exception | None) ->
     stream.close()
     stream.close()
     assert done == ["shut", "shut", "shut", "freed"]
-
-
-def test_a_wire_over_a_socket(pair: tuple[socket.socket, socket.socket]) -> None:
-    stream = over_socket(pair[0])
-    assert stream.address == "127.0.0.1"
-    pair[0].settimeout(1.0)
-    stream.settimeout(2.25)
-    assert pair[0].gettimeout() is None
-    for option in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
-        seconds, micro = struct.unpack("@ll", pair[0].getsockopt(socket.SOL_SOCKET, option, 16))
-        assert seconds + micro / 1e6 == pytest.approx(2.25, abs=0.02)  # in ticks of the kernel
-    stream.close()
-    assert pair[0].fileno() == -1
-    assert pair[1].recv(1) == b""
-    if stream.acknowledge is not None:
-        stream.acknowledge()  # it is being closed, on another thread
 
 
 # -- who is there -----------------------------------------------------------------------------

@@ -191,14 +191,6 @@ def test_what_else_a_host_wants_is_refused(
     assert prompt.sent == [REFUSED] * wants_reply
 
 
-def test_the_end_of_a_channel_is_told(channel: SshChannel, prompt: Slow) -> None:
-    told: list[object] = []
-    channel.on_status = lambda: told.append(None)
-    channel._handle_close(Message())
-    assert told
-    assert channel.status_event.is_set()
-
-
 def test_what_a_host_took_of_ours_is_told_for_nothing(channel: SshChannel, prompt: Slow) -> None:
     """And so is all that a channel which has ended has brought."""
     window = channel.out_window_size
@@ -238,13 +230,6 @@ def test_no_more_than_was_granted_may_come(
         come(1)
 
 
-def test_what_comes_pays_for_its_packet(channel: SshChannel, prompt: Slow) -> None:
-    channel.on_data(said(b"abc"))
-    channel.on_data(said(b""))
-    channel.on_extended_data(said(1, b"x"))
-    assert prompt.bytes_brought == [3, 0, 1]
-
-
 def test_what_is_taken_may_come_again(channel: SshChannel, prompt: Slow) -> None:
     channel.in_window_threshold = WINDOW // 4
     channel.on_data(said(bytes(WINDOW)))
@@ -258,19 +243,6 @@ def test_what_is_taken_may_come_again(channel: SshChannel, prompt: Slow) -> None
     channel.on_data(said(bytes(WINDOW // 4 + 1)))
     with pytest.raises(Misbehaved):
         channel.on_data(said(b"x"))
-
-
-def test_a_connection_that_breaks_while_it_is_told(
-    channel: SshChannel, slow: Slow, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What had come is given all the same."""
-
-    def breaks(message: object) -> None:
-        raise EOFError
-
-    monkeypatch.setattr(slow, "_send_user_message", breaks)
-    channel.on_data(said(bytes(WINDOW)))
-    assert len(channel.take(channel.in_buffer, WINDOW) or b"") == WINDOW
 
 
 def test_a_stream_through_a_channel_waits_no_longer_than_told(channel: SshChannel) -> None:

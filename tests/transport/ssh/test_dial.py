@@ -14,11 +14,8 @@ from typing import Any
 
 import pytest
 from cases import cases
-from open_files import open_files
-from rig import wait_for
 
 from dispatcher.model.failure import Failure, Kind
-from dispatcher.transport.base import Steps
 from dispatcher.transport.ssh import dial as module
 from dispatcher.transport.ssh.dial import dial
 
@@ -165,17 +162,6 @@ def test_source_address(server: socket.socket) -> None:
     assert isinstance(failure, Failure)
 
 
-def test_no_descriptor_is_left(server: socket.socket, monkeypatch: pytest.MonkeyPatch) -> None:
-    pretend(monkeypatch, "127.0.0.43", "::1", ADDRESS)
-    before = open_files()
-    for _ in range(3):
-        sock = dial("name", server.getsockname()[1], time.monotonic() + 40)
-        assert isinstance(sock, socket.socket)
-        sock.close()
-        assert isinstance(dial("name", free_port(), time.monotonic() + 40), Failure)
-    assert open_files() <= before
-
-
 # -- why not ------------------------------------------------------------------------------
 
 
@@ -216,27 +202,6 @@ def test_what_the_system_says(
     hint = "is sshd running on name?" if kind is Kind.REFUSED else None
     failure = dial("name", 2222, time.monotonic() + 20)
     assert failure == Failure(kind, f"{said} (port 2222)", hint, retryable)
-
-
-def test_of_many_addresses_a_few_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    codes = {f"127.0.0.{number}": errno.EHOSTUNREACH for number in range(50, 56)}
-    pretend(monkeypatch, *codes)
-    monkeypatch.setattr(Failing, "codes", codes, raising=False)
-    monkeypatch.setattr(socket, "socket", Failing)
-    failure = dial("name", 22, time.monotonic() + 20)
-    assert isinstance(failure, Failure)
-    assert failure.why.count("127.0.0.") == 4
-
-
-def test_a_system_without_sockets(monkeypatch: pytest.MonkeyPatch) -> None:
-    def none(*_: object) -> None:
-        raise OSError(errno.EMFILE, "x")
-
-    pretend(monkeypatch, "127.0.0.43")
-    monkeypatch.setattr(socket, "socket", none)
-    assert dial("name", 22, time.monotonic() + 20) == Failure(
-        Kind.UNREACHABLE, "127.0.0.43: too many open files (port 22)", retryable=True
-    )
 
 
 def test_a_source_that_is_not_ours() -> None:
@@ -283,12 +248,6 @@ def test_those_who_are_silent_are_named(monkeypatch: pytest.MonkeyPatch) -> None
     )
 
 
-def test_a_late_start_is_no_start(server: socket.socket) -> None:
-    failure = dial(ADDRESS, server.getsockname()[1], time.monotonic())
-    assert isinstance(failure, Failure)
-    assert failure.kind is Kind.TIMEOUT
-
-
 # -- looking up -----------------------------------------------------------------------------
 
 
@@ -321,47 +280,3 @@ def test_an_address_is_looked_up_by_nobody(
     assert isinstance(failure, Failure)  # and so are those of another family
     assert failure.kind is Kind.DNS
     assert [words[2] for words in asked[1:]] == [socket.AF_INET6] * 2
-
-
-def test_a_lookup_that_hangs_keeps_nobody_alive(monkeypatch: pytest.MonkeyPatch) -> None:
-    go, threads = threading.Event(), list[threading.Thread]()
-
-    def never(host: str, port: int, *rest: int) -> list[object]:
-        if rest[3] & socket.AI_NUMERICHOST:
-            raise socket.gaierror(socket.EAI_NONAME, "not numeric")
-        threads.append(threading.current_thread())
-        go.wait(60)
-        return []
-
-    monkeypatch.setattr(socket, "getaddrinfo", never)
-    failure = dial("name", 22, time.monotonic() + 0.05)
-    assert failure == Failure(
-        Kind.TIMEOUT, "name lookup of name: no answer in time", retryable=True
-    )
-    wait_for(lambda: threads, 60, "the name is looked up")
-    go.set()
-    assert [(one.daemon, one.name) for one in threads] == [(True, "transport:lookup:name")]
-
-
-@pytest.mark.parametrize(
-    ("host", "names"),
-    [(ADDRESS, ["before", "name lookup", "connection"]), ("a..b", ["before", "name lookup"])],
-)
-def test_steps(server: socket.socket, host: str, names: list[str]) -> None:
-    steps = Steps("before")
-    found = dial(host, server.getsockname()[1], time.monotonic() + 20, steps=steps)
-    assert [name for name, _ in steps.taken()] == names
-    if isinstance(found, socket.socket):
-        found.close()
-
-
-def test_a_start_is_put_off_only_while_another_may_answer(
-    server: socket.socket, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Refusals cost no time."""
-    monkeypatch.setattr(module, "_STAGGER", 60.0)
-    pretend(monkeypatch, "127.0.0.43", "127.0.0.44", ADDRESS)
-    sock = dial("name", server.getsockname()[1], time.monotonic() + 20)
-    assert isinstance(sock, socket.socket)
-    with sock:
-        assert sock.getpeername()[0] == ADDRESS

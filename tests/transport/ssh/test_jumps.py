@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import threading
 import time
@@ -15,7 +14,6 @@ from rig import wait_for
 
 from dispatcher.model.failure import Failure, Kind
 from dispatcher.transport.base import Link, Target
-from dispatcher.transport.process.pump import Pump
 from dispatcher.transport.ssh import byte_stream
 from dispatcher.transport.ssh.paramiko_transport import ParamikoTransport
 
@@ -177,30 +175,6 @@ def test_proxy_command(own: Sshd, tmp_path: Path, transports: list[ParamikoTrans
 @pytest.mark.usefixtures("patient")
 def test_proxy_command_that_fails(own: Sshd) -> None:
     refused(proxy(own, "sh -c 'echo no way >&2; exit 1'"), Kind.DROPPED, "no way")
-
-
-@pytest.mark.usefixtures("patient")
-def test_a_proxy_commands_last_words_outlive_its_wire() -> None:
-    """The stream is closed at the stream's end, perhaps before the words were read."""
-    pump = Pump("test:busy")
-    held, release, busy = threading.Event(), threading.Event(), os.pipe()
-
-    def hold(data: bytes) -> bool:
-        held.set()
-        release.wait(60)
-        return True
-
-    pump.add(busy[0], hold)
-    os.write(busy[1], b".")
-    assert held.wait(60)
-    proxy_stream = byte_stream.over_command("sh -c 'echo no way >&2; exit 1'", pump)
-    assert isinstance(proxy_stream, byte_stream.ByteStream)
-    assert proxy_stream.recv(100) == b""
-    proxy_stream.close()  # the pump is busy: its order waits
-    release.set()
-    assert proxy_stream.words() == "no way"
-    os.close(busy[1])
-    pump.close()
 
 
 def test_proxy_command_that_hangs(own: Sshd, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -94,58 +94,6 @@ def one() -> Open:
     return Open()
 
 
-def test_what_it_is(one: Open) -> None:
-    assert (one.link.address, one.link.tells_end, one.link.by) == ("10.0.0.7", True, None)
-    one.link.resize(Window(columns=70, rows=20))
-    assert one.session.resized == [(one.channel, Window(columns=70, rows=20))]
-
-
-def test_outputs_and_their_ends(one: Open) -> None:
-    one.channel.in_buffer.feed(b"output")
-    one.channel.in_stderr_buffer.feed(b"errors")
-    assert (one.link.read(3), one.link.read_errors(3)) == (b"out", b"err")
-    assert (one.link.read(9), one.link.read(9)) == (b"put", None)
-    for buffer in (one.channel.in_buffer, one.channel.in_stderr_buffer):
-        buffer.close()
-    assert not one.link.errors_ended()
-    assert (one.link.read(9), one.link.read_errors(9), one.link.read_errors(9)) == (
-        b"", b"ors", b"",
-    )  # fmt: skip
-    assert one.link.errors_ended()
-
-
-def test_the_owner_is_told_of_all(one: Open) -> None:
-    told: list[object] = []
-    one.link.watch(lambda: told.append(None))
-    assert not told
-    for act in (
-        lambda: one.channel.in_buffer.feed(b"x"), lambda: one.channel.in_stderr_buffer.feed(b"x"),
-        lambda: one.channel.on_status(),
-    ):  # fmt: skip
-        act()
-        assert told
-        told.clear()
-
-
-def test_the_owner_is_told_of_an_end_before(one: Open) -> None:
-    one.channel.ends()
-    told: list[object] = []
-    one.link.watch(lambda: told.append(None))
-    assert told
-
-
-def test_all_is_written_in_pieces_that_fit(one: Open) -> None:
-    data = bytes(range(256)) * 400
-    one.link.write(data)
-    assert b"".join(one.channel.sent) == data
-    assert max(map(len, one.channel.sent)) <= 32768  # a packet's worth
-    one.channel.sent.clear()
-    one.channel.takes = 700  # the window is nearly full
-    one.link.write(data)
-    assert b"".join(one.channel.sent) == data
-    one.link.write(b"")
-
-
 def closed_by_us(one: Open) -> None:
     one.link.close()
 

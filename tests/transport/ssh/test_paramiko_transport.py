@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-import sys
 import threading
 import time
 from collections.abc import Callable
-from importlib.abc import Loader, MetaPathFinder
-from importlib.machinery import ModuleSpec
-from importlib.util import spec_from_loader
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from cases import cases
 
 from dispatcher.model.failure import Failure, Kind
 from dispatcher.transport.base import Keepalive, Link, Steps, Target, Window
 from dispatcher.transport.ssh import paramiko_transport as module
-from dispatcher.transport.ssh.paramiko_transport import ParamikoTransport, _Versions, preload
+from dispatcher.transport.ssh.paramiko_transport import ParamikoTransport, preload
 from dispatcher.transport.ssh.shared_sessions import Route, SessionPool
 from dispatcher.transport.ssh_config.host_config import HostConfig
 
@@ -399,65 +394,3 @@ def test_policies() -> None:
         ParamikoTransport(config="none", host_keys=policy).close()
     with pytest.raises(ValueError, match="host_keys: 'ask'"):
         ParamikoTransport(config="none", host_keys="ask")
-
-
-# -- loading paramiko ---------------------------------------------------------------------------
-
-
-class Finder(MetaPathFinder, Loader):
-    """An empty paramiko; notes what ``invoke`` is while that is imported."""
-
-    def __init__(self, *, fails: bool) -> None:
-        self.seen: list[object] = []
-        self.fails = fails
-
-    def find_spec(self, name: str, *_: object) -> ModuleSpec | None:
-        return spec_from_loader(name, self) if name == "paramiko" else None
-
-    def create_module(self, spec: ModuleSpec) -> None: ...
-
-    def exec_module(self, module: ModuleType) -> None:
-        self.seen.append(sys.modules.get("invoke", "may be imported"))
-        if self.fails:
-            raise ImportError
-
-
-@cases("fails", [False, True])
-@cases("there", [False, True])
-def test_what_paramiko_need_not_load_is_hidden_from_it(
-    monkeypatch: pytest.MonkeyPatch, there: bool, fails: bool
-) -> None:
-    """Only meanwhile, and not from those who have it already."""
-    invoke, finder = ModuleType("invoke"), Finder(fails=fails)
-    monkeypatch.delitem(sys.modules, "paramiko")
-    monkeypatch.delitem(sys.modules, "invoke", raising=False)
-    if there:
-        monkeypatch.setitem(sys.modules, "invoke", invoke)
-    monkeypatch.setattr(sys, "meta_path", [finder, *sys.meta_path])
-    for _ in range(2):
-        if fails:
-            with pytest.raises(ImportError):
-                preload()
-        else:
-            preload()
-        assert sys.modules.get("invoke") is (invoke if there else None)
-        assert ("invoke" in sys.modules) is there
-    assert finder.seen == [invoke if there else None] * (2 if fails else 1)
-
-
-def test_a_version_is_that_of_its_folder_or_asked_for_as_usual(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    import importlib.metadata as usual
-
-    stand_in = _Versions("importlib.metadata")
-    tmp_path.joinpath("made-2.0.dist-info").mkdir()
-    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
-    assert (stand_in.version("made"), stand_in.version("paramiko")) == (
-        "2.0", usual.version("paramiko"),
-    )  # fmt: skip
-    with pytest.raises(usual.PackageNotFoundError):
-        stand_in.version("made-by-nobody")
-    monkeypatch.setitem(sys.modules, "importlib.metadata", stand_in)
-    assert stand_in.distribution("paramiko").version == usual.version("paramiko")
-    assert sys.modules["importlib.metadata"] is not stand_in

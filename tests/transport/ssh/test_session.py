@@ -16,7 +16,7 @@ from dispatcher.transport.ssh import paramiko_transport
 
 paramiko_transport.preload()
 from paramiko.message import Message  # noqa: E402 - paramiko is imported by preload alone
-from paramiko.packet import NeedRekeyException, Packetizer  # noqa: E402
+from paramiko.packet import Packetizer  # noqa: E402
 from paramiko.ssh_exception import (  # noqa: E402
     BadAuthenticationType,
     PartialAuthentication,
@@ -229,27 +229,6 @@ def test_a_channel_that_is_not_opened(session: Quiet, what: str, problem: str) -
         assert len(session._channels) == 0  # a jump host may refuse many
 
 
-def test_a_channel_of_a_session_that_ended_when_it_was_open(
-    session: Quiet, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def wait(opened: threading.Event, deadline: float) -> bool:
-        session.active = False
-        return opened.is_set()
-
-    monkeypatch.setattr(session_file, "wait_until", wait)
-    session.reply = lambda: opens(session)
-    assert session.open_ssh_channel(soon()) == (None, "gone")
-
-
-def test_a_refusal_of_what_was_not_asked_for_is_nothing(session: Quiet) -> None:
-    message = Message()
-    for number in (99, 1):
-        message.add_int(number)
-    message.add_string("x")
-    session._parse_channel_open_failure(Message(message.asbytes()))
-    assert session.active
-
-
 def test_a_terminal(session: Quiet, monkeypatch: pytest.MonkeyPatch) -> None:
     channel = session.channel()
     session.reply = lambda: channel._request_success(None)
@@ -342,13 +321,6 @@ def test_banners(session: Quiet, said: bytes, before: str, problem: str | None) 
     assert session.before_banner == before
 
 
-def test_a_host_that_hangs_up_before_its_banner(session: Quiet) -> None:
-    session.stream.give_back(b"Exceeded MaxStartups\n")
-    with pytest.raises(EOFError):
-        session._check_banner()
-    assert session.before_banner == "Exceeded MaxStartups"
-
-
 def test_a_packet_that_is_too_large_is_not_waited_for(session: Quiet) -> None:
     before = session.packetizer.last_received
     with pytest.raises(Misbehaved, match="a packet of 262145 bytes"):
@@ -391,21 +363,6 @@ def test_packets_without_data_are_counted(
         assert session.packetizer._asides._count < MOST_ASIDES
 
 
-def test_large_packets_without_data_count_by_their_bytes(
-    session: Quiet, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    come = Message(bytes(256 << 10))
-    monkeypatch.setattr(Packetizer, "read_message", lambda self: (2, come))
-    monkeypatch.setattr(base, "time", SimpleNamespace(monotonic=lambda: 1e6))
-    for _ in range(MOST_ASIDES):  # as data not at all
-        session.packetizer.read_message()
-        session.packetizer.brought(256 << 10)
-    for _ in range(2 * (MOST_ASIDES // 33)):
-        session.packetizer.read_message()
-    with pytest.raises(Misbehaved, match="a flood"):
-        [session.packetizer.read_message() for _ in range(3)]
-
-
 @pytest.mark.parametrize("kind", [20, 31, 49])
 def test_a_packet_of_a_key_exchange_has_a_bound_of_its_own(
     session: Quiet, monkeypatch: pytest.MonkeyPatch, kind: int
@@ -430,17 +387,6 @@ def test_new_keys_count_by_the_time_they_take(
     session.packetizer.read_message()
     session.packetizer.read_message()
     assert session.packetizer._asides._count == pytest.approx(cost + 1.0)
-
-
-def test_who_makes_new_keys_dear_is_ended(session: Quiet, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Packetizer, "read_message", lambda self: (20, Message(b"")))
-    times = iter(range(9))
-    clock = SimpleNamespace(monotonic=time.monotonic, thread_time=lambda: next(times))
-    monkeypatch.setattr(paramiko_internals, "time", clock)
-    session.packetizer._asides._at = time.monotonic()  # the first is not forgiven
-    session.packetizer.read_message()
-    with pytest.raises(Misbehaved, match="a flood"):
-        session.packetizer.read_message()
 
 
 def diffie_hellman() -> list[str]:
@@ -496,30 +442,3 @@ def test_extensions_are_counted(session: Quiet) -> None:
     endless.rewind()
     with pytest.raises(Misbehaved, match="it names 4,294,967,295 extensions"):
         session._parse_ext_info(endless)
-
-
-def test_who_broke_a_bound_is_told_so(session: Quiet) -> None:
-    assert session.broken_by() is None
-    session.saved_exception = Misbehaved("a flood")
-    assert session.broken_by() == "a flood"
-
-
-@pytest.mark.parametrize("asks_for_keys", [False, True])
-def test_a_packet_is_read_to_its_end_before_keys_are_exchanged(
-    session: Quiet, monkeypatch: pytest.MonkeyPatch, asks_for_keys: bool
-) -> None:
-    pieces: list[bytes] = [b"", b"pack", b"et"]
-
-    def recv(size: int) -> bytes:
-        piece = pieces.pop(0)
-        if not piece:
-            raise TimeoutError
-        return piece
-
-    monkeypatch.setattr(session.stream, "recv", recv)
-    session.packetizer._Packetizer__need_rekey = True
-    if asks_for_keys:
-        with pytest.raises(NeedRekeyException):
-            session.packetizer.read_all(6, True)
-    else:
-        assert session.packetizer.read_all(6) == b"packet"

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 from rig import wait_for
 
-from dispatcher.transport.base import ALIVE_COUNT
 from dispatcher.transport.ssh import paramiko_transport
 
 paramiko_transport.preload()
@@ -20,7 +19,6 @@ from paramiko.message import Message  # noqa: E402 - paramiko is imported by pre
 from paramiko.ssh_exception import SSHException  # noqa: E402
 
 from dispatcher.transport.ssh.paramiko_internals import (  # noqa: E402
-    SILENCE_CHECK,
     WINDOW,
     Connection,
     Misbehaved,
@@ -96,19 +94,6 @@ def test_what_does_not_start_in_time_is_given_up(session: Quiet, opened: bool) -
         opens(session)
     assert session.take_standby("sh", time.monotonic() + 0.01) is None
     assert channel.closed is opened
-
-
-@pytest.mark.parametrize("lost", [EOFError(), OSError(9, "closed"), SSHException("no more")])
-def test_what_was_read_need_not_be_acknowledged_to_who_is_gone(
-    session: Quiet, lost: Exception
-) -> None:
-    channel = session.channel()
-    session.fails = lost
-    channel._acknowledge(channel.in_window_threshold + 1)
-    assert session.kinds() == []
-    session.fails = None
-    channel._acknowledge(channel.in_window_threshold + 1)
-    assert session.kinds() == [93]
 
 
 def test_one_that_was_refused_is_not_tried_again(session: Quiet) -> None:
@@ -321,14 +306,6 @@ def test_silence_that_means_nothing(session: Quiet, state: str) -> None:
     session.authenticated = state != "not logged in"
     session.on_silence(1e6)
     assert session.heard == []
-
-
-@pytest.mark.parametrize(("interval", "limits"), [(0.0, []), (3.0, [3.0]), (60.0, [SILENCE_CHECK])])
-def test_how_often_silence_is_looked_at(
-    session: Quiet, interval: float, limits: list[float]
-) -> None:
-    session.set_keepalive(interval, ALIVE_COUNT)
-    assert session.limits == limits
 
 
 @pytest.mark.parametrize(

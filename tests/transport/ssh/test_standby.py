@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from cases import cases
 from rig import wait_for
 
 from dispatcher.bootstrap import shell
@@ -90,14 +89,6 @@ def test_a_host_of_one_session_refuses(tmp_path: Path) -> None:
     finally:
         transport.close()
         server.stop()
-
-
-@cases(
-    ("silent", "interval", "due"),
-    [(14.9, 15, 0), (15, 15, 1), (59, 15, 3), (60, 15, None), (1e9, 0, 0), (1.0, 0.5, 2)],
-)
-def test_questions_are_due(silent: float, interval: float, due: int | None) -> None:
-    assert base.questions_due(silent, interval, 3) == due
 
 
 @pytest.mark.parametrize("stopped", [False, True])

@@ -33,16 +33,6 @@ def test_accept_new_writes_the_key_down_once(own: Sshd) -> None:
     accepted(own.config(), host_keys="strict")
 
 
-def test_accept_new_from_the_config(own: Sshd) -> None:
-    own.known_hosts.write_text("")
-    refused(own.config(), Kind.HOST_KEY_UNKNOWN)
-    config = own.config(extra="StrictHostKeyChecking accept-new\nHashKnownHosts yes")
-    refused(config, Kind.HOST_KEY_UNKNOWN, host_keys="strict")
-    accepted(config)
-    assert own.known_hosts.read_text().startswith("|1|")
-    accepted(own.config())
-
-
 def test_accept_new_from_many_threads(own: Sshd) -> None:
     own.known_hosts.write_text("")
     transport = ParamikoTransport(config=own.config(), host_keys="accept-new")
@@ -55,28 +45,10 @@ def test_accept_new_from_many_threads(own: Sshd) -> None:
     assert len(own.known_hosts.read_text().splitlines()) == 1
 
 
-def test_a_key_for_the_bare_name_serves_every_port(own: Sshd, tmp_path: Path) -> None:
-    own.known_hosts.write_text(f"{ADDRESS} {own.public()}\n")
-    accepted(own.config())
-    other = keygen(tmp_path / "other")
-    own.known_hosts.write_text(f"{ADDRESS} {own.public(other)}\n")
-    refused(own.config(), Kind.HOST_KEY_UNKNOWN)
-
-
 def test_host_key_alias(own: Sshd) -> None:
     own.known_hosts.write_text(f"alias {own.public()}\n")
     accepted(own.config(extra="HostKeyAlias alias"))
     refused(own.config(extra="HostKeyAlias another"), Kind.HOST_KEY_UNKNOWN)
-
-
-def test_asks_for_the_type_on_file(tmp_path: Path) -> None:
-    rsa = keygen(tmp_path / "rsa", "-t", "rsa", "-b", "2048")
-    with start_sshd(tmp_path / "two", f"HostKey {rsa}") as server:
-        server.known_hosts.write_text(f"{server.known_name} {server.public(rsa)}\n")
-        accepted(server.config())
-        ecdsa = keygen(tmp_path / "ecdsa", "-t", "ecdsa")
-        server.known_hosts.write_text(f"{server.known_name} {server.public(ecdsa)}\n")
-        refused(server.config(), Kind.HOST_KEY_UNKNOWN, "nistp256")
 
 
 def certify(authority: Path, key: Path, *options: str) -> Path:

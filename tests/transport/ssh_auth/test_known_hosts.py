@@ -9,7 +9,6 @@ import shutil
 import subprocess
 import threading
 from pathlib import Path
-from typing import Any
 
 import pytest
 from cases import cases
@@ -17,12 +16,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from dispatcher.model.failure import Kind
-from dispatcher.transport.ssh_auth import known_hosts
 from dispatcher.transport.ssh_auth.host_keys import HostKeyCheck
 from dispatcher.transport.ssh_auth.known_hosts import (
     KeysOf,
     KnownHosts,
-    KnownHostsFiles,
     _hash_name,
     fingerprint,
     lookup_name,
@@ -216,28 +213,6 @@ def test_a_damaged_line_costs_only_itself(
     assert others["before"] == others["after"]
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck))
-@given(
-    content=st.lists(
-        st.one_of(
-            st.binary(max_size=40),
-            st.sampled_from(
-                [b"*", b" ", b"\n", b"|1|", b"@revoked ", b"a", b"!", b"\0", key(1).encode()]
-            ),
-        ),
-        max_size=12,
-    ).map(b"".join)
-)
-def test_any_bytes_are_a_file(content: bytes, tmp_path_factory: pytest.TempPathFactory) -> None:
-    path = tmp_path_factory.getbasetemp() / "any_known_hosts"
-    path.write_bytes(content + f"\nafter {key(7)}\n".encode())
-    found = KnownHosts([str(path)])
-    assert 7 in numbers(found, "after")
-    for name in ("a", "[a]:2222"):
-        of = found.keys_of(name)
-        assert all(entry.blob for entry in (*of.keys, *of.authorities, *of.revoked))
-
-
 @needs_keygen
 @settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
 @given(
@@ -363,37 +338,8 @@ def test_another_who_writes_is_waited_for(tmp_path: Path) -> None:
     assert path.read_text() == f"new {key(2)}\n"
 
 
-def test_files_are_read_once(tmp_path: Path) -> None:
-    one, two = tmp_path / "one", tmp_path / "two"
-    one.write_text("a broken\n")
-    two.write_text(f"b {key(2)}\n@strange c {key(3)}\n")
-    files = KnownHostsFiles()
-    first = files.index(str(path) for path in (one, two))
-    assert files.index([str(one), str(two)]) is first
-    assert files.index([str(two)]) is not first
-    assert numbers(first, "b") == [2]
-
-
 def test_what_cannot_be_written_is_not_trusted(tmp_path: Path) -> None:
     found = KnownHosts([])
     with pytest.raises(OSError):
         found.learn(str(tmp_path), "host", "ssh-ed25519", blob(1), hashed=False)
     assert found.keys_of("host") == KeysOf()
-
-
-def test_a_look_up_costs_two_hashes_for_each_hashed_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A third and fourth, of the pads, are what hmac.digest would add."""
-    found = index(tmp_path, *(f"{_hash_name(f'h{n}')} {key(n)}" for n in range(200)))
-    hashed: list[bytes] = []
-    sha1 = known_hosts._sha1
-
-    def counted(data: bytes) -> Any:
-        hashed.append(data)
-        return sha1(data)
-
-    monkeypatch.setattr(known_hosts, "_sha1", counted)
-    for n in range(5):
-        assert numbers(found, f"h{n * 7}") == [n * 7]
-    assert len(hashed) == 5 * 200 * 2

@@ -112,22 +112,6 @@ def test_passphrase_is_asked_once_for_all_hosts(sshd: Sshd, tmp_path: Path) -> N
     assert str(key) in asked[0]
 
 
-def test_passphrase_wrong_then_right_then_never(sshd: Sshd, tmp_path: Path) -> None:
-    key = keygen(tmp_path / "locked", "-N", "secret")
-    accept(sshd, key)
-    answers = iter(["wrong", "secret"])
-    accepted(sshd.config(key=key), passwords=Passwords(lambda prompt: next(answers)))
-    for ask in (None, lambda prompt: None, lambda prompt: "wrong"):
-        refused(sshd.config(key=key), Kind.AUTH, "passphrase", passwords=Passwords(ask))
-
-
-def test_broken_key_file(sshd: Sshd, tmp_path: Path) -> None:
-    key = tmp_path / "broken"
-    for text in ("", "no key", "-----BEGIN OPENSSH PRIVATE KEY-----\nAAAA\n"):
-        key.write_text(text)
-        refused(sshd.config(key=key), Kind.AUTH, str(key))
-
-
 def add(agent: str, key: Path) -> None:
     environment = {"SSH_AUTH_SOCK": agent, "PATH": "/usr/bin:/bin"}
     subprocess.run(["ssh-add", "-q", str(key)], check=True, env=environment, capture_output=True)
@@ -198,7 +182,3 @@ def test_agent_shared_by_many_hosts(own: Sshd, agent: str, tmp_path: Path) -> No
     transport.close()
     # what worked for the first goes first for the others
     assert not [line for line in own.log[before:] if "Failed publickey" in line]
-
-
-def test_dead_agent_is_no_agent(sshd: Sshd, tmp_path: Path) -> None:
-    accepted(with_agent(sshd, str(tmp_path / "gone")))

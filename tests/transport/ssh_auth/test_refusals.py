@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import getpass
-import shutil
-import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -80,43 +78,10 @@ def test_no_key_learns_what_the_host_takes(asking: Sshd, keyless: Sshd, tmp_path
     assert "this host takes no keys, only password" in refused(keyless.config(key=missing)).why
 
 
-def test_no_key_where_passwords_are_not_taken(sshd: Sshd, tmp_path: Path) -> None:
-    hint = refused(sshd.config(key=tmp_path / "missing")).hint or ""
-    assert hint.startswith("ssh-keygen -t ed25519  # and have its public half put into")
-
-
-def test_agents_without_a_key(sshd: Sshd, tmp_path: Path) -> None:
-    if shutil.which("ssh-agent") is None:
-        pytest.skip("needs ssh-agent")
-    path = tmp_path / "agent"
-    agent = subprocess.Popen(["ssh-agent", "-D", "-a", str(path)], stdout=subprocess.PIPE)
-    try:
-        assert agent.stdout is not None
-        agent.stdout.readline()  # it listens
-        assert "the ssh-agent holds none, and" in refused(with_agent(sshd, path)).why
-    finally:
-        agent.kill()
-        agent.communicate()
-    assert "the ssh-agent does not answer, and" in refused(with_agent(sshd, path)).why
-
-
 def with_agent(sshd: Sshd, agent: Path) -> str:
     config = Path(sshd.config(key=sshd.folder / "missing"))
     config.write_text(config.read_text().replace("IdentityAgent none", f"IdentityAgent {agent}"))
     return str(config)
-
-
-def test_a_passphrase_that_nobody_types(sshd: Sshd, tmp_path: Path) -> None:
-    key = keygen(tmp_path / "locked", "-N", "secret")
-    assert refused(sshd.config(key=key)).hint == f"ssh-add {key}"
-
-
-def test_a_key_that_is_not_enough(tmp_path: Path) -> None:
-    options = "AuthenticationMethods publickey,password", "PasswordAuthentication yes"
-    with start_sshd(tmp_path / "two", *options) as server:
-        failure = refused(server.config())
-    assert failure.why.endswith("a key is not enough for this host: it wants password as well")
-    assert (failure.hint or "").startswith("--ask-pass  # ")
 
 
 @cases(

@@ -107,13 +107,6 @@ def test_an_agent_that_makes_no_sense_holds_nothing(
     assert len(played.asked) == 1
 
 
-def test_the_largest_answer(played: Played, agent: SshAgent) -> None:
-    size = (1 << 20) - 1 - 4 - 4 - len(KEY) - 4
-    played.answers.append(identities((KEY, b"c" * size)))
-    (key,) = agent.keys()
-    assert len(key.comment) == size
-
-
 def test_no_agent_is_there(tmp_path: Path) -> None:
     agent, before = SshAgent(str(tmp_path / "gone")), open_files()
     assert (agent.keys(), agent.silent) == ((), True)

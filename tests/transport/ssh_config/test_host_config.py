@@ -5,16 +5,20 @@ What ``ssh -G`` says as well is compared in ``test_same_as_ssh``; this is what i
 
 from __future__ import annotations
 
+import fnmatch
 import hashlib
 import os
 import pwd
 import socket
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from cases import cases
+from hypothesis import given
+from hypothesis import strategies as st
 
 from dispatcher.model.failure import Failure, Kind
 from dispatcher.transport.base import Target
@@ -27,6 +31,7 @@ from dispatcher.transport.ssh_config.config_lines import (
     expand,
     expand_home,
     expand_variables,
+    matches,
     token_values,
 )
 from dispatcher.transport.ssh_config.host_config import HostConfig, jump_list
@@ -291,3 +296,16 @@ def test_who_we_are(monkeypatch: pytest.MonkeyPatch) -> None:
     assert Local.here() == Local("guest", 4_000_000, "/elsewhere", socket.gethostname())
     monkeypatch.delenv("USER")
     assert Local.here().user == "4000000"
+
+
+@given(text=st.text("ab.\n", max_size=9), pattern=st.text("ab.*?", max_size=9))
+def test_as_fnmatch(text: str, pattern: str) -> None:
+    assert matches(text, pattern) == fnmatch.fnmatchcase(text, pattern)
+
+
+def test_no_pattern_is_slow() -> None:
+    started = time.process_time()
+    assert not matches("node" * 15, "*?" * 30 + "x")
+    assert not matches("a" * 255, "*a" * 100 + "b")
+    assert matches("a" * 255, "*a" * 100)
+    assert time.process_time() - started < 1

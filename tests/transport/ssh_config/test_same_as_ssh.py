@@ -17,8 +17,6 @@ from dispatcher.transport.base import Target
 from dispatcher.transport.ssh_config.host_config import HostConfig
 from dispatcher.transport.ssh_config.ssh_config import SshConfig
 
-from .test_ssh_config import LOCALNETWORK
-
 COMPARED = (
     "hostname",
     "user",
@@ -378,7 +376,10 @@ def test_random_configs_are_read_as_ssh_reads_them(
 
 @needs_ssh
 def test_match_localnetwork_as_the_ssh_of_this_machine_has_it(tmp_path: Path) -> None:
-    (tmp_path / "config").write_text(LOCALNETWORK)
+    (tmp_path / "config").write_text(
+        "Match localnetwork 127.0.0.0/8\n  Port 3\n"
+        "Match localnetwork 203.0.113.0/24,!127.0.0.0/8\n  User x\n"
+    )
     config, target = str(tmp_path / "config"), Target("node")
     theirs, mine = oracle(config, target), SshConfig(config).resolve(target)
     assert isinstance(mine, Failure) == (theirs is None)

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from dispatcher.model.failure import Failure, Kind
 from dispatcher.transport.base import Target
 from dispatcher.transport.ssh_config.config_lines import Local
-from dispatcher.transport.ssh_config.host_config import HostConfig, jump_list
+from dispatcher.transport.ssh_config.host_config import HostConfig
 from dispatcher.transport.ssh_config.ssh_config import SshConfig
 
 Resolve = Callable[..., HostConfig | Failure]
@@ -39,15 +36,6 @@ def good(result: HostConfig | Failure) -> HostConfig:
     return result
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck))
-@given(text=st.text(max_size=200))
-def test_any_text_ends_in_a_value(text: str, tmp_path_factory: pytest.TempPathFactory) -> None:
-    path = tmp_path_factory.mktemp("config") / "config"
-    path.write_bytes(b"Host node\n  Port 2222\n" + text.encode("utf-8", "surrogatepass"))
-    result = SshConfig(str(path)).resolve(Target("node"))
-    assert isinstance(result, Failure) or result.port == 2222
-
-
 # -- files ------------------------------------------------------------------------
 
 
@@ -65,25 +53,6 @@ def test_include_is_relative_to_the_users_folder(tmp_path: Path) -> None:
     assert good(config.resolve(Target("elsewhere"))).identity_files != found.identity_files
 
 
-def test_included_block_in_a_block_that_does_not_apply(tmp_path: Path) -> None:
-    local = _local(tmp_path)
-    folder = tmp_path / ".ssh"
-    folder.mkdir()
-    _write(folder / "config", "Host other\nInclude more\nHost *\nPort 7\n")
-    _write(folder / "more", "Host *\nUser wrong\nMatch all\nUser wrong\n")
-    config = SshConfig(local=local, system_dir=str(tmp_path / "none"))
-    assert good(config.resolve(Target("node"))).user == local.user
-
-
-def test_files_that_include_each_other(tmp_path: Path) -> None:
-    path = tmp_path / "config"
-    path.write_text(f"Include {path}\n")
-    path.chmod(0o600)
-    failure = SshConfig(str(path)).resolve(Target("node"))
-    assert isinstance(failure, Failure)
-    assert "include each other" in failure.why
-
-
 def test_users_file_before_the_systems(tmp_path: Path) -> None:
     local = _local(tmp_path)
     (tmp_path / ".ssh").mkdir()
@@ -93,29 +62,6 @@ def test_users_file_before_the_systems(tmp_path: Path) -> None:
     config = SshConfig(local=local, system_dir=str(tmp_path / "etc"))
     found = good(config.resolve(Target("node")))
     assert (found.user, found.port) == ("mine", 9)
-
-
-def test_file_others_can_write(tmp_path: Path) -> None:
-    local = _local(tmp_path)
-    (tmp_path / ".ssh").mkdir()
-    _write(tmp_path / ".ssh" / "config", "User mine\n")
-    (tmp_path / ".ssh" / "config").chmod(0o666)
-    failure = SshConfig(local=local, system_dir="/nonexistent").resolve(Target("node"))
-    assert isinstance(failure, Failure)
-    assert "permissions" in failure.why
-
-
-def test_no_files_at_all(tmp_path: Path) -> None:
-    local = _local(tmp_path)
-    found = good(SshConfig(local=local, system_dir="/nonexistent").resolve(Target("Node")))
-    assert (found.host, found.port, found.user) == ("node", 22, local.user)
-    assert found.identity_files[0] == f"{tmp_path}/.ssh/id_ed25519"
-
-
-def test_missing_file_is_told(tmp_path: Path) -> None:
-    failure = SshConfig(str(tmp_path / "no")).resolve(Target("node"))
-    assert isinstance(failure, Failure)
-    assert "no such file" in failure.why
 
 
 def _local(home: Path) -> Local:
@@ -130,37 +76,6 @@ def _write(path: Path, text: str) -> None:
 # -- values -------------------------------------------------------------------------
 
 
-def test_tokens_and_variables(resolve: Resolve, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("KEYS", "/keys")
-    found = good(
-        resolve(
-            "HostName %h.org\nPort 7\nUser bob\nHostKeyAlias al\n"
-            "IdentityFile ${KEYS}/%h-%n-%p-%r-%k-%%\n"
-            "ProxyCommand nc %h %p %n %r\n"
-        )
-    )
-    assert found.identity_files == ("/keys/node.org-node-7-bob-al-%",)
-    assert found.proxy_command == "nc node.org 7 node bob"
-
-
-def test_final_pass_sees_the_real_name(resolve: Resolve) -> None:
-    found = good(resolve("Host node\nHostName real\nMatch final host real\nPort 3\n"))
-    assert (found.host, found.port) == ("real", 3)
-
-
-def test_match_tagged(resolve: Resolve) -> None:
-    found = good(resolve("Host node\nTag gpu\nMatch tagged g*\nPort 3\nMatch tagged cpu\nUser x\n"))
-    assert found.port == 3
-    assert found.user != "x"
-
-
-LOCALNETWORK = """\
-Match localnetwork 127.0.0.0/8
-  Port 3
-Match localnetwork 203.0.113.0/24,!127.0.0.0/8
-  User x
-"""
-
 #: an ssh that knows the criterion; the real one does since 9.4
 NEW_SSH = """\
 #!/bin/sh
@@ -168,13 +83,6 @@ echo "$*" >> "$0.calls"
 read -r match criterion value
 read -r user name
 case "$value" in 127.*) echo "user $name" ;; *) echo "user root" ;; esac
-"""
-
-#: and one that does not
-OLD_SSH = """\
-#!/bin/sh
-echo "Unsupported Match attribute localnetwork" >&2
-exit 255
 """
 
 
@@ -188,39 +96,6 @@ def put_ssh(folder: Path, text: str, monkeypatch: pytest.MonkeyPatch) -> Path:
     return program
 
 
-def test_match_localnetwork_is_asked_of_ssh_once_for_all_hosts(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    program = put_ssh(tmp_path, NEW_SSH, monkeypatch)
-    (tmp_path / "config").write_text(LOCALNETWORK)
-    config = SshConfig(str(tmp_path / "config"))
-    for number in range(5):
-        found = good(config.resolve(Target(f"n{number}")))
-        assert found.port == 3
-        assert found.user != "x"
-    calls = (tmp_path / "bin" / "ssh.calls").read_text().splitlines()
-    assert calls == ["-G -F /dev/stdin -- host"] * 2, program
-
-
-def test_match_localnetwork_where_ssh_does_not_know_it(
-    resolve: Resolve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    put_ssh(tmp_path, OLD_SSH, monkeypatch)
-    failure = resolve(LOCALNETWORK)
-    assert isinstance(failure, Failure)
-    assert "config:1: Match localnetwork: not understood by the ssh of this machine" in failure.why
-
-
-def test_match_localnetwork_without_any_ssh(
-    resolve: Resolve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("PATH", str(tmp_path))
-    failure = resolve(LOCALNETWORK)
-    assert isinstance(failure, Failure)
-    assert "ssh: no such file" in failure.why.lower()
-    assert good(resolve("Match host other localnetwork 127.0.0.0/8\nPort 3\n")).port == 22
-
-
 @pytest.mark.parametrize("value", ["127.0.0.0/8;x", "$(x)", '"1 2"', "1#2", "a\\"])
 def test_what_is_asked_of_ssh_stays_one_word(
     resolve: Resolve, value: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -230,16 +105,6 @@ def test_what_is_asked_of_ssh_stays_one_word(
     assert isinstance(failure, Failure)
     assert "bad value" in failure.why
     assert not program.with_name("ssh.calls").exists()
-
-
-def test_match_exec_runs_once_for_all(tmp_path: Path, resolve: Resolve) -> None:
-    mark = tmp_path / "runs"
-    path = tmp_path / "config"
-    path.write_text(f'Match exec "echo x >> {mark}"\nPort 3\n')
-    config = SshConfig(str(path))
-    for number in range(5):
-        assert good(config.resolve(Target(f"n{number}"))).port == 3
-    assert mark.read_text() == "x\n"
 
 
 def test_no_program_is_run_where_nobody_may_wait(tmp_path: Path) -> None:
@@ -340,25 +205,3 @@ def test_no_token_becomes_a_shell_word(tmp_path: Path) -> None:
     failure = SshConfig(str(path)).resolve(Target("node", user="dom\\user"))
     assert isinstance(failure, Failure)
     assert not mark.exists()
-
-
-def test_jump_lists() -> None:
-    assert jump_list("none", "p") == ()
-    assert jump_list("a,b@c:3,[::1]:4,ssh://d:5", "p") == (
-        Target("a"),
-        Target("c", "b", 3),
-        Target("::1", None, 4),
-        Target("d", None, 5),
-    )
-
-
-def test_a_thousand_hosts_take_no_time(resolve: Resolve, tmp_path: Path) -> None:
-    path = tmp_path / "config"
-    path.write_text(
-        "\n".join(f"Host gpu{n}\n  Port {n + 1}" for n in range(50)) + "\nHost *\nUser a"
-    )
-    config = SshConfig(str(path))
-    started = time.process_time()
-    for number in range(1000):
-        good(config.resolve(Target(f"gpu{number}")))
-    assert time.process_time() - started < 3

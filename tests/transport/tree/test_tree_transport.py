@@ -11,7 +11,6 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from types import SimpleNamespace
 
 import pytest
-from cases import cases
 from rig import wait_for
 
 from dispatcher.bootstrap import shell
@@ -26,7 +25,6 @@ from dispatcher.transport.tree.branch import Stream
 from dispatcher.transport.tree.topology import Topology
 from dispatcher.transport.tree.tree_transport import (
     TreeTransport,
-    fallback_lines,
     payload,
 )
 
@@ -342,22 +340,3 @@ def test_what_is_begun_after_the_close_ends_at_once(tree: Tree) -> None:
     tree.transport.close()
     tree.open("n1").result(60)
     wait_for(lambda: tree.head.closed or not tree.direct.asked, 20, "it is not left open")
-
-
-@cases(
-    ("kind", "hint"),
-    [
-        (Kind.AUTH, "ssh n1 ssh n2 true  # "),
-        (Kind.HOST_KEY_UNKNOWN, "ssh-keyscan n2 >> ~/.ssh/known_hosts  # "),
-        (Kind.NO_PYTHON, "--agent-python names one"),
-        (Kind.CONFIG, "ssh n1 ssh -v n2 true"),
-        (Kind.DNS, "ssh n1 getent hosts n2"),
-        (Kind.TIMEOUT, None),
-    ],
-)
-def test_what_is_said_of_those_that_are_connected_from_here(kind: Kind, hint: str | None) -> None:
-    failures = [(f"n{n}", f"n{1 if n < 4 else 9}", Failure(kind, f"why {n}")) for n in (2, 3, 4)]
-    first, *hints = fallback_lines(kind, failures)
-    assert first == "note: n[2-4]: connected from here, not through n[1,9]: why 2"
-    assert len(hints) == (hint is not None)
-    assert hint is None or hints[0].startswith(f"  hint: {hint}")

@@ -18,13 +18,10 @@ from dispatcher.bootstrap import payload as bootstrap
 from dispatcher.model.failure import Failure
 from dispatcher.remote import tree_relay
 from dispatcher.remote.protocol import mux
-from dispatcher.transport.base import Link, LinkClosed, Target
+from dispatcher.transport.base import Link, Target
 from dispatcher.transport.process.command import LocalTransport
 from dispatcher.transport.tree.branch import Branch, Stream
 from dispatcher.transport.tree.tree_transport import payload
-
-from ..far_link import FarLink
-from .test_stream import branch_to
 
 #: a relay on an inner host, and one below it
 Two = tuple[Branch, Branch]
@@ -117,25 +114,6 @@ def test_one_that_is_stopped_holds_back_no_other(two: Two) -> None:
     assert threads[0].is_alive()
     os.kill(int(pid), signal.SIGCONT)
     assert read_all([slow]) == [text]
-
-
-def test_a_relay_that_is_lost_in_the_midst_of_it_frees_who_writes() -> None:
-    far = FarLink()
-    branch = branch_to(far)
-    stream = branch.stream(["cat"], "n1")
-    failed = threading.Event()
-
-    def write() -> None:
-        try:
-            stream.write(bytes(1 << 20))
-        except LinkClosed:
-            failed.set()
-
-    threading.Thread(target=write, daemon=True).start()
-    wait_for(lambda: len(far.written) > 200_000)
-    far.end()
-    assert failed.wait(60)
-    branch.close()
 
 
 def test_what_waits_for_a_link_goes_in_few_writes() -> None:
