@@ -5,6 +5,8 @@ Called by ``ParamikoTransport.open`` in ``paramiko_transport``; the session is p
 
 from __future__ import annotations
 
+import errno
+import os
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -12,17 +14,25 @@ from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import pytest
+from cases import cases
+from paramiko.ssh_exception import (
+    IncompatiblePeer,
+    SSHException,
+)
 
 from dispatcher.model.failure import Failure, Kind
 from dispatcher.transport.base import PromptTimer, Steps, Target
 from dispatcher.transport.ssh import byte_stream, paramiko_transport
-from dispatcher.transport.ssh.paramiko_transport import ParamikoTransport
+from dispatcher.transport.ssh import session as session_module
+from dispatcher.transport.ssh.logging_in import SSH_HINT, why_broken
+from dispatcher.transport.ssh.paramiko_transport import ParamikoTransport, preload
+from dispatcher.transport.ssh.session import HostKeyRefused
 from dispatcher.transport.ssh_auth.host_keys import HostKeyCheck
 from dispatcher.transport.ssh_auth.identities import MAX_TRIES, Candidate
+from dispatcher.transport.ssh_auth.ssh_agent import AgentError
 from dispatcher.transport.ssh_config.host_config import HostConfig
 
 paramiko_transport.preload()
-from dispatcher.transport.ssh import session as session_module  # noqa: E402
 
 NODE = Target("n1", "me")
 #: of a login that is not made: what comes after it is another test's
@@ -293,3 +303,75 @@ def test_a_proxy_command_leads_to_the_host(to: Make) -> None:
     assert Session.last.steps.name == "proxy command"
     stream.close()
     transport.close()
+
+
+preload()
+
+
+def broken(
+    problem: Exception | None = None,
+    *,
+    active: bool = False,
+    late: bool = False,
+    banner: str = "",
+    goodbye: str = "",
+    words: str = "",
+) -> Failure:
+    session: Any = SimpleNamespace(
+        steps=Steps("key exchange"), get_exception=lambda: problem, active=active,
+        preferred_keys=("ssh-ed25519", "x" * 300), before_banner=banner, goodbye=goodbye,
+        stream=SimpleNamespace(words=lambda: words),
+    )  # fmt: skip
+    return why_broken(session, time.monotonic() + (-1 if late else 20))
+
+
+REFUSED = Failure(Kind.HOST_KEY_CHANGED, "another", "look")
+TYPES = ("ssh-ed25519, " + "x" * 300)[:200]
+
+
+@cases(
+    ("problem", "state", "failure"),
+    [
+        (HostKeyRefused(REFUSED), {"late": True, "active": True}, REFUSED),
+        (None, {"late": True, "active": True},
+         Failure(Kind.TIMEOUT, "key exchange: no answer in time")),
+        (SSHException("x"), {"late": True},  # it was over before that
+         Failure(Kind.PROTOCOL, "key exchange: x")),
+        (SSHException("y" * 300), {}, Failure(Kind.PROTOCOL, "key exchange: " + "y" * 200)),
+        (IncompatiblePeer("no acceptable host key"), {},
+         Failure(Kind.HOST_KEY_UNKNOWN,
+                 f"it has no host key of a type that is on file ({TYPES})")),
+        (IncompatiblePeer("No acceptable Ciphers"), {},
+         Failure(Kind.PROTOCOL, "no acceptable ciphers", SSH_HINT)),
+        (AgentError("ssh-agent refuses to sign"), {},
+         Failure(Kind.AUTH, "ssh-agent refuses to sign")),
+        (OSError(errno.ECONNRESET, os.strerror(errno.ECONNRESET)), {},
+         Failure(Kind.DROPPED, "key exchange: connection reset by peer", retryable=True)),
+        (EOFError(), {}, Failure(Kind.DROPPED, "key exchange: closed by the host", retryable=True)),
+        (None, {"active": True},
+         Failure(Kind.DROPPED, "key exchange: closed by the host", retryable=True)),
+    ],
+)  # fmt: skip
+def test_what_broke_a_connection(
+    problem: Exception | None, state: dict[str, Any], failure: Failure
+) -> None:
+    assert broken(problem, **state) == failure
+
+
+@cases(
+    ("said", "failure"),
+    [
+        ({"banner": "busy", "goodbye": "bye", "words": "proxy: x"},
+         Failure(Kind.DROPPED, "key exchange: closed by the host: busy; bye; proxy: x",
+                 retryable=True)),
+        ({"words": "z" * 400},
+         Failure(Kind.DROPPED, "key exchange: closed by the host: " + "z" * 300, retryable=True)),
+        # trying again prolongs it
+        ({"banner": "Not allowed at this time"},
+         Failure(Kind.DROPPED, "key exchange: closed by the host: Not allowed at this time")),
+        ({"goodbye": "Too many authentication failures"},
+         Failure(Kind.AUTH, "the host hung up: Too many authentication failures")),
+    ],
+)  # fmt: skip
+def test_the_last_words_of_a_host(said: dict[str, Any], failure: Failure) -> None:
+    assert broken(EOFError(), **said) == failure
