@@ -1,4 +1,4 @@
-"""Our end of ``get``: what hosts have, and the files of it that we lack.
+"""The launcher's end of ``get``: reads a host's list, fetches the files that are missing here.
 
 A host with Python is sent the program ``remote.copy`` and paths; it answers with a list in pieces,
 is told which files are needed, and sends just those. A host without sends a tar, which is taken

@@ -1,4 +1,4 @@
-"""A copy to or from one host: its thread, what the host says, what is known of it.
+"""A copy to or from one host: its thread, its messages and its state.
 
 Each host has one thread that talks with it (``CopyHandler``) and reads what it says, bounded and in
 frames (``FrameReader``). Its first words tell whether Python answers there or only a shell.

@@ -1,4 +1,4 @@
-"""Our end of ``put``: who is sent what, who passes it on, and at what pace.
+"""The launcher's end of ``put``: sends each host its files, or has another host pass them on.
 
 In a tree the hosts are cut into runs; we serve the head of each, which does the same with the rest
 of its run, by its own ``ssh``. What a head cannot reach we serve ourselves afterwards.

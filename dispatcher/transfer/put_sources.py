@@ -1,4 +1,4 @@
-"""What ``put`` sends: a list of files, and their bytes from any place in it.
+"""The files that ``put`` sends: a list, and their bytes from any place in it.
 
 It is listed before any host is touched, and read as it is sent. Small files are kept as one run
 of frames in an unlinked file: no file is opened once a host. Large ones are read where they are.

@@ -1,4 +1,4 @@
-"""What ``--sync`` sends: the working folder, less what its ignore files leave out.
+"""The files that ``--sync`` sends: the working folder without those that ignore files name.
 
 Rules are those of ``.gitignore`` and ``.dispatchignore`` of each folder, of the folders above as
 far as the repository goes, and of ``.git/info/exclude``; git's index is not asked. Files are read

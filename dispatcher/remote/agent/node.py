@@ -1,4 +1,4 @@
-"""What the agent does and when: a pure machine with no I/O, no clock and no descriptors.
+"""Decides for the agent: a pure machine with no I/O, no clock and no descriptors.
 
 ``handle(event, now)`` takes what happened and returns what to do; ``agent_loop`` does it.
 

@@ -1,4 +1,4 @@
-"""What both ends of a copy do with a disk, and the end that has the files: their bytes in frames.
+"""The disk's side of a copy, for both ends; and the sending end: bytes of files in frames.
 
 A *stage* is a folder beside the destination that a copy works in; a *part* is a large file under a
 name made of what it is. A copy locks both while it fills them; the next copy removes dead ones.

@@ -1,4 +1,4 @@
-"""The end that wants the files: what of a list it needs, and how they get their names.
+"""The receiving end of a copy: which files of a list it needs, and how they get their names.
 
 A file comes into a *stage* or a *part* (``disk``). It is renamed from there when all of it is here
 and its SHA-256 is the sender's; a tree that is new in one step (``docs/design/exec.md``).

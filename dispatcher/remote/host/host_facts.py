@@ -1,4 +1,4 @@
-"""What this host is and has, read from the kernel; judged by the launcher, not here.
+"""Facts about this host, read from the kernel; the launcher judges them.
 
 Every fact is a file or a system call that answers at once; no program is run, no name looked up.
 """

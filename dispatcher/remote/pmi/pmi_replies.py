@@ -1,4 +1,4 @@
-"""What ranks are told on their PMI connections: what they ask for, and what the launcher orders.
+"""Answers ranks on their PMI connections, and carries out the launcher's orders for them.
 
 Loaded when a rank speaks for the first time, or the launcher has something for one. Replies are
 written here; what else the server wants done is handed to the loop.

@@ -1,4 +1,4 @@
-"""The process manager's side of PMI-1: what MPICH and its relatives ask in ``MPI_Init``. Pure.
+"""The process manager's side of PMI-1, which MPICH and its relatives use from MPI_Init on. Pure.
 
 One ``Server`` serves the ranks of one world on this host. It has a rank's number in the job; the
 words of PMI-1 have its number in the world. ``docs/design/mpi.md`` tells how keys travel in

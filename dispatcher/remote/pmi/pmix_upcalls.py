@@ -1,4 +1,4 @@
-"""What ranks want of PMIx beside fences: groups, connections, names, new ranks, others' data.
+"""Requests of ranks by PMIx beside fences: groups, connections, names, new ranks, others' data.
 
 libpmix calls a function here for each; it is told to the agent with what will answer it:
 

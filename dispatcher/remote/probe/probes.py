@@ -1,4 +1,4 @@
-"""What a survey can ask of a host that is no file and no command; each call may hang.
+"""Readings of a survey that need code of ours; each call may hang.
 
 ``pair``: two hosts measure latency, and what arrives in both directions. One listens, the other
 calls three times: to play ping-pong, to send, to receive. The receiver keeps the clock and hangs

@@ -1,4 +1,4 @@
-"""Samples of what the ranks and the GPUs do, taken beside the agent, not in it.
+"""Takes samples of the ranks and the GPUs, in a process beside the agent.
 
 ::
 

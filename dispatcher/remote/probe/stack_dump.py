@@ -1,4 +1,4 @@
-"""Where the ranks of this host are in their programs: one report, with what NCCL and torch know.
+"""Reports where the ranks of this host are in their programs, by all that NCCL and torch know.
 
 Taken by the sampler's process, bounded in time and bytes (``docs/design/hangs.md``). A rank's
 Python is the first one below its process: the program may be a script that starts it.

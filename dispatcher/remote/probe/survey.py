@@ -1,4 +1,4 @@
-"""Reads what checks want to know of this host: a process and a deadline for each reading.
+"""Takes the readings that checks ask of this host: a process and a deadline for each.
 
 A read may hang in the kernel, so each is a child with a pipe, which is killed at its deadline and
 not waited for. A reading is a list: name, kind, argument, seconds, bytes at most. Kinds:

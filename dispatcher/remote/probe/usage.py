@@ -1,4 +1,4 @@
-"""What the ranks' processes use of their host, from one look at /proc, and what its GPUs do.
+"""Reads how much of their host the ranks' processes use, from one look at /proc, and its GPUs.
 
 A rank's figures are those of its whole tree: what descends from its process, and what is still in
 its session after its parent died. The state is that of the rank's own process. CPU time only

@@ -1,4 +1,4 @@
-"""What the two ends of a copy say to each other, and lists of files.
+"""The messages between the two ends of a copy, and lists of files.
 
 Frames of ``remote.protocol.mux``, all on channel 0::
 
