@@ -66,10 +66,9 @@ class Ways(Value):
 class TransportPool:
     """Transports by host; closes them all at the end of the context.
 
-    ask: asks for what is typed to log in; called on the thread of a link. alive: when a silent
-    host is asked whether it lives. alone: there is one host, so that somebody who is there is
-    asked for its password without ``ask_pass``, as ssh does. passwords: those that another pool
-    has asked for before.
+    ask: asks for secrets to log in; called on the thread of a link. alive: when a silent host is
+    asked whether it lives. alone: there is one host, whose password is asked for without
+    ``ask_pass``, as ssh does. passwords: those that another pool has asked for.
     """
 
     def __init__(

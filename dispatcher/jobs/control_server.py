@@ -124,11 +124,8 @@ HEAD = 64 << 10
 class StreamPositions:
     """How far the ranks' output is: what a client who comes in the middle has to know.
 
-    With that and the log files nothing is shown twice or left out: the files are read up to where
-    each stream stood, the rest comes live. ``merged.log`` takes whole lines only, so for it the
-    heads of lines that are not whole yet are kept here as well, the last ``HEAD`` bytes of each;
-    what went before in a longer one is told to a client as missing. heads: whether to keep the
-    heads of lines.
+    Files are read up to where each stream stood, the rest comes live. heads: keep the last ``HEAD``
+    bytes of lines that are not whole yet, since ``merged.log`` takes whole lines only.
     """
 
     def __init__(self, heads: bool = False, clock: Callable[[], float] = time.time) -> None:

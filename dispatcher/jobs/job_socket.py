@@ -98,10 +98,7 @@ def restart_of(order: Mapping[str, Any]) -> tuple[tuple[str, ...], tuple[tuple[s
 
 
 class RestartAnswer:
-    """What who has ordered a restart is told of it.
-
-    A refusal follows its order at once, so one that comes after another's order is not for him.
-    """
+    """The answer to a restart. A refusal follows its order at once; a later one is another's."""
 
     def __init__(self) -> None:
         self._ordered = self._heard = self._accepted = False
@@ -199,8 +196,8 @@ def is_ours(link: socket.socket) -> bool:
 class JobConnection:
     """A connection to the launcher of ``job``; ``frames`` is what it says.
 
-    stops: to order ``stop``, for which a paused launcher is woken. Any other order it would carry
-    out much later, and callers who have gone again would wait in the way of who stops it.
+    stops: to order ``stop``, for which a paused launcher is woken; any other order it would carry
+    out much later.
     Raises: DispatchError when nobody answers.
     """
 

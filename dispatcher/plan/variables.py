@@ -121,9 +121,8 @@ HIDDEN = "<hidden>"
 def check_variable(name: str) -> str:
     """``name`` itself, fit to be a variable a user sets.
 
-    Dots and dashes are allowed: they cannot be written in a shell, yet programs read them, and
-    nothing here passes through a shell. Raises: BadName when it is empty, of other characters, or
-    one that only dispatch sets (``RANK``, ``MASTER_ADDR``, ``PMI_*`` ...).
+    Dots and dashes are allowed: programs read them, and nothing passes through a shell here.
+    Raises: BadName when it is empty, of other characters, or set by dispatch (``RANK`` ...).
     """
     if not name:
         raise BadName("empty variable name", hint="write NAME=VALUE")
@@ -243,9 +242,7 @@ def parse_env_file(
     A line is ``NAME=VALUE``, ``export NAME=VALUE``, blank, or a ``#`` comment. Quotes matter as the
     first character of a value only; within ``"``, ``\\"`` and ``\\\\`` are the escapes. Behind a
     value, ``#`` needs a blank before it. Nothing is expanded; of two values the last counts.
-    check: raises BadName for a name that it may not set.
-    Raises: EnvFileError with every bad line: no ``=``, a bad or reserved name, an
-    open quote, text after a closing quote, a NUL.
+    check: raises BadName for a name that it may not set. Raises: EnvFileError with every bad line.
     """
     found: dict[str, str] = {}
     problems: list[Problem] = []

@@ -95,10 +95,9 @@ def read_hosts(
 ) -> Hostlist:
     """Hosts named by the value of ``-H``: ``-`` (standard input), a file, or a list.
 
-    An existing file is read as a hostfile. A text that can only be a path, yet is none, is an
-    error: a mistyped file name must not become a host. option: what has the value, if that is not
-    ``-H``. Raises: UsageError when the file cannot be read or is too large; HostfileError when its
-    text is wrong.
+    An existing file is read as a hostfile. A text that can only be a path is an error if there is
+    no such file: a mistyped name must not become a host. option: the one that has the value.
+    Raises: UsageError for a file that cannot be read; HostfileError for a wrong text.
     """
     if spec == "-":
         text = _bounded(stdin(), "standard input", option)

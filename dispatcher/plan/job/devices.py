@@ -77,10 +77,9 @@ def _selected(node: NodePlan, count: int, text: str | None) -> tuple[str, ...] |
 def visible_devices(policy: str, node: NodePlan, local_rank: int) -> str | None:
     """The value of ``CUDA_VISIBLE_DEVICES`` of a rank on ``node``, or None to leave it alone.
 
-    auto, node: the same for each rank of the node, as torchrun and DeepSpeed scripts
-    expect who index by LOCAL_RANK. rank: one each; where there are more ranks they share in
-    turn. Slots that nobody named (a host without GPUs, or a bare --nproc-per-node)
-    restrict nothing under ``auto`` and ``node``.
+    auto, node: the same for each rank of the node, as scripts expect that index by LOCAL_RANK.
+    rank: one each; more ranks than GPUs share them in turn. Slots that were not named restrict
+    nothing under ``auto`` and ``node``.
     """
     if policy == "none" or node.gpus == ():
         return None

@@ -120,12 +120,10 @@ def shares(
     most: Sequence[int | None] | None = None,
     oversubscribe: bool = False,
 ) -> tuple[int, ...]:
-    """How many ranks each node gets; shape (n_nodes,), the sum is ``n_ranks``.
+    """How many ranks each node gets, ``n_ranks`` in all. free: the slots of each.
 
-    Args: room: slots per node in host order, each >= 0. n_ranks: world size, 1 to MOST_RANKS.
-    map_by: "block" or "node". most: bound per node when over-subscribed, >= room; None is no bound.
-    oversubscribe: whether more ranks than slots may be placed. Raises: TooFewSlots when the ranks
-    do not fit.
+    map_by: "block" or "node". most: bound per node when over-subscribed; None is no bound.
+    oversubscribe: more ranks than slots may be placed. Raises: TooFewSlots.
     """
     bounds: list[int | None] = list(most) if most is not None else [None] * len(free)
     total = sum(free)

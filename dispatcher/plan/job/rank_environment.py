@@ -132,8 +132,7 @@ def rank_environment(
 def ras_address(run_id: str) -> str:
     """Where NCCL's RAS listens on each host of this run, and of no other one.
 
-    Any 127.*.*.* is this machine's own, so that the port may be NCCL's usual one: there is none
-    to be searched for on every host, and nobody else's jobs are at the same place.
+    Any 127.*.*.* is this machine's own, so the port may be NCCL's usual one on every host.
     """
     digest = zlib.crc32(run_id.encode())
     first, second, third = (digest >> shift & 255 for shift in (16, 8, 0))
@@ -150,11 +149,9 @@ def spawned_environment(
 ) -> dict[str, str]:
     """Every variable set for a rank that another one spawned on ``node``.
 
-    It is the ``local_rank``-th of the ``local_size`` ranks of its world there. It
-    has what the plan gives programs on that host, but no RANK, WORLD_SIZE,
-    MASTER_ADDR and their like: they speak of the planned world, and a spawned rank
-    that believed them would join its parents' process group. MPI tells it who it is.
-    exports: the user's variables, if they are other than those of the whole job.
+    It is the ``local_rank``-th of the ``local_size`` ranks of its world on that host. It has no
+    RANK, WORLD_SIZE, MASTER_ADDR: with them it would join its parents' process group. MPI tells it
+    its rank. exports: the user's variables, if not those of the whole job.
     """
     place = plan.nodes[node]
     user = {**dict(plan.exports if exports is None else exports), **dict(place.host.env)}
@@ -216,8 +213,7 @@ def written(limits: Limits | Restarts) -> dict[str, Any]:
 def describe_plan(plan: JobPlan) -> formats.Plan:
     """Hosts, ranks, commands and environments, JSON-ready, secrets hidden.
 
-    Environments hold placeholders ``<...>`` where only the hosts know. An open
-    plan has no ranks to show.
+    ``<...>`` stands for values that only the hosts know. An open plan has no ranks to show.
     """
     shared = dict(plan.exports)
     if plan.rank_hosts:  # as long as all hosts' names: once, and not for each rank

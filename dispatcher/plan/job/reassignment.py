@@ -21,9 +21,8 @@ def with_host(
 ) -> NodePlan | None:
     """``host`` in the place of ``node``; None if it has no room for that node's ranks.
 
-    gpus: how many the host has, as counted there; 0 where it has none. variable: its
-    ``CUDA_VISIBLE_DEVICES``. What there is to be seen bounds a host whose slots nobody has
-    said; without GPUs it takes what it is given.
+    gpus: how many were counted on the host. variable: its ``CUDA_VISIBLE_DEVICES``. GPUs that ranks
+    can see bound a host without a slot count; a host without GPUs takes any number.
     """
     taken = plan.nodes[node]
     if plan.is_open:

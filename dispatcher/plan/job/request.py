@@ -162,10 +162,9 @@ class Limits(Arguments):
 class Request(Arguments):
     """Everything the flags say, not yet judged against the hosts.
 
-    environ is the login node's environment; exports the values of ``-x``;
-    env_files source and text of each file; user and port hold for hosts that
-    name none. rankfile: source and text of one. parts: where there are several programs, each of
-    them, of which ``program`` is the first; see ``parts``.
+    environ: of the login node. exports: values of ``-x``. env_files, rankfile: source and text.
+    user, port: of hosts that name none. parts: the programs, if there are several; program: the
+    first of them.
     """
 
     hosts: Hostlist
