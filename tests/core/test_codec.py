@@ -136,30 +136,6 @@ def test_what_only_an_earlier_release_wrote_is_passed_over() -> None:
     assert codec.decode(line) == Entry(1, 0, mpi_events.MpiFound(3, "/a", "PMI-1", 4))
 
 
-@cases(
-    ("event", "defaults"),
-    [
-        (ev.NodeConnecting(0), {"attempt": 1}),
-        (ev.NodeConnected(0, None, "ssh"), {"steps": []}),
-        (ev.NodeSwept(0, 0), {"attempt": 0, "left": [], "mark": None, "stuck": []}),
-        (ev.NodeLost(0, Failure(Kind.DNS, "x")), {"ending": None}),
-        (ev.RankExited(0, 0, 0), {"error": None, "hint": "", "mpi": ""}),
-        (ev.RanksPlaced(1, "a", 1), {"restart": 0}),
-        (ev.HostExcluded("a", "x"), {"by": None}),
-        (monitor_events.NodeSampled(0, 0.0, ()), {"gpus": [], "late": False, "mark": None}),
-        (monitor_events.OutputSeen(0.0), {"progress": False}),
-        (monitor_events.NodeStacks(0, 1, ()), {"ras": "", "flights": []}),
-        (monitor_events.StacksGathered(1, ()), {"late": []}),
-        (mpi_events.MpiFound(0, "", ""), {"rank": 0}),
-        (mpi_events.PmiWaiting(0, (), (), 1.0), {"some": False}),
-        (mpi_events.PmiAborted(0, 0, 1, ""), {"error": None}),
-    ],
-    ids=lambda one: getattr(one, "name", ""),
-)
-def test_what_nobody_said_of_an_event(event: Event, defaults: dict[str, object]) -> None:
-    assert event.context().items() >= defaults.items()
-
-
 INSIDE = '{"seq": 1, "t": 0, "name": "mpi.inside", "context": {"node": 0, "over": %s}}'
 NCCL = (
     '{"seq": 1, "t": 0, "name": "run.closed", "context": {"verdict": {"cause": null, '

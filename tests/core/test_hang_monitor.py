@@ -171,10 +171,6 @@ class TestGathering:
         assert [group.ranks for group in found.groups] == [(1,)]
         assert monitor.handle(mon.StacksWanted(), 4.0) == asked(1, number=2)
 
-    def test_where_no_rank_lives_the_answer_is_there_at_once(self) -> None:
-        monitor = HangMonitor(0.0, shows_progress=False)
-        assert gathered(monitor.handle(mon.StacksWanted(), 1.0)) == mon.StacksGathered(1, ())
-
     def test_who_is_known_to_live_is_asked(self) -> None:
         monitor = HangMonitor(0.0, shows_progress=False, attempt=2, living={4: 1, 5: 0})
         assert monitor.handle(mon.StacksWanted(), 1.0) == asked(0, 1)
@@ -203,32 +199,6 @@ class TestHang:
         assert monitor.next_deadline() is None  # V-4
         monitor.hung = None
         assert asleep(monitor, 13, 40) == []
-
-    def test_its_length_is_counted_from_the_last_sign_of_life(self) -> None:
-        monitor = watching()
-        monitor.handle(mon.OutputSeen(0.5), 3.5)
-        assert asleep(monitor, 4, 12) == []
-        assert asleep(monitor, 13, 13) == [Tell(mon.RanksHung(S)), *asked(0, 1, hung=True)]
-        monitor.handle(stacks(0, 1, 0), 14.0)
-        monitor.handle(stacks(1, 1, 1), 15.0)
-        assert monitor.hung is not None
-        assert monitor.hung.seconds == S
-
-    @cases(("odd", "rank"), [((), None), ((1,), 1), ((0, 1), None), ((0, 1, 2, 3), None)])
-    def test_one_rank_alone_is_named(self, odd: tuple[int, ...], rank: int | None) -> None:
-        monitor = watching(4)
-        asleep(monitor, 0, 10, 4)
-        for node in range(4):
-            monitor.handle(stacks(node, 1, node, text=WORKS if node in odd else WAITS), 11.0)
-        assert monitor.hung is not None
-        assert monitor.hung.rank == rank
-
-    def test_a_tick_finds_it_as_well_as_a_sample(self) -> None:
-        monitor = watching()
-        asleep(monitor, 0, 9)
-        assert monitor.tick(9.9) == []
-        assert monitor.tick(10.0) == [Tell(mon.RanksHung(S)), *asked(0, 1, hung=True)]
-        assert monitor.tick(10.1) == []
 
     @cases("how", ["output", "exit", "pause"])
     def test_a_sign_of_life_undoes_it_and_not_the_answer(self, how: str) -> None:  # V-3
@@ -332,25 +302,6 @@ class TestDoubt:
         assert self.course(monitor, 12, 40) == [Tell(mon.RanksWait(12.0, (0,), (1,)))]
         monitor.handle(mon.OutputSeen(0.0), 40.5)
         assert self.course(monitor, 41, 60) == [Tell(mon.RanksWait(12.5, (0,), (1,)))]
-
-    def test_it_is_told_two_samples_later_than_a_hang(self) -> None:
-        monitor = watching(hang=20.0)  # a sample every two seconds
-        assert self.course(monitor, 0, 23) == []
-        assert self.course(monitor, 24, 24) == [Tell(mon.RanksWait(24.0, (0,), (1,)))]
-
-    def test_while_it_lasts_there_is_no_time_to_wait_for(self) -> None:
-        monitor = watching()
-        self.course(monitor, 0, 9)
-        assert monitor.next_deadline() == S
-        self.course(monitor, 10, 10)
-        assert monitor.next_deadline() is None
-        monitor.handle(mon.OutputSeen(0.0), 10.5)
-        assert monitor.next_deadline() == 20.5
-
-    def test_where_all_are_busy_nobody_waits(self) -> None:
-        monitor = watching()
-        for now in range(30):
-            assert sampled(monitor, float(now), float(now), float(now)) == []
 
 
 def test_when_the_run_is_over_nobody_waits_for_the_monitor() -> None:

@@ -69,13 +69,6 @@ def test_another_host_s_word_of_a_rank_counts_for_nothing() -> None:
     assert hang.busy(9.0) == []
 
 
-def test_who_is_busy_is_told_by_rank() -> None:
-    hang = HangRule(S, 0.0)
-    for rank in (3, 1, 2):
-        hang.began(rank, 0, 0.0)
-    assert hang.busy(1.0) == [1, 2, 3]
-
-
 def test_how_often_samples_are_needed() -> None:
     assert [every(seconds) for seconds in (1.0, 2.5, 10.0, 600.0)] == [0.25, 0.25, 1.0, 60.0]
 
@@ -122,20 +115,6 @@ def test_whether_a_gpu_only_waits(
         hang.sampled(NodeSampled(0, float(t), ranks, (one,)), float(t))
         assert hang.hangs(float(t)) == (waits is True and t >= 11)
         assert hang.busy(float(t)) == ([] if waits is True and t >= 11 else [0])
-
-
-def test_a_gpu_that_ranks_may_not_use_keeps_nobody_alive() -> None:
-    works = GpuSample(3, 90.0, 1.0, 2.0, 600.0, 40.0)
-    for own, alive in (((3,), True), ((0, 3), True), ((0,), False), ((), False), (None, True)):
-        hang = HangRule(S, 0.0)
-        hang.began(0, 0, 0.0)
-        hang.began(1, 1, 0.0)
-        for t in range(12):
-            here = (RankSample(0, "S", 0.0, 1, 1, 1, None, own),)
-            hang.sampled(NodeSampled(0, float(t), here, (works,)), float(t))
-            there = (RankSample(1, "S", 0.0, 1, 1, 1, None, ()),)
-            hang.sampled(NodeSampled(1, float(t), there), float(t))
-        assert hang.hangs(11.0) != alive
 
 
 def test_a_rank_waits_when_all_its_gpus_do() -> None:

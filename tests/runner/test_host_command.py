@@ -303,16 +303,6 @@ def test_what_waits_for_the_sinks_is_waited_for_at_the_end(clock: Clock) -> None
     assert host.told[-1] == CommandEnded(3, 0, None, held_open=False)
 
 
-def test_one_ring_is_one_look(clock: Clock) -> None:
-    host = Host().running()
-    host.far.ready()
-    host.far.ready()
-    assert len(host.posted) == 1
-    host.step()
-    host.far.ready()
-    assert len(host.posted) == 1
-
-
 # -- orders -----------------------------------------------------------------------------
 
 
@@ -452,13 +442,3 @@ def test_a_call_that_nobody_wants_any_more_is_closed(clock: Clock) -> None:
     host.command.call()
     host.command.leave()
     assert call.closed
-
-
-@cases(
-    ("options", "never"),
-    [({}, True), ({"wrapper": WRAPPER}, False), ({"stdio": Talks()}, False),
-     ({"window": Window()}, False)],
-)  # fmt: skip
-def test_which_commands_never_make_us_wait(options: dict[str, Any], never: bool) -> None:
-    assert Host(**options).command.never_blocks == never
-    assert Host(**options).command.name == "command:n3"

@@ -68,25 +68,6 @@ def test_a_stuck_sink_can_be_left() -> None:
     release.set()
 
 
-def test_who_waits_for_a_stuck_sink_is_asked_ten_times_a_second() -> None:
-    release, asked = threading.Event(), list[float]()
-
-    class Stuck(Sink):
-        def output(self, rank: int, stream: int, data: bytes) -> None:
-            release.wait(30)
-
-    def leaves() -> bool:
-        asked.append(time.monotonic())
-        return len(asked) == 4
-
-    feed = SinkThread([Stuck()], lambda *told: None, lambda *told: None)
-    feed.start()
-    feed.output(0, 0, 1, b"x")
-    assert not feed.finish(leaves)
-    assert all(later - before >= 0.09 for before, later in pairwise(asked))
-    release.set()
-
-
 def test_a_sink_is_asked_again_as_long_as_it_wants() -> None:
     class Drawn(Sink):
         def __init__(self) -> None:

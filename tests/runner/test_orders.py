@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-import pytest
 from cases import cases
 
 from dispatcher.bootstrap import payload
@@ -20,7 +19,7 @@ from dispatcher.plan.job.placement import number
 from dispatcher.plan.job.request import Limits, Program, Request, Restarts
 from dispatcher.remote.host.workdir import shared
 from dispatcher.remote.protocol.frames import Decoder
-from dispatcher.remote.protocol.packing import pack, unpack
+from dispatcher.remote.protocol.packing import unpack
 from dispatcher.runner.run import orders
 from dispatcher.runner.run.orders import once_a_plan
 
@@ -443,31 +442,6 @@ def test_a_spawned_python_loads_the_hook_too(program: bytes, has_hook: bool) -> 
     world = World(1, 0, (Segment(1, (program,)),), (), (0,))
     hook = spawned(plan_of("a"), world, 0, facts_of())["pmi"]["hook"]
     assert (hook is not None) == has_hook
-
-
-def test_what_all_nodes_are_told_of_mpi_is_packed_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    plan = plan_of(*(f"n{at}" for at in range(40)), mpi="auto")
-    world = World(3, 1, (Segment(40, (b"x",)),), (), tuple(range(40)))
-    packed: list[object] = []
-    grouped: list[World] = []
-    group = World.ranks_of
-
-    def packing(value: object) -> bytes:
-        packed.append(value)
-        return pack(value)
-
-    def ranks_of(self: World) -> dict[int, tuple[int, ...]]:
-        grouped.append(self)
-        return group(self)
-
-    monkeypatch.setattr(orders, "pack", packing)
-    monkeypatch.setattr(World, "ranks_of", ranks_of)
-    for node in range(40):
-        assert read(orders.pmix_order(plan, node))["node"] == node
-        assert read(orders.world_order(plan, world, node, "kvs"))["node"] == node
-        orders.spawn_order(plan, world, node, facts_of(), "10.0.0.1", "kvs")
-    assert len([one for one in packed if isinstance(one, dict) and "hosts" in one]) == 2
-    assert len(grouped) == 1
 
 
 def test_who_serves_pmix_learns_of_a_world() -> None:

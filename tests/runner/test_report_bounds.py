@@ -166,23 +166,12 @@ def test_the_stack_of_a_rank(rank: Any, fits: bool) -> None:
 def test_dumps_of_a_flight_recorder() -> None:
     path = "p" * (TEXT_LIMIT + 5)
     (stacks,) = read(
-        "stacks",
-        number=1,
-        ranks=[],
-        ras=b"r",
-        flights=[[5, path, 7, b"data"]],
-        recorders=[[4, b"{}"]],
-        natives=[[5, b"#0"]],
-    )
-    assert stacks == mon.NodeStacks(
-        3,
-        1,
-        (),
-        b"r",
-        (mon.Flight(5, path[:TEXT_LIMIT], 7, b"data"),),
-        (mon.RankText(4, b"{}"),),
-        (mon.RankText(5, b"#0"),),
-    )
+        "stacks", number=1, ranks=[], ras=b"r", flights=[[5, path, 7, b"data"]],
+        recorders=[[4, b"{}"]], natives=[[5, b"#0"]],
+    )  # fmt: skip
+    dump = mon.Flight(5, path[:TEXT_LIMIT], 7, b"data")
+    texts = (mon.RankText(4, b"{}"),), (mon.RankText(5, b"#0"),)
+    assert stacks == mon.NodeStacks(3, 1, (), b"r", (dump,), *texts)
     for bad in ([9, "p", 1, b""], [5, "p", -1, b""], [5, "p", 1, b"x" * (STACK_LIMIT + 1)]):
         assert not is_taken("stacks", flights=[bad])
     assert is_taken("stacks", flights=[[rank, "p", 1, b""] for rank in (4, 5)])

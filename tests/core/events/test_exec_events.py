@@ -49,9 +49,3 @@ def test_one_host(outcome: exec_events.Outcome, code: int) -> None:
 )
 def test_the_gravest_kind_counts(outcomes: list[exec_events.Outcome], code: int) -> None:
     assert exec_events.exit_code(outcomes) == code
-
-
-def test_what_nobody_said_of_an_end() -> None:
-    assert exec_events.CommandEnded(0, 1) == exec_events.CommandEnded(0, 1, None, False)
-    assert exec_events.TimedOut("total", 1.0).ended
-    assert exec_events.Interrupted(2).ended

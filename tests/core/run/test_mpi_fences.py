@@ -20,7 +20,6 @@ from dispatcher.core.run.fences import (
     FenceError,
     Fences,
     Release,
-    _Fence,
 )
 from dispatcher.core.run.mpi_manager import process_mapping
 
@@ -166,25 +165,6 @@ def test_a_node_has_one_account_for_all_worlds() -> None:
     two.close()
     three.close()
     assert {*account.lying.values(), *account.named.values()} == {0}
-
-
-def test_an_end_is_no_look_at_each_fence(monkeypatch: pytest.MonkeyPatch) -> None:
-    looks = []
-    complete = Fences._complete
-
-    def counted(fences: Fences, name: str, fence: _Fence) -> Release | None:
-        looks.append(name)
-        return complete(fences, name, fence)
-
-    fences = Fences({0: (0, 1), 1: (2, 3, 4, 5)})
-    for tag in range(1000):
-        fences.commit(0, f"WORLD:{tag}", 0, b"")
-        fences.commit(0, f"0,2:{tag}", 0, b"")
-    monkeypatch.setattr(Fences, "_complete", counted)
-    for rank in (3, 4, 5):
-        assert fences.ended(rank) == []
-    assert looks == []
-    assert len(fences.ended(2)) == 2000
 
 
 STEPS = st.one_of(

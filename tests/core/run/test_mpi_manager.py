@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterable
 
 import pytest
 from cases import cases
@@ -11,7 +10,6 @@ from cases import cases
 from dispatcher.core.events import actions as act
 from dispatcher.core.events import mpi_events, verdicts
 from dispatcher.core.events import run_events as ev
-from dispatcher.core.run import mpi_manager
 from dispatcher.core.run.attempt import AttemptMachine
 from dispatcher.core.run.fences import FenceError
 from dispatcher.core.run.mpi_manager import MOST_TOLD, MpiManager
@@ -338,23 +336,6 @@ class TestSpawn:
         before = {*running.deadlines}
         assert running.handle(mpi_events.PmiCommitted(0, 1, "WORLD:0", 0, b""), 1.0) == []
         assert {*running.deadlines} == before  # nobody waits where nobody is
-
-    def test_of_a_world_that_is_given_up_a_failure_is_no_look_at_all_ranks(
-        self, running: AttemptMachine, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        looks: list[int] = []
-
-        def counted(ranks: Iterable[int]) -> list[int]:
-            looks.append(1)
-            return sorted(ranks)
-
-        spawn(running, mpi_events.Segment(4, (b"prog",), ((b"host", b"n0"),)))
-        monkeypatch.setattr(mpi_manager, "sorted", counted, raising=False)
-        before = []
-        for rank in range(4):
-            running.handle(ev.RankFailedToStart(0, number(1, rank), 2, "exec", "x"), 1.0)
-            before.append(len(looks))
-        assert len({*before}) == 1
 
     def test_a_refusal_is_told_and_answered(self, running: AttemptMachine) -> None:
         told, answer = spawn(running, mpi_events.Segment(1, (b"p",), ((b"host", b"mars"),)))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
 from dataclasses import replace
 
 from cases import cases
@@ -14,7 +13,6 @@ from dispatcher.core.events import run_events as ev
 from dispatcher.core.run import restart
 from dispatcher.core.run.restart import Assignment
 from dispatcher.core.run.tables import Assigned, Deadlines, HostTable, RankTable
-from dispatcher.plan.job import placement
 from dispatcher.plan.job.job_plan import Change
 from dispatcher.plan.job.request import Limits, Restarts
 
@@ -215,27 +213,6 @@ class TestRanks:
         found.give_up(0)
         assert found.living() == [1]
         assert (found.stream_ended(0), found.stream_ended(1)) == (True, False)
-
-
-@given(
-    st.lists(st.tuples(st.sampled_from(["call", "exited", "absent", "lose"]), st.integers(0, 5)))
-)
-def test_how_many_live_is_known_without_a_count(steps: list[tuple[str, int]]) -> None:
-    found = RankTable()
-    for what, at in steps:
-        rank = at if at % 2 else placement.number(1, at)
-        if what == "call" and rank not in found.nodes:
-            found.call(rank, at % 3)
-        elif what == "exited":
-            found.exited(rank, at % 3, 0)
-        elif what == "absent":
-            found.absent(rank, at % 3)
-        elif what == "lose":
-            found.lose(at % 3)
-        counted = Counter(found.nodes[rank] for rank in found.alive())
-        assert {node: count for node, count in found.load().items() if count} == counted
-        assert found.living() == sorted(counted)
-        assert found.n_spawned == sum(placement.place(rank)[0] > 0 for rank in found.alive())
 
 
 def test_a_rank_is_known_where_it_ran_last() -> None:
