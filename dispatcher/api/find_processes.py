@@ -17,6 +17,7 @@ from dispatcher.core.events import run_events as ev
 from dispatcher.core.events.actions import CheckOrphans
 from dispatcher.core.events.run_events import Entry, NodeCleared, Sink
 from dispatcher.model import errors
+from dispatcher.model.frozen import Value, value
 from dispatcher.model.host import Host
 from dispatcher.model.hostset import fold
 from dispatcher.model.names import plural
@@ -30,34 +31,18 @@ if TYPE_CHECKING:
 
 #: seconds a look may take at a host: one that does not even say who it is would hold all up
 LONGEST = 60.0
-#: bytes of a host's answer that are kept
-MOST = 1 << 20
 
 
-class Answers(Sink):
-    """What every host has answered; ``text`` by its number."""
-
-    def __init__(self) -> None:
-        self.text: dict[int, bytearray] = {}
-
-    def output(self, rank: int, stream: int, data: bytes) -> None:
-        text = self.text.setdefault(rank, bytearray())
-        if stream == 1 and len(text) < MOST:
-            text += data
-
-
-class Look:
-    """What is left by host name, and the lines about hosts that could not be asked.
+@value
+class Look(Value):
+    """Processes and folders by host name, and lines about hosts that could not be asked.
 
     interrupted: the exit code where a signal ended the look, else 0.
     """
 
-    def __init__(
-        self, found: Mapping[str, list[shell.Tagged]], failures: list[str], interrupted: int = 0
-    ) -> None:
-        self.found = found
-        self.failures = failures
-        self.interrupted = interrupted
+    found: Mapping[str, list[shell.Tagged]]
+    failures: list[str]
+    interrupted: int = 0
 
 
 def look_by(
@@ -78,18 +63,19 @@ def look_by(
     from dispatcher.bootstrap import shell
     from dispatcher.core.events.exec_events import exit_code, is_good
     from dispatcher.output.exec.exec_notes import describe
+    from dispatcher.output.exec.host_blocks import HostOutput
     from dispatcher.plan.exec_plan import ExecLimits, ExecPlan
+    from dispatcher.remote.protocol.frames import STDOUT
     from dispatcher.runner.exec.exec_loop import HANDLED, ExecRunner
 
     limits = limits or ExecLimits(command=LONGEST)
     exec_plan = ExecPlan(tuple(hosts), shell.words(run_ids, kill=kill), limits=limits)
-    answers = Answers()
-    outcomes = ExecRunner(exec_plan, transport_for, [answers]).run(
+    kept = HostOutput(frozenset({STDOUT}))
+    outcomes = ExecRunner(exec_plan, transport_for, [kept]).run(
         HANDLED if handled is None else handled
     )
     found = {
-        name: shell.parse(bytes(answers.text.get(node, b"")))
-        for node, name in enumerate(exec_plan.names)
+        name: shell.parse(kept.block(node, STDOUT)) for node, name in enumerate(exec_plan.names)
     }
     failures = [] if all(map(is_good, outcomes)) else describe(outcomes, exec_plan.names)
     code = exit_code(outcomes)

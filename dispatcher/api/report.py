@@ -42,7 +42,9 @@ from dispatcher.core.events.verdicts import (
     Impossible,
     LeftMpi,
     MpiAborted,
+    NodeFailed,
     RankFailed,
+    Rejected,
     Verdict,
 )
 from dispatcher.model.errors import DispatchError, JournalUnusable
@@ -424,17 +426,13 @@ def _cause(
         if cause.rank is None:
             del facts["rank"], facts["node"]
     if isinstance(cause, LeftMpi):
-        facts["ranks"], facts["waiting"] = (
-            [placement.name(rank) for rank in ranks] for ranks in (cause.ranks, cause.waiting)
-        )
-    if "failure" in facts:
-        facts["failure"] = asdict(_failure(facts["failure"]))
-    if "failures" in facts:
-        facts["failures"] = {
-            names[node]: asdict(_failure(one)) for node, one in facts["failures"].items()
-        }
-    if "problems" in facts:
-        facts["problems"] = {names[node]: sorted(what) for node, what in facts["problems"].items()}
+        for key in ("ranks", "waiting"):
+            facts[key] = [placement.name(rank) for rank in facts[key]]
+    if isinstance(cause, NodeFailed):
+        facts["failure"] = asdict(_failure(cause.failure))
+    if isinstance(cause, Rejected):
+        facts["failures"] = {names[at]: asdict(_failure(f)) for at, f in cause.failures.items()}
+        facts["problems"] = {names[at]: sorted(what) for at, what in cause.problems.items()}
     rank = None if "rank" not in facts else placement.name(facts["rank"])
     if rank is not None and facts["rank"] >= placement.FIRST:
         facts["rank"] = rank
@@ -444,13 +442,12 @@ def _cause(
     said: Sequence[str] = ()
     if isinstance(cause, (RankFailed, MpiAborted)):
         said = last(cause.rank)[1]
-        facts["pid"] = pids.get(cause.rank)
-        facts["error"] = None if cause.error is None else vars(cause.error)
-        facts["last_lines"] = list(said)
-        own = own_error(cause, errors)
-        facts["last_error"] = own.text or None if own is not None else None
-        facts["place"] = own.place or None if own is not None else None
-        facts["remedy"] = own.hint or None if own is not None else None
+        own = own_error(cause, errors) or RankError((), "")
+        facts |= {
+            "pid": pids.get(cause.rank), "last_lines": list(said),
+            "error": None if cause.error is None else vars(cause.error),
+            "last_error": own.text or None, "place": own.place or None, "remedy": own.hint or None,
+        }  # fmt: skip
     if isinstance(cause, RankFailed):
         facts["same"] = alike(cause, verdict, last, errors)
     if isinstance(cause, Impossible):

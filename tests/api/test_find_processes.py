@@ -12,9 +12,7 @@ from cases import cases
 from dispatcher.api import find_processes
 from dispatcher.api.find_processes import (
     LONGEST,
-    MOST,
     ROUNDS,
-    Answers,
     FinalCleanup,
     Look,
     look_by,
@@ -38,20 +36,6 @@ KILLED, EXITED = Ending(None, "KILL"), Ending(1)
 
 def tagged(what: str, name: str = "python", pid: int | None = 7) -> Tagged:
     return Tagged(what, pid, RUN, name)
-
-
-def test_answers_are_kept_by_host_and_bounded() -> None:
-    answers = Answers()
-    answers.output(1, 1, b"a")
-    answers.output(1, 2, b"error")
-    answers.output(1, 1, b"b")
-    answers.output(2, 2, b"error")
-    assert answers.text == {1: b"ab", 2: b""}
-    answers.output(0, 1, b"x" * (MOST - 1))
-    answers.output(0, 1, b"yz")
-    assert len(answers.text[0]) == MOST + 1
-    answers.output(0, 1, b"more")
-    assert len(answers.text[0]) == MOST + 1
 
 
 @cases(
