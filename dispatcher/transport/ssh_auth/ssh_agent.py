@@ -119,7 +119,7 @@ class SshAgent:
         self._socket.sendall(struct.pack(">IB", len(body) + 1, kind) + body)
         size = int.from_bytes(self._receive(4), "big")
         if not 0 < size <= _MAX_REPLY:
-            raise AgentError("ssh-agent: answer of a bad size")
+            raise ConnectionError("answer of a bad size")
         reply = self._receive(size)
         return reply[0], reply[1:]
 

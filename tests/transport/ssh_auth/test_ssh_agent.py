@@ -159,8 +159,11 @@ def test_an_agent_that_does_not_sign(
     assert str(caught.value) == why
 
 
-def test_a_connection_that_broke_is_made_anew(played: Played, agent: SshAgent) -> None:
-    played.answers += [None, reply(14, ssh_string(b"signed"))]
+@pytest.mark.parametrize("broken", [None, b"\xff\xff\xff\xffrest"])
+def test_a_connection_that_broke_is_made_anew(
+    played: Played, agent: SshAgent, broken: bytes | None
+) -> None:
+    played.answers += [broken, reply(14, ssh_string(b"signed"))]
     with pytest.raises(AgentError):
         agent.sign(KEY, b"data", "")
     assert agent.sign(KEY, b"data", "") == b"signed"
