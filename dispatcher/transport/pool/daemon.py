@@ -196,7 +196,7 @@ class FarPasswords(Passwords):
             self.timer.changed(False)
 
 
-class FarPassword:
+class FarPassword(AnyPassword):
     """One password of ``FarPasswords``; nothing of it stays here but what is being sent."""
 
     def __init__(self, passwords: FarPasswords, user: str, name: str, jump: bool) -> None:
@@ -204,18 +204,15 @@ class FarPassword:
         self._whose = {"user": user, "name": name, "jump": jump}
 
     def take(self, who: object, deadline: float) -> str | None:
-        """As ``Password.take``."""
         seconds = deadline - self._passwords.timer.now()
         word = self._passwords.call("take", who=id(who), seconds=seconds, **self._whose)
         return None if word is None else str(word)
 
     def came(self, who: object, name: str, outcome: Outcome, *, again: bool = True) -> bool:
-        """As ``Password.came``."""
         told = {"who": id(who), "outcome": outcome, "again": again}
         return bool(self._passwords.call("came", **told, **self._whose))
 
     def why(self, name: str) -> str:
-        """As ``Password.why``."""
         return str(self._passwords.call("why", **self._whose) or "nobody answers any more")
 
 

@@ -50,19 +50,12 @@ Ask = Callable[..., Any]
 
 
 class Hosts(Protocol):
-    """What the daemon does for a client."""
+    """What ``Daemon`` does for a client; see there. ask: as ``Client.ask``."""
 
-    def at_hand(self, order: dict[str, Any], ask: Ask) -> Link | None:
-        """The command of ``order``, if that needs no waiting. ask: as ``Client.ask``."""
-
-    def open(self, order: dict[str, Any], ask: Ask) -> Link | Failure | None:
-        """The command of ``order``; None where no connection is kept."""
-
-    def listed(self) -> dict[str, Any]:
-        """What is held."""
-
-    def drop(self, names: set[str] | None) -> None:
-        """Close the idle connections to ``names``, or all."""
+    def at_hand(self, order: dict[str, Any], ask: Ask) -> Link | None: ...
+    def open(self, order: dict[str, Any], ask: Ask) -> Link | Failure | None: ...
+    def listed(self) -> dict[str, Any]: ...
+    def drop(self, names: set[str] | None) -> None: ...
 
 
 class Client:

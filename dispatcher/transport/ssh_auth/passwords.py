@@ -173,14 +173,9 @@ class Password:
 class AnyPassword(Protocol):
     """What a login needs of a ``Password``, wherever that is; see there."""
 
-    def take(self, who: object, deadline: float) -> str | None:
-        """The password to try."""
-
-    def came(self, who: object, name: str, outcome: Outcome, *, again: bool = True) -> bool:
-        """Tell what came of it."""
-
-    def why(self, name: str) -> str:
-        """Why the host ``name`` did not get in."""
+    def take(self, who: object, deadline: float) -> str | None: ...
+    def came(self, who: object, name: str, outcome: Outcome, *, again: bool = True) -> bool: ...
+    def why(self, name: str) -> str: ...
 
 
 class Passwords:
