@@ -26,12 +26,10 @@ CAUSES: list[tuple[verdicts.Cause, str]] = [
     (verdicts.Impossible("x"), "plan-impossible"),
     (verdicts.Impossible("x", code="no-gpu"), "no-gpu"),
     (verdicts.OutputLost(0, 0, 1, 2), "output-lost"),
-    (verdicts.Hung(9.0), "job-hung"),
-    (verdicts.TimeUp(9.0), "time-limit"),
-    (verdicts.RestartAsked(), "interrupted"),
-    (verdicts.Interrupted(13), "reader-left"),
+    (verdicts.Hung(9.0), "job-hung"), (verdicts.TimeUp(9.0), "time-limit"),
+    (verdicts.RestartAsked(), "interrupted"), (verdicts.Interrupted(13), "reader-left"),
     (verdicts.Interrupted(2), "interrupted"),
-]
+]  # fmt: skip
 
 
 def all_errors() -> list[type[DispatchError]]:

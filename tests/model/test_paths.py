@@ -330,7 +330,3 @@ def test_a_pipe_that_others_made_non_blocking_is_waited_for() -> None:
     with open(reader, "rb") as file:
         assert file.read() == data
     thread.join()
-
-
-def test_unless_told_nothing_is_rotated() -> None:
-    assert paths.Rotation() == paths.Rotation(None, None)

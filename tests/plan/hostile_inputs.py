@@ -221,18 +221,13 @@ def _of(kind: str, *tables: Table) -> list[Hostile]:
 
 HOSTILE: tuple[Hostile, ...] = (
     *(one for one in _of("hosts", _RANGES, _NAMES) if one.value not in _NOT_LISTS),
-    *_of("hosts", _PATHS),
-    *_of("hostfile", _RANGES, _NAMES, _LINES),
-    *_of("include", _FILTERS),
+    *_of("hosts", _PATHS), *_of("hostfile", _RANGES, _NAMES, _LINES), *_of("include", _FILTERS),
     *_of("exclude", _FILTERS),
     Hostile("exclude", "w[0-1]", "no host is left after --exclude"),
     *_of("export", _EXPORTS),
     *_of("env-file", _ENV_FILES),
     *(one for kind in ("np", "nnodes", "nproc") for one in _of(kind, _NUMBERS)),
-    Hostile("nproc", "cpu", "not a whole number"),
-    Hostile("nproc", "GPU", "not a whole number"),
-    Hostile("np", "9", "9 ranks but only 8 slots"),
-    Hostile("nnodes", "3", "only 2 hosts"),
-    Hostile("nproc", "5", "only 4 slots"),
-    Hostile("nproc", "1000000", "only 4 slots"),
-)
+    Hostile("nproc", "cpu", "not a whole number"), Hostile("nproc", "GPU", "not a whole number"),
+    Hostile("np", "9", "9 ranks but only 8 slots"), Hostile("nnodes", "3", "only 2 hosts"),
+    Hostile("nproc", "5", "only 4 slots"), Hostile("nproc", "1000000", "only 4 slots"),
+)  # fmt: skip
