@@ -338,17 +338,3 @@ def test_the_rest_is_read_before_the_line_is_closed(
     ends.join()
     assert [f["rank"] for f in heard if f["type"] == "output"] == list(range(40))
     assert heard[-1] == {"type": "verdict", "exit_code": 4, "lines": ["error: x"]}
-
-
-def test_an_attempt_that_begins_opens_all_streams_again(serving: Made, tmp_path: Path) -> None:
-    server = serving()
-    server.event(entry(RanksPlaced(2, "", 0)))
-    server.event(entry(OutputEnded(0, 1, 2, 4, 4)))
-    viewer = Viewer(tmp_path, ATTACH)
-    assert viewer.until("hello")["ended"] == [[1, 2]]
-    server.event(entry(RanksPlaced(3, "", 0, 1)))
-    hello = Viewer(tmp_path, ATTACH).until("hello")
-    assert (hello["ended"], hello["world_size"]) == ([], 3)
-    server.event(entry(Event()))  # of others nothing is said
-    server.say("note: x")
-    assert [viewer.until(t)["type"] for t in ("placed", "say")] == ["placed", "say"]

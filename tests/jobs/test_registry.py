@@ -21,7 +21,6 @@ from rig import wait_for
 from dispatcher.jobs import control_server, job_socket, registry
 from dispatcher.jobs.control_server import ControlServer
 from dispatcher.jobs.job_socket import Frames, JobConnection, frame, listen
-from dispatcher.model import paths
 from dispatcher.model.errors import DispatchError, JobEnded, LauncherSilent, UsageError
 
 
@@ -95,22 +94,6 @@ def test_the_file_of_f_is_found_from_any_folder(
     }  # fmt: skip
     enroll("20260131-142502-k3f9x2", ssh_config="none")  # none is read
     assert registry.find("latest").reach["ssh_config"] == "none"
-
-
-def test_what_a_full_disk_took_half_of_is_written_when_there_is_room() -> None:
-    def full(fd: int, data: bytes) -> None:
-        os.write(fd, data[:3])
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    folder = enroll()
-    registry.note_phase(folder, "starting")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(paths, "write_all", full)
-        with pytest.raises(OSError, match="No space"):
-            registry.note_phase(folder, "running")
-    assert registry.find("latest").phase == "starting"
-    registry.note_phase(folder, "stopping")
-    assert registry.find("latest").phase == "stopping"
 
 
 def test_where_nothing_is_on_record() -> None:
