@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import signal
 from collections import deque
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import replace
 
 from dispatcher.core.connect import ConnectPolicy
@@ -50,6 +50,9 @@ CONNECT_SLACK = 2.0
 #: names, since a signal's number differs between systems
 _SIGNALS = {signal.SIGINT: ("INT", "TERM", "KILL")}
 _ENDING = ("TERM", "KILL")
+
+#: why a host is stopped
+Why = exec_events.TimedOut | exec_events.Interrupted
 
 
 @value
@@ -168,7 +171,7 @@ class _Host:
     def __init__(self) -> None:
         self.state = WAITING
         self.signals: list[str] = []
-        self.why: exec_events.TimedOut | exec_events.Interrupted | None = None  # it is stopped
+        self.why: Why | None = None  # it is stopped
         self.outcome: exec_events.Outcome | None = None
 
 
@@ -435,9 +438,7 @@ class ExecMachine:
         )
         return [Tell(status), *self._stop_all(exec_events.Interrupted(signum), "interrupted", now)]
 
-    def _stop_all(
-        self, why: exec_events.TimedOut | exec_events.Interrupted, unstarted: str, now: float
-    ) -> list[Action]:
+    def _stop_all(self, why: Why, unstarted: str, now: float) -> list[Action]:
         """End what runs, give up what connects, leave out what waits (E-1)."""
         signum = why.signum if isinstance(why, exec_events.Interrupted) else None
         signals = _SIGNALS.get(signal.Signals(signum), _ENDING) if signum else _ENDING
@@ -450,13 +451,7 @@ class ExecMachine:
                 actions += self._finish(node, why, now)
         return actions + self._go_on(now)
 
-    def _stop(
-        self,
-        node: int,
-        why: exec_events.TimedOut | exec_events.Interrupted,
-        signals: tuple[str, ...],
-        now: float,
-    ) -> list[Action]:
+    def _stop(self, node: int, why: Why, signals: Sequence[str], now: float) -> list[Action]:
         host = self._hosts[node]
         host.why = host.why or why
         host.signals = list(signals)

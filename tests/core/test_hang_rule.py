@@ -38,10 +38,6 @@ def seen(
     return mon.NodeSampled(node, at + 1000, ranks, gpus, **more)  # type: ignore[arg-type]
 
 
-def gpu(used: float, watts: float | None) -> tuple[mon.GpuSample, ...]:
-    return (mon.GpuSample(0, used, 1.0, 2.0, watts, 40.0),)
-
-
 class TestRule:
     """Two ranks on two hosts, a look every second; when a hang is seen first, if it is."""
 

@@ -6,9 +6,7 @@ import os
 import re
 import signal
 import threading
-import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -26,7 +24,6 @@ from dispatcher.runner.exec.exec_loop import ExecRunner
 from dispatcher.runner.exec.stdio import StdioHandler
 from dispatcher.transport.base import Link, Target, Transport, Window
 from dispatcher.transport.process.command import LocalTransport
-from dispatcher.transport.process.pump import Pump
 from runner.played import Command, Heard
 
 
@@ -72,29 +69,6 @@ def test_the_terminal_is_given_back_when_all_is_shown() -> None:
         transport.close()
     assert shown.after == [False]
     assert terminal.given_back.is_set()
-
-
-class Holds(Sink):
-    """At the first output the thread that reads is held for a second, and the command goes on."""
-
-    def __init__(self, pump: Pump, file: Path) -> None:
-        self._pump, self._file = pump, file
-        self.text = b""
-        self._held = threading.Event()
-
-    def output(self, rank: int, stream: int, data: bytes) -> None:
-        if not self.text:
-            reading, writing = os.pipe()
-            os.close(writing)
-            self._pump.add(reading, self._hold)  # reads its end at once
-            assert self._held.wait(60)
-            self._file.touch()
-        self.text += data
-
-    def _hold(self, data: bytes) -> bool:
-        self._held.set()
-        time.sleep(1)
-        return True
 
 
 # -- whole fan-outs on played hosts -----------------------------------------------------
@@ -336,14 +310,3 @@ def test_a_terminal_is_asked_for_with_its_size() -> None:
         shell.opening(plan.words, environment, stdin=True, terminal=True)
     ]
     assert heard.text == {(0, 1): b"out"}
-
-
-def test_time_in_which_a_secret_is_typed_is_nobody_s() -> None:
-    runner = ExecRunner(plan_of(1), lambda host: Hosts(echo), [])
-    runner.typing(True)
-    assert runner._typing.seconds() > 0
-    runner.typing(False)
-    assert [runner._inbox.get(), runner._inbox.get()] == [
-        exec_events.Typing(True),
-        exec_events.Typing(False),
-    ]

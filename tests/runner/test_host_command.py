@@ -183,15 +183,6 @@ def test_a_link_that_ends_before_the_command_has_begun(
     assert host.told[-1] == ev.NodeLost(3, failure)
 
 
-def test_of_errors_the_last_are_told(clock: Clock) -> None:
-    host = Host()
-    host.command.open()
-    host.step(errors=b"first\n" + b"x" * host_command.ERRORS_LIMIT)
-    host.step(errors=b"\nlast\n")
-    assert len(host.command._errors) == host_command.ERRORS_LIMIT
-    assert host.text(2).startswith(b"first\n")
-
-
 # -- the end ----------------------------------------------------------------------------
 
 
@@ -227,22 +218,6 @@ def test_a_connection_that_ends_while_the_command_runs(clock: Clock, known: Fail
     host.step()
     lost = Failure(Kind.LOST, "the connection ended while the command ran")
     assert host.told[-1] == ev.NodeLost(3, known or lost)
-
-
-def test_when_to_look_though_nothing_comes(clock: Clock) -> None:
-    host = Host()
-    assert host.command.due() is None
-    host.running()
-    assert host.command.due() == 1000.0 + POLL
-    host.far.tells_end = True
-    assert host.command.due() is None
-    host.far.out.append(b"")
-    host.far.errors_open = False
-    host.step()
-    assert host.command.due() is None
-    host.far.tells_end = False
-    assert (host.command.due(), host.far.waited) == (0.0, [POLL])
-    assert not host.command.over  # it closed its output, and goes on
 
 
 def test_a_bug_of_ours_is_told_as_one(clock: Clock) -> None:

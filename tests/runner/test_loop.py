@@ -243,12 +243,3 @@ def test_who_is_past_the_gate_lets_the_next_one_in(how: str) -> None:
     else:
         assert isinstance(gate.failed(0, Failure(Kind.AUTH, "no")), Failure)
     assert second.wait(60)
-
-
-def test_a_host_that_dropped_us_is_tried_again_later() -> None:
-    gate = ConnectGate(1, 60.0)
-    gate.enter(0)
-    pause = gate.failed(0, Failure(Kind.DROPPED, "busy", retryable=True))
-    assert not isinstance(pause, Failure)
-    assert 0 < pause < 5
-    assert gate.enter(0).number == 2

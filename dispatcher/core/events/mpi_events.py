@@ -77,6 +77,17 @@ class PmiSpawnAsked(OfAttempt):
 
 
 @value
+class PmixWanted(OfAttempt):
+    """The first rank of the node has come to where PMIx is offered."""
+
+    node: int
+
+
+#: what a rank may ask for
+Request = PmiAsked | PmiSpawnAsked | PmixWanted
+
+
+@value
 class WorldPlaced(Event):
     """Rank ``by`` spawns ``world``: its ranks, numbered from ``first``, start on ``nodes``."""
 
@@ -118,13 +129,6 @@ class MpiInside(OfAttempt):
     over: tuple[int, ...] = ()
 
     GONE = ("inside", "versions")
-
-
-@value
-class PmixWanted(OfAttempt):
-    """The first rank of the node has come to where PMIx is offered."""
-
-    node: int
 
 
 @value

@@ -319,11 +319,7 @@ class AttemptMachine:
         cause = verdicts.MpiAborted(event.node, event.rank, event.code, event.text, event.error)
         return self._failed(cause, "inside", now)
 
-    def _on_pmi_request(
-        self,
-        event: mpi_events.PmiAsked | mpi_events.PmiSpawnAsked | mpi_events.PmixWanted,
-        now: float,
-    ) -> list[act.Action]:
+    def _on_pmi_request(self, event: mpi_events.Request, now: float) -> list[act.Action]:
         if self.state != RUNNING:
             return []  # J-2
         assert self._mpi is not None, "ranks that run were placed"

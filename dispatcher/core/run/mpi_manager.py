@@ -125,11 +125,7 @@ class MpiManager:
 
     # -- what ranks ask for -------------------------------------------------------
 
-    def request(
-        self,
-        event: mpi_events.PmiAsked | mpi_events.PmiSpawnAsked | mpi_events.PmixWanted,
-        now: float,
-    ) -> list[act.Action]:
+    def request(self, event: mpi_events.Request, now: float) -> list[act.Action]:
         """What a rank's request calls for: an answer, a new world, or PMIx on its node.
 
         Raises: FenceError for one that no rank can have made.
