@@ -1,6 +1,6 @@
-"""``exec``: one command once on every host, each for itself, and what they answered.
+"""``exec``: one command once on every host, each for itself, and its answers.
 
-As ``dispatch exec``: no Python is needed there, and what was started ends with us.
+As with ``dispatch exec``, hosts need no Python, and the commands end when this process does.
 """
 
 from __future__ import annotations

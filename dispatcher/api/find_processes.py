@@ -1,7 +1,7 @@
-"""What runs have left on many hosts, processes and folders: found on request, and at a run's end.
+"""Find the processes and folders that runs have left on hosts: on request, and at a run's end.
 
-Where agent and guardian were killed at once, a child in a session of its own and the agent's
-folder stay. The launcher asks such a host once more over a new connection; the core says when
+If agent and guardian are killed at once, the agent's folder stays, and so does a child in another
+session. Then the launcher looks at the host over a new connection; the core says when
 (``last_look``). If the launcher is killed in the same moment, ``dispatch sweep`` finds them.
 """
 

@@ -1,9 +1,7 @@
-"""A run as a notebook shows it: below the cell how far it is, and in its place the verdict.
+"""Show a run in a notebook: below the cell its progress, and at its end the verdict.
 
-IPython is never loaded here: whoever calls from a notebook has loaded it. What is shown is one
-``display`` that is replaced, at most twice a second and from the thread of the run's sinks, which
-ipykernel allows: an update goes to the display's id, whichever cell runs by then. All of it is
-escaped text: what hosts say is nobody's HTML.
+IPython is never loaded here; a notebook has loaded it. One ``display`` is replaced at most twice a
+second, from the thread of the run's sinks, which ipykernel allows. All text is escaped.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """Rounds of pairs by ranks: every host measures the way to another one, by two ranks of a job.
 
-Each pair is a job of its own, with MPI served by dispatch as for any job: so what hangs, aborts or
-cannot start spoils one pair, and is told by its verdict. The program of the ranks travels as a word
-of their command line: ``remote.rank.pair``, for which the hosts need torch, mpi4py and
-``dispatcher.comm``. As many as ``AT_ONCE`` pairs are measured side by side.
+Each pair is a separate job with MPI, so a pair that hangs or cannot start spoils no other. The
+ranks' program, ``remote.rank.pair``, is a word of their command line; it needs torch, mpi4py and
+``dispatcher.comm`` on the hosts. ``AT_ONCE`` pairs are measured side by side.
 """
 
 from __future__ import annotations

@@ -1,11 +1,8 @@
 """``Report``: how a run ended, as frozen values, and as the text of ``report.json``.
 
-The facts are those of the verdict on the screen. Hosts stand by name, ranks by their
-names as well: ``3``, or ``1.0`` for one that was spawned.
-
-A report is a fold over the run's events (``Fold``), and over nothing else: a run makes it of those
-that it sees, ``replay`` of those that its journal holds. Longer than other modules: the values and
-the fold that makes them are read together.
+Its facts are the verdict's on the screen, with hosts and ranks by name: ``3``, or ``1.0`` for a
+spawned rank. A report is a fold over the run's events (``Fold``): a run folds the events that it
+sees, ``replay`` those of a journal.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""``request``: what a program asks for, completed from this machine as the command line would.
+"""``request``: the request of a program, completed from this machine as on the command line.
 
-Folder, environment and Python of this process are those of the ranks unless the program says
-something else; hosts that nobody names are those of the batch job. ``.deepspeed_env`` is not read.
+The ranks get this process's folder, environment and Python unless the program says something else;
+without hosts it takes those of the batch job. ``.deepspeed_env`` is not read.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """One run of a plan, from the first connection to its ``Report``: its files, its thread.
 
-``RunSession`` is the one path of a run, for the command line and for programs. ``BackgroundRun``
-is for a program that looks on: the loop gets a thread, and the caller reads a queue of bounded
-length, so a slow reader holds the ranks back. What takes the caller out of its ``with`` block ends
-the job.
+The command line and programs both run by ``RunSession``. ``BackgroundRun`` is for a program that
+looks on: the loop gets a thread, and the caller reads a bounded queue, so a slow reader holds the
+ranks back. If the caller leaves its ``with`` block, the job ends.
 """
 
 from __future__ import annotations

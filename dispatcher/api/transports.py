@@ -1,4 +1,4 @@
-"""How hosts are reached: ``Ways`` says it, ``TransportPool`` has the transports, each made once."""
+"""How hosts are reached: the options (``Ways``), and the transports, each made once."""
 
 from __future__ import annotations
 

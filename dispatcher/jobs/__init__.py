@@ -1,6 +1,6 @@
-"""Jobs in the background: where they are written down, and the socket of a running one.
+"""Jobs: their records on this machine, and the socket of a job that runs.
 
-``registry`` is what a job leaves on this machine, and whether its launcher lives;
-``job_socket`` what passes through its socket, ``control_server`` the launcher's end of it;
-``status`` says what a job is doing. Never here: how a job is started, or shown.
+``registry`` has the records, and tells whether a launcher lives; ``job_socket`` the protocol of
+the socket; ``control_server`` and ``status`` the launcher's end of it, for a job in the background
+and in the foreground. Never here: how a job is started, or shown.
 """

@@ -1,8 +1,8 @@
 """The launcher's side of a job's socket: attached clients hear the stream, orders become events.
 
-No client may hold the job back. The sinks' thread only puts frames into a bounded queue of each
-client, and the thread ``control`` reads and writes, never blocking. A client that is too slow
-loses output, exactly counted, and is told where. Who may call: docs/design/detach.md.
+A client must never hold the job back. So the sinks' thread only puts frames into a bounded queue
+of each client, and the thread ``control`` reads and writes, never blocking. A slow client loses
+output; it is told where, and how many bytes. docs/design/detach.md has who may call.
 """
 
 from __future__ import annotations

@@ -1,12 +1,11 @@
-"""The socket of a job: where it lies, who may call, what passes through it, the client's side.
+"""The socket of a job: its place, its protocol, and the client's side.
 
 A client sends one line of JSON, its order: ``attach`` (with ``output``, ``rests``, ``picture``,
 ``table``: seconds), ``stop`` (``now``, ``signal``), ``stacks``, or ``restart`` (``words``,
-``exports``). The launcher sends frames: a line of JSON with a ``type``, and ``size`` bytes if it
-says so. ``hello`` says what went before (``passed``, ``ended``); then come ``rest``, ``output``,
-``gap`` (what was left out), ``ended``, ``placed``, ``picture``, ``table``, ``stacks``,
-``restarted``, ``refused``, ``say``, and last ``verdict``. Lines and sizes are bounded, unknown
-types passed over.
+``exports``). The launcher sends frames: a line of JSON with a ``type``, then ``size`` bytes, if it
+has that field. First comes ``hello`` with ``passed`` and ``ended``, then ``rest``, ``output``,
+``gap`` (bytes left out), ``ended``, ``placed``, ``picture``, ``table``, ``stacks``, ``restarted``,
+``refused``, ``say``, and last ``verdict``. Lines and sizes are bounded; unknown types are ignored.
 """
 
 from __future__ import annotations

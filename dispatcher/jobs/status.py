@@ -1,4 +1,4 @@
-"""What other shells may learn of a run that goes on: its phase, and where its ranks are.
+"""What a run in the foreground tells other shells: its phase, and where its ranks are.
 
 ``Phase`` keeps one word in the job's record, for ``dispatch jobs``::
 
@@ -6,7 +6,7 @@
                                    ^                           |
                                restarting <--RunRestarting-- stopping <--a cause, or no rank is left
 
-``OrderServer`` takes ``stacks``, ``restart`` and ``stop`` for a run in the foreground.
+``OrderServer`` takes ``stacks``, ``restart`` and ``stop``.
 """
 
 from __future__ import annotations

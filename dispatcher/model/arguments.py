@@ -1,7 +1,7 @@
-"""What programs give to public functions, judged by name and type.
+"""Judge the arguments of public functions by name and type.
 
-``request(nodes=4)`` is refused with the name that is meant, as a misspelt option is. What the
-command line has parsed is not looked at again.
+``request(nodes=4)`` is refused with the name that is meant, as a misspelt option is. Values that
+the command line has parsed are not checked again.
 """
 
 from __future__ import annotations

@@ -1,12 +1,8 @@
-"""What dispatch writes for programs: the form of each file and of each ``--json``.
+"""Every format that dispatch writes for programs: each file, and each ``--json``.
 
-A promise to those who read it: docs/reference/formats.md says what may change, and how. The schemas
-in docs/reference/schemas/ are made of these classes, and of the events and the ``Report`` for the
-journal and report.json (``scripts/schemas.py``); docstrings say what each field means. ``schema``
-has the name and the version.
-
-Imported by type checkers and tests alone, so that no command pays for it. Longer than other
-modules, since it is one list.
+docs/reference/formats.md says what may change, and how. ``scripts/schemas.py`` makes the schemas
+of docs/reference/schemas/ of these classes, of the events and of ``Report``; docstrings say what
+each field means. Only type checkers and tests import this file.
 """
 
 from __future__ import annotations

@@ -1,12 +1,9 @@
-"""Every message that ends a run or refuses a command: its code, why it comes, what to do.
+"""Every message that ends a run or refuses a command: its code, its reason, its remedy.
 
-The code stands behind the message on the screen, in ``report.json`` and in ``exec --json``. It does
-not change; the words may. ``dispatch explain CODE`` prints an entry; the site has a page of all.
-Where a message is made of a class of ``model.errors``, the class's name is the code; of a host that
-cannot be used, the words of ``model.failure.Kind`` are.
-
-One file, long as it is, since it is one list. Never imported where a run or a command is at work:
-only who explains needs the texts.
+The code stands behind the message on the screen, in ``report.json`` and in ``exec --json``; it
+does not change, the words may. The code of a class of ``model.errors`` is the class's name; that
+of a host that cannot be used is from ``model.failure.Kind``. Only ``dispatch explain`` and the
+site load these texts.
 """
 
 from __future__ import annotations

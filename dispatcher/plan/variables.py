@@ -1,11 +1,10 @@
-"""Which environment variables cross to the hosts, which are ours, and which are removed there.
+"""Which environment variables cross to the hosts, which are ours, and which a host must drop.
 
-Tables, questions asked of them, and files that name more variables; no environment is read here.
+Tables, questions about a variable, and files with variables; this module reads no environment.
 ``CROSSING_*`` is an allow-list: most of a login node's environment (``SSH_AUTH_SOCK``, ``TMPDIR``)
 is wrong on another host. ``-x`` sends any variable that is not ours. The agent removes ``SCRUB_*``
-from the host's own environment: one stray ``SLURM_STEP_ID`` makes Open MPI abort. ``LOADING`` are
-variables by which a trusted program loads code that nobody named; a file in the current folder may
-not set them.
+from the host's own environment: one stray ``SLURM_STEP_ID`` makes Open MPI abort. By a ``LOADING``
+variable a program loads code, so a file in the current folder may not set one.
 """
 
 from __future__ import annotations
