@@ -87,7 +87,8 @@ class _Login:
         if outcome == "in":
             return None
         if outcome in _LAST:
-            return why_broken(self._session, self._until())
+            # it was late by what was its deadline then; somebody may have begun to type since
+            return why_broken(self._session, 0.0 if outcome == "late" else self._until())
         return refused(
             self._config,
             self._identities,

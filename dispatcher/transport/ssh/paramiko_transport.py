@@ -256,9 +256,9 @@ class ParamikoTransport(Transport):
             return stream
         check = HostKeyCheck(config, index, policy, stream.address)
         session = Session(stream, check, offered, steps)
-        failure = None
-        if not session.handshake(timer.real(deadline)):
-            failure = why_broken(session, timer.real(deadline))
+        failure, until = None, timer.real(deadline)
+        if not session.handshake(until):
+            failure = why_broken(session, until)
         failure = failure or log_in(
             session, config, deadline, self._identities, self._passwords, jump=jump
         )

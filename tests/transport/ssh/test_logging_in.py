@@ -224,7 +224,7 @@ def test_without_a_key_the_host_says_what_it_takes(to: Make, says: str, lets_in:
 @pytest.mark.parametrize(
     ("outcome", "kind", "why"),
     [
-        ("late", Kind.DROPPED, "known hosts and keys: closed by the host"),
+        ("late", Kind.TIMEOUT, "known hosts and keys: no answer in time"),
         ("gone", Kind.DROPPED, "known hosts and keys: closed by the host"),
     ],
 )
@@ -277,6 +277,23 @@ def test_what_the_user_types_is_not_the_host_s_time(
     ((_, key, deadline),) = Session.last.tried
     assert key == "good"
     assert deadline == pytest.approx(until + 12.0)
+
+
+@pytest.mark.parametrize("step", ["handshake", "try_key"])
+def test_a_host_is_late_though_the_user_types_for_another(
+    to: Make, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    transport = to("good")
+
+    def late(self: Session, *words: Any) -> Any:
+        transport._passwords.timer.changed(True)
+        time.sleep(max(0.0, words[-1] - time.monotonic()) + 0.02)
+        return "late" if step == "try_key" else False
+
+    monkeypatch.setattr(Session, step, late)
+    failure = transport.open(NODE, "run it", time.monotonic() + 0.2)
+    assert isinstance(failure, Failure)
+    assert failure.kind is Kind.TIMEOUT
 
 
 def test_hosts_behind_a_jump_host_share_its_connection(to: Make) -> None:
