@@ -70,18 +70,6 @@ def test_the_pauses(chance: float, pauses: list[float]) -> None:
 
 
 @cases(
-    ("failure", "seconds", "is_final"),
-    [(FINAL, 60.0, True), (DROPPED, 60.0, False), (DROPPED, 0.05, True), (DROPPED, 0.1, True)],
-)
-def test_what_is_final(failure: Failure, seconds: float, is_final: bool) -> None:  # C-2, C-4
-    policy = ConnectPolicy(4, seconds, lambda: 0.5)
-    policy.begin(0, 0.0)
-    assert (policy.failed(0, failure, 0.0) is failure) == is_final
-    assert policy.was_tried(0)
-    assert not policy.was_tried(1)
-
-
-@cases(
     ("last", "at", "stands"),
     [
         (LATE, 5.0, DROPPED),  # the limit cut it off

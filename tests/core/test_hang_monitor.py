@@ -156,12 +156,6 @@ class TestGathering:
         found = gathered(monitor.tick(7.0 + GATHER))
         assert (found.late, [group.ranks for group in found.groups]) == ((0,), [(1,)])
 
-    def test_who_is_late_is_told_in_order(self) -> None:
-        monitor = HangMonitor(0.0, shows_progress=False, attempt=0, living={0: 8, 1: 1, 2: 3})
-        assert monitor.handle(mon.StacksWanted(), 2.0) == asked(1, 3, 8)
-        monitor.handle(mon.NodeStacks(3, 1, ()), 2.0)
-        assert gathered(monitor.tick(2.0 + GATHER)).late == (1, 8)
-
     def test_a_host_that_is_lost_meanwhile_answers_by_that(self) -> None:
         monitor = watching(hang=0.0)
         monitor.handle(mon.StacksWanted(), 2.0)

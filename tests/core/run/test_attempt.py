@@ -178,10 +178,6 @@ class TestEnd:
         assert verdict.cause == verdicts.NodeFailed(1, Failure(Kind.LOST, "told to"))
         assert verdict.exit_code == 125
 
-    def test_our_own_sleep_is_nobodys_fault(self, running: AttemptMachine) -> None:
-        running.extend_deadlines(60.0)
-        assert running.tick(70.0) == []
-
     def test_a_node_lost_after_its_last_rank_is_not_success(self, running: AttemptMachine) -> None:
         exit_all(running, range(4), 0)
         running.handle(ev.NodeSwept(0, 0), 2.0)

@@ -88,12 +88,6 @@ class TestProbes:
         assert verdict.cause == verdicts.NodeFailed(2, why)
         assert verdict.lost == {2: why}
 
-    def test_an_answer_is_a_sign_of_life(self) -> None:
-        job = begun(make_plan(), *READY)
-        job.handle(ev.NodeProbed(1, ("10.0.0.1",)), 9.0)
-        assert job.deadlines["silent", 1] == 9.0 + job.plan.limits.silence
-        assert job.deadlines["silent", 0] == job.plan.limits.silence
-
     def test_who_calls_node_0_in_vain_is_not_lost_before_it(self) -> None:
         """An agent that tries addresses gives no heartbeat, for longer than three of them here."""
         job = begun(make_plan(limits=Limits(heartbeat=0.5)), *READY)
@@ -189,12 +183,6 @@ class TestSteps:
             SignalRanks(0, signal.SIGCONT), SignalRanks(1, signal.SIGCONT),
         ]  # fmt: skip
         assert running.deadlines["kill"] == 1.0 + running.plan.limits.grace
-
-    def test_the_last_rank_to_fail_leaves_nobody_to_signal(self, running: AttemptMachine) -> None:
-        for rank in range(3):
-            exited(running, rank, 0)
-        assert exited(running, 3, 5) == [Finish(0), Finish(1)]
-        assert running.deadlines.keys() == {("silent", 0), ("silent", 1), "finish"}
 
     def test_who_ended_before_and_after_which_signal(self, running: AttemptMachine) -> None:
         exited(running, 3, 0)
@@ -315,11 +303,6 @@ class TestVerdict:
         verdict = finish(running)
         assert verdict.cause == verdicts.RankNotStarted(0, 1, 13, "exec", "prog")
         assert verdict.statuses == {0: -15, 2: -15, 3: -15}
-
-    def test_a_rank_s_own_words_are_the_cause_s(self, running: AttemptMachine) -> None:
-        error = verdicts.ErrorFile("ValueError: no", "Traceback")
-        running.handle(ev.RankExited(1, 2, 1, error, "out of memory"), 1.0)
-        assert running.cause == verdicts.RankFailed(1, 2, 1, error, "out of memory")
 
     def test_nothing_is_ordered_after_the_end(self, running: AttemptMachine) -> None:  # J-5
         for _ in range(3):

@@ -64,13 +64,6 @@ class TestFences:
         assert commit(running, 1) == [act.ReleaseFence((0, 1), 0, "WORLD:0", 0, packets)]
         assert running.deadlines.keys() == {("silent", 0), ("silent", 1)}
 
-    def test_a_late_node_is_asked_once(self, running: AttemptMachine) -> None:
-        commit(running, 0, now=1.0)
-        for node in (0, 1):
-            running.handle(ev.NodeHeard(node), 30.0)
-        assert running.tick(31.1) == [act.AskWaiting(1, 0, "WORLD:0", 0, 30.0)]
-        assert running.tick(32.0) == []
-
     def test_of_many_late_barriers_a_node_is_asked_for_one_at_a_time(
         self, running: AttemptMachine
     ) -> None:

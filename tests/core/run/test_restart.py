@@ -205,12 +205,3 @@ class TestOrphans:
     def test_it_ends_with_the_fence_however_long_connecting_may_take(self) -> None:
         """Later it would find the agent of the next attempt, which bears the same id."""
         assert OrphanCheck(120.0).plan({1: 40.0}, {1}, 7.0) == [CheckOrphans(1, 33.0)]
-
-    def test_after_the_pause_there_is_none(self) -> None:
-        check = self.planned()
-        check.forget()
-        assert check.deadline is None
-        assert check.tick(99.0) == []
-        check = self.planned()
-        check.tick(35.0)
-        assert check.deadline is None

@@ -14,7 +14,7 @@ from dispatcher.core.run import run_machine
 from dispatcher.core.run.attempt import SWEEP_LIMIT
 from dispatcher.core.run.run_machine import RunMachine
 from dispatcher.model.failure import Failure, Kind
-from dispatcher.plan.job.request import Limits, Restarts
+from dispatcher.plan.job.request import Limits
 
 from ..conftest import facts, make_plan
 from .world import GONE, WHY, World, started
@@ -152,15 +152,6 @@ def test_hosts_that_an_open_plan_does_not_need_are_let_go() -> None:
     assert end.verdict.ok
 
 
-def test_nor_does_it_need_them_when_its_ranks_start_again() -> None:
-    run = opened(restarts=Restarts(most=1))
-    assert ended(run, 3, -15) == [act.Sweep(0)]
-    told, prepare = run.handle(ev.NodeSwept(0, 0), 1.0)
-    assert isinstance(told, act.Tell)
-    assert isinstance(told.event, ev.RunRestarting)
-    assert prepare == act.Prepare(0, 1)
-
-
 LIMITED = Limits(time_limit=100.0, warn_signal=signal.SIGUSR1, warn_before=30.0)
 UP = verdicts.TimeUp(100.0)
 
@@ -232,11 +223,6 @@ class TestTimeLimit:
         assert world.ended is not None
         assert world.ended.ok
         assert world.told(ev.JobStopping) == []
-
-    def test_after_the_end_the_time_is_nobodys(self) -> None:
-        world = started(2, limits=LIMITED)
-        world.end_well()
-        assert world.run.next_deadline() is None
 
 
 @cases(
