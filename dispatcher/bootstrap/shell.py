@@ -362,7 +362,7 @@ PUT = (
 h "$1" || exit
 d=$p; shift
 m() {
-  if [ -d "$1" ] && [ ! -L "$1" ] && [ -d "$2" ]; then
+  if [ -d "$1" ] && [ ! -L "$1" ] && [ -d "$2" ] && [ ! -L "$2" ]; then
     for f in "$1"/* "$1"/.[!.]* "$1"/..?*; do
       if [ -e "$f" ] || [ -L "$f" ]; then m "$f" "$2/${f##*/}" || return; fi
     done

@@ -87,6 +87,8 @@ def merge(staged: str, final: str, owner: tuple[int, int] = OURS) -> None:
             pass
         return rename(staged, final, owner)
     made = False
+    if os.path.islink(final):  # what it leads to is none of the copy's
+        os.unlink(final)
     if not os.path.isdir(final):
         try:
             return os.rename(staged, final)

@@ -184,7 +184,7 @@ class Receiver:
             sweep(group.folder)
         self._entries = entries
         self._tops: dict[str, str] = {}  # group and name -> the path that it gets in the end
-        self._fresh: set[str] = set()  # of these, those of which nothing is there yet
+        self._new: set[str] = set()  # folders that are to be made, by their paths in the list
         self._needed: list[int] = []
         self._parts: dict[int, Incoming] = {}  # locked
         self._whole: dict[int, str] = {}  # the names of parts that are in the stage, too
@@ -220,32 +220,38 @@ class Receiver:
 
     def _wanted(self, entry: Entry) -> bool:
         """Whether bytes of ``entry`` are to be sent. Raises: NotTaken where it has no place."""
-        path = entry.path
-        at = path.find("/", path.find("/") + 1)
-        key, rest = (path, "") if at < 0 else (path[:at], path[at:])
-        if key not in self._tops:
-            group, top, _ = self._split(path)
-            self._tops[key] = group.final(top)
-        final = self._tops[key] + rest
-        if key in self._fresh:
+        if entry.path.rpartition("/")[0] in self._new:
+            if entry.kind == FOLDER:
+                self._new.add(entry.path)
             return entry.kind == FILE
+        final = self._final(entry)
         try:
             there = os.lstat(final)
         except FileNotFoundError:
-            if not rest:
-                self._fresh.add(key)
+            if entry.kind == FOLDER:
+                self._new.add(entry.path)
             return entry.kind == FILE
         mode = there.st_mode & 0o170000
-        is_link = mode == 0o120000
-        folder = mode == 0o040000 or (is_link and os.path.isdir(final))
         if entry.kind == FOLDER:
-            if not folder:
+            if mode == 0o120000:
+                self._new.add(entry.path)  # in the place of the link: it may lead anywhere
+            elif mode != 0o040000:
                 raise NotTaken(f"{final}: is not a folder")
             return False
         check_place(final, mode)
         if entry.kind == LINK:
             return False
         return not (mode == 0o100000 and self._same(entry, final, there))
+
+    def _final(self, entry: Entry) -> str:
+        """The path that ``entry`` gets in the end."""
+        path = entry.path
+        at = path.find("/", path.find("/") + 1)
+        key, rest = (path, "") if at < 0 else (path[:at], path[at:])
+        if key not in self._tops:
+            group, top, _ = self._split(path)
+            self._tops[key] = group.final(top)
+        return self._tops[key] + rest
 
     def _same(self, entry: Entry, final: str, there: os.stat_result) -> bool:
         if there.st_size != entry.size:
@@ -441,8 +447,7 @@ class Receiver:
             return self._places[index], entry.size
         if index in self._wants:
             return (self._file.path if self._file else ""), entry.size
-        group, top, rest = self._split(entry.path)
-        return group.final(top) + rest, entry.size
+        return self._final(entry), entry.size
 
     # -- the names ----------------------------------------------------------------------
 
@@ -454,12 +459,14 @@ class Receiver:
             if entry.kind == FILE and index not in self._places:
                 continue
             group, top, rest = self._split(entry.path)
-            final = group.final(top) + rest
-            if entry.kind == FOLDER and os.path.isdir(final):
-                continue
-            if entry.kind == LINK and os.path.islink(final) and os.readlink(final) == entry.more:
-                self._own(final)
-                continue
+            final = self._final(entry)
+            if entry.path.rpartition("/")[0] not in self._new and os.path.lexists(final):
+                is_link = os.path.islink(final)
+                if entry.kind == FOLDER and not is_link:
+                    continue
+                if entry.kind == LINK and is_link and os.readlink(final) == entry.more:
+                    self._own(final)
+                    continue
             staged = group.staged(top + rest)
             tops[group.staged(top)] = group.final(top)
             if entry.kind == FOLDER:

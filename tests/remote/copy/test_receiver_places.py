@@ -549,6 +549,26 @@ class TestNames:
             merge(f"{somewhere}/staged", f"{somewhere}/final")
         assert (somewhere / "final").stat().st_mode & 0o777 == 0o500
 
+    @cases("deep", [False, True])
+    def test_a_link_in_the_place_of_a_folder_is_replaced(self, tmp_path: Path, deep: bool) -> None:
+        """It may be of an earlier copy, and lead out of the destination; also to what is equal."""
+        dest, other, above = tmp_path / "dest", tmp_path / "other", "t/" if deep else ""
+        (other / "in").mkdir(parents=True)
+        (other / "in" / "f").write_bytes(b"new")
+        os.utime(other / "in" / "f", ns=(NS, NS))
+        (other / "in" / "l").symlink_to("f")
+        folders = [folder("t")] if deep else []
+        put(f"{dest}/", [*folders, link(f"{above}data", "../" * (1 + deep) + "other")])
+        inner = [folder("data"), folder("data/in"), file("data/in/f"), link("data/in/l", "f")]
+        for one in inner:
+            one.path = f"0/{above}{one.path[2:]}"
+        before = names(other)
+        for sent in (1, 0):
+            assert put(f"{dest}/", [*folders, *inner])["sent"] == sent
+            assert not (dest / above / "data").is_symlink()
+            assert names(dest / above / "data") == names(other) == before
+            assert (dest / above / "data" / "in").stat().st_mode & 0o777 == 0o750
+
     def test_a_large_file_of_a_tree_goes_with_it(self, tmp_path: Path) -> None:
         data = os.urandom(WORTH)
         put(f"{tmp_path}/", [folder("t"), folder("t/in"), file("t/in/f", data)], data)

@@ -102,6 +102,16 @@ def test_merging_and_replacing(tree: Path, tmp_path: Path) -> None:
     assert not (tmp_path / "victim").exists()
 
 
+def test_a_tar_replaces_a_link_where_a_folder_comes(tree: Path, tmp_path: Path) -> None:
+    env = {**os.environ, "PATH": only_tools(tmp_path)}
+    (tmp_path / "there" / "tree").mkdir(parents=True)
+    (tmp_path / "other").mkdir()
+    (tmp_path / "there" / "tree" / "sub dir").symlink_to(tmp_path / "other")
+    assert put(str(tree), f"{tmp_path}/there/", env=env).returncode == 0
+    assert content(tmp_path / "there" / "tree") == content(tree)
+    assert os.listdir(tmp_path / "other") == []
+
+
 def test_failures_leave_nothing_half_done(tree: Path, tmp_path: Path) -> None:
     (tmp_path / "there" / "run.sh").mkdir(parents=True)
     done = put(str(tree / "run.sh"), f"{tmp_path}/there/")
