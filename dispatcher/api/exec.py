@@ -95,10 +95,8 @@ def exec(
     exec_plan = ExecPlan(places, tuple(argv), limits=limits or ExecLimits())
     check_reachable(ways, places)
     allow_open_files(len(places))
-    kept, reach = (
-        HostOutput(frozenset({STDOUT, STDERR})),
-        TransportPool(ways, ask, Keepalive(otherwise=ALIVE_INTERVAL)),
-    )
+    kept = HostOutput(frozenset({STDOUT, STDERR}))
+    reach = TransportPool(ways, ask, Keepalive(otherwise=ALIVE_INTERVAL))
     runner = ExecRunner(exec_plan, reach.transport_for, [kept])
     reach.typing = runner.typing
 

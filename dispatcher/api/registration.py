@@ -17,13 +17,12 @@ from dispatcher.jobs.status import Phase
 from dispatcher.model import errors
 from dispatcher.model.errors import CannotRestart, DispatchError
 from dispatcher.model.paths import RunPaths
-from dispatcher.plan.job.job_plan import JobPlan
+from dispatcher.plan.job.job_plan import Change, JobPlan
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
     from dispatcher.jobs.status import OnAnswer, OrderServer
-    from dispatcher.plan.job.job_plan import Change
     from dispatcher.plan.job.parts import Program
 
 
@@ -57,7 +56,7 @@ class JobRecord:
                 program=plan.command,
                 hosts=[
                     (host.name, host.user, host.port)
-                    for host in (node.host for node in (*plan.nodes, *plan.spares))
+                    for host in (one.host for one in (*plan.nodes, *plan.spares))
                 ],
                 ranks=None if plan.is_open else plan.world_size,
                 logs=None if paths is None else paths.folder,
@@ -94,7 +93,6 @@ class JobRecord:
     def _order_restart(self, order: Mapping[str, Any]) -> None:
         """Somebody wants the ranks to be started again. Raises: DispatchError, Malformed."""
         from dispatcher.jobs.job_socket import restart_of
-        from dispatcher.plan.job.job_plan import Change
         from dispatcher.plan.variables import exported
 
         words, pairs = restart_of(order)

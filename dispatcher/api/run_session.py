@@ -79,20 +79,16 @@ def open_files(
 def _output(
     paths: RunPaths, say: Callable[[str], None], merge: bool, overflow: Overflow, rotation: Rotation
 ) -> Sink:
-    files: Sink
-    if merge:
-        from dispatcher.output.files.rank_logs import MergedLog
+    from dispatcher.output.files.rank_logs import MergedLog, RankFiles
 
-        files = MergedLog(paths.merged, say, rotation)
-    else:
-        from dispatcher.output.files.rank_logs import RankFiles
+    files: Sink = (
+        MergedLog(paths.merged, say, rotation) if merge else RankFiles(paths.folder, say, rotation)
+    )
+    if overflow == "block":
+        return files
+    from dispatcher.output.buffered import BufferedSink
 
-        files = RankFiles(paths.folder, say, rotation)
-    if overflow != "block":
-        from dispatcher.output.buffered import BufferedSink
-
-        files = BufferedSink(files, "files")
-    return files
+    return BufferedSink(files, "files")
 
 
 class RunSession:
