@@ -9,7 +9,6 @@ from cases import cases
 
 import dispatcher
 from dispatcher.api import exec as module
-from dispatcher.api.exec import Answer, Answers
 from dispatcher.api.transports import TransportPool, nobody
 from dispatcher.model.errors import UsageError
 from dispatcher.plan.exec_plan import ExecLimits
@@ -51,14 +50,6 @@ def test_what_is_too_much_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     assert one.dropped == 5000000 + 4200000 - (8 << 20)
 
 
-def test_some_hosts_failed() -> None:
-    good = Answer("n1", True, 0, "", b"", b"", 0, 0.0)
-    bad = Answer("n2", False, 1, "", b"", b"", 0, 0.0)
-    assert Answers((good, good), 0, 0, ()).ok
-    assert not Answers((good, bad), 1, 1, ()).ok
-    assert Answers((), 0, 0, ()).ok
-
-
 @cases(
     ("hosts", "argv", "more", "said"),
     [
@@ -88,14 +79,8 @@ def test_how_hosts_are_reached(monkeypatch: pytest.MonkeyPatch) -> None:
         return "secret"
 
     monkeypatch.setattr(module, "TransportPool", pool)
-    ways = dispatcher.Ways("ssh", ssh_config="/dev/null")
     assert dispatcher.exec("localhost", ["true"]).ok
-    with pytest.raises(UsageError):
-        dispatcher.exec("nosuch", ["true"], ways=dispatcher.Ways("slurm", host_keys="strict"))
-    (first,) = made
-    assert (first[0], first[1]) == (dispatcher.Ways(), nobody)
-    assert first[2] == Keepalive(otherwise=ALIVE_INTERVAL)
     rsh = dispatcher.Ways(rsh="sh -c {command}")
     assert dispatcher.exec("n7", ["true"], ways=rsh, ask=ask).ok
-    assert made[-1][:2] == (rsh, ask)
-    assert ways.chosen == "ssh"
+    alive = Keepalive(otherwise=ALIVE_INTERVAL)
+    assert made == [(dispatcher.Ways(), nobody, alive), (rsh, ask, alive)]
