@@ -75,8 +75,10 @@ class Sources:
 
     checksum: whether the list holds each file's SHA-256. ignore: rules for what is not sent, as a
     .gitignore in DEST would have them. mode: of files; a folder can be entered by whom it lets
-    read.
+    read. alone: whether only we may be able to exchange what is sent.
     """
+
+    alone = False
 
     def __init__(
         self,
@@ -205,6 +207,7 @@ class Sources:
                 "groups": [[dest, names_of(paths)] for dest, paths in groups],
                 "checksum": checksum,
                 "resume": resume,
+                **({"alone": True} if self.alone else {}),
                 **({"owner": owner} if owner else {}),
                 **(more or {}),
             }

@@ -32,6 +32,8 @@ Chain = tuple[tuple[int, Rules], ...]
 class WorkingFolder(Sources):
     """The files of ``folder`` as they are to be at ``dest``; absolute. Raises: UsageError."""
 
+    alone = True  # it is run
+
     def __init__(self, folder: str, dest: str) -> None:
         self.source, self.dest = folder, dest
         self._reading = threading.Lock()

@@ -97,6 +97,8 @@ def test_files_are_read_when_they_are_wanted_and_once(tmp_path: Path) -> None:
     folder = WorkingFolder(str(tmp_path), "/there")
     assert folder.groups == [("/there/", ("a", "b", "large", "sub"))]
     assert (folder.files, folder.size) == (4, 11 + SMALL + 1)
+    (order,) = copy_frames.frames(1 << 20).feed(folder.order([], checksum=False, resume=True))
+    assert copy_frames.value_of(*order[1:])["alone"] is True  # nobody else may exchange what is run
     indexes = {entry.path: index for index, entry in enumerate(folder.entries)}
     (tmp_path / "b").unlink()  # nobody wants it
     wanted = sorted(indexes[name] for name in ("0/a", "0/large", "0/sub/c"))

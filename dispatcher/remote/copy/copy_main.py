@@ -78,9 +78,8 @@ def main(program: bytes) -> int:
 
 def _put(order: dict[str, Any], incoming: Frames, program: bytes) -> int:
     entries = rows(order["list"])
-    receiver = Receiver(
-        entries, order["groups"], order["checksum"], order["resume"], order.get("owner", "")
-    )
+    more = [order["checksum"], order["resume"], order.get("owner", ""), order.get("alone", False)]
+    receiver = Receiver(entries, order["groups"], *more)
     keep, relay = False, None
     try:
         _send(receiver.needs())

@@ -54,6 +54,8 @@ FOR_READING = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 KINDS = {0o100000: FILE, 0o040000: FOLDER, 0o120000: LINK}
 #: what no file or link may take the place of: S_IFDIR, S_IFCHR and S_IFBLK
 _KEPT = {0o040000: "a directory", 0o020000: "a device", 0o060000: "a device"}
+#: as many links on one path as Linux follows
+_MOST_LINKS = 40
 #: uid and gid of whoever copies
 OURS = (-1, -1)
 
@@ -73,6 +75,60 @@ def check_place(final: str, mode: int) -> None:
     kept = _KEPT.get(mode & 0o170000)
     if kept is not None:
         raise NotTaken(f"{final}: is {kept}")
+
+
+def is_ours(about: os.stat_result) -> bool:
+    """Whether we own it, or root does, who may do everything anyway."""
+    return about.st_uid in (0, os.geteuid())
+
+
+def check_owner(place: str, about: os.stat_result, why: str) -> None:
+    """Nothing, if ``place`` is ours or root's. Raises: NotTaken, which names the owner."""
+    if is_ours(about):
+        return
+    import pwd
+
+    try:
+        user = pwd.getpwuid(about.st_uid).pw_name
+    except KeyError:
+        user = str(about.st_uid)
+    raise NotTaken(f"{place}: belongs to {user}: {why}")
+
+
+_LINK_OF_ANOTHER = "a link of another user is not followed; name the folder that it leads to"
+FOLDER_OF_ANOTHER = "its owner could exchange the code that you run; take a folder of yours"
+
+
+def check_way(path: str, *, alone: bool) -> None:
+    """Nothing, if no other user leads ``path`` elsewhere by a link. Raises: NotTaken, OSError.
+
+    alone: nor may another exchange the folder: it is ours or root's, no folder on the way was made
+    by others where all may make one, and none is open to all without the sticky bit.
+    """
+    parts, at = path.split("/")[::-1], "/" if path.startswith("/") else ""
+    links, for_all = 0, False
+    while parts:
+        if (part := parts.pop()) in ("", "."):
+            continue
+        place = os.path.join(at, part)
+        try:
+            about = os.lstat(place)
+        except FileNotFoundError:
+            return
+        if about.st_mode & 0o170000 == 0o120000:
+            check_owner(place, about, _LINK_OF_ANOTHER)
+            target, links = os.readlink(place), links + 1
+            if links > _MOST_LINKS:
+                raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), path)
+            parts += target.split("/")[::-1]
+            at = "/" if target.startswith("/") else at
+            continue
+        at = place
+        if alone and (for_all or not any(parts)):
+            check_owner(place, about, FOLDER_OF_ANOTHER)
+        for_all = bool(about.st_mode & 0o002)
+        if alone and about.st_mode & 0o1002 == 0o002:
+            raise NotTaken(f"{place}: all users may exchange what is in it (chmod o-w or +t)")
 
 
 def merge(staged: str, final: str, owner: tuple[int, int] = OURS) -> None:

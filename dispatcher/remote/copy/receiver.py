@@ -10,13 +10,16 @@ import errno
 import os
 
 from dispatcher.remote.copy.disk import (
+    FOLDER_OF_ANOTHER,
     PART,
     STAGE,
     Incoming,
     NotTaken,
     Present,
     at_home,
+    check_owner,
     check_place,
+    check_way,
     digest,
     locked,
     merge,
@@ -87,10 +90,11 @@ def owner_of(text: str) -> tuple[int, int]:
 class Group:
     """Names that go to one destination ``dest``, and the folder where they are staged."""
 
-    def __init__(self, dest: str, names: list[str]) -> None:
+    def __init__(self, dest: str, names: list[str], alone: bool) -> None:
         dest = at_home(dest)
         self.to = None if dest.endswith("/") or len(names) > 1 or os.path.isdir(dest) else dest
         self.folder = (dest if self.to is None else os.path.dirname(dest)) or "."
+        check_way(self.folder, alone=alone)
         before = os.umask(0o077)
         os.umask(before | 0o002)  # who may write to a folder on the way could exchange the next one
         try:
@@ -164,7 +168,8 @@ class Receiver:
     """Takes the files of ``entries``, whose paths are ``GROUP/NAME/...``, to their destinations.
 
     groups: (destination, names). checksum: compare contents, not size and time. resume: use and
-    keep parts. owner: see ``owner_of``; of files and links, and of folders that are made.
+    keep parts. owner: see ``owner_of``; of files and links, and of folders that are made. alone:
+    see ``check_way``; of all folders.
     """
 
     def __init__(
@@ -174,12 +179,14 @@ class Receiver:
         checksum: bool,
         resume: bool,
         owner: str = "",
+        alone: bool = False,
     ) -> None:
         self._checksum = checksum
         self._resume = resume
         self._owner = owner_of(owner)
+        self._alone = alone
         _check(entries, groups)
-        self._groups = [Group(dest, names) for dest, names in groups]
+        self._groups = [Group(dest, names, alone) for dest, names in groups]
         for group in self._groups:
             sweep(group.folder)
         self._entries = entries
@@ -237,6 +244,8 @@ class Receiver:
                 self._new.add(entry.path)  # in the place of the link: it may lead anywhere
             elif mode != 0o040000:
                 raise NotTaken(f"{final}: is not a folder")
+            elif self._alone:
+                check_owner(final, there, FOLDER_OF_ANOTHER)
             return False
         check_place(final, mode)
         if entry.kind == LINK:

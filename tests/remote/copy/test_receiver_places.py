@@ -39,7 +39,8 @@ def link(path: str, target: str) -> Entry:
 def receiver(dest: str, entries: list[Entry], **how: Any) -> Receiver:
     names = sorted({entry.path.split("/")[1] for entry in entries})
     checksum, resume = how.get("checksum", False), how.get("resume", True)
-    return Receiver(entries, [[dest, names]], checksum, resume, how.get("owner", ""))
+    more = how.get("owner", ""), how.get("alone", False)
+    return Receiver(entries, [[dest, names]], checksum, resume, *more)
 
 
 def put(dest: str, entries: list[Entry], data: bytes = b"new", **how: Any) -> dict[str, Any]:
@@ -136,6 +137,64 @@ class TestList:
     def test_names_that_the_order_does_not_have(self, tmp_path: Path) -> None:
         with pytest.raises(NotTaken):
             Receiver([file("g")], [[f"{tmp_path}/", ["f"]]], False, True)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may give files to others")
+class TestWay:
+    """Whom the folders and links on the way to a destination belong to: 4711 is another user."""
+
+    @pytest.fixture
+    def place(self, tmp_path: Path) -> Path:
+        """links of ours and of another, folders open to all, with and without the sticky bit."""
+        for name, owner, mode in [
+            ("real", 0, 0o755), ("theirs", 4711, 0o755), ("theirs/in", 0, 0o755),
+            ("tmp", 0, 0o1777), ("tmp/theirs", 4711, 0o755), ("tmp/theirs/in", 0, 0o755),
+            ("tmp/ours", 0, 0o755), ("open", 0, 0o777), ("open/in", 0, 0o755),
+        ]:  # fmt: skip
+            (tmp_path / name).mkdir()
+            (tmp_path / name).chmod(mode)
+            os.chown(tmp_path / name, owner, -1)
+        for name, target, owner in [
+            ("link", "real", 0), ("chain", f"{tmp_path}/bad", 0), ("bad", "real/", 4711),
+            ("up", "theirs/../real", 0), ("loop", "loop", 0),
+        ]:  # fmt: skip
+            (tmp_path / name).symlink_to(target)
+            os.lchown(tmp_path / name, owner, -1)
+        return tmp_path
+
+    @cases(
+        ("dest", "why", "alone"),
+        [
+            ("real", "", ""), ("link/new/", "", ""), ("up/new/", "", ""), ("theirs/in", "", ""),
+            ("bad", "bad: belongs to 4711: a link of", "bad: belongs to 4711: a link of"),
+            ("bad/new/", "bad: belongs to 4711: a link of", "bad: belongs to 4711: a link of"),
+            ("./chain/in/", "bad: belongs to 4711: a link of", "bad: belongs to 4711: a link of"),
+            ("loop/", "loop/: Too many levels", "loop/: Too many levels"),
+            ("theirs", "", "theirs: belongs to 4711: its owner could exchange"),
+            ("theirs/new/", "", ""),  # root has given them that folder
+            ("tmp/theirs/in", "", "tmp/theirs: belongs to 4711: its owner could exchange"),
+            ("tmp/ours", "", ""), ("tmp/new/", "", ""),
+            ("open/in", "", "open: all users may exchange what is in it"),
+        ],
+    )  # fmt: skip
+    def test_is_followed_or_refused(self, place: Path, dest: str, why: str, alone: str) -> None:
+        for expected, how in ((why, False), (alone, True)):
+            before = names(place)
+            try:
+                put(f"{place}/{dest}", [file("f")], alone=how)
+            except (NotTaken, OSError) as error:
+                found = str(error) if isinstance(error, NotTaken) else f"{dest}: {error.strerror}"
+                assert expected
+                assert expected in found
+                assert names(place) == before
+            else:
+                assert not expected
+
+    def test_a_folder_of_the_tree_that_another_has_made(self, place: Path) -> None:
+        entries = [folder("theirs"), file("theirs/f")]
+        with pytest.raises(NotTaken, match="theirs: belongs to 4711: its owner"):
+            put(f"{place}/tmp/", entries, alone=True)
+        assert put(f"{place}/tmp/", entries)["sent"] == 1
 
 
 ME = pwd.getpwuid(os.getuid()).pw_name
