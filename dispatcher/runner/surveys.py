@@ -306,7 +306,8 @@ def play_round(
         host: _measured(answer.readings.get("pair"), answer.problem)
         for host, answer in zip(playing, answers, strict=True)
     }
-    return [_pair(a, b, measured[a], measured[b]) for a, b in pairs]
+    found = [(a, b, measured[a], measured[b]) for a, b in pairs]
+    return [Pair(a, b, ours[0], its[1], ours[1], ours[2] or its[2]) for a, b, ours, its in found]
 
 
 def _measured(reading: Reading | None, problem: str) -> tuple[float | None, float | None, str]:
@@ -318,12 +319,3 @@ def _measured(reading: Reading | None, problem: str) -> tuple[float | None, floa
         return None, None, reading.why()
     latency, rate = (float(v) if isinstance(v, int | float) and v >= 0 else None for v in value[:2])
     return latency, rate, value[2]
-
-
-def _pair(
-    a: int,
-    b: int,
-    caller: tuple[float | None, float | None, str],
-    listener: tuple[float | None, float | None, str],
-) -> Pair:
-    return Pair(a, b, caller[0], listener[1], caller[1], caller[2] or listener[2])

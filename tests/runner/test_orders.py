@@ -394,18 +394,12 @@ def spawned(plan: JobPlan, world: World, node: int, facts: Facts) -> dict[str, A
 def test_a_world_that_was_spawned() -> None:
     plan = plan_of("a", "b", mpi="auto", limits=Limits(mpi_stall_warning=9.0))
     segments = (
-        Segment(
-            2,
-            (b"/bin/child", b"-x"),
-            (
-                (b"wdir", b"/d"),
-                (b"path", b"/p"),
-                (b"env", b"A=1\nPMIX_RANK=7"),
-                (b"env", b"B=2=3\nC"),
-            ),
-        ),
+        Segment(2, (b"/bin/child", b"-x"), (
+            (b"wdir", b"/d"), (b"path", b"/p"), (b"env", b"A=1\nPMIX_RANK=7"),
+            (b"env", b"B=2=3\nC"),
+        )),
         Segment(1, (b"/opt/python3.9", b"m.py")),
-    )
+    )  # fmt: skip
     world = World(3, 1, segments, ((b"k", b"v"), (b"l", b"w")), (1, 0, 1))
     first = number(3, 0)
     order = spawned(plan, world, 1, facts_of(8, 0, "10.0.0.2"))
