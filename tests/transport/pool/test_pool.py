@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 import shlex
@@ -32,6 +33,7 @@ class Home:
 
     def __init__(self, cluster: Cluster, folder: Path) -> None:
         self.cluster, self.folder = cluster, folder
+        self._pids: dict[int, int] = {}  # of the daemons, by the inodes of their sockets
 
     def run(self, *words: str, **options: Any) -> subprocess.CompletedProcess[str]:
         env = ["env", f"XDG_RUNTIME_DIR={self.folder}"]
@@ -46,16 +48,19 @@ class Home:
         wait_for(lambda: listed().startswith(said), 60, listed)
 
     def daemons(self) -> list[int]:
-        """The pids of living daemons of this home, as this machine counts."""
-        found = []
-        for entry in Path("/proc").glob("[0-9]*"):
-            try:
-                mine = f"XDG_RUNTIME_DIR={self.folder}".encode() in (entry / "environ").read_bytes()
-                if mine and b"dispatcher.transport.pool" in (entry / "cmdline").read_bytes():
-                    found.append(int(entry.name))
-            except OSError:
-                continue
-        return found
+        """The pids of living daemons of this home, as this machine counts.
+
+        They let nobody but root read their environment, so their sockets tell. Each is called
+        once: a daemon that is called all the time does not end.
+        """
+        for place in self.folder.glob("dispatch/holder*"):
+            inode = place.stat().st_ino if place.is_socket() else 0
+            if inode and inode not in self._pids:
+                with socket.socket(socket.AF_UNIX) as link, contextlib.suppress(OSError):
+                    with daemon_socket._at(place.parent) as at:  # the path may be too long
+                        link.connect(f"/proc/self/fd/{at}/{place.name}")
+                    self._pids[inode] = daemon_socket.peer(link)[0]
+        return [pid for pid in self._pids.values() if is_daemon(pid)]
 
     def waiting(self) -> list[tuple[str, int, str]]:
         """The shells on the hosts that wait for a command: sshd's own, not what they left."""
@@ -68,6 +73,13 @@ class Home:
     def idle(self) -> bool:
         """Whether nothing is on the hosts but what waits there."""
         return self.waiting() == self.cluster.on_hosts()
+
+
+def is_daemon(pid: int) -> bool:
+    try:
+        return b"dispatcher.transport.pool" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return False
 
 
 def _parent(pid: int) -> str:
