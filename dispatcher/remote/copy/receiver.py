@@ -21,6 +21,7 @@ from dispatcher.remote.copy.disk import (
     check_place,
     check_way,
     digest,
+    is_ours,
     locked,
     merge,
     needs,
@@ -263,12 +264,13 @@ class Receiver:
         return self._tops[key] + rest
 
     def _same(self, entry: Entry, final: str, there: os.stat_result) -> bool:
-        if there.st_size != entry.size:
-            return False
+        trusted = is_ours(there) or there.st_uid == self._owner[0]
+        if there.st_size != entry.size or not (trusted or (os.geteuid() == 0 and not self._alone)):
+            return False  # of another user's even what is the same may change any time
         if self._checksum:
             if digest(final) != entry.more:
                 return False
-        elif not same_time(there.st_mtime_ns, entry.mtime):
+        elif not (trusted and same_time(there.st_mtime_ns, entry.mtime)):
             if os.geteuid() in (0, there.st_uid):  # else it could not get its time
                 try:
                     self._alike[entry.path] = Present(final, there)
@@ -284,15 +286,15 @@ class Receiver:
             return True
         try:
             fd = opened_again(path, there)
+            try:
+                if time:
+                    os.utime(fd, ns=(entry.mtime, entry.mtime))
+                if self._own(fd, there) or there.st_mode & 0o7777 != entry.mode:
+                    os.chmod(fd, entry.mode)
+            finally:
+                os.close(fd)
         except PermissionError:
             return False
-        try:
-            if time:
-                os.utime(fd, ns=(entry.mtime, entry.mtime))
-            if self._own(fd, there) or there.st_mode & 0o7777 != entry.mode:
-                os.chmod(fd, entry.mode)
-        finally:
-            os.close(fd)
         return True
 
     def _own(self, path: str | int, there: os.stat_result | None = None) -> bool:

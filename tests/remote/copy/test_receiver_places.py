@@ -363,6 +363,37 @@ class TestNeeded:
             assert (found.st_mode & 0o7777, found.st_mtime_ns) == (0o640, NS)
         assert place.read_bytes() == data
 
+    @pytest.mark.skipif(os.geteuid() != 0, reason="only root may give files to others")
+    @cases(
+        ("owner", "mine", "data", "how", "sent"),
+        [
+            (4711, 0, b"bad", {}, 1), (4711, 0, b"new", {}, 0), (4711, 0, b"new", {"alone": True}, 1),
+            (4711, 65534, b"new", {}, 1), (4711, 65534, b"new", {"checksum": True}, 1),
+            (0, 65534, b"old", {}, 0), (0, 65534, b"new", {"checksum": True}, 1),
+            (4711, 0, b"old", {"owner": "4711"}, 0), (65534, 65534, b"old", {}, 0),
+        ],
+    )  # fmt: skip
+    def test_a_file_of_another_user_is_not_equal_by_its_time(
+        self, somewhere: Path, owner: int, mine: int, data: bytes, how: dict[str, Any], sent: int
+    ) -> None:
+        """mine: who copies. Only root compares the contents: others could not set its mode."""
+        os.seteuid(0)
+        place, known = somewhere / "f", hashlib.sha256(b"new").hexdigest()
+        place.write_bytes(data)
+        place.chmod(0o640)
+        os.utime(place, ns=(NS, NS))
+        os.chown(place, owner, -1)
+        os.chown(somewhere, mine, -1)
+        os.seteuid(mine)
+        one = receiver(f"{somewhere}/", [file("f", more=known if "checksum" in how else "")], **how)
+        is_offered = known in one.needs()["seen"]
+        if not (one.done or is_offered):
+            one.take(DATA, b"new")
+        if not one.done:
+            one.take(END, bytes.fromhex(known))
+        one.close(keep=False)
+        assert one.report()["sent"] == sent
+
     @cases("kind", ["link", "fifo"])
     def test_what_is_no_file_is_replaced(self, tmp_path: Path, kind: str) -> None:
         place = tmp_path / "f"
