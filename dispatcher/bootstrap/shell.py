@@ -42,13 +42,15 @@ COMMAND = (
 #: commands that this text calls
 _PLAIN = "set +eu;unset -f kill sleep read printf rm mkdir ps stty setsid 2>/dev/null;"
 #: makes us the leader of a process group where we are not one yet and can be
-_GROUP = (
+_LEAD = (
     'kill -0 -$$ 2>/dev/null||[ "$DISPATCH_GROUP" ]||'
     "{ command -v setsid >/dev/null 2>&1&&"
     'DISPATCH_GROUP=${p:-$PPID} exec setsid /bin/sh -c "$s"; };'
-    "p=${DISPATCH_GROUP:-${p:-$PPID}};unset DISPATCH_GROUP;"
-    "g=-$$;kill -0 $g 2>/dev/null||g=$$;"
 )
+_GROUP = "p=${DISPATCH_GROUP:-${p:-$PPID}};unset DISPATCH_GROUP;g=-$$;kill -0 $g 2>/dev/null||"
+#: with a terminal a new session would lose it: there a sudo that makes none of its own (without
+#: use_pty) leads the group
+_SUDO_LEADS = "{ g=-$PPID;kill -0 $g 2>/dev/null;}||"
 #: TERM, a second, KILL; but only while the command itself still runs, or was told to end
 _END = "kill -0 $$||[ $o ]||exit;kill -TERM $g;sleep 1;kill -KILL $g"
 _WATCH_ORDERS = (
@@ -189,28 +191,38 @@ def opening(
     text += f"set -- {' '.join(quoted)}"
     lines = text.count("\n")
     # the watcher starts when the command was read: it must not read any of it
-    steps = MARK + _PLAIN + _GROUP + _READ + " c;" + _more(lines)
+    group = _GROUP + _SUDO_LEADS if terminal else _LEAD + _GROUP
+    steps = MARK + _PLAIN + group + "g=$$;" + _READ + " c;" + _more(lines)
     restore = 'stty "$t";' if terminal else ""
     ready = f'unset c s g n l o p;printf "{_SYNC_WORDS}";{restore}'
     no_input = "" if stdin else " </dev/null 3<&-"
     if script is None:
-        steps += _WATCH_PARENT if stdin else _WATCH_ORDERS
+        steps += _WATCH_ORDERS if not stdin else _hung_up("$g", _WATCH_PARENT, terminal)
         errors = " 2>&1" if one_pipe else ""
         steps += f'eval "$c";{ready}exec "$@"{no_input}{errors}'
     else:
         errors = "2>&1" if one_pipe else "2>&4"
-        steps += f'eval "$c";{_watch_script(stdin)}{ready}{_RUN_SCRIPT}{no_input} {errors} 4>&-;'
-        steps += _LEAVE_SCRIPT
+        steps += f'eval "$c";{_watch_script(stdin, terminal)}{ready}'
+        steps += f"{_RUN_SCRIPT}{no_input} {errors} 4>&-;{_LEAVE_SCRIPT}"
     return (steps + "\n" + text + "\n").encode("utf-8", "surrogateescape")
 
 
-def _watch_script(stdin: bool) -> str:
+def _hung_up(group: str, watcher: str, terminal: bool) -> str:
+    """``watcher``, which hangs up ``group`` at the end of a command on a terminal.
+
+    The kernel does that for the leader of a session; a sudo with use_pty keeps it from doing so.
+    """
+    return watcher.replace("exit", f"{{ kill -HUP {group};exit;}}") if terminal else watcher
+
+
+def _watch_script(stdin: bool, terminal: bool) -> str:
     """Start the watcher of a script; where there is no ``setsid``, in the command's group.
 
     It is waited for until it closes its output: before that it may still be in the group. ksh93
     would wait for its end, but for the second pair of brackets.
     """
     text, source = (_SCRIPT_PARENT, "</dev/null") if stdin else (_SCRIPT_ORDERS, "<&3 3<&-")
+    text = _hung_up("$2", text, terminal)
     first = "" if stdin else "exec 3<&0;"
     return (
         f"{first}o=;command -v setsid >/dev/null 2>&1&&o=setsid;x=$( ($o /bin/sh -c "

@@ -10,6 +10,7 @@ import shlex
 import shutil
 import signal
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -362,6 +363,53 @@ def test_no_signal_is_too_early_for_a_watcher() -> None:
         assert process.wait(60) == -signal.SIGKILL
     finally:
         for one in (process, sshd):
+            one.kill()
+            one.wait(60)
+
+
+#: a sudo without use_pty: it leads the session, its command is in the same group
+SUDO = "import subprocess,sys;sys.exit(subprocess.run(sys.argv[1:]).returncode)"
+
+
+@cases("how", ["sshd is gone", "the command is done"])
+def test_under_a_sudo_that_makes_no_terminal_the_terminal_stays(
+    shell: list[str], how: str, tmp_path: Path
+) -> None:
+    """It was lost by a session of our own: no echo, no /dev/tty, no Ctrl-C; and what the command
+    had started ran on.
+    """
+    (tmp_path / "s").write_text(
+        "stty -a | grep -o '[-]*echo '; echo up > /dev/tty; trap '' HUP TERM; sleep 1000 & echo $!;"
+        "trap - HUP TERM; sleep 1000 & echo $!; [ $1 ] || wait"
+    )
+    text = shlex.split(lifeline.wrapper("TOKEN", terminal=True).command)[-1]
+    ours, theirs = os.openpty()
+    sshd = subprocess.Popen(["sleep", "1000"])
+    sudo = subprocess.Popen(
+        [*installed(["setsid"]), "--ctty", sys.executable, "-c", SUDO, *shell[:-1], text],
+        stdin=theirs, stdout=theirs, stderr=theirs,
+        env={**os.environ, "DISPATCH_GROUP": str(sshd.pid)},
+    )  # fmt: skip
+    os.close(theirs)
+    try:
+        is_done = how == "the command is done"
+        words = ["sh", str(tmp_path / "s"), "x" * is_done]
+        with os.fdopen(ours, "r+b", buffering=0) as file:
+            assert file.read(12) == b"ready-TOKEN-"
+            file.write(lifeline.opening(words, terminal=True))
+            said = [file.readline().strip() for _ in range(5)]
+            assert said[:3] == [SYNC.strip(), b"echo", b"up"]
+            stubborn, other = map(int, said[3:])
+            if is_done:
+                wait_for(lambda: gone(other), 30, "hung up")
+                assert not gone(stubborn)
+                os.kill(stubborn, signal.SIGKILL)
+                return
+            sshd.kill()
+            sshd.wait(60)
+            wait_for(lambda: gone(stubborn) and gone(other), 30, "all are gone")
+    finally:
+        for one in (sudo, sshd):
             one.kill()
             one.wait(60)
 

@@ -183,6 +183,16 @@ def test_a_link_that_ends_before_the_command_has_begun(
     assert host.told[-1] == ev.NodeLost(3, failure)
 
 
+@cases(("stdio", "hint"), [(None, "--pty"), (Talks(), "Defaults !requiretty  # in its sudoers")])
+def test_a_sudo_that_wants_a_terminal_is_told_apart(stdio: Talks | None, hint: str) -> None:
+    host = Host(wrapper=WRAPPER, sudo=True, stdio=stdio)
+    host.command.open()
+    host.far.ends(1)
+    host.step(errors=b"sudo: sorry, you must have a tty to run sudo\n")
+    assert isinstance(last := host.told[-1], ev.NodeLost)
+    assert last.failure.hint == hint
+
+
 # -- the end ----------------------------------------------------------------------------
 
 

@@ -36,6 +36,8 @@ ERRORS_LIMIT = 4096
 MOST_NOISE = 16 << 20
 #: seconds of silence after the command's end until we stop waiting for who holds its output open
 HELD_OPEN = 1.0
+#: what sudo says where its rules have ``requiretty``
+NO_TERMINAL = "must have a tty"
 #: seconds between two looks at a link that does not tell when its command ended
 POLL = 1.0
 
@@ -375,7 +377,9 @@ class HostCommand:
         code = link.ending(0.0).code
         how = "the link ended" if code is None else f"exit code {code}"
         if self._prompts is not None and self.sudo and code is not None:
-            return Failure(Kind.SUDO, how + self._last_words())
+            why = how + self._last_words()
+            hint = "--pty" if self.stdio is None else "Defaults !requiretty  # in its sudoers"
+            return Failure(Kind.SUDO, why, hint if NO_TERMINAL in why else None)
         return Failure(Kind.START, f"{how} before the command started{self._last_words()}")
 
     def _last_words(self) -> str:

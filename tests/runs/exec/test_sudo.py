@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -15,7 +16,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rig import wait_for
+from cases import cases
+from rig import Cluster, wait_for
 from typist import Typist
 
 DISPATCH = [sys.executable, "-m", "dispatcher"]
@@ -213,6 +215,26 @@ def test_what_it_started_is_ended(sit: Any, tmp_path: Path) -> None:
     assert one.wait() == 124
     number = int(pid.read_text())
     wait_for(lambda: not Path(f"/proc/{number}").exists(), 60, "the command is gone")
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="needs root: sudo, and rules of its own")
+@cases("rule", ["!use_pty", "use_pty"])
+def test_on_a_terminal_nothing_runs_on(cluster: Cluster, rule: str) -> None:
+    """Without use_pty sudo makes no terminal: ours has to stay the command's."""
+    rules = Path(cluster.shared, "sudoers")
+    rules.write_text(f"Defaults {rule}\nroot ALL=(ALL:ALL) ALL\n")
+    cluster.run(["mount", "--bind", str(rules), "/etc/sudoers"], "n1", root=True)
+    text = "stty -a | grep -o '[-]*echo '; echo up > /dev/tty; sleep 1000 & sleep 1000"
+    with cluster.popen(
+        [*EXEC, "--sudo", "--pty", "-w", "n1", "--shell", text], stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    ) as one:  # fmt: skip
+        assert one.stdout is not None
+        assert [one.stdout.readline().split() for _ in range(2)] == [["n1:", "echo"], ["n1:", "up"]]
+        one.send_signal(signal.SIGINT)
+        assert one.wait(60) == 130
+    wait_for(lambda: not cluster.on_hosts(), 60, lambda: cluster.on_hosts())
+    cluster.run(["umount", "/etc/sudoers"], "n1", root=True)
 
 
 def test_nobody_to_ask(sudo: Sudo) -> None:
