@@ -36,16 +36,12 @@ if TYPE_CHECKING:
     from dispatcher.cli.options.host_options import HostOptions
     from dispatcher.cli.run.run import RunOptions
 
-#: what torchrun, deepspeed, mpirun, srun and accelerate call what we have
+#: other launchers' names for options of ours, besides those of ``plan.compat``
 FOREIGN = {
     "gpus": "nproc-per-node", "gpus-per-node": "nproc-per-node", "host": "hosts",
-    "machinefile": "hostfile", "main-process-ip": "master-addr",
-    "main-process-port": "master-port", "nodelist": "hosts", "nodes": "nnodes",
-    "npernode": "nproc-per-node", "nproc": "nproc-per-node", "ntasks": "np",
-    "ntasks-per-node": "nproc-per-node", "num-gpus": "nproc-per-node", "num-machines": "nnodes",
-    "num-nodes": "nnodes", "num-processes": "np", "output-filename": "log-dir",
-    "ppn": "nproc-per-node", "slots": "nproc-per-node", "timestamp-output": "timestamps",
-    "wdir": "chdir",
+    "machinefile": "hostfile", "main-process-ip": "master-addr", "nodelist": "hosts",
+    "nodes": "nnodes", "nproc": "nproc-per-node", "ntasks": "np",
+    "ntasks-per-node": "nproc-per-node", "slots": "nproc-per-node",
 }  # fmt: skip
 #: options of scp, pdcp and rsync for what ``put`` and ``get`` always do
 NEEDLESS = {
@@ -90,9 +86,6 @@ _EVERYWHERE = "or a folder that every host has: --chdir DIR"
 _UNQUOTED = "without the quotes"
 #: how ``exec`` takes text for a shell
 _AS_SHELL_TEXT = "--shell '...'  # the whole command, in quotes"
-
-
-# -- options and their values -------------------------------------------------------------
 
 
 def explained(error: click.ClickException, shown_name: str) -> UsageError:
@@ -201,9 +194,6 @@ def hidden(word: str) -> str:
     return f"{found[0]}{HIDDEN}" if found and is_secret(found[1]) else word
 
 
-# -- commands and hosts -------------------------------------------------------------------
-
-
 def check_command(name: str) -> None:
     """Nothing, if ``name`` is a command. Raises: UsageError."""
     if name not in COMMANDS:
@@ -261,9 +251,6 @@ def neighbours(words: Sequence[str], options: HostOptions) -> str | None:
 def _shape(word: str) -> str:
     """What names of one series have in common: ``n0-0`` for ``n07-1``; "" without a number."""
     return _NUMBER.sub("0", word) if _NUMBER.search(word) else ""
-
-
-# -- programs -----------------------------------------------------------------------------
 
 
 def script(words: Sequence[str], run: RunOptions) -> None:
@@ -394,9 +381,6 @@ def _split(word: str) -> list[str]:
         return shlex.split(word) or [word]
     except ValueError:
         return word.split() or [word]
-
-
-# -- what hosts complained of -------------------------------------------------------------
 
 
 class Advice:

@@ -245,8 +245,6 @@ def _rank(text: str) -> int:
     return int(text)
 
 
-# -- the screen of a job -------------------------------------------------------------------
-
 #: seconds that the files may be behind the launcher's word (--log-overflow drop)
 BEHIND = 5.0
 #: seconds between two looks at them

@@ -124,29 +124,20 @@ def stacks(options: StacksOptions) -> int:
         while time.monotonic() <= until:
             match fields := call.answer():
                 case {"type": "stacks", "number": int(number), "lines": list(lines)}:
-                    whole = _file(found, number)
+                    path = "" if found.logs is None else str(found.logs / f"stacks-{number}.txt")
+                    whole = path if os.path.exists(path) else None
                     if options.as_json:
                         tell(record(found.run_id, fields.get("found"), whole))
-                    else:
-                        _show([str(line) for line in lines], whole)
+                        return 0
+                    for line in lines:
+                        click.echo(sanitize_text(str(line)))
+                    if whole is not None:
+                        say(f"note: whole stacks in {whole}")
                     return 0
                 case {"type": "verdict", "exit_code": int(code)}:
                     say(f"note: job {found.run_id} ended, exit code {code}")
                     return errors.CLUSTER
     raise LauncherSilent(f"job {found.run_id}: its launcher does not answer")
-
-
-def _file(job: registry.Job, number: int) -> str | None:
-    """The file of the whole stacks, if there is one."""
-    path = "" if job.logs is None else os.path.join(job.logs, f"stacks-{number}.txt")
-    return path if os.path.exists(path) else None
-
-
-def _show(lines: Sequence[str], whole: str | None) -> None:
-    for line in lines:
-        click.echo(sanitize_text(line))
-    if whole is not None:
-        say(f"note: whole stacks in {whole}")
 
 
 def record(run_id: str, found: Any, whole: str | None) -> formats.Stacks:

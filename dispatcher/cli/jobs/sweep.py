@@ -170,7 +170,7 @@ def kill(options: KillOptions) -> int:
     jobs = registry.jobs() if options.job is None else [registry.find(options.job)]
     if options.everything:
         jobs = [one for one in jobs if one.state in (registry.RUNNING, registry.DEAD)]
-        # hosts of dead ones may be gone, and take their time to say so
+        # dead jobs last: their hosts may be down, and connecting takes until the timeout
         jobs.sort(key=lambda one: one.state == registry.DEAD)
     if not jobs:
         say("no jobs")

@@ -183,8 +183,6 @@ def _beside(source: str, value: Any) -> Any:
     return os.path.join(folder, os.path.expanduser(value))
 
 
-# -- trust --------------------------------------------------------------------------------
-
 MOST_BYTES = 1 << 20
 _MAY_NOT = "a folder's file may not"
 

@@ -23,12 +23,17 @@ from dispatcher.model.hostset import fold
 from dispatcher.model.names import plural
 from dispatcher.output.text.sanitize import sanitize_text
 from dispatcher.plan.job.request import parse_seconds
-from dispatcher.transport.base import ALIVE_INTERVAL, UNLESS_CONFIGURED, Keepalive, Transport
+from dispatcher.transport.base import (
+    ALIVE_INTERVAL,
+    UNLESS_CONFIGURED,
+    Keepalive,
+    Target,
+    Transport,
+)
 
 if TYPE_CHECKING:
     from dispatcher.model import formats
     from dispatcher.plan.exec_plan import ExecLimits
-    from dispatcher.transport.base import Target, Transport
     from dispatcher.transport.ssh_auth.passwords import Passwords
     from dispatcher.transport.tree.topology import Topology
 
@@ -57,35 +62,6 @@ def check_keep(options: LoginOptions) -> None:
 
         if keep_seconds(options) is not None or daemon_socket.there():
             daemon_socket.folder()
-
-
-def transport(
-    options: LoginOptions,
-    direct: Callable[[], Transport],
-    passwords: Passwords | None = None,
-    say: Callable[[str], None] = say,
-) -> Transport:
-    """What reaches hosts by SSH: over kept connections where that may be, else ``direct()``."""
-    if not isinstance(options, KeepOptions):
-        return direct()
-    from dispatcher.transport.pool import daemon_socket
-
-    keep = keep_seconds(options)
-    if keep is None and not daemon_socket.there():
-        return direct()
-    from dispatcher.transport.pool.pool_transport import PoolTransport
-
-    if keep is not None:
-        daemon_socket.call().close()
-    return PoolTransport(
-        direct,
-        keep=keep,
-        config=options.ssh_config,
-        host_keys=options.host_keys,
-        alive=alive(options),
-        passwords=passwords,
-        say=say,
-    )
 
 
 def alive(options: LoginOptions) -> Keepalive:
@@ -140,20 +116,13 @@ class Fanout(Value):
 
         first = self.python
         return TreeTransport(
-            [target(host) for host in self.hosts],
+            [Target(host.name, host.user, host.port) for host in self.hosts],
             self.topology,
             direct,
             command=payload.command(first=[first] if first else [], run_id=self.run_id),
             config=self.ssh_config,
             say=say,
         )
-
-
-def target(host: Host) -> Target:
-    """What a transport is asked to open for ``host``, with the address and user that it names."""
-    from dispatcher.transport.base import Target
-
-    return Target(host.name, host.user, host.port)
 
 
 def fanout(
@@ -305,9 +274,24 @@ class TransportPool(transports.TransportPool):
         super().__exit__()
 
     def in_process(self, *, keep: bool = False) -> Transport:
-        return transport(
-            self._options,
-            lambda: super(TransportPool, self).in_process(keep=keep or self._keep),
-            self._passwords,
-            self._say,
-        )
+        """By kept connections where that may be, else by connections of our own."""
+
+        def direct() -> Transport:
+            return super(TransportPool, self).in_process(keep=keep or self._keep)
+
+        options = self._options
+        if not isinstance(options, KeepOptions):
+            return direct()
+        from dispatcher.transport.pool import daemon_socket
+
+        seconds = keep_seconds(options)
+        if seconds is None and not daemon_socket.there():
+            return direct()
+        from dispatcher.transport.pool.pool_transport import PoolTransport
+
+        if seconds is not None:
+            daemon_socket.call().close()
+        return PoolTransport(
+            direct, keep=seconds, config=options.ssh_config, host_keys=options.host_keys,
+            alive=alive(options), passwords=self._passwords, say=self._say,
+        )  # fmt: skip

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from dispatcher.cli.options.declaration import Options, option
 from dispatcher.cli.options.host_options import verbose_option
@@ -146,25 +146,19 @@ def settings(options: ShowOptions, world_size: int | None) -> OutputSettings:
         raise ConflictingOptions("--quiet and --verbose exclude each other")
     if not options.log_dir:
         _alone(options)
-    return OutputSettings(
-        label=options.label,
-        timestamps=options.timestamps,
-        only=_only(options, world_size),
-        grep=_pattern(options.grep),
-        step_line=_pattern(options.step_line, "--step-line"),
-        fold=options.fold or options.fold_numbers,
-        fold_numbers=options.fold_numbers,
-        stall_after=options.stall_after or None,
-        sample=_sample(options),
-        metrics=options.metrics,
-        partial_after=options.partial_after,
-        screen_overflow=options.screen_overflow,
-        log_overflow=options.log_overflow,
-        log_merge=options.log_merge,
-        rotation=_rotation(options),
-        quiet=options.quiet,
-        verbose=options.verbose,
-    )
+    same: dict[str, Any] = {
+        name: getattr(options, name, None) for name in OutputSettings.__match_args__
+    }
+    changed: dict[str, Any] = {
+        "only": _only(options, world_size),
+        "grep": _pattern(options.grep),
+        "step_line": _pattern(options.step_line, "--step-line"),
+        "fold": options.fold or options.fold_numbers,
+        "stall_after": options.stall_after or None,
+        "sample": _sample(options),
+        "rotation": _rotation(options),
+    }
+    return OutputSettings(**{**same, **changed})
 
 
 def _alone(options: ShowOptions) -> None:

@@ -87,7 +87,9 @@ def _not_yet(plan: JobPlan, node: NodePlan) -> str:
 
 def launch(options: RunOptions) -> int:
     """Plan and run; the exit code. Raises: UsageError before any host is touched."""
-    plan = plan_job(request(options), _run_id())
+    from dispatcher.model.paths import new_run_id
+
+    plan = plan_job(request(options), new_run_id())
     check_reachable(options, [node.host for node in (*plan.nodes, *plan.spares)])
     tree = fanout(options, [node.host for node in plan.nodes])
     if options.launcher in LAUNCHERS:
@@ -119,12 +121,6 @@ def launch(options: RunOptions) -> int:
     output = settings(options, None if plan.is_open else plan.world_size)
     paths = RunPaths.create(options.log_dir, plan.run_id) if options.log_dir else None
     return _run(plan, options, output, paths)
-
-
-def _run_id() -> str:
-    from dispatcher.model.paths import new_run_id
-
-    return new_run_id()
 
 
 def _run(
@@ -257,7 +253,7 @@ def _run(
         verdict = decision.verdict
         if folder is not None and verdict is None:
             verdict = sync.send(folder, plan, reach, heard, orders, progress=progress)
-        # whoever presses Ctrl-C again while the verdict is being told wants no traceback
+        # ignore a second Ctrl-C while the result is printed, so that no traceback appears
         pass_over((signal.SIGINT, signal.SIGTERM, signal.SIGQUIT))
         report = session.run(HANDLED, verdict)
     for words in () if output.quiet else monitoring.slow():

@@ -63,7 +63,7 @@ def request(options: RunOptions) -> Request:
 
         options, lines = parts.split(options, program_of)
     hosts = None if options.hostfile or options.lists else _allocated(options.words)
-    # before hosts are read: "n1, n2" is not only a wrong list, "-" not read for nothing
+    # check the program first: it explains `-w n1, n2` better, and stdin is not read in vain
     program, stdin = program_of(lines[0].options if lines else options), _stdin(options)
     if hosts is None:
         hosts = _together(named_hosts(options, slots=True))

@@ -250,9 +250,6 @@ def files_keep_all(output: OutputSettings, paths: RunPaths | None) -> bool:
     return paths is not None and not bounded
 
 
-# -- what watches the ranks ----------------------------------------------------------------
-
-
 def open_table(plan: JobPlan, slow: Callable[[], tuple[str, ...]]) -> Table:
     """The fold behind the table of ``plan``; slow: see there."""
     from dispatcher.output.monitor.live_table import Table

@@ -168,8 +168,6 @@ def completion(options: CompletionOptions) -> int:
     return 0
 
 
-# -- what may stand for a parameter -------------------------------------------------------
-
 #: fields whose values are lists of hosts, and the signs between two
 HOSTS = {
     "hostfile": ",!&^", "lists": ",!&^", "excluded": ",!&^", "common": ",!&^", "include": "@",
@@ -256,8 +254,6 @@ _ARGUMENTS: dict[str, Callable[[], list[CompletionItem]]] = {
     "name": _commands,
 }
 
-
-# -- names that this machine knows --------------------------------------------------------
 
 _MOST_BYTES = 4 << 20
 _PLAIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*\Z")

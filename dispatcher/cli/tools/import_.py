@@ -44,7 +44,7 @@ def _text(path: str) -> str:
 
 #: the pieces of a text as a shell reads it: escaped, in quotes of either kind, and plain
 _PIECES = re.compile(r"""\\.|'[^']*'|"(?:\\.|[^\\"])*"|[^\\'"]+|.""", re.DOTALL)
-#: what a shell would put something else in the place of, and what ends a command for it
+#: text that a shell would expand, and characters that end a command
 _FILLED = re.compile(r"[$`][\w{(@*#?]*\}?|(?<!\S)~\S*")
 _ENDS = re.compile(r"\d*[|&;<>()\n]+&?\d*")
 
@@ -63,7 +63,7 @@ def _words(given: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _refuse_shell(text: str) -> None:
-    """Raises: UsageError for what nobody but a shell can make anything of."""
+    """Raises: UsageError for text that only a shell can read."""
     for piece in _PIECES.finditer(text):
         quote = piece[0][0]
         filled = _FILLED.search(piece[0]) if quote not in "\\'" else None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +22,6 @@ from dispatcher.cli.run.run import RunOptions
 from dispatcher.model.errors import UsageError
 from dispatcher.model.host import Host
 from dispatcher.transport.base import ALIVE_INTERVAL, UNLESS_CONFIGURED, Keepalive
-from dispatcher.transport.pool import daemon_socket
 from dispatcher.transport.tree import tree_transport
 from dispatcher.transport.tree.topology import Topology, plan_tree
 
@@ -72,32 +70,6 @@ def test_what_cannot_be_kept(options: LoginOptions, said: str, hint: str | None)
     assert caught.value.message.startswith(said)
     if hint is not None:
         assert caught.value.hint == hint
-
-
-class Daemon:
-    """Notes what is asked of the process that holds connections."""
-
-    def __init__(self, *, there: bool) -> None:
-        self.is_there = there
-        self.asked: list[str] = []
-
-    def there(self) -> bool:
-        return self.is_there
-
-    def folder(self) -> None:
-        self.asked.append("folder")
-
-    def call(self) -> socket.socket:
-        self.asked.append("call")
-        return socket.socket()
-
-
-@pytest.fixture(params=[False, True])
-def daemon(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Daemon:
-    daemon = Daemon(there=request.param)
-    for name in ("there", "folder", "call"):
-        monkeypatch.setattr(daemon_socket, name, getattr(daemon, name))
-    return daemon
 
 
 @cases(

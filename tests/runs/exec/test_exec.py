@@ -70,7 +70,7 @@ def test_shell_text_is_one_word() -> None:
     assert run("-w", "localhost", "echo", "a | tr a b").stdout == "localhost: a | tr a b\n"
     refused = run("-w", "localhost", "--", "echo a |", "tr a b")
     assert refused.returncode == errors.USAGE
-    assert refused.stderr.endswith("hint: dispatch exec -w localhost 'echo a | tr a b'\n")
+    assert refused.stderr.endswith("hint: --shell '...'  # the whole command, in quotes\n")
 
 
 def test_stderr_stays_apart_and_codes_count() -> None:
