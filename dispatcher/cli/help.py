@@ -129,7 +129,9 @@ def page(context: click.Context, *, brief: bool) -> str:
     assert isinstance(command, Command)
     examples = command.kind.examples
     formatter = Page(width=_width())
-    _usage(command, context, formatter, overview=overview)
+    formatter.write_usage(context.command_path, " ".join(command.collect_usage_pieces(context)))
+    if overview:
+        formatter.write("       dispatch COMMAND [OPTIONS] ...\n")
     said = command.help or ""
     with _paragraph(formatter):
         formatter.write_text(said.partition("\n\n")[0] if brief else said)
@@ -211,15 +213,6 @@ def _width() -> int:
         except (OSError, ValueError):
             wide = 0
     return max(min(wide or 80, _WIDEST) - 2, 50)
-
-
-def _usage(
-    command: click.Command, context: click.Context, formatter: Page, *, overview: bool
-) -> None:
-    words = " ".join(command.collect_usage_pieces(context))
-    formatter.write_usage(context.command_path, words)
-    if overview:
-        formatter.write("       dispatch COMMAND [OPTIONS] ...\n")
 
 
 @contextmanager

@@ -81,14 +81,14 @@ def _short(text: str) -> str:
 
 def age(seconds: float) -> str:
     """``59s``, ``12m``, ``3h05m``, ``4d02h``."""
-    whole = max(0, int(seconds))
-    if whole < 60:
-        return f"{whole}s"
-    if whole < 3600:
-        return f"{whole // 60}m"
-    if whole < 86400:
-        return f"{whole // 3600}h{whole % 3600 // 60:02d}m"
-    return f"{whole // 86400}d{whole % 86400 // 3600:02d}h"
+    minutes, second = divmod(max(0, int(seconds)), 60)
+    hours, minute = divmod(minutes, 60)
+    days, hour = divmod(hours, 24)
+    if days:
+        return f"{days}d{hour:02d}h"
+    if hours:
+        return f"{hours}h{minute:02d}m"
+    return f"{minutes}m" if minutes else f"{second}s"
 
 
 def _plain(job: registry.Job) -> formats.Job:

@@ -223,7 +223,11 @@ class _Foreground:
         return 0
 
     def _ended(self, code: int, why: str) -> int:
-        _show_failure(code, why, self._paths.launcher, self._run_id)
+        text = _log(self._paths.launcher)
+        text += "" if text.endswith(why) else why  # the log's disk is full
+        gone = f"note: job {self._run_id} ended before it was seen to run, code {code}\n"
+        sys.stderr.write(text or gone)
+        sys.stderr.flush()
         if self._unasked and code:
             raise UsageError(
                 f"--detach: there is no terminal to ask for the {self._unasked}", hint="ssh-add"
@@ -237,14 +241,6 @@ def _log(path: Path) -> str:
             return file.read()[-MOST_SHOWN:].decode(errors="replace")
     except OSError as error:
         return f"error: {path}: {error.strerror}\n"
-
-
-def _show_failure(code: int, why: str, log: Path, run_id: str) -> None:
-    text = _log(log)
-    if not text.endswith(why):  # its disk is full
-        text += why
-    sys.stderr.write(text or f"note: job {run_id} ended before it was seen to run, code {code}\n")
-    sys.stderr.flush()
 
 
 def _say(lines: Sequence[str]) -> None:

@@ -32,10 +32,10 @@ if TYPE_CHECKING:
 
 def show(plan: JobPlan, tree: Fanout | None = None, *, as_json: bool) -> None:
     """Print the plan on standard output, secrets hidden. tree: who is reached through whom."""
-    if as_json:
-        from dispatcher.plan.job.rank_environment import describe_plan
+    from dispatcher.plan.job.rank_environment import describe_plan
 
-        described = describe_plan(plan)
+    described = describe_plan(plan)
+    if as_json:
         if tree is not None:
             described["parents"] = tree.parents()
         tell(described)
@@ -55,9 +55,6 @@ def show(plan: JobPlan, tree: Fanout | None = None, *, as_json: bool) -> None:
     by_file = "the CPUs that the rankfile names"
     bound = by_file if plan.names_cpus else rule(plan.bind_to, plan.mapping)
     lines.append(f"bound to    {bound}{memory}")
-    from dispatcher.plan.job.rank_environment import describe_plan
-
-    described = describe_plan(plan)
 
     def variables(title: str, of: Mapping[str, str]) -> None:
         for name, value in sorted(of.items()):
@@ -87,7 +84,7 @@ def _not_yet(plan: JobPlan, node: NodePlan) -> str:
 
 def launch(options: RunOptions) -> int:
     """Plan and run; the exit code. Raises: UsageError before any host is touched."""
-    from dispatcher.model.paths import new_run_id
+    from dispatcher.model.paths import RunPaths, new_run_id
 
     plan = plan_job(request(options), new_run_id())
     check_reachable(options, [node.host for node in (*plan.nodes, *plan.spares)])
@@ -108,7 +105,6 @@ def launch(options: RunOptions) -> int:
     from dispatcher.bootstrap import payload
     from dispatcher.cli.options.output_options import settings
     from dispatcher.cli.run.preflight import wants
-    from dispatcher.model.paths import RunPaths
 
     wants(options)
     allow_open_files(len(plan.nodes) + len(plan.spares))

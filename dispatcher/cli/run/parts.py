@@ -130,14 +130,12 @@ def _one(
             side = "before" if behind is not None else "behind"
             raise MissingArgument(f"'{BETWEEN}': no program stands {side} it", hint=_EXAMPLE)
         options = replace(job, **own, words=program)
-        lists = named_hosts(replace(options, **_only_hosts(own)), slots=True)
+        lists = named_hosts(
+            replace(options, hostfile=own.get("hostfile"), lists=own.get("lists", ())), slots=True
+        )
         hosts = tuple(host for one in lists for host in one.hosts) if lists else None
         check(options)
     return PartLine(options, own, hosts), behind
-
-
-def _only_hosts(own: Mapping[str, Any]) -> dict[str, Any]:
-    return {"hostfile": own.get("hostfile"), "lists": own.get("lists", ())}
 
 
 def _command() -> click.Command:
@@ -157,7 +155,8 @@ def _command() -> click.Command:
 
 def _not_its_own(error: click.NoSuchOption) -> DispatchError:
     name = error.option_name
-    known = {one for param in _job_options() for one in param.opts}
+    job = click.get_current_context().find_root().command
+    known = {one for param in job.params for one in param.opts}
     if name in known:
         return UnexpectedArgument(
             f"{name}: for the whole job, and stands before the first of several programs",
@@ -165,11 +164,6 @@ def _not_its_own(error: click.NoSuchOption) -> DispatchError:
         )
     own = ", ".join(param.opts[-1] for param in _command().params if isinstance(param, Option))
     return UnexpectedArgument(f"{name}: not an option of one program of several", hint=own)
-
-
-def _job_options() -> list[click.Parameter]:
-    context = click.get_current_context()
-    return context.find_root().command.params
 
 
 def _of_file(options: RunOptions, check: Check) -> tuple[PartLine, ...]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import shutil
 import textwrap
-from collections.abc import Iterator
 
 import click
 
@@ -60,22 +59,11 @@ def explain(options: ExplainOptions) -> int:
     return 0
 
 
-def parts(text: str, wide: int) -> Iterator[str]:
-    """The paragraphs of ``text``, filled, each with a blank line; indented ones as they stand."""
-    for paragraph in text.split("\n\n"):
-        kept = paragraph.startswith("    ")
-        yield from paragraph.splitlines() if kept else textwrap.wrap(paragraph, wide)
-        yield ""
-
-
 def lines(message: Message, columns: int) -> list[str]:
-    """``message`` as a terminal of so many columns shows it."""
+    """``message`` as a terminal of so many columns shows it; indented paragraphs as they are."""
     wide = max(40, min(columns, 80))
-    return [
-        f"{message.code}: {message.what}",
-        "",
-        *textwrap.wrap(message.why, wide),
-        "",
-        *parts(message.do, wide),
-        f"exit code: {message.exit_code}",
-    ]
+    found = [f"{message.code}: {message.what}", "", *textwrap.wrap(message.why, wide), ""]
+    for paragraph in message.do.split("\n\n"):
+        kept = paragraph.startswith("    ")
+        found += [*(paragraph.splitlines() if kept else textwrap.wrap(paragraph, wide)), ""]
+    return [*found, f"exit code: {message.exit_code}"]

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shlex
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -213,7 +214,7 @@ def _plan(paths: RunPaths) -> tuple[str, list[tuple[str, str]]]:
     """The command and what else was set, as plan.json has them, secrets hidden once more."""
     try:
         with open(beside(paths.plan), "rb") as file:
-            plan = _object(file.read(MOST_PLAN))
+            plan = json.loads(file.read(MOST_PLAN))
         ranks, nodes = plan.get("ranks") or [], plan.get("nodes") or []
         command = (
             shlex.join(redacted_words([str(word) for word in ranks[0]["argv"]])) if ranks else ""
@@ -231,7 +232,7 @@ def _plan(paths: RunPaths) -> tuple[str, list[tuple[str, str]]]:
             **dict(zip(known, redacted_words(list(known.values())), strict=True)),
             "other variables": ", ".join(rest),
         }
-    except (OSError, ValueError, LookupError, TypeError, AttributeError):
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
         return "", []
     return command, [(w.replace("_", " ") if w.islower() else w, str(value)) for w, value in
                      settings.items() if value not in (None, "", False, 0, [], {})]  # fmt: skip
@@ -241,14 +242,3 @@ def _others(found: Any, usual: Limits | Restarts, before: str) -> dict[str, Any]
     """Of the fields that ``found`` has, those that are not as ``usual``."""
     known = written(usual)
     return {f"{before}{n}": v for n, v in dict(found or {}).items() if known.get(n) != v}
-
-
-def _object(data: bytes) -> Mapping[str, Any]:
-    """The object that ``data`` is, {} for another value. Raises: ValueError."""
-    import json
-
-    try:
-        found = json.loads(data)
-    except RecursionError:
-        raise ValueError("nested too deep") from None
-    return found if isinstance(found, dict) else {}
