@@ -75,6 +75,8 @@ class CopyOptions(
     verbose: bool = False
 
 
+#: the end of an error of a host that root would not get
+_DENIED = "permission denied"
 _HOME = re.compile(r"~([A-Za-z_][A-Za-z0-9_.-]*)?(/|\Z)")
 
 
@@ -150,7 +152,9 @@ def conclude(
             continue
         if one.error is not None:
             failure = Failure(Kind.PROTOCOL, one.error)
-            outcomes[node] = Failed(failure) if one.hostile else NotCopied(one.error)
+            denied = verb == "sent" and options.sudo is None and one.error.endswith(_DENIED)
+            hint = "--sudo  # as root there, if you may be" if denied else None
+            outcomes[node] = Failed(failure) if one.hostile else NotCopied(one.error, hint)
         elif is_good(outcome) and one.python is not False and one.sent is None:
             outcomes[node] = NotCopied("it ended before all was copied")
     if options.as_json:

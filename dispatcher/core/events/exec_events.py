@@ -126,6 +126,7 @@ class NotCopied(OneOf):
     """The files of ``put`` or ``get`` could not be taken or given there, and ``why``."""
 
     why: str
+    hint: str | None = None
 
 
 @value

@@ -155,6 +155,8 @@ def _trouble(outcome: exec_events.Outcome, rest: str | None) -> tuple[str, str, 
             return NOT_STARTED, text, rest
         case exec_events.Exited():
             return text, text, None
+        case exec_events.NotCopied():
+            return "", text, outcome.hint
     return "", text, None
 
 

@@ -114,8 +114,13 @@ class Group:
     def staged(self, inner: str) -> str:
         """Where ``inner`` waits for its name; its folders are the caller's."""
         if not self.stage:
-            self.stage = os.path.join(self.folder, STAGE + os.urandom(6).hex())
-            os.mkdir(self.stage, 0o700)
+            stage = os.path.join(self.folder, STAGE + os.urandom(6).hex())
+            try:
+                os.mkdir(stage, 0o700)
+            except OSError as error:
+                place = self.folder.rstrip("/") or "/"
+                raise OSError(error.errno, error.strerror, place) from None
+            self.stage = stage
             self.lock = os.open(self.stage, FOR_LISTING)
             locked(self.lock)  # where the file system can
         return os.path.join(self.stage, inner)

@@ -14,6 +14,7 @@ from cases import cases
 from dispatcher import cli
 from dispatcher.cli.exec import get, run_copy
 from dispatcher.cli.exec.get import GetOptions
+from dispatcher.cli.exec.put import PutOptions
 from dispatcher.cli.exec.run_copy import here, there
 from dispatcher.core.events.exec_events import (
     Exited,
@@ -180,6 +181,29 @@ def test_what_a_copy_ends_with(
     assert "n2: 2 files fetched, 0 equal" in err
     assert "2 KiB in 2.0 s" in err
     assert "\x1b" not in err
+
+
+@cases(
+    ("verb", "why", "sudo", "hint"),
+    [
+        ("put", "/etc: permission denied", None, True),
+        ("put", "/etc: permission denied", "munge", False),
+        ("put", "/etc: read-only file system", None, False),
+        ("get", "in/n1: permission denied", None, False),  # it may be our own folder
+    ],
+)
+def test_what_root_may_do_is_told(
+    verb: str, why: str, sudo: str | None, hint: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    kind = PutOptions if verb == "put" else GetOptions
+    run_copy.conclude(
+        (Host("n1"),), [Exited(1)], [HostCopy(error=why)], 2.0,
+        "sent" if verb == "put" else "fetched",
+        kind(lists=("n1",), sudo=sudo),
+    )  # fmt: skip
+    err = capsys.readouterr().err
+    assert f"  n1  {why}\n" in err
+    assert ("  hint: --sudo  # as root there, if you may be\n" in err) is hint
 
 
 # -- get, over this machine --------------------------------------------------------------------

@@ -337,6 +337,16 @@ def test_one_that_we_may_not_open_is_sent_anew(
     assert put(f"{somewhere}/", [file("other", mode=0)])["equal"] == 1
 
 
+def test_a_folder_that_may_not_be_written_to_is_told_as_it_is(somewhere: Path) -> None:
+    somewhere.chmod(0o500)
+    one = receiver(f"{somewhere}/", [file("f")])
+    one.needs()
+    with pytest.raises(PermissionError) as refused:
+        one.take(DATA, b"new")
+    one.close(keep=False)  # of nothing that was made
+    assert refused.value.filename == str(somewhere)
+
+
 class TestNeeded:
     @cases(
         ("data", "mtime", "checksum", "needed"),
@@ -367,10 +377,11 @@ class TestNeeded:
     @cases(
         ("owner", "mine", "data", "how", "sent"),
         [
-            (4711, 0, b"bad", {}, 1), (4711, 0, b"new", {}, 0), (4711, 0, b"new", {"alone": True}, 1),
-            (4711, 65534, b"new", {}, 1), (4711, 65534, b"new", {"checksum": True}, 1),
-            (0, 65534, b"old", {}, 0), (0, 65534, b"new", {"checksum": True}, 1),
-            (4711, 0, b"old", {"owner": "4711"}, 0), (65534, 65534, b"old", {}, 0),
+            (4711, 0, b"bad", {}, 1), (4711, 0, b"new", {}, 0),
+            (4711, 0, b"new", {"alone": True}, 1), (4711, 65534, b"new", {}, 1),
+            (4711, 65534, b"new", {"checksum": True}, 1), (0, 65534, b"new", {"checksum": True}, 1),
+            (0, 65534, b"old", {}, 0), (65534, 65534, b"old", {}, 0),
+            (4711, 0, b"old", {"owner": "4711"}, 0),
         ],
     )  # fmt: skip
     def test_a_file_of_another_user_is_not_equal_by_its_time(
