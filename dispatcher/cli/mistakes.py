@@ -1,4 +1,4 @@
-"""What was typed cannot be meant, or hosts complain of it: which word of ours is near, as a hint.
+"""Command lines that cannot be meant, or that hosts complain of: the word that is meant, as a hint.
 
 One rule for an option, command, host, file or value that is unknown: the tables of other
 launchers' names are asked first (``FOREIGN``, ``plan.compat``), then the nearest known name. A hint
@@ -36,21 +36,21 @@ if TYPE_CHECKING:
     from dispatcher.cli.options.host_options import HostOptions
     from dispatcher.cli.run.run import RunOptions
 
-#: other launchers' names for options of ours, besides those of ``plan.compat``
+#: other launchers' names for our options; ``plan.compat`` has more
 FOREIGN = {
     "gpus": "nproc-per-node", "gpus-per-node": "nproc-per-node", "host": "hosts",
     "machinefile": "hostfile", "main-process-ip": "master-addr", "nodelist": "hosts",
     "nodes": "nnodes", "nproc": "nproc-per-node", "ntasks": "np",
     "ntasks-per-node": "nproc-per-node", "slots": "nproc-per-node",
 }  # fmt: skip
-#: options of scp, pdcp and rsync for what ``put`` and ``get`` always do
+#: options of scp, pdcp and rsync; ``put`` and ``get`` always behave so
 NEEDLESS = {
     "-a": "folders are copied whole, with modes and times, anyway",
     "-r": "folders are copied whole anyway",
     "--archive": "folders are copied whole, with modes and times, anyway",
     "--recursive": "folders are copied whole anyway",
 }
-#: what other tools call commands of ours
+#: other tools' names for our commands
 _ELSEWHERE = {
     "cancel": "stop", "copy": "put", "disconnect": "connect --close", "download": "get",
     "fetch": "get", "list": "jobs", "log": "logs", "nodes": "hosts", "pull": "get", "push": "put",
@@ -65,9 +65,9 @@ _HOSTS = ("-H", "--hostfile", "-w", "--hosts")
 _PYTHON = re.compile(r"python[0-9.]*\Z")
 _BARE = re.compile(r"[A-Za-z0-9][\w.-]*\Z")
 _NUMBER = re.compile(r"[0-9]+")
-#: what means something to a shell, and stands in the name of no program
+#: characters that mean something to a shell, and are in no program's name
 _SHELL = frozenset(" \t\n;|&*$<>`")
-#: what a shell takes for more than itself (POSIX.1-2017, XCU 2.2), though a name may have it
+#: characters that a shell interprets (POSIX.1-2017, XCU 2.2), though a name may have them
 _QUOTED = _SHELL | frozenset("()\\\"'?[~")
 #: commands that only a shell has
 _BUILTINS = frozenset({
@@ -80,7 +80,7 @@ _KINDS: dict[type[click.ClickException], type[UsageError]] = {
     click.BadParameter: UsageError,
     click.UsageError: errors.UnexpectedArgument,
 }
-#: what stands behind a word that is only guessed
+#: comment behind a guess
 MEANT = "  # did you mean this?"
 _EVERYWHERE = "or a folder that every host has: --chdir DIR"
 _UNQUOTED = "without the quotes"
@@ -89,7 +89,7 @@ _AS_SHELL_TEXT = "--shell '...'  # the whole command, in quotes"
 
 
 def explained(error: click.ClickException, shown_name: str) -> UsageError:
-    """``error`` as ``who: what: why`` with a hint. shown_name: what the line begins with."""
+    """``error`` in our words, with a hint. shown_name: ``dispatch exec`` and the like."""
     help_line = f"{shown_name} --help"
     match error:
         case click.NoSuchOption(ctx=click.Context() as context):
@@ -203,7 +203,7 @@ def check_command(name: str) -> None:
 
 
 def near_command(words: Sequence[str]) -> str | None:
-    """The command of ours that ``words``, if nothing stands before them, may begin with."""
+    """The command that the first of ``words`` is meant for, if the line begins with them."""
     context = click.get_current_context()
     if not words or context.info_name != "dispatch" or context.obj[:1] != (words[0],):
         return None
@@ -212,7 +212,7 @@ def near_command(words: Sequence[str]) -> str | None:
 
 
 def no_hosts(words: Sequence[str]) -> UsageError | None:
-    """What is wrong with ``words`` where nothing says which hosts; None: that alone."""
+    """The mistake in ``words`` where no hosts are given; None if there is no other."""
     if not words and not click.get_current_context().obj:
         return UsageError(
             "no hosts given, and no program", hint="dispatch -h  # examples, and what else there is"
@@ -249,7 +249,7 @@ def neighbours(words: Sequence[str], options: HostOptions) -> str | None:
 
 
 def _shape(word: str) -> str:
-    """What names of one series have in common: ``n0-0`` for ``n07-1``; "" without a number."""
+    """The pattern of a series of names: ``n0-0`` for ``n07-1``; "" without a number."""
     return _NUMBER.sub("0", word) if _NUMBER.search(word) else ""
 
 
@@ -310,12 +310,12 @@ def _apart(word: str) -> str:
 
 
 def is_quoted(word: str) -> bool:
-    """Whether ``word``, the only one that hosts are to run, is text for their shells."""
+    """Whether ``word``, the whole command, is text for the shells of hosts."""
     return bool(word.strip() and _QUOTED.intersection(word))
 
 
 def is_shell_text(word: str, *, surely: bool = True) -> bool:
-    """Whether ``word`` is no name of a program, but what a shell reads.
+    """Whether ``word`` is text for a shell rather than the name of a program.
 
     surely: a path may hold anything, so what starts as one is left to the hosts.
     """
@@ -390,7 +390,7 @@ class Advice:
         self._options = options
 
     def __call__(self, trouble: str) -> str | None:
-        """What to do about ``trouble``; None: nothing is known here."""
+        """The advice about ``trouble``; None if this machine knows nothing of it."""
         if trouble == Kind.DNS.value:
             return _no_such_host(only_typed(self._options))
         from dispatcher.cli.exec.exec import ExecOptions

@@ -35,12 +35,12 @@ from dispatcher.cli.options.spelling import filled
 #: signs that a shell would not take for themselves: a name with one, which a folder's file may
 #: have, is not offered
 _LIVE = re.compile(r"[\s;&|<>()$`\\\"'#!*?~]")
-#: stands for the text that is yet to be typed
+#: marks the end of the typed text
 _CURSOR = "\0"
 
 
 class _Shell(ShellComplete):
-    """What the three have in common: which command is asked, and options as ``--name=value``."""
+    """The common part of the three shells: the command, and options as ``--name=value``."""
 
     def source(self) -> str:
         """The script; click's own way starts bash to learn its version."""
@@ -61,7 +61,7 @@ class _Shell(ShellComplete):
         return ["dsx", *words] if os.path.basename(program) == "dsx" else words, typed
 
     def get_completions(self, args: list[str], incomplete: str) -> list[CompletionItem]:
-        """What may follow ``args``."""
+        """The words that are possible behind ``args``."""
         if args[:1] == ["help"]:
             return _begun(_commands(), incomplete) if len(args) == 1 else []
         if not args and not incomplete.startswith("-"):
@@ -182,7 +182,7 @@ _LITERAL = re.compile(r"(?<![^|])[a-z][a-z0-9]*(?![^|])")
 def words_for(
     context: click.Context, parameter: click.Parameter, typed: str
 ) -> list[CompletionItem]:
-    """What may stand for ``parameter``, as click asks for it."""
+    """The words that are possible for ``parameter``, as click asks for them."""
     name, metavar, command = parameter.name or "", parameter.metavar or "", context.command.name
     if isinstance(parameter.type, click.Choice):  # less ppr:N:WHAT
         return _begun(map(CompletionItem, filter(str.islower, parameter.type.choices)), typed)
@@ -206,7 +206,7 @@ def words_for(
 
 
 def _hosts(context: click.Context, typed: str, between: str) -> list[CompletionItem]:
-    """Hosts and groups whose names go on from what was typed, after the last of ``between``."""
+    """Hosts and groups that begin with the text behind the last of ``between``."""
     end = max(typed.rfind(sign) for sign in between) + 1
     before, last = typed[:end], typed[end:]
     if last.startswith("@"):
