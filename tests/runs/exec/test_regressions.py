@@ -13,7 +13,6 @@ closed port, dead address, unknown name               transport.test_failures.te
 a port that says nothing, a host that hangs           transport.test_failures.test_tarpit_ends_at_the_deadline
 MaxStartups                                           test_exec_hosts.test_drops_are_tried_again
 known_hosts: markers, bad lines                       transport.ssh_auth.test_known_hosts.test_bad_lines_are_skipped
-ssh_config: Match tagged                              transport.ssh_config.test_same_as_ssh.test_same_as_ssh
 ssh_config: unknown Match                             transport.ssh_config.test_ssh_config.test_refused_and_named
 ssh_config: Include                                   transport.ssh_config.test_same_as_ssh.test_same_as_ssh
 many hosts through one bastion                        test_many_hosts_through_one_bastion
