@@ -1,5 +1,4 @@
-"""Commands for jobs that run already: jobs, attach, logs, top, stacks, stop, kill, sweep.
+"""Commands for jobs that run already: they ask a job's socket or read its files.
 
-They ask a job's socket or read its files. Never here: how a job comes to run in the
-background (``cli.run.detach``), or what it answers (``jobs``).
+Never here: how a job moves to the background (``cli.run.detach``), its answers (``jobs``).
 """

@@ -1,7 +1,6 @@
 """Options and commands that dispatch no longer has, and what to use in their place.
 
-A user who types one, or has one in a dispatch.toml, gets a line that says so. A row goes after
-one minor version.
+A row goes after one minor version.
 """
 
 from __future__ import annotations
