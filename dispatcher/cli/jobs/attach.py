@@ -1,7 +1,7 @@
 """``dispatch attach``, ``logs`` and ``stop``: what a job shows, has written, and how it is ended.
 
-Ctrl-C detaches, as with ``kubectl logs -f``: it must not end a long job by habit. The screen is that
-of a run in the foreground, fed from a socket and files; a slow reader does not hold the job back.
+Ctrl-C detaches, as with ``kubectl logs -f``: it must not end a long job by habit. The screen is the
+one of a run in the foreground, fed from a socket and files; a slow reader holds nothing back.
 """
 
 from __future__ import annotations
