@@ -367,12 +367,20 @@ h() {
 
 #: DEST NAME...: takes the tar of NAMEs from standard input. All of it is unpacked into
 #: a folder beside the destination first and then renamed, so no reader ever sees half a
-#: file. A folder that is there already is merged into, file by file.
+#: file. A folder that is there already is merged into, file by file. A file that is there gives its
+#: owner, group and mode, unless dispatch_mode is set.
 PUT = (
     _HOME
     + """
 h "$1" || exit
 d=$p; shift
+k() {
+  [ -O "$2" ] || [ "$(id -u)" = 0 ] || return 0
+  x=$t/.dispatch-kept
+  cp -p -- "$2" "$x" && cat <"$1" >"$x" && touch -r "$1" "$x" && chmod ug-s "$x" || return
+  [ ! -x "$1" ] || chmod u+x "$x" || return
+  mv -f -- "$x" "$1"
+}
 m() {
   if [ -d "$1" ] && [ ! -L "$1" ] && [ -d "$2" ] && [ ! -L "$2" ]; then
     for f in "$1"/* "$1"/.[!.]* "$1"/..?*; do
@@ -381,7 +389,10 @@ m() {
   else
     if [ -L "$2" ]; then rm -f -- "$2" || return
     elif [ -d "$2" ]; then echo "$2: is a directory" >&2; return 1
-    elif [ -c "$2" ] || [ -b "$2" ]; then echo "$2: is a device" >&2; return 1; fi
+    elif [ -c "$2" ] || [ -b "$2" ]; then echo "$2: is a device" >&2; return 1
+    elif [ -f "$1" ] && [ ! -L "$1" ] && [ -f "$2" ] && [ ! "$dispatch_mode" ]; then
+      k "$1" "$2" || return
+    fi
     mv -f -- "$1" "$2"
   fi
 }

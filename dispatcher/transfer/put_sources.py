@@ -208,6 +208,7 @@ class Sources:
                 "checksum": checksum,
                 "resume": resume,
                 **({"alone": True} if self.alone else {}),
+                **({} if self._mode is None else {"fixed": True}),
                 **({"owner": owner} if owner else {}),
                 **(more or {}),
             }

@@ -295,7 +295,7 @@ class Putting:
         tails = tuple((groups[0][0], *names_of(groups[0][1])) for _, groups in plans)
         exec_plan = ExecPlan(
             tuple(self._hosts[node] for node in nodes),
-            payload.copy_command(shell.PUT),
+            payload.copy_command(f"dispatch_mode={options.mode or ''}{shell.PUT}"),
             stdin=True,
             limits=limits(options),
             tails=tails,

@@ -78,7 +78,8 @@ def main(program: bytes) -> int:
 
 def _put(order: dict[str, Any], incoming: Frames, program: bytes) -> int:
     entries = rows(order["list"])
-    more = [order["checksum"], order["resume"], order.get("owner", ""), order.get("alone", False)]
+    more = [order["checksum"], order["resume"], order.get("owner", "")]
+    more += [order.get("alone", False), order.get("fixed", False)]
     receiver = Receiver(entries, order["groups"], *more)
     keep, relay = False, None
     try:

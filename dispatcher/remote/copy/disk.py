@@ -213,6 +213,8 @@ def _copy(path: str, beside: str, owner: tuple[int, int]) -> None:
 
 
 def _settle(fd: int, about: os.stat_result, owner: tuple[int, int]) -> None:
+    if owner == OURS and about.st_uid != os.geteuid():  # as the file that it replaces
+        owner = about.st_uid, about.st_gid
     if owner != OURS:
         os.fchown(fd, *owner)
     os.fchmod(fd, about.st_mode & 0o7777)

@@ -175,7 +175,7 @@ class Receiver:
 
     groups: (destination, names). checksum: compare contents, not size and time. resume: use and
     keep parts. owner: see ``owner_of``; of files and links, and of folders that are made. alone:
-    see ``check_way``; of all folders.
+    see ``check_way``; of all folders. fixed: give a file the mode of the list where one stands.
     """
 
     def __init__(
@@ -186,11 +186,13 @@ class Receiver:
         resume: bool,
         owner: str = "",
         alone: bool = False,
+        fixed: bool = False,
     ) -> None:
         self._checksum = checksum
         self._resume = resume
         self._owner = owner_of(owner)
         self._alone = alone
+        self._fixed = fixed or alone
         _check(entries, groups)
         self._groups = [Group(dest, names, alone) for dest, names in groups]
         for group in self._groups:
@@ -286,7 +288,8 @@ class Receiver:
 
     def _settle(self, entry: Entry, path: str, there: os.stat_result, *, time: bool) -> bool:
         """Give a file that stays its owner, mode and ``time``; False: it is another one."""
-        is_right = there.st_mode & 0o7777 == entry.mode and self._owner == (-1, -1)
+        mode = self._mode(entry, there)
+        is_right = there.st_mode & 0o7777 == mode and self._owner == (-1, -1)
         if is_right and not time:
             return True
         try:
@@ -294,13 +297,44 @@ class Receiver:
             try:
                 if time:
                     os.utime(fd, ns=(entry.mtime, entry.mtime))
-                if self._own(fd, there) or there.st_mode & 0o7777 != entry.mode:
-                    os.chmod(fd, entry.mode)
+                if self._own(fd, there):
+                    os.chmod(fd, self._mode(entry, there, 0o777))
+                elif there.st_mode & 0o7777 != mode:
+                    os.chmod(fd, mode)
             finally:
                 os.close(fd)
         except PermissionError:
             return False
         return True
+
+    def _mode(self, entry: Entry, there: os.stat_result, kept: int = 0o7777) -> int:
+        """The mode where ``there`` stands: the same, and to be executed if ours is."""
+        if self._fixed:
+            return entry.mode
+        mode = there.st_mode & kept
+        return mode | (mode & 0o444) >> 2 if entry.mode & 0o100 else mode
+
+    def _keep(self, staged: str, final: str, entry: Entry) -> None:
+        """Give a file owner, group and mode of the one that it is to replace, as scp leaves them.
+
+        Not those of another user's file where that user may have put it in our way.
+        """
+        try:
+            there = os.lstat(final)
+        except FileNotFoundError:
+            return
+        is_open = os.geteuid() or os.stat(os.path.dirname(final) or ".").st_mode & 0o002
+        if there.st_mode & 0o170000 != 0o100000 or (is_open and not is_ours(there)):
+            return
+        uid, gid = self._owner
+        uid, gid = there.st_uid if uid < 0 else uid, there.st_gid if gid < 0 else gid
+        for owner in uid, -1:  # the group at least
+            try:
+                os.chown(staged, owner, gid)
+                break
+            except OSError:
+                pass
+        os.chmod(staged, self._mode(entry, there, 0o777))
 
     def _own(self, path: str | int, there: os.stat_result | None = None) -> bool:
         """Give ``path``, a link itself, to its owner, if it is not; before its mode is set."""
@@ -475,8 +509,8 @@ class Receiver:
             if entry.kind == FILE and index not in self._places:
                 continue
             group, top, rest = self._split(entry.path)
-            final = self._final(entry)
-            if entry.path.rpartition("/")[0] not in self._new and os.path.lexists(final):
+            final, is_new = self._final(entry), entry.path.rpartition("/")[0] in self._new
+            if not is_new and os.path.lexists(final):
                 is_link = os.path.islink(final)
                 if entry.kind == FOLDER and not is_link:
                     continue
@@ -498,6 +532,8 @@ class Receiver:
                 self._own(staged)
             elif self._places[index] != staged:
                 rename(self._places[index], staged)
+            if entry.kind == FILE and not (is_new or self._alone):
+                self._keep(staged, final, entry)
         for staged, _, entry in reversed(folders):
             self._own(staged)
             os.chmod(staged, entry.mode | 0o700)  # a folder of ours that we may not write to stays

@@ -39,7 +39,7 @@ def link(path: str, target: str) -> Entry:
 def receiver(dest: str, entries: list[Entry], **how: Any) -> Receiver:
     names = sorted({entry.path.split("/")[1] for entry in entries})
     checksum, resume = how.get("checksum", False), how.get("resume", True)
-    more = how.get("owner", ""), how.get("alone", False)
+    more = how.get("owner", ""), how.get("alone", False), how.get("fixed", False)
     return Receiver(entries, [[dest, names]], checksum, resume, *more)
 
 
@@ -307,7 +307,7 @@ def test_what_took_the_name_meanwhile_is_not_touched(
         return True
 
     monkeypatch.setattr("dispatcher.remote.copy.receiver.same_time", swapped)
-    one = receiver(f"{tmp_path}/", [file("f")])
+    one = receiver(f"{tmp_path}/", [file("f")], fixed=True)
     with pytest.raises((OSError, NotTaken)):
         one.needs()
     one.close(keep=False)
@@ -332,7 +332,7 @@ def test_one_that_we_may_not_open_is_sent_anew(
             place.symlink_to(other)
 
     monkeypatch.setattr("dispatcher.remote.copy.receiver.opened_again", late)
-    assert put(f"{somewhere}/", [file("f")])["sent"] == 1
+    assert put(f"{somewhere}/", [file("f")], fixed=True)["sent"] == 1
     assert (place.lstat().st_mode & 0o7777, other.lstat().st_mode & 0o7777) == (0o640, 0)
     assert put(f"{somewhere}/", [file("other", mode=0)])["equal"] == 1
 
@@ -361,16 +361,18 @@ class TestNeeded:
     ) -> None:
         place = tmp_path / "f"
         place.write_bytes(data)
+        place.chmod(0o604)
         os.utime(place, ns=(mtime, mtime))
         entry = file("f", more=hashlib.sha256(b"new").hexdigest())
         before = open_files()
-        one = receiver(f"{tmp_path}/", [entry], checksum=checksum)
+        one = receiver(f"{tmp_path}/", [entry], checksum=checksum, fixed=checksum)
         assert one.needs()["need"] == bytes([needed])
         one.close(keep=False)
         assert not open_files() - before
         found = place.stat()
-        if not needed:  # what is the same looks the same
-            assert (found.st_mode & 0o7777, found.st_mtime_ns) == (0o640, NS)
+        if not needed:
+            mode = 0o640 if checksum else 0o604  # its own, unless modes are given
+            assert (found.st_mode & 0o7777, found.st_mtime_ns) == (mode, NS)
         assert place.read_bytes() == data
 
     @pytest.mark.skipif(os.geteuid() != 0, reason="only root may give files to others")
@@ -404,6 +406,47 @@ class TestNeeded:
             one.take(END, bytes.fromhex(known))
         one.close(keep=False)
         assert one.report()["sent"] == sent
+
+    @pytest.mark.skipif(os.geteuid() != 0, reason="only root may give files to others")
+    @cases(
+        ("there", "entry", "how", "found"),
+        [
+            ((12, 34, 0o600), 0o644, {}, (12, 34, 0o600)),
+            ((12, 34, 0o4711), 0o644, {}, (12, 34, 0o711)),
+            ((12, 34, 0o640), 0o755, {}, (12, 34, 0o750)),
+            ((12, 34, 0o600), 0o644, {"fixed": True}, (12, 34, 0o644)),
+            ((12, 34, 0o600), 0o644, {"owner": "56"}, (56, 34, 0o600)),
+            ((12, 34, 0o600), 0o644, {"alone": True}, (0, 0, 0o644)),
+            ((0, 34, 0o660), 0o644, {"place": 0o1777}, (0, 34, 0o660)),
+            ((12, 34, 0o666), 0o644, {"place": 0o1777}, (0, 0, 0o644)),
+            ((65534, 34, 0o600), 0o644, {"me": 65534}, (65534, 0, 0o600)),
+            ((12, 34, 0o666), 0o644, {"me": 65534}, (65534, 0, 0o644)),
+        ],
+    )  # fmt: skip
+    def test_a_file_gets_owner_and_mode_of_the_one_that_it_replaces(
+        self, tmp_path: Path, there: tuple[int, int, int], entry: int, how: dict[str, Any],
+        found: tuple[int, int, int],
+    ) -> None:  # fmt: skip
+        """But for those of a file that another user may have put in our way."""
+        place, me = tmp_path / "to" / "f", how.get("me", 0)
+        place.parent.mkdir()
+        place.parent.chmod(how.get("place", 0o755))
+        place.write_bytes(b"old one")
+        os.chown(place, *there[:2])
+        place.chmod(there[2])
+        os.chown(place.parent, me, -1)
+        before = os.getcwd()
+        os.chdir(place.parent)
+        os.seteuid(me)
+        try:
+            put("./", [file("f", mode=entry), file("new", mode=0o631)], **how)
+        finally:
+            os.seteuid(0)
+            os.chdir(before)
+        about, new = place.stat(), (place.parent / "new").stat()
+        assert (about.st_uid, about.st_gid, about.st_mode & 0o7777) == found
+        assert (new.st_uid, new.st_mode & 0o7777) == (56 if "owner" in how else me, 0o631)
+        assert place.read_bytes() == b"new"
 
     @cases("kind", ["link", "fifo"])
     def test_what_is_no_file_is_replaced(self, tmp_path: Path, kind: str) -> None:

@@ -50,7 +50,7 @@ def only_tools(tmp_path: Path) -> str:
     """A PATH without Python."""
     tools = tmp_path / "tools"
     tools.mkdir()
-    for name in ("mkdir", "mv", "rm", "tar", "sleep"):
+    for name in ("cat", "chmod", "cp", "id", "mkdir", "mv", "rm", "sleep", "tar", "touch"):
         (tools / name).symlink_to(shutil.which(name) or "")
     return str(tools)
 
@@ -102,6 +102,28 @@ def test_merging_and_replacing(tree: Path, tmp_path: Path) -> None:
     assert not (tmp_path / "victim").exists()
 
 
+@pytest.mark.parametrize("mode", [None, "640"])
+def test_a_tar_keeps_owner_and_mode_of_a_file(tmp_path: Path, mode: str | None) -> None:
+    env = {**os.environ, "PATH": only_tools(tmp_path)}
+    file, there = tmp_path / "key", tmp_path / "there" / "key"
+    there.parent.mkdir()
+    for path, text in ((file, "new"), (there, "older")):
+        path.write_text(text)
+    os.utime(file, (7, 7))
+    there.chmod(0o600)
+    owner = 4711 if os.geteuid() == 0 else os.geteuid()
+    os.chown(there, owner, -1)
+    assert (
+        put(*([f"--mode={mode}"] if mode else []), str(file), f"{there}", env=env).returncode == 0
+    )
+    about = there.stat()
+    assert (there.read_text(), about.st_mtime, os.listdir(there.parent)) == ("new", 7, ["key"])
+    if mode is None:
+        assert (about.st_uid, about.st_mode & 0o777) == (owner, 0o600)
+    else:
+        assert (about.st_uid, about.st_mode & 0o777) == (os.geteuid(), 0o640)
+
+
 def test_a_tar_replaces_a_link_where_a_folder_comes(tree: Path, tmp_path: Path) -> None:
     env = {**os.environ, "PATH": only_tools(tmp_path)}
     (tmp_path / "there" / "tree").mkdir(parents=True)
@@ -138,9 +160,15 @@ def test_what_is_equal_is_not_sent_again(tree: Path, tmp_path: Path) -> None:
     assert "0 files sent, 4 equal" in put(str(tree), f"{tmp_path}/there/").stderr
     (tree / ".hidden").write_text("more")
     (tree / "run.sh").chmod(0o700)
+    (tree / ".hidden").chmod(0o700)
+    (there / ".hidden").chmod(0o640)
     assert "1 file sent, 3 equal" in put(str(tree), f"{tmp_path}/there/").stderr
-    assert content(there) == content(tree)
-    assert (there / "run.sh").stat().st_ino == inode  # the mode is changed in place
+    assert (there / "run.sh").stat().st_ino == inode
+    modes = [(there / name).stat().st_mode & 0o777 for name in ("run.sh", ".hidden")]
+    assert modes == [0o750, 0o750]  # their own, and to be executed where ours is
+    assert "0 files sent, 4 equal" in put("--mode=604", str(tree), f"{tmp_path}/there/").stderr
+    modes = [(there / name).stat().st_mode & 0o777 for name in ("run.sh", ".hidden")]
+    assert modes == [0o604, 0o604]
 
 
 def test_checksum_sees_what_size_and_time_do_not(tree: Path, tmp_path: Path) -> None:
