@@ -170,6 +170,14 @@ def test_refused_and_named(resolve: Resolve, text: str, why: str) -> None:
     assert "--transport ssh" in (failure.hint or "")
 
 
+def test_match_tagged(resolve: Resolve) -> None:
+    """OpenSSH has it since 9.4, which ``test_same_as_ssh`` may not find."""
+    config = "Host node\nTag fast\nMatch tagged fast\nPort 3\nMatch tagged slow\nUser other"
+    found = good(resolve(config))
+    assert (found.port, found.user == "other") == (3, False)
+    assert good(resolve(config, "another")).port == 22
+
+
 def test_a_host_that_the_config_refuses(resolve: Resolve) -> None:
     failure = resolve("Host other\nRefuseConnection no\nHost *\nRefuseConnection not from here")
     assert isinstance(failure, Failure)
