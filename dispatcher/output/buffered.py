@@ -1,11 +1,9 @@
 """Sinks in front of another sink: they filter its output, or let it follow at its own pace.
 
-The sinks' thread must go on, since the ranks get new credit only when every sink has taken their
-bytes. ``BufferedSink`` takes at once, and lets its sink follow on another thread. The bytes that
-wait are bounded; beyond the bound they are left out and counted exactly, and ``sink.gap`` gets
-place and count. Without ``drop`` the sinks' thread waits instead. Only the events that divide
-output (``DIVIDERS``) are passed on: a host can send any number of others, and the queue would have
-no limit.
+The ranks get new credit only when every sink has taken their bytes. ``BufferedSink`` takes at once,
+and lets its sink follow on another thread. Bytes beyond a bound are left out and counted exactly
+(``sink.gap``), or without ``drop`` the sinks' thread waits. Of events only those that divide output
+(``DIVIDERS``) pass: a host can send any number of others, and the queue would have no limit.
 """
 
 from __future__ import annotations

@@ -234,7 +234,6 @@ def _picture(
 def _tries(
     history: History, rows: Mapping[int, int], scale: float, height: float, tall: int
 ) -> Iterator[str]:
-    """The attempts above the hosts, the first rank that failed, and the lost hosts."""
     for number, one in enumerate(history.tries, 1):
         until = history.seconds if one.until is None else one.until
         x, wide = _LEFT + one.since * scale, max(1.0, (until - one.since) * scale)

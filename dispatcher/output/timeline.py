@@ -123,7 +123,6 @@ class Heat:
 
     @property
     def columns(self) -> int:
-        """How many there are, from the run's beginning to the last figure."""
         return 1 + max((max(row) for row in self.cells.values() if row), default=-1)
 
     def row(self, rank: int) -> dict[int, float]:

@@ -1,8 +1,4 @@
-"""The output of whole hosts, kept until they are done: gathered blocks, differences, JSON.
-
-Of each stream of a host ``MOST`` bytes are kept; the bytes beyond are counted, and the block says
-how many.
-"""
+"""The output of whole hosts, kept until they are done: gathered blocks, differences, JSON."""
 
 from __future__ import annotations
 
@@ -56,7 +52,7 @@ class HostOutput(Sink):
     def block(self, node: int, stream: int) -> bytes:
         """The output of the host, and a line with the number of missing bytes, if any."""
         held = bytes(self._blocks.get((node, stream), b""))
-        dropped = self._dropped.get((node, stream), 0)
+        dropped = self.dropped(node, stream)
         return held + (b"\n[%d bytes more]\n" % dropped if dropped else b"")
 
     def dropped(self, node: int, stream: int) -> int:
@@ -128,7 +124,6 @@ def _by_size(blocks: Mapping[str, bytes], *, silent: bool = False) -> list[tuple
 
 
 def _shown(block: bytes) -> bytes:
-    """The block's lines, sanitized for a terminal, each with its end."""
     return b"".join(line + b"\n" for line in _lines(block))
 
 
@@ -137,7 +132,6 @@ def _text_lines(block: bytes) -> list[str]:
 
 
 def _lines(block: bytes) -> list[bytes]:
-    """The block's lines, sanitized for a terminal."""
     assembler = LineAssembler(limit=len(block))
     return sanitize_lines(assembler.feed(block) + assembler.finish()).split(b"\n")[:-1]
 
@@ -145,11 +139,12 @@ def _lines(block: bytes) -> list[bytes]:
 def about(name: str, index: int, outcome: exec_events.Outcome) -> formats.HostOutcome:
     """What became of one host, for programs."""
     failure = outcome.failure if isinstance(outcome, exec_events.Failed) else None
+    kind = type(outcome).__name__.replace("Not", "not ").lower()
     return {
         "host": name,
         "index": index,
         "ok": exec_events.is_good(outcome),
-        "outcome": _kind(outcome),
+        "outcome": "timeout" if isinstance(outcome, exec_events.TimedOut) else kind,
         "code": outcome.code if isinstance(outcome, exec_events.Exited) else None,
         "signal": outcome.signal if isinstance(outcome, exec_events.Killed) else None,
         "kind": failure.kind.value if failure else None,
@@ -180,13 +175,6 @@ def record(
         if dropped:
             found[f"{title}_dropped"] = dropped
     return found
-
-
-def _kind(outcome: exec_events.Outcome) -> str:
-    """``exited``, ``timeout``, ``not started``: from its class."""
-    if isinstance(outcome, exec_events.TimedOut):
-        return "timeout"
-    return type(outcome).__name__.replace("Not", "not ").lower()
 
 
 def blocks_of(outputs: HostOutput, names: Sequence[str], stream: int = 1) -> dict[str, bytes]:

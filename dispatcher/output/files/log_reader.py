@@ -2,10 +2,8 @@
 
 Both readers go on from where their last ``read`` ended, through restarts and pieces. ``most``
 bounds how far each stream is read, in the rank's own bytes from the beginning, so that a live
-stream can follow without a seam; ``taken`` says how far each came. ``RotatedReader`` reads a file
-while it is cut into pieces: a position counts all bytes ever written, removed pieces included. A
-full piece never changes its name, it can only go; only the file being written is renamed.
-docs/design/output.md says what is not covered.
+stream can follow without a seam. A full piece never changes its name, it can only go; only the file
+being written is renamed. docs/design/output.md says what is not covered.
 """
 
 from __future__ import annotations
@@ -157,7 +155,6 @@ class RotatedReader:
 
 
 def _count(file: BinaryIO) -> int | None:
-    """The number in the mark that ``file`` is; None for another file."""
     match = _MARK.fullmatch(file.read(80))
     return None if match is None else int(match[1].replace(b",", b""))
 
@@ -293,7 +290,6 @@ class MergedLogReader:
 
     @property
     def is_trimmed(self) -> bool:
-        """Whether ``taken`` does not count from the beginning."""
         return self._file.trimmed
 
 

@@ -1,22 +1,16 @@
 """Writes the output of ranks and hosts to files: one each, or one for all ranks.
 
 Per-rank files (``rank-00012.out``, ``rank-1.00000.err`` for rank 0 of the first spawned world) have
-exactly the bytes of the rank. They are opened at the first byte, mode 0600; ranks that were started
-again have ``restart-1`` and so on. A full disk is reported once, the missing bytes are counted, and
-the job goes on. Bytes left out on request are marked in their place. A file of bounded size is cut
-into pieces, ``.1`` the oldest, at a line end where there is one; if only some are kept, the oldest
-is a mark that says how many bytes were before it (``mark``).
+exactly the bytes of the rank, mode 0600; ranks that were started again have ``restart-1`` and so
+on. Bytes left out on request are marked in their place. A file of bounded size is cut into pieces,
+``.1`` the oldest, at a line end where there is one; if only some are kept, the oldest is a mark
+that says how many bytes were before it (``mark``). Per-host files have the name of the host.
 
-Per-host files (``-o DIR -e DIR``) have the name of the host. An older file of that name is removed
-first; links are never followed.
-
-``merged.log`` has one line for each line of a rank, as container runtimes write it (CRI)::
+``merged.log`` has one line for each line of a rank, as container runtimes write it (CRI): time of
+arrival (UTC), rank, stream, then ``F`` for a whole line, ``P`` for a part that goes on in the next
+line of that stream, ``X`` for a note of bytes that were left out::
 
     2026-01-31T14:25:01.123456Z 12 out F loss 2.31
-
-Time of arrival (UTC), rank, stream, then ``F`` for a whole line, ``P`` for a part that goes on in
-the next line of that stream, ``X`` for a note of bytes that were left out. So the rank's bytes are
-the contents in order, with a line end behind each ``F``.
 """
 
 from __future__ import annotations
@@ -194,7 +188,6 @@ class RankFiles(StreamFiles):
     _restarted = ""
 
     def path(self, rank: int, stream: int) -> Path:
-        """The file of that rank's stream in the present attempt."""
         world, own = placement.place(rank)
         which = f"{world}." if world else ""
         side = "out" if stream == STDOUT else "err"
@@ -233,7 +226,6 @@ class HostFiles(StreamFiles):
                 raise FileUnusable(f"{folder}: {reason(error)}") from None
 
     def path(self, rank: int, stream: int) -> Path:
-        """The file of that host's stream."""
         return self._folders[stream] / self._names[rank]
 
     def output(self, rank: int, stream: int, data: bytes) -> None:

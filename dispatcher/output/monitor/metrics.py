@@ -60,7 +60,6 @@ def _family(title: str, what: str, samples: list[tuple[str, float]]) -> list[str
 
 
 def _escaped(text: str) -> str:
-    """``text`` as a label's value, whatever is in it."""
     text = text.encode("utf-8", "backslashreplace").decode()
     return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
 
@@ -115,7 +114,6 @@ class Metrics(Sink):
         replace_file(self._path, self._text().encode(), 0o644)
 
     def _answer(self, listener: socket.socket) -> None:
-        """Answer each caller; one that does not read gets nothing."""
         for _ in range(MOST_CALLERS):
             try:
                 caller, _ = listener.accept()

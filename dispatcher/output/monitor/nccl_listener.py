@@ -3,8 +3,6 @@
 To search all output costs time. If NCCL_DEBUG is not set for a host, only the first ``FIRST`` bytes
 of each rank are searched. Else blocks are searched for ``NEEDLE`` until every host has named its
 network and ``SETTLED`` seconds brought nothing new, or ``SILENT_LIMIT`` if some hosts are silent.
-``checks.nccl_log`` judges; it is loaded at the first such line. With NCCL_DEBUG_FILE there is
-nothing to read.
 """
 
 from __future__ import annotations

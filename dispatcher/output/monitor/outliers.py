@@ -301,7 +301,6 @@ class StepLines(Sink):
 
 
 def _seconds(match: re.Match[bytes]) -> float | None:
-    """The figure in the first group, if there is a group and a figure in it."""
     try:
         took = float(match[1])
     except (IndexError, TypeError, ValueError):

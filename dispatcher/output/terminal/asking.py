@@ -1,10 +1,9 @@
 """The terminal while a secret is asked there: ``Asking`` asks, ``TtyLock`` holds others off.
 
 Always at /dev/tty, so standard input and output can be anything. getpass cannot be called off from
-another thread, and a run that ends then must not leave a terminal without echo. A footer is
-taken away first, and not drawn before the answer. Lines are still shown: each wipes the
-prompt, which is written again below it. A process has one terminal, so there is one lock, ``OURS``,
-and one question at a time.
+another thread, and a run that ends then must not leave a terminal without echo. Lines are still
+shown: each wipes the prompt, which is written again below it. A process has one terminal, so there
+is one lock, ``OURS``, and one question at a time.
 """
 
 from __future__ import annotations

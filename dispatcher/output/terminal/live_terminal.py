@@ -1,10 +1,9 @@
 """A terminal with a footer below the lines, which is replaced and never scrolls.
 
 One thread writes everything. Each write takes the footer away, adds whole lines and puts the footer
-back, so no line is torn. No mode of the terminal is changed, the cursor stays visible, no other
-screen is used: nothing has to be restored, not even after SIGKILL. If the user presses Enter, the
-terminal echoes a line end and the footer is one line higher; FIONREAD says how many such lines
-wait. One line too few is wiped rather than one too many, which would be a rank's.
+back, so no line is torn; no mode of the terminal is changed. A line end that the terminal echoes
+for Enter moves the footer up, and FIONREAD says how many such lines wait. One line too few is wiped
+rather than one too many, which would be a rank's.
 """
 
 from __future__ import annotations
@@ -104,11 +103,9 @@ class Terminal(Writer):
             columns, rows = self._size(self._fd)
         except OSError:
             return
-        if columns < LEAST or rows <= ROWS_LEFT:
-            self._put([])
-            return
+        fits = columns >= LEAST and rows > ROWS_LEFT
         # a full line may leave the cursor in either of two places
-        self._put(live(columns - 1)[: rows - ROWS_LEFT])
+        self._put(live(columns - 1)[: rows - ROWS_LEFT] if fits else [])
 
     def _put(self, lines: list[tuple[bytes, int]], *, again: bool = False) -> None:
         if lines == self._drawn and not again:
@@ -126,7 +123,7 @@ class Terminal(Writer):
         wipe = self._wipe()
         if lines is not None:
             self._drawn = lines
-        super().write(stream, wipe + batch + self._text())
+        super().write(stream, wipe + batch + b"".join(line + b"\n" for line, _ in self._drawn))
         self._known = self._typed(self._fd)
 
     def _wipe(self) -> bytes:
@@ -140,6 +137,3 @@ class Terminal(Writer):
         rows = sum(max(1, -(-width // columns)) for _, width in self._drawn)
         rows += self._typed(self._fd) > self._known  # one Enter at least; two so soon are rare
         return b"\r\x1b[%dA\x1b[J" % rows
-
-    def _text(self) -> bytes:
-        return b"".join(line + b"\n" for line, _ in self._drawn)

@@ -5,16 +5,8 @@ from __future__ import annotations
 import signal
 from collections.abc import Callable, Sequence
 
-from dispatcher.core.events import mpi_events
+from dispatcher.core.events import monitor_events, mpi_events
 from dispatcher.core.events import run_events as ev
-from dispatcher.core.events.monitor_events import (
-    NetworksDiffer,
-    RanksApart,
-    RanksHung,
-    RanksStalled,
-    RanksWait,
-)
-from dispatcher.core.events.mpi_events import MpiFound
 from dispatcher.core.events.run_events import Entry, Sink
 from dispatcher.core.events.verdicts import Cause, RestartAsked
 from dispatcher.model.hostset import fold
@@ -64,7 +56,7 @@ class Notes(Sink):
                 text = f"{entry.t:.3f} s: {text}"
         if text is not None:
             self._say(f"note: {text}")
-        if isinstance(entry.event, NetworksDiffer):
+        if isinstance(entry.event, monitor_events.NetworksDiffer):
             from dispatcher.output.monitor.nccl_listener import network_text
 
             note, hint = network_text(entry.event, self._hosts)
@@ -104,13 +96,13 @@ class Notes(Sink):
                 these = "some of " if some else ""
                 parts += [f"{these}{fold_ranks(absent)} on {where}"] if absent else []
                 return f"MPI: waiting for {' and '.join(parts)} since {seconds:.0f} s"
-            case RanksStalled(ranks, seconds):
+            case monitor_events.RanksStalled(ranks, seconds):
                 return f"{fold_ranks(ranks)}: no output for {seconds:g} s"
-            case RanksApart():
+            case monitor_events.RanksApart():
                 from dispatcher.output.monitor.outliers import outlier_text
 
                 return outlier_text(event, self._hosts)
-            case RanksHung(seconds):
+            case monitor_events.RanksHung(seconds):
                 return f"no sign of life from any rank for {seconds:.0f} s; looking where they are"
             case ev.TimeShort(signum, seconds):
                 return f"{seconds:g} s are left: all ranks get {signal.Signals(signum).name}"
@@ -118,7 +110,7 @@ class Notes(Sink):
                 now = f"; {sooner} kills them now" if sooner else ""
                 wait = f"in {seconds:.0f} s they are killed{now}"
                 return f"waiting for {fold_ranks(ranks)} to end; {wait}"
-            case RanksWait(seconds, still, busy):
+            case monitor_events.RanksWait(seconds, still, busy):
                 return (
                     f"no output for {seconds:.0f} s; {fold_ranks(still)}: no CPU; "
                     f"{fold_ranks(busy)}: busy, which may be a wait that spins (--progress-line "
@@ -185,7 +177,7 @@ class Notes(Sink):
                 where = fold(dict.fromkeys(self._hosts[node] for node in nodes))
                 ranks = plural(len(nodes), "rank")
                 return f"rank {name(by)} spawns world {world}: {ranks} on {where}"
-            case MpiFound(node, library, served):
+            case mpi_events.MpiFound(node, library, served):
                 what = library or "not told by what the rank has loaded"
                 return f"{self._hosts[node]}: MPI is {what}, served by {served}"
             case ev.RanksBound(node, bound, unbound):

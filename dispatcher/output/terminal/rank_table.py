@@ -1,11 +1,8 @@
 """The table of all ranks on a terminal's other screen: ``dispatch top``.
 
 ``TableView`` follows the keys and draws a moment of the run (``live_table.Snapshot``) on an
-``AltScreen``, whose descriptor is our own (the terminal opened by its name): it can be made
-non-blocking without changing the user's shell, so a paused terminal costs pictures and no time.
-Echo and line mode are off while we draw; signals stay on, so Ctrl-C, Ctrl-Z and Ctrl-S do what they
-always do. ``leave`` gives back what was changed. Only SIGKILL leaves the terminal changed, as with
-any full-screen program: reset(1).
+``AltScreen``, whose descriptor is our own and never blocks. ``leave`` gives back what was changed.
+Only SIGKILL leaves the terminal changed, as with any full-screen program: reset(1).
 """
 
 from __future__ import annotations
@@ -52,7 +49,6 @@ class AltScreen:
 
     @property
     def taken(self) -> bool:
-        """Whether we are on it, and have to give it back."""
         return self._before is not None
 
     @property

@@ -142,10 +142,8 @@ class Screen(Sink):
                         del self._speakers[rank]
                         self._folding.leave()
             case RanksPlaced(world_size):
-                for key in [
-                    *self._lines,
-                    *self._exact,
-                ]:  # of a host that was lost; they are started again
+                # of a host that was lost; they are started again
+                for key in [*self._lines, *self._exact]:
                     self._finish(*key)
                 if self._folding is not None:
                     self._show_folded(self._folding.finish())
@@ -231,7 +229,6 @@ class Screen(Sink):
             self._show(rank, stream, lines.finish())
 
     def _pass(self, rank: int, stream: int, pieces: Iterator[bytes]) -> None:
-        """Write ``pieces`` as they are."""
         for piece in filter(None, pieces):
             if self._open.get(self._place(stream), rank) != rank:
                 self._end_line(stream)
@@ -245,12 +242,10 @@ class Screen(Sink):
         return STDOUT if self._writer.together else stream
 
     def _end_line(self, stream: int) -> None:
-        """End the open line, before another rank writes."""
         if self._open.pop(self._place(stream), None) is not None:
             self._writer.write(stream, b"\n")
 
     def _show(self, rank: int, stream: int, block: bytes) -> None:
-        """Show ``block``, whole lines of one stream."""
         block = sanitize_lines(block)
         if self._view.grep is not None:
             found = self._view.grep.search

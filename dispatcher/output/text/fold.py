@@ -1,10 +1,10 @@
 """Folds equal text: whole blocks, lines while they come, and hosts with the same trouble. Pure.
 
 ``gather`` folds complete output, one block a host. ``Folding`` folds lines that are still coming: a
-line waits a short time for the others to write the same. Each speaker's lines keep their order, so
-a line joins an earlier equal one only if it passes none of its speaker's lines. ``grouped`` folds
-hosts with the same trouble: their own names, addresses, fingerprints and line numbers become
-``{host}``, ``{address}``, ``{fingerprint}``, ``{line}``.
+line waits a short time for the others to write the same, and joins an earlier equal one only if it
+passes none of its speaker's lines. ``grouped`` folds hosts with the same trouble: their own names,
+addresses, fingerprints and line numbers become ``{host}``, ``{address}``, ``{fingerprint}``,
+``{line}``.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import re
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from dispatcher.model.frozen import Value, value
@@ -48,21 +49,19 @@ def masked(line: bytes) -> bytes:
     return b"".join(parts)
 
 
+@dataclass
 class Folded(Generic[Who]):
     """A line and all who said it. kind: what the caller told lines apart by.
 
     awaited: how many may say it, since they had not left when the first did.
     """
 
-    def __init__(
-        self, line: bytes, kind: int, who: Who, born: float, number: int, awaited: int
-    ) -> None:
-        self.line = line
-        self.kind = kind
-        self.speakers = [who]
-        self.born = born
-        self.number = number
-        self.awaited = awaited
+    line: bytes
+    kind: int
+    speakers: list[Who]
+    born: float
+    number: int
+    awaited: int
 
 
 class Folding(Generic[Who]):
@@ -95,7 +94,7 @@ class Folding(Generic[Who]):
                 group.line = key[1]
         else:
             self._count += 1
-            group = Folded(line, kind, who, now, self._count, self._awaited)
+            group = Folded(line, kind, [who], now, self._count, self._awaited)
             numbers.append(group.number)
             groups.append(group)
             self._waiting.append(group)
@@ -125,7 +124,6 @@ class Folding(Generic[Who]):
 
     @property
     def waiting(self) -> int:
-        """How many lines wait for others to say the same."""
         return len(self._waiting)
 
     def _pop(self) -> Folded[Who]:

@@ -1,12 +1,10 @@
 """Finds in the last lines of a rank the line that says why it ended. Pure.
 
-A runtime says why it ends a program in a form that it keeps: Python's tracebacks (chained, grouped,
-of a DataLoader's worker), its faulthandler, C++, glibc, AddressSanitizer, Rust, Go, Fortran, MPI
-libraries, shells. The last one counts that can have ended a program in this way: if a signal ended
-the rank, an earlier Python traceback is not the cause. Lines after the end proper are passed over:
-frames of C++, what destructors and threads raise at the interpreter's end, and the traceback of a
-launcher whose child failed. The text is a host's word: bounded by this module, sanitized where it
-is shown.
+A runtime says why it ends a program in a form that it keeps. The last one counts that can have
+ended a program in this way: if a signal ended the rank, an earlier Python traceback is not the
+cause. Lines after the end proper are passed over: frames of C++, what destructors and threads raise
+at the interpreter's end, and the traceback of a launcher whose child failed. The text is a host's
+word: bounded by this module, sanitized where it is shown.
 """
 
 from __future__ import annotations
@@ -56,9 +54,8 @@ def last_error(lines: Sequence[str], status: int) -> LastError | None:
         return LastError("", hint=hint) if hint else None
     text = found.text
     whole = text if signum != signal.SIGBUS else f"{text} Bus error"
-    return LastError(
-        cut(text, MOST_TEXT), found.place, bool(_ECHO.search(text)), _hint(whole, bare)
-    )
+    is_echo = bool(_ECHO.search(text))
+    return LastError(cut(text, MOST_TEXT), found.place, is_echo, _hint(whole, bare))
 
 
 def _chosen(all_found: list[Found], lines: Sequence[str], signum: int) -> Found | None:
@@ -278,12 +275,11 @@ def endings(lines: Sequence[str]) -> list[Found]:
         asserted = next((m for m in map(_KERNEL_ASSERT.search, lines) if m), None)
         if asserted is not None:
             where = f"{asserted[1].rpartition('/')[2]}: {asserted[2]}"
-            one.text = f"{_first_sentence(one.text)} ({where})"
+            one.text = f"{one.text.partition('. ')[0]} ({where})"
     return found
 
 
 def _python(lines: Sequence[str], head: int, found: list[Found]) -> Found | None:
-    """The exception of the traceback that begins at ``head``."""
     place, at = "", head
     if not _FRAME.match(lines[head]):
         at += 1
@@ -386,7 +382,6 @@ def _child(lines: Sequence[str], at: int, text: str) -> tuple[str, int]:
 
 
 def _members(lines: Sequence[str], start: int) -> list[str]:
-    """The exceptions in a group, each in a line; the first few."""
     inner: list[str] = []
     for at in range(start, len(lines)):
         above = lines[at - 1]
@@ -445,7 +440,6 @@ _MADE = [(re.compile(form), how) for form, how in _FORMS]
 
 
 def _native(lines: Sequence[str], at: int) -> Found:
-    """What a runtime other than Python's says."""
     line = lines[at].strip()
     how = next(how for form, how in _MADE if form.search(lines[at]))
     text, end = line, at
@@ -498,12 +492,6 @@ def cut(text: str, most: int) -> str:
     if len(text) <= min(most, LONG):
         return text
     end = text.rfind(". ", LONG // 3, LONG) + 1
-    return (
-        f"{text[: end or most - 2].rstrip()} \N{HORIZONTAL ELLIPSIS}"
-        if end or len(text) > most
-        else text
-    )
-
-
-def _first_sentence(text: str) -> str:
-    return text.partition(". ")[0].partition("\n")[0]
+    if end or len(text) > most:
+        text = f"{text[: end or most - 2].rstrip()} \N{HORIZONTAL ELLIPSIS}"
+    return text

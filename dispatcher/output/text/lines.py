@@ -3,9 +3,7 @@ r"""Whole lines out of chunks, of any length, within bounded memory.
 A line ends at LF or CR LF. Text before a lone CR is overwritten by the text after it, as on a
 terminal: of ``10%\r20%\r30%\n`` the line is ``30%``; until its end comes, ``20%`` is its *state*.
 For a person, on a terminal, a line longer than the limit comes in pieces, each but the last with
-``CONTINUED`` behind it. For a program it stays whole: its beginning waits in ``Spill``, a file that
-all such lines share. The file has no name, so it is gone with the process, and no other can open
-it. A line that finds no room there comes in pieces, too.
+``CONTINUED`` behind it. For a program it stays whole: its beginning waits in ``Spill``.
 """
 
 from __future__ import annotations
@@ -106,7 +104,6 @@ class Spill:
         self._limit = min(self._limit, free.f_bavail * free.f_frsize // 2)
 
     def _take(self) -> int:
-        """A block that nobody uses. Raises: OSError."""
         if self._free:
             return self._free.pop()
         if (self._blocks + 1) * BLOCK > self._limit:
@@ -272,11 +269,7 @@ class LineAssembler:
             assert self._spill is not None
             self._spill.broken += not self._is_cut
             self._is_cut = True
-        pieces = b""
-        while len(text) > self._limit:
-            edge = character_edge(text, self._limit)
-            pieces += text[:edge] + CONTINUED + b"\n"
-            text = text[edge:]
+        pieces, text = _cut(text, self._limit)
         return text, pieces
 
 
@@ -346,14 +339,14 @@ def _has_long(block: bytes, limit: int) -> bool:
 
 
 def _split(block: bytes, limit: int) -> bytes:
-    """``block`` with its overlong lines in marked pieces."""
-    lines = block.split(b"\n")
-    for at, line in enumerate(lines):
-        pieces = []
-        while len(line) > limit:
-            edge = character_edge(line, limit)
-            pieces.append(line[:edge] + CONTINUED)
-            line = line[edge:]
-        if pieces:
-            lines[at] = b"\n".join([*pieces, line])
-    return b"\n".join(lines)
+    return b"\n".join(b"".join(_cut(line, limit)) for line in block.split(b"\n"))
+
+
+def _cut(line: bytes, limit: int) -> tuple[bytes, bytes]:
+    """The pieces of ``line`` beyond ``limit``, each marked, and what is left of it."""
+    pieces = b""
+    while len(line) > limit:
+        edge = character_edge(line, limit)
+        pieces += line[:edge] + CONTINUED + b"\n"
+        line = line[edge:]
+    return pieces, line

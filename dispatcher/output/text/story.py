@@ -1,9 +1,8 @@
 """The verdict's lines before and after the cause, and the last words of ranks.
 
-Lines are in the order in which things happened: ranks that had ended well before, how the others
-ended, and which of it dispatch did. Each fact is one line, with the ranks that it is true for. A
-rank often writes of another (``Connection closed by peer [10.0.0.3]:414``): ``peers`` looks up the
-addresses and numbers. ``Tail`` keeps the end of each rank's output and counts its bytes.
+Lines are in the order in which things happened. Each fact is one line, with the ranks that it is
+true for. A rank often writes of another (``Connection closed by peer [10.0.0.3]:414``): ``peers``
+looks up the addresses and numbers. ``Tail`` keeps the end of each rank's output.
 """
 
 from __future__ import annotations
@@ -148,7 +147,6 @@ def after(
 
 
 def _others(verdict: Verdict, reported: Collection[int], errors: Sequence[RankError]) -> list[str]:
-    """Ranks that failed by themselves after the cause."""
     said = {rank: one for one in errors if one.text for rank in one.ranks}
     kinds: dict[tuple[int, RankError | None], list[int]] = {}
     for rank, status in sorted(verdict.statuses.items()):
@@ -208,9 +206,7 @@ def status_words(status: int) -> str:
     if status >= 0:
         return f"exit code {status}"
     named = signal_name(-status)
-    return (
-        f"killed by {named} (signal {-status})" if named.startswith("SIG") else f"killed by {named}"
-    )
+    return f"killed by {named}" + (f" (signal {-status})" if named.startswith("SIG") else "")
 
 
 def signal_name(number: int) -> str:
@@ -274,9 +270,7 @@ class Tail(Sink):
     def output(self, rank: int, stream: int, data: bytes) -> None:
         key = (rank, stream)
         self.sizes[key] = self.sizes.get(key, 0) + len(data)
-        end = self._ends.get(key)
-        if end is None:
-            end = self._ends[key] = bytearray()
+        end = self._ends.setdefault(key, bytearray())
         end += data[-self._kept :]
         if len(end) > self._kept * 3 // 2:
             del end[: -self._kept]
@@ -366,7 +360,6 @@ def _around(lines: list[bytes], said: bytes) -> list[bytes]:
 
 
 def _without_frames(lines: list[bytes]) -> list[bytes]:
-    """``lines`` with each long run of C++ frames as one."""
     kept: list[bytes] = []
     run: list[bytes] = []
     for line in [*lines, b""]:

@@ -1,9 +1,7 @@
 """The verdict in words: what ended the job and each attempt before, where, and what was said last.
 
-Pure: a ``Verdict`` and the last lines of ranks go in, lines come out. Host names are folded;
-texts from hosts are sanitized.
-
-It stays one file: a new kind of cause gets all its words here.
+Pure. Host names are folded, texts from hosts sanitized. It stays one file: a new kind of cause gets
+all its words here.
 """
 
 from __future__ import annotations
@@ -21,27 +19,10 @@ from dispatcher.core.events.verdicts import Verdict
 from dispatcher.model.failure import Failure
 from dispatcher.model.hostset import fold
 from dispatcher.model.names import plural
-from dispatcher.output.text.fold import (
-    Advise,
-    Trouble,
-    fold_ranks,
-    grouped,
-    hints,
-    no_advice,
-)
+from dispatcher.output.text import story
+from dispatcher.output.text.fold import Advise, Trouble, fold_ranks, grouped, hints, no_advice
 from dispatcher.output.text.sanitize import sanitize_text
-from dispatcher.output.text.story import (
-    NUMBER,
-    after,
-    before,
-    behind,
-    ended_by_us,
-    in_words,
-    interrupted,
-    peers,
-    restart_asked,
-    status_words,
-)
+from dispatcher.output.text.story import in_words, status_words
 from dispatcher.plan.job.placement import name
 from dispatcher.plan.job.reassignment import Exclusion
 
@@ -78,6 +59,7 @@ def describe(
     names = [node.host for node in nodes]
     homes = {rank: node.host for node in nodes for rank in node.ranks}
     lines: list[str] = []
+    reported: set[int] = set()
 
     def who(node: int, rank: int) -> str:
         which = f" ({programs[rank]})" if rank < len(programs) else ""
@@ -94,6 +76,7 @@ def describe(
                 lines.append(f"  {sanitize_text(cause.hint)}")
             lines += _traceback(cause, last) + _last_lines(rank, last)
             same = alike(cause, verdict, last, errors)
+            reported.update((rank, *same))
             if same:
                 lines.append(f"  {plural(len(same), 'rank')} the same: {fold_ranks(same)}")
         case verdicts.MpiAborted(node, rank, code, text):
@@ -101,6 +84,7 @@ def describe(
             said = "" if "called MPI_Abort(" in said else said
             parts = (f"called MPI_Abort({code})", sanitize_text(text), said)
             lines.append(f"{who(node, rank)}: {': '.join(filter(None, parts))}")
+            reported.add(rank)
             lines += _traceback(cause, last) + _last_lines(rank, last)
         case verdicts.LeftMpi(_, rank):
             left = [homes[rank] for rank in cause.ranks if rank in homes]
@@ -131,21 +115,18 @@ def describe(
         case verdicts.OutputLost(node, rank, received, sent):
             lines.append(f"{who(node, rank)}: output lost: {received} of {sent} bytes arrived")
         case verdicts.Hung(seconds, groups):
-            # few runs hang
-            from dispatcher.output.text.stacks_text import (
-                collective_line,
-                signals_line,
-                stack_lines,
-            )
+            from dispatcher.output.text import stacks_text  # few runs hang
 
             def host_of(rank: int) -> str:
                 return homes.get(rank, "another host")
 
             lines.append(f"error: no rank has shown a sign of life for {seconds:.0f} s")
-            found = [] if cause.collective is None else [collective_line(cause.collective, host_of)]
+            found = []
+            if cause.collective is not None:
+                found.append(stacks_text.collective_line(cause.collective, host_of))
             if cause.signals and (cause.collective or cause.signals[1:]):
-                found.append(signals_line(cause.signals))
-            found += stack_lines(groups, host_of)
+                found.append(stacks_text.signals_line(cause.signals))
+            found += stacks_text.stack_lines(groups, host_of)
             lines += ["  " + line for line in found]
         case verdicts.Interrupted(signal.SIGPIPE):
             lines.append(
@@ -156,18 +137,13 @@ def describe(
     if cause is not None:
         lines[0] += f" [{cause.message_code}]"
         own = own_error(cause, errors)
-        told = before(verdict, homes)
+        told = story.before(verdict, homes)
         if own is not None:
-            told += peers(own, nodes, addresses) + behind(own, errors, homes)
+            told += story.peers(own, nodes, addresses) + story.behind(own, errors, homes)
             if own.hint and not getattr(cause, "hint", ""):
                 lines.append(f"  hint: {own.hint}")
         lines[1:1] = told
-    reported = (
-        {cause.rank} if isinstance(cause, (verdicts.RankFailed, verdicts.MpiAborted)) else set()
-    )
-    if isinstance(cause, verdicts.RankFailed):
-        reported.update(alike(cause, verdict, last, errors))
-    rest = after(verdict, reported, nodes, pids, errors)
+    rest = story.after(verdict, reported, nodes, pids, errors)
     return lines + [line for line in rest if line not in lines or "  hint: " not in line]
 
 
@@ -218,7 +194,7 @@ def alike(
     same = set(error.ranks) if error is not None and error.text else set()
     found = []
     for rank, status in sorted(verdict.statuses.items()):
-        cut = ended_by_us(verdict, rank) and status != 0
+        cut = story.ended_by_us(verdict, rank) and status != 0
         if rank == cause.rank or not (cut or status == cause.status):
             continue
         said = _shape(rank, last)
@@ -241,7 +217,7 @@ _TRACEBACK = "Traceback (most recent call last):"
 
 
 def _shape(rank: int, last: Last) -> list[str]:
-    return [re.sub(NUMBER, "0", line) for line in last(rank)[1]]
+    return [re.sub(story.NUMBER, "0", line) for line in last(rank)[1]]
 
 
 def _table(
@@ -251,15 +227,8 @@ def _table(
     outcome: str,
     advise: Advise,
 ) -> list[str]:
-    """All failed hosts together, those with the same trouble folded into one line."""
     groups = grouped(
-        Trouble(
-            names[node],
-            failure.kind.value,
-            failure.why,
-            failure.hint,
-            _about(problems, node),
-        )
+        Trouble(names[node], failure.kind.value, failure.why, failure.hint, _about(problems, node))
         for node, failure in sorted(failures.items())
     )
     hosts = plural(len(failures), "host")
@@ -333,9 +302,9 @@ def headline(cause: verdicts.Cause, names: Sequence[str], error: str = "") -> st
         case verdicts.Impossible(message):
             return message
         case verdicts.Interrupted():
-            return interrupted(cause)
+            return story.interrupted(cause)
         case verdicts.RestartAsked():
-            return restart_asked(cause)
+            return story.restart_asked(cause)
     return f"rank {name(cause.rank)} on {names[cause.node]}: {what}"
 
 
