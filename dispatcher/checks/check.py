@@ -1,9 +1,8 @@
 """Values of checks: readings and facts of a host in, findings out; pure.
 
-A *reading* is the answer to one question of a survey: the bytes, and how it ended. A *finding* is
-a level, a reason, a remedy. A check is a function from one host (``Seen``) to a ``Finding``.
-``each`` makes it one of the cluster; ``equal`` also compares: the value that most hosts have is
-the right one. A check that cannot read what it needs raises ``Unread``, which becomes INCOMPLETE.
+A *reading* is the answer to one question of a survey. A check is a function from one host to a
+``Finding``. ``each`` makes it one of the cluster; ``equal`` also compares: the value that most
+hosts have is the right one.
 """
 
 from __future__ import annotations
@@ -31,7 +30,6 @@ class Level(enum.IntEnum):
 
     @property
     def fit(self) -> bool:
-        """Whether a host of this level can be used."""
         return self <= Level.WARN
 
 

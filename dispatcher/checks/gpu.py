@@ -150,29 +150,19 @@ def number(text: str) -> float | None:
 
 #: words of nvidia-smi instead of an answer, their meaning, and the remedy
 _REFUSALS = (
-    (
-        re.compile(  # newer ones name it by number and by address
-            r"device handle for (?:GPU\d+: )?(?:GPU ?)?([0-9A-Fa-f:.]+): "
-            r"(?:GPU is lost|Unknown Error|Not Found)"
-        ),
-        "gpu {0}: lost: the driver cannot reach it",
-        "dmesg -T | grep -i xid; reboot the host; again: power cables, riser, the card",
-    ),
-    (
-        re.compile(r"Driver/library version mismatch(?:\s+NVML library version: ([\d.]+))?"),
-        "the driver that runs is {driver}, its library {0}",
-        "an update of the driver took place: reboot, or unload and load its modules",
-    ),
-    (
-        re.compile(r"couldn't communicate with the NVIDIA driver"),
-        "the driver is not loaded",
-        "modprobe nvidia; after a new kernel: dkms autoinstall, and reboot",
-    ),
-    (
-        re.compile(r"Failed to initialize NVML: (Unknown Error)"),
-        "the driver cannot be asked: {0}",
-        "in a container: start it anew; else dmesg -T | grep -i nvrm, and reboot",
-    ),
+    (re.compile(r"device handle for (?:GPU\d+: )?(?:GPU ?)?([0-9A-Fa-f:.]+): "  # newer ones: both
+                r"(?:GPU is lost|Unknown Error|Not Found)"),
+     "gpu {0}: lost: the driver cannot reach it",
+     "dmesg -T | grep -i xid; reboot the host; again: power cables, riser, the card"),
+    (re.compile(r"Driver/library version mismatch(?:\s+NVML library version: ([\d.]+))?"),
+     "the driver that runs is {driver}, its library {0}",
+     "an update of the driver took place: reboot, or unload and load its modules"),
+    (re.compile(r"couldn't communicate with the NVIDIA driver"),
+     "the driver is not loaded",
+     "modprobe nvidia; after a new kernel: dkms autoinstall, and reboot"),
+    (re.compile(r"Failed to initialize NVML: (Unknown Error)"),
+     "the driver cannot be asked: {0}",
+     "in a container: start it anew; else dmesg -T | grep -i nvrm, and reboot"),
 )  # fmt: skip
 #: values of a field that say that the GPU itself does not answer
 _GONE = ("gpu is lost", "requires reset", "is in an unrecoverable state")

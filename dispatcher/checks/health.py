@@ -1,8 +1,4 @@
-"""Memory, disk, clock, software and network file systems, which any job needs; pure.
-
-Thresholds are where jobs begin to fail. Software and network file systems should be the same on all
-hosts.
-"""
+"""Memory, disk, clock, software and network file systems, which any job needs; pure."""
 
 from __future__ import annotations
 
@@ -339,12 +335,10 @@ def mounts(hosts: Mapping[str, Seen]) -> dict[str, Finding]:
 
 
 def _below(place: str, above: str) -> bool:
-    """Whether ``place`` is ``above``, or in it."""
     return f"{place}/".startswith(above.rstrip("/") + "/")
 
 
 def _writable(seen: Seen) -> Finding:
-    """The mount that the working directory is on."""
     mounts = parse(seen.output("mounts"))
     if not mounts:
         raise Unread("/proc/self/mounts: no mount in it")

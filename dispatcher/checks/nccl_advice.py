@@ -26,12 +26,13 @@ DEBUGGING = (
 )  # fmt: skip
 
 #: may well differ between hosts
-LOCAL = frozenset(
-    {
-        "NCCL_IB_HCA", "NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME", "NCCL_DEBUG_FILE",
-        "NCCL_RAS_ADDR", "NCCL_TOPO_FILE", "NCCL_HOSTID", "NCCL_CONF_FILE",
-    }
-)  # fmt: skip
+LOCAL = frozenset({
+    "NCCL_IB_HCA", "NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME", "NCCL_DEBUG_FILE", "NCCL_RAS_ADDR",
+    "NCCL_TOPO_FILE", "NCCL_HOSTID", "NCCL_CONF_FILE",
+})  # fmt: skip
+
+#: what the advice replaces as a whole: the choice of network and devices
+REPLACED = {"NCCL_NET", "NCCL_IB_DISABLE", "NCCL_IB_HCA", "NCCL_SOCKET_IFNAME"}
 
 Add = Callable[..., None]
 
@@ -61,7 +62,6 @@ def warnings(
 
 
 def _start(name: str, host: HostNet, will: Prediction, many: bool, add: Add) -> None:
-    """Does NCCL start there, and by the network that was meant?"""
     wanted = host.settings.get("NCCL_SOCKET_IFNAME", "")
     if will.fatal:
         remedy = None
@@ -104,7 +104,6 @@ def _start(name: str, host: HostNet, will: Prediction, many: bool, add: Add) -> 
 
 
 def _ports(name: str, host: HostNet, will: Prediction, add: Add) -> None:
-    """Are the ports used that should be?"""
     hca = host.settings.get("NCCL_IB_HCA", "")
     hca_filter = parse_filter(hca)
     devices = {port.device for port in host.ports}
@@ -233,12 +232,8 @@ def advise(hosts: Mapping[str, HostNet]) -> Advice:
         layer = None  # the plugin knows its own devices (EFA and the like)
     elif layer is not None:
         settings["NCCL_NET"] = "IB"
-        _name(
-            "NCCL_IB_HCA",
-            {n: "=" + ",".join(_tokens(seen[n], ports)) for n, ports in advised.items()},
-            settings,
-            own,
-        )
+        names = {n: "=" + ",".join(_tokens(seen[n], ports)) for n, ports in advised.items()}
+        _name("NCCL_IB_HCA", names, settings, own)
     elif layers and OTHER not in layers:
         settings["NCCL_NET"] = "Socket"
     meeting = {name: _meeting(host) for name, host in seen.items()}
@@ -247,19 +242,12 @@ def advise(hosts: Mapping[str, HostNet]) -> Advice:
     _name("GLOO_SOCKET_IFNAME", {n: d.name for n, d in found.items()}, settings, own)
     own = {name: values for name, values in own.items() if values}
     now = {n: predict(h.ports, h.netdevs, h.settings, h.plugin) for n, h in seen.items()}
-    then = {
-        n: predict(
-            h.ports, h.netdevs, {**_unadvised(h.settings), **settings, **own.get(n, {})}, h.plugin
-        )
-        for n, h in seen.items()
-    }
+    then = {}
+    for n, h in seen.items():
+        kept = {name: value for name, value in h.settings.items() if name not in REPLACED}
+        wanted = {**kept, **settings, **own.get(n, {})}
+        then[n] = predict(h.ports, h.netdevs, wanted, h.plugin)
     return Advice(settings, own, now, then, warnings(hosts, now, advised if layer else {}))
-
-
-def _unadvised(settings: Mapping[str, str]) -> dict[str, str]:
-    """Without what the advice replaces as a whole: the choice of network and devices."""
-    gone = {"NCCL_NET", "NCCL_IB_DISABLE", "NCCL_IB_HCA", "NCCL_SOCKET_IFNAME"}
-    return {name: value for name, value in settings.items() if name not in gone}
 
 
 def _name(
@@ -318,10 +306,10 @@ def _meeting(host: HostNet) -> Netdev | None:
     """The interface over which ranks should meet; None when there is none to advise."""
     usable = [d for d in host.netdevs if d.usable and not d.address.startswith("127.")]
     usable = [d for d in usable if not d.name.startswith(INNER)]
-    for device in usable:
-        if host.login and host.login in device.addresses:
-            return device
-    for device in usable:
-        if device.name == host.route:
-            return device
-    return next((d for d in usable if not d.ipoib), usable[0] if usable else None)
+    ranked = [
+        *(d for d in usable if host.login and host.login in d.addresses),
+        *(d for d in usable if d.name == host.route),
+        *(d for d in usable if not d.ipoib),
+        *usable,
+    ]
+    return next(iter(ranked), None)

@@ -2,9 +2,8 @@
 
 The lines (NCCL_DEBUG=INFO) begin with the host's name: ``b07:4242:4300 [0] NCCL INFO NET/IB : Using
 [0]mlx5_0:1/IB [RO]; OOB eno1:10.0.0.7<0>``; without a device the list is empty. The last network
-named counts, and of ranks that differ a rank that uses sockets. A host is odd if it uses another
-network or other ports than its settings ask for, than most hosts use, or sockets beside ports that
-a check has seen ACTIVE (``docs/design/checks.md``). Hosts with the same fault share a sentence.
+named counts, and of ranks that differ a rank that uses sockets. docs/design/checks.md says when a
+host is odd.
 """
 
 from __future__ import annotations
@@ -103,7 +102,6 @@ class Networks:
 
     @property
     def everybody(self) -> bool:
-        """Whether every host with ranks has named its network."""
         return self.hosts().keys() == set(self._nodes.values())
 
     def hosts(self) -> dict[int, NetworkUse]:
@@ -137,10 +135,8 @@ class Networks:
         counts = Counter(filter(None, port_counts))  # some tell their network without its ports
         groups: dict[str, list[int]] = {}
         for node, use in hosts.items():
-            what = self._judged(node, use, nets, common) or _ports(
-                use, self._settings[node], counts
-            )
-            if what:
+            what = self._judged(node, use, nets, common)
+            if what := what or _ports(use, self._settings[node], counts):
                 groups.setdefault(what, []).append(node)
         return [Difference(tuple(nodes), what) for what, nodes in groups.items()]
 
@@ -177,7 +173,6 @@ def _breaks(net: str, settings: Mapping[str, str]) -> bool:
 
 
 def _steers(settings: Mapping[str, str]) -> bool:
-    """Whether a setting may keep NCCL from ports that are ACTIVE."""
     return any(settings.get(name) for name in ("NCCL_NET", "NCCL_IB_DISABLE", "NCCL_IB_HCA"))
 
 

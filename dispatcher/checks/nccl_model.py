@@ -1,16 +1,10 @@
 """A small model of NCCL: the network that it finds on a host, and its choice; pure.
 
-As NCCL's own source has it (net_ib, net_socket, bootstrap):
-
-* The *bootstrap interface* is chosen first, from NCCL_SOCKET_IFNAME or else ``ib*``, then anything
-  but docker, lo and virbr, then those. A name that fits nothing is fatal.
-* A plugin (libnccl-net.so) goes before NCCL's own networks, whatever NCCL_IB_DISABLE says. Any name
-  in NCCL_NET that is not NCCL's own is a plugin's.
-* IB takes every ACTIVE port that NCCL_IB_HCA lets pass, InfiniBand *and* RoCE, of no other layer.
-  If none is left it is silently Socket, unless NCCL_NET insists.
-* The environment goes before NCCL_CONF_FILE (or else ~/.nccl.conf), and that before /etc/nccl.conf.
-
-The model leaves out which port serves which GPU, and everything that tunes.
+As NCCL's own source has it (net_ib, net_socket, bootstrap): the *bootstrap interface* comes first;
+a plugin (libnccl-net.so) goes before NCCL's own networks, whatever NCCL_IB_DISABLE says; IB takes
+every ACTIVE port that NCCL_IB_HCA lets pass, InfiniBand *and* RoCE, and if none is left it is
+silently Socket, unless NCCL_NET insists; the environment goes before NCCL_CONF_FILE (or else
+~/.nccl.conf), and that before /etc/nccl.conf. docs/design/checks.md says what is left out.
 """
 
 from __future__ import annotations
@@ -98,7 +92,6 @@ class Prediction:
 
     @property
     def mixed(self) -> bool:
-        """Whether InfiniBand and RoCE ports would be used side by side."""
         return {IB, ROCE} <= {port.layer for port in self.ports}
 
     @property
@@ -160,11 +153,8 @@ def _ports(ports: Sequence[Port], text: str) -> tuple[Port, ...]:
 
 def _interfaces(netdevs: Sequence[Netdev], text: str) -> tuple[Netdev, ...]:
     usable = [device for device in netdevs if device.usable]
-    if len(text) > 1:  # NCCL ignores a value of one character
-        tries = [text]
-    else:
-        tries = ["ib", "^docker,lo,virbr", "docker", "lo", "virbr"]
-    for one in tries:
+    usual = ("ib", "^docker,lo,virbr", "docker", "lo", "virbr")
+    for one in (text,) if len(text) > 1 else usual:  # NCCL ignores a value of one character
         wanted = parse_filter(one)
         found = tuple(device for device in usable if wanted.passes(device.name))
         if found:
@@ -232,19 +222,15 @@ class Message:
 
 #: the readings of ``host_net``
 READINGS: tuple[tuple[Any, ...], ...] = (
-    (
-        "rdma", "file", [*PORT_FILES, b"/sys/class/infiniband/*/device/net/"], 5.0, 256 << 10,
-    ),
+    ("rdma", "file", [*PORT_FILES, b"/sys/class/infiniband/*/device/net/"], 5.0, 256 << 10),
     ("netdevs", "call", ["netdevs"], 5.0, 64 << 10),
     ("route", "file", [b"/proc/net/route"], 5.0, 64 << 10),
     ("login", "call", ["environment", ["SSH_CONNECTION"]], 5.0, 4096),
     ("nccl_env", "call", ["environment", ["NCCL_", "GLOO_SOCKET_IFNAME"]], 5.0, 64 << 10),
     ("nccl_conf", "file", [b"~/.nccl.conf", b"/etc/nccl.conf"], 5.0, 64 << 10),
-    (
-        "libnccl", "run",
-        [b"/bin/sh", b"-c", b"PATH=$PATH:/sbin:/usr/sbin; ldconfig -p | grep libnccl; :"],
-        5.0, 64 << 10,
-    ),
+    ("libnccl", "run",
+     [b"/bin/sh", b"-c", b"PATH=$PATH:/sbin:/usr/sbin; ldconfig -p | grep libnccl; :"],
+     5.0, 64 << 10),
 )  # fmt: skip
 
 _PLUGIN = re.compile(r"libnccl-net\S{0,255}\.so\S*(?: .*=> (\S+))?")
@@ -255,7 +241,9 @@ def host_net(seen: Seen, settings: Mapping[str, str] | None = None) -> HostNet:
     """A host's network by its readings. settings: of a run, which go before those of the host."""
     files = [parse_conf(text) for text in _files(seen, "nccl_conf").values()]
     environment = {**parse_environment(_text(seen, "nccl_env")), **(settings or {})}
-    plugin = _PLUGIN.search(_text(seen, "libnccl"))
+    found = _PLUGIN.search(_text(seen, "libnccl"))
+    is_aws = found is not None and any(name in (found[1] or "") for name in ("ofi", "amazon"))
+    plugin = "AWS Libfabric" if is_aws else "libnccl-net.so"
     login = _LOGIN.search(_text(seen, "login"))
     ports, netdevs = read_ports(_files(seen, "rdma")), parse_netdevs(_text(seen, "netdevs"))
     return HostNet(
@@ -270,19 +258,12 @@ def host_net(seen: Seen, settings: Mapping[str, str] | None = None) -> HostNet:
         ),
         login=login[1].partition("%")[0] if login else None,
         route=default_route("\n".join(_files(seen, "route").values())),
-        plugin=_plugin_name(plugin[1] or "") if plugin else None,
+        plugin=plugin if found else None,
         unread="" if ports or netdevs else "nothing known of its network",
     )
 
 
-def _plugin_name(path: str) -> str:
-    if "ofi" in path or "amazon" in path:
-        return "AWS Libfabric"
-    return "libnccl-net.so"
-
-
 def _text(seen: Seen, name: str) -> str:
-    """The text of a reading; "" for none."""
     reading = seen.readings.get(name)
     if reading is None:
         return ""
@@ -291,7 +272,6 @@ def _text(seen: Seen, name: str) -> str:
 
 
 def _files(seen: Seen, name: str) -> dict[str, str]:
-    """path -> content of a reading of files; none where it told nothing."""
     try:
         return seen.files(name)
     except Unread:

@@ -179,18 +179,11 @@ POOR = (
 )  # fmt: skip
 
 
-def ports_of(seen: Seen) -> tuple[Port, ...]:
-    """The RDMA ports. Raises: Unread."""
-    return read_ports(seen.files("rdma"))
-
-
 def ports(seen: Seen) -> Finding:
     """Every port that has a cable is ACTIVE; value: how many of which layer and rate."""
-    there = ports_of(seen)
-    if "/sys/class/infiniband/" in seen.files("kernel") and not there:
-        names = seen.files("kernel")["/sys/class/infiniband/"].split()
-        if names:
-            raise Unread("the ports in /sys/class/infiniband")
+    there = read_ports(seen.files("rdma"))
+    if not there and seen.files("kernel").get("/sys/class/infiniband/", "").strip():
+        raise Unread("the ports in /sys/class/infiniband")
     kinds: dict[str, int] = {}
     for port in there:
         if port.active:

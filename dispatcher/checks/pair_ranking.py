@@ -1,8 +1,6 @@
 """Hosts measured two by two: the next pairs, and the slow hosts and links; pure.
 
-In each round every host talks to one other. A pair that fails, or is far below most pairs, has two
-suspects, and in the next round each meets a host of a good pair: the culprit is bad again, its old
-partner is not. A pair that is bad although both its hosts are good with others is a bad link.
+docs/design/checks.md explains how two rounds find the culprit of a bad pair.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """All checks, a site's own too, over all hosts: the findings, the fit hosts, the odd ones; pure.
 
-The quick checks take a fraction of a second a host, the full ones as long as ``nvidia-smi`` and
-the kernel's log take. ``remote.probe.survey`` describes a *reading*. A site's own checks are
-executables on the hosts, each of which prints one JSON line with ``level``, ``text`` and
-``remedy``. One that prints anything else, or hangs, is INCOMPLETE. Its exit code does not matter.
+``remote.probe.survey`` describes a *reading*. A site's own checks are executables on the hosts:
+each prints one JSON line with ``level``, ``text`` and ``remedy``. One that prints anything else, or
+hangs, is INCOMPLETE. Its exit code does not matter.
 """
 
 from __future__ import annotations
@@ -250,7 +249,6 @@ class CheckReport:
 
     @property
     def hosts(self) -> list[str]:
-        """All hosts, in the order they were named."""
         return list(self.findings)
 
     def level(self, host: str) -> Level:

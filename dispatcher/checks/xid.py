@@ -2,10 +2,8 @@
 
 *critical*: take the host out now. *warn*: the job that had it is dead, the host stays. *ignore*:
 no fault. The sources do not agree (NVIDIA's catalogue, DCGM, operators), so a site may overrule
-the table by a file with lines ``NUMBER LEVEL``. Unknown numbers are *warn*. Only lines since
-boot, and of the last hours, count. An SXid has three lines (``Fatal`` or ``Non-fatal``,
-``Severity``, ``Data``; error_nvswitch.c of open-gpu-kernel-modules): fatal once is fatal, and so
-is a severity other than 0.
+the table. Unknown numbers are *warn*. Only lines since boot, and of the last hours, count. An SXid
+has three lines (error_nvswitch.c of open-gpu-kernel-modules): fatal once is fatal.
 """
 
 from __future__ import annotations
@@ -126,8 +124,7 @@ def log(seen: Seen) -> str:
 def _event(line: str, table: Mapping[int, str]) -> tuple[tuple[str, str], str, int] | None:
     """(what, where), its level, and how many more of them a line tells; None for other lines."""
     line = line[:MOST_LINE]
-    match = _XID.search(line)
-    if match:
+    if match := _XID.search(line):
         number, words = int(match[2]), match[3] or ""
         means, default = MEANING.get(number), WARN
         if number in _NVLINK5:
@@ -138,8 +135,7 @@ def _event(line: str, table: Mapping[int, str]) -> tuple[tuple[str, str], str, i
             default = IGNORE if means == "None" else CRITICAL
         what = f"Xid {number}" + (f" ({means})" if means else "")
         return (what, match[1]), table.get(number, default), 1
-    match = _SXID.search(line)
-    if match:
+    if match := _SXID.search(line):
         number, word, severity = int(match[2]), match[3], match[4]
         if word == "Data":
             return None
@@ -147,8 +143,7 @@ def _event(line: str, table: Mapping[int, str]) -> tuple[tuple[str, str], str, i
         if word == "Fatal" or (severity is not None and int(severity)):
             default = CRITICAL
         return (f"SXid {number}", match[1]), table.get(number, default), severity is None
-    match = _NARROW.search(line)
-    if match:
+    if match := _NARROW.search(line):
         return ("PCIe bandwidth limited by " + match[2][:60], match[1]), WARN, 1
     return None
 
@@ -170,10 +165,8 @@ def _finding(
                 + (f", {counts[name, where]} times" if counts[name, where] > 1 else "")
                 for name, where in those
             ]
-            remedy = (
-                "drain the host; reset the GPU or reboot"
-                if level == CRITICAL
-                else "most often the program's own fault; the host may stay"
-            )
+            remedy = "most often the program's own fault; the host may stay"
+            if level == CRITICAL:
+                remedy = "drain the host; reset the GPU or reboot"
             return make(a_few(texts, between="; "), remedy)
     return ok()

@@ -1,10 +1,8 @@
 """The result of DCGM's short test, where DCGM is installed: ``dcgmi diag -r 1 -j``; pure.
 
-The JSON has two forms: up to 3.x ``DCGM GPU Diagnostic``, tests with results that have a status;
-from 4.0 ``DCGM Diagnostic``, with a summary of each test as well. The exit status is one of DCGM's
-own (226: the test found something), so only the JSON counts. A failure that DCGM calls a setting
-(persistence mode), or only to be watched, is a warning (``DCGM_ERROR_CONFIG``,
-``DCGM_ERROR_MONITOR``).
+The JSON has two forms, before and from DCGM 4.0. The exit status is one of DCGM's own (226: the
+test found something), so only the JSON counts. A failure that DCGM calls a setting (persistence
+mode), or only to be watched, is a warning (``DCGM_ERROR_CONFIG``, ``DCGM_ERROR_MONITOR``).
 """
 
 from __future__ import annotations
@@ -66,7 +64,6 @@ def _report(text: str) -> Any:
 
 
 def _tests(report: Any) -> Iterator[tuple[Level, str]]:
-    """Level and words of each result."""
     for category in report.get("test_categories", []):
         for test in category.get("tests", []):
             for result in test.get("results") or [test.get("test_summary", {})]:
@@ -85,7 +82,6 @@ def _list(said: Any) -> list[Any]:
 
 
 def _why(result: Any, said: list[dict[str, Any]]) -> str:
-    """The GPU of a result, and DCGM's words; "" without both."""
     gpu = result.get("gpu_id", result.get("entity_id"))
     words = " ".join(" ".join(str(one.get("warning", "")) for one in said).split())[:160]
     return ("" if gpu is None else f" of gpu {gpu}") + (f": {words}" if words else "")

@@ -1,9 +1,8 @@
 """NVLinks: all there, all at full speed, none with errors; pure.
 
-``nvidia-smi nvlink -s`` lists a GPU's links, a dead link as ``<inactive>`` or not at all. Cards
-for PCIe may be joined by bridges, two by two; a card without a bridge is no fault. So the number of
-links is checked only for kinds that have an NVSwitch (``Machine``). ``nvidia-smi nvlink -e``
-counts errors since the driver was loaded; Hopper and older use other words than Blackwell. A link
+``nvidia-smi nvlink -s`` lists a GPU's links, a dead link as ``<inactive>`` or not at all. A card
+for PCIe without a bridge is no fault, so the number of links is checked only for kinds that have an
+NVSwitch (``Machine``). ``nvidia-smi nvlink -e`` counts errors since the driver was loaded. A link
 that recovers again and again was seen to fail for good (marin-community/marin#9086).
 """
 

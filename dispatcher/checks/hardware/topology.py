@@ -1,11 +1,10 @@
 """How GPUs, CPUs and network cards of a host reach each other; pure.
 
 * ``gpudirect``: a card writes to a GPU's memory if nvidia-peermem is loaded, or by dma-buf, as NCCL
-  decides it (``net_ib/gdr.cc``). Without either all data goes through the memory of the host.
+  decides it (``net_ib/gdr.cc``).
 * ``acs``: access control services of a PCIe switch send to the root complex what one device below
-  it sends to another: slow, and with some cards a hang. Only root may read it.
-* ``affinity``: which CPUs and cards are near to which GPU, by ``nvidia-smi topo -m``. It judges
-  only whether hosts are equal.
+  it sends to another: slow, and with some cards a hang.
+* ``affinity``: which CPUs and cards are near to which GPU; it judges only whether hosts are equal.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ thousand healthy hosts are one line. Pure.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from dispatcher.checks.check import Finding, Level
 from dispatcher.checks.report import CheckReport
@@ -29,14 +29,9 @@ MOST_SAID = 4
 MOST_ROWS = 40
 
 
-def painted(text: str, level: Level) -> str:
-    """``text`` in the colour of ``level``."""
-    return f"\x1b[{COLOURS[level]}m{text}\x1b[0m" if COLOURS[level] else text
-
-
-def plain(text: str, level: Level) -> str:
-    """The ``Style`` of whatever is no terminal: no colours."""
-    return text
+def painted(text: str, level: Level, *, colour: bool = True) -> str:
+    """``text`` in the colour of ``level``, where there is to be ``colour``."""
+    return f"\x1b[{COLOURS[level]}m{text}\x1b[0m" if colour and COLOURS[level] else text
 
 
 def told(
@@ -44,10 +39,12 @@ def told(
     hosts: Sequence[str],
     text: str,
     remedy: str | None = None,
-    paint: Callable[[str, Level], str] = plain,
+    *,
+    colour: bool = False,
 ) -> list[str]:
     """``critical: n[1-2]: text``, made harmless, and the remedy as a hint below it."""
-    found = [f"{paint(level.name.lower(), level)}: {fold(hosts)}: {sanitize_text(text)}"]
+    word = painted(level.name.lower(), level, colour=colour)
+    found = [f"{word}: {fold(hosts)}: {sanitize_text(text)}"]
     return [*found, f"  hint: {sanitize_text(remedy)}"] if remedy else found
 
 
@@ -58,13 +55,16 @@ def lines(
 
     advise: our machine's own remedy for a kind of failure.
     """
-    paint = painted if colour else plain
     return [
         _headline(report, seconds),
-        *_matrix(report, paint, every=every),
-        *_unseen(report, paint, advise, every=every),
-        *_details(report, paint),
-        *(_said(report, paint) if every else ()),
+        *_matrix(report, colour=colour, every=every),
+        *_unseen(report, advise, colour=colour, every=every),
+        *(
+            line
+            for level, check, one, hosts in report.sections
+            for line in told(level, hosts, f"{check}: {one.text}", one.remedy, colour=colour)
+        ),
+        *(_said(report, colour=colour) if every else ()),
     ]
 
 
@@ -76,7 +76,7 @@ def _headline(report: CheckReport, seconds: float) -> str:
     return f"{what}, {seconds:.1f} s" + (f": not {fold(unfit)}" if unfit else "")
 
 
-def _matrix(report: CheckReport, paint: Callable[[str, Level], str], *, every: bool) -> list[str]:
+def _matrix(report: CheckReport, *, colour: bool, every: bool) -> list[str]:
     looked_at = {host: found for host, found in report.findings.items() if found}
     columns = [
         check
@@ -93,14 +93,11 @@ def _matrix(report: CheckReport, paint: Callable[[str, Level], str], *, every: b
     names = [fold(groups[row]) for row in order[:MOST_ROWS]]
     wide = max(map(len, names))
     wide_of = [max(4, len(check)) for check in columns]
-    out = [
-        " ".join(
-            [" " * wide, *(c.ljust(w) for c, w in zip(columns, wide_of, strict=True))]
-        ).rstrip()
-    ]
+    heads = [check.ljust(w) for check, w in zip(columns, wide_of, strict=True)]
+    out = [" ".join([" " * wide, *heads]).rstrip()]
     for name, row in zip(names, order, strict=False):
         cells = [
-            paint(CELLS[level], level) + " " * (w - len(CELLS[level]))
+            painted(CELLS[level], level, colour=colour) + " " * (w - len(CELLS[level]))
             for level, w in zip(row, wide_of, strict=True)
         ]
         out.append(" ".join([name.ljust(wide), *cells]).rstrip())
@@ -113,9 +110,7 @@ def _matrix(report: CheckReport, paint: Callable[[str, Level], str], *, every: b
     return out
 
 
-def _unseen(
-    report: CheckReport, paint: Callable[[str, Level], str], advise: Advise, *, every: bool
-) -> list[str]:
+def _unseen(report: CheckReport, advise: Advise, *, colour: bool, every: bool) -> list[str]:
     out = []
     for level, about in ((Level.CRITICAL, report.lost), (Level.INCOMPLETE, report.unread)):
         what = "not reached" if level == Level.CRITICAL else "not read"
@@ -124,21 +119,13 @@ def _unseen(
             for host, why in about.items()
         ]
         groups = [group for one in found for group in grouped([one])] if every else grouped(found)
-        for hosts, one in groups:
-            out.append(f"{paint(level.name.lower(), level)}: {fold(hosts)}: {what}: {one.why}")
+        word = painted(level.name.lower(), level, colour=colour)
+        out += [f"{word}: {fold(hosts)}: {what}: {one.why}" for hosts, one in groups]
         out += hints(groups, advise)
     return out
 
 
-def _details(report: CheckReport, paint: Callable[[str, Level], str]) -> list[str]:
-    return [
-        line
-        for level, check, one, hosts in report.sections
-        for line in told(level, hosts, f"{check}: {one.text}", one.remedy, paint)
-    ]
-
-
-def _said(report: CheckReport, paint: Callable[[str, Level], str]) -> list[str]:
+def _said(report: CheckReport, *, colour: bool) -> list[str]:
     """The texts of checks of healthy hosts; checks with the same text together.
 
     A text that differs on more than a few hosts (free memory) is left to --json.
@@ -154,7 +141,7 @@ def _said(report: CheckReport, paint: Callable[[str, Level], str]) -> list[str]:
         if differing[check] > MOST_SAID:
             continue
         together.setdefault((fold(hosts), text), []).append(check)
-    word = paint(Level.OK.name.lower(), Level.OK)
+    word = painted(Level.OK.name.lower(), Level.OK, colour=colour)
     return [
         f"{word}: {hosts}: {' '.join(checks)}: {sanitize_text(text)}"
         for (hosts, text), checks in together.items()

@@ -52,7 +52,6 @@ def run(options: CheckOptions) -> int:
 
 
 def _asked(options: CheckOptions) -> dict[str, HostNet]:
-    """The networks of the hosts, as they report them."""
     from dispatcher.cli.options.connect_options import TransportPool
     from dispatcher.runner.surveys import survey
 
@@ -109,7 +108,6 @@ def lines(advice: Advice) -> list[str]:
 
 
 def _block(title: str, predictions: Mapping[str, Any]) -> list[str]:
-    """NCCL's choice, hosts with the same devices on one line."""
     groups: dict[str, list[str]] = {}
     first: dict[str, str] = {}
     for host, will in predictions.items():

@@ -98,7 +98,8 @@ def svg(names: Sequence[str], pairs: Sequence[Pair], ranking: PairRanking) -> st
     ]
     for at, name in enumerate(names):
         middle = MARGIN + CELL * at + CELL * 0.7
-        style, edge = _style(at in ranking.culprits), MARGIN - 6
+        style = ' font-weight="bold" fill="#c00"' if at in ranking.culprits else ""
+        edge = MARGIN - 6
         parts.append(
             f'<text x="{edge}" y="{middle:.0f}" text-anchor="end"{style}>{escape(name)}</text>'
         )
@@ -114,10 +115,6 @@ def svg(names: Sequence[str], pairs: Sequence[Pair], ranking: PairRanking) -> st
             f"<title>{escape(names[row])} to {escape(names[column])}: {rate_text}</title></rect>"
         )
     return "\n".join([*parts, "</svg>"]) + "\n"
-
-
-def _style(is_culprit: bool) -> str:
-    return ' font-weight="bold" fill="#c00"' if is_culprit else ""
 
 
 def _colour(rate: float | None, median: float) -> str:
@@ -164,7 +161,6 @@ class Measured:
 
     @cached_property
     def ranking(self) -> PairRanking:
-        """The hosts and links to blame, once all is measured."""
         return rank_pairs(self.pairs, self.slow)
 
 
@@ -241,7 +237,6 @@ def _measure(found: Measured, targets: Sequence[Host], options: CheckOptions, mo
 def _by_ranks(
     targets: Sequence[Host], options: CheckOptions, reach: TransportPool, found: Measured
 ) -> Callable[[Sequence[tuple[int, int]]], list[Pair]] | None:
-    """The function that plays a round by ranks, if the user wants that."""
     if options.backend in (None, "tcp"):
         return None
     from dispatcher.api.rank_pairs import RankPairs

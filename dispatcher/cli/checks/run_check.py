@@ -73,10 +73,8 @@ def _by_host(options: CheckOptions) -> int:
         raise UnexpectedArgument(f"one script at most: {words[1]!r} is a second word")
     full = options.full
     targets = find_hosts(options, say, slots=full)
-    time_limit, chosen = (
-        limit(options.check_timeout, full=full),
-        checks(options.xid_table, options.site_checks, full=full),
-    )
+    time_limit = limit(options.check_timeout, full=full)
+    chosen = checks(options.xid_table, options.site_checks, full=full)
     asked = Asked(
         cwd_of(options.chdir), words[0] if words else "", options.iface,
         needs_cwd=bool(words) or options.chdir is not None,
@@ -86,19 +84,14 @@ def _by_host(options: CheckOptions) -> int:
     if show_only(options, "check", ((host, does) for host in targets)):
         return 0
     began = time.monotonic()
-    found = examined(
-        targets, want, chosen, options, time_limit,
-        options.master_port,
-    )  # fmt: skip
+    found = examined(targets, want, chosen, options, time_limit, options.master_port)
     took = time.monotonic() - began
     if options.as_json:
         tell(check_table.record(found, took))
     else:
         colour = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
-        shown = check_table.lines(
-            found, took, colour=colour, every=options.verbose, advise=Advice(options)
-        )
-        print_lines(shown)
+        every, advise = options.verbose, Advice(options)
+        print_lines(check_table.lines(found, took, colour=colour, every=every, advise=advise))
     if found.lost:
         return errors.CLUSTER
     return 0 if all(found.fit(host) for host in found.hosts) else UNFIT

@@ -142,4 +142,4 @@ def test_a_picture_has_so_many_rows() -> None:
 def test_words_and_their_colours(level: Level) -> None:
     found = check_table.painted("x", level)
     assert found == ("x" if level is Level.OK else f"\x1b[{check_table.COLOURS[level]}mx\x1b[0m")
-    assert check_table.plain("x", level) == "x"
+    assert check_table.painted("x", level, colour=False) == "x"
