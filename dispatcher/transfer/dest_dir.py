@@ -50,6 +50,7 @@ class Place:
         self._names = names
         self._patterns = patterns
         self._open: list[tuple[list[str], int]] = []  # folders we are in, and their times
+        self._most = 0o700  # bits of modes that the umask leaves
         self._known: set[int] | None = set() if self._folds() else None  # inodes of this copy
         self._left_out: list[str] = []
         self._omitted = 0
@@ -63,10 +64,11 @@ class Place:
         """Whether two names may be one file here; tried, since no system call tells."""
         probe = STAGE_HERE + os.urandom(6).hex() + "-\u00e9"
         try:
-            os.mkdir(probe, 0o700, dir_fd=self._root)
+            os.mkdir(probe, 0o777, dir_fd=self._root)
         except (OSError, UnicodeError):
             return False
         try:
+            self._most = os.stat(probe, dir_fd=self._root).st_mode & 0o777
             for other in probe.upper(), probe[:-1] + "e\u0301":
                 try:
                     os.stat(other, dir_fd=self._root, follow_symlinks=False)
@@ -155,7 +157,7 @@ class Place:
         self._above(parts)
         folder = self.enter(parts, make=True)
         with self._named(parts):
-            os.fchmod(folder, mode & 0o777 | 0o700)
+            os.fchmod(folder, mode & self._most | 0o700)
         if self._open and self._open[-1][0] == parts:
             self._open.pop()  # listed twice
         self._open.append((parts, mtime))
@@ -218,7 +220,7 @@ class Place:
         with self._named(parts):
             if self._taken(parts):
                 return os.unlink(name, dir_fd=source)
-            os.fchmod(fd, mode & 0o777)
+            os.fchmod(fd, mode & self._most)
             set_time(fd, mtime)
             os.rename(name, parts[-1], src_dir_fd=source, dst_dir_fd=folder)
             return self.keep(os.fstat(fd))

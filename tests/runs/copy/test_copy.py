@@ -209,6 +209,17 @@ def test_get_fetches_what_is_not_equal_here(tree: Path, tmp_path: Path) -> None:
     assert content(there) == content(tree)
 
 
+@pytest.mark.parametrize("python", [True, False])
+def test_get_heeds_the_umask(tree: Path, tmp_path: Path, python: bool) -> None:
+    env = dict(os.environ) if python else {**os.environ, "PATH": only_tools(tmp_path)}
+    tree.chmod(0o777)
+    words = "get", "-w", "localhost", str(tree), f"{tmp_path}/back"
+    assert run(*words, env=env, umask=0o027).returncode == 0
+    back = tmp_path / "back" / "localhost" / "tree"
+    modes = {name: (back / name).stat().st_mode & 0o777 for name in ("", "run.sh", ".hidden")}
+    assert modes == {"": 0o750, "run.sh": 0o750, ".hidden": 0o640}
+
+
 def test_get_from_a_host_without_python(tree: Path, tmp_path: Path) -> None:
     env = {**os.environ, "PATH": only_tools(tmp_path)}
     done = run("get", "-w", "localhost", str(tree), f"{tmp_path}/back", env=env)
