@@ -12,10 +12,13 @@ status, number); world (name, first, hosts [[name, ranks]], nodes, node, apps) o
 
 from __future__ import annotations
 
+import _socket
 import os
 import re
 import select
-from _socket import AF_INET, SOCK_STREAM, socket
+import time
+from _socket import SOL_SOCKET, socket
+from _struct import pack
 from _thread import allocate_lock
 
 from dispatcher.remote.host import shm, tcp_peer
@@ -26,6 +29,7 @@ from dispatcher.remote.protocol.packing import PackError, unpack
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from typing import Any
 
 READ_SIZE = 64 << 10
@@ -39,6 +43,10 @@ KNOWN_LIMIT, KNOWN = 64 << 20, 512
 UNHEARD = "MPI: rank %d notifies others (PMIx_Notify_event); those on other hosts do not hear of it"
 #: what hosts tell each other of each of their ranks that connect
 PUT = {"type": str, "namespace": bytes, "rank": int, "status": int, "data": bytes}
+#: SO_ATTACH_FILTER of socket(7), for which Python has no name
+ATTACH_FILTER = 26
+#: seconds, at most, for which strangers that came before the filter are awaited
+CLEARING = 2.0
 NAMES = ("libpmix.so.2", "libpmix.so")
 #: where distributions, wheels and builds put it, seen from a prefix
 FOLDERS = ("lib", "lib64", "lib/openmpi", "lib/pmix", "lib64/openmpi", "lib/pmix2/lib")
@@ -72,6 +80,7 @@ class Serving:
         self.parts: dict[int, list[bytes]] = {}  # of what an answer brings
         self.connecting: set[int] = set()  # worlds that connect learn of each other then:
         self.known: dict[tuple[bytes, int], bytes] = {}  # what ranks of other hosts have put
+        self.door = Door()
         self.poll = select.epoll()
         self.across: dict[int, int] = {}  # descriptor -> where its bytes go
         self.waiting: dict[int, bytes] = {}  # descriptor -> bytes it does not take yet
@@ -121,6 +130,7 @@ class Serving:
             self.library, self.found.pmix = library, path
             folder, name = os.fsencode(self.job["folder"]), self.job["name"]
             library.begin(name + b"_srv", folder)
+            self.door.close()
             hosts, node = [(host, ranks) for host, ranks in self.job["hosts"]], self.job["node"]
             more = self.job.get("apps") or (), self.job.get("universe") or 0
             return library, library.register(name, hosts, node, folder, *more)
@@ -253,14 +263,11 @@ class Serving:
 
     def let_in(self, fd: int, port: int) -> None:
         """Join connection ``fd`` with one to the library's own port."""
-        inner = socket(AF_INET, SOCK_STREAM)
         try:
-            inner.connect(("127.0.0.1", port))
+            other = self.door.connect(port)
         except OSError:
-            inner.close()
             os.close(fd)
             return
-        other = inner.detach()
         for one, two in ((fd, other), (other, fd)):
             os.set_blocking(one, False)
             self.across[one] = two
@@ -295,6 +302,80 @@ class Serving:
             self.poll.unregister(fd)
             del self.across[fd], self.waiting[fd]
             os.close(fd)
+
+
+class Door:
+    """Lets only us come to the library's own port, which any user of the host can reach.
+
+    The library would wait for a stranger that says nothing. So a filter on its listener drops what
+    comes from another port than ours. We hold ours at every address: no other user can have it.
+    Each of our connections comes from there, at an address of 127.0.0.0/8 of its own.
+    """
+
+    def __init__(self) -> None:
+        self.port = self.n_bound = 0
+        self.before = {one.fileno() for one in _tcp_sockets()}
+        guard = self._bound("")
+        self.port = guard.getsockname()[1]
+        self.guard = guard.detach()  # until the process ends
+
+    def _bound(self, address: str) -> socket:
+        one = socket(_socket.AF_INET, _socket.SOCK_STREAM)
+        one.setsockopt(SOL_SOCKET, _socket.SO_REUSEPORT, 1)  # among sockets of one user
+        one.bind((address, self.port))
+        return one
+
+    def connect(self, port: int) -> int:
+        """A connection to the library's ``port``. Raises: OSError."""
+        self.n_bound += 1
+        n = self.n_bound
+        one = self._bound("127.%d.%d.%d" % (n >> 16, n >> 8 & 255, n & 255))
+        try:
+            one.connect(("127.0.0.1", port))
+        except OSError:
+            one.close()
+            raise
+        return one.detach()
+
+    def close(self) -> None:
+        """Filter what the library listens to by now, and end what others have begun there."""
+        import ctypes
+
+        # load the source port; with ours keep all bytes, else none
+        steps = (0x28, 0, 0, 0), (0x15, 0, 1, self.port), (0x06, 0, 0, 1 << 31), (0x06, 0, 0, 0)
+        code = ctypes.create_string_buffer(b"".join(pack("=HBBI", *step) for step in steps))
+        program = pack("HP", len(steps), ctypes.addressof(code))
+        ports: set[int] = set()
+        turns = 3  # a thread of the library may be about to take one in
+        end = time.monotonic() + CLEARING
+        while turns and time.monotonic() < end:
+            turns -= 1
+            for one in _tcp_sockets():
+                try:
+                    if one.fileno() in self.before:
+                        pass
+                    elif one.getsockopt(SOL_SOCKET, _socket.SO_ACCEPTCONN):
+                        one.setsockopt(SOL_SOCKET, ATTACH_FILTER, program)
+                        ports.add(one.getsockname()[1])
+                        if one.getsockopt(_socket.IPPROTO_TCP, _socket.TCP_INFO, 28)[24]:
+                            turns = 3  # more have connected than were taken in
+                    elif one.getsockname()[1] in ports:
+                        one.shutdown(_socket.SHUT_RDWR)
+                except OSError:
+                    pass  # it has left
+            time.sleep(0.002)
+
+
+def _tcp_sockets() -> Iterator[socket]:
+    """Each TCP socket of this process, to be looked at."""
+    for name in os.listdir("/proc/self/fd"):
+        try:
+            one = socket(fileno=int(name))
+        except OSError:
+            continue
+        if one.family in (_socket.AF_INET, _socket.AF_INET6) and one.type == _socket.SOCK_STREAM:
+            yield one
+        one.detach()
 
 
 def have_put(data: bytes) -> dict[tuple[bytes, int], bytes]:

@@ -164,6 +164,34 @@ def test_a_stranger_is_not_let_in(house: House, monkeypatch: pytest.MonkeyPatch)
     assert house.heard()["type"] == "up"
 
 
+def test_nobody_but_the_gate_comes_to_the_librarys_port(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """libpmix reads what a connection says first, and meanwhile hears nobody else."""
+    opened: list[socket.socket] = []
+
+    def begin(self: Played, *_: Any) -> None:
+        opened.append(house.kept(socket.create_server(("127.0.0.1", 0))))
+        Played.port = opened[0].getsockname()[1]
+        for _ in range(2):  # one that it has taken in, one that waits
+            opened.append(house.kept(socket.create_connection(opened[0].getsockname())))
+        opened.append(house.kept(opened[0].accept()[0]))
+
+        def take_in() -> None:
+            opened.append(house.kept(opened[0].accept()[0]))
+
+        threading.Timer(0.1, take_in).start()
+
+    monkeypatch.setattr(Played, "begin", begin)
+    client = house.run(found(LIBRARY))
+    assert house.heard()["type"] == "up"
+    assert [stranger.recv(1) for stranger in opened[1:3]] == [b"", b""]
+    with pytest.raises(TimeoutError):
+        socket.create_connection(opened[0].getsockname(), timeout=0.3)
+    client.sendall(b"rank")
+    assert house.kept(opened[0].accept()[0]).recv(4) == b"rank"
+
+
 def test_without_the_librarys_port_a_connection_ends(house: House) -> None:
     serving = house.serving(found(LIBRARY))
     ours, theirs = socket.socketpair()
