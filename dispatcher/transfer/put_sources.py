@@ -16,7 +16,7 @@ from typing import Any, BinaryIO
 from dispatcher.model.errors import CannotCopy, reason
 from dispatcher.remote.copy.disk import PART, STAGE, STAGE_HERE, NotGiven, digest, give, scan
 from dispatcher.remote.protocol import copy_frames
-from dispatcher.remote.protocol.mux import HEADER
+from dispatcher.remote.protocol.mux import HEADER, frame
 from dispatcher.transfer.ignore_rules import Rules
 from dispatcher.transfer.tars import names_of, pack
 
@@ -229,6 +229,9 @@ class Sources:
             elif start == end:
                 shared = self._shared.setdefault(index, SharedDigest())
                 size, hasher = self.entries[index].size, partial(DigestReader, shared)
+                if at == size:  # it was compared: it is not read once more
+                    yield frame(0, copy_frames.START, bytes(8))
+                    at = 0
                 yield from give(self._paths[index], size, at, seen, hasher=hasher)
             else:
                 run = (start if run is None else run[0], end)

@@ -17,6 +17,7 @@ from dispatcher.model.errors import CannotCopy
 from dispatcher.remote.copy.disk import DEEPEST, PART, STAGE, NotTaken, same_time
 from dispatcher.remote.copy.receiver import WORTH, Receiver
 from dispatcher.remote.protocol.copy_frames import (
+    CHUNK,
     DATA,
     Entry,
     columns,
@@ -95,12 +96,15 @@ def test_an_interrupted_file_goes_on_where_it_stopped(big: Path, dest: Path) -> 
     assert os.listdir(dest) == ["big"]
 
 
-def test_a_part_of_something_else_is_not_gone_on_with(big: Path, dest: Path) -> None:
-    Copy([big], dest).interrupt(5)
+@cases("count", [5, -1])
+def test_a_part_of_something_else_is_not_gone_on_with(big: Path, dest: Path, count: int) -> None:
+    """count: the frames of which there is a part; -1: of all but the end."""
+    Copy([big], dest).interrupt(count if count > 0 else len(BIG) // CHUNK)
     (part,) = dest.iterdir()
     data = bytearray(part.read_bytes())
     data[100] ^= 1
     part.write_bytes(data)
+    assert (len(data) == len(BIG)) is (count < 0)
     assert Copy([big], dest).all()["bytes"] == len(BIG)
     assert (dest / "big").read_bytes() == BIG
 
@@ -317,6 +321,32 @@ def test_what_has_another_time_alone_is_not_sent(
         assert (now.st_mtime_ns, now.st_mode & 0o777) == (source.st_mtime_ns, mode)
         assert (now.st_ino == inodes[name]) == (name not in there)
     assert Copy([tree], dest).all()["sent"] == 0
+
+
+def test_one_of_the_same_size_is_read_once_to_be_compared(
+    big: Path, dest: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (dest / "big").write_bytes(BIG[:-1] + b"!")
+    os.utime(dest / "big", (1, 1))
+    n_read: dict[str, int] = {}
+    really = os.read
+
+    def read(fd: int, size: int) -> bytes:
+        data, path = really(fd, size), os.readlink(f"/proc/self/fd/{fd}")
+        n_read[path] = n_read.get(path, 0) + len(data)
+        return data
+
+    copy = Copy([big], dest)
+    monkeypatch.setattr(os, "read", read)
+    come = copy.frames()
+    first = next(come)
+    assert n_read[f"{dest}/big"] == len(BIG)
+    assert n_read[str(big)] < len(BIG) + WORTH  # to compare it, and the first piece
+    copy.receiver.take(*first)
+    copy.some(come)
+    copy.receiver.commit()
+    copy.close(keep=False)
+    assert (dest / "big").read_bytes() == BIG
 
 
 def test_one_that_changes_while_it_is_compared(tmp_path: Path, dest: Path) -> None:
