@@ -135,14 +135,11 @@ class Link(abc.ABC):
         return True
 
     def failure(self, timeout: float) -> Failure | None:
-        """Why the host was never reached, when the stream ended before any byte came;
-        or which other host, through which it was reached, has taken it along; or that it
-        does not answer any more.
+        """Why the host was never reached, when the stream ended before any byte came; or which
+        other host has taken it along; or that it does not answer any more.
 
-        Some transports start a program (``ssh``) that connects later: their
-        ``open`` succeeds as soon as the program lives, and its end tells what
-        went wrong. Waits up to ``timeout`` seconds for that end. ``None``: the
-        host was reached, or the program still runs, or its words say nothing.
+        Where a program (``ssh``) connects later its end tells what went wrong: waits up to
+        ``timeout`` seconds for that. ``None``: the host was reached, or nothing is known.
         """
         return None
 
@@ -189,7 +186,6 @@ class RecvBuffer:
 
     @property
     def spent(self) -> bool:
-        """Whether all was taken and no more can come."""
         return self._ended and not self._size
 
     def ended(self, seconds: float = 0.0) -> bool:
@@ -284,13 +280,10 @@ class Transport(abc.ABC):
     ) -> Link | Failure:
         """Run ``command`` (one line of POSIX shell text) on the host.
 
-        window: give the command a terminal of that size (where it cannot be told
-        the size, one without); its error output then comes with its output, and
-        closing the link hangs the terminal up.
-
-        deadline: ``time.monotonic()`` second by which name lookup, connection,
-        host key, authentication and start of the command must all be done;
-        after it a ``Failure(Kind.TIMEOUT)`` names the step that was late.
+        window: give the command a terminal of that size (where it cannot be told the size, one
+        without); its error output then comes with its output. deadline: ``time.monotonic()`` second
+        by which all must be done, from name lookup to the start of the command; after it a
+        ``Failure(Kind.TIMEOUT)`` names the step that was late.
         """
 
     def by_hand(self, target: Target, command: str) -> str:

@@ -19,21 +19,8 @@ from typing import Any, Protocol
 from dispatcher.model.failure import Failure
 from dispatcher.remote.protocol import mux
 from dispatcher.transport.base import Link, LinkClosed, Window
-from dispatcher.transport.pool.daemon_socket import (
-    ACCEPTED,
-    ANSWER,
-    ASK,
-    DROP,
-    FAILED,
-    LARGEST,
-    LET_END,
-    LIST,
-    NOT_POOLED,
-    OPENING,
-    RESIZE,
-    fields,
-    message,
-)
+from dispatcher.transport.pool import daemon_socket
+from dispatcher.transport.pool.daemon_socket import DROP, LET_END, LIST, OPENING, fields, message
 
 #: seconds after a command's end until it is told though its output has not ended
 HELD_OPEN = 0.1
@@ -77,7 +64,7 @@ class Client:
         """Do what the client wants; returns when it is gone and nothing is left of it."""
         writer = threading.Thread(target=self._hand_back, name="hand back", daemon=True)
         writer.start()
-        frames = mux.Frames(LARGEST)
+        frames = mux.Frames(daemon_socket.LARGEST)
         try:
             while data := self._link.recv(_CHUNK):
                 for number, kind, body in frames.feed(data):
@@ -113,7 +100,7 @@ class Client:
                 names = fields(body).get("hosts")
                 self._hosts.drop(None if names is None else set(names))
             self._out.put(message(LIST, **self._hosts.listed()))
-        elif kind == ANSWER:
+        elif kind == daemon_socket.ANSWER:
             answer = fields(body)
             with self._lock:
                 asked = self._asked.pop(answer.get("number"), None)  # type: ignore[arg-type]
@@ -137,7 +124,7 @@ class Client:
             if self._over:
                 return None
             self._asked[number] = answer
-        self._out.put(message(ASK, number=number, **question))
+        self._out.put(message(daemon_socket.ASK, number=number, **question))
         return answer.get()
 
     def _open(self, number: int, order: dict[str, Any]) -> None:
@@ -154,7 +141,6 @@ class Client:
         ).start()
 
     def _opened(self, number: int, found: Link | Failure | None, order: dict[str, Any]) -> None:
-        """Tell the client what came of its order."""
         channel = Channel(number, found, self._out.put) if isinstance(found, Link) else None
         with self._lock:
             wanted = number in self._channels and not self._over
@@ -163,12 +149,12 @@ class Client:
         if isinstance(found, Failure):
             failure: dict[str, Any] = {"kind": found.kind.value, "why": found.why}
             failure |= {"hint": found.hint, "retryable": found.retryable}
-            self._out.put(message(FAILED, number, **failure))
+            self._out.put(message(daemon_socket.FAILED, number, **failure))
         elif channel is None:
-            self._out.put(message(NOT_POOLED, number))
+            self._out.put(message(daemon_socket.NOT_POOLED, number))
         elif wanted:
             channel.begin(order["opening"].encode("latin-1")[:OPENING])
-            self._out.put(message(ACCEPTED, number, address=channel.link.address))
+            self._out.put(message(daemon_socket.ACCEPTED, number, address=channel.link.address))
             channel.link.watch(lambda: self._out.put(number))
         else:
             channel.leave()
@@ -259,7 +245,7 @@ class Channel:
             self._credit[_CREDIT_OF[kind]].grant(body)
             self._put(self._number)
             return
-        if kind == RESIZE:
+        if kind == daemon_socket.RESIZE:
             self.link.resize(Window(**fields(body)))
             return
         self._input.use(len(body))
@@ -318,7 +304,6 @@ class Channel:
         return frames + self._ending()
 
     def _most(self, kind: int, left: int) -> int:
-        """Bytes to read of an output, of which ``left`` may go in this turn."""
         return min(_CHUNK, left, self._credit[kind].left)
 
     def _passed_on(self, kind: int, data: bytes) -> bytes:
@@ -340,15 +325,9 @@ class Channel:
                 self._end, self.look_at = True, None
                 ending = self.link.ending(0.0)
                 lost = self.link.failure(0.0)
-                frames = [
-                    message(
-                        mux.ENDED,
-                        self._number,
-                        code=ending.code,
-                        signal=ending.signal,
-                        silence=None if lost is None else lost.why,
-                    )
-                ]
+                told = {"code": ending.code, "signal": ending.signal}
+                silence = None if lost is None else lost.why
+                frames = [message(mux.ENDED, self._number, **told, silence=silence)]
         if self._end and complete and not self.over:
             self.over = True
             self.leave()

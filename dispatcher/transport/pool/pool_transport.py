@@ -18,7 +18,6 @@ from typing import Any
 
 from dispatcher.model.failure import Ending, Failure, Kind
 from dispatcher.remote.protocol import mux
-from dispatcher.remote.protocol.mux import Malformed
 from dispatcher.transport.base import (
     UNLESS_CONFIGURED,
     Call,
@@ -32,18 +31,7 @@ from dispatcher.transport.base import (
 )
 from dispatcher.transport.mux_link import MuxLink
 from dispatcher.transport.pool import daemon_socket
-from dispatcher.transport.pool.daemon_socket import (
-    ACCEPTED,
-    ANSWER,
-    ASK,
-    FAILED,
-    LARGEST,
-    LET_END,
-    NOT_POOLED,
-    OPENING,
-    RESIZE,
-    fields,
-)
+from dispatcher.transport.pool.daemon_socket import ACCEPTED, FAILED, NOT_POOLED, fields
 from dispatcher.transport.ssh_auth.passwords import Passwords
 
 _READ_SIZE = 256 << 10
@@ -98,13 +86,13 @@ class PoolConnection:
             self._thread.join(1.0)
 
     def _run(self) -> None:
-        frames = mux.Frames(LARGEST)
+        frames = mux.Frames(daemon_socket.LARGEST)
         # one for all reads: a large one for each, which is then cut to a line, scatters the heap
         buffer = memoryview(bytearray(_READ_SIZE))
         try:
             while size := self._link.recv_into(buffer):
                 for number, kind, body in frames.feed(bytes(buffer[:size])):
-                    if kind == ASK:
+                    if kind == daemon_socket.ASK:
                         threading.Thread(
                             target=self._answer, args=(fields(body),), name="asked", daemon=True
                         ).start()
@@ -122,10 +110,9 @@ class PoolConnection:
             link.lose(None)
 
     def _answer(self, question: dict[str, Any]) -> None:
-        """Tell the daemon what it asks; the user may have to type it."""
         told = {"number": question["number"], "answer": answer(self._passwords, question)}
         with contextlib.suppress(LinkClosed):
-            self.send(0, ANSWER, json.dumps(told).encode())
+            self.send(0, daemon_socket.ANSWER, json.dumps(told).encode())
 
 
 def answer(passwords: Passwords, question: dict[str, Any]) -> str | bool | None:
@@ -173,11 +160,11 @@ class PoolLink(MuxLink):
         return Ending(answer.get("code"), answer.get("signal")), lost
 
     def let_end(self) -> None:
-        self._leave(LET_END)
+        self._leave(daemon_socket.LET_END)
 
     def resize(self, window: Window) -> None:
         size = {"columns": window.columns, "rows": window.rows}
-        self._send(RESIZE, json.dumps(size).encode())
+        self._send(daemon_socket.RESIZE, json.dumps(size).encode())
 
 
 #: seconds that the daemon's answer may be late
@@ -283,15 +270,13 @@ class PoolTransport(Transport):
 
     def call(self, target: Target, command: str, deadline: float, opening: bytes) -> Call | None:
         left = deadline - time.monotonic()
-        line = self._our_line() if len(opening) <= OPENING else None
+        line = self._our_line() if len(opening) <= daemon_socket.OPENING else None
         if left <= 0 or line is None:
             return None
         link = self._ordered(line, target, command, left, opening=opening)
-        return (
-            None
-            if link is None
-            else PoolCall(link, deadline + SLACK, self._instead, self._passwords.timer)
-        )
+        if link is None:
+            return None
+        return PoolCall(link, deadline + SLACK, self._instead, self._passwords.timer)
 
     def _instead(self) -> Transport:
         """What reaches those whom the daemon does not."""
@@ -362,5 +347,5 @@ def _failure(kind: int, body: bytes) -> Failure | None:
     try:
         sent = fields(body)
         return Failure(Kind(sent["kind"]), str(sent["why"]), sent["hint"], bool(sent["retryable"]))
-    except (Malformed, ValueError, KeyError):
+    except (mux.Malformed, ValueError, KeyError):
         return None

@@ -32,8 +32,6 @@ _PUMP_LATE = 5.0  # seconds that the pump may take to come to them on a busy mac
 
 
 class _Buffer(RecvBuffer):
-    """Bytes of one pipe on their way from the pump to the owner."""
-
     def __init__(self, pump: Pump, fd: int) -> None:
         super().__init__()
         self._pump = pump
@@ -69,7 +67,6 @@ class _Buffer(RecvBuffer):
         return bool(poller.poll(0))
 
     def drop(self) -> None:
-        """Forget the pipe; nothing more is read."""
         if not self.ended():
             self.discard()
             self._pump.drop(self._fd)

@@ -53,15 +53,12 @@ class CommandTransport(Transport):
         values = _values(target, command)
         for field in sorted(self._fields):
             if values[field] is None:
-                return Failure(
-                    Kind.CONFIG, f"the transport command wants {{{field}}}, which is not given"
-                )
+                why = f"the transport command wants {{{field}}}, which is not given"
+                return Failure(Kind.CONFIG, why)
         for field, said in (("user", target.user), ("port", target.port)):
             if said is not None and field not in self._fields:
-                return Failure(
-                    Kind.CONFIG,
-                    f"{field} {said} is asked for, and the transport command has no {{{field}}}",
-                )
+                why = f"{field} {said} is asked for, and the transport command has no {{{field}}}"
+                return Failure(Kind.CONFIG, why)
         return start([word.format_map(values) for word in self._template], self._pump)
 
     def by_hand(self, target: Target, command: str) -> str:

@@ -24,13 +24,8 @@ from dispatcher.transport.base import (
 )
 from dispatcher.transport.process.child import ChildLink, start
 from dispatcher.transport.process.pump import Pump
+from dispatcher.transport.ssh_auth import identities
 from dispatcher.transport.ssh_auth.host_keys import unknown_key
-from dispatcher.transport.ssh_auth.identities import (
-    ASK_NOT_BY_SSH,
-    methods,
-    refused_key,
-    takes_no_key,
-)
 
 #: What ssh itself exits with when the connection failed or broke.
 SSH_FAILED = 255
@@ -39,17 +34,11 @@ _RULES: tuple[tuple[str, Kind, bool], ...] = (
     (r"Could not resolve hostname.*(Temporary failure|try again)", Kind.DNS, True),
     (r"Could not resolve hostname|name resolution", Kind.DNS, False),
     (r"is marked as revoked|REVOKED HOST KEY", Kind.HOST_KEY_REVOKED, False),
-    (
-        r"REMOTE HOST IDENTIFICATION HAS CHANGED|key for .* has changed",
-        Kind.HOST_KEY_CHANGED,
-        False,
-    ),
-    (
-        r"No .* host key is known for|Host key verification failed|"
-        r"host key .* not (?:found|known)|Host key fingerprint verification failed",
-        Kind.HOST_KEY_UNKNOWN,
-        False,
-    ),
+    (r"REMOTE HOST IDENTIFICATION HAS CHANGED|key for .* has changed",
+     Kind.HOST_KEY_CHANGED, False),
+    (r"No .* host key is known for|Host key verification failed|"
+     r"host key .* not (?:found|known)|Host key fingerprint verification failed",
+     Kind.HOST_KEY_UNKNOWN, False),
     (r"Too many authentication failures|Permission denied", Kind.AUTH, False),
     (r"No more authentication methods|Authentication failed", Kind.AUTH, False),
     (r"Bad configuration option|terminating, \d+ bad configuration", Kind.CONFIG, False),
@@ -65,7 +54,7 @@ _RULES: tuple[tuple[str, Kind, bool], ...] = (
     (r"Can't assign requested address|Address family not supported", Kind.UNREACHABLE, False),
     (r"open failed: (?:connect failed|administratively)", Kind.UNREACHABLE, False),
     (r"Connection (?:reset|closed) by|Broken pipe|Connection to .* closed", Kind.DROPPED, True),
-)
+)  # fmt: skip
 
 
 _LONG = 1000  # characters of a line that are looked at
@@ -92,10 +81,10 @@ def _hint(kind: Kind, host: str, line: str) -> str | None:
     if kind is Kind.HOST_KEY_CHANGED:
         return f"ssh-keygen -R {host}  # if you know why the key changed"
     if denied := _DENIED.search(line):
-        offered = methods(denied["methods"].split(","))
+        offered, ask = identities.methods(denied["methods"].split(",")), identities.ASK_NOT_BY_SSH
         if "publickey" in offered:
-            return refused_key(f"{denied['user']}@{host}", None, offered, ask=ASK_NOT_BY_SSH)
-        return takes_no_key(offered, ASK_NOT_BY_SSH)
+            return identities.refused_key(f"{denied['user']}@{host}", None, offered, ask=ask)
+        return identities.takes_no_key(offered, ask)
     if kind in (Kind.AUTH, Kind.CONFIG):
         return f"ssh -v {host} true"
     return None

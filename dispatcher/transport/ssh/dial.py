@@ -67,13 +67,8 @@ def look_up(
         return Failure(Kind.TIMEOUT, f"name lookup of {host}: no answer in time", retryable=True)
     result = answer[0]
     if isinstance(result, socket.gaierror):
-        words = (result.strerror or "not found").lower()
-        return Failure(
-            Kind.DNS,
-            f"{host}: {words}",
-            hint=f"getent hosts {host}",
-            retryable=result.errno == socket.EAI_AGAIN,
-        )
+        words, again = (result.strerror or "not found").lower(), result.errno == socket.EAI_AGAIN
+        return Failure(Kind.DNS, f"{host}: {words}", f"getent hosts {host}", again)
     return result
 
 
@@ -104,8 +99,7 @@ class _Race:
         deadline: float,
         source: str | None,
     ) -> None:
-        self._host = host
-        self._port = port
+        self._host, self._port = host, port
         self._waiting = list(addresses)
         self._deadline = deadline
         self._source = source
@@ -173,24 +167,19 @@ class _Race:
         return sock
 
     def _failure(self) -> Failure:
-        errors = "; ".join(
-            f"{text}: {os.strerror(code).lower()}" for code, text in self._errors[:4]
-        )
+        few = self._errors[:4]
+        errors = "; ".join(f"{text}: {os.strerror(code).lower()}" for code, text in few)
         codes = {code for code, _ in self._errors}
         silent = [text for _, text in self._running.values()]
         silent += [str(address[0]) for _, address in self._waiting]
         where = f"port {self._port}"
         if silent:
-            more = f"; {errors}" if errors else ""
-            return Failure(
-                Kind.TIMEOUT, f"connection: no answer from {', '.join(silent[:4])} {where}{more}"
-            )
+            why = f"connection: no answer from {', '.join(silent[:4])} {where}"
+            return Failure(Kind.TIMEOUT, f"{why}; {errors}" if errors else why)
         if errno.ECONNREFUSED in codes:
             if len(codes) == 1:  # the kind says it
-                errors = ", ".join(text for _, text in self._errors[:4])
-            return Failure(
-                Kind.REFUSED, f"{errors} ({where})", hint=f"is sshd running on {self._host}?"
-            )
+                errors = ", ".join(text for _, text in few)
+            return Failure(Kind.REFUSED, f"{errors} ({where})", f"is sshd running on {self._host}?")
         if errno.ETIMEDOUT in codes:
             return Failure(Kind.TIMEOUT, f"{errors} ({where})")
         busy = bool(codes.intersection(_RETRY_LATER)) or errno.ECONNRESET in codes

@@ -1,9 +1,8 @@
-"""Logging in to one host: ``log_in`` tries the ways that the host takes, in ssh's order.
+"""Logging in to one host: ``LoggingIn`` tries the ways that the host takes, in ssh's order.
 
 A host may want two of them: each step that it takes leaves the rest to do. A question of
 keyboard-interactive that asks for the password is answered with it; any other is shown to the user.
-A host may ask ``MOST_ROUNDS`` times in an attempt, and have the user type ``MOST_TYPED`` answers in
-all. Whatever was wrong has one second try.
+Whatever was wrong has one second try.
 """
 
 from __future__ import annotations
@@ -31,23 +30,9 @@ _KEY, _ASKED, _PASSWORD, _NONE = "publickey", "keyboard-interactive", "password"
 _LAST = ("in", "late", "gone")
 
 
-def log_in(
-    session: Session,
-    config: HostConfig,
-    deadline: float,
-    identities: Identities,
-    passwords: Passwords,
-    *,
-    jump: bool,
-) -> Failure | None:
-    """Why the session did not get in, or None. jump: it leads to a host on the way to others.
+class LoggingIn:
+    """Brings a session in. deadline: by ``passwords.timer``. jump: it leads on to other hosts."""
 
-    deadline: by ``passwords.timer``.
-    """
-    return _Login(session, config, deadline, identities, passwords, jump).run()
-
-
-class _Login:
     def __init__(
         self,
         session: Session,
@@ -55,6 +40,7 @@ class _Login:
         deadline: float,
         identities: Identities,
         passwords: Passwords,
+        *,
         jump: bool,
     ) -> None:
         self._session = session
@@ -77,6 +63,7 @@ class _Login:
         self._why = ""  # what came of what was typed
 
     def run(self) -> Failure | None:
+        """Why the session did not get in, or None."""
         try:
             outcome = self._run()
         finally:
@@ -89,14 +76,8 @@ class _Login:
         if outcome in _LAST:
             # it was late by what was its deadline then; somebody may have begun to type since
             return why_broken(self._session, 0.0 if outcome == "late" else self._until())
-        return refused(
-            self._config,
-            self._identities,
-            self._tried,
-            self._session.offered,
-            more=self._partial,
-            typed=self._why,
-        )
+        offered, more, typed = self._session.offered, self._partial, self._why
+        return refused(self._config, self._identities, self._tried, offered, more=more, typed=typed)
 
     def _run(self) -> str | Failure:
         ways: dict[str, Callable[[], str | Failure]] = {
@@ -159,11 +140,8 @@ class _Login:
             outcome = self._session.try_password(self._config.user, word, self._until())
             if outcome == "asked":
                 self._came("right")
-                return Failure(
-                    Kind.AUTH,
-                    f"{self._config.user}: the password has expired, and the host wants another",
-                    hint=f"ssh {self._config.name}  # and change it there",
-                )
+                why = f"{self._config.user}: the password has expired, and the host wants another"
+                return Failure(Kind.AUTH, why, f"ssh {self._config.name}  # and change it there")
             if not self._judged(outcome):
                 return outcome
         return self._late() or "refused"
@@ -281,11 +259,9 @@ def why_broken(session: Session, deadline: float) -> Failure:
         return Failure(Kind.TIMEOUT, f"{session.steps.name}: no answer in time")
     if isinstance(problem, IncompatiblePeer):
         if "host key" in str(problem):
-            types = ", ".join(session.preferred_keys)
-            return Failure(
-                Kind.HOST_KEY_UNKNOWN,
-                f"it has no host key of a type that is on file ({types[:200]})",
-            )
+            types = ", ".join(session.preferred_keys)[:200]
+            why = f"it has no host key of a type that is on file ({types})"
+            return Failure(Kind.HOST_KEY_UNKNOWN, why)
         return Failure(Kind.PROTOCOL, str(problem).lower(), hint=SSH_HINT)
     if isinstance(problem, AgentError):
         return Failure(Kind.AUTH, str(problem))
@@ -295,11 +271,8 @@ def why_broken(session: Session, deadline: float) -> Failure:
 
 
 def _dropped(session: Session, problem: BaseException | None) -> Failure:
-    words = "; ".join(
-        part[:300]
-        for part in (session.before_banner, session.goodbye, session.stream.words())
-        if part
-    )
+    said = (session.before_banner, session.goodbye, session.stream.words())
+    words = "; ".join(part[:300] for part in said if part)
     last_words = f": {words}" if words else ""
     if "authentication failures" in session.goodbye.lower():
         return Failure(Kind.AUTH, f"the host hung up{last_words}")

@@ -16,20 +16,9 @@ from collections.abc import Callable, Container
 from typing import Any
 
 import paramiko
+from paramiko import common
 from paramiko.auth_handler import AuthHandler
 from paramiko.channel import Channel
-from paramiko.common import (
-    MSG_CHANNEL_DATA,
-    MSG_CHANNEL_EXTENDED_DATA,
-    MSG_CHANNEL_OPEN,
-    MSG_CHANNEL_REQUEST,
-    MSG_CHANNEL_WINDOW_ADJUST,
-    MSG_GLOBAL_REQUEST,
-    MSG_KEXINIT,
-    cMSG_CHANNEL_FAILURE,
-    cMSG_CHANNEL_OPEN,
-    cMSG_CHANNEL_REQUEST,
-)
 from paramiko.kex_gex import KexGexSHA256
 from paramiko.kex_group14 import KexGroup14SHA256
 from paramiko.kex_group16 import KexGroup16SHA512
@@ -51,8 +40,10 @@ _MAX_READ = 1 << 18  # no honest packet is larger: the protocol's own limit is 3
 #: many of them one counts that asks for new keys (paid back for each MiB of data) or for an answer,
 #: and so many bytes of any; what a channel's end pays back: all that an honest one has brought
 MOST_ASIDES, ASIDES_RATE = 4_000, 500.0
-_COSTS = {MSG_KEXINIT: 200.0, MSG_GLOBAL_REQUEST: 3.0, MSG_CHANNEL_REQUEST: 3.0,
-          MSG_CHANNEL_OPEN: 3.0}  # fmt: skip
+_COSTS = {
+    common.MSG_KEXINIT: 200.0, common.MSG_GLOBAL_REQUEST: 3.0, common.MSG_CHANNEL_REQUEST: 3.0,
+    common.MSG_CHANNEL_OPEN: 3.0,
+}  # fmt: skip
 _COUNTS_AS_ONE = 8 << 10
 #: message numbers of a key exchange (RFC 4250, 4.1.2), and bytes of one: honest ones have 4 KiB at
 #: most; paramiko takes the lists in them, and the numbers, in time that grows with their square
@@ -119,7 +110,7 @@ class BoundedPacketizer(Packetizer):  # type: ignore[misc]
     def brought(self, nbytes: int) -> None:
         """The last packet brought so much data."""
         if nbytes:
-            self.paid(1.0 + nbytes * _COSTS[MSG_KEXINIT] / (1 << 20))
+            self.paid(1.0 + nbytes * _COSTS[common.MSG_KEXINIT] / (1 << 20))
 
     def paid(self, cost: float) -> None:
         """So many of those packets had a reason."""
@@ -282,7 +273,7 @@ class SshChannel(Channel):  # type: ignore[misc]
         if grant > 0:
             self._granted += grant
             message = Message()
-            message.add_byte(b"\x5d")  # SSH_MSG_CHANNEL_WINDOW_ADJUST
+            message.add_byte(common.cMSG_CHANNEL_WINDOW_ADJUST)
             message.add_int(self.remote_chanid)
             message.add_int(grant)
             try:
@@ -331,7 +322,7 @@ class SshChannel(Channel):  # type: ignore[misc]
             self._end_is_known()
         if wants_reply:
             reply = Message()
-            reply.add_byte(cMSG_CHANNEL_FAILURE)
+            reply.add_byte(common.cMSG_CHANNEL_FAILURE)
             reply.add_int(self.remote_chanid)
             self.send_message(reply)
 
@@ -350,7 +341,7 @@ class SshChannel(Channel):  # type: ignore[misc]
 def request(channel: SshChannel, name: str, *, wants_reply: bool) -> Any:
     """The start of a channel request; what it carries is to be added."""
     message = Message()
-    message.add_byte(cMSG_CHANNEL_REQUEST)
+    message.add_byte(common.cMSG_CHANNEL_REQUEST)
     message.add_int(channel.remote_chanid)
     message.add_string(name)
     message.add_boolean(wants_reply)
@@ -409,10 +400,10 @@ class Connection(paramiko.Transport):  # type: ignore[misc]
     _channel_handler_table = {  # noqa: RUF012 - paramiko's own way: message number -> function
         **paramiko.Transport._channel_handler_table,
         # paramiko's table holds its own class's functions: ours would not be called.
-        MSG_CHANNEL_DATA: lambda channel, m: channel.on_data(m),
-        MSG_CHANNEL_EXTENDED_DATA: lambda channel, m: channel.on_extended_data(m),
-        MSG_CHANNEL_REQUEST: lambda channel, m: channel.on_request(m),
-        MSG_CHANNEL_WINDOW_ADJUST: lambda channel, m: channel.on_window(m),
+        common.MSG_CHANNEL_DATA: lambda channel, m: channel.on_data(m),
+        common.MSG_CHANNEL_EXTENDED_DATA: lambda channel, m: channel.on_extended_data(m),
+        common.MSG_CHANNEL_REQUEST: lambda channel, m: channel.on_request(m),
+        common.MSG_CHANNEL_WINDOW_ADJUST: lambda channel, m: channel.on_window(m),
     }
 
     def __init__(self, stream: ByteStream, offers: dict[str, tuple[str, ...]]) -> None:
@@ -469,7 +460,7 @@ class Connection(paramiko.Transport):  # type: ignore[misc]
     def ask_for(self, channel: SshChannel, forward: tuple[str, int] | None = None) -> bool:
         """Ask the host to open ``channel``; False when the connection is gone."""
         message = Message()
-        message.add_byte(cMSG_CHANNEL_OPEN)
+        message.add_byte(common.cMSG_CHANNEL_OPEN)
         message.add_string("direct-tcpip" if forward else "session")
         for value in (channel.chanid, WINDOW, _MAX_PACKET):
             message.add_int(value)
@@ -481,9 +472,8 @@ class Connection(paramiko.Transport):  # type: ignore[misc]
 
     def wait_for_room(self) -> None:
         """Wait while much is held back. Raises: SSHException where new keys are too late."""
-        if len(self._held) >= _MOST_HELD and not self.clear_to_send.wait(
-            self.clear_to_send_timeout
-        ):
+        limit = self.clear_to_send_timeout
+        if len(self._held) >= _MOST_HELD and not self.clear_to_send.wait(limit):
             raise SSHException("it does not end the exchange of keys")
 
     def send(self, message: Any) -> bool:

@@ -31,7 +31,7 @@ from dispatcher.transport.process.pump import Pump
 from dispatcher.transport.ssh import byte_stream
 from dispatcher.transport.ssh.byte_stream import ByteStream
 from dispatcher.transport.ssh.dial import dial
-from dispatcher.transport.ssh.logging_in import SSH_HINT, log_in, why_broken
+from dispatcher.transport.ssh.logging_in import SSH_HINT, LoggingIn, why_broken
 from dispatcher.transport.ssh.shared_sessions import JumpHost, Route, SessionPool
 from dispatcher.transport.ssh_auth.host_keys import HostKeyCheck
 from dispatcher.transport.ssh_auth.identities import Identities
@@ -68,10 +68,9 @@ class _Versions(ModuleType):
 def preload() -> None:
     """Import paramiko now, so that the first ``open`` need not; safe from any thread.
 
-    Two thirds of its import, in which every run and exec waits, are for what is not used here
-    (as ``python -X importtime`` shows), so these are hidden from it meanwhile:
-    ``invoke``, which its config reader can do without, and ``importlib.metadata``, which it asks
-    for its own version, and which loads the reading of mails and of zip files.
+    Two thirds of its import are for what is not used here (``python -X importtime``), so these are
+    hidden from it meanwhile: ``invoke``, which its config reader can do without, and
+    ``importlib.metadata``, which it asks for its own version.
     """
     with _import_lock:
         if "paramiko" in sys.modules:
@@ -259,9 +258,8 @@ class ParamikoTransport(Transport):
         failure, until = None, timer.real(deadline)
         if not session.handshake(until):
             failure = why_broken(session, until)
-        failure = failure or log_in(
-            session, config, deadline, self._identities, self._passwords, jump=jump
-        )
+        login = (session, config, deadline, self._identities, self._passwords)
+        failure = failure or LoggingIn(*login, jump=jump).run()
         if failure is not None:
             session.end()
             return failure
@@ -286,11 +284,8 @@ class ParamikoTransport(Transport):
         route = [config]
         while route[0].jumps:
             if len(route) > _MAX_HOPS:
-                return Failure(
-                    Kind.CONFIG,
-                    f"ProxyJump: more than {_MAX_HOPS} jumps; "
-                    f"does {route[0].name} jump through itself?",
-                )
+                why = f"more than {_MAX_HOPS} jumps; does {route[0].name} jump through itself?"
+                return Failure(Kind.CONFIG, f"ProxyJump: {why}")
             *before, last = route[0].jumps
             hop = self._config.resolve(last, runs=runs)
             if isinstance(hop, Failure):
@@ -311,14 +306,8 @@ class ParamikoTransport(Transport):
         deadline = self._passwords.timer.real(deadline)
         if config.connect_timeout is not None:
             deadline = min(deadline, time.monotonic() + config.connect_timeout)
-        sock = dial(
-            config.host,
-            config.port,
-            deadline,
-            family=config.family,
-            source=config.bind_address,
-            steps=steps,
-        )
+        family, source = config.family, config.bind_address
+        sock = dial(config.host, config.port, deadline, family=family, source=source, steps=steps)
         return sock if isinstance(sock, Failure) else byte_stream.over_socket(sock)
 
     def _jump_host(self, route: Route) -> JumpHost:

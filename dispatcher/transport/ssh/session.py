@@ -1,9 +1,7 @@
 """``Session``: one SSH connection to one host, each step of it by a deadline.
 
-Key exchange with a judged host key, an attempt to log in (RFC 4252, RFC 4256), channels, whether a
-silent host still lives, and a command that is started before its user comes (``Standby``). A
-channel as a ``Link`` is ``ParamikoLink``. Why ``offers`` has these algorithms in this order is told
-in ``docs/design/ssh.md``; ``paramiko_internals`` brings paramiko to do all this.
+A channel of it as a ``Link`` is ``ParamikoLink``. Why ``offers`` has these algorithms in this order
+is told in ``docs/design/ssh.md``; ``paramiko_internals`` brings paramiko to do all this.
 
 Imported only after ``paramiko_transport.preload``: importing paramiko costs time.
 """
@@ -41,35 +39,23 @@ from dispatcher.transport.ssh_auth.known_hosts import CERT, PLAIN
 from dispatcher.transport.ssh_config.config_lines import narrow
 
 CIPHERS = (
-    "aes128-gcm@openssh.com",
-    "aes256-gcm@openssh.com",
-    "aes128-ctr",
-    "aes192-ctr",
-    "aes256-ctr",
-)
+    "aes128-gcm@openssh.com", "aes256-gcm@openssh.com", "aes128-ctr", "aes192-ctr", "aes256-ctr",
+)  # fmt: skip
 MACS = (
-    "hmac-sha2-256-etm@openssh.com",
-    "hmac-sha2-512-etm@openssh.com",
-    "hmac-sha2-256",
-    "hmac-sha2-512",
-)
+    "hmac-sha2-256-etm@openssh.com", "hmac-sha2-512-etm@openssh.com",
+    "hmac-sha2-256", "hmac-sha2-512",
+)  # fmt: skip
 KEX = (
-    "mlkem768x25519-sha256",
-    "curve25519-sha256@libssh.org",
-    "ecdh-sha2-nistp256",
-    "ecdh-sha2-nistp384",
-    "ecdh-sha2-nistp521",
-    "diffie-hellman-group14-sha256",
-    "diffie-hellman-group16-sha512",
+    "mlkem768x25519-sha256", "curve25519-sha256@libssh.org",
+    "ecdh-sha2-nistp256", "ecdh-sha2-nistp384", "ecdh-sha2-nistp521",
+    "diffie-hellman-group14-sha256", "diffie-hellman-group16-sha512",
     "diffie-hellman-group-exchange-sha256",
-)
+)  # fmt: skip
 HOST_KEYS = (*PLAIN, *(name + CERT for name in PLAIN))
 _SECURITY_KEYS = (  # of an ssh-agent
-    "sk-ssh-ed25519@openssh.com",
-    "sk-ecdsa-sha2-nistp256@openssh.com",
-    "sk-ssh-ed25519-cert-v01@openssh.com",
-    "sk-ecdsa-sha2-nistp256-cert-v01@openssh.com",
-)
+    "sk-ssh-ed25519@openssh.com", "sk-ecdsa-sha2-nistp256@openssh.com",
+    "sk-ssh-ed25519-cert-v01@openssh.com", "sk-ecdsa-sha2-nistp256-cert-v01@openssh.com",
+)  # fmt: skip
 #: what a login is signed by
 PUBKEYS = (*HOST_KEYS, *_SECURITY_KEYS)
 
@@ -416,7 +402,6 @@ class Session(Connection):
                 self._question()
 
     def _question(self) -> bool:
-        """Ask what has to be answered, be it with a refusal."""
         message = Message()
         message.add_byte(cMSG_GLOBAL_REQUEST)
         message.add_string("keepalive@openssh.com")

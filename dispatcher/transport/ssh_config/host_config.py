@@ -92,8 +92,6 @@ class HostConfig:
 
 
 class _Values:
-    """Typed access to one host's raw values."""
-
     def __init__(self, raw: Mapping[str, Sequence[str]], origins: Mapping[str, str]) -> None:
         self.raw = raw
         self._origins = origins
@@ -133,25 +131,16 @@ def check(
     """The host's facts. Raises: ConfigProblem for a bad value and for what cannot be followed."""
     values = _Values(raw, origins)
     _refuse(values)
-    host = config_lines.expand(
-        values.text("hostname") or "%h",
-        {"h": name},
-        config_lines.HOSTNAME,
-        values.place("hostname"),
-    ).lower()
+    written, place = values.text("hostname") or "%h", values.place("hostname")
+    host = config_lines.expand(written, {"h": name}, config_lines.HOSTNAME, place).lower()
     user = values.text("user") or local.user
     _check_names(host, user, values)
     port = _port(values.text("port"), values.place("port"))
     known_as = values.text("hostkeyalias")
     jump_text = values.optional("proxyjump")
+    jump = jump_text or ""
     tokens = config_lines.token_values(
-        local,
-        original=name,
-        host=host,
-        port=str(port),
-        user=user,
-        alias=known_as,
-        jump=jump_text or "",
+        local, original=name, host=host, port=str(port), user=user, alias=known_as, jump=jump
     )
 
     def file_name(text: str, keyword: str) -> str:

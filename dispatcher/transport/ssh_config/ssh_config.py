@@ -18,19 +18,7 @@ from dataclasses import dataclass, field
 from dispatcher.model.failure import Failure, Kind
 from dispatcher.transport.base import Target, bad_target, shell_safe
 from dispatcher.transport.ssh_config import config_lines
-from dispatcher.transport.ssh_config.config_lines import (
-    ALIASES,
-    KNOWN,
-    LISTS,
-    RAW,
-    REPEATED,
-    SINGLE,
-    ConfigProblem,
-    Line,
-    matches,
-    matches_list,
-    parse,
-)
+from dispatcher.transport.ssh_config.config_lines import ConfigProblem, Line, matches_list
 from dispatcher.transport.ssh_config.host_config import HostConfig, check, jump_list
 
 _MAX_DEPTH = 16  # of Include, as in ssh
@@ -44,8 +32,6 @@ Raw = dict[str, list[str]]
 
 @dataclass
 class _Lookup:
-    """One host's values while the files are gone through."""
-
     original: str
     host: str  # what ``Host`` lines are compared with
     raw: Raw
@@ -143,7 +129,7 @@ class SshConfig:
             return self._parsed[path]
 
     def _apply(self, line: Line, lookup: _Lookup, *, user: bool, depth: int, never: bool) -> None:
-        keyword = ALIASES.get(line.keyword, line.keyword)
+        keyword = config_lines.ALIASES.get(line.keyword, line.keyword)
         if keyword == "host":
             lookup.active = _host_applies(line, lookup.host) and not never
         elif keyword == "match":
@@ -153,7 +139,7 @@ class SshConfig:
         elif keyword == "ignoreunknown":
             if lookup.active and not lookup.ignored:
                 lookup.ignored = ",".join(line.words)
-        elif keyword in KNOWN:
+        elif keyword in config_lines.KNOWN:
             _set(keyword, line, lookup)
         elif not matches_list(keyword, lookup.ignored, lower=True):
             raise ConfigProblem(f"{line.place}: unknown option {line.keyword[:40]!r}")
@@ -173,10 +159,6 @@ class SshConfig:
                 lookup.active = was_active
 
     def _match_applies(self, line: Line, lookup: _Lookup) -> bool:
-        """True when all criteria of the ``Match`` line hold.
-
-        Raises: ConfigProblem for an unknown criterion or a missing value.
-        """
         result = True
         found = config_lines.criteria(line.rest, line.place)
         for place, (word, value) in enumerate(found):
@@ -298,7 +280,6 @@ def _run(argv: tuple[str, ...], text: bytes, what: str) -> tuple[int, bytes]:
 
 
 def _host_name(lookup: _Lookup, place: str) -> str:
-    """HostName as it stands so far, its token replaced."""
     written = lookup.raw.get("hostname")
     if written is None:
         return lookup.original
@@ -311,7 +292,7 @@ def _host_applies(line: Line, host: str) -> bool:
         if not pattern:
             raise ConfigProblem(f"{line.place}: Host: empty pattern")
         negated = pattern.startswith("!")
-        if matches(host, pattern[1:] if negated else pattern):
+        if config_lines.matches(host, pattern[1:] if negated else pattern):
             if negated:
                 return False
             found = True
@@ -321,7 +302,8 @@ def _host_applies(line: Line, host: str) -> bool:
 def _set(keyword: str, line: Line, lookup: _Lookup) -> None:
     """Remember the value where it is the first (or one of many); check its form always."""
     raw = lookup.raw
-    if keyword in RAW:
+    first = config_lines.SINGLE | config_lines.LISTS | config_lines.RAW  # counts alone
+    if keyword in config_lines.RAW:
         value = line.rest.lstrip(" \t\r\n=")
         if keyword == "proxyjump":
             value = value.partition("#")[0].rstrip()
@@ -331,18 +313,19 @@ def _set(keyword: str, line: Line, lookup: _Lookup) -> None:
         words = [value]
     else:
         words = list(line.words)
-        if keyword in SINGLE | REPEATED and len(words) > 1:
+        one_word = keyword in config_lines.SINGLE | config_lines.REPEATED
+        if one_word and len(words) > 1:
             raise ConfigProblem(f"{line.place}: {keyword}: more than one value")
-        if keyword in SINGLE | REPEATED | LISTS and not (words and all(words)):
+        if (one_word or keyword in config_lines.LISTS) and not (words and all(words)):
             raise ConfigProblem(f"{line.place}: {keyword}: empty value")
     if not lookup.active:
         return
-    if keyword in REPEATED:
+    if keyword in config_lines.REPEATED:
         values = raw.setdefault(keyword, [])
         if words[0] not in values:
             values.append(words[0])
             lookup.origins.setdefault(keyword, line.place)
-    elif keyword in SINGLE | LISTS | RAW and keyword not in raw:
+    elif keyword in first and keyword not in raw:
         raw[keyword] = words
         lookup.origins[keyword] = line.place
 
@@ -366,7 +349,7 @@ def _load(path: str, private: bool, must_exist: bool) -> tuple[Line, ...]:
         return ()
     except OSError as error:
         raise ConfigProblem(f"{path}: {error.strerror}") from None
-    return parse(text, path)
+    return config_lines.parse(text, path)
 
 
 def _check_owner(path: str, status: os.stat_result) -> None:

@@ -169,7 +169,6 @@ class Branch:
         return Failure(Kind.LOST, "closed")
 
     def _next(self) -> bytes:
-        """Frames to write, orders first."""
         frames: list[bytes] = []
         size = 0
         with self._lock:
@@ -229,7 +228,6 @@ class Branch:
         return Failure(Kind.LOST, "the link was closed")
 
     def _end_of(self, link: Link) -> Failure:
-        """Why the stream of frames ended."""
         status = link.ending(1.0)
         self._read_errors(link)
         known = link.failure(0.0)
