@@ -9,16 +9,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypedDict
 
+from dispatcher.api import transports
 from dispatcher.api.request import Hosts, check_words, hosts_of
 from dispatcher.api.run_session import BackgroundRun
-from dispatcher.api.transports import (
-    Ask,
-    TransportPool,
-    Ways,
-    allow_open_files,
-    check_reachable,
-    nobody,
-)
 from dispatcher.core.events.exec_events import Exited, Outcome, exit_code, is_good, own_code
 from dispatcher.model.arguments import check_types
 from dispatcher.output.exec.exec_notes import describe, outcome_text
@@ -71,7 +64,7 @@ class Answers:
 
 class _Settings(TypedDict, total=False):
     limits: ExecLimits
-    ways: Ways
+    ways: transports.Ways
 
 
 def exec(
@@ -79,8 +72,8 @@ def exec(
     argv: Sequence[str],
     *,
     limits: ExecLimits | None = None,
-    ways: Ways | None = None,
-    ask: Ask = nobody,
+    ways: transports.Ways | None = None,
+    ask: transports.Ask = transports.nobody,
 ) -> Answers:
     """What ``argv`` answered on each of ``hosts``. Ctrl-C ends it everywhere and is raised.
 
@@ -90,13 +83,13 @@ def exec(
     check_words(argv)
     given = {name: item for name, item in (("limits", limits), ("ways", ways)) if item is not None}
     check_types("exec", _Settings, given)
-    ways = ways or Ways()
+    ways = ways or transports.Ways()
     places = target_hosts([hosts_of(hosts)], ())
     exec_plan = ExecPlan(places, tuple(argv), limits=limits or ExecLimits())
-    check_reachable(ways, places)
-    allow_open_files(len(places))
+    transports.check_reachable(ways, places)
+    transports.allow_open_files(len(places))
     kept = HostOutput(frozenset({STDOUT, STDERR}))
-    reach = TransportPool(ways, ask, Keepalive(otherwise=ALIVE_INTERVAL))
+    reach = transports.TransportPool(ways, ask, Keepalive(otherwise=ALIVE_INTERVAL))
     runner = ExecRunner(exec_plan, reach.transport_for, [kept])
     reach.typing = runner.typing
 

@@ -14,52 +14,17 @@ from dataclasses import asdict, field
 from pathlib import Path
 from typing import Any
 
-from dispatcher.core.events.monitor_events import (
-    VERSION,
-    LastWords,
-    NcclNetwork,
-    RankError,
-    RunBegan,
-    RunClosed,
-)
+from dispatcher.core.events import monitor_events as mon
+from dispatcher.core.events import run_events as ev
+from dispatcher.core.events import verdicts
 from dispatcher.core.events.mpi_events import MpiFound, WorldPlaced
-from dispatcher.core.events.run_events import (
-    Entry,
-    HostExcluded,
-    NodeConnected,
-    NodeReady,
-    RankExited,
-    RankSpawned,
-    RanksPlaced,
-    Sink,
-)
-from dispatcher.core.events.verdicts import (
-    Attempt,
-    Hung,
-    Impossible,
-    LeftMpi,
-    MpiAborted,
-    NodeFailed,
-    RankFailed,
-    Rejected,
-    Verdict,
-)
 from dispatcher.model.errors import DispatchError, JournalUnusable
 from dispatcher.model.failure import Failure
 from dispatcher.model.frozen import Value, value
 from dispatcher.model.names import clock
 from dispatcher.model.paths import create, write_all
+from dispatcher.output.text import verdict_text
 from dispatcher.output.text.story import signal_name
-from dispatcher.output.text.verdict_text import (
-    Last,
-    alike,
-    attempt_line,
-    describe,
-    history,
-    left_out,
-    outcome,
-    own_error,
-)
 from dispatcher.plan.job import placement
 from dispatcher.plan.job.reassignment import Exclusion
 
@@ -196,7 +161,7 @@ class Report(Value):
     swept: Mapping[str, int] = field(default_factory=dict)
     excluded: tuple[Exclusion, ...] = ()
     mpi: Mapping[str, MpiLibrary] = field(default_factory=dict)
-    nccl: Mapping[str, NcclNetwork] = field(default_factory=dict)
+    nccl: Mapping[str, mon.NcclNetwork] = field(default_factory=dict)
     log_dir: Path | None = None
     errors: tuple[RanksSaid, ...] = ()
     before: tuple[str, ...] = ()
@@ -241,7 +206,7 @@ class Report(Value):
         }
 
 
-class Fold(Sink):
+class Fold(ev.Sink):
     """The report on a run, of its events from ``RunBegan`` to ``RunClosed``.
 
     Of what ranks did it keeps what the present attempt's did. folder: of the run's files.
@@ -250,8 +215,8 @@ class Fold(Sink):
     def __init__(self, folder: Path | None = None) -> None:
         self.seq = 0
         self._folder = folder
-        self._began: RunBegan | None = None
-        self._closed: RunClosed | None = None
+        self._began: mon.RunBegan | None = None
+        self._closed: mon.RunClosed | None = None
         self._excluded: list[Exclusion] = []
         self._pids: dict[int, int] = {}
         self._nodes: dict[int, int] = {}  # rank -> number of its host
@@ -262,28 +227,28 @@ class Fold(Sink):
         self._addresses: dict[int, set[str]] = {}  # host -> those it is known by
         self._programs: tuple[str, ...] = ()  # of each rank, where there are several
 
-    def event(self, entry: Entry) -> None:
+    def event(self, entry: ev.Entry) -> None:
         self.seq = entry.seq
         match entry.event:
-            case RunBegan():
+            case mon.RunBegan():
                 self._began = entry.event
-            case RunClosed():
+            case mon.RunClosed():
                 self._closed = entry.event
-            case NodeReady(node, facts):
+            case ev.NodeReady(node, facts):
                 self._addresses.setdefault(node, set()).update(facts.addresses)
-            case NodeConnected(node, str(address)):
+            case ev.NodeConnected(node, str(address)):
                 self._addresses.setdefault(node, set()).add(address)
-            case HostExcluded(host, why, by):
+            case ev.HostExcluded(host, why, by):
                 self._excluded.append(Exclusion(host, why, by))
-            case RanksPlaced(parts=parts):  # of another attempt than what is known
+            case ev.RanksPlaced(parts=parts):  # of another attempt than what is known
                 self._programs = tuple(name for name, size in parts for _ in range(size))
                 for known in (self._pids, self._nodes, self._started, self._ended, self._mpi):
                     known.clear()
                 self._spawned.clear()
-            case RankSpawned(node, rank, pid):
+            case ev.RankSpawned(node, rank, pid):
                 self._pids[rank], self._nodes[rank] = pid, node
                 self._started[rank] = entry.t
-            case RankExited(_, rank):
+            case ev.RankExited(_, rank):
                 self._ended[rank] = entry.t
             case WorldPlaced():
                 self._spawned.append(entry.event)
@@ -304,13 +269,14 @@ class Fold(Sink):
         verdict = closed.verdict
         last = _last(closed.last_words)
         # in the order in which it happened
-        lines = left_out(self._excluded) + history(verdict, closed.attempt_errors)
+        lines = verdict_text.left_out(self._excluded)
+        lines += verdict_text.history(verdict, closed.attempt_errors)
         known = {hosts[node]: each for node, each in self._addresses.items()}
-        lines += describe(
+        lines += verdict_text.describe(
             verdict, nodes, self._pids, last, closed.advice.get, closed.errors, known,
             self._programs,
         )  # fmt: skip
-        lines += outcome(verdict)
+        lines += verdict_text.outcome(verdict)
         return Report(
             run_id=began.run_id,
             exit_code=verdict.exit_code,
@@ -349,7 +315,7 @@ class Fold(Sink):
         )
 
     def _ranks(
-        self, verdict: Verdict, closed: RunClosed, hosts: Sequence[str]
+        self, verdict: verdicts.Verdict, closed: mon.RunClosed, hosts: Sequence[str]
     ) -> tuple[RankEnding, ...]:
         seated = {rank: node.host for node in closed.nodes for rank in node.ranks}
         seated.update((rank, hosts[node]) for rank, node in self._nodes.items())
@@ -382,8 +348,8 @@ def replay(journal: Path) -> Report:
         if fold.seq and entry.seq != fold.seq + 1:  # the disk was full for a while
             raise JournalUnusable(f"{journal}: event {fold.seq + 1} is missing")
         fold.event(entry)
-        if isinstance(entry.event, RunBegan) and entry.event.version > VERSION:
-            raise JournalUnusable(f"{journal}: of version {entry.event.version}, not {VERSION}")
+        if isinstance(entry.event, mon.RunBegan) and entry.event.version > mon.VERSION:
+            raise JournalUnusable(f"{journal}: of version {entry.event.version}, not {mon.VERSION}")
     try:
         return fold.report()
     except DispatchError as error:
@@ -392,7 +358,7 @@ def replay(journal: Path) -> Report:
         raise JournalUnusable(f"{journal}: its events do not fit together: {error}") from None
 
 
-def _last(known: LastWords | None) -> Last:
+def _last(known: mon.LastWords | None) -> verdict_text.Last:
     """The last lines of those ranks of which they are known, alike as they are."""
 
     def last(rank: int) -> tuple[str, list[str]]:
@@ -404,16 +370,16 @@ def _last(known: LastWords | None) -> Last:
 
 
 def _cause(
-    verdict: Verdict,
+    verdict: verdicts.Verdict,
     names: Sequence[str],
     pids: Mapping[int, int],
-    last: Last,
-    errors: Sequence[RankError],
+    last: verdict_text.Last,
+    errors: Sequence[mon.RankError],
 ) -> FirstFailure:
     cause = verdict.cause
     assert cause is not None
     facts = dict(vars(cause))
-    if isinstance(cause, Hung):
+    if isinstance(cause, verdicts.Hung):
         facts["groups"] = [group.plain() for group in cause.groups]
         facts["collective"] = None if cause.collective is None else cause.collective.plain()
         facts["signals"] = [
@@ -422,12 +388,12 @@ def _cause(
         ]
         if cause.rank is None:
             del facts["rank"], facts["node"]
-    if isinstance(cause, LeftMpi):
+    if isinstance(cause, verdicts.LeftMpi):
         for key in ("ranks", "waiting"):
             facts[key] = [placement.name(rank) for rank in facts[key]]
-    if isinstance(cause, NodeFailed):
+    if isinstance(cause, verdicts.NodeFailed):
         facts["failure"] = asdict(_failure(cause.failure))
-    if isinstance(cause, Rejected):
+    if isinstance(cause, verdicts.Rejected):
         facts["failures"] = {names[at]: asdict(_failure(f)) for at, f in cause.failures.items()}
         facts["problems"] = {names[at]: sorted(what) for at, what in cause.problems.items()}
     rank = None if "rank" not in facts else placement.name(facts["rank"])
@@ -437,24 +403,25 @@ def _cause(
     if host is not None:
         facts["host"] = host
     said: Sequence[str] = ()
-    if isinstance(cause, (RankFailed, MpiAborted)):
+    if isinstance(cause, (verdicts.RankFailed, verdicts.MpiAborted)):
         said = last(cause.rank)[1]
-        own = own_error(cause, errors) or RankError((), "")
+        own = verdict_text.own_error(cause, errors) or mon.RankError((), "")
         facts |= {
             "pid": pids.get(cause.rank), "last_lines": list(said),
             "error": None if cause.error is None else vars(cause.error),
             "last_error": own.text or None, "place": own.place or None, "remedy": own.hint or None,
         }  # fmt: skip
-    if isinstance(cause, RankFailed):
-        facts["same"] = alike(cause, verdict, last, errors)
-    if isinstance(cause, Impossible):
+    if isinstance(cause, verdicts.RankFailed):
+        facts["same"] = verdict_text.alike(cause, verdict, last, errors)
+    if isinstance(cause, verdicts.Impossible):
         del facts["code"]  # is the message's
     kind = type(cause).__name__
     return FirstFailure(kind, rank, host, tuple(said), facts, cause.message_code)
 
 
-def _attempt(one: Attempt, errors: Mapping[int, str]) -> FailedAttempt:
-    kind, what, code = type(one.cause).__name__, attempt_line(one, errors), one.cause.exit_code
+def _attempt(one: verdicts.Attempt, errors: Mapping[int, str]) -> FailedAttempt:
+    kind, code = type(one.cause).__name__, one.cause.exit_code
+    what = verdict_text.attempt_line(one, errors)
     return FailedAttempt(one.restart, one.started, one.world_size, one.names, kind, what, code)
 
 
@@ -492,8 +459,7 @@ def _indented(value: Mapping[str, Any]) -> Iterator[str]:
         if isinstance(item, (list, tuple)) and len(item) > MOST_INDENTED:
             yield "[\n    " + ",\n    ".join(map(json.dumps, item)) + "\n  ]"
         else:
-            yield json.dumps(item, indent=2).replace(
-                "\n", "\n  "
-            )  # texts have none that is not \\n
+            # texts have no end of line that is not \\n
+            yield json.dumps(item, indent=2).replace("\n", "\n  ")
         before = ",\n"
     yield "\n}\n"

@@ -14,18 +14,11 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
+from dispatcher.api import transports
 from dispatcher.api.registration import JobRecord
 from dispatcher.api.report import Report
 from dispatcher.api.request import plan_job
 from dispatcher.api.run_session import BackgroundRun, RunSession, open_files
-from dispatcher.api.transports import (
-    Ask,
-    TransportPool,
-    Ways,
-    allow_open_files,
-    check_reachable,
-    nobody,
-)
 from dispatcher.bootstrap import payload
 from dispatcher.core.events.run_events import Entry, OutputEnded, RanksPlaced, SignalReceived, Sink
 from dispatcher.model.arguments import check_names, check_types
@@ -74,7 +67,7 @@ class Running(BackgroundRun[Report, Line | Entry]):
     def __init__(
         self,
         plan: JobPlan,
-        reach: TransportPool,
+        reach: transports.TransportPool,
         *,
         lines: bool,
         events: bool,
@@ -118,7 +111,9 @@ class Running(BackgroundRun[Report, Line | Entry]):
         self._session.tell(event)
 
     def _carry_out(self) -> Report:
-        ways = {str(name): getattr(self._reach.ways, name) for name in Ways.__match_args__}
+        ways = {
+            str(name): getattr(self._reach.ways, name) for name in transports.Ways.__match_args__
+        }
         session = self._session
         record = JobRecord(
             self.plan, ways, self._paths, session.tell, session.restart, by_program=True
@@ -212,10 +207,10 @@ class How(TypedDict, total=False):
     """
 
     log_dir: str | os.PathLike[str] | None
-    ways: Ways
+    ways: transports.Ways
     check: bool
     agent_python: str | None
-    ask: Ask
+    ask: transports.Ask
     on_note: Say
     progress: bool
 
@@ -295,10 +290,10 @@ def _prepared(job: Request | JobPlan, lines: bool, events: bool, how: How) -> Ru
             hint='dispatcher.request("hostfile", ["train.py"])',
         )
     plan = plan_job(job) if isinstance(job, Request) else job
-    ways = how.get("ways", Ways())
+    ways = how.get("ways", transports.Ways())
     places = (*plan.nodes, *plan.spares)
-    check_reachable(ways, [node.host for node in places])
-    allow_open_files(len(places))
+    transports.check_reachable(ways, [node.host for node in places])
+    transports.allow_open_files(len(places))
     agent_python, log_dir = how.get("agent_python"), how.get("log_dir")
     if agent_python is not None:
         payload.command(first=[agent_python])  # judge it while no host is touched
@@ -308,7 +303,7 @@ def _prepared(job: Request | JobPlan, lines: bool, events: bool, how: How) -> Ru
         say(f"note: {notice}")
     return Running(
         plan,
-        TransportPool(ways, how.get("ask", nobody)),
+        transports.TransportPool(ways, how.get("ask", transports.nobody)),
         lines=lines,
         events=events,
         paths=None if log_dir is None else RunPaths.create(os.fspath(log_dir), plan.run_id),

@@ -17,26 +17,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from dispatcher.core.events.run_events import (
-    Counts,
-    Entry,
-    Event,
-    OutputEnded,
-    RanksPlaced,
-    RestartRefused,
-    RestartWanted,
-    Sink,
-)
+from dispatcher.core.events import run_events as ev
 from dispatcher.jobs import job_socket
-from dispatcher.jobs.job_socket import (
-    MOST_CLIENTS,
-    RestartAnswer,
-    forget,
-    frame,
-    is_ours,
-    listen,
-    refused,
-)
 from dispatcher.model.errors import DispatchError
 
 TYPE_CHECKING = False
@@ -66,7 +48,7 @@ class Client:
         self.wants_picture = False
         self.wants_table = False
         self.wants_stacks = False
-        self.restarts = RestartAnswer()
+        self.restarts = job_socket.RestartAnswer()
         self.attached = False
         self._queue: deque[bytes] = deque()
         self._size = 0
@@ -89,9 +71,9 @@ class Client:
             self._missing[rank, stream] = self._missing.get((rank, stream), 0) + len(data)
             return
         self.tell_gap()
-        self.put(frame(data, type="output", rank=rank, stream=stream, size=len(data)))
+        self.put(job_socket.frame(data, type="output", rank=rank, stream=stream, size=len(data)))
 
-    def gap(self, missing: Counts) -> None:
+    def gap(self, missing: ev.Counts) -> None:
         """Add to the bytes that are missing here, by rank and stream."""
         for key, count in missing.items():
             self._missing[key] = self._missing.get(key, 0) + count
@@ -101,7 +83,7 @@ class Client:
         if self._missing:
             missing = [[rank, stream, count] for (rank, stream), count in self._missing.items()]
             self._missing = {}
-            self.put(frame(type="gap", missing=missing))
+            self.put(job_socket.frame(type="gap", missing=missing))
 
     def take(self) -> bytes | None:
         """What is to be written next; a gap is told as soon as all before it was."""
@@ -171,7 +153,7 @@ class StreamPositions:
         return [(rank, stream, rest) for (rank, stream), rest in self._rests.items() if rest]
 
 
-class ControlServer(Sink):
+class ControlServer(ev.Sink):
     """Listens at ``folder``/control. stop: called with "stop", "kill" or the number of the signal
     to stop with when a client orders it. restart: called with what a client orders, raises
     DispatchError if it cannot be done.
@@ -209,7 +191,7 @@ class ControlServer(Sink):
         self._notes: deque[str] = deque(maxlen=MOST_NOTES)
         self._leave_at: float | None = None
         self._wake_read, self._wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-        self._listener = listen(folder)
+        self._listener = job_socket.listen(folder)
         self._slower = 1  # how much later tables come than small ones do
         self._thread = threading.Thread(target=self._run, name="control", daemon=True)
 
@@ -227,25 +209,27 @@ class ControlServer(Sink):
                     client.output(rank, stream, data)
         self._wake()
 
-    def event(self, entry: Entry) -> None:
+    def event(self, entry: ev.Entry) -> None:
         match entry.event:
-            case RanksPlaced(world_size, restart=restart):
+            case ev.RanksPlaced(world_size, restart=restart):
                 with self._lock:
                     self._positions.placed(world_size)
-                    self._tell_all(frame(type="placed", world_size=world_size, restart=restart))
+                    self._tell_all(
+                        job_socket.frame(type="placed", world_size=world_size, restart=restart)
+                    )
                     self._answer(entry.event)
-            case RestartWanted() | RestartRefused():
+            case ev.RestartWanted() | ev.RestartRefused():
                 with self._lock:
                     self._answer(entry.event)
-            case OutputEnded(_, rank, stream):
+            case ev.OutputEnded(_, rank, stream):
                 with self._lock:
                     self._positions.ended(rank, stream)
-                    self._tell_all(frame(type="ended", rank=rank, stream=stream))
+                    self._tell_all(job_socket.frame(type="ended", rank=rank, stream=stream))
             case _:
                 return
         self._wake()
 
-    def _answer(self, event: Event) -> None:
+    def _answer(self, event: ev.Event) -> None:
         for client in self._clients:
             if (answer := client.restarts.take(event)) is not None:
                 client.put(answer)
@@ -254,7 +238,7 @@ class ControlServer(Sink):
         """A note of dispatch itself, for everybody attached and for newcomers."""
         with self._lock:
             self._notes.append(line)
-            self._tell_all(frame(type="say", line=line))
+            self._tell_all(job_socket.frame(type="say", line=line))
         self._wake()
 
     def stacks(self, number: int, lines: list[str], found: Gathered) -> None:
@@ -262,7 +246,7 @@ class ControlServer(Sink):
         with self._lock:
             asked = [client for client in self._clients if client.wants_stacks]
             for client in asked:
-                client.put(frame(type="stacks", number=number, lines=lines, found=found))
+                client.put(job_socket.frame(type="stacks", number=number, lines=lines, found=found))
         self._wake()
 
     # -- on the main thread ----------------------------------------------------------------
@@ -270,14 +254,14 @@ class ControlServer(Sink):
     def finish(self, exit_code: int, lines: Sequence[str]) -> None:
         """Tell the verdict to all clients, give them ``FLUSH`` seconds to read, and leave."""
         with self._lock:
-            self._tell_all(frame(type="verdict", exit_code=exit_code, lines=list(lines)))
+            self._tell_all(job_socket.frame(type="verdict", exit_code=exit_code, lines=list(lines)))
             self._leave_at = time.monotonic() + FLUSH
         self._wake()
         if self._thread.ident is None:
             self._listener.close()  # the run never began, so nobody else does
         else:
             self._thread.join(timeout=FLUSH + 1)
-        forget(self._folder)
+        job_socket.forget(self._folder)
 
     def _tell_all(self, data: bytes) -> None:
         for client in self._clients:
@@ -336,11 +320,11 @@ class ControlServer(Sink):
             pictures = [one for one in self._clients if one.wants_picture and one.idle]
             tables = [one for one in self._clients if one.wants_table and one.idle]
         if pictures and (picture := self._picture()) is not None:
-            self._put(pictures, frame(type="picture", picture=picture))
+            self._put(pictures, job_socket.frame(type="picture", picture=picture))
         due = tables and self._turns % (TABLE * self._slower) == 0
         if due and (table := self._table()) is not None:
             self._slower = 1 + len(table.get("rows", ())) // MANY
-            self._put(tables, frame(type="table", table=table))
+            self._put(tables, job_socket.frame(type="table", table=table))
 
     def _put(self, clients: Sequence[Client], data: bytes) -> None:
         with self._lock:
@@ -360,7 +344,7 @@ class ControlServer(Sink):
             link, _ = self._listener.accept()
         except OSError:
             return
-        if not is_ours(link) or len(self._clients) >= 2 * MOST_CLIENTS:
+        if not job_socket.is_ours(link) or len(self._clients) >= 2 * job_socket.MOST_CLIENTS:
             link.close()
             return
         link.setblocking(False)
@@ -399,7 +383,9 @@ class ControlServer(Sink):
             del client.received[: end + 1]
             if not client.attached:
                 if order["order"] == "attach" and self._is_full():
-                    client.link.send(refused(f"{MOST_CLIENTS} others are attached to it"))
+                    client.link.send(
+                        job_socket.refused(f"{job_socket.MOST_CLIENTS} others are attached to it")
+                    )
                     return False
                 self._greet(client, order)
             if order["order"] == "stacks":
@@ -415,7 +401,7 @@ class ControlServer(Sink):
     def _is_full(self) -> bool:
         """Whether nobody more may look on; who stops the job or restarts it still has room."""
         with self._lock:
-            return sum(client.attached for client in self._clients) >= MOST_CLIENTS
+            return sum(client.attached for client in self._clients) >= job_socket.MOST_CLIENTS
 
     def _order_restart(self, client: Client, order: Mapping[str, Any]) -> None:
         with self._lock:
@@ -424,7 +410,7 @@ class ControlServer(Sink):
             self._restart(order)
         except DispatchError as error:
             with self._lock:
-                client.put(refused(error.message, error.hint))
+                client.put(job_socket.refused(error.message, error.hint))
 
     def _greet(self, client: Client, order: Mapping[str, Any]) -> None:
         output, every = job_socket.wants_output(order), job_socket.wants_table(order)
@@ -435,8 +421,10 @@ class ControlServer(Sink):
             client.wants_picture = order.get("picture") is True
             client.wants_table = every is not None
             rests = self._positions.rests() if order.get("rests") is True else []
-            client.put(frame(type="hello", **self._positions.hello(), rests=len(rests)))
+            client.put(job_socket.frame(type="hello", **self._positions.hello(), rests=len(rests)))
             for rank, stream, data in rests:
-                client.put(frame(data, type="rest", rank=rank, stream=stream, size=len(data)))
+                client.put(
+                    job_socket.frame(data, type="rest", rank=rank, stream=stream, size=len(data))
+                )
             for note in self._notes if output else ():
-                client.put(frame(type="say", line=note))
+                client.put(job_socket.frame(type="say", line=note))

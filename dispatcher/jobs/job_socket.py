@@ -20,13 +20,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from dispatcher.core.events.run_events import (
-    TICK,
-    Event,
-    RanksPlaced,
-    RestartRefused,
-    RestartWanted,
-)
+from dispatcher.core.events import run_events as ev
 from dispatcher.jobs.registry import PAUSED, Job, find, not_running
 
 #: bytes at most of an order, which may hold arguments, and of a frame's line and payload
@@ -106,16 +100,16 @@ class RestartAnswer:
         """A restart has been ordered."""
         self._ordered = True
 
-    def take(self, event: Event) -> bytes | None:
+    def take(self, event: ev.Event) -> bytes | None:
         """The frame that ``event`` calls for."""
         answer = None
         match event:
-            case RestartWanted():
+            case ev.RestartWanted():
                 self._accepted = self._heard
                 self._heard = self._ordered
-            case RestartRefused(why) if self._heard and not self._accepted:
+            case ev.RestartRefused(why) if self._heard and not self._accepted:
                 answer = refused(why)
-            case RanksPlaced(world_size, restart=restart) if self._heard:
+            case ev.RanksPlaced(world_size, restart=restart) if self._heard:
                 answer = frame(type="restarted", world_size=world_size, restart=restart)
         if answer is not None:
             self._ordered = self._heard = self._accepted = False
@@ -246,7 +240,7 @@ class JobConnection:
         Raises: Malformed, OSError.
         """
         frames = Frames()
-        self._link.settimeout(TICK)
+        self._link.settimeout(ev.TICK)
         while True:
             try:
                 data = self._link.recv(1 << 16)

@@ -20,16 +20,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from dispatcher.model.errors import (
-    AmbiguousJob,
-    DispatchError,
-    JobElsewhere,
-    JobEnded,
-    LauncherKilled,
-    LauncherSilent,
-    NoLogFiles,
-    NoSuchJob,
-)
+from dispatcher.model import errors
 from dispatcher.model.frozen import Value, value
 from dispatcher.model.host import Host
 from dispatcher.model.names import MOST_RANKS, nearest
@@ -143,7 +134,7 @@ class Job(Value):
     def check_rank(self, rank: int) -> None:
         """Raises: NoSuchJob for one that it does not have; of spawned ones nothing is known."""
         if self.ranks is not None and self.ranks <= rank < MOST_RANKS:
-            raise NoSuchJob(
+            raise errors.NoSuchJob(
                 f"job {self.run_id}: it has no rank {rank}", hint=f"--rank 0 to {self.ranks - 1}"
             )
 
@@ -244,7 +235,9 @@ def find(
     """
     known = jobs()
     if not known:
-        raise NoSuchJob("no job is on record here", hint="dispatch run --detach -H hostfile ...")
+        raise errors.NoSuchJob(
+            "no job is on record here", hint="dispatch run --detach -H hostfile ..."
+        )
     if name == "latest":
         return known[-1]
     if name is None:
@@ -256,19 +249,19 @@ def find(
         ]
         if runs and not running and len(known) > 1:
             where = "" if foreground else " in the background"
-            raise NoSuchJob(f"no job runs{where} here", hint="dispatch jobs -a")
+            raise errors.NoSuchJob(f"no job runs{where} here", hint="dispatch jobs -a")
         meant = running or known
         if len(meant) == 1:
             return meant[0]
-        raise AmbiguousJob(f"which of {len(meant)} jobs?", hint="dispatch jobs, or: latest")
+        raise errors.AmbiguousJob(f"which of {len(meant)} jobs?", hint="dispatch jobs, or: latest")
     fits = [job for job in known if job.run_id.startswith(name)]
     fits = fits or [job for job in known if name and job.run_id.split("-")[-1].startswith(name)]
     if not fits:
         near = nearest(name, [*(job.run_id.split("-")[-1] for job in known), "latest"])
         hint = f"{near}  # did you mean this job?" if near else "dispatch jobs"
-        raise NoSuchJob(f"no job {name!r} is on record here", hint=hint)
+        raise errors.NoSuchJob(f"no job {name!r} is on record here", hint=hint)
     if len(fits) > 1:
-        raise AmbiguousJob(
+        raise errors.AmbiguousJob(
             f"{name!r} could be any of {len(fits)} jobs",
             hint=", ".join(job.run_id for job in fits[-3:]),
         )
@@ -350,34 +343,36 @@ def _text(text: str) -> str:
     return text.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
 
 
-def files_gone(job: Job) -> NoLogFiles:
+def files_gone(job: Job) -> errors.NoLogFiles:
     """That somebody has removed the files of ``job``."""
-    return NoLogFiles(f"job {job.run_id}: its files are gone: {job.logs}")
+    return errors.NoLogFiles(f"job {job.run_id}: its files are gone: {job.logs}")
 
 
-def not_running(job: Job) -> DispatchError:
+def not_running(job: Job) -> errors.DispatchError:
     """Why nobody answers for ``job``; a launcher that is being killed is given time to be dead."""
     if job.state == ENDED:
-        return JobEnded(
+        return errors.JobEnded(
             f"job {job.run_id}: it has ended, exit code {job.exit_code}",
             hint=f"dispatch logs {job.run_id}",
         )
     if job.detached and job.state == RUNNING:
         job.launcher.wait(DYING)  # the kernel closes its socket before it is gone
     if job.state == DEAD:
-        return LauncherKilled(
+        return errors.LauncherKilled(
             f"job {job.run_id}: its launcher (pid {job.launcher.pid}) was killed: no verdict",
             hint=f"dispatch kill {job.run_id}  # ends what it may have left on its hosts",
         )
     if job.state == ELSEWHERE:
-        return JobElsewhere(f"job {job.run_id}: it belongs to {job.node}", hint=f"ssh {job.node}")
+        return errors.JobElsewhere(
+            f"job {job.run_id}: it belongs to {job.node}", hint=f"ssh {job.node}"
+        )
     if job.phase == PAUSED:
         pid = job.launcher.pid
-        return LauncherSilent(
+        return errors.LauncherSilent(
             f"job {job.run_id}: it is paused (pid {pid})",
             hint=f"kill -CONT {pid}  # or fg where it was started",
         )
     if not job.detached:
         whose = f"program (pid {job.launcher.pid})" if job.by_program else "terminal"
-        return JobElsewhere(f"job {job.run_id}: not in the background; its {whose} has it")
-    return LauncherSilent(f"job {job.run_id}: its launcher does not answer")
+        return errors.JobElsewhere(f"job {job.run_id}: not in the background; its {whose} has it")
+    return errors.LauncherSilent(f"job {job.run_id}: its launcher does not answer")

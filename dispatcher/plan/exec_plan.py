@@ -10,14 +10,8 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
 
+from dispatcher.model import errors
 from dispatcher.model.arguments import Arguments
-from dispatcher.model.errors import (
-    ConflictingOptions,
-    MissingArgument,
-    NoHosts,
-    NotAScript,
-    UsageError,
-)
 from dispatcher.model.frozen import Value, value
 from dispatcher.model.host import Host, Hostlist
 from dispatcher.model.names import MOST_RANKS, BadName, digits, shown
@@ -60,9 +54,9 @@ class ExecLimits(Arguments):
                 and (limit > 0 or name in ("grace", "delay"))
                 and (name not in ("serial", "max_fail") or limit == int(limit))
             ):
-                raise UsageError(f"{name}: {limit} is not a sensible limit")
+                raise errors.UsageError(f"{name}: {limit} is not a sensible limit")
         if self.delay and self.serial is None:
-            raise ConflictingOptions("delay: needs serial")
+            raise errors.ConflictingOptions("delay: needs serial")
 
     def canaries(self, hosts: int) -> int:
         """How many of the first batches must have a host that did well, for others to begin."""
@@ -105,7 +99,7 @@ def shares(text: str, name: str, *, several: bool = False) -> None:
         try:
             digits(one.removesuffix("%"), name, 1, 100 if one.endswith("%") else MOST_RANKS)
         except BadName as bad:
-            raise UsageError(bad.message, hint=hint) from None
+            raise errors.UsageError(bad.message, hint=hint) from None
 
 
 def share(text: str, hosts: int) -> int:
@@ -127,11 +121,11 @@ class Script(Value):
     def __post_init__(self) -> None:
         if self.content.startswith(b"\x7fELF"):
             hint = f"dispatch put -H hostfile {shlex.quote(self.name)} /tmp/"
-            raise NotAScript(f"{shown(self.name)}: a program, not a script", hint=hint)
+            raise errors.NotAScript(f"{shown(self.name)}: a program, not a script", hint=hint)
         if self._first_line.endswith(b"\r"):
             why = "its lines end in \\r\\n, and no interpreter has such a name"
             hint = f"sed -i 's/\\r$//' {shlex.quote(self.name)}"
-            raise NotAScript(f"{shown(self.name)}: {why}", hint=hint)
+            raise errors.NotAScript(f"{shown(self.name)}: {why}", hint=hint)
 
     @property
     def _first_line(self) -> bytes:
@@ -171,10 +165,10 @@ class ExecPlan(Value):
 
     def __post_init__(self) -> None:
         if not all(words and words[0] for words in map(self.words_for, range(len(self.hosts)))):
-            raise MissingArgument("no command given")
+            raise errors.MissingArgument("no command given")
         for word in (*self.words, *(word for tail in self.tails for word in tail)):
             if "\0" in word:
-                raise UsageError("a NUL byte in the command: no program can be given one")
+                raise errors.UsageError("a NUL byte in the command: no program can be given one")
 
     @property
     def names(self) -> list[str]:
@@ -236,5 +230,5 @@ def target_hosts(
     gone = frozenset(excluded)
     left = [host for host in first.values() if host.name not in gone]
     if not left:
-        raise NoHosts(f"no host is left after {option}" if gone else "no hosts", hint=hint)
+        raise errors.NoHosts(f"no host is left after {option}" if gone else "no hosts", hint=hint)
     return tuple(left)

@@ -21,29 +21,7 @@ from _signal import SIG_DFL, SIGCHLD, SIGKILL, SIGPIPE, set_wakeup_fd  # type: i
 from _signal import signal as on_signal
 from _struct import Struct
 
-from dispatcher.remote.protocol.mux import (  # fmt: skip
-    CLOSE,
-    ENDED,
-    ERRORS,
-    ERRORS_END,
-    ERRORS_WINDOW,
-    HEADER,
-    INPUT,
-    INPUT_END,
-    INPUT_WINDOW,
-    LARGEST,
-    MORE_ERRORS,
-    MORE_INPUT,
-    MORE_OUTPUT,
-    OPEN,
-    OUTPUT,
-    OUTPUT_END,
-    OUTPUT_WINDOW,
-    Credit,
-    Frames,
-    Malformed,
-    frame,
-)  # fmt: skip
+from dispatcher.remote.protocol import mux
 
 STATUS = Struct("!i")
 
@@ -64,7 +42,7 @@ class Output:
 
     def __init__(self, fd: int, kind: int, end: int) -> None:
         self.fd, self.kind, self.end = fd, kind, end
-        self.credit = Credit(OUTPUT_WINDOW if kind == OUTPUT else ERRORS_WINDOW)
+        self.credit = mux.Credit(mux.OUTPUT_WINDOW if kind == mux.OUTPUT else mux.ERRORS_WINDOW)
 
 
 class Command:
@@ -78,7 +56,7 @@ class Command:
         self.pid = pid
         self.input = stdin
         self.waiting = b""  # for its input
-        self.room = Credit(INPUT_WINDOW)  # of its input
+        self.room = mux.Credit(mux.INPUT_WINDOW)  # of its input
         self.input_ends = False
         self.outputs = outputs
         self.known = known
@@ -169,7 +147,7 @@ class Relay:
     def __init__(self, come: int, go: int) -> None:
         self._come = come
         self._go = go
-        self._frames = Frames()
+        self._frames = mux.Frames()
         self._streams: dict[int, Command] = {}
         self._urgent: deque[bytes] = deque()
         self._going: deque[bytes] = deque()
@@ -213,30 +191,30 @@ class Relay:
     # -- orders -----------------------------------------------------------------------------
 
     def _obey(self) -> None:
-        data = read(self._come, LARGEST)
+        data = read(self._come, mux.LARGEST)
         if data is None:
             return
         if not data:
             self._linked = False
             return
         for number, kind, body in self._frames.feed(data):
-            if kind == OPEN:
+            if kind == mux.OPEN:
                 self._open(number, body)
                 continue
             stream = self._streams.get(number)
             if stream is None:
                 continue  # it has ended meanwhile
-            if kind == INPUT:
+            if kind == mux.INPUT:
                 stream.room.use(len(body))
                 stream.waiting += body
                 self._feed(stream)
-            elif kind == INPUT_END:
+            elif kind == mux.INPUT_END:
                 stream.input_ends = True
                 self._feed(stream)
-            elif kind == CLOSE:
+            elif kind == mux.CLOSE:
                 self._close(stream)
-            elif kind in (MORE_OUTPUT, MORE_ERRORS):
-                output = stream.outputs[kind - MORE_OUTPUT]
+            elif kind in (mux.MORE_OUTPUT, mux.MORE_ERRORS):
+                output = stream.outputs[kind - mux.MORE_OUTPUT]
                 output.credit.grant(body)
                 self._listen(stream, output)
 
@@ -249,18 +227,16 @@ class Relay:
                 words = [word + name if word == KNOWN else word for word in words]
             pid, fds = start(words)
         except OSError as error:
-            self._send(number, ERRORS, os.fsencode("%s\n" % error))
-            for kind in (OUTPUT_END, ERRORS_END):
+            self._send(number, mux.ERRORS, os.fsencode("%s\n" % error))
+            for kind in (mux.OUTPUT_END, mux.ERRORS_END):
                 self._send(number, kind)
-            self._send(number, ENDED, STATUS.pack(126))
+            self._send(number, mux.ENDED, STATUS.pack(126))
             if known >= 0:
                 os.close(known)
             return
-        outputs = (
-            Output(fds[1], OUTPUT, OUTPUT_END),
-            Output(fds[2], ERRORS, ERRORS_END),
-        )
-        stream = self._streams[number] = Command(number, pid, fds[0], known, *outputs)
+        out = Output(fds[1], mux.OUTPUT, mux.OUTPUT_END)
+        err = Output(fds[2], mux.ERRORS, mux.ERRORS_END)
+        stream = self._streams[number] = Command(number, pid, fds[0], known, out, err)
         for output in stream.outputs:
             self._listen(stream, output)
 
@@ -295,7 +271,7 @@ class Relay:
             stream.waiting = stream.waiting[written:]
         more = stream.room.taken(before - len(stream.waiting))
         if more:
-            self._send(stream.number, MORE_INPUT, more)
+            self._send(stream.number, mux.MORE_INPUT, more)
         if stream.waiting:
             if stream.input not in self._ready:
                 self._watch(stream.input, lambda: self._feed(stream), select.POLLOUT)
@@ -322,7 +298,7 @@ class Relay:
             self._watch(output.fd, lambda: self._take(stream, output))
 
     def _take(self, stream: Command, output: Output) -> None:
-        data = read(output.fd, min(LARGEST, output.credit.left))
+        data = read(output.fd, min(mux.LARGEST, output.credit.left))
         if data is None:
             return
         if data:
@@ -356,7 +332,7 @@ class Relay:
                 if stream.pid == pid:
                     stream.pid = -1
                     code = -os.WTERMSIG(status) if os.WIFSIGNALED(status) else status >> 8
-                    self._send(stream.number, ENDED, STATUS.pack(code))
+                    self._send(stream.number, mux.ENDED, STATUS.pack(code))
                     self._end_input(stream)
                     if stream.over:
                         self._forget(stream)
@@ -365,9 +341,9 @@ class Relay:
     # -- the link, upwards ----------------------------------------------------------------------
 
     def _send(self, number: int, kind: int, body: bytes = b"") -> None:
-        lane = self._urgent if kind in (ENDED, MORE_INPUT) else self._going
-        lane.append(frame(number, kind, body))
-        self._waiting += HEADER.size + len(body)
+        lane = self._urgent if kind in (mux.ENDED, mux.MORE_INPUT) else self._going
+        lane.append(mux.frame(number, kind, body))
+        self._waiting += mux.HEADER.size + len(body)
         self._throttle()
 
     def _throttle(self) -> None:
@@ -404,7 +380,7 @@ class Relay:
         size = 0
         while lane := self._urgent or self._going:
             size += len(lane[0])
-            if frames and size > LARGEST:
+            if frames and size > mux.LARGEST:
                 break
             frames.append(lane.popleft())
         return b"".join(frames)
@@ -421,5 +397,5 @@ def serve(sync: bytes) -> None:
     relay = Relay(come, go)
     try:
         relay.run()
-    except Malformed:
+    except mux.Malformed:
         sys.exit("malformed frames")

@@ -8,7 +8,6 @@ import pytest
 from cases import cases
 
 import dispatcher
-from dispatcher.api import exec as module
 from dispatcher.api.transports import TransportPool, nobody
 from dispatcher.model.errors import UsageError
 from dispatcher.plan.exec_plan import ExecLimits
@@ -78,7 +77,7 @@ def test_how_hosts_are_reached(monkeypatch: pytest.MonkeyPatch) -> None:
     def ask(prompt: str) -> str:
         return "secret"
 
-    monkeypatch.setattr(module, "TransportPool", pool)
+    monkeypatch.setattr("dispatcher.api.transports.TransportPool", pool)
     assert dispatcher.exec("localhost", ["true"]).ok
     rsh = dispatcher.Ways(rsh="sh -c {command}")
     assert dispatcher.exec("n7", ["true"], ways=rsh, ask=ask).ok

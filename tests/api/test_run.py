@@ -352,7 +352,7 @@ def test_how_it_is_run(monkeypatch: pytest.MonkeyPatch) -> None:
     def ask(prompt: str) -> None: ...
 
     real, ways = TransportPool, dispatcher.Ways("ssh")
-    monkeypatch.setattr(module, "TransportPool", pool)
+    monkeypatch.setattr("dispatcher.api.transports.TransportPool", pool)
     monkeypatch.setattr(module, "RunSession", Session)
     job = dispatcher.request("n1:1", ["a"])
     module._prepared(job, False, False, {"ways": ways, "ask": ask})

@@ -7,42 +7,16 @@ Longer than other modules: every descriptor and every action of the agent meets 
 
 from __future__ import annotations
 
+import _signal as signal  # type: ignore[import-not-found]
 import os
 import select
 from _collections import deque  # type: ignore[import-not-found]
-from _signal import (  # type: ignore[import-not-found]
-    SIG_SETMASK,
-    SIGCHLD,
-    SIGCONT,
-    SIGHUP,
-    SIGINT,
-    SIGKILL,
-    SIGSTOP,
-    SIGTERM,
-    SIGUSR1,
-    SIGUSR2,
-    pthread_sigmask,
-    set_wakeup_fd,
-    signal,
-)
 from errno import EIO
 from time import monotonic
 
 from dispatcher.remote.agent.node import Node
 from dispatcher.remote.host import host_facts, process, proctree, workdir
-from dispatcher.remote.protocol.frames import (
-    CONTROL,
-    COUNT,
-    ENDED,
-    INPUT,
-    OUTPUT,
-    OUTPUT_LIMIT,
-    TAKEN,
-    Decoder,
-    WireError,
-    control,
-    encode,
-)
+from dispatcher.remote.protocol import frames
 from dispatcher.remote.protocol.packing import PackError, unpack
 
 TYPE_CHECKING = False
@@ -76,7 +50,7 @@ class Loop:
         self.link_out = link_out
         self.guardian = guardian
         self.node = Node(monotonic())
-        self.decoder = Decoder()
+        self.decoder = frames.Decoder()
         self.first: deque[bytes] = deque()  # control frames
         self.second: deque[bytes] = deque()  # output frames
         self.second_size = 0
@@ -109,16 +83,17 @@ class Loop:
         wake_in, wake_out = os.pipe()
         os.set_blocking(wake_in, False)
         os.set_blocking(wake_out, False)
-        set_wakeup_fd(wake_out, warn_on_full_buffer=False)
-        signal(SIGCHLD, lambda *_: None)  # the wake-up descriptor does the telling
+        signal.set_wakeup_fd(wake_out, warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)  # the wake-up descriptor does the telling
         lost: list[int] = []
-        for number in (SIGTERM, SIGHUP, SIGINT):
-            signal(number, lambda number, _: lost.append(number))
+        for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
+            signal.signal(number, lambda number, _: lost.append(number))
         os.set_blocking(self.link_in, False)
         os.set_blocking(self.link_out, False)
         self.poll.register(self.link_in, select.EPOLLIN)
         self.poll.register(wake_in, select.EPOLLIN)
-        pthread_sigmask(SIG_SETMASK, [])  # who started us may have blocked what we live by
+        # who started us may have blocked what we live by
+        signal.pthread_sigmask(signal.SIG_SETMASK, [])
         while True:
             self.act(self.node.tick(monotonic()))
             if self.pmi is not None:
@@ -171,7 +146,7 @@ class Loop:
 
     def do_send(self, type: str, fields: dict[str, Any]) -> None:
         """Queue a report, in front of all output."""
-        self.first.append(control(type, **fields))
+        self.first.append(frames.control(type, **fields))
 
     def do_alive(self) -> None:
         """Show the guardian that we live."""
@@ -184,7 +159,7 @@ class Loop:
 
     def do_taken(self, count: int) -> None:
         """``count`` more bytes of input may come."""
-        self.first.append(encode(TAKEN, COUNT.pack(count)))
+        self.first.append(frames.encode(frames.TAKEN, frames.COUNT.pack(count)))
 
     def do_prepare(self, message: dict[str, Any]) -> None:
         """Look at the host, reserve the port, answer ``ready``."""
@@ -400,11 +375,12 @@ class Loop:
         self.do_send("notice", {"text": "rank %s was killed: MPI: %s" % (name, why)})
         member = self.ranks.get(rank)
         if member is not None and member.status is None:
-            proctree.send_signal(-member.pid, SIGKILL)
+            proctree.send_signal(-member.pid, signal.SIGKILL)
 
     def do_signal(self, ranks: list[int], signum: int) -> None:
         """Send ``signum`` to the groups of ``ranks``, also of those that left something behind."""
-        self.no_failure_yet = self.no_failure_yet and signum in (SIGUSR1, SIGUSR2, SIGSTOP, SIGCONT)
+        harmless = signal.SIGUSR1, signal.SIGUSR2, signal.SIGSTOP, signal.SIGCONT
+        self.no_failure_yet = self.no_failure_yet and signum in harmless
         if self.pmi is not None:
             self.pmi.note_segments()
         for rank in ranks:
@@ -441,7 +417,7 @@ class Loop:
             member = self.cuts.popleft()
             for stream, fd in list(member.pipes.items()):
                 size = 0  # of what the pipe holds: nothing is lost that the rank itself wrote
-                while size < PIPE_LIMIT and (data := process.read(fd, OUTPUT_LIMIT)):
+                while size < PIPE_LIMIT and (data := process.read(fd, frames.OUTPUT_LIMIT)):
                     size += len(data)
                     self.take_output(member, stream, data)
                 self.end_stream(member, stream)
@@ -488,7 +464,7 @@ class Loop:
         member, stream = self.readable[fd]
         if self.credit <= 0 or self.second_size > LANE_LIMIT:
             return  # another was read just before: ``flush`` leaves the pipes alone
-        data = process.read(fd, min(OUTPUT_LIMIT, self.credit))
+        data = process.read(fd, min(frames.OUTPUT_LIMIT, self.credit))
         if data is None:
             return
         if not data:
@@ -504,7 +480,7 @@ class Loop:
         member.counts[stream] += len(data)
         member.wrote = monotonic()
         self.credit -= len(data)
-        self.queue_output(encode(OUTPUT, data, member.rank, stream))
+        self.queue_output(frames.encode(frames.OUTPUT, data, member.rank, stream))
 
     def do_output(self, rank: int, stream: int, data: bytes) -> None:
         """Take what its MPI says for ``rank`` as written by it; of a flood the rest is counted."""
@@ -530,8 +506,8 @@ class Loop:
         if self.reading:
             self.poll.unregister(fd)
         os.close(fd)
-        count = COUNT.pack(member.counts[stream])
-        self.queue_output(encode(ENDED, count, member.rank, stream))
+        count = frames.COUNT.pack(member.counts[stream])
+        self.queue_output(frames.encode(frames.ENDED, count, member.rank, stream))
         if not member.pipes and member.status is not None:
             self.forget(member)
 
@@ -573,16 +549,16 @@ class Loop:
             return
         try:
             for frame in self.decoder.feed(data):
-                if frame.kind == CONTROL:
+                if frame.kind == frames.CONTROL:
                     order = unpack(frame.body)
                     # an agent that runs from files has them all
                     getattr(__spec__.loader, "sources", {}).update(order.get("parts", ()))
                     self.tell(("order", order))
-                elif frame.kind != INPUT:
-                    raise WireError("output from the launcher")  # noqa: TRY301
+                elif frame.kind != frames.INPUT:
+                    raise frames.WireError("output from the launcher")  # noqa: TRY301
                 elif self.stdin is not None:
                     self.act(self.stdin.feed(frame.body))
-        except (WireError, PackError) as error:
+        except (frames.WireError, PackError) as error:
             self.do_send("notice", {"text": "bad order: %s" % error})
             self.lose_link()
 

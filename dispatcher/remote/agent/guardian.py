@@ -10,18 +10,9 @@ and hears signs of life through ``GuardianPipe``::
 
 from __future__ import annotations
 
+import _signal as signal  # type: ignore[import-not-found]
 import os
 import select
-from _signal import (  # type: ignore[import-not-found]
-    SIG_BLOCK,
-    SIG_SETMASK,
-    SIGCONT,
-    SIGHUP,
-    SIGINT,
-    SIGTERM,
-    pthread_sigmask,
-    signal,
-)
 from time import monotonic
 
 from dispatcher.remote.host import proctree, workdir
@@ -55,9 +46,9 @@ class Guardian:
             if self.agent:
                 os.kill(self.agent, number)
 
-        for number in (SIGTERM, SIGHUP, SIGINT):
-            signal(number, pass_on)
-        pthread_sigmask(SIG_SETMASK, [])
+        for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
+            signal.signal(number, pass_on)
+        signal.pthread_sigmask(signal.SIG_SETMASK, [])
         if self._wait():
             agent, self.agent = self.agent, 0
             code = proctree.exit_status(os.waitpid(agent, 0)[1])
@@ -86,14 +77,14 @@ class Guardian:
             if not lost and look <= monotonic():
                 look = monotonic() + 1.0
                 if self._is_cut(monotonic()):
-                    os.kill(self.agent, SIGCONT)
-                    os.kill(self.agent, SIGTERM)
+                    os.kill(self.agent, signal.SIGCONT)
+                    os.kill(self.agent, signal.SIGTERM)
                     lost, end = True, monotonic() + self.ending - SLACK + 1.0
             left = (end if lost else min(end, look)) - monotonic()
             for fd, _ in poll.poll(max(0.0, min(left, 1e6)) * 1000):
                 if fd == self.link:
                     # the agent sees it as well, unless it was stopped
-                    os.kill(self.agent, SIGCONT)
+                    os.kill(self.agent, signal.SIGCONT)
                     poll.unregister(self.link)
                     lost = True
                     end = monotonic() + self.ending
@@ -184,7 +175,7 @@ class GuardianPipe:
     def leave(self) -> None:
         """We end: a guardian that somebody stopped must go on, to end as well."""
         if os.getppid() == self.guardian:
-            os.kill(self.guardian, SIGCONT)
+            os.kill(self.guardian, signal.SIGCONT)
 
     def _write(self, data: bytes) -> None:
         try:
@@ -202,7 +193,9 @@ def fork_guardian(link: int) -> GuardianPipe:
     guardian = os.getpid()
     # until ``watch`` can pass them on: once the agent has told its first word we may be told to
     # end, and on a busy machine that is before our own fork returns
-    before = pthread_sigmask(SIG_BLOCK, (SIGTERM, SIGHUP, SIGINT))
+    before = signal.pthread_sigmask(
+        signal.SIG_BLOCK, (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
+    )
     pid = os.fork()
     if pid:
         os.close(pipe_out)
@@ -211,11 +204,11 @@ def fork_guardian(link: int) -> GuardianPipe:
             code = Guardian(pid, link, pipe_in, _first_words(pipe_in, link)).watch()
         finally:
             os._exit(code)
-    pthread_sigmask(SIG_SETMASK, before)
+    signal.pthread_sigmask(signal.SIG_SETMASK, before)
     os.close(pipe_in)
     os.setsid()
     proctree.become_subreaper()
-    if not proctree.signal_with_parent(guardian, SIGTERM):
+    if not proctree.signal_with_parent(guardian, signal.SIGTERM):
         os._exit(1)  # nothing was started yet
     os.set_blocking(pipe_out, False)
     return GuardianPipe(guardian, pipe_out)

@@ -55,8 +55,7 @@ CARRIED_OUT: dict[str, dict[str, str]] = {
     FRESH: {},
     PREPARED: {"probe": "probe"},
     RUNNING: {
-        "spawn": "spawn", "sample": "sample", "mpi_look": "pmi", "pmix": "pmi",
-        "pmix_world": "pmi",
+        "spawn": "spawn", "sample": "sample", "mpi_look": "pmi", "pmix": "pmi", "pmix_world": "pmi",
         "pmi_release": "pmi", "pmi_answer": "pmi", "pmi_who": "pmi",
     },
 }  # fmt: skip
@@ -143,11 +142,7 @@ class Node:
             self.deadlines.pop("lease", None)
             self.deadlines.pop("peer", None)
             watch: list[Action] = [("watch_peer", False)] if self.watches else []
-            return [
-                *watch,
-                ("signal", sorted(self.alive), SIGSTOP),
-                ("send", "paused", {}),
-            ]
+            return [*watch, ("signal", sorted(self.alive), SIGSTOP), ("send", "paused", {})]
         if kind == "resume":
             self.paused = False
             self.deadlines["lease"] = now + self.lease
@@ -171,9 +166,8 @@ class Node:
         self.alive.discard(rank)
         self.draining.add(rank)
         self.deadlines["drain", rank] = now + DRAIN
-        actions: list[Action] = [
-            ("send", "exited", {"rank": rank, "status": status, **(why or {})})
-        ]
+        told = {"rank": rank, "status": status, **(why or {})}
+        actions: list[Action] = [("send", "exited", told)]
         if not self.alive and "kill" in self.deadlines:  # N-2: nobody is left to wait for
             del self.deadlines["kill"]
             actions.append(("sweep",))

@@ -6,16 +6,9 @@ done when it was reaped *and* both pipes have ended, or were cut (N-4 of ``node`
 
 from __future__ import annotations
 
+import _signal as signal  # type: ignore[import-not-found]
 import errno
 import os
-from _signal import (  # type: ignore[import-not-found]
-    NSIG,
-    SIG_DFL,
-    SIGKILL,
-    SIGSTOP,
-    set_wakeup_fd,
-    signal,
-)
 from time import monotonic
 
 from dispatcher.remote.host import proctree
@@ -78,7 +71,7 @@ def spawn(
         raise SpawnError("fork", error.errno or errno.EIO, "rank %d" % rank) from None
     out, out_end, err, err_end, failed_in, failed_out = fds
     if pid == 0:
-        _become(parent, argv, env, cwd, out_end, err_end, failed_out, keep, stdin)
+        _become(parent, argv, env, cwd, (stdin, out_end, err_end, failed_out, keep))
     for fd in (out_end, err_end, failed_out):
         os.close(fd)
     with open(failed_in, "rb") as file:
@@ -106,22 +99,15 @@ def read(fd: int, size: int) -> bytes | None:
 
 
 def _become(
-    parent: int,
-    argv: list[bytes],
-    env: dict[bytes, bytes],
-    cwd: bytes,
-    out: int,
-    err: int,
-    failed_out: int,
-    keep: int,
-    stdin: int,
+    parent: int, argv: list[bytes], env: dict[bytes, bytes], cwd: bytes, fds: tuple[int, ...]
 ) -> NoReturn:
-    """In the child: turn into the rank. Never returns."""
+    """In the child: turn into the rank."""
+    stdin, out, err, failed_out, keep = fds
     step = "exec"
     try:
         os.setsid()
-        if not proctree.signal_with_parent(parent, SIGKILL):
-            os._exit(SIGKILL)
+        if not proctree.signal_with_parent(parent, signal.SIGKILL):
+            os._exit(signal.SIGKILL)
         proctree.allow_tracing(parent)
         os.dup2(os.open("/dev/null", os.O_RDONLY) if stdin < 0 else stdin, 0)
         os.dup2(out, 1)
@@ -145,11 +131,11 @@ def _become(
 
 def _reset_signals() -> None:
     """Python ignores SIGPIPE and SIGXFSZ, and what is ignored stays so over execve."""
-    set_wakeup_fd(-1)
-    for number in range(1, NSIG):
-        if number not in (SIGKILL, SIGSTOP, 32, 33):  # 32, 33: glibc's own
+    signal.set_wakeup_fd(-1)
+    for number in range(1, signal.NSIG):
+        if number not in (signal.SIGKILL, signal.SIGSTOP, 32, 33):  # 32, 33: glibc's own
             try:
-                signal(number, SIG_DFL)
+                signal.signal(number, signal.SIG_DFL)
             except (OSError, ValueError):
                 pass
 
@@ -161,7 +147,7 @@ def become(parent: int, keep: set[int], work: Callable[[], None], what: str) -> 
     """
     try:
         _reset_signals()
-        if proctree.signal_with_parent(parent, SIGKILL):
+        if proctree.signal_with_parent(parent, signal.SIGKILL):
             for fd in {*map(int, os.listdir("/proc/self/fd"))} - keep - {0, 1, 2}:
                 try:
                     os.close(fd)

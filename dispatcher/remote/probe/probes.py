@@ -7,22 +7,8 @@ up, so what lies in buffers counts for nobody. Everything has a deadline.
 
 from __future__ import annotations
 
+import _socket
 import os
-from _socket import (
-    AF_INET,
-    AF_INET6,
-    IPPROTO_IPV6,
-    IPPROTO_TCP,
-    IPV6_V6ONLY,
-    SO_REUSEADDR,
-    SO_SNDBUF,
-    SOCK_DGRAM,
-    SOCK_STREAM,
-    SOL_SOCKET,
-    getaddrinfo,
-    if_nameindex,
-    socket,
-)
 from fcntl import ioctl
 from time import monotonic, sleep
 
@@ -77,8 +63,8 @@ def netdevs() -> str:
     from dispatcher.remote.host import host_facts
 
     lines = []
-    probe = socket(AF_INET, SOCK_DGRAM)
-    for _, name in if_nameindex()[:256]:
+    probe = _socket.socket(_socket.AF_INET, _socket.SOCK_DGRAM)
+    for _, name in _socket.if_nameindex()[:256]:
         flags, request = 0, name.encode().ljust(40, b"\0")
         try:
             flags = int.from_bytes(ioctl(probe.fileno(), SIOCGIFFLAGS, request)[16:18], "little")
@@ -119,7 +105,7 @@ def resolve(names: list[str]) -> list[list[Any]]:
         began = monotonic()
         try:
             # text would load the tables of international names
-            entries = getaddrinfo(os.fsencode(name), None, 0, SOCK_STREAM)
+            entries = _socket.getaddrinfo(os.fsencode(name), None, 0, _socket.SOCK_STREAM)
             addresses = sorted({entry[4][0] for entry in entries})
         except OSError:
             addresses = []
@@ -163,7 +149,7 @@ def _is_gpu(link: str) -> bool:
 
 def free_port() -> int:
     """A TCP port that is free now."""
-    probe = socket()
+    probe = _socket.socket()
     probe.bind(("", 0))
     port = probe.getsockname()[1]
     probe.close()
@@ -213,7 +199,7 @@ def await_calls(port: int, callers: int, until: float) -> list[list[str]]:
     while len(seen) < callers and monotonic() < until:
         door.settimeout(max(0.01, until - monotonic()))
         try:
-            caller = socket(fileno=door._accept()[0])  # type: ignore[attr-defined]
+            caller = _socket.socket(fileno=door._accept()[0])  # type: ignore[attr-defined]
             caller.settimeout(0.2)
             name = caller.recv(16)
             if name:  # or it only tried the door
@@ -251,7 +237,7 @@ def listen(address: str, port: int, seconds: float, until: float, found: list[An
     done = b""
     while RECEIVE not in done:
         left(door, until)
-        line = socket(fileno=door._accept()[0])  # type: ignore[attr-defined]
+        line = _socket.socket(fileno=door._accept()[0])  # type: ignore[attr-defined]
         left(line, until)
         what = line.recv(1)
         if what == PING:
@@ -288,30 +274,30 @@ def call(address: str, port: int, seconds: float, until: float, found: list[Any]
     line.close()
 
 
-def socket_for(address: str) -> socket:
+def socket_for(address: str) -> _socket.socket:
     """A TCP socket of the family of a numeric ``address``."""
-    return socket(AF_INET6 if ":" in address else AF_INET)
+    return _socket.socket(_socket.AF_INET6 if ":" in address else _socket.AF_INET)
 
 
-def listener(address: str, port: int) -> socket:
+def listener(address: str, port: int) -> _socket.socket:
     """A socket that takes connections there; "::" stands for IPv4 too. Raises: OSError."""
     door = socket_for(address)
-    door.setsockopt(SOL_SOCKET, SO_REUSEADDR, 1)
+    door.setsockopt(_socket.SOL_SOCKET, _socket.SO_REUSEADDR, 1)
     if address == "::":
-        door.setsockopt(IPPROTO_IPV6, IPV6_V6ONLY, 0)
+        door.setsockopt(_socket.IPPROTO_IPV6, _socket.IPV6_V6ONLY, 0)
     door.bind((address, port))
     door.listen(1024)
     return door
 
 
-def connect(address: str, port: int, until: float) -> socket:
+def connect(address: str, port: int, until: float) -> _socket.socket:
     """A connection, as soon as the other end listens. Raises: OSError at the deadline."""
     while True:
         line = socket_for(address)
         left(line, until)
         try:
             line.connect((address, port))
-            line.setsockopt(IPPROTO_TCP, TCP_NODELAY, 1)
+            line.setsockopt(_socket.IPPROTO_TCP, TCP_NODELAY, 1)
         except ConnectionRefusedError:
             line.close()
             sleep(0.02)  # the listener may come later than we
@@ -321,9 +307,9 @@ def connect(address: str, port: int, until: float) -> socket:
             return line
 
 
-def send(line: socket, until: float) -> None:
+def send(line: _socket.socket, until: float) -> None:
     """Send until the other end hangs up."""
-    line.setsockopt(SOL_SOCKET, SO_SNDBUF, CHUNK)
+    line.setsockopt(_socket.SOL_SOCKET, _socket.SO_SNDBUF, CHUNK)
     data = b"\0" * CHUNK
     try:
         while True:
@@ -333,7 +319,7 @@ def send(line: socket, until: float) -> None:
         return
 
 
-def receive(line: socket, seconds: float, until: float) -> float:
+def receive(line: _socket.socket, seconds: float, until: float) -> float:
     """Bytes per second that arrive within ``seconds``."""
     began = monotonic()
     total = 0
@@ -354,7 +340,7 @@ def receive(line: socket, seconds: float, until: float) -> float:
     return total / max(0.001, monotonic() - began)
 
 
-def left(line: socket, until: float) -> None:
+def left(line: _socket.socket, until: float) -> None:
     """Let ``line`` wait until then at most. Raises: OSError when it is past."""
     rest = until - monotonic()
     if rest <= 0:

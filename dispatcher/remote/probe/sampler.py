@@ -66,6 +66,15 @@ class Sampler:
         stacks = order.get("stacks")
         agent = os.getpid()
         out, into = os.pipe()
+
+        def work() -> None:
+            if stacks is not None:
+                from dispatcher.remote.probe.stack_dump import gather
+
+                write(into, gather(stacks, ranks, folder))
+            if seconds:
+                sample(into, seconds, ranks, mark)
+
         try:
             self.pid = os.fork()
         except OSError:
@@ -74,9 +83,7 @@ class Sampler:
             raise
         if self.pid == 0:
             os.setpgid(0, 0)
-            become(
-                agent, {into}, lambda: work(into, seconds, ranks, folder, mark, stacks), "sampler"
-            )
+            become(agent, {into}, work, "sampler")
         os.close(into)
         os.set_blocking(out, False)
         self.fd = out
@@ -118,23 +125,6 @@ class Sampler:
         for pid in (*self.ending, -self.pid):
             proctree.send_signal(pid, SIGKILL)
         return self.ending
-
-
-def work(
-    out: int,
-    seconds: float,
-    ranks: dict[int, int],
-    folder: str | None,
-    mark: Callable[[], int | None],
-    stacks: dict[str, Any] | None,
-) -> None:
-    """What ``Sampler.begin`` was asked for, written to ``out``."""
-    if stacks is not None:
-        from dispatcher.remote.probe.stack_dump import gather
-
-        write(out, gather(stacks, ranks, folder))
-    if seconds:
-        sample(out, seconds, ranks, mark)
 
 
 def write(out: int, data: bytes) -> None:

@@ -17,17 +17,9 @@ one packed dict: name -> [exit status (None at the deadline), output, whether mo
 
 from __future__ import annotations
 
+import _signal as signal  # type: ignore[import-not-found]
 import os
 import select
-from _signal import (  # type: ignore[import-not-found]
-    SIG_BLOCK,
-    SIG_DFL,
-    SIG_UNBLOCK,
-    SIGKILL,
-    SIGTERM,
-    pthread_sigmask,
-    signal,
-)
 from time import monotonic, time
 
 from dispatcher.remote.protocol.packing import pack, unpack
@@ -83,23 +75,24 @@ def survey(requests: list[list[Any]]) -> dict[str, list[Any]]:
             kill(reading.pid)
         os._exit(1)
 
-    signal(SIGTERM, stop)
+    signal.signal(signal.SIGTERM, stop)
     if any(request[1] == "call" for request in requests):
         from dispatcher.remote.probe import probes  # noqa: F401 - compiled once, not in each child
     for name, kind, argument, seconds, most in spread(requests):
         found[name] = reading = Reading(seconds, most)
         out, into = os.pipe()
-        pthread_sigmask(SIG_BLOCK, [SIGTERM])  # ``stop`` must know of every child
+        # ``stop`` must know of every child
+        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
         reading.pid = os.fork()
         if reading.pid == 0:
-            signal(SIGTERM, SIG_DFL)
-            pthread_sigmask(SIG_UNBLOCK, [SIGTERM])
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])
             child(kind, argument, into, null, most)
         try:
             os.setpgid(reading.pid, reading.pid)
         except OSError:
             pass  # it did so itself, or is over
-        pthread_sigmask(SIG_UNBLOCK, [SIGTERM])
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])
         os.close(into)
         poll.register(out, select.POLLIN | select.POLLHUP)
         open_ones[out] = reading
@@ -159,7 +152,7 @@ def kill(group: int) -> None:
     """Kill a child's group; 0, which would be our own, is a child that was never started."""
     try:
         if group > 0:
-            os.killpg(group, SIGKILL)
+            os.killpg(group, signal.SIGKILL)
     except OSError:
         pass
 

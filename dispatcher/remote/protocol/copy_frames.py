@@ -124,14 +124,8 @@ def rows(value: dict[str, Any]) -> list[Entry]:
     """The entries in what ``columns`` made. Raises: Malformed."""
     try:
         paths = _split(value["paths"])
-        table = (
-            paths,
-            list(value["kinds"]),
-            numbers_of(value["modes"]),
-            numbers_of(value["sizes"]),
-            numbers_of(value["mtimes"]),
-            _split(value["more"]),
-        )
+        counts = [numbers_of(value[name]) for name in ("modes", "sizes", "mtimes")]
+        table = (paths, list(value["kinds"]), *counts, _split(value["more"]))
     except (KeyError, TypeError, AttributeError, ValueError):
         raise Malformed("a broken list") from None
     if any(len(column) != len(paths) for column in table):
@@ -170,8 +164,7 @@ def starts_of(answer: dict[str, Any]) -> dict[int, tuple[int, str]]:
         raise Malformed("a broken answer") from None
     if len(pairs) != 2 * len(seen):
         raise Malformed("an uneven answer")
-    rows = zip(pairs[::2], pairs[1::2], seen)
-    return {index: (size, known) for index, size, known in rows}
+    return {index: (size, known) for index, size, known in zip(pairs[::2], pairs[1::2], seen)}
 
 
 def split(hosts: Sequence[T], branches: int) -> list[list[T]]:

@@ -39,10 +39,7 @@ pmix         serve PMIx
 pmix_world   a world was spawned by PMIx
 finish       the job is over: kill what is left, ``swept``, exit
 ===========  ==================================================================
-
-Reports that nobody asked for:
-
-============  ==========================================================="""
+"""
 
 from __future__ import annotations
 

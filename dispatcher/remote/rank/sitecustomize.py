@@ -192,9 +192,7 @@ def check_library(mpi: Any) -> None:
 
 
 def show_stacks(folder: str, signum: int = 62) -> None:
-    """Write our stacks to ``folder``/stack-PID at each ``signum``;
-    see ``remote.probe.stack_dump``.
-    """
+    """Write our stacks to ``folder``/stack-PID at each ``signum``; see ``probe.stack_dump``."""
     import faulthandler
 
     try:
@@ -364,13 +362,9 @@ if __name__ == "sitecustomize":
     if stacks_folder:
         show_stacks(stacks_folder)
         allow_tracing()
-        sys.meta_path.insert(
-            0,
-            ImportHook(
-                "torch.distributed.distributed_c10d",
-                lambda module: show_collectives(stacks_folder, module),
-            ),
-        )
+        distributed = "torch.distributed.distributed_c10d"
+        hook = ImportHook(distributed, lambda module: show_collectives(stacks_folder, module))
+        sys.meta_path.insert(0, hook)
     if "PMI_FD" in os.environ or "PMI_PORT" in os.environ:
         sys.meta_path.insert(0, ImportHook("mpi4py.MPI", check_library))
     step_aside()

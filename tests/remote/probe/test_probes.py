@@ -81,7 +81,7 @@ class TestReadings:
             return [(2, 1, 6, "", (address, 0)) for address in ("10.0.0.2", "10.0.0.1", "10.0.0.2")]
 
         monkeypatch.setattr(probes, "monotonic", lambda: next(clock))
-        monkeypatch.setattr(probes, "getaddrinfo", look_up)
+        monkeypatch.setattr("_socket.getaddrinfo", look_up)
         assert probes.resolve(["absent", "n1"]) == [
             [own, ["10.0.0.1", "10.0.0.2"], 0.5], ["absent", [], 0.0],
             ["n1", ["10.0.0.1", "10.0.0.2"], 4.0],
@@ -127,7 +127,7 @@ class TestReadings:
         known = {b"lo": ["127.0.0.1"], b"ib0": ["10.0.0.1", "fd::1"]}
         monkeypatch.setattr(host_facts, "addresses_of", lambda name: known.get(name, []))
         devices = [(1, "lo"), (5, "ib0"), (3, "eth9")]
-        monkeypatch.setattr(probes, "if_nameindex", lambda: devices)
+        monkeypatch.setattr("_socket.if_nameindex", lambda: devices)
         assert probes.netdevs().splitlines() == [
             "netdev lo flags=1049 mtu=65536 type=772 addresses=127.0.0.1",
             "netdev ib0 flags=3 mtu=4092 speed=200000 type=32 lower=e0,e1 addresses=10.0.0.1,fd::1",
