@@ -46,7 +46,7 @@ class JobRecord:
         detached: bool = False,
         by_program: bool = False,
     ) -> None:
-        self._plan, self._restart = plan, restart
+        self._plan, self._restart, self._detached = plan, restart, detached
         self._server: OrderServer | None = None
         self.sinks: list[Sink] = []
         self._folder = None
@@ -83,10 +83,10 @@ class JobRecord:
 
         self._server = OrderServer(
             self._folder,
-            ask,
-            lambda told: stacks_sink(plan, paths, told, _nobody),
+            Stop(tell, "dispatch stop").ordered,
+            gather=ask,
+            make_sink=lambda told: stacks_sink(plan, paths, told, _nobody),
             restart=self._order_restart,
-            stop=Stop(tell, "dispatch stop").ordered,
         )
         self.sinks.append(self._server)
 
@@ -150,7 +150,7 @@ class JobRecord:
             with contextlib.suppress(OSError):  # the exit code is worth more than the file
                 registry.conclude(self._folder, exit_code, lines)
         if self._server is not None:
-            self._server.finish(exit_code)
+            self._server.finish(exit_code, lines if self._detached else ())
 
 
 def _nobody(line: str) -> None:

@@ -1,4 +1,4 @@
-"""What a run in the foreground tells other shells: its phase, and where its ranks are.
+"""What any run tells other shells: its phase, where its ranks are; and what they order of it.
 
 ``Phase`` keeps one word in the job's record, for ``dispatch jobs``::
 
@@ -6,23 +6,25 @@
                                    ^                           |
                                restarting <--RunRestarting-- stopping <--a cause, or no rank is left
 
-``OrderServer`` takes ``stacks``, ``restart`` and ``stop``.
+``OrderServer`` takes ``stacks``, ``restart`` and ``stop``. It never blocks: frames go into a
+bounded queue of each client, which the thread ``control`` writes. docs/design/detach.md has who may
+call.
 """
 
 from __future__ import annotations
 
 import contextlib
-import queue
+import selectors
 import socket
 import threading
-from collections.abc import Callable, Mapping
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from dispatcher.core.events import run_events as ev
-from dispatcher.core.events.run_events import Entry, Sink
 from dispatcher.jobs import job_socket, registry
-from dispatcher.jobs.job_socket import RestartAnswer, forget, frame, is_ours, listen, refused
 from dispatcher.model.errors import DispatchError
 
 TYPE_CHECKING = False
@@ -32,7 +34,7 @@ if TYPE_CHECKING:
 CONNECTING, STARTING, RUNNING, STOPPING, RESTARTING = registry.PHASES
 
 
-class Phase(Sink):
+class Phase(ev.Sink):
     """Keeps the file in ``folder``; a disk that refuses it costs the word, not the job."""
 
     def __init__(self, folder: Path) -> None:
@@ -42,7 +44,7 @@ class Phase(Sink):
         self.word = ""
         self._become(CONNECTING)
 
-    def event(self, entry: Entry) -> None:
+    def event(self, entry: ev.Entry) -> None:
         match event := entry.event:
             case ev.RanksPlaced(world_size):
                 self._awaited = world_size
@@ -73,162 +75,273 @@ class Phase(Sink):
                 registry.note_phase(self._folder, word)
 
 
-#: seconds that a caller has to say what it wants, and to read the answer; and that the answer has
-CLIENT_TIMEOUT, ANSWER_TIMEOUT = 5.0, 20.0
-#: seconds between two looks whether a caller still waits
-STILL_THERE = 0.5
+#: bytes that may wait for one client
+LIMIT = 4 << 20
+#: seconds that clients get to read the rest and the verdict
+FLUSH = 5.0
+
+
+class Client:
+    """One connection; all but ``link`` is guarded by the lock of its server."""
+
+    def __init__(self, link: socket.socket) -> None:
+        self.link = link
+        self.received = bytearray()
+        self.wants_output = False
+        self.wants_picture = False
+        self.wants_table = False
+        self.wants_stacks = False
+        self.restarts = job_socket.RestartAnswer()
+        self.attached = False
+        self._queue: deque[bytes] = deque()
+        self._size = 0
+        self._missing: dict[tuple[int, int], int] = {}
+
+    @property
+    def idle(self) -> bool:
+        return not self._queue and not self._missing
+
+    def put(self, data: bytes) -> None:
+        """Queue whole frames, whatever there is room for: only output may be left out."""
+        self._queue.append(data)
+        self._size += len(data)
+
+    def output(self, rank: int, stream: int, data: bytes) -> None:
+        """Queue the output or, where there is no room, count it."""
+        # a gap that has begun lasts until there is room again for a good deal
+        limit = LIMIT // 2 if self._missing else LIMIT
+        if self._size + len(data) > limit:
+            self._missing[rank, stream] = self._missing.get((rank, stream), 0) + len(data)
+            return
+        self.tell_gap()
+        self.put(job_socket.frame(data, type="output", rank=rank, stream=stream, size=len(data)))
+
+    def gap(self, missing: ev.Counts) -> None:
+        """Add to the bytes that are missing here, by rank and stream."""
+        for key, count in missing.items():
+            self._missing[key] = self._missing.get(key, 0) + count
+
+    def tell_gap(self) -> None:
+        """Queue the word of what is missing here."""
+        if self._missing:
+            missing = [[rank, stream, count] for (rank, stream), count in self._missing.items()]
+            self._missing = {}
+            self.put(job_socket.frame(type="gap", missing=missing))
+
+    def take(self) -> bytes | None:
+        """What is to be written next; a gap is told as soon as all before it was."""
+        if not self._queue:
+            self.tell_gap()
+        return self._queue[0] if self._queue else None
+
+    def written(self, count: int) -> None:
+        """``count`` bytes of what ``take`` gave were written."""
+        first = self._queue.popleft()
+        self._size -= count
+        if count < len(first):
+            self._queue.appendleft(first[count:])
+
 
 #: is given an answer: its number, its words, and what it has for programs
 OnAnswer = Callable[[int, list[str], "Gathered"], None]
 
 
-class OrderServer(Sink):
-    """Listens at ``folder``/control. ask: has the hosts asked where the ranks are.
-
-    make_sink: makes the sink that finds the answer among the events, once somebody asks. restart,
-    stop: see ``ControlServer``. Raises: OSError if the socket cannot be made.
+class OrderServer(ev.Sink):
+    """Listens at ``folder``/control. stop: called with "stop", "kill" or the number of the signal
+    to stop with when a client orders it. restart: called with what a client orders, raises
+    DispatchError if it cannot be done. gather: called when somebody wants to know where the ranks
+    are; ``stacks`` takes the answer. make_sink: makes the sink that finds it among the events, once
+    somebody asks. Raises: OSError if the socket cannot be made.
     """
+
+    #: what clients may order; and whether they are hung up on when they have an answer
+    orders: tuple[str, ...] = ("stacks", "restart", "stop")
+    hangs_up = True
 
     def __init__(
         self,
         folder: Path,
-        ask: Callable[[], None],
-        make_sink: Callable[[OnAnswer], Sink],
-        *,
-        restart: Callable[[Mapping[str, Any]], None],
         stop: Callable[[str], None],
+        *,
+        gather: Callable[[], None] = lambda: None,
+        make_sink: Callable[[OnAnswer], ev.Sink] = lambda told: ev.Sink(),
+        restart: Callable[[Mapping[str, Any]], None] = lambda order: None,
     ) -> None:
         self._folder = folder
-        self._ask = ask
+        self._stop = stop
+        self._gather = gather
         self._make_sink = make_sink
         self._restart = restart
-        self._stop = stop
-        self._sink: Sink | None = None
+        self._sink: ev.Sink | None = None
         self._lock = threading.Lock()
-        self._callers: dict[Caller, None] = {}
-        self._over = threading.Event()
-        self._socket = listen(folder)
-        self._socket.setblocking(True)
-        self._thread = threading.Thread(target=self._run, name="orders", daemon=True)
+        self._clients: list[Client] = []
+        self._leave_at: float | None = None
+        self._listener = job_socket.listen(folder)
+        self._wake_read, self._wake_write = socket.socketpair()
+        self._wake_write.setblocking(False)
+        self._thread = threading.Thread(target=self._run, name="control", daemon=True)
 
     def start(self) -> None:
-        """Answer whoever has called and calls: there is somebody to ask now."""
+        """Serve whoever has called and calls: the job can be told things now."""
         self._thread.start()
 
-    def event(self, entry: Entry) -> None:
+    # -- on the sinks' thread -----------------------------------------------------------
+
+    def event(self, entry: ev.Entry) -> None:
         if self._sink is not None:
             self._sink.event(entry)
         if isinstance(entry.event, ev.RanksPlaced | ev.RestartWanted | ev.RestartRefused):
-            for caller in self._waiting():
-                if (answer := caller.restarts.take(entry.event)) is not None:
-                    caller.answers.put(answer)
+            with self._lock:
+                for client in self._clients:
+                    if (answer := client.restarts.take(entry.event)) is not None:
+                        client.put(answer)
+            self._wake()
 
-    def finish(self, exit_code: int) -> None:
-        """The run has ended: whoever still waits is told so, and nobody can ask any more."""
-        self._over.set()
-        self._tell(frame(type="verdict", exit_code=exit_code, lines=[]))
-        with contextlib.suppress(OSError):
-            self._socket.shutdown(socket.SHUT_RDWR)  # wakes accept
-        if self._thread.ident is None:
-            self._socket.close()  # the run never began, so nobody else does
-        else:
-            self._thread.join(timeout=CLIENT_TIMEOUT)
-        forget(self._folder)
-
-    def _answered(self, number: int, lines: list[str], found: Gathered) -> None:
-        answer = frame(type="stacks", number=number, lines=lines, found=found)
-        for caller in self._waiting():
-            if caller.order == "stacks":
-                caller.answers.put(answer)
-
-    def _waiting(self) -> list[Caller]:
+    def stacks(self, number: int, lines: list[str], found: Gathered) -> None:
+        """Where the ranks are, in words and for programs, for who has asked."""
         with self._lock:
-            return list(self._callers)
+            asked = [client for client in self._clients if client.wants_stacks]
+            for client in asked:
+                client.put(job_socket.frame(type="stacks", number=number, lines=lines, found=found))
+        self._wake()
 
-    def _tell(self, answer: bytes) -> None:
-        for caller in self._waiting():
-            caller.answers.put(answer)
+    # -- on the main thread ----------------------------------------------------------------
+
+    def finish(self, exit_code: int, lines: Sequence[str] = ()) -> None:
+        """Tell the verdict to all clients, give them ``FLUSH`` seconds to read, and leave."""
+        with self._lock:
+            self._tell_all(job_socket.frame(type="verdict", exit_code=exit_code, lines=list(lines)))
+            self._leave_at = time.monotonic() + FLUSH
+        self._wake()
+        if self._thread.ident is None:
+            self._close()  # the run never began, so nobody else does
+        else:
+            self._thread.join(timeout=FLUSH + 1)
+        job_socket.forget(self._folder)
+
+    def _tell_all(self, data: bytes) -> None:
+        for client in self._clients:
+            if client.attached:
+                client.tell_gap()
+                client.put(data)
+
+    def _wake(self) -> None:
+        with contextlib.suppress(OSError):  # it has been woken already, or has ended
+            self._wake_write.send(b"\0")
+
+    # -- on the thread of its own ---------------------------------------------------------
 
     def _run(self) -> None:
-        threads: list[threading.Thread] = []
-        while not self._over.is_set():
-            try:
-                link, _ = self._socket.accept()
-            except OSError:
-                break  # shut down
-            threads = [one for one in threads if one.is_alive()]
-            if len(threads) >= job_socket.MOST_CLIENTS or not is_ours(link):
-                link.close()
-                continue
-            one = threading.Thread(target=self._serve, args=(link,), name="order", daemon=True)
-            one.start()
-            threads.append(one)
-        self._socket.close()
-        for one in threads:
-            one.join(timeout=CLIENT_TIMEOUT)
+        with selectors.DefaultSelector() as waiting:
+            waiting.register(self._listener, selectors.EVENT_READ)
+            waiting.register(self._wake_read, selectors.EVENT_READ)
+            while not self._over():
+                for client in self._clients:
+                    with self._lock:
+                        write = selectors.EVENT_WRITE if not client.idle else 0
+                    waiting.modify(client.link, selectors.EVENT_READ | write, client)
+                for key, mask in waiting.select(self._timeout()):
+                    if key.fileobj is self._listener:
+                        self._accept(waiting)
+                    elif key.data is None:
+                        self._wake_read.recv(4096)
+                    elif not self._serve(key.data, mask):
+                        waiting.unregister(key.data.link)
+                        with self._lock:
+                            self._clients.remove(key.data)
+                        key.data.link.close()
+                self._show()
+        self._close()
 
-    def _serve(self, link: socket.socket) -> None:
-        with link, contextlib.suppress(OSError, job_socket.Malformed, queue.Empty):
-            link.settimeout(CLIENT_TIMEOUT)
-            order = _order(link)
-            caller = Caller(str(order["order"]))
-            with self._lock:
-                self._callers[caller] = None
-            try:
-                self._take(order, caller)
-                link.sendall(caller.wait(link))
-            finally:
+    def _close(self) -> None:
+        for link in (self._listener, self._wake_read, self._wake_write):
+            link.close()
+        for client in self._clients:
+            client.link.close()
+
+    def _timeout(self) -> float | None:
+        """Seconds for which nothing is to be done unless somebody calls; None for ever."""
+        return None if self._leave_at is None else 0.1
+
+    def _show(self) -> None:
+        """Tell those who look on how far the run is."""
+
+    def _over(self) -> bool:
+        if self._leave_at is None:
+            return False
+        with self._lock:
+            unread = any(not client.idle for client in self._clients)
+        return not unread or time.monotonic() > self._leave_at
+
+    def _accept(self, waiting: selectors.BaseSelector) -> None:
+        try:
+            link, _ = self._listener.accept()
+        except OSError:
+            return
+        if not job_socket.is_ours(link) or len(self._clients) >= 2 * job_socket.MOST_CLIENTS:
+            link.close()
+            return
+        link.setblocking(False)
+        client = Client(link)
+        with self._lock:
+            self._clients.append(client)
+        waiting.register(link, selectors.EVENT_READ, client)
+
+    def _serve(self, client: Client, mask: int) -> bool:
+        """Read and write what can be; whether the client is still there."""
+        try:
+            if mask & selectors.EVENT_READ and not self._read_orders(client):
+                return False
+            if mask & selectors.EVENT_WRITE:
                 with self._lock:
-                    del self._callers[caller]
+                    data = client.take()
+                if data is not None:
+                    count = client.link.send(data)
+                    with self._lock:
+                        client.written(count)
+                        return not (self.hangs_up and client.idle)
+        except BlockingIOError:
+            pass
+        except (OSError, job_socket.Malformed):
+            return False
+        return True
 
-    def _take(self, order: Mapping[str, Any], caller: Caller) -> None:
-        """Do what ``order`` says. Raises: Malformed for what is not taken here."""
-        if self._over.is_set():
-            raise job_socket.Malformed("it is over")
-        if caller.order == "stacks":
+    def _read_orders(self, client: Client) -> bool:
+        data = client.link.recv(job_socket.LONGEST_ORDER)
+        if not data:
+            return False
+        client.received += data
+        if len(client.received) > job_socket.LONGEST_ORDER:
+            return False
+        while (end := client.received.find(b"\n")) >= 0:
+            order = job_socket.parse_order(bytes(client.received[:end]))
+            del client.received[: end + 1]
+            if order["order"] not in self.orders:
+                return False
+            if not client.attached and not self._greet(client, order):
+                return False
+            if order["order"] == "stacks":
+                with self._lock:
+                    client.wants_stacks = True
+                self._sink = self._sink or self._make_sink(self.stacks)
+                self._gather()
+            if order["order"] == "stop":
+                self._stop(job_socket.way_to_stop(order))
+            if order["order"] == "restart":
+                self._order_restart(client, order)
+        return True
+
+    def _order_restart(self, client: Client, order: Mapping[str, Any]) -> None:
+        with self._lock:
+            client.restarts.order()
+        try:
+            self._restart(order)
+        except DispatchError as error:
             with self._lock:
-                self._sink = self._sink or self._make_sink(self._answered)
-            self._ask()
-        elif caller.order == "restart":
-            caller.restarts.order()
-            try:
-                self._restart(order)
-            except DispatchError as error:
-                caller.answers.put(refused(error.message, error.hint))
-        elif caller.order == "stop":
-            self._stop(job_socket.way_to_stop(order))
-        else:
-            raise job_socket.Malformed("not an order")
+                client.put(job_socket.refused(error.message, error.hint))
 
-
-class Caller:
-    """Who waits for an answer to ``order``."""
-
-    def __init__(self, order: str) -> None:
-        self.order = order
-        self.restarts = RestartAnswer()
-        self.answers: queue.SimpleQueue[bytes] = queue.SimpleQueue()
-
-    def wait(self, link: socket.socket) -> bytes:
-        """The answer. Raises: queue.Empty if none comes, OSError if nobody waits any more."""
-        if self.order == "stacks":
-            return self.answers.get(timeout=ANSWER_TIMEOUT)
-        while True:
-            with contextlib.suppress(queue.Empty):
-                return self.answers.get(timeout=STILL_THERE)
-            link.setblocking(False)
-            with contextlib.suppress(BlockingIOError):
-                if not link.recv(1, socket.MSG_PEEK):
-                    raise ConnectionResetError
-            link.settimeout(CLIENT_TIMEOUT)
-
-
-def _order(link: socket.socket) -> Mapping[str, Any]:
-    """What the caller wants. Raises: OSError, Malformed."""
-    received = b""
-    while b"\n" not in received:
-        data = link.recv(job_socket.LONGEST_ORDER)
-        received += data
-        if not data or len(received) > job_socket.LONGEST_ORDER:
-            raise job_socket.Malformed("not an order")
-    return job_socket.parse_order(received.partition(b"\n")[0])
+    def _greet(self, client: Client, order: Mapping[str, Any]) -> bool:
+        """Take in a client with its first ``order``; False for one too many."""
+        with self._lock:
+            client.attached = True
+        return True

@@ -13,7 +13,7 @@ import pytest
 from rig import wait_for
 
 from dispatcher.core.events.run_events import Entry, Event, OutputEnded, RanksPlaced
-from dispatcher.jobs import control_server
+from dispatcher.jobs import control_server, status
 from dispatcher.jobs.control_server import MOST_NOTES, ControlServer
 from dispatcher.jobs.job_socket import LONGEST_ORDER, MOST_CLIENTS, Frames
 from dispatcher.model.formats import Gathered
@@ -303,7 +303,7 @@ def test_what_is_not_plainly_wanted_is_not_given(
 def test_a_viewer_that_stands_still_does_not_hold_up_the_end(
     serving: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(control_server, "FLUSH", 0.2)
+    monkeypatch.setattr(status, "FLUSH", 0.2)
     server = serving()
     stuck, good = Viewer(tmp_path, ATTACH), Viewer(tmp_path, ATTACH)
     for one in (stuck, good):
@@ -319,7 +319,7 @@ def test_a_viewer_that_stands_still_does_not_hold_up_the_end(
 def test_the_rest_is_read_before_the_line_is_closed(
     serving: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(control_server, "FLUSH", 60.0)
+    monkeypatch.setattr(status, "FLUSH", 60.0)
     server = serving()
     viewer = Viewer(tmp_path, ATTACH)
     viewer.until("hello")

@@ -45,7 +45,7 @@ def order_server(
     *,
     begun: bool = True,
 ) -> OrderServer:
-    server = OrderServer(folder, ask, make or Answering, restart=restart, stop=stop)
+    server = OrderServer(folder, stop, gather=ask, make_sink=make or Answering, restart=restart)
     if begun:
         server.start()
     return server
@@ -123,7 +123,6 @@ def test_a_run_that_ends_before_it_begins_has_nobody_to_ask(folder: Path) -> Non
     assert (folder / "control").exists()
     server.finish(0)
     assert not (folder / "control").exists()
-    server._socket.close()
 
 
 def test_a_record_that_cannot_be_changed_any_more_is_no_failure(folder: Path) -> None:
@@ -193,11 +192,11 @@ def test_a_run_is_stopped_by_others_who_do_not_wait_for_each_other(folder: Path)
         second.order("stop", now=True)
         wait_for(lambda: stopped == ["10", "kill"])
         first.__exit__()  # by Ctrl-C
-        wait_for(lambda: len(server._callers) == 1)
+        wait_for(lambda: len(server._clients) == 1)
         server.finish(130)
         (told,) = (fields for fields, _ in second.frames() if fields)
     assert (told["type"], told["exit_code"]) == ("verdict", 130)
-    assert server._callers == {}
+    assert server._clients == []
 
 
 @cases("order", [{"words": "a.py"}, {"words": [3]}, {"exports": [["A"]]}, {"exports": [["A", 3]]}])

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 from rig import wait_for
 
-from dispatcher.jobs import control_server, job_socket, registry
+from dispatcher.jobs import control_server, job_socket, registry, status
 from dispatcher.jobs.control_server import ControlServer
 from dispatcher.jobs.job_socket import Frames, JobConnection, frame, listen
 from dispatcher.model.errors import DispatchError, JobEnded, LauncherSilent, UsageError
@@ -344,7 +344,7 @@ def test_who_looks_on_and_reads_nothing_is_shown_little(
 
     None comes after the verdict, or the end would wait for whoever reads them.
     """
-    monkeypatch.setattr(control_server, "FLUSH", 60.0)
+    monkeypatch.setattr(status, "FLUSH", 60.0)
     monkeypatch.setattr(control_server, "PICTURE", 0.001)
     big = {"what": "x" * (1 << 20)}  # more than a socket holds
     control = ControlServer(tmp_path, lambda how: None, picture=lambda: big)

@@ -7,8 +7,9 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dispatcher.jobs.control_server import HEAD, LIMIT, Client, StreamPositions
+from dispatcher.jobs.control_server import HEAD, StreamPositions
 from dispatcher.jobs.job_socket import Frames
+from dispatcher.jobs.status import LIMIT, Client
 
 Heard = list[tuple[dict[str, Any], bytes]]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from dispatcher.api.registration import JobRecord, stacks_sink
@@ -60,7 +60,7 @@ class JobRegistration(JobRecord):
 
         assert self._folder is not None
         table = open_table(plan, self._slow)
-        self.control = ControlServer(
+        self._server = self.control = ControlServer(
             self._folder,
             Stop(tell, "dispatch stop").ordered,
             lambda: encode_picture(table.picture()),
@@ -96,15 +96,3 @@ class JobRegistration(JobRecord):
             control.say(line)
 
         return both
-
-    def answer(self) -> None:
-        """As ``JobRecord`` does."""
-        super().answer()
-        if self.control is not None:
-            self.control.start()
-
-    def conclude(self, exit_code: int, lines: Sequence[str]) -> None:
-        """Write down the end, and tell it to whoever is attached."""
-        super().conclude(exit_code, lines)
-        if self.control is not None:
-            self.control.finish(exit_code, lines)
