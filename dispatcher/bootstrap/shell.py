@@ -422,6 +422,7 @@ done
 GET = (
     _HOME
     + """
+r=
 for n do
   h "$n" || exit
   if [ -e "$p" ] && [ ! -f "$p" ] && [ ! -d "$p" ]; then
@@ -433,7 +434,8 @@ for n do
   *) b=; if [ -L "$p" ] && [ ! -d "$p" ]; then o=-chf; fi;;
   esac
   case $p in */*) d=${p%/*}/; b=${p##*/}$b;; *) d=.; b=$p$b;; esac
-  tar $o - -C "$d" "./$b" || exit
+  tar $o - -C "$d" "./$b" || r=$?
 done
+exit ${r:-0}
 """
 )

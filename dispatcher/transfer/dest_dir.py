@@ -270,11 +270,14 @@ class Place:
             return False
         return True
 
-    def refuse(self, parts: list[str], why: str) -> None:
-        """Leave ``parts`` out of its tree. Raises: CannotCopy where it was asked for itself."""
+    def refuse(self, parts: list[str], why: str, told: str = "") -> None:
+        """Leave ``parts`` out of its tree. told: the error where it was asked for itself.
+
+        Raises: CannotCopy for that.
+        """
         name = "/".join(parts)
         if name in self._names:
-            raise CannotCopy(f"{name[:80]!r}: {why}")
+            raise CannotCopy(told or f"{name[:80]!r}: {why}")
         self.leave_out(name, why)
 
     def leave_out(self, name: str, why: str) -> None:

@@ -19,7 +19,7 @@ from typing import Any, BinaryIO
 
 from dispatcher.bootstrap import payload
 from dispatcher.model.errors import CannotCopy
-from dispatcher.model.names import size
+from dispatcher.model.names import plural, size
 from dispatcher.model.paths import make_folders
 from dispatcher.remote.copy.disk import PART, Incoming, has_wildcards, needs, same_time, split
 from dispatcher.remote.copy.receiver import WORTH
@@ -74,6 +74,7 @@ class Receiving:
         self._now: tuple[int, Entry] | None = None  # the file whose turn it is
         self._file: Incoming | None = None  # once it has begun
         self._begun = False  # whether the host has said where it begins
+        self.unread = 0  # names on the host that it could not read
         self.equal = self.sent = self.bytes = self.wanted = self.found = 0
         self._groups = groups
         self._places: dict[int, Place] = {}
@@ -109,6 +110,9 @@ class Receiving:
                 self._resumed(entry, place)
             elif entry.kind == copy_frames.FILE:
                 self.equal += 1
+            elif entry.kind == copy_frames.UNREAD:
+                self.unread += 1
+                place.leave_out("/".join(parts), entry.more[:200])
             elif entry.kind not in (copy_frames.FOLDER, copy_frames.LINK):
                 place.refuse(parts, "not a file, folder or link")
         if self.wanted > self._limit:
@@ -275,7 +279,13 @@ class Receiving:
         elif kind == copy_frames.END:
             self._end(index, entry, file, body)
         elif kind == copy_frames.BROKEN:
-            raise CannotCopy(body[:300].decode("utf-8", "backslashreplace"))
+            place, parts = self._find(entry.path)
+            text = body[:300].decode("utf-8", "backslashreplace")
+            place.refuse(parts, text.rpartition(": ")[2], text)
+            self.unread += 1
+            self.sent -= 1
+            self._drop(index, place, file)
+            self._finish(file)
         else:
             raise Malformed(f"a frame of kind {kind!r}")
 
@@ -292,11 +302,19 @@ class Receiving:
     def _end(self, index: int, entry: Entry, file: Incoming, sent: bytes) -> None:
         place, parts = self._find(entry.path)
         if file.size != entry.size or file.hash.digest() != sent:
-            if index in self._parts:
-                place.drop_part(file.path)
+            self._drop(index, place, file)
             raise BadArchive(f"it came damaged: {entry.path[:80]!r}")
         place.finish(file.fd, file.path, parts, entry.mode, entry.mtime, part=index in self._parts)
         self._parts.pop(index, None)
+        self._finish(file)
+
+    def _drop(self, index: int, place: Place, file: Incoming) -> None:
+        """Remove it if it is a part; what is in the stage goes with that."""
+        if self._parts.pop(index, None) is not None:
+            place.drop_part(file.path)
+
+    def _finish(self, file: Incoming) -> None:
+        """Take the turn of the next one."""
         self._file = None
         os.close(file.fd)
         self._left -= 1
@@ -330,8 +348,8 @@ class Fetching(CopyHandler):
         self._resume = resume
         self._archives: dict[int, BinaryIO] = {}
 
-    def unpack(self, node: int) -> None:
-        """Take apart the tar of a host without Python, whose command ended well."""
+    def unpack(self, node: int, *, whole: bool = True) -> None:
+        """Take apart the tar of a host without Python. whole: its command ended well."""
         archive, copy = self._archives.pop(node, None), self.copies[node]
         if archive is None:
             return
@@ -341,7 +359,8 @@ class Fetching(CopyHandler):
                 archive.seek(0)
                 done = tars.unpack(archive, group.place, group.names, self._limit)
         except (BadArchive, CannotCopy) as error:
-            copy.fail(error)
+            if whole:  # else the end of its command says more
+                copy.fail(error)
         except OSError as error:
             error.filename = error.filename or group.place
             copy.fail(error)
@@ -402,3 +421,5 @@ class Fetching(CopyHandler):
         finally:
             receiving.close()
         copy.sent, copy.equal, copy.left_out = receiving.sent, receiving.equal, receiving.left_out
+        if receiving.unread:
+            copy.error = f"{plural(receiving.unread, 'name')} could not be read; the rest is here"

@@ -170,6 +170,27 @@ def test_the_name_of_what_cannot_be_read_is_told_as_it_is(tmp_path: Path) -> Non
     assert (told.error, told.hostile) == ("/Data/README: permission denied", False)
 
 
+@pytest.mark.parametrize("worth", [1, 2])
+def test_what_cannot_be_read_keeps_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, worth: int
+) -> None:
+    """worth: bytes of a file that comes into a part."""
+    monkeypatch.setattr(get_files, "WORTH", worth)
+    entries = [
+        file("a", 0, "d"), file("a/1"), file("a/2"), file("a/3", 0, "d"),
+        file("a/3", 0, "u", "permission denied" + "x" * 900), file("a/4"),
+        file("a/l", 0, "l", "4"),
+    ]  # fmt: skip
+    said = frame(0, copy_frames.BROKEN, b"/x/a/2: permission denied")
+    told, _ = fetch(tmp_path, listing(*entries) + sent(b"x") + said + sent(b"y"))
+    assert names(tmp_path / "in" / "n1") == {"a", "a/1", "a/3", "a/4", "a/l"}
+    assert (tmp_path / "in" / "n1" / "a" / "4").read_text() == "y"
+    assert (told.error, told.hostile) == ("2 names could not be read; the rest is here", False)
+    assert (told.sent, told.left_out[1]) == (2, "'a/2': permission denied")
+    assert told.left_out[0].startswith("'a/3': permission denied")
+    assert len(told.left_out[0]) < 300
+
+
 @pytest.mark.parametrize("call", ["rename", "write", "fchmod"])
 def test_our_own_disk_is_told_by_a_path_that_the_user_knows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str

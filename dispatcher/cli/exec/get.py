@@ -15,7 +15,7 @@ from dispatcher.cli.options.connect_options import show_only
 from dispatcher.cli.options.declaration import argument, option
 from dispatcher.cli.options.host_options import find_hosts, sudo_user, verbose_option
 from dispatcher.cli.options.output_options import parse_size
-from dispatcher.core.events.exec_events import is_good
+from dispatcher.core.events.exec_events import Exited, is_good
 from dispatcher.model import paths as placeholders
 from dispatcher.model.errors import CannotCopy, MissingArgument, reason
 from dispatcher.model.paths import HOST, RANK
@@ -92,8 +92,8 @@ def get(options: GetOptions) -> int:
     began = time.monotonic()
     outcomes = list(run(exec_plan, options, fetching, fetching.copies))
     for node, outcome in enumerate(outcomes):
-        if is_good(outcome):
-            fetching.unpack(node)
+        if isinstance(outcome, Exited):  # of a tree tar gives what it can read
+            fetching.unpack(node, whole=is_good(outcome))
     for name, told in zip(names, fetching.copies, strict=True):
         for left in told.left_out:
             say(f"note: {name}: left out {left}")

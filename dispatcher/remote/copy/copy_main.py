@@ -113,9 +113,12 @@ def _get(order: dict[str, Any], incoming: Frames) -> int:
 
     def listed() -> Iterator[Entry]:
         for start, name, named in _named(order):
-            for entry, place in scan(start, name, named=named):
+            for entry, place in scan(start, name, named=named, partial=True):
                 if order["checksum"] and entry.kind == FILE:
-                    entry.more = digest(place)
+                    try:
+                        entry.more = digest(place)
+                    except OSError:
+                        pass  # it is told when its turn comes
                 entries.append(entry)
                 places.append(place)
                 yield entry

@@ -23,6 +23,7 @@ from dispatcher.remote.protocol.copy_frames import (
     LINK,
     OTHER,
     START,
+    UNREAD,
     Entry,
     bytes_of,
     numbers,
@@ -308,12 +309,13 @@ def scan(
     skip: Callable[[str, bool], bool] = lambda name, folder: False,
     *,
     named: bool = False,
+    partial: bool = False,
 ) -> Iterator[tuple[Entry, str]]:
     """Entries of the file or tree at ``path``, called ``name``, and where each is; folders first.
 
     named: by whoever copies, so a link there is followed, to a folder only with a slash behind it.
-    skip: asked for each name, and whether it is a folder's: whether to leave it out. Raises:
-    NotGiven.
+    skip: asked for each name, and whether it is a folder's: whether to leave it out. partial: what
+    cannot be read is an entry, unless it is named. Raises: NotGiven.
     """
     if name.count("/") > DEEPEST:
         raise NotGiven(f"{path[:80]}...: more than {DEEPEST} folders deep")
@@ -331,9 +333,12 @@ def scan(
         yield Entry(name, kind, status.st_mode & 0o7777, size, status.st_mtime_ns, target), path
         if kind == FOLDER:
             for inner in sorted(os.listdir(path)):
-                yield from scan(os.path.join(path, inner), name + "/" + inner, skip)
+                yield from scan(os.path.join(path, inner), f"{name}/{inner}", skip, partial=partial)
     except OSError as error:
-        raise NotGiven(f"{path}: {(error.strerror or str(error)).lower()}") from None
+        why = (error.strerror or str(error)).lower()
+        if named or not partial:
+            raise NotGiven(f"{path}: {why}") from None
+        yield Entry(name, UNREAD, 0, 0, 0, why), path
 
 
 def digest(path: str, size: int = -1) -> str:

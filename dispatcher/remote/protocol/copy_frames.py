@@ -35,8 +35,8 @@ MOST_PARTS = 16
 #: values in one that a host says: a few of its own, or one for each host below it in a tree
 MOST_SAID = 16 << 10
 
-#: kinds of entries; OTHER is a device or the like, which is not copied
-FILE, FOLDER, LINK, OTHER = "f", "d", "l", "o"
+#: kinds of entries; not copied: OTHER, a device or the like; UNREAD, which cannot be (more: why)
+FILE, FOLDER, LINK, OTHER, UNREAD = "f", "d", "l", "o", "u"
 
 
 def message(value: Any) -> bytes:

@@ -232,6 +232,30 @@ class TestScan:
         with pytest.raises(NotGiven, match=f"^{tmp_path}/x: no such file or directory$"):
             list(scan(str(tmp_path / "x"), "x", named=True))
 
+    def test_what_cannot_be_read_in_a_tree(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        for name in ("a", "shut", "z"):
+            (tmp_path / "t" / name).mkdir(parents=True)
+            (tmp_path / "t" / name / "f").touch()
+        really = os.listdir
+
+        def listdir(path: str) -> list[str]:
+            if path.endswith("shut"):
+                raise PermissionError(13, "Permission denied")
+            return really(path)
+
+        monkeypatch.setattr(os, "listdir", listdir)
+        top = f"{tmp_path}/t"
+        listed = [entry for entry, _ in scan(top, "0/t", named=True, partial=True)]
+        assert [f"{one.kind} {one.path[2:]} {one.more}" for one in listed] == [
+            "d t ", "d t/a ", "f t/a/f ", "d t/shut ", "u t/shut permission denied", "d t/z ",
+            "f t/z/f ",
+        ]  # fmt: skip
+        for shut, named in ((top, False), (f"{top}/shut", True)):
+            with pytest.raises(NotGiven, match=f"^{top}/shut: permission denied$"):
+                list(scan(shut, "x", named=named, partial=named))
+
     def test_one_that_is_not_there(self, tmp_path: Path) -> None:
         with pytest.raises(NotGiven, match=f"{tmp_path}/x: no such file or directory"):
             list(scan(str(tmp_path / "x"), "x"))

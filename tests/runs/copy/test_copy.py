@@ -209,6 +209,19 @@ def test_get_fetches_what_is_not_equal_here(tree: Path, tmp_path: Path) -> None:
     assert content(there) == content(tree)
 
 
+def test_a_tar_of_what_can_be_read(tree: Path, tmp_path: Path) -> None:
+    """As tar gives it that cannot read all; the host has failed."""
+    env = {**os.environ, "PATH": only_tools(tmp_path)}
+    real = os.readlink(tmp_path / "tools" / "tar")
+    (tmp_path / "tools" / "tar").unlink()
+    (tmp_path / "tools" / "tar").write_text(f'#!/bin/sh\n{real} "$@"\nexit 2\n')
+    (tmp_path / "tools" / "tar").chmod(0o755)
+    done = run("get", "-w", "localhost", str(tree), f"{tree}/run.sh", f"{tmp_path}/back", env=env)
+    assert (done.returncode, "localhost  exit code 2" in done.stderr) == (1, True)
+    assert content(tmp_path / "back" / "localhost" / "tree") == content(tree)
+    assert (tmp_path / "back" / "localhost" / "run.sh").exists()
+
+
 @pytest.mark.parametrize("python", [True, False])
 def test_get_heeds_the_umask(tree: Path, tmp_path: Path, python: bool) -> None:
     env = dict(os.environ) if python else {**os.environ, "PATH": only_tools(tmp_path)}
