@@ -85,7 +85,8 @@ class JobRecord:
             self._folder,
             Stop(tell, "dispatch stop").ordered,
             gather=ask,
-            make_sink=lambda told: stacks_sink(plan, paths, told, _nobody),
+            # whoever asks sees by itself that a disk has refused: no file is named
+            make_sink=lambda told: stacks_sink(plan, paths, told, lambda line: None),
             restart=self._order_restart,
         )
         self.sinks.append(self._server)
@@ -151,10 +152,6 @@ class JobRecord:
                 registry.conclude(self._folder, exit_code, lines)
         if self._server is not None:
             self._server.finish(exit_code, lines if self._detached else ())
-
-
-def _nobody(line: str) -> None:
-    """A disk that refuses: who asks sees that no file is named."""
 
 
 def stacks_sink(

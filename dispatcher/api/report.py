@@ -178,7 +178,6 @@ class Report(Value):
         return {one.rank: one.status for one in self.ranks if one.status is not None}
 
     def _repr_html_(self) -> str:
-        """What a notebook shows of it: the verdict."""
         from dispatcher.api.notebook import as_html
 
         return as_html(self.closing())

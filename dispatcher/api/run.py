@@ -62,26 +62,38 @@ class Line:
 
 
 class Running(BackgroundRun[Report, Line | Entry]):
-    """A run that has been started; iterating gives what it tells, ``wait()`` its report."""
+    """A run of ``job``, to be started; iterating gives what it tells, ``wait()`` its report.
 
-    def __init__(
-        self,
-        plan: JobPlan,
-        reach: transports.TransportPool,
-        *,
-        lines: bool,
-        events: bool,
-        paths: RunPaths | None,
-        check: bool,
-        agent_python: str | None,
-        say: Say,
-        cell: Cell | None = None,
-    ) -> None:
-        self._reach, self._cell = reach, cell
-        hosts = _hosts(plan)
+    lines, events: what iterating gives. Raises: UsageError before any host is touched.
+    """
+
+    def __init__(self, job: Request | JobPlan, lines: bool, events: bool, how: How) -> None:
+        check_names("run", ("on_line", "on_event", *How.__annotations__), how)
+        check_types("run", How, how)
+        if not isinstance(job, Request | JobPlan):
+            raise WrongArgument(
+                f"run: job takes a Request or a JobPlan, not {job!r}",
+                hint='dispatcher.request("hostfile", ["train.py"])',
+            )
+        plan = plan_job(job) if isinstance(job, Request) else job
+        ways = how.get("ways", transports.Ways())
+        hosts = [node.host for node in (*plan.nodes, *plan.spares)]
+        names = [host.name for host in hosts]
+        transports.check_reachable(ways, hosts)
+        transports.allow_open_files(len(hosts))
+        agent_python, log_dir = how.get("agent_python"), how.get("log_dir")
+        if agent_python is not None:
+            payload.command(first=[agent_python])  # judge it while no host is touched
+        is_shown = how.get("progress", True) and "ipykernel" in sys.modules
+        self._cell = cell = _cell(names) if is_shown else None
+        say = how.get("on_note", _log if cell is None else cell.say)
+        for notice in plan.notices:
+            say(f"note: {notice}")
+        self._reach = transports.TransportPool(ways, how.get("ask", transports.nobody))
+        paths = None if log_dir is None else RunPaths.create(os.fspath(log_dir), plan.run_id)
         sinks: list[Sink] = [
             Notes(
-                hosts,
+                names,
                 say,
                 verbose=False,
                 error_of=lambda cause: self._session.error_of(cause),
@@ -96,8 +108,8 @@ class Running(BackgroundRun[Report, Line | Entry]):
             sinks.append(cell)
         self._paths, self._recorded = paths, _Recorded()
         self._session = RunSession(
-            plan, reach.transport_for, [*sinks, self._recorded], say=say, paths=paths,
-            check=check, agent_python=agent_python,
+            plan, self._reach.transport_for, [*sinks, self._recorded], say=say, paths=paths,
+            check=how.get("check", True), agent_python=agent_python,
         )  # fmt: skip
         super().__init__(self._carry_out, self.tell)
 
@@ -126,10 +138,6 @@ class Running(BackgroundRun[Report, Line | Entry]):
         if self._cell is not None:
             self._cell.conclude(report.closing())
         return report
-
-
-def _hosts(plan: JobPlan) -> list[str]:
-    return [node.host.name for node in (*plan.nodes, *plan.spares)]
 
 
 class _Recorded(Sink):
@@ -223,7 +231,7 @@ def start(
     lines, events: what iterating gives. how: see ``How``.
     Raises: UsageError (HostfileError, PlanError) before any host is touched.
     """
-    return _prepared(job, lines, events, how).start()
+    return Running(job, lines, events, how).start()
 
 
 def run(
@@ -243,7 +251,7 @@ def run(
     """
     if signals and threading.current_thread() is not threading.main_thread():
         raise UsageError("signals: only the main thread can take them")
-    running = _prepared(job, on_line is not None, on_event is not None, how)
+    running = Running(job, on_line is not None, on_event is not None, how)
     taken = loop.signals_to(lambda n: running.tell(SignalReceived(n)), HANDLED if signals else ())
     with taken, running:
         for told in running.start():
@@ -266,7 +274,7 @@ async def run_async(
     a callback ends the job in the same way and is then raised here. Raises: UsageError
     (HostfileError, PlanError) before any host is touched.
     """
-    running = _prepared(job, on_line is not None, on_event is not None, how)
+    running = Running(job, on_line is not None, on_event is not None, how)
     return await running.run_async(partial(_tell, on_line, on_event))
 
 
@@ -280,45 +288,11 @@ def _tell(
         heard(told)
 
 
-def _prepared(job: Request | JobPlan, lines: bool, events: bool, how: How) -> Running:
-    """The run of ``job``, judged and not started. Raises: UsageError."""
-    check_names("run", ("on_line", "on_event", *How.__annotations__), how)
-    check_types("run", How, how)
-    if not isinstance(job, Request | JobPlan):
-        raise WrongArgument(
-            f"run: job takes a Request or a JobPlan, not {job!r}",
-            hint='dispatcher.request("hostfile", ["train.py"])',
-        )
-    plan = plan_job(job) if isinstance(job, Request) else job
-    ways = how.get("ways", transports.Ways())
-    places = (*plan.nodes, *plan.spares)
-    transports.check_reachable(ways, [node.host for node in places])
-    transports.allow_open_files(len(places))
-    agent_python, log_dir = how.get("agent_python"), how.get("log_dir")
-    if agent_python is not None:
-        payload.command(first=[agent_python])  # judge it while no host is touched
-    cell = _cell(plan) if how.get("progress", True) and "ipykernel" in sys.modules else None
-    say = how.get("on_note", _log if cell is None else cell.say)
-    for notice in plan.notices:
-        say(f"note: {notice}")
-    return Running(
-        plan,
-        transports.TransportPool(ways, how.get("ask", transports.nobody)),
-        lines=lines,
-        events=events,
-        paths=None if log_dir is None else RunPaths.create(os.fspath(log_dir), plan.run_id),
-        check=how.get("check", True),
-        agent_python=agent_python,
-        say=say,
-        cell=cell,
-    )
-
-
-def _cell(plan: JobPlan) -> Cell | None:
+def _cell(hosts: Sequence[str]) -> Cell | None:
     from dispatcher.api.notebook import Cell, display_here
 
     display = display_here()
-    return None if display is None else Cell(_hosts(plan), display)
+    return None if display is None else Cell(hosts, display)
 
 
 def _log(line: str) -> None:

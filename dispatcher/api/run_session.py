@@ -30,7 +30,7 @@ from dispatcher.output.text.fold import Advise, no_advice
 from dispatcher.output.text.story import Tail, errors_of
 from dispatcher.output.text.verdict_text import advice_on, last_words
 from dispatcher.plan.job import placement
-from dispatcher.plan.job.job_plan import Change, JobPlan
+from dispatcher.plan.job.job_plan import JobPlan
 from dispatcher.plan.job.reassignment import Exclusion
 from dispatcher.runner.loop import POLL, Stop
 from dispatcher.runner.run.run_loop import Runner
@@ -97,7 +97,7 @@ class RunSession:
     transport_for: host -> the way to reach it. sinks: who is told. say: writes a line to the user.
     paths: of the run's files, for the report. excluded: hosts left out of the plan since they are
     not fit. rdma: host -> its ACTIVE ports in words, as far as a check has seen them. advise: see
-    ``describe``. The others are as ``Runner`` has them.
+    ``describe``. The others, ``home``, ``host_of`` and ``restart`` are as ``Runner`` has them.
     """
 
     def __init__(
@@ -140,19 +140,13 @@ class RunSession:
             sample_every=sample_every,
             sink_failed=sink_failed or self._warn_about,
         )
+        self.home, self.host_of = self._runner.home, self._runner.host_of
+        self.restart = self._runner.restart
 
     @property
     def plan(self) -> JobPlan:
         """The plan as it stands: closed once the hosts' GPUs were counted."""
         return self._runner.plan
-
-    def home(self, rank: int) -> tuple[int, int]:
-        """Number of the host where ``rank`` runs or ran, and its number there."""
-        return self._runner.home(rank)
-
-    def host_of(self, rank: int) -> str:
-        """The name of that host."""
-        return self._runner.host_of(rank)
 
     def program_of(self, rank: int) -> str:
         """The name of the program that ``rank`` runs, of several; "" for one alone, or spawned."""
@@ -171,10 +165,6 @@ class RunSession:
     def tell(self, event: Event) -> None:
         """Let the run know of ``event``; from any thread or signal handler."""
         self._runner.tell(event)
-
-    def restart(self, change: Change) -> None:
-        """Have the ranks started again, with ``change``; from any thread."""
-        self._runner.restart(change)
 
     def run(self, handled: Sequence[signal.Signals], verdict: Verdict | None = None) -> Report:
         """Run to the end; how it ended. handled: signals that are the run's, () for none.

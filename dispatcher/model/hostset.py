@@ -232,7 +232,6 @@ def _pieces(text: str, offset: int) -> tuple[str | tuple[_Span, ...], ...]:
 
 
 def _spans(inside: str, offset: int) -> tuple[_Span, ...]:
-    """The ranges between one pair of brackets."""
     spans, at = [], offset
     for item in inside.split(","):
         spans.append(_span(item, at))

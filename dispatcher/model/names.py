@@ -89,11 +89,7 @@ def is_ipv6(text: str) -> bool:
 
 
 def check_host(name: str) -> str:
-    """``name`` itself, fit to be a host: a DNS name, an ssh alias, or an IP address.
-
-    Raises: BadName when it is empty, too long, starts with ``-``, or holds
-    anything but ASCII letters, digits and ``-_.`` (IPv6 addresses: ``:`` and ``%zone``).
-    """
+    """``name`` itself, fit to be a host: a DNS name, an ssh alias, an address. Raises: BadName."""
     if not name:
         raise BadName("empty host name")
     if len(name.rstrip(".")) > LONGEST_HOST:
@@ -138,11 +134,7 @@ def _hint_for(char: str) -> str | None:
 
 
 def check_user(name: str) -> str:
-    """``name`` itself, fit to be a login name.
-
-    Raises: BadName when it is empty, too long, starts with ``-``, or holds
-    blanks, control or non-ASCII characters, or any that a shell or ssh could act on.
-    """
+    """``name`` itself, fit to be a login name, on which no shell or ssh acts. Raises: BadName."""
     if not name:
         raise BadName("empty user name", hint="write user@host")
     if len(name) > LONGEST_USER:
@@ -158,8 +150,7 @@ def check_user(name: str) -> str:
 def check_interface(name: str) -> str:
     """``name`` itself, fit to be a network interface: up to 15 characters (IFNAMSIZ).
 
-    Raises: BadName, also for the lists and patterns that some libraries take,
-    since others take one name only.
+    Raises: BadName, also for lists and patterns: only some libraries take these.
     """
     if not 0 < len(name) < 16:
         raise BadName(f"interface name of {len(name)} characters (1 to 15): {shown(name)}")
@@ -172,8 +163,7 @@ def check_interface(name: str) -> str:
 def digits(text: str, what: str, low: int, high: int, hint: str | None = None) -> int:
     """The number written in ``text``, plain ASCII digits, ``low`` to ``high`` inclusive.
 
-    Raises: BadName naming ``what`` and the bounds; never converts a long text,
-    since ``int`` of many digits is slow.
+    Raises: BadName naming ``what``; a long text first, as ``int`` of many digits is slow.
     """
     if not text.isascii() or not text.isdigit():
         raise BadName(f"{what}: not a whole number: {shown(text)}", hint=hint)
@@ -245,8 +235,7 @@ def lines(text: str) -> Iterator[tuple[int, str]]:
 def display(line: str, limit: int = 400) -> str:
     """``line`` with each control or undecodable character replaced by one mark, and bounded.
 
-    One for one, so that a caret below still points at the right place; a
-    terminal must not act on what a file holds.
+    One for one, so that a caret below points right; a terminal must not act on what a file holds.
     """
     cut = line if len(line) <= limit else line[:limit] + "..."
     return "".join(char if char.isprintable() or char == "\t" else "\ufffd" for char in cut)

@@ -17,12 +17,10 @@ from dispatcher.model.errors import Problem, UsageError
 from dispatcher.model.names import MOST_PROBLEMS, BadName, decoded, lines, offset_by, problem, shown
 
 #: names that cross when the login node has them
-CROSSING_NAMES = frozenset(
-    {
-        "PATH", "LD_LIBRARY_PATH", "LIBRARY_PATH", "VIRTUAL_ENV",
-        "CUDA_HOME", "CUDA_PATH", "LANG", "LC_ALL", "LC_CTYPE",
-    }
-)  # fmt: skip
+CROSSING_NAMES = frozenset({
+    "PATH", "LD_LIBRARY_PATH", "LIBRARY_PATH", "VIRTUAL_ENV",
+    "CUDA_HOME", "CUDA_PATH", "LANG", "LC_ALL", "LC_CTYPE",
+})  # fmt: skip
 
 #: names beginning so cross too
 CROSSING_PREFIXES = (
@@ -41,43 +39,34 @@ CROSSING_PREFIXES = (
 )  # fmt: skip
 
 #: names that never cross by themselves, in spite of a prefix above
-STAYING_NAMES = frozenset(
-    {
-        "PYTHONHOME", "PYTHONEXECUTABLE", "PYTHONSTARTUP", "PYTHONINSPECT", "PYTHONPLATLIBDIR",
-        "WANDB_SERVICE", "CONDA_PROMPT_MODIFIER",
-    }
-)  # fmt: skip
+STAYING_NAMES = frozenset({
+    "PYTHONHOME", "PYTHONEXECUTABLE", "PYTHONSTARTUP", "PYTHONINSPECT", "PYTHONPLATLIBDIR",
+    "WANDB_SERVICE", "CONDA_PROMPT_MODIFIER",
+})  # fmt: skip
 
 #: set by the plan or the agent; a user's value for one of these is an error
-RESERVED_NAMES = frozenset(
-    {
-        "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "NODE_RANK",
-        "GROUP_RANK", "GROUP_WORLD_SIZE", "ROLE_RANK", "ROLE_WORLD_SIZE", "ROLE_NAME",
-        "MASTER_ADDR", "MASTER_PORT", "MPI_LOCALRANKID", "MPI_LOCALNRANKS",
-        "TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_MAX_RESTARTS",
-        "TORCHELASTIC_ERROR_FILE", "TORCHELASTIC_USE_AGENT_STORE",
-    }
-)  # fmt: skip
+RESERVED_NAMES = frozenset({
+    "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "NODE_RANK",
+    "GROUP_RANK", "GROUP_WORLD_SIZE", "ROLE_RANK", "ROLE_WORLD_SIZE", "ROLE_NAME",
+    "MASTER_ADDR", "MASTER_PORT", "MPI_LOCALRANKID", "MPI_LOCALNRANKS",
+    "TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_MAX_RESTARTS",
+    "TORCHELASTIC_ERROR_FILE", "TORCHELASTIC_USE_AGENT_STORE",
+})  # fmt: skip
 RESERVED_PREFIXES = ("DISPATCH_", "PMI_", "PMI2_", "PMIX_", "OMPI_COMM_WORLD_")
 
 #: removed from the host's own environment before ours is added
-SCRUB_NAMES = tuple(
-    sorted(
-        RESERVED_NAMES
-        | {
-            "CROSS_RANK", "CROSS_SIZE", "LOCAL_SIZE",
-            "SLURM_STEP_ID", "SLURM_STEPID", "SLURM_PROCID", "SLURM_LOCALID",
-            "SLURM_NODEID", "SLURM_TASK_PID", "JSM_NAMESPACE_RANK", "JSM_NAMESPACE_SIZE",
-            "FLUX_TASK_RANK", "FLUX_TASK_LOCAL_ID", "PALS_RANKID", "PALS_LOCAL_RANKID",
-            "ALPS_APP_PE",
-            # a module's or a batch job's: where another launcher is to be asked, not us
-            "I_MPI_PMI_LIBRARY", "I_MPI_PMI", "I_MPI_PMI2", "OMPI_MCA_pmix", "OMPI_MCA_schizo",
-            # what Open MPI's mpirun leaves to what it starts
-            "OMPI_COMMAND", "OMPI_ARGV", "OMPI_FILE_LOCATION", "OMPI_NUM_APP_CTX",
-            "OMPI_FIRST_RANKS", "OMPI_MCA_initial_wdir",
-        }
-    )
-)  # fmt: skip
+SCRUB_NAMES = tuple(sorted(RESERVED_NAMES | {
+    "CROSS_RANK", "CROSS_SIZE", "LOCAL_SIZE",
+    "SLURM_STEP_ID", "SLURM_STEPID", "SLURM_PROCID", "SLURM_LOCALID",
+    "SLURM_NODEID", "SLURM_TASK_PID", "JSM_NAMESPACE_RANK", "JSM_NAMESPACE_SIZE",
+    "FLUX_TASK_RANK", "FLUX_TASK_LOCAL_ID", "PALS_RANKID", "PALS_LOCAL_RANKID",
+    "ALPS_APP_PE",
+    # a module's or a batch job's: where another launcher is to be asked, not us
+    "I_MPI_PMI_LIBRARY", "I_MPI_PMI", "I_MPI_PMI2", "OMPI_MCA_pmix", "OMPI_MCA_schizo",
+    # what Open MPI's mpirun leaves to what it starts
+    "OMPI_COMMAND", "OMPI_ARGV", "OMPI_FILE_LOCATION", "OMPI_NUM_APP_CTX",
+    "OMPI_FIRST_RANKS", "OMPI_MCA_initial_wdir",
+}))  # fmt: skip
 SCRUB_PREFIXES = RESERVED_PREFIXES + (
     "TORCHELASTIC_", "PET_", "OMPI_COMM_", "OMPI_MCA_orte_", "OMPI_MCA_ess", "OMPI_UNIVERSE_",
     "OMPI_APP_", "ORTE_", "PRTE_", "HYDI_", "HYDRA_BSTRAP_", "I_MPI_INFO_", "I_MPI_HYDRA_",

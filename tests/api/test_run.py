@@ -355,8 +355,8 @@ def test_how_it_is_run(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dispatcher.api.transports.TransportPool", pool)
     monkeypatch.setattr(module, "RunSession", Session)
     job = dispatcher.request("n1:1", ["a"])
-    module._prepared(job, False, False, {"ways": ways, "ask": ask})
-    module._prepared(job, True, False, {"check": False, "agent_python": sys.executable})
+    module.Running(job, False, False, {"ways": ways, "ask": ask})
+    module.Running(job, True, False, {"check": False, "agent_python": sys.executable})
     assert made == [(ways, ask), (dispatcher.Ways(), nobody)]
     told = [(one["check"], one["agent_python"], one["paths"]) for one in sessions]
     assert told == [(True, None, None), (False, sys.executable, None)]

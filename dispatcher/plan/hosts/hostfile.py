@@ -190,21 +190,13 @@ def _merged(
     by_place: dict[tuple[str, int | None], list[_Mention]] = {}
     for mention in mentions:
         by_place.setdefault(mention.host.place, []).append(mention)
-    counted = False
-    clashes: list[tuple[_Mention, BadName]] = []
-    for repeated in by_place.values():
-        first = repeated[0]
-        for again in repeated[1:]:
-            clash = _contradiction(first, again)
-            if clash:
-                clashes.append((again, clash))
-            else:
-                counted = True
+    pairs = [(group[0], again) for group in by_place.values() for again in group[1:]]
+    clashes = [(again, clash) for first, again in pairs if (clash := _contradiction(first, again))]
     clashes.sort(key=lambda one: (one[0].line, one[0].column))
     for again, clash in clashes[:MOST_PROBLEMS]:  # each shows its line, which may be a long one
         problems.append(problem(source, again.line, again.text, clash, len(again.host.name)))
-    if not counted or not slots:
-        return [repeated[0].host for repeated in by_place.values()]
+    if len(clashes) == len(pairs) or not slots:
+        return [group[0].host for group in by_place.values()]
     many = [group[0].host.name for group in by_place.values() if len(group) > 1]
     notices.append(f"{source}: hosts are repeated, so each line counts one slot: {fold(many)}")
     return [

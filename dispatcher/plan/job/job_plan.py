@@ -126,7 +126,6 @@ class JobPlan(Value):
 
     @cached_property
     def mapping(self) -> MapBy:
-        """What ``--map-by`` says."""
         return placement.parse_mapping(self.map_by)
 
     @property
@@ -461,7 +460,6 @@ def _by_units(
 
 
 def _too_many(n_ranks: int) -> PlanError:
-    """The error that ``n_ranks`` are more than can be told apart."""
     return TooManyRanks(f"{n_ranks} ranks: at most {names.MOST_RANKS} can be placed")
 
 

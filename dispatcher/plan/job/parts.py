@@ -72,7 +72,6 @@ class Part(Arguments):
 
     @property
     def program(self) -> Program:
-        """What its ranks run."""
         return Program(self.kind, tuple(self.argv))
 
 
