@@ -170,7 +170,7 @@ def test_nobody_but_the_gate_comes_to_the_librarys_port(
     """libpmix reads what a connection says first, and meanwhile hears nobody else."""
     opened: list[socket.socket] = []
 
-    def begin(self: Played, *_: Any) -> None:
+    def begin(self: Played, *words: Any) -> None:
         opened.append(house.kept(socket.create_server(("127.0.0.1", 0))))
         Played.port = opened[0].getsockname()[1]
         for _ in range(2):  # one that it has taken in, one that waits
