@@ -63,6 +63,10 @@ PYTHON, SHELL = b"P\n", b"S\n"
 NO_PYTHON_MARK = "dispatch: no python: "
 NO_PYTHON_STATUS = 127
 
+#: why nothing can start on a host, and what helps
+READS_INPUT = "a login file of this host reads standard input, where the %s comes from"
+READ_NO_INPUT = "[ -t 0 ] || return  # at the top of the login file that reads standard input"
+
 #: bytes of noise kept for the error message
 NOISE_LIMIT = 64 << 10
 
@@ -116,7 +120,10 @@ sys.exit(main(b"S=%r;exec(S)\\n" % S + b))
 #: seconds in which all of the source has to be there; what waits for it on a host that was cut off
 #: would wait for hours. As long as the lease of an agent that has been told none
 SOURCE_LIMIT = 30
-_STAGE_ZERO = f"import io,_signal;_signal.alarm({SOURCE_LIMIT});f=io.FileIO(0);exec(f.readline())"
+#: exit status where the first line is not ours, which begins with ``S=``: a login file took it
+INPUT_TAKEN = 97
+_READ = f"import io,sys,_signal;_signal.alarm({SOURCE_LIMIT});f=io.FileIO(0);s=f.readline();"
+_STAGE_ZERO = _READ + f"bytes([83,61]).startswith(s[:2]) or sys.exit({INPUT_TAKEN});exec(s)"
 
 #: arguments: the loader, the script for hosts without Python, then the script's own. A shim of
 #: pyenv or asdf is there even where the Python that it stands for is not, so it is asked first
@@ -137,7 +144,7 @@ if sys.version_info < {OLDEST_PYTHON!r}:
         except OSError: pass
     os.execv("/bin/sh", ["sh", "-c", {_SHELL_ONLY!r}, "dispatch"] + sys.argv[2:])
 os.write(1, {PYTHON!r})
-{_STAGE_ZERO}
+{_READ}exec(s)
 """
 
 
@@ -362,6 +369,8 @@ def boot_failure(by_hand: str, noise: bytes, errors: bytes, status: int | None) 
             hint=f"put a python3 of version {OLDEST_PYTHON[0]}.{OLDEST_PYTHON[1]} or later on "
             "the PATH of non-interactive logins there, or name one with --agent-python",
         )
+    if status == INPUT_TAKEN:
+        return Failure(Kind.BOOT, READS_INPUT % "agent", hint=READ_NO_INPUT)
     how = "the link ended" if status is None else f"exit status {status}"
     why = f"{how} before the agent answered{remote_message(errors or noise)}"
     return Failure(Kind.BOOT, why, hint=by_hand)
@@ -370,6 +379,12 @@ def boot_failure(by_hand: str, noise: bytes, errors: bytes, status: int | None) 
 def flood_hint(by_hand: str) -> str:
     """How to see what floods a host's logins. by_hand: ``true`` there, as a user types it."""
     return f"{by_hand} 2>&1 | head -c 999 | cat -v  # what it writes at login"
+
+
+def slow_hint(by_hand: str) -> str:
+    """What may keep a host from starting anything. by_hand: ``true`` there, as a user types it."""
+    why = "are its login files slow? One that reads standard input needs at its top"
+    return f"time {by_hand} </dev/null  # {why}: [ -t 0 ] || return"
 
 
 def pythons_tried(errors: str) -> str:

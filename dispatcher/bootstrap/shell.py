@@ -23,6 +23,7 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from dispatcher.bootstrap.payload import READS_INPUT
 from dispatcher.model.paths import is_run_id
 from dispatcher.remote.protocol.frames import SYNC
 
@@ -34,8 +35,7 @@ _READ = "IFS= TMOUT= read -r"
 MARK = ": dispatch;"
 COMMAND = (
     f'exec /bin/sh -c \'{_READ} s;case $s in "{MARK}"*)eval "$s";;'
-    "*)echo a login file of this host reads standard input, where the command comes from >&2;"
-    "exit 1;;esac'"
+    f"*)echo {READS_INPUT % 'command'} >&2;exit 1;;esac'"
 )
 
 #: undoes what bash takes from the environment: options (SHELLOPTS), and functions in the place of

@@ -413,6 +413,18 @@ class TestNoPython:
         assert failure.why.startswith("looked for mypython python3 python3.14")
         assert "--agent-python" in (failure.hint or "")
 
+    @cases("taken", [1, 9, len(payload()) // 2])
+    def test_a_login_file_that_reads_is_told(self, taken: int) -> None:
+        """It was said that source code cannot contain null bytes."""
+        done = subprocess.run(
+            ["/bin/sh", "-c", command(first=[sys.executable])],
+            input=payload()[taken:], capture_output=True, check=False, timeout=60,
+        )  # fmt: skip
+        failure = boot_failure("gpu01", done.stdout, done.stderr, done.returncode)
+        why = "a login file of this host reads standard input, where the agent comes from"
+        assert (failure.kind, failure.why) == (Kind.BOOT, why)
+        assert (failure.hint or "").startswith("[ -t 0 ] || return")
+
     def test_one_that_is_too_old_is_named_with_its_version(
         self, tmp_path: Path, too_old: str
     ) -> None:

@@ -22,6 +22,7 @@ WRAPPER = shell.wrapper("token", sudo="root")
 LOST = Failure(Kind.LOST, "its jump host went away")
 REFUSED = Failure(Kind.REFUSED, "nobody listens")
 SAID = "; remote said: sh: x"
+READS = "a login file of this host reads standard input, where the command comes from"
 
 
 @pytest.fixture
@@ -155,7 +156,9 @@ def test_a_command_that_does_not_start_in_time(
     clock.now = 1060.0
     host.step()
     why = "connected, but the command did not start" + words
-    assert host.told[-1] == ev.NodeLost(3, Failure(Kind.TIMEOUT, why))
+    hint = "One that reads standard input needs at its top: [ -t 0 ] || return"
+    hint = f"time ssh n3 true </dev/null  # are its login files slow? {hint}"
+    assert host.told[-1] == ev.NodeLost(3, Failure(Kind.TIMEOUT, why, hint))
 
 
 @pytest.mark.parametrize(
@@ -164,6 +167,9 @@ def test_a_command_that_does_not_start_in_time(
         ({}, 127, None, Failure(Kind.START, "exit code 127 before the command started" + SAID)),
         ({}, None, None, Failure(Kind.START, "the link ended before the command started" + SAID)),
         ({}, 255, LOST, LOST),
+        ({"errors": f"{READS}\nx\n"}, 1, None,
+         Failure(Kind.START, READS, "[ -t 0 ] || return  # at the top of the login file that reads "
+                 "standard input")),
         ({"wrapper": WRAPPER, "sudo": True}, 1, None, Failure(Kind.SUDO, "exit code 1" + SAID)),
         ({"wrapper": WRAPPER, "sudo": True}, None, None,
          Failure(Kind.START, "the link ended before the command started" + SAID)),
@@ -174,10 +180,11 @@ def test_a_command_that_does_not_start_in_time(
 def test_a_link_that_ends_before_the_command_has_begun(
     clock: Clock, options: dict[str, Any], code: int | None, known: Failure | None, failure: Failure
 ) -> None:
+    errors = options.pop("errors", "sh: x\n")
     host = Host(**options)
     host.far.why = known
     host.command.open()
-    host.step(errors=b"sh: x\n")
+    host.step(errors=errors.encode())
     host.far.ends(code)
     host.step()
     assert host.told[-1] == ev.NodeLost(3, failure)
