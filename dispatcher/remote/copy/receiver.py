@@ -198,7 +198,6 @@ class Receiver:
         for group in self._groups:
             sweep(group.folder)
         self._entries = entries
-        self._tops: dict[str, str] = {}  # group and name -> the path that it gets in the end
         self._new: set[str] = set()  # folders that are to be made, by their paths in the list
         self._needed: list[int] = []
         self._parts: dict[int, Incoming] = {}  # locked
@@ -235,40 +234,35 @@ class Receiver:
 
     def _wanted(self, entry: Entry) -> bool:
         """Whether bytes of ``entry`` are to be sent. Raises: NotTaken where it has no place."""
-        if entry.path.rpartition("/")[0] in self._new:
-            if entry.kind == FOLDER:
-                self._new.add(entry.path)
-            return entry.kind == FILE
         final = self._final(entry)
-        try:
-            there = os.lstat(final)
-        except FileNotFoundError:
-            if entry.kind == FOLDER:
-                self._new.add(entry.path)
-            return entry.kind == FILE
-        mode = there.st_mode & 0o170000
+        there, kind = self._there(entry, final)
         if entry.kind == FOLDER:
-            if mode == 0o120000:
-                self._new.add(entry.path)  # in the place of the link: it may lead anywhere
-            elif mode != 0o040000:
+            if there is None or kind == 0o120000:  # a link may lead anywhere: it is replaced
+                self._new.add(entry.path)
+            elif kind != 0o040000:
                 raise NotTaken(f"{final}: is not a folder")
             elif self._alone:
                 check_owner(final, there, FOLDER_OF_ANOTHER)
             return False
-        check_place(final, mode)
+        check_place(final, kind)
         if entry.kind == LINK:
             return False
-        return not (mode == 0o100000 and self._same(entry, final, there))
+        return not (there and kind == 0o100000 and self._same(entry, final, there))
 
     def _final(self, entry: Entry) -> str:
         """The path that ``entry`` gets in the end."""
-        path = entry.path
-        at = path.find("/", path.find("/") + 1)
-        key, rest = (path, "") if at < 0 else (path[:at], path[at:])
-        if key not in self._tops:
-            group, top, _ = self._split(path)
-            self._tops[key] = group.final(top)
-        return self._tops[key] + rest
+        group, top, rest = self._split(entry.path)
+        return group.final(top) + rest
+
+    def _there(self, entry: Entry, final: str) -> tuple[os.stat_result | None, int]:
+        """What stands in the place of ``entry``, and its kind; (None, 0) for nothing."""
+        if entry.path.rpartition("/")[0] not in self._new:
+            try:
+                there = os.lstat(final)
+                return there, there.st_mode & 0o170000
+            except FileNotFoundError:
+                pass
+        return None, 0
 
     def _same(self, entry: Entry, final: str, there: os.stat_result) -> bool:
         trusted = is_ours(there) or there.st_uid == self._owner[0]
@@ -314,17 +308,13 @@ class Receiver:
         mode = there.st_mode & kept
         return mode | (mode & 0o444) >> 2 if entry.mode & 0o100 else mode
 
-    def _keep(self, staged: str, final: str, entry: Entry) -> None:
+    def _keep(self, staged: str, final: str, entry: Entry, there: os.stat_result) -> None:
         """Give a file owner, group and mode of the one that it is to replace, as scp leaves them.
 
         Not those of another user's file where that user may have put it in our way.
         """
-        try:
-            there = os.lstat(final)
-        except FileNotFoundError:
-            return
         is_open = os.geteuid() or os.stat(os.path.dirname(final) or ".").st_mode & 0o002
-        if there.st_mode & 0o170000 != 0o100000 or (is_open and not is_ours(there)):
+        if is_open and not is_ours(there):
             return
         uid, gid = self._owner
         uid, gid = there.st_uid if uid < 0 else uid, there.st_gid if gid < 0 else gid
@@ -509,14 +499,13 @@ class Receiver:
             if entry.kind == FILE and index not in self._places:
                 continue
             group, top, rest = self._split(entry.path)
-            final, is_new = self._final(entry), entry.path.rpartition("/")[0] in self._new
-            if not is_new and os.path.lexists(final):
-                is_link = os.path.islink(final)
-                if entry.kind == FOLDER and not is_link:
-                    continue
-                if entry.kind == LINK and is_link and os.readlink(final) == entry.more:
-                    self._own(final)
-                    continue
+            final = group.final(top) + rest
+            there, kind = self._there(entry, final)
+            if entry.kind == FOLDER and kind == 0o040000:
+                continue
+            if entry.kind == LINK and kind == 0o120000 and os.readlink(final) == entry.more:
+                self._own(final)
+                continue
             staged = group.staged(top + rest)
             tops[group.staged(top)] = group.final(top)
             if entry.kind == FOLDER:
@@ -532,8 +521,8 @@ class Receiver:
                 self._own(staged)
             elif self._places[index] != staged:
                 rename(self._places[index], staged)
-            if entry.kind == FILE and not (is_new or self._alone):
-                self._keep(staged, final, entry)
+            if there and kind == 0o100000 and entry.kind == FILE and not self._alone:
+                self._keep(staged, final, entry, there)
         for staged, _, entry in reversed(folders):
             self._own(staged)
             os.chmod(staged, entry.mode | 0o700)  # a folder of ours that we may not write to stays
