@@ -46,10 +46,8 @@ def enough(hosts: Mapping[str, Seen]) -> dict[str, Finding]:
     found = each(lambda seen: ok(str(count(seen))))(hosts)
     good = {name: int(one.value) for name, one in found.items() if one.level == Level.OK}
     if not any(good.values()):
-        return {
-            name: ok("0", "no GPUs anywhere") if name in good else one
-            for name, one in found.items()
-        }
+        none = ok("0", "no GPUs anywhere")
+        return {name: none if name in good else one for name, one in found.items()}
     common = int(mode(str(number) for number in good.values()) or 0)
     remedy = "dmesg -T | grep -i -e NVRM -e nvidia; lspci -d 10de:; a reset or reboot may help"
     for name, number in good.items():
@@ -78,9 +76,8 @@ def users(seen: Seen) -> Finding:
     if not foreign:
         return ok()
     shown = a_few([f"{name} ({pid})" for pid, name in sorted(foreign.items())], 4)
-    return critical(
-        f"processes on its GPUs: {shown}", "dispatch sweep -H hostfile, or kill them there"
-    )
+    remedy = "dispatch sweep -H hostfile, or kill them there"
+    return critical(f"processes on its GPUs: {shown}", remedy)
 
 
 #: asked of every driver
@@ -174,10 +171,9 @@ def refusal(seen: Seen, reading: Reading) -> Finding | None:
     seen: its host, for the version of the driver.
     """
     if "No devices were found" in reading.text and count(seen):
-        return critical(
-            f"nvidia-smi finds none of {count(seen)} GPUs",
-            "dmesg -T | grep -i -e NVRM -e RmInitAdapter; reset or reboot; container: --gpus all",
-        )
+        text = f"nvidia-smi finds none of {count(seen)} GPUs"
+        remedy = "dmesg -T | grep -i -e NVRM -e RmInitAdapter; reset or reboot"
+        return critical(text, f"{remedy}; container: --gpus all")
     for pattern, means, remedy in _REFUSALS:
         match = pattern.search(reading.text)
         if match and (reading.status != 0 or "handle for" in match[0]):

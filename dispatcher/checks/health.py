@@ -57,17 +57,15 @@ def shm(seen: Seen) -> Finding:
     finding = free_space(seen, "shm", SHM, f"remove what dead jobs left in {SHM}")
     total = seen.value("space shm")[0]
     if finding.level == Level.OK and total <= TINY_SHM:
-        return warn(
-            f"{SHM} has only {size(total)}", f"mount -o remount,size=50% {SHM}; docker: --ipc=host"
-        )
+        remedy = f"mount -o remount,size=50% {SHM}; docker: --ipc=host"
+        return warn(f"{SHM} has only {size(total)}", remedy)
     return finding
 
 
 def tmp(seen: Seen) -> Finding:
     """The folder for temporary files."""
-    return free_space(
-        seen, "tmp", "the folder for temporary files", "remove old files, or set TMPDIR"
-    )
+    remedy = "remove old files, or set TMPDIR"
+    return free_space(seen, "tmp", "the folder for temporary files", remedy)
 
 
 def disk(seen: Seen) -> Finding:
@@ -102,17 +100,11 @@ def free_space(seen: Seen, name: str, where: str, remedy: str) -> Finding:
 
 def limits(seen: Seen) -> dict[str, tuple[float, float]]:
     """Name -> soft and hard limit of a process; infinity for unlimited. Raises: Unread."""
-    found = {
-        name: (_number(soft), _number(hard))
-        for name, soft, hard in _LIMIT.findall(seen.file("kernel", "/proc/self/limits"))
-    }
+    text = seen.file("kernel", "/proc/self/limits").replace("unlimited", "inf")
+    found = {name: (float(soft), float(hard)) for name, soft, hard in _LIMIT.findall(text)}
     if not found:
         raise Unread("/proc/self/limits: nothing known in it")
     return found
-
-
-def _number(text: str) -> float:
-    return float("inf") if text == "unlimited" else float(text)
 
 
 def open_files(seen: Seen) -> Finding:
@@ -167,18 +159,15 @@ def names(seen: Seen) -> Finding:
     own = next(iter(found))
     missing = [name for name, (addresses, _) in found.items() if not addresses]
     if missing:
-        return warn(
-            f"cannot resolve {', '.join(missing)}", "add it to /etc/hosts, or ask whoever runs DNS"
-        )
+        remedy = "add it to /etc/hosts, or ask whoever runs DNS"
+        return warn(f"cannot resolve {', '.join(missing)}", remedy)
     slow = [(name, seconds) for name, (_, seconds) in found.items() if seconds > SLOW_NAME]
     if slow:
         name, seconds = slow[0]
         return warn(f"resolving {name} takes {seconds:.1f} s", "look at /etc/resolv.conf")
     if all(address.startswith("127.") or address == "::1" for address in found[own][0]):
-        return warn(
-            f"its own name {own} resolves to {found[own][0][0]}",
-            "use --iface, or correct /etc/hosts",
-        )
+        text = f"its own name {own} resolves to {found[own][0][0]}"
+        return warn(text, "use --iface, or correct /etc/hosts")
     return ok()
 
 
@@ -348,7 +337,6 @@ def _writable(seen: Seen) -> Finding:
         # of several on one place the last one counts
         _, place, _, options = max(reversed(above), key=lambda mount: len(mount[1]))
         if "ro" in options:
-            return warn(
-                f"{place} is mounted read-only, and {where} is on it", "dmesg -T: an error?"
-            )
+            text = f"{place} is mounted read-only, and {where} is on it"
+            return warn(text, "dmesg -T: an error?")
     return ok()

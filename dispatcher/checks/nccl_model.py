@@ -15,18 +15,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from dispatcher.checks import network
 from dispatcher.checks.check import Level, Seen, Unread
-from dispatcher.checks.network import (
-    IB,
-    OTHER,
-    PORT_FILES,
-    ROCE,
-    Netdev,
-    Port,
-    default_route,
-    parse_netdevs,
-    read_ports,
-)
+from dispatcher.checks.network import IB, OTHER, ROCE, Netdev, Port
 
 #: NCCL uses no more
 MOST_PORTS, MOST_INTERFACES = 32, 16
@@ -222,7 +213,8 @@ class Message:
 
 #: the readings of ``host_net``
 READINGS: tuple[tuple[Any, ...], ...] = (
-    ("rdma", "file", [*PORT_FILES, b"/sys/class/infiniband/*/device/net/"], 5.0, 256 << 10),
+    ("rdma", "file", [*network.PORT_FILES, b"/sys/class/infiniband/*/device/net/"],
+     5.0, 256 << 10),
     ("netdevs", "call", ["netdevs"], 5.0, 64 << 10),
     ("route", "file", [b"/proc/net/route"], 5.0, 64 << 10),
     ("login", "call", ["environment", ["SSH_CONNECTION"]], 5.0, 4096),
@@ -245,7 +237,8 @@ def host_net(seen: Seen, settings: Mapping[str, str] | None = None) -> HostNet:
     is_aws = found is not None and any(name in (found[1] or "") for name in ("ofi", "amazon"))
     plugin = "AWS Libfabric" if is_aws else "libnccl-net.so"
     login = _LOGIN.search(_text(seen, "login"))
-    ports, netdevs = read_ports(_files(seen, "rdma")), parse_netdevs(_text(seen, "netdevs"))
+    ports = network.read_ports(_files(seen, "rdma"))
+    netdevs = network.parse_netdevs(_text(seen, "netdevs"))
     return HostNet(
         ports=ports,
         netdevs=netdevs,
@@ -257,7 +250,7 @@ def host_net(seen: Seen, settings: Mapping[str, str] | None = None) -> HostNet:
             if environment.get(name, value) != value
         ),
         login=login[1].partition("%")[0] if login else None,
-        route=default_route("\n".join(_files(seen, "route").values())),
+        route=network.default_route("\n".join(_files(seen, "route").values())),
         plugin=plugin if found else None,
         unread="" if ports or netdevs else "nothing known of its network",
     )

@@ -239,6 +239,5 @@ def manager(seen: Seen) -> Finding:
         return ok("active")
     if reading.status in (126, 127):
         raise Unread(f"systemctl: {reading.why()}")
-    return critical(
-        f"the fabric manager is {state or 'not there'}", "systemctl start nvidia-fabricmanager"
-    )
+    text = f"the fabric manager is {state or 'not there'}"
+    return critical(text, "systemctl start nvidia-fabricmanager")

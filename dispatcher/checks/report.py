@@ -211,9 +211,8 @@ def nvlink_errors() -> list[Any]:
 def second_readings(want: Want, addresses: list[str], port: int) -> list[list[Any]]:
     """The readings of the second visit: does the host reach host 0, and the counters again."""
     limit = want.seconds
-    found: list[list[Any]] = [
-        ["meet", "call", ["meet", addresses, port, 0.8 * limit], limit, 16 << 10]
-    ]
+    meet = ["meet", addresses, port, 0.8 * limit]
+    found: list[list[Any]] = [["meet", "call", meet, limit, 16 << 10]]
     if want.full:
         found += [[*one, limit, 1 << 20] for one in (counters(), nvlink_errors())]
     return found

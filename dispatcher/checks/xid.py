@@ -116,9 +116,8 @@ def log(seen: Seen) -> str:
         closed = any(words in reading.text for words in _CLOSED)
         if reading.status == 0 and reading.text.strip() and not closed:
             return reading.text
-    raise Unread(
-        f"dmesg: {seen.reading('dmesg').why()}; journalctl: {seen.reading('journal').why()}"
-    )
+    dmesg, journal = (seen.reading(name).why() for name in ("dmesg", "journal"))
+    raise Unread(f"dmesg: {dmesg}; journalctl: {journal}")
 
 
 def _event(line: str, table: Mapping[int, str]) -> tuple[tuple[str, str], str, int] | None:
@@ -160,11 +159,8 @@ def _finding(
     for level, make in ((CRITICAL, critical), (WARN, warn)):
         those = [what for what in counts if levels[what] == level]
         if those:
-            texts = [
-                f"{name} of {where}"
-                + (f", {counts[name, where]} times" if counts[name, where] > 1 else "")
-                for name, where in those
-            ]
+            times = {one: f", {counts[one]} times" if counts[one] > 1 else "" for one in those}
+            texts = [f"{one[0]} of {one[1]}{often}" for one, often in times.items()]
             remedy = "most often the program's own fault; the host may stay"
             if level == CRITICAL:
                 remedy = "drain the host; reset the GPU or reboot"

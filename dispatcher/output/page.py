@@ -238,9 +238,8 @@ def _tries(
         until = history.seconds if one.until is None else one.until
         x, wide = _LEFT + one.since * scale, max(1.0, (until - one.since) * scale)
         failed = one.first is not None or bool(one.why)
-        said = f"attempt {number} of {plural(one.world_size, 'rank')}" + (
-            f": {escaped(one.why)}" if one.why else ""
-        )
+        said = f"attempt {number} of {plural(one.world_size, 'rank')}"
+        said += f": {escaped(one.why)}" if one.why else ""
         yield (
             f"<rect class='try{' bad' if failed else ''}' x='{x:.1f}' y='19' width='{wide:.1f}' "
             f"height='15'><title>{said}</title></rect>"
@@ -370,16 +369,16 @@ def heat_cells(rows: Sequence[Mapping[int, float]], columns: int, top: float) ->
 
 def _apart_table(history: History) -> Iterator[str]:
     found = history.apart()
-    if found:
-        yield "<h2>Ranks unlike the others</h2><table class=left>"
-        yield "<tr><th>rank<th>host<th>figure<th>its mean<th>median of all</tr>"
+    if not found:
+        return
+    yield "<h2>Ranks unlike the others</h2><table class=left>"
+    yield "<tr><th>rank<th>host<th>figure<th>its mean<th>median of all</tr>"
     for figure, one in found[:50]:
         yield (
             f"<tr><td>{name(one.rank)}<td>{escaped(history.host_of(one.rank))}<td>{figure}"
             f"<td>{one.value:.3g}<td>{one.usual:.3g} <span class=dim>{FIGURES[figure]}</span></tr>"
         )
-    if found:
-        yield "</table>"
+    yield "</table>"
 
 
 def _note_list(notes: Sequence[tuple[float, str]]) -> Iterator[str]:

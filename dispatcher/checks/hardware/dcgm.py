@@ -11,17 +11,7 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from dispatcher.checks.check import (
-    NOT_FOUND,
-    Finding,
-    Level,
-    Seen,
-    Unread,
-    a_few,
-    critical,
-    ok,
-    warn,
-)
+from dispatcher.checks.check import NOT_FOUND, Finding, Level, Seen, Unread, a_few, ok, warn
 
 COMMAND = ("dcgmi", "diag", "-r", "1", "-j")
 NAMES = ("DCGM Diagnostic", "DCGM GPU Diagnostic")
@@ -48,7 +38,7 @@ def dcgm(seen: Seen) -> Finding:
     texts = list(dict.fromkeys(text for level, text in tests if level == worst))
     remedy = "dcgmi diag -r 3 tells more, and takes the GPUs for half an hour"
     if worst == Level.CRITICAL:
-        return critical(a_few(texts, between="; "), remedy)
+        return Finding(Level.CRITICAL, a_few(texts, between="; "), remedy)
     return warn(a_few(texts, between="; "), "dcgmi diag -r 1 -v") if worst else ok(str(len(tests)))
 
 

@@ -102,9 +102,8 @@ def errors(seen: Seen) -> Finding:
         return warn(a_few([f"{_words(key)} +{n}" for key, n in rises.items()]), remedy)
     there = [f"{_words(key)} {n}" for key, n in after.items() if n]
     if there:
-        return warn(
-            f"since the driver was loaded: {a_few(there)}", "look again later: do they rise?"
-        )
+        text = f"since the driver was loaded: {a_few(there)}"
+        return warn(text, "look again later: do they rise?")
     return ok()
 
 

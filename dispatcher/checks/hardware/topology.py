@@ -57,11 +57,9 @@ def gpudirect(seen: Seen) -> Finding:
     is_open = "Open Kernel Module" in files[DRIVER]
     if is_open and (int(release[1]), int(release[2])) >= DMABUF:
         return ok("dma-buf")
-    return warn(
-        "neither nvidia-peermem nor dma-buf: RDMA goes through the host's memory",
-        "modprobe nvidia-peermem; or the driver's open modules and Linux 5.12",
-        "none",
-    )
+    text = "neither nvidia-peermem nor dma-buf: RDMA goes through the host's memory"
+    remedy = "modprobe nvidia-peermem; or the driver's open modules and Linux 5.12"
+    return warn(text, remedy, "none")
 
 
 def acs(seen: Seen) -> Finding:

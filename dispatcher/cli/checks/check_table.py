@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from dispatcher.checks.check import Finding, Level
+from dispatcher.checks.check import Level
 from dispatcher.checks.report import CheckReport
 from dispatcher.model.hostset import fold
 from dispatcher.model.names import plural
@@ -161,14 +161,12 @@ def record(report: CheckReport, seconds: float) -> formats.Check:
                 "level": report.level(host).name,
                 "problem": report.lost.get(host) or report.unread.get(host),
                 "lost": host in report.lost,
-                "checks": {name: _finding(one) for name, one in found.items()},
+                "checks": {
+                    name: {"level": one.level.name, "text": one.text, "value": one.value,
+                           "remedy": one.remedy}
+                    for name, one in found.items()
+                },
             }
             for host, found in report.findings.items()
         },
-    }
-
-
-def _finding(one: Finding) -> formats.Finding:
-    return {
-        "level": one.level.name, "text": one.text, "value": one.value, "remedy": one.remedy,
     }  # fmt: skip

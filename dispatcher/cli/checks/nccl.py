@@ -135,11 +135,9 @@ def record(advice: Advice) -> formats.CheckNccl:
         },
         "messages": [
             {
-                "level": message.level.name,
-                "hosts": list(message.hosts),
-                "text": message.text,
-                "remedy": message.remedy,
+                "level": message.level.name, "hosts": list(message.hosts),
+                "text": message.text, "remedy": message.remedy,
             }
             for message in advice.messages
         ],
-    }
+    }  # fmt: skip

@@ -16,18 +16,9 @@ from html import escape
 
 from dispatcher.api.request import python_of
 from dispatcher.api.transports import allow_open_files
+from dispatcher.checks import pair_ranking
 from dispatcher.checks.check import Level
-from dispatcher.checks.pair_ranking import (
-    Inside,
-    Pair,
-    PairRanking,
-    below,
-    doubtful,
-    next_round,
-    rank_pairs,
-    slow_rails,
-    tournament,
-)
+from dispatcher.checks.pair_ranking import Inside, Pair, PairRanking, below, rank_pairs, slow_rails
 from dispatcher.cli import named_files, print_lines, say, tell
 from dispatcher.cli.checks.check import CheckOptions
 from dispatcher.cli.checks.check_table import told
@@ -171,7 +162,7 @@ def run(options: CheckOptions) -> int:
         raise UsageError("--pairs: one host makes no pair")
     if len(targets) > MOST_HOSTS:
         raise UsageError(f"--pairs: {len(targets)} hosts, {MOST_HOSTS} at most at once")
-    most = len(targets) - 1 + len(targets) % 2  # rounds of a whole tournament
+    most = len(targets) - 1 + len(targets) % 2  # rounds of a whole pair_ranking.tournament
     if options.rounds != "all":
         most = ROUNDS if options.rounds is None else parse_count(options.rounds, "--rounds")
     does = f"measure the network by {options.backend or 'tcp'} with one partner after the other"
@@ -223,11 +214,11 @@ def _measure(found: Measured, targets: Sequence[Host], options: CheckOptions, mo
             hosts = [host for host in sorted(places) if host not in found.problems]
             nth = found.rounds
             if options.rounds == "all":
-                chosen = tournament(hosts, nth)
-            elif nth > 1 and not doubtful(hosts, rank_pairs(found.pairs, found.slow)):
+                chosen = pair_ranking.tournament(hosts, nth)
+            elif nth > 1 and not pair_ranking.doubtful(hosts, rank_pairs(found.pairs, found.slow)):
                 return
             else:
-                chosen = next_round(hosts, found.pairs, nth, found.slow)
+                chosen = pair_ranking.next_round(hosts, found.pairs, nth, found.slow)
             if not chosen:
                 return
             found.pairs += play(chosen)
@@ -321,13 +312,9 @@ def record(found: Measured) -> formats.CheckPairs:
         "problems": {names[host]: why for host, why in found.problems.items()},
         "pairs": [
             {
-                "hosts": [names[pair.a], names[pair.b]],
-                "latency": pair.latency,
-                "there": pair.there,
-                "back": pair.back,
-                "why": pair.why,
-                "bad": (pair.a, pair.b) in ranking.bad,
-                "rails": list(pair.rails),
+                "hosts": [names[pair.a], names[pair.b]], "latency": pair.latency,
+                "there": pair.there, "back": pair.back, "why": pair.why,
+                "bad": (pair.a, pair.b) in ranking.bad, "rails": list(pair.rails),
             }
             for pair in found.pairs
         ],

@@ -159,5 +159,4 @@ class CopyTerminal(Terminal):
         self._progress = progress
 
     def refresh(self, now: float, live: Live) -> bool:
-        """Draw the progress of the copy instead of ``live``; see ``Terminal``."""
         return super().refresh(now, self._progress.lines)

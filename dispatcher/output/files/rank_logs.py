@@ -149,9 +149,8 @@ class StreamFiles(Sink, abc.ABC):
     def close(self) -> None:
         self._close_all()
         if self.missing:
-            self._warn(
-                f"{self._folder}: {self.missing:,} bytes of output are missing from the files"
-            )
+            text = f"{self.missing:,} bytes of output are missing from the files"
+            self._warn(f"{self._folder}: {text}")
 
     def _write(self, key: tuple[int, int], data: bytes, nbytes: int) -> None:
         try:

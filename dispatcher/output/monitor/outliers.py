@@ -78,12 +78,9 @@ class OutlierRounds:
 
     def round(self, figures: Mapping[int, float]) -> list[Outlier]:
         """The ranks that are apart after this round; ``figures``: rank -> % in it."""
-        odd = {
-            one.rank: one
-            for one in outliers(
-                figures, SHARE, fewest=FEWEST_SAMPLED, least=LEAST_POINTS, sigmas=SIGMAS
-            )
-        }
+        few, least = FEWEST_SAMPLED, LEAST_POINTS
+        found = outliers(figures, SHARE, fewest=few, least=least, sigmas=SIGMAS)
+        odd = {one.rank: one for one in found}
         if len(odd) > MOST_APART * len(figures):
             odd.clear()
         rounds = self._machine
@@ -156,16 +153,10 @@ class SampleOutliers(Sink):
             for more in (True, False):
                 odd = [one for one in new if (one.value > one.usual) is more]
                 if odd:
-                    self._tell(self._report(what, odd, present, now - self._ends[0]))
-
-    @staticmethod
-    def _report(
-        what: str, odd: Sequence[Outlier], homes: Mapping[int, int], seconds: float
-    ) -> RanksApart:
-        ranks = tuple(sorted(one.rank for one in odd))
-        nodes = tuple(sorted({homes[rank] for rank in ranks}))
-        share = sum(one.value for one in odd) / len(odd)
-        return RanksApart(what, ranks, nodes, share, odd[0].usual, seconds)
+                    ranks = tuple(sorted(one.rank for one in odd))
+                    nodes = tuple(sorted({present[rank] for rank in ranks}))
+                    share, usual = sum(one.value for one in odd) / len(odd), odd[0].usual
+                    self._tell(RanksApart(what, ranks, nodes, share, usual, now - self._ends[0]))
 
 
 def outlier_text(event: RanksApart, hosts: Sequence[str]) -> str:

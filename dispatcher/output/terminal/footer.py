@@ -105,11 +105,10 @@ class Footer:
 
 def _about_ranks(picture: Picture) -> Text:
     text = Text(f"{plural(sum(picture.ranks.values()), 'rank')}: ")
-    counts = [(word, picture.ranks[word]) for word in ("running", "done", "failed")
-             if word in picture.ranks]  # fmt: skip
-    for at, (word, count) in enumerate(counts):
+    there = [word for word in ("running", "done", "failed") if word in picture.ranks]
+    for at, word in enumerate(there):
         text.append(", " if at else "")
-        text.append(f"{count} {word}", style={"failed": "bold red"}.get(word, ""))
+        text.append(f"{picture.ranks[word]} {word}", "bold red" if word == "failed" else "")
     return text
 
 
@@ -158,12 +157,10 @@ def closing(
     style = "red" if exit_code else "green"
     title = Text(f"exit code {exit_code} \N{MIDDLE DOT} {size}", style=f"bold {style}")
     rule = Text()
-    left = "\N{BOX DRAWINGS LIGHT HORIZONTAL}" * 3
-    rule.append(f"{left} ", style=style)
+    rule.append("\N{BOX DRAWINGS LIGHT HORIZONTAL}" * 3 + " ", style=style)
     rule.append_text(title)
-    rule.append(
-        " " + "\N{BOX DRAWINGS LIGHT HORIZONTAL}" * max(0, columns - rule.cell_len - 1), style
-    )
+    left = columns - rule.cell_len - 1
+    rule.append(" " + "\N{BOX DRAWINGS LIGHT HORIZONTAL}" * max(0, left), style)
     body = [_styled(line) for line in lines]
     end = Text("\N{BOX DRAWINGS LIGHT HORIZONTAL}" * columns, style=style)
     wide = max(columns, *(line.cell_len for line in body))

@@ -71,7 +71,6 @@ class Terminal(Writer):
         self._last = 0.0
 
     def write(self, stream: int, batch: bytes) -> None:
-        """Write whole lines; those for the terminal go above the footer."""
         if stream in self._streams and self._drawn:
             self._replace(stream, batch)
         else:

@@ -136,11 +136,8 @@ class Notes(Sink):
             case ev.RanksProgressed(what=what) if what and self._restart:
                 return f"{self._restart} goes on at {sanitize_text(what)}"
             case ev.NodeCleared(node, killed):
-                left = f", {killed} were killed" if killed else ""
-                return (
-                    f"{self._hosts[node]}: looked at again: no process of the run is left "
-                    f"there{left}"
-                )
+                left = f"there, {killed} were killed" if killed else "there"
+                return f"{self._hosts[node]}: looked at again: no process of the run is left {left}"
             case ev.HostReplaced(node, by, ranks, why):
                 place = f" with {fold_ranks(ranks)}" if ranks else ""
                 old, new = self._hosts[node], self._hosts[by]
@@ -161,9 +158,8 @@ class Notes(Sink):
             case ev.NodeConnected(node, address, transport, _):
                 return f"{self._hosts[node]}: connected to {address or 'it'} by {transport}"
             case ev.NodeBooted(node, noise):
-                return f"{self._hosts[node]}: agent is up" + (
-                    f" after {plural(noise, 'byte')} of noise" if noise else ""
-                )
+                after = f" after {plural(noise, 'byte')} of noise" if noise else ""
+                return f"{self._hosts[node]}: agent is up{after}"
             case ev.NodeReady(node, facts):
                 return (
                     f"{self._hosts[node]}: {facts.hostname}, python {facts.python}, "

@@ -193,9 +193,8 @@ def grouped(troubles: Iterable[Trouble]) -> list[tuple[list[str], Trouble]]:
         why = texts.pop() if len(texts) == 1 else sanitize_text(_OWN_PREFIX.sub("", common))
         # one host's hint stands for its group
         hint = next((one.hint for one in members if one.hint), None)
-        found.append(
-            ([one.host for one in members], Trouble(members[0].host, kind, why, hint, about))
-        )
+        hosts = [one.host for one in members]
+        found.append((hosts, Trouble(hosts[0], kind, why, hint, about)))
     return found
 
 

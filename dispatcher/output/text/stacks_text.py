@@ -131,9 +131,7 @@ class Stacks(Sink):
                     self._warn(f"{self._folder}: stacks cannot be written: {error.strerror}")
                 found: Gathered = {
                     "groups": [one.plain() for one in groups],
-                    "hosts": {
-                        name(rank): self._hosts[node] for rank, node in sorted(homes.items())
-                    },
+                    "hosts": {name(r): self._hosts[node] for r, node in sorted(homes.items())},
                     "late": [self._hosts[node] for node in late],
                     "collective": None if collective is None else collective.plain(),
                 }
@@ -163,9 +161,8 @@ class Stacks(Sink):
                 size = plural(flight.size, "byte")
                 body += f"-- torch's dump of rank {name(flight.rank)}: {where}, {size}\n".encode()
                 if flight.data:
-                    write_new(
-                        self._folder / f"flight-{number}-rank-{flight.rank:05d}.bin", flight.data
-                    )
+                    dump = f"flight-{number}-rank-{flight.rank:05d}.bin"
+                    write_new(self._folder / dump, flight.data)
         ras = next((one.ras for one in seen if one.ras), b"")
         if ras:
             write_new(self._folder / f"ras-{number}.txt", ras)

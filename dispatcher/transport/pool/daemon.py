@@ -1,8 +1,7 @@
 """The process that holds connections for every launcher of the user that calls.
 
-A launcher says what to run where. The daemon opens a channel over a connection that it has, or
-makes one if it was asked to keep it. Every launcher has its own reading of ssh_config and
-known_hosts (``run``) and its own SSH agent. The daemon ends when it holds nothing any more.
+It opens a channel over a connection that it has, or makes one if it was asked to keep it. It ends
+when it holds nothing any more. docs/design/exec.md explains it.
 
 ``python -m dispatcher.transport.pool.daemon``: started by ``daemon_socket.call`` alone.
 """

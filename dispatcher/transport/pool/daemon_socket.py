@@ -1,14 +1,11 @@
 """The pool's socket: where it lies, who may call, and what passes through it.
 
-It lies in a folder of mode 0700, the socket itself 0600: ``$XDG_RUNTIME_DIR/dispatch`` where that
-is the user's own, which it is not behind ``su``, or ``kept`` among dispatch's own files. Its name
-holds the node's name, since a home directory may be shared by many nodes, and the network and mount
-namespaces, since a host's name may mean another machine in another one. Both sides ask the kernel
-for the other's user all the same.
+It lies in ``$XDG_RUNTIME_DIR/dispatch`` where that is the user's own, which it is not behind
+``su``, or in ``kept`` among dispatch's own files. Its name holds the node's name and the network
+and mount namespaces. Both sides ask the kernel for the other's user all the same.
 
-What passes are channels of ``remote.protocol.mux``: a connection is one launcher, a channel
-one command. The launcher is the near end, and numbers them. The end of the connection, from
-either side, is the end of all. Bodies that are not bytes of a stream are JSON objects::
+What passes are channels of ``remote.protocol.mux``: a connection is one launcher, which numbers
+the channels, a channel one command. Bodies that are not bytes of a stream are JSON objects::
 
     launcher   OPEN (what to run where)  RESIZE (columns, rows)
                LET_END (as CLOSE, of a command that ends by itself)

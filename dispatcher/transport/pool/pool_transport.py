@@ -18,17 +18,8 @@ from typing import Any
 
 from dispatcher.model.failure import Ending, Failure, Kind
 from dispatcher.remote.protocol import mux
-from dispatcher.transport.base import (
-    UNLESS_CONFIGURED,
-    Call,
-    Keepalive,
-    Link,
-    LinkClosed,
-    PromptTimer,
-    Target,
-    Transport,
-    Window,
-)
+from dispatcher.transport import base
+from dispatcher.transport.base import Call, Link, LinkClosed, PromptTimer, Target, Transport, Window
 from dispatcher.transport.mux_link import MuxLink
 from dispatcher.transport.pool import daemon_socket
 from dispatcher.transport.pool.daemon_socket import ACCEPTED, FAILED, NOT_POOLED, fields
@@ -189,7 +180,7 @@ class PoolTransport(Transport):
         keep: float | None = None,
         config: str | None = None,
         host_keys: str | None = None,
-        alive: Keepalive = UNLESS_CONFIGURED,
+        alive: base.Keepalive = base.UNLESS_CONFIGURED,
         passwords: Passwords | None = None,
         say: Callable[[str], None] = lambda note: None,
     ) -> None:
@@ -311,7 +302,11 @@ class PoolCall(Call):
     """
 
     def __init__(
-        self, link: PoolLink, until: float, instead: Callable[[], Transport], timer: PromptTimer
+        self,
+        link: PoolLink,
+        until: float,
+        instead: Callable[[], Transport],
+        timer: PromptTimer,
     ) -> None:
         self._link = link
         self._until = until - timer.seconds()

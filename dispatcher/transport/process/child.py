@@ -1,9 +1,8 @@
 """A local process as a ``Link``, on pipes or on a pseudo-terminal of its own.
 
 The child leads its own session, so no terminal signal reaches it. The transport's ``Pump`` reads
-its output; the link's owner writes its input. ``close`` kills its process group and reaps it. The
-shell opens a pseudo-terminal by name, which makes it the controlling one of a session leader
-without one, so nothing need run between fork and exec.
+its output; the link's owner writes its input. The shell opens a pseudo-terminal by name, which
+makes it the controlling one, so nothing need run between fork and exec.
 """
 
 from __future__ import annotations
@@ -226,9 +225,8 @@ def start(argv: Sequence[str], pump: Pump, wrap: type[ChildLink] = ChildLink) ->
             bufsize=0,
         )
     except FileNotFoundError:
-        return Failure(
-            Kind.BOOT, f"{argv[0]}: no such program", hint=f"command -v {argv[0]}  # on this host"
-        )
+        hint = f"command -v {argv[0]}  # on this host"
+        return Failure(Kind.BOOT, f"{argv[0]}: no such program", hint)
     except OSError as error:
         # Out of processes or descriptors now, maybe not in a moment.
         return Failure(Kind.BOOT, f"{argv[0]}: {error.strerror}", retryable=True)

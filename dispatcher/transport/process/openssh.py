@@ -13,15 +13,8 @@ import time
 from collections.abc import Mapping, Sequence
 
 from dispatcher.model.failure import Ending, Failure, Kind
-from dispatcher.transport.base import (
-    UNLESS_CONFIGURED,
-    Keepalive,
-    Link,
-    Target,
-    Transport,
-    Window,
-    bad_target,
-)
+from dispatcher.transport import base
+from dispatcher.transport.base import Link, Target, Transport, Window, bad_target
 from dispatcher.transport.process.child import ChildLink, start
 from dispatcher.transport.process.pump import Pump
 from dispatcher.transport.ssh_auth import identities
@@ -122,11 +115,7 @@ class SshLink(ChildLink):
         return data
 
     def ending(self, timeout: float) -> Ending:
-        """As ``Link.ending``.
-
-        ssh says 255 for its own failures, for a command that exits 255 and for
-        one ended by a signal. It is no status when ssh told of a failure.
-        """
+        # ssh says 255 for its own failures, too, and for a command that a signal ended
         ending = super().ending(timeout)
         if ending.code == SSH_FAILED:
             words = self._first_errors(0.1).decode("utf-8", "replace")
@@ -157,7 +146,7 @@ class SshTransport(Transport):
         *,
         config: str | None = None,
         accept_new: bool = False,
-        alive: Keepalive = UNLESS_CONFIGURED,
+        alive: base.Keepalive = base.UNLESS_CONFIGURED,
         program: str = "ssh",
     ) -> None:
         self._program = program
@@ -192,7 +181,7 @@ class SshTransport(Transport):
             "ConnectTimeout": connect_timeout(seconds),
             **NO_FORWARDING,
         }
-        if self._alive != UNLESS_CONFIGURED:  # else as its own configuration has it
+        if self._alive != base.UNLESS_CONFIGURED:  # else as its own configuration has it
             seconds, most = self._alive.limits(None, None)
             options["ServerAliveInterval"] = str(math.ceil(seconds))
             options["ServerAliveCountMax"] = str(most)

@@ -18,15 +18,8 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
 from dispatcher.model.failure import Failure, Kind
-from dispatcher.transport.base import (
-    UNLESS_CONFIGURED,
-    Keepalive,
-    Link,
-    Steps,
-    Target,
-    Transport,
-    Window,
-)
+from dispatcher.transport import base
+from dispatcher.transport.base import Link, Steps, Target, Transport, Window
 from dispatcher.transport.process.pump import Pump
 from dispatcher.transport.ssh import byte_stream
 from dispatcher.transport.ssh.byte_stream import ByteStream
@@ -105,7 +98,7 @@ class ParamikoTransport(Transport):
         host_keys: str | None = None,
         passwords: Passwords | None = None,
         keep: bool | SessionPool = False,
-        alive: Keepalive = UNLESS_CONFIGURED,
+        alive: base.Keepalive = base.UNLESS_CONFIGURED,
     ) -> None:
         if host_keys not in (None, "strict", "accept-new"):
             raise ValueError(f"host_keys: {host_keys!r}")
@@ -242,9 +235,8 @@ class ParamikoTransport(Transport):
         offered = offers(dict(config.algorithms))
         for name, left in offered.items():
             if not left:
-                return Failure(
-                    Kind.CONFIG, f"ssh_config allows none of the {name} that we have", hint=SSH_HINT
-                )
+                why = f"ssh_config allows none of the {name} that we have"
+                return Failure(Kind.CONFIG, why, SSH_HINT)
         index = self._known_hosts.index((*config.user_known_hosts, *config.global_known_hosts))
         policy = self._host_keys or config.host_keys
         if "publickey" in config.methods:

@@ -23,16 +23,9 @@ from paramiko.ssh_exception import PartialAuthentication, SSHException
 from dispatcher.model.failure import Ending, Failure, Kind
 from dispatcher.transport import base
 from dispatcher.transport.base import Link, LinkClosed, Steps, Window
+from dispatcher.transport.ssh import paramiko_internals
 from dispatcher.transport.ssh.byte_stream import ByteStream
-from dispatcher.transport.ssh.paramiko_internals import (
-    SILENCE_CHECK,
-    SUPPORTED,
-    Connection,
-    Login,
-    Misbehaved,
-    SshChannel,
-    request,
-)
+from dispatcher.transport.ssh.paramiko_internals import Connection, Misbehaved, SshChannel, request
 from dispatcher.transport.ssh_auth.host_keys import HostKeyCheck
 from dispatcher.transport.ssh_auth.identities import methods
 from dispatcher.transport.ssh_auth.known_hosts import CERT, PLAIN
@@ -230,7 +223,7 @@ class Session(Connection):
         self.question = None
         if not self.active:
             return "gone"
-        self.auth_handler = Login(self)
+        self.auth_handler = paramiko_internals.Login(self)
         try:
             ask(self.auth_handler, self._heard)
         except (SSHException, EOFError, OSError):
@@ -300,7 +293,7 @@ class Session(Connection):
         """
         self._alive = interval, most
         if interval:
-            self.stream.settimeout(min(SILENCE_CHECK, interval))
+            self.stream.settimeout(min(paramiko_internals.SILENCE_CHECK, interval))
 
     def answers(self, deadline: float) -> bool:
         """Whether the host lives: it was heard just now, or answers by ``deadline``."""
@@ -388,7 +381,6 @@ class Session(Connection):
         self.question = Question(expired=True)
 
     def on_silence(self, seconds: float) -> None:
-        """Nothing was heard for so long: ask whether the host lives, or give it up."""
         if not self.is_authenticated():
             return  # what is due by a deadline is waited for elsewhere
         if self.packetizer.last_received != self._silent_since:
@@ -526,10 +518,10 @@ def offers(config: dict[str, str]) -> dict[str, tuple[str, ...]]:
         "kex": (KEX, "kexalgorithms"),
         "host_keys": (HOST_KEYS, "hostkeyalgorithms"),
     }
-    found = {
-        name: narrow([n for n in names if n in SUPPORTED[name]], config.get(option))
-        for name, (names, option) in supported.items()
-    }
+    found = {}
+    for name, (names, option) in supported.items():
+        ours = [n for n in names if n in paramiko_internals.SUPPORTED[name]]
+        found[name] = narrow(ours, config.get(option))
     # paramiko chooses RSA's from these, and adds by itself that it signs for a certificate
     pubkeys = (
         name if name in _SECURITY_KEYS else name.removesuffix(CERT)

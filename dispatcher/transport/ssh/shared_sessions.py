@@ -1,8 +1,7 @@
 """Sessions that several commands share: idle ones for the next command, those to jump hosts.
 
-A connection serves one command at a time. Only when that has ended by itself does it come back to
-``SessionPool``; otherwise it is closed, which tells the far side to end the command. So nobody's
-command depends on another's. A jump host has one connection for all hosts behind it.
+A connection serves one command at a time, and comes back to ``SessionPool`` only when that has
+ended by itself. A jump host has one connection for all hosts behind it.
 """
 
 from __future__ import annotations

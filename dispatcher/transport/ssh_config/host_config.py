@@ -202,9 +202,8 @@ def _refuse(values: _Values) -> None:
     for keyword, harmless in REFUSED.items():
         value = values.text(keyword)
         if value is not None and value.lower() not in harmless:
-            raise ConfigProblem(
-                f"{values.place(keyword)}: the built-in ssh client cannot do this", hint=_HINT
-            )
+            why = "the built-in ssh client cannot do this"
+            raise ConfigProblem(f"{values.place(keyword)}: {why}", _HINT)
 
 
 def _methods(values: _Values) -> tuple[str, ...]:
@@ -229,9 +228,8 @@ def _methods(values: _Values) -> tuple[str, ...]:
 
 
 def _allows(values: _Values, method: str) -> bool:
-    return values.choice(
-        METHODS[method], {(*_TRUE, "unbound", "host-bound"): True, _FALSE: False}, True
-    )
+    spellings = {(*_TRUE, "unbound", "host-bound"): True, _FALSE: False}
+    return values.choice(METHODS[method], spellings, True)
 
 
 def _check_names(host: str, user: str, values: _Values) -> None:

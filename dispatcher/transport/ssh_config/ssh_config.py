@@ -197,10 +197,9 @@ class SshConfig:
                 alias=raw.get("hostkeyalias", [None])[0],
                 jump=raw.get("proxyjump", [""])[0],
             )
-            command = config_lines.expand(
-                value, tokens, config_lines.FILES, line.place, for_shell=True
-            )
-            return self._answers.succeeds(command, line.place)
+            place, allowed = line.place, config_lines.FILES
+            command = config_lines.expand(value, tokens, allowed, place, for_shell=True)
+            return self._answers.succeeds(command, place)
         compared = {
             "host": host.lower(),
             "originalhost": lookup.original.lower(),
@@ -354,6 +353,5 @@ def _load(path: str, private: bool, must_exist: bool) -> tuple[Line, ...]:
 
 def _check_owner(path: str, status: os.stat_result) -> None:
     if status.st_uid not in (0, os.getuid()) or status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-        raise ConfigProblem(
-            f"{path}: bad owner or permissions: others could change it", hint=f"chmod 600 {path}"
-        )
+        why = f"{path}: bad owner or permissions: others could change it"
+        raise ConfigProblem(why, hint=f"chmod 600 {path}")

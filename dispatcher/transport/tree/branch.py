@@ -1,10 +1,8 @@
 """The link to one inner host, and the commands that it carries, each as a ``Link``.
 
 One thread reads and writes the link (``Branch``). What owners of streams send waits here, orders
-before input, as far as each stream's credit goes; what comes in goes to its stream at once, which
-holds no more than it granted. So a link that stands still delays only what is behind it. When the
-link ends, so do all its streams: that of the inner host itself with the reason, those behind it
-with its name.
+before input, as far as each stream's credit goes. When the link ends, so do all its streams: that
+of the inner host itself with the reason, those behind it with its name.
 """
 
 from __future__ import annotations

@@ -44,9 +44,8 @@ class Topology:
     @property
     def depth(self) -> int:
         """Levels of hosts; 1: all are opened from here."""
-        return max(
-            (1 + len(list(self.above(host))) for host in range(len(self.parents))), default=0
-        )
+        hosts = range(len(self.parents))
+        return max((1 + len(list(self.above(host))) for host in hosts), default=0)
 
     def above(self, host: int) -> Iterator[int]:
         """The hosts on the way to ``host``, nearest to it first."""

@@ -238,7 +238,6 @@ class TreeTransport(Transport):
             return self._branches[number]
 
     def close(self) -> None:
-        """End all relays, and with them what is left of the tree; idempotent."""
         with self._lock:
             self.closed = True
             branches = list(self._branches.values())

@@ -134,7 +134,7 @@ def test_a_login(
             if what != "late":
                 done.set()
 
-    monkeypatch.setattr(session_file, "Login", Login)
+    monkeypatch.setattr(session_file.paramiko_internals, "Login", Login)
     session.active = what != "gone before"
     deadline = time.monotonic() + (0.01 if what == "late" else 20)
     if with_key:
