@@ -75,7 +75,7 @@ class ExecOutput:
         self._options = options
         self._names = names = exec_plan.names
         self._again = spelled(exec_plan.hosts, *login(options))
-        #: whether standard output or standard error took no more, which has been said
+        #: whether standard output, standard error or a host's file took no more; it has been said
         self.is_full = False
         self._kept_writer = Writer(on_full=self._full)
         self._say = say
@@ -108,7 +108,11 @@ class ExecOutput:
         if folders:
             from dispatcher.output.files.rank_logs import HostFiles
 
-            found.append(HostFiles(folders, self._names, say))
+            def warn(line: str) -> None:
+                self._full()
+                say(line)
+
+            found.append(HostFiles(folders, self._names, warn))
         if events is not None:
             from dispatcher.output.files.journal import Journal
 

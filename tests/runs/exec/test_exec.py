@@ -14,6 +14,7 @@ from typing import Any
 
 import promises
 import pytest
+from cases import cases
 from rig import wait_for
 
 from dispatcher.core.events.exec_events import Exited, HostDone
@@ -277,3 +278,16 @@ class TestTelling:
         assert events[-1]["name"] == "host.done"
         assert events[-1]["context"]["outcome"] == {"kind": "Exited", "code": 0}
         assert [one.event for one in read(tmp_path / "ev")][-1] == HostDone(0, Exited(0))
+
+
+@cases(("option", "to"), [("-o", ""), ("-e", " >&2")])
+def test_output_that_a_file_does_not_take_is_a_failure(
+    tmp_path: Path, option: str, to: str
+) -> None:
+    """It was said, but the exit code was 0."""
+    text = f"head -c 200000 /dev/zero{to}"
+    words = [*EXEC, "-w", "localhost", option, str(tmp_path / "o"), "--shell", text]
+    full = ["sh", "-c", 'ulimit -f 100; exec "$@"', "sh", *words]  # as a disk that has no more
+    done = subprocess.run(full, stdin=subprocess.DEVNULL, capture_output=True, check=False)
+    assert done.returncode == 1
+    assert b"bytes of output are missing from the files" in done.stderr
