@@ -180,6 +180,7 @@ def rename(path: str, final: str, owner: tuple[int, int] = OURS) -> None:
         os.rename(path, final)
     except OSError as error:
         if error.errno != errno.EXDEV:
+            error.filename = final  # and not the stage's name for it
             raise
         beside = os.path.join(os.path.dirname(final), STAGE + os.urandom(6).hex())
         try:

@@ -347,6 +347,18 @@ def test_a_folder_that_may_not_be_written_to_is_told_as_it_is(somewhere: Path) -
     assert refused.value.filename == str(somewhere)
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may give files to others")
+def test_a_file_that_may_not_be_replaced_is_told_by_its_name(somewhere: Path) -> None:
+    os.seteuid(0)
+    somewhere.chmod(0o1777)  # as /tmp, with a file of another user
+    os.chown(somewhere, 0, -1)
+    (somewhere / "f").write_bytes(b"bad")
+    os.seteuid(65534)
+    with pytest.raises(PermissionError) as refused:
+        put(f"{somewhere}/", [file("f")])
+    assert refused.value.filename == f"{somewhere}/f"
+
+
 class TestNeeded:
     @cases(
         ("data", "mtime", "checksum", "needed"),
