@@ -372,9 +372,7 @@ def valid_host(name: str) -> bool:
 
 def valid_user(name: str) -> bool:
     """True for a user name that is safe as an argument and in a token."""
-    return (
-        _USER.fullmatch(name) is not None and not name.startswith("-") and not name.endswith("\\")
-    )
+    return _USER.fullmatch(name) is not None and name[0] != "-" and name[-1] != "\\"
 
 
 def shell_safe(text: str) -> bool:

@@ -83,7 +83,7 @@ class NcclListener(Sink):
             self._networks = Networks(self._settings, self._active)
             for known, node in self._nodes.items():
                 self._networks.place(known, node)
-        for line in filter(lambda line: NEEDLE in line, block.split(b"\n")):
+        for line in (one for one in block.split(b"\n") if NEEDLE in one):
             if self._networks.take(rank, line[:MOST_LINE].decode("utf-8", "replace")):
                 self._asked = True
                 self._news = self._clock()

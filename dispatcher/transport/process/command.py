@@ -103,9 +103,8 @@ class LocalTransport(Transport):
         if time.monotonic() >= deadline:
             return Failure(Kind.TIMEOUT, "no time left to start the command")
         argv = ("/bin/sh", "-c", command)
-        opened = (
-            start(argv, self._pump) if window is None else on_terminal(argv, self._pump, window)
-        )
+        pump = self._pump
+        opened = start(argv, pump) if window is None else on_terminal(argv, pump, window)
         if isinstance(opened, Link):
             opened.address = "127.0.0.1"
         return opened

@@ -194,12 +194,10 @@ class TreeTransport(Transport):
     ) -> Link | tuple[Failure, bool]:
         """A command on a host that ``above`` opens; else why not, and that it is worth a try."""
         until = now + (deadline - now) * _HOST_SHARE
-        branch = self._branch(above, now, deadline)
-        opened = self._through(branch, target, command, until)
+        opened = self._through(self._branch(above, now, deadline), target, command, until)
         if isinstance(opened, Failure):
             return opened, True
-        failure = opened.arrived(until)
-        if failure is None:
+        if (failure := opened.arrived(until)) is None:
             return opened
         opened.close()
         return failure, True

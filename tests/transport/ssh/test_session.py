@@ -24,7 +24,6 @@ from paramiko.ssh_exception import (  # noqa: E402
 )
 
 from dispatcher.transport.ssh import paramiko_internals  # noqa: E402
-from dispatcher.transport.ssh import session as session_file  # noqa: E402
 from dispatcher.transport.ssh.paramiko_internals import (  # noqa: E402
     ASIDES_RATE,
     MOST_ASIDES,
@@ -134,7 +133,7 @@ def test_a_login(
             if what != "late":
                 done.set()
 
-    monkeypatch.setattr(session_file.paramiko_internals, "Login", Login)
+    monkeypatch.setattr("dispatcher.transport.ssh.paramiko_internals.Login", Login)
     session.active = what != "gone before"
     deadline = time.monotonic() + (0.01 if what == "late" else 20)
     if with_key:
