@@ -271,10 +271,7 @@ class Place:
         return True
 
     def refuse(self, parts: list[str], why: str, told: str = "") -> None:
-        """Leave ``parts`` out of its tree. told: the error where it was asked for itself.
-
-        Raises: CannotCopy for that.
-        """
+        """Leave ``parts`` out. Raises: CannotCopy, ``told``, where it was asked for itself."""
         name = "/".join(parts)
         if name in self._names:
             raise CannotCopy(told or f"{name[:80]!r}: {why}")

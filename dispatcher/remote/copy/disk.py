@@ -55,8 +55,6 @@ FOR_READING = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 KINDS = {0o100000: FILE, 0o040000: FOLDER, 0o120000: LINK}
 #: what no file or link may take the place of: S_IFDIR, S_IFCHR and S_IFBLK
 _KEPT = {0o040000: "a directory", 0o020000: "a device", 0o060000: "a device"}
-#: as many links on one path as Linux follows
-_MOST_LINKS = 40
 #: uid and gid of whoever copies
 OURS = (-1, -1)
 
@@ -96,7 +94,6 @@ def check_owner(place: str, about: os.stat_result, why: str) -> None:
     raise NotTaken(f"{place}: belongs to {user}: {why}")
 
 
-_LINK_OF_ANOTHER = "a link of another user is not followed; name the folder that it leads to"
 FOLDER_OF_ANOTHER = "its owner could exchange the code that you run; take a folder of yours"
 
 
@@ -117,9 +114,9 @@ def check_way(path: str, *, alone: bool) -> None:
         except FileNotFoundError:
             return
         if about.st_mode & 0o170000 == 0o120000:
-            check_owner(place, about, _LINK_OF_ANOTHER)
+            check_owner(place, about, "such a link is not followed; name the folder it leads to")
             target, links = os.readlink(place), links + 1
-            if links > _MOST_LINKS:
+            if links > 40:  # as many as Linux follows
                 raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), path)
             parts += target.split("/")[::-1]
             at = "/" if target.startswith("/") else at

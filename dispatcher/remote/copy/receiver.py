@@ -352,11 +352,9 @@ class Receiver:
         """The part of ``entry``, locked and read; None where it is not to have one."""
         if not self._resume or entry.size < WORTH:
             return None
-        group, top, rest = self._split(entry.path)
         known = sha256()
-        words = f"{group.final(top) + rest}\0{entry.size}\0{entry.mtime}"
-        known.update(os.fsencode(words))
-        path = os.path.join(group.folder, PART + known.hexdigest()[:24])
+        known.update(os.fsencode(f"{self._final(entry)}\0{entry.size}\0{entry.mtime}"))
+        path = os.path.join(self._split(entry.path)[0].folder, PART + known.hexdigest()[:24])
         fd = open_part(path, make=make)
         if fd is None:
             return None

@@ -166,9 +166,9 @@ class TestWay:
         ("dest", "why", "alone"),
         [
             ("real", "", ""), ("link/new/", "", ""), ("up/new/", "", ""), ("theirs/in", "", ""),
-            ("bad", "bad: belongs to 4711: a link of", "bad: belongs to 4711: a link of"),
-            ("bad/new/", "bad: belongs to 4711: a link of", "bad: belongs to 4711: a link of"),
-            ("./chain/in/", "bad: belongs to 4711: a link of", "bad: belongs to 4711: a link of"),
+            ("bad", "bad: belongs to 4711: such", "bad: belongs to 4711: such"),
+            ("bad/new/", "bad: belongs to 4711: such", "bad: belongs to 4711: such"),
+            ("./chain/in/", "bad: belongs to 4711: such", "bad: belongs to 4711: such"),
             ("loop/", "loop/: Too many levels", "loop/: Too many levels"),
             ("theirs", "", "theirs: belongs to 4711: its owner could exchange"),
             ("theirs/new/", "", ""),  # root has given them that folder
