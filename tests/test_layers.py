@@ -29,8 +29,8 @@ MAY: dict[str, tuple[str, ...]] = {
     "output": ("model", "remote.protocol", "plan", "checks", "core.events"),
     "jobs": ("model", "core.events"),
     "runner": (
-        "model", "remote.protocol", "remote.host.workdir", "bootstrap", "plan", "checks", "core",
-        "transport.base",
+        "model", "remote.protocol", "remote.host.workdir", "remote.host.host_facts", "bootstrap",
+        "plan", "checks", "core", "transport.base",
     ),
     "api": (
         "model", "remote.protocol", "remote.rank", "bootstrap", "plan", "checks", "core.events",

@@ -94,17 +94,18 @@ def sweep_limit(plan: JobPlan) -> float:
 class AttemptMachine:
     """The state of one attempt to run ``plan``.
 
-    check: prove before a start that hosts are different machines and reach node 0.
+    check: prove before a start that hosts are different machines and reach node 0. machine: the
+    launcher's own, as ``Facts`` name it.
     """
 
-    def __init__(self, plan: JobPlan, *, check: bool = True) -> None:
+    def __init__(self, plan: JobPlan, *, check: bool = True, machine: str = "") -> None:
         self.plan = plan
         self.state = CONNECTING
         self.cause: verdicts.Cause | None = None
         self.deadlines: Deadlines[Hashable] = Deadlines()
         self.n_signals = 0
         self.stop_signal = plan.limits.stop_signal
-        self._check = StartCheck(plan, prove=check)
+        self._check = StartCheck(plan, prove=check, machine=machine)
         self._live = {node.index for node in plan.nodes}  # a link is open or being opened
         self._waiting: set[int] = set()  # nodes whose last word is awaited
         self._lost: dict[int, Failure] = {}
@@ -197,7 +198,8 @@ class AttemptMachine:
         self.plan = plan
         for rank in plan.ranks:
             self._ranks.call(rank.rank, rank.node)
-        self._mpi = MpiManager(plan, self._ranks, self._check.hostnames)
+        check = self._check
+        self._mpi = MpiManager(plan, self._ranks, check.hostnames, check.here)
         parts = tuple((part.name, part.size) for part in plan.parts)
         return [
             *(act.CloseLink(node) for node in surplus),

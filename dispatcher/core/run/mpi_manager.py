@@ -19,7 +19,7 @@ from __future__ import annotations
 import os
 import signal
 from collections import Counter, deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby
 from math import inf
@@ -73,13 +73,19 @@ class _World:
 class MpiManager:
     """MPI's side of one job. ranks: where ranks live, which spawned ones are added to.
 
-    hostnames: node -> what the host calls itself.
+    hostnames: node -> what the host calls itself. here: nodes on the launcher's own machine.
     """
 
-    def __init__(self, plan: JobPlan, ranks: RankTable, hostnames: Mapping[int, str]) -> None:
+    def __init__(
+        self,
+        plan: JobPlan,
+        ranks: RankTable,
+        hostnames: Mapping[int, str],
+        here: Collection[int] = (),
+    ) -> None:
         self._plan = plan
         self._ranks = ranks
-        self._hosts = spawn_placement.Hosts(plan.nodes, hostnames)
+        self._hosts = spawn_placement.Hosts(plan.nodes, hostnames, here)
         planned = {node.index: node.ranks for node in plan.nodes}
         self._account = Account()
         self._worlds = {0: _World(planned, None, self._account, ranks.nodes)}

@@ -71,23 +71,25 @@ TABLE = {
 
 
 class RunMachine:
-    """The state of one run of ``plan``. check: see ``AttemptMachine``.
+    """The state of one run of ``plan``. check, machine: see ``AttemptMachine``.
 
     attempt: how often the hosts were gathered before. restarts: how often ranks were started before
     this attempt. sync: the working folder is sent before a restart that a person asks for.
     """
 
-    def __init__(self, plan: JobPlan, *, check: bool = True, sync: bool = False) -> None:
+    def __init__(
+        self, plan: JobPlan, *, check: bool = True, sync: bool = False, machine: str = ""
+    ) -> None:
         self.state = TRYING
         self.attempt = 0
         self.restarts = 0
         self.hosts = HostTable((*plan.nodes, *plan.spares), plan.limits)
-        self._prove = check
+        self._prove, self._machine = check, machine
         self._rules = plan.restarts
         self._budget = RestartBudget(plan.restarts)
         self._pause = Pause()
         self._orphans = OrphanCheck(plan.limits.connect_timeout)
-        self._job = AttemptMachine(plan, check=check)
+        self._job = AttemptMachine(plan, check=check, machine=machine)
         self._assigned = Assigned(range(len(plan.nodes)))
         self._deadlines: dict[str, float] = {}
         self._kept: set[int] = set()  # hosts told to sweep where the job said finish
@@ -503,7 +505,8 @@ class RunMachine:
         self._kept.clear()
         change = self._change or Change()
         self._assigned.follow(assignment, change)
-        self._job = AttemptMachine(change.of(assignment.plan), check=self._prove)
+        plan = change.of(assignment.plan)
+        self._job = AttemptMachine(plan, check=self._prove, machine=self._machine)
         self._change = None
         actions = self._carry(self._job.begin(), now)
         self.hosts.expect_nothing(self._assigned.hosts)

@@ -47,11 +47,20 @@ class Refused(ValueError):
 
 
 class Hosts:
-    """The hosts of a job by the plan's names, or what they call themselves (``hostnames``)."""
+    """The hosts of a job by the plan's names, or what they call themselves (``hostnames``).
 
-    def __init__(self, nodes: Sequence[NodePlan], hostnames: Mapping[int, str]) -> None:
+    here: those on the launcher's own machine, with other names than ``LOCAL_NAMES``.
+    """
+
+    def __init__(
+        self,
+        nodes: Sequence[NodePlan],
+        hostnames: Mapping[int, str],
+        here: Collection[int] = (),
+    ) -> None:
         self.nodes = nodes
         self._hostnames = hostnames
+        self._here = here
 
     @cached_property
     def _called(self) -> dict[str, list[NodePlan]]:
@@ -73,6 +82,25 @@ class Hosts:
                 raise Refused(why, self.nodes)
             found.update({node.index: node for node in self._called[name]})
         return tuple(found.values())
+
+    def allowed(
+        self, named: Sequence[NodePlan], asker: NodePlan, using: Collection[int] | None
+    ) -> Sequence[NodePlan]:
+        """Those of the ``named`` that ``asker`` may start something on. Raises: Refused.
+
+        A host that claims to be on the launcher's machine may start nothing there for that.
+        """
+        selected = [node for node in named if using is None or node.index in using]
+        if not selected:
+            raise Refused("no rank on ", named, " uses MPI")
+        if asker.host.name not in LOCAL_NAMES:
+            selected = [n for n in selected if n.index == asker.index or not self._is_here(n)]
+        if not selected:
+            raise Refused("another host may start nothing on this machine")
+        return selected
+
+    def _is_here(self, node: NodePlan) -> bool:
+        return node.host.name in LOCAL_NAMES or node.index in self._here
 
 
 def place(
@@ -118,7 +146,8 @@ def place(
         text = _hosts_of(segment)
         if text not in rooms:
             named = hosts.nodes if text is None else hosts.named(text)
-            rooms[text] = _Room(_allowed(named, hosts.nodes[event.node], using), taken)
+            asker = hosts.nodes[event.node]
+            rooms[text] = _Room(hosts.allowed(named, asker, using), taken)
     nodes = [node for s in event.segments for node in rooms[_hosts_of(s)].take(s.nprocs)]
     return World(index, event.rank, event.segments, event.preput, tuple(nodes))
 
@@ -132,20 +161,6 @@ def _hosts_of(segment: Segment) -> bytes | None:
         if key in HOSTS:
             found = text
     return found
-
-
-def _allowed(
-    named: Sequence[NodePlan], asker: NodePlan, using: Collection[int] | None
-) -> Sequence[NodePlan]:
-    """Those of the ``named`` that ``asker`` may start something on. Raises: Refused."""
-    selected = [node for node in named if using is None or node.index in using]
-    if not selected:
-        raise Refused("no rank on ", named, " uses MPI")
-    if asker.host.name not in LOCAL_NAMES:
-        selected = [node for node in selected if node.host.name not in LOCAL_NAMES]
-    if not selected:
-        raise Refused("another host may start nothing on this machine")
-    return selected
 
 
 class _Room:

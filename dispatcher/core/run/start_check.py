@@ -64,14 +64,15 @@ Decision = ProbeNodes | Start | verdicts.Cause | None
 class StartCheck:
     """The judgement on the nodes of ``plan``.
 
-    prove: judge what is provable (2, 4); else take node 0's first address. waiting: nodes whose
-    word is still awaited.
+    prove: judge what is provable (2, 4); else take node 0's first address. machine: the launcher's
+    own. waiting: nodes whose word is still awaited.
     """
 
-    def __init__(self, plan: JobPlan, *, prove: bool) -> None:
+    def __init__(self, plan: JobPlan, *, prove: bool, machine: str = "") -> None:
         self.waiting = {node.index for node in plan.nodes}
         self._plan = plan
         self._prove = prove
+        self._machine = machine
         self._facts: dict[int, ev.Facts] = {}
         self._failures: dict[int, Failure] = {}
         self._problems: dict[int, frozenset[str]] = {}
@@ -89,6 +90,11 @@ class StartCheck:
     def hostnames(self) -> dict[int, str]:
         """node -> what the host calls itself, of all that have answered."""
         return {node: facts.hostname for node, facts in self._facts.items()}
+
+    @property
+    def here(self) -> set[int]:
+        """The nodes on the launcher's own machine, whatever their names."""
+        return {node for node, facts in self._facts.items() if facts.machine == self._machine}
 
     @property
     def warnings(self) -> list[tuple[int, str]]:

@@ -27,6 +27,7 @@ from dispatcher.core.run.run_machine import RunMachine
 from dispatcher.model.host import Host
 from dispatcher.plan.job.job_plan import Change, JobPlan
 from dispatcher.plan.variables import redacted_words
+from dispatcher.remote.host import host_facts
 from dispatcher.remote.protocol.frames import control
 from dispatcher.runner.loop import JOIN_LIMIT, ConnectGate, EventLoop, signals_to
 from dispatcher.runner.run.host_thread import HostThread
@@ -76,7 +77,9 @@ class Runner(EventLoop):
         sample_every: float | None = None,
         sink_failed: Callable[[Sink, Exception], None] = lambda sink, error: None,
     ) -> None:
-        self._run = RunMachine(plan, check=check, sync=resend is not None)
+        self._run = RunMachine(
+            plan, check=check, sync=resend is not None, machine=host_facts.identity()
+        )
         n_hosts = len(self._run.hosts.planned)
         super().__init__(sinks, sink_failed, n_hosts)
         self._plan = plan

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 import pytest
 from cases import cases
@@ -40,14 +40,17 @@ def limited(*hosts: tuple[int, int | None]) -> JobPlan:
     return plan_job(request, "run-1")
 
 
-def test_only_this_machine_starts_something_on_this_machine() -> None:
-    hosts = (Host("localhost", slots=4), Host("n1", slots=4), Host("n2", slots=4))
+@cases(("name", "here"), [("localhost", ()), ("login", {0})])
+def test_only_this_machine_starts_something_on_this_machine(
+    name: str, here: Collection[int]
+) -> None:
+    hosts = (Host(name, slots=4), Host("n1", slots=4), Host("n2", slots=4))
     request = Request(Hostlist(hosts), Program("command", ("prog",)), "/w")
-    job, wanted = Hosts(plan_job(request, "run-1").nodes, {}), (segment(6),)
+    job, wanted = Hosts(plan_job(request, "run-1").nodes, {}, here), (segment(6),)
     assert set(place(PmiSpawnAsked(1, 4, wanted), 1, job, {}).nodes) == {1, 2}
     assert set(place(PmiSpawnAsked(0, 0, wanted), 1, job, {}).nodes) == {0, 1}
     with pytest.raises(Refused, match="may start nothing on this machine"):
-        place(PmiSpawnAsked(1, 4, (segment(1, host="localhost"),)), 1, job, {})
+        place(PmiSpawnAsked(1, 4, (segment(1, host=name),)), 1, job, {})
     assert place(PmiSpawnAsked(1, 4, wanted), 1, job, {}, using={2}).nodes == (2,) * 6
 
 
@@ -223,3 +226,10 @@ def test_every_rank_has_a_node_and_nobody_is_crowded_for_nothing(
     free = sum(max(0, 2 - taken) for taken in load)
     crowded = sum(max(0, load[n] + new[n] - 2) - max(0, load[n] - 2) for n in range(len(load)))
     assert crowded == max(0, world.size - free)
+
+
+def test_a_host_that_claims_to_be_the_launchers_may_start_nothing_there() -> None:
+    job = Hosts(make_plan(3).nodes, {}, here={0, 1})
+    name = job.nodes[0].host.name
+    with pytest.raises(Refused, match="may start nothing on this machine"):
+        place(PmiSpawnAsked(1, 1, (segment(1, host=name),)), 1, job, {})

@@ -107,6 +107,20 @@ def dynamic(first: str, last: str, n: int) -> list[str]:
     return sorted([*born, *met, "[0] refused True", "[0] gone"])
 
 
+#: its rank 0 asks for a rank on the host that is named
+ASKS = """
+import sys
+from mpi4py import MPI
+if MPI.COMM_WORLD.rank == 0:
+    try:
+        host = MPI.Info.Create({"host": sys.argv[1]})
+        MPI.COMM_SELF.Spawn("/bin/true", [], 1, host)
+    except MPI.Exception:
+        print("refused", flush=True)
+MPI.COMM_WORLD.Barrier()
+"""
+
+
 #: a lone rank: one that it starts, and that comes back by a name once they have parted
 LONE = """
 import os, sys
@@ -410,6 +424,16 @@ class TestHosts:
         done = cluster.run(line)
         assert done.returncode == 0, done.stderr
         assert words_of(done.stdout) == BOTH
+
+    def test_no_other_host_starts_anything_on_the_launchers_machine(self, cluster: Cluster) -> None:
+        """By its own name it did."""
+        place = str(Path(cluster.shared) / script(Path(cluster.shared), ASKS, "open_mpi.py"))
+        hosts = f"n1:1,{cluster.address('login')}:2"
+        words = ["--check", "none", "-H", hosts, place, hosts.split(",")[1][:-2]]
+        done = cluster.run([*PROGRAM, *OPEN_MPI, "--iface", "eth0", *words])
+        assert done.returncode == 0, done.stderr
+        assert words_of(done.stdout) == ["[0] refused"]
+        assert "another host may start nothing on this machine" in done.stderr
 
     def test_ranks_of_the_same_host_hear_of_events(self, cluster: Cluster) -> None:
         done = cluster.run(self.argv(cluster, NOTIFIES))
