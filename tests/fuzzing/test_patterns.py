@@ -40,7 +40,7 @@ MAY_GO_BACK = {
     "dispatcher.remote.rank.sitecustomize": "has none, and does its work when it is loaded",
 }
 #: lengths that are compared; seconds for the first below which no growth is looked for
-SHORT, LONG, LEAST = 1 << 10, 4 << 10, 0.0002
+SHORT, LONG, LEAST = 1 << 10, 4 << 10, 0.0001
 #: so often both are asked while the longer seems slow: a core that is taken from us for a
 #: moment, which counts as our time on a virtual machine, makes one of them slow, not every one
 TURNS = 8
