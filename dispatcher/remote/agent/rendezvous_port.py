@@ -134,6 +134,7 @@ def _ask(addresses: list[str], port: int, token: bytes, end: float) -> tuple[lis
             sock.setblocking(False)
             number = sock.connect_ex((address, port))
         except OSError:
+            failed.append(address)  # no descriptor is free, say
             continue
         if number in (0, EINPROGRESS):
             poller.register(sock.fileno(), select.POLLIN)

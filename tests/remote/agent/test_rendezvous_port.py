@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _socket
 import errno
 import gc
 import os
@@ -248,6 +249,30 @@ def test_who_cannot_be_reached_is_tried_again_until_the_time_is_over() -> None:
     finally:
         comes.join()
         greeters[0].close()
+        gc.collect()
+
+
+def test_an_address_that_no_descriptor_was_free_for_is_tried_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    errors = iter([OSError(errno.EMFILE, "none is free")])
+
+    class Scarce:
+        def __getattr__(self, name: str) -> object:
+            return getattr(_socket, name)
+
+        def socket(self, *words: int) -> _socket.socket:
+            for error in errors:
+                raise error
+            return _socket.socket(*words)
+
+    greeter = Greeter("127.0.0.3", TOKEN, 0)
+    monkeypatch.setattr(rendezvous_port, "_socket", Scarce())
+    try:
+        assert probe(["127.0.0.3"], greeter.port, TOKEN, 20.0) == ["127.0.0.3"]
+    finally:
+        monkeypatch.undo()
+        greeter.close()
         gc.collect()
 
 
