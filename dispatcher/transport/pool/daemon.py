@@ -227,7 +227,7 @@ def _target(order: dict[str, Any]) -> Target:
 
 def main() -> None:
     """Be the daemon, if nobody is yet; returns when nothing is held."""
-    preload()  # before it listens: callers wait for an answer only so long
+    preload(alone=True)  # before it listens: callers wait for an answer only so long
     try:
         listener = daemon_socket.listen()
     except (DispatchError, OSError):

@@ -58,19 +58,21 @@ class _Versions(ModuleType):
         return getattr(importlib.import_module(self.__name__), name)
 
 
-def preload() -> None:
+def preload(*, alone: bool = False) -> None:
     """Import paramiko now, so that the first ``open`` need not; safe from any thread.
 
     Two thirds of its import are for what is not used here (``python -X importtime``), so these are
     hidden from it meanwhile: ``invoke``, which its config reader can do without, and
-    ``importlib.metadata``, which it asks for its own version.
+    ``importlib.metadata``, which it asks for its own version. Not in a program that uses our API:
+    its other threads may import them meanwhile. alone: the process is ours, as that of the CLI is.
     """
     with _import_lock:
         if "paramiko" in sys.modules:
             return
         stand_ins = {"invoke": None, "importlib.metadata": _Versions("importlib.metadata")}
         modules: dict[str, ModuleType | None] = sys.modules  # type: ignore[assignment]
-        hidden = {name: module for name, module in stand_ins.items() if name not in modules}
+        alone = alone or "dispatcher.cli" in modules
+        hidden = {n: module for n, module in stand_ins.items() if alone and n not in modules}
         modules.update(hidden)  # None is the documented way to make an import fail
         try:
             import paramiko  # noqa: F401

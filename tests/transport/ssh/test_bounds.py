@@ -254,13 +254,28 @@ def test_importing_the_transport_does_not_import_paramiko() -> None:
 def test_preload_leaves_all_importable() -> None:
     code = (
         "import sys, threading; from dispatcher.transport.ssh.paramiko_transport import preload\n"
-        "threads = [threading.Thread(target=preload) for _ in range(4)]\n"
+        "threads = [threading.Thread(target=lambda: preload(alone=True)) for _ in range(4)]\n"
         "[t.start() for t in threads]; [t.join() for t in threads]\n"
         "assert not {'invoke', 'importlib.metadata', 'email'} & set(sys.modules)\n"
         "import invoke, paramiko; from importlib.metadata import version\n"
         "print(version('paramiko') == paramiko.__version__)"
     )
     assert _run(code) == "True\n"
+
+
+@cases(("first", "hides"), [("", False), ("import dispatcher.cli", True)])
+def test_preload_hides_nothing_from_threads_of_others(first: str, hides: bool) -> None:
+    code = (
+        "import sys\n"
+        "class Looks:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        "        if name == 'paramiko.config':\n"
+        "            print(sys.modules.get('invoke', 0) is None)\n"
+        f"{first}\n"
+        "sys.meta_path.insert(0, Looks())\n"
+        "from dispatcher.transport.ssh.paramiko_transport import preload; preload()\n"
+    )
+    assert _run(code) == f"{hides}\n"
 
 
 def test_a_failed_connection_writes_nothing_to_the_terminal(sshd: Sshd) -> None:
