@@ -167,6 +167,9 @@ def test_a_command_that_does_not_start_in_time(
         ({}, 127, None, Failure(Kind.START, "exit code 127 before the command started" + SAID)),
         ({}, None, None, Failure(Kind.START, "the link ended before the command started" + SAID)),
         ({}, 255, LOST, LOST),
+        ({"errors": f"guard: not allowed: echo {READS}\n"}, 1, None,
+         Failure(Kind.START, "exit code 1 before the command started; remote said: guard: not "
+                 f"allowed: echo {READS}")),
         ({"errors": f"{READS}\nx\n"}, 1, None,
          Failure(Kind.START, READS, "[ -t 0 ] || return  # at the top of the login file that reads "
                  "standard input")),

@@ -388,9 +388,10 @@ class HostCommand:
             why = how + self._last_words()
             hint = "--pty" if self.stdio is None else "Defaults !requiretty  # in its sudoers"
             return Failure(Kind.SUDO, why, hint if NO_TERMINAL in why else None)
-        if READS_INPUT % "command" in (words := self._last_words()):
-            return Failure(Kind.START, READS_INPUT % "command", READ_NO_INPUT)
-        return Failure(Kind.START, f"{how} before the command started{words}")
+        reads = READS_INPUT % "command"
+        if reads.encode() in self._errors.splitlines():
+            return Failure(Kind.START, reads, READ_NO_INPUT)
+        return Failure(Kind.START, f"{how} before the command started{self._last_words()}")
 
     def _last_words(self) -> str:
         noise = self._scanner.finish() if self._scanner is not None else b""
