@@ -77,11 +77,7 @@ class MpiManager:
     """
 
     def __init__(
-        self,
-        plan: JobPlan,
-        ranks: RankTable,
-        hostnames: Mapping[int, str],
-        here: Collection[int] = (),
+        self, plan: JobPlan, ranks: RankTable, hostnames: Mapping[int, str], here: Collection[int]
     ) -> None:
         self._plan = plan
         self._ranks = ranks

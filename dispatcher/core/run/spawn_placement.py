@@ -53,10 +53,7 @@ class Hosts:
     """
 
     def __init__(
-        self,
-        nodes: Sequence[NodePlan],
-        hostnames: Mapping[int, str],
-        here: Collection[int] = (),
+        self, nodes: Sequence[NodePlan], hostnames: Mapping[int, str], here: Collection[int] = ()
     ) -> None:
         self.nodes = nodes
         self._hostnames = hostnames

@@ -14,15 +14,8 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from dispatcher.bootstrap import shell
-from dispatcher.bootstrap.payload import (
-    READ_NO_INPUT,
-    READS_INPUT,
-    SyncScanner,
-    flood_hint,
-    remote_message,
-    slow_hint,
-)
+from dispatcher.bootstrap import payload, shell
+from dispatcher.bootstrap.payload import SyncScanner, flood_hint, remote_message
 from dispatcher.bootstrap.shell import Wrapper
 from dispatcher.core.events import run_events as ev
 from dispatcher.core.events.exec_events import CommandEnded, PasswordAwaited
@@ -362,7 +355,7 @@ class HostCommand:
             if self._scanner is None or now < self._deadline:
                 return None
             why = "connected, but the command did not start" + self._last_words()
-            hint = slow_hint(self.transport.by_hand(self.target, "true"))
+            hint = payload.slow_hint(self.transport.by_hand(self.target, "true"))
             return ev.NodeLost(self.node, Failure(Kind.TIMEOUT, why, hint))
         ended = self._ended and link.errors_ended()
         if not ended and (self._full or now < self._quiet_since + HELD_OPEN):
@@ -388,9 +381,9 @@ class HostCommand:
             why = how + self._last_words()
             hint = "--pty" if self.stdio is None else "Defaults !requiretty  # in its sudoers"
             return Failure(Kind.SUDO, why, hint if NO_TERMINAL in why else None)
-        reads = READS_INPUT % "command"
+        reads = payload.READS_INPUT % "command"
         if reads.encode() in self._errors.splitlines():
-            return Failure(Kind.START, reads, READ_NO_INPUT)
+            return Failure(Kind.START, reads, payload.READ_NO_INPUT)
         return Failure(Kind.START, f"{how} before the command started{self._last_words()}")
 
     def _last_words(self) -> str:

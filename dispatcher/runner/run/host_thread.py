@@ -19,13 +19,7 @@ import time
 from collections.abc import Callable
 
 from dispatcher.bootstrap import payload
-from dispatcher.bootstrap.payload import (
-    boot_failure,
-    flood_hint,
-    link_ended,
-    remote_message,
-    slow_hint,
-)
+from dispatcher.bootstrap.payload import boot_failure, flood_hint, link_ended, remote_message
 from dispatcher.core.events import run_events as ev
 from dispatcher.model.failure import Ending, Failure, Kind
 from dispatcher.remote.protocol.frames import HEADER, WireError, control
@@ -355,5 +349,5 @@ class HostThread(threading.Thread):
         return Failure(
             Kind.TIMEOUT,
             f"no answer from the agent within {self._boot_timeout:.0f} s{last_words}",
-            hint=slow_hint(self._by_hand("true")),
+            hint=payload.slow_hint(self._by_hand("true")),
         )

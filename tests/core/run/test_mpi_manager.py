@@ -159,7 +159,7 @@ class TestOthers:
 
     def test_they_change_nothing(self) -> None:
         plan, ranks = make_plan(), RankTable()
-        manager = MpiManager(plan, ranks, {})
+        manager = MpiManager(plan, ranks, {}, ())
         stranger = number(7, 0)
         assert manager.started(stranger) == []
         assert manager.ended(stranger, 0) == []
@@ -183,7 +183,7 @@ class TestTrust:
     )
     def test_nobody_asks_in_a_job_without_mpi(self, event: mpi_events.PmiSpawnAsked) -> None:
         plan = make_plan(mpi="none")
-        manager = MpiManager(plan, RankTable(), {})
+        manager = MpiManager(plan, RankTable(), {}, ())
         manager.uses(0)
         with pytest.raises(FenceError, match="in a job without MPI"):
             manager.request(event, 1.0)
