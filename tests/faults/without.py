@@ -31,7 +31,7 @@ AGENT: dict[str, tuple[tuple[str, str, str], ...]] = {
             "agent.agent_loop",
             "        if not member.pipes and member.status is not None:\n",
             "        if not member.pipes and member.status is None:\n"
-            "            proctree.send_signal(-member.pid, SIGKILL)\n"
+            "            proctree.send_signal(-member.pid, signal.SIGKILL)\n"
             "        if not member.pipes and member.status is not None:\n",
         ),
     ),
@@ -44,10 +44,18 @@ AGENT: dict[str, tuple[tuple[str, str, str], ...]] = {
     ),
     "guardian": (("agent.guardian", "proctree.kill_all(_reap_all)", "pass"),),
     "ranks' death signal": (
-        ("host.process", "if not proctree.signal_with_parent(parent, SIGKILL):", "if False:"),
+        (
+            "host.process",
+            "if not proctree.signal_with_parent(parent, signal.SIGKILL):",
+            "if False:",
+        ),
     ),
     "agent's death signal": (
-        ("agent.guardian", "if not proctree.signal_with_parent(guardian, SIGTERM):", "if False:"),
+        (
+            "agent.guardian",
+            "if not proctree.signal_with_parent(guardian, signal.SIGTERM):",
+            "if False:",
+        ),
     ),
     "lifeline": (
         ("agent.agent_loop", '        self.tell(("lifeline", self.guardian.why()))\n', ""),
@@ -72,7 +80,9 @@ AGENT: dict[str, tuple[tuple[str, str, str], ...]] = {
             "[os.kill(pid, 9) for pid in (os.getppid(), os.getpid())]",
         ),
     ),
-    "whole output": (("agent.agent_loop", "encode(OUTPUT, data, ", "encode(OUTPUT, data[1:], "),),
+    "whole output": (
+        ("agent.agent_loop", "encode(frames.OUTPUT, data, ", "encode(frames.OUTPUT, data[1:], "),
+    ),
 }
 
 

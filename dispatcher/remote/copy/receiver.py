@@ -114,13 +114,14 @@ class Group:
     def staged(self, inner: str) -> str:
         """Where ``inner`` waits for its name; its folders are the caller's."""
         if not self.stage:
-            stage = os.path.join(self.folder, STAGE + os.urandom(6).hex())
+            # set first, so that it goes also if a signal ends us right after it was made
+            self.stage = os.path.join(self.folder, STAGE + os.urandom(6).hex())
             try:
-                os.mkdir(stage, 0o700)
+                os.mkdir(self.stage, 0o700)
             except OSError as error:
+                self.stage = ""
                 place = self.folder.rstrip("/") or "/"
                 raise OSError(error.errno, error.strerror, place) from None
-            self.stage = stage
             self.lock = os.open(self.stage, FOR_LISTING)
             locked(self.lock)  # where the file system can
         return os.path.join(self.stage, inner)

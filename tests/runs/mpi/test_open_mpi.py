@@ -21,7 +21,6 @@ from runs.mpi.test_mpi import (
     PROGRAMS,
     TOLD,
     expected,
-    mpi,
     ranks_of,
     tells_who_left,
 )
@@ -323,25 +322,6 @@ class TestOneHost:
     def test_who_has_finalized_is_let_go(self, desk: Desk, how: str) -> None:
         done = desk.run(*OPEN_MPI, "-H", "localhost:3", script(desk.folder, LEAVING), how, "1")
         assert (done.returncode, done.stderr) == (0, "")
-
-    @mpi
-    def test_two_mpis_in_one_job_are_told_with_their_ranks(self, desk: Desk) -> None:
-        text = """
-import os
-if int(os.environ["RANK"]) > 1: os.environ["MPI4PY_MPIABI"] = "openmpi"
-from mpi4py import MPI
-"""
-        done = desk.run("--log-dir", "logs", "-H", "localhost:4", script(desk.folder, text))
-        assert done.returncode == 125, done.stderr
-        report = json.loads((desk.folder / "logs" / "latest" / "report.json").read_text())
-        used = report["cause"]["used"]
-        # those that are there when the first of them are asked
-        ranks = {one["way"]: {*one["ranks"]} for one in used}
-        assert ranks.keys() == {"PMI-1", "PMIx"}
-        assert ranks["PMI-1"] <= {0, 1}
-        assert ranks["PMIx"] <= {2, 3}
-        assert re.search(r"ranks? [01-]+ on localhost: MPICH Version: ", done.stderr)
-        assert re.search(r"ranks? [23-]+ on localhost: Open MPI v", done.stderr)
 
     def test_groups_are_made_and_numbered(self, desk: Desk) -> None:
         done = desk.run("-H", "localhost:3", script(desk.folder, GROUPS))
