@@ -299,6 +299,8 @@ def test_what_others_have_put_where_everybody_may_write_is_not_written_to(
             anew(str(own))
         assert own.stat().st_size == 4
         assert open_files() == before
+    with monkeypatch.context() as theirs:
+        theirs.setattr(os, "fstat", lambda fd: about)
         folder.chmod(0o770)  # a group that works together
         os.close(anew(str(own)))
         assert own.stat().st_size == 0
