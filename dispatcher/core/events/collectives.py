@@ -96,11 +96,16 @@ class Recording(Value):
         return min((number for number, (_, done) in self.calls.items() if not done), default=None)
 
 
-def read(text: bytes) -> tuple[int, dict[str, Recording]]:
-    """torch's number of the rank, and its recordings by name of the group.
+#: what tells groups apart: name, library (``nccl``), how many of the first ranks, members
+GroupKey = tuple[str, str, int, tuple[int, ...]]
+
+
+def read(text: bytes) -> tuple[int, dict[GroupKey, Recording]]:
+    """torch's number of the rank, and its recordings by group.
 
     ``{"rank": 0, "groups": [["0", "default_pg", 2, [[4, "gloo:all_reduce Float[8]", false]]]]}``:
-    members are numbers, or how many of the first ranks. Raises: ValueError for anything else.
+    members are numbers, or how many of the first ranks. A name alone is not a group: torch gives
+    all groups of one ``split_group`` the same. Raises: ValueError for anything else.
     """
     try:
         content = json.loads(text)
@@ -114,7 +119,9 @@ def read(text: bytes) -> tuple[int, dict[str, Recording]]:
                 _number(n): (str(name)[:LONGEST], bool(done))
                 for n, name, done in calls[-MOST_CALLS:]
             }
-            found[str(key)] = Recording(label, _number(first), tuple(map(_number, members)), called)
+            first, members = _number(first), tuple(map(_number, members))
+            library = next((name.partition(":")[0] for name, _ in called.values()), "")
+            found[str(key), library, first, members] = Recording(label, first, members, called)
         return _number(rank), found
     except (LookupError, TypeError, RecursionError) as error:
         raise ValueError(f"not what a flight recorder's rank writes: {error}") from None
@@ -133,32 +140,38 @@ def stuck(hosts: Iterable[Mapping[int, bytes]], ranks: Iterable[int]) -> Collect
     ``MOST_WORLDS`` or ``MOST_TOLD``, counts as nothing. ranks: all of the job. Of several the one
     whose missing ranks wait in none themselves, then the one that most ranks are in.
     """
-    found_by_rank: dict[int, dict[str, Recording]] = {}
+    found_by_rank: dict[int, dict[GroupKey, Recording]] = {}
     by_torch = {rank: rank for rank in ranks}  # torch's number of a rank -> ours
     for texts in hosts:
-        worlds: set[tuple[str, int]] = set()
+        worlds: set[GroupKey] = set()
         n_told = 0
         for rank, text in sorted(texts.items()):
             try:
                 number, groups = read(text)
             except ValueError:
                 continue
-            worlds |= {(key, one.first) for key, one in groups.items() if one.first}
+            worlds |= {key for key, one in groups.items() if one.first}
             n_told += sum(GROUP_COUNTS + len(one.calls) for one in groups.values())
             if len(worlds) <= MOST_WORLDS and n_told <= MOST_TOLD:
                 found_by_rank[rank], by_torch[number] = groups, rank
     told = dict(sorted(found_by_rank.items()))
-    by_key: dict[str, dict[int, Recording]] = {}
+    by_key: dict[GroupKey, dict[int, Recording]] = {}
     for rank, groups in told.items():
         for key, recording in groups.items():
             by_key.setdefault(key, {})[rank] = recording
+    by_name: dict[tuple[str, str], list[GroupKey]] = {}
+    for key in by_key:
+        by_name.setdefault(key[:2], []).append(key)
+    for (name, library), keys in by_name.items():
+        left = (name, library, 0, ())  # as a rank has it that knows the members no longer
+        if len(keys) == 2 and left in keys:
+            keys.remove(left)
+            by_key[keys[0]].update(by_key.pop(left))
     ordered = sorted(by_torch.items())
     found = []
-    for within in by_key.values():
-        first = max(one.first for one in within.values())
+    for (_, _, first, each), within in by_key.items():
         members = {rank for _, rank in ordered[: bisect_left(ordered, (first,))]}
-        for each in {one.members for one in within.values()}:  # most of a group say the same
-            members |= {by_torch[number] for number in each if number in by_torch}
+        members |= {by_torch[number] for number in each if number in by_torch}
         stands = _stuck_in(within, members, told)
         if stands is not None:
             found.append(stands)

@@ -318,32 +318,36 @@ def answer(pipe: int, path: str, distributed: Any) -> None:
 
 
 def collectives(distributed: Any) -> bytes:
-    """The last collectives of each group, as ``core.events.collectives.read`` reads them."""
+    """The last collectives of each group, as ``core.events.collectives.read`` reads them.
+
+    torch with CUDA has two recorders since 2.8: ``fr`` for gloo, ``nccl`` for NCCL. A group of both
+    (``cpu:gloo,cuda:nccl``) numbers the calls of each library by themselves, so it has two rows.
+    """
     import json
 
     c10d = distributed.torch._C._distributed_c10d
-    dump = getattr(c10d, "_dump_fr_trace_json", None) or getattr(
-        c10d, "_dump_nccl_trace_json", None
-    )
-    told = json.loads(dump()) if dump else {}
     groups: dict[str, list[Any]] = {}
-    for key, one in told.get("pg_config", {}).items():
-        groups[key] = [one["desc"], json.loads(one["ranks"]), []]
+    entries: list[Any] = []
+    for name in ("_dump_fr_trace_json", "_dump_nccl_trace_json"):
+        told = json.loads(getattr(c10d, name)()) if hasattr(c10d, name) else {}
+        entries += told.get("entries", [])
+        for key, one in told.get("pg_config", {}).items():
+            groups[key] = [one["desc"], sorted(json.loads(one["ranks"]))]
     world = distributed._world
     for group, key in world.pg_names.items():
         members = sorted(world.pg_group_ranks[group])
-        groups[key] = [getattr(group, "group_desc", ""), members, []]
-    for entry in told.get("entries", []):
+        groups[key] = [getattr(group, "group_desc", ""), members]
+    calls_by_row: dict[tuple[str, str], list[Any]] = {}
+    for entry in entries:
         key, description = (*entry.get("process_group", ("", "")), "")[:2]
-        if not entry.get("is_p2p"):
-            calls = groups.setdefault(key, [description, [], []])[2]
-            tensors = zip(entry.get("input_dtypes", []), entry.get("input_sizes", []))
-            words = [entry["profiling_name"], *(f"{kind}{size}" for kind, size in tensors)]
-            done = bool(entry.get("retired")) or entry["state"] == "completed"
-            calls.append([entry["collective_seq_id"], " ".join(words)[:100], done])
+        groups.setdefault(key, [description, []])
+        library = entry["profiling_name"].partition(":")[0]
+        calls_by_row.setdefault((key, library), []).append(entry)
     rows = []
-    for key, (description, members, calls) in groups.items():
+    for (key, _), called in calls_by_row.items():
+        description, members = groups[key]
         is_first = members == list(range(len(members)))
+        calls = numbered(called)
         kept = [call for call in calls if call[2]][-DONE:] + [c for c in calls if not c[2]][:OPEN]
         kept += [call for call in calls[-1:] if call not in kept]
         if calls:
@@ -353,6 +357,32 @@ def collectives(distributed: Any) -> bytes:
         rows.remove(max(rows, key=lambda row: len(row[2]) if isinstance(row[2], list) else 0))
         text = json.dumps({"rank": distributed.get_rank(), "groups": rows})
     return text.encode()
+
+
+def numbered(entries: list[Any]) -> list[Any]:
+    """``[number, name, whether it is done]`` of each collective of one group and library.
+
+    What is coalesced has one end, ``nccl:coalesced``, with the number of the calls in it. Those
+    calls have no events, so they stay open for ever and the end speaks for them. An end of
+    ``batch_isend_irecv`` has the number of an earlier collective, and counts for none.
+    Source: ProcessGroupNCCL.cpp, and ``find_coalesced_group`` of torch's ``fr_trace``.
+    """
+    calls: list[Any] = []
+    number, in_batch = -1, False  # of sends and receives
+    for entry in entries:
+        if entry["collective_seq_id"] != number:
+            number, in_batch = entry["collective_seq_id"], False
+        is_end = entry["profiling_name"].endswith("coalesced")
+        in_batch = in_batch or bool(entry.get("is_p2p"))
+        if entry.get("is_p2p") or (is_end and in_batch):
+            continue
+        tensors = zip(entry.get("input_dtypes", []), entry.get("input_sizes", []))
+        name = " ".join([entry["profiling_name"], *(f"{kind}{size}" for kind, size in tensors)])
+        while is_end and calls and calls[-1][0] == number:
+            name = calls.pop()[1].replace(" (coalesced)", "") + " (coalesced)"
+        done = bool(entry.get("retired")) or entry["state"] == "completed"
+        calls.append([number, name[:100], done])
+    return calls
 
 
 if __name__ == "sitecustomize":

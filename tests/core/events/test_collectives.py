@@ -63,6 +63,17 @@ LABEL = "group 0 (default_pg)"
         ({0: told(0, p9=([0, 1, 2], calls(0, 1))), 1: told(1, p9=([0, 1, 2], calls(0, 1))),
           2: told(2, p9=([0, 1, 2], [])), 3: told(3, p1=([3, 4], calls(0, 1))),
           4: told(4, p1=([3, 4], []))}, Collective("group 9", 1, REDUCE, (0, 1), (2,))),
+        # two groups of one name, as torch before 2.9 calls all groups of a split
+        ({0: told(0, p1=([0, 1], calls(4, 5))), 1: told(1, p1=([0, 1], calls(4))),
+          2: told(2, p1=([2, 3], calls(4))), 3: told(3, p1=([2, 3], calls(4)))},
+         Collective("group 1", 5, REDUCE, (0,), (1,))),
+        # a rank that has left the group knows its members no longer
+        ({0: told(0, p1=([0, 1], calls(4, 5))), 1: told(1, p1=([], calls(5)))},
+         Collective("group 1", 5, REDUCE, (0, 1))),
+        # gloo and NCCL number the calls of one group by themselves
+        ({rank: b'{"rank": %d, "groups": [["0", "default_pg", 2, [[9, "gloo:barrier", true]]],'
+                b'["0", "default_pg", 2, [[%d, "nccl:all_reduce", false]]]]}' % (rank, 4 - rank)
+          for rank in (0, 1)}, Collective(LABEL, 3, "nccl:all_reduce", (0, 1))),
         # nothing is under way
         (world(calls(3), calls(2)), None), ({}, None), ({0: b""}, None),
     ],
@@ -102,8 +113,9 @@ def test_what_is_no_recording(text: bytes) -> None:
 def test_what_a_rank_sends_is_bounded() -> None:
     many = [[n, "x" * 999, False] for n in range(1000)]
     _, groups = read(told(0, p0=(1 << 40, many)))
-    assert len(groups["0"].calls) == 64
-    assert {len(name) for name, _ in groups["0"].calls.values()} == {LONGEST}
+    (one,) = groups.values()
+    assert len(one.calls) == 64
+    assert {len(name) for name, _ in one.calls.values()} == {LONGEST}
     _, groups = read(told(0, **{f"p{n}": (1, []) for n in range(999)}))
     assert len(groups) == 256
 

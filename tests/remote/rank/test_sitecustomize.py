@@ -18,6 +18,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from cases import cases
 from rig import UNMEASURED, wait_for
 
 from dispatcher.remote.rank import sitecustomize
@@ -380,11 +381,57 @@ def test_collectives_of_each_group(ways: tuple[str, ...]) -> None:
     assert json.loads(sitecustomize.collectives(Torch(told, *ways))) == {
         "rank": 2,
         "groups": [
-            ["9", "tp", [1, 2], [[1, name, False]]],
             ["0", "default_pg", 3, [*([n, name, True] for n in range(4, 8)), [8, name, False]]],
             ["7", "undefined", [0, 2], [[1, name, True]]],
+            ["9", "tp", [1, 2], [[1, name, False]]],
         ],
     }  # fmt: skip
+
+
+def nccl(number: int, name: str = "all_reduce", **more: Any) -> dict[str, Any]:
+    return entry(number, **{"profiling_name": f"nccl:{name}", **more})
+
+
+def test_torch_with_cuda_has_two_recorders() -> None:
+    """And a group of both libraries has a row of each."""
+    torch = Torch({"entries": [entry(1)]}, "_dump_fr_trace_json")
+    both = torch.torch._C._distributed_c10d
+    both._dump_nccl_trace_json = lambda: json.dumps({"entries": [nccl(4, done=False)]})
+    assert json.loads(sitecustomize.collectives(torch))["groups"] == [
+        ["0", "default_pg", 3, [[1, "gloo:all_reduce Float[8]", True]]],
+        ["0", "default_pg", 3, [[4, "nccl:all_reduce Float[8]", False]]],
+    ]
+
+
+INSIDE: dict[str, Any] = {"name": "_broadcast_oop", "done": False}
+
+
+@cases(
+    ("entries", "calls"),
+    [
+        # a collective of several calls: they have no events, its end speaks for them
+        ([nccl(1, **INSIDE), nccl(1, **INSIDE), nccl(1, "coalesced"), nccl(2)],
+         [[1, "nccl:_broadcast_oop (coalesced)", True], [2, "nccl:all_reduce", True]]),
+        ([nccl(1), nccl(2, **INSIDE), nccl(2, "ALLGATHER_coalesced", done=False)],
+         [[1, "nccl:all_reduce", True], [2, "nccl:_broadcast_oop (coalesced)", False]]),
+        # the fast way is one call, whose name ends alike
+        ([nccl(1), nccl(2, "allgather_into_tensor_coalesced", done=False)],
+         [[1, "nccl:all_reduce", True], [2, "nccl:allgather_into_tensor_coalesced", False]]),
+        # sends and receives in a batch: its end has the number of the collective before it
+        ([nccl(3), nccl(3, "send 0->1", done=False, is_p2p=True), nccl(3, "coalesced"),
+          nccl(3, "recv 0<-1", done=False, is_p2p=True), nccl(3, "coalesced", done=False)],
+         [[3, "nccl:all_reduce", True]]),
+        ([nccl(0, "send 0->1", done=False, is_p2p=True), nccl(0, "coalesced"), nccl(1)],
+         [[1, "nccl:all_reduce", True]]),
+        # one that is sent by itself has nothing to do with what comes next
+        ([nccl(3, "send 0->1", is_p2p=True), nccl(4, **INSIDE), nccl(4, "coalesced")],
+         [[4, "nccl:_broadcast_oop (coalesced)", True]]),
+    ],
+)  # fmt: skip
+def test_what_is_coalesced_is_one_collective(entries: list[Any], calls: list[Any]) -> None:
+    found = [[n, name.replace(" Float[8]", ""), done]
+             for n, name, done in sitecustomize.numbered(entries)]  # fmt: skip
+    assert found == calls
 
 
 def test_torch_before_2_5_has_nothing_but_a_pickle() -> None:
