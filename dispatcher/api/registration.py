@@ -4,7 +4,6 @@ socket at which other shells ask where its ranks are, and have them started agai
 
 from __future__ import annotations
 
-import contextlib
 import os
 import shlex
 from collections.abc import Callable, Mapping, Sequence
@@ -31,8 +30,8 @@ class JobRecord:
 
     reach: the flags that say how hosts are reached. paths: of its files, if it keeps any. tell:
     lets the run know of an event; restart: has its ranks started again. detached: it runs in the
-    background. by_program: a program has begun it, no shell. A run goes on without a record where
-    none can be written (a home that is full or read-only).
+    background. by_program: a program has begun it, no shell. say: tells the user that there is no
+    record (a home that is full or read-only); the run goes on without one.
     """
 
     def __init__(
@@ -42,11 +41,12 @@ class JobRecord:
         paths: RunPaths | None,
         tell: Callable[[Event], None],
         restart: Callable[[Change], None],
+        say: Callable[[str], None],
         *,
         detached: bool = False,
         by_program: bool = False,
     ) -> None:
-        self._plan, self._restart, self._detached = plan, restart, detached
+        self._plan, self._restart, self._detached, self._say = plan, restart, detached, say
         self._server: OrderServer | None = None
         self.sinks: list[Sink] = []
         self._folder = None
@@ -129,6 +129,8 @@ class JobRecord:
 
     def _unrecorded(self, error: OSError | DispatchError) -> None:
         """There is no record, or nobody can ask: the run is worth more."""
+        why = error.message if isinstance(error, DispatchError) else errors.reason(error)
+        self._say(f"note: dispatch jobs and stop will not know this job: {why}")
 
     def answer(self) -> None:
         """From now on the run can be asked and told things: let other shells do that."""
@@ -148,8 +150,10 @@ class JobRecord:
     def conclude(self, exit_code: int, lines: Sequence[str]) -> None:
         """Write down the end, and tell it to whoever has asked."""
         if self._folder is not None:
-            with contextlib.suppress(OSError):  # the exit code is worth more than the file
+            try:
                 registry.conclude(self._folder, exit_code, lines)
+            except OSError as error:  # the exit code is worth more than the file
+                self._say(f"note: dispatch jobs will not know how it ended: {errors.reason(error)}")
         if self._server is not None:
             self._server.finish(exit_code, lines if self._detached else ())
 

@@ -438,11 +438,14 @@ MOST_INDENTED = 1000
 
 
 def write_json(path: Path, value: Mapping[str, Any]) -> None:
-    """Write ``value`` to the new file ``path``, mode 0600. Raises: OSError."""
+    """Write ``value`` to the new file ``path``, mode 0600, or leave none. Raises: OSError."""
     fd = create(path)
     try:
         for piece in _indented(value):
             write_all(fd, piece.encode())
+    except OSError:
+        os.unlink(path)
+        raise
     finally:
         os.close(fd)
 

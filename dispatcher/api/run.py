@@ -106,7 +106,7 @@ class Running(BackgroundRun[Report, Line | Entry]):
             sinks.append(_Feed(self.put, say, lines=lines, events=events))
         if cell is not None:
             sinks.append(cell)
-        self._paths, self._recorded = paths, _Recorded()
+        self._paths, self._recorded, self._say = paths, _Recorded(), say
         self._session = RunSession(
             plan, self._reach.transport_for, [*sinks, self._recorded], say=say, paths=paths,
             check=how.get("check", True), agent_python=agent_python,
@@ -128,7 +128,7 @@ class Running(BackgroundRun[Report, Line | Entry]):
         }
         session = self._session
         record = JobRecord(
-            self.plan, ways, self._paths, session.tell, session.restart, by_program=True
+            self.plan, ways, self._paths, session.tell, session.restart, self._say, by_program=True
         )
         self._recorded.sinks = record.sinks
         with record, self._reach:

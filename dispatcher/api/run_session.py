@@ -60,14 +60,18 @@ def open_files(
     when the disk is slower than the ranks. Raises: UsageError.
     """
     rotation = rotation or Rotation()
+
+    def warn(text: str) -> None:
+        say(f"note: {text}")
+
     try:
         from dispatcher.output.files.journal import Journal  # a run without files needs neither
         from dispatcher.plan.job.rank_environment import describe_plan
 
         write_json(paths.plan, describe_plan(plan))
-        found = [Journal(paths.journal, say), _output(paths, say, merge, overflow, rotation)]
+        found = [Journal(paths.journal, warn), _output(paths, warn, merge, overflow, rotation)]
     except OSError as error:
-        raise FileUnusable(f"--log-dir {paths.folder.parent}: {error.strerror}") from None
+        raise FileUnusable(f"--log-dir {paths.folder.parent}: {reason(error)}") from None
     if plan.limits.hang_timeout:
         from dispatcher.output.text.stacks_text import Stacks
 
@@ -212,7 +216,7 @@ class RunSession:
         try:
             write()
         except OSError as error:
-            self._say(f"error: {path}: {reason(error)}")
+            self._say(f"note: {path}: cannot be written: {reason(error)}")
 
     def _warn_about(self, sink: Sink, error: Exception) -> None:
         self._say(f"error: {type(sink).__name__}: {error}")

@@ -2,6 +2,7 @@
 
     $XDG_STATE_HOME/dispatch/jobs/RUN_ID/    mode 0700; else ~/.local/state/dispatch
         job.json, end.json                   what it is, its launcher; exit code and verdict
+        room                                 what ``end.json`` needs of the disk, kept free for it
         control, phase.json                  the launcher's socket; see ``status``
 
 Pids are reused, so a launcher is identified by pid, start time and boot id. If it is gone and
@@ -24,12 +25,13 @@ from dispatcher.model import errors
 from dispatcher.model.frozen import Value, value
 from dispatcher.model.host import Host
 from dispatcher.model.names import MOST_RANKS, nearest
-from dispatcher.model.paths import is_run_id, private, replace_file, state_folder
+from dispatcher.model.paths import is_run_id, private, replace_file, state_folder, write_new
 
 #: ended jobs that are kept at most
 MOST_RECORDS = 100
-#: bytes of a record that are read at most
+#: bytes of a record that are read at most; that the end may take on a disk that is full by then
 LARGEST = 8 << 20
+ROOM = 4096
 
 #: seconds from the end of a killed process's socket to its own
 DYING = 2.0
@@ -168,29 +170,36 @@ def enroll(
     assert launcher is not None
     if reach.get("ssh_config") not in (None, "none"):  # none: as ssh has it, no file
         reach = {**reach, "ssh_config": os.path.abspath(reach["ssh_config"])}
-    _write(
-        folder / "job.json",
-        {
-            "run_id": run_id,
-            "node": socket.gethostname(),
-            "launcher": [launcher.pid, launcher.started, launcher.boot],
-            "program": [_text(word) for word in program],
-            "hosts": [list(host) for host in hosts],
-            "ranks": ranks,
-            "began": time.time(),
-            # opened by others: bytes that are not UTF-8 are kept
-            "logs": None if logs is None else os.path.abspath(logs),
-            "detached": detached,
-            "by_program": by_program,
-            "reach": dict(reach),
-        },
-    )
+    record = {
+        "run_id": run_id,
+        "node": socket.gethostname(),
+        "launcher": [launcher.pid, launcher.started, launcher.boot],
+        "program": [_text(word) for word in program],
+        "hosts": [list(host) for host in hosts],
+        "ranks": ranks,
+        "began": time.time(),
+        # opened by others: bytes that are not UTF-8 are kept
+        "logs": None if logs is None else os.path.abspath(logs),
+        "detached": detached,
+        "by_program": by_program,
+        "reach": dict(reach),
+    }
+    try:
+        write_new(folder / "room", bytes(ROOM))
+        _write(folder / "job.json", record)
+    except OSError:
+        remove(folder)  # a job without an end would count as dead
+        raise
     return folder
 
 
 def note_phase(folder: Path, phase: str) -> None:
-    """Write down what the job is doing now. Raises: OSError."""
-    _write(folder / "phase.json", {"phase": phase})
+    """Write down what the job is doing now. Raises: OSError; the word from before is gone then."""
+    try:
+        _write(folder / "phase.json", {"phase": phase})
+    except OSError:
+        (folder / "phase.json").unlink(missing_ok=True)
+        raise
 
 
 def note_program(folder: Path, program: Sequence[str]) -> None:
@@ -200,11 +209,22 @@ def note_program(folder: Path, program: Sequence[str]) -> None:
 
 
 def conclude(folder: Path, exit_code: int, lines: Sequence[str]) -> None:
-    """Write down how the job ended; ``lines`` are its verdict. Raises: OSError."""
-    _write(
-        folder / "end.json",
-        {"exit_code": exit_code, "verdict": [_text(x) for x in lines], "ended": time.time()},
-    )
+    """Write down how the job ended; ``lines`` are its verdict, cut where the disk is full.
+
+    Raises: OSError.
+    """
+    verdict, room = [_text(line) for line in lines], folder / "room"
+    end = {"exit_code": exit_code, "verdict": verdict, "ended": time.time()}
+    try:
+        _write(folder / "end.json", end)
+        room.unlink(missing_ok=True)
+    except OSError:
+        while len(data := json.dumps(end).encode()) > ROOM:
+            verdict.pop()
+        with open(room, "r+b") as file:
+            file.write(data)
+            file.truncate()
+        os.replace(room, folder / "end.json")
 
 
 def jobs() -> list[Job]:
@@ -328,14 +348,17 @@ def _write(path: Path, value: Any) -> None:
 def _forget(base: Path) -> None:
     """Remove the oldest records, so that ``MOST_RECORDS`` stay; never that of a running job."""
     names = sorted(name for name in os.listdir(base) if is_run_id(name))
-    if len(names) <= MOST_RECORDS:
-        return
-    import shutil  # every start would pay for it
-
-    for name in names[: len(names) - MOST_RECORDS]:
+    for name in names[: max(0, len(names) - MOST_RECORDS)]:
         job = _read(base / name)
         if job is None or job.state in (ENDED, DEAD):
-            shutil.rmtree(base / name, ignore_errors=True)
+            remove(base / name)
+
+
+def remove(folder: Path) -> None:
+    """Remove the record in ``folder``, as far as that can be done."""
+    import shutil  # every start would pay for it
+
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 def _text(text: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import stat
 from collections.abc import Mapping
 from pathlib import Path
@@ -351,12 +352,18 @@ def test_a_journal_with_a_hole(tmp_path: Path) -> None:
         replay(path)
 
 
-def test_a_value_is_written_for_its_user_alone(tmp_path: Path) -> None:
+def test_a_value_is_written_for_its_user_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     write_json(tmp_path / "f", {"a": [1]})
     assert (tmp_path / "f").read_text() == '{\n  "a": [\n    1\n  ]\n}\n'
     assert stat.S_IMODE((tmp_path / "f").stat().st_mode) == 0o600
     with pytest.raises(FileExistsError):
         write_json(tmp_path / "f", {})
+    monkeypatch.setattr("dispatcher.api.report.write_all", lambda fd, data: os.read(-1, 1))
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        write_json(tmp_path / "full", {})
+    assert not (tmp_path / "full").exists()
 
 
 @cases("count, lines", [(0, 0), (3, 0), (MOST_INDENTED + 1, MOST_INDENTED + 1)])

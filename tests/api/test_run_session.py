@@ -97,7 +97,7 @@ def test_files_that_cannot_be_made(tmp_path: Path) -> None:
     (tmp_path / "plan.json").write_text("")
     with pytest.raises(UsageError) as caught:
         open_files(plan_of(["a"]), RunPaths(tmp_path), lambda line: None)
-    assert caught.value.message == f"--log-dir {tmp_path.parent}: File exists"
+    assert caught.value.message == f"--log-dir {tmp_path.parent}: file exists"
 
 
 # -- a run -------------------------------------------------------------------------------
@@ -158,7 +158,7 @@ def test_a_report_is_worth_more_than_its_file(tmp_path: Path) -> None:
     paths.report.mkdir()
     ran = Ran(plan, tuple(files), paths=paths)
     assert ran.report.ok
-    assert ran.said == [f"error: {paths.report}: file exists"]
+    assert ran.said == [f"note: {paths.report}: cannot be written: file exists"]
     paths.report.rmdir()
 
 

@@ -84,6 +84,28 @@ def test_what_is_written_down_is_read_again(
         enroll()
 
 
+def refuse(*_: object) -> None:
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
+def test_an_end_on_a_full_disk(state: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = enroll()
+    registry.note_phase(folder, "starting")
+    monkeypatch.setattr(registry, "replace_file", refuse)
+    with pytest.raises(OSError, match="No space left"):
+        registry.note_phase(folder, "running")
+    assert registry.find("latest").phase == "running"  # never a word that was right before
+    registry.conclude(folder, 3, ["error: why", "x" * registry.ROOM])
+    job = registry.find("latest")
+    assert (job.state, job.exit_code) == ("ended", 3)
+    assert job.end is not None
+    assert job.end["verdict"] == ["error: why"]
+    assert sorted(file.name for file in folder.iterdir()) == ["end.json", "job.json"]
+    with pytest.raises(OSError, match="No space left"):
+        enroll("20260131-142501-aaaaaa")
+    assert os.listdir(state / "jobs") == [folder.name]  # none that would count as dead
+
+
 def test_the_file_of_f_is_found_from_any_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

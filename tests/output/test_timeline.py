@@ -184,7 +184,7 @@ def test_a_trace_needs_no_log_dir_and_leaves_nothing_else(
 def test_a_disk_that_is_full_at_the_end_is_said_once(capfd: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["--trace", "/dev/full", "-H", "localhost", "--no-python", "true"]) == 0
     said = [line for line in capfd.readouterr().err.splitlines() if "/dev/full" in line]
-    assert said == ["error: /dev/full: trace cannot be written: no space left on device"]
+    assert said == ["note: /dev/full: trace cannot be written: no space left on device"]
 
 
 def test_the_page_and_the_trace_of_a_run(

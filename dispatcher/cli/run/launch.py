@@ -191,10 +191,11 @@ def _run(
     trace = TraceFile(options.trace, paths, _age(), screen.say)
     sinks += trace.sinks
     sinks += monitoring.metrics(screen.say)
+    heard = (lambda line: None) if output.quiet else screen.say
     # from here on nothing is wrong with what the user typed: the run is worth a record
     registration = JobRegistration(
         plan, options, paths, word, ordered, lambda change: session.restart(change),
-        monitoring.slow,
+        heard, monitoring.slow,
     )  # fmt: skip
     if not output.quiet:
         sinks.append(
@@ -209,7 +210,6 @@ def _run(
     sinks += [screen, *registration.sinks]
 
     tree = fanout(options, [node.host for node in plan.nodes], plan.run_id)
-    heard = (lambda line: None) if output.quiet else screen.say
     with (
         registration,
         trace,

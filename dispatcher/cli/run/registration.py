@@ -9,8 +9,8 @@ from dispatcher.api.registration import JobRecord, stacks_sink
 from dispatcher.api.request import cwd_of
 from dispatcher.cli.options.declaration import replace
 from dispatcher.core.events.run_events import Event
-from dispatcher.model.errors import DispatchError, FileUnusable
-from dispatcher.model.paths import RunPaths
+from dispatcher.model.errors import DispatchError, FileUnusable, reason
+from dispatcher.model.paths import RunPaths, state_folder
 from dispatcher.plan.job.job_plan import JobPlan
 
 if TYPE_CHECKING:
@@ -36,6 +36,7 @@ class JobRegistration(JobRecord):
         word: ForegroundLink | None,
         tell: Callable[[Event], None],
         restart: Callable[[Change], None],
+        say: Callable[[str], None],
         slow: Callable[[], tuple[str, ...]],
     ) -> None:
         self.control: ControlServer | None = None
@@ -46,7 +47,7 @@ class JobRegistration(JobRecord):
             "ssh_config": options.ssh_config,
             "host_keys": options.host_keys,
         }
-        super().__init__(plan, reach, paths, tell, restart, detached=word is not None)
+        super().__init__(plan, reach, paths, tell, restart, say, detached=word is not None)
 
     def _serve(self, plan: JobPlan, paths: RunPaths | None, tell: Callable[[Event], None]) -> None:
         if self._word is None:
@@ -82,8 +83,14 @@ class JobRegistration(JobRecord):
 
     def _unrecorded(self, error: OSError | DispatchError) -> None:
         if self._word is not None:
-            why = error.message if isinstance(error, DispatchError) else error.strerror
-            raise FileUnusable(f"--detach: the job cannot be written down: {why}") from None
+            why = error.message if isinstance(error, DispatchError) else reason(error)
+            refused = FileUnusable(
+                f"--detach: the job cannot be written down in {state_folder()}: {why}",
+                hint="XDG_STATE_HOME=DIR dispatch ...  # a folder of yours on a disk with room",
+            )
+            self.__exit__(None, refused, None)
+            raise refused from None
+        super()._unrecorded(error)
 
     def shown_to_viewers(self, say: Callable[[str], None]) -> Callable[[str], None]:
         """``say``, heard by attached callers as well."""

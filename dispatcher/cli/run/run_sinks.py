@@ -362,6 +362,6 @@ class TraceFile:
                     file.write((",\n" if number else "[\n") + json.dumps(element))
                 file.write("\n]\n")
         except DispatchError as error:
-            self._say(f"error: --trace {self._path}: {error.message}")
+            self._say(f"note: --trace {self._path}: {error.message}")
         except OSError as error:
-            self._say(f"error: {self._path}: trace cannot be written: {reason(error)}")
+            self._say(f"note: {self._path}: trace cannot be written: {reason(error)}")

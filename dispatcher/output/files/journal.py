@@ -35,7 +35,7 @@ class Journal(Sink):
                 _add(self._fd, entry)
         except OSError as error:
             self._broken = True
-            self._warn(f"{self._path}: journal cannot be written: {error.strerror}")
+            self._warn(f"{self._path}: journal cannot be written: {reason(error)}")
 
     def close(self) -> None:
         os.close(self._fd)

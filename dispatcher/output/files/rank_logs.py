@@ -160,7 +160,7 @@ class StreamFiles(Sink, abc.ABC):
             file.write(data)
         except OSError as error:
             if not self.missing:
-                self._warn(f"{self.path(*key)}: cannot be written: {error.strerror}")
+                self._warn(f"{self.path(*key)}: cannot be written: {reason(error)}")
             self.missing += nbytes
         self._open.pop(key, None)
         self._open[key] = None
@@ -200,7 +200,7 @@ class RankFiles(StreamFiles):
             try:
                 (self._folder / self._restarted).mkdir(mode=0o700)
             except OSError as error:
-                self._warn(f"{self._folder / self._restarted}: cannot be made: {error.strerror}")
+                self._warn(f"{self._folder / self._restarted}: cannot be made: {reason(error)}")
 
 
 class HostFiles(StreamFiles):
@@ -337,7 +337,7 @@ class MergedLog(Sink):
             self._file.write(lines)
         except OSError as error:
             if not self.missing:
-                self._warn(f"{self._path}: cannot be written: {os.strerror(error.errno or 5)}")
+                self._warn(f"{self._path}: cannot be written: {reason(error)}")
             self.missing += nbytes
 
     def _prefix(self, key: tuple[int, int], tag: bytes) -> bytes:

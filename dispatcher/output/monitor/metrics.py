@@ -14,6 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from dispatcher.core.events.run_events import Sink
+from dispatcher.model.errors import reason
 from dispatcher.model.paths import replace_file
 from dispatcher.output.monitor.live_table import Row, Snapshot
 from dispatcher.output.monitor.run_progress import STATES
@@ -96,7 +97,7 @@ class Metrics(Sink):
             except OSError as error:
                 if not self._said:
                     self._said = True
-                    self._warn(f"{self._path}: metrics cannot be written: {error.strerror}")
+                    self._warn(f"note: {self._path}: metrics cannot be written: {reason(error)}")
         return True
 
     def close(self) -> None:

@@ -14,6 +14,7 @@ from dispatcher.core.events.monitor_events import NodeStacks, StacksGathered
 from dispatcher.core.events.run_events import Entry, Sink
 from dispatcher.core.events.stack_frames import Group
 from dispatcher.core.events.verdicts import Signal
+from dispatcher.model.errors import reason
 from dispatcher.model.hostset import fold
 from dispatcher.model.names import plural
 from dispatcher.model.paths import write_new
@@ -128,7 +129,7 @@ class Stacks(Sink):
                 try:
                     self._write(number, lines, groups, seen)
                 except OSError as error:
-                    self._warn(f"{self._folder}: stacks cannot be written: {error.strerror}")
+                    self._warn(f"note: {self._folder}: stacks cannot be written: {reason(error)}")
                 found: Gathered = {
                     "groups": [one.plain() for one in groups],
                     "hosts": {name(r): self._hosts[node] for r, node in sorted(homes.items())},

@@ -41,10 +41,11 @@ class Made:
     ) -> None:  # fmt: skip
         self.told: list[Event] = []
         self.changes: list[Change] = []
+        self.said: list[str] = []
         self.plan = plan_job(asked(hosts, ["train.py", "x"], **fields))
         self.one = JobRegistration(
             self.plan, options or RunOptions(), paths, word, self.told.append,
-            self.changes.append, lambda: ("rank 1 is slow",),
+            self.changes.append, self.said.append, lambda: ("rank 1 is slow",),
         )  # fmt: skip
 
     @property
@@ -224,8 +225,10 @@ def test_without_a_record_a_run_goes_on_and_a_job_does_not(
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "file"))
     made = Made()
     assert made.one.sinks == []
+    (said,) = made.said
+    assert said.startswith("note: dispatch jobs and stop will not know this job: ")
     with made.one:
         made.one.conclude(0, [])
     with pytest.raises(UsageError) as caught:
         Made(word=word)
-    assert caught.value.message.startswith("--detach: the job cannot be written down: ")
+    assert caught.value.message.startswith("--detach: the job cannot be written down in ")

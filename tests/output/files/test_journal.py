@@ -44,7 +44,7 @@ def test_a_disk_that_refuses_is_told_once(tmp_path: Path, monkeypatch: pytest.Mo
     for entry in ENTRIES:
         writing.event(entry)
     writing.close()
-    assert said == [f"{tmp_path / 'x'}: journal cannot be written: No space left on device"]
+    assert said == [f"{tmp_path / 'x'}: journal cannot be written: no space left on device"]
 
 
 def test_a_full_disk_leaves_whole_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -38,7 +38,7 @@ def test_a_folder_of_an_attempt_that_cannot_be_made_is_told(tmp_path: Path) -> N
     files = RankFiles(tmp_path, said.append)
     (tmp_path / "restart-1").touch()
     files.event(Entry(1, 0.0, RanksPlaced(1, "a", 1, 1)))
-    assert said == [f"{tmp_path / 'restart-1'}: cannot be made: File exists"]
+    assert said == [f"{tmp_path / 'restart-1'}: cannot be made: file exists"]
 
 
 def test_a_stream_that_ended_gives_its_descriptor_back(tmp_path: Path) -> None:

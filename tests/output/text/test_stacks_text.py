@@ -175,4 +175,4 @@ def test_a_disk_that_refuses_is_told_and_the_words_come_all_the_same(tmp_path: P
     gathering.tell(HERE, StacksGathered(2, (), (0, 1)))
     assert gathering.answers == [(2, ["n[0-1]: no answer in time"])]
     (warning,) = gathering.warnings
-    assert "stacks cannot be written: No such file" in warning
+    assert "stacks cannot be written: no such file" in warning

@@ -341,6 +341,30 @@ def test_kill_all_ends_what_dead_launchers_left(desk: Desk, state: Path) -> None
     wait_for(lambda: Process.of(lives["pid"]) is None, 60, lambda: "the launcher has ended")
 
 
+def test_a_state_folder_that_becomes_full(cluster: Cluster) -> None:
+    """The verdict has its place on the disk from the start on; no empty report is left."""
+    cluster.run(["mount", "-t", "tmpfs", "-o", "size=16k", "none", "/mnt"], root=True, check=True)
+    try:
+        dispatch = ["env", "XDG_STATE_HOME=/mnt", sys.executable, "-m", "dispatcher"]
+        go = f"{cluster.shared}/go"
+        fill = ["--no-python", "sh", "-c", f"head -c 50000 /dev/zero; cat {go}"]
+        cluster.run(["mkfifo", go], check=True)
+        begun = cluster.run([*dispatch, "--detach", "-H", "n1:1", *fill])
+        assert begun.returncode == 0, begun.stderr
+        cluster.run(["sh", "-c", f": >{go}"], "n1", check=True)
+        ended = cluster.run([*dispatch, "attach", "latest", "--from-start"])
+        row = promises.told(cluster.run([*dispatch, "jobs", "--json"]).stdout)[-1]
+        left = cluster.run(["ls", row["logs"]]).stdout.split()
+        said = cluster.run(["cat", f"{row['logs']}/launcher.log"]).stdout.splitlines()
+    finally:
+        cluster.run(["umount", "/mnt"], root=True, check=True)
+    assert ended.returncode == 0, ended.stderr
+    assert (row["state"], row["exit_code"]) == ("ended", 0)
+    assert "report.json" not in left
+    assert any("no space left on device" in line for line in said)
+    assert all(line.startswith("note: ") for line in said)
+
+
 def test_on_hosts(cluster: Cluster) -> None:
     run = [sys.executable, "-m", "dispatcher"]
     mine = {"XDG_STATE_HOME": f"{cluster.shared}/state"}

@@ -465,7 +465,7 @@ def test_a_report_that_cannot_be_written_does_not_change_the_exit_code(desk: Des
     text = "for d in logs/latest logs/*/; do rm -rf $d; done; exit 3"
     done = desk.run("--log-dir", "logs", "-H", "localhost", "--no-python", "sh", "-c", text)
     assert done.returncode == 3
-    assert "report.json: no such file or directory" in done.stderr
+    assert "report.json: cannot be written: no such file or directory" in done.stderr
     assert "Traceback" not in done.stderr
 
 
