@@ -381,10 +381,11 @@ def _cause(
     if isinstance(cause, verdicts.Hung):
         facts["groups"] = [group.plain() for group in cause.groups]
         facts["collective"] = None if cause.collective is None else cause.collective.plain()
-        facts["signals"] = [
-            {"name": one.name, "ranks": [placement.name(rank) for rank in one.ranks]}
-            for one in cause.signals
-        ]
+        for key in ("signals", "nccl"):
+            facts[key] = [
+                {"name": one.name, "ranks": [placement.name(rank) for rank in one.ranks]}
+                for one in facts[key]
+            ]
         if cause.rank is None:
             del facts["rank"], facts["node"]
     if isinstance(cause, verdicts.LeftMpi):

@@ -73,12 +73,15 @@ class HangMonitor:
         self._stacks: dict[int, mon.RankStack] = {}
         self._answers: list[mon.NodeStacks] = []
         self._pids: dict[int, int] = {}  # rank -> process, as it was started
+        self._addresses: dict[int, tuple[str, ...]] = {}  # of each host
         self._hung_since: float | None = None  # the gathering is about a hang that began then
         self._seen_at = 0.0  # and was seen then
 
     def handle(self, event: ev.Event, now: float) -> list[Action]:
         """What ``event`` calls for; an old attempt's calls for nothing."""
         self._wake(now)
+        if isinstance(event, ev.NodeReady):
+            self._addresses[event.node] = event.facts.addresses
         attempt = getattr(event, "attempt", self._attempt)
         if attempt != self._attempt:
             if attempt < self._attempt or not isinstance(event, ev.RankSpawned):
@@ -230,11 +233,11 @@ class HangMonitor:
         late, since = tuple(sorted(self._awaited)), self._hung_since
         collective = self._collective()
         actions: list[Action] = [Tell(mon.StacksGathered(self._number, groups, late, collective))]
-        ras, idle = self._blamed_by_ras(), () if self._hang is None else self._hang.idle_gpus(now)
+        (ras, nccl), idle = self._by_ras(), () if self._hang is None else self._hang.idle_gpus(now)
         self._forget()
         if since is not None and self._due == since + self._timeout:  # V-3
             self._reported = True  # V-4
-            self.hung = hang_rule.hung(self._seen_at - since, groups, collective, ras, idle)
+            self.hung = hang_rule.hung(self._seen_at - since, groups, collective, ras, idle, nccl)
         return actions
 
     def _collective(self) -> collectives.Collective | None:
@@ -248,17 +251,24 @@ class HangMonitor:
         )
         return collectives.stuck(texts, self._ranks)
 
-    def _blamed_by_ras(self) -> tuple[int, ...]:
-        """Of another host's rank all askers must say it: the word of one would choose any."""
+    def _by_ras(self) -> tuple[list[int], list[tuple[int, str]]]:
+        """The ranks that RAS blames, and what it says of ranks.
+
+        Of another host's rank all askers must say it: the word of one would choose any.
+        """
         pids = self._pids | {rank: stack.pid for rank, stack in self._stacks.items()}
+        addresses = {r: self._addresses.get(host, ()) for r, host in self._living.items()}
         texts = {one.node: one.ras for one in self._answers}
-        said = {
-            host: {*hang_rule.ranks_of(collectives.read_ras(texts.get(host, b"")), pids)}
-            for host in self._askers
-        }
-        agreed = set.intersection(*said.values()) if said else set()
-        own = {r for host, ranks in said.items() for r in ranks if self._living.get(r) == host}
-        return tuple(sorted(agreed | own))
+        told: list[set[tuple[int, str]]] = []
+        own = set()
+        for host in self._askers:
+            reply = collectives.read_ras(texts.get(host, b""))
+            named = [(hang_rule.rank_of(one, pids, addresses), "") for one in reply.blamed]
+            named += [(hang_rule.rank_of(one, pids, addresses), words) for one, words in reply.said]
+            told.append({(rank, words) for rank, words in named if rank is not None})
+            own |= {one for one in told[-1] if self._living.get(one[0]) == host}
+        agreed = own | (set.intersection(*told) if told else set())
+        return [r for r, words in agreed if not words], [one for one in agreed if one[1]]
 
     def _forget(self) -> None:
         self._awaited.clear()

@@ -15,9 +15,9 @@ that waits is, and how ``hung`` makes one verdict of all signals.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
-from dispatcher.core.events.collectives import Collective, RasReply
+from dispatcher.core.events.collectives import Collective, Process
 from dispatcher.core.events.monitor_events import GpuSample, NodeSampled
 from dispatcher.core.events.stack_frames import Group
 from dispatcher.core.events.verdicts import Hung, Signal
@@ -215,13 +215,18 @@ def _is_low(gpu: GpuSample, most: float) -> bool:
 RECORDER, RAS, STACKS, GPUS = "flight recorder", "RAS", "stacks", "GPUs"
 
 
-def ranks_of(reply: RasReply, pids: Mapping[int, int]) -> tuple[int, ...]:
-    """The ranks that RAS blames. pids: rank -> process; one that two hosts have names nobody."""
-    by_pid: dict[int, list[int]] = {}
-    for rank, pid in pids.items():
-        by_pid.setdefault(pid, []).append(rank)
-    found = (by_pid.get(process.pid, []) for process in reply.blamed)
-    return tuple(sorted(ranks[0] for ranks in found if len(ranks) == 1))
+def rank_of(
+    process: Process, pids: Mapping[int, int], addresses: Mapping[int, Collection[str]]
+) -> int | None:
+    """The rank that RAS means by ``process``; None where that is not certain.
+
+    pids: rank -> process. addresses: of each rank's host. In containers several ranks may have one
+    number, so then the address must be that of one of them.
+    """
+    ranks = [rank for rank, pid in pids.items() if pid == process.pid]
+    if len(ranks) > 1:
+        ranks = [rank for rank in ranks if process.host in addresses.get(rank, ())]
+    return ranks[0] if len(ranks) == 1 else None
 
 
 def hung(
@@ -230,11 +235,16 @@ def hung(
     collective: Collective | None,
     ras: Iterable[int],
     idle_gpus: Iterable[int],
+    nccl: Iterable[tuple[int, str]] = (),
 ) -> Hung:
     """The cause to end a job with that has hung for ``seconds``.
 
-    ras: whom it blames. idle_gpus: ranks whose GPUs do not wait where others' do.
+    ras: the ranks that it blames. idle_gpus: ranks whose GPUs do not wait where others' do. nccl:
+    the error that RAS knows of a rank, or the state of its communicator.
     """
+    by_words: dict[str, list[int]] = {}
+    for rank, words in sorted(nccl):
+        by_words.setdefault(words, []).append(rank)
     odd = tuple(sorted(rank for group in groups if group.odd for rank in group.ranks))
     named = (
         (RECORDER, () if collective is None else collective.blamed),
@@ -243,4 +253,5 @@ def hung(
     signals = tuple(Signal(name, ranks) for name, ranks in named if ranks)
     blamed = signals[0].ranks if signals else ()
     one = blamed[0] if len(blamed) == 1 else None
-    return Hung(seconds, tuple(groups), rank=one, collective=collective, signals=signals)
+    said = tuple(Signal(words, tuple(ranks)) for words, ranks in by_words.items())
+    return Hung(seconds, tuple(groups), rank=one, collective=collective, signals=signals, nccl=said)

@@ -189,6 +189,7 @@ class Cause(_Cause, total=False):
     groups: list[StackGroup]
     collective: HungCollective | None
     signals: list[NamedRanks]
+    nccl: list[NamedRanks]
     signum: int
     by: str
 

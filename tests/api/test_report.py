@@ -262,7 +262,8 @@ def test_what_ended_it(
 @cases(("node", "rank"), [(None, None), (0, 1)])
 def test_where_ranks_were_when_they_hung(node: int | None, rank: int | None) -> None:
     late = Collective("group 0", 4, "all_reduce", (0, FIRST), (1,), (), (("bcast", (1,)),))
-    hung = Hung(60.0, (GROUP,), node, rank, late, (Signal("RAS", (FIRST,)),))
+    known = (Signal("RAS", (FIRST,)),), (Signal("INIT", (FIRST,)),)
+    hung = Hung(60.0, (GROUP,), node, rank, late, *known)
     report = folded(*START, closed(failed(hung)))
     assert report.cause is not None
     facts = dict(report.cause.facts)
@@ -276,6 +277,7 @@ def test_where_ranks_were_when_they_hung(node: int | None, rank: int | None) -> 
         "missing": ["1"], "unknown": [], "differing": [{"name": "bcast", "ranks": ["1"]}],
     }  # fmt: skip
     assert facts.pop("signals") == [{"name": "RAS", "ranks": ["1.0"]}]
+    assert facts.pop("nccl") == [{"name": "INIT", "ranks": ["1.0"]}]
     expected: dict[str, Any] = {"seconds": 60.0}
     if rank is not None:
         expected |= {"rank": 1, "host": "n1"}

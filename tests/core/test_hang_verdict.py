@@ -5,12 +5,12 @@ from __future__ import annotations
 from cases import cases
 
 from dispatcher.core.events import run_events as ev
-from dispatcher.core.events.collectives import Collective, Process, RasReply
+from dispatcher.core.events.collectives import Collective, Process
 from dispatcher.core.events.monitor_events import NodeStacks, RankStack, RankText
 from dispatcher.core.events.stack_frames import Group
 from dispatcher.core.events.verdicts import Signal
 from dispatcher.core.hang_monitor import HangMonitor
-from dispatcher.core.hang_rule import hung, ranks_of
+from dispatcher.core.hang_rule import hung, rank_of
 
 from .test_hang_monitor import WAITS, S, asleep, gathered, watching
 
@@ -38,10 +38,17 @@ def test_who_is_named_and_by_whom(
     assert found.seconds == 60.0
 
 
-def test_processes_are_ranks_where_one_rank_only_is_such_a_process() -> None:
-    pids = {0: 10, 1: 11, 2: 10, 3: 12}
-    reply = RasReply(silent=tuple(Process(pid, "a") for pid in (12, 10, 11, 99)))
-    assert ranks_of(reply, pids) == (1, 3)
+@cases(
+    ("process", "rank"),
+    [
+        (Process(11, "a"), 1), (Process(99, "a"), None), (Process(10, "c"), None),
+        # in containers processes of two hosts may have one number
+        (Process(10, "a"), 0), (Process(10, "b"), 2),
+    ],
+)  # fmt: skip
+def test_a_process_is_the_rank_that_alone_can_be_meant(process: Process, rank: int | None) -> None:
+    pids, addresses = {0: 10, 1: 11, 2: 10}, {0: ("127.0.0.1", "a"), 2: ("b",)}
+    assert rank_of(process, pids, addresses) == rank
 
 
 class TestEvidence:
@@ -73,6 +80,19 @@ class TestEvidence:
             monitor.handle(NodeStacks(host, 1, (), b"DEAD\n" + lines if lines else b""), 12.0)
         assert monitor.hung is not None
         assert monitor.hung.signals == ((Signal("RAS", named),) if named else ())
+
+    def test_errors_and_states_that_nccl_knows_of_are_told(self) -> None:
+        """The rank that is not ready holds the others back; an error of another is only seen."""
+        ras = (
+            b"#0-0 (1) ERROR\n  Asynchronous error on 1 rank\n"
+            b"  Rank 0 reported Remote process error -- GPU 0 managed by process 7 on node a\n\n"
+            b"#0-0 (1) MISMATCH\n  Communicator ranks have different status\n"
+            b"  Rank 1 has status INIT -- GPU 0 managed by process 8 on node b\n"
+        )
+        hung = self.hung(ras=ras).hung
+        assert hung is not None
+        assert Signal("RAS", (1,)) in hung.signals
+        assert hung.nccl == (Signal("Remote process error", (0,)), Signal("INIT", (1,)))
 
     def hung(self, *, ras: bytes = b"") -> HangMonitor:
         monitor = watching()

@@ -105,10 +105,12 @@ class Watchdog:
     """``run(60, abort, call, ...)``: calls ``abort`` if the call takes longer than that.
 
     One thread looks at all calls that block, since a thread inside NCCL cannot look at a clock. It
-    starts with the first call, and looks once a second, or ten times in the shortest limit.
+    starts with the first call, and looks once a second, or ten times in the shortest limit. It also
+    asks each of ``open`` for errors: NCCL reports a lost peer only to a thread that asks.
     """
 
     def __init__(self) -> None:
+        self.open: set[Communicator] = set()
         # thread -> the deadline of its call, and a function to call then, once
         self._calls: dict[int, tuple[float, Callable[[], None]]] = {}
         self._pause = _LONGEST
@@ -147,19 +149,22 @@ class Watchdog:
                 if now > deadline and self._calls.get(thread) is call:
                     self._calls[thread] = (float("inf"), late)
                     threading.Thread(target=late, name="nccl-abort", daemon=True).start()
+            for communicator in list(self.open):
+                communicator.look()
 
 
 _WATCHDOG = Watchdog()
-_LOCK = threading.Lock()
+#: held while a communicator is asked or let go: the watchdog and a caller would free it twice
+_LOCK = threading.RLock()
 
 
 class Communicator:
     """The ranks of one group. ``rank`` and ``size`` count in it, ``name`` is for messages.
 
-    Every method raises NcclError, naming this rank, when NCCL says no or is not done
-    after ``timeout`` seconds; the communicator is aborted by then. ``family`` lists those that
-    are open of all that came of one start, this one and its splits too; ``device`` is its GPU,
-    as ``job.gpu`` counts, None if that is not known.
+    Every method raises NcclError, naming this rank, when NCCL says no, is not done after
+    ``timeout`` seconds, or found an error since; the communicator is aborted by then. ``family``
+    lists those that are open of all that came of one start, this one and its splits too;
+    ``device`` is its GPU, as ``job.gpu`` counts, None if that is not known.
     """
 
     def __init__(
@@ -182,8 +187,11 @@ class Communicator:
         self.timeout = timeout
         self.device = device
         self._blocking = blocking
+        self._settling = False  # a thread waits for it, and asks for errors itself
+        self._broken: tuple[int, str] | None = None  # NCCL's code and words
         self.rank, self.size = library.place(handle)
         self._family.append(self)
+        _WATCHDOG.open.add(self)
 
     def __repr__(self) -> str:
         state = "closed" if self.closed else f"rank {self.rank} of {self.size}"
@@ -230,10 +238,23 @@ class Communicator:
 
     def check(self) -> None:
         """Raises NcclError if the communicator broke since (a peer died, a link went down)."""
-        state = self._library.state(self._open())
-        if state not in (0, IN_PROGRESS):
-            self.abort()
-            self._check(state, "asynchronous error")
+        self.look()
+        self._open()
+
+    def look(self) -> None:
+        """Abort it if NCCL has found an error since. The watchdog calls this once a second."""
+        with _LOCK:
+            if self.closed or self._settling:
+                return
+            state = self._library.state(self._handle)
+            if state in (0, IN_PROGRESS):
+                return
+            self._broken = state, self._library.why(state)
+            handle = self._let_go()
+        words = ("ncclCommAbort", handle)  # it may take long, and others want to be looked at
+        threading.Thread(
+            target=self._library.call, args=words, name="nccl-abort", daemon=True
+        ).start()
 
     @property
     def closed(self) -> bool:
@@ -247,8 +268,9 @@ class Communicator:
 
     def close(self) -> None:
         """Finish what is queued and free it; all its ranks call this. May be called twice."""
-        if self.closed:
+        if self.closed and self._broken is None:
             return
+        self._open()
         call = "ncclCommFinalize"
         self._settle(self._run(call, self._library.call, call, self._handle), call)
         code = self._library.call("ncclCommDestroy", self._let_go())
@@ -261,6 +283,7 @@ class Communicator:
             handle, self._handle = self._handle, ctypes.c_void_p()
             if self in self._family:
                 self._family.remove(self)
+            _WATCHDOG.open.discard(self)
         return handle
 
     def _child(self, handle: ctypes.c_void_p, name: str, call: str) -> Communicator:
@@ -283,6 +306,10 @@ class Communicator:
         )
 
     def _open(self) -> ctypes.c_void_p:
+        if self._broken is not None:
+            code, why = self._broken
+            what = f"{self._who}: {self.name}: asynchronous error"
+            raise NcclError(f"{what}: {why}", code=code)
         if self.closed:
             raise NcclError(f"{self._who}: {self.name}: the communicator is closed")
         return self._handle
@@ -312,7 +339,11 @@ class Communicator:
             late = True
             self.abort()
 
+        with _LOCK:
+            self._open()
         code = _WATCHDOG.run(self.timeout, abort, call, *words)
+        if self._broken is not None:
+            self._open()
         if late:
             what = f"{self._who}: {self.name}: {name}"
             raise NcclError(f"{what}: not done after {self.timeout:g} s", code=IN_PROGRESS)
@@ -324,10 +355,14 @@ class Communicator:
             return
         what = f"{self._who}: {self.name}: {call}"
         try:
-            finish(self._library, self._open(), code, what, self.timeout)
+            with _LOCK:
+                handle, self._settling = self._open(), True
+            finish(self._library, handle, code, what, self.timeout)
         except BaseException:
             self.abort()
             raise
+        finally:
+            self._settling = False
 
     def _check(self, code: int, call: str) -> None:
         if code:

@@ -218,6 +218,15 @@ _RANK = re.compile(
     r"  Rank \d{1,9}(?: has (?:launched up to operation (\d{1,18})|(not launched) any operations))?"
     r" -- GPU .{1,80}? managed by process (\d{1,9}) on node (\S{1,80})"
 )
+#: an error that ranks have reported, or their status; of one rank with its process
+_SAID = re.compile(
+    r"  (?:\d{1,9} ranks (?:reported|have status)|Rank \d{1,9} (?:reported|has status)) "
+    r"([A-Z][\w ,]{0,60}?)(?: -- GPU .{1,80}? managed by process (\d{1,9}) on node (\S{1,80}))?$"
+)
+#: what a rank says that has lost another: that one, or the network, is to blame
+REMOTE = "Remote process error"
+#: states of a communicator that is as it should be, or not known; and that its rank has left
+_USUAL, _LEFT = frozenset({"RUNNING", "UNKNOWN"}), frozenset({"FINALIZE", "NOCOMM"})
 _COUNT = re.compile(
     r"  \d{1,9} ranks? ha(?:ve|s) (?:launched up to operation (\d{1,18})|not launched)"
 )
@@ -235,17 +244,22 @@ class Process(Value):
 class RasReply(Value):
     """dead: out of reach for so long that RAS has given them up. silent: did not answer now.
 
-    behind: have launched fewer collectives than others of their communicator.
+    behind: have launched fewer collectives than others of their communicator. said: the errors
+    that processes have reported, and states of their communicators other than RUNNING.
     """
 
     dead: tuple[Process, ...] = ()
     silent: tuple[Process, ...] = ()
     behind: tuple[Process, ...] = ()
+    said: tuple[tuple[Process, str], ...] = ()
 
     @property
     def blamed(self) -> tuple[Process, ...]:
         """The processes that are in the way, by the gravest that is known of any."""
-        return self.dead or self.silent or self.behind
+        failed = tuple(one for one, words in self.said if words not in {*_LEFT, REMOTE})
+        left = tuple(one for one, words in self.said if words in _LEFT)
+        reported = tuple(one for one, words in self.said if words == REMOTE)
+        return self.dead or failed or self.silent or self.behind or left or reported
 
 
 def read_ras(text: bytes) -> RasReply:
@@ -256,6 +270,8 @@ def read_ras(text: bytes) -> RasReply:
     counts: dict[Process, int] | None = None  # of those listed of one kind of collective
     every: set[int] = set()  # all counts of that kind
     count = 0
+    said: dict[Process, str] = {}
+    words = ""  # of the ranks that are listed
 
     def close() -> None:
         for process, own in (counts or {}).items():
@@ -266,11 +282,18 @@ def read_ras(text: bytes) -> RasReply:
         if not line.startswith("  ") or "ranks have different" in line:
             close()
             counts, every = {} if line.endswith("operation counts") else None, set()
+            words = ""
             if line and line[0] != " ":
                 section = line
         elif (match := _COUNT.match(line)) and counts is not None:
             count = int(match[1] or 0)
             every.add(count)
+        elif counts is None and (match := _SAID.match(line)):
+            words = "" if match[1] in _USUAL else match[1]
+            if words and match[2]:
+                said[Process(int(match[2]), match[3])] = words
+        elif counts is None and words and (match := _RANK.match(line)):
+            said[Process(int(match[3]), match[4])] = words
         elif (match := _RANK.match(line)) and counts is not None:
             own = int(match[1]) if match[1] else 0 if match[2] else count
             counts[Process(int(match[3]), match[4])] = own
@@ -279,4 +302,5 @@ def read_ras(text: bytes) -> RasReply:
             found[section][Process(int(match[1]), match[2])] = None
     close()
     dead, silent = found.values()
-    return RasReply(*(tuple(each)[:MOST] for each in (dead, silent, behind)))
+    named = [tuple(each)[:MOST] for each in (dead, silent, behind)]
+    return RasReply(named[0], named[1], named[2], tuple(said.items())[:MOST])

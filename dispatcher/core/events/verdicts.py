@@ -233,7 +233,8 @@ class Hung(_Cause):
     """No rank had shown a sign of life for ``seconds`` when that was seen; groups: where they were.
 
     node, rank: the one rank that holds the others back, if there is such a one. collective: the
-    one that they stand still in. signals: what names anybody, the one that knows most first.
+    one that they stand still in. signals: what names anybody, the one that knows most first. nccl:
+    errors that NCCL knows of, and states of communicators that are not ready, with their ranks.
     """
 
     seconds: float
@@ -242,6 +243,7 @@ class Hung(_Cause):
     rank: int | None = None
     collective: Collective | None = None
     signals: tuple[Signal, ...] = ()
+    nccl: tuple[Signal, ...] = ()
 
     _is = (errors.TIME_LIMIT, "job-hung", None)
 

@@ -126,6 +126,7 @@ def describe(
                 found.append(stacks_text.collective_line(cause.collective, host_of))
             if cause.signals and (cause.collective or cause.signals[1:]):
                 found.append(stacks_text.signals_line(cause.signals))
+            found += [f"NCCL: {fold_ranks(o.ranks)}: {sanitize_text(o.name)}" for o in cause.nccl]
             found += stacks_text.stack_lines(groups, host_of)
             lines += ["  " + line for line in found]
         case verdicts.Interrupted(signal.SIGPIPE):

@@ -68,12 +68,32 @@ Warnings
 TIMEOUT
   Encountered 2 communication timeouts while gathering communicator data
 """
+#: errors, of one rank and of several, and states; "rasClientBreakDownErrors" of its source
+ERRORS = """#0-0 (27a079b828ff1a75) ERROR
+  Initialization error on 1 rank
+  Rank 5 reported System error -- GPU 5 managed by process 42 on node 10.0.0.3
+  Asynchronous errors on 3 ranks
+  2 ranks reported Remote process error
+  Rank 0 -- GPU 0 managed by process 43 on node 10.0.0.3
+  Rank 1 -- [process information not found]
+  Rank 2 reported Unhandled CUDA error -- [process information not found]
+
+#0-0 (27a079b828ff1a75) MISMATCH
+  Communicator ranks have different status
+  6 ranks have status RUNNING
+  Rank 3 -- GPU 3 managed by process 44 on node 10.0.0.4
+  Rank 6 has status NOCOMM -- GPU 6 (NVML 2) managed by process 45 on node 10.0.0.4
+"""
+HERE, THERE = "10.0.0.3", "10.0.0.4"
 ONE = (Process(3487984, "172.16.64.213"),)
 #: what RAS says, its answer to us, and whom it blames
 SAMPLES = [
     (BEHIND, RasReply(behind=(Process(483072, "172.16.64.210"), Process(483074, "172.16.64.210")))),
     (AHEAD, RasReply()),
     (KINDS, RasReply(behind=(Process(11, "fe80::1"), Process(12, "10.0.0.2")))),
+    (ERRORS, RasReply(said=(
+        (Process(42, HERE), "System error"), (Process(43, HERE), "Remote process error"),
+        (Process(45, THERE), "NOCOMM")))),
     (DEAD, RasReply(dead=ONE)), (SILENT, RasReply(silent=ONE)), ("", RasReply()),
     ("SERVER PROTOCOL 2\nOK\n", RasReply()),
     ("  Process 1 on node a\n  Rank 1 -- GPU 1 managed by process 1 on node a\n", RasReply()),
