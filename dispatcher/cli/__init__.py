@@ -220,6 +220,7 @@ def console() -> None:
     _open_standard_streams()
     # who started us may ignore it, and then each child's exit code would read as 0
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    signal.signal(signal.SIGTTOU, signal.SIG_IGN)  # ``stty tostop``: stopped, we would lose ranks
     try:
         code = _call(sys.argv[1:])
     except KeyboardInterrupt:  # Ctrl-C while we were still being loaded

@@ -268,6 +268,7 @@ def carry_out(
     elif interactive:
         from dispatcher.runner.exec.stdio import Keyboard
 
+        signal.signal(signal.SIGTTOU, signal.SIG_DFL)  # raw mode is only for the foreground
         stdio = Keyboard(0, lambda: runner.tell(SignalReceived(signal.SIGHUP)))
     with sudo_password(options) as ask:
         runner = ExecRunner(

@@ -23,6 +23,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -183,6 +184,7 @@ class Shell:
 
     def talk(self, keep: Callable[[], None]) -> None:
         """Read lines at the terminal until the user leaves."""
+        signal.signal(signal.SIGTTOU, signal.SIG_DFL)  # only the foreground may edit a line
         while True:
             self._reach.prepare(lifeline.COMMAND)
             try:

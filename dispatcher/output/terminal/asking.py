@@ -20,7 +20,20 @@ from dispatcher.model.paths import keep_memory_ours
 
 #: seconds that a question waits for the painter, which may be stuck in a paused terminal
 ASK_LIMIT = 1.0
+#: seconds between two looks whether we are in the foreground
+_LOOK = 0.2
 _WIPE = b"\r\x1b[K"
+
+
+def in_front(fd: int) -> bool:
+    """Whether we are in the foreground of the terminal ``fd``.
+
+    One that rules no processes of ours is always our own.
+    """
+    try:
+        return os.tcgetpgrp(fd) == os.getpgrp()
+    except OSError:
+        return True
 
 
 class TtyLock:
@@ -107,6 +120,9 @@ class Asking:
                     if self._closed:
                         return None
                     self._wake = wake
+                if not _come_to_front(fd, wakes):
+                    return None
+                with self._lock:
                     before = termios.tcgetattr(fd)
                     self._silent = (fd, before)
                     mode = termios.tcgetattr(fd)
@@ -143,6 +159,18 @@ class Asking:
             fd, before = self._silent
             self._silent = None
             termios.tcsetattr(fd, termios.TCSANOW, before)
+
+
+def _come_to_front(fd: int, wakes: int) -> bool:
+    """Wait until the user brings us to the foreground of ``fd``; False: called off by ``wakes``."""
+    is_said = False
+    while not in_front(fd):
+        if not is_said:
+            os.write(fd, b"dispatch has a question: bring it to the foreground (fg)\n")
+        is_said = True
+        if select.select([wakes], [], [], _LOOK)[0]:
+            return False
+    return True
 
 
 def _line(fd: int, wakes: int) -> bytes | None:

@@ -3,7 +3,8 @@
 One thread writes everything. Each write takes the footer away, adds whole lines and puts the footer
 back, so no line is torn; no mode of the terminal is changed. A line end that the terminal echoes
 for Enter moves the footer up, and FIONREAD says how many such lines wait. One line too few is wiped
-rather than one too many, which would be a rank's.
+rather than one too many, which would be a rank's. In the background of the terminal there is no
+footer: the rows belong to the program in front.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import struct
 import termios
 from collections.abc import Callable, Mapping
 
-from dispatcher.output.terminal.asking import OURS, TtyLock
+from dispatcher.output.terminal.asking import OURS, TtyLock, in_front
 from dispatcher.output.terminal.screen import Live, Writer
 
 #: seconds between two pictures, and before the first: a short run needs none
@@ -44,7 +45,8 @@ def typed(fd: int) -> int:
 class Terminal(Writer):
     """Like ``Writer``; ``streams`` are those that end in the terminal ``fd``.
 
-    size: gives (columns, rows). typed: see ``typed``. tty_lock: against questions on the terminal.
+    size: gives (columns, rows). typed, in_front: see there. tty_lock: against questions on the
+    terminal.
     """
 
     def __init__(
@@ -57,6 +59,7 @@ class Terminal(Writer):
         *,
         size: Callable[[int], tuple[int, int]] = os.get_terminal_size,
         typed: Callable[[int], int] = typed,
+        in_front: Callable[[int], bool] = in_front,
         tty_lock: TtyLock = OURS,
     ) -> None:
         super().__init__(fds, on_broken, on_full)
@@ -64,6 +67,7 @@ class Terminal(Writer):
         self._fd = fd
         self._size = size
         self._typed = typed
+        self._in_front = in_front
         self._tty_lock = tty_lock
         self._known = 0  # bytes typed when the footer was drawn
         self._drawn: list[tuple[bytes, int]] = []  # lines of the footer and their columns
@@ -83,7 +87,7 @@ class Terminal(Writer):
         if now - self._last > STOPPED:
             self._drawn = []  # it is not below us any more
         self._last = now
-        if not self._tty_lock.draws():
+        if not (self._in_front(self._fd) and self._tty_lock.draws()):
             self.close()
             return True
         if self._drawn and self._typed(self._fd) > self._known:
@@ -119,6 +123,8 @@ class Terminal(Writer):
         Keys typed just now may be echoed before our bytes or after them: then a line of the old
         footer stays, but no line of a rank is taken away.
         """
+        if not self._in_front(self._fd):  # moved to the background, with the footer on the screen
+            self._drawn, lines = [], None
         wipe = self._wipe()
         if lines is not None:
             self._drawn = lines

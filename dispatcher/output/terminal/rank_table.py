@@ -23,6 +23,7 @@ from dispatcher.model.hostset import fold
 from dispatcher.model.names import duration
 from dispatcher.output.monitor.live_table import Row, Snapshot
 from dispatcher.output.monitor.run_progress import NOTHING
+from dispatcher.output.terminal.asking import in_front
 from dispatcher.output.terminal.footer import Footer, drawn
 from dispatcher.output.text.sanitize import sanitize_text
 from dispatcher.plan.job.placement import name
@@ -53,11 +54,8 @@ class AltScreen:
 
     @property
     def is_ours(self) -> bool:
-        """Whether we are in the foreground; a terminal that rules no processes is always ours."""
-        try:
-            return os.tcgetpgrp(self._fd) == os.getpgrp()
-        except OSError:
-            return True
+        """Whether we are in the foreground."""
+        return in_front(self._fd)
 
     def enter(self) -> bool:
         """Take the terminal; False where that may not be now. Raises: OSError, termios.error."""

@@ -106,6 +106,26 @@ def test_what_is_typed_is_not_shown(tty: Terminal, typed: str, answer: str | Non
     assert tty.leave() == "password: \r\n"
 
 
+def test_in_the_background_a_question_waits(tty: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
+    is_ours = threading.Event()
+    monkeypatch.setattr("dispatcher.output.terminal.asking.in_front", lambda fd: is_ours.is_set())
+    answers: list[str | None] = []
+    one = Asking()
+    thread = asking(one, answers)
+    tty.until("bring it to the foreground")
+    assert tty.echoes()
+    is_ours.set()
+    tty.until("password: ")
+    tty.type("secret\n")
+    thread.join(60)
+    is_ours.clear()
+    thread = asking(one, answers)
+    tty.until("bring it to the foreground")
+    one.close()
+    thread.join(60)
+    assert answers == ["secret", None]
+
+
 def test_it_is_called_off_from_another_thread(tty: Terminal) -> None:
     answers: list[str | None] = []
     one = Asking()

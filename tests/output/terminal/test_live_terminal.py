@@ -47,12 +47,15 @@ class Tty:
         return self.columns, self.rows
 
     def terminal(
-        self, typed: Callable[[int], int] = lambda fd: 0, tty_lock: TtyLock | None = None
+        self,
+        typed: Callable[[int], int] = lambda fd: 0,
+        tty_lock: TtyLock | None = None,
+        in_front: Callable[[int], bool] = lambda fd: True,
     ) -> Terminal:
         end = self.ends[1]
         return Terminal(
             frozenset({1, 2}), end, {1: end, 2: end},
-            size=self.size, typed=typed, tty_lock=tty_lock or TtyLock(),
+            size=self.size, typed=typed, in_front=in_front, tty_lock=tty_lock or TtyLock(),
         )  # fmt: skip
 
     def drain(self) -> None:
@@ -251,6 +254,28 @@ def test_after_a_stop_the_shell_keeps_its_lines(tty: Tty) -> None:
     os.write(tty.ends[1], b"$ fg\n")
     terminal.refresh(102.0 + 2 * STOPPED, lambda columns: [(b"again", 5)])
     assert tty.look() == ["footer", "$ fg", "again"]
+
+
+def test_in_the_background_the_rows_are_another_programs(tty: Tty) -> None:
+    ours = True
+    terminal = tty.terminal(in_front=lambda fd: ours)
+
+    def refresh(now: float) -> None:
+        terminal.refresh(now, lambda columns: [(b"footer", 6)])
+
+    for tick in range(3):
+        refresh(100.0 + tick)
+    ours = False
+    os.write(tty.ends[1], b"$ bg\n$ typing\n")
+    terminal.write(1, b"a line\n")
+    refresh(102.5)
+    assert tty.look() == ["footer", "$ bg", "$ typing", "a line"]
+    ours = True  # fg
+    refresh(103.0)
+    assert tty.look()[-2:] == ["a line", "footer"]
+    ours = False
+    terminal.close()
+    assert tty.look()[-1] == "footer"
 
 
 #: what a terminal must not be made to do, each once seen in a real attack

@@ -28,6 +28,8 @@ EXEC = ("exec", "-w", "localhost", "sh", "-c", f"cd %s && {{ {WAITS}; }}")
 #: notes what it says and its exit code; when the terminal's own shell dies of the terminal's end
 #: this one gets a HUP with the command that it runs, and outlives it
 NOTED = """trap : HUP; {how} >out 2>&1; echo code $? >>out"""
+#: in the background of a terminal that stops all that write to it from there (``stty tostop``)
+BEHIND = """set -m; stty tostop; {how} & wait $!; echo code $? >out"""
 #: how dispatch is started, with its pid in a file
 PLAIN = """sh -c 'echo $$ >pid; exec "$@"' sh "$@\""""
 
@@ -35,14 +37,16 @@ PLAIN = """sh -c 'echo $$ >pid; exec "$@"' sh "$@\""""
 class Terminal:
     """A terminal of its own, on whose shell ``dispatch`` runs in the foreground.
 
-    how: what starts it there.
+    how: what starts it there. noted: what becomes of its output.
     """
 
-    def __init__(self, desk: Desk, words: tuple[str, ...], how: str = PLAIN) -> None:
+    def __init__(
+        self, desk: Desk, words: tuple[str, ...], how: str = PLAIN, noted: str = NOTED
+    ) -> None:
         self.desk = desk
         self.master, slave = pty.openpty()
         dispatch = [w % desk.folder if "%s" in w else w for w in map(str, desk.argv(*words))]
-        if words is EXEC:
+        if words[0] == "exec":
             dispatch = [dispatch[0], "-m", "dispatcher", *dispatch[dispatch.index("exec") :]]
 
         def take_terminal() -> None:
@@ -50,7 +54,8 @@ class Terminal:
             fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 
         self.shell = subprocess.Popen(
-            ["sh", "-c", 'sh -c "$0" sh "$@"; :', NOTED.format(how=how), *dispatch],
+            ["sh", "-c", 'sh -c "$0" sh "$@"; :', noted.format(how=how), *dispatch],
+            env={**os.environ, "TERM": "xterm"},
             cwd=desk.folder, stdin=slave, stdout=slave, stderr=slave, preexec_fn=take_terminal,
         )  # fmt: skip
         os.close(slave)
@@ -145,3 +150,11 @@ class TestIgnored:
         one = terminal(words, f"{{ {PLAIN} & wait $!; }}")
         os.kill(one.launcher(), signal.SIGTERM)
         one.ends(143)
+
+    def test_in_the_background_no_terminal_stops_it(
+        self, terminal: Callable[..., Terminal], words: tuple[str, ...]
+    ) -> None:
+        one = terminal((*words[:-1], f"{words[-1]}; echo hello"), PLAIN, BEHIND)
+        one.go()
+        one.ends(0)
+        assert b"hello" in os.read(one.master, 4096)
