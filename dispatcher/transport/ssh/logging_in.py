@@ -12,17 +12,15 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from dispatcher.model.failure import Failure, Kind
-from dispatcher.transport.ssh_auth.identities import MAX_TRIES, Candidate, Identities, refused
+from dispatcher.transport.ssh_auth.identities import Candidate, Identities, refused
 from dispatcher.transport.ssh_auth.passwords import Outcome, Passwords, wants_password
-from dispatcher.transport.ssh_config.host_config import HostConfig
+from dispatcher.transport.ssh_config.host_config import METHODS, TYPED, HostConfig
 
 if TYPE_CHECKING:
     from dispatcher.transport.ssh.session import Question, Session
 
 #: steps of a login; questions of an attempt, with or without prompts; answers that the user types
 MOST_STEPS, MOST_ROUNDS, MOST_TYPED = 16, 16, 12
-#: of the tries that sshd grants, those that are left for what is typed
-_KEPT = 2
 #: where ssh_config or the host wants what is not here
 SSH_HINT = "--transport ssh  # the system's ssh can do more of these"
 _KEY, _ASKED, _PASSWORD, _NONE = "publickey", "keyboard-interactive", "password", "none"
@@ -31,11 +29,15 @@ _LAST = ("in", "late", "gone")
 
 
 class LoggingIn:
-    """Brings a session in. deadline: by ``passwords.timer``. jump: it leads on to other hosts."""
+    """Brings a session in. deadline: by ``passwords.timer``. jump: it leads on to other hosts.
+
+    goes_on: the host took no key and closed the connection; ``run`` another session for passwords.
+    """
+
+    _session: Session
 
     def __init__(
         self,
-        session: Session,
         config: HostConfig,
         deadline: float,
         identities: Identities,
@@ -43,7 +45,6 @@ class LoggingIn:
         *,
         jump: bool,
     ) -> None:
-        self._session = session
         self._config = config
         self._deadline = deadline
         self._identities = identities
@@ -55,15 +56,21 @@ class LoggingIn:
         keys = identities.candidates(config) if _KEY in config.methods else []
         self._keys: Iterator[Candidate] = iter(keys)
         self._tried: list[Candidate] = []
+        self._unable: list[str] = []  # keys that did not sign, and why
         self._spent: set[str] = set()
+        self.goes_on = False
         self._partial = False
         self._refused = False  # the password was, here
         self._open = False  # it was sent, and nothing has come of it yet
         self._n_typed = 0
         self._why = ""  # what came of what was typed
 
-    def run(self) -> Failure | None:
+    def run(self, session: Session) -> Failure | None:
         """Why the session did not get in, or None."""
+        if self.goes_on:
+            session.offered, self.goes_on = self._session.offered, False
+            self._spent.add(_KEY)
+        self._session = session
         try:
             outcome = self._run()
         finally:
@@ -73,11 +80,16 @@ class LoggingIn:
             return outcome
         if outcome == "in":
             return None
-        if outcome in _LAST:
+        at_limit = outcome == "gone" and self._spent.isdisjoint(METHODS) and _at_limit(session)
+        if outcome in _LAST and not at_limit:
             # it was late by what was its deadline then; somebody may have begun to type since
-            return why_broken(self._session, 0.0 if outcome == "late" else self._until())
-        offered, more, typed = self._session.offered, self._partial, self._why
-        return refused(self._config, self._identities, self._tried, offered, more=more, typed=typed)
+            return why_broken(session, 0.0 if outcome == "late" else self._until())
+        self.goes_on = at_limit and self._types and not TYPED.isdisjoint(session.offered)
+        return refused(
+            self._config, self._identities, self._tried, session.offered,
+            more=self._partial, typed=self._why, unable=self._unable,
+            untried=[candidate.label for candidate in self._keys] if at_limit else None,
+        )  # fmt: skip
 
     def _run(self) -> str | Failure:
         ways: dict[str, Callable[[], str | Failure]] = {
@@ -119,16 +131,23 @@ class LoggingIn:
     # -- keys ------------------------------------------------------------------------------
 
     def _by_key(self) -> str:
-        most = MAX_TRIES - (_KEPT if self._types else 0)
-        for candidate in self._keys if len(self._tried) < most else ():
+        """Try the keys until the host takes one or closes the connection."""
+        session = self._session
+        for candidate in self._keys:
             key = candidate.load()
             if key is None:
                 continue
+            outcome = session.try_key(self._config.user, key, self._until())
+            if outcome == "unsigned":
+                self._unable.append(f"{candidate.label}: {session.unsigned}")
+                continue
             self._tried.append(candidate)
-            outcome = self._session.try_key(self._config.user, key, self._until())
             if outcome in ("in", "partial"):
                 self._identities.worked(candidate)
-            return outcome
+            if outcome != "refused":
+                return outcome
+            if _KEY not in session.offered:
+                break
         self._spent.add(_KEY)
         return ""
 
@@ -164,8 +183,7 @@ class LoggingIn:
             return self._came("right")
         if outcome == "refused":
             return self._came("wrong")
-        hung_up = "authentication failures" in self._session.goodbye.lower()
-        return self._came("wrong" if hung_up else "unsettled", again=False)
+        return self._came("wrong" if _at_limit(self._session) else "unsettled", again=False)
 
     def _came(self, outcome: Outcome, *, again: bool = True) -> bool:
         assert self._password is not None
@@ -250,7 +268,6 @@ def why_broken(session: Session, deadline: float) -> Failure:
     from paramiko.ssh_exception import IncompatiblePeer, SSHException
 
     from dispatcher.transport.ssh.session import HostKeyRefused
-    from dispatcher.transport.ssh_auth.ssh_agent import AgentError
 
     problem = session.get_exception()
     if isinstance(problem, HostKeyRefused):
@@ -263,18 +280,21 @@ def why_broken(session: Session, deadline: float) -> Failure:
             why = f"it has no host key of a type that is on file ({types})"
             return Failure(Kind.HOST_KEY_UNKNOWN, why)
         return Failure(Kind.PROTOCOL, str(problem).lower(), hint=SSH_HINT)
-    if isinstance(problem, AgentError):
-        return Failure(Kind.AUTH, str(problem))
     if isinstance(problem, SSHException):
         return Failure(Kind.PROTOCOL, f"{session.steps.name}: {str(problem)[:200]}")
     return _dropped(session, problem)
+
+
+def _at_limit(session: Session) -> bool:
+    """Whether the host hung up since so many tries failed (sshd's MaxAuthTries)."""
+    return "authentication failures" in session.goodbye.lower()
 
 
 def _dropped(session: Session, problem: BaseException | None) -> Failure:
     said = (session.before_banner, session.goodbye, session.stream.words())
     words = "; ".join(part[:300] for part in said if part)
     last_words = f": {words}" if words else ""
-    if "authentication failures" in session.goodbye.lower():
+    if _at_limit(session):
         return Failure(Kind.AUTH, f"the host hung up{last_words}")
     # An sshd that locks us out for a while says so; trying again prolongs it.
     retryable = "not allowed at this time" not in words.lower()

@@ -243,20 +243,21 @@ class ParamikoTransport(Transport):
         policy = self._host_keys or config.host_keys
         if "publickey" in config.methods:
             self._identities.load_first(config)
-        timer = self._passwords.timer
-        stream = self._reach(route, deadline, steps)
-        if isinstance(stream, Failure):
-            return stream
-        check = HostKeyCheck(config, index, policy, stream.address)
-        session = Session(stream, check, offered, steps)
-        failure, until = None, timer.real(deadline)
-        if not session.handshake(until):
-            failure = why_broken(session, until)
-        login = (session, config, deadline, self._identities, self._passwords)
-        failure = failure or LoggingIn(*login, jump=jump).run()
-        if failure is not None:
+        login = LoggingIn(config, deadline, self._identities, self._passwords, jump=jump)
+        while True:
+            stream = self._reach(route, deadline, steps)
+            if isinstance(stream, Failure):
+                return stream
+            check = HostKeyCheck(config, index, policy, stream.address)
+            session = Session(stream, check, offered, steps)
+            until = self._passwords.timer.real(deadline)
+            done = session.handshake(until)
+            failure = login.run(session) if done else why_broken(session, until)
+            if failure is None:
+                break
             session.end()
-            return failure
+            if not (done and login.goes_on):
+                return failure
         with self._lock:
             self._made.add(session)
         return session

@@ -29,6 +29,7 @@ from dispatcher.transport.ssh.paramiko_internals import Connection, Misbehaved, 
 from dispatcher.transport.ssh_auth.host_keys import HostKeyCheck
 from dispatcher.transport.ssh_auth.identities import methods
 from dispatcher.transport.ssh_auth.known_hosts import CERT, PLAIN
+from dispatcher.transport.ssh_auth.ssh_agent import AgentError
 from dispatcher.transport.ssh_config.config_lines import narrow
 
 CIPHERS = (
@@ -172,6 +173,7 @@ class Session(Connection):
         self.steps = steps
         self.offered: tuple[str, ...] = ()  # ways to log in that the host has named last
         self.question: Question | None = None  # that the host waits to be answered
+        self.unsigned = ""  # why the key that was tried last did not sign
         self._heard = threading.Event()  # set when an attempt to log in has come to something
         steps.enter("ssh banner")
         self._check = check
@@ -191,7 +193,10 @@ class Session(Connection):
         return wait_until(done, deadline) and self.active and self.initial_kex_done
 
     def try_key(self, user: str, key: Any, deadline: float) -> str:
-        """One login attempt: ``in``, ``refused``, ``partial``, ``late`` or ``gone``."""
+        """One login attempt: ``in``, ``refused``, ``partial``, ``late`` or ``gone``.
+
+        Or ``unsigned``: the key did not sign, as ``unsigned`` says, and the host counts no attempt.
+        """
         return self._log_in(lambda login, done: login.auth_publickey(user, key, done), deadline)
 
     def try_none(self, user: str, deadline: float) -> str:
@@ -223,14 +228,22 @@ class Session(Connection):
         self.question = None
         if not self.active:
             return "gone"
-        self.auth_handler = paramiko_internals.Login(self)
+        self.auth_handler = login = paramiko_internals.Login(self)
         try:
-            ask(self.auth_handler, self._heard)
+            ask(login, self._heard)
+            outcome = self._outcome(deadline)
+            if outcome == "refused" and login.takes_key:
+                self._heard.clear()
+                login.sign()
+                outcome = self._outcome(deadline)
         except (SSHException, EOFError, OSError):
             return "gone"
-        outcome = self._outcome(deadline)
-        self.auth_handler.forget()
-        return outcome
+        except AgentError as error:
+            login.unfit = str(error)
+        finally:
+            login.forget()
+        self.unsigned = login.unfit
+        return "unsigned" if self.unsigned else outcome
 
     def _outcome(self, deadline: float) -> str:
         if not wait_until(self._heard, deadline):

@@ -28,9 +28,6 @@ from dispatcher.transport.ssh_auth.known_hosts import (
 from dispatcher.transport.ssh_auth.ssh_agent import AgentKey, SshAgent
 from dispatcher.transport.ssh_config.host_config import TYPED, HostConfig
 
-#: sshd's MaxAuthTries is 6 and the last try is answered with a disconnect.
-MAX_TRIES = 5
-
 _PASSPHRASES = 3
 
 #: Asks the user something secret; ``None`` when nobody answers.
@@ -308,6 +305,7 @@ def _is_for(certificate: bytes | None, public: bytes | None, beside: bool) -> bo
         return False
 
 
+_ONE_KEY = "IdentitiesOnly yes  # in ssh_config, below an IdentityFile that this host takes"
 _KEYS_ALONE = "AuthenticationMethods publickey  # in its sshd_config"
 _KERBEROS = "--transport ssh  # the system's ssh can log in by Kerberos"
 #: what has a password asked for, and what it is good for
@@ -315,7 +313,7 @@ ASK = "--ask-pass  # to type the password, once for all hosts, and what else the
 ASK_NOT_BY_SSH = "--ask-pass  # without --transport ssh, which asks nobody"
 _NOT_ASKED = "BatchMode no  # in ssh_config, which keeps us from asking for what this host wants"
 
-#: methods that a host is let name, and letters of each
+#: methods that a host is let name, letters of each; keys that a message names
 _MOST, _LONGEST = 8, 40
 
 
@@ -333,10 +331,13 @@ def refused(
     *,
     more: bool,
     typed: str = "",
+    unable: Sequence[str] = (),
+    untried: Sequence[str] | None = None,
 ) -> Failure:
     """The failure of a login with the keys ``tried`` on a host that takes what it ``offered``.
 
     more: a key was right, but not enough. typed: what came of what was typed, if anything was.
+    unable: keys that did not sign, and why. untried: those left when the host hung up, if it did.
     """
     user, login, port = config.user, f"{config.user}@{config.name}", config.port
     named = ", ".join(offered)
@@ -358,8 +359,11 @@ def refused(
         for path in config.identity_files
         if notice.startswith((f"{path}:", f"{path}-cert.pub:"))
     }
-    reasons = [f"refused: {', '.join(one.label for one in tried)}"] if tried else []
-    reasons += list(unusable.values())[:3]
+    reasons = [f"refused: {_some([one.label for one in tried])}"] if tried else []
+    reasons += [*unable, *unusable.values()][:3]
+    if untried is not None:
+        reasons.append("the host hung up: Too many authentication failures")
+        reasons += [f"not tried: {_some(untried)}"] if untried else []
     if wants_typed:
         ways = ", ".join(name for name in offered if name in wants_typed)
         reasons.append(f"the host also takes {ways}")
@@ -367,11 +371,13 @@ def refused(
     for path, notice in unusable.items():
         if "passphrase" in notice:
             return Failure(Kind.AUTH, why, f"ssh-add {shlex.quote(path)}")
+    if untried:
+        return Failure(Kind.AUTH, why, _ONE_KEY)
     if tried:
         files = [one.path for one in tried if one.path is not None]
         hint = refused_key(login, port, offered, files[0] if files else "", ask)
         return Failure(Kind.AUTH, why, hint)
-    if unusable:
+    if unusable or unable:
         return Failure(Kind.AUTH, why, f"ssh -v {shlex.quote(config.name)} true")
     missing = f"there is no key to log in with: {identities.missing(config)}"
     why = f"{user}: {'; '.join([missing, *reasons])}"
@@ -383,6 +389,11 @@ def refused(
     else:
         hint += "  # and have its public half put into the authorized_keys there"
     return Failure(Kind.AUTH, why, hint)
+
+
+def _some(labels: Sequence[str]) -> str:
+    more = f" and {len(labels) - _MOST} more" if len(labels) > _MOST else ""
+    return ", ".join(labels[:_MOST]) + more
 
 
 def refused_key(

@@ -37,6 +37,8 @@ class AgentKey:
     signer: bytes = b""
 
     public_blob = None  # paramiko: no certificate beside the key
+    #: it signs only where the host takes it: signing may ask the user to touch or to confirm
+    asks_first = True
 
     def get_name(self) -> str:
         """The key's type, ``ssh-ed25519``."""
@@ -54,13 +56,14 @@ class AgentKey:
 class SshAgent:
     """A connection to the agent at a socket path, made when first needed."""
 
-    def __init__(self, path: str, timeout: float = 20.0) -> None:
+    def __init__(self, path: str, timeout: float = 60.0) -> None:
         self._path = path
         self._timeout = timeout
         self._lock = threading.Lock()
         self._socket: socket.socket | None = None
         self._keys: tuple[AgentKey, ...] | None = None
         self.silent = False  # it was asked for its keys, and did not answer
+        self._silent_on: set[bytes] = set()  # keys that it is not asked to sign with again
 
     def keys(self) -> tuple[AgentKey, ...]:
         """The keys it holds, asked for once; empty when no agent answers."""
@@ -80,9 +83,13 @@ class SshAgent:
         body = ssh_string(blob) + ssh_string(data) + struct.pack(">I", _FLAGS.get(algorithm, 0))
         with self._lock:
             try:
+                if blob in self._silent_on:
+                    raise TimeoutError("timed out before")
                 kind, reply = self._ask(_SIGN_REQUEST, body)
             except OSError as error:
                 self._drop()
+                if isinstance(error, TimeoutError):
+                    self._silent_on.add(blob)
                 raise AgentError(f"ssh-agent: {error}") from None
         if kind != _SIGN_RESPONSE:
             raise AgentError("ssh-agent refuses to sign")

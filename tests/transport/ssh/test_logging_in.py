@@ -28,8 +28,8 @@ from dispatcher.transport.ssh.logging_in import SSH_HINT, why_broken
 from dispatcher.transport.ssh.paramiko_transport import ParamikoTransport, preload
 from dispatcher.transport.ssh.session import HostKeyRefused
 from dispatcher.transport.ssh_auth.host_keys import HostKeyCheck
-from dispatcher.transport.ssh_auth.identities import MAX_TRIES, Candidate
-from dispatcher.transport.ssh_auth.ssh_agent import AgentError
+from dispatcher.transport.ssh_auth.identities import Candidate
+from dispatcher.transport.ssh_auth.passwords import Passwords
 from dispatcher.transport.ssh_config.host_config import HostConfig
 
 paramiko_transport.preload()
@@ -47,6 +47,8 @@ class Session:
     says: dict[str, str] = {}  # noqa: RUF012 - of each key: what comes of it
     offers: tuple[str, ...] = ("publickey",)
     handshakes = True
+    unsigned = "ssh-agent refuses to sign"
+    limit = 6  # MaxAuthTries
 
     def __init__(
         self, stream: Any, check: HostKeyCheck, offered: dict[str, Any], steps: Steps
@@ -69,7 +71,14 @@ class Session:
     def try_key(self, user: str, key: str, deadline: float) -> str:
         self.tried.append((user, key, deadline))
         self.offered = self.offers
+        n_refused = sum(self.says.get(str(one), "refused") == "refused" for _, one, _ in self.tried)
+        if n_refused == self.limit:
+            self.goodbye = "Too many authentication failures"
+            return "gone"
         return self.says.get(key, "refused")
+
+    def try_password(self, user: str, password: bytes, deadline: float) -> str:
+        return "in" if password == b"sesame" else "refused"
 
     def try_none(self, user: str, deadline: float) -> str:
         self.tried.append((user, None, deadline))
@@ -196,13 +205,58 @@ def test_whose_address_is_checked(to: Make) -> None:
     transport.close()
 
 
-def test_no_more_keys_are_shown_than_a_host_bears(to: Make) -> None:
-    transport = to(*["bad"] * 9, "good")
+def soft(n: int) -> list[str]:
+    return [f"soft{i}" for i in range(n)]
+
+
+@cases(
+    ("keys", "says", "n_tried", "why"),
+    [
+        # as many as the host takes: its 6th refusal is its last word, a right key there is taken
+        ([*["bad"] * 5, "good"], {}, 6, ""),
+        ([*["bad"] * 6, "k7", "k8"], {}, 6,
+         "me: refused: bad, bad, bad, bad, bad, bad; the host hung up: Too many authentication "
+         "failures; not tried: k7, k8"),
+        ([*["bad"] * 6], {}, 6,
+         "me: refused: bad, bad, bad, bad, bad, bad; the host hung up: Too many authentication "
+         "failures"),
+        ([*["bad"] * 6, *(f"k{i}" for i in range(20))], {}, 6,
+         "me: refused: bad, bad, bad, bad, bad, bad; the host hung up: Too many authentication "
+         "failures; not tried: k0, k1, k2, k3, k4, k5, k6, k7 and 12 more"),
+        # a key that does not sign costs itself alone, and no try
+        (["mute", *["bad"] * 5, "good"], {"mute": "unsigned"}, 7, ""),
+        ([*soft(30), "good"], dict.fromkeys(soft(30), "unsigned"), 31, ""),
+        (["mute"], {"mute": "unsigned"}, 1, "me: mute: ssh-agent refuses to sign"),
+        (["bad", "mute"], {"mute": "unsigned"}, 2,
+         "me: refused: bad; mute: ssh-agent refuses to sign"),
+    ],
+)  # fmt: skip
+def test_every_key_is_tried_up_to_the_host_s_own_limit(
+    to: Make, keys: list[str], says: dict[str, str], n_tried: int, why: str
+) -> None:
+    failure = to(*keys, **says).open(NODE, "run it", soon())
+    assert isinstance(failure, Failure)
+    assert (failure.why, len(tried())) == (why or AFTER.why, n_tried)
+    assert (failure.hint or "").startswith("IdentitiesOnly yes") == ("not tried" in why)
+    assert Session.last.ended == 1
+
+
+@pytest.mark.parametrize("word", ["sesame", "wrong"])
+def test_who_can_type_does_so_after_the_last_key(
+    to: Make, monkeypatch: pytest.MonkeyPatch, word: str
+) -> None:
+    """Over a connection of its own: the host has hung up on the keys, be they ever so many."""
+    monkeypatch.setattr(Session, "offers", ("publickey", "password"))
+    transport = to(*["bad"] * 9)
+    transport._passwords = Passwords(lambda prompt: word, "one")
     failure = transport.open(NODE, "run it", soon())
     assert isinstance(failure, Failure)
-    assert (failure.kind, len(tried())) == (Kind.AUTH, MAX_TRIES)
-    assert failure.why.startswith("me: refused: bad, bad, ")
-    assert Session.last.ended == 1
+    assert failure.why == (
+        AFTER.why if word == "sesame"
+        else "me: the password was refused; the host takes publickey, password"
+    )  # fmt: skip
+    assert [len(one.tried) for one in Session.made] == [6, 0]
+    assert [one.ended for one in Session.made] == [1, 1]
 
 
 def test_a_host_that_takes_no_keys_is_shown_one(to: Make, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -360,8 +414,6 @@ TYPES = ("ssh-ed25519, " + "x" * 300)[:200]
                  f"it has no host key of a type that is on file ({TYPES})")),
         (IncompatiblePeer("No acceptable Ciphers"), {},
          Failure(Kind.PROTOCOL, "no acceptable ciphers", SSH_HINT)),
-        (AgentError("ssh-agent refuses to sign"), {},
-         Failure(Kind.AUTH, "ssh-agent refuses to sign")),
         (OSError(errno.ECONNRESET, os.strerror(errno.ECONNRESET)), {},
          Failure(Kind.DROPPED, "key exchange: connection reset by peer", retryable=True)),
         (EOFError(), {}, Failure(Kind.DROPPED, "key exchange: closed by the host", retryable=True)),

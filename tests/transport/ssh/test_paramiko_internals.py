@@ -56,7 +56,8 @@ PRIVATE = {
     """,
     "Packetizer": "_Packetizer__write_lock _check_keepalive _log",
     "AuthHandler": """
-        _parse_service_accept _parse_userauth_failure _parse_userauth_info_request
+        _finalize_pubkey_algorithm _get_key_type_and_bits _get_session_blob _parse_service_accept
+        _parse_userauth_failure _parse_userauth_info_request _request_auth
     """,
     "KexGroup14SHA256": "_generate_x",
     "KexGexSHA256": "_generate_x _parse_kexdh_gex_group",
@@ -76,7 +77,7 @@ UNDOCUMENTED = {
     "Packetizer": "close read_all read_message start_handshake",
     "AuthHandler": """
         auth_event auth_interactive auth_method auth_none auth_password auth_publickey authenticated
-        password private_key transport
+        password private_key transport username
     """,
     "ChannelMap": "delete get put",
     "KexGroup14SHA256": "name x",

@@ -108,6 +108,8 @@ def test_a_login(
     asked: list[tuple[object, ...]] = []
 
     class Login:
+        takes_key, unfit = False, ""
+
         def __init__(self, transport: Session) -> None:
             assert transport is session
 
@@ -145,9 +147,12 @@ def test_a_login(
     assert session.steps.name == "authentication"
 
 
+@pytest.mark.parametrize("asks", [False, True])
 @pytest.mark.parametrize("over", [False, True])
-def test_a_key_signs_once_a_login(session: Quiet, over: bool) -> None:
+def test_a_key_signs_once_a_login(session: Quiet, over: bool, asks: bool) -> None:
     class Key:
+        asks_first = asks
+
         def get_name(self) -> str:
             return "ssh-ed25519"
 
@@ -163,6 +168,7 @@ def test_a_key_signs_once_a_login(session: Quiet, over: bool) -> None:
     accepts.add_string("ssh-userauth")
     session.session_id = b"x"
     session._send_message = lambda message: None
+    session.clear_to_send.set()
     login = Login(session)
     login.auth_publickey("me", Key(), threading.Event())
     if over:  # the host answered before it was asked
@@ -173,7 +179,13 @@ def test_a_key_signs_once_a_login(session: Quiet, over: bool) -> None:
     for _ in range(2):
         with pytest.raises(Misbehaved, match="it asks for the same login again"):
             login._parse_service_accept(Message(accepts.asbytes()))
-    assert len(signed) == (0 if over else 1)
+    assert len(signed) == (0 if over or asks else 1)
+    if asks and not over:
+        login._parse_userauth_info_request(Message())
+        with pytest.raises(Misbehaved, match="asks something that nobody wanted"):
+            login._parse_userauth_info_request(Message())
+        login.sign()
+        assert len(signed) == 1
 
 
 # -- channels -------------------------------------------------------------------------------

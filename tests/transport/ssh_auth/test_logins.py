@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import base64
+import socket
 import subprocess
+import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -12,6 +16,7 @@ from cases import cases
 from dispatcher.model.failure import Kind
 from dispatcher.transport.base import Link, Target
 from dispatcher.transport.ssh.paramiko_transport import ParamikoTransport
+from dispatcher.transport.ssh_auth.known_hosts import Reader, ssh_string
 from dispatcher.transport.ssh_auth.passwords import Passwords
 
 from ..conftest import accepted, open_all, refused
@@ -112,7 +117,7 @@ def test_passphrase_is_asked_once_for_all_hosts(sshd: Sshd, tmp_path: Path) -> N
     assert str(key) in asked[0]
 
 
-def add(agent: str, key: Path) -> None:
+def add(agent: str, key: Path | str) -> None:
     environment = {"SSH_AUTH_SOCK": agent, "PATH": "/usr/bin:/bin"}
     subprocess.run(["ssh-add", "-q", str(key)], check=True, env=environment, capture_output=True)
 
@@ -161,7 +166,85 @@ def test_full_agent_does_not_lock_us_out(own: Sshd, agent: str, tmp_path: Path) 
     assert not [line for line in own.log[before:] if "Failed" in line]
     missing = tmp_path / "missing"
     failure = refused(with_agent(own, agent, "IdentitiesOnly no", key=missing), Kind.AUTH)
-    assert failure.why.count("SHA256:") == 5  # and not one more
+    refused_ones, _, untried = failure.why.partition("not tried: ")
+    assert (refused_ones.count("SHA256:"), untried.count("SHA256:")) == (6, 3)
+
+
+class Picky:
+    """An ssh-agent before another: does not sign with the keys in ``refused``; counts the rest."""
+
+    def __init__(self, path: Path, real: str) -> None:
+        self.path, self.refused, self.asked = str(path), list[bytes](), list[bytes]()
+        self._real = real
+        self._listener = socket.socket(socket.AF_UNIX)
+        self._listener.bind(self.path)
+        self._listener.listen(5)
+        threading.Thread(target=self._serve, daemon=True).start()
+
+    def _serve(self) -> None:
+        with suppress(OSError, EOFError):
+            while True:
+                client, _ = self._listener.accept()
+                with client, socket.socket(socket.AF_UNIX) as real, suppress(EOFError, OSError):
+                    real.connect(self._real)
+                    while True:
+                        body = message_of(client)
+                        if body[0] == 13:  # sign
+                            self.asked.append(Reader(body[1:]).string())
+                        refuses = body[0] == 13 and self.asked[-1] in self.refused
+                        real.sendall(ssh_string(body))
+                        answer = message_of(real)
+                        client.sendall(ssh_string(b"\x05" if refuses else answer))
+
+
+def message_of(link: socket.socket) -> bytes:
+    def take(size: int) -> bytes:
+        data = b""
+        while len(data) < size:
+            more = link.recv(size - len(data))
+            if not more:
+                raise EOFError
+            data += more
+        return data
+
+    return take(int.from_bytes(take(4), "big"))
+
+
+@cases(
+    ("refuses", "takes", "asked"),
+    [
+        ("", "b", "b"),  # the host takes one of three: no other is asked to sign
+        ("a", "b", "b"),
+        ("b", "bc", "bc"),  # that one cannot: the next
+        ("abc", "abc+", "abc"),  # nor any of them: the file
+        ("abc", "abc", "abc"),
+    ],
+)
+def test_an_agent_signs_for_a_host_that_takes_the_key(
+    own: Sshd, agent: str, tmp_path: Path, refuses: str, takes: str, asked: str
+) -> None:
+    keys = {name: keygen(tmp_path / name) for name in "abc"}
+    blobs = {
+        name: base64.b64decode(key.with_suffix(".pub").read_text().split()[1])
+        for name, key in keys.items()
+    }
+    add(agent, "-D")
+    for key in keys.values():
+        add(agent, key)
+    (own.folder / "authorized_keys").write_text("")
+    file = keygen(tmp_path / "file")
+    for name in takes:
+        accept(own, keys.get(name, file))
+    picky = Picky(tmp_path / "picky", agent)
+    picky.refused = [blobs[name] for name in refuses]
+    config = with_agent(own, picky.path, "IdentitiesOnly no", key=file)
+    if "+" in takes or set(takes) - set(refuses):
+        accepted(config)
+    else:
+        failure = refused(config, Kind.AUTH)
+        assert failure.why.count(": ssh-agent refuses to sign") == 3
+        assert f"refused: {file}" in failure.why
+    assert picky.asked == [blobs[name] for name in asked]
 
 
 def test_agent_shared_by_many_hosts(own: Sshd, agent: str, tmp_path: Path) -> None:
