@@ -388,7 +388,7 @@ class AttemptMachine:
         if self.state == RUNNING:
             self.state = STOPPING
             self._kill_steps = kill_steps(self.cause, self.plan.limits.grace, self.stop_signal)
-            if self._ranks.living():
+            if self._ranks.unfinished():
                 self.deadlines["awaited"] = now + AWAITED
                 actions += self._escalate(now)
         return actions + self._conclude(now)
@@ -424,7 +424,7 @@ class AttemptMachine:
         return [act.Tell(ev.RanksAwaited(ranks, left, sooner))]
 
     def _signal_all(self, signum: int) -> list[act.Action]:
-        return [act.SignalRanks(node, signum) for node in self._ranks.living()]
+        return [act.SignalRanks(node, signum) for node in self._ranks.unfinished()]
 
     def _conclude(self, now: float) -> list[act.Action]:
         """Go on to the end when every rank is done (J-4)."""

@@ -271,6 +271,10 @@ class RankTable:
         """The nodes that have living ranks, in order."""
         return sorted(node for node, count in self._load.items() if count)
 
+    def unfinished(self) -> list[int]:
+        """And those where what a rank has left behind holds its output."""
+        return sorted({*self.living(), *(self.nodes[rank] for rank in self._streams)})
+
     def alive(self) -> list[int]:
         """The living ranks."""
         return list(self._alive)

@@ -395,13 +395,13 @@ class Loop:
         self.no_failure_yet = False
         if self.pmi is not None:
             self.pmi.note_segments()
-        ended = {member.pid for member in self.ranks.values()}
+        ended = {member.pid for member in self.ranks.values()}  # a rank had its grace period
         if self.sampler is not None:
             ended |= self.sampler.stop()
             self.sampler = None
         if self.pmi is not None:
             ended.add(self.pmi.serving())
-        killed, left = proctree.kill_all(self.reap)
+        killed, left = proctree.kill_all(self.reap, at_once=ended)
         if self.pmi is not None and not left:
             self.pmi.remove_segments()
         stuck = [proctree.where(pid) for pid in left[:16]]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import _ctypes
 import os
-from _signal import SIGKILL  # type: ignore[import-not-found]
+from _signal import SIGKILL, SIGTERM  # type: ignore[import-not-found]
 from time import monotonic, sleep
 
 PR_SET_PDEATHSIG = 1
@@ -18,7 +18,7 @@ PR_SET_PTRACER = 0x59616D61
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Container, Iterator
 
 
 # what ctypes.CDLL(None).prctl is; importing ctypes itself would cost the start 1 to 2 ms
@@ -128,26 +128,67 @@ def exit_status(status: int) -> int:
     return -os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
 
 
-def kill_all(reap: Callable[[], None], limit: float = 5.0) -> tuple[set[int], list[int]]:
-    """Kill every descendant until none is left or ``limit`` seconds have passed.
+#: seconds in which a process that ends by itself shows it, and the most that it may take; the
+#: manager of torch's shared memory removes it after 2 s without a user
+QUIET, PATIENCE, SHM_PATIENCE, SHM_MANAGER = 0.05, 1.0, 3.0, b"torch_shm_manag"
 
-    reap: called between rounds. Returns: (set of pids killed, list of pids that would not die).
+
+def kill_all(
+    reap: Callable[[], None], limit: float = 5.0, at_once: Container[int] = ()
+) -> tuple[set[int], list[int]]:
+    """End every descendant until none is left or ``limit`` seconds have passed.
+
+    Those of ``at_once`` get KILL. The others get it when none of them works or ends any more: a
+    process that removes shared memory (torch_shm_manager, Python's resource_tracker) does so when
+    all its users have ended. It ignores TERM, or leads a session of its own, so TERM goes to those
+    whose session has lost its leader. reap: called between rounds. Returns: (set of pids that were
+    sent a signal, list of pids that would not die).
     """
     me = os.getpid()
     killed: set[int] = set()
-    end = monotonic() + limit
+    left: set[int] = set()
+    begin = monotonic()
+    quiet = begin + QUIET
     pause = 0.001
     while True:
-        left = descendants(me)
+        before, left = left, set(descendants(me))
         if not left:
             reap()
             return killed, []
-        killed.update(pid for pid in left if send_signal(pid, SIGKILL))
+        worth = PATIENCE if before - left else max(map(patience, left))
+        if worth:
+            quiet = min(monotonic() + QUIET, begin + worth)
+        for pid in left:
+            hard = pid in at_once or monotonic() >= quiet
+            if (hard or (pid not in killed and session(pid) not in left)) and send_signal(
+                pid, SIGKILL if hard else SIGTERM
+            ):
+                killed.add(pid)
         reap()
-        if monotonic() > end:
+        if monotonic() > begin + limit:
             return killed, descendants(me)
         sleep(pause)
         pause = min(pause * 2, 0.05)
+
+
+def patience(pid: int) -> float:
+    """Seconds that may be waited for ``pid`` to end by itself; 0 if it does nothing to that end."""
+    try:
+        with open("/proc/%d/stat" % pid, "rb") as file:
+            name, _, rest = file.read(4096).partition(b"(")[2].rpartition(b")")
+    except OSError:
+        return PATIENCE  # it has ended just now
+    if name == SHM_MANAGER:
+        return SHM_PATIENCE
+    return PATIENCE if rest.split(None, 1)[:1] in ([b"R"], [b"D"]) else 0.0
+
+
+def session(pid: int) -> int:
+    """The session that ``pid`` is in; its own number when it is gone."""
+    try:
+        return os.getsid(pid)
+    except OSError:
+        return pid
 
 
 def where(pid: int, proc: str = "/proc") -> str:

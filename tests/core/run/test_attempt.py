@@ -137,6 +137,11 @@ class TestEnd:
         assert verdict.cause == verdicts.RankFailed(1, 2, status)
         assert verdict.exit_code == code
 
+    def test_what_a_dead_rank_left_behind_is_told_to_end_at_once(self) -> None:
+        job = begun(make_plan(1, slots=1), READY[0], check=False)
+        ended = job.handle(ev.RankExited(0, 0, 1), 1.0)  # somebody holds its output
+        assert act.SignalRanks(0, signal.SIGTERM) in ended
+
     def test_kill_ladder(self, running: AttemptMachine) -> None:
         exited(running, 2, 1, 1.0)
         grace = running.plan.limits.grace

@@ -98,7 +98,7 @@ class Played:
         while self.dead:
             yield self.dead.pop(0)
 
-    def _kill_all(self, reap: Any) -> tuple[set[int], list[int]]:
+    def _kill_all(self, reap: Any, at_once: Any) -> tuple[set[int], list[int]]:
         self.dead += [(pid, 9) for pid in self.found if pid in self.loop.by_pid]
         reap()
         return self.found, self.left

@@ -148,10 +148,13 @@ class Undying:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, *looks: list[int]) -> None:
         self.now, self.looks, self.reaps = 100.0, list(looks), 0
+        self.patience = 0.0
         self.sent: list[tuple[int, int]] = []
         self.pauses: list[float] = []
         put = monkeypatch.setattr
         put(proctree, "descendants", self._look)
+        put(proctree, "session", lambda pid: pid)  # all lead one
+        put(proctree, "patience", lambda pid: self.patience)
         put(proctree, "send_signal", self._send)
         put(proctree, "monotonic", lambda: self.now)
         put(proctree, "sleep", self._sleep)
@@ -169,8 +172,8 @@ class Undying:
         assert len(self.pauses) < 5000
         self.now += seconds
 
-    def kill(self, *limit: float) -> tuple[set[int], list[int]]:
-        return proctree.kill_all(self._reap, *limit)
+    def kill(self, *limit: float, at_once: range = range(100)) -> tuple[set[int], list[int]]:
+        return proctree.kill_all(self._reap, *limit, at_once=at_once)
 
     def _reap(self) -> None:
         self.reaps += 1
@@ -194,6 +197,51 @@ def test_who_cannot_be_killed_is_told_in_time(monkeypatch: pytest.MonkeyPatch) -
         assert kernel.pauses == sorted(kernel.pauses)
         assert kernel.pauses[-1] <= 0.05
         assert len(kernel.pauses) < 1000
+
+
+def test_who_may_end_by_itself_is_waited_for_while_somebody_does(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for patience, least in ((0.0, 0.05), (1.0, 1.0), (3.0, 3.0)):
+        kernel = Undying(monkeypatch, [5, 6])
+        kernel.patience = patience
+        assert kernel.kill(4.0, at_once=range(6, 7)) == ({5, 6}, [5, 6])
+        late = next(n for n, (pid, _) in enumerate(kernel.sent) if pid == 5)
+        assert kernel.sent[:late] == [(6, signal.SIGKILL)] * late
+        assert least <= sum(kernel.pauses[:late]) <= least + 0.06
+    kernel = Undying(monkeypatch, *([5, *range(6, n)] for n in range(10, 5, -1)), [])
+    assert kernel.kill(at_once=()) == (set(), [])
+
+
+def test_what_removes_shared_memory_ends_by_itself(tmp_path: Path) -> None:
+    """As Python's resource_tracker does: it ignores TERM, and waits until nobody has its pipe."""
+    shared = tmp_path / "shared"
+    shared.write_text("")
+    program = (
+        "import sys; sys.path.insert(0, sys.argv[1])\n"
+        "import subprocess\n"
+        "from dispatcher.remote.host import proctree\n"
+        "proctree.become_subreaper()\n"
+        'text = \'trap "" TERM; (read x; rm $1; exec sleep 0) <fifo & trap - TERM; '
+        "sleep 300 >fifo & echo up; exit'\n"
+        "subprocess.run(['sh', '-c', 'mkfifo fifo; exec setsid sh -c \"$0\" sh $1', text, "
+        "sys.argv[2]], check=True)\n"
+        "killed, left = proctree.kill_all(lambda: [*proctree.reaped()])\n"
+        "print(len(left))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, HOUSE, str(shared)],
+        capture_output=True, text=True, timeout=60, cwd=tmp_path, check=True,
+    )  # fmt: skip
+    assert done.stdout == "up\n0\n"
+    assert not shared.exists()
+
+
+def test_how_long_a_process_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert proctree.patience(os.getpid()) == 1.0  # it runs
+    assert proctree.patience(2**22 + 1) == 1.0  # it has just ended
+    monkeypatch.setattr(proctree, "SHM_MANAGER", Path("/proc/self/comm").read_bytes().strip())
+    assert proctree.patience(os.getpid()) == 3.0
 
 
 def test_a_child_whose_parent_has_gone_is_told_so() -> None:
