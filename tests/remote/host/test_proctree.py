@@ -172,8 +172,8 @@ class Undying:
         assert len(self.pauses) < 5000
         self.now += seconds
 
-    def kill(self, *limit: float, at_once: range = range(100)) -> tuple[set[int], list[int]]:
-        return proctree.kill_all(self._reap, *limit, at_once=at_once)
+    def kill(self, limit: float = 5.0, at_once: range = range(100)) -> tuple[set[int], list[int]]:
+        return proctree.kill_all(self._reap, limit, at_once)
 
     def _reap(self) -> None:
         self.reaps += 1
@@ -210,31 +210,36 @@ def test_who_may_end_by_itself_is_waited_for_while_somebody_does(
         assert kernel.sent[:late] == [(6, signal.SIGKILL)] * late
         assert least <= sum(kernel.pauses[:late]) <= least + 0.06
     kernel = Undying(monkeypatch, *([5, *range(6, n)] for n in range(10, 5, -1)), [])
-    assert kernel.kill(at_once=()) == (set(), [])
+    assert kernel.kill(at_once=range(0)) == (set(), [])
+
+
+#: leads a session, in which it leaves one that uses the shared file and one that removes it then
+LEADER = """
+import subprocess, sys
+tidy = subprocess.Popen(
+    ["sh", "-c", "trap '' TERM; echo up; cat; rm shared"],
+    stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+)
+tidy.stdout.readline()
+subprocess.Popen(["sleep", "300"], stdout=tidy.stdin)
+"""
+SWEEP = """
+import subprocess, sys
+sys.path.insert(0, sys.argv[1])
+from dispatcher.remote.host import proctree
+proctree.become_subreaper()
+subprocess.run([sys.executable, "-c", sys.argv[2]], start_new_session=True, check=True)
+print(proctree.kill_all(lambda: [*proctree.reaped()])[1])
+"""
 
 
 def test_what_removes_shared_memory_ends_by_itself(tmp_path: Path) -> None:
     """As Python's resource_tracker does: it ignores TERM, and waits until nobody has its pipe."""
-    shared = tmp_path / "shared"
-    shared.write_text("")
-    program = (
-        "import sys; sys.path.insert(0, sys.argv[1])\n"
-        "import subprocess\n"
-        "from dispatcher.remote.host import proctree\n"
-        "proctree.become_subreaper()\n"
-        'text = \'trap "" TERM; (read x; rm $1; exec sleep 0) <fifo & trap - TERM; '
-        "sleep 300 >fifo & echo up; exit'\n"
-        "subprocess.run(['sh', '-c', 'mkfifo fifo; exec setsid sh -c \"$0\" sh $1', text, "
-        "sys.argv[2]], check=True)\n"
-        "killed, left = proctree.kill_all(lambda: [*proctree.reaped()])\n"
-        "print(len(left))\n"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", program, HOUSE, str(shared)],
-        capture_output=True, text=True, timeout=60, cwd=tmp_path, check=True,
-    )  # fmt: skip
-    assert done.stdout == "up\n0\n"
-    assert not shared.exists()
+    (tmp_path / "shared").write_text("")
+    words = [sys.executable, "-c", SWEEP, HOUSE, LEADER]
+    done = subprocess.run(words, capture_output=True, timeout=60, cwd=tmp_path, check=True)
+    assert done.stdout == b"[]\n"
+    assert not (tmp_path / "shared").exists()
 
 
 def test_how_long_a_process_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
