@@ -449,7 +449,6 @@ def pmix_serving(data: bytes) -> None:
     job = {"name": b"n", "node": 0, "hosts": [], "folder": "/f"}
     serving = pmix_server.Serving(-1, SimpleNamespace(), job, pmix_server.Found([]))  # type: ignore[arg-type]
     serving.poll.close()
-    os.close(serving.door.guard)
     library: Any = ranks
     serving.library = library
     serving.tell = lambda type, **fields: ranks.told.append(  # type: ignore[method-assign]

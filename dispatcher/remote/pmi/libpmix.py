@@ -189,14 +189,13 @@ class Library:
         folder: bytes,
         apps: Sequence[int] = (),
         universe: int = 0,
-    ) -> int:
-        """Make a job known; returns the library's port. Raises: LoadError.
+    ) -> None:
+        """Make a job known. Raises: LoadError.
 
         hosts, node (which of them this is), apps, universe: as of ``job_of``.
         """
         job = job_of(hosts, node, folder, namespace, apps=apps, universe=universe)
         self.add(namespace, 0, job, hosts[node][1])
-        return self._port(Proc(namespace, hosts[node][1][0]))
 
     def add(self, namespace: bytes, first: int, job: Pairs, local_ranks: list[int]) -> None:
         """Make a world known. first: the number of its rank 0. Raises: LoadError."""
@@ -235,18 +234,6 @@ class Library:
     def fetched(self, status: int, data: int | None, size: int, key: int) -> None:
         """The library has what ``fetch`` asked for."""
         self.fetching.pop(key)(status, ctypes.string_at(data, size) if data else b"")
-
-    def _port(self, proc: Proc) -> int:
-        """Where it listens, as it would tell a rank in its environment."""
-        environ = ctypes.POINTER(ctypes.c_char_p)()
-        self._check("server_setup_fork", ctypes.byref(proc), ctypes.byref(environ))
-        i = 0
-        while environ and environ[i]:
-            name, _, value = (environ[i] or b"").partition(b"=")
-            if name.startswith(b"PMIX_SERVER_URI") and b"tcp4://" in value:
-                return int(value.rpartition(b":")[2])
-            i += 1
-        raise LoadError("it told no port to come to")
 
     def _check(self, call: str, *arguments: Any) -> None:
         status = getattr(self.calls, "PMIx_" + call)(*arguments)

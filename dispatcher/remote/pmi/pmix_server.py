@@ -2,7 +2,7 @@
 
 It is a fork of the agent and dies with it; why it is there, ``docs/design/mpi.md`` says::
 
-    ranks --(the agent's port)--> gate --(libpmix's own)--> libpmix --(fences, aborts)--> agent
+    ranks --(the agent's port)--> gate --(our own socket)--> libpmix --(fences, aborts)--> agent
 
 Frames to the agent: up (mpi, pmix, version), connected and finalized (rank), abort
 (rank, code, text), trouble (why, mpi), notice (text); fence (id, members, data) and what
@@ -16,9 +16,7 @@ import _socket
 import os
 import re
 import select
-import time
 from _socket import SOL_SOCKET, socket
-from _struct import pack
 from _thread import allocate_lock
 
 from dispatcher.remote.host import shm, tcp_peer
@@ -29,7 +27,6 @@ from dispatcher.remote.protocol.packing import PackError, unpack
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from typing import Any
 
 READ_SIZE = 64 << 10
@@ -43,10 +40,11 @@ KNOWN_LIMIT, KNOWN = 64 << 20, 512
 UNHEARD = "MPI: rank %d notifies others (PMIx_Notify_event); those on other hosts do not hear of it"
 #: what hosts tell each other of each of their ranks that connect
 PUT = {"type": str, "namespace": bytes, "rank": int, "status": int, "data": bytes}
-#: SO_ATTACH_FILTER of socket(7), for which Python has no name
-ATTACH_FILTER = 26
-#: seconds, at most, for which strangers that came before the filter are awaited
-CLEARING = 2.0
+#: connections that may wait for the library, as at its own port
+BACKLOG = 4096
+#: most looks for strangers until the library has come to our socket; milliseconds between two
+CLEARING, CLEARING_TURN = 100, 20
+OPEN = "MPI: any user of this host can hold up its ranks, for libpmix's own port stays open: %s"
 NAMES = ("libpmix.so.2", "libpmix.so")
 #: where distributions, wheels and builds put it, seen from a prefix
 FOLDERS = ("lib", "lib64", "lib/openmpi", "lib/pmix", "lib64/openmpi", "lib/pmix2/lib")
@@ -80,7 +78,7 @@ class Serving:
         self.parts: dict[int, list[bytes]] = {}  # of what an answer brings
         self.connecting: set[int] = set()  # worlds that connect learn of each other then:
         self.known: dict[tuple[bytes, int], bytes] = {}  # what ranks of other hosts have put
-        self.door = Door()
+        self.door = Door(os.fsdecode(job["folder"]))
         self.poll = select.epoll()
         self.across: dict[int, int] = {}  # descriptor -> where its bytes go
         self.waiting: dict[int, bytes] = {}  # descriptor -> bytes it does not take yet
@@ -88,7 +86,7 @@ class Serving:
     def run(self, client: int) -> None:
         """Load the library and serve, ``client`` first, until the agent ends the link."""
         try:
-            library, port = self.load()
+            library = self.load()
         except LoadError as error:
             self.tell("trouble", why=str(error), mpi=self.found.mpi)
             if self.found.mpi:
@@ -97,7 +95,7 @@ class Serving:
         version, pmix = library.version, self.found.pmix
         self.tell("up", mpi=self.found.mpi, pmix=pmix, version=version)
         decoder = Decoder()
-        self.let_in(client, port)
+        self.let_in(client)
         self.listener.setblocking(False)
         self.poll.register(self.listener.fileno(), select.EPOLLIN)
         self.poll.register(self.link, select.EPOLLIN)
@@ -110,14 +108,14 @@ class Serving:
                     for frame in decoder.feed(data):
                         self.take(library, unpack(frame.body))
                 elif fd == self.listener.fileno():
-                    self.admit(port)
+                    self.admit()
                 elif fd in self.across:
                     self.carry(fd, event)
 
     # -- the library ------------------------------------------------------------------
 
-    def load(self) -> tuple[Library, int]:
-        """The library, serving, and its port. Raises: LoadError, saying all that was tried."""
+    def load(self) -> Library:
+        """The library, serving. Raises: LoadError, saying all that was tried."""
         # one way to keep what ranks put, which every version has; others make files
         os.environb[b"PMIX_MCA_gds"] = b"hash"
         tried = []
@@ -130,10 +128,14 @@ class Serving:
             self.library, self.found.pmix = library, path
             folder, name = os.fsencode(self.job["folder"]), self.job["name"]
             library.begin(name + b"_srv", folder)
-            self.door.close()
+            try:
+                self.door.close()
+            except OSError as error:
+                self.tell("notice", text=OPEN % error.strerror)
             hosts, node = [(host, ranks) for host, ranks in self.job["hosts"]], self.job["node"]
             more = self.job.get("apps") or (), self.job.get("universe") or 0
-            return library, library.register(name, hosts, node, folder, *more)
+            library.register(name, hosts, node, folder, *more)
+            return library
         raise LoadError("; ".join(tried))
 
     def opened(self, path: str) -> Library:
@@ -255,16 +257,16 @@ class Serving:
 
     # -- the ranks' connections -----------------------------------------------------------
 
-    def admit(self, port: int) -> None:
+    def admit(self) -> None:
         """Let one connection in if its other end is our own user's."""
         fd = tcp_peer.accept(self.listener)
         if fd is not None:
-            self.let_in(fd, port)
+            self.let_in(fd)
 
-    def let_in(self, fd: int, port: int) -> None:
-        """Join connection ``fd`` with one to the library's own port."""
+    def let_in(self, fd: int) -> None:
+        """Join connection ``fd`` with one to the library."""
         try:
-            other = self.door.connect(port)
+            other = self.door.connect().detach()
         except OSError:
             os.close(fd)
             return
@@ -305,77 +307,112 @@ class Serving:
 
 
 class Door:
-    """Lets only us come to the library's own port, which any user of the host can reach.
+    """The way to the library, which listens on 127.0.0.1, where any user of the host may come.
 
-    The library would wait for a stranger that says nothing. So a filter on its listener drops what
-    comes from another port than ours. We hold ours at every address: no other user can have it.
-    Each of our connections comes from there, at an address of 127.0.0.0/8 of its own.
+    It waits for the first words of each connection, so a silent stranger would hold up the job.
+    ``close`` puts a socket in our own ``folder`` in the place of its listener.
     """
 
-    def __init__(self) -> None:
-        self.port = self.n_bound = 0
-        self.before = {one.fileno() for one in _tcp_sockets()}
-        guard = self._bound("")
-        self.port = guard.getsockname()[1]
-        self.guard = guard.detach()  # until the process ends
+    def __init__(self, folder: str) -> None:
+        self.folder = folder
+        self.address: Any = None
+        self.before = _tcp_sockets()
 
-    def _bound(self, address: str) -> socket:
-        one = socket(_socket.AF_INET, _socket.SOCK_STREAM)
-        one.setsockopt(SOL_SOCKET, _socket.SO_REUSEPORT, 1)  # among sockets of one user
-        one.bind((address, self.port))
-        return one
-
-    def connect(self, port: int) -> int:
-        """A connection to the library's ``port``. Raises: OSError."""
-        self.n_bound += 1
-        n = self.n_bound
-        one = self._bound("127.%d.%d.%d" % (n >> 16, n >> 8 & 255, n & 255))
+    def connect(self) -> socket:
+        """A connection to the library. Raises: OSError."""
+        family = _socket.AF_UNIX if type(self.address) is str else _socket.AF_INET
+        one = socket(family, _socket.SOCK_STREAM)
         try:
-            one.connect(("127.0.0.1", port))
+            one.connect(self.address)
         except OSError:
             one.close()
             raise
-        return one.detach()
+        return one
 
     def close(self) -> None:
-        """Filter what the library listens to by now, and end what others have begun there."""
-        import ctypes
+        """Close the library's port, and end the connections that came to it.
 
-        # load the source port; with ours keep all bytes, else none
-        steps = (0x28, 0, 0, 0), (0x15, 0, 1, self.port), (0x06, 0, 0, 1 << 31), (0x06, 0, 0, 0)
-        code = ctypes.create_string_buffer(b"".join(pack("=HBBI", *step) for step in steps))
-        program = pack("HP", len(steps), ctypes.addressof(code))
-        ports: set[int] = set()
-        turns = 3  # a thread of the library may be about to take one in
-        end = time.monotonic() + CLEARING
-        while turns and time.monotonic() < end:
-            turns -= 1
-            for one in _tcp_sockets():
-                try:
-                    if one.fileno() in self.before:
-                        pass
-                    elif one.getsockopt(SOL_SOCKET, _socket.SO_ACCEPTCONN):
-                        one.setsockopt(SOL_SOCKET, ATTACH_FILTER, program)
-                        ports.add(one.getsockname()[1])
-                        if one.getsockopt(_socket.IPPROTO_TCP, _socket.TCP_INFO, 28)[24]:
-                            turns = 3  # more have connected than were taken in
-                    elif one.getsockname()[1] in ports:
-                        one.shutdown(_socket.SHUT_RDWR)
-                except OSError:
-                    pass  # it has left
-            time.sleep(0.002)
+        Raises: LoadError if it has no port; OSError, and the port stays open.
+        """
+        new = _tcp_sockets().items() - self.before.items()
+        listeners = [(fd, port) for fd, (listens, port) in new if listens]
+        if len(listeners) != 1:
+            raise LoadError("it listens to %d ports" % len(listeners))
+        fd, port = listeners[0]
+        self.address = "127.0.0.1", port
+        # the path of the folder may be too long for an address
+        path = "/proc/self/fd/%d/door" % os.open(self.folder, os.O_RDONLY)
+        ours, probe = socket(_socket.AF_UNIX), socket(_socket.AF_UNIX)
+        knock, old = socket(_socket.AF_INET), socket(fileno=os.dup(fd))
+        ended, turns = select.poll(), CLEARING
+        try:
+            ours.bind(path)
+            ours.listen(BACKLOG)
+            ours.setblocking(False)
+            probe.connect(path)  # the library ends this after all that came before
+            probe.shutdown(_socket.SHUT_WR)
+            ended.register(probe.fileno(), select.POLLIN)
+            _put(ours.fileno(), fd)
+            knock.setblocking(False)
+            knock.connect_ex(self.address)  # so that the library waits no longer for ``old``
+            while turns and not ended.poll(CLEARING_TURN):
+                turns -= 1
+                for other, (listens, at) in _tcp_sockets().items():
+                    if at == port and not listens:
+                        _end(other)
+            if not turns:
+                raise OSError(0, "it takes no connection from another socket")
+            self.address = path
+        finally:
+            if self.address != path:
+                _put(old.fileno(), fd)
+            for one in (ours, probe, knock, old):
+                one.close()
 
 
-def _tcp_sockets() -> Iterator[socket]:
-    """Each TCP socket of this process, to be looked at."""
+def _put(ours: int, there: int) -> None:
+    """Make descriptor ``there`` another of ``ours``, also in each epoll that waits for it."""
+    waiting = []
+    for name in os.listdir("/proc/self/fd"):
+        try:
+            poll = select.epoll.fromfd(os.dup(int(name)))
+            poll.unregister(there)
+            waiting.append(poll)
+        except OSError:
+            pass  # another kind of file, or an epoll that waits for others
+    os.dup2(ours, there, inheritable=False)
+    for poll in waiting:
+        poll.register(there, select.EPOLLIN)
+
+
+def _end(fd: int) -> None:
+    try:
+        one = socket(fileno=fd)
+    except OSError:
+        return  # the library has closed it
+    try:
+        one.shutdown(_socket.SHUT_RDWR)
+    except OSError:
+        pass  # the stranger has left
+    one.detach()
+
+
+def _tcp_sockets() -> dict[int, tuple[bool, int]]:
+    """Of each TCP socket of this process: whether it listens, and its port."""
+    found = {}
     for name in os.listdir("/proc/self/fd"):
         try:
             one = socket(fileno=int(name))
         except OSError:
             continue
-        if one.family in (_socket.AF_INET, _socket.AF_INET6) and one.type == _socket.SOCK_STREAM:
-            yield one
+        try:
+            if one.type == _socket.SOCK_STREAM and one.family != _socket.AF_UNIX:
+                listens = one.getsockopt(SOL_SOCKET, _socket.SO_ACCEPTCONN) > 0
+                found[int(name)] = listens, one.getsockname()[1]
+        except OSError:
+            pass  # it has left
         one.detach()
+    return found
 
 
 def have_put(data: bytes) -> dict[tuple[bytes, int], bytes]:

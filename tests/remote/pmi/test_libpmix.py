@@ -48,12 +48,10 @@ HOSTS = [(b"a", [0, 2]), (b"b", [1, 3, 4])]
 class Calls:
     """Takes the calls of libpmix: their names and arguments, as numbers and bytes."""
 
-    def __init__(self, environ: tuple[bytes, ...] | None = ()) -> None:
+    def __init__(self) -> None:
         self.made: list[tuple[str, Any]] = []
         self.codes: dict[str, int] = {}
-        self.environ = environ
         self.PMIx_Get_version = lambda: b"OpenPMIx 5.0.1 (PMIx Standard: 4.2)"
-        self.kept: list[Any] = []
 
     def __getattr__(self, name: str) -> Any:
         if not name.startswith("PMIx_"):
@@ -77,15 +75,6 @@ class Calls:
 
     def _register_client(self, proc: Any, user: Any, group: Any, *rest: Any) -> Any:
         return proc._obj.namespace, proc._obj.rank, user.value, group.value, rest
-
-    def _setup_fork(self, proc: Any, environ: Any) -> Any:
-        if self.environ is not None:
-            words = (ctypes.c_char_p * (len(self.environ) + 1))(*self.environ, None)
-            first = ctypes.cast(words, ctypes.POINTER(ctypes.c_char_p))
-            size = ctypes.sizeof(ctypes.c_void_p)
-            ctypes.memmove(ctypes.addressof(environ._obj), ctypes.addressof(first), size)
-            self.kept.append(words)
-        return proc._obj.namespace, proc._obj.rank
 
     @property
     def names(self) -> list[str]:
@@ -133,7 +122,7 @@ class Told:
 
 @pytest.fixture
 def calls() -> Calls:
-    return Calls((b"HOME=/", b"PMIX_SERVER_URI41=kvs_7_srv.0;tcp4://127.0.0.1:4711"))
+    return Calls()
 
 
 @pytest.fixture
@@ -162,14 +151,13 @@ def test_it_listens_under_a_name_with_its_files_in_a_folder(told: Told, calls: C
 
 
 def test_a_job_is_made_known_whole(told: Told, calls: Calls) -> None:
-    assert told.library.register(b"kvs_8", HOSTS, 1, b"/folder") == 4711
+    told.library.register(b"kvs_8", HOSTS, 1, b"/folder")
     assert told.library.firsts == {b"kvs_8": 0}
-    (_, (name, ranks, infos, rest)), support, *clients, fork = calls.made
+    (_, (name, ranks, infos, rest)), support, *clients = calls.made
     assert (name, ranks, rest) == (b"kvs_8", 3, (None, None))
     assert support == ("setup_local_support", (b"kvs_8", None, 0, (None, None)))
     ids = (os.getuid(), os.getgid(), (None, None, None))
     assert clients == [("register_client", (b"kvs_8", rank, *ids)) for rank in (1, 3, 4)]
-    assert fork == ("setup_fork", (b"kvs_8", 1))
     assert infos[:16] == [
         (b"pmix.jobid", STRING, b"kvs_8"),
         (b"pmix.univ.size", UINT32, 5),
@@ -222,7 +210,7 @@ def test_a_job_is_made_known_whole(told: Told, calls: Calls) -> None:
 def test_lists_are_as_the_version_reads_them(
     monkeypatch: pytest.MonkeyPatch, version: bytes, lists: list[bytes]
 ) -> None:
-    calls = Calls((b"PMIX_SERVER_URI3=kvs_7_srv.0;tcp4://127.0.0.1:4711",))
+    calls = Calls()
     calls.PMIx_Get_version = lambda: version
     library = Told(calls, monkeypatch).library
     assert "PMIx " in library.version
@@ -249,21 +237,9 @@ def test_the_universe_is_what_there_is_room_for(told: Told, calls: Calls) -> Non
     assert (sizes[b"pmix.univ.size"], sizes[b"pmix.job.size"]) == (12, 5)
 
 
-@cases(
-    "environ",
-    [None, (), (b"HOME=/",), (b"PMIX_SERVER_URI2=a;tcp6://[::1]:1",), (b"OTHER=tcp4://h:2",)],
-)
-def test_without_a_port_it_is_of_no_use(
-    environ: tuple[bytes, ...] | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    told = Told(Calls(environ), monkeypatch)
-    with pytest.raises(LoadError, match="it told no port"):
-        told.library.register(b"kvs", HOSTS, 0, b"/folder")
-
-
 @pytest.mark.parametrize(
     ("call", "before"),
-    [("register_nspace", 1), ("setup_local_support", 2), ("register_client", 3), ("setup_fork", 5)],
+    [("register_nspace", 1), ("setup_local_support", 2), ("register_client", 3)],
 )
 def test_the_first_call_that_fails_is_named(
     told: Told, calls: Calls, call: str, before: int

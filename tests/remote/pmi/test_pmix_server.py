@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import ctypes
 import os
+import queue
+import select
 import socket
-import struct
 import threading
 from collections.abc import Callable, Iterator
-from typing import Any
+from pathlib import Path
+from typing import Any, ClassVar
 
 import pytest
 from cases import cases
@@ -32,20 +34,67 @@ from dispatcher.remote.protocol.frames import CONTROL, Decoder, WireError, contr
 from dispatcher.remote.protocol.packing import PackError, pack, unpack
 
 JOB = {
-    "name": b"kvs_7", "node": 1, "hosts": [[b"a", [0, 1]], [b"b", [2, 3]]], "folder": "/f",
-    "universe": 6,
+    "name": b"kvs_7", "node": 1, "hosts": [[b"a", [0, 1]], [b"b", [2, 3]]], "universe": 6,
 }  # fmt: skip
 LIBRARY = "/lib/libpmix.so.2"
+
+
+class Ear(threading.Thread):
+    """Listens as libpmix does: it hears nobody else until a connection has said its first byte.
+
+    how: ``select``, as versions 3 and 4 wait, or ``epoll``, as 5 does; "" for never.
+    """
+
+    made: ClassVar[list[Ear]] = []
+
+    def __init__(self, how: str) -> None:
+        super().__init__(daemon=True)
+        self.how = how
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.address = self.listener.getsockname()
+        self.stop: tuple[int, ...] = os.pipe()
+        self.reads = threading.Event()
+        self.said: queue.SimpleQueue[tuple[bytes, socket.socket]] = queue.SimpleQueue()
+        self.made.append(self)
+        self.start()
+
+    def run(self) -> None:
+        fd, poll = self.listener.fileno(), select.epoll()
+        for one in (fd, self.stop[0]):
+            poll.register(one, select.EPOLLIN)
+        while self.how:
+            if self.how == "select":
+                ready = select.select([fd, self.stop[0]], [], [])[0]
+            else:
+                ready = [one for one, _ in poll.poll()]
+            if self.stop[0] in ready:
+                break
+            came = socket.socket(fileno=self.listener._accept()[0])  # type: ignore[attr-defined]
+            self.reads.set()
+            if data := came.recv(1):
+                self.said.put((data, came))
+            else:
+                came.close()
+        poll.close()
+
+    def close(self) -> None:
+        """Hear nobody any more."""
+        os.write(self.stop[1], b"x")
+        self.join(60)
+        assert not self.is_alive()
+        self.listener.close()
+        for one in self.stop:
+            os.close(one)
 
 
 class Played:
     """In the place of ``Library``; the last one made is ``Played.made``."""
 
     made: Played
+    how = "select"
     local: dict[bytes, list[int]]
     fetch: Callable[..., None]
     version = "OpenPMIx 5.0.1"
-    port = 0
 
     def __init__(
         self, path: str, tell: Callable[..., None], asked: Callable[..., None], _: Any
@@ -56,13 +105,12 @@ class Played:
 
     def begin(self, *words: Any) -> None:
         self.calls.append(words)
+        Ear(self.how)
 
     def add(self, *words: Any) -> None:
         self.calls.append(words)
 
-    def register(self, *words: Any) -> int:
-        self.calls.append(words)
-        return self.port
+    register = add
 
 
 class Heard:
@@ -86,22 +134,22 @@ def found(*candidates: str, mpi: str = "", **files: str) -> pmix_server.Found:
 
 
 class House:
-    """A serving process as a thread; the agent's end of its socket, and libpmix's port."""
+    """A serving process as a thread; the agent's end of its socket."""
 
-    def __init__(self) -> None:
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
         self.listener = socket.create_server(("127.0.0.1", 0))
-        self.inner = socket.create_server(("127.0.0.1", 0))
-        self.inner.settimeout(60)
         self.agent, self.link = socket.socketpair()
         self.agent.settimeout(60)
         self.decoder = Decoder()
         self.come: list[dict[str, Any]] = []
         self.open: list[socket.socket] = []
         self.thread: threading.Thread | None = None
-        Played.port = self.inner.getsockname()[1]
 
     def serving(self, there: pmix_server.Found) -> Serving:
-        return Serving(self.link.fileno(), self.listener, dict(JOB), there)
+        return Serving(
+            self.link.fileno(), self.listener, {**JOB, "folder": str(self.folder)}, there
+        )
 
     def run(self, there: pmix_server.Found) -> socket.socket:
         """Serve; the first client, whose connection the agent has taken in."""
@@ -124,9 +172,11 @@ class House:
         self.open.append(one)
         return one
 
-    def accepted(self) -> socket.socket:
-        """What libpmix has taken in next."""
-        return self.kept(self.inner.accept()[0])
+    def said(self) -> bytes:
+        """The first byte of the next connection that libpmix has heard."""
+        byte, one = Ear.made[0].said.get(timeout=60)
+        self.kept(one)
+        return byte
 
     def heard(self) -> dict[str, Any]:
         """The next message to the agent."""
@@ -141,74 +191,98 @@ class House:
         if self.thread is not None:
             self.thread.join(60)
             assert not self.thread.is_alive()
-        for one in (*self.open, self.listener, self.inner, self.link):
+        for one in (*self.open, self.listener, self.link):
             one.close()
+        for ear in Ear.made:
+            ear.close()
 
 
 @pytest.fixture
-def house(monkeypatch: pytest.MonkeyPatch) -> Iterator[House]:
+def house(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[House]:
     monkeypatch.setattr(pmix_server, "Library", Played)
+    monkeypatch.setattr(Ear, "made", [])
     monkeypatch.setenv("PMIX_MCA_gds", "")  # put back afterwards
-    house = House()
+    house = House(tmp_path)
     yield house
     house.close()
 
 
 def test_a_stranger_is_not_let_in(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
     client = house.run(found(LIBRARY))
-    house.accepted()
-    monkeypatch.setattr(tcp_peer, "user_of", lambda fd: os.geteuid() + 1)
-    stranger = house.kept(socket.create_connection(house.listener.getsockname(), timeout=60))
-    assert stranger.recv(1) == b""
-    monkeypatch.undo()
-    client.sendall(b"x")  # who is in stays
     assert house.heard()["type"] == "up"
+    with monkeypatch.context() as patch:
+        patch.setattr(tcp_peer, "user_of", lambda fd: os.geteuid() + 1)
+        stranger = house.kept(socket.create_connection(house.listener.getsockname(), timeout=60))
+        assert stranger.recv(1) == b""
+    client.sendall(b"x")  # who is in stays
+    assert house.said() == b"x"
 
 
-def test_nobody_but_the_gate_comes_to_the_librarys_port(
-    house: House, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("how", ["select", "epoll"])
+def test_silent_strangers_at_the_librarys_port_hold_up_nobody(
+    house: House, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
-    """libpmix reads what a connection says first, and meanwhile hears nobody else."""
-    program = ctypes.create_string_buffer(struct.pack("=HBBI", 6, 0, 0, 0xFFFF))  # keeps all
-    try:
-        with socket.socket() as tried:
-            tried.setsockopt(
-                socket.SOL_SOCKET, pmix_server.ATTACH_FILTER,
-                struct.pack("HP", 1, ctypes.addressof(program)),
-            )  # fmt: skip
-    except PermissionError:
-        pytest.skip("only root may filter TCP with this kernel")
-    opened: list[socket.socket] = []
+    strangers: list[socket.socket] = []
 
-    def begin(self: Played, *words: Any) -> None:
-        opened.append(house.kept(socket.create_server(("127.0.0.1", 0))))
-        Played.port = opened[0].getsockname()[1]
-        for _ in range(2):  # one that it has taken in, one that waits
-            opened.append(house.kept(socket.create_connection(opened[0].getsockname())))
-        opened.append(house.kept(opened[0].accept()[0]))
-
-        def take_in() -> None:
-            opened.append(house.kept(opened[0].accept()[0]))
-
-        threading.Timer(0.1, take_in).start()
+    def begin(*_: Any) -> None:
+        ear = Ear(how)
+        for __ in range(3):  # the library waits for the words of the first
+            strangers.append(house.kept(socket.create_connection(ear.address)))
+        assert ear.reads.wait(60)
 
     monkeypatch.setattr(Played, "begin", begin)
     client = house.run(found(LIBRARY))
     assert house.heard()["type"] == "up"
-    assert [stranger.recv(1) for stranger in opened[1:3]] == [b"", b""]
-    with pytest.raises(TimeoutError):
-        socket.create_connection(opened[0].getsockname(), timeout=0.3)
     client.sendall(b"rank")
-    assert house.kept(opened[0].accept()[0]).recv(4) == b"rank"
+    assert house.said() == b"r"
+    for stranger in strangers:
+        try:
+            assert stranger.recv(1) == b""
+        except ConnectionResetError:
+            pass  # the library had not taken it in
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(Ear.made[0].address)
 
 
-def test_without_the_librarys_port_a_connection_ends(house: House) -> None:
+@pytest.mark.parametrize(
+    ("how", "folder", "why"),
+    [
+        ("", ".", "it takes no connection from another socket"),
+        ("select", "gone", "No such file or directory"),
+    ],
+)
+def test_a_port_that_stays_open_is_told_and_the_job_goes_on(
+    house: House, monkeypatch: pytest.MonkeyPatch, how: str, folder: str, why: str
+) -> None:
+    monkeypatch.setattr(pmix_server, "CLEARING", 2)
+    monkeypatch.setattr(Played, "how", how)
+    house.folder /= folder
+    client = house.run(found(LIBRARY))
+    assert house.heard() == {"type": "notice", "text": pmix_server.OPEN % why}
+    assert house.heard()["type"] == "up"
+    client.sendall(b"rank")
+    if how:
+        assert house.said() == b"r"
+        return
+    for words in (b"", b"rank"):  # our own knock, and the rank
+        assert house.kept(Ear.made[0].listener.accept()[0]).recv(4) == words
+
+
+def test_a_library_that_listens_nowhere_is_of_no_use(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Played, "begin", lambda *_: None)
+    house.run(found(LIBRARY))
+    assert house.heard() == {"type": "trouble", "why": "it listens to 0 ports", "mpi": ""}
+
+
+def test_without_the_library_a_connection_ends(house: House) -> None:
     serving = house.serving(found(LIBRARY))
     ours, theirs = socket.socketpair()
     closed = socket.create_server(("127.0.0.1", 0))
-    port = closed.getsockname()[1]
+    serving.door.address = closed.getsockname()
     closed.close()
-    serving.let_in(theirs.detach(), port)
+    serving.let_in(theirs.detach())
     assert house.kept(ours).recv(1) == b""
     assert serving.across == {}
     serving.poll.close()
@@ -297,12 +371,13 @@ class TestLoad:
             return Played(path, serving.tell, serving.asked, {})
 
         serving.opened = opened  # type: ignore[method-assign]
-        _, port = serving.load()
-        assert (port, there.pmix) == (Played.port, LIBRARY)
+        serving.load()
+        assert there.pmix == LIBRARY
         assert os.environb[b"PMIX_MCA_gds"] == b"hash"
+        folder = os.fsencode(house.folder)
         assert Played.made.calls == [
-            (b"kvs_7_srv", b"/f"),
-            (b"kvs_7", [(b"a", [0, 1]), (b"b", [2, 3])], 1, b"/f", (), 6),
+            (b"kvs_7_srv", folder),
+            (b"kvs_7", [(b"a", [0, 1]), (b"b", [2, 3])], 1, folder, (), 6),
         ]
         there.candidates = lambda: list(troubles)  # type: ignore[method-assign]
         with pytest.raises(LoadError) as caught:
@@ -378,10 +453,11 @@ def test_bytes_cross_both_ways_whole() -> None:
     """A reader that waits holds back who writes to it, and nobody else."""
     listener = socket.create_server(("127.0.0.1", 0))
     ours, theirs = socket.socketpair()
-    serving = pmix_server.Serving(theirs.fileno(), listener, {}, pmix_server.Found([]))
+    serving = pmix_server.Serving(theirs.fileno(), listener, {"folder": ""}, pmix_server.Found([]))
     inner = socket.create_server(("127.0.0.1", 0))
     client, came = socket.socketpair()
-    serving.let_in(came.detach(), inner.getsockname()[1])
+    serving.door.address = inner.getsockname()
+    serving.let_in(came.detach())
     other, _ = inner.accept()
     size = 8 << 20
     got: list[int] = []
