@@ -119,7 +119,11 @@ class HangRule:
         if now - seen_before > self._old:
             waited = {}  # nobody knows what they did meanwhile
         for gpu in gpus:
-            key, used = (node, gpu.index), gpu.utilisation or 0.0
+            key, used = (node, gpu.index), gpu.utilisation
+            if used is None:  # MIG, vGPU, GB10: the watts tell; a GPU that tells nothing may work
+                if gpu.watts is None or not gpu.limit or gpu.watts >= LOW * gpu.limit:
+                    self._at_work[key] = now
+                continue
             if used < WORKING:
                 continue
             if used >= WAITING and _is_low(gpu, self._most_watts.get(key, 0.0)):

@@ -313,3 +313,20 @@ def test_nobody_works_from_a_time_on(
     when = told([ranks[host * each : (host + 1) * each] for host in range(n_hosts)])
     assert when is not None
     assert when <= since + BOUND
+
+
+@cases(
+    ("watts", "limit", "hangs"),
+    [(640.0, 700.0, False), (100.0, 700.0, True), (None, 700.0, False), (640.0, None, False)],
+)
+def test_a_gpu_that_does_not_tell_its_use_is_judged_by_its_watts(
+    watts: float | None, limit: float | None, hangs: bool
+) -> None:
+    """As with MIG, in a virtual machine, or a GB10; one that tells neither may be at work."""
+    rule = HangRule(S, 0.0)
+    rule.began(0, 0, 0.0)
+    gpu = GpuSample(0, None, 7e10, 8e10, watts, 60.0, limit)
+    for t in range(0, 700, 30):
+        rank = RankSample(0, "S", 0.01 * t, 1, 9, 1, own=(0,), gpus=(0,))
+        rule.sampled(NodeSampled(0, float(t), (rank,), (gpu,)), float(t))
+    assert rule.hangs(700.0) == hangs
