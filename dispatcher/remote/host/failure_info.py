@@ -30,7 +30,7 @@ def examine(
     """
     found = error_of(folder, rank)
     log = kernel_log(since) if status == -SIGKILL or os.path.exists("/proc/driver/nvidia") else []
-    hint = gpu_trouble(log)
+    hint = gpu_trouble(log, pid)
     if status == -SIGKILL:
         hint = out_of_memory(log, pid, oom_kills() - kills) or hint
     if hint:
@@ -92,9 +92,24 @@ def out_of_memory(log: list[str], pid: int, kills: int) -> str:
     return ""
 
 
-def gpu_trouble(log: list[str]) -> str:
-    """The GPU driver's last complaint; its numbers are NVIDIA's Xid errors."""
-    for line in reversed(log):
-        if "NVRM: Xid" in line:
-            return "the GPU driver reported " + line[:QUOTE_LIMIT]
-    return ""
+def gpu_trouble(log: list[str], pid: int = 0) -> str:
+    """The GPU driver's complaint that says most of ``pid``; its numbers are NVIDIA's Xid errors.
+
+    The GPUs that ``pid`` is named with count first. Of theirs the cause counts before its echoes:
+    43 and 45 clean up, 154 asks for a reset, and others say "caused by previous Xid".
+    """
+    lines = [line for line in log if "NVRM: Xid" in line]
+    places = {_place(line) for line in lines if "pid=%d," % pid in line}
+
+    def grave(line: str) -> tuple[bool, bool]:
+        number = line.partition("): ")[2].partition(",")[0]
+        echo = number in ("43", "45", "154") or "caused by previous Xid" in line
+        return _place(line) in places, not echo
+
+    best = max(reversed(lines), key=grave, default="")
+    return "the GPU driver reported " + best[:QUOTE_LIMIT] if best else ""
+
+
+def _place(line: str) -> str:
+    """The PCI address of an Xid's GPU."""
+    return line.partition("NVRM: Xid (")[2].partition(")")[0].partition(" ")[0]

@@ -41,8 +41,27 @@ def test_another_process_is_said_to_be_another() -> None:
     assert failure_info.out_of_memory(LOG[2:], 812, 0) == ""
 
 
-def test_the_last_xid() -> None:
-    assert failure_info.gpu_trouble(LOG) == f"the GPU driver reported {LOG[3]}"
+CAUSE = "NVRM: Xid (PCI:0000:18:00): 94, pid=42, name=python3, Contained: SM (0x1). RST: No"
+ECHO = "NVRM: Xid (PCI:0000:18:00): 45, pid=42, name=python3, Ch 00000008"
+CAUSED = "NVRM: Xid (PCI:0000:18:00): 13, pid=42, name=python3, caused by previous Xid 94"
+INSTANCE = "NVRM: Xid (PCI:0000:18:00 GPU-I:05): 95, pid='<unknown>', name=<unknown>, Uncontained"
+OTHER = "NVRM: Xid (PCI:0000:9a:00): 79, pid=777, name=other, GPU has fallen off the bus."
+
+
+@cases(
+    ("log", "pid", "told"),
+    [
+        (LOG, 0, LOG[3]), (LOG, 811, LOG[3]),  # a line of the rank's GPU need not name it
+        ([CAUSE, ECHO, CAUSED], 42, CAUSE), ([CAUSE, ECHO, OTHER], 42, CAUSE),
+        ([CAUSE, INSTANCE, ECHO], 42, INSTANCE), ([ECHO, OTHER], 42, ECHO),
+        ([CAUSE, ECHO, OTHER], 7, OTHER),  # in a container pids are others: the last
+    ],
+)  # fmt: skip
+def test_the_xid_that_says_most_of_a_rank(log: list[str], pid: int, told: str) -> None:
+    assert failure_info.gpu_trouble(log, pid) == f"the GPU driver reported {told}"
+
+
+def test_no_xid() -> None:
     assert failure_info.gpu_trouble(LOG[:2]) == ""
 
 
