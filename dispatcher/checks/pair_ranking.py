@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from dispatcher.checks.hardware.nvlink import floor
+from dispatcher.checks.hardware.nvlink import floors
 
 #: a latency this many times the usual one, and this much above it (s), is bad
 LATE_FACTOR, LATE = 10.0, 0.005
@@ -138,16 +138,23 @@ def slow_rails(pairs: Sequence[Pair], slow: float) -> list[tuple[int, int, float
     return [(*who, rate, usual) for who, rate in sorted(best.items()) if rate < slow * usual]
 
 
-def below(inside: Mapping[int, Inside], slow: float) -> dict[int, float]:
+def below(inside: Mapping[int, Inside], slow: float, *, by_kind: bool = True) -> dict[int, float]:
     """Hosts whose GPUs reach less among themselves than they should -> the least, bytes/s.
 
-    Machines that are known have a floor, others ``slow`` (a share) of the usual rate here.
+    Machines that are known have a floor, with ``by_kind``; others ``slow`` (a share) of the usual
+    rate here. Where none of a kind reaches its floor, NCCL has no NVLink SHARP (it is switched off,
+    or too old, or in a virtual machine), and the lower floor holds.
     """
+    best: dict[tuple[str, int], float] = {}
+    for one in inside.values():
+        best[one.gpu, one.gpus] = max(one.rate, best.get((one.gpu, one.gpus), 0.0))
     usual = statistics.median_high(one.rate for one in inside.values()) if inside else 0.0
     found = {}
     for host, one in sorted(inside.items()):
-        known = floor(one.gpu, one.gpus)
-        due = slow * usual if known is None else known * 1e9
+        known = floors(one.gpu, one.gpus) if by_kind else None
+        due = slow * usual
+        if known is not None:
+            due = known[best[one.gpu, one.gpus] < known[0] * 1e9] * 1e9
         if one.rate < due:
             found[host] = due
     return found

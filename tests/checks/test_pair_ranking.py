@@ -137,7 +137,9 @@ H100, OTHER = "NVIDIA H100 80GB HBM3", "NVIDIA RTX A6000"
     [
         ([], {}),
         ([(4.6e11, H100, 8)], {}),
-        ([(4.59e11, H100, 8)], {0: 4.6e11}),  # also where all are alike
+        ([(4.6e11, H100, 8), (4.59e11, H100, 8)], {1: 4.6e11}),
+        ([(3.7e11, H100, 8), (3.44e11, H100, 8)], {1: 3.45e11}),  # without NVLink SHARP
+        ([(3.44e11, H100, 8)] * 2, {0: 3.45e11, 1: 3.45e11}),  # also where all are alike
         ([(3.7e11, H100, 4)], {}),  # of four of them nothing is known
         ([(4.4e11, "NVIDIA H200", 8), (2.2e11, "NVIDIA A100-SXM4-80GB", 8)], {1: 2.28e11}),
         ([(1e11, OTHER, 2), (1e11, OTHER, 2), (4e10, OTHER, 2)], {2: 5e10}),
@@ -148,3 +150,4 @@ def test_hosts_that_are_slow_by_themselves(
 ) -> None:
     measured = {host: Inside(*one) for host, one in enumerate(inside)}
     assert below(measured, 0.5) == pytest.approx(short)
+    assert below(measured, 0.1, by_kind=False) == {}

@@ -130,8 +130,9 @@ class Machine:
     """GPUs of one kind. links: NVLinks of each; link_rate: GB/s of one, one way.
 
     floor: GB/s of busbw that an all-reduce over ``gpus`` of them in one host should reach
-    (``docs/design/checks.md``). Sources of links: gpud's nvlink.status.a100; NVIDIA's data sheets
-    of H100 and H200; NVIDIA/k8s-test-infra#371.
+    (``docs/design/checks.md``). ring: the share of it that is reached without NVLink SHARP: 370 of
+    480 GB/s were seen of an H100 (NVIDIA/nccl-tests#212, #309). Sources of links: gpud's
+    nvlink.status.a100; NVIDIA's data sheets of H100 and H200; NVIDIA/k8s-test-infra#371.
     """
 
     kind: str
@@ -139,10 +140,11 @@ class Machine:
     link_rate: float
     floor: float
     gpus: int = 8
+    ring: float = 0.75
 
 
 _KNOWN = (
-    (re.compile(r"A100-SXM"), Machine("A100", 12, 25.0, 228.0)),
+    (re.compile(r"A100-SXM"), Machine("A100", 12, 25.0, 228.0, ring=1.0)),
     (re.compile(r"H100 80GB HBM3$"), Machine("H100", 18, 26.562, 460.0)),
     (re.compile(r"H200$"), Machine("H200", 18, 26.562, 431.0)),
     (re.compile(r"\bB200$"), Machine("B200", 18, 53.125, 747.0)),
@@ -157,7 +159,12 @@ def machine(name: str) -> Machine | None:
     return next((one for pattern, one in _KNOWN if pattern.search(name)), None)
 
 
-def floor(name: str, gpus: int) -> float | None:
-    """GB/s of busbw that an all-reduce over ``gpus`` GPUs ``name`` of one host should reach."""
+def floors(name: str, gpus: int) -> tuple[float, float] | None:
+    """GB/s of busbw that an all-reduce over ``gpus`` GPUs ``name`` of one host should reach.
+
+    The second without NVLink SHARP. None where nothing is known.
+    """
     known = machine(name)
-    return known.floor if known is not None and known.gpus == gpus else None
+    if known is None or known.gpus != gpus:
+        return None
+    return known.floor, known.floor * known.ring

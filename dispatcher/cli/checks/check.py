@@ -60,7 +60,8 @@ class PairOptions(Options, section="Pairs of hosts"):
     )
     slow: float | None = option(
         metavar="SHARE",
-        help="Call a pair slow that reaches less than this share of the usual rate.",
+        help="Call a pair slow that reaches less than this share of the usual rate. If given, it "
+        "also takes the place of the rates that are known of GPUs within a host.",
         usual="0.5",
     )
     svg: str | None = option(metavar="FILE", help="Draw the pairs as a heat map in FILE.")

@@ -139,7 +139,7 @@ class Measured:
     """The result of rounds of pairs; hosts are numbers in ``names``.
 
     problems: why a host took no part. inside: the rate among the GPUs of a host. slow: a share of
-    the usual rate.
+    the usual rate. by_kind: whether GPUs that are known have rates of their own.
     """
 
     names: Sequence[str]
@@ -149,6 +149,12 @@ class Measured:
     seconds: float = 0.0
     inside: dict[int, Inside] = field(default_factory=dict)
     slow: float = SLOW
+    by_kind: bool = True
+
+    @cached_property
+    def short(self) -> dict[int, float]:
+        """Hosts whose GPUs are slow among themselves, and the least that they should reach."""
+        return below(self.inside, self.slow, by_kind=self.by_kind)
 
     @cached_property
     def ranking(self) -> PairRanking:
@@ -173,7 +179,8 @@ def run(options: CheckOptions) -> int:
     allow_open_files(len(targets))
     began = time.monotonic()
     found = Measured(ExecPlan(targets, ("true",)).names)
-    found.slow = SLOW if options.slow is None else options.slow
+    if options.slow is not None:
+        found.slow, found.by_kind = options.slow, False
     _measure(found, targets, options, most)
     if found.problems:
         met = {host for pair in found.pairs for host in (pair.a, pair.b)}
@@ -189,7 +196,7 @@ def run(options: CheckOptions) -> int:
         named_files.write(f"--svg {options.svg}", options.svg, drawn)
     if found.problems:
         return errors.CLUSTER
-    slow = slow_rails(found.pairs, found.slow) or below(found.inside, found.slow)
+    slow = slow_rails(found.pairs, found.slow) or found.short
     return 1 if found.ranking.bad or slow else 0
 
 
@@ -279,7 +286,7 @@ def lines(found: Measured) -> list[str]:
         words = f"rail {rail}: {rate_words(rate)} at best, usual is {rate_words(usual)}"
         remedy = f"the card near its GPU {rail}, by nvidia-smi topo -m, and its cable"
         blame([names[host]], words, remedy)
-    for host, due in below(found.inside, found.slow).items():
+    for host, due in found.short.items():
         one = found.inside[host]
         words = f"{rate_words(one.rate)} among its {one.gpus} GPUs ({one.gpu or 'CPU'})"
         remedy = "dispatch check --full looks at its NVLinks, clocks and power"
@@ -300,7 +307,6 @@ def _words(names: Sequence[str], pair: Pair) -> str:
 def record(found: Measured) -> formats.CheckPairs:
     """The result for programs."""
     names, ranking = found.names, found.ranking
-    short = below(found.inside, found.slow)
     return {
         "schema": "check-pairs/1",
         "format": 1,
@@ -321,7 +327,7 @@ def record(found: Measured) -> formats.CheckPairs:
         "slow_rails": [[names[at], rail] for at, rail, *_ in slow_rails(found.pairs, found.slow)],
         "inside": {
             names[host]: {
-                "rate": one.rate, "gpu": one.gpu, "gpus": one.gpus, "below": short.get(host),
+                "rate": one.rate, "gpu": one.gpu, "gpus": one.gpus, "below": found.short.get(host),
             }
             for host, one in sorted(found.inside.items())
         },
