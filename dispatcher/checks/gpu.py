@@ -32,7 +32,8 @@ from dispatcher.model.names import plural
 #: programs that watch GPUs, or keep them awake, and take next to nothing
 WATCHERS = frozenset({
     "nvidia-persiste", "nvidia-persistenced", "nv-hostengine", "dcgm-exporter", "nvidia-smi",
-    "dcgmproftester", "gpud", "nvtop", "Xorg",
+    "dcgmproftester", "gpud", "nvtop", "Xorg", "nvidia-cuda-mps", "nvidia-cuda-mps-server",
+    "nvidia-cuda-mps-control",
 })  # fmt: skip
 
 
@@ -87,8 +88,13 @@ CORE_FIELDS = (
     "ecc.mode.current", "ecc.mode.pending", "ecc.errors.uncorrected.volatile.total",
     "pcie.link.width.current", "pcie.link.width.max", "persistence_mode", "mig.mode.current",
 )  # fmt: skip
-#: asked of newer ones as well
+#: asked of newer ones as well; a driver before 535 knows the first by its old name
 MORE_FIELDS = ("clocks_event_reasons.active", "fabric.state", "fabric.status")
+OLD_FIELDS = ("clocks_throttle_reasons.active",)
+QUERIES = {
+    "smi": (*CORE_FIELDS, *MORE_FIELDS), "smi old": (*CORE_FIELDS, *OLD_FIELDS),
+    "smi core": CORE_FIELDS,
+}  # fmt: skip
 #: alone, since drivers before 565 refuse a query that has it
 RECOVERY_FIELDS = ("index", "pci.bus_id", "gpu_recovery_action")
 REMAP_FIELDS = (
@@ -128,9 +134,9 @@ def rows(text: str, width: int) -> list[list[str]]:
 
 def gpus(seen: Seen) -> list[dict[str, str]]:
     """The GPUs, field -> text. Raises: Unread."""
-    for name, fields in (("smi", (*CORE_FIELDS, *MORE_FIELDS)), ("smi core", CORE_FIELDS)):
-        reading = seen.reading(name)
-        if reading.status == 0 and not reading.cut:
+    for name, fields in QUERIES.items():
+        reading = seen.readings.get(name)
+        if reading is not None and reading.status == 0 and not reading.cut:
             return [dict(zip(fields, row, strict=True)) for row in rows(reading.text, len(fields))]
     raise Unread(f"nvidia-smi: {seen.reading('smi core').why()}")
 
@@ -284,7 +290,10 @@ def ecc(gpu: dict[str, str]) -> Finding | None:
 @each_gpu
 def clocks(gpu: dict[str, str]) -> Finding | None:
     """Reasons of low clocks: heat, power supply, hardware."""
-    mask = int(number(gpu.get("clocks_event_reasons.active", "")) or 0)
+    told = [gpu[name] for name in (MORE_FIELDS[0], *OLD_FIELDS) if name in gpu]
+    if not told:
+        return Finding(Level.INCOMPLETE, "nvidia-smi does not say why clocks are low")
+    mask = int(number(told[0]) or 0)
     hard = [why for bit, why in HARD_SLOW.items() if mask & bit]
     soft = [why for bit, why in SOFT_SLOW.items() if mask & bit]
     heat = number(gpu["temperature.gpu"])
@@ -296,6 +305,15 @@ def clocks(gpu: dict[str, str]) -> Finding | None:
     if heat is not None and heat >= HOT:
         return warn(who + f"{heat:.0f} °C", "look at its cooling")
     return None
+
+
+@each_gpu
+def persistence(gpu: dict[str, str]) -> Finding | None:
+    """Without persistence mode the driver sets a GPU up anew at each start, for seconds."""
+    if gpu["persistence_mode"] != "Disabled":
+        return None
+    remedy = "systemctl enable --now nvidia-persistenced"
+    return warn(f"gpu {gpu['index']}: persistence mode is off", remedy)
 
 
 @of_gpus
@@ -333,12 +351,23 @@ def used(gpu: dict[str, str]) -> Finding | None:
 
 @each_gpu
 def fabric(gpu: dict[str, str]) -> Finding | None:
-    """NVSwitch systems: each GPU must have joined the fabric."""
-    state, status = gpu.get("fabric.state", ""), gpu.get("fabric.status", "")
+    """NVSwitch systems: each GPU must have joined the fabric.
+
+    Of a GB200 drivers 570 and 580 write ``state  Completed`` and ``status Success``. Its fabric
+    manager runs in the switches' trays.
+    """
+    if "fabric.state" not in gpu:
+        return ok(text="the driver is too old to say")
+    state, status = (
+        gpu[name].removeprefix(word).strip()
+        for name, word in (("fabric.state", "state "), ("fabric.status", "status "))
+    )
     joined = state == "Completed" and status.lower() in ("success", *ABSENT)
     if joined or state.lower() in ABSENT:
         return None
     text = f"gpu {gpu['index']}: fabric {state}, {status}"
+    if re.search(r"\bGB\d", gpu["name"]):
+        return critical(text, "look at nvidia-imex, and the fabric manager of its NVLink switches")
     return critical(text, "systemctl restart nvidia-fabricmanager, then reset")
 
 

@@ -91,6 +91,7 @@ def full(xid_levels: Mapping[int, str], *, site_checks: bool) -> tuple[Check, ..
         Check("ecc", "no uncorrected memory errors", each(gpu.ecc)),
         Check("rows", "no memory row waits to be remapped", each(gpu.remapped)),
         Check("clocks", "nothing slows the GPUs down", each(gpu.clocks)),
+        Check("persistence", "the driver keeps its GPUs ready", each(gpu.persistence)),
         Check("power", "equal power limits", equal(gpu.power, Level.WARN, "nvidia-smi -pl WATTS")),
         Check("pcie", "all PCIe lanes", each(gpu.pcie)),
         Check("nvlink", "all NVLinks, at full speed",
@@ -168,8 +169,8 @@ def _full_readings(want: Want) -> list[list[Any]]:
     limit, most = want.seconds, 1 << 20
     query, csv = "--query-gpu=", "--format=csv,noheader,nounits"
     found: list[list[Any]] = [
-        ["smi", "run", _smi(query + ",".join((*gpu.CORE_FIELDS, *gpu.MORE_FIELDS)), csv)],
-        ["smi core", "run", _smi(query + ",".join(gpu.CORE_FIELDS), csv)],
+        *([name, "run", _smi(query + ",".join(fields), csv)]
+          for name, fields in gpu.QUERIES.items()),
         ["smi remap", "run", _smi("--query-remapped-rows=" + ",".join(gpu.REMAP_FIELDS), csv)],
         ["smi recovery", "run", _smi(query + ",".join(gpu.RECOVERY_FIELDS), csv)],
         ["smi nvlink", "run", _smi("nvlink", "-s")],

@@ -17,14 +17,18 @@ from dispatcher.model.errors import UsageError
 
 CRITICAL, WARN, IGNORE = _RANKING = ("critical", "warn", "ignore")
 
-#: drain and reset: 46 ... 158; reboot: 79; uncorrected memory: 48; NVLink: 74; 54: power
-#: cable; 167: PCIe; 151: the virtual machine has to be started anew
+#: drain and reset: 46 ... 158; reboot: 79; uncorrected memory: 48, 172; NVLink: 74; 54: power
+#: cable; 167: PCIe; 151: the virtual machine has to be started anew; 173: the link to the CPU
 _CRITICAL = (
     46, 48, 54, 62, 64, 74, 79, 95, 109, 110, 119, 120, 136, 140, 143, 151, 155, 156, 158, 167,
+    169, 172, 173,
 )  # fmt: skip
 _IGNORE = (
     37, 38, 43, 44, 45, 63, 66, 67, 92, 93, 106, 107, 121, 137, 141, 152, 153, 157, 160, 161,
+    162, 163, 164, 165, 174, 176,
 )  # fmt: skip
+#: what a program does to a GPU by itself
+_PROGRAM = frozenset({13, 31, 32, 43, 45, 68, 69})
 #: NVLink 5 (Blackwell): these say themselves whether they are ``Fatal`` or ``Nonfatal``
 _NVLINK5 = range(144, 151)
 #: the action that the driver asks for; the last such line of a GPU counts
@@ -41,13 +45,19 @@ MEANING = {
     48: "double-bit ECC error", 62: "micro-controller halted", 63: "row remapped",
     64: "no spare rows left", 74: "NVLink error", 79: "GPU has fallen off the bus",
     94: "contained ECC error", 95: "uncontained ECC error", 119: "GSP does not answer",
-    120: "GSP error", **dict.fromkeys(_NVLINK5, "NVLink error"),
+    120: "GSP error", 168: "less memory than there was", 169: "SEC2 processor halted",
+    171: "uncorrected error of memory", 172: "uncorrected error of a cache",
+    173: "link to the CPU failed", 175: "error of the memory subsystem",
+    **dict.fromkeys(_NVLINK5, "NVLink error"),
 }  # fmt: skip
 
 #: characters of a line that are looked at
 MOST_LINE = 1024
 
-_XID = re.compile(r"NVRM: Xid \((?:PCI:)?([0-9a-fA-F:.]+)\): (\d{1,5})(?:, (.{0,200}))?")
+#: with MIG the instances follow the address: ``PCI:0000:01:00 GPU-I:05 GPU-CI:00``
+_XID = re.compile(
+    r"NVRM: Xid \((?:PCI:)?([0-9a-fA-F:.]+(?: GPU-C?I:\w{1,4}){0,2})\): (\d{1,5})(?:, (.{0,200}))?"
+)
 _ACTION = re.compile(r"recovery action changed from .* to 0x[0-9a-fA-F]+ \(([\w -]{1,40})\)")
 _SXID = re.compile(
     r"nvidia-nvswitch\d*: SXid \(PCI:([\w:.]+)\): (\d{1,6}), (Fatal|Severity (\d{1,3})|Data)?"
@@ -153,6 +163,20 @@ def _supersedes(new: tuple[str, str], old: tuple[str, str]) -> bool:
     return new[1] == old[1] and new[0].startswith(head) and old[0].startswith(head)
 
 
+_LOOK_UP = "look the numbers up in NVIDIA's Xid catalogue; the host may stay"
+
+
+def _remedy(what: str) -> str:
+    """What to do about ``what``, a warning: ``Xid 13 (...)``, or a narrow link."""
+    kind, _, rest = what.partition(" ")
+    number = rest.partition(" ")[0]
+    if kind == "Xid" and int(number) in _PROGRAM:
+        return "most often the program's own fault; the host may stay"
+    if kind == "Xid" and number == "94":
+        return "its program is dead; reset the GPU once its other jobs have ended"
+    return "reseat the card, and look at its slot and riser" if kind == "PCIe" else _LOOK_UP
+
+
 def _finding(
     counts: Mapping[tuple[str, str], int], levels: Mapping[tuple[str, str], str]
 ) -> Finding:
@@ -161,7 +185,8 @@ def _finding(
         if those:
             times = {one: f", {counts[one]} times" if counts[one] > 1 else "" for one in those}
             texts = [f"{one[0]} of {one[1]}{often}" for one, often in times.items()]
-            remedy = "most often the program's own fault; the host may stay"
+            remedies = {_remedy(what) for what, _ in those}
+            remedy = remedies.pop() if len(remedies) == 1 else _LOOK_UP
             if level == CRITICAL:
                 remedy = "drain the host; reset the GPU or reboot"
             return make(a_few(texts, between="; "), remedy)

@@ -23,13 +23,13 @@ OK, WARN, INCOMPLETE, CRITICAL = Level.OK, Level.WARN, Level.INCOMPLETE, Level.C
 CORE = (
     "{i}, GPU-{i}, 00000000:0{i}:00.0, NVIDIA H100 80GB HBM3, 570.86.15, 96.00.A5.00.01, 81559, "
     "{used}, {heat}, 71.23, {watt}, 1980, 1980, {ecc}, {pending}, {errors}, {width}, 16, "
-    "Enabled, Disabled"
+    "{ready}, Disabled"
 )
 MORE = ", {reasons}, {fabric}, {status}"
 HEALTHY = {
     "used": "4", "heat": "31", "watt": "700.00", "ecc": "Enabled", "pending": "Enabled",
     "errors": "0", "width": "16", "reasons": "0x0000000000000001", "fabric": "Completed",
-    "status": "Success",
+    "status": "Success", "ready": "Enabled",
 }  # fmt: skip
 
 
@@ -51,7 +51,15 @@ def smi_ended(reading: Reading) -> Seen:
 def old_driver(**last: str) -> Seen:
     """A driver that does not know all fields refuses the whole query."""
     refusal = b'Field "fabric.state" is not a valid field to query.\n'
-    return host(smi=said(refusal, 2), smi_core=said(gpu_lines(CORE, last)))
+    core = said(gpu_lines(CORE, last))
+    return host(
+        smi=said(refusal, 2), smi_old=said(gpu_lines(CORE + ", {reasons}", last)), smi_core=core
+    )
+
+
+def mute_driver() -> Seen:
+    """A driver that knows no name for why clocks are low."""
+    return host(smi=MISSING, smi_old=MISSING, smi_core=said(gpu_lines(CORE, {})))
 
 
 BARE = replace(smi_ended(MISSING), readings={
@@ -75,6 +83,9 @@ UNKNOWN = "[Unknown Error]"
         (gpu.clocks, smi_host(reasons="0x0000000000000004"), OK, ""),
         (gpu.clocks, smi_host(reasons="0x0000000000000048"), CRITICAL, "hardware slowdown, hardw"),
         (gpu.clocks, old_driver(), OK, ""),
+        (gpu.clocks, old_driver(reasons="0x0000000000000008"), CRITICAL, "hardware slowdown"),
+        (gpu.clocks, mute_driver(), INCOMPLETE, "does not say why clocks are low"),
+        (gpu.fabric, old_driver(), OK, "too old to say"),
         (gpu.power, smi_host(watt="630.00"), OK, ""),  # nine tenths of the others'
         (gpu.power, smi_host(watt="629.00"), WARN, "gpu 7: limited to 629 W"),
         (gpu.clocks, smi_host(reasons="0xzz"), INCOMPLETE, "nvidia-smi says '0xzz'"),
@@ -164,6 +175,11 @@ def log(text: str = "", journal: Reading = MISSING, **changed: Reading) -> Seen:
         (log(XID_64.replace("999166", "2166")), OK, ""),  # more than a day ago
         (log(XID_64.replace(": 64", ": 63")), OK, ""),
         (log(XID_64.replace(": 64", ": 9999")), WARN, "Xid 9999 of"),
+        # with MIG the instance stands behind the address
+        (log(XID_64.replace(":0f:00)", ":0f:00 GPU-I:05)")), CRITICAL, "0f:00 GPU-I:05"),
+        (log(XID_64.replace(":0f:00)", ":0f:00 GPU-I:05 GPU-CI:00)")), CRITICAL, "GPU-CI:00"),
+        (log(XID_94.replace(": 94", ": 172")), CRITICAL, "Xid 172 (uncorrected error of a cache)"),
+        (log(XID_94.replace(": 94", ": 162")), OK, ""),
         (log(SXID), WARN, "SXid 12028 of 0000:85:00.0"),
         (log(SXID.replace("Non-fatal", "Fatal")), CRITICAL, "SXid 12028"),
         (log(FATAL_SXID), CRITICAL, "SXid 20034 of 0000:a9:00.0"),
@@ -197,6 +213,22 @@ def test_xid(seen: Seen, level: Level, words: str) -> None:
     found = checked(xid.xid(xid.TABLE), seen)
     assert (found.level, words in found.text) == (level, True), found
     assert ("drain the host" in str(found.remedy)) == (level == CRITICAL)
+
+
+@cases(
+    ("lines", "remedy"),
+    [
+        (XID_94.replace(": 94", ": 31"), "the program's own fault"),
+        (XID_94, "reset the GPU once its other jobs have ended"),
+        (XID_94.replace(": 94", ": 171"), "look the numbers up"),
+        (XID_94 + XID_94.replace(": 94", ": 31"), "look the numbers up"),
+        (NARROW, "reseat the card"),
+    ],
+)  # fmt: skip
+def test_the_remedy_of_a_warning(lines: str, remedy: str) -> None:
+    found = checked(xid.xid(xid.TABLE), log(lines))
+    assert found.level == WARN
+    assert remedy in str(found.remedy)
 
 
 def test_a_site_overrules_the_table() -> None:

@@ -52,7 +52,8 @@ def test_what_a_full_check_reads_besides() -> None:
     quick, full = (by_name(report.first_readings(want(full=f), [])) for f in (False, True))
     more = {name: one for name, one in full.items() if name not in quick}
     assert list(more) == [
-        "smi", "smi core", "smi remap", "smi recovery", "smi nvlink", "smi nvlink errors",
+        "smi", "smi old", "smi core", "smi remap", "smi recovery", "smi nvlink",
+        "smi nvlink errors",
         "smi topo", "dcgm", "gpudirect", "lspci", "dmesg", "journal", "fabric manager",
         "mounts", "rdma", "ib counters",
     ]  # fmt: skip
