@@ -14,6 +14,7 @@ import fcntl
 import functools
 import hashlib
 import os
+import stat
 import threading
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -321,11 +322,12 @@ def _append(path: str, line: str) -> None:
     descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o600)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)  # another dispatch may be at it too
-        size = os.fstat(descriptor).st_size
-        if size and os.pread(descriptor, 1, size - 1) != b"\n":
+        found = os.fstat(descriptor)
+        if found.st_size and os.pread(descriptor, 1, found.st_size - 1) != b"\n":
             line = "\n" + line  # somebody's editor left the last line open
         os.write(descriptor, line.encode())
-        os.fsync(descriptor)
+        if stat.S_ISREG(found.st_mode):  # /dev/null keeps nothing
+            os.fsync(descriptor)
     finally:
         os.close(descriptor)
 

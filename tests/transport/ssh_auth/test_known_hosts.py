@@ -322,6 +322,14 @@ def test_what_is_learned_is_on_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert path.read_text() == f"new {key(2)}\nsomebody else\nnewer {key(3)}\n"
 
 
+def test_a_key_is_known_for_this_run_where_the_file_keeps_nothing() -> None:
+    """``UserKnownHostsFile /dev/null``, as vagrant has it."""
+    found = KnownHosts(["/dev/null"])
+    found.learn("/dev/null", "new", "ssh-ed25519", blob(2), hashed=False)
+    assert numbers(found, "new") == [2]
+    assert numbers(KnownHosts(["/dev/null"]), "new") == []
+
+
 def test_another_who_writes_is_waited_for(tmp_path: Path) -> None:
     path = tmp_path / "known_hosts"
     learn = KnownHosts([]).learn
