@@ -329,10 +329,14 @@ def test_a_file_is_read_once_for_all_hosts(tmp_path: Path) -> None:
         (None, 0, "it has a passphrase, and nobody was there to type it"),
     ],
 )
+@pytest.mark.parametrize(
+    "options", [(), ("-t", "ecdsa", "-m", "PKCS8"), ("-t", "ecdsa", "-m", "PEM")], ids="".join
+)
 def test_a_passphrase(
-    tmp_path: Path, answers: list[str | None] | None, asked: int, notice: str | None
-) -> None:
-    file = keygen(tmp_path / "locked", "-N", "secret", "-a", "1")  # quick to try
+    tmp_path: Path, answers: list[str | None] | None, asked: int, notice: str | None,
+    options: tuple[str, ...],
+) -> None:  # fmt: skip
+    file = keygen(tmp_path / "locked", "-N", "secret", "-a", "1", *options)  # quick to try
     prompts: list[str] = []
 
     def ask(prompt: str) -> str | None:
@@ -355,11 +359,17 @@ def test_a_passphrase(
         ("", "not a private key"),
         ("no key", "not a private key"),
         ("-----BEGIN OPENSSH PRIVATE KEY-----\nAAAA\n", "cut short"),
+        ("-----BEGIN PRIVATE KEY-----\nAAAA\n", "not a private key that can be read"),
+        (
+            "-----BEGIN RSA PRIVATE KEY-----\nAAAA\n-----END RSA PRIVATE KEY-----\n",
+            "not a private key that can be read",
+        ),
     ],
 )
 def test_a_file_that_is_no_key(tmp_path: Path, text: str, why: str) -> None:
     file = tmp_path / "one"
     file.write_text(text)
+    file.chmod(0o600)
     keys = Identities()
     (candidate,) = keys.candidates(config(file))
     assert candidate.load() is None
@@ -385,6 +395,7 @@ def test_a_security_key_is_for_others(tmp_path: Path) -> None:
     text = base64.b64encode(data).decode().rstrip("=")
     file = tmp_path / "sk"
     file.write_text(f"-----BEGIN OPENSSH PRIVATE KEY-----\n{text}\n-----END-----\n")
+    file.chmod(0o600)
     keys = Identities()
     assert keys.candidates(config(file))[0].load() is None
     assert keys.notices[0].startswith(f"{file}: a security key: only an ssh-agent or --transport")

@@ -12,6 +12,13 @@ from pathlib import Path
 
 import pytest
 from cases import cases
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    PublicFormat,
+)
 
 from dispatcher.model.failure import Kind
 from dispatcher.transport.base import Link, Target
@@ -36,7 +43,9 @@ def accept(sshd: Sshd, key: Path) -> None:
         ("-t", "rsa", "-b", "2048"),
         ("-t", "rsa", "-b", "2048", "-m", "PEM"),
         ("-t", "ecdsa"),
+        ("-t", "rsa", "-b", "2048", "-m", "PKCS8"),
         ("-t", "ecdsa", "-b", "521", "-m", "PEM"),
+        ("-t", "ecdsa", "-m", "PKCS8"),
         ("-t", "ed25519"),
     ],
 )
@@ -97,6 +106,20 @@ def test_keys_that_may_be_used_as_ssh_has_it(
                 accepted(config)
             else:
                 refused(config, Kind.AUTH)
+
+
+def test_a_key_of_openssl(sshd: Sshd, tmp_path: Path) -> None:
+    """Ed25519 in PKCS#8, which ssh-keygen does not write, with a comment above and CRLF."""
+    made = Ed25519PrivateKey.generate()
+    plain = (Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    key = tmp_path / "key"
+    text = "# a comment\n" + made.private_bytes(*plain).decode()
+    key.write_text(text.replace("\n", "\r\n"), newline="")
+    key.chmod(0o600)
+    public = made.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH)
+    with (sshd.folder / "authorized_keys").open("ab") as file:
+        file.write(public + b"\n")
+    accepted(sshd.config(key=key))
 
 
 def test_passphrase_is_asked_once_for_all_hosts(sshd: Sshd, tmp_path: Path) -> None:
