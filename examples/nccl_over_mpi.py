@@ -18,7 +18,7 @@ import time
 import torch
 
 import dispatcher.comm as comm
-from dispatcher.checks.hardware.nvlink import floor
+from dispatcher.checks.hardware.nvlink import floors
 
 UNITS = {"K": 2**10, "M": 2**20, "G": 2**30}
 
@@ -116,13 +116,15 @@ while length <= largest:
 tell(f"# Out of bounds values : {wrong} {'FAILED' if wrong else 'OK'}")
 if rates:
     tell(f"# Avg bus bandwidth    : {sum(rates) / len(rates):g}")
-least = floor(kind, job.size) if hosts == 1 else None
-if least is None:
+known = floors(kind, job.size) if hosts == 1 else None
+least, ring = known or (0.0, 0.0)
+if known is None:
     tell(f"# Floor                : none is known for {job.size} x {kind} on {hosts} hosts")
 elif length <= size("8G"):
     tell(f"# Floor                : {least:g} GB/s busbw at 8G, which was not measured")
 else:
-    verdict = "OK" if max(rates[-2:]) >= least else "FAILED"
+    best = max(rates[-2:])
+    verdict = "OK" if best >= least else f"FAILED ({ring:g} without NVLink SHARP)"
     tell(f"# Floor                : {least:g} GB/s busbw at the largest size: {verdict}")
 job.close()
 if wrong:
