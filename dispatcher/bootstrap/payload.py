@@ -31,6 +31,8 @@ from dispatcher.remote.protocol.frames import SYNC
 
 OLDEST_PYTHON = (3, 8)
 NEWER_PYTHONS = tuple(f"python3.{minor}" for minor in range(14, 7, -1))
+#: what is looked for on a host, in this order
+PYTHONS = ("python3", *NEWER_PYTHONS, "/usr/bin/python3")
 
 #: the agent: modules of ``dispatcher.remote``; each is compiled on the host when it is imported
 MODULES = (
@@ -106,7 +108,12 @@ sys.excepthook = lambda *e: __import__("traceback").print_exception(*e)
 """
 
 #: the agent's beginning
-_START = """
+_START = f"""
+try:
+    import _ctypes
+except ImportError as error:
+    sys.stderr.write({NO_PYTHON_MARK!r} + sys.executable + " is incomplete: " + str(error) + "\\n")
+    sys.exit({NO_PYTHON_STATUS})
 from dispatcher.remote.agent.main import main
 sys.exit(main())
 """
@@ -125,12 +132,19 @@ INPUT_TAKEN = 97
 _READ = f"import io,sys,_signal;_signal.alarm({SOURCE_LIMIT});f=io.FileIO(0);s=f.readline();"
 _STAGE_ZERO = _READ + f"bytes([83,61]).startswith(s[:2]) or sys.exit({INPUT_TAKEN});exec(s)"
 
-#: arguments: the loader, the script for hosts without Python, then the script's own. A shim of
-#: pyenv or asdf is there even where the Python that it stands for is not, so it is asked first
-_COPY = """
-l=$1 s=$2 p=python3; shift 2
-case $PATH in */shims*) python3 -V </dev/null >/dev/null 2>&1 || p=/usr/bin/python3;; esac
-command -v $p >/dev/null 2>&1 && exec $p -I -S -X utf8 -c "$l" "$l" "$s" "$@"
+#: of the names n, in r the first Python that works, in q the first that is there. A program is
+#: believed. What only leads to one (a script, a shim of pyenv, asdf or mise) is asked: its Python
+#: may not be there, and a script may print, or split its arguments
+_FIND = (
+    'q= r=;for p in $n;do f=$(command -v "$p")||continue;q=${q:-$p} l=;{ IFS= read -r l <"$f";} '
+    '2>/dev/null;case $f:$l in */shims/*);;*:?ELF*)r=$p;break;;esac;[ "$("$p" -I -S -c '
+    '"print(0, 1)" </dev/null 2>/dev/null)" = "0 1" ]&&{ r=$p;break;};done;'
+)
+#: arguments: the loader, the script for hosts without Python, then the script's own
+_COPY = f"""
+n="{" ".join(PYTHONS)}"; {_FIND}
+l=$1 s=$2; shift 2
+[ "$r" ] && exec "$r" -I -S -X utf8 -c "$l" "$l" "$s" "$@"
 echo S; eval "$s"
 """
 _SHELL_ONLY = 's=$1; shift; echo S; eval "$s"'
@@ -159,20 +173,26 @@ def command(first: Sequence[str] = (), last: Sequence[str] = (), run_id: str | N
     for name in first:
         if not is_plain(name):
             raise UsageError(f"--agent-python {name!r}: only letters, digits and ./_+- can be used")
-    defaults = ("python3", *NEWER_PYTHONS, "/usr/bin/python3")
-    names = [*first, *defaults, *filter(is_plain, last)]
-    words = " ".join(dict.fromkeys(names))
+    names = dict.fromkeys((*first, *PYTHONS, *filter(is_plain, last)))
     tag = f"export DISPATCH_RUN_ID={run_id}; " if run_id and is_plain(run_id) else ""
-    script = tag + _with_each('-I -S -c "' + _STAGE_ZERO + '"')
-    return f"exec /bin/sh -c '{script}' sh {words}"
+    script = tag + _become('-c "' + _STAGE_ZERO + '"', names)
+    return f"exec /bin/sh -c '{script}'"
 
 
-def _with_each(start: str) -> str:
-    """Script that becomes the first Python among its arguments that is there, with ``start``."""
+def _become(start: str, names: Iterable[str] = PYTHONS) -> str:
+    """Script that becomes the first Python among ``names``, with ``start``."""
     return (
-        f'for p do command -v "$p" >/dev/null 2>&1 && exec "$p" {start}; '
-        f'done; echo "{NO_PYTHON_MARK}$*" >&2; exit {NO_PYTHON_STATUS}'
+        f'n="{" ".join(names)}";{_FIND}[ "$q" ]&&exec "${{r:-$q}}" -I -S {start};'
+        f'echo "{NO_PYTHON_MARK}$n" >&2; exit {NO_PYTHON_STATUS}'
     )
+
+
+def python_command(*words: str) -> tuple[str, ...]:
+    """The argv that runs a host's Python with ``words``, in a command of its own, without an agent.
+
+    It takes no module from the folder that it is started in, which may be anybody's.
+    """
+    return ("/bin/sh", "-c", _become('"$@"'), "sh", *words)
 
 
 def copy_command(script: str, arguments: Sequence[str] = ()) -> tuple[str, ...]:
@@ -243,10 +263,9 @@ def standalone(main: str, names: Sequence[str]) -> str:
 
 
 def standalone_command(source: str, argument: bytes) -> tuple[str, ...]:
-    """The argv that runs a program of ``standalone``, in a command of its own without an agent."""
-    script = "r=$1;shift;" + _with_each('-I -S -c "$0" "$r"')
+    """The argv that runs a program of ``standalone``."""
     packed = binascii.b2a_base64(argument, newline=False).decode()
-    return ("/bin/sh", "-c", script, source, packed, "python3", *NEWER_PYTHONS, "/usr/bin/python3")
+    return python_command("-c", source, packed)
 
 
 def lean(source: str) -> str:
@@ -391,7 +410,7 @@ def pythons_tried(errors: str) -> str:
     """What a host without a Python for us says that it has tried; "" for another host."""
     for line in errors.splitlines():
         tried = line.partition(NO_PYTHON_MARK)[2]
-        if tried and not tried.startswith("$*"):  # which is our command, by who cannot run it
+        if tried and not tried.startswith("$n"):  # which is our command, by who cannot run it
             return tried[:400]
     return ""
 

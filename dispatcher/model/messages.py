@@ -270,8 +270,9 @@ Find out which, first. If it was installed anew:
     _message(
         "no-usable-python", _CLUSTER, "The host has no Python 3.8 or later.",
         """The agent that starts the ranks there is a small Python program. Any Python from 3.8
-        will do;
-        it need not be the ranks' own. dispatch exec, put and get work without.""",
+        with its usual modules will do (Debian's python3-minimal lacks ctypes); it need not be the
+        ranks' own. A shim of pyenv or asdf whose Python is not there is passed over, and so is a
+        script in its place that prints. dispatch exec, put and get work without.""",
         """
     dispatch -H hostfile --agent-python /opt/python/bin/python3 train.py
 """,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import locale
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -280,8 +281,9 @@ class TestCommand:
         assert command(last=[name]) == command()
 
     def test_the_user_s_choice_comes_first_and_each_name_once(self) -> None:
-        words = command(first=["python3.9"], last=["python3", "mine"]).rpartition("'")[2].split()
-        assert words[:3] == ["sh", "python3.9", "python3"]
+        line = command(first=["python3.9"], last=["python3", "mine"])
+        words = line.partition('n="')[2].partition('"')[0].split()
+        assert words[:3] == ["python3.9", "python3", "python3.14"]
         assert words[-1] == "mine"
         assert len(words) == len(set(words))
 
@@ -343,8 +345,9 @@ class TestCopies:
     SCRIPT = 'echo "by sh: $1 $2"; cat'
 
     def begun(self, path: Path, sent: bytes) -> bytes:
+        words = bootstrap.copy_command(self.SCRIPT, ["a b", "$HOME"])
         done = subprocess.run(
-            bootstrap.copy_command(self.SCRIPT, ["a b", "$HOME"]),
+            [word.replace("/usr/bin/python3", "/no/such/bin/python3") for word in words],
             input=sent, capture_output=True, check=True, timeout=60, env={"PATH": str(path)},
         )  # fmt: skip
         assert done.stderr == b""
@@ -366,18 +369,6 @@ class TestCopies:
     def test_without_python_the_shell_does(self, tools: Path) -> None:
         assert self.begun(tools, b"tar") == bootstrap.SHELL + b"by sh: a b $HOME\ntar"
 
-    def test_a_shim_whose_python_is_gone_is_none(self, tmp_path: Path) -> None:
-        tools = tmp_path / "shims"
-        shim(tools, "cat", "/bin/cat")
-        (tools / "python3").write_text(
-            "#!/bin/sh\necho 'pyenv: python3: not found' >&2\nexit 127\n"
-        )
-        (tools / "python3").chmod(0o755)
-        usual = os.access("/usr/bin/python3", os.X_OK)  # which is asked next
-        line = b"import os;os.write(1,b'read on')\n"
-        wanted = bootstrap.PYTHON + b"read on" if usual else bootstrap.SHELL + b"by sh: a b $HOME\n"
-        assert self.begun(tools, line).startswith(wanted)
-
     def test_a_python_that_is_too_old_is_none(self, tools: Path, too_old: str, newest: str) -> None:
         shim(tools, "python3", too_old)
         assert self.begun(tools, b"tar") == bootstrap.SHELL + b"by sh: a b $HOME\ntar"
@@ -396,7 +387,64 @@ class TestCopies:
         assert bootstrap.copy_payload() == bootstrap.copy_payload(False)
 
 
+#: what stands for a Python and is none; what a version manager puts there has a folder of its own
+SHIMS = {
+    "pyenv": "#!/bin/sh\necho 'pyenv: python3: command not found' >&2; exit 127",
+    "asdf": "#!/bin/sh\necho 'No version is set for command python3'; exit 126",
+    "prints": "#!/bin/sh\necho 'WARNING: deprecated'; exec NEWEST \"$@\"",
+    "splits": "#!/bin/sh\nexec NEWEST $*",
+    "silent": "#!/bin/sh\ncat >/dev/null",
+    "shims/a program": "",
+}
+
+READS = "import sys,binascii;print('read',binascii.a2b_base64(sys.argv[-1]).decode(),end='')"
+
+
+class TestShims:
+    @cases("kind", SHIMS)
+    def test_the_next_python_is_taken_by_all(self, kind: str, tmp_path: Path, newest: str) -> None:
+        tools = tmp_path / kind
+        tools.mkdir(parents=True)
+        (tools / "python3").write_text(SHIMS[kind].replace("NEWEST", newest) + "\n")
+        (tools / "python3").chmod(0o755)
+        if not SHIMS[kind]:
+            (tools / "python3").unlink()
+            shim(tools, "python3", "/bin/true")
+        shim(tools, "python3.13", newest)
+        shim(tools, "cat", "/bin/cat")
+        line = b"S='';import os;os.write(1,b'read on')\n"
+        for words in (
+            ("/bin/sh", "-c", command()),
+            bootstrap.copy_command("exit 1"),
+            bootstrap.standalone_command(READS, b"on"),
+        ):
+            done = subprocess.run(
+                words, input=line, capture_output=True, check=True, timeout=60,
+                env={"PATH": str(tools)},
+            )  # fmt: skip
+            assert done.stdout.removeprefix(bootstrap.PYTHON) == b"read on"
+            assert done.stderr == b""
+
+    def test_the_only_one_says_itself_why_it_cannot(self, tmp_path: Path) -> None:
+        (tmp_path / "python3").write_text(SHIMS["pyenv"])
+        (tmp_path / "python3").chmod(0o755)
+        done = TestNoPython().boot(tmp_path)
+        failure = boot_failure("ssh n1 python3 -V", done.stdout, done.stderr, done.returncode)
+        assert "remote said: pyenv: python3: command not found" in failure.why
+
+
 class TestNoPython:
+    def test_one_without_a_module_is_named(self, newest: str) -> None:
+        """As Debian's python3-minimal, which has no ctypes."""
+        start = "sys.modules['_ctypes'] = None\n" + bootstrap._START
+        done = subprocess.run(
+            ["/bin/sh", "-c", command(first=[newest])],
+            input=bootstrap.payload_of({}, start), capture_output=True, check=False, timeout=60,
+        )  # fmt: skip
+        failure = boot_failure("ssh n1 python3 -V", done.stdout, done.stderr, done.returncode)
+        assert failure.kind is Kind.NO_PYTHON
+        assert re.fullmatch(rf"{newest} is incomplete: .*_ctypes.*", failure.why)
+
     def boot(self, folder: Path, *first: str) -> subprocess.CompletedProcess[bytes]:
         """What the command line says on a host whose PATH is ``folder`` alone."""
         line = command(first=first).replace("/usr/bin/python3", "/no/such/bin/python3")

@@ -88,7 +88,7 @@ def test_how_an_agent_is_started(name: str, agent_python: str | None, first: lis
         ],
         key=str,
     )
-    assert first == [] or f" {first[0]} " in played.hosts.opened[0][1]
+    assert first == [] or f'n="{first[0]} ' in played.hosts.opened[0][1]
 
 
 def _one_fails(agent: Agent, order: Order) -> None:

@@ -20,10 +20,6 @@ from dispatcher.model.hostset import fold
 from dispatcher.model.names import MOST_RANKS, BadName, digits
 from dispatcher.model.paths import RunPaths
 
-#: the Python that brings the question to the rank; the rank answers with its own. It takes no
-#: module from the folder that it is started in, which may be anybody's
-PYTHON = ("python3", "-I", "-S")
-
 
 class DebugOptions(Options):
     """Look into a running rank with pdb, on this terminal.
@@ -84,7 +80,7 @@ def _attach(job: registry.Job, hosts: tuple[Host, ...], rank: int) -> int:
     from dispatcher.plan.exec_plan import ExecPlan
 
     with open(payload.path_of("rank.debugger"), encoding="utf-8") as file:
-        words = (*PYTHON, "-c", file.read())
+        words = payload.python_command("-c", file.read())  # the rank answers with its own
     # under a rank we would carry its run id to what we start here
     os.environ.pop("DISPATCH_RUN_ID", None)
     answers = answered.exec(

@@ -220,7 +220,7 @@ class AgentOptions(TreeOptions, section="Connections"):
     agent_python: str | None = option(
         metavar="PATH",
         help="Run dispatch's agent on the hosts with this Python.",
-        usual="the first python3 there of 3.8 or later",
+        usual="the first python3 there of 3.8 or later that works",
     )
     connect_timeout: float | None = option(
         metavar="SECONDS",

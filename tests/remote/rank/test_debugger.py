@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 from cases import cases
 
-from dispatcher.cli.jobs.debug import PYTHON
 from dispatcher.remote.rank import debugger, sitecustomize
 from dispatcher.runner.run import orders
 
@@ -102,7 +101,7 @@ def test_a_rank_is_looked_into_again_and_again_and_goes_on(tmp_path: Path) -> No
 
     def look(*lines: str) -> str:
         done = subprocess.run(
-            [sys.executable, *PYTHON[1:], "-c", text, "attach", "run-1", "3"], cwd=tmp_path,
+            [sys.executable, "-I", "-S", "-c", text, "attach", "run-1", "3"], cwd=tmp_path,
             input="".join(f"{line}\n" for line in lines), text=True, capture_output=True,
             timeout=60, check=False,
         )  # fmt: skip
