@@ -9,6 +9,7 @@ once.
 from __future__ import annotations
 
 import base64
+import io
 import os
 import shlex
 import threading
@@ -192,14 +193,21 @@ class _KeyFile:
     def _parse(self, passphrase: str | None) -> Any:
         import paramiko
 
-        kind = _stored_kind(self._path)
-        if kind.startswith("sk-"):
-            raise ValueError("a security key: only an ssh-agent or --transport ssh can use it")
+        text = _text(self._path)
+        if "PRIVATE KEY" not in text:
+            is_public = _public_blob(self._path) is not None
+            agents = "a public key, and no ssh-agent holds its private half"
+            raise ValueError(agents if is_public else "not a private key")
         found = os.stat(self._path)
         if found.st_uid == os.geteuid() and found.st_mode & 0o077:  # ssh refuses it, too
             raise ValueError(f"others may read it: chmod 600 {self._path}")
+        if _OPENSSH not in text:
+            text, passphrase = _from_pem(text, passphrase), None
+        kind = kind_of(_stored_half(text))
+        if kind.startswith("sk-"):
+            raise ValueError("a security key: only an ssh-agent or --transport ssh can use it")
         classes = {"ssh-ed25519": paramiko.Ed25519Key, "ssh-rsa": paramiko.RSAKey}
-        key = classes.get(kind, paramiko.ECDSAKey).from_private_key_file(self._path, passphrase)
+        key = classes.get(kind, paramiko.ECDSAKey)(file_obj=io.StringIO(text), password=passphrase)
         if self._certificate:
             key.load_certificate(self._certificate)
         return key
@@ -239,18 +247,23 @@ def _agent_label(blob: bytes) -> str:
     return f"agent: {fingerprint(blob)}"
 
 
-def _stored_kind(path: str) -> str:
-    """The key type a private key file holds, read without its passphrase."""
-    text = _text(path)
-    if "BEGIN RSA PRIVATE KEY" in text:
-        return "ssh-rsa"
-    if _OPENSSH not in text:
-        if _public_blob(path) is not None:
-            raise ValueError("a public key, and no ssh-agent holds its private half")
-        if "PRIVATE KEY" not in text:
-            raise ValueError("not a private key")
-        return "ecdsa"
-    return kind_of(_stored_half(text))
+def _from_pem(text: str, passphrase: str | None) -> str:
+    """A key of PKCS#8, or of the older PEM formats, as OpenSSH's own format without a passphrase.
+
+    Raises: ValueError, PasswordRequiredException.
+    """
+    from cryptography.hazmat.primitives import serialization as pem
+    from paramiko import PasswordRequiredException
+
+    secret = None if passphrase is None else passphrase.encode()
+    try:
+        key: Any = pem.load_pem_private_key(text.encode(), secret)
+    except TypeError as error:  # it has a passphrase
+        raise PasswordRequiredException(str(error)) from None
+    except Exception:  # noqa: BLE001 - of its own kinds, some without a common base
+        raise ValueError("not a private key that can be read") from None
+    plain = (pem.Encoding.PEM, pem.PrivateFormat.OpenSSH, pem.NoEncryption())
+    return str(key.private_bytes(*plain), "ascii")
 
 
 def _stored_half(text: str) -> bytes:
