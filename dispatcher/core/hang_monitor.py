@@ -11,6 +11,8 @@
 * V-3  a sign of life that comes meanwhile undoes the hang, not the answer
 * V-4  a hang is reported once an attempt
 * V-5  all ranks are judged for any host's sample, so no more than once in ``LEAST`` seconds
+* V-6  where ranks write but do nothing else the hosts are asked every ``hang_timeout`` seconds,
+       and it is told once their answers show a hang (H-5)
 
 Nobody watches until a limit for silence is given, or somebody asks where the ranks are.
 """
@@ -75,6 +77,10 @@ class HangMonitor:
         self._pids: dict[int, int] = {}  # rank -> process, as it was started
         self._addresses: dict[int, tuple[str, ...]] = {}  # of each host
         self._hung_since: float | None = None  # the gathering is about a hang that began then
+        self._is_secret = False  # nobody is told of this gathering, unless it shows a hang (V-6)
+        self._doubt_again = 0.0  # not before this they are asked once more
+        #: since when, and in what, the ranks were seen to stand while they wrote
+        self._stood: tuple[float, object] | None = None
         self._seen_at = 0.0  # and was seen then
 
     def handle(self, event: ev.Event, now: float) -> list[Action]:
@@ -103,9 +109,11 @@ class HangMonitor:
             case mon.NodeSampled() if self._hang is not None:
                 self._hang.sampled(event, now)
                 self._judged = None
+                return self._look(self._hang, now)
             case ev.NodePaused() if self._hang is not None:
                 self._hang.anew(now)
             case mon.StacksWanted():
+                self._is_secret = False
                 return self._gather(now)
             case mon.NodeStacks(node, number, ranks) if number == self._number and self._awaited:
                 known = {s.rank: s for s in ranks if self._living.get(s.rank) == node}
@@ -157,6 +165,7 @@ class HangMonitor:
         self._pids.clear()
         self._forget()
         self.hung, self._reported = None, False
+        self._stood, self._doubt_again = None, now + self._timeout
         if self._timeout:
             self._hang = HangRule(self._timeout, now, shows_progress=self._shows_progress)
 
@@ -184,7 +193,18 @@ class HangMonitor:
             settled = due + 2 * every(self._timeout) <= now  # the samples are of the whole time
             return self._doubt(due, now) if settled else []
         self._hung_since, self._seen_at = due - self._timeout, now
+        self._is_secret = False
         return [Tell(mon.RanksHung(now - self._hung_since)), *self._gather(now)]
+
+    def _look(self, hang: HangRule, now: float) -> list[Action]:
+        """Ask the hosts where ranks stand that write but do nothing else (V-6)."""
+        if now < self._doubt_again or self._awaited or self._reported:
+            return []
+        if not hang.is_doubtful(now):
+            self._stood, self._doubt_again = None, now + every(self._timeout)
+            return []
+        self._doubt_again, self._is_secret = now + self._timeout, True
+        return self._gather(now)
 
     def _doubt(self, due: float, now: float) -> list[Action]:
         """Say once in a silence that some ranks do nothing while others keep the job alive."""
@@ -207,7 +227,7 @@ class HangMonitor:
         self._answers.clear()
         self._awaited = set(self._living.values())
         self._until = now + GATHER
-        hung = self._hung_since is not None
+        hung = self._hung_since is not None or (self._is_secret and self._stood is not None)
         hosts = sorted(self._awaited)
         self._askers = hosts[:ASKERS]
         asked: list[Action] = [
@@ -233,12 +253,36 @@ class HangMonitor:
         late, since = tuple(sorted(self._awaited)), self._hung_since
         collective = self._collective()
         actions: list[Action] = [Tell(mon.StacksGathered(self._number, groups, late, collective))]
+        began = self._stands(collective, now) if self._is_secret else None
+        if self._is_secret and began is None:
+            self._forget()
+            return []
         (ras, nccl), idle = self._by_ras(), () if self._hang is None else self._hang.idle_gpus(now)
         self._forget()
-        if since is not None and self._due == since + self._timeout:  # V-3
-            self._reported = True  # V-4
-            self.hung = hang_rule.hung(self._seen_at - since, groups, collective, ras, idle, nccl)
+        if began is not None:  # V-6
+            seconds = now - began
+            actions.insert(0, Tell(mon.RanksHung(seconds, writing=True)))
+        elif since is not None and self._due == since + self._timeout:  # V-3
+            seconds = self._seen_at - since
+        else:
+            return actions
+        self._reported = True  # V-4
+        self.hung = hang_rule.hung(
+            seconds, groups, collective, ras, idle, nccl, writing=began is not None
+        )
         return actions
+
+    def _stands(self, collective: collectives.Collective | None, now: float) -> float | None:
+        """Since when ranks that write have stood where they stand now; None if that is not sure."""
+        what: object = None
+        if collective is not None:
+            what = collective.group, collective.sequence
+        elif self._hang is not None and self._hang.gpus_wait(now):
+            what = "GPUs"
+        before, self._stood = self._stood, None if what is None else (now, what)
+        if before is None or what is None or before[1] != what:
+            return None
+        return before[0] - self._timeout
 
     def _collective(self) -> collectives.Collective | None:
         texts = (
@@ -275,6 +319,7 @@ class HangMonitor:
         self._stacks.clear()
         self._answers.clear()
         self._until = self._hung_since = None
+        self._is_secret = False
 
 
 class MonitoredRun:

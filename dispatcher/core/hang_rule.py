@@ -7,6 +7,8 @@ A job *hangs* when for ``seconds`` on end
   or all GPUs of its own *waited*, and
 * H-3  no GPU that the ranks may use was at work.
 * H-4  Once progress was seen (``--progress-line``, ``--progress-file``) only progress counts.
+* H-5  Output hides no hang where H-2 and H-3 hold and, ``seconds`` apart, the recorders twice name
+       one collective, or all GPUs wait: a library or a thread may write while the program waits.
 
 A rank of which nothing is known is not still. docs/design/hangs.md has the reasons, what a GPU
 that waits is, and how ``hung`` makes one verdict of all signals.
@@ -158,8 +160,20 @@ class HangRule:
         due = self.due
         if due is None or now < due:
             return False
-        if self._progress is not None:
-            return True  # H-4
+        return self._progress is not None or self._all_still(now)  # H-4
+
+    def is_doubtful(self, now: float) -> bool:
+        """Whether ranks write and do nothing else; without a hint that they go on (H-5)."""
+        due = self.due
+        if due is None or due - now < self.seconds / 2 or self._progress is not None:
+            return False  # H-1 may hold soon, or H-4 does
+        return self._all_still(now)
+
+    def gpus_wait(self, now: float) -> bool:
+        """Whether each rank has GPUs of its own and they all wait."""
+        return all(self._waits_for_others(rank, now) for rank in self._nodes)
+
+    def _all_still(self, now: float) -> bool:
         return not self._gpu_works(now) and all(self._is_still(r, now) for r in self._nodes)
 
     def busy(self, now: float) -> list[int]:
@@ -240,6 +254,8 @@ def hung(
     ras: Iterable[int],
     idle_gpus: Iterable[int],
     nccl: Iterable[tuple[int, str]] = (),
+    *,
+    writing: bool = False,
 ) -> Hung:
     """The cause to end a job with that has hung for ``seconds``.
 
@@ -258,4 +274,7 @@ def hung(
     blamed = signals[0].ranks if signals else ()
     one = blamed[0] if len(blamed) == 1 else None
     said = tuple(Signal(words, tuple(ranks)) for words, ranks in by_words.items())
-    return Hung(seconds, tuple(groups), rank=one, collective=collective, signals=signals, nccl=said)
+    return Hung(
+        seconds, tuple(groups), rank=one, collective=collective, signals=signals, nccl=said,
+        writing=writing,
+    )  # fmt: skip

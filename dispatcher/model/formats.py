@@ -190,6 +190,7 @@ class Cause(_Cause, total=False):
     collective: HungCollective | None
     signals: list[NamedRanks]
     nccl: list[NamedRanks]
+    writing: bool
     signum: int
     by: str
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from dataclasses import replace
 
 import pytest
 from cases import cases
@@ -240,6 +241,82 @@ class TestHang:
         assert monitor.next_deadline() == 70.0 + S
         monitor.tick(71.0)  # once
         assert monitor.next_deadline() == 70.0 + S
+
+
+class TestRanksThatWrite:  # V-6
+    """All ranks sleep, but a thread of one writes a line every second."""
+
+    WAITS = b'{"rank": 0, "groups": [["0", "", 2, [[%d, "all_reduce", false]]]]}'
+    LATE = b'{"rank": 1, "groups": [["0", "", 2, [[3, "all_reduce", true]]]]}'
+
+    def course(self, monitor: HangMonitor, first: int, last: int) -> list[Action]:
+        actions: list[Action] = []
+        for now in range(first, last + 1):
+            monitor.handle(mon.OutputSeen(0.0), float(now))
+            actions += sampled(monitor, float(now), 0.0, 0.0)
+        return actions
+
+    def answer(self, monitor: HangMonitor, number: int, now: float, step: int = 4) -> list[Action]:
+        actions: list[Action] = []
+        for rank, text in enumerate((self.WAITS % step, self.LATE)):
+            said = replace(stacks(rank, number, rank), recorders=(mon.RankText(rank, text),))
+            actions += monitor.handle(said, now)
+        return actions
+
+    def test_a_collective_that_stands_is_a_hang(self) -> None:
+        monitor = watching()
+        assert self.course(monitor, 0, 11) == asked(0, 1)
+        assert self.answer(monitor, 1, 11.0) == []  # nobody is told yet
+        assert self.course(monitor, 12, 19) == []
+        assert self.course(monitor, 20, 20) == asked(0, 1, number=2, hung=True)
+        told = [one.event for one in self.answer(monitor, 2, 20.5) if isinstance(one, Tell)]
+        assert told[0] == mon.RanksHung(9.5 + S, writing=True)
+        assert isinstance(told[1], mon.StacksGathered)
+        assert monitor.hung is not None
+        assert (monitor.hung.writing, monitor.hung.rank) == (True, 1)
+        assert self.course(monitor, 22, 60) == []  # V-4
+
+    def test_a_job_that_goes_on_is_none(self) -> None:
+        monitor = watching()
+        self.course(monitor, 0, 11)
+        self.answer(monitor, 1, 11.0)
+        self.course(monitor, 12, 21)
+        assert self.answer(monitor, 2, 21.5, step=5) == []
+        assert monitor.hung is None
+
+    def test_ranks_without_a_collective_may_wait_for_anything(self) -> None:
+        monitor = watching()
+        self.course(monitor, 0, 11)
+        for number in (1, 2):
+            for rank in (0, 1):
+                assert monitor.handle(stacks(rank, number, rank), 11.0) == []
+            self.course(monitor, 12, 21)
+        assert monitor.hung is None
+
+    def test_a_job_that_works_is_not_asked(self) -> None:
+        monitor = watching()
+        for now in range(40):
+            monitor.handle(mon.OutputSeen(0.0), float(now))
+            assert sampled(monitor, float(now), 0.0, float(now)) == []
+
+    def test_whoever_asks_meanwhile_is_answered(self) -> None:
+        monitor = watching()
+        self.course(monitor, 0, 11)
+        assert monitor.handle(mon.StacksWanted(), 11.0) == []
+        assert gathered(self.answer(monitor, 1, 11.5)).number == 1
+
+    def test_gpus_that_all_wait_are_a_hang(self) -> None:
+        monitor = watching(1)
+        gpu = mon.GpuSample(0, 100.0, 7e10, 8e10, 120.0, 50.0, 700.0, 0.0)
+        rank = mon.RankSample(0, "R", 0.0, 1, 1, 1, own=(0,), gpus=(0,))
+        for now in range(24):
+            monitor.handle(mon.OutputSeen(0.0), float(now))
+            spun = replace(rank, cpu=float(now))
+            monitor.handle(mon.NodeSampled(0, float(now), (spun,), (gpu,)), float(now))
+            if now in (12, 22):
+                monitor.handle(stacks(0, 1 + (now > 12), 0), float(now))
+        assert monitor.hung is not None
+        assert monitor.hung.writing
 
 
 class TestHowOften:  # V-5

@@ -75,9 +75,13 @@ class NodeSampled(OfAttempt):
 
 @value
 class RanksHung(Event):
-    """No rank has shown a sign of life for ``seconds`` (see ``hang``); where are they?"""
+    """No rank has shown a sign of life for ``seconds`` (see ``hang``); where are they?
+
+    writing: ranks write, but do nothing else.
+    """
 
     seconds: float
+    writing: bool = False
 
 
 @value

@@ -235,6 +235,7 @@ class Hung(_Cause):
     node, rank: the one rank that holds the others back, if there is such a one. collective: the
     one that they stand still in. signals: what names anybody, the one that knows most first. nccl:
     errors that NCCL knows of, and states of communicators that are not ready, with their ranks.
+    writing: ranks did write, but nothing else.
     """
 
     seconds: float
@@ -244,6 +245,7 @@ class Hung(_Cause):
     collective: Collective | None = None
     signals: tuple[Signal, ...] = ()
     nccl: tuple[Signal, ...] = ()
+    writing: bool = False
 
     _is = (errors.TIME_LIMIT, "job-hung", None)
 

@@ -102,7 +102,9 @@ class Notes(Sink):
                 from dispatcher.output.monitor.outliers import outlier_text
 
                 return outlier_text(event, self._hosts)
-            case monitor_events.RanksHung(seconds):
+            case monitor_events.RanksHung(seconds, writing):
+                if writing:
+                    return f"ranks write, but nothing else has happened for {seconds:.0f} s"
                 return f"no sign of life from any rank for {seconds:.0f} s; looking where they are"
             case ev.TimeShort(signum, seconds):
                 return f"{seconds:g} s are left: all ranks get {signal.Signals(signum).name}"

@@ -120,7 +120,10 @@ def describe(
             def host_of(rank: int) -> str:
                 return homes.get(rank, "another host")
 
-            lines.append(f"error: no rank has shown a sign of life for {seconds:.0f} s")
+            if cause.writing:
+                lines.append(f"error: ranks write, but nothing else happened for {seconds:.0f} s")
+            else:
+                lines.append(f"error: no rank has shown a sign of life for {seconds:.0f} s")
             found = []
             if cause.collective is not None:
                 found.append(stacks_text.collective_line(cause.collective, host_of))

@@ -38,6 +38,7 @@ ALWAYS = [
     (ev.RanksBound(1, (("CPU 0 of NUMA node 0", (3,)),), (("too few", (1, 2)),), is_asked=True),
      "n1: not bound (the others are): ranks 1-2: too few (-v also tells of other hosts)"),
     (RanksStalled((0,), 2.5), "rank 0: no output for 2.5 s"),
+    (RanksHung(61.0, writing=True), "ranks write, but nothing else has happened for 61 s"),
     (RanksHung(61.0), "no sign of life from any rank for 61 s; looking where they are"),
     (RanksWait(60.0, (0,), (1, 2)), "no output for 60 s; rank 0: no CPU; ranks 1-2: busy, which "
      "may be a wait that spins (--progress-line tells), so the job is not ended"),

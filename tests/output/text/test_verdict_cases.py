@@ -78,6 +78,8 @@ def said(
                               Group((1 << 20,), "proc", "S", (Frame("g", "a.py", 2),)))),
          ["error: no rank has shown a sign of life for 61 s", "  rank 3 on n1 is in f at a.py:1",
           "  rank 1.0 on another host is in g at a.py:2"]),
+        (verdicts.Hung(61.4, writing=True),
+         ["error: ranks write, but nothing else happened for 61 s"]),
         (verdicts.Hung(61.4, nccl=(verdicts.Signal("Remote process error", (0, 2)),)),
          ["error: no rank has shown a sign of life for 61 s",
           "  NCCL: ranks 0,2: Remote process error"]),
