@@ -194,6 +194,14 @@ def may_draw(environ: Mapping[str, str]) -> bool:
     return same_file(STDOUT, STDERR) or (not os.isatty(STDOUT) and not can_pause(STDOUT))
 
 
+def window() -> tuple[int, int] | None:
+    """Columns and rows of the terminal that standard error is; None where it is none."""
+    with contextlib.suppress(OSError):
+        columns, rows = os.get_terminal_size(STDERR)
+        return (columns, rows) if columns > 0 < rows else None
+    return None
+
+
 def close_panel(
     lines: Sequence[str], exit_code: int, hosts: int, ranks: int, seconds: float
 ) -> None:
@@ -204,13 +212,10 @@ def close_panel(
         return
     from dispatcher.output.terminal.footer import closing
 
-    try:
-        columns = os.get_terminal_size(STDERR).columns - 1
-    except OSError:
-        columns = 79
+    columns, _ = window() or (80, 24)
     text = closing(
         lines, exit_code=exit_code, hosts=hosts, ranks=ranks, seconds=seconds,
-        columns=max(20, columns),
+        columns=max(20, columns - 1),
     )  # fmt: skip
     with contextlib.suppress(OSError):  # the terminal went away; the exit code tells
         write_all(STDERR, b"".join(line + b"\n" for line in text))

@@ -14,6 +14,7 @@ import signal
 from collections.abc import Iterator, Sequence
 
 from dispatcher.model.frozen import Value, value
+from dispatcher.model.names import plural
 
 #: characters of a line that are looked at
 MOST_LINE = 2000
@@ -42,13 +43,18 @@ class LastError(Value):
         return f"{self.text} ({self.place})" if self.place else self.text
 
 
-def last_error(lines: Sequence[str], status: int) -> LastError | None:
-    """The error in ``lines``, the last ones of a rank of ``status`` (exit code or -n), if any."""
+def last_error(lines: Sequence[str], status: int, *, is_short: bool = False) -> LastError | None:
+    """The error in ``lines``, the last ones of a rank of ``status`` (exit code or -n), if any.
+
+    is_short: they are all that it wrote on standard error, a line or two, which then is the reason.
+    """
     signum = -status if status < 0 else max(0, status - 128)
     found = None
     if lines and signum != signal.SIGKILL:
         bare = [*_bare(lines[begin_at(lines) :])]
-        found = _chosen(endings(bare), bare, signum) or (_plain(bare) if not signum else None)
+        found = _chosen(endings(bare), bare, signum) or (
+            None if signum else _plain(bare, is_short=is_short)
+        )
     if found is None:
         hint = _CRASH_HINTS.get(signum, "")
         return LastError("", hint=hint) if hint else None
@@ -110,10 +116,16 @@ _SAYS_NO = re.compile(
 )
 
 
-def _plain(lines: Sequence[str]) -> Found | None:
+#: a line of a log, a warning, a bar
+_NO_REASONS = re.compile(r"\b(?:INFO|DEBUG|WARN(?:ING)?)\b|Warning: |\d%|^[\W\d]*$")
+
+
+def _plain(lines: Sequence[str], *, is_short: bool) -> Found | None:
     """The very last line, where that reads like a reason, as ``sys.exit("no data")`` leaves it."""
     at, line = next(((n, one) for n, one in reversed([*enumerate(lines)]) if one.strip()), (0, ""))
-    if len(line) > MOST_TEXT or line.startswith((" ", "\t")) or not _SAYS_NO.search(line):
+    if len(line) > MOST_TEXT or line.startswith((" ", "\t")):
+        return None
+    if not _SAYS_NO.search(line) and (not is_short or _NO_REASONS.search(line)):
         return None
     return Found(line.strip(), at)
 
@@ -128,8 +140,8 @@ _ECHO = re.compile(
 )  # fmt: skip
 
 _KILLED = (
-    "SIGKILL mostly comes of a memory limit, of the host or the batch job: --sample 5 and "
-    "dispatch top show what ranks take"
+    "SIGKILL mostly comes from a memory limit, of the host or the batch job: --sample 5 shows what "
+    "ranks take"
 )
 _FAULTHANDLER = "if it is Python: -x PYTHONFAULTHANDLER=1 shows where"
 #: of one that died by a signal and said nothing
@@ -138,7 +150,7 @@ _CRASH_HINTS: dict[int, str] = {
     signal.SIGFPE: _FAULTHANDLER,
     signal.SIGILL: "the code was built for another processor, or " + _FAULTHANDLER,
     signal.SIGABRT: _FAULTHANDLER,
-    signal.SIGBUS: "SIGBUS mostly comes of a full /dev/shm (in a container: --shm-size), or of a "
+    signal.SIGBUS: "SIGBUS mostly comes from a full /dev/shm (in a container: --shm-size), or of a "
     "mapped file that was cut",
     signal.SIGKILL: _KILLED,
     signal.SIGXCPU: "its limit of CPU time: ulimit -t",
@@ -160,6 +172,10 @@ _HINTS: tuple[tuple[str, str], ...] = (
      "-x CUDA_LAUNCH_BLOCKING=1 lets the traceback name the call that did it"),
     (r"Watchdog caught collective operation timeout",
      "some rank did not come to that collective: --hang-timeout 300 shows where each stands"),
+    (r"Gloo connectFullMesh failed.*remote=\[127\.|Unable to find address for",
+     "a host's own name leads to no address that others reach: --iface NAME (dispatch check)"),
+    (r"terminate called without an active exception",
+     "if it uses torch.distributed: dist.destroy_process_group() before it ends"),
     (r"socketStartConnect|No route to host",
      "the hosts do not reach each other by that way: dispatch check --pairs, and --iface"),
     (r"\bnccl\w+Error|NCCL error",
@@ -169,8 +185,8 @@ _HINTS: tuple[tuple[str, str], ...] = (
     (r"Too many open files", "more open files there: ulimit -n, or LimitNOFILE= of its sshd"),
     (r"Signal 9 \(SIGKILL\)", _KILLED),
     (r"bad_alloc|MemoryError|Unable to allocate|[Cc]annot allocate memory|DefaultCPUAllocator",
-     "the memory there, or the limit of the batch job, is used up: --sample 5 and dispatch top "
-     "show by whom"),
+     "the memory there, or the limit of the batch job, is used up: --sample 5 shows what "
+     "ranks take"),
     (r"write_line failure : Bad file descriptor",
      "what starts MPI there closes descriptors, as Python's subprocess does: --pmi-port"),
     (r"No space left on device", "a disk there is full: dispatch exec -b -w HOST df -h"),
@@ -187,6 +203,58 @@ def _hint(text: str, lines: Sequence[str]) -> str:
             return remedy
     shared = _REMEDIES[0]
     return shared[1] if any(shared[0].search(line) for line in lines[-40:]) else ""
+
+
+# -- what is shown ----------------------------------------------------------------------------
+
+#: a frame of a C++ stack, as torch and glibc write them; more in a row are shown as one line
+_NATIVE_FRAME = re.compile(r" *(?:frame #\d+: |#\d+ 0x|#\d+: )")
+_MANY_FRAMES = 3
+
+
+def folded(lines: Sequence[str]) -> list[str]:
+    """``lines`` with one in the place of frames of C++, of packages and of Python's own library.
+
+    The last frame stays in a traceback that has none of the user's own code.
+    """
+    kept: list[str] = []
+    starts: list[int]
+    owners: list[str]
+    at, is_own = 0, False
+    bare = [_PREFIX.sub("", line[:MOST_LINE]) for line in lines] + [""]
+    while at < len(lines):
+        begin, starts, owners = at, [], []
+        while owner := _owner(bare[at]):
+            starts.append(at)
+            owners.append(owner)
+            at += 1
+            while bare[at].startswith(("    ", "  [Prev")) and not _FRAME.match(bare[at]):
+                at += 1  # its line of code
+        if not starts:
+            is_own = not _HEAD.search(bare[at]) and (is_own or bool(_FRAME.match(bare[at])))
+            kept.append(lines[at])
+            at += 1
+            continue
+        is_native = "C++" in owners
+        rest = at if is_native or is_own or _FRAME.match(bare[at]) else starts.pop()
+        if len(starts) > (_MANY_FRAMES if is_native else 0):
+            before = lines[begin][: len(lines[begin][:MOST_LINE]) - len(bare[begin])]
+            names = ", ".join(dict.fromkeys(owners[: len(starts)]))
+            kept.append(f"{before}  ({plural(len(starts), 'frame')} of {names})")
+            begin = rest
+        kept += lines[begin:at]
+    return kept
+
+
+def _owner(line: str) -> str:
+    """``torch`` for a frame of it, "C++" for one of that, "" for one of the user's, or none."""
+    if _NATIVE_FRAME.match(line):
+        return "C++"
+    frame = _FRAME.match(line)
+    if not frame or not _FOREIGN.search(frame[1]):
+        return ""
+    package = re.search(r"/(?:site|dist)-packages/([\w-]+)|/(torch)/", frame[1])
+    return (package[1] or package[2]) if package else "Python"
 
 
 # -- the forms -------------------------------------------------------------------------------

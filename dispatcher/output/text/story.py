@@ -59,7 +59,10 @@ def errors_of(
     ranks = [rank for rank, status in verdict.statuses.items() if status and rank != first]
     found: dict[str, tuple[LastError, list[int]]] = {}
     for rank in [*([] if first is None else [first]), *sorted(ranks)]:
-        one = error(rank, verdict.statuses.get(rank, 1))
+        status = verdict.statuses.get(rank, 1)
+        if status != 1 and ended_by_us(verdict, rank):
+            status = -signal.SIGTERM  # which says nothing of why, unlike the kernel's KILL
+        one = error(rank, status)
         if one is not None and (one.text or rank == first):
             found.setdefault(re.sub(NUMBER, "0", one.text), (one, []))[1].append(rank)
     return tuple(
@@ -240,16 +243,14 @@ N_LINES = 20
 LINE_BYTES = 512
 #: lines of a stream that are looked at
 MOST_LINES = 500
+#: lines on standard error that are the reason where there are no more of them
+_SHORT = 2
 #: bytes of a stream that are kept at most, and at least where there are so many ranks that all of
 #: their streams would be more than ``TOTAL``; half as many more may come before the oldest go
 KEPT, LEAST_KEPT, TOTAL = 32 << 10, 8 << 10, 512 << 20
 
-#: a frame of a C++ stack, as torch and glibc write them: twenty of them push out what matters
-_FRAME = rb" *(?:frame #\d+: |#\d+ 0x|#\d+: )"
 #: characters of it that are looked for; a message may go on in a form of our own
 _PART = 40
-#: more frames in a row are shown as one line
-_MANY_FRAMES = 3
 
 
 class Tail(Sink):
@@ -302,8 +303,11 @@ class Tail(Sink):
 
         The last up to the one that says why it ended, if ``error`` has found one further up.
         """
+        from dispatcher.output.text.last_error import folded  # few runs fail
+
         for stream, title in ((STDERR, "stderr"), (STDOUT, "stdout")):
-            lines = _without_frames(self._lines(rank, stream))
+            whole = [line.decode("utf-8", "surrogateescape") for line in self._lines(rank, stream)]
+            lines = [line.encode("utf-8", "surrogateescape") for line in folded(whole)]
             while lines and not lines[-1].strip():
                 lines.pop()
             lines = _around(lines, self._said.get(rank, "").encode())
@@ -315,11 +319,11 @@ class Tail(Sink):
         """What the rank, of ``status``, wrote about its end; on stdout if nothing on stderr."""
         from dispatcher.output.text.last_error import last_error  # few runs fail
 
-        for stream in (STDERR, STDOUT):
+        for stream, is_last in ((STDERR, False), (STDOUT, False), (STDERR, True)):
             text = b"\n".join(self._lines(rank, stream)).decode("utf-8", "replace")
             lines = text.split("\n") if text else []
-            found = last_error(lines, status)
-            if found is not None and (found.text or stream == STDOUT):
+            found = last_error(lines, status, is_short=is_last and len(lines) <= _SHORT)
+            if found is not None and (found.text or is_last):
                 self._said[rank] = (found.text.partition(": ")[2] or found.text)[:_PART]
                 return found
         return None
@@ -357,17 +361,3 @@ def _around(lines: list[bytes], said: bytes) -> list[bytes]:
         return tail
     more = plural(len(lines) - at - 1, "more line")
     return [*lines[max(0, at - N_LINES + 2) : at + 1], b"(%s)" % more.encode()]
-
-
-def _without_frames(lines: list[bytes]) -> list[bytes]:
-    kept: list[bytes] = []
-    run: list[bytes] = []
-    for line in [*lines, b""]:
-        if re.match(_FRAME, line):
-            run.append(line)
-            continue
-        many = len(run) > _MANY_FRAMES
-        kept += [b"(%d frames of C++)" % len(run)] if many else run
-        run.clear()
-        kept.append(line)
-    return kept[:-1]

@@ -18,7 +18,7 @@ from dispatcher.core.events.monitor_events import LastWords, PlacedNode, RankErr
 from dispatcher.core.events.verdicts import Verdict
 from dispatcher.model.failure import Failure
 from dispatcher.model.hostset import fold
-from dispatcher.model.names import plural
+from dispatcher.model.names import plural, size
 from dispatcher.output.text import story
 from dispatcher.output.text.fold import Advise, Trouble, fold_ranks, grouped, hints, no_advice
 from dispatcher.output.text.sanitize import sanitize_text
@@ -34,6 +34,10 @@ FILES_OF_AGENT, FILES_OF_RANK = 24, 3
 
 #: lines of a traceback that are shown
 N_TRACEBACK = 30
+
+#: rows of a window that are left for the frame and the prompt; quoted lines that are always shown
+BESIDE, LEAST_QUOTED = 4, 4
+_QUOTES = (" last lines of its stderr:", " last lines of its stdout:", " its traceback:")
 
 #: what hosts find missing that our own machine may know more about, the gravest first
 ASKED = ("cwd", "no script", "missing")
@@ -68,12 +72,12 @@ def describe(
     match cause:
         case None:
             pass
-        case verdicts.RankFailed(node, rank, status):
+        case verdicts.RankFailed(node, rank):
             pid = f", pid {pids[rank]}" if rank in pids else ""
-            how = ": ".join(filter(None, (status_words(status), _message(cause, errors))))
-            lines.append(f"{who(node, rank)}{pid}: {how}")
+            memory = _memory(cause)
+            lines.append(f"{who(node, rank)}{pid}: {_how(cause, errors)}")
             if cause.hint:
-                lines.append(f"  {sanitize_text(cause.hint)}")
+                lines.append(f"  {_MEMORY_HINT if memory else sanitize_text(cause.hint)}")
             lines += _traceback(cause, last) + _last_lines(rank, last)
             same = alike(cause, verdict, last, errors)
             reported.update((rank, *same))
@@ -166,6 +170,55 @@ def own_error(cause: verdicts.Cause | None, errors: Sequence[RankError]) -> Rank
     """What the rank of ``cause`` wrote of its end."""
     rank = getattr(cause, "rank", None)
     return next((one for one in errors if rank is not None and rank == one.ranks[0]), None)
+
+
+_MEMORY_HINT = (
+    "hint: smaller batches, fewer DataLoader workers, a larger limit; --sample 5 shows who takes it"
+)
+#: what the agent says of the OOM killer; docs/design/endings.md
+_OOM = re.compile(r"the kernel's OOM killer: (Memory cgroup)?|struck in this host's (cgroup)")
+
+
+def _how(cause: verdicts.RankFailed, errors: Sequence[RankError]) -> str:
+    """``exit code 1: ValueError: no``, ``killed by SIGKILL: out of memory (cgroup)``."""
+    why = (status_words(cause.status), _message(cause, errors))
+    return _memory(cause) or ": ".join(filter(None, why))
+
+
+def _memory(cause: verdicts.RankFailed) -> str:
+    """The whole of it if the OOM killer killed the rank."""
+    found = _OOM.search(cause.hint)
+    if found is None:
+        return ""
+    kilobytes = sum(int(each) for each in re.findall(r"-rss:([0-9]{1,15})kB", cause.hint))
+    where = "cgroup" if found[1] or found[2] else "host"
+    more = f"; {size(kilobytes << 10)} resident" if kilobytes else ""
+    return f"killed by SIGKILL: out of memory ({where}{more})"
+
+
+def fitted(lines: Sequence[str], columns: int, rows: int) -> list[str]:
+    """``lines`` of a verdict with less of what ranks wrote last, so that all fits a window.
+
+    The end of that is kept, at least ``LEAST_QUOTED`` lines. columns, rows: of the window.
+    """
+    height = [-(-max(1, len(line)) // columns) for line in lines]
+    quoted = [n for n, line in enumerate(lines) if line.startswith("    ")]
+    heads = [n for n, line in enumerate(lines) if line.endswith(_QUOTES)]
+    quoted = [n for n in quoted if heads and n > heads[0]]
+    over = sum(height) + BESIDE - rows
+    gone: set[int] = set()
+    for n in quoted[:-LEAST_QUOTED]:
+        if over <= 0:
+            break
+        over -= height[n] - (not gone)  # one line says how many have gone
+        gone.add(n)
+    kept = []
+    for n, line in enumerate(lines):
+        if n not in gone:
+            kept.append(line)
+        elif n - 1 not in gone:
+            kept.append(f"    ({plural(len(gone), 'line')} left out for this window)")
+    return kept
 
 
 def _message(cause: verdicts.RankFailed | verdicts.MpiAborted, errors: Sequence[RankError]) -> str:
@@ -285,8 +338,8 @@ def headline(cause: verdicts.Cause, names: Sequence[str], error: str = "") -> st
     rank = getattr(cause, "rank", None)
     errors = [RankError((rank,), error)] if error and rank is not None else []
     match cause:
-        case verdicts.RankFailed(status=status):
-            what = ": ".join(filter(None, (status_words(status), _message(cause, errors))))
+        case verdicts.RankFailed():
+            what = _how(cause, errors)
         case verdicts.MpiAborted(code=code):
             what = ": ".join(filter(None, (f"called MPI_Abort({code})", _message(cause, errors))))
         case verdicts.LeftMpi():

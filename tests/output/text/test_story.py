@@ -5,7 +5,14 @@ from __future__ import annotations
 from cases import cases
 
 from dispatcher.core.events.monitor_events import PlacedNode, RankError
-from dispatcher.core.events.verdicts import ErrorFile, Interrupted, MpiAborted, RankFailed, Verdict
+from dispatcher.core.events.verdicts import (
+    ErrorFile,
+    Hung,
+    Interrupted,
+    MpiAborted,
+    RankFailed,
+    Verdict,
+)
 from dispatcher.output.text.last_error import LastError
 from dispatcher.output.text.story import errors_of, peers
 from dispatcher.output.text.verdict_text import describe
@@ -46,6 +53,15 @@ def test_equal_errors_are_one_and_those_of_the_cause_come_first() -> None:
         RankError((2, 0), "E: at 0x3e", "a.py:1", False, "do"),
         RankError((3,), "lost 3", "", True),
     )
+
+
+def test_the_signal_by_which_dispatch_ended_a_rank_says_nothing_of_why() -> None:
+    asked: list[tuple[int, int]] = []
+    cause, statuses = Hung(9.0, (), rank=1), {0: -9, 1: -9, 2: -15}
+    for ended in ({1: 9, 2: 15}, {}):
+        verdict = Verdict(cause, 124, 3, statuses=statuses, ended=ended)
+        errors_of(verdict, lambda *one: asked.append(one))
+    assert asked == [(1, -15), (0, -9), (2, -15), (1, -9), (0, -9), (2, -15)]
 
 
 TRACEBACK = [

@@ -69,8 +69,60 @@ def test_frames_of_c_do_not_push_out_the_line_that_matters() -> None:
     tail = Tail()
     frames = [b"frame #%d: c10::f() + 0x9 (0x7f in libc10.so)" % n for n in range(30)]
     tail.output(0, 2, b"\n".join([b"E: no", *frames, b"bye", *frames[:3]]) + b"\n")
-    told = ["E: no", "(30 frames of C++)", "bye", *(frame.decode() for frame in frames[:3])]
+    told = ["E: no", "  (30 frames of C++)", "bye", *(frame.decode() for frame in frames[:3])]
     assert tail.last(0)[1] == told
+
+
+OWN = '  File "/job/a.py", line 3, in f'
+TORCH = [
+    '  File "/v/lib/python3.11/site-packages/torch/a/b.py", line 3, in g',
+    "    g()",
+    "    ^^^",
+]
+PYTHON = ['  File "/usr/lib/python3.11/runpy.py", line 3, in h', "    h()"]
+HEAD = "Traceback (most recent call last):"
+
+
+@cases(
+    "lines, told",
+    [
+        ([HEAD, *PYTHON, OWN, "    f()", *TORCH, *TORCH, *PYTHON, "E: no"],
+         [HEAD, "  (1 frame of Python)", OWN, "    f()", "  (3 frames of torch, Python)", "E: no"]),
+        # where none is the user's own the last one tells something
+        ([HEAD, *PYTHON, *TORCH, "E: no", "", HEAD, *TORCH, "E: no"],
+         [HEAD, "  (1 frame of Python)", *TORCH, "E: no", "", HEAD, *TORCH, "E: no"]),
+        ([f"[rank0]: {line}" for line in (HEAD, OWN, *TORCH, "  [Previous line repeated]", "E")],
+         [f"[rank0]: {line}" for line in (HEAD, OWN, "  (1 frame of torch)", "E")]),
+        (["step", "    a", OWN, ""], ["step", "    a", OWN]),
+    ],
+)  # fmt: skip
+def test_frames_of_packages_are_one_line(lines: list[str], told: list[str]) -> None:
+    tail = Tail()
+    tail.output(0, 2, "".join(line + "\n" for line in lines).encode())
+    assert tail.last(0)[1] == told
+
+
+@cases(
+    "err, out, told",
+    [
+        ("giving up\n", "", "giving up"),
+        ("one\ntwo\n", "", "two"),
+        ("one\ntwo\nthree\n", "", ""),
+        ("giving up\n", f"{HEAD}\n{OWN}\nE: no\n", "E: no (a.py:3)"),
+        ("", "giving up\n", ""),  # its output, not what it says of its end
+        # nor are these
+        ("a.py:3: FutureWarning: old\n", "", ""),
+        ("2026-01-01 INFO done\n", "", ""),
+        (" 99%|####| 99/100\n", "", ""),
+        ("---\n", "", ""),
+    ],
+)
+def test_a_line_or_two_on_standard_error_are_the_reason(err: str, out: str, told: str) -> None:
+    tail = Tail()
+    tail.output(0, 2, err.encode())
+    tail.output(0, 1, out.encode())
+    assert str(tail.error(0, 1) or "") == told
+    assert (tail.error(0, -15) is None) or out
 
 
 def test_the_line_that_says_why_is_among_the_last_that_are_told() -> None:

@@ -15,9 +15,12 @@ from dispatcher.model.failure import Failure, Kind
 from dispatcher.model.host import Host, Hostlist
 from dispatcher.output.text import verdict_text
 from dispatcher.output.text.verdict_text import (
+    BESIDE,
+    LEAST_QUOTED,
     N_TRACEBACK,
     advice_on,
     describe,
+    fitted,
     headline,
     history,
     last_words,
@@ -38,6 +41,41 @@ def said(
 ) -> list[str]:
     verdict = Verdict(cause, verdicts.exit_code(cause), 8, **fields)
     return describe(verdict, NODES, pids or {}, last)
+
+
+OOM = "out of memory: Killed process 7 (python3) total-vm:9kB, anon-rss:600000kB, file-rss:2112kB"
+
+
+@cases(
+    ("hint", "line"),
+    [
+        (f"the kernel's OOM killer: Memory cgroup {OOM}", "(cgroup; 588 MiB resident)"),
+        (f"the kernel's OOM killer: O{OOM[1:]}", "(host; 588 MiB resident)"),
+        ("the OOM killer struck in this host's cgroup (oom_kill rose by 1)", "(cgroup)"),
+    ],
+)
+def test_out_of_memory_is_the_reason(hint: str, line: str) -> None:
+    cause = RankFailed(1, 3, -9, hint=hint)
+    lines = said(cause)
+    assert lines[0] == (
+        f"error: rank 3 on n1: killed by SIGKILL: out of memory {line} [rank-killed]"
+    )
+    assert lines[1].startswith("  hint: smaller batches")
+    assert headline(cause, NAMES) == f"rank 3 on n1: killed by SIGKILL: out of memory {line}"
+
+
+def test_the_cause_is_on_the_first_screen() -> None:
+    lines = said(RankFailed(1, 3, 1), lambda rank: ("stderr", [f"{n:<100}" for n in range(20)]))
+    for columns, rows, shown in ((80, 24, 8), (200, 24, 17), (200, 50, 20), (80, 5, LEAST_QUOTED)):
+        fit = fitted(lines, columns, rows)
+        quoted = [line for line in fit if line.startswith("    ") and "left out" not in line]
+        assert quoted == lines[2:][-shown:]
+        assert fit[:2] == lines[:2]
+        gone = 20 - shown
+        assert (f"    ({gone} lines left out for this window)" in fit) == bool(gone)
+        height = sum(-(-len(line) // columns) for line in fit)
+        assert height + BESIDE <= rows or shown == LEAST_QUOTED
+    assert fitted(["error: a", "    no quote"], 80, 3) == ["error: a", "    no quote"]
 
 
 @cases(
