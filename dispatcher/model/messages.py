@@ -219,7 +219,8 @@ HOSTS = (
         "authentication-failed", _CLUSTER, "The host does not let you in.",
         """It knows none of the keys that were offered, or you are another user there. The message
         names what else it takes: a password, or answers to what it asks (keyboard-interactive), for
-        which --ask-pass has you asked. A password that was wrong on the first host is sent to no
+        which --ask-pass has you asked; Kerberos (gssapi) or the key of your machine (hostbased),
+        which --transport ssh can do. A password that was wrong on the first host is sent to no
         other, so that it locks no accounts.""",
         """
     ssh -v NAME true                             # says which keys are offered
@@ -300,9 +301,10 @@ Find out which, first. If it was installed anew:
         "protocol-error", _CLUSTER, "The host sent something that its agent never says.",
         """Something on the way changes bytes, or the host is not to be trusted: it speaks of what
         is not its own, or floods dispatch with far more than a job brings
-        (docs/design/security.md). dispatch ends the connection and believes nothing of it.""",
+        (docs/design/security.md). dispatch ends the connection and believes nothing of it. Or the
+        message names algorithms of SSH, such as ssh-rsa: dispatch has none that the host takes.""",
         "Look at what stands between you and the host: a proxy, a wrapper of ssh, login files "
-        "that print.",
+        "that print.\nFor algorithms: --transport ssh has those that your ssh_config allows.",
     ),
     _message(
         "host-lost", _CLUSTER, "The host fell silent, or its connection ended.",

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from dispatcher.model.failure import Failure, Kind
-from dispatcher.transport.ssh_auth.identities import Candidate, Identities, refused
+from dispatcher.transport.ssh_auth.identities import Candidate, Identities, methods, refused
 from dispatcher.transport.ssh_auth.passwords import Outcome, Passwords, wants_password
 from dispatcher.transport.ssh_config.host_config import METHODS, TYPED, HostConfig
 
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 MOST_STEPS, MOST_ROUNDS, MOST_TYPED = 16, 16, 12
 #: where ssh_config or the host wants what is not here
 SSH_HINT = "--transport ssh  # the system's ssh can do more of these"
+_SHA1 = frozenset({"ssh-rsa", "ssh-dss", "ssh-rsa-cert-v01@openssh.com"})
+_SHA1_HINT = "--transport ssh  # with HostKeyAlgorithms +ssh-rsa in ssh_config"
 _KEY, _ASKED, _PASSWORD, _NONE = "publickey", "keyboard-interactive", "password", "none"
 #: outcomes after which there is nothing more to try
 _LAST = ("in", "late", "gone")
@@ -276,9 +278,12 @@ def why_broken(session: Session, deadline: float) -> Failure:
         return Failure(Kind.TIMEOUT, f"{session.steps.name}: no answer in time")
     if isinstance(problem, IncompatiblePeer):
         if "host key" in str(problem):
-            types = ", ".join(session.preferred_keys)[:200]
-            why = f"it has no host key of a type that is on file ({types})"
-            return Failure(Kind.HOST_KEY_UNKNOWN, why)
+            types, has = ", ".join(session.preferred_keys)[:200], methods(session.host_key_types)
+            if _SHA1.issuperset(has):
+                why = f"its host key signs by {', '.join(has)} alone, which is SHA-1"
+                return Failure(Kind.PROTOCOL, why, _SHA1_HINT)
+            why = f"it has no host key of a type that is on file and allowed ({types})"
+            return Failure(Kind.HOST_KEY_UNKNOWN, f"{why}, only {', '.join(has)}")
         return Failure(Kind.PROTOCOL, str(problem).lower(), hint=SSH_HINT)
     if isinstance(problem, SSHException):
         return Failure(Kind.PROTOCOL, f"{session.steps.name}: {str(problem)[:200]}")

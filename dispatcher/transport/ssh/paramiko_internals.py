@@ -384,7 +384,7 @@ class Login(AuthHandler):  # type: ignore[misc]
         try:
             self._algorithm = self._finalize_pubkey_algorithm(self._get_key_type_and_bits(key)[0])
         except SSHException:
-            self.unfit = "the host takes no signature that it makes"
+            self.unfit = "the host does not take RSA with SHA-2"
             self.auth_event.set()
             return
         self._asks = getattr(key, "asks_first", False)
@@ -462,6 +462,7 @@ class Connection(paramiko.Transport):  # type: ignore[misc]
         self.before_banner = ""
         self.goodbye = ""
         self.serves_logins = False  # the host has said so
+        self.host_key_types: list[str] = []  # that the host has, in its own words
         self._held: deque[Message] = deque()  # until there are new keys
         self._offers = {**offers, "compression": ("none",)}
         self.packetizer.silent = self.on_silence
@@ -583,6 +584,12 @@ class Connection(paramiko.Transport):  # type: ignore[misc]
         with self.clear_to_send_lock:
             while self._held and self.clear_to_send.is_set():
                 self._send_message(self._held.popleft())
+
+    def _really_parse_kex_init(self, m: Any, ignore_first_byte: bool = False) -> Any:
+        parsed = super()._really_parse_kex_init(m, ignore_first_byte)
+        if not ignore_first_byte:  # else it is our own
+            self.host_key_types = parsed["server_key_algo_list"]
+        return parsed
 
     def _filter_algorithm(self, kind: str) -> Any:
         """What we offer, narrowed once and for all; paramiko asks 60 times a handshake."""

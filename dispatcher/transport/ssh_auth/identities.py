@@ -324,6 +324,7 @@ _KERBEROS = "--transport ssh  # the system's ssh can log in by Kerberos"
 #: what has a password asked for, and what it is good for
 ASK = "--ask-pass  # to type the password, once for all hosts, and what else they ask"
 ASK_NOT_BY_SSH = "--ask-pass  # without --transport ssh, which asks nobody"
+_HOSTBASED = "--transport ssh  # with HostbasedAuthentication yes in ssh_config"
 _NOT_ASKED = "BatchMode no  # in ssh_config, which keeps us from asking for what this host wants"
 
 #: methods that a host is let name, letters of each; keys that a message names
@@ -361,7 +362,7 @@ def refused(
     ask = ASK if wants_typed.intersection(config.methods) else _NOT_ASKED
     if more:
         why = f"{user}: a key is not enough for this host: it wants {named} as well"
-        other = _KERBEROS if _has_kerberos(offered) else _KEYS_ALONE
+        other = _by_ssh(offered, ask) or _KEYS_ALONE
         return Failure(Kind.AUTH, why, ask if wants_typed else other)
     if offered and "publickey" not in offered:
         why = f"{user}: this host takes no keys, only {named}"
@@ -384,6 +385,8 @@ def refused(
     for path, notice in unusable.items():
         if "passphrase" in notice:
             return Failure(Kind.AUTH, why, f"ssh-add {shlex.quote(path)}")
+    if config.hostbased and "hostbased" in offered:
+        return Failure(Kind.AUTH, why, _HOSTBASED)
     if untried:
         return Failure(Kind.AUTH, why, _ONE_KEY)
     if tried:
@@ -429,9 +432,7 @@ def takes_no_key(offered: Sequence[str], ask: str = ASK) -> str:
     """What to do about a host that lets nobody in by a key."""
     if TYPED.intersection(offered):
         return ask
-    if _has_kerberos(offered):
-        return _KERBEROS
-    return "PubkeyAuthentication yes  # in its sshd_config"
+    return _by_ssh(offered, ask) or "PubkeyAuthentication yes  # in its sshd_config"
 
 
 def _short(ask: str) -> str:
@@ -440,8 +441,14 @@ def _short(ask: str) -> str:
     return f"{option} {remark.partition(',')[0]}" if ask == ASK_NOT_BY_SSH else option
 
 
-def _has_kerberos(offered: Sequence[str]) -> bool:
-    return any(name.startswith("gssapi") for name in offered)
+def _by_ssh(offered: Sequence[str], ask: str = ASK) -> str:
+    """What logs in where the system's ssh can do more than this client."""
+    by_ssh = ask == ASK_NOT_BY_SSH  # it is what tried
+    if any(name.startswith("gssapi") for name in offered):
+        return "kinit  # for a ticket of Kerberos" if by_ssh else _KERBEROS
+    if "hostbased" in offered:
+        return "HostbasedAuthentication yes  # in ssh_config" if by_ssh else _HOSTBASED
+    return ""
 
 
 def _port(port: int | None) -> tuple[str, ...]:

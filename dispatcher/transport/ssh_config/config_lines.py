@@ -175,8 +175,9 @@ SINGLE = frozenset(
     "user ciphers macs kexalgorithms hostkeyalgorithms pubkeyacceptedalgorithms "
     "casignaturealgorithms checkhostip requiredrsasize "
     "canonicalizehostname pkcs11provider securitykeyprovider proxyusefdpass "
-    "batchmode passwordauthentication kbdinteractiveauthentication numberofpasswordprompts "
-    "bindinterface revokedhostkeys serveralivecountmax serveraliveinterval sessiontype".split()
+    "batchmode hostbasedauthentication passwordauthentication kbdinteractiveauthentication "
+    "numberofpasswordprompts bindinterface revokedhostkeys serveralivecountmax "
+    "serveraliveinterval sessiontype".split()
 )
 
 #: Several words; the first line wins.
@@ -213,7 +214,7 @@ SKIPPED = frozenset(
     "forwardx11timeout forwardx11trusted gatewayports globalknownhostsfile2 gssapiauthentication "
     "gssapiclientidentity gssapidelegatecredentials gssapikexalgorithms gssapikeyexchange "
     "gssapirenewalforcesrekey gssapiserveridentity gssapitrustdns hostbasedacceptedalgorithms "
-    "hostbasedauthentication ignoreunknown ipqos "
+    "ignoreunknown ipqos "
     "kbdinteractivedevices keepalive kerberosauthentication kerberostgtpassing localcommand "
     "localforward loglevel logverbose nohostauthenticationforlocalhost "
     "obscurekeystroketiming permitlocalcommand permitremoteopen protocol "

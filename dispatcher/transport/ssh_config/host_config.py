@@ -50,7 +50,8 @@ class HostConfig:
 
     name: what the user called it; host: what is looked up and dialled.
     known_as: the name in known_hosts where it is another (HostKeyAlias).
-    methods: ways to log in, best first. second_try: whether a second password may be tried.
+    methods: ways to log in, best first. hostbased: ssh would log in by the key of this machine,
+    which is not done here. second_try: whether a second password may be tried.
     identity_agent: socket path; ``None`` for the usual one, ``""`` for none.
     jumps: hosts to go through, first hop first.
     host_keys: ``strict`` or ``accept-new``. check_address: a key on file for the host's address
@@ -66,6 +67,7 @@ class HostConfig:
     port: int = 22
     known_as: str | None = None
     methods: tuple[str, ...] = tuple(METHODS)
+    hostbased: bool = False
     second_try: bool = True
     identity_files: tuple[str, ...] = ()
     certificate_files: tuple[str, ...] = ()
@@ -165,6 +167,7 @@ def check(
         port=port,
         known_as=known_as.lower() if known_as else None,
         methods=_methods(values),
+        hostbased=values.flag("hostbasedauthentication", False),
         second_try=_count(values, "numberofpasswordprompts") not in (0, 1),
         identity_files=_paths(
             raw.get("identityfile") or DEFAULT_IDENTITIES, "identityfile", file_name

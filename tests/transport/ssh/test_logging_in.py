@@ -387,11 +387,12 @@ def broken(
     banner: str = "",
     goodbye: str = "",
     words: str = "",
+    types: tuple[str, ...] = ("ssh-rsa", "rsa-sha2-512"),
 ) -> Failure:
     session: Any = SimpleNamespace(
         steps=Steps("key exchange"), get_exception=lambda: problem, active=active,
         preferred_keys=("ssh-ed25519", "x" * 300), before_banner=banner, goodbye=goodbye,
-        stream=SimpleNamespace(words=lambda: words),
+        stream=SimpleNamespace(words=lambda: words), host_key_types=types,
     )  # fmt: skip
     return why_broken(session, time.monotonic() + (-1 if late else 20))
 
@@ -411,7 +412,11 @@ TYPES = ("ssh-ed25519, " + "x" * 300)[:200]
         (SSHException("y" * 300), {}, Failure(Kind.PROTOCOL, "key exchange: " + "y" * 200)),
         (IncompatiblePeer("no acceptable host key"), {},
          Failure(Kind.HOST_KEY_UNKNOWN,
-                 f"it has no host key of a type that is on file ({TYPES})")),
+                 f"it has no host key of a type that is on file and allowed ({TYPES}), only "
+                 "ssh-rsa, rsa-sha2-512")),
+        (IncompatiblePeer("no acceptable host key"), {"types": ("ssh-rsa", "ssh-dss")},
+         Failure(Kind.PROTOCOL, "its host key signs by ssh-rsa, ssh-dss alone, which is SHA-1",
+                 "--transport ssh  # with HostKeyAlgorithms +ssh-rsa in ssh_config")),
         (IncompatiblePeer("No acceptable Ciphers"), {},
          Failure(Kind.PROTOCOL, "no acceptable ciphers", SSH_HINT)),
         (OSError(errno.ECONNRESET, os.strerror(errno.ECONNRESET)), {},

@@ -46,7 +46,8 @@ PRIVATE = {
         _active_check_timeout _channel_handler_table _channels _check_banner _cipher_info
         _filter_algorithm _kex_info _key_info _log _mac_info _next_channel
         _parse_channel_open_failure _parse_debug _parse_disconnect _parse_ext_info
-        _parse_newkeys _parse_request_failure _parse_request_success _send_message
+        _parse_newkeys _parse_request_failure _parse_request_success _really_parse_kex_init
+        _send_message
         _send_user_message _unlink_channel _verify_key
     """,
     "Channel": """

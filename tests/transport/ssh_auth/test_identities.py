@@ -15,6 +15,7 @@ from dispatcher.transport.ssh.paramiko_transport import preload
 from dispatcher.transport.ssh_auth import identities as module
 from dispatcher.transport.ssh_auth.identities import (
     ASK,
+    ASK_NOT_BY_SSH,
     Candidate,
     Identities,
     methods,
@@ -448,6 +449,7 @@ def test_ways_to_log_in_are_fit_for_a_message(offered: list[str], named: tuple[s
     assert methods(offered) == named
 
 
+HOSTBASED = "--transport ssh  # with HostbasedAuthentication yes in ssh_config"
 KERBEROS = "--transport ssh  # the system's ssh can log in by Kerberos"
 ALONE = "AuthenticationMethods publickey  # in its sshd_config"
 OTHER = "or is it another user there? --user NAME"
@@ -460,6 +462,9 @@ OR = f"or --ask-pass; {OTHER}"
         (("password",), True, "me: a key is not enough for this host: it wants password as well",
          ASK),
         (("hostbased",), True, "me: a key is not enough for this host: it wants hostbased as well",
+         HOSTBASED),
+        (("hostbased",), False, "me: this host takes no keys, only hostbased", HOSTBASED),
+        (("keyboard",), True, "me: a key is not enough for this host: it wants keyboard as well",
          ALONE),
         (("gssapi-with-mic",), True,
          "me: a key is not enough for this host: it wants gssapi-with-mic as well", KERBEROS),
@@ -559,6 +564,16 @@ def test_what_to_do_about_a_host_that_takes_no_keys() -> None:
     assert takes_no_key(("password", "gssapi-with-mic")) == ASK
     assert takes_no_key(("hostbased", "gssapi-with-mic")) == KERBEROS
     assert takes_no_key(()) == "PubkeyAuthentication yes  # in its sshd_config"
+    assert takes_no_key(("gssapi-with-mic",), ASK_NOT_BY_SSH).startswith("kinit  # ")
+    assert takes_no_key(("hostbased",), ASK_NOT_BY_SSH).startswith("HostbasedAuthentication yes  #")
+
+
+@pytest.mark.parametrize("wanted", [True, False])
+def test_a_host_that_ssh_would_log_in_to_by_the_key_of_this_machine(wanted: bool) -> None:
+    usual = replace(config("/missing"), hostbased=wanted)
+    for tried in ([], [Candidate("label", lambda: None)]):
+        failure = refused(usual, Identities(), tried, ("publickey", "hostbased"), more=False)
+        assert (failure.hint == HOSTBASED) is wanted
 
 
 def test_a_host_that_ssh_config_lets_nobody_type_for() -> None:

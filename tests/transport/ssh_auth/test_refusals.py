@@ -89,7 +89,8 @@ def with_agent(sshd: Sshd, agent: Path) -> str:
     [
         ("publickey,password", "ssh-copy-id me@n1  # or --ask-pass without --transport ssh; or"),
         ("publickey", "ssh -v n1 true  # or is it another user there? --user NAME"),
-        ("gssapi-with-mic", "--transport ssh  # the system's ssh can log in by Kerberos"),
+        ("gssapi-with-mic", "kinit  # for a ticket of Kerberos"),
+        ("hostbased", "HostbasedAuthentication yes  # in ssh_config"),
         ("keyboard-interactive", "--ask-pass  # without --transport ssh, which asks nobody"),
     ],
 )
