@@ -195,11 +195,30 @@ def is_program(path: str) -> bool:
     False in doubt: it may be no file of this machine, and what is a script of Python to some
     begins as one of a shell.
     """
-    try:
-        with open(path, "rb") as file:
-            return file.read(4) == b"\x7fELF" or path.endswith((".sh", ".bash"))
-    except (OSError, ValueError):
+    head = _head(path)
+    return head is not None and (head[:4] == b"\x7fELF" or path.endswith((".sh", ".bash")))
+
+
+def names_other(path: str) -> bool:
+    """Whether the file ``path``, no ``.py``, says in its first line that no Python runs it."""
+    words = (_head(path) or b"").partition(b"\n")[0].split()
+    if path.endswith(".py") or not words or not words[0].startswith(b"#!"):
         return False
+    words = [word for word in (words[0][2:], *words[1:]) if word]
+    if words and words[0].endswith(b"/env"):
+        words = [word for word in words[1:] if not (word.startswith(b"-") or b"=" in word)]
+    return bool(words) and not os.path.basename(words[0]).startswith((b"python", b"pypy"))
+
+
+def _head(path: str) -> bytes | None:
+    """How the file ``path`` begins; None for none of this machine. No pipe is waited for."""
+    try:
+        if os.path.isfile(path):
+            with open(path, "rb") as file:
+                return file.read(256)
+    except OSError:
+        pass
+    return None
 
 
 #: what pipx and ``uv tool`` put into an environment that they made for one program alone

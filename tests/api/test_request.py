@@ -16,6 +16,7 @@ from dispatcher.api.request import (
     granted_here,
     hosts_of,
     is_program,
+    names_other,
     python_of,
     request,
 )
@@ -206,6 +207,25 @@ def test_what_python_cannot_run(tmp_path: Path, name: str, content: bytes, is_on
     (tmp_path / name).write_bytes(content)
     assert is_program(str(tmp_path / name)) is is_one
     assert is_program(str(tmp_path / "absent.sh")) is False
+
+
+@cases(
+    ("name", "content", "other"),
+    [
+        ("job", b"#!/bin/bash\n", True), ("job", b"#! /bin/sh -e", True),
+        ("job.v2", b"#!/usr/bin/env -S uv run", True), ("job", b"#!/usr/bin/env\n", False),
+        ("job", b"#!/usr/bin/env -S A=1 node\n", True), ("job.sh", b"#!/bin/sh\n", True),
+        ("job", b"#!/usr/bin/env python3\n", False), ("job", b"#!/opt/bin/python3.12 -u\n", False),
+        ("job.py", b"#!/bin/sh\n", False), ("job", b"#!\n/bin/sh", False),
+        ("job", b"import os\n#!/bin/sh", False), ("job", b"", False),
+    ],
+)  # fmt: skip
+def test_whom_a_first_line_names(tmp_path: Path, name: str, content: bytes, other: bool) -> None:
+    (tmp_path / name).write_bytes(content)
+    assert names_other(str(tmp_path / name)) is other
+    assert names_other(str(tmp_path)) is names_other(str(tmp_path / "absent")) is False
+    os.mkfifo(tmp_path / "pipe")
+    assert names_other(str(tmp_path / "pipe")) is is_program(str(tmp_path / "pipe")) is False
 
 
 @cases(

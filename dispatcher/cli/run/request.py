@@ -10,7 +10,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
-from dispatcher.api.request import cwd_of, granted_here, python_of
+from dispatcher.api.request import cwd_of, granted_here, names_other, python_of
 from dispatcher.cli import named_files, say
 from dispatcher.cli.options import config_file
 from dispatcher.cli.options.connect_options import WINDOW
@@ -134,9 +134,10 @@ def _part(line: PartLine) -> Part:
         raise UsageError(
             "--nproc-per-node gpu: one program of several takes a number", hint="--nproc-per-node 8"
         )
+    program = program_of(options, is_typed=False)
     return Part(
-        options.words,
-        _kind(options),
+        program.argv,
+        program.kind,
         options.np,
         nproc if isinstance(nproc, int) else None,
         tuple((host.name, host.slots) for host in line.hosts or ()),
@@ -238,7 +239,9 @@ def program_of(options: RunOptions, *, is_typed: bool = True) -> Program:
             mistakes.module(words)
         case "command":
             mistakes.command(words)
-    return Program(_kind(options), tuple(words))
+    kind, first = _kind(options), words[0]
+    is_beside = kind == "command" and not options.no_python and "/" not in first
+    return Program(kind, (f"./{first}" if is_beside else first, *words[1:]))
 
 
 def _launcher(options: RunOptions) -> str | None:
@@ -269,7 +272,9 @@ def _local_rank_arg(text: str | None) -> str | None:
 def _kind(options: RunOptions) -> Literal["script", "module", "command"]:
     if options.module:
         return "module"
-    return "command" if options.no_python else "script"
+    path = os.path.join(options.chdir or "", options.words[0])
+    is_other = options.python is None and names_other(path)
+    return "command" if options.no_python or is_other else "script"
 
 
 def _nproc(text: str | None) -> Nproc | None:

@@ -47,7 +47,10 @@ class ProgramOptions(Options, section="Program"):
         "more : in front. Behind -- a : is an argument.",
     )
     module: bool = option("-m", help="PROGRAM is a Python module, as with python -m.")
-    no_python: bool = option(help="Run PROGRAM as it is, without Python.")
+    no_python: bool = option(
+        help="Run PROGRAM as it is, without Python.",
+        usual="so for a file here, no .py, whose first line (#!) names no Python",
+    )
     python: str | None = option(
         metavar="PATH",
         help="Run the ranks with this Python.",

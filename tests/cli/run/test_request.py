@@ -195,6 +195,26 @@ def test_the_program(parsed: Parsed, words: list[str], kind: str, argv: tuple[st
     assert (program.kind, program.argv) == (kind, argv)
 
 
+@cases(
+    ("words", "kind", "argv"),
+    [
+        (["job", "x"], "command", ("./job", "x")), (["--chdir", "sub", "in"], "command", ("./in",)),
+        (["sub/in"], "command", ("sub/in",)), (["--python", "p", "job"], "script", ("job",)),
+        (["--no-python", "job"], "command", ("job",)), (["-m", "job"], "module", ("job",)),
+    ],
+)  # fmt: skip
+def test_a_file_that_names_what_runs_it(
+    parsed: Parsed, words: list[str], kind: str, argv: tuple[str, ...]
+) -> None:
+    Path("sub").mkdir(exist_ok=True)
+    for name in ("job", "sub/in"):
+        Path(name).write_text("#!/bin/bash\n")
+    found = request(parsed("run", "-w", "n1:1", *words)).program
+    assert (found.kind, found.argv) == (kind, argv)
+    line = ["-w", "n1:2", "--np", "1", *words, ":", "--np", "1", "train.py"]
+    assert request(parsed("run", *line)).parts[0].program == found
+
+
 def test_torchrun_starts_the_ranks_of_a_host_by_itself(parsed: Parsed) -> None:
     torchrun = ["--launcher", "torchrun", "--nproc-per-node", "2"]
     found = request(parsed("run", "-H", "n1", *torchrun, "train.py", "x"))
