@@ -200,4 +200,4 @@ def _last_line(tail: bytes) -> str:
     """The last line in ``tail``, or the last state of one that rewrites itself; sanitized."""
     text = tail.rstrip(b"\r\n \t")
     line = text[max(text.rfind(b"\n"), text.rfind(b"\r")) + 1 :]
-    return sanitize(wiped(line)).decode()
+    return sanitize(wiped(line.partition(b"\x1b[A")[0])).decode()

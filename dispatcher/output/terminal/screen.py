@@ -127,7 +127,7 @@ class Screen(Sink):
             self._show(rank, stream, block)
         if not self._delay(key, lines):
             self._unfinished.pop(key, None)
-        elif block or self._is_cut(key, lines) or b"\n" in data:
+        elif block or self._is_cut(key, lines) or (b"\n" in data and not lines.is_bar):
             self._unfinished[key] = self._quiet_clock
         else:
             self._unfinished.setdefault(key, self._quiet_clock)
@@ -179,6 +179,9 @@ class Screen(Sink):
                 is_cut = self._is_cut(key, lines)
                 self._show(*key, lines.flush() if is_cut else lines.state())
         again = bool(self._unfinished)
+        for key in self._bars:
+            self._show(*key, self._lines[key].rested())
+            again = again or self._lines[key].block is not None
         if self._folding is not None:
             self._show_folded(self._folding.due(self._quiet_clock))
             again = again or self._folding.waiting > 0
@@ -296,9 +299,11 @@ class Screen(Sink):
         if self._footer is None:
             return []
         bars = [
-            (self._view.label(rank), lines.rest)
-            for (rank, _), lines in sorted((key, self._lines[key]) for key in self._bars)
-            if lines.is_bar and lines.rest.strip()
+            (self._view.label(rank), bar)
+            for rank, stream in sorted(self._bars)
+            if self._lines[rank, stream].is_bar
+            for bar in self._lines[rank, stream].rest.split(b"\n")
+            if bar.strip()
         ]
         return self._footer(bars, columns)
 

@@ -2,6 +2,7 @@ r"""Whole lines out of chunks, of any length, within bounded memory.
 
 A line ends at LF or CR LF. Text before a lone CR is overwritten by the text after it, as on a
 terminal: of ``10%\r20%\r30%\n`` the line is ``30%``; until its end comes, ``20%`` is its *state*.
+Lines that a program goes back to and redraws are states as well (``bar_block``).
 For a person, on a terminal, a line longer than the limit comes in pieces, each but the last with
 ``CONTINUED`` behind it. For a program it stays whole: its beginning waits in ``Spill``.
 """
@@ -16,6 +17,7 @@ from itertools import chain
 from dispatcher.model.errors import reason
 from dispatcher.model.names import size
 from dispatcher.model.paths import write_all
+from dispatcher.output.text.bar_block import BarBlock, block_start
 from dispatcher.output.text.sanitize import character_edge
 
 #: bytes that ``Spill`` takes at most
@@ -169,17 +171,30 @@ class LineAssembler:
         self._head = None if spill is None else LongLine(spill)
         self._rest = b""
         self._is_cut = self._redrawn = False
+        #: the bars below each other that are redrawn now
+        self.block: BarBlock | None = None
         #: whether the unfinished line is one that rewrites itself
         self.is_bar = False
 
     @property
     def rest(self) -> bytes:
-        """The unfinished line, or the state of a bar; b"" if there is none."""
+        """The unfinished line, or the state of a bar, or of several, each a line; b"" if none."""
+        if self.block is not None:
+            return self.block.rest
         rest = self._rest.removesuffix(b"\r")
         return wiped(rest) if self.is_bar else rest
 
     def feed(self, data: bytes) -> bytes:
         """The lines that ``data`` completes, b"" if none."""
+        if self.block is not None:
+            return self._redraw(data)
+        if (b"\x1b" in data or b"\x1b" in self._rest[-5:]) and not self._head:
+            text = self._rest + data
+            start = block_start(text, len(self._rest), self.is_bar)
+            if start is not None:
+                lines = self.feed(data[: start - len(self._rest)]) if start else b""
+                self.block, self.is_bar, self._rest = BarBlock(), True, b""
+                return lines + self._redraw(text[start:])
         end = data.rfind(b"\n") + 1
         if not end:
             return self._keep(self._rest + data)
@@ -193,6 +208,10 @@ class LineAssembler:
             block = _split(block, self._limit)
         return block + self._keep(data[end:])
 
+    def rested(self) -> bytes:
+        """The lines of bars that the program has left; to be asked once a tick."""
+        return self.finish() if self.block is not None and self.block.has_rested() else b""
+
     def state(self) -> bytes:
         """The unfinished line as it stands, marked, to be seen before its end; b"" of a long one.
 
@@ -200,10 +219,13 @@ class LineAssembler:
         """
         text = b"" if self._head else self.rest
         text = text[: character_edge(text, len(text))]
-        return text + CONTINUED + b"\n" if text.strip() else b""
+        mark = CONTINUED + b"\n"
+        return text.replace(b"\n", mark) + mark if text.strip() else b""
 
     def flush(self) -> bytes:
         """The unfinished line as it stands, marked; what comes later is a line of its own."""
+        if self.block is not None:
+            return self.finish()
         edge = character_edge(self._rest, len(self._rest))
         text, self._rest = self._rest[:edge], self._rest[edge:]
         if self._head:
@@ -213,13 +235,25 @@ class LineAssembler:
 
     def finish(self) -> bytes:
         """The last line, when the stream ended without a line end."""
-        text, self._rest = self.rest, b""
+        text, self._rest, self.block = self.rest, b"", None
         if self._head:
             self._tell(text, b"\n")
             return b""
-        if self.is_bar and not text.strip():
+        is_bar, self.is_bar = self.is_bar, False
+        if is_bar and not text.strip():
             return b""  # a bar that wiped itself out
         return text + b"\n" if text else b""
+
+    def _redraw(self, data: bytes) -> bytes:
+        assert self.block is not None
+        lines, text = self.block.feed(data), None
+        if self.block.is_left:
+            left, text = self.block.leave()
+            lines += left
+            self.block, self.is_bar = None, False
+        if self._head is None and _has_long(lines, self._limit):
+            lines = _split(lines, self._limit)
+        return lines if text is None else lines + self._keep(text)
 
     def _ended(self, block: bytes) -> bytes:
         """Of ``block``, that begins with the end of the long line, what does not belong to it."""

@@ -145,6 +145,25 @@ def test_a_bar_that_rests_is_not_shown_again(pipe: tuple[int, int]) -> None:
     assert os.read(pipe[0], 4096) == b"[0] 42%" + CONTINUED + b"\n[0] 42%\n"
 
 
+def test_bars_below_each_other_are_one_bar(pipe: tuple[int, int]) -> None:
+    footer: list[tuple[str, bytes]] = []
+    view = LineFormat(lambda rank: "[0]", terminals=frozenset({1}))
+    live = Screen(view, Writer({1: pipe[1]}), footer=lambda bars, _: footer.__iadd__(bars) and [])
+    log = Screen(ZERO, Writer({1: pipe[1]}))
+    for second in range(31):
+        for screen in (live, log):
+            screen.output(0, 1, b"\router %d\n\rinner %d\x1b[A" % (second, second))
+            passing(screen, 1.0)
+    marked = b"".join(b"[0] %s 29%s\n" % (bar, CONTINUED) for bar in (b"outer", b"inner"))
+    assert os.read(pipe[0], 4096) == marked
+    assert live._live(80) == []
+    assert footer == [("[0]", b"outer 30"), ("[0]", b"inner 30")]
+    for screen in (live, log):
+        screen.output(0, 1, b"\n\n")
+        assert passing(screen, 1.0) <= 5  # that the cursor rests below them is seen soon
+        assert os.read(pipe[0], 4096) == b"[0] outer 30\n[0] inner 30\n"
+
+
 @pytest.mark.parametrize(
     ("terminals", "state_after", "footer", "is_shown"),
     [({}, 0.0, False, False), ({1}, 30.0, True, False), ({1}, 30.0, False, True),
