@@ -147,8 +147,13 @@ def test_a_bar_that_rests_is_not_shown_again(pipe: tuple[int, int]) -> None:
 
 def test_bars_below_each_other_are_one_bar(pipe: tuple[int, int]) -> None:
     footer: list[tuple[str, bytes]] = []
+
+    def draw(bars: list[tuple[str, bytes]], columns: int) -> list[tuple[bytes, int]]:
+        footer.extend(bars)
+        return []
+
     view = LineFormat(lambda rank: "[0]", terminals=frozenset({1}))
-    live = Screen(view, Writer({1: pipe[1]}), footer=lambda bars, _: footer.__iadd__(bars) and [])
+    live = Screen(view, Writer({1: pipe[1]}), footer=draw)
     log = Screen(ZERO, Writer({1: pipe[1]}))
     for second in range(31):
         for screen in (live, log):
