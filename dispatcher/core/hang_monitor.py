@@ -81,7 +81,7 @@ class HangMonitor:
         self._doubt_again = 0.0  # not before this they are asked once more
         #: since when, and in what, the ranks were seen to stand while they wrote
         self._stood: tuple[float, object] | None = None
-        self._seen_at = 0.0  # and was seen then
+        self._silence = 0.0  # seconds without a sign of life, then
 
     def handle(self, event: ev.Event, now: float) -> list[Action]:
         """What ``event`` calls for; an old attempt's calls for nothing."""
@@ -192,9 +192,9 @@ class HangMonitor:
             self._judged = due
             settled = due + 2 * every(self._timeout) <= now  # the samples are of the whole time
             return self._doubt(due, now) if settled else []
-        self._hung_since, self._seen_at = due - self._timeout, now
+        self._hung_since, self._silence = due - self._timeout, self._hang.silence(now)
         self._is_secret = False
-        return [Tell(mon.RanksHung(now - self._hung_since)), *self._gather(now)]
+        return [Tell(mon.RanksHung(self._silence)), *self._gather(now)]
 
     def _look(self, hang: HangRule, now: float) -> list[Action]:
         """Ask the hosts where ranks stand that write but do nothing else (V-6)."""
@@ -212,8 +212,8 @@ class HangMonitor:
             return []
         busy = self._hang.busy(now)
         still = sorted(self._living.keys() - set(busy))
-        if not busy or not still:
-            return []
+        if not busy or not still or not all(map(self._hang.is_at_work, busy)):
+            return []  # a rank that works no more will be still soon
         self._doubted = due
         return [Tell(mon.RanksWait(now - due + self._timeout, tuple(still), tuple(busy)))]
 
@@ -263,7 +263,7 @@ class HangMonitor:
             seconds = now - began
             actions.insert(0, Tell(mon.RanksHung(seconds, writing=True)))
         elif since is not None and self._due == since + self._timeout:  # V-3
-            seconds = self._seen_at - since
+            seconds = self._silence
         else:
             return actions
         self._reported = True  # V-4

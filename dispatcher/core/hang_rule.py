@@ -32,6 +32,8 @@ WORKING, WAITING = 5.0, 95.0
 POWER, LOW = 0.5, 0.35
 #: % of the time in which a GPU that waits touches its memory at most; NVML tells whole numbers
 TRAFFIC = 1.0
+#: samples of a period that are its last
+RECENT = 3
 #: samples of one period, and periods that the last one may be old
 SAMPLES, FRESH = 10, 3.0
 #: seconds between two samples at least
@@ -179,6 +181,21 @@ class HangRule:
     def busy(self, now: float) -> list[int]:
         """The ranks that are not still, or of which nothing is known."""
         return sorted(rank for rank in self._nodes if not self._is_still(rank, now))
+
+    def is_at_work(self, rank: int) -> bool:
+        """Whether ``rank`` used CPU in its last samples, too, so that it stays busy."""
+        samples = list(self._used.get(rank, ()))[-1 - RECENT :]
+        if len(samples) <= RECENT:
+            return False
+        (_, first, before), (_, last, after) = samples[0], samples[-1]
+        return after - before >= IDLE * (last - first)
+
+    def silence(self, now: float) -> float:
+        """Seconds, of ranks that hang, in which it was seen that none gave a sign of life."""
+        if self._progress is not None:
+            return now - self._progress
+        seen = max((self._used[rank][0][0] for rank in self._nodes), default=self._sign)
+        return max(self.seconds, now - max(self._sign, seen))
 
     def idle_gpus(self, now: float) -> tuple[int, ...]:
         """The ranks none of whose GPUs wait, where those of others do; () if that names nobody."""

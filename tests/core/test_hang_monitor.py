@@ -374,6 +374,15 @@ class TestDoubt:
         monitor.handle(mon.OutputSeen(0.0), 40.5)
         assert self.course(monitor, 41, 60) == [Tell(mon.RanksWait(12.5, (0,), (1,)))]
 
+    def test_who_works_no_more_is_not_called_busy(self) -> None:
+        """It imports until 6 s, and the samples of the last 10 s still show that at 15 s."""
+        monitor = watching()
+        actions: list[Action] = []
+        for now in range(20):
+            actions += sampled(monitor, float(now), 0.0, min(float(now), 6.0))
+        told = [one.event for one in actions if isinstance(one, Tell)]
+        assert told == [mon.RanksHung(S)]  # and no sign means none of its CPU, either
+
 
 def test_when_the_run_is_over_nobody_waits_for_the_monitor() -> None:
     machine = RunMachine(make_plan(1, 1, limits=Limits(hang_timeout=600.0)))

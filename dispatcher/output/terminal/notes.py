@@ -109,14 +109,15 @@ class Notes(Sink):
             case ev.TimeShort(signum, seconds):
                 return f"{seconds:g} s are left: all ranks get {signal.Signals(signum).name}"
             case ev.RanksAwaited(ranks, seconds, sooner):
-                now = f"; {sooner} kills them now" if sooner else ""
-                wait = f"in {seconds:.0f} s they are killed{now}"
+                they, them = ("they are", "them") if ranks[1:] else ("it is", "it")
+                now = f"; {sooner} kills {them} now" if sooner else ""
+                wait = f"in {seconds:.0f} s {they} killed{now}"
                 return f"waiting for {fold_ranks(ranks)} to end; {wait}"
             case monitor_events.RanksWait(seconds, still, busy):
                 return (
                     f"no output for {seconds:.0f} s; {fold_ranks(still)}: no CPU; "
-                    f"{fold_ranks(busy)}: busy, which may be a wait that spins (--progress-line "
-                    "tells), so the job is not ended"
+                    f"{fold_ranks(busy)}: busy, which may be a wait that spins "
+                    "(--progress-line REGEX tells them apart), so the job is not ended"
                 )
             case mpi_events.SpawnRefused(node, rank, why):
                 who = f"rank {name(rank)} on {self._hosts[node]}"

@@ -34,8 +34,7 @@ def stack_lines(groups: Sequence[Group], host_of: Callable[[int], str]) -> list[
     """``rank 21 on n3 is in load_batch at data.py:88`` and its stack, then the others."""
     lines = []
     for group in groups[:MOST_GROUPS]:
-        where = fold(dict.fromkeys(host_of(rank) for rank in group.ranks[:4096]))
-        stopped = " (stopped)" if group.state in ("T", "t") else ""
+        halted = " (stopped)" if group.state in ("T", "t") else ""
         verb = "is" if len(group.ranks) == 1 else "are"
         place, own = group.place, group.own
         if own is not None and own.words != place:
@@ -43,7 +42,7 @@ def stack_lines(groups: Sequence[Group], host_of: Callable[[int], str]) -> list[
         if group.native:
             place += f"; innermost {group.native}"
         place = sanitize_text(place)
-        lines.append(f"{fold_ranks(group.ranks)} on {where} {verb} in {place}{stopped}")
+        lines.append(f"{located(group.ranks, host_of)} {verb} in {place}{halted}")
         if group.odd and len(group.frames) > 1:
             lines += ["  " + sanitize_text(f.words) for f in group.frames[:MOST_FRAMES]]
     if len(groups) > MOST_GROUPS:
@@ -52,11 +51,26 @@ def stack_lines(groups: Sequence[Group], host_of: Callable[[int], str]) -> list[
     return lines
 
 
-def collective_line(one: Collective, host_of: Callable[[int], str]) -> str:
-    """``rank 1 on n3 has not called gloo:all_reduce Float[8], number 4 of default_pg (0); ...``."""
+def located(ranks: Sequence[int], host_of: Callable[[int], str]) -> str:
+    """``ranks 0-1 on n1``."""
+    return f"{fold_ranks(ranks)} on {fold(dict.fromkeys(map(host_of, ranks[:4096])))}"
+
+
+def stopped(groups: Sequence[Group]) -> list[int]:
+    """The ranks whose processes are stopped, as by SIGSTOP."""
+    return sorted(rank for one in groups if one.state in ("T", "t") for rank in one.ranks)
+
+
+def collective_line(
+    one: Collective, host_of: Callable[[int], str], groups: Sequence[Group] = ()
+) -> str:
+    """``rank 1 on n3 has not called gloo:all_reduce Float[8], number 4 of default_pg (0); ...``.
+
+    groups: where the ranks are: of one that is stopped enough is known.
+    """
 
     def where(ranks: Sequence[int]) -> str:
-        return f"{fold_ranks(ranks)} on {fold(dict.fromkeys(map(host_of, ranks[:4096])))}"
+        return located(ranks, host_of)
 
     called = sanitize_text(f"{one.name}, number {one.sequence} of {one.group}")
     some = "waits" if len(one.entered) == 1 else "wait"
@@ -71,18 +85,22 @@ def collective_line(one: Collective, host_of: Callable[[int], str]) -> str:
         line = f"{fold_ranks(one.entered)} {some} in {called}"
     else:
         line = f"all of {fold_ranks(one.entered)} are in {called}, which does not end"
-    return line + (f"; nothing is known of {where(one.unknown)}" if one.unknown else "")
+    unknown = [rank for rank in one.unknown if rank not in stopped(groups)]
+    return line + (f"; nothing is known of {where(unknown)}" if unknown else "")
 
 
 def signals_line(signals: Sequence[Signal]) -> str:
-    """``flight recorder and stacks agree; RAS: rank 3``."""
+    """``flight recorder and stacks agree; RAS points at rank 3``."""
     first, *rest = signals
     agree = [first.name, *(one.name for one in rest if one.ranks == first.ranks)]
-    others = [f"{o.name}: {fold_ranks(o.ranks)}" for o in rest if o.ranks != first.ranks]
+    same = f"known from: {first.name}"
     if agree[1:]:
         same = f"{', '.join(agree[:-1])} and {agree[-1]} agree"
-    else:
-        same = f"by {agree[0]} alone"
+    others = [
+        f"{o.name} point{'' if o.name.endswith('s') else 's'} at {fold_ranks(o.ranks)}"
+        for o in rest
+        if o.ranks != first.ranks
+    ]
     return "; ".join([same, *others])
 
 
@@ -120,7 +138,7 @@ class Stacks(Sink):
 
                 lines = stack_lines(groups, host_of)
                 if collective is not None:
-                    lines.insert(0, collective_line(collective, host_of))
+                    lines.insert(0, collective_line(collective, host_of, groups))
                 if late:
                     names = fold(self._hosts[node] for node in late)
                     lines.append(f"{names}: no answer in time")

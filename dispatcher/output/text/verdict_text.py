@@ -127,10 +127,16 @@ def describe(
             if cause.writing:
                 lines.append(f"error: ranks write, but nothing else happened for {seconds:.0f} s")
             else:
-                lines.append(f"error: no rank has shown a sign of life for {seconds:.0f} s")
+                halted = stacks_text.stopped(groups)
+                are = "are" if halted[1:] else "is"
+                who_is = (
+                    f"{stacks_text.located(halted, host_of)} {are} stopped (SIGSTOP or debugger)"
+                )
+                why = f"no rank has shown a sign of life for {seconds:.0f} s"
+                lines.append(f"error: {who_is}; {why}" if halted else f"error: {why}")
             found = []
             if cause.collective is not None:
-                found.append(stacks_text.collective_line(cause.collective, host_of))
+                found.append(stacks_text.collective_line(cause.collective, host_of, groups))
             if cause.signals and (cause.collective or cause.signals[1:]):
                 found.append(stacks_text.signals_line(cause.signals))
             found += [f"NCCL: {fold_ranks(o.ranks)}: {sanitize_text(o.name)}" for o in cause.nccl]

@@ -41,7 +41,7 @@ ALWAYS = [
     (RanksHung(61.0, writing=True), "ranks write, but nothing else has happened for 61 s"),
     (RanksHung(61.0), "no sign of life from any rank for 61 s; looking where they are"),
     (RanksWait(60.0, (0,), (1, 2)), "no output for 60 s; rank 0: no CPU; ranks 1-2: busy, which "
-     "may be a wait that spins (--progress-line tells), so the job is not ended"),
+     "may be a wait that spins (--progress-line REGEX tells them apart), so the job is not ended"),
     (mpi_events.SpawnRefused(0, 1, "no room"), "rank 1 on n0: MPI_Comm_spawn: no room"),
     (ev.NodeConnecting(0, 2), "n0: connection was dropped, attempt 2"),
     (ev.RunRestarting(verdicts.RankFailed(0, 1, 3), 1, 4, 0.5),
@@ -91,7 +91,7 @@ ALWAYS += [
     (ev.TimeShort(10, 60.0), "60 s are left: all ranks get SIGUSR1"),
     (ev.RanksAwaited((0, 1, 3), 9.2, "Ctrl-C again"),
      "waiting for ranks 0-1,3 to end; in 9 s they are killed; Ctrl-C again kills them now"),
-    (ev.RanksAwaited((2,), 9.0), "waiting for rank 2 to end; in 9 s they are killed"),
+    (ev.RanksAwaited((2,), 9.0), "waiting for rank 2 to end; in 9 s it is killed"),
 ]  # fmt: skip
 
 

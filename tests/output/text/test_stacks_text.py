@@ -78,13 +78,19 @@ def test_a_collective_in_words(one: Collective, line: str) -> None:
     assert collective_line(one, lambda rank: f"n{rank}") == line
 
 
+def test_of_a_stopped_rank_enough_is_known() -> None:
+    one = replace(LATE, missing=(), unknown=(1, 3))
+    line = collective_line(one, lambda rank: f"n{rank}", [group(3, state="T"), group(1)])
+    assert line == f"ranks 0,2 wait in {CALLED}; nothing is known of rank 1 on n1"
+
+
 @cases(
     ("signals", "line"),
     [
         ([("flight recorder", 1), ("RAS", 1), ("stacks", 1)],
          "flight recorder, RAS and stacks agree"),
-        ([("RAS", 1), ("stacks", 2), ("GPUs", 1)], "RAS and GPUs agree; stacks: rank 2"),
-        ([("stacks", 2), ("GPUs", 1)], "by stacks alone; GPUs: rank 1"),
+        ([("RAS", 1), ("stacks", 2), ("GPUs", 1)], "RAS and GPUs agree; stacks point at rank 2"),
+        ([("stacks", 2), ("GPUs", 1)], "known from: stacks; GPUs point at rank 1"),
     ],
 )  # fmt: skip
 def test_who_agrees(signals: list[tuple[str, int]], line: str) -> None:

@@ -43,6 +43,15 @@ def said(
     return describe(verdict, NODES, pids or {}, last)
 
 
+def test_a_stopped_rank_is_in_the_first_line() -> None:
+    groups = [Group((3, 4), "proc", "T", ()), Group((0,), "proc", "S", ())]
+    first = said(verdicts.Hung(9.0, tuple(groups)))[0]
+    assert first == (
+        "error: ranks 3-4 on n[1-2] are stopped (SIGSTOP or debugger); "
+        "no rank has shown a sign of life for 9 s [job-hung]"
+    )
+
+
 OOM = "out of memory: Killed process 7 (python3) total-vm:9kB, anon-rss:600000kB, file-rss:2112kB"
 
 

@@ -240,7 +240,7 @@ def test_the_collective_of_torch_is_named_with_who_has_not_called_it(desk: Desk)
     cause = json.loads((latest / "report.json").read_text())["cause"]
     signals = [{"name": "flight recorder", "ranks": ["1"]}, {"name": "stacks", "ranks": ["1"]}]
     assert cause["rank"] == 1
-    if verdict[2].startswith("  by flight recorder alone"):  # too busy to show stacks in time
+    if verdict[2].startswith("  known from: flight recorder"):  # too busy to show stacks in time
         assert cause["signals"][0] == signals[0]
     else:
         assert verdict[2] == "  flight recorder and stacks agree"
