@@ -49,8 +49,8 @@ MOST_ENTRIES, MOST_ROOMS, MOST_MODULES = 12, 14, 310
 #: them from another room here, or says in one sentence beside the number why the whole grows
 MOST_LINES = {
     "model": 2_850, "remote": 10_500, "comm": 2_950, "plan": 5_000, "checks": 3_150,
-    "bootstrap": 880, "core": 6_950, "transport": 8_500, "transfer": 2_260, "output": 7_250,
-    "jobs": 1_215, "runner": 4_250, "api": 2_500, "cli": 11_200,
+    "bootstrap": 880, "core": 6_965, "transport": 8_500, "transfer": 2_260, "output": 7_355,
+    "jobs": 1_215, "runner": 4_250, "api": 2_500, "cli": 11_080,
     "scripts": 9_100, "tests": 102_500,
 }  # fmt: skip
 

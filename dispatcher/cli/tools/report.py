@@ -1,4 +1,4 @@
-"""``dispatch report``: a run as one HTML page, and its phases on the terminal."""
+"""``dispatch report``: a run as one HTML page; with --json its phases for programs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from dispatcher import __version__
 from dispatcher.api.report import Fold
-from dispatcher.cli import columns, named_files, print_lines, say, tell
+from dispatcher.cli import named_files, say, tell
 from dispatcher.cli.options.declaration import Options, argument, json_option, option
 from dispatcher.core.events.monitor_events import VERSION, RunBegan, RunClosed
 from dispatcher.jobs import registry
@@ -22,8 +22,7 @@ from dispatcher.model.paths import RunPaths, beside, is_ours
 from dispatcher.output.files import journal
 from dispatcher.output.page import Told, run_page
 from dispatcher.output.terminal.notes import Notes
-from dispatcher.output.text.sanitize import sanitize_text
-from dispatcher.output.timeline import History, Phase, phases
+from dispatcher.output.timeline import History, phases
 from dispatcher.plan.job import placement
 from dispatcher.plan.job.rank_environment import written
 from dispatcher.plan.job.request import Limits, Restarts
@@ -42,8 +41,7 @@ class ReportOptions(Options):
     over time, what its ranks used (with --sample), who was unlike the others, its command.
 
     JOB is the beginning of an id that dispatch jobs lists, or latest, whose run had --log-dir; or
-    the folder of such a run. If only one job is there you need not name it. The phases of the run
-    are printed as well.
+    the folder of such a run. If only one job is there you need not name it.
 
     Nothing is loaded by the page, and nothing runs in it. Values of variables and of arguments
     whose names speak of a secret are hidden; what ranks have written is not.
@@ -70,16 +68,15 @@ class ReportOptions(Options):
 
 
 def report(options: ReportOptions) -> int:
-    """Write the page and print the phases; the exit code. Raises: UsageError."""
+    """Write the page; the exit code. Raises: UsageError."""
     if options.as_json and options.output == "-":
         raise ConflictingOptions("--json and -o - both want standard output")
     paths, state = _run_of(options.job)
     history, page = _drawn(paths, state)
-    told = phases(history.spans(), history.hosts)
     if options.as_json:
         listed: list[formats.Phase] = [
             {"schema": "phase/1", **vars(one)}  # type: ignore[typeddict-item]
-            for one in told
+            for one in phases(history.spans(), history.hosts)
         ]
         tell(listed)
         if options.output is None:
@@ -92,23 +89,7 @@ def report(options: ReportOptions) -> int:
         path = str(paths.folder / path)
     named_files.write(path, path, page)
     say(f"note: wrote {path}")
-    if not options.as_json:
-        _print(told)
     return 0
-
-
-def _print(told: Sequence[Phase]) -> None:
-    rows: list[tuple[str, ...]] = [("phase", "times", "shortest", "median", "longest", "slowest")]
-    rows += [
-        (
-            sanitize_text(p.name),
-            str(p.count),
-            *(f"{seconds:.3f}" for seconds in (p.shortest, p.median, p.longest)),
-            sanitize_text(p.slowest),
-        )
-        for p in told
-    ]
-    print_lines(columns(rows, right=range(1, 5)))
 
 
 def _run_of(found: str | None) -> tuple[RunPaths, str]:

@@ -213,46 +213,33 @@ _MANY_FRAMES = 3
 
 
 def folded(lines: Sequence[str]) -> list[str]:
-    """``lines`` with one in the place of frames of C++, of packages and of Python's own library.
-
-    The last frame stays in a traceback that has none of the user's own code.
-    """
+    """``lines`` with one in the place of frames of C++, of packages and of Python's own library."""
     kept: list[str] = []
-    starts: list[int]
-    owners: list[str]
-    at, is_own = 0, False
-    bare = [_PREFIX.sub("", line[:MOST_LINE]) for line in lines] + [""]
-    while at < len(lines):
-        begin, starts, owners = at, [], []
-        while owner := _owner(bare[at]):
-            starts.append(at)
-            owners.append(owner)
-            at += 1
-            while bare[at].startswith(("    ", "  [Prev")) and not _FRAME.match(bare[at]):
-                at += 1  # its line of code
-        if not starts:
-            is_own = not _HEAD.search(bare[at]) and (is_own or bool(_FRAME.match(bare[at])))
-            kept.append(lines[at])
-            at += 1
+    run: list[str] = []
+    owners: list[str] = []
+    for line in [*lines, ""]:
+        bare = _PREFIX.sub("", line[:MOST_LINE])
+        frame = _FRAME.match(bare)
+        owner = _owner(bare, frame)
+        is_code = owners and bare.startswith(("    ", "  [Prev")) and not frame
+        if owner or (is_code and owners[-1] != "C++"):
+            run.append(line)
+            owners += [owner] if owner else []
             continue
-        is_native = "C++" in owners
-        rest = at if is_native or is_own or _FRAME.match(bare[at]) else starts.pop()
-        if len(starts) > (_MANY_FRAMES if is_native else 0):
-            before = lines[begin][: len(lines[begin][:MOST_LINE]) - len(bare[begin])]
-            names = ", ".join(dict.fromkeys(owners[: len(starts)]))
-            kept.append(f"{before}  ({plural(len(starts), 'frame')} of {names})")
-            begin = rest
-        kept += lines[begin:at]
-    return kept
+        if len(owners) > (_MANY_FRAMES if "C++" in owners else 0):
+            before = _PREFIX.match(run[0])
+            names = ", ".join(dict.fromkeys(owners))
+            told = f"  ({plural(len(owners), 'frame')} of {names})"
+            run = [(before[0] if before else "") + told]
+        kept += [*run, line]
+        run, owners = [], []
+    return kept[:-1]
 
 
-def _owner(line: str) -> str:
+def _owner(line: str, frame: re.Match[str] | None) -> str:
     """``torch`` for a frame of it, "C++" for one of that, "" for one of the user's, or none."""
-    if _NATIVE_FRAME.match(line):
-        return "C++"
-    frame = _FRAME.match(line)
-    if not frame or not _FOREIGN.search(frame[1]):
-        return ""
+    if frame is None or not _FOREIGN.search(frame[1]):
+        return "C++" if _NATIVE_FRAME.match(line) else ""
     package = re.search(r"/(?:site|dist)-packages/([\w-]+)|/(torch)/", frame[1])
     return (package[1] or package[2]) if package else "Python"
 

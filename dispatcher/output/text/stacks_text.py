@@ -42,7 +42,7 @@ def stack_lines(groups: Sequence[Group], host_of: Callable[[int], str]) -> list[
         if group.native:
             place += f"; innermost {group.native}"
         place = sanitize_text(place)
-        lines.append(f"{located(group.ranks, host_of)} {verb} in {place}{halted}")
+        lines.append(f"{_where(group.ranks, host_of)} {verb} in {place}{halted}")
         if group.odd and len(group.frames) > 1:
             lines += ["  " + sanitize_text(f.words) for f in group.frames[:MOST_FRAMES]]
     if len(groups) > MOST_GROUPS:
@@ -51,14 +51,19 @@ def stack_lines(groups: Sequence[Group], host_of: Callable[[int], str]) -> list[
     return lines
 
 
-def located(ranks: Sequence[int], host_of: Callable[[int], str]) -> str:
-    """``ranks 0-1 on n1``."""
-    return f"{fold_ranks(ranks)} on {fold(dict.fromkeys(map(host_of, ranks[:4096])))}"
-
-
-def stopped(groups: Sequence[Group]) -> list[int]:
-    """The ranks whose processes are stopped, as by SIGSTOP."""
+def _stopped(groups: Sequence[Group]) -> list[int]:
     return sorted(rank for one in groups if one.state in ("T", "t") for rank in one.ranks)
+
+
+def stopped_words(groups: Sequence[Group], host_of: Callable[[int], str]) -> str:
+    """``rank 2 on n2 is stopped (SIGSTOP or debugger); ``, "" where none is."""
+    ranks = _stopped(groups)
+    are = "are" if ranks[1:] else "is"
+    return f"{_where(ranks, host_of)} {are} stopped (SIGSTOP or debugger); " if ranks else ""
+
+
+def _where(ranks: Sequence[int], host_of: Callable[[int], str]) -> str:
+    return f"{fold_ranks(ranks)} on {fold(dict.fromkeys(map(host_of, ranks[:4096])))}"
 
 
 def collective_line(
@@ -70,7 +75,7 @@ def collective_line(
     """
 
     def where(ranks: Sequence[int]) -> str:
-        return located(ranks, host_of)
+        return _where(ranks, host_of)
 
     called = sanitize_text(f"{one.name}, number {one.sequence} of {one.group}")
     some = "waits" if len(one.entered) == 1 else "wait"
@@ -85,7 +90,7 @@ def collective_line(
         line = f"{fold_ranks(one.entered)} {some} in {called}"
     else:
         line = f"all of {fold_ranks(one.entered)} are in {called}, which does not end"
-    unknown = [rank for rank in one.unknown if rank not in stopped(groups)]
+    unknown = [rank for rank in one.unknown if rank not in _stopped(groups)]
     return line + (f"; nothing is known of {where(unknown)}" if unknown else "")
 
 

@@ -74,10 +74,11 @@ def describe(
             pass
         case verdicts.RankFailed(node, rank):
             pid = f", pid {pids[rank]}" if rank in pids else ""
-            memory = _memory(cause)
             lines.append(f"{who(node, rank)}{pid}: {_how(cause, errors)}")
             if cause.hint:
-                lines.append(f"  {_MEMORY_HINT if memory else sanitize_text(cause.hint)}")
+                lines.append(
+                    f"  {_MEMORY_HINT if _OOM.search(cause.hint) else sanitize_text(cause.hint)}"
+                )
             lines += _traceback(cause, last) + _last_lines(rank, last)
             same = alike(cause, verdict, last, errors)
             reported.update((rank, *same))
@@ -127,13 +128,8 @@ def describe(
             if cause.writing:
                 lines.append(f"error: ranks write, but nothing else happened for {seconds:.0f} s")
             else:
-                halted = stacks_text.stopped(groups)
-                are = "are" if halted[1:] else "is"
-                who_is = (
-                    f"{stacks_text.located(halted, host_of)} {are} stopped (SIGSTOP or debugger)"
-                )
-                why = f"no rank has shown a sign of life for {seconds:.0f} s"
-                lines.append(f"error: {who_is}; {why}" if halted else f"error: {why}")
+                halted = stacks_text.stopped_words(groups, host_of)
+                lines.append(f"error: {halted}no rank has shown a sign of life for {seconds:.0f} s")
             found = []
             if cause.collective is not None:
                 found.append(stacks_text.collective_line(cause.collective, host_of, groups))
@@ -181,50 +177,32 @@ def own_error(cause: verdicts.Cause | None, errors: Sequence[RankError]) -> Rank
 _MEMORY_HINT = (
     "hint: smaller batches, fewer DataLoader workers, a larger limit; --sample 5 shows who takes it"
 )
-#: what the agent says of the OOM killer; docs/design/endings.md
-_OOM = re.compile(r"the kernel's OOM killer: (Memory cgroup)?|struck in this host's (cgroup)")
+#: what the agent says of the OOM killer (``remote.host.failure_info``)
+_OOM = re.compile(r"the kernel's OOM killer: (?:Memory cgroup)?|struck in this host's cgroup")
 
 
 def _how(cause: verdicts.RankFailed, errors: Sequence[RankError]) -> str:
     """``exit code 1: ValueError: no``, ``killed by SIGKILL: out of memory (cgroup)``."""
-    why = (status_words(cause.status), _message(cause, errors))
-    return _memory(cause) or ": ".join(filter(None, why))
-
-
-def _memory(cause: verdicts.RankFailed) -> str:
-    """The whole of it if the OOM killer killed the rank."""
     found = _OOM.search(cause.hint)
     if found is None:
-        return ""
-    kilobytes = sum(int(each) for each in re.findall(r"-rss:([0-9]{1,15})kB", cause.hint))
-    where = "cgroup" if found[1] or found[2] else "host"
+        return ": ".join(filter(None, (status_words(cause.status), _message(cause, errors))))
+    kilobytes = sum(map(int, re.findall(r"-rss:([0-9]{1,15})kB", cause.hint)))
+    where = "cgroup" if "cgroup" in found[0] else "host"
     more = f"; {size(kilobytes << 10)} resident" if kilobytes else ""
     return f"killed by SIGKILL: out of memory ({where}{more})"
 
 
 def fitted(lines: Sequence[str], columns: int, rows: int) -> list[str]:
-    """``lines`` of a verdict with less of what ranks wrote last, so that all fits a window.
-
-    The end of that is kept, at least ``LEAST_QUOTED`` lines. columns, rows: of the window.
-    """
-    height = [-(-max(1, len(line)) // columns) for line in lines]
-    quoted = [n for n, line in enumerate(lines) if line.startswith("    ")]
-    heads = [n for n, line in enumerate(lines) if line.endswith(_QUOTES)]
-    quoted = [n for n in quoted if heads and n > heads[0]]
-    over = sum(height) + BESIDE - rows
-    gone: set[int] = set()
-    for n in quoted[:-LEAST_QUOTED]:
-        if over <= 0:
-            break
-        over -= height[n] - (not gone)  # one line says how many have gone
-        gone.add(n)
-    kept = []
-    for n, line in enumerate(lines):
-        if n not in gone:
-            kept.append(line)
-        elif n - 1 not in gone:
-            kept.append(f"    ({plural(len(gone), 'line')} left out for this window)")
-    return kept
+    """``lines`` of a verdict with less of what a rank wrote last, so that all fits a window."""
+    at = head = next((n for n, line in enumerate(lines, 1) if line.endswith(_QUOTES)), len(lines))
+    quoted = sum(1 for line in lines[head:] if line.startswith("    "))
+    heights = [max(1, -(-len(line) // columns)) for line in lines]
+    over = sum(heights) + BESIDE + 1 - rows  # one line tells how many are left out
+    while over > (at == head) and at < head + quoted - LEAST_QUOTED:
+        over -= heights[at]
+        at += 1
+    left = [f"    ({plural(at - head, 'line')} left out for this window)"] if at > head else []
+    return [*lines[:head], *left, *lines[at:]]
 
 
 def _message(cause: verdicts.RankFailed | verdicts.MpiAborted, errors: Sequence[RankError]) -> str:

@@ -155,12 +155,13 @@ def kill_all(
         if not left:
             reap()
             return killed, []
-        worth = PATIENCE if before - left else max(map(patience, left))
+        looks = {pid: look(pid) for pid in left}
+        worth = PATIENCE if before - left else max(seconds for seconds, _ in looks.values())
         if worth:
             quiet = min(monotonic() + QUIET, begin + worth)
         for pid in left:
             hard = pid in at_once or monotonic() >= quiet
-            if (hard or (pid not in killed and session(pid) not in left)) and send_signal(
+            if (hard or (pid not in killed and looks[pid][1] not in left)) and send_signal(
                 pid, SIGKILL if hard else SIGTERM
             ):
                 killed.add(pid)
@@ -171,24 +172,17 @@ def kill_all(
         pause = min(pause * 2, 0.05)
 
 
-def patience(pid: int) -> float:
-    """Seconds that may be waited for ``pid`` to end by itself; 0 if it does nothing to that end."""
+def look(pid: int) -> tuple[float, int]:
+    """(seconds to wait for ``pid`` to end by itself, 0 if it does nothing to that end; session)."""
     try:
         with open("/proc/%d/stat" % pid, "rb") as file:
             name, _, rest = file.read(4096).partition(b"(")[2].rpartition(b")")
     except OSError:
-        return PATIENCE  # it has ended just now
+        return PATIENCE, pid  # it has ended just now
     if name == SHM_MANAGER:
-        return SHM_PATIENCE
-    return PATIENCE if rest.split(None, 1)[:1] in ([b"R"], [b"D"]) else 0.0
-
-
-def session(pid: int) -> int:
-    """The session that ``pid`` is in; its own number when it is gone."""
-    try:
-        return os.getsid(pid)
-    except OSError:
-        return pid
+        return SHM_PATIENCE, pid
+    fields = rest.split()
+    return PATIENCE if fields[0] in (b"R", b"D") else 0.0, int(fields[3])
 
 
 def where(pid: int, proc: str = "/proc") -> str:

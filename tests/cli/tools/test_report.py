@@ -1,4 +1,4 @@
-"""``report``: the page it writes and the phases it prints."""
+"""``report``: the page it writes, and the phases that it has for programs."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_a_run_of_another_user(
     assert ours.read_text() == "ours\n"
 
 
-def test_phases_are_printed(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_phases_are_for_programs(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     lines = [
         codec.encode(Entry(at, when, event))
         for at, (when, event) in enumerate([
@@ -98,12 +98,7 @@ def test_phases_are_printed(run: Path, capsys: pytest.CaptureFixture[str]) -> No
     (run / "dispatch.jsonl").write_bytes(b"".join(lines))
     assert cli.main(["report", str(run)]) == 0
     out, err = capsys.readouterr()
-    assert out.splitlines() == [
-        "phase    times  shortest  median  longest  slowest",
-        "connect      2     0.250   0.375    0.500  n\\x1b2",
-        "boot         2     1.750   1.875    2.000  n1",
-        "check        1     0.000   0.000    0.000  n1",
-    ]
+    assert out == ""
     assert err == f"note: wrote {run}/report.html\n"
     (run / "report.html").unlink()
     assert cli.main(["report", str(run), "--json"]) == 0
@@ -151,8 +146,7 @@ def test_refusals(
 def test_the_page_of_a_run(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["report", str(run)]) == 0
     out, err = capsys.readouterr()
-    told = [line.split()[0] for line in out.splitlines()]
-    assert told == ["phase", "connect", "boot", "spawn", "ranks", "run"]
+    assert out == ""
     assert err == f"note: wrote {run}/report.html\n"
     page = (run / "report.html").read_text()
     for said in (

@@ -88,9 +88,8 @@ HEAD = "Traceback (most recent call last):"
     [
         ([HEAD, *PYTHON, OWN, "    f()", *TORCH, *TORCH, *PYTHON, "E: no"],
          [HEAD, "  (1 frame of Python)", OWN, "    f()", "  (3 frames of torch, Python)", "E: no"]),
-        # where none is the user's own the last one tells something
-        ([HEAD, *PYTHON, *TORCH, "E: no", "", HEAD, *TORCH, "E: no"],
-         [HEAD, "  (1 frame of Python)", *TORCH, "E: no", "", HEAD, *TORCH, "E: no"]),
+        ([HEAD, *PYTHON, *TORCH, "E: no", "", HEAD, *TORCH, "E"],
+         [HEAD, "  (2 frames of Python, torch)", "E: no", "", HEAD, "  (1 frame of torch)", "E"]),
         ([f"[rank0]: {line}" for line in (HEAD, OWN, *TORCH, "  [Previous line repeated]", "E")],
          [f"[rank0]: {line}" for line in (HEAD, OWN, "  (1 frame of torch)", "E")]),
         (["step", "    a", OWN, ""], ["step", "    a", OWN]),

@@ -153,8 +153,7 @@ class Undying:
         self.pauses: list[float] = []
         put = monkeypatch.setattr
         put(proctree, "descendants", self._look)
-        put(proctree, "session", lambda pid: pid)  # all lead one
-        put(proctree, "patience", lambda pid: self.patience)
+        put(proctree, "look", lambda pid: (self.patience, pid))  # all lead a session
         put(proctree, "send_signal", self._send)
         put(proctree, "monotonic", lambda: self.now)
         put(proctree, "sleep", self._sleep)
@@ -243,10 +242,10 @@ def test_what_removes_shared_memory_ends_by_itself(tmp_path: Path) -> None:
 
 
 def test_how_long_a_process_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert proctree.patience(os.getpid()) == 1.0  # it runs
-    assert proctree.patience(2**22 + 1) == 1.0  # it has just ended
+    assert proctree.look(os.getpid()) == (1.0, os.getsid(0))  # it runs
+    assert proctree.look(2**22 + 1) == (1.0, 2**22 + 1)  # it has just ended
     monkeypatch.setattr(proctree, "SHM_MANAGER", Path("/proc/self/comm").read_bytes().strip())
-    assert proctree.patience(os.getpid()) == 3.0
+    assert proctree.look(os.getpid()) == (3.0, os.getpid())
 
 
 def test_a_child_whose_parent_has_gone_is_told_so() -> None:
