@@ -1,13 +1,14 @@
 """NCCL's calls over MPI and CPU memory: the communicators' logic and data, without a GPU.
 
-It takes the place of ``library.Library`` in ranks started by mpiexec. It answers "in
-progress" a few times before each call is done, as NCCL does without blocking, and
-can be told to fail or to hang on a rank.
+It takes the place of ``library.Library`` in ranks started by mpiexec. With ``blocking`` a call
+returns when it is done; else it answers "in progress" a few times before, as NCCL does. It can be
+told to fail or to hang on a rank; an abort ends what hangs.
 """
 
 from __future__ import annotations
 
 import ctypes
+import threading
 from typing import Any
 
 from dispatcher.comm.nccl.library import IN_PROGRESS, NO_COLOR, UniqueId
@@ -25,11 +26,12 @@ class FakeNccl:
 
     def __init__(self, mpi: Any, *, hang: bool = False, fail: bool = False) -> None:
         self._mpi = mpi
-        self._world = mpi.COMM_WORLD.Dup()
+        self._world = mpi.COMM_WORLD  # a copy would wait here for the other ranks, as NCCL does not
         self._open: dict[int | None, Any] = {}
         self._left: dict[int | None, int] = {}
         self._broken: dict[int | None, int] = {}
         self._hang, self._fail = hang, fail
+        self._blocking, self._aborted = True, threading.Event()
         self.calls: list[str] = []
         self.ids: list[UniqueId] = []
 
@@ -47,9 +49,12 @@ class FakeNccl:
         blocking: bool = True,
     ) -> int:
         self.calls.append("init_rank")
-        self.ids = list(ids)
+        self.ids, self._blocking = list(ids), blocking
         assert (rank, size) == (self._world.rank, self._world.size)
-        return self._new(handle, self._world)
+        answer = self._new(handle, self._world)
+        if blocking and self._hang:
+            self._aborted.wait()
+        return 2 if blocking and self._fail else answer
 
     def _new(self, handle: ctypes.c_void_p, communicator: Any) -> int:
         number = 1000 + len(self._open)
@@ -58,7 +63,11 @@ class FakeNccl:
         self._left[number] = 10**9 if self._hang else _POLLS
         if self._fail:
             self._broken[number] = 2
-        return IN_PROGRESS
+        return self._answer
+
+    @property
+    def _answer(self) -> int:
+        return 0 if self._blocking else IN_PROGRESS
 
     def state(self, handle: ctypes.c_void_p) -> int:
         self._left[handle.value] -= 1
@@ -76,7 +85,7 @@ class FakeNccl:
         made = self._open[parent.value].Split(number, key)
         if color != NO_COLOR:
             self._new(child, made)
-        return IN_PROGRESS
+        return self._answer
 
     def place(self, handle: ctypes.c_void_p) -> tuple[int, int]:
         communicator = self._open[handle.value]
@@ -89,11 +98,13 @@ class FakeNccl:
         self.calls.append(name)
         if name in ("ncclCommAbort", "ncclCommDestroy", "ncclCommFinalize"):
             assert arguments[0].value in self._open
+            if name == "ncclCommAbort":
+                self._aborted.set()
             return 0
         assert name == "ncclAllReduce"
         self._left[arguments[-2].value] = _POLLS
         self._all_reduce(self._open[arguments[-2].value], *arguments[:5])
-        return IN_PROGRESS
+        return self._answer
 
     def _memory(self, address: int, count: int, code: int) -> list[Any]:
         kind = {1: "UINT8_T", 2: "INT32_T", 4: "INT64_T", 7: "FLOAT", 8: "DOUBLE"}[code]

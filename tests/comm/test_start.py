@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 
 import pytest
+from cases import cases
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -113,13 +114,15 @@ def fake(mpi: str) -> str:
     return FAKE
 
 
-def test_collectives_bring_the_right_data(mpiexec: MpiExec, fake: str) -> None:
+@cases("blocking", [True, False])
+def test_collectives_bring_the_right_data(mpiexec: MpiExec, fake: str, blocking: bool) -> None:
     ended = mpiexec(
         4,
         fake
+        + f"blocking = {blocking}"
         + """
 job._library = FakeNccl(MPI)
-nccl = job.nccl_communicator()
+nccl = job.nccl_communicator(blocking=blocking)
 assert nccl is job.nccl_communicator()
 rank, size = nccl.rank, nccl.size
 assert (rank, size) == (job.rank, 4)
@@ -156,16 +159,20 @@ print([bytes(each)[0] for each in fake.ids], fake.calls.count("unique_id"), flus
     assert ended.lines == ["[0, 2, 4] 0"] * 2 + ["[0, 2, 4] 1"] * 3
 
 
-def test_a_rank_whose_start_fails_ends_it_for_all(mpiexec: MpiExec, fake: str) -> None:
+@cases("blocking", [True, False])
+def test_a_rank_whose_start_fails_ends_it_for_all(
+    mpiexec: MpiExec, fake: str, blocking: bool
+) -> None:
     ended = mpiexec(
         3,
         fake
+        + f"blocking = {blocking}"
         + """
 import time
 job._library = fake = FakeNccl(MPI, hang=job.rank != 2, fail=job.rank == 2)
 began = time.monotonic()
 try:
-    job.nccl_communicator(timeout=60)
+    job.nccl_communicator(timeout=60, blocking=blocking)
 except comm.NcclError as error:
     took = time.monotonic() - began
     print(error.message, error.code, "ncclCommAbort" in fake.calls, took < 30, flush=True)
