@@ -110,9 +110,9 @@ class Place:
         text = log.read_text(errors="replace")
         return Done(code, text, time.monotonic() - began)
 
-    def python(self, name: str, *argv: str) -> Done:
+    def python(self, name: str, *argv: str, limit: float = 60) -> Done:
         """A Python program."""
-        return self.run(name, sys.executable, *argv)
+        return self.run(name, sys.executable, *argv, limit=limit)
 
     def dispatch(self, name: str, *words: str, limit: float = 60) -> Done:
         """A command of dispatch."""
@@ -159,10 +159,19 @@ def prepare(keep: Path, *, played: bool) -> Place:
     return Place(keep, env, time.monotonic() + LIMIT, played)
 
 
+def archive(keep: Path, table: str) -> Path:
+    """Put what was kept into one file beside ``keep``, and the table into another; the first."""
+    keep.with_name(keep.name + ".txt").write_text(table)
+    return Path(shutil.make_archive(str(keep), "gztar", keep.parent, keep.name))
+
+
 def pack(folder: Path, python: str) -> str:
-    """Fill ``folder`` with what has to be carried; the command to run there."""
+    """Fill ``folder`` with what has to be carried; the command to run there. Raises: Impossible."""
     wheels = folder / "wheels"
-    shutil.rmtree(folder, ignore_errors=True)
+    if folder.exists() and any(folder.iterdir()):
+        if not (folder / "scripts" / "gpu" / "place.py").exists() or (folder / ".git").exists():
+            raise Impossible(f"gpu: {folder}: not empty, and not made by --pack: name another")
+        shutil.rmtree(folder)
     wheels.mkdir(parents=True)
     platforms = [word for name in PLATFORMS for word in ("--platform", name)]
     subprocess.run(

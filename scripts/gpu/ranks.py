@@ -61,6 +61,86 @@ def pair() -> None:
         print(f"{values[0]} {values[1]}, split of {half.size}", flush=True)
 
 
+def nonblocking() -> None:
+    """The same without blocking, and ``check``."""
+    import dispatcher.comm as comm
+
+    with comm.init(timeout=30) as job:
+        nccl = job.nccl_communicator(blocking=False)
+        values = [_sum(job, nccl) for _ in range(2)]
+        nccl.check()
+        half = nccl.split(0)
+        assert half is not None
+        print(f"{values[0]} {values[1]}, split of {half.size}", flush=True)
+
+
+def with_cupy() -> None:
+    """An all-reduce of CuPy's memory."""
+    try:
+        import cupy  # type: ignore[import-not-found]
+    except ImportError:
+        print("unseen: no cupy here")
+        return
+    import dispatcher.comm as comm
+
+    with comm.init(timeout=30) as job:
+        data = cupy.ones(4, dtype=cupy.float32)
+        job.nccl_communicator().all_reduce(data)
+        print(f"sum {float(data[0])}", flush=True)
+
+
+def unstarted() -> None:
+    """Rank 1 has come to the roll call, and does not start NCCL."""
+    import dispatcher.comm as comm
+
+    job = comm.init(timeout=60)
+    if job.rank == 1:
+        time.sleep(50)
+    job.nccl_communicator(timeout=10)
+
+
+def ends() -> None:
+    """Rank 1 ends between two all-reduces in one of ``ENDINGS``, by the word on its line."""
+    import dispatcher.comm as comm
+
+    how = sys.argv[2]
+    job = comm.init()
+    nccl = job.nccl_communicator()
+    _sum(job, nccl)
+    if job.rank == 1:
+        if how.startswith("SIG"):
+            os.kill(os.getpid(), signal.Signals[how])
+        if how == "exit":
+            sys.exit(3)
+        if how == "os._exit":
+            os._exit(4)
+        raise RuntimeError(how)
+    _sum(job, nccl)
+    time.sleep(50)
+
+
+def begins() -> None:
+    """Seconds until the first sum by ``comm``, and by torch's own start in the same process."""
+    import torch
+    import torch.distributed as dist
+
+    import dispatcher.comm as comm
+
+    began = time.monotonic()
+    job = comm.init()
+    _sum(job, job.nccl_communicator())
+    backend = job.backend if dist.is_nccl_available() else "gloo"
+    ours, began = time.monotonic() - began, time.monotonic()
+    dist.init_process_group(backend)
+    data = torch.ones(4, device=job.device)
+    dist.all_reduce(data)
+    data[0].item()
+    theirs = time.monotonic() - began
+    dist.destroy_process_group()
+    job.close()
+    print(f"to the first sum: comm {ours:.2f} s, torch {theirs:.2f} s", flush=True)
+
+
 def late() -> None:
     """Rank 1 comes long after the other has given up."""
     from mpi4py import MPI  # MPI's own start waits for all ranks, and without an end
@@ -114,6 +194,19 @@ def hang() -> None:
     if job.rank == 1:
         prepare_data()
     _sum(job, nccl)
+
+
+def beats() -> None:
+    """The same hang, while a thread of each rank writes a line a second."""
+    import threading
+
+    def beat() -> None:
+        while True:
+            print("still training", flush=True)
+            time.sleep(1)
+
+    threading.Thread(target=beat, daemon=True).start()
+    torch_hang()
 
 
 def torch_hang() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tarfile
 from pathlib import Path
 
 import pytest
@@ -39,6 +40,10 @@ def test_the_table_with_stand_ins(tmp_path: Path) -> None:
     ]  # fmt: skip
     assert "3 ok, 0 SURPRISE, 1 unseen (11); " in done.stdout
     assert (keep / "table.txt").read_text().splitlines() == lines[:-1]
+    assert (tmp_path / "kept.txt").read_text().splitlines() == lines[:-1]
+    assert lines[-1] == f"kept in {tmp_path}/kept.tar.gz"
+    with tarfile.open(tmp_path / "kept.tar.gz") as kept:
+        assert "kept/nvidia-smi/codes" in kept.getnames()
     assert "Link 17: 26.562 GB/s" in (keep / "nvidia-smi" / "nvlink_-s.txt").read_text()
     assert "0: nvidia-smi -q -x\n" in (keep / "nvidia-smi" / "codes").read_text()
 
@@ -90,3 +95,13 @@ def test_what_is_carried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     assert {"scripts/gpu/__main__.py", "scripts/gpu/ranks.py", "examples/train_comm.py"} <= there
     assert {"dispatcher/remote/agent/main.py", "wheels"} <= there
     assert not [name for name in there if "__pycache__" in name]
+    (folder / "wheels" / "old.whl").touch()
+    place.pack(folder, "3.12")  # its own folder is made anew
+    assert not (folder / "wheels" / "old.whl").exists()
+
+
+def test_a_folder_that_somebody_else_filled_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "thesis.tex").touch()
+    with pytest.raises(place.Impossible, match="not empty, and not made by --pack"):
+        place.pack(tmp_path, "3.12")
+    assert (tmp_path / "thesis.tex").exists()
