@@ -3,7 +3,7 @@
 ::
 
     command   exec /bin/sh -c '<find a python>' sh python3 ...     (same for every run and host)
-    stdin     line 1: stage one, Python source in one line
+    stdin     blank lines for login files that read any; then, in line 1, stage one of the source
               then N bytes: the modules, compressed
               then frames, the first of them already under way
     stdout    noise (banners, rc files) - SYNC marker - frames
@@ -65,6 +65,8 @@ PYTHON, SHELL = b"P\n", b"S\n"
 NO_PYTHON_MARK = "dispatch: no python: "
 NO_PYTHON_STATUS = 127
 
+#: what is written to a host first: a login file that reads standard input gets lines of it
+BLANK_LINES = b"\n" * 32
 #: why nothing can start on a host, and what helps
 READS_INPUT = "a login file of this host reads standard input, where the %s comes from"
 READ_NO_INPUT = "[ -t 0 ] || return  # at the top of the login file that reads standard input"
@@ -129,7 +131,8 @@ sys.exit(main(b"S=%r;exec(S)\\n" % S + b))
 SOURCE_LIMIT = 30
 #: exit status where the first line is not ours, which begins with ``S=``: a login file took it
 INPUT_TAKEN = 97
-_READ = f"import io,sys,_signal;_signal.alarm({SOURCE_LIMIT});f=io.FileIO(0);s=f.readline();"
+_READ = f"import io,sys,_signal;_signal.alarm({SOURCE_LIMIT});f=io.FileIO(0);"
+_READ += "s=next(filter(bytes.strip,f),bytes());"
 _STAGE_ZERO = _READ + f"bytes([83,61]).startswith(s[:2]) or sys.exit({INPUT_TAKEN});exec(s)"
 
 #: of the names n, in r the first Python that works, in q the first that is there. A program is
@@ -275,8 +278,7 @@ def lean(source: str) -> str:
     quotes begins a docstring, a comment at the end of a line stands behind two spaces, a
     function's head ends with ``) -> TYPE:``, and what is below ``if TYPE_CHECKING:`` runs to the
     next line that is not indented; a test holds the agent to that. Comments are a fifth of what
-    would be sent. Other types stay: to take them out would save a host 1 ms of compiling, and to
-    find them by ``ast`` costs the launcher 30.
+    would be sent; types in a function's head stay, since to find them takes longer.
     """
     lines = []
     inside = for_checkers = False
@@ -305,7 +307,7 @@ def payload_of(modules: Mapping[str, str], start: str = _START) -> bytes:
     """
     texts = [LOADER + _RUN + start, *(text for module in modules.items() for text in module)]
     packed = zlib.compress("\0".join(texts).encode(), 9)  # no source of Python holds a NUL
-    return _stage_one(len(packed)) + packed
+    return BLANK_LINES + _stage_one(len(packed)) + packed
 
 
 def _stage_one(size: int) -> bytes:

@@ -1,9 +1,8 @@
 """POSIX sh for hosts: a command that ends with us, a run's processes found, files without Python.
 
-::
-
     command   exec /bin/sh -c '<read a line, run it if it is ours>'    the same for every command
-    stdin     line 1: the script; then, in one line or more: the command as shell words
+    stdin     blank lines for login files that read any; the script, a line; then, in one line or
+              more, the command as shell words
               then orders, one signal name a line (TERM); its end means: we are gone
     stdout    noise (rc files, banners) - SYNC marker - the command's output
 
@@ -11,10 +10,9 @@ The script leaves a watcher in the background and then becomes the command by ``
 what that does not cover, is told in ``docs/design/exec.md``. It runs under dash, bash, busybox ash,
 zsh and ksh, and knows no program but sh, and ``sleep`` when it has to kill.
 
-What a run left on a host is found by ``DISPATCH_RUN_ID`` in the environment of processes that are
-ours, looked at again just before a kill, and in the names of agents' folders; never by a name. The
-answer is a line each: ``found``, ``killed`` or ``left PID RUN_ID NAME``; of folders ``found``,
-``removed`` or ``kept - RUN_ID NAME``.
+What a run left on a host is found by ``DISPATCH_RUN_ID`` in the environment of our processes,
+looked at again just before a kill, and in the names of agents' folders. The answer is a line each:
+``found``, ``killed`` or ``left PID RUN_ID NAME``; of folders ``found``, ``removed`` or ``kept -``.
 """
 
 from __future__ import annotations
@@ -23,18 +21,19 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from dispatcher.bootstrap.payload import READS_INPUT
+from dispatcher.bootstrap.payload import BLANK_LINES, READS_INPUT
 from dispatcher.model.paths import is_run_id
 from dispatcher.remote.protocol.frames import SYNC
 
 #: reads a line. bash and ksh give up after TMOUT seconds, which hosts set for idle users; ksh
 #: heeds only a TMOUT that is set for good, as the watchers below do
 _READ = "IFS= TMOUT= read -r"
-#: the first line begins so. A login file that reads standard input takes lines away; what is left
-#: may be the middle of a command, and is not run
+#: the first line that is not blank. Of one without an end half may be missing
+_FIRST = f's=;until [ "$s" ];do {_READ} s||s=-;done;'
+#: it begins so: a login file may have taken more than blank lines, and left half a command
 MARK = ": dispatch;"
 COMMAND = (
-    f'exec /bin/sh -c \'{_READ} s;case $s in "{MARK}"*)eval "$s";;'
+    f'exec /bin/sh -c \'{_FIRST}case $s in "{MARK}"*)eval "$s";;'
     f"*)echo {READS_INPUT % 'command'} >&2;exit 1;;esac'"
 )
 
@@ -104,10 +103,9 @@ class SentScript:
     def stage(self) -> str:
         """Shell text, one line, that writes it: in ``f`` is its path, in a long name its folder.
 
-        Its bytes are written as one line of ASCII, so the locale means nothing and any byte may
-        be among them; a shell reads many lines in a time that grows with their square. They are
-        counted, since half a script must not run. In a folder that is neither ours nor sticky
-        another user could exchange it. Signals wait until it can be removed.
+        Its bytes are one line of ASCII: a shell reads many lines in a time that grows with their
+        square. They are counted, since half a script must not run. In a folder that is neither
+        ours nor sticky another user could exchange it. Signals wait until it can be removed.
         """
         escaped = "".join(map(_ESCAPED.__getitem__, self.content))
         return (
@@ -136,31 +134,34 @@ _ESCAPED = [_escaped(code) for code in range(256)]
 class Wrapper:
     """A command line whose shell says ``ready`` on standard output and only then reads an opening.
 
-    Before that, on either stream, it may say ``prompt``: sudo wants a password and a
-    newline. Neither text is part of the command line, which a shell may show (``set -x``).
+    Before that, on either stream, it may say ``prompt``: sudo wants a password and a newline.
+    Neither is part of the command line, which ``set -x`` shows. ``first`` is written at once.
     """
 
     command: str
     ready: bytes
     prompt: bytes
+    first: bytes
 
 
 def wrapper(token: str, *, terminal: bool = False, sudo: str | None = None) -> Wrapper:
     """What a command on a terminal, or as user ``sudo``, is wrapped in.
 
-    token: a word nobody can guess. A terminal is set to pass all bytes unchanged
-    and to echo nothing until the command starts. sudo becomes the other user first, so
-    that the watcher is that user and may end what the command starts.
+    token: a word nobody can guess. A terminal passes all bytes unchanged and echoes nothing until
+    the command starts. sudo comes first, so that the watcher may end what the command starts.
     """
     quiet = "t=$(stty -g);stty raw -echo;" if terminal else ""
-    text = f'{quiet}printf %s-%s- ready {token};{_READ} s;eval "$s"'
+    text = f'{quiet}printf %s-%s- ready {token};{_FIRST}eval "$s"'
+    first = b""
     if sudo is None:
         command = f"exec /bin/sh -c {shlex.quote(text)}"
     else:
         inner = "".join("\\" + c if c in '"$`\\' else c for c in "p=$0;" + text)
         become = f"exec sudo -S -p {token}%%: -u {sudo} -- /bin/sh -c"
-        command = f"exec /bin/sh -c '{become} \"{inner}\" $PPID'"
-    return Wrapper(command, f"ready-{token}-".encode(), f"{token}%:".encode())
+        if not terminal:  # which would echo them
+            first = BLANK_LINES + b":\n"  # no line of these is left for sudo, a password to it
+        command = f"exec /bin/sh -c '{_FIRST if first else ''}{become} \"{inner}\" $PPID'"
+    return Wrapper(command, f"ready-{token}-".encode(), f"{token}%:".encode(), first)
 
 
 def opening(
@@ -204,7 +205,7 @@ def opening(
         errors = "2>&1" if one_pipe else "2>&4"
         steps += f'eval "$c";{_watch_script(stdin, terminal)}{ready}'
         steps += f"{_RUN_SCRIPT}{no_input} {errors} 4>&-;{_LEAVE_SCRIPT}"
-    return (steps + "\n" + text + "\n").encode("utf-8", "surrogateescape")
+    return BLANK_LINES + (steps + "\n" + text + "\n").encode("utf-8", "surrogateescape")
 
 
 def _hung_up(group: str, watcher: str, terminal: bool) -> str:

@@ -199,7 +199,7 @@ class TestPayload:
         assert bootstrap.lean(source) == sent
 
     def test_line_one_is_one_line(self) -> None:
-        line, _, _ = payload().partition(b"\n")
+        line, _, _ = payload().lstrip().partition(b"\n")
         assert len(line) < 1000
         assert line.isascii()
 
@@ -222,7 +222,7 @@ class TestPayload:
             agent.close()
 
     def test_one_that_breaks_off_ends_the_agent(self, newest: str) -> None:
-        for size in (0, 10, 600, len(payload()) - 1):
+        for size in (0, 10, 42, 600, len(payload()) - 1):
             done = subprocess.run(
                 ["/bin/sh", "-c", command(first=[newest])],
                 input=payload()[:size], capture_output=True, check=False, timeout=60,
@@ -378,7 +378,7 @@ class TestCopies:
     def test_what_is_sent_to_it(self) -> None:
         """For a tree also what passes files on."""
         for tree, names in ((False, bootstrap.COPY), (True, bootstrap.COPY + bootstrap.COPY_TREE)):
-            line, _, packed = bootstrap.copy_payload(tree).partition(b"\n")
+            line, _, packed = bootstrap.copy_payload(tree).lstrip().partition(b"\n")
             sources = zlib.decompress(packed).decode().split("\0")
             assert tuple(sources[1::2]) == names
             assert sources[2] == bootstrap.source(names[0])
@@ -461,7 +461,15 @@ class TestNoPython:
         assert failure.why.startswith("looked for mypython python3 python3.14")
         assert "--agent-python" in (failure.hint or "")
 
-    @cases("taken", [1, 9, len(payload()) // 2])
+    @cases("taken", [1, 9, 32])
+    def test_a_login_file_may_read_blank_lines(self, taken: int, newest: str) -> None:
+        agent = Agent(newest, payload=payload()[taken:] + control(type="odd"))
+        try:
+            agent.until(lambda: any(r["type"] == "notice" for r in agent.reports))
+        finally:
+            agent.close()
+
+    @cases("taken", [33, 41, len(payload()) // 2])
     def test_a_login_file_that_reads_is_told(self, taken: int) -> None:
         """It was said that source code cannot contain null bytes."""
         done = subprocess.run(

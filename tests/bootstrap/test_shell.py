@@ -201,7 +201,17 @@ def test_no_variable_of_the_host_keeps_a_command(shell: list[str], start: type[S
     assert far.process.wait(60) == -signal.SIGTERM
 
 
-@pytest.mark.parametrize("lines", [1, 2, 3])
+@pytest.mark.parametrize("lines", [1, 32])
+def test_a_login_file_may_read_blank_lines(
+    shell: list[str], start: type[Started], lines: int
+) -> None:
+    """``s`` is what the text reads into; a host may have it in its environment."""
+    opening = lifeline.opening(["echo", "a\nb"]).split(b"\n", lines)[lines]
+    far = start(shell, opening, env={"s": "echo hit"})
+    assert far.output() == SYNC + b"a\nb\n"
+
+
+@pytest.mark.parametrize("lines", [33, 34, 35])
 def test_what_a_login_file_leaves_of_a_command_is_not_run(
     shell: list[str], start: type[Started], lines: int, tmp_path: Path
 ) -> None:
@@ -212,6 +222,13 @@ def test_what_a_login_file_leaves_of_a_command_is_not_run(
     assert far.output() == b""
     assert far.process.wait(60) == 1
     assert not list(tmp_path.iterdir())
+
+
+def test_half_a_script_is_not_run(shell: list[str], start: type[Started]) -> None:
+    far = start(shell, lifeline.MARK.encode() + b"echo half")
+    far.end()
+    assert far.output() == b""
+    assert far.process.wait(60) == 1
 
 
 def test_codes_and_signals_are_the_commands_own(shell: list[str], start: type[Started]) -> None:
@@ -297,7 +314,8 @@ def test_any_login_shell_knows_the_wrapper(
     program.chmod(0o755)
     wrapper = lifeline.wrapper("TOKEN", sudo=sudo)
     shell = installed([name])[0]
-    far = start(["env", f"PATH={tmp_path}:{os.environ['PATH']}", shell, "-c", wrapper.command], b"")
+    path = f"PATH={tmp_path}:{os.environ['PATH']}"
+    far = start(["env", path, shell, "-c", wrapper.command], wrapper.first[9:])
     assert far.process.stdout is not None
     assert far.process.stdout.read(len(wrapper.ready)) == wrapper.ready
     assert wrapper.ready not in wrapper.command.encode()
@@ -468,7 +486,7 @@ def test_a_script_that_is_killed_is_removed(how: str, start: type[Started], plac
     )
     text = b"trap '' TERM; echo $$; sleep 1000" if how != "TERM" else b"echo $$; sleep 1000"
     command = run_it(sent(text), stdin=how == "parent")
-    far = start(["python3", "-c", parent, "sh", "-c", 'IFS= read -r s;eval "$s"'], command)
+    far = start(["python3", "-c", parent, "sh", "-c", lifeline.COMMAND], command)
     assert far.line() == SYNC
     pid = int(far.line())
     assert os.listdir(places) == ["dispatch-0123"]
@@ -490,7 +508,7 @@ def test_a_script_lies_in_the_first_folder_that_takes_it(
 ) -> None:
     monkeypatch.setenv("TMPDIR", str(tmp_path / "missing"))
     script = lifeline.SentScript(f"dispatch-{os.urandom(8).hex()}", "s", b"echo ${0%/*}", 1)
-    shell = ["sh", "-c", 'IFS= read -r s;eval "$s"']
+    shell = ["sh", "-c", lifeline.COMMAND]
     far = start(shell, run_it(script))
     assert far.output() == SYNC + f"/tmp/{script.folder}\n".encode()
     assert not os.path.exists(f"/tmp/{script.folder}")

@@ -227,7 +227,7 @@ def test_sudo_s_password_is_asked_for_once(given: bytes | None) -> None:
         assert outcomes == (exec_events.Exited(0), exec_events.Exited(0))
         assert heard.text == {(node, 1): b"I am root" for node in range(2)}
         for link in hosts.links.values():
-            assert (link.got[0], len(link.got)) == (b"secret\n", 2)
+            assert (link.got[1], len(link.got)) == (b"secret\n", 3)
     assert len({command for _, command, _ in hosts.asked}) == 1
 
 

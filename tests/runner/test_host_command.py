@@ -349,7 +349,7 @@ def test_the_opening_waits_until_sudo_has_its_password(clock: Clock) -> None:
     host = Host(wrapper=WRAPPER, sudo=True)
     host.command.open()
     assert host.way.asked[0][1] == WRAPPER.command
-    assert host.far.did == ["watch"]
+    assert host.far.did == ["watch", WRAPPER.first]
     host.step(errors=b"lecture\n" + WRAPPER.prompt)
     assert host.told[-1] == PasswordAwaited(3)
     clock.now += 1000  # the user takes his time
@@ -358,10 +358,10 @@ def test_the_opening_waits_until_sudo_has_its_password(clock: Clock) -> None:
     assert host.command.due() == clock.now + POLL
     host.command.answer(b"secret", 30.0)
     host.step()
-    assert host.far.did == ["watch", b"secret\n"]
+    assert host.far.did[2:] == [b"secret\n"]
     assert host.command.due() == clock.now + 30.0
     host.step(WRAPPER.ready[:5], WRAPPER.ready[5:])
-    assert host.far.did[2:] == [b"OPENING"]
+    assert host.far.did[3:] == [b"OPENING"]
     host.step(SYNC + b"out", errors=b"its own")
     assert (host.text(1), host.text(2)) == (b"out", b"its own")
     assert "NodeBooted" in host.events()

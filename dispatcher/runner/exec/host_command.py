@@ -145,8 +145,9 @@ class HostCommand:
         self._begin()
         opened = self.transport.open(self.target, self._command, self._deadline, self.window)
         self._arrived(opened)
-        if self._link is not None and not self.over and self._prompts is None:
-            self._write(self._link, self.opening)
+        first = self.opening if self.wrapper is None else self.wrapper.first
+        if self._link is not None and not self.over and first:
+            self._write(self._link, first)
 
     def _begin(self) -> None:
         if not self._begun:

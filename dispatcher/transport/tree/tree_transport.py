@@ -99,7 +99,8 @@ def ssh(target: Target, known: Trusted, seconds: float, program: tuple[str, ...]
 
 def opening(command: str) -> bytes:
     """What that ssh's command reads first: say that we are there, then run ``command``."""
-    return f"{shell.MARK}printf '{_MARKER}';unset s;{command}\n".encode("utf-8", "surrogateescape")
+    text = f"{shell.MARK}printf '{_MARKER}';unset s;{command}\n"
+    return bootstrap.BLANK_LINES + text.encode("utf-8", "surrogateescape")
 
 
 #: parts of a host's time after which the inner host above it, and the host, are late

@@ -99,6 +99,30 @@ def test_a_script_of_ours(cluster: Cluster, transport: str, tmp_path: Path) -> N
     assert run(cluster, "-w", "n1", "--", "test", "-e", path[2:]).returncode == 1
 
 
+def test_a_login_file_that_reads_lines(cluster: Cluster, tmp_path: Path) -> None:
+    """As with ``ssh HOST command </dev/null``; every way in, and a tree's inner hosts."""
+    (tmp_path / "sent").write_text("sent\n")
+    for host in cluster.hosts:
+        cluster.run(["sh", "-c", "echo 'read a; read b' > ~/.bashrc"], host)
+    try:
+        dispatch = [sys.executable, "-m", "dispatcher"]
+        run_all = [*dispatch, "--no-python", "-w", "n[1-4]", "--connect-timeout", "60"]
+        for words in (
+            [*EXEC, "-w", "n[1-2]", "--", "hostname"],
+            [*EXEC, "-w", "n[1-2]", "--transport", "ssh", "--sudo", "--", "hostname"],
+            [*dispatch, "put", "-w", "n[1-2]", str(tmp_path / "sent"), "/var/tmp/sent"],
+            [*run_all, "hostname"],
+            [*run_all, "--transport", "ssh", "hostname"],
+            [*run_all, "--fanout-tree=2", "hostname"],
+        ):
+            done = cluster.run(words)
+            assert done.returncode == 0, (words, done.stdout, done.stderr)
+            assert "note" not in done.stderr
+    finally:
+        for host in cluster.hosts:
+            cluster.run(["sh", "-c", ": > ~/.bashrc; rm -f /var/tmp/sent"], host)
+
+
 def test_a_background_process_does_not_hold_us(cluster: Cluster) -> None:
     done = run(cluster, "-N", "-w", "n1", "--shell", "sleep 1000 & echo $!")
     assert done.returncode == 0, done.stderr

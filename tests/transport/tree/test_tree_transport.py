@@ -83,7 +83,7 @@ class Below(Head):
         told = b"".join(
             body for *what, body in self._above.heard if what == [self._number, mux.INPUT]
         )
-        told = told.partition(b"\n")[2]  # the first line is for the shell there
+        told = told.lstrip(b"\n").partition(b"\n")[2]  # the first line is for the shell there
         data, self._taken = told[self._taken :], len(told)
         return data
 
@@ -242,7 +242,7 @@ def test_a_leaf_is_reached_through_the_host_above(
     assert {"ConnectTimeout=15", "ConnectTimeout=16"} & set(words)
     assert words[-3:] == ["--", "n2", shell.COMMAND]
     first = two.head.hear(1, mux.INPUT)
-    assert first.startswith(b": dispatch;printf '")
+    assert first.lstrip().startswith(b": dispatch;printf '")
     assert first.endswith(b";unset s;run it\n")
     assert not opened.done()
     two.head.say(frame(1, mux.OUTPUT, b"motd\n" + SYNC + b"hello"))
@@ -466,7 +466,7 @@ def test_what_the_file_of_an_inner_host_says_does_not_count(tmp_path: Path) -> N
 def test_a_shell_says_that_it_is_there_and_runs_the_command() -> None:
     command = "echo \"a  b\" ${s-unset}; printf '\\303\\244'; cat"
     done = subprocess.run(
-        ["/bin/sh", "-c", 'IFS= read -r s;eval "$s"'],
+        ["/bin/sh", "-c", shell.COMMAND],
         input=tree_transport.opening(command) + b"rest",
         capture_output=True, check=True,
     )  # fmt: skip
