@@ -131,6 +131,22 @@ def keep_freed_memory() -> None:
     bytes(_LARGEST_BLOCK)
 
 
+def join(hosts: Sequence[tuple[threading.Thread, Callable[[], None]]], seconds: float) -> None:
+    """Wait ``seconds`` for the threads of hosts, each with a function that closes its link.
+
+    After half of that it closes the links of threads that are left: a host that takes nothing
+    keeps its thread in a write.
+    """
+    now = time.monotonic()
+    half, end = now + seconds / 2, now + seconds
+    for thread, break_off in hosts:
+        thread.join(timeout=max(0.0, half - time.monotonic()))
+        if thread.is_alive() and time.monotonic() < end:
+            break_off()
+    for thread, _ in hosts:
+        thread.join(timeout=max(0.0, end - time.monotonic()))
+
+
 class EventLoop(abc.ABC):
     """The base of both loops. sinks: who is told; sink_failed: see ``SinkThread``."""
 

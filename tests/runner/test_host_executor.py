@@ -17,7 +17,7 @@ from dispatcher.remote.protocol.frames import SYNC
 from dispatcher.runner.exec import host_command
 from dispatcher.runner.exec.exec_loop import HostExecutor
 from dispatcher.runner.exec.host_command import HostCommand
-from dispatcher.transport.base import Call, Link, Target, Transport, Window
+from dispatcher.transport.base import Call, Link, LinkClosed, Target, Transport, Window
 
 LIMIT = 60.0
 
@@ -282,7 +282,7 @@ def test_what_comes_for_a_command_that_moved_to_its_own_thread_reaches_it() -> N
     command.close()
     executor.join(LIMIT)
     assert link.closed
-    assert all(not thread.is_alive() for thread in executor._threads)
+    assert all(not thread.is_alive() for thread, _ in executor._threads)
 
 
 def test_commands_that_are_over_are_not_waited_for() -> None:
@@ -298,6 +298,35 @@ def test_commands_that_are_over_are_not_waited_for() -> None:
     executor.join(LIMIT)
     assert executor._ours is not None
     assert not executor._ours.is_alive()
+
+
+class Deaf(Silent):
+    """Takes nothing that is written, until it is closed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_written, self.is_free = threading.Event(), threading.Event()
+
+    def write(self, data: bytes) -> None:
+        self.is_written.set()
+        assert self.is_free.wait(LIMIT)
+        raise LinkClosed
+
+    def close(self) -> None:
+        super().close()
+        self.is_free.set()
+
+
+def test_a_host_that_takes_nothing_keeps_no_thread() -> None:
+    told, executor, link = Told(), HostExecutor(), Deaf()
+    command = told.command(0, Way("far", opened=link))
+    executor.serve(command)
+    assert link.is_written.wait(LIMIT)
+    command.close()
+    executor.join(0.4)
+    assert link.closed
+    (thread, _), *_ = executor._threads
+    wait_for(lambda: not thread.is_alive(), LIMIT, "its thread ends")
 
 
 def test_who_had_no_command_has_nobody_to_wait_for() -> None:

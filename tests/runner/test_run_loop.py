@@ -145,6 +145,23 @@ def test_a_signal_to_dispatch_goes_to_the_ranks() -> None:
     assert signals == [signal.SIGUSR1, signal.SIGINT, signal.SIGCONT]
 
 
+def test_a_host_that_takes_nothing_keeps_no_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    def start(agent: Agent, order: Order) -> None:
+        agent.spawned(order)
+        for _ in range(3):
+            played.runner.tell(INT)
+
+    def deaf(agent: Agent, order: Order) -> None:
+        assert agent.closed.wait(60)
+
+    monkeypatch.setattr(run_loop, "JOIN_LIMIT", 0.4)
+    before = set(threading.enumerate())
+    played = Played(plan_of(1), *agents_with(1, start=start, signal=deaf))
+    assert played.run().cause == verdicts.Interrupted(2)
+    assert played.agents[0].closed.is_set()
+    wait_for(lambda: set(threading.enumerate()) <= before, 20, "its threads have ended")
+
+
 def test_the_process_s_own_signals_are_heard_while_it_runs() -> None:
     before = signal.getsignal(signal.SIGINT)
 

@@ -35,7 +35,7 @@ from dispatcher.model.host import Host
 from dispatcher.plan.exec_plan import ExecPlan
 from dispatcher.runner.exec.host_command import STDOUT, HostCommand
 from dispatcher.runner.exec.stdio import StdioHandler
-from dispatcher.runner.loop import JOIN_LIMIT, EventLoop, chance, signals_to
+from dispatcher.runner.loop import JOIN_LIMIT, EventLoop, chance, join, signals_to
 from dispatcher.transport.base import PromptTimer, Target, Transport, Window
 
 HANDLED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
@@ -197,7 +197,7 @@ class HostExecutor:
         self._inbox: queue.SimpleQueue[tuple[HostCommand, object] | None] = queue.SimpleQueue()
         self._here: set[HostCommand] = set()  # those on our thread
         self._due: dict[HostCommand, float] = {}  # when one of them is to be looked at
-        self._threads: list[threading.Thread] = []
+        self._threads: list[tuple[threading.Thread, Callable[[], None]]] = []
         self._ours: threading.Thread | None = None
 
     def serve(self, command: HostCommand) -> None:
@@ -214,11 +214,8 @@ class HostExecutor:
     def join(self, seconds: float) -> None:
         """Wait for the threads to end, at most ``seconds`` in all; commands are over by then."""
         self._inbox.put(None)
-        end = time.monotonic() + seconds
-        if self._ours is not None:
-            self._ours.join(timeout=max(0.0, end - time.monotonic()))
-        for thread in list(self._threads):
-            thread.join(timeout=max(0.0, end - time.monotonic()))
+        ours = [] if self._ours is None else [(self._ours, lambda: None)]
+        join([*ours, *self._threads], seconds)
 
     # -- a thread for one -----------------------------------------------------------------
 
@@ -228,7 +225,7 @@ class HostExecutor:
         thread = threading.Thread(
             target=_alone, args=(command, own), name=command.name, daemon=True
         )
-        self._threads.append(thread)
+        self._threads.append((thread, command.break_off))
         thread.start()
 
     # -- a thread for all -----------------------------------------------------------------

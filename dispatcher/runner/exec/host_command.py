@@ -123,6 +123,11 @@ class HostCommand:
         self._stopping = True
         self.post(_CLOSE)
 
+    def break_off(self) -> None:
+        """Close the link now, so that a write which the host does not take ends."""
+        if self._link is not None:
+            self._link.close()
+
     # -- the thread ---------------------------------------------------------------------
 
     @property

@@ -104,6 +104,7 @@ class HostThread(threading.Thread):
             node, attempt, credit=credit, tell=tell, output=output,
             input_taken=input_taken, on_heartbeat=self._beaten, on_ready=self._is_ready,
         )  # fmt: skip
+        self._link: Link | None = None
         self._state = BOOTING
         self._due = 0.0  # when the state's time is over
         self._beat = False  # it was just heard, and is to be answered
@@ -152,6 +153,11 @@ class HostThread(threading.Thread):
         self._closed.set()
         self._inbox.put(_CLOSE)
 
+    def break_off(self) -> None:
+        """Close the link now, so that a write which the host does not take ends."""
+        if self._link is not None:
+            self._link.close()
+
     # -- the thread ---------------------------------------------------------------------
 
     def run(self) -> None:
@@ -162,7 +168,7 @@ class HostThread(threading.Thread):
             if isinstance(opened, Failure):
                 self._lose(opened)
                 return
-            link = opened
+            self._link = link = opened
             by = link.by or self._transport.name
             self._tell(ev.NodeConnected(self.node, link.address, by, link.steps))
             failure = self._serve(link)

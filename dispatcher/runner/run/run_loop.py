@@ -29,7 +29,7 @@ from dispatcher.plan.job.job_plan import Change, JobPlan
 from dispatcher.plan.variables import redacted_words
 from dispatcher.remote.host import host_facts
 from dispatcher.remote.protocol.frames import control
-from dispatcher.runner.loop import JOIN_LIMIT, ConnectGate, EventLoop, signals_to
+from dispatcher.runner.loop import JOIN_LIMIT, ConnectGate, EventLoop, join, signals_to
 from dispatcher.runner.run.host_thread import HostThread
 from dispatcher.runner.run.liveness import Heartbeats, Sampling
 from dispatcher.runner.run.orders import prepare_order, ranks_bound, release_order, start_order
@@ -107,6 +107,7 @@ class Runner(EventLoop):
         self._sampling = Sampling(sample_every)
         self._beats = Heartbeats()
         self._hosts: dict[int, HostThread] = {}
+        self._threads: list[HostThread] = []  # and those of links to them that were lost
         self._facts: dict[int, ev.Facts] = {}
         self._gate = ConnectGate(plan.limits.fanout, plan.limits.connect_timeout)
         self._token = os.urandom(16)
@@ -167,13 +168,11 @@ class Runner(EventLoop):
             finally:
                 if self._stdin is not None:
                     self._stdin.close()
-                for host in self._hosts.values():
+                for host in self._threads:
                     host.close()
-                end = time.monotonic() + JOIN_LIMIT
-                for host in self._hosts.values():
-                    host.join(timeout=max(0.0, end - time.monotonic()))
+                join([(host, host.break_off) for host in self._threads], JOIN_LIMIT)
                 # after a bug of ours nobody may be there to be waited for, or to ask us to leave
-                late = end + FAILED_LIMIT if self._verdict is None else math.inf
+                late = time.monotonic() + FAILED_LIMIT if self._verdict is None else math.inf
                 self._feed.finish(lambda: self._asks_to_leave() or time.monotonic() > late)
         return self._verdict
 
@@ -377,6 +376,7 @@ class Runner(EventLoop):
         )
         self._gate.anew(node)
         self._hosts[node] = host
+        self._threads.append(host)
         host.start()
 
     def _prepare(self, node: int, attempt: int) -> bytes:
