@@ -275,8 +275,11 @@ def test_on_the_first_host_ranks_are_reached_where_all_meet() -> None:
     assert (
         env(started(plan, 0, facts_of(8, 0, "192.168.0.1"))["common"])["PMI_HOSTNAME"] == "10.0.0.1"
     )
+    known = replace(facts_of(8, 0, "10.0.0.2"), ifaces=(("10.0.0.1", "eth1"), ("10.0.0.2", "ib0")))
+    for node, iface in ((0, "eth1"), (1, "ib0")):
+        assert env(started(plan, node, known)["common"])["GLOO_SOCKET_IFNAME"] == iface
     common = env(started(plan, 1, facts_of())["common"])
-    assert "PMI_HOSTNAME" not in common
+    assert not {"PMI_HOSTNAME", "GLOO_SOCKET_IFNAME"} & common.keys()
     assert "TORCHELASTIC_ERROR_FILE" not in common
     assert not common.keys() & {*orders.SEGMENTS}  # its agent has no folder
 

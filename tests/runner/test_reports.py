@@ -25,7 +25,7 @@ FACTS: dict[str, Any] = {
     "hostname": "gpu01", "pid": 7, "user": 0, "python": "3.8.18", "executable": "/usr/bin/python3",
     "cores": 64, "gpus": 8, "addresses": ["10.0.0.1", "fd00::1"], "machine": "boot net pid",
     "error_folder": "/tmp/d", "port": 4000, "script": 7,
-    "code": [["lib", 9]],
+    "code": [["lib", 9]], "ifaces": [["10.0.0.1", "eth0"]],
     "tmp": 1 << 40, "shm": None,
     "topology": {
         "allowed": "0-3", "nodes": [[0, "0-3"]], "cores": ["0-1", "2-3"],
@@ -88,6 +88,7 @@ EVENTS: dict[str, list[ev.Event]] = {
                 port=4000, script=7, code=(("lib", 9),), room=(1 << 40, None),
                 topology=Topology("0-3", ((0, "0-3"),), ("0-1", "2-3"), (("GPU-1", 0, "pci0"),),
                                   (("mlx5_0", -1, ""),)),
+                ifaces=(("10.0.0.1", "eth0"),),
             ),
             (("missing", "x: not found"),),
         )
@@ -201,6 +202,7 @@ FINE: dict[str, list[Any]] = {
     "port": [None],
     "script": [None],
     "code": [None],
+    "ifaces": [None],
     **{name: [None, (1 << 63) - 1] for name in ("tmp", "shm")},
     "error": [None, b"bytes"],
     "hint": [None, "word"],

@@ -432,6 +432,7 @@ class Facts(Value):
     free for temporary files and in shared memory, None where not known. visible:
     CUDA_VISIBLE_DEVICES as the agent found it. self_fencing: whether it ends its ranks by itself
     soon after our machine has ceased to answer. topology: None where nothing is to be chosen by it.
+    ifaces: (address, network interface) where the host's own name is a loopback address.
     """
 
     hostname: str
@@ -450,6 +451,7 @@ class Facts(Value):
     visible: str | None = None
     self_fencing: bool = False
     topology: Topology | None = None
+    ifaces: tuple[tuple[str, str], ...] = ()
 
 
 @value

@@ -37,7 +37,8 @@ class Bound(Value):
     ``omp_threads(cores, local ranks)`` of this rank's host, or None to leave the variable alone.
     error_file: where torch writes the rank's exception, or None for no such variable. hostname: an
     address of the rank's host by which MPI there may be reached, or None if it has none. gpus: how
-    many its ranks may use. nics: RDMA devices near to the rank's GPU.
+    many its ranks may use. nics: RDMA devices near to the rank's GPU. iface: the interface of that
+    hostname where gloo would find none that others reach, or None.
     """
 
     master_addr: str
@@ -47,6 +48,7 @@ class Bound(Value):
     hostname: str | None = None
     gpus: int = 0
     nics: tuple[str, ...] = ()
+    iface: str | None = None
 
 
 def omp_threads(cores: int, local_ranks: int) -> int:
@@ -169,6 +171,9 @@ def spawned_environment(
     if plan.near_hca and (bound is None or bound.nics):
         near = "<those near to its GPU>" if bound is None else ",".join(bound.nics)
         env.setdefault("NCCL_IB_HCA", f"={near}")  # NCCL takes = for exact names
+    if bound is not None and bound.iface is not None and len(plan.nodes) > 1:
+        env.setdefault("GLOO_SOCKET_IFNAME", bound.iface)
+        env.setdefault("TP_SOCKET_IFNAME", bound.iface)
     threads = _threads(plan, bound)
     if threads is not None:
         env.setdefault("OMP_NUM_THREADS", threads)

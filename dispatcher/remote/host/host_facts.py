@@ -35,6 +35,7 @@ def gather(check: dict[str, bytes], cwd: bytes) -> dict[str, Any]:
         "topology": topology,
         "visible": os.environ.get("CUDA_VISIBLE_DEVICES"),
         "addresses": addresses() if iface is None else addresses_of(iface)[:MOST_ADDRESSES],
+        "ifaces": ifaces(),
         "machine": identity(),
         "script": summed(os.path.join(cwd, check["script"])) if "script" in check else None,
         "code": code(os.path.join(cwd, check["code"])) if "code" in check else [],
@@ -183,6 +184,29 @@ def addresses() -> list[str]:
     found = dict.fromkeys([*filter(_is_numeric, login), *_ipv4(), *_ipv6()])
     outer = [a for a in found if a != "::1" and a[:4] not in ("127.", "fe80")]
     return outer[:MOST_ADDRESSES]
+
+
+def ifaces(hosts: str = "/etc/hosts") -> list[list[str]]:
+    """[address, interface] where ``hosts`` gives this host's own name 127.*, as Debian does.
+
+    gloo and TensorPipe take the interface which that name leads to, and no other host reaches it.
+    """
+    try:
+        with open(hosts, "rb") as file:
+            lines = file.read(64 << 10).split(b"\n")
+    except OSError:
+        return []
+    name = os.fsencode(os.uname().nodename)
+    rows = [line.partition(b"#")[0].split() for line in lines]
+    found = [row[0] for row in rows if name in row[1:]]
+    if (
+        not found
+        or not found[0].startswith((b"127.", b"::1"))
+        or b"GLOO_SOCKET_IFNAME" in os.environb
+    ):
+        return []
+    each = sorted(os.listdir("/sys/class/net"))
+    return [[a, one] for one in each for a in addresses_of(os.fsencode(one))][:MOST_ADDRESSES]
 
 
 def _is_numeric(address: str) -> bool:

@@ -289,6 +289,7 @@ def start_order(
     bound_to, folder = bindings_of(plan, node, facts), facts.error_folder
     # what a lone rank starts, as another launcher, makes its shared memory where it likes
     segments = folder if plan.world_size > 1 else None
+    hostname = addr if node == 0 else next(iter(facts.addresses), None)
     for rank, binding in zip(members, bound_to, strict=True):
         bound = Bound(
             master_addr=addr,
@@ -297,7 +298,8 @@ def start_order(
             if binding.cpus
             else omp_threads(facts.cores, len(members)),
             error_file=f"{folder}/rank-{rank}.json" if folder else None,
-            hostname=addr if node == 0 else next(iter(facts.addresses), None),
+            hostname=hostname,
+            iface=dict(facts.ifaces).get(hostname or ""),
             gpus=_gpus(plan.nodes[node], facts),
             nics=binding.nics,
         )
@@ -443,11 +445,13 @@ def spawn_order(
     """
     known = _of_world(plan, world, kvs_name)
     members = known.ranks_of[node]
+    hostname = addr if node == 0 else next(iter(facts.addresses), None)
     bound = Bound(
         master_addr=addr,
         master_port=0,
         omp_threads=omp_threads(facts.cores, len(plan.nodes[node].ranks)),
-        hostname=addr if node == 0 else next(iter(facts.addresses), None),
+        hostname=hostname,
+        iface=dict(facts.ifaces).get(hostname or ""),
     )
     name = f"{kvs_name}_{world.index}"
     environments = []

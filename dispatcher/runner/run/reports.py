@@ -191,6 +191,10 @@ def _ready(fields: Fields, node: int) -> list[ev.Event]:
                 visible=facts.optional_text("visible"),
                 self_fencing=bool(facts.optional_integer("self_fencing", 0, 1)),
                 topology=_topology(facts),
+                ifaces=tuple(
+                    (_text(address, "ifaces"), _text(name, "ifaces")[:15])
+                    for address, name in (facts.rows("ifaces", 2) if facts.has("ifaces") else ())
+                ),
             ),
             tuple(problems),
             attempt=fields.optional_integer("attempt", 0, 1 << 16) or 0,

@@ -103,6 +103,21 @@ def test_what_only_the_host_knows(
     assert {name: env[name] for name in names if name in env} == found
 
 
+@cases(
+    "plan, gloo, tensorpipe",
+    [
+        ({}, "eth1", "eth1"),
+        ({"exports": ("GLOO_SOCKET_IFNAME=ib0",)}, "ib0", "eth1"),
+        ({"iface": "eth0"}, "eth0", "eth0"),
+    ],
+)
+def test_gloo_takes_the_interface_that_others_reach(
+    plan: dict[str, Any], gloo: str, tensorpipe: str
+) -> None:
+    env = rank_environment(planned(**plan), 0, replace(BOUND, iface="eth1"))
+    assert (env["GLOO_SOCKET_IFNAME"], env["TP_SOCKET_IFNAME"]) == (gloo, tensorpipe)
+
+
 def test_nccl_s_ras_listens_at_a_place_of_the_run_s_own() -> None:
     assert "NCCL_RAS_ADDR" not in rank_environment(planned(), 0, BOUND)
     hung = Limits(hang_timeout=60)

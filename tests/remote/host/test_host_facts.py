@@ -11,6 +11,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from cases import cases
 
 from dispatcher.remote.host import host_facts
 from remote.driver import Os, noting
@@ -302,6 +303,30 @@ def test_a_folder_that_is_not_there_is_all_that_is_said() -> None:
 def test_a_name_that_is_no_text_is_shown_all_the_same(folder: Path) -> None:
     [[what, why]] = host_facts.find_problems({"program": b"\xff"}, os.fsencode(folder), b"/nowhere")
     assert (what, why) == ("missing", "\\xff: not found")
+
+
+@cases(
+    "text, found",
+    [
+        ("127.0.0.1 localhost\n127.0.1.1 x {me}  # Debian\n10.0.0.1 {me}\n", True),
+        ("127.0.0.1 localhost {me}\n", True),
+        ("::1 {me}\n", True),
+        ("10.0.0.1 {me}\n127.0.1.1 {me}\n", False),
+        ("#127.0.1.1 {me}\n127.0.1.1 {me}x\n127.0.0.1 localhost\n", False),
+        ("", False),
+    ],
+)
+def test_interfaces_are_told_where_the_hosts_own_name_leads_nowhere(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, text: str, found: bool
+) -> None:
+    hosts = tmp_path / "hosts"
+    hosts.write_text(text.format(me=os.uname().nodename))
+    monkeypatch.delitem(os.environb, b"GLOO_SOCKET_IFNAME", raising=False)
+    told = host_facts.ifaces(str(hosts))
+    assert (["127.0.0.1", "lo"] in told) == found
+    assert host_facts.ifaces(str(tmp_path / "no")) == []
+    monkeypatch.setitem(os.environb, b"GLOO_SOCKET_IFNAME", b"ib0")  # the host's own choice
+    assert host_facts.ifaces(str(hosts)) == []
 
 
 def test_the_script_and_the_room_are_told(tmp_path: Path) -> None:
