@@ -94,6 +94,20 @@ def test_what_wildcards_let_a_host_send(tmp_path: Path, entry: Entry, taken: boo
     assert bool(os.listdir(tmp_path / "in" / "n1")) is taken
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
+@pytest.mark.parametrize("owner", [0, 1234])
+def test_an_equal_file_of_another_user_is_fetched_again(tmp_path: Path, owner: int) -> None:
+    """Its owner may have written anything, and set its size and time."""
+    there = tmp_path / "in" / "n1" / "a"
+    there.parent.mkdir(parents=True)
+    there.write_text("HELLO")
+    os.utime(there, ns=(10**9, 10**9))
+    os.chown(there, owner, -1)
+    told, _ = fetch(tmp_path, listing(file("a", 5)) + sent(b"hello"))
+    assert (told.sent, told.equal) == ((1, 0) if owner else (0, 1))
+    assert there.read_text() == ("hello" if owner else "HELLO")
+
+
 def test_what_is_honest_comes_whole(tmp_path: Path) -> None:
     said = listing(file("a", 5), file("b", 0, "d"), file("b/l", 0, "l", "../a")) + sent(b"hello")
     told, wire = fetch(tmp_path, said, cut=7)

@@ -126,7 +126,8 @@ def check_way(path: str, *, alone: bool) -> None:
             check_owner(place, about, FOLDER_OF_ANOTHER)
         for_all = bool(about.st_mode & 0o002)
         if alone and about.st_mode & 0o1002 == 0o002:
-            raise NotTaken(f"{place}: all users may exchange what is in it (chmod o-w or +t)")
+            why = "all users may exchange what is in it: chmod +t, or take another folder"
+            raise NotTaken(f"{place}: {why}")
 
 
 def merge(staged: str, final: str, owner: tuple[int, int] = OURS) -> None:
