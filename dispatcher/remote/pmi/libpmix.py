@@ -181,22 +181,6 @@ class Library:
         )
         self._check("server_init", ctypes.byref(self.table), infos.array, _S(infos.size))
 
-    def register(
-        self,
-        namespace: bytes,
-        hosts: Sequence[tuple[bytes, list[int]]],
-        node: int,
-        folder: bytes,
-        apps: Sequence[int] = (),
-        universe: int = 0,
-    ) -> None:
-        """Make a job known. Raises: LoadError.
-
-        hosts, node (which of them this is), apps, universe: as of ``job_of``.
-        """
-        job = job_of(hosts, node, folder, namespace, apps=apps, universe=universe)
-        self.add(namespace, 0, job, hosts[node][1])
-
     def add(self, namespace: bytes, first: int, job: Pairs, local_ranks: list[int]) -> None:
         """Make a world known. first: the number of its rank 0. Raises: LoadError."""
         self.firsts[namespace] = first

@@ -132,9 +132,7 @@ class Serving:
                 self.door.close()
             except OSError as error:
                 self.tell("notice", text=OPEN % error.strerror)
-            hosts, node = [(host, ranks) for host, ranks in self.job["hosts"]], self.job["node"]
-            more = self.job.get("apps") or (), self.job.get("universe") or 0
-            library.register(name, hosts, node, folder, *more)
+            self.add(library, {"first": 0, "nodes": (), **self.job})
             return library
         raise LoadError("; ".join(tried))
 
@@ -212,15 +210,19 @@ class Serving:
 
     def take(self, library: Library, message: dict[str, Any]) -> None:
         """Make a spawned world known, or answer what was asked."""
-        if message["type"] != "world":
+        if message["type"] == "world":
+            self.add(library, message)
+        else:
             self.release(message)
-            return
-        hosts, node = [(host, ranks) for host, ranks in message["hosts"]], message["node"]
+
+    def add(self, library: Library, world: dict[str, Any]) -> None:
+        """Make a world known, the job's or a spawned one. Raises: LoadError."""
+        hosts, node = [(host, ranks) for host, ranks in world["hosts"]], world["node"]
         folder = os.fsencode(self.job["folder"])
-        known = message["nodes"], message["apps"], self.job.get("universe") or 0
-        job = job_of(hosts, node, folder, message["name"], *known)
+        known = world["nodes"], world.get("apps") or (), self.job.get("universe") or 0
+        job = job_of(hosts, node, folder, world["name"], *known)
         own = [] if node is None else hosts[node][1]
-        library.add(message["name"], message["first"], job, own)
+        library.add(world["name"], world["first"], job, own)
 
     def release(self, message: dict[str, Any]) -> None:
         """Answer what was asked, when all parts of what the ranks get have come."""

@@ -30,6 +30,7 @@ from dispatcher.remote.pmi.libpmix import (
     LoadError,
     Proc,
     Released,
+    job_of,
 )
 from dispatcher.remote.pmi.pmix_upcalls import (
     CONNECT,
@@ -150,8 +151,14 @@ def test_it_listens_under_a_name_with_its_files_in_a_folder(told: Told, calls: C
     assert len(table) == libpmix.N_FUNCTIONS
 
 
+def begin(library: Library, apps: tuple[int, ...] = (), universe: int = 0) -> None:
+    """Make the job of ``HOSTS`` known on the second of them."""
+    job = job_of(HOSTS, 1, b"/folder", b"kvs_8", (), apps, universe)
+    library.add(b"kvs_8", 0, job, HOSTS[1][1])
+
+
 def test_a_job_is_made_known_whole(told: Told, calls: Calls) -> None:
-    told.library.register(b"kvs_8", HOSTS, 1, b"/folder")
+    begin(told.library)
     assert told.library.firsts == {b"kvs_8": 0}
     (_, (name, ranks, infos, rest)), support, *clients = calls.made
     assert (name, ranks, rest) == (b"kvs_8", 3, (None, None))
@@ -214,13 +221,13 @@ def test_lists_are_as_the_version_reads_them(
     calls.PMIx_Get_version = lambda: version
     library = Told(calls, monkeypatch).library
     assert "PMIx " in library.version
-    library.register(b"kvs_8", HOSTS, 1, b"/folder")
+    begin(library)
     infos = next(made for name, made in calls.made if name == "register_nspace")[2]
     assert [value for key, _, value in infos if key in (b"pmix.nmap", b"pmix.pmap")] == lists
 
 
 def test_programs_are_told_apart(told: Told, calls: Calls) -> None:
-    told.library.register(b"kvs_8", HOSTS, 1, b"/folder", (2, 3))
+    begin(told.library, apps=(2, 3))
     (_, (_, _, infos, _)), *_ = calls.made
     assert (b"pmix.job.napps", UINT32, 2) in infos
     found = [{key: value for key, _, value in pairs} for key, _, pairs in infos[16:]]
@@ -231,7 +238,7 @@ def test_programs_are_told_apart(told: Told, calls: Calls) -> None:
 
 
 def test_the_universe_is_what_there_is_room_for(told: Told, calls: Calls) -> None:
-    told.library.register(b"kvs_8", HOSTS, 1, b"/folder", universe=12)
+    begin(told.library, universe=12)
     (_, (_, _, infos, _)), *_ = calls.made
     sizes = {key: value for key, kind, value in infos if kind == UINT32}
     assert (sizes[b"pmix.univ.size"], sizes[b"pmix.job.size"]) == (12, 5)
@@ -246,7 +253,7 @@ def test_the_first_call_that_fails_is_named(
 ) -> None:
     calls.codes["PMIx_server_" + call] = -31
     with pytest.raises(LoadError, match=f"PMIx_server_{call}: -31"):
-        told.library.register(b"kvs", HOSTS, 0, b"/folder")
+        begin(told.library)
     assert len(calls.made) == before
 
 

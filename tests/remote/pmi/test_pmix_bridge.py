@@ -192,8 +192,8 @@ class Played:
                 came.detach()  # it stays open
             came.close()
 
-    def register(self, *words: Any) -> None:
-        self.version += f", {words!r}"
+    def add(self, name: bytes, first: int, job: object, ranks: list[int]) -> None:
+        self.version += f", {name!r}: {first}, {ranks}"
 
 
 def test_a_process_serves_who_has_come_and_who_comes_later(
@@ -211,8 +211,7 @@ def test_a_process_serves_who_has_come_and_who_comes_later(
     house.turn()  # it is up
     folder = str(house.connections.folder)
     place = os.fsencode(folder) + b"/pmix"
-    hosts = [(b"a", [0, 1]), (b"b", [2, 3])]
-    words = f"{b'kvs_7_srv'!r} in {place!r}, {(b'kvs_7', hosts, 1, place, (), 6)!r}"
+    words = f"{b'kvs_7_srv'!r} in {place!r}, {b'kvs_7'!r}: 0, [2, 3]"
     assert bridge.served == f"{words} (/some/libpmix.so.2)"
     assert os.getsid(bridge.pid) == bridge.pid
     for made in (folder + "/pmix", workdir.shared(folder)):

@@ -21,7 +21,7 @@ from rig import wait_for
 
 from dispatcher.remote.host import tcp_peer
 from dispatcher.remote.pmi import pmix_server
-from dispatcher.remote.pmi.libpmix import LoadError
+from dispatcher.remote.pmi.libpmix import LoadError, job_of
 from dispatcher.remote.pmi.pmix_server import (
     MOST_NEEDED,
     NOT_FOUND,
@@ -109,8 +109,6 @@ class Played:
 
     def add(self, *words: Any) -> None:
         self.calls.append(words)
-
-    register = add
 
 
 class Heard:
@@ -374,10 +372,10 @@ class TestLoad:
         serving.load()
         assert there.pmix == LIBRARY
         assert os.environb[b"PMIX_MCA_gds"] == b"hash"
-        folder = os.fsencode(house.folder)
+        folder, hosts = os.fsencode(house.folder), [(b"a", [0, 1]), (b"b", [2, 3])]
         assert Played.made.calls == [
             (b"kvs_7_srv", folder),
-            (b"kvs_7", [(b"a", [0, 1]), (b"b", [2, 3])], 1, folder, (), 6),
+            (b"kvs_7", 0, job_of(hosts, 1, folder, b"kvs_7", (), (), 6), [2, 3]),
         ]
         there.candidates = lambda: list(troubles)  # type: ignore[method-assign]
         with pytest.raises(LoadError) as caught:
