@@ -31,6 +31,7 @@ from dispatcher.core.connect import ConnectPolicy
 from dispatcher.core.events import exec_events
 from dispatcher.core.events import run_events as ev
 from dispatcher.core.events.actions import Action, Tell
+from dispatcher.core.interrupts import KILL, READER, Interrupts
 from dispatcher.model import errors
 from dispatcher.model.errors import InternalError
 from dispatcher.model.failure import Failure, Kind
@@ -191,7 +192,7 @@ class ExecMachine:
         self._most_failures = exec_plan.limits.most_failures(len(self._hosts))
         self._at = {WAITING: len(self._hosts), CONNECTING: 0, RUNNING: 0, DONE: 0}
         self._failures = 0
-        self._signals = 0
+        self._interrupts = Interrupts()
         self._sudo = SudoPassword()
         self._typing = 0  # secrets that are being typed
         self._typing_since = 0.0
@@ -401,6 +402,8 @@ class ExecMachine:
                 assert self._limits.total is not None
                 why = exec_events.TimedOut("total", self._limits.total)
                 return self._stop_all(why, "time was up", now)
+            case "reader":
+                return self._signalled(signal.SIGPIPE, now, seen=True)
             case "batch":
                 return [*self._next_batch(), *self._go_on(now)]
             case ("again", int(node)):
@@ -418,14 +421,19 @@ class ExecMachine:
                 return self._finish(node, self._hosts[node].why or exec_events.Failed(late), now)
         raise InternalError(f"exec machine: no rule for deadline {key!r}")
 
-    def _signalled(self, signum: int, now: float) -> list[Action]:
-        self._signals += 1
-        if self._signals > 2:  # leave at once; the hosts see the end of the connection
+    def _signalled(self, signum: int, now: float, *, seen: bool = False) -> list[Action]:
+        if signum == signal.SIGPIPE and not self._interrupts.level and not seen:
+            self.deadlines["reader"] = now + READER  # Ctrl-C, which ends readers, may come yet
+            return []
+        level = self._interrupts.hear(signum, now)
+        if not level:
+            return []
+        if level > KILL:  # leave at once; the hosts see the end of the connection
             why = exec_events.Interrupted(signum, ended=False)
             hosts = range(len(self._hosts))
             return [action for node in hosts for action in self._finish(node, why, now)]
         busy = [node for node, host in enumerate(self._hosts) if host.state == RUNNING]
-        if self._signals == 2:
+        if level == KILL:
             actions: list[Action] = []
             for node in busy:
                 self._hosts[node].signals = ["KILL"]

@@ -147,7 +147,8 @@ Let the program save its work before that, and go on from there:
     ),
     _message(
         "interrupted", "128+n; 130 for Ctrl-C", "dispatch itself was told to end.",
-        "A signal came: Ctrl-C, a closed terminal, dispatch stop, or a batch system's time limit.",
+        """A signal came: Ctrl-C, a closed terminal, dispatch stop, or a batch system's time limit.
+        Further ones do not shorten the time of the ranks (--grace), but for a second Ctrl-C.""",
         """
 To let a job go on when the terminal closes:
 

@@ -224,10 +224,10 @@ def pass_over(signals: Sequence[signal.Signals]) -> None:
 
 
 class Stop:
-    """Ctrl-C by a program: ``stop()``, or ``stop(now=True)`` as the second one, which kills.
+    """Ctrl-C by a program: ``stop()``, or ``stop(now=True)``, which kills.
 
-    tell: puts an event into the inbox. There is never a third, which would leave before the ranks
-    are seen to be dead. by: the command that orders it.
+    tell: puts an event into the inbox. It never leaves before the ranks are seen to be dead. by:
+    the command that orders it.
     """
 
     def __init__(self, tell: Callable[[SignalReceived], None], by: str = "") -> None:
@@ -239,11 +239,11 @@ class Stop:
         """End the job. first: the signal that its ranks get first, 0 for the run's own; None: as
         Ctrl-C does it.
         """
-        wanted = 2 if now else 1
-        while self._orders < wanted:
-            self._orders += 1
-            begins = first if self._orders == 1 else None
-            self._tell(SignalReceived(signal.SIGINT, self._by, begins))
+        if not self._orders:
+            self._tell(SignalReceived(signal.SIGINT, self._by, None if now else first))
+        if now and self._orders < 2:
+            self._tell(SignalReceived(signal.SIGKILL, self._by))
+        self._orders = max(self._orders, 1 + now)
 
     def ordered(self, way: str) -> None:
         """As another shell orders it: "stop", "kill" or the number of the first signal."""

@@ -239,7 +239,7 @@ def test_a_job_that_does_not_end_is_killed(
     (pair,) = played.play([(0, 1)])
     assert time.monotonic() - began >= 0.25
     assert pair.why == "no answer in time"
-    assert jobs.sessions[0, 1].told == [signal.SIGINT, signal.SIGINT]
+    assert jobs.sessions[0, 1].told == [signal.SIGINT, signal.SIGKILL]
 
 
 def test_ctrl_c_ends_all(jobs: Jobs, played: RankPairs, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -257,7 +257,7 @@ def test_ctrl_c_ends_all(jobs: Jobs, played: RankPairs, monkeypatch: pytest.Monk
     with pytest.raises(KeyboardInterrupt):
         played.play([(1, 2), (0, 1), (2, 3)])
     for one in jobs.sessions.values():
-        assert one.told == [signal.SIGINT, signal.SIGINT]
+        assert one.told == [signal.SIGINT, signal.SIGKILL]
     assert real((0, 3)) == Pair(0, 3, why="not measured")  # and nobody begins any more
 
 

@@ -124,8 +124,8 @@ class Command:
                 self.typing += 1 if what == "typing" else -1
                 self.see(exec_events.Typing(what == "typing"))
             case "signal":
-                self.stopped = True
-                self.see(ev.SignalReceived(2))
+                again, self.stopped = self.stopped, True
+                self.see(ev.SignalReceived(9 if again else 2))  # as ``Stop`` orders it
             case "starts":
                 self.see(ev.NodeBooted(node, 0))
             case "drops":

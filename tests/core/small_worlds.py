@@ -306,7 +306,8 @@ class Run:
     def _forget(self, job: AttemptMachine) -> None:
         """What is only told to people, so that states which differ in no more are one state."""
         run = self.run
-        job._before, job._sent = (), 0
+        job._before = ()
+        job._sent.clear()
         job._ended.clear()
         if job.cause is not None:
             job._ranks.statuses.clear()

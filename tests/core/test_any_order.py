@@ -263,10 +263,14 @@ class AnyRun(RuleBasedStateMachine):
         if host in self.hosts.lost:
             self.to_all(ev.NodeCleared(host, 2))
 
-    @rule(signum=st.sampled_from([2, 15, 1]), really=SELDOM, other=st.sampled_from([10, 18, 20]))
+    @rule(
+        signum=st.sampled_from([2, 15, 1, 9, 13]),
+        really=SELDOM,
+        other=st.sampled_from([10, 18, 20]),
+    )
     def signalled(self, signum: int, really: bool, other: int) -> None:
         signum = signum if really else other
-        self.interrupted = self.interrupted or signum in (2, 15, 1)
+        self.interrupted = self.interrupted or really
         self.to_all(ev.SignalReceived(signum))
 
     @rule(seconds=st.none() | st.sampled_from([1.0, 30.0]))
@@ -402,7 +406,7 @@ class AnyCommand(RuleBasedStateMachine):
         self.typing = max(0, self.typing + (1 if began else -1))
         self.see(exec_events.Typing(began))
 
-    @rule(signum=st.sampled_from([signal.SIGINT, signal.SIGTERM, signal.SIGHUP]))
+    @rule(signum=st.sampled_from([signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGKILL]))
     def signalled(self, signum: int) -> None:
         self.see(ev.SignalReceived(signum))
         self.stopped = True

@@ -23,6 +23,7 @@ from dispatcher.core.exec_machine import (
     SignalCommand,
     StartCommand,
 )
+from dispatcher.core.interrupts import READER
 from dispatcher.model.errors import InternalError
 from dispatcher.model.failure import Failure, Kind
 from dispatcher.model.host import Host
@@ -219,10 +220,22 @@ class TestAll:
         assert made.handle(CTRL_C, 102.5) == [SignalCommand(0, "KILL"), SignalCommand(1, "KILL")]
         assert made.next_deadline() == 102.5 + LAST_WAIT
         made.handle(exec_events.CommandEnded(0, None, "KILL"), 102.6)
-        late = Interrupted(15, ended=False)
-        assert made.handle(ev.SignalReceived(signal.SIGTERM), 102.7) == [
+        assert made.handle(ev.SignalReceived(signal.SIGTERM), 102.8) == []
+        late = Interrupted(2, ended=False)
+        assert made.handle(CTRL_C, 102.8) == [
             *done(1, late), Finished((Interrupted(2), late)),
         ]  # fmt: skip
+
+    def test_ctrl_c_may_come_after_the_end_of_the_reader(self) -> None:
+        for signum, first in ((signal.SIGINT, "INT"), (None, "TERM")):
+            made = machine(1)
+            made.handle(up(0), 101.0)
+            assert made.handle(ev.SignalReceived(signal.SIGPIPE), 102.0) == []
+            sent = made.handle(ev.SignalReceived(signum), 102.1) if signum else []
+            sent += made.tick(102.0 + READER)
+            assert [one for one in sent if isinstance(one, SignalCommand)] == [
+                SignalCommand(0, first)
+            ]
 
     def test_with_nobody_left_a_signal_is_the_end(self) -> None:
         made = machine(2, serial=1)

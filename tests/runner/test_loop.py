@@ -157,7 +157,8 @@ def test_a_program_may_stop_a_run_and_then_kill_it(orders: list[bool], count: in
     stop = Stop(told.append)
     for now in orders:
         stop(now=now)
-    assert told == [SignalReceived(signal.SIGINT)] * count
+    kills = [SignalReceived(signal.SIGINT), SignalReceived(signal.SIGKILL)]
+    assert told == kills[:count]
 
 
 def test_only_the_first_stop_may_say_what_ranks_get_first() -> None:
@@ -168,7 +169,7 @@ def test_only_the_first_stop_may_say_what_ranks_get_first() -> None:
     stop(now=True)
     assert told == [
         SignalReceived(signal.SIGINT, first=signal.SIGUSR1),
-        SignalReceived(signal.SIGINT),
+        SignalReceived(signal.SIGKILL),
     ]
 
 

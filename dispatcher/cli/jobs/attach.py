@@ -24,6 +24,7 @@ from dispatcher.cli.run import run_sinks
 from dispatcher.cli.run.run_sinks import RankLabels
 from dispatcher.core.events import run_events as ev
 from dispatcher.core.events.run_events import Entry, Sink
+from dispatcher.core.interrupts import KILL, LEAVE, Interrupts
 from dispatcher.jobs import registry
 from dispatcher.jobs.job_socket import JobConnection, Malformed
 from dispatcher.model import errors
@@ -99,16 +100,17 @@ class Stopping:
     def __init__(self, call: JobConnection, watch: Watch) -> None:
         self._call = call
         self._watch = watch
-        self._presses = 0
+        self._interrupts = Interrupts()
 
     def __call__(self, *_: object) -> None:
-        self._presses += 1
-        press = self._presses  # the next may come while we are in here
-        if press > 2:
+        level = self._interrupts.hear(signal.SIGINT, time.monotonic())
+        if level == LEAVE:
             raise KeyboardInterrupt
+        if not level:
+            return
         with contextlib.suppress(OSError):  # the launcher is gone, as the loop will notice
-            self._call.order("stop", now=press == 2)
-        what = "ending the job; again to kill it" if press == 1 else "killing the job"
+            self._call.order("stop", now=level == KILL)
+        what = "killing the job" if level == KILL else "ending the job; again to kill it"
         self._watch.notes.append(f"note: {what}")
 
 

@@ -330,7 +330,8 @@ class Verdict(Value):
     no_restart: why the ranks were not started again, where the user allowed that.
     before: ranks that had exited 0 when the cause was seen. ended: rank -> the last signal that
     dispatch had sent it when it ended, of those that ended after one. starts: how often ranks were
-    started; 0 where that is not known.
+    started; 0 where that is not known. came: signals that dispatch got. sent: those that all ranks
+    were sent at the end, and the seconds since the first of these.
     """
 
     cause: Cause | None
@@ -347,6 +348,8 @@ class Verdict(Value):
     before: tuple[int, ...] = ()
     ended: Mapping[int, int] = field(default_factory=dict)
     starts: int = 0
+    came: tuple[int, ...] = ()
+    sent: tuple[tuple[int, float], ...] = ()
 
     @property
     def ok(self) -> bool:

@@ -38,6 +38,7 @@ from collections.abc import Hashable
 from dispatcher.core.events import actions as act
 from dispatcher.core.events import mpi_events, verdicts
 from dispatcher.core.events import run_events as ev
+from dispatcher.core.interrupts import KILL, READER, Interrupts
 from dispatcher.core.run.fences import FenceError
 from dispatcher.core.run.half_finalized import HalfFinalized
 from dispatcher.core.run.mpi_manager import MpiManager
@@ -103,7 +104,7 @@ class AttemptMachine:
         self.state = CONNECTING
         self.cause: verdicts.Cause | None = None
         self.deadlines: Deadlines[Hashable] = Deadlines()
-        self.n_signals = 0
+        self.interrupts = Interrupts()
         self.stop_signal = plan.limits.stop_signal
         self._check = StartCheck(plan, prove=check, machine=machine)
         self._live = {node.index for node in plan.nodes}  # a link is open or being opened
@@ -115,8 +116,8 @@ class AttemptMachine:
         self._mpi: MpiManager | None = None  # once the ranks are placed
         self._half_finalized = HalfFinalized(self._ranks)
         self._before: tuple[int, ...] = ()  # ranks that had exited 0 when the cause was seen
-        self._sent = 0  # the last signal to all ranks, for good
-        self._ended: dict[int, int] = {}  # rank -> what ``_sent`` was when it ended
+        self._sent: list[tuple[int, float]] = []  # signals to all ranks, for good, and when
+        self._ended: dict[int, int] = {}  # rank -> the last of these when it ended
 
     # -- entry points --------------------------------------------------------------
 
@@ -154,6 +155,11 @@ class AttemptMachine:
         """The launcher itself was stopped for ``seconds``: nobody else is late for that."""
         for key in self.deadlines:
             self.deadlines[key] += seconds
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether a signal or a command ends the job, or nobody reads it any more."""
+        return bool(self.interrupts.level or self.interrupts.came)
 
     def node_of(self, rank: int) -> int:
         """Where ``rank``, planned or spawned, was started."""
@@ -226,7 +232,7 @@ class AttemptMachine:
         if not self._ranks.exited(event.rank, event.node, event.status):
             return []
         if self._sent:
-            self._ended[event.rank] = self._sent
+            self._ended[event.rank] = self._sent[-1][0]
         assert self._mpi is not None, "ranks are awaited once they are placed"
         freed = self._mpi.ended(event.rank, event.status, event.mpi)
         if event.status != 0 and freed is not None:  # J-9
@@ -278,13 +284,19 @@ class AttemptMachine:
     def _on_signal_received(self, event: ev.SignalReceived, now: float) -> list[act.Action]:
         if event.signum in PASSED_SIGNALS:
             return self.pass_on(event.signum)
-        self.n_signals += 1
-        if self.n_signals == 1:
+        if event.signum == signal.SIGPIPE:
+            self.interrupts.came.append(event.signum)
+            if self.state != RUNNING:
+                return self.stop(verdicts.Interrupted(event.signum), now)
+            self.deadlines["reader"] = now + READER  # Ctrl-C, which ends readers, may come yet
+            return []
+        level = self.interrupts.hear(event.signum, now, event.by)
+        if level == 1:
             return self.stop(verdicts.Interrupted(event.signum, event.by), now)
-        if self.n_signals == 2 and self.state == STOPPING:
+        if level == KILL and self.state == STOPPING:
             self._kill_steps = []
             return self._escalate(now)
-        if event.by:
+        if level < KILL or event.signum == signal.SIGKILL:
             return []  # a command waits for the end, also where somebody pressed Ctrl-C before
         return self._over()  # the third: leave at once, lifelines clean up
 
@@ -397,14 +409,14 @@ class AttemptMachine:
         """The next kill step; after the last one, kill everything."""
         if self._kill_steps:
             signum, grace = self._kill_steps.pop(0)
-            self._sent = signum
+            self._sent.append((signum, now))
             self.deadlines["kill"] = now + grace
             actions = self._signal_all(signum)
             # a stopped rank acts on no signal but KILL until it is continued
             return actions + self._signal_all(signal.SIGCONT)
         self.deadlines.pop("kill", None)
         self.deadlines["sweep"] = now + sweep_limit(self.plan)
-        self._sent = signal.SIGKILL
+        self._sent.append((signal.SIGKILL, now))
         return [act.Sweep(node) for node in self._ranks.living()]
 
     def pass_on(self, signum: int) -> list[act.Action]:
@@ -420,7 +432,8 @@ class AttemptMachine:
             return []
         sooner = ""
         if isinstance(self.cause, verdicts.Interrupted):
-            sooner = f"{self.cause.by} --now" if self.cause.by else "Ctrl-C again"
+            pressed = "again" if self.cause.signum == signal.SIGINT else "twice"
+            sooner = f"{self.cause.by} --now" if self.cause.by else f"Ctrl-C {pressed}"
         return [act.Tell(ev.RanksAwaited(ranks, left, sooner))]
 
     def _signal_all(self, signum: int) -> list[act.Action]:
@@ -431,15 +444,15 @@ class AttemptMachine:
         if self.state in (RUNNING, STOPPING):
             if not self._ranks.is_done:
                 return []
+            if self.deadlines.pop("reader", None) is not None:
+                return self.stop(verdicts.Interrupted(signal.SIGPIPE), now)
             if self.cause is None:
                 cause = self._half_finalized.at_the_end()
                 if cause is not None:
                     return self.stop(cause, now)
             self.state = FINISHING
-            self.deadlines.pop("query", None)
-            self.deadlines.pop("kill", None)
-            self.deadlines.pop("awaited", None)
-            self.deadlines.pop("sweep", None)
+            for key in ("query", "kill", "awaited", "sweep"):
+                self.deadlines.pop(key, None)
             self._waiting = self._live & self._check.ready_nodes
             self.deadlines["finish"] = now + sweep_limit(self.plan)
             actions: list[act.Action] = [act.Finish(node) for node in sorted(self._waiting)]
@@ -485,6 +498,8 @@ class AttemptMachine:
             swept={n: sweep.killed for n, sweep in self._sweeps.items() if sweep.killed},
             before=self._before,
             ended=dict(self._ended),
+            came=tuple(self.interrupts.came),
+            sent=tuple((signum, when - self._sent[0][1]) for signum, when in self._sent),
         )
         return [*(act.CloseLink(node) for node in sorted(self._live)), act.End(verdict)]
 
@@ -493,6 +508,8 @@ class AttemptMachine:
             return self._escalate(now)
         if key == "awaited":
             return self._await(now)
+        if key == "reader":
+            return self.stop(verdicts.Interrupted(signal.SIGPIPE), now)
         if key == "query":
             actions = self._half_finalized.query(now)
             self._set_query()

@@ -29,6 +29,7 @@ from dispatcher.core.events import actions as act
 from dispatcher.core.events import run_events as ev
 from dispatcher.core.events import verdicts
 from dispatcher.core.events.run_events import NodeCleared
+from dispatcher.core.interrupts import KEYS
 from dispatcher.core.run import restart
 from dispatcher.core.run.attempt import (
     CONNECTING,
@@ -383,7 +384,7 @@ class RunMachine:
 
     def _may_go_on(self) -> bool:
         job = self._job
-        over = job.n_signals or self._is_time_up
+        over = job.interrupted or self._is_time_up
         if job.cause is None or over or job.cause.no_restart is not None:
             return False
         if isinstance(job.cause, verdicts.Rejected):
@@ -414,7 +415,7 @@ class RunMachine:
         blamed = restart.blamed(cause)
         if blamed is not None:
             self.hosts.faults[self._assigned.hosts[blamed]] += 1
-        why_not = restart.why_not(self._job.cause, self._rules.most, bool(self._job.n_signals))
+        why_not = restart.why_not(self._job.cause, self._rules.most, self._job.interrupted)
         if self._is_time_up and why_not is not None:
             why_not = "its time is up"
         if not self._may_go_on() or cause is None:
@@ -544,7 +545,7 @@ class RunMachine:
         if event.signum in PASSED_SIGNALS:
             return []
         if self.state == CLOSING:
-            return [] if event.by else self._leave(INTERRUPTED)
+            return self._leave(INTERRUPTED) if event.signum in KEYS and not event.by else []
         return self._interrupt(verdicts.Interrupted(event.signum, event.by), now)
 
     def _expect_heartbeat(self, host: int, now: float) -> None:

@@ -53,7 +53,8 @@ def errors_of(
 ) -> tuple[RankError, ...]:
     """Why the ranks ended, as far as they wrote it; equal words once, those of the cause first.
 
-    error: what a rank of a status wrote about its end. Only the cause has a hint.
+    error: what a rank of a status wrote about its end. Only the cause has a hint, unless that is
+    about a signal of ours.
     """
     first = getattr(verdict.cause, "rank", None)
     ranks = [rank for rank, status in verdict.statuses.items() if status and rank != first]
@@ -65,8 +66,9 @@ def errors_of(
         one = error(rank, status)
         if one is not None and (one.text or rank == first):
             found.setdefault(re.sub(NUMBER, "0", one.text), (one, []))[1].append(rank)
+    hinted = {first} - {rank for rank in verdict.ended if ended_by_us(verdict, rank)}
     return tuple(
-        RankError(tuple(who), one.text, one.place, one.is_echo, one.hint if first in who else "")
+        RankError(tuple(who), one.text, one.place, one.is_echo, one.hint if hinted & {*who} else "")
         for one, who in found.values()
     )
 
@@ -120,7 +122,7 @@ def after(
 ) -> list[str]:
     """What became of the ranks and hosts that are not ``reported`` yet."""
     names = [node.host for node in nodes]
-    lines = _others(verdict, reported, errors)
+    lines = _came(verdict) + _others(verdict, reported, errors)
     blamed = verdict.cause.node if isinstance(verdict.cause, verdicts.NodeFailed) else None
     lost = grouped(
         Trouble(names[node], failure.kind.value, failure.why, failure.hint)
@@ -166,6 +168,18 @@ def _others(verdict: Verdict, reported: Collection[int], errors: Sequence[RankEr
     return [*lines[: _MOST_KINDS - 1], f"  then {fold_ranks(rest)}, each in another way"]
 
 
+def _came(verdict: Verdict) -> list[str]:
+    """``then came SIGHUP, SIGTERM (2 times)``: signals after the one that ended the job, if any."""
+    cause = verdict.cause
+    own = isinstance(cause, verdicts.Interrupted) and verdict.came[:1] == (cause.signum,)
+    more = [signum for signum in verdict.came[own:] if signum != signal.SIGPIPE]
+    words = [
+        signal_name(one) + (f" ({more.count(one)} times)" if more.count(one) > 1 else "")
+        for one in dict.fromkeys(more)
+    ]
+    return [f"  then came {', '.join(words)}"] if words else []
+
+
 def _ended_by_us(verdict: Verdict, reported: Collection[int]) -> list[str]:
     """``dispatch then ended ranks 0-1,3 (SIGTERM)``, and which exited 0 after it."""
     by_signal: dict[int, list[int]] = {}
@@ -182,9 +196,13 @@ def _ended_by_us(verdict: Verdict, reported: Collection[int]) -> list[str]:
         for sent, ranks in graceful.items()
     ]
     for sent in sorted(by_signal, key=_step):
-        who, how = fold_ranks(by_signal[sent]), signal_name(sent)
-        more = ", which had not ended on a gentler signal" if sent == signal.SIGKILL else ""
-        lines.append(f"  dispatch then ended {who} ({how}){more}")
+        who, how = fold_ranks(by_signal[sent]), f"dispatch then ended {{}} ({signal_name(sent)})"
+        if sent == signal.SIGKILL:
+            how = "then {}: killed by dispatch"
+            if verdict.sent:
+                first, seconds = verdict.sent[0][0], verdict.sent[-1][1]
+                how += f" {seconds:.0f} s after {signal_name(first)}"
+        lines.append(f"  {how.format(who)}")
     return lines
 
 

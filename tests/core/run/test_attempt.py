@@ -10,6 +10,7 @@ import pytest
 from dispatcher.core.events import actions as act
 from dispatcher.core.events import run_events as ev
 from dispatcher.core.events import verdicts
+from dispatcher.core.interrupts import READER
 from dispatcher.core.run.attempt import AttemptMachine
 from dispatcher.model.failure import Failure, Kind
 from dispatcher.plan.job.job_plan import JobPlan
@@ -203,13 +204,42 @@ class TestSignals:
         running.handle(ev.SignalReceived(signal.SIGINT), 1.0)
         second = orders(running.handle(ev.SignalReceived(signal.SIGINT), 1.5))
         assert second == [act.Sweep(0), act.Sweep(1)]
-        third = running.handle(ev.SignalReceived(signal.SIGINT), 1.6)
+        assert running.handle(ev.SignalReceived(signal.SIGINT), 1.7) == []
+        third = running.handle(ev.SignalReceived(signal.SIGINT), 1.8)
         assert third[:2] == [act.CloseLink(0), act.CloseLink(1)]
         assert verdict_of(third).exit_code == 130
 
+    def test_machines_change_nothing(self, running: AttemptMachine) -> None:
+        running.handle(ev.SignalReceived(signal.SIGTERM), 1.0)
+        for signum, now in ((1, 1.02), (15, 2.0), (2, 3.0), (13, 4.0)):
+            assert orders(running.handle(ev.SignalReceived(signum), now)) == []
+        assert running.deadlines["kill"] == 11.0
+        exit_all(running, range(4), 0)
+        verdict = finish(running)
+        assert (verdict.cause, verdict.came) == (verdicts.Interrupted(15), (15, 1, 15, 2, 13))
+        assert verdict.sent == ((15, 0.0),)
+
+    @pytest.mark.parametrize("signum", [signal.SIGINT, None])
+    def test_ctrl_c_may_come_after_the_end_of_the_reader(
+        self, running: AttemptMachine, signum: int | None
+    ) -> None:
+        assert running.handle(ev.SignalReceived(signal.SIGPIPE), 1.0) == []
+        if signum is not None:
+            running.handle(ev.SignalReceived(signum), 1.2)
+        running.tick(1.0 + READER)
+        assert running.cause == verdicts.Interrupted(signum or signal.SIGPIPE)
+        assert running.interrupted
+        assert "kill" in running.deadlines
+
+    def test_what_nobody_read_did_not_end_well(self, running: AttemptMachine) -> None:
+        running.handle(ev.SignalReceived(signal.SIGPIPE), 1.0)
+        exit_all(running, range(4), 0)
+        assert finish(running).exit_code == 141
+
     def test_a_command_that_kills_is_no_third(self, running: AttemptMachine) -> None:
         running.handle(ev.SignalReceived(signal.SIGINT), 1.0)
-        order = ev.SignalReceived(signal.SIGINT, "dispatch stop")
+        assert running.handle(ev.SignalReceived(signal.SIGINT, "dispatch stop"), 1.5) == []
+        order = ev.SignalReceived(signal.SIGKILL, "dispatch stop")
         assert orders(running.handle(order, 1.5)) == [act.Sweep(0), act.Sweep(1)]
         assert running.handle(order, 1.5) == []
         exit_all(running, range(4), -9)

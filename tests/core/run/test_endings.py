@@ -248,7 +248,7 @@ class TestSteps:
         assert running.handle(ev.SignalReceived(signum), 1.0) == [SignalRanks(1, signum)]
         exited(running, 3, -15)
         assert running.handle(ev.SignalReceived(signum), 1.0) == []
-        assert (running.n_signals, running.state) == (0, "finishing")
+        assert (running.interrupts.level, running.state) == (0, "finishing")
         assert begun(make_plan()).handle(ev.SignalReceived(signum), 0.0) == []
 
     def test_a_second_ctrl_c_after_the_ranks_is_one_too_many(self, running: AttemptMachine) -> None:
@@ -305,8 +305,8 @@ class TestVerdict:
         assert verdict.statuses == {0: -15, 2: -15, 3: -15}
 
     def test_nothing_is_ordered_after_the_end(self, running: AttemptMachine) -> None:  # J-5
-        for _ in range(3):
-            actions = running.handle(ev.SignalReceived(signal.SIGTERM), 1.0)
+        for now in (1.0, 2.0, 3.0):
+            actions = running.handle(ev.SignalReceived(signal.SIGINT), now)
         assert isinstance(actions[-1], End)
         before = running.cause
         for event in (ev.NodeHeard(0), ev.RankExited(0, 0, 3), ev.NodeLost(0, UNREACHABLE)):

@@ -54,6 +54,11 @@ def test_equal_errors_are_one_and_those_of_the_cause_come_first() -> None:
         RankError((3,), "lost 3", "", True),
     )
 
+    hung = Verdict(Hung(9.0, rank=2), 124, 4, statuses={2: -9}, ended={2: 9})
+    assert errors_of(hung, lambda rank, status: LastError("", hint="memory")) == (
+        RankError((2,), ""),  # dispatch killed it
+    )
+
 
 def test_the_signal_by_which_dispatch_ended_a_rank_says_nothing_of_why() -> None:
     asked: list[tuple[int, int]] = []

@@ -352,6 +352,27 @@ class TestEnding:
         assert process.wait() == 130
         desk.wait_until_clean()
 
+    @pytest.mark.parametrize("leaves", [False, True])
+    def test_a_signal_is_asked_for_once(self, desk: Desk, leaves: bool) -> None:
+        """Also where another follows it, or the same Ctrl-C ends the reader (``| tee``)."""
+        save = f"trap 'echo saves; sleep 1; touch {desk.folder}/saved-$RANK; exit 0' INT TERM; "
+        words = ("--grace", "60", "-H", "localhost:2", "--no-python", "sh", "-c")
+        process = desk.start(*words, save + "echo up; while :; do sleep 0.1; done")
+        desk.lines(process, 2)
+        if leaves:
+            assert process.stdout is not None
+            process.stdout.close()
+        process.send_signal(signal.SIGINT if leaves else signal.SIGTERM)
+        for again in () if leaves else (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
+            time.sleep(0.1)
+            process.send_signal(again)
+        assert process.wait(timeout=60) == (130 if leaves else 143)
+        assert process.stderr is not None
+        told = process.stderr.read()
+        assert ("then came SIGHUP, SIGINT, SIGTERM" in told) is not leaves
+        assert "ranks 0-1 exited 0 after SIG" in told
+        assert len([*desk.folder.glob("saved-*")]) == 2
+
     def test_a_reader_that_takes_nothing_cannot_keep_the_user(self, desk: Desk) -> None:
         process = desk.start("-H", "localhost:2", "--no-python", "yes")
         desk.lines(process, 1)  # and then no more: the pipe fills, the ranks are held back
