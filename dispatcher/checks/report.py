@@ -15,7 +15,7 @@ from typing import Any
 
 from dispatcher.checks import gpu, health, network, xid
 from dispatcher.checks.check import Asked, Check, Finding, Level, Seen, Unread, checked, each, equal
-from dispatcher.checks.hardware import dcgm, nvlink, topology
+from dispatcher.checks.hardware import dcgm, nvlink, speed, topology
 
 PREFIX = "site/"
 #: characters of a text that are kept
@@ -80,6 +80,14 @@ QUICK = (
 )  # fmt: skip
 
 
+#: what ``--speed`` adds to them
+SPEED = (
+    Check("products", "each GPU calculates as fast as its peers, and rightly", speed.products),
+    Check("copies", "each GPU and its host's memory reach each other as fast", speed.copies),
+    Check("allreduce", "the GPUs of a host reach each other", speed.all_reduce(0.5)),
+)
+
+
 def full(xid_levels: Mapping[int, str], *, site_checks: bool) -> tuple[Check, ...]:
     """The checks that ``--full`` adds. xid_levels: a site's own levels of Xid numbers."""
     reset = "nvidia-smi -q, on both"
@@ -118,7 +126,8 @@ def full(xid_levels: Mapping[int, str], *, site_checks: bool) -> tuple[Check, ..
 class Want:
     """The parameters of readings. python, own: the ranks' Python, and that of single hosts.
 
-    seconds: a reading at most. site: folder of the site's checks on the hosts, "" for none.
+    seconds: a reading at most. site: folder of the site's checks on the hosts, "" for none. speed:
+    the program that times GPUs, "" for none.
     """
 
     asked: Asked
@@ -127,6 +136,7 @@ class Want:
     seconds: float
     full: bool = False
     site: str = ""
+    speed: str = ""
 
 
 def _path(text: str) -> bytes:
@@ -145,10 +155,7 @@ def first_readings(want: Want, names: Sequence[str]) -> list[list[Any]]:
         ["space shm", "call", ["space", b"/dev/shm"], limit, 4096],
         ["space tmp", "call", ["space", b""], limit, 4096],
         ["space cwd", "call", ["space", _path(want.asked.cwd)], limit, 4096],
-        ["python", "run", {
-            "": _python(want.python),
-            **{name: _python(path) for name, path in want.own.items()},
-        }, limit, 64 << 10],
+        ["python", "run", _python(want, health.PROBE), limit, 64 << 10],
         ["names", "call", ["resolve", list(names)], limit, 64 << 10],
         ["netdevs", "call", ["netdevs"], limit, 64 << 10],
         ["port", "call", ["free_port"], limit, 4096],
@@ -192,6 +199,8 @@ def _full_readings(want: Want) -> list[list[Any]]:
     found = [[*one, limit, most] for one in found]
     if want.site:
         found.append(["site", "site", _path(want.site), limit, 16 << 10])
+    if want.speed:
+        found.append(["speed", "run", _python(want, want.speed), limit, 64 << 10])
     return found
 
 
@@ -226,8 +235,10 @@ def _log(command: str) -> list[bytes]:
     return [b"/bin/sh", b"-c", text.encode()]
 
 
-def _python(path: str) -> list[bytes]:
-    return [_path(path), b"-c", health.PROBE.encode()]
+def _python(want: Want, program: str) -> dict[str, list[bytes]]:
+    """``program`` in the ranks' Python of each host, by its name; "" for all others."""
+    paths = {"": want.python, **want.own}
+    return {name: [_path(path), b"-c", program.encode()] for name, path in paths.items()}
 
 
 def _smi(*words: str) -> list[bytes]:

@@ -14,6 +14,10 @@ class ReadingOptions(Options, section="Checks"):
     full: bool = option(
         help="Also check GPUs, kernel log, InfiniBand and mounts, which takes longer."
     )
+    speed: bool = option(
+        help="Also let the GPUs work, with --full: matrix products, copies, an all-reduce in each "
+        "host, compared with their peers."
+    )
     python: str | None = option(
         metavar="PATH",
         help="Check with this Python, the one of the ranks.",
@@ -32,7 +36,9 @@ class ReadingOptions(Options, section="Checks"):
         usual="any free one",
     )
     check_timeout: float | None = option(
-        metavar="SECONDS", help="End everything after SECONDS.", usual="20; 60 with --full"
+        metavar="SECONDS",
+        help="End everything after SECONDS.",
+        usual="20; 60 with --full, 180 with --speed",
     )
     xid_table: str | None = option(
         metavar="FILE",

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from dispatcher.transport.ssh_auth.passwords import Passwords
 
 #: seconds for all of it
-QUICK, FULL = 20.0, 60.0
+QUICK, FULL, SPEED = 20.0, 60.0, 180.0
 #: exit code when a host is not fit
 UNFIT = 1
 MOST_TABLE = 1 << 20
@@ -73,13 +73,21 @@ def _by_host(options: CheckOptions) -> int:
         raise UnexpectedArgument(f"one script at most: {words[1]!r} is a second word")
     full = options.full
     targets = find_hosts(options, say, slots=full)
-    time_limit = limit(options.check_timeout, full=full)
-    chosen = checks(options.xid_table, options.site_checks, full=full)
+    time_limit = limit(options.check_timeout, full=full, speed=options.speed)
+    chosen = checks(options.xid_table, options.site_checks, full=full, speed=options.speed)
     asked = Asked(
         cwd_of(options.chdir), words[0] if words else "", options.iface,
         needs_cwd=bool(words) or options.chdir is not None,
     )  # fmt: skip
-    want = wanted(targets, asked, options.python, time_limit, options.site_checks, full=full)
+    want = wanted(
+        targets,
+        asked,
+        options.python,
+        time_limit,
+        options.site_checks,
+        full=full,
+        speed=options.speed,
+    )
     does = f"look for {', '.join(check.name for check in chosen)}"
     if show_only(options, "check", ((host, does) for host in targets)):
         return 0
@@ -97,10 +105,10 @@ def _by_host(options: CheckOptions) -> int:
     return 0 if all(found.fit(host) for host in found.hosts) else UNFIT
 
 
-def limit(seconds: float | None, *, full: bool) -> float:
+def limit(seconds: float | None, *, full: bool, speed: bool = False) -> float:
     """Seconds that everything may take. seconds: of ``--check-timeout``. Raises: UsageError."""
     if seconds is None:
-        return FULL if full else QUICK
+        return SPEED if speed else FULL if full else QUICK
     if seconds < 1:
         raise UsageError(
             f"--check-timeout {seconds:g}: less than a second", hint="--check-timeout 20"
@@ -109,11 +117,16 @@ def limit(seconds: float | None, *, full: bool) -> float:
 
 
 def checks(
-    xid_table: str | None = None, site_checks: str | None = None, *, full: bool
+    xid_table: str | None = None,
+    site_checks: str | None = None,
+    *,
+    full: bool,
+    speed: bool = False,
 ) -> tuple[Check, ...]:
     """The checks that the options of these names ask for. Raises: UsageError."""
     if not full:
-        for option, given in (("--xid-table", xid_table), ("--site-checks", site_checks)):
+        given_by = {"--xid-table": xid_table, "--site-checks": site_checks, "--speed": speed}
+        for option, given in given_by.items():
             if given:
                 raise ConflictingOptions(f"{option} needs the full check")
         return report.QUICK
@@ -122,7 +135,8 @@ def checks(
         who = f"--xid-table {xid_table}"
         text = named_files.read(who, xid_table, MOST_TABLE).decode("utf-8", "backslashreplace")
         levels = parse_table(text, who)
-    return (*report.QUICK, *report.full(levels, site_checks=bool(site_checks)))
+    found = (*report.QUICK, *report.full(levels, site_checks=bool(site_checks)))
+    return (*found, *report.SPEED) if speed else found
 
 
 def wanted(
@@ -133,8 +147,10 @@ def wanted(
     site_checks: str | None = None,
     *,
     full: bool,
+    speed: bool = False,
 ) -> report.Want:
     """The readings to make on ``hosts``. python: the ranks', None for the usual one."""
+    from dispatcher.bootstrap import payload
     from dispatcher.runner.surveys import readings_limit
 
     script = os.path.join(asked.cwd, asked.script) if asked.script else ""
@@ -145,6 +161,7 @@ def wanted(
         readings_limit(seconds),
         full=full,
         site=site_checks or "",
+        speed=payload.source("rank.gpu_speed") if speed else "",
     )
 
 
