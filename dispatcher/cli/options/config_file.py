@@ -199,6 +199,7 @@ REFUSED = {
     **dict.fromkeys("mode owner".split(), "say whose files are, and who may read them"),
     "env-file": "name a file of variables",
     "pty": "give a host your terminal",
+    "speed": "let the GPUs of hosts work",
     **dict.fromkeys(
         "apply copy dest error-dir events failed-to metrics output output-dir rcopy retry-failed "
         "svg trace".split(),
