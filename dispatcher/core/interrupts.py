@@ -1,13 +1,22 @@
-"""Tells a person who presses Ctrl-C again from machines that send signal after signal. Pure.
+"""What signals to dispatch mean: Ctrl-C and others end the job, Ctrl-Z stops it. Pure.
 
 Batch systems, systemd, timeout(1) and wrappers send TERM and HUP, INT and TERM, or one signal to a
-process and then to its group. They mean one thing by it, and send KILL where they mean that.
+process and then to its group. They mean one thing by it; only a person who presses Ctrl-C again is
+in a hurry. At Ctrl-Z every host stops its ranks, then dispatch stops itself; SIGCONT undoes both.
+
+* Z-1  dispatch is stopped only after every host has stopped its ranks, or ``LIMIT`` seconds
+* Z-2  whoever was told to pause is told to go on, whatever happened meanwhile
+* Z-3  while hosts are being reached dispatch goes on, unless it is asked again: stopped, it
+  would miss what it waits for, and agents would die of its silence
 """
 
 from __future__ import annotations
 
 import math
 import signal
+from collections.abc import Collection
+
+from dispatcher.core.events.actions import Action, PauseRanks, ResumeRanks, Suspend
 
 #: seconds between two presses of a key; what comes sooner is one press that was passed on
 APART = 0.3
@@ -19,6 +28,9 @@ KEYS = (signal.SIGINT, signal.SIGQUIT)
 
 #: how urgent the end is
 END, KILL, LEAVE = 1, 2, 3
+
+#: seconds that hosts may take to stop their ranks
+LIMIT = 2.0
 
 
 class Interrupts:
@@ -43,3 +55,59 @@ class Interrupts:
             self.level += 1
             return self.level
         return 0
+
+
+class Pause:
+    """deadline: when dispatch stops at the latest, None while nothing is under way."""
+
+    def __init__(self) -> None:
+        self.deadline: float | None = None
+        self._awaited: set[int] = set()
+        self._told: set[int] = set()
+        self._wanted = False  # as soon as all hosts have answered
+
+    def begin(self, hosts: Collection[int], now: float, *, reaching: bool = False) -> list[Action]:
+        """The user pressed Ctrl-Z while ``hosts`` have an agent that answers.
+
+        reaching: others do not yet, but will in a bounded time, or be given up.
+        """
+        if self.deadline is not None:
+            return []
+        self._wanted = reaching and not self._wanted  # Z-3
+        if self._wanted:
+            return []
+        self._awaited, self._told = set(hosts), set(hosts)
+        if not hosts:
+            return [Suspend()]
+        self.deadline = now + LIMIT
+        return [PauseRanks(host) for host in sorted(hosts)]
+
+    def stopped(self, host: int) -> list[Action]:
+        """``host`` has stopped its ranks, or is gone."""
+        self._awaited.discard(host)
+        return self._suspend() if self.deadline is not None and not self._awaited else []
+
+    def is_quiet(self, now: float) -> bool:
+        """Whether ``tick`` has nothing to do, with whichever hosts."""
+        return not self._wanted and (self.deadline is None or self.deadline > now)
+
+    def tick(self, hosts: Collection[int], now: float, *, reaching: bool = False) -> list[Action]:
+        """What is due, with ``hosts`` and ``reaching`` as for ``begin``."""
+        if self._wanted and not reaching:
+            return self.begin(hosts, now)
+        return self._suspend() if self.deadline is not None and self.deadline <= now else []
+
+    def end(self, hosts: Collection[int]) -> list[Action]:
+        """We go on; ``hosts`` are those whose agents answer now (Z-2)."""
+        self._wanted = False
+        told, self._told = self._told.intersection(hosts), set()
+        return [ResumeRanks(host) for host in sorted(told)]
+
+    def extend_deadlines(self, seconds: float) -> None:
+        """The launcher itself was stopped for ``seconds``: nobody else is late for that."""
+        if self.deadline is not None:
+            self.deadline += seconds
+
+    def _suspend(self) -> list[Action]:
+        self.deadline = None
+        return [Suspend()]

@@ -29,7 +29,7 @@ from dispatcher.core.events import actions as act
 from dispatcher.core.events import run_events as ev
 from dispatcher.core.events import verdicts
 from dispatcher.core.events.run_events import NodeCleared
-from dispatcher.core.interrupts import KEYS
+from dispatcher.core.interrupts import KEYS, Pause
 from dispatcher.core.run import restart
 from dispatcher.core.run.attempt import (
     CONNECTING,
@@ -40,7 +40,6 @@ from dispatcher.core.run.attempt import (
     AttemptMachine,
     sweep_limit,
 )
-from dispatcher.core.run.pause import Pause
 from dispatcher.core.run.restart import Assignment, OrphanCheck, RestartBudget
 from dispatcher.core.run.tables import Assigned, HostTable, for_hosts
 from dispatcher.model.failure import Failure, Kind

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from dispatcher.core.events import run_events as ev
 from dispatcher.core.events import verdicts
 from dispatcher.core.events.actions import CloseLink, PauseRanks, ResumeRanks, Suspend
-from dispatcher.core.run.pause import LIMIT, Pause
+from dispatcher.core.interrupts import LIMIT, Pause
 from dispatcher.core.run.tables import HostTable
 
 from .world import World, started
