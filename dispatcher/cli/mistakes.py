@@ -53,9 +53,10 @@ NEEDLESS = {
 #: other tools' names for our commands
 _ELSEWHERE = {
     "cancel": "stop", "copy": "put", "disconnect": "connect --close", "download": "get",
-    "fetch": "get", "list": "jobs", "log": "logs", "nodes": "hosts", "pull": "get", "push": "put",
-    "queue": "jobs", "scancel": "stop", "squeue": "jobs", "ssh": "exec", "start": "run",
-    "status": "jobs", "submit": "run", "upload": "put", "validate": "check",
+    "fetch": "get", "history": "jobs -a", "list": "jobs", "log": "logs", "nodes": "hosts",
+    "ps": "jobs", "pull": "get", "push": "put", "queue": "jobs", "scancel": "stop",
+    "squeue": "jobs", "ssh": "exec", "start": "run", "status": "jobs", "submit": "run",
+    "upload": "put", "validate": "check",
 }  # fmt: skip
 #: command -> the one that does the same on hosts that are named
 _AKIN = {"kill": "sweep", "stop": "sweep"}

@@ -54,13 +54,13 @@ def shown(text: str, limit: int = 60) -> str:
 def nearest(word: str, known: Iterable[str]) -> str | None:
     """The one of ``known`` that ``word`` may be meant for, if any: much like it, or begun like it.
 
-    Case and ``_`` for ``-`` do not count. Names whose numbers differ in value are names of
-    different things: ``n2`` is not meant where ``n1`` stands, but ``n01`` may be.
+    Case, ``_`` for ``-`` and an option's dashes do not count. Names whose numbers differ in value
+    are names of different things: ``n2`` is not meant where ``n1`` stands, but ``n01`` may be.
     """
     import difflib  # for a mistake only
 
-    plain = {name.lower().replace("_", "-"): name for name in known}
-    typed = word.lower().replace("_", "-")
+    plain = {name.lower().replace("_", "-").lstrip("-"): name for name in known}
+    typed = word.lower().replace("_", "-").lstrip("-")
     numbers = _values(typed)
     alike = [name for name in plain if _values(name) == numbers][:_MOST_ALIKE]
     near = difflib.get_close_matches(typed, alike, 1, _ALIKE)

@@ -304,6 +304,14 @@ def write_all(fd: int, data: bytes) -> None:
             await_room(fd)
 
 
+def in_front(fd: int) -> bool:
+    """Whether we are in the foreground of the terminal ``fd``; one that rules no job is our own."""
+    try:
+        return os.tcgetpgrp(fd) == os.getpgrp()
+    except OSError:
+        return True
+
+
 def await_room(fd: int) -> None:
     """Wait until ``fd``, which does not block, takes something, or its reader has gone."""
     import select  # which few need

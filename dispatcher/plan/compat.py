@@ -501,7 +501,8 @@ ACCELERATE = _by_name({
     "-q --quiet": Flag(_to("--quiet"), values=0),
     "--use-fsdp": Flag(_refuse("build FullyShardedDataParallelPlugin in the script, "
                                "or give its FSDP_* with -x"), values=0),
-    "--config-file": Flag(_refuse("give what the file says as flags")),
+    "--config-file": Flag(_refuse("dispatch -H hostfile --launcher accelerate -- "
+                              "--config_file FILE train.py")),
     "--gpu-ids": Flag(_refuse("--include host:0,2")),
 })  # fmt: skip
 

@@ -165,8 +165,10 @@ def test_hosts_stand_by_name() -> None:
     assert "rank 1" in first.what
     assert (second.started, second.cause, second.exit_code) == (False, "Interrupted", 143)
     text = "\n".join(report.verdict)
-    for words in ("note: attempt 1: ", "note: before a start: ", "n9: not used to the end: bad",
-                  "not started again: too few hosts", "n2", "no heartbeat"):  # fmt: skip
+    for words in (
+        "note: attempt 1: ", "note: before a start: ", "n9 was left out from then on: bad",
+        "not started again: too few hosts", "n2", "no heartbeat",
+    ):  # fmt: skip
         assert words in text
     assert report.verdict[-1] == "note: swept"
 

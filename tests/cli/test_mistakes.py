@@ -117,6 +117,10 @@ def asked(
         ("dispatch kill -H hf", "-H: no such option here; dispatch sweep has it",
          "dispatch kill --help"),
         ("dispatch -H n1 --xyzzy a.py", "--xyzzy: no such option", "dispatch --help"),
+        ("dispatch -H n1 --name exp1 a.py", "--name: no such option", "dispatch --help"),
+        ("dispatch -H n1 --mail-to me a.py", "--mail-to: no such option", "dispatch --help"),
+        ("dispatch history", "'history': no such command, and no such script here",
+         "dispatch jobs -a"),
         ("dispatch fold -Z", "-Z: no such option", "dispatch fold --help"),
         # values
         ("dispatch --map-by nod -H n1 a.py", "--map-by: 'nod' is not one of: slot, node, numa, "

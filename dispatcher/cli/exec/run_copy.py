@@ -112,16 +112,21 @@ def run(
         runner.tell(SignalReceived(signal.SIGPIPE))
 
     sinks: list[Sink] = []
-    writer = Writer({2: 2}, nobody_reads)
+    writer, footer = Writer({2: 2}, nobody_reads), None
     if may_draw(os.environ) and (options.sudo is None or options.ask_sudo_password):
-        from dispatcher.output.exec.exec_progress import CopyProgress, CopyTerminal
+        from dispatcher.output.exec.exec_progress import CopyProgress
+        from dispatcher.output.terminal.live_terminal import Terminal
 
         progress = CopyProgress(copies)
         sinks.append(progress)
-        writer = CopyTerminal(progress, 2, nobody_reads)
+        writer = Terminal(frozenset({2}), 2, {2: 2}, nobody_reads)
+
+        def footer(bars: object, columns: int) -> list[tuple[bytes, int]]:
+            return progress.lines(columns)
+
     # standard output is the copy's own wire; standard error is for people
     view = LineFormat(lambda node: f"{names[node]}:", terminals=terminals())
-    screen = Screen(view, writer)
+    screen = Screen(view, writer, footer=footer)
     alone = len(names) == 1
     with TransportPool(options, alone=alone) as reach, sudo_password(options) as ask:
         runner = ExecRunner(

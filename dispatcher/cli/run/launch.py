@@ -5,10 +5,11 @@ With ``--dry-run`` to the plan and no further: a table for people, or JSON for p
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shlex
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from dispatcher.api.transports import allow_open_files
@@ -206,6 +207,7 @@ def _run(
                 verbose=output.verbose,
                 error_of=lambda cause: session.error_of(cause),
                 reached=lambda: session.reached,
+                changed=_changes(plan),
             )
         )
     sinks += [screen, *registration.sinks]
@@ -267,6 +269,26 @@ def _run(
     for line in verdict_lines:
         say(line)
     return code
+
+
+def _changes(plan: JobPlan) -> Callable[[], str]:
+    """What says which of the scripts, as they are here, is not as it was at the first attempt."""
+
+    def seen() -> dict[str, tuple[int, int]]:
+        found = {}
+        for part in plan.every_part:
+            with contextlib.suppress(OSError):
+                about = os.stat(os.path.join(part.cwd, part.program.argv[0]))
+                found[part.program.argv[0]] = (about.st_mtime_ns, about.st_size)
+        return found
+
+    def changed() -> str:
+        names = [name for name, _ in before.items() - seen().items()]
+        have = "has" if len(names) == 1 else "have"
+        return f"{', '.join(sorted(names))} {have} changed since attempt 1" if names else ""
+
+    before = seen()
+    return changed
 
 
 def _age() -> float:

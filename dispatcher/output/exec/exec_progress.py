@@ -18,8 +18,6 @@ from dispatcher.core.events.run_events import Entry, Sink
 from dispatcher.model.hostset import fold
 from dispatcher.model.names import clock, plural, size
 from dispatcher.output.exec.exec_notes import CopyResult
-from dispatcher.output.terminal.live_terminal import Terminal
-from dispatcher.output.terminal.screen import Live
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -149,14 +147,3 @@ class CopyProgress(Sink):
         if rate:
             line.append(f"  {size(rate)}/s  {clock((wanted - sent) / rate)} left")
         return line
-
-
-class CopyTerminal(Terminal):
-    """A terminal with the progress of a copy below its lines."""
-
-    def __init__(self, progress: CopyProgress, stream: int, on_broken: Callable[[], None]) -> None:
-        super().__init__(frozenset({stream}), stream, {stream: stream}, on_broken)
-        self._progress = progress
-
-    def refresh(self, now: float, live: Live) -> bool:
-        return super().refresh(now, self._progress.lines)

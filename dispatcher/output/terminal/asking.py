@@ -16,24 +16,11 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
-from dispatcher.model.paths import keep_memory_ours
+from dispatcher.model.paths import in_front, keep_memory_ours
 
 #: seconds that a question waits for the painter, which may be stuck in a paused terminal
 ASK_LIMIT = 1.0
-#: seconds between two looks whether we are in the foreground
-_LOOK = 0.2
 _WIPE = b"\r\x1b[K"
-
-
-def in_front(fd: int) -> bool:
-    """Whether we are in the foreground of the terminal ``fd``.
-
-    One that rules no processes of ours is always our own.
-    """
-    try:
-        return os.tcgetpgrp(fd) == os.getpgrp()
-    except OSError:
-        return True
 
 
 class TtyLock:
@@ -162,15 +149,12 @@ class Asking:
 
 
 def _come_to_front(fd: int, wakes: int) -> bool:
-    """Wait until the user brings us to the foreground of ``fd``; False: called off by ``wakes``."""
-    is_said = False
-    while not in_front(fd):
-        if not is_said:
-            os.write(fd, b"dispatch has a question: bring it to the foreground (fg)\n")
-        is_said = True
-        if select.select([wakes], [], [], _LOOK)[0]:
-            return False
-    return True
+    """Wait to be brought to the foreground of ``fd``; False: called off by ``wakes``."""
+    if not in_front(fd):
+        os.write(fd, b"dispatch has a question: bring it to the foreground (fg)\n")
+    while not (front := in_front(fd)) and not select.select([wakes], [], [], 0.2)[0]:
+        pass
+    return front
 
 
 def _line(fd: int, wakes: int) -> bytes | None:

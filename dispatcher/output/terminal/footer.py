@@ -69,7 +69,8 @@ class Footer:
             parts.append(_about_ranks(picture))
         parts.append(Text(clock(picture.seconds)))
         if picture.since_line is not None:
-            parts.append(Text(f"{self._rate(picture):,.0f} lines/s"))
+            rate = f"{self._rate(picture):,.0f}"
+            parts.append(Text(f"{rate} line{'' if rate == '1' else 's'}/s"))
             if picture.since_line >= 2:
                 parts.append(Text(f"last line {duration(picture.since_line)} ago"))
         status = Text()

@@ -15,7 +15,8 @@ import struct
 import termios
 from collections.abc import Callable, Mapping
 
-from dispatcher.output.terminal.asking import OURS, TtyLock, in_front
+from dispatcher.model.paths import in_front
+from dispatcher.output.terminal.asking import OURS, TtyLock
 from dispatcher.output.terminal.screen import Live, Writer
 
 #: seconds between two pictures, and before the first: a short run needs none

@@ -25,7 +25,8 @@ class Notes(Sink):
     """Says what the user should know at once; with ``verbose``, every step of every host.
 
     hosts: node -> name. say: writes one line. error_of: why the rank of a cause ended, as it wrote.
-    reached: how far the ranks have come, as ``--progress-line`` found it.
+    reached: how far the ranks have come, as ``--progress-line`` found it. changed: what is to be
+    known of the program at a restart.
     """
 
     def __init__(
@@ -36,12 +37,13 @@ class Notes(Sink):
         verbose: bool,
         error_of: Callable[[Cause], str] = lambda cause: "",
         reached: Callable[[], str] = str,
+        changed: Callable[[], str] = str,
     ) -> None:
         self._hosts = hosts
         self._tell = say
         self._verbose = verbose
         self._error_of = error_of
-        self._reached = reached
+        self._reached, self._changed = reached, changed
         self._restart = ""  # the last, in words
         self._unbound: set[frozenset[str]] = set()  # reasons not to bind that one host gave
 
@@ -131,7 +133,8 @@ class Notes(Sink):
                 if isinstance(cause, RestartAsked):
                     self._restart = f"attempt {number + 1}"
                 reached = sanitize_text(self._reached())
-                return f"{why}; {self._restart}{when}{reached and f', after {reached}'}"
+                after, changed = reached and f", after {reached}", self._changed()
+                return f"{why}; {self._restart}{when}{after}{changed and f'; {changed}'}"
             case ev.FolderSent(notes=notes) if notes:
                 return "; ".join(notes)
             case ev.RestartRefused(why):

@@ -21,9 +21,9 @@ from rich.text import Text
 
 from dispatcher.model.hostset import fold
 from dispatcher.model.names import duration
+from dispatcher.model.paths import in_front
 from dispatcher.output.monitor.live_table import Row, Snapshot
 from dispatcher.output.monitor.run_progress import NOTHING
-from dispatcher.output.terminal.asking import in_front
 from dispatcher.output.terminal.footer import Footer, drawn
 from dispatcher.output.text.sanitize import sanitize_text
 from dispatcher.plan.job.placement import name

@@ -150,8 +150,8 @@ _CRASH_HINTS: dict[int, str] = {
     signal.SIGFPE: _FAULTHANDLER,
     signal.SIGILL: "the code was built for another processor, or " + _FAULTHANDLER,
     signal.SIGABRT: _FAULTHANDLER,
-    signal.SIGBUS: "SIGBUS mostly comes from a full /dev/shm (in a container: --shm-size), or of a "
-    "mapped file that was cut",
+    signal.SIGBUS: "SIGBUS mostly comes from a full /dev/shm (in a container: --shm-size), or from "
+    "a mapped file that was cut",
     signal.SIGKILL: _KILLED,
     signal.SIGXCPU: "its limit of CPU time: ulimit -t",
     signal.SIGXFSZ: "its limit of the size of files: ulimit -f",
@@ -187,6 +187,12 @@ _HINTS: tuple[tuple[str, str], ...] = (
     (r"bad_alloc|MemoryError|Unable to allocate|[Cc]annot allocate memory|DefaultCPUAllocator",
      "the memory there, or the limit of the batch job, is used up: --sample 5 shows what "
      "ranks take"),
+    (r"EOFError: EOF when reading a line", "--stdin 0 gives rank 0 the terminal"),
+    (r"No module named 'dispatcher'",
+     "pip install --no-deps dispatch-launcher in the ranks' Python"),
+    (r"(?:unrecognized arguments|o such option|nrecognized option).{0,99}?(--(?:grace|hang-timeout|"
+     r"heartbeat|hostfile|label|log-dir|max-restarts|nproc-per-node|sample|stdin|sync))\b",
+     r"\1 is an option of dispatch: put it before the script"),
     (r"write_line failure : Bad file descriptor",
      "what starts MPI there closes descriptors, as Python's subprocess does: --pmi-port"),
     (r"No space left on device", "a disk there is full: dispatch exec -b -w HOST df -h"),
@@ -199,8 +205,8 @@ _REMEDIES = [(re.compile(form), remedy) for form, remedy in _HINTS]
 def _hint(text: str, lines: Sequence[str]) -> str:
     """The remedy for the text itself, or else for lines above it of the same trouble."""
     for form, remedy in _REMEDIES:
-        if form.search(text):
-            return remedy
+        if found := form.search(text):
+            return found.expand(remedy)
     shared = _REMEDIES[0]
     return shared[1] if any(shared[0].search(line) for line in lines[-40:]) else ""
 

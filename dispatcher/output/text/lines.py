@@ -189,10 +189,9 @@ class LineAssembler:
         if self.block is not None:
             return self._redraw(data)
         if (b"\x1b" in data or b"\x1b" in self._rest[-5:]) and not self._head:
-            text = self._rest + data
-            start = block_start(text, len(self._rest), self.is_bar)
-            if start is not None:
-                lines = self.feed(data[: start - len(self._rest)]) if start else b""
+            text, known = self._rest + data, len(self._rest)
+            if (start := block_start(text, known, self.is_bar)) is not None:
+                lines = self.feed(data[: start - known]) if start else b""
                 self.block, self.is_bar, self._rest = BarBlock(), True, b""
                 return lines + self._redraw(text[start:])
         end = data.rfind(b"\n") + 1
@@ -203,10 +202,7 @@ class LineAssembler:
             block = self._ended(block)
         if self._redrawn or b"\r" in block:
             block = _overwritten(block, self._redrawn)
-        self.is_bar = self._is_cut = self._redrawn = False
-        if self._head is None and _has_long(block, self._limit):
-            block = _split(block, self._limit)
-        return block + self._keep(data[end:])
+        return self._left(block, data[end:])
 
     def rested(self) -> bytes:
         """The lines of bars that the program has left; to be asked once a tick."""
@@ -246,14 +242,18 @@ class LineAssembler:
 
     def _redraw(self, data: bytes) -> bytes:
         assert self.block is not None
-        lines, text = self.block.feed(data), None
-        if self.block.is_left:
-            left, text = self.block.leave()
-            lines += left
-            self.block, self.is_bar = None, False
+        lines, block = self.block.feed(data), self.block
+        if not block.is_left:
+            return lines
+        self.block, (left, rest) = None, block.leave()
+        return self._left(lines + left, rest)
+
+    def _left(self, lines: bytes, rest: bytes) -> bytes:
+        """``lines``, fit to be shown, and then what must leave of the unfinished ``rest``."""
+        self.is_bar = self._is_cut = self._redrawn = False
         if self._head is None and _has_long(lines, self._limit):
             lines = _split(lines, self._limit)
-        return lines if text is None else lines + self._keep(text)
+        return lines + self._keep(rest)
 
     def _ended(self, block: bytes) -> bytes:
         """Of ``block``, that begins with the end of the long line, what does not belong to it."""

@@ -16,6 +16,7 @@ from dispatcher.core.events import verdicts
 from dispatcher.core.events.monitor_events import PlacedNode, RankError
 from dispatcher.core.events.run_events import Entry, OutputEnded, RanksPlaced, RunRestarting, Sink
 from dispatcher.core.events.verdicts import Cause, MpiAborted, RankFailed, Verdict
+from dispatcher.model.failure import Kind
 from dispatcher.model.hostset import fold
 from dispatcher.model.names import plural
 from dispatcher.output.text.fold import Trouble, fold_ranks, grouped, hints
@@ -129,7 +130,11 @@ def after(
         for node, failure in verdict.lost.items()
         if node != blamed
     )
-    lines += [f"  then error: {fold(hosts)}: {one.kind}: {one.why}" for hosts, one in lost]
+    for hosts, one in lost:
+        ranks = [rank for node in nodes if node.host in hosts for rank in node.ranks]
+        who = fold(hosts) + (f" ({fold_ranks(ranks)})" if ranks else "")
+        why = one.why if one.kind == Kind.LOST.value else f"{one.kind}: {one.why}"
+        lines.append(f"  then {who} {'was' if len(hosts) == 1 else 'were'} lost, too: {why}")
     lines += hints(lost)
     lines += _ended_by_us(verdict, reported)
     for node, left in verdict.unkillable.items():

@@ -143,7 +143,8 @@ def describe(
                 "error: nobody reads standard output any more; --log-dir keeps a run going"
             )
         case _:
-            lines.append(f"error: {headline(cause, names)}")
+            is_wanted = isinstance(cause, verdicts.Interrupted) and cause.by
+            lines.append(f"{'note' if is_wanted else 'error'}: {headline(cause, names)}")
     if cause is not None:
         lines[0] += f" [{cause.message_code}]"
         own = own_error(cause, errors)
@@ -386,7 +387,7 @@ def outcome(verdict: verdicts.Verdict) -> list[str]:
     if verdict.cause is None and restarts:
         lines.append(f"note: the job succeeded after {plural(restarts, 'restart')}")
     for host, why in verdict.left_out.items():
-        lines.append(f"note: {host}: not used to the end: {sanitize_text(why)}")
+        lines.append(f"note: {host} was left out from then on: {sanitize_text(why)}")
     if verdict.no_restart is not None:
         lines.append(f"note: not started again: {verdict.no_restart}")
     return lines

@@ -18,6 +18,7 @@ from errno import EIO
 
 from dispatcher.core.events import run_events as ev
 from dispatcher.model.errors import reason
+from dispatcher.model.paths import in_front
 from dispatcher.plan.job.job_plan import JobPlan
 from dispatcher.remote.protocol.frames import INPUT, OUTPUT_LIMIT, encode
 
@@ -131,7 +132,7 @@ class StdinReader:
             try:
                 data = os.read(self._fd, min(credit, OUTPUT_LIMIT))
             except OSError as error:
-                if error.errno == EIO and self._is_in_background():
+                if error.errno == EIO and not in_front(self._fd):
                     self._wait(False, TURN)
                     continue
                 self._tell(ev.InputBroken(reason(error)))
@@ -157,13 +158,6 @@ class StdinReader:
         if self._wake_in in found:
             os.read(self._wake_in, 4096)
         return self._fd in found
-
-    def _is_in_background(self) -> bool:
-        """Whether the input is a terminal that another job has now."""
-        try:
-            return os.tcgetpgrp(self._fd) != os.getpgrp()
-        except OSError:
-            return False
 
     def _pass_on(self, data: bytes) -> None:
         frame = encode(INPUT, data)

@@ -76,7 +76,7 @@ def test_the_verdict_lists_every_attempt() -> None:
         "note: attempt 1: rank 2 on n3: exit code 5",
     ]
     assert outcome(verdict) == [
-        "note: n2: not used to the end: host lost",
+        "note: n2 was left out from then on: host lost",
         "note: not started again: 1 restart was made, which is the most",
     ]
 

@@ -68,7 +68,10 @@ class TestOneRow:
         lost = {at: fail(name) for at, name in enumerate(NAMES)}
         said = Verdict(verdicts.Interrupted(2), 130, 200, lost=lost)
         found = verdict_text.describe(said, placed(plan), {}, lambda rank: ("stderr", []))
-        assert found[1:] == [f"  then error: n[001-200]: {kind}: {why}", *told(hint)]
+        assert found[1:] == [
+            f"  then n[001-200] (ranks 0-199) were lost, too: {kind}: {why}",
+            *told(hint),
+        ]
 
     def test_of_a_fan_out(self, fail, kind, why, hint) -> None:  # type: ignore[no-untyped-def]
         found = exec_notes.describe([exec_events.Failed(fail(name)) for name in NAMES], NAMES)

@@ -113,7 +113,7 @@ def test_the_cause_is_on_the_first_screen() -> None:
          ["error: nobody reads standard output any more; --log-dir keeps a run going"]),
         (verdicts.Interrupted(2), ["error: interrupted"]),
         (verdicts.Interrupted(15), ["error: interrupted by SIGTERM"]),
-        (verdicts.Interrupted(2, "dispatch stop"), ["error: stopped by dispatch stop"]),
+        (verdicts.Interrupted(2, "dispatch stop"), ["note: stopped by dispatch stop"]),
         (verdicts.LeftMpi(0, 1, False, (1,), ()),
          ["error: rank 1 on n0 exited 0 without MPI_Finalize"]),
         (verdicts.LeftMpi(0, 1, True, (1, 2), (3,)),
@@ -194,12 +194,12 @@ def test_hosts_that_were_lost_besides() -> None:
     gone = Failure(Kind.LOST, "gone", "ping it")
     lost = {0: gone, 1: gone, 2: Failure(Kind.LOST, "other")}
     assert said(verdicts.NodeFailed(1, gone), lost=lost)[1:] == [
-        "  hint: ping it", "  then error: n0: host lost: gone",
-        "  then error: n2: host lost: other",
+        "  hint: ping it", "  then n0 (ranks 0-1) was lost, too: gone",
+        "  then n2 (ranks 4-5) was lost, too: other",
     ]  # fmt: skip
     other = {0: Failure(Kind.LOST, "gone", "mend it")}
     assert said(verdicts.NodeFailed(1, gone), lost=other)[1:] == [
-        "  hint: ping it", "  then error: n0: host lost: gone", "  hint: mend it",
+        "  hint: ping it", "  then n0 (ranks 0-1) was lost, too: gone", "  hint: mend it",
     ]  # fmt: skip
 
 

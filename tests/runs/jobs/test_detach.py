@@ -194,7 +194,7 @@ def test_stop_from_another_shell(desk: Desk, state: Path, now: bool) -> None:
     began = time.monotonic()
     done = dispatch("stop", row["id"][:-2], *(["--now"] if now else []))
     assert done.returncode == 0, done.stderr
-    assert "error: stopped by dispatch stop [" in done.stderr
+    assert "note: stopped by dispatch stop [" in done.stderr
     assert time.monotonic() - began < 50  # less than the grace
     assert jobs()[-1]["exit_code"] == 130
 

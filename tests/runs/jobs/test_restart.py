@@ -117,6 +117,6 @@ def test_a_run_of_a_program_is_restarted_and_stopped_from_a_shell(desk: Desk) ->
     assert lines == ["code 1 a None", "saved", "code 1 b None", "saved"]
     assert report.exit_code == 130
     assert report.verdict[0] == f"note: attempt 1 of 2: restarted by dispatch restart -- {name} b"
-    assert "error: stopped by dispatch stop" in report.verdict[1]
+    assert "note: stopped by dispatch stop" in report.verdict[1]
     assert jobs()[-1]["state"] == "ended"
     assert os.getpid() == jobs()[-1]["pid"]

@@ -18,6 +18,7 @@ TWICE = (
     "count = get('TORCHELASTIC_RESTART_COUNT')\n"
     "print(count, get('TORCHELASTIC_MAX_RESTARTS'), get('MASTER_PORT'), flush=True)\n"
     "if count == '0':\n"
+    "    open(sys.argv[0], 'a').write('#')\n"
     "    if get('RANK') == '0': open('up', 'w').close(); time.sleep(1000)\n"
     "    while not os.path.exists('up'): time.sleep(0.01)\n"
     "    sys.exit(3)\n"
@@ -38,7 +39,8 @@ def test_ranks_start_again_on_a_fresh_port(desk: Desk) -> None:
     said = sorted(line.split()[1:] for line in done.stdout.splitlines())
     assert [words[:2] for words in said] == [["0", "3"]] * 2 + [["1", "3"]] * 2
     assert said[0][2] == said[1][2] != said[2][2] == said[3][2]
-    assert "note: rank 1 on localhost: exit code 3; restart 1 of 3\n" in done.stderr
+    assert "note: rank 1 on localhost: exit code 3; restart 1 of 3; " in done.stderr
+    assert "prog.py has changed since attempt 1\n" in done.stderr
     logs = desk.folder / "logs/latest"
     assert (logs / "rank-00000.out").read_text().startswith("0 3")
     assert (logs / "restart-1/rank-00000.out").read_text().startswith("1 3")
