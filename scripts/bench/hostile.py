@@ -91,7 +91,7 @@ LIES: dict[str, Callable[[], Iterator[bytes]]] = {
     "short notices": again(control("notice", text="")),
     "heartbeats": again(control("beat")),
     "samples": again(
-        control("sample", at=1.0, ranks=[], gpus=[[0, *[1.0] * 7]] * 4096, late=False)
+        control("sample", at=1.0, ranks=[], gpus=[[0, *[1.0] * 7, 1, []]] * 4096, late=False)
     ),
     "questions": again(control("mpi_inside", inside=[1] * 99, over=[])),
     "waits": again(control("pmi_waiting", never=[1], absent=[], seconds=1.0)),

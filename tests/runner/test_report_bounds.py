@@ -103,8 +103,8 @@ def test_what_a_sample_brings() -> None:
                      ranks=[[4, "S", 2, 3, 5, 6, [0, 1], None, 90]])  # fmt: skip
     rank = mon.RankSample(4, "S", 2.0, 3, 5, 6, (0, 1), None, 90.0)
     assert sample == mon.NodeSampled(3, 1.5, (rank,), (), late=True, mark=7)
-    assert is_taken("sample", gpus=[[MOST_GPU, *[None] * 7]])
-    assert not is_taken("sample", gpus=[[MOST_GPU + 1, *[None] * 7]])
+    assert is_taken("sample", gpus=[[MOST_GPU, *[None] * 8, [79]]])
+    assert not is_taken("sample", gpus=[[MOST_GPU + 1, *[None] * 8, []]])
 
 
 @cases(

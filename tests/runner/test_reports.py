@@ -53,7 +53,7 @@ GOOD: dict[str, dict[str, Any]] = {
             [5, "R", 2.5, 4096, 3, 2, None, None, None],
         ],
         "late": False,
-        "gpus": [[0, 97.0, 1024, 2048, 300.5, 61.0, 700.0, 3.0], [1, *[None] * 7]],
+        "gpus": [[0, 97.0, 1024, 2048, 300.5, 61.0, 700.0, 3.0, 64, [79]], [1, *[None] * 8, []]],
     },
     "stacks": {
         "number": 2,
@@ -106,7 +106,7 @@ EVENTS: dict[str, list[ev.Event]] = {
         mon.NodeSampled(
             3, 7.5, (mon.RankSample(4, "R", 2.5, 4096, 3, 2, (0,), (0, 1), 7.5),
                      mon.RankSample(5, "R", 2.5, 4096, 3, 2)),
-            (mon.GpuSample(0, 97.0, 1024, 2048, 300.5, 61.0, 700.0, 3.0),
+            (mon.GpuSample(0, 97.0, 1024, 2048, 300.5, 61.0, 700.0, 3.0, 64, (79,)),
              mon.GpuSample(1, None, None, None, None, None)),
         )
     ],

@@ -291,6 +291,10 @@ class Monitoring:
             from dispatcher.output.monitor.outliers import SampleOutliers
 
             self.sinks.append(SampleOutliers(tell))
+        if output.sample is not None or plan.limits.hang_timeout:
+            from dispatcher.output.monitor.gpu_notes import GpuNotes
+
+            self.sinks.append(GpuNotes(tell))
         if output.metrics is not None:
             self._table = open_table(plan, self.slow)
             self.sinks.append(self._table)

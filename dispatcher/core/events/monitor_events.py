@@ -44,7 +44,8 @@ class GpuSample(Value):
     """One GPU: utilisation in %, bytes used and there are, watts, degrees Celsius.
 
     limit: watts that it may draw at most. traffic: % of the time in which its memory was read or
-    written. None for what it does not tell.
+    written. reasons: bits of NVML that say what holds its clocks down. xids: errors that its driver
+    has reported since the sample before. None for what it does not tell.
     """
 
     index: int
@@ -55,6 +56,8 @@ class GpuSample(Value):
     celsius: float | None
     limit: float | None = None
     traffic: float | None = None
+    reasons: int | None = None
+    xids: tuple[int, ...] = ()
 
 
 @value
@@ -109,6 +112,20 @@ class RanksApart(Remark):
     share: float
     usual: float
     seconds: float
+
+
+@value
+class GpuTroubled(Remark):
+    """A driver says of ``gpu``, which ``ranks`` use: error ``xid``, or what slows it down.
+
+    reason: a bit of NVML's clock event reasons; 0 where it is an Xid, and the other way round.
+    """
+
+    node: int
+    gpu: int
+    ranks: tuple[int, ...]
+    xid: int
+    reason: int
 
 
 @value

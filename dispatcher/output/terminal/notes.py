@@ -100,6 +100,10 @@ class Notes(Sink):
                 return f"MPI: waiting for {' and '.join(parts)} since {seconds:.0f} s"
             case monitor_events.RanksStalled(ranks, seconds):
                 return f"{fold_ranks(ranks)}: no output for {seconds:g} s"
+            case monitor_events.GpuTroubled():
+                from dispatcher.output.monitor.gpu_notes import gpu_text
+
+                return gpu_text(event, self._hosts)
             case monitor_events.RanksApart():
                 from dispatcher.output.monitor.outliers import outlier_text
 

@@ -5,8 +5,9 @@ its session after its parent died. The state is that of the rank's own process. 
 counts up; RSS counts pages that processes share once for each.
 
 NVML, else ``nvidia-smi``, tells for each GPU: index, utilisation in %, bytes used, bytes there are,
-watts, degrees Celsius, watts at most, utilisation of its memory in %, UUID; None for what it does
-not tell. Either may hang in the driver, so ``read_gpus`` is a process of its own (``sampler``).
+watts, degrees Celsius, watts at most, utilisation of its memory in %, UUID, bits for what holds its
+clocks down, Xids since the last reading; None for what it does not tell. Either may hang in the
+driver, so ``read_gpus`` is a process of its own (``sampler``).
 """
 
 from __future__ import annotations
@@ -41,6 +42,8 @@ QUERY = (
 #: GPUs of one host; bytes of what nvidia-smi says
 MOST_GPUS, MOST_TEXT = 64, 64 << 10
 MIB = 1 << 20
+#: nvmlEventTypeXidCriticalError
+XID_EVENT = 8
 
 
 def parse_stat(text: bytes) -> Stat | None:
@@ -191,6 +194,32 @@ def library() -> Callable[[], Reading] | None:
         except AttributeError:  # an older library
             return None
 
+    class Event(c.Structure):
+        """nvmlEventData_t."""
+
+        _fields_ = (
+            ("device", c.c_void_p), ("kind", c.c_ulonglong), ("data", c.c_ulonglong),
+            ("gpu_instance", c.c_uint), ("compute_instance", c.c_uint),
+        )  # fmt: skip
+
+    errors = ask("nvmlEventSetCreate", c.c_void_p())
+    heard: set[int] = set()  # the GPUs whose errors come, by handle
+
+    def xids() -> dict[int, list[int]]:
+        """Handle -> Xids that have come since the last call."""
+        found: dict[int, list[int]] = {}
+        for _ in range(MOST_GPUS if errors is not None else 0):
+            event = Event()
+            if nvml.nvmlEventSetWait_v2(errors, c.byref(event), 0) != 0:
+                break
+            found.setdefault(event.device or 0, []).append(min(event.data, 1 << 10))
+        return found
+
+    def listen(gpu: Any) -> None:
+        if errors is not None and gpu.value not in heard:
+            heard.add(gpu.value)
+            nvml.nvmlDeviceRegisterEvents(gpu, c.c_ulonglong(XID_EVENT), errors)
+
     def figure(name: str, unit: float, *before: Any) -> float | None:
         answer = ask(name, c.c_uint(), *before)
         return None if answer is None else answer.value * unit
@@ -198,11 +227,16 @@ def library() -> Callable[[], Reading] | None:
     def read() -> Reading:
         count = ask("nvmlDeviceGetCount_v2", c.c_uint())
         found: Reading = []
+        came = xids()
         for index in range(min(MOST_GPUS, 0 if count is None else count.value)):
             gpu = ask("nvmlDeviceGetHandleByIndex_v2", c.c_void_p(), index)
             if gpu is None:
-                found.append([index] + [None] * 8)  # fallen off the bus
+                found.append([index] + [None] * 9 + [[]])  # fallen off the bus
                 continue
+            listen(gpu)
+            reasons = ask("nvmlDeviceGetCurrentClocksEventReasons", c.c_ulonglong(), gpu) or ask(
+                "nvmlDeviceGetCurrentClocksThrottleReasons", c.c_ulonglong(), gpu
+            )
             rates = ask("nvmlDeviceGetUtilizationRates", (c.c_uint * 2)(), gpu)
             memory = ask("nvmlDeviceGetMemoryInfo", (c.c_ulonglong * 3)(), gpu)
             name = c.create_string_buffer(96)
@@ -217,6 +251,8 @@ def library() -> Callable[[], Reading] | None:
                 figure("nvmlDeviceGetEnforcedPowerLimit", 0.001, gpu),
                 None if rates is None else float(rates[1]),
                 name.value.decode("ascii", "replace") if is_named else None,
+                None if reasons is None else reasons.value,
+                came.get(gpu.value, []),
             ])  # fmt: skip
         return found
 
@@ -271,7 +307,7 @@ def parse(text: bytes) -> Reading:
         rest = [number(word) for word in words[1:8]]
         found.append([
             int(index), rest[0], *(None if n is None else int(n * MIB) for n in rest[1:3]),
-            *rest[3:], words[8].decode("ascii", "replace"),
+            *rest[3:], words[8].decode("ascii", "replace"), None, [],
         ])  # fmt: skip
     return found
 

@@ -8,6 +8,7 @@ known from the link.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from socket import AF_INET, AF_INET6, inet_pton
 from typing import Any
 
@@ -302,9 +303,12 @@ def _sample(fields: Fields, node: int) -> list[ev.Event]:
         wrote = None if silent is None else _number(silent, "silent")
         gpus_of = (_indices(mine), _indices(every))
         ranks.append(mon.RankSample(own, state, used, rss, threads, processes, *gpus_of, wrote))
-    for index, *rest in fields.rows("gpus", 8):
-        figures = (None if n is None else _number(n, "gpu") for n in rest)
-        gpus.append(mon.GpuSample(_integer(index, "gpu", 0, MOST_GPU), *figures))
+    for index, *rest, reasons, xids in fields.rows("gpus", 10):
+        held = None if reasons is None else _integer(reasons, "reasons", 0, 1 << 62)
+        at_most = _integer(index, "gpu", 0, MOST_GPU)
+        figures = [None if n is None else _number(n, "gpu") for n in rest]
+        gpu = mon.GpuSample(at_most, *figures)  # type: ignore[arg-type]
+        gpus.append(replace(gpu, reasons=held, xids=_indices(xids) or ()))
     at, late = fields.number("at"), fields.flag("late")
     mark = fields.optional_integer("mark", 0, 1 << 63)
     return [mon.NodeSampled(node, at, tuple(ranks), tuple(gpus), late, mark)]

@@ -15,6 +15,7 @@ from dispatcher.cli.options.output_options import ShowOptions, settings
 from dispatcher.cli.run.run_sinks import Monitoring
 from dispatcher.core.events.run_events import Entry, RankSpawned, RanksPlaced
 from dispatcher.model.errors import UsageError
+from dispatcher.output.monitor.gpu_notes import GpuNotes
 from dispatcher.output.monitor.live_table import Table
 from dispatcher.output.monitor.outliers import SampleOutliers, StepLines
 
@@ -31,9 +32,12 @@ def made(**given: Any) -> Monitoring:
     [
         ({}, []),
         ({"step_line": "x"}, [StepLines]),
-        ({"sample": 1.0}, [SampleOutliers]),
-        ({"metrics": "f"}, [SampleOutliers, Table]),
-        ({"step_line": "x", "metrics": "f", "sample": 1.0}, [StepLines, SampleOutliers, Table]),
+        ({"sample": 1.0}, [SampleOutliers, GpuNotes]),
+        ({"metrics": "f"}, [SampleOutliers, GpuNotes, Table]),
+        (
+            {"step_line": "x", "metrics": "f", "sample": 1.0},
+            [StepLines, SampleOutliers, GpuNotes, Table],
+        ),
     ],
 )
 def test_only_what_is_wanted(given: dict[str, Any], kinds: list[type]) -> None:
@@ -58,7 +62,7 @@ def test_figures_in_a_file(tmp_path: Path) -> None:
     path = tmp_path / "metrics"
     found = made(metrics=str(path), sample=0.5)
     (sink,) = found.metrics(lambda line: None)
-    (_, table) = found.sinks
+    (*_, table) = found.sinks
     for one in (table, sink):
         one.event(Entry(0, 0.0, RanksPlaced(2, "n1", 1)))
         one.event(Entry(0, 0.0, RankSpawned(0, 0, 77)))

@@ -73,13 +73,13 @@ def test_what_nvidia_smi_says() -> None:
     mib = 1 << 20
     assert parse(SMI) == [
         [0, 97.0, 41234 * mib, 81559 * mib, 612.37, 63.0, 700.0, 54.0,
-         "GPU-8f6c1a2e-0000-1111-2222-333344445555"],
+         "GPU-8f6c1a2e-0000-1111-2222-333344445555", None, []],
         [1, 0.0, 4 * mib, 81559 * mib, 71.05, 31.0, 350.0, 0.0,
-         "GPU-9a7d0b3f-0000-1111-2222-333344445555"],
+         "GPU-9a7d0b3f-0000-1111-2222-333344445555", None, []],
     ]  # fmt: skip
     assert parse(ODD) == [
-        [0, None, None, 81559 * mib, None, None, None, None, "[Unknown Error]"],
-        [1, None, 4 * mib, 81559 * mib, 71.05, 31.0, None, 0.0, "GPU-9a"],
+        [0, None, None, 81559 * mib, None, None, None, None, "[Unknown Error]", None, []],
+        [1, None, 4 * mib, 81559 * mib, 71.05, 31.0, None, 0.0, "GPU-9a", None, []],
     ]
 
 
@@ -101,7 +101,7 @@ def test_nvidia_smi_cut_short() -> None:
         found = parse(SMI[:cut])
         whole = SMI[:cut].count(b"\n")
         assert whole <= len(found) <= whole + 1
-        assert all(len(gpu) == 9 for gpu in found)
+        assert all(len(gpu) == 11 for gpu in found)
 
 
 @given(st.binary(max_size=300) | st.text("0123456789., \n[]/NA", max_size=300).map(str.encode))
