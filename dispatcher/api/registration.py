@@ -8,9 +8,10 @@ import os
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from dispatcher.core.events.run_events import Event, Sink
+from dispatcher.core.events.run_events import Entry, Event, NodeNoticed, NodeReady, Sink
 from dispatcher.jobs import registry
 from dispatcher.jobs.status import Phase
 from dispatcher.model import errors
@@ -23,6 +24,32 @@ if TYPE_CHECKING:
 
     from dispatcher.jobs.status import OnAnswer, OrderServer
     from dispatcher.plan.job.parts import Program
+
+
+class LostBefore(Sink):
+    """Says of hosts that a job before has lost for how long its ranks may run on there.
+
+    names: of the run's hosts. A host is known again by its machine: names are given to others, too.
+    """
+
+    def __init__(self, names: Sequence[str], tell: Callable[[Event], None]) -> None:
+        self._names, self._tell = names, tell
+        self._left = registry.left()
+        self._machines: dict[str, str] = {}
+
+    def event(self, entry: Entry) -> None:
+        if isinstance(entry.event, NodeReady):
+            node, machine = entry.event.node, entry.event.facts.machine
+            self._machines[self._names[node]] = machine
+            if seconds := self._left.pop(machine, 0.0):
+                text = f"a job lost it before: ranks of that may run on for {seconds:.0f} s more"
+                self._tell(NodeNoticed(node, text))
+
+    def write_down(self, left: Mapping[str, float]) -> None:
+        """Remember what this run has ``left``; see ``Report.may_run_on``. Raises: OSError."""
+        known = {name: self._machines[name] for name in left if self._machines.get(name)}
+        if known:
+            registry.note_left({machine: left[name] for name, machine in known.items()})
 
 
 class JobRecord:
@@ -47,6 +74,7 @@ class JobRecord:
         by_program: bool = False,
     ) -> None:
         self._plan, self._restart, self._detached, self._say = plan, restart, detached, say
+        self._lost = LostBefore([one.host.name for one in (*plan.nodes, *plan.spares)], tell)
         self._server: OrderServer | None = None
         self.sinks: list[Sink] = []
         self._folder = None
@@ -64,7 +92,7 @@ class JobRecord:
                 by_program=by_program,
                 reach=reach,
             )
-            self.sinks = [Phase(self._folder)]
+            self.sinks = [Phase(self._folder), self._lost]
             self._serve(plan, paths, tell)
         except (OSError, DispatchError) as error:
             self._unrecorded(error)
@@ -147,11 +175,14 @@ class JobRecord:
         elif error is not None:
             self.conclude(errors.CLUSTER, [f"error: {type(error).__name__}: {error}"])
 
-    def conclude(self, exit_code: int, lines: Sequence[str]) -> None:
-        """Write down the end, and tell it to whoever has asked."""
+    def conclude(
+        self, exit_code: int, lines: Sequence[str], left: Mapping[str, float] = MappingProxyType({})
+    ) -> None:
+        """Write down the end, and tell it to whoever has asked. left: see ``Report.may_run_on``."""
         if self._folder is not None:
             try:
                 registry.conclude(self._folder, exit_code, lines)
+                self._lost.write_down(left)
             except OSError as error:  # the exit code is worth more than the file
                 self._say(f"note: dispatch jobs will not know how it ended: {errors.reason(error)}")
         if self._server is not None:

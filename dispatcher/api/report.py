@@ -140,7 +140,8 @@ class Report(Value):
     more, and why. no_restart: why there was no further attempt. mpi: which one, by host. nccl: what
     it said of its network, by host. log_dir: of the run's files. errors: what ranks wrote of their
     end, those of the cause first. before: ranks that had exited 0 before the cause. ended: rank ->
-    the last signal that dispatch had sent it when it ended, such as SIGTERM.
+    the last signal that dispatch had sent it when it ended, such as SIGTERM. may_run_on: hosts that
+    were lost, and for how many seconds more ranks may live there.
     """
 
     run_id: str
@@ -166,6 +167,7 @@ class Report(Value):
     errors: tuple[RanksSaid, ...] = ()
     before: tuple[str, ...] = ()
     ended: Mapping[str, str] = field(default_factory=dict)
+    may_run_on: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def ok(self) -> bool:
@@ -311,6 +313,7 @@ class Fold(ev.Sink):
             ),
             before=tuple(map(placement.name, verdict.before)),
             ended={placement.name(rank): signal_name(sent) for rank, sent in verdict.ended.items()},
+            may_run_on=dict(verdict.may_run_on),
         )
 
     def _ranks(

@@ -134,7 +134,7 @@ class Running(BackgroundRun[Report, Line | Entry]):
         with record, self._reach:
             record.answer()
             report = self._session.run(())
-        record.conclude(report.exit_code, report.verdict)
+        record.conclude(report.exit_code, report.verdict, report.may_run_on)
         if self._cell is not None:
             self._cell.conclude(report.closing())
         return report

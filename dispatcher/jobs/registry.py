@@ -227,6 +227,23 @@ def conclude(folder: Path, exit_code: int, lines: Sequence[str]) -> None:
         os.replace(room, folder / "end.json")
 
 
+def note_left(hosts: Mapping[str, float]) -> None:
+    """Write down for how many seconds ranks may run on, by machine. Raises: OSError."""
+    now = time.time()
+    ends = {name: now + seconds for name, seconds in (left() | dict(hosts)).items()}
+    _write(state_folder() / "left.json", ends)
+
+
+def left() -> dict[str, float]:
+    """Seconds for which ranks of jobs that lost their hosts may run on there, by machine."""
+    now = time.time()
+    try:
+        ends = _load(state_folder() / "left.json")
+        return {name: end - now for name, end in ends.items() if end > now}
+    except (OSError, ValueError, TypeError, AttributeError):
+        return {}
+
+
 def jobs() -> list[Job]:
     """The jobs on record, the newest last. Stale sockets of dead ones are removed."""
     base = state_folder() / "jobs"

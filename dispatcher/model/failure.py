@@ -6,6 +6,9 @@ import enum
 
 from dispatcher.model.frozen import Value, value
 
+#: what helps where a network, or this machine, is away for longer than a run waits
+AWAY = "--heartbeat 20 --lease 600  # on a shaky network or a laptop; or --detach on the login node"
+
 
 class Kind(str, enum.Enum):
     """Why a host could not be used; the words users see in the table of failed hosts."""

@@ -188,8 +188,13 @@ HOSTS = (
     ),
     _message(
         "unreachable", _CLUSTER, "There is no way to the host.",
-        "The kernel knows no route, or a router on the way says so: the host is down or elsewhere.",
-        "    ping NAME",
+        """The kernel knows no route, or a router on the way says so; or the host fell silent while
+        its ranks ran. It is down or elsewhere, or its network is away. Ranks there may run on until
+        their lease ends (--lease).""",
+        """
+    ping NAME
+    dispatch -H hostfile --heartbeat 20 --lease 600 train.py     # wait for a shaky network
+""",
     ),
     _message(
         "connection-refused", _CLUSTER, "The host answers, but nothing listens on that port.",
@@ -309,11 +314,11 @@ Find out which, first. If it was installed anew:
     ),
     _message(
         "host-lost", _CLUSTER, "The host fell silent, or its connection ended.",
-        """It lost its power, its network, or its agent was killed. Ranks there end by themselves
-        when
-        they have not heard of dispatch for --lease seconds.""",
+        """It lost its power, its network, or its agent was killed; or this machine slept. Ranks
+        there end by themselves when they have not heard of dispatch for --lease seconds.""",
         """
     dispatch check -w NAME
+    dispatch -H hostfile --heartbeat 20 --lease 600 train.py     # a shaky network, a laptop
     dispatch -H hostfile --max-restarts 3 --spares 1 train.py
 """,
     ),

@@ -128,11 +128,12 @@ class Link(abc.ABC):
         """
         return False
 
-    def answers(self) -> bool:
-        """False while questions of ``expect_answers`` are open: what is written now would only
-        make that wait for its end begin anew.
+    def silence(self) -> tuple[float, bool]:
+        """Seconds since the host's kernel answered, and whether it had all that was written.
+
+        Known after ``expect_answers`` only, which asks every second; else (0, False).
         """
-        return True
+        return 0.0, False
 
     def failure(self, timeout: float) -> Failure | None:
         """Why the host was never reached, when the stream ended before any byte came; or which

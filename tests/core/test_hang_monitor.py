@@ -23,7 +23,7 @@ from .run.world import started
 
 @cases(
     ("told_at", "ago", "lost_at"),
-    [(14.0, 0.0, 29.0), (14.0, 9.0, 20.0), (14.0, 14.0, 15.0), (3.0, 20.0, 15.0)],
+    [(14.0, 0.0, 34.0), (14.0, 9.0, 25.0), (14.0, 14.0, 20.0), (3.0, 20.0, 20.0)],
 )
 def test_beats_told_late_count_from_when_they_came(
     told_at: float, ago: float, lost_at: float
@@ -36,9 +36,9 @@ def test_beats_told_late_count_from_when_they_came(
     run.handle(ev.NodeProbed(1, ("10.0.0.1",)), 0.0)
     for rank in range(4):
         run.handle(ev.RankSpawned(rank // 2, rank, 1000 + rank), 0.0)
-    assert run.next_deadline() == 15.0
+    assert run.next_deadline() == 20.0
     assert run.handle(ev.NodesHeard((0, 1), (ago, 0.0)), told_at) == []
-    assert run.next_deadline() == min(lost_at, told_at + 15.0)
+    assert run.next_deadline() == min(lost_at, told_at + 20.0)
     assert CloseLink(0) not in run.tick(lost_at - 0.1)
     assert CloseLink(0) in run.tick(lost_at)
 
@@ -428,7 +428,7 @@ def test_nobody_watches_where_nobody_asked() -> None:
         assert run.handle(unasked, 1.0) == []  # or one host that says such a thing ends the run
     assert not run.is_quiet(9999.0)
     run.extend_deadlines(5.0)
-    assert run.next_deadline() == 20.0
+    assert run.next_deadline() == 25.0
     assert run.handle(mon.StacksWanted(), 1.0) == asked(0)
     run.extend_deadlines(5.0)
     assert run.next_deadline() == 1.0 + GATHER + 5.0

@@ -240,7 +240,7 @@ class TestAgents:
         run.began = time.monotonic()
         os.kill(run.agents("n2")[0], signal.SIGSTOP)
         said = run.ends(125, SILENCE + 2 + SLACK)
-        lost = "error: n2 (ranks 2-3): host lost: no heartbeat for 6 s"
+        lost = "error: n2 (ranks 2-3): host lost: no heartbeat for 8 s"
         assert verdict(said).startswith(lost), said
         run.clean(LEASE + SLACK)
 
@@ -270,26 +270,13 @@ class TestNetwork:
         run.clean((1 if who == "kernel" else LEASE + 1) + SLACK)
 
     def test_short_cuts_are_survived(self, own_job: Start) -> None:  # row 31
-        # what the kernel sends again goes out after 0.2, 0.6, 1.4 and 3 s, and it gives up after
-        # 2.5: a cut of 1.4 s is short; ten missing beats are for a machine that is busy besides
-        often = ("--heartbeat", "1", "--max-missed-heartbeats", "10", "--lease", "15")
+        """As long as the user is told of them, and less than what counts as lost."""
+        often = ("--heartbeat", "0.5", "--max-missed-heartbeats", "12", "--lease", "15")
         run = own_job("stubborn", *often, "--grace", "0.5").up()
-
-        def on_their_way(*hosts: str) -> list[str]:
-            """Connections whose bytes are not acknowledged; TCP repeats them ever slower."""
-            ask = ["ss", "-Htn", "state", "established", "sport = :22 or dport = :22"]
-            said = [run.cluster.run(ask, host, check=True).stdout for host in hosts]
-            return [line for line in "".join(said).splitlines() if line.split()[1] != "0"]
-
-        both = "login", "n2"
-        for _ in range(2):
-            began = time.monotonic()
-            run.cluster.cut("n2")
-            wait_for(lambda: on_their_way("n2"), 20, "a heartbeat is under way")
-            run.cluster.mend("n2")
-            if time.monotonic() - began > 1.4:
-                return  # we were held up ourselves: such a cut is of rows 29 and 30
-            wait_for(lambda: not on_their_way(*both), 30, lambda: f"{on_their_way(*both)}")
+        run.cluster.cut("n2")
+        wait_for(lambda: "note: n2 has been silent for " in run.said(), 30, run.said)
+        run.cluster.mend("n2")
+        wait_for(lambda: "note: n2 is heard again after " in run.said(), 30, run.said)
         assert run.process.poll() is None
         run.terminate()
         run.ends(143, 2 + SLACK)

@@ -13,11 +13,14 @@ import threading
 import time
 from contextlib import ExitStack
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from rig import wait_for
 
+from dispatcher.api.registration import LostBefore
+from dispatcher.core.events.run_events import Entry, Event, NodeNoticed, NodeReady
 from dispatcher.jobs import control_server, job_socket, registry, status
 from dispatcher.jobs.control_server import ControlServer
 from dispatcher.jobs.job_socket import Frames, JobConnection, frame, listen
@@ -470,3 +473,38 @@ def test_a_launcher_that_is_just_being_killed(monkeypatch: pytest.MonkeyPatch) -
     killer.join()
     with dying:
         dying.wait()
+
+
+def test_where_ranks_of_lost_jobs_may_run_on(state: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [1000.0]
+    monkeypatch.setattr(time, "time", lambda: now[0])
+    assert registry.left() == {}
+    enroll()
+    registry.note_left({"n1": 30.0, "n2": 44.0})
+    now[0] += 32.0
+    assert registry.left() == {"n2": 12.0}
+    registry.note_left({"n3": 5.0})
+    assert registry.left() == {"n2": 12.0, "n3": 5.0}
+    for broken in ("[1]", "{", '{"n1": "x"}'):
+        (state / "left.json").write_text(broken)
+        assert registry.left() == {}
+
+
+def test_a_job_says_where_ranks_of_one_before_may_run_on() -> None:
+    told: list[Event] = []
+    enroll()
+    facts = {"n1": "boot-1", "n2": "boot-2", "again": "boot-2", "new": ""}
+
+    def started(*names: str) -> LostBefore:
+        lost = LostBefore(names, told.append)
+        for node, name in enumerate(names):
+            known = SimpleNamespace(machine=facts[name])
+            for seq in range(2):  # as before a restart
+                lost.event(Entry(seq, 0.0, NodeReady(node, known)))  # type: ignore[arg-type]
+        return lost
+
+    started("n1", "n2").write_down({"n2": 30.0})
+    assert told == []
+    started("n1", "again", "new").write_down({"new": 30.0})  # by another name
+    (noticed,) = told
+    assert noticed == NodeNoticed(1, "a job lost it before: ranks of that may run on for 30 s more")

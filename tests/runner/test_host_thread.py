@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import queue
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -58,6 +59,7 @@ class ScriptedLink(Link):
         self.is_let_end = False
         self.expected: list[float] = []
         self.watchable = True
+        self.silent = 0.0, False
         self._told: Callable[[], None] = lambda: None  # nobody watches yet: the script is read then
 
     def watch(self, ready: Callable[[], None]) -> None:
@@ -87,6 +89,9 @@ class ScriptedLink(Link):
     def expect_answers(self, seconds: float) -> bool:
         self.expected.append(seconds)
         return self.watchable
+
+    def silence(self) -> tuple[float, bool]:
+        return self.silent
 
     def gone(self) -> bool:
         return not self._script
@@ -485,8 +490,8 @@ def test_a_beat_is_answered_and_is_no_event_unless_it_ends_a_rest(
     [
         ({}, True, [], False),
         ({"unreachable": 5.0}, True, [5.0], False),
-        ({"unreachable": 5.0, "self_fencing": True}, True, [5.0], True),
-        ({"unreachable": 5.0, "self_fencing": True}, False, [5.0], False),
+        ({"unreachable": 5.0, "doubt": 4.0}, True, [5.0], True),
+        ({"unreachable": 5.0, "doubt": 4.0}, False, [5.0], False),
     ],
 )
 def test_both_ends_are_told_to_expect_answers_where_the_link_can_tell(
@@ -497,6 +502,34 @@ def test_both_ends_are_told_to_expect_answers_where_the_link_can_tell(
     watched = Watched(link, **more)
     wait_for(lambda: link.heard.endswith(b"PREPARE"), 30, "the first order")
     assert link.expected == expected
-    assert link.heard.endswith(control("watch") + b"PREPARE") == watches
+    assert link.heard.endswith(control("watch", doubt=4.0) + b"PREPARE") == watches
     watched.host.close()
+    watched.host.join(60)
+
+
+@cases(("has_all", "unheard"), [(True, 9.0), (False, 0.0)])
+def test_beats_of_a_host_whose_kernel_is_silent_are_not_missed(
+    has_all: bool, unheard: float
+) -> None:
+    """What it lacks may yet arrive, so the time since it was heard says nothing then."""
+    link, silences = ScriptedLink([SYNC + READY]), list[tuple[int, float | None]]()
+    watched = Watched(
+        link, heartbeat=0.01, unreachable=15.0, on_silence=lambda *told: silences.append(told)
+    )
+    watched.until(ev.NodeReady)
+    wait_for(lambda: silences, 30, "a late beat")
+    pings = control("ping")
+    wait_for(lambda: link.heard.endswith(pings), 30, "a ping")
+    link.silent = 9.0, has_all
+    wait_for(lambda: silences[-1][1] is not None, 30, "a silence")
+    wait_for(lambda: watched.beats[1:], 30, "two looks")
+    size = len(link.heard)
+    since = silences[-1][1]
+    assert since is not None
+    assert (silences[-1][0], abs(time.monotonic() - 9.0 - since) < 5) == (3, True)
+    link.say(b"")
+    lost = watched.until(ev.NodeLost)[-1]
+    assert isinstance(lost, ev.NodeLost)
+    assert unheard <= lost.unheard < unheard + 5
+    assert len(link.heard) == size  # nothing is written that would begin the wait anew
     watched.host.join(60)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from dispatcher.bootstrap import payload
 from dispatcher.core.events.actions import GatherStacks
-from dispatcher.core.events.run_events import NodesHeard
+from dispatcher.core.events.run_events import HostsSilent, NodesHeard
 from dispatcher.remote.protocol.frames import Decoder
 from dispatcher.remote.protocol.packing import unpack
 from dispatcher.runner.run import liveness
@@ -24,6 +24,7 @@ from dispatcher.runner.run.liveness import (
     Heartbeats,
     ProgressLine,
     Sampling,
+    Silences,
 )
 
 
@@ -39,6 +40,42 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
     monkeypatch.setattr(liveness, "time", clock)
     return clock
+
+
+CUT = HostsSilent((1, 2), 5.5, 15.0)
+
+
+@cases(
+    ("heard", "told"),
+    [
+        # (time, host, since when it is not heard) -> (time, event), looked for every half second
+        ([(2.0, 1, 0.5), (3.0, 1, None)], []),  # too short for a word
+        ([(2.0, 1, 0.5)], [(6.5, HostsSilent((1,), 6.0, 15.0))]),  # once
+        # who follows within a second is told of with the first
+        ([(2.0, 1, 0.5), (6.0, 2, 1.0)], [(6.5, CUT)]),
+        ([(2.0, 1, 0.5), (6.0, 2, 1.0), (9.0, 1, None), (9.5, 2, None)],
+         [(6.5, CUT), (10.0, HostsSilent((1, 2), 8.5, 0.0))]),
+        # each silence anew
+        ([(2.0, 1, 0.5), (7.0, 1, None), (9.0, 1, 8.5)],
+         [(6.5, HostsSilent((1,), 6.0, 15.0)), (8.0, HostsSilent((1,), 6.5, 0.0)),
+          (14.5, HostsSilent((1,), 6.0, 15.0))]),
+        # who is given up is not heard again
+        ([(2.0, 1, 0.5), (7.0, 1, "lost")], [(6.5, HostsSilent((1,), 6.0, 15.0))]),
+    ],
+)  # fmt: skip
+def test_hosts_that_fall_silent_together_are_one_event(
+    heard: list[tuple[float, int, Any]], told: list[tuple[float, object]]
+) -> None:
+    silences, left, found = Silences(5.0, 15.0), list(heard), list[tuple[float, object]]()
+    for now in (half / 2 for half in range(40)):
+        while left and left[0][0] <= now:
+            _, host, since = left.pop(0)
+            if since == "lost":
+                silences.forget(host)
+            else:
+                silences.note(host, since)
+        found += [(now, event) for event in silences.news(now)]
+    assert found == told
 
 
 def test_output_is_told_once_with_its_age(clock: Clock) -> None:

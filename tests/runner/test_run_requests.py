@@ -351,14 +351,14 @@ def test_hosts_are_heard_again_after_we_were_stopped(monkeypatch: pytest.MonkeyP
     clock, agent = Clock(), Agent(0, start=Agent.spawned)
     for module in (loop, liveness, run_loop):
         monkeypatch.setattr(module, "time", clock)
-    played = Played(plan_of(1), agent)  # lost after 15 s of silence
+    played = Played(plan_of(1), agent)  # lost after 20 s of silence
     get, steps = played.runner._inbox.get, count(1)
 
     def stopped(timeout: float | None = None) -> ev.Event:
         if timeout is None or not agent.living:
             return get(timeout=timeout)
         step = next(steps)
-        clock.ahead += 20.0 if step == 29 else timeout
+        clock.ahead += 25.0 if step == 29 else timeout
         if step <= 28:
             played.runner._beats.note(0)
         if step == 38:

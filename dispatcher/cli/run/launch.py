@@ -257,7 +257,7 @@ def _run(
         report = session.run(HANDLED, verdict)
     for words in () if output.quiet else monitoring.slow():
         say(f"note: {words}")
-    registration.conclude(report.exit_code, report.verdict)
+    registration.conclude(report.exit_code, report.verdict, report.may_run_on)
     code = report.exit_code or int(bool(unwritten))
     window = run_sinks.window()
     verdict_lines = fitted(report.verdict, *window) if window else report.verdict

@@ -289,8 +289,8 @@ class FailureOptions(Options, section="Failures"):
         metavar="SECONDS",
         positive=True,
         help="Have every host send a heartbeat every SECONDS; all hosts together give 400 a second "
-        "at most, 2,000 by a tree. A host whose network answers nothing for SECONDS (3 at least) "
-        "is lost at once.",
+        "at most. A host whose network answers nothing for three heartbeats "
+        "(--max-missed-heartbeats) is lost; give more where the network is often away.",
         usual="5",
     )
     max_missed_heartbeats: int | None = option(

@@ -139,12 +139,14 @@ class NodeSwept(OfAttempt):
 class NodeLost(Event):
     """The node cannot be used (any more); also how a failed connection ends.
 
-    ending: of the process that the link led to, where that was told.
+    ending: of the process that the link led to, where that was told. unheard: for how many seconds
+    it had answered nothing and was sent nothing; 0: not known.
     """
 
     node: int
     failure: Failure
     ending: Ending | None = None
+    unheard: float = 0.0
 
 
 @value
@@ -254,6 +256,17 @@ class InputLeft(Event):
 @value
 class Remark(Event):
     """What a sink has found out and tells the others; nobody decides on it."""
+
+
+@value
+class HostsSilent(Remark):
+    """``nodes`` have not been heard for ``seconds``; limit: after how many they are lost, 0: they
+    are heard again.
+    """
+
+    nodes: tuple[int, ...]
+    seconds: float
+    limit: float
 
 
 @value

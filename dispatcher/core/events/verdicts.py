@@ -331,7 +331,8 @@ class Verdict(Value):
     before: ranks that had exited 0 when the cause was seen. ended: rank -> the last signal that
     dispatch had sent it when it ended, of those that ended after one. starts: how often ranks were
     started; 0 where that is not known. came: signals that dispatch got. sent: those that all ranks
-    were sent at the end, and the seconds since the first of these.
+    were sent at the end, and the seconds since the first of these. may_run_on: lost host -> seconds
+    for which ranks may live on there.
     """
 
     cause: Cause | None
@@ -350,6 +351,7 @@ class Verdict(Value):
     starts: int = 0
     came: tuple[int, ...] = ()
     sent: tuple[tuple[int, float], ...] = ()
+    may_run_on: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def ok(self) -> bool:

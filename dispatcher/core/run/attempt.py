@@ -45,7 +45,7 @@ from dispatcher.core.run.mpi_manager import MpiManager
 from dispatcher.core.run.start_check import Decision, ProbeNodes, Start, StartCheck, in_turn
 from dispatcher.core.run.tables import Deadlines, RankTable
 from dispatcher.model.errors import InternalError
-from dispatcher.model.failure import Failure, Kind
+from dispatcher.model.failure import AWAY, Failure, Kind
 from dispatcher.plan.job.job_plan import JobPlan
 
 CONNECTING, PROBING, RUNNING, STOPPING, FINISHING, OVER = (
@@ -530,7 +530,8 @@ class AttemptMachine:
                     self.deadlines[key] = now + self.plan.limits.mpi_stall_warning
                 return asked or []
             case ("silent", int(node)):
-                return self._give_up({node}, self.plan.limits.silence_text, now)
+                silent = Failure(Kind.LOST, self.plan.limits.silence_text, AWAY)
+                return self._on_node_lost(ev.NodeLost(node, silent), now)
         raise InternalError(f"job: no rule for deadline {key!r}")
 
     def _give_up(self, nodes: set[int], why: str, now: float) -> list[act.Action]:

@@ -22,8 +22,8 @@ from dispatcher.plan.job.request import LONG_LIFE, MOST_FRUITLESS, Limits, Resta
 #: may take, and one for the way of the launcher's last word
 GUARDIAN, SWEEP, MARGIN = 8.0, 5.0, 1.0
 #: of a host that sees for itself that our machine does not answer: heartbeats until it doubts
-#: (``agent.node``), and seconds until it is certain (``host.ssh_peer``)
-LATE, DOUBT = 1.25, 4.0 + 1.0
+#: (``agent.node``), and seconds between two looks (``host.ssh_peer``)
+LATE, LOOK = 1.25, 1.0
 #: seconds between two looks whether a lost host is back, the first and the longest
 FIRST_LOOK, LAST_LOOK = 15.0, 600.0
 
@@ -62,7 +62,8 @@ def fence(limits: Limits, *, self_fencing: bool = False) -> float:
     by_lease = limits.lease + max(limits.lifeline_grace, GUARDIAN) + SWEEP + MARGIN
     if not self_fencing:
         return by_lease
-    return min(by_lease, LATE * limits.heartbeat + DOUBT + limits.lifeline_grace + MARGIN)
+    by_doubt = LATE * limits.heartbeat + limits.doubt + LOOK + limits.lifeline_grace + MARGIN
+    return min(by_lease, by_doubt)
 
 
 def look_for(tries: int) -> float:

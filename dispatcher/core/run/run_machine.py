@@ -190,8 +190,8 @@ class RunMachine:
                 self.hosts.armed.discard(host)
                 if node == 0:
                     self._budget.see(event.mark)
-            case ev.NodeLost(_, _, ending):
-                self.hosts.unlink(host, now, over=ending is not None)
+            case ev.NodeLost(_, _, ending, unheard):
+                self.hosts.unlink(host, now, over=ending is not None, unheard=unheard)
         swept = host if isinstance(event, ev.NodeSwept) else None
         own = event if node == host else replace(event, node=node)  # type: ignore[call-arg]
         return self._carry(self._job.handle(own, now), now, swept)
@@ -602,6 +602,7 @@ class RunMachine:
                 if host not in blamed
             },
             no_restart=no_restart,
+            may_run_on=self.hosts.may_run_on(now),
             starts=self.restarts + (self._budget.began is not None),
         )
         self._deadlines = {CLOSE: now + sweep_limit(self.plan)}

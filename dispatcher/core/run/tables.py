@@ -96,8 +96,11 @@ class HostTable:
         """Hosts with an agent that has answered and can be told things."""
         return self.linked & self.facts.keys()
 
-    def unlink(self, host: int, now: float, *, over: bool = False) -> None:
-        """``host`` is given up, or has ended its part. over: its agent's process had ended."""
+    def unlink(self, host: int, now: float, *, over: bool = False, unheard: float = 0.0) -> None:
+        """``host`` is given up, or has ended its part. over: its agent's process had ended.
+
+        unheard: see ``NodeLost``.
+        """
         self.linked.discard(host)
         self.silent.pop(host, None)
         if host in self.armed:
@@ -105,7 +108,7 @@ class HostTable:
             rests = host in self._resting
             knows = host in self.facts and self.facts[host].self_fencing
             after = restart.fence(self._limits, self_fencing=knows)
-            self.fenced[host] = math.inf if rests else now + after
+            self.fenced[host] = math.inf if rests else now + max(restart.SWEEP, after - unheard)
             if over:
                 self.over.add(host)
 
@@ -124,6 +127,13 @@ class HostTable:
     def dead_at(self) -> float:
         """When the ranks of all hosts that were given up are surely dead; inf: never."""
         return max(self.fenced.values(), default=0.0)
+
+    def may_run_on(self, now: float) -> dict[str, float]:
+        """Names of hosts that fell silent -> seconds for which ranks may live on there."""
+        lost = [(host, when) for host, when in self.fenced.items() if host not in self.over]
+        return {
+            self.name(host): round(when - now, 1) for host, when in lost if now < when < math.inf
+        }
 
     def undead(self) -> list[str]:
         """Names of hosts that were given up and whose ranks may live for ever."""

@@ -154,6 +154,12 @@ class Notes(Sink):
                 return f"{new} takes the place of {old}{place} ({why})"
             case ev.HostLeftOut(node, why):
                 return f"{self._hosts[node]}: not used any more: {why}"
+            case ev.HostsSilent(nodes, seconds, limit):
+                who, some = fold(self._hosts[node] for node in nodes), len(nodes) > 1
+                if not limit:
+                    return f"{who} {'are' if some else 'is'} heard again after {seconds:.0f} s"
+                then = f"after {limit:.0f} s {'they are' if some else 'it is'} lost (--heartbeat)"
+                return f"{who} {'have' if some else 'has'} been silent for {seconds:.0f} s; {then}"
             case ev.HostReturned(node):
                 return f"{self._hosts[node]}: is back, and can be used at the next restart"
             case ev.WorldShrunk(nodes, counts) | ev.WorldGrown(nodes, counts):

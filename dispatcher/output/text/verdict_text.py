@@ -388,6 +388,11 @@ def outcome(verdict: verdicts.Verdict) -> list[str]:
         lines.append(f"note: the job succeeded after {plural(restarts, 'restart')}")
     for host, why in verdict.left_out.items():
         lines.append(f"note: {host} was left out from then on: {sanitize_text(why)}")
+    if verdict.may_run_on:
+        whose = "its ranks" if len(verdict.may_run_on) == 1 else "their ranks"
+        most = max(verdict.may_run_on.values())
+        until = f"for up to {most:.0f} s more, until the lease ends (--lease)"
+        lines.append(f"note: {fold(verdict.may_run_on)}: {whose} may run on {until}")
     if verdict.no_restart is not None:
         lines.append(f"note: not started again: {verdict.no_restart}")
     return lines

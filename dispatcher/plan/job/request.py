@@ -82,6 +82,8 @@ Stdin = int | Literal["none", "all"]
 LONGEST = 10**7  # seconds; four months
 #: seconds for which a network may be away, however often hosts give a heartbeat
 LEAST_UNREACHABLE = 3.0
+#: the same at the other end, where packets that were lost are sent again after 0.2, 0.4, ... s
+LEAST_DOUBT = 4.0
 #: limits of which 0 says never, nothing or at once
 MAY_BE_ZERO = frozenset(
     ("unreachable", "grace", "lifeline_grace", "hang_timeout", "time_limit")
@@ -115,13 +117,22 @@ class Limits(Arguments):
 
     @property
     def silence(self) -> float:
-        """Seconds without a heartbeat after which a host is lost."""
-        return self.heartbeat * self.max_missed_heartbeats
+        """Seconds from one heartbeat on after which a host is lost, if no other came.
+
+        The first that is missed is due after one ``heartbeat``.
+        """
+        return self.heartbeat * (1 + self.max_missed_heartbeats)
 
     @property
     def kernel_silence(self) -> float:
         """Seconds without an answer of its kernel after which a host is lost, busy or not."""
-        return self.unreachable or max(LEAST_UNREACHABLE, self.heartbeat)
+        missed = self.heartbeat * self.max_missed_heartbeats
+        return self.unreachable or max(LEAST_UNREACHABLE, missed)
+
+    @property
+    def doubt(self) -> float:
+        """Seconds for which an agent sends in vain until our machine is lost to it (N-7)."""
+        return max(LEAST_DOUBT, self.kernel_silence * 2 / 3)
 
     @property
     def silence_text(self) -> str:
@@ -151,7 +162,8 @@ class Limits(Arguments):
                 f"hang_timeout: {self.hang_timeout:g} s: every job is silent for that long",
                 hint="--hang-timeout 600",
             )
-        if self.lease * (1 + 1e-9) < self.silence:  # 3 x 0.2 is above 0.6
+        missed = self.silence - self.heartbeat
+        if self.lease * (1 + 1e-9) < missed:  # 3 x 0.2 is above 0.6
             raise UsageError(
                 f"lease of {self.lease} s is shorter than {self.max_missed_heartbeats} heartbeats"
                 f" of {self.heartbeat} s: ranks would be killed before their host is lost"

@@ -74,6 +74,7 @@ class Loop:
         self.sampler: Sampler | None = None
         self.peer: SshPeer | None = None  # whose answers count, if it is to be found
         self.question: Question | None = None
+        self.doubt = 0.0
         self.exit_code: int | None = None
         self.poll = select.epoll()
         self.writing = False
@@ -168,12 +169,12 @@ class Loop:
             workdir.remove(self.error_folder)
         expect = self.guardian.expect
         lease, grace = message["lease"], message["lifeline_grace"]
-        late = 0.0
+        late = 0.0, 0.0
         if self.peer is not None:
-            late = LATE_LIFE * message["heartbeat"]
+            late = LATE_LIFE * message["heartbeat"], self.doubt
             self.node.watches = True
         self.error_folder = workdir.make(
-            message["run_id"], lambda path: expect(lease, grace, late, path)
+            message["run_id"], lambda path: expect(lease, grace, *late, path)
         )
         self.no_failure_yet = True
         if self.pmi is not None:
@@ -214,12 +215,12 @@ class Loop:
         self.flush()
         self.guardian.alive()
 
-    def do_watch(self) -> None:
-        """From now on it matters whether the launcher's machine answers."""
+    def do_watch(self, doubt: float) -> None:
+        """If the launcher's machine answers nothing for ``doubt`` seconds, it is lost."""
         from dispatcher.remote.host.ssh_peer import SshPeer
 
         try:
-            self.peer = SshPeer()
+            self.peer, self.doubt = SshPeer(), doubt
         except (OSError, ValueError, KeyError):
             pass  # another way leads here than sshd's, or the kernel does not say
 
@@ -232,7 +233,7 @@ class Loop:
         from dispatcher.remote.host.ssh_peer import Question
 
         if self.peer is not None and (first or self.question is None):
-            self.question = Question(self.peer, monotonic())
+            self.question = Question(self.peer, monotonic(), self.doubt)
         if self.question is not None and self.question.look(monotonic()):
             self.tell(("lifeline", "the launcher's machine does not answer"))
 

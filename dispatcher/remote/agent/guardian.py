@@ -34,6 +34,7 @@ class Guardian:
         self.pipe = pipe
         self.silence = self.ending = 60.0
         self.late = 0.0  # silence after which we look whether the launcher's machine answers
+        self.doubt = 0.0  # and for how long it must not
         self.question: Question | None = None
         self.folder = b""
         self.buffer = b""
@@ -100,8 +101,8 @@ class Guardian:
         lines = (self.buffer + data).split(b"\n")
         self.buffer = lines.pop()
         for line in filter(None, lines):
-            silence, ending, late, self.folder = line.split(b" ", 3)
-            self.silence, self.ending, self.late = float(silence), float(ending), float(late)
+            *numbers, self.folder = line.split(b" ", 4)
+            self.silence, self.ending, self.late, self.doubt = map(float, numbers)
 
     def _next_look(self) -> float:
         """When to look whether the launcher's machine answers, if the agent says nothing."""
@@ -114,7 +115,7 @@ class Guardian:
 
         if self.question is None:
             try:
-                self.question = Question(SshPeer(), now)
+                self.question = Question(SshPeer(), now, self.doubt)
             except (OSError, ValueError, KeyError):
                 return False
         try:
@@ -145,7 +146,7 @@ class GuardianPipe:
     def __init__(self, guardian: int, pipe: int) -> None:
         self.guardian = guardian
         self.pipe = pipe
-        self.expected = 60.0, 60.0, 0.0, ""
+        self.expected = 60.0, 60.0, 0.0, 0.0, ""
 
     def why(self, signum: int = 0) -> str:
         """Why the link ended, or why we may have been sent ``signum``."""
@@ -153,19 +154,21 @@ class GuardianPipe:
             return "the agent's guardian was killed"  # which may end the link as well
         return "the agent was sent signal %d" % signum if signum else "the link ended"
 
-    def expect(self, silence: float, lifeline_grace: float, late: float, folder: str) -> None:
+    def expect(
+        self, silence: float, lifeline_grace: float, late: float, doubt: float, folder: str
+    ) -> None:
         """Say what to expect of us, and the ``folder`` that should not outlive us.
 
         silence: seconds without a sign of life after which we are stuck; late: those after which
-        it looks by itself whether the launcher's machine answers, 0: never.
+        it looks by itself whether the launcher's machine answers, 0: never; doubt: of ``Question``.
         """
-        self.expected = silence + SLACK, lifeline_grace + SLACK, late, folder
+        self.expected = silence + SLACK, lifeline_grace + SLACK, late, doubt, folder
         self.watch_peer(True)
 
     def watch_peer(self, on: bool) -> None:
         """Whether to look at that now."""
-        silence, ending, late, folder = self.expected
-        words = "%f %f %f %s\n" % (silence, ending, late if on else 0.0, folder)
+        silence, ending, late, doubt, folder = self.expected
+        words = "%f %f %f %f %s\n" % (silence, ending, late if on else 0.0, doubt, folder)
         self._write(os.fsencode(words))
 
     def alive(self) -> None:

@@ -10,8 +10,8 @@ import _socket
 import os
 from _struct import Struct, pack
 
-#: seconds for which nothing that we send must be acknowledged, and between two looks
-UNANSWERED, LOOK = 4.0, 1.0
+#: seconds between two looks
+LOOK = 1.0
 
 _NETLINK, _SOCK_DIAG, _BY_FAMILY, _REQUEST, _TCP, _INFO = 16, 4, 20, 1, 6, 2
 _ANY = 0xFFFFFFFF
@@ -58,18 +58,19 @@ class SshPeer:
 
 
 class Question:
-    """Whether the peer has ceased to answer; ``look`` every ``LOOK`` seconds, what is sent between
-    them is what it ought to acknowledge.
+    """Whether the peer has answered nothing for ``doubt`` seconds; ``look`` every ``LOOK`` seconds,
+    what is sent between them is what it ought to acknowledge.
     """
 
-    def __init__(self, peer: SshPeer, now: float) -> None:
+    def __init__(self, peer: SshPeer, now: float, doubt: float) -> None:
         self._peer = peer
         self._began = now
+        self._doubt = doubt
 
     def look(self, now: float) -> bool:
         """Whether nothing was acknowledged since the question was put, for long enough."""
         waited = now - self._began
         try:
-            return waited >= UNANSWERED and self._peer.silence() >= waited
+            return waited >= self._doubt and self._peer.silence() >= waited
         except (OSError, ValueError):
             return False  # it has ended, which others see

@@ -47,10 +47,10 @@ _CLOSE = object()
 BOOTING, SERVING, DEAF = "booting", "serving", "deaf"
 
 #: to show that we live
-_WATCH = control("watch")
 _PING = control("ping")
-#: seconds until we look again whether a host's kernel answers
-_AGAIN = 0.5
+#: seconds until we look again whether a host's kernel answers, and within which one that is asked
+#: every second does
+_AGAIN, _ANSWERS = 0.5, 1.5
 #: heartbeats after which we do not wait for one of its to show that we live
 _LATE = 1.25
 
@@ -60,11 +60,11 @@ class HostThread(threading.Thread):
 
     prepare: the agent's first order, for ``attempt``. gate: says when to connect, and when again.
     heartbeat: seconds between two of the agent's. unreachable: of silence of the host's kernel
-    until it is lost, where the link can tell; self_fencing: the agent is to see that as well.
+    until it is lost, where the link can tell; doubt: of ours until it is to the agent; 0: never.
     credit: output bytes that the agent may have under way. These are called from this thread: tell
     with events, output with (node, rank, stream, data), input_taken with (node, bytes that its
     readers of standard input have taken), on_heartbeat with the node when it gave a beat that
-    nobody waits for.
+    nobody waits for, on_silence with (node, since when it is not heard, None: it is).
     """
 
     def __init__(
@@ -83,8 +83,9 @@ class HostThread(threading.Thread):
         output: Callable[[int, int, int, bytes], None],
         input_taken: Callable[[int, int], None] = lambda node, nbytes: None,
         on_heartbeat: Callable[[int], None] = lambda node: None,
+        on_silence: Callable[[int, float | None], None] = lambda node, since: None,
         unreachable: float = math.inf,
-        self_fencing: bool = False,
+        doubt: float = 0.0,
         attempt: int = 0,
     ) -> None:
         super().__init__(name=f"link:{target.host}", daemon=True)
@@ -97,9 +98,9 @@ class HostThread(threading.Thread):
         self._boot_timeout = boot_timeout
         self._heartbeat = heartbeat
         self._unreachable = unreachable
-        self._self_fencing = self_fencing
+        self._doubt = doubt
         self._tell = tell
-        self._on_heartbeat = on_heartbeat
+        self._on_heartbeat, self._on_silence = on_heartbeat, on_silence
         self.intake = HostIntake(
             node, attempt, credit=credit, tell=tell, output=output,
             input_taken=input_taken, on_heartbeat=self._beaten, on_ready=self._is_ready,
@@ -108,6 +109,9 @@ class HostThread(threading.Thread):
         self._state = BOOTING
         self._due = 0.0  # when the state's time is over
         self._beat = False  # it was just heard, and is to be answered
+        self._watched = False  # the link can tell whether the host's kernel answers
+        self._heard = 0.0  # when the last beat came
+        self._unheard: float | None = None  # since when its kernel, which had all, does not
         self._input: queue.SimpleQueue[bytes] = queue.SimpleQueue()
         self._inbox: queue.SimpleQueue[object] = queue.SimpleQueue()
         self._readable = False
@@ -188,7 +192,8 @@ class HostThread(threading.Thread):
         if not self._stopping and not self.intake.is_over:
             for left in self.intake.left_out():
                 self._tell(left)
-            self._tell(ev.NodeLost(self.node, failure, self._ending))
+            unheard = 0.0 if self._unheard is None else time.monotonic() - self._unheard
+            self._tell(ev.NodeLost(self.node, failure, self._ending, round(unheard, 1)))
 
     def _connect(self) -> Link | Failure:
         """A link, or why there is none in the time that the gate gives."""
@@ -218,8 +223,8 @@ class HostThread(threading.Thread):
     def _greet(self, link: Link) -> None:
         """Send the agent's source and its first order; from now on its answer is due."""
         self._state, self._due = BOOTING, time.monotonic() + self._boot_timeout
-        watched = self._unreachable < math.inf and link.expect_answers(self._unreachable)
-        watch = _WATCH if watched and self._self_fencing else b""
+        self._watched = self._unreachable < math.inf and link.expect_answers(self._unreachable)
+        watch = control("watch", doubt=self._doubt) if self._watched and self._doubt else b""
         self._write(link, payload.payload() + watch + self._prepare)
         link.watch(self._wake)
 
@@ -236,7 +241,7 @@ class HostThread(threading.Thread):
             return Failure(Kind.PROTOCOL, late)
         frames = item if isinstance(item, bytes) else b""
         is_due = time.monotonic() >= self._due
-        if self._state == SERVING and is_due and not self._beat and not link.answers():
+        if self._state == SERVING and is_due and not self._beat and self._is_silent(link):
             self._due = time.monotonic() + _AGAIN
         elif self._state == SERVING and (self._beat or is_due):
             if self.intake.is_held:  # it may have said long ago that it lives
@@ -248,6 +253,22 @@ class HostThread(threading.Thread):
             return deaf if self._state == DEAF else self._late(link)
         self._write(link, frames)
         return None
+
+    def _is_silent(self, link: Link) -> bool:
+        """Whether its kernel answers nothing. What is written now would only make the wait for its
+        end begin anew, and until then no beat counts as missed.
+        """
+        now = time.monotonic()
+        silent, has_all = link.silence()
+        if silent >= _ANSWERS:
+            self._unheard = now - silent if has_all else None
+            self._on_silence(self.node, now - silent)
+            self._note_heartbeat()
+            return True
+        self._unheard = None
+        if not self.intake.rests:
+            self._on_silence(self.node, None if self._watched else self._heard + self._heartbeat)
+        return False
 
     def _next_item(self) -> object:
         """What is for us next, input when there is nothing else; None when something is due."""
@@ -270,6 +291,7 @@ class HostThread(threading.Thread):
         """Send ``frames``; a link that takes none may still bring what it said last, and why."""
         if not frames or self._state == DEAF:
             return
+        self._unheard = None
         try:
             link.write(frames)
         except LinkClosed:
@@ -303,11 +325,13 @@ class HostThread(threading.Thread):
 
     def _beaten(self) -> None:
         self._beat = True
+        self._heard = time.monotonic()
+        self._on_silence(self.node, None)
         self._note_heartbeat()
 
     def _is_ready(self) -> None:
         if self._state != DEAF:
-            self._state = SERVING
+            self._state, self._heard = SERVING, time.monotonic()
             self._expect_heartbeat()
 
     def _note_heartbeat(self) -> None:

@@ -6,6 +6,7 @@ come before it lets the core judge who is late.
 
 from __future__ import annotations
 
+import math
 import re
 import time
 from collections.abc import Callable, Iterator
@@ -13,7 +14,7 @@ from typing import Any
 
 from dispatcher.bootstrap import payload
 from dispatcher.core.events.actions import GatherStacks
-from dispatcher.core.events.run_events import NodesHeard
+from dispatcher.core.events.run_events import HostsSilent, NodesHeard
 from dispatcher.remote.protocol.frames import control
 from dispatcher.runner.run.host_thread import HostThread
 
@@ -39,6 +40,53 @@ class Heartbeats:
         self._told = last
         ago = tuple(max(0.0, now - when) for when in new.values())
         return NodesHeard(tuple(new), ago) if new else None
+
+
+#: seconds in which others may follow the first host that falls silent, or is heard again
+FOLD = 1.0
+
+
+class Silences:
+    """Which hosts are not heard, as their threads find; ``news`` folds them into few events.
+
+    least: seconds of silence worth a word; most: those after which a host is lost.
+    """
+
+    def __init__(self, least: float, most: float) -> None:
+        self._least, self._most = least, most
+        self._since: dict[int, float] = {}
+        self._told: dict[int, float] = {}
+        self._when = math.inf  # to tell what is new
+
+    def note(self, node: int, since: float | None) -> None:
+        """``node`` is not heard ``since`` then, None: it is; from its thread."""
+        if since is None:
+            self._since.pop(node, None)
+        else:
+            self._since.setdefault(node, since)
+
+    def forget(self, node: int) -> None:
+        """``node`` is given up."""
+        self._since.pop(node, None)
+        self._told.pop(node, None)
+
+    def news(self, now: float) -> list[HostsSilent]:
+        """Who has fallen silent since the last call, and who is heard again."""
+        if not self._since and not self._told:
+            return []
+        since, told = self._since.copy(), self._told  # at once: others go on to note
+        late = now - self._least
+        new = {node: at for node, at in since.items() if at <= late and node not in told}
+        back = {node: at for node, at in told.items() if node not in since}
+        self._when = min(self._when, now + FOLD) if new or back else math.inf
+        if now < self._when:
+            return []
+        self._when = math.inf
+        self._told = {node: at for node, at in (told | new).items() if node in since}
+        gone = now - max(new.values(), default=0.0)
+        away = now - FOLD - min(back.values(), default=0.0)
+        found = (new, gone, self._most), (back, away, 0.0)
+        return [HostsSilent(tuple(sorted(who)), *times) for who, *times in found if who]
 
 
 class Flow:

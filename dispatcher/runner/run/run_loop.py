@@ -31,7 +31,7 @@ from dispatcher.remote.host import host_facts
 from dispatcher.remote.protocol.frames import control
 from dispatcher.runner.loop import JOIN_LIMIT, ConnectGate, EventLoop, join, signals_to
 from dispatcher.runner.run.host_thread import HostThread
-from dispatcher.runner.run.liveness import Heartbeats, Sampling
+from dispatcher.runner.run.liveness import Heartbeats, Sampling, Silences
 from dispatcher.runner.run.orders import prepare_order, ranks_bound, release_order, start_order
 from dispatcher.runner.run.stdin_reader import StdinReader
 from dispatcher.transport.base import Target, Transport
@@ -48,6 +48,8 @@ FAILED_LIMIT = 3.0
 
 #: a wake-up this late (s) means that dispatch itself was stopped (^Z, a frozen machine)
 OVERSLEPT = 1.0
+#: seconds without a word from a host that the user is told of
+SILENT = 5.0
 
 HANDLED = (
     signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2,
@@ -106,6 +108,8 @@ class Runner(EventLoop):
         self._agent_python = agent_python
         self._sampling = Sampling(sample_every)
         self._beats = Heartbeats()
+        lost = plan.limits.kernel_silence
+        self._silences = Silences(min(SILENT, lost / 3), lost)
         self._hosts: dict[int, HostThread] = {}
         self._threads: list[HostThread] = []  # and those of links to them that were lost
         self._facts: dict[int, ev.Facts] = {}
@@ -197,6 +201,8 @@ class Runner(EventLoop):
         if self._verdict is None:
             self._tell_flow()
             now = time.monotonic()
+            for event in self._silences.news(now):
+                self._observe(event)
             due = self._machine.next_deadline()
             if due is not None and due <= now:
                 self._tell_beats()
@@ -339,6 +345,7 @@ class Runner(EventLoop):
                     self._hosts[node].finish()
                 case act.CloseLink(node):
                     self._hosts[node].close()
+                    self._silences.forget(node)
                 case act.Tell(event):
                     self._record(event)
                 case act.End(verdict):
@@ -366,12 +373,13 @@ class Runner(EventLoop):
             boot_timeout=limits.boot_timeout,
             heartbeat=limits.heartbeat,
             unreachable=limits.kernel_silence,
-            self_fencing=bool(plan.restarts.most),
+            doubt=limits.doubt if plan.restarts.most else 0.0,
             attempt=attempt,
             credit=self._credit,
             tell=self.tell,
             output=self._output,
             on_heartbeat=self._beats.note,
+            on_silence=self._silences.note,
             **({} if self._stdin is None else {"input_taken": self._stdin.taken}),
         )
         self._gate.anew(node)

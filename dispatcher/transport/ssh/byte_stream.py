@@ -49,8 +49,8 @@ class ByteStream:
         self.acknowledge: Callable[[], None] | None = None
         #: takes seconds, or None for as long as usual: see ``Link.expect_answers``
         self.expect_answers: Callable[[float | None], bool] = lambda seconds: False
-        #: whether the other kernel answers ours, as far as anybody knows
-        self.answers: Callable[[], bool] = lambda: True
+        #: see ``Link.silence``
+        self.silence: Callable[[], tuple[float, bool]] = lambda: (0.0, False)
         self.settimeout = stream.settimeout
         self.send = stream.send
 
@@ -107,7 +107,7 @@ def over_socket(sock: socket.socket) -> ByteStream:
     stream = ByteStream(sock, lambda: sock.shutdown(socket.SHUT_RDWR), sock.close)
     stream.settimeout = lambda seconds: _limit(sock, seconds)
     stream.expect_answers = lambda seconds: _expect_answers(sock, seconds)
-    stream.answers = lambda: _answers(sock)
+    stream.silence = lambda: _silence(sock)
     stream.address = str(sock.getpeername()[0])
     if hasattr(socket, "TCP_QUICKACK"):
         stream.acknowledge = lambda: _acknowledge(sock)
@@ -126,11 +126,11 @@ def _expect_answers(sock: socket.socket, seconds: float | None) -> bool:
     """Have the kernel end the connection after ``seconds`` without an answer from the other one.
 
     It asks when nothing was said for a second (tcp(7)), and judges at the next full one: so many
-    seconds at most, one less at least.
+    seconds at least, one more at most.
     """
     if not hasattr(socket, "TCP_USER_TIMEOUT"):
         return False
-    most = USER_TIMEOUT_MS if seconds is None else int(1000 * (seconds - 0.5))
+    most = USER_TIMEOUT_MS if seconds is None else int(1000 * (seconds + 0.5))
     try:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, int(seconds is not None))
         for name in (socket.TCP_KEEPIDLE, socket.TCP_KEEPINTVL):
@@ -141,18 +141,19 @@ def _expect_answers(sock: socket.socket, seconds: float | None) -> bool:
     return True
 
 
-def _answers(sock: socket.socket) -> bool:
-    """Whether anything came in the last second and a half, in which we asked at least once."""
+def _silence(sock: socket.socket) -> tuple[float, bool]:
+    """See ``Link.silence``."""
     try:
-        info = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _LAST_HEARD.size)
-        heard: tuple[int, ...] = _LAST_HEARD.unpack(info)
+        info = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO.size)
+        under_way, *heard = _TCP_INFO.unpack(info)
     except (OSError, struct.error):
-        return True
-    return min(heard) < 1500
+        return 0.0, False
+    return min(heard) / 1000, not under_way
 
 
-#: of ``struct tcp_info``: milliseconds since data came, and since an acknowledgement did
-_LAST_HEARD = struct.Struct("@52xII")
+#: of ``struct tcp_info``: packets that are not acknowledged; milliseconds since data came, and
+#: since an acknowledgement did
+_TCP_INFO = struct.Struct("@24xI24xII")
 
 
 def _limit(sock: socket.socket, seconds: float) -> None:

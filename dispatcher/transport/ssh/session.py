@@ -20,7 +20,7 @@ from paramiko.common import cMSG_GLOBAL_REQUEST, cMSG_USERAUTH_INFO_RESPONSE
 from paramiko.message import Message
 from paramiko.ssh_exception import PartialAuthentication, SSHException
 
-from dispatcher.model.failure import Ending, Failure, Kind
+from dispatcher.model.failure import AWAY, Ending, Failure, Kind
 from dispatcher.transport import base
 from dispatcher.transport.base import Link, LinkClosed, Steps, Window
 from dispatcher.transport.ssh import paramiko_internals
@@ -481,8 +481,8 @@ class ParamikoLink(Link):
         self._watched = seconds
         return self._session.stream.expect_answers(seconds)
 
-    def answers(self) -> bool:
-        return not self._watched or self._session.stream.answers()
+    def silence(self) -> tuple[float, bool]:
+        return self._session.stream.silence() if self._watched else (0.0, False)
 
     def gone(self) -> bool:
         return bool(self._channel.status_event.is_set())
@@ -497,7 +497,7 @@ class ParamikoLink(Link):
         if seen is None:
             return None
         if self._watched:
-            seen = f"no answer for {self._watched:g} s"
+            return Failure(Kind.UNREACHABLE, f"no answer for {self._watched:g} s", AWAY)
         return Failure(Kind.UNREACHABLE, seen)
 
     def close(self) -> None:

@@ -18,7 +18,7 @@ from dispatcher.core.run.attempt import (
     sweep_limit,
 )
 from dispatcher.model.errors import InternalError
-from dispatcher.model.failure import Failure, Kind
+from dispatcher.model.failure import AWAY, Failure, Kind
 from dispatcher.plan.job.request import Limits
 
 from ..conftest import facts, make_plan
@@ -123,9 +123,9 @@ class TestSilence:
 
     def test_its_reason_is_the_limit(self, running: AttemptMachine) -> None:
         running.handle(ev.NodeHeard(0), 5.0)
-        assert running.tick(14.9) == []
-        running.tick(15.0)
-        why = Failure(Kind.LOST, "no heartbeat for 15 s")
+        assert running.tick(19.9) == []
+        running.tick(20.0)
+        why = Failure(Kind.LOST, "no heartbeat for 20 s", AWAY)
         assert running.cause == verdicts.NodeFailed(1, why)
         assert silent(running) == {0}
 
@@ -215,11 +215,11 @@ class TestSteps:
         exit_all(running, (0, 1), 3)
         heard(running, 10.0)
         assert running.tick(11.0) == [Sweep(1)]
-        actions = running.tick(30.0)  # long after: the sweep was due at 19, the beats at 25
+        actions = running.tick(30.0)  # long after: the sweep was due at 19, the beats at 30
         assert actions[:3] == [CloseLink(1), Finish(0), CloseLink(0)]
         assert verdict_of(actions).lost == {
             1: Failure(Kind.LOST, "no answer for 8 s while ending"),
-            0: Failure(Kind.LOST, "no heartbeat for 15 s"),
+            0: Failure(Kind.LOST, "no heartbeat for 20 s", AWAY),
         }
 
     def test_who_does_not_answer_to_the_end_is_given_up(self, running: AttemptMachine) -> None:
@@ -333,6 +333,6 @@ def test_deadlines_are_met_in_their_order() -> None:
     job = begun(make_plan(), *READY, check=False)
     job.handle(ev.NodeHeard(0), 5.0)
     job.handle(ev.NodeHeard(1), 4.0)
-    assert job.next_deadline() == 19.0
+    assert job.next_deadline() == 24.0
     job.tick(60.0)
-    assert job.cause == verdicts.NodeFailed(1, Failure(Kind.LOST, "no heartbeat for 15 s"))
+    assert job.cause == verdicts.NodeFailed(1, Failure(Kind.LOST, "no heartbeat for 20 s", AWAY))

@@ -9,8 +9,8 @@ from cases import cases
 from dispatcher.core.events import verdicts
 from dispatcher.core.events.actions import CheckOrphans
 from dispatcher.core.run.restart import (
-    DOUBT,
     LATE,
+    LOOK,
     SWEEP,
     OrphanCheck,
     RestartBudget,
@@ -101,17 +101,17 @@ def test_the_fence_is_the_lease_and_whatever_comes_after() -> None:
 @cases(
     ("limits", "seconds"),
     [
-        (Limits(), 1.25 * 5 + 4 + 1 + 1 + 1),
-        (Limits(lifeline_grace=2.0), 14.25),
+        (Limits(), 1.25 * 5 + 10 + 1 + 1 + 1),
+        (Limits(lifeline_grace=2.0), 20.25),
         (Limits(heartbeat=1.0, lease=4.0), 8.25),
-        (Limits(heartbeat=20.0, lease=60.0), 32.0),
+        (Limits(heartbeat=20.0, lease=60.0), 68.0),
         (Limits(heartbeat=100.0, max_missed_heartbeats=1, lease=100.0), 114.0),  # never more
     ],
 )
 def test_who_sees_that_we_do_not_answer_needs_no_lease(limits: Limits, seconds: float) -> None:
     assert fence(limits, self_fencing=True) == seconds
     assert node.LATE == LATE
-    assert ssh_peer.UNANSWERED + ssh_peer.LOOK == DOUBT
+    assert ssh_peer.LOOK == LOOK
 
 
 def attempt(budget: RestartBudget, began: float, ended: float, progress: bool = False) -> float:

@@ -13,6 +13,7 @@ from dispatcher.core.events import actions as act
 from dispatcher.core.events import mpi_events, verdicts
 from dispatcher.core.events import run_events as ev
 from dispatcher.core.run import restart, run_machine
+from dispatcher.model.failure import Ending
 from dispatcher.plan.job.placement import number
 
 from ..conftest import facts, use_mpi
@@ -69,19 +70,19 @@ class TestSpares:
         world.tell(ev.NodeReady(2, facts(2)))
         world.wait(10.0)
         world.tell(ev.NodeHeard(2))
-        world.wait(14.0)
+        world.wait(19.0)
         assert not world.told(ev.HostLeftOut)
         world.wait(2.0)
-        assert world.told(ev.HostLeftOut) == [ev.HostLeftOut(2, "no heartbeat for 15 s")]
+        assert world.told(ev.HostLeftOut) == [ev.HostLeftOut(2, "no heartbeat for 20 s")]
 
     def test_beats_that_are_told_together_count_for_each(self) -> None:
         world = started(2, spares=1)
         world.now = 20.0
         world.tell(ev.NodesHeard((0, 1, 2), (6.0, 0.0, 4.0)))
         deadline = world.run.next_deadline()
-        assert deadline == 14.0 + 15.0
+        assert deadline == 14.0 + 20.0
         world.tell(ev.NodeHeard(0))
-        assert world.run.next_deadline() == 16.0 + 15.0
+        assert world.run.next_deadline() == 16.0 + 20.0
 
     def test_who_was_told_to_rest_and_never_said_so_may_do_so(self) -> None:
         world = started(2, spares=1, most=1)
@@ -211,8 +212,8 @@ class TestBetween:
         again(world)
         world.fail(0)
         world.mute.add(1)
-        world.wait(16.0)
-        assert world.told(ev.HostLeftOut) == [ev.HostLeftOut(1, "no heartbeat for 15 s")]
+        world.wait(21.0)
+        assert world.told(ev.HostLeftOut) == [ev.HostLeftOut(1, "no heartbeat for 20 s")]
         assert world.orders()[-2:] == [act.CloseLink(1), act.Finish(0)]
         world.sweep(0)
         assert world.ended is not None
@@ -490,3 +491,23 @@ class TestReturn:
         at = len(world.done)
         world.wait(900.0)
         assert act.OpenLink(2) not in world.done[at:]
+
+
+@cases(
+    ("rules", "heard", "seconds"),
+    [
+        ({}, {"unheard": 16.0}, 28.0), ({}, {}, 44.0), ({"most": 1}, {"unheard": 16.0}, 28.0),
+        ({}, {"ending": Ending(3)}, None),
+    ],
+)  # fmt: skip
+def test_for_how_long_ranks_of_a_lost_host_may_run_on(
+    rules: dict[str, int], heard: dict[str, Any], seconds: float | None
+) -> None:
+    world = started(2, **rules)
+    world.mute.add(1)
+    world.tell(ev.NodeLost(1, GONE, **heard))
+    world.killed(0, 1)
+    world.swept()
+    world.swept()
+    assert world.ended is not None
+    assert world.ended.may_run_on == ({} if seconds is None else {"n1": seconds})

@@ -48,7 +48,13 @@ class TestHosts:
         hosts.facts[0] = facts(0, self_fencing=True)
         hosts.armed.add(0)
         hosts.unlink(0, 5.0)
-        assert hosts.dead_at() == 5.0 + restart.fence(LIMITS, self_fencing=True) < 5.0 + FENCE
+        fence = restart.fence(LIMITS, self_fencing=True)
+        assert hosts.dead_at() == 5.0 + fence < 5.0 + FENCE
+        hosts.armed |= {0, 1}
+        hosts.unlink(0, 5.0, unheard=1.0)  # it has heard nothing since
+        assert hosts.dead_at() == 5.0 + fence - 1.0
+        hosts.unlink(1, 50.0, unheard=99.0)
+        assert hosts.dead_at() == 50.0 + restart.SWEEP
 
     def test_a_host_that_is_given_up_with_ranks_is_fenced(self) -> None:
         hosts = table()
@@ -128,10 +134,10 @@ class TestHosts:
         hosts.expect_heartbeat(0, 7.0)  # heard of late
         hosts.expect_heartbeat(1, 9.0)
         hosts.expect_heartbeat(3, 9.0)  # which nobody reaches
-        assert hosts.silent == {0: 16.0, 1: 15.0}
-        assert hosts.overdue(14.9) == []
-        assert hosts.overdue(15.0) == [1]
-        assert hosts.overdue(15.0) == []
+        assert hosts.silent == {0: 18.0, 1: 17.0}
+        assert hosts.overdue(16.9) == []
+        assert hosts.overdue(17.0) == [1]
+        assert hosts.overdue(17.0) == []
         hosts.expect_nothing([0, 1])
         assert hosts.overdue(99.0) == []
 

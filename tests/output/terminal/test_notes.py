@@ -50,6 +50,9 @@ ALWAYS = [
      "rank 1 on n0: exit code 3; restart 2 of 4 in 1 s"),
     (ev.HostReplaced(0, 3, (0, 1), "unreachable"), "n3 takes the place of n0 with ranks 0-1 "
      "(unreachable)"),
+    (ev.HostsSilent((1, 2), 5.3, 15.0),
+     "n[1-2] have been silent for 5 s; after 15 s they are lost (--heartbeat)"),
+    (ev.HostsSilent((2,), 9.1, 0.0), "n2 is heard again after 9 s"),
     (ev.HostReplaced(0, 3, (), "unreachable"), "n3 takes the place of n0 (unreachable)"),
     (ev.HostLeftOut(4, "twice"), "n4: not used any more: twice"),
     (ev.WorldShrunk((0, 2), (1, 2)), "2 hosts and 3 ranks go on: n0:1, n2:2"),

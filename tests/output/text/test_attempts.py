@@ -69,7 +69,7 @@ def test_the_verdict_lists_every_attempt() -> None:
             verdicts.Attempt(0, ("n1", "n3"), 4, verdicts.RankFailed(1, 2, 5), True),
         ),
         left_out={"n2": "host lost"},
-        no_restart="1 restart was made, which is the most",
+        no_restart="1 restart was made, which is the most", may_run_on={"n3": 28.4, "n4": 12.0},
     )  # fmt: skip
     assert history(verdict) == [
         "note: before a start: n2 cannot be used",
@@ -77,6 +77,7 @@ def test_the_verdict_lists_every_attempt() -> None:
     ]
     assert outcome(verdict) == [
         "note: n2 was left out from then on: host lost",
+        "note: n[3-4]: their ranks may run on for up to 28 s more, until the lease ends (--lease)",
         "note: not started again: 1 restart was made, which is the most",
     ]
 

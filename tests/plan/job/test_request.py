@@ -214,7 +214,7 @@ def test_many_hosts_give_heartbeats_more_seldom(
 
 def test_silence_is_so_many_heartbeats() -> None:
     limits = Limits(heartbeat=2.0, max_missed_heartbeats=4)
-    assert (limits.silence, limits.silence_text) == (8.0, "no heartbeat for 8 s")
+    assert (limits.silence, limits.silence_text) == (10.0, "no heartbeat for 10 s")
 
 
 @cases(

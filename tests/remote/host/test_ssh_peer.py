@@ -10,7 +10,7 @@ import pytest
 from cases import cases
 from rig import wait_for
 
-from dispatcher.remote.host.ssh_peer import UNANSWERED, Question, SshPeer
+from dispatcher.remote.host.ssh_peer import Question, SshPeer
 
 
 @pytest.fixture
@@ -77,17 +77,20 @@ class Said(SshPeer):
         return self.seconds
 
 
+DOUBT = 4.0
+
+
 @cases(
     ("waited", "silence", "cut"),
     [
         (0.0, 1000.0, False),  # nothing was sent that it ought to acknowledge
-        (UNANSWERED - 0.1, 1000.0, False),
-        (UNANSWERED, UNANSWERED, True),
-        (UNANSWERED, UNANSWERED - 0.1, False),
+        (DOUBT - 0.1, 1000.0, False),
+        (DOUBT, DOUBT, True),
+        (DOUBT, DOUBT - 0.1, False),
         (100.0, 99.0, False),
         (100.0, None, False),
     ],
 )
 def test_a_question_wants_its_time(waited: float, silence: float | None, cut: bool) -> None:
-    question = Question(Said(silence), 50.0)
+    question = Question(Said(silence), 50.0, DOUBT)
     assert question.look(50.0 + waited) is cut
