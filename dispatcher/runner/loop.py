@@ -159,6 +159,7 @@ class EventLoop(abc.ABC):
         self._seq = 0
         self._began = time.monotonic()
         self._overslept = 0.0  # seconds that the last wait took too long: we were stopped
+        self._slept = 0.0  # the same, with those in which the machine itself was
 
     def tell(self, event: Event) -> None:
         """Put ``event`` into the inbox; from any thread or signal handler."""
@@ -166,13 +167,14 @@ class EventLoop(abc.ABC):
 
     def _wait(self, due: float | None) -> list[Event]:
         """All that is in the inbox, once there is something; [] at ``due`` or after ``POLL``."""
-        began = time.monotonic()
+        began, booted = time.monotonic(), time.clock_gettime(time.CLOCK_BOOTTIME)
         wait = POLL if due is None else min(max(0.0, due - began), POLL)
         try:
             arrived = [self._inbox.get(timeout=wait)]
         except queue.Empty:
             arrived = []
         self._overslept = max(0.0, time.monotonic() - began - wait)
+        self._slept = time.clock_gettime(time.CLOCK_BOOTTIME) - booted - wait
         return arrived + [self._inbox.get() for _ in range(self._inbox.qsize() if arrived else 0)]
 
     def _record(self, event: Event) -> None:

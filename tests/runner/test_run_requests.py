@@ -345,6 +345,11 @@ class Clock:
     def monotonic(self) -> float:
         return time.monotonic() + self.ahead
 
+    CLOCK_BOOTTIME = time.CLOCK_BOOTTIME
+
+    def clock_gettime(self, which: int) -> float:
+        return time.clock_gettime(which) + self.ahead
+
 
 def test_hosts_are_heard_again_after_we_were_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
     """What they said meanwhile is in the links yet, and the threads that read those need a turn."""
@@ -370,6 +375,7 @@ def test_hosts_are_heard_again_after_we_were_stopped(monkeypatch: pytest.MonkeyP
         setattr(inbox, name, getattr(played.runner._inbox, name))
     monkeypatch.setattr(played.runner, "_inbox", inbox)
     assert played.run().cause is None
+    assert [round(slept.seconds) for slept in played.heard.of(ev.LauncherSlept)] == [25]
 
 
 # -- Ctrl-Z, input, sinks ---------------------------------------------------------------

@@ -270,6 +270,14 @@ class HostsSilent(Remark):
 
 
 @value
+class LauncherSlept(Event):
+    """dispatch, or its whole machine, stood still for ``seconds``; lease: the run's."""
+
+    seconds: float
+    lease: float
+
+
+@value
 class SignalReceived(Event):
     """dispatch itself got signal ``signum``; by: the command that has it act as if, or "".
 

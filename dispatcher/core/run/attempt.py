@@ -59,11 +59,16 @@ SWEEP_LIMIT = 8.0
 
 #: seconds after which those are named that have not ended yet
 AWAITED = 1.0
+#: seconds that hosts have to tell what happened while the launcher slept
+WOKEN = 3.0
 
 #: causes that ranks which end as they were told to cannot bring about
 _INSTEAD = (
     verdicts.Interrupted, verdicts.TimeUp, verdicts.NodeFailed, verdicts.OutputLost,
 )  # fmt: skip
+
+#: causes that a lost host may bring about elsewhere
+_CONSEQUENCES = (verdicts.NodeFailed, verdicts.RankFailed, verdicts.MpiAborted, verdicts.LeftMpi)
 
 #: signals that are only passed on; the others end the run
 PASSED_SIGNALS = frozenset({signal.SIGUSR1, signal.SIGUSR2})
@@ -110,6 +115,9 @@ class AttemptMachine:
         self._live = {node.index for node in plan.nodes}  # a link is open or being opened
         self._waiting: set[int] = set()  # nodes whose last word is awaited
         self._lost: dict[int, Failure] = {}
+        self.overslept: set[int] = set()  # nodes that ended since we slept, through no fault there
+        self._slept: Failure | None = None  # why they did, while they have yet to tell
+        self._held: list[verdicts.Cause] | None = None  # not judged until then
         self._ranks = RankTable()
         self._sweeps: dict[int, ev.NodeSwept] = {}  # the last that found something
         self._kill_steps: list[tuple[int, float]] = []
@@ -265,21 +273,46 @@ class AttemptMachine:
             return self._go_on(self._check.lost(node, event.failure), now)
         if node in self._waiting:
             # its ranks had all ended; without its answer nobody knows what it left behind
-            self._lost.setdefault(node, event.failure)
+            if not self._ended_well(node):
+                self._lost.setdefault(node, event.failure)
             self._waiting.discard(node)
             return [act.CloseLink(node), *self._conclude(now)]
-        self._lost.setdefault(node, event.failure)
+        if self._ended_well(node):
+            return [act.CloseLink(node), *self._conclude(now)]
+        failure = self._slept or event.failure
+        self._lost.setdefault(node, failure)
         self._ranks.lose(node)
-        return [act.CloseLink(node), *self.stop(verdicts.NodeFailed(node, event.failure), now)]
+        return [act.CloseLink(node), *self.stop(verdicts.NodeFailed(node, failure), now)]
 
     def _on_node_dying(self, event: ev.NodeDying, now: float) -> list[act.Action]:
-        failure = Failure(Kind.LOST, event.why)
+        failure = self._slept or Failure(Kind.LOST, event.why)
         if self.state not in (RUNNING, STOPPING):
             return self._on_node_lost(ev.NodeLost(event.node, failure), now)
-        if event.node not in self._live:
+        if event.node not in self._live or self._ended_well(event.node):
             return []
         self._lost.setdefault(event.node, failure)  # the link's end will say less
         return self.stop(verdicts.NodeFailed(event.node, failure), now)
+
+    def _on_launcher_slept(self, event: ev.LauncherSlept, now: float) -> list[act.Action]:
+        if event.seconds + 2 * self.plan.limits.heartbeat >= event.lease:
+            slept = f"this machine slept or was stopped for {event.seconds:.0f} s"
+            why = f"{slept}; hosts end ranks after {event.lease:g} s of silence (--lease)"
+            self._slept = Failure(Kind.LOST, why, AWAY)
+            self._held = []
+            self.deadlines["woken"] = now + WOKEN
+        return []
+
+    def _ended_well(self, node: int) -> bool:
+        """Whether nothing is lost with ``node``, whose lease ended while we slept (N-2)."""
+        if self._slept is not None:
+            self.overslept.add(node)
+        return node in self.overslept and not self._ranks.awaits(node)
+
+    def _judge(self, now: float) -> list[act.Action]:
+        """All is known that happened while we slept: note the cause, if there is one."""
+        held, self._held = self._held or [], None
+        held.sort(key=lambda cause: not isinstance(cause, verdicts.NodeFailed))
+        return self.stop(held[0], now) if held else []
 
     def _on_signal_received(self, event: ev.SignalReceived, now: float) -> list[act.Action]:
         if event.signum in PASSED_SIGNALS:
@@ -384,6 +417,10 @@ class AttemptMachine:
     def stop(self, cause: verdicts.Cause, now: float) -> list[act.Action]:
         """Note the cause (J-3) and begin to end the job, unless that is under way."""
         actions: list[act.Action] = []
+        held = self._held
+        if held is not None and self.state == RUNNING and isinstance(cause, _CONSEQUENCES):
+            held.append(cause)
+            return self._conclude(now)
         if isinstance(self.cause, verdicts.RestartAsked) and isinstance(cause, _INSTEAD):
             self.cause = cause
         if self.state == FINISHING and isinstance(cause, verdicts.TimeUp):
@@ -446,6 +483,8 @@ class AttemptMachine:
                 return []
             if self.deadlines.pop("reader", None) is not None:
                 return self.stop(verdicts.Interrupted(signal.SIGPIPE), now)
+            if self._held:
+                return self._judge(now)
             if self.cause is None:
                 cause = self._half_finalized.at_the_end()
                 if cause is not None:
@@ -510,6 +549,9 @@ class AttemptMachine:
             return self._await(now)
         if key == "reader":
             return self.stop(verdicts.Interrupted(signal.SIGPIPE), now)
+        if key == "woken":
+            self._slept = None
+            return self._judge(now)
         if key == "query":
             actions = self._half_finalized.query(now)
             self._set_query()

@@ -331,6 +331,7 @@ class RunMachine:
         if host in self.hosts.linked:
             return act.Prepare(host, self.attempt)
         self.hosts.linked.add(host)
+        self.hosts.facts.pop(host, None)  # of an agent that has ended
         return act.OpenLink(host, self.attempt)
 
     def _arm(self, plan: JobPlan, node: int, now: float) -> None:
@@ -405,14 +406,17 @@ class RunMachine:
             )
         failures = cause.failures if isinstance(cause, verdicts.Rejected) else {}
         for node, failure in (*verdict.lost.items(), *failures.items()):
+            if node in self._job.overslept:
+                continue  # it is as good as before
             self.hosts.out.setdefault(
                 self._assigned.hosts[node], f"{failure.kind.value}: {failure.why}"
             )
             if self._rules.most:
                 self.hosts.await_return(self._assigned.hosts[node], now)
+        self.hosts.over |= {self._assigned.hosts[node] for node in self._job.overslept}
         actions = self._let_go((self._assigned.hosts[node] for node in verdict.lost), now)
         blamed = restart.blamed(cause)
-        if blamed is not None:
+        if blamed is not None and blamed not in self._job.overslept:
             self.hosts.faults[self._assigned.hosts[blamed]] += 1
         why_not = restart.why_not(self._job.cause, self._rules.most, self._job.interrupted)
         if self._is_time_up and why_not is not None:

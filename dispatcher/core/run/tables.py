@@ -277,6 +277,11 @@ class RankTable:
         """Whether nothing is to come of any rank."""
         return not self._alive and not self._streams
 
+    def awaits(self, node: int) -> bool:
+        """Whether something is to come of a rank on ``node``."""
+        open_ = self._alive.keys() | self._streams.keys()
+        return any(self.nodes[rank] == node for rank in open_)
+
     def living(self) -> list[int]:
         """The nodes that have living ranks, in order."""
         return sorted(node for node, count in self._load.items() if count)

@@ -48,7 +48,7 @@ FAILED_LIMIT = 3.0
 
 #: a wake-up this late (s) means that dispatch itself was stopped (^Z, a frozen machine)
 OVERSLEPT = 1.0
-#: seconds without a word from a host that the user is told of
+#: seconds that the user is told of: without a word from a host, and of our own sleep
 SILENT = 5.0
 
 HANDLED = (
@@ -193,6 +193,8 @@ class Runner(EventLoop):
         if self._overslept > OVERSLEPT:  # our other threads have yet to take what came meanwhile
             self._tell_beats()  # of before, which were to be followed by others in their time
             self._machine.extend_deadlines(self._overslept)
+        if self._slept > SILENT:
+            self._observe(ev.LauncherSlept(round(self._slept, 1), self.plan.limits.lease))
         self._tell_flow()  # a sample that arrived is judged by the output that came before it
         # what has arrived goes before what is due, so that nobody is late for our own delay
         for event in arrived:

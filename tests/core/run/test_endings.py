@@ -11,14 +11,16 @@ from dispatcher.core.events import run_events as ev
 from dispatcher.core.events import verdicts
 from dispatcher.core.events.actions import CloseLink, End, Finish, SignalRanks, Sweep, Tell
 from dispatcher.core.run.attempt import (
+    OVER,
     PROBE_SLACK,
     SWEEP_LIMIT,
+    WOKEN,
     AttemptMachine,
     kill_steps,
     sweep_limit,
 )
 from dispatcher.model.errors import InternalError
-from dispatcher.model.failure import AWAY, Failure, Kind
+from dispatcher.model.failure import AWAY, Ending, Failure, Kind
 from dispatcher.plan.job.request import Limits
 
 from ..conftest import facts, make_plan
@@ -336,3 +338,71 @@ def test_deadlines_are_met_in_their_order() -> None:
     assert job.next_deadline() == 24.0
     job.tick(60.0)
     assert job.cause == verdicts.NodeFailed(1, Failure(Kind.LOST, "no heartbeat for 20 s", AWAY))
+
+
+SLEPT = Failure(
+    Kind.LOST,
+    "this machine slept or was stopped for 40 s; hosts end ranks after 30 s of silence (--lease)",
+    AWAY,
+)
+
+
+def ends(rank: int, status: int) -> list[ev.Event]:
+    return [ev.RankExited(rank // 2, rank, status)] + [
+        ev.OutputEnded(rank // 2, rank, stream, 3, 3) for stream in (1, 2)
+    ]
+
+
+def gone(node: int) -> list[ev.Event]:
+    """Its lease has run out: it says so, and its agent ends."""
+    lost = ev.NodeLost(node, Failure(Kind.LOST, "the link ended"), Ending(3))
+    return [ev.NodeDying(node, "the agent heard nothing from the launcher for 30 s"), lost]
+
+
+WELL = [ends(rank, 0) for rank in range(4)]
+
+
+@cases(
+    ("told", "cause", "before", "lost"),
+    [
+        # all had ended well, and one host is read before the other
+        ([*WELL[0], *WELL[1], *gone(0), *WELL[2], *WELL[3], *gone(1)], None, (), set()),
+        # on node 1 they had not: that is no fault of it, and none of node 0's is lost
+        ([*WELL[0], *WELL[1], *gone(0), *gone(1)[:1], *ends(2, -15), *ends(3, -15), *gone(1)[1:]],
+         verdicts.NodeFailed(1, SLEPT), (0, 1), {1}),
+        # rank 3 failed when its peer ended, which is told first
+        ([*ends(3, 1), *gone(0)[:1], *ends(0, -15), *ends(1, -15), *gone(0)[1:], *ends(2, -15),
+          *gone(1)], verdicts.NodeFailed(0, SLEPT), (), {0}),
+        # a connection that ended while we slept, without a word
+        ([*WELL[0], *WELL[1], ev.NodeLost(1, UNREACHABLE)], verdicts.NodeFailed(1, SLEPT),
+         (0, 1), {1}),
+        # a rank failed, and all hosts are still there
+        ([*ends(3, 1)], verdicts.RankFailed(1, 3, 1), (), set()),
+        ([*ends(3, 1), ev.SignalReceived(signal.SIGINT)], CTRL_C, (), set()),
+        # output that was not read is lost
+        ([*WELL[0], *WELL[1], *WELL[2], WELL[3][0], *gone(1)], verdicts.NodeFailed(1, SLEPT),
+         (0, 1, 2, 3), {1}),
+    ],
+)  # fmt: skip
+def test_what_came_while_the_launcher_slept_is_judged_when_all_is_known(
+    told: list[ev.Event], cause: verdicts.Cause | None, before: tuple[int, ...], lost: set[int]
+) -> None:
+    job = begun(make_plan(), *READY, check=False)
+    job.extend_deadlines(40.0)
+    actions = job.handle(ev.LauncherSlept(40.0, 30.0), 40.0)
+    for event in told:
+        actions += job.handle(event, 40.1)
+    actions += job.tick(40.0 + WOKEN)
+    assert job.cause == cause
+    for node in (0, 1):
+        actions += job.handle(ev.NodeSwept(node, 0), 44.0)
+    if job.state == OVER:
+        verdict = verdict_of(actions)
+        assert (verdict.before, set(verdict.lost), verdict.ok) == (before, lost, cause is None)
+
+
+def test_a_short_sleep_excuses_nothing() -> None:
+    job = begun(make_plan(), *READY, check=False)
+    job.handle(ev.LauncherSlept(19.0, 30.0), 19.0)
+    job.handle(ev.NodeLost(1, UNREACHABLE), 19.1)
+    assert (job.cause, job.overslept) == (verdicts.NodeFailed(1, UNREACHABLE), set())

@@ -493,6 +493,30 @@ class TestReturn:
         assert act.OpenLink(2) not in world.done[at:]
 
 
+def test_hosts_that_ended_while_the_launcher_slept_are_used_again() -> None:
+    world = started(2, most=1)
+    world.now = 40.0
+    world.run.extend_deadlines(40.0)
+    world.tell(ev.LauncherSlept(40.0, 30.0))
+    for host in (0, 1):
+        world.tell(ev.NodeDying(host, "the agent heard nothing from the launcher for 30 s"))
+        for rank in (2 * host, 2 * host + 1):
+            world.exits(rank, -15)
+        world.tell(ev.NodeLost(host, GONE, Ending(3)))
+    seconds = world.run.plan.limits.connect_timeout
+    assert world.checks() == [act.CheckOrphans(host, seconds) for host in (0, 1)]
+    at = len(world.done)
+    world.tell(ev.NodeCleared(0, 0))
+    assert world.orders(at) == []
+    world.tell(ev.NodeCleared(1, 0))
+    assert world.orders(at) == [act.OpenLink(0, 1), act.OpenLink(1, 1)]
+    again(world)
+    assert len(world.starts()) == 4
+    world.end_well()
+    assert world.ended is not None
+    assert (world.ended.ok, world.ended.left_out, world.ended.may_run_on) == (True, {}, {})
+
+
 @cases(
     ("rules", "heard", "seconds"),
     [
