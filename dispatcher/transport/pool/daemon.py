@@ -145,7 +145,11 @@ class Daemon:
             known = self._readings.get(run)
             if known is None:
                 known = self._readings[run] = ParamikoTransport(
-                    config=SshConfig(order["config"], environ=_environ(order["agent"])),
+                    config=SshConfig(
+                        order["config"],
+                        environ=_environ(order["agent"]),
+                        sends=order.get("sends", {}),
+                    ),
                     host_keys=order["host_keys"],
                     passwords=FarPasswords(ask, *order["asks"]),
                     keep=self._pool,

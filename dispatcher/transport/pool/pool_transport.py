@@ -10,6 +10,7 @@ import contextlib
 import itertools
 import json
 import os
+import re
 import socket
 import threading
 import time
@@ -158,6 +159,9 @@ class PoolLink(MuxLink):
         self._send(daemon_socket.RESIZE, json.dumps(size).encode())
 
 
+#: variables of ours that the daemon may send to hosts where SendEnv says so: what ssh_config of
+#: distributions names, since all that we have would make each order long
+_SENT = re.compile(r"(LANG|LANGUAGE|LC_\w{1,40}|COLORTERM|NO_COLOR|XMODIFIERS)$")
 #: seconds that the daemon's answer may be late
 SLACK = 1.0
 LATE = "no answer in time over the kept connection"
@@ -194,6 +198,7 @@ class PoolTransport(Transport):
             "config": None if config is None else os.path.abspath(config),
             "host_keys": host_keys,
             "agent": os.environ.get("SSH_AUTH_SOCK"),
+            "sends": {name: text for name, text in os.environ.items() if _SENT.match(name)},
             "alive": [alive.seconds, alive.otherwise],
             "asks": [self._passwords.may_ask(jump=jump) for jump in (False, True)],
         }

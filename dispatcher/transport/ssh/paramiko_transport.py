@@ -189,6 +189,7 @@ class ParamikoTransport(Transport):
         from dispatcher.transport.ssh.session import ParamikoLink
 
         config, pool, steps = route[-1], self.session_pool, session.steps
+        session.environment = config.environment
         session.set_keepalive(*self._alive.limits(config.alive_interval, config.alive_count))
         release = None if pool is None else lambda ended: pool.give(route, ended)
         steps.enter("channel")

@@ -12,7 +12,7 @@ import errno
 import os
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -114,8 +114,11 @@ class Standby:
     session's own thread, which sends but never waits here.
     """
 
-    def __init__(self, session: Connection, command: str) -> None:
+    def __init__(
+        self, session: Connection, command: str, environment: tuple[tuple[str, str], ...]
+    ) -> None:
         self.command = command
+        self.environment = environment
         self._session = session
         self._opened = threading.Event()
         self._channel = session.new_channel(self)
@@ -128,6 +131,8 @@ class Standby:
         """The host has answered, or the connection is gone; on the session's thread."""
         # no exec during a new key exchange: this thread is the one that carries it out
         if self._channel.active and self._session.clear_to_send.is_set():
+            for message in _requests_of(self._channel, self.environment):
+                self._session.send_message(self._channel, message)
             message = request(self._channel, "exec", wants_reply=True)
             message.add_string(self.command)
             self._session.send_message(self._channel, message)
@@ -153,6 +158,15 @@ class Standby:
         return channel.event_ready and not channel.closed and not channel.status_event.is_set()
 
 
+def _requests_of(channel: SshChannel, environment: Sequence[tuple[str, str]]) -> Iterator[Any]:
+    """The messages that ask for variables; as with ssh, nobody answers them (RFC 4254, 6.4)."""
+    for name, text in environment:
+        message = request(channel, "env", wants_reply=False)
+        message.add_string(os.fsencode(name))
+        message.add_string(os.fsencode(text))
+        yield message
+
+
 def wait_until(event: threading.Event, deadline: float) -> bool:
     """Whether ``event`` was set by ``deadline``."""
     return event.wait(max(0.0, deadline - time.monotonic()))
@@ -173,6 +187,8 @@ class Session(Connection):
         self.steps = steps
         self.offered: tuple[str, ...] = ()  # ways to log in that the host has named last
         self.question: Question | None = None  # that the host waits to be answered
+        #: of the commands to come, as ``HostConfig`` has it
+        self.environment: tuple[tuple[str, str], ...] = ()
         self.unsigned = ""  # why the key that was tried last did not sign
         self._heard = threading.Event()  # set when an attempt to log in has come to something
         steps.enter("ssh banner")
@@ -277,7 +293,7 @@ class Session(Connection):
     def stand_by(self, command: str) -> None:
         """Start ``command`` on a channel for ``take_standby``; returns at once."""
         if self._standby is None:
-            self._standby = Standby(self, command)
+            self._standby = Standby(self, command, self.environment)
             self._standby.begin()
 
     def take_standby(self, command: str, deadline: float) -> SshChannel | None:
@@ -296,7 +312,9 @@ class Session(Connection):
 
     def _standby_of(self, command: str) -> Standby | None:
         standby = self._standby
-        fits = standby is not None and standby.command == command and standby.may_be_taken()
+        if standby is None or not standby.may_be_taken():
+            return None
+        fits = (standby.command, standby.environment) == (command, self.environment)
         return standby if fits else None
 
     def set_keepalive(self, interval: float, most: int) -> None:
@@ -333,6 +351,8 @@ class Session(Connection):
 
     def execute(self, channel: SshChannel, command: str, deadline: float) -> str:
         """``""`` when the command runs, or ``late``, ``gone`` or ``refused``."""
+        for message in _requests_of(channel, self.environment):
+            self.send_message(channel, message)
         message = request(channel, "exec", wants_reply=True)
         message.add_string(command)
         return self._ask(channel, message, deadline)

@@ -45,9 +45,13 @@ class SessionPool:
         while True:
             with self._lock:
                 idle = self._idle.get(_by_any_agent(route))
-                if not idle or (started is not None and not idle[-1][1].has_standby(started)):
+                if not idle:
                     return None
-                _, session = idle.pop()
+                session = idle[-1][1]
+                session.environment = route[-1].environment
+                if started is not None and not session.has_standby(started):
+                    return None
+                idle.pop()
             if session.active:
                 return session
             session.end()
@@ -105,7 +109,8 @@ class SessionPool:
 
 
 def _by_any_agent(route: Route) -> Route:
-    return tuple(dataclasses.replace(hop, identity_agent=None) for hop in route)
+    """Without what differs between commands that may share a session."""
+    return tuple(dataclasses.replace(hop, identity_agent=None, environment=()) for hop in route)
 
 
 _CHANNELS_AT_ONCE = 32  # being opened through one jump host

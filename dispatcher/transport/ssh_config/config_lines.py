@@ -181,10 +181,13 @@ SINGLE = frozenset(
 )
 
 #: Several words; the first line wins.
-LISTS = frozenset(("globalknownhostsfile", "userknownhostsfile"))
+LISTS = frozenset(("globalknownhostsfile", "setenv", "userknownhostsfile"))
 
 #: One word; every line counts.
 REPEATED = frozenset(("certificatefile", "identityfile"))
+
+#: Several words, each a name or a pattern; every line adds to them, or with - takes away.
+GATHERED = frozenset(("sendenv",))
 
 #: The rest of the line, quotes and all.
 RAW = frozenset(
@@ -219,14 +222,13 @@ SKIPPED = frozenset(
     "localforward loglevel logverbose nohostauthenticationforlocalhost "
     "obscurekeystroketiming permitlocalcommand permitremoteopen protocol "
     "rekeylimit remoteforward requesttty rhostsauthentication "
-    "rhostsrsaauthentication rsaauthentication sendenv "
-    "setenv stdinnull streamlocalbindmask streamlocalbindunlink "
+    "rhostsrsaauthentication rsaauthentication stdinnull streamlocalbindmask streamlocalbindunlink "
     "syslogfacility tcpkeepalive tunnel tunneldevice updatehostkeys "
     "useprivilegedport userknownhostsfile2 useroaming usersh usekeychain verifyhostkeydns "
     "versionaddendum visualhostkey warnweakcrypto xauthlocation".split()
 )
 
-KNOWN = SINGLE | LISTS | REPEATED | RAW | SKIPPED | {"host", "match", "include"}
+KNOWN = SINGLE | LISTS | REPEATED | GATHERED | RAW | SKIPPED | {"host", "match", "include"}
 
 
 HOSTNAME = "h"

@@ -58,7 +58,8 @@ class HostConfig:
     has to be its key, too (CheckHostIP).
     alive_interval, alive_count: see ``base.Keepalive``; ``None`` where the config says nothing.
     algorithms: what the config says of ciphers, macs and so on, unparsed; see ``allowed``.
-    rsa_bits: the least size of an RSA key, of hosts and our own.
+    rsa_bits: the least size of an RSA key, of hosts and our own. environment: variables that the
+    host is asked to set for commands (SendEnv, SetEnv); sshd drops those that AcceptEnv lacks.
     """
 
     name: str
@@ -87,6 +88,7 @@ class HostConfig:
     bind_address: str | None = None
     algorithms: tuple[tuple[str, str], ...] = ()
     rsa_bits: int = _RSA_BITS
+    environment: tuple[tuple[str, str], ...] = ()
 
     def allowed(self, option: str, names: Sequence[str]) -> tuple[str, ...]:
         """Which of the algorithms ``names`` the option leaves, as ``pubkeyacceptedalgorithms``."""

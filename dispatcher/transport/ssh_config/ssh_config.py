@@ -13,7 +13,7 @@ import stat
 import subprocess
 import threading
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from dispatcher.model.failure import Failure, Kind
 from dispatcher.transport.base import Target, bad_target, shell_safe
@@ -46,7 +46,8 @@ class _Lookup:
 class SshConfig:
     """The user's and the system's configuration, or one file instead of both.
 
-    path: as ``ssh -F``; ``"none"`` reads nothing at all.
+    path: as ``ssh -F``; ``"none"`` reads nothing at all. sends: what SendEnv chooses from, where
+    that is not ``environ``.
     """
 
     def __init__(
@@ -54,11 +55,13 @@ class SshConfig:
         path: str | None = None,
         *,
         environ: Mapping[str, str] | None = None,
+        sends: Mapping[str, str] | None = None,
         local: config_lines.Local | None = None,
         system_dir: str = "/etc/ssh",
     ) -> None:
         self._local = local or config_lines.Local.here()
         self._environ = os.environ if environ is None else environ
+        self._sends = self._environ if sends is None else sends
         self._ssh_dir = os.path.join(self._local.home, ".ssh")
         self._system_dir = system_dir
         self._path = path
@@ -76,7 +79,8 @@ class SshConfig:
             return problem
         try:
             lookup = self._read(target, runs=runs)
-            return check(target.host, lookup.raw, lookup.origins, self._local, self._environ)
+            config = check(target.host, lookup.raw, lookup.origins, self._local, self._environ)
+            return replace(config, environment=_sent(lookup.raw, self._sends))
         except ConfigProblem as bad:
             return Failure(Kind.CONFIG, str(bad), bad.hint or _HINT)
 
@@ -317,8 +321,18 @@ def _set(keyword: str, line: Line, lookup: _Lookup) -> None:
             raise ConfigProblem(f"{line.place}: {keyword}: more than one value")
         if (one_word or keyword in config_lines.LISTS) and not (words and all(words)):
             raise ConfigProblem(f"{line.place}: {keyword}: empty value")
+        if keyword in ("sendenv", "setenv"):
+            bad = [word for word in words if not word or ("=" in word) != (keyword == "setenv")]
+            if bad:
+                raise ConfigProblem(f"{line.place}: {keyword}: bad name {bad[0][:40]!r}")
     if not lookup.active:
         return
+    for word in words if keyword in config_lines.GATHERED else ():
+        kept = raw.setdefault(keyword, [])
+        if word.startswith("-"):
+            kept[:] = [one for one in kept if not config_lines.matches(one, word[1:])]
+        else:
+            kept.append(word)
     if keyword in config_lines.REPEATED:
         values = raw.setdefault(keyword, [])
         if words[0] not in values:
@@ -327,6 +341,18 @@ def _set(keyword: str, line: Line, lookup: _Lookup) -> None:
     elif keyword in first and keyword not in raw:
         raw[keyword] = words
         lookup.origins[keyword] = line.place
+
+
+def _sent(raw: Raw, environ: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
+    """The variables that SendEnv takes from ``environ``, and those of SetEnv, which come last."""
+    patterns = raw.get("sendenv", ())
+    found = {
+        name: text
+        for name, text in (environ.items() if patterns else ())
+        if any(config_lines.matches(name, pattern) for pattern in patterns)
+    }
+    given = [word.partition("=") for word in reversed(raw.get("setenv", ()))]  # the first counts
+    return tuple({**found, **{name: text for name, _, text in given}}.items())
 
 
 def _excluded(keyword: str, raw: Raw) -> bool:

@@ -59,6 +59,8 @@ def test_an_order_says_all_that_the_daemon_needs(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("SSH_AUTH_SOCK", "/run/mine")
+    monkeypatch.delenv("LANG", raising=False)
+    monkeypatch.setenv("LC_TIME", "C")
     transport = world.transport(
         keep=60.0, config="some/config", host_keys="accept-new", alive=Keepalive(3.0, 4.0)
     )
@@ -74,7 +76,7 @@ def test_an_order_says_all_that_the_daemon_needs(
                 "host": "n1", "user": "me", "port": 2222, "command": "true", "opening": "",
                 "window": None if window is None else [100, 40], "keep": 60.0,
                 "config": str(tmp_path / "some/config"), "host_keys": "accept-new",
-                "alive": [3.0, 4.0], "agent": "/run/mine",
+                "alive": [3.0, 4.0], "agent": "/run/mine", "sends": {"LC_TIME": "C"},
                 "asks": [False, False],
             }  # fmt: skip
             world.daemon.say(message(ACCEPTED, number, address="10.0.0.7"))

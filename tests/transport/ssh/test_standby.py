@@ -16,6 +16,8 @@ from dispatcher.model.failure import Ending, Kind
 from dispatcher.transport import base
 from dispatcher.transport.base import Keepalive, Link, Target
 from dispatcher.transport.ssh.paramiko_transport import ParamikoTransport
+from dispatcher.transport.ssh.shared_sessions import SessionPool
+from dispatcher.transport.ssh_config.ssh_config import SshConfig
 
 from ..conftest import Reader, gather
 from ..sshd import Sshd, start_sshd
@@ -63,6 +65,28 @@ def test_a_command_over_a_shell_that_waits(transport: ParamikoTransport) -> None
     other = transport.open(NODE, "echo other", time.monotonic() + 40)  # not what waits there
     assert isinstance(other, Link)
     assert gather(other)[0] == b"other\n"
+
+
+def test_variables_that_ssh_config_sends(tmp_path: Path) -> None:
+    """What AcceptEnv lacks is dropped without a word, as with ssh; a shell that waits has them."""
+    server = start_sshd(tmp_path / "sshd", "AcceptEnv SET GIVEN_*")
+    config = server.config(extra="SendEnv GIVEN_?\nSetEnv SET=fixed 'SECRET=no'")
+    show = ("sh", "-c", "echo $SET,$GIVEN_A,$GIVEN_LONG,$SECRET")
+    pool = SessionPool()
+
+    def reading(**environ: str) -> ParamikoTransport:
+        return ParamikoTransport(config=SshConfig(config, environ=environ), keep=pool)
+
+    with server:
+        one = reading(GIVEN_A="1 2\udcff", GIVEN_LONG="x")
+        assert run(one, *show).endswith(b"fixed,1 2\xff,,\n")
+        pool.stand_by(shell.COMMAND)
+        other = reading(GIVEN_A="other")
+        assert other.open_started(NODE, shell.COMMAND) is None
+        assert run(other, *show).endswith(b"fixed,other,,\n")  # by the same connection
+        assert sum(map(len, pool._idle.values())) == 1
+        assert run(one, *show, at_hand=True).endswith(b"fixed,1 2\xff,,\n")
+        pool.close()
 
 
 def test_a_waiting_shell_that_has_ended(transport: ParamikoTransport, tmp_path: Path) -> None:

@@ -37,6 +37,8 @@ COMPARED = (
     "proxyjump",
     "proxycommand",
     "userknownhostsfile",
+    "sendenv",
+    "setenv",
 )
 
 DEFAULTS = {
@@ -118,7 +120,10 @@ def normal(values: dict[str, list[str]]) -> dict[str, list[str]]:
             words = (
                 [",".join(hop.removesuffix(":22") for hop in words[0].split(","))] if words else []
             )
-        plain = key in ("identityfile", "certificatefile", "hostname", "user", "proxycommand")
+        plain = key in ("identityfile", "certificatefile", "hostname", "user", "proxycommand",
+                        "sendenv", "setenv")  # fmt: skip
+        if key == "setenv":  # of a name that stands there twice, ssh -G has the first
+            words = sorted({word.partition("=")[0]: word for word in reversed(words)}.values())
         result[key] = [word if plain else SAME.get(word.lower(), word.lower()) for word in words]
     return result
 
@@ -256,6 +261,18 @@ TABLE = [
     "ProxyCommand=nc %h %p",
     "ProxyCommand nc %x",
     "HostKeyAlias alias",
+    "SetEnv A=b",
+    "SetEnv A=b=c 'B=d e' C= A=z\nSetEnv D=e",
+    "SetEnv A",
+    "SetEnv",
+    "SetEnv A=b C",
+    "Host other\nSetEnv A=b\nHost *\nSetEnv C=d",
+    "Host other\nSetEnv A",
+    "SendEnv LANG LC_*\nSendEnv X",
+    "SendEnv LANG LC_* LX\nSendEnv -L?_*\nSendEnv -LANG Y",
+    "SendEnv A=b",
+    "SendEnv",
+    "Host other\nSendEnv A\nHost *\nSendEnv B\nSendEnv A",
     "StrictHostKeyChecking accept-new",
     "StrictHostKeyChecking no",
     "StrictHostKeyChecking perhaps",
