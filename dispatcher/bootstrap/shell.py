@@ -79,7 +79,7 @@ _SCRIPT_PARENT = (
 )
 #: the shell waits for the script, and so can remove it before anybody hears of its end; what the
 #: shell itself would say of a signal is not the script's
-_RUN_SCRIPT = 'unset d f u x;trap : HUP INT QUIT TERM;exec 4>&2 2>/dev/null;"$@"'
+_RUN_SCRIPT = "unset d f u x;trap : HUP INT QUIT TERM;exec 4>&2 2>/dev/null;"
 _LEAVE_SCRIPT = 's=$?;rm -rf -- "$dispatch_folder";exit $s'
 _SYNC_WORDS = SYNC.replace(b"\0", b"\\000").replace(b"\n", b"\\n").decode()
 
@@ -168,6 +168,7 @@ def opening(
     words: Sequence[str],
     environment: Sequence[tuple[str, str]] = (),
     *,
+    exports: Sequence[tuple[str, str]] = (),
     stdin: bool = False,
     terminal: bool = False,
     one_pipe: bool = False,
@@ -175,16 +176,19 @@ def opening(
 ) -> bytes:
     """What is written to the host first, to run ``words`` exactly as they are.
 
-    environment: names and values for the command. stdin: what is written next
-    is the command's input; otherwise it has none and orders may follow.
-    terminal: it came through a ``wrapper`` with one, which is the command's input.
+    environment: variables for the command that this text does not use. exports: any others, set
+    last. stdin: what is written next is the command's input; otherwise it has none and orders may
+    follow. terminal: it came through a ``wrapper`` with one, which is the command's input.
     one_pipe: standard error goes into standard output's pipe, as it was written between the rest.
-    script: written there first, and removed before its end is told, or before it is killed, or
-    when we are gone.
+    script: written there first, and removed before its end is told, it is killed or we are gone.
     """
     stdin = stdin or terminal
-    pairs = "".join(f"{name}={shlex.quote(value)} " for name, value in environment)
-    text = f"export {pairs};" if pairs else ""
+    text, given = (
+        f"export {' '.join(f'{name}={shlex.quote(value)}' for name, value in pairs)};" * bool(pairs)
+        for pairs in (environment, exports)
+    )
+    text += f"dispatch_env() {{ {given} }};" * bool(given)
+    given = "dispatch_env;" * bool(given)
     quoted = [shlex.quote(word) for word in words]
     if script is not None:
         quoted[script.at] = '"$f"'
@@ -200,11 +204,12 @@ def opening(
     if script is None:
         steps += _WATCH_ORDERS if not stdin else _hung_up("$g", _WATCH_PARENT, terminal)
         errors = " 2>&1" if one_pipe else ""
-        steps += f'eval "$c";{ready}exec "$@"{no_input}{errors}'
+        steps += f'eval "$c";{ready}{given}exec "$@"{no_input}{errors}'
     else:
         errors = "2>&1" if one_pipe else "2>&4"
         steps += f'eval "$c";{_watch_script(stdin, terminal)}{ready}'
-        steps += f"{_RUN_SCRIPT}{no_input} {errors} 4>&-;{_LEAVE_SCRIPT}"
+        begin = f'({given}exec "$@")' if given else '"$@"'
+        steps += f"{_RUN_SCRIPT}{begin}{no_input} {errors} 4>&-;{_LEAVE_SCRIPT}"
     return BLANK_LINES + (steps + "\n" + text + "\n").encode("utf-8", "surrogateescape")
 
 

@@ -150,7 +150,8 @@ class ExecPlan(Value):
     each host alone, behind the common ones. sudo: the user that sudo makes it there. terminal:
     (columns, rows) of the terminal it gets there. script: of whose path one of the words is the
     name. one_pipe: nobody is to tell standard error from standard output, so both come in one pipe,
-    in the order in which they were written; of two, sshd tells no order.
+    in the order in which they were written; of two, sshd tells no order. exports: variables that
+    the user gives the command.
     """
 
     hosts: tuple[Host, ...]
@@ -162,6 +163,7 @@ class ExecPlan(Value):
     terminal: tuple[int, int] | None = None
     script: Script | None = None
     one_pipe: bool = False
+    exports: tuple[tuple[str, str], ...] = ()
 
     def __post_init__(self) -> None:
         if not all(words and words[0] for words in map(self.words_for, range(len(self.hosts)))):

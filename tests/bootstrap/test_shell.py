@@ -176,6 +176,43 @@ def test_environment_and_no_input(shell: list[str], start: type[Started]) -> Non
     assert far.output() == SYNC + b"n 1'\n$x\n0\n"  # and none of the script's own variables
 
 
+#: values for variables that the text of ours has as well, or a shell, or a loader
+GIVEN = [
+    *((name, "5") for name in "abcdefghijklmnopqrstuvwxyz"),
+    ("TWO", "1\n2 '\"$x`\\\udcff"), ("PATH", "/nowhere"), ("IFS", "eo"), ("TMOUT", "1"), ("NO", ""),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("script", [False, True])
+def test_any_variable_can_be_given(
+    shell: list[str], start: type[Started], tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    script: bool,
+) -> None:  # fmt: skip
+    """The command alone has them: they change nothing of what starts, watches and removes."""
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    env, sleep = shutil.which("env"), shutil.which("sleep")
+    text = f"{env} -0; exec {sleep} 1000"
+    sent_one = sent(text.encode()) if script else None
+    words = ["/bin/sh", "x"] if script else ["/bin/sh", "-c", text]
+    far = start(shell, lifeline.opening(words, exports=GIVEN, script=sent_one))
+    assert far.line() == SYNC
+    assert far.process.stdout is not None
+    # a shell that is the command sets IFS for itself
+    left = {f"{name}={text}".encode("utf-8", "surrogateescape") for name, text in GIVEN} - {
+        b"IFS=eo"
+    }
+    seen = b""
+    while not left.issubset(seen.split(b"\0")):
+        more = os.read(far.process.stdout.fileno(), 1 << 16)
+        assert more, (seen, left)
+        seen += more
+    assert b"dispatch_env" not in seen
+    assert len(os.listdir(tmp_path)) == script
+    far.say(lifeline.order("TERM"))
+    assert far.process.wait(60) in (-15, 143, 15)  # ksh cuts its own number
+    assert os.listdir(tmp_path) == []
+
+
 #: variables of a host that mean something to a shell
 HOSTILE = {
     "TMOUT": "1", "IFS": "eoKL", "CDPATH": "/usr", "PS4": "$(exit 9)", "ENV": "/etc/passwd",

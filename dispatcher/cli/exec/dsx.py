@@ -92,6 +92,8 @@ def run(options: DsxOptions) -> int:
         raise ConflictingOptions("--copy and --rcopy exclude each other")
     if (options.copy or options.rcopy) and options.script is not None:
         raise ConflictingOptions("--script runs a file, --copy and --rcopy copy files")
+    if (options.copy or options.rcopy) and options.env:
+        raise ConflictingOptions("--env is for a command, --copy and --rcopy copy files")
     if options.copy or options.rcopy:
         return _copied(options)
     if options.dest is not None:

@@ -11,6 +11,7 @@ from dispatcher.cli.options.host_options import (
     LoginOptions,
     SudoOptions,
     TreeOptions,
+    VariableOptions,
     WhereOptions,
     verbose_option,
 )
@@ -92,6 +93,7 @@ class ResultOptions(Options, section="Results"):
 class ExecOptions(
     WhereOptions,
     CommandOptions,
+    VariableOptions,
     SudoOptions,
     LimitOptions,
     GatherOptions,

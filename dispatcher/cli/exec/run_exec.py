@@ -22,6 +22,7 @@ from dispatcher.cli.options.host_options import (
     only_typed,
     sudo_password,
     sudo_user,
+    variables,
 )
 from dispatcher.cli.options.option_defaults import typed, value_origin
 from dispatcher.model.errors import ConflictingOptions, MissingArgument, UsageError, reason
@@ -96,6 +97,7 @@ def run(options: ExecOptions) -> int:
         terminal=terminal_size(options),
         script=script,
         one_pipe=is_one_pipe(options),
+        exports=variables(options),
     )
     exec_output.check(options)
     if options.pty and options.fanout_tree is not None:

@@ -44,10 +44,12 @@ from dispatcher.cli.options.host_options import (
     LimitOptions,
     LoginOptions,
     SudoOptions,
+    VariableOptions,
     WhereOptions,
     find_hosts,
     login,
     sudo_user,
+    variables,
     verbose_option,
 )
 from dispatcher.model.errors import DispatchError, NoHosts, UsageError
@@ -71,7 +73,13 @@ class GatherOptions(Options, section="Output"):
 
 
 class ShellOptions(
-    WhereOptions, SudoOptions, LimitOptions, GatherOptions, KeepOptions, LoginOptions
+    WhereOptions,
+    VariableOptions,
+    SudoOptions,
+    LimitOptions,
+    GatherOptions,
+    KeepOptions,
+    LoginOptions,
 ):
     """Run commands on all hosts, one after the other, as you type them.
 
@@ -147,7 +155,7 @@ WIDEST = 40
 def run(options: ShellOptions) -> int:
     """Read and run commands until the end; the last one's exit code. Raises: UsageError."""
     hosts = find_hosts(options, say)
-    sudo_user(options)
+    sudo_user(options), variables(options)
     bounds = limits(options)
     deeds = ((host, "run what you type") for host in hosts)
     if show_only(options, "shell", deeds, limits=bounds):
@@ -300,6 +308,7 @@ class Shell:
             limits=limits(self._options),
             tails=tails,
             sudo=sudo_user(self._options),
+            exports=variables(self._options),
             one_pipe=is_one_pipe(shown) and not sinks,
         )
         sys.stdout.flush()

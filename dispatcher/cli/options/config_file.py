@@ -197,6 +197,7 @@ REFUSED = {
         "say whom to trust or as whom to run",
     ),
     **dict.fromkeys("mode owner".split(), "say whose files are, and who may read them"),
+    "env": "set variables of commands",
     "env-file": "name a file of variables",
     "pty": "give a host your terminal",
     "speed": "let the GPUs of hosts work",

@@ -9,6 +9,7 @@ hosts away as in pdsh and clush, but in a run it exports a variable, as in mpiru
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -17,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 from dispatcher.cli.options.declaration import Options, Share, dry_run_option, option, replace
 from dispatcher.cli.options.option_defaults import WITHOUT, origin, setting_of, typed, value_origin
 from dispatcher.model.errors import ConflictingOptions, NoHosts, NoPassword, UsageError
+from dispatcher.model.names import shown
 
 if TYPE_CHECKING:
     from dispatcher.api.transports import Ways
@@ -199,6 +201,36 @@ class SudoOptions(Options, section="Command"):
     ask_sudo_password: bool = option(
         help="Ask for the password of sudo at the start, not when a host wants it."
     )
+
+
+class VariableOptions(Options, section="Command"):
+    """What a command finds in its environment."""
+
+    env: tuple[str, ...] = option(
+        metavar="NAME[=VALUE]",
+        help="Give the command this variable, without VALUE as it is here. May be repeated. No "
+        "sshd needs to accept it, and no list of processes shows it. (-x leaves hosts out; in "
+        "dispatch run it is -x that exports.)",
+    )
+
+
+_VARIABLE = re.compile(r"(?!DISPATCH_)[A-Za-z_][A-Za-z0-9_]*")
+#: variables that a shell keeps to itself
+_SHELLS = frozenset({"BASHOPTS", "BASH_VERSINFO", "EUID", "PPID", "SHELLOPTS", "UID"})
+
+
+def variables(options: VariableOptions) -> tuple[tuple[str, str], ...]:
+    """The names and values of ``--env``. Raises: UsageError."""
+    found = {}
+    for item in options.env:
+        name, equals, text = item.partition("=")
+        if not _VARIABLE.fullmatch(name) or name in _SHELLS or "\0" in text:
+            why = f"--env: {shown(name)} is nothing that can be set for a command"
+            raise UsageError(why, hint="--env NAME=VALUE")
+        if not equals and name not in os.environ:
+            raise UsageError(f"--env {name}: not set here", hint=f"--env {name}=VALUE")
+        found[name] = text if equals else os.environ[name]
+    return tuple(found.items())
 
 
 class SendOptions(Options, section="Files"):

@@ -169,6 +169,7 @@ class ExecRunner(EventLoop):
             opening=shell.opening(
                 exec_plan.words_for(node),
                 exec_plan.environment(node),
+                exports=exec_plan.exports,
                 stdin=exec_plan.stdin,
                 script=self._script,
                 terminal=exec_plan.terminal is not None,

@@ -307,11 +307,7 @@ class PoolCall(Call):
     """
 
     def __init__(
-        self,
-        link: PoolLink,
-        until: float,
-        instead: Callable[[], Transport],
-        timer: PromptTimer,
+        self, link: PoolLink, until: float, instead: Callable[[], Transport], timer: PromptTimer
     ) -> None:
         self._link = link
         self._until = until - timer.seconds()

@@ -31,6 +31,7 @@ from dispatcher.transport.ssh_auth.identities import methods
 from dispatcher.transport.ssh_auth.known_hosts import CERT, PLAIN
 from dispatcher.transport.ssh_auth.ssh_agent import AgentError
 from dispatcher.transport.ssh_config.config_lines import narrow
+from dispatcher.transport.ssh_config.host_config import Variables
 
 CIPHERS = (
     "aes128-gcm@openssh.com", "aes256-gcm@openssh.com", "aes128-ctr", "aes192-ctr", "aes256-ctr",
@@ -114,9 +115,7 @@ class Standby:
     session's own thread, which sends but never waits here.
     """
 
-    def __init__(
-        self, session: Connection, command: str, environment: tuple[tuple[str, str], ...]
-    ) -> None:
+    def __init__(self, session: Connection, command: str, environment: Variables) -> None:
         self.command = command
         self.environment = environment
         self._session = session
@@ -131,11 +130,8 @@ class Standby:
         """The host has answered, or the connection is gone; on the session's thread."""
         # no exec during a new key exchange: this thread is the one that carries it out
         if self._channel.active and self._session.clear_to_send.is_set():
-            for message in _requests_of(self._channel, self.environment):
+            for message in _to_start(self._channel, self.command, self.environment):
                 self._session.send_message(self._channel, message)
-            message = request(self._channel, "exec", wants_reply=True)
-            message.add_string(self.command)
-            self._session.send_message(self._channel, message)
         self._opened.set()
 
     def may_be_taken(self) -> bool:
@@ -158,12 +154,12 @@ class Standby:
         return channel.event_ready and not channel.closed and not channel.status_event.is_set()
 
 
-def _requests_of(channel: SshChannel, environment: Sequence[tuple[str, str]]) -> Iterator[Any]:
-    """The messages that ask for variables; as with ssh, nobody answers them (RFC 4254, 6.4)."""
-    for name, text in environment:
-        message = request(channel, "env", wants_reply=False)
-        message.add_string(os.fsencode(name))
-        message.add_string(os.fsencode(text))
+def _to_start(channel: SshChannel, command: str, environment: Variables) -> Iterator[Any]:
+    """The messages that start ``command``: its variables, not to be answered, and itself."""
+    for texts in (*environment, (command,)):
+        message = request(channel, "env" if texts[1:] else "exec", wants_reply=not texts[1:])
+        for text in texts:
+            message.add_string(os.fsencode(text))
         yield message
 
 
@@ -188,7 +184,7 @@ class Session(Connection):
         self.offered: tuple[str, ...] = ()  # ways to log in that the host has named last
         self.question: Question | None = None  # that the host waits to be answered
         #: of the commands to come, as ``HostConfig`` has it
-        self.environment: tuple[tuple[str, str], ...] = ()
+        self.environment: Variables = ()
         self.unsigned = ""  # why the key that was tried last did not sign
         self._heard = threading.Event()  # set when an attempt to log in has come to something
         steps.enter("ssh banner")
@@ -351,10 +347,9 @@ class Session(Connection):
 
     def execute(self, channel: SshChannel, command: str, deadline: float) -> str:
         """``""`` when the command runs, or ``late``, ``gone`` or ``refused``."""
-        for message in _requests_of(channel, self.environment):
-            self.send_message(channel, message)
-        message = request(channel, "exec", wants_reply=True)
-        message.add_string(command)
+        *variables, message = _to_start(channel, command, self.environment)
+        for one in variables:
+            self.send_message(channel, one)
         return self._ask(channel, message, deadline)
 
     def _ask(self, channel: SshChannel, message: Any, deadline: float) -> str:

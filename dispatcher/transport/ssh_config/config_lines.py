@@ -186,9 +186,6 @@ LISTS = frozenset(("globalknownhostsfile", "setenv", "userknownhostsfile"))
 #: One word; every line counts.
 REPEATED = frozenset(("certificatefile", "identityfile"))
 
-#: Several words, each a name or a pattern; every line adds to them, or with - takes away.
-GATHERED = frozenset(("sendenv",))
-
 #: The rest of the line, quotes and all.
 RAW = frozenset(
     ("knownhostscommand", "proxycommand", "proxyjump", "refuseconnection", "remotecommand")
@@ -228,7 +225,7 @@ SKIPPED = frozenset(
     "versionaddendum visualhostkey warnweakcrypto xauthlocation".split()
 )
 
-KNOWN = SINGLE | LISTS | REPEATED | GATHERED | RAW | SKIPPED | {"host", "match", "include"}
+KNOWN = SINGLE | LISTS | REPEATED | RAW | SKIPPED | {"host", "match", "include", "sendenv"}
 
 
 HOSTNAME = "h"

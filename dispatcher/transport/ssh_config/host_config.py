@@ -39,6 +39,7 @@ _ALGORITHMS = (
     "casignaturealgorithms",
 )  # fmt: skip
 _RSA_BITS = 1024  # ssh's own least
+Variables = tuple[tuple[str, str], ...]
 
 
 T = TypeVar("T")
@@ -88,7 +89,7 @@ class HostConfig:
     bind_address: str | None = None
     algorithms: tuple[tuple[str, str], ...] = ()
     rsa_bits: int = _RSA_BITS
-    environment: tuple[tuple[str, str], ...] = ()
+    environment: Variables = ()
 
     def allowed(self, option: str, names: Sequence[str]) -> tuple[str, ...]:
         """Which of the algorithms ``names`` the option leaves, as ``pubkeyacceptedalgorithms``."""

@@ -19,7 +19,7 @@ from dispatcher.model.failure import Failure, Kind
 from dispatcher.transport.base import Target, bad_target, shell_safe
 from dispatcher.transport.ssh_config import config_lines
 from dispatcher.transport.ssh_config.config_lines import ConfigProblem, Line, matches_list
-from dispatcher.transport.ssh_config.host_config import HostConfig, check, jump_list
+from dispatcher.transport.ssh_config.host_config import HostConfig, Variables, check, jump_list
 
 _MAX_DEPTH = 16  # of Include, as in ssh
 _EXEC_SECONDS = 10.0  # of a program that a Match line asks
@@ -327,12 +327,9 @@ def _set(keyword: str, line: Line, lookup: _Lookup) -> None:
                 raise ConfigProblem(f"{line.place}: {keyword}: bad name {bad[0][:40]!r}")
     if not lookup.active:
         return
-    for word in words if keyword in config_lines.GATHERED else ():
-        kept = raw.setdefault(keyword, [])
-        if word.startswith("-"):
-            kept[:] = [one for one in kept if not config_lines.matches(one, word[1:])]
-        else:
-            kept.append(word)
+    for word in words if keyword == "sendenv" else ():  # a line adds, or with - takes away
+        kept = [one for one in raw.get(keyword, ()) if not config_lines.matches(one, word[1:])]
+        raw[keyword] = kept if word.startswith("-") else [*raw.get(keyword, ()), word]
     if keyword in config_lines.REPEATED:
         values = raw.setdefault(keyword, [])
         if words[0] not in values:
@@ -343,16 +340,13 @@ def _set(keyword: str, line: Line, lookup: _Lookup) -> None:
         lookup.origins[keyword] = line.place
 
 
-def _sent(raw: Raw, environ: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
-    """The variables that SendEnv takes from ``environ``, and those of SetEnv, which come last."""
-    patterns = raw.get("sendenv", ())
-    found = {
-        name: text
-        for name, text in (environ.items() if patterns else ())
-        if any(config_lines.matches(name, pattern) for pattern in patterns)
-    }
-    given = [word.partition("=") for word in reversed(raw.get("setenv", ()))]  # the first counts
-    return tuple({**found, **{name: text for name, _, text in given}}.items())
+def _sent(raw: Raw, environ: Mapping[str, str]) -> Variables:
+    """The variables that SendEnv takes from ``environ``, and those of SetEnv, which win."""
+    sends, matches = raw.get("sendenv", ()), config_lines.matches
+    found = {name: environ[name] for name in environ if any(matches(name, one) for one in sends)}
+    for word in reversed(raw.get("setenv", ())):  # of one name the first counts
+        found[word.partition("=")[0]] = word.partition("=")[2]
+    return tuple(found.items())
 
 
 def _excluded(keyword: str, raw: Raw) -> bool:

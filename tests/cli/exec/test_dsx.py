@@ -106,6 +106,8 @@ def test_a_line_and_what_it_means(
         ("-w n1 --rcopy --mode 600 x", "--mode needs --copy"),
         ("-w n1 --copy --rcopy x", "--copy and --rcopy exclude each other"),
         ("-w n1 --copy --script s x", "--script runs a file"),
+        ("-w n1 --copy --env A=1 x", "--env is for a command"),
+        ("-w n1 --rcopy --env A=1 x", "--env is for a command"),
         ("-w n1 --rcopy --script s x", "--script runs a file"),
         ("-w n1 --copy", "--copy: no file given"), ("-w n1 --rcopy --dest x", "--rcopy: no file"),
         ("-g nosuch true", "error: -g: group '@nosuch' is unknown"),

@@ -56,6 +56,11 @@ def _here(nothing_around: Path) -> None:
         (["--max-fail", "1,2"], "--max-fail: not a whole number: '1,2'"),
         (["--delay", "5"], "--delay needs --serial"),
         (["--grace", "x"], "--grace: not a number of seconds"),
+        (["--env", "NOT_SET_HERE"], "--env NOT_SET_HERE: not set here"),
+        (["--env", "=x"], "--env: '' is nothing that can be set"),
+        (["--env", "A.B=x"], "--env: 'A.B' is nothing that can be set"),
+        (["--env", "UID=0"], "--env: 'UID' is nothing that can be set"),
+        (["--env", "DISPATCH_HOST=x"], "--env: 'DISPATCH_HOST' is nothing that can be set"),
     ],
 )
 def test_refusals(words: list[str], said: str, capfd: pytest.CaptureFixture[str]) -> None:
@@ -134,6 +139,17 @@ def test_where_it_stopped_it_goes_on(tmp_path: Path, capfd: pytest.CaptureFixtur
     assert (tmp_path / "ran").read_text().split() in (["0", "0", "1", "2"], ["0", "0", "2", "1"])
     assert cli.main(["exec", *words]) == 0
     assert capfd.readouterr().err == "note: left: no host failed the last time\n"
+
+
+def test_variables_for_the_command(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("HERE", "it's")
+    given = ["--env", "HERE", "--env", "p=a b=c", "--env", "NO=", "--env", "p=5"]
+    show = "echo $HERE,$p,${NO-none}"
+    for command in ("exec", "dsx"):
+        assert cli.main([command, "-N", "-w", "localhost", *given, show]) == 0
+        assert capfd.readouterr().out == "it's,5,\n"
 
 
 def test_a_script_of_ours(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
