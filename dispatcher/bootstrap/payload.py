@@ -133,7 +133,7 @@ SOURCE_LIMIT = 30
 INPUT_TAKEN = 97
 _READ = f"import io,sys,_signal;_signal.alarm({SOURCE_LIMIT});f=io.FileIO(0);"
 _READ += "s=next(filter(bytes.strip,f),bytes());"
-_STAGE_ZERO = _READ + f"bytes([83,61]).startswith(s[:2]) or sys.exit({INPUT_TAKEN});exec(s)"
+_STAGE_ZERO = _READ + f"s[:2]==bytes([83,61]) or sys.exit({INPUT_TAKEN});exec(s)"
 
 #: of the names n, in r the first Python that works, in q the first that is there. A program is
 #: believed. What only leads to one (a script, a shim of pyenv, asdf or mise) is asked: its Python
@@ -161,7 +161,7 @@ if sys.version_info < {OLDEST_PYTHON!r}:
         except OSError: pass
     os.execv("/bin/sh", ["sh", "-c", {_SHELL_ONLY!r}, "dispatch"] + sys.argv[2:])
 os.write(1, {PYTHON!r})
-{_READ}exec(s)
+{_READ}s or sys.exit({INPUT_TAKEN});exec(s)
 """
 
 

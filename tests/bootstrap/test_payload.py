@@ -366,6 +366,12 @@ class TestCopies:
         line = b"import os;os.write(1,b'read on: '+f.read(4)+b' '+os.fsencode(sys.argv[-1]))\n"
         assert self.begun(tools, line + b"1234") == bootstrap.PYTHON + b"read on: 1234 $HOME"
 
+    def test_an_early_end_of_the_input_is_no_good_end(self, tools: Path, newest: str) -> None:
+        """As at a time limit, before anything was sent."""
+        shim(tools, "python3", newest)
+        with pytest.raises(subprocess.CalledProcessError):
+            self.begun(tools, b"")
+
     def test_without_python_the_shell_does(self, tools: Path) -> None:
         assert self.begun(tools, b"tar") == bootstrap.SHELL + b"by sh: a b $HOME\ntar"
 
@@ -469,7 +475,7 @@ class TestNoPython:
         finally:
             agent.close()
 
-    @cases("taken", [33, 41, len(payload()) // 2])
+    @cases("taken", [33, 41, len(payload()) // 2, len(payload())])
     def test_a_login_file_that_reads_is_told(self, taken: int) -> None:
         """It was said that source code cannot contain null bytes."""
         done = subprocess.run(

@@ -55,7 +55,11 @@ class FileOptions(Options, section="Files"):
 
     checksum: bool = option(help="Compare files by their SHA-256, not by size and time.")
     no_resume: bool = option(
-        help="Begin an interrupted copy anew, and keep nothing of this one for a later one."
+        "-W",
+        "--no-resume",
+        "--whole-file",
+        help="Send files whole: read nothing there of what is to be replaced or was begun before, "
+        "and keep nothing of an interrupted copy for a later one.",
     )
 
 

@@ -222,7 +222,7 @@ ALLOWED = frozenset(
     "max-restarts max-size mpi-stall-warning partial-after restart-delay rounds sample serial "
     "server-alive-interval signal slow stall-after stop-signal time-limit window detach "
     # what is looked at
-    "allow-different-code check checksum exclude-unhealthy full ignore nccl no-resume "
+    "allow-different-code check checksum exclude-unhealthy full ignore nccl no-resume whole-file "
     "backend pairs progress-file progress-line step-line xid-table "
     # what is shown, and kept in a new folder of its own
     "count diff dry-run fold fold-numbers follow from-start gather gather-all grep json label "

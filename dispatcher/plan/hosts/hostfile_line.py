@@ -182,7 +182,8 @@ def _item(text: str, offset: int, line: Line) -> _Item:
     if not rest:
         raise BadName("a host is missing after '@'", at - 1)
     inside, bracket, tail = rest[1:].partition("]")
-    if rest.startswith("[") and bracket and ":" in inside:
+    is_address = ":" in inside or ("." in inside and tail.startswith(":"))
+    if rest.startswith("[") and bracket and is_address:
         try:
             check_host(inside)
         except BadName as bad:

@@ -322,8 +322,9 @@ def scan(
         status = os.lstat(path)
         if named and KINDS.get(status.st_mode & 0o170000) == LINK:
             followed = os.stat(path)
-            if KINDS.get(followed.st_mode & 0o170000) != FOLDER:
-                path, status = os.path.realpath(path), followed
+            to = KINDS.get(followed.st_mode & 0o170000)
+            if to != FOLDER:
+                path, status = os.path.realpath(path) if to == FILE else path, followed
         kind = KINDS.get(status.st_mode & 0o170000, OTHER)
         size = status.st_size if kind == FILE else 0
         target = os.readlink(path) if kind == LINK else ""

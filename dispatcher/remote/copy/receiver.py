@@ -163,7 +163,7 @@ def _check(entries: list[Entry], groups: list[Any]) -> None:
             and entry.kind in (FILE, FOLDER, LINK)
             and 0 <= entry.mode <= 0o7777
             and entry.size >= 0
-            and abs(entry.mtime) < 1 << 63
+            and abs(entry.mtime) < 1 << 66  # 2262 ends 1 << 63, and file systems go on
             and "\0" not in entry.more
             and entry.path not in (others if entry.kind == FOLDER else folders)
         ):
@@ -174,9 +174,9 @@ def _check(entries: list[Entry], groups: list[Any]) -> None:
 class Receiver:
     """Takes the files of ``entries``, whose paths are ``GROUP/NAME/...``, to their destinations.
 
-    groups: (destination, names). checksum: compare contents, not size and time. resume: use and
-    keep parts. owner: see ``owner_of``; of files and links, and of folders that are made. alone:
-    see ``check_way``; of all folders. fixed: give a file the mode of the list where one stands.
+    groups: (destination, names). checksum: compare contents, not size and time. resume: read
+    what is there of a file, keep parts. owner: see ``owner_of``; of files, links and new folders.
+    alone: see ``check_way``; of all folders. fixed: give a file that is there the list's mode.
     """
 
     def __init__(
@@ -273,7 +273,7 @@ class Receiver:
             if digest(final) != entry.more:
                 return False
         elif not (trusted and same_time(there.st_mtime_ns, entry.mtime)):
-            if os.geteuid() in (0, there.st_uid):  # else it could not get its time
+            if self._resume and os.geteuid() in (0, there.st_uid):  # else it could get no time
                 try:
                     self._alike[entry.path] = Present(final, there)
                 except OSError:

@@ -112,6 +112,7 @@ def test_mistakes_come_in_order_and_not_without_end() -> None:
         ("n1 python=\"\"x''", [Host("n1", python="x")]),
         ("n1!n2,n3", [Host("n1"), Host("n3")]),
         ("u@[::1]:7,[::2]", [Host("::1", user="u", port=7), Host("::2")]),
+        ("[10.0.0.4]:22", [Host("10.0.0.4", port=22)]),
         ("u@n[1-2]:7", [Host("n1", user="u", port=7), Host("n2", user="u", port=7)]),
         ("n[1-2]x[3-4]:2", [Host(f"n{i}x{j}", 2) for i in (1, 2) for j in (3, 4)]),
     ],

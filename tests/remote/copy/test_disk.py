@@ -205,7 +205,7 @@ class TestScan:
         ("path", "found"),
         [
             ("file", [("f", "real/x")]), ("file2", [("f", "real/x")]),
-            ("real/up", [("f", "real/x")]), ("fifo", [("o", "real2")]), ("link", [("l", "link")]),
+            ("real/up", [("f", "real/x")]), ("fifo", [("o", "fifo")]), ("link", [("l", "link")]),
             ("link/", [("d", "link/"), ("l", "link/up"), ("f", "link/x")]),
         ],
     )  # fmt: skip

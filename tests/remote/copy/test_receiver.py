@@ -323,6 +323,16 @@ def test_what_has_another_time_alone_is_not_sent(
     assert Copy([tree], dest).all()["sent"] == 0
 
 
+def test_a_whole_file_is_sent_unread(big: Path, dest: Path) -> None:
+    (dest / "big").write_bytes(BIG)
+    os.utime(dest / "big", (1, 1))
+    copy = Copy([big], dest, resume=False)
+    assert copy.receiver.needs()["start"] == ""
+    copy.close(keep=False)
+    sent = Copy([big], dest, resume=False).all()
+    assert (sent["sent"], sent["bytes"]) == (1, len(BIG))
+
+
 def test_one_of_the_same_size_is_read_once_to_be_compared(
     big: Path, dest: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -124,7 +124,7 @@ class TestList:
             [folder("d"), file("d/f"), link("d", "/")], [file("f"), file("f/g")],
             [file("f", mode=-1)], [file("f", mode=0o10000)], [link("l", "a\0b")],
             [Entry("0/f", "?", 0, 0, 0)], [Entry("0/f", "f", 0, -1, 0)],
-            [Entry("0/f", "f", 0, 0, 1 << 63)], [Entry("1/f", "f", 0, 0, 0)],
+            [Entry("0/f", "f", 0, 0, 1 << 66)], [Entry("1/f", "f", 0, 0, 0)],
             [Entry("-1/f", "f", 0, 0, 0)], [Entry("\u0661/f", "f", 0, 0, 0)],
             [Entry("/f", "f", 0, 0, 0)], [Entry("000000000/f", "f", 0, 0, 0)],
         ],
