@@ -36,7 +36,11 @@ AGENT: dict[str, tuple[tuple[str, str, str], ...]] = {
         ),
     ),
     "program check": (
-        ("agent.agent_loop", 'host_facts.find_problems(message["check"], self.cwd, path)', "[]"),
+        (
+            "agent.agent_loop",
+            "facts, problems = host_facts.judged(asked, self.watched)",
+            "facts, problems = host_facts.judged(asked, self.watched)[0], []",
+        ),
     ),
     "port check": (("agent.agent_loop", 'problems.append(["port", ', '(["port", '),),
     "autopsy": (

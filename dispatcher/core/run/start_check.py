@@ -226,6 +226,7 @@ class StartCheck:
 
 #: what an agent may find wrong, the gravest first, and what to do about it
 _HINTS = {
+    ("silent",): "look at its mount: dmesg -T",
     (
         "cwd",
         "no script",

@@ -173,26 +173,26 @@ class Loop:
         if self.peer is not None:
             late = LATE_LIFE * message["heartbeat"], self.doubt
             self.node.watches = True
-        self.error_folder = workdir.make(
-            message["run_id"], lambda path: expect(lease, grace, *late, path)
-        )
         self.no_failure_yet = True
         if self.pmi is not None:
             self.pmi.close_ports()
         self.pmi = None
-        found = host_facts.gather(message["check"], self.cwd)
+        self.watched = message.get("watch") or b""
+        programs = [(self.cwd, message["path"], message["check"]), *(message.get("more") or ())]
+        own = os.environb.get(b"PATH")  # which the ranks get where nothing is said
+        asked = [(check, cwd, own if path is None else path) for cwd, path, check in programs]
+        facts, problems = host_facts.judged(asked, self.watched)
+        self.error_folder = None
+        if any(what == "silent" for what, _ in problems):
+            expect(lease, grace, *late, "")  # we would have to wait there, too
+        else:
+            facts["mark"] = self.mark()
+            self.error_folder = workdir.make(
+                message["run_id"], lambda path: expect(lease, grace, *late, path)
+            )
+        found = {**host_facts.gather(message["check"]), **facts}
         found["error_folder"] = self.error_folder
         found["self_fencing"] = int(self.peer is not None)
-        path = message["path"]
-        if path is None:  # then the ranks get this host's own
-            path = os.environb.get(b"PATH")
-        problems = host_facts.find_problems(message["check"], self.cwd, path)
-        for cwd, where, check in message.get("more") or ():
-            where = os.environb.get(b"PATH") if where is None else where
-            found_there = host_facts.find_problems(check, cwd, where)
-            problems += [one for one in found_there if one not in problems]
-        self.watched = message.get("watch") or b""
-        found["mark"] = self.mark()
         wanted = message["reserve"]
         before, self.rendezvous = self.rendezvous, None
         if wanted is not None:

@@ -1,6 +1,7 @@
 """Facts about this host, read from the kernel; the launcher judges them.
 
-Every fact is a file or a system call that answers at once; no program is run, no name looked up.
+No program is run, no name looked up. A fact is a file or a system call that answers at once, but
+for those of folders (``places``): a file system may not answer at all.
 """
 
 from __future__ import annotations
@@ -10,11 +11,17 @@ import sys
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Any
 
+#: seconds in which the file systems of a run have to answer
+ANSWER = 10.0
+#: told of a path before it is looked at: it may be the last that we look at
+about: Callable[[bytes], object] = len
 
-def gather(check: dict[str, bytes], cwd: bytes) -> dict[str, Any]:
-    """The facts of this host as a dict of plain values.
+
+def gather(check: dict[str, bytes]) -> dict[str, Any]:
+    """The facts of this host as a dict of plain values, without those of ``places``.
 
     check: see ``find_problems``; with an ``iface`` only the addresses of that one count.
     """
@@ -37,22 +44,68 @@ def gather(check: dict[str, bytes], cwd: bytes) -> dict[str, Any]:
         "addresses": addresses() if iface is None else addresses_of(iface)[:MOST_ADDRESSES],
         "ifaces": ifaces(),
         "machine": identity(),
+    }
+
+
+def judged(
+    asked: list[tuple[dict[str, bytes], bytes, bytes | None]], watched: bytes
+) -> tuple[dict[str, Any], list[list[str]]]:
+    """The facts of ``places`` and all problems, in ``ANSWER`` seconds whatever is mounted here.
+
+    asked: what ``find_problems`` takes, of each program. watched: a file that will be looked at.
+    """
+    from dispatcher.remote.host.process import within
+    from dispatcher.remote.protocol.packing import pack, unpack
+
+    def look(tell: Callable[[bytes], object]) -> bytes:
+        global about
+        about = lambda path: tell(path + b"\0")  # noqa: E731
+        problems: list[list[str]] = []
+        for program in asked:
+            problems += [one for one in find_problems(*program) if one not in problems]
+        for path in (os.path.join(asked[0][1], watched), os.environb.get(b"HOME") or b"/"):
+            _is_file(path)
+        return pack([places(*asked[0][:2]), problems])
+
+    names, _, answer = within(ANSWER, look).partition(b"\0\0")
+    if answer:
+        facts, problems = unpack(answer)
+        return facts, problems
+    *_, path, error = names.split(b"\0")
+    if error:
+        raise RuntimeError(_text(error))
+    silent = ["silent", "%s: its file system does not answer" % _text(path)]
+    return {"script": None, "code": [], "tmp": None, "shm": None}, [silent]
+
+
+def places(check: dict[str, bytes], cwd: bytes) -> dict[str, Any]:
+    """The facts of folders that a run uses."""
+    tmp = os.environb.get(b"TMPDIR") or b"/tmp"
+    about(tmp)
+    return {
+        "tmp": free_space(tmp),
+        "shm": free_space(b"/dev/shm"),
         "script": summed(os.path.join(cwd, check["script"])) if "script" in check else None,
         "code": code(os.path.join(cwd, check["code"])) if "code" in check else [],
-        "tmp": free_space(os.environb.get(b"TMPDIR") or b"/tmp"),
-        "shm": free_space(b"/dev/shm"),
     }
 
 
 def summed(path: bytes) -> int | None:
-    """CRC-32 of the beginning of a file; None where it cannot be read."""
+    """CRC-32 of the beginning of a file; None where it cannot be read, or is none (a pipe)."""
     from zlib import crc32
 
     try:
-        with open(path, "rb") as file:
-            return crc32(file.read(1 << 20))
+        if _is_file(path):
+            with open(path, "rb") as file:
+                return crc32(file.read(1 << 20))
     except OSError:
-        return None
+        pass
+    return None
+
+
+def _is_file(path: bytes) -> bool:
+    about(path)
+    return os.path.isfile(path)
 
 
 #: modules and packages of a folder that are told, and seconds that reading them may take
@@ -72,7 +125,7 @@ def code(folder: bytes) -> list[list[Any]]:
             path = os.path.join(folder, name)
             if name.endswith(b".py"):
                 found.append([_text(name), summed(path)])
-            elif os.path.isfile(os.path.join(path, b"__init__.py")):
+            elif _is_file(os.path.join(path, b"__init__.py")):
                 found.append([_text(name), _package(path, 0, until)])
     except OSError:
         pass
@@ -277,6 +330,7 @@ def find_problems(check: dict[str, bytes], cwd: bytes, path: bytes | None) -> li
     must have an address; with ``mpi`` the program must not be built for Open MPI.
     """
     problems = []
+    about(cwd)
     if not os.path.isdir(cwd):
         return [["cwd", "%s: no such directory" % _text(cwd)]]
     iface = check.get("iface")
@@ -289,7 +343,7 @@ def find_problems(check: dict[str, bytes], cwd: bytes, path: bytes | None) -> li
         from dispatcher.remote.host.process import search  # of no use to a survey
 
         found = [os.path.join(cwd, place) for place in search(program, path)]
-        files = [place for place in found if os.path.isfile(place)]
+        files = [place for place in found if _is_file(place)]
         runs = [_lacks(place, cwd) for place in files if os.access(place, os.X_OK)]
         if not files:
             problems.append(["missing", "%s: not found" % _text(program)])
@@ -303,8 +357,11 @@ def find_problems(check: dict[str, bytes], cwd: bytes, path: bytes | None) -> li
     script = check.get("script")
     if script:
         place = os.path.join(cwd, script)
+        about(place)
         if not os.path.exists(place):
             problems.append(["no script", "%s: no such file" % _text(place)])
+        elif os.stat(place).st_mode >> 12 == 1:
+            problems.append(["no script", "%s: a pipe, not a file" % _text(place)])
         elif not os.access(place, os.R_OK):
             problems.append(["not executable", "%s: cannot be read" % _text(place)])
     return problems
@@ -318,7 +375,10 @@ def _lacks(path: bytes, cwd: bytes) -> bytes:
     except OSError:
         return b""
     name = line[2:].replace(b"\t", b" ").strip(b" ").split(b" ")[0]
-    return b"" if line[:2] != b"#!" or os.path.exists(os.path.join(cwd, name)) else name
+    if line[:2] != b"#!":
+        return b""
+    about(os.path.join(cwd, name))
+    return b"" if os.path.exists(os.path.join(cwd, name)) else name
 
 
 def _needs_open_mpi(path: bytes) -> bool:

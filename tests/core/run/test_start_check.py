@@ -265,6 +265,7 @@ class TestRejection:
             ("not executable", "install it there"),
             ("no interpreter", "first line"),
             ("open mpi", "--mpi pmi1"),
+            ("silent", "dmesg -T"),
             ("port|iface", "--iface"),
             ("port", "--master-port"),
             ("else", None),

@@ -37,6 +37,16 @@ class TestPrepare:
         words = f"{12.0 + SLACK:f} {1.5 + SLACK:f} {0:f} {0:f} {folder}\n\n"
         assert played.guarded() == words.encode()
 
+    def test_where_a_file_system_does_not_answer_nothing_more_is_tried(
+        self, played: Played, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        silent = [["silent", "/tmp: its file system does not answer"]]
+        monkeypatch.setattr(host_facts, "judged", lambda asked, watched: ({"tmp": None}, silent))
+        monkeypatch.setattr("dispatcher.remote.host.workdir.make", lambda *_: 1 // 0)
+        ready = played.prepare(watch=b"mark")
+        assert (ready["problems"], ready["facts"]["error_folder"]) == (silent, None)
+        assert played.guarded().count(b"\n") == 2  # the guardian knows what to expect
+
     def test_a_further_attempt_has_nothing_of_the_last(self, played: Played) -> None:
         first = played.prepare(reserve=0)["facts"]
         played.start([b"a"], pmi=MPI)

@@ -80,7 +80,7 @@ def test_only_who_is_asked_looks(monkeypatch: pytest.MonkeyPatch) -> None:
     for gpus, check in ((0, {}), (0, {"bind": b"auto"}), (8, {}), (8, {"bind": b"auto"}),
                         (0, {"bind": b"core"}), (0, {"bind": b"auto nics"})):  # fmt: skip
         monkeypatch.setattr(host_facts, "count_gpus", lambda gpus=gpus: gpus)
-        host_facts.gather(check, b"/")
+        host_facts.gather(check)
     assert asked == [([b"auto"], 8), ([b"core"], 0), ([b"auto", b"nics"], 0)]
 
 

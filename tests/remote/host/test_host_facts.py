@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import io
 import os
+import time
 import zlib
 from pathlib import Path
 from types import SimpleNamespace
@@ -79,6 +80,55 @@ def test_what_would_keep_ranks_from_starting(
     (folder / "folder").mkdir()
     found = host_facts.find_problems(check, os.fsencode(folder), os.fsencode(folder))
     assert found == [[what, why.replace("HERE", str(folder))] for what, why in problems]
+
+
+@cases(
+    ("place", "check", "cwd", "watched", "home"),
+    [
+        ("/dead", {}, "/dead", b"", ""), ("/dead/a", {"script": b"dead/a"}, "", b"", ""),
+        ("/dead/b", {"program": b"dead/b"}, "", b"", ""), ("/dead/mark", {}, "", b"dead/mark", ""),
+        ("/dead/python", {"program": b"./itp"}, "", b"", ""), ("/dead/me", {}, "", b"", "/dead/me"),
+        ("/dead.py", {"code": b""}, "", b"", ""),
+    ],
+)  # fmt: skip
+def test_a_place_that_does_not_answer_is_named(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, place: str, check: dict[str, bytes], cwd: str,
+    watched: bytes, home: str,
+) -> None:  # fmt: skip
+    """A dead NFS server, say. All that may be mounted is looked at by a child, for a time."""
+    real = os.stat
+
+    def hang(path: Any, **kwargs: Any) -> Any:
+        return time.sleep(60) if b"/dead" in os.fsencode(path) else real(path, **kwargs)
+
+    monkeypatch.setattr("os.stat", hang)
+    monkeypatch.setattr(host_facts, "ANSWER", 0.3)
+    monkeypatch.setenv("HOME", f"{folder}{home}")
+    (folder / "itp").write_text(f"#!{folder}/dead/python\n")
+    (folder / "itp").chmod(0o755)
+    (folder / "dead.py").write_text("")
+    where = os.fsencode(f"{folder}{cwd}")
+    facts, problems = host_facts.judged([(check, where, None)], watched)
+    assert problems == [["silent", f"{folder}{place}: its file system does not answer"]]
+    assert facts == {"script": None, "code": [], "tmp": None, "shm": None}
+
+
+def test_what_answers_is_told(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    os.mkfifo(folder / "helper.py")
+    os.mkfifo(folder / "pipe")
+    check, here = {"script": b"train.py", "code": b""}, os.fsencode(folder)
+    facts, problems = host_facts.judged(
+        [(check, here, None), ({"script": b"pipe"}, here, None)], b""
+    )
+    assert facts["script"] == host_facts.summed(here + b"/train.py")
+    assert [name for name, _ in facts["code"]] == ["train.py"]  # no writer is waited for
+    assert problems == [["no script", f"{folder}/pipe: a pipe, not a file"]]
+    with monkeypatch.context() as full:  # no process more: the start of a rank will say so
+        full.setattr("os.fork", lambda: os.read(-1, 1))
+        assert host_facts.judged([({"script": b"pipe"}, here, None)], b"")[1] == problems
+    monkeypatch.setattr(host_facts, "free_space", lambda path: 1 // 0)
+    with pytest.raises(RuntimeError, match="ZeroDivisionError"):
+        host_facts.judged([(check, here, None)], b"")
 
 
 def test_one_that_can_be_run_is_enough(folder: Path) -> None:
@@ -282,14 +332,14 @@ def test_room_is_what_a_usual_user_has(monkeypatch: pytest.MonkeyPatch) -> None:
     for folder, looked in (("/scratch", b"/scratch"), ("", b"/tmp")):
         asked.clear()
         monkeypatch.setenv("TMPDIR", folder)
-        host_facts.gather({}, b"/")
+        host_facts.places({}, b"/")
         assert asked == [looked, b"/dev/shm"]
 
 
 def test_addresses_of_one_interface() -> None:
     assert host_facts.find_problems({"iface": b"lo"}, b"/", None) == []
-    assert host_facts.gather({"iface": b"lo"}, b"/")["addresses"][0] == "127.0.0.1"
-    assert host_facts.gather({"iface": b"eth99"}, b"/")["addresses"] == []
+    assert host_facts.gather({"iface": b"lo"})["addresses"][0] == "127.0.0.1"
+    assert host_facts.gather({"iface": b"eth99"})["addresses"] == []
     [[_, why]] = host_facts.find_problems({"iface": b"eth99"}, b"/", None)
     names = " ".join(sorted(os.listdir("/sys/class/net")))
     assert why == f"no interface eth99 with an address; there is: {names}"
@@ -331,20 +381,20 @@ def test_interfaces_are_told_where_the_hosts_own_name_leads_nowhere(
 
 def test_the_script_and_the_room_are_told(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("pass")
-    found = host_facts.gather({"script": b"train.py"}, os.fsencode(tmp_path))
+    found = host_facts.places({"script": b"train.py"}, os.fsencode(tmp_path))
     assert found["script"] == zlib.crc32(b"pass")
     assert found["tmp"] > 0
-    assert host_facts.gather({"script": b"no.py"}, os.fsencode(tmp_path))["script"] is None
-    assert host_facts.gather({}, b"/")["script"] is None
+    assert host_facts.places({"script": b"no.py"}, os.fsencode(tmp_path))["script"] is None
+    assert host_facts.places({}, b"/")["script"] is None
     assert host_facts.free_space(b"/no/where") is None
     (tmp_path / "long.py").write_bytes(b"x" * (1 << 20) + b"what follows does not count")
-    long = host_facts.gather({"script": b"long.py"}, os.fsencode(tmp_path))["script"]
+    long = host_facts.places({"script": b"long.py"}, os.fsencode(tmp_path))["script"]
     assert long == zlib.crc32(b"x" * (1 << 20))
 
 
 def test_the_code_beside_the_script_is_told(tmp_path: Path) -> None:
     def told() -> dict[str, int]:
-        found = host_facts.gather({"code": b"src"}, os.fsencode(tmp_path))["code"]
+        found = host_facts.places({"code": b"src"}, os.fsencode(tmp_path))["code"]
         assert found == sorted(found)
         return dict(found)
 
