@@ -248,19 +248,31 @@ def is_ours(folder: str | Path) -> bool:
     return found.st_uid in (0, os.geteuid()) and not found.st_mode & stat.S_IWOTH
 
 
+def regular(path: str | Path, flags: int = 0) -> int:
+    """A descriptor to read the file ``path``, which was looked for: no pipe's writer is waited for.
+
+    Raises: OSError, also for what is no regular file.
+    """
+    fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | flags)
+    if stat.S_ISREG(os.fstat(fd).st_mode):
+        return fd
+    os.close(fd)
+    raise OSError(errno.EINVAL, "No regular file")
+
+
 def beside(path: str | Path) -> int:
     """A descriptor to read the file ``path``, which the owner of its folder must have put there.
 
     Raises: OSError, also for a link, another user's file, and what is no regular file.
     """
-    fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    fd = regular(path, os.O_NOFOLLOW)
     found = os.fstat(fd)
     owner, us = os.stat(os.path.dirname(path) or ".").st_uid, os.geteuid()
     is_named_once = found.st_nlink == 1 or owner == us  # a hard link leads to a file of ours, too
-    if found.st_uid in (owner, us) and is_named_once and stat.S_ISREG(found.st_mode):
+    if found.st_uid in (owner, us) and is_named_once:
         return fd
     os.close(fd)
-    raise PermissionError(errno.EPERM, "It is another user's, or no file")
+    raise PermissionError(errno.EPERM, "It is another user's")
 
 
 def write_new(path: Path, data: bytes) -> None:

@@ -306,6 +306,18 @@ def test_what_others_have_put_where_everybody_may_write_is_not_written_to(
         assert own.stat().st_size == 0
 
 
+def test_what_is_looked_for_is_a_file_or_nothing(tmp_path: Path) -> None:
+    """Where the user has named it, a pipe is as good."""
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "file").write_text("text")
+    for place in (tmp_path / "pipe", tmp_path, Path("/dev/null")):
+        for opened in (paths.regular, paths.beside):
+            with pytest.raises(OSError, match="No regular file"):
+                opened(place)
+    with open(paths.regular(tmp_path / "file")) as file:
+        assert file.read() == "text"
+
+
 def test_all_is_written_however_little_is_taken_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

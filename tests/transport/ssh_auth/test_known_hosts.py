@@ -112,7 +112,8 @@ def test_lines_that_end_as_on_windows(tmp_path: Path) -> None:
 
 
 def test_missing_and_unreadable_files(tmp_path: Path) -> None:
-    found = KnownHosts([str(tmp_path / "no"), str(tmp_path)])
+    os.mkfifo(tmp_path / "pipe")  # whose writer is not waited for
+    found = KnownHosts([str(tmp_path / "no"), str(tmp_path), str(tmp_path / "pipe")])
     assert found.keys_of("host") == KeysOf()
 
 

@@ -335,6 +335,8 @@ def test_files_that_cannot_be_read(home: Home) -> None:
         f"{home.folder}/no: no such file", "give another -F file",
     )  # fmt: skip
     assert home.port(str(home.user)) == f"{home.user}: Is a directory"
+    os.mkfifo(home.user / "config")
+    assert home.port(None) == f"{home.user}/config: No regular file"
 
 
 def test_a_chain_of_files_has_an_end(home: Home) -> None:
