@@ -237,7 +237,7 @@ def test_a_host_without_python_is_named(new_cluster: Callable[..., Cluster]) -> 
     cluster = new_cluster(2)
     hide = "for f in /usr/bin/python3*; do mount --bind /dev/null $f; done"
     cluster.run(["sh", "-c", hide], "n2", root=True, check=True)
-    done = dispatch(cluster, "-H", "n1,n2", "--no-python", "true")
+    done = dispatch(cluster, "-H", "n1,n2", "--python", "python3", "-m", "this")
     assert done.returncode == 125
     assert "n2" in done.stderr
     assert "no usable python" in done.stderr or "agent did not start" in done.stderr
