@@ -146,8 +146,8 @@ class ExecOutput:
 
             writer = Terminal(frozenset(filter(os.isatty, fds)), STDERR, fds, broken, self._full)
 
-            def footer(bars: object, columns: int) -> list[tuple[bytes, int]]:
-                return progress.lines(columns)
+            def footer(bars: list[tuple[str, bytes]], columns: int) -> list[tuple[bytes, int]]:
+                return progress.lines(columns, bars)
 
         screen = Screen(view, writer, footer=footer)
         folders = {STDOUT: self._options.output_dir, STDERR: self._options.error_dir}

@@ -5,7 +5,6 @@ With ``--dry-run`` to the plan and no further: a table for people, or JSON for p
 
 from __future__ import annotations
 
-import contextlib
 import os
 import shlex
 import time
@@ -273,22 +272,16 @@ def _run(
 
 def _changes(plan: JobPlan) -> Callable[[], str]:
     """What says which of the scripts, as they are here, is not as it was at the first attempt."""
+    paths = [os.path.join(part.cwd, part.program.argv[0]) for part in plan.every_part]
 
-    def seen() -> dict[str, tuple[int, int]]:
-        found = {}
-        for part in plan.every_part:
-            with contextlib.suppress(OSError):
-                about = os.stat(os.path.join(part.cwd, part.program.argv[0]))
-                found[part.program.argv[0]] = (about.st_mtime_ns, about.st_size)
-        return found
-
-    def changed() -> str:
-        names = [name for name, _ in before.items() - seen().items()]
-        have = "has" if len(names) == 1 else "have"
-        return f"{', '.join(sorted(names))} {have} changed since attempt 1" if names else ""
+    def seen() -> dict[str, float]:
+        return {path: os.path.getmtime(path) for path in paths if os.path.isfile(path)}
 
     before = seen()
-    return changed
+    return lambda: "; ".join(
+        f"{os.path.basename(path)} has changed since attempt 1"
+        for path, _ in sorted(before.items() - seen().items())
+    )
 
 
 def _age() -> float:

@@ -65,13 +65,15 @@ class ExecProgress(Sink):
                     self._done.add(node)
                     self._failed += _has_failed(outcome)
 
-    def lines(self, columns: int) -> list[tuple[bytes, int]]:
-        """What to draw: one line, no wider than ``columns``, or none."""
+    def lines(
+        self, columns: int, bars: Sequence[tuple[str, bytes]] = ()
+    ) -> list[tuple[bytes, int]]:
+        """What to draw: the hosts' ``bars`` and a line, no wider than ``columns``, or nothing."""
         with self._lock:
             if not self._reached:
                 return []
             line = self._line()
-        return _drawn(line, columns)
+        return _drawn(line, columns, bars)
 
     def _line(self) -> Text:
         seconds = self._clock() - self._began
@@ -101,11 +103,12 @@ def _head(done: int, failed: int, total: int, part: float) -> Text:
     return line.append_text(bar(part))
 
 
-def _drawn(line: Text, columns: int) -> list[tuple[bytes, int]]:
-    from dispatcher.output.terminal.footer import drawn
+def _drawn(
+    line: Text, columns: int, bars: Sequence[tuple[str, bytes]] = ()
+) -> list[tuple[bytes, int]]:
+    from dispatcher.output.terminal.footer import bar_lines, cut, drawn
 
-    line.truncate(columns, overflow="ellipsis")
-    return drawn([line], columns)
+    return drawn([cut(one, columns) for one in (*bar_lines(bars), line)], columns)
 
 
 #: seconds over which the rate is measured

@@ -40,16 +40,7 @@ class Footer:
         self, picture: Picture, bars: Sequence[tuple[str, bytes]], columns: int
     ) -> list[Text]:
         """The footer, top first, none wider than ``columns``. bars: (label, state)."""
-        lines = []
-        for label, state in bars[:MOST_BARS]:
-            line = Text()
-            line.append(f"{label} ", style="dim")
-            line.append_text(Text.from_ansi(sanitize(state).decode()))
-            line.expand_tabs(8)
-            lines.append(line)
-        if len(bars) > MOST_BARS:
-            more = len(bars) - MOST_BARS
-            lines.append(Text(f"and {plural(more, 'more bar')}", style="dim"))
+        lines = bar_lines(bars)
         if picture.silent:
             text = f"no output for {duration(picture.silent_for)}: {fold_ranks(picture.silent)}"
             if picture.idle:
@@ -60,7 +51,7 @@ class Footer:
             names = sanitize_text(fold(self._hosts[node] for node in picture.pending))
             lines.append(Text(f"waiting for {names}", style="dim"))
         lines.append(self._status(picture))
-        return [_cut(line, columns) for line in lines]
+        return [cut(line, columns) for line in lines]
 
     def _status(self, picture: Picture) -> Text:
         parts = [] if picture.stopping is None else [Text("ending", style="bold red")]
@@ -113,7 +104,22 @@ def _about_ranks(picture: Picture) -> Text:
     return text
 
 
-def _cut(line: Text, columns: int) -> Text:
+def bar_lines(bars: Sequence[tuple[str, bytes]]) -> list[Text]:
+    """The progress bars of ranks or hosts. bars: (label, state)."""
+    lines = []
+    for label, state in bars[:MOST_BARS]:
+        line = Text()
+        line.append(f"{label} ", style="dim")
+        line.append_text(Text.from_ansi(sanitize(state).decode()))
+        line.expand_tabs(8)
+        lines.append(line)
+    if len(bars) > MOST_BARS:
+        more = len(bars) - MOST_BARS
+        lines.append(Text(f"and {plural(more, 'more bar')}", style="dim"))
+    return lines
+
+
+def cut(line: Text, columns: int) -> Text:
     """``line`` in so many columns; a terminal may give one to a sign that has none for rich."""
     widths = accumulate(max(1, cell_len(one)) for one in line.plain[: columns + 1])
     fit = sum(width <= columns for width in widths)

@@ -48,3 +48,15 @@ def test_hosts_on_their_way() -> None:
     tell(*(exec_events.HostDone(node, exec_events.Exited(0)) for node in range(2, 5)))
     tell(exec_events.HostDone(5, exec_events.NotStarted("stopped")))
     assert shown(progress) == "6 of 6 hosts (1 failed)  batch 2 of 3 0:00:05"
+
+
+def test_the_bars_of_commands_are_above_it() -> None:
+    progress = ExecProgress(["n1", "n2"], lambda: 0.0)
+    bars = [("n1:", b"\x1b[32m3\x1b[0m of 9 \x1b[2J"), ("n2:", b"word " * 99)]
+    assert progress.lines(40, bars) == []
+    progress.event(Entry(1, 0.0, ev.NodeConnected(0, None, "local")))
+    first, second, last = (
+        re.sub(r"\x1b\[[\d;]*m", "", line.decode()) for line, _ in progress.lines(40, bars)
+    )
+    assert (first, len(second)) == ("n1: 3 of 9 \\x1b[2J", 40)
+    assert last.startswith("0 of 2 hosts")
