@@ -179,7 +179,9 @@ _MEMORY_HINT = (
     "hint: smaller batches, fewer DataLoader workers, a larger limit; --sample 5 shows who takes it"
 )
 #: what the agent says of the OOM killer (``remote.host.failure_info``)
-_OOM = re.compile(r"the kernel's OOM killer: (?:Memory cgroup)?|struck in this host's cgroup")
+_OOM = re.compile(
+    r"(?:kernel's OOM killer|struck on this host): (?:Memory cgroup)?|in this host's cgroup"
+)
 
 
 def _how(cause: verdicts.RankFailed, errors: Sequence[RankError]) -> str:
@@ -190,7 +192,8 @@ def _how(cause: verdicts.RankFailed, errors: Sequence[RankError]) -> str:
     kilobytes = sum(map(int, re.findall(r"-rss:([0-9]{1,15})kB", cause.hint)))
     where = "cgroup" if "cgroup" in found[0] else "host"
     more = f"; {size(kilobytes << 10)} resident" if kilobytes else ""
-    return f"killed by SIGKILL: out of memory ({where}{more})"
+    perhaps = "perhaps " if "struck on" in found[0] else ""  # of whom is not known in a container
+    return f"killed by SIGKILL: {perhaps}out of memory ({where}{more})"
 
 
 def fitted(lines: Sequence[str], columns: int, rows: int) -> list[str]:

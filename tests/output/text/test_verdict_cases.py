@@ -61,16 +61,17 @@ OOM = "out of memory: Killed process 7 (python3) total-vm:9kB, anon-rss:600000kB
         (f"the kernel's OOM killer: Memory cgroup {OOM}", "(cgroup; 588 MiB resident)"),
         (f"the kernel's OOM killer: O{OOM[1:]}", "(host; 588 MiB resident)"),
         ("the OOM killer struck in this host's cgroup (oom_kill rose by 1)", "(cgroup)"),
+        (f"the OOM killer struck on this host: Memory cgroup {OOM}", "(cgroup; 588 MiB resident)"),
     ],
 )
 def test_out_of_memory_is_the_reason(hint: str, line: str) -> None:
     cause = RankFailed(1, 3, -9, hint=hint)
+    perhaps = "perhaps " * ("struck on" in hint)  # another pid than the rank's, as in a container
+    told = f"killed by SIGKILL: {perhaps}out of memory {line}"
     lines = said(cause)
-    assert lines[0] == (
-        f"error: rank 3 on n1: killed by SIGKILL: out of memory {line} [rank-killed]"
-    )
+    assert lines[0] == f"error: rank 3 on n1: {told} [rank-killed]"
     assert lines[1].startswith("  hint: smaller batches")
-    assert headline(cause, NAMES) == f"rank 3 on n1: killed by SIGKILL: out of memory {line}"
+    assert headline(cause, NAMES) == f"rank 3 on n1: {told}"
 
 
 def test_the_cause_is_on_the_first_screen() -> None:
