@@ -220,8 +220,10 @@ class Job:
         """Take down what was built, in order; all ranks call this. MPI itself goes at exit."""
         for each in reversed(list(self._communicators)):
             each.close()
-        if self._torch is not None and self._torch.distributed.is_initialized():
-            self._torch.distributed.destroy_process_group()
+        if self._torch is not None:
+            from dispatcher.comm import torch_bridge
+
+            torch_bridge.leave(self._torch.distributed)
         self._torch = None
 
     def abort(self) -> None:

@@ -7,6 +7,7 @@ by the host's name otherwise, and on many systems that is 127.0.1.1.
 
 from __future__ import annotations
 
+import atexit
 import datetime
 import fcntl
 import importlib
@@ -106,7 +107,15 @@ def init_torch(
         step=Aside(join, "torch-join"),
         hint="export NCCL_DEBUG=INFO and run again" if options else None,
     )
+    if not options:
+        atexit.register(leave, distributed)
     return torch
+
+
+def leave(distributed: Any) -> None:
+    """Take the process group down, if there is one: else gloo's threads may abort the process."""
+    if distributed.is_initialized():
+        distributed.destroy_process_group()
 
 
 def _agreed(backends: list[bytes]) -> list[bytes]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import datetime
 import importlib
 import os
@@ -59,6 +60,7 @@ class Torch:
         self.end = threading.Event()
         self.joined: dict[int, tuple[Any, dict[str, Any]]] = {}
         self.current: list[Any] = []
+        self.at_exit: list[Any] = []
         self.cuda = SimpleNamespace(is_available=lambda: gpus, set_device=self.current.append)
         self.distributed = SimpleNamespace(
             TCPStore=lambda *words, **more: Store(self, *words, **more),
@@ -87,6 +89,7 @@ class Torch:
 def torch(monkeypatch: pytest.MonkeyPatch) -> Any:
     played = Torch()
     monkeypatch.setattr(torch_bridge, "load_torch", lambda backend: played)
+    monkeypatch.setattr(atexit, "register", lambda *call: played.at_exit.append(call))
     monkeypatch.setattr(exchange_module, "_SETTLE", 0.1)
     monkeypatch.setattr(exchange_module, "_MARGIN", 20.0)
     monkeypatch.setattr(torch_bridge, "_CONNECT", 30.0)
@@ -100,6 +103,15 @@ def torch(monkeypatch: pytest.MonkeyPatch) -> Any:
 def started(count: int, **options: Any) -> list[Any]:
     asked = {"backend": "gloo", "device": None, "one_host": True, "timeout": 20.0, **options}
     return together(count, lambda ranks: init_torch(ranks, **asked))
+
+
+def test_a_group_is_taken_down_once() -> None:
+    torch, taken = Torch(started=True), []
+    torch.distributed.destroy_process_group = lambda: taken.append(1)
+    torch_bridge.leave(torch.distributed)
+    torch.distributed.is_initialized = lambda: False
+    torch_bridge.leave(torch.distributed)
+    assert taken == [1]
 
 
 class TestStart:
@@ -117,12 +129,14 @@ class TestStart:
         assert torch.listening == [(socket.AF_INET, "127.0.0.1")]
         assert os.environ["GLOO_SOCKET_IFNAME"] == "lo"
         assert torch.current == []
+        assert torch.at_exit == [(torch_bridge.leave, torch.distributed)] * 3
 
     def test_a_gpu_is_the_current_one_and_the_groups(self, torch: Torch) -> None:
         assert started(1, backend="nccl", device=3) == [torch]
         backend, options = torch.joined[0]
         assert (backend, options["device_id"]) == ("nccl", "cuda:3")
         assert torch.current == [3, 3]  # of the thread that joins, too
+        assert torch.at_exit == []  # NCCL's own would wait for ranks that have ended
 
     @cases("backend", ["nccl", "cpu:gloo,cuda:nccl"])
     def test_nccl_without_a_gpu_is_refused(self, backend: str) -> None:
