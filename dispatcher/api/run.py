@@ -178,6 +178,11 @@ class _Feed(Sink):
                 self._assemblers[key] = LineAssembler(partial(self._long, key), self._spill)
             self._split(key, self._assemblers[key].feed(data))
 
+    def tick(self, now: float) -> bool:
+        for key, lines in self._assemblers.items():
+            self._split(key, lines.rested())
+        return any(lines.block for lines in self._assemblers.values())
+
     def close(self) -> None:
         self._end_all()
         self._spill.close()

@@ -119,6 +119,15 @@ def test_a_line_has_any_length() -> None:
     assert second.data == b"z"
 
 
+def test_a_line_behind_bars_waits_for_no_other() -> None:
+    fed = Fed()
+    fed.one.output(0, 2, b"\ra\n\rb\x1b[A\n\nready\n")
+    while fed.one.tick(0.0):
+        pass
+    assert [data for _, _, data in fed.lines] == [b"a", b"b", b"ready"]
+    assert not fed.one.tick(0.0)
+
+
 def test_what_has_no_room_is_said() -> None:
     fed = Fed()
     fed.one._spill.words = lambda: ["the disk is full"]  # type: ignore[method-assign]
