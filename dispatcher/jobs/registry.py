@@ -25,7 +25,15 @@ from dispatcher.model import errors
 from dispatcher.model.frozen import Value, value
 from dispatcher.model.host import Host
 from dispatcher.model.names import MOST_RANKS, nearest
-from dispatcher.model.paths import is_run_id, private, replace_file, state_folder, write_new
+from dispatcher.model.paths import (
+    RunPaths,
+    beside,
+    is_run_id,
+    private,
+    replace_file,
+    state_folder,
+    write_new,
+)
 
 #: ended jobs that are kept at most
 MOST_RECORDS = 100
@@ -188,7 +196,9 @@ def enroll(
         write_new(folder / "room", bytes(ROOM))
         _write(folder / "job.json", record)
     except OSError:
-        remove(folder)  # a job without an end would count as dead
+        import shutil  # every start would pay for it
+
+        shutil.rmtree(folder, ignore_errors=True)  # a job without an end would count as dead
         raise
     return folder
 
@@ -209,10 +219,7 @@ def note_program(folder: Path, program: Sequence[str]) -> None:
 
 
 def conclude(folder: Path, exit_code: int, lines: Sequence[str]) -> None:
-    """Write down how the job ended; ``lines`` are its verdict, cut where the disk is full.
-
-    Raises: OSError.
-    """
+    """Write down how the job ended: its verdict, cut where the disk is full. Raises: OSError."""
     verdict, room = [_text(line) for line in lines], folder / "room"
     end = {"exit_code": exit_code, "verdict": verdict, "ended": time.time()}
     try:
@@ -368,19 +375,22 @@ def _forget(base: Path) -> None:
     for name in names[: max(0, len(names) - MOST_RECORDS)]:
         job = _read(base / name)
         if job is None or job.state in (ENDED, DEAD):
-            remove(base / name)
+            import shutil  # every start would pay for it
 
-
-def remove(folder: Path) -> None:
-    """Remove the record in ``folder``, as far as that can be done."""
-    import shutil  # every start would pay for it
-
-    shutil.rmtree(folder, ignore_errors=True)
+            shutil.rmtree(base / name, ignore_errors=True)
 
 
 def _text(text: str) -> str:
     """``text`` with bytes that are not UTF-8 shown: for eyes alone, it names nothing."""
     return text.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+
+
+def _last_line(path: Path) -> str:
+    try:
+        with open(beside(path), "rb") as file:
+            return file.read(LARGEST).decode("utf-8", "replace").strip().rpartition("\n")[2]
+    except OSError:
+        return ""
 
 
 def files_gone(job: Job) -> errors.NoLogFiles:
@@ -398,8 +408,11 @@ def not_running(job: Job) -> errors.DispatchError:
     if job.detached and job.state == RUNNING:
         job.launcher.wait(DYING)  # the kernel closes its socket before it is gone
     if job.state == DEAD:
+        why = f"its launcher (pid {job.launcher.pid}) was killed: no verdict"
+        if job.detached and (last := _last_line(RunPaths(job.logs or job.folder).launcher)):
+            why += f"; its log ends: {last}"
         return errors.LauncherKilled(
-            f"job {job.run_id}: its launcher (pid {job.launcher.pid}) was killed: no verdict",
+            f"job {job.run_id}: {why}",
             hint=f"dispatch kill {job.run_id}  # ends what it may have left on its hosts",
         )
     if job.state == ELSEWHERE:

@@ -314,6 +314,14 @@ def test_why_nobody_answers(fields: dict[str, Any], why: str, hint: str | None) 
     assert told.value.hint == hint
 
 
+def test_the_last_words_of_a_launcher_that_is_gone() -> None:
+    folder = enroll()
+    change(folder, launcher=[1 << 22, 5, "x"])
+    (folder / "launcher.log").write_text("x" * registry.ROOM + "\nnote: its disk is full\n")
+    why = registry.not_running(registry.find("latest")).message
+    assert why.endswith("was killed: no verdict; its log ends: note: its disk is full")
+
+
 def test_a_job_that_has_ended_is_none_that_runs() -> None:
     folder = enroll()
     assert registry.find_running(None).folder == folder
