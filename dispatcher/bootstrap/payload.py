@@ -394,6 +394,8 @@ def boot_failure(by_hand: str, noise: bytes, errors: bytes, status: int | None) 
         return Failure(Kind.BOOT, READS_INPUT % "agent", hint=READ_NO_INPUT)
     how = "the link ended" if status is None else f"exit status {status}"
     why = f"{how} before the agent answered{remote_message(errors or noise)}"
+    if status in (126, NO_PYTHON_STATUS):
+        by_hand += "  # one that works: --agent-python /usr/bin/python3"
     return Failure(Kind.BOOT, why, hint=by_hand)
 
 

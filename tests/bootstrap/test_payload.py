@@ -437,6 +437,7 @@ class TestShims:
         done = TestNoPython().boot(tmp_path)
         failure = boot_failure("ssh n1 python3 -V", done.stdout, done.stderr, done.returncode)
         assert "remote said: pyenv: python3: command not found" in failure.why
+        assert (failure.hint or "").endswith("--agent-python /usr/bin/python3")
 
 
 class TestNoPython:
