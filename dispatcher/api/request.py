@@ -20,7 +20,7 @@ from dispatcher.model.host import Hostlist
 from dispatcher.plan.hosts.hostfile import MOST_BYTES, parse_inline, read_hosts
 from dispatcher.plan.job.binding import BindTo, MemBind
 from dispatcher.plan.job.parts import Part, Program
-from dispatcher.plan.job.request import Limits, Nproc, Request, Restarts, Stdin
+from dispatcher.plan.job.request import Limits, Nproc, Request, Restarts, SignalTo, Stdin
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -61,6 +61,7 @@ class Fields(TypedDict, total=False):
     pmi_port: bool
     stdin: Stdin
     limits: Limits
+    signal_to: SignalTo
     restarts: Restarts
     spares: int | None
     local_rank_arg: str | None

@@ -220,7 +220,7 @@ ALLOWED = frozenset(
     "boot-timeout check-timeout command-timeout connect-timeout deadline delay fanout fanout-tree "
     "grace hang-timeout heartbeat keep lease max-fail max-host-failures max-missed-heartbeats "
     "max-restarts max-size mpi-stall-warning partial-after restart-delay rounds sample serial "
-    "server-alive-interval signal slow stall-after stop-signal time-limit window detach "
+    "server-alive-interval signal signal-to slow stall-after stop-signal time-limit window detach "
     # what is looked at
     "allow-different-code check checksum exclude-unhealthy full ignore nccl no-resume whole-file "
     "backend pairs progress-file progress-line step-line xid-table "

@@ -114,6 +114,7 @@ def request(options: RunOptions) -> Request:
         pmi_port=_pmi_port(options),
         stdin=stdin,
         limits=_limits(options),
+        signal_to=options.signal_to or "auto",
         restarts=_restarts(options, least),
         spares=options.spares,
         bind_to=options.bind_to,

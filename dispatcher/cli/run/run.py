@@ -272,6 +272,11 @@ class FailureOptions(Options, section="Failures"):
         help="Send the ranks this signal first when they are ended, then, after --grace, TERM.",
         usual="TERM; INT for Ctrl-C",
     )
+    signal_to: Literal["rank", "all"] | None = option(
+        help="Send the first signal, and those passed on, to each rank's own process or to all of "
+        "its processes. With rank, its workers live until it has saved its work.",
+        usual="rank where that is Python, else all",
+    )
     time_limit: str | None = option(
         metavar="TIME",
         help="End the job when it has run for TIME: seconds, or 90m, 4h, 04:00:00, 1-12:00:00. "

@@ -72,11 +72,15 @@ class SpawnRanks(Action):
 
 @value
 class SignalRanks(Action):
-    """Send ``signum`` to the process groups of the node's living ``ranks``; None: of all."""
+    """Send ``signum`` to the node's living ``ranks``; None: all.
+
+    whole: to all of their processes, else as ``--signal-to`` says.
+    """
 
     node: int
     signum: int
     ranks: tuple[int, ...] | None = None
+    whole: bool = False
 
 
 @value

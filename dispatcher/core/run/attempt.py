@@ -446,9 +446,9 @@ class AttemptMachine:
         """The next kill step; after the last one, kill everything."""
         if self._kill_steps:
             signum, grace = self._kill_steps.pop(0)
+            actions = self._signal_all(signum, whole=bool(self._sent))
             self._sent.append((signum, now))
             self.deadlines["kill"] = now + grace
-            actions = self._signal_all(signum)
             # a stopped rank acts on no signal but KILL until it is continued
             return actions + self._signal_all(signal.SIGCONT)
         self.deadlines.pop("kill", None)
@@ -473,8 +473,8 @@ class AttemptMachine:
             sooner = f"{self.cause.by} --now" if self.cause.by else f"Ctrl-C {pressed}"
         return [act.Tell(ev.RanksAwaited(ranks, left, sooner))]
 
-    def _signal_all(self, signum: int) -> list[act.Action]:
-        return [act.SignalRanks(node, signum) for node in self._ranks.unfinished()]
+    def _signal_all(self, signum: int, *, whole: bool = False) -> list[act.Action]:
+        return [act.SignalRanks(node, signum, whole=whole) for node in self._ranks.unfinished()]
 
     def _conclude(self, now: float) -> list[act.Action]:
         """Go on to the end when every rank is done (J-4)."""

@@ -163,7 +163,9 @@ _HINTS: tuple[tuple[str, str], ...] = (
      r"|No space.*/dev/shm|Error while creating shared memory",
      "shared memory (/dev/shm) is full there: a larger one (--shm-size of a container), or fewer "
      "DataLoader workers"),
-    (r"DataLoader worker \(pid.*(?:Killed|exited unexpectedly)",
+    (r"DataLoader worker.*killed by signal: (?:Terminated|User defined|Interrupt|Hangup)",
+     "the signal went to the workers as well: --signal-to rank sends it to the rank alone"),
+    (r"DataLoader worker \(pid.*(?:Killed|exited unexpectedly)(?!.* signal: (?!Killed))",
      "a worker was killed, mostly for want of memory: fewer DataLoader workers, smaller batches"),
     (r"(?:CUDA|HIP) (?:error: )?out of memory|CUDA_ERROR_OUT_OF_MEMORY",
      "smaller batches or sharding; -x PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True if much is "

@@ -34,7 +34,7 @@ from dispatcher.plan.job.binding import BindTo, MemBind, Topology
 from dispatcher.plan.job.devices import NodePlan
 from dispatcher.plan.job.parts import PartPlan, Program
 from dispatcher.plan.job.placement import MapBy, Placed, divide
-from dispatcher.plan.job.request import Limits, Nproc, Request, Restarts, Stdin, check
+from dispatcher.plan.job.request import Limits, Nproc, Request, Restarts, SignalTo, Stdin, check
 from dispatcher.plan.variables import exported
 
 #: characters of DISPATCH_HOSTS at most
@@ -78,6 +78,7 @@ class JobPlan(Value):
     pmi_port: bool = False
     stdin: Stdin = "none"
     limits: Limits = field(default_factory=Limits)
+    signal_to: SignalTo = "auto"  # who gets the first signal: the rank's own process, or all of it
     restarts: Restarts = field(default_factory=Restarts)
     spares: tuple[NodePlan, ...] = ()  # without ranks, numbered after the nodes
     local_rank_arg: str | None = None  # its first argument is this and =LOCAL_RANK

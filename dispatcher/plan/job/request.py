@@ -78,6 +78,7 @@ class Restarts(Arguments):
 
 Nproc = int | Literal["auto", "gpu"]
 Stdin = int | Literal["none", "all"]
+SignalTo = Literal["auto", "rank", "all"]
 
 LONGEST = 10**7  # seconds; four months
 #: seconds for which a network may be away, however often hosts give a heartbeat
@@ -207,6 +208,7 @@ class Request(Arguments):
     pmi_port: bool = False
     stdin: Stdin = "none"
     limits: Limits = field(default_factory=Limits)
+    signal_to: SignalTo = "auto"
     restarts: Restarts = field(default_factory=Restarts)
     spares: int | None = None
     local_rank_arg: str | None = None

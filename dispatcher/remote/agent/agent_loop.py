@@ -38,6 +38,8 @@ LANE_LIMIT = 256 << 10
 PIPE_LIMIT = 1 << 20
 #: heartbeats after which the guardian looks by itself whether the launcher's machine answers
 LATE_LIFE = 1.5
+#: what a program is called that is told of its end before what it started
+PYTHONS = ("python", "pypy")
 #: what one write takes from the lanes
 BURST = 64 << 10
 
@@ -378,8 +380,11 @@ class Loop:
         if member is not None and member.status is None:
             proctree.send_signal(-member.pid, signal.SIGKILL)
 
-    def do_signal(self, ranks: list[int], signum: int) -> None:
-        """Send ``signum`` to the groups of ``ranks``, also of those that left something behind."""
+    def do_signal(self, ranks: list[int], signum: int, to: str = "all") -> None:
+        """Send ``signum`` to ``ranks``, and to what those have left that are over.
+
+        to: all, their groups; rank, their own processes; auto, these if they are Python.
+        """
         harmless = signal.SIGUSR1, signal.SIGUSR2, signal.SIGSTOP, signal.SIGCONT
         self.no_failure_yet = self.no_failure_yet and signum in harmless
         if self.pmi is not None:
@@ -387,7 +392,11 @@ class Loop:
         for rank in ranks:
             member = self.ranks[rank]
             if member.status is None:
-                proctree.send_signal(-member.pid, signum)
+                python = to == "auto" and proctree.program(member.pid).startswith(PYTHONS)
+                alone = (to == "rank" or python) and signum != signal.SIGCONT
+                proctree.send_signal(member.pid if alone else -member.pid, signum)
+                if signum not in harmless:
+                    member.told_alone = alone
             else:
                 proctree.signal_leftovers(member.pid, signum)
 
@@ -438,6 +447,8 @@ class Loop:
             member = self.by_pid.pop(pid, None)
             if member is not None:
                 member.status = proctree.exit_status(status)
+                if member.told_alone:  # now it is the turn of the others
+                    proctree.signal_leftovers(member.pid, signal.SIGTERM)
                 if self.pmi is not None:
                     self.act(self.pmi.ended(member.rank, member.status, monotonic()))
                 if self.stdin is not None:

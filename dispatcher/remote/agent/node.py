@@ -132,7 +132,8 @@ class Node:
             # a rank that is draining has ended, but what it left in its group has not
             known = self.alive | self.draining
             members = sorted(known if ranks is None else known.intersection(ranks))
-            return [("signal", members, message["signum"])] if members else []
+            signal = "signal", members, message["signum"], message.get("to", "all")
+            return [signal] if members else []
         if kind == "sweep":
             return [("sweep",)]
         if kind == "credit":

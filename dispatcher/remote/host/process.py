@@ -43,6 +43,7 @@ class Process:
         self.status: int | None = None
         self.pipes = {STDOUT: out, STDERR: err}
         self.counts = {STDOUT: 0, STDERR: 0}
+        self.told_alone = False  # to end, while its group was not
         self.left_out = 0  # bytes that its MPI had to say, and for which there was no room
         self.wrote = monotonic()
 

@@ -111,6 +111,14 @@ def send_signal(pid: int, signum: int) -> bool:
     return True
 
 
+def program(pid: int) -> str:
+    """The name of the program that ``pid`` runs, "" if that is not known."""
+    try:
+        return os.path.basename(os.readlink("/proc/%d/exe" % pid))
+    except OSError:
+        return ""
+
+
 def reaped() -> Iterator[tuple[int, int]]:
     """Collect children that have ended: pid and wait(2) status of each."""
     while True:

@@ -302,8 +302,9 @@ class Runner(EventLoop):
                     self._start(action)
                 case act.SpawnRanks():
                     self._spawn(action)
-                case act.SignalRanks(node, signum, ranks):
-                    self._send(node, "signal", ranks=ranks, signum=int(signum))
+                case act.SignalRanks(node, signum, ranks, whole):
+                    to = "all" if whole else self.plan.signal_to
+                    self._send(node, "signal", ranks=ranks, signum=int(signum), to=to)
                 case act.PauseRanks(node):
                     self._send(node, "pause")
                 case act.ResumeRanks(node):

@@ -16,7 +16,7 @@ from rig import wait_for
 
 from dispatcher.remote.agent import agent_loop, rendezvous_port
 from dispatcher.remote.agent.guardian import SLACK
-from dispatcher.remote.host import failure_info, host_facts, process
+from dispatcher.remote.host import failure_info, host_facts, process, proctree
 from dispatcher.remote.probe import sampler
 from dispatcher.remote.protocol.frames import INPUT, encode
 from remote.agent.played import FIRST_PID, MPI, Played
@@ -292,6 +292,28 @@ class TestEndings:
         assert len(played.signals) + len(played.leftovers) == sent == 1
         played.pass_time(5.0)
         assert played.all_of("leaked") == []
+
+    @pytest.mark.parametrize(
+        ("to", "program", "alone"),
+        [
+            ("rank", "sh", True), ("auto", "python3.11", True), ("auto", "pypy3", True),
+            ("auto", "bash", False), ("auto", "", False), ("all", "python3.11", False),
+        ],
+    )  # fmt: skip
+    def test_the_rank_may_be_told_before_what_it_started(
+        self, played: Played, monkeypatch: pytest.MonkeyPatch, to: str, program: str, alone: bool
+    ) -> None:
+        monkeypatch.setattr(proctree, "program", lambda pid: program)
+        played.prepare()
+        played.start([b"a"], [b"b"])
+        for signum in (USR1, TERM, CONT):
+            played.order("signal", ranks=[0], signum=signum, to=to)
+        whom = FIRST_PID if alone else -FIRST_PID
+        assert played.signals == [(whom, USR1), (whom, TERM), (-FIRST_PID, CONT)]
+        played.order("signal", ranks=[1], signum=USR1, to=to)  # ends nothing
+        played.exits(0)
+        played.exits(1)
+        assert played.leftovers == ([(FIRST_PID, TERM)] if alone else [])
 
     def test_one_output_that_is_held_is_cut_in_time(self, played: Played) -> None:
         played.prepare()

@@ -60,10 +60,11 @@ class TestOrders:
         node = running(0, 1, 2)
         node.handle(("exited", 1, 0), 0.0)  # its pipes are still held by somebody
         everyone = order("signal", ranks=None, signum=10)
-        assert node.handle(everyone, 0.0) == [("signal", [0, 1, 2], 10)]
+        assert node.handle(everyone, 0.0) == [("signal", [0, 1, 2], 10, "all")]
         node.handle(("drained", 1), 0.0)
-        assert node.handle(everyone, 0.0) == [("signal", [0, 2], 10)]
-        assert node.handle(order("signal", ranks=[1, 2], signum=10), 0.0) == [("signal", [2], 10)]
+        assert node.handle(everyone, 0.0) == [("signal", [0, 2], 10, "all")]
+        some = order("signal", ranks=[1, 2], signum=10)
+        assert node.handle(some, 0.0) == [("signal", [2], 10, "all")]
         assert node.handle(order("signal", ranks=[1, 7], signum=10), 0.0) == []
 
     def test_beats_come_in_time(self) -> None:

@@ -373,6 +373,22 @@ class TestEnding:
         assert "ranks 0-1 exited 0 after SIG" in told
         assert len([*desk.folder.glob("saved-*")]) == 2
 
+    @pytest.mark.parametrize(
+        ("options", "saved"), [([], True), (["--signal-to", "all"], False), (["--no-python"], True)]
+    )
+    def test_what_a_rank_started_lives_until_it_has_saved(
+        self, desk: Desk, options: list[str], saved: bool
+    ) -> None:
+        """A rank that is Python is told alone; one that is a shell passes nothing on."""
+        program = script(desk.folder, SAVES_BY_HELPER)
+        words = [program] if "--no-python" not in options else ["sh", "-c", PASSES_NOTHING_ON]
+        process = desk.start("--grace", "20", "-H", "localhost:1", *options, *words)
+        desk.lines(process, 1)
+        process.terminate()
+        assert process.wait(timeout=60) == 143
+        assert (desk.folder / "saved").exists() is saved
+        desk.wait_until_clean()
+
     def test_a_reader_that_takes_nothing_cannot_keep_the_user(self, desk: Desk) -> None:
         process = desk.start("-H", "localhost:2", "--no-python", "yes")
         desk.lines(process, 1)  # and then no more: the pipe fills, the ranks are held back
@@ -448,6 +464,21 @@ def _leads(pid: int) -> bool:
         return os.getpgid(pid) == pid
     except ProcessLookupError:  # a child of a shell's that was about to become sleep
         return False
+
+
+#: a rank whose checkpoint another process writes, as DataLoader's workers and wandb's helper do
+SAVES_BY_HELPER = """
+import signal, subprocess, sys
+helper = subprocess.Popen(["sh", "-c", "read line && touch saved"], stdin=subprocess.PIPE)
+def save(*_):
+    helper.communicate(b"all\\n")
+    sys.exit()
+signal.signal(signal.SIGTERM, save)
+print("up", flush=True)
+while True:
+    signal.pause()
+"""
+PASSES_NOTHING_ON = "(trap 'touch saved; exit 0' TERM; echo up; while :; do sleep 0.1; done); true"
 
 
 def _gone_or_again(process: subprocess.Popen[str]) -> bool:
