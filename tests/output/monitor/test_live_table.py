@@ -118,6 +118,7 @@ def test_gpus_that_do_not_answer_are_named() -> None:
         ([b"\x1b]52;c;x\x07hello"], "\\x1b]52;c;x\\x07hello"),
         ([b"\xff\n"], "\\xff"),
         ([b"\r\x1b[2KDownloading 3\x1b[K"], "Downloading 3"),
+        ([b"\router 2/3", b"\n\rinner 1/9\x1b[A"], "inner 1/9"),
         ([b""], ""),
         ([b"x" * 2 * LAST], "x" * LAST),
     ],
