@@ -232,7 +232,7 @@ def last_list(options: HostOptions) -> str | None:
     """The text that names hosts on the command line, the last if there are several."""
     if options.lists and typed("lists"):
         return options.lists[-1]
-    return options.hostfile if typed("hostfile") else None
+    return options.hostfile[-1] if options.hostfile and typed("hostfile") else None
 
 
 def neighbours(words: Sequence[str], options: HostOptions) -> str | None:
@@ -417,7 +417,7 @@ class Advice:
 
 def _no_such_host(options: HostOptions) -> str | None:
     """A name that may have been meant for a file of hosts, or for another host."""
-    name, lists = options.hostfile, options.lists
+    name, lists = next(iter(options.hostfile), None), options.lists
     if not name and len(lists) == 1 and os.path.isfile(lists[0]):
         return f"-H {shlex.quote(lists[0])}  # it is a file here, and -w takes lists"
     is_name = name is not None and _BARE.match(name) and not os.path.lexists(name)

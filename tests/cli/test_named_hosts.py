@@ -97,7 +97,8 @@ def test_hosts_of_a_file_are_for_when_none_are_typed(way: str, taken: Taken) -> 
 @pytest.mark.parametrize("way", WAYS)
 def test_what_is_typed_adds_up(way: str, taken: Taken) -> None:
     config = "[all]\nhostfile = 'hf'\nhosts = ['m1']\n"
-    assert taken(way, "-w", "n3", "-H", "n5", "-w", "n4", config=config) == "n[3-5]"
+    typed = ("-w", "n3", "-H", "n5", "-w", "n4", "-H", "n6")
+    assert taken(way, *typed, config=config) == "n[3-6]"
     assert taken(way, config=config) == "m1,n[1-9]"
 
 
@@ -168,6 +169,7 @@ def test_who_took_the_last_host(
         ("", {"WCOLL": "other", "PBS_NODEFILE": "hf"}, "", "n[1-9]", "hosts of PBS"),
         ("", {"DISPATCH_HOSTFILE": "other"}, "[all]\nhostfile = 'hf'", "n3",
          "hosts of DISPATCH_HOSTFILE"),
+        ("", {"DISPATCH_HOSTFILE": "n3, n4"}, "", "n[3-4]", "hosts of DISPATCH_HOSTFILE"),
         ("", {"DISPATCH_HOSTFILE": "other"}, "[all]\nhosts = ['m1']", "n3",
          "hosts of DISPATCH_HOSTFILE"),
         ("", {"DISPATCH_HOSTFILE": "other"}, "[hosts]\nhostfile = 'hf'\nhosts = 'm1'",

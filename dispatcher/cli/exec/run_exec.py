@@ -64,10 +64,9 @@ def run(options: ExecOptions) -> int:
             options, retry_failed=None
         )  # a file's, and the typed hosts are the only ones
     options = only_typed(options, elsewhere=options.retry_failed is not None)
-    if options.stdin and options.hostfile == "-":
-        raise ConflictingOptions(
-            f"-I and {value_origin('hostfile', '-H')} - both want standard input"
-        )
+    if options.stdin and "-" in (*options.hostfile, *options.lists):
+        option = value_origin("hostfile", "-H") if options.hostfile else "-w"
+        raise ConflictingOptions(f"-I and {option} - both want standard input")
     script = _script(options)
     words = _words(options) if script is None else (*script.words, *options.words)
     left: tuple[Hostlist, ...] = ()

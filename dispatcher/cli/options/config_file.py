@@ -177,6 +177,8 @@ def _less_wider_hosts(found: dict[str, Setting], setting: Setting) -> None:
 
 def _beside(source: str, value: Any) -> Any:
     """``value`` as a path from the folder of the file ``source``: the same in every folder."""
+    if isinstance(value, list):
+        return [_beside(source, one) for one in value]
     if not isinstance(value, str) or value == "-":
         return value
     folder = os.path.dirname(os.path.abspath(source))
@@ -319,7 +321,7 @@ def _why_relative(option: str, value: Any) -> str:
 
 def hosts(found: Hostlist, setting: Setting | None) -> Hostlist:
     """``found``. Raises: UsageError if a file that is not trusted names a Python in it."""
-    if setting is None or not (setting.loose or _is_here(setting.value)):
+    if setting is None or not (setting.loose or _is_here(setting)):
         return found
     for host in found.hosts:
         why = f"python: {_MAY_NOT} {REFUSED['python']}" if host.python else ""
@@ -334,6 +336,9 @@ def hosts(found: Hostlist, setting: Setting | None) -> Hostlist:
     return found
 
 
-def _is_here(value: Any) -> bool:
+def _is_here(setting: Setting) -> bool:
     """Whether the user's own file names one that is another in every folder."""
-    return isinstance(value, str) and not value.startswith("/") and os.path.lexists(value)
+    values = [setting.value] if isinstance(setting.value, str) else setting.value
+    if current(setting.name) != "hostfile":  # a list
+        values = [one[1:] for one in values if one.startswith("^")]
+    return any(not name.startswith("/") and os.path.lexists(name) for name in values)

@@ -74,6 +74,11 @@ class Option(_Completed, click.Option):
                 error.message = place + error.message.removeprefix(self.opts[-1])
             raise
 
+    def value_from_envvar(self, ctx: click.Context) -> Any:
+        """The variable's text, whole, also where the option may be repeated."""
+        text = self.resolve_envvar_value(ctx)
+        return [text] if text is not None and self.multiple else text
+
     def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
         """Names and help text, with the default at its end; None if it is not shown."""
         record = super().get_help_record(ctx)

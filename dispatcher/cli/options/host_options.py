@@ -38,12 +38,12 @@ def verbose_option() -> Any:
 class HostOptions(Options, section="Hosts"):
     """Which hosts."""
 
-    hostfile: str | None = option(
+    hostfile: tuple[str, ...] = option(
         "-H",
         metavar="FILE|LIST|-",
         envvar="DISPATCH_HOSTFILE",
         help="Take the hosts from FILE. It may be a hostfile of any launcher or a list of hosts, "
-        "and - stands for standard input. The variable DISPATCH_HOSTFILE does the same.",
+        "and - is standard input. May be repeated. The variable DISPATCH_HOSTFILE names one.",
         usual="those of the batch job that you are in",
     )
     lists: tuple[str, ...] = option(
@@ -263,7 +263,7 @@ def only_typed(options: H, *, elsewhere: bool = False) -> H:
     if not elsewhere and not hosts_typed():
         return options
     if not typed("hostfile"):
-        options = replace(options, hostfile=None)
+        options = replace(options, hostfile=())
     return options if typed("lists") else replace(options, lists=())
 
 
@@ -323,12 +323,10 @@ def named_hosts(options: HostOptions, *, slots: bool) -> list[Hostlist]:
     from dispatcher.plan.hosts.hostfile import parse_inline, read_hostfile, read_hosts
 
     lists: list[Hostlist] = []
-    if options.hostfile:
-        option = value_origin("hostfile", "-H")
-        named = read_hosts(
-            options.hostfile, lambda: _standard_input("-H"), option=option, slots=slots
-        )
-        lists.append(config_file.hosts(named, setting_of("hostfile")))
+    option = value_origin("hostfile", "-H")
+    for text in options.hostfile:
+        found = read_hosts(text, lambda: _standard_input("-H"), option=option, slots=slots)
+        lists.append(config_file.hosts(found, setting_of("hostfile")))
     option = value_origin("lists", "-w")
     for text in options.lists:
         if text == "-":

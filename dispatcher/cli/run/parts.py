@@ -131,7 +131,8 @@ def _one(
             raise MissingArgument(f"'{BETWEEN}': no program stands {side} it", hint=_EXAMPLE)
         options = replace(job, **own, words=program)
         lists = named_hosts(
-            replace(options, hostfile=own.get("hostfile"), lists=own.get("lists", ())), slots=True
+            replace(options, hostfile=own.get("hostfile", ()), lists=own.get("lists", ())),
+            slots=True,
         )
         hosts = tuple(host for one in lists for host in one.hosts) if lists else None
         check(options)

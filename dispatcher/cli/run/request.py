@@ -287,10 +287,10 @@ def _stdin(options: RunOptions) -> Stdin:
     chosen = parse_stdin(options.stdin)
     if chosen == "none" or options.dry_run:
         return chosen
-    if options.hostfile == "-":
-        raise ConflictingOptions(
-            f"--stdin {chosen}: -H - takes the hosts from standard input", hint="-H FILE"
-        )
+    if "-" in (*options.hostfile, *options.lists):
+        option = "-H" if "-" in options.hostfile else "-w"
+        why = f"--stdin {chosen}: {option} - takes the hosts from standard input"
+        raise ConflictingOptions(why, hint="-H FILE")
     if sys.stdin is None:
         raise UsageError(f"--stdin {chosen}: standard input is closed")
     return chosen

@@ -216,8 +216,8 @@ def _hosts(context: click.Context, typed: str, between: str) -> list[CompletionI
         names = group_names(last)
     else:
         names = known_hosts(context.params.get("ssh_config"))
-        if hostfile := context.params.get("hostfile"):
-            names = list(dict.fromkeys([*hosts_of(hostfile), *names]))
+        files = context.params.get("hostfile") or ()
+        names = list(dict.fromkeys([*(one for file in files for one in hosts_of(file)), *names]))
     there = re.split(f"[{re.escape(between)}]", before)
     names = [name for name in names if name not in there]
     return [CompletionItem(before + name) for name in names if name.startswith(last)]

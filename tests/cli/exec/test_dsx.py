@@ -75,6 +75,7 @@ def done(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, Any]]:
          ("get", *N.split(), "/a", "/b", "logs")),
         ((*N.split(), "--rcopy", "/var/log/x/"), ("get", *N.split(), "/var/log/x/", "/var/log")),
         # parallel-ssh's
+        (("-H", "hf", "-H", "n[8-9]", "x"), ("exec", "-H", "hf", "-H", "n[8-9]", "x")),
         (("-H", "hf", "-o", "out", "-e", "err", "-u", "5", "x"),
          ("exec", "-H", "hf", "-o", "out", "-e", "err", "-u", "5", "x")),
     ],
@@ -91,7 +92,7 @@ def test_a_line_and_what_it_means(
     given, wanted = converted(given, type(wanted)), wanted
     for options in (given, wanted):  # two spellings of the same
         vars(options).update(
-            {"lists": ("^hf",), "hostfile": None} if options.hostfile == "hf" else {}
+            {"lists": ("^hf",), "hostfile": ()} if options.hostfile == ("hf",) else {}
         )
         if getattr(options, "shell", None):
             vars(options).update(words=(options.shell,), shell=None)

@@ -229,7 +229,9 @@ LOADS = Hostlist((Host("n3", env=(("A", "1"), ("LD_PRELOAD", "x")), origin="f:3"
         (PYTHON, Setting("/hosts", "o", "hostfile"), ""),
         (PYTHON, Setting("none", "o", "hostfile"), ""),
         (PYTHON, Setting("here", "o", "hostfile"), "f:2: python: a folder's file may not"),
+        (PYTHON, Setting(["none", "here"], "o", "hostfile"), "f:2: python: a folder's file"),
         (PYTHON, Setting(["here"], "o", "hosts"), ""),
+        (PYTHON, Setting(["^here"], "o", "hosts"), "f:2: python: a folder's file may not"),
     ],
 )  # fmt: skip
 def test_a_hostfile_that_a_file_names(

@@ -177,7 +177,7 @@ def test_who_says_what(folder: Path, parsed: Parsed, monkeypatch: pytest.MonkeyP
     write(folder / "here/dispatch.toml", "[all]\nhostfile = 'n1'\nuser = 'ml'\nexclude = ['n9']\n")
     monkeypatch.setenv("DISPATCH_SSH_CONFIG", "/c")
     options = parsed("exec", "-w", "n2", "--user", "me", "true")
-    assert (options.hostfile, options.user, options.excluded) == ("n1", "me", ("n9",))
+    assert (options.hostfile, options.user, options.excluded) == (("n1",), "me", ("n9",))
     assert options.ssh_config == "/c"
     assert [typed(name) for name in ("lists", "user", "hostfile", "excluded")] == [
         True, True, False, False,
@@ -188,7 +188,7 @@ def test_who_says_what(folder: Path, parsed: Parsed, monkeypatch: pytest.MonkeyP
     assert origin("keep") is None
     setting = setting_of("hostfile")
     assert setting is not None
-    assert (setting.value, setting.loose) == ("n1", True)
+    assert (setting.value, setting.loose) == (["n1"], True)
     assert value_origin("excluded", "-x") == "dispatch.toml [all]: exclude"
     assert value_origin("lists", "-w") == "-w"
 
