@@ -490,8 +490,8 @@ def test_a_beat_is_answered_and_is_no_event_unless_it_ends_a_rest(
     [
         ({}, True, [], False),
         ({"unreachable": 5.0}, True, [5.0], False),
-        ({"unreachable": 5.0, "doubt": 4.0}, True, [5.0], True),
-        ({"unreachable": 5.0, "doubt": 4.0}, False, [5.0], False),
+        ({"unreachable": 5.0, "self_fencing": True}, True, [5.0], True),
+        ({"unreachable": 5.0, "self_fencing": True}, False, [5.0], False),
     ],
 )
 def test_both_ends_are_told_to_expect_answers_where_the_link_can_tell(
@@ -502,7 +502,7 @@ def test_both_ends_are_told_to_expect_answers_where_the_link_can_tell(
     watched = Watched(link, **more)
     wait_for(lambda: link.heard.endswith(b"PREPARE"), 30, "the first order")
     assert link.expected == expected
-    assert link.heard.endswith(control("watch", doubt=4.0) + b"PREPARE") == watches
+    assert link.heard.endswith(control("watch") + b"PREPARE") == watches
     watched.host.close()
     watched.host.join(60)
 

@@ -271,10 +271,9 @@ class HostsSilent(Remark):
 
 @value
 class LauncherSlept(Event):
-    """dispatch, or its whole machine, stood still for ``seconds``; lease: the run's."""
+    """dispatch, or its whole machine, stood still for ``seconds``."""
 
     seconds: float
-    lease: float
 
 
 @value

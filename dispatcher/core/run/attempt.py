@@ -294,11 +294,11 @@ class AttemptMachine:
         return self.stop(verdicts.NodeFailed(event.node, failure), now)
 
     def _on_launcher_slept(self, event: ev.LauncherSlept, now: float) -> list[act.Action]:
-        if event.seconds + 2 * self.plan.limits.heartbeat >= event.lease:
+        limits = self.plan.limits
+        if event.seconds + 2 * limits.heartbeat >= limits.lease:
             slept = f"this machine slept or was stopped for {event.seconds:.0f} s"
-            why = f"{slept}; hosts end ranks after {event.lease:g} s of silence (--lease)"
-            self._slept = Failure(Kind.LOST, why, AWAY)
-            self._held = []
+            why = f"{slept}; hosts end ranks after {limits.lease:g} s of silence (--lease)"
+            self._slept, self._held = Failure(Kind.LOST, why, AWAY), []
             self.deadlines["woken"] = now + WOKEN
         return []
 

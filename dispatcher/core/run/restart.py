@@ -22,8 +22,8 @@ from dispatcher.plan.job.request import LONG_LIFE, MOST_FRUITLESS, Limits, Resta
 #: may take, and one for the way of the launcher's last word
 GUARDIAN, SWEEP, MARGIN = 8.0, 5.0, 1.0
 #: of a host that sees for itself that our machine does not answer: heartbeats until it doubts
-#: (``agent.node``), and seconds between two looks (``host.ssh_peer``)
-LATE, LOOK = 1.25, 1.0
+#: (``agent.node``) and until it is certain, with the least of these (``host.ssh_peer``)
+LATE, DOUBT, LEAST_DOUBT, LOOK = 1.25, 2.0, 4.0, 1.0
 #: seconds between two looks whether a lost host is back, the first and the longest
 FIRST_LOOK, LAST_LOOK = 15.0, 600.0
 
@@ -62,8 +62,9 @@ def fence(limits: Limits, *, self_fencing: bool = False) -> float:
     by_lease = limits.lease + max(limits.lifeline_grace, GUARDIAN) + SWEEP + MARGIN
     if not self_fencing:
         return by_lease
-    by_doubt = LATE * limits.heartbeat + limits.doubt + LOOK + limits.lifeline_grace + MARGIN
-    return min(by_lease, by_doubt)
+    beat = limits.heartbeat
+    certain = LATE * beat + max(LEAST_DOUBT, DOUBT * beat) + LOOK
+    return min(by_lease, certain + limits.lifeline_grace + MARGIN)
 
 
 def look_for(tries: int) -> float:

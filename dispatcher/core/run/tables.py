@@ -97,10 +97,7 @@ class HostTable:
         return self.linked & self.facts.keys()
 
     def unlink(self, host: int, now: float, *, over: bool = False, unheard: float = 0.0) -> None:
-        """``host`` is given up, or has ended its part. over: its agent's process had ended.
-
-        unheard: see ``NodeLost``.
-        """
+        """``host`` is given up, or has ended. over: its process had; unheard: see ``NodeLost``."""
         self.linked.discard(host)
         self.silent.pop(host, None)
         if host in self.armed:
@@ -130,10 +127,8 @@ class HostTable:
 
     def may_run_on(self, now: float) -> dict[str, float]:
         """Names of hosts that fell silent -> seconds for which ranks may live on there."""
-        lost = [(host, when) for host, when in self.fenced.items() if host not in self.over]
-        return {
-            self.name(host): round(when - now, 1) for host, when in lost if now < when < math.inf
-        }
+        left = {host: when - now for host, when in self.fenced.items() if host not in self.over}
+        return {self.name(host): round(s, 1) for host, s in left.items() if 0 < s < math.inf}
 
     def undead(self) -> list[str]:
         """Names of hosts that were given up and whose ranks may live for ever."""
@@ -279,8 +274,7 @@ class RankTable:
 
     def awaits(self, node: int) -> bool:
         """Whether something is to come of a rank on ``node``."""
-        open_ = self._alive.keys() | self._streams.keys()
-        return any(self.nodes[rank] == node for rank in open_)
+        return any(self.nodes[rank] == node for rank in (*self._alive, *self._streams))
 
     def living(self) -> list[int]:
         """The nodes that have living ranks, in order."""

@@ -160,9 +160,8 @@ class Notes(Sink):
                     return f"{who} {'are' if some else 'is'} heard again after {seconds:.0f} s"
                 then = f"after {limit:.0f} s {'they are' if some else 'it is'} lost (--heartbeat)"
                 return f"{who} {'have' if some else 'has'} been silent for {seconds:.0f} s; {then}"
-            case ev.LauncherSlept(seconds, lease):
-                end = f"; hosts end ranks after {lease:g} s of silence (--lease)"
-                return f"this machine slept or was stopped for {seconds:.0f} s" + end
+            case ev.LauncherSlept(seconds):
+                return f"this machine slept or was stopped for {seconds:.0f} s"
             case ev.HostReturned(node):
                 return f"{self._hosts[node]}: is back, and can be used at the next restart"
             case ev.WorldShrunk(nodes, counts) | ev.WorldGrown(nodes, counts):

@@ -83,8 +83,6 @@ SignalTo = Literal["auto", "rank", "all"]
 LONGEST = 10**7  # seconds; four months
 #: seconds for which a network may be away, however often hosts give a heartbeat
 LEAST_UNREACHABLE = 3.0
-#: the same at the other end, where packets that were lost are sent again after 0.2, 0.4, ... s
-LEAST_DOUBT = 4.0
 #: limits of which 0 says never, nothing or at once
 MAY_BE_ZERO = frozenset(
     ("unreachable", "grace", "lifeline_grace", "hang_timeout", "time_limit")
@@ -129,11 +127,6 @@ class Limits(Arguments):
         """Seconds without an answer of its kernel after which a host is lost, busy or not."""
         missed = self.heartbeat * self.max_missed_heartbeats
         return self.unreachable or max(LEAST_UNREACHABLE, missed)
-
-    @property
-    def doubt(self) -> float:
-        """Seconds for which an agent sends in vain until our machine is lost to it (N-7)."""
-        return max(LEAST_DOUBT, self.kernel_silence * 2 / 3)
 
     @property
     def silence_text(self) -> str:

@@ -36,8 +36,6 @@ if TYPE_CHECKING:
 LANE_LIMIT = 256 << 10
 #: what a pipe can hold at most (pipe-max-size of pipe(7))
 PIPE_LIMIT = 1 << 20
-#: heartbeats after which the guardian looks by itself whether the launcher's machine answers
-LATE_LIFE = 1.5
 #: what a program is called that is told of its end before what it started
 PYTHONS = ("python", "pypy")
 #: what one write takes from the lanes
@@ -76,7 +74,6 @@ class Loop:
         self.sampler: Sampler | None = None
         self.peer: SshPeer | None = None  # whose answers count, if it is to be found
         self.question: Question | None = None
-        self.doubt = 0.0
         self.exit_code: int | None = None
         self.poll = select.epoll()
         self.writing = False
@@ -171,9 +168,9 @@ class Loop:
             workdir.remove(self.error_folder)
         expect = self.guardian.expect
         lease, grace = message["lease"], message["lifeline_grace"]
-        late = 0.0, 0.0
+        beat = 0.0
         if self.peer is not None:
-            late = LATE_LIFE * message["heartbeat"], self.doubt
+            beat = message["heartbeat"]
             self.node.watches = True
         self.no_failure_yet = True
         if self.pmi is not None:
@@ -186,11 +183,11 @@ class Loop:
         facts, problems = host_facts.judged(asked, self.watched)
         self.error_folder = None
         if any(what == "silent" for what, _ in problems):
-            expect(lease, grace, *late, "")  # we would have to wait there, too
+            expect(lease, grace, beat, "")  # we would have to wait there, too
         else:
             facts["mark"] = self.mark()
             self.error_folder = workdir.make(
-                message["run_id"], lambda path: expect(lease, grace, *late, path)
+                message["run_id"], lambda path: expect(lease, grace, beat, path)
             )
         found = {**host_facts.gather(message["check"]), **facts}
         found["error_folder"] = self.error_folder
@@ -217,12 +214,12 @@ class Loop:
         self.flush()
         self.guardian.alive()
 
-    def do_watch(self, doubt: float) -> None:
-        """If the launcher's machine answers nothing for ``doubt`` seconds, it is lost."""
+    def do_watch(self) -> None:
+        """From now on it matters whether the launcher's machine answers."""
         from dispatcher.remote.host.ssh_peer import SshPeer
 
         try:
-            self.peer, self.doubt = SshPeer(), doubt
+            self.peer = SshPeer()
         except (OSError, ValueError, KeyError):
             pass  # another way leads here than sshd's, or the kernel does not say
 
@@ -235,7 +232,7 @@ class Loop:
         from dispatcher.remote.host.ssh_peer import Question
 
         if self.peer is not None and (first or self.question is None):
-            self.question = Question(self.peer, monotonic(), self.doubt)
+            self.question = Question(self.peer, monotonic(), self.node.heartbeat)
         if self.question is not None and self.question.look(monotonic()):
             self.tell(("lifeline", "the launcher's machine does not answer"))
 

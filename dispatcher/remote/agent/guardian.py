@@ -33,8 +33,7 @@ class Guardian:
         self.link = link
         self.pipe = pipe
         self.silence = self.ending = 60.0
-        self.late = 0.0  # silence after which we look whether the launcher's machine answers
-        self.doubt = 0.0  # and for how long it must not
+        self.heartbeat = 0.0  # of an agent with whom we look whether the launcher's machine answers
         self.question: Question | None = None
         self.folder = b""
         self.buffer = b""
@@ -101,13 +100,13 @@ class Guardian:
         lines = (self.buffer + data).split(b"\n")
         self.buffer = lines.pop()
         for line in filter(None, lines):
-            *numbers, self.folder = line.split(b" ", 4)
-            self.silence, self.ending, self.late, self.doubt = map(float, numbers)
+            *numbers, self.folder = line.split(b" ", 3)
+            self.silence, self.ending, self.heartbeat = map(float, numbers)
 
     def _next_look(self) -> float:
         """When to look whether the launcher's machine answers, if the agent says nothing."""
         self.question = None
-        return monotonic() + self.late if self.late else float("inf")
+        return monotonic() + LATE_LIFE * self.heartbeat if self.heartbeat else float("inf")
 
     def _is_cut(self, now: float) -> bool:
         """Whether the launcher's machine has ceased to answer, which the agent should have seen."""
@@ -115,7 +114,7 @@ class Guardian:
 
         if self.question is None:
             try:
-                self.question = Question(SshPeer(), now, self.doubt)
+                self.question = Question(SshPeer(), now, self.heartbeat)
             except (OSError, ValueError, KeyError):
                 return False
         try:
@@ -138,6 +137,8 @@ def _reap_all() -> None:
 
 #: seconds that an agent may take beyond its lifeline grace to sweep and to say its last words
 SLACK = 8.0
+#: heartbeats without a sign of life after which we look whether the launcher's machine answers
+LATE_LIFE = 1.5
 
 
 class GuardianPipe:
@@ -146,7 +147,7 @@ class GuardianPipe:
     def __init__(self, guardian: int, pipe: int) -> None:
         self.guardian = guardian
         self.pipe = pipe
-        self.expected = 60.0, 60.0, 0.0, 0.0, ""
+        self.expected = 60.0, 60.0, 0.0, ""
 
     def why(self, signum: int = 0) -> str:
         """Why the link ended, or why we may have been sent ``signum``."""
@@ -154,21 +155,19 @@ class GuardianPipe:
             return "the agent's guardian was killed"  # which may end the link as well
         return "the agent was sent signal %d" % signum if signum else "the link ended"
 
-    def expect(
-        self, silence: float, lifeline_grace: float, late: float, doubt: float, folder: str
-    ) -> None:
+    def expect(self, silence: float, lifeline_grace: float, heartbeat: float, folder: str) -> None:
         """Say what to expect of us, and the ``folder`` that should not outlive us.
 
-        silence: seconds without a sign of life after which we are stuck; late: those after which
-        it looks by itself whether the launcher's machine answers, 0: never; doubt: of ``Question``.
+        silence: seconds without a sign of life after which we are stuck; heartbeat: those between
+        two, if it is to look by itself whether the launcher's machine answers, else 0.
         """
-        self.expected = silence + SLACK, lifeline_grace + SLACK, late, doubt, folder
+        self.expected = silence + SLACK, lifeline_grace + SLACK, heartbeat, folder
         self.watch_peer(True)
 
     def watch_peer(self, on: bool) -> None:
         """Whether to look at that now."""
-        silence, ending, late, doubt, folder = self.expected
-        words = "%f %f %f %f %s\n" % (silence, ending, late if on else 0.0, doubt, folder)
+        silence, ending, heartbeat, folder = self.expected
+        words = "%f %f %f %s\n" % (silence, ending, heartbeat if on else 0.0, folder)
         self._write(os.fsencode(words))
 
     def alive(self) -> None:

@@ -108,7 +108,7 @@ class Node:
             self.deadlines["peer"] = now + LATE * self.heartbeat
         kind = message.get("type")
         if kind == "watch" and self.state == FRESH:
-            return [("watch", message["doubt"])]
+            return [("watch",)]
         if kind == "ping":
             return []
         if kind == "prepare" and self.state == FRESH:

@@ -10,8 +10,9 @@ import _socket
 import os
 from _struct import Struct, pack
 
+#: heartbeats for which nothing that we send must be acknowledged, the least of it in seconds, and
 #: seconds between two looks
-LOOK = 1.0
+DOUBT, LEAST_DOUBT, LOOK = 2.0, 4.0, 1.0
 
 _NETLINK, _SOCK_DIAG, _BY_FAMILY, _REQUEST, _TCP, _INFO = 16, 4, 20, 1, 6, 2
 _ANY = 0xFFFFFFFF
@@ -58,14 +59,14 @@ class SshPeer:
 
 
 class Question:
-    """Whether the peer has answered nothing for ``doubt`` seconds; ``look`` every ``LOOK`` seconds,
-    what is sent between them is what it ought to acknowledge.
+    """Whether the peer has ceased to answer; ``look`` every ``LOOK`` seconds, what is sent between
+    them is what it ought to acknowledge.
     """
 
-    def __init__(self, peer: SshPeer, now: float, doubt: float) -> None:
+    def __init__(self, peer: SshPeer, now: float, heartbeat: float) -> None:
         self._peer = peer
         self._began = now
-        self._doubt = doubt
+        self._doubt = max(LEAST_DOUBT, DOUBT * heartbeat)
 
     def look(self, now: float) -> bool:
         """Whether nothing was acknowledged since the question was put, for long enough."""

@@ -47,6 +47,7 @@ _CLOSE = object()
 BOOTING, SERVING, DEAF = "booting", "serving", "deaf"
 
 #: to show that we live
+_WATCH = control("watch")
 _PING = control("ping")
 #: seconds until we look again whether a host's kernel answers, and within which one that is asked
 #: every second does
@@ -60,7 +61,7 @@ class HostThread(threading.Thread):
 
     prepare: the agent's first order, for ``attempt``. gate: says when to connect, and when again.
     heartbeat: seconds between two of the agent's. unreachable: of silence of the host's kernel
-    until it is lost, where the link can tell; doubt: of ours until it is to the agent; 0: never.
+    until it is lost, where the link can tell; self_fencing: the agent is to see that as well.
     credit: output bytes that the agent may have under way. These are called from this thread: tell
     with events, output with (node, rank, stream, data), input_taken with (node, bytes that its
     readers of standard input have taken), on_heartbeat with the node when it gave a beat that
@@ -85,7 +86,7 @@ class HostThread(threading.Thread):
         on_heartbeat: Callable[[int], None] = lambda node: None,
         on_silence: Callable[[int, float | None], None] = lambda node, since: None,
         unreachable: float = math.inf,
-        doubt: float = 0.0,
+        self_fencing: bool = False,
         attempt: int = 0,
     ) -> None:
         super().__init__(name=f"link:{target.host}", daemon=True)
@@ -98,7 +99,7 @@ class HostThread(threading.Thread):
         self._boot_timeout = boot_timeout
         self._heartbeat = heartbeat
         self._unreachable = unreachable
-        self._doubt = doubt
+        self._self_fencing = self_fencing
         self._tell = tell
         self._on_heartbeat, self._on_silence = on_heartbeat, on_silence
         self.intake = HostIntake(
@@ -224,7 +225,7 @@ class HostThread(threading.Thread):
         """Send the agent's source and its first order; from now on its answer is due."""
         self._state, self._due = BOOTING, time.monotonic() + self._boot_timeout
         self._watched = self._unreachable < math.inf and link.expect_answers(self._unreachable)
-        watch = control("watch", doubt=self._doubt) if self._watched and self._doubt else b""
+        watch = _WATCH if self._watched and self._self_fencing else b""
         self._write(link, payload.payload() + watch + self._prepare)
         link.watch(self._wake)
 

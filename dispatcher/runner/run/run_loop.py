@@ -194,7 +194,7 @@ class Runner(EventLoop):
             self._tell_beats()  # of before, which were to be followed by others in their time
             self._machine.extend_deadlines(self._overslept)
         if self._slept > SILENT:
-            self._observe(ev.LauncherSlept(round(self._slept, 1), self.plan.limits.lease))
+            self._observe(ev.LauncherSlept(round(self._slept, 1)))
         self._tell_flow()  # a sample that arrived is judged by the output that came before it
         # what has arrived goes before what is due, so that nobody is late for our own delay
         for event in arrived:
@@ -376,7 +376,7 @@ class Runner(EventLoop):
             boot_timeout=limits.boot_timeout,
             heartbeat=limits.heartbeat,
             unreachable=limits.kernel_silence,
-            doubt=limits.doubt if plan.restarts.most else 0.0,
+            self_fencing=bool(plan.restarts.most),
             attempt=attempt,
             credit=self._credit,
             tell=self.tell,

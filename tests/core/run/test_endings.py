@@ -389,7 +389,7 @@ def test_what_came_while_the_launcher_slept_is_judged_when_all_is_known(
 ) -> None:
     job = begun(make_plan(), *READY, check=False)
     job.extend_deadlines(40.0)
-    actions = job.handle(ev.LauncherSlept(40.0, 30.0), 40.0)
+    actions = job.handle(ev.LauncherSlept(40.0), 40.0)
     for event in told:
         actions += job.handle(event, 40.1)
     actions += job.tick(40.0 + WOKEN)
@@ -403,6 +403,6 @@ def test_what_came_while_the_launcher_slept_is_judged_when_all_is_known(
 
 def test_a_short_sleep_excuses_nothing() -> None:
     job = begun(make_plan(), *READY, check=False)
-    job.handle(ev.LauncherSlept(19.0, 30.0), 19.0)
+    job.handle(ev.LauncherSlept(19.0), 19.0)
     job.handle(ev.NodeLost(1, UNREACHABLE), 19.1)
     assert (job.cause, job.overslept) == (verdicts.NodeFailed(1, UNREACHABLE), set())

@@ -9,7 +9,9 @@ from cases import cases
 from dispatcher.core.events import verdicts
 from dispatcher.core.events.actions import CheckOrphans
 from dispatcher.core.run.restart import (
+    DOUBT,
     LATE,
+    LEAST_DOUBT,
     LOOK,
     SWEEP,
     OrphanCheck,
@@ -111,7 +113,7 @@ def test_the_fence_is_the_lease_and_whatever_comes_after() -> None:
 def test_who_sees_that_we_do_not_answer_needs_no_lease(limits: Limits, seconds: float) -> None:
     assert fence(limits, self_fencing=True) == seconds
     assert node.LATE == LATE
-    assert ssh_peer.LOOK == LOOK
+    assert (ssh_peer.DOUBT, ssh_peer.LEAST_DOUBT, ssh_peer.LOOK) == (DOUBT, LEAST_DOUBT, LOOK)
 
 
 def attempt(budget: RestartBudget, began: float, ended: float, progress: bool = False) -> float:

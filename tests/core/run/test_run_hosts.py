@@ -497,7 +497,7 @@ def test_hosts_that_ended_while_the_launcher_slept_are_used_again() -> None:
     world = started(2, most=1)
     world.now = 40.0
     world.run.extend_deadlines(40.0)
-    world.tell(ev.LauncherSlept(40.0, 30.0))
+    world.tell(ev.LauncherSlept(40.0))
     for host in (0, 1):
         world.tell(ev.NodeDying(host, "the agent heard nothing from the launcher for 30 s"))
         for rank in (2 * host, 2 * host + 1):

@@ -34,7 +34,7 @@ class TestPrepare:
         assert (ready["attempt"], ready["problems"]) == (0, [])
         assert Path(folder).parent == tmp_path
         assert (ready["facts"]["mark"], "port" in ready["facts"]) == (None, False)
-        words = f"{12.0 + SLACK:f} {1.5 + SLACK:f} {0:f} {0:f} {folder}\n\n"
+        words = f"{12.0 + SLACK:f} {1.5 + SLACK:f} {0:f} {folder}\n\n"
         assert played.guarded() == words.encode()
 
     def test_where_a_file_system_does_not_answer_nothing_more_is_tried(

@@ -56,7 +56,7 @@ def slow():
 os.fork = slow
 pipe = guardian.fork_guardian(0)
 signal.signal(signal.SIGTERM, lambda *_: os._exit(3))
-pipe.expect(60, 60, 0, 0, "")
+pipe.expect(60, 60, 0, "")
 pipe.alive()
 os.kill(os.getppid(), signal.SIGTERM)
 os.write(tell, b"x")
@@ -116,7 +116,7 @@ class TestWatch:
     ) -> None:
         """Only one that swept itself, and says so by its code, has removed its folder."""
         (tmp_path / "my folder").mkdir()
-        assert watch(text, f"60 60 0 0 {tmp_path}/my folder\n").end() == (code, said)
+        assert watch(text, f"60 60 0 {tmp_path}/my folder\n").end() == (code, said)
         assert (tmp_path / "my folder").exists() == (code in (0, 3))
 
     def test_what_a_dead_agent_left_is_killed(
@@ -131,7 +131,7 @@ class TestWatch:
     ) -> None:
         (tmp_path / "folder").mkdir()
         # the words may come from the agent itself
-        words = f"echo '0.5 60 0 0 {tmp_path}/folder' >&3"
+        words = f"echo '0.5 60 0 {tmp_path}/folder' >&3"
         text = f"echo $$ > {tmp_path}/pid; {words}; exec sleep 300"
         said = watch(text).end()
         assert said == (1, "the agent was stopped or stuck\n")
@@ -180,7 +180,7 @@ class TestPatience:
         self,
         monkeypatch: pytest.MonkeyPatch,
         *steps: tuple[float, int | bytes],
-        first: bytes = b"10 3 0 0 /folder\n",
+        first: bytes = b"10 3 0 /folder\n",
     ) -> tuple[bool, list[float], list[tuple[int, int]]]:
         """steps: after so many seconds the link ends, or the agent says that. Its answer, how long
         it would have waited each time, and whom it sent which signal.
@@ -209,7 +209,7 @@ class TestPatience:
         assert self.waited(monkeypatch, (10.0, -1)) == (False, [10.0], [])
 
     def test_new_words_count_from_then_on(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        found = self.waited(monkeypatch, (1.0, b"20 7 0 0 /f\n"), (1.0, self.LINK), (1.0, b"\n"))
+        found = self.waited(monkeypatch, (1.0, b"20 7 0 /f\n"), (1.0, self.LINK), (1.0, b"\n"))
         assert found == (False, [10.0, 20.0, 7.0, 6.0], [(4321, 18)])
 
     def test_after_the_link_no_sign_of_life_counts(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -244,15 +244,15 @@ class TestPatience:
 
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(ssh_peer, "SshPeer", Peer)
-            assert self.waited(patch, first=b"10 9 3 4 /f\n") == found
+            assert self.waited(patch, first=b"10 9 2 /f\n") == found
 
     def test_a_sign_of_life_ends_the_question(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        found = self.waited(monkeypatch, (2.0, b"\n"), (1.0, b""), first=b"10 9 3 4 /f\n")
+        found = self.waited(monkeypatch, (2.0, b"\n"), (1.0, b""), first=b"10 9 2 /f\n")
         assert found == (True, [3.0, 3.0], [])
 
     def test_what_the_agent_says_may_come_in_any_pieces(self) -> None:
-        for at in range(len(b"12.5 3.5 0 0 /a folder\n\n")):
-            words = b"12.5 3.5 0 0 /a folder\n\n"
+        for at in range(len(b"12.5 3.5 0 /a folder\n\n")):
+            words = b"12.5 3.5 0 /a folder\n\n"
             one = Guardian(1, 2, 3, words[:at])
             one._take(words[at:])
             assert (one.silence, one.ending, one.folder) == (12.5, 3.5, b"/a folder")
@@ -273,12 +273,12 @@ class TestPipe:
 
     def test_what_it_says(self, ends: tuple[int, int]) -> None:
         pipe = GuardianPipe(os.getppid(), ends[1])
-        pipe.expect(30.0, 1.5, 7.5, 10.0, "/a folder")
+        pipe.expect(30.0, 1.5, 5.0, "/a folder")
         pipe.alive()
         known = 30.0 + guardian.SLACK, 1.5 + guardian.SLACK
-        words = b"%f %f %f 10.000000 /a folder\n"
-        assert os.read(ends[0], 999) == words % (*known, 7.5) + b"\n"
-        for on, late in ((False, 0.0), (True, 7.5)):
+        words = b"%f %f %f /a folder\n"
+        assert os.read(ends[0], 999) == words % (*known, 5.0) + b"\n"
+        for on, late in ((False, 0.0), (True, 5.0)):
             pipe.watch_peer(on)
             assert os.read(ends[0], 999) == words % (*known, late)
 

@@ -374,7 +374,7 @@ class TestPeer:  # N-7
 
     def watching(self) -> Node:
         node = Node(0.0)
-        assert node.handle(order("watch", doubt=10.0), 0.0) == [("watch", 10.0)]
+        assert node.handle(order("watch"), 0.0) == [("watch",)]
         node.handle(("order", PREPARE), 0.0)
         node.watches = True  # as the loop says when it has found the connection
         node.handle(("order", START), 0.0)
@@ -397,7 +397,7 @@ class TestPeer:  # N-7
     def test_nobody_asks_where_the_launcher_did_not(self) -> None:
         node = running(0)
         assert "peer" not in node.deadlines
-        (action,) = node.handle(order("watch", doubt=10.0), 1.0)
+        (action,) = node.handle(order("watch"), 1.0)
         assert action[:2] == ("send", "notice")
 
     def test_a_stopped_job_is_nobodys_doubt(self) -> None:

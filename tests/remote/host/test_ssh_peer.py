@@ -77,7 +77,8 @@ class Said(SshPeer):
         return self.seconds
 
 
-DOUBT = 4.0
+#: of a heartbeat of 3 s
+DOUBT = 6.0
 
 
 @cases(
@@ -92,5 +93,5 @@ DOUBT = 4.0
     ],
 )
 def test_a_question_wants_its_time(waited: float, silence: float | None, cut: bool) -> None:
-    question = Question(Said(silence), 50.0, DOUBT)
+    question = Question(Said(silence), 50.0, 3.0)
     assert question.look(50.0 + waited) is cut
