@@ -72,6 +72,10 @@ def background(launcher: Callable[[ForegroundLink], int], paths: RunPaths, run_i
         raise DispatchError("cannot detach: threads are running already")
     sys.stdout.flush()
     sys.stderr.flush()
+    try:
+        log = os.open(paths.launcher, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o600)
+    except OSError as error:
+        raise errors.FileUnusable(f"{paths.launcher}: {errors.reason(error)}") from None
     ours, theirs = socket.socketpair()
     child = os.fork()
     if child == 0:
@@ -79,11 +83,12 @@ def background(launcher: Callable[[ForegroundLink], int], paths: RunPaths, run_i
             os.setsid()
             if os.fork() == 0:
                 ours.close()
-                _become_background(paths)
+                _become_background(log)
                 _end(launcher, ForegroundLink(theirs))
         finally:
             os._exit(0)
     theirs.close()
+    os.close(log)
     os.waitpid(child, 0)
     with ours:
         return _Foreground(ours, paths, run_id).wait()
@@ -122,10 +127,9 @@ class ForegroundLink(Sink):
         return None
 
 
-def _become_background(paths: RunPaths) -> None:
+def _become_background(log: int) -> None:
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     null = os.open(os.devnull, os.O_RDWR)
-    log = os.open(paths.launcher, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o600)
     os.dup2(null, 0)
     os.dup2(log, 1)
     os.dup2(log, 2)

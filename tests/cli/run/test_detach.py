@@ -266,6 +266,12 @@ def test_a_process_of_its_own(tmp_path: Path, does: str, code: int) -> None:
         assert (done.stdout, done.stderr) == ("", said)
 
 
+def test_without_a_log_it_does_not_begin(tmp_path: Path) -> None:
+    paths = RunPaths(tmp_path / "none")
+    with pytest.raises(UsageError, match=r"none/launcher\.log: no such file or directory"):
+        module.background(lambda word: 0, paths, "run-1")
+
+
 def test_threads_would_be_lost() -> None:
     over = threading.Event()
     thread = threading.Thread(target=over.wait)
