@@ -1,9 +1,7 @@
 """Reports on their way in: how fast, how many may wait, what is in turn, which notices pass.
 
-Output needs credit; all else that a host says does not, since an order, a heartbeat or an exit must
-never wait. So a host that lies could fill our memory with reports. ``Quota`` bounds them all: what
-comes too fast is left in the link, whose window then holds the host back. ``Turns``: what an honest
-agent says once, it says once. ``Notices``: a flood of them is counted.
+Reports need no credit, so a host that lies could fill our memory: docs/design/security.md has the
+bounds of ``Quota``, ``Turns`` and ``Notices``.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """The one loop of a run: events from the inbox, decisions from the core, actions to the edges.
 
-Threads: this loop (the caller's, which must be the main thread to be told of signals), one
-``link:HOST`` each, one ``sinks``, one ``stdin`` if ranks read it. All are started and joined here.
-The loop itself never writes to a disk, a terminal or a socket.
+docs/design/threads.md names the others; all are started and joined here. To be told of signals
+the loop must run in the main thread.
 """
 
 from __future__ import annotations

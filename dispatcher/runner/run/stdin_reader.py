@@ -1,10 +1,6 @@
 """The launcher's own standard input, on its way to the ranks that read it.
 
-A thread reads, and only while every node has room: each may have ``WINDOW`` bytes under way and
-gives credit back for what all its readers have taken. So the slowest sets the pace. Nothing is read
-before ranks run, after the last reader has left, or when the run is over: what is left belongs to
-the next program. In the background this waits for its turn, since the kernel would stop the whole
-launcher (SIGTTIN). Others share the descriptor, so it is never made non-blocking.
+A thread reads while every node has room (``WINDOW``); docs/design/stdin.md says when it does not.
 """
 
 from __future__ import annotations
