@@ -8,9 +8,19 @@ means to clush, except ``-o``, which is pssh's.
 from __future__ import annotations
 
 import os
+from typing import Any
 
 from dispatcher.cli.exec.exec import ExecOptions
-from dispatcher.cli.options.declaration import Share, argument, converted, option, replace
+from dispatcher.cli.options.declaration import (
+    Kind,
+    Share,
+    argument,
+    converted,
+    declared,
+    names_of,
+    option,
+    replace,
+)
 from dispatcher.cli.options.host_options import SendOptions
 from dispatcher.cli.options.option_defaults import set_typed, typed
 from dispatcher.model.errors import ConflictingOptions, MissingArgument
@@ -85,26 +95,29 @@ class DsxOptions(ExecOptions, SendOptions, section="Hosts"):
     )
 
 
+#: options that are done with here, in every mode
+_HERE = ("words", "everyone", "group", "left_out", "copy", "rcopy", "dest")
+#: those that ask a copy, or a prompt, for nothing that it does not do: it has no standard input,
+#: a copy no output either, and its exit code tells of each failure
+_NOTHING = ("no_stdin", "no_label", "gather", "gather_all", "line_mode", "max_code")
+
+
 def run(options: DsxOptions) -> int:
     """Do what the options say; the exit code. Raises: UsageError before any host is touched."""
     options = _aimed(options)
     if options.copy and options.rcopy:
         raise ConflictingOptions("--copy and --rcopy exclude each other")
-    if (options.copy or options.rcopy) and options.script is not None:
-        raise ConflictingOptions("--script runs a file, --copy and --rcopy copy files")
-    if (options.copy or options.rcopy) and options.env:
-        raise ConflictingOptions("--env is for a command, --copy and --rcopy copy files")
     if options.copy or options.rcopy:
         return _copied(options)
     if options.dest is not None:
         raise ConflictingOptions("--dest needs --copy or --rcopy")
-    _only_copy(options)
     if not options.words and options.shell is None and options.script is None:
         from dispatcher.cli.exec import shell
 
-        return shell.run(converted(options, shell.ShellOptions))
+        return shell.run(_as(options, shell.ShellOptions, "needs a command: this is a prompt"))
     from dispatcher.cli.exec import run_exec
 
+    _as(options, ExecOptions, "")
     return run_exec.run(options)
 
 
@@ -124,11 +137,18 @@ def _aimed(options: DsxOptions) -> DsxOptions:
     return options
 
 
-def _only_copy(options: DsxOptions) -> None:
-    """Nothing, unless an option of ``--copy`` is given. Raises: UsageError."""
-    for name in ("owner", "mode", "ignore"):
-        if typed(name):
-            raise ConflictingOptions(f"--{name} needs --copy")
+def _as(options: DsxOptions, kind: type[Kind], why: str, **changes: Any) -> Kind:
+    """``options`` as a ``kind``, and ``changes``. Raises: UsageError for one that would be lost.
+
+    why: what is said of it.
+    """
+    known = {*names_of(kind), *changes, *_HERE, *_NOTHING}
+    sends = names_of(SendOptions)
+    for name, one in declared(DsxOptions).items():
+        if name not in known and typed(name):
+            ours = one.parameter(name).opts[-1]
+            raise ConflictingOptions(f"{ours} {'needs --copy' if name in sends else why}")
+    return converted(options, kind, **changes)
 
 
 def _copied(options: DsxOptions) -> int:
@@ -141,15 +161,15 @@ def _copied(options: DsxOptions) -> int:
             del words[at : at + 1 + (not equals)]
             break
     what = "--copy" if options.copy else "--rcopy"
+    why = f"and {what} exclude each other"
     if not words:
         raise MissingArgument(f"{what}: no file given", hint=f"dsx -w n1 {what} FILE --dest DIR")
     if options.copy:
         from dispatcher.cli.exec import put
 
         there = dest or os.path.join(os.path.dirname(os.path.abspath(words[0])), "")
-        return put.put(converted(options, put.PutOptions, paths=(*words, there)))
+        return put.put(_as(options, put.PutOptions, why, paths=(*words, there)))
     from dispatcher.cli.exec import get
 
-    _only_copy(options)
     here = dest or os.path.dirname(words[0].rstrip("/")) or "."
-    return get.get(converted(options, get.GetOptions, paths=(*words, here)))
+    return get.get(_as(options, get.GetOptions, why, paths=(*words, here)))

@@ -29,18 +29,13 @@ class CommandOptions(Options, section="Command"):
         "arguments, and remove it there, however it ends. Its first line says who runs it, /bin/sh "
         "if it does not begin with #!.",
     )
-    percent: bool = option(
-        "-P",
-        help="Replace %h in COMMAND by the host's name, %n by its number, from 0, and %u by the "
-        "user of -l or user@, else by yours, as pdsh does; %% is a percent sign.",
-    )
     stdin: bool = option("-I", help="Give every command a copy of standard input.")
     no_stdin: bool = option("-n", help="Leave standard input alone, as is the default.")
     pty: bool = option(help="Run the command on a terminal; on a single host, on your own.")
 
 
-class GatherOptions(Options, section="Output"):
-    """What is shown of it."""
+class ShownOptions(Options, section="Output"):
+    """What is shown of a command, and what its words mean: for a prompt, too."""
 
     no_label: bool = option(
         "-N", help="Show lines without the names of hosts. To a pipe or a file bytes go unchanged."
@@ -53,14 +48,7 @@ class GatherOptions(Options, section="Output"):
         "with -b equal output once.",
     )
     diff: bool = option(help="Show how the output differs from that of most hosts.")
-    as_json: bool = json_option("what became of each host", ", an object a line")
     timestamps: bool = option("-T", help="Begin lines with the time at which they arrived.")
-    output_dir: str | None = option(
-        "-o", metavar="DIR", help="Keep each host's standard output in DIR/HOST."
-    )
-    error_dir: str | None = option(
-        "-e", metavar="DIR", help="Keep each host's standard error in DIR/HOST."
-    )
     screen_overflow: Literal["auto", "drop", "block"] = option(
         default="auto",
         help="When whoever reads the output pauses, leave lines out and count them (drop), or let "
@@ -69,12 +57,32 @@ class GatherOptions(Options, section="Output"):
     )
     quiet: bool = option("-q", help="Show no progress on a terminal.")
     verbose: bool = verbose_option()
+    percent: bool = option(
+        "-P",
+        section="Command",
+        help="Replace %h in COMMAND by the host's name, %n by its number, from 0, and %u by the "
+        "user of -l or user@, else by yours, as pdsh does; %% is a percent sign.",
+    )
+    max_code: bool = option(
+        "-S", section="Results", help="Exit with the largest exit code of all hosts."
+    )
+
+
+class OutputOptions(ShownOptions, section="Output"):
+    """What is shown of one command, and kept."""
+
+    as_json: bool = json_option("what became of each host", ", an object a line")
+    output_dir: str | None = option(
+        "-o", metavar="DIR", help="Keep each host's standard output in DIR/HOST."
+    )
+    error_dir: str | None = option(
+        "-e", metavar="DIR", help="Keep each host's standard error in DIR/HOST."
+    )
 
 
 class ResultOptions(Options, section="Results"):
     """What is known at the end."""
 
-    max_code: bool = option("-S", help="Exit with the largest exit code of all hosts.")
     events: str | None = option(
         metavar="FILE", help="Write every event to FILE, which must be new, as JSON lines."
     )
@@ -96,7 +104,7 @@ class ExecOptions(
     VariableOptions,
     SudoOptions,
     LimitOptions,
-    GatherOptions,
+    OutputOptions,
     ResultOptions,
     TreeOptions,
     KeepOptions,

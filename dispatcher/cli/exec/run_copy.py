@@ -75,6 +75,7 @@ class CopyOptions(
         "password, for all hosts.",
     )
     as_json: bool = json_option("what became of each host", ", an object a line")
+    quiet: bool = option("-q", section="Other", help="Show no progress on a terminal.")
     paths: tuple[str, ...] = ()
     verbose: bool = False
 
@@ -117,7 +118,8 @@ def run(
 
     sinks: list[Sink] = []
     writer, footer = Writer({2: 2}, nobody_reads), None
-    if may_draw(os.environ) and (options.sudo is None or options.ask_sudo_password):
+    asks = options.sudo is not None and not options.ask_sudo_password
+    if may_draw(os.environ) and not (options.quiet or asks):
         from dispatcher.output.exec.exec_progress import CopyProgress
         from dispatcher.output.terminal.live_terminal import Terminal
 

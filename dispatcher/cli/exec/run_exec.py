@@ -84,7 +84,7 @@ def run(options: ExecOptions) -> int:
     tails: tuple[tuple[str, ...], ...] = ()
     if options.percent:
         own = 0 if script is None else len(script.words)
-        tails = tuple(_percent(words[own:], node, host) for node, host in enumerate(hosts))
+        tails = tuple(percent(words[own:], node, host) for node, host in enumerate(hosts))
         words = words[:own]
     exec_plan = ExecPlan(
         hosts,
@@ -161,7 +161,7 @@ def _words(options: ExecOptions) -> tuple[str, ...]:
     return words
 
 
-def _percent(words: Sequence[str], node: int, host: Host) -> tuple[str, ...]:
+def percent(words: Sequence[str], node: int, host: Host) -> tuple[str, ...]:
     """``words`` for ``host``, the percent signs in them replaced as pdsh does (pipecmd.c)."""
     import getpass
 

@@ -35,10 +35,10 @@ from typing import TYPE_CHECKING
 from dispatcher.api.transports import allow_open_files
 from dispatcher.bootstrap import shell as lifeline
 from dispatcher.cli import complain, say
-from dispatcher.cli.exec.exec import ExecOptions
-from dispatcher.cli.exec.run_exec import carry_out, is_one_pipe, limits
+from dispatcher.cli.exec.exec import ExecOptions, ShownOptions
+from dispatcher.cli.exec.run_exec import carry_out, is_one_pipe, limits, percent
 from dispatcher.cli.options.connect_options import TransportPool, show_only
-from dispatcher.cli.options.declaration import Options, converted, option
+from dispatcher.cli.options.declaration import converted, option, replace
 from dispatcher.cli.options.host_options import (
     KeepOptions,
     LimitOptions,
@@ -50,7 +50,6 @@ from dispatcher.cli.options.host_options import (
     login,
     sudo_user,
     variables,
-    verbose_option,
 )
 from dispatcher.model.errors import DispatchError, NoHosts, UsageError
 from dispatcher.model.host import Host, Hostlist
@@ -63,13 +62,13 @@ if TYPE_CHECKING:
     from dispatcher.core.events.run_events import Sink
 
 
-class GatherOptions(Options, section="Output"):
+class PromptOptions(ShownOptions, section="Output"):
     """How output is shown."""
 
     no_gather: bool = option(
-        help="Show lines as they come.", usual="equal output once, when the command has ended"
+        help="Show lines as they come, as -N and -T do.",
+        usual="equal output once, when the command has ended",
     )
-    verbose: bool = verbose_option()
 
 
 class ShellOptions(
@@ -77,7 +76,7 @@ class ShellOptions(
     VariableOptions,
     SudoOptions,
     LimitOptions,
-    GatherOptions,
+    PromptOptions,
     KeepOptions,
     LoginOptions,
 ):
@@ -181,7 +180,8 @@ class Shell:
         self._options = options
         self._reach = reach
         self._login = login(options)
-        self._gather = not options.no_gather
+        apart = (options.no_gather, options.no_label, options.timestamps)
+        self._gather = options.gather or not any((*apart, options.line_mode, options.diff))
         self._cds: tuple[str, ...] = ()  # what leads to where commands begin
         self._places: dict[tuple[str, int | None], tuple[str, str]] = {}  # that, and where before
         self._last = ""
@@ -301,7 +301,15 @@ class Shell:
         if self._places or steps:
             words = ("/bin/sh", "-c", f"{_THERE}\n{text}", "sh")
             tails = tuple((*self._places.get(host.place, ("", "")), *steps) for host in hosts)
-        shown = converted(self._options, ExecOptions, gather=self._gather)
+        if self._options.percent:  # in what was typed, and not in the paths of folders
+            typed = (percent((words[2], *steps), node, host) for node, host in enumerate(hosts))
+            behind = tails or ((),) * len(hosts)
+            tails = tuple(
+                (own[0], *words[3:], *tail[:2], *own[1:])
+                for own, tail in zip(typed, behind, strict=True)
+            )
+            words = words[:2]
+        shown = replace(converted(self._options, ExecOptions), gather=self._gather)
         exec_plan = ExecPlan(
             hosts,
             words,

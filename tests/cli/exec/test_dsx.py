@@ -11,7 +11,8 @@ from cases import cases
 
 from dispatcher import cli
 from dispatcher.cli.exec import get, put, run_exec, shell
-from dispatcher.cli.options.declaration import converted
+from dispatcher.cli.exec.dsx import DsxOptions
+from dispatcher.cli.options.declaration import OneOf, Option, converted, declared
 
 N = "-w n[1-12]"
 
@@ -106,10 +107,8 @@ def test_a_line_and_what_it_means(
         ("-w n1 --owner x true", "--owner needs --copy"), ("-w n1 --ignore x", "--ignore needs"),
         ("-w n1 --rcopy --mode 600 x", "--mode needs --copy"),
         ("-w n1 --copy --rcopy x", "--copy and --rcopy exclude each other"),
-        ("-w n1 --copy --script s x", "--script runs a file"),
-        ("-w n1 --copy --env A=1 x", "--env is for a command"),
-        ("-w n1 --rcopy --env A=1 x", "--env is for a command"),
-        ("-w n1 --rcopy --script s x", "--script runs a file"),
+        ("-w n1 --copy --script s x", "--script and --copy exclude each other"),
+        ("-w n1 --retry-failed f", "--retry-failed needs a command: this is a prompt"),
         ("-w n1 --copy", "--copy: no file given"), ("-w n1 --rcopy --dest x", "--rcopy: no file"),
         ("-g nosuch true", "error: -g: group '@nosuch' is unknown"),
         ("-w n1 -X nosuch true", "error: -X: group '@nosuch' is unknown"),
@@ -121,6 +120,50 @@ def test_a_line_and_what_it_means(
 def test_refusals(words: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["dsx", *words.split()]) == 2
     assert said in capsys.readouterr().err
+
+
+#: in each mode, what an option asks for that it does not do anyway, or that dsx does itself
+HARMLESS = {
+    "command": set(),
+    "prompt": {"no_stdin"},
+    "copy": {"no_stdin", "no_label", "gather", "gather_all", "line_mode", "max_code"},
+    "rcopy": {"no_stdin", "no_label", "gather", "gather_all", "line_mode", "max_code"},
+}  # fmt: skip
+#: option -> the field that shows what it did
+BECOMES = {"everyone": "lists", "group": "lists", "left_out": "excluded"}
+#: what each takes whose value cannot be any text
+VALUES = {"serial": "3", "max_fail": "3", "sudo": "ml", "env": "A=1", "fanout_tree": "3"}
+MODES = {
+    "command": ("uptime",),
+    "prompt": (),
+    "copy": ("--copy", "f"),
+    "rcopy": ("--rcopy", "f"),
+}
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_no_option_is_lost_in_a_mode(
+    mode: str, done: list[tuple[Any, Any]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    lost = []
+    for field, one in declared(DsxOptions).items():
+        parameter = one.parameter(field)
+        if not isinstance(parameter, Option) or field in ("copy", "rcopy", "dest"):
+            continue  # these choose the mode; see above
+        value = VALUES.get(field, "3")
+        if isinstance(parameter.type, OneOf):
+            value = parameter.type.choices[-1]
+        name = parameter.opts[-1]
+        done.clear()
+        code = cli.main(["dsx", name if parameter.is_flag else f"{name}={value}", *MODES[mode]])
+        said = capsys.readouterr().err
+        if code == 2 and said.startswith(f"error: {name} "):
+            continue
+        assert (code, said) == (7, ""), name
+        field = BECOMES.get(field, field)
+        if getattr(done[0][1], field, None) in (None, False, ()) and field not in HARMLESS[mode]:
+            lost.append(name)
+    assert lost == []
 
 
 def test_it_is_called_by_its_name(capsys: pytest.CaptureFixture[str]) -> None:

@@ -96,6 +96,27 @@ class TestObey:
         ]
         assert one.code == 7
 
+    def test_options_of_exec_hold_here_too(
+        self, parsed: Parsed, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        ran: list[Any] = []
+        monkeypatch.setattr(
+            shell, "carry_out", lambda plan, options, *_: ran.append((plan, options))
+        )
+        options = parsed("shell", "-w", "n1", "-PNS")
+        one = shell.Shell(FIRST, options, reach="reach")  # type: ignore[arg-type]
+        one.obey("echo %h %n")
+        one._places = {host.place: ("/a/%h", "") for host in FIRST}
+        one.obey("echo %h")
+        (plan, shown), (there, _) = ran
+        assert [plan.words_for(node)[2:] for node in (0, 1)] == [("echo n1 0",), ("echo n2 1",)]
+        assert there.words_for(1)[3:] == ("sh", "/a/%h", "")
+        assert there.words_for(1)[2].endswith("\necho n2")
+        assert (shown.no_label, shown.max_code, shown.gather) == (True, True, False)
+        for words, gather in (("-T", False), ("-L", False), ("-bL", True), ("-B", True)):
+            options = parsed("shell", "-w", "n1", words)
+            assert shell.Shell(FIRST, options, reach="reach")._gather is gather  # type: ignore[arg-type]
+
     def test_a_local_command_and_a_mistake_give_their_codes(
         self, one: shell.Shell, capsys: pytest.CaptureFixture[str]
     ) -> None:
