@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Literal
 
@@ -68,7 +69,8 @@ class TransportPool:
 
     ask: asks for secrets to log in; called on the thread of a link. alive: when a silent host is
     asked whether it lives. alone: there is one host, whose password is asked for without
-    ``ask_pass``, as ssh does. passwords: those that another pool has asked for.
+    ``ask_pass``, as ssh does. passwords: those that another pool has asked for. reach: seconds for
+    what comes before a login.
     """
 
     def __init__(
@@ -79,7 +81,9 @@ class TransportPool:
         *,
         alone: bool = False,
         passwords: Passwords | None = None,
+        reach: float = math.inf,
     ) -> None:
+        self._reach = reach
         if passwords is None:
             from dispatcher.transport.ssh_auth.passwords import Passwords
 
@@ -112,8 +116,9 @@ class TransportPool:
             from dispatcher.transport.process.openssh import SshTransport
 
             return SshTransport(
-                config=ways.ssh_config, accept_new=ways.host_keys == "accept-new", alive=self._alive
-            )
+                config=ways.ssh_config, accept_new=ways.host_keys == "accept-new",
+                alive=self._alive, reach=self._reach,
+            )  # fmt: skip
         if self._template is not None:
             from dispatcher.transport.process.command import CommandTransport
 
@@ -142,6 +147,7 @@ class TransportPool:
             passwords=self._passwords,
             keep=keep,
             alive=self._alive,
+            reach=self._reach,
         )
 
     def __enter__(self) -> Self:

@@ -309,8 +309,9 @@ class ExecMachine:
     def _begin(self, node: int, now: float) -> Action:
         attempt = self._connect.begin(node, now)
         self._move(node, CONNECTING)
-        self.deadlines["connect", node] = attempt.until + CONNECT_SLACK
-        return StartCommand(node, attempt.number, attempt.until - now)
+        until = attempt.until + self._limits.login
+        self.deadlines["connect", node] = until + CONNECT_SLACK
+        return StartCommand(node, attempt.number, until - now)
 
     def _started(self, node: int, now: float) -> list[Action]:
         host = self._hosts[node]
@@ -416,7 +417,7 @@ class ExecMachine:
             case ("kill", int(node)):
                 return self._escalate(node, now)
             case ("connect", int(node)):
-                seconds = self._limits.connect
+                seconds = self._limits.connect + self._limits.login
                 late = Failure(Kind.TIMEOUT, f"not ready within {seconds:.0f} s")
                 return self._finish(node, self._hosts[node].why or exec_events.Failed(late), now)
         raise InternalError(f"exec machine: no rule for deadline {key!r}")

@@ -23,8 +23,9 @@ LONGEST = 10**7  # seconds; four months
 class ExecLimits(Arguments):
     """How long to wait (seconds; None: for ever), and how many hosts at once (None: all).
 
-    connect: one host's name, TCP, key exchange, login and start of the command. command: from that
-    start to its end. total: the whole command. grace: from a signal to the next, harder one.
+    connect: one host's name, TCP, key exchange, login and start of the command. login: so much more
+    for the last two. command: from that start to its end. total: the whole command. grace: from a
+    signal to the next, harder one.
     fanout: hosts being connected. serial: hosts being connected or running, as a number or a share
     of all hosts, rounded up: 4, "10%". As soon as one is done the next begins. With several,
     "1,10%,50%", or with a ``delay``, they go in batches: the next begins ``delay`` seconds after
@@ -35,6 +36,7 @@ class ExecLimits(Arguments):
     """
 
     connect: float = 10.0
+    login: float = 0.0
     command: float | None = None
     total: float | None = None
     grace: float = 5.0
@@ -51,7 +53,7 @@ class ExecLimits(Arguments):
             least = 1 if name in ("fanout", "serial", "max_fail") else 0
             if limit is not None and not (
                 least <= limit < LONGEST
-                and (limit > 0 or name in ("grace", "delay"))
+                and (limit > 0 or name in ("grace", "delay", "login"))
                 and (name not in ("serial", "max_fail") or limit == int(limit))
             ):
                 raise errors.UsageError(f"{name}: {limit} is not a sensible limit")

@@ -37,6 +37,10 @@ class Window(Value):
     rows: int = 24
 
 
+#: seconds for which sshd waits for a login (LoginGraceTime)
+LOGIN_GRACE = 120.0
+
+
 class LinkClosed(OSError):
     """The far side is gone; what was written may not have arrived."""
 

@@ -261,6 +261,13 @@ class TestTyping:
         table.take(table.rounds.tick(312.1))
         assert len([one for one in table.told if isinstance(one, exec_events.HostDone)]) == 2
 
+    def test_a_login_has_time_of_its_own(self) -> None:
+        table = Table(1, connect=10.0, login=120.0)
+        assert table.rounds.next_deadline() == 230.0 + CONNECT_SLACK
+        table.take(table.rounds.tick(230.0 + CONNECT_SLACK))
+        assert table.result is not None
+        assert "not ready within 130 s" in str(table.result[0])
+
     def test_the_clock_of_the_threads(self) -> None:
         now = [1.0]
         typing = PromptTimer(lambda: now[0])

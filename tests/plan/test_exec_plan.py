@@ -18,7 +18,7 @@ HOSTS = (Host("n1"), Host("n2", port=2201), Host("n2", port=2202), Host("n3", po
 
 def test_what_nobody_said() -> None:
     assert vars(ExecLimits()) == {
-        "connect": 10.0, "command": None, "total": None, "grace": 5.0, "fanout": 64,
+        "connect": 10.0, "login": 0.0, "command": None, "total": None, "grace": 5.0, "fanout": 64,
         "serial": None, "max_fail": None, "delay": 0.0,
     }  # fmt: skip
     plan = ExecPlan(HOSTS, ("true",))

@@ -156,7 +156,7 @@ def test_a_command_that_does_not_start_in_time(
     clock.now = 1060.0
     host.step()
     why = "connected, but the command did not start" + words
-    hint = "One that reads standard input needs at its top: [ -t 0 ] || return"
+    hint = "One that reads standard input needs at its top: [ -t 0 ] || return; or a longer -t"
     hint = f"time ssh n3 true </dev/null  # are its login files slow? {hint}"
     assert host.told[-1] == ev.NodeLost(3, Failure(Kind.TIMEOUT, why, hint))
 

@@ -29,6 +29,7 @@ from dispatcher.model.errors import ConflictingOptions, MissingArgument, UsageEr
 from dispatcher.model.host import Host, Hostlist
 from dispatcher.plan.exec_plan import ExecLimits, ExecPlan, Script
 from dispatcher.plan.hosts.hostfile import parse_hostfile
+from dispatcher.transport.base import LOGIN_GRACE
 
 if TYPE_CHECKING:
     from dispatcher.cli.options.connect_options import TransportPool
@@ -174,8 +175,10 @@ def limits(options: LimitOptions) -> ExecLimits:
     if options.delay is not None and options.serial is None:
         raise ConflictingOptions("--delay needs --serial")
     by_tree = isinstance(options, TreeOptions) and options.fanout_tree is not None
+    waits = options.connect_timeout is None and not by_tree
     found = given(
         connect=options.connect_timeout,
+        login=LOGIN_GRACE if waits else None,
         command=options.command_timeout,
         total=options.deadline,
         grace=options.grace,

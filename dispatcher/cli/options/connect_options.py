@@ -250,9 +250,12 @@ class TransportPool(transports.TransportPool):
         assert not options.dry_run, "a dry run contacts no host"
         check_keep(options)
         self._asking = Asking()
+        # a limit that was typed is for login and start as well
+        reach = getattr(options, "connect_timeout", None) or 10.0
         super().__init__(
-            ways(options), ask or self._asking.ask, alive(options), alone=alone, passwords=passwords
-        )
+            ways(options), ask or self._asking.ask, alive(options),
+            alone=alone, passwords=passwords, reach=reach,
+        )  # fmt: skip
         self._options = options
         self._keep = keep
         self._tree = tree
@@ -293,5 +296,5 @@ class TransportPool(transports.TransportPool):
             daemon_socket.call().close()
         return PoolTransport(
             direct, keep=seconds, config=options.ssh_config, host_keys=options.host_keys,
-            alive=alive(options), passwords=self._passwords, say=self._say,
+            alive=alive(options), passwords=self._passwords, say=self._say, reach=self._reach,
         )  # fmt: skip

@@ -139,7 +139,7 @@ class LimitOptions(Options, section="Limits"):
         metavar="SECONDS",
         positive=True,
         help="Give up on a host that is not reached within SECONDS, login included.",
-        usual="10",
+        usual="10, and as long as sshd waits, 120 more, for login and start",
     )
     command_timeout: float | None = option(
         "-u",

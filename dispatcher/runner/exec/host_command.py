@@ -361,7 +361,9 @@ class HostCommand:
             if self._scanner is None or now < self._deadline:
                 return None
             why = "connected, but the command did not start" + self._last_words()
-            hint = payload.slow_hint(self.transport.by_hand(self.target, "true"))
+            hint = (
+                payload.slow_hint(self.transport.by_hand(self.target, "true")) + "; or a longer -t"
+            )
             return ev.NodeLost(self.node, Failure(Kind.TIMEOUT, why, hint))
         ended = self._ended and link.errors_ended()
         if not ended and (self._full or now < self._quiet_since + HELD_OPEN):

@@ -9,6 +9,7 @@ when it holds nothing any more. docs/design/exec.md explains it.
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import resource
 import signal
@@ -154,6 +155,7 @@ class Daemon:
                     passwords=FarPasswords(ask, *order["asks"]),
                     keep=self._pool,
                     alive=Keepalive(*order["alive"]),
+                    reach=order.get("reach") or math.inf,
                 )
             if connects:
                 self._connecting.append(run)

@@ -171,7 +171,7 @@ class PoolTransport(Transport):
     """By the daemon where it has a connection; otherwise by ``direct``, called once.
 
     keep: seconds for which a new connection is to be kept by the daemon; None: what it
-    does not have is not its affair. config, host_keys, alive: as for ``ParamikoTransport``.
+    does not have is not its affair. config, host_keys, alive, reach: as for ``ParamikoTransport``.
     passwords: what somebody types for connections that the daemon makes. say: shows a note.
     """
 
@@ -187,6 +187,7 @@ class PoolTransport(Transport):
         alive: base.Keepalive = base.UNLESS_CONFIGURED,
         passwords: Passwords | None = None,
         say: Callable[[str], None] = lambda note: None,
+        reach: float | None = None,
     ) -> None:
         self._make_direct = direct
         self._say = say
@@ -198,6 +199,7 @@ class PoolTransport(Transport):
             "config": None if config is None else os.path.abspath(config),
             "host_keys": host_keys,
             "agent": os.environ.get("SSH_AUTH_SOCK"),
+            "reach": reach,
             "sends": {name: text for name, text in os.environ.items() if _SENT.match(name)},
             "alive": [alive.seconds, alive.otherwise],
             "asks": [self._passwords.may_ask(jump=jump) for jump in (False, True)],

@@ -135,8 +135,9 @@ class SshTransport(Transport):
     """Runs one ``ssh`` a host.
 
     config: a file for ``ssh -F`` instead of the user's and the system's.
-    accept_new: store and trust the key of a host that has none yet. alive: seconds of
-    silence until a host is asked whether it lives; 0: never, somebody else watches.
+    reach: seconds at most for connection and banner. accept_new: store and trust the key of a host
+    that has none yet. alive: seconds of silence until a host is asked whether it lives; 0: never,
+    somebody else watches.
     """
 
     name = "ssh"
@@ -148,7 +149,9 @@ class SshTransport(Transport):
         accept_new: bool = False,
         alive: base.Keepalive = base.UNLESS_CONFIGURED,
         program: str = "ssh",
+        reach: float = math.inf,
     ) -> None:
+        self._reach = reach
         self._program = program
         self._config = config
         self._accept_new = accept_new
@@ -178,7 +181,7 @@ class SshTransport(Transport):
         """
         options = {
             "BatchMode": "yes",  # nobody is there to answer a prompt
-            "ConnectTimeout": connect_timeout(seconds),
+            "ConnectTimeout": connect_timeout(min(seconds, self._reach)),
             **NO_FORWARDING,
         }
         if self._alive != base.UNLESS_CONFIGURED:  # else as its own configuration has it

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 MOST_STEPS, MOST_ROUNDS, MOST_TYPED = 16, 16, 12
 #: where ssh_config or the host wants what is not here
 SSH_HINT = "--transport ssh  # the system's ssh can do more of these"
+_SLOW_HINT = "--connect-timeout 200  # if it is slow to let you in"
 _SHA1 = frozenset({"ssh-rsa", "ssh-dss", "ssh-rsa-cert-v01@openssh.com"})
 _SHA1_HINT = "--transport ssh  # with HostKeyAlgorithms +ssh-rsa in ssh_config"
 _KEY, _ASKED, _PASSWORD, _NONE = "publickey", "keyboard-interactive", "password", "none"
@@ -275,7 +276,7 @@ def why_broken(session: Session, deadline: float) -> Failure:
     if isinstance(problem, HostKeyRefused):
         return problem.failure
     if session.active and time.monotonic() >= deadline:
-        return Failure(Kind.TIMEOUT, f"{session.steps.name}: no answer in time")
+        return Failure(Kind.TIMEOUT, f"{session.steps.name}: no answer in time", _SLOW_HINT)
     if isinstance(problem, IncompatiblePeer):
         if "host key" in str(problem):
             types, has = ", ".join(session.preferred_keys)[:200], methods(session.host_key_types)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
+import math
 import os
 import sys
 import threading
@@ -89,6 +90,7 @@ class ParamikoTransport(Transport):
     ``accept-new``; ``None`` for what the config says. passwords: what is typed to log in, and by
     whose hand. keep: connections whose command has ended serve the next one, until ``close``; or
     they go to and come from the caller's own. alive: when a silent host is asked whether it lives.
+    reach: seconds of a deadline for what comes before the login, and as many for its keys alone.
     """
 
     name = "paramiko"
@@ -101,12 +103,14 @@ class ParamikoTransport(Transport):
         passwords: Passwords | None = None,
         keep: bool | SessionPool = False,
         alive: base.Keepalive = base.UNLESS_CONFIGURED,
+        reach: float = math.inf,
     ) -> None:
         if host_keys not in (None, "strict", "accept-new"):
             raise ValueError(f"host_keys: {host_keys!r}")
         self._config = config if isinstance(config, SshConfig) else SshConfig(config)
         self._host_keys = host_keys
         self._alive = alive
+        self._seconds = reach
         self._known_hosts = KnownHostsFiles()
         self._passwords = passwords or Passwords()
         self._identities = Identities(self._passwords.ask)
@@ -245,13 +249,14 @@ class ParamikoTransport(Transport):
         if "publickey" in config.methods:
             self._identities.load_first(config)
         login = LoggingIn(config, deadline, self._identities, self._passwords, jump=jump)
+        timer = self._passwords.timer
         while True:
             stream = self._reach(route, deadline, steps)
             if isinstance(stream, Failure):
                 return stream
             check = HostKeyCheck(config, index, policy, stream.address)
             session = Session(stream, check, offered, steps)
-            until = self._passwords.timer.real(deadline)
+            until = timer.real(min(deadline, timer.now() + self._seconds))
             done = session.handshake(until)
             failure = login.run(session) if done else why_broken(session, until)
             if failure is None:
@@ -295,13 +300,12 @@ class ParamikoTransport(Transport):
         config = route[-1]
         if len(route) > 1:
             steps.enter("jump host")
-            return self._jump_host(route[:-1]).reach(config, deadline)
+            return self._jump_host(route[:-1]).reach(config, deadline, self._seconds)
         if config.proxy_command is not None:
             steps.enter("proxy command")
             return byte_stream.over_command(config.proxy_command, self._pump)
-        deadline = self._passwords.timer.real(deadline)
-        if config.connect_timeout is not None:
-            deadline = min(deadline, time.monotonic() + config.connect_timeout)
+        seconds = min(self._seconds, config.connect_timeout or math.inf)
+        deadline = min(self._passwords.timer.real(deadline), time.monotonic() + seconds)
         family, source = config.family, config.bind_address
         sock = dial(config.host, config.port, deadline, family=family, source=source, steps=steps)
         return sock if isinstance(sock, Failure) else byte_stream.over_socket(sock)

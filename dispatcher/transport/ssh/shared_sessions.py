@@ -7,6 +7,7 @@ ended by itself. A jump host has one connection for all hosts behind it.
 from __future__ import annotations
 
 import dataclasses
+import math
 import threading
 import time
 from collections.abc import Callable, Collection
@@ -140,8 +141,10 @@ class JumpHost:
         self._failure: Failure | None = None
         self._failed_at = 0.0
 
-    def reach(self, config: HostConfig, deadline: float) -> ByteStream | Failure:
-        """A stream to a host behind this one."""
+    def reach(
+        self, config: HostConfig, deadline: float, seconds: float = math.inf
+    ) -> ByteStream | Failure:
+        """A stream to a host behind this one, which has so many seconds for itself."""
         late = Failure(Kind.TIMEOUT, f"jump host {self._name}: no answer in time")
         while not self._lock.acquire(timeout=max(0.0, deadline - self._timer.now())):
             if deadline <= self._timer.now():
@@ -155,7 +158,7 @@ class JumpHost:
         if not self._gate.acquire(timeout=max(0.0, deadline - self._timer.now())):
             return late
         try:
-            until = self._timer.real(deadline)
+            until = self._timer.real(min(deadline, self._timer.now() + seconds))
             channel, problem = session.open_ssh_channel(until, (config.host, config.port))
         finally:
             self._gate.release()

@@ -291,15 +291,15 @@ def test_a_list_that_is_none(tmp_path: Path, text: str | None, said: str) -> Non
 @cases(
     ("options", "meant"),
     [
-        (LimitOptions(), ExecLimits()),
+        (LimitOptions(), ExecLimits(login=120.0)),
         (LimitOptions(connect_timeout=3.0), ExecLimits(connect=3.0)),
-        (LimitOptions(command_timeout=3.0), ExecLimits(command=3.0)),
-        (LimitOptions(deadline=3.0), ExecLimits(total=3.0)),
-        (LimitOptions(grace=0.0), ExecLimits(grace=0.0)),
-        (LimitOptions(fanout=3), ExecLimits(fanout=3)),
-        (LimitOptions(serial="3"), ExecLimits(serial="3")),
-        (LimitOptions(max_fail="3%"), ExecLimits(max_fail="3%")),
-        (LimitOptions(serial="1,5%", delay=2.0), ExecLimits(serial="1,5%", delay=2.0)),
+        (LimitOptions(command_timeout=3.0), ExecLimits(login=120.0, command=3.0)),
+        (LimitOptions(deadline=3.0), ExecLimits(login=120.0, total=3.0)),
+        (LimitOptions(grace=0.0), ExecLimits(login=120.0, grace=0.0)),
+        (LimitOptions(fanout=3), ExecLimits(login=120.0, fanout=3)),
+        (LimitOptions(serial="3"), ExecLimits(login=120.0, serial="3")),
+        (LimitOptions(max_fail="3%"), ExecLimits(login=120.0, max_fail="3%")),
+        (LimitOptions(serial="1,5%", delay=2.0), ExecLimits(login=120.0, serial="1,5%", delay=2.0)),
         (ExecOptions(fanout_tree="auto"), ExecLimits(fanout=WINDOW)),
         (ExecOptions(fanout_tree="auto", fanout=5), ExecLimits(fanout=5)),
     ],
@@ -338,7 +338,7 @@ def test_what_is_run(
     ((plan, shown, reach, *_),) = seen
     assert plan.words_for(0) == argv
     assert (plan.sudo, plan.stdin, plan.terminal) == ("ml", False, None)
-    assert plan.limits == ExecLimits(command=5.0)
+    assert plan.limits == ExecLimits(login=120.0, command=5.0)
     assert plan.names == ["localhost"]
     assert shown.sudo == "ml"
     assert reach.transport_for(plan.hosts[0]).name == "local"

@@ -66,7 +66,7 @@ class TestObey:
 
         def carry_out(plan: Any, options: Any, reach: Any, sinks: Any) -> int:
             self.ran.append(([h.name for h in plan.hosts], plan.words, options.gather))
-            assert (plan.sudo, plan.limits) == ("ml", ExecLimits(command=5.0))
+            assert (plan.sudo, plan.limits) == ("ml", ExecLimits(login=120.0, command=5.0))
             assert (reach, options.lists, options.verbose) == ("reach", ("n1",), True)
             return 7
 

@@ -46,6 +46,10 @@ ROWS: dict[str, tuple[list[str], str]] = {
         ["exec", "-N", "-o", "{}/o", "-e", "{}/e", "-w", "localhost", "echo", "x"],
         "x\n",
     ),
+    "a variable for the command": (
+        ["exec", "--env", "A=x", "-w", "localhost", "echo $A"],
+        "localhost: x\n",
+    ),
     "largest exit code": (["exec", "-S", "-w", "localhost", "echo", "x"], "localhost: x\n"),
     "standard input": (["exec", "-I", "-w", "localhost", "wc", "-c"], "localhost: 5\n"),
     "on a terminal": (["exec", "--pty", "-w", "localhost", "echo", "x"], "localhost: x\n"),

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import errno
 import json
+import math
 import os
 import resource
 import signal
@@ -140,7 +141,7 @@ def test_a_command_where_a_shell_waits(daemon: Daemon, pool: Pool, readings: lis
     assert [passwords.may_ask(jump=jump) for jump in (False, True)] == [False, True]
     assert reading.options.pop("config")._path == "/c"
     assert reading.options == {
-        "host_keys": "strict", "keep": pool, "alive": alive,
+        "host_keys": "strict", "keep": pool, "alive": alive, "reach": math.inf,
     }  # fmt: skip
 
 

@@ -62,7 +62,11 @@ def test_an_order_says_all_that_the_daemon_needs(
     monkeypatch.delenv("LANG", raising=False)
     monkeypatch.setenv("LC_TIME", "C")
     transport = world.transport(
-        keep=60.0, config="some/config", host_keys="accept-new", alive=Keepalive(3.0, 4.0)
+        keep=60.0,
+        config="some/config",
+        host_keys="accept-new",
+        alive=Keepalive(3.0, 4.0),
+        reach=7.0,
     )
     runs = []
     for number, window in ((1, None), (2, Window(100, 40))):
@@ -77,6 +81,7 @@ def test_an_order_says_all_that_the_daemon_needs(
                 "window": None if window is None else [100, 40], "keep": 60.0,
                 "config": str(tmp_path / "some/config"), "host_keys": "accept-new",
                 "alive": [3.0, 4.0], "agent": "/run/mine", "sends": {"LC_TIME": "C"},
+                "reach": 7.0,
                 "asks": [False, False],
             }  # fmt: skip
             world.daemon.say(message(ACCEPTED, number, address="10.0.0.7"))

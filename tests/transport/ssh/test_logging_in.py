@@ -305,7 +305,7 @@ def test_a_key_that_is_right_and_not_enough(to: Make, monkeypatch: pytest.Monkey
 def test_no_login_without_a_handshake(to: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Session, "handshakes", False)
     failure = to("good").open(NODE, "run it", time.monotonic() - 1)
-    assert failure == Failure(Kind.TIMEOUT, "known hosts and keys: no answer in time")
+    assert failure == Failure(Kind.TIMEOUT, "known hosts and keys: no answer in time", SLOW)
     assert (tried(), Session.last.ended) == ([], 1)
 
 
@@ -348,6 +348,19 @@ def test_a_host_is_late_though_the_user_types_for_another(
     failure = transport.open(NODE, "run it", time.monotonic() + 0.2)
     assert isinstance(failure, Failure)
     assert failure.kind is Kind.TIMEOUT
+
+
+@pytest.mark.parametrize("jump", [False, True])
+def test_a_login_has_more_time_than_what_comes_before(to: Make, jump: bool) -> None:
+    """As with ssh, whose ConnectTimeout ends when keys are exchanged."""
+    transport = to("good", text="Host n?\n  ProxyJump gate\n" if jump else "")
+    transport._seconds = 5.0
+    assert transport.open(NODE, "run it", until := soon()) == AFTER
+    assert len(Session.made) == 1 + jump
+    for session in Session.made:
+        assert session.until == pytest.approx(until - 15, abs=1)
+        assert [deadline for _, _, deadline in session.tried] == [until]
+    transport.close()
 
 
 def test_hosts_behind_a_jump_host_share_its_connection(to: Make) -> None:
@@ -397,6 +410,7 @@ def broken(
     return why_broken(session, time.monotonic() + (-1 if late else 20))
 
 
+SLOW = "--connect-timeout 200  # if it is slow to let you in"
 REFUSED = Failure(Kind.HOST_KEY_CHANGED, "another", "look")
 TYPES = ("ssh-ed25519, " + "x" * 300)[:200]
 
@@ -406,7 +420,7 @@ TYPES = ("ssh-ed25519, " + "x" * 300)[:200]
     [
         (HostKeyRefused(REFUSED), {"late": True, "active": True}, REFUSED),
         (None, {"late": True, "active": True},
-         Failure(Kind.TIMEOUT, "key exchange: no answer in time")),
+         Failure(Kind.TIMEOUT, "key exchange: no answer in time", SLOW)),
         (SSHException("x"), {"late": True},  # it was over before that
          Failure(Kind.PROTOCOL, "key exchange: x")),
         (SSHException("y" * 300), {}, Failure(Kind.PROTOCOL, "key exchange: " + "y" * 200)),
