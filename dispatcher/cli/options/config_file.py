@@ -1,15 +1,7 @@
 """Defaults of options from ``dispatch.toml``: the text to values, and which of them it may set.
 
-    [all]                      # every command that has such an option
-    user = "ml"
-    [run]
-    hostfile = "hosts"
-    export = ["NCCL_DEBUG=INFO"]
-    [profile.night.run]        # only with --profile night
-    log-dir = "/data/logs"
-
-Keys are the options' long names. A ``hostfile`` is a path from the file's folder, unless that is
-the current one: there it is what ``-H`` takes. What is narrower wins: a command's table over
+``dispatch config --help`` shows one. A ``hostfile`` is a path from the file's folder, unless that
+is the current one: there it is what ``-H`` takes. What is narrower wins: a command's table over
 ``[all]``, a profile over both, a later file over an earlier one.
 
 ``git clone``, ``cd`` and ``dispatch exec`` must run nothing of the clone's, on no machine. So

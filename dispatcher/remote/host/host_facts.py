@@ -71,7 +71,7 @@ def judged(
     if answer:
         facts, problems = unpack(answer)
         return facts, problems
-    *_, path, error = names.split(b"\0")
+    *_, path, error = (asked[0][1] + b"\0" + names).split(b"\0")
     if error:
         raise RuntimeError(_text(error))
     silent = ["silent", "%s: its file system does not answer" % _text(path)]
