@@ -26,8 +26,8 @@ READER = 0.5
 #: signals that keys of a terminal send
 KEYS = (signal.SIGINT, signal.SIGQUIT)
 
-#: how urgent the end is
-END, KILL, LEAVE = 1, 2, 3
+#: how urgent the end is, after 1 for one that was asked for
+KILL, LEAVE = 2, 3
 
 #: seconds that hosts may take to stop their ranks
 LIMIT = 2.0

@@ -72,10 +72,7 @@ class SpawnRanks(Action):
 
 @value
 class SignalRanks(Action):
-    """Send ``signum`` to the node's living ``ranks``; None: all.
-
-    whole: to all of their processes, else as ``--signal-to`` says.
-    """
+    """Send ``signum`` to living ``ranks`` (None: all), ``whole`` or as ``--signal-to`` says."""
 
     node: int
     signum: int

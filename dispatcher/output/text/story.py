@@ -174,15 +174,11 @@ def _others(verdict: Verdict, reported: Collection[int], errors: Sequence[RankEr
 
 
 def _came(verdict: Verdict) -> list[str]:
-    """``then came SIGHUP, SIGTERM (2 times)``: signals after the one that ended the job, if any."""
+    """``then came SIGHUP, SIGTERM``: the signals after the one that ended the job, if any."""
     cause = verdict.cause
     own = isinstance(cause, verdicts.Interrupted) and verdict.came[:1] == (cause.signum,)
-    more = [signum for signum in verdict.came[own:] if signum != signal.SIGPIPE]
-    words = [
-        signal_name(one) + (f" ({more.count(one)} times)" if more.count(one) > 1 else "")
-        for one in dict.fromkeys(more)
-    ]
-    return [f"  then came {', '.join(words)}"] if words else []
+    more = [signum for signum in dict.fromkeys(verdict.came[own:]) if signum != signal.SIGPIPE]
+    return [f"  then came {', '.join(map(signal_name, more))}"] if more else []
 
 
 def _ended_by_us(verdict: Verdict, reported: Collection[int]) -> list[str]:

@@ -36,8 +36,6 @@ if TYPE_CHECKING:
 LANE_LIMIT = 256 << 10
 #: what a pipe can hold at most (pipe-max-size of pipe(7))
 PIPE_LIMIT = 1 << 20
-#: what a program is called that is told of its end before what it started
-PYTHONS = ("python", "pypy")
 #: what one write takes from the lanes
 BURST = 64 << 10
 
@@ -389,8 +387,8 @@ class Loop:
         for rank in ranks:
             member = self.ranks[rank]
             if member.status is None:
-                python = to == "auto" and proctree.program(member.pid).startswith(PYTHONS)
-                alone = (to == "rank" or python) and signum != signal.SIGCONT
+                alone = to == "rank" or (to == "auto" and proctree.is_python(member.pid))
+                alone = alone and signum != signal.SIGCONT
                 proctree.send_signal(member.pid if alone else -member.pid, signum)
                 if signum not in harmless:
                     member.told_alone = alone

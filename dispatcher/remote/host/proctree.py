@@ -111,12 +111,13 @@ def send_signal(pid: int, signum: int) -> bool:
     return True
 
 
-def program(pid: int) -> str:
-    """The name of the program that ``pid`` runs, "" if that is not known."""
-    try:
-        return os.path.basename(os.readlink("/proc/%d/exe" % pid))
+def is_python(pid: int) -> bool:
+    """Whether ``pid`` runs Python, as far as that is to be seen."""
+    try:  # a zombie has none
+        program = os.path.basename(os.readlink("/proc/%d/exe" % pid))
     except OSError:
-        return ""
+        return False
+    return program.startswith(("python", "pypy"))
 
 
 def reaped() -> Iterator[tuple[int, int]]:

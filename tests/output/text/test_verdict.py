@@ -62,7 +62,7 @@ def test_failed_rank_and_consequences(plan: JobPlan) -> None:
         (verdicts.Interrupted(15),
          {"statuses": {0: -9, 1: 0}, "ended": {0: 9, 1: 15}, "came": (15, 13, 1, 15, 15),
           "sent": ((15, 0.0), (9, 10.02))},
-         ["  then came SIGHUP, SIGTERM (2 times)", "  rank 1 exited 0 after SIGTERM",
+         ["  then came SIGHUP, SIGTERM", "  rank 1 exited 0 after SIGTERM",
           "  then rank 0: killed by dispatch 10 s after SIGTERM"]),
         (verdicts.RankFailed(1, 3, 1), {"statuses": {3: 1}, "came": (2,)},
          ["  last lines of its stderr:", "    boom", "  then came SIGINT"]),

@@ -16,7 +16,7 @@ from rig import wait_for
 
 from dispatcher.remote.agent import agent_loop, rendezvous_port
 from dispatcher.remote.agent.guardian import SLACK
-from dispatcher.remote.host import failure_info, host_facts, process, proctree
+from dispatcher.remote.host import failure_info, host_facts, process
 from dispatcher.remote.probe import sampler
 from dispatcher.remote.protocol.frames import INPUT, encode
 from remote.agent.played import FIRST_PID, MPI, Played
@@ -303,7 +303,7 @@ class TestEndings:
     def test_the_rank_may_be_told_before_what_it_started(
         self, played: Played, monkeypatch: pytest.MonkeyPatch, to: str, program: str, alone: bool
     ) -> None:
-        monkeypatch.setattr(proctree, "program", lambda pid: program)
+        monkeypatch.setattr(os, "readlink", lambda path: f"/usr/bin/{program}")
         played.prepare()
         played.start([b"a"], [b"b"])
         for signum in (USR1, TERM, CONT):
