@@ -190,11 +190,10 @@ class EventLoop(abc.ABC):
         """All sinks have ``event``; from their thread."""
 
     def _asks_to_leave(self) -> bool:
-        """Whether a signal is in what nobody will look at any more; empties the inbox."""
-        asked = False
-        while not self._inbox.empty():
-            asked = isinstance(self._inbox.get(), SignalReceived) or asked
-        return asked
+        """Whether a key was pressed, or TERM came, after the end; empties the inbox."""
+        came = [self._inbox.get() for _ in range(self._inbox.qsize())]
+        signums = {event.signum for event in came if isinstance(event, SignalReceived)}
+        return not signums <= {signal.SIGHUP, signal.SIGPIPE}  # nobody reads: sinks end by that
 
 
 @contextmanager

@@ -199,7 +199,8 @@ def test_what_is_in_the_inbox_comes_together_and_in_order() -> None:
 def test_who_wants_to_leave_is_heard_among_late_news() -> None:
     loop = Loop()
     assert not loop._asks_to_leave()
-    loop.tell(NodeHeard(0))
+    for event in (NodeHeard(0), SignalReceived(signal.SIGPIPE), SignalReceived(signal.SIGHUP)):
+        loop.tell(event)
     assert not loop._asks_to_leave()
     for event in (NodeHeard(0), SignalReceived(2), NodeHeard(1)):
         loop.tell(event)
