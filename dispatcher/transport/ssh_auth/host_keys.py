@@ -1,10 +1,8 @@
 """Whether a host's key or certificate is one that we know: ``HostKeyCheck``.
 
-It says which key types to ask the server for, and judges the key that came before anything of ours
-is sent under it. ``strict``: only keys on file. ``accept-new``: a host without any key on file is
-trusted at first sight; a changed key is refused all the same. paramiko never looks at who signed a
-certificate, so that is done here (OpenSSH's ``PROTOCOL.certkeys``). A revoked key is refused
-wherever it stands. A certificate that is no good is a key like any other, as it is to ssh.
+``strict``: only keys on file. ``accept-new``: a host without any key on file is trusted at first
+sight; a changed key is refused all the same. paramiko never looks at who signed a certificate, so
+that is done here (OpenSSH's ``PROTOCOL.certkeys``). A bad certificate is a key like any other.
 """
 
 from __future__ import annotations

@@ -249,10 +249,7 @@ def _agent_label(blob: bytes) -> str:
 
 
 def _from_pem(text: str, passphrase: str | None) -> str:
-    """A key of PKCS#8, or of the older PEM formats, as OpenSSH's own format without a passphrase.
-
-    Raises: ValueError, PasswordRequiredException.
-    """
+    """A key of PKCS#8 or older PEM in OpenSSH's own format. Raises: PasswordRequiredException."""
     from cryptography.hazmat.primitives import serialization as pem
     from paramiko import PasswordRequiredException
 
@@ -263,8 +260,8 @@ def _from_pem(text: str, passphrase: str | None) -> str:
         raise PasswordRequiredException(str(error)) from None
     except Exception:  # noqa: BLE001 - of its own kinds, some without a common base
         raise ValueError("not a private key that can be read") from None
-    plain = (pem.Encoding.PEM, pem.PrivateFormat.OpenSSH, pem.NoEncryption())
-    return str(key.private_bytes(*plain), "ascii")
+    form = (pem.Encoding.PEM, pem.PrivateFormat.OpenSSH, pem.NoEncryption())
+    return str(key.private_bytes(*form), "ascii")
 
 
 def _stored_half(text: str) -> bytes:

@@ -1,10 +1,9 @@
 """The user's ``known_hosts`` files as one index: ``KnownHosts.keys_of(name)``.
 
 Files are read once and shared by all hosts; a key is decoded when its host is asked for. A line
-that cannot be read is skipped, since one bad line must not lock a user out
-of a thousand hosts. A certificate wraps a key of the same kind, so whoever asks after a key by its
-bytes has to ask for both: ``plain_key`` and ``authority_of``. ``host_keys`` decides what is
-accepted.
+that cannot be read is skipped: one bad line must not lock a user out of a thousand hosts. A
+certificate wraps a key of the same kind, so both are to be asked for: ``plain_key``,
+``authority_of``.
 """
 
 from __future__ import annotations

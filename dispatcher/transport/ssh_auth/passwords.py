@@ -1,10 +1,8 @@
 """What the user types to log in: one password for all hosts, and answers to what a host asks.
 
-It is kept in memory alone. What a host asks is bounded, made harmless, and shown with the host's
-name before every line. A wrong password that goes to 200 hosts locks 200 accounts, so one host
-tries it first and the others wait. If it was wrong it is asked for once more; after a second wrong
-one no other host is sent it. A host that hangs up has settled nothing; the next is tried,
-``MOST_UNSETTLED`` in all. A jump host has a password of its own, asked for by its name.
+A wrong password that goes to 200 hosts locks 200 accounts, so one host tries it first and the
+others wait (docs/guides/logging-in.md). A host that hangs up has settled nothing: the next one
+tries it, ``MOST_UNSETTLED`` in all. A host's question is bounded and made harmless.
 """
 
 from __future__ import annotations
